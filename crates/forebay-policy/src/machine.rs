@@ -1,0 +1,67 @@
+//! The contract of a policy.
+//!
+//! Three drivers, one policy: a pump with the real clock in the daemons, the event queue of the simulator with virtual
+//! time, and a replay of a recorded trace. For all three to take the same decisions a machine knows nothing but its
+//! configuration (seed included) and the events it was given; ties are broken by sequence numbers, never by addresses
+//! or hash order.
+
+use core::ops::{Add, Sub};
+
+/// A moment, in nanoseconds since an epoch that the driver chooses (boot in the daemons, 0 in the simulator).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Nanos(pub u64);
+
+impl Nanos {
+    /// The moment `seconds` after the epoch; fractions below a nanosecond are cut off.
+    pub fn from_secs_f64(seconds: f64) -> Self {
+        Nanos((seconds * 1e9) as u64)
+    }
+
+    /// Seconds since the epoch.
+    pub fn as_secs_f64(self) -> f64 {
+        self.0 as f64 / 1e9
+    }
+
+    /// The time from `earlier` to `self` in nanoseconds, 0 if `earlier` is later.
+    pub fn saturating_since(self, earlier: Nanos) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+impl Add<u64> for Nanos {
+    type Output = Nanos;
+    fn add(self, nanos: u64) -> Nanos {
+        Nanos(self.0.saturating_add(nanos))
+    }
+}
+
+impl Sub<u64> for Nanos {
+    type Output = Nanos;
+    fn sub(self, nanos: u64) -> Nanos {
+        Nanos(self.0.saturating_sub(nanos))
+    }
+}
+
+/// A pure policy: values in, decisions out.
+pub trait Machine {
+    /// What the machine is told.
+    type Event;
+    /// What the machine decides. An action that takes time carries an id; its completion comes back as an event.
+    type Action;
+    /// The state a person or a test may look at.
+    type Snapshot;
+
+    /// Takes in `event` at `now` and appends the decisions to `out`. `now` never goes backwards.
+    fn handle(&mut self, now: Nanos, event: Self::Event, out: &mut alloc::vec::Vec<Self::Action>);
+
+    /// When the machine wants to be called with nothing but the time, or `None`.
+    fn next_deadline(&self) -> Option<Nanos> {
+        None
+    }
+
+    /// Called by the driver once `next_deadline` has come.
+    fn on_deadline(&mut self, _now: Nanos, _out: &mut alloc::vec::Vec<Self::Action>) {}
+
+    /// The current state, for dashboards, traces and tests.
+    fn snapshot(&self) -> Self::Snapshot;
+}
