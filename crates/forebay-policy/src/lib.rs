@@ -6,4 +6,9 @@
 #![cfg_attr(not(test), no_std)]
 extern crate alloc;
 
+mod arena;
+pub mod eviction;
 pub mod machine;
+pub mod readahead;
+pub mod second_touch;
+pub mod token_bucket;
