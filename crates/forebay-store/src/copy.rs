@@ -29,8 +29,6 @@ const MAGIC: u64 = u64::from_le_bytes(*b"fb-copy1");
 
 /// The operator wants the whole file kept.
 pub const FLAG_PINNED: u32 = 1;
-/// Some of it was fetched while the file was so young that a later write may have left the same time stamps.
-pub const FLAG_YOUNG: u32 = 2;
 /// Byte offset of the flags in the header.
 const FLAGS_AT: usize = 72;
 
@@ -270,7 +268,7 @@ impl CopyFile {
         tier.open_copy(copy, false)
     }
 
-    /// The flags ([`FLAG_PINNED`], [`FLAG_YOUNG`]).
+    /// The flags ([`FLAG_PINNED`]).
     pub fn flags(&self) -> u32 {
         self.map.half(self.header_at + FLAGS_AT).load(Ordering::Relaxed)
     }

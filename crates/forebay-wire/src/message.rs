@@ -312,6 +312,8 @@ pub enum Refusal {
     NotOnMount,
     /// The budget has no room, and nothing can be evicted.
     NoRoom,
+    /// The file was changed so short a time ago that another write could leave the same time stamps.
+    Young,
     /// Too many clients, loads or pinned pages.
     TooMany(String),
     /// For the operator (the agent's user, or root) only.
@@ -327,6 +329,9 @@ impl std::fmt::Display for Refusal {
             Refusal::NotReadable => f.write_str("the descriptor is not open for reading"),
             Refusal::NotRegular => f.write_str("not a regular file"),
             Refusal::NotOnMount => f.write_str("not on a file system this agent serves"),
+            Refusal::Young => {
+                f.write_str("changed a moment ago; it is cached once its time stamps can be believed")
+            }
             Refusal::NoRoom => f.write_str("no room in the tier: all of it is pinned or in use"),
             Refusal::TooMany(what) => write!(f, "too many {what}"),
             Refusal::NotAllowed => f.write_str("only the agent's own user or root may do this"),

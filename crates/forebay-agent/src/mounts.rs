@@ -1,0 +1,159 @@
+//! The PFS mounts of an agent: which one a descriptor lives on, and what may come through it.
+//!
+//! An open descriptor is the proof of access: whoever could open the file may have its bytes. So everything here is
+//! taken from the descriptor itself, never from what a client says about it.
+
+use crate::config::MountConfig;
+use crate::entry::{Task, lock};
+use crate::fetch::Queue;
+use forebay_pfs::read::Reader;
+use forebay_pfs::{FileFacts, Mount};
+use forebay_wire::{MountInfo, MountStatus, Refusal};
+use rustix::fs::{OFlags, fcntl_getfl};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicU64;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// One mount and its fetches.
+#[derive(Debug)]
+pub struct MountState {
+    /// Its configuration.
+    pub config: MountConfig,
+    /// Reads it.
+    pub reader: Reader,
+    /// Fetches waiting for a thread.
+    pub queue: Queue<Task>,
+    /// Bytes read from it.
+    pub fetched_bytes: AtomicU64,
+    /// Fetches that failed.
+    pub fetch_errors: AtomicU64,
+    probed: Mutex<Mount>,
+}
+
+/// Why a descriptor cannot be served.
+#[derive(Debug)]
+pub enum NoFile {
+    /// Not acceptable.
+    Refused(Refusal),
+    /// The PFS failed to tell about it.
+    Pfs(io::Error),
+}
+
+/// A descriptor that has proved itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Admitted {
+    /// Index of the mount.
+    pub mount: usize,
+    /// What the PFS tells about the file now.
+    pub facts: FileFacts,
+}
+
+impl MountState {
+    /// Looks at the mount.
+    ///
+    /// # Errors
+    /// Its root cannot be resolved.
+    pub fn new(config: MountConfig) -> io::Result<Self> {
+        let probed = Mount::probe(&config.label, &config.root).map_err(|e| {
+            io::Error::new(e.kind(), format!("mount {:?}: {}: {e}", config.label, config.root.display()))
+        })?;
+        Ok(MountState {
+            reader: Reader::new(config.keep_page_cache),
+            queue: Queue::new(),
+            fetched_bytes: AtomicU64::new(0),
+            fetch_errors: AtomicU64::new(0),
+            probed: Mutex::new(probed),
+            config,
+        })
+    }
+
+    /// Its label.
+    pub fn label(&self) -> &str {
+        &self.config.label
+    }
+
+    /// What clients are told.
+    pub fn info(&self) -> MountInfo {
+        MountInfo {
+            label: self.config.label.clone(),
+            root: lock(&self.probed).root.as_os_str().as_bytes().to_vec(),
+            page_bytes: self.config.page_bytes,
+            read_ahead_bytes: self.config.read_ahead_bytes,
+            revalidate: self.config.revalidate,
+            stamp_granularity_ns: self.config.stamp_granularity_ns,
+        }
+    }
+
+    /// What operators are told.
+    pub fn status(&self) -> MountStatus {
+        use std::sync::atomic::Ordering::Relaxed;
+        let (fetches_pending, slowest_ms) = self.queue.load();
+        MountStatus {
+            label: self.config.label.clone(),
+            root: lock(&self.probed).root.as_os_str().as_bytes().to_vec(),
+            fetched_bytes: self.fetched_bytes.load(Relaxed),
+            fetch_errors: self.fetch_errors.load(Relaxed),
+            fetches_pending,
+            slowest_ms,
+        }
+    }
+
+    fn has_device(&self, dev: u64) -> bool {
+        lock(&self.probed).dev == dev
+    }
+
+    /// Looks again at the mount's device, which changes when the PFS is mounted anew.
+    pub fn reprobe(&self) {
+        // The root is resolved on a copy: a PFS that hangs must not hold the lock.
+        let mut mount = lock(&self.probed).clone();
+        if mount.reprobe().is_ok() {
+            *lock(&self.probed) = mount;
+        }
+    }
+
+    /// True if the file was changed too short a time ago for its time stamps to be believed.
+    pub fn is_young(&self, facts: &FileFacts) -> bool {
+        facts.is_young(wall_clock_ns(), self.config.stamp_granularity_ns)
+    }
+}
+
+/// Nanoseconds since 1970, as file systems stamp.
+pub fn wall_clock_ns() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as i64)
+}
+
+/// Checks that `fd` is open for reading, is a regular file, and lives on one of `mounts` as this agent sees them.
+///
+/// # Errors
+/// See [`NoFile`].
+pub fn admit(mounts: &[MountState], fd: BorrowedFd<'_>) -> Result<Admitted, NoFile> {
+    // Cheap and local first: a descriptor on somebody's own file system must not make the agent wait for it.
+    let flags = fcntl_getfl(fd).map_err(|e| NoFile::Pfs(e.into()))?;
+    if flags.contains(OFlags::PATH) || flags & OFlags::RWMODE == OFlags::WRONLY {
+        return Err(NoFile::Refused(Refusal::NotReadable));
+    }
+    let dev = device_without_asking(fd).map_err(NoFile::Pfs)?;
+    let mount = mounts.iter().position(|m| m.has_device(dev)).ok_or(NoFile::Refused(Refusal::NotOnMount))?;
+    let facts = FileFacts::of(fd, mounts[mount].config.revalidate).map_err(NoFile::Pfs)?;
+    if !facts.is_regular() {
+        return Err(NoFile::Refused(Refusal::NotRegular));
+    }
+    Ok(Admitted { mount, facts })
+}
+
+/// The device number from the kernel's own tables: `STATX_DONT_SYNC` with no field wanted asks no server.
+fn device_without_asking(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    use rustix::fs::{AtFlags, StatxFlags, makedev, statx};
+    let stat = statx(fd, c"", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, StatxFlags::empty())?;
+    Ok(makedev(stat.stx_dev_major, stat.stx_dev_minor))
+}
+
+/// The path under which `fd` was opened, as this agent sees it; for people, not for decisions.
+pub fn display_path(fd: BorrowedFd<'_>) -> Vec<u8> {
+    std::fs::read_link(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()))
+        .map(|path| path.as_os_str().as_bytes().to_vec())
+        .unwrap_or_default()
+}
