@@ -110,7 +110,18 @@ pub fn create(connection: &Connection, token: &str, name: Vec<u8>, exclusive: bo
     })
 }
 
-/// Makes room for a file to grow.
+impl Scratch {
+    /// A writer that is done gives back what it asked for and did not use, but never what the file takes.
+    fn give_back_beyond(&mut self, wanted: u64) {
+        let size = rustix::fs::fstat(&self.file).map_or(u64::MAX, |s| s.st_blocks as u64 * 512);
+        let least = wanted.max(size.saturating_add(crate::cache::ENTRY_BYTES));
+        if self.room.bytes() > least {
+            self.room.shrink(self.room.bytes() - least);
+        }
+    }
+}
+
+/// Sets the room of a file: more for it to grow, or less once it is written.
 pub fn reserve(connection: &Connection, copy: u64, bytes: u64) -> Answer {
     let shared = &connection.shared;
     let uid = connection.peer.uid;
@@ -123,6 +134,9 @@ pub fn reserve(connection: &Connection, copy: u64, bytes: u64) -> Answer {
         }
     };
     if wanted <= held {
+        if let Some(scratch) = find(&mut lock(&shared.jobs.by_token), uid, copy) {
+            scratch.give_back_beyond(wanted);
+        }
         return reply(Reply::Done);
     }
     // Outside of the lock: room may have to be made first.
