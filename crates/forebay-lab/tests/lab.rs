@@ -1,6 +1,8 @@
 //! What the slow file system adds to a directory: faults, counters, layout, an end in bounded time.
 //! Needs root and /dev/fuse; FOREBAY_SKIP_FUSE=1 leaves these tests out.
 
+#![allow(clippy::unwrap_used)] // helpers of tests: a failed unwrap is a failed test
+
 mod common;
 
 use std::fs::{self, File};

@@ -1,6 +1,8 @@
 //! The slow file system is a file system: what is true of its backing directory is true of its mount.
 //! Needs root and /dev/fuse; FOREBAY_SKIP_FUSE=1 leaves these tests out.
 
+#![allow(clippy::unwrap_used)] // helpers of tests: a failed unwrap is a failed test
+
 mod common;
 
 use std::ffi::OsStr;
