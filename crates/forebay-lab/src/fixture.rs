@@ -60,13 +60,15 @@ impl SlowFsProcess {
         self.child.as_ref().map_or(0, Child::id)
     }
 
-    /// The counters. # Errors
+    /// The counters.
+    /// # Errors
     /// Those of [`remote::stats`].
     pub fn stats(&self) -> Result<Stats, LabError> {
         remote::stats(&self.mount)
     }
 
-    /// Sets faults, `none` to clear them. # Errors
+    /// Sets faults, `none` to clear them.
+    /// # Errors
     /// Those of [`remote::set_fault`].
     pub fn fault(&self, spec: &str) -> Result<(), LabError> {
         remote::set_fault(&self.mount, spec)
@@ -144,4 +146,53 @@ pub fn arguments(config: &Config) -> Vec<OsString> {
     args.extend(config.allow_other.then(|| "--allow-other".into()));
     args.extend(config.direct_io.then(|| "--direct-io".into()));
     args
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{LabCommand, SlowfsArgs};
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Lab {
+        #[command(subcommand)]
+        command: LabCommand,
+    }
+
+    fn parsed(config: &Config) -> SlowfsArgs {
+        let line = ["forebay".into(), "slowfs".into()].into_iter().chain(arguments(config));
+        match Lab::try_parse_from(line).unwrap().command {
+            LabCommand::Slowfs(args) => args,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_command_line_says_what_the_configuration_says() {
+        let plain = Config::new("/b", "/m");
+        assert_eq!(parsed(&plain).config(), plain);
+        let every = Config {
+            servers: 7,
+            rate_bytes_per_s: None,
+            stripe_bytes: 12_345,
+            latency_ns: 1_234_567,
+            read_ahead_bytes: Some(1 << 22),
+            write_behind_bytes: Some(0),
+            attr_ttl_ns: 5,
+            allow_other: true,
+            direct_io: true,
+            ..plain
+        };
+        assert_eq!(parsed(&every).config(), every);
+    }
+
+    #[test]
+    fn bare_arguments_give_the_default_configuration() {
+        let line = ["forebay", "slowfs", "--backing", "/b", "--mount", "/m"];
+        let LabCommand::Slowfs(args) = Lab::try_parse_from(line).unwrap().command else {
+            panic!("not slowfs")
+        };
+        assert_eq!(args.config(), Config::new("/b", "/m"));
+    }
 }

@@ -16,6 +16,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use fuser::{MountOption, Session, SessionACL, SessionUnmounter};
+use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, unmount};
 
 use super::fs::SlowFs;
@@ -118,10 +119,14 @@ impl Mounted {
         if let Some(helper) = &mut self.helper {
             return helper.unmount();
         }
-        if unmount(&self.mount, UnmountFlags::empty()).is_ok() {
-            return Ok(());
+        match unmount(&self.mount, UnmountFlags::empty()) {
+            // Not a mount point: an `umount` from outside was faster, and the session is about to end.
+            Ok(()) | Err(Errno::INVAL) => Ok(()),
+            Err(_) => match unmount(&self.mount, UnmountFlags::FORCE | UnmountFlags::DETACH) {
+                Ok(()) | Err(Errno::INVAL) => Ok(()),
+                Err(error) => Err(error.into()),
+            },
         }
-        Ok(unmount(&self.mount, UnmountFlags::FORCE | UnmountFlags::DETACH)?)
     }
 
     /// FUSE cannot ask for more read-ahead than the default of 128 KiB; the mount's sysfs entry can. Without the right to write
@@ -169,7 +174,7 @@ fn open_session(
     session.map(|session| (session, false)).map_err(|error| {
         LabError::io(
             format!(
-                "cannot mount on {} without root; is fusermount3 (package fuse3) there?",
+                "cannot mount on {} without root; that needs fusermount3 (package fuse3) and access to /dev/fuse",
                 mount.display()
             ),
             error,
