@@ -257,6 +257,55 @@ fn the_rate_can_be_changed_and_nonsense_is_refused() {
     assert!(elsewhere.contains("lab slowfs"), "{elsewhere}");
 }
 
+/// The one half of the limit that does not depend on the machine's speed: it is never exceeded. That it is reached is measured
+/// by the example `slowfs_rate`.
+#[test]
+fn concurrent_streams_never_exceed_the_limit() {
+    if skipped() {
+        return;
+    }
+    const RATE_BYTES_PER_S: u64 = 10_000_000;
+    const STREAM_BYTES: u64 = MIB;
+    for streams in [1u64, 3, 8] {
+        let lab = Lab::start(|config| {
+            config.rate_bytes_per_s = Some(RATE_BYTES_PER_S);
+            config.stripe_bytes = 64 << 10;
+        });
+        let at_least = |bytes: u64| {
+            let burst_s = forebay_lab::slowfs::rate::BURST_NS as f64 / 1e9;
+            Duration::from_secs_f64(bytes as f64 / (4 * RATE_BYTES_PER_S) as f64 - burst_s)
+        };
+        let each = |run: fn(std::path::PathBuf)| {
+            let start = Instant::now();
+            let paths = (0..streams).map(|i| lab.at(&i.to_string()));
+            let threads: Vec<_> = paths.map(|path| thread::spawn(move || run(path))).collect();
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+            start.elapsed()
+        };
+        let written = each(|path| fs::write(path, vec![1; STREAM_BYTES as usize]).unwrap());
+        let read = each(|path| assert_eq!(fs::read(path).unwrap().len(), STREAM_BYTES as usize));
+        assert!(written >= at_least(streams * STREAM_BYTES), "{streams} writers in {written:?}");
+        assert!(read >= at_least(streams * STREAM_BYTES), "{streams} readers in {read:?}");
+    }
+}
+
+#[test]
+fn a_fault_on_everything_can_still_be_cleared() {
+    if skipped() {
+        return;
+    }
+    let lab = Lab::start(|_| {});
+    for spec in ["all=EIO", "all=hang:1s"] {
+        lab.fault(spec);
+        assert!(lab.stats().open_files_now == 0);
+        lab.fault("none");
+        fs::write(lab.at("f"), "x").unwrap();
+    }
+    lab.fault("meta=EIO");
+    assert!(fs::read_dir(lab.mount()).is_err(), "listing the root is not spared");
+    assert!(lab.stats().faults.meta > 0);
+}
+
 #[test]
 fn in_the_background_with_a_log_of_counters() {
     if skipped() {

@@ -19,6 +19,7 @@ use super::control;
 use super::data::{self, errno};
 use super::fault::Op;
 use super::meta::{self, Changes, On, run};
+use super::nodes::ROOT;
 use super::state::State;
 
 /// The largest request: 256 pages, the kernel's default limit. Smaller costs round trips, larger is refused.
@@ -80,7 +81,8 @@ impl Filesystem for SlowFs {
 
     fn getattr(&self, _request: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
         let act = move |state: &State| meta::getattr(state, ino.0);
-        run(&self.0, Op::Meta, On::Inode(ino.0), reply, act, self.attr());
+        let on = if ino.0 == ROOT { On::RootAttributes } else { On::Inode(ino.0) };
+        run(&self.0, Op::Meta, on, reply, act, self.attr());
     }
 
     fn setattr(

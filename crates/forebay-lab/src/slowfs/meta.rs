@@ -21,7 +21,6 @@ use super::backing::{self, Caller, attributes, self_path};
 use super::data::errno;
 use super::fault::Op;
 use super::handles::OpenFile;
-use super::nodes::ROOT;
 use super::state::State;
 
 type Result<T> = std::result::Result<T, Errno>;
@@ -49,12 +48,12 @@ pub enum On<'a> {
     Inode(u64),
     /// A name in a directory.
     Name(u64, &'a OsStr),
+    /// The attributes of the root. Every walk to a control attribute asks for them, and a fault that could not be cleared
+    /// would be a trap: so they are free of faults and of latency.
+    RootAttributes,
 }
 
 /// Carries out `act` and answers with `answer`, one latency later; or does what the faults in force say instead.
-///
-/// The root itself is spared from faults: every walk to a control attribute passes over it, and a fault that could not be
-/// cleared would be a trap.
 pub fn run<R: Refuse, T: Send + 'static>(
     state: &Arc<State>,
     op: Op,
@@ -65,11 +64,12 @@ pub fn run<R: Refuse, T: Send + 'static>(
 ) {
     state.counters.meta_ops.fetch_add(1, Relaxed);
     let decision = match on {
-        On::Inode(ROOT) => Default::default(),
+        On::RootAttributes => Default::default(),
         On::Inode(ino) => state.decide(op, || state.path_of(ino)),
         On::Name(parent, name) => state.decide(op, || state.nodes.child_path(parent, name)),
     };
-    let delay_ns = state.latency_ns.saturating_add(decision.delay_ns);
+    let latency_ns = if matches!(on, On::RootAttributes) { 0 } else { state.latency_ns };
+    let delay_ns = latency_ns.saturating_add(decision.delay_ns);
     if let Some(code) = decision.errno {
         return state.after(delay_ns, move || reply.refuse(FuseErrno::from_i32(code)));
     }

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -18,7 +18,7 @@ use crate::LabError;
 /// Where and how often to write the counters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StatsLog {
-    /// One JSON object a line: `{"elapsed_ns": ..., "stats": {...}}`.
+    /// One JSON object a line: `{"elapsed_ns": ..., "unix_ns": ..., "stats": {...}}`.
     pub path: PathBuf,
     /// Time between lines; the last line is written at the end.
     pub interval: Duration,
@@ -54,6 +54,10 @@ pub fn serve(config: &Config, log: Option<&StatsLog>) -> Result<(), LabError> {
     mounted.stop()
 }
 
+fn ns(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
 fn timespec(wait: Duration) -> Timespec {
     Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() }
 }
@@ -79,7 +83,9 @@ impl StatsWriter {
     fn write(&mut self, mounted: &Mounted) -> Result<(), LabError> {
         let now = Instant::now();
         let line = serde_json::json!({
-            "elapsed_ns": u64::try_from(now.duration_since(self.start).as_nanos()).unwrap_or(u64::MAX),
+            "elapsed_ns": ns(now.duration_since(self.start)),
+            // To lay the line beside what other programs logged.
+            "unix_ns": ns(UNIX_EPOCH.elapsed().unwrap_or_default()),
             "stats": mounted.stats(),
         });
         // A late line moves the next one, rather than being made up for by a burst.
