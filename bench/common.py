@@ -99,7 +99,7 @@ def write_records(path, records):
 
 
 def print_table(records, out=None):
-    """Prints the records as aligned columns; notes go below, so that the table stays narrow."""
+    """Prints the records as aligned columns; notes go below, each once, so that the table stays narrow."""
     out = out or sys.stdout
     number = lambda x: "-" if x is None else f"{x:.4g}" if abs(x) < 1e4 else f"{x:.0f}"
     verdict = {True: "yes", False: "NO", None: "-"}
@@ -110,9 +110,12 @@ def print_table(records, out=None):
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip(), file=out)
+    notes = {}
     for r in records:
         if r.get("note"):
-            print(f"{r['id']}: {r['note']}", file=out)
+            notes.setdefault(r["note"], []).append(r["id"])
+    for note, ids in notes.items():
+        print(f"{', '.join(ids)}: {note}", file=out)
 
 
 # ---- memory and the page cache ----

@@ -65,7 +65,10 @@ def fetch():
 
 
 def run(size_bytes=common.GIB, passes=7):
-    """The records of this peer; if it is not installed, the same ids with no value and the reason."""
+    """The records of this peer; if it is not installed, the same ids with no value and the reason.
+
+    RuntimeError, with the end of the peer's log, if it is installed and does not work, or if a figure is not what it claims to be.
+    """
     command = f"python3 bench/peers/alluxio.py --size-mib {size_bytes // common.MIB} --passes {passes}"
     reason = missing()
     if reason:
@@ -158,9 +161,12 @@ def main():
     parser.add_argument("--passes", type=int, default=7, help="timed passes over it (default: %(default)s)")
     args = parser.parse_args()
     daemons.end_on_sigterm()
-    if args.fetch:
-        return fetch()
-    records = run(args.size_mib * common.MIB, args.passes)
+    try:
+        if args.fetch:
+            return fetch()
+        records = run(args.size_mib * common.MIB, args.passes)
+    except (RuntimeError, subprocess.CalledProcessError) as failure:
+        sys.exit(f"{parser.prog}: {failure}")
     if args.json:
         print(json.dumps(records, indent=2))
     else:

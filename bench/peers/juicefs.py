@@ -55,7 +55,10 @@ def missing():
 
 
 def run(size_bytes=common.GIB, passes=7, mount_args=()):
-    """The records of this peer; if it is not installed, the same ids with no value and the reason."""
+    """The records of this peer; if it is not installed, the same ids with no value and the reason.
+
+    RuntimeError, with the end of the peer's log, if it is installed and does not work, or if a figure is not what it claims to be.
+    """
     command = f"python3 bench/peers/juicefs.py --size-mib {size_bytes // common.MIB} --passes {passes}"
     if mount_args:
         command += f" --mount-args {shlex.quote(shlex.join(mount_args))}"
@@ -179,7 +182,10 @@ def main():
     parser.add_argument("--mount-args", type=shlex.split, default=[], help="more arguments for `juicefs mount`, to measure other settings")
     args = parser.parse_args()
     daemons.end_on_sigterm()
-    records = run(args.size_mib * common.MIB, args.passes, args.mount_args)
+    try:
+        records = run(args.size_mib * common.MIB, args.passes, args.mount_args)
+    except RuntimeError as failure:
+        sys.exit(f"{parser.prog}: {failure}")
     if args.json:
         print(json.dumps(records, indent=2))
     else:

@@ -46,11 +46,12 @@ class Records(unittest.TestCase):
     def test_table_shows_misses_gaps_and_notes(self):
         out = io.StringIO()
         common.print_table([common.record("a.slow", "GB/s", [1], "c", reference=2, target=">= 0.95"),
-                            common.skipped("b.gone", "GB/s", "c", "not installed")], out)
+                            common.skipped("b.gone", "GB/s", "c", "not installed"),
+                            common.skipped("b.gone.too", "GB/s", "c", "not installed")], out)
         lines = out.getvalue().splitlines()
         self.assertEqual(lines[1].split(), ["a.slow", "1", "GB/s", "2", "0.5", ">=", "0.95", "NO"])
         self.assertEqual(lines[2].split(), ["b.gone", "-", "GB/s", "-", "-", "-", "-"])
-        self.assertEqual(lines[3], "b.gone: skipped: not installed")
+        self.assertEqual(lines[4:], ["b.gone, b.gone.too: skipped: not installed"])
 
 
 class Writing(unittest.TestCase):
