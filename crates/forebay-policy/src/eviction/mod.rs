@@ -18,13 +18,17 @@
 //! All of them are deterministic: same calls, same victims.
 
 mod fifo;
+mod lfu;
 mod lru;
+mod windowed_lfu;
 
 use alloc::{boxed::Box, string::String, vec::Vec};
 use core::{fmt, str::FromStr};
 
 pub use fifo::Fifo;
+pub use lfu::Lfu;
 pub use lru::Lru;
+pub use windowed_lfu::WindowedLfu;
 
 /// Why a page comes into the tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,19 +110,26 @@ pub enum EvictionKind {
     /// First in, first out; the bottom line.
     Fifo,
     /// Least recently used.
-    #[default]
     Lru,
+    /// Least frequently used (DynIMS).
+    Lfu,
+    /// Exact counts, a window for newcomers and a memory of evicted pages.
+    #[default]
+    WindowedLfu,
 }
 
 impl EvictionKind {
     /// Every policy, the simplest first.
-    pub const ALL: &'static [EvictionKind] = &[EvictionKind::Fifo, EvictionKind::Lru];
+    pub const ALL: &'static [EvictionKind] =
+        &[EvictionKind::Fifo, EvictionKind::Lru, EvictionKind::Lfu, EvictionKind::WindowedLfu];
 
     /// The name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             EvictionKind::Fifo => "fifo",
             EvictionKind::Lru => "lru",
+            EvictionKind::Lfu => "lfu",
+            EvictionKind::WindowedLfu => "w-lfu",
         }
     }
 
@@ -127,6 +138,8 @@ impl EvictionKind {
         match self {
             EvictionKind::Fifo => Box::new(Fifo::new(capacity_bytes)),
             EvictionKind::Lru => Box::new(Lru::new(capacity_bytes)),
+            EvictionKind::Lfu => Box::new(Lfu::new(capacity_bytes)),
+            EvictionKind::WindowedLfu => Box::new(WindowedLfu::new(capacity_bytes)),
         }
     }
 }
