@@ -464,8 +464,16 @@ impl EvictionPolicy for WindowedLfu {
             newcomer: self.window.front(),
             resident: self.first_of(self.filled),
         };
+        let mut again = false;
         while freed_bytes < want_bytes {
-            let Some((slot, winner)) = self.pick(&mut walk, freed_bytes) else { break };
+            let Some((slot, winner)) = self.pick(&mut walk, freed_bytes) else {
+                // A winner may have entered the main part behind the walk. Look there once more, then give up.
+                if !core::mem::take(&mut again) {
+                    break;
+                }
+                walk.resident = self.first_of(self.filled);
+                continue;
+            };
             if !may_evict(self.arena.at(slot).key) {
                 refused.push(slot);
                 continue;
@@ -477,6 +485,7 @@ impl EvictionPolicy for WindowedLfu {
                 walk.newcomer = self.window.after(&self.arena, winner);
                 self.unlink(winner);
                 self.link(winner, Place::Main);
+                again = true;
             }
         }
         // Counted as used, else every later call would walk over the same pinned pages again.
