@@ -189,8 +189,10 @@ pub fn recency(uses: usize, tier_pages: usize, spread: u64, seed: u64) -> Trace 
     Trace { family: "recency", name: format!("spread {spread}"), uses, capacity_bytes: pages(tier_pages) }
 }
 
-/// Replays `trace` through `policy`, which must be empty and know the capacity.
-pub fn replay(policy: &mut dyn EvictionPolicy, trace: &Trace) -> Outcome {
+/// Replays `trace` through `policy`, which must be empty and know the capacity. Of the touches, the share `heard` gets
+/// through: the agent samples them.
+pub fn replay(policy: &mut dyn EvictionPolicy, trace: &Trace, heard: f64) -> Outcome {
+    let mut random = Random(0xf0eb);
     let (mut hits, mut hit_bytes, mut all_bytes) = (0u64, 0u64, 0u64);
     let mut victims = Vec::new();
     for &(page, bytes) in &trace.uses {
@@ -198,7 +200,9 @@ pub fn replay(policy: &mut dyn EvictionPolicy, trace: &Trace) -> Outcome {
         if policy.contains(page) {
             hits += 1;
             hit_bytes += u64::from(bytes);
-            policy.touch(page);
+            if heard >= 1.0 || random.unit() < heard {
+                policy.touch(page);
+            }
             continue;
         }
         let room_bytes = trace.capacity_bytes - policy.bytes();

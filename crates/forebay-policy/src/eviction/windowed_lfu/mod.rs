@@ -37,6 +37,9 @@ use crate::arena::{Arena, List};
 use crate::eviction::{Dump, EvictionKind, EvictionPolicy, Fill, Victim};
 use alloc::{format, vec, vec::Vec};
 
+#[cfg(test)]
+mod tests;
+
 /// Counts stop here: one list a count, and one word says which lists hold pages. Ageing keeps the counts of pages that
 /// are near leaving far below.
 const MAX_USES: u8 = 63;
@@ -46,7 +49,7 @@ const MIN_WINDOW_PERMILLE: u64 = 10;
 const MAX_WINDOW_PERMILLE: u64 = 990;
 /// How many uses more than the weakest page a newcomer needs: the least that holds a loop.
 const MARGIN: u8 = 1;
-/// Evicted pages remembered per resident page. Four gain 0.001 of hit ratio at most, one loses up to 0.015 (zipf).
+/// Evicted pages remembered per resident page. On zipf 0.7 with a tier of 5 %: one 0.343, two 0.354, four 0.359.
 const GHOSTS_PER_PAGE: usize = 2;
 /// Counted uses per page between two halvings. 10 (W-TinyLFU's) loses up to 0.015 on zipf; 100 adapts too late.
 const AGEING_USES_PER_PAGE: u64 = 32;
