@@ -261,17 +261,20 @@ impl Stream {
         if read.end < self.hold_until {
             return;
         }
-        if self.stride_bytes == 0 {
-            let ahead_bytes = self.frontier.saturating_mul(page_bytes).saturating_sub(read.end);
-            if self.is_due(ahead_bytes, max_window_bytes) {
-                let target = own.end + self.window_bytes / page_bytes;
-                self.ask_for(own.end..target.min(file_bytes.div_ceil(page_bytes)), known, ask);
+        // Reads already asked for ahead; a contiguous stream has no stride to divide by.
+        match self.asked_until.saturating_sub(self.next_offset).checked_div(self.stride_bytes) {
+            None => {
+                let ahead_bytes = self.frontier.saturating_mul(page_bytes).saturating_sub(read.end);
+                if self.is_due(ahead_bytes, max_window_bytes) {
+                    let target = own.end + self.window_bytes / page_bytes;
+                    self.ask_for(own.end..target.min(file_bytes.div_ceil(page_bytes)), known, ask);
+                }
             }
-        } else {
-            let reads_ahead = self.asked_until.saturating_sub(self.next_offset) / self.stride_bytes;
-            let ahead_bytes = reads_ahead * (own.end - own.start) * page_bytes;
-            if self.is_due(ahead_bytes, max_window_bytes) {
-                self.ask_for_strides(read.end - read.offset, page_bytes, file_bytes, known, ask);
+            Some(reads_ahead) => {
+                let ahead_bytes = reads_ahead * (own.end - own.start) * page_bytes;
+                if self.is_due(ahead_bytes, max_window_bytes) {
+                    self.ask_for_strides(read.end - read.offset, page_bytes, file_bytes, known, ask);
+                }
             }
         }
     }

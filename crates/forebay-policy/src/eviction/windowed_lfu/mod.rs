@@ -13,7 +13,7 @@
 //!   that is about to be read (k - 1), page after page, and hit nothing, as LRU does. With it the tier keeps its part
 //!   of the loop. For the same reason who enters the main part without a contest is the first to leave among its equals.
 //! - **The window follows marginal utility.** Would a larger window have served more? A miss on a page that dropped out
-//!   of the window lately (within [`MARGINAL_DIVISOR`]'s share of the capacity) would have been a hit; a hit on the
+//!   of the window lately (within 1/20 of the capacity) would have been a hit; a hit on the
 //!   main part's weakest pages (the same share) would have been a miss. Each of the former moves the bound one way
 //!   by twice the page's size, each of the latter the other way by four times. W-TinyLFU's hill climbing needs whole sample periods of hit ratios, which
 //!   an agent that sees sampled touches cannot have, and walks at random where the slope is flat. Where popularity
@@ -36,38 +36,25 @@
 use crate::arena::{Arena, List};
 use crate::eviction::{Dump, EvictionKind, EvictionPolicy, Fill, Victim};
 use alloc::{format, vec, vec::Vec};
+use window::TRAIL_UNIT_BYTES;
 
 #[cfg(test)]
 mod tests;
+mod window;
 
 /// Counts stop here: one list a count, and one word says which lists hold pages. Ageing keeps the counts of pages that
 /// are near leaving far below.
 const MAX_USES: u8 = 63;
-/// The smallest window, in thousandths of the capacity: W-TinyLFU's 1 %.
-const MIN_WINDOW_PERMILLE: u64 = 10;
-/// The largest window. A rest of the main part must live, or nothing is left to measure it by.
-const MAX_WINDOW_PERMILLE: u64 = 990;
 /// How many uses more than the weakest page a newcomer needs: the least that holds a loop.
 const MARGIN: u8 = 1;
 /// Evicted pages remembered per resident page. On zipf 0.7 with a tier of 5 %: one 0.343, two 0.354, four 0.359.
 const GHOSTS_PER_PAGE: usize = 2;
 /// Counted uses per page between two halvings. 10 (W-TinyLFU's) loses up to 0.015 on zipf; 100 adapts too late.
 const AGEING_USES_PER_PAGE: u64 = 32;
-/// The window's gain and the main part's loss are measured over 1/20 of the capacity.
-const MARGINAL_DIVISOR: u64 = 20;
-/// Bytes by which the window's bound moves per byte that a larger window would have served.
-const WINDOW_GAIN: u64 = 2;
-/// ... and per byte that it would have lost. More than the gain, since misses are all seen and touches are sampled: with
-/// one touch in four heard, equal weights lose to LFU on scans by up to 0.007 and these do not. Where popularity moves
-/// it costs up to 0.04.
-const WINDOW_LOSS: u64 = 4;
 /// Uses of a page closer together than len/8 counted uses count once.
 const BURST_DIVISOR: usize = 8;
 /// Pages filled ahead and not read yet may hold a quarter of the capacity.
 const AHEAD_DIVISOR: u64 = 4;
-/// Unit of the distance between a page's leaving the window and its return.
-const TRAIL_UNIT_BYTES: u64 = 4096;
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     /// Filled ahead, not read yet.
@@ -141,11 +128,6 @@ impl WindowedLfu {
         }
     }
 
-    /// The part of the capacity that newcomers have at present.
-    pub fn window_target_bytes(&self) -> u64 {
-        self.permille(MIN_WINDOW_PERMILLE) + self.earned_bytes
-    }
-
     /// Number of evicted pages remembered.
     pub fn ghosts(&self) -> usize {
         self.ghosts.len()
@@ -154,10 +136,6 @@ impl WindowedLfu {
     /// The use count of a resident or remembered page, as aged by now.
     pub fn uses(&self, key: u64) -> Option<u8> {
         self.arena.find(key).map(|slot| self.uses_at(slot))
-    }
-
-    fn permille(&self, permille: u64) -> u64 {
-        (u128::from(self.capacity_bytes) * u128::from(permille) / 1000) as u64
     }
 
     fn uses_at(&self, slot: u32) -> u8 {
@@ -271,61 +249,6 @@ impl WindowedLfu {
             self.count(slot);
         }
         self.link(slot, if place == Place::Ahead { Place::Window } else { place });
-    }
-
-    // --- the size of the window ---
-
-    fn marginal_bytes(&self) -> u64 {
-        self.capacity_bytes / MARGINAL_DIVISOR
-    }
-
-    /// A remembered page is back: if it left the window only just before, a larger window would have kept it.
-    fn value_window(&mut self, slot: u32) {
-        let node = self.arena.at(slot);
-        let distance_bytes = u64::from(self.trail.wrapping_sub(node.data.stamp)) * TRAIL_UNIT_BYTES;
-        if node.data.place == Place::GhostOfWindow && distance_bytes <= self.marginal_bytes() {
-            self.earned_bytes += u64::from(node.bytes) * WINDOW_GAIN;
-            self.bound_window();
-        }
-    }
-
-    /// A page of the main part is used: if it is among the weakest, a larger window would have lost it.
-    fn value_main(&mut self, slot: u32) {
-        let uses = self.uses_at(slot);
-        let mut rest_bytes = self.marginal_bytes();
-        let mut lower = self.filled & ((1 << uses) - 1);
-        while lower != 0 {
-            let bytes = self.main[lower.trailing_zeros() as usize].bytes();
-            if bytes >= rest_bytes {
-                return;
-            }
-            rest_bytes -= bytes;
-            lower &= lower - 1;
-        }
-        // The page's place within its list is unknown, so it counts by the share of the list that is marginal.
-        let (bytes, list_bytes) =
-            (u64::from(self.arena.at(slot).bytes), self.main[usize::from(uses)].bytes());
-        let share_bytes =
-            u128::from(bytes) * u128::from(rest_bytes.min(list_bytes)) / u128::from(list_bytes.max(1));
-        self.earned_bytes = self.earned_bytes.saturating_sub(share_bytes as u64 * WINDOW_LOSS);
-    }
-
-    fn bound_window(&mut self) {
-        self.earned_bytes = self.earned_bytes.min(self.permille(MAX_WINDOW_PERMILLE - MIN_WINDOW_PERMILLE));
-    }
-
-    /// Lets the window's oldest pages into the main part while that has room.
-    fn settle(&mut self) {
-        let window_bytes = self.window_target_bytes();
-        let room_bytes = self.capacity_bytes - window_bytes;
-        while self.window.bytes() > window_bytes && self.window.len() > 1 {
-            let Some(slot) = self.window.front() else { return };
-            if self.main_bytes + u64::from(self.arena.at(slot).bytes) > room_bytes {
-                return;
-            }
-            self.unlink(slot);
-            self.link_on_trial(slot);
-        }
     }
 
     // --- eviction ---

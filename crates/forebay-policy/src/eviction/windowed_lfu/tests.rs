@@ -80,7 +80,11 @@ fn the_window_grows_on_what_it_lost_and_shrinks_on_what_main_serves() {
     let smallest = policy.window_target_bytes();
     miss(&mut policy, 200);
     miss(&mut policy, 99);
-    assert_eq!(policy.window_target_bytes(), smallest + WINDOW_GAIN * u64::from(PAGE), "99 had just left");
+    assert_eq!(
+        policy.window_target_bytes(),
+        smallest + window::WINDOW_GAIN * u64::from(PAGE),
+        "99 had just left"
+    );
     // Every page of the main part is used once: the first are the weakest.
     (0..98).for_each(|key| policy.touch(key));
     assert_eq!(policy.window_target_bytes(), smallest);
