@@ -146,17 +146,6 @@ impl List {
         (next != NIL).then_some(next)
     }
 
-    /// The entry before `slot`, towards the front.
-    pub fn before<T>(&self, arena: &Arena<T>, slot: u32) -> Option<u32> {
-        let prev = arena.at(slot).prev;
-        (prev != NIL).then_some(prev)
-    }
-
-    /// The newest entry.
-    pub fn back(&self) -> Option<u32> {
-        (self.tail != NIL).then_some(self.tail)
-    }
-
     /// Appends an unlinked entry.
     #[inline]
     pub fn push_back<T>(&mut self, arena: &mut Arena<T>, slot: u32) {
@@ -169,6 +158,21 @@ impl List {
             tail => arena.at_mut(tail).next = slot,
         }
         self.tail = slot;
+        self.len += 1;
+    }
+
+    /// Puts an unlinked entry first.
+    #[inline]
+    pub fn push_front<T>(&mut self, arena: &mut Arena<T>, slot: u32) {
+        let head = self.head;
+        let node = arena.at_mut(slot);
+        (node.prev, node.next) = (NIL, head);
+        self.bytes += u64::from(node.bytes);
+        match head {
+            NIL => self.tail = slot,
+            head => arena.at_mut(head).prev = slot,
+        }
+        self.head = slot;
         self.len += 1;
     }
 

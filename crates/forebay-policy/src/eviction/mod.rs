@@ -17,14 +17,27 @@
 //!
 //! All of them are deterministic: same calls, same victims.
 
+#[cfg(test)]
+mod conformance;
 mod fifo;
+mod lfu;
 mod lru;
+mod s3fifo;
+mod sieve;
+mod sketch;
+mod windowed_lfu;
+mod wtinylfu;
 
 use alloc::{boxed::Box, string::String, vec::Vec};
 use core::{fmt, str::FromStr};
 
 pub use fifo::Fifo;
+pub use lfu::Lfu;
 pub use lru::Lru;
+pub use s3fifo::S3Fifo;
+pub use sieve::Sieve;
+pub use windowed_lfu::WindowedLfu;
+pub use wtinylfu::WTinyLfu;
 
 /// Why a page comes into the tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,8 +80,8 @@ pub trait EvictionPolicy: fmt::Debug + Send {
     fn remove(&mut self, key: u64) -> Option<u32>;
 
     /// Appends victims to `victims`, in order, until they cover `want_bytes`, and returns the bytes they cover: less
-    /// than wanted if `may_evict` refuses too many. Each page is offered to `may_evict` at most once a call, so the work
-    /// is O(victims + refused), and at most O(len) even when everything is pinned.
+    /// than wanted only if `may_evict` refuses all the rest. A page may be offered a few times in a call; the work is
+    /// O(victims + refused), and O(len) when everything is pinned.
     fn evict(
         &mut self,
         want_bytes: u64,
@@ -106,19 +119,42 @@ pub enum EvictionKind {
     /// First in, first out; the bottom line.
     Fifo,
     /// Least recently used.
-    #[default]
     Lru,
+    /// Least frequently used (DynIMS).
+    Lfu,
+    /// SIEVE.
+    Sieve,
+    /// S3-FIFO.
+    S3Fifo,
+    /// W-TinyLFU as published, with a fixed window.
+    WTinyLfu,
+    /// W-LFU: exact counts, a window for newcomers and a memory of evicted pages.
+    #[default]
+    WindowedLfu,
 }
 
 impl EvictionKind {
     /// Every policy, the simplest first.
-    pub const ALL: &'static [EvictionKind] = &[EvictionKind::Fifo, EvictionKind::Lru];
+    pub const ALL: &'static [EvictionKind] = &[
+        EvictionKind::Fifo,
+        EvictionKind::Lru,
+        EvictionKind::Lfu,
+        EvictionKind::Sieve,
+        EvictionKind::S3Fifo,
+        EvictionKind::WTinyLfu,
+        EvictionKind::WindowedLfu,
+    ];
 
     /// The name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             EvictionKind::Fifo => "fifo",
             EvictionKind::Lru => "lru",
+            EvictionKind::Lfu => "lfu",
+            EvictionKind::Sieve => "sieve",
+            EvictionKind::S3Fifo => "s3-fifo",
+            EvictionKind::WTinyLfu => "w-tinylfu",
+            EvictionKind::WindowedLfu => "w-lfu",
         }
     }
 
@@ -127,6 +163,11 @@ impl EvictionKind {
         match self {
             EvictionKind::Fifo => Box::new(Fifo::new(capacity_bytes)),
             EvictionKind::Lru => Box::new(Lru::new(capacity_bytes)),
+            EvictionKind::Lfu => Box::new(Lfu::new(capacity_bytes)),
+            EvictionKind::Sieve => Box::new(Sieve::new(capacity_bytes)),
+            EvictionKind::S3Fifo => Box::new(S3Fifo::new(capacity_bytes)),
+            EvictionKind::WTinyLfu => Box::new(WTinyLfu::new(capacity_bytes)),
+            EvictionKind::WindowedLfu => Box::new(WindowedLfu::new(capacity_bytes)),
         }
     }
 }

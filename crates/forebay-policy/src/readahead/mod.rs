@@ -4,7 +4,7 @@
 //! pages the agent should fetch now (in the background), and whether a miss of this read should wait for the agent,
 //! which fills the tier, or go to the file system itself.
 //!
-//! **Sequential.** A first read at offset 0 of at least 64 KiB, or a read that goes on where the one before ended, makes
+//! **Sequential.** A read at offset 0 of at least 64 KiB, or a read that goes on where the one before ended, makes
 //! a stream; a forward skip below one page keeps it. A stream has a window, at first two pages, and a frontier: all
 //! pages before it have been asked for. When no more than half the window lies between the reader and the frontier,
 //! the window doubles, up to a bound, and the frontier moves to one window ahead of the reader. Asking at the half mark
@@ -25,6 +25,9 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
+#[cfg(test)]
+mod tests;
+
 /// The knobs of read-ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadaheadConfig {
@@ -34,7 +37,7 @@ pub struct ReadaheadConfig {
     pub first_window_bytes: u64,
     /// The window a stream grows to. 0 turns read-ahead off.
     pub max_window_bytes: u64,
-    /// A first read at offset 0, and reads at a constant stride, count only from this length on.
+    /// A read at offset 0, and reads at a constant stride, make a stream only from this length on.
     pub stream_read_bytes: u64,
 }
 
@@ -72,7 +75,6 @@ pub struct Readahead {
     streams: Vec<Stream>,
     /// The last reads that belonged to no stream, newest last.
     strays: Vec<Span>,
-    started: bool,
 }
 
 /// A read, cut off at the end of the file.
@@ -95,7 +97,7 @@ struct Stream {
     asked_until: u64,
     /// After a refusal: nothing is asked ahead until a read ends at this offset or later.
     hold_until: u64,
-    /// Whether anything was asked ahead yet.
+    /// Whether the window has been asked for since the stream began or was refused; only then does it double.
     opened: bool,
     strays: u32,
 }
@@ -103,11 +105,12 @@ struct Stream {
 impl Readahead {
     /// For a handle on a file of `file_bytes` (fixed for the handle: a version never changes within one open).
     pub fn new(config: ReadaheadConfig, file_bytes: u64) -> Self {
-        Self { config, file_bytes, streams: Vec::new(), strays: Vec::new(), started: false }
+        Self { config, file_bytes, streams: Vec::new(), strays: Vec::new() }
     }
 
     /// Takes in a read. Appends the pages to ask for to `ask` (ranges of page numbers, ascending, none for which `known`
-    /// says that it is resident or asked for already) and says who serves what is missing.
+    /// says that it is resident or asked for already) and says who serves what is missing. A page that was asked for,
+    /// came, and left again before it was read is not asked for a second time: the agent meets it as a plain miss.
     pub fn on_read(
         &mut self,
         offset: u64,
@@ -120,7 +123,6 @@ impl Readahead {
             return Serve::Pfs;
         }
         let stream = self.matching(read).or_else(|| self.begun_by(read));
-        self.started = true;
         self.count_strays(stream);
         match stream {
             Some(index) => {
@@ -161,7 +163,7 @@ impl Readahead {
     /// Whether `read` makes a new stream, with the strays before it. Returns its index.
     fn begun_by(&mut self, read: Span) -> Option<usize> {
         let long = read.end - read.offset >= self.config.stream_read_bytes;
-        let stride_bytes = if !self.started && read.offset == 0 && long {
+        let stride_bytes = if read.offset == 0 && long {
             0
         } else if let Some(at) = self.strays.iter().position(|stray| stray.end == read.offset) {
             self.strays.remove(at);
@@ -203,7 +205,8 @@ impl Readahead {
             stream.strays = if Some(index) == continued { 0 } else { stream.strays + 1 };
         }
         if continued.is_none() {
-            self.streams.retain(|stream| stream.strays < MAX_STRAYS);
+            let file_bytes = self.file_bytes;
+            self.streams.retain(|stream| stream.strays < MAX_STRAYS && stream.next_offset < file_bytes);
         }
     }
 
@@ -246,22 +249,32 @@ impl Stream {
     ) {
         let own = read.offset / page_bytes..read.end.div_ceil(page_bytes);
         self.window_bytes = self.window_bytes.min(max_window_bytes);
-        self.next_offset = if self.stride_bytes == 0 { read.end } else { read.offset + self.stride_bytes };
-        self.ask_for(own.clone(), known, ask);
+        self.next_offset =
+            if self.stride_bytes == 0 { read.end } else { read.offset.saturating_add(self.stride_bytes) };
+        if self.stride_bytes == 0 {
+            self.ask_for(own.clone(), known, ask);
+        } else {
+            // A read longer than those before it needs pages that the frontier has skipped.
+            push_unknown(own.clone(), known, ask);
+            self.frontier = self.frontier.max(own.end);
+        }
         if read.end < self.hold_until {
             return;
         }
-        if self.stride_bytes == 0 {
-            let ahead_bytes = (self.frontier * page_bytes).saturating_sub(read.end);
-            if self.is_due(ahead_bytes, max_window_bytes) {
-                let target = own.end + self.window_bytes / page_bytes;
-                self.ask_for(own.end..target.min(file_bytes.div_ceil(page_bytes)), known, ask);
+        // Reads already asked for ahead; a contiguous stream has no stride to divide by.
+        match self.asked_until.saturating_sub(self.next_offset).checked_div(self.stride_bytes) {
+            None => {
+                let ahead_bytes = self.frontier.saturating_mul(page_bytes).saturating_sub(read.end);
+                if self.is_due(ahead_bytes, max_window_bytes) {
+                    let target = own.end + self.window_bytes / page_bytes;
+                    self.ask_for(own.end..target.min(file_bytes.div_ceil(page_bytes)), known, ask);
+                }
             }
-        } else {
-            let reads_ahead = self.asked_until.saturating_sub(self.next_offset) / self.stride_bytes;
-            let ahead_bytes = reads_ahead * (own.end - own.start) * page_bytes;
-            if self.is_due(ahead_bytes, max_window_bytes) {
-                self.ask_for_strides(read.end - read.offset, page_bytes, file_bytes, known, ask);
+            Some(reads_ahead) => {
+                let ahead_bytes = reads_ahead * (own.end - own.start) * page_bytes;
+                if self.is_due(ahead_bytes, max_window_bytes) {
+                    self.ask_for_strides(read.end - read.offset, page_bytes, file_bytes, known, ask);
+                }
             }
         }
     }
@@ -311,6 +324,7 @@ impl Stream {
 
     fn fall_back(&mut self, page: u64, page_bytes: u64) {
         self.frontier = page;
+        self.opened = false;
         self.asked_until = self.next_offset;
         self.window_bytes = (self.window_bytes / 2).max(page_bytes);
         self.hold_until = self.next_offset.saturating_add(self.window_bytes / 2);
