@@ -156,6 +156,7 @@ impl Agent {
             config,
         });
         shared.adopt()?;
+        lock(&shared.membership).heartbeat(&hostname(), capacity);
         let socket = shared.config.socket();
         let listener = listen_on(&socket, shared.config.socket_mode)?;
         let mut threads = spawn_workers(&shared)?;

@@ -17,7 +17,7 @@ mod up;
 mod verify;
 
 use clap::Parser;
-use cli::{Cli, Command, ConfigCommand, LabCommand};
+use cli::{Cli, Command, ConfigCommand};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -57,8 +57,10 @@ fn run_command(cli: Cli) -> Outcome {
             print!("{}", forebay_agent::config::reference_toml());
             Ok(ExitCode::SUCCESS)
         }
-        Command::Lab(LabCommand::Slowfs(args)) => cli::lab_slowfs(args),
-        Command::Lab(LabCommand::Fault(args)) => cli::lab_fault(&args),
+        Command::Lab(command) => {
+            forebay_lab::cli::run(&command).map_err(|e| e.to_string())?;
+            Ok(ExitCode::SUCCESS)
+        }
         Command::Completions { shell } => cli::completions(shell),
         Command::Man { directory } => cli::man(directory.as_deref()),
         Command::Keeper { state_dir, limit_bytes, pages } => up::keeper(&state_dir, limit_bytes, &pages),
