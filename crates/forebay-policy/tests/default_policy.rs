@@ -55,6 +55,23 @@ fn sampled_touches() {
     beats_lru_and_lfu("loop", 0.1, 0.25);
 }
 
+/// One job after another on data that fit: W-TinyLFU and LFU hold on to the last job; the default must let go.
+#[test]
+fn job_changes() {
+    let jobs: Vec<Trace> = all_traces(0.1).into_iter().filter(|trace| trace.family == "jobs").collect();
+    assert_eq!(jobs.len(), 5);
+    for trace in jobs {
+        let [default, lru, lfu] = [EvictionKind::default(), EvictionKind::Lru, EvictionKind::Lfu]
+            .map(|kind| hit_ratio(kind, &trace, 1.0));
+        assert!(
+            default > 0.8 * lru && default > lfu,
+            "{}: {default} against LRU {lru}, LFU {lfu}",
+            trace.name
+        );
+        assert!(default > 0.5 * belady(&trace).hit_ratio, "{}: {default}", trace.name);
+    }
+}
+
 /// Where popularity moves on LRU may win; but the default must not collapse as LFU does.
 #[test]
 fn moving_popularity() {

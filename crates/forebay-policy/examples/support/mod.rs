@@ -189,6 +189,33 @@ pub fn recency(uses: usize, tier_pages: usize, spread: u64, seed: u64) -> Trace 
     Trace { family: "recency", name: format!("spread {spread}"), uses, capacity_bytes: pages(tier_pages) }
 }
 
+/// One job after another, each with ten passes over data of its own, `ratio` of the tier in size.
+pub fn jobs(tier_pages: usize, ratio: f64, jobs: u64) -> Trace {
+    let job_pages = (tier_pages as f64 * ratio) as u64;
+    let pass = |job: u64| (0..job_pages).map(move |page| ((job << 24) + page, PAGE_BYTES));
+    let uses = (0..jobs).flat_map(|job| (0..10).flat_map(move |_| pass(job))).collect();
+    let name = format!("{jobs} x 10 passes over {ratio}x tier");
+    Trace { family: "jobs", name, uses, capacity_bytes: pages(tier_pages) }
+}
+
+/// One job after another, each drawing from a zipf law over data of its own.
+pub fn zipf_jobs(
+    catalogue: usize,
+    alpha: f64,
+    tier_pages: usize,
+    uses: usize,
+    jobs: usize,
+    seed: u64,
+) -> Trace {
+    let (law, mut random) = (Zipf::new(catalogue, alpha), Random(seed));
+    let job_uses = uses / jobs;
+    let uses = (0..jobs * job_uses)
+        .map(|count| (((count / job_uses) << 24) as u64 + law.draw(&mut random), PAGE_BYTES))
+        .collect();
+    let name = format!("{jobs} x zipf {alpha}");
+    Trace { family: "jobs", name, uses, capacity_bytes: pages(tier_pages) }
+}
+
 /// Replays `trace` through `policy`, which must be empty and know the capacity. Of the touches, the share `heard` gets
 /// through: the agent samples them.
 pub fn replay(policy: &mut dyn EvictionPolicy, trace: &Trace, heard: f64) -> Outcome {
@@ -293,5 +320,9 @@ pub fn all_traces(scale: f64) -> Vec<Trace> {
     traces.push(drifting(n(20_000), 0.9, n(2_000), n(400_000), (n(100), 1), 23));
     traces.push(recency(n(400_000), n(2_000), n(1_500) as u64, 29));
     traces.push(recency(n(400_000), n(2_000), n(4_000) as u64, 31));
+    for ratio in [0.4, 0.8, 1.5, 2.5] {
+        traces.push(jobs(n(2_000), ratio, 5));
+    }
+    traces.push(zipf_jobs(n(20_000), 0.9, n(2_000), n(400_000), 4, 37));
     traces
 }
