@@ -33,7 +33,9 @@ fn options() -> Result<Options, String> {
             "--json" => options.json = value()?,
             "--bytes" => options.bytes = true,
             _ => {
-                return Err(format!("unknown option {arg}; known: --scale, --heard, --seed, --bytes, --json"));
+                return Err(format!(
+                    "unknown option {arg}; known: --scale, --heard, --seed, --bytes, --json"
+                ));
             }
         }
     }
