@@ -12,7 +12,9 @@ pub fn open(rig: &Rig) -> Result<Vec<Record>, String> {
     let slow = rig.slow_pfs(4, 500_000_000)?;
     make_file(&rig.dir.join("backing/data"), 4 << 20)?;
     make_file(&rig.directory_pfs().join("data"), 4 << 20)?;
-    for (id, pfs) in [("open.cached.local", rig.directory_pfs()), ("open.cached.fuse", slow.mount().to_owned())] {
+    for (id, pfs) in
+        [("open.cached.local", rig.directory_pfs()), ("open.cached.fuse", slow.mount().to_owned())]
+    {
         let path = pfs.join("data");
         let agent = rig.agent(&pfs, "1GiB")?;
         agent.load(&path)?;
@@ -21,7 +23,8 @@ pub fn open(rig: &Rig) -> Result<Vec<Record>, String> {
         let per_open = |s: f64| s / f64::from(count) * 1e6;
         let mut other = buffer;
         let ours = || {
-            seconds(|| (0..count).try_for_each(|_| client.open(&path)?.read_at(&mut buffer, 0).map(|_| ()))).map(per_open)
+            seconds(|| (0..count).try_for_each(|_| client.open(&path)?.read_at(&mut buffer, 0).map(|_| ())))
+                .map(per_open)
         };
         let plain = || {
             seconds(|| {
@@ -51,8 +54,22 @@ pub fn agent(rig: &Rig) -> Result<Vec<Record>, String> {
     }
     let runs = rig.runs;
     let mut records = vec![
-        Record::alone("agent.start", median(starts.into_iter()), "ms", Target::AtMost(200.0), runs, "process start to first answer"),
-        Record::alone("agent.rss.idle", median(resident.into_iter()), "MiB", Target::AtMost(40.0), runs, "VmRSS without data"),
+        Record::alone(
+            "agent.start",
+            median(starts.into_iter()),
+            "ms",
+            Target::AtMost(200.0),
+            runs,
+            "process start to first answer",
+        ),
+        Record::alone(
+            "agent.rss.idle",
+            median(resident.into_iter()),
+            "MiB",
+            Target::AtMost(40.0),
+            runs,
+            "VmRSS without data",
+        ),
     ];
     records.extend(small_files(rig)?);
     Ok(records)
@@ -86,7 +103,21 @@ fn small_files(rig: &Rig) -> Result<Vec<Record>, String> {
     let note = "100,000 files of 20 KiB on a local directory, by the command line";
     Ok(vec![
         Record::alone("agent.load.small_files", rate, "files/s", Target::AtLeast(5000.0), 1, note),
-        Record::alone("agent.memory_per_file", own, "B", Target::Report, 1, "anonymous memory of the agent per cached file"),
-        Record::alone("agent.tmpfs_per_file", tmpfs, "B", Target::Report, 1, "tmpfs blocks per cached file of 20 KiB"),
+        Record::alone(
+            "agent.memory_per_file",
+            own,
+            "B",
+            Target::Report,
+            1,
+            "anonymous memory of the agent per cached file",
+        ),
+        Record::alone(
+            "agent.tmpfs_per_file",
+            tmpfs,
+            "B",
+            Target::Report,
+            1,
+            "tmpfs blocks per cached file of 20 KiB",
+        ),
     ])
 }

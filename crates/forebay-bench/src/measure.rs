@@ -58,7 +58,10 @@ impl Record {
         Self::new(id, value, unit, Some(reference), Some(ratio), target, pairs.len(), note)
     }
 
-    #[allow(clippy::too_many_arguments, reason = "one argument per field, called from the two constructors only")]
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "one argument per field, called from the two constructors only"
+    )]
     fn new(
         id: &str,
         value: f64,
@@ -180,7 +183,8 @@ mod tests {
     fn medians_ratios_and_targets() {
         assert_eq!(median([3.0, 1.0, 2.0].into_iter()), 2.0);
         assert_eq!(median([4.0, 1.0, 2.0, 3.0].into_iter()), 2.5);
-        let record = Record::pairs("a.b.c", &[(2.0, 4.0), (3.0, 3.0), (9.0, 3.0)], "s", Target::RatioAtMost(1.0), "");
+        let record =
+            Record::pairs("a.b.c", &[(2.0, 4.0), (3.0, 3.0), (9.0, 3.0)], "s", Target::RatioAtMost(1.0), "");
         assert_eq!((record.value, record.reference, record.ratio), (3.0, Some(3.0), Some(1.0)));
         assert_eq!((record.met, record.command.as_str()), (Some(true), "make bench ONLY=a.b"));
         assert_eq!(Record::alone("x", 5.0, "ms", Target::AtLeast(6.0), 1, "").met, Some(false));

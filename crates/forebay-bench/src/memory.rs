@@ -37,7 +37,14 @@ pub fn give_back(rig: &Rig) -> Result<Vec<Record>, String> {
     Ok(vec![
         Record::pairs("give_back.evict.4g", &evicted, "ms", target, note),
         Record::pairs("give_back.shrink.4g", &shrunk, "ms", target, note),
-        Record::alone("give_back.checked_reads", watcher.checked() as f64, "reads", Target::AtLeast(1.0), runs, "all bytes right"),
+        Record::alone(
+            "give_back.checked_reads",
+            watcher.checked() as f64,
+            "reads",
+            Target::AtLeast(1.0),
+            runs,
+            "all bytes right",
+        ),
     ])
 }
 

@@ -35,7 +35,9 @@ fn sequential(read: &Reads, bytes: u64, threads: u64, passes: u32) -> Result<f64
                     })
                 })
                 .collect();
-            workers.into_iter().try_for_each(|w| w.join().unwrap_or_else(|_| Err(std::io::Error::other("panic"))))
+            workers
+                .into_iter()
+                .try_for_each(|w| w.join().unwrap_or_else(|_| Err(std::io::Error::other("panic"))))
         })
     })?;
     Ok((bytes * u64::from(passes)) as f64 / elapsed / 1e9)
@@ -81,14 +83,21 @@ pub fn cached(rig: &Rig) -> Result<Vec<Record>, String> {
     let theirs = reads_of_std(&twin)?;
     let mut records = Vec::new();
     for (threads, id) in [(1, "read.cached.seq.1t"), (2, "read.cached.seq.2t")] {
-        let pairs = in_turn(rig.runs, || sequential(&ours, bytes, threads, 4), || sequential(&theirs, bytes, threads, 4))?;
+        let pairs = in_turn(
+            rig.runs,
+            || sequential(&ours, bytes, threads, 4),
+            || sequential(&theirs, bytes, threads, 4),
+        )?;
         let note = "reads of 1 MiB; reference: pread on a tmpfs file with the same pages";
         records.push(Record::pairs(id, &pairs, "GB/s", Target::RatioAtLeast(0.95), note));
     }
     let count = rig.sized(1 << 20);
     let us = |s: f64| s * 1e6;
-    let pairs =
-        in_turn(rig.runs, || random_4k(&ours, bytes, count).map(us), || random_4k(&theirs, bytes, count).map(us))?;
+    let pairs = in_turn(
+        rig.runs,
+        || random_4k(&ours, bytes, count).map(us),
+        || random_4k(&theirs, bytes, count).map(us),
+    )?;
     let note = "random reads of 4 KiB, one thread; reference: pread on a tmpfs file with the same pages";
     records.push(Record::pairs("read.cached.rand4k.1t", &pairs, "us", Target::RatioAtMost(1.15), note));
     Ok(records)
@@ -164,4 +173,18 @@ pub fn shared(rig: &Rig) -> Result<Vec<Record>, String> {
     let note = "4 processes read one cold file at once: bytes the PFS served per byte of the file";
     let value = served as f64 / bytes as f64;
     Ok(vec![Record::alone("read.shared.pfs_bytes", value, "per byte", Target::AtMost(1.0), 1, note)])
+}
+
+/// GB/s of one thread reading `file` in pieces of 1 MiB.
+pub fn sequential_file(file: &File, bytes: u64, passes: u32) -> Result<f64, String> {
+    let mut buffer = vec![0u8; MIB];
+    let elapsed = seconds(|| {
+        for _ in 0..passes {
+            for at in (0..bytes).step_by(MIB) {
+                file.read_at(&mut buffer, at)?;
+            }
+        }
+        Ok(())
+    })?;
+    Ok((bytes * u64::from(passes)) as f64 / elapsed / 1e9)
 }

@@ -69,7 +69,8 @@ impl Rig {
         for dir in [&backing, &mount] {
             fs::create_dir_all(dir).map_err(|e| failed("make a directory", e))?;
         }
-        let config = Config { servers, rate_bytes_per_s: Some(rate_bytes_per_s), ..Config::new(&backing, &mount) };
+        let config =
+            Config { servers, rate_bytes_per_s: Some(rate_bytes_per_s), ..Config::new(&backing, &mount) };
         SlowFsProcess::start(&self.program, &["lab"], &config).map_err(|e| e.to_string())
     }
 
@@ -86,7 +87,9 @@ impl Rig {
         let mut agent = AgentProcess { child, program: self.program.clone(), state_dir, start_seconds: 0.0 };
         let client = agent.client();
         while client.admin().status().is_err() {
-            if started.elapsed() > Duration::from_secs(20) || agent.child.try_wait().is_ok_and(|s| s.is_some()) {
+            if started.elapsed() > Duration::from_secs(20)
+                || agent.child.try_wait().is_ok_and(|s| s.is_some())
+            {
                 let log = fs::read_to_string(self.dir.join("agent.log")).unwrap_or_default();
                 return Err(format!("the agent did not start: {log}"));
             }
@@ -133,7 +136,8 @@ impl AgentProcess {
 
     /// A figure of /proc/PID/status in bytes, such as `VmRSS` or `RssAnon`.
     pub fn memory(&self, field: &str) -> Result<u64, String> {
-        let text = fs::read_to_string(format!("/proc/{}/status", self.child.id())).map_err(|e| e.to_string())?;
+        let text =
+            fs::read_to_string(format!("/proc/{}/status", self.child.id())).map_err(|e| e.to_string())?;
         let line = text.lines().find_map(|l| l.strip_prefix(field)?.strip_prefix(':'));
         let kib = line.and_then(|l| l.split_whitespace().next()).and_then(|n| n.parse::<u64>().ok());
         kib.map(|k| k << 10).ok_or_else(|| format!("no {field} for the agent"))
@@ -144,14 +148,22 @@ impl AgentProcess {
         let mut command = Command::new(&self.program);
         command.arg("--socket").arg(self.socket()).args(["load", "--quiet"]).arg(path);
         let output = command.output().map_err(|e| failed("load", e))?;
-        if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stdout).into_owned()) }
+        if output.status.success() {
+            Ok(())
+        } else {
+            Err(String::from_utf8_lossy(&output.stdout).into_owned())
+        }
     }
 }
 
 impl Drop for AgentProcess {
     fn drop(&mut self) {
         let mut command = Command::new(&self.program);
-        command.arg("--socket").arg(self.socket()).args(["down", "--drop", "--state-dir"]).arg(&self.state_dir);
+        command
+            .arg("--socket")
+            .arg(self.socket())
+            .args(["down", "--drop", "--state-dir"])
+            .arg(&self.state_dir);
         let _ = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -184,5 +196,6 @@ pub fn make_file(path: &Path, bytes: u64) -> Result<(), String> {
 /// Takes a file out of the kernel's page cache, so that the next read of it goes to the file system.
 pub fn drop_page_cache(path: &Path) -> Result<(), String> {
     let file = fs::File::open(path).map_err(|e| failed("open a file", e))?;
-    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).map_err(|e| failed("drop the page cache", e))
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)
+        .map_err(|e| failed("drop the page cache", e))
 }
