@@ -55,6 +55,8 @@ pub struct Caller {
     pub uid: u32,
     /// Numeric group.
     pub gid: u32,
+    /// Number of the calling thread.
+    pub thread: u32,
 }
 
 impl Backing {
