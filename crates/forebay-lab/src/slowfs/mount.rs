@@ -81,7 +81,7 @@ impl Mounted {
         &self.ended
     }
 
-    /// Unmounts and waits for the end, both within [`END_DEADLINE`].
+    /// Unmounts and waits for the end, within seconds whatever hangs or is open.
     ///
     /// # Errors
     /// When the kernel refuses even the forced unmount, or a thread does not end.
