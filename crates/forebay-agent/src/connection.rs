@@ -167,7 +167,7 @@ impl Connection {
         self.channel.send(&reply, &borrowed)
     }
 
-    fn answer(&mut self, request: Request, fds: Vec<OwnedFd>) -> Answer {
+    fn answer(&mut self, request: Request, mut fds: Vec<OwnedFd>) -> Answer {
         match request {
             Request::Mounts => reply(Reply::Mounts(self.shared.mounts.iter().map(|m| m.info()).collect())),
             Request::Open => self.with_file(fds, |c, file, fd| open::open(c, file, &fd)),
@@ -179,8 +179,11 @@ impl Connection {
             Request::Prefetch { version, first_page, pages } => {
                 self.one_way(fds, |c, file, fd| read::prefetch(c, file, fd, &version, first_page, pages))
             }
-            Request::Missed { version, page } => {
-                self.one_way(fds, |c, file, fd| read::missed(c, file, fd, &version, page))
+            Request::Missed { version, page, bytes } => {
+                if let (Some(fd), true) = (fds.pop(), fds.is_empty()) {
+                    read::missed(self, fd, &version, page, bytes);
+                }
+                None
             }
             Request::PinPages { copy, first_page, pages } => read::pin_pages(self, copy, first_page, pages),
             Request::UnpinPages { copy, first_page, pages } => {

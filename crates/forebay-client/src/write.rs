@@ -234,7 +234,7 @@ impl FileWriter {
         match &mut self.sink {
             Sink::Pfs { file, tier } => {
                 if let Some(tier) = tier {
-                    tier.before_write(file.as_fd());
+                    tier.before_write(file.as_fd(), self.position);
                 }
                 write_all_at(file.as_fd(), data, self.position)?;
                 if let Some(tier) = tier {
@@ -282,7 +282,7 @@ impl FileWriter {
         match &mut self.sink {
             Sink::Pfs { file, tier } => {
                 if let Some(tier) = tier.take().filter(|_| sent.is_ok()) {
-                    tier.commit(&self.path, file.as_fd());
+                    tier.commit(&self.path, file.as_fd(), self.position);
                 }
             }
             Sink::Scratch { copy, client, .. } => {
@@ -359,7 +359,7 @@ struct TierWriter {
     page_bytes: u64,
     /// The page being gathered: number, slot, bytes so far.
     current: Option<(u32, u32, u64)>,
-    /// What the file looked like after our last write.
+    /// What the file looked like when our last whole page was written.
     seen: Option<FileFacts>,
     /// Somebody else has written too, or the agent is gone: nothing is kept.
     spoiled: bool,
@@ -379,7 +379,11 @@ impl TierWriter {
         Some(TierWriter { channel, deadline, staging, page_bytes, current: None, seen, spoiled: false })
     }
 
-    fn before_write(&mut self, file: BorrowedFd<'_>) {
+    /// Looks whether somebody else has changed the file, whenever a page begins: a look costs a round trip to the PFS.
+    fn before_write(&mut self, file: BorrowedFd<'_>, offset: u64) {
+        if !offset.is_multiple_of(self.page_bytes) || self.spoiled {
+            return;
+        }
         let now = FileFacts::of(file, Revalidate::AsStat).ok();
         if now.map(|f| f.version) != self.seen.map(|f| f.version) {
             self.spoiled = true;
@@ -387,8 +391,13 @@ impl TierWriter {
     }
 
     fn after_write(&mut self, file: BorrowedFd<'_>, data: &[u8], offset: u64) {
-        self.seen = FileFacts::of(file, Revalidate::AsStat).ok();
-        self.spoiled |= self.seen.is_none();
+        let end = offset + data.len() as u64;
+        let page_ended = end / self.page_bytes != offset / self.page_bytes;
+        if page_ended && !self.spoiled {
+            self.seen = FileFacts::of(file, Revalidate::AsStat).ok();
+            // Longer or shorter than we made it: somebody else writes too.
+            self.spoiled |= self.seen.is_none_or(|facts| facts.version.size != end);
+        }
         let mut done = 0;
         while done < data.len() && !self.spoiled {
             let at = offset + done as u64;
@@ -436,13 +445,10 @@ impl TierWriter {
     }
 
     /// Tells the agent that the file is done. Waits for its answer, so that the next open finds the copy.
-    fn commit(mut self, path: &Path, file: BorrowedFd<'_>) {
+    fn commit(mut self, path: &Path, file: BorrowedFd<'_>, length: u64) {
         self.flush_page();
         let now = FileFacts::of(file, Revalidate::AsStat).ok();
-        let Some(now) = now.filter(|n| !self.spoiled && Some(n.version) == self.seen.map(|s| s.version))
-        else {
-            return;
-        };
+        let Some(now) = now.filter(|n| !self.spoiled && n.version.size == length) else { return };
         // The agent takes only descriptors open for reading, and only of the file that was written.
         let Ok(reading) = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else { return };
         let request = Request::StageCommit { version: now.version };
