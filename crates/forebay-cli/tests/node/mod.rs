@@ -87,6 +87,13 @@ impl Node {
         std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
     }
 
+    /// The end of it.
+    pub fn last_log(&self) -> String {
+        let log = self.log();
+        let lines: Vec<_> = log.lines().collect();
+        lines[lines.len().saturating_sub(10)..].join("\n")
+    }
+
     /// Kills the agent with SIGKILL and starts another, which finds what the first has left.
     pub fn kill_and_restart(&mut self) {
         self.kill();
