@@ -1,5 +1,7 @@
 //! The header and the library say the same: names, types and numbers.
 
+#![allow(clippy::unwrap_used, reason = "what is unwrapped is what the test asserts")]
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;

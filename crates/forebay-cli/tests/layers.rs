@@ -6,6 +6,8 @@
 //! an `extern crate std` would let in again. (A build for a target that has no `std`, x86_64-unknown-none, would prove
 //! the same of the outside crates; rustup does not install that target by itself, so it is not asked for here.)
 
+#![allow(clippy::unwrap_used, reason = "what is unwrapped is what the test asserts")]
+
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

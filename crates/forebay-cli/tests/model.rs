@@ -6,6 +6,8 @@
 //! and what is asserted does not. A run in which no cached byte was read, nothing was evicted or no agent was killed has
 //! shown nothing, and fails.
 
+#![allow(clippy::unwrap_used, reason = "what is unwrapped is what the test asserts")]
+
 mod node;
 
 use forebay_client::{Client, File, ReadMode, WriteMode, WriteOptions};

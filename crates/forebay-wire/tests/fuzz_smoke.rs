@@ -1,5 +1,7 @@
 //! The fuzzer's body (`fuzz/`) over a fixed set of inputs, so that every run of the tests covers some of its ground.
 
+#![allow(clippy::unwrap_used, reason = "what is unwrapped is what the test asserts")]
+
 #[path = "../../../fuzz/bodies/wire_packet.rs"]
 mod body;
 
