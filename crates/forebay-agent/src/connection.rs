@@ -64,8 +64,7 @@ pub fn reply(reply: Reply) -> Answer {
 pub fn start(shared: &Arc<Shared>, socket: OwnedFd) {
     let channel = Channel::from_socket(socket);
     let over = shared.connections.fetch_add(1, Ordering::AcqRel) >= shared.config.connections_max;
-    let cost = shared.cache.reserve(Class::Clients, CONNECTION_BYTES, &shared.counters);
-    let (Some(cost), false) = (cost, over) else {
+    let (Some(cost), false) = (room_for(shared, &channel), over) else {
         shared.connections.fetch_sub(1, Ordering::AcqRel);
         add(&shared.counters.refusals_total, 1);
         return;
@@ -83,6 +82,14 @@ pub fn start(shared: &Arc<Shared>, socket: OwnedFd) {
         shared.connections.fetch_sub(1, Ordering::AcqRel);
         tracing::warn!(error = %e, "no thread for a connection");
     }
+}
+
+/// Room for a connection. The operator's is counted like any other but never refused: whoever has set the capacity too
+/// low must be able to raise it again.
+fn room_for(shared: &Shared, channel: &Channel) -> Option<Reservation> {
+    let room = shared.cache.reserve(Class::Clients, CONNECTION_BYTES, &shared.counters);
+    let operator = || channel.peer().is_ok_and(|peer| shared.is_operator(peer.uid));
+    room.or_else(|| operator().then(|| shared.budget.reserve_existing(Class::Clients, CONNECTION_BYTES)))
 }
 
 fn serve(shared: &Arc<Shared>, channel: Channel, cost: Reservation) -> io::Result<()> {

@@ -53,6 +53,12 @@ struct Lanes<T> {
     closed: bool,
 }
 
+impl<T> Default for Queue<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl<T> Queue<T> {
     /// An empty queue.
     pub fn new() -> Self {

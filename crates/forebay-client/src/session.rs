@@ -50,12 +50,12 @@ impl ClientConfig {
     /// `FOREBAY_QUIET=1`. Without `FOREBAY_SOCKET` the usual places are looked at: `/run/forebay`,
     /// `$XDG_RUNTIME_DIR/forebay`, `/tmp/forebay-UID`.
     pub fn from_env() -> Self {
-        let mut config = ClientConfig::default();
-        config.socket = match std::env::var_os("FOREBAY_SOCKET") {
+        let socket = match std::env::var_os("FOREBAY_SOCKET") {
             Some(path) if path == "none" => None,
             Some(path) if !path.is_empty() => Some(path.into()),
             _ => Some(usual_socket()),
         };
+        let mut config = ClientConfig { socket, ..ClientConfig::default() };
         let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
         if let Some(ms) = number("FOREBAY_DEADLINE_MS") {
             config.deadline = Duration::from_millis(ms);

@@ -214,10 +214,10 @@ pub fn rename(state: &State, from: (u64, &OsStr), to: (u64, &OsStr), flags: u32)
     if let Ok(stat) = state.backing.stat_child(to_dir.as_fd(), to.1) {
         state.nodes.renamed(stat.st_ino, to.0, to.1);
     }
-    if flags.contains(rustix::fs::RenameFlags::EXCHANGE) {
-        if let Ok(stat) = state.backing.stat_child(from_dir.as_fd(), from.1) {
-            state.nodes.renamed(stat.st_ino, from.0, from.1);
-        }
+    if flags.contains(rustix::fs::RenameFlags::EXCHANGE)
+        && let Ok(stat) = state.backing.stat_child(from_dir.as_fd(), from.1)
+    {
+        state.nodes.renamed(stat.st_ino, from.0, from.1);
     }
     Ok(())
 }
