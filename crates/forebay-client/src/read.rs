@@ -9,6 +9,7 @@
 //! file is looked at again, and if its content is not what was opened, the read fails with `ESTALE` instead of handing
 //! out a mixture. A program that opens again gets the new version.
 
+use crate::error::told;
 use crate::session::{Client, Session, lock, unexpected};
 use crate::{EXTENT_BYTES, MappedRange};
 use forebay_pfs::layout::{self, Layout};
@@ -106,7 +107,7 @@ impl Client {
             (Ok(tiered), _) => Source::Tiered(Box::new(tiered)),
             (Err(_), ReadMode::TierOnly) => {
                 let why = format!("{}: no agent serves it, so nothing of it is in the tier", path.display());
-                return Err(io::Error::new(io::ErrorKind::NotConnected, why));
+                return Err(told(libc::ENOTCONN, why));
             }
             (Err(pfs), _) => Source::Pfs(pfs),
         };
@@ -362,7 +363,7 @@ impl Tiered {
         self.all_resident.store(false, Ordering::Relaxed);
         if self.mode == ReadMode::TierOnly {
             let why = format!("{}: the bytes at {offset} are not in the tier; load it first", path.display());
-            return Err(io::Error::new(io::Error::from_raw_os_error(libc::ENODATA).kind(), why));
+            return Err(told(libc::ENODATA, why));
         }
         if serve == Serve::Pfs {
             let page = (offset / self.page_bytes) as u32;
@@ -453,5 +454,5 @@ impl Tiered {
 
 fn changed(path: &Path) -> io::Error {
     let why = format!("{}: its content was changed while it was read; open it again", path.display());
-    io::Error::new(io::Error::from_raw_os_error(libc::ESTALE).kind(), why)
+    told(libc::ESTALE, why)
 }
