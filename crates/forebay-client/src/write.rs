@@ -76,6 +76,8 @@ pub struct FileWriter {
     position: u64,
     sink: Sink,
     closed: bool,
+    /// The process that opened it: what is gathered is written once, not by every forked child as well.
+    pid: u32,
 }
 
 #[derive(Debug)]
@@ -336,7 +338,9 @@ impl Write for FileWriter {
 impl Drop for FileWriter {
     fn drop(&mut self) {
         // As a dropped std File: errors are lost; whoever wants them calls `close`.
-        let _ = self.finish();
+        if self.pid == std::process::id() {
+            let _ = self.finish();
+        }
     }
 }
 
