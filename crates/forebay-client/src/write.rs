@@ -239,6 +239,10 @@ impl FileWriter {
     }
 
     fn send(&mut self, data: &[u8]) -> io::Result<()> {
+        if self.pid != std::process::id() {
+            let path = self.path.display();
+            return Err(told(libc::EINVAL, format!("{path}: opened by another process; open it in this one")));
+        }
         match &mut self.sink {
             Sink::Pfs { file, tier } => {
                 if let Some(tier) = tier {
@@ -283,7 +287,7 @@ impl FileWriter {
     }
 
     fn finish(&mut self) -> io::Result<()> {
-        if std::mem::replace(&mut self.closed, true) {
+        if std::mem::replace(&mut self.closed, true) || self.pid != std::process::id() {
             return Ok(());
         }
         let sent = self.send_gathered();
@@ -338,9 +342,7 @@ impl Write for FileWriter {
 impl Drop for FileWriter {
     fn drop(&mut self) {
         // As a dropped std File: errors are lost; whoever wants them calls `close`.
-        if self.pid == std::process::id() {
-            let _ = self.finish();
-        }
+        let _ = self.finish();
     }
 }
 
