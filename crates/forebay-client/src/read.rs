@@ -11,6 +11,7 @@
 //! systems, as much as a small read itself, so it is put off while only the PFS has been read: then it is due before the
 //! first byte from the tier, and every 50 ms meanwhile. (A version that has not changed by then had not changed before.)
 
+use crate::error::told;
 use crate::session::{Client, Session, lock, unexpected};
 use crate::{EXTENT_BYTES, MappedRange};
 use forebay_pfs::layout::{self, Layout};
@@ -130,7 +131,7 @@ impl Client {
             (Ok(tiered), _) => Source::Tiered(Box::new(tiered)),
             (Err(_), ReadMode::TierOnly) => {
                 let why = format!("{}: no agent serves it, so nothing of it is in the tier", path.display());
-                return Err(io::Error::new(io::ErrorKind::NotConnected, why));
+                return Err(told(libc::ENOTCONN, why));
             }
             (Err(pfs), _) => Source::Pfs(pfs),
         };
@@ -408,7 +409,7 @@ impl Tiered {
         self.all_resident.store(false, Ordering::Relaxed);
         if self.mode == ReadMode::TierOnly {
             let why = format!("{}: the bytes at {offset} are not in the tier; load it first", path.display());
-            return Err(io::Error::new(io::Error::from_raw_os_error(libc::ENODATA).kind(), why));
+            return Err(told(libc::ENODATA, why));
         }
         if serve == Serve::Pfs {
             self.advise(Advice::Random);
@@ -528,5 +529,5 @@ impl Tiered {
 
 fn changed(path: &Path) -> io::Error {
     let why = format!("{}: its content was changed while it was read; open it again", path.display());
-    io::Error::new(io::Error::from_raw_os_error(libc::ESTALE).kind(), why)
+    told(libc::ESTALE, why)
 }

@@ -15,6 +15,7 @@
 //! left. Pages reach the tier only if they were written in one go from the start; a file that somebody else changes
 //! meanwhile is noticed by its time stamps and not kept.
 
+use crate::error::{errno, told};
 use crate::session::{Client, Session, unexpected};
 use forebay_pfs::{FileFacts, Revalidate};
 use forebay_store::staging::Staging;
@@ -75,6 +76,8 @@ pub struct FileWriter {
     position: u64,
     sink: Sink,
     closed: bool,
+    /// The process that opened it: what is gathered is written once, not by every forked child as well.
+    pid: u32,
 }
 
 #[derive(Debug)]
@@ -102,7 +105,14 @@ impl Client {
             WriteMode::MemoryOnly => (self.create_scratch(path, &options)?, 0),
             mode => self.create_on_pfs(path, mode, &options)?,
         };
-        Ok(FileWriter { path: path.to_owned(), gathered: Vec::new(), position, sink, closed: false })
+        Ok(FileWriter {
+            path: path.to_owned(),
+            gathered: Vec::new(),
+            position,
+            sink,
+            closed: false,
+            pid: std::process::id(),
+        })
     }
 
     fn create_on_pfs(&self, path: &Path, mode: WriteMode, options: &WriteOptions) -> io::Result<(Sink, u64)> {
@@ -122,10 +132,8 @@ impl Client {
     fn create_scratch(&self, path: &Path, options: &WriteOptions) -> io::Result<Sink> {
         let session = &self.session;
         let job = session.job().map_err(|e| {
-            io::Error::new(
-                io::ErrorKind::NotConnected,
-                format!("{}: memory-only files need an agent: {e}", path.display()),
-            )
+            let why = format!("{}: memory-only files need an agent: {e}", path.display());
+            told(libc::ENOTCONN, why)
         })?;
         let request = Request::ScratchCreate { job, name: scratch_name(path)?, exclusive: options.exclusive };
         let answer = session.call(&request, &[], session.config.deadline)?;
@@ -205,7 +213,7 @@ pub(crate) fn open_scratch(session: &Session, path: &Path) -> Option<(OwnedFd, u
 }
 
 fn in_words(path: &Path, e: io::Error) -> io::Error {
-    io::Error::new(e.kind(), format!("{}: {e}", path.display()))
+    told(errno(&e), format!("{}: {e}", path.display()))
 }
 
 impl FileWriter {
@@ -231,6 +239,10 @@ impl FileWriter {
     }
 
     fn send(&mut self, data: &[u8]) -> io::Result<()> {
+        if self.pid != std::process::id() {
+            let path = self.path.display();
+            return Err(told(libc::EINVAL, format!("{path}: opened by another process; open it in this one")));
+        }
         match &mut self.sink {
             Sink::Pfs { file, tier } => {
                 if let Some(tier) = tier {
@@ -275,7 +287,7 @@ impl FileWriter {
     }
 
     fn finish(&mut self) -> io::Result<()> {
-        if std::mem::replace(&mut self.closed, true) {
+        if std::mem::replace(&mut self.closed, true) || self.pid != std::process::id() {
             return Ok(());
         }
         let sent = self.send_gathered();
