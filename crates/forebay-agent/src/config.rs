@@ -96,8 +96,8 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "mount.read_ahead",
         default: "\"64MiB\"",
-        reason: "Most bytes fetched ahead of a sequential reader; 0 turns read-ahead off. The window starts at two \
-                 pages and doubles with progress.",
+        reason: "Most bytes fetched ahead of a sequential reader; 0 turns read-ahead off. The window starts at 16 MiB, or \
+                 at two pages if that is more, and doubles with progress up to this.",
     },
     Key {
         name: "mount.random_fill_percent",
