@@ -289,6 +289,7 @@ fn keep_house(shared: &Shared) {
             add(&shared.counters.touches_total, keys.len() as u64);
             shared.cache.touch(&keys);
         }
+        shared.cache.retest_held();
         shared.cache.sweep_stale(&shared.counters);
         shared.cache.settle_excess(&shared.counters);
         lock(&shared.membership).heartbeat(&node, shared.budget.capacity_bytes());

@@ -226,7 +226,10 @@ impl FileWriter {
         let gathered = std::mem::take(&mut self.gathered);
         let sent = self.send(&gathered);
         self.gathered = gathered;
-        self.gathered.clear();
+        if sent.is_ok() {
+            // After an error they stay: the program was told that they are written, so the next call has to try again.
+            self.gathered.clear();
+        }
         sent
     }
 
@@ -310,15 +313,16 @@ fn reserve_scratch(client: &Client, copy: u64, end: u64) -> io::Result<u64> {
 
 impl Write for FileWriter {
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        if self.gathered.len() == GATHER_BYTES {
+            // Before anything of `data` is taken, so that an error means that nothing of it was.
+            self.send_gathered()?;
+        }
         if self.gathered.is_empty() && data.len() >= GATHER_BYTES {
             self.send(data)?;
             return Ok(data.len());
         }
         let n = data.len().min(GATHER_BYTES - self.gathered.len());
         self.gathered.extend_from_slice(&data[..n]);
-        if self.gathered.len() == GATHER_BYTES {
-            self.send_gathered()?;
-        }
         Ok(n)
     }
 
@@ -443,10 +447,10 @@ impl TierWriter {
         else {
             return;
         };
-        // The agent takes only descriptors open for reading, and only of the file that was written.
+        // The agent wants one descriptor open for reading and, as a proof, the one that was written through.
         let Ok(reading) = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else { return };
         let request = Request::StageCommit { version: now.version };
-        if self.channel.send(&request, &[reading.as_fd()]).is_ok() {
+        if self.channel.send(&request, &[reading.as_fd(), file]).is_ok() {
             // Whatever it says: the file is on the PFS.
             let _ = self.channel.recv::<Reply>(Some(Instant::now() + self.deadline));
         }

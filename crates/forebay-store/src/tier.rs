@@ -11,8 +11,8 @@
 
 use crate::keeper;
 use rustix::fs::{
-    AtFlags, CWD, FlockOperation, Mode, OFlags, StatVfs, flock, fstatfs, fstatvfs, mkdirat, openat, statat,
-    unlinkat,
+    AtFlags, CWD, FlockOperation, Mode, OFlags, StatVfs, flock, fstatfs, fstatvfs, mkdirat, openat, renameat,
+    statat, unlinkat,
 };
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount};
 use serde::{Deserialize, Serialize};
@@ -144,16 +144,38 @@ impl Tier {
     }
 
     pub(crate) fn create_copy(&self, copy: u64) -> io::Result<OwnedFd> {
-        self.create_file(copy)
+        self.create_named(&copy_name(copy))
     }
 
-    /// Makes the file of a copy whose length is not known yet; [`crate::CopyFile::finish`] completes it.
+    fn create_named(&self, name: &str) -> io::Result<OwnedFd> {
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
+        Ok(openat(&self.copies, name, flags, Mode::from(0o600))?)
+    }
+
+    /// Makes the file of a copy whose length is not known yet; [`crate::CopyFile::finish`] completes it and
+    /// [`Tier::publish`] gives it the name of a copy. Until then its name is none that an agent adopts: what a client
+    /// has staged in it could look like a finished copy of any file.
     ///
     /// # Errors
     /// `ENOSPC`: the tmpfs is full.
-    pub fn create_file(&self, copy: u64) -> io::Result<OwnedFd> {
-        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
-        Ok(openat(&self.copies, copy_name(copy), flags, Mode::from(0o600))?)
+    pub fn create_unfinished(&self, copy: u64) -> io::Result<OwnedFd> {
+        self.create_named(&unfinished_name(copy))
+    }
+
+    /// Makes a finished file the copy.
+    ///
+    /// # Errors
+    /// What `rename` returns.
+    pub fn publish(&self, copy: u64) -> io::Result<()> {
+        Ok(renameat(&self.copies, unfinished_name(copy), &self.copies, copy_name(copy))?)
+    }
+
+    /// Removes a file that was never published.
+    ///
+    /// # Errors
+    /// What `unlink` returns.
+    pub fn remove_unfinished(&self, copy: u64) -> io::Result<()> {
+        Ok(unlinkat(&self.copies, unfinished_name(copy), AtFlags::empty())?)
     }
 
     pub(crate) fn open_copy(&self, copy: u64, writable: bool) -> io::Result<OwnedFd> {
@@ -260,6 +282,11 @@ impl Drop for TestDir {
 
 fn copy_name(copy: u64) -> String {
     format!("{copy:016x}")
+}
+
+/// Not hexadecimal: [`Tier::list_copies`] sweeps it out.
+fn unfinished_name(copy: u64) -> String {
+    format!("unfinished-{copy:x}")
 }
 
 fn backing_name(backing: Backing) -> &'static str {
@@ -389,7 +416,9 @@ mod tests {
     #[test]
     fn only_one_agent_has_a_tier_and_strangers_are_swept_out() {
         let (dir, tier) = Tier::for_tests();
-        tier.create_file(3).unwrap();
+        tier.create_unfinished(3).unwrap();
+        tier.publish(3).unwrap();
+        tier.create_unfinished(4).unwrap();
         std::fs::write(dir.join("tier/copies/stranger"), b"x").unwrap();
         assert_eq!(tier.list_copies().unwrap(), [3]);
         assert!(!dir.join("tier/copies/stranger").exists());
