@@ -10,7 +10,7 @@ use crate::fetch;
 use crate::memory;
 use crate::mounts::MountState;
 use crate::scratch::Jobs;
-use forebay_policy::second_touch::SecondTouch;
+use forebay_policy::machine::Nanos;
 use forebay_store::ring::RingReader;
 use forebay_store::tier::TierOptions;
 use forebay_store::{Budget, Class, Tier};
@@ -37,9 +37,6 @@ const HOUSEKEEPING: Duration = Duration::from_millis(100);
 /// How often a mount's device is looked at, which changes when the PFS is mounted anew.
 const PROBE_PERIOD: Duration = Duration::from_secs(5);
 
-/// Pages whose first small miss is remembered; see `forebay_policy::second_touch`.
-const SECOND_TOUCH_PAGES: usize = 65_536;
-
 /// Copies kept open at a time, at most; each takes a descriptor and a map.
 const OPEN_FILES_MAX: usize = 4096;
 
@@ -60,8 +57,6 @@ pub struct Shared {
     pub jobs: Jobs,
     /// Rings of the connected clients, by connection.
     pub rings: Mutex<BTreeMap<u64, RingReader>>,
-    /// Which pages have been missed once by small reads.
-    pub second_touch: Mutex<SecondTouch>,
     /// Members of the cluster.
     pub membership: Mutex<Membership>,
     /// Open connections.
@@ -77,6 +72,11 @@ pub struct Shared {
 }
 
 impl Shared {
+    /// Now, as policies are told it: nanoseconds since the start of the agent.
+    pub fn now(&self) -> Nanos {
+        Nanos(self.started.elapsed().as_nanos() as u64)
+    }
+
     /// True once the agent is to end.
     pub fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
@@ -148,7 +148,6 @@ impl Agent {
             counters: Counters::default(),
             jobs: Jobs::default(),
             rings: Mutex::default(),
-            second_touch: Mutex::new(SecondTouch::new(SECOND_TOUCH_PAGES)),
             membership: Mutex::default(),
             connections: AtomicUsize::new(0),
             next_connection: AtomicU64::new(1),

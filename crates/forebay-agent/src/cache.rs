@@ -74,6 +74,9 @@ pub enum NoCopy {
     Tier(io::Error),
 }
 
+/// A page that readers do not see any more.
+type Withdrawn = (Arc<Entry>, u32);
+
 /// What was given back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Freed {
@@ -400,7 +403,7 @@ impl Cache {
     }
 
     /// Chooses victims and withdraws their pages from readers. Also returns overtaken entries that are to be removed.
-    fn withdraw_some(&self, want: u64, stale_too: bool) -> (Vec<(Arc<Entry>, u32)>, Vec<Arc<Entry>>) {
+    fn withdraw_some(&self, want: u64, stale_too: bool) -> (Vec<Withdrawn>, Vec<Arc<Entry>>) {
         let mut index = self.index();
         let mut victims = Vec::new();
         let mut names = Vec::new();

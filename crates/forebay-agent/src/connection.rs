@@ -67,15 +67,11 @@ pub fn reply(reply: Reply) -> Answer {
 /// Serves a new connection in a thread of its own.
 pub fn start(shared: &Arc<Shared>, socket: OwnedFd) {
     let channel = Channel::from_socket(socket);
-    let operator = channel.peer().is_ok_and(|peer| shared.is_operator(peer.uid));
-    let bound = shared.config.connections_max + if operator { OPERATOR_CONNECTIONS } else { 0 };
+    let bound =
+        shared.config.connections_max + if is_operator(shared, &channel) { OPERATOR_CONNECTIONS } else { 0 };
     let over = shared.connections.fetch_add(1, Ordering::AcqRel) >= bound;
     let counted = Counted(shared.clone());
-    let cost = shared.cache.reserve(Class::Clients, CONNECTION_BYTES, &shared.counters);
-    // Who could unpin, evict or raise the capacity must be able to say so when there is no room.
-    let cost =
-        cost.or_else(|| operator.then(|| shared.budget.reserve_existing(Class::Clients, CONNECTION_BYTES)));
-    let (Some(cost), false) = (cost, over) else {
+    let (Some(cost), false) = (room_for(shared, &channel), over) else {
         add(&shared.counters.refusals_total, 1);
         return;
     };
@@ -97,6 +93,18 @@ impl Drop for Counted {
     fn drop(&mut self) {
         self.0.connections.fetch_sub(1, Ordering::AcqRel);
     }
+}
+
+fn is_operator(shared: &Shared, channel: &Channel) -> bool {
+    channel.peer().is_ok_and(|peer| shared.is_operator(peer.uid))
+}
+
+/// Room for a connection. The operator's is counted like any other but never refused: whoever has set the capacity too
+/// low must be able to raise it again.
+fn room_for(shared: &Shared, channel: &Channel) -> Option<Reservation> {
+    let room = shared.cache.reserve(Class::Clients, CONNECTION_BYTES, &shared.counters);
+    let always = || shared.budget.reserve_existing(Class::Clients, CONNECTION_BYTES);
+    room.or_else(|| is_operator(shared, channel).then(always))
 }
 
 fn serve(shared: &Arc<Shared>, channel: Channel, cost: Reservation) -> io::Result<()> {
@@ -184,7 +192,7 @@ impl Connection {
         self.channel.send(&reply, &borrowed)
     }
 
-    fn answer(&mut self, request: Request, fds: Vec<OwnedFd>) -> Answer {
+    fn answer(&mut self, request: Request, mut fds: Vec<OwnedFd>) -> Answer {
         match request {
             Request::Mounts => reply(Reply::Mounts(self.shared.mounts.iter().map(|m| m.info()).collect())),
             Request::Open => self.with_file(fds, |c, file, fd| open::open(c, file, &fd)),
@@ -196,8 +204,11 @@ impl Connection {
             Request::Prefetch { version, first_page, pages } => {
                 self.one_way(fds, |c, file, fd| read::prefetch(c, file, fd, &version, first_page, pages))
             }
-            Request::Missed { version, page } => {
-                self.one_way(fds, |c, file, fd| read::missed(c, file, fd, &version, page))
+            Request::Missed { version, page, bytes } => {
+                if let (Some(fd), true) = (fds.pop(), fds.is_empty()) {
+                    read::missed(self, fd, &version, page, bytes);
+                }
+                None
             }
             Request::PinPages { copy, first_page, pages } => read::pin_pages(self, copy, first_page, pages),
             Request::UnpinPages { copy, first_page, pages } => {

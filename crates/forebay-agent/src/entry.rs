@@ -27,6 +27,8 @@ pub enum Urgency {
     Ahead,
     /// A load.
     Load,
+    /// Small random reads would profit.
+    Refill,
 }
 
 /// Why a page is not there.

@@ -8,6 +8,7 @@ use crate::entry::{Task, lock};
 use crate::fetch::Queue;
 use forebay_pfs::read::Reader;
 use forebay_pfs::{FileFacts, Mount, Revalidate};
+use forebay_policy::miss_ledger::MissLedger;
 use forebay_wire::{MountInfo, MountStatus, Refusal};
 use rustix::fs::{OFlags, fcntl_getfl};
 use std::io;
@@ -16,6 +17,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Pages whose misses are remembered, per mount: 128 GiB in pages of 2 MiB.
+const MISSED_PAGES: usize = 65_536;
 
 /// One mount and its fetches.
 #[derive(Debug)]
@@ -26,6 +30,8 @@ pub struct MountState {
     pub reader: Reader,
     /// Fetches waiting for a thread.
     pub queue: Queue<Task>,
+    /// Which pages small reads keep missing.
+    pub ledger: Mutex<MissLedger>,
     /// Bytes read from it.
     pub fetched_bytes: AtomicU64,
     /// Fetches that failed.
@@ -63,6 +69,7 @@ impl MountState {
         Ok(MountState {
             reader: Reader::new(config.keep_page_cache),
             queue: Queue::new(),
+            ledger: Mutex::new(MissLedger::new(MISSED_PAGES, config.random_fill_percent)),
             fetched_bytes: AtomicU64::new(0),
             fetch_errors: AtomicU64::new(0),
             probed: Mutex::new(probed),
@@ -130,13 +137,7 @@ pub fn wall_clock_ns() -> i64 {
 /// # Errors
 /// See [`NoFile`].
 pub fn admit(mounts: &[MountState], fd: BorrowedFd<'_>) -> Result<Admitted, NoFile> {
-    // Cheap and local first: a descriptor on somebody's own file system must not make the agent wait for it.
-    let flags = fcntl_getfl(fd).map_err(|e| NoFile::Pfs(e.into()))?;
-    if flags.contains(OFlags::PATH) || flags & OFlags::RWMODE == OFlags::WRONLY {
-        return Err(NoFile::Refused(Refusal::NotReadable));
-    }
-    let dev = device_without_asking(fd).map_err(NoFile::Pfs)?;
-    let mount = mounts.iter().position(|m| m.has_device(dev)).ok_or(NoFile::Refused(Refusal::NotOnMount))?;
+    let (mount, _) = identify(mounts, fd)?;
     let facts = FileFacts::of(fd, mounts[mount].config.revalidate).map_err(NoFile::Pfs)?;
     if !facts.is_regular() {
         return Err(NoFile::Refused(Refusal::NotRegular));
@@ -161,11 +162,28 @@ pub fn require_writer(fd: BorrowedFd<'_>, facts: &FileFacts) -> Result<(), Refus
     }
 }
 
-/// The device number from the kernel's own tables: `STATX_DONT_SYNC` with no field wanted asks no server.
-fn device_without_asking(fd: BorrowedFd<'_>) -> io::Result<u64> {
+/// The part of [`admit`] that asks no server: the mount and the inode. A descriptor on somebody's own file system must not
+/// make the agent wait for it, and a miss that is only counted must not cost the PFS a request.
+///
+/// # Errors
+/// See [`NoFile`].
+pub fn identify(mounts: &[MountState], fd: BorrowedFd<'_>) -> Result<(usize, u64), NoFile> {
+    let flags = fcntl_getfl(fd).map_err(|e| NoFile::Pfs(e.into()))?;
+    if flags.contains(OFlags::PATH) || flags & OFlags::RWMODE == OFlags::WRONLY {
+        return Err(NoFile::Refused(Refusal::NotReadable));
+    }
+    let (dev, ino) = identity_without_asking(fd).map_err(NoFile::Pfs)?;
+    match mounts.iter().position(|m| m.has_device(dev)) {
+        Some(mount) => Ok((mount, ino)),
+        None => Err(NoFile::Refused(Refusal::NotOnMount)),
+    }
+}
+
+/// Device and inode from the kernel's own tables: neither ever changes for an open file.
+fn identity_without_asking(fd: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
     use rustix::fs::{AtFlags, StatxFlags, makedev, statx};
-    let stat = statx(fd, c"", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, StatxFlags::empty())?;
-    Ok(makedev(stat.stx_dev_major, stat.stx_dev_minor))
+    let stat = statx(fd, c"", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, StatxFlags::INO)?;
+    Ok((makedev(stat.stx_dev_major, stat.stx_dev_minor), stat.stx_ino))
 }
 
 /// The path under which `fd` was opened, as this agent sees it; for people, not for decisions.

@@ -15,6 +15,7 @@
 //! ```
 
 pub mod admin;
+pub mod error;
 pub mod load;
 pub mod map;
 pub mod read;
@@ -22,6 +23,7 @@ pub mod session;
 pub mod write;
 
 pub use admin::Admin;
+pub use error::errno;
 pub use load::{Load, LoadFailure};
 pub use map::MappedRange;
 pub use read::{File, ReadMode};

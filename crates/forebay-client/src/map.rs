@@ -25,6 +25,8 @@ pub struct MappedRange {
     len: usize,
     first_page: u32,
     pages: u32,
+    /// The process that holds the pin; a forked child has the memory, but must not give up its parent's pin.
+    pid: u32,
 }
 
 impl MappedRange {
@@ -46,6 +48,7 @@ impl MappedRange {
                 len: len as usize,
                 first_page,
                 pages,
+                pid: std::process::id(),
             }),
             Err(_) => {
                 unpin(&anchor, view.copy(), first_page, pages);
@@ -89,6 +92,8 @@ impl Deref for MappedRange {
 
 impl Drop for MappedRange {
     fn drop(&mut self) {
-        unpin(&self.anchor, self.view.copy(), self.first_page, self.pages);
+        if self.pid == std::process::id() {
+            unpin(&self.anchor, self.view.copy(), self.first_page, self.pages);
+        }
     }
 }

@@ -4,6 +4,7 @@
 //! A connection that fails in any way is thrown away with its late answers. After a failure the agent is left alone for
 //! a second, so that a program without an agent pays nothing for asking. A forked child starts with an empty pool.
 
+use crate::error::told;
 use forebay_store::ring::RingWriter;
 use forebay_wire::{Channel, Hello, MAGIC, MountInfo, PROTOCOL, Received, Refusal, Reply, Request, Welcome};
 use std::ffi::OsStr;
@@ -50,12 +51,12 @@ impl ClientConfig {
     /// `FOREBAY_QUIET=1`. Without `FOREBAY_SOCKET` the usual places are looked at: `/run/forebay`,
     /// `$XDG_RUNTIME_DIR/forebay`, `/tmp/forebay-UID`.
     pub fn from_env() -> Self {
-        let mut config = ClientConfig::default();
-        config.socket = match std::env::var_os("FOREBAY_SOCKET") {
+        let socket = match std::env::var_os("FOREBAY_SOCKET") {
             Some(path) if path == "none" => None,
             Some(path) if !path.is_empty() => Some(path.into()),
             _ => Some(usual_socket()),
         };
+        let mut config = ClientConfig { socket, ..ClientConfig::default() };
         let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
         if let Some(ms) = number("FOREBAY_DEADLINE_MS") {
             config.deadline = Duration::from_millis(ms);
@@ -367,17 +368,15 @@ impl Session {
 /// An answer as an error: refusals and failures in the agent's own words.
 pub(crate) fn unexpected(reply: &Reply) -> io::Error {
     match reply {
-        Reply::Refused(Refusal::NotAllowed) => {
-            io::Error::new(io::ErrorKind::PermissionDenied, Refusal::NotAllowed.to_string())
-        }
+        Reply::Refused(Refusal::NotAllowed) => told(libc::EPERM, Refusal::NotAllowed.to_string()),
         Reply::Refused(refusal @ (Refusal::NoRoom | Refusal::TooMany(_))) => {
-            io::Error::new(io::ErrorKind::StorageFull, refusal.to_string())
+            told(libc::ENOSPC, refusal.to_string())
         }
         Reply::Refused(refusal) => io::Error::other(refusal.to_string()),
         Reply::Failed { errno, message } => {
-            io::Error::new(io::Error::from_raw_os_error(*errno).kind(), message.clone())
+            told(if *errno > 0 { *errno } else { libc::EIO }, message.as_str())
         }
-        Reply::TimedOut => io::Error::new(io::ErrorKind::TimedOut, "the agent was not ready in time"),
+        Reply::TimedOut => told(libc::ETIMEDOUT, "the agent was not ready in time"),
         other => io::Error::new(
             io::ErrorKind::InvalidData,
             format!("an answer that does not belong here: {other:?}"),

@@ -15,6 +15,7 @@
 //! left. Pages reach the tier only if they were written in one go from the start; a file that somebody else changes
 //! meanwhile is noticed by its time stamps and not kept.
 
+use crate::error::{errno, told};
 use crate::session::{Client, Session, unexpected};
 use forebay_pfs::{FileFacts, Revalidate};
 use forebay_store::staging::Staging;
@@ -34,6 +35,9 @@ const RESERVE_STEP_BYTES: u64 = 64 << 20;
 
 /// How long a writer waits for a free slot of the staging buffer before it leaves the page out.
 const SLOT_PATIENCE: Duration = Duration::from_millis(20);
+
+/// A file that was looked at so short a time ago need not be looked at again before the next write.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// Where written bytes go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,6 +79,8 @@ pub struct FileWriter {
     position: u64,
     sink: Sink,
     closed: bool,
+    /// The process that opened it: what is gathered is written once, not by every forked child as well.
+    pid: u32,
 }
 
 #[derive(Debug)]
@@ -102,7 +108,14 @@ impl Client {
             WriteMode::MemoryOnly => (self.create_scratch(path, &options)?, 0),
             mode => self.create_on_pfs(path, mode, &options)?,
         };
-        Ok(FileWriter { path: path.to_owned(), gathered: Vec::new(), position, sink, closed: false })
+        Ok(FileWriter {
+            path: path.to_owned(),
+            gathered: Vec::new(),
+            position,
+            sink,
+            closed: false,
+            pid: std::process::id(),
+        })
     }
 
     fn create_on_pfs(&self, path: &Path, mode: WriteMode, options: &WriteOptions) -> io::Result<(Sink, u64)> {
@@ -122,10 +135,8 @@ impl Client {
     fn create_scratch(&self, path: &Path, options: &WriteOptions) -> io::Result<Sink> {
         let session = &self.session;
         let job = session.job().map_err(|e| {
-            io::Error::new(
-                io::ErrorKind::NotConnected,
-                format!("{}: memory-only files need an agent: {e}", path.display()),
-            )
+            let why = format!("{}: memory-only files need an agent: {e}", path.display());
+            told(libc::ENOTCONN, why)
         })?;
         let request = Request::ScratchCreate { job, name: scratch_name(path)?, exclusive: options.exclusive };
         let answer = session.call(&request, &[], session.config.deadline)?;
@@ -205,7 +216,7 @@ pub(crate) fn open_scratch(session: &Session, path: &Path) -> Option<(OwnedFd, u
 }
 
 fn in_words(path: &Path, e: io::Error) -> io::Error {
-    io::Error::new(e.kind(), format!("{}: {e}", path.display()))
+    told(errno(&e), format!("{}: {e}", path.display()))
 }
 
 impl FileWriter {
@@ -234,6 +245,13 @@ impl FileWriter {
     }
 
     fn send(&mut self, data: &[u8]) -> io::Result<()> {
+        if self.pid != std::process::id() {
+            let path = self.path.display();
+            return Err(told(
+                libc::EINVAL,
+                format!("{path}: opened by another process; open it in this one"),
+            ));
+        }
         match &mut self.sink {
             Sink::Pfs { file, tier } => {
                 if let Some(tier) = tier {
@@ -278,14 +296,14 @@ impl FileWriter {
     }
 
     fn finish(&mut self) -> io::Result<()> {
-        if std::mem::replace(&mut self.closed, true) {
+        if std::mem::replace(&mut self.closed, true) || self.pid != std::process::id() {
             return Ok(());
         }
         let sent = self.send_gathered();
         match &mut self.sink {
             Sink::Pfs { file, tier } => {
                 if let Some(tier) = tier.take().filter(|_| sent.is_ok()) {
-                    tier.commit(&self.path, file.as_fd());
+                    tier.commit(&self.path, file.as_fd(), self.position);
                 }
             }
             Sink::Scratch { copy, client, .. } => {
@@ -365,6 +383,8 @@ struct TierWriter {
     current: Option<(u32, u32, u64)>,
     /// What the file looked like after our last write.
     seen: Option<FileFacts>,
+    /// When that was.
+    seen_at: Instant,
     /// Somebody else has written too, or the agent is gone: nothing is kept.
     spoiled: bool,
 }
@@ -380,19 +400,41 @@ impl TierWriter {
         let Reply::Staging { slots, page_bytes, .. } = answer.message else { return None };
         let staging = Staging::over(answer.fds.into_iter().next()?, slots, page_bytes).ok()?;
         let seen = FileFacts::of(file, Revalidate::AsStat).ok();
-        Some(TierWriter { channel, deadline, staging, page_bytes, current: None, seen, spoiled: false })
+        let seen_at = Instant::now();
+        Some(TierWriter {
+            channel,
+            deadline,
+            staging,
+            page_bytes,
+            current: None,
+            seen,
+            seen_at,
+            spoiled: false,
+        })
     }
 
+    /// Looks whether somebody else has changed the file since our last write. A look costs a round trip to the PFS; right
+    /// after the last one it would show nothing new.
     fn before_write(&mut self, file: BorrowedFd<'_>) {
+        if self.spoiled || self.seen_at.elapsed() < LOOK_AGAIN {
+            return;
+        }
         let now = FileFacts::of(file, Revalidate::AsStat).ok();
         if now.map(|f| f.version) != self.seen.map(|f| f.version) {
             self.spoiled = true;
         }
     }
 
+    /// Looks after every write, whatever it ends with: any may be the last, and what is not seen right after it cannot be
+    /// told from the work of others.
     fn after_write(&mut self, file: BorrowedFd<'_>, data: &[u8], offset: u64) {
-        self.seen = FileFacts::of(file, Revalidate::AsStat).ok();
-        self.spoiled |= self.seen.is_none();
+        if !self.spoiled {
+            let end = offset + data.len() as u64;
+            self.seen = FileFacts::of(file, Revalidate::AsStat).ok();
+            self.seen_at = Instant::now();
+            // Longer or shorter than we made it: somebody else writes too.
+            self.spoiled |= self.seen.is_none_or(|facts| facts.version.size != end);
+        }
         let mut done = 0;
         while done < data.len() && !self.spoiled {
             let at = offset + done as u64;
@@ -440,10 +482,12 @@ impl TierWriter {
     }
 
     /// Tells the agent that the file is done. Waits for its answer, so that the next open finds the copy.
-    fn commit(mut self, path: &Path, file: BorrowedFd<'_>) {
+    fn commit(mut self, path: &Path, file: BorrowedFd<'_>, length: u64) {
         self.flush_page();
         let now = FileFacts::of(file, Revalidate::AsStat).ok();
-        let Some(now) = now.filter(|n| !self.spoiled && Some(n.version) == self.seen.map(|s| s.version))
+        // Exactly what our last write has left: whatever happened since, and before this, was somebody else's.
+        let left = self.seen.map(|s| s.version);
+        let Some(now) = now.filter(|n| !self.spoiled && n.version.size == length && Some(n.version) == left)
         else {
             return;
         };

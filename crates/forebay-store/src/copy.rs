@@ -157,6 +157,10 @@ impl CopyFile {
         {
             return Err(damaged("the header belongs to another copy"));
         }
+        // First of all, so that no sum below can overflow.
+        if geometry.size > header_at {
+            return Err(damaged("it ends before the last page"));
+        }
         let names_at = geometry.words_end();
         if names_at + (path_len as u64 + mount_len as u64).next_multiple_of(8) != header_at {
             return Err(damaged("the lengths do not add up"));

@@ -95,6 +95,8 @@ pub enum Request {
         version: FileVersion,
         /// The page.
         page: u32,
+        /// Bytes of the read, and of those it stands for.
+        bytes: u32,
     },
     /// Keep pages in place while this connection maps them. → [`Reply::Done`] or [`Reply::Refused`]
     PinPages {

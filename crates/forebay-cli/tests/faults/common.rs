@@ -28,7 +28,7 @@ pub const PAGE: u64 = 64 << 10;
 pub const MIB: u64 = 1 << 20;
 
 /// What an agent keeps of its budget for itself, the buffers of its four fetch threads included.
-pub const BASE: u64 = 20 * MIB;
+pub const BASE: u64 = 24 * MIB;
 
 /// Waits until `done` says so.
 pub fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
