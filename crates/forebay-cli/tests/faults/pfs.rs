@@ -164,3 +164,21 @@ fn the_pfs_serves_each_byte_of_a_cold_file_once_however_many_read_it() {
     readers.into_iter().for_each(Helper::finish);
     agent.assert_nothing_left();
 }
+
+#[test]
+fn one_long_read_of_a_cold_file_comes_by_the_agent_page_by_page() {
+    let Some(pfs) = SlowFs::start() else { return };
+    let path = pfs.at("f");
+    let len = 16 * PAGE + 77;
+    make_file(&path, 1, len);
+    let agent = Agent::on(&pfs.mount());
+    // Slow enough for every page to be waited for.
+    pfs.fault("latency=5ms");
+    let before = pfs.stats();
+    let file = agent.client().open(&path).unwrap();
+    assert_content(&read_all(&file).unwrap(), 1, 0);
+    assert_eq!(file.resident_bytes(), len);
+    assert_eq!(pfs.stats().read_bytes - before.read_bytes, len);
+    drop(file);
+    agent.assert_nothing_left();
+}
