@@ -7,6 +7,8 @@
 //!
 //! Needs root (second users, FUSE). `FOREBAY_SKIP_FUSE=1` leaves out the tests on the slow file system.
 
+#![allow(clippy::unwrap_used, reason = "all of this program is tests, helpers included")]
+
 mod access;
 mod changes;
 mod common;
