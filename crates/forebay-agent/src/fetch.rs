@@ -199,10 +199,10 @@ fn fetch_page(shared: &Shared, task: &Task, buffer: &mut Vec<u8>) -> Result<u64,
     match fill(shared, task, &file, filling, buffer) {
         Ok(last) => {
             let whole = Word { state: State::Resident, ..last };
-            assert!(file.change(page, last, whole), "a page being filled has one owner");
             shared.cache.keep_pages(room);
             let fill = if task.urgency == Urgency::Ahead { Fill::Ahead } else { Fill::Demand };
-            shared.cache.note_resident(&task.entry, page, fill);
+            let ours = shared.cache.note_resident(&task.entry, &file, page, (last, whole), fill);
+            assert!(ours, "a page being filled has one owner");
             Ok(len)
         }
         Err(e) => {

@@ -7,7 +7,7 @@ use crate::config::MountConfig;
 use crate::entry::{Task, lock};
 use crate::fetch::Queue;
 use forebay_pfs::read::Reader;
-use forebay_pfs::{FileFacts, Mount};
+use forebay_pfs::{FileFacts, Mount, Revalidate};
 use forebay_policy::miss_ledger::MissLedger;
 use forebay_wire::{MountInfo, MountStatus, Refusal};
 use rustix::fs::{OFlags, fcntl_getfl};
@@ -143,6 +143,23 @@ pub fn admit(mounts: &[MountState], fd: BorrowedFd<'_>) -> Result<Admitted, NoFi
         return Err(NoFile::Refused(Refusal::NotRegular));
     }
     Ok(Admitted { mount, facts })
+}
+
+/// Checks that `fd` is open for writing anywhere in the file that `facts` tell. One that can only append has not proved
+/// that its owner may change what is there.
+///
+/// # Errors
+/// It is not.
+pub fn require_writer(fd: BorrowedFd<'_>, facts: &FileFacts) -> Result<(), Refusal> {
+    let flags = fcntl_getfl(fd).map_err(|_| Refusal::NotWritable)?;
+    let writes = matches!(flags & OFlags::RWMODE, OFlags::WRONLY | OFlags::RDWR);
+    if !writes || flags.intersects(OFlags::PATH | OFlags::APPEND) {
+        return Err(Refusal::NotWritable);
+    }
+    match FileFacts::of(fd, Revalidate::AsStat) {
+        Ok(same) if (same.dev, same.version.ino) == (facts.dev, facts.version.ino) => Ok(()),
+        _ => Err(Refusal::NotWritable),
+    }
 }
 
 /// The part of [`admit`] that asks no server: the mount and the inode. A descriptor on somebody's own file system must not

@@ -41,6 +41,10 @@ pub fn fetch(connection: &Connection, file: Admitted, fd: OwnedFd, wanted: &Want
         return reply(Reply::Changed(file.facts));
     }
     let size = file.facts.version.size;
+    let page_bytes = shared.mounts[file.mount].config.page_bytes;
+    if wanted.len / page_bytes >= u64::from(PREFETCH_PAGES_MAX) {
+        return reply(Reply::Refused(Refusal::Invalid("too much at a time".into())));
+    }
     if wanted.offset >= size || wanted.len == 0 {
         return reply(Reply::Refused(Refusal::Invalid("nothing to fetch there".into())));
     }
@@ -203,6 +207,8 @@ pub fn prefetch(
             Boarding::Gone => return,
         }
     }
+    // Nothing of it may have been put on its way.
+    shared.cache.drop_if_empty(&entry);
 }
 
 /// A small read has missed a page and gone to the PFS: once that has happened often enough, the page is fetched, behind
@@ -238,6 +244,7 @@ fn start_refill(
     let pfs = Arc::new(fd);
     let Ok(entry) = entry_for(connection, file, &pfs) else { return false };
     if u64::from(page) >= entry.geometry().pages() {
+        connection.shared.cache.drop_if_empty(&entry);
         return false;
     }
     match entry.board(page) {

@@ -319,8 +319,9 @@ impl Tiered {
                 if tries < 3 { self.bring(session, path, serve, at, rest.len())? } else { Brought::ReadPfs };
             let n = match brought {
                 Brought::Resident => {
-                    tries += 1;
-                    self.copy_resident(session, path, rest, at)?
+                    let copied = self.copy_resident(session, path, rest, at)?;
+                    tries = if copied > 0 { 0 } else { tries + 1 };
+                    copied
                 }
                 Brought::ReadPfs => {
                     tries = 0;

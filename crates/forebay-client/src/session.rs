@@ -234,6 +234,11 @@ impl Session {
         Ok(anchor)
     }
 
+    /// Takes no new pins on `anchor`; it lives as long as those it has.
+    pub(crate) fn drop_anchor(&self, anchor: &Arc<Mutex<Channel>>) {
+        self.pool().anchor.take_if(|a| Arc::ptr_eq(a, anchor));
+    }
+
     /// Forgets every connection, for an agent that is gone.
     fn forget(&self) {
         let mut pool = self.pool();
