@@ -1,0 +1,297 @@
+//! The documentation is held to the program: links lead somewhere, commands are understood, generated parts are what the
+//! program generates, every promise names a test that exists, every counter and variable is explained.
+//!
+//! A command line is checked by appending `--help`, at which the parser stops after it has understood everything before
+//! it; so options, values and subcommands are checked, missing arguments are not, and nothing is run.
+
+#![allow(clippy::unwrap_used, reason = "what is unwrapped is what the test asserts")]
+
+mod node;
+
+use node::{FOREBAY, Node};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn workspace() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the crate is two levels down")
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    let path = workspace().join(path);
+    std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// Files below `dir` whose name ends in one of `endings`; what is built or not ours is left out.
+fn files(dir: &Path, endings: &[&str], found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if path.is_dir() {
+            if !name.starts_with('.') && name != "target" && name != "node_modules" {
+                files(&path, endings, found);
+            }
+        } else if endings.iter().any(|ending| name.ends_with(ending)) {
+            found.push(path);
+        }
+    }
+}
+
+fn documents() -> Vec<(PathBuf, String)> {
+    let mut found = Vec::new();
+    files(workspace(), &[".md"], &mut found);
+    found.sort();
+    assert!(found.len() >= 15, "the documents were not found: {found:?}");
+    found.into_iter().map(|path| (path.clone(), read(path))).collect()
+}
+
+/// Text and target of each `[text](target)` outside of code blocks.
+fn links(text: &str) -> Vec<(&str, &str)> {
+    let mut links = Vec::new();
+    for (number, part) in text.split("```").enumerate() {
+        if number % 2 == 1 {
+            continue;
+        }
+        for (at, _) in part.match_indices("](") {
+            let label = part[..at].rfind('[').map_or("", |open| &part[open + 1..at]);
+            if let Some(end) = part[at + 2..].find(')') {
+                links.push((label, &part[at + 2..at + 2 + end]));
+            }
+        }
+    }
+    links
+}
+
+/// The anchor that a heading gets where Markdown is shown.
+fn anchor(heading: &str) -> String {
+    let kept = heading.trim().to_lowercase();
+    kept.chars()
+        .filter(|c| c.is_alphanumeric() || " -_".contains(*c))
+        .map(|c| if c == ' ' { '-' } else { c })
+        .collect()
+}
+
+#[test]
+fn every_relative_link_leads_somewhere() {
+    let mut checked = 0;
+    let mut broken = Vec::new();
+    for (path, text) in documents() {
+        for (_, target) in links(&text) {
+            if target.contains("://") || target.starts_with("mailto:") {
+                continue;
+            }
+            checked += 1;
+            let (file, fragment) = target.split_once('#').unwrap_or((target, ""));
+            let file = if file.is_empty() { path.clone() } else { path.parent().unwrap().join(file) };
+            let exists = file.exists();
+            let heading =
+                |line: &str| line.starts_with('#') && anchor(line.trim_start_matches('#')) == fragment;
+            if !exists || (!fragment.is_empty() && !read(&file).lines().any(heading)) {
+                broken.push(format!("{}: {target}", path.display()));
+            }
+        }
+    }
+    assert!(checked > 100, "only {checked} links were found");
+    assert!(broken.is_empty(), "\n{}", broken.join("\n"));
+}
+
+#[test]
+fn every_promise_names_tests_that_exist() {
+    let text = read("docs/semantics.md");
+    let mut promises = 0;
+    let mut wrong = Vec::new();
+    // A promise is a list item, to the next item or blank line.
+    for part in text.split("\n- ").skip(1) {
+        let promise = part.split("\n\n").next().unwrap();
+        promises += 1;
+        let mut tests = 0;
+        for (label, target) in links(promise) {
+            let (Some(name), true) = (
+                label.strip_prefix('`').and_then(|l| l.strip_suffix('`')),
+                target.contains(".rs") || target.contains(".py"),
+            ) else {
+                continue;
+            };
+            tests += 1;
+            let file = workspace().join("docs").join(target);
+            let source = std::fs::read_to_string(&file).unwrap_or_default();
+            if !source.contains(&format!("fn {name}(")) && !source.contains(&format!("def {name}(")) {
+                wrong.push(format!("no test {name} in {}", file.display()));
+            }
+        }
+        if tests == 0 {
+            wrong.push(format!("no test for: {}", promise.lines().next().unwrap()));
+        }
+    }
+    assert!(promises > 50, "only {promises} promises were found");
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn tests_named_in_decisions_exist() {
+    let mut sources = Vec::new();
+    for dir in ["crates", "python"] {
+        files(&workspace().join(dir), &[".rs", ".py"], &mut sources);
+    }
+    let sources: String = sources.into_iter().map(read).collect();
+    let mut named = 0;
+    for (path, text) in
+        documents().into_iter().filter(|(path, _)| path.to_string_lossy().contains("/decisions/"))
+    {
+        for heading in
+            ["## Context", "## Choice", "## Alternatives", "## Evidence", "## What would change our mind"]
+        {
+            assert!(text.contains(heading), "{} has no {heading}", path.display());
+        }
+        // Names of tests are sentences; what else stands in code quotes is shorter.
+        let quoted = text.split('`').skip(1).step_by(2);
+        for name in quoted
+            .filter(|q| q.matches('_').count() >= 4 && q.chars().all(|c| c.is_alphanumeric() || c == '_'))
+        {
+            named += 1;
+            let exists =
+                sources.contains(&format!("fn {name}(")) || sources.contains(&format!("def {name}("));
+            assert!(exists, "{}: no test {name}", path.display());
+        }
+    }
+    assert!(named > 10, "only {named} tests are named");
+}
+
+/// Words of a command line as a shell would make them, up to a redirection, a pipe or a comment.
+fn words(line: &str) -> Vec<String> {
+    let (mut words, mut word, mut quote, mut begun) = (Vec::new(), String::new(), None, false);
+    for c in line.chars() {
+        match (quote, c) {
+            (Some(q), c) if c == q => quote = None,
+            (Some(_), c) => word.push(c),
+            (None, '\'' | '"') => (quote, begun) = (Some(c), true),
+            (None, ' ') if begun || !word.is_empty() => {
+                words.push(std::mem::take(&mut word));
+                begun = false;
+            }
+            (None, ' ') => {}
+            (None, '|' | '>' | ';' | '&' | '#' | ')') => break,
+            (None, c) => word.push(c),
+        }
+    }
+    if begun || !word.is_empty() {
+        words.push(word);
+    }
+    words
+}
+
+/// Every call of the program in the shell blocks of `text`; those behind `&&`, `|` and `;` as well.
+fn commands(text: &str) -> Vec<Vec<String>> {
+    let blocks = text.split("```").skip(1).step_by(2).filter(|block| block.starts_with("sh\n"));
+    let mut calls = Vec::new();
+    for line in blocks.flat_map(str::lines) {
+        let starts = line.match_indices("forebay ").filter(|(at, _)| {
+            let before = line[..*at].trim_end_matches("target/release/").chars().next_back();
+            before.is_none_or(|c| " '\"(`".contains(c))
+        });
+        for (at, _) in starts {
+            // Inside of quotes the command ends with the quote.
+            let quote = line[..at].chars().filter(|c| *c == '\'').count() % 2 == 1;
+            let rest = if quote { line[at..].split('\'').next().unwrap() } else { &line[at..] };
+            calls.push(words(rest).split_off(1));
+        }
+    }
+    calls
+}
+
+#[test]
+fn every_command_shown_is_understood() {
+    let mut checked = 0;
+    let mut wrong = Vec::new();
+    for (path, text) in documents() {
+        for mut words in commands(&text) {
+            checked += 1;
+            // What `run` runs takes its own arguments.
+            let at = words.iter().position(|w| w == "run").map_or(words.len(), |at| at + 1);
+            words.truncate(at);
+            let mut command = Command::new(FOREBAY);
+            command.args(&words).arg("--help").env_remove("FOREBAY_SOCKET").env_remove("FOREBAY_CONFIG");
+            let out = command.output().unwrap();
+            if !out.status.success() {
+                let said = String::from_utf8_lossy(&out.stderr).into_owned();
+                wrong.push(format!("{}: forebay {}: {said}", path.display(), words.join(" ")));
+            }
+        }
+    }
+    assert!(checked > 30, "only {checked} commands were found");
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_reference_of_the_configuration_is_the_programs_own() {
+    let out = Command::new(FOREBAY).args(["config", "reference"]).output().unwrap();
+    let reference = String::from_utf8(out.stdout).unwrap();
+    assert!(reference.contains("capacity"), "{reference}");
+    let text = read("docs/configuration.md");
+    assert!(
+        text.contains(&format!("```toml\n{reference}```\n")),
+        "docs/configuration.md is not up to date: put the output of `forebay config reference` into it"
+    );
+    let example = text.split("```toml\n").find(|part| part.contains("[[mount]]")).unwrap();
+    let example = example.split("```").next().unwrap();
+    forebay_agent::Config::parse(example).expect("the example is good");
+}
+
+#[test]
+fn every_variable_of_the_environment_is_explained() {
+    let mut sources = Vec::new();
+    for name in ["client", "cli", "agent", "capi", "python", "store"] {
+        files(&workspace().join(format!("crates/forebay-{name}/src")), &[".rs"], &mut sources);
+    }
+    let mut read_by_code = BTreeSet::new();
+    for path in sources {
+        for part in read(path).split("\"FOREBAY_").skip(1) {
+            let end = part.find('"').unwrap();
+            if part[..end].chars().all(|c| c.is_ascii_uppercase() || c == '_') {
+                read_by_code.insert(format!("FOREBAY_{}", &part[..end]));
+            }
+        }
+    }
+    let text = read("docs/configuration.md");
+    let rows = text.lines().filter_map(|line| line.strip_prefix("| `FOREBAY_")?.split('`').next());
+    let explained: BTreeSet<_> = rows.map(|name| format!("FOREBAY_{name}")).collect();
+    assert!(explained.len() >= 7, "{explained:?}");
+    assert_eq!(explained, read_by_code);
+}
+
+#[test]
+fn every_counter_is_explained() {
+    let node = Node::start(&["--capacity", "64MiB"]);
+    let status = node.client().admin().status().unwrap();
+    let counted: Vec<_> = status.counters.into_iter().map(|(name, _)| name).collect();
+    let text = read("docs/operations.md");
+    let section = text.split("\n## Counters\n").nth(1).unwrap().split("\n## ").next().unwrap();
+    let rows = section.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    let explained: Vec<_> = rows.map(str::to_owned).collect();
+    assert_eq!(explained, counted, "the table in docs/operations.md, and what an agent tells");
+}
+
+#[test]
+fn every_message_of_the_table_is_one_that_the_program_has() {
+    let mut sources = Vec::new();
+    for name in ["agent", "cli", "client", "store", "wire", "pfs"] {
+        files(&workspace().join(format!("crates/forebay-{name}/src")), &[".rs"], &mut sources);
+    }
+    // As the compiler sees strings that are broken over lines.
+    let joined = |text: String| {
+        let mut parts = text.split("\\\n");
+        let first = parts.next().unwrap().to_owned();
+        parts.fold(first, |all, part| all + part.trim_start())
+    };
+    let sources: String = sources.into_iter().map(|path| joined(read(path))).collect();
+    let text = read("docs/operations.md");
+    let section = text.split("\n## Troubleshooting\n").nth(1).unwrap();
+    let mut checked = 0;
+    for row in section.lines().filter_map(|line| line.strip_prefix("| `")?.split("` |").next()) {
+        checked += 1;
+        for fragment in row.split('…') {
+            assert!(sources.contains(fragment.trim()), "nothing says {:?}", fragment.trim());
+        }
+    }
+    assert!(checked >= 20, "only {checked} messages were found");
+}
