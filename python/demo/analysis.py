@@ -17,12 +17,13 @@ import numpy
 
 PIECE_BYTES = 1 << 20
 BLOCK_BYTES = 64 << 10
-SAMPLE_BYTES = 16 << 10
+SAMPLE_BYTES = 8 << 10
 CENTRES = 5
-TERMS = 3
-# What tells comments from code, tables and headers: end of line, tab, blank, _ , ; and the 0 of numbers.
-CHARACTERS = b"\n\t _,0"
-WORD = re.compile(rb"[A-Za-z_]{7,24}")
+TERMS = 2
+# What tells comments from code, tables and headers: end of line, tab, underscore, and the 0 of numbers.
+CHARACTERS = b"\n\t_0"
+# Long words, as they are both more telling and faster to look for.
+WORD = re.compile(rb"[A-Za-z_]{10,24}")
 # Longest overlap of two pieces in which a term may stand.
 OVERLAP_BYTES = 32
 

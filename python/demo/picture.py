@@ -29,8 +29,8 @@ def draw(runs, pfs_rate_bytes_per_s, subtitle, paths):
         plt.Line2D([], [], color=SERVED, linewidth=1.8),
         plt.Line2D([], [], color=MUTED, linewidth=1, linestyle=(0, (4, 3))),
     ]
-    labels = ["read by the analysis", "served by the PFS", f"the PFS's limit, {pfs_rate_bytes_per_s / 1e6:.0f} MB/s"]
-    figure.legend(handles, labels, loc="upper right", bbox_to_anchor=(0.985, 0.935), ncols=3, frameon=False, fontsize=9)
+    labels = ["read by the analysis", "served by the PFS", f"limit of the PFS ({pfs_rate_bytes_per_s / 1e6:.0f} MB/s)"]
+    figure.legend(handles, labels, loc="center right", bbox_to_anchor=(0.995, 0.965), ncols=3, frameon=False, fontsize=9)
     ratio = runs[0].seconds / runs[1].seconds
     headline = f"The same analysis, {ratio:.1f} times as fast" if ratio >= 1.05 else "The same analysis, both ways"
     figure.text(0.065, 0.965, headline, fontsize=15, fontweight="bold", va="center")
