@@ -19,7 +19,7 @@ from meter import Meter
 
 import forebay
 
-SERVERS, RATE, RATE_BYTES_PER_S = 4, "50MB/s", 50_000_000
+SERVERS, RATE, RATE_BYTES_PER_S = 4, "50 MB/s", 50_000_000
 # Beside the files themselves: page rounding of each, and the agent's own memory.
 CAPACITY_SLACK_BYTES = 512 << 20
 
@@ -65,13 +65,13 @@ def show(args, program):
         raise data.DataError(f"{backing} has no bytes to analyse; name another directory: --data DIR")
     require_memory(total)
     rate = SERVERS * RATE_BYTES_PER_S
-    print(f"{total / 1e6:.0f} MB of text in {len(names)} files, on a PFS of {SERVERS} servers with {RATE} each; {args.passes} passes")
+    print(f"{total / 1e6:.0f} MB of text in {len(names)} files, on a PFS of {SERVERS} servers of {RATE} each; {args.passes} passes")
     print("Between passes the kernel's page cache is emptied: real data sets are larger than it.\n")
     with contextlib.ExitStack() as stage:
         # Sockets have short paths, so the place for them is not the output directory.
         place = Path(tempfile.mkdtemp(prefix="forebay-demo-"))
         stage.callback(shutil.rmtree, place, ignore_errors=True)
-        mount = stage.enter_context(lab.slow_pfs(program, backing, place / "pfs", SERVERS, RATE))
+        mount = stage.enter_context(lab.slow_pfs(program, backing, place / "pfs", SERVERS, RATE.replace(" ", "")))
         paths = [str(mount / name) for name in names]
         straight = measure("straight", "straight from the PFS", mount, paths, total, args.passes, builtins.open)
         socket = stage.enter_context(lab.agent(program, mount, place / "state", total + total // 50 + CAPACITY_SLACK_BYTES))
@@ -154,7 +154,7 @@ def report(args, runs, total, rate):
     if "cluster_blocks" in result:
         print(f"  blocks of each kind of text: {', '.join(map(str, sorted(result['cluster_blocks'], reverse=True)))}")
     pictures = [args.output / "throughput.png", args.output / "throughput.svg"]
-    subtitle = f"{total / 1e9:.2f} GB of text, {args.passes} passes, a PFS of {SERVERS} servers with {RATE} each; page cache emptied between passes"
+    subtitle = f"{total / 1e9:.2f} GB of text, {args.passes} passes, a PFS of {SERVERS} servers of {RATE} each; page cache emptied between passes"
     picture.draw(runs, rate, subtitle, pictures)
     figures = {"bytes": total, "pfs_rate_bytes_per_s": rate, "runs": {run.key: summary(run) for run in runs}, "result": result}
     (args.output / "demo.json").write_text(json.dumps(figures, indent=1) + "\n")
