@@ -13,6 +13,9 @@ from pathlib import Path
 
 FILE_BYTES = 16_000_000
 
+# The package and what is in it, while it is unpacked.
+PACKAGE_BYTES = 400_000_000
+
 
 class DataError(Exception):
     """The data set cannot be had; the message says why and what to do."""
@@ -26,8 +29,16 @@ def linux_text(directory, size, progress):
     shutil.rmtree(directory, ignore_errors=True)
     text = directory / "text"
     text.mkdir(parents=True)
-    with archive(directory) as stream, tarfile.open(fileobj=stream, mode="r|*") as tar:
-        Packer(text).pack(tar, size, progress)
+    free = shutil.disk_usage(directory).free
+    if free < size + PACKAGE_BYTES:
+        raise DataError(f"{directory} has room for {free / 1e6:.0f} MB, and {size / 1e6:.0f} MB are wanted; use less: --size, or --output")
+    try:
+        with archive(directory) as stream, tarfile.open(fileobj=stream, mode="r|*") as tar:
+            Packer(text).pack(tar, size, progress)
+    except BaseException:
+        # Half a data set is of no use and takes room.
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
     made.write_text(json.dumps({"size": size}))
     return text
 
@@ -87,9 +98,9 @@ class Packer:
         done = 0
         try:
             for member in tar:
-                if not member.isfile() or done >= size:
-                    if done >= size:
-                        break
+                if done >= size:
+                    break
+                if not member.isfile():
                     continue
                 content = tar.extractfile(member).read()
                 # As grep tells text from the rest.
