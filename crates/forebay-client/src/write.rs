@@ -241,7 +241,10 @@ impl FileWriter {
     fn send(&mut self, data: &[u8]) -> io::Result<()> {
         if self.pid != std::process::id() {
             let path = self.path.display();
-            return Err(told(libc::EINVAL, format!("{path}: opened by another process; open it in this one")));
+            return Err(told(
+                libc::EINVAL,
+                format!("{path}: opened by another process; open it in this one"),
+            ));
         }
         match &mut self.sink {
             Sink::Pfs { file, tier } => {
