@@ -35,7 +35,11 @@ pub fn pin_file(connection: &Connection, file: Admitted, fd: &OwnedFd, on: bool)
     let pinned = shared
         .cache
         .find_or_create(file.mount, mount.label(), page_bytes, &file.facts, path, &shared.counters)
-        .and_then(|entry| shared.cache.pin_entry(&entry, on));
+        .and_then(|entry| {
+            let pinned = shared.cache.pin_entry(&entry, on);
+            shared.cache.drop_if_empty(&entry);
+            pinned
+        });
     match pinned {
         Ok(()) => reply(Reply::Done),
         Err(NoCopy::NoRoom) => {
@@ -175,6 +179,7 @@ pub fn status(shared: &Shared) -> Status {
     let (files, pinned_bytes, client_pinned_bytes) = shared.cache.totals();
     let mut counters = shared.counters.list();
     counters.push(("client_pinned_bytes".into(), client_pinned_bytes));
+    counters.push(("held_files".into(), shared.cache.held_files()));
     if let Ok((free, total)) = shared.cache.tier.free_and_total_bytes() {
         counters.push(("tmpfs_free_bytes".into(), free));
         counters.push(("tmpfs_total_bytes".into(), total));

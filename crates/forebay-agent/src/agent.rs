@@ -10,7 +10,7 @@ use crate::fetch;
 use crate::memory;
 use crate::mounts::MountState;
 use crate::scratch::Jobs;
-use forebay_policy::second_touch::SecondTouch;
+use forebay_policy::machine::Nanos;
 use forebay_store::ring::RingReader;
 use forebay_store::tier::TierOptions;
 use forebay_store::{Budget, Class, Tier};
@@ -34,9 +34,6 @@ const BASE_BYTES: u64 = 16 << 20;
 /// covers a reader of 80 GB/s.
 const HOUSEKEEPING: Duration = Duration::from_millis(100);
 
-/// Pages whose first small miss is remembered; see `forebay_policy::second_touch`.
-const SECOND_TOUCH_PAGES: usize = 65_536;
-
 /// Copies kept open at a time, at most; each takes a descriptor and a map.
 const OPEN_FILES_MAX: usize = 4096;
 
@@ -57,8 +54,6 @@ pub struct Shared {
     pub jobs: Jobs,
     /// Rings of the connected clients, by connection.
     pub rings: Mutex<BTreeMap<u64, RingReader>>,
-    /// Which pages have been missed once by small reads.
-    pub second_touch: Mutex<SecondTouch>,
     /// Members of the cluster.
     pub membership: Mutex<Membership>,
     /// Open connections.
@@ -74,6 +69,11 @@ pub struct Shared {
 }
 
 impl Shared {
+    /// Now, as policies are told it: nanoseconds since the start of the agent.
+    pub fn now(&self) -> Nanos {
+        Nanos(self.started.elapsed().as_nanos() as u64)
+    }
+
     /// True once the agent is to end.
     pub fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
@@ -145,7 +145,6 @@ impl Agent {
             counters: Counters::default(),
             jobs: Jobs::default(),
             rings: Mutex::default(),
-            second_touch: Mutex::new(SecondTouch::new(SECOND_TOUCH_PAGES)),
             membership: Mutex::default(),
             connections: AtomicUsize::new(0),
             next_connection: AtomicU64::new(1),
@@ -278,7 +277,6 @@ fn accept_loop(shared: &Arc<Shared>, listener: &OwnedFd) {
 
 fn keep_house(shared: &Shared) {
     let mut keys = Vec::new();
-    let mut last_probe = Instant::now();
     let node = hostname();
     while !shared.wait_stop(HOUSEKEEPING) {
         keys.clear();
@@ -289,22 +287,10 @@ fn keep_house(shared: &Shared) {
             add(&shared.counters.touches_total, keys.len() as u64);
             shared.cache.touch(&keys);
         }
+        shared.cache.retest_held();
         shared.cache.sweep_stale(&shared.counters);
         shared.cache.settle_excess(&shared.counters);
         lock(&shared.membership).heartbeat(&node, shared.budget.capacity_bytes());
-        if last_probe.elapsed() > Duration::from_secs(5) {
-            last_probe = Instant::now();
-            reprobe_mounts(shared);
-        }
-    }
-}
-
-/// Mounts that hang must not stop the house from being kept, so a mount is looked at only while its fetches move.
-fn reprobe_mounts(shared: &Shared) {
-    for mount in &shared.mounts {
-        if mount.queue.load().1 < 1000 {
-            mount.reprobe();
-        }
     }
 }
 

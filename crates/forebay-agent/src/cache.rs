@@ -10,9 +10,10 @@ use forebay_pfs::FileFacts;
 use forebay_policy::eviction::{EvictionKind, EvictionPolicy, Fill, Victim};
 use forebay_store::copy::{CopyFile, CopyIdentity, FLAG_PINNED, Geometry};
 use forebay_store::ring::{PAGES_MAX, page_key, split_key};
-use forebay_store::{Budget, Class, Reservation, State, Tier, blocks_bytes};
+use forebay_store::{Budget, Class, Reservation, State, Tier, Word, blocks_bytes};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
+use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
@@ -53,6 +54,9 @@ struct Index {
     /// Versions that were overtaken, oldest first: they go before anything else.
     stale: VecDeque<Arc<Entry>>,
     policy: Box<dyn EvictionPolicy>,
+    /// Adopted copies that clients of the earlier agent may still map. Their pins died with that agent; the lock on the
+    /// copy's file has not.
+    held: Vec<Arc<Entry>>,
     /// Pages mapped by clients: key to count and bytes.
     client_pins: HashMap<u64, u32>,
     client_pinned_bytes: u64,
@@ -70,6 +74,9 @@ pub enum NoCopy {
     Tier(io::Error),
 }
 
+/// A page that readers do not see any more.
+type Withdrawn = (Arc<Entry>, u32);
+
 /// What was given back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Freed {
@@ -86,6 +93,7 @@ impl Cache {
             newest: HashMap::new(),
             by_copy: BTreeMap::new(),
             stale: VecDeque::new(),
+            held: Vec::new(),
             policy: eviction.build(budget.capacity_bytes()),
             client_pins: HashMap::new(),
             client_pinned_bytes: 0,
@@ -273,14 +281,26 @@ impl Cache {
         if resident.is_empty() {
             return None;
         }
+        let newest = (mount, identity.version.ino);
+        if self.index().newest.get(&newest).is_some_and(|e| e.identity.version == identity.version) {
+            // The earlier agent died between making a second copy of one version and removing it.
+            return None;
+        }
         let pinned = file.flags() & FLAG_PINNED != 0;
+        let held = file.is_locked_by_others().unwrap_or(true);
         let metadata = geometry.tail_bytes(&identity) + ENTRY_BYTES;
         let metadata = self.budget.reserve_existing(Class::Metadata, metadata);
         let entry = self.insert_entry(identity, mount, metadata, file);
+        if held {
+            entry.held.store(true, Ordering::Relaxed);
+            self.index().held.push(entry.clone());
+        }
         let bytes: u64 = resident.iter().map(|p| blocks_bytes(geometry.page_len(*p))).sum();
-        lock(&self.pages).merge(self.budget.reserve_existing(Class::Pages, bytes));
+        self.keep_pages(self.budget.reserve_existing(Class::Pages, bytes));
+        let file = self.file(&entry).ok()?;
         for page in resident {
-            self.note_resident(&entry, page, Fill::Demand);
+            let word = file.word(page);
+            self.note_resident(&entry, &file, page, (word, word), Fill::Demand);
         }
         if pinned {
             entry.pinned.store(true, Ordering::Relaxed);
@@ -310,14 +330,33 @@ impl Cache {
         lock(&self.pages).merge(reservation);
     }
 
-    /// A page has become resident: from now on it can be evicted.
-    pub fn note_resident(&self, entry: &Arc<Entry>, page: u32, fill: Fill) {
+    /// Gives back what [`Cache::keep_pages`] took for pages that were not kept after all.
+    pub fn release_pages(&self, bytes: u64) {
+        lock(&self.pages).shrink(bytes);
+    }
+
+    /// A page becomes resident: its word goes from `from` to `to`, and from now on it can be evicted. Its memory must
+    /// have been handed over by [`Cache::keep_pages`] before. Word, accounts and policy change under one hold of the
+    /// lock: an eviction that saw the word first would take bytes off the accounts that are not on them yet. `false`:
+    /// the word was not `from`, and nothing has changed.
+    pub fn note_resident(
+        &self,
+        entry: &Arc<Entry>,
+        file: &CopyFile,
+        page: u32,
+        (from, to): (Word, Word),
+        fill: Fill,
+    ) -> bool {
         let bytes = blocks_bytes(entry.geometry().page_len(page));
-        entry.resident_bytes.fetch_add(bytes, Ordering::Relaxed);
         let mut index = self.index();
+        if !file.change(page, from, to) {
+            return false;
+        }
+        entry.resident_bytes.fetch_add(bytes, Ordering::Relaxed);
         if !entry.stale.load(Ordering::Relaxed) {
             index.policy.insert(entry.key(page), bytes as u32, fill);
         }
+        true
     }
 
     /// Pages were used, as clients tell.
@@ -347,35 +386,44 @@ impl Cache {
     pub fn evict(&self, want: u64, counters: &Counters) -> Freed {
         let mut freed = Freed::default();
         let mut released = 0;
+        let mut stale_too = true;
         while released < want {
-            let (victims, names) = self.withdraw_some(want - released);
+            let (victims, names) = self.withdraw_some(want - released, stale_too);
             if victims.is_empty() && names.is_empty() {
                 break;
             }
-            let round = self.release(&victims, &mut freed, counters) + self.drop_entries(names);
-            if round == 0 {
-                break;
+            match self.release(&victims, &mut freed, counters) + self.drop_entries(names) {
+                0 if !stale_too => break,
+                // Overtaken copies with pages on their way cannot go yet; that must not keep others from going.
+                0 => stale_too = false,
+                round => released += round,
             }
-            released += round;
         }
         freed
     }
 
     /// Chooses victims and withdraws their pages from readers. Also returns overtaken entries that are to be removed.
-    fn withdraw_some(&self, want: u64) -> (Vec<(Arc<Entry>, u32)>, Vec<Arc<Entry>>) {
+    fn withdraw_some(&self, want: u64, stale_too: bool) -> (Vec<Withdrawn>, Vec<Arc<Entry>>) {
         let mut index = self.index();
         let mut victims = Vec::new();
         let mut names = Vec::new();
+        let mut waiting = Vec::new();
         let mut covered = 0;
-        while covered < want && (victims.len() as u64) < VICTIMS_PER_ROUND {
+        while stale_too && covered < want && (victims.len() as u64) < VICTIMS_PER_ROUND {
             let Some(entry) = index.stale.pop_front() else { break };
-            covered += entry.metadata_bytes;
-            for page in self.withdraw_all(&entry, &index) {
-                covered += blocks_bytes(entry.geometry().page_len(page));
-                victims.push((entry.clone(), page));
+            let pages = self.withdraw_all(&entry, &index);
+            let bytes: u64 = pages.iter().map(|page| blocks_bytes(entry.geometry().page_len(*page))).sum();
+            covered += bytes;
+            victims.extend(pages.into_iter().map(|page| (entry.clone(), page)));
+            if entry.resident_bytes.load(Ordering::Relaxed) > bytes {
+                // Clients map the rest.
+                waiting.push(entry);
+            } else {
+                covered += entry.metadata_bytes;
+                names.push(entry);
             }
-            names.push(entry);
         }
+        index.stale.extend(waiting);
         if covered < want {
             self.withdraw_by_policy(&mut index, want - covered, &mut victims);
         }
@@ -387,7 +435,7 @@ impl Cache {
         let bound = want.min(VICTIMS_PER_ROUND * (2 << 20));
         let mut may_go = |key: u64| {
             let entry = by_copy.get(&split_key(key).0);
-            !client_pins.contains_key(&key) && !entry.is_some_and(|e| e.pinned.load(Ordering::Relaxed))
+            !client_pins.contains_key(&key) && entry.is_none_or(|e| e.may_go())
         };
         let mut chosen: Vec<Victim> = Vec::new();
         policy.evict(bound, &mut may_go, &mut chosen);
@@ -410,6 +458,9 @@ impl Cache {
 
     /// Withdraws every page of `entry` that nobody has mapped; the policy forgets them.
     fn withdraw_all(&self, entry: &Arc<Entry>, index: &Index) -> Vec<u32> {
+        if entry.held.load(Ordering::Relaxed) {
+            return Vec::new();
+        }
         let Ok(file) = self.file(entry) else { return Vec::new() };
         (0..entry.geometry().pages() as u32)
             .filter(|page| !index.client_pins.contains_key(&entry.key(*page)) && file.withdraw(*page))
@@ -460,7 +511,8 @@ impl Cache {
         if left == 0 { bytes + self.drop_if_empty(entry) } else { bytes }
     }
 
-    /// Removes a copy that has no pages and none on their way; returns the bytes that left the budget.
+    /// Removes a copy that has no pages, none on their way, and no pin that waits for them; returns the bytes that left
+    /// the budget.
     pub fn drop_if_empty(&self, entry: &Arc<Entry>) -> u64 {
         if entry.resident_bytes.load(Ordering::Relaxed) == 0 && self.forget(entry) {
             self.unlink(entry.copy());
@@ -469,16 +521,16 @@ impl Cache {
         0
     }
 
-    /// Takes an entry without pages out of the index, unless pages are on their way into it.
+    /// Takes an entry without pages out of the index, unless pages are on their way into it. Whether there are pages is
+    /// looked at under the lock: one may have landed since the caller looked.
     fn forget(&self, entry: &Arc<Entry>) -> bool {
         let mut index = self.index();
-        if !entry.try_remove() || index.by_copy.remove(&entry.copy()).is_none() {
+        let empty =
+            entry.resident_bytes.load(Ordering::Relaxed) == 0 && !entry.pinned.load(Ordering::Relaxed);
+        if !empty || !entry.try_remove() || index.by_copy.remove(&entry.copy()).is_none() {
             return false;
         }
         lock(&self.metadata).shrink(entry.metadata_bytes);
-        if entry.pinned.swap(false, Ordering::Relaxed) {
-            index.pinned_bytes -= entry.geometry().size;
-        }
         let key = (entry.mount, entry.identity.version.ino);
         if index.newest.get(&key).is_some_and(|e| Arc::ptr_eq(e, entry)) {
             index.newest.remove(&key);
@@ -504,8 +556,7 @@ impl Cache {
     /// Gives back every page of one file.
     pub fn evict_entry(&self, entry: &Arc<Entry>, counters: &Counters) -> Freed {
         let mut freed = Freed::default();
-        let index = self.index();
-        let mut index = index;
+        let mut index = self.index();
         let victims: Vec<_> =
             self.withdraw_all(entry, &index).into_iter().map(|page| (entry.clone(), page)).collect();
         for (entry, page) in &victims {
@@ -513,7 +564,25 @@ impl Cache {
         }
         drop(index);
         self.release(&victims, &mut freed, counters);
+        self.drop_if_empty(entry);
         freed
+    }
+
+    /// Lets go of adopted copies that no client maps any more. Called when there is time.
+    pub fn retest_held(&self) {
+        let held = self.index().held.clone();
+        for entry in held {
+            if self.file(&entry).is_ok_and(|file| file.is_locked_by_others().unwrap_or(true)) {
+                continue;
+            }
+            entry.held.store(false, Ordering::Relaxed);
+            self.index().held.retain(|e| !Arc::ptr_eq(e, &entry));
+        }
+    }
+
+    /// Number of adopted copies that clients of the earlier agent may still map.
+    pub fn held_files(&self) -> u64 {
+        self.index().held.len() as u64
     }
 
     /// Gives back versions that were overtaken. Called when there is time.
@@ -584,7 +653,12 @@ impl Cache {
 
     /// Entries after copy number `after`, up to `max`.
     pub fn list(&self, after: u64, max: usize) -> Vec<Arc<Entry>> {
-        self.index().by_copy.range(after + 1..).take(max).map(|(_, e)| e.clone()).collect()
+        self.index()
+            .by_copy
+            .range((Bound::Excluded(after), Bound::Unbounded))
+            .take(max)
+            .map(|(_, e)| e.clone())
+            .collect()
     }
 
     /// Number of entries, bytes of pinned files, bytes mapped by clients.

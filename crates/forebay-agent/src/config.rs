@@ -100,6 +100,13 @@ pub const KEYS: &[Key] = &[
                  pages and doubles with progress.",
     },
     Key {
+        name: "mount.random_fill_percent",
+        default: "5",
+        reason: "Share of the PFS's time, in percent, that may go into filling pages which small random reads keep \
+                 missing; 0 never fills them. Small reads that miss are served by the PFS itself, and 5 % is what they \
+                 may lose while the tier warms up.",
+    },
+    Key {
         name: "mount.revalidate",
         default: "\"force\"",
         reason: "force: ask the PFS for current attributes at every open, so that a file changed on another node is \
@@ -158,6 +165,8 @@ pub struct MountConfig {
     pub fetch_threads: usize,
     /// Most bytes ahead of a reader.
     pub read_ahead_bytes: u64,
+    /// Hundredths of the PFS's time for pages that small random reads keep missing.
+    pub random_fill_percent: u32,
     /// How attributes are asked for.
     pub revalidate: Revalidate,
     /// Granularity of time stamps in nanoseconds.
@@ -175,6 +184,7 @@ impl MountConfig {
             page_bytes: 2 << 20,
             fetch_threads: 8,
             read_ahead_bytes: 64 << 20,
+            random_fill_percent: 5,
             revalidate: Revalidate::Force,
             stamp_granularity_ns: 20_000_000,
             keep_page_cache: false,
@@ -250,6 +260,7 @@ struct RawMount {
     page_size: Option<String>,
     fetch_threads: Option<usize>,
     read_ahead: Option<String>,
+    random_fill_percent: Option<u32>,
     revalidate: Option<Revalidate>,
     stamp_granularity_ms: Option<i64>,
     keep_page_cache: Option<bool>,
@@ -368,6 +379,12 @@ fn take_mount(raw: RawMount) -> Result<MountConfig, String> {
     }
     if let Some(text) = &raw.read_ahead {
         mount.read_ahead_bytes = parse_bytes(text).map_err(|e| format!("{}: {e}", at("read_ahead")))?;
+    }
+    if let Some(percent) = raw.random_fill_percent {
+        if percent > 100 {
+            return Err(format!("{} = {percent} must be from 0 to 100", at("random_fill_percent")));
+        }
+        mount.random_fill_percent = percent;
     }
     if let Some(ms) = raw.stamp_granularity_ms {
         if !(0..=60_000).contains(&ms) {

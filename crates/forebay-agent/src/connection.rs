@@ -7,9 +7,10 @@ use crate::agent::Shared;
 use crate::counters::add;
 use crate::entry::lock;
 use crate::load::LoadJob;
-use crate::mounts::{Admitted, NoFile, admit};
+use crate::mounts::{Admitted, NoFile, admit, require_writer};
 use crate::write::Stage;
 use crate::{admin, open, read, scratch, write};
+use forebay_pfs::FileVersion;
 use forebay_store::ring::{self, RingReader};
 use forebay_store::{Class, Reservation};
 use forebay_wire::channel::{Peer, decode};
@@ -26,8 +27,11 @@ const HELLO_TIME: Duration = Duration::from_secs(5);
 /// A client that does not take its answers for this long is dropped.
 const SEND_TIME: Duration = Duration::from_secs(10);
 
-/// What a connection costs: the part of its thread's stack in use, and the packet buffer.
-const CONNECTION_BYTES: u64 = 96 << 10;
+/// What a connection costs: the part of its thread's stack in use, the packet buffer, and the ring.
+const CONNECTION_BYTES: u64 = 144 << 10;
+
+/// Connections the operator may have beyond `agent.connections_max`, so that the agent can always be asked and ended.
+const OPERATOR_CONNECTIONS: usize = 8;
 
 /// Stack of a connection's thread; it needs a packet's worth and little more.
 const STACK_BYTES: usize = 512 << 10;
@@ -63,26 +67,44 @@ pub fn reply(reply: Reply) -> Answer {
 /// Serves a new connection in a thread of its own.
 pub fn start(shared: &Arc<Shared>, socket: OwnedFd) {
     let channel = Channel::from_socket(socket);
-    let over = shared.connections.fetch_add(1, Ordering::AcqRel) >= shared.config.connections_max;
-    let cost = shared.cache.reserve(Class::Clients, CONNECTION_BYTES, &shared.counters);
-    let (Some(cost), false) = (cost, over) else {
-        shared.connections.fetch_sub(1, Ordering::AcqRel);
+    let bound =
+        shared.config.connections_max + if is_operator(shared, &channel) { OPERATOR_CONNECTIONS } else { 0 };
+    let over = shared.connections.fetch_add(1, Ordering::AcqRel) >= bound;
+    let counted = Counted(shared.clone());
+    let (Some(cost), false) = (room_for(shared, &channel), over) else {
         add(&shared.counters.refusals_total, 1);
         return;
     };
-    let serving = shared.clone();
     let spawned =
         std::thread::Builder::new().name("client".into()).stack_size(STACK_BYTES).spawn(move || {
-            let result = serve(&serving, channel, cost);
-            if let Err(e) = result {
+            if let Err(e) = serve(&counted.0, channel, cost) {
                 tracing::debug!(error = %e, "connection ended");
             }
-            serving.connections.fetch_sub(1, Ordering::AcqRel);
         });
     if let Err(e) = spawned {
-        shared.connections.fetch_sub(1, Ordering::AcqRel);
         tracing::warn!(error = %e, "no thread for a connection");
     }
+}
+
+/// One in the count of connections, for as long as it lives, also if the thread panics.
+struct Counted(Arc<Shared>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.connections.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+fn is_operator(shared: &Shared, channel: &Channel) -> bool {
+    channel.peer().is_ok_and(|peer| shared.is_operator(peer.uid))
+}
+
+/// Room for a connection. The operator's is counted like any other but never refused: whoever has set the capacity too
+/// low must be able to raise it again.
+fn room_for(shared: &Shared, channel: &Channel) -> Option<Reservation> {
+    let room = shared.cache.reserve(Class::Clients, CONNECTION_BYTES, &shared.counters);
+    let always = || shared.budget.reserve_existing(Class::Clients, CONNECTION_BYTES);
+    room.or_else(|| is_operator(shared, channel).then(always))
 }
 
 fn serve(shared: &Arc<Shared>, channel: Channel, cost: Reservation) -> io::Result<()> {
@@ -130,7 +152,10 @@ fn greet(shared: &Shared, channel: &Channel, id: u64) -> io::Result<()> {
     let welcome = Welcome { protocol: PROTOCOL, protocol_fits: true, message: String::new() };
     match ring {
         None => channel.send(&welcome, &[]),
-        Some(fd) => channel.send(&welcome, &[fd.as_fd()]),
+        Some(fd) => channel.send(&welcome, &[fd.as_fd()]).inspect_err(|_| {
+            // There will be no connection whose end takes the ring along.
+            lock(&shared.rings).remove(&id);
+        }),
     }
 }
 
@@ -167,7 +192,7 @@ impl Connection {
         self.channel.send(&reply, &borrowed)
     }
 
-    fn answer(&mut self, request: Request, fds: Vec<OwnedFd>) -> Answer {
+    fn answer(&mut self, request: Request, mut fds: Vec<OwnedFd>) -> Answer {
         match request {
             Request::Mounts => reply(Reply::Mounts(self.shared.mounts.iter().map(|m| m.info()).collect())),
             Request::Open => self.with_file(fds, |c, file, fd| open::open(c, file, &fd)),
@@ -179,8 +204,11 @@ impl Connection {
             Request::Prefetch { version, first_page, pages } => {
                 self.one_way(fds, |c, file, fd| read::prefetch(c, file, fd, &version, first_page, pages))
             }
-            Request::Missed { version, page } => {
-                self.one_way(fds, |c, file, fd| read::missed(c, file, fd, &version, page))
+            Request::Missed { version, page, bytes } => {
+                if let (Some(fd), true) = (fds.pop(), fds.is_empty()) {
+                    read::missed(self, fd, &version, page, bytes);
+                }
+                None
             }
             Request::PinPages { copy, first_page, pages } => read::pin_pages(self, copy, first_page, pages),
             Request::UnpinPages { copy, first_page, pages } => {
@@ -200,7 +228,7 @@ impl Connection {
                 None
             }
             Request::StageCommit { version } => {
-                let answer = self.with_file(fds, |c, file, fd| write::commit(c, file, &fd, &version));
+                let answer = self.commit(fds, &version);
                 self.stage = None;
                 answer
             }
@@ -238,6 +266,17 @@ impl Connection {
                 message: format!("the file system failed to tell about the file: {e}"),
             }),
         }
+    }
+
+    /// A commit comes with two descriptors: who may only read a file must not say what is in it.
+    fn commit(&mut self, mut fds: Vec<OwnedFd>, version: &FileVersion) -> Answer {
+        let (Some(writing), 1) = (fds.pop(), fds.len()) else {
+            return reply(Reply::Refused(Refusal::NoDescriptor));
+        };
+        self.with_file(fds, |c, file, fd| match require_writer(writing.as_fd(), &file.facts) {
+            Ok(()) => write::commit(c, file, &fd, version),
+            Err(refusal) => reply(Reply::Refused(refusal)),
+        })
     }
 
     fn one_way(&mut self, fds: Vec<OwnedFd>, go_on: impl FnOnce(&mut Self, Admitted, OwnedFd)) -> Answer {

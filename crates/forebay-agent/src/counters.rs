@@ -30,6 +30,8 @@ counters! {
     pages_ahead_total,
     /// Pages fetched by loads.
     pages_loaded_total,
+    /// Pages fetched because small random reads kept missing them.
+    pages_refilled_total,
     /// Pages stored by writers.
     pages_written_total,
     /// Pages that could not be fetched.

@@ -27,6 +27,8 @@ pub enum Urgency {
     Ahead,
     /// A load.
     Load,
+    /// Small random reads would profit.
+    Refill,
 }
 
 /// Why a page is not there.
@@ -125,6 +127,8 @@ pub struct Entry {
     pub pinned: AtomicBool,
     /// A newer version was seen.
     pub stale: AtomicBool,
+    /// Adopted while a client of the earlier agent had a lock on the copy: it may map any page of it.
+    pub held: AtomicBool,
     /// Bytes reserved for the copy beside its pages.
     pub metadata_bytes: u64,
     inner: Mutex<Inner>,
@@ -159,9 +163,15 @@ impl Entry {
             resident_bytes: AtomicU64::new(0),
             pinned: AtomicBool::new(false),
             stale: AtomicBool::new(false),
+            held: AtomicBool::new(false),
             metadata_bytes,
             inner: Mutex::new(inner),
         }
+    }
+
+    /// Whether its pages may be evicted, as far as the whole file is concerned.
+    pub fn may_go(&self) -> bool {
+        !self.pinned.load(Ordering::Relaxed) && !self.held.load(Ordering::Relaxed)
     }
 
     /// Number of the copy.

@@ -23,13 +23,20 @@ use std::time::Instant;
 /// First chunk of a page: small, since somebody may be waiting for the page's first bytes.
 const FIRST_CHUNK_BYTES: usize = 256 << 10;
 
-/// Later chunks, and the buffer of a fetch thread: large enough for any PFS to be at its best.
-const CHUNK_BYTES: usize = 1 << 20;
+/// Later chunks of a page that somebody waits for.
+const DEMAND_CHUNK_BYTES: usize = 1 << 20;
+
+/// Chunks of other pages, and the buffer of a fetch thread: a page of 2 MiB in one read, so that the file system asks all
+/// the servers it is striped over at the same time.
+const CHUNK_BYTES: usize = 2 << 20;
+
+/// Chunks of a page that only random reads want: small, so that one of them waits little behind it at its server.
+const REFILL_CHUNK_BYTES: usize = 128 << 10;
 
 /// Pages waiting to be fetched ahead, per mount; more are refused. 1024 pages of 2 MiB are 32 full windows.
 const AHEAD_MAX: usize = 1024;
 
-const LANES: usize = 3;
+const LANES: usize = 4;
 
 /// Tasks by urgency, and how long the threads have been at theirs.
 #[derive(Debug)]
@@ -44,6 +51,12 @@ struct Lanes<T> {
     /// Start of the task each busy thread is at.
     running: Vec<Option<Instant>>,
     closed: bool,
+}
+
+impl<T> Default for Queue<T> {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl<T> Queue<T> {
@@ -109,13 +122,19 @@ impl<T> Queue<T> {
 pub fn run(shared: &Arc<Shared>, mount: usize, thread: usize) {
     let mut buffer = Vec::new();
     while let Some(task) = shared.mounts[mount].queue.pop(thread) {
-        if !task.flight.take() {
-            continue;
+        let started = Instant::now();
+        // A flight that somebody in more of a hurry has queued again is fetched by whoever comes first.
+        let taken = task.flight.take();
+        if taken {
+            let cancelled = task.urgency == Urgency::Load && all_cancelled(&task);
+            let outcome =
+                if cancelled { Err(FlightError::Cancelled) } else { fetch_page(shared, &task, &mut buffer) };
+            finish(shared, &task, outcome);
         }
-        let cancelled = task.urgency == Urgency::Load && all_cancelled(&task);
-        let outcome =
-            if cancelled { Err(FlightError::Cancelled) } else { fetch_page(shared, &task, &mut buffer) };
-        finish(shared, &task, outcome);
+        if task.urgency == Urgency::Refill {
+            let took_ns = if taken { started.elapsed().as_nanos() as u64 } else { 0 };
+            lock(&shared.mounts[mount].ledger).filled(shared.now(), took_ns);
+        }
     }
 }
 
@@ -132,6 +151,7 @@ pub fn finish(shared: &Shared, task: &Task, outcome: Result<u64, FlightError>) {
             Urgency::Demand => add(&counters.pages_demanded_total, 1),
             Urgency::Ahead => add(&counters.pages_ahead_total, 1),
             Urgency::Load => add(&counters.pages_loaded_total, 1),
+            Urgency::Refill => add(&counters.pages_refilled_total, 1),
         },
         Err(FlightError::Cancelled) => {}
         Err(e) => {
@@ -179,10 +199,10 @@ fn fetch_page(shared: &Shared, task: &Task, buffer: &mut Vec<u8>) -> Result<u64,
     match fill(shared, task, &file, filling, buffer) {
         Ok(last) => {
             let whole = Word { state: State::Resident, ..last };
-            assert!(file.change(page, last, whole), "a page being filled has one owner");
             shared.cache.keep_pages(room);
             let fill = if task.urgency == Urgency::Ahead { Fill::Ahead } else { Fill::Demand };
-            shared.cache.note_resident(&task.entry, page, fill);
+            let ours = shared.cache.note_resident(&task.entry, &file, page, (last, whole), fill);
+            assert!(ours, "a page being filled has one owner");
             Ok(len)
         }
         Err(e) => {
@@ -216,10 +236,14 @@ fn fill(
     }
     let mut done = 0;
     while done < page_len {
-        let bound =
-            if done == 0 && task.urgency == Urgency::Demand { FIRST_CHUNK_BYTES } else { CHUNK_BYTES };
+        let bound = match task.urgency {
+            Urgency::Refill => REFILL_CHUNK_BYTES,
+            Urgency::Demand if done == 0 => FIRST_CHUNK_BYTES,
+            Urgency::Demand => DEMAND_CHUNK_BYTES,
+            _ => CHUNK_BYTES,
+        };
         // Chunks end at multiples of their size, so that every read of the PFS but the last is aligned.
-        let to_boundary = CHUNK_BYTES as u64 - done % CHUNK_BYTES as u64;
+        let to_boundary = DEMAND_CHUNK_BYTES.max(bound) as u64 - done % DEMAND_CHUNK_BYTES.max(bound) as u64;
         let chunk = (page_len - done).min(bound as u64).min(to_boundary) as usize;
         read_chunk(shared, task, &mut buffer[..chunk], start + done)?;
         file.write_at(&buffer[..chunk], start + done).map_err(tier_failed)?;

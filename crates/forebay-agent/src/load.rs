@@ -6,7 +6,7 @@
 
 use crate::agent::Shared;
 use crate::cache::NoCopy;
-use crate::entry::{Boarding, Entry, FlightError, FlightState, Task, Urgency, lock};
+use crate::entry::{Boarding, Entry, Flight, FlightError, FlightState, Task, Urgency, lock};
 use crate::fetch;
 use crate::mounts::{Admitted, NoFile, admit, display_path};
 use forebay_policy::machine::Nanos;
@@ -208,6 +208,8 @@ impl FileLoad {
     fn one_less(&self) {
         if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
             let failure = lock(&self.failure).take().or_else(|| self.missing());
+            // A load that was cancelled may have brought nothing of it.
+            self.shared.cache.drop_if_empty(&self.entry);
             self.job.file_ended(self.index, failure);
         }
     }
@@ -331,29 +333,39 @@ impl Feeder<'_> {
         }
         match load.entry.board(page) {
             Boarding::New(flight) => {
-                lock(&flight.watchers).push(load.clone());
+                // A reader may have joined it by now, had it fetched and seen it end.
+                if !watch(load, &flight) {
+                    return;
+                }
                 let task =
                     Task { entry: load.entry.clone(), flight, pfs: pfs.clone(), urgency: Urgency::Load };
-                if let Err(task) = self.shared.mounts[load.entry.mount].queue.push(Urgency::Load, task) {
+                if let Err(task) = self.shared.mounts[load.entry.mount].queue.push(Urgency::Load, task)
+                    && task.flight.take()
+                {
                     fetch::finish(self.shared, &task, Err(FlightError::Cancelled));
                 }
             }
             Boarding::Joined(flight) => {
-                let mut watchers = lock(&flight.watchers);
-                // Under the watchers' lock: a flight that has ended drains them after it has said so.
-                match flight.wait(0, Instant::now()) {
-                    FlightState::Under(_) => watchers.push(load.clone()),
-                    FlightState::Landed => {
-                        drop(watchers);
-                        load.page_done(page, &Ok(0));
-                    }
-                    FlightState::Failed(e) => {
-                        drop(watchers);
-                        load.page_done(page, &Err(e));
-                    }
-                }
+                watch(load, &flight);
             }
             Boarding::Gone => load.page_done(page, &Err(FlightError::NoRoom)),
         }
     }
+}
+
+/// Makes `load` hear of the end of `flight`; if it has ended already, `load` hears of it now and the answer is `false`.
+fn watch(load: &Arc<FileLoad>, flight: &Flight) -> bool {
+    let mut watchers = lock(&flight.watchers);
+    // Under the watchers' lock: a flight that has ended drains them after it has said so.
+    let outcome = match flight.wait(0, Instant::now()) {
+        FlightState::Under(_) => {
+            watchers.push(load.clone());
+            return true;
+        }
+        FlightState::Landed => Ok(0),
+        FlightState::Failed(e) => Err(e),
+    };
+    drop(watchers);
+    load.page_done(flight.page, &outcome);
+    false
 }

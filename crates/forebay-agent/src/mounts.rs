@@ -4,18 +4,23 @@
 //! taken from the descriptor itself, never from what a client says about it.
 
 use crate::config::MountConfig;
-use crate::entry::{Task, lock};
+use crate::entry::Task;
 use crate::fetch::Queue;
 use forebay_pfs::read::Reader;
-use forebay_pfs::{FileFacts, Mount};
+use forebay_pfs::{FileFacts, Mount, Revalidate};
+use forebay_policy::miss_ledger::MissLedger;
 use forebay_wire::{MountInfo, MountStatus, Refusal};
 use rustix::fs::{OFlags, fcntl_getfl};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Pages whose misses are remembered, per mount: 128 GiB in pages of 2 MiB.
+const MISSED_PAGES: usize = 65_536;
 
 /// One mount and its fetches.
 #[derive(Debug)]
@@ -26,11 +31,14 @@ pub struct MountState {
     pub reader: Reader,
     /// Fetches waiting for a thread.
     pub queue: Queue<Task>,
+    /// Which pages small reads keep missing.
+    pub ledger: Mutex<MissLedger>,
     /// Bytes read from it.
     pub fetched_bytes: AtomicU64,
     /// Fetches that failed.
     pub fetch_errors: AtomicU64,
-    probed: Mutex<Mount>,
+    /// Its root with symbolic links resolved.
+    root: PathBuf,
 }
 
 /// Why a descriptor cannot be served.
@@ -63,9 +71,10 @@ impl MountState {
         Ok(MountState {
             reader: Reader::new(config.keep_page_cache),
             queue: Queue::new(),
+            ledger: Mutex::new(MissLedger::new(MISSED_PAGES, config.random_fill_percent)),
             fetched_bytes: AtomicU64::new(0),
             fetch_errors: AtomicU64::new(0),
-            probed: Mutex::new(probed),
+            root: probed.root,
             config,
         })
     }
@@ -79,7 +88,7 @@ impl MountState {
     pub fn info(&self) -> MountInfo {
         MountInfo {
             label: self.config.label.clone(),
-            root: lock(&self.probed).root.as_os_str().as_bytes().to_vec(),
+            root: self.root.as_os_str().as_bytes().to_vec(),
             page_bytes: self.config.page_bytes,
             read_ahead_bytes: self.config.read_ahead_bytes,
             revalidate: self.config.revalidate,
@@ -93,7 +102,7 @@ impl MountState {
         let (fetches_pending, slowest_ms) = self.queue.load();
         MountStatus {
             label: self.config.label.clone(),
-            root: lock(&self.probed).root.as_os_str().as_bytes().to_vec(),
+            root: self.root.as_os_str().as_bytes().to_vec(),
             fetched_bytes: self.fetched_bytes.load(Relaxed),
             fetch_errors: self.fetch_errors.load(Relaxed),
             fetches_pending,
@@ -101,17 +110,13 @@ impl MountState {
         }
     }
 
+    /// Whether `dev` is the file system mounted on the root at this moment. Looked at every time, in the kernel's own tables
+    /// and without asking a server: a PFS that is mounted anew has another number, and the number of one that is gone may
+    /// be given to a file system of somebody's own.
     fn has_device(&self, dev: u64) -> bool {
-        lock(&self.probed).dev == dev
-    }
-
-    /// Looks again at the mount's device, which changes when the PFS is mounted anew.
-    pub fn reprobe(&self) {
-        // The root is resolved on a copy: a PFS that hangs must not hold the lock.
-        let mut mount = lock(&self.probed).clone();
-        if mount.reprobe().is_ok() {
-            *lock(&self.probed) = mount;
-        }
+        use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
+        statx(CWD, &self.root, AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT, StatxFlags::empty())
+            .is_ok_and(|stat| makedev(stat.stx_dev_major, stat.stx_dev_minor) == dev)
     }
 
     /// True if the file was changed too short a time ago for its time stamps to be believed.
@@ -130,13 +135,7 @@ pub fn wall_clock_ns() -> i64 {
 /// # Errors
 /// See [`NoFile`].
 pub fn admit(mounts: &[MountState], fd: BorrowedFd<'_>) -> Result<Admitted, NoFile> {
-    // Cheap and local first: a descriptor on somebody's own file system must not make the agent wait for it.
-    let flags = fcntl_getfl(fd).map_err(|e| NoFile::Pfs(e.into()))?;
-    if flags.contains(OFlags::PATH) || flags & OFlags::RWMODE == OFlags::WRONLY {
-        return Err(NoFile::Refused(Refusal::NotReadable));
-    }
-    let dev = device_without_asking(fd).map_err(NoFile::Pfs)?;
-    let mount = mounts.iter().position(|m| m.has_device(dev)).ok_or(NoFile::Refused(Refusal::NotOnMount))?;
+    let (mount, _) = identify(mounts, fd)?;
     let facts = FileFacts::of(fd, mounts[mount].config.revalidate).map_err(NoFile::Pfs)?;
     if !facts.is_regular() {
         return Err(NoFile::Refused(Refusal::NotRegular));
@@ -144,11 +143,45 @@ pub fn admit(mounts: &[MountState], fd: BorrowedFd<'_>) -> Result<Admitted, NoFi
     Ok(Admitted { mount, facts })
 }
 
-/// The device number from the kernel's own tables: `STATX_DONT_SYNC` with no field wanted asks no server.
-fn device_without_asking(fd: BorrowedFd<'_>) -> io::Result<u64> {
+/// Checks that `fd` is open for writing anywhere in the file that `facts` tell. One that can only append has not proved
+/// that its owner may change what is there.
+///
+/// # Errors
+/// It is not.
+pub fn require_writer(fd: BorrowedFd<'_>, facts: &FileFacts) -> Result<(), Refusal> {
+    let flags = fcntl_getfl(fd).map_err(|_| Refusal::NotWritable)?;
+    let writes = matches!(flags & OFlags::RWMODE, OFlags::WRONLY | OFlags::RDWR);
+    if !writes || flags.intersects(OFlags::PATH | OFlags::APPEND) {
+        return Err(Refusal::NotWritable);
+    }
+    match FileFacts::of(fd, Revalidate::AsStat) {
+        Ok(same) if (same.dev, same.version.ino) == (facts.dev, facts.version.ino) => Ok(()),
+        _ => Err(Refusal::NotWritable),
+    }
+}
+
+/// The part of [`admit`] that asks no server: the mount and the inode. A descriptor on somebody's own file system must not
+/// make the agent wait for it, and a miss that is only counted must not cost the PFS a request.
+///
+/// # Errors
+/// See [`NoFile`].
+pub fn identify(mounts: &[MountState], fd: BorrowedFd<'_>) -> Result<(usize, u64), NoFile> {
+    let flags = fcntl_getfl(fd).map_err(|e| NoFile::Pfs(e.into()))?;
+    if flags.contains(OFlags::PATH) || flags & OFlags::RWMODE == OFlags::WRONLY {
+        return Err(NoFile::Refused(Refusal::NotReadable));
+    }
+    let (dev, ino) = identity_without_asking(fd).map_err(NoFile::Pfs)?;
+    match mounts.iter().position(|m| m.has_device(dev)) {
+        Some(mount) => Ok((mount, ino)),
+        None => Err(NoFile::Refused(Refusal::NotOnMount)),
+    }
+}
+
+/// Device and inode from the kernel's own tables: neither ever changes for an open file.
+fn identity_without_asking(fd: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
     use rustix::fs::{AtFlags, StatxFlags, makedev, statx};
-    let stat = statx(fd, c"", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, StatxFlags::empty())?;
-    Ok(makedev(stat.stx_dev_major, stat.stx_dev_minor))
+    let stat = statx(fd, c"", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, StatxFlags::INO)?;
+    Ok((makedev(stat.stx_dev_major, stat.stx_dev_minor), stat.stx_ino))
 }
 
 /// The path under which `fd` was opened, as this agent sees it; for people, not for decisions.

@@ -4,7 +4,7 @@ use crate::cache::NoCopy;
 use crate::connection::{Answer, Connection, reply};
 use crate::counters::add;
 use crate::entry::{Boarding, Entry, Flight, FlightError, FlightState, Task, Urgency, lock};
-use crate::mounts::{Admitted, display_path};
+use crate::mounts::{Admitted, admit, display_path, identify};
 use forebay_pfs::FileVersion;
 use forebay_store::{BLOCK_BYTES, State};
 use forebay_wire::{Refusal, Reply};
@@ -41,6 +41,10 @@ pub fn fetch(connection: &Connection, file: Admitted, fd: OwnedFd, wanted: &Want
         return reply(Reply::Changed(file.facts));
     }
     let size = file.facts.version.size;
+    let page_bytes = shared.mounts[file.mount].config.page_bytes;
+    if wanted.len / page_bytes >= u64::from(PREFETCH_PAGES_MAX) {
+        return reply(Reply::Refused(Refusal::Invalid("too much at a time".into())));
+    }
     if wanted.offset >= size || wanted.len == 0 {
         return reply(Reply::Refused(Refusal::Invalid("nothing to fetch there".into())));
     }
@@ -203,15 +207,52 @@ pub fn prefetch(
             Boarding::Gone => return,
         }
     }
+    // Nothing of it may have been put on its way.
+    shared.cache.drop_if_empty(&entry);
 }
 
-/// A small read has missed a page and gone to the PFS: the second time, the page is fetched.
-pub fn missed(connection: &Connection, file: Admitted, fd: OwnedFd, version: &FileVersion, page: u32) {
+/// A small read has missed a page and gone to the PFS: once that has happened often enough, the page is fetched, behind
+/// everything else and within its share of the PFS's time.
+pub fn missed(connection: &Connection, fd: OwnedFd, version: &FileVersion, page: u32, bytes: u32) {
     let shared = &connection.shared;
+    let Ok((mount, ino)) = identify(&shared.mounts, fd.as_fd()) else { return };
+    let mount = &shared.mounts[mount];
     // The version is part of the key's meaning, but a file that changes between two misses only costs one fetch.
-    let key = (file.mount as u64) << 56 ^ file.facts.version.ino << 24 ^ u64::from(page);
-    if lock(&shared.second_touch).should_fill(key) {
-        prefetch(connection, file, fd, version, page, 1);
+    let key = ino << 24 ^ u64::from(page);
+    if !lock(&mount.ledger).missed(shared.now(), key, bytes.into(), mount.config.page_bytes) {
+        return;
+    }
+    let started = admit(&shared.mounts, fd.as_fd())
+        .is_ok_and(|file| start_refill(connection, &file, fd, version, page));
+    if !started {
+        lock(&mount.ledger).filled(shared.now(), 0);
+    }
+}
+
+/// Puts one page on its way at the lowest urgency; the fetch thread tells the ledger when it has ended.
+fn start_refill(
+    connection: &Connection,
+    file: &Admitted,
+    fd: OwnedFd,
+    version: &FileVersion,
+    page: u32,
+) -> bool {
+    let mount = &connection.shared.mounts[file.mount];
+    if file.facts.version != *version || mount.is_young(&file.facts) {
+        return false;
+    }
+    let pfs = Arc::new(fd);
+    let Ok(entry) = entry_for(connection, file, &pfs) else { return false };
+    if u64::from(page) >= entry.geometry().pages() {
+        connection.shared.cache.drop_if_empty(&entry);
+        return false;
+    }
+    match entry.board(page) {
+        Boarding::New(flight) => {
+            send(connection, &entry, &flight, &pfs, Urgency::Refill);
+            true
+        }
+        Boarding::Joined(_) | Boarding::Gone => false,
     }
 }
 

@@ -39,7 +39,7 @@ impl Drop for Stage {
     fn drop(&mut self) {
         if !self.committed {
             // What is left of a copy that never was: its name. The next start sweeps it if this fails.
-            let _ = self.shared.cache.tier.remove_copy(self.copy);
+            let _ = self.shared.cache.tier.remove_unfinished(self.copy);
         }
     }
 }
@@ -73,7 +73,7 @@ fn make_stage(connection: &Connection) -> io::Result<Option<(Stage, OwnedFd)>> {
     let buffer = Staging::create(SLOTS, page_bytes)?;
     let fd = buffer.fd().try_clone_to_owned()?;
     let copy = cache.next_copy();
-    let file = cache.tier.create_file(copy)?;
+    let file = cache.tier.create_unfinished(copy)?;
     let shared = shared.clone();
     let pages = BTreeMap::new();
     let stage = Stage {
@@ -166,22 +166,31 @@ impl Stage {
             .filter(|(page, len)| u64::from(**page) < geometry.pages() && geometry.page_len(**page) == **len)
             .map(|(page, _)| *page)
             .collect();
-        let kept: u64 = whole.iter().map(|page| blocks_bytes(geometry.page_len(*page))).sum();
-        for page in &whole {
-            let absent = copy.word(*page);
-            let valid_blocks = geometry.page_len(*page).div_ceil(BLOCK_BYTES) as u32;
-            copy.change(*page, absent, Word { valid_blocks, state: State::Resident, ..absent });
+        for (page, _) in self.pages.iter().filter(|(page, _)| u64::from(**page) < geometry.pages()) {
+            if whole.binary_search(page).is_err() {
+                copy.discard(*page)?;
+            }
         }
+        let bytes_of = |page: u32| blocks_bytes(geometry.page_len(page));
+        let kept: u64 = whole.iter().map(|page| bytes_of(*page)).sum();
+        cache.tier.publish(self.copy)?;
         self.committed = true;
         let entry = cache.insert_entry(identity, mount, metadata, copy);
         if entry.copy() != self.copy {
             return Ok(()); // Somebody has fetched the same version already; theirs stays.
         }
+        let file = cache.file(&entry)?;
         let mut room = std::mem::replace(&mut self.room, cache.budget.reserve_existing(Class::Pages, 0));
         room.shrink(room.bytes() - kept);
         cache.keep_pages(room);
         for page in &whole {
-            cache.note_resident(&entry, *page, Fill::Demand);
+            let absent = Word { generation: 0, valid_blocks: 0, state: State::Absent };
+            let valid_blocks = geometry.page_len(*page).div_ceil(BLOCK_BYTES) as u32;
+            let resident = Word { valid_blocks, state: State::Resident, ..absent };
+            if !cache.note_resident(&entry, &file, *page, (absent, resident), Fill::Demand) {
+                // A reader was faster, and its fetch brings the same bytes and counts them.
+                cache.release_pages(bytes_of(*page));
+            }
         }
         add(&shared.counters.pages_written_total, whole.len() as u64);
         Ok(())

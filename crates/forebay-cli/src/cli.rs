@@ -4,7 +4,7 @@ use crate::Outcome;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use forebay_agent::units::{Amount, parse_bytes, parse_rate};
 use forebay_client::{Client, ClientConfig};
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -290,8 +290,13 @@ pub enum ConfigCommand {
 
 /// Prints completions for `shell`.
 pub fn completions(shell: clap_complete::Shell) -> Outcome {
-    clap_complete::generate(shell, &mut Cli::command(), "forebay", &mut io::stdout());
-    Ok(ExitCode::SUCCESS)
+    // Into memory first: the generator panics where a write fails, as on a pipe that is closed early.
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "forebay", &mut text);
+    match io::stdout().write_all(&text) {
+        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(format!("cannot write the completions: {e}")),
+        _ => Ok(ExitCode::SUCCESS),
+    }
 }
 
 /// Prints the man page, or writes one for each command.

@@ -47,7 +47,10 @@ fn expand(pattern: &Path, failed: &mut dyn FnMut(&Path, io::Error)) -> Vec<PathB
             for entry in matches {
                 match entry {
                     Ok(path) => found.push(path),
-                    Err(e) => failed(&e.path().to_owned(), e.into()),
+                    Err(e) => {
+                        let path = e.path().to_owned();
+                        failed(&path, e.into());
+                    }
                 }
             }
             if found.is_empty() {

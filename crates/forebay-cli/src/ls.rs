@@ -83,7 +83,7 @@ fn write_rows(rows: &[Row], out: &mut dyn Write) -> io::Result<()> {
     let mut total = 0;
     for row in rows {
         total += row.resident_bytes;
-        let share = if row.size_bytes == 0 { 100 } else { row.resident_bytes * 100 / row.size_bytes };
+        let share = (row.resident_bytes * 100).checked_div(row.size_bytes).unwrap_or(100);
         let marks = [(row.pinned, " pinned"), (row.stale, " stale")];
         let marks: String = marks.iter().filter(|m| m.0).map(|m| m.1).collect();
         writeln!(

@@ -12,7 +12,6 @@ use forebay_agent::units::Human;
 use forebay_agent::{Agent, Config, MountConfig};
 use forebay_client::{Client, ClientConfig};
 use forebay_store::Tier;
-use forebay_store::tier::TierOptions;
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -39,8 +38,8 @@ pub fn up(global: &Global, args: UpArgs) -> Outcome {
         ));
     }
     let log = args.log.clone().unwrap_or_else(|| config.state_dir.join("agent.log"));
-    std::fs::create_dir_all(&config.state_dir)
-        .map_err(|e| format!("cannot make {}: {e}", config.state_dir.display()))?;
+    // Before the log is opened: in somebody else's directory it could be a link to anywhere.
+    forebay_store::tier::claim_state_dir(&config.state_dir).map_err(|e| e.to_string())?;
     let mut child = spawn(&log).map_err(|e| format!("cannot start the agent: {e}"))?;
     wait_ready(&mut child, &socket, &log)?;
     announce(global, &socket, &log)
@@ -266,16 +265,14 @@ fn is_zombie(pid: u32) -> bool {
 fn drop_tier(global: &Global, args: &DownArgs) -> Result<(), String> {
     let from_socket = global.socket.as_deref().and_then(Path::parent).map(PathBuf::from);
     let state_dir = args.state_dir.clone().or(from_socket).unwrap_or_else(default_state_dir);
-    let options = TierOptions {
-        state_dir,
-        backing: forebay_store::Backing::Auto,
-        directory: None,
-        limit_bytes: memory::usable_bytes(),
-        huge_pages: true,
-        program: std::env::current_exe().ok(),
-    };
-    let dropped = Tier::open(&options).and_then(Tier::destroy);
-    dropped.map_err(|e| format!("cannot drop the cache in {}: {e}", options.state_dir.display()))
+    let failed = |e: io::Error| format!("cannot drop the cache of {}: {e}", state_dir.display());
+    match Tier::reopen(&state_dir).map_err(failed)? {
+        Some(tier) => tier.destroy().map_err(failed),
+        None => Err(format!(
+            "there is nothing to drop: no agent has left a cache in {}; name the agent's directory with --state-dir",
+            state_dir.display()
+        )),
+    }
 }
 
 /// Checks a configuration file.

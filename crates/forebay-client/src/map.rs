@@ -63,15 +63,22 @@ fn pin(client: &Client, copy: u64, first_page: u32, pages: u32) -> Option<Arc<Mu
     let anchor = session.may_ask().then(|| session.anchor().ok())??;
     let answer = {
         let channel = lock(&anchor);
-        channel.send(&Request::PinPages { copy, first_page, pages }, &[]).ok()?;
-        channel.recv::<Reply>(Some(Instant::now() + session.config.deadline)).ok()?
+        let sent = channel.send(&Request::PinPages { copy, first_page, pages }, &[]);
+        sent.and_then(|()| channel.recv::<Reply>(Some(Instant::now() + session.config.deadline)))
     };
-    (answer.message == Reply::Done).then_some(anchor)
+    match answer {
+        Ok(answer) => (answer.message == Reply::Done).then_some(anchor),
+        Err(_) => {
+            // Dead, or late: its answer would be taken for that of the next pin.
+            session.drop_anchor(&anchor);
+            None
+        }
+    }
 }
 
 fn unpin(anchor: &Mutex<Channel>, copy: u64, first_page: u32, pages: u32) {
-    // If it cannot be sent the agent is gone, and the pin with it.
-    let _ = lock(anchor).try_send(&Request::UnpinPages { copy, first_page, pages }, &[]);
+    // Waits if many go at a time, within the send timeout. If it cannot be sent the agent is gone, and the pin with it.
+    let _ = lock(anchor).send(&Request::UnpinPages { copy, first_page, pages }, &[]);
 }
 
 impl Deref for MappedRange {

@@ -5,15 +5,18 @@
 //! read from the PFS by the program itself; the read-ahead policy decides which, by the pattern of the reads. Every
 //! failure of the agent ends in the PFS.
 //!
-//! Within one open, all bytes are of one version. Bytes from the tier are by construction; after every direct read the
-//! file is looked at again, and if its content is not what was opened, the read fails with `ESTALE` instead of handing
-//! out a mixture. A program that opens again gets the new version.
+//! Within one open, bytes of the tier are never mixed with bytes of another version. Those of the tier are of the version
+//! opened, by construction. A direct read is followed by a look at the file, and if its content is not what was opened,
+//! the read fails with `ESTALE`; a program that opens again gets the new version. A look costs a round trip to some file
+//! systems, as much as a small read itself, so it is put off while only the PFS has been read: then it is due before the
+//! first byte from the tier, and every 50 ms meanwhile. (A version that has not changed by then had not changed before.)
 
 use crate::error::told;
 use crate::session::{Client, Session, lock, unexpected};
 use crate::{EXTENT_BYTES, MappedRange};
 use forebay_pfs::layout::{self, Layout};
 use forebay_pfs::{Difference, FileFacts, FileVersion, Revalidate};
+use forebay_policy::miss_ledger::LEAST_RENT_BYTES;
 use forebay_policy::readahead::{Readahead, ReadaheadConfig, Serve};
 use forebay_store::copy::{CopyView, Geometry};
 use forebay_store::ring::page_key;
@@ -25,10 +28,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The agent answers by the deadline; the client allows this much more before it believes that it will not.
 const GRACE: Duration = Duration::from_millis(500);
+
+/// A stream starts with at least this much ahead: eight pages of 2 MiB are under way at once, so that every server of a
+/// small PFS has work from the first moment on.
+const FIRST_WINDOW_BYTES: u64 = 16 << 20;
 
 /// Where the bytes of a read may come from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,7 +82,24 @@ struct Tiered {
     all_resident: AtomicBool,
     /// The kernel was told not to read ahead, since the agent does.
     advised_random: AtomicBool,
+    /// Bytes of the tier have been handed out.
+    served_from_tier: AtomicBool,
+    /// The PFS has been read since the file was last looked at.
+    unproved: AtomicBool,
+    /// Small reads that missed.
+    misses: AtomicU64,
+    /// The content was found changed: nothing more is handed out.
+    changed: AtomicBool,
+    /// When the file was last looked at, in milliseconds since it was opened.
+    proved_at_ms: AtomicU64,
+    opened: Instant,
 }
+
+/// Of so many small reads that miss, the agent hears of one.
+const MISSES_TOLD: u64 = 4;
+
+/// While a file is read from the PFS only, it is looked at this often.
+const PROOF_INTERVAL_MS: u64 = 50;
 
 impl Client {
     /// Opens `path` for reading, cached.
@@ -126,6 +150,7 @@ impl Client {
         let geometry = Geometry { size: facts.version.size, page_bytes };
         let view = answer.fds.into_iter().next().and_then(|fd| CopyView::new(fd, copy, geometry).ok());
         let mut config = ReadaheadConfig::for_page(page_bytes as u32);
+        config.first_window_bytes = config.first_window_bytes.max(FIRST_WINDOW_BYTES);
         if let Some(info) = session.mounts().ok().and_then(|m| m.get(mount as usize).cloned()) {
             config.max_window_bytes = info.read_ahead_bytes;
         }
@@ -140,6 +165,12 @@ impl Client {
             last_page: AtomicU64::new(u64::MAX),
             all_resident: AtomicBool::new(false),
             advised_random: AtomicBool::new(false),
+            served_from_tier: AtomicBool::new(false),
+            unproved: AtomicBool::new(false),
+            changed: AtomicBool::new(false),
+            misses: AtomicU64::new(0),
+            proved_at_ms: AtomicU64::new(0),
+            opened: Instant::now(),
         })
     }
 
@@ -270,9 +301,12 @@ impl Tiered {
         if offset >= size || buffer.is_empty() {
             return Ok(0);
         }
+        if self.changed.load(Ordering::Relaxed) {
+            return Err(changed(path));
+        }
         let want = (buffer.len() as u64).min(size - offset) as usize;
         let buffer = &mut buffer[..want];
-        let mut done = self.copy_resident(session, buffer, offset)?;
+        let mut done = self.copy_resident(session, path, buffer, offset)?;
         if done == want && self.all_resident.load(Ordering::Relaxed) {
             return Ok(want);
         }
@@ -285,8 +319,9 @@ impl Tiered {
                 if tries < 3 { self.bring(session, path, serve, at, rest.len())? } else { Brought::ReadPfs };
             let n = match brought {
                 Brought::Resident => {
-                    tries += 1;
-                    self.copy_resident(session, rest, at)?
+                    let copied = self.copy_resident(session, path, rest, at)?;
+                    tries = if copied > 0 { 0 } else { tries + 1 };
+                    copied
                 }
                 Brought::ReadPfs => {
                     tries = 0;
@@ -299,11 +334,23 @@ impl Tiered {
     }
 
     /// Copies what is resident; tells the agent of a page it moves on to.
-    fn copy_resident(&self, session: &Session, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    fn copy_resident(
+        &self,
+        session: &Session,
+        path: &Path,
+        buffer: &mut [u8],
+        offset: u64,
+    ) -> io::Result<usize> {
         let guard = self.view.read().unwrap_or_else(PoisonError::into_inner);
         let Some(view) = guard.as_ref() else { return Ok(0) };
         let n = view.read_at(buffer, offset)?;
         if n > 0 {
+            if !self.served_from_tier.load(Ordering::Relaxed) {
+                self.served_from_tier.store(true, Ordering::SeqCst);
+                if self.unproved.load(Ordering::SeqCst) {
+                    self.prove(path)?;
+                }
+            }
             let (first, last) = (offset / self.page_bytes, (offset + n as u64 - 1) / self.page_bytes);
             if self.last_page.swap(last, Ordering::Relaxed) != last
                 && let Some(ring) = session.ring()
@@ -366,8 +413,8 @@ impl Tiered {
             return Err(told(libc::ENODATA, why));
         }
         if serve == Serve::Pfs {
-            let page = (offset / self.page_bytes) as u32;
-            session.tell(&Request::Missed { version: self.facts.version, page }, &[self.pfs.as_fd()]);
+            self.advise(Advice::Random);
+            self.tell_missed(session, offset, len);
             return Ok(Brought::ReadPfs);
         }
         self.advise(Advice::Random);
@@ -388,6 +435,18 @@ impl Tiered {
                 Ok(Brought::ReadPfs)
             }
         }
+    }
+
+    /// Tells the agent of one small miss in [`MISSES_TOLD`], for all of them: the sum over many misses is the same, and
+    /// telling of each would cost a busy node more than it is worth.
+    fn tell_missed(&self, session: &Session, offset: u64, len: usize) {
+        if !self.misses.fetch_add(1, Ordering::Relaxed).is_multiple_of(MISSES_TOLD) {
+            return;
+        }
+        let page = (offset / self.page_bytes) as u32;
+        let rent = (len as u64).clamp(LEAST_RENT_BYTES, self.page_bytes) * MISSES_TOLD;
+        let bytes = rent.min(u64::from(u32::MAX)) as u32;
+        session.tell(&Request::Missed { version: self.facts.version, page, bytes }, &[self.pfs.as_fd()]);
     }
 
     fn take_answer(
@@ -426,12 +485,26 @@ impl Tiered {
             false => buffer.len(),
         };
         let got = read_full(self.pfs.as_fd(), &mut buffer[..want], offset)?;
-        let now = FileFacts::of(self.pfs.as_fd(), Revalidate::AsStat)?;
-        self.require_same_content(path, &now)?;
+        self.unproved.store(true, Ordering::SeqCst);
+        let last = self.proved_at_ms.load(Ordering::Relaxed);
+        let due = self.opened.elapsed().as_millis() as u64 >= last + PROOF_INTERVAL_MS;
+        // Order matters between threads: each first says what it has done and then looks at what the other has.
+        if due || self.served_from_tier.load(Ordering::SeqCst) || got < want {
+            self.prove(path)?;
+        }
         if got < want {
             return Err(changed(path));
         }
         Ok(got)
+    }
+
+    /// Looks at the file: all bytes read from the PFS so far were of the version opened, or this fails.
+    fn prove(&self, path: &Path) -> io::Result<()> {
+        let now_ms = self.opened.elapsed().as_millis() as u64;
+        let now = FileFacts::of(self.pfs.as_fd(), Revalidate::AsStat)?;
+        self.require_same_content(path, &now)?;
+        self.proved_at_ms.store(now_ms, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Fails if the bytes of the file are not those that were opened.
@@ -439,7 +512,10 @@ impl Tiered {
         match self.facts.difference(now) {
             Difference::None | Difference::Attributes => Ok(()),
             Difference::CtimeOnly if self.is_renamed(path) => Ok(()),
-            Difference::CtimeOnly | Difference::Content => Err(changed(path)),
+            Difference::CtimeOnly | Difference::Content => {
+                self.changed.store(true, Ordering::Relaxed);
+                Err(changed(path))
+            }
         }
     }
 

@@ -51,12 +51,12 @@ impl ClientConfig {
     /// `FOREBAY_QUIET=1`. Without `FOREBAY_SOCKET` the usual places are looked at: `/run/forebay`,
     /// `$XDG_RUNTIME_DIR/forebay`, `/tmp/forebay-UID`.
     pub fn from_env() -> Self {
-        let mut config = ClientConfig::default();
-        config.socket = match std::env::var_os("FOREBAY_SOCKET") {
+        let socket = match std::env::var_os("FOREBAY_SOCKET") {
             Some(path) if path == "none" => None,
             Some(path) if !path.is_empty() => Some(path.into()),
             _ => Some(usual_socket()),
         };
+        let mut config = ClientConfig { socket, ..ClientConfig::default() };
         let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
         if let Some(ms) = number("FOREBAY_DEADLINE_MS") {
             config.deadline = Duration::from_millis(ms);
@@ -232,6 +232,11 @@ impl Session {
         let anchor = Arc::new(Mutex::new(self.connect(true)?));
         self.pool().anchor = Some(anchor.clone());
         Ok(anchor)
+    }
+
+    /// Takes no new pins on `anchor`; it lives as long as those it has.
+    pub(crate) fn drop_anchor(&self, anchor: &Arc<Mutex<Channel>>) {
+        self.pool().anchor.take_if(|a| Arc::ptr_eq(a, anchor));
     }
 
     /// Forgets every connection, for an agent that is gone.

@@ -36,6 +36,9 @@ const RESERVE_STEP_BYTES: u64 = 64 << 20;
 /// How long a writer waits for a free slot of the staging buffer before it leaves the page out.
 const SLOT_PATIENCE: Duration = Duration::from_millis(20);
 
+/// A file that was looked at so short a time ago need not be looked at again before the next write.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
 /// Where written bytes go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WriteMode {
@@ -234,7 +237,10 @@ impl FileWriter {
         let gathered = std::mem::take(&mut self.gathered);
         let sent = self.send(&gathered);
         self.gathered = gathered;
-        self.gathered.clear();
+        if sent.is_ok() {
+            // After an error they stay: the program was told that they are written, so the next call has to try again.
+            self.gathered.clear();
+        }
         sent
     }
 
@@ -297,7 +303,7 @@ impl FileWriter {
         match &mut self.sink {
             Sink::Pfs { file, tier } => {
                 if let Some(tier) = tier.take().filter(|_| sent.is_ok()) {
-                    tier.commit(&self.path, file.as_fd());
+                    tier.commit(&self.path, file.as_fd(), self.position);
                 }
             }
             Sink::Scratch { copy, client, .. } => {
@@ -325,15 +331,16 @@ fn reserve_scratch(client: &Client, copy: u64, end: u64) -> io::Result<u64> {
 
 impl Write for FileWriter {
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        if self.gathered.len() == GATHER_BYTES {
+            // Before anything of `data` is taken, so that an error means that nothing of it was.
+            self.send_gathered()?;
+        }
         if self.gathered.is_empty() && data.len() >= GATHER_BYTES {
             self.send(data)?;
             return Ok(data.len());
         }
         let n = data.len().min(GATHER_BYTES - self.gathered.len());
         self.gathered.extend_from_slice(&data[..n]);
-        if self.gathered.len() == GATHER_BYTES {
-            self.send_gathered()?;
-        }
         Ok(n)
     }
 
@@ -376,6 +383,8 @@ struct TierWriter {
     current: Option<(u32, u32, u64)>,
     /// What the file looked like after our last write.
     seen: Option<FileFacts>,
+    /// When that was.
+    seen_at: Instant,
     /// Somebody else has written too, or the agent is gone: nothing is kept.
     spoiled: bool,
 }
@@ -391,19 +400,41 @@ impl TierWriter {
         let Reply::Staging { slots, page_bytes, .. } = answer.message else { return None };
         let staging = Staging::over(answer.fds.into_iter().next()?, slots, page_bytes).ok()?;
         let seen = FileFacts::of(file, Revalidate::AsStat).ok();
-        Some(TierWriter { channel, deadline, staging, page_bytes, current: None, seen, spoiled: false })
+        let seen_at = Instant::now();
+        Some(TierWriter {
+            channel,
+            deadline,
+            staging,
+            page_bytes,
+            current: None,
+            seen,
+            seen_at,
+            spoiled: false,
+        })
     }
 
+    /// Looks whether somebody else has changed the file since our last write. A look costs a round trip to the PFS; right
+    /// after the last one it would show nothing new.
     fn before_write(&mut self, file: BorrowedFd<'_>) {
+        if self.spoiled || self.seen_at.elapsed() < LOOK_AGAIN {
+            return;
+        }
         let now = FileFacts::of(file, Revalidate::AsStat).ok();
         if now.map(|f| f.version) != self.seen.map(|f| f.version) {
             self.spoiled = true;
         }
     }
 
+    /// Looks after every write, whatever it ends with: any may be the last, and what is not seen right after it cannot be
+    /// told from the work of others.
     fn after_write(&mut self, file: BorrowedFd<'_>, data: &[u8], offset: u64) {
-        self.seen = FileFacts::of(file, Revalidate::AsStat).ok();
-        self.spoiled |= self.seen.is_none();
+        if !self.spoiled {
+            let end = offset + data.len() as u64;
+            self.seen = FileFacts::of(file, Revalidate::AsStat).ok();
+            self.seen_at = Instant::now();
+            // Longer or shorter than we made it: somebody else writes too.
+            self.spoiled |= self.seen.is_none_or(|facts| facts.version.size != end);
+        }
         let mut done = 0;
         while done < data.len() && !self.spoiled {
             let at = offset + done as u64;
@@ -451,17 +482,19 @@ impl TierWriter {
     }
 
     /// Tells the agent that the file is done. Waits for its answer, so that the next open finds the copy.
-    fn commit(mut self, path: &Path, file: BorrowedFd<'_>) {
+    fn commit(mut self, path: &Path, file: BorrowedFd<'_>, length: u64) {
         self.flush_page();
         let now = FileFacts::of(file, Revalidate::AsStat).ok();
-        let Some(now) = now.filter(|n| !self.spoiled && Some(n.version) == self.seen.map(|s| s.version))
+        // Exactly what our last write has left: whatever happened since, and before this, was somebody else's.
+        let left = self.seen.map(|s| s.version);
+        let Some(now) = now.filter(|n| !self.spoiled && n.version.size == length && Some(n.version) == left)
         else {
             return;
         };
-        // The agent takes only descriptors open for reading, and only of the file that was written.
+        // The agent wants one descriptor open for reading and, as a proof, the one that was written through.
         let Ok(reading) = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else { return };
         let request = Request::StageCommit { version: now.version };
-        if self.channel.send(&request, &[reading.as_fd()]).is_ok() {
+        if self.channel.send(&request, &[reading.as_fd(), file]).is_ok() {
             // Whatever it says: the file is on the PFS.
             let _ = self.channel.recv::<Reply>(Some(Instant::now() + self.deadline));
         }

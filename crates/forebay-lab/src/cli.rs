@@ -69,7 +69,7 @@ pub struct SlowfsArgs {
     /// Time added to each operation
     #[arg(long, value_name = "TIME", default_value = "0.2ms", value_parser = parse_duration_ns)]
     pub latency: u64,
-    /// How far the kernel reads ahead of a sequential reader [default: two stripes a server, at least 4MiB]
+    /// How far the kernel reads ahead of a sequential reader [default: four stripes a server, at least 4MiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub read_ahead: Option<u64>,
     /// How much an open file may have written before the servers have it; 0: writes wait [default: two stripes a server]

@@ -43,11 +43,8 @@ impl SlowFsProcess {
         if first.trim() == "ready" {
             return Ok(started);
         }
-        let mut why = String::new();
-        if let Some(stderr) = started.child.as_mut().and_then(|child| child.stderr.take()).as_mut() {
-            stderr.read_to_string(&mut why).map_err(failed)?;
-        }
-        Err(LabError::new(format!("{} did not get ready: {}", program.display(), why.trim())))
+        let why = started.child.as_mut().map(words).unwrap_or_default();
+        Err(LabError::new(format!("{} did not get ready: {why}", program.display())))
     }
 
     /// Where it is mounted.
@@ -79,14 +76,17 @@ impl SlowFsProcess {
     /// That it did not end in time (it is killed then) or ended with an error.
     pub fn stop(mut self) -> Result<(), LabError> {
         match self.end() {
-            Some(Ok(status)) if status.success() => Ok(()),
-            Some(Ok(status)) => Err(LabError::new(format!("the slow file system ended with {status}"))),
+            Some(Ok((status, _))) if status.success() => Ok(()),
+            Some(Ok((status, why))) => {
+                Err(LabError::new(format!("the slow file system ended with {status}: {why}")))
+            }
             Some(Err(error)) => Err(error),
             None => Ok(()),
         }
     }
 
-    fn end(&mut self) -> Option<Result<ExitStatus, LabError>> {
+    /// How it ended, and what it had to say.
+    fn end(&mut self) -> Option<Result<(ExitStatus, String), LabError>> {
         let mut child = self.child.take()?;
         if let Some(pid) = Pid::from_raw(child.id() as i32) {
             // Fails only if it has ended already, which is what is wanted.
@@ -95,7 +95,7 @@ impl SlowFsProcess {
         let deadline = Instant::now() + STOP_DEADLINE;
         while Instant::now() < deadline {
             match child.try_wait() {
-                Ok(Some(status)) => return Some(Ok(status)),
+                Ok(Some(status)) => return Some(Ok((status, words(&mut child)))),
                 Ok(None) => std::thread::sleep(Duration::from_millis(2)),
                 Err(error) => return Some(Err(LabError::io("cannot wait for the slow file system", error))),
             }
@@ -114,6 +114,16 @@ impl Drop for SlowFsProcess {
         // `stop` is the way to hear of errors.
         let _ = self.end();
     }
+}
+
+/// What an ended child has written to stderr.
+fn words(child: &mut Child) -> String {
+    let mut text = Vec::new();
+    if let Some(stderr) = &mut child.stderr {
+        // Unreadable words are no words; the exit status is what counts.
+        let _ = stderr.read_to_end(&mut text);
+    }
+    String::from_utf8_lossy(&text).trim().to_string()
 }
 
 /// A program that serves `lab slowfs`: `$FOREBAY_BIN`, or `forebay` beside the running test or benchmark (cargo puts test

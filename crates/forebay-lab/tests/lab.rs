@@ -240,6 +240,32 @@ fn one_sequential_reader_is_served_each_byte_once() {
 }
 
 #[test]
+fn readers_at_the_same_time_share_and_later_ones_start_cold() {
+    if skipped() {
+        return;
+    }
+    let lab = Lab::start(|_| {});
+    let (len, data) = (8 * MIB, pattern(8 * MIB as usize, 1));
+    fs::write(lab.behind("f"), &data).unwrap();
+    let held = File::open(lab.at("f")).unwrap();
+    thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| assert!(fs::read(lab.at("f")).unwrap() == data));
+        }
+    });
+    assert_eq!(lab.stats().read_bytes, len, "one fetch, however many read");
+
+    fs::write(lab.behind("f"), pattern(8 * MIB as usize, 2)).unwrap();
+    assert!(fs::read(lab.at("f")).unwrap() == pattern(8 * MIB as usize, 2), "changed, though held open");
+    assert_eq!(lab.stats().read_bytes, 2 * len);
+    drop(held);
+    for pass in 3..6 {
+        assert!(fs::read(lab.at("f")).unwrap() == pattern(8 * MIB as usize, 2));
+        assert_eq!(lab.stats().read_bytes, pass * len, "each pass starts from the servers");
+    }
+}
+
+#[test]
 fn the_rate_can_be_changed_and_nonsense_is_refused() {
     if skipped() {
         return;

@@ -128,6 +128,23 @@ fn changes_behind_the_mount_are_seen_at_the_next_open() {
 }
 
 #[test]
+fn what_is_mounted_inside_the_backing_directory_is_not_entered() {
+    if skipped() {
+        return;
+    }
+    let lab = Lab::start(|_| {});
+    fs::create_dir(lab.behind("d")).unwrap();
+    assert!(fs::read_dir(lab.at("d")).is_ok());
+    assert!(
+        Command::new("mount").args(["-t", "tmpfs", "none"]).arg(lab.behind("d")).status().unwrap().success()
+    );
+    let entered = fs::read_dir(lab.at("d")).map(drop);
+    assert!(Command::new("umount").arg(lab.behind("d")).status().unwrap().success());
+    assert_eq!(entered.unwrap_err().raw_os_error(), Some(libc::EXDEV));
+    assert!(fs::read_dir(lab.at("d")).is_ok());
+}
+
+#[test]
 fn names_are_bytes() {
     if skipped() {
         return;

@@ -1,6 +1,6 @@
 //! Hit ratios of every eviction policy on the same traces, beside Belady's bound.
 //!
-//! `cargo run --release -p forebay-policy --example hit_ratio [-- --scale 1.0 --heard 1.0 --bytes] > table.txt`
+//! `cargo run --release -p forebay-policy --example hit_ratio [-- --scale 1.0 --heard 1.0 --seed 0 --bytes] > table.txt`
 //!
 //! The table goes to standard output, the same figures as JSON to `target/hit_ratio.json` (`--json FILE`). `--heard 0.25`
 //! drops three touches in four, as sampling does. `--bytes` prints byte hit ratios. A `<` marks a policy that hits less
@@ -14,22 +14,29 @@ use std::process::ExitCode;
 
 struct Options {
     scale: f64,
+    seed: u64,
     heard: f64,
     bytes: bool,
     json: String,
 }
 
 fn options() -> Result<Options, String> {
-    let mut options = Options { scale: 1.0, heard: 1.0, bytes: false, json: "target/hit_ratio.json".into() };
+    let mut options =
+        Options { scale: 1.0, seed: 0, heard: 1.0, bytes: false, json: "target/hit_ratio.json".into() };
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
         match arg.as_str() {
             "--scale" => options.scale = value()?.parse().map_err(|error| format!("--scale: {error}"))?,
             "--heard" => options.heard = value()?.parse().map_err(|error| format!("--heard: {error}"))?,
+            "--seed" => options.seed = value()?.parse().map_err(|error| format!("--seed: {error}"))?,
             "--json" => options.json = value()?,
             "--bytes" => options.bytes = true,
-            _ => return Err(format!("unknown option {arg}; known: --scale, --heard, --bytes, --json")),
+            _ => {
+                return Err(format!(
+                    "unknown option {arg}; known: --scale, --heard, --seed, --bytes, --json"
+                ));
+            }
         }
     }
     Ok(options)
@@ -40,7 +47,7 @@ fn run(options: &Options) -> Result<(), String> {
     EvictionKind::ALL.iter().for_each(|kind| print!(" {:>9} ", kind.name()));
     println!();
     let mut rows = Vec::new();
-    for trace in support::all_traces(options.scale) {
+    for trace in support::all_traces(options.scale, options.seed) {
         let pick = |outcome: support::Outcome| match options.bytes {
             true => outcome.byte_hit_ratio,
             false => outcome.hit_ratio,
@@ -62,7 +69,7 @@ fn run(options: &Options) -> Result<(), String> {
             ratios.iter().map(|(kind, ratio)| (kind.name().into(), (*ratio).into())).collect();
         rows.push(serde_json::json!({
             "family": trace.family, "trace": trace.name, "uses": trace.uses.len(),
-            "capacity_bytes": trace.capacity_bytes, "touches_heard": options.heard,
+            "capacity_bytes": trace.capacity_bytes, "touches_heard": options.heard, "seed": options.seed,
             "measure": if options.bytes { "byte_hit_ratio" } else { "hit_ratio" },
             "opt": opt, "policies": by_name,
         }));

@@ -9,6 +9,6 @@ extern crate alloc;
 mod arena;
 pub mod eviction;
 pub mod machine;
+pub mod miss_ledger;
 pub mod readahead;
-pub mod second_touch;
 pub mod token_bucket;

@@ -12,7 +12,8 @@ fn hit_ratio(kind: EvictionKind, trace: &Trace, heard: f64) -> f64 {
 }
 
 fn traces(family: &str, scale: f64) -> Vec<Trace> {
-    let traces: Vec<Trace> = all_traces(scale).into_iter().filter(|trace| trace.family == family).collect();
+    let traces: Vec<Trace> =
+        all_traces(scale, 0).into_iter().filter(|trace| trace.family == family).collect();
     assert!(traces.len() >= 6, "{} traces of family {family}", traces.len());
     traces
 }
@@ -38,6 +39,15 @@ fn scans_over_zipf() {
 }
 
 #[test]
+fn shuffled_epochs() {
+    for trace in all_traces(0.25, 0).into_iter().filter(|trace| trace.family == "shuffled") {
+        let [default, lru, lfu] = [EvictionKind::default(), EvictionKind::Lru, EvictionKind::Lfu]
+            .map(|kind| hit_ratio(kind, &trace, 1.0));
+        assert!(default >= lru && default >= lfu, "{}: {default} against LRU {lru}, LFU {lfu}", trace.name);
+    }
+}
+
+#[test]
 fn a_loop_larger_than_the_tier() {
     beats_lru_and_lfu("loop", 0.1, 1.0);
     for trace in traces("loop", 0.1) {
@@ -55,10 +65,27 @@ fn sampled_touches() {
     beats_lru_and_lfu("loop", 0.1, 0.25);
 }
 
+/// One job after another on data that fit: W-TinyLFU and LFU hold on to the last job; the default must let go.
+#[test]
+fn job_changes() {
+    let jobs: Vec<Trace> = all_traces(0.1, 0).into_iter().filter(|trace| trace.family == "jobs").collect();
+    assert_eq!(jobs.len(), 5);
+    for trace in jobs {
+        let [default, lru, lfu] = [EvictionKind::default(), EvictionKind::Lru, EvictionKind::Lfu]
+            .map(|kind| hit_ratio(kind, &trace, 1.0));
+        assert!(
+            default > 0.8 * lru && default > lfu,
+            "{}: {default} against LRU {lru}, LFU {lfu}",
+            trace.name
+        );
+        assert!(default > 0.5 * belady(&trace).hit_ratio, "{}: {default}", trace.name);
+    }
+}
+
 /// Where popularity moves on LRU may win; but the default must not collapse as LFU does.
 #[test]
 fn moving_popularity() {
-    let moving = all_traces(0.25).into_iter().filter(|trace| matches!(trace.family, "drift" | "recency"));
+    let moving = all_traces(0.25, 0).into_iter().filter(|trace| matches!(trace.family, "drift" | "recency"));
     let mut count = 0;
     for trace in moving {
         let [default, lru, lfu] = [EvictionKind::default(), EvictionKind::Lru, EvictionKind::Lfu]

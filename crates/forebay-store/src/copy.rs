@@ -18,7 +18,7 @@ use crate::tier::Tier;
 use crate::word::{State, Word};
 use crate::{BLOCK_BYTES, blocks_bytes};
 use forebay_pfs::FileVersion;
-use rustix::fs::{FallocateFlags, fallocate, fstat, ftruncate};
+use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock, fstat, ftruncate};
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -119,7 +119,7 @@ impl CopyFile {
     }
 
     /// Turns a file whose pages were written before its length was known into a copy: adds the tail. The words are all
-    /// absent; the caller marks what it wrote.
+    /// absent, whatever was written where they are now; the caller marks what it wrote.
     ///
     /// # Errors
     /// `ENOSPC`: the tmpfs is full.
@@ -128,6 +128,7 @@ impl CopyFile {
         let names_at = geometry.words_end();
         let header_at = names_at + names_len(identity);
         let end = header_at + HEADER_BYTES;
+        ftruncate(&file, geometry.size)?;
         ftruncate(&file, end)?;
         let tail = geometry.map_at();
         fallocate(&file, FallocateFlags::empty(), tail, end - tail)?;
@@ -155,6 +156,10 @@ impl CopyFile {
             || geometry.page_bytes < BLOCK_BYTES
         {
             return Err(damaged("the header belongs to another copy"));
+        }
+        // First of all, so that no sum below can overflow.
+        if geometry.size > header_at {
+            return Err(damaged("it ends before the last page"));
         }
         let names_at = geometry.words_end();
         if names_at + (path_len as u64 + mount_len as u64).next_multiple_of(8) != header_at {
@@ -266,6 +271,27 @@ impl CopyFile {
     /// No descriptors left.
     pub fn share(&self, tier: &Tier, copy: u64) -> io::Result<OwnedFd> {
         tier.open_copy(copy, false)
+    }
+
+    /// Whether a client holds a lock on the copy, as those do that map pages of it. The answer is for a moment when no new
+    /// locks are expected; the lock taken to find out is given back at once.
+    ///
+    /// # Errors
+    /// What `flock` returns.
+    pub fn is_locked_by_others(&self) -> io::Result<bool> {
+        match flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(flock(&self.file, FlockOperation::Unlock).map(|()| false)?),
+            Err(Errno::WOULDBLOCK) => Ok(true),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Gives back the memory of a page that was written but is not to be marked.
+    ///
+    /// # Errors
+    /// What `fallocate` returns.
+    pub fn discard(&self, page: u32) -> io::Result<()> {
+        self.punch_bytes(u64::from(page) * self.geometry.page_bytes, self.geometry.page_len(page))
     }
 
     /// The flags ([`FLAG_PINNED`]).

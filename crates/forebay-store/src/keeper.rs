@@ -26,7 +26,7 @@ const ANSWER_TIME: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Serialize, Deserialize)]
 enum Request {
-    /// A descriptor of the root, after setting the size of the tmpfs.
+    /// A descriptor of the root, after setting the size of the tmpfs; 0 leaves it as it is.
     Root { limit_bytes: u64 },
     /// Let it all go.
     Quit,
@@ -53,11 +53,28 @@ pub(crate) fn open(options: &TierOptions) -> io::Result<(OwnedFd, PathBuf, Strin
         Ok(channel) => channel,
         Err(_) => start(options)?,
     };
-    require_own_user(&channel)?;
-    channel.send(&Request::Root { limit_bytes: options.limit_bytes }, &[])?;
+    let (root, huge_pages) = ask_root(&channel, options.limit_bytes)?;
+    Ok((root, place, huge_pages))
+}
+
+/// The root of the tmpfs that a running keeper of `state_dir` holds; `None` if none runs.
+///
+/// # Errors
+/// The keeper does not answer as it should.
+pub(crate) fn reopen(state_dir: &Path) -> io::Result<Option<OwnedFd>> {
+    match Channel::connect(&socket_path(state_dir)) {
+        Ok(channel) => ask_root(&channel, 0).map(|(root, _)| Some(root)),
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+fn ask_root(channel: &Channel, limit_bytes: u64) -> io::Result<(OwnedFd, String)> {
+    require_own_user(channel)?;
+    channel.send(&Request::Root { limit_bytes }, &[])?;
     let mut got = channel.recv::<Answer>(Some(Instant::now() + ANSWER_TIME))?;
     match got.fds.pop() {
-        Some(root) if got.message.error.is_empty() => Ok((root, place, got.message.huge_pages)),
+        Some(root) if got.message.error.is_empty() => Ok((root, got.message.huge_pages)),
         _ => Err(io::Error::other(got.message.error)),
     }
 }
@@ -134,7 +151,8 @@ pub fn run(state_dir: &Path, limit_bytes: u64, huge_pages: bool) -> io::Result<(
 }
 
 fn answer(channel: &Channel, place: &Path, limit_bytes: u64, huge_pages: bool) {
-    let root = mount_or_resize(place, limit_bytes, huge_pages).and_then(|()| {
+    let resized = if limit_bytes == 0 { Ok(()) } else { mount_or_resize(place, limit_bytes, huge_pages) };
+    let root = resized.and_then(|()| {
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
         Ok((openat(CWD, place, flags, Mode::empty())?, huge_setting(place)?))
     });

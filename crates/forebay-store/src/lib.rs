@@ -10,6 +10,7 @@ pub mod keeper;
 pub mod map;
 pub mod ring;
 pub mod staging;
+mod state;
 pub mod tier;
 pub mod word;
 

@@ -9,10 +9,10 @@
 //!   death does not take the cache along.
 //! - *directory*: neither; a directory on an existing tmpfs, with that tmpfs's page size.
 
-use crate::keeper;
+use crate::{keeper, state};
 use rustix::fs::{
-    AtFlags, CWD, FlockOperation, Mode, OFlags, StatVfs, flock, fstatfs, fstatvfs, mkdirat, openat, statat,
-    unlinkat,
+    AtFlags, CWD, FlockOperation, Mode, OFlags, StatVfs, flock, fstatfs, fstatvfs, mkdirat, openat, renameat,
+    statat, unlinkat,
 };
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount};
 use serde::{Deserialize, Serialize};
@@ -22,6 +22,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+
+pub use crate::state::claim as claim_state_dir;
 
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 
@@ -66,7 +68,7 @@ pub struct Tier {
     place: PathBuf,
     state_dir: PathBuf,
     huge_pages: String,
-    _lock: OwnedFd,
+    _locks: [OwnedFd; 2],
 }
 
 impl Tier {
@@ -81,13 +83,15 @@ impl Tier {
             Backing::Namespace => &[Backing::Namespace],
             Backing::Directory => &[Backing::Directory],
         };
-        std::fs::create_dir_all(&options.state_dir)
-            .map_err(|e| explain(e, format!("cannot make {}", options.state_dir.display())))?;
+        state::claim(&options.state_dir)?;
+        // Before anything is mounted or resized: a second agent must not change what the first one uses.
+        let state_lock = lock_file(CWD, &options.state_dir.join("lock"))?;
         let mut failures = String::new();
         for backing in candidates {
             match open_root(options, *backing) {
                 Ok((root, place, huge_pages)) => {
-                    return Self::take(options, root, *backing, place, huge_pages);
+                    state::record(&options.state_dir, *backing, &place)?;
+                    return Self::take(&options.state_dir, state_lock, root, *backing, place, huge_pages);
                 }
                 Err(e) => failures.push_str(&format!("\n  {}: {e}", backing_name(*backing))),
             }
@@ -95,25 +99,39 @@ impl Tier {
         Err(io::Error::other(format!("no memory file system for the tier:{failures}")))
     }
 
+    /// Opens the tier that an agent with this state directory has left, as it is; `None` if none has, or if it went with
+    /// a restart of the machine.
+    ///
+    /// # Errors
+    /// Another agent has the tier, or it cannot be opened.
+    pub fn reopen(state_dir: &Path) -> io::Result<Option<Self>> {
+        let Some((backing, place)) = state::recorded(state_dir)? else { return Ok(None) };
+        let state_lock = lock_file(CWD, &state_dir.join("lock"))?;
+        let root = match backing {
+            Backing::Namespace => keeper::reopen(state_dir)?,
+            Backing::Mount if !place.exists() || !is_tmpfs_mount(&place)? => None,
+            Backing::Auto | Backing::Directory if !place.exists() => None,
+            _ => Some(open_path(&place)?),
+        };
+        match root {
+            Some(root) => Self::take(state_dir, state_lock, root, backing, place, String::new()).map(Some),
+            None => state::forget(state_dir).map(|()| None),
+        }
+    }
+
     fn take(
-        options: &TierOptions,
+        state_dir: &Path,
+        state_lock: OwnedFd,
         root: OwnedFd,
         backing: Backing,
         place: PathBuf,
         huge_pages: String,
     ) -> io::Result<Self> {
-        let lock = openat(&root, "lock", OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC, Mode::from(0o600))?;
-        take_lock(&lock)?;
+        // Two state directories may name the same directory on a tmpfs.
+        let root_lock = lock_file(&root, Path::new("lock"))?;
         let copies = open_dir(&root, "copies")?;
-        Ok(Tier {
-            copies,
-            root,
-            backing,
-            place,
-            state_dir: options.state_dir.clone(),
-            huge_pages,
-            _lock: lock,
-        })
+        let state_dir = state_dir.to_owned();
+        Ok(Tier { copies, root, backing, place, state_dir, huge_pages, _locks: [state_lock, root_lock] })
     }
 
     /// Where the tmpfs is, for people.
@@ -144,16 +162,38 @@ impl Tier {
     }
 
     pub(crate) fn create_copy(&self, copy: u64) -> io::Result<OwnedFd> {
-        self.create_file(copy)
+        self.create_named(&copy_name(copy))
     }
 
-    /// Makes the file of a copy whose length is not known yet; [`crate::CopyFile::finish`] completes it.
+    fn create_named(&self, name: &str) -> io::Result<OwnedFd> {
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
+        Ok(openat(&self.copies, name, flags, Mode::from(0o600))?)
+    }
+
+    /// Makes the file of a copy whose length is not known yet; [`crate::CopyFile::finish`] completes it and
+    /// [`Tier::publish`] gives it the name of a copy. Until then its name is none that an agent adopts: what a client
+    /// has staged in it could look like a finished copy of any file.
     ///
     /// # Errors
     /// `ENOSPC`: the tmpfs is full.
-    pub fn create_file(&self, copy: u64) -> io::Result<OwnedFd> {
-        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
-        Ok(openat(&self.copies, copy_name(copy), flags, Mode::from(0o600))?)
+    pub fn create_unfinished(&self, copy: u64) -> io::Result<OwnedFd> {
+        self.create_named(&unfinished_name(copy))
+    }
+
+    /// Makes a finished file the copy.
+    ///
+    /// # Errors
+    /// What `rename` returns.
+    pub fn publish(&self, copy: u64) -> io::Result<()> {
+        Ok(renameat(&self.copies, unfinished_name(copy), &self.copies, copy_name(copy))?)
+    }
+
+    /// Removes a file that was never published.
+    ///
+    /// # Errors
+    /// What `unlink` returns.
+    pub fn remove_unfinished(&self, copy: u64) -> io::Result<()> {
+        Ok(unlinkat(&self.copies, unfinished_name(copy), AtFlags::empty())?)
     }
 
     pub(crate) fn open_copy(&self, copy: u64, writable: bool) -> io::Result<OwnedFd> {
@@ -215,7 +255,7 @@ impl Tier {
                 std::fs::remove_dir(&self.place)?;
             }
         }
-        Ok(())
+        state::forget(&self.state_dir)
     }
 
     /// A tier in a fresh directory, for tests of this and other crates. The directory goes with the guard.
@@ -262,7 +302,12 @@ fn copy_name(copy: u64) -> String {
     format!("{copy:016x}")
 }
 
-fn backing_name(backing: Backing) -> &'static str {
+/// Not hexadecimal: [`Tier::list_copies`] sweeps it out.
+fn unfinished_name(copy: u64) -> String {
+    format!("unfinished-{copy:x}")
+}
+
+pub(crate) fn backing_name(backing: Backing) -> &'static str {
     match backing {
         Backing::Auto => "auto",
         Backing::Mount => "mount",
@@ -271,7 +316,7 @@ fn backing_name(backing: Backing) -> &'static str {
     }
 }
 
-fn explain(e: io::Error, what: String) -> io::Error {
+pub(crate) fn explain(e: io::Error, what: String) -> io::Error {
     io::Error::new(e.kind(), format!("{what}: {e}"))
 }
 
@@ -362,6 +407,13 @@ fn open_dir(root: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
     Ok(openat(root.as_fd(), name, OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
+fn lock_file(dir: impl AsFd, path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let lock = openat(dir, path, flags, Mode::from(0o600))?;
+    take_lock(&lock)?;
+    Ok(lock)
+}
+
 /// An agent that was just killed may still be going away; a living one does not.
 fn take_lock(lock: &OwnedFd) -> io::Result<()> {
     let deadline = Instant::now() + Duration::from_secs(3);
@@ -389,7 +441,9 @@ mod tests {
     #[test]
     fn only_one_agent_has_a_tier_and_strangers_are_swept_out() {
         let (dir, tier) = Tier::for_tests();
-        tier.create_file(3).unwrap();
+        tier.create_unfinished(3).unwrap();
+        tier.publish(3).unwrap();
+        tier.create_unfinished(4).unwrap();
         std::fs::write(dir.join("tier/copies/stranger"), b"x").unwrap();
         assert_eq!(tier.list_copies().unwrap(), [3]);
         assert!(!dir.join("tier/copies/stranger").exists());

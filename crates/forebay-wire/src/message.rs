@@ -95,6 +95,8 @@ pub enum Request {
         version: FileVersion,
         /// The page.
         page: u32,
+        /// Bytes of the read, and of those it stands for.
+        bytes: u32,
     },
     /// Keep pages in place while this connection maps them. → [`Reply::Done`] or [`Reply::Refused`]
     PinPages {
@@ -150,8 +152,8 @@ pub enum Request {
         /// Bytes.
         len: u64,
     },
-    /// The file is written and closed: what was staged is its content. With the file, opened for reading.
-    /// → [`Reply::Done`] or [`Reply::Refused`]
+    /// The file is written: what was staged is its content. With the file twice, opened for reading and, as the proof
+    /// that the sender may say what is in it, for writing. → [`Reply::Done`] or [`Reply::Refused`]
     StageCommit {
         /// What the writer saw when it was done; the agent believes the staged pages only if it sees the same.
         version: FileVersion,
@@ -320,6 +322,8 @@ pub enum Refusal {
     NotAllowed,
     /// The request does not fit the state of things.
     Invalid(String),
+    /// The second descriptor does not prove that its owner may write the file.
+    NotWritable,
 }
 
 impl std::fmt::Display for Refusal {
@@ -336,6 +340,7 @@ impl std::fmt::Display for Refusal {
             Refusal::TooMany(what) => write!(f, "too many {what}"),
             Refusal::NotAllowed => f.write_str("only the agent's own user or root may do this"),
             Refusal::Invalid(why) => f.write_str(why),
+            Refusal::NotWritable => f.write_str("the descriptor does not prove the right to write the file"),
         }
     }
 }

@@ -55,6 +55,8 @@ pub struct Caller {
     pub uid: u32,
     /// Numeric group.
     pub gid: u32,
+    /// Number of the calling thread.
+    pub thread: u32,
 }
 
 impl Backing {
@@ -98,10 +100,12 @@ impl Backing {
 
     /// The attributes of `name` in the directory `parent`.
     /// # Errors
-    /// `EXDEV` for what is mounted inside the backing directory: its inode numbers could collide with ours.
+    /// `EXDEV` for a directory on which something is mounted inside the backing directory: inode numbers below could collide
+    /// with ours. Asked of directories only: on an overlay, files may show another device without being elsewhere.
     pub fn stat_child(&self, parent: BorrowedFd<'_>, name: &OsStr) -> Result<Stat> {
         let stat = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
-        if stat.st_dev != self.dev || stat.st_ino == ROOT {
+        let mounted_over = stat.st_dev != self.dev && kind(stat.st_mode) == Some(FileType::Directory);
+        if mounted_over || stat.st_ino == ROOT {
             return Err(Errno::XDEV);
         }
         Ok(stat)

@@ -18,7 +18,7 @@ use super::backing::Caller;
 use super::control;
 use super::data::{self, errno};
 use super::fault::Op;
-use super::meta::{self, Changes, On, run};
+use super::meta::{self, Changes, On, Opened, run};
 use super::nodes::ROOT;
 use super::state::State;
 
@@ -41,14 +41,22 @@ impl SlowFs {
         move |reply, attr| reply.attr(&ttl, &attr)
     }
 
-    /// Never FOPEN_KEEP_CACHE: each open starts from the servers, so what was changed in the backing directory is seen.
-    fn open_flags(&self) -> FopenFlags {
-        if self.0.direct_io { FopenFlags::FOPEN_DIRECT_IO } else { FopenFlags::empty() }
+    /// The page cache of a file is kept from one open to the next only while somebody has it open and nothing has changed it:
+    /// readers at the same time share what one of them fetched, as the clients of real parallel file systems let them. Otherwise
+    /// an open starts from the servers, so what was changed in the backing directory is seen, and a second
+    /// pass over a file is as slow as the first.
+    fn open_flags(&self) -> impl FnOnce(&Opened) -> FopenFlags + Send + 'static {
+        let direct_io = self.0.direct_io;
+        move |opened| match (direct_io, opened.keep_cache) {
+            (true, _) => FopenFlags::FOPEN_DIRECT_IO,
+            (false, true) => FopenFlags::FOPEN_KEEP_CACHE,
+            (false, false) => FopenFlags::empty(),
+        }
     }
 }
 
 fn caller(request: &Request) -> Caller {
-    Caller { uid: request.uid(), gid: request.gid() }
+    Caller { uid: request.uid(), gid: request.gid(), thread: request.pid() }
 }
 
 fn done(reply: ReplyEmpty, (): ()) {
@@ -184,11 +192,12 @@ impl Filesystem for SlowFs {
         run(&self.0, Op::Meta, On::Inode(ino.0), reply, act, self.entry());
     }
 
-    fn open(&self, _request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let fopen = self.open_flags();
-        let act = move |state: &State| meta::open(state, ino.0, flags.0);
-        run(&self.0, Op::Open, On::Inode(ino.0), reply, act, move |reply, handle| {
-            reply.opened(FileHandle(handle), fopen);
+        let opener = request.pid();
+        let act = move |state: &State| meta::open(state, ino.0, flags.0, opener);
+        run(&self.0, Op::Open, On::Inode(ino.0), reply, act, move |reply, opened| {
+            reply.opened(FileHandle(opened.handle), fopen(&opened));
         });
     }
 
@@ -204,8 +213,8 @@ impl Filesystem for SlowFs {
     ) {
         let (owned, who, ttl, fopen) = (name.to_owned(), caller(request), self.0.ttl, self.open_flags());
         let act = move |state: &State| meta::create(state, parent.0, &owned, mode, flags, who);
-        run(&self.0, Op::Open, On::Name(parent.0, name), reply, act, move |reply, (attr, handle)| {
-            reply.created(&ttl, &attr, Generation(0), FileHandle(handle), fopen);
+        run(&self.0, Op::Open, On::Name(parent.0, name), reply, act, move |reply, (attr, opened)| {
+            reply.created(&ttl, &attr, Generation(0), FileHandle(opened.handle), fopen(&opened));
         });
     }
 
@@ -244,11 +253,10 @@ impl Filesystem for SlowFs {
         }
     }
 
-    fn flush(&self, _request: &Request, _ino: INodeNo, fh: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
-        match self.0.files.get(fh.0) {
-            Some(file) => data::sync(&self.0, file, None, reply),
-            None => reply.error(FuseErrno::EBADF),
-        }
+    fn flush(&self, request: &Request, _ino: INodeNo, fh: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
+        let Some(file) = self.0.files.get(fh.0) else { return reply.error(FuseErrno::EBADF) };
+        file.flushed(request.pid());
+        data::sync(&self.0, file, None, reply);
     }
 
     fn fsync(&self, _request: &Request, _ino: INodeNo, fh: FileHandle, datasync: bool, reply: ReplyEmpty) {

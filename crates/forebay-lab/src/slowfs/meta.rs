@@ -214,19 +214,29 @@ pub fn rename(state: &State, from: (u64, &OsStr), to: (u64, &OsStr), flags: u32)
     if let Ok(stat) = state.backing.stat_child(to_dir.as_fd(), to.1) {
         state.nodes.renamed(stat.st_ino, to.0, to.1);
     }
-    if flags.contains(rustix::fs::RenameFlags::EXCHANGE) {
-        if let Ok(stat) = state.backing.stat_child(from_dir.as_fd(), from.1) {
-            state.nodes.renamed(stat.st_ino, from.0, from.1);
-        }
+    if flags.contains(rustix::fs::RenameFlags::EXCHANGE)
+        && let Ok(stat) = state.backing.stat_child(from_dir.as_fd(), from.1)
+    {
+        state.nodes.renamed(stat.st_ino, from.0, from.1);
     }
     Ok(())
 }
 
-/// Opens a file; the result is its handle.
-pub fn open(state: &State, ino: u64, flags: i32) -> Result<u64> {
+/// An open file as the kernel is told of it.
+pub struct Opened {
+    /// Its number.
+    pub handle: u64,
+    /// The kernel may keep what it has cached of the file.
+    pub keep_cache: bool,
+}
+
+/// Opens a file.
+pub fn open(state: &State, ino: u64, flags: i32, opener: u32) -> Result<Opened> {
     let at = state.locate(ino)?;
     let fd = state.backing.reopen(at.as_fd(), backing::backing_open_flags(flags) | OFlags::NONBLOCK)?;
-    Ok(keep_open(state, fd, ino, flags, state.path_of(ino)))
+    let stat = rustix::fs::fstat(&fd)?;
+    let file = OpenFile::new(fd, &stat, flags, opener, state.path_of(ino));
+    Ok(keep_open(state, file))
 }
 
 /// Creates and opens a file.
@@ -237,20 +247,22 @@ pub fn create(
     mode: u32,
     flags: i32,
     caller: Caller,
-) -> Result<(FileAttr, u64)> {
+) -> Result<(FileAttr, Opened)> {
     let dir = state.locate(parent)?;
     let fd = state.backing.create(dir.as_fd(), name, mode, flags, caller)?;
-    let attr = attributes(&rustix::fs::fstat(&fd)?)?;
+    let stat = rustix::fs::fstat(&fd)?;
+    let attr = attributes(&stat)?;
     state.nodes.remember(attr.ino.0, parent, name);
     let path = state.nodes.child_path(parent, name);
-    Ok((attr, keep_open(state, fd, attr.ino.0, flags, path)))
+    let file = OpenFile::new(fd, &stat, flags, caller.thread, path);
+    Ok((attr, keep_open(state, file)))
 }
 
-fn keep_open(state: &State, fd: OwnedFd, ino: u64, flags: i32, path: Vec<u8>) -> u64 {
-    let file = Arc::new(OpenFile::new(fd, ino, flags, path));
-    state.nodes.opened(&file);
+fn keep_open(state: &State, file: OpenFile) -> Opened {
+    let file = Arc::new(file);
+    let keep_cache = state.nodes.opened(&file);
     state.counters.opens.fetch_add(1, Relaxed);
-    state.files.insert(file)
+    Opened { handle: state.files.insert(file), keep_cache }
 }
 
 /// Closes a file for good.

@@ -73,7 +73,7 @@ pub struct Config {
     pub stripe_bytes: u64,
     /// Added to each metadata operation and to each read and write.
     pub latency_ns: u64,
-    /// How far the kernel reads ahead of a sequential reader; `None`: two stripes per server, at least 4 MiB.
+    /// How far the kernel reads ahead of a sequential reader; `None`: four stripes per server, at least 4 MiB.
     pub read_ahead_bytes: Option<u64>,
     /// How much one open file may have written that the servers do not have yet; `None`: two stripes per server. 0: each
     /// write waits for its servers.
@@ -114,8 +114,11 @@ impl Config {
     }
 
     fn read_ahead_or_default(&self) -> u64 {
+        // A reader on a busy machine may come late by the time of one window; two windows are under way, each of twice what
+        // keeps the servers busy.
+        let window_bytes = self.window_bytes().saturating_mul(2);
         // Above 64 MiB, the read-ahead of a few files would fill a small machine's memory with what nobody asked for.
-        self.read_ahead_bytes.unwrap_or_else(|| self.window_bytes().clamp(4 << 20, 64 << 20))
+        self.read_ahead_bytes.unwrap_or_else(|| window_bytes.clamp(4 << 20, 64 << 20))
     }
 
     fn write_behind_or_default(&self) -> u64 {

@@ -81,7 +81,7 @@ impl Mounted {
         &self.ended
     }
 
-    /// Unmounts and waits for the end, both within [`END_DEADLINE`].
+    /// Unmounts and waits for the end, within seconds whatever hangs or is open.
     ///
     /// # Errors
     /// When the kernel refuses even the forced unmount, or a thread does not end.
@@ -110,6 +110,8 @@ impl Mounted {
         self.state.timer.stop();
         match session.join() {
             Ok(Ok(())) => Ok(()),
+            // A request was being received at the moment of the unmount; the kernel has ended it.
+            Ok(Err(error)) if error.raw_os_error() == Some(libc::ECONNABORTED) => Ok(()),
             Ok(Err(error)) => Err(LabError::io("the FUSE session failed", error)),
             Err(_) => Err(LabError::new("a FUSE thread panicked; its words are above")),
         }

@@ -72,9 +72,13 @@ impl Nodes {
         }
     }
 
-    /// A file was opened.
-    pub fn opened(&self, file: &Arc<OpenFile>) {
-        self.lock().entry(file.ino()).or_default().open.push(file.clone());
+    /// A file was opened. True if another open of the same version still stands, so that what is cached is good.
+    pub fn opened(&self, file: &Arc<OpenFile>) -> bool {
+        let mut table = self.lock();
+        let open = &mut table.entry(file.ino()).or_default().open;
+        let cached_is_good = open.iter().any(|other| other.vouches_for(file));
+        open.push(file.clone());
+        cached_is_good
     }
 
     /// A file was closed for good.

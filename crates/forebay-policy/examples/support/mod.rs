@@ -90,6 +90,21 @@ pub fn looping(tier_pages: usize, ratio: f64, rounds: usize) -> Trace {
     Trace { family: "loop", name, uses, capacity_bytes: pages(tier_pages) }
 }
 
+/// Training: `epochs` passes over a data set of which the tier holds `ratio`, each in a new random order.
+pub fn shuffled(tier_pages: usize, ratio: f64, epochs: usize, seed: u64) -> Trace {
+    let mut random = Random(seed);
+    let mut order: Vec<u64> = (0..(tier_pages as f64 / ratio).round() as u64).collect();
+    let mut uses = Vec::with_capacity(epochs * order.len());
+    for _ in 0..epochs {
+        for left in (1..order.len()).rev() {
+            order.swap(left, random.below(left as u64 + 1) as usize);
+        }
+        uses.extend(order.iter().map(|&page| (page, PAGE_BYTES)));
+    }
+    let name = format!("tier/data {ratio}, {epochs} epochs");
+    Trace { family: "shuffled", name, uses, capacity_bytes: pages(tier_pages) }
+}
+
 /// Independent draws from a fixed zipf law.
 pub fn zipf(catalogue: usize, alpha: f64, tier_pages: usize, uses: usize, seed: u64) -> Trace {
     let (law, mut random) = (Zipf::new(catalogue, alpha), Random(seed));
@@ -189,6 +204,33 @@ pub fn recency(uses: usize, tier_pages: usize, spread: u64, seed: u64) -> Trace 
     Trace { family: "recency", name: format!("spread {spread}"), uses, capacity_bytes: pages(tier_pages) }
 }
 
+/// One job after another, each with ten passes over data of its own, `ratio` of the tier in size.
+pub fn jobs(tier_pages: usize, ratio: f64, jobs: u64) -> Trace {
+    let job_pages = (tier_pages as f64 * ratio) as u64;
+    let pass = |job: u64| (0..job_pages).map(move |page| ((job << 24) + page, PAGE_BYTES));
+    let uses = (0..jobs).flat_map(|job| (0..10).flat_map(move |_| pass(job))).collect();
+    let name = format!("{jobs} x 10 passes over {ratio}x tier");
+    Trace { family: "jobs", name, uses, capacity_bytes: pages(tier_pages) }
+}
+
+/// One job after another, each drawing from a zipf law over data of its own.
+pub fn zipf_jobs(
+    catalogue: usize,
+    alpha: f64,
+    tier_pages: usize,
+    uses: usize,
+    jobs: usize,
+    seed: u64,
+) -> Trace {
+    let (law, mut random) = (Zipf::new(catalogue, alpha), Random(seed));
+    let job_uses = uses / jobs;
+    let uses = (0..jobs * job_uses)
+        .map(|count| (((count / job_uses) << 24) as u64 + law.draw(&mut random), PAGE_BYTES))
+        .collect();
+    let name = format!("{jobs} x zipf {alpha}");
+    Trace { family: "jobs", name, uses, capacity_bytes: pages(tier_pages) }
+}
+
 /// Replays `trace` through `policy`, which must be empty and know the capacity. Of the touches, the share `heard` gets
 /// through: the agent samples them.
 pub fn replay(policy: &mut dyn EvictionPolicy, trace: &Trace, heard: f64) -> Outcome {
@@ -257,8 +299,8 @@ pub fn belady(trace: &Trace) -> Outcome {
     }
 }
 
-/// The traces of the comparison; `scale` 1 for the record, below for a quick look.
-pub fn all_traces(scale: f64) -> Vec<Trace> {
+/// The traces of the comparison; `scale` 1 for the record, below for a quick look; `seed` 0 for the record.
+pub fn all_traces(scale: f64, seed: u64) -> Vec<Trace> {
     let n = |count: usize| ((count as f64 * scale) as usize).max(16);
     let mut traces = Vec::new();
     for tier_pages in [n(400), n(4_000)] {
@@ -268,7 +310,7 @@ pub fn all_traces(scale: f64) -> Vec<Trace> {
     }
     for alpha in [0.7, 0.8, 0.9, 1.0, 1.1] {
         for share in [0.01, 0.05, 0.1, 0.25] {
-            traces.push(zipf(n(40_000), alpha, (n(40_000) as f64 * share) as usize, n(600_000), 7));
+            traces.push(zipf(n(40_000), alpha, (n(40_000) as f64 * share) as usize, n(600_000), seed + 7));
         }
     }
     for alpha in [0.7, 0.9, 1.1] {
@@ -279,19 +321,26 @@ pub fn all_traces(scale: f64) -> Vec<Trace> {
             (n(800), (n(4_000), n(4_000) as u64, true), true),
         ] {
             debug_assert_eq!(scan.2, same);
-            traces.push(scan_zipf(n(20_000), alpha, tier_pages, n(300_000), scan, 11));
+            traces.push(scan_zipf(n(20_000), alpha, tier_pages, n(300_000), scan, seed + 11));
         }
+    }
+    for ratio in [0.25, 0.5, 0.8] {
+        traces.push(shuffled(n(2_000), ratio, 20, seed + 41));
     }
     for (alpha, loops) in [(0.7, 0.8), (0.9, 0.8), (0.9, 1.5), (1.0, 3.0)] {
         let loop_pages = (n(2_000) as f64 * loops) as u64;
-        traces.push(loop_zipf(n(20_000), alpha, loop_pages, n(2_000), n(400_000), 13));
+        traces.push(loop_zipf(n(20_000), alpha, loop_pages, n(2_000), n(400_000), seed + 13));
     }
     for ratio in [0.05, 0.2] {
-        traces.push(mixed(n(40_000), 0.9, ratio, n(400_000), 17));
+        traces.push(mixed(n(40_000), 0.9, ratio, n(400_000), seed + 17));
     }
-    traces.push(drifting(n(20_000), 0.9, n(2_000), n(400_000), (n(40_000), n(2_000) as u64), 19));
-    traces.push(drifting(n(20_000), 0.9, n(2_000), n(400_000), (n(100), 1), 23));
-    traces.push(recency(n(400_000), n(2_000), n(1_500) as u64, 29));
-    traces.push(recency(n(400_000), n(2_000), n(4_000) as u64, 31));
+    traces.push(drifting(n(20_000), 0.9, n(2_000), n(400_000), (n(40_000), n(2_000) as u64), seed + 19));
+    traces.push(drifting(n(20_000), 0.9, n(2_000), n(400_000), (n(100), 1), seed + 23));
+    traces.push(recency(n(400_000), n(2_000), n(1_500) as u64, seed + 29));
+    traces.push(recency(n(400_000), n(2_000), n(4_000) as u64, seed + 31));
+    for ratio in [0.4, 0.8, 1.5, 2.5] {
+        traces.push(jobs(n(2_000), ratio, 5));
+    }
+    traces.push(zipf_jobs(n(20_000), 0.9, n(2_000), n(400_000), 4, seed + 37));
     traces
 }

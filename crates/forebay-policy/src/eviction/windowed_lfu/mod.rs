@@ -27,6 +27,9 @@
 //! each other count once. A page that is used more often than that loses nothing: there are len/8 such pages at most, all
 //! of them far from leaving.
 //!
+//! **Job change.** Counts of a job that has ended would hold the tier for as long as it takes to age them. When evicted
+//! pages come back and resident ones are not used, the longest unused lose their counts (see `stale.rs`).
+//!
 //! **Read-ahead.** Pages filled ahead wait in a queue of their own, outside the contest they could not win, until
 //! their first touch brings them to the window. The queue gives pages back, oldest first, when it holds more than a
 //! quarter of the capacity or its oldest page has waited for as many uses as there are pages.
@@ -36,8 +39,8 @@
 use crate::arena::{Arena, List};
 use crate::eviction::{Dump, EvictionKind, EvictionPolicy, Fill, Victim};
 use alloc::{format, vec, vec::Vec};
-use window::TRAIL_UNIT_BYTES;
 
+mod stale;
 #[cfg(test)]
 mod tests;
 mod window;
@@ -76,8 +79,10 @@ struct Entry {
     /// The count as of `era`; every era since has halved it.
     uses: u8,
     place: Place,
+    /// For a ghost of the window: the trail's mark when it left.
+    mark: u16,
     era: u32,
-    /// The clock at the last counted use; for a ghost of the window, the trail when it left.
+    /// The clock at the last counted use.
     stamp: u32,
 }
 
@@ -101,8 +106,13 @@ pub struct WindowedLfu {
     uses_in_era: u64,
     /// Counted uses so far; wraps.
     clock: u32,
-    /// What has left the window so far, in [`TRAIL_UNIT_BYTES`]; wraps.
-    trail: u32,
+    /// What has left the window so far.
+    trail_bytes: u64,
+    /// Evidence that the tier holds what nobody uses any more.
+    staleness: u32,
+    misses_since_hit: u32,
+    /// How many counted uses ago the pages that come back were used; rises at once, falls slowly.
+    return_age: u32,
     refused: Vec<u32>,
 }
 
@@ -123,7 +133,10 @@ impl WindowedLfu {
             era: 0,
             uses_in_era: 0,
             clock: 0,
-            trail: 0,
+            trail_bytes: 0,
+            staleness: 0,
+            misses_since_hit: 0,
+            return_age: 0,
             refused: Vec::new(),
         }
     }
@@ -237,6 +250,7 @@ impl WindowedLfu {
     }
 
     fn use_resident(&mut self, slot: u32) {
+        self.note_hit();
         let place = self.place(slot);
         if place == Place::Main {
             self.value_main(slot);
@@ -256,11 +270,11 @@ impl WindowedLfu {
     /// Turns a resident page into a ghost.
     fn expel(&mut self, slot: u32) -> Victim {
         self.unlink(slot);
-        let node = self.arena.at_mut(slot);
+        let node = self.arena.at(slot);
         let victim = Victim { key: node.key, bytes: node.bytes };
         let place = if node.data.place == Place::Window {
-            self.trail = self.trail.wrapping_add(u64::from(node.bytes).div_ceil(TRAIL_UNIT_BYTES) as u32);
-            node.data.stamp = self.trail;
+            self.trail_bytes += u64::from(victim.bytes);
+            self.arena.at_mut(slot).data.mark = self.trail_mark();
             Place::GhostOfWindow
         } else {
             Place::GhostOfMain
@@ -313,7 +327,11 @@ impl WindowedLfu {
         let due = self.window.bytes() + freed_bytes >= self.window_target_bytes();
         let winner = match (walk.newcomer, walk.resident) {
             (Some(newcomer), Some(resident)) if due => {
-                let bar = self.uses_at(resident).saturating_add(MARGIN);
+                // In an idle tier a page without uses gives way to anyone, else a first pass over new data leaves no trace.
+                let bar = match self.uses_at(resident) {
+                    0 if self.is_idle() => 0,
+                    uses => uses.saturating_add(MARGIN),
+                };
                 Some(newcomer).filter(|&newcomer| self.uses_at(newcomer) > bar)
             }
             _ => None,
@@ -346,16 +364,18 @@ impl EvictionPolicy for WindowedLfu {
             self.use_resident(slot);
             return self.age_if_due();
         }
+        self.note_miss();
         let place = if fill == Fill::Ahead { Place::Ahead } else { Place::Window };
         let slot = match known {
             Some(slot) => {
                 self.value_window(slot);
+                self.note_return(slot);
                 self.unlink(slot);
                 self.arena.at_mut(slot).bytes = bytes;
                 slot
             }
             None => {
-                let entry = Entry { uses: 0, place, era: self.era, stamp: 0 };
+                let entry = Entry { uses: 0, place, mark: 0, era: self.era, stamp: 0 };
                 self.arena.add(key, bytes, entry)
             }
         };
@@ -388,6 +408,7 @@ impl EvictionPolicy for WindowedLfu {
         victims: &mut Vec<Victim>,
     ) -> u64 {
         let mut freed_bytes = 0;
+        self.demote_stale(want_bytes);
         let mut refused = core::mem::take(&mut self.refused);
         let mut walk = Walk {
             ahead: self.ahead.front(),

@@ -125,3 +125,49 @@ fn ghosts_are_bounded_and_scans_go_first() {
     assert!(policy.uses(500) >= Some(1), "used several times, so kept through a scan of twice the ghosts");
     assert_eq!(policy.uses(2_000), None);
 }
+
+/// Passes until all but the window's page of a data set of `pages` (below the tier) or of the tier's part is hit.
+fn passes_to_settle(policy: &mut WindowedLfu, first: u64, pages: u64, hits_wanted: u64) -> u64 {
+    for pass in 1..40 {
+        let mut hits = 0;
+        for key in first..first + pages {
+            if policy.contains(key) {
+                hits += 1;
+                policy.touch(key);
+            } else {
+                miss(policy, key);
+            }
+        }
+        if hits >= hits_wanted {
+            return pass;
+        }
+    }
+    40
+}
+
+#[test]
+fn a_new_job_takes_over_the_tier() {
+    for (pages, hits_wanted, passes) in [(80, 80, 4), (150, 90, 6), (250, 90, 8)] {
+        let mut policy = filled(100);
+        for _ in 0..20 {
+            (0..100).for_each(|key| policy.touch(key));
+        }
+        let settled = passes_to_settle(&mut policy, 1_000, pages, hits_wanted);
+        assert!(settled <= passes, "{pages} pages need {settled} passes");
+    }
+}
+
+#[test]
+fn a_scan_takes_no_counts() {
+    let mut policy = filled(100);
+    for _ in 0..20 {
+        (0..100).for_each(|key| policy.touch(key));
+    }
+    let before = policy.uses(50);
+    (1_000..1_700).for_each(|key| _ = miss(&mut policy, key));
+    assert_eq!(
+        (policy.contains(50), policy.uses(50)),
+        (true, before),
+        "seven tiers of new pages, none used again"
+    );
+}

@@ -14,8 +14,9 @@ pub(super) const WINDOW_GAIN: u64 = 2;
 /// one touch in four heard, equal weights lose to LFU on scans by up to 0.007 and these do not. Where popularity moves
 /// it costs up to 0.04.
 const WINDOW_LOSS: u64 = 4;
-/// Unit of the distance between a page's leaving the window and its return.
-pub(super) const TRAIL_UNIT_BYTES: u64 = 4096;
+/// The distance between a page's leaving the window and its return is told in 1/64 of what is marginal, by marks of 16 bits:
+/// they wrap after 51 times the capacity, when a ghost is long forgotten.
+const MARKS_PER_MARGIN: u64 = 64;
 
 impl WindowedLfu {
     /// The part of the capacity that newcomers have at present.
@@ -31,11 +32,15 @@ impl WindowedLfu {
         self.capacity_bytes / MARGINAL_DIVISOR
     }
 
+    pub(super) fn trail_mark(&self) -> u16 {
+        (self.trail_bytes / (self.marginal_bytes() / MARKS_PER_MARGIN).max(1)) as u16
+    }
+
     /// A remembered page is back: if it left the window only just before, a larger window would have kept it.
     pub(super) fn value_window(&mut self, slot: u32) {
         let node = self.arena.at(slot);
-        let distance_bytes = u64::from(self.trail.wrapping_sub(node.data.stamp)) * TRAIL_UNIT_BYTES;
-        if node.data.place == Place::GhostOfWindow && distance_bytes <= self.marginal_bytes() {
+        let marks = self.trail_mark().wrapping_sub(node.data.mark);
+        if node.data.place == Place::GhostOfWindow && u64::from(marks) <= MARKS_PER_MARGIN {
             self.earned_bytes += u64::from(node.bytes) * WINDOW_GAIN;
             self.bound_window();
         }
