@@ -109,6 +109,8 @@ def session_agent(tmp_path_factory):
 def agent(session_agent, monkeypatch):
     """The shared agent, also for what finds it by the environment."""
     monkeypatch.setenv("FOREBAY_SOCKET", session_agent.socket)
+    # Set, so that what `begin_job` puts there is undone with it.
+    monkeypatch.setenv("FOREBAY_JOB", "")
     monkeypatch.setattr(forebay.process, "_client", None)
     _forget_file_systems()
     yield session_agent

@@ -181,6 +181,8 @@ def test_memory_only_files_are_shown_among_the_others(agent, directory):
     assert fs.ls(str(directory), detail=False) == [path]
     assert (fs.exists(path), fs.isfile(path), fs.size(path), fs.info(path)["memory_only"]) == (True, True, 7, True)
     assert fs.cat_file(path) == b"shuffle"
+    with pytest.raises(OSError, match="no times"):
+        fs.modified(path)
     fs.rm(path)
     assert not fs.exists(path)
 

@@ -15,8 +15,12 @@ All functions use one client for the process, configured from the environment (`
 given another as `client=`. Sizes are bytes, rates are bytes a second, times are seconds.
 """
 
+from __future__ import annotations
+
+import errno
 import glob as _glob
 import os
+from typing import Any, Callable, Iterable, Iterator, Optional, Union
 
 from ._core import EXTENT_BYTES, Client, File, Writer
 from .files import ReadFile, WriteFile, open
@@ -43,19 +47,28 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
+AnyPath = Union[str, bytes, os.PathLike]
+Paths = Union[AnyPath, Iterable[AnyPath]]
+
 
 class LoadError(OSError):
     """Some files could not be loaded; the others were. `report` is what `load` would have returned."""
 
-    def __init__(self, report):
+    def __init__(self, report: dict[str, Any]):
         path, number, message = report["failures"][0]
         count = len(report["failures"])
         more = f" (and {count - 1} more files)" if count > 1 else ""
-        super().__init__(number, f"cannot be loaded: {message}{more}", path or None)
+        super().__init__(number or errno.EIO, f"cannot be loaded: {message}{more}", path or None)
         self.report = report
 
 
-def load(paths, *, rate=0, progress=None, client=None):
+def load(
+    paths: Paths,
+    *,
+    rate: float = 0,
+    progress: Optional[Callable[[dict[str, int]], object]] = None,
+    client: Optional[Client] = None,
+) -> dict[str, Any]:
     """Brings files into the tier and returns when they are there.
 
     paths: a file, a directory (with all below it) or a pattern, or several of them; they are walked while the load goes on.
@@ -72,7 +85,7 @@ def load(paths, *, rate=0, progress=None, client=None):
     return report
 
 
-def evict(paths=None, *, client=None):
+def evict(paths: Optional[Paths] = None, *, client: Optional[Client] = None) -> int:
     """Gives back the memory of files, directories or patterns; of all that is not pinned if none is given (operator only).
 
     Returns the bytes given back. OSError: no agent; a file is pinned or cannot be opened.
@@ -83,26 +96,26 @@ def evict(paths=None, *, client=None):
     return sum(client.evict(path) for path in _files_of(paths))
 
 
-def pin(paths, *, client=None):
+def pin(paths: Paths, *, client: Optional[Client] = None) -> None:
     """Keeps files in the tier once they are there. OSError: no agent; ENOSPC: too much is pinned already."""
     client = client or default_client()
     for path in _files_of(paths):
         client.pin(path)
 
 
-def unpin(paths, *, client=None):
+def unpin(paths: Paths, *, client: Optional[Client] = None) -> None:
     """Lets pinned files go again when room is needed. OSError: no agent."""
     client = client or default_client()
     for path in _files_of(paths):
         client.unpin(path)
 
 
-def status(*, client=None):
+def status(*, client: Optional[Client] = None) -> dict[str, Any]:
     """The agent's state and counters: a dict whose names carry units. OSError: no agent."""
     return (client or default_client()).status()
 
 
-def cached_files(*, client=None):
+def cached_files(*, client: Optional[Client] = None) -> list[dict[str, Any]]:
     """What is cached: dicts of `path`, `mount`, `size_bytes`, `resident_bytes`, `pinned` and `stale` (a newer version is known).
 
     Other users' files are shown to the operator only. OSError: no agent.
@@ -110,7 +123,7 @@ def cached_files(*, client=None):
     return (client or default_client()).list()
 
 
-def residency(path, *, client=None):
+def residency(path: AnyPath, *, client: Optional[Client] = None) -> dict[str, Any]:
     """What of a file is in the tier: a dict of `size_bytes`, `resident_bytes`, `tiered`, `pinned` and `extents`.
 
     `extents` has one (length, resident) pair in bytes for each `EXTENT_BYTES` of the file. OSError: the PFS's.
@@ -125,7 +138,7 @@ def residency(path, *, client=None):
         }
 
 
-def _files_of(paths):
+def _files_of(paths: Paths) -> Iterator[str]:
     """Files of what the user named, found while they are asked for. A name without a file is given as it is, to fail by name."""
     for path in [paths] if isinstance(paths, (str, bytes, os.PathLike)) else paths:
         path = os.fsdecode(path)
@@ -141,7 +154,7 @@ def _files_of(paths):
             yield path
 
 
-def _files_below(directory):
+def _files_below(directory: str) -> Iterator[str]:
     def fail(error):
         raise error
 

@@ -7,11 +7,15 @@ in C. (fsspec's AbstractBufferedFile keeps and slices `bytes` in Python, which c
 A writer is raw: the core gathers small writes to a megabyte itself.
 """
 
+from __future__ import annotations
+
 import builtins
 import errno
 import io
 import os
+from typing import Any, Callable, Literal, Optional, Union
 
+from ._core import Client, File, Writer
 from .process import default_client
 
 # Room for lines and small reads. The tier answers in microseconds, so more would only make a random small read copy more.
@@ -22,8 +26,11 @@ COPY_BYTES = 1 << 20
 
 PROTOCOL = "forebay"
 
+ReadMode = Literal["cached", "tier", "pfs"]
+WriteMode = Literal["through", "bypass", "memory"]
 
-def plain_path(path):
+
+def plain_path(path: Union[str, bytes, os.PathLike]) -> str:
     """The PFS path, as `str`, of a path or of a URL such as `forebay:///pfs/data`. ValueError: the URL names a host."""
     path = os.fsdecode(path)
     prefix = PROTOCOL + "://"
@@ -38,7 +45,7 @@ def plain_path(path):
 class _RawReader(io.RawIOBase):
     """Position and seeking over a `_core.File`."""
 
-    def __init__(self, file):
+    def __init__(self, file: File):
         self._file = file
         self._position = 0
 
@@ -80,40 +87,40 @@ class _RawReader(io.RawIOBase):
 class ReadFile(io.BufferedReader):
     """A file open for reading in binary mode. Threads may share it; `read_at` and `map` leave the position alone."""
 
-    def __init__(self, file, buffer_bytes=BUFFER_BYTES):
+    def __init__(self, file: File, buffer_bytes: int = BUFFER_BYTES):
         super().__init__(_RawReader(file), buffer_bytes)
         self._file = file
 
     @property
-    def mode(self):
+    def mode(self) -> str:
         return "rb"
 
     @property
-    def name(self):
+    def name(self) -> str:
         """The path it was opened by."""
         return self._file.path
 
     path = name
 
     @property
-    def size(self):
+    def size(self) -> int:
         """Length in bytes of the version that was opened."""
         return self._file.size
 
     @property
-    def version(self):
+    def version(self) -> Optional[dict[str, int]]:
         """Identity of what was opened: `ino`, `size_bytes`, `mtime_ns`, `ctime_ns`; None without an agent."""
         return self._file.version
 
-    def read_at(self, offset, length):
+    def read_at(self, offset: int, length: int) -> bytes:
         """Up to `length` bytes at `offset`, fewer only at the end of the file."""
         return self._file.read_at(offset, length)
 
-    def readinto_at(self, buffer, offset):
+    def readinto_at(self, buffer: Any, offset: int) -> int:
         """Fills `buffer` from `offset` on; returns the bytes read, fewer only at the end of the file."""
         return self._file.readinto(buffer, offset)
 
-    def map(self, offset=0, length=None):
+    def map(self, offset: int = 0, length: Optional[int] = None) -> Optional[memoryview]:
         """Bytes of the file as a read-only memoryview of the tier itself, without a copy; None if not all are resident."""
         return self._file.map(offset, length)
 
@@ -121,17 +128,17 @@ class ReadFile(io.BufferedReader):
 class WriteFile(io.RawIOBase):
     """A file open for writing in binary mode, at its end; one thread at a time.
 
-    Only a file closed without an error is surely all there.
+    Only a file closed without an error is surely all there. With `rename_to` it appears under that name at `commit`, or is
+    removed at `discard`, as fsspec's transactions have it.
     """
 
-    def __init__(self, writer, mode="wb", rename_to=None, remove=os.unlink):
+    def __init__(self, writer: Writer, mode: str = "wb", rename_to: Optional[str] = None):
         self._writer = writer
         self._rename_to = rename_to
-        self._remove = remove
         self.mode = mode
 
     @property
-    def name(self):
+    def name(self) -> str:
         """The path it was opened by; of a file within a transaction, the one it will have."""
         return self._rename_to or self._writer.path
 
@@ -140,7 +147,7 @@ class WriteFile(io.RawIOBase):
     def writable(self):
         return True
 
-    def write(self, data):
+    def write(self, data: Any) -> int:
         """Writes all of `data`, any contiguous buffer, and returns its bytes. OSError: the PFS's."""
         return self._writer.write(data)
 
@@ -153,7 +160,7 @@ class WriteFile(io.RawIOBase):
         if not self._writer.closed:
             self._writer.flush()
 
-    def sync(self):
+    def sync(self) -> None:
         """Makes what was written durable, as fsync. OSError: the PFS's."""
         self._writer.sync()
 
@@ -164,29 +171,49 @@ class WriteFile(io.RawIOBase):
         finally:
             super().close()
 
-    def commit(self):
+    def commit(self) -> None:
         """Ends an fsspec transaction: the file appears under its name."""
         self.close()
         if self._rename_to:
             os.replace(self._writer.path, self._rename_to)
 
-    def discard(self):
+    def discard(self) -> None:
         """Ends an fsspec transaction that failed: the file is removed."""
         self.close()
-        self._remove(self._writer.path)
+        os.unlink(self._writer.path)
 
 
-def open_binary(client, path, mode, *, read_mode="cached", write_mode="through", buffer_bytes=None):
-    """Opens `path` in mode rb, wb, xb or ab. ValueError: another mode. OSError: the PFS's."""
+def open_binary(
+    client: Client,
+    path: str,
+    mode: str,
+    *,
+    read_mode: ReadMode = "cached",
+    write_mode: WriteMode = "through",
+    buffer_bytes: Optional[int] = None,
+    rename_to: Optional[str] = None,
+) -> Union[ReadFile, WriteFile]:
+    """Opens `path` in mode rb, wb, xb or ab; `rename_to` as of WriteFile. ValueError: another mode. OSError: the PFS's."""
     if mode == "rb":
         return ReadFile(client.open(path, read_mode), buffer_bytes or BUFFER_BYTES)
     if mode in ("wb", "xb", "ab"):
         writer = client.create(path, write_mode, exclusive=mode == "xb", append=mode == "ab")
-        return WriteFile(writer, mode)
+        return WriteFile(writer, mode, rename_to)
     raise ValueError(f"mode {mode!r}: write one of rb, wb, xb, ab (a file is read, or written from its start or behind its end)")
 
 
-def open(path, mode="r", buffering=-1, encoding=None, errors=None, newline=None, *, read_mode="cached", write_mode="through", client=None):
+def open(
+    path: Union[str, bytes, os.PathLike],
+    mode: str = "r",
+    buffering: int = -1,
+    encoding: Optional[str] = None,
+    errors: Optional[str] = None,
+    newline: Optional[str] = None,
+    *,
+    read_mode: ReadMode = "cached",
+    write_mode: WriteMode = "through",
+    client: Optional[Client] = None,
+) -> Any:
     """As the built-in `open`, for modes r, w, x and a, in text or with `b` in binary.
 
     path: `str` (surrogates for bytes that are not UTF-8), `bytes`, `os.PathLike`, or a `forebay:///` URL.
@@ -210,12 +237,12 @@ def open(path, mode="r", buffering=-1, encoding=None, errors=None, newline=None,
     if "b" in mode:
         return file
     text = io.TextIOWrapper(file, encoding, errors, newline, line_buffering=buffering == 1)
-    text.mode = mode
+    text.mode = mode  # type: ignore[misc]  # as the built-in open does
     return text
 
 
-def copy_to_local(file, target, callback=None):
-    """Copies an open ReadFile to a local path through one buffer; `callback` hears of the bytes of each piece."""
+def copy_to_local(file: ReadFile, target: str, callback: Optional[Callable[[int], object]] = None) -> None:
+    """Copies what is left of an open file to a local path through one buffer; `callback` hears of the bytes of each piece."""
     buffer = memoryview(bytearray(COPY_BYTES))
     with builtins.open(target, "wb", buffering=0) as out:
         while n := file.readinto(buffer):

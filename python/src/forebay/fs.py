@@ -6,6 +6,7 @@ does not know, are shown among the others.
 """
 
 import datetime
+import errno
 import hashlib
 import os
 import shutil
@@ -112,11 +113,11 @@ class ForebayFileSystem(AbstractFileSystem):
 
     def created(self, path):
         """Time of the last change of contents or attributes (ctime): most PFS know no other. UTC."""
-        return _time(self.info(path)["created"])
+        return _time(self.info(path), "created")
 
     def modified(self, path):
         """Time of the last change of contents. UTC."""
-        return _time(self.info(path)["mtime"])
+        return _time(self.info(path), "mtime")
 
     def ukey(self, path):
         """A text that changes with the file's version: inode, size, mtime and ctime in nanoseconds."""
@@ -217,9 +218,7 @@ class ForebayFileSystem(AbstractFileSystem):
             raise ValueError(f"{path}: a transaction can hold new files on the PFS only, not mode {mode!r} or memory-only files")
         if mode == "xb" and os.path.lexists(path):
             raise FileExistsError(path)
-        file = open_binary(self.client, f"{path}.{uuid.uuid4().hex}.tmp", "xb", **modes)
-        file._rename_to = path
-        return file
+        return open_binary(self.client, f"{path}.{uuid.uuid4().hex}.tmp", "xb", rename_to=path, **modes)
 
     def cat_file(self, path, start=None, end=None, **kwargs):
         """Bytes of a file, from `start` up to `end`; negative ones count from its end."""
@@ -319,8 +318,10 @@ def _range_of(file, start, end):
     return file.read_at(start, max(end - start, 0))
 
 
-def _time(seconds):
-    return datetime.datetime.fromtimestamp(seconds, tz=datetime.timezone.utc)
+def _time(info, name):
+    if name not in info:
+        raise OSError(errno.ENOTSUP, "memory-only files have no times", info["name"])
+    return datetime.datetime.fromtimestamp(info[name], tz=datetime.timezone.utc)
 
 
 def _info(path, st):

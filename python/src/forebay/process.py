@@ -1,15 +1,18 @@
 """What belongs to the process: its client and its job."""
 
+from __future__ import annotations
+
 import os
 import threading
+from typing import Optional
 
 from ._core import Client
 
 _lock = threading.Lock()
-_client = None
+_client: Optional[Client] = None
 
 
-def default_client():
+def default_client() -> Client:
     """The client of this process, configured from the environment at the first call. All calls give the same one."""
     global _client
     with _lock:
@@ -18,7 +21,7 @@ def default_client():
         return _client
 
 
-def begin_job(client=None):
+def begin_job(client: Optional[Client] = None) -> str:
     """Begins a job: memory-only files live as long as this process, and its children see them.
 
     Sets FOREBAY_JOB in `os.environ`, where children started later find the job, and returns its token. Not needed under

@@ -1,0 +1,83 @@
+"""The demonstration: one analysis over a slow parallel file system, first straight, then through Forebay.
+
+    python3 python/demo [--quick] [--data DIR] [--size SIZE]
+
+It needs a Linux machine with FUSE (as root, or with fusermount3), Rust, and Python 3.9 with venv; what Python packages it uses go into
+`target/venv`. It leaves a table on the terminal and `throughput.png`, `throughput.svg` and `demo.json` in `target/demo`, and nothing else
+behind: no mount, no agent, also after a failure or Ctrl-C.
+
+This file is only the way there, with the standard library alone: it builds the program and the package if need be, and starts itself
+again with the Python of `target/venv`.
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target"))
+VENV = TARGET / "venv"
+REQUIREMENTS = REPOSITORY / "python/requirements-demo.txt"
+
+
+def arguments():
+    parser = argparse.ArgumentParser(prog="python3 python/demo", description="One analysis, straight from a slow PFS and through Forebay.")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="files to analyse instead of the Linux source; they are only read")
+    parser.add_argument("--size", type=float, metavar="MB", help="use so much of the Linux source [default: 1000]")
+    parser.add_argument("--passes", type=int, metavar="N", help="how often the analysis goes over the data [default: 6]")
+    parser.add_argument("--quick", action="store_true", help="100 MB and 2 passes, to see whether it works at all")
+    parser.add_argument("--output", type=Path, metavar="DIR", default=TARGET / "demo", help="where results go [default: %(default)s]")
+    args = parser.parse_args()
+    args.size = args.size or (100 if args.quick else 1000)
+    args.passes = args.passes or (2 if args.quick else 6)
+    if args.passes < 2:
+        parser.error("--passes must be at least 2: what was read once is the point")
+    return args
+
+
+def prepare():
+    """Builds what is not there yet. Returns the program `forebay` and the Python to go on with."""
+    program = os.environ.get("FOREBAY_BIN")
+    if not program:
+        step("building the program", ["cargo", "build", "--release", "-p", "forebay-cli"])
+        program = TARGET / "release/forebay"
+    python = VENV / "bin/python"
+    if not python.exists():
+        print(f"making {VENV}", flush=True)
+        venv.create(VENV, with_pip=True)
+    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    step("installing numpy and matplotlib", [*pip, "-r", str(REQUIREMENTS)])
+    if subprocess.run([str(python), "-c", "import forebay"], capture_output=True, check=False).returncode:
+        step("building the Python package (some minutes)", [*pip, str(REPOSITORY / "python")])
+    return program, python
+
+
+def step(what, command):
+    print(f"{what} ...", flush=True)
+    try:
+        subprocess.run(command, cwd=REPOSITORY, check=True)
+    except FileNotFoundError:
+        raise SystemExit(f"demo: {command[0]} is not installed; it is needed for {what}") from None
+    except subprocess.CalledProcessError as error:
+        raise SystemExit(f"demo: {what} failed with exit code {error.returncode}; the reason stands above") from None
+
+
+def main():
+    args = arguments()
+    if os.environ.get("FOREBAY_DEMO_READY") != "1":
+        program, python = prepare()
+        environment = {**os.environ, "FOREBAY_DEMO_READY": "1", "FOREBAY_BIN": str(program)}
+        os.execve(python, [str(python), *sys.argv], environment)
+    # SIGTERM takes the same way out as Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    import show
+
+    return show.run(args, os.environ["FOREBAY_BIN"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,21 @@
+"""The guide's examples, run in order, as a reader would type them."""
+
+import re
+
+import pytest
+from conftest import REPOSITORY
+
+GUIDES = ["docs/python.md"]
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_the_examples_run(agent, directory, guide):
+    for name in ("pandas", "pyarrow", "dask", "numpy"):
+        pytest.importorskip(name)
+    text = (REPOSITORY / guide).read_text()
+    examples = [(text.count("\n", 0, m.start()) + 2, m[1]) for m in re.finditer(r"```python\n(.*?)```", text, re.S)]
+    assert len(examples) >= 9, "the guide has lost its examples"
+    names = {"DATA": str(directory)}
+    for line, code in examples:
+        # Line numbers of an error are those of the guide.
+        exec(compile("\n" * (line - 1) + code, str(REPOSITORY / guide), "exec"), names)
