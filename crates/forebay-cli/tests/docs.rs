@@ -185,6 +185,10 @@ fn commands(text: &str) -> Vec<Vec<String>> {
     let blocks = text.split("```").skip(1).step_by(2).filter(|block| block.starts_with("sh\n"));
     let mut calls = Vec::new();
     for line in blocks.flat_map(str::lines) {
+        let line = line
+            .find("# ")
+            .filter(|at| *at == 0 || line[..*at].ends_with(' '))
+            .map_or(line, |at| &line[..at]);
         let starts = line.match_indices("forebay ").filter(|(at, _)| {
             let before = line[..*at].trim_end_matches("target/release/").chars().next_back();
             before.is_none_or(|c| " '\"(`".contains(c))
@@ -235,6 +239,24 @@ fn the_reference_of_the_configuration_is_the_programs_own() {
     let example = text.split("```toml\n").find(|part| part.contains("[[mount]]")).unwrap();
     let example = example.split("```").next().unwrap();
     forebay_agent::Config::parse(example).expect("the example is good");
+}
+
+#[test]
+fn every_c_program_shown_compiles() {
+    let mut checked = 0;
+    for (path, text) in documents() {
+        for program in text.split("```c\n").skip(1) {
+            checked += 1;
+            let dir = tempfile::tempdir().unwrap();
+            let source = dir.path().join("shown.c");
+            std::fs::write(&source, program.split("```").next().unwrap()).unwrap();
+            let mut cc = Command::new("cc");
+            cc.args(["-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-I"]);
+            let out = cc.arg(workspace().join("crates/forebay-capi/include")).arg(&source).output().unwrap();
+            assert!(out.status.success(), "{}: {}", path.display(), String::from_utf8_lossy(&out.stderr));
+        }
+    }
+    assert!(checked > 0, "no C program was found");
 }
 
 #[test]

@@ -37,6 +37,11 @@ impl MappedRange {
         let pages = ((end - 1) / geometry.page_bytes) as u32 - first_page + 1;
         flock(view.file(), FlockOperation::NonBlockingLockShared).ok()?;
         let anchor = pin(client, view.copy(), first_page, pages)?;
+        // The agent has looked at its copy of that number; this one may be of an agent before it, and empty by now.
+        if !(first_page..first_page + pages).all(|page| view.is_resident(page)) {
+            unpin(&anchor, view.copy(), first_page, pages);
+            return None;
+        }
         let block = forebay_store::BLOCK_BYTES;
         let start = offset / block * block;
         match Map::new(view.file(), start, (end - start) as usize, false) {

@@ -315,8 +315,11 @@ impl Tiered {
         while done < want {
             let (at, rest) = (offset + done as u64, &mut buffer[done..]);
             // Three times: a page may be evicted again between being brought and being copied.
-            let brought =
-                if tries < 3 { self.bring(session, path, serve, at, rest.len())? } else { Brought::ReadPfs };
+            let brought = match tries {
+                // The second time with the copy anew: ours may be of an earlier agent that numbered another one so.
+                0..3 => self.bring(session, path, serve, (at, rest.len()), tries > 0)?,
+                _ => Brought::ReadPfs,
+            };
             let n = match brought {
                 Brought::Resident => {
                     let copied = self.copy_resident(session, path, rest, at)?;
@@ -398,14 +401,14 @@ impl Tiered {
         }
     }
 
-    /// Gets the page at `offset` into the tier, or decides not to.
+    /// Gets the page at `offset` into the tier, or decides not to. `anew`: with a new descriptor of the copy.
     fn bring(
         &self,
         session: &Session,
         path: &Path,
         serve: Serve,
-        offset: u64,
-        len: usize,
+        (offset, len): (u64, usize),
+        anew: bool,
     ) -> io::Result<Brought> {
         self.all_resident.store(false, Ordering::Relaxed);
         if self.mode == ReadMode::TierOnly {
@@ -423,7 +426,7 @@ impl Tiered {
         let to_page_end = self.page_bytes - offset % self.page_bytes;
         let request = Request::Fetch {
             version: self.facts.version,
-            copy: self.view().map_or(0, |v| v.copy()),
+            copy: self.view().filter(|_| !anew).map_or(0, |v| v.copy()),
             offset,
             len: (len as u64).min(to_page_end),
             deadline_ms: deadline.as_millis().min(u128::from(u32::MAX)) as u32,

@@ -147,3 +147,39 @@ fn what_a_client_maps_stays_when_the_agent_is_killed_and_the_next_one_evicts_all
     wait_for("the copy is let go", || agent.counter("held_files") == 0);
     agent.assert_nothing_left();
 }
+
+/// An agent that finds nothing to adopt numbers its copies from 1 again, and a client may hold one that was numbered so
+/// before, empty by now.
+#[test]
+fn a_copy_of_an_earlier_agent_is_not_taken_for_another_of_its_number() {
+    let pfs = plain_pfs();
+    let (old, new) = (pfs.path().join("old"), pfs.path().join("new"));
+    make_file(&old, 7, MIB);
+    make_file(&new, 8, MIB);
+    let mut agent = Agent::on(pfs.path());
+    verify_once(&agent.client(), &old, 7, 0);
+    let client = agent.client();
+    let file = client.open(&old).unwrap();
+    assert!(file.map(0, MIB).is_some(), "it is not in the tier");
+    let number = agent.client().admin().list().unwrap()[0].copy;
+    agent.client().admin().evict_all().unwrap();
+    agent.kill_9();
+    agent.restart();
+    verify_once(&agent.client(), &new, 8, 0);
+    let listed = agent.client().admin().list().unwrap();
+    assert_eq!((listed.len(), listed[0].copy), (1, number), "the number has not come again");
+
+    // The first pins on the connection to the dead agent, the second on a new one.
+    for _ in 0..2 {
+        if let Some(range) = file.map(0, MIB) {
+            assert_content(&range, 7, 0);
+        }
+    }
+    wait_for("the dead agent is forgotten", || {
+        assert_content(&read_all(&file).unwrap(), 7, 0);
+        file.resident_bytes() == MIB
+    });
+    assert_content(&file.map(0, MIB).expect("it is in the tier again"), 7, 0);
+    drop((file, client));
+    agent.assert_nothing_left();
+}
