@@ -44,7 +44,7 @@ lint: ## Format and lints; changes nothing
 
 .PHONY: demo
 demo: build ## The main job straight from a slow file system and through Forebay
-	$(PYTHON) bench/demo.py
+	$(PYTHON) python/demo
 
 .PHONY: bench
 bench: build ## Every claim beside its reference, in target/bench.json (ONLY=read.cached for one group, RUNS=9)
