@@ -238,6 +238,14 @@ impl Agent {
         stat.rsplit(')').next().is_some_and(|rest| !rest.trim_start().starts_with('Z') && !rest.is_empty())
     }
 
+    /// Starts another in its place, though the old process may not be gone to its last thread. Returns the old one.
+    pub fn replace(&mut self) -> Child {
+        let next = spawn_agent(&self.program, self.dir.path(), self.setup.uid);
+        let old = std::mem::replace(&mut self.child, next);
+        self.wait_ready();
+        old
+    }
+
     /// Starts it again with the same setup.
     pub fn restart(&mut self) {
         self.child.wait().unwrap();
