@@ -47,8 +47,8 @@ demo: build ## The main job straight from a slow file system and through Forebay
 	$(PYTHON) bench/demo.py
 
 .PHONY: bench
-bench: build ## Every claim beside its reference, in target/bench.json
-	$(CARGO) run --release --locked -p forebay-bench
+bench: build ## Every claim beside its reference, in target/bench.json (ONLY=read.cached for one group, RUNS=9)
+	$(BUILT)/forebay-bench $(if $(ONLY),--only $(ONLY)) $(if $(RUNS),--runs $(RUNS))
 
 .PHONY: docs
 docs: ## Reference of the crates, in target/doc

@@ -34,9 +34,6 @@ const BASE_BYTES: u64 = 16 << 20;
 /// covers a reader of 80 GB/s.
 const HOUSEKEEPING: Duration = Duration::from_millis(100);
 
-/// How often a mount's device is looked at, which changes when the PFS is mounted anew.
-const PROBE_PERIOD: Duration = Duration::from_secs(5);
-
 /// Copies kept open at a time, at most; each takes a descriptor and a map.
 const OPEN_FILES_MAX: usize = 4096;
 
@@ -254,9 +251,6 @@ fn listen_on(path: &Path, mode: u32) -> io::Result<OwnedFd> {
 fn spawn_workers(shared: &Arc<Shared>) -> io::Result<Vec<JoinHandle<()>>> {
     let mut threads = Vec::new();
     for mount in 0..shared.mounts.len() {
-        let probing = shared.clone();
-        let name = format!("probe-{}", shared.mounts[mount].label());
-        threads.push(std::thread::Builder::new().name(name).spawn(move || keep_probing(&probing, mount))?);
         for number in 0..shared.mounts[mount].config.fetch_threads {
             let shared = shared.clone();
             let name = format!("fetch-{}-{number}", shared.mounts[mount].label());
@@ -298,14 +292,6 @@ fn keep_house(shared: &Shared) {
         shared.cache.sweep_stale(&shared.counters);
         shared.cache.settle_excess(&shared.counters);
         lock(&shared.membership).heartbeat(&node, shared.budget.capacity_bytes());
-    }
-}
-
-/// Looks again at one mount now and then. In a thread of its own: a PFS that hangs must stop neither the house from being
-/// kept nor the other mounts from being looked at.
-fn keep_probing(shared: &Shared, mount: usize) {
-    while !shared.wait_stop(PROBE_PERIOD) {
-        shared.mounts[mount].reprobe();
     }
 }
 

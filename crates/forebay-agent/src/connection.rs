@@ -27,8 +27,8 @@ const HELLO_TIME: Duration = Duration::from_secs(5);
 /// A client that does not take its answers for this long is dropped.
 const SEND_TIME: Duration = Duration::from_secs(10);
 
-/// What a connection costs: the part of its thread's stack in use, and the packet buffer.
-const CONNECTION_BYTES: u64 = 96 << 10;
+/// What a connection costs: the part of its thread's stack in use, the packet buffer, and the ring.
+const CONNECTION_BYTES: u64 = 144 << 10;
 
 /// Connections the operator may have beyond `agent.connections_max`, so that the agent can always be asked and ended.
 const OPERATOR_CONNECTIONS: usize = 8;

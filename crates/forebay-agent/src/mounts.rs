@@ -4,7 +4,7 @@
 //! taken from the descriptor itself, never from what a client says about it.
 
 use crate::config::MountConfig;
-use crate::entry::{Task, lock};
+use crate::entry::Task;
 use crate::fetch::Queue;
 use forebay_pfs::read::Reader;
 use forebay_pfs::{FileFacts, Mount, Revalidate};
@@ -14,6 +14,7 @@ use rustix::fs::{OFlags, fcntl_getfl};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -36,7 +37,8 @@ pub struct MountState {
     pub fetched_bytes: AtomicU64,
     /// Fetches that failed.
     pub fetch_errors: AtomicU64,
-    probed: Mutex<Mount>,
+    /// Its root with symbolic links resolved.
+    root: PathBuf,
 }
 
 /// Why a descriptor cannot be served.
@@ -72,7 +74,7 @@ impl MountState {
             ledger: Mutex::new(MissLedger::new(MISSED_PAGES, config.random_fill_percent)),
             fetched_bytes: AtomicU64::new(0),
             fetch_errors: AtomicU64::new(0),
-            probed: Mutex::new(probed),
+            root: probed.root,
             config,
         })
     }
@@ -86,7 +88,7 @@ impl MountState {
     pub fn info(&self) -> MountInfo {
         MountInfo {
             label: self.config.label.clone(),
-            root: lock(&self.probed).root.as_os_str().as_bytes().to_vec(),
+            root: self.root.as_os_str().as_bytes().to_vec(),
             page_bytes: self.config.page_bytes,
             read_ahead_bytes: self.config.read_ahead_bytes,
             revalidate: self.config.revalidate,
@@ -100,7 +102,7 @@ impl MountState {
         let (fetches_pending, slowest_ms) = self.queue.load();
         MountStatus {
             label: self.config.label.clone(),
-            root: lock(&self.probed).root.as_os_str().as_bytes().to_vec(),
+            root: self.root.as_os_str().as_bytes().to_vec(),
             fetched_bytes: self.fetched_bytes.load(Relaxed),
             fetch_errors: self.fetch_errors.load(Relaxed),
             fetches_pending,
@@ -108,17 +110,13 @@ impl MountState {
         }
     }
 
+    /// Whether `dev` is the file system mounted on the root at this moment. Looked at every time, in the kernel's own tables
+    /// and without asking a server: a PFS that is mounted anew has another number, and the number of one that is gone may
+    /// be given to a file system of somebody's own.
     fn has_device(&self, dev: u64) -> bool {
-        lock(&self.probed).dev == dev
-    }
-
-    /// Looks again at the mount's device, which changes when the PFS is mounted anew.
-    pub fn reprobe(&self) {
-        // The root is resolved on a copy: a PFS that hangs must not hold the lock.
-        let mut mount = lock(&self.probed).clone();
-        if mount.reprobe().is_ok() {
-            *lock(&self.probed) = mount;
-        }
+        use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
+        statx(CWD, &self.root, AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT, StatxFlags::empty())
+            .is_ok_and(|stat| makedev(stat.stx_dev_major, stat.stx_dev_minor) == dev)
     }
 
     /// True if the file was changed too short a time ago for its time stamps to be believed.

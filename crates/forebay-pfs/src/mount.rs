@@ -30,15 +30,6 @@ impl Mount {
         Ok(Mount { label: label.to_owned(), root, dev: meta.dev() })
     }
 
-    /// Looks again: a PFS that was unmounted and mounted anew has another device number.
-    ///
-    /// # Errors
-    /// As [`Mount::probe`].
-    pub fn reprobe(&mut self) -> io::Result<()> {
-        self.dev = Self::probe(&self.label, &self.root)?.dev;
-        Ok(())
-    }
-
     /// The path below this mount's root, or `None` if `path` (absolute) is elsewhere.
     pub fn relative<'a>(&self, path: &'a Path) -> Option<&'a Path> {
         path.strip_prefix(&self.root).ok()
