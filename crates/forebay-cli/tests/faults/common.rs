@@ -302,7 +302,7 @@ impl Agent {
             self.client().admin().evict_all().unwrap();
             let s = self.status();
             // The one connection is that which asks.
-            let idle = s.connections <= 1 && s.scratch_files == 0 && used(&s, "clients") <= 128 << 10;
+            let idle = s.connections <= 1 && s.scratch_files == 0 && used(&s, "clients") < 200 << 10;
             idle && ["pages", "metadata", "scratch"].iter().all(|class| used(&s, class) == 0)
         });
         let s = self.status();
