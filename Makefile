@@ -51,8 +51,8 @@ bench: build ## Every claim beside its reference, in target/bench.json (ONLY=rea
 	$(BUILT)/forebay-bench $(if $(ONLY),--only $(ONLY)) $(if $(RUNS),--runs $(RUNS))
 
 .PHONY: docs
-docs: ## Reference of the crates, in target/doc
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
+docs: ## Reference of the crates for who works on them, in target/doc
+	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" $(CARGO) doc --workspace --no-deps --document-private-items --locked
 
 .PHONY: completions
 completions: build ## Shell completions and man pages, in target/share
@@ -60,8 +60,10 @@ completions: build ## Shell completions and man pages, in target/share
 	for shell in bash zsh fish; do $(BUILT)/forebay completions $$shell > target/share/completions/$$shell || exit 1; done
 	$(BUILT)/forebay man target/share/man
 
+# Does not build, so that `sudo make install` needs no compiler and leaves nothing of root's in target/.
 .PHONY: install
-install: completions ## Program, C library, completions and man pages below PREFIX
+install: ## Program, C library, completions and man pages below PREFIX
+	@test -x $(BUILT)/forebay -a -f $(BUILT)/libforebay.so || { echo "nothing to install: run \`make build\` first" >&2; exit 1; }
 	install -D -m 755 $(BUILT)/forebay $(ROOT)/bin/forebay
 	install -D -m 644 crates/forebay-capi/include/forebay.h $(ROOT)/include/forebay.h
 	install -D -m 644 $(BUILT)/libforebay.a $(ROOT)/lib/libforebay.a
@@ -70,11 +72,12 @@ install: completions ## Program, C library, completions and man pages below PREF
 	ln -sf libforebay.so.$(ABI) $(ROOT)/lib/libforebay.so
 	install -d $(ROOT)/lib/pkgconfig
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' packaging/forebay.pc.in > $(ROOT)/lib/pkgconfig/forebay.pc
-	install -D -m 644 target/share/completions/bash $(ROOT)/share/bash-completion/completions/forebay
-	install -D -m 644 target/share/completions/zsh $(ROOT)/share/zsh/site-functions/_forebay
-	install -D -m 644 target/share/completions/fish $(ROOT)/share/fish/vendor_completions.d/forebay.fish
-	install -d $(ROOT)/share/man/man1
-	install -m 644 target/share/man/*.1 $(ROOT)/share/man/man1/
+	install -d $(ROOT)/share/bash-completion/completions $(ROOT)/share/zsh/site-functions
+	install -d $(ROOT)/share/fish/vendor_completions.d $(ROOT)/share/man/man1
+	$(BUILT)/forebay completions bash > $(ROOT)/share/bash-completion/completions/forebay
+	$(BUILT)/forebay completions zsh > $(ROOT)/share/zsh/site-functions/_forebay
+	$(BUILT)/forebay completions fish > $(ROOT)/share/fish/vendor_completions.d/forebay.fish
+	$(BUILT)/forebay man $(ROOT)/share/man/man1
 
 .PHONY: ci
 ci: ## What continuous integration runs, on this machine

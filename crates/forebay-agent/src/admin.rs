@@ -219,11 +219,11 @@ pub fn set_capacity(connection: &Connection, bytes: u64) -> Answer {
     }
 }
 
-/// Ends the agent.
-pub fn shutdown(connection: &Connection) -> Answer {
+/// Ends the agent, once the answer is on its way: an idle agent is gone faster than its last packet.
+pub fn shutdown(connection: &mut Connection) -> Answer {
     if !connection.shared.is_operator(connection.peer.uid) {
         return not_allowed();
     }
-    connection.shared.stop();
+    connection.ends_agent = true;
     reply(Reply::Done)
 }

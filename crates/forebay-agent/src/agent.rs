@@ -199,6 +199,7 @@ impl Agent {
                 std::thread::sleep(Duration::from_millis(5));
             }
         }
+        self.shared.cache.tier.release();
         Ok(())
     }
 }

@@ -52,6 +52,8 @@ pub struct Connection {
     pub pins: Vec<(u64, u64, u32, u32)>,
     /// The job begun on it.
     pub job: Option<String>,
+    /// The operator has asked for the agent's end; it comes after the answer.
+    pub ends_agent: bool,
     channel: Channel,
     _cost: Reservation,
 }
@@ -120,6 +122,7 @@ fn serve(shared: &Arc<Shared>, channel: Channel, cost: Reservation) -> io::Resul
         stage: None,
         pins: Vec::new(),
         job: None,
+        ends_agent: false,
         channel,
         _cost: cost,
     };
@@ -189,7 +192,11 @@ impl Connection {
             _ => {}
         }
         let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-        self.channel.send(&reply, &borrowed)
+        let sent = self.channel.send(&reply, &borrowed);
+        if self.ends_agent {
+            self.shared.stop();
+        }
+        sent
     }
 
     fn answer(&mut self, request: Request, mut fds: Vec<OwnedFd>) -> Answer {

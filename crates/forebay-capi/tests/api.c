@@ -1,6 +1,6 @@
 /*
  * Holds the library to its header: every function, every error the header names, threads and fork. Takes a directory on
- * a file system that the agent serves. Run by crates/forebay-cli/tests/c_library.rs.
+ * a file system that the agent serves, or `--no-agent` and a directory. Run by crates/forebay-cli/tests/c_library.rs.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -225,8 +225,36 @@ static void forking(void)
     CHECK(forebay_close(file) == 0);
 }
 
+/* What works without an agent, and what cannot. */
+static void without_agent(void)
+{
+    fill(3);
+    plain_write(path);
+    forebay_file *file = forebay_open(path);
+    CHECK(file && forebay_size(file) == SIZE && forebay_resident(file) == 0);
+    expect_content(file);
+    forebay_mapping *mapping;
+    FAILS(forebay_map(file, 0, 1, &mapping) != NULL, ENODATA, "not all in the tier");
+    CHECK(forebay_close(file) == 0);
+    FAILS(forebay_open_mode(path, FOREBAY_READ_TIER_ONLY) != NULL, ENOTCONN, "no agent");
+    FAILS(forebay_create(path, FOREBAY_WRITE_MEMORY_ONLY, 0, 0600) != NULL, ENOTCONN, "need an agent");
+    const char *paths[] = {path};
+    FAILS(forebay_load(paths, 1, 0) != -1, ENOENT, "");
+    write_pieces(forebay_create(path, FOREBAY_WRITE_THROUGH, 0, 0600));
+    file = forebay_open(path);
+    expect_content(file);
+    CHECK(forebay_close(file) == 0 && forebay_remove(path) == 0);
+}
+
 int main(int argc, char **argv)
 {
+    if (argc == 3 && strcmp(argv[1], "--no-agent") == 0) {
+        snprintf(dir, sizeof dir, "%s", argv[2]);
+        snprintf(path, sizeof path, "%s/api", dir);
+        without_agent();
+        puts("all checks passed");
+        return 0;
+    }
     if (argc != 2)
         return 2;
     snprintf(dir, sizeof dir, "%s", argv[1]);

@@ -121,6 +121,16 @@ fn every_function_keeps_the_promises_of_the_header() {
 }
 
 #[test]
+fn without_an_agent_files_work_and_the_rest_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = compile("crates/forebay-capi/tests/api.c", Linked::Shared, dir.path());
+    for socket in [Path::new("none"), &dir.path().join("nobody-listens-here")] {
+        let out = run(Command::new(&program).arg("--no-agent").arg(dir.path()), socket);
+        assert_eq!(success(&out), "all checks passed\n", "socket {}", socket.display());
+    }
+}
+
+#[test]
 fn nothing_leaks_and_no_foreign_byte_is_touched() {
     if Command::new("valgrind").arg("--version").output().is_err() {
         eprintln!("skipped: no valgrind here");

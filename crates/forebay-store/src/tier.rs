@@ -68,7 +68,7 @@ pub struct Tier {
     place: PathBuf,
     state_dir: PathBuf,
     huge_pages: String,
-    _locks: [OwnedFd; 2],
+    locks: [OwnedFd; 2],
 }
 
 impl Tier {
@@ -131,7 +131,7 @@ impl Tier {
         let root_lock = lock_file(&root, Path::new("lock"))?;
         let copies = open_dir(&root, "copies")?;
         let state_dir = state_dir.to_owned();
-        Ok(Tier { copies, root, backing, place, state_dir, huge_pages, _locks: [state_lock, root_lock] })
+        Ok(Tier { copies, root, backing, place, state_dir, huge_pages, locks: [state_lock, root_lock] })
     }
 
     /// Where the tmpfs is, for people.
@@ -236,6 +236,15 @@ impl Tier {
     pub fn create_unnamed(&self) -> io::Result<OwnedFd> {
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         Ok(openat(&self.root, ".", flags, Mode::from(0o600))?)
+    }
+
+    /// Lets another agent have the tier, for a process about to end: a thread that hangs in the PFS keeps the process's
+    /// descriptors open, and with them its locks, until the PFS answers.
+    pub fn release(&self) {
+        for lock in &self.locks {
+            // If it fails they go with the process.
+            let _ = flock(lock, FlockOperation::Unlock);
+        }
     }
 
     /// Gives up the tmpfs and all that is in it: unmounts it, ends its keeper, or empties the directory.

@@ -22,7 +22,7 @@ fn half_read(change: impl FnOnce(&Path)) -> (tempfile::TempDir, Agent, forebay_c
     assert_eq!(file.read_at(&mut half, 0).unwrap(), half.len());
     assert_content(&half, 1, 0);
     let resident = file.resident_bytes();
-    assert!(resident >= LEN / 2 && resident < LEN, "{resident} bytes are resident: no test of both halves");
+    assert!((LEN / 2..LEN).contains(&resident), "{resident} bytes are resident: no test of both halves");
     change(&path);
     (pfs, agent, file)
 }

@@ -1,10 +1,13 @@
 //! The agent is killed, and comes back.
 
-use crate::common::{Agent, Helper, MIB, SlowFs, assert_content, make_file, plain_pfs, read_all, wait_for};
+use crate::common::{
+    Agent, Helper, MIB, PAGE, SlowFs, assert_content, make_file, plain_pfs, read_all, send_signal, wait_for,
+};
 use crate::roles::verify_once;
 use forebay_client::ReadMode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 /// Threads of this process that read a file over and over.
 struct Readers {
@@ -182,4 +185,36 @@ fn a_copy_of_an_earlier_agent_is_not_taken_for_another_of_its_number() {
     assert_content(&file.map(0, MIB).expect("it is in the tier again"), 7, 0);
     drop((file, client));
     agent.assert_nothing_left();
+}
+
+/// An agent that is stopped for longer than the client waits answers a pin too late; the next pin must not take that
+/// answer for its own.
+#[test]
+fn a_late_answer_to_a_pin_is_not_taken_for_that_of_the_next() {
+    let pfs = plain_pfs();
+    let path = pfs.path().join("f");
+    make_file(&path, 1, MIB);
+    let agent = Agent::on(pfs.path());
+    verify_once(&agent.client(), &path, 1, 0);
+    let client = agent.client_with(Duration::from_millis(500));
+    let file = client.open(&path).unwrap();
+    assert_content(&file.map(0, 1000).expect("it can be mapped"), 1, 0);
+    send_signal(agent.pid(), libc::SIGSTOP);
+    wait_for("every thread has stopped", || {
+        let mut threads = std::fs::read_dir(format!("/proc/{}/task", agent.pid())).unwrap();
+        threads.all(|thread| {
+            let stat = std::fs::read_to_string(thread.unwrap().path().join("stat")).unwrap();
+            stat.rsplit(')').next().unwrap().trim_start().starts_with('T')
+        })
+    });
+    assert!(file.map(0, PAGE).is_none(), "the agent was not stopped");
+    send_signal(agent.pid(), libc::SIGCONT);
+    wait_for("all is evicted", || {
+        agent.client().admin().evict_all().unwrap();
+        file.resident_bytes() == 0
+    });
+    assert!(file.map(8 * PAGE, PAGE).is_none(), "pages that are not there were mapped");
+    verify_once(&agent.client(), &path, 1, 0);
+    let file = agent.client().open(&path).unwrap();
+    assert_content(&file.map(8 * PAGE, PAGE).expect("it can be mapped again"), 1, 8 * PAGE);
 }
