@@ -38,7 +38,7 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "agent.connections_max",
         default: "1024",
-        reason: "Connections at a time. Each costs a thread and about 100 KiB; clients over the bound read the PFS.",
+        reason: "Connections at a time. Each costs a thread and about 150 KiB; clients over the bound read the PFS.",
     },
     Key {
         name: "tier.capacity",
