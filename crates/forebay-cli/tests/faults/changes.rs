@@ -214,3 +214,64 @@ fn read_in_pieces(file: &forebay_client::File) -> std::io::Result<Vec<u8>> {
 fn seed_of(bytes: &[u8]) -> u64 {
     (0..10_000).find(|seed| content(*seed, 0, 8) == bytes[..8]).expect("bytes of no version at all")
 }
+
+/// A file of which page 0 is in the tier, and a fresh handle on it.
+fn first_page_cached() -> (tempfile::TempDir, Agent, forebay_client::File) {
+    let pfs = plain_pfs();
+    let path = pfs.path().join("f");
+    make_file(&path, 1, LEN);
+    let agent = Agent::on(pfs.path());
+    let other = agent.client().open(&path).unwrap();
+    assert_eq!(other.read_at(&mut vec![0; PAGE as usize], 0).unwrap(), PAGE as usize);
+    let file = agent.client().open(&path).unwrap();
+    assert_eq!(file.resident_bytes(), PAGE, "page 0 and no other is in the tier");
+    (pfs, agent, file)
+}
+
+/// A small read far from any other: one that goes to the PFS itself.
+fn small_read(file: &forebay_client::File) -> std::io::Result<Vec<u8>> {
+    let mut bytes = vec![0; 512];
+    file.read_at(&mut bytes, 8 * PAGE + 100)?;
+    Ok(bytes)
+}
+
+fn is_stale<T>(read: std::io::Result<T>) -> bool {
+    read.is_err_and(|e| e.kind() == ErrorKind::StaleNetworkFileHandle)
+}
+
+#[test]
+fn what_was_read_from_the_pfs_is_proved_before_the_first_byte_of_the_tier() {
+    let (pfs, agent, file) = first_page_cached();
+    overwrite(&pfs.path().join("f"), 2, LEN);
+    // New bytes may be handed out while only the PFS is read; on a slow machine the handle may have noticed already.
+    if let Ok(bytes) = small_read(&file) {
+        assert_content(&bytes, 2, 8 * PAGE + 100);
+    }
+    assert!(is_stale(file.read_at(&mut [0; 100], 0)), "old bytes of the tier after new ones of the PFS");
+    assert!(is_stale(small_read(&file)), "a handle that is stale stays so");
+    assert_eq!(agent.counter("pages_demanded_total"), 1, "the small read did not go to the PFS");
+}
+
+#[test]
+fn a_read_of_the_pfs_after_bytes_of_the_tier_is_proved_at_once() {
+    let (pfs, agent, file) = first_page_cached();
+    assert_eq!(file.read_at(&mut [0; 100], 0).unwrap(), 100);
+    assert_content(&small_read(&file).unwrap(), 1, 8 * PAGE + 100);
+    overwrite(&pfs.path().join("f"), 2, LEN);
+    assert!(is_stale(small_read(&file)), "new bytes of the PFS after old ones of the tier");
+    assert_eq!(agent.counter("pages_demanded_total"), 1, "the small read did not go to the PFS");
+}
+
+#[test]
+fn a_handle_that_reads_only_the_pfs_notices_a_change_as_well() {
+    let (pfs, _agent, file) = first_page_cached();
+    assert_content(&small_read(&file).unwrap(), 1, 8 * PAGE + 100);
+    overwrite(&pfs.path().join("f"), 2, LEN);
+    wait_for("the handle looks at the file", || match small_read(&file) {
+        Ok(bytes) => {
+            assert_content(&bytes, 2, 8 * PAGE + 100);
+            false
+        }
+        other => is_stale(other),
+    });
+}
