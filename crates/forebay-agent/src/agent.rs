@@ -10,7 +10,6 @@ use crate::fetch;
 use crate::memory;
 use crate::mounts::MountState;
 use crate::scratch::Jobs;
-use forebay_policy::machine::Nanos;
 use forebay_store::ring::RingReader;
 use forebay_store::tier::TierOptions;
 use forebay_store::{Budget, Class, Tier};
@@ -69,11 +68,6 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Now, as policies are told it: nanoseconds since the start of the agent.
-    pub fn now(&self) -> Nanos {
-        Nanos(self.started.elapsed().as_nanos() as u64)
-    }
-
     /// True once the agent is to end.
     pub fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)

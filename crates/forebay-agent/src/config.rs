@@ -101,10 +101,10 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "mount.random_fill_percent",
-        default: "5",
-        reason: "Share of the PFS's time, in percent, that may go into filling pages which small random reads keep \
-                 missing; 0 never fills them. Small reads that miss are served by the PFS itself, and 5 % is what they \
-                 may lose while the tier warms up.",
+        default: "2",
+        reason: "Filling pages which small random reads keep missing may cost the PFS this share, in percent, of what \
+                 the misses cost it; 0 never fills them. Small reads that miss are served by the PFS itself, and this is \
+                 what they may lose while the tier warms up.",
     },
     Key {
         name: "mount.revalidate",
@@ -165,7 +165,7 @@ pub struct MountConfig {
     pub fetch_threads: usize,
     /// Most bytes ahead of a reader.
     pub read_ahead_bytes: u64,
-    /// Hundredths of the PFS's time for pages that small random reads keep missing.
+    /// What filling pages that small random reads keep missing may cost, in hundredths of the misses.
     pub random_fill_percent: u32,
     /// How attributes are asked for.
     pub revalidate: Revalidate,
@@ -184,7 +184,7 @@ impl MountConfig {
             page_bytes: 2 << 20,
             fetch_threads: 8,
             read_ahead_bytes: 64 << 20,
-            random_fill_percent: 5,
+            random_fill_percent: 2,
             revalidate: Revalidate::Force,
             stamp_granularity_ns: 20_000_000,
             keep_page_cache: false,

@@ -31,7 +31,7 @@ const DEMAND_CHUNK_BYTES: usize = 1 << 20;
 const CHUNK_BYTES: usize = 2 << 20;
 
 /// Chunks of a page that only random reads want: small, so that one of them waits little behind it at its server.
-const REFILL_CHUNK_BYTES: usize = 128 << 10;
+const REFILL_CHUNK_BYTES: usize = 64 << 10;
 
 /// Pages waiting to be fetched ahead, per mount; more are refused. 1024 pages of 2 MiB are 32 full windows.
 const AHEAD_MAX: usize = 1024;
@@ -122,18 +122,15 @@ impl<T> Queue<T> {
 pub fn run(shared: &Arc<Shared>, mount: usize, thread: usize) {
     let mut buffer = Vec::new();
     while let Some(task) = shared.mounts[mount].queue.pop(thread) {
-        let started = Instant::now();
         // A flight that somebody in more of a hurry has queued again is fetched by whoever comes first.
-        let taken = task.flight.take();
-        if taken {
+        if task.flight.take() {
             let cancelled = task.urgency == Urgency::Load && all_cancelled(&task);
             let outcome =
                 if cancelled { Err(FlightError::Cancelled) } else { fetch_page(shared, &task, &mut buffer) };
             finish(shared, &task, outcome);
         }
         if task.urgency == Urgency::Refill {
-            let took_ns = if taken { started.elapsed().as_nanos() as u64 } else { 0 };
-            lock(&shared.mounts[mount].ledger).filled(shared.now(), took_ns);
+            lock(&shared.mounts[mount].ledger).filled();
         }
     }
 }

@@ -170,6 +170,10 @@ pub fn identify(mounts: &[MountState], fd: BorrowedFd<'_>) -> Result<(usize, u64
     if flags.contains(OFlags::PATH) || flags & OFlags::RWMODE == OFlags::WRONLY {
         return Err(NoFile::Refused(Refusal::NotReadable));
     }
+    if flags.contains(OFlags::DIRECT) {
+        // Its alignment rules differ by file system; a program that asks for direct reads gets them from the PFS.
+        return Err(NoFile::Refused(Refusal::Invalid("the descriptor is open with O_DIRECT".into())));
+    }
     let (dev, ino) = identity_without_asking(fd).map_err(NoFile::Pfs)?;
     match mounts.iter().position(|m| m.has_device(dev)) {
         Some(mount) => Ok((mount, ino)),

@@ -219,13 +219,13 @@ pub fn missed(connection: &Connection, fd: OwnedFd, version: &FileVersion, page:
     let mount = &shared.mounts[mount];
     // The version is part of the key's meaning, but a file that changes between two misses only costs one fetch.
     let key = ino << 24 ^ u64::from(page);
-    if !lock(&mount.ledger).missed(shared.now(), key, bytes.into(), mount.config.page_bytes) {
+    if !lock(&mount.ledger).missed(key, bytes.into(), mount.config.page_bytes) {
         return;
     }
     let started = admit(&shared.mounts, fd.as_fd())
         .is_ok_and(|file| start_refill(connection, &file, fd, version, page));
     if !started {
-        lock(&mount.ledger).filled(shared.now(), 0);
+        lock(&mount.ledger).filled();
     }
 }
 

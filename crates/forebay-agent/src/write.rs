@@ -111,13 +111,7 @@ impl Stage {
             let room = self.shared.cache.reserve(Class::Pages, more, &self.shared.counters);
             self.room.merge(room.ok_or(io::ErrorKind::StorageFull)?);
         }
-        let mut buffer = vec![0; len as usize];
-        self.buffer.read(slot, &mut buffer)?;
-        let at = u64::from(page) * self.page_bytes;
-        let mut written = 0;
-        while written < buffer.len() {
-            written += rustix::io::pwrite(&self.file, &buffer[written..], at + written as u64)?;
-        }
+        self.buffer.store(slot, len, self.file.as_fd(), u64::from(page) * self.page_bytes)?;
         self.pages.insert(page, len);
         Ok(())
     }

@@ -8,8 +8,9 @@
 //! Within one open, bytes of the tier are never mixed with bytes of another version. Those of the tier are of the version
 //! opened, by construction. A direct read is followed by a look at the file, and if its content is not what was opened,
 //! the read fails with `ESTALE`; a program that opens again gets the new version. A look costs a round trip to some file
-//! systems, as much as a small read itself, so it is put off while only the PFS has been read: then it is due before the
-//! first byte from the tier, and every 50 ms meanwhile. (A version that has not changed by then had not changed before.)
+//! systems, as much as a small read itself, so it may be put off while only the PFS has been read: it is due before the
+//! first byte from the tier, when it costs less than a hundredth of the reads since the last one, and every 50 ms at the
+//! latest. (A version that has not changed by then had not changed before.)
 
 use crate::error::told;
 use crate::session::{Client, Session, lock, unexpected};
@@ -92,13 +93,20 @@ struct Tiered {
     changed: AtomicBool,
     /// When the file was last looked at, in milliseconds since it was opened.
     proved_at_ms: AtomicU64,
+    /// Time that the last look took, and that direct reads have taken since, in nanoseconds.
+    look_ns: AtomicU64,
+    read_ns: AtomicU64,
     opened: Instant,
 }
 
 /// Of so many small reads that miss, the agent hears of one.
-const MISSES_TOLD: u64 = 4;
+const MISSES_TOLD: u64 = 16;
 
-/// While a file is read from the PFS only, it is looked at this often.
+/// While a file is read from the PFS only, a look at it may take this part of the time of the reads since the last one: a
+/// hundredth. Where a look is free, or the reads are long, every read is followed by one.
+const PROOF_SHARE: u64 = 100;
+
+/// And it is looked at this often at least.
 const PROOF_INTERVAL_MS: u64 = 50;
 
 impl Client {
@@ -170,6 +178,8 @@ impl Client {
             changed: AtomicBool::new(false),
             misses: AtomicU64::new(0),
             proved_at_ms: AtomicU64::new(0),
+            look_ns: AtomicU64::new(0),
+            read_ns: AtomicU64::new(0),
             opened: Instant::now(),
         })
     }
@@ -487,10 +497,14 @@ impl Tiered {
             true => buffer.len().min((self.page_bytes - offset % self.page_bytes) as usize),
             false => buffer.len(),
         };
+        let started = Instant::now();
         let got = read_full(self.pfs.as_fd(), &mut buffer[..want], offset)?;
         self.unproved.store(true, Ordering::SeqCst);
+        let took_ns = started.elapsed().as_nanos() as u64;
+        let read_ns = self.read_ns.fetch_add(took_ns, Ordering::Relaxed) + took_ns;
         let last = self.proved_at_ms.load(Ordering::Relaxed);
-        let due = self.opened.elapsed().as_millis() as u64 >= last + PROOF_INTERVAL_MS;
+        let due = read_ns >= self.look_ns.load(Ordering::Relaxed).saturating_mul(PROOF_SHARE)
+            || self.opened.elapsed().as_millis() as u64 >= last + PROOF_INTERVAL_MS;
         // Order matters between threads: each first says what it has done and then looks at what the other has.
         if due || self.served_from_tier.load(Ordering::SeqCst) || got < want {
             self.prove(path)?;
@@ -503,9 +517,12 @@ impl Tiered {
 
     /// Looks at the file: all bytes read from the PFS so far were of the version opened, or this fails.
     fn prove(&self, path: &Path) -> io::Result<()> {
+        let started = Instant::now();
         let now_ms = self.opened.elapsed().as_millis() as u64;
         let now = FileFacts::of(self.pfs.as_fd(), Revalidate::AsStat)?;
         self.require_same_content(path, &now)?;
+        self.look_ns.store(started.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        self.read_ns.store(0, Ordering::Relaxed);
         self.proved_at_ms.store(now_ms, Ordering::Relaxed);
         Ok(())
     }

@@ -7,14 +7,13 @@
 //! file system as much as [`LEAST_RENT_BYTES`], since its time goes into the request and not into the bytes.
 //!
 //! Twice as dear is still too dear for a tier that must not slow anybody down while it warms up. So filling has a purse of
-//! its own: after a fill that took `d`, none is started for `(1 - share) / share * d`, and misses lose no more than
-//! `share` of the file system to fills.
+//! its own, into which every miss pays a share of its rent and from which every fill is paid: misses lose no more than
+//! that share of the file system to fills, and the first fill has to be saved for.
 //!
 //! The memory is the last `capacity` missed pages. It ages by other misses and not by time: a page that came back after
 //! fewer misses than the tier has pages would have been a hit had it been filled, which is what the question is about.
 
 use crate::arena::{Arena, List};
-use crate::machine::Nanos;
 
 /// What a small read costs, at least: the bytes a file system moves in the time of one request.
 pub const LEAST_RENT_BYTES: u64 = 64 << 10;
@@ -26,15 +25,17 @@ pub struct MissLedger {
     /// Oldest first.
     missed: List,
     capacity: usize,
-    /// Hundredths of the file system's time that fills may take, 0 to 100.
+    /// Hundredths of the misses' rent that fills may cost, 0 to 100.
     share_percent: u32,
-    closed_until: Nanos,
+    /// Hundredths of bytes saved for fills; never more than the next one costs, so that a long time of misses on pages
+    /// that do not pay is not followed by a burst of fills.
+    purse: u64,
     /// A fill is under way.
     filling: bool,
 }
 
 impl MissLedger {
-    /// Remembers up to `capacity` pages; fills may take `share_percent` of the time. With 0 of either no page is ever
+    /// Remembers up to `capacity` pages; fills may cost `share_percent` of the misses. With 0 of either no page is ever
     /// filled.
     pub fn new(capacity: usize, share_percent: u32) -> Self {
         MissLedger {
@@ -42,22 +43,25 @@ impl MissLedger {
             missed: List::default(),
             capacity,
             share_percent: share_percent.min(100),
-            closed_until: Nanos(0),
+            purse: 0,
             filling: false,
         }
     }
 
     /// Tells of a miss of `read_bytes` on a page of `page_bytes`. `true`: fill the page now, and call
     /// [`MissLedger::filled`] when that has ended, well or not.
-    pub fn missed(&mut self, now: Nanos, key: u64, read_bytes: u64, page_bytes: u64) -> bool {
+    pub fn missed(&mut self, key: u64, read_bytes: u64, page_bytes: u64) -> bool {
         let rent = read_bytes.max(LEAST_RENT_BYTES);
         let paid = match self.forget(key) {
             Some(paid) => paid.saturating_add(rent),
             None => rent,
         };
-        if paid >= page_bytes && !self.filling && now >= self.closed_until && self.share_percent > 0 {
-            self.filling = self.capacity > 0;
-            return self.filling;
+        let price = page_bytes.saturating_mul(100);
+        self.purse = self.purse.saturating_add(rent.saturating_mul(self.share_percent.into())).min(price);
+        if paid >= page_bytes && self.purse == price && !self.filling && self.capacity > 0 {
+            self.filling = true;
+            self.purse = 0;
+            return true;
         }
         if self.capacity > 0 {
             self.shrink_to(self.capacity - 1);
@@ -67,11 +71,9 @@ impl MissLedger {
         false
     }
 
-    /// The fill that was asked for has ended after `took_ns`.
-    pub fn filled(&mut self, now: Nanos, took_ns: u64) {
+    /// The fill that was asked for has ended.
+    pub fn filled(&mut self) {
         self.filling = false;
-        let share = u64::from(self.share_percent.max(1));
-        self.closed_until = now + took_ns.saturating_mul(100 - share) / share;
     }
 
     /// Forgets a page; returns the rent paid for it.
@@ -110,34 +112,46 @@ mod tests {
 
     #[test]
     fn a_page_is_filled_when_the_rent_has_reached_its_price() {
-        let mut ledger = MissLedger::new(8, 50);
-        let small = (0..40).position(|_| ledger.missed(Nanos(0), 1, 4096, PAGE));
+        let mut ledger = MissLedger::new(8, 100);
+        let small = (0..40).position(|_| ledger.missed(1, 4096, PAGE));
         assert_eq!(small, Some((PAGE / LEAST_RENT_BYTES) as usize - 1));
-        ledger.filled(Nanos(0), 0);
-        let large = (0..40).position(|_| ledger.missed(Nanos(1), 2, PAGE / 4, PAGE));
+        ledger.filled();
+        let large = (0..40).position(|_| ledger.missed(2, PAGE / 4, PAGE));
         assert_eq!(large, Some(3));
     }
 
     #[test]
-    fn fills_take_their_share_of_the_time_and_no_more() {
+    fn fills_cost_their_share_of_the_misses_and_the_first_is_saved_for() {
         let mut ledger = MissLedger::new(8, 5);
-        assert!(ledger.missed(Nanos(0), 1, PAGE, PAGE));
-        assert!(!ledger.missed(Nanos(0), 2, PAGE, PAGE), "one fill at a time");
-        ledger.filled(Nanos(100), 10);
-        assert!(!ledger.missed(Nanos(289), 2, PAGE, PAGE), "19 times 10 after the end of the first");
-        assert!(ledger.missed(Nanos(290), 2, PAGE, PAGE), "what was missed meanwhile is not forgotten");
+        let mut fills = Vec::new();
+        for miss in 1..=1000 {
+            if ledger.missed(miss % 3, PAGE / 2, PAGE) {
+                fills.push(miss);
+                ledger.filled();
+            }
+        }
+        assert_eq!(fills[..3], [40, 80, 120], "20 pages' worth of misses for each");
+    }
+
+    #[test]
+    fn one_fill_at_a_time() {
+        let mut ledger = MissLedger::new(8, 100);
+        assert!(ledger.missed(1, PAGE, PAGE));
+        assert!(!ledger.missed(2, PAGE, PAGE));
+        ledger.filled();
+        assert!(ledger.missed(2, PAGE, PAGE), "what was missed meanwhile is not forgotten");
     }
 
     #[test]
     fn the_memory_is_bounded_and_the_oldest_goes_first() {
-        let mut ledger = MissLedger::new(3, 50);
-        (0..4).for_each(|key| assert!(!ledger.missed(Nanos(0), key, PAGE / 2, PAGE)));
+        let mut ledger = MissLedger::new(3, 100);
+        (0..4).for_each(|key| assert!(!ledger.missed(key, PAGE / 2, PAGE)));
         assert_eq!(ledger.len(), 3);
-        assert!(!ledger.missed(Nanos(0), 0, PAGE / 2, PAGE), "0 was the oldest of four and is forgotten");
-        assert!(ledger.missed(Nanos(0), 3, PAGE / 2, PAGE));
+        assert!(!ledger.missed(0, PAGE / 2, PAGE), "0 was the oldest of four and is forgotten");
+        assert!(ledger.missed(3, PAGE / 2, PAGE));
         for never in [MissLedger::new(0, 50), MissLedger::new(8, 0)] {
             let mut never = never;
-            assert!(!(0..9).any(|_| never.missed(Nanos(0), 5, PAGE, PAGE)));
+            assert!(!(0..99).any(|_| never.missed(5, PAGE, PAGE)));
         }
     }
 }

@@ -7,7 +7,7 @@
 use crate::map::Map;
 use crate::ring::sealed_memfd;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
 /// Bytes before the first slot; slot `i` has its busy word at `4 * i`.
@@ -94,22 +94,33 @@ impl Staging {
         )
     }
 
-    /// Agent: reads the first bytes of `slot` into `buffer`; fails if the slot does not hold as many.
+    /// Agent: writes the first `len` bytes of `slot` to `target` at `offset`, straight from the shared memory and in one
+    /// call, so that a whole page of a tmpfs with huge pages becomes one.
     ///
     /// # Errors
-    /// `InvalidInput`: no such slot, or more bytes than a slot has.
-    pub fn read(&self, slot: u32, buffer: &mut [u8]) -> io::Result<()> {
-        if slot >= self.slots || buffer.len() as u64 > self.page_bytes {
+    /// `InvalidInput`: no such slot, or more bytes than a slot has. `ENOSPC`: the tmpfs is full.
+    pub fn store(&self, slot: u32, len: u64, target: BorrowedFd<'_>, offset: u64) -> io::Result<()> {
+        if slot >= self.slots || len > self.page_bytes {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let at = HEAD_BYTES + u64::from(slot) * self.page_bytes;
+        let map = Map::new(self.file.as_fd(), at, self.page_bytes as usize, false)?;
         let mut done = 0;
-        while done < buffer.len() {
-            match rustix::io::pread(&self.file, &mut buffer[done..], at + done as u64) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(n) => done += n,
-                Err(rustix::io::Errno::INTR) => {}
-                Err(e) => return Err(e.into()),
+        while done < len {
+            let to = libc::off_t::try_from(offset + done).map_err(|_| io::ErrorKind::InvalidInput)?;
+            // SAFETY: the range lies within the map, since `len` is at most `page_bytes`; the client may write to it
+            // meanwhile, which is why the kernel copies it and no reference to it is made.
+            let n = unsafe {
+                let from = map.as_ptr().add(done as usize).cast();
+                libc::pwrite(target.as_raw_fd(), from, (len - done) as usize, to)
+            };
+            match usize::try_from(n) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => done += n as u64,
+                Err(_) => match io::Error::last_os_error() {
+                    e if e.kind() == io::ErrorKind::Interrupted => {}
+                    e => return Err(e),
+                },
             }
         }
         Ok(())
@@ -127,13 +138,15 @@ mod tests {
         let (a, b) = (writer.take().unwrap(), writer.take().unwrap());
         assert_eq!((a, b, writer.take()), (0, 1, None));
         writer.fill(b, &[5; 100], 8000).unwrap();
+        let target = std::fs::File::from(sealed_memfd(c"target", 3 * 8192).unwrap());
+        agent.store(b, 8100, target.as_fd(), 8192).unwrap();
         let mut page = vec![0; 8100];
-        agent.read(b, &mut page).unwrap();
+        std::os::unix::fs::FileExt::read_exact_at(&target, &mut page, 8192).unwrap();
         assert_eq!(&page[8000..], [5; 100]);
         agent.release(a);
         assert_eq!(writer.take(), Some(0));
-        assert!(agent.read(2, &mut page).is_err());
-        assert!(agent.read(0, &mut vec![0; 8193]).is_err());
+        assert!(agent.store(2, 1, target.as_fd(), 0).is_err());
+        assert!(agent.store(0, 8193, target.as_fd(), 0).is_err());
     }
 
     #[test]
