@@ -242,6 +242,8 @@ fn is_stale<T>(read: std::io::Result<T>) -> bool {
 #[test]
 fn what_was_read_from_the_pfs_is_proved_before_the_first_byte_of_the_tier() {
     let (pfs, agent, file) = first_page_cached();
+    // The first direct read is followed by a look at the file; the next need not be.
+    assert_content(&small_read(&file).unwrap(), 1, 8 * PAGE + 100);
     overwrite(&pfs.path().join("f"), 2, LEN);
     // New bytes may be handed out while only the PFS is read; on a slow machine the handle may have noticed already.
     if let Ok(bytes) = small_read(&file) {
