@@ -196,7 +196,10 @@ impl Connection {
         if self.ends_agent {
             self.shared.stop();
         }
-        sent
+        sent?;
+        // Opens and fetches come in bursts: whoever has just been answered often asks again at once.
+        self.channel.spin_readable();
+        Ok(())
     }
 
     fn answer(&mut self, request: Request, mut fds: Vec<OwnedFd>) -> Answer {

@@ -8,6 +8,7 @@ use rustix::net::{
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::cell::RefCell;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,6 +20,10 @@ pub const MAX_PACKET_BYTES: usize = 64 << 10;
 
 /// Most descriptors in one packet. The kernel allows 253; 64 keeps one batch of `load` well inside a process's limits.
 pub const MAX_FDS: usize = 64;
+
+/// How long an answer is looked for before the thread goes to sleep. An agent answers an open in 10 to 20 us; a processor
+/// that has gone idle meanwhile takes as long again, in a virtual machine three times, to come back.
+const SPIN: Duration = Duration::from_micros(30);
 
 /// One end of a connection.
 #[derive(Debug)]
@@ -118,10 +123,15 @@ impl Channel {
     /// `TimedOut`: nothing came. `UnexpectedEof`: the peer closed. `InvalidData`: the packet is garbage, too large, or
     /// lost descriptors on the way (this process is at its limit of open files).
     pub fn recv<T: DeserializeOwned>(&self, deadline: Option<Instant>) -> io::Result<Received<T>> {
-        let mut buffer = vec![0u8; MAX_PACKET_BYTES];
-        let (len, fds) = self.recv_packet(&mut buffer, deadline)?;
-        let message = postcard::from_bytes(&buffer[..len]).map_err(invalid)?;
-        Ok(Received { message, fds })
+        thread_local! {
+            // Clearing 64 KiB for every answer would cost more than the answer.
+            static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0u8; MAX_PACKET_BYTES]);
+        }
+        BUFFER.with_borrow_mut(|buffer| {
+            let (len, fds) = self.recv_packet(buffer, deadline)?;
+            let message = postcard::from_bytes(&buffer[..len]).map_err(invalid)?;
+            Ok(Received { message, fds })
+        })
     }
 
     /// As [`Channel::recv`], into a buffer the caller keeps, and without decoding.
@@ -133,7 +143,9 @@ impl Channel {
         buffer: &mut [u8],
         deadline: Option<Instant>,
     ) -> io::Result<(usize, Vec<OwnedFd>)> {
-        if let Some(deadline) = deadline {
+        if let Some(deadline) = deadline
+            && !self.spin_readable()
+        {
             self.wait_readable(deadline)?;
         }
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
@@ -159,6 +171,22 @@ impl Channel {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "a packet arrived cut off"));
         }
         Ok((received.bytes, fds))
+    }
+
+    /// Looks for a packet for a moment without going to sleep; tells whether there is one.
+    pub fn spin_readable(&self) -> bool {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let until = Instant::now() + SPIN;
+        loop {
+            if matches!(poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&now)), Ok(1)) {
+                return true;
+            }
+            if Instant::now() >= until {
+                return false;
+            }
+            std::hint::spin_loop();
+        }
     }
 
     fn wait_readable(&self, deadline: Instant) -> io::Result<()> {
