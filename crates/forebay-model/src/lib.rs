@@ -6,4 +6,7 @@
 #![cfg_attr(not(test), no_std)]
 extern crate alloc;
 
+pub mod overlap;
+pub mod profile;
 pub mod rng;
+pub mod sharing;
