@@ -1,8 +1,8 @@
 //! Flows that slow each other down by measured factors rather than by dividing a known bandwidth.
 //!
 //! The papers on interference do not know the file system's inside: they measure that an I/O phase beside a prefetch
-//! takes I times as long. So a flow here is an amount of *work*, counted in seconds that it takes alone, and has a
-//! *pace*: 1 alone, 1/I beside another. Who runs at which pace is a model (`forebay_model`), not decided here; this
+//! takes I times as long. So a flow here is an amount of *work* (nanoseconds alone, or bytes) and has a *pace* in that
+//! unit per nanosecond, which falls while another flow disturbs it. Who runs at which pace is a model (`forebay_model`), not decided here; this
 //! table only integrates: work left, moment of the end, exact under any sequence of changes.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,8 +13,7 @@ use forebay_policy::machine::Nanos;
 pub type PacedId = u64;
 
 struct Paced {
-    /// Work left, in nanoseconds of running alone.
-    left_ns: f64,
+    left: f64,
     pace: f64,
     updated: Nanos,
     scheduled: Option<Nanos>,
@@ -33,14 +32,14 @@ impl Paces {
         Self::default()
     }
 
-    /// Starts a flow of `work_ns` nanoseconds alone, at pace 0 until [`Paces::set_pace`] says more. `id` must be new.
-    pub fn start(&mut self, now: Nanos, id: PacedId, work_ns: u64) {
-        let flow = Paced { left_ns: work_ns as f64, pace: 0.0, updated: now, scheduled: None };
+    /// Starts a flow with `work` to do, at pace 0 until [`Paces::set_pace`] says more. `id` must be new.
+    pub fn start(&mut self, now: Nanos, id: PacedId, work: f64) {
+        let flow = Paced { left: work, pace: 0.0, updated: now, scheduled: None };
         assert!(self.flows.insert(id, flow).is_none(), "flow {id} runs already");
         self.set_pace(now, id, 0.0);
     }
 
-    /// Lets flow `id` run at `pace` times its speed alone from `now` on; unknown flows are ignored.
+    /// Lets flow `id` do `pace` of its work a nanosecond from `now` on; unknown flows are ignored.
     pub fn set_pace(&mut self, now: Nanos, id: PacedId, pace: f64) {
         assert!(pace >= 0.0, "flow {id}: pace {pace}");
         let Some(flow) = self.flows.get_mut(&id) else { return };
@@ -49,7 +48,7 @@ impl Paces {
         }
         progress(flow, now);
         flow.pace = pace;
-        let wait_ns = if flow.left_ns <= 0.0 { 0.0 } else { (flow.left_ns / pace).ceil() };
+        let wait_ns = if flow.left <= 0.0 { 0.0 } else { (flow.left / pace).ceil() };
         let end = (wait_ns < u64::MAX as f64).then(|| now + wait_ns as u64);
         if end != flow.scheduled {
             if let Some(old) = flow.scheduled {
@@ -62,15 +61,15 @@ impl Paces {
         }
     }
 
-    /// Work left of flow `id` at `now`, in nanoseconds alone.
-    pub fn left_ns(&self, now: Nanos, id: PacedId) -> Option<f64> {
+    /// Work left of flow `id` at `now`.
+    pub fn left(&self, now: Nanos, id: PacedId) -> Option<f64> {
         let flow = self.flows.get(&id)?;
-        Some((flow.left_ns - now.saturating_since(flow.updated) as f64 * flow.pace).max(0.0))
+        Some((flow.left - now.saturating_since(flow.updated) as f64 * flow.pace).max(0.0))
     }
 
     /// Ends a flow early and returns its work left.
     pub fn abort(&mut self, now: Nanos, id: PacedId) -> Option<f64> {
-        let left = self.left_ns(now, id)?;
+        let left = self.left(now, id)?;
         let flow = self.flows.remove(&id)?;
         if let Some(at) = flow.scheduled {
             self.next.remove(&(at, id));
@@ -98,7 +97,7 @@ impl Paces {
 
 fn progress(flow: &mut Paced, now: Nanos) {
     let elapsed_ns = now.saturating_since(flow.updated) as f64;
-    flow.left_ns = (flow.left_ns - elapsed_ns * flow.pace).max(0.0);
+    flow.left = (flow.left - elapsed_ns * flow.pace).max(0.0);
     flow.updated = now;
 }
 
@@ -109,12 +108,12 @@ mod tests {
     #[test]
     fn pace_changes_are_integrated_exactly() {
         let mut p = Paces::new();
-        p.start(Nanos(0), 1, 100);
+        p.start(Nanos(0), 1, 100.0);
         assert_eq!(p.next_end(), None);
         p.set_pace(Nanos(10), 1, 0.5);
         assert_eq!(p.next_end(), Some(Nanos(210)));
         p.set_pace(Nanos(110), 1, 1.0);
-        assert_eq!(p.left_ns(Nanos(120), 1), Some(40.0));
+        assert_eq!(p.left(Nanos(120), 1), Some(40.0));
         assert_eq!(p.pop_end(), Some((Nanos(160), 1)));
         assert_eq!(p.next_end(), None);
     }
@@ -122,7 +121,7 @@ mod tests {
     #[test]
     fn an_aborted_flow_leaves_nothing_behind() {
         let mut p = Paces::new();
-        p.start(Nanos(0), 1, 100);
+        p.start(Nanos(0), 1, 100.0);
         p.set_pace(Nanos(0), 1, 1.0);
         assert_eq!(p.abort(Nanos(30), 1), Some(70.0));
         assert_eq!((p.next_end(), p.abort(Nanos(30), 1)), (None, None));
@@ -131,7 +130,7 @@ mod tests {
     #[test]
     fn no_work_ends_at_once() {
         let mut p = Paces::new();
-        p.start(Nanos(7), 1, 0);
+        p.start(Nanos(7), 1, 0.0);
         assert_eq!(p.pop_end(), Some((Nanos(7), 1)));
     }
 }

@@ -1,0 +1,38 @@
+//! The papers' tables and figures, computed anew.
+//!
+//! One file per paper; each adds its part to a [`Report`]. A part is listed in [`PARTS`] and nowhere else.
+
+use crate::error::{Error, Result};
+use crate::report::Report;
+
+/// One paper, or one group of results.
+pub struct Part {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// One line for the help text.
+    pub about: &'static str,
+    /// Adds its results to the report.
+    pub run: fn(&mut Report) -> Result<()>,
+}
+
+/// Everything that can be reproduced, in the order of the report.
+pub const PARTS: &[Part] = &[];
+
+/// Runs the part called `name`, or all of them.
+///
+/// # Errors
+/// If there is no such part, or the report cannot be written.
+pub fn reproduce(name: &str, report: &mut Report) -> Result<()> {
+    let chosen: Vec<&Part> = PARTS.iter().filter(|p| name == "all" || p.name == name).collect();
+    if chosen.is_empty() {
+        let names: Vec<&str> = PARTS.iter().map(|p| p.name).collect();
+        return Err(Error::Usage(format!(
+            "nothing to reproduce is called '{name}'; there are {}, all",
+            names.join(", ")
+        )));
+    }
+    for part in chosen {
+        (part.run)(report)?;
+    }
+    report.write()
+}
