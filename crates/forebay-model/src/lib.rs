@@ -6,6 +6,7 @@
 #![cfg_attr(not(test), no_std)]
 extern crate alloc;
 
+pub mod forecast;
 pub mod overlap;
 pub mod profile;
 pub mod rng;
