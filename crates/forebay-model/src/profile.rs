@@ -166,6 +166,8 @@ impl Profile {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Correction {
     factor: f64,
+    /// Mean distance of an observation from what was expected of it.
+    deviation: f64,
     weight: f64,
 }
 
@@ -176,7 +178,7 @@ impl Correction {
     /// No correction yet; a new observation counts `weight` in (0, 1], all earlier ones together the rest.
     pub fn new(weight: f64) -> Self {
         assert!(weight > 0.0 && weight <= 1.0, "an observation cannot weigh {weight}");
-        Correction { factor: 1.0, weight }
+        Correction { factor: 1.0, deviation: 0.0, weight }
     }
 
     /// Takes in that `observed` came where the *uncorrected* model said `estimated`. Both must be positive; anything
@@ -185,13 +187,21 @@ impl Correction {
         let ratio = observed / estimated;
         if ratio.is_finite() && ratio > 0.0 {
             let ratio = ratio.clamp(Self::BOUNDS.0, Self::BOUNDS.1);
-            self.factor += self.weight * (ratio - self.factor);
+            let surprise = ratio - self.factor;
+            self.deviation += self.weight * (surprise.abs() - self.deviation);
+            self.factor += self.weight * surprise;
         }
     }
 
     /// What to multiply the model's estimate with.
     pub fn factor(&self) -> f64 {
         self.factor
+    }
+
+    /// The same on the cautious side: higher by the mean deviation. A mean that creeps up to the truth from below would
+    /// break a little of every promise made on the way; this is at the truth after the first observation.
+    pub fn cautious(&self) -> f64 {
+        self.factor + self.deviation
     }
 }
 
@@ -256,6 +266,7 @@ mod tests {
             for _ in 0..60 { c.observe(10.0, 10.0 * error); }
             let want = error.clamp(Correction::BOUNDS.0, Correction::BOUNDS.1);
             prop_assert!((c.factor() / want - 1.0).abs() < 1e-6);
+            prop_assert!((c.cautious() / want - 1.0).abs() < 1e-4);
             c.observe(0.0, 1.0);
             c.observe(1.0, f64::NAN);
             prop_assert!((c.factor() / want - 1.0).abs() < 1e-6);

@@ -6,4 +6,6 @@
 #![cfg_attr(not(test), no_std)]
 extern crate alloc;
 
+pub mod bandwidth;
 pub mod machine;
+pub mod planner;

@@ -2,6 +2,8 @@
 //!
 //! One file per paper; each adds its part to a [`Report`]. A part is listed in [`PARTS`] and nowhere else.
 
+pub mod eley;
+
 use crate::error::{Error, Result};
 use crate::report::Report;
 

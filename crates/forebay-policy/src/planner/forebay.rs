@@ -1,0 +1,501 @@
+//! `forebay`: searches start, nodes, threads, rate and depth, and decides anew at every event.
+//!
+//! Between phases the fastest setting hurts nobody. Within a phase the prefetch may *spend* what the phase has in hand:
+//! a phase with A seconds of I/O left (alone) and a deadline S seconds later than that can afford to lose S. A setting
+//! moves v bytes a second and costs the phase c = 1 - 1/I of every second, so the question is how to turn S into bytes:
+//!
+//! 1. Of all settings (nodes x threads x rate) only those on the *concave hull* of v over c matter: any other is beaten
+//!    by switching between two of them. There are about ten. The pause is one of them, at c = 0.
+//! 2. A course through the phase is a pair (first, second) of hull settings and a moment to switch. The moment comes in
+//!    closed form from spending S exactly, or from the wave being there. The papers' actions are such pairs: the delays
+//!    are (pause, default), the scalings a single setting.
+//! 3. Each course is *played out*: through the phase, the gaps and phases after it, with as many waves ahead as the
+//!    memory holds, to the moment when compute starts on the last wave in sight. The earliest wins; of equals the one
+//!    that costs the phase least. So a prefetch that would only wait in memory spends nothing, and a job that
+//!    lives from hand to mouth gets all there is.
+//! 4. The winner is checked by the exact forecast over all HPC jobs, and is shortened until no deadline is missed.
+//!
+//! Several Big Data jobs are served one at a time, the one whose compute stalls first before the others: halving the
+//! bandwidth between two waves delays the first and does not bring the second sooner.
+//!
+//! Why not a linear program over the whole future: it would be out of date at the next phase that comes a second late;
+//! deciding again at each event costs microseconds and starts from what is true.
+
+use alloc::vec::Vec;
+
+use forebay_model::forecast::{Chain, Forecaster, Outcome, Step};
+use forebay_model::profile::{Setting, Strain};
+
+use super::eley::MARGIN_S;
+use super::plan::{ActionKind, Estimate, Plan, PlannedStep};
+use super::{Board, Depth, JobId, Policy};
+
+/// Rates that are looked at, as shares of a setting's own speed.
+const RATES: [f64; 4] = [0.25, 0.5, 0.75, 1.0];
+/// Most waves that a course is played out for.
+const HORIZON_WAVES: u32 = 24;
+/// Times of compute closer than this are equal, so that the kinder course wins.
+const SAME_S: f64 = 1e-3;
+
+/// A setting on the hull.
+#[derive(Clone, Copy, Debug)]
+struct Point {
+    setting: Setting,
+    strain: Strain,
+    /// Bytes per second beside the phases.
+    speed: f64,
+    /// Seconds that a phase loses per second.
+    cost: f64,
+}
+
+const PAUSE: Point = Point { setting: Setting::PAUSED, strain: Strain::NONE, speed: 0.0, cost: 0.0 };
+
+/// The hull for one number of phases, and what it was computed from.
+#[derive(Clone, Debug, Default)]
+struct Hull {
+    phases: usize,
+    corrections: (f64, f64),
+    points: Vec<Point>,
+}
+
+/// Searches the whole space.
+#[derive(Default)]
+pub struct Forebay {
+    hulls: Vec<Hull>,
+    forecaster: Forecaster,
+}
+
+/// First setting, when to switch, second setting; and what the phase loses by it.
+#[derive(Clone, Copy, Debug)]
+struct Course {
+    first: Point,
+    for_s: f64,
+    second: Point,
+    lost_s: f64,
+}
+
+/// What the play-out knows.
+struct Scene {
+    /// I/O time left of the phases under way, and what they can afford to lose.
+    left_s: f64,
+    slack_s: f64,
+    /// After the phase: gap, then phases of this length again and again.
+    gap_s: f64,
+    io_s: f64,
+    gap_speed: f64,
+    /// Speed in later phases, if they lose `later_share` of their time.
+    io_speed: f64,
+    later_share: f64,
+    /// The Big Data job.
+    left_bytes: f64,
+    wave_bytes: f64,
+    /// When compute has nothing left of the waves that are in the tier.
+    busy_until_s: f64,
+    compute_s: f64,
+    /// Waves in the tier, the one in compute included.
+    held: u32,
+    slots: u32,
+    waves: u32,
+}
+
+impl Forebay {
+    fn hull(&mut self, board: &Board, phases: usize) -> &[Point] {
+        let corrections = board.corrections();
+        let at = match self.hulls.iter().position(|h| h.phases == phases) {
+            Some(at) => at,
+            None => {
+                self.hulls.push(Hull { phases, ..Hull::default() });
+                self.hulls.len() - 1
+            }
+        };
+        let hull = &mut self.hulls[at];
+        if hull.points.is_empty() || hull.corrections != corrections {
+            *hull = Hull { phases, corrections, points: concave_hull(all_points(board, phases)) };
+        }
+        &hull.points
+    }
+
+    /// The best course through the phases under way, and how many were looked at.
+    fn best_course(&mut self, board: &Board, scene: &Scene, phases: usize) -> (Course, u32) {
+        let hull = self.hull(board, phases);
+        let mut best = Course { first: PAUSE, for_s: f64::INFINITY, second: PAUSE, lost_s: 0.0 };
+        let mut best_s = scene.play(&best);
+        let mut seen = 1;
+        for &first in hull {
+            for &second in hull {
+                for course in scene.courses(first, second).into_iter().flatten() {
+                    seen += 1;
+                    let start_s = scene.play(&course);
+                    let sooner = start_s < best_s - SAME_S;
+                    if sooner || (start_s <= best_s + SAME_S && course.lost_s < best.lost_s - SAME_S) {
+                        best_s = best_s.min(start_s);
+                        best = course;
+                    }
+                }
+            }
+        }
+        (best, seen)
+    }
+
+    /// Cuts a course down until the exact forecast says that no deadline is missed by it.
+    fn make_safe(&mut self, board: &Board, job: JobId, bytes: f64, mut course: Course) -> (Course, Outcome) {
+        let chains: Vec<Chain> = board.chains().into_iter().map(|(_, c)| present_only(c)).collect();
+        let others = board.others(job);
+        let pfs = board.config.pfs_bytes_per_s;
+        let pause = Step { for_s: f64::INFINITY, strain: Strain::NONE, yields: false };
+        let nothing =
+            Step { strain: Strain { speed_bytes_per_s: f64::MAX, ..Strain::NONE }, yields: true, ..pause };
+        let unavoidable_s = self.forecaster.run(&chains, &others, &[nothing], bytes, pfs).late_s;
+        loop {
+            let steps = [
+                Step { for_s: course.for_s, strain: course.first.strain, yields: false },
+                Step { for_s: f64::INFINITY, strain: course.second.strain, yields: false },
+            ];
+            let outcome = self.forecaster.run(&chains, &others, &steps, bytes, pfs);
+            let harmless = course.first.cost == 0.0 && course.second.cost == 0.0;
+            let allowed_s = unavoidable_s.max(-MARGIN_S) + 1e-9;
+            if harmless || outcome.late_s <= allowed_s {
+                return (course, outcome);
+            }
+            let cheaper = |p: Point| if p.cost > 0.0 { PAUSE } else { p };
+            course = if course.for_s > 1e-3 && course.for_s.is_finite() && course.second.cost == 0.0 {
+                Course { for_s: 0.5 * course.for_s, ..course }
+            } else if course.second.cost > 0.0 && course.first.cost > 0.0 {
+                Course { second: PAUSE, for_s: course.for_s.min(1e6), ..course }
+            } else {
+                Course { first: cheaper(course.first), second: cheaper(course.second), ..course }
+            };
+        }
+    }
+
+    fn between_phases(&mut self, board: &Board, job: JobId, wave: u32) -> Plan {
+        let fastest = *self.hull(board, 0).last().unwrap_or(&PAUSE);
+        let in_s = board.left_bytes(job, wave) / fastest.speed;
+        let estimate = Estimate {
+            fetched_in_s: in_s.is_finite().then_some(in_s),
+            cost_s: in_s.is_finite().then(|| (in_s - board.hidden_s(job)).max(0.0)),
+            margin_s: None,
+        };
+        Plan {
+            kind: kind_of(board, fastest.setting, 0.0),
+            steps: [PlannedStep { at: board.now(), setting: fastest.setting, yields: false }].to_vec(),
+            estimate,
+            candidates: 1,
+            reason: "no phase is under way: as fast as the file system gives".into(),
+        }
+    }
+
+    fn within_phases(&mut self, board: &Board, job: JobId, wave: u32) -> Plan {
+        let phases = board.active_phases();
+        let gap_speed = self.hull(board, 0).last().map_or(0.0, |p| p.speed);
+        let mut scene = Scene::new(board, job, wave, gap_speed);
+        scene.io_speed = speed_at(self.hull(board, 1), scene.later_share);
+        let (course, candidates) = self.best_course(board, &scene, phases);
+        let (course, outcome) = self.make_safe(board, job, scene.left_bytes, course);
+        let now = board.now();
+        let mut steps = [PlannedStep { at: now, setting: course.first.setting, yields: false }].to_vec();
+        if course.for_s.is_finite() && course.second.setting != course.first.setting {
+            // Rounded down: a nanosecond less of the dearer setting, which usually comes first, is on the safe side;
+            // the margin covers the other order.
+            let at = now + (course.for_s * 1e9) as u64;
+            steps.push(PlannedStep { at, setting: course.second.setting, yields: false });
+            if at == now {
+                steps.remove(0);
+            }
+        }
+        let delay_s = if course.first.setting.is_paused() { course.for_s } else { 0.0 };
+        let main = if delay_s > 0.0 { course.second.setting } else { course.first.setting };
+        Plan {
+            kind: kind_of(board, main, delay_s),
+            estimate: Estimate {
+                fetched_in_s: outcome.end_s.is_finite().then_some(outcome.end_s),
+                cost_s: outcome.end_s.is_finite().then(|| (outcome.end_s - board.hidden_s(job)).max(0.0)),
+                margin_s: outcome.late_s.is_finite().then_some(-outcome.late_s),
+            },
+            steps,
+            candidates,
+            reason: alloc::format!(
+                "compute gets furthest this way; the phase loses {:.3} s of the {:.3} s it has in hand",
+                course.lost_s,
+                scene.slack_s
+            ),
+        }
+    }
+}
+
+impl Scene {
+    fn new(board: &Board, job: JobId, wave: u32, gap_speed: f64) -> Self {
+        let j = board.job(job);
+        let chains = board.chains();
+        let active = || chains.iter().map(|(_, c)| c).filter(|c| c.in_phase);
+        let weights: f64 = active().map(|c| c.weight).sum();
+        // Phases that share: each needs its own work times what the others take; the last ends with all work done.
+        let total_s: f64 = active().map(|c| c.left_s).sum();
+        let ends_s = |c: &Chain| (c.left_s * weights / c.weight).min(total_s);
+        let left_s = active().map(ends_s).fold(0.0, f64::max);
+        let slack_s = active().map(|c| c.deadline_s - ends_s(c)).fold(f64::INFINITY, f64::min);
+        let main = active().max_by(|a, b| a.left_s.total_cmp(&b.left_s));
+        let again = main.filter(|c| c.phases_after > 0);
+        Scene {
+            left_s,
+            // Held back: the margin, and a billionth of everything for rounding.
+            slack_s: (slack_s - 2.0 * MARGIN_S - 1e-9 * left_s).max(0.0),
+            gap_s: again.map_or(f64::INFINITY, |c| c.compute_s),
+            io_s: again.map_or(0.0, |c| c.io_s * (1.0 + c.allowance)),
+            gap_speed,
+            io_speed: 0.0,
+            later_share: main.map_or(0.0, |c| c.allowance / (1.0 + c.allowance)),
+            left_bytes: board.left_bytes(job, wave),
+            wave_bytes: j.wave_bytes as f64,
+            busy_until_s: board.hidden_s(job),
+            compute_s: j.compute_ns as f64 * 1e-9,
+            held: j.buffered() + u32::from(j.computing_until.is_some()),
+            slots: board.slots(job).max(1),
+            waves: (j.waves - wave).min(HORIZON_WAVES),
+        }
+    }
+
+    /// Courses that begin with `first` and go on with `second`: one that spends the slack exactly, one that switches when
+    /// the wave is there. `None` where there is none.
+    fn courses(&self, first: Point, second: Point) -> [Option<Course>; 2] {
+        let (a, s) = (self.left_s, self.slack_s);
+        let ratio = |p: Point| p.cost / (1.0 - p.cost);
+        if first.setting == second.setting {
+            let lost_s = a * ratio(first);
+            return [(lost_s <= s).then_some(Course { first, for_s: f64::INFINITY, second, lost_s }), None];
+        }
+        // Lost by `first` for t seconds and `second` for the rest: cost1 t + (A - t (1 - cost1)) ratio2.
+        let slope = first.cost - (1.0 - first.cost) * ratio(second);
+        let longest_s = a / (1.0 - first.cost);
+        let spend_s = (s - a * ratio(second)) / slope;
+        let course = |for_s: f64| {
+            let lost_s = a * ratio(second) + slope * for_s;
+            let fits = for_s > 0.0 && for_s < longest_s && lost_s <= s * (1.0 + 1e-12);
+            fits.then_some(Course { first, for_s, second, lost_s })
+        };
+        // A little longer than the wave needs, so that rounding cannot leave a last byte for after the switch.
+        let there_s = if first.speed > 0.0 { self.left_bytes / first.speed + SAME_S } else { -1.0 };
+        [course(spend_s), course(there_s)]
+    }
+
+    /// When compute could start on the last wave in sight if the phase is spent by `course`, in seconds from now.
+    fn play(&self, course: &Course) -> f64 {
+        let first_s = course.for_s.min(self.left_s / (1.0 - course.first.cost));
+        let rest = (self.left_s - first_s * (1.0 - course.first.cost)).max(0.0);
+        let second_s = rest / (1.0 - course.second.cost);
+        let mut supply = Supply {
+            pieces: [(first_s, course.first.speed), (second_s, course.second.speed)],
+            at: 0,
+            left_s: first_s,
+            now_s: 0.0,
+            scene: self,
+        };
+        // Ends of compute of the last `slots` waves tell when memory becomes free; those in the tier now come first.
+        let mut ends = [0.0f64; HORIZON_WAVES as usize + 1];
+        let mut free_s = self.busy_until_s;
+        let mut start_s = free_s;
+        for wave in 0..self.waves {
+            // Waves before this one that have to be over: all but `slots - 1`.
+            let before = i64::from(self.held) + i64::from(wave) - i64::from(self.slots - 1);
+            if before > 0 {
+                let over = before - 1 - i64::from(self.held);
+                let freed_s = match usize::try_from(over) {
+                    Ok(i) => ends[i],
+                    // One of the waves now in the tier: the k-th of them ends this long before compute runs dry.
+                    Err(_) => self.busy_until_s - (-1 - over) as f64 * self.compute_s,
+                };
+                supply.idle_until(freed_s.max(0.0));
+            }
+            let ready_s = supply.fetch(if wave == 0 { self.left_bytes } else { self.wave_bytes });
+            start_s = ready_s.max(free_s);
+            free_s = start_s + self.compute_s;
+            ends[wave as usize] = free_s;
+        }
+        start_s
+    }
+}
+
+/// The bandwidth to come, spent wave by wave.
+struct Supply<'a> {
+    pieces: [(f64, f64); 2],
+    /// 0 and 1 are the course; then gaps at even and phases at odd numbers.
+    at: usize,
+    left_s: f64,
+    now_s: f64,
+    scene: &'a Scene,
+}
+
+impl Supply<'_> {
+    fn speed(&self) -> f64 {
+        match self.at {
+            0 | 1 => self.pieces[self.at].1,
+            n if n % 2 == 0 => self.scene.gap_speed,
+            _ => self.scene.io_speed,
+        }
+    }
+
+    fn next_piece(&mut self) {
+        self.at += 1;
+        self.left_s = match self.at {
+            0 | 1 => self.pieces[self.at].0,
+            n if n % 2 == 0 => self.scene.gap_s,
+            _ => self.scene.io_s,
+        };
+    }
+
+    fn idle_until(&mut self, until_s: f64) {
+        while self.now_s < until_s {
+            let wait_s = (until_s - self.now_s).min(self.left_s);
+            self.now_s += wait_s;
+            self.left_s -= wait_s;
+            if self.now_s < until_s {
+                self.next_piece();
+            }
+        }
+    }
+
+    /// Moves `bytes` and returns when they are there.
+    fn fetch(&mut self, mut bytes: f64) -> f64 {
+        loop {
+            let (speed, here) = (self.speed(), self.speed() * self.left_s);
+            if speed > 0.0 && here >= bytes {
+                self.now_s += bytes / speed;
+                self.left_s -= bytes / speed;
+                return self.now_s;
+            }
+            if self.left_s.is_infinite() || self.now_s > 1e9 {
+                return f64::INFINITY;
+            }
+            bytes -= here;
+            self.now_s += self.left_s;
+            self.next_piece();
+        }
+    }
+}
+
+/// Phases under way keep their deadlines. Those to come still slow the others down, but when one begins the plan is made
+/// anew, so their own deadlines do not bind this one.
+fn present_only(chain: Chain) -> Chain {
+    let allowance = if chain.in_phase { chain.allowance } else { f64::INFINITY };
+    Chain { phases_after: 0, allowance, ..chain }
+}
+
+/// Every setting beside `phases` phases.
+fn all_points(board: &Board, phases: usize) -> Vec<Point> {
+    let profile = &board.config.profile;
+    let mut points = Vec::new();
+    for nodes in 1..=profile.max_nodes {
+        for threads in 1..=profile.max_threads {
+            let unthrottled = board.strain(Setting::new(nodes, threads));
+            for rate in RATES {
+                let strain = Strain { rate, ..unthrottled };
+                let free_pace = 1.0 / (1.0 + phases as f64 * (strain.i_bd - 1.0));
+                let pace = rate.min(free_pace);
+                let excess = (strain.i_hpc - 1.0) * pace / free_pace;
+                let cost = if phases > 0 { excess / (1.0 + excess) } else { 0.0 };
+                let speed = (pace * strain.speed_bytes_per_s).min(board.config.pfs_bytes_per_s);
+                points.push(Point { setting: Setting { nodes, threads, rate }, strain, speed, cost });
+            }
+        }
+    }
+    points
+}
+
+/// The upper concave hull of speed over cost, from the pause on, in ascending cost.
+fn concave_hull(mut points: Vec<Point>) -> Vec<Point> {
+    let fewer = |p: &Point| u32::from(p.setting.nodes) * u32::from(p.setting.threads);
+    points.sort_by(|a, b| {
+        a.cost.total_cmp(&b.cost).then(b.speed.total_cmp(&a.speed)).then(fewer(a).cmp(&fewer(b)))
+    });
+    let mut hull = [PAUSE].to_vec();
+    for p in points {
+        if hull.last().is_some_and(|top| p.speed <= top.speed) {
+            continue;
+        }
+        while let [.., a, b] = hull[..] {
+            // b is below the line from a to p.
+            let turns_up = (b.speed - a.speed) * (p.cost - a.cost) <= (p.speed - a.speed) * (b.cost - a.cost);
+            if !turns_up {
+                break;
+            }
+            hull.pop();
+        }
+        hull.push(p);
+    }
+    hull
+}
+
+/// The best mean speed that any mix of settings reaches, over what phases may lose for it. No planner can move more; the
+/// lower bound of map times rests on it.
+pub struct SpeedCurve {
+    hull: Vec<Point>,
+}
+
+impl SpeedCurve {
+    /// The curve beside `phases` phases.
+    pub fn new(config: &super::Config, phases: usize) -> Self {
+        SpeedCurve { hull: concave_hull(all_points(&Board::new(config.clone()), phases)) }
+    }
+
+    /// Bytes per second if phases may lose `cost` of every second.
+    pub fn at(&self, cost: f64) -> f64 {
+        speed_at(&self.hull, cost)
+    }
+}
+
+/// A point of the hull's edge: the best mean speed at a mean cost.
+fn speed_at(hull: &[Point], cost: f64) -> f64 {
+    let after = hull.partition_point(|p| p.cost <= cost);
+    match (after.checked_sub(1).and_then(|i| hull.get(i)), hull.get(after)) {
+        (Some(a), Some(b)) => a.speed + (b.speed - a.speed) * (cost - a.cost) / (b.cost - a.cost).max(1e-12),
+        (Some(last), None) => last.speed,
+        (None, Some(first)) => first.speed,
+        (None, None) => 0.0,
+    }
+}
+
+/// The papers' word for it, where they have one.
+fn kind_of(board: &Board, setting: Setting, delay_s: f64) -> ActionKind {
+    let default = board.config.default_setting;
+    let threads = |s: Setting| u32::from(s.nodes) * u32::from(s.threads);
+    match (delay_s > 0.0, setting) {
+        (_, s) if s.is_paused() => ActionKind::FullDelay,
+        (true, s) if s == default => ActionKind::PartialDelay,
+        (true, _) => ActionKind::Search,
+        (false, s) if s == default => ActionKind::NoAction,
+        (false, s) if s.rate < 1.0 => ActionKind::Search,
+        (false, s) if s.nodes == default.nodes && s.threads > default.threads => ActionKind::ScaleUp,
+        (false, s) if threads(s) < threads(default) => ActionKind::ScaleDown,
+        _ => ActionKind::Search,
+    }
+}
+
+/// The job whose compute runs dry first, of those that have something to fetch.
+fn most_urgent(board: &Board) -> Option<JobId> {
+    let wanting = board.jobs().map(|(id, _)| id).filter(|&id| board.next_wave(id, Depth::Memory).is_some());
+    wanting.min_by(|&a, &b| board.hidden_s(a).total_cmp(&board.hidden_s(b)).then(a.cmp(&b)))
+}
+
+impl Policy for Forebay {
+    fn depth(&self) -> Depth {
+        Depth::Memory
+    }
+
+    fn replans(&self) -> bool {
+        true
+    }
+
+    fn plan(&mut self, board: &Board, job: JobId, wave: u32) -> Plan {
+        match most_urgent(board) {
+            Some(urgent) if urgent != job => Plan {
+                kind: ActionKind::Wait,
+                steps: [PlannedStep { at: board.now(), setting: Setting::PAUSED, yields: false }].to_vec(),
+                estimate: Estimate { fetched_in_s: None, cost_s: None, margin_s: None },
+                candidates: 1,
+                reason: alloc::format!("job {urgent} runs out of input sooner"),
+            },
+            _ if board.active_phases() == 0 => self.between_phases(board, job, wave),
+            _ => self.within_phases(board, job, wave),
+        }
+    }
+}

@@ -1,0 +1,2 @@
+//! Eley.
+pub mod system;
