@@ -20,6 +20,7 @@
 //! Why not SimGrid or CODES: they bring their own schedulers and their own language, and a policy written twice is two
 //! policies. The price is that this simulator has to be validated by itself, which its tests do against queueing theory.
 
+pub mod cli;
 pub mod colocate;
 pub mod error;
 pub mod maxmin;
@@ -30,6 +31,7 @@ pub mod queue;
 pub mod report;
 pub mod reproduce;
 pub mod run;
+pub mod scenario;
 pub mod station;
 pub mod trace;
 

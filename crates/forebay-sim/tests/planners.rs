@@ -21,11 +21,11 @@ fn map_s(outcome: &Outcome) -> f64 {
 fn forebay_meets_every_deadline_and_is_never_worse_than_eley() {
     let mut cells = 0;
     for allowance in ALLOWANCES {
-        for hpc in 0..HPC.len() {
+        for (hpc, (hpc_name, ..)) in HPC.into_iter().enumerate() {
             for app in 0..APPLICATIONS.len() {
                 let eley = run(&cell("eley", hpc, app, allowance));
                 let ours = run(&cell("forebay", hpc, app, allowance));
-                let name = format!("{} beside {} at {allowance}", HPC[hpc].0, app + 1);
+                let name = format!("{hpc_name} beside {} at {allowance}", app + 1);
                 assert_eq!((eley.missed(), ours.missed()), (0, 0), "{name}");
                 // A microsecond for rounding to nanoseconds at every event.
                 assert!(map_s(&ours) <= map_s(&eley) + 1e-6, "{name}: {} {}", map_s(&ours), map_s(&eley));

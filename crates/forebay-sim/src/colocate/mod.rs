@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 mod bound;
 mod outcome;
+pub mod view;
 mod world;
 
 pub use bound::lower_bound_s;
