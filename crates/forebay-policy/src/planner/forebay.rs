@@ -6,9 +6,9 @@
 //!
 //! 1. Of all settings (nodes x threads x rate) only those on the *concave hull* of v over c matter: any other is beaten
 //!    by switching between two of them. There are about ten. The pause is one of them, at c = 0.
-//! 2. A course through the phase is a pair (first, second) of hull settings and a moment to switch. The moment comes in
-//!    closed form from spending S exactly, or from the wave being there. The papers' actions are such pairs: the delays
-//!    are (pause, default), the scalings a single setting.
+//! 2. A course through the phase is a pair (first, second) of hull settings and the moments to switch and to pause. They
+//!    come in closed form from spending S exactly by the end of the phase, or by the moment the wave is there. The
+//!    papers' actions are such pairs: the delays are (pause, default), the scalings a single setting.
 //! 3. Each course is *played out*: through the phase, the gaps and phases after it, with as many waves ahead as the
 //!    memory holds, to the moment when compute starts on the last wave in sight. The earliest wins; of equals the one
 //!    that costs the phase least. So a prefetch that would only wait in memory spends nothing, and a job that
@@ -29,6 +29,7 @@ use forebay_model::profile::{Setting, Strain};
 use super::eley::MARGIN_S;
 use super::plan::{ActionKind, Estimate, Plan, PlannedStep};
 use super::{Board, Depth, JobId, Policy};
+use crate::machine::Nanos;
 
 /// Rates that are looked at, as shares of a setting's own speed.
 const RATES: [f64; 4] = [0.25, 0.5, 0.75, 1.0];
@@ -65,13 +66,46 @@ pub struct Forebay {
     forecaster: Forecaster,
 }
 
-/// First setting, when to switch, second setting; and what the phase loses by it.
+/// Up to three settings in a row, the last one to the end of the phase; and what the phase loses by them.
 #[derive(Clone, Copy, Debug)]
 struct Course {
-    first: Point,
-    for_s: f64,
-    second: Point,
+    legs: [Leg; 3],
     lost_s: f64,
+}
+
+/// A setting and for how long, in seconds.
+#[derive(Clone, Copy, Debug)]
+struct Leg {
+    point: Point,
+    for_s: f64,
+}
+
+const REST: Leg = Leg { point: PAUSE, for_s: f64::INFINITY };
+
+impl Course {
+    /// `first` for `for_s`, then `second`.
+    fn two(first: Point, for_s: f64, second: Point, lost_s: f64) -> Self {
+        Course {
+            legs: [Leg { point: first, for_s }, Leg { point: second, for_s: f64::INFINITY }, REST],
+            lost_s,
+        }
+    }
+
+    /// Half as long at everything that costs a phase something.
+    fn halved(mut self) -> Self {
+        for leg in &mut self.legs {
+            if leg.point.cost > 0.0 {
+                let half_s = 0.5 * leg.for_s;
+                *leg =
+                    if half_s > SAME_S && half_s.is_finite() { Leg { for_s: half_s, ..*leg } } else { REST };
+            }
+        }
+        self
+    }
+
+    fn is_harmless(&self) -> bool {
+        self.legs.iter().all(|leg| leg.point.cost == 0.0)
+    }
 }
 
 /// What the play-out knows.
@@ -118,7 +152,7 @@ impl Forebay {
     /// The best course through the phases under way, and how many were looked at.
     fn best_course(&mut self, board: &Board, scene: &Scene, phases: usize) -> (Course, u32) {
         let hull = self.hull(board, phases);
-        let mut best = Course { first: PAUSE, for_s: f64::INFINITY, second: PAUSE, lost_s: 0.0 };
+        let mut best = Course { legs: [REST; 3], lost_s: 0.0 };
         let mut best_s = scene.play(&best);
         let mut seen = 1;
         for &first in hull {
@@ -147,24 +181,13 @@ impl Forebay {
             Step { strain: Strain { speed_bytes_per_s: f64::MAX, ..Strain::NONE }, yields: true, ..pause };
         let unavoidable_s = self.forecaster.run(&chains, &others, &[nothing], bytes, pfs).late_s;
         loop {
-            let steps = [
-                Step { for_s: course.for_s, strain: course.first.strain, yields: false },
-                Step { for_s: f64::INFINITY, strain: course.second.strain, yields: false },
-            ];
-            let outcome = self.forecaster.run(&chains, &others, &steps, bytes, pfs);
-            let harmless = course.first.cost == 0.0 && course.second.cost == 0.0;
+            let step = |leg: Leg| Step { for_s: leg.for_s, strain: leg.point.strain, yields: false };
+            let outcome = self.forecaster.run(&chains, &others, &course.legs.map(step), bytes, pfs);
             let allowed_s = unavoidable_s.max(-MARGIN_S) + 1e-9;
-            if harmless || outcome.late_s <= allowed_s {
+            if course.is_harmless() || outcome.late_s <= allowed_s {
                 return (course, outcome);
             }
-            let cheaper = |p: Point| if p.cost > 0.0 { PAUSE } else { p };
-            course = if course.for_s > 1e-3 && course.for_s.is_finite() && course.second.cost == 0.0 {
-                Course { for_s: 0.5 * course.for_s, ..course }
-            } else if course.second.cost > 0.0 && course.first.cost > 0.0 {
-                Course { second: PAUSE, for_s: course.for_s.min(1e6), ..course }
-            } else {
-                Course { first: cheaper(course.first), second: cheaper(course.second), ..course }
-            };
+            course = course.halved();
         }
     }
 
@@ -193,18 +216,11 @@ impl Forebay {
         let (course, candidates) = self.best_course(board, &scene, phases);
         let (course, outcome) = self.make_safe(board, job, scene.left_bytes, course);
         let now = board.now();
-        let mut steps = [PlannedStep { at: now, setting: course.first.setting, yields: false }].to_vec();
-        if course.for_s.is_finite() && course.second.setting != course.first.setting {
-            // Rounded down: a nanosecond less of the dearer setting, which usually comes first, is on the safe side;
-            // the margin covers the other order.
-            let at = now + (course.for_s * 1e9) as u64;
-            steps.push(PlannedStep { at, setting: course.second.setting, yields: false });
-            if at == now {
-                steps.remove(0);
-            }
-        }
-        let delay_s = if course.first.setting.is_paused() { course.for_s } else { 0.0 };
-        let main = if delay_s > 0.0 { course.second.setting } else { course.first.setting };
+        let steps = steps_of(&course, now);
+        let [first, second, _] = course.legs;
+        let delay_s = if first.point.setting.is_paused() { first.for_s } else { 0.0 };
+        let main =
+            if delay_s > 0.0 && delay_s.is_finite() { second.point.setting } else { first.point.setting };
         Plan {
             kind: kind_of(board, main, delay_s),
             estimate: Estimate {
@@ -255,14 +271,16 @@ impl Scene {
         }
     }
 
-    /// Courses that begin with `first` and go on with `second`: one that spends the slack exactly, one that switches when
-    /// the wave is there. `None` where there is none.
-    fn courses(&self, first: Point, second: Point) -> [Option<Course>; 2] {
+    /// Courses that begin with `first` and go on with `second`: one that spends the slack exactly up to the end of the
+    /// phase, one that switches when the wave is there, and one that has spent the slack by the time the wave is there and
+    /// pauses then. `None` where there is none.
+    fn courses(&self, first: Point, second: Point) -> [Option<Course>; 3] {
         let (a, s) = (self.left_s, self.slack_s);
         let ratio = |p: Point| p.cost / (1.0 - p.cost);
         if first.setting == second.setting {
             let lost_s = a * ratio(first);
-            return [(lost_s <= s).then_some(Course { first, for_s: f64::INFINITY, second, lost_s }), None];
+            let whole = (lost_s <= s).then_some(Course::two(first, f64::INFINITY, first, lost_s));
+            return [whole, self.until_there(first, PAUSE, 0.0), None];
         }
         // Lost by `first` for t seconds and `second` for the rest: cost1 t + (A - t (1 - cost1)) ratio2.
         let slope = first.cost - (1.0 - first.cost) * ratio(second);
@@ -271,25 +289,45 @@ impl Scene {
         let course = |for_s: f64| {
             let lost_s = a * ratio(second) + slope * for_s;
             let fits = for_s > 0.0 && for_s < longest_s && lost_s <= s * (1.0 + 1e-12);
-            fits.then_some(Course { first, for_s, second, lost_s })
+            fits.then_some(Course::two(first, for_s, second, lost_s))
         };
         // A little longer than the wave needs, so that rounding cannot leave a last byte for after the switch.
         let there_s = if first.speed > 0.0 { self.left_bytes / first.speed + SAME_S } else { -1.0 };
-        [course(spend_s), course(there_s)]
+        // t at `first` and u at `second` move the wave and spend the slack: v1 t + v2 u = L, c1 t + c2 u = S. The slack is
+        // taken short by what the second setting costs for longer than needed.
+        let spendable_s = s - second.cost * SAME_S;
+        let determinant = first.speed * second.cost - second.speed * first.cost;
+        let exact_s = (self.left_bytes * second.cost - second.speed * spendable_s) / determinant;
+        [course(spend_s), course(there_s), self.until_there(first, second, exact_s)]
+    }
+
+    /// `first` for `for_s`, then `second` until the wave is there, then nothing. If `second` is the pause, `first` brings
+    /// the whole wave.
+    fn until_there(&self, first: Point, second: Point, for_s: f64) -> Option<Course> {
+        let for_s = if second.speed > 0.0 { for_s } else { self.left_bytes / first.speed + SAME_S };
+        let rest_s = if second.speed > 0.0 {
+            (self.left_bytes - first.speed * for_s) / second.speed + SAME_S
+        } else {
+            0.0
+        };
+        let lost_s = first.cost * for_s + second.cost * rest_s;
+        // All of it has to happen before the phase is over: its I/O gets the share 1 - cost of every second.
+        let done_s = (1.0 - first.cost) * for_s + (1.0 - second.cost) * rest_s;
+        let fits =
+            for_s > 0.0 && rest_s >= 0.0 && done_s < self.left_s && lost_s <= self.slack_s * (1.0 + 1e-12);
+        let legs = [Leg { point: first, for_s }, Leg { point: second, for_s: rest_s }, REST];
+        fits.then_some(Course { legs, lost_s })
     }
 
     /// When compute could start on the last wave in sight if the phase is spent by `course`, in seconds from now.
     fn play(&self, course: &Course) -> f64 {
-        let first_s = course.for_s.min(self.left_s / (1.0 - course.first.cost));
-        let rest = (self.left_s - first_s * (1.0 - course.first.cost)).max(0.0);
-        let second_s = rest / (1.0 - course.second.cost);
-        let mut supply = Supply {
-            pieces: [(first_s, course.first.speed), (second_s, course.second.speed)],
-            at: 0,
-            left_s: first_s,
-            now_s: 0.0,
-            scene: self,
-        };
+        let mut left_s = self.left_s;
+        let pieces = course.legs.map(|Leg { point, for_s }| {
+            let piece_s = for_s.min(left_s / (1.0 - point.cost));
+            left_s = (left_s - piece_s * (1.0 - point.cost)).max(0.0);
+            (piece_s, point.speed)
+        });
+        let mut supply = Supply { pieces, at: 0, left_s: pieces[0].0, now_s: 0.0, scene: self };
         // Ends of compute of the last `slots` waves tell when memory becomes free; those in the tier now come first.
         let mut ends = [0.0f64; HORIZON_WAVES as usize + 1];
         let mut free_s = self.busy_until_s;
@@ -317,8 +355,9 @@ impl Scene {
 
 /// The bandwidth to come, spent wave by wave.
 struct Supply<'a> {
-    pieces: [(f64, f64); 2],
-    /// 0 and 1 are the course; then gaps at even and phases at odd numbers.
+    /// Length and speed of the legs of the course.
+    pieces: [(f64, f64); 3],
+    /// 0 to 2 are the course; then gaps at odd and phases at even numbers.
     at: usize,
     left_s: f64,
     now_s: f64,
@@ -328,8 +367,8 @@ struct Supply<'a> {
 impl Supply<'_> {
     fn speed(&self) -> f64 {
         match self.at {
-            0 | 1 => self.pieces[self.at].1,
-            n if n % 2 == 0 => self.scene.gap_speed,
+            n if n < self.pieces.len() => self.pieces[n].1,
+            n if n % 2 == 1 => self.scene.gap_speed,
             _ => self.scene.io_speed,
         }
     }
@@ -337,8 +376,8 @@ impl Supply<'_> {
     fn next_piece(&mut self) {
         self.at += 1;
         self.left_s = match self.at {
-            0 | 1 => self.pieces[self.at].0,
-            n if n % 2 == 0 => self.scene.gap_s,
+            n if n < self.pieces.len() => self.pieces[n].0,
+            n if n % 2 == 1 => self.scene.gap_s,
             _ => self.scene.io_s,
         };
     }
@@ -371,6 +410,27 @@ impl Supply<'_> {
             self.next_piece();
         }
     }
+}
+
+/// A course as steps from `now` on.
+fn steps_of(course: &Course, now: Nanos) -> Vec<PlannedStep> {
+    let mut steps: Vec<PlannedStep> = Vec::new();
+    let mut at = now;
+    for leg in course.legs {
+        let step = PlannedStep { at, setting: leg.point.setting, yields: false };
+        match steps.last_mut() {
+            // A leg too short for a nanosecond gives way to the next; equal settings are one step.
+            Some(last) if last.at == at => *last = step,
+            Some(last) if last.setting == step.setting => {}
+            _ => steps.push(step),
+        }
+        if leg.for_s.is_infinite() {
+            break;
+        }
+        // Rounded down: the dearer setting usually comes first, and the margin covers the other order.
+        at = at + (leg.for_s * 1e9) as u64;
+    }
+    steps
 }
 
 /// Phases under way keep their deadlines. Those to come still slow the others down, but when one begins the plan is made
