@@ -11,3 +11,4 @@ pub mod overlap;
 pub mod profile;
 pub mod rng;
 pub mod sharing;
+pub mod storage;

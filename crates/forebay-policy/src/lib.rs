@@ -6,6 +6,10 @@
 #![cfg_attr(not(test), no_std)]
 extern crate alloc;
 
+pub mod access;
+pub mod allocation;
 pub mod bandwidth;
 pub mod machine;
+pub mod memory;
+pub mod placement;
 pub mod planner;
