@@ -95,8 +95,7 @@ pub fn allocate(setup: &Setup) -> Result<Vec<Vec<u32>>> {
     let mut allocator = Allocator::new(policy, setup.nodes, setup.node_bytes, setup.node_bytes_per_s);
     let mut all = Vec::new();
     for (job, j) in (0..).zip(&setup.jobs) {
-        let demand =
-            Demand { bytes: j.bytes, nodes: j.nodes, client_bytes_per_s: j.client_bytes_per_s };
+        let demand = Demand { bytes: j.bytes, nodes: j.nodes, client_bytes_per_s: j.client_bytes_per_s };
         let mut out = Vec::new();
         allocator.handle(Nanos(0), allocation::Event::Asks { job, demand }, &mut out);
         match out.pop() {
@@ -208,8 +207,7 @@ impl World for Burst<'_> {
         if *flows == 0 {
             let token = *token;
             self.holds.remove(&job);
-            self.steps[job].io_s =
-                now.saturating_since(Nanos(self.setup.jobs[job].arrives_ns)) as f64 * 1e-9;
+            self.steps[job].io_s = now.saturating_since(Nanos(self.setup.jobs[job].arrives_ns)) as f64 * 1e-9;
             let actions = self.pump.tell(now, access::Event::Done { token }, self.trace);
             self.carry_out(now, actions);
             self.pump.arm(queue, Event::Wake);
@@ -278,7 +276,13 @@ mod tests {
 
     fn job(arrives_s: u64, processes: f64, bytes: u64, nodes: u32) -> Job {
         let client_bytes_per_s = f64::INFINITY;
-        Job { arrives_ns: arrives_s * 1_000_000_000, processes, bytes, nodes: Some(nodes), client_bytes_per_s }
+        Job {
+            arrives_ns: arrives_s * 1_000_000_000,
+            processes,
+            bytes,
+            nodes: Some(nodes),
+            client_bytes_per_s,
+        }
     }
 
     fn io_s(access: &str, jobs: Vec<Job>) -> Vec<f64> {

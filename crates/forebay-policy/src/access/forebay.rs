@@ -110,6 +110,11 @@ impl Forebay {
         let start = sorted_by(|p| p.key);
         let mut sketch = Sketch::new(now, holders, pending);
         let Some(bar) = sketch.play(&start, u64::MAX) else { return start };
+        let all_overlap = |p: &Pending| pending.iter().all(|q| q.nodes.overlaps(&p.nodes));
+        if pending.iter().all(all_overlap) {
+            // One after the other: shortest first is the best there is (Smith, 1956).
+            return start;
+        }
         let mut s = Search {
             sketch,
             best: start.clone(),

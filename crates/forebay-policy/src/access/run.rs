@@ -126,7 +126,7 @@ impl Access {
 
     /// Which nodes are held, counted anew: guests and hosts overlap, so taking a leaver's nodes away would be wrong.
     fn count_nodes(&mut self) {
-        if self.policy.scope() == Scope::Disjoint {
+        if self.policy.scope() != Scope::Everything {
             self.busy.clear();
             self.guests.clear();
             for a in self.active.values() {

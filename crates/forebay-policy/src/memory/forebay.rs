@@ -20,8 +20,8 @@ use crate::machine::Nanos;
 
 /// Part of the missing room that is taken in one period.
 const TAKE: f64 = 0.2;
-/// Growth that counts as such, in blocks per period; below it is noise.
-const GROWTH_BLOCKS: f64 = 1.0;
+/// Growth in a period that counts as such, as a part of the memory; less is met when it is there.
+const GROWTH: f64 = 0.004;
 /// Slower sampling again after so many fast periods without growth.
 const CALM_AFTER: u32 = 10;
 
@@ -51,7 +51,7 @@ impl Policy for Forebay {
         let compute_bytes = sample.used_bytes.saturating_sub(sample.tier_bytes);
         let (growth, dt_ns) = self.growth(now, compute_bytes);
         let block = config.block_bytes as f64;
-        let grows = growth * config.period_ns as f64 > GROWTH_BLOCKS * block;
+        let grows = growth * config.period_ns as f64 > GROWTH * config.memory_bytes as f64;
         let now_room = config.target_bytes() - compute_bytes as f64;
         let above = sample.used_bytes as f64 > config.target_bytes() + 0.5 * block;
         self.fast_left = if grows || above { CALM_AFTER } else { self.fast_left.saturating_sub(1) };

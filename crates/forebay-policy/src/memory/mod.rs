@@ -95,13 +95,14 @@ pub struct Config {
 }
 
 impl Default for Config {
-    /// The values of the paper's Table 3-2, for 125 GB of memory; blocks of 512 MiB as in its chapter 2.
+    /// The paper's values, for 125 GB of memory. It does not print B; 128 MiB is an HDFS block, and small enough for the
+    /// dead zone of two blocks to be no more than a fifth of a percent of the memory.
     fn default() -> Self {
         Config {
             memory_bytes: 125_000_000_000,
             target: 0.95,
             gain: 0.5,
-            block_bytes: 512 << 20,
+            block_bytes: 128 << 20,
             min_bytes: 0,
             max_bytes: 60_000_000_000,
             period_ns: 100_000_000,
@@ -251,8 +252,9 @@ mod tests {
         // 118.75 is the target: within two blocks of it nothing happens.
         assert_eq!(resized(&mut m, 100, 80 * GB), None);
         assert_eq!(resized(&mut m, 200, 83 * GB), None);
-        // Far below it grows, and no further than U_max.
-        assert_eq!(resized(&mut m, 300, 10 * GB), Some((60 * GB, Reason::Below)));
+        // v = 47 GB: 37 + 0.5 * 47 * 0.574 / 0.95 = 51.2; and so on, no further than U_max.
+        assert_eq!(resized(&mut m, 300, 10 * GB), Some((52 * GB, Reason::Below)));
+        assert_eq!(resized(&mut m, 400, 10 * GB), Some((60 * GB, Reason::Below)));
     }
 
     /// `forebay` gives all that is needed at once, more if use grows, and takes back a part of what is free.
@@ -268,7 +270,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happens the capacity stays within its limits, and more compute never means more for the tier.
+        /// Whatever happens the capacity stays within its limits. More compute never means more for the tier, except
+        /// under the printed law: its step v (r - r0) is greatest at v = r0 M / 2, so far below it gives less to less.
         #[test]
         fn limits_hold_and_the_laws_are_monotone(
             which in 0usize..3, start in 0u64..=60, loads in prop::collection::vec(0u64..130, 1..30), more in 0u64..20
@@ -281,7 +284,7 @@ mod tests {
                 resized(&mut other, 100 * i as u64, (load + if last { more } else { 0 }) * GB);
                 prop_assert!(m.snapshot() <= 60 * GB);
             }
-            prop_assert!(other.snapshot() <= m.snapshot());
+            prop_assert!(POLICIES[which].0 == "dynims" || other.snapshot() <= m.snapshot());
         }
     }
 }

@@ -2,7 +2,10 @@
 //!
 //! One file per paper; each adds its part to a [`Report`]. A part is listed in [`PARTS`] and nowhere else.
 
+pub mod bb;
+pub mod dynims;
 pub mod eley;
+pub mod tls;
 
 use crate::error::{Error, Result};
 use crate::report::Report;
@@ -18,8 +21,16 @@ pub struct Part {
 }
 
 /// Everything that can be reproduced, in the order of the report.
-pub const PARTS: &[Part] =
-    &[Part { name: "eley", about: "prefetching in waves: Tables 4 to 6, Figures 5 to 8", run: eley::run }];
+pub const PARTS: &[Part] = &[
+    Part { name: "eley", about: "prefetching in waves: Tables 4 to 6, Figures 5 to 8", run: eley::run },
+    Part {
+        name: "bb",
+        about: "shared burst buffers: W1 to W12, allocation, three jobs on Catalyst",
+        run: bb::run,
+    },
+    Part { name: "tls", about: "two-level storage: crossovers and the storage mountain", run: tls::run },
+    Part { name: "dynims", about: "memory for compute first: stability, a burst, noise", run: dynims::run },
+];
 
 /// Runs the part called `name`, or all of them.
 ///
