@@ -105,11 +105,17 @@ fn decisions() {
             p.handle(Nanos(0), joins, &mut out);
             p.handle(
                 Nanos(0),
-                Event::JobJoins { job: 0, waves: 100, wave_bytes: 50_000_000_000, compute_ns: 20 * s },
+                Event::JobJoins {
+                    job: 0,
+                    waves: 100,
+                    wave_bytes: 50_000_000_000,
+                    compute_ns: 20 * s,
+                    tier_read_ns: 3 * s,
+                },
                 &mut out,
             );
             p.handle(Nanos(s), Event::Fetched { job: 0, wave: 0 }, &mut out);
-            p.handle(Nanos(s), Event::WaveStarts { job: 0, wave: 0 }, &mut out);
+            p.handle(Nanos(s), Event::WaveStarts { job: 0, wave: 0, compute_ns: 20 * s }, &mut out);
             out.clear();
             // The decision: a phase begins; hulls are computed too, as nothing is cached yet.
             let begin = Instant::now();

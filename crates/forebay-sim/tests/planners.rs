@@ -137,7 +137,7 @@ proptest! {
     /// gives the same trace twice.
     #[test]
     fn invariants_hold_on_random_clusters(
-        policy in 0usize..5, hpc in 0u32..4, jobs in 1u32..4, seed in 0u64..1000, kind in 0usize..3, shrink in 0u32..2
+        policy in 0..forebay_policy::planner::POLICIES.len(), hpc in 0u32..4, jobs in 1u32..4, seed in 0u64..1000, kind in 0usize..3, shrink in 0u32..2
     ) {
         let name = forebay_policy::planner::POLICIES[policy].0;
         let arrivals = [Arrivals::Periodic, Arrivals::Jittered { spread: 0.5 }, Arrivals::Poisson][kind].clone();

@@ -15,6 +15,8 @@
 //!    lives from hand to mouth gets all there is.
 //! 4. The winner is checked by the exact forecast over all HPC jobs, and is shortened until no deadline is missed.
 //!
+//! Where tasks wait and no phase is under way, they read what is missing themselves if that is faster than through the tier.
+//!
 //! Several Big Data jobs are served one at a time, the one whose compute stalls first before the others: halving the
 //! bandwidth between two waves delays the first and does not bring the second sooner.
 //!
@@ -194,6 +196,9 @@ impl Forebay {
     fn between_phases(&mut self, board: &Board, job: JobId, wave: u32) -> Plan {
         let fastest = *self.hull(board, 0).last().unwrap_or(&PAUSE);
         let in_s = board.left_bytes(job, wave) / fastest.speed;
+        if let Some(plan) = direct_is_faster(board, job, wave, in_s) {
+            return plan;
+        }
         let estimate = Estimate {
             fetched_in_s: in_s.is_finite().then_some(in_s),
             cost_s: in_s.is_finite().then(|| (in_s - board.hidden_s(job)).max(0.0)),
@@ -412,6 +417,26 @@ impl Supply<'_> {
     }
 }
 
+/// Tasks that wait anyway read what is missing themselves if that is faster: what they read directly need not pass through
+/// the tier. `tier_s` is how long the fastest setting needs for the rest of the wave.
+fn direct_is_faster(board: &Board, job: JobId, wave: u32, tier_s: f64) -> Option<Plan> {
+    let j = board.job(job);
+    let left_bytes = board.left_bytes(job, wave);
+    let tier_read_s = j.tier_read_ns as f64 * 1e-9;
+    let direct_s = left_bytes / board.corrected(board.config.direct.strain()).speed_bytes_per_s;
+    let through_tier_s = tier_s + tier_read_s;
+    let past_tier_s = direct_s + tier_read_s * (1.0 - left_bytes / j.wave_bytes as f64);
+    (j.waits() && past_tier_s < through_tier_s).then(|| Plan {
+        kind: ActionKind::Direct,
+        steps: Vec::new(),
+        estimate: Estimate { fetched_in_s: Some(direct_s), cost_s: Some(direct_s), margin_s: None },
+        candidates: 2,
+        reason: alloc::format!(
+            "tasks wait and no phase is under way: reading the rest themselves they begin in {past_tier_s:.3} s, through the tier in {through_tier_s:.3} s"
+        ),
+    })
+}
+
 /// A course as steps from `now` on.
 fn steps_of(course: &Course, now: Nanos) -> Vec<PlannedStep> {
     let mut steps: Vec<PlannedStep> = Vec::new();
@@ -485,16 +510,29 @@ fn concave_hull(mut points: Vec<Point>) -> Vec<Point> {
     hull
 }
 
-/// The best mean speed that any mix of settings reaches, over what phases may lose for it. No planner can move more; the
-/// lower bound of map times rests on it.
+/// The best mean speed that any mix of settings and direct reads reaches, over what phases may lose for it. No planner can
+/// move more; the lower bound of map times rests on it.
 pub struct SpeedCurve {
     hull: Vec<Point>,
 }
 
 impl SpeedCurve {
-    /// The curve beside `phases` phases.
-    pub fn new(config: &super::Config, phases: usize) -> Self {
-        SpeedCurve { hull: concave_hull(all_points(&Board::new(config.clone()), phases)) }
+    /// Prefetching only, between phases.
+    pub fn between_phases(config: &super::Config) -> Self {
+        SpeedCurve { hull: concave_hull(all_points(&Board::new(config.clone()), 0)) }
+    }
+
+    /// Prefetching and direct reads, beside one phase.
+    pub fn beside_one_phase(config: &super::Config) -> Self {
+        let mut points = all_points(&Board::new(config.clone()), 1);
+        let direct = config.direct;
+        points.push(Point {
+            setting: Setting::PAUSED,
+            strain: direct.strain(),
+            speed: direct.speed_bytes_per_s / direct.i_bd,
+            cost: 1.0 - 1.0 / direct.i_hpc,
+        });
+        SpeedCurve { hull: concave_hull(points) }
     }
 
     /// Bytes per second if phases may lose `cost` of every second.
