@@ -83,18 +83,45 @@ impl Forecaster {
         bytes: f64,
         pfs_bytes_per_s: f64,
     ) -> Outcome {
+        self.follow(chains, others, steps, bytes, pfs_bytes_per_s, false)
+    }
+
+    /// The same, but only up to the end of the phases that are under way now, and only for their deadlines: for planners
+    /// that decide again when the next phase begins. `end_s` is infinite if the prefetch is not done by then.
+    pub fn run_present(
+        &mut self,
+        chains: &[Chain],
+        others: &[Strain],
+        steps: &[Step],
+        bytes: f64,
+        pfs_bytes_per_s: f64,
+    ) -> Outcome {
+        self.follow(chains, others, steps, bytes, pfs_bytes_per_s, true)
+    }
+
+    fn follow(
+        &mut self,
+        chains: &[Chain],
+        others: &[Strain],
+        steps: &[Step],
+        bytes: f64,
+        pfs_bytes_per_s: f64,
+        present: bool,
+    ) -> Outcome {
         self.chains.clear();
         self.chains.extend_from_slice(chains);
         self.watched.clear();
-        self.watched.resize(chains.len(), false);
+        self.watched.extend(chains.iter().map(|c| present && c.in_phase));
         let mut out = Outcome { end_s: f64::INFINITY, late_s: f64::NEG_INFINITY };
         let (mut now_s, mut left, mut step, mut step_left_s) = (0.0, bytes, 0, steps[0].for_s);
         for _ in 0..MAX_CHANGES {
             if left <= 0.0 && out.end_s.is_infinite() {
                 out.end_s = now_s;
-                self.watched.iter_mut().zip(&self.chains).for_each(|(w, c)| *w = c.in_phase);
+                if !present {
+                    self.watched.iter_mut().zip(&self.chains).for_each(|(w, c)| *w = c.in_phase);
+                }
             }
-            if out.end_s.is_finite() && !self.watched.contains(&true) {
+            if (present || out.end_s.is_finite()) && !self.watched.contains(&true) {
                 return out;
             }
             let phases = self.chains.iter().filter(|c| c.in_phase).count();
@@ -122,7 +149,9 @@ impl Forecaster {
                 let need_s = chain.left_s * stretch(&chain);
                 if need_s <= dt_s * (1.0 + 1e-12) {
                     if chain.in_phase {
-                        out.late_s = out.late_s.max(now_s - chain.deadline_s);
+                        if !present || self.watched[i] {
+                            out.late_s = out.late_s.max(now_s - chain.deadline_s);
+                        }
                         self.watched[i] = false;
                     }
                     turn(&mut chain, now_s);

@@ -175,16 +175,16 @@ impl Forebay {
 
     /// Cuts a course down until the exact forecast says that no deadline is missed by it.
     fn make_safe(&mut self, board: &Board, job: JobId, bytes: f64, mut course: Course) -> (Course, Outcome) {
-        let chains: Vec<Chain> = board.chains().into_iter().map(|(_, c)| present_only(c)).collect();
+        let chains: Vec<Chain> = board.chains().into_iter().map(|(_, c)| c).collect();
         let others = board.others(job);
         let pfs = board.config.pfs_bytes_per_s;
         let pause = Step { for_s: f64::INFINITY, strain: Strain::NONE, yields: false };
         let nothing =
             Step { strain: Strain { speed_bytes_per_s: f64::MAX, ..Strain::NONE }, yields: true, ..pause };
-        let unavoidable_s = self.forecaster.run(&chains, &others, &[nothing], bytes, pfs).late_s;
+        let unavoidable_s = self.forecaster.run_present(&chains, &others, &[nothing], bytes, pfs).late_s;
         loop {
             let step = |leg: Leg| Step { for_s: leg.for_s, strain: leg.point.strain, yields: false };
-            let outcome = self.forecaster.run(&chains, &others, &course.legs.map(step), bytes, pfs);
+            let outcome = self.forecaster.run_present(&chains, &others, &course.legs.map(step), bytes, pfs);
             let allowed_s = unavoidable_s.max(-MARGIN_S) + 1e-9;
             if course.is_harmless() || outcome.late_s <= allowed_s {
                 return (course, outcome);
@@ -456,13 +456,6 @@ fn steps_of(course: &Course, now: Nanos) -> Vec<PlannedStep> {
         at = at + (leg.for_s * 1e9) as u64;
     }
     steps
-}
-
-/// Phases under way keep their deadlines. Those to come still slow the others down, but when one begins the plan is made
-/// anew, so their own deadlines do not bind this one.
-fn present_only(chain: Chain) -> Chain {
-    let allowance = if chain.in_phase { chain.allowance } else { f64::INFINITY };
-    Chain { phases_after: 0, allowance, ..chain }
 }
 
 /// Every setting beside `phases` phases.

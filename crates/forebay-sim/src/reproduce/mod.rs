@@ -3,6 +3,7 @@
 //! One file per paper; each adds its part to a [`Report`]. A part is listed in [`PARTS`] and nowhere else.
 
 pub mod eley;
+mod io_sets;
 
 use crate::error::{Error, Result};
 use crate::report::Report;
@@ -18,8 +19,14 @@ pub struct Part {
 }
 
 /// Everything that can be reproduced, in the order of the report.
-pub const PARTS: &[Part] =
-    &[Part { name: "eley", about: "prefetching in waves: Tables 4 to 6, Figures 5 to 8", run: eley::run }];
+pub const PARTS: &[Part] = &[
+    Part { name: "eley", about: "prefetching in waves: Tables 4 to 6, Figures 5 to 8", run: eley::run },
+    Part {
+        name: "io-sets",
+        about: "what phases of several jobs do to each other: fair share and Set-10",
+        run: io_sets::run,
+    },
+];
 
 /// Runs the part called `name`, or all of them.
 ///
