@@ -120,6 +120,20 @@ fn compare_shows_every_policy() {
     }
 }
 
+/// Everything that a scenario can say: it runs, and what was recorded is decided again in the same way, learning included.
+#[test]
+fn the_mixed_cluster_runs_and_replays() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let trace = dir.path().join("t");
+    let mixed = scenario().with_file_name("mixed-cluster.toml");
+    let out = forebay(&["sim", "run", path(&mixed), "--trace", path(&trace)]).expect("it runs");
+    for name in ["sort", "k-means", "wordcount", "checkpoints", "analysis", "visualisation"] {
+        assert!(out.contains(name), "{name} is missing from {out}");
+    }
+    let out = forebay(&["sim", "replay", path(&trace)]).expect("the same decisions");
+    assert!(out.contains("actions are the same"), "{out}");
+}
+
 /// Each of these is wrong in one place; the message is one line with file, key, value and what is allowed.
 #[test]
 fn bad_scenarios_are_refused_in_one_line() {

@@ -117,3 +117,45 @@ pub(super) struct Hull {
     pub(super) corrections: (f64, f64),
     pub(super) points: Vec<Point>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn point(cost: f64, speed: f64) -> Point {
+        Point { setting: Setting::new(1, 1), strain: Strain::NONE, speed, cost }
+    }
+
+    proptest! {
+        /// No setting, and no mix of two settings, is above the hull; every corner of the hull is a setting or the pause.
+        #[test]
+        fn nothing_is_above_the_hull(
+            points in prop::collection::vec((0.001f64..0.9, 0.1f64..10.0), 1..40), mix in 0.0f64..1.0
+        ) {
+            let all: Vec<Point> = points.iter().map(|&(c, v)| point(c, v)).collect();
+            let hull = concave_hull(all.clone());
+            prop_assert!(hull.windows(2).all(|w| w[0].cost < w[1].cost && w[0].speed < w[1].speed));
+            for corner in &hull[1..] {
+                prop_assert!(all.iter().any(|p| p.cost == corner.cost && p.speed == corner.speed));
+            }
+            for a in &all {
+                for b in &all {
+                    let cost = a.cost * mix + b.cost * (1.0 - mix);
+                    let speed = a.speed * mix + b.speed * (1.0 - mix);
+                    prop_assert!(speed_at(&hull, cost) >= speed - 1e-9, "{cost} {speed}");
+                }
+            }
+        }
+    }
+
+    /// (0.1, 1), (0.2, 3) and (0.4, 4): the first is below the line from the pause to the second.
+    #[test]
+    fn a_setting_below_the_line_is_left_out() {
+        let hull =
+            concave_hull([point(0.1, 1.0), point(0.2, 3.0), point(0.4, 4.0), point(0.5, 3.9)].to_vec());
+        let corners: Vec<(f64, f64)> = hull.iter().map(|p| (p.cost, p.speed)).collect();
+        assert_eq!(corners, [(0.0, 0.0), (0.2, 3.0), (0.4, 4.0)]);
+        assert!((speed_at(&hull, 0.3) - 3.5).abs() < 1e-12 && speed_at(&hull, 0.9) == 4.0);
+    }
+}
