@@ -62,6 +62,9 @@ impl Outcome {
 /// Most changes that one forecast follows; a prefetch that yields to a busy file system for longer counts as never done.
 const MAX_CHANGES: usize = 4096;
 
+/// What ends within this factor of a piece ends with it: rounding must not leave a last billionth of a second.
+const SLACK: f64 = 1.0 + 1e-12;
+
 /// Runs forecasts and keeps their buffers, since a planner asks for thousands of them.
 #[derive(Clone, Debug, Default)]
 pub struct Forecaster {
@@ -69,6 +72,7 @@ pub struct Forecaster {
     watched: Vec<bool>,
     strains: Vec<Strain>,
     speeds: Vec<f64>,
+    stretches: Vec<f64>,
 }
 
 impl Forecaster {
@@ -83,54 +87,62 @@ impl Forecaster {
         bytes: f64,
         pfs_bytes_per_s: f64,
     ) -> Outcome {
+        self.follow(chains, others, steps, bytes, pfs_bytes_per_s, false)
+    }
+
+    /// The same, but only up to the end of the phases that are under way now, and only for their deadlines: for planners
+    /// that decide again when the next phase begins. `end_s` is infinite if the prefetch is not done by then.
+    pub fn run_present(
+        &mut self,
+        chains: &[Chain],
+        others: &[Strain],
+        steps: &[Step],
+        bytes: f64,
+        pfs_bytes_per_s: f64,
+    ) -> Outcome {
+        self.follow(chains, others, steps, bytes, pfs_bytes_per_s, true)
+    }
+
+    fn follow(
+        &mut self,
+        chains: &[Chain],
+        others: &[Strain],
+        steps: &[Step],
+        bytes: f64,
+        pfs_bytes_per_s: f64,
+        present: bool,
+    ) -> Outcome {
         self.chains.clear();
         self.chains.extend_from_slice(chains);
         self.watched.clear();
-        self.watched.resize(chains.len(), false);
+        self.watched.extend(chains.iter().map(|c| present && c.in_phase));
         let mut out = Outcome { end_s: f64::INFINITY, late_s: f64::NEG_INFINITY };
         let (mut now_s, mut left, mut step, mut step_left_s) = (0.0, bytes, 0, steps[0].for_s);
         for _ in 0..MAX_CHANGES {
             if left <= 0.0 && out.end_s.is_infinite() {
                 out.end_s = now_s;
-                self.watched.iter_mut().zip(&self.chains).for_each(|(w, c)| *w = c.in_phase);
+                if !present {
+                    self.watched.iter_mut().zip(&self.chains).for_each(|(w, c)| *w = c.in_phase);
+                }
             }
-            if out.end_s.is_finite() && !self.watched.contains(&true) {
+            if (present || out.end_s.is_finite()) && !self.watched.contains(&true) {
                 return out;
             }
             let phases = self.chains.iter().filter(|c| c.in_phase).count();
             let waits = left <= 0.0 || (steps[step].yields && phases > 0);
             let strain = if waits { Strain::NONE } else { steps[step].strain };
             let (excess, speed) = self.load(phases, strain, others, pfs_bytes_per_s);
-            let mut dt_s = if left > 0.0 { step_left_s } else { f64::INFINITY };
-            if speed > 0.0 {
-                dt_s = dt_s.min(left / speed);
-            }
-            let total: f64 = self.chains.iter().filter(|c| c.in_phase).map(|c| c.weight).sum();
-            let stretch = |c: &Chain| if c.in_phase { total / c.weight * (1.0 + excess) } else { 1.0 };
-            for c in &self.chains {
-                dt_s = dt_s.min(c.left_s * stretch(c));
-            }
+            let fetch_s = if speed > 0.0 { left / speed } else { f64::INFINITY };
+            let change_s = if left > 0.0 { step_left_s.min(fetch_s) } else { f64::INFINITY };
+            let dt_s = self.until_turn(excess).min(change_s);
             if dt_s.is_infinite() {
                 return out;
             }
             now_s += dt_s;
             if speed > 0.0 {
-                left = if left <= speed * dt_s * (1.0 + 1e-12) { 0.0 } else { left - speed * dt_s };
+                left = if left <= speed * dt_s * SLACK { 0.0 } else { left - speed * dt_s };
             }
-            for i in 0..self.chains.len() {
-                let mut chain = self.chains[i];
-                let need_s = chain.left_s * stretch(&chain);
-                if need_s <= dt_s * (1.0 + 1e-12) {
-                    if chain.in_phase {
-                        out.late_s = out.late_s.max(now_s - chain.deadline_s);
-                        self.watched[i] = false;
-                    }
-                    turn(&mut chain, now_s);
-                } else {
-                    chain.left_s -= dt_s / stretch(&chain);
-                }
-                self.chains[i] = chain;
-            }
+            self.advance(dt_s, now_s, excess, present, &mut out);
             step_left_s -= dt_s;
             if step_left_s <= 0.0 && step + 1 < steps.len() {
                 step += 1;
@@ -138,6 +150,42 @@ impl Forecaster {
             }
         }
         Outcome { end_s: f64::INFINITY, late_s: f64::INFINITY }
+    }
+
+    /// By how much a second of a chain's own time is stretched: by other phases in proportion to weights, and by `excess`.
+    fn stretch(&self, chain: &Chain, excess: f64) -> f64 {
+        if !chain.in_phase {
+            return 1.0;
+        }
+        let total: f64 = self.chains.iter().filter(|c| c.in_phase).map(|c| c.weight).sum();
+        total / chain.weight * (1.0 + excess)
+    }
+
+    /// Time until the first chain changes between compute and I/O.
+    fn until_turn(&self, excess: f64) -> f64 {
+        self.chains.iter().map(|c| c.left_s * self.stretch(c, excess)).fold(f64::INFINITY, f64::min)
+    }
+
+    /// Moves all chains on by `dt_s`, to `now_s`, and notes how late phases end.
+    fn advance(&mut self, dt_s: f64, now_s: f64, excess: f64, present: bool, out: &mut Outcome) {
+        self.stretches.clear();
+        for chain in &self.chains {
+            let stretch = self.stretch(chain, excess);
+            self.stretches.push(stretch);
+        }
+        for (i, chain) in self.chains.iter_mut().enumerate() {
+            if chain.left_s * self.stretches[i] > dt_s * SLACK {
+                chain.left_s -= dt_s / self.stretches[i];
+                continue;
+            }
+            if chain.in_phase {
+                if !present || self.watched[i] {
+                    out.late_s = out.late_s.max(now_s - chain.deadline_s);
+                }
+                self.watched[i] = false;
+            }
+            turn(chain, now_s);
+        }
     }
 
     /// Total excess and the speed of the prefetch in question.

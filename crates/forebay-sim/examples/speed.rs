@@ -5,6 +5,7 @@
 use std::time::Instant;
 
 use forebay_model::rng::Rng;
+use forebay_policy::access::{self, Access};
 use forebay_policy::machine::{Machine, Nanos};
 use forebay_policy::planner::{self, Event, Planner};
 use forebay_sim::queue::EventQueue;
@@ -105,11 +106,17 @@ fn decisions() {
             p.handle(Nanos(0), joins, &mut out);
             p.handle(
                 Nanos(0),
-                Event::JobJoins { job: 0, waves: 100, wave_bytes: 50_000_000_000, compute_ns: 20 * s },
+                Event::JobJoins {
+                    job: 0,
+                    waves: 100,
+                    wave_bytes: 50_000_000_000,
+                    compute_ns: 20 * s,
+                    tier_read_ns: 3 * s,
+                },
                 &mut out,
             );
             p.handle(Nanos(s), Event::Fetched { job: 0, wave: 0 }, &mut out);
-            p.handle(Nanos(s), Event::WaveStarts { job: 0, wave: 0 }, &mut out);
+            p.handle(Nanos(s), Event::WaveStarts { job: 0, wave: 0, compute_ns: 20 * s }, &mut out);
             out.clear();
             // The decision: a phase begins; hulls are computed too, as nothing is cached yet.
             let begin = Instant::now();
@@ -130,7 +137,40 @@ fn decisions() {
     }
 }
 
+/// The access scheduler with `pending` steps that wait, at the moment when one that writes has ended.
+fn access_decisions(name: &str, pending: u64) {
+    let config = access::Config { nodes: NODES as u32, ..access::Config::default() };
+    let mut rng = Rng::new(2);
+    let mut times_s = Vec::new();
+    for _ in 0..200 {
+        let policy = access::policy(name, &config).unwrap_or_else(|e| panic!("{e}"));
+        let mut machine = Access::new(policy, config.clone());
+        let mut out = Vec::new();
+        for step in 0..pending {
+            let (first, width) = (rng.below(NODES), 16 << rng.below(3));
+            let nodes: Vec<u32> = (0..width).map(|k| ((first + k) % NODES) as u32).collect();
+            let alone_ns = 1_000_000_000 * (10 + rng.below(100));
+            machine.handle(Nanos(0), access::Event::Arrives { step, nodes, alone_ns }, &mut out);
+        }
+        machine.on_deadline(Nanos(0), &mut out);
+        let token = machine.snapshot().active[0].0;
+        let now = Nanos(10_000_000_000);
+        let begin = Instant::now();
+        machine.handle(now, access::Event::Done { token }, &mut out);
+        machine.on_deadline(now, &mut out);
+        times_s.push(begin.elapsed().as_secs_f64());
+    }
+    times_s.sort_by(f64::total_cmp);
+    println!(
+        "{name}, {pending} steps: median {:.1} us, 99 % within {:.1} us",
+        times_s[times_s.len() / 2] * 1e6,
+        times_s[times_s.len() * 99 / 100] * 1e6
+    );
+}
+
 fn main() {
+    access_decisions("sa-sjf", 1000);
+    access_decisions("forebay", 1000);
     writers(10_000, 64);
     writers(10_000, 576);
     writers(200_000, 1);

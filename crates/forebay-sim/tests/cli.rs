@@ -120,6 +120,20 @@ fn compare_shows_every_policy() {
     }
 }
 
+/// Everything that a scenario can say: it runs, and what was recorded is decided again in the same way, learning included.
+#[test]
+fn the_mixed_cluster_runs_and_replays() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let trace = dir.path().join("t");
+    let mixed = scenario().with_file_name("mixed-cluster.toml");
+    let out = forebay(&["sim", "run", path(&mixed), "--trace", path(&trace)]).expect("it runs");
+    for name in ["sort", "k-means", "wordcount", "checkpoints", "analysis", "visualisation"] {
+        assert!(out.contains(name), "{name} is missing from {out}");
+    }
+    let out = forebay(&["sim", "replay", path(&trace)]).expect("the same decisions");
+    assert!(out.contains("actions are the same"), "{out}");
+}
+
 /// Each of these is wrong in one place; the message is one line with file, key, value and what is allowed.
 #[test]
 fn bad_scenarios_are_refused_in_one_line() {
@@ -180,4 +194,19 @@ fn the_interference_model_answers() {
     let error =
         forebay(&["model", "interference", "--io", "1", "--prefetch", "1", "--i-hpc", "0.5", "--i-bd", "1"]);
     assert!(error.expect_err("a factor below 1").contains("at least 1"));
+}
+
+#[test]
+fn storage_models_answer_and_refuse() {
+    let out =
+        forebay(&["model", "tls", "--nodes", "100", "--pfs", "10000", "--hit", "0"]).expect("it answers");
+    let row = |name: &str| out.lines().find(|l| l.contains(name)).expect("a row").to_string();
+    assert!(row("PFS").contains("100") && row("HDFS").contains("23.7"), "{out}");
+    let job =
+        ["model", "mapreduce", "--nodes", "100", "--pfs", "10000", "--input", "1000", "--output", "500"];
+    let out = forebay(&job).expect("it answers");
+    let pfs = out.lines().find(|l| l.contains("PFS")).expect("a row");
+    assert!(pfs.contains("10") && pfs.contains("15"), "{pfs}");
+    let error = forebay(&["model", "tls", "--nodes", "0", "--pfs", "1"]).expect_err("no nodes");
+    assert_eq!(error, "nodes must be at least 1, rates positive, and hit between 0 and 1");
 }

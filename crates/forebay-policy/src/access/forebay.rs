@@ -26,7 +26,7 @@ use crate::machine::Nanos;
 /// More waiting steps than these are not planned for.
 const MOST_PLANNED: usize = 48;
 /// Orders tried for one decision. Twice as many lower the sums of W7 to W12 by less than 0.1 %.
-const ORDERS_PER_DECISION: u32 = 4000;
+const ORDERS_PER_DECISION: u32 = 1000;
 /// Moves of a shake: fewer fall back into the same valley, more forget what was found.
 const SHAKE: u32 = 3;
 /// A guest's part of the bandwidth.

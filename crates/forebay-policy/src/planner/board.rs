@@ -47,8 +47,10 @@ pub struct Job {
     pub waves: u32,
     /// Bytes in a wave.
     pub wave_bytes: u64,
-    /// Compute of a wave, in ns.
+    /// Compute of a wave, reading it from the tier included, in ns.
     pub compute_ns: u64,
+    /// Reading a whole wave from the tier, in ns.
+    pub tier_read_ns: u64,
     /// Waves whose compute has begun.
     pub started: u32,
     /// Waves that are or were in the tier.
@@ -74,6 +76,11 @@ impl Job {
     /// Waves whose compute is over.
     fn finished(&self) -> u32 {
         if self.computing_until.is_some() { self.started.saturating_sub(1) } else { self.started }
+    }
+
+    /// Whether it has nothing to compute, so that its tasks wait for the next wave.
+    pub fn waits(&self) -> bool {
+        self.computing_until.is_none() && self.buffered() == 0
     }
 
     /// Waves in the tier that have not begun to compute.
@@ -280,11 +287,12 @@ impl Board {
             Event::HpcLeaves { hpc } => {
                 self.hpc.remove(&hpc);
             }
-            Event::JobJoins { job, waves, wave_bytes, compute_ns } => {
+            Event::JobJoins { job, waves, wave_bytes, compute_ns, tier_read_ns } => {
                 let joined = Job {
                     waves,
                     wave_bytes,
                     compute_ns,
+                    tier_read_ns,
                     started: 0,
                     fetched: 0,
                     computing_until: None,
@@ -292,11 +300,11 @@ impl Board {
                 };
                 self.jobs.insert(job, joined);
             }
-            Event::WaveStarts { job, wave } => {
+            Event::WaveStarts { job, wave, compute_ns } => {
                 let now = self.now;
                 if let Some(j) = self.jobs.get_mut(&job) {
                     j.started = wave + 1;
-                    j.computing_until = Some(now + j.compute_ns);
+                    j.computing_until = Some(now + compute_ns);
                 }
             }
             Event::WaveWanted { job, .. } => {

@@ -93,15 +93,19 @@ pub enum Event {
         waves: u32,
         /// Bytes in a wave.
         wave_bytes: u64,
-        /// Time that a wave needs once it is in the tier (reading it from there included), in ns.
+        /// Time that a wave needs once it is in the tier, reading it from there included, in ns.
         compute_ns: u64,
+        /// The part of `compute_ns` that reading a whole wave from the tier takes.
+        tier_read_ns: u64,
     },
-    /// The compute of a wave begins, and takes the job's `compute_ns`.
+    /// The compute of a wave begins.
     WaveStarts {
         /// Its job.
         job: JobId,
         /// Which wave, from 0.
         wave: u32,
+        /// How long it will take, in ns: less than the job's `compute_ns` if a part was read directly.
+        compute_ns: u64,
     },
     /// The job has nothing to compute until this wave is there.
     WaveWanted {
@@ -146,7 +150,7 @@ pub enum Action {
         /// By which decision.
         decision: u64,
     },
-    /// Let the tasks read this wave from the PFS themselves.
+    /// From now on, let the tasks read (the rest of) this wave from the PFS themselves; only while they wait for it.
     Direct {
         /// The job.
         job: JobId,

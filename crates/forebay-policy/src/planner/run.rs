@@ -18,6 +18,8 @@ struct Running {
     plan: Plan,
     /// The setting last announced.
     setting: Option<Setting>,
+    /// Whether direct reads were announced after it.
+    direct: bool,
 }
 
 /// The planner.
@@ -71,13 +73,14 @@ impl Planner {
             return;
         }
         let setting = before.and_then(|r| r.setting);
+        let direct = plan.kind == ActionKind::Direct || before.is_some_and(|r| r.direct);
         self.decisions += 1;
         out.push(Action::Decided(Box::new(self.record(job, wave, &plan))));
         if plan.kind == ActionKind::Direct {
             self.board.set_fetch(job, wave, self.board.corrected(self.board.config.direct.strain()));
             out.push(Action::Direct { job, wave, decision: self.decisions });
         }
-        self.running.insert(job, Running { wave, decision: self.decisions, plan, setting });
+        self.running.insert(job, Running { wave, decision: self.decisions, plan, setting, direct });
     }
 
     fn record(&self, job: JobId, wave: u32, plan: &Plan) -> Decision {
@@ -103,14 +106,15 @@ impl Planner {
         for (&job, running) in &mut self.running {
             let Some(step) = running.plan.steps.iter().rev().find(|s| s.at <= now) else { continue };
             let setting = if step.yields && busy { Setting::PAUSED } else { step.setting };
-            if running.setting != Some(setting) {
+            if running.direct || running.setting != Some(setting) {
                 // A fetch that has not begun needs no announcement that it is paused.
-                if running.setting.is_some() || !setting.is_paused() {
+                if running.direct || running.setting.is_some() || !setting.is_paused() {
                     let (wave, decision) = (running.wave, running.decision);
                     out.push(Action::Fetch { job, wave, setting, decision });
                     self.board.set_fetch(job, wave, self.board.strain(setting));
                 }
                 running.setting = Some(setting);
+                running.direct = false;
             }
         }
     }

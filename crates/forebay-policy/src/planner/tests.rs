@@ -27,7 +27,7 @@ fn config() -> Config {
             max_threads: 2,
         },
         default_setting: Setting::new(2, 1),
-        direct: DirectStrain { speed_bytes_per_s: 20.0, i_hpc: 2.0, i_bd: 2.0 },
+        direct: DirectStrain { speed_bytes_per_s: 10.0, i_hpc: 2.0, i_bd: 2.0 },
         pfs_bytes_per_s: 1e9,
         ram_bytes: 300,
         learning: 0.0,
@@ -54,11 +54,13 @@ fn phase(p: &mut Planner, allowance: f64, compute_s: u64) {
 /// A job whose first wave computes for `compute_s` from now on; returns what the planner decides on the second.
 fn second_wave(p: &mut Planner, compute_s: u64) -> Vec<Action> {
     let mut out = vec![];
-    let joins = Event::JobJoins { job: 0, waves: 9, wave_bytes: 100, compute_ns: compute_s * S };
+    let joins =
+        Event::JobJoins { job: 0, waves: 9, wave_bytes: 100, compute_ns: compute_s * S, tier_read_ns: 0 };
     p.handle(Nanos(0), joins, &mut out);
     p.handle(Nanos(0), Event::Fetched { job: 0, wave: 0 }, &mut out);
     out.clear();
-    p.handle(Nanos(0), Event::WaveStarts { job: 0, wave: 0 }, &mut out);
+    let starts = Event::WaveStarts { job: 0, wave: 0, compute_ns: compute_s * S };
+    p.handle(Nanos(0), starts, &mut out);
     out
 }
 
@@ -146,7 +148,7 @@ fn forebay_fetches_as_far_ahead_as_memory_holds() {
     }
     assert!(!out.iter().any(|a| matches!(a, Action::Fetch { wave: 3, .. })), "{out:?}");
     out.clear();
-    p.handle(Nanos(100 * S), Event::WaveStarts { job: 0, wave: 1 }, &mut out);
+    p.handle(Nanos(100 * S), Event::WaveStarts { job: 0, wave: 1, compute_ns: 100 * S }, &mut out);
     assert!(out.iter().any(|a| matches!(a, Action::Fetch { wave: 3, .. })), "{out:?}");
 }
 
@@ -167,7 +169,7 @@ fn forebay_serves_the_job_that_stalls_first() {
     let mut p = planner("forebay");
     let mut out = vec![];
     for job in [0, 1] {
-        let joins = Event::JobJoins { job, waves: 9, wave_bytes: 100, compute_ns: 10 * S };
+        let joins = Event::JobJoins { job, waves: 9, wave_bytes: 100, compute_ns: 10 * S, tier_read_ns: 0 };
         p.handle(Nanos(0), joins, &mut out);
     }
     assert!(
@@ -177,8 +179,40 @@ fn forebay_serves_the_job_that_stalls_first() {
     );
     out.clear();
     p.handle(Nanos(8 * S), Event::Fetched { job: 0, wave: 0 }, &mut out);
-    p.handle(Nanos(8 * S), Event::WaveStarts { job: 0, wave: 0 }, &mut out);
+    p.handle(Nanos(8 * S), Event::WaveStarts { job: 0, wave: 0, compute_ns: 10 * S }, &mut out);
     assert!(out.iter().any(|a| matches!(a, Action::Fetch { job: 1, wave: 0, .. })), "{out:?}");
+}
+
+/// Direct reads at 20 bytes a second are faster than 12.5 through the tier, but only for tasks that wait, and only between
+/// phases; when a phase begins the rest comes through the tier.
+#[test]
+fn forebay_lets_waiting_tasks_read_directly_between_phases() {
+    let mut config = config();
+    config.direct.speed_bytes_per_s = 20.0;
+    let policy = policy("forebay", &config).expect("it exists");
+    let mut p = Planner::new(config, policy);
+    let mut out = vec![];
+    let joins =
+        Event::JobJoins { job: 0, waves: 9, wave_bytes: 100, compute_ns: 10 * S, tier_read_ns: 2 * S };
+    p.handle(Nanos(0), joins, &mut out);
+    assert!(matches!(&out[..], [Action::Decided(_), Action::Direct { wave: 0, .. }]), "{out:?}");
+    out.clear();
+    let (io_ns, first_in_ns) = (20 * S, 2 * S);
+    let hpc =
+        Event::HpcJoins { hpc: 0, io_ns, compute_ns: S, phases: 5, allowance: 0.5, weight: 1.0, first_in_ns };
+    p.handle(Nanos(0), hpc, &mut out);
+    assert!(out.is_empty(), "direct reads go on: {out:?}");
+    let begins = Event::PhaseBegins { hpc: 0, alone_ns: io_ns, deadline: Nanos(32 * S) };
+    p.handle(Nanos(2 * S), begins, &mut out);
+    assert!(
+        matches!(&out[..], [Action::Decided(d), Action::Fetch { wave: 0, .. }]
+        if (d.left_bytes - 60.0).abs() < 1e-9),
+        "{out:?}"
+    );
+    out.clear();
+    p.handle(Nanos(9 * S), Event::Fetched { job: 0, wave: 0 }, &mut out);
+    p.handle(Nanos(9 * S), Event::WaveStarts { job: 0, wave: 0, compute_ns: 10 * S }, &mut out);
+    assert!(!out.iter().any(|a| matches!(a, Action::Direct { .. })), "{out:?}");
 }
 
 #[test]

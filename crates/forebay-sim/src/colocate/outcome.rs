@@ -61,6 +61,8 @@ pub struct WaveOutcome {
     pub end_ns: u64,
     /// How long compute waited for it, in ns: the cost of equation (5).
     pub stall_ns: u64,
+    /// Bytes of it that tasks read from the PFS themselves.
+    pub direct_bytes: f64,
     /// What the first plan for it did.
     pub kind: Option<ActionKind>,
 }

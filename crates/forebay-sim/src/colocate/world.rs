@@ -58,8 +58,8 @@ struct Job {
     started: u32,
     fetched: u32,
     computing: bool,
-    /// Waves in the tier: being fetched, waiting, or in compute.
-    held: u32,
+    /// Which waves are in the tier, be it in part: being fetched, waiting, or in compute.
+    in_tier: Vec<bool>,
     idle_since: u64,
     fetch: Option<Fetch>,
     done: JobOutcome,
@@ -72,6 +72,16 @@ struct Fetch {
     setting: Option<Setting>,
     kind: ActionKind,
     since: u64,
+    /// Bytes that were left at `since`, and bytes that were read directly before.
+    left: f64,
+    direct_bytes: f64,
+}
+
+impl Fetch {
+    /// Bytes read directly since `since`, now that `left` are left.
+    fn read_directly(&self, left: f64) -> f64 {
+        if self.setting.is_none() { self.left - left } else { 0.0 }
+    }
 }
 
 struct Colocation<'a> {
@@ -150,7 +160,7 @@ impl<'a> Colocation<'a> {
             started: 0,
             fetched: 0,
             computing: false,
-            held: 0,
+            in_tier: vec![false; spec.waves as usize],
             idle_since: spec.starts_ns,
             fetch: None,
             done: JobOutcome {
@@ -214,21 +224,36 @@ impl<'a> Colocation<'a> {
         decision: u64,
     ) {
         let kind = self.kinds.get(&decision).copied().unwrap_or(ActionKind::Search);
-        let next = Fetch { wave, strain, setting, kind, since: now.0 };
-        match self.jobs[job].fetch.replace(next) {
+        let id = FETCH + job as u64;
+        let (left, direct_bytes) = match self.jobs[job].fetch {
             Some(before) => {
                 assert_eq!(before.wave, wave, "the planner changed the wave of a fetch under way");
                 self.note_span(now, job, before);
+                let left = self.flows.left(now, id).unwrap_or(0.0);
+                (left, before.direct_bytes + before.read_directly(left))
             }
             None => {
                 assert_eq!(wave, self.jobs[job].fetched, "the planner fetched a wave out of order");
-                self.flows.start(now, FETCH + job as u64, self.setup.jobs[job].wave_bytes as f64);
-                self.jobs[job].held += u32::from(setting.is_some());
-                let held =
-                    self.jobs.iter().zip(&self.setup.jobs).map(|(j, s)| u64::from(j.held) * s.wave_bytes);
-                self.peak_bytes = self.peak_bytes.max(held.sum());
+                let bytes = self.setup.jobs[job].wave_bytes as f64;
+                self.flows.start(now, id, bytes);
+                (bytes, 0.0)
             }
+        };
+        self.jobs[job].fetch = Some(Fetch { wave, strain, setting, kind, since: now.0, left, direct_bytes });
+        if setting.is_some() {
+            self.jobs[job].in_tier[wave as usize] = true;
+            self.note_peak();
         }
+    }
+
+    fn note_peak(&mut self) {
+        let held = |(job, spec): (&Job, &super::JobSpec)| {
+            // Waves before the one in compute are gone, those behind the one being fetched have not come.
+            let first = (job.started as usize).saturating_sub(1);
+            job.in_tier[first..].iter().filter(|&&held| held).count() as u64 * spec.wave_bytes
+        };
+        let bytes = self.jobs.iter().zip(&self.setup.jobs).map(held).sum();
+        self.peak_bytes = self.peak_bytes.max(bytes);
     }
 
     fn note_span(&mut self, now: Nanos, job: usize, f: Fetch) {
@@ -341,6 +366,7 @@ impl<'a> Colocation<'a> {
             waves: spec.waves,
             wave_bytes: spec.wave_bytes,
             compute_ns: spec.compute_ns + spec.tier_read_ns,
+            tier_read_ns: spec.tier_read_ns,
         };
         self.tell(now, joins, queue);
     }
@@ -351,6 +377,7 @@ impl<'a> Colocation<'a> {
         let job = &mut self.jobs[j];
         job.fetched += 1;
         job.done.waves[fetch.wave as usize].fetched_ns = now.0;
+        job.done.waves[fetch.wave as usize].direct_bytes = fetch.direct_bytes + fetch.read_directly(0.0);
         self.tell(now, Told::Fetched { job: j as u32, wave: fetch.wave }, queue);
         if !self.jobs[j].computing {
             self.start_wave(now, j, queue);
@@ -361,15 +388,15 @@ impl<'a> Colocation<'a> {
         let spec = &self.setup.jobs[j];
         let job = &mut self.jobs[j];
         let wave = job.started;
-        let direct = job.done.waves[wave as usize].kind == Some(ActionKind::Direct);
-        let length_ns = spec.compute_ns + if direct { 0 } else { spec.tier_read_ns };
+        let in_tier = 1.0 - job.done.waves[wave as usize].direct_bytes / spec.wave_bytes as f64;
+        let compute_ns = spec.compute_ns + (spec.tier_read_ns as f64 * in_tier) as u64;
         job.started += 1;
         job.computing = true;
         let outcome = &mut job.done.waves[wave as usize];
         outcome.begin_ns = now.0;
         outcome.stall_ns = now.0 - job.idle_since;
-        queue.after(length_ns, Happening::ComputeEnds(j));
-        self.tell(now, Told::WaveStarts { job: j as u32, wave }, queue);
+        queue.after(compute_ns, Happening::ComputeEnds(j));
+        self.tell(now, Told::WaveStarts { job: j as u32, wave, compute_ns }, queue);
     }
 
     fn compute_ends(&mut self, now: Nanos, j: usize, queue: &mut EventQueue<Happening>) {
@@ -380,7 +407,7 @@ impl<'a> Colocation<'a> {
         let outcome = &mut job.done.waves[wave as usize];
         outcome.end_ns = now.0;
         let stall_ns = outcome.stall_ns;
-        job.held -= u32::from(outcome.kind != Some(ActionKind::Direct));
+        job.in_tier[wave as usize] = false;
         self.trace.note(now, &format!("job/{j}"), &Note::Wave { wave, stall_ns });
         let job = &mut self.jobs[j];
         if job.started == self.setup.jobs[j].waves {

@@ -36,7 +36,7 @@ impl Canvas {
         let tip = if tip.is_empty() { String::new() } else { format!("<title>{}</title>", escape(tip)) };
         let _ = writeln!(
             self.body,
-            r#"<rect x="{x:.2}" y="{y:.2}" width="{:.2}" height="{:.2}" fill="{fill}">{tip}</rect>"#,
+            r##"<rect x="{x:.2}" y="{y:.2}" width="{:.2}" height="{:.2}" fill="{fill}" stroke="#fff" stroke-width="0.5">{tip}</rect>"##,
             width.max(0.0),
             height.max(0.0)
         );

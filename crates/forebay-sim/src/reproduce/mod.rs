@@ -5,6 +5,7 @@
 pub mod bb;
 pub mod dynims;
 pub mod eley;
+mod io_sets;
 pub mod tls;
 
 use crate::error::{Error, Result};
@@ -23,6 +24,11 @@ pub struct Part {
 /// Everything that can be reproduced, in the order of the report.
 pub const PARTS: &[Part] = &[
     Part { name: "eley", about: "prefetching in waves: Tables 4 to 6, Figures 5 to 8", run: eley::run },
+    Part {
+        name: "io-sets",
+        about: "what phases of several jobs do to each other: fair share and Set-10",
+        run: io_sets::run,
+    },
     Part {
         name: "bb",
         about: "shared burst buffers: W1 to W12, allocation, three jobs on Catalyst",

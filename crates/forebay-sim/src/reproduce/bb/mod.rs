@@ -17,8 +17,8 @@ use workloads::{MIXES, setup};
 /// Random orders of arrival that each workload is averaged over.
 const ORDERS: u64 = 200;
 /// Orders of arrival for which the long search is run, and the orders of steps that it tries each time.
-const SEARCHED: u64 = 10;
-const SEARCH_TRIES: u32 = 40_000;
+const SEARCHED: u64 = 8;
+const SEARCH_TRIES: u32 = 20_000;
 
 /// (allocation, access) in the order of [`Means::aggregate_s`].
 const RUNS: [(&str, &str); 8] = [

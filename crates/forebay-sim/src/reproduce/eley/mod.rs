@@ -6,6 +6,7 @@ use crate::error::Result;
 use crate::report::Report;
 use crate::trace::Trace;
 
+mod arrivals;
 mod beyond;
 mod figures;
 mod sort;
@@ -27,7 +28,8 @@ pub fn run(report: &mut Report) -> Result<()> {
     sort::table4(report)?;
     tables::table6(report)?;
     figures::all(report, &grid)?;
-    beyond::all(report, &grid)
+    beyond::all(report, &grid)?;
+    arrivals::all(report)
 }
 
 /// One cell of the grid, under one policy.
