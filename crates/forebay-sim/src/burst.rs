@@ -8,6 +8,7 @@
 //! hundreds of nodes into a handful.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use forebay_policy::access::{self, Access, Action};
 use forebay_policy::allocation::{self, Allocator, Demand};
@@ -228,10 +229,10 @@ pub fn simulate_on(setup: &Setup, nodes: Vec<Vec<u32>>, trace: &mut Trace) -> Re
     }
     let (mut net, mut classes, mut of_job) = (MaxMin::new(), Classes::new(), vec![Vec::new(); nodes.len()]);
     for jobs in users.into_iter().filter(|u| !u.is_empty()) {
-        if !classes.contains_key(&jobs) {
+        if let Entry::Vacant(new) = classes.entry(jobs) {
             let class = net.add_resource(setup.node_bytes_per_s);
-            jobs.iter().for_each(|&j| of_job[j].push(class));
-            classes.insert(jobs, class);
+            new.key().iter().for_each(|&j| of_job[j].push(class));
+            new.insert(class);
         }
     }
     let mut queue = EventQueue::new();

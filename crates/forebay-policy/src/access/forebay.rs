@@ -6,7 +6,7 @@
 //! bounds make it safe: an order is only taken if its sum is below that of SA-SJF *and* its longest wait is not above
 //! SA-SJF's. The plan stays in force until another step arrives.
 //!
-//! The work is bounded by the number of orders tried, so a decision is a few milliseconds beside steps of seconds, and
+//! The work is bounded by the number of orders tried, so a decision is about a millisecond beside steps of seconds, and
 //! with more than [`MOST_PLANNED`] steps waiting it is SA-SJF: then the end of the order is too far away to plan, and
 //! the answer has to be quick.
 //!
@@ -25,7 +25,7 @@ use crate::machine::Nanos;
 
 /// More waiting steps than these are not planned for.
 const MOST_PLANNED: usize = 48;
-/// Orders tried for one decision. Twice as many lower the sums of W7 to W12 by less than 0.1 %.
+/// Orders tried for one decision. Twice as many lower the sums of W7 to W12 no further.
 const ORDERS_PER_DECISION: u32 = 1000;
 /// Moves of a shake: fewer fall back into the same valley, more forget what was found.
 const SHAKE: u32 = 3;

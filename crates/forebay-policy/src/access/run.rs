@@ -189,35 +189,48 @@ impl Access {
         }
     }
 
-    /// Indices of pending steps in the order in which they are looked at: overdue ones by arrival, then the others.
-    fn walk(&self, now: Nanos) -> (Vec<usize>, usize) {
-        let overdue = |p: &Pending| now.saturating_since(p.arrived) >= self.config.patience_ns;
-        let mut first: Vec<usize> = (0..self.pending.len()).filter(|&i| overdue(&self.pending[i])).collect();
-        first.sort_by_key(|&i| self.pending[i].seq);
-        let overdue_count = first.len();
-        first.extend((0..self.pending.len()).filter(|&i| !overdue(&self.pending[i])));
-        (first, overdue_count)
+    fn is_overdue(&self, now: Nanos, p: &Pending) -> bool {
+        self.config.patience_ns != u64::MAX && now.saturating_since(p.arrived) >= self.config.patience_ns
+    }
+
+    /// Indices of overdue steps by arrival.
+    fn overdue(&self, now: Nanos) -> Vec<usize> {
+        if self.config.patience_ns == u64::MAX {
+            return Vec::new();
+        }
+        let all = 0..self.pending.len();
+        let mut late: Vec<usize> = all.filter(|&i| self.is_overdue(now, &self.pending[i])).collect();
+        late.sort_unstable_by_key(|&i| self.pending[i].seq);
+        late
     }
 
     /// Lets in what may run, at most `most` steps; returns the nodes that are kept free for overdue steps.
     fn admit(&mut self, now: Nanos, most: usize, out: &mut Vec<Action>) -> NodeSet {
-        let (walk, overdue) = self.walk(now);
         let mut reserved = NodeSet::empty(self.config.nodes);
         let mut taken = self.busy.clone();
         let mut chosen: Vec<(usize, Reason)> = Vec::new();
-        for (place, &i) in walk.iter().enumerate() {
-            if chosen.len() == most || (place >= overdue && taken.len() == self.config.nodes) {
+        let mut ahead = 0;
+        for i in self.overdue(now) {
+            let p = &self.pending[i];
+            if !p.nodes.overlaps(&taken) && chosen.len() < most {
+                chosen.push((i, Reason::Overdue));
+            } else {
+                reserved.add(&p.nodes);
+                ahead += 1;
+            }
+            taken.add(&p.nodes);
+        }
+        let mut free = self.config.nodes - taken.len();
+        for (i, p) in self.pending.iter().enumerate() {
+            if chosen.len() == most || free == 0 {
                 break;
             }
-            let p = &self.pending[i];
             if !p.nodes.overlaps(&taken) {
                 taken.add(&p.nodes);
-                let ahead = (place - chosen.len()) as u32;
-                let free = if ahead == 0 { Reason::First } else { Reason::NodesFree { ahead } };
-                chosen.push((i, if place < overdue { Reason::Overdue } else { free }));
-            } else if place < overdue {
-                taken.add(&p.nodes);
-                reserved.add(&p.nodes);
+                free -= p.nodes.len();
+                chosen.push((i, if ahead == 0 { Reason::First } else { Reason::NodesFree { ahead } }));
+            } else if !self.is_overdue(now, p) {
+                ahead += 1;
             }
         }
         for (p, why) in self.take(&chosen) {
@@ -229,8 +242,13 @@ impl Access {
 
     /// Takes the steps at the given indices out of the queue, in the order given.
     fn take<T: Copy>(&mut self, chosen: &[(usize, T)]) -> Vec<(Pending, T)> {
-        if chosen.is_empty() {
-            return Vec::new();
+        // The usual few are moved out one by one; for many one pass over the queue is cheaper.
+        if chosen.len() <= 4 {
+            let mut order: Vec<usize> = (0..chosen.len()).collect();
+            order.sort_unstable_by_key(|&k| core::cmp::Reverse(chosen[k].0));
+            let mut taken: Vec<Option<(Pending, T)>> = chosen.iter().map(|_| None).collect();
+            order.into_iter().for_each(|k| taken[k] = Some((self.pending.remove(chosen[k].0), chosen[k].1)));
+            return taken.into_iter().flatten().collect();
         }
         let mut slots: Vec<Option<Pending>> =
             core::mem::take(&mut self.pending).into_iter().map(Some).collect();

@@ -147,7 +147,9 @@ fn steps(nodes: u32, count: std::ops::Range<usize>) -> impl Strategy<Value = Vec
 /// moment.
 fn play(m: &mut Access, steps: &[(Vec<u32>, u64)], arrivals_s: &[u64]) -> Vec<(StepId, u64, u64)> {
     let config_nodes = 16;
-    let (mut left, mut done): (BTreeMap<Token, (StepId, f64, f64, u64)>, Vec<_>) = Default::default();
+    // Token: step, what is left in ns, share, start.
+    let mut left: BTreeMap<Token, (StepId, f64, f64, u64)> = BTreeMap::new();
+    let mut done = Vec::new();
     let mut times: Vec<(u64, usize)> = arrivals_s.iter().map(|&s| s * S).zip(0..steps.len()).collect();
     times.sort_unstable();
     let mut now = 0u64;

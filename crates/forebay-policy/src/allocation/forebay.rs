@@ -34,26 +34,22 @@ pub struct Forebay {
     pub counts: Counts,
 }
 
-/// The best `count` nodes with `bytes` free each, or `None` if there are not so many.
-fn least_booked(board: &Board, count: usize, bytes: u64) -> Option<Vec<u32>> {
-    let mut nodes: Vec<u32> =
-        (0..board.nodes.len() as u32).filter(|&i| board.nodes[i as usize].free_bytes >= bytes).collect();
+/// All nodes, best first.
+fn ranked(board: &Board) -> Vec<u32> {
+    let mut nodes: Vec<u32> = (0..board.nodes.len() as u32).collect();
     nodes.sort_by(|&a, &b| {
         let (x, y) = (&board.nodes[a as usize], &board.nodes[b as usize]);
         (x.booked_bytes, x.jobs.len(), &x.jobs, a).cmp(&(y.booked_bytes, y.jobs.len(), &y.jobs, b))
     });
-    nodes.truncate(count);
-    (nodes.len() == count && count > 0).then_some(nodes)
+    nodes
 }
 
-/// The expected seconds of a step on `nodes`, with what it costs others or waits for them.
-fn cost_s(board: &Board, demand: &Demand, nodes: &[u32]) -> f64 {
+/// The expected seconds of a step on `nodes`, in ranked order, with what it costs the `jobs` there or waits for them.
+fn cost_s(board: &Board, demand: &Demand, nodes: &[u32], jobs: usize) -> f64 {
     let rate = (nodes.len() as f64 * board.rate_bytes_per_s).min(demand.client_bytes_per_s);
     let alone_s = demand.bytes as f64 / rate;
-    let booked = nodes.iter().map(|&i| board.nodes[i as usize].booked_bytes).max().unwrap_or(0);
-    let jobs: BTreeSet<JobId> =
-        nodes.iter().flat_map(|&i| board.nodes[i as usize].jobs.iter().copied()).collect();
-    alone_s + (booked as f64 / board.rate_bytes_per_s).min(jobs.len() as f64 * alone_s)
+    let booked = nodes.last().map_or(0, |&i| board.nodes[i as usize].booked_bytes);
+    alone_s + (booked as f64 / board.rate_bytes_per_s).min(jobs as f64 * alone_s)
 }
 
 impl Policy for Forebay {
@@ -63,13 +59,27 @@ impl Policy for Forebay {
             Some(n) => n as usize..=n as usize,
             None => 1..=all,
         };
+        let ranked = ranked(board);
         let mut best: Option<(f64, Choice)> = None;
+        let (mut jobs, mut counted, mut able): (BTreeSet<JobId>, usize, Vec<u32>) = Default::default();
         for count in counts {
             let per_node = demand.bytes.div_ceil(count.max(1) as u64);
-            let Some(nodes) = least_booked(board, count, per_node) else { continue };
-            let cost = cost_s(board, demand, &nodes);
+            let before = able.len();
+            able =
+                ranked.iter().copied().filter(|&i| board.nodes[i as usize].free_bytes >= per_node).collect();
+            if able.len() < count || count == 0 {
+                continue;
+            }
+            // With the same nodes to choose from, one more of them is the only news.
+            if able.len() != before {
+                jobs.clear();
+                counted = 0;
+            }
+            able[counted..count].iter().for_each(|&i| jobs.extend(&board.nodes[i as usize].jobs));
+            counted = count;
+            let cost = cost_s(board, demand, &able[..count], jobs.len());
             if best.as_ref().is_none_or(|b| cost < b.0 * (1.0 - 1e-9)) {
-                best = Some((cost, (nodes, per_node)));
+                best = Some((cost, (able[..count].to_vec(), per_node)));
             }
         }
         best.map(|b| b.1)

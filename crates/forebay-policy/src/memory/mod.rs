@@ -262,9 +262,9 @@ mod tests {
     fn forebay_is_quick_to_give_and_slow_to_take() {
         let mut m = Controller::new(policy("forebay").expect("it exists"), config(), 40 * GB);
         assert_eq!(resized(&mut m, 0, 90 * GB), Some((28 * GB, Reason::Above)));
-        // 4 GB in 100 ms: that much again is expected until the next look, 10 ms from now and 10 more to act.
+        // 4 GB in 100 ms: more of it is expected until the next look, 10 ms from now, and 10 more to act.
         let (after, why) = resized(&mut m, 100, 94 * GB).expect("it gives way");
-        assert!(after < 24 * GB && after >= 22 * GB && why == Reason::Growth, "{after}");
+        assert!((22 * GB..24 * GB).contains(&after) && why == Reason::Growth, "{after}");
         let (back, why) = resized(&mut m, 1000, 60 * GB).expect("it grows");
         assert!(back > after && back < 50 * GB && why == Reason::Below, "{back}");
     }

@@ -2,12 +2,13 @@
 //! allocation, the three jobs on Catalyst, and how far `forebay` goes beyond.
 
 use crate::burst::{Outcome, allocate, simulate, simulate_on};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::plot::bars::Bars;
 use crate::report::{Record, Report, number};
 use crate::trace::Trace;
 
 mod catalyst;
+mod online;
 mod search;
 mod stripes;
 pub mod workloads;
@@ -74,6 +75,7 @@ pub fn run(report: &mut Report) -> Result<()> {
     full_stripe(report, &means)?;
     partial_stripe(report, &means)?;
     beyond(report, &means)?;
+    online::all(report)?;
     stripes::efficiency(report)?;
     catalyst::three_jobs(report)
 }
@@ -81,18 +83,16 @@ pub fn run(report: &mut Report) -> Result<()> {
 /// All workloads, in as many threads as there are cores; each is a run of its own, so the result does not depend on that.
 fn all_means() -> Result<Vec<Means>> {
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
-    let mut all: Vec<Option<Result<Means>>> = (0..MIXES.len()).map(|_| None).collect();
-    std::thread::scope(|scope| {
-        let mut lanes: Vec<Vec<(usize, &mut Option<Result<Means>>)>> =
-            (0..threads).map(|_| Vec::new()).collect();
-        // The partly striped ones cost most; dealt out in turn each lane gets its part of them.
-        all.iter_mut().enumerate().for_each(|(w, slot)| lanes[w % threads].push((w, slot)));
-        for lane in lanes {
-            scope.spawn(move || lane.into_iter().for_each(|(w, slot)| *slot = Some(workload(w))));
-        }
+    // The partly striped ones cost most; dealt out in turn each thread gets its part of them.
+    let deal =
+        |lane: usize| (lane..MIXES.len()).step_by(threads).map(|w| (w, workload(w))).collect::<Vec<_>>();
+    let mut all: Vec<(usize, Result<Means>)> = std::thread::scope(|scope| {
+        let lanes: Vec<_> = (0..threads).map(|lane| scope.spawn(move || deal(lane))).collect();
+        let joined = lanes.into_iter().map(|l| l.join().unwrap_or_else(|e| std::panic::resume_unwind(e)));
+        joined.flatten().collect()
     });
-    let lost = || Err(Error::Usage("a workload was not simulated".into()));
-    all.into_iter().map(|m| m.unwrap_or_else(lost)).collect()
+    all.sort_by_key(|m| m.0);
+    all.into_iter().map(|m| m.1).collect()
 }
 
 /// W(w + 1) over all orders.
