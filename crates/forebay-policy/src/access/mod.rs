@@ -145,7 +145,8 @@ pub struct Config {
     pub lease_ns: u64,
     /// Ageing: each second that a step has waited counts like so many seconds less to write; 0 for none.
     pub ageing: f64,
-    /// A step that has waited so long goes before all that have not, and nothing slips in before it on its nodes.
+    /// A step that has waited so long goes before all that have not, and for the one of them that has waited longest
+    /// nodes are kept free as they fall idle.
     /// `u64::MAX` for never, which is Algorithm 1 as printed.
     pub patience_ns: u64,
 }

@@ -204,7 +204,7 @@ impl Access {
         late
     }
 
-    /// Lets in what may run, at most `most` steps; returns the nodes that are kept free for overdue steps.
+    /// Lets in what may run, at most `most` steps; returns the nodes that are kept free for an overdue step.
     fn admit(&mut self, now: Nanos, most: usize, out: &mut Vec<Action>) -> NodeSet {
         let mut reserved = NodeSet::empty(self.config.nodes);
         let mut taken = self.busy.clone();
@@ -214,11 +214,16 @@ impl Access {
             let p = &self.pending[i];
             if !p.nodes.overlaps(&taken) && chosen.len() < most {
                 chosen.push((i, Reason::Overdue));
-            } else {
-                reserved.add(&p.nodes);
-                ahead += 1;
+                taken.add(&p.nodes);
+                continue;
             }
-            taken.add(&p.nodes);
+            // Only for the one that has waited longest are nodes kept free: for all of them it would be most of the
+            // system, standing idle. The next in line has its turn after it.
+            if reserved.is_empty() {
+                reserved.add(&p.nodes);
+                taken.add(&p.nodes);
+            }
+            ahead += 1;
         }
         let mut free = self.config.nodes - taken.len();
         for (i, p) in self.pending.iter().enumerate() {
