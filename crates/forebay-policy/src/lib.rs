@@ -6,6 +6,11 @@
 #![cfg_attr(not(test), no_std)]
 extern crate alloc;
 
+mod arena;
 pub mod bandwidth;
+pub mod eviction;
 pub mod machine;
+pub mod miss_ledger;
 pub mod planner;
+pub mod readahead;
+pub mod token_bucket;
