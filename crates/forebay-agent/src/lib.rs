@@ -1,1 +1,27 @@
-//! Filled by the commits that follow.
+//! The node agent: one process per node that holds the RAM tier and brings pages into it.
+//!
+//! A read of a client that misses goes through these files in order: `connection` takes the packet, `open` admits the
+//! descriptor, `read` finds or starts the page's flight, `fetch` reads the PFS, `cache` finds the memory. `load`,
+//! `write` and `scratch` are the other ways in; `admin` tells and changes the state of things. What is cached, and what
+//! of it goes first, is decided by the policy crate.
+
+pub mod admin;
+pub mod agent;
+pub mod cache;
+pub mod config;
+pub mod connection;
+pub mod coordinator;
+pub mod counters;
+pub mod entry;
+pub mod fetch;
+pub mod load;
+pub mod memory;
+pub mod mounts;
+pub mod open;
+pub mod read;
+pub mod scratch;
+pub mod units;
+pub mod write;
+
+pub use agent::{Agent, Shared};
+pub use config::{Config, MountConfig};

@@ -1,2 +1,68 @@
-//! The command line.
-fn main() {}
+//! `forebay`, the one program.
+//!
+//! The command tree is in `cli`; each command has a file of its own that says what it does and how it ends. Exit codes:
+//! 0 it is done; 1 it could not be done, for the reason printed; 2 the command line is wrong.
+
+mod cli;
+mod doctor;
+mod evict;
+mod files;
+mod load;
+mod ls;
+mod out;
+mod run;
+mod status;
+mod transfer;
+mod up;
+mod verify;
+
+use clap::Parser;
+use cli::{Cli, Command, ConfigCommand};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run_command(cli) {
+        Ok(code) => code,
+        Err(message) => {
+            eprintln!("forebay: {message}");
+            ExitCode::from(1)
+        }
+    }
+}
+
+/// What a command comes to: an exit code, or a message that says what was tried and why it failed.
+pub type Outcome = Result<ExitCode, String>;
+
+fn run_command(cli: Cli) -> Outcome {
+    let global = cli.global;
+    match cli.command {
+        Command::Up(args) => up::up(&global, args),
+        Command::Down(args) => up::down(&global, &args),
+        Command::Status(args) => status::status(&global, &args),
+        Command::Ls(args) => ls::ls(&global, &args),
+        Command::Stat(args) => ls::stat(&global, &args),
+        Command::Load(args) => load::load(&global, &args),
+        Command::Evict(args) => evict::evict(&global, &args),
+        Command::Pin(args) => evict::pin(&global, &args, true),
+        Command::Unpin(args) => evict::pin(&global, &args, false),
+        Command::Capacity(args) => evict::capacity(&global, &args),
+        Command::Cat(args) => transfer::cat(&global, &args),
+        Command::Cp(args) => transfer::cp(&global, &args),
+        Command::Verify(args) => verify::verify(&global, &args),
+        Command::Run(args) => run::run(&global, &args),
+        Command::Doctor(args) => doctor::doctor(&global, &args),
+        Command::Config(ConfigCommand::Check { file }) => up::check_config(&global, &file),
+        Command::Config(ConfigCommand::Reference) => {
+            print!("{}", forebay_agent::config::reference_toml());
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Lab(command) => {
+            forebay_lab::cli::run(&command).map_err(|e| e.to_string())?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Completions { shell } => cli::completions(shell),
+        Command::Man { directory } => cli::man(directory.as_deref()),
+        Command::Keeper { state_dir, limit_bytes, pages } => up::keeper(&state_dir, limit_bytes, &pages),
+    }
+}

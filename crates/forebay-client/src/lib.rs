@@ -1,1 +1,34 @@
-//! Filled by the commits that follow.
+//! The client core: what every binding of Forebay stands on.
+//!
+//! A program opens a path of the PFS as it always does; the core opens it with the program's own rights and shows the
+//! descriptor to the node's agent. From then on a read of cached bytes is one copy out of shared memory, without a call
+//! to anybody (`read`); a miss is brought by the agent, or read from the PFS directly, whichever hurts less. Without an
+//! agent, with a dead or a slow one, everything is read from the PFS, and the program hears of it once (`session`).
+//!
+//! ```no_run
+//! # fn main() -> std::io::Result<()> {
+//! let client = forebay_client::Client::from_env();
+//! let file = client.open("/pfs/data/part-0001")?;
+//! let mut buffer = vec![0; 1 << 20];
+//! let n = file.read_at(&mut buffer, 0)?;
+//! # Ok(()) }
+//! ```
+
+pub mod admin;
+pub mod error;
+pub mod load;
+pub mod map;
+pub mod read;
+pub mod session;
+pub mod write;
+
+pub use admin::Admin;
+pub use error::errno;
+pub use load::{Load, LoadFailure};
+pub use map::MappedRange;
+pub use read::{File, ReadMode};
+pub use session::{Client, ClientConfig};
+pub use write::{FileWriter, WriteMode, WriteOptions};
+
+/// Unit of placement and of `stat`'s listing: 128 MiB.
+pub const EXTENT_BYTES: u64 = 128 << 20;

@@ -1,1 +1,18 @@
-//! Filled by the commits that follow.
+//! The lab: fixtures that stand in for the machines one does not have.
+//!
+//! * [`slowfs`]: a striped parallel file system with a set bandwidth, in user space, over a directory.
+//! * [`quantity`]: sizes, rates and durations as people write them (`1MiB`, `50MB/s`, `0.2ms`).
+//! * [`cli`]: the `forebay lab ...` commands; the command line crate only forwards to [`cli::run`].
+//! * [`fixture`]: starts the file system as a child process and stops it on drop, for tests and benchmarks.
+//!
+//! Nothing of the product depends on this crate but the command line, and nothing here depends on the product:
+//! a fixture that shared code with what it tests would share its mistakes.
+
+pub mod cli;
+pub mod error;
+pub mod fixture;
+mod mountinfo;
+pub mod quantity;
+pub mod slowfs;
+
+pub use error::LabError;

@@ -1,1 +1,12 @@
-//! Filled by the commits that follow.
+//! Access to the parallel file system (PFS): who a file is, which mount it is on, how it is striped, and its bytes.
+//!
+//! The PFS is the namespace and the truth. Nothing here knows of a cache; the crate turns descriptors into identities
+//! (`version`), paths into mounts (`mount`), attributes into stripe layouts (`layout`) and ranges into bytes (`read`).
+
+pub mod layout;
+pub mod mount;
+pub mod read;
+pub mod version;
+
+pub use mount::{Mount, find_mount};
+pub use version::{Difference, FileFacts, FileVersion, Revalidate};

@@ -160,7 +160,7 @@ fn learning_reduces_missed_deadlines_when_the_profile_is_wrong() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(40))]
+    #![proptest_config(ProptestConfig::with_cases(60))]
 
     /// Any cluster, any policy: every job ends, memory is never overbooked, phases never run faster than alone, and a run
     /// gives the same trace twice.

@@ -1,1 +1,28 @@
-//! Filled by the commits that follow.
+//! The RAM tier: cached file versions as files on tmpfs.
+//!
+//! Mechanism only. `tier` finds or makes the tmpfs and the copies in it, `copy` is one cached version with its residency
+//! map, `word` is one entry of that map, `budget` counts every byte the agent uses, `ring` and `staging` are the memory
+//! that a client shares with the agent. What to fetch, keep or give back is decided elsewhere.
+
+pub mod budget;
+pub mod copy;
+pub mod keeper;
+pub mod map;
+pub mod ring;
+pub mod staging;
+mod state;
+pub mod tier;
+pub mod word;
+
+pub use budget::{Budget, Class, Reservation};
+pub use copy::{CopyFile, CopyIdentity, CopyView};
+pub use tier::{Backing, Tier};
+pub use word::{State, Word};
+
+/// Unit in which tmpfs gives and takes memory for parts of a page: 4 KiB.
+pub const BLOCK_BYTES: u64 = 4096;
+
+/// `bytes` rounded up to whole blocks.
+pub fn blocks_bytes(bytes: u64) -> u64 {
+    bytes.div_ceil(BLOCK_BYTES) * BLOCK_BYTES
+}

@@ -78,6 +78,11 @@ impl Job {
         if self.computing_until.is_some() { self.started.saturating_sub(1) } else { self.started }
     }
 
+    /// Waves of it that take memory: in compute, waiting for it, or being fetched.
+    fn held(&self) -> u32 {
+        self.fetched - self.finished() + u32::from(self.fetch.is_some())
+    }
+
     /// Whether it has nothing to compute, so that its tasks wait for the next wave.
     pub fn waits(&self) -> bool {
         self.computing_until.is_none() && self.buffered() == 0
@@ -233,12 +238,21 @@ impl Board {
             Depth::Waves(ahead) => wave < j.started + ahead,
             Depth::Memory => true,
         };
-        let held = |j: &Job| {
-            u64::from(j.fetched - j.finished() + u32::from(j.fetch.is_some())).saturating_mul(j.wave_bytes)
-        };
-        let used: u64 = self.jobs.values().map(held).sum();
-        let fits = depth == Depth::OnDemand || used.saturating_add(j.wave_bytes) <= self.ram_bytes;
+        let used: u64 = self.jobs.values().map(|j| u64::from(j.held()).saturating_mul(j.wave_bytes)).sum();
+        // Whoever fetches more than one wave ahead leaves room for what the others need to go on.
+        let reserved = if wave > j.started { self.entitled_bytes_of_others(job) } else { 0 };
+        let needed = used.saturating_add(reserved).saturating_add(j.wave_bytes);
+        let fits = depth == Depth::OnDemand || needed <= self.ram_bytes;
         (near_enough && fits).then_some(wave)
+    }
+
+    /// Every job is entitled to two waves, one in compute and the next; this is what the others have not taken of it.
+    fn entitled_bytes_of_others(&self, job: JobId) -> u64 {
+        let missing = |j: &Job| {
+            let entitled = 2.min(j.waves - j.finished());
+            u64::from(entitled.saturating_sub(j.held())).saturating_mul(j.wave_bytes)
+        };
+        self.jobs.iter().filter(|(id, _)| **id != job).map(|(_, j)| missing(j)).sum()
     }
 
     /// Notes that `wave` of `job` is fetched with `strain` from now on.

@@ -152,6 +152,24 @@ fn forebay_fetches_as_far_ahead_as_memory_holds() {
     assert!(out.iter().any(|a| matches!(a, Action::Fetch { wave: 3, .. })), "{out:?}");
 }
 
+/// The same beside a job that computes and has not fetched its next wave yet: its room is left free.
+#[test]
+fn forebay_leaves_room_for_the_next_wave_of_others() {
+    let mut p = planner("forebay");
+    let mut out = second_wave(&mut p, 100);
+    let other = Event::JobJoins { job: 1, waves: 9, wave_bytes: 50, compute_ns: 500 * S, tier_read_ns: 0 };
+    p.handle(Nanos(1), other, &mut out);
+    // Job 0 holds 100 bytes in compute and 100 fetched, job 1 has 50 in compute. A third wave of job 0 would fit into 390, but
+    // not beside the 50 that job 1 is entitled to.
+    p.handle(Nanos(1), Event::Memory { bytes: 390 }, &mut out);
+    p.handle(Nanos(S), Event::Fetched { job: 1, wave: 0 }, &mut out);
+    p.handle(Nanos(S), Event::WaveStarts { job: 1, wave: 0, compute_ns: 500 * S }, &mut out);
+    out.clear();
+    p.handle(Nanos(10 * S), Event::Fetched { job: 0, wave: 1 }, &mut out);
+    assert!(!out.iter().any(|a| matches!(a, Action::Fetch { job: 0, .. })), "{out:?}");
+    assert!(p.snapshot().fetching.iter().any(|f| f.0 == 1 && f.1 == 1), "{:?}", p.snapshot());
+}
+
 /// Nothing runs dry before the phase is over, so the phase is left alone.
 #[test]
 fn forebay_spends_nothing_of_a_phase_without_need() {

@@ -1,0 +1,89 @@
+# The one door to everything. Thin: each target is a command or two that can be typed by hand as well.
+
+CARGO   ?= cargo
+PYTHON  ?= python3
+PREFIX  ?= /usr/local
+# For packages: everything is put below it, and nothing that is installed names it.
+DESTDIR ?=
+
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
+# Number of the C interface, the soname's; crates/forebay-capi/build.rs has it as well.
+ABI     := $(shell sed -n 's/^const ABI: u32 = \(.*\);/\1/p' crates/forebay-capi/build.rs)
+BUILT   := $(or $(CARGO_TARGET_DIR),target)/release
+ROOT     = $(DESTDIR)$(PREFIX)
+
+.PHONY: help
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## The program and the C library, in target/release
+	$(CARGO) build --release --locked
+	$(CARGO) build --release --locked -p forebay-capi
+
+.PHONY: test
+test: test-rust test-bench test-python ## All tests
+
+.PHONY: test-rust
+test-rust: ## Tests of all crates; many start real agents
+	$(CARGO) test --workspace --locked
+
+.PHONY: test-bench
+test-bench: ## Tests of the benchmarks' own code
+	cd bench && $(PYTHON) -m unittest discover -s tests -t .
+
+.PHONY: test-python
+test-python: ## Tests of the Python package
+	PYTHON=$(PYTHON) .ci/test-python
+
+.PHONY: lint
+lint: ## Format and lints; changes nothing
+	$(CARGO) fmt --all --check
+	rustfmt --check --edition 2024 --config-path . fuzz/bodies/*.rs fuzz/fuzz_targets/*.rs
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+
+.PHONY: demo
+demo: build ## The main job straight from a slow file system and through Forebay
+	$(PYTHON) bench/demo.py
+
+.PHONY: bench
+bench: build ## Every claim beside its reference, in target/bench.json (ONLY=read.cached for one group, RUNS=9)
+	$(BUILT)/forebay-bench $(if $(ONLY),--only $(ONLY)) $(if $(RUNS),--runs $(RUNS))
+
+.PHONY: docs
+docs: ## Reference of the crates for who works on them, in target/doc
+	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" $(CARGO) doc --workspace --no-deps --document-private-items --locked
+
+.PHONY: completions
+completions: build ## Shell completions and man pages, in target/share
+	mkdir -p target/share/completions
+	for shell in bash zsh fish; do $(BUILT)/forebay completions $$shell > target/share/completions/$$shell || exit 1; done
+	$(BUILT)/forebay man target/share/man
+
+# Does not build, so that `sudo make install` needs no compiler and leaves nothing of root's in target/.
+.PHONY: install
+install: ## Program, C library, completions and man pages below PREFIX
+	@test -x $(BUILT)/forebay -a -f $(BUILT)/libforebay.so || { echo "nothing to install: run \`make build\` first" >&2; exit 1; }
+	install -D -m 755 $(BUILT)/forebay $(ROOT)/bin/forebay
+	install -D -m 644 crates/forebay-capi/include/forebay.h $(ROOT)/include/forebay.h
+	install -D -m 644 $(BUILT)/libforebay.a $(ROOT)/lib/libforebay.a
+	install -D -m 755 $(BUILT)/libforebay.so $(ROOT)/lib/libforebay.so.$(VERSION)
+	ln -sf libforebay.so.$(VERSION) $(ROOT)/lib/libforebay.so.$(ABI)
+	ln -sf libforebay.so.$(ABI) $(ROOT)/lib/libforebay.so
+	install -d $(ROOT)/lib/pkgconfig
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' packaging/forebay.pc.in > $(ROOT)/lib/pkgconfig/forebay.pc
+	install -d $(ROOT)/share/bash-completion/completions $(ROOT)/share/zsh/site-functions
+	install -d $(ROOT)/share/fish/vendor_completions.d $(ROOT)/share/man/man1
+	$(BUILT)/forebay completions bash > $(ROOT)/share/bash-completion/completions/forebay
+	$(BUILT)/forebay completions zsh > $(ROOT)/share/zsh/site-functions/_forebay
+	$(BUILT)/forebay completions fish > $(ROOT)/share/fish/vendor_completions.d/forebay.fish
+	$(BUILT)/forebay man $(ROOT)/share/man/man1
+
+.PHONY: ci
+ci: ## What continuous integration runs, on this machine
+	.ci/run
+
+.PHONY: clean
+clean: ## Removes what was built
+	$(CARGO) clean
+	rm -rf fuzz/target fuzz/corpus fuzz/artifacts

@@ -1,0 +1,1 @@
+"""Other systems measured beside Forebay; see README.md in this directory."""

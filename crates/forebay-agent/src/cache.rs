@@ -1,0 +1,704 @@
+//! The index of cached versions, and how memory is found and given back.
+//!
+//! One lock covers the index, the eviction policy and the pins; it is held for lookups and decisions, never while the
+//! PFS or the kernel moves bytes. The order on eviction is fixed: under the lock the policy names victims and their
+//! words are withdrawn; outside of it the pages are punched and only then leave the budget.
+
+use crate::counters::{Counters, add};
+use crate::entry::{Entry, lock};
+use forebay_pfs::FileFacts;
+use forebay_policy::eviction::{EvictionKind, EvictionPolicy, Fill, Victim};
+use forebay_store::copy::{CopyFile, CopyIdentity, FLAG_PINNED, Geometry};
+use forebay_store::ring::{PAGES_MAX, page_key, split_key};
+use forebay_store::{Budget, Class, Reservation, State, Tier, Word, blocks_bytes};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::io;
+use std::ops::Bound;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::Duration;
+
+/// What a copy costs beside its blocks: the inode and directory entry of tmpfs and the agent's own record, measured
+/// with 100,000 files of 20 KiB (`make bench`, `agent.memory_per_file`).
+pub const ENTRY_BYTES: u64 = 2048;
+
+/// Victims withdrawn under one hold of the lock; with 2 MiB pages, half a gigabyte.
+const VICTIMS_PER_ROUND: u64 = 256;
+
+/// Most pages that clients may pin by mapping them, as a share of the capacity: one in four.
+const CLIENT_PINS_SHARE: u64 = 4;
+
+/// Most of the capacity that whole files may pin: four fifths.
+const FILE_PINS_SHARE: (u64, u64) = (4, 5);
+
+/// The cached versions of one tier.
+#[derive(Debug)]
+pub struct Cache {
+    /// Where the copies are.
+    pub tier: Tier,
+    /// The budget of the whole agent.
+    pub budget: Budget,
+    index: Mutex<Index>,
+    pages: Mutex<Reservation>,
+    metadata: Mutex<Reservation>,
+    open_files: Mutex<VecDeque<Weak<Entry>>>,
+    open_files_max: usize,
+    next_copy: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Index {
+    /// The newest version seen of each file, by mount and inode.
+    newest: HashMap<(usize, u64), Arc<Entry>>,
+    by_copy: BTreeMap<u64, Arc<Entry>>,
+    /// Versions that were overtaken, oldest first: they go before anything else.
+    stale: VecDeque<Arc<Entry>>,
+    policy: Box<dyn EvictionPolicy>,
+    /// Adopted copies that clients of the earlier agent may still map. Their pins died with that agent; the lock on the
+    /// copy's file has not.
+    held: Vec<Arc<Entry>>,
+    /// Pages mapped by clients: key to count and bytes.
+    client_pins: HashMap<u64, u32>,
+    client_pinned_bytes: u64,
+    pinned_bytes: u64,
+}
+
+/// Why a copy could not be made.
+#[derive(Debug)]
+pub enum NoCopy {
+    /// No room in the budget or on the tmpfs.
+    NoRoom,
+    /// More pages than a key can number.
+    TooLarge,
+    /// The tier failed.
+    Tier(io::Error),
+}
+
+/// A page that readers do not see any more.
+type Withdrawn = (Arc<Entry>, u32);
+
+/// What was given back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Freed {
+    /// Bytes of pages.
+    pub bytes: u64,
+    /// Pages.
+    pub pages: u64,
+}
+
+impl Cache {
+    /// An empty cache over `tier`. Keeps at most `open_files_max` copies open.
+    pub fn new(tier: Tier, budget: Budget, eviction: EvictionKind, open_files_max: usize) -> Self {
+        let index = Index {
+            newest: HashMap::new(),
+            by_copy: BTreeMap::new(),
+            stale: VecDeque::new(),
+            held: Vec::new(),
+            policy: eviction.build(budget.capacity_bytes()),
+            client_pins: HashMap::new(),
+            client_pinned_bytes: 0,
+            pinned_bytes: 0,
+        };
+        Cache {
+            pages: Mutex::new(budget.reserve_existing(Class::Pages, 0)),
+            metadata: Mutex::new(budget.reserve_existing(Class::Metadata, 0)),
+            tier,
+            budget,
+            index: Mutex::new(index),
+            open_files: Mutex::new(VecDeque::new()),
+            open_files_max,
+            next_copy: AtomicU64::new(1),
+        }
+    }
+
+    fn index(&self) -> MutexGuard<'_, Index> {
+        lock(&self.index)
+    }
+
+    /// The copy of `entry`, opened if need be.
+    ///
+    /// # Errors
+    /// The tier failed.
+    pub fn file(&self, entry: &Arc<Entry>) -> io::Result<Arc<CopyFile>> {
+        let (file, opened) = entry.file(|copy| Ok(CopyFile::open(&self.tier, copy)?.1))?;
+        if opened {
+            self.note_open(entry);
+        }
+        Ok(file)
+    }
+
+    fn note_open(&self, entry: &Arc<Entry>) {
+        let mut open = lock(&self.open_files);
+        open.push_back(Arc::downgrade(entry));
+        while open.len() > self.open_files_max {
+            if let Some(oldest) = open.pop_front().and_then(|w| w.upgrade()) {
+                oldest.close_file();
+            }
+        }
+    }
+
+    /// The entry of the version that `facts` tell, if it is cached. A different version of the same file that is cached
+    /// is overtaken from now on.
+    pub fn find(&self, mount: usize, facts: &FileFacts) -> Option<Arc<Entry>> {
+        let mut index = self.index();
+        let entry = index.newest.get(&(mount, facts.version.ino))?.clone();
+        if entry.identity.version == facts.version {
+            return Some(entry);
+        }
+        index.newest.remove(&(mount, facts.version.ino));
+        index.overtake(entry);
+        None
+    }
+
+    /// The entry with number `copy`.
+    pub fn by_copy(&self, copy: u64) -> Option<Arc<Entry>> {
+        self.index().by_copy.get(&copy).cloned()
+    }
+
+    /// A number for a new copy.
+    pub fn next_copy(&self) -> u64 {
+        self.next_copy.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The entry for the version that `facts` tell, made if need be.
+    ///
+    /// # Errors
+    /// See [`NoCopy`].
+    pub fn find_or_create(
+        &self,
+        mount: usize,
+        label: &str,
+        page_bytes: u64,
+        facts: &FileFacts,
+        path: impl FnOnce() -> Vec<u8>,
+        counters: &Counters,
+    ) -> Result<Arc<Entry>, NoCopy> {
+        if let Some(entry) = self.find(mount, facts) {
+            return Ok(entry);
+        }
+        let identity = CopyIdentity {
+            copy: self.next_copy(),
+            mount: label.to_owned(),
+            path: path(),
+            owner_uid: facts.uid,
+            version: facts.version,
+            page_bytes,
+        };
+        let metadata = self.reserve_metadata(&identity, counters)?;
+        let file = CopyFile::create(&self.tier, &identity).map_err(no_copy)?;
+        let entry = self.insert_entry(identity, mount, metadata, file);
+        Ok(entry)
+    }
+
+    /// Reserves what a copy costs beside its pages.
+    ///
+    /// # Errors
+    /// Too many pages, or no room.
+    pub fn reserve_metadata(
+        &self,
+        identity: &CopyIdentity,
+        counters: &Counters,
+    ) -> Result<Reservation, NoCopy> {
+        let geometry = Geometry { size: identity.version.size, page_bytes: identity.page_bytes };
+        if geometry.pages() >= PAGES_MAX {
+            return Err(NoCopy::TooLarge);
+        }
+        let bytes = geometry.tail_bytes(identity) + ENTRY_BYTES;
+        self.reserve(Class::Metadata, bytes, counters).ok_or(NoCopy::NoRoom)
+    }
+
+    /// Adds a finished copy to the index; if another thread was faster with the same version, that one's entry.
+    pub fn insert_entry(
+        &self,
+        identity: CopyIdentity,
+        mount: usize,
+        metadata: Reservation,
+        file: CopyFile,
+    ) -> Arc<Entry> {
+        let copy = identity.copy;
+        let entry = Arc::new(Entry::new(identity, mount, metadata.bytes(), file));
+        let key = (mount, entry.identity.version.ino);
+        let mut index = self.index();
+        if let Some(other) = index.newest.get(&key).cloned() {
+            if other.identity.version == entry.identity.version {
+                drop(index);
+                drop(metadata);
+                self.unlink(copy);
+                return other;
+            }
+            index.overtake(other);
+        }
+        index.newest.insert(key, entry.clone());
+        index.by_copy.insert(copy, entry.clone());
+        drop(index);
+        lock(&self.metadata).merge(metadata);
+        self.note_open(&entry);
+        entry
+    }
+
+    fn unlink(&self, copy: u64) {
+        if let Err(e) = self.tier.remove_copy(copy) {
+            tracing::warn!(copy, error = %e, "cannot remove a copy; it is looked at again at the next start");
+        }
+    }
+
+    /// Takes up the copies an earlier agent left. `mount_of` gives the index of a label, `None` if it is not served any
+    /// more; such copies are removed. Returns how many were adopted.
+    ///
+    /// # Errors
+    /// The tier cannot be read.
+    pub fn adopt(&self, mount_of: impl Fn(&str) -> Option<usize>) -> io::Result<u64> {
+        let mut adopted = 0;
+        let mut copies = self.tier.list_copies()?;
+        copies.sort_unstable();
+        if let Some(last) = copies.last() {
+            self.next_copy.store(last + 1, Ordering::Relaxed);
+        }
+        for copy in copies {
+            let opened = CopyFile::open(&self.tier, copy).and_then(|(identity, file)| {
+                file.settle()?;
+                Ok((identity, file))
+            });
+            let kept = opened.ok().and_then(|(identity, file)| self.adopt_one(identity, file, &mount_of));
+            match kept {
+                Some(()) => adopted += 1,
+                None => self.unlink(copy),
+            }
+        }
+        Ok(adopted)
+    }
+
+    fn adopt_one(
+        &self,
+        identity: CopyIdentity,
+        file: CopyFile,
+        mount_of: &impl Fn(&str) -> Option<usize>,
+    ) -> Option<()> {
+        let mount = mount_of(&identity.mount)?;
+        let geometry = file.geometry();
+        let resident: Vec<u32> =
+            (0..geometry.pages() as u32).filter(|p| file.word(*p).state == State::Resident).collect();
+        if resident.is_empty() {
+            return None;
+        }
+        let newest = (mount, identity.version.ino);
+        if self.index().newest.get(&newest).is_some_and(|e| e.identity.version == identity.version) {
+            // The earlier agent died between making a second copy of one version and removing it.
+            return None;
+        }
+        let pinned = file.flags() & FLAG_PINNED != 0;
+        let held = file.is_locked_by_others().unwrap_or(true);
+        let metadata = geometry.tail_bytes(&identity) + ENTRY_BYTES;
+        let metadata = self.budget.reserve_existing(Class::Metadata, metadata);
+        let entry = self.insert_entry(identity, mount, metadata, file);
+        if held {
+            entry.held.store(true, Ordering::Relaxed);
+            self.index().held.push(entry.clone());
+        }
+        let bytes: u64 = resident.iter().map(|p| blocks_bytes(geometry.page_len(*p))).sum();
+        self.keep_pages(self.budget.reserve_existing(Class::Pages, bytes));
+        let file = self.file(&entry).ok()?;
+        for page in resident {
+            let word = file.word(page);
+            self.note_resident(&entry, &file, page, (word, word), Fill::Demand);
+        }
+        if pinned {
+            entry.pinned.store(true, Ordering::Relaxed);
+            self.index().pinned_bytes += geometry.size;
+        }
+        Some(())
+    }
+
+    /// Holds `bytes` of the budget, evicting as needed; `None` if there is nothing left to evict.
+    pub fn reserve(&self, class: Class, bytes: u64, counters: &Counters) -> Option<Reservation> {
+        // Others may take what was just freed, so more than one round can be needed; a few are enough to give up after.
+        for _ in 0..16 {
+            match self.budget.reserve(class, bytes) {
+                Ok(reservation) => return Some(reservation),
+                Err(over) => {
+                    if self.evict(over.missing_bytes, counters).bytes == 0 {
+                        return self.budget.reserve(class, bytes).ok();
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// Adds the page's memory, reserved before, to the cache's.
+    pub fn keep_pages(&self, reservation: Reservation) {
+        lock(&self.pages).merge(reservation);
+    }
+
+    /// Gives back what [`Cache::keep_pages`] took for pages that were not kept after all.
+    pub fn release_pages(&self, bytes: u64) {
+        lock(&self.pages).shrink(bytes);
+    }
+
+    /// A page becomes resident: its word goes from `from` to `to`, and from now on it can be evicted. Its memory must
+    /// have been handed over by [`Cache::keep_pages`] before. Word, accounts and policy change under one hold of the
+    /// lock: an eviction that saw the word first would take bytes off the accounts that are not on them yet. `false`:
+    /// the word was not `from`, and nothing has changed.
+    pub fn note_resident(
+        &self,
+        entry: &Arc<Entry>,
+        file: &CopyFile,
+        page: u32,
+        (from, to): (Word, Word),
+        fill: Fill,
+    ) -> bool {
+        let bytes = blocks_bytes(entry.geometry().page_len(page));
+        let mut index = self.index();
+        if !file.change(page, from, to) {
+            return false;
+        }
+        entry.resident_bytes.fetch_add(bytes, Ordering::Relaxed);
+        if !entry.stale.load(Ordering::Relaxed) {
+            index.policy.insert(entry.key(page), bytes as u32, fill);
+        }
+        true
+    }
+
+    /// Pages were used, as clients tell.
+    pub fn touch(&self, keys: &[u64]) {
+        let mut index = self.index();
+        for key in keys {
+            index.policy.touch(*key);
+        }
+    }
+
+    /// Sets the budget's capacity and gives back what is over it.
+    pub fn set_capacity(&self, bytes: u64, counters: &Counters) -> Freed {
+        self.budget.set_capacity_bytes(bytes);
+        self.index().policy.set_capacity(bytes);
+        self.settle_excess(counters)
+    }
+
+    /// Evicts until the budget holds no more than its capacity, or nothing more can go.
+    pub fn settle_excess(&self, counters: &Counters) -> Freed {
+        match self.budget.excess_bytes() {
+            0 => Freed::default(),
+            excess => self.evict(excess, counters),
+        }
+    }
+
+    /// Gives back at least `want` bytes of pages and copies if there are as many that may go.
+    pub fn evict(&self, want: u64, counters: &Counters) -> Freed {
+        let mut freed = Freed::default();
+        let mut released = 0;
+        let mut stale_too = true;
+        while released < want {
+            let (victims, names) = self.withdraw_some(want - released, stale_too);
+            if victims.is_empty() && names.is_empty() {
+                break;
+            }
+            match self.release(&victims, &mut freed, counters) + self.drop_entries(names) {
+                0 if !stale_too => break,
+                // Overtaken copies with pages on their way cannot go yet; that must not keep others from going.
+                0 => stale_too = false,
+                round => released += round,
+            }
+        }
+        freed
+    }
+
+    /// Chooses victims and withdraws their pages from readers. Also returns overtaken entries that are to be removed.
+    fn withdraw_some(&self, want: u64, stale_too: bool) -> (Vec<Withdrawn>, Vec<Arc<Entry>>) {
+        let mut index = self.index();
+        let mut victims = Vec::new();
+        let mut names = Vec::new();
+        let mut waiting = Vec::new();
+        let mut covered = 0;
+        while stale_too && covered < want && (victims.len() as u64) < VICTIMS_PER_ROUND {
+            let Some(entry) = index.stale.pop_front() else { break };
+            let pages = self.withdraw_all(&entry, &index);
+            let bytes: u64 = pages.iter().map(|page| blocks_bytes(entry.geometry().page_len(*page))).sum();
+            covered += bytes;
+            victims.extend(pages.into_iter().map(|page| (entry.clone(), page)));
+            if entry.resident_bytes.load(Ordering::Relaxed) > bytes {
+                // Clients map the rest.
+                waiting.push(entry);
+            } else {
+                covered += entry.metadata_bytes;
+                names.push(entry);
+            }
+        }
+        index.stale.extend(waiting);
+        if covered < want {
+            self.withdraw_by_policy(&mut index, want - covered, &mut victims);
+        }
+        (victims, names)
+    }
+
+    fn withdraw_by_policy(&self, index: &mut Index, want: u64, victims: &mut Vec<(Arc<Entry>, u32)>) {
+        let Index { policy, by_copy, client_pins, .. } = index;
+        let bound = want.min(VICTIMS_PER_ROUND * (2 << 20));
+        let mut may_go = |key: u64| {
+            let entry = by_copy.get(&split_key(key).0);
+            !client_pins.contains_key(&key) && entry.is_none_or(|e| e.may_go())
+        };
+        let mut chosen: Vec<Victim> = Vec::new();
+        policy.evict(bound, &mut may_go, &mut chosen);
+        for victim in chosen {
+            let (copy, page) = split_key(victim.key);
+            let Some(entry) = by_copy.get(&copy) else { continue };
+            match self.file(entry) {
+                Ok(file) => {
+                    if file.withdraw(page) {
+                        victims.push((entry.clone(), page));
+                    }
+                }
+                Err(e) => {
+                    tracing::warn!(copy, error = %e, "cannot open a copy to evict from it");
+                    policy.insert(victim.key, victim.bytes, Fill::Demand);
+                }
+            }
+        }
+    }
+
+    /// Withdraws every page of `entry` that nobody has mapped; the policy forgets them.
+    fn withdraw_all(&self, entry: &Arc<Entry>, index: &Index) -> Vec<u32> {
+        if entry.held.load(Ordering::Relaxed) {
+            return Vec::new();
+        }
+        let Ok(file) = self.file(entry) else { return Vec::new() };
+        (0..entry.geometry().pages() as u32)
+            .filter(|page| !index.client_pins.contains_key(&entry.key(*page)) && file.withdraw(*page))
+            .collect()
+    }
+
+    /// Punches withdrawn pages, and removes copies that have none left. Returns the bytes that left the budget.
+    fn release(&self, victims: &[(Arc<Entry>, u32)], freed: &mut Freed, counters: &Counters) -> u64 {
+        let mut sorted: Vec<_> = victims.iter().collect();
+        sorted.sort_by_key(|(entry, page)| (entry.copy(), *page));
+        let mut released = 0;
+        let mut at = 0;
+        while at < sorted.len() {
+            let (entry, first) = (&sorted[at].0, sorted[at].1);
+            let run = sorted[at..]
+                .iter()
+                .enumerate()
+                .take_while(|(i, (e, page))| Arc::ptr_eq(e, entry) && *page == first + *i as u32)
+                .count();
+            released += self.punch(entry, first, run as u32, freed, counters);
+            at += run;
+        }
+        released
+    }
+
+    fn punch(
+        &self,
+        entry: &Arc<Entry>,
+        first: u32,
+        count: u32,
+        freed: &mut Freed,
+        counters: &Counters,
+    ) -> u64 {
+        let geometry = entry.geometry();
+        let bytes: u64 = (first..first + count).map(|p| blocks_bytes(geometry.page_len(p))).sum();
+        let left = entry.resident_bytes.fetch_sub(bytes, Ordering::Relaxed) - bytes;
+        freed.bytes += bytes;
+        freed.pages += u64::from(count);
+        add(&counters.evicted_pages_total, u64::from(count));
+        add(&counters.evicted_bytes, bytes);
+        // Punched even if the whole copy goes: a client that has it open would keep the memory of an unlinked file.
+        if let Err(e) = self.file(entry).and_then(|file| file.punch(first, count)) {
+            // The pages stay withdrawn and counted: wrong by too much, never by too little.
+            tracing::error!(copy = entry.copy(), error = %e, "cannot give back pages of the tier");
+            return 0;
+        }
+        lock(&self.pages).shrink(bytes);
+        if left == 0 { bytes + self.drop_if_empty(entry) } else { bytes }
+    }
+
+    /// Removes a copy that has no pages, none on their way, and no pin that waits for them; returns the bytes that left
+    /// the budget.
+    pub fn drop_if_empty(&self, entry: &Arc<Entry>) -> u64 {
+        if entry.resident_bytes.load(Ordering::Relaxed) == 0 && self.forget(entry) {
+            self.unlink(entry.copy());
+            return entry.metadata_bytes;
+        }
+        0
+    }
+
+    /// Takes an entry without pages out of the index, unless pages are on their way into it. Whether there are pages is
+    /// looked at under the lock: one may have landed since the caller looked.
+    fn forget(&self, entry: &Arc<Entry>) -> bool {
+        let mut index = self.index();
+        let empty =
+            entry.resident_bytes.load(Ordering::Relaxed) == 0 && !entry.pinned.load(Ordering::Relaxed);
+        if !empty || !entry.try_remove() || index.by_copy.remove(&entry.copy()).is_none() {
+            return false;
+        }
+        lock(&self.metadata).shrink(entry.metadata_bytes);
+        let key = (entry.mount, entry.identity.version.ino);
+        if index.newest.get(&key).is_some_and(|e| Arc::ptr_eq(e, entry)) {
+            index.newest.remove(&key);
+        }
+        true
+    }
+
+    /// Removes overtaken entries whose pages are gone; those with pages mapped or under way wait their turn again.
+    fn drop_entries(&self, entries: Vec<Arc<Entry>>) -> u64 {
+        let mut released = 0;
+        for entry in entries {
+            if self.by_copy(entry.copy()).is_none() {
+                continue;
+            }
+            match self.drop_if_empty(&entry) {
+                0 => self.index().stale.push_back(entry),
+                bytes => released += bytes,
+            }
+        }
+        released
+    }
+
+    /// Gives back every page of one file.
+    pub fn evict_entry(&self, entry: &Arc<Entry>, counters: &Counters) -> Freed {
+        let mut freed = Freed::default();
+        let mut index = self.index();
+        let victims: Vec<_> =
+            self.withdraw_all(entry, &index).into_iter().map(|page| (entry.clone(), page)).collect();
+        for (entry, page) in &victims {
+            index.policy.remove(entry.key(*page));
+        }
+        drop(index);
+        self.release(&victims, &mut freed, counters);
+        self.drop_if_empty(entry);
+        freed
+    }
+
+    /// Lets go of adopted copies that no client maps any more. Called when there is time.
+    pub fn retest_held(&self) {
+        let held = self.index().held.clone();
+        for entry in held {
+            if self.file(&entry).is_ok_and(|file| file.is_locked_by_others().unwrap_or(true)) {
+                continue;
+            }
+            entry.held.store(false, Ordering::Relaxed);
+            self.index().held.retain(|e| !Arc::ptr_eq(e, &entry));
+        }
+    }
+
+    /// Number of adopted copies that clients of the earlier agent may still map.
+    pub fn held_files(&self) -> u64 {
+        self.index().held.len() as u64
+    }
+
+    /// Gives back versions that were overtaken. Called when there is time.
+    pub fn sweep_stale(&self, counters: &Counters) {
+        let entries: Vec<_> = self.index().stale.drain(..).collect();
+        for entry in entries {
+            self.evict_entry(&entry, counters);
+            self.drop_entries(vec![entry]);
+        }
+    }
+
+    /// Pins or unpins a whole file.
+    ///
+    /// # Errors
+    /// [`NoCopy::NoRoom`]: more than four fifths of the capacity would be pinned.
+    pub fn pin_entry(&self, entry: &Arc<Entry>, on: bool) -> Result<(), NoCopy> {
+        let file = self.file(entry).map_err(NoCopy::Tier)?;
+        let mut index = self.index();
+        let size = entry.geometry().size;
+        if on == entry.pinned.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let (part, whole) = FILE_PINS_SHARE;
+        if on && index.pinned_bytes + size > self.budget.capacity_bytes() / whole * part {
+            return Err(NoCopy::NoRoom);
+        }
+        index.pinned_bytes = if on { index.pinned_bytes + size } else { index.pinned_bytes - size };
+        entry.pinned.store(on, Ordering::Relaxed);
+        file.set_flag(FLAG_PINNED, on);
+        Ok(())
+    }
+
+    /// Pins pages that a client maps; `false` if one is not resident or the bound for pins is reached.
+    pub fn pin_pages(&self, entry: &Arc<Entry>, first: u32, count: u32) -> bool {
+        let Ok(file) = self.file(entry) else { return false };
+        let mut index = self.index();
+        let bytes = u64::from(count) * entry.identity.page_bytes;
+        let end = u64::from(first) + u64::from(count);
+        let fits = index.client_pinned_bytes + bytes <= self.budget.capacity_bytes() / CLIENT_PINS_SHARE;
+        let pages = first..first.saturating_add(count);
+        if !fits
+            || end > entry.geometry().pages()
+            || pages.clone().any(|p| file.word(p).state != State::Resident)
+        {
+            return false;
+        }
+        for page in pages {
+            *index.client_pins.entry(page_key(entry.copy(), page)).or_insert(0) += 1;
+        }
+        index.client_pinned_bytes += bytes;
+        true
+    }
+
+    /// Undoes one [`Cache::pin_pages`].
+    pub fn unpin_pages(&self, copy: u64, page_bytes: u64, first: u32, count: u32) {
+        let mut index = self.index();
+        for page in first..first + count {
+            let key = page_key(copy, page);
+            if let Some(n) = index.client_pins.get_mut(&key) {
+                *n -= 1;
+                if *n == 0 {
+                    index.client_pins.remove(&key);
+                }
+            }
+        }
+        index.client_pinned_bytes -= u64::from(count) * page_bytes;
+    }
+
+    /// Entries after copy number `after`, up to `max`.
+    pub fn list(&self, after: u64, max: usize) -> Vec<Arc<Entry>> {
+        self.index()
+            .by_copy
+            .range((Bound::Excluded(after), Bound::Unbounded))
+            .take(max)
+            .map(|(_, e)| e.clone())
+            .collect()
+    }
+
+    /// Number of entries, bytes of pinned files, bytes mapped by clients.
+    pub fn totals(&self) -> (u64, u64, u64) {
+        let index = self.index();
+        (index.by_copy.len() as u64, index.pinned_bytes, index.client_pinned_bytes)
+    }
+
+    /// Waits for readers of a page's old content to be told: a withdrawn page that is asked for again has to be punched
+    /// first. Bounded; returns whether the page is free.
+    pub fn wait_absent(&self, file: &CopyFile, page: u32) -> bool {
+        for _ in 0..2000 {
+            if file.word(page).state != State::Leaving {
+                return true;
+            }
+            std::thread::sleep(Duration::from_micros(500));
+        }
+        false
+    }
+}
+
+impl Index {
+    fn overtake(&mut self, entry: Arc<Entry>) {
+        if entry.stale.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        for page in 0..entry.geometry().pages() as u32 {
+            self.policy.remove(entry.key(page));
+        }
+        if entry.pinned.swap(false, Ordering::Relaxed) {
+            self.pinned_bytes -= entry.geometry().size;
+        }
+        self.stale.push_back(entry);
+    }
+}
+
+/// Sorts tier failures: a full tmpfs is want of room.
+pub fn no_copy(e: io::Error) -> NoCopy {
+    match e.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => NoCopy::NoRoom,
+        _ => NoCopy::Tier(e),
+    }
+}

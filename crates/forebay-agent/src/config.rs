@@ -1,0 +1,490 @@
+//! The configuration: one TOML file, one validated structure, every key with its reason.
+//!
+//! Nothing is repaired silently: what does not fit is refused, naming the keys. `KEYS` is the reference that
+//! `forebay config reference` and `docs/configuration.md` are made from; a test holds it against the structure.
+
+use crate::units::{Amount, parse_bytes};
+use forebay_pfs::Revalidate;
+use forebay_policy::eviction::EvictionKind;
+use forebay_store::Backing;
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// One key of the reference: name, default as TOML, reason.
+pub struct Key {
+    /// Table and key.
+    pub name: &'static str,
+    /// Default, as written in TOML; empty where there is none.
+    pub default: &'static str,
+    /// What it does and why the default is what it is.
+    pub reason: &'static str,
+}
+
+/// Every key there is.
+pub const KEYS: &[Key] = &[
+    Key {
+        name: "agent.state_dir",
+        default: "",
+        reason: "Directory of the agent's socket, lock and mount point. /run/forebay for root; for others \
+                 $XDG_RUNTIME_DIR/forebay or /tmp/forebay-UID, where clients look for it.",
+    },
+    Key {
+        name: "agent.socket_mode",
+        default: "\"0666\"",
+        reason: "Permission bits of the socket. Everybody may connect: what anybody gets is decided by the \
+                 descriptors they can open on the PFS, not by the socket. Use 0600 for an agent of your own.",
+    },
+    Key {
+        name: "agent.connections_max",
+        default: "1024",
+        reason: "Connections at a time. Each costs a thread and about 100 KiB; clients over the bound read the PFS.",
+    },
+    Key {
+        name: "tier.capacity",
+        default: "\"25%\"",
+        reason: "The budget for everything the agent uses, the cached pages included; a size, or a share of the \
+                 node's memory or control group limit, whichever is smaller. A quarter leaves compute its memory.",
+    },
+    Key {
+        name: "tier.limit",
+        default: "\"90%\"",
+        reason: "Bound of the tmpfs itself, and so of any capacity set later while the agent runs. The kernel \
+                 enforces it even if the budget's arithmetic were wrong.",
+    },
+    Key {
+        name: "tier.backing",
+        default: "\"auto\"",
+        reason: "Where the tmpfs comes from: mount (root), namespace (no root; a keeper process), directory (an \
+                 existing tmpfs, usually without huge pages), or auto, the first that works.",
+    },
+    Key {
+        name: "tier.directory",
+        default: "",
+        reason: "For backing = \"directory\": the directory; /dev/shm/forebay-UID if not given.",
+    },
+    Key {
+        name: "tier.huge_pages",
+        default: "true",
+        reason: "Mount the tmpfs with huge=within_size: two to three times the bandwidth, and memory goes back \
+                 fifty times faster.",
+    },
+    Key {
+        name: "tier.eviction",
+        default: DEFAULT_EVICTION_TOML,
+        reason: "Which page goes first when room is needed. The default has the best hit ratios over loops, skewed \
+                 and scanning access; see docs/decisions/0003-default-eviction-policy.md.",
+    },
+    Key {
+        name: "mount.label",
+        default: "",
+        reason: "A name of your own for the PFS; cached files are kept under it, so a remount does not cool the cache.",
+    },
+    Key { name: "mount.root", default: "", reason: "Where the PFS is mounted." },
+    Key {
+        name: "mount.page_size",
+        default: "\"2MiB\"",
+        reason: "Unit of caching, a power of two from 64KiB to 64MiB. 2 MiB is one huge page; smaller pages suit \
+                 small random reads and cost more of everything else.",
+    },
+    Key {
+        name: "mount.fetch_threads",
+        default: "8",
+        reason: "Reads of the PFS at a time. Eight streams of 1 MiB keep four to eight storage servers busy; more \
+                 only queue up at the PFS and disturb others.",
+    },
+    Key {
+        name: "mount.read_ahead",
+        default: "\"64MiB\"",
+        reason: "Most bytes fetched ahead of a sequential reader; 0 turns read-ahead off. The window starts at two \
+                 pages and doubles with progress.",
+    },
+    Key {
+        name: "mount.random_fill_percent",
+        default: "5",
+        reason: "Share of the PFS's time, in percent, that may go into filling pages which small random reads keep \
+                 missing; 0 never fills them. Small reads that miss are served by the PFS itself, and 5 % is what they \
+                 may lose while the tier warms up.",
+    },
+    Key {
+        name: "mount.revalidate",
+        default: "\"force\"",
+        reason: "force: ask the PFS for current attributes at every open, so that a file changed on another node is \
+                 seen. as-stat: believe this node's attribute cache, cheaper where a round trip costs much.",
+    },
+    Key {
+        name: "mount.stamp_granularity_ms",
+        default: "20",
+        reason: "Two writes within this time may leave the same time stamps; a file so young is not cached yet. 20 ms \
+                 covers kernels that stamp by the clock tick; set 2000 for file systems that keep whole seconds.",
+    },
+    Key {
+        name: "mount.keep_page_cache",
+        default: "false",
+        reason: "Leave the kernel's own copy of what was fetched. Off, since the same bytes in memory twice serve nobody.",
+    },
+];
+
+const DEFAULT_EVICTION_TOML: &str = "\"default\"";
+
+/// The configuration of an agent, validated.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Directory of socket, lock and mount point.
+    pub state_dir: PathBuf,
+    /// Permission bits of the socket.
+    pub socket_mode: u32,
+    /// Connections at a time.
+    pub connections_max: usize,
+    /// The budget.
+    pub capacity: Amount,
+    /// Bound of the tmpfs.
+    pub limit: Amount,
+    /// Where the tmpfs comes from.
+    pub backing: Backing,
+    /// For the directory backing.
+    pub directory: Option<PathBuf>,
+    /// Ask for huge pages.
+    pub huge_pages: bool,
+    /// Order of eviction.
+    pub eviction: EvictionKind,
+    /// The PFS mounts; at least one.
+    pub mounts: Vec<MountConfig>,
+}
+
+/// One PFS mount, validated.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MountConfig {
+    /// The operator's name.
+    pub label: String,
+    /// Where it is mounted.
+    pub root: PathBuf,
+    /// Unit of caching in bytes.
+    pub page_bytes: u64,
+    /// Reads at a time.
+    pub fetch_threads: usize,
+    /// Most bytes ahead of a reader.
+    pub read_ahead_bytes: u64,
+    /// Hundredths of the PFS's time for pages that small random reads keep missing.
+    pub random_fill_percent: u32,
+    /// How attributes are asked for.
+    pub revalidate: Revalidate,
+    /// Granularity of time stamps in nanoseconds.
+    pub stamp_granularity_ns: i64,
+    /// Leave the kernel's copy.
+    pub keep_page_cache: bool,
+}
+
+impl MountConfig {
+    /// The defaults for a PFS mounted on `root`.
+    pub fn new(label: &str, root: &Path) -> Self {
+        MountConfig {
+            label: label.to_owned(),
+            root: root.to_owned(),
+            page_bytes: 2 << 20,
+            fetch_threads: 8,
+            read_ahead_bytes: 64 << 20,
+            random_fill_percent: 5,
+            revalidate: Revalidate::Force,
+            stamp_granularity_ns: 20_000_000,
+            keep_page_cache: false,
+        }
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            state_dir: default_state_dir(),
+            socket_mode: 0o666,
+            connections_max: 1024,
+            capacity: Amount::Percent(25.0),
+            limit: Amount::Percent(90.0),
+            backing: Backing::Auto,
+            directory: None,
+            huge_pages: true,
+            eviction: EvictionKind::default(),
+            mounts: Vec::new(),
+        }
+    }
+}
+
+/// `/run/forebay` for root, else `$XDG_RUNTIME_DIR/forebay`, else `/tmp/forebay-UID`.
+pub fn default_state_dir() -> PathBuf {
+    let uid = rustix::process::geteuid();
+    if uid.is_root() {
+        return PathBuf::from("/run/forebay");
+    }
+    match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(dir) if !dir.is_empty() => PathBuf::from(dir).join("forebay"),
+        _ => PathBuf::from(format!("/tmp/forebay-{}", uid.as_raw())),
+    }
+}
+
+/// The file as written; every key optional but a mount's label and root.
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct RawConfig {
+    #[serde(default)]
+    agent: RawAgent,
+    #[serde(default)]
+    tier: RawTier,
+    #[serde(default)]
+    mount: Vec<RawMount>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct RawAgent {
+    state_dir: Option<PathBuf>,
+    socket_mode: Option<String>,
+    connections_max: Option<usize>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct RawTier {
+    capacity: Option<String>,
+    limit: Option<String>,
+    backing: Option<Backing>,
+    directory: Option<PathBuf>,
+    huge_pages: Option<bool>,
+    eviction: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawMount {
+    label: String,
+    root: PathBuf,
+    page_size: Option<String>,
+    fetch_threads: Option<usize>,
+    read_ahead: Option<String>,
+    random_fill_percent: Option<u32>,
+    revalidate: Option<Revalidate>,
+    stamp_granularity_ms: Option<i64>,
+    keep_page_cache: Option<bool>,
+}
+
+impl Config {
+    /// Reads and validates a file.
+    ///
+    /// # Errors
+    /// One or more lines that name file, key, value and what is allowed.
+    pub fn load(path: &Path) -> Result<Self, String> {
+        let text =
+            std::fs::read_to_string(path).map_err(|e| format!("{}: cannot read: {e}", path.display()))?;
+        Self::parse(&text).map_err(|e| format!("{}: {}", path.display(), e.trim_end()))
+    }
+
+    /// Parses and validates TOML text.
+    ///
+    /// # Errors
+    /// As [`Config::load`], without the file's name.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let raw: RawConfig = toml::from_str(text).map_err(|e| e.to_string())?;
+        let mut config = Config::default();
+        config.take_agent(raw.agent)?;
+        config.take_tier(raw.tier)?;
+        config.mounts = raw.mount.into_iter().map(take_mount).collect::<Result<_, _>>()?;
+        config.validate()?;
+        Ok(config)
+    }
+
+    fn take_agent(&mut self, raw: RawAgent) -> Result<(), String> {
+        if let Some(dir) = raw.state_dir {
+            self.state_dir = dir;
+        }
+        if let Some(mode) = raw.socket_mode {
+            self.socket_mode =
+                u32::from_str_radix(&mode, 8).ok().filter(|m| *m <= 0o777).ok_or_else(|| {
+                    format!("agent.socket_mode = {mode:?}: write octal digits, for example \"0666\"")
+                })?;
+        }
+        self.connections_max = raw.connections_max.unwrap_or(self.connections_max);
+        Ok(())
+    }
+
+    fn take_tier(&mut self, raw: RawTier) -> Result<(), String> {
+        let amount = |key: &str, text: &str| Amount::parse(text).map_err(|e| format!("{key}: {e}"));
+        if let Some(text) = &raw.capacity {
+            self.capacity = amount("tier.capacity", text)?;
+        }
+        if let Some(text) = &raw.limit {
+            self.limit = amount("tier.limit", text)?;
+        }
+        if let Some(name) = raw.eviction.as_deref().filter(|name| *name != "default") {
+            self.eviction = EvictionKind::from_str(name).map_err(|e| format!("tier.eviction: {e}"))?;
+        }
+        self.backing = raw.backing.unwrap_or(self.backing);
+        self.directory = raw.directory;
+        self.huge_pages = raw.huge_pages.unwrap_or(self.huge_pages);
+        Ok(())
+    }
+
+    /// Checks what concerns more than one key.
+    ///
+    /// # Errors
+    /// Names the keys that do not fit together.
+    pub fn validate(&self) -> Result<(), String> {
+        if self.connections_max == 0 {
+            return Err("agent.connections_max = 0: nobody could connect; allow at least 1".into());
+        }
+        if self.directory.is_some() && !matches!(self.backing, Backing::Directory | Backing::Auto) {
+            return Err("tier.directory is given, but tier.backing is not \"directory\"".into());
+        }
+        for (i, mount) in self.mounts.iter().enumerate() {
+            for other in &self.mounts[..i] {
+                if other.label == mount.label {
+                    return Err(format!("mount.label = {:?} stands twice; labels must differ", mount.label));
+                }
+                if other.root == mount.root {
+                    return Err(format!("mount.root = {:?} stands under two labels", mount.root));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Path of the agent's socket.
+    pub fn socket(&self) -> PathBuf {
+        self.state_dir.join("agent.sock")
+    }
+}
+
+fn take_mount(raw: RawMount) -> Result<MountConfig, String> {
+    let mut mount = MountConfig::new(&raw.label, &raw.root);
+    let at = |key: &str| format!("mount {:?}: {key}", raw.label);
+    if raw.label.is_empty() || raw.label.contains(['/', ':', '\0', '\n']) {
+        return Err(format!("{} must be a plain name without slash, colon or line break", at("label")));
+    }
+    if raw.label == "scratch" {
+        return Err(format!("{} is taken by memory-only files", at("label")));
+    }
+    if !raw.root.is_absolute() {
+        return Err(format!("{} = {:?} must be an absolute path", at("root"), raw.root));
+    }
+    if let Some(text) = &raw.page_size {
+        let bytes = parse_bytes(text).map_err(|e| format!("{}: {e}", at("page_size")))?;
+        if !bytes.is_power_of_two() || !(64 << 10..=64 << 20).contains(&bytes) {
+            return Err(format!("{} = {text:?} must be a power of two from 64KiB to 64MiB", at("page_size")));
+        }
+        mount.page_bytes = bytes;
+    }
+    if let Some(threads) = raw.fetch_threads {
+        if !(1..=256).contains(&threads) {
+            return Err(format!("{} = {threads} must be from 1 to 256", at("fetch_threads")));
+        }
+        mount.fetch_threads = threads;
+    }
+    if let Some(text) = &raw.read_ahead {
+        mount.read_ahead_bytes = parse_bytes(text).map_err(|e| format!("{}: {e}", at("read_ahead")))?;
+    }
+    if let Some(percent) = raw.random_fill_percent {
+        if percent > 100 {
+            return Err(format!("{} = {percent} must be from 0 to 100", at("random_fill_percent")));
+        }
+        mount.random_fill_percent = percent;
+    }
+    if let Some(ms) = raw.stamp_granularity_ms {
+        if !(0..=60_000).contains(&ms) {
+            return Err(format!("{} = {ms} must be from 0 to 60000", at("stamp_granularity_ms")));
+        }
+        mount.stamp_granularity_ns = ms * 1_000_000;
+    }
+    mount.revalidate = raw.revalidate.unwrap_or(mount.revalidate);
+    mount.keep_page_cache = raw.keep_page_cache.unwrap_or(mount.keep_page_cache);
+    Ok(mount)
+}
+
+/// The reference as a TOML file: every key with its reason and default, commented out.
+pub fn reference_toml() -> String {
+    let mut out = String::from("# Every key of Forebay's configuration, with its default and its reason.\n");
+    let mut table = "";
+    for key in KEYS {
+        let (in_table, name) = key.name.split_once('.').unwrap_or(("", key.name));
+        if in_table != table {
+            table = in_table;
+            let header = if table == "mount" { "[[mount]]".to_owned() } else { format!("[{table}]") };
+            out.push_str(&format!("\n{header}\n"));
+        }
+        for line in wrap(key.reason, 100) {
+            out.push_str(&format!("# {line}\n"));
+        }
+        let value = if key.default.is_empty() { "..." } else { key.default };
+        out.push_str(&format!("# {name} = {value}\n"));
+    }
+    out
+}
+
+fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let last = lines.len() - 1;
+        if lines[last].len() + word.len() >= width {
+            lines.push(word.to_owned());
+        } else {
+            if !lines[last].is_empty() {
+                lines[last].push(' ');
+            }
+            lines[last].push_str(word);
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_of_the_reference_is_read_and_its_default_is_the_default() {
+        let mut text = String::new();
+        let mut table = "";
+        for key in KEYS {
+            let (in_table, name) = key.name.split_once('.').unwrap();
+            if in_table != table {
+                table = in_table;
+                text += &if table == "mount" { "[[mount]]\n".to_owned() } else { format!("[{table}]\n") };
+            }
+            match (key.name, key.default) {
+                ("mount.label", _) => text += "label = \"pfs\"\n",
+                ("mount.root", _) => text += "root = \"/pfs\"\n",
+                (_, "") => {}
+                (_, default) => text += &format!("{name} = {default}\n"),
+            }
+        }
+        let parsed = Config::parse(&text).unwrap();
+        assert_eq!(parsed.mounts, [MountConfig::new("pfs", Path::new("/pfs"))]);
+        let default = Config { mounts: parsed.mounts.clone(), ..Config::default() };
+        assert_eq!(format!("{parsed:?}"), format!("{default:?}"));
+    }
+
+    #[test]
+    fn every_key_that_can_be_read_is_in_the_reference() {
+        for (table, reject) in [("agent", "[agent]\n"), ("tier", "[tier]\n"), ("mount", "[[mount]]\n")] {
+            let message = Config::parse(&format!("{reject}nonsense = 1\n")).unwrap_err();
+            let expected: Vec<_> = message.split('`').skip(3).step_by(2).collect();
+            assert!(!expected.is_empty(), "{message}");
+            for key in expected {
+                assert!(
+                    KEYS.iter().any(|k| k.name == format!("{table}.{key}")),
+                    "{table}.{key} has no reason"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_by_name() {
+        let refuse = |text: &str| Config::parse(text).unwrap_err();
+        assert!(refuse("[tier]\ncapacity = \"lots\"").contains("tier.capacity: \"lots\" is not a size"));
+        assert!(refuse("[tier]\neviction = \"random\"").contains("tier.eviction: no eviction policy"));
+        assert!(refuse("[[mount]]\nlabel=\"a\"\nroot=\"b\"").contains("must be an absolute path"));
+        assert!(refuse("[[mount]]\nlabel=\"a\"\nroot=\"/b\"\npage_size=\"3MiB\"").contains("power of two"));
+        let twice = "[[mount]]\nlabel=\"a\"\nroot=\"/b\"\n[[mount]]\nlabel=\"a\"\nroot=\"/c\"\n";
+        assert!(refuse(twice).contains("stands twice"));
+        assert!(refuse("[tier]\nbacking=\"mount\"\ndirectory=\"/x\"").contains("tier.backing"));
+        assert!(refuse("[agent]\nsocket_mode=\"rw\"").contains("octal"));
+    }
+}

@@ -1,0 +1,64 @@
+//! Counters of an agent: a contract with whoever watches it. Names carry their units and are never reused.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! counters {
+    ($($(#[doc = $doc:literal])* $name:ident),* $(,)?) => {
+        /// Counters since the start of the agent.
+        #[derive(Debug, Default)]
+        pub struct Counters { $($(#[doc = $doc])* pub $name: AtomicU64),* }
+
+        impl Counters {
+            /// Names and values, in a fixed order.
+            pub fn list(&self) -> Vec<(String, u64)> {
+                vec![$((stringify!($name).to_owned(), self.$name.load(Ordering::Relaxed))),*]
+            }
+        }
+    };
+}
+
+counters! {
+    /// Files opened through the agent.
+    opens_total,
+    /// Of those, with a cached copy at hand.
+    opens_cached_total,
+    /// Requests of readers that waited for pages.
+    fetch_requests_total,
+    /// Pages fetched because a reader waited.
+    pages_demanded_total,
+    /// Pages fetched ahead of readers.
+    pages_ahead_total,
+    /// Pages fetched by loads.
+    pages_loaded_total,
+    /// Pages fetched because small random reads kept missing them.
+    pages_refilled_total,
+    /// Pages stored by writers.
+    pages_written_total,
+    /// Pages that could not be fetched.
+    pages_failed_total,
+    /// Pages fetched ahead that were refused for lack of room.
+    ahead_refused_total,
+    /// Bytes read from the PFS.
+    fetched_bytes,
+    /// Pages evicted.
+    evicted_pages_total,
+    /// Bytes evicted.
+    evicted_bytes,
+    /// Files found changed while they were read.
+    changed_total,
+    /// Requests that ended at their deadline.
+    timeouts_total,
+    /// Requests refused.
+    refusals_total,
+    /// Packets that were no messages.
+    garbage_total,
+    /// Touches taken from the rings of clients.
+    touches_total,
+    /// Copies adopted from an earlier agent.
+    adopted_files_total,
+}
+
+/// Adds to a counter.
+pub fn add(counter: &AtomicU64, n: u64) {
+    counter.fetch_add(n, Ordering::Relaxed);
+}

@@ -1,0 +1,249 @@
+//! One cached version as the agent knows it, and the fetches under way for it.
+//!
+//! The residency words in the copy are the truth about pages; an entry adds what clients need not see: which pages are
+//! being fetched and who waits for them. A page has at most one flight, so however many ask, the PFS is read once.
+
+use crate::load::FileLoad;
+use forebay_store::copy::{CopyFile, CopyIdentity, Geometry};
+use forebay_store::ring::page_key;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// Locks, and goes on if a thread has panicked while it held the lock: the structures under our locks are changed in
+/// single steps.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Why pages are fetched; also the order in which waiting fetches are taken up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Urgency {
+    /// Somebody waits.
+    Demand,
+    /// Somebody will probably read on.
+    Ahead,
+    /// A load.
+    Load,
+    /// Small random reads would profit.
+    Refill,
+}
+
+/// Why a page is not there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FlightError {
+    /// The file is another version by now.
+    Changed,
+    /// No room in the budget or on the tmpfs.
+    NoRoom,
+    /// The PFS failed.
+    Pfs {
+        /// Its error number.
+        errno: i32,
+        /// What was tried, on what.
+        message: String,
+    },
+    /// The load was cancelled.
+    Cancelled,
+}
+
+/// State of a flight.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FlightState {
+    /// Waiting for a fetch thread, or being fetched; so many bytes from the page's start are valid.
+    Under(u64),
+    /// The page is whole.
+    Landed,
+    /// It will not come.
+    Failed(FlightError),
+}
+
+/// One page being fetched.
+#[derive(Debug)]
+pub struct Flight {
+    /// The page.
+    pub page: u32,
+    state: Mutex<FlightState>,
+    changed: Condvar,
+    taken: AtomicBool,
+    /// Loads that count this page.
+    pub watchers: Mutex<Vec<Arc<FileLoad>>>,
+}
+
+impl Flight {
+    fn new(page: u32) -> Self {
+        Flight {
+            page,
+            state: Mutex::new(FlightState::Under(0)),
+            changed: Condvar::new(),
+            taken: AtomicBool::new(false),
+            watchers: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// True for the first thread that asks: the one that fetches. A flight is queued again when it becomes urgent.
+    pub fn take(&self) -> bool {
+        !self.taken.swap(true, Ordering::AcqRel)
+    }
+
+    /// True once a thread fetches it.
+    pub fn is_taken(&self) -> bool {
+        self.taken.load(Ordering::Acquire)
+    }
+
+    /// Moves on and wakes whoever waits.
+    pub fn set(&self, state: FlightState) {
+        *lock(&self.state) = state;
+        self.changed.notify_all();
+    }
+
+    /// Waits until the first `bytes` of the page are valid, the flight has ended, or `deadline` has come; returns the
+    /// state then.
+    pub fn wait(&self, bytes: u64, deadline: Instant) -> FlightState {
+        let mut state = lock(&self.state);
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match &*state {
+                FlightState::Under(valid) if *valid < bytes && !left.is_zero() => {}
+                _ => return state.clone(),
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+/// One cached version.
+#[derive(Debug)]
+pub struct Entry {
+    /// Which.
+    pub identity: CopyIdentity,
+    /// Index of its mount.
+    pub mount: usize,
+    /// Bytes of whole pages.
+    pub resident_bytes: AtomicU64,
+    /// The operator wants all of it kept.
+    pub pinned: AtomicBool,
+    /// A newer version was seen.
+    pub stale: AtomicBool,
+    /// Adopted while a client of the earlier agent had a lock on the copy: it may map any page of it.
+    pub held: AtomicBool,
+    /// Bytes reserved for the copy beside its pages.
+    pub metadata_bytes: u64,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    file: Option<Arc<CopyFile>>,
+    flights: Vec<Arc<Flight>>,
+    /// Removed from the cache: no flight may start any more.
+    removed: bool,
+}
+
+/// Answer of [`Entry::board`].
+#[derive(Debug)]
+pub enum Boarding {
+    /// A new flight: somebody has to fetch.
+    New(Arc<Flight>),
+    /// Under way already.
+    Joined(Arc<Flight>),
+    /// The entry was removed meanwhile; look the file up again.
+    Gone,
+}
+
+impl Entry {
+    /// An entry for an open copy.
+    pub fn new(identity: CopyIdentity, mount: usize, metadata_bytes: u64, file: CopyFile) -> Self {
+        let inner = Inner { file: Some(Arc::new(file)), flights: Vec::new(), removed: false };
+        Entry {
+            identity,
+            mount,
+            resident_bytes: AtomicU64::new(0),
+            pinned: AtomicBool::new(false),
+            stale: AtomicBool::new(false),
+            held: AtomicBool::new(false),
+            metadata_bytes,
+            inner: Mutex::new(inner),
+        }
+    }
+
+    /// Whether its pages may be evicted, as far as the whole file is concerned.
+    pub fn may_go(&self) -> bool {
+        !self.pinned.load(Ordering::Relaxed) && !self.held.load(Ordering::Relaxed)
+    }
+
+    /// Number of the copy.
+    pub fn copy(&self) -> u64 {
+        self.identity.copy
+    }
+
+    /// Where things are in the copy.
+    pub fn geometry(&self) -> Geometry {
+        Geometry { size: self.identity.version.size, page_bytes: self.identity.page_bytes }
+    }
+
+    /// Key of a page of this copy.
+    pub fn key(&self, page: u32) -> u64 {
+        page_key(self.copy(), page)
+    }
+
+    /// The copy's file, opened by `open` if it is not open; the flag tells whether it was.
+    pub fn file(&self, open: impl FnOnce(u64) -> io::Result<CopyFile>) -> io::Result<(Arc<CopyFile>, bool)> {
+        let mut inner = lock(&self.inner);
+        if let Some(file) = &inner.file {
+            return Ok((file.clone(), false));
+        }
+        let file = Arc::new(open(self.copy())?);
+        inner.file = Some(file.clone());
+        Ok((file, true))
+    }
+
+    /// Closes the copy's file until it is needed again.
+    pub fn close_file(&self) {
+        lock(&self.inner).file = None;
+    }
+
+    /// Joins the flight of `page`, or starts one.
+    pub fn board(&self, page: u32) -> Boarding {
+        let mut inner = lock(&self.inner);
+        if inner.removed {
+            return Boarding::Gone;
+        }
+        if let Some(flight) = inner.flights.iter().find(|f| f.page == page) {
+            return Boarding::Joined(flight.clone());
+        }
+        let flight = Arc::new(Flight::new(page));
+        inner.flights.push(flight.clone());
+        Boarding::New(flight)
+    }
+
+    /// The flight has ended.
+    pub fn land(&self, flight: &Arc<Flight>) {
+        lock(&self.inner).flights.retain(|f| !Arc::ptr_eq(f, flight));
+    }
+
+    /// Marks the entry removed if nothing is under way; tells whether it is.
+    pub fn try_remove(&self) -> bool {
+        let mut inner = lock(&self.inner);
+        if inner.flights.is_empty() {
+            inner.removed = true;
+            inner.file = None;
+        }
+        inner.removed
+    }
+}
+
+/// What a fetch needs: the flight, the entry, and a descriptor of the file on the PFS.
+#[derive(Clone, Debug)]
+pub struct Task {
+    /// The cached version.
+    pub entry: Arc<Entry>,
+    /// The page's flight.
+    pub flight: Arc<Flight>,
+    /// The file on the PFS.
+    pub pfs: Arc<OwnedFd>,
+    /// Why.
+    pub urgency: Urgency,
+}

@@ -1,0 +1,192 @@
+//! The PFS mounts of an agent: which one a descriptor lives on, and what may come through it.
+//!
+//! An open descriptor is the proof of access: whoever could open the file may have its bytes. So everything here is
+//! taken from the descriptor itself, never from what a client says about it.
+
+use crate::config::MountConfig;
+use crate::entry::Task;
+use crate::fetch::Queue;
+use forebay_pfs::read::Reader;
+use forebay_pfs::{FileFacts, Mount, Revalidate};
+use forebay_policy::miss_ledger::MissLedger;
+use forebay_wire::{MountInfo, MountStatus, Refusal};
+use rustix::fs::{OFlags, fcntl_getfl};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicU64;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Pages whose misses are remembered, per mount: 128 GiB in pages of 2 MiB.
+const MISSED_PAGES: usize = 65_536;
+
+/// One mount and its fetches.
+#[derive(Debug)]
+pub struct MountState {
+    /// Its configuration.
+    pub config: MountConfig,
+    /// Reads it.
+    pub reader: Reader,
+    /// Fetches waiting for a thread.
+    pub queue: Queue<Task>,
+    /// Which pages small reads keep missing.
+    pub ledger: Mutex<MissLedger>,
+    /// Bytes read from it.
+    pub fetched_bytes: AtomicU64,
+    /// Fetches that failed.
+    pub fetch_errors: AtomicU64,
+    /// Its root with symbolic links resolved.
+    root: PathBuf,
+}
+
+/// Why a descriptor cannot be served.
+#[derive(Debug)]
+pub enum NoFile {
+    /// Not acceptable.
+    Refused(Refusal),
+    /// The PFS failed to tell about it.
+    Pfs(io::Error),
+}
+
+/// A descriptor that has proved itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Admitted {
+    /// Index of the mount.
+    pub mount: usize,
+    /// What the PFS tells about the file now.
+    pub facts: FileFacts,
+}
+
+impl MountState {
+    /// Looks at the mount.
+    ///
+    /// # Errors
+    /// Its root cannot be resolved.
+    pub fn new(config: MountConfig) -> io::Result<Self> {
+        let probed = Mount::probe(&config.label, &config.root).map_err(|e| {
+            io::Error::new(e.kind(), format!("mount {:?}: {}: {e}", config.label, config.root.display()))
+        })?;
+        Ok(MountState {
+            reader: Reader::new(config.keep_page_cache),
+            queue: Queue::new(),
+            ledger: Mutex::new(MissLedger::new(MISSED_PAGES, config.random_fill_percent)),
+            fetched_bytes: AtomicU64::new(0),
+            fetch_errors: AtomicU64::new(0),
+            root: probed.root,
+            config,
+        })
+    }
+
+    /// Its label.
+    pub fn label(&self) -> &str {
+        &self.config.label
+    }
+
+    /// What clients are told.
+    pub fn info(&self) -> MountInfo {
+        MountInfo {
+            label: self.config.label.clone(),
+            root: self.root.as_os_str().as_bytes().to_vec(),
+            page_bytes: self.config.page_bytes,
+            read_ahead_bytes: self.config.read_ahead_bytes,
+            revalidate: self.config.revalidate,
+            stamp_granularity_ns: self.config.stamp_granularity_ns,
+        }
+    }
+
+    /// What operators are told.
+    pub fn status(&self) -> MountStatus {
+        use std::sync::atomic::Ordering::Relaxed;
+        let (fetches_pending, slowest_ms) = self.queue.load();
+        MountStatus {
+            label: self.config.label.clone(),
+            root: self.root.as_os_str().as_bytes().to_vec(),
+            fetched_bytes: self.fetched_bytes.load(Relaxed),
+            fetch_errors: self.fetch_errors.load(Relaxed),
+            fetches_pending,
+            slowest_ms,
+        }
+    }
+
+    /// Whether `dev` is the file system mounted on the root at this moment. Looked at every time, in the kernel's own tables
+    /// and without asking a server: a PFS that is mounted anew has another number, and the number of one that is gone may
+    /// be given to a file system of somebody's own.
+    fn has_device(&self, dev: u64) -> bool {
+        use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
+        statx(CWD, &self.root, AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT, StatxFlags::empty())
+            .is_ok_and(|stat| makedev(stat.stx_dev_major, stat.stx_dev_minor) == dev)
+    }
+
+    /// True if the file was changed too short a time ago for its time stamps to be believed.
+    pub fn is_young(&self, facts: &FileFacts) -> bool {
+        facts.is_young(wall_clock_ns(), self.config.stamp_granularity_ns)
+    }
+}
+
+/// Nanoseconds since 1970, as file systems stamp.
+pub fn wall_clock_ns() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as i64)
+}
+
+/// Checks that `fd` is open for reading, is a regular file, and lives on one of `mounts` as this agent sees them.
+///
+/// # Errors
+/// See [`NoFile`].
+pub fn admit(mounts: &[MountState], fd: BorrowedFd<'_>) -> Result<Admitted, NoFile> {
+    let (mount, _) = identify(mounts, fd)?;
+    let facts = FileFacts::of(fd, mounts[mount].config.revalidate).map_err(NoFile::Pfs)?;
+    if !facts.is_regular() {
+        return Err(NoFile::Refused(Refusal::NotRegular));
+    }
+    Ok(Admitted { mount, facts })
+}
+
+/// Checks that `fd` is open for writing anywhere in the file that `facts` tell. One that can only append has not proved
+/// that its owner may change what is there.
+///
+/// # Errors
+/// It is not.
+pub fn require_writer(fd: BorrowedFd<'_>, facts: &FileFacts) -> Result<(), Refusal> {
+    let flags = fcntl_getfl(fd).map_err(|_| Refusal::NotWritable)?;
+    let writes = matches!(flags & OFlags::RWMODE, OFlags::WRONLY | OFlags::RDWR);
+    if !writes || flags.intersects(OFlags::PATH | OFlags::APPEND) {
+        return Err(Refusal::NotWritable);
+    }
+    match FileFacts::of(fd, Revalidate::AsStat) {
+        Ok(same) if (same.dev, same.version.ino) == (facts.dev, facts.version.ino) => Ok(()),
+        _ => Err(Refusal::NotWritable),
+    }
+}
+
+/// The part of [`admit`] that asks no server: the mount and the inode. A descriptor on somebody's own file system must not
+/// make the agent wait for it, and a miss that is only counted must not cost the PFS a request.
+///
+/// # Errors
+/// See [`NoFile`].
+pub fn identify(mounts: &[MountState], fd: BorrowedFd<'_>) -> Result<(usize, u64), NoFile> {
+    let flags = fcntl_getfl(fd).map_err(|e| NoFile::Pfs(e.into()))?;
+    if flags.contains(OFlags::PATH) || flags & OFlags::RWMODE == OFlags::WRONLY {
+        return Err(NoFile::Refused(Refusal::NotReadable));
+    }
+    let (dev, ino) = identity_without_asking(fd).map_err(NoFile::Pfs)?;
+    match mounts.iter().position(|m| m.has_device(dev)) {
+        Some(mount) => Ok((mount, ino)),
+        None => Err(NoFile::Refused(Refusal::NotOnMount)),
+    }
+}
+
+/// Device and inode from the kernel's own tables: neither ever changes for an open file.
+fn identity_without_asking(fd: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
+    use rustix::fs::{AtFlags, StatxFlags, makedev, statx};
+    let stat = statx(fd, c"", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, StatxFlags::INO)?;
+    Ok((makedev(stat.stx_dev_major, stat.stx_dev_minor), stat.stx_ino))
+}
+
+/// The path under which `fd` was opened, as this agent sees it; for people, not for decisions.
+pub fn display_path(fd: BorrowedFd<'_>) -> Vec<u8> {
+    std::fs::read_link(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()))
+        .map(|path| path.as_os_str().as_bytes().to_vec())
+        .unwrap_or_default()
+}

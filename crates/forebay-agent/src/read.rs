@@ -1,0 +1,277 @@
+//! A client misses pages: wait for them, fetch them ahead, or remember that they were missed.
+
+use crate::cache::NoCopy;
+use crate::connection::{Answer, Connection, reply};
+use crate::counters::add;
+use crate::entry::{Boarding, Entry, Flight, FlightError, FlightState, Task, Urgency, lock};
+use crate::mounts::{Admitted, admit, display_path, identify};
+use forebay_pfs::FileVersion;
+use forebay_store::{BLOCK_BYTES, State};
+use forebay_wire::{Refusal, Reply};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Most pages one prefetch may ask for; a window of 64 MiB in pages of 64 KiB.
+const PREFETCH_PAGES_MAX: u32 = 1024;
+
+/// A share of the capacity, one in four, that pages fetched ahead and not yet read may take in one request.
+const AHEAD_SHARE: u64 = 4;
+
+/// What a fetch asks for.
+pub struct Wanted {
+    /// The version the client opened.
+    pub version: FileVersion,
+    /// The copy it has.
+    pub copy: u64,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+    /// When the client stops waiting.
+    pub deadline: Instant,
+}
+
+/// Brings a range and waits for it.
+pub fn fetch(connection: &Connection, file: Admitted, fd: OwnedFd, wanted: &Wanted) -> Answer {
+    let shared = &connection.shared;
+    add(&shared.counters.fetch_requests_total, 1);
+    if file.facts.version != wanted.version {
+        add(&shared.counters.changed_total, 1);
+        return reply(Reply::Changed(file.facts));
+    }
+    let size = file.facts.version.size;
+    let page_bytes = shared.mounts[file.mount].config.page_bytes;
+    if wanted.len / page_bytes >= u64::from(PREFETCH_PAGES_MAX) {
+        return reply(Reply::Refused(Refusal::Invalid("too much at a time".into())));
+    }
+    if wanted.offset >= size || wanted.len == 0 {
+        return reply(Reply::Refused(Refusal::Invalid("nothing to fetch there".into())));
+    }
+    if shared.mounts[file.mount].is_young(&file.facts) {
+        return reply(Reply::Refused(Refusal::Young));
+    }
+    let pfs = Arc::new(fd);
+    // Twice: an entry can be removed between being found and being boarded.
+    for _ in 0..2 {
+        let entry = match entry_for(connection, &file, &pfs) {
+            Ok(entry) => entry,
+            Err(answer) => return answer,
+        };
+        match bring(connection, &entry, &pfs, wanted) {
+            Outcome::Ready => return ready(connection, &entry, wanted.copy),
+            Outcome::Gone => {}
+            Outcome::Late => return reply(Reply::TimedOut),
+            Outcome::Failed(e) => return failed(&file, e),
+        }
+    }
+    reply(Reply::Refused(Refusal::NoRoom))
+}
+
+fn entry_for(connection: &Connection, file: &Admitted, pfs: &Arc<OwnedFd>) -> Result<Arc<Entry>, Answer> {
+    let shared = &connection.shared;
+    let mount = &shared.mounts[file.mount];
+    let page_bytes = mount.config.page_bytes;
+    let path = || display_path(pfs.as_fd());
+    shared
+        .cache
+        .find_or_create(file.mount, mount.label(), page_bytes, &file.facts, path, &shared.counters)
+        .map_err(|e| match e {
+            NoCopy::NoRoom => reply(Reply::Refused(Refusal::NoRoom)),
+            NoCopy::TooLarge => reply(Reply::Refused(Refusal::Invalid(
+                "the file has too many pages of mount.page_size".into(),
+            ))),
+            NoCopy::Tier(e) => reply(Reply::Failed {
+                errno: e.raw_os_error().unwrap_or(libc::EIO),
+                message: format!("the tier failed: {e}"),
+            }),
+        })
+}
+
+enum Outcome {
+    Ready,
+    Gone,
+    Late,
+    Failed(FlightError),
+}
+
+/// Boards the flights of every missing page first, then waits for each: several pages come at the same time.
+fn bring(connection: &Connection, entry: &Arc<Entry>, pfs: &Arc<OwnedFd>, wanted: &Wanted) -> Outcome {
+    let geometry = entry.geometry();
+    let end = wanted.offset.saturating_add(wanted.len).min(geometry.size);
+    let first = (wanted.offset / geometry.page_bytes) as u32;
+    let last = ((end - 1) / geometry.page_bytes) as u32;
+    let Ok(file) = connection.shared.cache.file(entry) else { return Outcome::Gone };
+    let mut flights = Vec::new();
+    for page in first..=last {
+        let needed = (end - u64::from(page) * geometry.page_bytes).min(geometry.page_len(page));
+        if file.word(page).covers(needed) {
+            continue;
+        }
+        match entry.board(page) {
+            Boarding::Gone => return Outcome::Gone,
+            Boarding::New(flight) => {
+                send(connection, entry, &flight, pfs, Urgency::Demand);
+                flights.push((flight, needed));
+            }
+            Boarding::Joined(flight) => {
+                if !flight.is_taken() {
+                    // It may be waiting behind read-ahead or a load; a second task for it moves it to the front.
+                    send(connection, entry, &flight, pfs, Urgency::Demand);
+                }
+                flights.push((flight, needed));
+            }
+        }
+    }
+    for (flight, needed) in flights {
+        match flight
+            .wait(needed.next_multiple_of(BLOCK_BYTES).min(geometry.page_len(flight.page)), wanted.deadline)
+        {
+            FlightState::Landed => {}
+            FlightState::Under(valid) if valid >= needed => {}
+            FlightState::Under(_) => return Outcome::Late,
+            FlightState::Failed(e) => return Outcome::Failed(e),
+        }
+    }
+    Outcome::Ready
+}
+
+/// Queues a flight; one that cannot be queued ends at once, so that nobody waits for it.
+fn send(
+    connection: &Connection,
+    entry: &Arc<Entry>,
+    flight: &Arc<Flight>,
+    pfs: &Arc<OwnedFd>,
+    urgency: Urgency,
+) {
+    let shared = &connection.shared;
+    let task = Task { entry: entry.clone(), flight: flight.clone(), pfs: pfs.clone(), urgency };
+    if let Err(task) = shared.mounts[entry.mount].queue.push(urgency, task) {
+        if urgency == Urgency::Ahead {
+            add(&shared.counters.ahead_refused_total, 1);
+        }
+        if task.flight.take() {
+            crate::fetch::finish(shared, &task, Err(FlightError::Cancelled));
+        }
+    }
+}
+
+fn ready(connection: &Connection, entry: &Arc<Entry>, has: u64) -> Answer {
+    let shared = &connection.shared;
+    let answer = Reply::Ready { copy: entry.copy(), page_bytes: entry.identity.page_bytes };
+    if has == entry.copy() {
+        return reply(answer);
+    }
+    match shared.cache.file(entry).and_then(|f| f.share(&shared.cache.tier, entry.copy())) {
+        Ok(fd) => Some((answer, vec![fd])),
+        Err(_) => reply(Reply::Refused(Refusal::NoRoom)),
+    }
+}
+
+fn failed(file: &Admitted, e: FlightError) -> Answer {
+    reply(match e {
+        FlightError::Changed => Reply::Changed(file.facts),
+        FlightError::NoRoom => Reply::Refused(Refusal::NoRoom),
+        FlightError::Pfs { errno, message } => Reply::Failed { errno, message },
+        FlightError::Cancelled => Reply::Refused(Refusal::TooMany("fetches at a time".into())),
+    })
+}
+
+/// Puts pages on their way without waiting, if there is room for them.
+pub fn prefetch(
+    connection: &Connection,
+    file: Admitted,
+    fd: OwnedFd,
+    version: &FileVersion,
+    first: u32,
+    pages: u32,
+) {
+    let shared = &connection.shared;
+    let mount = &shared.mounts[file.mount];
+    if file.facts.version != *version || file.facts.version.size == 0 || mount.is_young(&file.facts) {
+        return;
+    }
+    let pfs = Arc::new(fd);
+    let Ok(entry) = entry_for(connection, &file, &pfs) else { return };
+    let Ok(copy) = shared.cache.file(&entry) else { return };
+    let in_file = entry.geometry().pages() as u32;
+    let room = shared.budget.capacity_bytes() / AHEAD_SHARE / entry.identity.page_bytes;
+    let count = pages.min(PREFETCH_PAGES_MAX).min(room.min(u64::from(u32::MAX)) as u32);
+    for page in first..first.saturating_add(count).min(in_file) {
+        if copy.word(page).state != State::Absent {
+            continue;
+        }
+        match entry.board(page) {
+            Boarding::New(flight) => send(connection, &entry, &flight, &pfs, Urgency::Ahead),
+            Boarding::Joined(_) => {}
+            Boarding::Gone => return,
+        }
+    }
+    // Nothing of it may have been put on its way.
+    shared.cache.drop_if_empty(&entry);
+}
+
+/// A small read has missed a page and gone to the PFS: once that has happened often enough, the page is fetched, behind
+/// everything else and within its share of the PFS's time.
+pub fn missed(connection: &Connection, fd: OwnedFd, version: &FileVersion, page: u32, bytes: u32) {
+    let shared = &connection.shared;
+    let Ok((mount, ino)) = identify(&shared.mounts, fd.as_fd()) else { return };
+    let mount = &shared.mounts[mount];
+    // The version is part of the key's meaning, but a file that changes between two misses only costs one fetch.
+    let key = ino << 24 ^ u64::from(page);
+    if !lock(&mount.ledger).missed(shared.now(), key, bytes.into(), mount.config.page_bytes) {
+        return;
+    }
+    let started = admit(&shared.mounts, fd.as_fd())
+        .is_ok_and(|file| start_refill(connection, &file, fd, version, page));
+    if !started {
+        lock(&mount.ledger).filled(shared.now(), 0);
+    }
+}
+
+/// Puts one page on its way at the lowest urgency; the fetch thread tells the ledger when it has ended.
+fn start_refill(
+    connection: &Connection,
+    file: &Admitted,
+    fd: OwnedFd,
+    version: &FileVersion,
+    page: u32,
+) -> bool {
+    let mount = &connection.shared.mounts[file.mount];
+    if file.facts.version != *version || mount.is_young(&file.facts) {
+        return false;
+    }
+    let pfs = Arc::new(fd);
+    let Ok(entry) = entry_for(connection, file, &pfs) else { return false };
+    if u64::from(page) >= entry.geometry().pages() {
+        connection.shared.cache.drop_if_empty(&entry);
+        return false;
+    }
+    match entry.board(page) {
+        Boarding::New(flight) => {
+            send(connection, &entry, &flight, &pfs, Urgency::Refill);
+            true
+        }
+        Boarding::Joined(_) | Boarding::Gone => false,
+    }
+}
+
+/// Pins pages that the client maps.
+pub fn pin_pages(connection: &mut Connection, copy: u64, first: u32, pages: u32) -> Answer {
+    let Some(entry) = connection.shared.cache.by_copy(copy) else {
+        return reply(Reply::Refused(Refusal::Invalid("no such copy any more".into())));
+    };
+    if pages == 0 || !connection.shared.cache.pin_pages(&entry, first, pages) {
+        return reply(Reply::Refused(Refusal::TooMany("pinned pages, or they are not all resident".into())));
+    }
+    connection.pins.push((copy, entry.identity.page_bytes, first, pages));
+    reply(Reply::Done)
+}
+
+/// Undoes one pin of this connection; others are ignored.
+pub fn unpin_pages(connection: &mut Connection, copy: u64, first: u32, pages: u32) {
+    let found = connection.pins.iter().position(|p| (p.0, p.2, p.3) == (copy, first, pages));
+    if let Some((copy, page_bytes, first, pages)) = found.map(|i| connection.pins.swap_remove(i)) {
+        connection.shared.cache.unpin_pages(copy, page_bytes, first, pages);
+    }
+}

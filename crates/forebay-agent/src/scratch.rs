@@ -1,0 +1,211 @@
+//! Memory-only files: a job's scratch space.
+//!
+//! They are files without a name on the tier's tmpfs, known by (job, name) to this agent only. The promise: they live in
+//! the memory of this node until the job ends, that is, until the connection that began it closes; they never reach the
+//! PFS, and they are lost if the node or the agent dies. Room is reserved in the budget before it is written, so a job
+//! that wants too much gets an error and nobody else suffers.
+
+use crate::connection::{Answer, Connection, reply};
+use crate::entry::lock;
+use forebay_store::{Class, Reservation, blocks_bytes};
+use forebay_wire::{Refusal, Reply};
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Mutex;
+
+/// Names in one answer to a listing.
+const LIST_MAX: usize = 500;
+
+/// Longest name of a memory-only file in bytes.
+const NAME_MAX: usize = 4096;
+
+/// Jobs and their files.
+#[derive(Debug, Default)]
+pub struct Jobs {
+    by_token: Mutex<BTreeMap<String, Job>>,
+}
+
+#[derive(Debug)]
+struct Job {
+    uid: u32,
+    files: BTreeMap<Vec<u8>, Scratch>,
+}
+
+#[derive(Debug)]
+struct Scratch {
+    copy: u64,
+    file: OwnedFd,
+    room: Reservation,
+}
+
+impl Jobs {
+    /// The job has ended: its files go, and with the last open descriptor their memory.
+    pub fn end(&self, token: &str) {
+        lock(&self.by_token).remove(token);
+    }
+
+    /// Number of memory-only files.
+    pub fn files(&self) -> u64 {
+        lock(&self.by_token).values().map(|job| job.files.len() as u64).sum()
+    }
+}
+
+/// Starts a job on this connection.
+pub fn begin(connection: &mut Connection) -> Answer {
+    if connection.job.is_some() {
+        return reply(Reply::Refused(Refusal::Invalid("this connection has begun a job already".into())));
+    }
+    let mut random = [0u8; 16];
+    if rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).is_err() {
+        return reply(Reply::Failed {
+            errno: libc::EAGAIN,
+            message: "the system has no random bytes".into(),
+        });
+    }
+    let token: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    let job = Job { uid: connection.peer.uid, files: BTreeMap::new() };
+    lock(&connection.shared.jobs.by_token).insert(token.clone(), job);
+    connection.job = Some(token.clone());
+    reply(Reply::Job(token))
+}
+
+/// Runs `act` on the job if it is the peer's own.
+fn with_job(connection: &Connection, token: &str, act: impl FnOnce(&mut Job) -> Answer) -> Answer {
+    let mut jobs = lock(&connection.shared.jobs.by_token);
+    match jobs.get_mut(token).filter(|job| job.uid == connection.peer.uid) {
+        Some(job) => act(job),
+        None => reply(Reply::Failed {
+            errno: libc::ENOENT,
+            message: "no such job; memory-only files end with the job that began them".into(),
+        }),
+    }
+}
+
+fn failed(errno: i32, what: &str, name: &[u8]) -> Answer {
+    reply(Reply::Failed { errno, message: format!("{}: {what}", String::from_utf8_lossy(name)) })
+}
+
+/// Creates or replaces a file.
+pub fn create(connection: &Connection, token: &str, name: Vec<u8>, exclusive: bool) -> Answer {
+    if name.is_empty() || name.len() > NAME_MAX {
+        return failed(libc::EINVAL, "a name has 1 to 4096 bytes", &name);
+    }
+    let shared = &connection.shared;
+    let made = shared.cache.tier.create_unnamed().and_then(|file| Ok((file.try_clone()?, file)));
+    let Some(room) = shared.cache.reserve(Class::Scratch, crate::cache::ENTRY_BYTES, &shared.counters) else {
+        return reply(Reply::Refused(Refusal::NoRoom));
+    };
+    let (sent, file) = match made {
+        Ok(pair) => pair,
+        Err(e) => return failed(e.raw_os_error().unwrap_or(libc::EIO), "cannot be made", &name),
+    };
+    let copy = shared.cache.next_copy();
+    with_job(connection, token, |job| {
+        if exclusive && job.files.contains_key(&name) {
+            return failed(libc::EEXIST, "exists already", &name);
+        }
+        job.files.insert(name, Scratch { copy, file, room });
+        Some((Reply::Scratch { copy, size: 0 }, vec![sent]))
+    })
+}
+
+impl Scratch {
+    /// A writer that is done gives back what it asked for and did not use, but never what the file takes.
+    fn give_back_beyond(&mut self, wanted: u64) {
+        let size = rustix::fs::fstat(&self.file).map_or(u64::MAX, |s| s.st_blocks as u64 * 512);
+        let least = wanted.max(size.saturating_add(crate::cache::ENTRY_BYTES));
+        if self.room.bytes() > least {
+            self.room.shrink(self.room.bytes() - least);
+        }
+    }
+}
+
+/// Sets the room of a file: more for it to grow, or less once it is written.
+pub fn reserve(connection: &Connection, copy: u64, bytes: u64) -> Answer {
+    let shared = &connection.shared;
+    let uid = connection.peer.uid;
+    let wanted = blocks_bytes(bytes) + crate::cache::ENTRY_BYTES;
+    let held = {
+        let mut jobs = lock(&shared.jobs.by_token);
+        match find(&mut jobs, uid, copy) {
+            Some(scratch) => scratch.room.bytes(),
+            None => return failed(libc::ENOENT, "no such memory-only file", b"scratch"),
+        }
+    };
+    if wanted <= held {
+        if let Some(scratch) = find(&mut lock(&shared.jobs.by_token), uid, copy) {
+            scratch.give_back_beyond(wanted);
+        }
+        return reply(Reply::Done);
+    }
+    // Outside of the lock: room may have to be made first.
+    let Some(more) = shared.cache.reserve(Class::Scratch, wanted - held, &shared.counters) else {
+        return reply(Reply::Refused(Refusal::NoRoom));
+    };
+    match find(&mut lock(&shared.jobs.by_token), uid, copy) {
+        Some(scratch) => scratch.room.merge(more),
+        None => return failed(libc::ENOENT, "no such memory-only file", b"scratch"),
+    }
+    reply(Reply::Done)
+}
+
+fn find(jobs: &mut BTreeMap<String, Job>, uid: u32, copy: u64) -> Option<&mut Scratch> {
+    jobs.values_mut()
+        .filter(|job| job.uid == uid)
+        .flat_map(|job| job.files.values_mut())
+        .find(|s| s.copy == copy)
+}
+
+/// Opens a file for reading.
+pub fn open(connection: &Connection, token: &str, name: &[u8]) -> Answer {
+    with_job(connection, token, |job| {
+        let Some(scratch) = job.files.get(name) else {
+            return failed(libc::ENOENT, "no such memory-only file", name);
+        };
+        match reopen_for_reading(&scratch.file) {
+            Ok((fd, size)) => Some((Reply::Scratch { copy: scratch.copy, size }, vec![fd])),
+            Err(e) => failed(e.raw_os_error().unwrap_or(libc::EIO), "cannot be opened", name),
+        }
+    })
+}
+
+fn reopen_for_reading(file: &OwnedFd) -> io::Result<(OwnedFd, u64)> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let fd = OwnedFd::from(std::fs::File::open(path)?);
+    let size = rustix::fs::fstat(&fd)?.st_size as u64;
+    Ok((fd, size))
+}
+
+/// Removes a file.
+pub fn remove(connection: &Connection, token: &str, name: &[u8]) -> Answer {
+    with_job(connection, token, |job| match job.files.remove(name) {
+        Some(_) => reply(Reply::Done),
+        None => failed(libc::ENOENT, "no such memory-only file", name),
+    })
+}
+
+/// Names and lengths.
+pub fn list(connection: &Connection, token: &str, after: &[u8]) -> Answer {
+    use std::ops::Bound;
+    with_job(connection, token, |job| {
+        let range = (
+            if after.is_empty() { Bound::Unbounded } else { Bound::Excluded(after.to_vec()) },
+            Bound::Unbounded,
+        );
+        let mut files = Vec::new();
+        let mut bytes = 0;
+        let mut more = false;
+        for (name, scratch) in job.files.range(range) {
+            // Answers must fit a packet, whatever the names.
+            if files.len() == LIST_MAX || bytes + name.len() > forebay_wire::MAX_PACKET_BYTES / 2 {
+                more = true;
+                break;
+            }
+            bytes += name.len() + 16;
+            let size = rustix::fs::fstat(&scratch.file).map_or(0, |s| s.st_size as u64);
+            files.push((name.clone(), size));
+        }
+        reply(Reply::ScratchList { files, more })
+    })
+}

@@ -1,0 +1,201 @@
+//! What a benchmark stands on: an agent process, a PFS (a directory or the lab's slow file system), and a bare tmpfs with
+//! the same kind of pages as the tier's, for the physical limit. All of it goes when the rig is dropped.
+
+use forebay_client::{Client, ClientConfig};
+use forebay_lab::fixture::SlowFsProcess;
+use forebay_lab::slowfs::Config;
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use std::ffi::CString;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The stand of one group of benchmarks.
+pub struct Rig {
+    /// Runs of each measurement.
+    pub runs: usize,
+    /// Sizes are cut down.
+    pub quick: bool,
+    /// Directory of everything, on disk.
+    pub dir: PathBuf,
+    /// The program under test.
+    pub program: PathBuf,
+}
+
+/// A running agent; ended and its tier dropped when this is.
+pub struct AgentProcess {
+    child: Child,
+    program: PathBuf,
+    state_dir: PathBuf,
+    /// Seconds from the start of the program to its first answer.
+    pub start_seconds: f64,
+}
+
+/// A tmpfs mounted like the tier's.
+pub struct BareTmpfs {
+    /// Where.
+    pub path: PathBuf,
+}
+
+fn failed(what: &str, e: impl std::fmt::Display) -> String {
+    format!("cannot {what}: {e}")
+}
+
+impl Rig {
+    /// A fresh stand.
+    pub fn new(runs: usize, quick: bool) -> Result<Self, String> {
+        let program = forebay_lab::fixture::find_program()
+            .ok_or("no forebay program beside this one; build it first: cargo build --release")?;
+        let dir = std::env::temp_dir().join(format!("forebay-bench-{}", std::process::id()));
+        fs::create_dir_all(dir.join("pfs")).map_err(|e| failed("make a directory", e))?;
+        Ok(Rig { runs, quick, dir, program })
+    }
+
+    /// `full` bytes, or a sixteenth of them for a quick look.
+    pub fn sized(&self, full: u64) -> u64 {
+        if self.quick { full / 16 } else { full }
+    }
+
+    /// A plain directory to serve as PFS.
+    pub fn directory_pfs(&self) -> PathBuf {
+        self.dir.join("pfs")
+    }
+
+    /// The lab's slow file system over a directory, mounted.
+    pub fn slow_pfs(&self, servers: usize, rate_bytes_per_s: u64) -> Result<SlowFsProcess, String> {
+        let (backing, mount) = (self.dir.join("backing"), self.dir.join("slow"));
+        for dir in [&backing, &mount] {
+            fs::create_dir_all(dir).map_err(|e| failed("make a directory", e))?;
+        }
+        let config =
+            Config { servers, rate_bytes_per_s: Some(rate_bytes_per_s), ..Config::new(&backing, &mount) };
+        SlowFsProcess::start(&self.program, &["lab"], &config).map_err(|e| e.to_string())
+    }
+
+    /// Starts an agent that serves `pfs`.
+    pub fn agent(&self, pfs: &Path, capacity: &str) -> Result<AgentProcess, String> {
+        let state_dir = self.dir.join("state");
+        let started = Instant::now();
+        let mut command = Command::new(&self.program);
+        command.arg("up").arg("--foreground").arg("--pfs").arg(pfs).args(["--capacity", capacity]);
+        command.arg("--state-dir").arg(&state_dir).env_remove("FOREBAY_SOCKET");
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        let log = fs::File::create(self.dir.join("agent.log")).map_err(|e| failed("make a log", e))?;
+        let child = command.stderr(log).spawn().map_err(|e| failed("start the agent", e))?;
+        let mut agent = AgentProcess { child, program: self.program.clone(), state_dir, start_seconds: 0.0 };
+        let client = agent.client();
+        while client.admin().status().is_err() {
+            if started.elapsed() > Duration::from_secs(20)
+                || agent.child.try_wait().is_ok_and(|s| s.is_some())
+            {
+                let log = fs::read_to_string(self.dir.join("agent.log")).unwrap_or_default();
+                return Err(format!("the agent did not start: {log}"));
+            }
+            std::thread::sleep(Duration::from_micros(500));
+        }
+        agent.start_seconds = started.elapsed().as_secs_f64();
+        Ok(agent)
+    }
+
+    /// A bare tmpfs with huge pages as the tier has.
+    pub fn bare_tmpfs(&self) -> Result<BareTmpfs, String> {
+        let path = self.dir.join("bare");
+        fs::create_dir_all(&path).map_err(|e| failed("make a directory", e))?;
+        let data = CString::new("size=90%,huge=within_size").map_err(|e| e.to_string())?;
+        mount(c"bench", &path, c"tmpfs", MountFlags::empty(), Some(data.as_c_str()))
+            .map_err(|e| failed("mount a tmpfs (this benchmark runs as root)", e))?;
+        Ok(BareTmpfs { path })
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        // Left behind at worst; the name carries the process.
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+impl Drop for BareTmpfs {
+    fn drop(&mut self) {
+        let _ = unmount(&self.path, UnmountFlags::DETACH);
+    }
+}
+
+impl AgentProcess {
+    /// A fresh client of it.
+    pub fn client(&self) -> Client {
+        Client::new(ClientConfig { socket: Some(self.socket()), quiet: true, ..ClientConfig::default() })
+    }
+
+    /// Its socket.
+    pub fn socket(&self) -> PathBuf {
+        self.state_dir.join("agent.sock")
+    }
+
+    /// A figure of /proc/PID/status in bytes, such as `VmRSS` or `RssAnon`.
+    pub fn memory(&self, field: &str) -> Result<u64, String> {
+        let text =
+            fs::read_to_string(format!("/proc/{}/status", self.child.id())).map_err(|e| e.to_string())?;
+        let line = text.lines().find_map(|l| l.strip_prefix(field)?.strip_prefix(':'));
+        let kib = line.and_then(|l| l.split_whitespace().next()).and_then(|n| n.parse::<u64>().ok());
+        kib.map(|k| k << 10).ok_or_else(|| format!("no {field} for the agent"))
+    }
+
+    /// Loads paths with the command line, as a user would.
+    pub fn load(&self, path: &Path) -> Result<(), String> {
+        let mut command = Command::new(&self.program);
+        command.arg("--socket").arg(self.socket()).args(["load", "--quiet"]).arg(path);
+        let output = command.output().map_err(|e| failed("load", e))?;
+        if output.status.success() {
+            Ok(())
+        } else {
+            Err(String::from_utf8_lossy(&output.stdout).into_owned())
+        }
+    }
+}
+
+impl Drop for AgentProcess {
+    fn drop(&mut self) {
+        let mut command = Command::new(&self.program);
+        command
+            .arg("--socket")
+            .arg(self.socket())
+            .args(["down", "--drop", "--state-dir"])
+            .arg(&self.state_dir);
+        let _ = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Writes a file of `bytes` that no compression or deduplication makes smaller, and waits until it is old enough for its
+/// time stamps to be believed.
+pub fn make_file(path: &Path, bytes: u64) -> Result<(), String> {
+    let mut file = fs::File::create(path).map_err(|e| failed("make a file", e))?;
+    let mut state = 0x9E37_79B9_7F4A_7C15u64 ^ bytes;
+    let mut block = vec![0u8; 1 << 20];
+    let mut left = bytes;
+    while left > 0 {
+        for word in block.chunks_exact_mut(8) {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            word.copy_from_slice(&state.to_le_bytes());
+        }
+        let n = left.min(block.len() as u64) as usize;
+        file.write_all(&block[..n]).map_err(|e| failed("write a file", e))?;
+        left -= n as u64;
+    }
+    file.sync_all().map_err(|e| failed("write a file", e))?;
+    std::thread::sleep(Duration::from_millis(50));
+    Ok(())
+}
+
+/// Takes a file out of the kernel's page cache, so that the next read of it goes to the file system.
+pub fn drop_page_cache(path: &Path) -> Result<(), String> {
+    let file = fs::File::open(path).map_err(|e| failed("open a file", e))?;
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)
+        .map_err(|e| failed("drop the page cache", e))
+}

@@ -1,0 +1,323 @@
+//! The command tree: one definition for the parser, the help, the shell completions and the man page.
+
+use crate::Outcome;
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use forebay_agent::units::{Amount, parse_bytes, parse_rate};
+use forebay_client::{Client, ClientConfig};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// A memory-speed tier in front of a parallel file system.
+#[derive(Debug, Parser)]
+#[command(name = "forebay", version, propagate_version = true, max_term_width = 110)]
+pub struct Cli {
+    #[command(flatten)]
+    pub global: Global,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Options of every command.
+#[derive(Debug, Args)]
+pub struct Global {
+    /// Write JSON instead of text
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// The agent's socket [default: where an agent of this user or of root would be]
+    #[arg(long, global = true, env = "FOREBAY_SOCKET", value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+}
+
+impl Global {
+    /// A client for this command.
+    pub fn client(&self) -> Client {
+        let mut config = ClientConfig::from_env();
+        if let Some(socket) = &self.socket {
+            config.socket = (socket != Path::new("none")).then(|| socket.clone());
+        }
+        Client::new(config)
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Start the agent of this node, with an embedded coordinator
+    Up(UpArgs),
+    /// End the agent; the cache stays for the next one
+    Down(DownArgs),
+    /// Show what the agent holds and does
+    Status(StatusArgs),
+    /// List cached files, or what of the given files is cached
+    Ls(LsArgs),
+    /// Show what of a file is cached, extent by extent
+    Stat(PathsArgs),
+    /// Bring files into the tier
+    Load(LoadArgs),
+    /// Give back the memory of files, or of all that is not pinned
+    Evict(EvictArgs),
+    /// Keep files in the tier once they are there
+    Pin(PathsArgs),
+    /// Let pinned files go again when room is needed
+    Unpin(PathsArgs),
+    /// Show or change the capacity of the running agent
+    Capacity(CapacityArgs),
+    /// Write files to standard output, through the tier
+    Cat(CatArgs),
+    /// Copy a file, through the tier
+    Cp(CpArgs),
+    /// Compare what is cached with the PFS, byte by byte
+    Verify(PathsArgs),
+    /// Run a program as a job with memory-only scratch space
+    Run(RunArgs),
+    /// Look for what on this machine will hurt, with the remedy
+    Doctor(DoctorArgs),
+    /// Check or explain the configuration
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Fixtures to try things with: a slow parallel file system
+    #[command(subcommand)]
+    Lab(forebay_lab::cli::LabCommand),
+    /// Print completions for a shell
+    Completions {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the man page, or write one page a command into a directory
+    Man {
+        /// Directory for the pages
+        #[arg(value_name = "DIR")]
+        directory: Option<PathBuf>,
+    },
+    /// Hold a tier's memory file system in a user namespace (started by `up` when it is not root)
+    #[command(hide = true)]
+    Keeper { state_dir: PathBuf, limit_bytes: u64, pages: String },
+}
+
+#[derive(Debug, Args)]
+pub struct UpArgs {
+    /// Configuration file
+    #[arg(long, value_name = "FILE", env = "FOREBAY_CONFIG")]
+    pub config: Option<PathBuf>,
+    /// A PFS to serve, as DIR or LABEL=DIR; may be given more than once
+    #[arg(long = "pfs", value_name = "[LABEL=]DIR")]
+    pub pfs: Vec<String>,
+    /// Budget for everything the agent uses: a size or a share of this node's memory [default: 25%]
+    #[arg(long, value_name = "SIZE", value_parser = Amount::parse)]
+    pub capacity: Option<Amount>,
+    /// Unit of caching of the mounts given with --pfs [default: 2MiB]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub page_size: Option<u64>,
+    /// Where the tier's tmpfs comes from: auto, mount, namespace or directory
+    #[arg(long, value_name = "KIND")]
+    pub backing: Option<String>,
+    /// Order of eviction
+    #[arg(long, value_name = "POLICY")]
+    pub eviction: Option<String>,
+    /// Directory of socket, lock and mount point
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+    /// Stay in the foreground instead of returning once the agent is ready
+    #[arg(long)]
+    pub foreground: bool,
+    /// Where a background agent writes its log [default: agent.log in the state directory]
+    #[arg(long, value_name = "FILE")]
+    pub log: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct DownArgs {
+    /// Give up the cache and its memory as well
+    #[arg(long)]
+    pub drop: bool,
+    /// State directory of the agent, to drop the cache of one that has died
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    /// Show every counter
+    #[arg(long)]
+    pub counters: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct LsArgs {
+    /// Files or directories; all that is cached if none is given
+    pub paths: Vec<PathBuf>,
+    /// Descend into directories
+    #[arg(long, short)]
+    pub recursive: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct PathsArgs {
+    /// Files, directories or patterns
+    #[arg(required = true)]
+    pub paths: Vec<PathBuf>,
+    /// Descend into directories
+    #[arg(long, short)]
+    pub recursive: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct LoadArgs {
+    /// Files, directories (with all below them) or patterns
+    #[arg(required = true)]
+    pub paths: Vec<PathBuf>,
+    /// Most bytes a second taken from the PFS
+    #[arg(long, value_name = "RATE", default_value = "unlimited", value_parser = parse_rate)]
+    pub rate: u64,
+    /// Keep the files in the tier
+    #[arg(long)]
+    pub pin: bool,
+    /// Compare every byte with the PFS afterwards, which reads the PFS again
+    #[arg(long)]
+    pub verify: bool,
+    /// No progress bar
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct EvictArgs {
+    /// Files, directories or patterns
+    #[arg(required_unless_present = "all")]
+    pub paths: Vec<PathBuf>,
+    /// All that is not pinned
+    #[arg(long, conflicts_with = "paths")]
+    pub all: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct CapacityArgs {
+    /// New capacity: a size, or a share of this node's memory
+    #[arg(value_parser = Amount::parse)]
+    pub amount: Option<Amount>,
+}
+
+/// Where reads may come from.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum ReadModeArg {
+    /// The tier, else the PFS, cached on the way
+    Cached,
+    /// The tier only
+    Tier,
+    /// The PFS only
+    Pfs,
+}
+
+impl From<ReadModeArg> for forebay_client::ReadMode {
+    fn from(mode: ReadModeArg) -> Self {
+        match mode {
+            ReadModeArg::Cached => Self::Cached,
+            ReadModeArg::Tier => Self::TierOnly,
+            ReadModeArg::Pfs => Self::PfsOnly,
+        }
+    }
+}
+
+/// Where writes go.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum WriteModeArg {
+    /// The PFS only
+    Bypass,
+    /// The PFS and the tier
+    Through,
+    /// This node's memory, for this job
+    Memory,
+}
+
+impl From<WriteModeArg> for forebay_client::WriteMode {
+    fn from(mode: WriteModeArg) -> Self {
+        match mode {
+            WriteModeArg::Bypass => Self::Bypass,
+            WriteModeArg::Through => Self::Through,
+            WriteModeArg::Memory => Self::MemoryOnly,
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct CatArgs {
+    /// Files
+    #[arg(required = true)]
+    pub paths: Vec<PathBuf>,
+    /// Where the bytes may come from
+    #[arg(long, value_enum, default_value = "cached")]
+    pub read: ReadModeArg,
+}
+
+#[derive(Debug, Args)]
+pub struct CpArgs {
+    /// File to copy
+    pub source: PathBuf,
+    /// File or directory to copy to
+    pub target: PathBuf,
+    /// Where the bytes may come from
+    #[arg(long, value_enum, default_value = "cached")]
+    pub read: ReadModeArg,
+    /// Where the bytes go
+    #[arg(long, value_enum, default_value = "through")]
+    pub write: WriteModeArg,
+}
+
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub command: Vec<std::ffi::OsString>,
+}
+
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// A PFS to look at as well
+    #[arg(long, value_name = "DIR")]
+    pub pfs: Vec<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Read a configuration file and say what is wrong with it
+    Check {
+        /// The file
+        file: PathBuf,
+    },
+    /// Print every key with its default and reason
+    Reference,
+}
+
+/// Prints completions for `shell`.
+pub fn completions(shell: clap_complete::Shell) -> Outcome {
+    // Into memory first: the generator panics where a write fails, as on a pipe that is closed early.
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "forebay", &mut text);
+    match io::stdout().write_all(&text) {
+        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(format!("cannot write the completions: {e}")),
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// Prints the man page, or writes one for each command.
+pub fn man(directory: Option<&Path>) -> Outcome {
+    let failed = |e: io::Error| format!("cannot write the man page: {e}");
+    match directory {
+        Some(directory) => {
+            std::fs::create_dir_all(directory).map_err(failed)?;
+            clap_mangen::generate_to(Cli::command(), directory).map_err(failed)?;
+        }
+        None => clap_mangen::Man::new(Cli::command()).render(&mut io::stdout()).map_err(failed)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_tree_is_sound() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,235 @@
+//! `doctor`: what on this machine will hurt, and what to do about it.
+//!
+//! Each finding names what was looked at, what it means for Forebay, and the remedy. Nothing is changed.
+
+use crate::Outcome;
+use crate::cli::{DoctorArgs, Global};
+use crate::out::print;
+use forebay_agent::memory;
+use forebay_agent::units::Human;
+use serde::Serialize;
+use std::path::Path;
+use std::process::ExitCode;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Level {
+    Good,
+    Warning,
+    Bad,
+}
+
+#[derive(Debug, Serialize)]
+struct Finding {
+    what: &'static str,
+    level: Level,
+    found: String,
+    remedy: String,
+}
+
+fn good(what: &'static str, found: String) -> Finding {
+    Finding { what, level: Level::Good, found, remedy: String::new() }
+}
+
+fn warn(what: &'static str, found: String, remedy: &str) -> Finding {
+    Finding { what, level: Level::Warning, found, remedy: remedy.to_owned() }
+}
+
+fn bad(what: &'static str, found: String, remedy: &str) -> Finding {
+    Finding { what, level: Level::Bad, found, remedy: remedy.to_owned() }
+}
+
+/// Looks at this machine.
+pub fn doctor(global: &Global, args: &DoctorArgs) -> Outcome {
+    let mut findings = vec![
+        kernel(),
+        memory_size(),
+        group_limit(),
+        dev_shm(),
+        huge_pages(),
+        namespaces(),
+        open_files(),
+        locked_memory(),
+        agent(global),
+    ];
+    findings.extend(args.pfs.iter().map(|path| pfs(path)));
+    print(global, &findings, |out| {
+        for finding in &findings {
+            let mark = match finding.level {
+                Level::Good => "good",
+                Level::Warning => "WARN",
+                Level::Bad => "BAD ",
+            };
+            writeln!(out, "{mark}  {:<14} {}", finding.what, finding.found)?;
+            if !finding.remedy.is_empty() {
+                writeln!(out, "      {:<14} -> {}", "", finding.remedy)?;
+            }
+        }
+        Ok(())
+    })?;
+    let worst = findings.iter().any(|f| f.level == Level::Bad);
+    Ok(if worst { ExitCode::from(1) } else { ExitCode::SUCCESS })
+}
+
+fn kernel() -> Finding {
+    let uname = rustix::system::uname();
+    let release = uname.release().to_string_lossy().into_owned();
+    let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    let found = format!("Linux {release}");
+    match version {
+        v if v >= (6, 14) => good("kernel", found),
+        v if v >= (4, 14) => warn(
+            "kernel",
+            format!(
+                "{found}: fetched bytes stay in the page cache for a moment (no uncached reads before 6.14)"
+            ),
+            "nothing has to be done; newer kernels save some memory traffic",
+        ),
+        _ => bad("kernel", found, "Forebay needs Linux 4.14 or newer (huge pages on tmpfs, statx)"),
+    }
+}
+
+fn memory_size() -> Finding {
+    let usable = memory::usable_bytes();
+    let found = format!("{} usable; the default budget takes a quarter of it", Human(usable));
+    if usable >= 2 << 30 {
+        good("memory", found)
+    } else {
+        warn("memory", found, "give the agent a --capacity that leaves compute enough")
+    }
+}
+
+fn group_limit() -> Finding {
+    match memory::group_limit() {
+        None => good("control group", "no memory limit".into()),
+        Some(limit) => warn(
+            "control group",
+            format!("v{} limit of {} by {}", limit.version, Human(limit.bytes), limit.group.display()),
+            "the tier's pages count against it: keep capacity and job memory below it together, or start the agent \
+             outside of the job's group",
+        ),
+    }
+}
+
+fn dev_shm() -> Finding {
+    let remedy = "only the directory backing uses it: mount -o remount,size=50% /dev/shm, or run `forebay up` where it \
+                  can mount its own (root, or user namespaces)";
+    match rustix::fs::statvfs("/dev/shm") {
+        Err(e) => warn("/dev/shm", format!("cannot be looked at: {e}"), remedy),
+        Ok(s) => {
+            let free = s.f_bavail * s.f_frsize;
+            let found = format!("{} free", Human(free));
+            if free < memory::usable_bytes() / 4 {
+                warn("/dev/shm", found, remedy)
+            } else {
+                good("/dev/shm", found)
+            }
+        }
+    }
+}
+
+fn huge_pages() -> Finding {
+    let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let shmem = text("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
+    let chosen = shmem.split(['[', ']']).nth(1).unwrap_or("").to_owned();
+    match chosen.as_str() {
+        "" => warn(
+            "huge pages",
+            "this kernel has no huge pages for tmpfs".into(),
+            "expect half the bandwidth, and memory to be given back slowly; use a kernel with TRANSPARENT_HUGEPAGE",
+        ),
+        "deny" => bad(
+            "huge pages",
+            "denied for tmpfs".into(),
+            "echo never > /sys/kernel/mm/transparent_hugepage/shmem_enabled (the tier's own mount asks for them itself)",
+        ),
+        other => good(
+            "huge pages",
+            format!("the tier's own mount may use them (system default for tmpfs: {other})"),
+        ),
+    }
+}
+
+fn namespaces() -> Finding {
+    if rustix::process::geteuid().is_root() {
+        return good("namespaces", "not needed: root may mount the tier's tmpfs".into());
+    }
+    let limit = std::fs::read_to_string("/proc/sys/user/max_user_namespaces").unwrap_or_default();
+    let restricted = std::fs::read_to_string("/proc/sys/kernel/apparmor_restrict_unprivileged_userns");
+    let off = limit.trim() == "0" || restricted.is_ok_and(|text| text.trim() == "1");
+    if off {
+        warn(
+            "namespaces",
+            "user namespaces are switched off: without root the tier falls back to /dev/shm and small pages"
+                .into(),
+            "sysctl user.max_user_namespaces=10000 (and kernel.apparmor_restrict_unprivileged_userns=0), or start the \
+             agent as root",
+        )
+    } else {
+        good(
+            "namespaces",
+            "user namespaces are allowed: the tier gets a tmpfs of its own without root".into(),
+        )
+    }
+}
+
+fn open_files() -> Finding {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum.unwrap_or(u64::MAX);
+    let found = format!("up to {limit} a process");
+    if limit >= 16_384 {
+        good("open files", found)
+    } else {
+        warn("open files", found, "raise the hard limit (limits.conf nofile) to 65536 for the agent")
+    }
+}
+
+fn locked_memory() -> Finding {
+    match rustix::process::getrlimit(rustix::process::Resource::Memlock).current {
+        None => good("locked memory", "unlimited".into()),
+        Some(bytes) if bytes >= 8 << 20 => good("locked memory", format!("{} a process", Human(bytes))),
+        Some(bytes) => warn(
+            "locked memory",
+            format!("{} a process", Human(bytes)),
+            "io_uring buffers and RDMA will need more (limits.conf memlock); nothing does today",
+        ),
+    }
+}
+
+fn agent(global: &Global) -> Finding {
+    let client = global.client();
+    let socket = client.socket().map(|p| p.display().to_string()).unwrap_or_default();
+    match client.admin().status() {
+        Ok(s) if s.version == env!("CARGO_PKG_VERSION") => {
+            good("agent", format!("version {} answers at {socket}, huge pages {}", s.version, s.huge_pages))
+        }
+        Ok(s) => warn(
+            "agent",
+            format!("version {} runs, this program is {}", s.version, env!("CARGO_PKG_VERSION")),
+            "restart it: `forebay down`, `forebay up`; the cache stays",
+        ),
+        Err(e) => warn("agent", format!("none at {socket} ({e})"), "start one with `forebay up --pfs DIR`"),
+    }
+}
+
+fn pfs(path: &Path) -> Finding {
+    let remedy = "name the directory on which the PFS is mounted";
+    match rustix::fs::statfs(path) {
+        Err(e) => bad("PFS", format!("{}: {e}", path.display()), remedy),
+        Ok(s) => {
+            let kind = match s.f_type as u32 {
+                0x0BD0_0BD0 => "Lustre",
+                0x4750_4653 => "GPFS",
+                0x00C3_6400 => "CephFS",
+                0x6969 => "NFS",
+                0x6573_5546 => "FUSE (GlusterFS, MooseFS, BeeGFS client, slowfs ...)",
+                0x1983_0326 => "BeeGFS",
+                0x0102_1994 => return bad("PFS", format!("{} is a tmpfs", path.display()), remedy),
+                0xEF53 => "ext4, a local disk",
+                0x5846_5342 => "XFS, a local disk",
+                _ => "a file system of another kind",
+            };
+            good("PFS", format!("{}: {kind}", path.display()))
+        }
+    }
+}

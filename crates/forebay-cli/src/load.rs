@@ -1,0 +1,236 @@
+//! `load`: bring files into the tier, with true progress.
+//!
+//! The walk and the load go on at the same time, so a tree of a million files starts at once. Ctrl-C cancels: what is
+//! fetched stays, what is not yet fetched is forgotten. At the end the agent has seen every page of every file in the
+//! tier, all of the version the file has; with `--verify` every byte is compared as well.
+
+use crate::Outcome;
+use crate::cli::{Global, LoadArgs};
+use crate::files::for_each_file;
+use crate::out::{no_agent, print};
+use crate::verify::compare;
+use forebay_agent::units::Human;
+use forebay_client::{Client, Load, LoadFailure};
+use forebay_wire::LoadProgress;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Failures printed one by one; the rest is counted.
+const SHOWN_FAILURES: usize = 20;
+
+#[derive(Serialize)]
+struct Report {
+    files: u64,
+    failed: u64,
+    bytes_fetched: u64,
+    bytes_resident: u64,
+    seconds: f64,
+    cancelled: bool,
+    verified_bytes: Option<u64>,
+    failures: Vec<(String, String)>,
+}
+
+/// Loads what the user named.
+pub fn load(global: &Global, args: &LoadArgs) -> Outcome {
+    let client = global.client();
+    let mut job = Job::begin(&client, args).map_err(|e| no_agent(global, &e))?;
+    let started = Instant::now();
+    let fed = job.feed(args);
+    let ended = fed.and_then(|()| job.wait());
+    job.bar.finish_and_clear();
+    let mut report = match ended {
+        Ok(()) => job.report(started.elapsed(), false),
+        Err(Ended::Cancelled) => {
+            job.progress = job.load.cancel().unwrap_or(job.progress);
+            let failures = std::mem::take(&mut job.failures);
+            report_of(&job.progress, failures, started.elapsed(), true)
+        }
+        Err(Ended::Agent(e)) => return Err(no_agent(global, &e)),
+    };
+    if args.verify && !report.cancelled {
+        report.verified_bytes = Some(verify_all(&client, &job.paths, &mut report)?);
+    }
+    print(global, &report, |out| report.write(out))?;
+    Ok(match (report.cancelled, report.failed) {
+        (true, _) => ExitCode::from(130),
+        (false, 0) => ExitCode::SUCCESS,
+        _ => ExitCode::from(1),
+    })
+}
+
+enum Ended {
+    Cancelled,
+    Agent(io::Error),
+}
+
+struct Job {
+    load: Load,
+    client: Client,
+    pin: bool,
+    keep_paths: bool,
+    paths: Vec<PathBuf>,
+    failures: Vec<LoadFailure>,
+    added: u64,
+    /// Sum of the lengths of the files added.
+    bytes: u64,
+    progress: LoadProgress,
+    interrupted: Arc<AtomicBool>,
+    bar: ProgressBar,
+    last_poll: Instant,
+}
+
+impl Job {
+    fn begin(client: &Client, args: &LoadArgs) -> io::Result<Self> {
+        let interrupted = Arc::new(AtomicBool::new(false));
+        for signal in [libc::SIGINT, libc::SIGTERM] {
+            signal_hook::flag::register(signal, interrupted.clone())?;
+        }
+        let bar = if args.quiet { ProgressBar::hidden() } else { ProgressBar::new(0) };
+        let style = "{wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {msg} {eta}";
+        bar.set_style(ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar()));
+        Ok(Job {
+            load: client.load(args.rate)?,
+            client: client.clone(),
+            pin: args.pin,
+            keep_paths: args.verify,
+            paths: Vec::new(),
+            failures: Vec::new(),
+            added: 0,
+            bytes: 0,
+            progress: LoadProgress::default(),
+            interrupted,
+            bar,
+            last_poll: Instant::now(),
+        })
+    }
+
+    fn feed(&mut self, args: &LoadArgs) -> Result<(), Ended> {
+        let mut unreadable = Vec::new();
+        for_each_file(&args.paths, true, &mut |path| self.add(path), &mut |path, e| {
+            unreadable.push(LoadFailure {
+                path: path.to_owned(),
+                errno: e.raw_os_error().unwrap_or(0),
+                message: e.to_string(),
+            });
+        })?;
+        self.failures.append(&mut unreadable);
+        self.load.flush().map_err(Ended::Agent)
+    }
+
+    fn add(&mut self, path: &Path) -> Result<(), Ended> {
+        if self.interrupted.load(Ordering::Relaxed) {
+            return Err(Ended::Cancelled);
+        }
+        if self.pin
+            && let Err(e) = self.client.admin().pin(path, true)
+        {
+            self.failures.push(LoadFailure {
+                path: path.to_owned(),
+                errno: e.raw_os_error().unwrap_or(0),
+                message: format!("cannot be pinned: {e}"),
+            });
+        }
+        self.bytes += std::fs::metadata(path).map_or(0, |m| m.len());
+        self.added += 1;
+        if self.keep_paths {
+            self.paths.push(path.to_owned());
+        }
+        self.load.add(path).map_err(Ended::Agent)?;
+        if self.last_poll.elapsed() > Duration::from_millis(200) {
+            self.poll(Duration::ZERO)?;
+        }
+        Ok(())
+    }
+
+    fn poll(&mut self, limit: Duration) -> Result<(), Ended> {
+        self.progress = self.load.poll(limit).map_err(Ended::Agent)?;
+        self.last_poll = Instant::now();
+        self.bar.set_length(self.bytes);
+        self.bar.set_position(self.progress.bytes_fetched + self.progress.bytes_resident);
+        self.bar.set_message(format!("{}/{} files", self.progress.files_done, self.added));
+        Ok(())
+    }
+
+    fn wait(&mut self) -> Result<(), Ended> {
+        loop {
+            if self.interrupted.load(Ordering::Relaxed) {
+                return Err(Ended::Cancelled);
+            }
+            self.poll(Duration::from_millis(200))?;
+            if self.progress.idle {
+                return Ok(());
+            }
+        }
+    }
+
+    fn report(&mut self, elapsed: Duration, cancelled: bool) -> Report {
+        let mut failures = std::mem::take(&mut self.failures);
+        failures.extend_from_slice(self.load.failures());
+        report_of(&self.progress, failures, elapsed, cancelled)
+    }
+}
+
+fn report_of(
+    progress: &LoadProgress,
+    failures: Vec<LoadFailure>,
+    elapsed: Duration,
+    cancelled: bool,
+) -> Report {
+    Report {
+        files: progress.files_done,
+        failed: failures.len() as u64,
+        bytes_fetched: progress.bytes_fetched,
+        bytes_resident: progress.bytes_resident,
+        seconds: elapsed.as_secs_f64(),
+        cancelled,
+        verified_bytes: None,
+        failures: failures.into_iter().map(|f| (f.path.display().to_string(), f.message)).collect(),
+    }
+}
+
+fn verify_all(client: &Client, paths: &[PathBuf], report: &mut Report) -> Result<u64, String> {
+    let mut verified = 0;
+    for path in paths {
+        match compare(client, path) {
+            Ok(bytes) => verified += bytes,
+            Err(e) => {
+                report.failed += 1;
+                report.failures.push((path.display().to_string(), e));
+            }
+        }
+    }
+    Ok(verified)
+}
+
+impl Report {
+    fn write(&self, out: &mut dyn io::Write) -> io::Result<()> {
+        for (path, message) in self.failures.iter().take(SHOWN_FAILURES) {
+            writeln!(out, "{path}: {message}")?;
+        }
+        if self.failures.len() > SHOWN_FAILURES {
+            writeln!(out, "... and {} more failures", self.failures.len() - SHOWN_FAILURES)?;
+        }
+        let rate = self.bytes_fetched as f64 / self.seconds.max(1e-9);
+        let what = if self.cancelled { "cancelled after" } else { "loaded" };
+        writeln!(
+            out,
+            "{what} {} files, {} fetched, {} there already, {} failed, in {:.2} s ({}/s)",
+            self.files,
+            Human(self.bytes_fetched),
+            Human(self.bytes_resident),
+            self.failed,
+            self.seconds,
+            Human(rate as u64),
+        )?;
+        match self.verified_bytes {
+            Some(bytes) => writeln!(out, "compared {} with the PFS: equal", Human(bytes)),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Printing: text for people, JSON for programs, and the difference between them.
+
+use crate::cli::Global;
+use serde::Serialize;
+use std::io::{self, Write};
+
+/// Prints `value` as JSON with `--json`, else what `text` writes. A closed pipe is no error: the reader has seen enough.
+pub fn print<T: Serialize>(
+    global: &Global,
+    value: &T,
+    text: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> Result<(), String> {
+    let mut stdout = io::stdout().lock();
+    let written = if global.json {
+        serde_json::to_writer_pretty(&mut stdout, value)
+            .map_err(io::Error::from)
+            .and_then(|()| writeln!(stdout))
+    } else {
+        text(&mut stdout)
+    };
+    match written.and_then(|()| stdout.flush()) {
+        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
+            Err(format!("cannot write to standard output: {e}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// An error of the agent in words that say what to do about it.
+pub fn no_agent(global: &Global, e: &io::Error) -> String {
+    let socket = global.client().socket().map(|p| p.display().to_string()).unwrap_or_default();
+    match e.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+            format!("no agent at {socket}; start one with `forebay up --pfs DIR`")
+        }
+        io::ErrorKind::PermissionDenied => format!("the agent at {socket} refuses: {e}"),
+        _ => format!("the agent at {socket}: {e}"),
+    }
+}
+
+/// Bytes of a name as text; what is not UTF-8 or would break a line is escaped.
+pub fn name(bytes: &[u8]) -> String {
+    let mut out = String::new();
+    for chunk in bytes.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match c {
+                '\\' => out.push_str("\\\\"),
+                c if c.is_control() => out.extend(c.escape_default()),
+                c => out.push(c),
+            }
+        }
+        for byte in chunk.invalid() {
+            out.push_str(&format!("\\x{byte:02x}"));
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn names_stay_on_one_line_and_lose_nothing() {
+        assert_eq!(super::name(b"plain/\xc3\xa4"), "plain/\u{e4}");
+        assert_eq!(super::name(b"a\nb\xff\\"), "a\\nb\\xff\\\\");
+    }
+}

@@ -1,0 +1,67 @@
+//! `status`: what the agent holds and does.
+
+use crate::Outcome;
+use crate::cli::{Global, StatusArgs};
+use crate::out::{name, no_agent, print};
+use forebay_agent::units::Human;
+use forebay_wire::Status;
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Shows the agent's state.
+pub fn status(global: &Global, args: &StatusArgs) -> Outcome {
+    let status = global.client().admin().status().map_err(|e| no_agent(global, &e))?;
+    print(global, &status, |out| write(&status, args.counters, out))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write(s: &Status, counters: bool, out: &mut dyn Write) -> io::Result<()> {
+    let used: u64 = s.used_bytes.iter().map(|(_, bytes)| bytes).sum();
+    let up = Duration::from_millis(s.uptime_ms);
+    writeln!(out, "agent     forebay {}, process {}, up {:.0?}", s.version, s.pid, up)?;
+    writeln!(out, "tier      {}, huge pages {}, eviction {}", s.tier, s.huge_pages, s.eviction)?;
+    writeln!(
+        out,
+        "budget    {} of {} {}",
+        Human(used),
+        Human(s.capacity_bytes),
+        bar(used, s.capacity_bytes)
+    )?;
+    for (class, bytes) in s.used_bytes.iter().filter(|(_, bytes)| *bytes > 0) {
+        writeln!(out, "          {:<9} {:>10}", class, Human(*bytes).to_string())?;
+    }
+    writeln!(
+        out,
+        "files     {} cached, {} memory-only, {} pinned",
+        s.files,
+        s.scratch_files,
+        Human(s.pinned_bytes)
+    )?;
+    writeln!(out, "clients   {} connections", s.connections)?;
+    let nodes: Vec<_> =
+        s.cluster.nodes.iter().map(|(node, bytes)| format!("{node} ({})", Human(*bytes))).collect();
+    writeln!(out, "cluster   epoch {}: {}", s.cluster.epoch, nodes.join(", "))?;
+    for mount in &s.mounts {
+        let (label, root) = (&mount.label, name(&mount.root));
+        write!(out, "mount     {label} at {root}: {} fetched", Human(mount.fetched_bytes))?;
+        write!(out, ", {} under way, {} failed", mount.fetches_pending, mount.fetch_errors)?;
+        // A fetch takes milliseconds; one that takes seconds means a PFS in trouble.
+        if mount.slowest_ms > 1000 {
+            write!(out, "; the PFS has not answered for {:.1} s", mount.slowest_ms as f64 / 1e3)?;
+        }
+        writeln!(out)?;
+    }
+    if counters {
+        for (name, value) in &s.counters {
+            writeln!(out, "{name:<28} {value}")?;
+        }
+    }
+    Ok(())
+}
+
+fn bar(used: u64, capacity: u64) -> String {
+    const WIDTH: u64 = 30;
+    let filled = (used * WIDTH).checked_div(capacity).unwrap_or(0).min(WIDTH) as usize;
+    format!("[{}{}]", "#".repeat(filled), ".".repeat(WIDTH as usize - filled))
+}

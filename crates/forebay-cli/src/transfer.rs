@@ -1,0 +1,87 @@
+//! `cat` and `cp`: files through the tier.
+
+use crate::Outcome;
+use crate::cli::{CatArgs, CpArgs, Global};
+use crate::out::print;
+use forebay_agent::units::Human;
+use forebay_client::{File, WriteOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::ExitCode;
+
+/// Bytes moved at a time.
+const BUFFER_BYTES: usize = 1 << 20;
+
+/// Hands the whole file to `sink`, piece by piece; returns its length.
+fn pour(file: &File, sink: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<u64> {
+    let mut buffer = vec![0; BUFFER_BYTES];
+    let mut offset = 0;
+    loop {
+        match file.read_at(&mut buffer, offset)? {
+            0 => return Ok(offset),
+            n => {
+                sink(&buffer[..n])?;
+                offset += n as u64;
+            }
+        }
+    }
+}
+
+/// Writes files to standard output.
+pub fn cat(global: &Global, args: &CatArgs) -> Outcome {
+    let client = global.client();
+    let mut stdout = io::stdout().lock();
+    for path in &args.paths {
+        let poured = client
+            .open_with(path, args.read.into())
+            .and_then(|file| pour(&file, &mut |piece| stdout.write_all(piece)));
+        match poured {
+            Err(e) if e.kind() == io::ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
+            other => other.map_err(|e| with_path(path, &e))?,
+        };
+    }
+    match stdout.flush() {
+        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
+            Err(format!("cannot write to standard output: {e}"))
+        }
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// Messages of the client name the file already where they can.
+fn with_path(path: &Path, e: &io::Error) -> String {
+    let (path, text) = (path.display().to_string(), e.to_string());
+    if text.starts_with(&path) { text } else { format!("{path}: {text}") }
+}
+
+/// Copies a file.
+pub fn cp(global: &Global, args: &CpArgs) -> Outcome {
+    let client = global.client();
+    let source = client.open_with(&args.source, args.read.into()).map_err(|e| with_path(&args.source, &e))?;
+    let target = match (args.target.is_dir(), args.source.file_name()) {
+        (true, Some(name)) => args.target.join(name),
+        _ => args.target.clone(),
+    };
+    if same_file(&args.source, &target) {
+        return Err(format!("{} and {} are the same file", args.source.display(), target.display()));
+    }
+    let permissions = std::fs::metadata(&args.source).map_or(0o644, |m| m.permissions().mode() & 0o777);
+    let options = WriteOptions { mode: args.write.into(), permissions, ..WriteOptions::default() };
+    let mut writer = client.create_with(&target, options).map_err(|e| with_path(&target, &e))?;
+    let bytes = pour(&source, &mut |piece| writer.write_all(piece));
+    let bytes = bytes.map_err(|e| format!("{} to {}: {e}", args.source.display(), target.display()))?;
+    writer.close().map_err(|e| with_path(&target, &e))?;
+    print(global, &serde_json::json!({ "target": target, "bytes": bytes }), |out| {
+        writeln!(out, "{}: {}", target.display(), Human(bytes))
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn same_file(a: &Path, b: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    match (std::fs::metadata(a), std::fs::metadata(b)) {
+        (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
+        _ => false,
+    }
+}

@@ -1,0 +1,307 @@
+//! `up`, `down` and `config check`: the life of an agent.
+//!
+//! `up` returns when the agent answers, so that a script can go on with the next line. It starts this program again in
+//! the foreground, in a session of its own, and waits for it; whatever keeps it from starting is printed here.
+
+use crate::Outcome;
+use crate::cli::{DownArgs, Global, UpArgs};
+use crate::out::{no_agent, print};
+use forebay_agent::config::default_state_dir;
+use forebay_agent::memory;
+use forebay_agent::units::Human;
+use forebay_agent::{Agent, Config, MountConfig};
+use forebay_client::{Client, ClientConfig};
+use forebay_store::Tier;
+use std::io::{self, Read};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+/// An agent that adopts a large cache takes a while; one that takes longer than this has hung.
+const START_TIME: Duration = Duration::from_secs(60);
+
+/// Longest time `down` waits for the agent to be gone.
+const STOP_TIME: Duration = Duration::from_secs(10);
+
+/// Starts an agent.
+pub fn up(global: &Global, args: UpArgs) -> Outcome {
+    let config = configure(global, &args)?;
+    if args.foreground {
+        return serve(config);
+    }
+    let socket = config.socket();
+    if let Ok(status) = client_of(&socket).admin().status() {
+        return Err(format!(
+            "an agent is running already (process {}); end it with `forebay down`",
+            status.pid
+        ));
+    }
+    let log = args.log.clone().unwrap_or_else(|| config.state_dir.join("agent.log"));
+    // Before the log is opened: in somebody else's directory it could be a link to anywhere.
+    forebay_store::tier::claim_state_dir(&config.state_dir).map_err(|e| e.to_string())?;
+    let mut child = spawn(&log).map_err(|e| format!("cannot start the agent: {e}"))?;
+    wait_ready(&mut child, &socket, &log)?;
+    announce(global, &socket, &log)
+}
+
+fn client_of(socket: &Path) -> Client {
+    Client::new(ClientConfig { socket: Some(socket.to_owned()), quiet: true, ..ClientConfig::from_env() })
+}
+
+/// The configuration file, with the command line on top of it.
+fn configure(global: &Global, args: &UpArgs) -> Result<Config, String> {
+    let mut config = match &args.config {
+        Some(path) => Config::load(path)?,
+        None => Config::default(),
+    };
+    for pfs in &args.pfs {
+        let mut mount = parse_pfs(pfs)?;
+        mount.page_bytes = args.page_size.unwrap_or(mount.page_bytes);
+        if !mount.page_bytes.is_power_of_two() || !(64 << 10..=64 << 20).contains(&mount.page_bytes) {
+            return Err(format!(
+                "--page-size {}: must be a power of two from 64KiB to 64MiB",
+                mount.page_bytes
+            ));
+        }
+        config.mounts.push(mount);
+    }
+    config.capacity = args.capacity.unwrap_or(config.capacity);
+    config.state_dir = args.state_dir.clone().unwrap_or(config.state_dir);
+    if let Some(socket) = &global.socket {
+        // A client's option; for `up` it has to be the place where the agent listens anyway.
+        if *socket != config.socket() && args.state_dir.is_none() {
+            config.state_dir = socket.parent().unwrap_or(Path::new(".")).to_owned();
+        }
+        if *socket != config.socket() {
+            return Err(format!(
+                "the agent listens on {}, not on {}",
+                config.socket().display(),
+                socket.display()
+            ));
+        }
+    }
+    if let Some(name) = &args.eviction {
+        config.eviction = name.parse().map_err(|e| format!("--eviction: {e}"))?;
+    }
+    config.backing = match args.backing.as_deref() {
+        None => config.backing,
+        Some("auto") => forebay_store::Backing::Auto,
+        Some("mount") => forebay_store::Backing::Mount,
+        Some("namespace") => forebay_store::Backing::Namespace,
+        Some("directory") => forebay_store::Backing::Directory,
+        Some(other) => return Err(format!("--backing {other}: write auto, mount, namespace or directory")),
+    };
+    config.validate()?;
+    Ok(config)
+}
+
+/// `LABEL=DIR`, or `DIR`, whose last component is the label then.
+fn parse_pfs(text: &str) -> Result<MountConfig, String> {
+    let (label, root) = match text.split_once('=') {
+        Some((label, root)) if !label.contains('/') => (Some(label.to_owned()), root),
+        _ => (None, text),
+    };
+    let root = Path::new(root).canonicalize().map_err(|e| format!("--pfs {text}: {e}"))?;
+    let label = label.unwrap_or_else(|| {
+        root.file_name()
+            .map_or_else(|| "root".to_owned(), |name| name.to_string_lossy().replace([':', '\n'], "_"))
+    });
+    Ok(MountConfig::new(&label, &root))
+}
+
+/// Starts this very command again, in the foreground and in a session of its own.
+fn spawn(log: &Path) -> io::Result<Child> {
+    let log = std::fs::OpenOptions::new().create(true).append(true).open(log)?;
+    let mut command = std::process::Command::new(std::env::current_exe()?);
+    command.args(std::env::args_os().skip(1)).arg("--foreground");
+    command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+    // SAFETY: setsid is async-signal-safe and touches no memory of the parent.
+    unsafe {
+        command.pre_exec(|| rustix::process::setsid().map(drop).map_err(Into::into));
+    }
+    command.spawn()
+}
+
+fn wait_ready(child: &mut Child, socket: &Path, log: &Path) -> Result<(), String> {
+    let deadline = Instant::now() + START_TIME;
+    let start = std::fs::metadata(log).map_or(0, |m| m.len());
+    let client = client_of(socket);
+    while Instant::now() < deadline {
+        if client.admin().status().is_ok_and(|s| s.pid == child.id()) {
+            return Ok(());
+        }
+        match child.try_wait() {
+            Ok(Some(_)) => return Err(last_words(log, start)),
+            Ok(None) => std::thread::sleep(Duration::from_millis(2)),
+            Err(e) => return Err(format!("cannot wait for the agent: {e}")),
+        }
+    }
+    Err(format!("the agent is not ready after {} s; see {}", START_TIME.as_secs(), log.display()))
+}
+
+/// What the agent said before it ended.
+fn last_words(log: &Path, from: u64) -> String {
+    let mut text = String::new();
+    let read = std::fs::File::open(log).and_then(|mut file| {
+        io::Seek::seek(&mut file, io::SeekFrom::Start(from.saturating_sub(4096)))?;
+        file.read_to_string(&mut text)
+    });
+    let said = text.lines().rev().find_map(|line| line.strip_prefix("forebay: "));
+    match (read, said) {
+        (Ok(_), Some(said)) => said.to_owned(),
+        _ => format!("the agent ended at once; see {}", log.display()),
+    }
+}
+
+fn announce(global: &Global, socket: &Path, log: &Path) -> Outcome {
+    let status = client_of(socket).admin().status().map_err(|e| no_agent(global, &e))?;
+    print(global, &status, |out| {
+        let labels: Vec<_> = status.mounts.iter().map(|m| crate::out::name(&m.root)).collect();
+        writeln!(
+            out,
+            "agent {} serves {} with {}",
+            status.pid,
+            labels.join(", "),
+            Human(status.capacity_bytes)
+        )?;
+        writeln!(out, "tier   {}, huge pages: {}", status.tier, status.huge_pages)?;
+        writeln!(out, "socket {}", socket.display())?;
+        writeln!(out, "log    {}", log.display())
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs the agent in this process until a signal or a request ends it.
+fn serve(config: Config) -> Outcome {
+    tracing_subscriber::fmt().with_writer(io::stderr).with_ansi(false).with_max_level(log_level()).init();
+    log_limits(&config);
+    let program = std::env::current_exe().ok();
+    let agent = Agent::start(config, program).map_err(|e| e.to_string())?;
+    let shared = agent.shared().clone();
+    tracing::info!(
+        socket = %shared.config.socket().display(),
+        tier = shared.cache.tier.description(),
+        huge_pages = shared.cache.tier.huge_pages(),
+        capacity_bytes = shared.budget.capacity_bytes(),
+        "agent is ready"
+    );
+    let stopping = shared.clone();
+    let mut signals = signal_hook::iterator::Signals::new([libc::SIGTERM, libc::SIGINT])
+        .map_err(|e| format!("cannot handle signals: {e}"))?;
+    std::thread::spawn(move || {
+        if signals.forever().next().is_some() {
+            stopping.stop();
+        }
+    });
+    agent.run().map_err(|e| format!("cannot end cleanly: {e}"))?;
+    tracing::info!("agent has ended");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// tmpfs pages count in the control group: say so where the operator looks when something was killed.
+fn log_limits(config: &Config) {
+    match memory::group_limit() {
+        Some(limit) => tracing::info!(
+            group = %limit.group.display(),
+            limit_bytes = limit.bytes,
+            capacity_bytes = config.capacity.of(limit.bytes),
+            "the tier's memory counts against this control group"
+        ),
+        None => {
+            tracing::info!(total_bytes = memory::total_bytes(), "no control group limits the tier's memory")
+        }
+    }
+}
+
+fn log_level() -> tracing::Level {
+    std::env::var("FOREBAY_LOG").ok().and_then(|text| text.parse().ok()).unwrap_or(tracing::Level::INFO)
+}
+
+/// Ends the agent.
+pub fn down(global: &Global, args: &DownArgs) -> Outcome {
+    let client = global.client();
+    let ended = match client.admin().status() {
+        Ok(status) => {
+            client.admin().shutdown().map_err(|e| no_agent(global, &e))?;
+            wait_gone(status.pid)?;
+            Some(status.pid)
+        }
+        Err(e) if args.drop => {
+            tracing::debug!(error = %e, "no agent to end");
+            None
+        }
+        Err(e) => return Err(no_agent(global, &e)),
+    };
+    if args.drop {
+        drop_tier(global, args)?;
+    }
+    print(global, &serde_json::json!({ "ended": ended, "dropped": args.drop }), |out| {
+        match ended {
+            Some(pid) => writeln!(out, "agent {pid} has ended")?,
+            None => writeln!(out, "no agent was running")?,
+        }
+        if args.drop { writeln!(out, "the cache is dropped and its memory free") } else { Ok(()) }
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn wait_gone(pid: u32) -> Result<(), String> {
+    let deadline = Instant::now() + STOP_TIME;
+    while Path::new(&format!("/proc/{pid}")).exists() && !is_zombie(pid) {
+        if Instant::now() > deadline {
+            return Err(format!("agent {pid} is still there after {} s", STOP_TIME.as_secs()));
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Ok(())
+}
+
+fn is_zombie(pid: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat"))
+        .is_ok_and(|stat| stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z')))
+}
+
+fn drop_tier(global: &Global, args: &DownArgs) -> Result<(), String> {
+    let from_socket = global.socket.as_deref().and_then(Path::parent).map(PathBuf::from);
+    let state_dir = args.state_dir.clone().or(from_socket).unwrap_or_else(default_state_dir);
+    let failed = |e: io::Error| format!("cannot drop the cache of {}: {e}", state_dir.display());
+    match Tier::reopen(&state_dir).map_err(failed)? {
+        Some(tier) => tier.destroy().map_err(failed),
+        None => Err(format!(
+            "there is nothing to drop: no agent has left a cache in {}; name the agent's directory with --state-dir",
+            state_dir.display()
+        )),
+    }
+}
+
+/// Checks a configuration file.
+pub fn check_config(global: &Global, file: &Path) -> Outcome {
+    let config = Config::load(file)?;
+    print(global, &serde_json::json!({ "file": file, "ok": true, "mounts": config.mounts.len() }), |out| {
+        writeln!(out, "{}: good; {} mount(s)", file.display(), config.mounts.len())
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Becomes a keeper.
+pub fn keeper(state_dir: &Path, limit_bytes: u64, pages: &str) -> Outcome {
+    forebay_store::keeper::run(state_dir, limit_bytes, pages == "huge").map_err(|e| e.to_string())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pfs_is_given_with_or_without_a_label() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        let text = root.display().to_string();
+        let last = root.file_name().unwrap().to_string_lossy().into_owned();
+        assert_eq!(parse_pfs(&text).unwrap(), MountConfig::new(&last, &root));
+        assert_eq!(parse_pfs(&format!("lustre={text}")).unwrap(), MountConfig::new("lustre", &root));
+        assert!(parse_pfs("/nowhere/at/all").unwrap_err().contains("--pfs /nowhere"));
+    }
+}

@@ -1,0 +1,298 @@
+//! Who may not read a file gets none of its bytes, and who may not write it does not say what is in it.
+
+use crate::common::{
+    Agent, Helper, MIB, OTHER_UID, PAGE, assert_content, content, grow_old, make_file, open_dir_in,
+    plain_pfs, read_all, text,
+};
+use crate::roles::{Raw, tell, verify_once};
+use forebay_client::{Client, ClientConfig, ReadMode};
+use forebay_pfs::{FileFacts, Revalidate};
+use forebay_store::staging::Staging;
+use forebay_wire::{Refusal, Reply, Request};
+use rustix::fs::{Mode, OFlags, open};
+use std::fs::File;
+use std::io::ErrorKind;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+#[test]
+fn another_user_gets_eacces_and_never_cached_bytes() {
+    let pfs = plain_pfs();
+    let path = pfs.path().join("secret");
+    make_file(&path, 1, MIB);
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    grow_old(&path);
+    let agent = Agent::on(pfs.path());
+    verify_once(&agent.client(), &path, 1, 0);
+    assert_eq!(agent.used("pages"), MIB);
+    let open_before = agent.counter("opens_cached_total");
+    let mut stranger = Helper::start_as(
+        &agent.socket(),
+        Some(OTHER_UID),
+        "stranger",
+        &[path.to_str().unwrap(), agent.socket().to_str().unwrap()],
+    );
+    stranger.expect("refused everything");
+    stranger.finish();
+    assert_eq!(agent.counter("opens_cached_total"), open_before);
+}
+
+/// Another user, before a file that is not theirs.
+pub fn stranger(path: &str, socket: &str) {
+    let client = Client::from_env();
+    for mode in [ReadMode::Cached, ReadMode::TierOnly, ReadMode::PfsOnly] {
+        assert_eq!(client.open_with(path, mode).unwrap_err().kind(), ErrorKind::PermissionDenied);
+    }
+    // O_PATH needs no right to read the file: it opens, and must not count.
+    let by_path = open(path, OFlags::PATH, Mode::empty()).unwrap();
+    let raw = Raw::connect(Path::new(socket));
+    for request in [Request::Open, Request::EvictFile, Request::PinFile(true)] {
+        assert_eq!(raw.ask_with(&request, &by_path), Reply::Refused(Refusal::NotReadable));
+    }
+    // The operator's requests, and other people's names.
+    let denied = Reply::Refused(Refusal::NotAllowed);
+    assert_eq!(raw.ask(&Request::EvictAll, &[]), denied);
+    assert_eq!(raw.ask(&Request::SetCapacity { bytes: 0 }, &[]), denied);
+    assert_eq!(raw.ask(&Request::Shutdown, &[]), denied);
+    assert_eq!(raw.ask(&Request::List { after: 0 }, &[]), Reply::List { files: vec![], more: false });
+    let gone = raw.ask(&Request::ScratchOpen { job: "0".repeat(32), name: b"/x".to_vec() }, &[]);
+    assert!(matches!(gone, Reply::Failed { errno: libc::ENOENT, .. }));
+    tell("refused everything");
+}
+
+fn refusal(reply: Reply) -> Refusal {
+    match reply {
+        Reply::Refused(refusal) => refusal,
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+#[test]
+fn descriptors_that_prove_nothing_are_refused() {
+    let pfs = plain_pfs();
+    let path = pfs.path().join("f");
+    make_file(&path, 1, MIB);
+    let agent = Agent::on(pfs.path());
+    verify_once(&agent.client(), &path, 1, 0);
+    let before = agent.counter("refusals_total");
+    let raw = Raw::connect(&agent.socket());
+    let with = |flags| open(&path, flags, Mode::empty()).unwrap();
+    assert_eq!(refusal(raw.ask_with(&Request::Open, with(OFlags::PATH))), Refusal::NotReadable);
+    assert_eq!(refusal(raw.ask_with(&Request::Open, with(OFlags::WRONLY))), Refusal::NotReadable);
+    assert_eq!(refusal(raw.ask(&Request::Open, &[])), Refusal::NoDescriptor);
+    let good = with(OFlags::RDONLY);
+    assert_eq!(refusal(raw.ask(&Request::Open, &[good.as_fd(), good.as_fd()])), Refusal::NoDescriptor);
+    let dir = File::open(pfs.path()).unwrap();
+    assert_eq!(refusal(raw.ask_with(&Request::Open, &dir)), Refusal::NotRegular);
+    let fifo = pfs.path().join("fifo");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, Mode::from(0o600)).unwrap();
+    let fifo = open(&fifo, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()).unwrap();
+    assert_eq!(refusal(raw.ask_with(&Request::Open, &fifo)), Refusal::NotRegular);
+    // A file system of the user's own, with a file of the same name, length and stamps.
+    let posing = open_dir_in("/dev/shm");
+    let copy = posing.path().join("f");
+    std::fs::write(&copy, content(2, 0, MIB as usize)).unwrap();
+    let times = std::fs::FileTimes::new().set_modified(path.metadata().unwrap().modified().unwrap());
+    File::options().write(true).open(&copy).unwrap().set_times(times).unwrap();
+    assert_eq!(refusal(raw.ask_with(&Request::Open, File::open(&copy).unwrap())), Refusal::NotOnMount);
+    assert_eq!(agent.counter("refusals_total"), before + 7);
+    assert!(matches!(raw.ask_with(&Request::Open, &good), Reply::Opened { copy: 1.., .. }));
+}
+
+#[test]
+fn a_fuse_mount_that_poses_as_the_pfs_is_refused_without_being_asked() {
+    let Some(own) = crate::common::SlowFs::start() else { return };
+    let pfs = plain_pfs();
+    make_file(&pfs.path().join("f"), 1, MIB);
+    make_file(&own.at("f"), 2, MIB);
+    let agent = Agent::on(pfs.path());
+    verify_once(&agent.client(), &pfs.path().join("f"), 1, 0);
+    let file = File::open(own.at("f")).unwrap();
+    // If the agent asked this file system for attributes now, it would wait.
+    own.fault("meta=hang");
+    let raw = Raw::connect(&agent.socket());
+    assert_eq!(refusal(raw.ask_with(&Request::Open, &file)), Refusal::NotOnMount);
+    own.fault("none");
+    verify_once(&agent.client(), &pfs.path().join("f"), 1, 0);
+}
+
+/// Stages `pages` for a file by hand and commits them with the descriptors `proofs`.
+fn stage(raw: &Raw, pages: &[(u32, Vec<u8>)], path: &Path, proofs: &[&OwnedFd]) -> Reply {
+    raw.0.send(&Request::StageBegin, &[]).unwrap();
+    let got = raw.0.recv::<Reply>(Some(Instant::now() + Duration::from_secs(20))).unwrap();
+    let Reply::Staging { slots, page_bytes, .. } = got.message else { panic!("{:?}", got.message) };
+    let staging = Staging::over(got.fds.into_iter().next().unwrap(), slots, page_bytes).unwrap();
+    for (page, bytes) in pages {
+        crate::common::wait_for("a slot is free", || match staging.take() {
+            None => false,
+            Some(slot) => {
+                staging.fill(slot, bytes, 0).unwrap();
+                let request = Request::StagePage { slot, page: *page, len: bytes.len() as u64 };
+                raw.0.send(&request, &[]).unwrap();
+                true
+            }
+        });
+    }
+    let file = File::open(path).unwrap();
+    let version = FileFacts::of(file.as_fd(), Revalidate::Force).unwrap().version;
+    let fds: Vec<_> = proofs.iter().map(|fd| fd.as_fd()).collect();
+    raw.ask(&Request::StageCommit { version }, &fds)
+}
+
+#[test]
+fn who_may_only_read_a_file_cannot_say_what_is_in_it() {
+    let pfs = plain_pfs();
+    let (path, own) = (pfs.path().join("shared"), pfs.path().join("own"));
+    make_file(&path, 1, PAGE);
+    make_file(&own, 3, PAGE);
+    let agent = Agent::on(pfs.path());
+    let reading = || open(&path, OFlags::RDONLY, Mode::empty()).unwrap();
+    let own_writing = open(&own, OFlags::WRONLY, Mode::empty()).unwrap();
+    let appending = open(&path, OFlags::WRONLY | OFlags::APPEND, Mode::empty()).unwrap();
+    let forged = vec![(0, content(2, 0, PAGE as usize))];
+    let raw = Raw::connect(&agent.socket());
+    assert_eq!(refusal(stage(&raw, &forged, &path, &[&reading()])), Refusal::NoDescriptor);
+    for proof in [&reading(), &own_writing, &appending] {
+        assert_eq!(refusal(stage(&raw, &forged, &path, &[&reading(), proof])), Refusal::NotWritable);
+    }
+    verify_once(&agent.client(), &path, 1, 0);
+    verify_once(&agent.client(), &path, 1, 1);
+    // Who may write it could as well write it on the PFS.
+    agent.client().admin().evict_all().unwrap();
+    let writing = open(&path, OFlags::WRONLY, Mode::empty()).unwrap();
+    let honest = vec![(0, content(1, 0, PAGE as usize))];
+    assert_eq!(stage(&raw, &honest, &path, &[&reading(), &writing]), Reply::Done);
+    assert_eq!(agent.counter("pages_written_total"), 1);
+    let file = agent.client().open_with(&path, ReadMode::TierOnly).unwrap();
+    assert_content(&read_all(&file).unwrap(), 1, 0);
+    drop(file);
+    drop(raw);
+    agent.assert_nothing_left();
+}
+
+/// What is staged behind the end of a file must not become the residency map of its copy, nor, after a crash, a copy.
+#[test]
+fn staged_bytes_are_never_taken_for_the_tiers_own_records() {
+    let pfs = plain_pfs();
+    let path = pfs.path().join("f");
+    // One whole page and a little: the map of the copy lies in what the writer stages as page 1.
+    make_file(&path, 1, PAGE + 8);
+    let mut agent = Agent::on(pfs.path());
+    let raw = Raw::connect(&agent.socket());
+    let (reading, writing) = (
+        open(&path, OFlags::RDONLY, Mode::empty()).unwrap(),
+        open(&path, OFlags::WRONLY, Mode::empty()).unwrap(),
+    );
+    // Words that say "resident, all valid" for both pages, where page 1 of the file has 8 bytes.
+    let mut forged = content(2, PAGE, 8);
+    let word = (1u64 << 32 | 16 << 8 | 2).to_le_bytes();
+    forged.extend_from_slice(&word);
+    forged.extend_from_slice(&word);
+    forged.resize(PAGE as usize, 0xff);
+    let pages = vec![(0, content(1, 0, PAGE as usize)), (1, forged)];
+    assert_eq!(stage(&raw, &pages, &path, &[&reading, &writing]), Reply::Done);
+    assert_eq!((agent.counter("pages_written_total"), agent.used("pages")), (1, PAGE));
+    verify_once(&agent.client(), &path, 1, 0);
+    agent.client().admin().evict_all().unwrap();
+    drop(raw);
+    agent.assert_nothing_left();
+
+    // A whole copy of another file, as its staged bytes: label, words and header of the tier's own making.
+    verify_once(&agent.client(), &path, 1, 0);
+    let tier = agent.dir().join("tier/copies");
+    let name = std::fs::read_dir(&tier).unwrap().next().unwrap().unwrap().path();
+    let mut copy = std::fs::read(&name).unwrap();
+    copy[..8].copy_from_slice(b"poisoned");
+    agent.client().admin().evict_all().unwrap();
+    let number = u64::from_str_radix(name.file_name().unwrap().to_str().unwrap(), 16).unwrap();
+    let raw = Raw::connect(&agent.socket());
+    raw.0.send(&Request::StageBegin, &[]).unwrap();
+    let got = raw.0.recv::<Reply>(Some(Instant::now() + Duration::from_secs(20))).unwrap();
+    let Reply::Staging { slots, page_bytes, .. } = got.message else { panic!("{:?}", got.message) };
+    let staging = Staging::over(got.fds.into_iter().next().unwrap(), slots, page_bytes).unwrap();
+    // The number of the new copy is the next one: it is easy to guess.
+    let header = copy.len() - 128;
+    copy[header..header + 8].copy_from_slice(&(number + 1).to_le_bytes());
+    for (page, bytes) in copy.chunks(PAGE as usize).enumerate() {
+        let slot = staging.take().unwrap();
+        staging.fill(slot, bytes, 0).unwrap();
+        raw.0.send(&Request::StagePage { slot, page: page as u32, len: bytes.len() as u64 }, &[]).unwrap();
+    }
+    // The next answer comes when all of that is done.
+    assert!(matches!(raw.ask(&Request::Mounts, &[]), Reply::Mounts(_)));
+    agent.kill_9();
+    agent.restart();
+    assert_eq!(agent.counter("adopted_files_total"), 0);
+    verify_once(&agent.client(), &path, 1, 0);
+    agent.assert_nothing_left();
+}
+
+#[test]
+fn a_user_that_is_no_operator_can_do_no_harm() {
+    let pfs = plain_pfs();
+    let path = pfs.path().join("f");
+    make_file(&path, 1, MIB);
+    let agent = Agent::on(pfs.path());
+    verify_once(&agent.client(), &path, 1, 0);
+    let mut user =
+        Helper::start_as(&agent.socket(), Some(OTHER_UID), "unwelcome", &[agent.socket().to_str().unwrap()]);
+    user.expect("refused everything");
+    user.finish();
+    let s = agent.status();
+    assert_eq!((s.pid, s.resident_bytes, s.capacity_bytes), (agent.pid(), MIB, 96 * MIB));
+}
+
+/// Through the library, as the command line does it.
+pub fn unwelcome(_socket: &str) {
+    let client = Client::from_env();
+    let admin = client.admin();
+    let denied = |e: std::io::Error| assert_eq!(e.kind(), ErrorKind::PermissionDenied, "{e}");
+    denied(admin.evict_all().unwrap_err());
+    denied(admin.set_capacity(1).unwrap_err());
+    denied(admin.shutdown().unwrap_err());
+    assert_eq!(admin.list().unwrap(), []);
+    tell("refused everything");
+}
+
+#[test]
+fn an_agent_of_a_stranger_is_not_believed() {
+    let pfs = plain_pfs();
+    let path = pfs.path().join("f");
+    make_file(&path, 1, MIB);
+    let dir = open_dir_in("/dev/shm");
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+    let socket = dir.path().join("agent.sock");
+    let mut fake = Helper::start_as(&socket, Some(OTHER_UID), "listen", &[socket.to_str().unwrap()]);
+    fake.expect("listening");
+    let config = ClientConfig { socket: Some(socket.clone()), quiet: true, ..ClientConfig::default() };
+    let client = Client::new(config);
+    // It answers nothing: who believed it would wait for the deadline and get nowhere.
+    let error = client.admin().status().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::PermissionDenied);
+    assert!(error.to_string().contains(&format!("FOREBAY_TRUST_UID={OTHER_UID}")), "{error}");
+    let file = client.open(&path).unwrap();
+    assert!(!file.is_tiered());
+    assert_content(&read_all(&file).unwrap(), 1, 0);
+    fake.finish();
+}
+
+#[test]
+fn a_state_directory_of_somebody_else_is_refused() {
+    let pfs = plain_pfs();
+    let dir = open_dir_in("/dev/shm");
+    let state = dir.path().join("state");
+    std::fs::create_dir(&state).unwrap();
+    std::os::unix::fs::chown(&state, Some(OTHER_UID), Some(OTHER_UID)).unwrap();
+    // A log that leads elsewhere.
+    let victim = dir.path().join("victim");
+    std::fs::write(&victim, "precious").unwrap();
+    std::os::unix::fs::symlink(&victim, state.join("agent.log")).unwrap();
+    let mut up = std::process::Command::new(crate::common::FOREBAY);
+    up.args(["up", "--backing", "directory", "--capacity", "64MiB", "--pfs"]).arg(pfs.path());
+    let out = up.arg("--state-dir").arg(&state).env_remove("FOREBAY_SOCKET").output().unwrap();
+    assert_eq!(out.status.code(), Some(1));
+    assert!(text(&out.stderr).contains(&format!("belongs to user {OTHER_UID}")), "{}", text(&out.stderr));
+    assert_eq!(std::fs::read(&victim).unwrap(), b"precious");
+}

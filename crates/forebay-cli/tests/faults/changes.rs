@@ -1,0 +1,216 @@
+//! The file is changed while it is read.
+
+use crate::common::{
+    Agent, MIB, PAGE, assert_content, content, grow_old, make_file, plain_pfs, read_all, wait_for,
+};
+use std::fs::{File, FileTimes};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+const LEN: u64 = MIB;
+
+/// A reader that has read the first half of a file of content 1; what then happens to the file is up to `change`.
+fn half_read(change: impl FnOnce(&Path)) -> (tempfile::TempDir, Agent, forebay_client::File) {
+    let pfs = plain_pfs();
+    let path = pfs.path().join("f");
+    make_file(&path, 1, LEN);
+    let agent = Agent::on(pfs.path());
+    let file = agent.client().open(&path).unwrap();
+    let mut half = vec![0; (LEN / 2) as usize];
+    assert_eq!(file.read_at(&mut half, 0).unwrap(), half.len());
+    assert_content(&half, 1, 0);
+    let resident = file.resident_bytes();
+    assert!((LEN / 2..LEN).contains(&resident), "{resident} bytes are resident: no test of both halves");
+    change(&path);
+    (pfs, agent, file)
+}
+
+/// Reads the half that is not in the tier: the old bytes, or `ESTALE`.
+fn second_half(file: &forebay_client::File) -> std::io::Result<()> {
+    let mut half = vec![0; (LEN / 2) as usize];
+    let n = file.read_at(&mut half, LEN / 2)?;
+    assert_eq!(n, half.len(), "a short read is neither the old file nor an error");
+    assert_content(&half, 1, LEN / 2);
+    Ok(())
+}
+
+fn assert_first_half_is_old(file: &forebay_client::File) {
+    let mut half = vec![0; (LEN / 2) as usize];
+    match file.read_at(&mut half, 0) {
+        Ok(n) => assert_content(&half[..n], 1, 0),
+        Err(e) => assert_eq!(e.kind(), ErrorKind::StaleNetworkFileHandle),
+    }
+}
+
+fn assert_stale(file: &forebay_client::File) {
+    assert_eq!(second_half(file).unwrap_err().kind(), ErrorKind::StaleNetworkFileHandle);
+    assert_first_half_is_old(file);
+}
+
+fn assert_new_open_reads(agent: &Agent, path: &Path, seed: u64, len: u64) {
+    // Twice: from the PFS while the file is young, and from the tier.
+    for _ in 0..2 {
+        let bytes = read_all(&agent.client().open(path).unwrap()).unwrap();
+        assert_eq!(bytes.len() as u64, len);
+        assert_content(&bytes, seed, 0);
+        grow_old(path);
+    }
+}
+
+fn overwrite(path: &Path, seed: u64, len: u64) {
+    File::options().write(true).open(path).unwrap().write_all_at(&content(seed, 0, len as usize), 0).unwrap();
+}
+
+#[test]
+fn overwritten_in_place() {
+    let (pfs, agent, file) = half_read(|path| overwrite(path, 2, LEN));
+    assert_stale(&file);
+    assert!(agent.counter("changed_total") > 0);
+    assert_new_open_reads(&agent, &pfs.path().join("f"), 2, LEN);
+}
+
+#[test]
+fn overwritten_in_place_and_its_mtime_set_back() {
+    let (pfs, agent, file) = half_read(|path| {
+        let before = path.metadata().unwrap();
+        overwrite(path, 2, LEN);
+        let times = FileTimes::new().set_modified(before.modified().unwrap());
+        File::options().write(true).open(path).unwrap().set_times(times).unwrap();
+        let after = path.metadata().unwrap();
+        assert_eq!((before.modified().unwrap(), before.len()), (after.modified().unwrap(), after.len()));
+    });
+    assert_stale(&file);
+    assert_new_open_reads(&agent, &pfs.path().join("f"), 2, LEN);
+}
+
+#[test]
+fn truncated() {
+    let (pfs, agent, file) =
+        half_read(|path| File::options().write(true).open(path).unwrap().set_len(1000).unwrap());
+    assert_stale(&file);
+    assert_new_open_reads(&agent, &pfs.path().join("f"), 1, 1000);
+}
+
+#[test]
+fn grown() {
+    let (pfs, agent, file) = half_read(|path| {
+        let mut file = File::options().append(true).open(path).unwrap();
+        file.write_all(&content(1, LEN, 5000)).unwrap();
+    });
+    assert_stale(&file);
+    assert_new_open_reads(&agent, &pfs.path().join("f"), 1, LEN + 5000);
+}
+
+#[test]
+fn deleted() {
+    let (pfs, agent, file) = half_read(|path| std::fs::remove_file(path).unwrap());
+    second_half(&file).unwrap();
+    assert_first_half_is_old(&file);
+    assert_eq!(agent.client().open(pfs.path().join("f")).unwrap_err().kind(), ErrorKind::NotFound);
+}
+
+#[test]
+fn replaced_by_a_rename() {
+    let (pfs, agent, file) = half_read(|path| {
+        let fresh = path.with_extension("new");
+        std::fs::write(&fresh, content(2, 0, LEN as usize)).unwrap();
+        std::fs::rename(&fresh, path).unwrap();
+    });
+    second_half(&file).unwrap();
+    assert_first_half_is_old(&file);
+    assert_new_open_reads(&agent, &pfs.path().join("f"), 2, LEN);
+}
+
+#[test]
+fn renamed_or_its_mode_changed() {
+    let (_pfs, _agent, file) =
+        half_read(|path| std::fs::rename(path, path.with_extension("elsewhere")).unwrap());
+    second_half(&file).unwrap();
+    let (_pfs, _agent, file) = half_read(|path| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    });
+    second_half(&file).unwrap();
+}
+
+/// Readers of a file that is rewritten all the time: every open sees one version from beginning to end, or `ESTALE`.
+#[test]
+fn a_file_rewritten_again_and_again_is_never_mixed_within_one_open() {
+    let pfs = plain_pfs();
+    let path = pfs.path().join("f");
+    let len = 6 * PAGE;
+    make_file(&path, 0, len);
+    let agent = Agent::on(pfs.path());
+    let (stop, stale, whole, newest) =
+        (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            let client = agent.client();
+            scope.spawn(|| {
+                let client = client;
+                while !stop.load(Ordering::Relaxed) {
+                    let version_before = newest.load(Ordering::SeqCst);
+                    let file = client.open(&path).unwrap();
+                    match read_in_pieces(&file) {
+                        // Cut off, and seen as that.
+                        Ok(bytes) if bytes.is_empty() => {}
+                        Ok(bytes) => {
+                            let seed = seed_of(&bytes);
+                            assert_content(&bytes, seed, 0);
+                            assert!(
+                                seed >= version_before,
+                                "an open after the write of {version_before} saw {seed}"
+                            );
+                            whole.fetch_add(1, Ordering::Relaxed);
+                        }
+                        Err(e) => {
+                            assert_eq!(e.kind(), ErrorKind::StaleNetworkFileHandle, "{e}");
+                            stale.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                }
+            });
+        }
+        // Replaced as a whole, so that the PFS itself never shows a mixture; in place, the old inode goes on being read.
+        let mut version = 0;
+        wait_for("readers have seen enough versions", || {
+            version += 1;
+            let fresh = path.with_extension("new");
+            std::fs::write(&fresh, content(version, 0, len as usize)).unwrap();
+            std::fs::rename(&fresh, &path).unwrap();
+            newest.store(version, Ordering::SeqCst);
+            if version % 8 == 0 {
+                // Old enough to be cached; then cut off under its readers, who must not take the rest for zeros.
+                grow_old(&path);
+                let passes = whole.load(Ordering::Relaxed);
+                wait_for("it is read", || whole.load(Ordering::Relaxed) > passes + 8);
+                File::options().write(true).open(&path).unwrap().set_len(0).unwrap();
+                std::fs::write(&fresh, content(version, 0, len as usize)).unwrap();
+                std::fs::rename(&fresh, &path).unwrap();
+            }
+            version >= 64
+        });
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert!(whole.load(Ordering::Relaxed) > 0, "nobody read a whole file");
+    assert!(agent.counter("pages_demanded_total") > 0, "nothing came from the tier");
+}
+
+fn read_in_pieces(file: &forebay_client::File) -> std::io::Result<Vec<u8>> {
+    let mut bytes = vec![0; file.size()? as usize];
+    let mut done = 0;
+    while done < bytes.len() {
+        let end = bytes.len().min(done + 50_000);
+        match file.read_at(&mut bytes[done..end], done as u64)? {
+            0 => break,
+            n => done += n,
+        }
+    }
+    bytes.truncate(done);
+    Ok(bytes)
+}
+
+fn seed_of(bytes: &[u8]) -> u64 {
+    (0..10_000).find(|seed| content(*seed, 0, 8) == bytes[..8]).expect("bytes of no version at all")
+}

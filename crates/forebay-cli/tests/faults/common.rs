@@ -1,0 +1,502 @@
+//! Agents, slow file systems and client processes for tests, and bytes that tell where they come from.
+
+use forebay_client::{Client, ClientConfig};
+use forebay_lab::fixture::SlowFsProcess;
+use forebay_wire::Status;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use tempfile::TempDir;
+
+/// The program under test.
+pub const FOREBAY: &str = env!("CARGO_BIN_EXE_forebay");
+
+/// A user other than the one who runs the tests.
+pub const OTHER_UID: u32 = 61_001;
+
+/// Long enough for any machine; a test that comes here has failed.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Smallest page there is: many pages in small files.
+pub const PAGE: u64 = 64 << 10;
+
+pub const MIB: u64 = 1 << 20;
+
+/// What an agent keeps of its budget for itself, the buffers of its four fetch threads included.
+pub const BASE: u64 = 24 * MIB;
+
+/// Waits until `done` says so.
+pub fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < deadline, "waited {PATIENCE:?} in vain until {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// A directory that other users can enter.
+pub fn open_dir_in(parent: &str) -> TempDir {
+    let dir = tempfile::tempdir_in(parent).unwrap();
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    dir
+}
+
+/// A plain directory in the part of a PFS.
+pub fn plain_pfs() -> TempDir {
+    open_dir_in("/tmp")
+}
+
+// Bytes: byte `i` of content `seed` depends on both, so that a read tells its version and its place.
+
+fn word(seed: u64, index: u64) -> [u8; 8] {
+    let mut z =
+        seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(index.wrapping_mul(0xbf58_476d_1ce4_e5b9));
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (z ^ (z >> 31)).to_le_bytes()
+}
+
+/// The bytes of content `seed` at `offset`.
+pub fn content(seed: u64, offset: u64, len: usize) -> Vec<u8> {
+    let first = offset / 8;
+    let last = (offset + len as u64).div_ceil(8);
+    let all: Vec<u8> = (first..last).flat_map(|i| word(seed, i)).collect();
+    let skip = (offset % 8) as usize;
+    all[skip..skip + len].to_vec()
+}
+
+/// Fails unless `bytes` are those of content `seed` at `offset`.
+#[track_caller]
+pub fn assert_content(bytes: &[u8], seed: u64, offset: u64) {
+    let wanted = content(seed, offset, bytes.len());
+    if let Some(at) = bytes.iter().zip(&wanted).position(|(a, b)| a != b) {
+        panic!(
+            "byte {} is not of content {seed}: {:?}...",
+            offset + at as u64,
+            &bytes[at..bytes.len().min(at + 8)]
+        );
+    }
+}
+
+/// Waits until the file's time stamps can be believed.
+pub fn grow_old(path: &Path) {
+    wait_for("the file is no longer young", || {
+        let meta = std::fs::symlink_metadata(path).unwrap();
+        let changed = Duration::new(meta.ctime() as u64, meta.ctime_nsec() as u32);
+        SystemTime::now().duration_since(UNIX_EPOCH).unwrap() > changed + Duration::from_millis(40)
+    });
+}
+
+/// Writes content `seed` to a file and lets it grow old.
+pub fn make_file(path: &Path, seed: u64, len: u64) {
+    std::fs::write(path, content(seed, 0, len as usize)).unwrap();
+    grow_old(path);
+}
+
+/// Reads a whole open file.
+pub fn read_all(file: &forebay_client::File) -> std::io::Result<Vec<u8>> {
+    let mut bytes = vec![0; file.size()? as usize];
+    let n = file.read_at(&mut bytes, 0)?;
+    bytes.truncate(n);
+    Ok(bytes)
+}
+
+/// How an agent is set up.
+pub struct Setup {
+    pub capacity: u64,
+    pub mounts: Vec<(String, PathBuf)>,
+    pub page: u64,
+    pub read_ahead: u64,
+    pub backing: &'static str,
+    /// Another directory on a tmpfs, for the directory backing.
+    pub directory: Option<PathBuf>,
+    pub uid: Option<u32>,
+    pub more: String,
+}
+
+impl Setup {
+    pub fn new(pfs: &Path) -> Self {
+        Setup {
+            capacity: 96 * MIB,
+            mounts: vec![("pfs".into(), pfs.to_owned())],
+            page: PAGE,
+            read_ahead: 0,
+            backing: "directory",
+            directory: None,
+            uid: None,
+            more: String::new(),
+        }
+    }
+
+    pub fn capacity(self, capacity: u64) -> Self {
+        Setup { capacity, ..self }
+    }
+
+    fn toml(&self, dir: &Path) -> String {
+        let mut text = format!(
+            "[agent]\nstate_dir = {:?}\n{}[tier]\ncapacity = \"{}\"\nbacking = \"{}\"\n",
+            dir.join("state"),
+            self.more,
+            self.capacity,
+            self.backing,
+        );
+        if self.backing == "directory" {
+            let directory = self.directory.clone().unwrap_or_else(|| dir.join("tier"));
+            text += &format!("directory = {directory:?}\n");
+        }
+        for (label, root) in &self.mounts {
+            text += &format!(
+                "[[mount]]\nlabel = {label:?}\nroot = {root:?}\npage_size = \"{}\"\nread_ahead = \"{}\"\nfetch_threads = 4\n",
+                self.page, self.read_ahead
+            );
+        }
+        text
+    }
+}
+
+/// An agent in a process of its own. Dropping it kills it and removes what it had.
+pub struct Agent {
+    child: Child,
+    dir: TempDir,
+    setup: Setup,
+    program: PathBuf,
+}
+
+impl Agent {
+    pub fn start(setup: Setup) -> Self {
+        let dir = open_dir_in("/dev/shm");
+        let program = match setup.uid {
+            None => PathBuf::from(FOREBAY),
+            Some(uid) => {
+                // The build directory need not be open to others.
+                let copy = dir.path().join("forebay");
+                std::fs::copy(FOREBAY, &copy).unwrap();
+                std::os::unix::fs::chown(dir.path(), Some(uid), Some(uid)).unwrap();
+                copy
+            }
+        };
+        std::fs::write(dir.path().join("config.toml"), setup.toml(dir.path())).unwrap();
+        let child = spawn_agent(&program, dir.path(), setup.uid);
+        let mut agent = Agent { child, dir, setup, program };
+        agent.wait_ready();
+        agent
+    }
+
+    pub fn on(pfs: &Path) -> Self {
+        Self::start(Setup::new(pfs))
+    }
+
+    fn wait_ready(&mut self) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if self.client().admin().status().is_ok_and(|s| s.pid == self.child.id()) {
+                return;
+            }
+            if let Some(status) = self.child.try_wait().unwrap() {
+                panic!("the agent ended ({status}):\n{}", self.log());
+            }
+            assert!(Instant::now() < deadline, "the agent is not ready:\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub fn state_dir(&self) -> PathBuf {
+        self.dir.path().join("state")
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.state_dir().join("agent.sock")
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
+    }
+
+    /// Kills it as the kernel's out-of-memory killer would; fails if it was not alive.
+    pub fn kill_9(&mut self) {
+        assert!(self.child.try_wait().unwrap().is_none(), "the agent was dead already:\n{}", self.log());
+        self.child.kill().unwrap();
+        assert_eq!(self.child.wait().unwrap().signal(), Some(libc::SIGKILL));
+    }
+
+    /// False once it has ended, be it that threads of it are still held in the kernel.
+    pub fn is_running(&self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap_or_default();
+        stat.rsplit(')').next().is_some_and(|rest| !rest.trim_start().starts_with('Z') && !rest.is_empty())
+    }
+
+    /// Starts another in its place, though the old process may not be gone to its last thread. Returns the old one.
+    pub fn replace(&mut self) -> Child {
+        let next = spawn_agent(&self.program, self.dir.path(), self.setup.uid);
+        let old = std::mem::replace(&mut self.child, next);
+        self.wait_ready();
+        old
+    }
+
+    /// Starts it again with the same setup.
+    pub fn restart(&mut self) {
+        self.child.wait().unwrap();
+        self.child = spawn_agent(&self.program, self.dir.path(), self.setup.uid);
+        self.wait_ready();
+    }
+
+    /// A client of its own; not the process's.
+    pub fn client(&self) -> Client {
+        self.client_with(Duration::from_secs(20))
+    }
+
+    pub fn client_with(&self, deadline: Duration) -> Client {
+        let trusted_uids = self.setup.uid.into_iter().collect();
+        Client::new(ClientConfig { socket: Some(self.socket()), deadline, trusted_uids, quiet: true })
+    }
+
+    pub fn status(&self) -> Status {
+        self.client().admin().status().unwrap_or_else(|e| panic!("no status: {e}\n{}", self.log()))
+    }
+
+    pub fn counter(&self, name: &str) -> u64 {
+        counter(&self.status(), name)
+    }
+
+    pub fn used(&self, class: &str) -> u64 {
+        used(&self.status(), class)
+    }
+
+    /// The command line, pointed at this agent.
+    pub fn cli(&self, args: &[&str]) -> Output {
+        self.command(args).output().unwrap()
+    }
+
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(FOREBAY);
+        command.args(args).env("FOREBAY_SOCKET", self.socket());
+        if let Some(uid) = self.setup.uid {
+            command.env("FOREBAY_TRUST_UID", uid.to_string());
+        }
+        command
+    }
+
+    /// Open descriptors of the agent.
+    pub fn open_files(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap().count()
+    }
+
+    /// Asserts that giving back all leaves nothing of files, pages or what clients cost; connections that are on their
+    /// way out are waited for.
+    pub fn assert_nothing_left(&self) {
+        wait_for("all is given back", || {
+            // Each time: a fetch that nobody waits for any more may land in between.
+            self.client().admin().evict_all().unwrap();
+            let s = self.status();
+            // The one connection is that which asks.
+            let idle = s.connections <= 1 && s.scratch_files == 0 && used(&s, "clients") < 200 << 10;
+            idle && ["pages", "metadata", "scratch"].iter().all(|class| used(&s, class) == 0)
+        });
+        let s = self.status();
+        assert_eq!((s.files, s.pinned_bytes, counter(&s, "client_pinned_bytes")), (0, 0, 0));
+        assert_eq!(self.copies(), 0, "files are left in the tier");
+    }
+
+    /// Files in the tier's directory of copies, for the directory backing.
+    pub fn copies(&self) -> usize {
+        let tier = self.setup.directory.clone().unwrap_or_else(|| self.dir.path().join("tier"));
+        std::fs::read_dir(tier.join("copies")).unwrap().count()
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- log of the agent\n{}---", self.log());
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if self.setup.backing != "directory" {
+            let state = self.state_dir();
+            let mut down = Command::new(&self.program);
+            down.args(["down", "--drop", "--state-dir"]).arg(&state).env("FOREBAY_SOCKET", self.socket());
+            let _ = as_user(&mut down, self.setup.uid).output();
+        }
+    }
+}
+
+fn as_user(command: &mut Command, uid: Option<u32>) -> &mut Command {
+    use std::os::unix::process::CommandExt;
+    match uid {
+        Some(uid) => command.uid(uid).gid(uid),
+        None => command,
+    }
+}
+
+fn spawn_agent(program: &Path, dir: &Path, uid: Option<u32>) -> Child {
+    let log = File::options().create(true).append(true).open(dir.join("log")).unwrap();
+    let mut command = Command::new(program);
+    command.args(["up", "--foreground", "--config"]).arg(dir.join("config.toml"));
+    command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+    command.current_dir("/").env_remove("FOREBAY_SOCKET");
+    as_user(&mut command, uid).spawn().unwrap()
+}
+
+pub fn send_signal(pid: u32, signal: i32) {
+    let pid = rustix::process::Pid::from_raw(pid as i32).unwrap();
+    let signal = rustix::process::Signal::from_named_raw(signal).unwrap();
+    rustix::process::kill_process(pid, signal).unwrap();
+}
+
+pub fn counter(status: &Status, name: &str) -> u64 {
+    status.counters.iter().find(|(n, _)| n == name).unwrap_or_else(|| panic!("no counter {name}")).1
+}
+
+pub fn used(status: &Status, class: &str) -> u64 {
+    status.used_bytes.iter().find(|(n, _)| n == class).unwrap().1
+}
+
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A slow file system, or `None` if the user wants none.
+pub struct SlowFs {
+    process: Option<SlowFsProcess>,
+    dirs: TempDir,
+}
+
+impl SlowFs {
+    pub fn start() -> Option<Self> {
+        if std::env::var_os("FOREBAY_SKIP_FUSE").is_some_and(|v| v == "1") {
+            eprintln!("skipped: FOREBAY_SKIP_FUSE=1");
+            return None;
+        }
+        let dirs = open_dir_in("/dev/shm");
+        for dir in ["backing", "mount"] {
+            std::fs::create_dir(dirs.path().join(dir)).unwrap();
+        }
+        let mut config =
+            forebay_lab::slowfs::Config::new(dirs.path().join("backing"), dirs.path().join("mount"));
+        config.rate_bytes_per_s = None;
+        config.latency_ns = 0;
+        config.allow_other = true;
+        // Every read reaches the server, whatever the kernel has cached.
+        config.direct_io = true;
+        let process = SlowFsProcess::start(Path::new(FOREBAY), &["lab"], &config).unwrap_or_else(|e| {
+            panic!("{e}\nthese tests need root and /dev/fuse; FOREBAY_SKIP_FUSE=1 leaves them out")
+        });
+        Some(SlowFs { process: Some(process), dirs })
+    }
+
+    pub fn mount(&self) -> PathBuf {
+        self.dirs.path().join("mount")
+    }
+
+    pub fn at(&self, name: &str) -> PathBuf {
+        self.mount().join(name)
+    }
+
+    pub fn stats(&self) -> forebay_lab::slowfs::Stats {
+        self.process.as_ref().unwrap().stats().unwrap()
+    }
+
+    pub fn fault(&self, spec: &str) {
+        self.process.as_ref().unwrap().fault(spec).unwrap();
+    }
+}
+
+impl Drop for SlowFs {
+    fn drop(&mut self) {
+        if let Some(process) = self.process.take() {
+            // Else it would wait for what hangs.
+            let _ = process.fault("none");
+        }
+    }
+}
+
+/// A client in a process of its own: this test program again, in the role that `roles` describes.
+pub struct Helper {
+    child: Child,
+    said: Receiver<String>,
+    stdin: Option<std::process::ChildStdin>,
+}
+
+impl Helper {
+    pub fn start(agent: &Agent, role: &str, args: &[&str]) -> Self {
+        Self::start_as(&agent.socket(), None, role, args)
+    }
+
+    /// As another user.
+    pub fn start_as(socket: &Path, uid: Option<u32>, role: &str, args: &[&str]) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--ignored", "--exact", "helper_process", "--nocapture", "--test-threads=1"]);
+        command.env("FOREBAY_TEST_ROLE", role).env("FOREBAY_TEST_ARGS", args.join("\x1f"));
+        command.env("FOREBAY_SOCKET", socket).env("FOREBAY_DEADLINE_MS", "20000");
+        if let Some(uid) = uid {
+            command.env("FOREBAY_TEST_UID", uid.to_string());
+        }
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let (send, said) = channel();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        std::thread::spawn(move || {
+            for line in stdout.lines().map_while(Result::ok) {
+                if let Some(line) = line.strip_prefix('@') {
+                    let _ = send.send(line.to_owned());
+                }
+            }
+        });
+        let stdin = child.stdin.take();
+        Helper { child, said, stdin }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits for a line that starts with `what`; returns the rest of it.
+    #[track_caller]
+    pub fn expect(&mut self, what: &str) -> String {
+        loop {
+            let line =
+                self.said.recv_timeout(PATIENCE).unwrap_or_else(|e| panic!("waiting for {what:?}: {e}"));
+            if let Some(rest) = line.strip_prefix(what) {
+                return rest.trim().to_owned();
+            }
+        }
+    }
+
+    pub fn say(&mut self, line: &str) {
+        writeln!(self.stdin.as_mut().unwrap(), "{line}").unwrap();
+    }
+
+    pub fn kill_9(&mut self) {
+        assert!(self.child.try_wait().unwrap().is_none(), "the client was dead already");
+        self.child.kill().unwrap();
+        assert_eq!(self.child.wait().unwrap().signal(), Some(libc::SIGKILL));
+    }
+
+    /// Tells it to end and waits; its own assertions must have held.
+    #[track_caller]
+    pub fn finish(mut self) {
+        drop(self.stdin.take());
+        wait_for("the client process ends", || self.child.try_wait().unwrap().is_some());
+        assert!(self.child.wait().unwrap().success(), "a client process failed");
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,184 @@
+//! The agent is killed, and comes back.
+
+use crate::common::{
+    Agent, Helper, MIB, PAGE, SlowFs, assert_content, make_file, plain_pfs, read_all, send_signal, wait_for,
+};
+use crate::roles::verify_once;
+use forebay_client::ReadMode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Threads of this process that read a file over and over.
+struct Readers {
+    stop: Arc<AtomicBool>,
+    passes: Vec<Arc<AtomicU64>>,
+    threads: Vec<std::thread::JoinHandle<()>>,
+}
+
+impl Readers {
+    fn start(agent: &Agent, path: &std::path::Path, seed: u64, count: usize) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let client = agent.client();
+        let passes: Vec<Arc<AtomicU64>> = (0..count).map(|_| Arc::default()).collect();
+        let threads = passes.iter().map(|passes| {
+            let (passes, stop, client, path) =
+                (passes.clone(), stop.clone(), client.clone(), path.to_owned());
+            std::thread::spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    verify_once(&client, &path, seed, passes.load(Ordering::Relaxed));
+                    passes.fetch_add(1, Ordering::Relaxed);
+                }
+            })
+        });
+        let threads = threads.collect();
+        Readers { stop, passes, threads }
+    }
+
+    /// Waits until each has gone over the file once more, from beginning to end.
+    fn one_more_pass(&self) {
+        for passes in &self.passes {
+            let begun = passes.load(Ordering::Relaxed);
+            wait_for("a reader goes on", || passes.load(Ordering::Relaxed) >= begun + 2);
+        }
+    }
+
+    fn finish(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.threads.into_iter().for_each(|t| t.join().unwrap());
+    }
+}
+
+fn one_more_pass(helpers: &mut [Helper]) {
+    for helper in helpers {
+        let begun: u64 = helper.expect("pass").parse().unwrap();
+        while helper.expect("pass").parse::<u64>().unwrap() < begun + 2 {}
+    }
+}
+
+#[test]
+fn kill_9_of_the_agent_while_eight_readers_read() {
+    let Some(pfs) = SlowFs::start() else { return };
+    let (path, seed) = (pfs.at("data"), 3);
+    make_file(&path, seed, 6 * MIB + 4321);
+    let mut agent = Agent::on(&pfs.mount());
+    let arg = seed.to_string();
+    let mut processes: Vec<_> =
+        (0..4).map(|_| Helper::start(&agent, "read", &[path.to_str().unwrap(), &arg])).collect();
+    let threads = Readers::start(&agent, &path, seed, 4);
+    one_more_pass(&mut processes);
+    threads.one_more_pass();
+    assert!(agent.status().resident_bytes > 6 * MIB, "the readers have not filled the tier");
+
+    agent.kill_9();
+    one_more_pass(&mut processes);
+    threads.one_more_pass();
+
+    agent.restart();
+    assert_eq!(agent.counter("adopted_files_total"), 1);
+    one_more_pass(&mut processes);
+    threads.one_more_pass();
+    processes.into_iter().for_each(Helper::finish);
+    threads.finish();
+
+    // What was adopted is read without the PFS.
+    let before = pfs.stats().read_bytes;
+    let file = agent.client().open_with(&path, ReadMode::TierOnly).unwrap();
+    assert_content(&read_all(&file).unwrap(), seed, 0);
+    assert_eq!(pfs.stats().read_bytes, before);
+    drop(file);
+    agent.assert_nothing_left();
+}
+
+#[test]
+fn an_agent_killed_again_and_again_in_an_eviction_storm_never_shows_wrong_bytes() {
+    let pfs = plain_pfs();
+    let paths: Vec<_> = (0..4).map(|i| pfs.path().join(format!("f{i}"))).collect();
+    for (seed, path) in paths.iter().enumerate() {
+        make_file(path, seed as u64, 3 * MIB);
+    }
+    // Room for about one of the files.
+    let mut agent =
+        Agent::start(crate::common::Setup::new(pfs.path()).capacity(crate::common::BASE + 4 * MIB));
+    let mut processes: Vec<_> = (0..4)
+        .map(|seed| Helper::start(&agent, "read", &[paths[seed].to_str().unwrap(), &seed.to_string()]))
+        .collect();
+    one_more_pass(&mut processes);
+    assert!(agent.counter("evicted_pages_total") > 0, "nothing was evicted");
+    for _ in 0..5 {
+        agent.kill_9();
+        agent.restart();
+        one_more_pass(&mut processes);
+    }
+    processes.into_iter().for_each(Helper::finish);
+    agent.assert_nothing_left();
+}
+
+#[test]
+fn what_a_client_maps_stays_when_the_agent_is_killed_and_the_next_one_evicts_all() {
+    let pfs = plain_pfs();
+    let (path, other) = (pfs.path().join("mapped"), pfs.path().join("other"));
+    make_file(&path, 7, 2 * MIB);
+    make_file(&other, 8, 2 * MIB);
+    let mut agent = Agent::on(pfs.path());
+    for (path, seed) in [(&path, 7), (&other, 8)] {
+        verify_once(&agent.client(), path, seed, 0);
+    }
+    let mut mapper = Helper::start(&agent, "map", &[path.to_str().unwrap(), "7"]);
+    mapper.expect("mapped");
+    assert_eq!(agent.counter("client_pinned_bytes"), 2 * MIB);
+
+    agent.kill_9();
+    agent.restart();
+    assert_eq!((agent.counter("adopted_files_total"), agent.counter("held_files")), (2, 1));
+    // The other file goes, the mapped one does not: by eviction of all, of the file, by shrinking, by being overtaken.
+    assert_eq!(agent.client().admin().evict_all().unwrap(), 2 * MIB);
+    assert_eq!(agent.client().admin().evict(&path).unwrap(), 0);
+    agent.client().admin().set_capacity(crate::common::BASE).unwrap();
+    assert_eq!(agent.used("pages"), 2 * MIB);
+    mapper.say("check");
+    mapper.expect("checked");
+    agent.client().admin().set_capacity(96 * MIB).unwrap();
+    make_file(&path, 9, 2 * MIB);
+    verify_once(&agent.client(), &path, 9, 0);
+    agent.client().admin().evict_all().unwrap();
+    mapper.say("check");
+    mapper.expect("checked");
+    assert_eq!(agent.used("pages"), 2 * MIB);
+
+    mapper.finish();
+    wait_for("the copy is let go", || agent.counter("held_files") == 0);
+    agent.assert_nothing_left();
+}
+
+/// An agent that is stopped for longer than the client waits answers a pin too late; the next pin must not take that
+/// answer for its own.
+#[test]
+fn a_late_answer_to_a_pin_is_not_taken_for_that_of_the_next() {
+    let pfs = plain_pfs();
+    let path = pfs.path().join("f");
+    make_file(&path, 1, MIB);
+    let agent = Agent::on(pfs.path());
+    verify_once(&agent.client(), &path, 1, 0);
+    let client = agent.client_with(Duration::from_millis(500));
+    let file = client.open(&path).unwrap();
+    assert_content(&file.map(0, 1000).expect("it can be mapped"), 1, 0);
+    send_signal(agent.pid(), libc::SIGSTOP);
+    wait_for("every thread has stopped", || {
+        let mut threads = std::fs::read_dir(format!("/proc/{}/task", agent.pid())).unwrap();
+        threads.all(|thread| {
+            let stat = std::fs::read_to_string(thread.unwrap().path().join("stat")).unwrap();
+            stat.rsplit(')').next().unwrap().trim_start().starts_with('T')
+        })
+    });
+    assert!(file.map(0, PAGE).is_none(), "the agent was not stopped");
+    send_signal(agent.pid(), libc::SIGCONT);
+    wait_for("all is evicted", || {
+        agent.client().admin().evict_all().unwrap();
+        file.resident_bytes() == 0
+    });
+    assert!(file.map(8 * PAGE, PAGE).is_none(), "pages that are not there were mapped");
+    verify_once(&agent.client(), &path, 1, 0);
+    let file = agent.client().open(&path).unwrap();
+    assert_content(&file.map(8 * PAGE, PAGE).expect("it can be mapped again"), 1, 8 * PAGE);
+}

@@ -1,0 +1,230 @@
+//! The life of an agent: without root, twice, dropped; loads with a rate; jobs; two writers.
+
+use crate::common::{
+    Agent, BASE, FOREBAY, Helper, MIB, OTHER_UID, PAGE, Setup, assert_content, content, make_file, plain_pfs,
+    read_all, text, wait_for,
+};
+use crate::roles::verify_once;
+use forebay_client::{ReadMode, WriteMode};
+use std::io::{ErrorKind, Write};
+use std::process::{Command, Stdio};
+
+#[test]
+fn an_agent_without_root_has_its_tier_kept_for_it() {
+    let pfs = plain_pfs();
+    let path = pfs.path().join("f");
+    make_file(&path, 1, 2 * MIB);
+    let mut setup = Setup::new(pfs.path());
+    setup.backing = "namespace";
+    setup.uid = Some(OTHER_UID);
+    let mut agent = Agent::start(setup);
+    assert!(agent.status().tier.contains("user namespace"), "{}", agent.status().tier);
+    verify_once(&agent.client(), &path, 1, 0);
+    assert_eq!(agent.used("pages"), 2 * MIB);
+    agent.kill_9();
+    agent.restart();
+    assert_eq!((agent.counter("adopted_files_total"), agent.used("pages")), (1, 2 * MIB));
+    let file = agent.client().open_with(&path, ReadMode::TierOnly).unwrap();
+    assert_content(&read_all(&file).unwrap(), 1, 0);
+    drop(file);
+
+    let keepers = || keepers_of(&agent.state_dir());
+    assert_eq!(keepers().len(), 1);
+    // SIGTERM leaves the cache to the next agent; dropping ends the keeper.
+    let state = agent.state_dir();
+    let drop_it = || {
+        let mut down = Command::new(agent.dir().join("forebay"));
+        std::os::unix::process::CommandExt::uid(&mut down, OTHER_UID);
+        std::os::unix::process::CommandExt::gid(&mut down, OTHER_UID);
+        down.args(["down", "--drop", "--state-dir"]).arg(&state).env("FOREBAY_SOCKET", agent.socket());
+        down.current_dir("/").output().unwrap()
+    };
+    let out = drop_it();
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    wait_for("the keeper has ended", || keepers().is_empty());
+    let out = drop_it();
+    assert_eq!(out.status.code(), Some(1));
+    assert!(text(&out.stderr).contains("there is nothing to drop"), "{}", text(&out.stderr));
+}
+
+/// Processes that keep the tier of `state`.
+fn keepers_of(state: &std::path::Path) -> Vec<u32> {
+    let wanted = format!("\0keeper\0{}\0", state.display());
+    let pids =
+        std::fs::read_dir("/proc").unwrap().filter_map(|e| e.unwrap().file_name().to_str()?.parse().ok());
+    pids.filter(|pid: &u32| {
+        std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| text(&line).contains(&wanted))
+    })
+    .collect()
+}
+
+#[test]
+fn an_agent_refuses_to_start_twice_and_leaves_the_first_alone() {
+    let pfs = plain_pfs();
+    let mut setup = Setup::new(pfs.path());
+    setup.backing = "mount";
+    let agent = Agent::start(setup);
+    let total = agent.counter("tmpfs_total_bytes");
+    let state = agent.state_dir();
+    let up = |more: &[&str]| {
+        let mut up = Command::new(FOREBAY);
+        up.args(["up", "--backing", "mount", "--capacity", "64MiB", "--pfs"]).arg(pfs.path());
+        up.arg("--state-dir").arg(&state).args(more).env_remove("FOREBAY_SOCKET").output().unwrap()
+    };
+    let out = up(&[]);
+    assert_eq!(out.status.code(), Some(1));
+    let wanted = format!("an agent is running already (process {})", agent.pid());
+    assert!(text(&out.stderr).contains(&wanted), "{}", text(&out.stderr));
+    // Even one that does not ask first, as a service manager starts it.
+    let out = up(&["--foreground"]);
+    assert_eq!(out.status.code(), Some(1));
+    assert!(text(&out.stderr).contains("another agent has this tier"), "{}", text(&out.stderr));
+    assert_eq!((agent.status().pid, agent.counter("tmpfs_total_bytes")), (agent.pid(), total));
+}
+
+#[test]
+fn dropping_finds_the_tier_that_was_taken_and_refuses_when_there_is_none() {
+    let pfs = plain_pfs();
+    let path = pfs.path().join("f");
+    make_file(&path, 1, MIB);
+    for backing in ["directory", "mount"] {
+        let mut setup = Setup::new(pfs.path());
+        setup.backing = backing;
+        let mut agent = Agent::start(setup);
+        verify_once(&agent.client(), &path, 1, 0);
+        let tier = if backing == "mount" { agent.state_dir().join("tier") } else { agent.dir().join("tier") };
+        let state = agent.state_dir().to_str().unwrap().to_owned();
+        let mounted =
+            || std::fs::read_to_string("/proc/self/mountinfo").unwrap().contains(tier.to_str().unwrap());
+        assert_eq!(mounted(), backing == "mount");
+        // Of an agent that lives, the directory may not be taken away.
+        let mut stolen = Command::new(FOREBAY);
+        stolen.args(["down", "--drop", "--state-dir", &state]).env("FOREBAY_SOCKET", "/nowhere/agent.sock");
+        assert_eq!(stolen.output().unwrap().status.code(), Some(1));
+        agent.kill_9();
+        assert!(tier.join("copies").exists() && std::fs::read_dir(tier.join("copies")).unwrap().count() == 1);
+        let out = agent.cli(&["down", "--drop", "--state-dir", &state]);
+        assert!(out.status.success(), "{backing}: {}", text(&out.stderr));
+        assert!(!tier.join("copies").exists() && !mounted(), "{backing}: the tier is still there");
+        let out = agent.cli(&["down", "--drop", "--state-dir", &state]);
+        assert_eq!(out.status.code(), Some(1));
+        assert!(text(&out.stderr).contains("there is nothing to drop"), "{}", text(&out.stderr));
+        assert!(!mounted(), "a tier was made in order to be dropped");
+    }
+}
+
+#[test]
+fn a_load_keeps_its_rate_on_average() {
+    let pfs = plain_pfs();
+    make_file(&pfs.path().join("f"), 1, 16 * MIB);
+    let agent = Agent::on(pfs.path());
+    let out =
+        agent.cli(&["--json", "load", "-q", "--rate", "8MiB/s", pfs.path().join("f").to_str().unwrap()]);
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!(report["bytes_fetched"].as_u64(), Some(16 * MIB));
+    // The burst is 4 MiB; for the rest there was a second for each 8 MiB at least, however slow the machine.
+    let least = (16.0 - 4.0) / 8.0;
+    assert!(report["seconds"].as_f64().unwrap() > 0.99 * least, "{report}");
+    agent.assert_nothing_left();
+}
+
+#[test]
+fn a_load_ended_by_ctrl_c_leaves_nothing_under_way() {
+    let pfs = plain_pfs();
+    make_file(&pfs.path().join("f"), 1, 32 * MIB);
+    let agent = Agent::on(pfs.path());
+    let mut command =
+        agent.command(&["--json", "load", "-q", "--rate", "1MiB/s", pfs.path().to_str().unwrap()]);
+    let load = command.stdout(Stdio::piped()).spawn().unwrap();
+    wait_for("the load has begun", || agent.counter("pages_loaded_total") > 0);
+    crate::common::send_signal(load.id(), libc::SIGINT);
+    let out = load.wait_with_output().unwrap();
+    assert_eq!(out.status.code(), Some(130));
+    let report: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!(report["cancelled"].as_bool(), Some(true));
+    wait_for("nothing is under way", || {
+        let s = agent.status();
+        s.connections <= 1 && s.mounts[0].fetches_pending == 0
+    });
+    let fetched = agent.counter("fetched_bytes");
+    assert!(fetched < 32 * MIB, "the load was done before it was cancelled");
+    verify_once(&agent.client(), &pfs.path().join("f"), 1, 0);
+    agent.assert_nothing_left();
+}
+
+#[test]
+fn memory_only_files_are_the_jobs_and_gone_with_it() {
+    let pfs = plain_pfs();
+    let agent = Agent::start(Setup::new(pfs.path()).capacity(BASE + 24 * MIB));
+    let source = pfs.path().join("source");
+    make_file(&source, 1, 3 * MIB);
+    let scratch = pfs.path().join("scratch");
+    let script = format!(
+        "{FOREBAY} cp --write memory '{0}' '{1}' && {FOREBAY} cat '{1}' | cmp - '{0}' && test ! -e '{1}' \
+         && {FOREBAY} --json status",
+        source.display(),
+        scratch.display()
+    );
+    let out = agent.cli(&["run", "sh", "-c", &script]);
+    assert!(out.status.success(), "{}{}", text(&out.stdout), text(&out.stderr));
+    let at = text(&out.stdout).find("{\n  \"version\"").expect("the state is printed");
+    let during: serde_json::Value = serde_json::from_slice(&out.stdout[at..]).unwrap();
+    assert_eq!(during["scratch_files"].as_u64(), Some(1));
+    wait_for("the job's files are gone", || agent.status().scratch_files == 0);
+    let out = agent.cli(&["cat", scratch.to_str().unwrap()]);
+    assert!(!out.status.success() && out.stdout.is_empty());
+    // Another job does not see them, and one that wants too much hears of it.
+    let mut first = Helper::start(&agent, "job", &[scratch.to_str().unwrap(), "100000"]);
+    first.expect("written");
+    let client = agent.client();
+    client.begin_job().unwrap();
+    assert_eq!(client.open(&scratch).unwrap_err().kind(), ErrorKind::NotFound);
+    let mut writer = client.create(&scratch, WriteMode::MemoryOnly).unwrap();
+    let error = writer.write_all(&content(1, 0, 40 << 20)).and_then(|()| writer.close()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::StorageFull, "{error}");
+    drop(client);
+    first.finish();
+    agent.assert_nothing_left();
+}
+
+#[test]
+fn a_writer_that_is_overtaken_by_another_does_not_cache_wrong_bytes() {
+    let pfs = plain_pfs();
+    let path = pfs.path().join("f");
+    let agent = Agent::on(pfs.path());
+    let client = agent.client();
+    let len = 8 * PAGE as usize;
+    // The other one writes between two of its writes, after its last one, and after it has closed.
+    for when in 0..3 {
+        let mut writer = client.create(&path, WriteMode::Through).unwrap();
+        let bytes = content(1, 0, len);
+        writer.write_all(&bytes[..len / 2]).unwrap();
+        writer.flush().unwrap();
+        let overtake = || {
+            crate::common::grow_old(&path);
+            let other = std::fs::File::options().write(true).open(&path).unwrap();
+            std::os::unix::fs::FileExt::write_all_at(&other, &content(2, 100, 1000), 100).unwrap();
+        };
+        if when == 0 {
+            overtake();
+        }
+        writer.write_all(&bytes[len / 2..]).unwrap();
+        writer.flush().unwrap();
+        if when == 1 {
+            overtake();
+        }
+        writer.close().unwrap();
+        if when == 2 {
+            assert!(agent.counter("pages_written_total") > 0, "nothing was cached that could be wrong");
+            overtake();
+        }
+        let direct = std::fs::read(&path).unwrap();
+        assert_content(&direct[100..1100], 2, 100);
+        for _ in 0..2 {
+            assert!(read_all(&client.open(&path).unwrap()).unwrap() == direct, "wrong bytes, case {when}");
+            crate::common::grow_old(&path);
+        }
+        assert!(agent.cli(&["verify", path.to_str().unwrap()]).status.success());
+    }
+}

@@ -1,0 +1,29 @@
+//! What happens when things go wrong: real agents, real clients in processes of their own, real faults.
+//!
+//! One test program, so that it links once; a file for each theme; `common` starts and kills agents, slow file systems
+//! and client processes. Every test asserts, by a counter or by the state of a process, that its fault has happened: a
+//! test of a crash that crashed nothing fails. There are no sleeps for synchronisation: whoever waits, waits for
+//! something to be seen, with a deadline far beyond what any machine needs.
+//!
+//! Needs root (second users, FUSE). `FOREBAY_SKIP_FUSE=1` leaves out the tests on the slow file system.
+
+#![allow(clippy::unwrap_used, reason = "all of this program is tests, helpers included")]
+
+mod access;
+mod changes;
+mod common;
+mod crash;
+mod leaks;
+mod life;
+mod names;
+mod pfs;
+mod roles;
+mod room;
+mod wire;
+
+/// Not a test: the body of the client processes, see `common::Helper`.
+#[test]
+#[ignore = "started by the other tests as a process of its own"]
+fn helper_process() {
+    roles::run();
+}

@@ -1,0 +1,192 @@
+//! What client processes do. They tell by lines that start with `@`, and end when their standard input does.
+
+use crate::common::{assert_content, content};
+use forebay_client::{Client, ReadMode, WriteMode};
+use forebay_wire::{Channel, Hello, MAGIC, PROTOCOL, Reply, Request, Welcome};
+use std::io::{BufRead, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Runs the role that the environment names.
+pub fn run() {
+    let Ok(role) = std::env::var("FOREBAY_TEST_ROLE") else { return };
+    if let Ok(uid) = std::env::var("FOREBAY_TEST_UID") {
+        become_user(uid.parse().unwrap());
+    }
+    let args = std::env::var("FOREBAY_TEST_ARGS").unwrap();
+    let args: Vec<&str> = args.split('\x1f').collect();
+    match role.as_str() {
+        "read" => read(args[0], args[1].parse().unwrap()),
+        "read-once" => read_once(args[0], args[1].parse().unwrap()),
+        "map" => map(args[0], args[1].parse().unwrap()),
+        "write" => write(args[0], args[1].parse().unwrap()),
+        "load" => load(args[0]),
+        "handles" => handles(args[0], args[1].parse().unwrap()),
+        "job" => job(args[0], args[1].parse().unwrap()),
+        "listen" => listen(args[0]),
+        "stranger" => crate::access::stranger(args[0], args[1]),
+        "unwelcome" => crate::access::unwelcome(args[0]),
+        other => panic!("no role {other}"),
+    }
+}
+
+fn become_user(uid: u32) {
+    // SAFETY: plain system calls; the C library carries the change to every thread.
+    unsafe {
+        assert_eq!(libc::setgroups(0, std::ptr::null()), 0);
+        assert_eq!(libc::setresgid(uid, uid, uid), 0);
+        assert_eq!(libc::setresuid(uid, uid, uid), 0);
+    }
+}
+
+/// Tells the test something.
+pub fn tell(line: &str) {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "\n@{line}").unwrap();
+    out.flush().unwrap();
+}
+
+/// The next line from the test; `None` at the end.
+pub fn hear() -> Option<String> {
+    let mut line = String::new();
+    let n = std::io::stdin().lock().read_line(&mut line).unwrap();
+    (n > 0).then(|| line.trim().to_owned())
+}
+
+/// Reads a file of content `seed` over and over, whole and in odd pieces, each time opened anew; `pass N` after each.
+fn read(path: &str, seed: u64) {
+    let client = Client::from_env();
+    let ended = std::thread::spawn(|| while hear().is_some() {});
+    let mut pass = 0u64;
+    while !ended.is_finished() {
+        verify_once(&client, Path::new(path), seed, pass);
+        pass += 1;
+        tell(&format!("pass {pass}"));
+    }
+}
+
+/// One pass over a file of content `seed`: in pieces whose length and start change from pass to pass.
+pub fn verify_once(client: &Client, path: &Path, seed: u64, pass: u64) {
+    let file = client.open(path).unwrap();
+    let size = file.size().unwrap();
+    let mut buffer = vec![0; 100_000 + (pass as usize * 7919) % 200_000];
+    let mut offset = 0;
+    while offset < size {
+        let n = file.read_at(&mut buffer, offset).unwrap();
+        assert!(n > 0, "{} ends at {offset} of {size}", path.display());
+        assert_content(&buffer[..n], seed, offset);
+        offset += n as u64;
+    }
+}
+
+fn read_once(path: &str, seed: u64) {
+    let client = Client::from_env();
+    tell("ready");
+    hear();
+    verify_once(&client, Path::new(path), seed, 0);
+    tell("read");
+}
+
+/// Maps a whole file; checks it whenever the test says something.
+fn map(path: &str, seed: u64) {
+    let client = Client::from_env();
+    let file = client.open(path).unwrap();
+    let range = file.map(0, file.size().unwrap()).expect("it is resident and may be pinned");
+    assert_content(&range, seed, 0);
+    tell("mapped");
+    while hear().is_some() {
+        assert_content(&range, seed, 0);
+        tell("checked");
+    }
+}
+
+/// Writes `len` bytes through, and waits before it closes.
+fn write(path: &str, len: usize) {
+    let client = Client::from_env();
+    let mut writer = client.create(path, WriteMode::Through).unwrap();
+    writer.write_all(&content(1, 0, len)).unwrap();
+    writer.flush().unwrap();
+    tell("written");
+    hear();
+    writer.close().unwrap();
+    tell("closed");
+}
+
+fn load(path: &str) {
+    let mut load = Client::from_env().load(1 << 20).unwrap();
+    load.add(Path::new(path)).unwrap();
+    load.flush().unwrap();
+    tell("loading");
+    hear();
+}
+
+/// Opens all `count` files of `dir` and keeps them open; reads each.
+fn handles(dir: &str, count: u64) {
+    let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    limit.current = limit.maximum;
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
+    let client = Client::from_env();
+    // Few files, many handles: each handle has a descriptor of the PFS and one of the copy. Where a process may not have
+    // as many, the last ones do without the copy.
+    let cached = limit.current.unwrap_or(u64::MAX).saturating_sub(count + 100).min(count);
+    let mode = |i| if i < cached { ReadMode::Cached } else { ReadMode::PfsOnly };
+    let names: Vec<_> = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().path()).collect();
+    let files: Vec<_> =
+        (0..count).map(|i| client.open_with(&names[i as usize % names.len()], mode(i)).unwrap()).collect();
+    tell(&format!("open {cached}"));
+    hear();
+    let mut buffer = [0; 512];
+    for file in &files {
+        let n = file.read_at(&mut buffer, 100).unwrap();
+        let seed = file.path().file_name().unwrap().to_str().unwrap().parse().unwrap();
+        assert_content(&buffer[..n], seed, 100);
+    }
+    assert_eq!(files.iter().filter(|f| f.resident_bytes() > 0).count() as u64, cached);
+    tell("read");
+    hear();
+}
+
+/// Writes a memory-only file of `len` bytes in the job that the environment names, or one of its own.
+fn job(path: &str, len: usize) {
+    let client = Client::from_env();
+    let mut writer = client.create(path, WriteMode::MemoryOnly).unwrap();
+    writer.write_all(&content(5, 0, len)).unwrap();
+    writer.flush().unwrap();
+    tell("written");
+    hear();
+}
+
+/// Poses as an agent: listens and answers nothing.
+fn listen(path: &str) {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    bind(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
+    std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    listen(&socket, 16).unwrap();
+    tell("listening");
+    hear();
+}
+
+/// A connection on which the protocol is spoken by hand.
+pub struct Raw(pub Channel);
+
+impl Raw {
+    pub fn connect(socket: &Path) -> Self {
+        let channel = Channel::connect(socket).unwrap();
+        channel.send(&Hello { magic: MAGIC, protocol: PROTOCOL, want_ring: false }, &[]).unwrap();
+        let welcome = channel.recv::<Welcome>(Some(Instant::now() + Duration::from_secs(20))).unwrap();
+        assert!(welcome.message.protocol_fits);
+        Raw(channel)
+    }
+
+    pub fn ask(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Reply {
+        self.0.send(request, fds).unwrap();
+        self.0.recv::<Reply>(Some(Instant::now() + Duration::from_secs(20))).unwrap().message
+    }
+
+    /// A request with one descriptor.
+    pub fn ask_with(&self, request: &Request, fd: impl AsFd) -> Reply {
+        self.ask(request, &[fd.as_fd()])
+    }
+}

@@ -1,0 +1,126 @@
+//! Asking about and changing the state of an agent; unlike reads, these fail if there is none.
+
+use crate::session::{Client, unexpected};
+use forebay_wire::{CachedFile, Reply, Request, Status};
+use rustix::fs::{Mode, OFlags, open};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Giving back a large tier takes time; nothing else here does.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Requests to an agent.
+#[derive(Clone, Copy, Debug)]
+pub struct Admin<'a> {
+    client: &'a Client,
+}
+
+impl Client {
+    /// Requests to the agent itself.
+    pub fn admin(&self) -> Admin<'_> {
+        Admin { client: self }
+    }
+}
+
+impl Admin<'_> {
+    /// On a connection of its own: no warning, no waiting because an earlier read has failed.
+    fn ask(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> io::Result<Reply> {
+        let channel = self.client.session.connect(false)?;
+        channel.send(request, fds)?;
+        Ok(channel.recv::<Reply>(Some(Instant::now() + PATIENCE))?.message)
+    }
+
+    fn ask_with_file(&self, request: &Request, path: &Path) -> io::Result<Reply> {
+        let file = open(path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())?;
+        self.ask(request, &[file.as_fd()])
+    }
+
+    fn evicted(reply: Reply) -> io::Result<u64> {
+        match reply {
+            Reply::Evicted { bytes, .. } => Ok(bytes),
+            reply => Err(unexpected(&reply)),
+        }
+    }
+
+    fn done(reply: Reply) -> io::Result<()> {
+        match reply {
+            Reply::Done => Ok(()),
+            reply => Err(unexpected(&reply)),
+        }
+    }
+
+    /// State and counters.
+    ///
+    /// # Errors
+    /// No agent.
+    pub fn status(&self) -> io::Result<Status> {
+        match self.ask(&Request::Status, &[])? {
+            Reply::Status(status) => Ok(*status),
+            reply => Err(unexpected(&reply)),
+        }
+    }
+
+    /// Cached files; those of other users only for the operator.
+    ///
+    /// # Errors
+    /// No agent.
+    pub fn list(&self) -> io::Result<Vec<CachedFile>> {
+        let channel = self.client.session.connect(false)?;
+        let mut all: Vec<CachedFile> = Vec::new();
+        loop {
+            let after = all.last().map_or(0, |f| f.copy);
+            channel.send(&Request::List { after }, &[])?;
+            match channel.recv::<Reply>(Some(Instant::now() + PATIENCE))?.message {
+                Reply::List { files, more } => {
+                    all.extend(files);
+                    if !more {
+                        return Ok(all);
+                    }
+                }
+                reply => return Err(unexpected(&reply)),
+            }
+        }
+    }
+
+    /// Gives back one file; returns the bytes.
+    ///
+    /// # Errors
+    /// No agent; the file cannot be opened; it is pinned.
+    pub fn evict(&self, path: &Path) -> io::Result<u64> {
+        Self::evicted(self.ask_with_file(&Request::EvictFile, path)?)
+    }
+
+    /// Gives back all that is not pinned; returns the bytes.
+    ///
+    /// # Errors
+    /// No agent; not the operator.
+    pub fn evict_all(&self) -> io::Result<u64> {
+        Self::evicted(self.ask(&Request::EvictAll, &[])?)
+    }
+
+    /// Keeps a whole file once it is in the tier, or not any more.
+    ///
+    /// # Errors
+    /// No agent; the file cannot be opened; too much is pinned already.
+    pub fn pin(&self, path: &Path, on: bool) -> io::Result<()> {
+        Self::done(self.ask_with_file(&Request::PinFile(on), path)?)
+    }
+
+    /// Changes the capacity; returns the bytes given back.
+    ///
+    /// # Errors
+    /// No agent; not the operator; more than the tier's tmpfs can hold.
+    pub fn set_capacity(&self, bytes: u64) -> io::Result<u64> {
+        Self::evicted(self.ask(&Request::SetCapacity { bytes }, &[])?)
+    }
+
+    /// Ends the agent.
+    ///
+    /// # Errors
+    /// No agent; not the operator.
+    pub fn shutdown(&self) -> io::Result<()> {
+        Self::done(self.ask(&Request::Shutdown, &[])?)
+    }
+}

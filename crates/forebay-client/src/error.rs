@@ -1,0 +1,87 @@
+//! Errors with both words and a number.
+//!
+//! A message alone is of no use to a C or Python program that looks at `errno`, and a number alone does not say which
+//! file was meant. `io::Error` carries one or the other; this puts both into one. Why not an error enum of our own:
+//! programs take our reads for those of a file, and handle what they already handle.
+
+use std::fmt;
+use std::io::{self, ErrorKind};
+
+/// An error number with words of our own; found inside an [`io::Error`] by [`errno`].
+#[derive(Debug)]
+struct Told {
+    os: io::Error,
+    message: String,
+}
+
+impl fmt::Display for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Told {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.os)
+    }
+}
+
+/// An error that reads `message` and whose number is `errno`.
+pub(crate) fn told(errno: i32, message: impl Into<String>) -> io::Error {
+    let os = io::Error::from_raw_os_error(errno);
+    io::Error::new(os.kind(), Told { os, message: message.into() })
+}
+
+/// Kinds that the standard library makes without a number, and the number a system call would have returned.
+const KINDS: &[(ErrorKind, i32)] = &[
+    (ErrorKind::NotFound, libc::ENOENT),
+    (ErrorKind::PermissionDenied, libc::EACCES),
+    (ErrorKind::ConnectionRefused, libc::ECONNREFUSED),
+    (ErrorKind::ConnectionReset, libc::ECONNRESET),
+    (ErrorKind::NotConnected, libc::ENOTCONN),
+    (ErrorKind::BrokenPipe, libc::EPIPE),
+    (ErrorKind::AlreadyExists, libc::EEXIST),
+    (ErrorKind::WouldBlock, libc::EAGAIN),
+    (ErrorKind::InvalidInput, libc::EINVAL),
+    (ErrorKind::InvalidData, libc::EPROTO),
+    (ErrorKind::TimedOut, libc::ETIMEDOUT),
+    (ErrorKind::StorageFull, libc::ENOSPC),
+    (ErrorKind::UnexpectedEof, libc::ECONNRESET),
+    (ErrorKind::OutOfMemory, libc::ENOMEM),
+];
+
+/// The error number of any error this crate returns: the PFS's own where there is one, else the one that says the same
+/// as its kind, else `EIO`.
+pub fn errno(e: &io::Error) -> i32 {
+    if let Some(errno) = e.raw_os_error() {
+        return errno;
+    }
+    let told = e.get_ref().and_then(|inner| inner.downcast_ref::<Told>());
+    if let Some(errno) = told.and_then(|told| told.os.raw_os_error()) {
+        return errno;
+    }
+    KINDS.iter().find(|(kind, _)| *kind == e.kind()).map_or(libc::EIO, |(_, errno)| *errno)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_survives_the_words() {
+        // ENODATA and ESTALE have no stable kind that would lead back to them.
+        for number in [libc::ENODATA, libc::ESTALE, libc::EDQUOT, libc::EIO] {
+            let e = told(number, "/pfs/a: why");
+            assert_eq!((errno(&e), e.to_string().as_str()), (number, "/pfs/a: why"));
+        }
+        assert_eq!(errno(&io::Error::from_raw_os_error(libc::EXDEV)), libc::EXDEV);
+    }
+
+    #[test]
+    fn a_kind_without_a_number_gets_the_one_that_says_the_same() {
+        for (kind, number) in KINDS {
+            assert_eq!(errno(&io::Error::from(*kind)), *number, "{kind:?}");
+        }
+        assert_eq!(errno(&io::Error::other("who knows")), libc::EIO);
+    }
+}

@@ -1,0 +1,534 @@
+//! Reading a file.
+//!
+//! The order of things on a read: what is resident is copied from shared memory, without a lock, a lease or a call (see
+//! `forebay_store::word`). What is missing is either brought by the agent, which fills the tier for the next reader, or
+//! read from the PFS by the program itself; the read-ahead policy decides which, by the pattern of the reads. Every
+//! failure of the agent ends in the PFS.
+//!
+//! Within one open, bytes of the tier are never mixed with bytes of another version. Those of the tier are of the version
+//! opened, by construction. A direct read is followed by a look at the file, and if its content is not what was opened,
+//! the read fails with `ESTALE`; a program that opens again gets the new version. A look costs a round trip to some file
+//! systems, as much as a small read itself, so it is put off while only the PFS has been read: then it is due before the
+//! first byte from the tier, and every 50 ms meanwhile. (A version that has not changed by then had not changed before.)
+
+use crate::error::told;
+use crate::session::{Client, Session, lock, unexpected};
+use crate::{EXTENT_BYTES, MappedRange};
+use forebay_pfs::layout::{self, Layout};
+use forebay_pfs::{Difference, FileFacts, FileVersion, Revalidate};
+use forebay_policy::miss_ledger::LEAST_RENT_BYTES;
+use forebay_policy::readahead::{Readahead, ReadaheadConfig, Serve};
+use forebay_store::copy::{CopyView, Geometry};
+use forebay_store::ring::page_key;
+use forebay_store::word::State;
+use forebay_wire::{Reply, Request};
+use rustix::fs::{Advice, Mode, OFlags, fadvise};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+/// The agent answers by the deadline; the client allows this much more before it believes that it will not.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// A stream starts with at least this much ahead: eight pages of 2 MiB are under way at once, so that every server of a
+/// small PFS has work from the first moment on.
+const FIRST_WINDOW_BYTES: u64 = 16 << 20;
+
+/// Where the bytes of a read may come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReadMode {
+    /// From the tier if they are there, else from the PFS, cached on the way.
+    #[default]
+    Cached,
+    /// From the tier only; what is missing is an error (`ENODATA`).
+    TierOnly,
+    /// From the PFS only, not cached; exactly what the program would get without Forebay.
+    PfsOnly,
+}
+
+/// A file open for reading. Threads may share it.
+#[derive(Debug)]
+pub struct File {
+    client: Client,
+    path: PathBuf,
+    source: Source,
+}
+
+#[derive(Debug)]
+enum Source {
+    /// The PFS alone: by wish, or because no agent serves the file.
+    Pfs(OwnedFd),
+    /// The PFS with the tier before it.
+    Tiered(Box<Tiered>),
+    /// A memory-only file of this job.
+    Scratch { file: OwnedFd, size: u64 },
+}
+
+#[derive(Debug)]
+struct Tiered {
+    pfs: OwnedFd,
+    facts: FileFacts,
+    mode: ReadMode,
+    page_bytes: u64,
+    pinned: bool,
+    view: RwLock<Option<Arc<CopyView>>>,
+    readahead: Mutex<Readahead>,
+    /// Page of the last read, so that the policy and the agent hear of pages and not of reads.
+    last_page: AtomicU64,
+    /// Everything was resident when last looked; the policy need not be asked until a read misses.
+    all_resident: AtomicBool,
+    /// The kernel was told not to read ahead, since the agent does.
+    advised_random: AtomicBool,
+    /// Bytes of the tier have been handed out.
+    served_from_tier: AtomicBool,
+    /// The PFS has been read since the file was last looked at.
+    unproved: AtomicBool,
+    /// Small reads that missed.
+    misses: AtomicU64,
+    /// The content was found changed: nothing more is handed out.
+    changed: AtomicBool,
+    /// When the file was last looked at, in milliseconds since it was opened.
+    proved_at_ms: AtomicU64,
+    opened: Instant,
+}
+
+/// Of so many small reads that miss, the agent hears of one.
+const MISSES_TOLD: u64 = 4;
+
+/// While a file is read from the PFS only, it is looked at this often.
+const PROOF_INTERVAL_MS: u64 = 50;
+
+impl Client {
+    /// Opens `path` for reading, cached.
+    ///
+    /// # Errors
+    /// What the PFS returns for the open.
+    pub fn open(&self, path: impl AsRef<Path>) -> io::Result<File> {
+        self.open_with(path, ReadMode::Cached)
+    }
+
+    /// Opens `path` for reading.
+    ///
+    /// # Errors
+    /// What the PFS returns for the open; for [`ReadMode::TierOnly`] also `NotConnected` without an agent.
+    pub fn open_with(&self, path: impl AsRef<Path>, mode: ReadMode) -> io::Result<File> {
+        let path = path.as_ref();
+        if mode != ReadMode::PfsOnly
+            && let Some(source) = self.open_scratch(path)
+        {
+            return Ok(File { client: self.clone(), path: path.to_owned(), source });
+        }
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let pfs = rustix::fs::open(path, flags, Mode::empty())?;
+        let tiered = match mode {
+            ReadMode::PfsOnly => Err(pfs),
+            _ => self.show(pfs, mode),
+        };
+        let source = match (tiered, mode) {
+            (Ok(tiered), _) => Source::Tiered(Box::new(tiered)),
+            (Err(_), ReadMode::TierOnly) => {
+                let why = format!("{}: no agent serves it, so nothing of it is in the tier", path.display());
+                return Err(told(libc::ENOTCONN, why));
+            }
+            (Err(pfs), _) => Source::Pfs(pfs),
+        };
+        Ok(File { client: self.clone(), path: path.to_owned(), source })
+    }
+
+    /// Shows the descriptor to the agent; gives it back if no agent takes it.
+    fn show(&self, pfs: OwnedFd, mode: ReadMode) -> Result<Tiered, OwnedFd> {
+        let session = &self.session;
+        let Ok(answer) = session.call(&Request::Open, &[pfs.as_fd()], session.config.deadline) else {
+            return Err(pfs);
+        };
+        let Reply::Opened { mount, facts, copy, page_bytes, pinned } = answer.message else {
+            return Err(pfs);
+        };
+        let geometry = Geometry { size: facts.version.size, page_bytes };
+        let view = answer.fds.into_iter().next().and_then(|fd| CopyView::new(fd, copy, geometry).ok());
+        let mut config = ReadaheadConfig::for_page(page_bytes as u32);
+        config.first_window_bytes = config.first_window_bytes.max(FIRST_WINDOW_BYTES);
+        if let Some(info) = session.mounts().ok().and_then(|m| m.get(mount as usize).cloned()) {
+            config.max_window_bytes = info.read_ahead_bytes;
+        }
+        Ok(Tiered {
+            pfs,
+            facts,
+            mode,
+            page_bytes,
+            pinned,
+            view: RwLock::new(view.map(Arc::new)),
+            readahead: Mutex::new(Readahead::new(config, facts.version.size)),
+            last_page: AtomicU64::new(u64::MAX),
+            all_resident: AtomicBool::new(false),
+            advised_random: AtomicBool::new(false),
+            served_from_tier: AtomicBool::new(false),
+            unproved: AtomicBool::new(false),
+            changed: AtomicBool::new(false),
+            misses: AtomicU64::new(0),
+            proved_at_ms: AtomicU64::new(0),
+            opened: Instant::now(),
+        })
+    }
+
+    fn open_scratch(&self, path: &Path) -> Option<Source> {
+        let (file, size) = crate::write::open_scratch(&self.session, path)?;
+        Some(Source::Scratch { file, size })
+    }
+}
+
+impl File {
+    /// The path it was opened by.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Length in bytes: of the version that was opened, or, without an agent, now.
+    ///
+    /// # Errors
+    /// What the PFS returns.
+    pub fn size(&self) -> io::Result<u64> {
+        match &self.source {
+            Source::Pfs(pfs) => Ok(FileFacts::of(pfs.as_fd(), Revalidate::AsStat)?.version.size),
+            Source::Tiered(t) => Ok(t.facts.version.size),
+            Source::Scratch { size, .. } => Ok(*size),
+        }
+    }
+
+    /// The version that was opened; `None` if no agent serves the file.
+    pub fn version(&self) -> Option<FileVersion> {
+        match &self.source {
+            Source::Tiered(t) => Some(t.facts.version),
+            _ => None,
+        }
+    }
+
+    /// The file on the PFS; `None` for memory-only files.
+    pub fn pfs_fd(&self) -> Option<BorrowedFd<'_>> {
+        match &self.source {
+            Source::Pfs(pfs) => Some(pfs.as_fd()),
+            Source::Tiered(t) => Some(t.pfs.as_fd()),
+            Source::Scratch { .. } => None,
+        }
+    }
+
+    /// The stripe layout, where the PFS tells.
+    pub fn layout(&self) -> Option<Layout> {
+        layout::probe(self.pfs_fd()?)
+    }
+
+    /// Reads at `offset`; returns the bytes read, fewer than `buffer` holds only at the end of the file.
+    ///
+    /// # Errors
+    /// What the PFS returns. `ESTALE`: the file's content has changed since it was opened. In [`ReadMode::TierOnly`],
+    /// `ENODATA`: not in the tier.
+    pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        match &self.source {
+            Source::Pfs(file) | Source::Scratch { file, .. } => read_full(file.as_fd(), buffer, offset),
+            Source::Tiered(t) => t.read_at(&self.client.session, &self.path, buffer, offset),
+        }
+    }
+
+    /// Bytes of the file that are in the tier now.
+    pub fn resident_bytes(&self) -> u64 {
+        self.extents().iter().map(|(_, resident)| resident).sum()
+    }
+
+    /// For each extent (128 MiB): its length and how much of it is in the tier now, in bytes.
+    pub fn extents(&self) -> Vec<(u64, u64)> {
+        let Source::Tiered(t) = &self.source else { return Vec::new() };
+        let (size, view) = (t.facts.version.size, t.view());
+        let mut extents = vec![(0, 0); size.div_ceil(EXTENT_BYTES) as usize];
+        let geometry = Geometry { size, page_bytes: t.page_bytes };
+        for page in 0..geometry.pages() {
+            let extent = &mut extents[(page * t.page_bytes / EXTENT_BYTES) as usize];
+            extent.0 += geometry.page_len(page as u32);
+            extent.1 += view.as_ref().map_or(0, |v| v.valid_bytes(page as u32));
+        }
+        extents
+    }
+
+    /// Whether the operator has pinned it.
+    pub fn is_pinned(&self) -> bool {
+        matches!(&self.source, Source::Tiered(t) if t.pinned)
+    }
+
+    /// Whether an agent stands before the PFS for this file.
+    pub fn is_tiered(&self) -> bool {
+        matches!(&self.source, Source::Tiered(_))
+    }
+
+    /// Maps `len` bytes at `offset` straight from the tier, if all of them are resident and may be pinned; `None`
+    /// otherwise, and the caller copies with [`File::read_at`].
+    pub fn map(&self, offset: u64, len: u64) -> Option<MappedRange> {
+        let Source::Tiered(t) = &self.source else { return None };
+        let view = t.view()?;
+        MappedRange::new(&self.client, view, offset, len)
+    }
+}
+
+fn read_full(fd: BorrowedFd<'_>, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut done = 0;
+    while done < buffer.len() {
+        match rustix::io::pread(fd, &mut buffer[done..], offset + done as u64) {
+            Ok(0) => break,
+            Ok(n) => done += n,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(done)
+}
+
+/// What came of a miss.
+enum Brought {
+    /// Look again.
+    Resident,
+    /// Read the PFS.
+    ReadPfs,
+}
+
+impl Tiered {
+    fn view(&self) -> Option<Arc<CopyView>> {
+        self.view.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn read_at(&self, session: &Session, path: &Path, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let size = self.facts.version.size;
+        if offset >= size || buffer.is_empty() {
+            return Ok(0);
+        }
+        if self.changed.load(Ordering::Relaxed) {
+            return Err(changed(path));
+        }
+        let want = (buffer.len() as u64).min(size - offset) as usize;
+        let buffer = &mut buffer[..want];
+        let mut done = self.copy_resident(session, path, buffer, offset)?;
+        if done == want && self.all_resident.load(Ordering::Relaxed) {
+            return Ok(want);
+        }
+        let serve = self.consult(session, offset, want as u64);
+        let mut tries = 0;
+        while done < want {
+            let (at, rest) = (offset + done as u64, &mut buffer[done..]);
+            // Three times: a page may be evicted again between being brought and being copied.
+            let brought =
+                if tries < 3 { self.bring(session, path, serve, at, rest.len())? } else { Brought::ReadPfs };
+            let n = match brought {
+                Brought::Resident => {
+                    let copied = self.copy_resident(session, path, rest, at)?;
+                    tries = if copied > 0 { 0 } else { tries + 1 };
+                    copied
+                }
+                Brought::ReadPfs => {
+                    tries = 0;
+                    self.read_pfs(session, path, rest, at)?
+                }
+            };
+            done += n;
+        }
+        Ok(done)
+    }
+
+    /// Copies what is resident; tells the agent of a page it moves on to.
+    fn copy_resident(
+        &self,
+        session: &Session,
+        path: &Path,
+        buffer: &mut [u8],
+        offset: u64,
+    ) -> io::Result<usize> {
+        let guard = self.view.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(view) = guard.as_ref() else { return Ok(0) };
+        let n = view.read_at(buffer, offset)?;
+        if n > 0 {
+            if !self.served_from_tier.load(Ordering::Relaxed) {
+                self.served_from_tier.store(true, Ordering::SeqCst);
+                if self.unproved.load(Ordering::SeqCst) {
+                    self.prove(path)?;
+                }
+            }
+            let (first, last) = (offset / self.page_bytes, (offset + n as u64 - 1) / self.page_bytes);
+            if self.last_page.swap(last, Ordering::Relaxed) != last
+                && let Some(ring) = session.ring()
+            {
+                (first..=last).for_each(|page| ring.touch(page_key(view.copy(), page as u32)));
+            }
+        }
+        Ok(n)
+    }
+
+    /// Tells the policy of a read; asks the agent for what it wants ahead.
+    fn consult(&self, session: &Session, offset: u64, len: u64) -> Serve {
+        let view = self.view();
+        let mut ask = Vec::new();
+        let mut known = |page: u64| view.as_ref().is_some_and(|v| v.word(page as u32).state != State::Absent);
+        let serve = lock(&self.readahead).on_read(offset, len, &mut known, &mut ask);
+        if ask.is_empty() {
+            self.note_all_resident(view.as_deref());
+            return serve;
+        }
+        self.advise(Advice::Random);
+        for range in ask {
+            let request = Request::Prefetch {
+                version: self.facts.version,
+                first_page: range.start as u32,
+                pages: (range.end - range.start).min(u64::from(u32::MAX)) as u32,
+            };
+            session.tell(&request, &[self.pfs.as_fd()]);
+        }
+        serve
+    }
+
+    fn note_all_resident(&self, view: Option<&CopyView>) {
+        let all = view.is_some_and(|v| (0..v.geometry().pages() as u32).all(|page| v.is_resident(page)));
+        self.all_resident.store(all, Ordering::Relaxed);
+    }
+
+    /// The agent fetches with large reads of its own choosing; the kernel's read-ahead on the shared descriptor would
+    /// fetch some bytes twice.
+    fn advise(&self, advice: Advice) {
+        let random = matches!(advice, Advice::Random);
+        if self.advised_random.swap(random, Ordering::Relaxed) != random {
+            // Advice; a file system that does not take it is only slower.
+            let _ = fadvise(&self.pfs, 0, None, advice);
+        }
+    }
+
+    /// Gets the page at `offset` into the tier, or decides not to.
+    fn bring(
+        &self,
+        session: &Session,
+        path: &Path,
+        serve: Serve,
+        offset: u64,
+        len: usize,
+    ) -> io::Result<Brought> {
+        self.all_resident.store(false, Ordering::Relaxed);
+        if self.mode == ReadMode::TierOnly {
+            let why = format!("{}: the bytes at {offset} are not in the tier; load it first", path.display());
+            return Err(told(libc::ENODATA, why));
+        }
+        if serve == Serve::Pfs {
+            self.advise(Advice::Random);
+            self.tell_missed(session, offset, len);
+            return Ok(Brought::ReadPfs);
+        }
+        self.advise(Advice::Random);
+        let deadline = session.config.deadline;
+        // To the end of the page and no further: the rest of a long read is on its way, and the front can be copied.
+        let to_page_end = self.page_bytes - offset % self.page_bytes;
+        let request = Request::Fetch {
+            version: self.facts.version,
+            copy: self.view().map_or(0, |v| v.copy()),
+            offset,
+            len: (len as u64).min(to_page_end),
+            deadline_ms: deadline.as_millis().min(u128::from(u32::MAX)) as u32,
+        };
+        match session.call(&request, &[self.pfs.as_fd()], deadline + GRACE) {
+            Ok(answer) => self.take_answer(session, path, answer),
+            Err(_) => {
+                self.advise(Advice::Normal);
+                Ok(Brought::ReadPfs)
+            }
+        }
+    }
+
+    /// Tells the agent of one small miss in [`MISSES_TOLD`], for all of them: the sum over many misses is the same, and
+    /// telling of each would cost a busy node more than it is worth.
+    fn tell_missed(&self, session: &Session, offset: u64, len: usize) {
+        if !self.misses.fetch_add(1, Ordering::Relaxed).is_multiple_of(MISSES_TOLD) {
+            return;
+        }
+        let page = (offset / self.page_bytes) as u32;
+        let rent = (len as u64).clamp(LEAST_RENT_BYTES, self.page_bytes) * MISSES_TOLD;
+        let bytes = rent.min(u64::from(u32::MAX)) as u32;
+        session.tell(&Request::Missed { version: self.facts.version, page, bytes }, &[self.pfs.as_fd()]);
+    }
+
+    fn take_answer(
+        &self,
+        session: &Session,
+        path: &Path,
+        answer: forebay_wire::Received<Reply>,
+    ) -> io::Result<Brought> {
+        match answer.message {
+            Reply::Ready { copy, page_bytes } if page_bytes == self.page_bytes => {
+                if let Some(fd) = answer.fds.into_iter().next() {
+                    let geometry = Geometry { size: self.facts.version.size, page_bytes };
+                    let view = CopyView::new(fd, copy, geometry)?;
+                    *self.view.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(view));
+                }
+                Ok(Brought::Resident)
+            }
+            Reply::Changed(now) => {
+                self.require_same_content(path, &now)?;
+                Ok(Brought::ReadPfs)
+            }
+            reply @ Reply::TimedOut => {
+                session.warn_once(&format!("{}: {}", path.display(), unexpected(&reply)));
+                self.advise(Advice::Normal);
+                Ok(Brought::ReadPfs)
+            }
+            // Refused or failed: the PFS answers for itself.
+            _ => Ok(Brought::ReadPfs),
+        }
+    }
+
+    /// Reads the PFS, to the end of the page at most while there is an agent: the next page may be resident.
+    fn read_pfs(&self, session: &Session, path: &Path, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let want = match session.may_ask() {
+            true => buffer.len().min((self.page_bytes - offset % self.page_bytes) as usize),
+            false => buffer.len(),
+        };
+        let got = read_full(self.pfs.as_fd(), &mut buffer[..want], offset)?;
+        self.unproved.store(true, Ordering::SeqCst);
+        let last = self.proved_at_ms.load(Ordering::Relaxed);
+        let due = self.opened.elapsed().as_millis() as u64 >= last + PROOF_INTERVAL_MS;
+        // Order matters between threads: each first says what it has done and then looks at what the other has.
+        if due || self.served_from_tier.load(Ordering::SeqCst) || got < want {
+            self.prove(path)?;
+        }
+        if got < want {
+            return Err(changed(path));
+        }
+        Ok(got)
+    }
+
+    /// Looks at the file: all bytes read from the PFS so far were of the version opened, or this fails.
+    fn prove(&self, path: &Path) -> io::Result<()> {
+        let now_ms = self.opened.elapsed().as_millis() as u64;
+        let now = FileFacts::of(self.pfs.as_fd(), Revalidate::AsStat)?;
+        self.require_same_content(path, &now)?;
+        self.proved_at_ms.store(now_ms, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Fails if the bytes of the file are not those that were opened.
+    fn require_same_content(&self, path: &Path, now: &FileFacts) -> io::Result<()> {
+        match self.facts.difference(now) {
+            Difference::None | Difference::Attributes => Ok(()),
+            Difference::CtimeOnly if self.is_renamed(path) => Ok(()),
+            Difference::CtimeOnly | Difference::Content => {
+                self.changed.store(true, Ordering::Relaxed);
+                Err(changed(path))
+            }
+        }
+    }
+
+    /// A rename moves ctime and nothing else: it shows in that the path leads elsewhere now.
+    fn is_renamed(&self, path: &Path) -> bool {
+        match rustix::fs::stat(path) {
+            Ok(stat) => (stat.st_dev, stat.st_ino) != (self.facts.dev, self.facts.version.ino),
+            Err(e) => e == rustix::io::Errno::NOENT,
+        }
+    }
+}
+
+fn changed(path: &Path) -> io::Error {
+    let why = format!("{}: its content was changed while it was read; open it again", path.display());
+    told(libc::ESTALE, why)
+}

@@ -1,0 +1,385 @@
+//! The process's connection to its node's agent, and what happens when there is none.
+//!
+//! Connections are kept in a small pool; each carries one request at a time, so no thread of ours runs in the program.
+//! A connection that fails in any way is thrown away with its late answers. After a failure the agent is left alone for
+//! a second, so that a program without an agent pays nothing for asking. A forked child starts with an empty pool.
+
+use crate::error::told;
+use forebay_store::ring::RingWriter;
+use forebay_wire::{Channel, Hello, MAGIC, MountInfo, PROTOCOL, Received, Refusal, Reply, Request, Welcome};
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+/// How long an agent that failed is left alone.
+const LEAVE_ALONE: Duration = Duration::from_secs(1);
+
+/// Connections kept for later; more threads at a time make their own and close them again.
+const POOL_MAX: usize = 4;
+
+/// What a client is told from outside.
+#[derive(Clone, Debug)]
+pub struct ClientConfig {
+    /// The agent's socket; `None` reads the PFS only.
+    pub socket: Option<PathBuf>,
+    /// How long a read waits for the agent before it reads the PFS itself.
+    pub deadline: Duration,
+    /// Users whose agents are believed, beside root and the program's own user.
+    pub trusted_uids: Vec<u32>,
+    /// Say nothing on stderr.
+    pub quiet: bool,
+}
+
+impl Default for ClientConfig {
+    fn default() -> Self {
+        ClientConfig {
+            socket: None,
+            deadline: Duration::from_secs(10),
+            trusted_uids: Vec::new(),
+            quiet: false,
+        }
+    }
+}
+
+impl ClientConfig {
+    /// From the environment: `FOREBAY_SOCKET` (a path, or `none`), `FOREBAY_DEADLINE_MS`, `FOREBAY_TRUST_UID`,
+    /// `FOREBAY_QUIET=1`. Without `FOREBAY_SOCKET` the usual places are looked at: `/run/forebay`,
+    /// `$XDG_RUNTIME_DIR/forebay`, `/tmp/forebay-UID`.
+    pub fn from_env() -> Self {
+        let socket = match std::env::var_os("FOREBAY_SOCKET") {
+            Some(path) if path == "none" => None,
+            Some(path) if !path.is_empty() => Some(path.into()),
+            _ => Some(usual_socket()),
+        };
+        let mut config = ClientConfig { socket, ..ClientConfig::default() };
+        let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+        if let Some(ms) = number("FOREBAY_DEADLINE_MS") {
+            config.deadline = Duration::from_millis(ms);
+        }
+        config.trusted_uids.extend(number("FOREBAY_TRUST_UID").and_then(|uid| u32::try_from(uid).ok()));
+        config.quiet = std::env::var_os("FOREBAY_QUIET").is_some_and(|v| v == "1");
+        config
+    }
+}
+
+/// The first of the usual sockets that exists, else the one an agent of this user would make.
+fn usual_socket() -> PathBuf {
+    let uid = rustix::process::geteuid().as_raw();
+    let own = match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(dir) if !dir.is_empty() => PathBuf::from(dir).join("forebay/agent.sock"),
+        _ => PathBuf::from(format!("/tmp/forebay-{uid}/agent.sock")),
+    };
+    let system = PathBuf::from("/run/forebay/agent.sock");
+    if system.exists() || (uid == 0 && !own.exists()) { system } else { own }
+}
+
+/// A program's access to Forebay; clones share one session.
+#[derive(Clone, Debug)]
+pub struct Client {
+    pub(crate) session: Arc<Session>,
+}
+
+impl Client {
+    /// A client with the given configuration. Connects when first needed.
+    pub fn new(config: ClientConfig) -> Self {
+        Client { session: Arc::new(Session::new(config)) }
+    }
+
+    /// The client of this process, configured from the environment. All calls give the same one.
+    pub fn from_env() -> Self {
+        static PROCESS: OnceLock<Client> = OnceLock::new();
+        PROCESS.get_or_init(|| Client::new(ClientConfig::from_env())).clone()
+    }
+
+    /// The mounts the agent serves; empty without an agent.
+    pub fn mounts(&self) -> Vec<MountInfo> {
+        self.session.mounts().map(|m| m.to_vec()).unwrap_or_default()
+    }
+
+    /// The agent's socket.
+    pub fn socket(&self) -> Option<&Path> {
+        self.session.config.socket.as_deref()
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) config: ClientConfig,
+    pool: Mutex<Pool>,
+    mounts: RwLock<Option<Arc<[MountInfo]>>>,
+    ring: RwLock<Option<Arc<RingWriter>>>,
+    /// Milliseconds since `born` until which the agent is left alone.
+    leave_alone_until_ms: AtomicU64,
+    born: Instant,
+    warned: AtomicBool,
+    /// The connection whose end would end this process's job, and the job's token.
+    job: Mutex<Option<(Option<Channel>, String)>>,
+}
+
+#[derive(Debug)]
+struct Pool {
+    pid: u32,
+    idle: Vec<Channel>,
+    /// Holds the ring and the pins; kept apart so that it is never thrown away for being late.
+    anchor: Option<Arc<Mutex<Channel>>>,
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Session {
+    fn new(config: ClientConfig) -> Self {
+        Session {
+            config,
+            pool: Mutex::new(Pool { pid: std::process::id(), idle: Vec::new(), anchor: None }),
+            mounts: RwLock::new(None),
+            ring: RwLock::new(None),
+            leave_alone_until_ms: AtomicU64::new(0),
+            born: Instant::now(),
+            warned: AtomicBool::new(false),
+            job: Mutex::new(None),
+        }
+    }
+
+    /// Says something to the user of the program, once in its life.
+    pub(crate) fn warn_once(&self, text: &str) {
+        if !self.warned.swap(true, Ordering::Relaxed) && !self.config.quiet {
+            eprintln!("forebay: {text}; reading the file system directly");
+        }
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.born.elapsed().as_millis() as u64
+    }
+
+    /// False while the agent is left alone after a failure, or if there is none to be asked.
+    pub(crate) fn may_ask(&self) -> bool {
+        self.config.socket.is_some() && self.now_ms() >= self.leave_alone_until_ms.load(Ordering::Relaxed)
+    }
+
+    fn failed(&self, e: &io::Error) {
+        let until = self.now_ms() + LEAVE_ALONE.as_millis() as u64;
+        self.leave_alone_until_ms.store(until, Ordering::Relaxed);
+        let socket = self.config.socket.as_deref().unwrap_or(Path::new(""));
+        self.warn_once(&format!("the agent at {} does not answer ({e})", socket.display()));
+    }
+
+    fn pool(&self) -> MutexGuard<'_, Pool> {
+        let mut pool = lock(&self.pool);
+        if pool.pid != std::process::id() {
+            // A forked child shares the parent's connections and must not speak on them.
+            *pool = Pool { pid: std::process::id(), idle: Vec::new(), anchor: None };
+        }
+        pool
+    }
+
+    fn take(&self) -> io::Result<Channel> {
+        let idle = self.pool().idle.pop();
+        match idle {
+            Some(channel) => Ok(channel),
+            None => {
+                self.anchor()?;
+                self.connect(false)
+            }
+        }
+    }
+
+    fn put_back(&self, channel: Channel) {
+        let mut pool = self.pool();
+        if pool.idle.len() < POOL_MAX {
+            pool.idle.push(channel);
+        }
+    }
+
+    /// Connects and greets. Whoever listens there must be root, this user, or trusted by name: an agent is believed
+    /// about the content of files.
+    pub(crate) fn connect(&self, want_ring: bool) -> io::Result<Channel> {
+        let socket = self.config.socket.as_deref().ok_or(io::ErrorKind::NotFound)?;
+        let channel = Channel::connect(socket)?;
+        let (agent, own) = (channel.peer()?.uid, rustix::process::geteuid().as_raw());
+        if agent != 0 && agent != own && !self.config.trusted_uids.contains(&agent) {
+            return Err(io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                format!(
+                    "it belongs to user {agent}, who is not trusted; set FOREBAY_TRUST_UID={agent} to trust it"
+                ),
+            ));
+        }
+        channel.set_send_timeout(self.config.deadline)?;
+        channel.send(&Hello { magic: MAGIC, protocol: PROTOCOL, want_ring }, &[])?;
+        let welcome = channel.recv::<Welcome>(Some(Instant::now() + self.config.deadline))?;
+        if !welcome.message.protocol_fits {
+            return Err(io::Error::other(welcome.message.message));
+        }
+        if let Some(fd) = welcome.fds.first() {
+            let ring = RingWriter::new(fd.as_fd())?;
+            *self.ring.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(ring));
+        }
+        Ok(channel)
+    }
+
+    /// The connection that holds what belongs to the process.
+    pub(crate) fn anchor(&self) -> io::Result<Arc<Mutex<Channel>>> {
+        if let Some(anchor) = &self.pool().anchor {
+            return Ok(anchor.clone());
+        }
+        let anchor = Arc::new(Mutex::new(self.connect(true)?));
+        self.pool().anchor = Some(anchor.clone());
+        Ok(anchor)
+    }
+
+    /// Takes no new pins on `anchor`; it lives as long as those it has.
+    pub(crate) fn drop_anchor(&self, anchor: &Arc<Mutex<Channel>>) {
+        self.pool().anchor.take_if(|a| Arc::ptr_eq(a, anchor));
+    }
+
+    /// Forgets every connection, for an agent that is gone.
+    fn forget(&self) {
+        let mut pool = self.pool();
+        pool.idle.clear();
+        pool.anchor = None;
+        drop(pool);
+        *self.mounts.write().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// Asks and waits for the answer until `limit` has passed.
+    ///
+    /// # Errors
+    /// The agent is not there, does not answer in time, or is not to be asked now. The caller reads the PFS.
+    pub(crate) fn call(
+        &self,
+        request: &Request,
+        fds: &[BorrowedFd<'_>],
+        limit: Duration,
+    ) -> io::Result<Received<Reply>> {
+        if !self.may_ask() {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
+        match self.exchange(request, fds, limit) {
+            Ok(answer) => Ok(answer),
+            Err(e) => {
+                self.failed(&e);
+                Err(e)
+            }
+        }
+    }
+
+    fn exchange(
+        &self,
+        request: &Request,
+        fds: &[BorrowedFd<'_>],
+        limit: Duration,
+    ) -> io::Result<Received<Reply>> {
+        let deadline = Instant::now() + limit;
+        let mut last = io::Error::from(io::ErrorKind::NotConnected);
+        // A kept connection may belong to an agent that has been replaced since; a fresh one does not.
+        for _ in 0..2 {
+            let channel = match self.take() {
+                Ok(channel) => channel,
+                Err(e) => {
+                    self.forget();
+                    return Err(e);
+                }
+            };
+            match channel.send(request, fds).and_then(|()| channel.recv::<Reply>(Some(deadline))) {
+                Ok(answer) => {
+                    self.put_back(channel);
+                    return Ok(answer);
+                }
+                Err(e) if e.kind() == io::ErrorKind::TimedOut => return Err(e),
+                Err(e) => {
+                    last = e;
+                    self.forget();
+                }
+            }
+        }
+        Err(last)
+    }
+
+    /// Tells without waiting for anything; lost if the agent is not keeping up.
+    pub(crate) fn tell(&self, request: &Request, fds: &[BorrowedFd<'_>]) {
+        if !self.may_ask() {
+            return;
+        }
+        let Ok(channel) = self.take() else { return };
+        if channel.try_send(request, fds).is_ok() {
+            self.put_back(channel);
+        }
+    }
+
+    /// The mounts, asked for once.
+    pub(crate) fn mounts(&self) -> io::Result<Arc<[MountInfo]>> {
+        if let Some(mounts) = &*self.mounts.read().unwrap_or_else(PoisonError::into_inner) {
+            return Ok(mounts.clone());
+        }
+        match self.call(&Request::Mounts, &[], self.config.deadline)?.message {
+            Reply::Mounts(list) => {
+                let mounts: Arc<[MountInfo]> = list.into();
+                *self.mounts.write().unwrap_or_else(PoisonError::into_inner) = Some(mounts.clone());
+                Ok(mounts)
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// The mount that `path` (absolute) is on.
+    pub(crate) fn mount_of(&self, path: &Path) -> Option<MountInfo> {
+        let mounts = self.mounts().ok()?;
+        let on = |m: &&MountInfo| path.starts_with(OsStr::from_bytes(&m.root));
+        mounts.iter().filter(on).max_by_key(|m| m.root.len()).cloned()
+    }
+
+    /// Tells the agent that a page is in use.
+    pub(crate) fn ring(&self) -> Option<Arc<RingWriter>> {
+        self.ring.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The token of the job this process belongs to: from `FOREBAY_JOB`, or begun here.
+    pub(crate) fn known_job(&self) -> Option<String> {
+        if let Some((_, token)) = &*lock(&self.job) {
+            return Some(token.clone());
+        }
+        std::env::var("FOREBAY_JOB").ok().filter(|t| !t.is_empty())
+    }
+
+    /// The token of this process's job, begun now if need be. It ends with the process.
+    pub(crate) fn job(&self) -> io::Result<String> {
+        if let Some(token) = self.known_job() {
+            return Ok(token);
+        }
+        let channel = self.connect(false)?;
+        channel.send(&Request::JobBegin, &[])?;
+        match channel.recv::<Reply>(Some(Instant::now() + self.config.deadline))?.message {
+            Reply::Job(token) => {
+                *lock(&self.job) = Some((Some(channel), token.clone()));
+                Ok(token)
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+}
+
+/// An answer as an error: refusals and failures in the agent's own words.
+pub(crate) fn unexpected(reply: &Reply) -> io::Error {
+    match reply {
+        Reply::Refused(Refusal::NotAllowed) => told(libc::EPERM, Refusal::NotAllowed.to_string()),
+        Reply::Refused(refusal @ (Refusal::NoRoom | Refusal::TooMany(_))) => {
+            told(libc::ENOSPC, refusal.to_string())
+        }
+        Reply::Refused(refusal) => io::Error::other(refusal.to_string()),
+        Reply::Failed { errno, message } => {
+            told(if *errno > 0 { *errno } else { libc::EIO }, message.as_str())
+        }
+        Reply::TimedOut => told(libc::ETIMEDOUT, "the agent was not ready in time"),
+        other => io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("an answer that does not belong here: {other:?}"),
+        ),
+    }
+}

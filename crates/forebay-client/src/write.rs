@@ -1,0 +1,502 @@
+//! Writing a file.
+//!
+//! Every mode states its promise:
+//!
+//! - **bypass**: the PFS and nothing else. What a program gets without Forebay.
+//! - **through**: the PFS, and the tier beside it, so that the next reader finds it in memory. The promise is the PFS's:
+//!   a write that returned is where the PFS put it, and an error of the PFS is the program's error. The tier can only
+//!   miss pages, never fail a write.
+//! - **memory-only**: this node's memory. Gone with the job, the agent or the node; never on the PFS. Known by its path
+//!   to the processes of the job.
+//!
+//! (Write-back, acknowledged before it is on the PFS, will be a fourth.)
+//!
+//! Small writes are gathered to one megabyte, as a C library gathers them to blocks; `sync` and `close` send what is
+//! left. Pages reach the tier only if they were written in one go from the start; a file that somebody else changes
+//! meanwhile is noticed by its time stamps and not kept.
+
+use crate::error::{errno, told};
+use crate::session::{Client, Session, unexpected};
+use forebay_pfs::{FileFacts, Revalidate};
+use forebay_store::staging::Staging;
+use forebay_wire::{Channel, Reply, Request};
+use rustix::fs::{Mode, OFlags, SeekFrom, fsync, open, seek};
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Small writes gather to this much before they go to the PFS.
+const GATHER_BYTES: usize = 1 << 20;
+
+/// Room of a memory-only file is asked for in steps, so that most writes need not ask.
+const RESERVE_STEP_BYTES: u64 = 64 << 20;
+
+/// How long a writer waits for a free slot of the staging buffer before it leaves the page out.
+const SLOT_PATIENCE: Duration = Duration::from_millis(20);
+
+/// A file that was looked at so short a time ago need not be looked at again before the next write.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+/// Where written bytes go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WriteMode {
+    /// The PFS only.
+    Bypass,
+    /// The PFS and the tier.
+    #[default]
+    Through,
+    /// This node's memory, for this job.
+    MemoryOnly,
+}
+
+/// How a file is opened for writing.
+#[derive(Clone, Copy, Debug)]
+pub struct WriteOptions {
+    /// Where the bytes go.
+    pub mode: WriteMode,
+    /// Fail if the file exists.
+    pub exclusive: bool,
+    /// Keep what is there and write behind it. Appended files are not kept in the tier: their beginning is unknown.
+    pub append: bool,
+    /// Permission bits of a new file, before the process's umask.
+    pub permissions: u32,
+}
+
+impl Default for WriteOptions {
+    fn default() -> Self {
+        WriteOptions { mode: WriteMode::Through, exclusive: false, append: false, permissions: 0o666 }
+    }
+}
+
+/// A file open for writing, at its end; one thread at a time.
+#[derive(Debug)]
+pub struct FileWriter {
+    path: PathBuf,
+    gathered: Vec<u8>,
+    /// Where the next byte goes that leaves `gathered`.
+    position: u64,
+    sink: Sink,
+    closed: bool,
+    /// The process that opened it: what is gathered is written once, not by every forked child as well.
+    pid: u32,
+}
+
+#[derive(Debug)]
+enum Sink {
+    Pfs { file: OwnedFd, tier: Option<Box<TierWriter>> },
+    Scratch { file: OwnedFd, copy: u64, reserved: u64, client: Client },
+}
+
+impl Client {
+    /// Creates (or truncates) `path` for writing.
+    ///
+    /// # Errors
+    /// What the PFS returns. For memory-only files `NotConnected` without an agent, and `ENOSPC` without room.
+    pub fn create(&self, path: impl AsRef<Path>, mode: WriteMode) -> io::Result<FileWriter> {
+        self.create_with(path, WriteOptions { mode, ..WriteOptions::default() })
+    }
+
+    /// Opens `path` for writing.
+    ///
+    /// # Errors
+    /// As [`Client::create`]; `EEXIST` with [`WriteOptions::exclusive`].
+    pub fn create_with(&self, path: impl AsRef<Path>, options: WriteOptions) -> io::Result<FileWriter> {
+        let path = path.as_ref();
+        let (sink, position) = match options.mode {
+            WriteMode::MemoryOnly => (self.create_scratch(path, &options)?, 0),
+            mode => self.create_on_pfs(path, mode, &options)?,
+        };
+        Ok(FileWriter {
+            path: path.to_owned(),
+            gathered: Vec::new(),
+            position,
+            sink,
+            closed: false,
+            pid: std::process::id(),
+        })
+    }
+
+    fn create_on_pfs(&self, path: &Path, mode: WriteMode, options: &WriteOptions) -> io::Result<(Sink, u64)> {
+        let mut flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC;
+        flags |= if options.append { OFlags::empty() } else { OFlags::TRUNC };
+        if options.exclusive {
+            flags |= OFlags::EXCL;
+        }
+        let file = open(path, flags, Mode::from(options.permissions))?;
+        let position = if options.append { seek(&file, SeekFrom::End(0))? } else { 0 };
+        let keep = mode == WriteMode::Through && position == 0;
+        let tier =
+            if keep { TierWriter::begin(&self.session, path, file.as_fd()).map(Box::new) } else { None };
+        Ok((Sink::Pfs { file, tier }, position))
+    }
+
+    fn create_scratch(&self, path: &Path, options: &WriteOptions) -> io::Result<Sink> {
+        let session = &self.session;
+        let job = session.job().map_err(|e| {
+            let why = format!("{}: memory-only files need an agent: {e}", path.display());
+            told(libc::ENOTCONN, why)
+        })?;
+        let request = Request::ScratchCreate { job, name: scratch_name(path)?, exclusive: options.exclusive };
+        let answer = session.call(&request, &[], session.config.deadline)?;
+        match (answer.message, answer.fds.into_iter().next()) {
+            (Reply::Scratch { copy, .. }, Some(file)) => {
+                Ok(Sink::Scratch { file, copy, reserved: 0, client: self.clone() })
+            }
+            (reply, _) => Err(in_words(path, unexpected(&reply))),
+        }
+    }
+
+    /// Removes a file: the memory-only one of that path if this job has one, else the one on the PFS.
+    ///
+    /// # Errors
+    /// What the PFS returns.
+    pub fn remove(&self, path: impl AsRef<Path>) -> io::Result<()> {
+        let path = path.as_ref();
+        if let Some(job) = self.session.known_job() {
+            let request = Request::ScratchRemove { job, name: scratch_name(path)? };
+            let answer = self.session.call(&request, &[], self.session.config.deadline);
+            if answer.is_ok_and(|a| a.message == Reply::Done) {
+                return Ok(());
+            }
+        }
+        std::fs::remove_file(path)
+    }
+
+    /// Names and lengths in bytes of this job's memory-only files.
+    ///
+    /// # Errors
+    /// The agent does not answer.
+    pub fn scratch_files(&self) -> io::Result<Vec<(PathBuf, u64)>> {
+        let Some(job) = self.session.known_job() else { return Ok(Vec::new()) };
+        let mut all = Vec::new();
+        let mut after = Vec::new();
+        loop {
+            let request = Request::ScratchList { job: job.clone(), after: after.clone() };
+            match self.session.call(&request, &[], self.session.config.deadline)?.message {
+                Reply::ScratchList { files, more } => {
+                    after = files.last().map(|f| f.0.clone()).unwrap_or_default();
+                    let named =
+                        |(name, size): (Vec<u8>, u64)| (std::ffi::OsStr::from_bytes(&name).into(), size);
+                    all.extend(files.into_iter().map(named));
+                    if !more {
+                        return Ok(all);
+                    }
+                }
+                reply => return Err(unexpected(&reply)),
+            }
+        }
+    }
+
+    /// Begins a job for this process and its children, who find it in the environment variable `FOREBAY_JOB`. Returns
+    /// its token. The job ends with this process.
+    ///
+    /// # Errors
+    /// No agent, or it refused.
+    pub fn begin_job(&self) -> io::Result<String> {
+        self.session.job()
+    }
+}
+
+/// A memory-only file is known by its absolute path.
+fn scratch_name(path: &Path) -> io::Result<Vec<u8>> {
+    Ok(std::path::absolute(path)?.as_os_str().as_bytes().to_vec())
+}
+
+/// Opens the memory-only file of this job with that path, if there is one.
+pub(crate) fn open_scratch(session: &Session, path: &Path) -> Option<(OwnedFd, u64)> {
+    let job = session.known_job()?;
+    let request = Request::ScratchOpen { job, name: scratch_name(path).ok()? };
+    let answer = session.call(&request, &[], session.config.deadline).ok()?;
+    match (answer.message, answer.fds.into_iter().next()) {
+        (Reply::Scratch { size, .. }, Some(file)) => Some((file, size)),
+        _ => None,
+    }
+}
+
+fn in_words(path: &Path, e: io::Error) -> io::Error {
+    told(errno(&e), format!("{}: {e}", path.display()))
+}
+
+impl FileWriter {
+    /// The path it was opened by.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Bytes written so far, those still gathered included; for an appended file, counted from its beginning.
+    pub fn position(&self) -> u64 {
+        self.position + self.gathered.len() as u64
+    }
+
+    fn send_gathered(&mut self) -> io::Result<()> {
+        if self.gathered.is_empty() {
+            return Ok(());
+        }
+        let gathered = std::mem::take(&mut self.gathered);
+        let sent = self.send(&gathered);
+        self.gathered = gathered;
+        if sent.is_ok() {
+            // After an error they stay: the program was told that they are written, so the next call has to try again.
+            self.gathered.clear();
+        }
+        sent
+    }
+
+    fn send(&mut self, data: &[u8]) -> io::Result<()> {
+        if self.pid != std::process::id() {
+            let path = self.path.display();
+            return Err(told(
+                libc::EINVAL,
+                format!("{path}: opened by another process; open it in this one"),
+            ));
+        }
+        match &mut self.sink {
+            Sink::Pfs { file, tier } => {
+                if let Some(tier) = tier {
+                    tier.before_write(file.as_fd());
+                }
+                write_all_at(file.as_fd(), data, self.position)?;
+                if let Some(tier) = tier {
+                    tier.after_write(file.as_fd(), data, self.position);
+                }
+            }
+            Sink::Scratch { file, copy, reserved, client } => {
+                let end = self.position + data.len() as u64;
+                if end > *reserved {
+                    *reserved = reserve_scratch(client, *copy, end).map_err(|e| in_words(&self.path, e))?;
+                }
+                write_all_at(file.as_fd(), data, self.position)?;
+            }
+        }
+        self.position += data.len() as u64;
+        Ok(())
+    }
+
+    /// Makes what was written durable, as the PFS promises for `fsync`. For memory-only files there is nothing to do.
+    ///
+    /// # Errors
+    /// What the PFS returns.
+    pub fn sync(&mut self) -> io::Result<()> {
+        self.send_gathered()?;
+        match &self.sink {
+            Sink::Pfs { file, .. } => Ok(fsync(file)?),
+            Sink::Scratch { .. } => Ok(()),
+        }
+    }
+
+    /// Writes what is left and closes. After it has returned, the next open finds the file in the tier (through mode,
+    /// if there was room).
+    ///
+    /// # Errors
+    /// What the PFS returns for the last write; only a file closed without error is surely all there.
+    pub fn close(mut self) -> io::Result<()> {
+        self.finish()
+    }
+
+    fn finish(&mut self) -> io::Result<()> {
+        if std::mem::replace(&mut self.closed, true) || self.pid != std::process::id() {
+            return Ok(());
+        }
+        let sent = self.send_gathered();
+        match &mut self.sink {
+            Sink::Pfs { file, tier } => {
+                if let Some(tier) = tier.take().filter(|_| sent.is_ok()) {
+                    tier.commit(&self.path, file.as_fd(), self.position);
+                }
+            }
+            Sink::Scratch { copy, client, .. } => {
+                // Give back the part of the last step that was not used; if it fails it goes with the job.
+                let request = Request::ScratchReserve { copy: *copy, bytes: self.position };
+                let _ = client.session.call(&request, &[], client.session.config.deadline);
+            }
+        }
+        sent
+    }
+}
+
+fn reserve_scratch(client: &Client, copy: u64, end: u64) -> io::Result<u64> {
+    let session = &client.session;
+    // A large step first; in a nearly full tier just what is needed.
+    for bytes in [end.next_multiple_of(RESERVE_STEP_BYTES), end] {
+        match session.call(&Request::ScratchReserve { copy, bytes }, &[], session.config.deadline)?.message {
+            Reply::Done => return Ok(bytes),
+            Reply::Refused(_) if bytes > end => {}
+            reply => return Err(unexpected(&reply)),
+        }
+    }
+    Err(io::ErrorKind::StorageFull.into())
+}
+
+impl Write for FileWriter {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        if self.gathered.len() == GATHER_BYTES {
+            // Before anything of `data` is taken, so that an error means that nothing of it was.
+            self.send_gathered()?;
+        }
+        if self.gathered.is_empty() && data.len() >= GATHER_BYTES {
+            self.send(data)?;
+            return Ok(data.len());
+        }
+        let n = data.len().min(GATHER_BYTES - self.gathered.len());
+        self.gathered.extend_from_slice(&data[..n]);
+        Ok(n)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.send_gathered()
+    }
+}
+
+impl Drop for FileWriter {
+    fn drop(&mut self) {
+        // As a dropped std File: errors are lost; whoever wants them calls `close`.
+        let _ = self.finish();
+    }
+}
+
+fn write_all_at(fd: BorrowedFd<'_>, mut data: &[u8], mut offset: u64) -> io::Result<()> {
+    while !data.is_empty() {
+        match rustix::io::pwrite(fd, data, offset) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => {
+                data = &data[n..];
+                offset += n as u64;
+            }
+            Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(())
+}
+
+/// The tier's half of a file written through. Nothing here can fail the write: a page that does not fit is left out, and
+/// an agent that goes away ends it.
+#[derive(Debug)]
+struct TierWriter {
+    channel: Channel,
+    deadline: Duration,
+    staging: Staging,
+    page_bytes: u64,
+    /// The page being gathered: number, slot, bytes so far.
+    current: Option<(u32, u32, u64)>,
+    /// What the file looked like after our last write.
+    seen: Option<FileFacts>,
+    /// When that was.
+    seen_at: Instant,
+    /// Somebody else has written too, or the agent is gone: nothing is kept.
+    spoiled: bool,
+}
+
+impl TierWriter {
+    fn begin(session: &Session, path: &Path, file: BorrowedFd<'_>) -> Option<Self> {
+        let absolute = std::path::absolute(path).ok()?;
+        session.may_ask().then(|| session.mount_of(&absolute))??;
+        let channel = session.connect(false).ok()?;
+        let deadline = session.config.deadline;
+        channel.send(&Request::StageBegin, &[]).ok()?;
+        let answer = channel.recv::<Reply>(Some(Instant::now() + deadline)).ok()?;
+        let Reply::Staging { slots, page_bytes, .. } = answer.message else { return None };
+        let staging = Staging::over(answer.fds.into_iter().next()?, slots, page_bytes).ok()?;
+        let seen = FileFacts::of(file, Revalidate::AsStat).ok();
+        let seen_at = Instant::now();
+        Some(TierWriter {
+            channel,
+            deadline,
+            staging,
+            page_bytes,
+            current: None,
+            seen,
+            seen_at,
+            spoiled: false,
+        })
+    }
+
+    /// Looks whether somebody else has changed the file since our last write. A look costs a round trip to the PFS; right
+    /// after the last one it would show nothing new.
+    fn before_write(&mut self, file: BorrowedFd<'_>) {
+        if self.spoiled || self.seen_at.elapsed() < LOOK_AGAIN {
+            return;
+        }
+        let now = FileFacts::of(file, Revalidate::AsStat).ok();
+        if now.map(|f| f.version) != self.seen.map(|f| f.version) {
+            self.spoiled = true;
+        }
+    }
+
+    /// Looks after every write, whatever it ends with: any may be the last, and what is not seen right after it cannot be
+    /// told from the work of others.
+    fn after_write(&mut self, file: BorrowedFd<'_>, data: &[u8], offset: u64) {
+        if !self.spoiled {
+            let end = offset + data.len() as u64;
+            self.seen = FileFacts::of(file, Revalidate::AsStat).ok();
+            self.seen_at = Instant::now();
+            // Longer or shorter than we made it: somebody else writes too.
+            self.spoiled |= self.seen.is_none_or(|facts| facts.version.size != end);
+        }
+        let mut done = 0;
+        while done < data.len() && !self.spoiled {
+            let at = offset + done as u64;
+            let in_page = at % self.page_bytes;
+            let n = (data.len() - done).min((self.page_bytes - in_page) as usize);
+            self.stage(&data[done..done + n], (at / self.page_bytes) as u32, in_page);
+            done += n;
+        }
+    }
+
+    fn stage(&mut self, part: &[u8], page: u32, in_page: u64) {
+        if in_page == 0 {
+            self.flush_page();
+            self.current = self.take_slot().map(|slot| (page, slot, 0));
+        }
+        let Some((current, slot, filled)) = self.current else { return };
+        if current != page || filled != in_page || self.staging.fill(slot, part, in_page).is_err() {
+            self.staging.release(slot);
+            self.current = None;
+            return;
+        }
+        self.current = Some((page, slot, filled + part.len() as u64));
+        if filled + part.len() as u64 == self.page_bytes {
+            self.flush_page();
+        }
+    }
+
+    fn take_slot(&self) -> Option<u32> {
+        let deadline = Instant::now() + SLOT_PATIENCE;
+        loop {
+            match self.staging.take() {
+                None if Instant::now() < deadline => std::thread::sleep(Duration::from_micros(200)),
+                slot => return slot,
+            }
+        }
+    }
+
+    fn flush_page(&mut self) {
+        if let Some((page, slot, len)) = self.current.take()
+            && len > 0
+            && self.channel.send(&Request::StagePage { slot, page, len }, &[]).is_err()
+        {
+            self.spoiled = true;
+        }
+    }
+
+    /// Tells the agent that the file is done. Waits for its answer, so that the next open finds the copy.
+    fn commit(mut self, path: &Path, file: BorrowedFd<'_>, length: u64) {
+        self.flush_page();
+        let now = FileFacts::of(file, Revalidate::AsStat).ok();
+        // Exactly what our last write has left: whatever happened since, and before this, was somebody else's.
+        let left = self.seen.map(|s| s.version);
+        let Some(now) = now.filter(|n| !self.spoiled && n.version.size == length && Some(n.version) == left)
+        else {
+            return;
+        };
+        // The agent wants one descriptor open for reading and, as a proof, the one that was written through.
+        let Ok(reading) = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else { return };
+        let request = Request::StageCommit { version: now.version };
+        if self.channel.send(&request, &[reading.as_fd(), file]).is_ok() {
+            // Whatever it says: the file is on the PFS.
+            let _ = self.channel.recv::<Reply>(Some(Instant::now() + self.deadline));
+        }
+    }
+}

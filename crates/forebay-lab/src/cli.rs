@@ -1,0 +1,177 @@
+//! `forebay lab ...`: the arguments, and what each command does.
+//!
+//! The command line crate includes [`LabCommand`] as a subcommand and forwards to [`run`].
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+
+use crate::LabError;
+use crate::quantity::{Rate, parse_bytes, parse_duration_ns, parse_rate};
+use crate::slowfs::{self, Config, StatsLog, remote};
+
+/// Fixtures for trying Forebay out on one machine.
+#[derive(Debug, Subcommand)]
+pub enum LabCommand {
+    /// Mount a slow, striped parallel file system over a directory
+    Slowfs(SlowfsArgs),
+    /// Make a slow file system fail, hang or wait: read=EIO, write=ENOSPC,count=3, read=hang:30s,path=*.bin, latency=50ms, none
+    Fault {
+        /// Where the slow file system is mounted
+        mount: PathBuf,
+        /// What shall go wrong; several faults are separated by `;`
+        spec: String,
+    },
+    /// Print the counters of a slow file system as JSON
+    Stats {
+        /// Where the slow file system is mounted
+        mount: PathBuf,
+        /// Set all counters to zero afterwards
+        #[arg(long)]
+        reset: bool,
+    },
+    /// Change the rate of each server of a slow file system
+    Rate {
+        /// Where the slow file system is mounted
+        mount: PathBuf,
+        /// Such as 50MB/s, 1GiB/s or unlimited
+        rate: String,
+    },
+    /// Print the stripe layout of a file as JSON
+    Layout {
+        /// A file on a slow file system
+        file: PathBuf,
+    },
+}
+
+/// Arguments of `forebay lab slowfs`.
+#[derive(Debug, Clone, Args)]
+pub struct SlowfsArgs {
+    /// Directory that holds the files
+    #[arg(long, value_name = "DIR")]
+    pub backing: PathBuf,
+    /// Directory to mount on
+    #[arg(long, value_name = "DIR")]
+    pub mount: PathBuf,
+    /// Number of storage servers
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    pub servers: usize,
+    /// Bandwidth of each server, reads and writes together
+    #[arg(long, value_name = "RATE", default_value = "50MB/s", value_parser = parse_rate)]
+    pub rate: Rate,
+    /// Unit of striping
+    #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = parse_bytes)]
+    pub stripe: u64,
+    /// Time added to each operation
+    #[arg(long, value_name = "TIME", default_value = "0.2ms", value_parser = parse_duration_ns)]
+    pub latency: u64,
+    /// How far the kernel reads ahead of a sequential reader [default: four stripes a server, at least 4MiB]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub read_ahead: Option<u64>,
+    /// How much an open file may have written before the servers have it; 0: writes wait [default: two stripes a server]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub write_behind: Option<u64>,
+    /// How long the kernel may trust names and attributes without asking
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = parse_duration_ns)]
+    pub attr_ttl: u64,
+    /// Let other users in
+    #[arg(long)]
+    pub allow_other: bool,
+    /// Bypass the page cache: each read reaches the servers with the size the program asked for
+    #[arg(long)]
+    pub direct_io: bool,
+    /// Write the counters to this file, one JSON object a line
+    #[arg(long, value_name = "FILE")]
+    pub stats: Option<PathBuf>,
+    /// Time between two lines of counters
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_duration_ns)]
+    pub stats_interval: u64,
+    /// Return as soon as it is mounted; end it with `umount`
+    #[arg(long)]
+    pub daemonize: bool,
+    /// Stay in the foreground even if --daemonize was given
+    #[arg(long)]
+    pub foreground: bool,
+}
+
+impl SlowfsArgs {
+    /// The file system these arguments describe.
+    pub fn config(&self) -> Config {
+        Config {
+            servers: self.servers,
+            rate_bytes_per_s: self.rate.bytes_per_s,
+            stripe_bytes: self.stripe,
+            latency_ns: self.latency,
+            read_ahead_bytes: self.read_ahead,
+            write_behind_bytes: self.write_behind,
+            attr_ttl_ns: self.attr_ttl,
+            allow_other: self.allow_other,
+            direct_io: self.direct_io,
+            ..Config::new(&self.backing, &self.mount)
+        }
+    }
+
+    fn stats_log(&self) -> Option<StatsLog> {
+        // A pause of nothing would spin; a millisecond is finer than anyone plots.
+        let interval = Duration::from_nanos(self.stats_interval.max(1_000_000));
+        self.stats.clone().map(|path| StatsLog { path, interval })
+    }
+}
+
+/// Carries out a lab command. `slowfs` in the foreground returns when the file system has been unmounted; call it before
+/// the process starts threads.
+///
+/// # Errors
+/// A sentence for the user.
+pub fn run(command: &LabCommand) -> Result<(), LabError> {
+    match command {
+        LabCommand::Slowfs(args) if args.daemonize && !args.foreground => daemonize(),
+        LabCommand::Slowfs(args) => slowfs::serve(&args.config(), args.stats_log().as_ref()),
+        LabCommand::Fault { mount, spec } => remote::set_fault(mount, spec),
+        LabCommand::Rate { mount, rate } => remote::set_rate(mount, rate),
+        LabCommand::Layout { file } => print_json(&remote::layout(file)?),
+        LabCommand::Stats { mount, reset } => {
+            print_json(&remote::stats(mount)?)?;
+            if *reset { remote::reset(mount) } else { Ok(()) }
+        }
+    }
+}
+
+fn print_json(value: &impl serde::Serialize) -> Result<(), LabError> {
+    let text =
+        serde_json::to_string_pretty(value).map_err(|error| LabError::io("cannot write JSON", error))?;
+    writeln!(io::stdout(), "{text}").map_err(|error| LabError::io("cannot write to stdout", error))
+}
+
+/// Starts this very command again in the foreground, in a session of its own, and returns once that is ready.
+///
+/// Not fork(2) alone: the caller may have threads, and a forked child of such a process may do almost nothing.
+fn daemonize() -> Result<(), LabError> {
+    let failed = |error| LabError::io("cannot start the slow file system in the background", error);
+    let program = std::env::current_exe().map_err(failed)?;
+    let mut command = Command::new(program);
+    command.args(std::env::args_os().skip(1)).arg("--foreground");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    // SAFETY: setsid is async-signal-safe and touches no memory of the parent.
+    unsafe {
+        command.pre_exec(|| rustix::process::setsid().map(drop).map_err(Into::into));
+    }
+    let mut child = command.spawn().map_err(failed)?;
+    let mut first = String::new();
+    if let Some(stdout) = child.stdout.take() {
+        BufReader::new(stdout).read_line(&mut first).map_err(failed)?;
+    }
+    if first.trim() == "ready" {
+        return writeln!(io::stdout(), "ready").map_err(failed);
+    }
+    let mut why = String::new();
+    if let Some(mut stderr) = child.stderr.take() {
+        stderr.read_to_string(&mut why).map_err(failed)?;
+    }
+    let why = why.trim().trim_start_matches("error: ");
+    Err(LabError::new(if why.is_empty() { "the background process ended before it was ready" } else { why }))
+}

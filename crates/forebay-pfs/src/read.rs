@@ -1,0 +1,96 @@
+//! Reading ranges of a PFS file without leaving a second copy in the page cache.
+//!
+//! The tier keeps what it fetched, so the kernel's copy would only take memory twice. Kernels since 6.14 can drop what a
+//! read itself brought in (`RWF_DONTCACHE`) on the file systems that support it; elsewhere the range is advised away
+//! after it was read. Pages that others had cached before stay with `RWF_DONTCACHE` and may go with the advice; a mount
+//! can turn either off.
+
+use rustix::fs::{Advice, fadvise};
+use std::io;
+use std::num::NonZeroU64;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// `RWF_DONTCACHE` of linux/fs.h.
+const RWF_DONTCACHE: libc::c_int = 0x80;
+
+/// How fetched ranges are read.
+#[derive(Debug, Default)]
+pub struct Reader {
+    /// Leave the kernel's copy alone.
+    keep_page_cache: bool,
+    /// The file system refused `RWF_DONTCACHE` once; it is not asked again.
+    dontcache_refused: AtomicBool,
+}
+
+impl Reader {
+    /// A reader that drops (`false`) or keeps (`true`) the kernel's copy.
+    pub fn new(keep_page_cache: bool) -> Self {
+        Reader { keep_page_cache, dontcache_refused: AtomicBool::new(false) }
+    }
+
+    /// Reads at `offset` until `buffer` is full or the file ends; returns the bytes read.
+    ///
+    /// # Errors
+    /// What the PFS returns; interrupted reads are repeated.
+    pub fn read_full_at(&self, fd: BorrowedFd<'_>, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut done = 0;
+        while done < buffer.len() {
+            match self.read_once(fd, &mut buffer[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        if !self.keep_page_cache && self.dontcache_refused.load(Ordering::Relaxed) {
+            // Advice is best effort: a file system that ignores it only costs memory.
+            let _ = NonZeroU64::new(done as u64).map(|len| fadvise(fd, offset, Some(len), Advice::DontNeed));
+        }
+        Ok(done)
+    }
+
+    fn read_once(&self, fd: BorrowedFd<'_>, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        if !self.keep_page_cache && !self.dontcache_refused.load(Ordering::Relaxed) {
+            match preadv2(fd, buffer, offset, RWF_DONTCACHE) {
+                Err(e)
+                    if matches!(e.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL | libc::ENOSYS)) =>
+                {
+                    self.dontcache_refused.store(true, Ordering::Relaxed);
+                }
+                other => return other,
+            }
+        }
+        Ok(rustix::io::pread(fd, buffer, offset)?)
+    }
+}
+
+fn preadv2(fd: BorrowedFd<'_>, buffer: &mut [u8], offset: u64, flags: libc::c_int) -> io::Result<usize> {
+    let iov = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    let offset = libc::off_t::try_from(offset).map_err(|_| io::Error::from_raw_os_error(libc::EOVERFLOW))?;
+    // SAFETY: `iov` describes `buffer`, which is borrowed mutably for the whole call.
+    let n = unsafe { libc::preadv2(fd.as_raw_fd(), &raw const iov, 1, offset, flags) };
+    usize::try_from(n).map_err(|_| io::Error::last_os_error())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn reads_to_the_end_and_not_beyond() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        let content: Vec<u8> = (0..300_000u32).map(|i| (i % 251) as u8).collect();
+        std::fs::write(&path, &content).unwrap();
+        let file = std::fs::File::open(&path).unwrap();
+        for keep in [false, true] {
+            let reader = Reader::new(keep);
+            let mut buffer = vec![0; 400_000];
+            assert_eq!(reader.read_full_at(file.as_fd(), &mut buffer, 4096).unwrap(), 300_000 - 4096);
+            assert_eq!(&buffer[..300_000 - 4096], &content[4096..]);
+            assert_eq!(reader.read_full_at(file.as_fd(), &mut buffer, 300_000).unwrap(), 0);
+        }
+    }
+}

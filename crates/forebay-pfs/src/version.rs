@@ -1,0 +1,189 @@
+//! The identity of a file's content: inode, size, mtime and ctime.
+//!
+//! Whatever Forebay holds belongs to one version, and bytes of two versions are never mixed within one open. mtime alone
+//! is not enough (`cp -p`, `tar` and `rsync` set it back), so ctime is part of the version. ctime, however, also moves
+//! when only the name, the links, the owner or the mode change; [`FileFacts::difference`] tells these apart, so that a
+//! file that is unlinked or renamed while somebody reads it can still be read to its end.
+//!
+//! Time stamps have a granularity: two writes within it leave the same stamp. [`FileFacts::is_young`] says when a version
+//! may still change without showing it; what is fetched while a file is young is not believed by a later open.
+
+use rustix::fs::{AtFlags, Statx, StatxFlags, statx};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+/// One content of one file on one mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct FileVersion {
+    /// Inode number on the PFS.
+    pub ino: u64,
+    /// Length in bytes.
+    pub size: u64,
+    /// Time of last modification, nanoseconds since 1970.
+    pub mtime_ns: i64,
+    /// Time of last change of content or attributes, nanoseconds since 1970.
+    pub ctime_ns: i64,
+}
+
+impl fmt::Display for FileVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "inode {} size {} mtime {} ctime {}", self.ino, self.size, self.mtime_ns, self.ctime_ns)
+    }
+}
+
+/// A version and what else `statx` tells about the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileFacts {
+    /// The content's identity.
+    pub version: FileVersion,
+    /// Device number of the file system.
+    pub dev: u64,
+    /// Number of hard links.
+    pub nlink: u32,
+    /// Type and permission bits.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+}
+
+/// How hard to ask the file system for current attributes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Revalidate {
+    /// Ask the servers even if this node has the attributes cached (`AT_STATX_FORCE_SYNC`). Local file systems and
+    /// those with coherent attributes (Lustre, GPFS) answer without a round trip.
+    #[default]
+    Force,
+    /// Believe the node's attribute cache, as `stat` does: cheaper, and as stale as that cache may be.
+    AsStat,
+}
+
+/// What became of a file since its facts were taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Difference {
+    /// The same version.
+    None,
+    /// ctime moved, and links, owner or mode moved with it: an unlink, a link, a `chown`, a `chmod`. The content's own
+    /// marks (inode, size, mtime) stand.
+    Attributes,
+    /// ctime moved alone. A rename does that; so does a write whose mtime was set back.
+    CtimeOnly,
+    /// Another inode, size or mtime.
+    Content,
+}
+
+impl FileFacts {
+    /// Reads the facts of an open file.
+    ///
+    /// # Errors
+    /// What `statx` returns: `ESTALE`, `EIO` and the like from the PFS.
+    pub fn of(fd: BorrowedFd<'_>, how: Revalidate) -> io::Result<Self> {
+        let sync = match how {
+            Revalidate::Force => AtFlags::STATX_FORCE_SYNC,
+            Revalidate::AsStat => AtFlags::empty(),
+        };
+        let stat = statx(fd.as_fd(), c"", AtFlags::EMPTY_PATH | sync, StatxFlags::BASIC_STATS)?;
+        Ok(Self::from_statx(&stat))
+    }
+
+    fn from_statx(stat: &Statx) -> Self {
+        let nanos = |sec: i64, nsec: u32| sec.saturating_mul(1_000_000_000).saturating_add(i64::from(nsec));
+        FileFacts {
+            version: FileVersion {
+                ino: stat.stx_ino,
+                size: stat.stx_size,
+                mtime_ns: nanos(stat.stx_mtime.tv_sec, stat.stx_mtime.tv_nsec),
+                ctime_ns: nanos(stat.stx_ctime.tv_sec, stat.stx_ctime.tv_nsec),
+            },
+            dev: rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor),
+            nlink: stat.stx_nlink,
+            mode: u32::from(stat.stx_mode),
+            uid: stat.stx_uid,
+            gid: stat.stx_gid,
+        }
+    }
+
+    /// True for a regular file, the only kind that is ever cached.
+    pub fn is_regular(&self) -> bool {
+        rustix::fs::FileType::from_raw_mode(self.mode) == rustix::fs::FileType::RegularFile
+    }
+
+    /// How `now` differs from these facts, taken earlier from the same descriptor.
+    pub fn difference(&self, now: &FileFacts) -> Difference {
+        let (then, new) = (&self.version, &now.version);
+        if then == new {
+            Difference::None
+        } else if (then.ino, then.size, then.mtime_ns) != (new.ino, new.size, new.mtime_ns) {
+            Difference::Content
+        } else if (self.nlink, self.mode, self.uid, self.gid) != (now.nlink, now.mode, now.uid, now.gid) {
+            Difference::Attributes
+        } else {
+            Difference::CtimeOnly
+        }
+    }
+
+    /// True if the file was changed less than `granularity_ns` before `now_ns` (both by the wall clock, as time stamps
+    /// are), so that another write may yet leave the very same stamps. A stamp from the future counts as young.
+    pub fn is_young(&self, now_ns: i64, granularity_ns: i64) -> bool {
+        let newest = self.version.mtime_ns.max(self.version.ctime_ns);
+        newest > now_ns.saturating_sub(granularity_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts() -> FileFacts {
+        FileFacts {
+            version: FileVersion { ino: 7, size: 100, mtime_ns: 1_000, ctime_ns: 1_000 },
+            dev: 1,
+            nlink: 1,
+            mode: 0o100_644,
+            uid: 1,
+            gid: 1,
+        }
+    }
+
+    #[test]
+    fn a_write_with_mtime_set_back_is_not_taken_for_an_attribute_change() {
+        let mut now = facts();
+        now.version.ctime_ns = 2_000;
+        assert_eq!(facts().difference(&now), Difference::CtimeOnly);
+        now.nlink = 0;
+        assert_eq!(facts().difference(&now), Difference::Attributes);
+        now.version.size = 99;
+        assert_eq!(facts().difference(&now), Difference::Content);
+        assert_eq!(facts().difference(&facts()), Difference::None);
+    }
+
+    #[test]
+    fn young_is_judged_by_the_newest_stamp() {
+        let mut f = facts();
+        assert!(!f.is_young(1_000 + 20, 20));
+        assert!(f.is_young(1_000 + 19, 20));
+        f.version.ctime_ns = 5_000;
+        assert!(f.is_young(4_000, 20), "a stamp from the future is young");
+    }
+
+    #[test]
+    fn facts_of_a_real_file_follow_its_changes() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        std::fs::write(&path, b"one").unwrap();
+        let file = std::fs::File::open(&path).unwrap();
+        let before = FileFacts::of(file.as_fd(), Revalidate::Force).unwrap();
+        assert!(before.is_regular());
+        assert_eq!(before.version.size, 3);
+        std::fs::write(&path, b"three").unwrap();
+        let after = FileFacts::of(file.as_fd(), Revalidate::Force).unwrap();
+        assert_eq!(before.difference(&after), Difference::Content);
+        std::fs::remove_file(&path).unwrap();
+        let unlinked = FileFacts::of(file.as_fd(), Revalidate::Force).unwrap();
+        assert_eq!(after.difference(&unlinked), Difference::Attributes);
+    }
+}

@@ -1,0 +1,204 @@
+//! Which page leaves the RAM tier next.
+//!
+//! One policy per file behind one trait, [`EvictionPolicy`]; [`EvictionKind`] names them for the configuration and
+//! builds them. A policy only orders pages. It does not own them, does not know the memory budget's state and never
+//! decides *that* something must go: the agent does, and asks [`EvictionPolicy::evict`] for victims.
+//!
+//! How the agent uses a policy:
+//! - it calls `evict` for the room it needs and `insert` for the page it has filled, in either order. A newcomer may be
+//!   the next victim (that is how a policy refuses to admit), so a page is served to its reader before `evict` is asked
+//!   again, or the closure refuses it;
+//! - pages that must stay (pinned, dirty, being read or filled) are refused by the closure. A refused page is treated as
+//!   if it had just been used, without being counted, so that a tier full of pins is walked once per round and not from
+//!   the start by every call;
+//! - `touch` comes late, in batches, sampled, and for keys that are gone by then. Policies must do well with that, and
+//!   nothing breaks without it;
+//! - keys are opaque. A file's new version has new keys; the memory of evicted pages is by key.
+//!
+//! All of them are deterministic: same calls, same victims.
+
+#[cfg(test)]
+mod conformance;
+mod fifo;
+mod lfu;
+mod lru;
+mod s3fifo;
+mod sieve;
+mod sketch;
+mod windowed_lfu;
+mod wtinylfu;
+
+use alloc::{boxed::Box, string::String, vec::Vec};
+use core::{fmt, str::FromStr};
+
+pub use fifo::Fifo;
+pub use lfu::Lfu;
+pub use lru::Lru;
+pub use s3fifo::S3Fifo;
+pub use sieve::Sieve;
+pub use windowed_lfu::WindowedLfu;
+pub use wtinylfu::WTinyLfu;
+
+/// Why a page comes into the tier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fill {
+    /// Somebody reads it now, or asked for it by name (`load`): the insertion is its first use.
+    Demand,
+    /// Read-ahead: nobody has used it yet, so its first touch is the first use and not a sign of re-use.
+    Ahead,
+}
+
+/// A page that has left the policy and is the agent's to punch out of the tier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Victim {
+    /// The page.
+    pub key: u64,
+    /// Its size as given to `insert`.
+    pub bytes: u32,
+}
+
+/// The exact state of a policy, for tests and for looking at a live agent: named queues, next victim first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dump {
+    /// Queue name and keys; queues that only remember evicted pages have names that begin with `ghost`.
+    pub queues: Vec<(String, Vec<u64>)>,
+}
+
+/// The order in which pages leave the tier.
+pub trait EvictionPolicy: fmt::Debug + Send {
+    /// Which policy this is.
+    fn kind(&self) -> EvictionKind;
+
+    /// Takes in a page that is now resident. A key that is known already is touched and takes the new size.
+    fn insert(&mut self, key: u64, bytes: u32, fill: Fill);
+
+    /// A page was used. Unknown keys are ignored: touches are sampled and late.
+    fn touch(&mut self, key: u64);
+
+    /// A page is gone for another reason than eviction (file deleted, replaced, evicted by the user). Returns its size;
+    /// `None` if it was not resident. The page is not remembered.
+    fn remove(&mut self, key: u64) -> Option<u32>;
+
+    /// Appends victims to `victims`, in order, until they cover `want_bytes`, and returns the bytes they cover: less
+    /// than wanted only if `may_evict` refuses all the rest. A page may be offered a few times in a call; the work is
+    /// O(victims + refused), and O(len) when everything is pinned.
+    fn evict(
+        &mut self,
+        want_bytes: u64,
+        may_evict: &mut dyn FnMut(u64) -> bool,
+        victims: &mut Vec<Victim>,
+    ) -> u64;
+
+    /// The tier's capacity has changed. Evicts nothing by itself; policies that split the tier use it as the whole.
+    fn set_capacity(&mut self, capacity_bytes: u64);
+
+    /// The capacity last set.
+    fn capacity_bytes(&self) -> u64;
+
+    /// Whether the page is resident as far as the policy knows.
+    fn contains(&self, key: u64) -> bool;
+
+    /// Number of resident pages.
+    fn len(&self) -> usize;
+
+    /// Sum of the resident pages' sizes.
+    fn bytes(&self) -> u64;
+
+    /// Whether no page is resident.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The exact state.
+    fn dump(&self) -> Dump;
+}
+
+/// The policies by the names that the configuration uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum EvictionKind {
+    /// First in, first out; the bottom line.
+    Fifo,
+    /// Least recently used.
+    Lru,
+    /// Least frequently used (DynIMS).
+    Lfu,
+    /// SIEVE.
+    Sieve,
+    /// S3-FIFO.
+    S3Fifo,
+    /// W-TinyLFU as published, with a fixed window.
+    WTinyLfu,
+    /// W-LFU: exact counts, a window for newcomers and a memory of evicted pages.
+    #[default]
+    WindowedLfu,
+}
+
+impl EvictionKind {
+    /// Every policy, the simplest first.
+    pub const ALL: &'static [EvictionKind] = &[
+        EvictionKind::Fifo,
+        EvictionKind::Lru,
+        EvictionKind::Lfu,
+        EvictionKind::Sieve,
+        EvictionKind::S3Fifo,
+        EvictionKind::WTinyLfu,
+        EvictionKind::WindowedLfu,
+    ];
+
+    /// The name in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            EvictionKind::Fifo => "fifo",
+            EvictionKind::Lru => "lru",
+            EvictionKind::Lfu => "lfu",
+            EvictionKind::Sieve => "sieve",
+            EvictionKind::S3Fifo => "s3-fifo",
+            EvictionKind::WTinyLfu => "w-tinylfu",
+            EvictionKind::WindowedLfu => "w-lfu",
+        }
+    }
+
+    /// An empty policy of this kind for a tier of `capacity_bytes`.
+    pub fn build(self, capacity_bytes: u64) -> Box<dyn EvictionPolicy> {
+        match self {
+            EvictionKind::Fifo => Box::new(Fifo::new(capacity_bytes)),
+            EvictionKind::Lru => Box::new(Lru::new(capacity_bytes)),
+            EvictionKind::Lfu => Box::new(Lfu::new(capacity_bytes)),
+            EvictionKind::Sieve => Box::new(Sieve::new(capacity_bytes)),
+            EvictionKind::S3Fifo => Box::new(S3Fifo::new(capacity_bytes)),
+            EvictionKind::WTinyLfu => Box::new(WTinyLfu::new(capacity_bytes)),
+            EvictionKind::WindowedLfu => Box::new(WindowedLfu::new(capacity_bytes)),
+        }
+    }
+}
+
+impl fmt::Display for EvictionKind {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(self.name())
+    }
+}
+
+/// A name that no policy has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownEvictionKind {
+    /// What was asked for.
+    pub name: String,
+}
+
+impl fmt::Display for UnknownEvictionKind {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "no eviction policy is called {:?}; use one of", self.name)?;
+        EvictionKind::ALL.iter().try_for_each(|kind| write!(out, " {kind}"))
+    }
+}
+
+impl core::error::Error for UnknownEvictionKind {}
+
+impl FromStr for EvictionKind {
+    type Err = UnknownEvictionKind;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        let found = EvictionKind::ALL.iter().copied().find(|kind| kind.name() == name);
+        found.ok_or_else(|| UnknownEvictionKind { name: name.into() })
+    }
+}

@@ -1,0 +1,143 @@
+//! Whether, and when, a page that small random reads keep missing is worth filling.
+//!
+//! Filling a 2 MiB page for a 4 KiB read moves 512 times the bytes; done by reflex, a random reader of a large file gets
+//! a fraction of the file system's speed and empties the tier besides. It is the problem of renting or buying: each miss
+//! pays rent, filling buys. So a page is bought once the rent paid for it has reached its price, which is never more than
+//! twice as dear as the best decision made with hindsight. Rent and price are counted in bytes; a small read costs the
+//! file system as much as [`LEAST_RENT_BYTES`], since its time goes into the request and not into the bytes.
+//!
+//! Twice as dear is still too dear for a tier that must not slow anybody down while it warms up. So filling has a purse of
+//! its own: after a fill that took `d`, none is started for `(1 - share) / share * d`, and misses lose no more than
+//! `share` of the file system to fills.
+//!
+//! The memory is the last `capacity` missed pages. It ages by other misses and not by time: a page that came back after
+//! fewer misses than the tier has pages would have been a hit had it been filled, which is what the question is about.
+
+use crate::arena::{Arena, List};
+use crate::machine::Nanos;
+
+/// What a small read costs, at least: the bytes a file system moves in the time of one request.
+pub const LEAST_RENT_BYTES: u64 = 64 << 10;
+
+/// A bounded memory of missed pages and the rent paid for each.
+#[derive(Debug)]
+pub struct MissLedger {
+    arena: Arena<u64>,
+    /// Oldest first.
+    missed: List,
+    capacity: usize,
+    /// Hundredths of the file system's time that fills may take, 0 to 100.
+    share_percent: u32,
+    closed_until: Nanos,
+    /// A fill is under way.
+    filling: bool,
+}
+
+impl MissLedger {
+    /// Remembers up to `capacity` pages; fills may take `share_percent` of the time. With 0 of either no page is ever
+    /// filled.
+    pub fn new(capacity: usize, share_percent: u32) -> Self {
+        MissLedger {
+            arena: Arena::default(),
+            missed: List::default(),
+            capacity,
+            share_percent: share_percent.min(100),
+            closed_until: Nanos(0),
+            filling: false,
+        }
+    }
+
+    /// Tells of a miss of `read_bytes` on a page of `page_bytes`. `true`: fill the page now, and call
+    /// [`MissLedger::filled`] when that has ended, well or not.
+    pub fn missed(&mut self, now: Nanos, key: u64, read_bytes: u64, page_bytes: u64) -> bool {
+        let rent = read_bytes.max(LEAST_RENT_BYTES);
+        let paid = match self.forget(key) {
+            Some(paid) => paid.saturating_add(rent),
+            None => rent,
+        };
+        if paid >= page_bytes && !self.filling && now >= self.closed_until && self.share_percent > 0 {
+            self.filling = self.capacity > 0;
+            return self.filling;
+        }
+        if self.capacity > 0 {
+            self.shrink_to(self.capacity - 1);
+            let slot = self.arena.add(key, 0, paid);
+            self.missed.push_back(&mut self.arena, slot);
+        }
+        false
+    }
+
+    /// The fill that was asked for has ended after `took_ns`.
+    pub fn filled(&mut self, now: Nanos, took_ns: u64) {
+        self.filling = false;
+        let share = u64::from(self.share_percent.max(1));
+        self.closed_until = now + took_ns.saturating_mul(100 - share) / share;
+    }
+
+    /// Forgets a page; returns the rent paid for it.
+    fn forget(&mut self, key: u64) -> Option<u64> {
+        let slot = self.arena.find(key)?;
+        let paid = self.arena.at(slot).data;
+        self.missed.unlink(&mut self.arena, slot);
+        self.arena.discard(slot);
+        Some(paid)
+    }
+
+    /// Number of pages remembered.
+    pub fn len(&self) -> usize {
+        self.missed.len()
+    }
+
+    /// Whether nothing is remembered.
+    pub fn is_empty(&self) -> bool {
+        self.missed.is_empty()
+    }
+
+    fn shrink_to(&mut self, len: usize) {
+        while self.missed.len() > len {
+            let Some(oldest) = self.missed.front() else { return };
+            self.missed.unlink(&mut self.arena, oldest);
+            self.arena.discard(oldest);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: u64 = 2 << 20;
+
+    #[test]
+    fn a_page_is_filled_when_the_rent_has_reached_its_price() {
+        let mut ledger = MissLedger::new(8, 50);
+        let small = (0..40).position(|_| ledger.missed(Nanos(0), 1, 4096, PAGE));
+        assert_eq!(small, Some((PAGE / LEAST_RENT_BYTES) as usize - 1));
+        ledger.filled(Nanos(0), 0);
+        let large = (0..40).position(|_| ledger.missed(Nanos(1), 2, PAGE / 4, PAGE));
+        assert_eq!(large, Some(3));
+    }
+
+    #[test]
+    fn fills_take_their_share_of_the_time_and_no_more() {
+        let mut ledger = MissLedger::new(8, 5);
+        assert!(ledger.missed(Nanos(0), 1, PAGE, PAGE));
+        assert!(!ledger.missed(Nanos(0), 2, PAGE, PAGE), "one fill at a time");
+        ledger.filled(Nanos(100), 10);
+        assert!(!ledger.missed(Nanos(289), 2, PAGE, PAGE), "19 times 10 after the end of the first");
+        assert!(ledger.missed(Nanos(290), 2, PAGE, PAGE), "what was missed meanwhile is not forgotten");
+    }
+
+    #[test]
+    fn the_memory_is_bounded_and_the_oldest_goes_first() {
+        let mut ledger = MissLedger::new(3, 50);
+        (0..4).for_each(|key| assert!(!ledger.missed(Nanos(0), key, PAGE / 2, PAGE)));
+        assert_eq!(ledger.len(), 3);
+        assert!(!ledger.missed(Nanos(0), 0, PAGE / 2, PAGE), "0 was the oldest of four and is forgotten");
+        assert!(ledger.missed(Nanos(0), 3, PAGE / 2, PAGE));
+        for never in [MissLedger::new(0, 50), MissLedger::new(8, 0)] {
+            let mut never = never;
+            assert!(!(0..9).any(|_| never.missed(Nanos(0), 5, PAGE, PAGE)));
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! Exact answers for the patterns that matter, and the promises for any pattern.
+
+#![allow(clippy::single_range_in_vec_init)] // lists of ranges that happen to hold one
+
+use super::*;
+use alloc::{collections::BTreeSet, vec};
+use proptest::prelude::*;
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const PAGE: u64 = 2 * MIB;
+
+fn handle(file_bytes: u64) -> Readahead {
+    Readahead::new(ReadaheadConfig::for_page(PAGE as u32), file_bytes)
+}
+
+/// One read with nothing resident.
+fn read(handle: &mut Readahead, offset: u64, len: u64) -> (Serve, Vec<Range<u64>>) {
+    let mut ask = Vec::new();
+    let serve = handle.on_read(offset, len, &mut |_| false, &mut ask);
+    (serve, ask)
+}
+
+#[test]
+fn the_window_doubles_at_half_marks() {
+    let mut handle = handle(1 << 30);
+    let mut asked = Vec::new();
+    for at in 0..24 {
+        let (serve, ask) = read(&mut handle, at * MIB, MIB);
+        assert_eq!(serve, Serve::Tier);
+        asked.extend(ask.into_iter().map(|pages| (at, pages)));
+    }
+    assert_eq!(asked, [(0, 0..3), (3, 3..6), (7, 6..12), (15, 12..24)]);
+    assert_eq!(handle.window_bytes(), 32 * MIB);
+}
+
+#[test]
+fn the_window_stops_at_its_bound() {
+    let mut handle = handle(4 << 30);
+    let mut furthest = 0;
+    for at in 0..1024 {
+        for pages in read(&mut handle, at * MIB, MIB).1 {
+            furthest = furthest.max(pages.end * PAGE - (at + 1) * MIB);
+        }
+    }
+    assert_eq!(handle.window_bytes(), 64 * MIB);
+    assert!((63 * MIB..=66 * MIB).contains(&furthest), "{furthest}");
+}
+
+#[test]
+fn a_reader_slower_than_the_file_system_never_waits() {
+    // In a tick the reader takes 256 KiB and the file system brings 320 KiB, in the order asked.
+    let mut handle = handle(1 << 30);
+    let (mut arrived_bytes, mut asked_bytes, mut waits) = (0, 0, 0);
+    for at in (0..1u64 << 30).step_by(256 * KIB as usize) {
+        let (_, ask) = read(&mut handle, at, 256 * KIB);
+        asked_bytes += ask.iter().map(|pages| (pages.end - pages.start) * PAGE).sum::<u64>();
+        if arrived_bytes < at + 256 * KIB {
+            waits += 1;
+            arrived_bytes = arrived_bytes.max((at + 256 * KIB).next_multiple_of(PAGE));
+        }
+        arrived_bytes = (arrived_bytes + 320 * KIB).min(asked_bytes);
+    }
+    assert_eq!(waits, 1, "only for the first page");
+}
+
+#[test]
+fn small_random_reads_go_to_the_file_system_and_large_ones_fill() {
+    let mut handle = handle(1 << 30);
+    for offset in [700 * MIB, 3 * MIB, 90 * MIB] {
+        assert_eq!(read(&mut handle, offset, 4 * KIB), (Serve::Pfs, vec![]));
+    }
+    assert_eq!(read(&mut handle, 501 * MIB, 2 * MIB), (Serve::Tier, vec![250..252]));
+    assert_eq!(read(&mut handle, 301 * MIB, 900 * KIB), (Serve::Pfs, vec![]));
+    let mut ask = Vec::new();
+    let resident = &mut |_| true;
+    assert_eq!((handle.on_read(7 * MIB, 4 * KIB, resident, &mut ask), ask), (Serve::Tier, vec![]));
+}
+
+#[test]
+fn small_files_are_filled_by_one_read() {
+    assert_eq!(read(&mut handle(20 * KIB), 0, 64 * KIB), (Serve::Tier, vec![0..1]));
+    assert_eq!(read(&mut handle(20 * KIB), 0, 4 * KIB), (Serve::Pfs, vec![]));
+    assert_eq!(read(&mut handle(0), 0, 4 * KIB), (Serve::Pfs, vec![]));
+    assert_eq!(read(&mut handle(20 * KIB), 20 * KIB, 4 * KIB), (Serve::Pfs, vec![]));
+}
+
+#[test]
+fn two_small_contiguous_reads_make_a_stream() {
+    let mut handle = handle(100 * MIB);
+    assert_eq!(read(&mut handle, 10 * MIB, 4 * KIB), (Serve::Pfs, vec![]));
+    assert_eq!(read(&mut handle, 10 * MIB + 4 * KIB, 4 * KIB), (Serve::Tier, vec![5..8]));
+    assert_eq!(read(&mut handle, 11 * MIB, 4 * KIB), (Serve::Tier, vec![]), "a skip below a page");
+    assert_eq!(read(&mut handle, 60 * MIB, 4 * KIB), (Serve::Pfs, vec![]), "a far jump");
+    assert_eq!(read(&mut handle, 10 * MIB, 4 * KIB), (Serve::Pfs, vec![]), "a step back");
+    assert_eq!(read(&mut handle, 11 * MIB + 4 * KIB, 3 * MIB), (Serve::Tier, vec![8..12]), "and on");
+}
+
+#[test]
+fn interleaved_streams_share_the_bound() {
+    let mut handle = handle(1 << 30);
+    for at in 0..128 {
+        for start in [0, 300 * MIB, 600 * MIB] {
+            let (serve, _) = read(&mut handle, start + at * MIB, MIB);
+            assert_eq!(serve, Serve::Tier);
+        }
+    }
+    assert_eq!((handle.streams.len(), handle.window_bytes()), (3, 64 * MIB / 3));
+}
+
+#[test]
+fn random_reads_end_a_stream() {
+    let mut handle = handle(1 << 30);
+    read(&mut handle, 0, MIB);
+    for count in 0..u64::from(MAX_STRAYS) {
+        read(&mut handle, (500 + 7 * (count * count % 61)) * MIB, 4 * KIB);
+    }
+    assert_eq!(handle.streams.len(), 0);
+}
+
+#[test]
+fn a_constant_stride_is_followed() {
+    let mut handle = handle(1 << 30);
+    let stride = 20 * MIB;
+    let mut known = BTreeSet::new();
+    let mut follow = |count| {
+        let mut ask = Vec::new();
+        let serve = handle.on_read(count * stride, 256 * KIB, &mut |page| known.contains(&page), &mut ask);
+        known.extend(ask.iter().cloned().flatten());
+        (serve, ask)
+    };
+    let asked: Vec<_> = (1..8).map(&mut follow).collect();
+    let pages = |reads: Range<u64>| reads.map(|count| 10 * count..10 * count + 1).collect::<Vec<_>>();
+    assert_eq!(asked[..2], [(Serve::Pfs, vec![]), (Serve::Pfs, vec![])]);
+    assert_eq!(asked[2], (Serve::Tier, pages(3..6)), "its own page and a window of two");
+    assert_eq!(asked[3], (Serve::Tier, pages(6..9)), "one of two is left: four ahead of read 4");
+    assert_eq!(asked[4..6], [(Serve::Tier, vec![]), (Serve::Tier, pages(9..15))]);
+}
+
+#[test]
+fn a_refusal_halves_the_window_and_is_not_repeated_at_once() {
+    let mut handle = handle(1 << 30);
+    (0..16).for_each(|at| _ = read(&mut handle, at * MIB, MIB));
+    assert_eq!((handle.window_bytes(), handle.streams[0].frontier), (32 * MIB, 24));
+    handle.refused(12);
+    assert_eq!((handle.window_bytes(), handle.streams[0].frontier), (16 * MIB, 12));
+    for at in 16..23 {
+        assert_eq!(read(&mut handle, at * MIB, MIB), (Serve::Tier, vec![]), "held until 24 MiB");
+    }
+    assert_eq!(read(&mut handle, 23 * MIB, MIB), (Serve::Tier, vec![12..20]));
+}
+
+#[test]
+fn what_a_read_needs_is_asked_for_even_while_held() {
+    let mut handle = handle(1 << 30);
+    (0..16).for_each(|at| _ = read(&mut handle, at * MIB, MIB));
+    handle.refused(8);
+    let asked: Vec<_> = (16..20).map(|at| read(&mut handle, at * MIB, MIB).1).collect();
+    assert_eq!(asked, [vec![8..9], vec![], vec![9..10], vec![]]);
+}
+
+#[test]
+fn a_window_of_zero_turns_it_off() {
+    let config = ReadaheadConfig { max_window_bytes: 0, ..ReadaheadConfig::for_page(PAGE as u32) };
+    let mut handle = Readahead::new(config, 100 * MIB);
+    let asked: Vec<_> = (0..4).map(|at| read(&mut handle, at * MIB, MIB).1).collect();
+    assert_eq!(asked, [vec![0..1], vec![], vec![1..2], vec![]]);
+}
+
+fn config() -> impl Strategy<Value = ReadaheadConfig> {
+    (12u32..22, 0u64..5, 0u64..40).prop_map(|(page_bits, first_pages, max_pages)| ReadaheadConfig {
+        page_bytes: 1 << page_bits,
+        first_window_bytes: first_pages << page_bits,
+        max_window_bytes: max_pages << page_bits,
+        stream_read_bytes: 64 * KIB,
+    })
+}
+
+proptest! {
+    /// A scan asks for every page exactly once and in order, by itself: nothing is known to be resident or asked for.
+    #[test]
+    fn a_scan_asks_for_every_page_once_in_order(
+        config in config(),
+        pages in 1u64..300,
+        tail_bytes in 0u64..4096,
+        sizes in prop::collection::vec(prop_oneof![1u64..2 * KIB, 1u64..4 * MIB], 1..20),
+    ) {
+        let page_bytes = u64::from(config.page_bytes);
+        let file_bytes = (pages * page_bytes - tail_bytes).max(1);
+        let mut handle = Readahead::new(config, file_bytes);
+        let (mut ask, mut offset) = (Vec::new(), 0);
+        let first_bytes = (64 * KIB).max(file_bytes / 5_000);
+        for len in core::iter::once(first_bytes).chain(sizes.iter().copied().cycle()) {
+            let len = len.max(file_bytes / 5_000);
+            prop_assert_eq!(handle.on_read(offset, len, &mut |_| false, &mut ask), Serve::Tier);
+            offset += len;
+            let asked_bytes = ask.last().map_or(0, |pages: &Range<u64>| pages.end * page_bytes);
+            prop_assert!(asked_bytes >= offset.min(file_bytes), "the read itself is asked for");
+            if offset >= file_bytes {
+                break;
+            }
+        }
+        let asked: Vec<u64> = ask.into_iter().flatten().collect();
+        prop_assert_eq!(asked, (0..file_bytes.div_ceil(page_bytes)).collect::<Vec<_>>());
+    }
+
+    /// Any reads, any refusals: nothing beyond the end, nothing twice while outstanding, never more than the window, and
+    /// what a read served by the tier needs is outstanding or resident.
+    #[test]
+    fn any_pattern_keeps_the_promises(
+        config in config(),
+        file_pages in 1u64..400,
+        tail_bytes in 0u64..4096,
+        moves in prop::collection::vec((0u8..8, any::<u64>(), 1u64..3 * MIB, 0u8..12), 1..200),
+    ) {
+        let page_bytes = u64::from(config.page_bytes);
+        let file_bytes = (file_pages * page_bytes - tail_bytes).max(1);
+        let mut handle = Readahead::new(config, file_bytes);
+        let mut known: BTreeSet<u64> = BTreeSet::new();
+        let (mut last, mut stride) = (0..0u64, 0u64);
+        for (kind, random, len, refusal) in moves {
+            let offset = match kind {
+                0..=3 => last.end,
+                4 => last.end.saturating_add(random % page_bytes),
+                5 => last.start.saturating_add(stride),
+                _ => random % file_bytes,
+            };
+            stride = offset.saturating_sub(last.start);
+            last = offset..offset + len;
+            let mut ask = Vec::new();
+            let serve = handle.on_read(offset, len, &mut |page| known.contains(&page), &mut ask);
+            let own = offset / page_bytes..last.end.min(file_bytes).div_ceil(page_bytes);
+            let asked: Vec<u64> = ask.into_iter().flatten().collect();
+            for page in &asked {
+                prop_assert!(*page < file_bytes.div_ceil(page_bytes), "page {page} beyond the end");
+                prop_assert!(known.insert(*page), "page {page} asked for twice");
+            }
+            let ahead = asked.iter().filter(|page| !own.contains(page)).count() as u64;
+            prop_assert!(ahead <= config.max_window_bytes / page_bytes, "{ahead} pages ahead");
+            if serve == Serve::Tier {
+                prop_assert!(own.clone().all(|page| known.contains(&page)), "{own:?} is not on its way");
+            }
+            if refusal == 0 && let Some(&from) = asked.iter().find(|page| **page >= own.end) {
+                known.retain(|&page| page < from || !asked.contains(&page));
+                handle.refused(from);
+            }
+        }
+    }
+}

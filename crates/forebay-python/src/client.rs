@@ -1,0 +1,207 @@
+//! A program's access to Forebay.
+
+use crate::convert::{PathArg, counters, path_text, read_mode, write_mode};
+use crate::error::os_error;
+use crate::file::File;
+use crate::load;
+use crate::writer::Writer;
+use forebay_client::{ClientConfig, WriteOptions};
+use forebay_wire::{CachedFile, MountStatus, Status};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+use std::ffi::OsString;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+/// A program's access to Forebay: one session with the agent of this node, shared by threads and by forked children.
+///
+/// `socket`: the agent's socket, or "none" to read the PFS only. `deadline_s`: seconds a read waits for the agent before
+/// it reads the PFS itself. `trusted_uids`: users whose agents are believed, beside root and one's own. `quiet`: say
+/// nothing on stderr. What is not given comes from the environment (FOREBAY_SOCKET, FOREBAY_DEADLINE_MS,
+/// FOREBAY_TRUST_UID, FOREBAY_QUIET) or is the default. It connects when first needed.
+#[pyclass(frozen, module = "forebay._core")]
+pub struct Client {
+    inner: forebay_client::Client,
+}
+
+impl Client {
+    /// A request about one file, while other Python threads run.
+    fn ask<T: Send>(
+        &self,
+        py: Python<'_>,
+        path: Option<&Path>,
+        request: impl FnOnce(&forebay_client::Client) -> io::Result<T> + Send,
+    ) -> PyResult<T> {
+        py.detach(|| request(&self.inner)).map_err(|e| os_error(&e, path))
+    }
+}
+
+#[pymethods]
+impl Client {
+    #[new]
+    #[pyo3(signature = (socket = None, *, deadline_s = None, trusted_uids = None, quiet = None))]
+    fn new(
+        socket: Option<PathArg>,
+        deadline_s: Option<f64>,
+        trusted_uids: Option<Vec<u32>>,
+        quiet: Option<bool>,
+    ) -> PyResult<Self> {
+        let mut config = ClientConfig::from_env();
+        if let Some(PathArg(socket)) = socket {
+            config.socket = (socket != Path::new("none")).then_some(socket);
+        }
+        if let Some(seconds) = deadline_s {
+            config.deadline = Duration::try_from_secs_f64(seconds)
+                .map_err(|e| PyValueError::new_err(format!("deadline_s = {seconds}: {e}")))?;
+        }
+        config.trusted_uids.extend(trusted_uids.unwrap_or_default());
+        config.quiet = quiet.unwrap_or(config.quiet);
+        Ok(Client { inner: forebay_client::Client::new(config) })
+    }
+
+    /// The agent's socket; None if the PFS is read only.
+    #[getter]
+    fn socket(&self) -> Option<OsString> {
+        self.inner.socket().map(|path| path.as_os_str().to_owned())
+    }
+
+    /// Opens `path` for reading. `mode`: "cached" (the tier, else the PFS, cached on the way), "tier" (the tier only) or
+    /// "pfs" (the PFS only). OSError: the PFS's; for "tier" ENOTCONN without an agent.
+    #[pyo3(signature = (path, mode = "cached"))]
+    fn open(&self, py: Python<'_>, path: PathArg, mode: &str) -> PyResult<File> {
+        let mode = read_mode(mode)?;
+        let file = self.ask(py, Some(&path.0), |client| client.open_with(&path.0, mode))?;
+        Ok(File::new(path.0, file))
+    }
+
+    /// Creates or truncates `path` for writing. `mode`: "through" (the PFS and the tier), "bypass" (the PFS only) or
+    /// "memory" (this node's memory, gone with the job). `exclusive`: fail if it exists. `append`: keep what is there.
+    /// `permissions`: bits of a new file, before the umask. OSError: the PFS's; for "memory" ENOTCONN without an agent.
+    #[pyo3(signature = (path, mode = "through", *, exclusive = false, append = false, permissions = 0o666))]
+    fn create(
+        &self,
+        py: Python<'_>,
+        path: PathArg,
+        mode: &str,
+        exclusive: bool,
+        append: bool,
+        permissions: u32,
+    ) -> PyResult<Writer> {
+        let options = WriteOptions { mode: write_mode(mode)?, exclusive, append, permissions };
+        let writer = self.ask(py, Some(&path.0), |client| client.create_with(&path.0, options))?;
+        Ok(Writer::new(path.0, writer))
+    }
+
+    /// Removes the memory-only file of that path if this job has one, else the file on the PFS. OSError: the PFS's.
+    fn remove(&self, py: Python<'_>, path: PathArg) -> PyResult<()> {
+        self.ask(py, Some(&path.0), |client| client.remove(&path.0))
+    }
+
+    /// Path and length in bytes of each memory-only file of this job. OSError: the agent does not answer.
+    fn scratch_files(&self, py: Python<'_>) -> PyResult<Vec<(OsString, u64)>> {
+        let files = self.ask(py, None, |client| client.scratch_files())?;
+        Ok(files.into_iter().map(|(path, bytes)| (path.into_os_string(), bytes)).collect())
+    }
+
+    /// Begins a job for this process, which ends with it; returns the token that its children find in the environment
+    /// variable FOREBAY_JOB. OSError: no agent, or it refused.
+    fn begin_job(&self, py: Python<'_>) -> PyResult<String> {
+        self.ask(py, None, |client| client.begin_job())
+    }
+
+    /// Brings files into the tier, at most `rate_bytes_per_s` (0: no limit), and returns when they are there, or failed.
+    /// `paths`: any iterable of files. `progress`: called about five times a second with a dict of `files`,
+    /// `files_done`, `bytes`, `bytes_fetched` and `bytes_resident`; if it raises, the load is cancelled. Returns that
+    /// dict with `seconds` and `failures`, a list of (path, errno, message). OSError: no agent.
+    #[pyo3(signature = (paths, *, rate_bytes_per_s = 0, progress = None))]
+    fn load<'py>(
+        &self,
+        paths: &Bound<'py, PyAny>,
+        rate_bytes_per_s: u64,
+        progress: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        load::run(&self.inner, paths, rate_bytes_per_s, progress)
+    }
+
+    /// Gives back the memory of one file; returns the bytes. OSError: no agent; it is pinned; the PFS's.
+    fn evict(&self, py: Python<'_>, path: PathArg) -> PyResult<u64> {
+        self.ask(py, Some(&path.0), |client| client.admin().evict(&path.0))
+    }
+
+    /// Gives back the memory of all that is not pinned; returns the bytes. OSError: no agent; EPERM: not the operator.
+    fn evict_all(&self, py: Python<'_>) -> PyResult<u64> {
+        self.ask(py, None, |client| client.admin().evict_all())
+    }
+
+    /// Keeps a file in the tier once it is there. OSError: no agent; ENOSPC: too much is pinned; the PFS's.
+    fn pin(&self, py: Python<'_>, path: PathArg) -> PyResult<()> {
+        self.ask(py, Some(&path.0), |client| client.admin().pin(&path.0, true))
+    }
+
+    /// Lets a pinned file go again when room is needed. OSError: no agent; the PFS's.
+    fn unpin(&self, py: Python<'_>, path: PathArg) -> PyResult<()> {
+        self.ask(py, Some(&path.0), |client| client.admin().pin(&path.0, false))
+    }
+
+    /// The agent's state and counters, a dict; names carry units. OSError: no agent.
+    fn status<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        status_dict(py, &self.ask(py, None, |client| client.admin().status())?)
+    }
+
+    /// The cached files, a list of dicts; those of other users for the operator only. OSError: no agent.
+    fn list<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let files = self.ask(py, None, |client| client.admin().list())?;
+        let rows = files.iter().map(|file| file_dict(py, file)).collect::<PyResult<Vec<_>>>()?;
+        PyList::new(py, rows)
+    }
+
+    /// Label and root of each mount the agent serves; empty without an agent.
+    fn mounts(&self, py: Python<'_>) -> Vec<(String, OsString)> {
+        let mounts = py.detach(|| self.inner.mounts());
+        mounts.into_iter().map(|m| (m.label, path_text(&m.root))).collect()
+    }
+}
+
+fn file_dict<'py>(py: Python<'py>, file: &CachedFile) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("path", path_text(&file.path))?;
+    dict.set_item("mount", &file.mount)?;
+    dict.set_item("size_bytes", file.version.size)?;
+    dict.set_item("resident_bytes", file.resident_bytes.min(file.version.size))?;
+    dict.set_item("pinned", file.pinned)?;
+    dict.set_item("stale", file.stale)?;
+    Ok(dict)
+}
+
+fn mount_dict<'py>(py: Python<'py>, mount: &MountStatus) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("label", &mount.label)?;
+    dict.set_item("root", path_text(&mount.root))?;
+    dict.set_item("fetched_bytes", mount.fetched_bytes)?;
+    dict.set_item("fetch_errors", mount.fetch_errors)?;
+    dict.set_item("fetches_pending", mount.fetches_pending)?;
+    Ok(dict)
+}
+
+fn status_dict<'py>(py: Python<'py>, status: &Status) -> PyResult<Bound<'py, PyDict>> {
+    let mounts = status.mounts.iter().map(|m| mount_dict(py, m)).collect::<PyResult<Vec<_>>>()?;
+    let dict = PyDict::new(py);
+    dict.set_item("version", &status.version)?;
+    dict.set_item("pid", status.pid)?;
+    dict.set_item("uptime_ms", status.uptime_ms)?;
+    dict.set_item("tier", &status.tier)?;
+    dict.set_item("huge_pages", &status.huge_pages)?;
+    dict.set_item("eviction", &status.eviction)?;
+    dict.set_item("capacity_bytes", status.capacity_bytes)?;
+    dict.set_item("used_bytes", counters(py, &status.used_bytes)?)?;
+    dict.set_item("resident_bytes", status.resident_bytes)?;
+    dict.set_item("pinned_bytes", status.pinned_bytes)?;
+    dict.set_item("files", status.files)?;
+    dict.set_item("scratch_files", status.scratch_files)?;
+    dict.set_item("connections", status.connections)?;
+    dict.set_item("counters", counters(py, &status.counters)?)?;
+    dict.set_item("mounts", mounts)?;
+    Ok(dict)
+}

@@ -1,0 +1,26 @@
+//! Errors of the core as Python's `OSError`, with the number, the words and the file.
+
+use pyo3::PyErr;
+use pyo3::exceptions::PyOSError;
+use std::io;
+use std::path::Path;
+
+/// `OSError(errno, text, path)`; Python picks the subclass by the number, such as `FileNotFoundError`.
+pub fn os_error(e: &io::Error, path: Option<&Path>) -> PyErr {
+    let errno = forebay_client::errno(e);
+    let text = e.to_string();
+    // Rust puts the number behind the words, Python before them.
+    let text = text.strip_suffix(&format!(" (os error {errno})")).unwrap_or(&text).to_owned();
+    match path {
+        // The core's own messages begin with the file they are about.
+        Some(path) if !text.starts_with(&*path.to_string_lossy()) => {
+            PyOSError::new_err((errno, text, path.as_os_str().to_owned()))
+        }
+        _ => PyOSError::new_err((errno, text)),
+    }
+}
+
+/// The error of an operation on a handle that was closed.
+pub fn closed(what: &str) -> PyErr {
+    pyo3::exceptions::PyValueError::new_err(format!("I/O operation on closed {what}"))
+}

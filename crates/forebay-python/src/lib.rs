@@ -1,0 +1,34 @@
+//! The Python module `forebay._core`: a thin binding on the client core.
+//!
+//! Nothing is decided here. Each class holds one handle of the core; each method turns arguments into Rust, lets other
+//! Python threads run (`py.detach`) while the core works, and turns the answer back. Bytes go straight between the tier
+//! and the caller's memory: `readinto` and `write` take any contiguous buffer, `map` gives a `memoryview` of the tier
+//! itself. What a Python program expects of a file (position, lines, text, fsspec) is written in Python, above this.
+//!
+//! Handles are behind locks of their own, taken only while detached: a thread that waits for a lock with the interpreter
+//! in its hands could wait for ever.
+
+mod buffer;
+mod client;
+mod convert;
+mod error;
+mod file;
+mod load;
+mod writer;
+
+use pyo3::prelude::*;
+
+/// The binding on Forebay's client core. Use the package `forebay`, which is made of it.
+#[pymodule]
+mod _core {
+    #[pymodule_export]
+    use super::client::Client;
+    #[pymodule_export]
+    use super::file::{File, Mapping};
+    #[pymodule_export]
+    use super::writer::Writer;
+
+    /// Unit of placement in bytes: what one entry of `File.extents()` covers.
+    #[pymodule_export]
+    const EXTENT_BYTES: u64 = forebay_client::EXTENT_BYTES;
+}

@@ -1,0 +1,145 @@
+//! The staging buffer: how pages that a client writes to the PFS get into the tier as well.
+//!
+//! The writer must not be given the cached copy itself: it could change "cached" bytes after it has closed the file, for
+//! all who may read it. So it fills slots of a small shared buffer, and the agent copies each into a file of its own.
+//! A writer that finds no free slot does not wait; the page is simply not cached.
+
+use crate::map::Map;
+use crate::ring::sealed_memfd;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
+
+/// Bytes before the first slot; slot `i` has its busy word at `4 * i`.
+pub const HEAD_BYTES: u64 = 4096;
+
+/// One end of a staging buffer.
+#[derive(Debug)]
+pub struct Staging {
+    file: OwnedFd,
+    head: Map,
+    slots: u32,
+    page_bytes: u64,
+}
+
+impl Staging {
+    /// Makes a buffer of `slots` pages.
+    ///
+    /// # Errors
+    /// No memory, or no descriptors left.
+    pub fn create(slots: u32, page_bytes: u64) -> io::Result<Self> {
+        let file = sealed_memfd(c"forebay-staging", Self::bytes(slots, page_bytes))?;
+        Self::over(file, slots, page_bytes)
+    }
+
+    /// Maps a buffer received from the agent.
+    ///
+    /// # Errors
+    /// It is not as large as told, or `mmap` failed.
+    pub fn over(file: OwnedFd, slots: u32, page_bytes: u64) -> io::Result<Self> {
+        let size = rustix::fs::fstat(&file)?.st_size as u64;
+        if slots == 0 || u64::from(slots) * 4 > HEAD_BYTES || size != Self::bytes(slots, page_bytes) {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "not a staging buffer"));
+        }
+        let head = Map::new(file.as_fd(), 0, HEAD_BYTES as usize, true)?;
+        Ok(Staging { file, head, slots, page_bytes })
+    }
+
+    /// Bytes of a buffer of `slots` pages.
+    pub fn bytes(slots: u32, page_bytes: u64) -> u64 {
+        HEAD_BYTES + u64::from(slots) * page_bytes
+    }
+
+    /// The memory, to send to the client.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// Number of slots.
+    pub fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    /// Writer: takes a free slot, if there is one.
+    pub fn take(&self) -> Option<u32> {
+        (0..self.slots).find(|slot| {
+            let busy = self.head.half(*slot as usize * 4);
+            busy.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        })
+    }
+
+    /// Agent: the slot may be used again. Writer: it was not sent after all.
+    pub fn release(&self, slot: u32) {
+        if slot < self.slots {
+            self.head.half(slot as usize * 4).store(0, Ordering::Release);
+        }
+    }
+
+    /// Writer: stores `data` at `offset` of `slot`.
+    ///
+    /// # Errors
+    /// `ENOSPC` or `ENOMEM` when memory is short.
+    ///
+    /// # Panics
+    /// The range leaves the slot.
+    pub fn fill(&self, slot: u32, data: &[u8], offset: u64) -> io::Result<()> {
+        assert!(
+            slot < self.slots && offset + data.len() as u64 <= self.page_bytes,
+            "a write outside of slot {slot}"
+        );
+        crate::copy::write_all_at(
+            self.file.as_fd(),
+            data,
+            HEAD_BYTES + u64::from(slot) * self.page_bytes + offset,
+        )
+    }
+
+    /// Agent: reads the first bytes of `slot` into `buffer`; fails if the slot does not hold as many.
+    ///
+    /// # Errors
+    /// `InvalidInput`: no such slot, or more bytes than a slot has.
+    pub fn read(&self, slot: u32, buffer: &mut [u8]) -> io::Result<()> {
+        if slot >= self.slots || buffer.len() as u64 > self.page_bytes {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let at = HEAD_BYTES + u64::from(slot) * self.page_bytes;
+        let mut done = 0;
+        while done < buffer.len() {
+            match rustix::io::pread(&self.file, &mut buffer[done..], at + done as u64) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(n) => done += n,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_taken_filled_read_and_released() {
+        let agent = Staging::create(2, 8192).unwrap();
+        let writer = Staging::over(agent.fd().try_clone_to_owned().unwrap(), 2, 8192).unwrap();
+        let (a, b) = (writer.take().unwrap(), writer.take().unwrap());
+        assert_eq!((a, b, writer.take()), (0, 1, None));
+        writer.fill(b, &[5; 100], 8000).unwrap();
+        let mut page = vec![0; 8100];
+        agent.read(b, &mut page).unwrap();
+        assert_eq!(&page[8000..], [5; 100]);
+        agent.release(a);
+        assert_eq!(writer.take(), Some(0));
+        assert!(agent.read(2, &mut page).is_err());
+        assert!(agent.read(0, &mut vec![0; 8193]).is_err());
+    }
+
+    #[test]
+    fn a_buffer_of_another_size_is_refused() {
+        let agent = Staging::create(2, 8192).unwrap();
+        assert!(Staging::over(agent.fd().try_clone_to_owned().unwrap(), 3, 8192).is_err());
+        assert!(Staging::over(agent.fd().try_clone_to_owned().unwrap(), 0, 8192).is_err());
+    }
+}

@@ -1,0 +1,122 @@
+//! The agent's own directory: whose it is, and which tier belongs to it.
+//!
+//! The directory often lies where everybody may write (`/tmp/forebay-UID`). Who made it first owns what is in it: the
+//! log, the socket, the keeper's socket. So it must be the agent's own, and closed to others' writes.
+//!
+//! Which backing the tier has taken is written down here. A later command that drops the cache must find the same one:
+//! guessing could mount a fresh tmpfs, empty that, and leave the real cache in memory.
+
+use crate::tier::{Backing, backing_name, explain};
+use rustix::fs::{AtFlags, CWD, FileType, statat};
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+const BACKINGS: [Backing; 4] = [Backing::Auto, Backing::Mount, Backing::Namespace, Backing::Directory];
+
+fn record_path(state_dir: &Path) -> PathBuf {
+    state_dir.join("backing")
+}
+
+/// Makes the state directory, or checks that the one that is there is safe to use.
+///
+/// # Errors
+/// It cannot be made; it is no directory, belongs to another user, or others may write in it.
+pub fn claim(state_dir: &Path) -> io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    // 0755: clients of other users have to reach the socket. The mask of the process may take more away.
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o755).create(state_dir);
+    made.map_err(|e| explain(e, format!("cannot make {}", state_dir.display())))?;
+    let stat = statat(CWD, state_dir, AtFlags::SYMLINK_NOFOLLOW)?;
+    let own = rustix::process::geteuid().as_raw();
+    let refuse = |why: String| {
+        let what = state_dir.display();
+        Err(io::Error::other(format!("{what} {why}; give the agent a directory of its own with --state-dir")))
+    };
+    if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
+        return refuse("is not a directory".into());
+    }
+    if stat.st_uid != own {
+        return refuse(format!("belongs to user {}, not to {own}", stat.st_uid));
+    }
+    if stat.st_mode & 0o022 != 0 {
+        return refuse("can be written by other users".into());
+    }
+    Ok(())
+}
+
+/// Writes down where the tier is.
+///
+/// # Errors
+/// The file cannot be written.
+pub(crate) fn record(state_dir: &Path, backing: Backing, place: &Path) -> io::Result<()> {
+    let place = std::path::absolute(place)?;
+    let text = [backing_name(backing).as_bytes(), b"\n", place.as_os_str().as_bytes()].concat();
+    let path = record_path(state_dir);
+    // Renamed into place: a record is never half there.
+    let fresh = path.with_extension("new");
+    std::fs::write(&fresh, text)?;
+    std::fs::rename(&fresh, &path).map_err(|e| explain(e, format!("cannot write {}", path.display())))
+}
+
+/// Where the tier is; `None` if nothing is written down.
+///
+/// # Errors
+/// The record cannot be read, or says nothing that makes sense.
+pub(crate) fn recorded(state_dir: &Path) -> io::Result<Option<(Backing, PathBuf)>> {
+    let path = record_path(state_dir);
+    let text = match std::fs::read(&path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        read => read.map_err(|e| explain(e, format!("cannot read {}", path.display())))?,
+    };
+    let at = text.iter().position(|byte| *byte == b'\n').unwrap_or(text.len());
+    let (name, place) = (&text[..at], text.get(at + 1..).unwrap_or_default());
+    match BACKINGS.into_iter().find(|b| backing_name(*b).as_bytes() == name) {
+        Some(backing) if !place.is_empty() => Ok(Some((backing, OsStr::from_bytes(place).into()))),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidData, format!("{} makes no sense", path.display()))),
+    }
+}
+
+/// Forgets where the tier was.
+///
+/// # Errors
+/// The record cannot be removed.
+pub(crate) fn forget(state_dir: &Path) -> io::Result<()> {
+    match std::fs::remove_file(record_path(state_dir)) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_record_is_read_as_it_was_written_and_nonsense_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(recorded(dir.path()).unwrap(), None);
+        let place = Path::new(OsStr::from_bytes(b"/a b/\xff\n/c"));
+        record(dir.path(), Backing::Directory, place).unwrap();
+        assert_eq!(recorded(dir.path()).unwrap(), Some((Backing::Directory, place.to_owned())));
+        std::fs::write(record_path(dir.path()), "floppy\n/a").unwrap();
+        assert!(recorded(dir.path()).unwrap_err().to_string().contains("makes no sense"));
+        forget(dir.path()).unwrap();
+        forget(dir.path()).unwrap();
+        assert_eq!(recorded(dir.path()).unwrap(), None);
+    }
+
+    #[test]
+    fn a_directory_that_others_can_write_or_link_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().join("state");
+        claim(&state).unwrap();
+        std::fs::set_permissions(&state, std::fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(claim(&state).unwrap_err().to_string().contains("can be written by other users"));
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink("/", &link).unwrap();
+        assert!(claim(&link).unwrap_err().to_string().contains("is not a directory"));
+    }
+}

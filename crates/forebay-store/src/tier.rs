@@ -1,0 +1,479 @@
+//! The tmpfs that holds the copies, and how an agent comes by one.
+//!
+//! Huge pages are worth two to three times the bandwidth and fifty times the speed of giving memory back, but the system's
+//! own `/dev/shm` rarely has them. So the tier has a tmpfs of its own, mounted with `huge=within_size`:
+//!
+//! - *mount*: the agent may mount (root). The mount stays when the agent dies, and the next agent adopts what is in it.
+//! - *namespace*: it may not, but it may make a user and mount namespace. A tiny *keeper* process lives in there, holds
+//!   the mount, and hands out a descriptor of its root; the agent itself stays in the namespaces of its users, and its
+//!   death does not take the cache along.
+//! - *directory*: neither; a directory on an existing tmpfs, with that tmpfs's page size.
+
+use crate::{keeper, state};
+use rustix::fs::{
+    AtFlags, CWD, FlockOperation, Mode, OFlags, StatVfs, flock, fstatfs, fstatvfs, mkdirat, openat, renameat,
+    statat, unlinkat,
+};
+use rustix::mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount};
+use serde::{Deserialize, Serialize};
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+pub use crate::state::claim as claim_state_dir;
+
+const TMPFS_MAGIC: i64 = 0x0102_1994;
+
+/// Where the tmpfs comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Backing {
+    /// The first of the others that works.
+    #[default]
+    Auto,
+    /// A mount of the agent's own in the namespace of the host; needs `CAP_SYS_ADMIN`.
+    Mount,
+    /// A mount kept by a keeper process in a user namespace.
+    Namespace,
+    /// A directory on a tmpfs that is there already.
+    Directory,
+}
+
+/// What to open.
+#[derive(Clone, Debug)]
+pub struct TierOptions {
+    /// The agent's own directory; the mount point, locks and sockets are in it.
+    pub state_dir: PathBuf,
+    /// Where the tmpfs comes from.
+    pub backing: Backing,
+    /// For [`Backing::Directory`]: the directory; default `/dev/shm/forebay-UID`.
+    pub directory: Option<PathBuf>,
+    /// Bound of the tmpfs in bytes: the kernel refuses more whatever the budget says.
+    pub limit_bytes: u64,
+    /// Ask for huge pages.
+    pub huge_pages: bool,
+    /// This program, to start the keeper; `None` where the namespace backing is not wanted.
+    pub program: Option<PathBuf>,
+}
+
+/// An open tier. While it lives, no other agent can open the same.
+#[derive(Debug)]
+pub struct Tier {
+    copies: OwnedFd,
+    root: OwnedFd,
+    backing: Backing,
+    place: PathBuf,
+    state_dir: PathBuf,
+    huge_pages: String,
+    locks: [OwnedFd; 2],
+}
+
+impl Tier {
+    /// Finds or makes the tmpfs and takes possession of it.
+    ///
+    /// # Errors
+    /// Says which backings were tried and why each failed; or that another agent has the tier.
+    pub fn open(options: &TierOptions) -> io::Result<Self> {
+        let candidates: &[Backing] = match options.backing {
+            Backing::Auto => &[Backing::Mount, Backing::Namespace, Backing::Directory],
+            Backing::Mount => &[Backing::Mount],
+            Backing::Namespace => &[Backing::Namespace],
+            Backing::Directory => &[Backing::Directory],
+        };
+        state::claim(&options.state_dir)?;
+        // Before anything is mounted or resized: a second agent must not change what the first one uses.
+        let state_lock = lock_file(CWD, &options.state_dir.join("lock"))?;
+        let mut failures = String::new();
+        for backing in candidates {
+            match open_root(options, *backing) {
+                Ok((root, place, huge_pages)) => {
+                    state::record(&options.state_dir, *backing, &place)?;
+                    return Self::take(&options.state_dir, state_lock, root, *backing, place, huge_pages);
+                }
+                Err(e) => failures.push_str(&format!("\n  {}: {e}", backing_name(*backing))),
+            }
+        }
+        Err(io::Error::other(format!("no memory file system for the tier:{failures}")))
+    }
+
+    /// Opens the tier that an agent with this state directory has left, as it is; `None` if none has, or if it went with
+    /// a restart of the machine.
+    ///
+    /// # Errors
+    /// Another agent has the tier, or it cannot be opened.
+    pub fn reopen(state_dir: &Path) -> io::Result<Option<Self>> {
+        let Some((backing, place)) = state::recorded(state_dir)? else { return Ok(None) };
+        let state_lock = lock_file(CWD, &state_dir.join("lock"))?;
+        let root = match backing {
+            Backing::Namespace => keeper::reopen(state_dir)?,
+            Backing::Mount if !place.exists() || !is_tmpfs_mount(&place)? => None,
+            Backing::Auto | Backing::Directory if !place.exists() => None,
+            _ => Some(open_path(&place)?),
+        };
+        match root {
+            Some(root) => Self::take(state_dir, state_lock, root, backing, place, String::new()).map(Some),
+            None => state::forget(state_dir).map(|()| None),
+        }
+    }
+
+    fn take(
+        state_dir: &Path,
+        state_lock: OwnedFd,
+        root: OwnedFd,
+        backing: Backing,
+        place: PathBuf,
+        huge_pages: String,
+    ) -> io::Result<Self> {
+        // Two state directories may name the same directory on a tmpfs.
+        let root_lock = lock_file(&root, Path::new("lock"))?;
+        let copies = open_dir(&root, "copies")?;
+        let state_dir = state_dir.to_owned();
+        Ok(Tier { copies, root, backing, place, state_dir, huge_pages, locks: [state_lock, root_lock] })
+    }
+
+    /// Where the tmpfs is, for people.
+    pub fn description(&self) -> String {
+        match self.backing {
+            Backing::Namespace => format!("{} (in a user namespace)", self.place.display()),
+            _ => self.place.display().to_string(),
+        }
+    }
+
+    /// Which backing was taken.
+    pub fn backing(&self) -> Backing {
+        self.backing
+    }
+
+    /// The tmpfs's setting for huge pages: `within_size`, `never` ...
+    pub fn huge_pages(&self) -> &str {
+        &self.huge_pages
+    }
+
+    /// Free and total bytes of the tmpfs.
+    ///
+    /// # Errors
+    /// What `statvfs` returns.
+    pub fn free_and_total_bytes(&self) -> io::Result<(u64, u64)> {
+        let StatVfs { f_bavail, f_blocks, f_frsize, .. } = fstatvfs(&self.root)?;
+        Ok((f_bavail * f_frsize, f_blocks * f_frsize))
+    }
+
+    pub(crate) fn create_copy(&self, copy: u64) -> io::Result<OwnedFd> {
+        self.create_named(&copy_name(copy))
+    }
+
+    fn create_named(&self, name: &str) -> io::Result<OwnedFd> {
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
+        Ok(openat(&self.copies, name, flags, Mode::from(0o600))?)
+    }
+
+    /// Makes the file of a copy whose length is not known yet; [`crate::CopyFile::finish`] completes it and
+    /// [`Tier::publish`] gives it the name of a copy. Until then its name is none that an agent adopts: what a client
+    /// has staged in it could look like a finished copy of any file.
+    ///
+    /// # Errors
+    /// `ENOSPC`: the tmpfs is full.
+    pub fn create_unfinished(&self, copy: u64) -> io::Result<OwnedFd> {
+        self.create_named(&unfinished_name(copy))
+    }
+
+    /// Makes a finished file the copy.
+    ///
+    /// # Errors
+    /// What `rename` returns.
+    pub fn publish(&self, copy: u64) -> io::Result<()> {
+        Ok(renameat(&self.copies, unfinished_name(copy), &self.copies, copy_name(copy))?)
+    }
+
+    /// Removes a file that was never published.
+    ///
+    /// # Errors
+    /// What `unlink` returns.
+    pub fn remove_unfinished(&self, copy: u64) -> io::Result<()> {
+        Ok(unlinkat(&self.copies, unfinished_name(copy), AtFlags::empty())?)
+    }
+
+    pub(crate) fn open_copy(&self, copy: u64, writable: bool) -> io::Result<OwnedFd> {
+        let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
+        Ok(openat(&self.copies, copy_name(copy), access | OFlags::CLOEXEC, Mode::empty())?)
+    }
+
+    /// Removes a copy; its memory goes when the last client has closed it.
+    ///
+    /// # Errors
+    /// What `unlink` returns.
+    pub fn remove_copy(&self, copy: u64) -> io::Result<()> {
+        Ok(unlinkat(&self.copies, copy_name(copy), AtFlags::empty())?)
+    }
+
+    /// Numbers of all copies, in no order. Files that are no copies are removed on the way.
+    ///
+    /// # Errors
+    /// What reading the directory returns.
+    pub fn list_copies(&self) -> io::Result<Vec<u64>> {
+        let mut copies = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&self.copies)? {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if name == b"." || name == b".." {
+                continue;
+            }
+            match std::str::from_utf8(name).ok().and_then(|n| u64::from_str_radix(n, 16).ok()) {
+                Some(copy) => copies.push(copy),
+                None => unlinkat(&self.copies, entry.file_name(), AtFlags::empty())?,
+            }
+        }
+        Ok(copies)
+    }
+
+    /// A file without a name: memory-only data, gone with its last descriptor.
+    ///
+    /// # Errors
+    /// `ENOSPC`: the tmpfs is full.
+    pub fn create_unnamed(&self) -> io::Result<OwnedFd> {
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        Ok(openat(&self.root, ".", flags, Mode::from(0o600))?)
+    }
+
+    /// Lets another agent have the tier, for a process about to end: a thread that hangs in the PFS keeps the process's
+    /// descriptors open, and with them its locks, until the PFS answers.
+    pub fn release(&self) {
+        for lock in &self.locks {
+            // If it fails they go with the process.
+            let _ = flock(lock, FlockOperation::Unlock);
+        }
+    }
+
+    /// Gives up the tmpfs and all that is in it: unmounts it, ends its keeper, or empties the directory.
+    ///
+    /// # Errors
+    /// What the unmount returns; clients that still have copies open keep their memory until they close.
+    pub fn destroy(self) -> io::Result<()> {
+        for copy in self.list_copies()? {
+            self.remove_copy(copy)?;
+        }
+        match self.backing {
+            Backing::Mount => unmount(&self.place, UnmountFlags::DETACH)?,
+            Backing::Namespace => keeper::quit(&self.state_dir)?,
+            Backing::Auto | Backing::Directory => {
+                unlinkat(&self.root, "copies", AtFlags::REMOVEDIR)?;
+                unlinkat(&self.root, "lock", AtFlags::empty())?;
+                std::fs::remove_dir(&self.place)?;
+            }
+        }
+        state::forget(&self.state_dir)
+    }
+
+    /// A tier in a fresh directory, for tests of this and other crates. The directory goes with the guard.
+    #[doc(hidden)]
+    pub fn for_tests() -> (TestDir, Tier) {
+        use std::sync::atomic::{AtomicU32, Ordering};
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let dir = PathBuf::from(format!("/dev/shm/forebay-test-{}-{number}", std::process::id()));
+        let options = TierOptions {
+            state_dir: dir.clone(),
+            backing: Backing::Directory,
+            directory: Some(dir.join("tier")),
+            limit_bytes: u64::MAX,
+            huge_pages: false,
+            program: None,
+        };
+        match Tier::open(&options) {
+            Ok(tier) => (TestDir(dir), tier),
+            Err(e) => panic!("no tier for a test in {}: {e}", dir.display()),
+        }
+    }
+}
+
+/// The directory of a tier made for a test; removed on drop.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct TestDir(PathBuf);
+
+impl std::ops::Deref for TestDir {
+    type Target = Path;
+    fn deref(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for TestDir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn copy_name(copy: u64) -> String {
+    format!("{copy:016x}")
+}
+
+/// Not hexadecimal: [`Tier::list_copies`] sweeps it out.
+fn unfinished_name(copy: u64) -> String {
+    format!("unfinished-{copy:x}")
+}
+
+pub(crate) fn backing_name(backing: Backing) -> &'static str {
+    match backing {
+        Backing::Auto => "auto",
+        Backing::Mount => "mount",
+        Backing::Namespace => "namespace",
+        Backing::Directory => "directory",
+    }
+}
+
+pub(crate) fn explain(e: io::Error, what: String) -> io::Error {
+    io::Error::new(e.kind(), format!("{what}: {e}"))
+}
+
+fn open_root(options: &TierOptions, backing: Backing) -> io::Result<(OwnedFd, PathBuf, String)> {
+    match backing {
+        Backing::Mount => open_mount(options),
+        Backing::Namespace => keeper::open(options),
+        Backing::Auto | Backing::Directory => open_directory(options),
+    }
+}
+
+fn open_mount(options: &TierOptions) -> io::Result<(OwnedFd, PathBuf, String)> {
+    let place = options.state_dir.join("tier");
+    std::fs::create_dir_all(&place)?;
+    mount_or_resize(&place, options.limit_bytes, options.huge_pages)?;
+    let huge = huge_setting(&place)?;
+    Ok((open_path(&place)?, place, huge))
+}
+
+/// Mounts a tmpfs on `place`, or changes the size of the one that is there.
+pub(crate) fn mount_or_resize(place: &Path, limit_bytes: u64, huge_pages: bool) -> io::Result<()> {
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    if is_tmpfs_mount(place)? {
+        let data = CString::new(format!("size={limit_bytes}"))?;
+        return mount_remount(place, flags, &data)
+            .map_err(|e| explain(e.into(), format!("cannot resize the tmpfs on {}", place.display())));
+    }
+    let options = |huge: &str| CString::new(format!("size={limit_bytes},nr_inodes=0,mode=0700{huge}"));
+    let huge = if huge_pages { ",huge=within_size" } else { "" };
+    let first = mount(c"forebay", place, c"tmpfs", flags, Some(options(huge)?.as_c_str()));
+    let mounted = match first {
+        // A kernel without huge pages refuses the option, not the tmpfs.
+        Err(rustix::io::Errno::INVAL) => {
+            mount(c"forebay", place, c"tmpfs", flags, Some(options("")?.as_c_str()))
+        }
+        other => other,
+    };
+    mounted.map_err(|e| explain(e.into(), format!("cannot mount a tmpfs on {}", place.display())))
+}
+
+fn is_tmpfs_mount(place: &Path) -> io::Result<bool> {
+    let here = std::fs::metadata(place)?.dev();
+    let above = std::fs::metadata(place.parent().unwrap_or(Path::new("/")))?.dev();
+    Ok(here != above && rustix::fs::statfs(place)?.f_type as i64 == TMPFS_MAGIC)
+}
+
+/// The `huge=` option of the tmpfs mounted on `place`; tmpfs shows none when it is `never`.
+pub(crate) fn huge_setting(place: &Path) -> io::Result<String> {
+    let place = place.canonicalize()?;
+    let table = std::fs::read_to_string("/proc/self/mountinfo")?;
+    let line = table.lines().rev().find(|l| l.split(' ').nth(4).is_some_and(|p| Path::new(p) == place));
+    let options = line.and_then(|l| l.rsplit(' ').next()).unwrap_or("");
+    Ok(options.split(',').find_map(|o| o.strip_prefix("huge=")).unwrap_or("never").to_owned())
+}
+
+fn open_directory(options: &TierOptions) -> io::Result<(OwnedFd, PathBuf, String)> {
+    let uid = rustix::process::geteuid().as_raw();
+    let place = options.directory.clone().unwrap_or_else(|| PathBuf::from(format!("/dev/shm/forebay-{uid}")));
+    match std::fs::DirBuilder::new().recursive(false).create(&place) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(explain(e, format!("cannot make {}", place.display())));
+        }
+        _ => {}
+    }
+    let root = open_path(&place)?;
+    let stat = statat(CWD, &place, AtFlags::SYMLINK_NOFOLLOW)?;
+    if stat.st_uid != uid {
+        return Err(io::Error::other(format!("{} belongs to user {}", place.display(), stat.st_uid)));
+    }
+    rustix::fs::fchmod(&root, Mode::from(0o700))?;
+    if fstatfs(&root)?.f_type as i64 != TMPFS_MAGIC {
+        return Err(io::Error::other(format!("{} is not on a tmpfs", place.display())));
+    }
+    Ok((root, place, "as its tmpfs".to_owned()))
+}
+
+fn open_path(place: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    openat(CWD, place, flags, Mode::empty())
+        .map_err(|e| explain(e.into(), format!("cannot open {}", place.display())))
+}
+
+fn open_dir(root: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
+    match mkdirat(root, name, Mode::from(0o700)) {
+        Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+        Err(e) => return Err(e.into()),
+    }
+    Ok(openat(root.as_fd(), name, OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+fn lock_file(dir: impl AsFd, path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let lock = openat(dir, path, flags, Mode::from(0o600))?;
+    take_lock(&lock)?;
+    Ok(lock)
+}
+
+/// An agent that was just killed may still be going away; a living one does not.
+fn take_lock(lock: &OwnedFd) -> io::Result<()> {
+    let deadline = Instant::now() + Duration::from_secs(3);
+    loop {
+        match flock(lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(()),
+            Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                return Err(io::Error::new(
+                    io::ErrorKind::AddrInUse,
+                    "another agent has this tier; end it with `forebay down`, or give this one its own --state-dir",
+                ));
+            }
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_one_agent_has_a_tier_and_strangers_are_swept_out() {
+        let (dir, tier) = Tier::for_tests();
+        tier.create_unfinished(3).unwrap();
+        tier.publish(3).unwrap();
+        tier.create_unfinished(4).unwrap();
+        std::fs::write(dir.join("tier/copies/stranger"), b"x").unwrap();
+        assert_eq!(tier.list_copies().unwrap(), [3]);
+        assert!(!dir.join("tier/copies/stranger").exists());
+        let second = openat(&tier.root, "lock", OFlags::RDWR, Mode::empty()).unwrap();
+        assert!(flock(&second, FlockOperation::NonBlockingLockExclusive).is_err());
+        tier.destroy().unwrap();
+        assert!(!dir.join("tier").exists());
+    }
+
+    #[test]
+    fn a_directory_off_tmpfs_is_refused() {
+        let dir = tempfile::tempdir_in("/").unwrap();
+        let options = TierOptions {
+            state_dir: dir.path().into(),
+            backing: Backing::Directory,
+            directory: Some(dir.path().join("tier")),
+            limit_bytes: 1,
+            huge_pages: true,
+            program: None,
+        };
+        let message = Tier::open(&options).unwrap_err().to_string();
+        assert!(message.contains("is not on a tmpfs"), "{message}");
+    }
+}

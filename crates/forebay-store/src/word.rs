@@ -1,0 +1,107 @@
+//! One entry of a residency map: 64 bits that a reader checks before and after it copies a page.
+//!
+//! ```text
+//! 63            32 31             8 7      0
+//! [  generation  ][ valid blocks   ][ state ]
+//! ```
+//! *valid blocks* counts the 4 KiB blocks from the start of the page that hold the file's bytes; it only grows while the
+//! generation stands, so a page can be read from its front while its end is still being fetched. *generation* moves on
+//! whenever valid bytes go away. A reader that sees enough valid blocks, copies, and then sees the same generation has
+//! copied the file's bytes: the agent changes the word before it punches the page, and fills a page only under a new
+//! generation.
+
+use crate::BLOCK_BYTES;
+
+/// What the agent is doing with a page. Readers do not look at it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum State {
+    /// Takes no memory.
+    Absent = 0,
+    /// Being fetched; what is valid may be read.
+    Filling = 1,
+    /// Whole.
+    Resident = 2,
+    /// Withdrawn; its memory is being given back.
+    Leaving = 3,
+}
+
+/// A residency word, taken apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Word {
+    /// Moves on when valid bytes go away.
+    pub generation: u32,
+    /// Blocks valid from the start of the page; at most 2^24 - 1 (64 GiB).
+    pub valid_blocks: u32,
+    /// State of the page.
+    pub state: State,
+}
+
+/// Largest number of valid blocks a word can tell.
+pub const VALID_BLOCKS_MAX: u32 = (1 << 24) - 1;
+
+impl Word {
+    /// Unpacks a word. An unknown state, which only a damaged tier can hold, reads as [`State::Absent`] with nothing
+    /// valid.
+    pub fn unpack(raw: u64) -> Self {
+        let generation = (raw >> 32) as u32;
+        let valid_blocks = (raw >> 8) as u32 & VALID_BLOCKS_MAX;
+        let state = match raw as u8 {
+            1 => State::Filling,
+            2 => State::Resident,
+            3 => State::Leaving,
+            _ => return Word { generation, valid_blocks: 0, state: State::Absent },
+        };
+        Word { generation, valid_blocks, state }
+    }
+
+    /// Packs the word.
+    pub fn pack(self) -> u64 {
+        assert!(
+            self.valid_blocks <= VALID_BLOCKS_MAX,
+            "a page of {} blocks does not fit a word",
+            self.valid_blocks
+        );
+        u64::from(self.generation) << 32 | u64::from(self.valid_blocks) << 8 | self.state as u64
+    }
+
+    /// The same page with nothing valid, under a new generation.
+    pub fn withdrawn(self, state: State) -> Self {
+        Word { generation: self.generation.wrapping_add(1), valid_blocks: 0, state }
+    }
+
+    /// True if the first `bytes` of the page may be read.
+    pub fn covers(self, bytes: u64) -> bool {
+        u64::from(self.valid_blocks) * BLOCK_BYTES >= bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    proptest::proptest! {
+        #[test]
+        fn packing_loses_nothing(generation: u32, valid_blocks in 0..=VALID_BLOCKS_MAX, state in 1u8..4) {
+            let state = [State::Filling, State::Resident, State::Leaving][usize::from(state) - 1];
+            let word = Word { generation, valid_blocks, state };
+            assert_eq!(Word::unpack(word.pack()), word);
+        }
+    }
+
+    #[test]
+    fn a_fresh_file_of_zeros_is_absent() {
+        assert_eq!(Word::unpack(0), Word { generation: 0, valid_blocks: 0, state: State::Absent });
+        assert!(!Word::unpack(0).covers(1));
+        assert!(Word::unpack(0).covers(0));
+    }
+
+    #[test]
+    fn withdrawing_moves_the_generation_on_and_wraps() {
+        let last = Word { generation: u32::MAX, valid_blocks: 5, state: State::Resident };
+        assert_eq!(
+            last.withdrawn(State::Leaving),
+            Word { generation: 0, valid_blocks: 0, state: State::Leaving }
+        );
+    }
+}

@@ -1,0 +1,249 @@
+//! Packets with descriptors over a Unix socket.
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg, sendmsg,
+    socket_with, sockopt,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Largest packet either side sends. Well below the default socket buffer (208 KiB), which bounds a SEQPACKET message.
+pub const MAX_PACKET_BYTES: usize = 64 << 10;
+
+/// Most descriptors in one packet. The kernel allows 253; 64 keeps one batch of `load` well inside a process's limits.
+pub const MAX_FDS: usize = 64;
+
+/// One end of a connection.
+#[derive(Debug)]
+pub struct Channel {
+    socket: OwnedFd,
+}
+
+/// A decoded packet and the descriptors that came with it.
+#[derive(Debug)]
+pub struct Received<T> {
+    /// The message.
+    pub message: T,
+    /// Its descriptors, in the order they were sent.
+    pub fds: Vec<OwnedFd>,
+}
+
+impl Channel {
+    /// Takes over a connected SEQPACKET socket.
+    pub fn from_socket(socket: OwnedFd) -> Self {
+        Channel { socket }
+    }
+
+    /// Connects to the agent's socket at `path`.
+    ///
+    /// # Errors
+    /// `ENOENT`: no agent has been here; `ECONNREFUSED`: its socket is left but nobody listens; `EACCES`: not for you.
+    pub fn connect(path: &Path) -> io::Result<Self> {
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        connect(&socket, &SocketAddrUnix::new(path)?)?;
+        Ok(Channel { socket })
+    }
+
+    /// Bounds every later send: a peer that does not take packets any more gives `WouldBlock` after `limit`.
+    ///
+    /// # Errors
+    /// The kernel refused the option.
+    pub fn set_send_timeout(&self, limit: Duration) -> io::Result<()> {
+        Ok(sockopt::set_socket_timeout(&self.socket, sockopt::Timeout::Send, Some(limit))?)
+    }
+
+    /// User, group and process at the other end, as the kernel recorded them when the connection was made.
+    ///
+    /// # Errors
+    /// The kernel refused.
+    pub fn peer(&self) -> io::Result<Peer> {
+        let cred = sockopt::socket_peercred(&self.socket)?;
+        Ok(Peer { uid: cred.uid.as_raw(), pid: cred.pid.as_raw_nonzero().get() })
+    }
+
+    /// Sends `message` with `fds`.
+    ///
+    /// # Errors
+    /// `EPIPE` or `ECONNRESET`: the peer is gone. `WouldBlock`: the send timeout passed. `InvalidInput`: the message is
+    /// larger than [`MAX_PACKET_BYTES`] or carries more than [`MAX_FDS`] descriptors.
+    pub fn send<T: Serialize>(&self, message: &T, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        self.send_flags(message, fds, SendFlags::NOSIGNAL)
+    }
+
+    /// As [`Channel::send`], but gives up with `WouldBlock` at once if the peer is not keeping up.
+    ///
+    /// # Errors
+    /// As [`Channel::send`].
+    pub fn try_send<T: Serialize>(&self, message: &T, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        self.send_flags(message, fds, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
+    }
+
+    fn send_flags<T: Serialize>(
+        &self,
+        message: &T,
+        fds: &[BorrowedFd<'_>],
+        flags: SendFlags,
+    ) -> io::Result<()> {
+        let body = postcard::to_stdvec(message).map_err(invalid)?;
+        if body.len() > MAX_PACKET_BYTES || fds.len() > MAX_FDS {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("message of {} bytes with {} descriptors is over the limit", body.len(), fds.len()),
+            ));
+        }
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+            return Err(io::Error::other("no room for descriptors"));
+        }
+        loop {
+            match sendmsg(&self.socket, &[IoSlice::new(&body)], &mut control, flags) {
+                Ok(_) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
+    /// Waits for the next packet until `deadline` (`None`: for ever).
+    ///
+    /// # Errors
+    /// `TimedOut`: nothing came. `UnexpectedEof`: the peer closed. `InvalidData`: the packet is garbage, too large, or
+    /// lost descriptors on the way (this process is at its limit of open files).
+    pub fn recv<T: DeserializeOwned>(&self, deadline: Option<Instant>) -> io::Result<Received<T>> {
+        let mut buffer = vec![0u8; MAX_PACKET_BYTES];
+        let (len, fds) = self.recv_packet(&mut buffer, deadline)?;
+        let message = postcard::from_bytes(&buffer[..len]).map_err(invalid)?;
+        Ok(Received { message, fds })
+    }
+
+    /// As [`Channel::recv`], into a buffer the caller keeps, and without decoding.
+    ///
+    /// # Errors
+    /// As [`Channel::recv`].
+    pub fn recv_packet(
+        &self,
+        buffer: &mut [u8],
+        deadline: Option<Instant>,
+    ) -> io::Result<(usize, Vec<OwnedFd>)> {
+        if let Some(deadline) = deadline {
+            self.wait_readable(deadline)?;
+        }
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let received = loop {
+            let iov = &mut [IoSliceMut::new(buffer)];
+            match recvmsg(&self.socket, iov, &mut control, RecvFlags::CMSG_CLOEXEC) {
+                Ok(r) => break r,
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        };
+        let mut fds = Vec::new();
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = message {
+                fds.extend(rights);
+            }
+        }
+        if received.bytes == 0 && fds.is_empty() {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the other side closed the connection"));
+        }
+        if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "a packet arrived cut off"));
+        }
+        Ok((received.bytes, fds))
+    }
+
+    fn wait_readable(&self, deadline: Instant) -> io::Result<()> {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let limit = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+            match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&limit)) {
+                Ok(0) => return Err(io::Error::new(io::ErrorKind::TimedOut, "no answer in time")),
+                Ok(_) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Who is at the other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Effective user at the time of the connection.
+    pub uid: u32,
+    /// Process at the time of the connection.
+    pub pid: i32,
+}
+
+/// Decodes one packet.
+///
+/// # Errors
+/// `InvalidData`: not a message of this type.
+pub fn decode<T: DeserializeOwned>(packet: &[u8]) -> io::Result<T> {
+    postcard::from_bytes(packet).map_err(invalid)
+}
+
+fn invalid(e: postcard::Error) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("not a message of this protocol: {e}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::socketpair;
+    use std::io::{Read, Write};
+
+    fn pair() -> (Channel, Channel) {
+        let (a, b) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        (Channel::from_socket(a), Channel::from_socket(b))
+    }
+
+    #[test]
+    fn a_descriptor_arrives_with_its_packet() {
+        let (a, b) = pair();
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        a.send(&"first", &[]).unwrap();
+        a.send(&"with", &[writer.as_fd()]).unwrap();
+        drop(writer);
+        assert!(b.recv::<String>(None).unwrap().fds.is_empty());
+        let mut got = b.recv::<String>(None).unwrap();
+        assert_eq!((got.message.as_str(), got.fds.len()), ("with", 1));
+        std::fs::File::from(got.fds.remove(0)).write_all(b"through").unwrap();
+        let mut text = String::new();
+        reader.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "through");
+    }
+
+    #[test]
+    fn silence_ends_at_the_deadline_and_a_closed_peer_is_told_apart() {
+        let (a, b) = pair();
+        let soon = Instant::now() + Duration::from_millis(20);
+        assert_eq!(b.recv::<String>(Some(soon)).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        drop(a);
+        assert_eq!(b.recv::<String>(None).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn oversized_messages_are_refused_before_they_are_sent() {
+        let (a, _b) = pair();
+        let large = vec![0u8; MAX_PACKET_BYTES + 1];
+        assert_eq!(a.send(&large, &[]).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    }
+}

@@ -1,0 +1,471 @@
+//! The words of the protocol.
+//!
+//! A connection starts with [`Hello`] and its answer, whose layout never changes, so that two versions can always tell
+//! each other that they do not fit. After that the client sends [`Request`]s. Each is answered by one [`Reply`], in
+//! order, except those marked *one way*. New variants are added at the end of an enum; a change of meaning is a new
+//! [`PROTOCOL`] number.
+//!
+//! Descriptors are proofs: where a request says "with the file", its packet carries a descriptor of the PFS file, open
+//! for reading, and the agent takes the identity from that descriptor and from nothing else.
+
+use forebay_pfs::{FileFacts, FileVersion};
+use serde::{Deserialize, Serialize};
+
+/// Number of this protocol. Both sides must speak the same.
+pub const PROTOCOL: u32 = 1;
+
+/// First eight bytes of every connection: "forebay" and a zero.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"forebay\0");
+
+/// Identifies one cached copy within one tier; never reused. 0 means none.
+pub type CopyId = u64;
+
+/// The client's first packet. Frozen.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// [`MAGIC`].
+    pub magic: u64,
+    /// [`PROTOCOL`] of the sender.
+    pub protocol: u32,
+    /// Ask for the ring through which this process tells what it touched; once a process.
+    pub want_ring: bool,
+}
+
+/// The agent's answer to [`Hello`]. Frozen. After `protocol_fits == false` the agent closes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Welcome {
+    /// [`PROTOCOL`] of the agent.
+    pub protocol: u32,
+    /// Whether the agent will go on.
+    pub protocol_fits: bool,
+    /// Why not, or empty.
+    pub message: String,
+}
+
+/// Answer to [`Request::Mounts`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MountInfo {
+    /// The operator's name.
+    pub label: String,
+    /// Root directory as bytes: paths need not be UTF-8.
+    pub root: Vec<u8>,
+    /// Unit of caching in bytes, a power of two.
+    pub page_bytes: u64,
+    /// Most bytes a reader may ask for ahead of its position.
+    pub read_ahead_bytes: u64,
+    /// Ask the PFS for fresh attributes at open.
+    pub revalidate: forebay_pfs::Revalidate,
+    /// How long a stamp may stay the same over two writes, in nanoseconds.
+    pub stamp_granularity_ns: i64,
+}
+
+/// What a client asks.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Request {
+    /// The mounts this agent serves. → [`Reply::Mounts`]
+    Mounts,
+    /// A client opened a file. With the file. → [`Reply::Opened`] or [`Reply::Refused`]
+    Open,
+    /// Bring `[offset, offset + len)` of the file as it was at `version`. With the file. → [`Reply::Ready`],
+    /// [`Reply::Changed`], [`Reply::Refused`], [`Reply::Failed`] or [`Reply::TimedOut`]
+    Fetch {
+        /// The version the client opened.
+        version: FileVersion,
+        /// The copy the client has, or 0.
+        copy: CopyId,
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+        /// The agent answers at the latest after this many milliseconds.
+        deadline_ms: u32,
+    },
+    /// Bring pages in the background, if there is room. With the file. One way.
+    Prefetch {
+        /// The version the client opened.
+        version: FileVersion,
+        /// First page.
+        first_page: u32,
+        /// Pages.
+        pages: u32,
+    },
+    /// A small random read missed `page` and went to the PFS. With the file. One way.
+    Missed {
+        /// The version the client opened.
+        version: FileVersion,
+        /// The page.
+        page: u32,
+        /// Bytes of the read, and of those it stands for.
+        bytes: u32,
+    },
+    /// Keep pages in place while this connection maps them. → [`Reply::Done`] or [`Reply::Refused`]
+    PinPages {
+        /// The copy.
+        copy: CopyId,
+        /// First page.
+        first_page: u32,
+        /// Pages.
+        pages: u32,
+    },
+    /// Undo one [`Request::PinPages`]. One way.
+    UnpinPages {
+        /// The copy.
+        copy: CopyId,
+        /// First page.
+        first_page: u32,
+        /// Pages.
+        pages: u32,
+    },
+    /// Keep the whole file until told otherwise (`true`), or not any more. With the file. → [`Reply::Done`]
+    PinFile(bool),
+    /// Give back the file's pages. With the file. → [`Reply::Evicted`]
+    EvictFile,
+    /// Give back everything that is not pinned. Operator only. → [`Reply::Evicted`]
+    EvictAll,
+    /// Start a load on this connection. → [`Reply::Done`]
+    LoadBegin {
+        /// Bytes a second, 0 for no limit.
+        rate_bytes_per_s: u64,
+    },
+    /// Files to load, up to [`crate::MAX_FDS`], with the files. Answered when there is room for more.
+    /// → [`Reply::Done`]
+    LoadFiles {
+        /// Number of the first of them in this load.
+        first_index: u64,
+    },
+    /// How far the load is; waits up to `wait_ms` for it to end. → [`Reply::Load`]
+    LoadPoll {
+        /// Longest wait in milliseconds.
+        wait_ms: u32,
+    },
+    /// Forget what is not yet fetched. → [`Reply::Load`]
+    LoadCancel,
+    /// Start to write a file through: the agent lends a staging buffer. → [`Reply::Staging`] or [`Reply::Refused`]
+    StageBegin,
+    /// Slot `slot` of the staging buffer holds the first `len` bytes of page `page`. One way; the slot is free again
+    /// when the agent has stored it in the slot's word of the buffer's head.
+    StagePage {
+        /// Slot number.
+        slot: u32,
+        /// Page of the new file.
+        page: u32,
+        /// Bytes.
+        len: u64,
+    },
+    /// The file is written: what was staged is its content. With the file twice, opened for reading and, as the proof
+    /// that the sender may say what is in it, for writing. → [`Reply::Done`] or [`Reply::Refused`]
+    StageCommit {
+        /// What the writer saw when it was done; the agent believes the staged pages only if it sees the same.
+        version: FileVersion,
+    },
+    /// Forget what was staged. → [`Reply::Done`]
+    StageAbort,
+    /// Start a job: memory-only files live until this connection ends. → [`Reply::Job`]
+    JobBegin,
+    /// Create or truncate a memory-only file. → [`Reply::Scratch`] with the file, or [`Reply::Refused`]
+    ScratchCreate {
+        /// The job's token.
+        job: String,
+        /// Name within the job.
+        name: Vec<u8>,
+        /// Fail if it exists.
+        exclusive: bool,
+    },
+    /// Room for the file to grow to `bytes`. → [`Reply::Done`] or [`Reply::Refused`]
+    ScratchReserve {
+        /// The file.
+        copy: CopyId,
+        /// Wanted length.
+        bytes: u64,
+    },
+    /// Open a memory-only file for reading. → [`Reply::Scratch`] with the file, or [`Reply::Failed`]
+    ScratchOpen {
+        /// The job's token.
+        job: String,
+        /// Name within the job.
+        name: Vec<u8>,
+    },
+    /// Remove a memory-only file. → [`Reply::Done`] or [`Reply::Failed`]
+    ScratchRemove {
+        /// The job's token.
+        job: String,
+        /// Name within the job.
+        name: Vec<u8>,
+    },
+    /// The job's memory-only files. → [`Reply::ScratchList`]
+    ScratchList {
+        /// The job's token.
+        job: String,
+        /// Answer names after this one.
+        after: Vec<u8>,
+    },
+    /// Cached files, in pages. Those of other users are shown to the operator only. → [`Reply::List`]
+    List {
+        /// Answer copies after this one.
+        after: CopyId,
+    },
+    /// The agent's state and counters. → [`Reply::Status`]
+    Status,
+    /// Change the tier's capacity. Operator only. → [`Reply::Evicted`] with what was given back
+    SetCapacity {
+        /// New capacity in bytes.
+        bytes: u64,
+    },
+    /// End the agent. Operator only. → [`Reply::Done`]
+    Shutdown,
+}
+
+/// What the agent answers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Reply {
+    /// To [`Request::Mounts`].
+    Mounts(Vec<MountInfo>),
+    /// The file is on mount `mount`, and these are its facts. If `copy` is not 0 the packet carries the copy, open for
+    /// reading.
+    Opened {
+        /// Index into the mounts.
+        mount: u32,
+        /// What the agent saw.
+        facts: FileFacts,
+        /// The cached copy, or 0.
+        copy: CopyId,
+        /// Unit of caching in bytes for this file.
+        page_bytes: u64,
+        /// The whole file is pinned.
+        pinned: bool,
+    },
+    /// The range is in the copy. If it is another copy than the client has, the packet carries it.
+    Ready {
+        /// The copy.
+        copy: CopyId,
+        /// Its page size in bytes.
+        page_bytes: u64,
+    },
+    /// The file is not any more what the client opened.
+    Changed(FileFacts),
+    /// The agent will not; read the PFS.
+    Refused(Refusal),
+    /// The PFS, or the tier, failed.
+    Failed {
+        /// The error number.
+        errno: i32,
+        /// What was tried, on what, and why it failed.
+        message: String,
+    },
+    /// Not ready by the deadline.
+    TimedOut,
+    /// It is so.
+    Done,
+    /// Bytes given back.
+    Evicted {
+        /// Bytes of the tier.
+        bytes: u64,
+        /// Pages.
+        pages: u64,
+    },
+    /// Progress of a load.
+    Load(LoadProgress),
+    /// The staging buffer, carried by the packet: `head_bytes` of control words, then `slots` of `page_bytes` each.
+    Staging {
+        /// Bytes before the first slot.
+        head_bytes: u64,
+        /// Number of slots.
+        slots: u32,
+        /// Bytes of a slot.
+        page_bytes: u64,
+    },
+    /// The job's token.
+    Job(String),
+    /// A memory-only file, carried by the packet: for writing after create, for reading after open.
+    Scratch {
+        /// The file.
+        copy: CopyId,
+        /// Its length.
+        size: u64,
+    },
+    /// Names and lengths; ask again after the last while `more`.
+    ScratchList {
+        /// Name and bytes.
+        files: Vec<(Vec<u8>, u64)>,
+        /// There are more.
+        more: bool,
+    },
+    /// Cached files; ask again after the last while `more`.
+    List {
+        /// The files.
+        files: Vec<CachedFile>,
+        /// There are more.
+        more: bool,
+    },
+    /// To [`Request::Status`].
+    Status(Box<Status>),
+}
+
+/// Why the agent will not do something. Never an error to the program: it reads the PFS.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Refusal {
+    /// No descriptor came with the request, or not the number it needs.
+    NoDescriptor,
+    /// The descriptor is not open for reading (write-only or `O_PATH`).
+    NotReadable,
+    /// Not a regular file.
+    NotRegular,
+    /// On none of the mounts this agent serves.
+    NotOnMount,
+    /// The budget has no room, and nothing can be evicted.
+    NoRoom,
+    /// The file was changed so short a time ago that another write could leave the same time stamps.
+    Young,
+    /// Too many clients, loads or pinned pages.
+    TooMany(String),
+    /// For the operator (the agent's user, or root) only.
+    NotAllowed,
+    /// The request does not fit the state of things.
+    Invalid(String),
+    /// The second descriptor does not prove that its owner may write the file.
+    NotWritable,
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Refusal::NoDescriptor => f.write_str("the request came without its file descriptor"),
+            Refusal::NotReadable => f.write_str("the descriptor is not open for reading"),
+            Refusal::NotRegular => f.write_str("not a regular file"),
+            Refusal::NotOnMount => f.write_str("not on a file system this agent serves"),
+            Refusal::Young => {
+                f.write_str("changed a moment ago; it is cached once its time stamps can be believed")
+            }
+            Refusal::NoRoom => f.write_str("no room in the tier: all of it is pinned or in use"),
+            Refusal::TooMany(what) => write!(f, "too many {what}"),
+            Refusal::NotAllowed => f.write_str("only the agent's own user or root may do this"),
+            Refusal::Invalid(why) => f.write_str(why),
+            Refusal::NotWritable => f.write_str("the descriptor does not prove the right to write the file"),
+        }
+    }
+}
+
+/// Progress of a load.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LoadProgress {
+    /// Files finished, well or not.
+    pub files_done: u64,
+    /// Bytes of finished pages that the load fetched from the PFS.
+    pub bytes_fetched: u64,
+    /// Bytes that were there already.
+    pub bytes_resident: u64,
+    /// Nothing is queued or under way.
+    pub idle: bool,
+    /// Files that failed since the last answer: number, error number, message.
+    pub failures: Vec<(u64, i32, String)>,
+}
+
+/// One cached file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CachedFile {
+    /// The copy.
+    pub copy: CopyId,
+    /// Label of its mount.
+    pub mount: String,
+    /// Path when it was first seen.
+    pub path: Vec<u8>,
+    /// Its version.
+    pub version: FileVersion,
+    /// Bytes resident.
+    pub resident_bytes: u64,
+    /// The whole file is pinned.
+    pub pinned: bool,
+    /// A newer version was seen; this one goes first.
+    pub stale: bool,
+}
+
+/// State and counters of an agent. All counters start at 0 with the agent.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// Version of the program.
+    pub version: String,
+    /// Process.
+    pub pid: u32,
+    /// Milliseconds since start.
+    pub uptime_ms: u64,
+    /// Directory or mount of the tier, as text.
+    pub tier: String,
+    /// Whether the tier's pages are huge: `within_size`, `never` ...
+    pub huge_pages: String,
+    /// Eviction policy.
+    pub eviction: String,
+    /// The budget in bytes: everything below is counted against it.
+    pub capacity_bytes: u64,
+    /// Bytes of the budget in use, by class.
+    pub used_bytes: Vec<(String, u64)>,
+    /// Bytes of cached pages.
+    pub resident_bytes: u64,
+    /// Bytes of pinned files.
+    pub pinned_bytes: u64,
+    /// Cached files.
+    pub files: u64,
+    /// Memory-only files.
+    pub scratch_files: u64,
+    /// Open connections.
+    pub connections: u64,
+    /// Nodes known to the coordinator, and its epoch.
+    pub cluster: ClusterStatus,
+    /// Named counters with units in their names.
+    pub counters: Vec<(String, u64)>,
+    /// The mounts.
+    pub mounts: Vec<MountStatus>,
+}
+
+/// What the coordinator knows of the cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterStatus {
+    /// Version of the membership.
+    pub epoch: u64,
+    /// Name and capacity in bytes of each node.
+    pub nodes: Vec<(String, u64)>,
+}
+
+/// One mount as the agent sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MountStatus {
+    /// The operator's name.
+    pub label: String,
+    /// Root directory.
+    pub root: Vec<u8>,
+    /// Bytes read from it by this agent.
+    pub fetched_bytes: u64,
+    /// Fetches that failed.
+    pub fetch_errors: u64,
+    /// Fetches waiting or under way.
+    pub fetches_pending: u64,
+    /// The oldest fetch under way has waited this long for the PFS, in milliseconds.
+    pub slowest_ms: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::channel::decode;
+
+    #[test]
+    fn the_first_packets_never_change() {
+        let hello = postcard::to_stdvec(&Hello { magic: MAGIC, protocol: 1, want_ring: true }).unwrap();
+        assert_eq!(hello, [230, 222, 201, 171, 166, 172, 216, 60, 1, 1]);
+        let welcome = Welcome { protocol: 2, protocol_fits: false, message: "no".into() };
+        assert_eq!(postcard::to_stdvec(&welcome).unwrap(), [2, 0, 2, b'n', b'o']);
+    }
+
+    #[test]
+    fn garbage_is_refused() {
+        assert!(decode::<Request>(&[0xff; 40]).is_err());
+        assert!(decode::<Request>(&[]).is_err());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_packet_makes_the_decoder_panic(bytes in proptest::collection::vec(0u8.., 0..200)) {
+            let _ = decode::<Request>(&bytes);
+            let _ = decode::<Reply>(&bytes);
+        }
+    }
+}

@@ -1,0 +1,345 @@
+"""The fsspec file system `forebay`: pandas, PyArrow, Dask, Ray and others read and write `forebay:///path/on/the/pfs`.
+
+There is no namespace of its own: names, attributes, links and permissions are those of the PFS and are asked of the operating
+system (`os`), so nothing can go stale; file contents go through Forebay's client. Memory-only files of the job, which the PFS
+does not know, are shown among the others.
+"""
+
+import datetime
+import hashlib
+import os
+import shutil
+import stat
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+
+from fsspec import AbstractFileSystem
+from fsspec.callbacks import DEFAULT_CALLBACK
+from fsspec.utils import stringify_path
+
+from ._core import Client
+from .files import COPY_BYTES, PROTOCOL, copy_to_local, open_binary, plain_path
+from .process import default_client
+
+# Files read at a time by `cat_ranges`: enough to keep a few storage servers busy.
+PARALLEL_FILES = 8
+
+_TYPES = {stat.S_IFDIR: "directory", stat.S_IFREG: "file", stat.S_IFLNK: "link"}
+
+
+class ForebayFileSystem(AbstractFileSystem):
+    """Files of the PFS, read and written through Forebay.
+
+    socket, deadline_s, quiet: as of `forebay.Client`; if none is given, the client of the process is used.
+    read_mode, write_mode: as of `forebay.open`; both can also be given to `open` for one file.
+    auto_mkdir: make missing parent directories of a file opened for writing.
+    """
+
+    protocol = PROTOCOL
+    root_marker = "/"
+
+    def __init__(
+        self,
+        socket=None,
+        read_mode="cached",
+        write_mode="through",
+        auto_mkdir=False,
+        deadline_s=None,
+        quiet=None,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        own = socket is not None or deadline_s is not None or quiet is not None
+        self.client = Client(socket, deadline_s=deadline_s, quiet=quiet) if own else default_client()
+        self.read_mode = read_mode
+        self.write_mode = write_mode
+        self.auto_mkdir = auto_mkdir
+
+    # ---- names ----
+
+    @classmethod
+    def _strip_protocol(cls, path):
+        if isinstance(path, (list, tuple)):
+            return [cls._strip_protocol(one) for one in path]
+        path = plain_path(stringify_path(path))
+        if not path.startswith("/"):
+            path = os.path.join(os.getcwd(), path)
+        # Only slashes are tidied: with links, `a/..` need not be where it seems to be.
+        return "/" + path.strip("/") if path.strip("/") else "/"
+
+    @classmethod
+    def _parent(cls, path):
+        return os.path.dirname(cls._strip_protocol(path)) or "/"
+
+    def ls(self, path, detail=True, **kwargs):
+        """Entries of a directory, or the one of a file: dicts as `info` gives them, or names. FileNotFoundError."""
+        path = self._strip_protocol(path)
+        memory_only = [(name, size) for name, size in self._scratch() if os.path.dirname(name) == path]
+        try:
+            if stat.S_ISDIR(os.stat(path).st_mode):
+                with os.scandir(path) as entries:
+                    infos = [_info(entry.path, entry.stat(follow_symlinks=False)) for entry in entries]
+            else:
+                infos = [self.info(path)]
+        except FileNotFoundError:
+            if not memory_only and self._scratch_size(path) is None:
+                raise
+            infos = [] if memory_only else [self.info(path)]
+        known = {name for name, _ in memory_only}
+        infos = [info for info in infos if info["name"] not in known]
+        infos += [_scratch_info(name, size) for name, size in memory_only]
+        return infos if detail else [info["name"] for info in infos]
+
+    def info(self, path, **kwargs):
+        """`name`, `size` (bytes), `type`, `islink`, `mode`, `uid`, `gid`, `ino`, `nlink`, and `created`, `mtime` (seconds)."""
+        path = self._strip_protocol(path)
+        size = self._scratch_size(path)
+        return _info(path, os.lstat(path)) if size is None else _scratch_info(path, size)
+
+    def exists(self, path, **kwargs):
+        path = self._strip_protocol(path)
+        return os.path.exists(path) or self._scratch_size(path) is not None
+
+    def isfile(self, path):
+        path = self._strip_protocol(path)
+        return os.path.isfile(path) or self._scratch_size(path) is not None
+
+    def isdir(self, path):
+        return os.path.isdir(self._strip_protocol(path))
+
+    def lexists(self, path, **kwargs):
+        return os.path.lexists(self._strip_protocol(path))
+
+    def created(self, path):
+        """Time of the last change of contents or attributes (ctime): most PFS know no other. UTC."""
+        return _time(self.info(path)["created"])
+
+    def modified(self, path):
+        """Time of the last change of contents. UTC."""
+        return _time(self.info(path)["mtime"])
+
+    def ukey(self, path):
+        """A text that changes with the file's version: inode, size, mtime and ctime in nanoseconds."""
+        path = self._strip_protocol(path)
+        size = self._scratch_size(path)
+        if size is not None:
+            return hashlib.sha256(f"memory-only:{path}:{size}".encode(errors="surrogateescape")).hexdigest()
+        st = os.stat(path)
+        return hashlib.sha256(repr((st.st_ino, st.st_size, st.st_mtime_ns, st.st_ctime_ns)).encode()).hexdigest()
+
+    def _scratch(self):
+        """Memory-only files of this job; none if there is no agent to have any."""
+        try:
+            return self.client.scratch_files()
+        except OSError:
+            return []
+
+    def _scratch_size(self, path):
+        return next((size for name, size in self._scratch() if name == path), None)
+
+    # ---- changes of names ----
+
+    def mkdir(self, path, create_parents=True, **kwargs):
+        path = self._strip_protocol(path)
+        if create_parents:
+            os.makedirs(path)
+        else:
+            os.mkdir(path)
+
+    def makedirs(self, path, exist_ok=False):
+        os.makedirs(self._strip_protocol(path), exist_ok=exist_ok)
+
+    def rmdir(self, path):
+        os.rmdir(self._strip_protocol(path))
+
+    def rm_file(self, path):
+        path = self._strip_protocol(path)
+        if os.path.isdir(path) and not os.path.islink(path):
+            os.rmdir(path)
+        else:
+            self.client.remove(path)
+
+    def rm(self, path, recursive=False, maxdepth=None):
+        """Removes files, and with `recursive` directories. IsADirectoryError: a directory without it."""
+        if maxdepth is not None:
+            return super().rm(path, recursive=recursive, maxdepth=maxdepth)
+        for one in path if isinstance(path, (list, tuple)) else [path]:
+            one = self._strip_protocol(one)
+            if not os.path.isdir(one) or os.path.islink(one):
+                for name in [one] if self.lexists(one) or not _has_magic(one) else self.expand_path(one):
+                    self.rm_file(name)
+            elif recursive:
+                for name, _ in self._scratch():
+                    if name.startswith(one + "/"):
+                        self.client.remove(name)
+                shutil.rmtree(one)
+            else:
+                raise IsADirectoryError(f"{one} is a directory; remove it with recursive=True")
+
+    def mv(self, path1, path2, **kwargs):
+        """Renames within the PFS; copies and removes across file systems."""
+        shutil.move(self._strip_protocol(path1), self._strip_protocol(path2))
+
+    def touch(self, path, truncate=True, **kwargs):
+        """Makes an empty file, or empties it; without `truncate` an existing one only gets the current time."""
+        path = self._strip_protocol(path)
+        if not truncate and self.exists(path):
+            os.utime(path)
+        else:
+            self._make_parent(path)
+            self.client.create(path, self.write_mode).close()
+
+    def _make_parent(self, path):
+        if self.auto_mkdir:
+            os.makedirs(self._parent(path), exist_ok=True)
+
+    # ---- contents ----
+
+    def _open(
+        self,
+        path,
+        mode="rb",
+        block_size=None,
+        autocommit=True,
+        cache_options=None,
+        read_mode=None,
+        write_mode=None,
+        **kwargs,
+    ):
+        path = self._strip_protocol(path)
+        modes = {"read_mode": read_mode or self.read_mode, "write_mode": write_mode or self.write_mode}
+        if mode != "rb":
+            self._make_parent(path)
+        buffer_bytes = block_size if isinstance(block_size, int) else None
+        if autocommit or mode == "rb":
+            return open_binary(self.client, path, mode, buffer_bytes=buffer_bytes, **modes)
+        if mode == "ab" or modes["write_mode"] == "memory":
+            raise ValueError(f"{path}: a transaction can hold new files on the PFS only, not mode {mode!r} or memory-only files")
+        if mode == "xb" and os.path.lexists(path):
+            raise FileExistsError(path)
+        file = open_binary(self.client, f"{path}.{uuid.uuid4().hex}.tmp", "xb", **modes)
+        file._rename_to = path
+        return file
+
+    def cat_file(self, path, start=None, end=None, **kwargs):
+        """Bytes of a file, from `start` up to `end`; negative ones count from its end."""
+        with self.client.open(self._strip_protocol(path), self.read_mode) as file:
+            return _range_of(file, start, end)
+
+    def pipe_file(self, path, value, mode="overwrite", **kwargs):
+        """Writes `value` as the whole file; with mode "create" FileExistsError if there is one."""
+        with self.open(path, "xb" if mode == "create" else "wb", **kwargs) as file:
+            file.write(value)
+
+    def cat_ranges(self, paths, starts, ends, max_gap=None, on_error="return", **kwargs):
+        """Ranges of files as a list of `bytes`. Each file is opened once, several files are read at a time.
+
+        on_error: "return" puts the exception in the place of the bytes, "raise" raises the first.
+        """
+        starts = list(starts) if hasattr(starts, "__iter__") else [starts] * len(paths)
+        ends = list(ends) if hasattr(ends, "__iter__") else [ends] * len(paths)
+        if not len(paths) == len(starts) == len(ends):
+            raise ValueError(f"{len(paths)} paths, {len(starts)} starts and {len(ends)} ends")
+        results = [None] * len(paths)
+        by_path = {}
+        for i, path in enumerate(paths):
+            by_path.setdefault(self._strip_protocol(path), []).append(i)
+
+        def read(path, indices):
+            try:
+                with self.client.open(path, self.read_mode) as file:
+                    for i in indices:
+                        results[i] = _range_of(file, starts[i], ends[i])
+            except OSError as error:
+                if on_error == "raise":
+                    raise
+                for i in indices:
+                    results[i] = error if results[i] is None else results[i]
+
+        if len(by_path) == 1:
+            read(*next(iter(by_path.items())))
+        elif by_path:
+            with ThreadPoolExecutor(min(PARALLEL_FILES, len(by_path))) as pool:
+                list(pool.map(lambda item: read(*item), by_path.items()))
+        return results
+
+    def cp_file(self, path1, path2, **kwargs):
+        path1, path2 = self._strip_protocol(path1), self._strip_protocol(path2)
+        if self.isdir(path1):
+            self.makedirs(path2, exist_ok=True)
+            return
+        self._make_parent(path2)
+        with self._open(path1) as source, self._open(path2, "wb") as target:
+            _copy(source, target)
+
+    def get_file(self, rpath, lpath, callback=DEFAULT_CALLBACK, **kwargs):
+        rpath, lpath = self._strip_protocol(rpath), stringify_path(lpath)
+        if self.isdir(rpath):
+            os.makedirs(lpath, exist_ok=True)
+            return
+        with self._open(rpath) as file:
+            callback.set_size(file.size)
+            if hasattr(lpath, "write"):
+                _copy(file, lpath, callback.relative_update)
+            else:
+                os.makedirs(os.path.dirname(os.path.abspath(lpath)), exist_ok=True)
+                copy_to_local(file, lpath, callback.relative_update)
+
+    def put_file(self, lpath, rpath, callback=DEFAULT_CALLBACK, mode="overwrite", **kwargs):
+        rpath = self._strip_protocol(rpath)
+        if os.path.isdir(lpath):
+            self.makedirs(rpath, exist_ok=True)
+            return
+        os.makedirs(self._parent(rpath), exist_ok=True)
+        with open(lpath, "rb", buffering=0) as source, self.open(rpath, "xb" if mode == "create" else "wb") as target:
+            callback.set_size(os.fstat(source.fileno()).st_size)
+            _copy(source, target, callback.relative_update)
+
+
+def _has_magic(path):
+    return any(c in path for c in "*?[")
+
+
+def _copy(source, target, callback=None):
+    buffer = memoryview(bytearray(COPY_BYTES))
+    while n := source.readinto(buffer):
+        target.write(buffer[:n])
+        if callback is not None:
+            callback(n)
+
+
+def _range_of(file, start, end):
+    start = 0 if start is None else start
+    if end is not None and start >= 0 and end >= 0:
+        # The usual case does not need the length.
+        return file.read_at(start, max(end - start, 0))
+    size = file.size
+    start = max(size + start, 0) if start < 0 else start
+    end = size if end is None else size + end if end < 0 else end
+    return file.read_at(start, max(end - start, 0))
+
+
+def _time(seconds):
+    return datetime.datetime.fromtimestamp(seconds, tz=datetime.timezone.utc)
+
+
+def _info(path, st):
+    """What fsspec wants to know of an entry; of a link, what it leads to."""
+    link = stat.S_ISLNK(st.st_mode)
+    info = {"name": path, "islink": link, "created": st.st_ctime}
+    if link:
+        info["destination"] = os.readlink(path)
+        try:
+            st = os.stat(path)
+        except OSError:
+            # Leads nowhere, or in circles: it is listed as the link it is.
+            pass
+    info["size"] = st.st_size
+    info["type"] = _TYPES.get(stat.S_IFMT(st.st_mode), "other")
+    for name in ("mode", "uid", "gid", "mtime", "ino", "nlink"):
+        info[name] = getattr(st, "st_" + name)
+    return info
+
+
+def _scratch_info(path, size):
+    return {"name": path, "size": size, "type": "file", "islink": False, "memory_only": True}
