@@ -6,9 +6,15 @@
 #![cfg_attr(not(test), no_std)]
 extern crate alloc;
 
+pub mod access;
+pub mod allocation;
 mod arena;
+pub mod bandwidth;
 pub mod eviction;
 pub mod machine;
+pub mod memory;
 pub mod miss_ledger;
+pub mod placement;
+pub mod planner;
 pub mod readahead;
 pub mod token_bucket;

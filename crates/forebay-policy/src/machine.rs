@@ -7,8 +7,11 @@
 
 use core::ops::{Add, Sub};
 
+use serde::{Deserialize, Serialize};
+
 /// A moment, in nanoseconds since an epoch that the driver chooses (boot in the daemons, 0 in the simulator).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct Nanos(pub u64);
 
 impl Nanos {

@@ -1,0 +1,234 @@
+//! Access to shared burst buffer nodes: which job's I/O step may write now.
+//!
+//! A step is one job's whole write to the burst buffer (a checkpoint), not a request. A job's coordinator process asks,
+//! waits for a token, lets all of its processes write and reports the end; so all nodes of a step serve the same step
+//! at the same time, and no straggler is left behind by a node that served somebody else. A token is a lease: who does
+//! not renew it loses it, and the next step is let in.
+//!
+//! One machine, [`Access`], keeps the queue, the leases and the nodes; a *policy* says in which order steps are looked
+//! at and what may run side by side. A policy is one file here and a line in [`POLICIES`]:
+//!
+//! | policy | order | at once |
+//! | --- | --- | --- |
+//! | `none` | - | everything; nodes divide themselves over processes |
+//! | `sys-fcfs`, `sys-sjf` | arrival; shortest step first | one step |
+//! | `sa-fcfs`, `sa-sjf` | the same | steps without a common node (sharing-aware) |
+//! | `forebay` | the best order that a bounded search finds | the same, and short guests at a share of the bandwidth |
+//!
+//! Source: *Managing I/O Interference in a Shared Burst Buffer System*, ICPP 2016, Algorithm 1, and what it leaves open:
+//! bandwidth shares and starvation.
+
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use serde::{Deserialize, Serialize};
+
+use crate::machine::Nanos;
+
+mod fcfs;
+mod forebay;
+mod nodes;
+mod none;
+mod run;
+mod sjf;
+mod sketch;
+#[cfg(test)]
+mod tests;
+
+pub use nodes::NodeSet;
+pub use run::{Access, Snapshot};
+
+/// Names a step; never used twice.
+pub type StepId = u64;
+/// Names a grant; they only rise, so that a node can refuse a holder whose token is older than the last that it saw.
+pub type Token = u64;
+
+/// What the machine is told.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "is", rename_all = "snake_case")]
+pub enum Event {
+    /// A step asks for access.
+    Arrives {
+        /// Its id.
+        step: StepId,
+        /// The nodes it writes to, each below [`Config::nodes`].
+        nodes: Vec<u32>,
+        /// How long it takes with these nodes to itself, in ns.
+        alone_ns: u64,
+    },
+    /// A step that waits is withdrawn.
+    Leaves {
+        /// Its id.
+        step: StepId,
+    },
+    /// All of the step's data are written.
+    Done {
+        /// Its token.
+        token: Token,
+    },
+    /// The holder is alive and goes on.
+    Renew {
+        /// Its token.
+        token: Token,
+    },
+}
+
+/// What it decides.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "do", rename_all = "snake_case")]
+pub enum Action {
+    /// The step may write.
+    Grant {
+        /// Its token.
+        token: Token,
+        /// Which step.
+        step: StepId,
+        /// Its part of the bandwidth of each of its nodes, in (0, 1]; `None`: nodes divide themselves over processes.
+        share: Option<f64>,
+        /// The lease's end.
+        until: Nanos,
+        /// Why now.
+        why: Reason,
+    },
+    /// The holder's part of its nodes' bandwidth changes.
+    Share {
+        /// Its token.
+        token: Token,
+        /// From now on, in (0, 1].
+        share: f64,
+    },
+    /// The lease has been extended.
+    Renewed {
+        /// Its token.
+        token: Token,
+        /// Its new end.
+        until: Nanos,
+    },
+    /// The lease ran out: the holder must stop, and nodes must refuse this token.
+    Revoke {
+        /// Which token.
+        token: Token,
+        /// Whose.
+        step: StepId,
+    },
+}
+
+/// Why a step was let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "because", rename_all = "snake_case")]
+pub enum Reason {
+    /// The policy does not schedule.
+    Unscheduled,
+    /// It was first in the policy's order.
+    First,
+    /// Its nodes were free, while this many steps before it in the order had to wait for theirs.
+    NodesFree {
+        /// Steps before it that wait.
+        ahead: u32,
+    },
+    /// It had waited longer than [`Config::patience_ns`], and its turn came.
+    Overdue,
+    /// It is so short that holders of its nodes can give way for it.
+    Guest {
+        /// The holder with the least left to write.
+        host: Token,
+    },
+}
+
+/// Configuration.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Config {
+    /// Number of burst buffer nodes.
+    pub nodes: u32,
+    /// How long a token is good for without renewal.
+    pub lease_ns: u64,
+    /// Ageing: each second that a step has waited counts like so many seconds less to write; 0 for none.
+    pub ageing: f64,
+    /// A step that has waited so long goes before all that have not, and for the one of them that has waited longest
+    /// nodes are kept free as they fall idle.
+    /// `u64::MAX` for never, which is Algorithm 1 as printed.
+    pub patience_ns: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config { nodes: 1, lease_ns: 30_000_000_000, ageing: 0.0, patience_ns: u64::MAX }
+    }
+}
+
+/// A step that waits.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Pending {
+    /// Its id.
+    pub step: StepId,
+    /// Its nodes.
+    pub nodes: NodeSet,
+    /// Time with the nodes to itself, in ns.
+    pub alone_ns: u64,
+    /// When it asked.
+    pub arrived: Nanos,
+    /// Order of arrival.
+    pub seq: u64,
+    /// Its place by [`Policy::key`]; less is earlier, ties by `seq`.
+    pub key: u64,
+}
+
+/// A holder as a policy sees it: its nodes, and what it has left to write in ns at full bandwidth.
+pub type Holder<'a> = (&'a NodeSet, u64);
+
+/// What may run side by side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Everything, unregulated.
+    Everything,
+    /// One step on the whole system.
+    One,
+    /// Steps without a common node.
+    Disjoint,
+}
+
+/// The part that differs between policies.
+pub trait Policy: Send {
+    /// What may run side by side.
+    fn scope(&self) -> Scope;
+
+    /// The step's place in the order; it never changes while the step waits.
+    fn key(&self, arrived: Nanos, alone_ns: u64) -> u64;
+
+    /// Puts `pending` in another order than by key. `arrived` tells that there are steps which no order has been
+    /// planned for. Called before steps are let in.
+    fn arrange(&mut self, _now: Nanos, _holders: &[Holder], _pending: &mut Vec<Pending>, _arrived: bool) {}
+
+    /// The bandwidth of a short step that is let in beside the holders of its nodes; `None`: never.
+    fn guest_share(&self) -> Option<f64> {
+        None
+    }
+}
+
+/// Makes a policy.
+pub type MakePolicy = fn(&Config) -> Box<dyn Policy>;
+
+/// Every policy: its name and how to make it. A new one is a file in this folder and a line here.
+pub const POLICIES: &[(&str, MakePolicy)] = &[
+    ("none", |_| Box::new(none::NoScheduling)),
+    ("sys-fcfs", |_| Box::new(fcfs::Fcfs { scope: Scope::One })),
+    ("sys-sjf", |c| Box::new(sjf::Sjf { scope: Scope::One, ageing: c.ageing })),
+    ("sa-fcfs", |_| Box::new(fcfs::Fcfs { scope: Scope::Disjoint })),
+    ("sa-sjf", |c| Box::new(sjf::Sjf { scope: Scope::Disjoint, ageing: c.ageing })),
+    ("forebay", |c| Box::new(forebay::Forebay::new(c))),
+];
+
+/// The policy called `name`.
+///
+/// # Errors
+/// Lists the names that there are.
+pub fn policy(name: &str, config: &Config) -> Result<Box<dyn Policy>, String> {
+    match POLICIES.iter().find(|p| p.0 == name) {
+        Some((_, make)) => Ok(make(config)),
+        None => {
+            let names: Vec<&str> = POLICIES.iter().map(|p| p.0).collect();
+            Err(alloc::format!("no access policy is called '{name}'; there are {}", names.join(", ")))
+        }
+    }
+}

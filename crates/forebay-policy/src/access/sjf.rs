@@ -1,0 +1,29 @@
+//! `sys-sjf`, `sa-sjf`: the shortest step first, with ageing.
+//!
+//! With ageing a, a step of p seconds that has waited w counts as p - a w. What has to be compared is then p + a * arrival
+//! for all of them, which does not change as time goes by: the queue need not be sorted anew. A step can only be
+//! overtaken in the order by steps that come less than p / a after it, so with a > 0 none is overtaken for ever.
+
+use super::{Policy, Scope};
+use crate::machine::Nanos;
+
+/// By time alone, less what ageing makes of the waiting.
+pub struct Sjf {
+    pub scope: Scope,
+    pub ageing: f64,
+}
+
+/// p + a * arrival.
+pub fn key(ageing: f64, arrived: Nanos, alone_ns: u64) -> u64 {
+    alone_ns.saturating_add((ageing * arrived.0 as f64) as u64)
+}
+
+impl Policy for Sjf {
+    fn scope(&self) -> Scope {
+        self.scope
+    }
+
+    fn key(&self, arrived: Nanos, alone_ns: u64) -> u64 {
+        key(self.ageing, arrived, alone_ns)
+    }
+}

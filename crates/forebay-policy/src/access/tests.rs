@@ -1,0 +1,275 @@
+//! Exact decisions in hand-made cases, and what must hold in all.
+
+use proptest::prelude::*;
+
+use super::sketch::Sketch;
+use super::*;
+use crate::machine::Machine;
+
+const S: u64 = 1_000_000_000;
+
+fn machine(name: &str, nodes: u32) -> Access {
+    with(name, Config { nodes, ..Config::default() })
+}
+
+fn with(name: &str, config: Config) -> Access {
+    Access::new(policy(name, &config).expect("it exists"), config)
+}
+
+/// Tells the machine all events of one moment, and then that the moment has come.
+fn at(m: &mut Access, now: Nanos, events: Vec<Event>) -> Vec<Action> {
+    let mut out = Vec::new();
+    events.into_iter().for_each(|e| m.handle(now, e, &mut out));
+    while m.next_deadline().is_some_and(|d| d <= now) {
+        m.on_deadline(now, &mut out);
+    }
+    out
+}
+
+fn arrives(step: StepId, nodes: &[u32], alone_s: u64) -> Event {
+    Event::Arrives { step, nodes: nodes.to_vec(), alone_ns: alone_s * S }
+}
+
+fn granted(out: &[Action]) -> Vec<(StepId, Reason)> {
+    let grant = |a: &Action| match a {
+        Action::Grant { step, why, .. } => Some((*step, *why)),
+        _ => None,
+    };
+    out.iter().filter_map(grant).collect()
+}
+
+#[test]
+fn sharing_aware_lets_in_what_has_no_common_node() {
+    let mut m = machine("sa-sjf", 4);
+    let out = at(&mut m, Nanos(0), vec![arrives(1, &[0, 1], 9), arrives(2, &[1, 2], 5), arrives(3, &[3], 7)]);
+    assert_eq!(granted(&out), [(2, Reason::First), (3, Reason::First)]);
+    let out = at(&mut m, Nanos(5 * S), vec![Event::Done { token: 1 }]);
+    assert_eq!(granted(&out), [(1, Reason::First)]);
+}
+
+#[test]
+fn system_wide_runs_one_and_none_runs_all() {
+    let steps = || vec![arrives(1, &[0], 9), arrives(2, &[1], 5)];
+    assert_eq!(granted(&at(&mut machine("sys-fcfs", 2), Nanos(0), steps())), [(1, Reason::First)]);
+    assert_eq!(granted(&at(&mut machine("sys-sjf", 2), Nanos(0), steps())), [(2, Reason::First)]);
+    let out = at(&mut machine("none", 2), Nanos(0), steps());
+    assert_eq!(granted(&out), [(1, Reason::Unscheduled), (2, Reason::Unscheduled)]);
+    assert!(matches!(out[0], Action::Grant { share: None, .. }));
+}
+
+#[test]
+fn a_lost_holder_is_revoked_and_a_renewed_one_is_not() {
+    let mut m = with("sa-fcfs", Config { nodes: 1, lease_ns: 10 * S, ..Config::default() });
+    at(&mut m, Nanos(0), vec![arrives(1, &[0], 60), arrives(2, &[0], 60)]);
+    let out = at(&mut m, Nanos(8 * S), vec![Event::Renew { token: 1 }]);
+    assert_eq!(out, [Action::Renewed { token: 1, until: Nanos(18 * S) }]);
+    assert_eq!(m.next_deadline(), Some(Nanos(18 * S)));
+    let out = at(&mut m, Nanos(18 * S), vec![]);
+    assert_eq!(out[0], Action::Revoke { token: 1, step: 1 });
+    assert_eq!(granted(&out), [(2, Reason::First)]);
+    // It comes back from the dead: its token is worth nothing.
+    assert_eq!(at(&mut m, Nanos(19 * S), vec![Event::Done { token: 1 }]), []);
+    assert_eq!(m.snapshot().active.len(), 1);
+}
+
+#[test]
+fn a_withdrawn_step_is_forgotten() {
+    let mut m = machine("sa-fcfs", 1);
+    at(&mut m, Nanos(0), vec![arrives(1, &[0], 1), arrives(2, &[0], 1), arrives(3, &[0], 1)]);
+    let out = at(&mut m, Nanos(S), vec![Event::Leaves { step: 2 }, Event::Done { token: 1 }]);
+    assert_eq!(granted(&out), [(3, Reason::First)]);
+}
+
+/// Steps 1 and 2 keep slipping in on node 0 or 1; step 9 wants both and gets them once its patience is over.
+#[test]
+fn an_overdue_step_has_its_nodes_kept_free() {
+    let mut m = with("sa-sjf", Config { nodes: 2, patience_ns: 3 * S, ..Config::default() });
+    at(&mut m, Nanos(0), vec![arrives(1, &[0], 2), arrives(2, &[1], 3), arrives(9, &[0, 1], 5)]);
+    let out = at(&mut m, Nanos(2 * S), vec![Event::Done { token: 1 }, arrives(3, &[0], 2)]);
+    assert_eq!(granted(&out), [(3, Reason::First)]);
+    let out = at(&mut m, Nanos(3 * S), vec![Event::Done { token: 2 }, arrives(4, &[1], 2)]);
+    assert_eq!(granted(&out), [], "node 1 is free, and kept for step 9");
+    let out = at(&mut m, Nanos(4 * S), vec![Event::Done { token: 3 }]);
+    assert_eq!(granted(&out), [(9, Reason::Overdue)]);
+}
+
+/// Behind a step of 80 s, one of 2 s runs as its guest at four fifths; then the host has all again.
+#[test]
+fn a_short_step_is_a_guest_of_a_long_one() {
+    let mut m = machine("forebay", 2);
+    at(&mut m, Nanos(0), vec![arrives(1, &[0, 1], 80)]);
+    let out = at(&mut m, Nanos(10 * S), vec![arrives(2, &[1], 2), arrives(3, &[0], 30)]);
+    assert_eq!(granted(&out), [(2, Reason::Guest { host: 1 })]);
+    assert!(matches!(out[0], Action::Share { token: 1, share } if (share - 0.2).abs() < 1e-12));
+    let out = at(&mut m, Nanos(12 * S + S / 2), vec![Event::Done { token: 2 }]);
+    assert_eq!(out, [Action::Share { token: 1, share: 1.0 }]);
+    let out = at(&mut m, Nanos(82 * S), vec![Event::Done { token: 1 }]);
+    assert_eq!(granted(&out), [(3, Reason::First)]);
+}
+
+#[test]
+fn a_guest_takes_over_when_its_host_is_gone() {
+    let mut m = machine("forebay", 2);
+    at(&mut m, Nanos(0), vec![arrives(1, &[0, 1], 80)]);
+    at(&mut m, Nanos(S), vec![arrives(2, &[1], 2)]);
+    let out = at(
+        &mut m,
+        Nanos(2 * S),
+        vec![Event::Done { token: 1 }, arrives(3, &[0, 1], 9), arrives(4, &[0], 50)],
+    );
+    assert!(out.contains(&Action::Share { token: 2, share: 1.0 }));
+    assert_eq!(granted(&out), [(4, Reason::NodesFree { ahead: 1 })], "node 1 is still the guest's");
+}
+
+/// A wide step of 4 s holds up four narrow ones of 5 s: shortest first is (4 + 4 * 9), the other way round (4 * 5 + 9).
+#[test]
+fn forebay_beats_shortest_first_where_width_matters_but_not_against_the_longest_wait() {
+    let steps = || {
+        let mut all: Vec<Event> = (0..4).map(|i| arrives(i + 1, &[i as u32], 5)).collect();
+        all.push(arrives(9, &[0, 1, 2, 3], 4));
+        all.push(arrives(8, &[0], 30));
+        all
+    };
+    assert_eq!(granted(&at(&mut machine("sa-sjf", 4), Nanos(0), steps()))[0].0, 9);
+    let mut first: Vec<StepId> =
+        granted(&at(&mut machine("forebay", 4), Nanos(0), steps())).iter().map(|g| g.0).collect();
+    first.sort_unstable();
+    assert_eq!(first, [1, 2, 3, 4]);
+}
+
+/// Random steps on up to `nodes` nodes: (mask, seconds).
+fn steps(nodes: u32, count: std::ops::Range<usize>) -> impl Strategy<Value = Vec<(Vec<u32>, u64)>> {
+    let members = prop::collection::btree_set(0..nodes, 1..=nodes as usize);
+    prop::collection::vec((members.prop_map(|m| m.into_iter().collect()), 1u64..100), count)
+}
+
+/// Runs steps that arrive at the given seconds to their ends; (step, start, end) of each, checking the nodes at every
+/// moment.
+fn play(m: &mut Access, steps: &[(Vec<u32>, u64)], arrivals_s: &[u64]) -> Vec<(StepId, u64, u64)> {
+    let config_nodes = 16;
+    // Token: step, what is left in ns, share, start.
+    let mut left: BTreeMap<Token, (StepId, f64, f64, u64)> = BTreeMap::new();
+    let mut done = Vec::new();
+    let mut times: Vec<(u64, usize)> = arrivals_s.iter().map(|&s| s * S).zip(0..steps.len()).collect();
+    times.sort_unstable();
+    let mut now = 0u64;
+    let mut guard = 0;
+    while done.len() < steps.len() {
+        guard += 1;
+        assert!(guard < 10_000, "it does not come to an end: {:?}", m.snapshot());
+        let next_end = left.values().map(|l| now + (l.1 / l.2).ceil() as u64).min();
+        let next_arrival = times.first().map(|t| t.0);
+        let then =
+            [next_end, next_arrival].into_iter().flatten().min().expect("nothing runs, and steps wait");
+        left.values_mut().for_each(|l| l.1 -= (then - now) as f64 * l.2);
+        now = then;
+        let mut events = Vec::new();
+        for token in left.iter().filter(|(_, l)| l.1 <= 1.0).map(|(&t, _)| t).collect::<Vec<_>>() {
+            let (step, _, _, start) = left.remove(&token).expect("it was there");
+            done.push((step, start, now));
+            events.push(Event::Done { token });
+        }
+        while times.first().is_some_and(|t| t.0 <= now) {
+            let i = times.remove(0).1;
+            events.push(Event::Arrives {
+                step: i as u64,
+                nodes: steps[i].0.clone(),
+                alone_ns: steps[i].1 * S,
+            });
+        }
+        for action in at(m, Nanos(now), events) {
+            match action {
+                Action::Grant { token, step, share, .. } => {
+                    left.insert(
+                        token,
+                        (step, (steps[step as usize].1 * S) as f64, share.unwrap_or(1.0), now),
+                    );
+                }
+                Action::Share { token, share } => {
+                    if let Some(l) = left.get_mut(&token) {
+                        l.2 = share;
+                    }
+                }
+                _ => {}
+            }
+        }
+        for node in 0..config_nodes {
+            let on_it = left.values().filter(|l| steps[l.0 as usize].0.contains(&node));
+            let shares: Vec<f64> = on_it.map(|l| l.2).collect();
+            let total: f64 = shares.iter().sum();
+            assert!(total <= 1.0 + 1e-9, "node {node} is given out {total} times: {shares:?}");
+            assert!(shares.len() <= 2);
+        }
+    }
+    done
+}
+
+use alloc::collections::BTreeMap;
+
+const LONG: u64 = u64::MAX / 4;
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Tokens never overlap on a node (guests within their share), every step gets its turn, and when the machine has
+    /// decided, no step waits whose nodes are all free.
+    #[test]
+    fn tokens_do_not_overlap_and_nobody_waits_for_nothing(
+        which in 3usize..6, steps in steps(16, 1..14), gaps in prop::collection::vec(0u64..40, 14)
+    ) {
+        let mut m = with(POLICIES[which].0, Config { nodes: 16, lease_ns: LONG, ..Config::default() });
+        let arrivals: Vec<u64> = gaps.iter().scan(0, |t, g| { *t += g; Some(*t) }).take(steps.len()).collect();
+        let done = play(&mut m, &steps, &arrivals);
+        prop_assert_eq!(done.len(), steps.len());
+        for &(step, start, _) in &done {
+            // Work conservation: while it waited, one of its nodes was always held by somebody.
+            let (nodes, arrived) = (&steps[step as usize].0, arrivals[step as usize] * S);
+            let holders: Vec<(u64, u64)> = done.iter()
+                .filter(|d| d.0 != step && steps[d.0 as usize].0.iter().any(|n| nodes.contains(n)))
+                .map(|d| (d.1, d.2)).collect();
+            let mut t = arrived;
+            while t < start {
+                let covering = holders.iter().filter(|h| h.0 <= t && t < h.1).map(|h| h.1).max();
+                prop_assert!(covering.is_some(), "step {step} waits at {t} with free nodes");
+                t = covering.expect("checked");
+            }
+        }
+    }
+
+    /// With patience nobody waits much longer than it: what holds its nodes then ends, and overdue ones go by arrival.
+    #[test]
+    fn nobody_starves_with_patience(which in 4usize..6, width in 2u32..16) {
+        let config = Config { nodes: 16, lease_ns: LONG, patience_ns: 50 * S, ..Config::default() };
+        let mut m = with(POLICIES[which].0, config);
+        // One wide step, and short ones that overlap in time on its nodes for 400 s.
+        let mut steps = vec![((0..width).collect::<Vec<u32>>(), 60u64)];
+        let mut arrivals = vec![1u64];
+        for i in 0..200u64 {
+            steps.push((vec![(i % u64::from(width)) as u32], 7));
+            arrivals.push(2 * i);
+        }
+        let done = play(&mut m, &steps, &arrivals);
+        let wide = done.iter().find(|d| d.0 == 0).expect("it ran");
+        prop_assert!(wide.1 <= (1 + 50 + 7 + 7) * S, "the wide step started at {} s", wide.1 / S);
+    }
+
+    /// What the sketch says is what the machine does; and the plan is never worse than SA-SJF, in sum or in longest wait.
+    #[test]
+    fn forebay_is_never_worse_than_sa_sjf(steps in steps(16, 2..16)) {
+        let arrivals = vec![0; steps.len()];
+        let result = |name: &str| {
+            let mut m = with(name, Config { nodes: 16, lease_ns: LONG, ..Config::default() });
+            let done = play(&mut m, &steps, &arrivals);
+            (done.iter().map(|d| d.2).sum::<u64>(), done.iter().map(|d| d.1).max().unwrap_or(0))
+        };
+        let (ours, sjf) = (result("forebay"), result("sa-sjf"));
+        prop_assert!(ours.0 <= sjf.0 && ours.1 <= sjf.1, "{ours:?} {sjf:?}");
+        let pending: Vec<Pending> = steps.iter().zip(0u64..).map(|((nodes, s), seq)| Pending {
+            step: seq, nodes: NodeSet::of(16, nodes), alone_ns: s * S, arrived: Nanos(0), seq, key: s * S,
+        }).collect();
+        let mut order: Vec<u32> = (0..steps.len() as u32).collect();
+        order.sort_by_key(|&i| (steps[i as usize].1, i));
+        let sketch = Sketch::new(Nanos(0), &[], &pending).play(&order, u64::MAX).expect("no limit");
+        prop_assert_eq!((sketch.sum_ns, sketch.longest_wait_ns), sjf);
+    }
+}

@@ -1,0 +1,341 @@
+//! Allocation: which burst buffer nodes a job's files are striped over.
+//!
+//! A job asks with its bytes, and may say how many nodes it wants. One machine, [`Allocator`], keeps the free space of
+//! each node and what is booked on it; a *policy* chooses the nodes. A policy is one file here and a line in [`POLICIES`]:
+//!
+//! | policy | nodes |
+//! | --- | --- |
+//! | `1x`, also called `interference` | the fewest whose free space holds the job's output; round robin |
+//! | `2x` | the same for twice the output |
+//! | `full`, also called `bandwidth` | all |
+//! | `striped` | as many as the job wants, round robin |
+//! | `forebay-placed` | as many as the job wants, where least is booked and fewest jobs are in the way |
+//! | `forebay` | as many as pay off, the same way |
+//!
+//! Source: *Managing I/O Interference in a Shared Burst Buffer System*, ICPP 2016, sections II-D and IV-A; an allocation by
+//! need for bandwidth and overlap is what it leaves open.
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use serde::{Deserialize, Serialize};
+
+use crate::machine::{Machine, Nanos};
+
+mod capacity;
+mod forebay;
+mod full;
+mod striped;
+
+/// Names a job.
+pub type JobId = u64;
+
+/// What a job asks for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Demand {
+    /// Bytes of one step; the space is reserved for as long as the job holds the allocation.
+    pub bytes: u64,
+    /// Number of nodes that it wants, if it says.
+    pub nodes: Option<u32>,
+    /// The most that its clients can send, in bytes per second; infinity if that is not known.
+    pub client_bytes_per_s: f64,
+}
+
+/// What the machine is told.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "is", rename_all = "snake_case")]
+pub enum Event {
+    /// A job asks.
+    Asks {
+        /// Its id.
+        job: JobId,
+        /// For what.
+        demand: Demand,
+    },
+    /// A job gives its allocation back.
+    Frees {
+        /// Its id.
+        job: JobId,
+    },
+}
+
+/// What it decides.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "do", rename_all = "snake_case")]
+pub enum Action {
+    /// The job has these nodes, in ascending order, with `bytes_per_node` reserved on each.
+    Allocate {
+        /// Whose.
+        job: JobId,
+        /// Which.
+        nodes: Vec<u32>,
+        /// Space on each.
+        bytes_per_node: u64,
+    },
+    /// There is no room for it.
+    Refuse {
+        /// Whose.
+        job: JobId,
+        /// What was asked for, and what there is.
+        why: String,
+    },
+}
+
+/// A node as a policy sees it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Node {
+    /// Free space.
+    pub free_bytes: u64,
+    /// Bytes per step of the jobs that hold it: what a newcomer may have to wait for.
+    pub booked_bytes: u64,
+    /// Those jobs, ascending.
+    pub jobs: Vec<JobId>,
+}
+
+/// The system as a policy sees it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Board {
+    /// All nodes.
+    pub nodes: Vec<Node>,
+    /// Bandwidth of a node.
+    pub rate_bytes_per_s: f64,
+    /// Where round robin goes on.
+    pub cursor: usize,
+}
+
+impl Board {
+    /// The next `count` nodes from the cursor on that have `bytes` free, or `None` if there are not so many.
+    pub fn round_robin(&self, count: usize, bytes: u64) -> Option<Vec<u32>> {
+        let n = self.nodes.len();
+        let ring = (0..n).map(|i| (self.cursor + i) % n);
+        let found: Vec<u32> =
+            ring.filter(|&i| self.nodes[i].free_bytes >= bytes).map(|i| i as u32).take(count).collect();
+        (found.len() == count && count > 0).then_some(found)
+    }
+}
+
+/// What a policy chose: nodes, in the order in which it came upon them, and the space to reserve on each.
+pub type Choice = (Vec<u32>, u64);
+
+/// The part that differs between policies.
+pub trait Policy: Send {
+    /// The nodes for `demand`, each with enough free space; `None` if there is no room.
+    fn choose(&mut self, board: &Board, demand: &Demand) -> Option<Choice>;
+}
+
+/// Makes a policy.
+pub type MakePolicy = fn() -> Box<dyn Policy>;
+
+/// Every policy: its name and how to make it. A new one is a file in this folder and a line here.
+pub const POLICIES: &[(&str, MakePolicy)] = &[
+    ("1x", || Box::new(capacity::Capacity { times: 1 })),
+    ("interference", || Box::new(capacity::Capacity { times: 1 })),
+    ("2x", || Box::new(capacity::Capacity { times: 2 })),
+    ("full", || Box::new(full::Full)),
+    ("bandwidth", || Box::new(full::Full)),
+    ("striped", || Box::new(striped::Striped)),
+    ("forebay-placed", || Box::new(forebay::Forebay { counts: forebay::Counts::AsAsked })),
+    ("forebay", || Box::new(forebay::Forebay { counts: forebay::Counts::Free })),
+];
+
+/// The policy called `name`.
+///
+/// # Errors
+/// Lists the names that there are.
+pub fn policy(name: &str) -> Result<Box<dyn Policy>, String> {
+    match POLICIES.iter().find(|p| p.0 == name) {
+        Some((_, make)) => Ok(make()),
+        None => {
+            let names: Vec<&str> = POLICIES.iter().map(|p| p.0).collect();
+            Err(alloc::format!("no allocation policy is called '{name}'; there are {}", names.join(", ")))
+        }
+    }
+}
+
+/// What a job holds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct Held {
+    nodes: Vec<u32>,
+    reserved_bytes: u64,
+    booked_bytes: u64,
+}
+
+/// The allocator.
+pub struct Allocator {
+    policy: Box<dyn Policy>,
+    board: Board,
+    held: BTreeMap<JobId, Held>,
+}
+
+impl Allocator {
+    /// An allocator for `nodes` equal nodes.
+    pub fn new(policy: Box<dyn Policy>, nodes: u32, space_bytes: u64, rate_bytes_per_s: f64) -> Self {
+        assert!(
+            nodes > 0 && rate_bytes_per_s > 0.0,
+            "{nodes} nodes of {rate_bytes_per_s} B/s cannot hold anything"
+        );
+        let node = Node { free_bytes: space_bytes, booked_bytes: 0, jobs: Vec::new() };
+        let nodes = vec![node; nodes as usize];
+        Allocator { policy, board: Board { nodes, rate_bytes_per_s, cursor: 0 }, held: BTreeMap::new() }
+    }
+
+    fn allocate(&mut self, job: JobId, demand: &Demand) -> Action {
+        let refuse = |why| Action::Refuse { job, why };
+        if self.held.contains_key(&job) {
+            return refuse(alloc::format!("job {job} has an allocation already; free it first"));
+        }
+        let Some((mut nodes, bytes_per_node)) = self.policy.choose(&self.board, demand) else {
+            let free: u64 = self.board.nodes.iter().map(|n| n.free_bytes).sum();
+            let all = self.board.nodes.len();
+            let wanted = demand.nodes.map_or(String::new(), |n| alloc::format!(" on {n} nodes"));
+            return refuse(alloc::format!(
+                "job {job} asks for {} bytes{wanted}, and {free} bytes are free on {all} nodes; ask for less, or wait",
+                demand.bytes
+            ));
+        };
+        if let Some(&last) = nodes.last() {
+            self.board.cursor = (last as usize + 1) % self.board.nodes.len();
+        }
+        nodes.sort_unstable();
+        assert!(nodes.windows(2).all(|w| w[0] < w[1]), "an allocation policy chose a node twice: {nodes:?}");
+        let booked_bytes = demand.bytes.div_ceil(nodes.len() as u64);
+        for &i in &nodes {
+            let node = &mut self.board.nodes[i as usize];
+            assert!(node.free_bytes >= bytes_per_node, "an allocation policy chose node {i}, which is full");
+            node.free_bytes -= bytes_per_node;
+            node.booked_bytes += booked_bytes;
+            let at = node.jobs.partition_point(|&j| j < job);
+            node.jobs.insert(at, job);
+        }
+        self.held.insert(job, Held { nodes: nodes.clone(), reserved_bytes: bytes_per_node, booked_bytes });
+        Action::Allocate { job, nodes, bytes_per_node }
+    }
+
+    fn free(&mut self, job: JobId) {
+        let Some(held) = self.held.remove(&job) else { return };
+        for i in held.nodes {
+            let node = &mut self.board.nodes[i as usize];
+            node.free_bytes += held.reserved_bytes;
+            node.booked_bytes -= held.booked_bytes;
+            node.jobs.retain(|&j| j != job);
+        }
+    }
+}
+
+impl Machine for Allocator {
+    type Event = Event;
+    type Action = Action;
+    type Snapshot = Board;
+
+    fn handle(&mut self, _now: Nanos, event: Event, out: &mut Vec<Action>) {
+        match event {
+            Event::Asks { job, demand } => out.push(self.allocate(job, &demand)),
+            Event::Frees { job } => self.free(job),
+        }
+    }
+
+    fn snapshot(&self) -> Board {
+        self.board.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn demand(bytes: u64, nodes: Option<u32>) -> Demand {
+        Demand { bytes, nodes, client_bytes_per_s: f64::INFINITY }
+    }
+
+    fn ask(a: &mut Allocator, job: JobId, demand: Demand) -> Action {
+        let mut out = Vec::new();
+        a.handle(Nanos(0), Event::Asks { job, demand }, &mut out);
+        out.pop().expect("an answer")
+    }
+
+    fn nodes(action: Action) -> Vec<u32> {
+        match action {
+            Action::Allocate { nodes, .. } => nodes,
+            Action::Refuse { why, .. } => panic!("{why}"),
+        }
+    }
+
+    fn allocator(name: &str, nodes: u32) -> Allocator {
+        Allocator::new(policy(name).expect("it exists"), nodes, 100, 10.0)
+    }
+
+    #[test]
+    fn counts_of_the_papers_policies() {
+        for (name, want) in [("1x", vec![0, 1, 2]), ("2x", vec![0, 1, 2, 3, 4]), ("full", (0..8).collect())] {
+            assert_eq!(nodes(ask(&mut allocator(name, 8), 1, demand(250, None))), want, "{name}");
+        }
+        assert_eq!(nodes(ask(&mut allocator("striped", 8), 1, demand(250, Some(4)))), [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn round_robin_goes_on_where_it_stopped_and_passes_full_nodes() {
+        let mut a = allocator("striped", 4);
+        assert_eq!(nodes(ask(&mut a, 1, demand(300, Some(3)))), [0, 1, 2]);
+        assert_eq!(nodes(ask(&mut a, 2, demand(50, Some(1)))), [3]);
+        assert_eq!(nodes(ask(&mut a, 3, demand(50, Some(1)))), [3]);
+        let Action::Refuse { why, .. } = ask(&mut a, 4, demand(1, None)) else { panic!("there is no room") };
+        assert_eq!(why, "job 4 asks for 1 bytes, and 0 bytes are free on 4 nodes; ask for less, or wait");
+        a.handle(Nanos(1), Event::Frees { job: 1 }, &mut Vec::new());
+        assert_eq!(nodes(ask(&mut a, 5, demand(200, Some(2)))), [0, 1]);
+    }
+
+    #[test]
+    fn forebay_keeps_out_of_the_way() {
+        let mut a = allocator("forebay-placed", 4);
+        assert_eq!(nodes(ask(&mut a, 1, demand(50, Some(1)))), [0]);
+        assert_eq!(nodes(ask(&mut a, 2, demand(60, Some(2)))), [1, 2]);
+        assert_eq!(nodes(ask(&mut a, 3, demand(40, Some(1)))), [3]);
+        // Two nodes that one job has are better than two of two jobs.
+        assert_eq!(nodes(ask(&mut a, 4, demand(40, Some(2)))), [1, 2]);
+    }
+
+    /// Clients that send no more than two nodes take need no third.
+    #[test]
+    fn forebay_heeds_what_the_clients_can_send() {
+        let mut a = allocator("forebay", 8);
+        assert_eq!(
+            nodes(ask(&mut a, 1, Demand { bytes: 80, nodes: None, client_bytes_per_s: 20.0 })),
+            [0, 1]
+        );
+    }
+
+    proptest! {
+        /// Capacity is never exceeded, books balance, and all space comes back.
+        #[test]
+        fn space_is_never_given_out_twice(
+            which in 0usize..POLICIES.len(),
+            jobs in prop::collection::vec((1u64..600, prop::option::of(1u32..=12), any::<bool>()), 1..40)
+        ) {
+            let mut a = allocator(POLICIES[which].0, 12);
+            let mut held: BTreeMap<JobId, (Vec<u32>, u64)> = BTreeMap::new();
+            for (job, (bytes, count, frees)) in (0..).zip(jobs) {
+                if let Action::Allocate { nodes, bytes_per_node, .. } = ask(&mut a, job, demand(bytes, count)) {
+                    prop_assert!(bytes_per_node * nodes.len() as u64 >= bytes, "it does not hold the output");
+                    held.insert(job, (nodes, bytes_per_node));
+                }
+                if let Some((&first, _)) = held.iter().next().filter(|_| frees) {
+                    held.remove(&first);
+                    a.handle(Nanos(0), Event::Frees { job: first }, &mut Vec::new());
+                }
+                for (i, node) in a.snapshot().nodes.iter().enumerate() {
+                    let on_it = held.values().filter(|h| h.0.contains(&(i as u32)));
+                    let reserved: u64 = on_it.map(|h| h.1).sum();
+                    prop_assert_eq!(node.free_bytes + reserved, 100);
+                }
+            }
+            for job in held.into_keys() {
+                a.handle(Nanos(0), Event::Frees { job }, &mut Vec::new());
+            }
+            prop_assert!(a.snapshot().nodes.iter().all(|n| n.free_bytes == 100 && n.booked_bytes == 0));
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! `striped`: as many nodes as the job wants, round robin; the fewest with room if it does not say.
+
+use super::capacity::Capacity;
+use super::{Board, Choice, Demand, Policy};
+
+/// The job decides how many.
+pub struct Striped;
+
+impl Policy for Striped {
+    fn choose(&mut self, board: &Board, demand: &Demand) -> Option<Choice> {
+        let Some(count) = demand.nodes else { return Capacity { times: 1 }.choose(board, demand) };
+        let per_node = demand.bytes.div_ceil(u64::from(count.max(1)));
+        board.round_robin(count as usize, per_node).map(|nodes| (nodes, per_node))
+    }
+}

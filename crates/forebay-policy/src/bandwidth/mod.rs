@@ -1,0 +1,173 @@
+//! Cross-job bandwidth: what the I/O phases of several HPC jobs do to each other.
+//!
+//! The machine hears which phases are under way and answers with the share of the file system that each one gets. It is
+//! the baseline against which holding phases to their deadlines has to be judged. A policy is one file here and one
+//! line in [`POLICIES`]:
+//!
+//! | policy | what it does |
+//! | --- | --- |
+//! | `fair-share` | divides evenly over processes, as a file system does that knows no jobs |
+//! | `set-10` | IO-Sets: jobs of like period take turns, sets share by priority |
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use serde::{Deserialize, Serialize};
+
+use crate::machine::{Machine, Nanos};
+
+mod fair_share;
+mod set10;
+
+/// What the machine is told.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "is", rename_all = "snake_case")]
+pub enum Event {
+    /// A phase begins.
+    PhaseBegins {
+        /// Whose.
+        hpc: u32,
+        /// Processes that do the I/O.
+        weight: f64,
+        /// Mean time from the begin of one phase of this job to that of the next, in ns.
+        period_ns: u64,
+    },
+    /// The phase of this job is over.
+    PhaseEnds {
+        /// Whose.
+        hpc: u32,
+    },
+}
+
+/// What it decides: each active phase's share of the file system, from 0 to 1, adding up to 1.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Shares {
+    /// (job, share), in ascending job.
+    pub shares: Vec<(u32, f64)>,
+}
+
+/// A phase under way.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Active {
+    /// Whose.
+    pub hpc: u32,
+    /// Processes that do the I/O.
+    pub weight: f64,
+    /// Time from phase to phase, in ns.
+    pub period_ns: u64,
+    /// Order of arrival.
+    pub arrival: u64,
+}
+
+/// How the file system is divided: the part that differs between policies.
+pub trait Policy: Send {
+    /// The share of each phase of `active`, in its order. Must add up to 1 (work conservation).
+    fn shares(&self, active: &[Active]) -> Vec<f64>;
+}
+
+/// Makes a policy.
+pub type MakePolicy = fn() -> Box<dyn Policy>;
+
+/// Every policy: its name and how to make it. A new one is a file in this folder and a line here.
+pub const POLICIES: &[(&str, MakePolicy)] =
+    &[("fair-share", || Box::new(fair_share::FairShare)), ("set-10", || Box::new(set10::Set10))];
+
+/// The policy called `name`.
+///
+/// # Errors
+/// Lists the names that there are.
+pub fn policy(name: &str) -> Result<Box<dyn Policy>, String> {
+    match POLICIES.iter().find(|p| p.0 == name) {
+        Some((_, make)) => Ok(make()),
+        None => {
+            let names: Vec<&str> = POLICIES.iter().map(|p| p.0).collect();
+            Err(alloc::format!("no bandwidth policy is called '{name}'; there are {}", names.join(", ")))
+        }
+    }
+}
+
+/// The machine.
+pub struct Divider {
+    policy: Box<dyn Policy>,
+    active: BTreeMap<u32, Active>,
+    arrivals: u64,
+}
+
+impl Divider {
+    /// A machine that follows `policy`.
+    pub fn new(policy: Box<dyn Policy>) -> Self {
+        Divider { policy, active: BTreeMap::new(), arrivals: 0 }
+    }
+}
+
+impl Machine for Divider {
+    type Event = Event;
+    type Action = Shares;
+    type Snapshot = Vec<Active>;
+
+    fn handle(&mut self, _now: Nanos, event: Event, out: &mut Vec<Shares>) {
+        match event {
+            Event::PhaseBegins { hpc, weight, period_ns } => {
+                self.arrivals += 1;
+                self.active.insert(hpc, Active { hpc, weight, period_ns, arrival: self.arrivals });
+            }
+            Event::PhaseEnds { hpc } => {
+                self.active.remove(&hpc);
+            }
+        }
+        let active: Vec<Active> = self.active.values().copied().collect();
+        let shares = self.policy.shares(&active);
+        assert_eq!(shares.len(), active.len(), "a bandwidth policy must give every phase its share");
+        out.push(Shares { shares: active.iter().map(|a| a.hpc).zip(shares).collect() });
+    }
+
+    fn snapshot(&self) -> Vec<Active> {
+        self.active.values().copied().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn shares(name: &str, phases: &[(f64, u64)]) -> Vec<f64> {
+        let mut machine = Divider::new(policy(name).expect("it exists"));
+        let mut out = Vec::new();
+        for (hpc, &(weight, period_s)) in (0..).zip(phases) {
+            let period_ns = period_s * 1_000_000_000;
+            machine.handle(Nanos(0), Event::PhaseBegins { hpc, weight, period_ns }, &mut out);
+        }
+        out.pop().map(|s| s.shares.into_iter().map(|s| s.1).collect()).unwrap_or_default()
+    }
+
+    #[test]
+    fn fair_share_goes_by_processes() {
+        assert_eq!(shares("fair-share", &[(1.0, 10), (3.0, 1000)]), [0.25, 0.75]);
+    }
+
+    /// Periods of 8 and 12 s belong to the set of 10 s, where the first come is served; 100 s has a tenth of the priority.
+    #[test]
+    fn set_10_takes_turns_within_a_set_and_weighs_between_sets() {
+        let got = shares("set-10", &[(1.0, 8), (9.0, 12), (1.0, 100)]);
+        assert!((got[0] - 10.0 / 11.0).abs() < 1e-12 && got[1] == 0.0 && (got[2] - 1.0 / 11.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn an_unknown_name_lists_the_known_ones() {
+        let error = policy("best").err().expect("there is no such policy");
+        assert_eq!(error, "no bandwidth policy is called 'best'; there are fair-share, set-10");
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_left_over(
+            which in 0usize..2, phases in prop::collection::vec((1.0f64..4096.0, 1u64..100_000), 1..20)
+        ) {
+            let total: f64 = shares(POLICIES[which].0, &phases).iter().sum();
+            prop_assert!((total - 1.0).abs() < 1e-9);
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! The memory controller: how much of a node's memory the tier may have.
+//!
+//! Compute comes first: when it needs memory the tier gives way before the node swaps; when it needs less the tier takes
+//! what is left. The machine hears samples of the node's memory and answers with the tier's capacity and with how soon it
+//! wants to hear again. It runs on each node by itself, so its cost does not depend on the size of the cluster. The law is
+//! a policy, one file here and a line in [`POLICIES`]:
+//!
+//! | policy | law |
+//! | --- | --- |
+//! | `static` | never changes |
+//! | `dynims` | u - lambda v (r - r0) / r0 each period, as printed |
+//! | `forebay` | gives at once and ahead of growth, takes slowly |
+//!
+//! Source: DynIMS, dissertation, chapter 3.
+
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use serde::{Deserialize, Serialize};
+
+use crate::machine::{Machine, Nanos};
+
+mod dynims;
+mod forebay;
+
+/// What the machine is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "is", rename_all = "snake_case")]
+pub enum Event {
+    /// A sample that was asked for.
+    Sample(Sample),
+    /// Memory runs short: the kernel reports stalls, or use has passed [`Config::alarm_bytes`]. Comes unasked.
+    Pressure(Sample),
+}
+
+/// A node's memory at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sample {
+    /// Memory in use, the tier included (v).
+    pub used_bytes: u64,
+    /// What the tier holds of it.
+    pub tier_bytes: u64,
+}
+
+/// What it decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "do", rename_all = "snake_case")]
+pub enum Action {
+    /// The tier may hold so much from now on; what is above has to be evicted at once.
+    Resize {
+        /// The capacity (u).
+        capacity_bytes: u64,
+        /// Why.
+        why: Reason,
+    },
+    /// Send the next sample after so long.
+    Watch {
+        /// From now.
+        after_ns: u64,
+    },
+}
+
+/// Why the capacity changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reason {
+    /// More memory is in use than there should be.
+    Above,
+    /// Less is in use.
+    Below,
+    /// It would be above before the next sample.
+    Growth,
+}
+
+/// Configuration.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Config {
+    /// Memory of the node (M).
+    pub memory_bytes: u64,
+    /// Target utilisation (r0), above 0 and below 1.
+    pub target: f64,
+    /// Gain of the printed law (lambda); it is stable between 0 and 2.
+    pub gain: f64,
+    /// The tier is resized by whole blocks (B).
+    pub block_bytes: u64,
+    /// Least capacity of the tier (U_min).
+    pub min_bytes: u64,
+    /// Greatest capacity of the tier (U_max).
+    pub max_bytes: u64,
+    /// Period (T).
+    pub period_ns: u64,
+    /// Period while memory use grows; only `forebay` has use for it.
+    pub fast_period_ns: u64,
+}
+
+impl Default for Config {
+    /// The paper's values, for 125 GB of memory. It does not print B; 128 MiB is an HDFS block, and small enough for the
+    /// dead zone of two blocks to be no more than a fifth of a percent of the memory.
+    fn default() -> Self {
+        Config {
+            memory_bytes: 125_000_000_000,
+            target: 0.95,
+            gain: 0.5,
+            block_bytes: 128 << 20,
+            min_bytes: 0,
+            max_bytes: 60_000_000_000,
+            period_ns: 100_000_000,
+            fast_period_ns: 10_000_000,
+        }
+    }
+}
+
+impl Config {
+    /// r0 M.
+    pub fn target_bytes(&self) -> f64 {
+        self.target * self.memory_bytes as f64
+    }
+
+    /// Where an unasked event is wanted: a fifth of a percent of the memory above the target. Kernels report a threshold
+    /// of memory use at once and for nothing, while a stall comes when memory is gone.
+    pub fn alarm_bytes(&self) -> u64 {
+        (self.target_bytes() + 0.002 * self.memory_bytes as f64) as u64
+    }
+}
+
+/// What a law wants.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Wish {
+    /// The new capacity, before it is held within its limits; `None` to leave it.
+    pub capacity: Option<(u64, Reason)>,
+    /// When to look again, in ns from now.
+    pub after_ns: u64,
+}
+
+/// The part that differs between policies.
+pub trait Policy: Send {
+    /// The capacity after `sample`, where it is `capacity_bytes` now.
+    fn next(&mut self, now: Nanos, config: &Config, capacity_bytes: u64, sample: Sample) -> Wish;
+}
+
+/// Keeps what it was given.
+struct Static;
+
+impl Policy for Static {
+    fn next(&mut self, _now: Nanos, config: &Config, _capacity_bytes: u64, _sample: Sample) -> Wish {
+        Wish { capacity: None, after_ns: config.period_ns }
+    }
+}
+
+/// Makes a policy.
+pub type MakePolicy = fn() -> Box<dyn Policy>;
+
+/// Every policy: its name and how to make it. A new one is a file in this folder and a line here.
+pub const POLICIES: &[(&str, MakePolicy)] = &[
+    ("static", || Box::new(Static)),
+    ("dynims", || Box::new(dynims::DynIms)),
+    ("forebay", || Box::new(forebay::Forebay::default())),
+];
+
+/// The policy called `name`.
+///
+/// # Errors
+/// Lists the names that there are.
+pub fn policy(name: &str) -> Result<Box<dyn Policy>, String> {
+    match POLICIES.iter().find(|p| p.0 == name) {
+        Some((_, make)) => Ok(make()),
+        None => {
+            let names: Vec<&str> = POLICIES.iter().map(|p| p.0).collect();
+            Err(alloc::format!("no memory policy is called '{name}'; there are {}", names.join(", ")))
+        }
+    }
+}
+
+/// The controller of one node.
+pub struct Controller {
+    config: Config,
+    policy: Box<dyn Policy>,
+    capacity_bytes: u64,
+}
+
+impl Controller {
+    /// A controller of a tier that has `capacity_bytes` now.
+    pub fn new(policy: Box<dyn Policy>, config: Config, capacity_bytes: u64) -> Self {
+        assert!(
+            config.min_bytes <= config.max_bytes,
+            "U_min {} is above U_max {}",
+            config.min_bytes,
+            config.max_bytes
+        );
+        assert!(
+            config.target > 0.0 && config.target < 1.0,
+            "a target of {} is not between 0 and 1",
+            config.target
+        );
+        assert!(config.block_bytes > 0, "blocks need a size");
+        Controller { config, policy, capacity_bytes }
+    }
+}
+
+impl Machine for Controller {
+    type Event = Event;
+    type Action = Action;
+    /// The tier's capacity in bytes.
+    type Snapshot = u64;
+
+    fn handle(&mut self, now: Nanos, event: Event, out: &mut Vec<Action>) {
+        let (Event::Sample(sample) | Event::Pressure(sample)) = event;
+        let wish = self.policy.next(now, &self.config, self.capacity_bytes, sample);
+        if let Some((bytes, why)) = wish.capacity {
+            let capacity_bytes = bytes.clamp(self.config.min_bytes, self.config.max_bytes);
+            if capacity_bytes != self.capacity_bytes {
+                self.capacity_bytes = capacity_bytes;
+                out.push(Action::Resize { capacity_bytes, why });
+            }
+        }
+        out.push(Action::Watch { after_ns: wish.after_ns });
+    }
+
+    fn snapshot(&self) -> u64 {
+        self.capacity_bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const GB: u64 = 1_000_000_000;
+
+    fn config() -> Config {
+        Config { block_bytes: GB, ..Config::default() }
+    }
+
+    fn resized(m: &mut Controller, at_ms: u64, compute: u64) -> Option<(u64, Reason)> {
+        let tier_bytes = m.snapshot();
+        let mut out = Vec::new();
+        let sample = Sample { used_bytes: compute + tier_bytes, tier_bytes };
+        m.handle(Nanos(at_ms * 1_000_000), Event::Sample(sample), &mut out);
+        match out[0] {
+            Action::Resize { capacity_bytes, why } => Some((capacity_bytes, why)),
+            Action::Watch { .. } => None,
+        }
+    }
+
+    /// v = 125 GB, r = 1, r0 = 0.95: 40 - 0.5 * 125 * 0.05 / 0.95 = 36.71, which is the 37th block.
+    #[test]
+    fn the_printed_law_by_hand() {
+        let mut m = Controller::new(policy("dynims").expect("it exists"), config(), 40 * GB);
+        assert_eq!(resized(&mut m, 0, 85 * GB), Some((37 * GB, Reason::Above)));
+        // 118.75 is the target: within two blocks of it nothing happens.
+        assert_eq!(resized(&mut m, 100, 80 * GB), None);
+        assert_eq!(resized(&mut m, 200, 83 * GB), None);
+        // v = 47 GB: 37 + 0.5 * 47 * 0.574 / 0.95 = 51.2; and so on, no further than U_max.
+        assert_eq!(resized(&mut m, 300, 10 * GB), Some((52 * GB, Reason::Below)));
+        assert_eq!(resized(&mut m, 400, 10 * GB), Some((60 * GB, Reason::Below)));
+    }
+
+    /// `forebay` gives all that is needed at once, more if use grows, and takes back a part of what is free.
+    #[test]
+    fn forebay_is_quick_to_give_and_slow_to_take() {
+        let mut m = Controller::new(policy("forebay").expect("it exists"), config(), 40 * GB);
+        assert_eq!(resized(&mut m, 0, 90 * GB), Some((28 * GB, Reason::Above)));
+        // 4 GB in 100 ms: more of it is expected until the next look, 10 ms from now, and 10 more to act.
+        let (after, why) = resized(&mut m, 100, 94 * GB).expect("it gives way");
+        assert!((22 * GB..24 * GB).contains(&after) && why == Reason::Growth, "{after}");
+        let (back, why) = resized(&mut m, 1000, 60 * GB).expect("it grows");
+        assert!(back > after && back < 50 * GB && why == Reason::Below, "{back}");
+    }
+
+    proptest! {
+        /// Whatever happens the capacity stays within its limits. More compute never means more for the tier, except
+        /// under the printed law: its step v (r - r0) is greatest at v = r0 M / 2, so far below it gives less to less.
+        #[test]
+        fn limits_hold_and_the_laws_are_monotone(
+            which in 0usize..3, start in 0u64..=60, loads in prop::collection::vec(0u64..130, 1..30), more in 0u64..20
+        ) {
+            let make = || Controller::new(policy(POLICIES[which].0).expect("it exists"), config(), start * GB);
+            let (mut m, mut other) = (make(), make());
+            for (i, &load) in loads.iter().enumerate() {
+                let last = i + 1 == loads.len();
+                resized(&mut m, 100 * i as u64, load * GB);
+                resized(&mut other, 100 * i as u64, (load + if last { more } else { 0 }) * GB);
+                prop_assert!(m.snapshot() <= 60 * GB);
+            }
+            prop_assert!(POLICIES[which].0 == "dynims" || other.snapshot() <= m.snapshot());
+        }
+    }
+}

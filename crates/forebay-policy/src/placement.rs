@@ -1,0 +1,196 @@
+//! Placement: which node keeps an extent, and where a task runs best.
+//!
+//! **Owners** by weighted rendezvous hashing: every node has a score for every extent, and the best score owns it. There is
+//! no table and no server to ask; all who know the epoch's nodes agree. When a node comes or goes only the extents move
+//! that it wins or held: a part w / W of them, the least possible. A ring of hashes would need hundreds of points a node
+//! for the same balance, and weights in whole points.
+//!
+//! With u the hash as a number in (0, 1), the score is -w / ln u (Schindelhauer and Schomaker, 2005): node i wins with
+//! probability w_i / W exactly. Nodes are named by a stable number, not by their place in a list.
+//!
+//! **Tasks** go where their bytes are: first where they are in memory, then where the prefetch will bring them, then near
+//! the PFS servers of their stripes.
+
+use alloc::vec::Vec;
+
+use serde::{Deserialize, Serialize};
+
+/// A node in an epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Member {
+    /// Its stable number.
+    pub node: u64,
+    /// Its share of extents is its weight over the sum of weights; the bytes of RAM that it lends, for example.
+    pub weight: f64,
+}
+
+/// A good mix of two numbers (the finaliser of MurmurHash3, twice).
+fn hash(a: u64, b: u64) -> u64 {
+    let mix = |mut x: u64| {
+        x = (x ^ (x >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+        x = (x ^ (x >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+        x ^ (x >> 33)
+    };
+    mix(mix(a.wrapping_add(0x9e37_79b9_7f4a_7c15)) ^ b.wrapping_mul(0x9fb2_1c65_1e98_df25))
+}
+
+/// Natural logarithm of a number in (0, 1]: the crate has none, and all machines must agree to the last bit, which a
+/// system's mathematical library does not promise. Reduced to [sqrt(1/2), sqrt(2)), then ln m = 2 artanh((m-1)/(m+1)).
+fn ln(x: f64) -> f64 {
+    const LN_2: f64 = core::f64::consts::LN_2;
+    let (mut m, mut exponent) = (x, 0.0);
+    while m < core::f64::consts::FRAC_1_SQRT_2 {
+        m *= 2.0;
+        exponent -= 1.0;
+    }
+    let z = (m - 1.0) / (m + 1.0);
+    let square = z * z;
+    let (mut term, mut sum) = (z, 0.0);
+    // |z| is at most 0.172: eleven terms leave an error below 1e-16.
+    for k in 0..11 {
+        sum += term / (2 * k + 1) as f64;
+        term *= square;
+    }
+    2.0 * sum + exponent * LN_2
+}
+
+/// The score of `member` for `extent`; greatest wins.
+fn score(extent: u64, member: &Member) -> f64 {
+    let u = ((hash(extent, member.node) >> 11) as f64 + 0.5) * (1.0 / (1u64 << 53) as f64);
+    -member.weight / ln(u)
+}
+
+/// The owners of `extent`, best first, at most `count`; members without weight own nothing.
+pub fn owners(extent: u64, members: &[Member], count: usize) -> Vec<u64> {
+    let mut scored: Vec<(f64, u64)> =
+        members.iter().filter(|m| m.weight > 0.0).map(|m| (score(extent, m), m.node)).collect();
+    scored.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+    scored.iter().take(count).map(|s| s.1).collect()
+}
+
+/// The owner of `extent`, if anybody can own it. Without the sorting of [`owners`].
+pub fn owner(extent: u64, members: &[Member]) -> Option<u64> {
+    let able = members.iter().filter(|m| m.weight > 0.0);
+    let best =
+        able.map(|m| (score(extent, m), m.node)).max_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1)));
+    best.map(|b| b.1)
+}
+
+/// Where a part of a task's input is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Residence {
+    /// In the memory of this node.
+    Cached(u64),
+    /// Planned to be brought to this node, which owns it.
+    Planned(u64),
+    /// On a PFS server, next to this node (the same rack, or the same machine).
+    Stripe(u64),
+}
+
+/// What a byte on a node is worth to a task that runs there, over a byte that crosses the network: memory saves the
+/// network and the PFS, a plan may come late, a near stripe saves part of the network only.
+fn worth(residence: Residence) -> (u64, f64) {
+    match residence {
+        Residence::Cached(node) => (node, 1.0),
+        Residence::Planned(node) => (node, 0.75),
+        Residence::Stripe(node) => (node, 0.25),
+    }
+}
+
+/// Nodes for a task that reads these bytes, best first, at most `count`; ties by node number. Nodes that hold less than a
+/// tenth of the best one's worth are left out: a scheduler would wait for them in vain.
+pub fn preferred(parts: &[(Residence, u64)], count: usize) -> Vec<u64> {
+    let mut by_node: alloc::collections::BTreeMap<u64, f64> = Default::default();
+    for &(residence, bytes) in parts {
+        let (node, value) = worth(residence);
+        *by_node.entry(node).or_default() += value * bytes as f64;
+    }
+    let mut ranked: Vec<(f64, u64)> = by_node.into_iter().map(|(node, value)| (value, node)).collect();
+    ranked.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+    let least = ranked.first().map_or(0.0, |r| 0.1 * r.0);
+    ranked.iter().filter(|r| r.0 > 0.0 && r.0 >= least).take(count).map(|r| r.1).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const EXTENTS: u64 = 4000;
+
+    fn members(weights: &[f64]) -> Vec<Member> {
+        weights.iter().zip(100..).map(|(&weight, node)| Member { node, weight }).collect()
+    }
+
+    #[test]
+    fn the_logarithm_is_one() {
+        for x in [1.0, 0.9, 0.75, 0.5, 0.1, 1e-3, 1e-9, 1.1e-16] {
+            assert!(
+                (ln(x) - f64::ln(x)).abs() <= 4e-15 * f64::ln(x).abs().max(0.05),
+                "{x}: {} {}",
+                ln(x),
+                f64::ln(x)
+            );
+        }
+    }
+
+    #[test]
+    fn shares_follow_weights() {
+        let all = members(&[1.0, 2.0, 5.0, 0.0]);
+        let mut got = [0.0f64; 4];
+        (0..80_000u64).for_each(|e| got[(owner(e, &all).expect("there are nodes") - 100) as usize] += 1.0);
+        // Deviations of a binomial are below 142; five of them.
+        for (share, want) in got.iter().zip([10_000.0, 20_000.0, 50_000.0, 0.0]) {
+            assert!((share - want).abs() <= 710.0, "{got:?}");
+        }
+    }
+
+    #[test]
+    fn tasks_go_to_memory_before_plans_before_stripes() {
+        use Residence::*;
+        let parts = [(Stripe(1), 100), (Planned(2), 100), (Cached(3), 100)];
+        assert_eq!(preferred(&parts, 8), [3, 2, 1]);
+        // Twice the bytes planned are worth more than half of them in memory.
+        assert_eq!(preferred(&[(Planned(2), 200), (Cached(3), 100)], 1), [2]);
+        assert_eq!(preferred(&[(Cached(1), 1000), (Stripe(2), 100)], 8), [1]);
+        assert!(preferred(&[], 3).is_empty());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(48))]
+
+        /// When a node leaves, its extents move and no other; when it joins, it takes its part and nothing else moves.
+        #[test]
+        fn a_change_of_one_node_moves_its_share_only(
+            weights in prop::collection::vec(1.0f64..8.0, 2..24), which in any::<prop::sample::Index>()
+        ) {
+            let with = members(&weights);
+            let gone = which.index(with.len());
+            let mut without = with.clone();
+            let leaver = without.remove(gone);
+            let share = leaver.weight / weights.iter().sum::<f64>();
+            let mut moved = 0u32;
+            for e in 0..EXTENTS {
+                let (a, b) = (owner(e, &with), owner(e, &without));
+                if a != b {
+                    moved += 1;
+                    prop_assert_eq!(a, Some(leaver.node), "an extent moved between nodes that stayed");
+                }
+                prop_assert_eq!(owners(e, &with, 2)[0], a.expect("there are nodes"));
+            }
+            // Five deviations of a binomial, at most 5 * sqrt(1/4 / 4000) = 4 %.
+            let epsilon = 5.0 * (share * (1.0 - share) / EXTENTS as f64).sqrt() + 1e-3;
+            prop_assert!(f64::from(moved) / EXTENTS as f64 <= share + epsilon);
+        }
+
+        /// The order in which members are listed does not matter.
+        #[test]
+        fn everybody_agrees(extent in any::<u64>(), n in 1usize..20, turn in 0usize..20) {
+            let all = members(&vec![1.0; n]);
+            let mut turned = all.clone();
+            turned.rotate_left(turn % n);
+            prop_assert_eq!(owners(extent, &all, 3), owners(extent, &turned, 3));
+            prop_assert_eq!(owner(extent, &all), owner(extent, &turned));
+        }
+    }
+}

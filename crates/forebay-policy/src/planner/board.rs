@@ -1,0 +1,377 @@
+//! What the planner knows: the HPC jobs and their phases, the Big Data jobs and their waves, and how far each is.
+//!
+//! Between events the board moves everything forward with the same model that makes the forecasts, so that a plan made
+//! in the middle of a phase starts from the work that is really left. When an event shows that the model was wrong (a
+//! phase ended earlier or later than thought), the error is taken into [`Correction`]s that scale the model.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use forebay_model::forecast::Chain;
+use forebay_model::profile::{Correction, Setting, Strain};
+use forebay_model::sharing;
+
+use super::{Config, Depth, Event, HpcId, JobId};
+use crate::machine::Nanos;
+
+/// Relative errors below this are rounding, not news.
+const NOISE: f64 = 1e-6;
+
+/// An HPC job.
+#[derive(Clone, Debug)]
+pub struct Hpc {
+    io_ns: u64,
+    compute_ns: u64,
+    allowance: f64,
+    weight: f64,
+    /// Phases that have not begun.
+    phases_left: u32,
+    next_at: Option<Nanos>,
+    phase: Option<Phase>,
+}
+
+#[derive(Clone, Debug)]
+struct Phase {
+    deadline: Nanos,
+    alone_s: f64,
+    /// I/O time alone that is left by the model; below zero if the phase lasts longer than the model says.
+    left_s: f64,
+    /// Time that prefetches have cost it so far, by the model.
+    lost_s: f64,
+}
+
+/// A Big Data job.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// Number of waves.
+    pub waves: u32,
+    /// Bytes in a wave.
+    pub wave_bytes: u64,
+    /// Compute of a wave, reading it from the tier included, in ns.
+    pub compute_ns: u64,
+    /// Reading a whole wave from the tier, in ns.
+    pub tier_read_ns: u64,
+    /// Waves whose compute has begun.
+    pub started: u32,
+    /// Waves that are or were in the tier.
+    pub fetched: u32,
+    /// When the compute under way ends; `None` if the job waits.
+    pub computing_until: Option<Nanos>,
+    /// The fetch under way.
+    pub fetch: Option<Fetch>,
+}
+
+/// A fetch under way.
+#[derive(Clone, Copy, Debug)]
+pub struct Fetch {
+    /// Which wave.
+    pub wave: u32,
+    /// Bytes left by the model; below zero if it takes longer than the model says.
+    pub left_bytes: f64,
+    /// How it is done now.
+    pub strain: Strain,
+}
+
+impl Job {
+    /// Waves whose compute is over.
+    fn finished(&self) -> u32 {
+        if self.computing_until.is_some() { self.started.saturating_sub(1) } else { self.started }
+    }
+
+    /// Waves of it that take memory: in compute, waiting for it, or being fetched.
+    fn held(&self) -> u32 {
+        self.fetched - self.finished() + u32::from(self.fetch.is_some())
+    }
+
+    /// Whether it has nothing to compute, so that its tasks wait for the next wave.
+    pub fn waits(&self) -> bool {
+        self.computing_until.is_none() && self.buffered() == 0
+    }
+
+    /// Waves in the tier that have not begun to compute.
+    pub fn buffered(&self) -> u32 {
+        self.fetched.saturating_sub(self.started)
+    }
+}
+
+/// The planner's knowledge at one moment.
+#[derive(Clone, Debug)]
+pub struct Board {
+    /// What was configured.
+    pub config: Config,
+    now: Nanos,
+    hpc: BTreeMap<HpcId, Hpc>,
+    jobs: BTreeMap<JobId, Job>,
+    ram_bytes: u64,
+    excess_correction: Option<Correction>,
+    speed_correction: Option<Correction>,
+    speeds: Vec<f64>,
+}
+
+impl Board {
+    /// Knows nothing but its configuration.
+    pub fn new(config: Config) -> Self {
+        let learn = || (config.learning > 0.0).then(|| Correction::new(config.learning.min(1.0)));
+        Board {
+            now: Nanos(0),
+            hpc: BTreeMap::new(),
+            jobs: BTreeMap::new(),
+            ram_bytes: config.ram_bytes,
+            excess_correction: learn(),
+            speed_correction: learn(),
+            speeds: Vec::new(),
+            config,
+        }
+    }
+
+    /// The present.
+    pub fn now(&self) -> Nanos {
+        self.now
+    }
+
+    /// Big Data jobs in ascending order.
+    pub fn jobs(&self) -> impl Iterator<Item = (JobId, &Job)> {
+        self.jobs.iter().map(|(&id, job)| (id, job))
+    }
+
+    /// One of them; asking for a job that is not there is a mistake of the caller.
+    pub fn job(&self, id: JobId) -> &Job {
+        self.jobs
+            .get(&id)
+            .unwrap_or_else(|| panic!("the planner was asked about job {id}, which it does not know"))
+    }
+
+    /// Waves that the memory holds of `job`, if it had the memory for itself.
+    pub fn slots(&self, job: JobId) -> u32 {
+        u32::try_from(self.ram_bytes / self.job(job).wave_bytes.max(1)).unwrap_or(u32::MAX)
+    }
+
+    /// Number of phases under way.
+    pub fn active_phases(&self) -> usize {
+        self.hpc.values().filter(|h| h.phase.is_some()).count()
+    }
+
+    /// What `setting` does, as corrected by what was observed.
+    pub fn strain(&self, setting: Setting) -> Strain {
+        self.corrected(self.config.profile.strain(setting))
+    }
+
+    /// `strain` as corrected by what was observed; its harm to phases on the cautious side, for promises rest on it.
+    pub fn corrected(&self, mut strain: Strain) -> Strain {
+        if let Some(c) = &self.excess_correction {
+            strain.i_hpc = 1.0 + (strain.i_hpc - 1.0) * c.cautious();
+        }
+        if let Some(c) = &self.speed_correction {
+            strain.speed_bytes_per_s *= c.factor();
+        }
+        strain
+    }
+
+    /// The factors that scale the profile: of the excess I_hpc - 1 (cautiously), and of the speed.
+    pub fn corrections(&self) -> (f64, f64) {
+        let excess = self.excess_correction.as_ref().map_or(1.0, Correction::cautious);
+        (excess, self.speed_correction.as_ref().map_or(1.0, Correction::factor))
+    }
+
+    /// The HPC jobs as a forecast sees them, with their ids.
+    pub fn chains(&self) -> Vec<(HpcId, Chain)> {
+        self.hpc.iter().map(|(&id, h)| (id, self.chain(h))).collect()
+    }
+
+    fn chain(&self, h: &Hpc) -> Chain {
+        let to_s = |ns: u64| ns as f64 * 1e-9;
+        let io_s = to_s(h.io_ns);
+        let mut chain = Chain {
+            in_phase: false,
+            left_s: h.next_at.map_or(f64::INFINITY, |at| to_s(at.saturating_since(self.now))),
+            deadline_s: 0.0,
+            io_s,
+            compute_s: to_s(h.compute_ns),
+            allowance: h.allowance,
+            phases_after: h.phases_left.saturating_sub(1),
+            weight: h.weight,
+        };
+        if let Some(phase) = &h.phase {
+            chain.in_phase = true;
+            // A phase that lasts longer than the model says is taken to end soon.
+            chain.left_s = if phase.left_s > 0.0 { phase.left_s } else { phase.alone_s * 1e-3 };
+            chain.deadline_s = (phase.deadline.0 as f64 - self.now.0 as f64) * 1e-9;
+            chain.phases_after = h.phases_left;
+        }
+        chain
+    }
+
+    /// Prefetches of other jobs than `job` that are moving.
+    pub fn others(&self, job: JobId) -> Vec<Strain> {
+        let others = self.jobs.iter().filter(|(id, _)| **id != job);
+        others.filter_map(|(_, j)| j.fetch).map(|f| f.strain).filter(|s| s.speed_bytes_per_s > 0.0).collect()
+    }
+
+    /// Seconds of compute that hide a prefetch for `job`: until it has nothing left to do.
+    pub fn hidden_s(&self, job: JobId) -> f64 {
+        let j = self.job(job);
+        let current_ns = j.computing_until.map_or(0, |at| at.saturating_since(self.now));
+        (current_ns as f64 + f64::from(j.buffered()) * j.compute_ns as f64) * 1e-9
+    }
+
+    /// Bytes of `wave` that are still to fetch.
+    pub fn left_bytes(&self, job: JobId, wave: u32) -> f64 {
+        let j = self.job(job);
+        let whole = j.wave_bytes as f64;
+        // As with phases: what lasts longer than the model says is taken to end soon.
+        let left = j.fetch.filter(|f| f.wave == wave).map_or(whole, |f| f.left_bytes);
+        if left > 0.0 { left } else { whole * 1e-3 }
+    }
+
+    /// The wave of `job` that may be fetched now at this depth, if memory allows.
+    pub fn next_wave(&self, job: JobId, depth: Depth) -> Option<u32> {
+        let j = self.job(job);
+        let wave = j.fetched;
+        if wave >= j.waves {
+            return None;
+        }
+        if j.fetch.is_some_and(|f| f.wave == wave) {
+            return Some(wave);
+        }
+        let near_enough = match depth {
+            Depth::OnDemand => j.computing_until.is_none() && wave == j.started,
+            Depth::Waves(ahead) => wave < j.started + ahead,
+            Depth::Memory => true,
+        };
+        let used: u64 = self.jobs.values().map(|j| u64::from(j.held()).saturating_mul(j.wave_bytes)).sum();
+        // Whoever fetches more than one wave ahead leaves room for what the others need to go on.
+        let reserved = if wave > j.started { self.entitled_bytes_of_others(job) } else { 0 };
+        let needed = used.saturating_add(reserved).saturating_add(j.wave_bytes);
+        let fits = depth == Depth::OnDemand || needed <= self.ram_bytes;
+        (near_enough && fits).then_some(wave)
+    }
+
+    /// Every job is entitled to two waves, one in compute and the next; this is what the others have not taken of it.
+    fn entitled_bytes_of_others(&self, job: JobId) -> u64 {
+        let missing = |j: &Job| {
+            let entitled = 2.min(j.waves - j.finished());
+            u64::from(entitled.saturating_sub(j.held())).saturating_mul(j.wave_bytes)
+        };
+        self.jobs.iter().filter(|(id, _)| **id != job).map(|(_, j)| missing(j)).sum()
+    }
+
+    /// Notes that `wave` of `job` is fetched with `strain` from now on.
+    pub fn set_fetch(&mut self, job: JobId, wave: u32, strain: Strain) {
+        if let Some(j) = self.jobs.get_mut(&job) {
+            let left_bytes = j.fetch.filter(|f| f.wave == wave).map_or(j.wave_bytes as f64, |f| f.left_bytes);
+            j.fetch = Some(Fetch { wave, left_bytes, strain });
+        }
+    }
+
+    /// Moves everything forward to `now`.
+    pub fn advance(&mut self, now: Nanos) {
+        let dt_s = now.saturating_since(self.now) as f64 * 1e-9;
+        self.now = now;
+        if dt_s <= 0.0 {
+            return;
+        }
+        let phases = self.active_phases();
+        let strains: Vec<Strain> = self.jobs.values().filter_map(|j| j.fetch).map(|f| f.strain).collect();
+        let excess = sharing::load(phases, &strains, self.config.pfs_bytes_per_s, &mut self.speeds);
+        let weights: f64 = self.hpc.values().filter(|h| h.phase.is_some()).map(|h| h.weight).sum();
+        for h in self.hpc.values_mut() {
+            if let Some(phase) = h.phase.as_mut() {
+                let alone = h.weight / weights;
+                phase.left_s -= dt_s * alone / (1.0 + excess);
+                phase.lost_s += dt_s * alone * (1.0 - 1.0 / (1.0 + excess));
+            }
+        }
+        let fetches = self.jobs.values_mut().filter_map(|j| j.fetch.as_mut());
+        for (fetch, speed) in fetches.zip(&self.speeds) {
+            fetch.left_bytes -= dt_s * speed;
+        }
+    }
+
+    /// Takes in what happened at the present moment.
+    pub fn apply(&mut self, event: &Event) {
+        match *event {
+            Event::HpcJoins { hpc, io_ns, compute_ns, phases, allowance, weight, first_in_ns } => {
+                let next_at = (phases > 0).then(|| self.now + first_in_ns);
+                let joined =
+                    Hpc { io_ns, compute_ns, allowance, weight, phases_left: phases, next_at, phase: None };
+                self.hpc.insert(hpc, joined);
+            }
+            Event::PhaseBegins { hpc, alone_ns, deadline } => self.phase_begins(hpc, alone_ns, deadline),
+            Event::PhaseEnds { hpc } => self.phase_ends(hpc),
+            Event::HpcLeaves { hpc } => {
+                self.hpc.remove(&hpc);
+            }
+            Event::JobJoins { job, waves, wave_bytes, compute_ns, tier_read_ns } => {
+                let joined = Job {
+                    waves,
+                    wave_bytes,
+                    compute_ns,
+                    tier_read_ns,
+                    started: 0,
+                    fetched: 0,
+                    computing_until: None,
+                    fetch: None,
+                };
+                self.jobs.insert(job, joined);
+            }
+            Event::WaveStarts { job, wave, compute_ns } => {
+                let now = self.now;
+                if let Some(j) = self.jobs.get_mut(&job) {
+                    j.started = wave + 1;
+                    j.computing_until = Some(now + compute_ns);
+                }
+            }
+            Event::WaveWanted { job, .. } => {
+                if let Some(j) = self.jobs.get_mut(&job) {
+                    j.computing_until = None;
+                }
+            }
+            Event::Fetched { job, wave } => self.fetched(job, wave),
+            Event::JobLeaves { job } => {
+                self.jobs.remove(&job);
+            }
+            Event::Memory { bytes } => self.ram_bytes = bytes,
+        }
+    }
+
+    fn phase_begins(&mut self, hpc: HpcId, alone_ns: u64, deadline: Nanos) {
+        if let Some(h) = self.hpc.get_mut(&hpc) {
+            let alone_s = alone_ns as f64 * 1e-9;
+            h.phase = Some(Phase { deadline, alone_s, left_s: alone_s, lost_s: 0.0 });
+            h.phases_left = h.phases_left.saturating_sub(1);
+            h.next_at = None;
+        }
+    }
+
+    fn phase_ends(&mut self, hpc: HpcId) {
+        let Some(h) = self.hpc.get_mut(&hpc) else { return };
+        h.next_at = (h.phases_left > 0).then(|| self.now + h.compute_ns);
+        let Some(phase) = h.phase.take() else { return };
+        // It lost `lost_s` by the model, and in truth as much more as the model had it further than the end.
+        let enough = phase.lost_s > 0.01 * phase.alone_s;
+        if let (true, Some(c)) = (enough, self.excess_correction.as_mut()) {
+            let truly_lost_s = (phase.lost_s - phase.left_s).max(0.0);
+            // Seconds lost to seconds left is what the excess I - 1 is, on the mean of the phase.
+            let lasted_s = phase.alone_s + truly_lost_s;
+            let modelled = phase.lost_s / (lasted_s - phase.lost_s).max(f64::MIN_POSITIVE);
+            observe(c, modelled / c.cautious(), truly_lost_s / phase.alone_s);
+        }
+    }
+
+    fn fetched(&mut self, job: JobId, wave: u32) {
+        let Some(j) = self.jobs.get_mut(&job) else { return };
+        j.fetched = j.fetched.max(wave + 1);
+        let Some(fetch) = j.fetch.take() else { return };
+        let by_the_model = j.wave_bytes as f64 - fetch.left_bytes;
+        if let Some(c) = self.speed_correction.as_mut() {
+            observe(c, by_the_model / c.factor(), j.wave_bytes as f64);
+        }
+    }
+}
+
+/// Takes in an observation beside what the uncorrected model said, unless they agree with the correction so far.
+fn observe(correction: &mut Correction, uncorrected: f64, observed: f64) {
+    if (observed / (uncorrected * correction.factor()) - 1.0).abs() > NOISE {
+        correction.observe(uncorrected, observed);
+    }
+}

@@ -1,0 +1,245 @@
+//! The prefetch planner: when to copy the next wave of a Big Data job, with how many nodes and threads, at what rate.
+//!
+//! A Big Data job reads its input in waves; while one wave computes, the next is copied from the parallel file system
+//! (PFS) into the burst buffer nodes' memory. HPC jobs on the same PFS have I/O phases with deadlines. The planner hears
+//! of phases and waves, and says for each wave how its prefetch is carried out; an HPC deadline always comes first.
+//!
+//! One machine, [`Planner`], keeps the books ([`board`]), asks a *policy* for a [`Plan`] and carries it out step by step.
+//! A policy is one file here and one line in [`POLICIES`]:
+//!
+//! | policy | what it does |
+//! | --- | --- |
+//! | `naive-bb` | no prefetch: tasks read the PFS themselves, as burst buffers for intermediate data only do |
+//! | `no-action` | always at once, with the default nodes and threads |
+//! | `full-delay` | at once, or when the phase is over (Eley 2017) |
+//! | `eley` | the best of five actions by the paper's rule (Eley 2018) |
+//! | `forebay` | searches start, nodes, threads, rate and depth, and decides anew at every event |
+
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use forebay_model::profile::{Profile, Setting, Strain};
+use serde::{Deserialize, Serialize};
+
+use crate::machine::Nanos;
+
+pub mod board;
+mod eley;
+mod forebay;
+mod full_delay;
+mod naive_bb;
+mod no_action;
+mod plan;
+mod run;
+#[cfg(test)]
+mod tests;
+
+pub use board::Board;
+pub use forebay::SpeedCurve;
+pub use plan::{ActionKind, Decision, Estimate, Plan, PlannedStep};
+pub use run::{Planner, Snapshot};
+
+/// Names an HPC job.
+pub type HpcId = u32;
+/// Names a Big Data job.
+pub type JobId = u32;
+
+/// What the planner is told.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "is", rename_all = "snake_case")]
+pub enum Event {
+    /// An HPC job is there, with what is known of it.
+    HpcJoins {
+        /// Its id.
+        hpc: HpcId,
+        /// I/O time of a phase alone, in ns.
+        io_ns: u64,
+        /// Compute time between phases, in ns.
+        compute_ns: u64,
+        /// Number of phases that it will have.
+        phases: u32,
+        /// How much longer than alone a phase may take: 0.05 for 5 %.
+        allowance: f64,
+        /// Its weight where phases share the file system (processes).
+        weight: f64,
+        /// When its first phase is expected, in ns from now.
+        first_in_ns: u64,
+    },
+    /// An I/O phase begins.
+    PhaseBegins {
+        /// Whose phase.
+        hpc: HpcId,
+        /// Its I/O time alone, in ns.
+        alone_ns: u64,
+        /// By when it has to be done.
+        deadline: Nanos,
+    },
+    /// The phase of this HPC job is over.
+    PhaseEnds {
+        /// Whose phase.
+        hpc: HpcId,
+    },
+    /// The HPC job is gone.
+    HpcLeaves {
+        /// Its id.
+        hpc: HpcId,
+    },
+    /// A Big Data job is there and wants its first wave.
+    JobJoins {
+        /// Its id.
+        job: JobId,
+        /// Number of waves.
+        waves: u32,
+        /// Bytes in a wave.
+        wave_bytes: u64,
+        /// Time that a wave needs once it is in the tier, reading it from there included, in ns.
+        compute_ns: u64,
+        /// The part of `compute_ns` that reading a whole wave from the tier takes.
+        tier_read_ns: u64,
+    },
+    /// The compute of a wave begins.
+    WaveStarts {
+        /// Its job.
+        job: JobId,
+        /// Which wave, from 0.
+        wave: u32,
+        /// How long it will take, in ns: less than the job's `compute_ns` if a part was read directly.
+        compute_ns: u64,
+    },
+    /// The job has nothing to compute until this wave is there.
+    WaveWanted {
+        /// Its job.
+        job: JobId,
+        /// Which wave, from 0.
+        wave: u32,
+    },
+    /// A wave is in the tier (or was read directly).
+    Fetched {
+        /// Its job.
+        job: JobId,
+        /// Which wave, from 0.
+        wave: u32,
+    },
+    /// The Big Data job is done.
+    JobLeaves {
+        /// Its id.
+        job: JobId,
+    },
+    /// The tier's memory is now this large: a node came, went, or gave memory back.
+    Memory {
+        /// Bytes of the tier in all.
+        bytes: u64,
+    },
+}
+
+/// What the planner decides.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "is", rename_all = "snake_case")]
+pub enum Action {
+    /// A plan was made. Nothing to do; it explains the actions that name its id.
+    Decided(Box<Decision>),
+    /// From now on, fetch this wave with this setting; paused if it has no nodes.
+    Fetch {
+        /// The job.
+        job: JobId,
+        /// Its wave.
+        wave: u32,
+        /// How.
+        setting: Setting,
+        /// By which decision.
+        decision: u64,
+    },
+    /// From now on, let the tasks read (the rest of) this wave from the PFS themselves; only while they wait for it.
+    Direct {
+        /// The job.
+        job: JobId,
+        /// Its wave.
+        wave: u32,
+        /// By which decision.
+        decision: u64,
+    },
+}
+
+/// What a planner has to know from the start.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Config {
+    /// What prefetches do, measured.
+    pub profile: Profile,
+    /// Setting of *No Action*: the default of the system.
+    pub default_setting: Setting,
+    /// Tasks that read the PFS directly: their speed together, and what they do to phases and suffer from them.
+    pub direct: DirectStrain,
+    /// Bandwidth of the PFS for all prefetches together, in bytes per second.
+    pub pfs_bytes_per_s: f64,
+    /// Memory of the tier, in bytes.
+    pub ram_bytes: u64,
+    /// Weight of a new observation in the correction of the model, in (0, 1]; 0 to trust the profile.
+    pub learning: f64,
+}
+
+/// Direct reads as one flow.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DirectStrain {
+    /// All tasks together, alone, in bytes per second.
+    pub speed_bytes_per_s: f64,
+    /// By how much they stretch a phase.
+    pub i_hpc: f64,
+    /// By how much a phase stretches them.
+    pub i_bd: f64,
+}
+
+impl DirectStrain {
+    /// As a strain.
+    pub fn strain(self) -> Strain {
+        Strain { speed_bytes_per_s: self.speed_bytes_per_s, rate: 1.0, i_hpc: self.i_hpc, i_bd: self.i_bd }
+    }
+}
+
+/// How far ahead of compute a policy fetches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Depth {
+    /// Only when the job waits for the wave.
+    OnDemand,
+    /// So many waves ahead of the one that computes.
+    Waves(u32),
+    /// As many as the memory holds.
+    Memory,
+}
+
+/// How waves are prefetched: the part that differs between policies.
+pub trait Policy: Send {
+    /// How far ahead it fetches.
+    fn depth(&self) -> Depth;
+
+    /// Whether every event makes it plan anew, rather than only a new wave.
+    fn replans(&self) -> bool {
+        false
+    }
+
+    /// A plan for `wave` of `job`, which is the next to fetch (and may be fetched in part already).
+    fn plan(&mut self, board: &Board, job: JobId, wave: u32) -> Plan;
+}
+
+/// Makes a policy.
+pub type MakePolicy = fn(&Config) -> Box<dyn Policy>;
+
+/// Every policy: its name and how to make it. A new one is a file in this folder and a line here.
+pub const POLICIES: &[(&str, MakePolicy)] = &[
+    ("naive-bb", |_| Box::new(naive_bb::NaiveBb)),
+    ("no-action", |_| Box::new(no_action::NoAction)),
+    ("full-delay", |_| Box::new(full_delay::FullDelay)),
+    ("eley", |_| Box::new(eley::Eley)),
+    ("forebay", |_| Box::new(forebay::Forebay::default())),
+];
+
+/// The policy called `name`, or the names that there are.
+pub fn policy(name: &str, config: &Config) -> Result<Box<dyn Policy>, String> {
+    match POLICIES.iter().find(|p| p.0 == name) {
+        Some((_, make)) => Ok(make(config)),
+        None => {
+            let names: Vec<&str> = POLICIES.iter().map(|p| p.0).collect();
+            Err(alloc::format!("no planner is called '{name}'; there are {}", names.join(", ")))
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! `naive-bb`: burst buffers for intermediate data only, as in the systems that Eley is compared with. Every task reads
+//! its input from the PFS when it needs it; nothing is prefetched and no phase is heeded.
+
+use alloc::vec::Vec;
+
+use super::plan::{ActionKind, Estimate, Plan};
+use super::{Board, Depth, JobId, Policy};
+
+/// No prefetching.
+pub struct NaiveBb;
+
+impl Policy for NaiveBb {
+    fn depth(&self) -> Depth {
+        Depth::OnDemand
+    }
+
+    fn plan(&mut self, _board: &Board, _job: JobId, _wave: u32) -> Plan {
+        Plan {
+            kind: ActionKind::Direct,
+            steps: Vec::new(),
+            estimate: Estimate { fetched_in_s: None, cost_s: None, margin_s: None },
+            candidates: 1,
+            reason: "tasks read their input from the file system".into(),
+        }
+    }
+}

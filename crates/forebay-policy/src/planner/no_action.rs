@@ -1,0 +1,21 @@
+//! `no-action` (Eley-NoAction): the next wave is prefetched at once, with the default nodes and threads, whatever the
+//! HPC jobs do.
+
+use super::eley::Search;
+use super::plan::{ActionKind, Plan};
+use super::{Board, Depth, JobId, Policy};
+
+/// Prefetching without regard.
+pub struct NoAction;
+
+impl Policy for NoAction {
+    fn depth(&self) -> Depth {
+        Depth::Waves(1)
+    }
+
+    fn plan(&mut self, board: &Board, job: JobId, wave: u32) -> Plan {
+        let mut search = Search::new(board, job, wave);
+        let candidate = search.at_once(ActionKind::NoAction, board.config.default_setting);
+        search.plan(candidate, "prefetch always, at once")
+    }
+}

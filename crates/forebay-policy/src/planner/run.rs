@@ -1,0 +1,188 @@
+//! The planner as a machine: asks its policy for plans and carries them out step by step.
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use forebay_model::profile::Setting;
+use serde::Serialize;
+
+use super::plan::{ActionKind, Decision, Plan, SeenPhase};
+use super::{Action, Board, Config, Event, JobId, Policy};
+use crate::machine::{Machine, Nanos};
+
+/// A plan that is being carried out.
+struct Running {
+    wave: u32,
+    decision: u64,
+    plan: Plan,
+    /// The setting last announced.
+    setting: Option<Setting>,
+    /// Whether direct reads were announced after it.
+    direct: bool,
+}
+
+/// The planner.
+pub struct Planner {
+    board: Board,
+    policy: Box<dyn Policy>,
+    running: BTreeMap<JobId, Running>,
+    decisions: u64,
+}
+
+/// The planner's state for people.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Snapshot {
+    /// Decisions so far.
+    pub decisions: u64,
+    /// Phases under way.
+    pub active_phases: usize,
+    /// Per job: the wave that is fetched and how, if any.
+    pub fetching: Vec<(JobId, u32, Option<Setting>)>,
+    /// Corrections of the model: of the excess I_hpc - 1, and of the speed.
+    pub corrections: (f64, f64),
+}
+
+impl Planner {
+    /// A planner that follows `policy`.
+    pub fn new(config: Config, policy: Box<dyn Policy>) -> Self {
+        Planner { board: Board::new(config), policy, running: BTreeMap::new(), decisions: 0 }
+    }
+
+    /// What it knows.
+    pub fn board(&self) -> &Board {
+        &self.board
+    }
+
+    fn plan_where_needed(&mut self, out: &mut Vec<Action>) {
+        let ids: Vec<JobId> = self.board.jobs().map(|(id, _)| id).collect();
+        for job in ids {
+            let Some(wave) = self.board.next_wave(job, self.policy.depth()) else { continue };
+            let has_plan = self.running.get(&job).is_some_and(|r| r.wave == wave);
+            if !has_plan || self.policy.replans() {
+                let plan = self.policy.plan(&self.board, job, wave);
+                self.adopt(job, wave, plan, out);
+            }
+        }
+    }
+
+    /// Takes over a new plan; one that only repeats what is being done already leaves no record.
+    fn adopt(&mut self, job: JobId, wave: u32, plan: Plan, out: &mut Vec<Action>) {
+        let before = self.running.get(&job).filter(|r| r.wave == wave);
+        if before.is_some_and(|r| same_course(&r.plan, &plan, self.board.now())) {
+            return;
+        }
+        let setting = before.and_then(|r| r.setting);
+        let direct = plan.kind == ActionKind::Direct || before.is_some_and(|r| r.direct);
+        self.decisions += 1;
+        out.push(Action::Decided(Box::new(self.record(job, wave, &plan))));
+        if plan.kind == ActionKind::Direct {
+            self.board.set_fetch(job, wave, self.board.corrected(self.board.config.direct.strain()));
+            out.push(Action::Direct { job, wave, decision: self.decisions });
+        }
+        self.running.insert(job, Running { wave, decision: self.decisions, plan, setting, direct });
+    }
+
+    fn record(&self, job: JobId, wave: u32, plan: &Plan) -> Decision {
+        Decision {
+            id: self.decisions,
+            job,
+            wave,
+            kind: plan.kind,
+            steps: plan.steps.clone(),
+            estimate: plan.estimate,
+            hidden_s: self.board.hidden_s(job),
+            buffered: self.board.job(job).buffered(),
+            left_bytes: self.board.left_bytes(job, wave),
+            phases: self.board.chains().iter().map(|(id, c)| SeenPhase::new(*id, c)).collect(),
+            candidates: plan.candidates,
+            reason: plan.reason.clone(),
+        }
+    }
+
+    /// Announces every setting that has changed, be it by a step or by a phase to yield to.
+    fn carry_out(&mut self, out: &mut Vec<Action>) {
+        let (now, busy) = (self.board.now(), self.board.active_phases() > 0);
+        for (&job, running) in &mut self.running {
+            let Some(step) = running.plan.steps.iter().rev().find(|s| s.at <= now) else { continue };
+            let setting = if step.yields && busy { Setting::PAUSED } else { step.setting };
+            if running.direct || running.setting != Some(setting) {
+                // A fetch that has not begun needs no announcement that it is paused.
+                if running.direct || running.setting.is_some() || !setting.is_paused() {
+                    let (wave, decision) = (running.wave, running.decision);
+                    out.push(Action::Fetch { job, wave, setting, decision });
+                    self.board.set_fetch(job, wave, self.board.strain(setting));
+                }
+                running.setting = Some(setting);
+                running.direct = false;
+            }
+        }
+    }
+
+    fn drop_finished(&mut self, event: &Event) {
+        match *event {
+            Event::Fetched { job, wave } if self.running.get(&job).is_some_and(|r| r.wave == wave) => {
+                self.running.remove(&job);
+            }
+            Event::JobLeaves { job } => {
+                self.running.remove(&job);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Whether `new` goes on as `old` would from `now` on.
+fn same_course(old: &Plan, new: &Plan, now: Nanos) -> bool {
+    let from_now = |plan: &Plan| {
+        let current = plan.steps.iter().rposition(|s| s.at <= now).unwrap_or(0);
+        let mut steps = plan.steps[current.min(plan.steps.len())..].to_vec();
+        if let Some(first) = steps.first_mut() {
+            first.at = first.at.max(now);
+        }
+        steps
+    };
+    let (a, b) = (from_now(old), from_now(new));
+    // A millisecond of difference in a change to come is rounding in the model, not a new idea.
+    let close = |x: Nanos, y: Nanos| x.0.abs_diff(y.0) < 1_000_000;
+    a.len() == b.len()
+        && a.iter().zip(&b).all(|(x, y)| x.setting == y.setting && x.yields == y.yields && close(x.at, y.at))
+        && (old.kind == new.kind || !a.is_empty())
+}
+
+impl Machine for Planner {
+    type Event = Event;
+    type Action = Action;
+    type Snapshot = Snapshot;
+
+    fn handle(&mut self, now: Nanos, event: Event, out: &mut Vec<Action>) {
+        self.board.advance(now);
+        self.board.apply(&event);
+        self.drop_finished(&event);
+        self.plan_where_needed(out);
+        self.carry_out(out);
+    }
+
+    fn next_deadline(&self) -> Option<Nanos> {
+        let now = self.board.now();
+        let steps = self.running.values().flat_map(|r| r.plan.steps.iter());
+        steps.map(|s| s.at).filter(|&at| at > now).min()
+    }
+
+    fn on_deadline(&mut self, now: Nanos, out: &mut Vec<Action>) {
+        self.board.advance(now);
+        if self.policy.replans() {
+            self.plan_where_needed(out);
+        }
+        self.carry_out(out);
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            decisions: self.decisions,
+            active_phases: self.board.active_phases(),
+            fetching: self.running.iter().map(|(&job, r)| (job, r.wave, r.setting)).collect(),
+            corrections: self.board.corrections(),
+        }
+    }
+}

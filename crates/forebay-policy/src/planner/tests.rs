@@ -1,0 +1,278 @@
+//! Exact plans on small boards, and what must hold on all of them.
+
+use alloc::vec;
+
+use forebay_model::profile::{Curve, Separable};
+use proptest::prelude::*;
+
+use super::*;
+use crate::machine::Machine;
+
+const S: u64 = 1_000_000_000;
+
+fn separable(at_one: f64, nodes: &[(u16, f64)], threads: &[(u16, f64)]) -> Separable {
+    let curve = |points: &[(u16, f64)]| Curve::new(points.to_vec()).expect("a valid curve");
+    Separable { at_one, nodes: curve(nodes), threads: curve(threads) }
+}
+
+/// Two nodes of up to two threads. Two nodes: a wave in 10 s, I_hpc 1.5, I_bd 1.25. One: 20 s, I_hpc 1.04. Two threads: 8 s.
+fn config() -> Config {
+    Config {
+        profile: Profile {
+            prefetch_s: separable(20.0, &[(1, 1.0), (2, 0.5)], &[(1, 1.0), (2, 0.8)]),
+            wave_bytes: 100.0,
+            i_hpc: separable(1.04, &[(1, 1.0), (2, 1.5 / 1.04)], &[(1, 1.0), (2, 1.2)]),
+            i_bd: separable(1.25, &[(1, 1.0)], &[(1, 1.0), (2, 1.2)]),
+            max_nodes: 2,
+            max_threads: 2,
+        },
+        default_setting: Setting::new(2, 1),
+        direct: DirectStrain { speed_bytes_per_s: 10.0, i_hpc: 2.0, i_bd: 2.0 },
+        pfs_bytes_per_s: 1e9,
+        ram_bytes: 300,
+        learning: 0.0,
+    }
+}
+
+fn planner(name: &str) -> Planner {
+    let config = config();
+    let policy = policy(name, &config).expect("it exists");
+    Planner::new(config, policy)
+}
+
+/// A phase of 20 s alone begins at once, `allowance` above its time alone, and more every `compute_s` after.
+fn phase(p: &mut Planner, allowance: f64, compute_s: u64) {
+    let mut out = vec![];
+    let (io_ns, compute_ns) = (20 * S, compute_s * S);
+    let joins =
+        Event::HpcJoins { hpc: 0, io_ns, compute_ns, phases: 5, allowance, weight: 1.0, first_in_ns: 0 };
+    p.handle(Nanos(0), joins, &mut out);
+    let deadline = Nanos((20.0 * (1.0 + allowance) * 1e9) as u64);
+    p.handle(Nanos(0), Event::PhaseBegins { hpc: 0, alone_ns: io_ns, deadline }, &mut out);
+}
+
+/// A job whose first wave computes for `compute_s` from now on; returns what the planner decides on the second.
+fn second_wave(p: &mut Planner, compute_s: u64) -> Vec<Action> {
+    let mut out = vec![];
+    let joins =
+        Event::JobJoins { job: 0, waves: 9, wave_bytes: 100, compute_ns: compute_s * S, tier_read_ns: 0 };
+    p.handle(Nanos(0), joins, &mut out);
+    p.handle(Nanos(0), Event::Fetched { job: 0, wave: 0 }, &mut out);
+    out.clear();
+    let starts = Event::WaveStarts { job: 0, wave: 0, compute_ns: compute_s * S };
+    p.handle(Nanos(0), starts, &mut out);
+    out
+}
+
+fn decision(actions: &[Action]) -> &Decision {
+    let found = actions.iter().rev().find_map(|a| match a {
+        Action::Decided(d) => Some(d),
+        _ => None,
+    });
+    found.expect("a decision")
+}
+
+#[test]
+fn eley_takes_no_action_where_it_costs_nothing_and_nobody_is_there() {
+    let mut p = planner("eley");
+    let out = second_wave(&mut p, 12);
+    let d = decision(&out);
+    assert_eq!((d.kind, d.candidates, d.estimate.cost_s), (ActionKind::NoAction, 1, Some(0.0)));
+    assert!(
+        matches!(out[1], Action::Fetch { wave: 1, setting, .. } if setting == Setting::new(2, 1)),
+        "{out:?}"
+    );
+}
+
+/// 20 s of phase, 12.5 s of prefetch beside it stretch it to 20 + 12.5 / 3 = 24.17 s (8): too late at 5 %. After the phase
+/// the prefetch ends at 30 s, in time for 40 s of compute, which the paper's order finds before any other action.
+#[test]
+fn eley_delays_fully_where_compute_hides_it() {
+    let mut p = planner("eley");
+    phase(&mut p, 0.05, 100);
+    let d = decision(&second_wave(&mut p, 40)).clone();
+    assert_eq!((d.kind, d.estimate.fetched_in_s), (ActionKind::FullDelay, Some(30.0)));
+    assert_eq!(p.next_deadline(), Some(Nanos(20 * S)));
+    let mut out = vec![];
+    p.on_deadline(Nanos(20 * S), &mut out);
+    assert!(matches!(out[..], [Action::Fetch { setting, .. }] if setting == Setting::new(2, 1)), "{out:?}");
+}
+
+/// With 22 s of compute the full delay costs 8 s. A partial delay may overlap the phase by what costs it 1 s: work x at
+/// I = 1.5 with 0.5 x = 1, so x = 2 and t_d = 18 s; by (7), the prefetch ends at 18 + 10 + 3 * 0.2 = 28.6 s. Scaling down
+/// to one node ends at 20 + 20.8 * 0.2 = 24.16 s by (11), and meets the deadline: 20.8 <= 21. It costs least.
+#[test]
+fn eley_scales_down_where_that_costs_least() {
+    let mut p = planner("eley");
+    phase(&mut p, 0.05, 100);
+    let d = decision(&second_wave(&mut p, 22)).clone();
+    assert_eq!((d.kind, d.steps[0].setting), (ActionKind::ScaleDown, Setting::new(1, 1)));
+    assert!((d.estimate.fetched_in_s.expect("known") - 24.16).abs() < 1e-6, "{d:?}");
+    assert!((d.estimate.margin_s.expect("known") - 0.2).abs() < 1e-6, "{d:?}");
+}
+
+#[test]
+fn full_delay_repeats_where_gaps_are_short() {
+    let mut p = planner("full-delay");
+    phase(&mut p, 0.01, 2);
+    let d = decision(&second_wave(&mut p, 22)).clone();
+    assert!(d.steps[0].yields && d.kind == ActionKind::FullDelay, "{d:?}");
+    let mut out = vec![];
+    p.handle(Nanos(20 * S), Event::PhaseEnds { hpc: 0 }, &mut out);
+    assert!(matches!(out[..], [Action::Fetch { setting, .. }] if !setting.is_paused()), "{out:?}");
+    out.clear();
+    let again = Event::PhaseBegins { hpc: 0, alone_ns: 20 * S, deadline: Nanos(42 * S + S / 5) };
+    p.handle(Nanos(22 * S), again, &mut out);
+    assert!(matches!(out[..], [Action::Fetch { setting, .. }] if setting.is_paused()), "{out:?}");
+}
+
+#[test]
+fn naive_reads_directly_and_only_on_demand() {
+    let mut p = planner("naive-bb");
+    let out = second_wave(&mut p, 22);
+    assert!(out.is_empty(), "{out:?}");
+    let mut out = vec![];
+    p.handle(Nanos(22 * S), Event::WaveWanted { job: 0, wave: 1 }, &mut out);
+    assert!(matches!(out[..], [Action::Decided(_), Action::Direct { wave: 1, .. }]), "{out:?}");
+}
+
+/// Memory for three waves: one in compute, two ahead, and no fourth.
+#[test]
+fn forebay_fetches_as_far_ahead_as_memory_holds() {
+    let mut p = planner("forebay");
+    let mut out = second_wave(&mut p, 100);
+    assert_eq!(p.snapshot().fetching, [(0, 1, Some(Setting::new(2, 2)))]);
+    for wave in [1, 2] {
+        out.clear();
+        p.handle(Nanos(10 * S * u64::from(wave)), Event::Fetched { job: 0, wave }, &mut out);
+    }
+    assert!(!out.iter().any(|a| matches!(a, Action::Fetch { wave: 3, .. })), "{out:?}");
+    out.clear();
+    p.handle(Nanos(100 * S), Event::WaveStarts { job: 0, wave: 1, compute_ns: 100 * S }, &mut out);
+    assert!(out.iter().any(|a| matches!(a, Action::Fetch { wave: 3, .. })), "{out:?}");
+}
+
+/// The same beside a job that computes and has not fetched its next wave yet: its room is left free.
+#[test]
+fn forebay_leaves_room_for_the_next_wave_of_others() {
+    let mut p = planner("forebay");
+    let mut out = second_wave(&mut p, 100);
+    let other = Event::JobJoins { job: 1, waves: 9, wave_bytes: 50, compute_ns: 500 * S, tier_read_ns: 0 };
+    p.handle(Nanos(1), other, &mut out);
+    // Job 0 holds 100 bytes in compute and 100 fetched, job 1 has 50 in compute. A third wave of job 0 would fit into 390, but
+    // not beside the 50 that job 1 is entitled to.
+    p.handle(Nanos(1), Event::Memory { bytes: 390 }, &mut out);
+    p.handle(Nanos(S), Event::Fetched { job: 1, wave: 0 }, &mut out);
+    p.handle(Nanos(S), Event::WaveStarts { job: 1, wave: 0, compute_ns: 500 * S }, &mut out);
+    out.clear();
+    p.handle(Nanos(10 * S), Event::Fetched { job: 0, wave: 1 }, &mut out);
+    assert!(!out.iter().any(|a| matches!(a, Action::Fetch { job: 0, .. })), "{out:?}");
+    assert!(p.snapshot().fetching.iter().any(|f| f.0 == 1 && f.1 == 1), "{:?}", p.snapshot());
+}
+
+/// Nothing runs dry before the phase is over, so the phase is left alone.
+#[test]
+fn forebay_spends_nothing_of_a_phase_without_need() {
+    let mut p = planner("forebay");
+    phase(&mut p, 0.05, 100);
+    let out = second_wave(&mut p, 60);
+    assert!(
+        !out.iter().any(|a| matches!(a, Action::Fetch { setting, .. } if !setting.is_paused())),
+        "{out:?}"
+    );
+}
+
+#[test]
+fn forebay_serves_the_job_that_stalls_first() {
+    let mut p = planner("forebay");
+    let mut out = vec![];
+    for job in [0, 1] {
+        let joins = Event::JobJoins { job, waves: 9, wave_bytes: 100, compute_ns: 10 * S, tier_read_ns: 0 };
+        p.handle(Nanos(0), joins, &mut out);
+    }
+    assert!(
+        matches!(&out[..], [Action::Decided(_), Action::Fetch { job: 0, .. }, Action::Decided(w)]
+        if w.kind == ActionKind::Wait && w.job == 1),
+        "{out:?}"
+    );
+    out.clear();
+    p.handle(Nanos(8 * S), Event::Fetched { job: 0, wave: 0 }, &mut out);
+    p.handle(Nanos(8 * S), Event::WaveStarts { job: 0, wave: 0, compute_ns: 10 * S }, &mut out);
+    assert!(out.iter().any(|a| matches!(a, Action::Fetch { job: 1, wave: 0, .. })), "{out:?}");
+}
+
+/// Direct reads at 20 bytes a second are faster than 12.5 through the tier, but only for tasks that wait, and only between
+/// phases; when a phase begins the rest comes through the tier.
+#[test]
+fn forebay_lets_waiting_tasks_read_directly_between_phases() {
+    let mut config = config();
+    config.direct.speed_bytes_per_s = 20.0;
+    let policy = policy("forebay", &config).expect("it exists");
+    let mut p = Planner::new(config, policy);
+    let mut out = vec![];
+    let joins =
+        Event::JobJoins { job: 0, waves: 9, wave_bytes: 100, compute_ns: 10 * S, tier_read_ns: 2 * S };
+    p.handle(Nanos(0), joins, &mut out);
+    assert!(matches!(&out[..], [Action::Decided(_), Action::Direct { wave: 0, .. }]), "{out:?}");
+    out.clear();
+    let (io_ns, first_in_ns) = (20 * S, 2 * S);
+    let hpc =
+        Event::HpcJoins { hpc: 0, io_ns, compute_ns: S, phases: 5, allowance: 0.5, weight: 1.0, first_in_ns };
+    p.handle(Nanos(0), hpc, &mut out);
+    assert!(out.is_empty(), "direct reads go on: {out:?}");
+    let begins = Event::PhaseBegins { hpc: 0, alone_ns: io_ns, deadline: Nanos(32 * S) };
+    p.handle(Nanos(2 * S), begins, &mut out);
+    assert!(
+        matches!(&out[..], [Action::Decided(d), Action::Fetch { wave: 0, .. }]
+        if (d.left_bytes - 60.0).abs() < 1e-9),
+        "{out:?}"
+    );
+    out.clear();
+    p.handle(Nanos(9 * S), Event::Fetched { job: 0, wave: 0 }, &mut out);
+    p.handle(Nanos(9 * S), Event::WaveStarts { job: 0, wave: 0, compute_ns: 10 * S }, &mut out);
+    assert!(!out.iter().any(|a| matches!(a, Action::Direct { .. })), "{out:?}");
+}
+
+#[test]
+fn an_observed_error_corrects_the_model() {
+    let mut config = config();
+    config.learning = 0.5;
+    let policy = policy("no-action", &config).expect("it exists");
+    let mut p = Planner::new(config, policy);
+    second_wave(&mut p, 100);
+    // Expected after 10 s, there after 20 s: the speed is half of the profile's; half of the news is believed.
+    p.handle(Nanos(20 * S), Event::Fetched { job: 0, wave: 1 }, &mut vec![]);
+    let (_, speed) = p.board().corrections();
+    assert!((speed - 0.75).abs() < 1e-9, "{speed}");
+}
+
+#[test]
+fn unknown_policies_are_named_with_the_known_ones() {
+    let error = policy("best", &config()).err().expect("there is none");
+    assert_eq!(
+        error,
+        "no planner is called 'best'; there are naive-bb, no-action, full-delay, eley, forebay"
+    );
+}
+
+proptest! {
+    /// The same events give the same actions, and the estimates of planners that heed deadlines keep them.
+    #[test]
+    fn plans_are_repeatable_and_keep_deadlines(
+        which in 2usize..5, allowance in 0.01f64..0.5, compute_s in 1u64..60, gap_s in 1u64..60
+    ) {
+        let name = POLICIES[which].0;
+        let run = || {
+            let mut p = planner(name);
+            phase(&mut p, allowance, gap_s);
+            second_wave(&mut p, compute_s)
+        };
+        let out = run();
+        prop_assert_eq!(&out, &run());
+        for action in &out {
+            if let Action::Decided(d) = action {
+                prop_assert!(d.estimate.margin_s.is_none_or(|m| m >= -1e-9), "{:?}", d);
+            }
+        }
+    }
+}

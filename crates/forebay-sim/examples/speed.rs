@@ -1,0 +1,178 @@
+//! How fast the simulator and the planner are here: `cargo run --release -p forebay-sim --example speed`.
+//!
+//! An example and not a test, because a result of a test must not depend on the machine.
+
+use std::time::Instant;
+
+use forebay_model::rng::Rng;
+use forebay_policy::access::{self, Access};
+use forebay_policy::machine::{Machine, Nanos};
+use forebay_policy::planner::{self, Event, Planner};
+use forebay_sim::queue::EventQueue;
+use forebay_sim::reproduce::eley::system;
+use forebay_sim::run::{World, run};
+use forebay_sim::station::Stations;
+
+/// Jobs that write to burst buffer nodes, all at once, each over `width` nodes in a row.
+struct Writers {
+    nodes: Stations,
+    rng: Rng,
+    left: Vec<u32>,
+    jobs: u64,
+    max_width: u64,
+    transfers: u64,
+}
+
+const NODES: u64 = 576;
+const NODE_BYTES_PER_S: f64 = 5e9;
+
+impl World for Writers {
+    type Event = ();
+
+    fn on_event(&mut self, now: Nanos, (): (), queue: &mut EventQueue<()>) {
+        let id = self.left.len() as u64;
+        let width = 1 + self.rng.below(self.max_width);
+        let first = self.rng.below(NODES);
+        let bytes = 1e9 * (1.0 + 9.0 * self.rng.unit());
+        self.left.push(width as u32);
+        for k in 0..width {
+            self.nodes.start(now, ((first + k) % NODES) as usize, id, bytes, 1.0 + id as f64 % 64.0);
+            self.transfers += 1;
+        }
+        if id + 1 < self.jobs {
+            // Load 0.8: mean bytes of a job over the bandwidth of all nodes.
+            let mean_s =
+                5.5e9 * (self.max_width as f64 + 1.0) / 2.0 / (NODES as f64 * NODE_BYTES_PER_S * 0.8);
+            let gap_s = -(1.0 - self.rng.unit()).ln() * mean_s;
+            queue.after((gap_s * 1e9) as u64, ());
+        }
+    }
+
+    fn next_completion(&self) -> Option<Nanos> {
+        self.nodes.next_end()
+    }
+
+    fn on_completion(&mut self, _: Nanos, _: &mut EventQueue<()>) {
+        if let Some((_, _, id)) = self.nodes.pop_end() {
+            self.left[id as usize] -= 1;
+        }
+    }
+}
+
+fn writers(jobs: u64, max_width: u64) {
+    let mut world = Writers {
+        nodes: Stations::uniform(NODES as usize, NODE_BYTES_PER_S),
+        rng: Rng::new(1),
+        left: Vec::new(),
+        jobs,
+        max_width,
+        transfers: 0,
+    };
+    let mut queue = EventQueue::new();
+    queue.at(Nanos(0), ());
+    let begin = Instant::now();
+    let stats = run(&mut world, &mut queue, u64::MAX);
+    let wall_s = begin.elapsed().as_secs_f64();
+    assert!(world.left.iter().all(|&n| n == 0), "a job did not end");
+    println!(
+        "{jobs} jobs over 1 to {max_width} of {NODES} nodes: {} events in {wall_s:.3} s, {:.2} million/s",
+        stats.events,
+        stats.events as f64 / wall_s * 1e-6
+    );
+}
+
+/// A planner in the middle of a phase with 5 waves of memory: the mean time of a decision.
+fn decisions() {
+    let mut setup = system::cell("forebay", 0, 1, 0.05);
+    setup.planner.learning = 0.5;
+    for waves in [2, 5] {
+        setup.planner.ram_bytes = waves * 50_000_000_000;
+        let rounds = 2_000;
+        let mut times_s = Vec::new();
+        for round in 0..rounds {
+            let policy = planner::policy("forebay", &setup.planner).unwrap_or_else(|e| panic!("{e}"));
+            let mut p = Planner::new(setup.planner.clone(), policy);
+            let mut out = Vec::new();
+            let s = 1_000_000_000;
+            let joins = Event::HpcJoins {
+                hpc: 0,
+                io_ns: 59 * s,
+                compute_ns: 70 * s,
+                phases: 10,
+                allowance: 0.05,
+                weight: 1.0,
+                first_in_ns: 0,
+            };
+            p.handle(Nanos(0), joins, &mut out);
+            p.handle(
+                Nanos(0),
+                Event::JobJoins {
+                    job: 0,
+                    waves: 100,
+                    wave_bytes: 50_000_000_000,
+                    compute_ns: 20 * s,
+                    tier_read_ns: 3 * s,
+                },
+                &mut out,
+            );
+            p.handle(Nanos(s), Event::Fetched { job: 0, wave: 0 }, &mut out);
+            p.handle(Nanos(s), Event::WaveStarts { job: 0, wave: 0, compute_ns: 20 * s }, &mut out);
+            out.clear();
+            // The decision: a phase begins; hulls are computed too, as nothing is cached yet.
+            let begin = Instant::now();
+            p.handle(
+                Nanos(2 * s + round),
+                Event::PhaseBegins { hpc: 0, alone_ns: 59 * s, deadline: Nanos(64 * s) },
+                &mut out,
+            );
+            times_s.push(begin.elapsed().as_secs_f64());
+            assert!(!out.is_empty(), "nothing was decided");
+        }
+        times_s.sort_by(f64::total_cmp);
+        println!(
+            "a first decision within a phase, 8 nodes x 16 threads x {waves} waves: median {:.1} us, 99 % within {:.1} us",
+            times_s[times_s.len() / 2] * 1e6,
+            times_s[times_s.len() * 99 / 100] * 1e6
+        );
+    }
+}
+
+/// The access scheduler with `pending` steps that wait, at the moment when one that writes has ended.
+fn access_decisions(name: &str, pending: u64) {
+    let config = access::Config { nodes: NODES as u32, ..access::Config::default() };
+    let mut rng = Rng::new(2);
+    let mut times_s = Vec::new();
+    for _ in 0..200 {
+        let policy = access::policy(name, &config).unwrap_or_else(|e| panic!("{e}"));
+        let mut machine = Access::new(policy, config.clone());
+        let mut out = Vec::new();
+        for step in 0..pending {
+            let (first, width) = (rng.below(NODES), 16 << rng.below(3));
+            let nodes: Vec<u32> = (0..width).map(|k| ((first + k) % NODES) as u32).collect();
+            let alone_ns = 1_000_000_000 * (10 + rng.below(100));
+            machine.handle(Nanos(0), access::Event::Arrives { step, nodes, alone_ns }, &mut out);
+        }
+        machine.on_deadline(Nanos(0), &mut out);
+        let token = machine.snapshot().active[0].0;
+        let now = Nanos(10_000_000_000);
+        let begin = Instant::now();
+        machine.handle(now, access::Event::Done { token }, &mut out);
+        machine.on_deadline(now, &mut out);
+        times_s.push(begin.elapsed().as_secs_f64());
+    }
+    times_s.sort_by(f64::total_cmp);
+    println!(
+        "{name}, {pending} steps: median {:.1} us, 99 % within {:.1} us",
+        times_s[times_s.len() / 2] * 1e6,
+        times_s[times_s.len() * 99 / 100] * 1e6
+    );
+}
+
+fn main() {
+    access_decisions("sa-sjf", 1000);
+    access_decisions("forebay", 1000);
+    writers(10_000, 64);
+    writers(10_000, 576);
+    writers(200_000, 1);
+    decisions();
+}

@@ -1,0 +1,130 @@
+//! `sim sweep`: a scenario over a grid of parameters.
+//!
+//! Every point of the grid is a run of its own; threads take the next one from a counter and results are put back in the
+//! order of the grid, so that the output does not depend on how many threads there were.
+
+use std::fs;
+use std::io::Write;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::{SweepArgs, csv, table};
+use crate::colocate::{Setup, simulate, view};
+use crate::error::{Error, Result};
+use crate::scenario::{File, Scenario};
+use crate::trace::Trace;
+
+/// More points than this are more likely a slip than a wish.
+const MAX_POINTS: usize = 1_000_000;
+
+/// One parameter: its key and values.
+struct Axis<'a> {
+    key: &'a str,
+    values: Vec<&'a str>,
+}
+
+fn axis(text: &str) -> Result<Axis<'_>> {
+    let (key, values) = text
+        .split_once('=')
+        .filter(|(k, v)| !k.is_empty() && !v.is_empty())
+        .ok_or_else(|| Error::Usage(format!("--set {text}: KEY=V1,V2,... is needed")))?;
+    Ok(Axis { key, values: values.split(',').collect() })
+}
+
+/// The values at point `index` of the grid; the last axis changes fastest.
+fn point<'a>(axes: &[Axis<'a>], mut index: usize) -> Vec<&'a str> {
+    let mut values: Vec<&str> = Vec::with_capacity(axes.len());
+    for axis in axes.iter().rev() {
+        values.push(axis.values[index % axis.values.len()]);
+        index /= axis.values.len();
+    }
+    values.reverse();
+    values
+}
+
+pub fn sweep(args: &SweepArgs, out: &mut dyn Write) -> Result<()> {
+    let file = File::read(&args.scenario)?;
+    let axes = args.grid.iter().map(|text| axis(text)).collect::<Result<Vec<_>>>()?;
+    let points: usize = axes.iter().map(|a| a.values.len()).product();
+    if points > MAX_POINTS {
+        return Err(Error::Usage(format!("the grid has {points} points; at most {MAX_POINTS} are allowed")));
+    }
+    // All are checked before any is run: a slip in the last value should not cost an hour.
+    let setups = (0..points).map(|i| setup_at(&file, &axes, i)).collect::<Result<Vec<_>>>()?;
+    let threads = args.threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, |n| n.get()));
+    let results = run_all(&setups, threads.clamp(1, points.max(1)));
+    let mut rows = Vec::new();
+    for (i, (setup, result)) in setups.iter().zip(results).enumerate() {
+        let values: Vec<String> = point(&axes, i).into_iter().map(String::from).collect();
+        for row in result.map(|outcome| view::rows(setup, &outcome))? {
+            rows.push(values.iter().cloned().chain(row).collect());
+        }
+    }
+    let header: Vec<&str> = axes.iter().map(|a| a.key).chain(view::COLUMNS).collect();
+    match &args.csv {
+        Some(path) => fs::write(path, csv(&header, &rows)).map_err(Error::io("write the rows to", path)),
+        None => table(out, &header, &rows),
+    }
+}
+
+fn setup_at(file: &File, axes: &[Axis<'_>], index: usize) -> Result<Setup> {
+    let mut file = file.clone();
+    for (axis, value) in axes.iter().zip(point(axes, index)) {
+        file.set(axis.key, value)?;
+    }
+    let Scenario::Colocation(setup) = file.scenario()?;
+    Ok(*setup)
+}
+
+fn run_all(setups: &[Setup], threads: usize) -> Vec<Result<crate::colocate::Outcome>> {
+    // Shown on a terminal only; goes to standard error.
+    let bar = ProgressBar::new(setups.len() as u64);
+    if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} runs, {eta} left") {
+        bar.set_style(style);
+    }
+    let next = AtomicUsize::new(0);
+    let results: Mutex<Vec<Option<Result<crate::colocate::Outcome>>>> =
+        Mutex::new(setups.iter().map(|_| None).collect());
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let i = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(setup) = setups.get(i) else { return };
+                    let result = simulate(setup, &mut Trace::off());
+                    bar.inc(1);
+                    if let Ok(mut results) = results.lock() {
+                        results[i] = Some(result);
+                    }
+                }
+            });
+        }
+    });
+    bar.finish_and_clear();
+    let results = results.into_inner().unwrap_or_default();
+    results
+        .into_iter()
+        .map(|r| r.unwrap_or_else(|| Err(Error::Usage("a run of the sweep was lost".into()))))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_axis_changes_fastest() {
+        let axes = [axis("a=1,2").expect("valid"), axis("b=x,y,z").expect("valid")];
+        let all: Vec<String> = (0..6).map(|i| point(&axes, i).concat()).collect();
+        assert_eq!(all, ["1x", "1y", "1z", "2x", "2y", "2z"]);
+    }
+
+    #[test]
+    fn an_axis_needs_a_key_and_values() {
+        let error = axis("a=").err().expect("no values");
+        assert_eq!(error.to_string(), "--set a=: KEY=V1,V2,... is needed");
+    }
+}

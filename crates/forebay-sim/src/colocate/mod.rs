@@ -1,0 +1,125 @@
+//! HPC jobs and Big Data jobs on one parallel file system, with burst buffer nodes that prefetch.
+//!
+//! HPC jobs alternate compute and I/O phases; Big Data jobs compute wave after wave, each of which has to be in the tier
+//! (or be read directly) first. The planner of `forebay_policy::planner` decides every prefetch, the machine of
+//! `forebay_policy::bandwidth` how phases divide the file system. The world knows only physics: how far each flow has
+//! come, at the paces that `forebay_model::sharing` gives, with factors that need not be those the planner believes in.
+
+use forebay_model::profile::Profile;
+use forebay_policy::planner::{ActionKind, Config, DirectStrain};
+use serde::{Deserialize, Serialize};
+
+mod bound;
+mod outcome;
+pub mod view;
+mod world;
+
+pub use bound::lower_bound_s;
+pub use outcome::{FetchSpan, HpcOutcome, JobOutcome, Outcome, PhaseOutcome, WaveOutcome};
+pub use world::simulate;
+
+/// When the phases of an HPC job begin.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "is", rename_all = "snake_case")]
+pub enum Arrivals {
+    /// A phase begins `compute_ns` after the last one ended.
+    Periodic,
+    /// The same, with each compute time drawn evenly from `compute_ns` * (1 - spread) to (1 + spread).
+    Jittered {
+        /// From 0 to 1.
+        spread: f64,
+    },
+    /// Compute times are exponential with mean `compute_ns`.
+    Poisson,
+    /// Phases begin at these moments, or when the one before is over if that is later.
+    Trace {
+        /// In ns from the start, ascending.
+        at_ns: Vec<u64>,
+    },
+}
+
+/// An HPC job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HpcSpec {
+    /// For people.
+    pub name: String,
+    /// Mean compute time between phases, in ns.
+    pub compute_ns: u64,
+    /// I/O time of a phase alone, in ns.
+    pub io_ns: u64,
+    /// Number of phases.
+    pub phases: u32,
+    /// How much longer than alone a phase may take: 0.05 for 5 %.
+    pub allowance: f64,
+    /// Processes that do I/O; its weight among phases.
+    pub processes: u32,
+    /// When it begins, in ns from the start.
+    pub starts_ns: u64,
+    /// Whether it begins with a phase rather than with compute.
+    pub io_first: bool,
+    /// When its phases begin.
+    pub arrivals: Arrivals,
+}
+
+/// A Big Data job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct JobSpec {
+    /// For people.
+    pub name: String,
+    /// Number of waves.
+    pub waves: u32,
+    /// Bytes in a wave.
+    pub wave_bytes: u64,
+    /// Compute of a wave, in ns.
+    pub compute_ns: u64,
+    /// Time to read a wave out of the tier, in ns; direct reads do not pay it.
+    pub tier_read_ns: u64,
+    /// When it begins, in ns from the start.
+    pub starts_ns: u64,
+}
+
+/// The tier's memory changes: a node fails, returns, or gives memory to compute.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MemoryChange {
+    /// When, in ns from the start.
+    pub at_ns: u64,
+    /// Bytes of the tier from then on. Waves already there stay; fetches that do not fit wait.
+    pub bytes: u64,
+}
+
+/// Everything that a run depends on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Setup {
+    /// Name of the planner's policy.
+    pub policy: String,
+    /// Name of the bandwidth policy among phases.
+    pub bandwidth: String,
+    /// What the planner believes.
+    pub planner: Config,
+    /// What is true: prefetches.
+    pub truth: Profile,
+    /// What is true: direct reads.
+    pub true_direct: DirectStrain,
+    /// HPC jobs.
+    pub hpc: Vec<HpcSpec>,
+    /// Big Data jobs.
+    pub jobs: Vec<JobSpec>,
+    /// Changes of the tier's memory, ascending.
+    pub memory: Vec<MemoryChange>,
+    /// Seed of all that is drawn.
+    pub seed: u64,
+}
+
+/// Name of an action for people, as the papers write it.
+pub fn action_name(kind: ActionKind) -> &'static str {
+    match kind {
+        ActionKind::NoAction => "No Action",
+        ActionKind::FullDelay => "Full Delay",
+        ActionKind::PartialDelay => "Partial Delay",
+        ActionKind::ScaleUp => "Scale Up",
+        ActionKind::ScaleDown => "Scale Down",
+        ActionKind::Direct => "Direct",
+        ActionKind::Search => "Search",
+        ActionKind::Wait => "Wait",
+    }
+}

@@ -1,0 +1,133 @@
+//! What a run amounted to: every phase, wave and fetch with its times.
+
+use forebay_model::profile::Setting;
+use forebay_policy::planner::{ActionKind, Decision};
+use serde::Serialize;
+
+/// One I/O phase.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct PhaseOutcome {
+    /// Begin, in ns.
+    pub begin_ns: u64,
+    /// End, in ns.
+    pub end_ns: u64,
+    /// I/O time alone, in ns.
+    pub alone_ns: u64,
+    /// Deadline, in ns.
+    pub deadline_ns: u64,
+}
+
+impl PhaseOutcome {
+    /// How much longer than alone it took: 0.05 for 5 %.
+    pub fn slowdown(&self) -> f64 {
+        (self.end_ns - self.begin_ns) as f64 / self.alone_ns as f64 - 1.0
+    }
+
+    /// Whether it ended after its deadline.
+    pub fn missed(&self) -> bool {
+        self.end_ns > self.deadline_ns
+    }
+}
+
+/// An HPC job.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct HpcOutcome {
+    /// For people.
+    pub name: String,
+    /// Its phases in order.
+    pub phases: Vec<PhaseOutcome>,
+}
+
+impl HpcOutcome {
+    /// Mean slowdown over its phases.
+    pub fn slowdown(&self) -> f64 {
+        mean(self.phases.iter().map(PhaseOutcome::slowdown))
+    }
+
+    /// Number of deadlines missed.
+    pub fn missed(&self) -> usize {
+        self.phases.iter().filter(|p| p.missed()).count()
+    }
+}
+
+/// One wave of a Big Data job.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct WaveOutcome {
+    /// When it was there, in ns.
+    pub fetched_ns: u64,
+    /// When its compute began, in ns.
+    pub begin_ns: u64,
+    /// When its compute ended, in ns.
+    pub end_ns: u64,
+    /// How long compute waited for it, in ns: the cost of equation (5).
+    pub stall_ns: u64,
+    /// Bytes of it that tasks read from the PFS themselves.
+    pub direct_bytes: f64,
+    /// What the first plan for it did.
+    pub kind: Option<ActionKind>,
+}
+
+/// A Big Data job.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct JobOutcome {
+    /// For people.
+    pub name: String,
+    /// From its begin to the end of its last wave, in ns.
+    pub map_ns: u64,
+    /// Its waves in order.
+    pub waves: Vec<WaveOutcome>,
+}
+
+impl JobOutcome {
+    /// Mean cost of a wave after the first (which nothing can hide), in seconds.
+    pub fn mean_cost_s(&self) -> f64 {
+        mean(self.waves.iter().skip(1).map(|w| w.stall_ns as f64 * 1e-9))
+    }
+}
+
+/// A stretch of a fetch at one setting.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct FetchSpan {
+    /// Index of the job.
+    pub job: usize,
+    /// Its wave.
+    pub wave: u32,
+    /// Begin, in ns.
+    pub from_ns: u64,
+    /// End, in ns.
+    pub to_ns: u64,
+    /// How it was fetched; `None` for direct reads.
+    pub setting: Option<Setting>,
+    /// What the plan in force did.
+    pub kind: ActionKind,
+}
+
+/// A run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Outcome {
+    /// HPC jobs in the order of the setup.
+    pub hpc: Vec<HpcOutcome>,
+    /// Big Data jobs in the order of the setup.
+    pub jobs: Vec<JobOutcome>,
+    /// Every stretch in which something was fetched.
+    pub fetches: Vec<FetchSpan>,
+    /// Every decision of the planner.
+    pub decisions: Vec<Decision>,
+    /// Events handled.
+    pub events: u64,
+    /// Most bytes that the tier held at once.
+    pub peak_bytes: u64,
+}
+
+impl Outcome {
+    /// Deadlines missed by all HPC jobs.
+    pub fn missed(&self) -> usize {
+        self.hpc.iter().map(HpcOutcome::missed).sum()
+    }
+}
+
+/// The mean of `values`, 0 if there are none.
+pub fn mean(values: impl Iterator<Item = f64>) -> f64 {
+    let (sum, count) = values.fold((0.0, 0u32), |(s, n), v| (s + v, n + 1));
+    if count == 0 { 0.0 } else { sum / f64::from(count) }
+}

@@ -1,0 +1,102 @@
+//! A run for people: a table of results, a timeline, rows for a spreadsheet.
+
+use forebay_policy::planner::ActionKind;
+
+use super::outcome::{FetchSpan, Outcome};
+use super::{Setup, action_name};
+use crate::plot::timeline::{Span, Timeline};
+use crate::report::number;
+
+/// Kinds of spans in a timeline, with their colours: what runs, then the actions.
+const KINDS: [(&str, &str); 9] = [
+    ("I/O phase", "#d55e00"),
+    ("late", "#7a0000"),
+    ("compute", "#999999"),
+    ("No Action", "#0072b2"),
+    ("delayed", "#56b4e9"),
+    ("Scale Up", "#009e73"),
+    ("Scale Down", "#e69f00"),
+    ("direct", "#cc79a7"),
+    ("search", "#f0e442"),
+];
+
+fn kind_index(kind: ActionKind) -> usize {
+    match kind {
+        ActionKind::NoAction => 3,
+        ActionKind::FullDelay | ActionKind::PartialDelay => 4,
+        ActionKind::ScaleUp => 5,
+        ActionKind::ScaleDown => 6,
+        ActionKind::Direct => 7,
+        ActionKind::Search | ActionKind::Wait => 8,
+    }
+}
+
+/// HPC phases, prefetches with their action, and compute, between two moments (seconds).
+pub fn timeline(setup: &Setup, outcome: &Outcome, title: &str, window_s: (f64, f64)) -> String {
+    let s = |ns: u64| ns as f64 * 1e-9;
+    let mut rows: Vec<String> = setup.hpc.iter().map(|h| h.name.clone()).collect();
+    let mut spans = Vec::new();
+    for (row, hpc) in outcome.hpc.iter().enumerate() {
+        for p in &hpc.phases {
+            let tip = format!("{} % slower than alone", number(100.0 * p.slowdown()));
+            let (from_s, to_s) = (s(p.begin_ns), s(p.end_ns));
+            spans.push(Span { row, from_s, to_s, kind: usize::from(p.missed()), tip });
+        }
+    }
+    for (j, job) in outcome.jobs.iter().enumerate() {
+        let row = rows.len();
+        rows.push(format!("{}: fetch", job.name));
+        rows.push(format!("{}: compute", job.name));
+        for f in outcome.fetches.iter().filter(|f| f.job == j) {
+            let (from_s, to_s, kind) = (s(f.from_ns), s(f.to_ns), kind_index(f.kind));
+            spans.push(Span { row, from_s, to_s, kind, tip: fetch_tip(f) });
+        }
+        for (i, w) in job.waves.iter().enumerate() {
+            let tip = format!("wave {i}, waited {} s", number(s(w.stall_ns)));
+            spans.push(Span { row: row + 1, from_s: s(w.begin_ns), to_s: s(w.end_ns), kind: 2, tip });
+        }
+    }
+    Timeline { title, rows, kinds: KINDS.to_vec(), spans, window_s }.svg()
+}
+
+fn fetch_tip(f: &FetchSpan) -> String {
+    match f.setting {
+        None => format!("wave {}, read directly", f.wave),
+        Some(s) => {
+            let rate = if s.rate < 1.0 { format!(" at {} %", number(100.0 * s.rate)) } else { String::new() };
+            format!(
+                "wave {}, {}: {} nodes x {} threads{rate}",
+                f.wave,
+                action_name(f.kind),
+                s.nodes,
+                s.threads
+            )
+        }
+    }
+}
+
+/// Names of the columns of [`rows`].
+pub const COLUMNS: [&str; 8] =
+    ["policy", "seed", "kind", "name", "map_s", "mean_cost_s", "mean_slowdown_percent", "deadlines_missed"];
+
+/// One row per job: what is asked of it first. Cells that do not apply are empty.
+pub fn rows(setup: &Setup, outcome: &Outcome) -> Vec<Vec<String>> {
+    let row = |kind: &str, name: &str, cells: [String; 4]| {
+        let mut row = vec![setup.policy.clone(), setup.seed.to_string(), kind.into(), name.into()];
+        row.extend(cells);
+        row
+    };
+    let none = String::new;
+    let job = |j: &super::JobOutcome| {
+        row("job", &j.name, [exact(j.map_ns as f64 * 1e-9), exact(j.mean_cost_s()), none(), none()])
+    };
+    let hpc = |h: &super::HpcOutcome| {
+        row("hpc", &h.name, [none(), none(), exact(100.0 * h.slowdown()), h.missed().to_string()])
+    };
+    outcome.jobs.iter().map(job).chain(outcome.hpc.iter().map(hpc)).collect()
+}
+
+/// A number to six decimals, as a spreadsheet takes it.
+fn exact(value: f64) -> String {
+    format!("{value:.6}")
+}

@@ -1,0 +1,459 @@
+//! The events of a co-located run.
+
+use std::collections::BTreeMap;
+
+use forebay_model::profile::{Setting, Strain};
+use forebay_model::rng::Rng;
+use forebay_model::sharing;
+use forebay_policy::bandwidth::{self, Divider};
+use forebay_policy::machine::Nanos;
+use forebay_policy::planner::{self, Action, ActionKind, Decision, Event as Told, Planner};
+use serde::Serialize;
+
+use super::outcome::{FetchSpan, HpcOutcome, JobOutcome, Outcome, PhaseOutcome, WaveOutcome};
+use super::{Arrivals, HpcSpec, Setup};
+use crate::error::{Error, Result};
+use crate::pace::Paces;
+use crate::pump::Pump;
+use crate::queue::EventQueue;
+use crate::run::{World, run};
+use crate::trace::Trace;
+
+/// Far above any sensible scenario: a run that needs more is one that does not end.
+const MAX_EVENTS: u64 = 200_000_000;
+/// Ids of fetches in the table of flows; phases have the index of their job.
+const FETCH: u64 = 1 << 32;
+
+/// What happens by itself.
+#[derive(Clone, Copy, Debug)]
+enum Happening {
+    HpcStarts(usize),
+    PhaseBegins(usize),
+    JobStarts(usize),
+    ComputeEnds(usize),
+    Memory(u64),
+    PlannerWakes,
+    DividerWakes,
+}
+
+/// Notes in the trace, when a phase, a wave or a job is over: facts, not decisions.
+#[derive(Serialize)]
+#[serde(tag = "is", rename_all = "snake_case")]
+enum Note {
+    Phase { late: bool, slowdown: f64 },
+    Wave { wave: u32, stall_ns: u64 },
+    Job { map_ns: u64 },
+}
+
+struct Hpc {
+    spec: HpcSpec,
+    rng: Rng,
+    begun: u32,
+    share: f64,
+    phase: Option<PhaseOutcome>,
+    done: HpcOutcome,
+}
+
+struct Job {
+    started: u32,
+    fetched: u32,
+    computing: bool,
+    /// Which waves are in the tier, be it in part: being fetched, waiting, or in compute.
+    in_tier: Vec<bool>,
+    idle_since: u64,
+    fetch: Option<Fetch>,
+    done: JobOutcome,
+}
+
+#[derive(Clone, Copy)]
+struct Fetch {
+    wave: u32,
+    strain: Strain,
+    setting: Option<Setting>,
+    kind: ActionKind,
+    since: u64,
+    /// Bytes that were left at `since`, and bytes that were read directly before.
+    left: f64,
+    direct_bytes: f64,
+}
+
+impl Fetch {
+    /// Bytes read directly since `since`, now that `left` are left.
+    fn read_directly(&self, left: f64) -> f64 {
+        if self.setting.is_none() { self.left - left } else { 0.0 }
+    }
+}
+
+struct Colocation<'a> {
+    setup: &'a Setup,
+    trace: &'a mut Trace,
+    planner: Pump<Planner>,
+    divider: Pump<Divider>,
+    flows: Paces,
+    hpc: Vec<Hpc>,
+    jobs: Vec<Job>,
+    kinds: BTreeMap<u64, ActionKind>,
+    out_fetches: Vec<FetchSpan>,
+    decisions: Vec<Decision>,
+    peak_bytes: u64,
+    speeds: Vec<f64>,
+}
+
+/// Runs `setup` to the end and records into `trace`.
+///
+/// # Errors
+/// If a policy does not exist, or the run does not come to an end.
+pub fn simulate(setup: &Setup, trace: &mut Trace) -> Result<Outcome> {
+    let policy = planner::policy(&setup.policy, &setup.planner).map_err(Error::Usage)?;
+    let divider = bandwidth::policy(&setup.bandwidth).map_err(Error::Usage)?;
+    let mut queue = EventQueue::new();
+    let mut world = Colocation::new(
+        setup,
+        trace,
+        Pump::new("planner", Planner::new(setup.planner.clone(), policy)),
+        Pump::new("bandwidth", Divider::new(divider)),
+    );
+    for (h, spec) in setup.hpc.iter().enumerate() {
+        queue.at(Nanos(spec.starts_ns), Happening::HpcStarts(h));
+    }
+    for (j, spec) in setup.jobs.iter().enumerate() {
+        queue.at(Nanos(spec.starts_ns), Happening::JobStarts(j));
+    }
+    for change in &setup.memory {
+        queue.at(Nanos(change.at_ns), Happening::Memory(change.bytes));
+    }
+    let stats = run(&mut world, &mut queue, MAX_EVENTS);
+    let unfinished =
+        world.jobs.iter().zip(&setup.jobs).find(|(j, spec)| j.started < spec.waves || j.computing);
+    if let Some((job, spec)) = unfinished {
+        return Err(Error::Usage(format!(
+            "the run ended after {:.3} s with job '{}' at wave {} of {}: policy '{}' never fetched it, most likely because the tier's memory does not hold a wave",
+            stats.end.as_secs_f64(),
+            spec.name,
+            job.started,
+            spec.waves,
+            setup.policy
+        )));
+    }
+    Ok(Outcome {
+        hpc: world.hpc.into_iter().map(|h| h.done).collect(),
+        jobs: world.jobs.into_iter().map(|j| j.done).collect(),
+        fetches: world.out_fetches,
+        decisions: world.decisions,
+        events: stats.events,
+        peak_bytes: world.peak_bytes,
+    })
+}
+
+impl<'a> Colocation<'a> {
+    fn new(setup: &'a Setup, trace: &'a mut Trace, planner: Pump<Planner>, divider: Pump<Divider>) -> Self {
+        let rng = Rng::new(setup.seed);
+        let hpc = |(i, spec): (usize, &HpcSpec)| Hpc {
+            spec: spec.clone(),
+            rng: rng.fork(i as u64),
+            begun: 0,
+            share: 0.0,
+            phase: None,
+            done: HpcOutcome { name: spec.name.clone(), phases: Vec::new() },
+        };
+        let job = |spec: &super::JobSpec| Job {
+            started: 0,
+            fetched: 0,
+            computing: false,
+            in_tier: vec![false; spec.waves as usize],
+            idle_since: spec.starts_ns,
+            fetch: None,
+            done: JobOutcome {
+                name: spec.name.clone(),
+                map_ns: 0,
+                waves: vec![WaveOutcome::default(); spec.waves as usize],
+            },
+        };
+        Colocation {
+            setup,
+            trace,
+            planner,
+            divider,
+            flows: Paces::new(),
+            hpc: setup.hpc.iter().enumerate().map(hpc).collect(),
+            jobs: setup.jobs.iter().map(job).collect(),
+            kinds: BTreeMap::new(),
+            out_fetches: Vec::new(),
+            decisions: Vec::new(),
+            peak_bytes: 0,
+            speeds: Vec::new(),
+        }
+    }
+
+    fn tell(&mut self, now: Nanos, event: Told, queue: &mut EventQueue<Happening>) {
+        let actions = self.planner.tell(now, event, self.trace);
+        self.obey(now, actions, queue);
+    }
+
+    fn obey(&mut self, now: Nanos, actions: Vec<Action>, queue: &mut EventQueue<Happening>) {
+        for action in actions {
+            match action {
+                Action::Decided(decision) => {
+                    self.kinds.insert(decision.id, decision.kind);
+                    let wave = &mut self.jobs[decision.job as usize].done.waves[decision.wave as usize];
+                    wave.kind.get_or_insert(decision.kind);
+                    self.decisions.push(*decision);
+                }
+                Action::Fetch { job, wave, setting, decision } => {
+                    let strain = self.setup.truth.strain(setting);
+                    self.fetch(now, job as usize, wave, strain, Some(setting), decision);
+                }
+                Action::Direct { job, wave, decision } => {
+                    let strain = self.setup.true_direct.strain();
+                    self.fetch(now, job as usize, wave, strain, None, decision);
+                }
+            }
+        }
+        self.planner.arm(queue, Happening::PlannerWakes);
+        self.set_paces(now);
+    }
+
+    /// Begins a fetch, or goes on with it at another setting.
+    fn fetch(
+        &mut self,
+        now: Nanos,
+        job: usize,
+        wave: u32,
+        strain: Strain,
+        setting: Option<Setting>,
+        decision: u64,
+    ) {
+        let kind = self.kinds.get(&decision).copied().unwrap_or(ActionKind::Search);
+        let id = FETCH + job as u64;
+        let (left, direct_bytes) = match self.jobs[job].fetch {
+            Some(before) => {
+                assert_eq!(before.wave, wave, "the planner changed the wave of a fetch under way");
+                self.note_span(now, job, before);
+                let left = self.flows.left(now, id).unwrap_or(0.0);
+                (left, before.direct_bytes + before.read_directly(left))
+            }
+            None => {
+                assert_eq!(wave, self.jobs[job].fetched, "the planner fetched a wave out of order");
+                let bytes = self.setup.jobs[job].wave_bytes as f64;
+                self.flows.start(now, id, bytes);
+                (bytes, 0.0)
+            }
+        };
+        self.jobs[job].fetch = Some(Fetch { wave, strain, setting, kind, since: now.0, left, direct_bytes });
+        if setting.is_some() {
+            self.jobs[job].in_tier[wave as usize] = true;
+            self.note_peak();
+        }
+    }
+
+    fn note_peak(&mut self) {
+        let held = |(job, spec): (&Job, &super::JobSpec)| {
+            // Waves before the one in compute are gone, those behind the one being fetched have not come.
+            let first = (job.started as usize).saturating_sub(1);
+            job.in_tier[first..].iter().filter(|&&held| held).count() as u64 * spec.wave_bytes
+        };
+        let bytes = self.jobs.iter().zip(&self.setup.jobs).map(held).sum();
+        self.peak_bytes = self.peak_bytes.max(bytes);
+    }
+
+    fn note_span(&mut self, now: Nanos, job: usize, f: Fetch) {
+        if now.0 > f.since && f.strain.speed_bytes_per_s > 0.0 {
+            self.out_fetches.push(FetchSpan {
+                job,
+                wave: f.wave,
+                from_ns: f.since,
+                to_ns: now.0,
+                setting: f.setting,
+                kind: f.kind,
+            });
+        }
+    }
+
+    /// Renews every pace; called whenever a flow begins, ends or changes.
+    fn set_paces(&mut self, now: Nanos) {
+        let fetching: Vec<(usize, Strain)> =
+            self.jobs.iter().enumerate().filter_map(|(i, j)| Some((i, j.fetch?.strain))).collect();
+        let strains: Vec<Strain> = fetching.iter().map(|f| f.1).collect();
+        let active = self.hpc.iter().filter(|h| h.phase.is_some()).count();
+        let pfs = self.setup.planner.pfs_bytes_per_s;
+        let excess = sharing::load(active, &strains, pfs, &mut self.speeds);
+        for (h, hpc) in self.hpc.iter().enumerate().filter(|(_, h)| h.phase.is_some()) {
+            self.flows.set_pace(now, h as u64, hpc.share / (1.0 + excess));
+        }
+        for ((job, _), speed) in fetching.iter().zip(&self.speeds) {
+            self.flows.set_pace(now, FETCH + *job as u64, speed * 1e-9);
+        }
+    }
+
+    fn divide(&mut self, now: Nanos, event: bandwidth::Event, queue: &mut EventQueue<Happening>) {
+        for shares in self.divider.tell(now, event, self.trace) {
+            for (h, share) in shares.shares {
+                self.hpc[h as usize].share = share;
+            }
+        }
+        self.divider.arm(queue, Happening::DividerWakes);
+    }
+
+    fn hpc_starts(&mut self, now: Nanos, h: usize, queue: &mut EventQueue<Happening>) {
+        let first_ns = match self.hpc[h].spec.arrivals {
+            Arrivals::Trace { .. } => self.next_phase_at(now, h).0 - now.0,
+            _ if self.hpc[h].spec.io_first => 0,
+            _ => self.next_phase_at(now, h).0 - now.0,
+        };
+        let spec = &self.hpc[h].spec;
+        // The planner is told what a profile would say, not what was drawn.
+        let expected_ns = if spec.io_first { 0 } else { spec.compute_ns };
+        let joins = Told::HpcJoins {
+            hpc: h as u32,
+            io_ns: spec.io_ns,
+            compute_ns: spec.compute_ns,
+            phases: spec.phases,
+            allowance: spec.allowance,
+            weight: f64::from(spec.processes),
+            first_in_ns: expected_ns,
+        };
+        queue.after(first_ns, Happening::PhaseBegins(h));
+        self.tell(now, joins, queue);
+    }
+
+    fn next_phase_at(&mut self, now: Nanos, h: usize) -> Nanos {
+        let hpc = &mut self.hpc[h];
+        let mean_ns = hpc.spec.compute_ns as f64;
+        let wait_ns = match &hpc.spec.arrivals {
+            Arrivals::Periodic => mean_ns,
+            Arrivals::Jittered { spread } => mean_ns * (1.0 + spread * (2.0 * hpc.rng.unit() - 1.0)),
+            Arrivals::Poisson => -mean_ns * (1.0 - hpc.rng.unit()).ln(),
+            Arrivals::Trace { at_ns } => {
+                let at = at_ns.get(hpc.begun as usize).copied().unwrap_or(now.0);
+                return Nanos(at.max(now.0));
+            }
+        };
+        now + wait_ns as u64
+    }
+
+    fn phase_begins(&mut self, now: Nanos, h: usize, queue: &mut EventQueue<Happening>) {
+        let hpc = &mut self.hpc[h];
+        let alone_ns = hpc.spec.io_ns;
+        let deadline = now + (alone_ns as f64 * (1.0 + hpc.spec.allowance)) as u64;
+        hpc.begun += 1;
+        hpc.phase = Some(PhaseOutcome { begin_ns: now.0, end_ns: now.0, alone_ns, deadline_ns: deadline.0 });
+        let (weight, period_ns) = (f64::from(hpc.spec.processes), alone_ns + hpc.spec.compute_ns);
+        self.flows.start(now, h as u64, alone_ns as f64);
+        self.divide(now, bandwidth::Event::PhaseBegins { hpc: h as u32, weight, period_ns }, queue);
+        self.tell(now, Told::PhaseBegins { hpc: h as u32, alone_ns, deadline }, queue);
+    }
+
+    fn phase_ends(&mut self, now: Nanos, h: usize, queue: &mut EventQueue<Happening>) {
+        let Some(mut phase) = self.hpc[h].phase.take() else { return };
+        phase.end_ns = now.0;
+        self.hpc[h].done.phases.push(phase);
+        let note = Note::Phase { late: phase.missed(), slowdown: phase.slowdown() };
+        self.trace.note(now, &format!("hpc/{h}"), &note);
+        self.divide(now, bandwidth::Event::PhaseEnds { hpc: h as u32 }, queue);
+        self.tell(now, Told::PhaseEnds { hpc: h as u32 }, queue);
+        if self.hpc[h].begun < self.hpc[h].spec.phases {
+            let at = self.next_phase_at(now, h);
+            queue.at(at, Happening::PhaseBegins(h));
+        } else {
+            self.tell(now, Told::HpcLeaves { hpc: h as u32 }, queue);
+        }
+    }
+
+    fn job_starts(&mut self, now: Nanos, j: usize, queue: &mut EventQueue<Happening>) {
+        let spec = &self.setup.jobs[j];
+        let joins = Told::JobJoins {
+            job: j as u32,
+            waves: spec.waves,
+            wave_bytes: spec.wave_bytes,
+            compute_ns: spec.compute_ns + spec.tier_read_ns,
+            tier_read_ns: spec.tier_read_ns,
+        };
+        self.tell(now, joins, queue);
+    }
+
+    fn fetch_ends(&mut self, now: Nanos, j: usize, queue: &mut EventQueue<Happening>) {
+        let Some(fetch) = self.jobs[j].fetch.take() else { return };
+        self.note_span(now, j, fetch);
+        let job = &mut self.jobs[j];
+        job.fetched += 1;
+        job.done.waves[fetch.wave as usize].fetched_ns = now.0;
+        job.done.waves[fetch.wave as usize].direct_bytes = fetch.direct_bytes + fetch.read_directly(0.0);
+        self.tell(now, Told::Fetched { job: j as u32, wave: fetch.wave }, queue);
+        if !self.jobs[j].computing {
+            self.start_wave(now, j, queue);
+        }
+    }
+
+    fn start_wave(&mut self, now: Nanos, j: usize, queue: &mut EventQueue<Happening>) {
+        let spec = &self.setup.jobs[j];
+        let job = &mut self.jobs[j];
+        let wave = job.started;
+        let in_tier = 1.0 - job.done.waves[wave as usize].direct_bytes / spec.wave_bytes as f64;
+        let compute_ns = spec.compute_ns + (spec.tier_read_ns as f64 * in_tier) as u64;
+        job.started += 1;
+        job.computing = true;
+        let outcome = &mut job.done.waves[wave as usize];
+        outcome.begin_ns = now.0;
+        outcome.stall_ns = now.0 - job.idle_since;
+        queue.after(compute_ns, Happening::ComputeEnds(j));
+        self.tell(now, Told::WaveStarts { job: j as u32, wave, compute_ns }, queue);
+    }
+
+    fn compute_ends(&mut self, now: Nanos, j: usize, queue: &mut EventQueue<Happening>) {
+        let job = &mut self.jobs[j];
+        let wave = job.started - 1;
+        job.computing = false;
+        job.idle_since = now.0;
+        let outcome = &mut job.done.waves[wave as usize];
+        outcome.end_ns = now.0;
+        let stall_ns = outcome.stall_ns;
+        job.in_tier[wave as usize] = false;
+        self.trace.note(now, &format!("job/{j}"), &Note::Wave { wave, stall_ns });
+        let job = &mut self.jobs[j];
+        if job.started == self.setup.jobs[j].waves {
+            job.done.map_ns = now.0 - self.setup.jobs[j].starts_ns;
+            let map_ns = job.done.map_ns;
+            self.trace.note(now, &format!("job/{j}"), &Note::Job { map_ns });
+            self.tell(now, Told::JobLeaves { job: j as u32 }, queue);
+        } else if job.fetched > job.started {
+            self.start_wave(now, j, queue);
+        } else {
+            let wave = job.started;
+            self.tell(now, Told::WaveWanted { job: j as u32, wave }, queue);
+        }
+    }
+}
+
+impl World for Colocation<'_> {
+    type Event = Happening;
+
+    fn on_event(&mut self, now: Nanos, event: Happening, queue: &mut EventQueue<Happening>) {
+        match event {
+            Happening::HpcStarts(h) => self.hpc_starts(now, h, queue),
+            Happening::PhaseBegins(h) => self.phase_begins(now, h, queue),
+            Happening::JobStarts(j) => self.job_starts(now, j, queue),
+            Happening::ComputeEnds(j) => self.compute_ends(now, j, queue),
+            Happening::Memory(bytes) => self.tell(now, Told::Memory { bytes }, queue),
+            Happening::PlannerWakes => {
+                let actions = self.planner.wake(now, self.trace);
+                self.obey(now, actions, queue);
+            }
+            Happening::DividerWakes => {
+                self.divider.wake(now, self.trace);
+            }
+        }
+    }
+
+    fn next_completion(&self) -> Option<Nanos> {
+        self.flows.next_end()
+    }
+
+    fn on_completion(&mut self, _now: Nanos, queue: &mut EventQueue<Happening>) {
+        let Some((at, id)) = self.flows.pop_end() else { return };
+        if id >= FETCH {
+            self.fetch_ends(at, (id - FETCH) as usize, queue);
+        } else {
+            self.phase_ends(at, id as usize, queue);
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! A deterministic, event-driven simulator of a cluster that shares storage.
+//!
+//! It holds the *physics* (who gets how much bandwidth, when a transfer ends) and the *workloads* (when jobs arrive and
+//! what they ask for). It decides nothing: every decision comes from a machine of `forebay-policy`, driven here with
+//! virtual time exactly as the daemons drive it with the real clock.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | [`queue`] | the order of events: integer nanoseconds, ties by sequence number |
+//! | [`run`] | the loop, and the [`run::World`] that a scenario implements |
+//! | [`station`] | processor sharing on independent stations (burst buffer nodes), O(log n) a change |
+//! | [`maxmin`] | weighted max-min sharing of flows over several resources (links, servers, client caps) |
+//! | [`pace`] | flows that slow each other down by interference factors |
+//! | [`pump`] | drives one policy machine and records what it was told and what it decided |
+//! | [`trace`] | the record of a run: JSON lines with a schema version |
+//! | [`burst`] | jobs that write their steps to shared burst buffer nodes |
+//! | [`colocate`] | HPC jobs beside Big Data jobs whose waves are prefetched |
+//! | [`reproduce`] | the papers' tables and figures, one file per paper |
+//! | [`report`], [`plot`] | Markdown with every number beside the printed one, and figures as SVG |
+//!
+//! Why not SimGrid or CODES: they bring their own schedulers and their own language, and a policy written twice is two
+//! policies. The price is that this simulator has to be validated by itself, which its tests do against queueing theory.
+
+pub mod burst;
+pub mod cli;
+pub mod colocate;
+pub mod error;
+pub mod maxmin;
+pub mod pace;
+pub mod plot;
+pub mod pump;
+pub mod queue;
+pub mod report;
+pub mod reproduce;
+pub mod run;
+pub mod scenario;
+pub mod station;
+pub mod trace;
+
+/// How long `bytes` take at `rate_bytes_per_s`, rounded up to whole nanoseconds; `None` if they never arrive.
+///
+/// Rounding up keeps the promise that no byte moves faster than its bandwidth; the error is below a nanosecond a
+/// transfer.
+pub fn transfer_ns(bytes: f64, rate_bytes_per_s: f64) -> Option<u64> {
+    if bytes <= 0.0 {
+        return Some(0);
+    }
+    let nanos = (bytes / rate_bytes_per_s * 1e9).ceil();
+    (nanos.is_finite() && nanos < u64::MAX as f64).then_some(nanos as u64)
+}

@@ -1,0 +1,79 @@
+//! Grouped bars: one group per category, one bar per series.
+
+use super::axis::Frame;
+use super::colour;
+use super::svg::{Anchor, Canvas};
+use crate::report::number;
+
+/// A bar chart.
+pub struct Bars<'a> {
+    /// Above the figure.
+    pub title: &'a str,
+    /// Beside the y axis, with its unit.
+    pub y_label: &'a str,
+    /// Names of the groups.
+    pub groups: Vec<String>,
+    /// Name and one value per group; NaN leaves a gap.
+    pub series: Vec<(String, Vec<f64>)>,
+    /// Dashed lines across, with their names: deadlines, bounds.
+    pub marks: Vec<(String, f64)>,
+}
+
+impl Bars<'_> {
+    /// The figure as SVG.
+    pub fn svg(&self) -> String {
+        let per_group = self.series.len().max(1) as f64;
+        let width = (140.0 + self.groups.len() as f64 * (per_group * 13.0 + 18.0)).max(480.0);
+        let height = 320.0;
+        let values = || {
+            let bars = self.series.iter().flat_map(|s| s.1.iter().copied());
+            bars.chain(self.marks.iter().map(|m| m.1)).filter(|v| v.is_finite())
+        };
+        let frame = Frame::new(width, height, values().fold(0.0, f64::min), values().fold(0.0, f64::max));
+        let mut canvas = Canvas::new(width, height);
+        frame.draw(&mut canvas, self.title, self.y_label);
+        let entries: Vec<(&str, &str)> =
+            self.series.iter().enumerate().map(|(i, s)| (s.0.as_str(), colour(i))).collect();
+        canvas.legend((frame.left, 38.0), &entries);
+        let group_width = (frame.right - frame.left) / self.groups.len().max(1) as f64;
+        let bar_width = group_width * 0.8 / per_group;
+        for (g, name) in self.groups.iter().enumerate() {
+            let x = frame.left + (g as f64 + 0.1) * group_width;
+            for (s, (series, values)) in self.series.iter().enumerate() {
+                let value = values[g];
+                if value.is_finite() {
+                    let (a, b) = (frame.y(value), frame.y(0.0));
+                    let tip = format!("{name}, {series}: {}", number(value));
+                    let left = x + s as f64 * bar_width;
+                    canvas.rect(left, a.min(b), bar_width * 0.92, (a - b).abs(), colour(s), &tip);
+                }
+            }
+            canvas.text((x + 0.4 * group_width, frame.bottom + 18.0), name, 11.0, Anchor::Middle);
+        }
+        for (name, value) in &self.marks {
+            let y = frame.y(*value);
+            canvas.dashed((frame.left, y), (frame.right, y), "#d55e00");
+            canvas.text((frame.right, y - 3.0), name, 10.0, Anchor::End);
+        }
+        canvas.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_value_has_its_bar_and_names_are_escaped() {
+        let svg = Bars {
+            title: "a < b",
+            y_label: "s",
+            groups: vec!["1".into(), "2".into()],
+            series: vec![("x".into(), vec![1.0, 2.0]), ("y".into(), vec![3.0, f64::NAN])],
+            marks: vec![("deadline".into(), 2.5)],
+        }
+        .svg();
+        assert_eq!(svg.matches("<title>").count(), 3);
+        assert!(svg.contains("a &lt; b") && svg.contains("stroke-dasharray"));
+    }
+}

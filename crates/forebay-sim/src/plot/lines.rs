@@ -1,0 +1,82 @@
+//! Lines over a numeric x axis, linear or logarithmic.
+
+use super::axis::{Frame, ticks};
+use super::colour;
+use super::svg::{Anchor, Canvas};
+use crate::report::number;
+
+/// A line chart.
+pub struct Lines<'a> {
+    /// Above the figure.
+    pub title: &'a str,
+    /// Below the x axis, with its unit.
+    pub x_label: &'a str,
+    /// Beside the y axis, with its unit.
+    pub y_label: &'a str,
+    /// Whether x is shown on a logarithmic scale; then every x must be positive.
+    pub log_x: bool,
+    /// Name and points of each line, in ascending x.
+    pub series: Vec<(String, Vec<(f64, f64)>)>,
+    /// Dashed horizontal lines with their names.
+    pub marks: Vec<(String, f64)>,
+}
+
+impl Lines<'_> {
+    /// The figure as SVG.
+    pub fn svg(&self) -> String {
+        let (width, height) = (640.0, 340.0);
+        let points = || self.series.iter().flat_map(|s| s.1.iter());
+        let ys = || points().map(|p| p.1).chain(self.marks.iter().map(|m| m.1));
+        let frame = Frame::new(width, height, ys().fold(0.0, f64::min), ys().fold(0.0, f64::max));
+        let scale = |x: f64| if self.log_x { x.log10() } else { x };
+        let x_min = points().map(|p| scale(p.0)).fold(f64::INFINITY, f64::min);
+        let x_max = points().map(|p| scale(p.0)).fold(f64::NEG_INFINITY, f64::max).max(x_min + 1e-9);
+        let x = |v: f64| frame.left + (v - x_min) / (x_max - x_min) * (frame.right - frame.left);
+        let mut canvas = Canvas::new(width, height);
+        frame.draw(&mut canvas, self.title, self.y_label);
+        for tick in ticks(x_min, x_max).into_iter().filter(|t| (x_min..=x_max + 1e-9).contains(t)) {
+            canvas.line((x(tick), frame.bottom), (x(tick), frame.bottom + 4.0), "#222", 1.0);
+            let label = number(if self.log_x { 10f64.powf(tick) } else { tick });
+            canvas.text((x(tick), frame.bottom + 17.0), &label, 11.0, Anchor::Middle);
+        }
+        canvas.text(((frame.left + frame.right) / 2.0, height - 10.0), self.x_label, 12.0, Anchor::Middle);
+        let entries: Vec<(&str, &str)> =
+            self.series.iter().enumerate().map(|(i, s)| (s.0.as_str(), colour(i))).collect();
+        canvas.legend((frame.left, 38.0), &entries);
+        for (i, (_, line)) in self.series.iter().enumerate() {
+            let pixels: Vec<(f64, f64)> = line.iter().map(|p| (x(scale(p.0)), frame.y(p.1))).collect();
+            canvas.polyline(&pixels, colour(i));
+            if line.len() <= 40 {
+                pixels.iter().for_each(|&p| canvas.circle(p, 2.5, colour(i)));
+            }
+        }
+        for (name, value) in &self.marks {
+            let y = frame.y(*value);
+            canvas.dashed((frame.left, y), (frame.right, y), "#777");
+            canvas.text((frame.right, y - 3.0), name, 10.0, Anchor::End);
+        }
+        canvas.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_logarithmic_axis_is_even_in_decades() {
+        let svg = Lines {
+            title: "t",
+            x_label: "x",
+            y_label: "y",
+            log_x: true,
+            series: vec![("s".into(), vec![(1.0, 0.0), (10.0, 1.0), (100.0, 2.0)])],
+            marks: vec![],
+        }
+        .svg();
+        let points = svg.split("points=\"").nth(1).and_then(|s| s.split('"').next()).expect("a line");
+        let xs: Vec<f64> =
+            points.split(' ').map(|p| p.split(',').next().expect("x").parse().expect("x")).collect();
+        assert!((xs[1] - xs[0] - (xs[2] - xs[1])).abs() < 0.02, "{xs:?}");
+    }
+}

@@ -1,0 +1,117 @@
+//! Drives one policy machine with virtual time and records both sides of the conversation.
+//!
+//! The daemons have the same pump with the real clock. Nothing in between may decide: a pump hands events in, actions
+//! out, and wakes the machine when it asked for it.
+
+use forebay_policy::machine::{Machine, Nanos};
+use serde::Serialize;
+
+use crate::queue::EventQueue;
+use crate::trace::Trace;
+
+/// A machine, its name in the trace, and the wake-up that is under way for it.
+pub struct Pump<M: Machine> {
+    who: String,
+    machine: M,
+    armed: Option<Nanos>,
+}
+
+impl<M: Machine> Pump<M>
+where
+    M::Event: Serialize,
+    M::Action: Serialize,
+{
+    /// `who` names the machine in the trace, such as `planner/0`.
+    pub fn new(who: impl Into<String>, machine: M) -> Self {
+        Pump { who: who.into(), machine, armed: None }
+    }
+
+    /// Tells the machine `event` and returns what it decides.
+    pub fn tell(&mut self, now: Nanos, event: M::Event, trace: &mut Trace) -> Vec<M::Action> {
+        let cause = trace.event(now, &self.who, &event);
+        let mut actions = Vec::new();
+        self.machine.handle(now, event, &mut actions);
+        self.record(now, cause, &actions, trace);
+        actions
+    }
+
+    /// A wake-up came. Calls the machine if its deadline has indeed come; a wake-up that it no longer wants is nothing.
+    pub fn wake(&mut self, now: Nanos, trace: &mut Trace) -> Vec<M::Action> {
+        self.armed = self.armed.filter(|&at| at > now);
+        let mut actions = Vec::new();
+        if self.machine.next_deadline().is_some_and(|at| at <= now) {
+            let cause = trace.event(now, &self.who, &"deadline");
+            self.machine.on_deadline(now, &mut actions);
+            self.record(now, cause, &actions, trace);
+        }
+        actions
+    }
+
+    /// Schedules `event` for the machine's deadline unless one is under way early enough. To be called after each
+    /// `tell` and `wake`; the world answers `event` with [`Pump::wake`].
+    pub fn arm<E>(&mut self, queue: &mut EventQueue<E>, event: E) {
+        if let Some(at) = self.machine.next_deadline() {
+            let at = at.max(queue.now());
+            if self.armed.is_none_or(|armed| at < armed) {
+                self.armed = Some(at);
+                queue.at(at, event);
+            }
+        }
+    }
+
+    /// The machine, to look at.
+    pub fn machine(&self) -> &M {
+        &self.machine
+    }
+
+    fn record(&self, now: Nanos, cause: u64, actions: &[M::Action], trace: &mut Trace) {
+        for action in actions {
+            trace.action(now, &self.who, cause, action);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Answers each number with its double and wants to be woken that many nanoseconds later.
+    #[derive(Default)]
+    struct Doubler {
+        deadline: Option<Nanos>,
+    }
+    impl Machine for Doubler {
+        type Event = u64;
+        type Action = u64;
+        type Snapshot = ();
+        fn handle(&mut self, now: Nanos, event: u64, out: &mut Vec<u64>) {
+            self.deadline = Some(now + event);
+            out.push(2 * event);
+        }
+        fn next_deadline(&self) -> Option<Nanos> {
+            self.deadline
+        }
+        fn on_deadline(&mut self, _: Nanos, out: &mut Vec<u64>) {
+            self.deadline = None;
+            out.push(0);
+        }
+        fn snapshot(&self) {}
+    }
+
+    #[test]
+    fn an_earlier_deadline_is_armed_and_the_stale_wake_up_does_nothing() {
+        let (mut pump, mut queue, mut trace) =
+            (Pump::new("d", Doubler::default()), EventQueue::new(), Trace::off());
+        assert_eq!(pump.tell(Nanos(0), 9, &mut trace), [18]);
+        pump.arm(&mut queue, ());
+        assert_eq!(pump.tell(Nanos(0), 4, &mut trace), [8]);
+        pump.arm(&mut queue, ());
+        pump.arm(&mut queue, ());
+        let mut woken = Vec::new();
+        while let Some((now, ())) = queue.pop() {
+            woken.push((now.0, pump.wake(now, &mut trace)));
+            pump.arm(&mut queue, ());
+        }
+        assert_eq!(woken, [(4, vec![0]), (9, vec![])]);
+    }
+}

@@ -1,0 +1,294 @@
+//! Shared burst buffers: *Managing I/O Interference in a Shared Burst Buffer System*, ICPP 2016. Workloads W1 to W12,
+//! allocation, the three jobs on Catalyst, and how far `forebay` goes beyond.
+
+use crate::burst::{Outcome, allocate, simulate, simulate_on};
+use crate::error::Result;
+use crate::plot::bars::Bars;
+use crate::report::{Record, Report, number};
+use crate::trace::Trace;
+
+mod catalyst;
+mod online;
+mod search;
+mod stripes;
+pub mod workloads;
+
+use workloads::{MIXES, setup};
+
+/// Random orders of arrival that each workload is averaged over.
+const ORDERS: u64 = 200;
+/// Orders of arrival for which the long search is run, and the orders of steps that it tries each time.
+const SEARCHED: u64 = 8;
+const SEARCH_TRIES: u32 = 20_000;
+
+/// (allocation, access) in the order of [`Means::aggregate_s`].
+const RUNS: [(&str, &str); 8] = [
+    ("striped", "none"),
+    ("striped", "sys-fcfs"),
+    ("striped", "sys-sjf"),
+    ("striped", "sa-fcfs"),
+    ("striped", "sa-sjf"),
+    ("striped", "forebay"),
+    ("forebay-placed", "forebay"),
+    ("forebay", "forebay"),
+];
+const SA_SJF: usize = 4;
+const FOREBAY: usize = 5;
+const PLACED: usize = 6;
+const ALLOCATED: usize = 7;
+
+/// Change of the aggregate against NS in percent, from an independent simulation of the same model: SJF for W1 to W6,
+/// SA-SJF for W7 to W12.
+const INDEPENDENT: [f64; 12] =
+    [-26.0, -36.0, -30.0, -45.0, -48.0, -48.0, -30.0, -35.0, -27.0, -30.0, -27.0, -37.0];
+
+/// Means over orders, in seconds.
+#[derive(Clone, Default)]
+struct Means {
+    aggregate_s: [f64; RUNS.len()],
+    /// The greatest excess of `forebay` over SA-SJF in any order: aggregate and longest wait.
+    worst_aggregate_s: f64,
+    worst_wait_s: f64,
+    /// `forebay` and the long search, over the orders that were searched.
+    searched: (f64, f64),
+}
+
+impl Means {
+    /// Change against NS in percent.
+    fn change(&self, run: usize) -> f64 {
+        100.0 * (self.aggregate_s[run] / self.aggregate_s[0] - 1.0)
+    }
+
+    fn against(&self, run: usize, other: usize) -> f64 {
+        100.0 * (self.aggregate_s[run] / self.aggregate_s[other] - 1.0)
+    }
+}
+
+/// Adds the burst buffer's part to the report.
+///
+/// # Errors
+/// If a file of the report cannot be written.
+pub fn run(report: &mut Report) -> Result<()> {
+    report.heading(2, "Shared burst buffers: allocation and access");
+    report.text(include_str!("intro.md"));
+    let means = all_means()?;
+    full_stripe(report, &means)?;
+    partial_stripe(report, &means)?;
+    beyond(report, &means)?;
+    online::all(report)?;
+    stripes::efficiency(report)?;
+    catalyst::three_jobs(report)
+}
+
+/// All workloads, in as many threads as there are cores; each is a run of its own, so the result does not depend on that.
+fn all_means() -> Result<Vec<Means>> {
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+    // The partly striped ones cost most; dealt out in turn each thread gets its part of them.
+    let deal =
+        |lane: usize| (lane..MIXES.len()).step_by(threads).map(|w| (w, workload(w))).collect::<Vec<_>>();
+    let mut all: Vec<(usize, Result<Means>)> = std::thread::scope(|scope| {
+        let lanes: Vec<_> = (0..threads).map(|lane| scope.spawn(move || deal(lane))).collect();
+        let joined = lanes.into_iter().map(|l| l.join().unwrap_or_else(|e| std::panic::resume_unwind(e)));
+        joined.flatten().collect()
+    });
+    all.sort_by_key(|m| m.0);
+    all.into_iter().map(|m| m.1).collect()
+}
+
+/// W(w + 1) over all orders.
+fn workload(w: usize) -> Result<Means> {
+    let mut means = Means { worst_aggregate_s: f64::MIN, worst_wait_s: f64::MIN, ..Means::default() };
+    for order in 0..ORDERS {
+        let one = |run: usize| -> Result<Outcome> {
+            let (allocation, access) = RUNS[run];
+            simulate(&setup(&MIXES[w], order, allocation, access), &mut Trace::off())
+        };
+        let outcomes: Vec<Outcome> = (0..RUNS.len()).map(one).collect::<Result<_>>()?;
+        for (mean, outcome) in means.aggregate_s.iter_mut().zip(&outcomes) {
+            *mean += outcome.aggregate_s() / ORDERS as f64;
+        }
+        let (ours, sjf) = (&outcomes[FOREBAY], &outcomes[SA_SJF]);
+        means.worst_aggregate_s = means.worst_aggregate_s.max(ours.aggregate_s() - sjf.aggregate_s());
+        means.worst_wait_s = means.worst_wait_s.max(ours.longest_wait_s() - sjf.longest_wait_s());
+        if order < SEARCHED && w >= 6 {
+            means.searched.0 += ours.aggregate_s();
+            means.searched.1 += searched_s(w, order)?;
+        }
+    }
+    Ok(means)
+}
+
+/// What the long search comes to, on the nodes of round robin.
+fn searched_s(w: usize, order: u64) -> Result<f64> {
+    let setup = setup(&MIXES[w], order, "striped", "sa-sjf");
+    let nodes = allocate(&setup)?;
+    let alone = |(job, nodes): (&crate::burst::Job, &Vec<u32>)| {
+        (job.bytes as f64 / nodes.len() as f64 / setup.node_bytes_per_s * 1e9) as u64
+    };
+    let alone_ns: Vec<u64> = setup.jobs.iter().zip(&nodes).map(alone).collect();
+    Ok(search::best_s(&nodes, &alone_ns, SEARCH_TRIES, order))
+}
+
+/// The steps of W1 in seconds, by hand: three jobs of 32, 64 and 64 GB per node.
+fn w1(report: &mut Report, means: &Means) {
+    report.records(vec![
+        Record::within("bb/w1/ns-seconds", 77.6, means.aggregate_s[0], "s", 0.05)
+            .note("not printed: what the model gives by hand"),
+        Record::within("bb/w1/sjf-seconds", 57.6, means.aggregate_s[2], "s", 0.05)
+            .note("6.4 + 19.2 + 32 s; no order is better"),
+    ]);
+}
+
+fn full_stripe(report: &mut Report, means: &[Means]) -> Result<()> {
+    report.heading(3, "Figure 11: jobs on all nodes");
+    figure(report, "bb-figure11.svg", "Aggregate I/O time, full stripe", 0..6, means, &[0, 1, 2])?;
+    w1(report, &means[0]);
+    report.text(include_str!("w1.md"));
+    let mut records = Vec::new();
+    for w in 0..6 {
+        let mut sjf = independent(format!("bb/w{}/sjf", w + 1), means[w].change(2), INDEPENDENT[w]);
+        if w == 0 {
+            sjf = sjf.beside(-62.0).note("the printed figure cannot come from the model, see above");
+        }
+        records.push(sjf);
+        let fcfs = means[w].change(1);
+        let met = fcfs < 0.0 && fcfs >= means[w].change(2);
+        records.push(Record::checked(
+            format!("bb/w{}/fcfs", w + 1),
+            fcfs,
+            "%",
+            "better than NS, SJF better still",
+            met,
+        ));
+    }
+    report.records(records);
+    Ok(())
+}
+
+fn independent(id: String, ours: f64, theirs: f64) -> Record {
+    let target = format!("within 1 point of an independent simulation, {theirs} %");
+    Record::checked(id, ours, "%", target, (ours - theirs).abs() <= 1.0)
+}
+
+fn partial_stripe(report: &mut Report, means: &[Means]) -> Result<()> {
+    report.heading(3, "Figure 12: jobs on a part of the nodes");
+    figure(
+        report,
+        "bb-figure12.svg",
+        "Aggregate I/O time, partial stripe",
+        6..12,
+        means,
+        &[0, 1, 2, 3, 4, 5],
+    )?;
+    let mut records = Vec::new();
+    for w in 6..12 {
+        let sjf = independent(format!("bb/w{}/sa-sjf", w + 1), means[w].change(SA_SJF), INDEPENDENT[w]);
+        records.push(if w == 7 { sjf.beside(-36.0) } else { sjf });
+        let fcfs = means[w].change(3);
+        records.push(Record::checked(
+            format!("bb/w{}/sa-fcfs", w + 1),
+            fcfs,
+            "%",
+            "between -22 and -29 % in an independent simulation; within a point",
+            (-30.0..=-21.0).contains(&fcfs),
+        ));
+        for (run, name) in [(1, "sys-fcfs"), (2, "sys-sjf")] {
+            let change = means[w].change(run);
+            let id = format!("bb/w{}/{name}", w + 1);
+            records.push(Record::checked(id, change, "%", "worse than NS", change > 0.0));
+        }
+    }
+    report.records(records);
+    Ok(())
+}
+
+fn beyond(report: &mut Report, means: &[Means]) -> Result<()> {
+    report.heading(3, "Beyond: the access scheduler and the allocation `forebay`");
+    report.text(include_str!("beyond.md"));
+    figure(
+        report,
+        "bb-forebay.svg",
+        "Aggregate I/O time, partial stripe",
+        6..12,
+        means,
+        &[SA_SJF, FOREBAY, PLACED, ALLOCATED],
+    )?;
+    let mut records = Vec::new();
+    for (w, m) in means.iter().enumerate() {
+        let id = |what: &str| format!("bb/w{}/forebay{what}", w + 1);
+        // A microsecond for rounding.
+        records.push(
+            Record::checked(
+                id(""),
+                m.change(FOREBAY),
+                "%",
+                "in no order above SA-SJF",
+                m.worst_aggregate_s < 1e-6,
+            )
+            .note(format!("{} % against SA-SJF", number(m.against(FOREBAY, SA_SJF)))),
+        );
+        let wait = m.worst_wait_s;
+        records.push(Record::checked(
+            id("-wait"),
+            wait,
+            "s above SA-SJF's longest wait, worst order",
+            "at most 0",
+            wait < 1e-6,
+        ));
+        if w >= 6 {
+            let gap = 100.0 * (m.searched.0 / m.searched.1 - 1.0);
+            records.push(Record::checked(
+                id("-search"),
+                gap,
+                "% above the best order of a long search",
+                "at most 1 %",
+                gap <= 1.0,
+            ));
+        }
+    }
+    for (run, name, target) in [(PLACED, "placed", None), (ALLOCATED, "allocation", Some(-10.0))] {
+        let mean = means[6..].iter().map(|m| m.against(run, SA_SJF)).sum::<f64>() / 6.0;
+        let words = target.map_or("reported".into(), |t| format!("at most {t} %"));
+        let met = target.is_none_or(|t| mean <= t);
+        let id = format!("bb/forebay-{name}");
+        records.push(Record::checked(
+            id,
+            mean,
+            "% against SA-SJF on round robin, mean of W7-W12",
+            words,
+            met,
+        ));
+    }
+    report.records(records);
+    Ok(())
+}
+
+fn figure(
+    report: &mut Report,
+    file: &str,
+    title: &str,
+    range: std::ops::Range<usize>,
+    means: &[Means],
+    runs: &[usize],
+) -> Result<()> {
+    let name = |r: usize| match RUNS[r] {
+        ("striped", "none") => "NS".to_string(),
+        ("striped", access) => access.to_string(),
+        (allocation, access) => format!("{access} on {allocation}"),
+    };
+    let of = |r: usize| means[range.clone()].iter().map(|m| m.aggregate_s[r]).collect();
+    let svg = Bars {
+        title,
+        y_label: "aggregate I/O time (s)",
+        groups: range.clone().map(|w| format!("W{}", w + 1)).collect(),
+        series: runs.iter().map(|&r| (name(r), of(r))).collect(),
+        marks: vec![],
+    }
+    .svg();
+    report.figure(file, &svg, &format!("{title}, mean of {ORDERS} orders of arrival"))
+}
+
+/// The outcome with the jobs on given nodes; for parts that choose them by hand.
+fn on(setup: &crate::burst::Setup, nodes: Vec<Vec<u32>>) -> Result<Outcome> {
+    simulate_on(setup, nodes, &mut Trace::off())
+}

@@ -1,0 +1,87 @@
+//! Figure 3: what an allocation is worth to a job by itself, and Figure 4: several instances of one job.
+
+use super::on;
+use super::workloads::MB;
+use crate::burst::{Job, Setup, allocate, lasting_leases, simulate};
+use crate::error::Result;
+use crate::plot::bars::Bars;
+use crate::report::{Record, Report};
+use crate::trace::Trace;
+
+/// Trinity: 576 nodes of 6 TB and 5 GB/s, as a vendor counts.
+fn trinity<'a>(jobs: Vec<Job>, allocation: &'a str) -> Setup<'a> {
+    Setup {
+        nodes: 576,
+        node_bytes: 6_000_000_000_000,
+        node_bytes_per_s: 5e9,
+        jobs,
+        allocation,
+        access: "none",
+        config: lasting_leases(),
+    }
+}
+
+fn job(processes: u64, mb: u64) -> Job {
+    Job {
+        arrives_ns: 0,
+        processes: processes as f64,
+        bytes: processes * mb * MB,
+        nodes: None,
+        client_bytes_per_s: f64::INFINITY,
+    }
+}
+
+/// Part of the time that a job computes which writes once an hour, in percent.
+fn efficiency_percent(processes: u64, allocation: &str) -> Result<f64> {
+    let outcome = simulate(&trinity(vec![job(processes, 512)], allocation), &mut Trace::off())?;
+    Ok(100.0 * 3600.0 / (3600.0 + outcome.steps[0].io_s))
+}
+
+pub fn efficiency(report: &mut Report) -> Result<()> {
+    report.heading(3, "Figure 3: efficiency under 1X, 2X and full allocation");
+    report.text(
+        "One job on Trinity that writes 512 MB (binary) per process once an hour; nodes have 6 TB and 5 GB/s (decimal). \
+         With decimal megabytes too, 1X comes to 76.3 %.",
+    );
+    let sizes = [4u64, 8, 16, 32];
+    let mut series = Vec::new();
+    for allocation in ["1x", "2x", "full"] {
+        let values =
+            sizes.iter().map(|k| efficiency_percent(k * 1024, allocation)).collect::<Result<Vec<_>>>()?;
+        series.push((allocation.to_string(), values));
+    }
+    let at_32k = |i: usize| series[i].1[3];
+    let records = vec![
+        Record::within("bb/efficiency/1x", 76.0, at_32k(0), "%", 1.0),
+        Record::checked("bb/efficiency/2x", at_32k(1), "%", "above 85 %, as printed", at_32k(1) > 85.0)
+            .beside(85.0),
+        Record::checked("bb/efficiency/full", at_32k(2), "%", "above 99 % (printed: 95 %)", at_32k(2) > 99.0)
+            .beside(95.0),
+    ];
+    let svg = Bars {
+        title: "Efficiency of a job that writes once an hour",
+        y_label: "computing (%)",
+        groups: sizes.iter().map(|k| format!("{k}k")).collect(),
+        series,
+        marks: vec![],
+    }
+    .svg();
+    report.figure("bb-figure3b.svg", &svg, "Efficiency over the number of processes")?;
+    report.records(records);
+    instances(report)
+}
+
+fn instances(report: &mut Report) -> Result<()> {
+    report.heading(3, "Figure 4: n instances of one job");
+    let mut records = Vec::new();
+    for n in [2usize, 4] {
+        let setup = trinity(vec![job(4096, 512); n], "full");
+        let nodes = allocate(&setup)?;
+        let together = on(&setup, nodes.clone())?.steps[0].io_s;
+        let alone = on(&trinity(vec![job(4096, 512)], "full"), nodes[..1].to_vec())?.steps[0].io_s;
+        let id = format!("bb/instances/{n}");
+        records.push(Record::within_percent(id, n as f64, together / alone, "times as long as alone", 1.0));
+    }
+    report.records(records);
+    Ok(())
+}

@@ -1,0 +1,107 @@
+//! `forebay` against `eley` in every cell, with the distance of both to a lower bound.
+
+use super::{ALLOWANCES, APPLICATIONS, Cell, Grid, HPC, Report, Result};
+use crate::colocate::lower_bound_s;
+use crate::plot::bars::Bars;
+use crate::report::{Record, number};
+
+/// Logarithms of ratios, for geometric means.
+fn geometric_percent(ratios: &[f64]) -> f64 {
+    100.0 * ((ratios.iter().map(|r| r.ln()).sum::<f64>() / ratios.len() as f64).exp() - 1.0)
+}
+
+pub fn all(report: &mut Report, grid: &Grid) -> Result<()> {
+    report.heading(3, "Beyond: the planner `forebay`");
+    report.text(include_str!("beyond.md"));
+    for (q, allowance) in ALLOWANCES.into_iter().enumerate() {
+        level(report, grid, q, allowance)?;
+    }
+    Ok(())
+}
+
+fn level(report: &mut Report, grid: &Grid, q: usize, allowance: f64) -> Result<()> {
+    let percent = (100.0 * allowance).round() as u32;
+    report.heading(4, &format!("Deadlines {percent} % above the time alone"));
+    let (mut rows, mut gains, mut bounds, mut worse, mut missed) = (vec![], vec![], vec![], 0u32, 0);
+    let (mut bars_gain, mut bars_bound) = (vec![vec![]; HPC.len()], vec![vec![]; HPC.len()]);
+    for (h, (hpc_name, ..)) in HPC.into_iter().enumerate() {
+        for a in 0..APPLICATIONS.len() {
+            let cells = [&grid.full_delay[q][h][a], &grid.eley[q][h][a], &grid.forebay[q][h][a]];
+            let [full_s, eley_s, ours_s] = cells.map(Cell::map_s);
+            let bound_s = lower_bound_s(&cells[2].setup, 0);
+            gains.push(ours_s / eley_s);
+            bounds.push(bound_s / eley_s);
+            // A microsecond for rounding to nanoseconds at every event.
+            worse += u32::from(ours_s > eley_s + 1e-6);
+            missed += cells[2].outcome.missed();
+            let gain = 100.0 * (ours_s / eley_s - 1.0);
+            bars_gain[h].push(gain);
+            bars_bound[h].push(100.0 * (bound_s / eley_s - 1.0));
+            rows.push(vec![
+                hpc_name.into(),
+                (a + 1).to_string(),
+                number(full_s),
+                number(eley_s),
+                number(ours_s),
+                number(gain),
+                number(bound_s),
+                number(100.0 * (ours_s / bound_s - 1.0)),
+            ]);
+        }
+    }
+    report.table(
+        &[
+            "HPC",
+            "application",
+            "full-delay (s)",
+            "eley (s)",
+            "forebay (s)",
+            "forebay / eley (%)",
+            "lower bound (s)",
+            "forebay above it (%)",
+        ],
+        &rows,
+    );
+    let mut series: Vec<(String, Vec<f64>)> = Vec::new();
+    for (h, (name, ..)) in HPC.into_iter().enumerate() {
+        series.push((format!("{name}: forebay"), bars_gain[h].clone()));
+        series.push((format!("{name}: bound"), bars_bound[h].clone()));
+    }
+    let svg = Bars {
+        title: &format!("Map time against eley at {percent} %"),
+        y_label: "change (%)",
+        groups: (1..=APPLICATIONS.len()).map(|a| a.to_string()).collect(),
+        series,
+        marks: vec![],
+    }
+    .svg();
+    report.figure(
+        &format!("eley-forebay-{percent}.svg"),
+        &svg,
+        &format!("forebay and the lower bound against eley, {percent} %"),
+    )?;
+    let id = |what: &str| format!("eley/forebay/{what}/{percent}");
+    let gain = geometric_percent(&gains);
+    let bound = geometric_percent(&bounds);
+    let mut records = vec![
+        Record::checked(id("missed"), missed as f64, "phases of 240", "none", missed == 0),
+        Record::checked(id("worse-than-eley"), f64::from(worse), "cells of 24", "none", worse == 0),
+    ];
+    let against = Record::checked(
+        id("geomean"),
+        gain,
+        "% against eley",
+        if percent == 5 { "at most -10 %" } else { "below 0" },
+        if percent == 5 { gain <= -10.0 } else { gain < 0.0 },
+    );
+    records.push(against.note(format!("the lower bound itself is {} % below eley", number(-bound))));
+    records.push(Record::checked(
+        id("above-bound"),
+        100.0 * ((1.0 + gain / 100.0) / (1.0 + bound / 100.0) - 1.0),
+        "% above the bound (geometric mean)",
+        "reported",
+        true,
+    ));
+    report.records(records);
+    Ok(())
+}

@@ -1,0 +1,58 @@
+//! The papers' tables and figures, computed anew.
+//!
+//! One file per paper; each adds its part to a [`Report`]. A part is listed in [`PARTS`] and nowhere else.
+
+pub mod bb;
+pub mod dynims;
+pub mod eley;
+mod io_sets;
+pub mod tls;
+
+use crate::error::{Error, Result};
+use crate::report::Report;
+
+/// One paper, or one group of results.
+pub struct Part {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// One line for the help text.
+    pub about: &'static str,
+    /// Adds its results to the report.
+    pub run: fn(&mut Report) -> Result<()>,
+}
+
+/// Everything that can be reproduced, in the order of the report.
+pub const PARTS: &[Part] = &[
+    Part { name: "eley", about: "prefetching in waves: Tables 4 to 6, Figures 5 to 8", run: eley::run },
+    Part {
+        name: "io-sets",
+        about: "what phases of several jobs do to each other: fair share and Set-10",
+        run: io_sets::run,
+    },
+    Part {
+        name: "bb",
+        about: "shared burst buffers: W1 to W12, allocation, three jobs on Catalyst",
+        run: bb::run,
+    },
+    Part { name: "tls", about: "two-level storage: crossovers and the storage mountain", run: tls::run },
+    Part { name: "dynims", about: "memory for compute first: stability, a burst, noise", run: dynims::run },
+];
+
+/// Runs the part called `name`, or all of them.
+///
+/// # Errors
+/// If there is no such part, or the report cannot be written.
+pub fn reproduce(name: &str, report: &mut Report) -> Result<()> {
+    let chosen: Vec<&Part> = PARTS.iter().filter(|p| name == "all" || p.name == name).collect();
+    if chosen.is_empty() {
+        let names: Vec<&str> = PARTS.iter().map(|p| p.name).collect();
+        return Err(Error::Usage(format!(
+            "nothing to reproduce is called '{name}'; there are {}, all",
+            names.join(", ")
+        )));
+    }
+    for part in chosen {
+        (part.run)(report)?;
+    }
+    report.write()
+}

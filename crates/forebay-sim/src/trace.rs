@@ -1,0 +1,179 @@
+//! The record of a run: what every machine was told, what it decided, and what came of it.
+//!
+//! One JSON object a line, so that a trace can be cut, searched and compared with the usual tools. The first line is the
+//! header: schema, version, and whatever is needed to build the same machines again. Then, with `seq` counting lines
+//! and `t_ns` the virtual (or, live, the monotonic) time:
+//!
+//! | key | meaning |
+//! | --- | --- |
+//! | `who`, `event` | machine `who` was told `event`; the string `"deadline"` if only its time had come |
+//! | `who`, `action`, `cause` | it decided `action` on the event with `seq` = `cause` |
+//! | `who`, `note` | the world reports something that is nobody's decision, such as the end of a phase |
+//!
+//! A run leaves the same bytes every time: keys come in a fixed order, numbers in their shortest exact form, and
+//! nothing in a line depends on the machine it was written on.
+
+use std::io::{self, Write};
+
+use forebay_policy::machine::Nanos;
+use serde::Serialize;
+
+/// Name of the format, in every header.
+pub const SCHEMA: &str = "forebay.trace";
+/// Version of the format; raised when a reader of the old one could misread a new trace.
+pub const VERSION: u32 = 1;
+
+/// First line of a trace. `setup` is what is needed to build the machines again.
+#[derive(Serialize)]
+struct Header<'a, S> {
+    schema: &'static str,
+    version: u32,
+    setup: &'a S,
+}
+
+#[derive(Serialize)]
+struct Line<'a, T> {
+    seq: u64,
+    t_ns: u64,
+    who: &'a str,
+    #[serde(flatten)]
+    what: What<'a, T>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum What<'a, T> {
+    Event { event: &'a T },
+    Action { action: &'a T, cause: u64 },
+    Note { note: &'a T },
+}
+
+/// Where the record goes, or nowhere.
+pub struct Trace {
+    out: Option<Box<dyn Write + Send>>,
+    seq: u64,
+    /// The first failure to write; reported once, at the end, rather than at every line.
+    failure: Option<io::Error>,
+}
+
+impl Trace {
+    /// Records nothing, at the price of a branch.
+    pub fn off() -> Self {
+        Trace { out: None, seq: 0, failure: None }
+    }
+
+    /// Records into `out`, starting with a header that holds `setup`.
+    pub fn to(out: Box<dyn Write + Send>, setup: &impl Serialize) -> Self {
+        let mut trace = Trace { out: Some(out), seq: 0, failure: None };
+        trace.write(&Header { schema: SCHEMA, version: VERSION, setup });
+        trace
+    }
+
+    /// Whether anything is recorded; lets callers skip work that only a trace would see.
+    pub fn is_on(&self) -> bool {
+        self.out.is_some()
+    }
+
+    /// Records that machine `who` is told `event`; returns the line's number, the `cause` of what it then decides.
+    pub fn event(&mut self, now: Nanos, who: &str, event: &impl Serialize) -> u64 {
+        self.line(now, who, What::Event { event })
+    }
+
+    /// Records a decision of machine `who` upon the event with number `cause`.
+    pub fn action(&mut self, now: Nanos, who: &str, cause: u64, action: &impl Serialize) -> u64 {
+        self.line(now, who, What::Action { action, cause })
+    }
+
+    /// Records something that happened without a decision.
+    pub fn note(&mut self, now: Nanos, who: &str, note: &impl Serialize) -> u64 {
+        self.line(now, who, What::Note { note })
+    }
+
+    /// Flushes, and reports the first failure to write, if there was one.
+    pub fn finish(mut self) -> io::Result<()> {
+        if let Some(failure) = self.failure.take() {
+            return Err(failure);
+        }
+        self.out.as_mut().map_or(Ok(()), |out| out.flush())
+    }
+
+    fn line<T: Serialize>(&mut self, now: Nanos, who: &str, what: What<'_, T>) -> u64 {
+        self.seq += 1;
+        if self.out.is_some() {
+            self.write(&Line { seq: self.seq, t_ns: now.0, who, what });
+        }
+        self.seq
+    }
+
+    fn write(&mut self, value: &impl Serialize) {
+        let Some(out) = self.out.as_mut() else { return };
+        if self.failure.is_some() {
+            return;
+        }
+        let written = serde_json::to_writer(&mut *out, value).map_err(io::Error::from);
+        if let Err(e) = written.and_then(|()| out.write_all(b"\n")) {
+            self.failure = Some(e);
+        }
+    }
+}
+
+/// A buffer that can be read after the trace that writes to it is gone; for tests and for `compare`.
+#[derive(Clone, Default)]
+pub struct SharedBuffer(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+
+impl SharedBuffer {
+    /// What was written so far.
+    pub fn bytes(&self) -> Vec<u8> {
+        self.0.lock().map(|b| b.clone()).unwrap_or_default()
+    }
+}
+
+impl Write for SharedBuffer {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        let mut bytes =
+            self.0.lock().map_err(|_| io::Error::other("a writer of the trace buffer panicked"))?;
+        bytes.extend_from_slice(buf);
+        Ok(buf.len())
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_exactly_these() {
+        let buffer = SharedBuffer::default();
+        let mut t = Trace::to(Box::new(buffer.clone()), &"setup");
+        let cause = t.event(Nanos(5), "planner/0", &("wave", 1));
+        t.action(Nanos(5), "planner/0", cause, &("start", 0.5));
+        t.note(Nanos(6), "pfs", &"idle");
+        t.finish().expect("a buffer can be written");
+        let want = concat!(
+            "{\"schema\":\"forebay.trace\",\"version\":1,\"setup\":\"setup\"}\n",
+            "{\"seq\":1,\"t_ns\":5,\"who\":\"planner/0\",\"event\":[\"wave\",1]}\n",
+            "{\"seq\":2,\"t_ns\":5,\"who\":\"planner/0\",\"action\":[\"start\",0.5],\"cause\":1}\n",
+            "{\"seq\":3,\"t_ns\":6,\"who\":\"pfs\",\"note\":\"idle\"}\n",
+        );
+        assert_eq!(String::from_utf8(buffer.bytes()).expect("JSON is UTF-8"), want);
+    }
+
+    #[test]
+    fn a_full_disk_is_reported_once_at_the_end() {
+        struct Full;
+        impl Write for Full {
+            fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+                Err(io::Error::from(io::ErrorKind::StorageFull))
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let mut t = Trace::to(Box::new(Full), &0);
+        t.note(Nanos(0), "x", &1);
+        assert_eq!(t.finish().map_err(|e| e.kind()), Err(io::ErrorKind::StorageFull));
+    }
+}
