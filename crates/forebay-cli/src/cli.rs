@@ -78,6 +78,10 @@ pub enum Command {
     /// Fixtures to try things with: a slow parallel file system
     #[command(subcommand)]
     Lab(forebay_lab::cli::LabCommand),
+    /// Simulate what a policy would do to a cluster
+    Sim(forebay_sim::cli::SimArgs),
+    /// Ask a model a quick question
+    Model(forebay_sim::cli::ModelArgs),
     /// Print completions for a shell
     Completions {
         /// Which shell

@@ -61,8 +61,22 @@ fn run_command(cli: Cli) -> Outcome {
             forebay_lab::cli::run(&command).map_err(|e| e.to_string())?;
             Ok(ExitCode::SUCCESS)
         }
+        Command::Sim(args) => simulate(|out| forebay_sim::cli::sim(&args, out)),
+        Command::Model(args) => simulate(|out| forebay_sim::cli::model(&args, out)),
         Command::Completions { shell } => cli::completions(shell),
         Command::Man { directory } => cli::man(directory.as_deref()),
         Command::Keeper { state_dir, limit_bytes, pages } => up::keeper(&state_dir, limit_bytes, &pages),
+    }
+}
+
+/// Runs a command of the simulator. A closed pipe is no error: the reader has seen enough.
+fn simulate(run: impl FnOnce(&mut dyn std::io::Write) -> Result<(), forebay_sim::error::Error>) -> Outcome {
+    let mut out = std::io::stdout().lock();
+    run(&mut out).map_err(|e| e.to_string())?;
+    match std::io::Write::flush(&mut out) {
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(format!("cannot write to standard output: {e}"))
+        }
+        _ => Ok(ExitCode::SUCCESS),
     }
 }
