@@ -220,7 +220,9 @@ impl Connection {
                 }
                 None
             }
-            Request::PinPages { copy, first_page, pages } => read::pin_pages(self, copy, first_page, pages),
+            Request::PinPages { copy, first_page, pages } => {
+                read::pin_pages(self, &fds, copy, first_page, pages)
+            }
             Request::UnpinPages { copy, first_page, pages } => {
                 read::unpin_pages(self, copy, first_page, pages);
                 None

@@ -256,11 +256,16 @@ fn start_refill(
     }
 }
 
-/// Pins pages that the client maps.
-pub fn pin_pages(connection: &mut Connection, copy: u64, first: u32, pages: u32) -> Answer {
+/// Pins pages that the client maps, if it shows the copy.
+pub fn pin_pages(connection: &mut Connection, fds: &[OwnedFd], copy: u64, first: u32, pages: u32) -> Answer {
     let Some(entry) = connection.shared.cache.by_copy(copy) else {
         return reply(Reply::Refused(Refusal::Invalid("no such copy any more".into())));
     };
+    // Only who was given the copy may hold its pages; and a copy of an earlier agent may have had the same number.
+    let held = connection.shared.cache.file(&entry);
+    if !matches!((fds, held), ([shown], Ok(copy)) if copy.is_same_file(shown.as_fd())) {
+        return reply(Reply::Refused(Refusal::NoDescriptor));
+    }
     if pages == 0 || !connection.shared.cache.pin_pages(&entry, first, pages) {
         return reply(Reply::Refused(Refusal::TooMany("pinned pages, or they are not all resident".into())));
     }

@@ -36,7 +36,7 @@ impl MappedRange {
         let first_page = (offset / geometry.page_bytes) as u32;
         let pages = ((end - 1) / geometry.page_bytes) as u32 - first_page + 1;
         flock(view.file(), FlockOperation::NonBlockingLockShared).ok()?;
-        let anchor = pin(client, view.copy(), first_page, pages)?;
+        let anchor = pin(client, &view, first_page, pages)?;
         // The agent has looked at its copy of that number; this one may be of an agent before it, and empty by now.
         if !(first_page..first_page + pages).all(|page| view.is_resident(page)) {
             unpin(&anchor, view.copy(), first_page, pages);
@@ -63,12 +63,13 @@ impl MappedRange {
     }
 }
 
-fn pin(client: &Client, copy: u64, first_page: u32, pages: u32) -> Option<Arc<Mutex<Channel>>> {
-    let session = &client.session;
+fn pin(client: &Client, view: &CopyView, first_page: u32, pages: u32) -> Option<Arc<Mutex<Channel>>> {
+    let (session, copy) = (&client.session, view.copy());
     let anchor = session.may_ask().then(|| session.anchor().ok())??;
     let answer = {
         let channel = lock(&anchor);
-        let sent = channel.send(&Request::PinPages { copy, first_page, pages }, &[]);
+        // The copy itself is the proof that its pages may be held.
+        let sent = channel.send(&Request::PinPages { copy, first_page, pages }, &[view.file()]);
         sent.and_then(|()| channel.recv::<Reply>(Some(Instant::now() + session.config.deadline)))
     };
     match answer {

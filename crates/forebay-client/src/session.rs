@@ -19,6 +19,10 @@ use std::time::{Duration, Instant};
 /// How long an agent that failed is left alone.
 const LEAVE_ALONE: Duration = Duration::from_secs(1);
 
+/// One that did not answer in time is left alone for this many times what it has cost, so that an agent that hangs takes no
+/// more than a tenth of a program's time.
+const LEAVE_ALONE_TIMES: u32 = 10;
+
 /// Connections kept for later; more threads at a time make their own and close them again.
 const POOL_MAX: usize = 4;
 
@@ -163,8 +167,12 @@ impl Session {
         self.config.socket.is_some() && self.now_ms() >= self.leave_alone_until_ms.load(Ordering::Relaxed)
     }
 
-    fn failed(&self, e: &io::Error) {
-        let until = self.now_ms() + LEAVE_ALONE.as_millis() as u64;
+    fn failed(&self, e: &io::Error, lost: Duration) {
+        let alone = match e.kind() {
+            io::ErrorKind::TimedOut => LEAVE_ALONE.max(lost * LEAVE_ALONE_TIMES),
+            _ => LEAVE_ALONE,
+        };
+        let until = self.now_ms() + alone.as_millis() as u64;
         self.leave_alone_until_ms.store(until, Ordering::Relaxed);
         let socket = self.config.socket.as_deref().unwrap_or(Path::new(""));
         self.warn_once(&format!("the agent at {} does not answer ({e})", socket.display()));
@@ -261,10 +269,11 @@ impl Session {
         if !self.may_ask() {
             return Err(io::ErrorKind::NotConnected.into());
         }
+        let started = Instant::now();
         match self.exchange(request, fds, limit) {
             Ok(answer) => Ok(answer),
             Err(e) => {
-                self.failed(&e);
+                self.failed(&e, started.elapsed());
                 Err(e)
             }
         }

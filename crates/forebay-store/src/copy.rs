@@ -294,6 +294,14 @@ impl CopyFile {
         self.punch_bytes(u64::from(page) * self.geometry.page_bytes, self.geometry.page_len(page))
     }
 
+    /// True if `other` is a descriptor of this very copy.
+    pub fn is_same_file(&self, other: BorrowedFd<'_>) -> bool {
+        match (fstat(&self.file), fstat(other)) {
+            (Ok(own), Ok(other)) => (own.st_dev, own.st_ino) == (other.st_dev, other.st_ino),
+            _ => false,
+        }
+    }
+
     /// The flags ([`FLAG_PINNED`]).
     pub fn flags(&self) -> u32 {
         self.map.half(self.header_at + FLAGS_AT).load(Ordering::Relaxed)

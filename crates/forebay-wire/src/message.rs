@@ -98,7 +98,7 @@ pub enum Request {
         /// Bytes of the read, and of those it stands for.
         bytes: u32,
     },
-    /// Keep pages in place while this connection maps them. → [`Reply::Done`] or [`Reply::Refused`]
+    /// Keep pages in place while this connection maps them. With the copy, as the client got it. → [`Reply::Done`] or [`Reply::Refused`]
     PinPages {
         /// The copy.
         copy: CopyId,

@@ -296,3 +296,32 @@ fn a_state_directory_of_somebody_else_is_refused() {
     assert!(text(&out.stderr).contains(&format!("belongs to user {OTHER_UID}")), "{}", text(&out.stderr));
     assert_eq!(std::fs::read(&victim).unwrap(), b"precious");
 }
+
+#[test]
+fn only_who_was_given_a_copy_may_hold_its_pages() {
+    let pfs = plain_pfs();
+    let (path, other) = (pfs.path().join("f"), pfs.path().join("g"));
+    make_file(&path, 1, MIB);
+    make_file(&other, 2, MIB);
+    let agent = Agent::on(pfs.path());
+    verify_once(&agent.client(), &path, 1, 0);
+    verify_once(&agent.client(), &other, 2, 0);
+    let raw = Raw::connect(&agent.socket());
+    let limit = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    let shown = |path: &std::path::Path| {
+        let file = std::fs::File::open(path).unwrap();
+        raw.0.send(&Request::Open, &[file.as_fd()]).unwrap();
+        let mut answer = raw.0.recv::<Reply>(Some(limit)).unwrap();
+        let Reply::Opened { copy, .. } = answer.message else { panic!("{:?}", answer.message) };
+        (copy, answer.fds.pop().expect("a cached file comes with its copy"), file)
+    };
+    let (copy, fd, file) = shown(&path);
+    let (_, fd_of_other, _) = shown(&other);
+    let pin = Request::PinPages { copy, first_page: 0, pages: 1 };
+    for proof in [&[][..], &[file.as_fd()], &[fd_of_other.as_fd()], &[fd.as_fd(), fd.as_fd()]] {
+        assert!(matches!(raw.ask(&pin, proof), Reply::Refused(_)), "held with {proof:?} as proof");
+    }
+    assert_eq!(agent.counter("client_pinned_bytes"), 0);
+    assert_eq!(raw.ask(&pin, &[fd.as_fd()]), Reply::Done);
+    assert!(agent.counter("client_pinned_bytes") > 0);
+}
