@@ -51,9 +51,20 @@ def prepare():
         venv.create(VENV, with_pip=True)
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     step("installing numpy and matplotlib", [*pip, "-r", str(REQUIREMENTS)])
-    if subprocess.run([str(python), "-c", "import forebay"], capture_output=True, check=False).returncode:
+    if package_is_stale(python):
         step("building the Python package (some minutes)", [*pip, str(REPOSITORY / "python")])
     return program, python
+
+
+def package_is_stale(python):
+    """Whether the Python package is not there, or older than a source of it: it has to fit the program."""
+    where = [str(python), "-c", "import forebay._core as core; print(core.__file__)"]
+    found = subprocess.run(where, capture_output=True, text=True, check=False)
+    if found.returncode:
+        return True
+    built = os.stat(found.stdout.strip()).st_mtime
+    sources = [*REPOSITORY.glob("crates/*/src/**/*.rs"), *REPOSITORY.glob("python/src/**/*.py")]
+    return any(source.stat().st_mtime > built for source in sources)
 
 
 def step(what, command):
