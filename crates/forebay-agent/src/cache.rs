@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
-/// What a copy costs beside its blocks: the inode and directory entry of tmpfs and the agent's own record, measured
-/// with 100,000 files of 20 KiB (`make bench`, `agent.memory_per_file`).
+/// What a copy costs beside its blocks. The agent's own record is about 460 bytes (`make bench`,
+/// `agent.memory_per_file`); the rest allows for the kernel's inode and directory entry, which no counter shows by file.
 pub const ENTRY_BYTES: u64 = 2048;
 
 /// Victims withdrawn under one hold of the lock; with 2 MiB pages, half a gigabyte.
