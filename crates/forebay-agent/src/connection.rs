@@ -258,6 +258,10 @@ impl Connection {
             Request::Status => reply(Reply::Status(Box::new(admin::status(&self.shared)))),
             Request::SetCapacity { bytes } => admin::set_capacity(self, bytes),
             Request::Shutdown => admin::shutdown(self),
+            Request::Members => reply(Reply::Members(self.shared.cluster.view().cluster.clone())),
+            Request::JobTell(_) | Request::Jobs => {
+                reply(Reply::Refused(Refusal::Invalid("this agent has no coordinator".into())))
+            }
         }
     }
 

@@ -8,9 +8,9 @@
 pub mod admin;
 pub mod agent;
 pub mod cache;
+pub mod cluster;
 pub mod config;
 pub mod connection;
-pub mod coordinator;
 pub mod counters;
 pub mod entry;
 pub mod fetch;

@@ -93,6 +93,7 @@ impl MountState {
             read_ahead_bytes: self.config.read_ahead_bytes,
             revalidate: self.config.revalidate,
             stamp_granularity_ns: self.config.stamp_granularity_ns,
+            extent_bytes: self.config.extent_bytes,
         }
     }
 
