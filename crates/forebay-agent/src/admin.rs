@@ -3,7 +3,6 @@
 use crate::agent::Shared;
 use crate::cache::{Freed, NoCopy};
 use crate::connection::{Answer, Connection, reply};
-use crate::entry::lock;
 use crate::load::LoadJob;
 use crate::mounts::{Admitted, display_path};
 use forebay_store::budget::CLASSES;
@@ -199,7 +198,7 @@ pub fn status(shared: &Shared) -> Status {
         files,
         scratch_files: shared.jobs.files(),
         connections: shared.connections.load(Ordering::Relaxed) as u64,
-        cluster: lock(&shared.membership).status(),
+        cluster: shared.cluster.status(),
         counters,
         mounts: shared.mounts.iter().map(|m| m.status()).collect(),
     }

@@ -1,9 +1,9 @@
 //! Start, housekeeping and end of an agent.
 
 use crate::cache::Cache;
+use crate::cluster::Cluster;
 use crate::config::Config;
 use crate::connection;
-use crate::coordinator::Membership;
 use crate::counters::{Counters, add};
 use crate::entry::{FlightError, lock};
 use crate::fetch;
@@ -53,8 +53,8 @@ pub struct Shared {
     pub jobs: Jobs,
     /// Rings of the connected clients, by connection.
     pub rings: Mutex<BTreeMap<u64, RingReader>>,
-    /// Members of the cluster.
-    pub membership: Mutex<Membership>,
+    /// The cluster.
+    pub cluster: Cluster,
     /// Open connections.
     pub connections: AtomicUsize,
     /// Number of the next connection.
@@ -87,6 +87,11 @@ impl Shared {
             drop(self.stop_signal.1.wait_timeout(guard, limit).unwrap_or_else(PoisonError::into_inner));
         }
         self.is_stopping()
+    }
+
+    /// Labels of the mounts, in the order of the configuration.
+    pub fn labels(&self) -> Vec<String> {
+        self.mounts.iter().map(|m| m.label().to_owned()).collect()
     }
 
     /// True if a peer with user `uid` may do what only the operator may.
@@ -139,7 +144,7 @@ impl Agent {
             counters: Counters::default(),
             jobs: Jobs::default(),
             rings: Mutex::default(),
-            membership: Mutex::default(),
+            cluster: Cluster::new(config.cluster.clone()),
             connections: AtomicUsize::new(0),
             next_connection: AtomicU64::new(1),
             started: Instant::now(),
@@ -149,7 +154,7 @@ impl Agent {
             config,
         });
         shared.adopt()?;
-        lock(&shared.membership).heartbeat(&hostname(), capacity);
+        shared.cluster.set_capacity(capacity, &shared.labels());
         let socket = shared.config.socket();
         let listener = listen_on(&socket, shared.config.socket_mode)?;
         let mut threads = spawn_workers(&shared)?;
@@ -272,7 +277,6 @@ fn accept_loop(shared: &Arc<Shared>, listener: &OwnedFd) {
 
 fn keep_house(shared: &Shared) {
     let mut keys = Vec::new();
-    let node = hostname();
     while !shared.wait_stop(HOUSEKEEPING) {
         keys.clear();
         for ring in lock(&shared.rings).values_mut() {
@@ -285,10 +289,6 @@ fn keep_house(shared: &Shared) {
         shared.cache.retest_held();
         shared.cache.sweep_stale(&shared.counters);
         shared.cache.settle_excess(&shared.counters);
-        lock(&shared.membership).heartbeat(&node, shared.budget.capacity_bytes());
+        shared.cluster.set_capacity(shared.budget.capacity_bytes(), &shared.labels());
     }
-}
-
-fn hostname() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

@@ -192,7 +192,7 @@ impl Connection {
             _ => {}
         }
         let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-        let sent = self.channel.send(&reply, &borrowed);
+        let sent = self.channel.send_reply(&reply, &borrowed);
         if self.ends_agent {
             self.shared.stop();
         }
@@ -258,6 +258,10 @@ impl Connection {
             Request::Status => reply(Reply::Status(Box::new(admin::status(&self.shared)))),
             Request::SetCapacity { bytes } => admin::set_capacity(self, bytes),
             Request::Shutdown => admin::shutdown(self),
+            Request::Members => reply(Reply::Members(self.shared.cluster.view().cluster.clone())),
+            Request::JobTell(_) | Request::Jobs => {
+                reply(Reply::Refused(Refusal::Invalid("this agent has no coordinator".into())))
+            }
         }
     }
 

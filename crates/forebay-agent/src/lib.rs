@@ -7,10 +7,11 @@
 
 pub mod admin;
 pub mod agent;
+pub mod by_path;
 pub mod cache;
+pub mod cluster;
 pub mod config;
 pub mod connection;
-pub mod coordinator;
 pub mod counters;
 pub mod entry;
 pub mod fetch;

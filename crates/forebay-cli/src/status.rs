@@ -4,7 +4,7 @@ use crate::Outcome;
 use crate::cli::{Global, StatusArgs};
 use crate::out::{name, no_agent, print};
 use forebay_agent::units::Human;
-use forebay_wire::Status;
+use forebay_wire::{ClusterStatus, Status};
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -39,9 +39,7 @@ fn write(s: &Status, counters: bool, out: &mut dyn Write) -> io::Result<()> {
         Human(s.pinned_bytes)
     )?;
     writeln!(out, "clients   {} connections", s.connections)?;
-    let nodes: Vec<_> =
-        s.cluster.nodes.iter().map(|(node, bytes)| format!("{node} ({})", Human(*bytes))).collect();
-    writeln!(out, "cluster   epoch {}: {}", s.cluster.epoch, nodes.join(", "))?;
+    cluster(&s.cluster, out)?;
     for mount in &s.mounts {
         let (label, root) = (&mount.label, name(&mount.root));
         write!(out, "mount     {label} at {root}: {} fetched", Human(mount.fetched_bytes))?;
@@ -56,6 +54,23 @@ fn write(s: &Status, counters: bool, out: &mut dyn Write) -> io::Result<()> {
         for (name, value) in &s.counters {
             writeln!(out, "{name:<28} {value}")?;
         }
+    }
+    Ok(())
+}
+
+fn cluster(cluster: &ClusterStatus, out: &mut dyn Write) -> io::Result<()> {
+    let nodes: Vec<_> =
+        cluster.view.nodes.iter().map(|n| format!("{} ({})", n.name, Human(n.capacity_bytes))).collect();
+    writeln!(out, "cluster   epoch {}: {}", cluster.view.epoch.number, nodes.join(", "))?;
+    if !cluster.connected {
+        writeln!(
+            out,
+            "          the coordinator at {} does not answer; these were there last",
+            cluster.coordinator
+        )?;
+    }
+    for (name, ms) in &cluster.avoided {
+        writeln!(out, "          {name} does not answer and is not asked for {:.1} s", *ms as f64 / 1e3)?;
     }
     Ok(())
 }

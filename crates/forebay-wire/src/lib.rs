@@ -1,12 +1,18 @@
-//! What clients and agents say to each other.
+//! What clients, agents and the coordinator say to each other.
 //!
-//! `message` has the words, `channel` carries them over a Unix socket together with file descriptors. On one node a
+//! On one node, `message` has the words and `channel` carries them over a Unix socket together with file descriptors. A
 //! message is one packet (`SOCK_SEQPACKET`): a packet arrives whole or not at all, with its descriptors, so there is no
-//! framing to lose and a garbled packet spoils nothing but itself. Bodies are postcard; anything that does not decode
-//! is refused, never guessed at.
+//! framing to lose and a garbled packet spoils nothing but itself. Between nodes, `cluster` (agent and coordinator) and
+//! `peer` (agent and agent) have the words, `frame` puts them on a byte stream, and `link` makes such streams. Bodies are postcard; anything that does
+//! not decode is refused, never guessed at.
 
 pub mod channel;
+pub mod cluster;
+pub mod frame;
+pub mod link;
 pub mod message;
+pub mod peer;
 
 pub use channel::{Channel, MAX_FDS, MAX_PACKET_BYTES, Received};
+pub use cluster::{ClusterView, Epoch, FileRef, JobStatus, JobUpdate, NodeInfo, Part, Role, Split};
 pub use message::*;
