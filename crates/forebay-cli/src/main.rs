@@ -7,6 +7,7 @@ mod cli;
 mod doctor;
 mod evict;
 mod files;
+mod init;
 mod load;
 mod ls;
 mod out;
@@ -51,6 +52,7 @@ fn run_command(cli: Cli) -> Outcome {
         Command::Cp(args) => transfer::cp(&global, &args),
         Command::Verify(args) => verify::verify(&global, &args),
         Command::Run(args) => run::run(&global, &args),
+        Command::Init(args) => init::init(&global, &args),
         Command::Doctor(args) => doctor::doctor(&global, &args),
         Command::Config(ConfigCommand::Check { file }) => up::check_config(&global, &file),
         Command::Config(ConfigCommand::Reference) => {
