@@ -127,11 +127,11 @@ fn check_name(name: &str) -> Result<(), String> {
             && (1..=63).contains(&label.len())
             && label.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b))
     };
-    let labels = name.split('.');
+    let mut labels = name.split('.');
     if name.len() > 253 || !labels.clone().all(sound) {
         return Err("a node's name consists of letters, digits, hyphens and dots, like a host name".into());
     }
-    if labels.last().is_some_and(|last| last.bytes().all(|b| b.is_ascii_digit())) {
+    if labels.next_back().is_some_and(|last| last.bytes().all(|b| b.is_ascii_digit())) {
         return Err("this looks like an address; give the node's name, and the address after '='".into());
     }
     Ok(())
