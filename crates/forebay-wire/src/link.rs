@@ -5,7 +5,9 @@
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How connections prove themselves.
@@ -30,6 +32,20 @@ pub enum Stream {
 }
 
 impl Security {
+    /// What `cluster.tls` asks for.
+    ///
+    /// # Errors
+    /// A directory is given: there is no TLS in this build.
+    pub fn configured(directory: Option<&Path>) -> io::Result<Self> {
+        match directory {
+            None => Ok(Security::Loopback),
+            Some(directory) => Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                format!("cluster.tls = {}: this build has no TLS", directory.display()),
+            )),
+        }
+    }
+
     /// Listens on `address`; port 0 picks a free one.
     ///
     /// # Errors
@@ -109,6 +125,17 @@ impl Listener {
 }
 
 impl Stream {
+    /// Two ends within this process: who keeps its coordinator in its own process speaks to it as to any other. A pair of
+    /// Unix sockets, which read and write like the others; nothing of TCP is asked of them.
+    ///
+    /// # Errors
+    /// Out of descriptors.
+    pub fn pair() -> io::Result<(Stream, Stream)> {
+        let (one, other) = UnixStream::pair()?;
+        let end = |socket: UnixStream| Stream::Plain(TcpStream::from(OwnedFd::from(socket)));
+        Ok((end(one), end(other)))
+    }
+
     /// The socket, if what is written to it arrives as it is: then `sendfile` may be used.
     pub fn plain(&self) -> Option<BorrowedFd<'_>> {
         match self {
