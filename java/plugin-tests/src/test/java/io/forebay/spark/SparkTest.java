@@ -94,6 +94,12 @@ public class SparkTest {
     session.stop();
   }
 
+  /** A job of a few milliseconds may be over before it is looked at, which is as well; one that is to be told takes longer. */
+  private static boolean slowly() throws InterruptedException {
+    Thread.sleep(300);
+    return true;
+  }
+
   private JavaRDD<String> words(JavaRDD<String> lines) {
     return lines.flatMap(line -> Arrays.asList(line.split(" ")).iterator());
   }
@@ -137,7 +143,7 @@ public class SparkTest {
 
   @Test
   public void manyFilesOfOneTask() throws Exception {
-    assertEquals(FILES, spark.wholeTextFiles(text, 1).count());
+    assertEquals(FILES, spark.wholeTextFiles(text, 1).filter(file -> slowly()).count());
     Told all = heard();
     assertCovers(all);
     assertTrue(all.everySplit().anyMatch(split -> split.size() > 1));
@@ -145,7 +151,7 @@ public class SparkTest {
 
   @Test
   public void aTaskOfACoalescedUnionReadsPartsOfBoth() throws Exception {
-    JavaRDD<String> both = spark.textFile(text + "/part-0", 2).union(spark.textFile(text + "/part-1", 2)).coalesce(1);
+    JavaRDD<String> both = spark.textFile(text + "/part-0", 2).union(spark.textFile(text + "/part-1", 2)).coalesce(1).mapPartitions(all -> slowly() ? all : null);
     assertEquals(2 * LINES, both.count());
     Told all = heard();
     List<List<Part>> splits = all.everySplit().toList();
@@ -233,7 +239,8 @@ public class SparkTest {
     listen();
     // The lines themselves, so that the columns are read.
     assertEquals(format, FILES * LINES, session.read().format(format).load(path).collectAsList().size());
-    assertEquals(format, expected, heard().bytesByName());
+    // Some formats have a job before, which looks at the first lines.
+    assertEquals(format, expected, heard().bytesByNameOfLastStage());
   }
 
   @Test

@@ -23,11 +23,17 @@ public class TellerTest {
   }
 
   @Test
-  public void allIsToldInOrderAndTheLineClosed() {
+  public void allIsToldInOrderAndTheLineClosed() throws InterruptedException {
     Told told = new Told();
-    Teller teller = new Teller(new Book(1), name -> told, 100);
+    CountDownLatch begun = new CountDownLatch(1);
+    Teller teller = new Teller(new Book(1), name -> {
+      assertEquals("app-1", name);
+      begun.countDown();
+      return told;
+    }, 100);
     teller.start();
     teller.named("app-1");
+    assertTrue(begun.await(PATIENCE_S, TimeUnit.SECONDS));
     teller.put(book -> book.stageReads(0, input()));
     teller.put(book -> book.taskStarted(0, 0, "h"));
     teller.put(book -> book.stageEnded(0));

@@ -53,9 +53,19 @@ final class Told implements Teller.Line {
 
   /** Bytes told of each file, by the last part of its name. */
   Map<String, Long> bytesByName() {
+    return bytesByName(everySplit());
+  }
+
+  /** As {@link #bytesByName()}, of the last stage alone. */
+  Map<String, Long> bytesByNameOfLastStage() {
+    Map<Integer, List<List<Part>>> splits = splits();
+    return bytesByName(splits.get(splits.keySet().stream().max(Integer::compare).orElseThrow()).stream());
+  }
+
+  private Map<String, Long> bytesByName(Stream<List<Part>> splits) {
     List<String> files = files();
     Map<String, Long> bytes = new TreeMap<>();
-    everySplit().flatMap(List::stream).forEach(part -> {
+    splits.flatMap(List::stream).forEach(part -> {
       String path = files.get(part.file());
       bytes.merge(path.substring(path.lastIndexOf('/') + 1), part.length(), Long::sum);
     });

@@ -1,13 +1,11 @@
 package io.forebay.spark;
 
 import java.util.ArrayList;
-import java.util.BitSet;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
-import java.util.stream.IntStream;
 
 import io.forebay.core.JobUpdate;
 import io.forebay.core.JobUpdate.Part;
@@ -32,18 +30,20 @@ final class Book {
 
   private record Executor(String host, int slots) {}
 
-  /** A task: how many of its attempts run, and where the last one was started. */
+  /** A task: how many of its attempts run, where the first of them was started, and whether one has ended well. */
   private static final class Task {
     int running;
     String host;
+    boolean done;
+    long runMs;
   }
 
   private static final class StageEntry {
     final StageInput input;
     /** Number of the task by its partition. */
     final Map<Integer, Integer> numbers = new HashMap<>();
-    final Map<Integer, Task> running = new HashMap<>();
-    final BitSet done = new BitSet();
+    /** Those that were started, by their numbers. */
+    final Map<Integer, Task> tasks = new TreeMap<>();
 
     StageEntry(StageInput input) {
       this.input = input;
@@ -71,11 +71,14 @@ final class Book {
     tellSlots();
     stages.forEach((stage, entry) -> {
       tellInput(stage, entry.input);
-      entry.done.stream().forEach(task -> {
-        updates.add(new JobUpdate.TaskStarted(stage, task, ""));
-        updates.add(new JobUpdate.TaskEnded(stage, task, true, 0));
+      entry.tasks.forEach((number, task) -> {
+        if (task.done || task.running > 0) {
+          updates.add(new JobUpdate.TaskStarted(stage, number, task.host));
+        }
+        if (task.done) {
+          updates.add(new JobUpdate.TaskEnded(stage, number, true, task.runMs));
+        }
       });
-      entry.running.forEach((task, state) -> updates.add(new JobUpdate.TaskStarted(stage, task, state.host)));
     });
     return take();
   }
@@ -145,31 +148,31 @@ final class Book {
   /** An attempt at a task begins. A second one beside it (speculation) changes nothing. */
   void taskStarted(int stage, int partition, String host) {
     StageEntry entry = stages.get(stage);
-    Integer task = entry == null ? null : entry.numbers.get(partition);
-    if (task == null || entry.done.get(task)) {
+    Integer number = entry == null ? null : entry.numbers.get(partition);
+    if (number == null) {
       return;
     }
-    Task state = entry.running.computeIfAbsent(task, t -> new Task());
-    state.running++;
-    state.host = host;
-    if (state.running == 1) {
-      updates.add(new JobUpdate.TaskStarted(stage, task, host));
+    Task task = entry.tasks.computeIfAbsent(number, n -> new Task());
+    task.running++;
+    if (!task.done && task.running == 1) {
+      task.host = host;
+      updates.add(new JobUpdate.TaskStarted(stage, number, host));
     }
   }
 
   /** An attempt at a task is over. The task has ended with the first that ends well, or the last that runs. */
   void taskEnded(int stage, int partition, boolean ok, long runMs) {
     StageEntry entry = stages.get(stage);
-    Integer task = entry == null ? null : entry.numbers.get(partition);
-    Task state = task == null ? null : entry.running.get(task);
-    if (state == null) {
+    Integer number = entry == null ? null : entry.numbers.get(partition);
+    Task task = number == null ? null : entry.tasks.get(number);
+    if (task == null || task.running == 0) {
       return;
     }
-    state.running--;
-    if (ok || state.running == 0) {
-      entry.running.remove(task);
-      entry.done.set(task, ok);
-      updates.add(new JobUpdate.TaskEnded(stage, task, ok, runMs));
+    task.running--;
+    if (!task.done && (ok || task.running == 0)) {
+      task.done = ok;
+      task.runMs = runMs;
+      updates.add(new JobUpdate.TaskEnded(stage, number, ok, runMs));
     }
   }
 
@@ -177,10 +180,5 @@ final class Book {
     if (stages.remove(stage) != null) {
       updates.add(new JobUpdate.StageEnded(stage));
     }
-  }
-
-  /** Tasks of a stage that have ended well; for tests. */
-  IntStream done(int stage) {
-    return stages.get(stage).done.stream();
   }
 }

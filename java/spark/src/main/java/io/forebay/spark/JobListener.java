@@ -2,6 +2,7 @@ package io.forebay.spark;
 
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Objects;
 
 import org.apache.spark.SparkContext;
 import org.apache.spark.Success$;
@@ -21,7 +22,7 @@ import org.apache.spark.scheduler.StageInfo;
 import scala.Option;
 
 /**
- * What Spark says, for the teller's thread. Nothing is worked out here, and nothing waits.
+ * What Spark says, for the teller's thread. Nothing is worked out here, nothing waits, and what goes wrong is said by the teller.
  *
  * <p>The stages of a job are all known when it starts, the later ones too; so their input is told then, and the first wave of a stage may be
  * in memory when it begins. The driver's table of stages is read from another thread than the scheduler's: a look may miss a stage while the
@@ -55,10 +56,12 @@ final class JobListener extends SparkListener {
 
   @Override
   public void onJobStart(SparkListenerJobStart event) {
+    List<Integer> ids = stagesOf(event);
+    // Looked up here, as a short job is over before the teller comes to it.
+    List<Stage> stages = ids.stream().map(this::stage).filter(Objects::nonNull).toList();
     teller.put(book -> {
-      List<Integer> stages = stagesOf(event);
-      book.jobStarted(event.jobId(), stages);
-      stages.forEach(stage -> look(book, stage));
+      book.jobStarted(event.jobId(), ids);
+      stages.forEach(stage -> read(book, stage));
     });
   }
 
@@ -71,7 +74,10 @@ final class JobListener extends SparkListener {
   public void onStageSubmitted(SparkListenerStageSubmitted event) {
     StageInfo info = event.stageInfo();
     if (info.attemptNumber() == 0) {
-      teller.put(book -> look(book, info.stageId()));
+      Stage stage = stage(info.stageId());
+      if (stage != null) {
+        teller.put(book -> read(book, stage));
+      }
     }
   }
 
@@ -113,15 +119,14 @@ final class JobListener extends SparkListener {
     }
   }
 
-  private void look(Book book, int id) {
-    if (book.knowsStage(id)) {
+  private static void read(Book book, Stage stage) {
+    if (book.knowsStage(stage.id())) {
       return;
     }
     try {
-      Stage stage = stage(id);
-      StageInput input = stage == null ? null : StageInput.of(stage);
+      StageInput input = StageInput.of(stage);
       if (input != null) {
-        book.stageReads(id, input);
+        book.stageReads(stage.id(), input);
       }
     } catch (ReflectiveOperationException e) {
       throw unknownSpark(e);

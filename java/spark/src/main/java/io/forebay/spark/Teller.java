@@ -74,6 +74,8 @@ final class Teller implements AutoCloseable {
   /** The name of the job; nothing is told before. */
   void named(String applicationId) {
     name = applicationId;
+    // Wakes it, so that the first stage finds the way open.
+    put(book -> {});
   }
 
   /** Has something done on this thread; never waits. */
