@@ -109,6 +109,16 @@ public final class ForebayClient implements AutoCloseable {
     return Native.renameNew(bytes(from), bytes(to));
   }
 
+  /**
+   * Begins an analytics job, whose prefetch is planned by the coordinator. Fails without an agent.
+   *
+   * @param name for people: the application's id
+   * @param planner empty for the cluster's default
+   */
+  public ForebayJob beginJob(String name, String planner) throws ForebayException {
+    return new ForebayJob(Native.jobBegin(handle, bytes(name), bytes(planner)));
+  }
+
   /** Ends it; open files go on. */
   @Override
   public void close() {

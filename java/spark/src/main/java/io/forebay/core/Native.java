@@ -64,4 +64,10 @@ final class Native {
   static native void flush(long writer, boolean durable) throws ForebayException;
 
   static native void closeWriter(long writer) throws ForebayException;
+
+  static native long jobBegin(long client, byte[] name, byte[] planner) throws ForebayException;
+
+  static native void jobTell(long job, byte[] updates) throws ForebayException;
+
+  static native void jobEnd(long job);
 }
