@@ -192,7 +192,7 @@ impl Connection {
             _ => {}
         }
         let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-        let sent = self.channel.send(&reply, &borrowed);
+        let sent = self.channel.send_reply(&reply, &borrowed);
         if self.ends_agent {
             self.shared.stop();
         }

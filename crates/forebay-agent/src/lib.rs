@@ -7,6 +7,7 @@
 
 pub mod admin;
 pub mod agent;
+pub mod by_path;
 pub mod cache;
 pub mod cluster;
 pub mod config;

@@ -14,7 +14,7 @@ use rustix::fs::{OFlags, fcntl_getfl};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -82,6 +82,11 @@ impl MountState {
     /// Its label.
     pub fn label(&self) -> &str {
         &self.config.label
+    }
+
+    /// Its root with symbolic links resolved.
+    pub fn root(&self) -> &Path {
+        &self.root
     }
 
     /// What clients are told.

@@ -123,6 +123,8 @@ pub(crate) struct Session {
     warned: AtomicBool,
     /// The connection whose end would end this process's job, and the job's token.
     job: Mutex<Option<(Option<Channel>, String)>>,
+    /// The members as they were a moment ago.
+    pub(crate) view: crate::job::KnownView,
 }
 
 #[derive(Debug)]
@@ -148,6 +150,7 @@ impl Session {
             born: Instant::now(),
             warned: AtomicBool::new(false),
             job: Mutex::new(None),
+            view: crate::job::KnownView::default(),
         }
     }
 

@@ -62,6 +62,16 @@ pub struct ClusterView {
     pub nodes: Vec<NodeInfo>,
 }
 
+impl ClusterView {
+    /// The nodes that keep extents of the mount labelled `mount`: those that serve it to peers. If nobody serves peers,
+    /// every node that has the mount, each for its own tasks. Everybody who asks where an extent is goes by this list.
+    pub fn keepers(&self, mount: &str) -> Vec<&NodeInfo> {
+        let has: Vec<&NodeInfo> = self.nodes.iter().filter(|n| n.mounts.iter().any(|m| m == mount)).collect();
+        let serve: Vec<&NodeInfo> = has.iter().copied().filter(|n| !n.address.is_empty()).collect();
+        if serve.is_empty() { has } else { serve }
+    }
+}
+
 /// One version of one file, as every node can find it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct FileRef {

@@ -313,6 +313,9 @@ pub enum Reply {
     Members(ClusterView),
     /// To [`Request::Jobs`].
     Jobs(Vec<JobStatus>),
+    /// The answer is too long for a packet: it is in the file that the packet carries, as a frame
+    /// ([`crate::frame`]). [`Channel::recv_reply`](crate::Channel::recv_reply) gives what is in it.
+    Attached,
 }
 
 /// Why the agent will not do something. Never an error to the program: it reads the PFS.
