@@ -9,7 +9,7 @@ use crate::entry::{Entry, lock};
 use forebay_pfs::{FileFacts, FileVersion};
 use forebay_policy::eviction::{EvictionKind, EvictionPolicy, Fill, Victim};
 use forebay_store::copy::{CopyFile, CopyIdentity, FLAG_PINNED, Geometry};
-use forebay_store::ring::{PAGES_MAX, page_key, split_key};
+use forebay_store::ring::{PAGES_MAX, split_key};
 use forebay_store::{Budget, Class, Reservation, State, Tier, Word, blocks_bytes};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;

@@ -31,6 +31,8 @@ pub enum PeerRequest {
     Page {
         /// The page.
         page: PageRef,
+        /// Bytes that the asker has of it already, from its start: whole blocks of 4 KiB.
+        from: u64,
         /// Who wants it.
         wanted: Wanted,
         /// The asker believes nothing that is complete only after so many milliseconds.
