@@ -213,10 +213,7 @@ impl Cluster {
             coordinator: self.config.coordinator.clone(),
             connected: self.connected.load(Ordering::Relaxed),
             view: self.view().cluster.clone(),
-            avoided: lock(&self.avoided)
-                .iter()
-                .map(|(name, a)| (name.clone(), left(a)))
-                .collect(),
+            avoided: lock(&self.avoided).iter().map(|(name, a)| (name.clone(), left(a))).collect(),
         }
     }
 }

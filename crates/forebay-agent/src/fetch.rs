@@ -278,12 +278,7 @@ fn fetch_page(shared: &Shared, task: &Task, buffer: &mut Vec<u8>) -> Result<u64,
 }
 
 /// Reads what is missing of the page chunk by chunk and shows each to readers.
-fn fill(
-    shared: &Shared,
-    task: &Task,
-    begun: &mut Begun,
-    buffer: &mut Vec<u8>,
-) -> Result<(), FlightError> {
+fn fill(shared: &Shared, task: &Task, begun: &mut Begun, buffer: &mut Vec<u8>) -> Result<(), FlightError> {
     let geometry = task.entry.geometry();
     let page_len = geometry.page_len(task.flight.page);
     let start = u64::from(task.flight.page) * geometry.page_bytes;

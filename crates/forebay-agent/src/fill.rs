@@ -44,7 +44,11 @@ impl Begun {
         }
         let absent = file.word(page);
         let word = Word { state: State::Filling, valid_blocks: 0, ..absent };
-        assert!(file.change(page, absent, word), "page {page} of copy {} has two fetchers", task.entry.copy());
+        assert!(
+            file.change(page, absent, word),
+            "page {page} of copy {} has two fetchers",
+            task.entry.copy()
+        );
         Ok(Some(Begun { file, room, word, done: 0 }))
     }
 

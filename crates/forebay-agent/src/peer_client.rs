@@ -108,7 +108,13 @@ pub fn route(shared: &Shared, task: &Task) -> Option<NodeInfo> {
     if task.flight.is_kept_from_peers() {
         return None;
     }
-    owner_of(shared, task.entry.mount, &task.entry.identity.version, task.entry.geometry().page_bytes, task.flight.page)
+    owner_of(
+        shared,
+        task.entry.mount,
+        &task.entry.identity.version,
+        task.entry.geometry().page_bytes,
+        task.flight.page,
+    )
 }
 
 /// The peer that owns a page and would serve it.
@@ -204,7 +210,11 @@ impl Peers {
             let greeting = std::thread::Builder::new().name("greet".into()).stack_size(STACK_BYTES);
             let greeting = greeting.spawn({
                 let shared = shared.clone();
-                move || match Link::connect(&shared, &node, Instant::now() + shared.config.cluster.peer_deadline) {
+                move || match Link::connect(
+                    &shared,
+                    &node,
+                    Instant::now() + shared.config.cluster.peer_deadline,
+                ) {
                     Ok(_) => shared.cluster.believe(&node.name),
                     Err(_) => shared.cluster.avoid(&node.name),
                 }
@@ -237,9 +247,9 @@ impl Peer {
         if self.queue.waiting() <= crew.idle || crew.threads.len() >= LINKS_PER_PEER {
             return;
         }
-        let room = shared.cache.budget.reserve(Class::Clients, LINK_BYTES);
+        let room = shared.cache.reserve(Class::Clients, LINK_BYTES, &shared.counters);
         let number = (0..).find(|n| !crew.threads.contains(n)).unwrap_or_default();
-        let spawned = room.ok().and_then(|room| {
+        let spawned = room.and_then(|room| {
             let (peer, shared) = (self.clone(), shared.clone());
             let builder = std::thread::Builder::new().name(format!("peer-{number}")).stack_size(STACK_BYTES);
             let body = move || {
@@ -453,7 +463,10 @@ impl Peer {
             Answer::Late => {
                 add(&counters.peer_late_total, 1);
                 if !shared.cluster.is_avoided(&self.name) {
-                    tracing::warn!(peer = self.name, "does not answer; its pages are read from the PFS until it does");
+                    tracing::warn!(
+                        peer = self.name,
+                        "does not answer; its pages are read from the PFS until it does"
+                    );
                 }
                 shared.cluster.avoid(&self.name);
                 self.cut();
@@ -463,7 +476,10 @@ impl Peer {
                 // Others may have cut this connection.
                 if !shared.cluster.is_avoided(&self.name) {
                     add(&counters.peer_broken_total, 1);
-                    tracing::warn!(peer = self.name, "cannot be reached; its pages are read from the PFS until it can");
+                    tracing::warn!(
+                        peer = self.name,
+                        "cannot be reached; its pages are read from the PFS until it can"
+                    );
                 }
                 return shared.cluster.avoid(&self.name);
             }

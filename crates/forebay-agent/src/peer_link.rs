@@ -119,7 +119,9 @@ impl Link {
                 "the agent of node {} at {} (peer protocol {protocol}, here {PEER_PROTOCOL}) will not serve this one: {refusal}",
                 node.name, node.address
             ))),
-            other => Err(io::Error::new(io::ErrorKind::InvalidData, format!("{other:?} in answer to a greeting"))),
+            other => {
+                Err(io::Error::new(io::ErrorKind::InvalidData, format!("{other:?} in answer to a greeting")))
+            }
         }
     }
 
@@ -183,7 +185,13 @@ impl Link {
     }
 
     /// Moves `len` bytes into the copy. They are shown only if the deadline is still to come when they are there.
-    fn take_piece(&mut self, task: &Task, begun: &mut Begun, len: u64, deadline: Instant) -> Result<(), Answer> {
+    fn take_piece(
+        &mut self,
+        task: &Task,
+        begun: &mut Begun,
+        len: u64,
+        deadline: Instant,
+    ) -> Result<(), Answer> {
         let geometry = task.entry.geometry();
         let page_len = geometry.page_len(task.flight.page);
         let start = u64::from(task.flight.page) * geometry.page_bytes;
@@ -227,7 +235,8 @@ impl Link {
                 let got = got.map_err(|e| lost(e.into()))? as u64;
                 let mut moved = 0;
                 while moved < got {
-                    let n = begun.file().splice_from(read.as_fd(), offset + moved, got - moved).map_err(tier)?;
+                    let n =
+                        begun.file().splice_from(read.as_fd(), offset + moved, got - moved).map_err(tier)?;
                     if n == 0 {
                         return Err(Answer::Broken);
                     }

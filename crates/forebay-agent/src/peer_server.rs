@@ -42,8 +42,8 @@ const IDLE: Duration = Duration::from_secs(60);
 /// What a connection costs: its thread and its buffer.
 const CONNECTION_BYTES: u64 = (64 << 10) + BUFFER_BYTES as u64;
 
-/// Bytes of a page that is sent while it is fetched, at a time.
-const BUFFER_BYTES: usize = 256 << 10;
+/// Bytes that are sent from the buffer at a time.
+const BUFFER_BYTES: usize = 64 << 10;
 
 const STACK_BYTES: usize = 256 << 10;
 
@@ -278,7 +278,12 @@ impl<'a> Serving<'a> {
         deadline: Instant,
     ) -> io::Result<()> {
         let geometry = entry.geometry();
-        let sent = self.send_and_wait(&lent, geometry.page_len(page) - from, u64::from(page) * geometry.page_bytes + from, deadline);
+        let sent = self.send_and_wait(
+            &lent,
+            geometry.page_len(page) - from,
+            u64::from(page) * geometry.page_bytes + from,
+            deadline,
+        );
         match &sent {
             Ok(()) => {
                 add(&shared.counters.pages_to_peers_total, 1);
@@ -306,7 +311,10 @@ impl<'a> Serving<'a> {
         self.stream.set_timeout(Some(left(deadline)?))?;
         match frame::receive(&mut self.stream)? {
             PeerRequest::Taken => Ok(()),
-            other => Err(io::Error::new(io::ErrorKind::InvalidData, format!("{other:?} before the page was taken"))),
+            other => Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("{other:?} before the page was taken"),
+            )),
         }
     }
 
@@ -440,8 +448,14 @@ impl<'a> Serving<'a> {
             return Err(PeerReply::Changed);
         }
         let path = || display_path(pfs.as_fd());
-        let made =
-            shared.cache.find_or_create(mount, state.label(), page.page_bytes, &facts, path, &shared.counters);
+        let made = shared.cache.find_or_create(
+            mount,
+            state.label(),
+            page.page_bytes,
+            &facts,
+            path,
+            &shared.counters,
+        );
         made.map_err(|e| match e {
             NoCopy::NoRoom => PeerReply::Busy("no room in the tier".into()),
             NoCopy::TooLarge => PeerReply::Refused("too many pages".into()),
