@@ -1,9 +1,10 @@
 //! The cluster as this agent sees it: who is there, who owns which extent, and who is better left alone.
 //!
 //! A view comes from the coordinator and is kept until a later one comes, so that reads go on while there is none. Owners
-//! follow from the view alone ([`forebay_policy::placement`]). A peer that did not answer in time is *avoided*: until its
-//! back-off ends the extents it owns are looked for at the next in rank, by this agent only. That may bring a page to two
-//! nodes, never a wrong one.
+//! follow from the view alone ([`forebay_policy::placement`]). A peer that did not answer in time is *avoided*: the extents it
+//! owns are looked for at the next in rank, by this agent only. That may bring a page to two nodes, never a wrong one. When its
+//! back-off ends it is greeted in the background, and asked for pages again only if it answers: no reader waits a second
+//! time for a peer that hangs.
 
 use crate::config::ClusterConfig;
 use crate::entry::lock;
@@ -56,6 +57,8 @@ pub struct View {
 struct Avoided {
     until: Instant,
     back_off: Duration,
+    /// It is being greeted.
+    greeted: bool,
 }
 
 impl View {
@@ -138,16 +141,38 @@ impl Cluster {
         Owner::Here
     }
 
-    fn is_avoided(&self, name: &str) -> bool {
-        lock(&self.avoided).get(name).is_some_and(|a| Instant::now() < a.until)
+    /// Whether the peer is left alone for now.
+    pub fn is_avoided(&self, name: &str) -> bool {
+        lock(&self.avoided).contains_key(name)
     }
 
-    /// The peer failed or was late.
+    /// The peer failed or was late. Told by many at the same time it counts once.
     pub fn avoid(&self, name: &str) {
         let mut avoided = lock(&self.avoided);
-        let last = avoided.get(name).map(|a| a.back_off);
-        let back_off = last.map_or(BACK_OFF, |b| (b * 2).min(BACK_OFF_MAX));
-        avoided.insert(name.to_owned(), Avoided { until: Instant::now() + back_off, back_off });
+        let now = Instant::now();
+        let back_off = match avoided.get(name) {
+            Some(a) if now < a.until => return,
+            Some(a) => (a.back_off * 2).min(BACK_OFF_MAX),
+            None => BACK_OFF,
+        };
+        avoided.insert(name.to_owned(), Avoided { until: now + back_off, back_off, greeted: false });
+    }
+
+    /// Peers whose back-off has ended, each once: they are to be greeted, and then believed or avoided again.
+    pub fn to_greet(&self) -> Vec<NodeInfo> {
+        let mut avoided = lock(&self.avoided);
+        if avoided.is_empty() {
+            return Vec::new();
+        }
+        let (now, view) = (Instant::now(), self.view());
+        let mut due = Vec::new();
+        for (name, a) in avoided.iter_mut().filter(|(_, a)| a.until <= now && !a.greeted) {
+            if let Some(node) = view.cluster.nodes.iter().find(|n| n.name == *name) {
+                a.greeted = true;
+                due.push(node.clone());
+            }
+        }
+        due
     }
 
     /// The peer answered.
@@ -167,11 +192,7 @@ impl Cluster {
             coordinator: self.config.coordinator.clone(),
             connected: self.connected.load(Ordering::Relaxed),
             view: self.view().cluster.clone(),
-            avoided: lock(&self.avoided)
-                .iter()
-                .filter(|(_, a)| a.until > now)
-                .map(|(name, a)| (name.clone(), left(a)))
-                .collect(),
+            avoided: lock(&self.avoided).iter().map(|(name, a)| (name.clone(), left(a))).collect(),
         }
     }
 }
@@ -229,6 +250,7 @@ mod tests {
         }
         assert!(after.contains(&Owner::Here) && after.contains(&Owner::Peer(node("c"))));
         assert_eq!(cluster.status().avoided[0].0, "b");
+        assert!(cluster.to_greet().is_empty(), "its back-off has not ended");
         cluster.believe("b");
         assert_eq!(owners_of(&cluster), before);
     }
