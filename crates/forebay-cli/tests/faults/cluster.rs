@@ -154,7 +154,8 @@ impl Node {
     pub fn client(&self) -> Client {
         let socket = Some(self.dir.path().join("state/agent.sock"));
         let trusted_uids = self.uid.into_iter().collect();
-        Client::new(ClientConfig { socket, deadline: Duration::from_secs(60), trusted_uids, quiet: true })
+        let deadline = Duration::from_secs(60);
+        Client::new(ClientConfig { socket, deadline, trusted_uids, quiet: true, ..ClientConfig::default() })
     }
 
     pub fn status(&self) -> Status {
