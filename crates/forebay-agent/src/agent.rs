@@ -7,6 +7,7 @@ use crate::connection;
 use crate::counters::{Counters, add};
 use crate::entry::{FlightError, lock};
 use crate::fetch;
+use crate::link::{self, Home, Link};
 use crate::memory;
 use crate::mounts::MountState;
 use crate::peer_client::Peers;
@@ -58,6 +59,8 @@ pub struct Shared {
     pub rings: Mutex<BTreeMap<u64, RingReader>>,
     /// The cluster.
     pub cluster: Cluster,
+    /// The connection to the coordinator.
+    pub link: Link,
     /// How connections between nodes prove themselves.
     pub security: Security,
     /// Peers as they are asked.
@@ -87,10 +90,11 @@ impl Shared {
         self.stopping.store(true, Ordering::Release);
         let _guard = lock(&self.stop_signal.0);
         self.stop_signal.1.notify_all();
+        self.link.wake();
     }
 
     /// Waits for [`Shared::stop`], at most `limit`; tells whether it came.
-    fn wait_stop(&self, limit: Duration) -> bool {
+    pub fn wait_stop(&self, limit: Duration) -> bool {
         let guard = lock(&self.stop_signal.0);
         if !self.is_stopping() {
             drop(self.stop_signal.1.wait_timeout(guard, limit).unwrap_or_else(PoisonError::into_inner));
@@ -118,12 +122,12 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Starts an agent: takes the tier, adopts what is in it, and listens. `program` is this executable, for the keeper
-    /// of a tier without root.
+    /// Starts an agent: takes the tier, adopts what is in it, listens, and joins the cluster. `program` is this executable,
+    /// for the keeper of a tier without root; `home` leads to the coordinator.
     ///
     /// # Errors
     /// A message for the operator: what was tried, on what, why it failed.
-    pub fn start(config: Config, program: Option<PathBuf>) -> io::Result<Self> {
+    pub fn start(config: Config, program: Option<PathBuf>, home: Home) -> io::Result<Self> {
         raise_file_limit();
         let mounts = config.mounts.iter().cloned().map(MountState::new).collect::<io::Result<Vec<_>>>()?;
         if mounts.is_empty() {
@@ -155,7 +159,12 @@ impl Agent {
             jobs: Jobs::default(),
             rings: Mutex::default(),
             cluster: Cluster::new(config.cluster.clone()),
+<<<<<<< HEAD
             security,
+=======
+            link: Link::new()?,
+            security: Security::configured(config.cluster.tls.as_deref())?,
+>>>>>>> main
             peers: Peers::default(),
             peer_server: PeerServer::default(),
             connections: AtomicUsize::new(0),
@@ -168,7 +177,6 @@ impl Agent {
         });
         shared.adopt()?;
         serve_peers(&shared)?;
-        shared.cluster.set_capacity(capacity, &shared.labels());
         let socket = shared.config.socket();
         let listener = listen_on(&socket, shared.config.socket_mode)?;
         let mut threads = spawn_workers(&shared)?;
@@ -181,6 +189,10 @@ impl Agent {
         threads.push(
             std::thread::Builder::new().name("housekeeping".into()).spawn(move || keep_house(&keeping))?,
         );
+        // Last: whoever joins is asked for pages.
+        let joining = shared.clone();
+        threads
+            .push(std::thread::Builder::new().name("link".into()).spawn(move || link::run(&joining, &home))?);
         Ok(Agent { shared, socket, threads })
     }
 
@@ -322,6 +334,5 @@ fn keep_house(shared: &Arc<Shared>) {
         shared.cache.settle_excess(&shared.counters);
         shared.peers.keep_house(shared);
         shared.peer_server.keep_house();
-        shared.cluster.set_capacity(shared.budget.capacity_bytes(), &shared.labels());
     }
 }

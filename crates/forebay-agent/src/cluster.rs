@@ -9,7 +9,7 @@
 use crate::config::ClusterConfig;
 use crate::entry::lock;
 use forebay_policy::placement::{Member, extent_key, node_number, owners};
-use forebay_wire::{ClusterStatus, ClusterView, Epoch, NodeInfo};
+use forebay_wire::{ClusterStatus, ClusterView, NodeInfo};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -111,27 +111,6 @@ impl Cluster {
         *view = Arc::new(View::new(cluster));
     }
 
-    /// The tier of this node is so large now. A cluster of one is its own coordinator: its view follows at once.
-    pub fn set_capacity(&self, capacity_bytes: u64, mounts: &[String]) {
-        if !self.config.coordinator.is_empty() || !self.config.coordinator_listen.is_empty() {
-            return;
-        }
-        let view = self.view();
-        if view.cluster.nodes.first().is_none_or(|n| n.capacity_bytes != capacity_bytes) {
-            let node = NodeInfo {
-                name: self.config.node.clone(),
-                host: self.config.host.clone(),
-                address: self.address().to_owned(),
-                role: self.config.role,
-                capacity_bytes,
-                mounts: mounts.to_vec(),
-            };
-            let epoch = Epoch { number: view.cluster.epoch.number + 1, ..view.cluster.epoch };
-            self.update(ClusterView { epoch, nodes: vec![node] });
-            self.set_connected(true);
-        }
-    }
-
     /// The coordinator answers, or does not.
     pub fn set_connected(&self, connected: bool) {
         self.connected.store(connected, Ordering::Relaxed);
@@ -225,6 +204,7 @@ fn serves(node: &NodeInfo, mount_label: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_wire::Epoch;
 
     fn node(name: &str) -> NodeInfo {
         NodeInfo {

@@ -16,6 +16,8 @@ pub mod counters;
 pub mod entry;
 pub mod fetch;
 pub mod fill;
+pub mod jobs;
+pub mod link;
 pub mod load;
 pub mod memory;
 pub mod mounts;
@@ -29,4 +31,5 @@ pub mod units;
 pub mod write;
 
 pub use agent::{Agent, Shared};
-pub use config::{Config, MountConfig};
+pub use config::{ClusterConfig, Config, MountConfig};
+pub use link::Home;
