@@ -159,12 +159,8 @@ impl Agent {
             jobs: Jobs::default(),
             rings: Mutex::default(),
             cluster: Cluster::new(config.cluster.clone()),
-<<<<<<< HEAD
-            security,
-=======
             link: Link::new()?,
-            security: Security::configured(config.cluster.tls.as_deref())?,
->>>>>>> main
+            security,
             peers: Peers::default(),
             peer_server: PeerServer::default(),
             connections: AtomicUsize::new(0),
