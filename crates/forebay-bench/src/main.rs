@@ -8,6 +8,7 @@ mod files;
 mod measure;
 mod memory;
 mod others;
+mod peer;
 mod read;
 mod rig;
 mod write;
@@ -37,10 +38,12 @@ struct Args {
 
 type Group = fn(&Rig) -> Result<Vec<Record>, String>;
 
-const GROUPS: [(&str, Group); 9] = [
+const GROUPS: [(&str, Group); 11] = [
     ("read.cached", read::cached),
     ("read.cold", read::cold),
     ("read.shared", read::shared),
+    ("peer.page", peer::page),
+    ("peer.cold", peer::cold),
     ("read.python", others::python),
     ("write", write::write),
     ("give_back", memory::give_back),
