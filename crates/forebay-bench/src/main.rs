@@ -5,6 +5,7 @@
 //! `target/bench.json` as a list of {id, value, unit, reference, ratio, target, met, runs, command}; ids never change.
 
 mod files;
+mod hadoop;
 mod measure;
 mod memory;
 mod others;
@@ -37,11 +38,12 @@ struct Args {
 
 type Group = fn(&Rig) -> Result<Vec<Record>, String>;
 
-const GROUPS: [(&str, Group); 9] = [
+const GROUPS: [(&str, Group); 10] = [
     ("read.cached", read::cached),
     ("read.cold", read::cold),
     ("read.shared", read::shared),
     ("read.python", others::python),
+    ("hadoop.read", hadoop::read),
     ("write", write::write),
     ("give_back", memory::give_back),
     ("open", files::open),
