@@ -1,17 +1,18 @@
 //! The cluster as this agent sees it: who is there, who owns which extent, and who is better left alone.
 //!
 //! A view comes from the coordinator and is kept until a later one comes, so that reads go on while there is none. Owners
-//! follow from the view alone ([`forebay_policy::placement`]). A peer that did not answer in time is *avoided*: until its
-//! back-off ends the extents it owns are looked for at the next in rank, by this agent only. That may bring a page to two
-//! nodes, never a wrong one.
+//! follow from the view alone ([`forebay_policy::placement`]). A peer that did not answer in time is *avoided*: the extents it
+//! owns are looked for at the next in rank, by this agent only. That may bring a page to two nodes, never a wrong one. When its
+//! back-off ends it is greeted in the background, and asked for pages again only if it answers: no reader waits a second
+//! time for a peer that hangs.
 
 use crate::config::ClusterConfig;
 use crate::entry::lock;
 use forebay_policy::placement::{Member, extent_key, node_number, owners};
-use forebay_wire::{ClusterStatus, ClusterView, Epoch, NodeInfo};
+use forebay_wire::{ClusterStatus, ClusterView, NodeInfo};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 /// A peer that failed is left alone for so long at first, twice as long each time after.
@@ -39,6 +40,8 @@ pub struct Cluster {
     view: Mutex<Arc<View>>,
     avoided: Mutex<BTreeMap<String, Avoided>>,
     connected: AtomicBool,
+    /// Where peers are served, once known.
+    address: OnceLock<String>,
 }
 
 /// A view and what placement needs of it.
@@ -54,6 +57,8 @@ pub struct View {
 struct Avoided {
     until: Instant,
     back_off: Duration,
+    /// It is being greeted.
+    greeted: bool,
 }
 
 impl View {
@@ -75,7 +80,19 @@ impl Cluster {
             view: Mutex::default(),
             avoided: Mutex::default(),
             connected: AtomicBool::new(false),
+            address: OnceLock::new(),
         }
+    }
+
+    /// Peers are served at this address: that of `cluster.listen` with the port it got. Told once, before the node joins.
+    pub fn set_address(&self, address: String) {
+        // A second address would come too late for those who know the first.
+        let _ = self.address.set(address);
+    }
+
+    /// Where peers are served; empty if they are not.
+    pub fn address(&self) -> &str {
+        self.address.get().map_or("", String::as_str)
     }
 
     /// This node's name.
@@ -92,27 +109,6 @@ impl Cluster {
         }
         lock(&self.avoided).retain(|name, _| cluster.nodes.iter().any(|n| n.name == *name));
         *view = Arc::new(View::new(cluster));
-    }
-
-    /// The tier of this node is so large now. A cluster of one is its own coordinator: its view follows at once.
-    pub fn set_capacity(&self, capacity_bytes: u64, mounts: &[String]) {
-        if !self.config.coordinator.is_empty() || !self.config.coordinator_listen.is_empty() {
-            return;
-        }
-        let view = self.view();
-        if view.cluster.nodes.first().is_none_or(|n| n.capacity_bytes != capacity_bytes) {
-            let node = NodeInfo {
-                name: self.config.node.clone(),
-                host: self.config.host.clone(),
-                address: self.config.listen.clone(),
-                role: self.config.role,
-                capacity_bytes,
-                mounts: mounts.to_vec(),
-            };
-            let epoch = Epoch { number: view.cluster.epoch.number + 1, ..view.cluster.epoch };
-            self.update(ClusterView { epoch, nodes: vec![node] });
-            self.set_connected(true);
-        }
     }
 
     /// The coordinator answers, or does not.
@@ -145,16 +141,38 @@ impl Cluster {
         Owner::Here
     }
 
-    fn is_avoided(&self, name: &str) -> bool {
-        lock(&self.avoided).get(name).is_some_and(|a| Instant::now() < a.until)
+    /// Whether the peer is left alone for now.
+    pub fn is_avoided(&self, name: &str) -> bool {
+        lock(&self.avoided).contains_key(name)
     }
 
-    /// The peer failed or was late.
+    /// The peer failed or was late. Told by many at the same time it counts once.
     pub fn avoid(&self, name: &str) {
         let mut avoided = lock(&self.avoided);
-        let last = avoided.get(name).map(|a| a.back_off);
-        let back_off = last.map_or(BACK_OFF, |b| (b * 2).min(BACK_OFF_MAX));
-        avoided.insert(name.to_owned(), Avoided { until: Instant::now() + back_off, back_off });
+        let now = Instant::now();
+        let back_off = match avoided.get(name) {
+            Some(a) if now < a.until => return,
+            Some(a) => (a.back_off * 2).min(BACK_OFF_MAX),
+            None => BACK_OFF,
+        };
+        avoided.insert(name.to_owned(), Avoided { until: now + back_off, back_off, greeted: false });
+    }
+
+    /// Peers whose back-off has ended, each once: they are to be greeted, and then believed or avoided again.
+    pub fn to_greet(&self) -> Vec<NodeInfo> {
+        let mut avoided = lock(&self.avoided);
+        if avoided.is_empty() {
+            return Vec::new();
+        }
+        let (now, view) = (Instant::now(), self.view());
+        let mut due = Vec::new();
+        for (name, a) in avoided.iter_mut().filter(|(_, a)| a.until <= now && !a.greeted) {
+            if let Some(node) = view.cluster.nodes.iter().find(|n| n.name == *name) {
+                a.greeted = true;
+                due.push(node.clone());
+            }
+        }
+        due
     }
 
     /// The peer answered.
@@ -174,11 +192,7 @@ impl Cluster {
             coordinator: self.config.coordinator.clone(),
             connected: self.connected.load(Ordering::Relaxed),
             view: self.view().cluster.clone(),
-            avoided: lock(&self.avoided)
-                .iter()
-                .filter(|(_, a)| a.until > now)
-                .map(|(name, a)| (name.clone(), left(a)))
-                .collect(),
+            avoided: lock(&self.avoided).iter().map(|(name, a)| (name.clone(), left(a))).collect(),
         }
     }
 }
@@ -190,6 +204,7 @@ fn serves(node: &NodeInfo, mount_label: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_wire::Epoch;
 
     fn node(name: &str) -> NodeInfo {
         NodeInfo {
@@ -235,6 +250,7 @@ mod tests {
         }
         assert!(after.contains(&Owner::Here) && after.contains(&Owner::Peer(node("c"))));
         assert_eq!(cluster.status().avoided[0].0, "b");
+        assert!(cluster.to_greet().is_empty(), "its back-off has not ended");
         cluster.believe("b");
         assert_eq!(owners_of(&cluster), before);
     }
