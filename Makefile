@@ -61,6 +61,14 @@ lint: ## Format and lints; changes nothing
 demo: build ## The main job straight from a slow file system and through Forebay
 	$(PYTHON) python/demo
 
+.PHONY: lab
+lab: build ## A cluster with a real parallel file system on this machine, as root (ARGS="--pfs glusterfs"; docs/lab.md)
+	$(BUILT)/forebay lab up --install $(ARGS)
+
+.PHONY: lab-down
+lab-down: ## Ends the lab, or what a crash has left of it
+	$(BUILT)/forebay lab down
+
 .PHONY: bench
 bench: build ## Every claim beside its reference, in target/bench.json (ONLY=read.cached for one group, RUNS=9)
 	$(BUILT)/forebay-bench $(if $(ONLY),--only $(ONLY)) $(if $(RUNS),--runs $(RUNS))
