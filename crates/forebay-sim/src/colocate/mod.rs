@@ -14,29 +14,10 @@ mod outcome;
 pub mod view;
 mod world;
 
+pub use crate::arrivals::Arrivals;
 pub use bound::lower_bound_s;
 pub use outcome::{FetchSpan, HpcOutcome, JobOutcome, Outcome, PhaseOutcome, WaveOutcome};
 pub use world::simulate;
-
-/// When the phases of an HPC job begin.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "is", rename_all = "snake_case")]
-pub enum Arrivals {
-    /// A phase begins `compute_ns` after the last one ended.
-    Periodic,
-    /// The same, with each compute time drawn evenly from `compute_ns` * (1 - spread) to (1 + spread).
-    Jittered {
-        /// From 0 to 1.
-        spread: f64,
-    },
-    /// Compute times are exponential with mean `compute_ns`.
-    Poisson,
-    /// Phases begin at these moments, or when the one before is over if that is later.
-    Trace {
-        /// In ns from the start, ascending.
-        at_ns: Vec<u64>,
-    },
-}
 
 /// An HPC job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -11,7 +11,7 @@ use forebay_policy::planner::{self, Action, ActionKind, Decision, Event as Told,
 use serde::Serialize;
 
 use super::outcome::{FetchSpan, HpcOutcome, JobOutcome, Outcome, PhaseOutcome, WaveOutcome};
-use super::{Arrivals, HpcSpec, Setup};
+use super::{HpcSpec, Setup};
 use crate::error::{Error, Result};
 use crate::pace::Paces;
 use crate::pump::Pump;
@@ -295,11 +295,9 @@ impl<'a> Colocation<'a> {
     }
 
     fn hpc_starts(&mut self, now: Nanos, h: usize, queue: &mut EventQueue<Happening>) {
-        let first_ns = match self.hpc[h].spec.arrivals {
-            Arrivals::Trace { .. } => self.next_phase_at(now, h).0 - now.0,
-            _ if self.hpc[h].spec.io_first => 0,
-            _ => self.next_phase_at(now, h).0 - now.0,
-        };
+        let hpc = &mut self.hpc[h];
+        let (io_first, compute_ns) = (hpc.spec.io_first, hpc.spec.compute_ns);
+        let first = hpc.spec.arrivals.first(now, io_first, compute_ns, &mut hpc.rng);
         let spec = &self.hpc[h].spec;
         // The planner is told what a profile would say, not what was drawn.
         let expected_ns = if spec.io_first { 0 } else { spec.compute_ns };
@@ -312,23 +310,8 @@ impl<'a> Colocation<'a> {
             weight: f64::from(spec.processes),
             first_in_ns: expected_ns,
         };
-        queue.after(first_ns, Happening::PhaseBegins(h));
+        queue.at(first, Happening::PhaseBegins(h));
         self.tell(now, joins, queue);
-    }
-
-    fn next_phase_at(&mut self, now: Nanos, h: usize) -> Nanos {
-        let hpc = &mut self.hpc[h];
-        let mean_ns = hpc.spec.compute_ns as f64;
-        let wait_ns = match &hpc.spec.arrivals {
-            Arrivals::Periodic => mean_ns,
-            Arrivals::Jittered { spread } => mean_ns * (1.0 + spread * (2.0 * hpc.rng.unit() - 1.0)),
-            Arrivals::Poisson => -mean_ns * (1.0 - hpc.rng.unit()).ln(),
-            Arrivals::Trace { at_ns } => {
-                let at = at_ns.get(hpc.begun as usize).copied().unwrap_or(now.0);
-                return Nanos(at.max(now.0));
-            }
-        };
-        now + wait_ns as u64
     }
 
     fn phase_begins(&mut self, now: Nanos, h: usize, queue: &mut EventQueue<Happening>) {
@@ -352,7 +335,8 @@ impl<'a> Colocation<'a> {
         self.divide(now, bandwidth::Event::PhaseEnds { hpc: h as u32 }, queue);
         self.tell(now, Told::PhaseEnds { hpc: h as u32 }, queue);
         if self.hpc[h].begun < self.hpc[h].spec.phases {
-            let at = self.next_phase_at(now, h);
+            let hpc = &mut self.hpc[h];
+            let at = hpc.spec.arrivals.next(now, hpc.begun, hpc.spec.compute_ns, &mut hpc.rng);
             queue.at(at, Happening::PhaseBegins(h));
         } else {
             self.tell(now, Told::HpcLeaves { hpc: h as u32 }, queue);
