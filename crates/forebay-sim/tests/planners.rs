@@ -61,7 +61,7 @@ fn no_action_by_hand() {
 
 fn trace_of(setup: &Setup) -> Vec<u8> {
     let buffer = SharedBuffer::default();
-    let mut trace = Trace::to(Box::new(buffer.clone()), setup);
+    let mut trace = Trace::to(Box::new(buffer.clone()), "colocation", setup);
     simulate(setup, &mut trace).expect("it comes to an end");
     trace.finish().expect("a buffer can be written");
     buffer.bytes()

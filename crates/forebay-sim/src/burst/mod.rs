@@ -22,7 +22,7 @@ pub mod view;
 mod world;
 
 pub use outcome::{Death, Ended, Hold, JobOutcome, NodeOutcome, Outcome, StepOutcome, ranges};
-pub use world::simulate;
+pub use world::{machines, simulate};
 
 /// Renewals per lease of a holder that is well: two may be lost.
 pub const RENEWALS_PER_LEASE: u64 = 3;

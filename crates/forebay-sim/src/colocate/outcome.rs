@@ -120,6 +120,13 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// When the last Big Data job or phase is over, in seconds.
+    pub fn end_s(&self) -> f64 {
+        let jobs = self.jobs.iter().filter_map(|j| j.waves.last()).map(|w| w.end_ns);
+        let phases = self.hpc.iter().filter_map(|h| h.phases.last()).map(|p| p.end_ns);
+        jobs.chain(phases).max().unwrap_or(0) as f64 * 1e-9
+    }
+
     /// Deadlines missed by all HPC jobs.
     pub fn missed(&self) -> usize {
         self.hpc.iter().map(HpcOutcome::missed).sum()

@@ -5,18 +5,12 @@ use forebay_policy::bandwidth;
 use forebay_policy::planner::{self, Config, DirectStrain};
 
 use super::reader::Section;
-use crate::colocate::{Arrivals, HpcSpec, JobSpec, MemoryChange, Setup};
+use super::{GB, MAX_GB, MAX_S, arrivals, ns};
+use crate::colocate::{HpcSpec, JobSpec, MemoryChange, Setup};
 use crate::error::Result;
 
-const GB: f64 = 1e9;
-/// Upper bounds that only catch slips of the pen: a million seconds, an exabyte, a factor of a thousand.
-const MAX_S: f64 = 1e6;
-const MAX_GB: f64 = 1e9;
+/// An upper bound that only catches slips of the pen.
 const MAX_FACTOR: f64 = 1e3;
-
-fn ns(seconds: f64) -> u64 {
-    (seconds * 1e9).round() as u64
-}
 
 /// Reads the whole file.
 pub fn read(root: &Section<'_>) -> Result<Setup> {
@@ -126,16 +120,6 @@ fn hpc(s: &Section<'_>, pfs_bytes_per_s: f64) -> Result<HpcSpec> {
     };
     s.done()?;
     Ok(spec)
-}
-
-fn arrivals(s: &Section<'_>) -> Result<Arrivals> {
-    let kind = s.choice("arrivals", &["periodic", "jittered", "poisson", "trace"], Some("periodic"))?;
-    Ok(match kind.as_str() {
-        "jittered" => Arrivals::Jittered { spread: s.number("spread", 0.0, 1.0, None)? },
-        "poisson" => Arrivals::Poisson,
-        "trace" => Arrivals::Trace { at_ns: s.ascending("at_s", 0.0, MAX_S)?.into_iter().map(ns).collect() },
-        _ => Arrivals::Periodic,
-    })
 }
 
 fn job(s: &Section<'_>, ram_bytes: f64) -> Result<JobSpec> {
