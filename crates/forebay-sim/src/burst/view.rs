@@ -149,8 +149,9 @@ fn hold_spans(hold: &Hold, spans: &mut Vec<Span>) {
         Ended::Revoked => "the lease ran out",
         Ended::Open => "the run was over",
     };
-    let tip =
-        |share: &str| format!("step {}, token {}, nodes {}{share}: {end}", hold.index, hold.token, runs.join(","));
+    let tip = |share: &str| {
+        format!("step {}, token {}, nodes {}{share}: {end}", hold.index, hold.token, runs.join(","))
+    };
     let mut push = |from: u64, to: u64, kind: usize, share: &str| {
         if to > from {
             spans.push(Span { row: hold.job, from_s: s(from), to_s: s(to), kind, tip: tip(share) });

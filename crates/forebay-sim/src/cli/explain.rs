@@ -34,7 +34,8 @@ fn access(args: &ExplainArgs, setup: &burst::Setup, lines: &[Line], out: &mut dy
     let Some(wanted) = args.decision else {
         let row = |(i, e): (usize, &Entry)| {
             let time = number(e.t_ns as f64 * 1e-9);
-            let cells = [(i + 1).to_string(), time, e.what.into(), e.job.clone(), e.step.clone(), e.why.clone()];
+            let cells =
+                [(i + 1).to_string(), time, e.what.into(), e.job.clone(), e.step.clone(), e.why.clone()];
             cells.to_vec()
         };
         let rows: Vec<Vec<String>> = entries.iter().enumerate().map(row).collect();

@@ -197,10 +197,14 @@ impl Reader<'_> {
                 format!("its nodes are free, while {ahead} before it in the order wait for theirs")
             }
             Ok(Reason::Overdue) => {
-                format!("it has waited longer than {} s, the patience", seconds(self.setup.config.patience_ns))
+                format!(
+                    "it has waited longer than {} s, the patience",
+                    seconds(self.setup.config.patience_ns)
+                )
             }
             Ok(Reason::Guest { host }) => {
-                let of = self.held.iter().find(|h| h.token == host).map_or("?".into(), |h| self.step_name(h.step));
+                let of =
+                    self.held.iter().find(|h| h.token == host).map_or("?".into(), |h| self.step_name(h.step));
                 format!("it is so short that {of} (token {host}) can give way for it")
             }
             Err(_) => format!("{why}"),
@@ -232,7 +236,12 @@ impl Reader<'_> {
 
     fn others_that_wait(&self, t_ns: u64) -> Vec<String> {
         let other = |(id, s): (&u64, &Step)| {
-            format!("{} waits since {} s: {}", self.step_name(*id), seconds(s.asked_ns), self.obstacle(s, t_ns))
+            format!(
+                "{} waits since {} s: {}",
+                self.step_name(*id),
+                seconds(s.asked_ns),
+                self.obstacle(s, t_ns)
+            )
         };
         self.waiting.iter().map(other).collect()
     }
@@ -255,11 +264,17 @@ impl Reader<'_> {
         let patience_ns = self.setup.config.patience_ns;
         let overdue = |s: &&Step| {
             let waited_ns = t_ns - s.asked_ns;
-            patience_ns != u64::MAX && waited_ns >= patience_ns && s.nodes.iter().any(|n| step.nodes.contains(n))
+            patience_ns != u64::MAX
+                && waited_ns >= patience_ns
+                && s.nodes.iter().any(|n| step.nodes.contains(n))
         };
         match self.waiting.values().find(overdue) {
             Some(s) => {
-                format!("its nodes are kept free for step {} of {}, which is overdue", s.index, self.job_name(s.job))
+                format!(
+                    "its nodes are kept free for step {} of {}, which is overdue",
+                    s.index,
+                    self.job_name(s.job)
+                )
             }
             None => "its turn has not come".into(),
         }
@@ -279,7 +294,11 @@ impl Reader<'_> {
                 seconds(h.renewed_ns),
                 seconds(self.setup.config.lease_ns)
             ),
-            seen: vec![format!("token {token} on {}, granted at {} s", node_list(&h.nodes), seconds(h.from_ns))],
+            seen: vec![format!(
+                "token {token} on {}, granted at {} s",
+                node_list(&h.nodes),
+                seconds(h.from_ns)
+            )],
             done: vec!["nodes refuse this token, and are given to the next".into()],
         };
         self.entries.push(entry);
@@ -290,7 +309,8 @@ impl Reader<'_> {
         let Some(h) = self.held.iter().find(|h| h.token == token) else { return };
         let share = action["share"].as_f64().unwrap_or(1.0);
         let (job, index) = self.named.get(&h.step).copied().unwrap_or((usize::MAX, 0));
-        let why = if share < 1.0 { "it gives way to a guest" } else { "it shares its nodes with nobody any more" };
+        let why =
+            if share < 1.0 { "it gives way to a guest" } else { "it shares its nodes with nobody any more" };
         let entry = Entry {
             t_ns,
             what: "share",

@@ -142,11 +142,8 @@ fn fits(setup: &Setup, spec: &JobSpec) -> bool {
     }
     let Ok(policy) = allocation::policy(&setup.allocation) else { return false };
     let mut allocator = Allocator::new(policy, setup.nodes, setup.node_bytes, setup.node_bytes_per_s);
-    let demand = Demand {
-        bytes: spec.step_bytes,
-        nodes: spec.nodes,
-        client_bytes_per_s: spec.client_bytes_per_s,
-    };
+    let demand =
+        Demand { bytes: spec.step_bytes, nodes: spec.nodes, client_bytes_per_s: spec.client_bytes_per_s };
     let mut out = Vec::new();
     allocator.handle(Nanos(0), Event::Asks { job: 0, demand }, &mut out);
     matches!(out.first(), Some(Action::Allocate { .. }))
@@ -154,15 +151,14 @@ fn fits(setup: &Setup, spec: &JobSpec) -> bool {
 
 fn fault(s: &Section<'_>, setup: &Setup) -> Result<Fault> {
     let what = match (s.has("node"), s.has("job")) {
-        (true, false) => {
-            Broken::Node { node: s.whole("node", 0, u64::from(setup.nodes - 1), None)? as u32 }
-        }
+        (true, false) => Broken::Node { node: s.whole("node", 0, u64::from(setup.nodes - 1), None)? as u32 },
         (false, _) => {
             let name = s.text("job", None)?;
             let job = setup.jobs.iter().position(|j| j.name == name);
             let known = || setup.jobs.iter().take(8).map(|j| j.name.as_str()).collect::<Vec<_>>().join(", ");
             Broken::Job {
-                job: job.ok_or_else(|| s.error("job", format!("no job has this name; there are {}", known())))?,
+                job: job
+                    .ok_or_else(|| s.error("job", format!("no job has this name; there are {}", known())))?,
             }
         }
         (true, true) => return Err(s.error("job", "give either node or job")),
