@@ -58,10 +58,10 @@ impl Planner {
         let ids: Vec<JobId> = self.board.jobs().map(|(id, _)| id).collect();
         for job in ids {
             let Some(wave) = self.board.next_wave(job, self.policy.depth()) else { continue };
-            let has_plan = self.running.get(&job).is_some_and(|r| r.wave == wave);
+            let has_plan = self.running.get(&job).is_some_and(|r| r.wave == wave + r.plan.skips);
             if !has_plan || self.policy.replans() {
                 let plan = self.policy.plan(&self.board, job, wave);
-                self.adopt(job, wave, plan, out);
+                self.adopt(job, wave + plan.skips, plan, out);
             }
         }
     }
@@ -77,7 +77,7 @@ impl Planner {
         self.decisions += 1;
         out.push(Action::Decided(Box::new(self.record(job, wave, &plan))));
         if plan.kind == ActionKind::Direct {
-            self.board.set_fetch(job, wave, self.board.corrected(self.board.config.direct.strain()));
+            self.board.set_fetch(job, wave, self.board.corrected(self.board.config.direct.strain()), true);
             out.push(Action::Direct { job, wave, decision: self.decisions });
         }
         self.running.insert(job, Running { wave, decision: self.decisions, plan, setting, direct });
@@ -111,7 +111,7 @@ impl Planner {
                 if running.direct || running.setting.is_some() || !setting.is_paused() {
                     let (wave, decision) = (running.wave, running.decision);
                     out.push(Action::Fetch { job, wave, setting, decision });
-                    self.board.set_fetch(job, wave, self.board.strain(setting));
+                    self.board.set_fetch(job, wave, self.board.strain(setting), false);
                 }
                 running.setting = Some(setting);
                 running.direct = false;

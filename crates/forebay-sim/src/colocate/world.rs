@@ -56,8 +56,9 @@ struct Hpc {
 
 struct Job {
     started: u32,
-    fetched: u32,
     computing: bool,
+    /// Bytes that each wave still lacks: 0 when it is there. That of the fetch under way is in the table of flows.
+    left: Vec<f64>,
     /// Which waves are in the tier, be it in part: being fetched, waiting, or in compute.
     in_tier: Vec<bool>,
     idle_since: u64,
@@ -72,9 +73,8 @@ struct Fetch {
     setting: Option<Setting>,
     kind: ActionKind,
     since: u64,
-    /// Bytes that were left at `since`, and bytes that were read directly before.
+    /// Bytes that were left at `since`.
     left: f64,
-    direct_bytes: f64,
 }
 
 impl Fetch {
@@ -158,8 +158,8 @@ impl<'a> Colocation<'a> {
         };
         let job = |spec: &super::JobSpec| Job {
             started: 0,
-            fetched: 0,
             computing: false,
+            left: vec![spec.wave_bytes as f64; spec.waves as usize],
             in_tier: vec![false; spec.waves as usize],
             idle_since: spec.starts_ns,
             fetch: None,
@@ -225,30 +225,37 @@ impl<'a> Colocation<'a> {
     ) {
         let kind = self.kinds.get(&decision).copied().unwrap_or(ActionKind::Search);
         let id = FETCH + job as u64;
-        let (left, direct_bytes) = match self.jobs[job].fetch {
-            Some(before) => {
-                assert_eq!(before.wave, wave, "the planner changed the wave of a fetch under way");
-                self.note_span(now, job, before);
-                let left = self.flows.left(now, id).unwrap_or(0.0);
-                (left, before.direct_bytes + before.read_directly(left))
-            }
-            None => {
-                assert_eq!(wave, self.jobs[job].fetched, "the planner fetched a wave out of order");
-                let bytes = self.setup.jobs[job].wave_bytes as f64;
-                self.flows.start(now, id, bytes);
-                (bytes, 0.0)
-            }
-        };
-        self.jobs[job].fetch = Some(Fetch { wave, strain, setting, kind, since: now.0, left, direct_bytes });
+        self.put_down(now, job);
+        let state = &self.jobs[job];
+        let left = state.left[wave as usize];
+        assert!(left > 0.0, "the planner fetched wave {wave} of job {job}, which is there already");
+        let waits = !state.computing && wave == state.started;
+        assert!(
+            setting.is_some() || waits,
+            "tasks of job {job} read wave {wave} directly, for which they do not wait"
+        );
+        self.flows.start(now, id, left);
+        self.jobs[job].fetch = Some(Fetch { wave, strain, setting, kind, since: now.0, left });
         if setting.is_some() {
             self.jobs[job].in_tier[wave as usize] = true;
             self.note_peak();
         }
     }
 
+    /// Ends the fetch under way of `job`, if any, and books what it has brought.
+    fn put_down(&mut self, now: Nanos, job: usize) {
+        let Some(fetch) = self.jobs[job].fetch.take() else { return };
+        // A wave is there when its end was announced, and not by rounding before.
+        let left = self.flows.abort(now, FETCH + job as u64).map_or(0.0, |left| left.max(f64::MIN_POSITIVE));
+        self.note_span(now, job, fetch);
+        let state = &mut self.jobs[job];
+        state.left[fetch.wave as usize] = left;
+        state.done.waves[fetch.wave as usize].direct_bytes += fetch.read_directly(left);
+    }
+
     fn note_peak(&mut self) {
         let held = |(job, spec): (&Job, &super::JobSpec)| {
-            // Waves before the one in compute are gone, those behind the one being fetched have not come.
+            // Waves before the one in compute are gone.
             let first = (job.started as usize).saturating_sub(1);
             job.in_tier[first..].iter().filter(|&&held| held).count() as u64 * spec.wave_bytes
         };
@@ -356,14 +363,14 @@ impl<'a> Colocation<'a> {
     }
 
     fn fetch_ends(&mut self, now: Nanos, j: usize, queue: &mut EventQueue<Happening>) {
-        let Some(fetch) = self.jobs[j].fetch.take() else { return };
-        self.note_span(now, j, fetch);
+        let Some(Fetch { wave, .. }) = self.jobs[j].fetch else { return };
+        self.put_down(now, j);
         let job = &mut self.jobs[j];
-        job.fetched += 1;
-        job.done.waves[fetch.wave as usize].fetched_ns = now.0;
-        job.done.waves[fetch.wave as usize].direct_bytes = fetch.direct_bytes + fetch.read_directly(0.0);
-        self.tell(now, Told::Fetched { job: j as u32, wave: fetch.wave }, queue);
-        if !self.jobs[j].computing {
+        job.left[wave as usize] = 0.0;
+        job.done.waves[wave as usize].fetched_ns = now.0;
+        let wanted = !job.computing && wave == job.started;
+        self.tell(now, Told::Fetched { job: j as u32, wave }, queue);
+        if wanted {
             self.start_wave(now, j, queue);
         }
     }
@@ -399,7 +406,7 @@ impl<'a> Colocation<'a> {
             let map_ns = job.done.map_ns;
             self.trace.note(now, &format!("job/{j}"), &Note::Job { map_ns });
             self.tell(now, Told::JobLeaves { job: j as u32 }, queue);
-        } else if job.fetched > job.started {
+        } else if job.left[job.started as usize] <= 0.0 {
             self.start_wave(now, j, queue);
         } else {
             let wave = job.started;
