@@ -181,7 +181,7 @@ impl Board {
     }
 
     fn used_bytes(&self) -> u64 {
-        self.jobs.values().map(|j| u64::from(j.held()).saturating_mul(j.wave_bytes)).sum()
+        self.jobs.values().map(Job::held_bytes).sum()
     }
 
     /// The first wave of `job` that is missing, if it may be fetched now at this depth and memory allows.
@@ -191,7 +191,9 @@ impl Board {
         if wave >= j.waves {
             return None;
         }
-        if j.part(wave).in_tier || j.fetch.is_some_and(|f| f.wave == wave) {
+        let part = j.part(wave);
+        let has_room = part.in_tier && part.absent_bytes == 0;
+        if has_room || j.fetch.is_some_and(|f| f.wave == wave) || self.must_be_read_directly(job, wave) {
             return Some(wave);
         }
         let near_enough = match depth {
@@ -201,9 +203,18 @@ impl Board {
         };
         // Whoever fetches more than one wave ahead leaves room for what the others need to go on.
         let reserved = if wave > j.started { self.entitled_bytes_of_others(job) } else { 0 };
-        let needed = self.used_bytes().saturating_add(reserved).saturating_add(j.wave_bytes);
+        let room = if part.in_tier { part.absent_bytes } else { j.wave_bytes };
+        let needed = self.used_bytes().saturating_add(reserved).saturating_add(room);
         let fits = depth == Depth::OnDemand || needed <= self.ram_bytes;
         (near_enough && fits).then_some(wave)
+    }
+
+    /// Whether tasks wait for `wave`, of which a part was lost with a node, and memory has no room left for that part. It
+    /// cannot wait for room: what takes the room may be waves that wait in the same way.
+    pub fn must_be_read_directly(&self, job: JobId, wave: u32) -> bool {
+        let (j, part) = (self.job(job), self.job(job).part(wave));
+        let damaged = part.in_tier && part.absent_bytes > 0;
+        damaged && j.waits() && self.used_bytes().saturating_add(part.absent_bytes) > self.ram_bytes
     }
 
     /// Every job is entitled to two waves, one in compute and the next; this is what the others have not taken of it.
@@ -292,6 +303,11 @@ impl Board {
                 self.jobs.remove(&job);
             }
             Event::Memory { bytes } => self.ram_bytes = bytes,
+            Event::Lost { job, ref waves } => {
+                if let Some(j) = self.jobs.get_mut(&job) {
+                    j.lost(waves);
+                }
+            }
         }
     }
 

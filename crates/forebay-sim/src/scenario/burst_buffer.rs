@@ -8,7 +8,7 @@ use forebay_policy::allocation::{self, Action, Allocator, Demand, Event};
 use forebay_policy::machine::{Machine, Nanos};
 
 use super::reader::Section;
-use super::{GB, MAX_GB, MAX_S, arrivals, ns};
+use super::{GB, MAX_GB, MAX_S, arrivals, for_ns, ns};
 use crate::burst::{Broken, Fault, JobSpec, RandomFailures, Setup};
 use crate::error::Result;
 
@@ -163,11 +163,7 @@ fn fault(s: &Section<'_>, setup: &Setup) -> Result<Fault> {
         }
         (true, true) => return Err(s.error("job", "give either node or job")),
     };
-    let for_ns = match s.has("for_s") {
-        true => Some(ns(s.number("for_s", 1e-9, MAX_S, None)?)),
-        false => None,
-    };
-    let fault = Fault { what, at_ns: ns(s.number("at_s", 0.0, MAX_S, None)?), for_ns };
+    let fault = Fault { what, at_ns: ns(s.number("at_s", 0.0, MAX_S, None)?), for_ns: for_ns(s)? };
     s.done()?;
     Ok(fault)
 }

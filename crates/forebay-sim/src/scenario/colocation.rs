@@ -5,8 +5,8 @@ use forebay_policy::bandwidth;
 use forebay_policy::planner::{self, Config, DirectStrain};
 
 use super::reader::Section;
-use super::{GB, MAX_GB, MAX_S, arrivals, ns};
-use crate::colocate::{HpcSpec, JobSpec, MemoryChange, Setup};
+use super::{GB, MAX_GB, MAX_S, arrivals, for_ns, ns};
+use crate::colocate::{HpcSpec, JobSpec, MemoryChange, NodeFault, Setup};
 use crate::error::Result;
 
 /// An upper bound that only catches slips of the pen.
@@ -43,10 +43,11 @@ pub fn read(root: &Section<'_>) -> Result<Setup> {
     let hpc = root.list("hpc")?.iter().map(|s| hpc(s, pfs_bytes_per_s)).collect::<Result<Vec<_>>>()?;
     let jobs = root.list("job")?.iter().map(|s| job(s, ram_bytes)).collect::<Result<Vec<_>>>()?;
     let memory = root.list("memory")?.iter().map(memory).collect::<Result<Vec<_>>>()?;
+    let faults = root.list("fault")?.iter().map(|s| fault(s, nodes)).collect::<Result<Vec<_>>>()?;
     root.done()?;
     let planner =
         Config { profile, default_setting, direct, pfs_bytes_per_s, ram_bytes: ram_bytes as u64, learning };
-    Ok(Setup { policy, bandwidth, planner, truth, true_direct: direct, hpc, jobs, memory, seed })
+    Ok(Setup { policy, bandwidth, planner, truth, true_direct: direct, hpc, jobs, memory, faults, seed })
 }
 
 fn planner(s: &Section<'_>) -> Result<(String, f64)> {
@@ -151,4 +152,14 @@ fn memory(s: &Section<'_>) -> Result<MemoryChange> {
     };
     s.done()?;
     Ok(change)
+}
+
+fn fault(s: &Section<'_>, nodes: u16) -> Result<NodeFault> {
+    let fault = NodeFault {
+        node: s.whole("node", 0, u64::from(nodes - 1), None)? as u16,
+        at_ns: ns(s.number("at_s", 0.0, MAX_S, None)?),
+        for_ns: for_ns(s)?,
+    };
+    s.done()?;
+    Ok(fault)
 }

@@ -43,6 +43,14 @@ fn ns(seconds: f64) -> u64 {
     (seconds * 1e9).round() as u64
 }
 
+/// How long a fault lasts; for ever if the file does not say.
+fn for_ns(s: &Section<'_>) -> Result<Option<u64>> {
+    Ok(match s.has("for_s") {
+        true => Some(ns(s.number("for_s", 1e-9, MAX_S, None)?)),
+        false => None,
+    })
+}
+
 /// When the phases or steps of a job begin.
 fn arrivals(s: &Section<'_>) -> Result<Arrivals> {
     let kind = s.choice("arrivals", &["periodic", "jittered", "poisson", "trace"], Some("periodic"))?;

@@ -36,6 +36,8 @@ pub struct Part {
     pub left_bytes: f64,
     /// Bytes that tasks have read from the PFS themselves, by the model.
     pub direct_bytes: f64,
+    /// Bytes that no memory is kept for, though the rest is in the tier: they are missing since a node was lost.
+    pub absent_bytes: u64,
     /// Whether it takes memory of the tier; a wave that is only read directly does not.
     pub in_tier: bool,
     /// Whether all of it is there.
@@ -57,6 +59,12 @@ impl Job {
     /// Waves whose compute is over.
     pub(super) fn finished(&self) -> u32 {
         if self.computing_until.is_some() { self.started.saturating_sub(1) } else { self.started }
+    }
+
+    /// Memory of the tier that is kept for it.
+    pub(super) fn held_bytes(&self) -> u64 {
+        let in_tier = self.parts.values().filter(|p| p.in_tier);
+        in_tier.map(|p| self.wave_bytes.saturating_sub(p.absent_bytes)).sum()
     }
 
     /// Waves of it that take memory: in compute, waiting for it, or fetched in part.
@@ -90,8 +98,13 @@ impl Job {
 
     /// What is there of `wave`.
     pub fn part(&self, wave: u32) -> Part {
-        let untouched =
-            Part { left_bytes: self.wave_bytes as f64, direct_bytes: 0.0, in_tier: false, there: false };
+        let untouched = Part {
+            left_bytes: self.wave_bytes as f64,
+            direct_bytes: 0.0,
+            absent_bytes: 0,
+            in_tier: false,
+            there: false,
+        };
         self.parts.get(&wave).copied().unwrap_or(untouched)
     }
 
@@ -99,6 +112,9 @@ impl Job {
     pub(super) fn set_fetch(&mut self, wave: u32, strain: Strain, direct: bool) {
         let mut part = self.part(wave);
         part.in_tier |= !direct;
+        if !direct {
+            part.absent_bytes = 0;
+        }
         self.parts.insert(wave, part);
         self.fetch = Some(Fetch { wave, strain, direct });
     }
@@ -123,6 +139,20 @@ impl Job {
         part.in_tier |= was_fetched.is_none_or(|f| !f.direct);
         self.parts.insert(wave, part);
         was_fetched.map(|_| by_the_model)
+    }
+
+    /// A node went with these bytes of these waves. Nothing is fetched any more, and no memory is kept for what is missing.
+    pub(super) fn lost(&mut self, waves: &[(u32, u64)]) {
+        self.fetch = None;
+        for (wave, bytes) in waves {
+            if let Some(part) = self.parts.get_mut(wave) {
+                part.left_bytes = part.left_bytes.max(0.0) + *bytes as f64;
+                part.there &= *bytes == 0;
+            }
+        }
+        for part in self.parts.values_mut().filter(|p| p.in_tier) {
+            part.absent_bytes = self.wave_bytes.min(part.left_bytes.max(0.0) as u64);
+        }
     }
 
     /// The compute of every wave before `wave` is over, which frees their memory.
