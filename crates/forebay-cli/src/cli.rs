@@ -81,7 +81,7 @@ pub enum Command {
     /// Check or explain the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Fixtures to try things with: a slow parallel file system
+    /// Fixtures to try things with: a cluster on one machine, a slow parallel file system
     #[command(subcommand)]
     Lab(forebay_lab::cli::LabCommand),
     /// Simulate what a policy would do to a cluster

@@ -63,7 +63,7 @@ fn run_command(cli: Cli) -> Outcome {
             Ok(ExitCode::SUCCESS)
         }
         Command::Lab(command) => {
-            forebay_lab::cli::run(&command).map_err(|e| e.to_string())?;
+            forebay_lab::cli::run(&command, global.json).map_err(|e| e.to_string())?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Sim(args) => simulate(|out| forebay_sim::cli::sim(&args, out)),

@@ -58,6 +58,11 @@ impl Core {
         }
     }
 
+    /// A node may not join, for a reason that only the server can see.
+    pub fn refuse(&mut self, session: Session, why: String, out: &mut Vec<Effect>) {
+        self.joined(session, Joined::Refused(why), out);
+    }
+
     fn joined(&mut self, session: Session, joined: Joined, out: &mut Vec<Effect>) {
         let heartbeat_ms = (self.members.timing().heartbeat_ns / 1_000_000) as u32;
         let welcome = |refusal| ToAgent::Welcome { protocol: CLUSTER_PROTOCOL, refusal, heartbeat_ms };

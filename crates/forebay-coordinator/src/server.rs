@@ -304,7 +304,17 @@ impl Server {
         let Some(agent) = self.agents.get_mut(&session) else { return Ok(()) };
         let arrived = agent.link.receive()?;
         while let Some(message) = agent.link.next_message::<ToCoordinator>()? {
-            self.core.handle(now, session, message, effects);
+            match &message {
+                ToCoordinator::Join { node, .. } if !agent.link.stream().may_speak_for(&node.name) => {
+                    let own = agent.link.stream().peer_name().unwrap_or_default();
+                    let why = format!("the certificate is of {own:?}, which may not join as {:?}", node.name);
+                    self.core.refuse(session, why, effects);
+                }
+                _ => self.core.handle(now, session, message, effects),
+            }
+        }
+        if agent.link.wants_room() {
+            self.flush(session);
         }
         match arrived {
             Arrived::All => Ok(()),

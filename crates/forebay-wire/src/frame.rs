@@ -1,4 +1,7 @@
-//! Messages over a byte stream: four bytes of length (little endian), then the message as postcard.
+//! Messages over a byte stream: three bytes of length (little endian), a mark, then the message as postcard.
+//!
+//! The mark tells with the first four bytes that the other end speaks something else, before anything is waited for that
+//! will not come: TLS where plain was expected, or a protocol that has nothing to do here.
 //!
 //! [`FrameReader`] collects what arrives in pieces, so that a loop over many sockets can use it as well as a thread that
 //! waits on one. A frame longer than the bound ends the connection before anything is allocated for it.
@@ -11,6 +14,9 @@ use std::io::{self, Read, Write};
 pub const MAX_FRAME_BYTES: usize = 8 << 20;
 
 const HEAD_BYTES: usize = 4;
+
+/// The fourth byte of every frame.
+const MARK: u8 = b'F';
 
 /// `message` as a frame.
 ///
@@ -27,7 +33,7 @@ pub fn encode<T: Serialize>(message: &T) -> io::Result<Vec<u8>> {
             format!("a message of {len} bytes is too long"),
         ));
     }
-    frame[..HEAD_BYTES].copy_from_slice(&(len as u32).to_le_bytes());
+    frame[..HEAD_BYTES].copy_from_slice(&head(len as u32));
     Ok(frame)
 }
 
@@ -51,8 +57,25 @@ pub fn receive<T: DeserializeOwned>(stream: &mut impl Read) -> io::Result<T> {
     decode(&body)
 }
 
-fn body_len(head: [u8; HEAD_BYTES]) -> io::Result<usize> {
-    let len = u32::from_le_bytes(head) as usize;
+fn head(len: u32) -> [u8; HEAD_BYTES] {
+    let [low, middle, high, _] = len.to_le_bytes();
+    [low, middle, high, MARK]
+}
+
+fn body_len([low, middle, high, mark]: [u8; HEAD_BYTES]) -> io::Result<usize> {
+    if mark != MARK {
+        // A TLS record begins with its kind (21: an alert, 22: a handshake) and the version 3.x.
+        return Err(match (low, middle) {
+            (21 | 22, 3) => io::Error::new(
+                io::ErrorKind::InvalidData,
+                "the other end speaks TLS, and this one does not; set cluster.tls on both or on neither",
+            ),
+            _ => {
+                garbage(&format!("it begins with {:?}", [low, middle, high, mark].escape_ascii().to_string()))
+            }
+        });
+    }
+    let len = u32::from_le_bytes([low, middle, high, 0]) as usize;
     if len > MAX_FRAME_BYTES {
         return Err(garbage(&format!("a frame of {len} bytes")));
     }
@@ -139,9 +162,18 @@ mod tests {
     #[test]
     fn a_length_out_of_bounds_allocates_nothing() {
         let mut reader = FrameReader::default();
-        reader.push(&u32::MAX.to_le_bytes());
+        reader.push(&head(u32::MAX));
         assert_eq!(reader.next_message::<ToAgent>().unwrap_err().kind(), io::ErrorKind::InvalidData);
-        assert!(receive::<ToAgent>(&mut u32::MAX.to_le_bytes().as_slice()).is_err());
+        assert!(receive::<ToAgent>(&mut head(u32::MAX).as_slice()).is_err());
+    }
+
+    #[test]
+    fn other_protocols_are_known_by_their_first_bytes() {
+        let refusal = |bytes: &[u8]| receive::<ToAgent>(&mut &bytes[..]).unwrap_err().to_string();
+        assert!(refusal(b"GET / HTTP/1.1").contains("begins with \"GET \""));
+        for hello in [[22, 3, 1, 0], [22, 3, 3, 1], [21, 3, 3, 0]] {
+            assert!(refusal(&hello).contains("speaks TLS"));
+        }
     }
 
     #[test]
@@ -152,7 +184,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn no_bytes_make_the_decoder_panic(bytes in proptest::collection::vec(0u8.., 0..200)) {
-            let mut framed = (bytes.len() as u32).to_le_bytes().to_vec();
+            let mut framed = head(bytes.len() as u32).to_vec();
             framed.extend(&bytes);
             let _ = receive::<ToCoordinator>(&mut framed.as_slice());
             let _ = receive::<ToAgent>(&mut framed.as_slice());
