@@ -36,6 +36,17 @@ test-bench: ## Tests of the benchmarks' own code
 test-python: ## Tests of the Python package
 	PYTHON=$(PYTHON) .ci/test-python
 
+.PHONY: java
+java: ## The jar for Spark and Hadoop, native library inside: target/forebay-spark.jar
+	$(CARGO) build --release --locked -p forebay-jni
+	java/pack-native $(BUILT)/libforebay_jni.so
+	mvn --quiet --batch-mode --file java/pom.xml -Dstyle.color=never --projects spark package
+	cp target/java/spark/forebay-spark.jar target/forebay-spark.jar
+
+.PHONY: test-java
+test-java: ## Tests of the jar: Hadoop's contract tests and our own
+	java/run-tests
+
 .PHONY: lint
 lint: ## Format and lints; changes nothing
 	$(CARGO) fmt --all --check

@@ -22,6 +22,11 @@ pub fn path(jni: &Jni, bytes: jbyteArray) -> Outcome<PathBuf> {
     Ok(OsString::from_vec(bytes).into())
 }
 
+/// An offset or a length, which Java keeps in a signed number.
+pub fn offset_of(offset: jlong) -> Outcome<u64> {
+    u64::try_from(offset).map_err(|_| Failure::Told(libc::EINVAL, format!("the offset {offset} is negative")))
+}
+
 /// What Java says of a client; negative numbers say nothing.
 struct Wishes {
     socket: Option<PathBuf>,
@@ -88,7 +93,8 @@ pub unsafe extern "system" fn Java_io_forebay_core_Native_clientFree(
     unsafe { Jni::run(env, class, (), body) }
 }
 
-/// The mounts that the agent serves: how many, and for each its label, root and page size in bytes. None without an agent.
+/// The mounts that the agent serves: how many, and for each its label, root, and the bytes of a page and of an extent. None
+/// without an agent.
 ///
 /// # Safety
 /// Called by the JVM.
@@ -104,6 +110,7 @@ pub unsafe extern "system" fn Java_io_forebay_core_Native_mounts(
         answer.count(mounts.len());
         for mount in mounts {
             answer.bytes(mount.label.as_bytes()).bytes(&mount.root).number(mount.page_bytes);
+            answer.number(mount.extent_bytes);
         }
         jni.new_bytes(&answer.finish())
     };
@@ -138,6 +145,38 @@ pub unsafe extern "system" fn Java_io_forebay_core_Native_counters(
         }
         for (name, value) in &status.counters {
             answer.bytes(name.as_bytes()).number(*value);
+        }
+        jni.new_bytes(&answer.finish())
+    };
+    // SAFETY: what the JVM has passed.
+    unsafe { Jni::run(env, class, null_mut(), body) }
+}
+
+/// Where `length` bytes of a file from `offset` on are kept: how many parts, and for each its offset and length in bytes, how
+/// many hosts, and their names. An error without an agent.
+///
+/// # Safety
+/// Called by the JVM.
+#[unsafe(no_mangle)]
+pub unsafe extern "system" fn Java_io_forebay_core_Native_locate(
+    env: *mut JNIEnv,
+    class: jclass,
+    client: jlong,
+    file: jbyteArray,
+    offset: jlong,
+    length: jlong,
+) -> jbyteArray {
+    let body = |jni: &Jni| {
+        let file = path(jni, file)?;
+        let (offset, length) = (offset_of(offset)?, offset_of(length)?);
+        let parts = CLIENTS.get(client)?.locate(&file, offset, length).map_err(Failure::about(&file))?;
+        let mut answer = Encoder::default();
+        answer.count(parts.len());
+        for part in parts {
+            answer.number(part.offset).number(part.len).count(part.hosts.len());
+            part.hosts.iter().for_each(|host| {
+                answer.bytes(host.as_bytes());
+            });
         }
         jni.new_bytes(&answer.finish())
     };

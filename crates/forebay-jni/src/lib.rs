@@ -12,6 +12,7 @@ mod client;
 mod encode;
 mod env;
 mod handles;
+mod job;
 mod names;
 mod read;
 mod write;

@@ -5,7 +5,7 @@
 //! is done meanwhile, and long reads are cut into pieces. Everything else goes through a buffer of this thread: a second
 //! copy, out of the processor's cache, which beside a wait for the agent or the PFS does not count.
 
-use crate::client::{CLIENTS, path};
+use crate::client::{CLIENTS, offset_of, path};
 use crate::env::{Failure, Jni, Outcome, Span};
 use crate::handles::Handles;
 use forebay_client::{File, MappedRange, ReadMode};
@@ -34,10 +34,6 @@ fn read_mode(mode: jint) -> Outcome<ReadMode> {
         2 => Ok(ReadMode::PfsOnly),
         other => Err(Failure::Told(libc::EINVAL, format!("{other} is no read mode"))),
     }
-}
-
-fn offset_of(offset: jlong) -> Outcome<u64> {
-    u64::try_from(offset).map_err(|_| Failure::Told(libc::EINVAL, format!("the offset {offset} is negative")))
 }
 
 /// A directory can be opened, though not read. Java wants to hear of it now. (No agent serves one.)

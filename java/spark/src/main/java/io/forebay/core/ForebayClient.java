@@ -17,7 +17,10 @@ import java.util.Map;
  */
 public final class ForebayClient implements AutoCloseable {
   /** A mount that the agent serves. */
-  public record Mount(String label, String root, long pageBytes) {}
+  public record Mount(String label, String root, long pageBytes, long extentBytes) {}
+
+  /** Where a part of a file is, or will be brought: nodes by the names that schedulers know, best first. */
+  public record Location(long offset, long length, List<String> hosts) {}
 
   private final long handle;
 
@@ -54,9 +57,28 @@ public final class ForebayClient implements AutoCloseable {
     List<Mount> mounts = new ArrayList<>();
     DataInputStream answer = decode(Native.mounts(handle));
     for (int left = answer.readInt(); left > 0; left--) {
-      mounts.add(new Mount(text(answer), text(answer), answer.readLong()));
+      mounts.add(new Mount(text(answer), text(answer), answer.readLong(), answer.readLong()));
     }
     return mounts;
+  }
+
+  /**
+   * Where {@code length} bytes from {@code offset} of a file are kept, extent by extent; what is beyond its end is left out. The hosts are empty
+   * while there is no coordinator. Fails without an agent, and for a file that it does not serve.
+   */
+  public List<Location> locate(String path, long offset, long length) throws IOException {
+    List<Location> parts = new ArrayList<>();
+    DataInputStream answer = decode(Native.locate(handle, bytes(path), offset, length));
+    for (int left = answer.readInt(); left > 0; left--) {
+      long at = answer.readLong();
+      long bytes = answer.readLong();
+      List<String> hosts = new ArrayList<>();
+      for (int more = answer.readInt(); more > 0; more--) {
+        hosts.add(text(answer));
+      }
+      parts.add(new Location(at, bytes, hosts));
+    }
+    return parts;
   }
 
   /** The agent's counters; names carry units. Fails without an agent. */
@@ -85,6 +107,16 @@ public final class ForebayClient implements AutoCloseable {
    */
   public static int renameNew(String from, String to) throws ForebayException {
     return Native.renameNew(bytes(from), bytes(to));
+  }
+
+  /**
+   * Begins an analytics job, whose prefetch is planned by the coordinator. Fails without an agent.
+   *
+   * @param name for people: the application's id
+   * @param planner empty for the cluster's default
+   */
+  public ForebayJob beginJob(String name, String planner) throws ForebayException {
+    return new ForebayJob(Native.jobBegin(handle, bytes(name), bytes(planner)));
   }
 
   /** Ends it; open files go on. */

@@ -24,6 +24,8 @@ final class Native {
 
   static native byte[] counters(long client) throws ForebayException;
 
+  static native byte[] locate(long client, byte[] path, long offset, long length) throws ForebayException;
+
   static native long evict(long client, byte[] path) throws ForebayException;
 
   static native byte[] memoryOnlyFiles(long client) throws ForebayException;
@@ -62,4 +64,10 @@ final class Native {
   static native void flush(long writer, boolean durable) throws ForebayException;
 
   static native void closeWriter(long writer) throws ForebayException;
+
+  static native long jobBegin(long client, byte[] name, byte[] planner) throws ForebayException;
+
+  static native void jobTell(long job, byte[] updates) throws ForebayException;
+
+  static native void jobEnd(long job);
 }

@@ -1,5 +1,7 @@
 package io.forebay.hadoop;
 
+import io.forebay.core.ForebayClient;
+import io.forebay.core.Mapping;
 import java.io.Closeable;
 import java.io.IOException;
 import java.nio.ByteBuffer;
@@ -25,7 +27,7 @@ interface Contents {
     }
 
     /** The bytes without a copy; null if that cannot be had. */
-    default io.forebay.core.Mapping map(long offset, int length) throws IOException {
+    default Mapping map(long offset, int length) throws IOException {
       return null;
     }
   }
@@ -49,8 +51,11 @@ interface Contents {
   /** Opens for writing; {@code permissions} are those of a new file, before the umask of the process. */
   Writer create(String path, boolean exclusive, boolean append, int permissions) throws IOException;
 
-  /** Directories that the agent serves; none if there is no agent. */
-  List<String> roots() throws IOException;
+  /** What the agent serves; nothing if there is no agent. */
+  List<ForebayClient.Mount> mounts() throws IOException;
+
+  /** Where a range of a file is kept; null if nobody knows. */
+  List<ForebayClient.Location> locate(String path, long offset, long length) throws IOException;
 
   /** Path and length of the memory-only files of this job, which the PFS does not know. */
   Map<String, Long> memoryOnly() throws IOException;

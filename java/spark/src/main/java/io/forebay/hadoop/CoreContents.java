@@ -12,9 +12,13 @@ import java.nio.ByteBuffer;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
 /** Contents through the client core. */
 final class CoreContents implements Contents {
+  private static final Logger LOG = LoggerFactory.getLogger(CoreContents.class);
+
   /** File systems come and go with their users; a session with the agent is worth keeping, and one will do for all that want the same. */
   private static final Map<ClientOptions, ForebayClient> CLIENTS = new HashMap<>();
 
@@ -52,8 +56,19 @@ final class CoreContents implements Contents {
   }
 
   @Override
-  public List<String> roots() throws IOException {
-    return client.mounts().stream().map(ForebayClient.Mount::root).toList();
+  public List<ForebayClient.Mount> mounts() throws IOException {
+    return client.mounts();
+  }
+
+  @Override
+  public List<ForebayClient.Location> locate(String path, long offset, long length) {
+    try {
+      return client.locate(path, offset, length);
+    } catch (IOException e) {
+      // A hint and nothing more: without it the scheduler does as with any shared file system.
+      LOG.debug("locations of {}", path, e);
+      return null;
+    }
   }
 
   @Override

@@ -42,7 +42,8 @@ public final class ForebayConfig {
 
   private final Configuration conf;
 
-  ForebayConfig(Configuration conf) {
+  /** Reads from this; nothing is checked before it is asked for. */
+  public ForebayConfig(Configuration conf) {
     this.conf = conf;
   }
 
@@ -65,7 +66,8 @@ public final class ForebayConfig {
     };
   }
 
-  ClientOptions client() {
+  /** How the agent is found. */
+  public ClientOptions client() {
     String socket = conf.getTrimmed(SOCKET, "");
     String deadline = conf.getTrimmed(DEADLINE, "");
     long deadlineMs = deadline.isEmpty() ? -1 : conf.getTimeDuration(DEADLINE, -1, TimeUnit.MILLISECONDS);

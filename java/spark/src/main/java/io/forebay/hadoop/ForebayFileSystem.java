@@ -61,6 +61,7 @@ public class ForebayFileSystem extends FileSystem {
   private Path workingDirectory;
   private Contents contents;
   private ForebayConfig config;
+  private Locations locations;
   private boolean memoryOnly;
   /** Checksum files are not shown, as LocalFileSystem does not show them. */
   private boolean checksumsHidden;
@@ -88,6 +89,7 @@ public class ForebayFileSystem extends FileSystem {
     WriteMode writeMode = config.writeMode();
     ReadMode readMode = config.readMode();
     contents = contents(config, readMode, writeMode);
+    locations = new Locations(contents);
     boolean inJob = System.getenv("FOREBAY_JOB") != null && readMode == ReadMode.CACHED;
     memoryOnly = (writeMode == WriteMode.MEMORY_ONLY || inJob) && contents instanceof CoreContents;
   }
@@ -138,8 +140,8 @@ public class ForebayFileSystem extends FileSystem {
     return makeQualified(new Path(System.getProperty("user.home")));
   }
 
-  Contents contents() {
-    return contents;
+  Locations locations() {
+    return locations;
   }
 
   /** The path of the operating system. */
@@ -581,13 +583,13 @@ public class ForebayFileSystem extends FileSystem {
   /** The unit of placement: a split of this size is on one node. */
   @Override
   public long getDefaultBlockSize(Path path) {
-    return Locations.EXTENT_BYTES;
+    return locations.extentBytes(local(path));
   }
 
   @Override
   @SuppressWarnings("deprecation")
   public long getDefaultBlockSize() {
-    return Locations.EXTENT_BYTES;
+    return getDefaultBlockSize(workingDirectory);
   }
 
   @Override
@@ -598,7 +600,9 @@ public class ForebayFileSystem extends FileSystem {
 
   @Override
   public BlockLocation[] getFileBlockLocations(FileStatus file, long start, long length) throws IOException {
-    return super.getFileBlockLocations(file, start, length);
+    boolean some = file != null && !file.isDirectory() && start >= 0 && start < file.getLen() && length > 0;
+    BlockLocation[] known = some && config.locality() ? locations.of(local(file.getPath()), start, length) : null;
+    return known != null ? known : super.getFileBlockLocations(file, start, length);
   }
 
   @Override

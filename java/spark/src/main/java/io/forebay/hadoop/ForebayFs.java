@@ -29,6 +29,11 @@ public class ForebayFs extends DelegateToFileSystem {
   @Override
   @SuppressWarnings("deprecation")
   public void renameInternal(Path source, Path target, boolean overwrite) throws IOException {
-    ((ForebayFileSystem) fsImpl).rename(source, target, overwrite ? Options.Rename.OVERWRITE : Options.Rename.NONE);
+    Options.Rename how = overwrite ? Options.Rename.OVERWRITE : Options.Rename.NONE;
+    if (fsImpl instanceof ForebayFileSystem forebay) {
+      forebay.rename(source, target, how);
+    } else {
+      ((ForebayLocalFileSystem) fsImpl).rename(source, target, how);
+    }
   }
 }

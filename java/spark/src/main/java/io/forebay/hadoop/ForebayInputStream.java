@@ -8,6 +8,7 @@ import java.util.IdentityHashMap;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
+import java.util.Objects;
 import java.util.function.IntFunction;
 import org.apache.hadoop.fs.ByteBufferPositionedReadable;
 import org.apache.hadoop.fs.ByteBufferReadable;
@@ -130,6 +131,7 @@ final class ForebayInputStream extends FSInputStream
   @Override
   public synchronized int read(byte[] array, int start, int length) throws IOException {
     checkOpen();
+    Objects.checkFromIndexSize(start, length, array.length);
     if (length == 0) {
       return 0;
     }
@@ -208,6 +210,7 @@ final class ForebayInputStream extends FSInputStream
   public int read(long offset, byte[] array, int start, int length) throws IOException {
     checkOpen();
     validatePositionedReadArgs(offset, array, start, length);
+    Objects.checkFromIndexSize(start, length, array.length);
     return length == 0 ? 0 : readAt(offset, array, start, length);
   }
 

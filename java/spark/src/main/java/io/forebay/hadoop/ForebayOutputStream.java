@@ -4,6 +4,7 @@ import java.io.IOException;
 import java.io.OutputStream;
 import java.nio.channels.ClosedChannelException;
 import java.util.Locale;
+import java.util.Objects;
 import org.apache.hadoop.fs.StreamCapabilities;
 import org.apache.hadoop.fs.Syncable;
 
@@ -59,6 +60,7 @@ final class ForebayOutputStream extends OutputStream implements Syncable, Stream
   @Override
   public synchronized void write(byte[] array, int start, int length) throws IOException {
     checkOpen();
+    Objects.checkFromIndexSize(start, length, array.length);
     if (length > gathered.length - count) {
       sendGathered();
     }

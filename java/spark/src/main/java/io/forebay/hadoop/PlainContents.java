@@ -1,5 +1,6 @@
 package io.forebay.hadoop;
 
+import io.forebay.core.ForebayClient;
 import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.nio.channels.FileChannel;
@@ -40,8 +41,13 @@ final class PlainContents implements Contents {
   }
 
   @Override
-  public List<String> roots() {
+  public List<ForebayClient.Mount> mounts() {
     return List.of();
+  }
+
+  @Override
+  public List<ForebayClient.Location> locate(String path, long offset, long length) {
+    return null;
   }
 
   @Override
