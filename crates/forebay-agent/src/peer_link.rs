@@ -102,9 +102,10 @@ impl Link {
     pub fn connect(shared: &Shared, node: &NodeInfo, deadline: Instant) -> io::Result<Self> {
         let stream = shared.security.connect(&node.address, deadline)?;
         if !stream.may_speak_for(&node.name) {
+            let who = stream.peer_name().unwrap_or_default();
             return Err(io::Error::new(
                 io::ErrorKind::PermissionDenied,
-                format!("{} is not node {}: its certificate names another", node.address, node.name),
+                format!("node {:?} answers at {}, where node {:?} should", who, node.address, node.name),
             ));
         }
         let way = match stream.plain() {

@@ -135,11 +135,7 @@ impl Drop for Counted {
 fn start(shared: &Arc<Shared>, listener: &Arc<Listener>, socket: TcpStream) {
     let over = shared.peer_server.connections.fetch_add(1, Ordering::AcqRel) >= CONNECTIONS_MAX;
     let counted = Counted(shared.clone());
-    let cost = shared.cache.reserve(
-        Class::Clients,
-        CONNECTION_BYTES + shared.security.buffer_bytes(),
-        &shared.counters,
-    );
+    let cost = shared.cache.reserve(Class::Clients, CONNECTION_BYTES, &shared.counters);
     let (Some(cost), false) = (cost, over) else {
         // Closed without a word: the peer reads the PFS and comes back later.
         add(&shared.counters.refusals_total, 1);
@@ -188,8 +184,8 @@ impl<'a> Serving<'a> {
             return Err(io::ErrorKind::InvalidData.into());
         };
         let refusal = match protocol {
-            _ if !self.stream.may_speak_for(&node) => format!("its certificate is not that of node {node:?}"),
-            PEER_PROTOCOL => String::new(),
+            PEER_PROTOCOL if self.stream.may_speak_for(&node) => String::new(),
+            PEER_PROTOCOL => format!("its certificate does not name node {node:?}"),
             _ => format!("forebay {} speaks peer protocol {PEER_PROTOCOL}", env!("CARGO_PKG_VERSION")),
         };
         let welcome = PeerReply::Welcome { protocol: PEER_PROTOCOL, refusal: refusal.clone() };

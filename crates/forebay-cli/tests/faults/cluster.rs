@@ -3,8 +3,9 @@
 
 use crate::common::{Helper, MIB, PAGE, assert_content, counter, open_dir_in, send_signal};
 use crate::roles::{hear, tell};
-use forebay_agent::{Agent, Config};
+use forebay_agent::{Agent, Config, Home};
 use forebay_client::{Client, ClientConfig};
+use forebay_wire::link::Security;
 use forebay_wire::{ClusterStatus, ClusterView, Epoch, NodeInfo, Status};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -154,7 +155,13 @@ impl Node {
     pub fn client(&self) -> Client {
         let socket = Some(self.dir.path().join("state/agent.sock"));
         let trusted_uids = self.uid.into_iter().collect();
-        Client::new(ClientConfig { socket, deadline: Duration::from_secs(60), trusted_uids, quiet: true })
+        Client::new(ClientConfig {
+            socket,
+            deadline: Duration::from_secs(60),
+            trusted_uids,
+            quiet: true,
+            ..ClientConfig::default()
+        })
     }
 
     pub fn status(&self) -> Status {
@@ -185,7 +192,9 @@ impl Node {
 
 /// The body of an agent's process: it takes views from its standard input, and ends with it.
 pub fn agent(config: &str) {
-    let agent = Agent::start(Config::load(Path::new(config)).unwrap(), None).unwrap();
+    // Nobody is there: the views come from the test.
+    let home = Home::Remote("127.0.0.1:1".into(), Security::Loopback);
+    let agent = Agent::start(Config::load(Path::new(config)).unwrap(), None, home).unwrap();
     let shared = agent.shared().clone();
     tell(&format!("address {}", shared.cluster.address()));
     std::thread::spawn(move || {
