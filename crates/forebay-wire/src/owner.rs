@@ -202,7 +202,7 @@ mod tests {
         let address = "127.0.0.1:1".parse().unwrap();
         let waiting = Row { local: address, remote: address, state: ESTABLISHED, uid: 0, inode: 0 };
         let listener = Row { state: LISTEN, uid: 1000, inode: 7, ..waiting };
-        assert_eq!(owners(&waiting, &[]), []);
+        assert!(owners(&waiting, &[]).is_empty());
         assert_eq!(owners(&waiting, &[listener]), [1000]);
         let accepted = Row { inode: 8, uid: 1001, ..waiting };
         assert_eq!(owners(&accepted, &[listener]), [1001]);
