@@ -22,7 +22,7 @@ build: ## The program and the C library, in target/release
 	$(CARGO) build --release --locked -p forebay-capi
 
 .PHONY: test
-test: test-rust test-bench test-python ## All tests
+test: test-rust test-bench test-python test-java ## All tests
 
 .PHONY: test-rust
 test-rust: ## Tests of all crates; many start real agents
@@ -46,6 +46,10 @@ java: ## The jar for Spark and Hadoop, native library inside: target/forebay-spa
 .PHONY: test-java
 test-java: ## Tests of the jar: Hadoop's contract tests and our own
 	java/run-tests
+
+.PHONY: test-spark
+test-spark: java ## The jar in Spark 3.5 and 4.3, which come from PyPI the first time (900 MB)
+	PYTHON=$(PYTHON) java/test-spark
 
 .PHONY: lint
 lint: ## Format and lints; changes nothing

@@ -101,6 +101,13 @@ impl Link {
     /// The peer is not there, not of this cluster, or does not want this node; or the deadline has passed.
     pub fn connect(shared: &Shared, node: &NodeInfo, deadline: Instant) -> io::Result<Self> {
         let stream = shared.security.connect(&node.address, deadline)?;
+        if !stream.may_speak_for(&node.name) {
+            let who = stream.peer_name().unwrap_or_default();
+            return Err(io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                format!("node {:?} answers at {}, where node {:?} should", who, node.address, node.name),
+            ));
+        }
         let way = match stream.plain() {
             None => Way::Buffer(vec![0; BUFFER_BYTES]),
             Some(_) => {

@@ -58,6 +58,14 @@ impl Core {
         }
     }
 
+    /// An agent wants to join under a name which its certificate does not have.
+    pub fn refuse_name(&mut self, session: Session, name: &str, out: &mut Vec<Effect>) {
+        let why = format!(
+            "its certificate is not that of node {name:?}; cluster.node and the certificate in cluster.tls must name the same"
+        );
+        self.joined(session, Joined::Refused(why), out);
+    }
+
     fn joined(&mut self, session: Session, joined: Joined, out: &mut Vec<Effect>) {
         let heartbeat_ms = (self.members.timing().heartbeat_ns / 1_000_000) as u32;
         let welcome = |refusal| ToAgent::Welcome { protocol: CLUSTER_PROTOCOL, refusal, heartbeat_ms };

@@ -304,7 +304,12 @@ impl Server {
         let Some(agent) = self.agents.get_mut(&session) else { return Ok(()) };
         let arrived = agent.link.receive()?;
         while let Some(message) = agent.link.next_message::<ToCoordinator>()? {
-            self.core.handle(now, session, message, effects);
+            match &message {
+                ToCoordinator::Join { node, .. } if !agent.link.may_speak_for(&node.name) => {
+                    self.core.refuse_name(session, &node.name, effects);
+                }
+                _ => self.core.handle(now, session, message, effects),
+            }
         }
         match arrived {
             Arrived::All => Ok(()),

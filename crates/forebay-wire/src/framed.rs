@@ -181,6 +181,16 @@ impl Framed {
         Ok(true)
     }
 
+    /// Something waits for room in the socket, here or in the stream: wait for that as well.
+    pub fn wants_room(&self) -> bool {
+        !self.out.is_empty() || self.stream.wants_write()
+    }
+
+    /// Whether the other end may speak for the node `name`: see [`Stream::may_speak_for`].
+    pub fn may_speak_for(&self, name: &str) -> bool {
+        self.stream.may_speak_for(name)
+    }
+
     /// Bytes waiting to be sent.
     pub fn waiting_bytes(&self) -> usize {
         self.out_bytes - self.sent

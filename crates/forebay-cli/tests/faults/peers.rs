@@ -164,7 +164,8 @@ fn a_file_that_its_owner_may_not_open_is_read_with_the_readers_rights() {
     make_file(&path, SEED, SIZE);
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
     grow_old(&path);
-    let setup = NodeSetup { uids: vec![None, Some(OTHER_UID)], ..NodeSetup::new(&slow.mount()) };
+    // Neither agent may open it; what node 0 reads comes through the reader's descriptor.
+    let setup = NodeSetup { uids: vec![Some(OTHER_UID); 2], ..NodeSetup::new(&slow.mount()) };
     let cluster = Cluster::start(2, &setup);
     let before = slow.stats().read_bytes;
     cluster.read_on(&[0], 2, &path, SEED);
