@@ -41,6 +41,10 @@ pub use sieve::Sieve;
 pub use windowed_lfu::WindowedLfu;
 pub use wtinylfu::WTinyLfu;
 
+/// Most of a tier that pages fetched by plan may take until they are used, in percent ([`Planned`]). The rest is for what is
+/// read without a plan.
+pub const PLANNED_SHARE_PERCENT: u64 = 75;
+
 /// Why a page comes into the tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fill {
