@@ -7,6 +7,7 @@ use crate::connection;
 use crate::counters::{Counters, add};
 use crate::entry::{FlightError, lock};
 use crate::fetch;
+use crate::link::{self, Home, Link};
 use crate::memory;
 use crate::mounts::MountState;
 use crate::scratch::Jobs;
@@ -55,6 +56,8 @@ pub struct Shared {
     pub rings: Mutex<BTreeMap<u64, RingReader>>,
     /// The cluster.
     pub cluster: Cluster,
+    /// The connection to the coordinator.
+    pub link: Link,
     /// Open connections.
     pub connections: AtomicUsize,
     /// Number of the next connection.
@@ -78,10 +81,11 @@ impl Shared {
         self.stopping.store(true, Ordering::Release);
         let _guard = lock(&self.stop_signal.0);
         self.stop_signal.1.notify_all();
+        self.link.wake();
     }
 
     /// Waits for [`Shared::stop`], at most `limit`; tells whether it came.
-    fn wait_stop(&self, limit: Duration) -> bool {
+    pub fn wait_stop(&self, limit: Duration) -> bool {
         let guard = lock(&self.stop_signal.0);
         if !self.is_stopping() {
             drop(self.stop_signal.1.wait_timeout(guard, limit).unwrap_or_else(PoisonError::into_inner));
@@ -109,12 +113,12 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Starts an agent: takes the tier, adopts what is in it, and listens. `program` is this executable, for the keeper
-    /// of a tier without root.
+    /// Starts an agent: takes the tier, adopts what is in it, listens, and joins the cluster. `program` is this executable,
+    /// for the keeper of a tier without root; `home` leads to the coordinator.
     ///
     /// # Errors
     /// A message for the operator: what was tried, on what, why it failed.
-    pub fn start(config: Config, program: Option<PathBuf>) -> io::Result<Self> {
+    pub fn start(config: Config, program: Option<PathBuf>, home: Home) -> io::Result<Self> {
         raise_file_limit();
         let mounts = config.mounts.iter().cloned().map(MountState::new).collect::<io::Result<Vec<_>>>()?;
         if mounts.is_empty() {
@@ -145,6 +149,7 @@ impl Agent {
             jobs: Jobs::default(),
             rings: Mutex::default(),
             cluster: Cluster::new(config.cluster.clone()),
+            link: Link::new()?,
             connections: AtomicUsize::new(0),
             next_connection: AtomicU64::new(1),
             started: Instant::now(),
@@ -154,7 +159,6 @@ impl Agent {
             config,
         });
         shared.adopt()?;
-        shared.cluster.set_capacity(capacity, &shared.labels());
         let socket = shared.config.socket();
         let listener = listen_on(&socket, shared.config.socket_mode)?;
         let mut threads = spawn_workers(&shared)?;
@@ -167,6 +171,10 @@ impl Agent {
         threads.push(
             std::thread::Builder::new().name("housekeeping".into()).spawn(move || keep_house(&keeping))?,
         );
+        // Last: whoever joins is asked for pages.
+        let joining = shared.clone();
+        threads
+            .push(std::thread::Builder::new().name("link".into()).spawn(move || link::run(&joining, &home))?);
         Ok(Agent { shared, socket, threads })
     }
 
@@ -289,6 +297,5 @@ fn keep_house(shared: &Shared) {
         shared.cache.retest_held();
         shared.cache.sweep_stale(&shared.counters);
         shared.cache.settle_excess(&shared.counters);
-        shared.cluster.set_capacity(shared.budget.capacity_bytes(), &shared.labels());
     }
 }

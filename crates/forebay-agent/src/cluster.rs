@@ -8,10 +8,10 @@
 use crate::config::ClusterConfig;
 use crate::entry::lock;
 use forebay_policy::placement::{Member, extent_key, node_number, owners};
-use forebay_wire::{ClusterStatus, ClusterView, Epoch, NodeInfo};
+use forebay_wire::{ClusterStatus, ClusterView, NodeInfo};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 /// A peer that failed is left alone for so long at first, twice as long each time after.
@@ -39,6 +39,8 @@ pub struct Cluster {
     view: Mutex<Arc<View>>,
     avoided: Mutex<BTreeMap<String, Avoided>>,
     connected: AtomicBool,
+    /// Where peers are served, once known.
+    address: OnceLock<String>,
 }
 
 /// A view and what placement needs of it.
@@ -75,7 +77,19 @@ impl Cluster {
             view: Mutex::default(),
             avoided: Mutex::default(),
             connected: AtomicBool::new(false),
+            address: OnceLock::new(),
         }
+    }
+
+    /// Peers are served at this address: that of `cluster.listen` with the port it got. Told once, before the node joins.
+    pub fn set_address(&self, address: String) {
+        // A second address would come too late for those who know the first.
+        let _ = self.address.set(address);
+    }
+
+    /// Where peers are served; empty if they are not.
+    pub fn address(&self) -> &str {
+        self.address.get().map_or("", String::as_str)
     }
 
     /// This node's name.
@@ -92,27 +106,6 @@ impl Cluster {
         }
         lock(&self.avoided).retain(|name, _| cluster.nodes.iter().any(|n| n.name == *name));
         *view = Arc::new(View::new(cluster));
-    }
-
-    /// The tier of this node is so large now. A cluster of one is its own coordinator: its view follows at once.
-    pub fn set_capacity(&self, capacity_bytes: u64, mounts: &[String]) {
-        if !self.config.coordinator.is_empty() || !self.config.coordinator_listen.is_empty() {
-            return;
-        }
-        let view = self.view();
-        if view.cluster.nodes.first().is_none_or(|n| n.capacity_bytes != capacity_bytes) {
-            let node = NodeInfo {
-                name: self.config.node.clone(),
-                host: self.config.host.clone(),
-                address: self.config.listen.clone(),
-                role: self.config.role,
-                capacity_bytes,
-                mounts: mounts.to_vec(),
-            };
-            let epoch = Epoch { number: view.cluster.epoch.number + 1, ..view.cluster.epoch };
-            self.update(ClusterView { epoch, nodes: vec![node] });
-            self.set_connected(true);
-        }
     }
 
     /// The coordinator answers, or does not.
@@ -190,6 +183,7 @@ fn serves(node: &NodeInfo, mount_label: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_wire::Epoch;
 
     fn node(name: &str) -> NodeInfo {
         NodeInfo {

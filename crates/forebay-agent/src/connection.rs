@@ -9,7 +9,7 @@ use crate::entry::lock;
 use crate::load::LoadJob;
 use crate::mounts::{Admitted, NoFile, admit, require_writer};
 use crate::write::Stage;
-use crate::{admin, open, read, scratch, write};
+use crate::{admin, jobs, open, read, scratch, write};
 use forebay_pfs::FileVersion;
 use forebay_store::ring::{self, RingReader};
 use forebay_store::{Class, Reservation};
@@ -50,8 +50,10 @@ pub struct Connection {
     pub stage: Option<Stage>,
     /// Ranges of pages pinned: copy, page size in bytes, first page, count.
     pub pins: Vec<(u64, u64, u32, u32)>,
-    /// The job begun on it.
+    /// The job with memory-only files begun on it.
     pub job: Option<String>,
+    /// It tells of an analytics job.
+    pub tells: bool,
     /// The operator has asked for the agent's end; it comes after the answer.
     pub ends_agent: bool,
     channel: Channel,
@@ -122,6 +124,7 @@ fn serve(shared: &Arc<Shared>, channel: Channel, cost: Reservation) -> io::Resul
         stage: None,
         pins: Vec::new(),
         job: None,
+        tells: false,
         ends_agent: false,
         channel,
         _cost: cost,
@@ -259,9 +262,8 @@ impl Connection {
             Request::SetCapacity { bytes } => admin::set_capacity(self, bytes),
             Request::Shutdown => admin::shutdown(self),
             Request::Members => reply(Reply::Members(self.shared.cluster.view().cluster.clone())),
-            Request::JobTell(_) | Request::Jobs => {
-                reply(Reply::Refused(Refusal::Invalid("this agent has no coordinator".into())))
-            }
+            Request::Jobs => jobs::list(&self.shared),
+            Request::JobTell(updates) => jobs::tell(self, updates),
         }
     }
 
@@ -314,6 +316,9 @@ impl Drop for Connection {
         }
         if let Some(job) = self.job.take() {
             self.shared.jobs.end(&job);
+        }
+        if self.tells {
+            self.shared.link.end_job(self.id);
         }
         lock(&self.shared.rings).remove(&self.id);
     }

@@ -15,6 +15,8 @@ pub mod connection;
 pub mod counters;
 pub mod entry;
 pub mod fetch;
+pub mod jobs;
+pub mod link;
 pub mod load;
 pub mod memory;
 pub mod mounts;
@@ -25,4 +27,5 @@ pub mod units;
 pub mod write;
 
 pub use agent::{Agent, Shared};
-pub use config::{Config, MountConfig};
+pub use config::{ClusterConfig, Config, MountConfig};
+pub use link::Home;

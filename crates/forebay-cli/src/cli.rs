@@ -44,10 +44,16 @@ impl Global {
 pub enum Command {
     /// Start the agent of this node, with an embedded coordinator
     Up(UpArgs),
+    /// Run the agent of a node of a cluster in the foreground; the coordinator is elsewhere
+    Agent(AgentArgs),
+    /// Run the coordinator of a cluster in the foreground
+    Coordinator(CoordinatorArgs),
     /// End the agent; the cache stays for the next one
     Down(DownArgs),
     /// Show what the agent holds and does
     Status(StatusArgs),
+    /// Show analytics jobs: their stages, waves and prefetches
+    Jobs(JobsArgs),
     /// List cached files, or what of the given files is cached
     Ls(LsArgs),
     /// Show what of a file is cached, extent by extent
@@ -127,6 +133,30 @@ pub struct UpArgs {
     /// Where a background agent writes its log [default: agent.log in the state directory]
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct AgentArgs {
+    /// Configuration file, with cluster.coordinator
+    #[arg(long, value_name = "FILE", env = "FOREBAY_CONFIG")]
+    pub config: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub struct CoordinatorArgs {
+    /// Configuration file, of which the table cluster is used
+    #[arg(long, value_name = "FILE", env = "FOREBAY_CONFIG")]
+    pub config: Option<PathBuf>,
+    /// Where to listen, instead of cluster.coordinator_listen; port 0 picks a free one, which is printed
+    #[arg(long, value_name = "IP:PORT")]
+    pub listen: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct JobsArgs {
+    /// Show them again every second until interrupted
+    #[arg(long, short)]
+    pub watch: bool,
 }
 
 #[derive(Debug, Args)]

@@ -4,9 +4,11 @@
 //! 0 it is done; 1 it could not be done, for the reason printed; 2 the command line is wrong.
 
 mod cli;
+mod coordinator;
 mod doctor;
 mod evict;
 mod files;
+mod jobs;
 mod load;
 mod ls;
 mod out;
@@ -38,8 +40,11 @@ fn run_command(cli: Cli) -> Outcome {
     let global = cli.global;
     match cli.command {
         Command::Up(args) => up::up(&global, args),
+        Command::Agent(args) => up::agent(&args),
+        Command::Coordinator(args) => coordinator::coordinator(&args),
         Command::Down(args) => up::down(&global, &args),
         Command::Status(args) => status::status(&global, &args),
+        Command::Jobs(args) => jobs::jobs(&global, &args),
         Command::Ls(args) => ls::ls(&global, &args),
         Command::Stat(args) => ls::stat(&global, &args),
         Command::Load(args) => load::load(&global, &args),

@@ -4,7 +4,7 @@ use crate::Outcome;
 use crate::cli::{Global, StatusArgs};
 use crate::out::{name, no_agent, print};
 use forebay_agent::units::Human;
-use forebay_wire::{ClusterStatus, Status};
+use forebay_wire::{ClusterStatus, NodeInfo, Role, Status};
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -58,21 +58,36 @@ fn write(s: &Status, counters: bool, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
+/// Members shown by name; a thousand of them would hide everything else.
+const MEMBERS_SHOWN: usize = 16;
+
 fn cluster(cluster: &ClusterStatus, out: &mut dyn Write) -> io::Result<()> {
-    let nodes: Vec<_> =
-        cluster.view.nodes.iter().map(|n| format!("{} ({})", n.name, Human(n.capacity_bytes))).collect();
-    writeln!(out, "cluster   epoch {}: {}", cluster.view.epoch.number, nodes.join(", "))?;
+    let nodes = &cluster.view.nodes;
+    let mut shown: Vec<_> = nodes.iter().take(MEMBERS_SHOWN).map(member).collect();
+    if nodes.len() > MEMBERS_SHOWN {
+        shown.push(format!("and {} more", nodes.len() - MEMBERS_SHOWN));
+    }
+    writeln!(out, "cluster   epoch {}, {} members: {}", cluster.view.epoch, nodes.len(), shown.join(", "))?;
+    let coordinator = match cluster.coordinator.as_str() {
+        "" => "in this process".to_owned(),
+        address => format!("at {address}"),
+    };
+    writeln!(out, "          this node is {}; the coordinator is {coordinator}", cluster.node)?;
     if !cluster.connected {
-        writeln!(
-            out,
-            "          the coordinator at {} does not answer; these were there last",
-            cluster.coordinator
-        )?;
+        writeln!(out, "          the coordinator does not answer; these members were there last")?;
     }
     for (name, ms) in &cluster.avoided {
         writeln!(out, "          {name} does not answer and is not asked for {:.1} s", *ms as f64 / 1e3)?;
     }
     Ok(())
+}
+
+fn member(node: &NodeInfo) -> String {
+    let role = match node.role {
+        Role::CoLocated => "",
+        Role::Dedicated => ", dedicated",
+    };
+    format!("{} ({}{role})", node.name, Human(node.capacity_bytes))
 }
 
 fn bar(used: u64, capacity: u64) -> String {

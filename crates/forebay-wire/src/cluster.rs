@@ -51,6 +51,8 @@ pub struct NodeInfo {
     pub capacity_bytes: u64,
     /// Labels of the mounts it serves.
     pub mounts: Vec<String>,
+    /// Units of placement of those mounts in bytes, in the same order; the same on every node.
+    pub extent_bytes: Vec<u64>,
 }
 
 /// The members at one epoch, sorted by name.

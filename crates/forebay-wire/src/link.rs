@@ -12,7 +12,8 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, ServerConnection};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -223,6 +224,17 @@ impl Stream {
     /// Whether the other end may speak for the node `name`. Case does not matter, as in host names.
     pub fn may_speak_for(&self, name: &str) -> bool {
         self.peer_name().is_none_or(|own| own.eq_ignore_ascii_case(name))
+    }
+
+    /// Two ends within this process: who keeps its coordinator in its own process speaks to it as to any other. A pair of
+    /// Unix sockets, which read and write like the others; nothing of TCP is asked of them.
+    ///
+    /// # Errors
+    /// Out of descriptors.
+    pub fn pair() -> io::Result<(Stream, Stream)> {
+        let (one, other) = UnixStream::pair()?;
+        let end = |socket: UnixStream| Stream::Plain(TcpStream::from(OwnedFd::from(socket)));
+        Ok((end(one), end(other)))
     }
 
     /// The socket, if what is written to it arrives as it is: then `sendfile` may be used.

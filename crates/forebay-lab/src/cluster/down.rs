@@ -1,7 +1,7 @@
 //! `forebay lab down`: ends whatever there is of a lab, as the kernel tells, and deletes its files.
 //!
 //! It does not ask whether the lab was ever complete. All processes in the lab's network namespaces are told to end and,
-//! two seconds later, killed; this is repeated until there are none, since a process may start another meanwhile. Mounts
+//! a second later, killed; this is repeated until there are none, since a process may start another meanwhile. Mounts
 //! end with the processes that see them. Then the names of the namespaces and the host's link go, and last the
 //! directory, if it bears the mark of a lab.
 //!
@@ -24,8 +24,9 @@ use super::space::{DIR_VARIABLE, LAB_VARIABLE, namespace_path};
 use super::{net, state};
 use crate::{LabError, mountinfo};
 
-/// How long processes may take to end by themselves.
-const GRACE: Duration = Duration::from_secs(2);
+/// How long processes may take to end by themselves. What they hold is thrown away anyway; a MooseFS master that still has
+/// clients waits for them longer than anyone wants to.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// How long the kernel may take to end those that were killed: their memory has to be given back.
 const KILL_PATIENCE: Duration = Duration::from_secs(20);
@@ -79,9 +80,10 @@ pub fn down(lab: &str, json: bool) -> Result<(), LabError> {
     {
         return Err(LabError::new(format!("this is inside of lab `{lab}`: end it from the host")));
     }
-    let _lock = state::lock(lab)?;
+    let lock = state::lock(lab)?;
     let report = clear(lab)?;
     report.complete()?;
+    lock.remove();
     if json {
         return crate::cli::print_json(&report);
     }

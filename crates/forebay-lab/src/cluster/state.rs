@@ -7,9 +7,11 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::net::Traffic;
@@ -175,7 +177,22 @@ pub fn remove(lab: &str) -> Result<(), LabError> {
 /// Whoever holds this is the only one to change the lab. Given back when dropped, or when the process dies.
 #[derive(Debug)]
 pub struct Lock {
-    _file: File,
+    file: File,
+    path: PathBuf,
+}
+
+impl Lock {
+    /// Gives the lock back and removes its file; whoever has opened it meanwhile notices, see [`lock`].
+    pub fn remove(self) {
+        // Left behind it does no harm.
+        let _ = fs::remove_file(&self.path);
+    }
+
+    /// Whether the file that is locked is still the one that others would lock.
+    fn is_current(&self) -> bool {
+        let (Ok(ours), Ok(theirs)) = (self.file.metadata(), fs::metadata(&self.path)) else { return false };
+        ours.ino() == theirs.ino() && ours.dev() == theirs.dev()
+    }
 }
 
 /// Takes the lock of a lab.
@@ -183,11 +200,20 @@ pub struct Lock {
 /// # Errors
 /// That another holds it: this waits for nobody, for `up` may take long and a `down` should say so at once.
 pub fn lock(lab: &str) -> Result<Lock, LabError> {
-    let file = open_lock(&format!("{lab}.lock"))?;
-    flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|e| {
-        LabError::io(format!("another `forebay lab` is at work on lab `{lab}`; wait for it or end it"), e)
-    })?;
-    Ok(Lock { _file: file })
+    loop {
+        let lock = open_lock(&format!("{lab}.lock"))?;
+        match flock(&lock.file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) if lock.is_current() => return Ok(lock),
+            // Somebody has removed it since it was opened: again, with the one that is there now.
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => {
+                let message =
+                    format!("another `forebay lab` is at work on lab `{lab}`; wait for it or end it");
+                return Err(LabError::new(message));
+            }
+            Err(e) => return Err(LabError::io(format!("cannot lock {}", lock.path.display()), e)),
+        }
+    }
 }
 
 /// The lowest number for the addresses of a new lab that neither another lab nor the host uses. The answer is good while
@@ -196,8 +222,8 @@ pub fn lock(lab: &str) -> Result<Lock, LabError> {
 /// # Errors
 /// That the records cannot be read, or that all numbers are taken.
 pub fn free_subnet() -> Result<(u8, Lock), LabError> {
-    let file = open_lock(".subnets")?;
-    flock(&file, FlockOperation::LockExclusive)
+    let lock = open_lock(".subnets")?;
+    flock(&lock.file, FlockOperation::LockExclusive)
         .map_err(|e| LabError::io(format!("cannot lock {RECORDS}"), e))?;
     let failed = |e| LabError::io(format!("cannot read {RECORDS}"), e);
     let mut taken = Vec::new();
@@ -215,7 +241,7 @@ pub fn free_subnet() -> Result<(u8, Lock), LabError> {
     let free = (0..=u8::MAX).find(|subnet| !taken.contains(subnet));
     let free =
         free.ok_or_else(|| LabError::new("all of 10.77.0.0/16 is in use; no lab can have addresses"))?;
-    Ok((free, Lock { _file: file }))
+    Ok((free, lock))
 }
 
 /// Third numbers of the routes below 10.77. Routes are written as the bytes of the address, in the order of memory.
@@ -225,15 +251,12 @@ fn subnets_in_use(routes: &str) -> Vec<u8> {
     addresses.filter(|bytes| bytes[..2] == [10, 77]).map(|bytes| bytes[2]).collect()
 }
 
-fn open_lock(name: &str) -> Result<File, LabError> {
-    let failed = |e| LabError::io(format!("cannot lock {RECORDS}/{name}"), e);
+fn open_lock(name: &str) -> Result<Lock, LabError> {
+    let path = Path::new(RECORDS).join(name);
+    let failed = |e| LabError::io(format!("cannot lock {}", path.display()), e);
     fs::create_dir_all(RECORDS).map_err(failed)?;
-    File::options()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(Path::new(RECORDS).join(name))
-        .map_err(failed)
+    let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
+    Ok(Lock { file, path })
 }
 
 #[cfg(test)]
