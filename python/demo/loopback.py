@@ -22,7 +22,6 @@ START_S = 60
 # A job that hangs is a failure of the demonstration, not a reason to wait for ever.
 JOB_S = 600
 PLUGIN = "io.forebay.spark.ForebayPlugin"
-FILE_SYSTEM = "io.forebay.hadoop.ForebayLocalFileSystem"
 
 
 @dataclass
@@ -180,8 +179,7 @@ class Cluster:
         if forebay is None:
             options["spark.hadoop.fs.local.block.size"] = str(self.extent)
         else:
-            options |= {"spark.jars": self.jars.forebay, "spark.plugins": PLUGIN, "spark.hadoop.fs.file.impl": FILE_SYSTEM}
-            options["spark.forebay.planner"] = forebay
+            options |= {"spark.jars": self.jars.forebay, "spark.plugins": PLUGIN, "spark.forebay.planner": forebay}
         for key, value in (options | (conf or {})).items():
             command += ["--conf", f"{key}={value}"]
         command += [self.jars.workloads, workload, f"file://{data}", str(reducers), str(report)]
@@ -238,7 +236,7 @@ class Submitted:
 
 def members(status):
     """Nodes in the view of an agent, as `forebay status --json` says."""
-    return len((status.get("cluster") or {}).get("nodes", []))
+    return len(status["cluster"]["view"]["nodes"])
 
 
 def end(process):
