@@ -10,10 +10,13 @@ use crate::fetch;
 use crate::link::{self, Home, Link};
 use crate::memory;
 use crate::mounts::MountState;
+use crate::peer_client::Peers;
+use crate::peer_server::{self, PeerServer};
 use crate::scratch::Jobs;
 use forebay_store::ring::RingReader;
 use forebay_store::tier::TierOptions;
 use forebay_store::{Budget, Class, Tier};
+use forebay_wire::link::Security;
 use rustix::fs::Mode;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
@@ -58,6 +61,12 @@ pub struct Shared {
     pub cluster: Cluster,
     /// The connection to the coordinator.
     pub link: Link,
+    /// How connections between nodes prove themselves.
+    pub security: Security,
+    /// Peers as they are asked.
+    pub peers: Peers,
+    /// Peers as they are served.
+    pub peer_server: PeerServer,
     /// Open connections.
     pub connections: AtomicUsize,
     /// Number of the next connection.
@@ -126,6 +135,7 @@ impl Agent {
                 "no PFS to serve: give --pfs DIR, or a [[mount]] in the configuration",
             ));
         }
+        let security = Security::configured(config.cluster.tls.as_deref())?;
         let usable = memory::usable_bytes();
         let capacity = config.capacity.of(usable);
         let limit = config.limit.of(usable).max(capacity);
@@ -150,6 +160,9 @@ impl Agent {
             rings: Mutex::default(),
             cluster: Cluster::new(config.cluster.clone()),
             link: Link::new()?,
+            security,
+            peers: Peers::default(),
+            peer_server: PeerServer::default(),
             connections: AtomicUsize::new(0),
             next_connection: AtomicU64::new(1),
             started: Instant::now(),
@@ -159,6 +172,7 @@ impl Agent {
             config,
         });
         shared.adopt()?;
+        serve_peers(&shared)?;
         let socket = shared.config.socket();
         let listener = listen_on(&socket, shared.config.socket_mode)?;
         let mut threads = spawn_workers(&shared)?;
@@ -199,6 +213,7 @@ impl Agent {
                 fetch::finish(&self.shared, &task, Err(FlightError::Cancelled));
             }
         }
+        self.shared.peers.close(&self.shared);
         // A fetch thread that hangs in the PFS is left behind; the process ends without it.
         let deadline = Instant::now() + Duration::from_secs(2);
         for thread in self.threads {
@@ -269,6 +284,22 @@ fn spawn_workers(shared: &Arc<Shared>) -> io::Result<Vec<JoinHandle<()>>> {
     Ok(threads)
 }
 
+/// Listens for peers, if this node has any.
+fn serve_peers(shared: &Arc<Shared>) -> io::Result<()> {
+    let address = &shared.config.cluster.listen;
+    if address.is_empty() {
+        return Ok(());
+    }
+    let listener = shared.security.listen(address)?;
+    shared.cluster.set_address(listener.address()?.to_string());
+    let accepting = shared.clone();
+    // Not joined at the end, as the other one.
+    std::thread::Builder::new()
+        .name("accept-peers".into())
+        .spawn(move || peer_server::accept_loop(&accepting, listener))?;
+    Ok(())
+}
+
 fn accept_loop(shared: &Arc<Shared>, listener: &OwnedFd) {
     while !shared.is_stopping() {
         match accept_with(listener.as_fd(), SocketFlags::CLOEXEC) {
@@ -283,7 +314,7 @@ fn accept_loop(shared: &Arc<Shared>, listener: &OwnedFd) {
     }
 }
 
-fn keep_house(shared: &Shared) {
+fn keep_house(shared: &Arc<Shared>) {
     let mut keys = Vec::new();
     while !shared.wait_stop(HOUSEKEEPING) {
         keys.clear();
@@ -297,5 +328,7 @@ fn keep_house(shared: &Shared) {
         shared.cache.retest_held();
         shared.cache.sweep_stale(&shared.counters);
         shared.cache.settle_excess(&shared.counters);
+        shared.peers.keep_house(shared);
+        shared.peer_server.keep_house();
     }
 }

@@ -1,15 +1,16 @@
 //! The cluster as this agent sees it: who is there, who owns which extent, and who is better left alone.
 //!
 //! A view comes from the coordinator and is kept until a later one comes, so that reads go on while there is none. Owners
-//! follow from the view alone ([`forebay_policy::placement`]). A peer that did not answer in time is *avoided*: until its
-//! back-off ends the extents it owns are looked for at the next in rank, by this agent only. That may bring a page to two
-//! nodes, never a wrong one.
+//! follow from the view alone ([`forebay_policy::placement`]). A peer that did not answer in time is *avoided*: the extents it
+//! owns are looked for at the next in rank, by this agent only. That may bring a page to two nodes, never a wrong one. When its
+//! back-off ends it is greeted in the background, and asked for pages again only if it answers: no reader waits a second
+//! time for a peer that hangs.
 
 use crate::config::ClusterConfig;
 use crate::entry::lock;
 use forebay_policy::placement::{Member, extent_key, node_number, owners};
 use forebay_wire::{ClusterStatus, ClusterView, NodeInfo};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
@@ -48,7 +49,14 @@ pub struct Cluster {
 pub struct View {
     /// As the coordinator told it.
     pub cluster: ClusterView,
-    /// In the order of `cluster.nodes`.
+    by_mount: BTreeMap<String, Keepers>,
+}
+
+/// The nodes that keep extents of one mount.
+#[derive(Debug, Default)]
+struct Keepers {
+    /// In the order of `members`.
+    nodes: Vec<NodeInfo>,
     members: Vec<Member>,
 }
 
@@ -56,16 +64,21 @@ pub struct View {
 struct Avoided {
     until: Instant,
     back_off: Duration,
+    /// It is being greeted.
+    greeted: bool,
 }
 
 impl View {
     fn new(cluster: ClusterView) -> Self {
-        let members = cluster
-            .nodes
-            .iter()
-            .map(|node| Member { node: node_number(&node.name), weight: node.capacity_bytes as f64 })
-            .collect();
-        View { cluster, members }
+        let labels: BTreeSet<&String> = cluster.nodes.iter().flat_map(|n| &n.mounts).collect();
+        let keepers = |label: &String| {
+            let nodes: Vec<NodeInfo> = cluster.keepers(label).into_iter().cloned().collect();
+            let member =
+                |n: &NodeInfo| Member { node: node_number(&n.name), weight: n.capacity_bytes as f64 };
+            Keepers { members: nodes.iter().map(member).collect(), nodes }
+        };
+        let by_mount = labels.into_iter().map(|label| (label.clone(), keepers(label))).collect();
+        View { cluster, by_mount }
     }
 }
 
@@ -124,12 +137,13 @@ impl Cluster {
             return Owner::Here;
         }
         let view = self.view();
+        let Some(keepers) = view.by_mount.get(mount_label) else { return Owner::Here };
         let key = extent_key(mount_label, ino, offset / extent_bytes);
-        for number in owners(key, &view.members, RANKS) {
-            let node = view.members.iter().position(|m| m.node == number).map(|i| &view.cluster.nodes[i]);
+        for number in owners(key, &keepers.members, RANKS) {
+            let node = keepers.members.iter().position(|m| m.node == number).map(|i| &keepers.nodes[i]);
             match node {
                 Some(node) if node.name == self.config.node => return Owner::Here,
-                Some(node) if serves(node, mount_label) && !self.is_avoided(&node.name) => {
+                Some(node) if !node.address.is_empty() && !self.is_avoided(&node.name) => {
                     return Owner::Peer(node.clone());
                 }
                 _ => {}
@@ -138,16 +152,38 @@ impl Cluster {
         Owner::Here
     }
 
-    fn is_avoided(&self, name: &str) -> bool {
-        lock(&self.avoided).get(name).is_some_and(|a| Instant::now() < a.until)
+    /// Whether the peer is left alone for now.
+    pub fn is_avoided(&self, name: &str) -> bool {
+        lock(&self.avoided).contains_key(name)
     }
 
-    /// The peer failed or was late.
+    /// The peer failed or was late. Told by many at the same time it counts once.
     pub fn avoid(&self, name: &str) {
         let mut avoided = lock(&self.avoided);
-        let last = avoided.get(name).map(|a| a.back_off);
-        let back_off = last.map_or(BACK_OFF, |b| (b * 2).min(BACK_OFF_MAX));
-        avoided.insert(name.to_owned(), Avoided { until: Instant::now() + back_off, back_off });
+        let now = Instant::now();
+        let back_off = match avoided.get(name) {
+            Some(a) if now < a.until => return,
+            Some(a) => (a.back_off * 2).min(BACK_OFF_MAX),
+            None => BACK_OFF,
+        };
+        avoided.insert(name.to_owned(), Avoided { until: now + back_off, back_off, greeted: false });
+    }
+
+    /// Peers whose back-off has ended, each once: they are to be greeted, and then believed or avoided again.
+    pub fn to_greet(&self) -> Vec<NodeInfo> {
+        let mut avoided = lock(&self.avoided);
+        if avoided.is_empty() {
+            return Vec::new();
+        }
+        let (now, view) = (Instant::now(), self.view());
+        let mut due = Vec::new();
+        for (name, a) in avoided.iter_mut().filter(|(_, a)| a.until <= now && !a.greeted) {
+            if let Some(node) = view.cluster.nodes.iter().find(|n| n.name == *name) {
+                a.greeted = true;
+                due.push(node.clone());
+            }
+        }
+        due
     }
 
     /// The peer answered.
@@ -167,17 +203,9 @@ impl Cluster {
             coordinator: self.config.coordinator.clone(),
             connected: self.connected.load(Ordering::Relaxed),
             view: self.view().cluster.clone(),
-            avoided: lock(&self.avoided)
-                .iter()
-                .filter(|(_, a)| a.until > now)
-                .map(|(name, a)| (name.clone(), left(a)))
-                .collect(),
+            avoided: lock(&self.avoided).iter().map(|(name, a)| (name.clone(), left(a))).collect(),
         }
     }
-}
-
-fn serves(node: &NodeInfo, mount_label: &str) -> bool {
-    !node.address.is_empty() && node.mounts.iter().any(|m| m == mount_label)
 }
 
 #[cfg(test)]
@@ -229,6 +257,7 @@ mod tests {
         }
         assert!(after.contains(&Owner::Here) && after.contains(&Owner::Peer(node("c"))));
         assert_eq!(cluster.status().avoided[0].0, "b");
+        assert!(cluster.to_greet().is_empty(), "its back-off has not ended");
         cluster.believe("b");
         assert_eq!(owners_of(&cluster), before);
     }

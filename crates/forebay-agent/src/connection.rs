@@ -320,6 +320,13 @@ impl Drop for Connection {
         if self.tells {
             self.shared.link.end_job(self.id);
         }
-        lock(&self.shared.rings).remove(&self.id);
+        // What it has used last is not lost with it: many programs are gone before the ring is looked at.
+        let ring = lock(&self.shared.rings).remove(&self.id);
+        if let Some(mut ring) = ring {
+            let mut keys = Vec::new();
+            ring.drain(&mut keys);
+            add(&self.shared.counters.touches_total, keys.len() as u64);
+            self.shared.cache.touch(&keys);
+        }
     }
 }

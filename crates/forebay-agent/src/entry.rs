@@ -3,6 +3,7 @@
 //! The residency words in the copy are the truth about pages; an entry adds what clients need not see: which pages are
 //! being fetched and who waits for them. A page has at most one flight, so however many ask, the PFS is read once.
 
+use crate::fill::Begun;
 use crate::load::FileLoad;
 use forebay_store::copy::{CopyFile, CopyIdentity, Geometry};
 use forebay_store::ring::page_key;
@@ -68,6 +69,14 @@ pub struct Flight {
     state: Mutex<FlightState>,
     changed: Condvar,
     taken: AtomicBool,
+    /// A reader waits for it.
+    demanded: AtomicBool,
+    /// A peer has been asked for it and has not answered yet.
+    at_peer: AtomicBool,
+    /// No peer is to be asked for it.
+    pfs_only: AtomicBool,
+    /// What has been filled of it so far, between one thread that had it and the next.
+    begun: Mutex<Option<Begun>>,
     /// Loads that count this page.
     pub watchers: Mutex<Vec<Arc<FileLoad>>>,
 }
@@ -79,6 +88,10 @@ impl Flight {
             state: Mutex::new(FlightState::Under(0)),
             changed: Condvar::new(),
             taken: AtomicBool::new(false),
+            demanded: AtomicBool::new(false),
+            at_peer: AtomicBool::new(false),
+            pfs_only: AtomicBool::new(false),
+            begun: Mutex::new(None),
             watchers: Mutex::new(Vec::new()),
         }
     }
@@ -91,6 +104,48 @@ impl Flight {
     /// True once a thread fetches it.
     pub fn is_taken(&self) -> bool {
         self.taken.load(Ordering::Acquire)
+    }
+
+    /// Leaves it to the next thread that takes it, with what was filled so far.
+    pub fn hand_over(&self, begun: Option<Begun>) {
+        *lock(&self.begun) = begun;
+        self.at_peer.store(false, Ordering::Release);
+        self.taken.store(false, Ordering::Release);
+    }
+
+    /// What an earlier thread has filled of it. Only for the thread that has taken it.
+    pub fn take_begun(&self) -> Option<Begun> {
+        lock(&self.begun).take()
+    }
+
+    /// A reader waits for it from now on.
+    pub fn demand(&self) {
+        self.demanded.store(true, Ordering::Release);
+    }
+
+    /// Whether a reader waits for it.
+    pub fn is_demanded(&self) -> bool {
+        self.demanded.load(Ordering::Acquire)
+    }
+
+    /// A peer is asked for it now.
+    pub fn ask_peer(&self) {
+        self.at_peer.store(true, Ordering::Release);
+    }
+
+    /// Whether it waits for a peer.
+    pub fn is_at_peer(&self) -> bool {
+        self.at_peer.load(Ordering::Acquire)
+    }
+
+    /// From now on only the PFS is asked for it.
+    pub fn keep_from_peers(&self) {
+        self.pfs_only.store(true, Ordering::Release);
+    }
+
+    /// Whether only the PFS may be asked for it.
+    pub fn is_kept_from_peers(&self) -> bool {
+        self.pfs_only.load(Ordering::Acquire)
     }
 
     /// Moves on and wakes whoever waits.

@@ -289,7 +289,7 @@ fn meet(shared: &Arc<Shared>, home: &Home) -> io::Result<Meeting> {
 
 /// Waits until something arrives, there is room for what waits to be sent, or somebody calls; at most `limit`.
 fn wait_for(link: &Framed, calls: &Link, limit: Duration) -> io::Result<()> {
-    let room = if link.waiting_bytes() > 0 { PollFlags::OUT } else { PollFlags::empty() };
+    let room = if link.wants_room() { PollFlags::OUT } else { PollFlags::empty() };
     let mut fds = [
         PollFd::new(link, PollFlags::IN | room),
         PollFd::from_borrowed_fd(calls.wake.as_fd(), PollFlags::IN),

@@ -9,6 +9,7 @@ use crate::cache::NoCopy;
 use crate::entry::{Boarding, Entry, Flight, FlightError, FlightState, Task, Urgency, lock};
 use crate::fetch;
 use crate::mounts::{Admitted, NoFile, admit, display_path};
+use crate::peer_client::{self, Place};
 use forebay_policy::machine::Nanos;
 use forebay_policy::token_bucket::TokenBucket;
 use forebay_store::State;
@@ -182,6 +183,8 @@ pub struct FileLoad {
     entry: Arc<Entry>,
     /// Pages not landed yet, and one for the feeder.
     left: AtomicU64,
+    /// Pages that are in the tiers of the nodes that own them.
+    placed: AtomicU64,
     failure: Mutex<Option<(i32, String)>>,
     shared: Arc<Shared>,
 }
@@ -205,6 +208,39 @@ impl FileLoad {
         self.one_less();
     }
 
+    /// The file's copy on this node.
+    pub fn entry(&self) -> &Entry {
+        &self.entry
+    }
+
+    /// One of its pages is where it belongs, on another node; so many bytes of the PFS were read for it.
+    pub fn page_placed(&self, page: u32, fetched_bytes: u64) {
+        self.placed.fetch_add(1, Ordering::Relaxed);
+        let resident_bytes = match fetched_bytes {
+            0 => self.entry.geometry().page_len(page),
+            _ => 0,
+        };
+        self.job.page_landed(fetched_bytes, resident_bytes);
+        self.one_less();
+    }
+
+    /// Brings one of its pages here.
+    pub fn fetch_here(self: &Arc<Self>, page: u32, pfs: &Arc<OwnedFd>) {
+        match self.entry.board(page) {
+            Boarding::New(flight) => {
+                // A reader may have joined it by now, had it fetched and seen it end.
+                if watch(self, &flight) {
+                    let (entry, pfs) = (self.entry.clone(), pfs.clone());
+                    fetch::send(&self.shared, Task { entry, flight, pfs, urgency: Urgency::Load });
+                }
+            }
+            Boarding::Joined(flight) => {
+                watch(self, &flight);
+            }
+            Boarding::Gone => self.page_done(page, &Err(FlightError::NoRoom)),
+        }
+    }
+
     fn one_less(&self) {
         if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
             let failure = lock(&self.failure).take().or_else(|| self.missing());
@@ -222,6 +258,7 @@ impl FileLoad {
             // The whole copy is gone.
             Err(_) => pages as usize,
         };
+        let missing = missing.saturating_sub(self.placed.load(Ordering::Relaxed) as usize);
         (missing > 0).then(|| {
             let why = "were evicted again while the load went on: the tier is too small for it";
             (libc::ENOSPC, format!("{missing} of {pages} pages {why}"))
@@ -308,6 +345,7 @@ impl Feeder<'_> {
             index: self.index,
             entry,
             left: AtomicU64::new(1),
+            placed: AtomicU64::new(0),
             failure: Mutex::new(None),
             shared: self.shared.clone(),
         }))
@@ -331,24 +369,23 @@ impl Feeder<'_> {
                 .reserve(Nanos(started.elapsed().as_nanos() as u64), load.entry.geometry().page_len(page));
             self.job.pause(Duration::from_nanos(wait_ns));
         }
-        match load.entry.board(page) {
-            Boarding::New(flight) => {
-                // A reader may have joined it by now, had it fetched and seen it end.
-                if !watch(load, &flight) {
-                    return;
-                }
-                let task =
-                    Task { entry: load.entry.clone(), flight, pfs: pfs.clone(), urgency: Urgency::Load };
-                if let Err(task) = self.shared.mounts[load.entry.mount].queue.push(Urgency::Load, task)
-                    && task.flight.take()
-                {
-                    fetch::finish(self.shared, &task, Err(FlightError::Cancelled));
-                }
+        // A pinned file is wanted on this node; others are best where all nodes look for them.
+        let owner = match load.entry.pinned.load(Ordering::Relaxed) {
+            true => None,
+            false => {
+                let (version, page_bytes) = (&load.entry.identity.version, load.entry.identity.page_bytes);
+                peer_client::owner_of(self.shared, load.entry.mount, version, page_bytes, page)
             }
-            Boarding::Joined(flight) => {
-                watch(load, &flight);
+        };
+        let here = match owner {
+            None => true,
+            Some(node) => {
+                let place = Place { load: load.clone(), page, pfs: pfs.clone() };
+                self.shared.peers.place(self.shared, &node, place).is_err()
             }
-            Boarding::Gone => load.page_done(page, &Err(FlightError::NoRoom)),
+        };
+        if here {
+            load.fetch_here(page, pfs);
         }
     }
 }

@@ -150,10 +150,7 @@ fn name_all(client: &Client, paths: &[&Path]) -> Vec<Option<FileRef>> {
         let name = |some: &[&Path]| some.iter().map(|path| client.file_ref(path).ok()).collect::<Vec<_>>();
         let threads: Vec<_> =
             paths.chunks(per_thread).map(|some| (some.len(), scope.spawn(move || name(some)))).collect();
-        threads
-            .into_iter()
-            .flat_map(|(n, thread)| thread.join().unwrap_or_else(|_| vec![None; n]))
-            .collect()
+        threads.into_iter().flat_map(|(n, thread)| thread.join().unwrap_or_else(|_| vec![None; n])).collect()
     })
 }
 

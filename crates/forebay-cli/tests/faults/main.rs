@@ -11,11 +11,13 @@
 
 mod access;
 mod changes;
+mod cluster;
 mod common;
 mod crash;
 mod leaks;
 mod life;
 mod names;
+mod peers;
 mod pfs;
 mod roles;
 mod room;

@@ -59,8 +59,9 @@ fn configuration(record: &Record, capacity_bytes: u64) -> String {
     let place = &record.place;
     format!(
         "[agent]\nstate_dir = \"{}\"\n\n[tier]\ncapacity = \"{capacity_bytes}\"\n\n[[mount]]\nlabel = \"{LABEL}\"\n\
-         root = \"{}\"\n",
+         root = \"{}\"\nstamp_granularity_ms = {}\n",
         place.own().join("agent").display(),
-        place.pfs().display()
+        place.pfs().display(),
+        record.pfs.stamp_granularity_ms()
     )
 }

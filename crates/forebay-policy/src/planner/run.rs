@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use forebay_model::profile::Setting;
 use serde::Serialize;
 
-use super::plan::{ActionKind, Decision, Plan, SeenPhase};
+use super::plan::{ActionKind, Decision, Estimate, Plan, SeenPhase};
 use super::{Action, Board, Config, Event, JobId, Policy};
 use crate::machine::{Machine, Nanos};
 
@@ -58,10 +58,13 @@ impl Planner {
         let ids: Vec<JobId> = self.board.jobs().map(|(id, _)| id).collect();
         for job in ids {
             let Some(wave) = self.board.next_wave(job, self.policy.depth()) else { continue };
-            let has_plan = self.running.get(&job).is_some_and(|r| r.wave == wave);
+            let has_plan = self.running.get(&job).is_some_and(|r| r.wave == wave + r.plan.skips);
             if !has_plan || self.policy.replans() {
-                let plan = self.policy.plan(&self.board, job, wave);
-                self.adopt(job, wave, plan, out);
+                let plan = match self.board.must_be_read_directly(job, wave) {
+                    true => read_directly(&self.board, job, wave),
+                    false => self.policy.plan(&self.board, job, wave),
+                };
+                self.adopt(job, wave + plan.skips, plan, out);
             }
         }
     }
@@ -77,7 +80,7 @@ impl Planner {
         self.decisions += 1;
         out.push(Action::Decided(Box::new(self.record(job, wave, &plan))));
         if plan.kind == ActionKind::Direct {
-            self.board.set_fetch(job, wave, self.board.corrected(self.board.config.direct.strain()));
+            self.board.set_fetch(job, wave, self.board.corrected(self.board.config.direct.strain()), true);
             out.push(Action::Direct { job, wave, decision: self.decisions });
         }
         self.running.insert(job, Running { wave, decision: self.decisions, plan, setting, direct });
@@ -111,7 +114,7 @@ impl Planner {
                 if running.direct || running.setting.is_some() || !setting.is_paused() {
                     let (wave, decision) = (running.wave, running.decision);
                     out.push(Action::Fetch { job, wave, setting, decision });
-                    self.board.set_fetch(job, wave, self.board.strain(setting));
+                    self.board.set_fetch(job, wave, self.board.strain(setting), false);
                 }
                 running.setting = Some(setting);
                 running.direct = false;
@@ -124,11 +127,26 @@ impl Planner {
             Event::Fetched { job, wave } if self.running.get(&job).is_some_and(|r| r.wave == wave) => {
                 self.running.remove(&job);
             }
-            Event::JobLeaves { job } => {
+            Event::JobLeaves { job } | Event::Lost { job, .. } => {
                 self.running.remove(&job);
             }
             _ => {}
         }
+    }
+}
+
+/// What every policy does with a wave whose lost part has no room in the tier any more.
+fn read_directly(board: &Board, job: JobId, wave: u32) -> Plan {
+    let direct_s =
+        board.left_bytes(job, wave) / board.corrected(board.config.direct.strain()).speed_bytes_per_s;
+    Plan {
+        kind: ActionKind::Direct,
+        skips: 0,
+        steps: Vec::new(),
+        estimate: Estimate { fetched_in_s: Some(direct_s), cost_s: Some(direct_s), margin_s: None },
+        candidates: 1,
+        reason: "a part was lost with a node and has no room in the tier any more: tasks wait, and read it themselves"
+            .into(),
     }
 }
 

@@ -4,7 +4,7 @@
 //! together, is all that is fitted; every process writes the same amount.
 
 use super::on;
-use crate::burst::{Job, Setup, lasting_leases};
+use crate::burst::batch::{Job, Setup, lasting_leases};
 use crate::error::Result;
 use crate::report::{Record, Report};
 

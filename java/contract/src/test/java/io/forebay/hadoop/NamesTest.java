@@ -175,6 +175,9 @@ public class NamesTest {
       at += location.getLength();
     }
     assertEquals(status.getLen(), at);
+    assertTrue(status instanceof ListedStatus);
+    FileStatus retold = new FileStatus(status);
+    assertArrayEquals("by its path as by its number", names(locations), names(fs.getFileBlockLocations(retold, 0, status.getLen())));
     assertEquals(1, fs.getFileBlockLocations(status, 130 << 20, 1).length);
     assertEquals(0, fs.getFileBlockLocations(status, status.getLen(), 1).length);
     Configuration silent = agent.configuration();
@@ -182,6 +185,10 @@ public class NamesTest {
     try (FileSystem other = FileSystem.newInstance(java.net.URI.create("forebay:///"), silent)) {
       assertArrayEquals(new String[] {"localhost"}, other.getFileBlockLocations(status, 0, 1)[0].getHosts());
     }
+  }
+
+  private static String[] names(BlockLocation[] locations) {
+    return Arrays.stream(locations).map(BlockLocation::toString).toArray(String[]::new);
   }
 
   private static String hostName() throws IOException {
