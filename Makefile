@@ -37,10 +37,10 @@ test-python: ## Tests of the Python package
 	PYTHON=$(PYTHON) .ci/test-python
 
 .PHONY: java
-java: ## The jar for Spark and Hadoop, native library inside: target/forebay-spark.jar
+java: ## The jar for Spark and Hadoop, native library inside: target/forebay-spark.jar; and WordCount and Sort to try it with
 	$(CARGO) build --release --locked -p forebay-jni
 	java/pack-native $(BUILT)/libforebay_jni.so
-	mvn --quiet --batch-mode --file java/pom.xml -Dstyle.color=never --projects spark package
+	mvn --quiet --batch-mode --file java/pom.xml -Dstyle.color=never --projects spark,workloads package
 	cp target/java/spark/forebay-spark.jar target/forebay-spark.jar
 
 .PHONY: test-java

@@ -12,7 +12,7 @@ from meter import Meter
 
 WORKLOADS = {"wordcount": "WordCount", "sort": "Sort"}
 MODES = {"straight": None, "naive-bb": "naive-bb", "no-action": "no-action"}
-TITLES = {"straight": "straight from the PFS", "naive-bb": "naive-bb: through Forebay, without it", "no-action": "no-action: waves prefetched"}
+TITLES = {"straight": "straight from the PFS", "naive-bb": "naive-bb, no prefetch", "no-action": "no-action, waves"}
 # Less than this is not the run that was meant to be shown.
 WAVES_MIN = 5
 
@@ -142,7 +142,7 @@ def check(runs, total_bytes):
 def table(runs):
     """Lines of text."""
     head = ["", "map time", "", "all", "PFS served", "at owner", "waves", "prefetch hidden"]
-    widths = [42, 10, 8, 9, 12, 10, 7, 17]
+    widths = [36, 10, 8, 9, 12, 10, 7, 17]
     lines = ["".join(cell.rjust(width) if i else cell.ljust(width) for i, (cell, width) in enumerate(zip(head, widths)))]
     for run in runs:
         base = next(one for one in runs if one.workload == run.workload)
