@@ -61,6 +61,10 @@ lint: ## Format and lints; changes nothing
 demo: build ## The main job straight from a slow file system and through Forebay
 	$(PYTHON) python/demo
 
+.PHONY: lab-demo
+lab-demo: build ## The demo on Spark, on four nodes before a real PFS, as root (LAB=glusterfs)
+	$(PYTHON) python/demo --lab $(or $(LAB),moosefs)
+
 .PHONY: lab
 lab: build ## A cluster with a real parallel file system on this machine, as root (ARGS="--pfs glusterfs"; docs/lab.md)
 	$(BUILT)/forebay lab up --install $(ARGS)

@@ -38,7 +38,10 @@ def arguments():
     parser.add_argument("--spark-size", type=float, metavar="MB", help="text for Spark [default: 256]")
     parser.add_argument("--spark-rate", type=float, metavar="MB/S", default=12, help="rate of each of the four servers in Spark's part [default: 12]")
     parser.add_argument("--output", type=Path, metavar="DIR", default=TARGET / "demo", help="where results go [default: %(default)s]")
+    parser.add_argument("--lab", choices=["moosefs", "glusterfs"], help="Spark's part alone, on four nodes before a real PFS; needs root")
     args = parser.parse_args()
+    if args.lab:
+        args.only = "spark"
     args.size = args.size or (100 if args.quick else 1000)
     args.passes = args.passes or (2 if args.quick else 6)
     args.spark_size = args.spark_size or (96 if args.quick else 256)

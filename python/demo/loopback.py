@@ -46,6 +46,8 @@ class Node:
 class Cluster:
     """What is up. `program`: forebay; `home`: Spark's; times in seconds."""
 
+    sample_s = 0.1
+
     def __init__(self, program, home, jars, place, pfs, extent, capacity_bytes, hosts=HOSTS, cores=1, memory="1g"):
         self.program, self.home, self.jars, self.place, self.pfs = str(program), home, jars, place, pfs
         self.extent, self.capacity_bytes, self.cores, self.memory = extent, capacity_bytes, cores, memory
@@ -176,12 +178,7 @@ class Cluster:
             "spark.locality.wait": "1s",
         }
         command = [str(self.home / "bin/spark-submit"), "--master", self.master, "--class", "io.forebay.workloads.Main"]
-        if forebay is None:
-            options["spark.hadoop.fs.local.block.size"] = str(self.extent)
-        else:
-            options |= {"spark.jars": self.jars.forebay, "spark.plugins": PLUGIN, "spark.forebay.planner": forebay}
-        for key, value in (options | (conf or {})).items():
-            command += ["--conf", f"{key}={value}"]
+        command += conf_arguments(options, self.jars, self.extent, forebay, conf)
         command += [self.jars.workloads, workload, f"file://{data}", str(reducers), str(report)]
         job = Submitted(self.spawn(command, report.with_suffix(".log"), self.environment(DRIVER)), report)
         return job.wait() if wait else job
@@ -208,6 +205,16 @@ class Cluster:
                 tail = log.read_text(errors="replace").strip().splitlines()[-3:]
                 raise lab.LabError(f"{what} did not start: {' / '.join(tail) or 'it said nothing'}")
             time.sleep(0.1)
+
+
+def conf_arguments(options, jars, extent, forebay, more):
+    """Arguments of spark-submit; `forebay`: None for Spark as it is, else the planner."""
+    if forebay is None:
+        # So that both have the same splits.
+        options = options | {"spark.hadoop.fs.local.block.size": str(extent)}
+    else:
+        options = options | {"spark.jars": jars.forebay, "spark.plugins": PLUGIN, "spark.forebay.planner": forebay}
+    return [part for key, value in (options | (more or {})).items() for part in ("--conf", f"{key}={value}")]
 
 
 @dataclass

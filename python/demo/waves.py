@@ -59,7 +59,7 @@ def run_all(cluster, data, total_bytes, say, workloads=tuple(WORKLOADS), modes=t
 
 def measure(cluster, data, workload, mode):
     cluster.forget()
-    with Meter(lambda: cluster.served_bytes()) as meter:
+    with Meter(cluster.served_bytes, cluster.sample_s) as meter:
         epoch_s = time.time() - meter.now()[0]
         report = cluster.submit(workload, data, MODES[mode])
         # Ended jobs are kept by the coordinator for a while.
