@@ -73,7 +73,8 @@ impl View {
         let labels: BTreeSet<&String> = cluster.nodes.iter().flat_map(|n| &n.mounts).collect();
         let keepers = |label: &String| {
             let nodes: Vec<NodeInfo> = cluster.keepers(label).into_iter().cloned().collect();
-            let member = |n: &NodeInfo| Member { node: node_number(&n.name), weight: n.capacity_bytes as f64 };
+            let member =
+                |n: &NodeInfo| Member { node: node_number(&n.name), weight: n.capacity_bytes as f64 };
             Keepers { members: nodes.iter().map(member).collect(), nodes }
         };
         let by_mount = labels.into_iter().map(|label| (label.clone(), keepers(label))).collect();

@@ -14,7 +14,7 @@
 //! that is cut anew are found again by the new orders.
 
 use crate::jobs::{Change, Job, JobKey};
-use crate::run::StageRun;
+use crate::run::{StageRun, WaveId};
 use crate::waves::{Owners, Slots, cut};
 use forebay_model::profile::{Curve, Profile, Separable, Setting};
 use forebay_policy::eviction::PLANNED_SHARE_PERCENT;
@@ -87,7 +87,7 @@ struct Driven {
 struct Ordered {
     job: JobKey,
     stage: u32,
-    wave: usize,
+    wave: WaveId,
     node: String,
 }
 
@@ -193,10 +193,8 @@ impl Pump {
                     return;
                 }
                 let job = Job { began: now, ..Job::default() };
-                self.jobs.insert(
-                    key.clone(),
-                    Running { job, stages: BTreeMap::new(), to_cut: BTreeSet::new() },
-                );
+                self.jobs
+                    .insert(key.clone(), Running { job, stages: BTreeMap::new(), to_cut: BTreeSet::new() });
             }
             let Some(running) = self.jobs.get_mut(key) else { return };
             let change = running.job.apply(update);
@@ -266,10 +264,12 @@ impl Pump {
         let Some(running) = self.jobs.get_mut(key) else { return };
         let Some(stage) = running.job.stages.get(&number).filter(|s| s.ready && !s.ended) else { return };
         let run = running.stages.entry(number).or_default();
-        let withdrawn = run.drop_waves_not_begun();
+        let since_ms = now.saturating_since(running.job.began) / 1_000_000;
+        let withdrawn = run.drop_waves_not_begun(since_ms);
         let slots = Slots::new(&running.job.slots, &self.view);
         let mut owners = Owners::new(&self.view);
-        let left = (0..).zip(&stage.tasks).filter(|(_, task)| task.started.is_none() && !task.done).map(|(i, _)| i);
+        let left =
+            (0..).zip(&stage.tasks).filter(|(_, task)| task.started.is_none() && !task.done).map(|(i, _)| i);
         let placed: Vec<_> =
             left.map(|i: u32| (i, owners.place(&running.job.files, &stage.splits[i as usize]))).collect();
         let homes: Vec<(u32, Option<&str>)> = placed.iter().map(|(i, p)| (*i, p.home.as_deref())).collect();
@@ -315,11 +315,7 @@ impl Pump {
     fn planner_config(&self) -> Config {
         let nodes = u16::try_from(self.view.nodes.len()).unwrap_or(u16::MAX).max(1);
         let speed = self.speed.bytes_per_s.max(1.0);
-        let flat = |at_one: f64| Separable {
-            at_one,
-            nodes: curve(&[(1, 1.0)]),
-            threads: curve(&[(1, 1.0)]),
-        };
+        let flat = |at_one: f64| Separable { at_one, nodes: curve(&[(1, 1.0)]), threads: curve(&[(1, 1.0)]) };
         // Alone, each node has its share of what all reach together.
         let mut shares = vec![(1, 1.0)];
         if nodes > 1 {
@@ -356,7 +352,13 @@ impl Pump {
         for action in actions {
             match action {
                 Action::Decided(decision) => {
-                    tracing::debug!(planner = name, job = decision.job, wave = decision.wave, reason = decision.reason, "decided");
+                    tracing::debug!(
+                        planner = name,
+                        job = decision.job,
+                        wave = decision.wave,
+                        reason = decision.reason,
+                        "decided"
+                    );
                 }
                 Action::Fetch { job, wave, setting, .. } => self.fetch(now, name, job, wave, setting),
                 // The tasks read by themselves; that is what they do without us.
@@ -366,18 +368,20 @@ impl Pump {
     }
 
     fn fetch(&mut self, now: Nanos, name: &str, job: JobId, wave: u32, setting: Setting) {
-        let Some((key, stage)) = self.planners.get(name).and_then(|d| d.jobs.get(&job)).cloned() else { return };
+        let Some((key, stage)) = self.planners.get(name).and_then(|d| d.jobs.get(&job)).cloned() else {
+            return;
+        };
         let Some(running) = self.jobs.get_mut(&key) else { return };
         let since_ms = now.saturating_since(running.job.began) / 1_000_000;
         let Some(run) = running.stages.get_mut(&stage) else { return };
-        let Some(index) = run.set_setting(wave, setting, since_ms) else { return };
-        self.send_orders(now, &key, stage, index);
+        let Some(wave) = run.set_setting(wave, setting, since_ms) else { return };
+        self.send_orders(now, &key, stage, wave);
     }
 
     // Orders.
 
     /// Brings the orders of a wave in line with its setting, and notes it as fetched if there is nothing left to bring.
-    fn send_orders(&mut self, now: Nanos, key: &JobKey, stage: u32, wave: usize) {
+    fn send_orders(&mut self, now: Nanos, key: &JobKey, stage: u32, wave: WaveId) {
         let speed = self.speed.bytes_per_s;
         let held = self.held_bytes();
         let Some(running) = self.jobs.get_mut(key) else { return };
@@ -385,10 +389,7 @@ impl Pump {
         let (threads, rate_bytes_per_s) = run.pace(wave, speed);
         for order in run.active_orders(wave) {
             if let Some(ordered) = self.orders.get(&order) {
-                self.out.push((
-                    ordered.node.clone(),
-                    ToAgent::Adjust { order, threads, rate_bytes_per_s },
-                ));
+                self.out.push((ordered.node.clone(), ToAgent::Adjust { order, threads, rate_bytes_per_s }));
             }
         }
         for node in run.nodes_to_start(wave) {
@@ -404,10 +405,7 @@ impl Pump {
             run.ordered(wave, &node, order);
             let ordered = Ordered { job: key.clone(), stage, wave, node: node.clone() };
             self.orders.insert(order, ordered);
-            self.out.push((
-                node,
-                ToAgent::Fetch(Order { order, threads, rate_bytes_per_s, files, parts }),
-            ));
+            self.out.push((node, ToAgent::Fetch(Order { order, threads, rate_bytes_per_s, files, parts })));
         }
         self.settle(now, key, stage);
     }
@@ -487,14 +485,18 @@ impl Pump {
         while let Some(running) = self.jobs.get_mut(key) {
             let since_ms = now.saturating_since(running.job.began) / 1_000_000;
             let Some(run) = running.stages.get_mut(&stage) else { return };
-            let (Some(wave), Some((name, job))) = (run.next_fetched(since_ms), run.planner.clone()) else { return };
+            let (Some(wave), Some((name, job))) = (run.next_fetched(since_ms), run.planner.clone()) else {
+                return;
+            };
             self.tell(now, &name, Event::Fetched { job, wave });
         }
     }
 
     fn tell_fetched_before(&mut self, now: Nanos, key: &JobKey, stage: u32, wave: u32) {
         while let Some(run) = self.run_mut(key, stage) {
-            let (Some(fetched), Some((name, job))) = (run.force_fetched(wave), run.planner.clone()) else { return };
+            let (Some(fetched), Some((name, job))) = (run.force_fetched(wave), run.planner.clone()) else {
+                return;
+            };
             self.tell(now, &name, Event::Fetched { job, wave: fetched });
         }
     }
@@ -519,7 +521,8 @@ impl Pump {
     }
 
     fn end_job(&mut self, now: Nanos, key: &JobKey, show: bool) {
-        let stages: Vec<u32> = self.jobs.get(key).map(|r| r.stages.keys().copied().collect()).unwrap_or_default();
+        let stages: Vec<u32> =
+            self.jobs.get(key).map(|r| r.stages.keys().copied().collect()).unwrap_or_default();
         for stage in stages {
             self.end_stage(now, key, stage);
         }
@@ -581,3 +584,6 @@ pub fn plannable_bytes(capacity_bytes: u64) -> u64 {
 fn curve(points: &[(u16, f64)]) -> Curve {
     Curve::new(points.to_vec()).expect("counts ascend and values are positive")
 }
+
+#[cfg(test)]
+mod tests;

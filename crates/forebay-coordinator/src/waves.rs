@@ -201,7 +201,10 @@ mod tests {
         assert!(parts.windows(2).all(|w| w[0].offset + w[0].len == w[1].offset));
         let most = placed.needs.iter().map(|(name, n)| (n.bytes, name)).max().unwrap().0;
         assert_eq!(placed.needs[&placed.home.unwrap()].bytes, most);
-        assert_eq!(Owners::new(&ClusterView::default()).place(&files, &Split { parts: vec![part] }).home, None);
+        assert_eq!(
+            Owners::new(&ClusterView::default()).place(&files, &Split { parts: vec![part] }).home,
+            None
+        );
     }
 
     #[test]
