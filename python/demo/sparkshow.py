@@ -46,7 +46,8 @@ def run(args, program, line):
         try:
             runs = waves.run_all(cluster, data, size, say)
         except (lab.LabError, waves.WavesError):
-            keep_logs(place, args.output / "spark-logs")
+            loopback.keep_logs(place, args.output / "spark-logs")
+            say(f"\nlogs are in {args.output}/spark-logs")
             raise
     report(args, runs, size, f"{nodes} nodes of one core, {where}")
 
@@ -73,16 +74,6 @@ def in_the_lab(stage, args, program, home, jars, place, backing, size):
 
 def say(words):
     print(words, flush=True)
-
-
-def keep_logs(place, where):
-    shutil.rmtree(where, ignore_errors=True)
-    for log in [*place.rglob("*.log"), *place.rglob("stderr")]:
-        copy = where / log.relative_to(place)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(OSError):
-            shutil.copy(log, copy)
-    print(f"\nlogs are in {where}")
 
 
 def report(args, runs, size, where):
