@@ -138,6 +138,7 @@ impl Agent {
                 "no PFS to serve: give --pfs DIR, or a [[mount]] in the configuration",
             ));
         }
+        let security = Security::configured(config.cluster.tls.as_deref())?;
         let usable = memory::usable_bytes();
         let capacity = config.capacity.of(usable);
         let limit = config.limit.of(usable).max(capacity);
@@ -163,7 +164,7 @@ impl Agent {
             cluster: Cluster::new(config.cluster.clone()),
             link: Link::new()?,
             orders: Orders::default(),
-            security: Security::configured(config.cluster.tls.as_deref())?,
+            security,
             peers: Peers::default(),
             peer_server: PeerServer::default(),
             connections: AtomicUsize::new(0),

@@ -247,7 +247,11 @@ impl Peer {
         if self.queue.waiting() <= crew.idle || crew.threads.len() >= LINKS_PER_PEER {
             return;
         }
-        let room = shared.cache.reserve(Class::Clients, LINK_BYTES, &shared.counters);
+        let room = shared.cache.reserve(
+            Class::Clients,
+            LINK_BYTES + shared.security.buffer_bytes(),
+            &shared.counters,
+        );
         let number = (0..).find(|n| !crew.threads.contains(n)).unwrap_or_default();
         let spawned = room.and_then(|room| {
             let (peer, shared) = (self.clone(), shared.clone());

@@ -184,12 +184,14 @@ impl<'a> Serving<'a> {
             return Err(io::ErrorKind::InvalidData.into());
         };
         let refusal = match protocol {
-            PEER_PROTOCOL => String::new(),
+            PEER_PROTOCOL if self.stream.may_speak_for(&node) => String::new(),
+            PEER_PROTOCOL => format!("its certificate does not name node {node:?}"),
             _ => format!("forebay {} speaks peer protocol {PEER_PROTOCOL}", env!("CARGO_PKG_VERSION")),
         };
-        frame::send(&mut self.stream, &PeerReply::Welcome { protocol: PEER_PROTOCOL, refusal })?;
-        tracing::debug!(node, protocol, "a peer has connected");
-        if protocol == PEER_PROTOCOL { Ok(self) } else { Err(io::Error::other("another protocol")) }
+        let welcome = PeerReply::Welcome { protocol: PEER_PROTOCOL, refusal: refusal.clone() };
+        frame::send(&mut self.stream, &welcome)?;
+        tracing::debug!(node, protocol, refusal, "a peer has connected");
+        if refusal.is_empty() { Ok(self) } else { Err(io::Error::other(refusal)) }
     }
 
     fn serve(mut self) -> io::Result<()> {
@@ -429,6 +431,8 @@ impl<'a> Serving<'a> {
         if shared.mounts[mount].is_young(&opened.file.facts) {
             return Err(PeerReply::Refused("changed a moment ago".into()));
         }
+        // The kernel's read-ahead on this descriptor would fetch what belongs to other nodes. Advice: no harm if it is not taken.
+        let _ = rustix::fs::fadvise(&opened.fd, 0, None, rustix::fs::Advice::Random);
         let fd = Arc::new(opened.fd);
         shared.peer_server.keep_open(file, &fd);
         Ok(fd)

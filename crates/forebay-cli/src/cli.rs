@@ -76,6 +76,8 @@ pub enum Command {
     Verify(PathsArgs),
     /// Run a program as a job with memory-only scratch space
     Run(RunArgs),
+    /// Make the certificates by which the nodes of a cluster know each other
+    Init(InitArgs),
     /// Look for what on this machine will hurt, with the remedy
     Doctor(DoctorArgs),
     /// Check or explain the configuration
@@ -305,7 +307,29 @@ pub struct RunArgs {
 }
 
 #[derive(Debug, Args)]
+pub struct InitArgs {
+    /// Directory of the cluster's certificates; run again with the same one to add nodes
+    #[arg(value_name = "DIR")]
+    pub directory: PathBuf,
+    /// Name of the cluster, for people
+    #[arg(long, value_name = "NAME")]
+    pub cluster: Option<String>,
+    /// A node, by its stable name and the address on which it serves its peers; may be given more than once
+    #[arg(long = "node", value_name = "NAME[=IP[:PORT]]")]
+    pub nodes: Vec<String>,
+    /// The node that runs the coordinator [default: the first one, port 7850]
+    #[arg(long, value_name = "NAME[:PORT]")]
+    pub coordinator: Option<String>,
+    /// Days for which the nodes' certificates are good
+    #[arg(long, value_name = "DAYS", default_value_t = 365, value_parser = clap::value_parser!(u32).range(1..=36_500))]
+    pub days: u32,
+}
+
+#[derive(Debug, Args)]
 pub struct DoctorArgs {
+    /// Configuration file, to look at the certificates it names as well
+    #[arg(long, value_name = "FILE", env = "FOREBAY_CONFIG")]
+    pub config: Option<PathBuf>,
     /// A PFS to look at as well
     #[arg(long, value_name = "DIR")]
     pub pfs: Vec<PathBuf>,

@@ -8,6 +8,7 @@ mod coordinator;
 mod doctor;
 mod evict;
 mod files;
+mod init;
 mod jobs;
 mod load;
 mod ls;
@@ -56,6 +57,7 @@ fn run_command(cli: Cli) -> Outcome {
         Command::Cp(args) => transfer::cp(&global, &args),
         Command::Verify(args) => verify::verify(&global, &args),
         Command::Run(args) => run::run(&global, &args),
+        Command::Init(args) => init::init(&global, &args),
         Command::Doctor(args) => doctor::doctor(&global, &args),
         Command::Config(ConfigCommand::Check { file }) => up::check_config(&global, &file),
         Command::Config(ConfigCommand::Reference) => {

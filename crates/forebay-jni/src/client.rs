@@ -3,7 +3,9 @@
 use crate::encode::Encoder;
 use crate::env::{Failure, Jni, Outcome};
 use crate::handles::Handles;
-use forebay_client::{Client, ClientConfig};
+use forebay_client::{Client, ClientConfig, Location};
+use forebay_pfs::FileVersion;
+use forebay_wire::FileRef;
 use jni_sys::{JNIEnv, jboolean, jbyteArray, jclass, jlong};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -170,18 +172,49 @@ pub unsafe extern "system" fn Java_io_forebay_core_Native_locate(
         let file = path(jni, file)?;
         let (offset, length) = (offset_of(offset)?, offset_of(length)?);
         let parts = CLIENTS.get(client)?.locate(&file, offset, length).map_err(Failure::about(&file))?;
-        let mut answer = Encoder::default();
-        answer.count(parts.len());
-        for part in parts {
-            answer.number(part.offset).number(part.len).count(part.hosts.len());
-            part.hosts.iter().for_each(|host| {
-                answer.bytes(host.as_bytes());
-            });
-        }
-        jni.new_bytes(&answer.finish())
+        jni.new_bytes(&encode_locations(&parts))
     };
     // SAFETY: what the JVM has passed.
     unsafe { Jni::run(env, class, null_mut(), body) }
+}
+
+/// As `locate`, for a file whose inode number and length in bytes are known from a listing: the file is not touched.
+///
+/// # Safety
+/// Called by the JVM.
+#[unsafe(no_mangle)]
+pub unsafe extern "system" fn Java_io_forebay_core_Native_locateListed(
+    env: *mut JNIEnv,
+    class: jclass,
+    client: jlong,
+    mount: jbyteArray,
+    inode: jlong,
+    size: jlong,
+    offset: jlong,
+    length: jlong,
+) -> jbyteArray {
+    let body = |jni: &Jni| {
+        let mount = String::from_utf8_lossy(&jni.bytes(mount)?).into_owned();
+        // Inode numbers are unsigned, and Java has none that are.
+        let version = FileVersion { ino: inode as u64, size: offset_of(size)?, mtime_ns: 0, ctime_ns: 0 };
+        let file = FileRef { mount, path: Vec::new(), version };
+        let parts = CLIENTS.get(client)?.locate_ref(&file, offset_of(offset)?, offset_of(length)?)?;
+        jni.new_bytes(&encode_locations(&parts))
+    };
+    // SAFETY: what the JVM has passed.
+    unsafe { Jni::run(env, class, null_mut(), body) }
+}
+
+fn encode_locations(parts: &[Location]) -> Vec<u8> {
+    let mut answer = Encoder::default();
+    answer.count(parts.len());
+    for part in parts {
+        answer.number(part.offset).number(part.len).count(part.hosts.len());
+        part.hosts.iter().for_each(|host| {
+            answer.bytes(host.as_bytes());
+        });
+    }
+    answer.finish()
 }
 
 /// Gives back the memory of one file; returns the bytes.

@@ -46,7 +46,7 @@ pub struct Listener {
 ///   [`Stream::wants_write`], and `flush` (or write more) when it comes.
 /// - Reading may have something to send (an answer to a change of keys): look at [`Stream::wants_write`] after reads, too.
 ///
-/// The bytes passed are bounded per stream: 256 KiB each way.
+/// What is held is bounded: 128 KiB each way.
 #[derive(Debug)]
 pub enum Stream {
     /// On this machine.
@@ -78,6 +78,15 @@ impl Security {
         match self {
             Security::Loopback => None,
             Security::Tls(identity) => Some(identity.facts()),
+        }
+    }
+
+    /// Memory that the buffers of a stream take, for those who keep accounts: of one that carries pages one way and words
+    /// the other.
+    pub fn buffer_bytes(&self) -> u64 {
+        match self {
+            Security::Loopback => 0,
+            Security::Tls(_) => crate::tls_stream::BUFFER_BYTES,
         }
     }
 

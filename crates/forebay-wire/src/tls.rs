@@ -168,8 +168,17 @@ fn read_certificates(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
     }
 }
 
-/// A key that others can read proves nothing, so it is not used: as ssh does.
 fn read_key(path: &Path) -> io::Result<PrivateKeyDer<'static>> {
+    let text = read_secret(path)?;
+    PrivateKeyDer::from_pem_slice(&text)
+        .map_err(|e| wrong(path, &format!("there is no private key in it: {e}")))
+}
+
+/// Reads a file with a private key. One that others can read proves nothing, so it is not used: as ssh does.
+///
+/// # Errors
+/// Names the file: it cannot be read, others can read it, or it is somebody else's.
+pub fn read_secret(path: &Path) -> io::Result<Vec<u8>> {
     let mut file = File::open(path).map_err(|e| cannot_read(path, &e))?;
     let metadata = file.metadata()?;
     let (own, owner, mode) = (rustix::process::geteuid().as_raw(), metadata.uid(), metadata.mode() & 0o777);
@@ -184,8 +193,7 @@ fn read_key(path: &Path) -> io::Result<PrivateKeyDer<'static>> {
     }
     let mut text = Vec::new();
     file.read_to_end(&mut text).map_err(|e| cannot_read(path, &e))?;
-    PrivateKeyDer::from_pem_slice(&text)
-        .map_err(|e| wrong(path, &format!("there is no private key in it: {e}")))
+    Ok(text)
 }
 
 /// What a certificate says, if the CA vouches for it now and in both directions.

@@ -14,11 +14,14 @@ use std::time::{Duration, Instant};
 
 /// Most bytes taken from the socket at once. A stream starts with a small buffer that grows when it is filled, since a
 /// coordinator has a thousand connections on which little is said.
-const RECEIVE_BYTES_MAX: usize = 256 << 10;
+const RECEIVE_BYTES_MAX: usize = 128 << 10;
 const RECEIVE_BYTES_MIN: usize = 4 << 10;
 
 /// Most plain bytes sealed ahead of the socket.
-const SEND_BYTES_MAX: usize = 256 << 10;
+const SEND_BYTES_MAX: usize = 128 << 10;
+
+/// What a stream on which pages go one way holds at most.
+pub(crate) const BUFFER_BYTES: u64 = (RECEIVE_BYTES_MIN + RECEIVE_BYTES_MAX) as u64;
 
 /// What the listening side says first: it has seen the other's certificate and is content. In TLS 1.3 the connecting side
 /// would otherwise believe itself connected before it is, and learn of a refusal only when it reads.
@@ -135,7 +138,7 @@ impl TlsStream {
                 self.socket.set_read_timeout(Some(time_left(deadline)?))?;
             }
             if self.end == self.received.len() && self.end < RECEIVE_BYTES_MAX {
-                self.received = vec![0; self.end * 8];
+                self.received = vec![0; RECEIVE_BYTES_MAX.min(self.end * 8)];
             }
             (self.start, self.end) = (0, 0);
             self.end = retry(|| (&self.socket).read(&mut self.received))?;

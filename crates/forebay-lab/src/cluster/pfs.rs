@@ -3,6 +3,7 @@
 
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -23,7 +24,7 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 pub enum PfsKind {
     /// MooseFS: a metadata server on the head, files in chunks of 64 MiB, one copy of each
     Moosefs,
-    /// GlusterFS: no metadata server, files in shards of 4 MiB
+    /// GlusterFS: no metadata server, each file on one of the servers
     Glusterfs,
 }
 
@@ -33,6 +34,15 @@ impl PfsKind {
         match self {
             Self::Moosefs => moosefs::PROGRAMS,
             Self::Glusterfs => glusterfs::PROGRAMS,
+        }
+    }
+
+    /// How far two changes must be apart for their time stamps to differ, in milliseconds.
+    pub fn stamp_granularity_ms(self) -> u64 {
+        match self {
+            // Whole seconds, and the server's clock is read some time before the write is complete.
+            Self::Moosefs => 2000,
+            Self::Glusterfs => 20,
         }
     }
 
@@ -91,6 +101,9 @@ fn try_writing(lab: &mut Raising, client: &str) -> Result<(), LabError> {
     let pfs = lab.record.place.pfs();
     let files = 2 * lab.names(Role::Server).len();
     space::inside(holder, || {
+        // Anybody's, as a scratch file system is.
+        fs::set_permissions(&pfs, fs::Permissions::from_mode(0o1777))
+            .map_err(|e| LabError::io(format!("cannot open {} to all users", pfs.display()), e))?;
         let mut problem = None;
         let written = wait_until(PATIENCE, || {
             let tried = (0..files).try_for_each(|i| {

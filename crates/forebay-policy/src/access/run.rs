@@ -321,7 +321,11 @@ impl Machine for Access {
                 self.enqueue(now, step, &nodes, alone_ns);
                 self.decide_at = Some(now);
             }
-            Event::Leaves { step } => self.pending.retain(|p| p.step != step),
+            Event::Leaves { step } => {
+                self.pending.retain(|p| p.step != step);
+                // Nodes may have been kept free for it.
+                self.decide_at = Some(now);
+            }
             Event::Done { token } => {
                 self.release(now, token, out);
             }

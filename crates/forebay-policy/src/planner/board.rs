@@ -14,6 +14,10 @@ use forebay_model::sharing;
 use super::{Config, Depth, Event, HpcId, JobId};
 use crate::machine::Nanos;
 
+mod job;
+
+pub use job::{Fetch, Job, Part};
+
 /// Relative errors below this are rounding, not news.
 const NOISE: f64 = 1e-6;
 
@@ -38,60 +42,6 @@ struct Phase {
     left_s: f64,
     /// Time that prefetches have cost it so far, by the model.
     lost_s: f64,
-}
-
-/// A Big Data job.
-#[derive(Clone, Debug)]
-pub struct Job {
-    /// Number of waves.
-    pub waves: u32,
-    /// Bytes in a wave.
-    pub wave_bytes: u64,
-    /// Compute of a wave, reading it from the tier included, in ns.
-    pub compute_ns: u64,
-    /// Reading a whole wave from the tier, in ns.
-    pub tier_read_ns: u64,
-    /// Waves whose compute has begun.
-    pub started: u32,
-    /// Waves that are or were in the tier.
-    pub fetched: u32,
-    /// When the compute under way ends; `None` if the job waits.
-    pub computing_until: Option<Nanos>,
-    /// The fetch under way.
-    pub fetch: Option<Fetch>,
-}
-
-/// A fetch under way.
-#[derive(Clone, Copy, Debug)]
-pub struct Fetch {
-    /// Which wave.
-    pub wave: u32,
-    /// Bytes left by the model; below zero if it takes longer than the model says.
-    pub left_bytes: f64,
-    /// How it is done now.
-    pub strain: Strain,
-}
-
-impl Job {
-    /// Waves whose compute is over.
-    fn finished(&self) -> u32 {
-        if self.computing_until.is_some() { self.started.saturating_sub(1) } else { self.started }
-    }
-
-    /// Waves of it that take memory: in compute, waiting for it, or being fetched.
-    fn held(&self) -> u32 {
-        self.fetched - self.finished() + u32::from(self.fetch.is_some())
-    }
-
-    /// Whether it has nothing to compute, so that its tasks wait for the next wave.
-    pub fn waits(&self) -> bool {
-        self.computing_until.is_none() && self.buffered() == 0
-    }
-
-    /// Waves in the tier that have not begun to compute.
-    pub fn buffered(&self) -> u32 {
-        self.fetched.saturating_sub(self.started)
-    }
 }
 
 /// The planner's knowledge at one moment.
@@ -219,18 +169,31 @@ impl Board {
         let j = self.job(job);
         let whole = j.wave_bytes as f64;
         // As with phases: what lasts longer than the model says is taken to end soon.
-        let left = j.fetch.filter(|f| f.wave == wave).map_or(whole, |f| f.left_bytes);
+        let left = j.part(wave).left_bytes;
         if left > 0.0 { left } else { whole * 1e-3 }
     }
 
-    /// The wave of `job` that may be fetched now at this depth, if memory allows.
+    /// Waves of `job` that fit into memory beside those held now, if the other jobs keep what they are entitled to.
+    pub fn room(&self, job: JobId) -> u32 {
+        let taken = self.used_bytes().saturating_add(self.entitled_bytes_of_others(job));
+        let free = self.ram_bytes.saturating_sub(taken);
+        u32::try_from(free / self.job(job).wave_bytes.max(1)).unwrap_or(u32::MAX)
+    }
+
+    fn used_bytes(&self) -> u64 {
+        self.jobs.values().map(Job::held_bytes).sum()
+    }
+
+    /// The first wave of `job` that is missing, if it may be fetched now at this depth and memory allows.
     pub fn next_wave(&self, job: JobId, depth: Depth) -> Option<u32> {
         let j = self.job(job);
-        let wave = j.fetched;
+        let wave = j.first_missing();
         if wave >= j.waves {
             return None;
         }
-        if j.fetch.is_some_and(|f| f.wave == wave) {
+        let part = j.part(wave);
+        let is_kept = part.in_tier && part.absent_bytes == 0;
+        if is_kept || j.fetch.is_some_and(|f| f.wave == wave) || self.must_be_read_directly(job, wave) {
             return Some(wave);
         }
         let near_enough = match depth {
@@ -238,12 +201,25 @@ impl Board {
             Depth::Waves(ahead) => wave < j.started + ahead,
             Depth::Memory => true,
         };
-        let used: u64 = self.jobs.values().map(|j| u64::from(j.held()).saturating_mul(j.wave_bytes)).sum();
+        let fits = depth == Depth::OnDemand || self.has_room(job, wave);
+        (near_enough && fits).then_some(wave)
+    }
+
+    /// Whether memory is kept for `wave`, or there is room for what is missing of it.
+    pub fn has_room(&self, job: JobId, wave: u32) -> bool {
+        let (j, part) = (self.job(job), self.job(job).part(wave));
+        let room = if part.in_tier { part.absent_bytes } else { j.wave_bytes };
         // Whoever fetches more than one wave ahead leaves room for what the others need to go on.
         let reserved = if wave > j.started { self.entitled_bytes_of_others(job) } else { 0 };
-        let needed = used.saturating_add(reserved).saturating_add(j.wave_bytes);
-        let fits = depth == Depth::OnDemand || needed <= self.ram_bytes;
-        (near_enough && fits).then_some(wave)
+        room == 0 || self.used_bytes().saturating_add(reserved).saturating_add(room) <= self.ram_bytes
+    }
+
+    /// Whether tasks wait for `wave`, of which a part was lost with a node, and memory has no room left for that part. It
+    /// cannot wait for room: what takes the room may be waves that wait in the same way.
+    pub fn must_be_read_directly(&self, job: JobId, wave: u32) -> bool {
+        let (j, part) = (self.job(job), self.job(job).part(wave));
+        let damaged = part.in_tier && part.absent_bytes > 0;
+        damaged && j.waits() && self.used_bytes().saturating_add(part.absent_bytes) > self.ram_bytes
     }
 
     /// Every job is entitled to two waves, one in compute and the next; this is what the others have not taken of it.
@@ -255,11 +231,10 @@ impl Board {
         self.jobs.iter().filter(|(id, _)| **id != job).map(|(_, j)| missing(j)).sum()
     }
 
-    /// Notes that `wave` of `job` is fetched with `strain` from now on.
-    pub fn set_fetch(&mut self, job: JobId, wave: u32, strain: Strain) {
+    /// Notes that `wave` of `job` is fetched with `strain` from now on, by its own tasks if `direct`.
+    pub fn set_fetch(&mut self, job: JobId, wave: u32, strain: Strain, direct: bool) {
         if let Some(j) = self.jobs.get_mut(&job) {
-            let left_bytes = j.fetch.filter(|f| f.wave == wave).map_or(j.wave_bytes as f64, |f| f.left_bytes);
-            j.fetch = Some(Fetch { wave, left_bytes, strain });
+            j.set_fetch(wave, strain, direct);
         }
     }
 
@@ -281,9 +256,9 @@ impl Board {
                 phase.lost_s += dt_s * alone * (1.0 - 1.0 / (1.0 + excess));
             }
         }
-        let fetches = self.jobs.values_mut().filter_map(|j| j.fetch.as_mut());
-        for (fetch, speed) in fetches.zip(&self.speeds) {
-            fetch.left_bytes -= dt_s * speed;
+        let fetching = self.jobs.values_mut().filter(|j| j.fetch.is_some());
+        for (job, speed) in fetching.zip(&self.speeds) {
+            job.advance(dt_s * speed);
         }
     }
 
@@ -308,9 +283,9 @@ impl Board {
                     compute_ns,
                     tier_read_ns,
                     started: 0,
-                    fetched: 0,
                     computing_until: None,
                     fetch: None,
+                    parts: BTreeMap::new(),
                 };
                 self.jobs.insert(job, joined);
             }
@@ -319,11 +294,13 @@ impl Board {
                 if let Some(j) = self.jobs.get_mut(&job) {
                     j.started = wave + 1;
                     j.computing_until = Some(now + compute_ns);
+                    j.forget_before(wave);
                 }
             }
             Event::WaveWanted { job, .. } => {
                 if let Some(j) = self.jobs.get_mut(&job) {
                     j.computing_until = None;
+                    j.forget_before(j.started);
                 }
             }
             Event::Fetched { job, wave } => self.fetched(job, wave),
@@ -331,6 +308,11 @@ impl Board {
                 self.jobs.remove(&job);
             }
             Event::Memory { bytes } => self.ram_bytes = bytes,
+            Event::Lost { job, ref waves } => {
+                if let Some(j) = self.jobs.get_mut(&job) {
+                    j.lost(waves);
+                }
+            }
         }
     }
 
@@ -360,9 +342,7 @@ impl Board {
 
     fn fetched(&mut self, job: JobId, wave: u32) {
         let Some(j) = self.jobs.get_mut(&job) else { return };
-        j.fetched = j.fetched.max(wave + 1);
-        let Some(fetch) = j.fetch.take() else { return };
-        let by_the_model = j.wave_bytes as f64 - fetch.left_bytes;
+        let Some(by_the_model) = j.fetched(wave) else { return };
         if let Some(c) = self.speed_correction.as_mut() {
             observe(c, by_the_model / c.factor(), j.wave_bytes as f64);
         }

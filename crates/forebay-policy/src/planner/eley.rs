@@ -148,7 +148,14 @@ impl<'a> Search<'a> {
         let at = now + seconds_up(chosen.delay_s);
         steps.push(PlannedStep { at, setting: chosen.setting, yields: false });
         let estimate = self.expectation(&chosen.outcome);
-        Plan { kind: chosen.kind, steps, estimate, candidates: self.candidates, reason: reason.into() }
+        Plan {
+            kind: chosen.kind,
+            skips: 0,
+            steps,
+            estimate,
+            candidates: self.candidates,
+            reason: reason.into(),
+        }
     }
 
     /// The full delay, repeated at every phase.
@@ -159,6 +166,7 @@ impl<'a> Search<'a> {
         let outcome = self.forecast(&[step]);
         Plan {
             kind: ActionKind::FullDelay,
+            skips: 0,
             steps: [PlannedStep { at: self.board.now(), setting, yields: true }].to_vec(),
             estimate: self.expectation(&outcome),
             candidates: self.candidates,

@@ -120,6 +120,7 @@ impl Forebay {
         };
         Plan {
             kind: kind_of(board, fastest.setting, 0.0),
+            skips: 0,
             steps: [PlannedStep { at: board.now(), setting: fastest.setting, yields: false }].to_vec(),
             estimate,
             candidates: 1,
@@ -142,6 +143,7 @@ impl Forebay {
             if delay_s > 0.0 && delay_s.is_finite() { second.point.setting } else { first.point.setting };
         Plan {
             kind: kind_of(board, main, delay_s),
+            skips: 0,
             estimate: Estimate {
                 fetched_in_s: outcome.end_s.is_finite().then_some(outcome.end_s),
                 cost_s: outcome.end_s.is_finite().then(|| (outcome.end_s - board.hidden_s(job)).max(0.0)),
@@ -169,6 +171,7 @@ fn direct_is_faster(board: &Board, job: JobId, wave: u32, tier_s: f64) -> Option
     let past_tier_s = direct_s + tier_read_s * (1.0 - left_bytes / j.wave_bytes as f64);
     (j.waits() && past_tier_s < through_tier_s).then(|| Plan {
         kind: ActionKind::Direct,
+skips: 0,
         steps: Vec::new(),
         estimate: Estimate { fetched_in_s: Some(direct_s), cost_s: Some(direct_s), margin_s: None },
         candidates: 2,
@@ -234,6 +237,7 @@ impl Policy for Forebay {
         match most_urgent(board) {
             Some(urgent) if urgent != job => Plan {
                 kind: ActionKind::Wait,
+                skips: 0,
                 steps: [PlannedStep { at: board.now(), setting: Setting::PAUSED, yields: false }].to_vec(),
                 estimate: Estimate { fetched_in_s: None, cost_s: None, margin_s: None },
                 candidates: 1,

@@ -17,6 +17,7 @@ impl Policy for NaiveBb {
     fn plan(&mut self, _board: &Board, _job: JobId, _wave: u32) -> Plan {
         Plan {
             kind: ActionKind::Direct,
+            skips: 0,
             steps: Vec::new(),
             estimate: Estimate { fetched_in_s: None, cost_s: None, margin_s: None },
             candidates: 1,

@@ -59,6 +59,8 @@ pub struct Estimate {
 pub struct Plan {
     /// What it does, in the papers' words.
     pub kind: ActionKind,
+    /// Missing waves before the one that is fetched, which are left for later or for the tasks to read themselves.
+    pub skips: u32,
     /// In ascending `at`, the first one not later than now; empty for [`ActionKind::Direct`].
     pub steps: Vec<PlannedStep>,
     /// What is expected of it.

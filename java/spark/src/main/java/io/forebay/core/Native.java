@@ -26,6 +26,8 @@ final class Native {
 
   static native byte[] locate(long client, byte[] path, long offset, long length) throws ForebayException;
 
+  static native byte[] locateListed(long client, byte[] mount, long inode, long size, long offset, long length) throws ForebayException;
+
   static native long evict(long client, byte[] path) throws ForebayException;
 
   static native byte[] memoryOnlyFiles(long client) throws ForebayException;

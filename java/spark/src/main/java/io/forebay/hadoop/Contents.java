@@ -55,7 +55,10 @@ interface Contents {
   List<ForebayClient.Mount> mounts() throws IOException;
 
   /** Where a range of a file is kept; null if nobody knows. */
-  List<ForebayClient.Location> locate(String path, long offset, long length) throws IOException;
+  List<ForebayClient.Location> locate(String path, long offset, long length);
+
+  /** As {@link #locate}, for a file on a mount whose inode number and length are known: without a look at the file. */
+  List<ForebayClient.Location> locateListed(ForebayClient.Mount mount, long inode, long size, long offset, long length);
 
   /** Path and length of the memory-only files of this job, which the PFS does not know. */
   Map<String, Long> memoryOnly() throws IOException;

@@ -62,11 +62,25 @@ final class CoreContents implements Contents {
 
   @Override
   public List<ForebayClient.Location> locate(String path, long offset, long length) {
+    return hint(() -> client.locate(path, offset, length));
+  }
+
+  @Override
+  public List<ForebayClient.Location> locateListed(ForebayClient.Mount mount, long inode, long size, long offset, long length) {
+    return hint(() -> client.locateListed(mount.label(), inode, size, offset, length));
+  }
+
+  /** A question to the agent about places. */
+  private interface Question {
+    List<ForebayClient.Location> ask() throws IOException;
+  }
+
+  private static List<ForebayClient.Location> hint(Question question) {
     try {
-      return client.locate(path, offset, length);
+      return question.ask();
     } catch (IOException e) {
       // A hint and nothing more: without it the scheduler does as with any shared file system.
-      LOG.debug("locations of {}", path, e);
+      LOG.debug("no locations", e);
       return null;
     }
   }

@@ -197,7 +197,6 @@ public class ForebayFileSystem extends FileSystem {
     String file = local(path);
     int mode = (permission == null ? FsPermission.getFileDefault() : permission).toShort();
     statistics.incrementWriteOps(1);
-    dropChecksum(file);
     try {
       return stream(file, contents.create(file, !overwrite, false, mode), 0, bufferBytes);
     } catch (IOException first) {
@@ -217,6 +216,9 @@ public class ForebayFileSystem extends FileSystem {
   }
 
   private FSDataOutputStream stream(String file, Contents.Writer writer, long length, int bufferBytes) throws IOException {
+    if (writer.isOnPfs()) {
+      dropChecksum(file);
+    }
     return new FSDataOutputStream(new ForebayOutputStream(file, writer, bufferBytes), statistics, length);
   }
 
@@ -228,7 +230,6 @@ public class ForebayFileSystem extends FileSystem {
       throw new FileNotFoundException(file + " is a directory");
     }
     statistics.incrementWriteOps(1);
-    dropChecksum(file);
     try {
       return stream(file, contents.create(file, false, true, FsPermission.getFileDefault().toShort()), status.getLen(), bufferBytes);
     } catch (IOException e) {
@@ -243,8 +244,8 @@ public class ForebayFileSystem extends FileSystem {
       throw new FileNotFoundException(file + " is a directory");
     }
     statistics.incrementWriteOps(1);
-    dropChecksum(file);
     run(file, () -> names.truncate(file, newLength));
+    dropChecksum(file);
     return true;
   }
 
@@ -273,8 +274,7 @@ public class ForebayFileSystem extends FileSystem {
   }
 
   private FileStatus status(Path path, Names.Attributes a) {
-    return new FileStatus(a.isDirectory() ? 0 : a.size(), a.isDirectory(), 1, getDefaultBlockSize(path), a.modifiedMs(), a.accessedMs(),
-        new FsPermission((short) a.permissions()), a.owner(), a.group(), path);
+    return new ListedStatus(a, getDefaultBlockSize(path), path);
   }
 
   private FileStatus memoryOnlyStatus(Path path, long length) {
@@ -601,7 +601,7 @@ public class ForebayFileSystem extends FileSystem {
   @Override
   public BlockLocation[] getFileBlockLocations(FileStatus file, long start, long length) throws IOException {
     boolean some = file != null && !file.isDirectory() && start >= 0 && start < file.getLen() && length > 0;
-    BlockLocation[] known = some && config.locality() ? locations.of(local(file.getPath()), start, length) : null;
+    BlockLocation[] known = some && config.locality() ? locations.of(local(file.getPath()), file, start, length) : null;
     return known != null ? known : super.getFileBlockLocations(file, start, length);
   }
 

@@ -6,6 +6,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.TimeUnit;
 import org.apache.hadoop.fs.BlockLocation;
+import org.apache.hadoop.fs.FileStatus;
 
 /**
  * Where the extents of files are, for schedulers.
@@ -45,23 +46,36 @@ final class Locations {
     return path.startsWith(root) && (path.length() == root.length() || root.endsWith("/") || path.charAt(root.length()) == '/');
   }
 
-  /** Bytes of an extent of files at {@code path}. */
-  long extentBytes(String path) {
+  /** The mount that {@code path} is on; null if the agent serves none there, or there is no agent. */
+  ForebayClient.Mount mountOf(String path) {
+    ForebayClient.Mount found = null;
     try {
       for (ForebayClient.Mount mount : mounts()) {
-        if (isBelow(path, mount.root())) {
-          return mount.extentBytes();
+        if (isBelow(path, mount.root()) && (found == null || mount.root().length() > found.root().length())) {
+          found = mount;
         }
       }
     } catch (IOException e) {
       // As without an agent.
     }
-    return EXTENT_BYTES;
+    return found;
   }
 
-  /** The locations of a range of a file; null if nobody knows. */
-  BlockLocation[] of(String path, long offset, long length) throws IOException {
-    List<ForebayClient.Location> parts = contents.locate(path, offset, length);
+  /** Bytes of an extent of files at {@code path}. */
+  long extentBytes(String path) {
+    ForebayClient.Mount mount = mountOf(path);
+    return mount == null ? EXTENT_BYTES : mount.extentBytes();
+  }
+
+  /** The locations of a range of the file at {@code path}; null if nobody knows. */
+  BlockLocation[] of(String path, FileStatus file, long offset, long length) {
+    ForebayClient.Mount mount = mountOf(path);
+    if (mount == null) {
+      return null;
+    }
+    List<ForebayClient.Location> parts = file instanceof ListedStatus listed && listed.inode() != 0
+        ? contents.locateListed(mount, listed.inode(), listed.getLen(), offset, length)
+        : contents.locate(path, offset, length);
     if (parts == null || parts.stream().allMatch(part -> part.hosts().isEmpty())) {
       return null;
     }

@@ -51,6 +51,11 @@ final class PlainContents implements Contents {
   }
 
   @Override
+  public List<ForebayClient.Location> locateListed(ForebayClient.Mount mount, long inode, long size, long offset, long length) {
+    return null;
+  }
+
+  @Override
   public Map<String, Long> memoryOnly() {
     return Map.of();
   }

@@ -1,0 +1,162 @@
+//! A Big Data job on the board: its waves, and how much of each is in the tier.
+//!
+//! Waves compute in ascending order but may be fetched in any: a planner may leave the next wave for the tasks to read
+//! themselves and bring a later one meanwhile. So each wave from the one in compute on has its own account, kept only
+//! once something of it was fetched.
+
+use alloc::collections::BTreeMap;
+
+use forebay_model::profile::Strain;
+
+/// A Big Data job.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// Number of waves.
+    pub waves: u32,
+    /// Bytes in a wave.
+    pub wave_bytes: u64,
+    /// Compute of a wave, reading it from the tier included, in ns.
+    pub compute_ns: u64,
+    /// Reading a whole wave from the tier, in ns.
+    pub tier_read_ns: u64,
+    /// Waves whose compute has begun.
+    pub started: u32,
+    /// When the compute under way ends, in ns; `None` if the job waits.
+    pub computing_until: Option<crate::machine::Nanos>,
+    /// The fetch under way.
+    pub fetch: Option<Fetch>,
+    /// Waves of which anything was fetched and whose compute is not over.
+    pub(super) parts: BTreeMap<u32, Part>,
+}
+
+/// How much of a wave is there.
+#[derive(Clone, Copy, Debug)]
+pub struct Part {
+    /// Bytes left by the model; below zero if fetching takes longer than the model says.
+    pub left_bytes: f64,
+    /// Bytes that tasks have read from the PFS themselves, by the model.
+    pub direct_bytes: f64,
+    /// Bytes that no memory is kept for, though the rest is in the tier: they are missing since a node was lost.
+    pub absent_bytes: u64,
+    /// Whether it takes memory of the tier; a wave that is only read directly does not.
+    pub in_tier: bool,
+    /// Whether all of it is there.
+    pub there: bool,
+}
+
+/// A fetch under way.
+#[derive(Clone, Copy, Debug)]
+pub struct Fetch {
+    /// Which wave.
+    pub wave: u32,
+    /// How it is done now.
+    pub strain: Strain,
+    /// Whether tasks read it themselves.
+    pub direct: bool,
+}
+
+impl Job {
+    /// Waves whose compute is over.
+    pub(super) fn finished(&self) -> u32 {
+        if self.computing_until.is_some() { self.started.saturating_sub(1) } else { self.started }
+    }
+
+    /// Memory of the tier that is kept for it.
+    pub(super) fn held_bytes(&self) -> u64 {
+        let in_tier = self.parts.values().filter(|p| p.in_tier);
+        in_tier.map(|p| self.wave_bytes.saturating_sub(p.absent_bytes)).sum()
+    }
+
+    /// Waves of it that take memory: in compute, waiting for it, or fetched in part.
+    pub fn held(&self) -> u32 {
+        self.parts.values().filter(|p| p.in_tier).count() as u32
+    }
+
+    /// Whether it has nothing to compute, so that its tasks wait for the next wave.
+    pub fn waits(&self) -> bool {
+        self.computing_until.is_none() && self.buffered() == 0
+    }
+
+    /// Whether all of `wave` is there.
+    pub fn is_there(&self, wave: u32) -> bool {
+        self.parts.get(&wave).is_some_and(|p| p.there)
+    }
+
+    /// Waves that are there, have not begun to compute, and that compute reaches without waiting.
+    pub fn buffered(&self) -> u32 {
+        self.first_missing() - self.started
+    }
+
+    /// The first wave that has not begun to compute and is not all there.
+    pub fn first_missing(&self) -> u32 {
+        let mut wave = self.started;
+        while self.is_there(wave) {
+            wave += 1;
+        }
+        wave
+    }
+
+    /// What is there of `wave`.
+    pub fn part(&self, wave: u32) -> Part {
+        let untouched = Part {
+            left_bytes: self.wave_bytes as f64,
+            direct_bytes: 0.0,
+            absent_bytes: 0,
+            in_tier: false,
+            there: false,
+        };
+        self.parts.get(&wave).copied().unwrap_or(untouched)
+    }
+
+    /// Notes how `wave` is fetched from now on.
+    pub(super) fn set_fetch(&mut self, wave: u32, strain: Strain, direct: bool) {
+        let mut part = self.part(wave);
+        part.in_tier |= !direct;
+        if !direct {
+            part.absent_bytes = 0;
+        }
+        self.parts.insert(wave, part);
+        self.fetch = Some(Fetch { wave, strain, direct });
+    }
+
+    /// Moves the fetch under way on by `bytes`.
+    pub(super) fn advance(&mut self, bytes: f64) {
+        let Some(fetch) = self.fetch else { return };
+        if let Some(part) = self.parts.get_mut(&fetch.wave) {
+            part.left_bytes -= bytes;
+            part.direct_bytes += if fetch.direct { bytes } else { 0.0 };
+        }
+    }
+
+    /// All of `wave` is there. Returns how many bytes of it had come by the model.
+    pub(super) fn fetched(&mut self, wave: u32) -> Option<f64> {
+        let was_fetched = self.fetch.take_if(|f| f.wave == wave);
+        let mut part = self.part(wave);
+        let by_the_model = self.wave_bytes as f64 - part.left_bytes;
+        part.there = true;
+        part.left_bytes = 0.0;
+        // A wave that was never announced as read directly is in the tier.
+        part.in_tier |= was_fetched.is_none_or(|f| !f.direct);
+        self.parts.insert(wave, part);
+        was_fetched.map(|_| by_the_model)
+    }
+
+    /// A node went with these bytes of these waves. Nothing is fetched any more, and no memory is kept for what is missing.
+    pub(super) fn lost(&mut self, waves: &[(u32, u64)]) {
+        self.fetch = None;
+        for (wave, bytes) in waves {
+            if let Some(part) = self.parts.get_mut(wave) {
+                part.left_bytes = part.left_bytes.max(0.0) + *bytes as f64;
+                part.there &= *bytes == 0;
+            }
+        }
+        for part in self.parts.values_mut().filter(|p| p.in_tier) {
+            part.absent_bytes = self.wave_bytes.min(part.left_bytes.max(0.0) as u64);
+        }
+    }
+
+    /// The compute of every wave before `wave` is over, which frees their memory.
+    pub(super) fn forget_before(&mut self, wave: u32) {
+        self.parts = self.parts.split_off(&wave);
+    }
+}
