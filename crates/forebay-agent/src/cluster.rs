@@ -10,7 +10,7 @@ use crate::config::ClusterConfig;
 use crate::entry::lock;
 use forebay_policy::placement::{Member, extent_key, node_number, owners};
 use forebay_wire::{ClusterStatus, ClusterView, NodeInfo};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
@@ -49,7 +49,14 @@ pub struct Cluster {
 pub struct View {
     /// As the coordinator told it.
     pub cluster: ClusterView,
-    /// In the order of `cluster.nodes`.
+    by_mount: BTreeMap<String, Keepers>,
+}
+
+/// The nodes that keep extents of one mount.
+#[derive(Debug, Default)]
+struct Keepers {
+    /// In the order of `members`.
+    nodes: Vec<NodeInfo>,
     members: Vec<Member>,
 }
 
@@ -63,12 +70,15 @@ struct Avoided {
 
 impl View {
     fn new(cluster: ClusterView) -> Self {
-        let members = cluster
-            .nodes
-            .iter()
-            .map(|node| Member { node: node_number(&node.name), weight: node.capacity_bytes as f64 })
-            .collect();
-        View { cluster, members }
+        let labels: BTreeSet<&String> = cluster.nodes.iter().flat_map(|n| &n.mounts).collect();
+        let keepers = |label: &String| {
+            let nodes: Vec<NodeInfo> = cluster.keepers(label).into_iter().cloned().collect();
+            let member =
+                |n: &NodeInfo| Member { node: node_number(&n.name), weight: n.capacity_bytes as f64 };
+            Keepers { members: nodes.iter().map(member).collect(), nodes }
+        };
+        let by_mount = labels.into_iter().map(|label| (label.clone(), keepers(label))).collect();
+        View { cluster, by_mount }
     }
 }
 
@@ -127,12 +137,13 @@ impl Cluster {
             return Owner::Here;
         }
         let view = self.view();
+        let Some(keepers) = view.by_mount.get(mount_label) else { return Owner::Here };
         let key = extent_key(mount_label, ino, offset / extent_bytes);
-        for number in owners(key, &view.members, RANKS) {
-            let node = view.members.iter().position(|m| m.node == number).map(|i| &view.cluster.nodes[i]);
+        for number in owners(key, &keepers.members, RANKS) {
+            let node = keepers.members.iter().position(|m| m.node == number).map(|i| &keepers.nodes[i]);
             match node {
                 Some(node) if node.name == self.config.node => return Owner::Here,
-                Some(node) if serves(node, mount_label) && !self.is_avoided(&node.name) => {
+                Some(node) if !node.address.is_empty() && !self.is_avoided(&node.name) => {
                     return Owner::Peer(node.clone());
                 }
                 _ => {}
@@ -160,12 +171,9 @@ impl Cluster {
 
     /// Peers whose back-off has ended, each once: they are to be greeted, and then believed or avoided again.
     pub fn to_greet(&self) -> Vec<NodeInfo> {
-        let mut avoided = lock(&self.avoided);
-        if avoided.is_empty() {
-            return Vec::new();
-        }
-        let (now, view) = (Instant::now(), self.view());
-        let mut due = Vec::new();
+        // First of the two, as in `update`.
+        let view = self.view();
+        let (now, mut avoided, mut due) = (Instant::now(), lock(&self.avoided), Vec::new());
         for (name, a) in avoided.iter_mut().filter(|(_, a)| a.until <= now && !a.greeted) {
             if let Some(node) = view.cluster.nodes.iter().find(|n| n.name == *name) {
                 a.greeted = true;
@@ -195,10 +203,6 @@ impl Cluster {
             avoided: lock(&self.avoided).iter().map(|(name, a)| (name.clone(), left(a))).collect(),
         }
     }
-}
-
-fn serves(node: &NodeInfo, mount_label: &str) -> bool {
-    !node.address.is_empty() && node.mounts.iter().any(|m| m == mount_label)
 }
 
 #[cfg(test)]

@@ -44,5 +44,6 @@ pub fn start(config: &ClusterConfig) -> io::Result<Coordinator> {
         listen,
         security: Security::configured(config.tls.as_deref())?,
         timing: Timing::DEFAULT,
+        planner: config.planner.clone(),
     })
 }

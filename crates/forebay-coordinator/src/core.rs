@@ -1,6 +1,7 @@
 //! What the coordinator does with what it is told, without sockets and without a clock: messages in, effects out.
 
 use crate::members::{Joined, Members, Session, Timing};
+use crate::pump::Pump;
 use forebay_policy::machine::Nanos;
 use forebay_wire::ClusterView;
 use forebay_wire::cluster::{CLUSTER_PROTOCOL, ToAgent, ToCoordinator};
@@ -20,49 +21,55 @@ pub enum Effect {
 #[derive(Debug)]
 pub struct Core {
     members: Members,
+    pump: Pump,
 }
 
 impl Core {
     /// Knows nothing yet. `term` is the start in milliseconds since 1970, `now` the same moment on the driver's clock.
-    pub fn new(term: u64, now: Nanos, timing: Timing) -> Self {
-        Core { members: Members::new(term, now, timing) }
+    /// Jobs that name no planner get `planner`.
+    pub fn new(term: u64, now: Nanos, timing: Timing, planner: &str) -> Self {
+        Core { members: Members::new(term, now, timing), pump: Pump::new(planner) }
     }
 
     /// An agent says something.
     pub fn handle(&mut self, now: Nanos, session: Session, message: ToCoordinator, out: &mut Vec<Effect>) {
         if let ToCoordinator::Join { protocol, node, incarnation } = message {
+            let name = node.name.clone();
             let joined = match protocol {
                 CLUSTER_PROTOCOL => self.members.join(now, session, node, incarnation),
                 other => Joined::Refused(format!(
                     "the coordinator speaks protocol {CLUSTER_PROTOCOL}, the agent {other}; install the same version on all nodes"
                 )),
             };
+            if matches!(joined, Joined::Member { .. }) {
+                self.pump.node_came(now, &name);
+            }
             return self.joined(session, joined, out);
         }
-        if self.members.by_session(session).is_none() {
+        let Some(node) = self.members.by_session(session).map(|m| m.info.name.clone()) else {
             // It was thrown out while this was on its way, or never joined: it has to join (again) on a new connection.
             return out.push(Effect::Close(session));
-        }
+        };
         match message {
             ToCoordinator::Heartbeat { capacity_bytes, resident_bytes, fetched_bytes } => {
                 self.members.heartbeat(now, session, capacity_bytes, resident_bytes, fetched_bytes);
             }
             ToCoordinator::Leave => {
                 self.members.leave(session);
+                self.pump.node_went(now, &node);
                 out.push(Effect::Close(session));
             }
             ToCoordinator::AskJobs { ask } => {
-                out.push(Effect::Send(session, ToAgent::Jobs { ask, jobs: Vec::new() }));
+                out.push(Effect::Send(session, ToAgent::Jobs { ask, jobs: self.pump.status() }));
             }
-            ToCoordinator::Job { .. } | ToCoordinator::Order(_) | ToCoordinator::Join { .. } => {}
+            ToCoordinator::Job { job, updates } => self.pump.job_tells(now, &(node, job), updates),
+            ToCoordinator::Order(progress) => self.pump.progress(now, &node, progress),
+            ToCoordinator::Join { .. } => {}
         }
     }
 
-    /// An agent wants to join under a name which its certificate does not have.
-    pub fn refuse_name(&mut self, session: Session, name: &str, out: &mut Vec<Effect>) {
-        let why = format!(
-            "its certificate is not that of node {name:?}; cluster.node and the certificate in cluster.tls must name the same"
-        );
+    /// A node may not join, for a reason that only the server can see.
+    pub fn refuse(&mut self, session: Session, why: String, out: &mut Vec<Effect>) {
         self.joined(session, Joined::Refused(why), out);
     }
 
@@ -90,11 +97,22 @@ impl Core {
     pub fn tick(&mut self, now: Nanos, out: &mut Vec<Effect>) {
         for (name, session) in self.members.expire(now) {
             tracing::warn!(node = name, "is silent and no member any more");
+            self.pump.node_went(now, &name);
             out.push(Effect::Close(session));
         }
         if let Some(view) = self.members.publish(now) {
             tracing::info!(epoch = %view.epoch, members = view.nodes.len(), "new view");
+            self.pump.set_view(now, view.clone());
             out.push(Effect::Publish(view));
+        }
+        if self.members.has_published() {
+            // Before, nobody knows who owns what.
+            self.pump.tick(now);
+        }
+        for (node, message) in self.pump.take_messages() {
+            if let Some(session) = self.members.session_of(&node) {
+                out.push(Effect::Send(session, message));
+            }
         }
     }
 
@@ -110,6 +128,6 @@ impl Core {
 
     /// When [`Core::tick`] has something to do next.
     pub fn next_deadline(&self) -> Option<Nanos> {
-        self.members.next_deadline()
+        self.members.next_deadline().into_iter().chain(self.pump.next_deadline()).min()
     }
 }

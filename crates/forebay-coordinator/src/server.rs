@@ -52,6 +52,8 @@ pub struct Options {
     pub security: Security,
     /// The times of the membership. Without a port nobody has to be waited for, and the grace is 0.
     pub timing: Timing,
+    /// The planner of jobs that name none.
+    pub planner: String,
 }
 
 /// A running coordinator. It ends with [`Coordinator::stop`], or with the process.
@@ -102,7 +104,7 @@ impl Coordinator {
         };
         let grace_ns = if options.listen.is_some() { options.timing.grace_ns } else { 0 };
         let timing = Timing { grace_ns, ..options.timing };
-        let mut serving = Server::new(inner.clone(), timing)?;
+        let mut serving = Server::new(inner.clone(), timing, &options.planner)?;
         let thread = std::thread::Builder::new().name("coordinator".into()).spawn(move || serving.run())?;
         Ok(Coordinator { inner, address, thread: Some(thread) })
     }
@@ -203,14 +205,14 @@ struct Agent {
 }
 
 impl Server {
-    fn new(inner: Arc<Inner>, timing: Timing) -> io::Result<Self> {
+    fn new(inner: Arc<Inner>, timing: Timing, planner: &str) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &inner.wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
         let term = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64);
         Ok(Server {
             inner,
             epoll,
-            core: Core::new(term, Nanos(0), timing),
+            core: Core::new(term, Nanos(0), timing, planner),
             agents: BTreeMap::new(),
             next_session: WAKE + 1,
             born: Instant::now(),
@@ -305,11 +307,16 @@ impl Server {
         let arrived = agent.link.receive()?;
         while let Some(message) = agent.link.next_message::<ToCoordinator>()? {
             match &message {
-                ToCoordinator::Join { node, .. } if !agent.link.may_speak_for(&node.name) => {
-                    self.core.refuse_name(session, &node.name, effects);
+                ToCoordinator::Join { node, .. } if !agent.link.stream().may_speak_for(&node.name) => {
+                    let own = agent.link.stream().peer_name().unwrap_or_default();
+                    let why = format!("the certificate is of {own:?}, which may not join as {:?}", node.name);
+                    self.core.refuse(session, why, effects);
                 }
                 _ => self.core.handle(now, session, message, effects),
             }
+        }
+        if agent.link.wants_room() {
+            self.flush(session);
         }
         match arrived {
             Arrived::All => Ok(()),

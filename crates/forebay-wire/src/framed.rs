@@ -34,8 +34,6 @@ pub struct Framed {
     out_bytes: usize,
     /// Bytes of the first frame that have gone.
     sent: usize,
-    /// What has gone may still be in a buffer of the stream.
-    unflushed: bool,
 }
 
 #[derive(Debug)]
@@ -71,14 +69,7 @@ impl Framed {
     /// The kernel refused.
     pub fn new(stream: Stream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
-        Ok(Framed {
-            stream,
-            reader: FrameReader::default(),
-            out: VecDeque::new(),
-            out_bytes: 0,
-            sent: 0,
-            unflushed: false,
-        })
+        Ok(Framed { stream, reader: FrameReader::default(), out: VecDeque::new(), out_bytes: 0, sent: 0 })
     }
 
     /// Takes in what has arrived.
@@ -157,10 +148,7 @@ impl Framed {
         while let Some(first) = self.out.front() {
             match self.stream.write(&first.frame[self.sent..]) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(n) => {
-                    self.sent += n;
-                    self.unflushed = true;
-                }
+                Ok(n) => self.sent += n,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(e),
@@ -171,24 +159,23 @@ impl Framed {
                 self.out.pop_front();
             }
         }
-        if self.unflushed {
+        if self.stream.wants_write() {
             match self.stream.flush() {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 flushed => flushed?,
             }
-            self.unflushed = false;
         }
-        Ok(true)
+        Ok(!self.stream.wants_write())
     }
 
-    /// Something waits for room in the socket, here or in the stream: wait for that as well.
+    /// Whether something waits for room in the socket: what was sent here, or what the stream has to say by itself.
     pub fn wants_room(&self) -> bool {
         !self.out.is_empty() || self.stream.wants_write()
     }
 
-    /// Whether the other end may speak for the node `name`: see [`Stream::may_speak_for`].
-    pub fn may_speak_for(&self, name: &str) -> bool {
-        self.stream.may_speak_for(name)
+    /// The stream, to ask who is at its other end.
+    pub fn stream(&self) -> &Stream {
+        &self.stream
     }
 
     /// Bytes waiting to be sent.
