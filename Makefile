@@ -37,10 +37,10 @@ test-python: ## Tests of the Python package
 	PYTHON=$(PYTHON) .ci/test-python
 
 .PHONY: java
-java: ## The jar for Spark and Hadoop, native library inside: target/forebay-spark.jar
+java: ## The jar for Spark and Hadoop, native library inside: target/forebay-spark.jar; and WordCount and Sort to try it with
 	$(CARGO) build --release --locked -p forebay-jni
 	java/pack-native $(BUILT)/libforebay_jni.so
-	mvn --quiet --batch-mode --file java/pom.xml -Dstyle.color=never --projects spark package
+	mvn --quiet --batch-mode --file java/pom.xml -Dstyle.color=never --projects spark,workloads package
 	cp target/java/spark/forebay-spark.jar target/forebay-spark.jar
 
 .PHONY: test-java
@@ -60,6 +60,10 @@ lint: ## Format and lints; changes nothing
 .PHONY: demo
 demo: build ## The main job straight from a slow file system and through Forebay
 	$(PYTHON) python/demo
+
+.PHONY: lab-demo
+lab-demo: build ## The demo on Spark, on four nodes before a real PFS, as root (LAB=glusterfs)
+	$(PYTHON) python/demo --lab $(or $(LAB),moosefs)
 
 .PHONY: lab
 lab: build ## A cluster with a real parallel file system on this machine, as root (ARGS="--pfs glusterfs"; docs/lab.md)

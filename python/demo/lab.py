@@ -21,12 +21,12 @@ class LabError(Exception):
 
 
 @contextlib.contextmanager
-def slow_pfs(program, backing, mount, servers, rate):
-    """A PFS of `servers` times `rate` (such as "50MB/s") on `mount`, over the files of `backing`."""
+def slow_pfs(program, backing, mount, servers, rate, options=()):
+    """A PFS of `servers` times `rate` (such as "50MB/s") on `mount`, over the files of `backing`; `options` are further arguments."""
     mount.mkdir()
     command = [program, "lab", "slowfs", "--backing", backing, "--mount", mount, "--servers", str(servers), "--rate", rate]
     # Attributes stay valid for a second, as parallel file systems have it.
-    command += ["--attr-ttl", "1s"]
+    command += ["--attr-ttl", "1s", *options]
     with child(command, mount.with_suffix(".log")) as (process, log):
         wait_for(lambda: served_bytes(mount) is not None, process, "the slow file system", log)
         yield mount

@@ -171,12 +171,9 @@ impl Cluster {
 
     /// Peers whose back-off has ended, each once: they are to be greeted, and then believed or avoided again.
     pub fn to_greet(&self) -> Vec<NodeInfo> {
-        let mut avoided = lock(&self.avoided);
-        if avoided.is_empty() {
-            return Vec::new();
-        }
-        let (now, view) = (Instant::now(), self.view());
-        let mut due = Vec::new();
+        // First of the two, as in `update`.
+        let view = self.view();
+        let (now, mut avoided, mut due) = (Instant::now(), lock(&self.avoided), Vec::new());
         for (name, a) in avoided.iter_mut().filter(|(_, a)| a.until <= now && !a.greeted) {
             if let Some(node) = view.cluster.nodes.iter().find(|n| n.name == *name) {
                 a.greeted = true;

@@ -6,7 +6,7 @@ use crate::entry::{FlightError, Task};
 use crate::fill::{Begun, tier_failed};
 use forebay_store::BLOCK_BYTES;
 use forebay_wire::link::Stream;
-use forebay_wire::peer::{PEER_PROTOCOL, PageRef, PeerReply, PeerRequest, Wanted};
+use forebay_wire::peer::{PEER_PROTOCOL, PageRef, PeerReply, PeerRequest, Wanted, deadline_ms};
 use forebay_wire::{NodeInfo, frame};
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use std::io::{self, Read};
@@ -88,10 +88,9 @@ fn answer_of(e: &io::Error) -> Answer {
     }
 }
 
-/// Milliseconds until `deadline`, rounded up: the owner must not be done with the page before this side is.
-fn millis(deadline: Instant) -> u32 {
-    let left = deadline.saturating_duration_since(Instant::now());
-    (left.as_millis() + 1).min(u128::from(u32::MAX)) as u32
+/// As the owner is told.
+fn told(deadline: Instant) -> u32 {
+    deadline_ms(deadline.saturating_duration_since(Instant::now()))
 }
 
 impl Link {
@@ -160,7 +159,7 @@ impl Link {
         begun: &mut Begun,
         deadline: Instant,
     ) -> Answer {
-        let (from, deadline_ms) = (begun.done(), millis(deadline));
+        let (from, deadline_ms) = (begun.done(), told(deadline));
         let request = PeerRequest::Page { page: page.clone(), from, wanted, deadline_ms };
         if let Err(e) = self.send(&request, deadline) {
             return answer_of(&e);
@@ -256,7 +255,7 @@ impl Link {
 
     /// Has the page brought into the peer's tier.
     pub fn bring(&mut self, page: &PageRef, deadline: Instant) -> Answer {
-        let request = PeerRequest::Bring { page: page.clone(), deadline_ms: millis(deadline) };
+        let request = PeerRequest::Bring { page: page.clone(), deadline_ms: told(deadline) };
         match self.send(&request, deadline).and_then(|()| self.receive(deadline)) {
             Ok(PeerReply::Brought { fetched_bytes }) => Answer::Done(fetched_bytes),
             Ok(other) => no_page(&other),

@@ -431,6 +431,8 @@ impl<'a> Serving<'a> {
         if shared.mounts[mount].is_young(&opened.file.facts) {
             return Err(PeerReply::Refused("changed a moment ago".into()));
         }
+        // The kernel's read-ahead on this descriptor would fetch what belongs to other nodes. Advice: no harm if it is not taken.
+        let _ = rustix::fs::fadvise(&opened.fd, 0, None, rustix::fs::Advice::Random);
         let fd = Arc::new(opened.fd);
         shared.peer_server.keep_open(file, &fd);
         Ok(fd)

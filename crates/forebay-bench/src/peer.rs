@@ -13,6 +13,9 @@ use std::time::{Duration, Instant};
 /// Files of one extent each, so that a file has one owner.
 const FILES: u64 = 8;
 
+/// Connections from one agent to another.
+const STREAMS: u64 = 8;
+
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A coordinator and two agents; ended, and their tiers dropped, when this is.
@@ -142,7 +145,7 @@ pub fn page(rig: &Rig) -> Result<Vec<Record>, String> {
     }
     let before = (pair.counter(0, "from_peers_bytes")?, pair.counter(0, "fetched_bytes")?);
     let mut passes = 0;
-    let ours = || {
+    let mut ours = || {
         here.admin().evict_all().map_err(|e| failed("evict", e))?;
         for path in &paths {
             here.admin().pin(path, true).map_err(|e| failed("pin", e))?;
@@ -159,47 +162,62 @@ pub fn page(rig: &Rig) -> Result<Vec<Record>, String> {
     let tmpfs = rig.bare_tmpfs()?;
     let bare = tmpfs.path.join("bare");
     make_file(&bare, total)?;
-    let pairs = in_turn(rig.runs, ours, || bare_stream(&bare, total))?;
+    let one = in_turn(rig.runs, &mut ours, || bare_streams(&bare, total, 1))?;
+    let many = in_turn(rig.runs, &mut ours, || bare_streams(&bare, total, STREAMS))?;
     let came = pair.counter(0, "from_peers_bytes")? - before.0;
     if came != total * passes || pair.counter(0, "fetched_bytes")? != before.1 {
         return Err(format!("{came} bytes came from the peer, not {passes} times {total}"));
     }
     let note = "whole pages from a peer's tier into this node's, by a load of a pinned file; reference: sendfile from a tmpfs of \
                 the same kind to a thread that reads into one buffer, one stream over loopback TCP";
-    Ok(vec![Record::pairs("peer.page", &pairs, "GB/s", Target::RatioAtLeast(0.8), note)])
+    let many_note =
+        "the same; reference: as many bare streams at the same time as there are connections to a peer";
+    Ok(vec![
+        Record::pairs("peer.page", &one, "GB/s", Target::RatioAtLeast(0.8), note),
+        Record::pairs("peer.page.streams", &many, "GB/s", Target::Report, many_note),
+    ])
 }
 
-/// GB/s of `sendfile` over loopback TCP to a thread that reads into a buffer of 1 MiB.
-fn bare_stream(path: &Path, bytes: u64) -> Result<f64, String> {
-    let listener = TcpListener::bind("127.0.0.1:0").map_err(|e| failed("listen", e))?;
-    let address = listener.local_addr().map_err(|e| failed("listen", e))?;
-    let file = File::open(path).map_err(|e| failed("open a file", e))?;
-    let elapsed = std::thread::scope(|scope| {
-        scope.spawn(move || -> std::io::Result<()> {
-            let socket = listener.accept()?.0;
-            let mut offset = 0;
-            while offset < bytes {
-                let left = (bytes - offset) as usize;
-                if rustix::fs::sendfile(&socket, &file, Some(&mut offset), left)? == 0 {
+/// GB/s of so many `sendfile`s over loopback TCP, each of its part of the file to a thread that reads into a buffer of 1 MiB.
+fn bare_streams(path: &Path, bytes: u64, streams: u64) -> Result<f64, String> {
+    let part = bytes / streams;
+    let elapsed = seconds(|| {
+        std::thread::scope(|scope| {
+            let threads: Vec<_> =
+                (0..streams).map(|i| scope.spawn(move || bare_stream(path, i * part, part))).collect();
+            threads.into_iter().try_for_each(|t| {
+                t.join().unwrap_or_else(|_| Err(std::io::Error::other("a stream has panicked")))
+            })
+        })
+    })?;
+    Ok((part * streams) as f64 / elapsed / 1e9)
+}
+
+fn bare_stream(path: &Path, start: u64, len: u64) -> std::io::Result<()> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?;
+    let file = File::open(path)?;
+    std::thread::scope(|scope| {
+        let sender = scope.spawn(move || -> std::io::Result<()> {
+            let (socket, _) = listener.accept()?;
+            let (mut offset, end) = (start, start + len);
+            while offset < end {
+                if rustix::fs::sendfile(&socket, &file, Some(&mut offset), (end - offset) as usize)? == 0 {
                     break;
                 }
             }
             Ok(())
         });
-        let mut socket = TcpStream::connect(address).map_err(|e| failed("connect", e))?;
-        let mut buffer = vec![0; 1 << 20];
-        seconds(|| {
-            let mut left = bytes;
-            while left > 0 {
-                match socket.read(&mut buffer)? {
-                    0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
-                    n => left -= n as u64,
-                }
+        let mut socket = TcpStream::connect(address)?;
+        let (mut buffer, mut left) = (vec![0; 1 << 20], len);
+        while left > 0 {
+            match socket.read(&mut buffer)? {
+                0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+                n => left -= n as u64,
             }
-            Ok(())
-        })
-    })?;
-    Ok(bytes as f64 / elapsed / 1e9)
+        }
+        sender.join().unwrap_or_else(|_| Err(std::io::Error::other("the sender has panicked")))
+    })
 }
 
 /// Two agents, on each of which a process reads a whole cold file at the same time: bytes of the PFS per byte of the file.

@@ -40,6 +40,7 @@ fn write(s: &Status, counters: bool, out: &mut dyn Write) -> io::Result<()> {
     )?;
     writeln!(out, "clients   {} connections", s.connections)?;
     cluster(&s.cluster, out)?;
+    peers(s, out)?;
     for mount in &s.mounts {
         let (label, root) = (&mount.label, name(&mount.root));
         write!(out, "mount     {label} at {root}: {} fetched", Human(mount.fetched_bytes))?;
@@ -80,6 +81,19 @@ fn cluster(cluster: &ClusterStatus, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "          {name} does not answer and is not asked for {:.1} s", *ms as f64 / 1e3)?;
     }
     Ok(())
+}
+
+/// Pages to and from other nodes, once there are any.
+fn peers(s: &Status, out: &mut dyn Write) -> io::Result<()> {
+    let counter = |name: &str| s.counters.iter().find(|c| c.0 == name).map_or(0, |c| c.1);
+    let (came, went) = (counter("from_peers_bytes"), counter("to_peers_bytes"));
+    let failed = counter("peer_late_total") + counter("peer_broken_total");
+    if came + went + failed + counter("pages_placed_total") == 0 {
+        return Ok(());
+    }
+    write!(out, "peers     {} received, {} sent", Human(came), Human(went))?;
+    write!(out, ", {} of guests here", Human(counter("guest_bytes")))?;
+    writeln!(out, ", {} refused, {failed} failed", counter("peer_refusals_total"))
 }
 
 fn member(node: &NodeInfo) -> String {

@@ -269,6 +269,14 @@ fn shared_burst_buffers_can_be_run_replayed_and_explained() {
     assert!(text.contains("can give way for it") && text.contains("80 % of the bandwidth"), "{text}");
     let error = forebay(&["sim", "explain", path(&trace), "--decision", "9999"]).expect_err("too far");
     assert!(error.contains("has no decision 9999; it has"), "{error}");
+    // The guide shows this run.
+    let shown =
+        fs::read_to_string(scenario.with_file_name("../docs/images/checkpoints.svg")).expect("a picture");
+    let renew = "forebay sim run scenarios/checkpoints.toml --timeline docs/images/checkpoints.svg";
+    assert!(
+        shown == svg,
+        "the guide's picture is not of this run; renew it, and the figures beside it: {renew}"
+    );
 }
 
 #[test]

@@ -4,10 +4,11 @@
 //! of one machine shows in `/proc/net/tcp` (or `tcp6`) twice, once for each end, with the user each end belongs to; so
 //! both sides can make sure that the other is of their own user, or root's, without a secret to keep.
 //!
-//! Two traps. A connection that nobody has accepted yet is shown as root's, and so is one whose process has closed it:
-//! such rows have no inode and prove nothing. So a connection that still waits in the queue of its listener is believed
-//! only if the listening socket is of a user we trust, and that socket is looked for *before*: a stranger's queue is
-//! emptied when the stranger closes the listening socket, so what waits afterwards cannot be the stranger's.
+//! Two traps. A connection that nobody has accepted yet is shown as root's by older kernels (by newer ones as that of
+//! whoever listens), and so is one whose process has closed it: such rows have no inode and prove nothing. So a connection
+//! that still waits in the queue of its listener is believed only if the listening socket is of a user we trust, and that
+//! socket is looked for *before*: a stranger's queue is emptied when the stranger closes the listening socket, so what waits
+//! afterwards cannot be the stranger's.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
@@ -52,20 +53,25 @@ pub fn check_listener(socket: &TcpStream) -> io::Result<()> {
     let (here, there) = ends(socket)?;
     let mut listeners: Vec<Row> = Vec::new();
     for _ in 0..LOOKS {
-        match other_end(here, there)? {
-            Some(row) if row.inode != 0 => {
-                return trust(row.uid, &format!("the process that answers on {there} is"));
-            }
-            Some(_) if !listeners.is_empty() => {
-                let whose = format!("the process that listens on {there} is");
-                return listeners.iter().try_for_each(|listener| trust(listener.uid, &whose));
-            }
-            // Not accepted yet: see whose queue it may be in, and look again.
-            Some(_) => listeners = rows(|row| listens_on(row, there))?,
-            None => {}
+        let Some(row) = other_end(here, there)? else { continue };
+        let owners = owners(&row, &listeners);
+        if !owners.is_empty() {
+            let whose = format!("the process that answers on {there} is");
+            return owners.into_iter().try_for_each(|uid| trust(uid, &whose));
         }
+        // Not accepted yet: see whose queue it may be in, and look again.
+        listeners = rows(|row| listens_on(row, there))?;
     }
     Err(denied(format!("the kernel does not tell whose the process on {there} is; it may have gone")))
+}
+
+/// Whose a connection is: its own user's, or while it waits in a queue, that of whoever was seen to listen before. Empty: it
+/// cannot be told.
+fn owners(row: &Row, listeners: &[Row]) -> Vec<u32> {
+    match row.inode {
+        0 => listeners.iter().map(|listener| listener.uid).collect(),
+        _ => vec![row.uid],
+    }
 }
 
 /// Addresses of this end and of the other.
@@ -188,6 +194,18 @@ mod tests {
             drop(one);
             assert_eq!(check_connector(&other).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
         }
+    }
+
+    /// As older kernels show it: whatever waits in a queue is root's.
+    #[test]
+    fn what_waits_in_a_queue_is_its_listeners() {
+        let address = "127.0.0.1:1".parse().unwrap();
+        let waiting = Row { local: address, remote: address, state: ESTABLISHED, uid: 0, inode: 0 };
+        let listener = Row { state: LISTEN, uid: 1000, inode: 7, ..waiting };
+        assert!(owners(&waiting, &[]).is_empty());
+        assert_eq!(owners(&waiting, &[listener]), [1000]);
+        let accepted = Row { inode: 8, uid: 1001, ..waiting };
+        assert_eq!(owners(&accepted, &[listener]), [1001]);
     }
 
     #[test]

@@ -13,6 +13,7 @@
 
 use crate::cluster::FileRef;
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 /// Number of this protocol.
 pub const PEER_PROTOCOL: u32 = 1;
@@ -107,4 +108,47 @@ pub enum PeerReply {
     },
     /// The owner is there and has begun, but the page, or the rest of it, is not ready in time. It may be asked again.
     NotYet,
+}
+
+/// A deadline as it is told to the owner, `left` before it passes at the asker: rounded up, so that the owner, who counts
+/// from a later moment, is never done with a page before the asker is.
+pub fn deadline_ms(left: Duration) -> u32 {
+    left.as_nanos().div_ceil(1_000_000).min(u128::from(u32::MAX)) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// The rule of the module, on a line of time in nanoseconds: whatever the delays, bytes that the asker believes were
+        /// copied while the owner still kept the page.
+        #[test]
+        fn whatever_is_believed_was_copied_while_the_page_was_kept(
+            allowed in 1u64..5_000_000_000,
+            to_send in 0u64..1_000_000_000,
+            on_the_way in 0u64..1_000_000_000,
+            copies in prop::collection::vec(0u64..3_000_000_000, 1..8),
+            back in 0u64..1_000_000_000,
+        ) {
+            // The asker takes its deadline at 0 and sends a little later.
+            let sent = to_send.min(allowed - 1);
+            let told_ms = deadline_ms(Duration::from_nanos(allowed - sent));
+            let received = sent + on_the_way;
+            let mut now = received;
+            let mut believed = Vec::new();
+            for copy in &copies {
+                now += copy;
+                if now < allowed {
+                    believed.push(now);
+                }
+            }
+            // "Taken" is said only when all pieces were believed.
+            let taken = (believed.len() == copies.len()).then_some(now + back);
+            let promised = received + u64::from(told_ms) * 1_000_000;
+            let let_go = taken.map_or(promised, |taken| taken.min(promised));
+            prop_assert!(believed.iter().all(|copied| *copied < let_go || *copied == let_go && taken.is_some()));
+        }
+    }
 }

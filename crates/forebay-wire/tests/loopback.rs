@@ -62,7 +62,7 @@ fn a_stranger_cannot_pose_as_a_node_and_root_can_serve_everybody() {
     }
     let posing = as_stranger(|| TcpListener::bind("127.0.0.1:0").unwrap());
     let address = posing.local_addr().unwrap().to_string();
-    // In the stranger's queue the connection is shown as root's; that must not be believed.
+    // In the stranger's queue the connection is shown as root's by older kernels; that must not be believed.
     let e = Security::Loopback.connect(&address, soon()).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::PermissionDenied);
     assert!(e.to_string().contains(&format!("user {STRANGER}'s")), "{e}");

@@ -23,6 +23,8 @@ pub struct NodeSetup {
     pub deadline_ms: u64,
     /// The user of each node; the tests' own for those not named.
     pub uids: Vec<Option<u32>>,
+    /// A directory made by `forebay init`.
+    pub tls: Option<PathBuf>,
 }
 
 impl NodeSetup {
@@ -34,13 +36,15 @@ impl NodeSetup {
             read_ahead: 0,
             deadline_ms: 30_000,
             uids: vec![],
+            tls: None,
         }
     }
 
     fn toml(&self, dir: &Path, node: usize) -> String {
+        let tls = self.tls.as_ref().map(|dir| dir.join(format!("node{node}"))).unwrap_or_default();
         format!(
             "[agent]\nstate_dir = {:?}\n[tier]\ncapacity = \"{}\"\nbacking = \"directory\"\ndirectory = {:?}\n\
-             [cluster]\nlisten = \"127.0.0.1:0\"\nnode = \"node{node}\"\ncoordinator = \"127.0.0.1:1\"\npeer_deadline_ms = {}\n\
+             [cluster]\nlisten = \"127.0.0.1:0\"\nnode = \"node{node}\"\ncoordinator = \"127.0.0.1:1\"\npeer_deadline_ms = {}\ntls = {tls:?}\n\
              [[mount]]\nlabel = \"pfs\"\nroot = {:?}\npage_size = \"{PAGE}\"\nextent_size = \"{EXTENT}\"\nread_ahead = \"{}\"\n\
              fetch_threads = 4\n",
             dir.join("state"),

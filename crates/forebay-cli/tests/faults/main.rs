@@ -17,6 +17,7 @@ mod crash;
 mod leaks;
 mod life;
 mod names;
+mod peer_words;
 mod peers;
 mod pfs;
 mod roles;

@@ -2,7 +2,7 @@
 
 use crate::cluster::{Cluster, EXTENT, NodeSetup, read_piece};
 use crate::common::{
-    BASE, MIB, OTHER_UID, PAGE, SlowFs, grow_old, make_file, plain_pfs, send_signal, wait_for,
+    BASE, FOREBAY, MIB, OTHER_UID, PAGE, SlowFs, grow_old, make_file, plain_pfs, send_signal, wait_for,
 };
 use forebay_client::Client;
 use forebay_wire::{LoadProgress, NodeInfo};
@@ -337,4 +337,59 @@ fn a_reader_whose_owner_stops_in_mid_page_gets_the_rest_from_the_pfs() {
         }
         drop(ended);
     });
+}
+
+#[test]
+fn over_tls_the_same_holds() {
+    let Some(slow) = SlowFs::start() else { return };
+    let path = slow.at("f");
+    make_file(&path, SEED, SIZE);
+    let certificates = plain_pfs();
+    let mut init = std::process::Command::new(FOREBAY);
+    init.arg("init").arg(certificates.path().join("c"));
+    let out = init.args(["--node", "node0=127.0.0.1", "--node", "node1=127.0.0.1"]).output().unwrap();
+    assert!(out.status.success(), "{}", crate::common::text(&out.stderr));
+    let tls = Some(certificates.path().join("c"));
+    let mut cluster = Cluster::start(2, &NodeSetup { tls, ..NodeSetup::new(&slow.mount()) });
+    let before = slow.stats().read_bytes;
+    cluster.read_on(&[0, 1], 3, &path, SEED);
+    assert_eq!(slow.stats().read_bytes - before, SIZE);
+    assert_eq!(cluster.sum("from_peers_bytes"), SIZE);
+    // Whole pages too, and not only such as are sent while they are fetched.
+    cluster.nodes[0].evict();
+    cluster.read_on(&[0], 1, &path, SEED);
+    assert_eq!(cluster.sum("lent_bytes"), 0);
+    // A node that answers in another one's name is not believed.
+    let mut members = cluster.members();
+    members[0].capacity_bytes = 0;
+    members[1].name = "node7".into();
+    cluster.tell(0, members);
+    cluster.nodes[0].evict();
+    let came = cluster.nodes[0].counter("from_peers_bytes");
+    cluster.read_on(&[0], 1, &path, SEED);
+    assert_eq!(cluster.nodes[0].counter("from_peers_bytes"), came);
+    assert!(cluster.nodes[0].counter("peer_broken_total") > 0);
+}
+
+#[test]
+fn a_peer_whose_pfs_is_slow_is_not_taken_for_dead() {
+    let Some(slow) = SlowFs::start() else { return };
+    let path = slow.at("f");
+    make_file(&path, SEED, SIZE);
+    for read_ahead in [0, 4 * MIB] {
+        let setup = NodeSetup { deadline_ms: 2_000, read_ahead, ..NodeSetup::new(&slow.mount()) };
+        let mut cluster = Cluster::start(2, &setup);
+        let mut members = cluster.members();
+        members[0].capacity_bytes = 0;
+        cluster.tell(0, members);
+        // Longer than three quarters of the deadline, after which an owner says "not yet".
+        slow.fault("read=delay:1800ms,count=6");
+        cluster.read_on(&[0], 2, &path, SEED);
+        slow.fault("none");
+        let node = &cluster.nodes[0];
+        assert!(node.counter("peer_not_yet_total") > 0, "with read-ahead of {read_ahead}");
+        assert_eq!(node.counter("peer_late_total") + node.counter("peer_broken_total"), 0);
+        assert!(node.cluster().avoided.is_empty());
+        assert!(node.counter("pages_from_peers_total") > 0);
+    }
 }

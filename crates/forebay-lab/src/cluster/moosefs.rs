@@ -63,11 +63,12 @@ fn write_master(record: &Record) -> io::Result<Command> {
     fs::write(dir.join("metadata.mfs"), empty)?;
     fs::write(dir.join("exports.cfg"), "* / rw,alldirs,maproot=0,mingoal=1\n* . rw\n")?;
     fs::write(dir.join("topology.cfg"), "")?;
-    // Chunks of deleted files go within a minute and not within five: they take this machine's memory.
+    // Chunks of deleted files go within a minute and not within five: they take this machine's memory. And none is moved
+    // from server to server: it would take the bandwidth that is being measured, and count as sent.
     let text = format!(
         "WORKING_USER = root\nWORKING_GROUP = root\nDATA_PATH = {0}\nEXPORTS_FILENAME = {0}/exports.cfg\n\
          TOPOLOGY_FILENAME = {0}/topology.cfg\nCHUNKS_LOOP_MIN_TIME = 60\nCHUNKS_SOFT_DEL_LIMIT = 1000\n\
-         CHUNKS_HARD_DEL_LIMIT = 5000\nFILE_UMASK = 022\n",
+         CHUNKS_HARD_DEL_LIMIT = 5000\nCHUNKS_WRITE_REP_LIMIT = 0\nCHUNKS_READ_REP_LIMIT = 0\nFILE_UMASK = 022\n",
         dir.display()
     );
     foreground("mfsmaster", &dir, &text)

@@ -34,6 +34,17 @@ pub struct Service {
     pub process: ProcessId,
 }
 
+/// Forebay of a lab.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentsRecord {
+    /// The program.
+    pub program: PathBuf,
+    /// Memory of each agent.
+    pub capacity_bytes: u64,
+    /// Unit of placement; `None`: Forebay's default.
+    pub extent_bytes: Option<u64>,
+}
+
 /// Spark of a lab.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SparkRecord {
@@ -68,10 +79,8 @@ pub struct Record {
     pub holders: BTreeMap<String, ProcessId>,
     /// What was started on them.
     pub services: Vec<Service>,
-    /// Memory of each agent in bytes; `None`: no agents.
-    pub agent_capacity_bytes: Option<u64>,
-    /// The program that agents are started from.
-    pub program: PathBuf,
+    /// What agents are started with; `None`: no agents.
+    pub agents: Option<AgentsRecord>,
     /// Spark, if it is up.
     pub spark: Option<SparkRecord>,
     /// The counters of the links when they were last set to zero, by node.

@@ -11,7 +11,7 @@ use super::plan::{self, Place};
 use super::process::ProcessId;
 use super::service::Raising;
 use super::spark::{self, SparkArgs};
-use super::state::{self, Record};
+use super::state::{self, AgentsRecord, Record};
 use super::{agents, down, net, packages, space, status};
 use crate::LabError;
 use crate::quantity::{Rate, parse_bytes, parse_rate};
@@ -40,6 +40,9 @@ pub struct UpArgs {
     /// Memory of each agent
     #[arg(long, value_name = "SIZE", default_value = "512MiB", value_parser = parse_bytes)]
     pub capacity: u64,
+    /// Unit of placement of the agents [default: Forebay's]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub extent_size: Option<u64>,
     /// No agents: the parallel file system alone
     #[arg(long)]
     pub no_agents: bool,
@@ -79,8 +82,7 @@ pub fn up(args: &UpArgs, json: bool) -> Result<(), LabError> {
         rate_bytes_per_s: args.rate.bytes_per_s,
         holders: Default::default(),
         services: Vec::new(),
-        agent_capacity_bytes: (!args.no_agents).then_some(args.capacity),
-        program: program()?,
+        agents: args.agents()?,
         spark: None,
         mark: Default::default(),
     };
@@ -94,6 +96,16 @@ pub fn up(args: &UpArgs, json: bool) -> Result<(), LabError> {
         });
     }
     status::print(&name, json)
+}
+
+impl UpArgs {
+    fn agents(&self) -> Result<Option<AgentsRecord>, LabError> {
+        if self.no_agents {
+            return Ok(None);
+        }
+        let (capacity_bytes, extent_bytes) = (self.capacity, self.extent_size);
+        Ok(Some(AgentsRecord { program: program()?, capacity_bytes, extent_bytes }))
+    }
 }
 
 /// # Errors

@@ -192,8 +192,8 @@ impl Board {
             return None;
         }
         let part = j.part(wave);
-        let has_room = part.in_tier && part.absent_bytes == 0;
-        if has_room || j.fetch.is_some_and(|f| f.wave == wave) || self.must_be_read_directly(job, wave) {
+        let is_kept = part.in_tier && part.absent_bytes == 0;
+        if is_kept || j.fetch.is_some_and(|f| f.wave == wave) || self.must_be_read_directly(job, wave) {
             return Some(wave);
         }
         let near_enough = match depth {
@@ -201,12 +201,17 @@ impl Board {
             Depth::Waves(ahead) => wave < j.started + ahead,
             Depth::Memory => true,
         };
+        let fits = depth == Depth::OnDemand || self.has_room(job, wave);
+        (near_enough && fits).then_some(wave)
+    }
+
+    /// Whether memory is kept for `wave`, or there is room for what is missing of it.
+    pub fn has_room(&self, job: JobId, wave: u32) -> bool {
+        let (j, part) = (self.job(job), self.job(job).part(wave));
+        let room = if part.in_tier { part.absent_bytes } else { j.wave_bytes };
         // Whoever fetches more than one wave ahead leaves room for what the others need to go on.
         let reserved = if wave > j.started { self.entitled_bytes_of_others(job) } else { 0 };
-        let room = if part.in_tier { part.absent_bytes } else { j.wave_bytes };
-        let needed = self.used_bytes().saturating_add(reserved).saturating_add(room);
-        let fits = depth == Depth::OnDemand || needed <= self.ram_bytes;
-        (near_enough && fits).then_some(wave)
+        room == 0 || self.used_bytes().saturating_add(reserved).saturating_add(room) <= self.ram_bytes
     }
 
     /// Whether tasks wait for `wave`, of which a part was lost with a node, and memory has no room left for that part. It

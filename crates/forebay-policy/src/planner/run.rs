@@ -104,8 +104,12 @@ impl Planner {
     }
 
     /// Announces every setting that has changed, be it by a step or by a phase to yield to.
+    ///
+    /// There was room for each wave when its plan was made; who begins later, or after another in the same moment, may find
+    /// none. Its plan is dropped then, and made anew when there is room.
     fn carry_out(&mut self, out: &mut Vec<Action>) {
         let (now, busy) = (self.board.now(), self.board.active_phases() > 0);
+        let mut without_room = Vec::new();
         for (&job, running) in &mut self.running {
             let Some(step) = running.plan.steps.iter().rev().find(|s| s.at <= now) else { continue };
             let setting = if step.yields && busy { Setting::PAUSED } else { step.setting };
@@ -113,6 +117,10 @@ impl Planner {
                 // A fetch that has not begun needs no announcement that it is paused.
                 if running.direct || running.setting.is_some() || !setting.is_paused() {
                     let (wave, decision) = (running.wave, running.decision);
+                    if !self.board.has_room(job, wave) {
+                        without_room.extend((!running.direct).then_some(job));
+                        continue;
+                    }
                     out.push(Action::Fetch { job, wave, setting, decision });
                     self.board.set_fetch(job, wave, self.board.strain(setting), false);
                 }
@@ -120,6 +128,7 @@ impl Planner {
                 running.direct = false;
             }
         }
+        without_room.iter().for_each(|job| drop(self.running.remove(job)));
     }
 
     fn drop_finished(&mut self, event: &Event) {

@@ -43,10 +43,10 @@ fn access(args: &ExplainArgs, setup: &burst::Setup, lines: &[Line], out: &mut dy
     };
     let found = usize::try_from(wanted).ok().and_then(|w| w.checked_sub(1)).and_then(|i| entries.get(i));
     let Some(e) = found else { return Err(no_such(args, wanted, entries.len())) };
-    let step = if e.step == "-" { String::new() } else { format!(" for step {}", e.step) };
+    let of = if e.step == "-" { e.job.clone() } else { format!("step {} of {}", e.step, e.job) };
     let policy = format!("allocation {}, access {}", setup.allocation, setup.access);
     let time = number(e.t_ns as f64 * 1e-9);
-    say(out, &format!("Decision {wanted} at {time} s ({policy}): {}{step} of {}", e.what, e.job))?;
+    say(out, &format!("Decision {wanted} at {time} s ({policy}): {of}: {}", e.what))?;
     say(out, &format!("because {}", e.why))?;
     for (title, lines) in [("seen", &e.seen), ("done", &e.done)] {
         say(out, &format!("\n{title}:"))?;

@@ -223,13 +223,11 @@ impl Reader<'_> {
             }
             let (from, to) = (h.from_ns.max(step.asked_ns), h.to_ns.unwrap_or(t_ns).min(t_ns));
             let of = if common.is_empty() { "the system".into() } else { node_list(&common) };
-            words.push(format!(
-                "{} to {} s: {of} held by {}, token {}",
-                seconds(from),
-                seconds(to),
-                self.step_name(h.step),
-                h.token
-            ));
+            let when = match from == to {
+                true => format!("at {} s", seconds(to)),
+                false => format!("{} to {} s", seconds(from), seconds(to)),
+            };
+            words.push(format!("{when}: {of} held by {}, token {}", self.step_name(h.step), h.token));
         }
         words
     }

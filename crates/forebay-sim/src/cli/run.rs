@@ -24,6 +24,11 @@ fn write(path: &Path, what: &'static str, contents: &str) -> Result<()> {
     fs::write(path, contents).map_err(Error::io(what, path))
 }
 
+/// A figure's title does not depend on where the scenario lies.
+fn title(scenario: &Path) -> String {
+    scenario.file_name().unwrap_or(scenario.as_os_str()).to_string_lossy().into_owned()
+}
+
 pub fn run(args: &RunArgs, out: &mut dyn Write) -> Result<()> {
     let mut file = File::read(&args.scenario)?;
     if let Some(policy) = &args.policy {
@@ -47,8 +52,8 @@ pub fn run(args: &RunArgs, out: &mut dyn Write) -> Result<()> {
         write(path, "write the rows to", &csv(scenario.columns(), &rows))?;
     }
     if let Some(path) = &args.timeline {
-        let name = args.scenario.display().to_string();
-        write(path, "write the timeline to", &scenario.timeline(&done, &name, args.window.as_deref()))?;
+        let svg = scenario.timeline(&done, &title(&args.scenario), args.window.as_deref());
+        write(path, "write the timeline to", &svg)?;
     }
     table(out, scenario.columns(), &rows)?;
     say(out, &done.summary())
@@ -68,7 +73,7 @@ pub fn compare(args: &CompareArgs, out: &mut dyn Write) -> Result<()> {
         let scenario = file.scenario()?;
         let done = scenario.run(&mut Trace::off())?;
         if let Some(dir) = &args.timelines {
-            let svg = scenario.timeline(&done, &args.scenario.display().to_string(), None);
+            let svg = scenario.timeline(&done, &title(&args.scenario), None);
             let path = dir.join(format!("{}.svg", name.replace('/', "-")));
             write(&path, "write the timeline to", &svg)?;
         }

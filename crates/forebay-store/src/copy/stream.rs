@@ -3,8 +3,9 @@
 //! Sending is `sendfile`: the socket refers to the copy's memory, nothing is copied. Whoever sends so must keep the page in
 //! place until the other end has it: memory that is punched meanwhile is sent as zeros. Receiving goes through a pipe
 //! (`splice`): what arrives is moved into the pipe by reference and copied once, into the copy. Receiving into a mapping
-//! of the copy is one copy as well, but each fresh page is cleared and faulted in before it is overwritten: measured, that is
-//! slower, by half again on small pages. A buffer and `pwrite` is two copies.
+//! of the copy is one copy as well, but each fresh page is cleared and faulted in before it is overwritten; a buffer and
+//! `pwrite` is two copies. Medians of one stream over loopback in GB/s, huge pages (small ones): splice 2.3 (1.8), buffer 1.7
+//! (1.4), mapping 1.5 (1.0), and 1.5 for receiving into a buffer and leaving it there.
 
 use super::{CopyFile, read_exact_at};
 use rustix::fs::sendfile;

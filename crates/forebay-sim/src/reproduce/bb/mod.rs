@@ -1,5 +1,5 @@
 //! Shared burst buffers: *Managing I/O Interference in a Shared Burst Buffer System*, ICPP 2016. Workloads W1 to W12,
-//! allocation, the three jobs on Catalyst, and how far `forebay` goes beyond.
+//! allocation, the jobs on Catalyst and on Trinity, and how far `forebay` goes beyond.
 
 use crate::burst::batch::{Outcome, allocate, simulate, simulate_on};
 use crate::error::Result;
@@ -10,7 +10,9 @@ use crate::trace::Trace;
 mod catalyst;
 mod online;
 mod search;
+mod sharing;
 mod stripes;
+mod trinity;
 pub mod workloads;
 
 use workloads::{MIXES, setup};
@@ -77,7 +79,9 @@ pub fn run(report: &mut Report) -> Result<()> {
     beyond(report, &means)?;
     online::all(report)?;
     stripes::efficiency(report)?;
-    catalyst::three_jobs(report)
+    catalyst::three_jobs(report)?;
+    sharing::instances(report)?;
+    trinity::three_jobs(report)
 }
 
 /// All workloads, in as many threads as there are cores; each is a run of its own, so the result does not depend on that.
