@@ -87,14 +87,14 @@ class Faults(unittest.TestCase):
         options = ["--read-ahead", "128KiB"]
         cls.pfs = cls.stack.enter_context(lab.slow_pfs(PROGRAM, cls.backing, cls.place / "pfs", SERVERS, RATE, options))
         cls.cluster = cls.stack.enter_context(
-            loopback.Cluster(PROGRAM, home, jars, cls.place, cls.pfs, EXTENT_BYTES, 512 << 20, memory="768m", cores=2)
+            loopback.Cluster(PROGRAM, home, jars, cls.place, cls.pfs, EXTENT_BYTES, 512 << 20, memory="1g", cores=2)
         )
 
     @classmethod
     def tearDownClass(cls):
-        if os.environ.get("KEEP_LOGS"):
-            shutil.copytree(cls.place, os.environ["KEEP_LOGS"], dirs_exist_ok=True, ignore=shutil.ignore_patterns("pfs", "data", "tier*"))
-        cls.stack.close()
+        with cls.stack:
+            if os.environ.get("KEEP_LOGS"):
+                loopback.keep_logs(cls.place, Path(os.environ["KEEP_LOGS"]))
 
     def setUp(self):
         self.cluster.await_members(2)
@@ -102,7 +102,7 @@ class Faults(unittest.TestCase):
 
     def submit(self, **conf):
         # One core an executor, so that two jobs find room beside each other.
-        conf = {"spark.cores.max": "2", "spark.executor.cores": "1", "spark.executor.memory": "384m"} | {k.replace("_", "."): v for k, v in conf.items()}
+        conf = {"spark.cores.max": "2", "spark.executor.cores": "1", "spark.executor.memory": "512m"} | {k.replace("_", "."): v for k, v in conf.items()}
         return self.cluster.submit("wordcount", self.pfs, "no-action", conf=conf, wait=False)
 
     def in_the_middle(self, job):

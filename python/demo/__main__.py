@@ -36,7 +36,7 @@ def arguments():
     parser.add_argument("--quick", action="store_true", help="little data and 2 passes, to see whether it works at all")
     parser.add_argument("--only", choices=["analysis", "spark"], help="one part of it")
     parser.add_argument("--spark-size", type=float, metavar="MB", help="text for Spark [default: 256]")
-    parser.add_argument("--spark-rate", type=float, metavar="MB/S", default=12, help="rate of each of the four servers in Spark's part [default: 12]")
+    parser.add_argument("--spark-rate", type=float, metavar="MB/S", help="rate of each of the four servers in Spark's part [default: as fast as the cores compute]")
     parser.add_argument("--output", type=Path, metavar="DIR", default=TARGET / "demo", help="where results go [default: %(default)s]")
     parser.add_argument("--lab", choices=["moosefs", "glusterfs"], help="Spark's part alone, on four nodes before a real PFS; needs root")
     args = parser.parse_args()

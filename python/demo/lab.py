@@ -32,6 +32,13 @@ def slow_pfs(program, backing, mount, servers, rate, options=()):
         yield mount
 
 
+def set_rate(program, mount, rate):
+    """Changes the rate of each server, such as "50MB/s"."""
+    done = subprocess.run([str(program), "lab", "rate", str(mount), rate], capture_output=True, text=True, timeout=START_S, check=False)
+    if done.returncode:
+        raise LabError(f"the rate of the slow file system cannot be set: {done.stderr.strip()}")
+
+
 @contextlib.contextmanager
 def agent(program, pfs, state_dir, capacity_bytes):
     """An agent that serves `pfs`; gives its socket. Its memory is given back at the end."""

@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -244,6 +245,16 @@ class Submitted:
 def members(status):
     """Nodes in the view of an agent, as `forebay status --json` says."""
     return len(status["cluster"]["view"]["nodes"])
+
+
+def keep_logs(place, where):
+    """Copies the logs below a directory that is about to go."""
+    shutil.rmtree(where, ignore_errors=True)
+    for log in [*place.rglob("*.log"), *place.rglob("stderr")]:
+        copy = where / log.relative_to(place)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(OSError):
+            shutil.copy(log, copy)
 
 
 def end(process):

@@ -23,6 +23,8 @@ FILE_BYTES = 64 << 20
 READ_AHEAD = "128KiB"
 STRIPE = "1MiB"
 LAB_NODES = 4
+# MB/s of each server: with two cores for all of the lab, the PFS is then as fast as they count.
+LAB_RATE = 12
 # Beside the text: page rounding, what the other node's tasks have read, and the agent's own memory.
 CAPACITY_SLACK_BYTES = 256 << 20
 
@@ -46,7 +48,8 @@ def run(args, program, line):
         try:
             runs = waves.run_all(cluster, data, size, say)
         except (lab.LabError, waves.WavesError):
-            keep_logs(place, args.output / "spark-logs")
+            loopback.keep_logs(place, args.output / "spark-logs")
+            say(f"\nlogs are in {args.output}/spark-logs")
             raise
     report(args, runs, size, f"{nodes} nodes of one core, {where}")
 
@@ -54,16 +57,31 @@ def run(args, program, line):
 def on_loopback(stage, args, program, home, jars, place, backing, size):
     """Two nodes before the slow file system: the cluster, where the text is, and what the PFS is."""
     options = ["--read-ahead", READ_AHEAD, "--stripe", STRIPE]
-    rate = f"{args.spark_rate:g}MB/s"
-    mount = stage.enter_context(lab.slow_pfs(program, backing, place / "pfs", SERVERS, rate, options))
+    mount = stage.enter_context(lab.slow_pfs(program, backing, place / "pfs", SERVERS, f"{args.spark_rate or 50:g}MB/s", options))
     capacity_bytes = size + size // 10 + CAPACITY_SLACK_BYTES
     cluster = stage.enter_context(loopback.Cluster(program, home, jars, place, mount, EXTENT_BYTES, capacity_bytes))
+    if args.spark_rate is None:
+        args.spark_rate = balanced_rate(cluster, backing, size)
+        lab.set_rate(program, mount, f"{args.spark_rate:g}MB/s")
     return cluster, mount, f"{SERVERS} servers of {args.spark_rate:g} MB/s, stripes of {STRIPE}, {READ_AHEAD} of read-ahead"
+
+
+def balanced_rate(cluster, backing, size):
+    """MB/s of each server with which reading all of the text takes as long as counting its words does: the case in which waves gain most.
+
+    Machines differ by ten times in what a core counts, and a PFS that is much faster or slower than that shows nothing.
+    """
+    say("How fast are the cores? WordCount, from the local disk ...")
+    map_s = waves.summarize("wordcount", "straight", cluster.submit("wordcount", backing), [], [(0, 0, 0)], 0).map_s
+    rate = max(round(size / map_s / SERVERS / 1e6, 1), 0.5)
+    say(f"    map {map_s:.1f} s; the PFS gets {SERVERS} servers of {rate:g} MB/s, so that reading takes as long. (--spark-rate sets another.)")
+    return rate
 
 
 def in_the_lab(stage, args, program, home, jars, place, backing, size):
     """As on_loopback, with a real PFS: nodes in namespaces, servers behind shaped links."""
     say("starting the lab ...")
+    args.spark_rate = args.spark_rate or LAB_RATE
     capacity_bytes = 2 * size // LAB_NODES + CAPACITY_SLACK_BYTES
     venv = home.parents[3]
     cluster = labcluster.Cluster(program, venv, jars, place, LAB_NODES, f"{args.spark_rate:g}MB/s", EXTENT_BYTES, capacity_bytes, args.lab)
@@ -73,16 +91,6 @@ def in_the_lab(stage, args, program, home, jars, place, backing, size):
 
 def say(words):
     print(words, flush=True)
-
-
-def keep_logs(place, where):
-    shutil.rmtree(where, ignore_errors=True)
-    for log in [*place.rglob("*.log"), *place.rglob("stderr")]:
-        copy = where / log.relative_to(place)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(OSError):
-            shutil.copy(log, copy)
-    print(f"\nlogs are in {where}")
 
 
 def report(args, runs, size, where):

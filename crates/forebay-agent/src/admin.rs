@@ -72,6 +72,7 @@ pub fn evict_all(connection: &Connection) -> Answer {
     if !shared.is_operator(connection.peer.uid) {
         return not_allowed();
     }
+    shared.cache.unplan(None);
     evicted(shared.cache.evict(u64::MAX, &shared.counters))
 }
 
@@ -179,6 +180,7 @@ pub fn status(shared: &Shared) -> Status {
     let mut counters = shared.counters.list();
     counters.push(("guest_bytes".into(), totals.guest_bytes));
     counters.push(("lent_bytes".into(), totals.lent_bytes));
+    counters.push(("planned_bytes".into(), totals.planned_bytes));
     counters.push(("client_pinned_bytes".into(), totals.client_pinned_bytes));
     counters.push(("held_files".into(), shared.cache.held_files()));
     if let Ok((free, total)) = shared.cache.tier.free_and_total_bytes() {

@@ -10,6 +10,7 @@ use crate::fetch;
 use crate::link::{self, Home, Link};
 use crate::memory;
 use crate::mounts::MountState;
+use crate::orders::Orders;
 use crate::peer_client::Peers;
 use crate::peer_server::{self, PeerServer};
 use crate::scratch::Jobs;
@@ -61,6 +62,8 @@ pub struct Shared {
     pub cluster: Cluster,
     /// The connection to the coordinator.
     pub link: Link,
+    /// What the coordinator has ordered.
+    pub orders: Orders,
     /// How connections between nodes prove themselves.
     pub security: Security,
     /// Peers as they are asked.
@@ -160,6 +163,7 @@ impl Agent {
             rings: Mutex::default(),
             cluster: Cluster::new(config.cluster.clone()),
             link: Link::new()?,
+            orders: Orders::default(),
             security,
             peers: Peers::default(),
             peer_server: PeerServer::default(),

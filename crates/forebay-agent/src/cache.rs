@@ -89,6 +89,8 @@ pub struct Totals {
     pub lent_bytes: u64,
     /// Bytes of pages that belong to other nodes.
     pub guest_bytes: u64,
+    /// Bytes of pages that jobs will read.
+    pub planned_bytes: u64,
 }
 
 /// A page that readers do not see any more.
@@ -394,6 +396,16 @@ impl Cache {
         }
     }
 
+    /// A resident page is kept for `order` until it is used; not if plans have their share of the tier already.
+    pub fn plan(&self, key: u64, order: u64) {
+        self.index().policy.plan(key, order);
+    }
+
+    /// What was kept for `order`, or for all orders, may go.
+    pub fn unplan(&self, order: Option<u64>) {
+        self.index().policy.unplan(order);
+    }
+
     /// Pages were used, as clients tell.
     pub fn touch(&self, keys: &[u64]) {
         let mut index = self.index();
@@ -648,6 +660,7 @@ impl Cache {
             client_pinned_bytes: index.client_pinned_bytes,
             lent_bytes: index.lent_bytes,
             guest_bytes: index.policy.guest_bytes(),
+            planned_bytes: index.policy.planned_bytes(),
         }
     }
 

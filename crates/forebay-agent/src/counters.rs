@@ -28,6 +28,8 @@ counters! {
     pages_demanded_total,
     /// Pages fetched ahead of readers.
     pages_ahead_total,
+    /// Pages fetched because a job will read them.
+    pages_planned_total,
     /// Pages fetched by loads.
     pages_loaded_total,
     /// Pages fetched because small random reads kept missing them.

@@ -4,7 +4,6 @@
 //! being fetched and who waits for them. A page has at most one flight, so however many ask, the PFS is read once.
 
 use crate::fill::Begun;
-use crate::load::FileLoad;
 use forebay_store::copy::{CopyFile, CopyIdentity, Geometry};
 use forebay_store::ring::page_key;
 use std::io;
@@ -26,6 +25,8 @@ pub enum Urgency {
     Demand,
     /// Somebody will probably read on.
     Ahead,
+    /// A job will read it.
+    Plan,
     /// A load.
     Load,
     /// Small random reads would profit.
@@ -48,6 +49,15 @@ pub enum FlightError {
     },
     /// The load was cancelled.
     Cancelled,
+}
+
+/// Who counts pages and hears of the end of each.
+pub trait Watcher: std::fmt::Debug + Send + Sync {
+    /// The page has landed with so many bytes read (0: it was there), or will not come.
+    fn page_done(&self, page: u32, outcome: &Result<u64, FlightError>);
+
+    /// Nobody wants its pages any more.
+    fn is_cancelled(&self) -> bool;
 }
 
 /// State of a flight.
@@ -77,8 +87,8 @@ pub struct Flight {
     pfs_only: AtomicBool,
     /// What has been filled of it so far, between one thread that had it and the next.
     begun: Mutex<Option<Begun>>,
-    /// Loads that count this page.
-    pub watchers: Mutex<Vec<Arc<FileLoad>>>,
+    /// Loads and orders that count this page.
+    pub watchers: Mutex<Vec<Arc<dyn Watcher>>>,
 }
 
 impl Flight {
@@ -146,6 +156,23 @@ impl Flight {
     /// Whether only the PFS may be asked for it.
     pub fn is_kept_from_peers(&self) -> bool {
         self.pfs_only.load(Ordering::Acquire)
+    }
+
+    /// Makes `watcher` hear of the end; if it has come already, `watcher` hears of it now and the answer is `false`.
+    pub fn watch(&self, watcher: Arc<dyn Watcher>) -> bool {
+        let mut watchers = lock(&self.watchers);
+        // Under the watchers' lock: a flight that has ended drains them after it has said so.
+        let outcome = match self.wait(0, Instant::now()) {
+            FlightState::Under(_) => {
+                watchers.push(watcher);
+                return true;
+            }
+            FlightState::Landed => Ok(0),
+            FlightState::Failed(e) => Err(e),
+        };
+        drop(watchers);
+        watcher.page_done(self.page, &outcome);
+        false
     }
 
     /// Moves on and wakes whoever waits.

@@ -3,7 +3,7 @@
 //! A page whose owner is another node goes to a queue of that peer (see `peer_client`), all others to the mount's.
 //!
 //! Each mount has a few fetch threads and a queue with one lane per urgency: a waiting reader goes before read-ahead,
-//! read-ahead before loads. A mount that hangs holds its own threads and nobody else's. A page is fetched in chunks;
+//! read-ahead before what jobs will read, and that before loads. A mount that hangs holds its own threads and nobody else's. A page is fetched in chunks;
 //! after each the file's version is looked at again, and only then do readers see the chunk. So bytes of two versions
 //! never meet in one copy, and a reader of the page's front does not wait for its end.
 
@@ -38,7 +38,7 @@ const REFILL_CHUNK_BYTES: usize = 64 << 10;
 /// Pages waiting to be fetched ahead, per mount; more are refused. 1024 pages of 2 MiB are 32 full windows.
 const AHEAD_MAX: usize = 1024;
 
-const LANES: usize = 4;
+const LANES: usize = 5;
 
 /// Tasks by urgency, and how long the threads have been at theirs.
 #[derive(Debug)]
@@ -180,7 +180,7 @@ pub fn run(shared: &Arc<Shared>, mount: usize, thread: usize) {
     while let Some(task) = shared.mounts[mount].queue.pop(thread) {
         // A flight that somebody in more of a hurry has queued again is fetched by whoever comes first.
         if task.flight.take() {
-            let cancelled = task.urgency == Urgency::Load && all_cancelled(&task);
+            let cancelled = matches!(task.urgency, Urgency::Load | Urgency::Plan) && all_cancelled(&task);
             let outcome =
                 if cancelled { Err(FlightError::Cancelled) } else { fetch_page(shared, &task, &mut buffer) };
             finish(shared, &task, outcome);
@@ -225,6 +225,7 @@ pub fn finish(shared: &Shared, task: &Task, outcome: Result<u64, FlightError>) {
         Ok(_) => match task.urgency {
             Urgency::Demand => add(&counters.pages_demanded_total, 1),
             Urgency::Ahead => add(&counters.pages_ahead_total, 1),
+            Urgency::Plan => add(&counters.pages_planned_total, 1),
             Urgency::Load => add(&counters.pages_loaded_total, 1),
             Urgency::Refill => add(&counters.pages_refilled_total, 1),
         },
@@ -265,7 +266,8 @@ fn fetch_page(shared: &Shared, task: &Task, buffer: &mut Vec<u8>) -> Result<u64,
     let before = begun.done();
     match fill(shared, task, &mut begun, buffer) {
         Ok(()) => {
-            let fill = if task.urgency == Urgency::Ahead { Fill::Ahead } else { Fill::Demand };
+            let unused = matches!(task.urgency, Urgency::Ahead | Urgency::Plan);
+            let fill = if unused { Fill::Ahead } else { Fill::Demand };
             let len = begun.done();
             begun.land(shared, task, fill);
             Ok(len - before)

@@ -22,6 +22,7 @@ pub mod load;
 pub mod memory;
 pub mod mounts;
 pub mod open;
+pub mod orders;
 pub mod peer_client;
 pub mod peer_link;
 pub mod peer_server;

@@ -5,12 +5,16 @@
 //! into the outbox while there is a connection and told anew when there is one again. The coordinator may be in this
 //! process ([`Home::Local`]); the words are the same.
 //!
+//! Orders outlive a lost connection by as long as the coordinator waits for this node, and no longer: without it nobody
+//! would end them. With a new connection they are void, too.
+//!
 //! Coming back is tried at once, then after twice as long each time up to a second, shifted by chance so that a thousand
 //! agents do not come in step. A new coordinator waits two heartbeats before its first view, so nobody comes too late.
 
 use crate::agent::Shared;
 use crate::entry::lock;
 use crate::jobs::JobBook;
+use crate::orders::Orders;
 use forebay_store::Reservation;
 use forebay_wire::cluster::{CLUSTER_PROTOCOL, ToAgent, ToCoordinator};
 use forebay_wire::framed::{Arrived, Framed};
@@ -200,7 +204,7 @@ impl Link {
 /// The thread: stays connected until the agent ends.
 pub fn run(shared: &Arc<Shared>, home: &Home) {
     let mut back_off = BACK_OFF.0;
-    let mut lost_at = Instant::now();
+    let (mut lost_at, mut heartbeat) = (Instant::now(), Duration::from_secs(1));
     let mut complained = false;
     while !shared.is_stopping() {
         match meet(shared, home) {
@@ -210,7 +214,7 @@ pub fn run(shared: &Arc<Shared>, home: &Home) {
                 let ended = meeting.stay(shared);
                 shared.link.end();
                 shared.cluster.set_connected(false);
-                lost_at = Instant::now();
+                (lost_at, heartbeat) = (Instant::now(), meeting.heartbeat);
                 match ended {
                     Ok(()) => return,
                     Err(e) => tracing::warn!(coordinator = ?home, error = %e, "lost the coordinator"),
@@ -223,13 +227,16 @@ pub fn run(shared: &Arc<Shared>, home: &Home) {
                 }
             }
         }
-        pause(shared, back_off, lost_at);
+        if lost_at.elapsed() > heartbeat * ORPHANED_HEARTBEATS {
+            shared.orders.drop_all(shared);
+        }
+        pause(shared, back_off);
         back_off = (back_off * 2).min(BACK_OFF.1);
     }
 }
 
 /// Waits about `length`, but not through the agent's end.
-fn pause(shared: &Shared, length: Duration, _lost_at: Instant) {
+fn pause(shared: &Shared, length: Duration) {
     let mut chance = [0u8; 1];
     // Without chance all come in step; that is all that is lost.
     let _ = rustix::rand::getrandom(&mut chance, rustix::rand::GetRandomFlags::empty());
@@ -276,6 +283,8 @@ fn meet(shared: &Arc<Shared>, home: &Home) -> io::Result<Meeting> {
         }
         wait_for(&link, &shared.link, Duration::from_millis(100))?;
     };
+    // It does not know them; what is still wanted is ordered anew.
+    shared.orders.drop_all(shared);
     shared.link.begin();
     shared.cluster.set_connected(true);
     let now = Instant::now();
@@ -323,7 +332,7 @@ impl Meeting {
             self.speak(shared)?;
             self.link.flush()?;
             if arrived == Arrived::All {
-                wait_for(&self.link, &shared.link, self.next_turn())?;
+                wait_for(&self.link, &shared.link, self.next_turn(shared))?;
             }
         }
     }
@@ -332,7 +341,11 @@ impl Meeting {
         match message {
             ToAgent::Members(view) => shared.cluster.update(view),
             ToAgent::Jobs { ask, jobs } => shared.link.answer(ask, jobs),
-            ToAgent::Fetch(_) | ToAgent::Adjust { .. } | ToAgent::Cancel { .. } => {}
+            ToAgent::Fetch(order) => Orders::begin(shared, order),
+            ToAgent::Adjust { order, threads, rate_bytes_per_s } => {
+                shared.orders.adjust(shared, order, threads, rate_bytes_per_s);
+            }
+            ToAgent::Cancel { orders } => shared.orders.cancel(shared, &orders),
             ToAgent::Welcome { .. } => tracing::warn!("the coordinator welcomes twice"),
         }
     }
@@ -351,11 +364,20 @@ impl Meeting {
                 fetched_bytes: shared.counters.fetched_bytes.load(Ordering::Relaxed),
             })?;
         }
+        let all = self.last_progress.elapsed() >= PROGRESS_INTERVAL;
+        if all {
+            self.last_progress = Instant::now();
+        }
+        for progress in shared.orders.take_progress(all) {
+            self.link.send(&ToCoordinator::Order(progress))?;
+        }
         Ok(())
     }
 
-    fn next_turn(&self) -> Duration {
-        self.heartbeat.saturating_sub(self.last_heartbeat.elapsed())
+    fn next_turn(&self, shared: &Shared) -> Duration {
+        let heartbeat = self.heartbeat.saturating_sub(self.last_heartbeat.elapsed());
+        let progress = PROGRESS_INTERVAL.saturating_sub(self.last_progress.elapsed());
+        if shared.orders.are_busy() { heartbeat.min(progress) } else { heartbeat }
     }
 
     /// Says that this node goes, as far as the coordinator listens.

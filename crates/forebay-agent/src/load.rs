@@ -6,7 +6,7 @@
 
 use crate::agent::Shared;
 use crate::cache::NoCopy;
-use crate::entry::{Boarding, Entry, Flight, FlightError, FlightState, Task, Urgency, lock};
+use crate::entry::{Boarding, Entry, FlightError, Task, Urgency, Watcher, lock};
 use crate::fetch;
 use crate::mounts::{Admitted, NoFile, admit, display_path};
 use crate::peer_client::{self, Place};
@@ -189,14 +189,12 @@ pub struct FileLoad {
     shared: Arc<Shared>,
 }
 
-impl FileLoad {
-    /// True if nobody wants it any more.
-    pub fn is_cancelled(&self) -> bool {
+impl Watcher for FileLoad {
+    fn is_cancelled(&self) -> bool {
         self.job.is_cancelled()
     }
 
-    /// One of its pages has landed, or will not come.
-    pub fn page_done(&self, page: u32, outcome: &Result<u64, FlightError>) {
+    fn page_done(&self, page: u32, outcome: &Result<u64, FlightError>) {
         match outcome {
             Ok(0) => self.job.page_landed(0, self.entry.geometry().page_len(page)),
             Ok(bytes) => self.job.page_landed(*bytes, 0),
@@ -207,7 +205,9 @@ impl FileLoad {
         }
         self.one_less();
     }
+}
 
+impl FileLoad {
     /// The file's copy on this node.
     pub fn entry(&self) -> &Entry {
         &self.entry
@@ -229,13 +229,13 @@ impl FileLoad {
         match self.entry.board(page) {
             Boarding::New(flight) => {
                 // A reader may have joined it by now, had it fetched and seen it end.
-                if watch(self, &flight) {
+                if flight.watch(self.clone()) {
                     let (entry, pfs) = (self.entry.clone(), pfs.clone());
                     fetch::send(&self.shared, Task { entry, flight, pfs, urgency: Urgency::Load });
                 }
             }
             Boarding::Joined(flight) => {
-                watch(self, &flight);
+                flight.watch(self.clone());
             }
             Boarding::Gone => self.page_done(page, &Err(FlightError::NoRoom)),
         }
@@ -388,21 +388,4 @@ impl Feeder<'_> {
             load.fetch_here(page, pfs);
         }
     }
-}
-
-/// Makes `load` hear of the end of `flight`; if it has ended already, `load` hears of it now and the answer is `false`.
-fn watch(load: &Arc<FileLoad>, flight: &Flight) -> bool {
-    let mut watchers = lock(&flight.watchers);
-    // Under the watchers' lock: a flight that has ended drains them after it has said so.
-    let outcome = match flight.wait(0, Instant::now()) {
-        FlightState::Under(_) => {
-            watchers.push(load.clone());
-            return true;
-        }
-        FlightState::Landed => Ok(0),
-        FlightState::Failed(e) => Err(e),
-    };
-    drop(watchers);
-    load.page_done(flight.page, &outcome);
-    false
 }

@@ -17,7 +17,7 @@
 use crate::agent::Shared;
 use crate::cluster::Owner;
 use crate::counters::add;
-use crate::entry::{FlightError, Task, Urgency, lock};
+use crate::entry::{FlightError, Task, Urgency, Watcher, lock};
 use crate::fetch::{self, Popped, Queue};
 use crate::fill::Begun;
 use crate::load::FileLoad;

@@ -14,7 +14,7 @@
 //! that is cut anew are found again by the new orders.
 
 use crate::jobs::{Change, Job, JobKey};
-use crate::run::StageRun;
+use crate::run::{StageRun, WaveId};
 use crate::waves::{Owners, Slots, cut};
 use forebay_model::profile::{Curve, Profile, Separable, Setting};
 use forebay_policy::eviction::PLANNED_SHARE_PERCENT;
@@ -87,7 +87,7 @@ struct Driven {
 struct Ordered {
     job: JobKey,
     stage: u32,
-    wave: usize,
+    wave: WaveId,
     node: String,
 }
 
@@ -264,7 +264,8 @@ impl Pump {
         let Some(running) = self.jobs.get_mut(key) else { return };
         let Some(stage) = running.job.stages.get(&number).filter(|s| s.ready && !s.ended) else { return };
         let run = running.stages.entry(number).or_default();
-        let withdrawn = run.drop_waves_not_begun();
+        let since_ms = now.saturating_since(running.job.began) / 1_000_000;
+        let withdrawn = run.drop_waves_not_begun(since_ms);
         let slots = Slots::new(&running.job.slots, &self.view);
         let mut owners = Owners::new(&self.view);
         let left =
@@ -373,14 +374,14 @@ impl Pump {
         let Some(running) = self.jobs.get_mut(&key) else { return };
         let since_ms = now.saturating_since(running.job.began) / 1_000_000;
         let Some(run) = running.stages.get_mut(&stage) else { return };
-        let Some(index) = run.set_setting(wave, setting, since_ms) else { return };
-        self.send_orders(now, &key, stage, index);
+        let Some(wave) = run.set_setting(wave, setting, since_ms) else { return };
+        self.send_orders(now, &key, stage, wave);
     }
 
     // Orders.
 
     /// Brings the orders of a wave in line with its setting, and notes it as fetched if there is nothing left to bring.
-    fn send_orders(&mut self, now: Nanos, key: &JobKey, stage: u32, wave: usize) {
+    fn send_orders(&mut self, now: Nanos, key: &JobKey, stage: u32, wave: WaveId) {
         let speed = self.speed.bytes_per_s;
         let held = self.held_bytes();
         let Some(running) = self.jobs.get_mut(key) else { return };
@@ -583,3 +584,6 @@ pub fn plannable_bytes(capacity_bytes: u64) -> u64 {
 fn curve(points: &[(u16, f64)]) -> Curve {
     Curve::new(points.to_vec()).expect("counts ascend and values are positive")
 }
+
+#[cfg(test)]
+mod tests;

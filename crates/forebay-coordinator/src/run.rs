@@ -1,8 +1,8 @@
 //! How one stage is carried out: its waves, what each node has to bring for them, and how far that is.
 //!
 //! A stage is cut once when it is ready and again whenever members or slots change. Waves that have begun by then stay,
-//! with the tasks that have started; the others are replaced. So waves have two numbers: the place among all waves the
-//! stage ever had, which people see, and the planner's, which counts from the last cut.
+//! with the tasks that have started; the others are replaced. So waves have two numbers: an id, under which orders know
+//! them for good, and the planner's, which counts from the last cut.
 
 use crate::waves::{Need, Placed};
 use forebay_model::profile::Setting;
@@ -11,6 +11,9 @@ use forebay_wire::cluster::{OrderProgress, WaveStatus};
 use forebay_wire::{FileRef, Part};
 use std::collections::BTreeMap;
 
+/// Names a wave among all that its stage ever had.
+pub type WaveId = u64;
+
 /// See the module.
 #[derive(Debug, Default)]
 pub struct StageRun {
@@ -18,7 +21,9 @@ pub struct StageRun {
     pub planner: Option<(String, JobId)>,
     /// Tasks that were started where most of their input is kept.
     pub local: u32,
+    /// In the order of their ids.
     waves: Vec<Wave>,
+    next_wave: u64,
     /// Place of the planner's first wave.
     base: usize,
     /// Place of each task's wave.
@@ -28,11 +33,12 @@ pub struct StageRun {
     /// Waves that the planner was told are fetched.
     fetched: u32,
     /// Waves whose prefetch is under way.
-    fetching: Vec<usize>,
+    fetching: Vec<WaveId>,
 }
 
 #[derive(Debug, Default)]
 struct Wave {
+    id: WaveId,
     tasks: BTreeMap<u32, WaveTask>,
     started: usize,
     done: usize,
@@ -135,7 +141,7 @@ impl StageRun {
 
     /// Forgets the waves that have not begun, and takes the tasks that have not started out of the others. Returns the
     /// orders that are void.
-    pub fn drop_waves_not_begun(&mut self) -> Vec<u64> {
+    pub fn drop_waves_not_begun(&mut self, since_ms: u64) -> Vec<u64> {
         let mut void = Vec::new();
         let mut kept = Vec::new();
         for mut wave in self.waves.drain(..) {
@@ -151,12 +157,16 @@ impl StageRun {
             }
             // All that is left of it has started and reads by itself.
             void.extend(wave.parts.values_mut().filter_map(NodePart::withdraw));
+            if wave.status.prefetch_began_ms.is_some() {
+                wave.status.prefetch_ended_ms.get_or_insert(since_ms);
+            }
+            void.extend(wave.finish(since_ms));
             kept.push(wave);
         }
         self.waves = kept;
         self.base = self.waves.len();
         (self.started, self.fetched) = (0, 0);
-        self.fetching.retain(|_| false);
+        self.fetching.clear();
         void
     }
 
@@ -164,7 +174,8 @@ impl StageRun {
     pub fn add_waves(&mut self, tasks: usize, waves: &[Vec<u32>], placed: Vec<(u32, Placed)>) {
         let mut placed: BTreeMap<u32, Placed> = placed.into_iter().collect();
         for members in waves {
-            let mut wave = Wave::default();
+            let mut wave = Wave { id: self.next_wave, ..Wave::default() };
+            self.next_wave += 1;
             for &task in members {
                 let Some(found) = placed.remove(&task) else { continue };
                 let bytes = found.needs.values().map(|n| n.bytes).sum();
@@ -199,23 +210,31 @@ impl StageRun {
         self.waves[self.base..].iter().map(|w| w.status.bytes).max().unwrap_or(0)
     }
 
-    // Orders. Waves are named by their places.
+    // Orders.
 
-    /// The planner wants its wave `wave` to be fetched with `setting`; gives the wave's place.
-    pub fn set_setting(&mut self, wave: u32, setting: Setting, since_ms: u64) -> Option<usize> {
+    fn wave(&self, id: WaveId) -> Option<&Wave> {
+        self.waves.binary_search_by_key(&id, |w| w.id).ok().map(|place| &self.waves[place])
+    }
+
+    fn wave_mut(&mut self, id: WaveId) -> Option<&mut Wave> {
+        self.waves.binary_search_by_key(&id, |w| w.id).ok().map(|place| &mut self.waves[place])
+    }
+
+    /// The planner wants its wave `wave` to be fetched with `setting`; gives the wave's id.
+    pub fn set_setting(&mut self, wave: u32, setting: Setting, since_ms: u64) -> Option<WaveId> {
         let place = self.base + wave as usize;
         let found = self.waves.get_mut(place)?;
         found.setting = Some(setting);
         if !setting.is_paused() && found.status.prefetch_began_ms.is_none() && !found.is_over() {
             found.status.prefetch_began_ms = Some(since_ms);
-            self.fetching.push(place);
+            self.fetching.push(found.id);
         }
-        Some(place)
+        Some(found.id)
     }
 
     /// Pages at a time and bytes per second (0: no limit) of each node, if all together reach `speed_bytes_per_s`.
-    pub fn pace(&self, place: usize, speed_bytes_per_s: f64) -> (u32, u64) {
-        let Some(wave) = self.waves.get(place) else { return (0, 0) };
+    pub fn pace(&self, id: WaveId, speed_bytes_per_s: f64) -> (u32, u64) {
+        let Some(wave) = self.wave(id) else { return (0, 0) };
         match wave.setting {
             Some(setting) if !setting.is_paused() => {
                 let nodes = wave.parts.len().min(setting.nodes.into()).max(1) as f64;
@@ -228,14 +247,14 @@ impl StageRun {
     }
 
     /// Orders under way.
-    pub fn active_orders(&self, place: usize) -> Vec<u64> {
-        let parts = self.waves.get(place).into_iter().flat_map(|w| w.parts.values());
+    pub fn active_orders(&self, id: WaveId) -> Vec<u64> {
+        let parts = self.wave(id).into_iter().flat_map(|w| w.parts.values());
         parts.filter(|p| p.state == PartState::Active).filter_map(|p| p.order).collect()
     }
 
     /// Nodes that are to be given their orders now.
-    pub fn nodes_to_start(&self, place: usize) -> Vec<String> {
-        let Some(wave) = self.waves.get(place) else { return Vec::new() };
+    pub fn nodes_to_start(&self, id: WaveId) -> Vec<String> {
+        let Some(wave) = self.wave(id) else { return Vec::new() };
         let allowed = match wave.setting {
             Some(setting) if !setting.is_paused() => usize::from(setting.nodes),
             _ => 0,
@@ -248,12 +267,12 @@ impl StageRun {
     /// started read by themselves; what does not fit is given up.
     pub fn take_parts(
         &mut self,
-        place: usize,
+        id: WaveId,
         node: &str,
         room_bytes: u64,
         files: &[FileRef],
     ) -> (Vec<FileRef>, Vec<Part>) {
-        let Some(wave) = self.waves.get_mut(place) else { return Default::default() };
+        let Some(wave) = self.wave_mut(id) else { return Default::default() };
         let Some(part) = wave.parts.get_mut(node) else { return Default::default() };
         let mut numbers: BTreeMap<u32, u32> = BTreeMap::new();
         let (mut named, mut parts) = (Vec::new(), Vec::new());
@@ -278,23 +297,23 @@ impl StageRun {
     }
 
     /// Nothing (more) comes of a node's part.
-    pub fn part_ended(&mut self, place: usize, node: &str) {
-        if let Some(part) = self.part(place, node) {
+    pub fn part_ended(&mut self, id: WaveId, node: &str) {
+        if let Some(part) = self.part(id, node) {
             part.state = PartState::Ended;
         }
     }
 
     /// A node was given this order for what [`StageRun::take_parts`] told.
-    pub fn ordered(&mut self, place: usize, node: &str, order: u64) {
-        if let Some(part) = self.part(place, node) {
+    pub fn ordered(&mut self, id: WaveId, node: &str, order: u64) {
+        if let Some(part) = self.part(id, node) {
             part.order = Some(order);
             part.state = PartState::Active;
         }
     }
 
     /// The node has forgotten its order: it has to be given anew, if anybody still waits for it.
-    pub fn order_lost(&mut self, place: usize, node: &str) {
-        if let Some(part) = self.part(place, node) {
+    pub fn order_lost(&mut self, id: WaveId, node: &str) {
+        if let Some(part) = self.part(id, node) {
             let state = if part.unstarted > 0 { PartState::Waiting } else { PartState::Ended };
             *part = NodePart {
                 needs: std::mem::take(&mut part.needs),
@@ -306,8 +325,8 @@ impl StageRun {
     }
 
     /// Notes how far an order is; returns the bytes fetched since the last time.
-    pub fn progress(&mut self, place: usize, node: &str, progress: &OrderProgress) -> u64 {
-        let Some(part) = self.part(place, node).filter(|p| p.order == Some(progress.order)) else { return 0 };
+    pub fn progress(&mut self, id: WaveId, node: &str, progress: &OrderProgress) -> u64 {
+        let Some(part) = self.part(id, node).filter(|p| p.order == Some(progress.order)) else { return 0 };
         let before = part.fetched_bytes;
         part.fetched_bytes = progress.fetched_bytes;
         part.resident_bytes = progress.resident_bytes;
@@ -328,8 +347,8 @@ impl StageRun {
         }
     }
 
-    fn part(&mut self, place: usize, node: &str) -> Option<&mut NodePart> {
-        self.waves.get_mut(place)?.parts.get_mut(node)
+    fn part(&mut self, id: WaveId, node: &str) -> Option<&mut NodePart> {
+        self.wave_mut(id)?.parts.get_mut(node)
     }
 
     // Tasks.
@@ -404,8 +423,9 @@ impl StageRun {
 
     fn note_ends(&mut self, since_ms: u64) {
         let waves = &mut self.waves;
-        self.fetching.retain(|place| {
-            let Some(wave) = waves.get_mut(*place) else { return false };
+        self.fetching.retain(|id| {
+            let Ok(place) = waves.binary_search_by_key(id, |w| w.id) else { return false };
+            let wave = &mut waves[place];
             if wave.is_over() {
                 wave.status.prefetch_ended_ms = Some(since_ms);
             }

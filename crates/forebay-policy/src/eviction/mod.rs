@@ -23,6 +23,7 @@ mod fifo;
 mod guests;
 mod lfu;
 mod lru;
+mod planned;
 mod s3fifo;
 mod sieve;
 mod sketch;
@@ -36,6 +37,7 @@ pub use fifo::Fifo;
 pub use guests::Guests;
 pub use lfu::Lfu;
 pub use lru::Lru;
+pub use planned::Planned;
 pub use s3fifo::S3Fifo;
 pub use sieve::Sieve;
 pub use windowed_lfu::WindowedLfu;
@@ -118,6 +120,20 @@ pub trait EvictionPolicy: fmt::Debug + Send {
         0
     }
 
+    /// A resident page was brought by `order` and stays until its first touch, or until [`EvictionPolicy::unplan`] of that
+    /// order ([`Planned`]). `false`: it is not resident, or planned pages have their share already.
+    fn plan(&mut self, _key: u64, _order: u64) -> bool {
+        false
+    }
+
+    /// Pages of `order`, or of all orders, may go again.
+    fn unplan(&mut self, _order: Option<u64>) {}
+
+    /// Sum of the sizes of planned pages.
+    fn planned_bytes(&self) -> u64 {
+        0
+    }
+
     /// Whether no page is resident.
     fn is_empty(&self) -> bool {
         self.len() == 0
@@ -172,9 +188,9 @@ impl EvictionKind {
         }
     }
 
-    /// An empty policy of this kind for a tier of `capacity_bytes`, with room for guests.
+    /// An empty policy of this kind for a tier of `capacity_bytes`, with room for guests and plans.
     pub fn build(self, capacity_bytes: u64) -> Box<dyn EvictionPolicy> {
-        Box::new(Guests::new(self.build_bare(capacity_bytes)))
+        Box::new(Planned::new(Box::new(Guests::new(self.build_bare(capacity_bytes)))))
     }
 
     fn build_bare(self, capacity_bytes: u64) -> Box<dyn EvictionPolicy> {
