@@ -21,6 +21,12 @@ pub use job::{Fetch, Job, Part};
 /// Relative errors below this are rounding, not news.
 const NOISE: f64 = 1e-6;
 
+/// The least part of a wave that is worth bringing when memory does not hold more.
+pub const LEAST_PART: f64 = 0.02;
+
+/// Accounts in bytes are sums of speeds times seconds.
+const ROUNDING_BYTES: f64 = 1e-3;
+
 /// An HPC job.
 #[derive(Clone, Debug)]
 pub struct Hpc {
@@ -89,11 +95,6 @@ impl Board {
         self.jobs
             .get(&id)
             .unwrap_or_else(|| panic!("the planner was asked about job {id}, which it does not know"))
-    }
-
-    /// Waves that the memory holds of `job`, if it had the memory for itself.
-    pub fn slots(&self, job: JobId) -> u32 {
-        u32::try_from(self.ram_bytes / self.job(job).wave_bytes.max(1)).unwrap_or(u32::MAX)
     }
 
     /// Number of phases under way.
@@ -173,15 +174,14 @@ impl Board {
         if left > 0.0 { left } else { whole * 1e-3 }
     }
 
-    /// Waves of `job` that fit into memory beside those held now, if the other jobs keep what they are entitled to.
-    pub fn room(&self, job: JobId) -> u32 {
-        let taken = self.used_bytes().saturating_add(self.entitled_bytes_of_others(job));
-        let free = self.ram_bytes.saturating_sub(taken);
-        u32::try_from(free / self.job(job).wave_bytes.max(1)).unwrap_or(u32::MAX)
+    /// Bytes that `job` may bring beside those in the tier now, if the other jobs keep what they are entitled to.
+    pub fn room_bytes(&self, job: JobId) -> f64 {
+        let own = self.job(job).coming_bytes();
+        (self.ram_bytes as f64 - self.used_bytes() + own - self.entitled_bytes_of_others(job)).max(0.0)
     }
 
-    fn used_bytes(&self) -> u64 {
-        self.jobs.values().map(|j| u64::from(j.held()).saturating_mul(j.wave_bytes)).sum()
+    fn used_bytes(&self) -> f64 {
+        self.jobs.values().map(|j| j.tier_bytes() + j.coming_bytes()).sum()
     }
 
     /// The first wave of `job` that is missing, if it may be fetched now at this depth and memory allows.
@@ -200,17 +200,19 @@ impl Board {
             Depth::Memory => true,
         };
         // Whoever fetches more than one wave ahead leaves room for what the others need to go on.
-        let reserved = if wave > j.started { self.entitled_bytes_of_others(job) } else { 0 };
-        let needed = self.used_bytes().saturating_add(reserved).saturating_add(j.wave_bytes);
-        let fits = depth == Depth::OnDemand || needed <= self.ram_bytes;
-        (near_enough && fits).then_some(wave)
+        let reserved = if wave > j.started { self.entitled_bytes_of_others(job) } else { 0.0 };
+        let whole = j.wave_bytes as f64;
+        // A planner that looks after memory itself may bring a part.
+        let needed = if depth == Depth::Memory { LEAST_PART * whole } else { whole };
+        let fits = self.used_bytes() + reserved + needed <= self.ram_bytes as f64 + ROUNDING_BYTES;
+        (near_enough && (fits || depth == Depth::OnDemand)).then_some(wave)
     }
 
     /// Every job is entitled to two waves, one in compute and the next; this is what the others have not taken of it.
-    fn entitled_bytes_of_others(&self, job: JobId) -> u64 {
+    fn entitled_bytes_of_others(&self, job: JobId) -> f64 {
         let missing = |j: &Job| {
-            let entitled = 2.min(j.waves - j.finished());
-            u64::from(entitled.saturating_sub(j.held())).saturating_mul(j.wave_bytes)
+            let entitled = f64::from(2.min(j.waves - j.finished())) * j.wave_bytes as f64;
+            (entitled - j.tier_bytes() - j.coming_bytes()).max(0.0)
         };
         self.jobs.iter().filter(|(id, _)| **id != job).map(|(_, j)| missing(j)).sum()
     }

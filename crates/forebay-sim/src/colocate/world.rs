@@ -238,12 +238,12 @@ impl<'a> Colocation<'a> {
         self.jobs[job].fetch = Some(Fetch { wave, strain, setting, kind, since: now.0, left });
         if setting.is_some() {
             self.jobs[job].in_tier[wave as usize] = true;
-            self.note_peak();
         }
     }
 
     /// Ends the fetch under way of `job`, if any, and books what it has brought.
     fn put_down(&mut self, now: Nanos, job: usize) {
+        self.note_peak(now);
         let Some(fetch) = self.jobs[job].fetch.take() else { return };
         // A wave is there when its end was announced, and not by rounding before.
         let left = self.flows.abort(now, FETCH + job as u64).map_or(0.0, |left| left.max(f64::MIN_POSITIVE));
@@ -253,14 +253,26 @@ impl<'a> Colocation<'a> {
         state.done.waves[fetch.wave as usize].direct_bytes += fetch.read_directly(left);
     }
 
-    fn note_peak(&mut self) {
-        let held = |(job, spec): (&Job, &super::JobSpec)| {
+    /// Bytes in the tier now; to be noted before anything is freed.
+    fn note_peak(&mut self, now: Nanos) {
+        let mut bytes = 0.0;
+        for (j, (job, spec)) in self.jobs.iter().zip(&self.setup.jobs).enumerate() {
             // Waves before the one in compute are gone.
-            let first = (job.started as usize).saturating_sub(1);
-            job.in_tier[first..].iter().filter(|&&held| held).count() as u64 * spec.wave_bytes
-        };
-        let bytes = self.jobs.iter().zip(&self.setup.jobs).map(held).sum();
-        self.peak_bytes = self.peak_bytes.max(bytes);
+            for wave in (job.started as usize).saturating_sub(1)..job.left.len() {
+                if job.in_tier[wave] {
+                    let coming = job.fetch.filter(|f| f.wave as usize == wave);
+                    let (left, direct) = match coming {
+                        Some(f) => {
+                            let left = self.flows.left(now, FETCH + j as u64).unwrap_or(0.0);
+                            (left, f.read_directly(left))
+                        }
+                        None => (job.left[wave], 0.0),
+                    };
+                    bytes += spec.wave_bytes as f64 - left - direct - job.done.waves[wave].direct_bytes;
+                }
+            }
+        }
+        self.peak_bytes = self.peak_bytes.max(bytes as u64);
     }
 
     fn note_span(&mut self, now: Nanos, job: usize, f: Fetch) {
@@ -407,6 +419,7 @@ impl<'a> Colocation<'a> {
     }
 
     fn compute_ends(&mut self, now: Nanos, j: usize, queue: &mut EventQueue<Happening>) {
+        self.note_peak(now);
         let job = &mut self.jobs[j];
         let wave = job.started - 1;
         job.computing = false;

@@ -36,7 +36,7 @@ pub struct Part {
     pub left_bytes: f64,
     /// Bytes that tasks have read from the PFS themselves, by the model.
     pub direct_bytes: f64,
-    /// Whether it takes memory of the tier; a wave that is only read directly does not.
+    /// Whether anything of it is in the tier; a wave that is only read directly takes no memory.
     pub in_tier: bool,
     /// Whether all of it is there.
     pub there: bool,
@@ -53,15 +53,28 @@ pub struct Fetch {
     pub direct: bool,
 }
 
+impl Part {
+    /// Bytes of it in the tier, of `wave_bytes` in all.
+    pub fn tier_bytes(&self, wave_bytes: u64) -> f64 {
+        if self.in_tier { wave_bytes as f64 - self.left_bytes.max(0.0) - self.direct_bytes } else { 0.0 }
+    }
+}
+
 impl Job {
     /// Waves whose compute is over.
     pub(super) fn finished(&self) -> u32 {
         if self.computing_until.is_some() { self.started.saturating_sub(1) } else { self.started }
     }
 
-    /// Waves of it that take memory: in compute, waiting for it, or fetched in part.
-    pub fn held(&self) -> u32 {
-        self.parts.values().filter(|p| p.in_tier).count() as u32
+    /// Bytes of it in the tier: of the wave in compute, of those waiting for it, and of those fetched in part.
+    pub fn tier_bytes(&self) -> f64 {
+        self.parts.values().map(|p| p.tier_bytes(self.wave_bytes)).sum()
+    }
+
+    /// Bytes that the fetch under way will still bring into the tier.
+    pub(super) fn coming_bytes(&self) -> f64 {
+        let fetch = self.fetch.filter(|f| !f.direct);
+        fetch.map_or(0.0, |f| self.part(f.wave).left_bytes.max(0.0))
     }
 
     /// Whether it has nothing to compute, so that its tasks wait for the next wave.
