@@ -22,7 +22,7 @@ build: ## The program and the C library, in target/release
 	$(CARGO) build --release --locked -p forebay-capi
 
 .PHONY: test
-test: test-rust test-bench test-python ## All tests
+test: test-rust test-bench test-python test-java ## All tests
 
 .PHONY: test-rust
 test-rust: ## Tests of all crates; many start real agents
@@ -36,6 +36,21 @@ test-bench: ## Tests of the benchmarks' own code
 test-python: ## Tests of the Python package
 	PYTHON=$(PYTHON) .ci/test-python
 
+.PHONY: java
+java: ## The jar for Spark and Hadoop, native library inside: target/forebay-spark.jar; and WordCount and Sort to try it with
+	$(CARGO) build --release --locked -p forebay-jni
+	java/pack-native $(BUILT)/libforebay_jni.so
+	mvn --quiet --batch-mode --file java/pom.xml -Dstyle.color=never --projects spark,workloads package
+	cp target/java/spark/forebay-spark.jar target/forebay-spark.jar
+
+.PHONY: test-java
+test-java: ## Tests of the jar: Hadoop's contract tests and our own
+	java/run-tests
+
+.PHONY: test-spark
+test-spark: java ## The jar in Spark 3.5 and 4.3, which come from PyPI the first time (900 MB)
+	PYTHON=$(PYTHON) java/test-spark
+
 .PHONY: lint
 lint: ## Format and lints; changes nothing
 	$(CARGO) fmt --all --check
@@ -45,6 +60,18 @@ lint: ## Format and lints; changes nothing
 .PHONY: demo
 demo: build ## The main job straight from a slow file system and through Forebay
 	$(PYTHON) python/demo
+
+.PHONY: lab-demo
+lab-demo: build ## The demo on Spark, on four nodes before a real PFS, as root (LAB=glusterfs)
+	$(PYTHON) python/demo --lab $(or $(LAB),moosefs)
+
+.PHONY: lab
+lab: build ## A cluster with a real parallel file system on this machine, as root (ARGS="--pfs glusterfs"; docs/lab.md)
+	$(BUILT)/forebay lab up --install $(ARGS)
+
+.PHONY: lab-down
+lab-down: ## Ends the lab, or what a crash has left of it
+	$(BUILT)/forebay lab down
 
 .PHONY: bench
 bench: build ## Every claim beside its reference, in target/bench.json (ONLY=read.cached for one group, RUNS=9)

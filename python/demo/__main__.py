@@ -1,10 +1,12 @@
-"""The demonstration: one analysis over a slow parallel file system, first straight, then through Forebay.
+"""The demonstration, in two parts, over a slow parallel file system: one analysis in Python, first straight, then through Forebay; then
+WordCount and Sort on Spark, on two nodes, without and with the next wave's input prefetched.
 
-    python3 python/demo [--quick] [--data DIR] [--size SIZE]
+    python3 python/demo [--quick] [--only analysis|spark] [--data DIR] [--size SIZE]
 
-It needs a Linux machine with FUSE (as root, or with fusermount3), Rust, and Python 3.9 with venv; what Python packages it uses go into
-`target/venv`. It leaves a table on the terminal and `throughput.png`, `throughput.svg` and `demo.json` in `target/demo`, and nothing else
-behind: no mount, no agent, also after a failure or Ctrl-C.
+It needs a Linux machine with FUSE (as root, or with fusermount3), Rust, and Python 3.9 with venv; Spark's part needs Java 17 and Maven too.
+Python packages go into `target/venv`, Spark into `target/spark-3.5.9` (400 MB, once). It leaves tables on the terminal and
+`throughput.png`, `demo.json`, `waves.png`, `waves.json` and the like in `target/demo`, and nothing else behind: no mount, no agent, also
+after a failure or Ctrl-C. With --quick, Spark's part is left out where Spark has not been installed before.
 
 This file is only the way there, with the standard library alone: it builds the program and the package if need be, and starts itself
 again with the Python of `target/venv`.
@@ -18,6 +20,8 @@ import sys
 import venv
 from pathlib import Path
 
+import sparkhome
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target"))
 VENV = TARGET / "venv"
@@ -29,17 +33,37 @@ def arguments():
     parser.add_argument("--data", type=Path, metavar="DIR", help="files to analyse instead of the Linux source; they are only read")
     parser.add_argument("--size", type=float, metavar="MB", help="use so much of the Linux source [default: 1000]")
     parser.add_argument("--passes", type=int, metavar="N", help="how often the analysis goes over the data [default: 6]")
-    parser.add_argument("--quick", action="store_true", help="100 MB and 2 passes, to see whether it works at all")
+    parser.add_argument("--quick", action="store_true", help="little data and 2 passes, to see whether it works at all")
+    parser.add_argument("--only", choices=["analysis", "spark"], help="one part of it")
+    parser.add_argument("--spark-size", type=float, metavar="MB", help="text for Spark [default: 256]")
+    parser.add_argument("--spark-rate", type=float, metavar="MB/S", help="rate of each of the four servers in Spark's part [default: as fast as the cores compute]")
     parser.add_argument("--output", type=Path, metavar="DIR", default=TARGET / "demo", help="where results go [default: %(default)s]")
+    parser.add_argument("--lab", choices=["moosefs", "glusterfs"], help="Spark's part alone, on four nodes before a real PFS; needs root")
     args = parser.parse_args()
+    if args.lab:
+        args.only = "spark"
     args.size = args.size or (100 if args.quick else 1000)
     args.passes = args.passes or (2 if args.quick else 6)
+    args.spark_size = args.spark_size or (96 if args.quick else 256)
+    args.target = TARGET.resolve()
+    args.output = args.output.resolve()
     if args.passes < 2:
         parser.error("--passes must be at least 2: what was read once is the point")
     return args
 
 
-def prepare():
+def with_analysis(args):
+    return args.only != "spark"
+
+
+def with_spark(args):
+    """Whether Spark's part is shown. A quick look does not install 400 MB."""
+    if args.quick and args.only is None:
+        return sparkhome.ready(args.target)
+    return args.only != "analysis"
+
+
+def prepare(args):
     """Builds what is not there yet. Returns the program `forebay` and the Python to go on with."""
     program = os.environ.get("FOREBAY_BIN")
     if not program:
@@ -51,8 +75,11 @@ def prepare():
         venv.create(VENV, with_pip=True)
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     step("installing numpy and matplotlib", [*pip, "-r", str(REQUIREMENTS)])
-    if package_is_stale(python):
+    if with_analysis(args) and package_is_stale(python):
         step("building the Python package (some minutes)", [*pip, str(REPOSITORY / "python")])
+    if with_spark(args):
+        sparkhome.need(args.target)
+        step("building the jar", ["make", "java"])
     return program, python
 
 
@@ -80,14 +107,20 @@ def step(what, command):
 def main():
     args = arguments()
     if os.environ.get("FOREBAY_DEMO_READY") != "1":
-        program, python = prepare()
+        try:
+            program, python = prepare(args)
+        except sparkhome.SparkMissing as error:
+            raise SystemExit(f"demo: {error}") from None
         environment = {**os.environ, "FOREBAY_DEMO_READY": "1", "FOREBAY_BIN": str(program)}
         os.execve(python, [str(python), *sys.argv], environment)
     # SIGTERM takes the same way out as Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     import show
 
-    return show.run(args, os.environ["FOREBAY_BIN"])
+    parts = ([show.show] if with_analysis(args) else []) + ([show.show_spark] if with_spark(args) else [])
+    if with_analysis(args) and not with_spark(args) and args.only is None:
+        print("Spark, Java or Maven has not been installed here, and --quick installs nothing: Spark's part is left out.\n")
+    return show.run(parts, args, os.environ["FOREBAY_BIN"])
 
 
 if __name__ == "__main__":

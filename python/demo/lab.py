@@ -21,15 +21,22 @@ class LabError(Exception):
 
 
 @contextlib.contextmanager
-def slow_pfs(program, backing, mount, servers, rate):
-    """A PFS of `servers` times `rate` (such as "50MB/s") on `mount`, over the files of `backing`."""
+def slow_pfs(program, backing, mount, servers, rate, options=()):
+    """A PFS of `servers` times `rate` (such as "50MB/s") on `mount`, over the files of `backing`; `options` are further arguments."""
     mount.mkdir()
     command = [program, "lab", "slowfs", "--backing", backing, "--mount", mount, "--servers", str(servers), "--rate", rate]
     # Attributes stay valid for a second, as parallel file systems have it.
-    command += ["--attr-ttl", "1s"]
+    command += ["--attr-ttl", "1s", *options]
     with child(command, mount.with_suffix(".log")) as (process, log):
         wait_for(lambda: served_bytes(mount) is not None, process, "the slow file system", log)
         yield mount
+
+
+def set_rate(program, mount, rate):
+    """Changes the rate of each server, such as "50MB/s"."""
+    done = subprocess.run([str(program), "lab", "rate", str(mount), rate], capture_output=True, text=True, timeout=START_S, check=False)
+    if done.returncode:
+        raise LabError(f"the rate of the slow file system cannot be set: {done.stderr.strip()}")
 
 
 @contextlib.contextmanager

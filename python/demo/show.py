@@ -15,9 +15,9 @@ import analysis
 import data
 import lab
 import picture
+import sparkshow
+import waves
 from meter import Meter
-
-import forebay
 
 SERVERS, RATE, RATE_BYTES_PER_S = 4, "50 MB/s", 50_000_000
 # Beside the files themselves: page rounding of each, and the agent's own memory.
@@ -43,20 +43,24 @@ class Run:
     result: dict = field(default_factory=dict)
 
 
-def run(args, program):
-    """Does all of it; the exit code. Whatever happens, nothing is left behind but files in the output directory."""
+def run(parts, args, program):
+    """Does all parts; the exit code. Whatever happens, nothing is left behind but files in the output directory."""
     try:
-        show(args, program)
+        for part in parts:
+            part(args, program)
     except KeyboardInterrupt:
         print("\ndemo: stopped; agent and mount are gone", file=sys.stderr)
         return 130
-    except (data.DataError, lab.LabError, OSError) as error:
+    except (data.DataError, lab.LabError, waves.WavesError, OSError) as error:
         print(f"\ndemo: {error}", file=sys.stderr)
         return 1
     return 0
 
 
 def show(args, program):
+    # Spark's part goes without it.
+    import forebay
+
     args.output.mkdir(parents=True, exist_ok=True)
     backing = data_set(args)
     names = sorted(str(path.relative_to(backing)) for path in backing.rglob("*") if path.is_file())
@@ -84,6 +88,11 @@ def show(args, program):
         resident = client.status()["resident_bytes"]
     check(straight, cached, resident, total)
     report(args, [straight, cached], total, rate)
+
+
+def show_spark(args, program):
+    args.output.mkdir(parents=True, exist_ok=True)
+    sparkshow.run(args, program, Line)
 
 
 def data_set(args):

@@ -3,7 +3,6 @@
 use crate::agent::Shared;
 use crate::cache::{Freed, NoCopy};
 use crate::connection::{Answer, Connection, reply};
-use crate::entry::lock;
 use crate::load::LoadJob;
 use crate::mounts::{Admitted, display_path};
 use forebay_store::budget::CLASSES;
@@ -73,6 +72,7 @@ pub fn evict_all(connection: &Connection) -> Answer {
     if !shared.is_operator(connection.peer.uid) {
         return not_allowed();
     }
+    shared.cache.unplan(None);
     evicted(shared.cache.evict(u64::MAX, &shared.counters))
 }
 
@@ -176,9 +176,12 @@ pub fn list(connection: &Connection, after: u64) -> Answer {
 
 /// State and counters.
 pub fn status(shared: &Shared) -> Status {
-    let (files, pinned_bytes, client_pinned_bytes) = shared.cache.totals();
+    let totals = shared.cache.totals();
     let mut counters = shared.counters.list();
-    counters.push(("client_pinned_bytes".into(), client_pinned_bytes));
+    counters.push(("guest_bytes".into(), totals.guest_bytes));
+    counters.push(("lent_bytes".into(), totals.lent_bytes));
+    counters.push(("planned_bytes".into(), totals.planned_bytes));
+    counters.push(("client_pinned_bytes".into(), totals.client_pinned_bytes));
     counters.push(("held_files".into(), shared.cache.held_files()));
     if let Ok((free, total)) = shared.cache.tier.free_and_total_bytes() {
         counters.push(("tmpfs_free_bytes".into(), free));
@@ -195,11 +198,11 @@ pub fn status(shared: &Shared) -> Status {
         capacity_bytes: shared.budget.capacity_bytes(),
         used_bytes: CLASSES.map(|(class, name)| (name.to_owned(), shared.budget.class_bytes(class))).into(),
         resident_bytes: resident,
-        pinned_bytes,
-        files,
+        pinned_bytes: totals.pinned_bytes,
+        files: totals.files,
         scratch_files: shared.jobs.files(),
         connections: shared.connections.load(Ordering::Relaxed) as u64,
-        cluster: lock(&shared.membership).status(),
+        cluster: shared.cluster.status(),
         counters,
         mounts: shared.mounts.iter().map(|m| m.status()).collect(),
     }

@@ -1,18 +1,23 @@
 //! Start, housekeeping and end of an agent.
 
 use crate::cache::Cache;
+use crate::cluster::Cluster;
 use crate::config::Config;
 use crate::connection;
-use crate::coordinator::Membership;
 use crate::counters::{Counters, add};
 use crate::entry::{FlightError, lock};
 use crate::fetch;
+use crate::link::{self, Home, Link};
 use crate::memory;
 use crate::mounts::MountState;
+use crate::orders::Orders;
+use crate::peer_client::Peers;
+use crate::peer_server::{self, PeerServer};
 use crate::scratch::Jobs;
 use forebay_store::ring::RingReader;
 use forebay_store::tier::TierOptions;
 use forebay_store::{Budget, Class, Tier};
+use forebay_wire::link::Security;
 use rustix::fs::Mode;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
@@ -53,8 +58,18 @@ pub struct Shared {
     pub jobs: Jobs,
     /// Rings of the connected clients, by connection.
     pub rings: Mutex<BTreeMap<u64, RingReader>>,
-    /// Members of the cluster.
-    pub membership: Mutex<Membership>,
+    /// The cluster.
+    pub cluster: Cluster,
+    /// The connection to the coordinator.
+    pub link: Link,
+    /// What the coordinator has ordered.
+    pub orders: Orders,
+    /// How connections between nodes prove themselves.
+    pub security: Security,
+    /// Peers as they are asked.
+    pub peers: Peers,
+    /// Peers as they are served.
+    pub peer_server: PeerServer,
     /// Open connections.
     pub connections: AtomicUsize,
     /// Number of the next connection.
@@ -78,15 +93,21 @@ impl Shared {
         self.stopping.store(true, Ordering::Release);
         let _guard = lock(&self.stop_signal.0);
         self.stop_signal.1.notify_all();
+        self.link.wake();
     }
 
     /// Waits for [`Shared::stop`], at most `limit`; tells whether it came.
-    fn wait_stop(&self, limit: Duration) -> bool {
+    pub fn wait_stop(&self, limit: Duration) -> bool {
         let guard = lock(&self.stop_signal.0);
         if !self.is_stopping() {
             drop(self.stop_signal.1.wait_timeout(guard, limit).unwrap_or_else(PoisonError::into_inner));
         }
         self.is_stopping()
+    }
+
+    /// Labels of the mounts, in the order of the configuration.
+    pub fn labels(&self) -> Vec<String> {
+        self.mounts.iter().map(|m| m.label().to_owned()).collect()
     }
 
     /// True if a peer with user `uid` may do what only the operator may.
@@ -104,12 +125,12 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Starts an agent: takes the tier, adopts what is in it, and listens. `program` is this executable, for the keeper
-    /// of a tier without root.
+    /// Starts an agent: takes the tier, adopts what is in it, listens, and joins the cluster. `program` is this executable,
+    /// for the keeper of a tier without root; `home` leads to the coordinator.
     ///
     /// # Errors
     /// A message for the operator: what was tried, on what, why it failed.
-    pub fn start(config: Config, program: Option<PathBuf>) -> io::Result<Self> {
+    pub fn start(config: Config, program: Option<PathBuf>, home: Home) -> io::Result<Self> {
         raise_file_limit();
         let mounts = config.mounts.iter().cloned().map(MountState::new).collect::<io::Result<Vec<_>>>()?;
         if mounts.is_empty() {
@@ -117,6 +138,7 @@ impl Agent {
                 "no PFS to serve: give --pfs DIR, or a [[mount]] in the configuration",
             ));
         }
+        let security = Security::configured(config.cluster.tls.as_deref())?;
         let usable = memory::usable_bytes();
         let capacity = config.capacity.of(usable);
         let limit = config.limit.of(usable).max(capacity);
@@ -139,7 +161,12 @@ impl Agent {
             counters: Counters::default(),
             jobs: Jobs::default(),
             rings: Mutex::default(),
-            membership: Mutex::default(),
+            cluster: Cluster::new(config.cluster.clone()),
+            link: Link::new()?,
+            orders: Orders::default(),
+            security,
+            peers: Peers::default(),
+            peer_server: PeerServer::default(),
             connections: AtomicUsize::new(0),
             next_connection: AtomicU64::new(1),
             started: Instant::now(),
@@ -149,7 +176,7 @@ impl Agent {
             config,
         });
         shared.adopt()?;
-        lock(&shared.membership).heartbeat(&hostname(), capacity);
+        serve_peers(&shared)?;
         let socket = shared.config.socket();
         let listener = listen_on(&socket, shared.config.socket_mode)?;
         let mut threads = spawn_workers(&shared)?;
@@ -162,6 +189,10 @@ impl Agent {
         threads.push(
             std::thread::Builder::new().name("housekeeping".into()).spawn(move || keep_house(&keeping))?,
         );
+        // Last: whoever joins is asked for pages.
+        let joining = shared.clone();
+        threads
+            .push(std::thread::Builder::new().name("link".into()).spawn(move || link::run(&joining, &home))?);
         Ok(Agent { shared, socket, threads })
     }
 
@@ -186,6 +217,7 @@ impl Agent {
                 fetch::finish(&self.shared, &task, Err(FlightError::Cancelled));
             }
         }
+        self.shared.peers.close(&self.shared);
         // A fetch thread that hangs in the PFS is left behind; the process ends without it.
         let deadline = Instant::now() + Duration::from_secs(2);
         for thread in self.threads {
@@ -256,6 +288,22 @@ fn spawn_workers(shared: &Arc<Shared>) -> io::Result<Vec<JoinHandle<()>>> {
     Ok(threads)
 }
 
+/// Listens for peers, if this node has any.
+fn serve_peers(shared: &Arc<Shared>) -> io::Result<()> {
+    let address = &shared.config.cluster.listen;
+    if address.is_empty() {
+        return Ok(());
+    }
+    let listener = shared.security.listen(address)?;
+    shared.cluster.set_address(listener.address()?.to_string());
+    let accepting = shared.clone();
+    // Not joined at the end, as the other one.
+    std::thread::Builder::new()
+        .name("accept-peers".into())
+        .spawn(move || peer_server::accept_loop(&accepting, listener))?;
+    Ok(())
+}
+
 fn accept_loop(shared: &Arc<Shared>, listener: &OwnedFd) {
     while !shared.is_stopping() {
         match accept_with(listener.as_fd(), SocketFlags::CLOEXEC) {
@@ -270,9 +318,8 @@ fn accept_loop(shared: &Arc<Shared>, listener: &OwnedFd) {
     }
 }
 
-fn keep_house(shared: &Shared) {
+fn keep_house(shared: &Arc<Shared>) {
     let mut keys = Vec::new();
-    let node = hostname();
     while !shared.wait_stop(HOUSEKEEPING) {
         keys.clear();
         for ring in lock(&shared.rings).values_mut() {
@@ -285,10 +332,7 @@ fn keep_house(shared: &Shared) {
         shared.cache.retest_held();
         shared.cache.sweep_stale(&shared.counters);
         shared.cache.settle_excess(&shared.counters);
-        lock(&shared.membership).heartbeat(&node, shared.budget.capacity_bytes());
+        shared.peers.keep_house(shared);
+        shared.peer_server.keep_house();
     }
-}
-
-fn hostname() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

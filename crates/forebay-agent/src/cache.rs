@@ -6,10 +6,10 @@
 
 use crate::counters::{Counters, add};
 use crate::entry::{Entry, lock};
-use forebay_pfs::FileFacts;
+use forebay_pfs::{FileFacts, FileVersion};
 use forebay_policy::eviction::{EvictionKind, EvictionPolicy, Fill, Victim};
 use forebay_store::copy::{CopyFile, CopyIdentity, FLAG_PINNED, Geometry};
-use forebay_store::ring::{PAGES_MAX, page_key, split_key};
+use forebay_store::ring::{PAGES_MAX, split_key};
 use forebay_store::{Budget, Class, Reservation, State, Tier, Word, blocks_bytes};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
@@ -18,6 +18,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
+mod pins;
+
+pub use pins::Lent;
+
 /// What a copy costs beside its blocks. The agent's own record is about 460 bytes (`make bench`,
 /// `agent.memory_per_file`); the rest allows for the kernel's inode and directory entry, which no counter shows by file.
 pub const ENTRY_BYTES: u64 = 2048;
@@ -25,11 +29,8 @@ pub const ENTRY_BYTES: u64 = 2048;
 /// Victims withdrawn under one hold of the lock; with 2 MiB pages, half a gigabyte.
 const VICTIMS_PER_ROUND: u64 = 256;
 
-/// Most pages that clients may pin by mapping them, as a share of the capacity: one in four.
-const CLIENT_PINS_SHARE: u64 = 4;
-
-/// Most of the capacity that whole files may pin: four fifths.
-const FILE_PINS_SHARE: (u64, u64) = (4, 5);
+/// Guests (pages of other nodes) may take this share of the capacity: one in four.
+const GUESTS_SHARE: u64 = 4;
 
 /// The cached versions of one tier.
 #[derive(Debug)]
@@ -57,9 +58,10 @@ struct Index {
     /// Adopted copies that clients of the earlier agent may still map. Their pins died with that agent; the lock on the
     /// copy's file has not.
     held: Vec<Arc<Entry>>,
-    /// Pages mapped by clients: key to count and bytes.
-    client_pins: HashMap<u64, u32>,
+    /// Pages mapped by clients or on their way to peers: key to count.
+    page_pins: HashMap<u64, u32>,
     client_pinned_bytes: u64,
+    lent_bytes: u64,
     pinned_bytes: u64,
 }
 
@@ -72,6 +74,23 @@ pub enum NoCopy {
     TooLarge,
     /// The tier failed.
     Tier(io::Error),
+}
+
+/// What a cache holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Cached versions.
+    pub files: u64,
+    /// Bytes of pinned files.
+    pub pinned_bytes: u64,
+    /// Bytes mapped by clients.
+    pub client_pinned_bytes: u64,
+    /// Bytes on their way to peers.
+    pub lent_bytes: u64,
+    /// Bytes of pages that belong to other nodes.
+    pub guest_bytes: u64,
+    /// Bytes of pages that jobs will read.
+    pub planned_bytes: u64,
 }
 
 /// A page that readers do not see any more.
@@ -95,8 +114,9 @@ impl Cache {
             stale: VecDeque::new(),
             held: Vec::new(),
             policy: eviction.build(budget.capacity_bytes()),
-            client_pins: HashMap::new(),
+            page_pins: HashMap::new(),
             client_pinned_bytes: 0,
+            lent_bytes: 0,
             pinned_bytes: 0,
         };
         Cache {
@@ -148,6 +168,13 @@ impl Cache {
         index.newest.remove(&(mount, facts.version.ino));
         index.overtake(entry);
         None
+    }
+
+    /// The entry of exactly this version, if it is cached. Nothing is overtaken: that somebody asks for a version does not
+    /// prove that it is the newest.
+    pub fn find_version(&self, mount: usize, version: &FileVersion) -> Option<Arc<Entry>> {
+        let index = self.index();
+        index.newest.get(&(mount, version.ino)).filter(|e| e.identity.version == *version).cloned()
     }
 
     /// The entry with number `copy`.
@@ -359,6 +386,26 @@ impl Cache {
         true
     }
 
+    /// Makes sure that guests take no more than their share of the capacity when `bytes` more of them come.
+    pub fn bound_guests(&self, bytes: u64, counters: &Counters) {
+        let guests = self.index().policy.guest_bytes() + bytes;
+        let most = self.budget.capacity_bytes() / GUESTS_SHARE;
+        if guests > most {
+            // The policy gives guests back before anything else while there are so many.
+            self.evict(guests - most, counters);
+        }
+    }
+
+    /// A resident page is kept for `order` until it is used; not if plans have their share of the tier already.
+    pub fn plan(&self, key: u64, order: u64) {
+        self.index().policy.plan(key, order);
+    }
+
+    /// What was kept for `order`, or for all orders, may go.
+    pub fn unplan(&self, order: Option<u64>) {
+        self.index().policy.unplan(order);
+    }
+
     /// Pages were used, as clients tell.
     pub fn touch(&self, keys: &[u64]) {
         let mut index = self.index();
@@ -431,11 +478,11 @@ impl Cache {
     }
 
     fn withdraw_by_policy(&self, index: &mut Index, want: u64, victims: &mut Vec<(Arc<Entry>, u32)>) {
-        let Index { policy, by_copy, client_pins, .. } = index;
+        let Index { policy, by_copy, page_pins, .. } = index;
         let bound = want.min(VICTIMS_PER_ROUND * (2 << 20));
         let mut may_go = |key: u64| {
             let entry = by_copy.get(&split_key(key).0);
-            !client_pins.contains_key(&key) && entry.is_none_or(|e| e.may_go())
+            !page_pins.contains_key(&key) && entry.is_none_or(|e| e.may_go())
         };
         let mut chosen: Vec<Victim> = Vec::new();
         policy.evict(bound, &mut may_go, &mut chosen);
@@ -463,7 +510,7 @@ impl Cache {
         }
         let Ok(file) = self.file(entry) else { return Vec::new() };
         (0..entry.geometry().pages() as u32)
-            .filter(|page| !index.client_pins.contains_key(&entry.key(*page)) && file.withdraw(*page))
+            .filter(|page| !index.page_pins.contains_key(&entry.key(*page)) && file.withdraw(*page))
             .collect()
     }
 
@@ -594,63 +641,6 @@ impl Cache {
         }
     }
 
-    /// Pins or unpins a whole file.
-    ///
-    /// # Errors
-    /// [`NoCopy::NoRoom`]: more than four fifths of the capacity would be pinned.
-    pub fn pin_entry(&self, entry: &Arc<Entry>, on: bool) -> Result<(), NoCopy> {
-        let file = self.file(entry).map_err(NoCopy::Tier)?;
-        let mut index = self.index();
-        let size = entry.geometry().size;
-        if on == entry.pinned.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        let (part, whole) = FILE_PINS_SHARE;
-        if on && index.pinned_bytes + size > self.budget.capacity_bytes() / whole * part {
-            return Err(NoCopy::NoRoom);
-        }
-        index.pinned_bytes = if on { index.pinned_bytes + size } else { index.pinned_bytes - size };
-        entry.pinned.store(on, Ordering::Relaxed);
-        file.set_flag(FLAG_PINNED, on);
-        Ok(())
-    }
-
-    /// Pins pages that a client maps; `false` if one is not resident or the bound for pins is reached.
-    pub fn pin_pages(&self, entry: &Arc<Entry>, first: u32, count: u32) -> bool {
-        let Ok(file) = self.file(entry) else { return false };
-        let mut index = self.index();
-        let bytes = u64::from(count) * entry.identity.page_bytes;
-        let end = u64::from(first) + u64::from(count);
-        let fits = index.client_pinned_bytes + bytes <= self.budget.capacity_bytes() / CLIENT_PINS_SHARE;
-        let pages = first..first.saturating_add(count);
-        if !fits
-            || end > entry.geometry().pages()
-            || pages.clone().any(|p| file.word(p).state != State::Resident)
-        {
-            return false;
-        }
-        for page in pages {
-            *index.client_pins.entry(page_key(entry.copy(), page)).or_insert(0) += 1;
-        }
-        index.client_pinned_bytes += bytes;
-        true
-    }
-
-    /// Undoes one [`Cache::pin_pages`].
-    pub fn unpin_pages(&self, copy: u64, page_bytes: u64, first: u32, count: u32) {
-        let mut index = self.index();
-        for page in first..first + count {
-            let key = page_key(copy, page);
-            if let Some(n) = index.client_pins.get_mut(&key) {
-                *n -= 1;
-                if *n == 0 {
-                    index.client_pins.remove(&key);
-                }
-            }
-        }
-        index.client_pinned_bytes -= u64::from(count) * page_bytes;
-    }
-
     /// Entries after copy number `after`, up to `max`.
     pub fn list(&self, after: u64, max: usize) -> Vec<Arc<Entry>> {
         self.index()
@@ -661,10 +651,17 @@ impl Cache {
             .collect()
     }
 
-    /// Number of entries, bytes of pinned files, bytes mapped by clients.
-    pub fn totals(&self) -> (u64, u64, u64) {
+    /// What is held, for people.
+    pub fn totals(&self) -> Totals {
         let index = self.index();
-        (index.by_copy.len() as u64, index.pinned_bytes, index.client_pinned_bytes)
+        Totals {
+            files: index.by_copy.len() as u64,
+            pinned_bytes: index.pinned_bytes,
+            client_pinned_bytes: index.client_pinned_bytes,
+            lent_bytes: index.lent_bytes,
+            guest_bytes: index.policy.guest_bytes(),
+            planned_bytes: index.policy.planned_bytes(),
+        }
     }
 
     /// Waits for readers of a page's old content to be told: a withdrawn page that is asked for again has to be punched

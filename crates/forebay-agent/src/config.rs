@@ -7,9 +7,12 @@ use crate::units::{Amount, parse_bytes};
 use forebay_pfs::Revalidate;
 use forebay_policy::eviction::EvictionKind;
 use forebay_store::Backing;
+use forebay_wire::Role;
 use serde::Deserialize;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
 /// One key of the reference: name, default as TOML, reason.
 pub struct Key {
@@ -76,6 +79,56 @@ pub const KEYS: &[Key] = &[
                  and scanning access; see docs/decisions/0003-default-eviction-policy.md.",
     },
     Key {
+        name: "cluster.coordinator",
+        default: "\"\"",
+        reason: "HOST:PORT of the cluster's coordinator. Empty: this agent runs the coordinator in its own process.",
+    },
+    Key {
+        name: "cluster.coordinator_listen",
+        default: "\"\"",
+        reason: "IP:PORT where the coordinator of this process serves other agents. Empty: a cluster of one, no port is open.",
+    },
+    Key {
+        name: "cluster.listen",
+        default: "\"\"",
+        reason: "IP:PORT where this agent serves pages to its peers; port 0 picks a free one. Empty: pages are neither served \
+                 to peers nor asked of them.",
+    },
+    Key {
+        name: "cluster.node",
+        default: "\"\"",
+        reason: "Name of this node, unique in the cluster; its extents move if it changes. Empty: the host name.",
+    },
+    Key {
+        name: "cluster.host",
+        default: "\"\"",
+        reason: "The name by which schedulers (Spark, YARN) know this node; locations are given out under it. Empty: the \
+                 node's name.",
+    },
+    Key {
+        name: "cluster.role",
+        default: "\"co-located\"",
+        reason: "co-located: a compute node that lends memory. dedicated: a node that only keeps extents and runs no tasks.",
+    },
+    Key {
+        name: "cluster.tls",
+        default: "\"\"",
+        reason: "Directory with ca.pem, node.pem and node.key, made by `forebay init`. Empty: plain TCP, which is allowed on \
+                 loopback addresses only, between processes of the same user.",
+    },
+    Key {
+        name: "cluster.peer_deadline_ms",
+        default: "2000",
+        reason: "Longest wait for a page from a peer before the PFS is read instead and the peer is left alone for a while. \
+                 A page of 2 MiB takes a millisecond; the rest is for a PFS that is slow at the peer.",
+    },
+    Key {
+        name: "cluster.planner",
+        default: "\"no-action\"",
+        reason: "Prefetch planner for analytics jobs that name none: no-action fetches the next wave at once, naive-bb never \
+                 prefetches.",
+    },
+    Key {
         name: "mount.label",
         default: "",
         reason: "A name of your own for the PFS; cached files are kept under it, so a remount does not cool the cache.",
@@ -86,6 +139,12 @@ pub const KEYS: &[Key] = &[
         default: "\"2MiB\"",
         reason: "Unit of caching, a power of two from 64KiB to 64MiB. 2 MiB is one huge page; smaller pages suit \
                  small random reads and cost more of everything else.",
+    },
+    Key {
+        name: "mount.extent_size",
+        default: "\"128MiB\"",
+        reason: "Unit of placement, a multiple of the page size: which node keeps a page is decided by extent. As large as the \
+                 splits of Hadoop and Spark, so that a task's input is on one node.",
     },
     Key {
         name: "mount.fetch_threads",
@@ -148,8 +207,50 @@ pub struct Config {
     pub huge_pages: bool,
     /// Order of eviction.
     pub eviction: EvictionKind,
+    /// The cluster this agent belongs to.
+    pub cluster: ClusterConfig,
     /// The PFS mounts; at least one.
     pub mounts: Vec<MountConfig>,
+}
+
+/// What an agent has to know to be one of many, validated.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClusterConfig {
+    /// `HOST:PORT` of the coordinator; empty for one in this process.
+    pub coordinator: String,
+    /// `IP:PORT` where the coordinator of this process listens; empty for none.
+    pub coordinator_listen: String,
+    /// `IP:PORT` where peers are served; empty for none.
+    pub listen: String,
+    /// Unique name of the node.
+    pub node: String,
+    /// Name by which schedulers know it.
+    pub host: String,
+    /// What it is for.
+    pub role: Role,
+    /// Directory of certificates and key.
+    pub tls: Option<PathBuf>,
+    /// Longest wait for a page from a peer.
+    pub peer_deadline: Duration,
+    /// Planner of jobs that name none.
+    pub planner: String,
+}
+
+impl Default for ClusterConfig {
+    fn default() -> Self {
+        let node = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        ClusterConfig {
+            coordinator: String::new(),
+            coordinator_listen: String::new(),
+            listen: String::new(),
+            host: node.clone(),
+            node,
+            role: Role::CoLocated,
+            tls: None,
+            peer_deadline: Duration::from_millis(2000),
+            planner: "no-action".into(),
+        }
+    }
 }
 
 /// One PFS mount, validated.
@@ -161,6 +262,8 @@ pub struct MountConfig {
     pub root: PathBuf,
     /// Unit of caching in bytes.
     pub page_bytes: u64,
+    /// Unit of placement in bytes, a multiple of `page_bytes`.
+    pub extent_bytes: u64,
     /// Reads at a time.
     pub fetch_threads: usize,
     /// Most bytes ahead of a reader.
@@ -182,6 +285,7 @@ impl MountConfig {
             label: label.to_owned(),
             root: root.to_owned(),
             page_bytes: 2 << 20,
+            extent_bytes: 128 << 20,
             fetch_threads: 8,
             read_ahead_bytes: 64 << 20,
             random_fill_percent: 2,
@@ -204,6 +308,7 @@ impl Default for Config {
             directory: None,
             huge_pages: true,
             eviction: EvictionKind::default(),
+            cluster: ClusterConfig::default(),
             mounts: Vec::new(),
         }
     }
@@ -230,6 +335,8 @@ struct RawConfig {
     #[serde(default)]
     tier: RawTier,
     #[serde(default)]
+    cluster: RawCluster,
+    #[serde(default)]
     mount: Vec<RawMount>,
 }
 
@@ -252,12 +359,27 @@ struct RawTier {
     eviction: Option<String>,
 }
 
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct RawCluster {
+    coordinator: Option<String>,
+    coordinator_listen: Option<String>,
+    listen: Option<String>,
+    node: Option<String>,
+    host: Option<String>,
+    role: Option<Role>,
+    tls: Option<PathBuf>,
+    peer_deadline_ms: Option<u64>,
+    planner: Option<String>,
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawMount {
     label: String,
     root: PathBuf,
     page_size: Option<String>,
+    extent_size: Option<String>,
     fetch_threads: Option<usize>,
     read_ahead: Option<String>,
     random_fill_percent: Option<u32>,
@@ -286,6 +408,7 @@ impl Config {
         let mut config = Config::default();
         config.take_agent(raw.agent)?;
         config.take_tier(raw.tier)?;
+        config.cluster.take(raw.cluster)?;
         config.mounts = raw.mount.into_iter().map(take_mount).collect::<Result<_, _>>()?;
         config.validate()?;
         Ok(config)
@@ -333,7 +456,14 @@ impl Config {
         if self.directory.is_some() && !matches!(self.backing, Backing::Directory | Backing::Auto) {
             return Err("tier.directory is given, but tier.backing is not \"directory\"".into());
         }
+        self.cluster.validate()?;
         for (i, mount) in self.mounts.iter().enumerate() {
+            if !mount.extent_bytes.is_multiple_of(mount.page_bytes) {
+                return Err(format!(
+                    "mount {:?}: extent_size = {} must be a multiple of page_size = {}",
+                    mount.label, mount.extent_bytes, mount.page_bytes
+                ));
+            }
             for other in &self.mounts[..i] {
                 if other.label == mount.label {
                     return Err(format!("mount.label = {:?} stands twice; labels must differ", mount.label));
@@ -349,6 +479,61 @@ impl Config {
     /// Path of the agent's socket.
     pub fn socket(&self) -> PathBuf {
         self.state_dir.join("agent.sock")
+    }
+}
+
+impl ClusterConfig {
+    fn take(&mut self, raw: RawCluster) -> Result<(), String> {
+        let default = std::mem::take(self);
+        let named = |name: Option<String>| name.filter(|n| !n.is_empty());
+        let node = named(raw.node).unwrap_or(default.node);
+        *self = ClusterConfig {
+            coordinator: raw.coordinator.unwrap_or_default(),
+            coordinator_listen: raw.coordinator_listen.unwrap_or_default(),
+            listen: raw.listen.unwrap_or_default(),
+            host: named(raw.host).unwrap_or_else(|| node.clone()),
+            node,
+            role: raw.role.unwrap_or_default(),
+            tls: raw.tls.filter(|dir| !dir.as_os_str().is_empty()),
+            peer_deadline: raw.peer_deadline_ms.map_or(default.peer_deadline, Duration::from_millis),
+            planner: raw.planner.unwrap_or(default.planner),
+        };
+        Ok(())
+    }
+
+    /// Checks what concerns more than one key.
+    fn validate(&self) -> Result<(), String> {
+        if !self.coordinator.is_empty() && !self.coordinator_listen.is_empty() {
+            return Err("cluster.coordinator names another process, and cluster.coordinator_listen one in this: give one of \
+                        them"
+                .into());
+        }
+        if !(10..=600_000).contains(&self.peer_deadline.as_millis()) {
+            return Err("cluster.peer_deadline_ms must be from 10 to 600000".into());
+        }
+        for (key, address) in [("listen", &self.listen), ("coordinator_listen", &self.coordinator_listen)] {
+            if address.is_empty() {
+                continue;
+            }
+            let parsed: SocketAddr = address.parse().map_err(|_| {
+                format!("cluster.{key} = {address:?}: write IP:PORT, for example \"127.0.0.1:7850\"")
+            })?;
+            if self.tls.is_none() && !parsed.ip().is_loopback() {
+                return Err(format!(
+                    "cluster.{key} = {address:?} is open to other machines, which needs cluster.tls; `forebay init` makes \
+                     the certificates"
+                ));
+            }
+            if parsed.ip().is_unspecified() && key == "listen" {
+                return Err(format!(
+                    "cluster.{key} = {address:?}: give the address peers connect to, not all addresses"
+                ));
+            }
+        }
+        forebay_policy::planner::POLICIES.iter().any(|p| p.0 == self.planner).then_some(()).ok_or_else(|| {
+            let names: Vec<_> = forebay_policy::planner::POLICIES.iter().map(|p| p.0).collect();
+            format!("cluster.planner = {:?}: there are {}", self.planner, names.join(", "))
+        })
     }
 }
 
@@ -370,6 +555,12 @@ fn take_mount(raw: RawMount) -> Result<MountConfig, String> {
             return Err(format!("{} = {text:?} must be a power of two from 64KiB to 64MiB", at("page_size")));
         }
         mount.page_bytes = bytes;
+    }
+    if let Some(text) = &raw.extent_size {
+        mount.extent_bytes = parse_bytes(text).map_err(|e| format!("{}: {e}", at("extent_size")))?;
+        if !(1 << 20..=1 << 40).contains(&mount.extent_bytes) {
+            return Err(format!("{} = {text:?} must be from 1MiB to 1TiB", at("extent_size")));
+        }
     }
     if let Some(threads) = raw.fetch_threads {
         if !(1..=256).contains(&threads) {
@@ -462,7 +653,12 @@ mod tests {
 
     #[test]
     fn every_key_that_can_be_read_is_in_the_reference() {
-        for (table, reject) in [("agent", "[agent]\n"), ("tier", "[tier]\n"), ("mount", "[[mount]]\n")] {
+        for (table, reject) in [
+            ("agent", "[agent]\n"),
+            ("tier", "[tier]\n"),
+            ("cluster", "[cluster]\n"),
+            ("mount", "[[mount]]\n"),
+        ] {
             let message = Config::parse(&format!("{reject}nonsense = 1\n")).unwrap_err();
             let expected: Vec<_> = message.split('`').skip(3).step_by(2).collect();
             assert!(!expected.is_empty(), "{message}");
@@ -485,6 +681,13 @@ mod tests {
         let twice = "[[mount]]\nlabel=\"a\"\nroot=\"/b\"\n[[mount]]\nlabel=\"a\"\nroot=\"/c\"\n";
         assert!(refuse(twice).contains("stands twice"));
         assert!(refuse("[tier]\nbacking=\"mount\"\ndirectory=\"/x\"").contains("tier.backing"));
+        assert!(refuse("[cluster]\nlisten=\"10.0.0.1:7\"").contains("needs cluster.tls"));
+        assert!(refuse("[cluster]\nlisten=\"here\"").contains("IP:PORT"));
+        assert!(refuse("[cluster]\nplanner=\"magic\"").contains("no-action"));
+        assert!(
+            refuse("[[mount]]\nlabel=\"a\"\nroot=\"/b\"\nextent_size=\"3MiB\"")
+                .contains("multiple of page_size")
+        );
         assert!(refuse("[agent]\nsocket_mode=\"rw\"").contains("octal"));
     }
 }

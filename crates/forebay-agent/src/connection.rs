@@ -9,7 +9,7 @@ use crate::entry::lock;
 use crate::load::LoadJob;
 use crate::mounts::{Admitted, NoFile, admit, require_writer};
 use crate::write::Stage;
-use crate::{admin, open, read, scratch, write};
+use crate::{admin, jobs, open, read, scratch, write};
 use forebay_pfs::FileVersion;
 use forebay_store::ring::{self, RingReader};
 use forebay_store::{Class, Reservation};
@@ -50,8 +50,10 @@ pub struct Connection {
     pub stage: Option<Stage>,
     /// Ranges of pages pinned: copy, page size in bytes, first page, count.
     pub pins: Vec<(u64, u64, u32, u32)>,
-    /// The job begun on it.
+    /// The job with memory-only files begun on it.
     pub job: Option<String>,
+    /// It tells of an analytics job.
+    pub tells: bool,
     /// The operator has asked for the agent's end; it comes after the answer.
     pub ends_agent: bool,
     channel: Channel,
@@ -122,6 +124,7 @@ fn serve(shared: &Arc<Shared>, channel: Channel, cost: Reservation) -> io::Resul
         stage: None,
         pins: Vec::new(),
         job: None,
+        tells: false,
         ends_agent: false,
         channel,
         _cost: cost,
@@ -192,7 +195,7 @@ impl Connection {
             _ => {}
         }
         let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-        let sent = self.channel.send(&reply, &borrowed);
+        let sent = self.channel.send_reply(&reply, &borrowed);
         if self.ends_agent {
             self.shared.stop();
         }
@@ -258,6 +261,9 @@ impl Connection {
             Request::Status => reply(Reply::Status(Box::new(admin::status(&self.shared)))),
             Request::SetCapacity { bytes } => admin::set_capacity(self, bytes),
             Request::Shutdown => admin::shutdown(self),
+            Request::Members => reply(Reply::Members(self.shared.cluster.view().cluster.clone())),
+            Request::Jobs => jobs::list(&self.shared),
+            Request::JobTell(updates) => jobs::tell(self, updates),
         }
     }
 
@@ -311,6 +317,16 @@ impl Drop for Connection {
         if let Some(job) = self.job.take() {
             self.shared.jobs.end(&job);
         }
-        lock(&self.shared.rings).remove(&self.id);
+        if self.tells {
+            self.shared.link.end_job(self.id);
+        }
+        // What it has used last is not lost with it: many programs are gone before the ring is looked at.
+        let ring = lock(&self.shared.rings).remove(&self.id);
+        if let Some(mut ring) = ring {
+            let mut keys = Vec::new();
+            ring.drain(&mut keys);
+            add(&self.shared.counters.touches_total, keys.len() as u64);
+            self.shared.cache.touch(&keys);
+        }
     }
 }

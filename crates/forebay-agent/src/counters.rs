@@ -28,6 +28,8 @@ counters! {
     pages_demanded_total,
     /// Pages fetched ahead of readers.
     pages_ahead_total,
+    /// Pages fetched because a job will read them.
+    pages_planned_total,
     /// Pages fetched by loads.
     pages_loaded_total,
     /// Pages fetched because small random reads kept missing them.
@@ -40,6 +42,24 @@ counters! {
     ahead_refused_total,
     /// Bytes read from the PFS.
     fetched_bytes,
+    /// Pages received from peers that own them.
+    pages_from_peers_total,
+    /// Bytes received from peers.
+    from_peers_bytes,
+    /// Pages sent to peers.
+    pages_to_peers_total,
+    /// Bytes sent to peers.
+    to_peers_bytes,
+    /// Pages brought into peers' tiers by loads of this node.
+    pages_placed_total,
+    /// Pages that a peer would not serve.
+    peer_refusals_total,
+    /// Pages that a peer did not have ready in time, though it answered.
+    peer_not_yet_total,
+    /// Peers that did not answer within the deadline.
+    peer_late_total,
+    /// Connections to peers that could not be made, or broke.
+    peer_broken_total,
     /// Pages evicted.
     evicted_pages_total,
     /// Bytes evicted.

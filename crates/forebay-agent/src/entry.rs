@@ -3,7 +3,7 @@
 //! The residency words in the copy are the truth about pages; an entry adds what clients need not see: which pages are
 //! being fetched and who waits for them. A page has at most one flight, so however many ask, the PFS is read once.
 
-use crate::load::FileLoad;
+use crate::fill::Begun;
 use forebay_store::copy::{CopyFile, CopyIdentity, Geometry};
 use forebay_store::ring::page_key;
 use std::io;
@@ -25,6 +25,8 @@ pub enum Urgency {
     Demand,
     /// Somebody will probably read on.
     Ahead,
+    /// A job will read it.
+    Plan,
     /// A load.
     Load,
     /// Small random reads would profit.
@@ -49,6 +51,15 @@ pub enum FlightError {
     Cancelled,
 }
 
+/// Who counts pages and hears of the end of each.
+pub trait Watcher: std::fmt::Debug + Send + Sync {
+    /// The page has landed with so many bytes read (0: it was there), or will not come.
+    fn page_done(&self, page: u32, outcome: &Result<u64, FlightError>);
+
+    /// Nobody wants its pages any more.
+    fn is_cancelled(&self) -> bool;
+}
+
 /// State of a flight.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FlightState {
@@ -68,8 +79,16 @@ pub struct Flight {
     state: Mutex<FlightState>,
     changed: Condvar,
     taken: AtomicBool,
-    /// Loads that count this page.
-    pub watchers: Mutex<Vec<Arc<FileLoad>>>,
+    /// A reader waits for it.
+    demanded: AtomicBool,
+    /// A peer has been asked for it and has not answered yet.
+    at_peer: AtomicBool,
+    /// No peer is to be asked for it.
+    pfs_only: AtomicBool,
+    /// What has been filled of it so far, between one thread that had it and the next.
+    begun: Mutex<Option<Begun>>,
+    /// Loads and orders that count this page.
+    pub watchers: Mutex<Vec<Arc<dyn Watcher>>>,
 }
 
 impl Flight {
@@ -79,6 +98,10 @@ impl Flight {
             state: Mutex::new(FlightState::Under(0)),
             changed: Condvar::new(),
             taken: AtomicBool::new(false),
+            demanded: AtomicBool::new(false),
+            at_peer: AtomicBool::new(false),
+            pfs_only: AtomicBool::new(false),
+            begun: Mutex::new(None),
             watchers: Mutex::new(Vec::new()),
         }
     }
@@ -91,6 +114,65 @@ impl Flight {
     /// True once a thread fetches it.
     pub fn is_taken(&self) -> bool {
         self.taken.load(Ordering::Acquire)
+    }
+
+    /// Leaves it to the next thread that takes it, with what was filled so far.
+    pub fn hand_over(&self, begun: Option<Begun>) {
+        *lock(&self.begun) = begun;
+        self.at_peer.store(false, Ordering::Release);
+        self.taken.store(false, Ordering::Release);
+    }
+
+    /// What an earlier thread has filled of it. Only for the thread that has taken it.
+    pub fn take_begun(&self) -> Option<Begun> {
+        lock(&self.begun).take()
+    }
+
+    /// A reader waits for it from now on.
+    pub fn demand(&self) {
+        self.demanded.store(true, Ordering::Release);
+    }
+
+    /// Whether a reader waits for it.
+    pub fn is_demanded(&self) -> bool {
+        self.demanded.load(Ordering::Acquire)
+    }
+
+    /// A peer is asked for it now.
+    pub fn ask_peer(&self) {
+        self.at_peer.store(true, Ordering::Release);
+    }
+
+    /// Whether it waits for a peer.
+    pub fn is_at_peer(&self) -> bool {
+        self.at_peer.load(Ordering::Acquire)
+    }
+
+    /// From now on only the PFS is asked for it.
+    pub fn keep_from_peers(&self) {
+        self.pfs_only.store(true, Ordering::Release);
+    }
+
+    /// Whether only the PFS may be asked for it.
+    pub fn is_kept_from_peers(&self) -> bool {
+        self.pfs_only.load(Ordering::Acquire)
+    }
+
+    /// Makes `watcher` hear of the end; if it has come already, `watcher` hears of it now and the answer is `false`.
+    pub fn watch(&self, watcher: Arc<dyn Watcher>) -> bool {
+        let mut watchers = lock(&self.watchers);
+        // Under the watchers' lock: a flight that has ended drains them after it has said so.
+        let outcome = match self.wait(0, Instant::now()) {
+            FlightState::Under(_) => {
+                watchers.push(watcher);
+                return true;
+            }
+            FlightState::Landed => Ok(0),
+            FlightState::Failed(e) => Err(e),
+        };
+        drop(watchers);
+        watcher.page_done(self.page, &outcome);
+        false
     }
 
     /// Moves on and wakes whoever waits.

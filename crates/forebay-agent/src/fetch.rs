@@ -1,24 +1,26 @@
 //! Fetching pages from the PFS.
 //!
+//! A page whose owner is another node goes to a queue of that peer (see `peer_client`), all others to the mount's.
+//!
 //! Each mount has a few fetch threads and a queue with one lane per urgency: a waiting reader goes before read-ahead,
-//! read-ahead before loads. A mount that hangs holds its own threads and nobody else's. A page is fetched in chunks;
+//! read-ahead before what jobs will read, and that before loads. A mount that hangs holds its own threads and nobody else's. A page is fetched in chunks;
 //! after each the file's version is looked at again, and only then do readers see the chunk. So bytes of two versions
 //! never meet in one copy, and a reader of the page's front does not wait for its end.
 
 use crate::agent::Shared;
-use crate::cache::no_copy;
 use crate::counters::add;
 use crate::entry::{FlightError, FlightState, Task, Urgency, lock};
+use crate::fill::{Begun, tier_failed};
+use crate::peer_client;
 use forebay_pfs::FileFacts;
 use forebay_policy::eviction::Fill;
-use forebay_store::copy::CopyFile;
-use forebay_store::{BLOCK_BYTES, Class, State, Word, blocks_bytes};
+use forebay_store::Class;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, Mutex};
-use std::time::Instant;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// First chunk of a page: small, since somebody may be waiting for the page's first bytes.
 const FIRST_CHUNK_BYTES: usize = 256 << 10;
@@ -36,7 +38,7 @@ const REFILL_CHUNK_BYTES: usize = 64 << 10;
 /// Pages waiting to be fetched ahead, per mount; more are refused. 1024 pages of 2 MiB are 32 full windows.
 const AHEAD_MAX: usize = 1024;
 
-const LANES: usize = 4;
+const LANES: usize = 5;
 
 /// Tasks by urgency, and how long the threads have been at theirs.
 #[derive(Debug)]
@@ -51,6 +53,34 @@ struct Lanes<T> {
     /// Start of the task each busy thread is at.
     running: Vec<Option<Instant>>,
     closed: bool,
+}
+
+/// What came of waiting for a task.
+#[derive(Debug)]
+pub enum Popped<T> {
+    /// A task.
+    Task(T),
+    /// None in time.
+    Nothing,
+    /// There will be no more.
+    Closed,
+}
+
+impl<T> Lanes<T> {
+    /// The thread is at no task.
+    fn rest(&mut self, thread: usize) {
+        if self.running.len() <= thread {
+            self.running.resize(thread + 1, None);
+        }
+        self.running[thread] = None;
+    }
+
+    /// The thread takes up the most urgent task.
+    fn begin(&mut self, thread: usize) -> Option<T> {
+        let task = self.waiting.iter_mut().find_map(VecDeque::pop_front)?;
+        self.running[thread] = Some(Instant::now());
+        Some(task)
+    }
 }
 
 impl<T> Default for Queue<T> {
@@ -84,19 +114,15 @@ impl<T> Queue<T> {
     /// The most urgent task, waiting for one; `None` once the queue is closed. `thread` is the caller's number.
     pub fn pop(&self, thread: usize) -> Option<T> {
         let mut lanes = lock(&self.lanes);
-        if lanes.running.len() <= thread {
-            lanes.running.resize(thread + 1, None);
-        }
-        lanes.running[thread] = None;
+        lanes.rest(thread);
         loop {
             if lanes.closed {
                 return None;
             }
-            if let Some(task) = lanes.waiting.iter_mut().find_map(VecDeque::pop_front) {
-                lanes.running[thread] = Some(Instant::now());
+            if let Some(task) = lanes.begin(thread) {
                 return Some(task);
             }
-            lanes = self.ready.wait(lanes).unwrap_or_else(std::sync::PoisonError::into_inner);
+            lanes = self.ready.wait(lanes).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
@@ -106,6 +132,36 @@ impl<T> Queue<T> {
         lanes.closed = true;
         self.ready.notify_all();
         lanes.waiting.iter_mut().flat_map(|lane| lane.drain(..)).collect()
+    }
+
+    /// As [`Queue::pop`], but waits no longer than `limit`.
+    pub fn pop_within(&self, thread: usize, limit: Duration) -> Popped<T> {
+        let deadline = Instant::now() + limit;
+        let mut lanes = lock(&self.lanes);
+        lanes.rest(thread);
+        loop {
+            if lanes.closed {
+                return Popped::Closed;
+            }
+            if let Some(task) = lanes.begin(thread) {
+                return Popped::Task(task);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Popped::Nothing;
+            }
+            lanes = self.ready.wait_timeout(lanes, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Takes out all that wait.
+    pub fn take_all(&self) -> Vec<T> {
+        lock(&self.lanes).waiting.iter_mut().flat_map(|lane| lane.drain(..)).collect()
+    }
+
+    /// Tasks waiting.
+    pub fn waiting(&self) -> usize {
+        lock(&self.lanes).waiting.iter().map(VecDeque::len).sum()
     }
 
     /// Tasks waiting or running, and the age in milliseconds of the oldest running one.
@@ -124,7 +180,7 @@ pub fn run(shared: &Arc<Shared>, mount: usize, thread: usize) {
     while let Some(task) = shared.mounts[mount].queue.pop(thread) {
         // A flight that somebody in more of a hurry has queued again is fetched by whoever comes first.
         if task.flight.take() {
-            let cancelled = task.urgency == Urgency::Load && all_cancelled(&task);
+            let cancelled = matches!(task.urgency, Urgency::Load | Urgency::Plan) && all_cancelled(&task);
             let outcome =
                 if cancelled { Err(FlightError::Cancelled) } else { fetch_page(shared, &task, &mut buffer) };
             finish(shared, &task, outcome);
@@ -140,13 +196,36 @@ fn all_cancelled(task: &Task) -> bool {
     !watchers.is_empty() && watchers.iter().all(|w| w.is_cancelled())
 }
 
+/// Puts a page on its way: to the peer that owns it, or to the PFS. One that cannot be queued ends at once, so that nobody
+/// waits for it.
+pub fn send(shared: &Arc<Shared>, task: Task) {
+    if task.urgency == Urgency::Demand {
+        task.flight.demand();
+    }
+    let refused = match peer_client::route(shared, &task) {
+        Some(peer) => shared.peers.push(shared, &peer, task),
+        None => shared.mounts[task.entry.mount].queue.push(task.urgency, task),
+    };
+    let Err(task) = refused else { return };
+    if task.urgency == Urgency::Ahead {
+        add(&shared.counters.ahead_refused_total, 1);
+    }
+    if task.flight.take() {
+        finish(shared, &task, Err(FlightError::Cancelled));
+    }
+}
+
 /// Ends a flight: readers are woken, loads are told.
 pub fn finish(shared: &Shared, task: &Task, outcome: Result<u64, FlightError>) {
     let counters = &shared.counters;
+    if let Some(begun) = task.flight.take_begun() {
+        begun.abandon(shared, task);
+    }
     match &outcome {
         Ok(_) => match task.urgency {
             Urgency::Demand => add(&counters.pages_demanded_total, 1),
             Urgency::Ahead => add(&counters.pages_ahead_total, 1),
+            Urgency::Plan => add(&counters.pages_planned_total, 1),
             Urgency::Load => add(&counters.pages_loaded_total, 1),
             Urgency::Refill => add(&counters.pages_refilled_total, 1),
         },
@@ -179,60 +258,39 @@ pub fn finish(shared: &Shared, task: &Task, outcome: Result<u64, FlightError>) {
 
 /// Brings one page into the tier. Returns the bytes read from the PFS, 0 if the page was there.
 fn fetch_page(shared: &Shared, task: &Task, buffer: &mut Vec<u8>) -> Result<u64, FlightError> {
-    let page = task.flight.page;
-    let len = task.entry.geometry().page_len(page);
-    let file = shared.cache.file(&task.entry).map_err(tier_failed)?;
-    if file.word(page).state == State::Resident {
-        return Ok(0);
-    }
-    let room =
-        shared.cache.reserve(Class::Pages, blocks_bytes(len), &shared.counters).ok_or(FlightError::NoRoom)?;
-    if !shared.cache.wait_absent(&file, page) {
-        return Err(FlightError::NoRoom);
-    }
-    let absent = file.word(page);
-    let filling = Word { state: State::Filling, valid_blocks: 0, ..absent };
-    assert!(file.change(page, absent, filling), "page {page} of copy {} has two fetchers", task.entry.copy());
-    match fill(shared, task, &file, filling, buffer) {
-        Ok(last) => {
-            let whole = Word { state: State::Resident, ..last };
-            shared.cache.keep_pages(room);
-            let fill = if task.urgency == Urgency::Ahead { Fill::Ahead } else { Fill::Demand };
-            let ours = shared.cache.note_resident(&task.entry, &file, page, (last, whole), fill);
-            assert!(ours, "a page being filled has one owner");
-            Ok(len)
+    let begun = match task.flight.take_begun() {
+        Some(begun) => Some(begun),
+        None => Begun::begin(shared, task)?,
+    };
+    let Some(mut begun) = begun else { return Ok(0) };
+    let before = begun.done();
+    match fill(shared, task, &mut begun, buffer) {
+        Ok(()) => {
+            let unused = matches!(task.urgency, Urgency::Ahead | Urgency::Plan);
+            let fill = if unused { Fill::Ahead } else { Fill::Demand };
+            let len = begun.done();
+            begun.land(shared, task, fill);
+            Ok(len - before)
         }
         Err(e) => {
-            let now = file.word(page);
-            file.change(page, now, now.withdrawn(State::Leaving));
-            if let Err(e) = file.punch(page, 1) {
-                tracing::error!(copy = task.entry.copy(), page, error = %e, "cannot give back a page that was not filled");
-                // It takes memory that nobody will give back: it stays counted.
-                shared.cache.keep_pages(room);
-            }
+            begun.abandon(shared, task);
             Err(e)
         }
     }
 }
 
-/// Reads the page chunk by chunk and shows each to readers; returns the last word.
-fn fill(
-    shared: &Shared,
-    task: &Task,
-    file: &CopyFile,
-    mut word: Word,
-    buffer: &mut Vec<u8>,
-) -> Result<Word, FlightError> {
+/// Reads what is missing of the page chunk by chunk and shows each to readers.
+fn fill(shared: &Shared, task: &Task, begun: &mut Begun, buffer: &mut Vec<u8>) -> Result<(), FlightError> {
     let geometry = task.entry.geometry();
-    let (page, page_len) = (task.flight.page, geometry.page_len(task.flight.page));
-    let start = u64::from(page) * geometry.page_bytes;
+    let page_len = geometry.page_len(task.flight.page);
+    let start = u64::from(task.flight.page) * geometry.page_bytes;
     if buffer.is_empty() {
         *buffer = vec![0; CHUNK_BYTES];
         // Kept by the thread until it ends; one chunk more cannot be refused when the page itself had room.
         std::mem::forget(shared.budget.reserve_existing(Class::Buffers, CHUNK_BYTES as u64));
     }
-    let mut done = 0;
-    while done < page_len {
+    while begun.done() < page_len {
+        let done = begun.done();
         let bound = match task.urgency {
             Urgency::Refill => REFILL_CHUNK_BYTES,
             Urgency::Demand if done == 0 => FIRST_CHUNK_BYTES,
@@ -243,18 +301,10 @@ fn fill(
         let to_boundary = DEMAND_CHUNK_BYTES.max(bound) as u64 - done % DEMAND_CHUNK_BYTES.max(bound) as u64;
         let chunk = (page_len - done).min(bound as u64).min(to_boundary) as usize;
         read_chunk(shared, task, &mut buffer[..chunk], start + done)?;
-        file.write_at(&buffer[..chunk], start + done).map_err(tier_failed)?;
-        done += chunk as u64;
-        if done < page_len {
-            let more = Word { valid_blocks: (done / BLOCK_BYTES) as u32, ..word };
-            assert!(file.change(page, word, more), "a page being filled has one owner");
-            word = more;
-            task.flight.set(FlightState::Under(done));
-        }
+        begun.file().write_at(&buffer[..chunk], start + done).map_err(tier_failed)?;
+        begun.show(task, chunk as u64);
     }
-    let all = Word { valid_blocks: page_len.div_ceil(BLOCK_BYTES) as u32, ..word };
-    assert!(file.change(page, word, all), "a page being filled has one owner");
-    Ok(all)
+    Ok(())
 }
 
 /// Reads one chunk and makes sure that it is of the entry's version.
@@ -281,16 +331,6 @@ fn read_chunk(shared: &Shared, task: &Task, buffer: &mut [u8], offset: u64) -> R
 
 fn buffer_len(task: &Task, offset: u64) -> u64 {
     (task.entry.identity.version.size - offset).min(CHUNK_BYTES as u64)
-}
-
-fn tier_failed(e: io::Error) -> FlightError {
-    match no_copy(e) {
-        crate::cache::NoCopy::Tier(e) => FlightError::Pfs {
-            errno: e.raw_os_error().unwrap_or(libc::EIO),
-            message: format!("the tier failed: {e}"),
-        },
-        _ => FlightError::NoRoom,
-    }
 }
 
 #[cfg(test)]

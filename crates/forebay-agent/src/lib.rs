@@ -7,21 +7,30 @@
 
 pub mod admin;
 pub mod agent;
+pub mod by_path;
 pub mod cache;
+pub mod cluster;
 pub mod config;
 pub mod connection;
-pub mod coordinator;
 pub mod counters;
 pub mod entry;
 pub mod fetch;
+pub mod fill;
+pub mod jobs;
+pub mod link;
 pub mod load;
 pub mod memory;
 pub mod mounts;
 pub mod open;
+pub mod orders;
+pub mod peer_client;
+pub mod peer_link;
+pub mod peer_server;
 pub mod read;
 pub mod scratch;
 pub mod units;
 pub mod write;
 
 pub use agent::{Agent, Shared};
-pub use config::{Config, MountConfig};
+pub use config::{ClusterConfig, Config, MountConfig};
+pub use link::Home;

@@ -6,9 +6,10 @@
 
 use crate::agent::Shared;
 use crate::cache::NoCopy;
-use crate::entry::{Boarding, Entry, Flight, FlightError, FlightState, Task, Urgency, lock};
+use crate::entry::{Boarding, Entry, FlightError, Task, Urgency, Watcher, lock};
 use crate::fetch;
 use crate::mounts::{Admitted, NoFile, admit, display_path};
+use crate::peer_client::{self, Place};
 use forebay_policy::machine::Nanos;
 use forebay_policy::token_bucket::TokenBucket;
 use forebay_store::State;
@@ -182,18 +183,18 @@ pub struct FileLoad {
     entry: Arc<Entry>,
     /// Pages not landed yet, and one for the feeder.
     left: AtomicU64,
+    /// Pages that are in the tiers of the nodes that own them.
+    placed: AtomicU64,
     failure: Mutex<Option<(i32, String)>>,
     shared: Arc<Shared>,
 }
 
-impl FileLoad {
-    /// True if nobody wants it any more.
-    pub fn is_cancelled(&self) -> bool {
+impl Watcher for FileLoad {
+    fn is_cancelled(&self) -> bool {
         self.job.is_cancelled()
     }
 
-    /// One of its pages has landed, or will not come.
-    pub fn page_done(&self, page: u32, outcome: &Result<u64, FlightError>) {
+    fn page_done(&self, page: u32, outcome: &Result<u64, FlightError>) {
         match outcome {
             Ok(0) => self.job.page_landed(0, self.entry.geometry().page_len(page)),
             Ok(bytes) => self.job.page_landed(*bytes, 0),
@@ -203,6 +204,39 @@ impl FileLoad {
             }
         }
         self.one_less();
+    }
+}
+
+impl FileLoad {
+    /// The file's copy on this node.
+    pub fn entry(&self) -> &Entry {
+        &self.entry
+    }
+
+    /// One of its pages is where it belongs, on another node; whether it was fetched from the PFS for that.
+    pub fn page_placed(&self, page: u32, fetched: bool) {
+        self.placed.fetch_add(1, Ordering::Relaxed);
+        let bytes = self.entry.geometry().page_len(page);
+        let (fetched_bytes, resident_bytes) = if fetched { (bytes, 0) } else { (0, bytes) };
+        self.job.page_landed(fetched_bytes, resident_bytes);
+        self.one_less();
+    }
+
+    /// Brings one of its pages here.
+    pub fn fetch_here(self: &Arc<Self>, page: u32, pfs: &Arc<OwnedFd>) {
+        match self.entry.board(page) {
+            Boarding::New(flight) => {
+                // A reader may have joined it by now, had it fetched and seen it end.
+                if flight.watch(self.clone()) {
+                    let (entry, pfs) = (self.entry.clone(), pfs.clone());
+                    fetch::send(&self.shared, Task { entry, flight, pfs, urgency: Urgency::Load });
+                }
+            }
+            Boarding::Joined(flight) => {
+                flight.watch(self.clone());
+            }
+            Boarding::Gone => self.page_done(page, &Err(FlightError::NoRoom)),
+        }
     }
 
     fn one_less(&self) {
@@ -222,6 +256,7 @@ impl FileLoad {
             // The whole copy is gone.
             Err(_) => pages as usize,
         };
+        let missing = missing.saturating_sub(self.placed.load(Ordering::Relaxed) as usize);
         (missing > 0).then(|| {
             let why = "were evicted again while the load went on: the tier is too small for it";
             (libc::ENOSPC, format!("{missing} of {pages} pages {why}"))
@@ -308,6 +343,7 @@ impl Feeder<'_> {
             index: self.index,
             entry,
             left: AtomicU64::new(1),
+            placed: AtomicU64::new(0),
             failure: Mutex::new(None),
             shared: self.shared.clone(),
         }))
@@ -331,41 +367,23 @@ impl Feeder<'_> {
                 .reserve(Nanos(started.elapsed().as_nanos() as u64), load.entry.geometry().page_len(page));
             self.job.pause(Duration::from_nanos(wait_ns));
         }
-        match load.entry.board(page) {
-            Boarding::New(flight) => {
-                // A reader may have joined it by now, had it fetched and seen it end.
-                if !watch(load, &flight) {
-                    return;
-                }
-                let task =
-                    Task { entry: load.entry.clone(), flight, pfs: pfs.clone(), urgency: Urgency::Load };
-                if let Err(task) = self.shared.mounts[load.entry.mount].queue.push(Urgency::Load, task)
-                    && task.flight.take()
-                {
-                    fetch::finish(self.shared, &task, Err(FlightError::Cancelled));
-                }
+        // A pinned file is wanted on this node; others are best where all nodes look for them.
+        let owner = match load.entry.pinned.load(Ordering::Relaxed) {
+            true => None,
+            false => {
+                let (version, page_bytes) = (&load.entry.identity.version, load.entry.identity.page_bytes);
+                peer_client::owner_of(self.shared, load.entry.mount, version, page_bytes, page)
             }
-            Boarding::Joined(flight) => {
-                watch(load, &flight);
+        };
+        let here = match owner {
+            None => true,
+            Some(node) => {
+                let place = Place { load: load.clone(), page, pfs: pfs.clone(), begun: false };
+                self.shared.peers.place(self.shared, &node, place).is_err()
             }
-            Boarding::Gone => load.page_done(page, &Err(FlightError::NoRoom)),
+        };
+        if here {
+            load.fetch_here(page, pfs);
         }
     }
-}
-
-/// Makes `load` hear of the end of `flight`; if it has ended already, `load` hears of it now and the answer is `false`.
-fn watch(load: &Arc<FileLoad>, flight: &Flight) -> bool {
-    let mut watchers = lock(&flight.watchers);
-    // Under the watchers' lock: a flight that has ended drains them after it has said so.
-    let outcome = match flight.wait(0, Instant::now()) {
-        FlightState::Under(_) => {
-            watchers.push(load.clone());
-            return true;
-        }
-        FlightState::Landed => Ok(0),
-        FlightState::Failed(e) => Err(e),
-    };
-    drop(watchers);
-    load.page_done(flight.page, &outcome);
-    false
 }

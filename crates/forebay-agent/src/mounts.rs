@@ -14,7 +14,7 @@ use rustix::fs::{OFlags, fcntl_getfl};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -84,6 +84,11 @@ impl MountState {
         &self.config.label
     }
 
+    /// Its root with symbolic links resolved.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
     /// What clients are told.
     pub fn info(&self) -> MountInfo {
         MountInfo {
@@ -93,6 +98,7 @@ impl MountState {
             read_ahead_bytes: self.config.read_ahead_bytes,
             revalidate: self.config.revalidate,
             stamp_granularity_ns: self.config.stamp_granularity_ns,
+            extent_bytes: self.config.extent_bytes,
         }
     }
 

@@ -115,6 +115,7 @@ fn bring(connection: &Connection, entry: &Arc<Entry>, pfs: &Arc<OwnedFd>, wanted
                 flights.push((flight, needed));
             }
             Boarding::Joined(flight) => {
+                flight.demand();
                 if !flight.is_taken() {
                     // It may be waiting behind read-ahead or a load; a second task for it moves it to the front.
                     send(connection, entry, &flight, pfs, Urgency::Demand);
@@ -136,7 +137,7 @@ fn bring(connection: &Connection, entry: &Arc<Entry>, pfs: &Arc<OwnedFd>, wanted
     Outcome::Ready
 }
 
-/// Queues a flight; one that cannot be queued ends at once, so that nobody waits for it.
+/// Puts a flight on its way.
 fn send(
     connection: &Connection,
     entry: &Arc<Entry>,
@@ -144,16 +145,8 @@ fn send(
     pfs: &Arc<OwnedFd>,
     urgency: Urgency,
 ) {
-    let shared = &connection.shared;
     let task = Task { entry: entry.clone(), flight: flight.clone(), pfs: pfs.clone(), urgency };
-    if let Err(task) = shared.mounts[entry.mount].queue.push(urgency, task) {
-        if urgency == Urgency::Ahead {
-            add(&shared.counters.ahead_refused_total, 1);
-        }
-        if task.flight.take() {
-            crate::fetch::finish(shared, &task, Err(FlightError::Cancelled));
-        }
-    }
+    crate::fetch::send(&connection.shared, task);
 }
 
 fn ready(connection: &Connection, entry: &Arc<Entry>, has: u64) -> Answer {

@@ -5,9 +5,11 @@
 //! `target/bench.json` as a list of {id, value, unit, reference, ratio, target, met, runs, command}; ids never change.
 
 mod files;
+mod hadoop;
 mod measure;
 mod memory;
 mod others;
+mod peer;
 mod read;
 mod rig;
 mod write;
@@ -37,11 +39,14 @@ struct Args {
 
 type Group = fn(&Rig) -> Result<Vec<Record>, String>;
 
-const GROUPS: [(&str, Group); 9] = [
+const GROUPS: [(&str, Group); 12] = [
     ("read.cached", read::cached),
     ("read.cold", read::cold),
     ("read.shared", read::shared),
+    ("peer.page", peer::page),
+    ("peer.cold", peer::cold),
     ("read.python", others::python),
+    ("hadoop.read", hadoop::read),
     ("write", write::write),
     ("give_back", memory::give_back),
     ("open", files::open),

@@ -2,6 +2,7 @@
 //!
 //! A program that is not there is skipped, and the line says why.
 
+use crate::hadoop::{self, Figures};
 use crate::measure::{Record, Target, median};
 use crate::rig::{Rig, make_file};
 use serde_json::Value;
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Runs a program that prints JSON to standard output.
-fn json_of(command: &mut Command) -> Result<Value, String> {
+pub fn json_of(command: &mut Command) -> Result<Value, String> {
     let output = command.output().map_err(|e| format!("{:?}: {e}", command.get_program()))?;
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).trim().to_owned());
@@ -17,7 +18,8 @@ fn json_of(command: &mut Command) -> Result<Value, String> {
     serde_json::from_slice(&output.stdout).map_err(|e| format!("{:?}: {e}", command.get_program()))
 }
 
-fn skipped(id: &str, why: &str) -> Record {
+/// A figure that could not be had.
+pub fn skipped(id: &str, why: &str) -> Record {
     Record::alone(id, 0.0, "", Target::Report, 0, &format!("skipped: {why}"))
 }
 
@@ -99,7 +101,7 @@ fn lead(family: &str, rows: &[Value]) -> Result<Record, String> {
 pub fn peers(rig: &Rig) -> Result<Vec<Record>, String> {
     let mut records = Vec::new();
     let size = if rig.quick { "128" } else { "1024" };
-    let (ours, mapped, rss) = our_read(rig)?;
+    let Ours { read: ours, mapped, rss, java } = our_read(rig)?;
     for (peer, faster, what) in
         [("alluxio", 3.0, "Java client, short circuit"), ("juicefs", 5.0, "FUSE mount")]
     {
@@ -129,6 +131,9 @@ pub fn peers(rig: &Rig) -> Result<Vec<Record>, String> {
                 let note = format!(
                     "memory of our agent after the reads, the tier's pages not counted; reference: {peer}'s"
                 );
+                if let Some(java) = java.filter(|_| peer == "alluxio") {
+                    records.extend(java_beside_java(&java, read, faster));
+                }
                 records.push(Record::pairs(
                     &id_rss,
                     &[(rss, memory)],
@@ -143,8 +148,30 @@ pub fn peers(rig: &Rig) -> Result<Vec<Record>, String> {
     Ok(records)
 }
 
-/// Our own cached read in GB/s, copied and mapped, and the agent's anonymous memory after it in MiB.
-fn our_read(rig: &Rig) -> Result<(f64, f64, f64), String> {
+/// The same users, the same language: our Hadoop file system beside Alluxio's client.
+fn java_beside_java(ours: &Figures, alluxio: f64, faster: f64) -> [Record; 2] {
+    let row = |id: &str, value: f64, what: &str| {
+        let note =
+            format!("forebay:// in Java, {what}, 1 MiB; reference: Alluxio's Java client, short circuit");
+        Record::pairs(id, &[(value, alluxio)], "GB/s", Target::RatioAtLeast(faster), &note)
+    };
+    [
+        // The better of the two kinds of buffer, as it is Alluxio's that is reported.
+        row("peer.alluxio.read.hadoop", ours.direct.max(ours.array), "copied"),
+        row("peer.alluxio.read.hadoop.mapped", ours.mapped, "every byte summed in place"),
+    ]
+}
+
+/// Our own cached read in GB/s, and the agent's anonymous memory after it in MiB.
+struct Ours {
+    read: f64,
+    mapped: f64,
+    rss: f64,
+    /// Where the jar is built.
+    java: Option<Figures>,
+}
+
+fn our_read(rig: &Rig) -> Result<Ours, String> {
     let bytes = rig.sized(1 << 30);
     let path = rig.directory_pfs().join("data");
     make_file(&path, bytes)?;
@@ -157,5 +184,14 @@ fn our_read(rig: &Rig) -> Result<(f64, f64, f64), String> {
     let mapped =
         (0..rig.runs).map(|_| crate::read::mapped_file(&file, bytes, 4)).collect::<Result<Vec<_>, _>>()?;
     let rss = agent.memory("RssAnon")? + agent.memory("RssFile")?;
-    Ok((median(passes.into_iter()), median(mapped.into_iter()), rss as f64 / f64::from(1 << 20)))
+    let java = match hadoop::missing() {
+        Some(_) => None,
+        None => Some(hadoop::measure(&path, &agent.socket(), rig.runs)?),
+    };
+    Ok(Ours {
+        read: median(passes.into_iter()),
+        mapped: median(mapped.into_iter()),
+        rss: rss as f64 / f64::from(1 << 20),
+        java,
+    })
 }

@@ -44,10 +44,16 @@ impl Global {
 pub enum Command {
     /// Start the agent of this node, with an embedded coordinator
     Up(UpArgs),
+    /// Run the agent of a node of a cluster in the foreground; the coordinator is elsewhere
+    Agent(AgentArgs),
+    /// Run the coordinator of a cluster in the foreground
+    Coordinator(CoordinatorArgs),
     /// End the agent; the cache stays for the next one
     Down(DownArgs),
     /// Show what the agent holds and does
     Status(StatusArgs),
+    /// Show analytics jobs: their stages, waves and prefetches
+    Jobs(JobsArgs),
     /// List cached files, or what of the given files is cached
     Ls(LsArgs),
     /// Show what of a file is cached, extent by extent
@@ -70,12 +76,14 @@ pub enum Command {
     Verify(PathsArgs),
     /// Run a program as a job with memory-only scratch space
     Run(RunArgs),
+    /// Make the certificates by which the nodes of a cluster know each other
+    Init(InitArgs),
     /// Look for what on this machine will hurt, with the remedy
     Doctor(DoctorArgs),
     /// Check or explain the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Fixtures to try things with: a slow parallel file system
+    /// Fixtures to try things with: a cluster on one machine, a slow parallel file system
     #[command(subcommand)]
     Lab(forebay_lab::cli::LabCommand),
     /// Simulate what a policy would do to a cluster
@@ -127,6 +135,30 @@ pub struct UpArgs {
     /// Where a background agent writes its log [default: agent.log in the state directory]
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct AgentArgs {
+    /// Configuration file, with cluster.coordinator
+    #[arg(long, value_name = "FILE", env = "FOREBAY_CONFIG")]
+    pub config: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub struct CoordinatorArgs {
+    /// Configuration file, of which the table cluster is used
+    #[arg(long, value_name = "FILE", env = "FOREBAY_CONFIG")]
+    pub config: Option<PathBuf>,
+    /// Where to listen, instead of cluster.coordinator_listen; port 0 picks a free one, which is printed
+    #[arg(long, value_name = "IP:PORT")]
+    pub listen: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct JobsArgs {
+    /// Show them again every second until interrupted
+    #[arg(long, short)]
+    pub watch: bool,
 }
 
 #[derive(Debug, Args)]
@@ -275,7 +307,29 @@ pub struct RunArgs {
 }
 
 #[derive(Debug, Args)]
+pub struct InitArgs {
+    /// Directory of the cluster's certificates; run again with the same one to add nodes
+    #[arg(value_name = "DIR")]
+    pub directory: PathBuf,
+    /// Name of the cluster, for people
+    #[arg(long, value_name = "NAME")]
+    pub cluster: Option<String>,
+    /// A node, by its stable name and the address on which it serves its peers; may be given more than once
+    #[arg(long = "node", value_name = "NAME[=IP[:PORT]]")]
+    pub nodes: Vec<String>,
+    /// The node that runs the coordinator [default: the first one, port 7850]
+    #[arg(long, value_name = "NAME[:PORT]")]
+    pub coordinator: Option<String>,
+    /// Days for which the nodes' certificates are good
+    #[arg(long, value_name = "DAYS", default_value_t = 365, value_parser = clap::value_parser!(u32).range(1..=36_500))]
+    pub days: u32,
+}
+
+#[derive(Debug, Args)]
 pub struct DoctorArgs {
+    /// Configuration file, to look at the certificates it names as well
+    #[arg(long, value_name = "FILE", env = "FOREBAY_CONFIG")]
+    pub config: Option<PathBuf>,
     /// A PFS to look at as well
     #[arg(long, value_name = "DIR")]
     pub pfs: Vec<PathBuf>,

@@ -5,11 +5,16 @@
 use crate::Outcome;
 use crate::cli::{DoctorArgs, Global};
 use crate::out::print;
-use forebay_agent::memory;
 use forebay_agent::units::Human;
+use forebay_agent::{Config, memory};
+use forebay_wire::tls::Identity;
 use serde::Serialize;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::SystemTime;
+
+/// A certificate that ends so soon should be renewed: a month, since whoever does it may be on holiday.
+const EXPIRY_WARNING_DAYS: u64 = 30;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -52,6 +57,7 @@ pub fn doctor(global: &Global, args: &DoctorArgs) -> Outcome {
         locked_memory(),
         agent(global),
     ];
+    findings.extend(args.config.as_deref().map(certificates));
     findings.extend(args.pfs.iter().map(|path| pfs(path)));
     print(global, &findings, |out| {
         for finding in &findings {
@@ -209,6 +215,40 @@ fn agent(global: &Global) -> Finding {
             "restart it: `forebay down`, `forebay up`; the cache stays",
         ),
         Err(e) => warn("agent", format!("none at {socket} ({e})"), "start one with `forebay up --pfs DIR`"),
+    }
+}
+
+/// The certificates that a configuration names, if it names any.
+fn certificates(config: &Path) -> Finding {
+    let what = "certificates";
+    let cluster = match Config::load(config) {
+        Ok(config) => config.cluster,
+        Err(e) => return bad(what, e, "`forebay config check` says more"),
+    };
+    let Some(directory) = &cluster.tls else {
+        return good(what, "none: this node talks to processes of its own user on this machine only".into());
+    };
+    let facts = match Identity::load(directory) {
+        Ok(identity) => identity.facts(),
+        Err(e) => {
+            return bad(what, e.to_string(), "without them the agent does not start; see docs/security.md");
+        }
+    };
+    if !facts.node.eq_ignore_ascii_case(&cluster.node) {
+        let found = format!("made for {:?}, while cluster.node is {:?}", facts.node, cluster.node);
+        return bad(
+            what,
+            found,
+            "the others refuse it: give this node its own certificate, or change cluster.node",
+        );
+    }
+    let left = facts.expires.duration_since(SystemTime::now()).unwrap_or_default();
+    let days = left.as_secs() / 86_400;
+    let found = format!("{} in {}, good for {days} more days", facts.node, directory.display());
+    if days < EXPIRY_WARNING_DAYS {
+        warn(what, found, "make a new one with `forebay init` and copy it over the old; no restart is needed")
+    } else {
+        good(what, found)
     }
 }
 

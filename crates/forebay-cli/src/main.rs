@@ -4,9 +4,12 @@
 //! 0 it is done; 1 it could not be done, for the reason printed; 2 the command line is wrong.
 
 mod cli;
+mod coordinator;
 mod doctor;
 mod evict;
 mod files;
+mod init;
+mod jobs;
 mod load;
 mod ls;
 mod out;
@@ -38,8 +41,11 @@ fn run_command(cli: Cli) -> Outcome {
     let global = cli.global;
     match cli.command {
         Command::Up(args) => up::up(&global, args),
+        Command::Agent(args) => up::agent(&args),
+        Command::Coordinator(args) => coordinator::coordinator(&args),
         Command::Down(args) => up::down(&global, &args),
         Command::Status(args) => status::status(&global, &args),
+        Command::Jobs(args) => jobs::jobs(&global, &args),
         Command::Ls(args) => ls::ls(&global, &args),
         Command::Stat(args) => ls::stat(&global, &args),
         Command::Load(args) => load::load(&global, &args),
@@ -51,6 +57,7 @@ fn run_command(cli: Cli) -> Outcome {
         Command::Cp(args) => transfer::cp(&global, &args),
         Command::Verify(args) => verify::verify(&global, &args),
         Command::Run(args) => run::run(&global, &args),
+        Command::Init(args) => init::init(&global, &args),
         Command::Doctor(args) => doctor::doctor(&global, &args),
         Command::Config(ConfigCommand::Check { file }) => up::check_config(&global, &file),
         Command::Config(ConfigCommand::Reference) => {
@@ -58,7 +65,7 @@ fn run_command(cli: Cli) -> Outcome {
             Ok(ExitCode::SUCCESS)
         }
         Command::Lab(command) => {
-            forebay_lab::cli::run(&command).map_err(|e| e.to_string())?;
+            forebay_lab::cli::run(&command, global.json).map_err(|e| e.to_string())?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Sim(args) => simulate(|out| forebay_sim::cli::sim(&args, out)),

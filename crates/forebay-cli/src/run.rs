@@ -9,7 +9,7 @@ use std::process::{Command, ExitCode};
 /// Runs the program; its exit code is this program's.
 pub fn run(global: &Global, args: &RunArgs) -> Outcome {
     let client = global.client();
-    let token = client.begin_job().map_err(|e| no_agent(global, &e))?;
+    let token = client.begin_scratch_job().map_err(|e| no_agent(global, &e))?;
     let (program, rest) = args.command.split_first().ok_or("no program to run")?;
     let mut command = Command::new(program);
     command.args(rest).env("FOREBAY_JOB", token);

@@ -4,7 +4,7 @@ use crate::Outcome;
 use crate::cli::{Global, StatusArgs};
 use crate::out::{name, no_agent, print};
 use forebay_agent::units::Human;
-use forebay_wire::Status;
+use forebay_wire::{ClusterStatus, NodeInfo, Role, Status};
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -39,9 +39,8 @@ fn write(s: &Status, counters: bool, out: &mut dyn Write) -> io::Result<()> {
         Human(s.pinned_bytes)
     )?;
     writeln!(out, "clients   {} connections", s.connections)?;
-    let nodes: Vec<_> =
-        s.cluster.nodes.iter().map(|(node, bytes)| format!("{node} ({})", Human(*bytes))).collect();
-    writeln!(out, "cluster   epoch {}: {}", s.cluster.epoch, nodes.join(", "))?;
+    cluster(&s.cluster, out)?;
+    peers(s, out)?;
     for mount in &s.mounts {
         let (label, root) = (&mount.label, name(&mount.root));
         write!(out, "mount     {label} at {root}: {} fetched", Human(mount.fetched_bytes))?;
@@ -58,6 +57,51 @@ fn write(s: &Status, counters: bool, out: &mut dyn Write) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Members shown by name; a thousand of them would hide everything else.
+const MEMBERS_SHOWN: usize = 16;
+
+fn cluster(cluster: &ClusterStatus, out: &mut dyn Write) -> io::Result<()> {
+    let nodes = &cluster.view.nodes;
+    let mut shown: Vec<_> = nodes.iter().take(MEMBERS_SHOWN).map(member).collect();
+    if nodes.len() > MEMBERS_SHOWN {
+        shown.push(format!("and {} more", nodes.len() - MEMBERS_SHOWN));
+    }
+    writeln!(out, "cluster   epoch {}, {} members: {}", cluster.view.epoch, nodes.len(), shown.join(", "))?;
+    let coordinator = match cluster.coordinator.as_str() {
+        "" => "in this process".to_owned(),
+        address => format!("at {address}"),
+    };
+    writeln!(out, "          this node is {}; the coordinator is {coordinator}", cluster.node)?;
+    if !cluster.connected {
+        writeln!(out, "          the coordinator does not answer; these members were there last")?;
+    }
+    for (name, ms) in &cluster.avoided {
+        writeln!(out, "          {name} does not answer and is not asked for {:.1} s", *ms as f64 / 1e3)?;
+    }
+    Ok(())
+}
+
+/// Pages to and from other nodes, once there are any.
+fn peers(s: &Status, out: &mut dyn Write) -> io::Result<()> {
+    let counter = |name: &str| s.counters.iter().find(|c| c.0 == name).map_or(0, |c| c.1);
+    let (came, went) = (counter("from_peers_bytes"), counter("to_peers_bytes"));
+    let failed = counter("peer_late_total") + counter("peer_broken_total");
+    if came + went + failed + counter("pages_placed_total") == 0 {
+        return Ok(());
+    }
+    write!(out, "peers     {} received, {} sent", Human(came), Human(went))?;
+    write!(out, ", {} of guests here", Human(counter("guest_bytes")))?;
+    writeln!(out, ", {} refused, {failed} failed", counter("peer_refusals_total"))
+}
+
+fn member(node: &NodeInfo) -> String {
+    let role = match node.role {
+        Role::CoLocated => "",
+        Role::Dedicated => ", dedicated",
+    };
+    format!("{} ({}{role})", node.name, Human(node.capacity_bytes))
 }
 
 fn bar(used: u64, capacity: u64) -> String {

@@ -4,14 +4,16 @@
 //! the foreground, in a session of its own, and waits for it; whatever keeps it from starting is printed here.
 
 use crate::Outcome;
-use crate::cli::{DownArgs, Global, UpArgs};
+use crate::cli::{AgentArgs, DownArgs, Global, UpArgs};
 use crate::out::{no_agent, print};
 use forebay_agent::config::default_state_dir;
 use forebay_agent::memory;
 use forebay_agent::units::Human;
-use forebay_agent::{Agent, Config, MountConfig};
+use forebay_agent::{Agent, ClusterConfig, Config, Home, MountConfig};
 use forebay_client::{Client, ClientConfig};
+use forebay_coordinator::Coordinator;
 use forebay_store::Tier;
+use forebay_wire::link::Security;
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -172,12 +174,36 @@ fn announce(global: &Global, socket: &Path, log: &Path) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Runs the agent of a node whose coordinator is elsewhere.
+pub fn agent(args: &AgentArgs) -> Outcome {
+    let config = Config::load(&args.config)?;
+    if config.cluster.coordinator.is_empty() {
+        return Err(format!(
+            "{}: cluster.coordinator is empty: give the coordinator's HOST:PORT, or start an agent with a coordinator of its \
+             own by `forebay up`",
+            args.config.display()
+        ));
+    }
+    serve(config)
+}
+
+/// The way to the coordinator: to another process, or to one started here.
+fn find_home(config: &ClusterConfig) -> io::Result<(Home, Option<Coordinator>)> {
+    if !config.coordinator.is_empty() {
+        let security = Security::configured(config.tls.as_deref())?;
+        return Ok((Home::Remote(config.coordinator.clone(), security), None));
+    }
+    let coordinator = crate::coordinator::start(config)?;
+    Ok((Home::Local(Box::new(coordinator.connector())), Some(coordinator)))
+}
+
 /// Runs the agent in this process until a signal or a request ends it.
 fn serve(config: Config) -> Outcome {
-    tracing_subscriber::fmt().with_writer(io::stderr).with_ansi(false).with_max_level(log_level()).init();
+    start_log();
     log_limits(&config);
     let program = std::env::current_exe().ok();
-    let agent = Agent::start(config, program).map_err(|e| e.to_string())?;
+    let (home, coordinator) = find_home(&config.cluster).map_err(|e| e.to_string())?;
+    let agent = Agent::start(config, program, home).map_err(|e| e.to_string())?;
     let shared = agent.shared().clone();
     tracing::info!(
         socket = %shared.config.socket().display(),
@@ -195,6 +221,9 @@ fn serve(config: Config) -> Outcome {
         }
     });
     agent.run().map_err(|e| format!("cannot end cleanly: {e}"))?;
+    if let Some(coordinator) = coordinator {
+        coordinator.stop();
+    }
     tracing::info!("agent has ended");
     Ok(ExitCode::SUCCESS)
 }
@@ -212,6 +241,11 @@ fn log_limits(config: &Config) {
             tracing::info!(total_bytes = memory::total_bytes(), "no control group limits the tier's memory")
         }
     }
+}
+
+/// Messages go to standard error, from the level that `FOREBAY_LOG` names.
+pub fn start_log() {
+    tracing_subscriber::fmt().with_writer(io::stderr).with_ansi(false).with_max_level(log_level()).init();
 }
 
 fn log_level() -> tracing::Level {

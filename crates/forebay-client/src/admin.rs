@@ -29,7 +29,7 @@ impl Admin<'_> {
     fn ask(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> io::Result<Reply> {
         let channel = self.client.session.connect(false)?;
         channel.send(request, fds)?;
-        Ok(channel.recv::<Reply>(Some(Instant::now() + PATIENCE))?.message)
+        Ok(channel.recv_reply(Some(Instant::now() + PATIENCE))?.message)
     }
 
     fn ask_with_file(&self, request: &Request, path: &Path) -> io::Result<Reply> {

@@ -16,6 +16,7 @@
 
 pub mod admin;
 pub mod error;
+pub mod job;
 pub mod load;
 pub mod map;
 pub mod read;
@@ -24,6 +25,7 @@ pub mod write;
 
 pub use admin::Admin;
 pub use error::errno;
+pub use job::{Job, Location};
 pub use load::{Load, LoadFailure};
 pub use map::MappedRange;
 pub use read::{File, ReadMode};

@@ -162,6 +162,9 @@ impl Client {
         if let Some(info) = session.mounts().ok().and_then(|m| m.get(mount as usize).cloned()) {
             config.max_window_bytes = info.read_ahead_bytes;
         }
+        if let Some(most) = session.config.read_ahead_bytes {
+            config.max_window_bytes = config.max_window_bytes.min(most);
+        }
         Ok(Tiered {
             pfs,
             facts,
@@ -239,6 +242,18 @@ impl File {
         match &self.source {
             Source::Pfs(file) | Source::Scratch { file, .. } => read_full(file.as_fd(), buffer, offset),
             Source::Tiered(t) => t.read_at(&self.client.session, &self.path, buffer, offset),
+        }
+    }
+
+    /// [`File::read_at`], but only if nothing has to be asked or waited for: the bytes are resident and the file's version
+    /// is beyond doubt. `None` otherwise; the caller goes on with [`File::read_at`].
+    ///
+    /// For callers that hold something others wait for, such as a Java program that lends the memory of an array and
+    /// keeps its garbage collector waiting meanwhile.
+    pub fn read_resident(&self, buffer: &mut [u8], offset: u64) -> Option<usize> {
+        match &self.source {
+            Source::Tiered(t) => t.read_resident(&self.client.session, &self.path, buffer, offset),
+            Source::Pfs(_) | Source::Scratch { .. } => None,
         }
     }
 
@@ -344,6 +359,20 @@ impl Tiered {
             done += n;
         }
         Ok(done)
+    }
+
+    /// Only once a read before it has found everything resident and has seen to the version, so that neither the policy
+    /// nor the PFS need be asked.
+    fn read_resident(&self, session: &Session, path: &Path, buffer: &mut [u8], offset: u64) -> Option<usize> {
+        let want = (buffer.len() as u64).min(self.facts.version.size.saturating_sub(offset)) as usize;
+        let settled = self.all_resident.load(Ordering::Relaxed)
+            && self.served_from_tier.load(Ordering::Relaxed)
+            && !self.changed.load(Ordering::Relaxed);
+        if !settled {
+            return None;
+        }
+        let copied = self.copy_resident(session, path, &mut buffer[..want], offset);
+        copied.ok().filter(|n| *n == want)
     }
 
     /// Copies what is resident; tells the agent of a page it moves on to.

@@ -35,6 +35,8 @@ pub struct ClientConfig {
     pub deadline: Duration,
     /// Users whose agents are believed, beside root and the program's own user.
     pub trusted_uids: Vec<u32>,
+    /// Most bytes a reader may ask for ahead of its position, if less than the agent allows; 0: none.
+    pub read_ahead_bytes: Option<u64>,
     /// Say nothing on stderr.
     pub quiet: bool,
 }
@@ -45,6 +47,7 @@ impl Default for ClientConfig {
             socket: None,
             deadline: Duration::from_secs(10),
             trusted_uids: Vec::new(),
+            read_ahead_bytes: None,
             quiet: false,
         }
     }
@@ -123,6 +126,8 @@ pub(crate) struct Session {
     warned: AtomicBool,
     /// The connection whose end would end this process's job, and the job's token.
     job: Mutex<Option<(Option<Channel>, String)>>,
+    /// The members as they were a moment ago.
+    pub(crate) view: crate::job::KnownView,
 }
 
 #[derive(Debug)]
@@ -148,6 +153,7 @@ impl Session {
             born: Instant::now(),
             warned: AtomicBool::new(false),
             job: Mutex::new(None),
+            view: crate::job::KnownView::default(),
         }
     }
 

@@ -189,12 +189,12 @@ impl Client {
         }
     }
 
-    /// Begins a job for this process and its children, who find it in the environment variable `FOREBAY_JOB`. Returns
-    /// its token. The job ends with this process.
+    /// Begins a job with memory-only files for this process and its children, who find it in the environment variable
+    /// `FOREBAY_JOB`. Returns its token. The job ends with this process.
     ///
     /// # Errors
     /// No agent, or it refused.
-    pub fn begin_job(&self) -> io::Result<String> {
+    pub fn begin_scratch_job(&self) -> io::Result<String> {
         self.session.job()
     }
 }

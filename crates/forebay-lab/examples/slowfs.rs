@@ -12,7 +12,7 @@ struct Lab {
 }
 
 fn main() -> ExitCode {
-    match run(&Lab::parse().command) {
+    match run(&Lab::parse().command, false) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");

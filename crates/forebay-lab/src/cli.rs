@@ -11,12 +11,47 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 
 use crate::LabError;
+use crate::cluster::{self, run::RunArgs, space::LAB_VARIABLE, spark::SparkCommand, up::UpArgs};
 use crate::quantity::{Rate, parse_bytes, parse_duration_ns, parse_rate};
 use crate::slowfs::{self, Config, StatsLog, remote};
 
-/// Fixtures for trying Forebay out on one machine.
+/// Fixtures for trying Forebay out on one machine: a cluster (`up` to `spark`) and a slow file system (`slowfs` and below).
 #[derive(Debug, Subcommand)]
 pub enum LabCommand {
+    /// Start a cluster with a real parallel file system, in namespaces of this machine
+    Up(UpArgs),
+    /// End the cluster, or what a crash has left of it
+    Down {
+        /// Name of the lab
+        #[arg(long, value_name = "LAB", env = LAB_VARIABLE, default_value = "lab")]
+        name: String,
+    },
+    /// Run a program on a node of the cluster
+    Run(RunArgs),
+    /// Show the cluster: nodes, links and what has passed them, what runs
+    Status {
+        /// Name of the lab
+        #[arg(long, value_name = "LAB", env = LAB_VARIABLE, default_value = "lab")]
+        name: String,
+    },
+    /// Print what has passed the links, as a line of JSON
+    Traffic {
+        /// Name of the lab
+        #[arg(long, value_name = "LAB", env = LAB_VARIABLE, default_value = "lab")]
+        name: String,
+        /// Print another line each time this has passed, until it is interrupted
+        #[arg(long, value_name = "TIME", value_parser = parse_duration_ns)]
+        every: Option<u64>,
+    },
+    /// Set the counters of the links to zero, as `status` shows them
+    Mark {
+        /// Name of the lab
+        #[arg(long, value_name = "LAB", env = LAB_VARIABLE, default_value = "lab")]
+        name: String,
+    },
+    /// Spark on the cluster
+    #[command(subcommand)]
+    Spark(SparkCommand),
     /// Mount a slow, striped parallel file system over a directory
     Slowfs(SlowfsArgs),
     /// Make a slow file system fail, hang or wait: read=EIO, write=ENOSPC,count=3, read=hang:30s,path=*.bin, latency=50ms, none
@@ -123,12 +158,19 @@ impl SlowfsArgs {
 }
 
 /// Carries out a lab command. `slowfs` in the foreground returns when the file system has been unmounted; call it before
-/// the process starts threads.
+/// the process starts threads. `json`: write JSON where there is a text for people too.
 ///
 /// # Errors
 /// A sentence for the user.
-pub fn run(command: &LabCommand) -> Result<(), LabError> {
+pub fn run(command: &LabCommand, json: bool) -> Result<(), LabError> {
     match command {
+        LabCommand::Up(args) => cluster::up::up(args, json),
+        LabCommand::Down { name } => cluster::down::down(name, json),
+        LabCommand::Run(args) => cluster::run::run(args),
+        LabCommand::Status { name } => cluster::status::print(name, json),
+        LabCommand::Traffic { name, every } => cluster::status::traffic(name, *every),
+        LabCommand::Mark { name } => cluster::status::mark(name),
+        LabCommand::Spark(command) => cluster::spark::run(command, json),
         LabCommand::Slowfs(args) if args.daemonize && !args.foreground => daemonize(),
         LabCommand::Slowfs(args) => slowfs::serve(&args.config(), args.stats_log().as_ref()),
         LabCommand::Fault { mount, spec } => remote::set_fault(mount, spec),
@@ -141,7 +183,8 @@ pub fn run(command: &LabCommand) -> Result<(), LabError> {
     }
 }
 
-fn print_json(value: &impl serde::Serialize) -> Result<(), LabError> {
+/// Writes a value to standard output.
+pub(crate) fn print_json(value: &impl serde::Serialize) -> Result<(), LabError> {
     let text =
         serde_json::to_string_pretty(value).map_err(|error| LabError::io("cannot write JSON", error))?;
     writeln!(io::stdout(), "{text}").map_err(|error| LabError::io("cannot write to stdout", error))

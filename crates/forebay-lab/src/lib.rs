@@ -1,5 +1,6 @@
 //! The lab: fixtures that stand in for the machines one does not have.
 //!
+//! * [`cluster`]: a real parallel file system and its clients, in namespaces behind shaped links.
 //! * [`slowfs`]: a striped parallel file system with a set bandwidth, in user space, over a directory.
 //! * [`quantity`]: sizes, rates and durations as people write them (`1MiB`, `50MB/s`, `0.2ms`).
 //! * [`cli`]: the `forebay lab ...` commands; the command line crate only forwards to [`cli::run`].
@@ -9,6 +10,7 @@
 //! a fixture that shared code with what it tests would share its mistakes.
 
 pub mod cli;
+pub mod cluster;
 pub mod error;
 pub mod fixture;
 mod mountinfo;

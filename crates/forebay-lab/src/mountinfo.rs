@@ -1,4 +1,4 @@
-//! What is mounted where, from `/proc/self/mountinfo`: asked of the kernel alone, so a file system that hangs cannot hang us.
+//! What is mounted where, from `/proc/thread-self/mountinfo`: asked of the kernel alone, so a file system that hangs cannot hang us.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -15,9 +15,9 @@ pub struct MountLine {
     pub fs_type: String,
 }
 
-/// All mounts of this process, in order of mounting; none if `/proc` is not there.
+/// All mounts that this thread sees, in order of mounting; none if `/proc` is not there.
 pub fn read() -> Vec<MountLine> {
-    let text = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let text = std::fs::read("/proc/thread-self/mountinfo").unwrap_or_default();
     text.split(|&b| b == b'\n').filter_map(parse).collect()
 }
 

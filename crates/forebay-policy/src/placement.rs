@@ -24,6 +24,24 @@ pub struct Member {
     pub weight: f64,
 }
 
+/// The stable number of the node called `name`.
+pub fn node_number(name: &str) -> u64 {
+    hash_bytes(name.as_bytes())
+}
+
+/// The key of one extent: the same on every node, whatever the path under which the file was opened. The version is not part
+/// of it, so that a file that is written anew stays where it was.
+pub fn extent_key(mount_label: &str, ino: u64, extent: u64) -> u64 {
+    hash(hash(hash_bytes(mount_label.as_bytes()), ino), extent)
+}
+
+/// FNV-1a, mixed: short names that differ in one letter must not be near each other.
+fn hash_bytes(bytes: &[u8]) -> u64 {
+    let fnv =
+        bytes.iter().fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3));
+    hash(fnv, bytes.len() as u64)
+}
+
 /// A good mix of two numbers (the finaliser of MurmurHash3, twice).
 fn hash(a: u64, b: u64) -> u64 {
     let mix = |mut x: u64| {

@@ -108,7 +108,7 @@ impl Client {
     /// Begins a job for this process, which ends with it; returns the token that its children find in the environment
     /// variable FOREBAY_JOB. OSError: no agent, or it refused.
     fn begin_job(&self, py: Python<'_>) -> PyResult<String> {
-        self.ask(py, None, |client| client.begin_job())
+        self.ask(py, None, |client| client.begin_scratch_job())
     }
 
     /// Brings files into the tier, at most `rate_bytes_per_s` (0: no limit), and returns when they are there, or failed.

@@ -13,6 +13,7 @@
 //! | [`pace`] | flows that slow each other down by interference factors |
 //! | [`pump`] | drives one policy machine and records what it was told and what it decided |
 //! | [`trace`] | the record of a run: JSON lines with a schema version |
+//! | [`arrivals`] | when the next phase of a job begins |
 //! | [`burst`] | jobs that write their steps to shared burst buffer nodes |
 //! | [`colocate`] | HPC jobs beside Big Data jobs whose waves are prefetched |
 //! | [`reproduce`] | the papers' tables and figures, one file per paper |
@@ -21,6 +22,7 @@
 //! Why not SimGrid or CODES: they bring their own schedulers and their own language, and a policy written twice is two
 //! policies. The price is that this simulator has to be validated by itself, which its tests do against queueing theory.
 
+pub mod arrivals;
 pub mod burst;
 pub mod cli;
 pub mod colocate;

@@ -89,6 +89,30 @@ impl MaxMin {
         self.settle(now, &[first]);
     }
 
+    /// Changes a flow's weight and cap from `now` on; a cap of 0 holds it. Unknown flows are ignored.
+    pub fn reshape(&mut self, now: Nanos, id: FlowId, weight: f64, cap_bytes_per_s: f64) {
+        let Some(flow) = self.flows.get_mut(&id) else { return };
+        (flow.weight, flow.cap_bytes_per_s) = (weight, cap_bytes_per_s);
+        let first = flow.path[0];
+        self.settle(now, &[first]);
+    }
+
+    /// A new resource that is to `resource` what a twin is: as large, and with a flow for each of its flows (which must not
+    /// cross other resources), as far as they have come. `name` gives the id of the twin of a flow.
+    pub fn twin(&mut self, resource: usize, name: impl Fn(usize, FlowId) -> FlowId) -> usize {
+        let twin = self.add_resource(self.resources[resource].capacity_bytes_per_s);
+        for id in self.resources[resource].flows.clone() {
+            let Some(flow) = self.flows.get(&id) else { continue };
+            assert_eq!(flow.path, [resource], "flow {id} crosses more than the resource that gets a twin");
+            let flow = Flow { path: vec![twin], ..*flow };
+            let id = name(twin, id);
+            self.next.extend(flow.scheduled.map(|at| (at, id)));
+            self.resources[twin].flows.insert(id);
+            assert!(self.flows.insert(id, flow).is_none(), "flow {id} exists already");
+        }
+        twin
+    }
+
     /// Ends a flow early; returns the bytes that were still to move.
     pub fn abort(&mut self, now: Nanos, id: FlowId) -> Option<f64> {
         let mut flow = self.flows.remove(&id)?;
@@ -247,6 +271,22 @@ mod tests {
         assert_eq!(net.pop_end(), Some((Nanos(1_000_000_000), 0)));
         assert_eq!(net.rate_bytes_per_s(1), Some(10.0));
         assert_eq!(net.pop_end(), Some((Nanos(1_800_000_000), 1)));
+    }
+
+    #[test]
+    fn a_twin_goes_on_where_its_resource_stood() {
+        let mut net = MaxMin::new();
+        let a = net.add_resource(4.0);
+        net.start(Nanos(0), 0, spec(&[a], 8.0, 1.0));
+        net.start(Nanos(0), 1, spec(&[a], 80.0, 3.0));
+        let b = net.twin(a, |twin, id| id + 10 * twin as u64);
+        // On the twin alone, the second is held from 2 s on.
+        net.reshape(Nanos(2_000_000_000), 11, 3.0, 0.0);
+        assert_eq!((net.rate_bytes_per_s(0), net.rate_bytes_per_s(10)), (Some(1.0), Some(4.0)));
+        assert_eq!(net.pop_end(), Some((Nanos(3_500_000_000), 10)));
+        assert_eq!(net.pop_end(), Some((Nanos(8_000_000_000), 0)));
+        assert_eq!(net.abort(Nanos(9_000_000_000), 11), Some(74.0));
+        assert_eq!((b, net.next_end()), (1, Some(Nanos(22_000_000_000))));
     }
 
     #[test]

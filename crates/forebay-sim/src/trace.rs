@@ -1,7 +1,7 @@
 //! The record of a run: what every machine was told, what it decided, and what came of it.
 //!
 //! One JSON object a line, so that a trace can be cut, searched and compared with the usual tools. The first line is the
-//! header: schema, version, and whatever is needed to build the same machines again. Then, with `seq` counting lines
+//! header: schema, version, kind of scenario, and whatever is needed to build the same machines again. Then, with `seq` counting lines
 //! and `t_ns` the virtual (or, live, the monotonic) time:
 //!
 //! | key | meaning |
@@ -28,6 +28,7 @@ pub const VERSION: u32 = 1;
 struct Header<'a, S> {
     schema: &'static str,
     version: u32,
+    kind: &'a str,
     setup: &'a S,
 }
 
@@ -62,10 +63,10 @@ impl Trace {
         Trace { out: None, seq: 0, failure: None }
     }
 
-    /// Records into `out`, starting with a header that holds `setup`.
-    pub fn to(out: Box<dyn Write + Send>, setup: &impl Serialize) -> Self {
+    /// Records into `out`, starting with a header that holds the kind of the scenario and its `setup`.
+    pub fn to(out: Box<dyn Write + Send>, kind: &str, setup: &impl Serialize) -> Self {
         let mut trace = Trace { out: Some(out), seq: 0, failure: None };
-        trace.write(&Header { schema: SCHEMA, version: VERSION, setup });
+        trace.write(&Header { schema: SCHEMA, version: VERSION, kind, setup });
         trace
     }
 
@@ -147,13 +148,13 @@ mod tests {
     #[test]
     fn lines_are_exactly_these() {
         let buffer = SharedBuffer::default();
-        let mut t = Trace::to(Box::new(buffer.clone()), &"setup");
+        let mut t = Trace::to(Box::new(buffer.clone()), "kind", &"setup");
         let cause = t.event(Nanos(5), "planner/0", &("wave", 1));
         t.action(Nanos(5), "planner/0", cause, &("start", 0.5));
         t.note(Nanos(6), "pfs", &"idle");
         t.finish().expect("a buffer can be written");
         let want = concat!(
-            "{\"schema\":\"forebay.trace\",\"version\":1,\"setup\":\"setup\"}\n",
+            "{\"schema\":\"forebay.trace\",\"version\":1,\"kind\":\"kind\",\"setup\":\"setup\"}\n",
             "{\"seq\":1,\"t_ns\":5,\"who\":\"planner/0\",\"event\":[\"wave\",1]}\n",
             "{\"seq\":2,\"t_ns\":5,\"who\":\"planner/0\",\"action\":[\"start\",0.5],\"cause\":1}\n",
             "{\"seq\":3,\"t_ns\":6,\"who\":\"pfs\",\"note\":\"idle\"}\n",
@@ -172,7 +173,7 @@ mod tests {
                 Ok(())
             }
         }
-        let mut t = Trace::to(Box::new(Full), &0);
+        let mut t = Trace::to(Box::new(Full), "kind", &0);
         t.note(Nanos(0), "x", &1);
         assert_eq!(t.finish().map_err(|e| e.kind()), Err(io::ErrorKind::StorageFull));
     }

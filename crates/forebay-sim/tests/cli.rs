@@ -210,3 +210,181 @@ fn storage_models_answer_and_refuse() {
     let error = forebay(&["model", "tls", "--nodes", "0", "--pfs", "1"]).expect_err("no nodes");
     assert_eq!(error, "nodes must be at least 1, rates positive, and hit between 0 and 1");
 }
+
+fn checkpoints() -> PathBuf {
+    scenario().with_file_name("checkpoints.toml")
+}
+
+/// The other kind of scenario, with everything that breaks in it.
+#[test]
+fn shared_burst_buffers_can_be_run_replayed_and_explained() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let file = |name: &str| dir.path().join(name);
+    let (trace, json, csv, svg) = (file("t"), file("j"), file("c"), file("s"));
+    let scenario = checkpoints();
+    let out = forebay(&[
+        "sim",
+        "run",
+        path(&scenario),
+        "--trace",
+        path(&trace),
+        "--json",
+        path(&json),
+        "--csv",
+        path(&csv),
+        "--timeline",
+        path(&svg),
+    ])
+    .expect("it runs");
+    assert!(out.contains("died writing") && out.contains("tokens"), "{out}");
+    let result: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(json).expect("written")).expect("JSON");
+    assert_eq!(result["jobs"].as_array().expect("jobs").len(), 5);
+    // Every fault of the scenario has struck.
+    assert_eq!(result["jobs"][4]["died"]["was"], "writing");
+    assert_eq!(result["jobs"][1]["leases_lost"], 1);
+    assert_eq!(result["down"][0]["jobs"], 2);
+    assert!(result["holds"].as_array().expect("holds").iter().any(|h| h["ended"] == "node_lost"));
+    assert_eq!(fs::read_to_string(csv).expect("written").lines().count(), 1 + 5 + 1);
+    let svg = fs::read_to_string(svg).expect("written");
+    assert!(svg.contains("the lease ran out") && svg.contains("a node was lost") && svg.contains("node 3"));
+
+    let out = forebay(&["sim", "replay", path(&trace)]).expect("the same decisions");
+    assert!(out.contains("actions are the same") && !out.contains("all 0 actions"), "{out}");
+
+    let list = forebay(&["sim", "explain", path(&trace)]).expect("a list");
+    let number = |what: &str| -> String {
+        let row = list.lines().find(|l| l.contains(what)).unwrap_or_else(|| panic!("no {what} in {list}"));
+        row.split_whitespace().next().expect("a number").into()
+    };
+    let explained =
+        |what: &str| forebay(&["sim", "explain", path(&trace), "--decision", &number(what)]).expect("a text");
+    let text = explained("revoked  combustion");
+    assert!(text.contains("because it was not renewed since 145 s, and a lease is 15 s"), "{text}");
+    let text = explained("waits    climate");
+    assert!(text.contains("because nodes 0-7 held by step 1 of combustion"), "{text}");
+    let text = explained("let in   climate");
+    assert!(text.contains("waited 10 s") && text.contains("150 to 160 s: nodes 0-7 held by"), "{text}");
+    let text = explained("let in   analysis#1  8");
+    assert!(text.contains("can give way for it") && text.contains("80 % of the bandwidth"), "{text}");
+    let error = forebay(&["sim", "explain", path(&trace), "--decision", "9999"]).expect_err("too far");
+    assert!(error.contains("has no decision 9999; it has"), "{error}");
+    // The guide shows this run.
+    let shown =
+        fs::read_to_string(scenario.with_file_name("../docs/images/checkpoints.svg")).expect("a picture");
+    let renew = "forebay sim run scenarios/checkpoints.toml --timeline docs/images/checkpoints.svg";
+    assert!(
+        shown == svg,
+        "the guide's picture is not of this run; renew it, and the figures beside it: {renew}"
+    );
+}
+
+#[test]
+fn a_changed_grant_is_noticed() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let trace = dir.path().join("t");
+    forebay(&["sim", "run", path(&checkpoints()), "--trace", path(&trace)]).expect("it runs");
+    let text = fs::read_to_string(&trace).expect("written");
+    let changed = text.replacen("\"because\":\"first\"", "\"because\":\"overdue\"", 1);
+    assert_ne!(changed, text);
+    fs::write(&trace, changed).expect("the directory is writable");
+    let error = forebay(&["sim", "replay", path(&trace)]).expect_err("it differs");
+    assert!(error.contains("but the machine decides"), "{error}");
+    let unknown = text.replacen("\"kind\":\"burst-buffer\"", "\"kind\":\"tape\"", 1);
+    fs::write(&trace, unknown).expect("the directory is writable");
+    let error = forebay(&["sim", "replay", path(&trace)]).expect_err("no such kind");
+    assert!(
+        error.contains("this is a run of kind 'tape'; colocation and burst-buffer can be read"),
+        "{error}"
+    );
+}
+
+#[test]
+fn access_and_allocation_policies_are_compared_and_swept() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let csv = dir.path().join("c");
+    let scenario = checkpoints();
+    let out = forebay(&["sim", "compare", path(&scenario), "--csv", path(&csv)]).expect("it runs");
+    for (policy, _) in forebay_policy::access::POLICIES {
+        assert!(out.contains(policy), "{policy} is missing from {out}");
+    }
+    assert_eq!(fs::read_to_string(&csv).expect("written").lines().count(), 1 + 6 * 6);
+    let out = forebay(&["sim", "compare", path(&scenario), "--policies", "full/sa-fcfs,forebay/forebay"]);
+    let out = out.expect("it runs");
+    assert!(out.contains("full        sa-fcfs") && out.contains("forebay     forebay"), "{out}");
+    let sweep = |threads: &str| {
+        let grid = ["--set", "access.policy=sa-sjf,forebay", "--set", "seed=1,2,3"];
+        let args = [&["sim", "sweep", path(&scenario), "--threads", threads], &grid[..]].concat();
+        forebay(&args).expect("it runs")
+    };
+    let one = sweep("1");
+    assert_eq!(one.lines().count(), 1 + 2 * 3 * 6);
+    assert_eq!(one, sweep("4"));
+    let error = forebay(&["sim", "run", path(&scenario), "--policy", "lifo"]).expect_err("no such policy");
+    assert!(error.contains("access.policy = \"lifo\": one of none, sys-fcfs,"), "{error}");
+}
+
+/// W8 of the paper as a scenario comes to what its reproduction comes to, in each of its orders of arrival.
+#[test]
+fn the_papers_workload_as_a_scenario_is_the_papers_workload() {
+    use forebay_sim::burst::batch::simulate;
+    use forebay_sim::reproduce::bb::workloads::{MIXES, setup};
+    for (order, access) in [(0, "none"), (1, "sa-sjf"), (7, "forebay")] {
+        let seed = order.to_string();
+        let file = scenario().with_file_name("bb-w8.toml");
+        let run = ["sim", "run", path(&file), "--seed", &seed, "--policy", access];
+        let out = forebay(&run).expect("it runs");
+        let all = out.lines().find(|l| l.contains("(all)")).expect("a row of sums");
+        let sum_s: f64 = all.split_whitespace().nth(5).expect("the sum").parse().expect("a number");
+        let batch =
+            simulate(&setup(&MIXES[7], order, "striped", access), &mut forebay_sim::trace::Trace::off());
+        let expected_s = batch.expect("it runs").aggregate_s();
+        // The scenario has the table's binary sizes in decimal, to a byte.
+        assert!((sum_s / expected_s - 1.0).abs() < 1e-8, "{access}: {sum_s} {expected_s}");
+    }
+}
+
+#[test]
+fn bad_burst_buffer_scenarios_are_refused_in_one_line() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let good = fs::read_to_string(checkpoints()).expect("the scenario is in the repository");
+    let refuse = |from: &str, to: &str| {
+        assert!(good.contains(from), "{from} is not in the scenario");
+        let file = dir.path().join("bad.toml");
+        fs::write(&file, good.replacen(from, to, 1)).expect("the directory is writable");
+        let error = forebay(&["sim", "run", path(&file)]).expect_err("it is wrong");
+        assert!(error.contains("bad.toml") && !error.contains('\n'), "{error}");
+        error.rsplit_once("bad.toml: ").map_or(error.clone(), |(_, e)| e.into())
+    };
+    assert_eq!(
+        refuse("\"burst-buffer\"", "\"tape\""),
+        "kind = \"tape\": one of colocation, burst-buffer is needed"
+    );
+    assert!(
+        refuse("[access]", "[acess]").starts_with("acess = a table: unknown key; allowed are kind, seed")
+    );
+    assert!(
+        refuse("lease_s = 15", "leese_s = 15").starts_with("access.leese_s = 15: unknown key; allowed are")
+    );
+    assert_eq!(refuse("nodes = 8", "nodes = 17"), "job[1].nodes = 17: a whole number from 1 to 16 is needed");
+    assert_eq!(
+        refuse("step_gb = 800", "step_gb = 6401"),
+        "job[1].step_gb = 6401: a step has to fit on its nodes, 8 of 800 GB, when nobody else is there (allocation 'striped')"
+    );
+    assert!(refuse("step_gb = 800", "step_gb = -8").starts_with("job[1].step_gb = -8: a number from "));
+    assert!(
+        refuse("step_gb = 800", "process_gb = 1\nstep_gb = 8").contains("give either step_gb or process_gb")
+    );
+    assert!(
+        refuse("nodes = 8", "on = [3, 99]")
+            .contains("job[1].on = [3, 99]: a list of whole numbers from 0 to 15")
+    );
+    assert!(refuse("nodes = 8", "nodes = 8\non = [3]").contains("job[1].on = [3]: give either nodes"));
+    assert!(refuse("name = \"fusion\"", "name = \"climate\"").contains("names have to be different"));
+    assert_eq!(
+        refuse("job = \"combustion\"", "job = \"fission\""),
+        "fault[0].job = \"fission\": no job has this name; there are climate, fusion, analysis#1, analysis#2, combustion"
+    );
+    assert!(refuse("node = 3", "node = 16").starts_with("fault[2].node = 16: a whole number from 0 to 15"));
+    assert!(refuse("spread = 0.4", "").starts_with("job[1].spread = (missing): a number from 0 to 1"));
+}

@@ -3,7 +3,7 @@
 use forebay_model::profile::Curve;
 use forebay_model::rng::Rng;
 use forebay_sim::colocate::{
-    Arrivals, HpcSpec, JobSpec, MemoryChange, Outcome, Setup, lower_bound_s, simulate,
+    Arrivals, HpcSpec, JobSpec, MemoryChange, NodeFault, Outcome, Setup, lower_bound_s, simulate,
 };
 use forebay_sim::reproduce::eley::system::{ALLOWANCES, APPLICATIONS, HPC, cell};
 use forebay_sim::trace::{SharedBuffer, Trace};
@@ -61,7 +61,7 @@ fn no_action_by_hand() {
 
 fn trace_of(setup: &Setup) -> Vec<u8> {
     let buffer = SharedBuffer::default();
-    let mut trace = Trace::to(Box::new(buffer.clone()), setup);
+    let mut trace = Trace::to(Box::new(buffer.clone()), "colocation", setup);
     simulate(setup, &mut trace).expect("it comes to an end");
     trace.finish().expect("a buffer can be written");
     buffer.bytes()
@@ -184,6 +184,86 @@ proptest! {
             prop_assert!(phase.end_ns - phase.begin_ns >= phase.alone_ns);
         }
         prop_assert_eq!(outcome.hpc.iter().map(|h| h.phases.len()).sum::<usize>(), 6 * hpc as usize);
+        prop_assert!(trace_of(&setup) == trace_of(&setup));
+    }
+}
+
+/// A node of the tier that fails at `at_s`.
+fn node_fails(node: u16, at_s: u64, for_s: Option<u64>) -> NodeFault {
+    NodeFault { node, at_ns: at_s * 1_000_000_000, for_ns: for_s.map(|s| s * 1_000_000_000) }
+}
+
+/// One job of three waves of 50 GB and no phase, worked by hand. A wave takes 25 s with 8 nodes of one thread and
+/// 200 / 7 = 28.571 s with 7. Wave 0 is there at 25 s and computes for 43 s, to 68 s; wave 1 is there at 50 s. At 60 s a node
+/// goes away and with it an eighth of wave 1, 6.25 GB, which take 3.571 s with the seven that are left.
+#[test]
+fn a_lost_part_is_fetched_again_by_hand() {
+    let mut setup = cell("no-action", 0, 0, 0.3);
+    setup.hpc.clear();
+    setup.jobs[0].waves = 3;
+    setup.jobs[0].compute_ns = 40_000_000_000;
+    setup.faults = vec![node_fails(3, 60, None)];
+    let outcome = run(&setup);
+    let near =
+        |ns: u64, s: f64| assert!((ns as f64 * 1e-9 - s).abs() < 1e-6, "{} is not {s} s", ns as f64 * 1e-9);
+    assert!((outcome.jobs[0].lost_bytes - 6.25e9).abs() < 2.0, "{}", outcome.jobs[0].lost_bytes);
+    let seven = setup.truth.strain(forebay_model::profile::Setting::new(7, 1)).speed_bytes_per_s;
+    near(outcome.jobs[0].waves[1].fetched_ns, 60.0 + 6.25e9 / seven);
+    near(outcome.jobs[0].waves[1].begin_ns, 68.0);
+    // The next wave is fetched by the seven, from the moment when this one began to compute.
+    near(outcome.jobs[0].waves[2].fetched_ns, 68.0 + setup.jobs[0].wave_bytes as f64 / seven);
+    // In the middle of a fetch: 10 s of wave 0 were there, of which an eighth is lost.
+    setup.faults = vec![node_fails(0, 10, None)];
+    let outcome = run(&setup);
+    let whole = setup.jobs[0].wave_bytes as f64;
+    let there = whole * 10.0 / 25.0 * 7.0 / 8.0;
+    near(outcome.jobs[0].waves[0].fetched_ns, 10.0 + (whole - there) / seven);
+    assert_eq!(outcome.overbooked_bytes, 0);
+}
+
+/// Memory for two waves only, both taken when a node fails as tasks wait for the second: no room is left for its lost part,
+/// so they read that themselves.
+#[test]
+fn what_has_no_room_any_more_is_read_directly() {
+    for policy in ["no-action", "full-delay", "eley", "forebay"] {
+        let mut setup = cell(policy, 0, 0, 0.3);
+        setup.hpc.clear();
+        setup.jobs[0].waves = 4;
+        setup.jobs[0].compute_ns = 60_000_000_000;
+        setup.planner.ram_bytes = 2 * setup.jobs[0].wave_bytes;
+        setup.faults = (0..7).map(|n| node_fails(n, 60 + u64::from(n), Some(400))).collect();
+        let outcome = run(&setup);
+        assert_eq!(outcome.down.len(), 7);
+        let direct: f64 = outcome.jobs[0].waves.iter().map(|w| w.direct_bytes).sum();
+        assert!(outcome.jobs[0].lost_bytes > 1e9 && direct > 1e9, "{policy}: {direct} {:?}", outcome.jobs);
+        assert_eq!(outcome.overbooked_bytes, 0, "{policy}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    /// Any cluster, any policy, nodes that fail and return: every job ends, memory is never overbooked though it shrinks and
+    /// grows, what was lost is counted, and the trace is the same twice.
+    #[test]
+    fn nodes_of_the_tier_come_and_go(
+        policy in 0..forebay_policy::planner::POLICIES.len(), hpc in 0u32..3, jobs in 1u32..4, seed in 0u64..1000,
+        faults in prop::collection::vec((0u16..8, 0u64..300, 1u64..100), 1..8)
+    ) {
+        let name = forebay_policy::planner::POLICIES[policy].0;
+        let mut setup = random_cluster(name, hpc, jobs, seed, Arrivals::Jittered { spread: 0.5 });
+        setup.faults = faults.iter().map(|&(node, at_s, for_s)| node_fails(node, at_s, Some(for_s))).collect();
+        let outcome = run(&setup);
+        prop_assert_eq!(outcome.overbooked_bytes, 0);
+        prop_assert!(!outcome.down.is_empty());
+        for fault in &setup.faults {
+            let struck = outcome.down.iter().any(|d| d.node == fault.node && d.from_ns <= fault.at_ns);
+            prop_assert!(struck, "{:?} {:?}", fault, outcome.down);
+        }
+        for job in &outcome.jobs {
+            prop_assert!(job.waves.iter().all(|w| w.fetched_ns <= w.begin_ns && w.begin_ns < w.end_ns), "{:?}", job);
+            prop_assert!(name != "naive-bb" || job.lost_bytes == 0.0);
+        }
         prop_assert!(trace_of(&setup) == trace_of(&setup));
     }
 }

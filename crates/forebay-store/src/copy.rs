@@ -24,6 +24,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{Ordering, fence};
 
+mod stream;
+
 const HEADER_BYTES: u64 = 128;
 const MAGIC: u64 = u64::from_le_bytes(*b"fb-copy1");
 

@@ -1,5 +1,7 @@
 //! Packets with descriptors over a Unix socket.
 
+use crate::frame;
+use crate::message::Reply;
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -9,7 +11,8 @@ use rustix::net::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::cell::RefCell;
-use std::io::{self, IoSlice, IoSliceMut};
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut, Seek, SeekFrom};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -173,6 +176,36 @@ impl Channel {
         Ok((received.bytes, fds))
     }
 
+    /// Sends an answer; one that is too long for a packet goes in a file that the packet carries.
+    ///
+    /// # Errors
+    /// As [`Channel::send`]; no memory for the file.
+    pub fn send_reply(&self, reply: &Reply, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        match self.send(reply, fds) {
+            Err(e) if e.kind() == io::ErrorKind::InvalidInput && fds.is_empty() => {
+                let file = rustix::fs::memfd_create(c"forebay-answer", rustix::fs::MemfdFlags::CLOEXEC)?;
+                let mut file = File::from(file);
+                frame::send(&mut file, reply)?;
+                file.seek(SeekFrom::Start(0))?;
+                self.send(&Reply::Attached, &[file.as_fd()])
+            }
+            sent => sent,
+        }
+    }
+
+    /// Waits for an answer, as [`Channel::recv`] does, and takes it out of the file if it came in one.
+    ///
+    /// # Errors
+    /// As [`Channel::recv`].
+    pub fn recv_reply(&self, deadline: Option<Instant>) -> io::Result<Received<Reply>> {
+        let mut received = self.recv::<Reply>(deadline)?;
+        if received.message == Reply::Attached {
+            let file = received.fds.pop().ok_or_else(|| garbage("an answer without the file it is in"))?;
+            received.message = frame::receive(&mut File::from(file))?;
+        }
+        Ok(received)
+    }
+
     /// Looks for a packet for a moment without going to sleep; tells whether there is one.
     pub fn spin_readable(&self) -> bool {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -228,7 +261,11 @@ pub fn decode<T: DeserializeOwned>(packet: &[u8]) -> io::Result<T> {
 }
 
 fn invalid(e: postcard::Error) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("not a message of this protocol: {e}"))
+    garbage(&e.to_string())
+}
+
+fn garbage(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("not a message of this protocol: {what}"))
 }
 
 #[cfg(test)]
@@ -266,6 +303,17 @@ mod tests {
         assert_eq!(b.recv::<String>(Some(soon)).unwrap_err().kind(), io::ErrorKind::TimedOut);
         drop(a);
         assert_eq!(b.recv::<String>(None).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn an_answer_that_is_too_long_for_a_packet_arrives_all_the_same() {
+        let (a, b) = pair();
+        let long = Reply::Job("x".repeat(MAX_PACKET_BYTES * 2));
+        for reply in [Reply::Done, long] {
+            a.send_reply(&reply, &[]).unwrap();
+            let got = b.recv_reply(None).unwrap();
+            assert_eq!((got.message, got.fds.len()), (reply, 0));
+        }
     }
 
     #[test]

@@ -1,12 +1,23 @@
-//! What clients and agents say to each other.
+//! What clients, agents and the coordinator say to each other.
 //!
-//! `message` has the words, `channel` carries them over a Unix socket together with file descriptors. On one node a
+//! On one node, `message` has the words and `channel` carries them over a Unix socket together with file descriptors. A
 //! message is one packet (`SOCK_SEQPACKET`): a packet arrives whole or not at all, with its descriptors, so there is no
-//! framing to lose and a garbled packet spoils nothing but itself. Bodies are postcard; anything that does not decode
-//! is refused, never guessed at.
+//! framing to lose and a garbled packet spoils nothing but itself. Between nodes, `cluster` (agent and coordinator) and
+//! `peer` (agent and agent) have the words, `frame` puts them on a byte stream, `framed` does so without ever waiting, and
+//! `link` makes such streams out of connections whose other end has proved itself. Bodies are postcard; anything that does
+//! not decode is refused, never guessed at.
 
 pub mod channel;
+pub mod cluster;
+pub mod frame;
+pub mod framed;
+pub mod link;
 pub mod message;
+mod owner;
+pub mod peer;
+pub mod tls;
+mod tls_stream;
 
 pub use channel::{Channel, MAX_FDS, MAX_PACKET_BYTES, Received};
+pub use cluster::{ClusterView, Epoch, FileRef, JobStatus, JobUpdate, NodeInfo, Part, Role, Split};
 pub use message::*;

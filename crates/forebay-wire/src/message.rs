@@ -8,11 +8,12 @@
 //! Descriptors are proofs: where a request says "with the file", its packet carries a descriptor of the PFS file, open
 //! for reading, and the agent takes the identity from that descriptor and from nothing else.
 
+use crate::cluster::{ClusterView, JobStatus, JobUpdate};
 use forebay_pfs::{FileFacts, FileVersion};
 use serde::{Deserialize, Serialize};
 
 /// Number of this protocol. Both sides must speak the same.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// First eight bytes of every connection: "forebay" and a zero.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"forebay\0");
@@ -57,6 +58,8 @@ pub struct MountInfo {
     pub revalidate: forebay_pfs::Revalidate,
     /// How long a stamp may stay the same over two writes, in nanoseconds.
     pub stamp_granularity_ns: i64,
+    /// Unit of placement in bytes, a multiple of `page_bytes`.
+    pub extent_bytes: u64,
 }
 
 /// What a client asks.
@@ -213,6 +216,13 @@ pub enum Request {
     },
     /// End the agent. Operator only. → [`Reply::Done`]
     Shutdown,
+    /// The members of the cluster, from which anybody can tell where an extent is kept. → [`Reply::Members`]
+    Members,
+    /// What this connection's analytics job (waves of tasks) has to tell; the job ends with the connection.
+    /// → [`Reply::Done`] or [`Reply::Refused`]
+    JobTell(Vec<JobUpdate>),
+    /// The analytics jobs the coordinator knows. → [`Reply::Jobs`] or [`Reply::Failed`]
+    Jobs,
 }
 
 /// What the agent answers.
@@ -299,6 +309,13 @@ pub enum Reply {
     },
     /// To [`Request::Status`].
     Status(Box<Status>),
+    /// To [`Request::Members`]; empty while there is no coordinator yet.
+    Members(ClusterView),
+    /// To [`Request::Jobs`].
+    Jobs(Vec<JobStatus>),
+    /// The answer is too long for a packet: it is in the file that the packet carries, as a frame
+    /// ([`crate::frame`]). [`Channel::recv_reply`](crate::Channel::recv_reply) gives what is in it.
+    Attached,
 }
 
 /// Why the agent will not do something. Never an error to the program: it reads the PFS.
@@ -416,13 +433,19 @@ pub struct Status {
     pub mounts: Vec<MountStatus>,
 }
 
-/// What the coordinator knows of the cluster.
+/// The cluster as one agent sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterStatus {
-    /// Version of the membership.
-    pub epoch: u64,
-    /// Name and capacity in bytes of each node.
-    pub nodes: Vec<(String, u64)>,
+    /// This node's name.
+    pub node: String,
+    /// The coordinator's address; empty if it is in the agent's own process.
+    pub coordinator: String,
+    /// It answers.
+    pub connected: bool,
+    /// The last view it gave.
+    pub view: ClusterView,
+    /// Peers that are not asked for now, and for how many more milliseconds.
+    pub avoided: Vec<(String, u64)>,
 }
 
 /// One mount as the agent sees it.

@@ -251,7 +251,7 @@ fn what_was_read_from_the_pfs_is_proved_before_the_first_byte_of_the_tier() {
     }
     assert!(is_stale(file.read_at(&mut [0; 100], 0)), "old bytes of the tier after new ones of the PFS");
     assert!(is_stale(small_read(&file)), "a handle that is stale stays so");
-    assert_eq!(agent.counter("pages_demanded_total"), 1, "the small read did not go to the PFS");
+    assert_eq!(agent.counter("fetched_bytes"), PAGE, "the small read did not go to the PFS");
 }
 
 #[test]
@@ -261,7 +261,7 @@ fn a_read_of_the_pfs_after_bytes_of_the_tier_is_proved_at_once() {
     assert_content(&small_read(&file).unwrap(), 1, 8 * PAGE + 100);
     overwrite(&pfs.path().join("f"), 2, LEN);
     assert!(is_stale(small_read(&file)), "new bytes of the PFS after old ones of the tier");
-    assert_eq!(agent.counter("pages_demanded_total"), 1, "the small read did not go to the PFS");
+    assert_eq!(agent.counter("fetched_bytes"), PAGE, "the small read did not go to the PFS");
 }
 
 #[test]

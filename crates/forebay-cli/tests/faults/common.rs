@@ -260,7 +260,13 @@ impl Agent {
 
     pub fn client_with(&self, deadline: Duration) -> Client {
         let trusted_uids = self.setup.uid.into_iter().collect();
-        Client::new(ClientConfig { socket: Some(self.socket()), deadline, trusted_uids, quiet: true })
+        Client::new(ClientConfig {
+            socket: Some(self.socket()),
+            deadline,
+            trusted_uids,
+            quiet: true,
+            ..ClientConfig::default()
+        })
     }
 
     pub fn status(&self) -> Status {

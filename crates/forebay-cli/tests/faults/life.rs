@@ -178,7 +178,7 @@ fn memory_only_files_are_the_jobs_and_gone_with_it() {
     let mut first = Helper::start(&agent, "job", &[scratch.to_str().unwrap(), "100000"]);
     first.expect("written");
     let client = agent.client();
-    client.begin_job().unwrap();
+    client.begin_scratch_job().unwrap();
     assert_eq!(client.open(&scratch).unwrap_err().kind(), ErrorKind::NotFound);
     let mut writer = client.create(&scratch, WriteMode::MemoryOnly).unwrap();
     let error = writer.write_all(&content(1, 0, 40 << 20)).and_then(|()| writer.close()).unwrap_err();

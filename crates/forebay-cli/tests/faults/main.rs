@@ -11,11 +11,15 @@
 
 mod access;
 mod changes;
+mod cluster;
 mod common;
+mod coordinator;
 mod crash;
 mod leaks;
 mod life;
 mod names;
+mod peer_words;
+mod peers;
 mod pfs;
 mod roles;
 mod room;

@@ -362,6 +362,8 @@ impl Machine for Access {
             Event::Leaves { step } => {
                 self.pending.retain(|p| p.step != step);
                 self.news.changed = true;
+                // Nodes may have been kept free for it.
+                self.decide_at = Some(now);
             }
             Event::Done { token } => {
                 self.release(now, token, out);

@@ -94,6 +94,17 @@ fn an_overdue_step_has_its_nodes_kept_free() {
     assert_eq!(granted(&out), [(9, Reason::Overdue)]);
 }
 
+/// Step 9 has node 0 kept free and waits for node 1; when it is withdrawn, whoever waits for node 0 has it at once.
+#[test]
+fn nodes_kept_free_for_a_withdrawn_step_are_given_out() {
+    let mut m = with("sa-fcfs", Config { nodes: 2, patience_ns: 3 * S, ..Config::default() });
+    at(&mut m, Nanos(0), vec![arrives(1, &[0], 5), arrives(2, &[1], 60), arrives(9, &[0, 1], 5)]);
+    let out = at(&mut m, Nanos(5 * S), vec![Event::Done { token: 1 }, arrives(3, &[0], 2)]);
+    assert_eq!(granted(&out), [], "node 0 is free, and kept for step 9");
+    let out = at(&mut m, Nanos(6 * S), vec![Event::Leaves { step: 9 }]);
+    assert_eq!(granted(&out), [(3, Reason::First)]);
+}
+
 /// Behind a step of 80 s, one of 2 s runs as its guest at four fifths; then the host has all again.
 #[test]
 fn a_short_step_is_a_guest_of_a_long_one() {

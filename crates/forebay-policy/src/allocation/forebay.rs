@@ -56,7 +56,10 @@ impl Policy for Forebay {
     fn choose(&mut self, board: &Board, demand: &Demand) -> Option<Choice> {
         let all = board.nodes.len();
         let counts = match demand.nodes.filter(|_| self.counts == Counts::AsAsked) {
-            Some(n) => n as usize..=n as usize,
+            Some(n) => {
+                let count = board.at_hand(n as usize);
+                count..=count
+            }
             None => 1..=all,
         };
         let ranked = ranked(board);

@@ -21,7 +21,7 @@ use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::machine::{Machine, Nanos};
 
@@ -41,7 +41,13 @@ pub struct Demand {
     /// Number of nodes that it wants, if it says.
     pub nodes: Option<u32>,
     /// The most that its clients can send, in bytes per second; infinity if that is not known.
+    #[serde(deserialize_with = "or_infinity")]
     pub client_bytes_per_s: f64,
+}
+
+/// JSON has no infinity: it is written as null, and has to come back as what it was.
+fn or_infinity<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    Ok(Option::<f64>::deserialize(from)?.unwrap_or(f64::INFINITY))
 }
 
 /// What the machine is told.
@@ -59,6 +65,16 @@ pub enum Event {
     Frees {
         /// Its id.
         job: JobId,
+    },
+    /// A node is gone, and what was on it. Jobs that hold it keep what they hold until they give it back.
+    NodeFails {
+        /// Which.
+        node: u32,
+    },
+    /// It is there again, empty.
+    NodeReturns {
+        /// Which.
+        node: u32,
     },
 }
 
@@ -87,7 +103,9 @@ pub enum Action {
 /// A node as a policy sees it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Node {
-    /// Free space.
+    /// Whether it can be given out.
+    pub up: bool,
+    /// Free space; none while it is down.
     pub free_bytes: u64,
     /// Bytes per step of the jobs that hold it: what a newcomer may have to wait for.
     pub booked_bytes: u64,
@@ -107,6 +125,16 @@ pub struct Board {
 }
 
 impl Board {
+    /// Number of nodes that can be given out.
+    pub fn up(&self) -> usize {
+        self.nodes.iter().filter(|n| n.up).count()
+    }
+
+    /// How many nodes a job gets that wants `count`: no more than are up. More than there ever were are refused instead.
+    pub fn at_hand(&self, count: usize) -> usize {
+        if count <= self.nodes.len() { count.min(self.up()) } else { count }
+    }
+
     /// The next `count` nodes from the cursor on that have `bytes` free, or `None` if there are not so many.
     pub fn round_robin(&self, count: usize, bytes: u64) -> Option<Vec<u32>> {
         let n = self.nodes.len();
@@ -167,6 +195,7 @@ struct Held {
 pub struct Allocator {
     policy: Box<dyn Policy>,
     board: Board,
+    space_bytes: u64,
     held: BTreeMap<JobId, Held>,
 }
 
@@ -177,9 +206,9 @@ impl Allocator {
             nodes > 0 && rate_bytes_per_s > 0.0,
             "{nodes} nodes of {rate_bytes_per_s} B/s cannot hold anything"
         );
-        let node = Node { free_bytes: space_bytes, booked_bytes: 0, jobs: Vec::new() };
-        let nodes = vec![node; nodes as usize];
-        Allocator { policy, board: Board { nodes, rate_bytes_per_s, cursor: 0 }, held: BTreeMap::new() }
+        let node = Node { up: true, free_bytes: space_bytes, booked_bytes: 0, jobs: Vec::new() };
+        let board = Board { nodes: vec![node; nodes as usize], rate_bytes_per_s, cursor: 0 };
+        Allocator { policy, board, space_bytes, held: BTreeMap::new() }
     }
 
     fn allocate(&mut self, job: JobId, demand: &Demand) -> Action {
@@ -189,7 +218,7 @@ impl Allocator {
         }
         let Some((mut nodes, bytes_per_node)) = self.policy.choose(&self.board, demand) else {
             let free: u64 = self.board.nodes.iter().map(|n| n.free_bytes).sum();
-            let all = self.board.nodes.len();
+            let all = self.board.up();
             let wanted = demand.nodes.map_or(String::new(), |n| alloc::format!(" on {n} nodes"));
             return refuse(alloc::format!(
                 "job {job} asks for {} bytes{wanted}, and {free} bytes are free on {all} nodes; ask for less, or wait",
@@ -218,10 +247,25 @@ impl Allocator {
         let Some(held) = self.held.remove(&job) else { return };
         for i in held.nodes {
             let node = &mut self.board.nodes[i as usize];
-            node.free_bytes += held.reserved_bytes;
+            if node.up {
+                node.free_bytes += held.reserved_bytes;
+            }
             node.booked_bytes -= held.booked_bytes;
             node.jobs.retain(|&j| j != job);
         }
+    }
+
+    fn node_fails(&mut self, node: u32) {
+        if let Some(n) = self.board.nodes.get_mut(node as usize) {
+            (n.up, n.free_bytes) = (false, 0);
+        }
+    }
+
+    fn node_returns(&mut self, node: u32) {
+        let Some(n) = self.board.nodes.get_mut(node as usize).filter(|n| !n.up) else { return };
+        // Reservations outlive the failure until their jobs give them back.
+        let reserved: u64 = n.jobs.iter().filter_map(|j| self.held.get(j)).map(|h| h.reserved_bytes).sum();
+        (n.up, n.free_bytes) = (true, self.space_bytes.saturating_sub(reserved));
     }
 }
 
@@ -234,6 +278,8 @@ impl Machine for Allocator {
         match event {
             Event::Asks { job, demand } => out.push(self.allocate(job, &demand)),
             Event::Frees { job } => self.free(job),
+            Event::NodeFails { node } => self.node_fails(node),
+            Event::NodeReturns { node } => self.node_returns(node),
         }
     }
 
@@ -296,6 +342,26 @@ mod tests {
         assert_eq!(nodes(ask(&mut a, 3, demand(40, Some(1)))), [3]);
         // Two nodes that one job has are better than two of two jobs.
         assert_eq!(nodes(ask(&mut a, 4, demand(40, Some(2)))), [1, 2]);
+    }
+
+    /// A failed node is given to nobody, wishes for more nodes than are up are cut down, and it comes back empty but for
+    /// what is still reserved there.
+    #[test]
+    fn a_failed_node_is_out_of_reach_until_it_returns() {
+        for name in ["striped", "full", "forebay-placed"] {
+            let mut a = allocator(name, 4);
+            assert_eq!(nodes(ask(&mut a, 1, demand(40, Some(4)))), [0, 1, 2, 3], "{name}");
+            a.handle(Nanos(0), Event::NodeFails { node: 2 }, &mut Vec::new());
+            assert_eq!(nodes(ask(&mut a, 2, demand(30, Some(4)))), [0, 1, 3], "{name}");
+            a.handle(Nanos(0), Event::NodeReturns { node: 2 }, &mut Vec::new());
+            let free: Vec<u64> = a.snapshot().nodes.iter().map(|n| n.free_bytes).collect();
+            assert_eq!(free, [80, 80, 90, 80], "{name}");
+            a.handle(Nanos(0), Event::NodeFails { node: 2 }, &mut Vec::new());
+            a.handle(Nanos(0), Event::Frees { job: 1 }, &mut Vec::new());
+            assert_eq!(a.snapshot().nodes[2].free_bytes, 0, "{name}: freed space of a node that is gone");
+            a.handle(Nanos(0), Event::NodeReturns { node: 2 }, &mut Vec::new());
+            assert_eq!(a.snapshot().nodes[2].free_bytes, 100, "{name}");
+        }
     }
 
     /// Clients that send no more than two nodes take need no third.

@@ -9,7 +9,8 @@ pub struct Striped;
 impl Policy for Striped {
     fn choose(&mut self, board: &Board, demand: &Demand) -> Option<Choice> {
         let Some(count) = demand.nodes else { return Capacity { times: 1 }.choose(board, demand) };
-        let per_node = demand.bytes.div_ceil(u64::from(count.max(1)));
-        board.round_robin(count as usize, per_node).map(|nodes| (nodes, per_node))
+        let count = board.at_hand(count as usize);
+        let per_node = demand.bytes.div_ceil(count.max(1) as u64);
+        board.round_robin(count, per_node).map(|nodes| (nodes, per_node))
     }
 }

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
 enum Op {
-    Insert(u64, u32, bool),
+    Insert(u64, u32, Fill),
     Touch(u64),
     Remove(u64),
     /// Wanted bytes, and the remainders mod 4 of the keys that may not go.
@@ -16,8 +16,9 @@ enum Op {
 
 fn op() -> impl Strategy<Value = Op> {
     let key = 0u64..200;
+    let fill = prop::sample::select(&[Fill::Demand, Fill::Ahead, Fill::Guest][..]);
     prop_oneof![
-        4 => (key.clone(), 0u32..5_000, any::<bool>()).prop_map(|(key, bytes, ahead)| Op::Insert(key, bytes, ahead)),
+        4 => (key.clone(), 0u32..5_000, fill).prop_map(|(key, bytes, fill)| Op::Insert(key, bytes, fill)),
         4 => key.clone().prop_map(Op::Touch),
         1 => key.prop_map(Op::Remove),
         2 => (0u64..20_000, any::<[bool; 4]>()).prop_map(|(want, refused)| Op::Evict(want, refused)),
@@ -75,8 +76,8 @@ fn run(kind: EvictionKind, ops: &[Op]) -> Result<Dump, TestCaseError> {
     let mut model: BTreeMap<u64, u32> = BTreeMap::new();
     for op in ops {
         match *op {
-            Op::Insert(key, bytes, ahead) => {
-                policy.insert(key, bytes, if ahead { Fill::Ahead } else { Fill::Demand });
+            Op::Insert(key, bytes, fill) => {
+                policy.insert(key, bytes, fill);
                 model.insert(key, bytes);
             }
             Op::Touch(key) => policy.touch(key),

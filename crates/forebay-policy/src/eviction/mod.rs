@@ -20,8 +20,10 @@
 #[cfg(test)]
 mod conformance;
 mod fifo;
+mod guests;
 mod lfu;
 mod lru;
+mod planned;
 mod s3fifo;
 mod sieve;
 mod sketch;
@@ -32,12 +34,18 @@ use alloc::{boxed::Box, string::String, vec::Vec};
 use core::{fmt, str::FromStr};
 
 pub use fifo::Fifo;
+pub use guests::Guests;
 pub use lfu::Lfu;
 pub use lru::Lru;
+pub use planned::Planned;
 pub use s3fifo::S3Fifo;
 pub use sieve::Sieve;
 pub use windowed_lfu::WindowedLfu;
 pub use wtinylfu::WTinyLfu;
+
+/// Most of a tier that pages fetched by plan may take until they are used, in percent ([`Planned`]). The rest is for what is
+/// read without a plan.
+pub const PLANNED_SHARE_PERCENT: u64 = 75;
 
 /// Why a page comes into the tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +54,9 @@ pub enum Fill {
     Demand,
     /// Read-ahead: nobody has used it yet, so its first touch is the first use and not a sign of re-use.
     Ahead,
+    /// It came from its owner, another node, for a reader here: the first to go until it is used a second time
+    /// ([`Guests`]). No policy but that wrapper ever sees it.
+    Guest,
 }
 
 /// A page that has left the policy and is the agent's to punch out of the tier.
@@ -104,6 +115,25 @@ pub trait EvictionPolicy: fmt::Debug + Send {
     /// Sum of the resident pages' sizes.
     fn bytes(&self) -> u64;
 
+    /// Sum of the sizes of guests ([`Fill::Guest`]) among them.
+    fn guest_bytes(&self) -> u64 {
+        0
+    }
+
+    /// A resident page was brought by `order` and stays until its first touch, or until [`EvictionPolicy::unplan`] of that
+    /// order ([`Planned`]). `false`: it is not resident, or planned pages have their share already.
+    fn plan(&mut self, _key: u64, _order: u64) -> bool {
+        false
+    }
+
+    /// Pages of `order`, or of all orders, may go again.
+    fn unplan(&mut self, _order: Option<u64>) {}
+
+    /// Sum of the sizes of planned pages.
+    fn planned_bytes(&self) -> u64 {
+        0
+    }
+
     /// Whether no page is resident.
     fn is_empty(&self) -> bool {
         self.len() == 0
@@ -158,8 +188,12 @@ impl EvictionKind {
         }
     }
 
-    /// An empty policy of this kind for a tier of `capacity_bytes`.
+    /// An empty policy of this kind for a tier of `capacity_bytes`, with room for guests and plans.
     pub fn build(self, capacity_bytes: u64) -> Box<dyn EvictionPolicy> {
+        Box::new(Planned::new(Box::new(Guests::new(self.build_bare(capacity_bytes)))))
+    }
+
+    fn build_bare(self, capacity_bytes: u64) -> Box<dyn EvictionPolicy> {
         match self {
             EvictionKind::Fifo => Box::new(Fifo::new(capacity_bytes)),
             EvictionKind::Lru => Box::new(Lru::new(capacity_bytes)),

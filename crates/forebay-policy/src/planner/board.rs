@@ -174,10 +174,12 @@ impl Board {
         if left > 0.0 { left } else { whole * 1e-3 }
     }
 
-    /// Bytes that `job` may bring beside those in the tier now, if the other jobs keep what they are entitled to.
+    /// Bytes that `job` may bring beside those in the tier now, if the other jobs keep what they are entitled to
+    /// once it has its next wave.
     pub fn room_bytes(&self, job: JobId) -> f64 {
-        let own = self.job(job).coming_bytes();
-        (self.ram_bytes as f64 - self.used_bytes() + own - self.entitled_bytes_of_others(job)).max(0.0)
+        let j = self.job(job);
+        let reserved = if j.first_missing() > j.started { self.entitled_bytes_of_others(job) } else { 0.0 };
+        (self.ram_bytes as f64 - self.used_bytes() + j.coming_bytes() - reserved).max(0.0)
     }
 
     fn used_bytes(&self) -> f64 {
@@ -191,7 +193,10 @@ impl Board {
         if wave >= j.waves {
             return None;
         }
-        if j.part(wave).in_tier || j.fetch.is_some_and(|f| f.wave == wave) {
+        // A planner that looks after memory itself, for a job that is alone, may bring a part.
+        let by_parts = self.by_parts(depth);
+        let is_kept = j.fetch.is_some_and(|f| f.wave == wave) || (by_parts && j.part(wave).in_tier);
+        if is_kept || self.must_be_read_directly(job, wave) {
             return Some(wave);
         }
         let near_enough = match depth {
@@ -199,13 +204,37 @@ impl Board {
             Depth::Waves(ahead) => wave < j.started + ahead,
             Depth::Memory => true,
         };
+        let least = if by_parts { LEAST_PART * j.wave_bytes as f64 } else { f64::INFINITY };
+        let fits = depth == Depth::OnDemand || self.fits(job, wave, least);
+        (near_enough && fits).then_some(wave)
+    }
+
+    fn by_parts(&self, depth: Depth) -> bool {
+        depth == Depth::Memory && self.jobs.len() == 1
+    }
+
+    /// Whether what is missing of `wave`, but no more than `most_bytes`, fits into memory.
+    fn fits(&self, job: JobId, wave: u32, most_bytes: f64) -> bool {
+        let j = self.job(job);
         // Whoever fetches more than one wave ahead leaves room for what the others need to go on.
         let reserved = if wave > j.started { self.entitled_bytes_of_others(job) } else { 0.0 };
-        let whole = j.wave_bytes as f64;
-        // A planner that looks after memory itself may bring a part.
-        let needed = if depth == Depth::Memory { LEAST_PART * whole } else { whole };
-        let fits = self.used_bytes() + reserved + needed <= self.ram_bytes as f64 + ROUNDING_BYTES;
-        (near_enough && (fits || depth == Depth::OnDemand)).then_some(wave)
+        let needed = j.part(wave).left_bytes.clamp(0.0, most_bytes);
+        self.used_bytes() + reserved + needed <= self.ram_bytes as f64 + ROUNDING_BYTES
+    }
+
+    /// Whether memory is kept for `wave`, or there is room for what is missing of it. Of a planner that brings parts it is taken
+    /// that it has seen to it.
+    pub fn has_room(&self, job: JobId, wave: u32, depth: Depth) -> bool {
+        let kept = self.job(job).fetch.is_some_and(|f| f.wave == wave && !f.direct);
+        kept || self.by_parts(depth) || self.fits(job, wave, f64::INFINITY)
+    }
+
+    /// Whether tasks wait for `wave`, of which a part was lost with a node, and memory has no room left for that part. It
+    /// cannot wait for room: what takes the room may be waves that wait in the same way.
+    pub fn must_be_read_directly(&self, job: JobId, wave: u32) -> bool {
+        let (j, part) = (self.job(job), self.job(job).part(wave));
+        let damaged = part.damaged && j.fetch.is_none_or(|f| f.wave != wave || f.direct);
+        damaged && j.waits() && self.used_bytes() + part.left_bytes > self.ram_bytes as f64 + ROUNDING_BYTES
     }
 
     /// Every job is entitled to two waves, one in compute and the next; this is what the others have not taken of it.
@@ -294,6 +323,11 @@ impl Board {
                 self.jobs.remove(&job);
             }
             Event::Memory { bytes } => self.ram_bytes = bytes,
+            Event::Lost { job, ref waves } => {
+                if let Some(j) = self.jobs.get_mut(&job) {
+                    j.lost(waves);
+                }
+            }
         }
     }
 

@@ -131,6 +131,13 @@ pub enum Event {
         /// Bytes of the tier in all.
         bytes: u64,
     },
+    /// A node went, and with it a part of what the tier held of this job. Its fetch under way has come to a stop.
+    Lost {
+        /// The job.
+        job: JobId,
+        /// Waves that have not begun to compute, ascending, and the bytes of each that are gone.
+        waves: Vec<(u32, u64)>,
+    },
 }
 
 /// What the planner decides.

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use forebay_model::profile::Setting;
 use serde::Serialize;
 
-use super::plan::{ActionKind, Decision, Plan, SeenPhase};
+use super::plan::{ActionKind, Decision, Estimate, Plan, SeenPhase};
 use super::{Action, Board, Config, Event, JobId, Policy};
 use crate::machine::{Machine, Nanos};
 
@@ -60,7 +60,10 @@ impl Planner {
             let Some(wave) = self.board.next_wave(job, self.policy.depth()) else { continue };
             let has_plan = self.running.get(&job).is_some_and(|r| r.wave == wave + r.plan.skips);
             if !has_plan || self.policy.replans() {
-                let plan = self.policy.plan(&self.board, job, wave);
+                let plan = match self.board.must_be_read_directly(job, wave) {
+                    true => read_directly(&self.board, job, wave),
+                    false => self.policy.plan(&self.board, job, wave),
+                };
                 self.adopt(job, wave + plan.skips, plan, out);
             }
         }
@@ -101,8 +104,12 @@ impl Planner {
     }
 
     /// Announces every setting that has changed, be it by a step or by a phase to yield to.
+    ///
+    /// There was room for each wave when its plan was made; who begins later, or after another in the same moment, may find
+    /// none. Its plan is dropped then, and made anew when there is room.
     fn carry_out(&mut self, out: &mut Vec<Action>) {
         let (now, busy) = (self.board.now(), self.board.active_phases() > 0);
+        let mut without_room = Vec::new();
         for (&job, running) in &mut self.running {
             let Some(step) = running.plan.steps.iter().rev().find(|s| s.at <= now) else { continue };
             let setting = if step.yields && busy { Setting::PAUSED } else { step.setting };
@@ -110,6 +117,10 @@ impl Planner {
                 // A fetch that has not begun needs no announcement that it is paused.
                 if running.direct || running.setting.is_some() || !setting.is_paused() {
                     let (wave, decision) = (running.wave, running.decision);
+                    if !self.board.has_room(job, wave, self.policy.depth()) {
+                        without_room.extend((!running.direct).then_some(job));
+                        continue;
+                    }
                     out.push(Action::Fetch { job, wave, setting, decision });
                     self.board.set_fetch(job, wave, self.board.strain(setting), false);
                 }
@@ -117,6 +128,7 @@ impl Planner {
                 running.direct = false;
             }
         }
+        without_room.iter().for_each(|job| drop(self.running.remove(job)));
     }
 
     fn drop_finished(&mut self, event: &Event) {
@@ -124,11 +136,26 @@ impl Planner {
             Event::Fetched { job, wave } if self.running.get(&job).is_some_and(|r| r.wave == wave) => {
                 self.running.remove(&job);
             }
-            Event::JobLeaves { job } => {
+            Event::JobLeaves { job } | Event::Lost { job, .. } => {
                 self.running.remove(&job);
             }
             _ => {}
         }
+    }
+}
+
+/// What every policy does with a wave whose lost part has no room in the tier any more.
+fn read_directly(board: &Board, job: JobId, wave: u32) -> Plan {
+    let direct_s =
+        board.left_bytes(job, wave) / board.corrected(board.config.direct.strain()).speed_bytes_per_s;
+    Plan {
+        kind: ActionKind::Direct,
+        skips: 0,
+        steps: Vec::new(),
+        estimate: Estimate { fetched_in_s: Some(direct_s), cost_s: Some(direct_s), margin_s: None },
+        candidates: 1,
+        reason: "a part was lost with a node and has no room in the tier any more: tasks wait, and read it themselves"
+            .into(),
     }
 }
 

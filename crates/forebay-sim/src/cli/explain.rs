@@ -4,17 +4,63 @@ use std::io::Write;
 
 use serde_json::Value;
 
+use super::explain_access::{Entry, entries};
 use super::replay::{Line, read};
 use super::{ExplainArgs, say, table};
 use crate::error::{Error, Result};
 use crate::report::number;
+use crate::scenario::Scenario;
+use crate::{burst, colocate};
 
 fn decision(line: &Line) -> Option<&Value> {
     line.action.as_ref().filter(|a| a["is"] == "decided")
 }
 
 pub fn explain(args: &ExplainArgs, out: &mut dyn Write) -> Result<()> {
-    let (setup, lines) = read(&args.trace)?;
+    match read(&args.trace)? {
+        (Scenario::Colocation(setup), lines) => prefetches(args, &setup, &lines, out),
+        (Scenario::BurstBuffer(setup), lines) => access(args, &setup, &lines, out),
+    }
+}
+
+fn no_such(args: &ExplainArgs, wanted: u64, count: usize) -> Error {
+    let trace = args.trace.display();
+    Error::Usage(format!("{trace} has no decision {wanted}; it has {count} of them, numbered from 1"))
+}
+
+/// Who was let in, who waited, who got nodes.
+fn access(args: &ExplainArgs, setup: &burst::Setup, lines: &[Line], out: &mut dyn Write) -> Result<()> {
+    let entries = entries(setup, lines);
+    let Some(wanted) = args.decision else {
+        let row = |(i, e): (usize, &Entry)| {
+            let time = number(e.t_ns as f64 * 1e-9);
+            let cells =
+                [(i + 1).to_string(), time, e.what.into(), e.job.clone(), e.step.clone(), e.why.clone()];
+            cells.to_vec()
+        };
+        let rows: Vec<Vec<String>> = entries.iter().enumerate().map(row).collect();
+        return table(out, &["decision", "time_s", "what", "job", "step", "reason"], &rows);
+    };
+    let found = usize::try_from(wanted).ok().and_then(|w| w.checked_sub(1)).and_then(|i| entries.get(i));
+    let Some(e) = found else { return Err(no_such(args, wanted, entries.len())) };
+    let of = if e.step == "-" { e.job.clone() } else { format!("step {} of {}", e.step, e.job) };
+    let policy = format!("allocation {}, access {}", setup.allocation, setup.access);
+    let time = number(e.t_ns as f64 * 1e-9);
+    say(out, &format!("Decision {wanted} at {time} s ({policy}): {of}: {}", e.what))?;
+    say(out, &format!("because {}", e.why))?;
+    for (title, lines) in [("seen", &e.seen), ("done", &e.done)] {
+        say(out, &format!("\n{title}:"))?;
+        lines.iter().try_for_each(|line| say(out, &format!("  {line}")))?;
+    }
+    Ok(())
+}
+
+fn prefetches(
+    args: &ExplainArgs,
+    setup: &colocate::Setup,
+    lines: &[Line],
+    out: &mut dyn Write,
+) -> Result<()> {
     let decisions: Vec<(&Line, &Value)> = lines.iter().filter_map(|l| Some((l, decision(l)?))).collect();
     let Some(wanted) = args.decision else {
         let rows: Vec<Vec<String>> = decisions.iter().map(|(l, d)| summary(l, d)).collect();
@@ -26,11 +72,7 @@ pub fn explain(args: &ExplainArgs, out: &mut dyn Write) -> Result<()> {
     };
     let found = decisions.iter().find(|(_, d)| d["id"] == wanted);
     let Some((line, d)) = found else {
-        return Err(Error::Usage(format!(
-            "{} has no decision {wanted}; it has {} of them, numbered from 1",
-            args.trace.display(),
-            decisions.len()
-        )));
+        return Err(no_such(args, wanted, decisions.len()));
     };
     let job = d["job"].as_u64().and_then(|j| setup.jobs.get(j as usize)).map_or("?", |j| j.name.as_str());
     say(
@@ -54,7 +96,7 @@ pub fn explain(args: &ExplainArgs, out: &mut dyn Write) -> Result<()> {
         &format!("  {} s of compute to hide it, {} waves in the tier", value(&d["hidden_s"]), d["buffered"]),
     )?;
     for p in d["phases"].as_array().into_iter().flatten() {
-        say(out, &format!("  {}", phase(p, &setup)))?;
+        say(out, &format!("  {}", phase(p, setup)))?;
     }
     say(out, "\ndone:")?;
     for step in d["steps"].as_array().into_iter().flatten() {

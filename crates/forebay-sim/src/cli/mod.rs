@@ -11,6 +11,8 @@ use clap::{Args, Subcommand};
 use crate::error::{Error, Result};
 
 mod explain;
+mod explain_access;
+mod kinds;
 mod model;
 mod replay;
 mod run;
@@ -44,7 +46,7 @@ enum SimCommand {
 pub struct RunArgs {
     /// Scenario file
     scenario: PathBuf,
-    /// Planner's policy, instead of the scenario's
+    /// Planner's policy, or that of access to burst buffers (or ALLOCATION/ACCESS), instead of the scenario's
     #[arg(long)]
     policy: Option<String>,
     /// Seed, instead of the scenario's
@@ -59,7 +61,7 @@ pub struct RunArgs {
     /// Record every event and decision, as JSON lines
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Draw phases, prefetches and compute over time, as SVG
+    /// Draw who does what over time, as SVG
     #[arg(long, value_name = "FILE")]
     timeline: Option<PathBuf>,
     /// Part of the time to draw, in seconds
@@ -72,7 +74,7 @@ pub struct RunArgs {
 pub struct CompareArgs {
     /// Scenario file
     scenario: PathBuf,
-    /// Policies to compare; all of them by default
+    /// Policies to compare, as for `run --policy`; all of them by default
     #[arg(long, value_delimiter = ',')]
     policies: Vec<String>,
     /// Write one row per policy and job as CSV

@@ -16,15 +16,18 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{ReplayArgs, say};
-use crate::colocate::Setup;
 use crate::error::{Error, Result};
+use crate::scenario::{BURST_BUFFER, COLOCATION, Scenario};
 use crate::trace::{SCHEMA, VERSION};
+use crate::{burst, colocate};
 
 #[derive(Deserialize)]
 struct Header {
     schema: String,
     version: u32,
-    setup: Setup,
+    /// Missing in traces from before there was a second kind.
+    kind: Option<String>,
+    setup: Value,
 }
 
 /// A line after the header. Exactly one of `event`, `action` and `note` is there.
@@ -38,26 +41,43 @@ pub struct Line {
     pub event: Option<Value>,
     /// What it decided.
     pub action: Option<Value>,
+    /// What happened without a decision.
+    pub note: Option<Value>,
 }
 
-/// Reads a trace: its setup and its lines.
-pub fn read(path: &Path) -> Result<(Setup, Vec<Line>)> {
+/// Reads a trace: its scenario and its lines.
+pub fn read(path: &Path) -> Result<(Scenario, Vec<Line>)> {
     let text = fs::read_to_string(path).map_err(Error::io("read the trace", path))?;
     let bad = |line: usize, problem: String| Error::Trace { file: path.into(), line, problem };
+    let not_one = |e: serde_json::Error| {
+        bad(1, format!("not the header of a trace ({e}); was it written by `sim run --trace`?"))
+    };
     let mut lines = text.lines();
     let first = lines.next().ok_or_else(|| bad(1, "the trace is empty".into()))?;
-    let header: Header = serde_json::from_str(first).map_err(|e| {
-        bad(1, format!("not the header of a trace ({e}); was it written by `sim run --trace`?"))
-    })?;
+    let header: Header = serde_json::from_str(first).map_err(not_one)?;
     if (header.schema.as_str(), header.version) != (SCHEMA, VERSION) {
         let found = format!("{} version {}", header.schema, header.version);
         return Err(bad(1, format!("this is {found}; {SCHEMA} version {VERSION} can be read")));
     }
+    let scenario = match header.kind.as_deref().unwrap_or(COLOCATION) {
+        COLOCATION => {
+            let setup: colocate::Setup = serde_json::from_value(header.setup).map_err(not_one)?;
+            Scenario::Colocation(Box::new(setup))
+        }
+        BURST_BUFFER => {
+            let setup: burst::Setup = serde_json::from_value(header.setup).map_err(not_one)?;
+            Scenario::BurstBuffer(Box::new(setup))
+        }
+        other => {
+            let known = format!("{COLOCATION} and {BURST_BUFFER} can be read");
+            return Err(bad(1, format!("this is a run of kind '{other}'; {known}")));
+        }
+    };
     let parse = |(i, line): (usize, &str)| {
         serde_json::from_str(line)
             .map_err(|e| bad(i + 2, format!("not a line of a trace ({e}); was it cut off?")))
     };
-    Ok((header.setup, lines.enumerate().map(parse).collect::<Result<_>>()?))
+    Ok((scenario, lines.enumerate().map(parse).collect::<Result<_>>()?))
 }
 
 /// A machine that is told what was recorded, and what it decided that is still to be found in the record.
@@ -106,24 +126,47 @@ where
     }
 }
 
-pub fn replay(args: &ReplayArgs, out: &mut dyn Write) -> Result<()> {
-    let (setup, lines) = read(&args.trace)?;
-    let policy = planner::policy(&setup.policy, &setup.planner).map_err(Error::Usage)?;
-    let divider = bandwidth::policy(&setup.bandwidth).map_err(Error::Usage)?;
-    let mut planner = Replayed::new("planner", Planner::new(setup.planner.clone(), policy));
-    let mut divider = Replayed::new("bandwidth", Divider::new(divider));
+/// Tells two machines what they were told, in the order of the record; the number of actions that were the same.
+fn both<A: Machine, B: Machine>(
+    path: &Path,
+    lines: &[Line],
+    (mut a, mut b): (Replayed<A>, Replayed<B>),
+) -> Result<u64>
+where
+    A::Event: DeserializeOwned,
+    A::Action: Serialize,
+    B::Event: DeserializeOwned,
+    B::Action: Serialize,
+{
     for (i, line) in lines.iter().enumerate() {
         let taken = match line.who.as_str() {
-            who if who == planner.who => planner.take(line),
-            who if who == divider.who => divider.take(line),
+            who if who == a.who => a.take(line),
+            who if who == b.who => b.take(line),
             _ => Ok(()),
         };
-        taken.map_err(|problem| Error::Trace { file: args.trace.clone(), line: i + 2, problem })?;
+        taken.map_err(|problem| Error::Trace { file: path.into(), line: i + 2, problem })?;
     }
-    if let Some(action) = planner.pending.front().or(divider.pending.front()) {
+    if let Some(action) = a.pending.front().or(b.pending.front()) {
         let problem = format!("the machine also decided {action}, which was not recorded");
-        return Err(Error::Trace { file: args.trace.clone(), line: lines.len() + 1, problem });
+        return Err(Error::Trace { file: path.into(), line: lines.len() + 1, problem });
     }
-    let decided = planner.checked + divider.checked;
+    Ok(a.checked + b.checked)
+}
+
+pub fn replay(args: &ReplayArgs, out: &mut dyn Write) -> Result<()> {
+    let (scenario, lines) = read(&args.trace)?;
+    let decided = match scenario {
+        Scenario::Colocation(setup) => {
+            let policy = planner::policy(&setup.policy, &setup.planner).map_err(Error::Usage)?;
+            let divider = bandwidth::policy(&setup.bandwidth).map_err(Error::Usage)?;
+            let planner = Replayed::new("planner", Planner::new(setup.planner.clone(), policy));
+            both(&args.trace, &lines, (planner, Replayed::new("bandwidth", Divider::new(divider))))?
+        }
+        Scenario::BurstBuffer(setup) => {
+            let (access, allocator) = burst::machines(&setup)?;
+            let access = Replayed::new("access", access);
+            both(&args.trace, &lines, (access, Replayed::new("allocation", allocator)))?
+        }
+    };
     say(out, &format!("{} lines replayed, all {decided} actions are the same", lines.len()))
 }

@@ -11,8 +11,8 @@ use std::thread;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::kinds::{Done, same_kind};
 use super::{SweepArgs, csv, table};
-use crate::colocate::{Setup, simulate, view};
 use crate::error::{Error, Result};
 use crate::scenario::{File, Scenario};
 use crate::trace::Trace;
@@ -53,48 +53,48 @@ pub fn sweep(args: &SweepArgs, out: &mut dyn Write) -> Result<()> {
         return Err(Error::Usage(format!("the grid has {points} points; at most {MAX_POINTS} are allowed")));
     }
     // All are checked before any is run: a slip in the last value should not cost an hour.
-    let setups = (0..points).map(|i| setup_at(&file, &axes, i)).collect::<Result<Vec<_>>>()?;
+    let scenarios = (0..points).map(|i| scenario_at(&file, &axes, i)).collect::<Result<Vec<_>>>()?;
+    same_kind(&scenarios)?;
     let threads = args.threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, |n| n.get()));
-    let results = run_all(&setups, threads.clamp(1, points.max(1)));
+    let results = run_all(&scenarios, threads.clamp(1, points.max(1)));
     let mut rows = Vec::new();
-    for (i, (setup, result)) in setups.iter().zip(results).enumerate() {
+    for (i, (scenario, result)) in scenarios.iter().zip(results).enumerate() {
         let values: Vec<String> = point(&axes, i).into_iter().map(String::from).collect();
-        for row in result.map(|outcome| view::rows(setup, &outcome))? {
+        for row in result.map(|done| scenario.rows(&done))? {
             rows.push(values.iter().cloned().chain(row).collect());
         }
     }
-    let header: Vec<&str> = axes.iter().map(|a| a.key).chain(view::COLUMNS).collect();
+    let columns = scenarios.first().map_or(&[][..], |s| s.columns());
+    let header: Vec<&str> = axes.iter().map(|a| a.key).chain(columns.iter().copied()).collect();
     match &args.csv {
         Some(path) => fs::write(path, csv(&header, &rows)).map_err(Error::io("write the rows to", path)),
         None => table(out, &header, &rows),
     }
 }
 
-fn setup_at(file: &File, axes: &[Axis<'_>], index: usize) -> Result<Setup> {
+fn scenario_at(file: &File, axes: &[Axis<'_>], index: usize) -> Result<Scenario> {
     let mut file = file.clone();
     for (axis, value) in axes.iter().zip(point(axes, index)) {
         file.set(axis.key, value)?;
     }
-    let Scenario::Colocation(setup) = file.scenario()?;
-    Ok(*setup)
+    file.scenario()
 }
 
-fn run_all(setups: &[Setup], threads: usize) -> Vec<Result<crate::colocate::Outcome>> {
+fn run_all(scenarios: &[Scenario], threads: usize) -> Vec<Result<Done>> {
     // Shown on a terminal only; goes to standard error.
-    let bar = ProgressBar::new(setups.len() as u64);
+    let bar = ProgressBar::new(scenarios.len() as u64);
     if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} runs, {eta} left") {
         bar.set_style(style);
     }
     let next = AtomicUsize::new(0);
-    let results: Mutex<Vec<Option<Result<crate::colocate::Outcome>>>> =
-        Mutex::new(setups.iter().map(|_| None).collect());
+    let results: Mutex<Vec<Option<Result<Done>>>> = Mutex::new(scenarios.iter().map(|_| None).collect());
     thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
                 loop {
                     let i = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(setup) = setups.get(i) else { return };
-                    let result = simulate(setup, &mut Trace::off());
+                    let Some(scenario) = scenarios.get(i) else { return };
+                    let result = scenario.run(&mut Trace::off());
                     bar.inc(1);
                     if let Ok(mut results) = results.lock() {
                         results[i] = Some(result);

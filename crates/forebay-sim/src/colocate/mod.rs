@@ -10,33 +10,15 @@ use forebay_policy::planner::{ActionKind, Config, DirectStrain};
 use serde::{Deserialize, Serialize};
 
 mod bound;
+mod faults;
 mod outcome;
 pub mod view;
 mod world;
 
+pub use crate::arrivals::Arrivals;
 pub use bound::lower_bound_s;
-pub use outcome::{FetchSpan, HpcOutcome, JobOutcome, Outcome, PhaseOutcome, WaveOutcome};
+pub use outcome::{DownSpan, FetchSpan, HpcOutcome, JobOutcome, Outcome, PhaseOutcome, WaveOutcome};
 pub use world::simulate;
-
-/// When the phases of an HPC job begin.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "is", rename_all = "snake_case")]
-pub enum Arrivals {
-    /// A phase begins `compute_ns` after the last one ended.
-    Periodic,
-    /// The same, with each compute time drawn evenly from `compute_ns` * (1 - spread) to (1 + spread).
-    Jittered {
-        /// From 0 to 1.
-        spread: f64,
-    },
-    /// Compute times are exponential with mean `compute_ns`.
-    Poisson,
-    /// Phases begin at these moments, or when the one before is over if that is later.
-    Trace {
-        /// In ns from the start, ascending.
-        at_ns: Vec<u64>,
-    },
-}
 
 /// An HPC job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -78,13 +60,27 @@ pub struct JobSpec {
     pub starts_ns: u64,
 }
 
-/// The tier's memory changes: a node fails, returns, or gives memory to compute.
+/// The tier's memory changes: nodes give memory to compute, or take it back. Nothing is lost by that.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MemoryChange {
     /// When, in ns from the start.
     pub at_ns: u64,
     /// Bytes of the tier from then on. Waves already there stay; fetches that do not fit wait.
     pub bytes: u64,
+}
+
+/// A node of the tier goes away with its memory and what is in it.
+///
+/// Waves lie evenly on all nodes that are up, so each loses the same part. What had not begun to compute has to be fetched
+/// again; a wave in compute has been read from the tier already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeFault {
+    /// Which, below the profile's number of nodes.
+    pub node: u16,
+    /// When, in ns from the start.
+    pub at_ns: u64,
+    /// For how long, in ns; `None`: for ever. It comes back empty.
+    pub for_ns: Option<u64>,
 }
 
 /// Everything that a run depends on.
@@ -104,8 +100,11 @@ pub struct Setup {
     pub hpc: Vec<HpcSpec>,
     /// Big Data jobs.
     pub jobs: Vec<JobSpec>,
-    /// Changes of the tier's memory, ascending.
+    /// Changes of the tier's memory with all nodes up, ascending.
     pub memory: Vec<MemoryChange>,
+    /// Nodes that fail. Older records do not know of any.
+    #[serde(default)]
+    pub faults: Vec<NodeFault>,
     /// Seed of all that is drawn.
     pub seed: u64,
 }

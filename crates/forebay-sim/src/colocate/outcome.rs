@@ -76,6 +76,8 @@ pub struct JobOutcome {
     pub map_ns: u64,
     /// Its waves in order.
     pub waves: Vec<WaveOutcome>,
+    /// Bytes of it that were lost with nodes before they were computed.
+    pub lost_bytes: f64,
 }
 
 impl JobOutcome {
@@ -102,6 +104,17 @@ pub struct FetchSpan {
     pub kind: ActionKind,
 }
 
+/// A node that was down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct DownSpan {
+    /// Which.
+    pub node: u16,
+    /// From when, in ns.
+    pub from_ns: u64,
+    /// Until when, in ns; `None` if it did not return.
+    pub to_ns: Option<u64>,
+}
+
 /// A run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcome {
@@ -117,9 +130,20 @@ pub struct Outcome {
     pub events: u64,
     /// Most bytes that the tier held at once.
     pub peak_bytes: u64,
+    /// Most bytes that it held beyond its memory when room was taken: only after memory was given back to compute.
+    pub overbooked_bytes: u64,
+    /// Every time that a node was down.
+    pub down: Vec<DownSpan>,
 }
 
 impl Outcome {
+    /// When the last Big Data job or phase is over, in seconds.
+    pub fn end_s(&self) -> f64 {
+        let jobs = self.jobs.iter().filter_map(|j| j.waves.last()).map(|w| w.end_ns);
+        let phases = self.hpc.iter().filter_map(|h| h.phases.last()).map(|p| p.end_ns);
+        jobs.chain(phases).max().unwrap_or(0) as f64 * 1e-9
+    }
+
     /// Deadlines missed by all HPC jobs.
     pub fn missed(&self) -> usize {
         self.hpc.iter().map(HpcOutcome::missed).sum()

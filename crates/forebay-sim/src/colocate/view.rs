@@ -8,7 +8,7 @@ use crate::plot::timeline::{Span, Timeline};
 use crate::report::number;
 
 /// Kinds of spans in a timeline, with their colours: what runs, then the actions.
-const KINDS: [(&str, &str); 9] = [
+const KINDS: [(&str, &str); 10] = [
     ("I/O phase", "#d55e00"),
     ("late", "#7a0000"),
     ("compute", "#999999"),
@@ -18,7 +18,9 @@ const KINDS: [(&str, &str); 9] = [
     ("Scale Down", "#e69f00"),
     ("direct", "#cc79a7"),
     ("search", "#f0e442"),
+    ("down", "#555555"),
 ];
+const DOWN: usize = 9;
 
 fn kind_index(kind: ActionKind) -> usize {
     match kind {
@@ -56,7 +58,19 @@ pub fn timeline(setup: &Setup, outcome: &Outcome, title: &str, window_s: (f64, f
             spans.push(Span { row: row + 1, from_s: s(w.begin_ns), to_s: s(w.end_ns), kind: 2, tip });
         }
     }
-    Timeline { title, rows, kinds: KINDS.to_vec(), spans, window_s }.svg()
+    let mut nodes: Vec<u16> = outcome.down.iter().map(|d| d.node).collect();
+    nodes.sort_unstable();
+    nodes.dedup();
+    for node in &nodes {
+        let row = rows.len();
+        rows.push(format!("node {node}"));
+        for d in outcome.down.iter().filter(|d| d.node == *node) {
+            let to_s = d.to_ns.map_or(outcome.end_s(), s);
+            spans.push(Span { row, from_s: s(d.from_ns), to_s, kind: DOWN, tip: "down".into() });
+        }
+    }
+    let kinds = KINDS[..if nodes.is_empty() { DOWN } else { KINDS.len() }].to_vec();
+    Timeline { title, rows, kinds, spans, window_s }.svg()
 }
 
 fn fetch_tip(f: &FetchSpan) -> String {

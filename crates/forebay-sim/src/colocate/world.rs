@@ -10,8 +10,8 @@ use forebay_policy::machine::Nanos;
 use forebay_policy::planner::{self, Action, ActionKind, Decision, Event as Told, Planner};
 use serde::Serialize;
 
-use super::outcome::{FetchSpan, HpcOutcome, JobOutcome, Outcome, PhaseOutcome, WaveOutcome};
-use super::{Arrivals, HpcSpec, Setup};
+use super::outcome::{DownSpan, FetchSpan, HpcOutcome, JobOutcome, Outcome, PhaseOutcome, WaveOutcome};
+use super::{HpcSpec, NodeFault, Setup};
 use crate::error::{Error, Result};
 use crate::pace::Paces;
 use crate::pump::Pump;
@@ -26,23 +26,27 @@ const FETCH: u64 = 1 << 32;
 
 /// What happens by itself.
 #[derive(Clone, Copy, Debug)]
-enum Happening {
+pub(super) enum Happening {
     HpcStarts(usize),
     PhaseBegins(usize),
     JobStarts(usize),
     ComputeEnds(usize),
     Memory(u64),
+    NodeFails(NodeFault),
+    NodeReturns(u16),
     PlannerWakes,
     DividerWakes,
 }
 
-/// Notes in the trace, when a phase, a wave or a job is over: facts, not decisions.
+/// Notes in the trace, when a phase, a wave or a job is over or a node comes or goes: facts, not decisions.
 #[derive(Serialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
-enum Note {
+pub(super) enum Note {
     Phase { late: bool, slowdown: f64 },
     Wave { wave: u32, stall_ns: u64 },
     Job { map_ns: u64 },
+    Fails,
+    Returns,
 }
 
 struct Hpc {
@@ -54,27 +58,29 @@ struct Hpc {
     done: HpcOutcome,
 }
 
-struct Job {
-    started: u32,
+pub(super) struct Job {
+    pub started: u32,
     computing: bool,
     /// Bytes that each wave still lacks: 0 when it is there. That of the fetch under way is in the table of flows.
-    left: Vec<f64>,
+    pub left: Vec<f64>,
     /// Which waves are in the tier, be it in part: being fetched, waiting, or in compute.
-    in_tier: Vec<bool>,
+    pub in_tier: Vec<bool>,
     idle_since: u64,
-    fetch: Option<Fetch>,
-    done: JobOutcome,
+    pub fetch: Option<Fetch>,
+    pub done: JobOutcome,
 }
 
 #[derive(Clone, Copy)]
-struct Fetch {
-    wave: u32,
-    strain: Strain,
-    setting: Option<Setting>,
+pub(super) struct Fetch {
+    pub wave: u32,
+    pub strain: Strain,
+    pub setting: Option<Setting>,
     kind: ActionKind,
     since: u64,
     /// Bytes that were left at `since`.
     left: f64,
+    /// The tier's memory when it was announced.
+    memory_bytes: u64,
 }
 
 impl Fetch {
@@ -84,18 +90,23 @@ impl Fetch {
     }
 }
 
-struct Colocation<'a> {
-    setup: &'a Setup,
-    trace: &'a mut Trace,
+pub(super) struct Colocation<'a> {
+    pub setup: &'a Setup,
+    pub trace: &'a mut Trace,
     planner: Pump<Planner>,
     divider: Pump<Divider>,
     flows: Paces,
     hpc: Vec<Hpc>,
-    jobs: Vec<Job>,
+    pub jobs: Vec<Job>,
+    /// How many faults keep each node down, and the tier's memory with all nodes up.
+    pub faults_on: Vec<u32>,
+    pub ram_bytes: u64,
+    pub down: Vec<DownSpan>,
     kinds: BTreeMap<u64, ActionKind>,
     out_fetches: Vec<FetchSpan>,
     decisions: Vec<Decision>,
     peak_bytes: u64,
+    overbooked_bytes: u64,
     speeds: Vec<f64>,
 }
 
@@ -122,6 +133,9 @@ pub fn simulate(setup: &Setup, trace: &mut Trace) -> Result<Outcome> {
     for change in &setup.memory {
         queue.at(Nanos(change.at_ns), Happening::Memory(change.bytes));
     }
+    for fault in &setup.faults {
+        queue.at(Nanos(fault.at_ns), Happening::NodeFails(*fault));
+    }
     let stats = run(&mut world, &mut queue, MAX_EVENTS);
     let unfinished =
         world.jobs.iter().zip(&setup.jobs).find(|(j, spec)| j.started < spec.waves || j.computing);
@@ -142,6 +156,8 @@ pub fn simulate(setup: &Setup, trace: &mut Trace) -> Result<Outcome> {
         decisions: world.decisions,
         events: stats.events,
         peak_bytes: world.peak_bytes,
+        overbooked_bytes: world.overbooked_bytes,
+        down: world.down,
     })
 }
 
@@ -167,6 +183,7 @@ impl<'a> Colocation<'a> {
                 name: spec.name.clone(),
                 map_ns: 0,
                 waves: vec![WaveOutcome::default(); spec.waves as usize],
+                lost_bytes: 0.0,
             },
         };
         Colocation {
@@ -177,15 +194,19 @@ impl<'a> Colocation<'a> {
             flows: Paces::new(),
             hpc: setup.hpc.iter().enumerate().map(hpc).collect(),
             jobs: setup.jobs.iter().map(job).collect(),
+            faults_on: vec![0; usize::from(setup.planner.profile.max_nodes)],
+            ram_bytes: setup.planner.ram_bytes,
+            down: Vec::new(),
             kinds: BTreeMap::new(),
             out_fetches: Vec::new(),
             decisions: Vec::new(),
             peak_bytes: 0,
+            overbooked_bytes: 0,
             speeds: Vec::new(),
         }
     }
 
-    fn tell(&mut self, now: Nanos, event: Told, queue: &mut EventQueue<Happening>) {
+    pub fn tell(&mut self, now: Nanos, event: Told, queue: &mut EventQueue<Happening>) {
         let actions = self.planner.tell(now, event, self.trace);
         self.obey(now, actions, queue);
     }
@@ -200,7 +221,7 @@ impl<'a> Colocation<'a> {
                     self.decisions.push(*decision);
                 }
                 Action::Fetch { job, wave, setting, decision } => {
-                    let strain = self.setup.truth.strain(setting);
+                    let strain = self.true_strain(setting);
                     self.fetch(now, job as usize, wave, strain, Some(setting), decision);
                 }
                 Action::Direct { job, wave, decision } => {
@@ -234,16 +255,17 @@ impl<'a> Colocation<'a> {
             setting.is_some() || waits,
             "tasks of job {job} read wave {wave} directly, for which they do not wait"
         );
+        let memory_bytes = self.memory_bytes();
         self.flows.start(now, id, left);
-        self.jobs[job].fetch = Some(Fetch { wave, strain, setting, kind, since: now.0, left });
+        self.jobs[job].fetch = Some(Fetch { wave, strain, setting, kind, since: now.0, left, memory_bytes });
         if setting.is_some() {
             self.jobs[job].in_tier[wave as usize] = true;
         }
     }
 
     /// Ends the fetch under way of `job`, if any, and books what it has brought.
-    fn put_down(&mut self, now: Nanos, job: usize) {
-        self.note_peak(now);
+    pub fn put_down(&mut self, now: Nanos, job: usize) {
+        self.note_peak(now, job);
         let Some(fetch) = self.jobs[job].fetch.take() else { return };
         // A wave is there when its end was announced, and not by rounding before.
         let left = self.flows.abort(now, FETCH + job as u64).map_or(0.0, |left| left.max(f64::MIN_POSITIVE));
@@ -253,26 +275,40 @@ impl<'a> Colocation<'a> {
         state.done.waves[fetch.wave as usize].direct_bytes += fetch.read_directly(left);
     }
 
-    /// Bytes in the tier now; to be noted before anything is freed.
-    fn note_peak(&mut self, now: Nanos) {
+    /// Goes on with a fetch that was put down and of which nothing has changed.
+    pub fn take_up(&mut self, now: Nanos, job: usize, fetch: Fetch) {
+        let left = self.jobs[job].left[fetch.wave as usize];
+        self.flows.start(now, FETCH + job as u64, left);
+        self.jobs[job].fetch = Some(Fetch { since: now.0, left, ..fetch });
+    }
+
+    /// Bytes in the tier now.
+    fn tier_bytes(&self, now: Nanos) -> f64 {
         let mut bytes = 0.0;
         for (j, (job, spec)) in self.jobs.iter().zip(&self.setup.jobs).enumerate() {
             // Waves before the one in compute are gone.
-            for wave in (job.started as usize).saturating_sub(1)..job.left.len() {
-                if job.in_tier[wave] {
-                    let coming = job.fetch.filter(|f| f.wave as usize == wave);
-                    let (left, direct) = match coming {
-                        Some(f) => {
-                            let left = self.flows.left(now, FETCH + j as u64).unwrap_or(0.0);
-                            (left, f.read_directly(left))
-                        }
-                        None => (job.left[wave], 0.0),
-                    };
-                    bytes += spec.wave_bytes as f64 - left - direct - job.done.waves[wave].direct_bytes;
-                }
+            for wave in ((job.started as usize).saturating_sub(1)..job.left.len()).filter(|&w| job.in_tier[w])
+            {
+                let (left, direct) = match job.fetch.filter(|f| f.wave as usize == wave) {
+                    Some(f) => {
+                        let left = self.flows.left(now, FETCH + j as u64).unwrap_or(0.0);
+                        (left, f.read_directly(left))
+                    }
+                    None => (job.left[wave], 0.0),
+                };
+                bytes += spec.wave_bytes as f64 - left - direct - job.done.waves[wave].direct_bytes;
             }
         }
-        self.peak_bytes = self.peak_bytes.max(bytes as u64);
+        bytes
+    }
+
+    /// To be called before anything is freed. A fetch of `job` may not bring more than the memory that there was when it began.
+    fn note_peak(&mut self, now: Nanos, job: usize) {
+        let bytes = self.tier_bytes(now) as u64;
+        self.peak_bytes = self.peak_bytes.max(bytes);
+        let brought = self.jobs[job].fetch.filter(|f| f.setting.is_some() && now.0 > f.since);
+        let over = brought.map_or(0, |f| bytes.saturating_sub(f.memory_bytes));
+        self.overbooked_bytes = self.overbooked_bytes.max(over);
     }
 
     fn note_span(&mut self, now: Nanos, job: usize, f: Fetch) {
@@ -289,7 +325,7 @@ impl<'a> Colocation<'a> {
     }
 
     /// Renews every pace; called whenever a flow begins, ends or changes.
-    fn set_paces(&mut self, now: Nanos) {
+    pub fn set_paces(&mut self, now: Nanos) {
         let fetching: Vec<(usize, Strain)> =
             self.jobs.iter().enumerate().filter_map(|(i, j)| Some((i, j.fetch?.strain))).collect();
         let strains: Vec<Strain> = fetching.iter().map(|f| f.1).collect();
@@ -314,11 +350,9 @@ impl<'a> Colocation<'a> {
     }
 
     fn hpc_starts(&mut self, now: Nanos, h: usize, queue: &mut EventQueue<Happening>) {
-        let first_ns = match self.hpc[h].spec.arrivals {
-            Arrivals::Trace { .. } => self.next_phase_at(now, h).0 - now.0,
-            _ if self.hpc[h].spec.io_first => 0,
-            _ => self.next_phase_at(now, h).0 - now.0,
-        };
+        let hpc = &mut self.hpc[h];
+        let (io_first, compute_ns) = (hpc.spec.io_first, hpc.spec.compute_ns);
+        let first = hpc.spec.arrivals.first(now, io_first, compute_ns, &mut hpc.rng);
         let spec = &self.hpc[h].spec;
         // The planner is told what a profile would say, not what was drawn.
         let expected_ns = if spec.io_first { 0 } else { spec.compute_ns };
@@ -331,23 +365,8 @@ impl<'a> Colocation<'a> {
             weight: f64::from(spec.processes),
             first_in_ns: expected_ns,
         };
-        queue.after(first_ns, Happening::PhaseBegins(h));
+        queue.at(first, Happening::PhaseBegins(h));
         self.tell(now, joins, queue);
-    }
-
-    fn next_phase_at(&mut self, now: Nanos, h: usize) -> Nanos {
-        let hpc = &mut self.hpc[h];
-        let mean_ns = hpc.spec.compute_ns as f64;
-        let wait_ns = match &hpc.spec.arrivals {
-            Arrivals::Periodic => mean_ns,
-            Arrivals::Jittered { spread } => mean_ns * (1.0 + spread * (2.0 * hpc.rng.unit() - 1.0)),
-            Arrivals::Poisson => -mean_ns * (1.0 - hpc.rng.unit()).ln(),
-            Arrivals::Trace { at_ns } => {
-                let at = at_ns.get(hpc.begun as usize).copied().unwrap_or(now.0);
-                return Nanos(at.max(now.0));
-            }
-        };
-        now + wait_ns as u64
     }
 
     fn phase_begins(&mut self, now: Nanos, h: usize, queue: &mut EventQueue<Happening>) {
@@ -371,7 +390,8 @@ impl<'a> Colocation<'a> {
         self.divide(now, bandwidth::Event::PhaseEnds { hpc: h as u32 }, queue);
         self.tell(now, Told::PhaseEnds { hpc: h as u32 }, queue);
         if self.hpc[h].begun < self.hpc[h].spec.phases {
-            let at = self.next_phase_at(now, h);
+            let hpc = &mut self.hpc[h];
+            let at = hpc.spec.arrivals.next(now, hpc.begun, hpc.spec.compute_ns, &mut hpc.rng);
             queue.at(at, Happening::PhaseBegins(h));
         } else {
             self.tell(now, Told::HpcLeaves { hpc: h as u32 }, queue);
@@ -419,7 +439,7 @@ impl<'a> Colocation<'a> {
     }
 
     fn compute_ends(&mut self, now: Nanos, j: usize, queue: &mut EventQueue<Happening>) {
-        self.note_peak(now);
+        self.note_peak(now, j);
         let job = &mut self.jobs[j];
         let wave = job.started - 1;
         job.computing = false;
@@ -453,7 +473,12 @@ impl World for Colocation<'_> {
             Happening::PhaseBegins(h) => self.phase_begins(now, h, queue),
             Happening::JobStarts(j) => self.job_starts(now, j, queue),
             Happening::ComputeEnds(j) => self.compute_ends(now, j, queue),
-            Happening::Memory(bytes) => self.tell(now, Told::Memory { bytes }, queue),
+            Happening::Memory(bytes) => {
+                self.ram_bytes = bytes;
+                self.tell_memory(now, queue);
+            }
+            Happening::NodeFails(fault) => self.node_fails(now, fault, queue),
+            Happening::NodeReturns(node) => self.node_returns(now, node, queue),
             Happening::PlannerWakes => {
                 let actions = self.planner.wake(now, self.trace);
                 self.obey(now, actions, queue);

@@ -5,18 +5,12 @@ use forebay_policy::bandwidth;
 use forebay_policy::planner::{self, Config, DirectStrain};
 
 use super::reader::Section;
-use crate::colocate::{Arrivals, HpcSpec, JobSpec, MemoryChange, Setup};
+use super::{GB, MAX_GB, MAX_S, arrivals, for_ns, ns};
+use crate::colocate::{HpcSpec, JobSpec, MemoryChange, NodeFault, Setup};
 use crate::error::Result;
 
-const GB: f64 = 1e9;
-/// Upper bounds that only catch slips of the pen: a million seconds, an exabyte, a factor of a thousand.
-const MAX_S: f64 = 1e6;
-const MAX_GB: f64 = 1e9;
+/// An upper bound that only catches slips of the pen.
 const MAX_FACTOR: f64 = 1e3;
-
-fn ns(seconds: f64) -> u64 {
-    (seconds * 1e9).round() as u64
-}
 
 /// Reads the whole file.
 pub fn read(root: &Section<'_>) -> Result<Setup> {
@@ -49,10 +43,11 @@ pub fn read(root: &Section<'_>) -> Result<Setup> {
     let hpc = root.list("hpc")?.iter().map(|s| hpc(s, pfs_bytes_per_s)).collect::<Result<Vec<_>>>()?;
     let jobs = root.list("job")?.iter().map(|s| job(s, ram_bytes)).collect::<Result<Vec<_>>>()?;
     let memory = root.list("memory")?.iter().map(memory).collect::<Result<Vec<_>>>()?;
+    let faults = root.list("fault")?.iter().map(|s| fault(s, nodes)).collect::<Result<Vec<_>>>()?;
     root.done()?;
     let planner =
         Config { profile, default_setting, direct, pfs_bytes_per_s, ram_bytes: ram_bytes as u64, learning };
-    Ok(Setup { policy, bandwidth, planner, truth, true_direct: direct, hpc, jobs, memory, seed })
+    Ok(Setup { policy, bandwidth, planner, truth, true_direct: direct, hpc, jobs, memory, faults, seed })
 }
 
 fn planner(s: &Section<'_>) -> Result<(String, f64)> {
@@ -128,16 +123,6 @@ fn hpc(s: &Section<'_>, pfs_bytes_per_s: f64) -> Result<HpcSpec> {
     Ok(spec)
 }
 
-fn arrivals(s: &Section<'_>) -> Result<Arrivals> {
-    let kind = s.choice("arrivals", &["periodic", "jittered", "poisson", "trace"], Some("periodic"))?;
-    Ok(match kind.as_str() {
-        "jittered" => Arrivals::Jittered { spread: s.number("spread", 0.0, 1.0, None)? },
-        "poisson" => Arrivals::Poisson,
-        "trace" => Arrivals::Trace { at_ns: s.ascending("at_s", 0.0, MAX_S)?.into_iter().map(ns).collect() },
-        _ => Arrivals::Periodic,
-    })
-}
-
 fn job(s: &Section<'_>, ram_bytes: f64) -> Result<JobSpec> {
     let input_bytes = s.number("input_gb", 1e-6, MAX_GB, None)? * GB;
     let wave_bytes = s.number("wave_gb", 1e-6, MAX_GB, None)? * GB;
@@ -167,4 +152,14 @@ fn memory(s: &Section<'_>) -> Result<MemoryChange> {
     };
     s.done()?;
     Ok(change)
+}
+
+fn fault(s: &Section<'_>, nodes: u16) -> Result<NodeFault> {
+    let fault = NodeFault {
+        node: s.whole("node", 0, u64::from(nodes - 1), None)? as u16,
+        at_ns: ns(s.number("at_s", 0.0, MAX_S, None)?),
+        for_ns: for_ns(s)?,
+    };
+    s.done()?;
+    Ok(fault)
 }

@@ -1,7 +1,8 @@
 //! Scenario files: a cluster, its jobs, the policies and a seed, as TOML.
 //!
-//! A scenario of kind `colocation` puts HPC jobs beside Big Data jobs whose waves are prefetched. The reference of all keys
-//! is `docs/simulator.md`. Reading is strict, and an override such as `hpc.0.allowance_percent=15` is read as if it stood
+//! A scenario of kind `colocation` puts HPC jobs beside Big Data jobs whose waves are prefetched, one of kind
+//! `burst-buffer` has jobs that write their steps to shared burst buffer nodes. The reference of all keys is
+//! `docs/simulator.md`. Reading is strict, and an override such as `hpc.0.allowance_percent=15` is read as if it stood
 //! in the file, so it is checked in the same way.
 
 use std::fs;
@@ -9,17 +10,56 @@ use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
-use crate::colocate::Setup;
+use crate::arrivals::Arrivals;
 use crate::error::{Error, Result};
+use crate::{burst, colocate};
 
+mod burst_buffer;
 mod colocation;
 pub mod reader;
+
+use reader::Section;
+
+const GB: f64 = 1e9;
+/// Upper bounds that only catch slips of the pen: a million seconds, an exabyte.
+const MAX_S: f64 = 1e6;
+const MAX_GB: f64 = 1e9;
+
+/// Name of the kind with HPC jobs beside Big Data jobs.
+pub const COLOCATION: &str = "colocation";
+/// Name of the kind with shared burst buffers.
+pub const BURST_BUFFER: &str = "burst-buffer";
 
 /// A scenario that was read and checked.
 #[derive(Clone, Debug)]
 pub enum Scenario {
     /// HPC jobs beside Big Data jobs.
-    Colocation(Box<Setup>),
+    Colocation(Box<colocate::Setup>),
+    /// Jobs that write their steps to shared burst buffer nodes.
+    BurstBuffer(Box<burst::Setup>),
+}
+
+fn ns(seconds: f64) -> u64 {
+    (seconds * 1e9).round() as u64
+}
+
+/// How long a fault lasts; for ever if the file does not say.
+fn for_ns(s: &Section<'_>) -> Result<Option<u64>> {
+    Ok(match s.has("for_s") {
+        true => Some(ns(s.number("for_s", 1e-9, MAX_S, None)?)),
+        false => None,
+    })
+}
+
+/// When the phases or steps of a job begin.
+fn arrivals(s: &Section<'_>) -> Result<Arrivals> {
+    let kind = s.choice("arrivals", &["periodic", "jittered", "poisson", "trace"], Some("periodic"))?;
+    Ok(match kind.as_str() {
+        "jittered" => Arrivals::Jittered { spread: s.number("spread", 0.0, 1.0, None)? },
+        "poisson" => Arrivals::Poisson,
+        "trace" => Arrivals::Trace { at_ns: s.ascending("at_s", 0.0, MAX_S)?.into_iter().map(ns).collect() },
+        _ => Arrivals::Periodic,
+    })
 }
 
 /// A scenario file, not yet checked.
@@ -94,8 +134,15 @@ impl File {
     /// # Errors
     /// One line that names file, key, value and what is allowed.
     pub fn scenario(&self) -> Result<Scenario> {
-        let root = reader::Section::root(&self.path, &self.table);
-        root.choice("kind", &["colocation"], Some("colocation"))?;
-        Ok(Scenario::Colocation(Box::new(colocation::read(&root)?)))
+        let root = Section::root(&self.path, &self.table);
+        match root.choice("kind", &[COLOCATION, BURST_BUFFER], Some(COLOCATION))?.as_str() {
+            BURST_BUFFER => Ok(Scenario::BurstBuffer(Box::new(burst_buffer::read(&root)?))),
+            _ => Ok(Scenario::Colocation(Box::new(colocation::read(&root)?))),
+        }
+    }
+
+    /// The kind as the file says it, unchecked; for what has to be known before the checks.
+    pub fn kind(&self) -> &str {
+        self.table.get("kind").and_then(Value::as_str).unwrap_or(COLOCATION)
     }
 }

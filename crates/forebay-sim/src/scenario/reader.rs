@@ -121,6 +121,20 @@ impl<'a> Section<'a> {
         }
     }
 
+    /// A list of different whole numbers below `end` in ascending order, if it is there.
+    pub fn members(&self, key: &'static str, end: u32) -> Result<Option<Vec<u32>>> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        let one = |v: &Value| v.as_integer().and_then(|i| u32::try_from(i).ok()).filter(|&i| i < end);
+        let list: Option<Vec<u32>> = value.as_array().and_then(|list| list.iter().map(one).collect());
+        match list {
+            Some(l) if !l.is_empty() && l.windows(2).all(|w| w[0] < w[1]) => Ok(Some(l)),
+            _ => Err(self.error(
+                key,
+                format!("a list of whole numbers from 0 to {} in ascending order is needed", end - 1),
+            )),
+        }
+    }
+
     /// A list of [count, value] pairs.
     pub fn points(&self, key: &'static str) -> Result<Option<Vec<(u16, f64)>>> {
         let Some(value) = self.get(key) else { return Ok(None) };

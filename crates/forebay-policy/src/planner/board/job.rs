@@ -38,6 +38,8 @@ pub struct Part {
     pub direct_bytes: f64,
     /// Whether anything of it is in the tier; a wave that is only read directly takes no memory.
     pub in_tier: bool,
+    /// Whether a part of it was lost with a node and is still missing.
+    pub damaged: bool,
     /// Whether all of it is there.
     pub there: bool,
 }
@@ -103,8 +105,13 @@ impl Job {
 
     /// What is there of `wave`.
     pub fn part(&self, wave: u32) -> Part {
-        let untouched =
-            Part { left_bytes: self.wave_bytes as f64, direct_bytes: 0.0, in_tier: false, there: false };
+        let untouched = Part {
+            left_bytes: self.wave_bytes as f64,
+            direct_bytes: 0.0,
+            in_tier: false,
+            damaged: false,
+            there: false,
+        };
         self.parts.get(&wave).copied().unwrap_or(untouched)
     }
 
@@ -131,11 +138,24 @@ impl Job {
         let mut part = self.part(wave);
         let by_the_model = self.wave_bytes as f64 - part.left_bytes;
         part.there = true;
+        part.damaged = false;
         part.left_bytes = 0.0;
         // A wave that was never announced as read directly is in the tier.
         part.in_tier |= was_fetched.is_none_or(|f| !f.direct);
         self.parts.insert(wave, part);
         was_fetched.map(|_| by_the_model)
+    }
+
+    /// A node went with these bytes of these waves. Nothing is fetched any more.
+    pub(super) fn lost(&mut self, waves: &[(u32, u64)]) {
+        self.fetch = None;
+        for (wave, bytes) in waves {
+            if let Some(part) = self.parts.get_mut(wave) {
+                part.left_bytes = part.left_bytes.max(0.0) + *bytes as f64;
+                part.there &= *bytes == 0;
+                part.damaged |= *bytes > 0;
+            }
+        }
     }
 
     /// The compute of every wave before `wave` is over, which frees their memory.

@@ -4,9 +4,10 @@
 //! together, is all that is fitted; every process writes the same amount.
 
 use super::on;
-use crate::burst::{Job, Setup, lasting_leases};
+use crate::burst::batch::{Job, Setup, lasting_leases};
 use crate::error::Result;
-use crate::report::{Record, Report};
+use crate::plot::bars::Bars;
+use crate::report::{Record, Report, number};
 
 /// Processes, and what the clients can send as a part of the nodes' bandwidth: the caps that make the greatest of the
 /// relative errors below least.
@@ -74,6 +75,52 @@ pub fn three_jobs(report: &mut Report) -> Result<()> {
             records.push(Record::within_percent(id, sum, ours, "times as long as alone", 15.0));
         }
     }
+    report.records(records);
+    pairs(report, &alone)
+}
+
+/// Figure 5 has pairs too, without figures in the text: what the same caps say of them.
+fn pairs(report: &mut Report, alone: &[f64]) -> Result<()> {
+    let together: [(&str, &[usize]); 5] =
+        [("none", &[]), ("with j24p", &[0]), ("with j96p", &[1]), ("with j384p", &[2]), ("all", &[0, 1, 2])];
+    let mut series: Vec<(String, Vec<f64>)> = Vec::new();
+    let names = ["j24p", "j96p", "j384p"];
+    for (job, name) in names.into_iter().enumerate() {
+        let slowdown = |(_, others): &(&str, &[usize])| -> Result<f64> {
+            if *others == [job] {
+                return Ok(f64::NAN);
+            }
+            let mut which: Vec<usize> = others.iter().copied().filter(|&o| o != job).collect();
+            which.push(job);
+            Ok(io_s("none", &which)?[which.len() - 1] / alone[job])
+        };
+        series.push((name.into(), together.iter().map(slowdown).collect::<Result<_>>()?));
+    }
+    let mut records = Vec::new();
+    for (name, slowdowns) in &series {
+        let pairs = slowdowns[1..4].iter().copied().filter(|s| s.is_finite());
+        let (least, most) = pairs.fold((f64::INFINITY, 0.0), |(l, m): (f64, f64), s| (l.min(s), m.max(s)));
+        let in_between = least >= slowdowns[0] && most <= slowdowns[4];
+        records.push(
+            Record::checked(
+                format!("bb/catalyst/pairs/{name}"),
+                most,
+                "times as long as alone, worse pair",
+                "not below alone, nor above all three",
+                in_between,
+            )
+            .note(format!("{} in the better pair; not printed", number(least))),
+        );
+    }
+    let svg = Bars {
+        title: "Three jobs on Catalyst, unscheduled",
+        y_label: "times as long as alone",
+        groups: together.iter().map(|t| t.0.to_string()).collect(),
+        series,
+        marks: vec![],
+    }
+    .svg();
+    report.figure("bb-figure5.svg", &svg, "Slowdown beside none, one, and both of the others")?;
     report.records(records);
     Ok(())
 }

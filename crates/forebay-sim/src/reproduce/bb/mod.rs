@@ -1,7 +1,7 @@
 //! Shared burst buffers: *Managing I/O Interference in a Shared Burst Buffer System*, ICPP 2016. Workloads W1 to W12,
-//! allocation, the three jobs on Catalyst, and how far `forebay` goes beyond.
+//! allocation, the jobs on Catalyst and on Trinity, and how far `forebay` goes beyond.
 
-use crate::burst::{Outcome, allocate, simulate, simulate_on};
+use crate::burst::batch::{Outcome, allocate, simulate, simulate_on};
 use crate::error::Result;
 use crate::plot::bars::Bars;
 use crate::report::{Record, Report, number};
@@ -10,7 +10,9 @@ use crate::trace::Trace;
 mod catalyst;
 mod online;
 mod search;
+mod sharing;
 mod stripes;
+mod trinity;
 pub mod workloads;
 
 use workloads::{MIXES, setup};
@@ -77,7 +79,9 @@ pub fn run(report: &mut Report) -> Result<()> {
     beyond(report, &means)?;
     online::all(report)?;
     stripes::efficiency(report)?;
-    catalyst::three_jobs(report)
+    catalyst::three_jobs(report)?;
+    sharing::instances(report)?;
+    trinity::three_jobs(report)
 }
 
 /// All workloads, in as many threads as there are cores; each is a run of its own, so the result does not depend on that.
@@ -122,7 +126,7 @@ fn workload(w: usize) -> Result<Means> {
 fn searched_s(w: usize, order: u64) -> Result<f64> {
     let setup = setup(&MIXES[w], order, "striped", "sa-sjf");
     let nodes = allocate(&setup)?;
-    let alone = |(job, nodes): (&crate::burst::Job, &Vec<u32>)| {
+    let alone = |(job, nodes): (&crate::burst::batch::Job, &Vec<u32>)| {
         (job.bytes as f64 / nodes.len() as f64 / setup.node_bytes_per_s * 1e9) as u64
     };
     let alone_ns: Vec<u64> = setup.jobs.iter().zip(&nodes).map(alone).collect();
@@ -289,6 +293,6 @@ fn figure(
 }
 
 /// The outcome with the jobs on given nodes; for parts that choose them by hand.
-fn on(setup: &crate::burst::Setup, nodes: Vec<Vec<u32>>) -> Result<Outcome> {
+fn on(setup: &crate::burst::batch::Setup, nodes: Vec<Vec<u32>>) -> Result<Outcome> {
     simulate_on(setup, nodes, &mut Trace::off())
 }

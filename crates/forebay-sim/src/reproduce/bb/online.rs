@@ -6,7 +6,7 @@
 use forebay_model::rng::Rng;
 use forebay_policy::access::Config;
 
-use crate::burst::{Job, Outcome, Setup, lasting_leases, simulate};
+use crate::burst::batch::{Job, Outcome, Setup, lasting_leases, simulate};
 use crate::error::Result;
 use crate::report::{Record, Report, number};
 use crate::trace::Trace;

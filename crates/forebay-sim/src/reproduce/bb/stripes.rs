@@ -2,7 +2,7 @@
 
 use super::on;
 use super::workloads::MB;
-use crate::burst::{Job, Setup, allocate, lasting_leases, simulate};
+use crate::burst::batch::{Job, Setup, allocate, lasting_leases, simulate};
 use crate::error::Result;
 use crate::plot::bars::Bars;
 use crate::report::{Record, Report};

@@ -2,7 +2,7 @@
 
 use forebay_model::rng::Rng;
 
-use crate::burst::{Job, Setup, lasting_leases};
+use crate::burst::batch::{Job, Setup, lasting_leases};
 
 /// Megabytes and gigabytes of the table are binary; so is the nodes' bandwidth, since 32 GB per node at 5 GB/s are 6.4 s.
 pub const MB: u64 = 1 << 20;

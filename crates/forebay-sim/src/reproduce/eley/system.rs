@@ -119,6 +119,7 @@ pub fn cell(policy: &str, hpc: usize, app: usize, allowance: f64) -> Setup {
             starts_ns: 0,
         }],
         memory: Vec::new(),
+        faults: Vec::new(),
         seed: 0,
     }
 }

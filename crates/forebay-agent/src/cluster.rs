@@ -1,0 +1,276 @@
+//! The cluster as this agent sees it: who is there, who owns which extent, and who is better left alone.
+//!
+//! A view comes from the coordinator and is kept until a later one comes, so that reads go on while there is none. Owners
+//! follow from the view alone ([`forebay_policy::placement`]). A peer that did not answer in time is *avoided*: the extents it
+//! owns are looked for at the next in rank, by this agent only. That may bring a page to two nodes, never a wrong one. When its
+//! back-off ends it is greeted in the background, and asked for pages again only if it answers: no reader waits a second
+//! time for a peer that hangs.
+
+use crate::config::ClusterConfig;
+use crate::entry::lock;
+use forebay_policy::placement::{Member, extent_key, node_number, owners};
+use forebay_wire::{ClusterStatus, ClusterView, NodeInfo};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+/// A peer that failed is left alone for so long at first, twice as long each time after.
+const BACK_OFF: Duration = Duration::from_secs(2);
+
+/// And never longer than this: it is asked again some day.
+const BACK_OFF_MAX: Duration = Duration::from_secs(60);
+
+/// Ranks looked at before giving up: with three owners in a row unreachable, the PFS is the better place.
+const RANKS: usize = 3;
+
+/// Where a page should come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// This node: fetch it from the PFS.
+    Here,
+    /// Ask this peer.
+    Peer(NodeInfo),
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Cluster {
+    config: ClusterConfig,
+    view: Mutex<Arc<View>>,
+    avoided: Mutex<BTreeMap<String, Avoided>>,
+    connected: AtomicBool,
+    /// Where peers are served, once known.
+    address: OnceLock<String>,
+}
+
+/// A view and what placement needs of it.
+#[derive(Debug, Default)]
+pub struct View {
+    /// As the coordinator told it.
+    pub cluster: ClusterView,
+    by_mount: BTreeMap<String, Keepers>,
+}
+
+/// The nodes that keep extents of one mount.
+#[derive(Debug, Default)]
+struct Keepers {
+    /// In the order of `members`.
+    nodes: Vec<NodeInfo>,
+    members: Vec<Member>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Avoided {
+    until: Instant,
+    back_off: Duration,
+    /// It is being greeted.
+    greeted: bool,
+}
+
+impl View {
+    fn new(cluster: ClusterView) -> Self {
+        let labels: BTreeSet<&String> = cluster.nodes.iter().flat_map(|n| &n.mounts).collect();
+        let keepers = |label: &String| {
+            let nodes: Vec<NodeInfo> = cluster.keepers(label).into_iter().cloned().collect();
+            let member =
+                |n: &NodeInfo| Member { node: node_number(&n.name), weight: n.capacity_bytes as f64 };
+            Keepers { members: nodes.iter().map(member).collect(), nodes }
+        };
+        let by_mount = labels.into_iter().map(|label| (label.clone(), keepers(label))).collect();
+        View { cluster, by_mount }
+    }
+}
+
+impl Cluster {
+    /// Nobody is known yet.
+    pub fn new(config: ClusterConfig) -> Self {
+        Cluster {
+            config,
+            view: Mutex::default(),
+            avoided: Mutex::default(),
+            connected: AtomicBool::new(false),
+            address: OnceLock::new(),
+        }
+    }
+
+    /// Peers are served at this address: that of `cluster.listen` with the port it got. Told once, before the node joins.
+    pub fn set_address(&self, address: String) {
+        // A second address would come too late for those who know the first.
+        let _ = self.address.set(address);
+    }
+
+    /// Where peers are served; empty if they are not.
+    pub fn address(&self) -> &str {
+        self.address.get().map_or("", String::as_str)
+    }
+
+    /// This node's name.
+    pub fn node(&self) -> &str {
+        &self.config.node
+    }
+
+    /// Takes a view over if it is later than the one held, and forgets about peers that are gone. A view of an earlier
+    /// coordinator that comes late changes nothing.
+    pub fn update(&self, cluster: ClusterView) {
+        let mut view = lock(&self.view);
+        if cluster.epoch < view.cluster.epoch {
+            return;
+        }
+        lock(&self.avoided).retain(|name, _| cluster.nodes.iter().any(|n| n.name == *name));
+        *view = Arc::new(View::new(cluster));
+    }
+
+    /// The coordinator answers, or does not.
+    pub fn set_connected(&self, connected: bool) {
+        self.connected.store(connected, Ordering::Relaxed);
+    }
+
+    /// The view now.
+    pub fn view(&self) -> Arc<View> {
+        lock(&self.view).clone()
+    }
+
+    /// Where the page at `offset` of the file should come from.
+    pub fn owner(&self, mount_label: &str, extent_bytes: u64, ino: u64, offset: u64) -> Owner {
+        if self.config.listen.is_empty() {
+            return Owner::Here;
+        }
+        let view = self.view();
+        let Some(keepers) = view.by_mount.get(mount_label) else { return Owner::Here };
+        let key = extent_key(mount_label, ino, offset / extent_bytes);
+        for number in owners(key, &keepers.members, RANKS) {
+            let node = keepers.members.iter().position(|m| m.node == number).map(|i| &keepers.nodes[i]);
+            match node {
+                Some(node) if node.name == self.config.node => return Owner::Here,
+                Some(node) if !node.address.is_empty() && !self.is_avoided(&node.name) => {
+                    return Owner::Peer(node.clone());
+                }
+                _ => {}
+            }
+        }
+        Owner::Here
+    }
+
+    /// Whether the peer is left alone for now.
+    pub fn is_avoided(&self, name: &str) -> bool {
+        lock(&self.avoided).contains_key(name)
+    }
+
+    /// The peer failed or was late. Told by many at the same time it counts once.
+    pub fn avoid(&self, name: &str) {
+        let mut avoided = lock(&self.avoided);
+        let now = Instant::now();
+        let back_off = match avoided.get(name) {
+            Some(a) if now < a.until => return,
+            Some(a) => (a.back_off * 2).min(BACK_OFF_MAX),
+            None => BACK_OFF,
+        };
+        avoided.insert(name.to_owned(), Avoided { until: now + back_off, back_off, greeted: false });
+    }
+
+    /// Peers whose back-off has ended, each once: they are to be greeted, and then believed or avoided again.
+    pub fn to_greet(&self) -> Vec<NodeInfo> {
+        // First of the two, as in `update`.
+        let view = self.view();
+        let (now, mut avoided, mut due) = (Instant::now(), lock(&self.avoided), Vec::new());
+        for (name, a) in avoided.iter_mut().filter(|(_, a)| a.until <= now && !a.greeted) {
+            if let Some(node) = view.cluster.nodes.iter().find(|n| n.name == *name) {
+                a.greeted = true;
+                due.push(node.clone());
+            }
+        }
+        due
+    }
+
+    /// The peer answered.
+    pub fn believe(&self, name: &str) {
+        let mut avoided = lock(&self.avoided);
+        if !avoided.is_empty() {
+            avoided.remove(name);
+        }
+    }
+
+    /// What people are told.
+    pub fn status(&self) -> ClusterStatus {
+        let now = Instant::now();
+        let left = |a: &Avoided| a.until.saturating_duration_since(now).as_millis() as u64;
+        ClusterStatus {
+            node: self.config.node.clone(),
+            coordinator: self.config.coordinator.clone(),
+            connected: self.connected.load(Ordering::Relaxed),
+            view: self.view().cluster.clone(),
+            avoided: lock(&self.avoided).iter().map(|(name, a)| (name.clone(), left(a))).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_wire::Epoch;
+
+    fn node(name: &str) -> NodeInfo {
+        NodeInfo {
+            name: name.into(),
+            host: name.into(),
+            address: "127.0.0.1:1".into(),
+            capacity_bytes: 1 << 30,
+            mounts: vec!["pfs".into()],
+            ..NodeInfo::default()
+        }
+    }
+
+    fn cluster_of(names: &[&str]) -> Cluster {
+        let cluster = Cluster::new(ClusterConfig {
+            node: "a".into(),
+            listen: "127.0.0.1:0".into(),
+            ..ClusterConfig::default()
+        });
+        cluster.update(view(1, names));
+        cluster
+    }
+
+    fn view(number: u64, names: &[&str]) -> ClusterView {
+        ClusterView { epoch: Epoch { term: 1, number }, nodes: names.iter().map(|n| node(n)).collect() }
+    }
+
+    fn owners_of(cluster: &Cluster) -> Vec<Owner> {
+        (0..64).map(|extent| cluster.owner("pfs", 1 << 20, 7, extent << 20)).collect()
+    }
+
+    #[test]
+    fn every_node_owns_some_and_an_avoided_one_is_replaced_by_the_next() {
+        let cluster = cluster_of(&["a", "b", "c"]);
+        let before = owners_of(&cluster);
+        for name in ["b", "c"] {
+            assert!(before.iter().filter(|o| **o == Owner::Peer(node(name))).count() > 8);
+        }
+        cluster.avoid("b");
+        let after = owners_of(&cluster);
+        for (before, after) in before.iter().zip(&after) {
+            assert_ne!(*after, Owner::Peer(node("b")));
+            assert!(*before == Owner::Peer(node("b")) || before == after);
+        }
+        assert!(after.contains(&Owner::Here) && after.contains(&Owner::Peer(node("c"))));
+        assert_eq!(cluster.status().avoided[0].0, "b");
+        assert!(cluster.to_greet().is_empty(), "its back-off has not ended");
+        cluster.believe("b");
+        assert_eq!(owners_of(&cluster), before);
+    }
+
+    #[test]
+    fn an_earlier_view_changes_nothing() {
+        let cluster = cluster_of(&["a", "b"]);
+        cluster.update(ClusterView { epoch: Epoch { term: 0, number: 99 }, nodes: vec![] });
+        assert_eq!(cluster.view().cluster.nodes.len(), 2);
+        cluster.update(view(2, &["a"]));
+        assert!(owners_of(&cluster).iter().all(|o| *o == Owner::Here));
+    }
+
+    #[test]
+    fn a_node_that_does_not_serve_the_mount_is_not_asked() {
+        let cluster = cluster_of(&["a", "b"]);
+        assert!((0..64).all(|e| cluster.owner("other", 1 << 20, 7, e << 20) == Owner::Here));
+    }
+}

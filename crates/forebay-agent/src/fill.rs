@@ -1,0 +1,111 @@
+//! A page on its way into the tier, whoever brings it: the PFS or a peer.
+//!
+//! The order is the same for both. Memory is reserved; the page's word goes from absent to filling; bytes are written and
+//! then shown, from the page's start on; at last the page is resident and the eviction policy knows it. A page that a peer
+//! has brought half of is finished by the PFS: what is filled belongs to the flight, not to the thread.
+
+use crate::agent::Shared;
+use crate::cache::no_copy;
+use crate::entry::{FlightError, FlightState, Task};
+use forebay_policy::eviction::Fill;
+use forebay_store::copy::CopyFile;
+use forebay_store::{BLOCK_BYTES, Class, Reservation, State, Word, blocks_bytes};
+use std::io;
+use std::sync::Arc;
+
+/// A page being filled. Whoever has it is the only one to change its word.
+#[derive(Debug)]
+pub struct Begun {
+    file: Arc<CopyFile>,
+    room: Reservation,
+    word: Word,
+    /// Bytes valid from the page's start.
+    done: u64,
+}
+
+impl Begun {
+    /// Makes room for the page and takes it; `None` if it is resident.
+    ///
+    /// # Errors
+    /// No room, or the tier failed.
+    pub fn begin(shared: &Shared, task: &Task) -> Result<Option<Begun>, FlightError> {
+        let page = task.flight.page;
+        let len = task.entry.geometry().page_len(page);
+        let file = shared.cache.file(&task.entry).map_err(tier_failed)?;
+        if file.word(page).state == State::Resident {
+            return Ok(None);
+        }
+        let room = shared
+            .cache
+            .reserve(Class::Pages, blocks_bytes(len), &shared.counters)
+            .ok_or(FlightError::NoRoom)?;
+        if !shared.cache.wait_absent(&file, page) {
+            return Err(FlightError::NoRoom);
+        }
+        let absent = file.word(page);
+        let word = Word { state: State::Filling, valid_blocks: 0, ..absent };
+        assert!(
+            file.change(page, absent, word),
+            "page {page} of copy {} has two fetchers",
+            task.entry.copy()
+        );
+        Ok(Some(Begun { file, room, word, done: 0 }))
+    }
+
+    /// The copy to write to.
+    pub fn file(&self) -> &CopyFile {
+        &self.file
+    }
+
+    /// Bytes valid so far.
+    pub fn done(&self) -> u64 {
+        self.done
+    }
+
+    /// Shows readers the next `bytes`, which have been written: whole blocks, or all that is left of the page.
+    pub fn show(&mut self, task: &Task, bytes: u64) {
+        let (page, page_len) = (task.flight.page, task.entry.geometry().page_len(task.flight.page));
+        self.done += bytes;
+        assert!(self.done.is_multiple_of(BLOCK_BYTES) || self.done == page_len, "half a block is shown");
+        let valid_blocks = self.done.div_ceil(BLOCK_BYTES) as u32;
+        let more = Word { valid_blocks, ..self.word };
+        assert!(self.file.change(page, self.word, more), "a page being filled has one owner");
+        self.word = more;
+        // Who waits for the last bytes is woken by the landing.
+        if self.done < page_len {
+            task.flight.set(FlightState::Under(self.done));
+        }
+    }
+
+    /// All of it is there: it can be evicted from now on.
+    pub fn land(self, shared: &Shared, task: &Task, fill: Fill) {
+        let whole = Word { state: State::Resident, ..self.word };
+        shared.cache.keep_pages(self.room);
+        let words = (self.word, whole);
+        let ours = shared.cache.note_resident(&task.entry, &self.file, task.flight.page, words, fill);
+        assert!(ours, "a page being filled has one owner");
+    }
+
+    /// The rest will not come: what was shown is withdrawn.
+    pub fn abandon(self, shared: &Shared, task: &Task) {
+        let page = task.flight.page;
+        let now = self.file.word(page);
+        self.file.change(page, now, now.withdrawn(State::Leaving));
+        if let Err(e) = self.file.punch(page, 1) {
+            tracing::error!(copy = task.entry.copy(), page, error = %e, "cannot give back a page that was not filled");
+            // It takes memory that nobody will give back: it stays counted.
+            shared.cache.keep_pages(self.room);
+        }
+    }
+}
+
+/// A failure of the tier, as the end of a flight.
+pub fn tier_failed(e: io::Error) -> FlightError {
+    match no_copy(e) {
+        crate::cache::NoCopy::Tier(e) => FlightError::Pfs {
+            errno: e.raw_os_error().unwrap_or(libc::EIO),
+            message: format!("the tier failed: {e}"),
+        },
+        _ => FlightError::NoRoom,
+    }
+}

@@ -1,0 +1,422 @@
+//! Orders of the coordinator: bringing what a wave will read into this node's tier, and keeping it there.
+//!
+//! An order names files by their paths, parts of them in the order in which they will be read, and a pace. A thread of its
+//! own opens one file after the other with the agent's rights ([`crate::by_path`]) and feeds pages to the mount's fetch queue,
+//! behind every reader and all read-ahead and before loads; `threads` pages at a time, at the order's rate, and over all
+//! orders never more than half of the mount's fetch threads, so that a reader does not even wait for a page that is being
+//! fetched. What has come is kept for the order until its first use or the order's end (`forebay_policy::eviction::Planned`).
+//!
+//! An order lives until it is cancelled, also when all of it has come. All of them go when the coordinator is lost for
+//! longer than it waits for this node, or met anew: it orders again what is still wanted.
+
+use crate::agent::Shared;
+use crate::by_path::{ByPath, NoPath, open_by_path};
+use crate::counters::add;
+use crate::entry::{Boarding, Entry, FlightError, Task, Urgency, Watcher, lock};
+use crate::fetch;
+use crate::mounts::display_path;
+use forebay_policy::machine::Nanos;
+use forebay_policy::token_bucket::TokenBucket;
+use forebay_store::{Class, Reservation, State as PageState};
+use forebay_wire::FileRef;
+use forebay_wire::cluster::{Order, OrderProgress, Part};
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Orders at a time; each has a thread while it is fed. A stage of a job has one or two.
+const ORDERS_MAX: usize = 256;
+
+/// Burst of a limited order: a page is never split over two refills.
+const BURST_BYTES: u64 = 4 << 20;
+
+/// How often a young file is looked at again before it is given up; each time after its stamps could have been believed.
+const YOUNG_LOOKS: usize = 3;
+
+/// What a file and a part of an order take, roughly.
+const FILE_BYTES: u64 = 256;
+const PART_BYTES: u64 = 24;
+
+/// Stack of a feeding thread.
+const STACK_BYTES: usize = 256 << 10;
+
+/// The orders of this agent.
+#[derive(Debug, Default)]
+pub struct Orders {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    orders: BTreeMap<u64, Run>,
+    /// Pages under way, by mount.
+    in_flight: BTreeMap<usize, usize>,
+}
+
+/// One order.
+#[derive(Debug)]
+struct Run {
+    threads: u32,
+    bucket: TokenBucket,
+    in_flight: u32,
+    progress: OrderProgress,
+    /// Nothing more will be fed.
+    fed: bool,
+    /// There is something to tell.
+    dirty: bool,
+    /// Its end has been told.
+    told: bool,
+    /// What its files and parts take, until it is fed.
+    room: Option<Reservation>,
+}
+
+impl Orders {
+    /// Begins to carry out `order`. One that cannot be carried out ends at once, with all of it failed.
+    pub fn begin(shared: &Arc<Shared>, order: Order) {
+        let id = order.order;
+        let bytes = order.files.len() as u64 * FILE_BYTES + order.parts.len() as u64 * PART_BYTES;
+        let room = shared.cache.reserve(Class::Clients, bytes, &shared.counters);
+        let started = started_ns(shared);
+        let fits = room.is_some();
+        let run = Run {
+            threads: order.threads,
+            bucket: TokenBucket::new(started, limit(order.rate_bytes_per_s), BURST_BYTES),
+            in_flight: 0,
+            progress: OrderProgress {
+                order: id,
+                fetched_bytes: 0,
+                resident_bytes: 0,
+                failed_bytes: 0,
+                done: false,
+            },
+            fed: false,
+            dirty: false,
+            told: false,
+            room,
+        };
+        let accepted = {
+            let mut state = lock(&shared.orders.state);
+            let accepted = fits && state.orders.values().filter(|r| !r.fed).count() < ORDERS_MAX;
+            state.orders.insert(id, run);
+            accepted
+        };
+        let all: u64 = order.parts.iter().map(|p| p.len).sum();
+        let feeding = shared.clone();
+        let spawned = accepted.then(|| {
+            let feed = move || Feeder { shared: feeding, id }.feed(&order);
+            std::thread::Builder::new().name("order".into()).stack_size(STACK_BYTES).spawn(feed)
+        });
+        if !matches!(spawned, Some(Ok(_))) {
+            tracing::warn!(order = id, "cannot carry out an order: too many, or no memory");
+            shared.orders.note(shared, id, |p| p.failed_bytes += all);
+            shared.orders.end_feeding(shared, id);
+        }
+    }
+
+    /// Changes the pace of an order; no pages at a time pause it.
+    pub fn adjust(&self, shared: &Shared, id: u64, threads: u32, rate_bytes_per_s: u64) {
+        if let Some(run) = lock(&self.state).orders.get_mut(&id) {
+            run.threads = threads;
+            run.bucket.set_rate(started_ns(shared), limit(rate_bytes_per_s));
+        }
+        self.changed.notify_all();
+    }
+
+    /// Forgets orders: what is not fetched is not fetched any more, and what came may go.
+    pub fn cancel(&self, shared: &Shared, ids: &[u64]) {
+        lock(&self.state).orders.retain(|id, _| !ids.contains(id));
+        self.changed.notify_all();
+        for id in ids {
+            shared.cache.unplan(Some(*id));
+        }
+    }
+
+    /// Forgets all orders.
+    pub fn drop_all(&self, shared: &Shared) {
+        let dropped = std::mem::take(&mut lock(&self.state).orders);
+        self.changed.notify_all();
+        if !dropped.is_empty() {
+            tracing::info!(orders = dropped.len(), "orders are void without the coordinator who gave them");
+            shared.cache.unplan(None);
+        }
+    }
+
+    /// Whether any order has something left to tell.
+    pub fn are_busy(&self) -> bool {
+        lock(&self.state).orders.values().any(|run| !run.told)
+    }
+
+    /// What is to be told of orders now: those that have ended, and with `all` those that have moved.
+    pub fn take_progress(&self, all: bool) -> Vec<OrderProgress> {
+        let mut state = lock(&self.state);
+        let moved = state.orders.values_mut().filter(|run| run.dirty && (all || run.progress.done));
+        moved
+            .map(|run| {
+                run.dirty = false;
+                run.told = run.progress.done;
+                run.progress
+            })
+            .collect()
+    }
+
+    fn note(&self, shared: &Shared, id: u64, change: impl FnOnce(&mut OrderProgress)) {
+        if let Some(run) = lock(&self.state).orders.get_mut(&id) {
+            change(&mut run.progress);
+            run.dirty = true;
+            run.end_if_done(shared);
+        }
+    }
+
+    fn end_feeding(&self, shared: &Shared, id: u64) {
+        if let Some(run) = lock(&self.state).orders.get_mut(&id) {
+            run.fed = true;
+            run.room = None;
+            run.end_if_done(shared);
+        }
+    }
+
+    fn is_live(&self, id: u64) -> bool {
+        lock(&self.state).orders.contains_key(&id)
+    }
+
+    /// Waits until the order may send another page of `bytes` to `mount`; `false` if it is not wanted any more.
+    fn take_off(&self, shared: &Shared, id: u64, mount: usize, bytes: u64) -> bool {
+        let most = (shared.mounts[mount].config.fetch_threads / 2).max(1);
+        let mut state = lock(&self.state);
+        loop {
+            let under_way = state.in_flight.get(&mount).copied().unwrap_or(0);
+            let Some(run) = state.orders.get_mut(&id).filter(|_| !shared.is_stopping()) else { return false };
+            let wait_ns = if run.in_flight >= run.threads || under_way >= most {
+                u64::MAX
+            } else {
+                run.bucket.take(started_ns(shared), bytes)
+            };
+            if wait_ns == 0 {
+                run.in_flight += 1;
+                *state.in_flight.entry(mount).or_default() += 1;
+                return true;
+            }
+            // Woken when a page lands, the pace changes or the order goes; at the latest to look whether the agent ends.
+            let wait = Duration::from_nanos(wait_ns).min(Duration::from_millis(500));
+            state = self.changed.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// A page that was under way has ended.
+    fn landed(&self, shared: &Shared, page: &OrderedPage, outcome: &Result<u64, FlightError>) {
+        let mut state = lock(&self.state);
+        if let Some(n) = state.in_flight.get_mut(&page.entry.mount) {
+            *n = n.saturating_sub(1);
+        }
+        if let Some(run) = state.orders.get_mut(&page.order) {
+            run.in_flight = run.in_flight.saturating_sub(1);
+            match outcome {
+                Ok(0) => run.progress.resident_bytes += page.bytes,
+                Ok(_) => run.progress.fetched_bytes += page.bytes,
+                Err(_) => run.progress.failed_bytes += page.bytes,
+            }
+            if outcome.is_ok() {
+                // Under the lock: an order that is cancelled now takes its claim back afterwards.
+                shared.cache.plan(page.entry.key(page.page), page.order);
+            }
+            run.dirty = true;
+            run.end_if_done(shared);
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+}
+
+impl Run {
+    fn end_if_done(&mut self, shared: &Shared) {
+        if self.fed && self.in_flight == 0 && !self.progress.done {
+            self.progress.done = true;
+            self.dirty = true;
+            shared.link.wake();
+        }
+    }
+}
+
+/// A rate of 0 stands for no limit, which no bucket has.
+fn limit(rate_bytes_per_s: u64) -> u64 {
+    if rate_bytes_per_s == 0 { 1 << 50 } else { rate_bytes_per_s }
+}
+
+fn started_ns(shared: &Shared) -> Nanos {
+    Nanos(shared.started.elapsed().as_nanos() as u64)
+}
+
+/// A page under way for an order.
+#[derive(Debug)]
+struct OrderedPage {
+    shared: Arc<Shared>,
+    order: u64,
+    entry: Arc<Entry>,
+    page: u32,
+    /// Of it, bytes that the order asks for.
+    bytes: u64,
+}
+
+impl Watcher for OrderedPage {
+    fn page_done(&self, _page: u32, outcome: &Result<u64, FlightError>) {
+        self.shared.orders.landed(&self.shared, self, outcome);
+    }
+
+    fn is_cancelled(&self) -> bool {
+        !self.shared.orders.is_live(self.order)
+    }
+}
+
+/// Feeds the pages of one order.
+struct Feeder {
+    shared: Arc<Shared>,
+    id: u64,
+}
+
+/// A file of an order, open.
+struct Source {
+    number: u32,
+    entry: Arc<Entry>,
+    pfs: Arc<OwnedFd>,
+}
+
+impl Feeder {
+    fn feed(&self, order: &Order) {
+        let mut source: Option<Source> = None;
+        let mut bad: Option<u32> = None;
+        for part in &order.parts {
+            if !self.shared.orders.is_live(self.id) {
+                break;
+            }
+            if source.as_ref().is_none_or(|s| s.number != part.file) && bad != Some(part.file) {
+                self.close(source.take());
+                match order.files.get(part.file as usize).and_then(|file| self.open(part.file, file)) {
+                    Some(opened) => source = Some(opened),
+                    None => bad = Some(part.file),
+                }
+            }
+            match &source {
+                Some(source) if source.number == part.file => self.feed_part(source, part),
+                _ => self.shared.orders.note(&self.shared, self.id, |p| p.failed_bytes += part.len),
+            }
+        }
+        self.close(source);
+        self.shared.orders.end_feeding(&self.shared, self.id);
+    }
+
+    /// Nothing of it may have come.
+    fn close(&self, source: Option<Source>) {
+        if let Some(source) = source {
+            self.shared.cache.drop_if_empty(&source.entry);
+        }
+    }
+
+    fn open(&self, number: u32, file: &FileRef) -> Option<Source> {
+        let path = String::from_utf8_lossy(&file.path);
+        let opened = match self.open_grown_up(file) {
+            Ok(opened) => opened,
+            Err(NoPath::Changed) => {
+                add(&self.shared.counters.changed_total, 1);
+                tracing::info!(path = &*path, "has changed since it was planned; it is not fetched");
+                return None;
+            }
+            Err(NoPath::Refused(why)) => {
+                tracing::info!(path = &*path, %why, "is not fetched");
+                return None;
+            }
+            Err(NoPath::Pfs(e)) => {
+                tracing::warn!(path = &*path, error = %e, "cannot be opened to be fetched");
+                return None;
+            }
+        };
+        let mount = &self.shared.mounts[opened.file.mount];
+        let made = self.shared.cache.find_or_create(
+            opened.file.mount,
+            mount.label(),
+            mount.config.page_bytes,
+            &opened.file.facts,
+            || display_path(opened.fd.as_fd()),
+            &self.shared.counters,
+        );
+        Some(Source { number, entry: made.ok()?, pfs: Arc::new(opened.fd) })
+    }
+
+    /// A young file's stamps cannot be believed yet: it is looked at again when they can.
+    fn open_grown_up(&self, file: &FileRef) -> Result<ByPath, NoPath> {
+        for _ in 0..YOUNG_LOOKS {
+            let opened = open_by_path(&self.shared.mounts, file)?;
+            let mount = &self.shared.mounts[opened.file.mount];
+            if !mount.is_young(&opened.file.facts) {
+                return Ok(opened);
+            }
+            self.pause(Duration::from_nanos(mount.config.stamp_granularity_ns.unsigned_abs()));
+        }
+        Err(NoPath::Changed)
+    }
+
+    /// Sleeps, but not through the order's end.
+    fn pause(&self, length: Duration) {
+        let deadline = Instant::now() + length;
+        while self.shared.orders.is_live(self.id) && !self.shared.is_stopping() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            std::thread::sleep(left.min(Duration::from_millis(50)));
+        }
+    }
+
+    fn feed_part(&self, source: &Source, part: &Part) {
+        let geometry = source.entry.geometry();
+        let end = part.offset.saturating_add(part.len).min(geometry.size);
+        let mut at = part.offset;
+        while at < end {
+            let page = at / geometry.page_bytes;
+            let next = ((page + 1) * geometry.page_bytes).min(end);
+            // Pages of a copy fit 32 bits, or it would not have been made.
+            self.feed_page(source, page as u32, next - at);
+            at = next;
+        }
+    }
+
+    fn feed_page(&self, source: &Source, page: u32, bytes: u64) {
+        let (shared, entry) = (&self.shared, &source.entry);
+        let resident =
+            shared.cache.file(entry).is_ok_and(|file| file.word(page).state == PageState::Resident);
+        let len = if resident { 0 } else { entry.geometry().page_len(page) };
+        if !shared.orders.take_off(shared, self.id, entry.mount, len) {
+            return;
+        }
+        let watcher = Arc::new(OrderedPage {
+            shared: shared.clone(),
+            order: self.id,
+            entry: entry.clone(),
+            page,
+            bytes,
+        });
+        if resident {
+            return watcher.page_done(page, &Ok(0));
+        }
+        match entry.board(page) {
+            Boarding::New(flight) => {
+                if !flight.watch(watcher) {
+                    return;
+                }
+                let task =
+                    Task { entry: entry.clone(), flight, pfs: source.pfs.clone(), urgency: Urgency::Plan };
+                // Not by way of its owner: the coordinator has sent the order there.
+                if let Err(task) = shared.mounts[entry.mount].queue.push(Urgency::Plan, task)
+                    && task.flight.take()
+                {
+                    fetch::finish(shared, &task, Err(FlightError::Cancelled));
+                }
+            }
+            Boarding::Joined(flight) => {
+                flight.watch(watcher);
+            }
+            Boarding::Gone => watcher.page_done(page, &Err(FlightError::NoRoom)),
+        }
+    }
+}

@@ -1,0 +1,553 @@
+//! Asking peers for the pages they own.
+//!
+//! A page that is missed here and owned by another node is received from that node's tier instead of being read from the
+//! PFS: so the PFS serves it once for the whole cluster. It stays here as a *guest* ([`forebay_policy::eviction::Guests`]).
+//! Whatever goes wrong ends in the PFS, in the same flight: the reader notices nothing but time.
+//!
+//! **Queues and threads.** Each peer has a queue of its own and up to [`LINKS_PER_PEER`] threads, each with one connection;
+//! they start when there is work and end when there is none. So a peer that hangs holds its own threads and nobody
+//! else's, and no thread that reads the PFS ever waits for a peer.
+//!
+//! **Time.** The deadline of a page is taken before anything is asked. What arrives is copied into the tier, then the clock is
+//! looked at, and only if the deadline is still to come are the bytes shown to readers: until then the owner has kept them
+//! in place (see `forebay_wire::peer`). That holds for each piece by itself, so a reader need not wait for a whole page.
+//! A peer that misses a deadline is avoided, and all connections to it are cut, so that whoever else waits for it reads the PFS
+//! at once. One that answers "not yet" is alive: a reader reads the PFS, read-ahead asks again later.
+
+use crate::agent::Shared;
+use crate::cluster::Owner;
+use crate::counters::add;
+use crate::entry::{FlightError, Task, Urgency, Watcher, lock};
+use crate::fetch::{self, Popped, Queue};
+use crate::fill::Begun;
+use crate::load::FileLoad;
+use crate::mounts::MountState;
+use crate::peer_link::{Answer, Link};
+use forebay_pfs::FileVersion;
+use forebay_policy::eviction::Fill;
+use forebay_store::Class;
+use forebay_wire::peer::{PageRef, Wanted};
+use forebay_wire::{FileRef, NodeInfo};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Connections to one peer, and pages under way from it: as many as a mount has fetch threads by default, so that a
+/// stream of pages from one peer keeps as many servers of the PFS busy as one's own would.
+const LINKS_PER_PEER: usize = 8;
+
+/// A thread without work for so long ends, and its connection with it.
+const IDLE: Duration = Duration::from_secs(10);
+
+/// A file that a peer would not serve is not asked of it again for so long.
+const DECLINED: Duration = Duration::from_secs(5);
+
+/// Files remembered as declined; beyond that the memory starts anew.
+const DECLINED_MAX: usize = 4096;
+
+/// Read-ahead is given up when a peer has said "not yet" for so long; a reader that comes to the page asks anew.
+const AHEAD_PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a thread with its connection and pipe costs.
+const LINK_BYTES: u64 = 128 << 10;
+
+const STACK_BYTES: usize = 256 << 10;
+
+/// All peers of this agent.
+#[derive(Debug, Default)]
+pub struct Peers {
+    peers: Mutex<BTreeMap<String, Arc<Peer>>>,
+    /// Files that a peer would not serve, and until when that is believed.
+    declined: Mutex<BTreeMap<(String, FileVersion), Instant>>,
+}
+
+/// One peer: what it is to be asked for, and who asks.
+#[derive(Debug)]
+struct Peer {
+    name: String,
+    queue: Queue<Job>,
+    crew: Mutex<Crew>,
+}
+
+#[derive(Debug, Default)]
+struct Crew {
+    /// Numbers of the threads.
+    threads: BTreeSet<usize>,
+    /// Of those, without work.
+    idle: usize,
+    /// Their sockets, to be cut.
+    sockets: BTreeMap<usize, TcpStream>,
+}
+
+/// What a peer is asked for.
+#[derive(Debug)]
+enum Job {
+    /// A page, to be sent here.
+    Page(Task, Instant),
+    /// A page of a load, to be brought where it belongs.
+    Place(Place),
+}
+
+/// A page that a load wants in its owner's tier.
+#[derive(Debug)]
+pub struct Place {
+    /// The load of the file.
+    pub load: Arc<FileLoad>,
+    /// The page.
+    pub page: u32,
+    /// The file on the PFS.
+    pub pfs: Arc<OwnedFd>,
+    /// The peer has begun to fetch it because of this load.
+    pub begun: bool,
+}
+
+/// The peer that `task` should be asked of; `None` for the PFS.
+pub fn route(shared: &Shared, task: &Task) -> Option<NodeInfo> {
+    if task.flight.is_kept_from_peers() {
+        return None;
+    }
+    owner_of(
+        shared,
+        task.entry.mount,
+        &task.entry.identity.version,
+        task.entry.geometry().page_bytes,
+        task.flight.page,
+    )
+}
+
+/// The peer that owns a page and would serve it.
+pub fn owner_of(
+    shared: &Shared,
+    mount: usize,
+    version: &FileVersion,
+    page_bytes: u64,
+    page: u32,
+) -> Option<NodeInfo> {
+    let config = &shared.mounts[mount].config;
+    let offset = u64::from(page) * page_bytes;
+    match shared.cluster.owner(&config.label, config.extent_bytes, version.ino, offset) {
+        Owner::Here => None,
+        Owner::Peer(node) if shared.peers.has_declined(&node.name, version) => None,
+        Owner::Peer(node) => Some(node),
+    }
+}
+
+/// Path of an open file below its mount's root, as peers can find it; empty if it is not below it as this agent sees it.
+fn path_below(mount: &MountState, fd: &OwnedFd) -> Vec<u8> {
+    let path = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap_or_default();
+    path.strip_prefix(mount.root()).map(|p| p.as_os_str().as_bytes().to_vec()).unwrap_or_default()
+}
+
+fn page_ref(shared: &Shared, entry: &crate::entry::Entry, pfs: &OwnedFd, page: u32) -> PageRef {
+    let mount = &shared.mounts[entry.mount];
+    let file = FileRef {
+        mount: mount.label().to_owned(),
+        path: path_below(mount, pfs),
+        version: entry.identity.version,
+    };
+    PageRef { file, page_bytes: entry.identity.page_bytes, page }
+}
+
+impl Peers {
+    /// Queues a page; hands it back if there is too much read-ahead, or nobody could ask.
+    ///
+    /// # Errors
+    /// The task.
+    pub fn push(&self, shared: &Arc<Shared>, node: &NodeInfo, task: Task) -> Result<(), Task> {
+        self.push_job(shared, node, task.urgency, Job::Page(task, Instant::now())).map_err(|job| match job {
+            Job::Page(task, _) => task,
+            Job::Place(_) => unreachable!("what was pushed comes back"),
+        })
+    }
+
+    /// Queues a page of a load; hands it back if nobody could ask.
+    ///
+    /// # Errors
+    /// The page.
+    pub fn place(&self, shared: &Arc<Shared>, node: &NodeInfo, place: Place) -> Result<(), Place> {
+        self.push_job(shared, node, Urgency::Load, Job::Place(place)).map_err(|job| match job {
+            Job::Place(place) => place,
+            Job::Page(..) => unreachable!("what was pushed comes back"),
+        })
+    }
+
+    fn push_job(&self, shared: &Arc<Shared>, node: &NodeInfo, urgency: Urgency, job: Job) -> Result<(), Job> {
+        let peer = lock(&self.peers)
+            .entry(node.name.clone())
+            .or_insert_with(|| {
+                let (queue, crew) = (Queue::new(), Mutex::default());
+                Arc::new(Peer { name: node.name.clone(), queue, crew })
+            })
+            .clone();
+        peer.queue.push(urgency, job)?;
+        peer.staff(shared);
+        Ok(())
+    }
+
+    fn has_declined(&self, peer: &str, version: &FileVersion) -> bool {
+        let declined = lock(&self.declined);
+        !declined.is_empty()
+            && declined.get(&(peer.to_owned(), *version)).is_some_and(|until| Instant::now() < *until)
+    }
+
+    fn decline(&self, peer: &str, version: &FileVersion) {
+        let mut declined = lock(&self.declined);
+        if declined.len() >= DECLINED_MAX {
+            declined.clear();
+        }
+        declined.insert((peer.to_owned(), *version), Instant::now() + DECLINED);
+    }
+
+    /// Greets peers whose back-off has ended, and forgets what is over. Called when there is time.
+    pub fn keep_house(&self, shared: &Arc<Shared>) {
+        let now = Instant::now();
+        lock(&self.declined).retain(|_, until| now < *until);
+        for node in shared.cluster.to_greet() {
+            let shared = shared.clone();
+            let name = node.name.clone();
+            let greeting = std::thread::Builder::new().name("greet".into()).stack_size(STACK_BYTES);
+            let greeting = greeting.spawn({
+                let shared = shared.clone();
+                move || match Link::connect(
+                    &shared,
+                    &node,
+                    Instant::now() + shared.config.cluster.peer_deadline,
+                ) {
+                    Ok(_) => shared.cluster.believe(&node.name),
+                    Err(_) => shared.cluster.avoid(&node.name),
+                }
+            });
+            if greeting.is_err() {
+                shared.cluster.avoid(&name);
+            }
+        }
+    }
+
+    /// Ends all that waits. Called at the end of the agent.
+    pub fn close(&self, shared: &Shared) {
+        for peer in lock(&self.peers).values() {
+            for job in peer.queue.close() {
+                if let Job::Page(task, _) = job
+                    && task.flight.take()
+                {
+                    fetch::finish(shared, &task, Err(FlightError::Cancelled));
+                }
+            }
+            peer.cut();
+        }
+    }
+}
+
+impl Peer {
+    /// Starts a thread if there is more to do than there are threads without work.
+    fn staff(self: &Arc<Self>, shared: &Arc<Shared>) {
+        let mut crew = lock(&self.crew);
+        if self.queue.waiting() <= crew.idle || crew.threads.len() >= LINKS_PER_PEER {
+            return;
+        }
+        let room = shared.cache.reserve(
+            Class::Clients,
+            LINK_BYTES + shared.security.buffer_bytes(),
+            &shared.counters,
+        );
+        let number = (0..).find(|n| !crew.threads.contains(n)).unwrap_or_default();
+        let spawned = room.and_then(|room| {
+            let (peer, shared) = (self.clone(), shared.clone());
+            let builder = std::thread::Builder::new().name(format!("peer-{number}")).stack_size(STACK_BYTES);
+            let body = move || {
+                peer.work(&shared, number);
+                drop(room);
+            };
+            builder.spawn(body).ok()
+        });
+        match spawned {
+            Some(_) => {
+                crew.threads.insert(number);
+            }
+            // Those who are there do it all; if there are none, the PFS does.
+            None if crew.threads.is_empty() => {
+                drop(crew);
+                for job in self.queue.take_all() {
+                    turn_away(shared, job);
+                }
+            }
+            None => {}
+        }
+    }
+
+    fn work(self: &Arc<Self>, shared: &Arc<Shared>, number: usize) {
+        let mut link = None;
+        loop {
+            lock(&self.crew).idle += 1;
+            let popped = self.queue.pop_within(number, IDLE);
+            let mut crew = lock(&self.crew);
+            crew.idle -= 1;
+            match popped {
+                Popped::Task(job) => {
+                    drop(crew);
+                    self.serve(shared, number, &mut link, job);
+                }
+                // Under the lock: whoever pushes now sees that this thread is gone, or this thread sees what was pushed.
+                Popped::Nothing if self.queue.waiting() > 0 => {}
+                Popped::Nothing | Popped::Closed => {
+                    crew.threads.remove(&number);
+                    crew.sockets.remove(&number);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn serve(self: &Arc<Self>, shared: &Arc<Shared>, number: usize, link: &mut Option<Link>, job: Job) {
+        match job {
+            Job::Page(task, since) => self.fetch(shared, number, link, task, since),
+            Job::Place(place) => self.place(shared, number, link, place),
+        }
+    }
+
+    /// This peer as the view has it now, if it may be asked.
+    fn node(&self, shared: &Shared) -> Option<NodeInfo> {
+        let view = shared.cluster.view();
+        let node = view.cluster.nodes.iter().find(|n| n.name == self.name);
+        node.filter(|_| !shared.cluster.is_avoided(&self.name)).cloned()
+    }
+
+    /// Brings one page here.
+    fn fetch(
+        self: &Arc<Self>,
+        shared: &Arc<Shared>,
+        number: usize,
+        link: &mut Option<Link>,
+        task: Task,
+        since: Instant,
+    ) {
+        // Owner and view may have changed while the task waited.
+        let node = route(shared, &task).filter(|node| node.name == self.name);
+        let Some(node) = node else { return fetch::send(shared, task) };
+        if !task.flight.take() {
+            return refilled(shared, &task);
+        }
+        let mut begun = match begin(shared, &task) {
+            Ok(Some(begun)) => begun,
+            Ok(None) => return finish(shared, &task, Ok(0)),
+            Err(e) => return finish(shared, &task, Err(e)),
+        };
+        task.flight.ask_peer();
+        let wanted = match task.urgency {
+            _ if task.flight.is_demanded() => Wanted::Now,
+            Urgency::Refill => Wanted::Refill,
+            _ => Wanted::Ahead,
+        };
+        let page = page_ref(shared, &task.entry, &task.pfs, task.flight.page);
+        let answer = self.with_link(shared, &node, (number, link), &page.file.version, |link, deadline| {
+            link.page(shared, &task, &page, wanted, &mut begun, deadline)
+        });
+        match answer {
+            Answer::Done(_) => {
+                add(&shared.counters.pages_from_peers_total, 1);
+                let len = begun.done();
+                begun.land(shared, &task, Fill::Guest);
+                finish(shared, &task, Ok(len));
+            }
+            Answer::Tier(e) => {
+                begun.abandon(shared, &task);
+                finish(shared, &task, Err(e));
+            }
+            answer => self.fall_back(shared, Asked { task, begun, wanted, since }, &answer),
+        }
+    }
+
+    /// The peer has not brought the page, or not all of it.
+    fn fall_back(self: &Arc<Self>, shared: &Arc<Shared>, asked: Asked, answer: &Answer) {
+        let Asked { mut task, begun, wanted, since } = asked;
+        task.flight.hand_over(Some(begun));
+        let waits = wanted == Wanted::Now || task.flight.is_demanded();
+        let nobody_waits = !waits
+            && matches!(task.urgency, Urgency::Ahead | Urgency::Refill)
+            && lock(&task.flight.watchers).is_empty();
+        if waits && task.urgency != Urgency::Demand {
+            refilled(shared, &task);
+            task.urgency = Urgency::Demand;
+        }
+        match answer {
+            // A reader has come meanwhile, or nobody waits: ask again, behind what is more urgent.
+            Answer::NotYet if wanted != Wanted::Now && since.elapsed() < AHEAD_PATIENCE => {
+                match self.queue.push(task.urgency, Job::Page(task, since)) {
+                    Ok(()) => self.staff(shared),
+                    Err(job) => turn_away(shared, job),
+                }
+            }
+            // Whoever comes to the page asks for it. The PFS is not to be read twice for what may never be read.
+            Answer::NotYet | Answer::Busy if nobody_waits => {
+                if task.flight.take() {
+                    finish(shared, &task, Err(FlightError::Cancelled));
+                } else {
+                    refilled(shared, &task);
+                }
+            }
+            _ => {
+                task.flight.keep_from_peers();
+                fetch::send(shared, task);
+            }
+        }
+    }
+
+    /// Has one page brought where it belongs.
+    fn place(self: &Arc<Self>, shared: &Arc<Shared>, number: usize, link: &mut Option<Link>, place: Place) {
+        if place.load.is_cancelled() {
+            return place.load.page_done(place.page, &Err(FlightError::Cancelled));
+        }
+        let Some(node) = self.node(shared) else { return place.load.fetch_here(place.page, &place.pfs) };
+        let page = page_ref(shared, place.load.entry(), &place.pfs, place.page);
+        let link = (number, link);
+        match self.with_link(shared, &node, link, &page.file.version, |link, d| link.bring(&page, d)) {
+            Answer::Done(fetched_bytes) => {
+                add(&shared.counters.pages_placed_total, 1);
+                place.load.page_placed(place.page, place.begun || fetched_bytes > 0);
+            }
+            // It is at it, and a load can wait.
+            Answer::NotYet => {
+                match self.queue.push(Urgency::Load, Job::Place(Place { begun: true, ..place })) {
+                    Ok(()) => self.staff(shared),
+                    Err(job) => turn_away(shared, job),
+                }
+            }
+            _ => place.load.fetch_here(place.page, &place.pfs),
+        }
+    }
+
+    /// Asks over this thread's connection, made if need be, and draws the conclusions about the peer.
+    fn with_link(
+        &self,
+        shared: &Arc<Shared>,
+        node: &NodeInfo,
+        (number, link): (usize, &mut Option<Link>),
+        version: &FileVersion,
+        mut ask: impl FnMut(&mut Link, Instant) -> Answer,
+    ) -> Answer {
+        // Before the request: what the owner promises to keep in place until the deadline it keeps for longer than this.
+        let deadline = Instant::now() + shared.config.cluster.peer_deadline;
+        loop {
+            let fresh = link.is_none();
+            let answer = match self.linked(shared, node, (number, &mut *link), deadline) {
+                Ok(link) => ask(link, deadline),
+                Err(_) if Instant::now() >= deadline => Answer::Late,
+                Err(_) => Answer::Broken,
+            };
+            if matches!(answer, Answer::Broken | Answer::Late | Answer::Tier(_)) {
+                *link = None;
+                lock(&self.crew).sockets.remove(&number);
+            }
+            // A connection from before may have ended with the peer's last process: once more with a new one.
+            if !matches!(answer, Answer::Broken) || fresh || shared.cluster.is_avoided(&self.name) {
+                self.conclude(shared, version, &answer);
+                return answer;
+            }
+        }
+    }
+
+    fn linked<'a>(
+        &self,
+        shared: &Arc<Shared>,
+        node: &NodeInfo,
+        (number, link): (usize, &'a mut Option<Link>),
+        deadline: Instant,
+    ) -> io::Result<&'a mut Link> {
+        if link.is_none() {
+            let made = Link::connect(shared, node, deadline)?;
+            lock(&self.crew).sockets.insert(number, made.socket()?);
+            *link = Some(made);
+        }
+        link.as_mut().ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+
+    fn conclude(&self, shared: &Shared, version: &FileVersion, answer: &Answer) {
+        let counters = &shared.counters;
+        match answer {
+            Answer::Late => {
+                add(&counters.peer_late_total, 1);
+                if !shared.cluster.is_avoided(&self.name) {
+                    tracing::warn!(
+                        peer = self.name,
+                        "does not answer; its pages are read from the PFS until it does"
+                    );
+                }
+                shared.cluster.avoid(&self.name);
+                self.cut();
+                return;
+            }
+            Answer::Broken => {
+                // Others may have cut this connection.
+                if !shared.cluster.is_avoided(&self.name) {
+                    add(&counters.peer_broken_total, 1);
+                    tracing::warn!(
+                        peer = self.name,
+                        "cannot be reached; its pages are read from the PFS until it can"
+                    );
+                }
+                return shared.cluster.avoid(&self.name);
+            }
+            Answer::Changed | Answer::Refused => {
+                add(&counters.peer_refusals_total, 1);
+                shared.peers.decline(&self.name, version);
+            }
+            Answer::NotYet => add(&counters.peer_not_yet_total, 1),
+            Answer::Busy | Answer::Failed => add(&counters.peer_refusals_total, 1),
+            Answer::Done(_) | Answer::Tier(_) => {}
+        }
+        shared.cluster.believe(&self.name);
+    }
+
+    /// Ends all connections: whoever waits on one hears of it at once.
+    fn cut(&self) {
+        for socket in lock(&self.crew).sockets.values() {
+            // Fails if it is cut already.
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+/// A page that was asked for, and how far it came.
+struct Asked {
+    task: Task,
+    begun: Begun,
+    wanted: Wanted,
+    since: Instant,
+}
+
+/// Takes up what is there of the page, or makes room for it.
+fn begin(shared: &Shared, task: &Task) -> Result<Option<Begun>, FlightError> {
+    if let Some(begun) = task.flight.take_begun() {
+        return Ok(Some(begun));
+    }
+    shared.cache.bound_guests(task.entry.geometry().page_len(task.flight.page), &shared.counters);
+    Begun::begin(shared, task)
+}
+
+/// Ends a flight that no queue of the mount will see again.
+fn finish(shared: &Shared, task: &Task, outcome: Result<u64, FlightError>) {
+    fetch::finish(shared, task, outcome);
+    refilled(shared, task);
+}
+
+/// Tells the ledger that a refill is over.
+fn refilled(shared: &Shared, task: &Task) {
+    if task.urgency == Urgency::Refill {
+        lock(&shared.mounts[task.entry.mount].ledger).filled();
+    }
+}
+
+/// Nobody will ask the peer: the PFS does it.
+fn turn_away(shared: &Arc<Shared>, job: Job) {
+    match job {
+        Job::Page(task, _) => {
+            task.flight.keep_from_peers();
+            fetch::send(shared, task);
+        }
+        Job::Place(place) => place.load.fetch_here(place.page, &place.pfs),
+    }
+}

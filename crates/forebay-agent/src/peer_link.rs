@@ -1,0 +1,286 @@
+//! One connection to a peer, as the asker sees it: what is said on it, and where the bytes go.
+
+use crate::agent::Shared;
+use crate::counters::add;
+use crate::entry::{FlightError, Task};
+use crate::fill::{Begun, tier_failed};
+use forebay_store::BLOCK_BYTES;
+use forebay_wire::link::Stream;
+use forebay_wire::peer::{PEER_PROTOCOL, PageRef, PeerReply, PeerRequest, Wanted, deadline_ms};
+use forebay_wire::{NodeInfo, frame};
+use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
+use std::io::{self, Read};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// First bytes of a page that are shown to readers, as with a page from the PFS: somebody may be waiting for them.
+const FIRST_SHOWN_BYTES: u64 = 256 << 10;
+
+/// And so many at a time after that.
+const SHOWN_BYTES: u64 = 1 << 20;
+
+/// Room of the pipe between socket and tier; what an ordinary user may have. It holds references, not bytes.
+const PIPE_BYTES: usize = 1 << 20;
+
+/// What a stream that is not plain is read into.
+const BUFFER_BYTES: usize = 256 << 10;
+
+/// What came of asking a peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The page is there; for [`Link::bring`], the bytes that the PFS was read for.
+    Done(u64),
+    /// The file is another version at the peer.
+    Changed,
+    /// The peer will not serve the file.
+    Refused,
+    /// The peer cannot serve the page at this moment.
+    Busy,
+    /// The peer has not got it yet.
+    NotYet,
+    /// The PFS failed at the peer.
+    Failed,
+    /// The deadline has passed without an answer.
+    Late,
+    /// The connection could not be made, or has ended.
+    Broken,
+    /// The tier here failed.
+    Tier(FlightError),
+}
+
+/// A connection.
+#[derive(Debug)]
+pub struct Link {
+    stream: Stream,
+    way: Way,
+}
+
+/// How bytes get from the socket into the tier.
+#[derive(Debug)]
+enum Way {
+    /// Through a pipe, by reference, reading end first.
+    Pipe(OwnedFd, OwnedFd),
+    /// Through a buffer: what is in the socket is not what was sent.
+    Buffer(Vec<u8>),
+}
+
+/// Reads that end at a deadline.
+struct Until<'a>(&'a mut Stream, Instant);
+
+impl Read for Until<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.set_timeout(Some(left(self.1)?))?;
+        self.0.read(buffer)
+    }
+}
+
+/// Time left, at least a bit.
+fn left(deadline: Instant) -> io::Result<Duration> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left.max(Duration::from_micros(1))) }
+}
+
+fn answer_of(e: &io::Error) -> Answer {
+    match e.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Answer::Late,
+        _ => Answer::Broken,
+    }
+}
+
+/// As the owner is told.
+fn told(deadline: Instant) -> u32 {
+    deadline_ms(deadline.saturating_duration_since(Instant::now()))
+}
+
+impl Link {
+    /// Connects and says who asks.
+    ///
+    /// # Errors
+    /// The peer is not there, not of this cluster, or does not want this node; or the deadline has passed.
+    pub fn connect(shared: &Shared, node: &NodeInfo, deadline: Instant) -> io::Result<Self> {
+        let stream = shared.security.connect(&node.address, deadline)?;
+        if !stream.may_speak_for(&node.name) {
+            let who = stream.peer_name().unwrap_or_default();
+            return Err(io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                format!("node {:?} answers at {}, where node {:?} should", who, node.address, node.name),
+            ));
+        }
+        let way = match stream.plain() {
+            None => Way::Buffer(vec![0; BUFFER_BYTES]),
+            Some(_) => {
+                let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
+                // A user with many pipes gets smaller ones: more calls, no harm.
+                let _ = fcntl_setpipe_size(&write, PIPE_BYTES);
+                Way::Pipe(read, write)
+            }
+        };
+        let mut link = Link { stream, way };
+        let hello = PeerRequest::Hello { protocol: PEER_PROTOCOL, node: shared.cluster.node().to_owned() };
+        link.send(&hello, deadline)?;
+        match link.receive(deadline)? {
+            PeerReply::Welcome { protocol: PEER_PROTOCOL, refusal } if refusal.is_empty() => Ok(link),
+            PeerReply::Welcome { protocol, refusal } => Err(io::Error::other(format!(
+                "the agent of node {} at {} (peer protocol {protocol}, here {PEER_PROTOCOL}) will not serve this one: {refusal}",
+                node.name, node.address
+            ))),
+            other => {
+                Err(io::Error::new(io::ErrorKind::InvalidData, format!("{other:?} in answer to a greeting")))
+            }
+        }
+    }
+
+    /// The socket, for others to cut.
+    ///
+    /// # Errors
+    /// No descriptors left.
+    pub fn socket(&self) -> io::Result<TcpStream> {
+        self.stream.socket().try_clone()
+    }
+
+    fn send(&mut self, request: &PeerRequest, deadline: Instant) -> io::Result<()> {
+        self.stream.set_timeout(Some(left(deadline)?))?;
+        frame::send(&mut self.stream, request)
+    }
+
+    fn receive(&mut self, deadline: Instant) -> io::Result<PeerReply> {
+        frame::receive(&mut Until(&mut self.stream, deadline))
+    }
+
+    /// Asks for what is missing of the page and shows it to readers as it comes. `deadline` was taken before anything was
+    /// asked.
+    pub fn page(
+        &mut self,
+        shared: &Shared,
+        task: &Task,
+        page: &PageRef,
+        wanted: Wanted,
+        begun: &mut Begun,
+        deadline: Instant,
+    ) -> Answer {
+        let (from, deadline_ms) = (begun.done(), told(deadline));
+        let request = PeerRequest::Page { page: page.clone(), from, wanted, deadline_ms };
+        if let Err(e) = self.send(&request, deadline) {
+            return answer_of(&e);
+        }
+        let page_len = task.entry.geometry().page_len(task.flight.page);
+        while begun.done() < page_len {
+            let len = match self.receive(deadline) {
+                Ok(PeerReply::Piece { len }) => len,
+                Ok(other) => return no_page(&other),
+                Err(e) => return answer_of(&e),
+            };
+            let whole = len == page_len - begun.done();
+            if len == 0 || len > page_len - begun.done() || !(whole || len.is_multiple_of(BLOCK_BYTES)) {
+                return Answer::Broken;
+            }
+            if let Err(answer) = self.take_piece(task, begun, len, deadline) {
+                return answer;
+            }
+            add(&shared.counters.from_peers_bytes, len);
+        }
+        match self.send(&PeerRequest::Taken, deadline) {
+            Ok(()) => Answer::Done(0),
+            // All of it is here and shown: only the connection is of no more use.
+            Err(_) => {
+                let _ = self.stream.socket().shutdown(std::net::Shutdown::Both);
+                Answer::Done(0)
+            }
+        }
+    }
+
+    /// Moves `len` bytes into the copy. They are shown only if the deadline is still to come when they are there.
+    fn take_piece(
+        &mut self,
+        task: &Task,
+        begun: &mut Begun,
+        len: u64,
+        deadline: Instant,
+    ) -> Result<(), Answer> {
+        let geometry = task.entry.geometry();
+        let page_len = geometry.page_len(task.flight.page);
+        let start = u64::from(task.flight.page) * geometry.page_bytes;
+        let (mut left, mut unseen) = (len, 0);
+        while left > 0 {
+            let moved = self.move_some(begun, start + begun.done() + unseen, left, deadline)?;
+            left -= moved;
+            unseen += moved;
+            let enough = if begun.done() == 0 { FIRST_SHOWN_BYTES } else { SHOWN_BYTES };
+            if left > 0 && unseen < enough {
+                continue;
+            }
+            // The proof: these bytes were copied before the owner may have let go of them.
+            if Instant::now() >= deadline {
+                return Err(Answer::Late);
+            }
+            let all = begun.done() + unseen == page_len;
+            let shown = if all { unseen } else { unseen / BLOCK_BYTES * BLOCK_BYTES };
+            begun.show(task, shown);
+            unseen -= shown;
+        }
+        Ok(())
+    }
+
+    /// Moves what has arrived, up to `len` bytes, into the copy at `offset`; waits for the first of it.
+    fn move_some(&mut self, begun: &Begun, offset: u64, len: u64, deadline: Instant) -> Result<u64, Answer> {
+        let lost = |e: io::Error| answer_of(&e);
+        let tier = |e: io::Error| Answer::Tier(tier_failed(e));
+        let time = left(deadline).map_err(lost)?;
+        self.stream.set_timeout(Some(time)).map_err(lost)?;
+        match &mut self.way {
+            Way::Buffer(buffer) => {
+                let want = len.min(buffer.len() as u64) as usize;
+                let got = self.stream.read(&mut buffer[..want]).map_err(lost)?;
+                begun.file().write_at(&buffer[..got], offset).map_err(tier)?;
+                if got == 0 { Err(Answer::Broken) } else { Ok(got as u64) }
+            }
+            Way::Pipe(read, write) => {
+                let socket = self.stream.plain().ok_or(Answer::Broken)?;
+                let got = splice(socket, None, write.as_fd(), None, len as usize, SpliceFlags::MOVE);
+                let got = got.map_err(|e| lost(e.into()))? as u64;
+                let mut moved = 0;
+                while moved < got {
+                    let n =
+                        begun.file().splice_from(read.as_fd(), offset + moved, got - moved).map_err(tier)?;
+                    if n == 0 {
+                        return Err(Answer::Broken);
+                    }
+                    moved += n;
+                }
+                if got == 0 { Err(Answer::Broken) } else { Ok(got) }
+            }
+        }
+    }
+
+    /// Has the page brought into the peer's tier.
+    pub fn bring(&mut self, page: &PageRef, deadline: Instant) -> Answer {
+        let request = PeerRequest::Bring { page: page.clone(), deadline_ms: told(deadline) };
+        match self.send(&request, deadline).and_then(|()| self.receive(deadline)) {
+            Ok(PeerReply::Brought { fetched_bytes }) => Answer::Done(fetched_bytes),
+            Ok(other) => no_page(&other),
+            Err(e) => answer_of(&e),
+        }
+    }
+}
+
+/// An answer that brings nothing.
+fn no_page(reply: &PeerReply) -> Answer {
+    match reply {
+        PeerReply::Changed => Answer::Changed,
+        PeerReply::Refused(why) => {
+            tracing::debug!(why, "a peer will not serve a file");
+            Answer::Refused
+        }
+        PeerReply::Busy(why) => {
+            tracing::debug!(why, "a peer cannot serve a page");
+            Answer::Busy
+        }
+        PeerReply::NotYet => Answer::NotYet,
+        PeerReply::Failed { errno, message } => {
+            tracing::debug!(errno, message, "the PFS failed at a peer");
+            Answer::Failed
+        }
+        PeerReply::Welcome { .. } | PeerReply::Piece { .. } | PeerReply::Brought { .. } => Answer::Broken,
+    }
+}

@@ -1,0 +1,536 @@
+//! Serving pages to peers.
+//!
+//! A page that is whole in the tier is sent by `sendfile`, without a copy, and is *lent* meanwhile: it stays in place until
+//! the asker says that it has it, or until its deadline has passed here; in the latter case the connection is reset first, so that
+//! nothing of what is queued is sent any more, and only then is the page let go. A page that is not there is fetched from the PFS
+//! for whoever asks, once, like for a local reader: opened by its path with this agent's own rights. It is sent as it comes, from a
+//! buffer: a fetch may fail half way, and takes its bytes back then.
+//!
+//! Two agents whose views differ may each take the other for the owner. So a request of a peer is never passed on to another
+//! peer, and a page that waits for a peer here is not promised to one.
+//!
+//! One thread a connection, as for clients, bounded in number and within the budget.
+
+use crate::agent::Shared;
+use crate::by_path::{NoPath, open_by_path};
+use crate::cache::{Lent, NoCopy};
+use crate::counters::add;
+use crate::entry::{Boarding, Entry, Flight, FlightError, FlightState, Task, Urgency, lock};
+use crate::fetch;
+use crate::mounts::display_path;
+use forebay_store::{BLOCK_BYTES, Class, State};
+use forebay_wire::link::{Listener, Stream};
+use forebay_wire::peer::{PEER_PROTOCOL, PageRef, PeerReply, PeerRequest, Wanted};
+use forebay_wire::{FileRef, frame};
+use std::collections::VecDeque;
+use std::io;
+use std::net::TcpStream;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Connections at a time: eight of each of 128 peers. More are refused, and the peer reads the PFS.
+const CONNECTIONS_MAX: usize = 1024;
+
+/// A new connection has this long to prove itself and say who it is.
+const HELLO_TIME: Duration = Duration::from_secs(5);
+
+/// A connection on which nothing is asked for so long is closed; askers close theirs well before.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// What a connection costs: its thread and its buffer.
+const CONNECTION_BYTES: u64 = (64 << 10) + BUFFER_BYTES as u64;
+
+/// Bytes that are sent from the buffer at a time.
+const BUFFER_BYTES: usize = 64 << 10;
+
+const STACK_BYTES: usize = 256 << 10;
+
+/// Nobody may make a page wait for longer than this.
+const DEADLINE_MAX: Duration = Duration::from_secs(600);
+
+/// Of the asker's deadline, this part (three of four) may pass before it is told "not yet": the answer must not be late.
+const PATIENCE: (u32, u32) = (3, 4);
+
+/// Who does not wait for the page is told so soon, and can then ask for what is more urgent.
+const PATIENCE_AHEAD: Duration = Duration::from_millis(20);
+
+/// Files kept open between requests of peers; each page of a file would cost the PFS an open otherwise.
+const OPEN_MAX: usize = 64;
+
+/// And for so long after the last.
+const OPEN_TIME: Duration = Duration::from_secs(5);
+
+/// What serves peers: how many are connected, and the files open for them.
+#[derive(Debug, Default)]
+pub struct PeerServer {
+    connections: AtomicUsize,
+    open: Mutex<VecDeque<OpenFile>>,
+}
+
+#[derive(Debug)]
+struct OpenFile {
+    file: FileRef,
+    fd: Arc<OwnedFd>,
+    used: Instant,
+}
+
+impl PeerServer {
+    /// Connections of peers.
+    pub fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    /// Closes files that no peer has asked for lately. Called when there is time.
+    pub fn keep_house(&self) {
+        let now = Instant::now();
+        lock(&self.open).retain(|o| now < o.used + OPEN_TIME);
+    }
+
+    fn find_open(&self, file: &FileRef) -> Option<Arc<OwnedFd>> {
+        let mut open = lock(&self.open);
+        let found = open.iter_mut().find(|o| o.file == *file)?;
+        found.used = Instant::now();
+        Some(found.fd.clone())
+    }
+
+    fn keep_open(&self, file: &FileRef, fd: &Arc<OwnedFd>) {
+        let mut open = lock(&self.open);
+        if open.len() >= OPEN_MAX {
+            open.pop_front();
+        }
+        open.push_back(OpenFile { file: file.clone(), fd: fd.clone(), used: Instant::now() });
+    }
+
+    fn forget_open(&self, file: &FileRef) {
+        lock(&self.open).retain(|o| o.file != *file);
+    }
+}
+
+/// Takes connections until the agent ends.
+pub fn accept_loop(shared: &Arc<Shared>, listener: Listener) {
+    let listener = Arc::new(listener);
+    while !shared.is_stopping() {
+        match listener.accept() {
+            Ok(socket) => start(shared, &listener, socket),
+            Err(e) if e.kind() == io::ErrorKind::ConnectionAborted => {}
+            Err(e) => {
+                tracing::warn!(error = %e, "cannot accept a connection of a peer");
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        }
+    }
+}
+
+/// One in the count of connections, for as long as it lives.
+struct Counted(Arc<Shared>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.peer_server.connections.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+fn start(shared: &Arc<Shared>, listener: &Arc<Listener>, socket: TcpStream) {
+    let over = shared.peer_server.connections.fetch_add(1, Ordering::AcqRel) >= CONNECTIONS_MAX;
+    let counted = Counted(shared.clone());
+    let cost = shared.cache.reserve(Class::Clients, CONNECTION_BYTES, &shared.counters);
+    let (Some(cost), false) = (cost, over) else {
+        // Closed without a word: the peer reads the PFS and comes back later.
+        add(&shared.counters.refusals_total, 1);
+        return;
+    };
+    let listener = listener.clone();
+    let body = move || {
+        let served = listener
+            .prove(socket, Instant::now() + HELLO_TIME)
+            .and_then(|stream| Serving::new(&counted.0, stream).greet()?.serve());
+        if let Err(e) = served {
+            tracing::debug!(error = %e, "the connection of a peer has ended");
+        }
+        drop(cost);
+    };
+    let spawned = std::thread::Builder::new().name("for-peer".into()).stack_size(STACK_BYTES).spawn(body);
+    if let Err(e) = spawned {
+        tracing::warn!(error = %e, "no thread for the connection of a peer");
+    }
+}
+
+/// One connection.
+struct Serving<'a> {
+    shared: &'a Arc<Shared>,
+    stream: Stream,
+    buffer: Vec<u8>,
+}
+
+/// A page found or on its way.
+enum Found {
+    /// Whole, and it stays.
+    Whole(Arc<Entry>),
+    /// Being fetched; whether it is because of this request.
+    Coming(Arc<Entry>, Arc<Flight>, bool),
+}
+
+impl<'a> Serving<'a> {
+    fn new(shared: &'a Arc<Shared>, stream: Stream) -> Self {
+        Serving { shared, stream, buffer: Vec::new() }
+    }
+
+    fn greet(mut self) -> io::Result<Self> {
+        self.stream.set_timeout(Some(HELLO_TIME))?;
+        let PeerRequest::Hello { protocol, node } = frame::receive(&mut self.stream)? else {
+            add(&self.shared.counters.garbage_total, 1);
+            return Err(io::ErrorKind::InvalidData.into());
+        };
+        let refusal = match protocol {
+            PEER_PROTOCOL if self.stream.may_speak_for(&node) => String::new(),
+            PEER_PROTOCOL => format!("its certificate does not name node {node:?}"),
+            _ => format!("forebay {} speaks peer protocol {PEER_PROTOCOL}", env!("CARGO_PKG_VERSION")),
+        };
+        let welcome = PeerReply::Welcome { protocol: PEER_PROTOCOL, refusal: refusal.clone() };
+        frame::send(&mut self.stream, &welcome)?;
+        tracing::debug!(node, protocol, refusal, "a peer has connected");
+        if refusal.is_empty() { Ok(self) } else { Err(io::Error::other(refusal)) }
+    }
+
+    fn serve(mut self) -> io::Result<()> {
+        loop {
+            self.stream.set_timeout(Some(IDLE))?;
+            match frame::receive(&mut self.stream)? {
+                PeerRequest::Page { page, from, wanted, deadline_ms } => {
+                    let deadline = deadline_of(deadline_ms);
+                    self.stream.set_timeout(Some(left(deadline)?))?;
+                    if let Err(refusal) = self.page(&page, from, wanted, deadline)? {
+                        frame::send(&mut self.stream, &refusal)?;
+                    }
+                }
+                PeerRequest::Bring { page, deadline_ms } => {
+                    let deadline = deadline_of(deadline_ms);
+                    self.stream.set_timeout(Some(left(deadline)?))?;
+                    let reply = self.bring(&page, deadline).unwrap_or_else(|reply| reply);
+                    frame::send(&mut self.stream, &reply)?;
+                }
+                // To a page that was sent from the buffer, or half of which was sent.
+                PeerRequest::Taken => {}
+                PeerRequest::Hello { .. } => return Err(io::ErrorKind::InvalidData.into()),
+            }
+        }
+    }
+
+    /// Sends a page; the inner error is what is to be said instead of the next piece.
+    fn page(
+        &mut self,
+        page: &PageRef,
+        mut from: u64,
+        wanted: Wanted,
+        deadline: Instant,
+    ) -> io::Result<Result<(), PeerReply>> {
+        let patience = match wanted {
+            Wanted::Now => patience(deadline),
+            _ => patience(deadline).min(Instant::now() + PATIENCE_AHEAD),
+        };
+        let urgency = match wanted {
+            Wanted::Now => Urgency::Demand,
+            Wanted::Ahead => Urgency::Ahead,
+            Wanted::Refill => Urgency::Refill,
+        };
+        let (entry, flight) = match self.find(page, urgency) {
+            Err(refusal) => return Ok(Err(refusal)),
+            Ok(Found::Whole(entry)) => (entry, None),
+            Ok(Found::Coming(entry, flight, _)) => (entry, Some(flight)),
+        };
+        let page_len = entry.geometry().page_len(page.page);
+        if from >= page_len || !from.is_multiple_of(BLOCK_BYTES) {
+            return Ok(Err(PeerReply::Refused(format!("nothing at byte {from} of a page of {page_len}"))));
+        }
+        // Whoever fetched it for this request has counted that as its first use.
+        if flight.is_none() || wanted == Wanted::Ahead {
+            self.shared.cache.touch(&[entry.key(page.page)]);
+        }
+        if let Some(flight) = flight
+            && let Err(refusal) = self.send_coming(&entry, &flight, &mut from, patience)?
+        {
+            return Ok(Err(refusal));
+        }
+        if from < page_len {
+            let sent = match self.shared.cache.lend(&entry, page.page) {
+                Some(lent) if self.stream.plain().is_some() => {
+                    let shared = self.shared;
+                    return self.send_lent(shared, lent, &entry, page.page, from, deadline).map(Ok);
+                }
+                _ => self.send_valid(&entry, page.page, &mut from, page_len)?,
+            };
+            if !sent {
+                return Ok(Err(PeerReply::Busy("the page was evicted meanwhile".into())));
+            }
+        }
+        add(&self.shared.counters.pages_to_peers_total, 1);
+        Ok(Ok(()))
+    }
+
+    /// Sends what is left of a whole page straight out of the tier, and keeps it there until the asker has it.
+    fn send_lent(
+        &mut self,
+        shared: &Shared,
+        lent: Lent<'_>,
+        entry: &Entry,
+        page: u32,
+        from: u64,
+        deadline: Instant,
+    ) -> io::Result<()> {
+        let geometry = entry.geometry();
+        let sent = self.send_and_wait(
+            &lent,
+            geometry.page_len(page) - from,
+            u64::from(page) * geometry.page_bytes + from,
+            deadline,
+        );
+        match &sent {
+            Ok(()) => {
+                add(&shared.counters.pages_to_peers_total, 1);
+                add(&shared.counters.to_peers_bytes, geometry.page_len(page) - from);
+            }
+            // Before the page is let go of: what is still queued here must not be sent any more.
+            Err(_) => reset(&self.stream),
+        }
+        drop(lent);
+        sent
+    }
+
+    fn send_and_wait(&mut self, lent: &Lent<'_>, len: u64, offset: u64, deadline: Instant) -> io::Result<()> {
+        frame::send(&mut self.stream, &PeerReply::Piece { len })?;
+        let mut done = 0;
+        while done < len {
+            self.stream.set_timeout(Some(left(deadline)?))?;
+            let socket = self.stream.plain().ok_or(io::ErrorKind::Unsupported)?;
+            let sent = lent.file.send_to(socket, offset + done, len - done)?;
+            if sent == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            done += sent;
+        }
+        self.stream.set_timeout(Some(left(deadline)?))?;
+        match frame::receive(&mut self.stream)? {
+            PeerRequest::Taken => Ok(()),
+            other => Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("{other:?} before the page was taken"),
+            )),
+        }
+    }
+
+    /// Sends a page as it is fetched, until it is whole; the inner error is why it does not go on.
+    fn send_coming(
+        &mut self,
+        entry: &Arc<Entry>,
+        flight: &Flight,
+        from: &mut u64,
+        patience: Instant,
+    ) -> io::Result<Result<(), PeerReply>> {
+        loop {
+            match flight.wait(*from + 1, patience) {
+                FlightState::Landed => return Ok(Ok(())),
+                FlightState::Under(valid) if valid > *from => {
+                    if !self.send_valid(entry, flight.page, from, valid)? {
+                        return Ok(Err(PeerReply::Busy("the page was taken back".into())));
+                    }
+                }
+                FlightState::Under(_) => return Ok(Err(PeerReply::NotYet)),
+                FlightState::Failed(e) => return Ok(Err(failed(e))),
+            }
+        }
+    }
+
+    /// Sends the bytes up to `valid` of a page from the buffer; `false` if they went away meanwhile.
+    fn send_valid(&mut self, entry: &Arc<Entry>, page: u32, from: &mut u64, valid: u64) -> io::Result<bool> {
+        let Ok(file) = self.shared.cache.file(entry) else { return Ok(false) };
+        self.buffer.resize(BUFFER_BYTES, 0);
+        let start = u64::from(page) * entry.geometry().page_bytes;
+        while *from < valid {
+            let piece = (valid - *from).min(BUFFER_BYTES as u64);
+            let bytes = &mut self.buffer[..piece as usize];
+            let before = file.word(page);
+            if !before.covers(*from + piece) {
+                return Ok(false);
+            }
+            file.read_unproved(bytes, start + *from)?;
+            if file.word(page).generation != before.generation {
+                return Ok(false);
+            }
+            frame::send(&mut self.stream, &PeerReply::Piece { len: piece })?;
+            io::Write::write_all(&mut self.stream, bytes)?;
+            add(&self.shared.counters.to_peers_bytes, piece);
+            *from += piece;
+        }
+        Ok(true)
+    }
+
+    /// Brings a page into this tier.
+    fn bring(&self, page: &PageRef, deadline: Instant) -> Result<PeerReply, PeerReply> {
+        let (entry, flight, mine) = match self.find(page, Urgency::Load)? {
+            Found::Whole(_) => return Ok(PeerReply::Brought { fetched_bytes: 0 }),
+            Found::Coming(entry, flight, mine) => (entry, flight, mine),
+        };
+        let page_len = entry.geometry().page_len(page.page);
+        match flight.wait(page_len, patience(deadline).min(Instant::now() + PATIENCE_AHEAD)) {
+            FlightState::Landed => Ok(PeerReply::Brought { fetched_bytes: if mine { page_len } else { 0 } }),
+            FlightState::Under(_) => Err(PeerReply::NotYet),
+            FlightState::Failed(e) => Err(failed(e)),
+        }
+    }
+
+    /// Finds the page or puts it on its way.
+    fn find(&self, page: &PageRef, urgency: Urgency) -> Result<Found, PeerReply> {
+        let shared = self.shared;
+        let refuse = |why: String| Err(PeerReply::Refused(why));
+        let Some(mount) = shared.mounts.iter().position(|m| m.label() == page.file.mount) else {
+            return refuse(format!("no mount is called {:?} here", page.file.mount));
+        };
+        let page_bytes = shared.mounts[mount].config.page_bytes;
+        if page.page_bytes != page_bytes {
+            return refuse(format!("pages of {:?} have {page_bytes} bytes here", page.file.mount));
+        }
+        if u64::from(page.page) >= page.file.version.size.div_ceil(page_bytes) {
+            return refuse(format!("the file has no page {}", page.page));
+        }
+        let known = shared.cache.find_version(mount, &page.file.version);
+        if let Some(entry) = known.filter(|e| e.identity.page_bytes == page_bytes)
+            && shared.cache.file(&entry).is_ok_and(|f| f.word(page.page).state == State::Resident)
+        {
+            return Ok(Found::Whole(entry));
+        }
+        let pfs = self.open(mount, &page.file)?;
+        // Twice: an entry can be removed between being found and being boarded.
+        for _ in 0..2 {
+            let entry = self.entry(mount, page, &pfs)?;
+            if let Some(found) = self.board(entry, page.page, &pfs, urgency)? {
+                return Ok(found);
+            }
+        }
+        Err(PeerReply::Busy("the copy is being removed".into()))
+    }
+
+    /// The file on the PFS, opened with this agent's own rights.
+    fn open(&self, mount: usize, file: &FileRef) -> Result<Arc<OwnedFd>, PeerReply> {
+        let shared = self.shared;
+        if let Some(fd) = shared.peer_server.find_open(file) {
+            return Ok(fd);
+        }
+        if file.path.is_empty() {
+            return Err(PeerReply::Refused("it is not here, and has no path to find it by".into()));
+        }
+        let opened = open_by_path(&shared.mounts, file).map_err(|e| match e {
+            NoPath::Changed => PeerReply::Changed,
+            NoPath::Refused(refusal) => PeerReply::Refused(refusal.to_string()),
+            NoPath::Pfs(e) => PeerReply::Failed {
+                errno: e.raw_os_error().unwrap_or(libc::EIO),
+                message: format!("cannot open {}: {e}", String::from_utf8_lossy(&file.path)),
+            },
+        })?;
+        if shared.mounts[mount].is_young(&opened.file.facts) {
+            return Err(PeerReply::Refused("changed a moment ago".into()));
+        }
+        // The kernel's read-ahead on this descriptor would fetch what belongs to other nodes. Advice: no harm if it is not taken.
+        let _ = rustix::fs::fadvise(&opened.fd, 0, None, rustix::fs::Advice::Random);
+        let fd = Arc::new(opened.fd);
+        shared.peer_server.keep_open(file, &fd);
+        Ok(fd)
+    }
+
+    fn entry(&self, mount: usize, page: &PageRef, pfs: &Arc<OwnedFd>) -> Result<Arc<Entry>, PeerReply> {
+        let shared = self.shared;
+        if let Some(entry) = shared.cache.find_version(mount, &page.file.version) {
+            return Ok(entry);
+        }
+        let state = &shared.mounts[mount];
+        let facts = forebay_pfs::FileFacts::of(pfs.as_fd(), state.config.revalidate).map_err(|e| {
+            PeerReply::Failed { errno: e.raw_os_error().unwrap_or(libc::EIO), message: e.to_string() }
+        })?;
+        if facts.version != page.file.version {
+            shared.peer_server.forget_open(&page.file);
+            return Err(PeerReply::Changed);
+        }
+        let path = || display_path(pfs.as_fd());
+        let made = shared.cache.find_or_create(
+            mount,
+            state.label(),
+            page.page_bytes,
+            &facts,
+            path,
+            &shared.counters,
+        );
+        made.map_err(|e| match e {
+            NoCopy::NoRoom => PeerReply::Busy("no room in the tier".into()),
+            NoCopy::TooLarge => PeerReply::Refused("too many pages".into()),
+            NoCopy::Tier(e) => PeerReply::Busy(format!("the tier failed: {e}")),
+        })
+    }
+
+    /// Joins the page's flight or starts one; `None` if the entry is gone.
+    fn board(
+        &self,
+        entry: Arc<Entry>,
+        page: u32,
+        pfs: &Arc<OwnedFd>,
+        urgency: Urgency,
+    ) -> Result<Option<Found>, PeerReply> {
+        let (flight, mine) = match entry.board(page) {
+            Boarding::Gone => return Ok(None),
+            Boarding::New(flight) => (flight, true),
+            Boarding::Joined(flight) => (flight, false),
+        };
+        if flight.is_at_peer() {
+            return Err(PeerReply::Busy("the page is being asked of another peer here".into()));
+        }
+        if mine || !flight.is_taken() {
+            // Never on to a third: the PFS, whatever the view here says.
+            flight.keep_from_peers();
+            let task = Task { entry: entry.clone(), flight: flight.clone(), pfs: pfs.clone(), urgency };
+            fetch::send(self.shared, task);
+        }
+        Ok(Some(Found::Coming(entry, flight, mine)))
+    }
+}
+
+fn failed(e: FlightError) -> PeerReply {
+    match e {
+        FlightError::Changed => PeerReply::Changed,
+        FlightError::NoRoom => PeerReply::Busy("no room in the tier".into()),
+        FlightError::Pfs { errno, message } => PeerReply::Failed { errno, message },
+        FlightError::Cancelled => PeerReply::Busy("too much to fetch".into()),
+    }
+}
+
+fn deadline_of(deadline_ms: u32) -> Instant {
+    Instant::now() + Duration::from_millis(deadline_ms.into()).min(DEADLINE_MAX)
+}
+
+/// When an asker with this deadline is told that the page is not there yet.
+fn patience(deadline: Instant) -> Instant {
+    let now = Instant::now();
+    now + deadline.saturating_duration_since(now) * PATIENCE.0 / PATIENCE.1
+}
+
+fn left(deadline: Instant) -> io::Result<Duration> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+}
+
+/// Ends the connection so that nothing queued is sent any more: without lingering, closing throws it away. The socket itself
+/// is disconnected at once, since other owners of the descriptor could keep it open.
+fn reset(stream: &Stream) {
+    let socket = stream.socket();
+    // Best effort: the asker's own deadline holds without it.
+    let _ = rustix::net::sockopt::set_socket_linger(socket, Some(Duration::ZERO));
+    disconnect(socket);
+}
+
+/// `connect` to nowhere: the kernel resets a connected TCP socket and empties its queue.
+fn disconnect(socket: &TcpStream) {
+    use std::os::fd::AsRawFd;
+    let nowhere = libc::sockaddr { sa_family: libc::AF_UNSPEC as libc::sa_family_t, sa_data: [0; 14] };
+    let len = size_of::<libc::sockaddr>() as libc::socklen_t;
+    // SAFETY: the address lives for the whole call and is as long as it is said to be.
+    let _ = unsafe { libc::connect(socket.as_raw_fd(), &raw const nowhere, len) };
+}

@@ -1,0 +1,49 @@
+//! `coordinator`: a coordinator in a process of its own.
+
+use crate::Outcome;
+use crate::cli::CoordinatorArgs;
+use forebay_agent::{ClusterConfig, Config};
+use forebay_coordinator::members::Timing;
+use forebay_coordinator::{Coordinator, Options};
+use forebay_wire::link::Security;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+/// Runs the coordinator until a signal ends it.
+pub fn coordinator(args: &CoordinatorArgs) -> Outcome {
+    let mut config = match &args.config {
+        Some(path) => Config::load(path)?.cluster,
+        None => ClusterConfig::default(),
+    };
+    if let Some(listen) = &args.listen {
+        config.coordinator_listen = listen.clone();
+    }
+    if config.coordinator_listen.is_empty() {
+        return Err(
+            "the coordinator has no address: give --listen IP:PORT, or cluster.coordinator_listen".into()
+        );
+    }
+    crate::up::start_log();
+    let mut signals = signal_hook::iterator::Signals::new([libc::SIGTERM, libc::SIGINT])
+        .map_err(|e| format!("cannot handle signals: {e}"))?;
+    let coordinator = start(&config).map_err(|e| e.to_string())?;
+    if let Some(address) = coordinator.address() {
+        // A closed pipe is no error: whoever started it does not need to know.
+        let _ = writeln!(io::stdout(), "coordinator listens on {address}");
+    }
+    signals.forever().next();
+    coordinator.stop();
+    tracing::info!("coordinator has ended");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Starts a coordinator in this process; without an address for this process alone.
+pub fn start(config: &ClusterConfig) -> io::Result<Coordinator> {
+    let listen = (!config.coordinator_listen.is_empty()).then(|| config.coordinator_listen.clone());
+    Coordinator::start(Options {
+        listen,
+        security: Security::configured(config.tls.as_deref())?,
+        timing: Timing::DEFAULT,
+        planner: config.planner.clone(),
+    })
+}

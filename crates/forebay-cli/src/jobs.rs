@@ -1,0 +1,136 @@
+//! `jobs`: the analytics jobs that the coordinator knows, their stages and waves, and what their prefetches came to.
+
+use crate::Outcome;
+use crate::cli::{Global, JobsArgs};
+use crate::out::{no_agent, print};
+use forebay_agent::units::Human;
+use forebay_wire::JobStatus;
+use forebay_wire::cluster::{StageStatus, WaveStatus};
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Pause between two pictures.
+const WATCH_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Shows the jobs.
+pub fn jobs(global: &Global, args: &JobsArgs) -> Outcome {
+    let client = global.client();
+    loop {
+        let jobs = client.jobs().map_err(|e| no_agent(global, &e))?;
+        if args.watch && !global.json && io::stdout().is_terminal() {
+            // Home and clear: the next picture takes the place of the last.
+            print!("\x1b[H\x1b[2J");
+        }
+        print(global, &jobs, |out| write(&jobs, out))?;
+        if !args.watch {
+            return Ok(ExitCode::SUCCESS);
+        }
+        std::thread::sleep(WATCH_INTERVAL);
+    }
+}
+
+fn write(jobs: &[JobStatus], out: &mut dyn Write) -> io::Result<()> {
+    if jobs.is_empty() {
+        return writeln!(out, "no jobs");
+    }
+    for job in jobs {
+        let state = if job.ended { ", ended" } else { "" };
+        writeln!(out, "{}: {} slots, planner {}{state}", job.name, job.slots, job.planner)?;
+        for stage in &job.stages {
+            write_stage(stage, out)?;
+        }
+    }
+    Ok(())
+}
+
+fn write_stage(stage: &StageStatus, out: &mut dyn Write) -> io::Result<()> {
+    write!(out, "  stage {}: {} of {} tasks done", stage.stage, stage.tasks_done, stage.tasks)?;
+    write!(out, ", {} running, {} local", stage.tasks_running, stage.tasks_local)?;
+    match hidden(&stage.waves) {
+        Some(share) => writeln!(out, "; {:.0} % of the prefetch time hidden behind compute", share * 100.0)?,
+        None => writeln!(out)?,
+    }
+    if stage.waves.is_empty() {
+        return Ok(());
+    }
+    writeln!(
+        out,
+        "    {:>4} {:>11} {:>10} {:>10} {:>10} {:>10}  {:>15} {:>15}",
+        "wave", "tasks", "input", "fetched", "resident", "given up", "prefetch s", "compute s"
+    )?;
+    for (number, wave) in stage.waves.iter().enumerate() {
+        let size = |bytes: u64| Human(bytes).to_string();
+        writeln!(
+            out,
+            "    {:>4} {:>11} {:>10} {:>10} {:>10} {:>10}  {:>15} {:>15}",
+            number,
+            format!("{}/{}", wave.tasks_done, wave.tasks),
+            size(wave.bytes),
+            size(wave.fetched_bytes),
+            size(wave.resident_bytes),
+            size(wave.failed_bytes),
+            span(wave.prefetch_began_ms, wave.prefetch_ended_ms),
+            span(wave.compute_began_ms, wave.compute_ended_ms),
+        )?;
+    }
+    Ok(())
+}
+
+/// `12.3 - 15.0`, with dots for what has not come yet.
+fn span(began: Option<u64>, ended: Option<u64>) -> String {
+    let seconds = |ms: Option<u64>| ms.map_or("...".to_owned(), |ms| format!("{:.1}", ms as f64 / 1e3));
+    match began {
+        None => "-".into(),
+        Some(_) => format!("{} - {}", seconds(began), seconds(ended)),
+    }
+}
+
+/// The share of all prefetch time during which an earlier wave of the stage computed; `None` if nothing was prefetched.
+fn hidden(waves: &[WaveStatus]) -> Option<f64> {
+    let (mut hidden_ms, mut all_ms) = (0, 0);
+    for (number, wave) in waves.iter().enumerate() {
+        let (Some(began), Some(ended)) = (wave.prefetch_began_ms, wave.prefetch_ended_ms) else { continue };
+        all_ms += ended - began;
+        let mut spans: Vec<(u64, u64)> = waves[..number]
+            .iter()
+            .filter_map(|w| {
+                Some((w.compute_began_ms?.max(began), w.compute_ended_ms.unwrap_or(ended).min(ended)))
+            })
+            .filter(|(from, to)| from < to)
+            .collect();
+        spans.sort_unstable();
+        let mut upto = began;
+        for (from, to) in spans {
+            hidden_ms += to.saturating_sub(from.max(upto));
+            upto = upto.max(to);
+        }
+    }
+    (all_ms > 0).then(|| hidden_ms as f64 / all_ms as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wave(prefetch: (u64, u64), compute: (u64, u64)) -> WaveStatus {
+        WaveStatus {
+            prefetch_began_ms: Some(prefetch.0),
+            prefetch_ended_ms: Some(prefetch.1),
+            compute_began_ms: Some(compute.0),
+            compute_ended_ms: Some(compute.1),
+            ..WaveStatus::default()
+        }
+    }
+
+    #[test]
+    fn hidden_is_what_lies_behind_the_compute_of_earlier_waves() {
+        assert_eq!(hidden(&[]), None);
+        // The first has nothing to hide behind; half of the second's lies behind it.
+        let waves = [wave((0, 10), (10, 20)), wave((15, 25), (25, 30))];
+        assert_eq!(hidden(&waves), Some(0.25));
+        // Overlapping computes count once.
+        let waves = [wave((0, 0), (0, 100)), wave((0, 0), (50, 100)), wave((0, 100), (100, 110))];
+        assert_eq!(hidden(&waves), Some(1.0));
+    }
+}

@@ -1,0 +1,201 @@
+//! Peers that do not keep to what is promised, one played by the test: what arrives after the deadline is not believed, and
+//! what was lent is let go of when it passes.
+
+use crate::cluster::{Cluster, EXTENT, NodeSetup};
+use crate::common::{MIB, PAGE, assert_content, make_file, plain_pfs, wait_for};
+use forebay_client::Client;
+use forebay_pfs::{FileFacts, Revalidate};
+use forebay_wire::peer::{PEER_PROTOCOL, PageRef, PeerReply, PeerRequest, Wanted};
+use forebay_wire::{FileRef, frame};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+const SEED: u64 = 301;
+const SIZE: u64 = 4 * EXTENT;
+const DEADLINE_MS: u64 = 600;
+
+/// A node that owns everything, played by `serve`: it gets each connection after the greeting.
+fn played_owner(cluster: &mut Cluster, serve: impl Fn(TcpStream) + Send + Sync + 'static) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut members = cluster.members();
+    members[0].capacity_bytes = 0;
+    let mut owner = members[0].clone();
+    (owner.name, owner.capacity_bytes) = ("played".into(), MIB);
+    owner.address = listener.local_addr().unwrap().to_string();
+    members.push(owner);
+    let serve = std::sync::Arc::new(serve);
+    std::thread::spawn(move || {
+        for mut socket in listener.incoming().map_while(Result::ok) {
+            let serve = serve.clone();
+            std::thread::spawn(move || {
+                let Ok(PeerRequest::Hello { .. }) = frame::receive(&mut socket) else { return };
+                let welcome = PeerReply::Welcome { protocol: PEER_PROTOCOL, refusal: String::new() };
+                if frame::send(&mut socket, &welcome).is_ok() {
+                    serve(socket);
+                }
+            });
+        }
+    });
+    cluster.tell(0, members);
+}
+
+fn one_node(pfs: &Path) -> Cluster {
+    Cluster::start(1, &NodeSetup { deadline_ms: DEADLINE_MS, ..NodeSetup::new(pfs) })
+}
+
+#[test]
+fn what_comes_after_the_deadline_is_not_believed() {
+    let pfs = plain_pfs();
+    let path = pfs.path().join("f");
+    make_file(&path, SEED, SIZE);
+    let mut cluster = one_node(pfs.path());
+    static LIES: AtomicU64 = AtomicU64::new(0);
+    played_owner(&mut cluster, |mut socket| {
+        while let Ok(PeerRequest::Page { page, from, .. }) = frame::receive(&mut socket) {
+            let received = Instant::now();
+            let start = u64::from(page.page) * page.page_bytes + from;
+            // Half of it in time, and right; then, as if it had been evicted meanwhile, zeros.
+            let half = page.page_bytes / 2;
+            let _ = frame::send(&mut socket, &PeerReply::Piece { len: page.page_bytes - from });
+            let _ = socket.write_all(&crate::common::content(SEED, start, half as usize));
+            std::thread::sleep(
+                (received + Duration::from_millis(DEADLINE_MS)).duration_since(Instant::now()),
+            );
+            LIES.fetch_add(1, Ordering::Relaxed);
+            let _ = socket.write_all(&vec![0; (page.page_bytes - from - half) as usize]);
+        }
+    });
+    cluster.read_on(&[0], 3, &path, SEED);
+    wait_for("the owner has lied", || LIES.load(Ordering::Relaxed) > 0);
+    let node = &cluster.nodes[0];
+    assert!(node.counter("peer_late_total") > 0);
+    assert_eq!(node.counter("pages_from_peers_total"), 0);
+    // What is in the tier now stays right.
+    cluster.read_on(&[0], 1, &path, SEED);
+}
+
+#[test]
+fn nonsense_of_a_peer_costs_it_its_connection_and_the_reader_nothing() {
+    let pfs = plain_pfs();
+    let path = pfs.path().join("f");
+    make_file(&path, SEED, SIZE);
+    static TALKS: AtomicU64 = AtomicU64::new(0);
+    for nonsense in 0..6 {
+        let mut cluster = one_node(pfs.path());
+        let before = TALKS.load(Ordering::Relaxed);
+        played_owner(&mut cluster, move |mut socket| {
+            let Ok(PeerRequest::Page { page, .. }) = frame::receive(&mut socket) else { return };
+            TALKS.fetch_add(1, Ordering::Relaxed);
+            let reply = match nonsense {
+                0 => PeerReply::Piece { len: page.page_bytes + 1 },
+                1 => PeerReply::Piece { len: 0 },
+                2 => PeerReply::Piece { len: 4095 },
+                3 => PeerReply::Brought { fetched_bytes: 1 },
+                4 => PeerReply::Welcome { protocol: 0, refusal: "no".into() },
+                _ => {
+                    let _ = socket.write_all(&[0xff; 64]);
+                    return;
+                }
+            };
+            let _ = frame::send(&mut socket, &reply);
+            let _ = socket.write_all(&[0x55; 8192]);
+        });
+        cluster.read_on(&[0], 2, &path, SEED);
+        assert!(TALKS.load(Ordering::Relaxed) > before, "nobody has listened to {nonsense}");
+        let node = &cluster.nodes[0];
+        assert!(node.counter("peer_broken_total") + node.counter("peer_late_total") > 0);
+        assert_eq!((node.counter("pages_from_peers_total"), node.counter("pages_failed_total")), (0, 0));
+    }
+}
+
+/// A connection to a node as a peer has it.
+fn as_peer(cluster: &Cluster) -> TcpStream {
+    let mut socket = TcpStream::connect(&cluster.nodes[0].info.address).unwrap();
+    let hello = PeerRequest::Hello { protocol: PEER_PROTOCOL, node: "played".into() };
+    frame::send(&mut socket, &hello).unwrap();
+    let welcome = frame::receive::<PeerReply>(&mut socket).unwrap();
+    assert!(matches!(welcome, PeerReply::Welcome { refusal, .. } if refusal.is_empty()));
+    socket
+}
+
+fn page_of(path: &Path, page: u32) -> PageRef {
+    let facts = FileFacts::of(std::fs::File::open(path).unwrap().as_fd(), Revalidate::Force).unwrap();
+    let file = FileRef { mount: "pfs".into(), path: b"f".to_vec(), version: facts.version };
+    PageRef { file, page_bytes: PAGE, page }
+}
+
+fn ask(socket: &mut TcpStream, page: PageRef, deadline_ms: u32) {
+    frame::send(socket, &PeerRequest::Page { page, from: 0, wanted: Wanted::Now, deadline_ms }).unwrap();
+}
+
+fn lent(client: &Client) -> u64 {
+    let status = client.admin().status().unwrap();
+    crate::common::counter(&status, "lent_bytes")
+}
+
+#[test]
+fn a_page_is_lent_until_it_is_taken_and_no_longer_than_the_deadline() {
+    let pfs = plain_pfs();
+    let path = pfs.path().join("f");
+    make_file(&path, SEED, SIZE);
+    let cluster = one_node(pfs.path());
+    let client = cluster.nodes[0].client();
+    cluster.read_on(&[0], 1, &path, SEED);
+
+    let mut socket = as_peer(&cluster);
+    ask(&mut socket, page_of(&path, 3), 30_000);
+    assert_eq!(frame::receive::<PeerReply>(&mut socket).unwrap(), PeerReply::Piece { len: PAGE });
+    assert_eq!(lent(&client), PAGE);
+    // While it is on its way it stays where it is, and its bytes with it.
+    client.admin().evict_all().unwrap();
+    assert_eq!(client.admin().status().unwrap().resident_bytes, PAGE);
+    let mut bytes = vec![0; PAGE as usize];
+    socket.read_exact(&mut bytes).unwrap();
+    assert_content(&bytes, SEED, 3 * PAGE);
+    frame::send(&mut socket, &PeerRequest::Taken).unwrap();
+    wait_for("it is let go", || lent(&client) == 0);
+    client.admin().evict_all().unwrap();
+    assert_eq!(client.admin().status().unwrap().resident_bytes, 0);
+
+    // One that is never taken.
+    cluster.read_on(&[0], 1, &path, SEED);
+    ask(&mut socket, page_of(&path, 5), 300);
+    assert_eq!(frame::receive::<PeerReply>(&mut socket).unwrap(), PeerReply::Piece { len: PAGE });
+    wait_for("its deadline has passed", || lent(&client) == 0);
+    // The connection was reset before, so that nothing that was still queued is taken for the page.
+    let mut rest = Vec::new();
+    let end = socket.read_to_end(&mut rest).unwrap_err();
+    assert_eq!(end.kind(), std::io::ErrorKind::ConnectionReset, "after {} bytes", rest.len());
+}
+
+#[test]
+fn an_owner_says_what_it_does_not_have() {
+    let pfs = plain_pfs();
+    let path = pfs.path().join("f");
+    make_file(&path, SEED, SIZE);
+    let cluster = one_node(pfs.path());
+    let mut socket = as_peer(&cluster);
+    let mut answer = |page: PageRef| {
+        ask(&mut socket, page, 30_000);
+        frame::receive::<PeerReply>(&mut socket).unwrap()
+    };
+    let good = page_of(&path, 0);
+    let refused = |reply: PeerReply| matches!(reply, PeerReply::Refused(_));
+    assert!(refused(answer(PageRef { page_bytes: 2 * PAGE, ..good.clone() })));
+    assert!(refused(answer(PageRef { page: 1 << 20, ..good.clone() })));
+    let with = |change: &dyn Fn(&mut FileRef)| {
+        let mut page = good.clone();
+        change(&mut page.file);
+        page
+    };
+    assert!(refused(answer(with(&|f| f.mount = "other".into()))));
+    assert!(refused(answer(with(&|f| f.path = b"../f".to_vec()))));
+    assert!(refused(answer(with(&|f| f.path.clear()))));
+    assert_eq!(answer(with(&|f| f.path = b"gone".to_vec())), PeerReply::Changed);
+    assert_eq!(answer(with(&|f| f.version.mtime_ns -= 1)), PeerReply::Changed);
+    assert_eq!(cluster.nodes[0].status().files, 0, "something was cached for it");
+}

@@ -1,0 +1,398 @@
+//! Pages between agents: each byte from the PFS once for the whole cluster, and nothing but time lost when a peer fails.
+
+use crate::cluster::{Cluster, EXTENT, NodeSetup, read_piece};
+use crate::common::{
+    BASE, FOREBAY, MIB, OTHER_UID, PAGE, SlowFs, grow_old, make_file, plain_pfs, send_signal, wait_for,
+};
+use forebay_client::Client;
+use forebay_wire::{LoadProgress, NodeInfo};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Not a whole number of pages, blocks or extents.
+const SIZE: u64 = 12 * EXTENT + 12_345;
+
+/// A second version has another seed.
+const SEED: u64 = 71;
+
+#[test]
+fn the_pfs_serves_every_byte_once_however_many_nodes_read() {
+    let Some(slow) = SlowFs::start() else { return };
+    make_file(&slow.at("f"), SEED, SIZE);
+    for read_ahead in [0, 4 * MIB] {
+        let cluster = Cluster::start(3, &NodeSetup { read_ahead, ..NodeSetup::new(&slow.mount()) });
+        let before = slow.stats().read_bytes;
+        cluster.read_on(&[0, 1, 2], 3, &slow.at("f"), SEED);
+        assert_eq!(slow.stats().read_bytes - before, SIZE, "with read-ahead of {read_ahead}");
+        assert_eq!(cluster.sum("fetched_bytes"), SIZE);
+        for node in &cluster.nodes {
+            assert!(node.counter("pages_from_peers_total") > 0 && node.counter("pages_to_peers_total") > 0);
+            assert_eq!(node.counter("peer_late_total") + node.counter("peer_broken_total"), 0);
+        }
+        // All that a node did not fetch came from the others: each page to each node once.
+        assert_eq!(cluster.sum("from_peers_bytes"), 2 * SIZE);
+    }
+}
+
+#[test]
+fn a_page_asked_for_again_is_kept_and_others_stay_guests() {
+    let pfs = plain_pfs();
+    let path = pfs.path().join("f");
+    make_file(&path, SEED, SIZE);
+    let cluster = Cluster::start(2, &NodeSetup::new(pfs.path()));
+    let node = &cluster.nodes[0];
+    cluster.read_on(&[0], 1, &path, SEED);
+    let came = node.counter("from_peers_bytes");
+    assert!(came > 0 && node.counter("guest_bytes") > 0);
+    // Each reader moves from page to page, which is a use of each of them.
+    cluster.read_on(&[0], 2, &path, SEED);
+    wait_for("the agent has heard of the uses", || node.counter("guest_bytes") == 0);
+    assert_eq!(node.counter("from_peers_bytes"), came, "what is here is not asked for again");
+}
+
+#[test]
+fn agents_that_are_killed_while_readers_run_cost_only_time() {
+    let Some(slow) = SlowFs::start() else { return };
+    make_file(&slow.at("f"), SEED, SIZE);
+    let mut cluster = Cluster::start(3, &NodeSetup::new(&slow.mount()));
+    let (done, passes) = (AtomicBool::new(false), AtomicU64::new(0));
+    let client = cluster.nodes[0].client();
+    let path = slow.at("f");
+    std::thread::scope(|scope| {
+        for reader in 0..3 {
+            let (client, path, done, passes) = (client.clone(), &path, &done, &passes);
+            scope.spawn(move || {
+                while !done.load(Ordering::Relaxed) {
+                    crate::cluster::read_whole(&client, path, SEED, reader);
+                    client.admin().evict_all().unwrap();
+                    passes.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        let ended = Ended(&done);
+        for victim in [1, 2] {
+            let (from, at) =
+                (cluster.nodes[0].counter("pages_from_peers_total"), passes.load(Ordering::Relaxed));
+            wait_for("pages come from peers", || {
+                cluster.nodes[0].counter("pages_from_peers_total") > from + 20
+                    && passes.load(Ordering::Relaxed) > at
+            });
+            let broken = cluster.nodes[0].counter("peer_broken_total");
+            cluster.nodes[victim].helper.kill_9();
+            wait_for("the death is noticed", || cluster.nodes[0].counter("peer_broken_total") > broken);
+            let at = passes.load(Ordering::Relaxed);
+            wait_for("readers go on", || passes.load(Ordering::Relaxed) > at + 3);
+        }
+        drop(ended);
+    });
+    assert_eq!(cluster.nodes[0].counter("pages_failed_total"), 0);
+    assert_eq!(cluster.nodes[0].cluster().avoided.len(), 2);
+}
+
+/// Ends readers, also when the test fails.
+struct Ended<'a>(&'a AtomicBool);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_peer_that_hangs_costs_its_deadline_once_and_is_asked_again_when_it_answers() {
+    let pfs = plain_pfs();
+    let path = pfs.path().join("f");
+    make_file(&path, SEED, SIZE);
+    let cluster = Cluster::start(2, &NodeSetup { deadline_ms: 1_000, ..NodeSetup::new(pfs.path()) });
+    let node = &cluster.nodes[0];
+    cluster.nodes[1].stop();
+    cluster.read_on(&[0], 4, &path, SEED);
+    let late = node.counter("peer_late_total");
+    // Pages are asked for on several connections at the same time; all of them give up together.
+    assert!((1..=8).contains(&late), "{late} deadlines were missed");
+    assert_eq!(node.counter("pages_from_peers_total"), 0);
+    for _ in 0..3 {
+        node.evict();
+        cluster.read_on(&[0], 4, &path, SEED);
+    }
+    // It is greeted when its back-off ends, and that no reader waits for.
+    std::thread::sleep(Duration::from_millis(2_500));
+    node.evict();
+    cluster.read_on(&[0], 4, &path, SEED);
+    assert_eq!(node.counter("peer_late_total"), late, "a reader has waited for it again");
+    assert_eq!(node.cluster().avoided.len(), 1);
+    cluster.nodes[1].go_on();
+    wait_for("it is believed again", || node.cluster().avoided.is_empty());
+    node.evict();
+    cluster.read_on(&[0], 1, &path, SEED);
+    assert!(node.counter("pages_from_peers_total") > 0);
+}
+
+#[test]
+fn what_a_peer_has_of_another_version_is_not_taken() {
+    let pfs = plain_pfs();
+    let path = pfs.path().join("f");
+    make_file(&path, SEED, SIZE);
+    let cluster = Cluster::start(2, &NodeSetup::new(pfs.path()));
+    for version in 1..4 {
+        cluster.read_on(&[0, 1], 1, &path, SEED + version - 1);
+        let from = cluster.nodes[0].counter("pages_from_peers_total");
+        assert!(from > 0);
+        // The same inode and length; the owner has not looked at it since.
+        std::fs::write(&path, crate::common::content(SEED + version, 0, SIZE as usize)).unwrap();
+        grow_old(&path);
+        cluster.read_on(&[0], 2, &path, SEED + version);
+        assert!(cluster.nodes[0].counter("pages_from_peers_total") > from);
+        // And one that another file was renamed over.
+        let other = pfs.path().join("g");
+        make_file(&other, SEED + version, SIZE);
+        std::fs::rename(&other, &path).unwrap();
+        grow_old(&path);
+    }
+}
+
+#[test]
+fn a_file_that_its_owner_may_not_open_is_read_with_the_readers_rights() {
+    use std::os::unix::fs::PermissionsExt;
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: an agent of another user takes root");
+        return;
+    }
+    let Some(slow) = SlowFs::start() else { return };
+    let path = slow.at("f");
+    make_file(&path, SEED, SIZE);
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    grow_old(&path);
+    // Neither agent may open it; what node 0 reads comes through the reader's descriptor.
+    let setup = NodeSetup { uids: vec![Some(OTHER_UID); 2], ..NodeSetup::new(&slow.mount()) };
+    let cluster = Cluster::start(2, &setup);
+    let before = slow.stats().read_bytes;
+    cluster.read_on(&[0], 2, &path, SEED);
+    assert_eq!(slow.stats().read_bytes - before, SIZE);
+    let node = &cluster.nodes[0];
+    let refused = node.counter("peer_refusals_total");
+    // Remembered, so that not every page asks; those that were on their way when it was learned have asked as well.
+    assert!((1..=8).contains(&refused), "{refused} refusals for {} pages", SIZE / PAGE);
+    assert_eq!(node.counter("pages_from_peers_total"), 0);
+    assert!(node.cluster().avoided.is_empty(), "a refusal is an answer");
+}
+
+#[test]
+fn pages_evicted_while_they_are_sent_never_yield_wrong_bytes() {
+    let pfs = plain_pfs();
+    let files: Vec<_> = (0..4).map(|i| (pfs.path().join(format!("f{i}")), SEED + i)).collect();
+    for (path, seed) in &files {
+        make_file(path, *seed, 6 * EXTENT + 777);
+    }
+    // What threads and connections cost, and room for less than half of the files' third.
+    let setup = NodeSetup { capacity: BASE + 8 * MIB, read_ahead: 2 * MIB, ..NodeSetup::new(pfs.path()) };
+    let cluster = Cluster::start(3, &setup);
+    std::thread::scope(|scope| {
+        for node in &cluster.nodes {
+            for reader in 0..3u64 {
+                let (client, files) = (node.client(), &files);
+                scope.spawn(move || {
+                    for pass in 0..6 {
+                        let (path, seed) = &files[((reader + pass) % 4) as usize];
+                        crate::cluster::read_whole(&client, path, *seed, pass);
+                        // And back and forth, against the order of eviction.
+                        let at = (pass * 7 + reader * 3) % 6 * EXTENT + 4_321 * pass;
+                        read_piece(&client, path, *seed, at, 200_000);
+                    }
+                });
+            }
+        }
+    });
+    for node in &cluster.nodes {
+        for name in ["evicted_pages_total", "pages_to_peers_total", "pages_from_peers_total"] {
+            assert!(node.counter(name) > 50, "{name} = {}: nothing was tried", node.counter(name));
+        }
+        assert_eq!(node.counter("lent_bytes"), 0, "a page stays lent");
+    }
+}
+
+fn load_whole(client: &Client, path: &Path) -> LoadProgress {
+    let mut load = client.load(0).unwrap();
+    load.add(path).unwrap();
+    load.flush().unwrap();
+    let mut end = LoadProgress::default();
+    wait_for("the load is done", || {
+        end = load.poll(Duration::from_millis(100)).unwrap();
+        end.idle
+    });
+    assert!(load.failures().is_empty(), "{:?}", load.failures());
+    end
+}
+
+#[test]
+fn a_load_brings_pages_to_their_owners() {
+    let Some(slow) = SlowFs::start() else { return };
+    let path = slow.at("f");
+    make_file(&path, SEED, SIZE);
+    let cluster = Cluster::start(3, &NodeSetup::new(&slow.mount()));
+    let before = slow.stats().read_bytes;
+    let client = cluster.nodes[0].client();
+    // Some take so long that their owners say "not yet" in between; the load knows all the same what it has fetched.
+    slow.fault("read=delay:150ms,count=12");
+    let end = load_whole(&client, &path);
+    assert_eq!((end.bytes_fetched, end.bytes_resident), (SIZE, 0));
+    assert!(cluster.nodes[0].counter("peer_not_yet_total") > 0);
+    assert_eq!(slow.stats().read_bytes - before, SIZE);
+    let resident: u64 = cluster.nodes.iter().map(|n| n.status().resident_bytes).sum();
+    assert_eq!(resident, SIZE.next_multiple_of(4096), "each page is in one tier");
+    assert!(cluster.nodes.iter().all(|n| n.status().resident_bytes > 0));
+    assert!(cluster.nodes[0].counter("pages_placed_total") > 0);
+    cluster.read_on(&[0, 1, 2], 1, &path, SEED);
+    assert_eq!(slow.stats().read_bytes - before, SIZE, "the PFS was read for what was loaded");
+}
+
+#[test]
+fn a_pinned_file_is_loaded_on_the_node_that_pins_it() {
+    let pfs = plain_pfs();
+    let path = pfs.path().join("f");
+    make_file(&path, SEED, SIZE);
+    let cluster = Cluster::start(2, &NodeSetup::new(pfs.path()));
+    let client = cluster.nodes[0].client();
+    client.admin().pin(&path, true).unwrap();
+    load_whole(&client, &path);
+    assert_eq!(client.open(&path).unwrap().resident_bytes(), SIZE);
+}
+
+#[test]
+fn nodes_that_each_take_the_other_for_the_owner_do_not_wait_for_each_other() {
+    let Some(slow) = SlowFs::start() else { return };
+    let path = slow.at("f");
+    make_file(&path, SEED, SIZE);
+    let mut cluster = Cluster::start(2, &NodeSetup::new(&slow.mount()));
+    // A member without weight owns nothing.
+    let without = |members: &[NodeInfo], which: usize| {
+        let mut members = members.to_vec();
+        members[which].capacity_bytes = 0;
+        members
+    };
+    let members = cluster.members();
+    for node in [0, 1] {
+        cluster.tell(node, without(&members, node));
+    }
+    let before = slow.stats().read_bytes;
+    cluster.read_on(&[0, 1], 2, &path, SEED);
+    // The deadline is half a minute: nobody can have waited for it.
+    assert_eq!(cluster.sum("peer_late_total"), 0);
+    assert!(cluster.sum("peer_refusals_total") + cluster.sum("pages_to_peers_total") > 0);
+    assert!(slow.stats().read_bytes - before <= 2 * SIZE);
+}
+
+#[test]
+fn a_node_that_is_cut_off_reads_the_pfs_and_comes_back() {
+    let pfs = plain_pfs();
+    let path = pfs.path().join("f");
+    make_file(&path, SEED, SIZE);
+    let mut cluster = Cluster::start(2, &NodeSetup::new(pfs.path()));
+    let members = cluster.members();
+    // Each believes that the other one is elsewhere: where nobody listens.
+    for node in [0, 1] {
+        let mut apart = members.clone();
+        apart[1 - node].address = "127.0.0.1:1".into();
+        cluster.tell(node, apart);
+    }
+    cluster.read_on(&[0, 1], 2, &path, SEED);
+    for node in &cluster.nodes {
+        assert!(node.counter("peer_broken_total") > 0);
+        assert_eq!(node.counter("pages_from_peers_total"), 0);
+        assert_eq!(node.cluster().avoided.len(), 1);
+        node.evict();
+    }
+    cluster.tell_all();
+    for node in &cluster.nodes {
+        wait_for("the other is believed again", || node.cluster().avoided.is_empty());
+    }
+    cluster.read_on(&[0, 1], 1, &path, SEED);
+    assert!(cluster.nodes.iter().all(|n| n.counter("pages_from_peers_total") > 0));
+}
+
+#[test]
+fn a_reader_whose_owner_stops_in_mid_page_gets_the_rest_from_the_pfs() {
+    let Some(slow) = SlowFs::start() else { return };
+    let path = slow.at("f");
+    make_file(&path, SEED, SIZE);
+    let mut cluster = Cluster::start(2, &NodeSetup { deadline_ms: 2_000, ..NodeSetup::new(&slow.mount()) });
+    // All of it belongs to node 1, for node 0.
+    let mut members = cluster.members();
+    members[0].capacity_bytes = 0;
+    cluster.tell(0, members);
+    let (done, node) = (AtomicBool::new(false), &cluster.nodes[0]);
+    std::thread::scope(|scope| {
+        let (client, path, done) = (node.client(), &path, &done);
+        scope.spawn(move || {
+            while !done.load(Ordering::Relaxed) {
+                crate::cluster::read_whole(&client, path, SEED, 1);
+                client.admin().evict_all().unwrap();
+            }
+        });
+        let ended = Ended(done);
+        for _ in 0..3 {
+            let (from, late) = (node.counter("pages_from_peers_total"), node.counter("peer_late_total"));
+            wait_for("pages come", || node.counter("pages_from_peers_total") > from);
+            send_signal(cluster.nodes[1].helper.pid(), libc::SIGSTOP);
+            wait_for("it is missed", || node.counter("peer_late_total") > late);
+            send_signal(cluster.nodes[1].helper.pid(), libc::SIGCONT);
+        }
+        drop(ended);
+    });
+}
+
+#[test]
+fn over_tls_the_same_holds() {
+    let Some(slow) = SlowFs::start() else { return };
+    let path = slow.at("f");
+    make_file(&path, SEED, SIZE);
+    let certificates = plain_pfs();
+    let mut init = std::process::Command::new(FOREBAY);
+    init.arg("init").arg(certificates.path().join("c"));
+    let out = init.args(["--node", "node0=127.0.0.1", "--node", "node1=127.0.0.1"]).output().unwrap();
+    assert!(out.status.success(), "{}", crate::common::text(&out.stderr));
+    let tls = Some(certificates.path().join("c"));
+    let mut cluster = Cluster::start(2, &NodeSetup { tls, ..NodeSetup::new(&slow.mount()) });
+    let before = slow.stats().read_bytes;
+    cluster.read_on(&[0, 1], 3, &path, SEED);
+    assert_eq!(slow.stats().read_bytes - before, SIZE);
+    assert_eq!(cluster.sum("from_peers_bytes"), SIZE);
+    // Whole pages too, and not only such as are sent while they are fetched.
+    cluster.nodes[0].evict();
+    cluster.read_on(&[0], 1, &path, SEED);
+    assert_eq!(cluster.sum("lent_bytes"), 0);
+    // A node that answers in another one's name is not believed.
+    let mut members = cluster.members();
+    members[0].capacity_bytes = 0;
+    members[1].name = "node7".into();
+    cluster.tell(0, members);
+    cluster.nodes[0].evict();
+    let came = cluster.nodes[0].counter("from_peers_bytes");
+    cluster.read_on(&[0], 1, &path, SEED);
+    assert_eq!(cluster.nodes[0].counter("from_peers_bytes"), came);
+    assert!(cluster.nodes[0].counter("peer_broken_total") > 0);
+}
+
+#[test]
+fn a_peer_whose_pfs_is_slow_is_not_taken_for_dead() {
+    let Some(slow) = SlowFs::start() else { return };
+    let path = slow.at("f");
+    make_file(&path, SEED, SIZE);
+    for read_ahead in [0, 4 * MIB] {
+        let setup = NodeSetup { deadline_ms: 2_000, read_ahead, ..NodeSetup::new(&slow.mount()) };
+        let mut cluster = Cluster::start(2, &setup);
+        let mut members = cluster.members();
+        members[0].capacity_bytes = 0;
+        cluster.tell(0, members);
+        // Longer than three quarters of the deadline, after which an owner says "not yet".
+        slow.fault("read=delay:1800ms,count=6");
+        cluster.read_on(&[0], 2, &path, SEED);
+        slow.fault("none");
+        let node = &cluster.nodes[0];
+        assert!(node.counter("peer_not_yet_total") > 0, "with read-ahead of {read_ahead}");
+        assert_eq!(node.counter("peer_late_total") + node.counter("peer_broken_total"), 0);
+        assert!(node.cluster().avoided.is_empty());
+        assert!(node.counter("pages_from_peers_total") > 0);
+    }
+}

@@ -1,0 +1,369 @@
+//! The lab's cluster: a small one comes up, holds what it promises, and leaves nothing, however it ended.
+//!
+//! They need root, namespaces, `/dev/fuse` and the packages of the file system, and are left out where something of that is
+//! missing. `FOREBAY_REQUIRE_LAB=moosefs,glusterfs` makes them fail there instead, for those file systems that it names.
+
+#![allow(clippy::unwrap_used, reason = "what is unwrapped is what the test asserts")]
+
+mod node;
+
+use node::FOREBAY;
+use serde_json::Value;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+const SOON: Duration = Duration::from_secs(60);
+
+/// One lab at a time: each wants a gigabyte of memory and all cores for a moment.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+/// A lab of two servers and two compute nodes; ended when dropped, whatever state it is in.
+struct Lab {
+    name: String,
+    dir: tempfile::TempDir,
+    pfs: &'static str,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Lab {
+    /// `None` if this machine cannot have one.
+    fn possible(pfs: &'static str) -> Option<Lab> {
+        if let Some(why) = obstacle(pfs) {
+            let required = std::env::var("FOREBAY_REQUIRE_LAB").unwrap_or_default();
+            assert!(!required.split(',').any(|r| r == pfs), "FOREBAY_REQUIRE_LAB={required}, but {why}");
+            eprintln!("left out: {why}");
+            return None;
+        }
+        let turn = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
+        // Not /dev/shm: containers often have little of it.
+        let dir = tempfile::Builder::new().prefix("fblab").tempdir().unwrap();
+        let name = format!("t{:x}{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        Some(Lab { name, dir, pfs, _turn: turn })
+    }
+
+    fn forebay(&self, command: &[&str]) -> Command {
+        let mut forebay = Command::new(FOREBAY);
+        forebay.arg("lab").args(command).args(["--name", &self.name]).stdin(Stdio::null());
+        forebay.env_remove("FOREBAY_LAB").env_remove("FOREBAY_BIN").env_remove("FOREBAY_SOCKET");
+        forebay
+    }
+
+    fn up(&self) -> Command {
+        let mut up = self.forebay(&["up", "--servers", "2", "--nodes", "2", "--capacity", "64MiB"]);
+        up.args(["--pfs", self.pfs, "--rate", "40MB/s", "--dir"]).arg(self.dir.path());
+        up
+    }
+
+    fn run(&self, node: &str, line: &[&str]) -> Output {
+        self.forebay(&["run"]).args(["--node", node, "--"]).args(line).output().unwrap()
+    }
+
+    fn status(&self) -> Value {
+        serde_json::from_str(&succeeded(&mut self.forebay(&["status", "--json"]))).unwrap()
+    }
+
+    /// What there is of this lab, asked of the kernel in another way than the lab does.
+    fn traces(&self) -> Vec<String> {
+        let mut traces = Vec::new();
+        let namespaces = entries("/run/netns").into_iter();
+        traces
+            .extend(namespaces.filter(|n| n.to_string_lossy().contains(&format!("forebay-{}-", self.name))));
+        traces.extend(Some(PathBuf::from(format!("/sys/class/net/fb-{}", self.name))).filter(|p| p.exists()));
+        traces.extend(Some(self.dir.path().to_owned()).filter(|p| p.exists() && !entries(p).is_empty()));
+        let records = entries("/run/forebay-lab").into_iter();
+        traces.extend(records.filter(|p| p.to_string_lossy().contains(&format!("/{}.", self.name))));
+        let mut traces: Vec<_> = traces.into_iter().map(|p| p.display().to_string()).collect();
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        traces.extend(
+            mounts.lines().filter(|l| l.contains(self.dir.path().to_str().unwrap())).map(str::to_owned),
+        );
+        traces.extend(self.processes().into_iter().map(|(pid, name)| format!("process {pid} ({name})")));
+        traces
+    }
+
+    /// Number and name of each process whose environment says that it is of this lab.
+    fn processes(&self) -> Vec<(String, String)> {
+        let tag = format!("FOREBAY_LAB={}\0", self.name);
+        let of_lab = |dir: &PathBuf| {
+            let environ = std::fs::read(dir.join("environ")).unwrap_or_default();
+            String::from_utf8_lossy(&environ).contains(&tag)
+        };
+        let found = entries("/proc").into_iter().filter(of_lab);
+        let name =
+            |dir: &PathBuf| std::fs::read_to_string(dir.join("comm")).unwrap_or_default().trim().to_owned();
+        found.map(|dir| (dir.file_name().unwrap().to_string_lossy().into_owned(), name(&dir))).collect()
+    }
+
+    fn assert_nothing_left(&self) {
+        let traces = self.traces();
+        assert!(traces.is_empty(), "left behind:\n{}", traces.join("\n"));
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        let ended = self.forebay(&["down"]).output();
+        if !std::thread::panicking() {
+            let ended = ended.unwrap();
+            assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+        }
+    }
+}
+
+fn entries(dir: impl AsRef<Path>) -> Vec<PathBuf> {
+    std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+}
+
+/// Why this machine cannot have a lab with this file system.
+fn obstacle(pfs: &str) -> Option<String> {
+    let allowed = Command::new("unshare").args(["--net", "--mount", "--uts", "true"]).output();
+    if !allowed.is_ok_and(|out| out.status.success()) {
+        return Some(
+            "namespaces cannot be made; it needs root, in a container also CAP_SYS_ADMIN and CAP_NET_ADMIN"
+                .into(),
+        );
+    }
+    if !std::fs::metadata("/dev/fuse").is_ok_and(|m| m.file_type().is_char_device()) {
+        return Some("there is no /dev/fuse".into());
+    }
+    let programs: &[&str] = match pfs {
+        "moosefs" => &["ip", "tc", "mfsmaster", "mfschunkserver", "mfsmount"],
+        _ => &["ip", "tc", "glusterfs", "glusterfsd"],
+    };
+    let dirs = ["/usr/sbin", "/usr/bin", "/sbin", "/bin"];
+    let missing = programs.iter().find(|p| !dirs.iter().any(|dir| Path::new(dir).join(p).exists()));
+    missing.map(|program| format!("{program} is not installed"))
+}
+
+fn succeeded(command: &mut Command) -> String {
+    let out = command.output().unwrap();
+    assert!(out.status.success(), "{command:?}: {}", String::from_utf8_lossy(&out.stderr));
+    String::from_utf8(out.stdout).unwrap()
+}
+
+fn text(out: &Output) -> String {
+    String::from_utf8_lossy(&out.stdout).trim().to_owned()
+}
+
+fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + SOON;
+    while !condition() {
+        assert!(Instant::now() < deadline, "waited in vain for: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn moosefs_serves_two_nodes_and_leaves_nothing() {
+    life("moosefs");
+}
+
+#[test]
+fn glusterfs_serves_two_nodes_and_leaves_nothing() {
+    life("glusterfs");
+}
+
+fn life(pfs: &'static str) {
+    let Some(lab) = Lab::possible(pfs) else { return };
+    succeeded(&mut lab.up());
+    assert!(!lab.traces().is_empty(), "the search for traces finds nothing even now");
+    nodes_are_machines_of_their_own(&lab);
+    links_are_shaped_and_counted(&lab);
+    changes_are_seen_by_others(&lab);
+    let again = lab.up().output().unwrap();
+    assert!(String::from_utf8_lossy(&again.stderr).contains("is up already"), "{again:?}");
+    succeeded(&mut lab.forebay(&["down"]));
+    lab.assert_nothing_left();
+    assert!(
+        succeeded(&mut lab.forebay(&["down"])).contains("no lab"),
+        "a second time there is nothing to end"
+    );
+}
+
+fn nodes_are_machines_of_their_own(lab: &Lab) {
+    assert_eq!(text(&lab.run("c2", &["uname", "-n"])), "c2");
+    assert_eq!(lab.run("c2", &["sh", "-c", "exit 7"]).status.code(), Some(7));
+    let own = "echo $FOREBAY_LAB_NODE > $FOREBAY_LAB_DIR/node/who; cat $FOREBAY_LAB_DIR/node/who";
+    assert_eq!(text(&lab.run("c1", &["sh", "-c", own])), "c1");
+    assert_eq!(text(&lab.run("pfs-s2", &["sh", "-c", own])), "pfs-s2");
+    assert_eq!(text(&lab.run("c1", &["cat", lab.dir.path().join("node/who").to_str().unwrap()])), "c1");
+    assert!(lab.run("c1", &["getent", "hosts", "pfs-s2"]).status.success());
+    let agent = lab.run("c2", &[FOREBAY, "status"]);
+    assert!(agent.status.success(), "{}", String::from_utf8_lossy(&agent.stderr));
+    let everywhere = lab.forebay(&["run"]).args(["--all", "--", "uname", "-n"]).output().unwrap();
+    let mut lines: Vec<_> = text(&everywhere).lines().map(str::to_owned).collect();
+    lines.sort();
+    assert_eq!(lines, ["c1: c1", "c2: c2"]);
+    let nowhere = lab.run("c3", &["true"]);
+    let message = String::from_utf8_lossy(&nowhere.stderr).into_owned();
+    assert!(!nowhere.status.success() && message.contains("no node `c3`"), "{message}");
+}
+
+fn links_are_shaped_and_counted(lab: &Lab) {
+    const SIZE_BYTES: u64 = 20 << 20;
+    let write = "head -c 20971520 /dev/urandom > $FOREBAY_LAB_PFS/f && sync $FOREBAY_LAB_PFS/f && sha256sum $FOREBAY_LAB_PFS/f";
+    let written = lab.run("c1", &["sh", "-c", write]);
+    let received = lab.status()["servers_received_bytes"].as_u64().unwrap();
+    assert!((SIZE_BYTES..2 * SIZE_BYTES).contains(&received), "the servers received {received} bytes");
+    succeeded(&mut lab.forebay(&["mark"]));
+    assert!(lab.status()["servers_sent_bytes"].as_u64().unwrap() < SIZE_BYTES / 10);
+    let read = lab.run("c2", &["sh", "-c", "sha256sum $FOREBAY_LAB_PFS/f"]);
+    assert_eq!(text(&read), text(&written));
+    assert!(text(&read).contains("/pfs/f"), "{read:?}");
+    let status = lab.status();
+    let sent = status["servers_sent_bytes"].as_u64().unwrap();
+    assert!((SIZE_BYTES..2 * SIZE_BYTES).contains(&sent), "the servers sent {sent} bytes");
+    let servers = status["nodes"].as_array().unwrap().iter().filter(|n| n["role"] == "server");
+    let line: Value = serde_json::from_str(&succeeded(&mut lab.forebay(&["traffic"]))).unwrap();
+    assert!(line["servers_sent_bytes"].as_u64().unwrap() >= sent, "{line}");
+    assert!(line["nodes"]["c2"]["received_bytes"].as_u64().unwrap() >= SIZE_BYTES, "{line}");
+    the_tier_spares_the_servers(lab);
+    let rates: Vec<_> = servers.map(|n| n["rates"].clone()).collect();
+    let rate = serde_json::json!({ "send_bytes_per_s": 40_000_000, "receive_bytes_per_s": 40_000_000 });
+    assert_eq!(rates, [rate.clone(), rate]);
+    let compute = status["nodes"].as_array().unwrap().iter().filter(|n| n["role"] == "compute");
+    for node in compute {
+        assert_eq!((&node["mounted"], &node["rates"]), (&Value::Bool(true), &Value::Null), "{node}");
+        for service in node["services"].as_array().unwrap() {
+            assert_eq!(service["running"], true, "{node}");
+        }
+    }
+}
+
+/// Read through the agents of both nodes, a file leaves the servers once, and then not again.
+fn the_tier_spares_the_servers(lab: &Lab) {
+    let fetched = || {
+        let of = |node| {
+            let out = lab.run(node, &[FOREBAY, "status", "--json"]);
+            let status: Value = serde_json::from_slice(&out.stdout).unwrap();
+            let counters = status["counters"].as_array().unwrap().clone();
+            let counter =
+                counters.iter().find(|c| c[0] == "fetched_bytes").expect("a counter of what was fetched");
+            assert_eq!(status["cluster"]["view"]["nodes"].as_array().unwrap().len(), 2, "{status}");
+            counter[1].as_u64().unwrap()
+        };
+        of("c1") + of("c2")
+    };
+    let cat = format!("{FOREBAY} cat $FOREBAY_LAB_PFS/f | sha256sum | cut -c 1-64");
+    let straight = text(&lab.run("c1", &["sh", "-c", "sha256sum $FOREBAY_LAB_PFS/f | cut -c 1-64"]));
+    // A file so young that its time stamps may not tell its versions apart is not cached yet.
+    wait_for("the file in the tier", || {
+        assert_eq!(text(&lab.run("c1", &["sh", "-c", &cat])), straight);
+        fetched() >= 20 << 20
+    });
+    let once = fetched();
+    for node in ["c1", "c2"] {
+        assert_eq!(text(&lab.run(node, &["sh", "-c", &cat])), straight);
+    }
+    assert_eq!(fetched(), once, "fetched again");
+}
+
+/// What Forebay relies on to tell versions of a file apart, for a change that leaves the size as it was.
+fn changes_are_seen_by_others(lab: &Lab) {
+    let version = || text(&lab.run("c2", &["sh", "-c", "stat -c '%i %s %.9Y %.9Z' $FOREBAY_LAB_PFS/f"]));
+    let before = version();
+    // MooseFS keeps whole seconds.
+    std::thread::sleep(Duration::from_millis(1100));
+    let change = "dd if=/dev/urandom of=$FOREBAY_LAB_PFS/f bs=1M seek=16 count=1 conv=notrunc,fsync";
+    assert!(lab.run("c1", &["sh", "-c", change]).status.success());
+    wait_for("another version on the other node", || version() != before);
+    let sums = ["c1", "c2"].map(|node| text(&lab.run(node, &["sh", "-c", "sha256sum $FOREBAY_LAB_PFS/f"])));
+    assert_eq!(sums[0], sums[1]);
+}
+
+/// Starts `up`, kills it as soon as `moment` has come, and clears up.
+fn killed_when(what: &str, moment: impl Fn(&Lab) -> bool) {
+    let Some(lab) = Lab::possible("moosefs") else { return };
+    let mut up: Child = lab.up().stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    wait_for(what, || moment(&lab));
+    up.kill().unwrap();
+    assert!(!up.wait().unwrap().success(), "`up` had come to its end before: {what}");
+    assert!(!lab.traces().is_empty(), "nothing was there to be cleared");
+    let status = lab.forebay(&["status"]).output().unwrap();
+    assert!(!status.status.success(), "half a lab passes for a whole one");
+    succeeded(&mut lab.forebay(&["down"]));
+    lab.assert_nothing_left();
+}
+
+#[test]
+fn an_up_killed_while_it_makes_the_network_is_cleared() {
+    killed_when("a namespace", |lab| {
+        entries("/run/netns").iter().any(|n| n.to_string_lossy().contains(&format!("forebay-{}-", lab.name)))
+    });
+}
+
+#[test]
+fn an_up_killed_while_servers_start_is_cleared() {
+    killed_when("a master", |lab| lab.processes().iter().any(|(_, name)| name == "mfsmaster"));
+}
+
+#[test]
+fn an_up_killed_with_clients_mounted_is_cleared() {
+    killed_when("a client", |lab| lab.processes().iter().any(|(_, name)| name == "mfsmount"));
+}
+
+#[test]
+fn an_up_clears_what_a_killed_one_has_left() {
+    let Some(lab) = Lab::possible("moosefs") else { return };
+    let mut up: Child = lab.up().stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    wait_for("a master", || lab.processes().iter().any(|(_, name)| name == "mfsmaster"));
+    up.kill().unwrap();
+    up.wait().unwrap();
+    succeeded(&mut lab.up());
+    assert!(lab.run("c2", &["sh", "-c", "echo x > $FOREBAY_LAB_PFS/f"]).status.success());
+    succeeded(&mut lab.forebay(&["down"]));
+    lab.assert_nothing_left();
+}
+
+#[test]
+fn a_lab_without_its_record_is_cleared_from_what_the_kernel_shows() {
+    let Some(lab) = Lab::possible("moosefs") else { return };
+    succeeded(&mut lab.up());
+    // A program that ignores the request to end, and one node whose name is gone.
+    let mut stubborn = lab.forebay(&["run"]);
+    stubborn.args(["--", "sh", "-c", "trap '' TERM; echo ready; while :; do sleep 1; done"]);
+    let mut stubborn = stubborn.stdout(Stdio::piped()).spawn().unwrap();
+    let mut ready = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(stubborn.stdout.take().unwrap()), &mut ready)
+        .unwrap();
+    std::fs::remove_file(format!("/run/forebay-lab/{}.json", lab.name)).unwrap();
+    let name = format!("forebay-{}-c2", lab.name);
+    assert!(Command::new("ip").args(["netns", "del", &name]).status().unwrap().success());
+    succeeded(&mut lab.forebay(&["down"]));
+    assert!(!stubborn.wait().unwrap().success());
+    lab.assert_nothing_left();
+}
+
+#[test]
+fn a_directory_with_something_in_it_is_refused_and_left_alone() {
+    let Some(lab) = Lab::possible("moosefs") else { return };
+    let precious = lab.dir.path().join("precious");
+    std::fs::write(&precious, "x").unwrap();
+    let up = lab.up().output().unwrap();
+    assert!(String::from_utf8_lossy(&up.stderr).contains("is not empty"), "{up:?}");
+    succeeded(&mut lab.forebay(&["down"]));
+    assert_eq!(std::fs::read(&precious).unwrap(), b"x");
+    std::fs::remove_file(precious).unwrap();
+}
+
+#[test]
+fn what_a_lab_cannot_be_is_refused_before_anything_is_made() {
+    for (arguments, why) in [
+        (&["up", "--name", "a-b"][..], "cannot be named"),
+        (&["up", "--dir", "relative"], "absolute"),
+        (&["up", "--rate", "0MB/s"], "zero"),
+        (&["down", "--name", "../x"], "cannot be named"),
+        (&["status", "--name", "nosuchlab"], "no lab `nosuchlab` is up"),
+    ] {
+        let out =
+            Command::new(FOREBAY).arg("lab").args(arguments).env_remove("FOREBAY_LAB").output().unwrap();
+        let message = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(!out.status.success() && message.contains(why), "{arguments:?}: {message}");
+    }
+}

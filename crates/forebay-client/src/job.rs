@@ -1,0 +1,316 @@
+//! Analytics jobs: telling the cluster what will be read, and asking it where.
+//!
+//! A framework's plug-in (Spark's driver, a scheduler of one's own) holds a [`Job`] and tells it what its stages will read
+//! and how far they are; the coordinator plans the prefetch from that. Nothing here is needed to read: a job that cannot
+//! be told, or an agent that is gone, costs the prefetch and no more. A job lives as long as its connection, so that one
+//! whose program dies leaves no prefetch behind.
+//!
+//! [`Client::locate`] computes where a range is kept from the members and their capacities alone. There is no table to
+//! ask, so listing ten thousand files costs one question to the agent.
+
+use crate::error::{errno, told};
+use crate::session::{Client, lock, unexpected};
+use forebay_pfs::FileFacts;
+use forebay_policy::placement::{Member, extent_key, node_number, owner};
+use forebay_wire::frame;
+use forebay_wire::{
+    Channel, ClusterView, FileRef, JobStatus, JobUpdate, MAX_PACKET_BYTES, MountInfo, Reply, Request, Split,
+};
+use rustix::fs::{Mode, OFlags, open};
+use serde::Serialize;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// Bytes of updates in one packet; the rest of it is for the words around them.
+const PACKET_BYTES: usize = MAX_PACKET_BYTES - (2 << 10);
+
+/// A view is believed for so long; a new member is then known to everybody.
+const VIEW_LIFE: Duration = Duration::from_secs(1);
+
+/// An analytics job; it ends when this is dropped. Threads may share it.
+#[derive(Debug)]
+pub struct Job {
+    channel: Mutex<Channel>,
+    patience: Duration,
+}
+
+/// Where a part of a file is, or will be brought.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Location {
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Nodes by the names that schedulers know, best first.
+    pub hosts: Vec<String>,
+}
+
+/// What a client remembers of the cluster between two questions.
+#[derive(Debug, Default)]
+pub(crate) struct KnownView(Mutex<Option<(Instant, ClusterView)>>);
+
+impl Client {
+    /// Begins an analytics job called `name` whose prefetch is planned by `planner` (empty: the cluster's default).
+    ///
+    /// # Errors
+    /// No agent, or it refused; programs go on without.
+    pub fn begin_job(&self, name: &str, planner: &str) -> io::Result<Job> {
+        let channel = self.session.connect(false)?;
+        let job = Job { channel: Mutex::new(channel), patience: self.session.config.deadline };
+        job.tell(&[JobUpdate::Begin { name: name.to_owned(), planner: planner.to_owned() }])?;
+        Ok(job)
+    }
+
+    /// The jobs that the coordinator knows.
+    ///
+    /// # Errors
+    /// No agent, or no coordinator that answers.
+    pub fn jobs(&self) -> io::Result<Vec<JobStatus>> {
+        match self.ask_aside(&Request::Jobs)? {
+            Reply::Jobs(jobs) => Ok(jobs),
+            reply => Err(unexpected(&reply)),
+        }
+    }
+
+    /// The members of the cluster; empty while there is no coordinator yet.
+    ///
+    /// # Errors
+    /// No agent.
+    pub fn members(&self) -> io::Result<ClusterView> {
+        match self.ask_aside(&Request::Members)? {
+            Reply::Members(view) => Ok(view),
+            reply => Err(unexpected(&reply)),
+        }
+    }
+
+    /// The name of a file by which every node finds it, in the version that it has now. The file is opened with the
+    /// program's own rights.
+    ///
+    /// # Errors
+    /// It cannot be opened, is not a regular file, or is on no mount that the agent serves; no agent.
+    pub fn file_ref(&self, path: impl AsRef<Path>) -> io::Result<FileRef> {
+        self.named(path.as_ref()).map(|(file, _)| file)
+    }
+
+    /// Where `len` bytes from `offset` of the file are kept, extent by extent; ranges beyond its end are left out. Without
+    /// members the hosts are empty.
+    ///
+    /// # Errors
+    /// As [`Client::file_ref`].
+    pub fn locate(&self, path: impl AsRef<Path>, offset: u64, len: u64) -> io::Result<Vec<Location>> {
+        let (file, mount) = self.named(path.as_ref())?;
+        let end = offset.saturating_add(len).min(file.version.size);
+        self.with_view(|view| locations(view, &mount, file.version.ino, offset, end))
+    }
+
+    /// As [`Client::locate`], for a file that has been named already.
+    ///
+    /// # Errors
+    /// The mount is not served any more; no agent.
+    pub fn locate_ref(&self, file: &FileRef, offset: u64, len: u64) -> io::Result<Vec<Location>> {
+        let mounts = self.session.mounts()?;
+        let mount = mounts.iter().find(|m| m.label == file.mount).ok_or_else(|| {
+            told(libc::ENOENT, format!("no mount is labelled {:?} at this node's agent", file.mount))
+        })?;
+        let end = offset.saturating_add(len).min(file.version.size);
+        self.with_view(|view| locations(view, mount, file.version.ino, offset, end))
+    }
+
+    fn named(&self, path: &Path) -> io::Result<(FileRef, MountInfo)> {
+        let in_words = |e: io::Error| told(errno(&e), format!("{}: {e}", path.display()));
+        let absolute = path.canonicalize().map_err(in_words)?;
+        let mount = self.session.mount_of(&absolute).ok_or_else(|| {
+            told(libc::EXDEV, format!("{}: not on a file system that the agent serves", path.display()))
+        })?;
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let fd = open(&absolute, flags, Mode::empty()).map_err(|e| in_words(e.into()))?;
+        let facts = FileFacts::of(fd.as_fd(), mount.revalidate).map_err(in_words)?;
+        if !facts.is_regular() {
+            return Err(told(libc::EINVAL, format!("{}: not a regular file", path.display())));
+        }
+        let below = absolute.as_os_str().as_bytes()[mount.root.len()..].iter().skip_while(|b| **b == b'/');
+        let file =
+            FileRef { mount: mount.label.clone(), path: below.copied().collect(), version: facts.version };
+        Ok((file, mount))
+    }
+
+    fn with_view<T>(&self, use_it: impl FnOnce(&ClusterView) -> T) -> io::Result<T> {
+        let mut known = lock(&self.session.view.0);
+        if !matches!(&*known, Some((at, _)) if at.elapsed() < VIEW_LIFE) {
+            *known = Some((Instant::now(), self.members()?));
+        }
+        match &*known {
+            Some((_, view)) => Ok(use_it(view)),
+            None => Ok(use_it(&ClusterView::default())),
+        }
+    }
+
+    /// On a connection of its own: neither delayed by an earlier failure nor a reason to leave the agent alone.
+    fn ask_aside(&self, request: &Request) -> io::Result<Reply> {
+        let channel = self.session.connect(false)?;
+        channel.send(request, &[])?;
+        channel.recv_reply(Some(Instant::now() + self.session.config.deadline)).map(|answer| answer.message)
+    }
+}
+
+/// The owner of each extent between `offset` and `end`.
+fn locations(view: &ClusterView, mount: &MountInfo, ino: u64, offset: u64, end: u64) -> Vec<Location> {
+    let keepers = view.keepers(&mount.label);
+    let members: Vec<Member> = keepers
+        .iter()
+        .map(|n| Member { node: node_number(&n.name), weight: n.capacity_bytes as f64 })
+        .collect();
+    let mut found = Vec::new();
+    let mut at = offset;
+    while at < end {
+        let extent = at / mount.extent_bytes;
+        let next = (extent + 1).saturating_mul(mount.extent_bytes).min(end);
+        let number = owner(extent_key(&mount.label, ino, extent), &members);
+        let host = members.iter().position(|m| Some(m.node) == number).map(|i| keepers[i].host.clone());
+        found.push(Location { offset: at, len: next - at, hosts: host.into_iter().collect() });
+        at = next;
+    }
+    found
+}
+
+impl Job {
+    /// Tells what has happened, in order; lists of any length, in as many packets as they need.
+    ///
+    /// # Errors
+    /// The agent is gone or refuses; one update does not fit a packet (a list of slots of thousands of hosts). The job
+    /// then gets no prefetch, and reads go on as before.
+    pub fn tell(&self, updates: &[JobUpdate]) -> io::Result<()> {
+        let mut packet = Vec::new();
+        let mut bytes = 0;
+        for update in updates {
+            for piece in pieces(update)? {
+                let len = encoded_len(&piece)?;
+                if bytes + len > PACKET_BYTES && !packet.is_empty() {
+                    self.send(std::mem::take(&mut packet))?;
+                    bytes = 0;
+                }
+                bytes += len;
+                packet.push(piece);
+            }
+        }
+        if packet.is_empty() { Ok(()) } else { self.send(packet) }
+    }
+
+    fn send(&self, updates: Vec<JobUpdate>) -> io::Result<()> {
+        let channel = lock(&self.channel);
+        channel.send(&Request::JobTell(updates), &[])?;
+        match channel.recv_reply(Some(Instant::now() + self.patience))?.message {
+            Reply::Done => Ok(()),
+            reply => Err(unexpected(&reply)),
+        }
+    }
+}
+
+fn encoded_len<T: Serialize>(value: &T) -> io::Result<usize> {
+    frame::encode(value).map(|bytes| bytes.len())
+}
+
+/// `update` in pieces that fit a packet each.
+fn pieces(update: &JobUpdate) -> io::Result<Vec<JobUpdate>> {
+    Ok(match update {
+        JobUpdate::Files(files) => chunks(files)?.into_iter().map(JobUpdate::Files).collect(),
+        JobUpdate::Splits { stage, splits } => {
+            let cut: Vec<Split> = splits.iter().map(cut_split).collect::<io::Result<_>>()?;
+            let told = |splits| JobUpdate::Splits { stage: *stage, splits };
+            chunks(&cut)?.into_iter().map(told).collect()
+        }
+        other => vec![other.clone()],
+    })
+}
+
+/// A split of so many parts that it does not fit is told by its first parts: the rest is not prefetched.
+fn cut_split(split: &Split) -> io::Result<Split> {
+    let mut parts = split.parts.clone();
+    while encoded_len(&parts)? > PACKET_BYTES / 2 {
+        parts.truncate(parts.len() / 2);
+    }
+    Ok(Split { parts })
+}
+
+fn chunks<T: Serialize + Clone>(all: &[T]) -> io::Result<Vec<Vec<T>>> {
+    let mut out: Vec<Vec<T>> = Vec::new();
+    let mut bytes = PACKET_BYTES;
+    for one in all {
+        let len = encoded_len(one)?;
+        if bytes + len > PACKET_BYTES / 2 {
+            out.push(Vec::new());
+            bytes = 0;
+        }
+        bytes += len;
+        if let Some(last) = out.last_mut() {
+            last.push(one.clone());
+        }
+    }
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_pfs::{FileVersion, Revalidate};
+    use forebay_wire::{Epoch, NodeInfo, Part};
+
+    fn mount() -> MountInfo {
+        MountInfo {
+            label: "pfs".into(),
+            root: b"/pfs".to_vec(),
+            page_bytes: 1 << 16,
+            read_ahead_bytes: 0,
+            revalidate: Revalidate::Force,
+            stamp_granularity_ns: 0,
+            extent_bytes: 1 << 20,
+        }
+    }
+
+    fn node(name: &str, address: &str) -> NodeInfo {
+        NodeInfo {
+            name: name.into(),
+            host: format!("{name}.host"),
+            address: address.into(),
+            capacity_bytes: 1 << 30,
+            mounts: vec!["pfs".into()],
+            ..NodeInfo::default()
+        }
+    }
+
+    #[test]
+    fn ranges_are_located_extent_by_extent_at_nodes_that_serve() {
+        let nodes = vec![node("a", "127.0.0.1:1"), node("b", "127.0.0.1:2"), node("c", "")];
+        let view = ClusterView { epoch: Epoch::default(), nodes };
+        let found = locations(&view, &mount(), 7, 1 << 19, 40 << 20);
+        assert_eq!((found[0].offset, found[0].len), (1 << 19, 1 << 19));
+        assert_eq!(found.iter().map(|l| l.len).sum::<u64>(), (40 << 20) - (1 << 19));
+        let on = |host: &str| found.iter().filter(|l| l.hosts == [host]).count();
+        assert!(on("a.host") > 5 && on("b.host") > 5 && on("c.host") == 0);
+        assert!(locations(&ClusterView::default(), &mount(), 7, 0, 1)[0].hosts.is_empty());
+    }
+
+    #[test]
+    fn long_lists_are_told_in_pieces_that_fit() {
+        let version = FileVersion { ino: 1, size: 2, mtime_ns: 3, ctime_ns: 4 };
+        let file = |i: u32| FileRef { mount: "pfs".into(), path: format!("part-{i}").into(), version };
+        let files: Vec<_> = (0..10_000).map(file).collect();
+        let told = pieces(&JobUpdate::Files(files.clone())).unwrap();
+        let mut again = Vec::new();
+        for piece in &told {
+            assert!(encoded_len(piece).unwrap() <= PACKET_BYTES);
+            let JobUpdate::Files(some) = piece else { panic!("{piece:?}") };
+            again.extend(some.clone());
+        }
+        assert!(told.len() > 2);
+        assert_eq!(again, files);
+
+        let parts = vec![Part { file: 9, offset: u64::MAX, len: u64::MAX }; 100_000];
+        let told = pieces(&JobUpdate::Splits { stage: 1, splits: vec![Split { parts }] }).unwrap();
+        assert!(told.len() == 1 && encoded_len(&told[0]).unwrap() <= PACKET_BYTES);
+    }
+}

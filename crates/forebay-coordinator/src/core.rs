@@ -1,0 +1,133 @@
+//! What the coordinator does with what it is told, without sockets and without a clock: messages in, effects out.
+
+use crate::members::{Joined, Members, Session, Timing};
+use crate::pump::Pump;
+use forebay_policy::machine::Nanos;
+use forebay_wire::ClusterView;
+use forebay_wire::cluster::{CLUSTER_PROTOCOL, ToAgent, ToCoordinator};
+
+/// What the server is to do.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// Send this on that connection.
+    Send(Session, ToAgent),
+    /// Send the view to every member.
+    Publish(ClusterView),
+    /// Close that connection once what was sent before has gone.
+    Close(Session),
+}
+
+/// Everything the coordinator knows.
+#[derive(Debug)]
+pub struct Core {
+    members: Members,
+    pump: Pump,
+}
+
+impl Core {
+    /// Knows nothing yet. `term` is the start in milliseconds since 1970, `now` the same moment on the driver's clock.
+    /// Jobs that name no planner get `planner`.
+    pub fn new(term: u64, now: Nanos, timing: Timing, planner: &str) -> Self {
+        Core { members: Members::new(term, now, timing), pump: Pump::new(planner) }
+    }
+
+    /// An agent says something.
+    pub fn handle(&mut self, now: Nanos, session: Session, message: ToCoordinator, out: &mut Vec<Effect>) {
+        if let ToCoordinator::Join { protocol, node, incarnation } = message {
+            let name = node.name.clone();
+            let joined = match protocol {
+                CLUSTER_PROTOCOL => self.members.join(now, session, node, incarnation),
+                other => Joined::Refused(format!(
+                    "the coordinator speaks protocol {CLUSTER_PROTOCOL}, the agent {other}; install the same version on all nodes"
+                )),
+            };
+            if matches!(joined, Joined::Member { .. }) {
+                self.pump.node_came(now, &name);
+            }
+            return self.joined(session, joined, out);
+        }
+        let Some(node) = self.members.by_session(session).map(|m| m.info.name.clone()) else {
+            // It was thrown out while this was on its way, or never joined: it has to join (again) on a new connection.
+            return out.push(Effect::Close(session));
+        };
+        match message {
+            ToCoordinator::Heartbeat { capacity_bytes, resident_bytes, fetched_bytes } => {
+                self.members.heartbeat(now, session, capacity_bytes, resident_bytes, fetched_bytes);
+            }
+            ToCoordinator::Leave => {
+                self.members.leave(session);
+                self.pump.node_went(now, &node);
+                out.push(Effect::Close(session));
+            }
+            ToCoordinator::AskJobs { ask } => {
+                out.push(Effect::Send(session, ToAgent::Jobs { ask, jobs: self.pump.status() }));
+            }
+            ToCoordinator::Job { job, updates } => self.pump.job_tells(now, &(node, job), updates),
+            ToCoordinator::Order(progress) => self.pump.progress(now, &node, progress),
+            ToCoordinator::Join { .. } => {}
+        }
+    }
+
+    /// A node may not join, for a reason that only the server can see.
+    pub fn refuse(&mut self, session: Session, why: String, out: &mut Vec<Effect>) {
+        self.joined(session, Joined::Refused(why), out);
+    }
+
+    fn joined(&mut self, session: Session, joined: Joined, out: &mut Vec<Effect>) {
+        let heartbeat_ms = (self.members.timing().heartbeat_ns / 1_000_000) as u32;
+        let welcome = |refusal| ToAgent::Welcome { protocol: CLUSTER_PROTOCOL, refusal, heartbeat_ms };
+        match joined {
+            Joined::Member { replaces } => {
+                out.extend(replaces.map(Effect::Close));
+                out.push(Effect::Send(session, welcome(String::new())));
+                if self.members.has_published() {
+                    // It may be the only one who missed the last view; what has changed since comes with the next.
+                    out.push(Effect::Send(session, ToAgent::Members(self.members.view())));
+                }
+            }
+            Joined::Refused(why) => {
+                tracing::warn!(session, "a node may not join: {why}");
+                out.push(Effect::Send(session, welcome(why)));
+                out.push(Effect::Close(session));
+            }
+        }
+    }
+
+    /// Does what is due. Called after every batch of messages and at [`Core::next_deadline`].
+    pub fn tick(&mut self, now: Nanos, out: &mut Vec<Effect>) {
+        for (name, session) in self.members.expire(now) {
+            tracing::warn!(node = name, "is silent and no member any more");
+            self.pump.node_went(now, &name);
+            out.push(Effect::Close(session));
+        }
+        if let Some(view) = self.members.publish(now) {
+            tracing::info!(epoch = %view.epoch, members = view.nodes.len(), "new view");
+            self.pump.set_view(now, view.clone());
+            out.push(Effect::Publish(view));
+        }
+        if self.members.has_published() {
+            // Before, nobody knows who owns what.
+            self.pump.tick(now);
+        }
+        for (node, message) in self.pump.take_messages() {
+            if let Some(session) = self.members.session_of(&node) {
+                out.push(Effect::Send(session, message));
+            }
+        }
+    }
+
+    /// The coordinator itself did not run for `ns`.
+    pub fn forgive(&mut self, ns: u64) {
+        self.members.forgive(ns);
+    }
+
+    /// Whether the connection belongs to a member.
+    pub fn is_member(&self, session: Session) -> bool {
+        self.members.by_session(session).is_some()
+    }
+
+    /// When [`Core::tick`] has something to do next.
+    pub fn next_deadline(&self) -> Option<Nanos> {
+        self.members.next_deadline().into_iter().chain(self.pump.next_deadline()).min()
+    }
+}

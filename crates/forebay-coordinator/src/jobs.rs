@@ -1,0 +1,198 @@
+//! What analytics jobs have told: files, splits, tasks. Nothing is decided here.
+
+use forebay_policy::machine::Nanos;
+use forebay_wire::{FileRef, JobUpdate, Split};
+use std::collections::BTreeMap;
+
+/// A job is known by the node whose client it is, and its number there.
+pub type JobKey = (String, u64);
+
+/// A job.
+#[derive(Clone, Debug, Default)]
+pub struct Job {
+    /// Its name.
+    pub name: String,
+    /// The planner it wants; empty for the default.
+    pub planner: String,
+    /// Slots by host.
+    pub slots: Vec<(String, u32)>,
+    /// Files by their number.
+    pub files: Vec<FileRef>,
+    /// Its stages that read files.
+    pub stages: BTreeMap<u32, Stage>,
+    /// When it was first heard of.
+    pub began: Nanos,
+}
+
+/// A stage.
+#[derive(Clone, Debug, Default)]
+pub struct Stage {
+    /// What its tasks read.
+    pub splits: Vec<Split>,
+    /// Its tasks, one for each split.
+    pub tasks: Vec<Task>,
+    /// All splits are told.
+    pub ready: bool,
+    /// No task of it will run any more.
+    pub ended: bool,
+    /// Run times of the tasks that ended well.
+    pub run_ms_sum: u64,
+    /// Tasks whose results stand.
+    pub done: u64,
+    /// Attempts running now, of all tasks.
+    pub running: u64,
+}
+
+/// A task.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Task {
+    /// Attempts running now.
+    pub running: u32,
+    /// It was started at least once, first on this host.
+    pub started: Option<String>,
+    /// Its result stands.
+    pub done: bool,
+}
+
+/// What an update comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Nothing to act upon.
+    Noted,
+    /// Slots have come or gone.
+    Slots,
+    /// A stage may be planned.
+    Ready(u32),
+    /// A task runs that did not before.
+    Started(u32, u32),
+    /// A task's result stands.
+    Done(u32, u32),
+    /// A stage has ended.
+    StageEnded(u32),
+    /// The job has ended.
+    Ended,
+}
+
+impl Job {
+    /// Takes in an update. What does not fit what was told before (a task of no split) changes nothing.
+    pub fn apply(&mut self, update: JobUpdate) -> Change {
+        match update {
+            JobUpdate::Begin { name, planner } => {
+                self.name = name;
+                self.planner = planner;
+                Change::Noted
+            }
+            JobUpdate::Slots(slots) => {
+                let same = self.slots == slots;
+                self.slots = slots;
+                if same { Change::Noted } else { Change::Slots }
+            }
+            JobUpdate::Files(files) => {
+                self.files.extend(files);
+                Change::Noted
+            }
+            JobUpdate::Splits { stage, splits } => {
+                let stage = self.stages.entry(stage).or_default();
+                if !stage.ready {
+                    stage.splits.extend(splits);
+                    stage.tasks.resize(stage.splits.len(), Task::default());
+                }
+                Change::Noted
+            }
+            JobUpdate::StageReady { stage } => {
+                let known = self.stages.entry(stage).or_default();
+                let again = std::mem::replace(&mut known.ready, true);
+                if again { Change::Noted } else { Change::Ready(stage) }
+            }
+            JobUpdate::TaskStarted { stage, task, host } => self.started(stage, task, host),
+            JobUpdate::TaskEnded { stage, task, ok, run_ms } => self.task_ended(stage, task, ok, run_ms),
+            JobUpdate::StageEnded { stage } => match self.stages.get_mut(&stage) {
+                Some(known) => {
+                    known.end();
+                    Change::StageEnded(stage)
+                }
+                None => Change::Noted,
+            },
+            JobUpdate::End => Change::Ended,
+        }
+    }
+
+    fn started(&mut self, stage: u32, number: u32, host: String) -> Change {
+        let Some(known) = self.stages.get_mut(&stage) else { return Change::Noted };
+        let Some(task) = known.tasks.get_mut(number as usize) else { return Change::Noted };
+        task.running += 1;
+        known.running += 1;
+        if task.started.is_some() {
+            return Change::Noted;
+        }
+        task.started = Some(host);
+        Change::Started(stage, number)
+    }
+
+    fn task_ended(&mut self, stage: u32, number: u32, ok: bool, run_ms: u64) -> Change {
+        let Some(known) = self.stages.get_mut(&stage) else { return Change::Noted };
+        let Some(task) = known.tasks.get_mut(number as usize) else { return Change::Noted };
+        if task.running > 0 {
+            task.running -= 1;
+            known.running -= 1;
+        }
+        if !ok || std::mem::replace(&mut task.done, true) {
+            return Change::Noted;
+        }
+        known.done += 1;
+        known.run_ms_sum = known.run_ms_sum.saturating_add(run_ms);
+        Change::Done(stage, number)
+    }
+
+    /// Mean run time of the tasks that ended well, in nanoseconds: of the stage, else of the whole job, else `None`.
+    pub fn task_ns(&self, stage: u32) -> Option<u64> {
+        let mean = |sum_ms: u64, count: u64| (count > 0).then(|| sum_ms.saturating_mul(1_000_000) / count);
+        let own = self.stages.get(&stage).and_then(|s| mean(s.run_ms_sum, s.done));
+        own.or_else(|| {
+            let all = self.stages.values();
+            mean(all.clone().map(|s| s.run_ms_sum).sum(), all.map(|s| s.done).sum())
+        })
+    }
+}
+
+impl Stage {
+    /// Nothing of it will be read any more: what it would have read is forgotten.
+    fn end(&mut self) {
+        self.ended = true;
+        self.splits = Vec::new();
+        self.running = 0;
+        for task in &mut self.tasks {
+            task.running = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks_are_followed_through_retries_and_copies() {
+        let mut job = Job::default();
+        let started = |task| JobUpdate::TaskStarted { stage: 3, task, host: "a".into() };
+        let ended = |task, ok| JobUpdate::TaskEnded { stage: 3, task, ok, run_ms: 100 };
+        assert_eq!(
+            job.apply(JobUpdate::Splits { stage: 3, splits: vec![Split::default(); 2] }),
+            Change::Noted
+        );
+        assert_eq!(job.apply(JobUpdate::StageReady { stage: 3 }), Change::Ready(3));
+        assert_eq!(job.apply(JobUpdate::StageReady { stage: 3 }), Change::Noted);
+        assert_eq!(job.apply(started(0)), Change::Started(3, 0));
+        assert_eq!(job.apply(ended(0, false)), Change::Noted);
+        assert_eq!(job.apply(started(0)), Change::Noted, "a retry");
+        assert_eq!(job.apply(started(0)), Change::Noted, "a copy of it");
+        assert_eq!(job.apply(ended(0, true)), Change::Done(3, 0));
+        assert_eq!(job.stages[&3].running, 1);
+        assert_eq!(job.apply(ended(0, true)), Change::Noted);
+        assert_eq!((job.stages[&3].running, job.stages[&3].done), (0, 1));
+        assert_eq!(job.apply(started(7)), Change::Noted, "no such task");
+        assert_eq!((job.task_ns(3), job.task_ns(4)), (Some(100_000_000), Some(100_000_000)));
+        assert_eq!(job.apply(JobUpdate::StageEnded { stage: 3 }), Change::StageEnded(3));
+        assert_eq!(job.apply(JobUpdate::StageEnded { stage: 9 }), Change::Noted);
+    }
+}

@@ -1,0 +1,430 @@
+//! Who is in the cluster: a machine without sockets and without a clock.
+//!
+//! A node is a member from its join until it says that it goes, has been silent for three heartbeats, or another process
+//! of its name has joined. Every change makes a new epoch (term, number). The term is the start of the coordinator, so
+//! the epochs of a new coordinator are later than all of the old one's without anything being written down. A new
+//! coordinator publishes nothing for two heartbeats: agents come back within that time, and a view that grew node by
+//! node would make every extent wander to and fro.
+//!
+//! A connection that breaks does not end a membership: its agent comes back, or falls silent. So a coordinator's or a
+//! network's hiccup moves no extent. And what the coordinator itself has slept through is held against nobody
+//! ([`Members::forgive`]).
+
+use forebay_policy::machine::Nanos;
+use forebay_wire::{ClusterView, Epoch, NodeInfo};
+use std::collections::BTreeMap;
+
+/// Names one connection of an agent.
+pub type Session = u64;
+
+/// The times of a membership, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// Between heartbeats.
+    pub heartbeat_ns: u64,
+    /// Without publishing after the start; 0 where nobody else can join.
+    pub grace_ns: u64,
+    /// Between two views: changes within it are published together.
+    pub batch_ns: u64,
+    /// Added to `batch_ns` for each member. A view is as long as there are members and goes to each of them, so that views at
+    /// a fixed pace would take a coordinator of a thousand nodes that all start at once a whole core.
+    pub batch_per_member_ns: u64,
+}
+
+/// Heartbeats that may be missed.
+const MISSED_MAX: u64 = 3;
+
+impl Timing {
+    /// A heartbeat a second, two of them for agents to come back, views every 100 ms (600 ms with a thousand members).
+    pub const DEFAULT: Timing = Timing {
+        heartbeat_ns: 1_000_000_000,
+        grace_ns: 2_000_000_000,
+        batch_ns: 100_000_000,
+        batch_per_member_ns: 500_000,
+    };
+
+    /// Silence that ends a membership.
+    pub fn silence_ns(&self) -> u64 {
+        MISSED_MAX * self.heartbeat_ns
+    }
+}
+
+/// A member.
+#[derive(Clone, Debug)]
+pub struct Member {
+    /// As it describes itself.
+    pub info: NodeInfo,
+    /// Which process of that name.
+    pub incarnation: u64,
+    /// The connection it speaks on.
+    pub session: Session,
+    /// When it was last heard.
+    pub heard: Nanos,
+    /// Bytes of cached pages, as it told last.
+    pub resident_bytes: u64,
+    /// Bytes read from the PFS since its start, as it told last.
+    pub fetched_bytes: u64,
+}
+
+/// What became of a join.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Joined {
+    /// It is a member. An earlier connection of that name is to be closed.
+    Member {
+        /// The earlier connection.
+        replaces: Option<Session>,
+    },
+    /// It is not, for this reason.
+    Refused(String),
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Members {
+    timing: Timing,
+    started: Nanos,
+    epoch: Epoch,
+    members: BTreeMap<String, Member>,
+    by_session: BTreeMap<Session, String>,
+    changed: bool,
+    published: Option<Nanos>,
+    /// Nobody's silence is too long before this. Not after every heartbeat is everybody looked at.
+    nobody_silent_before: Nanos,
+}
+
+impl Members {
+    /// No members. `term` is the coordinator's start in milliseconds since 1970, `now` the same moment on the driver's
+    /// clock.
+    pub fn new(term: u64, now: Nanos, timing: Timing) -> Self {
+        Members {
+            timing,
+            started: now,
+            epoch: Epoch { term, number: 0 },
+            members: BTreeMap::new(),
+            by_session: BTreeMap::new(),
+            changed: false,
+            published: None,
+            nobody_silent_before: Nanos(u64::MAX),
+        }
+    }
+
+    /// The times it goes by.
+    pub fn timing(&self) -> Timing {
+        self.timing
+    }
+
+    /// A node joins, or comes back on another connection.
+    pub fn join(&mut self, now: Nanos, session: Session, info: NodeInfo, incarnation: u64) -> Joined {
+        if let Err(why) = self.may_join(&info, incarnation) {
+            return Joined::Refused(why);
+        }
+        let name = info.name.clone();
+        let member = Member { info, incarnation, session, heard: now, resident_bytes: 0, fetched_bytes: 0 };
+        self.nobody_silent_before = self.nobody_silent_before.min(now + (self.timing.silence_ns() + 1));
+        self.by_session.insert(session, name.clone());
+        let old = self.members.insert(name.clone(), member);
+        self.changed |= old.as_ref().is_none_or(|o| o.info != self.members[&name].info);
+        let replaces = old.map(|o| o.session).filter(|s| *s != session);
+        if let Some(replaced) = replaces {
+            self.by_session.remove(&replaced);
+        }
+        Joined::Member { replaces }
+    }
+
+    fn may_join(&self, info: &NodeInfo, incarnation: u64) -> Result<(), String> {
+        if info.name.is_empty() || info.mounts.len() != info.extent_bytes.len() {
+            return Err("the node does not describe itself as this protocol wants it".into());
+        }
+        if self.members.get(&info.name).is_some_and(|m| m.incarnation > incarnation) {
+            return Err(format!(
+                "a later process has joined as {:?}; every node needs a name of its own (cluster.node)",
+                info.name
+            ));
+        }
+        for (mount, bytes) in info.mounts.iter().zip(&info.extent_bytes) {
+            let mut others = self.members.values().filter(|m| m.info.name != info.name);
+            if let Some(other) = others.find(|o| extent_bytes(&o.info, mount).is_some_and(|b| b != *bytes)) {
+                return Err(format!(
+                    "mount {mount:?} has extents of {bytes} bytes here and of {} at {:?}; mount.extent_size must be the same on \
+                     every node",
+                    extent_bytes(&other.info, mount).unwrap_or_default(),
+                    other.info.name
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// A node is alive, and so large. False if the connection belongs to no member (any more).
+    pub fn heartbeat(
+        &mut self,
+        now: Nanos,
+        session: Session,
+        capacity_bytes: u64,
+        resident_bytes: u64,
+        fetched_bytes: u64,
+    ) -> bool {
+        let Some(member) = self.by_session.get(&session).and_then(|name| self.members.get_mut(name)) else {
+            return false;
+        };
+        member.heard = now;
+        member.resident_bytes = resident_bytes;
+        member.fetched_bytes = fetched_bytes;
+        if member.info.capacity_bytes != capacity_bytes {
+            member.info.capacity_bytes = capacity_bytes;
+            self.changed = true;
+        }
+        true
+    }
+
+    /// The node that speaks on `session` goes. Returns its name.
+    pub fn leave(&mut self, session: Session) -> Option<String> {
+        let name = self.by_session.remove(&session)?;
+        self.members.remove(&name);
+        self.changed = true;
+        Some(name)
+    }
+
+    /// Ends the membership of those who have been silent for too long; returns who they were, with their connections.
+    pub fn expire(&mut self, now: Nanos) -> Vec<(String, Session)> {
+        if now < self.nobody_silent_before {
+            return Vec::new();
+        }
+        let limit_ns = self.timing.silence_ns();
+        let silent = self.members.iter().filter(|(_, m)| now.saturating_since(m.heard) > limit_ns);
+        let gone: Vec<_> = silent.map(|(name, m)| (name.clone(), m.session)).collect();
+        for (name, session) in &gone {
+            self.members.remove(name);
+            self.by_session.remove(session);
+        }
+        self.changed |= !gone.is_empty();
+        let next = self.members.values().map(|m| m.heard + (limit_ns + 1)).min();
+        self.nobody_silent_before = next.unwrap_or(Nanos(u64::MAX));
+        gone
+    }
+
+    /// The coordinator itself did not run for `ns`: nobody could be heard in that time.
+    pub fn forgive(&mut self, ns: u64) {
+        for member in self.members.values_mut() {
+            member.heard = member.heard + ns;
+        }
+    }
+
+    /// The view to publish now, if there is one: something has changed, agents have had the time to come back, and the last
+    /// view is not too fresh.
+    pub fn publish(&mut self, now: Nanos) -> Option<ClusterView> {
+        if !self.changed || now < self.publish_at() {
+            return None;
+        }
+        self.changed = false;
+        self.published = Some(now);
+        self.epoch.number += 1;
+        Some(self.view())
+    }
+
+    fn publish_at(&self) -> Nanos {
+        let grown_ns = self.timing.batch_per_member_ns.saturating_mul(self.members.len() as u64);
+        let batch_ns = self.timing.batch_ns.saturating_add(grown_ns);
+        match self.published {
+            Some(last) => last + batch_ns,
+            None => self.started + self.timing.grace_ns,
+        }
+    }
+
+    /// Whether a view has been published: before, nobody knows who owns what.
+    pub fn has_published(&self) -> bool {
+        self.published.is_some()
+    }
+
+    /// The members now, under the epoch last published.
+    pub fn view(&self) -> ClusterView {
+        ClusterView { epoch: self.epoch, nodes: self.members.values().map(|m| m.info.clone()).collect() }
+    }
+
+    /// The members by name.
+    pub fn members(&self) -> impl Iterator<Item = &Member> {
+        self.members.values()
+    }
+
+    /// The member that speaks on `session`.
+    pub fn by_session(&self, session: Session) -> Option<&Member> {
+        self.members.get(self.by_session.get(&session)?)
+    }
+
+    /// The connection of the member called `name`.
+    pub fn session_of(&self, name: &str) -> Option<Session> {
+        self.members.get(name).map(|m| m.session)
+    }
+
+    /// When there is something to do next.
+    pub fn next_deadline(&self) -> Option<Nanos> {
+        let silent = (self.nobody_silent_before.0 < u64::MAX).then_some(self.nobody_silent_before);
+        let publish = self.changed.then(|| self.publish_at());
+        silent.into_iter().chain(publish).min()
+    }
+}
+
+/// Unit of placement of the mount labelled `mount` at that node.
+pub fn extent_bytes(info: &NodeInfo, mount: &str) -> Option<u64> {
+    let at = info.mounts.iter().position(|m| m == mount)?;
+    info.extent_bytes.get(at).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn node(name: &str) -> NodeInfo {
+        NodeInfo {
+            name: name.into(),
+            capacity_bytes: 1 << 30,
+            mounts: vec!["pfs".into()],
+            extent_bytes: vec![128 << 20],
+            ..NodeInfo::default()
+        }
+    }
+
+    fn at(ms: u64) -> Nanos {
+        Nanos(ms * 1_000_000)
+    }
+
+    fn names(view: &ClusterView) -> Vec<&str> {
+        view.nodes.iter().map(|n| n.name.as_str()).collect()
+    }
+
+    #[test]
+    fn the_first_view_waits_for_those_who_come_back() {
+        let mut m = Members::new(7, at(0), Timing::DEFAULT);
+        m.join(at(10), 1, node("a"), 1);
+        assert_eq!(m.publish(at(1_999)), None);
+        m.join(at(1_500), 2, node("b"), 1);
+        let view = m.publish(at(2_000)).unwrap();
+        assert_eq!((names(&view), view.epoch), (vec!["a", "b"], Epoch { term: 7, number: 1 }));
+        assert_eq!(m.publish(at(9_000)), None, "nothing has changed");
+    }
+
+    #[test]
+    fn three_missed_heartbeats_end_a_membership_and_a_broken_connection_does_not() {
+        let mut m = Members::new(7, at(0), Timing::DEFAULT);
+        m.join(at(0), 1, node("a"), 1);
+        m.join(at(0), 2, node("b"), 1);
+        assert!(m.publish(at(2_000)).is_some());
+        assert!(m.heartbeat(at(2_500), 2, 1 << 30, 0, 0));
+        assert!(m.expire(at(3_000)).is_empty());
+        assert_eq!(m.expire(at(3_001)), [("a".to_owned(), 1)]);
+        assert_eq!(names(&m.publish(at(3_001)).unwrap()), ["b"]);
+        assert!(!m.heartbeat(at(3_002), 1, 1 << 30, 0, 0), "it has to join again");
+        assert_eq!(m.next_deadline(), Some(Nanos(at(5_500).0 + 1)));
+        // Back on another connection within the time: no change that anybody would see.
+        assert_eq!(m.join(at(5_000), 3, node("b"), 1), Joined::Member { replaces: Some(2) });
+        assert_eq!(m.publish(at(6_000)), None);
+    }
+
+    #[test]
+    fn the_later_process_of_a_name_wins_and_a_leave_acts_at_once() {
+        let mut m = Members::new(7, at(0), Timing { grace_ns: 0, ..Timing::DEFAULT });
+        m.join(at(0), 1, node("a"), 10);
+        assert_eq!(m.join(at(1), 2, node("a"), 20), Joined::Member { replaces: Some(1) });
+        assert!(
+            matches!(m.join(at(2), 3, node("a"), 10), Joined::Refused(why) if why.contains("cluster.node"))
+        );
+        assert_eq!(m.leave(1), None, "the replaced connection speaks for nobody");
+        assert_eq!(m.leave(2).as_deref(), Some("a"));
+        assert_eq!(names(&m.publish(at(3)).unwrap()), Vec::<&str>::new());
+    }
+
+    #[test]
+    fn nodes_must_agree_on_the_unit_of_placement() {
+        let mut m = Members::new(7, at(0), Timing::DEFAULT);
+        m.join(at(0), 1, node("a"), 1);
+        let other = NodeInfo { extent_bytes: vec![64 << 20], ..node("b") };
+        let refused = m.join(at(0), 2, other.clone(), 1);
+        assert!(matches!(refused, Joined::Refused(why) if why.contains("mount.extent_size")));
+        m.leave(1);
+        assert_eq!(m.join(at(0), 2, other, 1), Joined::Member { replaces: None });
+    }
+
+    #[test]
+    fn a_coordinator_that_slept_throws_nobody_out() {
+        let mut m = Members::new(7, at(0), Timing::DEFAULT);
+        m.join(at(0), 1, node("a"), 1);
+        m.forgive(60 * SECOND);
+        assert!(m.expire(at(61_000)).is_empty());
+        assert_eq!(m.expire(at(63_001)).len(), 1);
+    }
+
+    #[derive(Clone, Debug)]
+    enum Op {
+        Join(u8, u64),
+        Beat(u8),
+        Leave(u8),
+        Wait(u64),
+        Restart,
+    }
+
+    fn op() -> impl Strategy<Value = Op> {
+        prop_oneof![
+            4 => (0u8..6, 1u64..4).prop_map(|(n, i)| Op::Join(n, i)),
+            6 => (0u8..6).prop_map(Op::Beat),
+            1 => (0u8..6).prop_map(Op::Leave),
+            6 => (1u64..1500).prop_map(Op::Wait),
+            1 => Just(Op::Restart),
+        ]
+    }
+
+    proptest! {
+        /// Over any history, two coordinators in sequence included: epochs only grow, every published member was heard
+        /// within the silence allowed, views are apart by the batch time, and a name stands once.
+        #[test]
+        fn epochs_only_grow_and_members_are_alive(ops in prop::collection::vec(op(), 1..200)) {
+            let timing = Timing::DEFAULT;
+            let (mut now, mut session, mut term) = (at(0), 0, 1000);
+            let mut members = Members::new(term, now, timing);
+            let mut sessions: BTreeMap<u8, Session> = BTreeMap::new();
+            let mut last: Option<(Epoch, Nanos)> = None;
+            for op in ops {
+                match op {
+                    Op::Join(n, incarnation) => {
+                        session += 1;
+                        if let Joined::Member { .. } = members.join(now, session, node(&format!("n{n}")), incarnation) {
+                            sessions.insert(n, session);
+                        }
+                    }
+                    Op::Beat(n) => {
+                        if let Some(s) = sessions.get(&n) {
+                            members.heartbeat(now, *s, 1 << 30, 0, 0);
+                        }
+                    }
+                    Op::Leave(n) => {
+                        if let Some(s) = sessions.remove(&n) {
+                            members.leave(s);
+                        }
+                    }
+                    Op::Wait(ms) => now = now + ms * 1_000_000,
+                    Op::Restart => {
+                        term += 1;
+                        members = Members::new(term, now, timing);
+                        sessions.clear();
+                        last = last.map(|(epoch, _)| (epoch, Nanos(0)));
+                    }
+                }
+                members.expire(now);
+                if let Some(view) = members.publish(now) {
+                    if let Some((epoch, when)) = last {
+                        prop_assert!(view.epoch > epoch);
+                        prop_assert!(when.0 == 0 || now.0 >= when.0 + timing.batch_ns);
+                    }
+                    prop_assert!(view.nodes.windows(2).all(|w| w[0].name < w[1].name));
+                    prop_assert!(members.members().all(|m| now.saturating_since(m.heard) <= timing.silence_ns()));
+                    last = Some((view.epoch, now));
+                }
+                if let Some(deadline) = members.next_deadline() {
+                    prop_assert!(deadline > now);
+                }
+            }
+        }
+    }
+}

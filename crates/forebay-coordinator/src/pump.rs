@@ -1,0 +1,589 @@
+//! The pump: drives the planners of the policy crate with the real clock, and turns what they decide into orders.
+//!
+//! A planner knows jobs, their waves and how large they are; it says "from now on fetch wave 3 with so many nodes and
+//! threads". What it does not know is here: a *stage* of a real job is a job to the planner; each of its waves is spread over the nodes
+//! that keep its extents, and each of these gets one order. Events go the other way: a wave has begun to compute when its
+//! first task has started, it is fetched when every order of it has ended, however it ended.
+//!
+//! Three rules keep a prefetch from doing harm. A node is ordered no more than fits its tier beside what it was ordered
+//! before ([`room`](Pump)); the rest is given up. An order whose tasks have all started is withdrawn: they read by
+//! themselves now, and the bandwidth belongs to those that wait. And when a job ends, everything that was ordered for it is
+//! forgotten.
+//!
+//! When members or slots change, what has not begun is cut anew; what has begun stays as it was. Pages fetched for a wave
+//! that is cut anew are found again by the new orders.
+
+use crate::jobs::{Change, Job, JobKey};
+use crate::run::{StageRun, WaveId};
+use crate::waves::{Owners, Slots, cut};
+use forebay_model::profile::{Curve, Profile, Separable, Setting};
+use forebay_policy::eviction::PLANNED_SHARE_PERCENT;
+use forebay_policy::machine::{Machine, Nanos};
+use forebay_policy::planner::{self, Action, Config, DirectStrain, Event, JobId, Planner};
+use forebay_wire::cluster::{Order, OrderProgress, ToAgent};
+use forebay_wire::{ClusterView, JobStatus, JobUpdate};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Threads of a node for *No Action*: half of the default fetch threads of a mount, so that a reader always finds one.
+const DEFAULT_THREADS: u16 = 4;
+
+/// Most threads of a node that a planner may ask for.
+const MAX_THREADS: u16 = 8;
+
+/// Of what a tier protects for plans, so much in percent is planned for: pages, buffers and what else the agent needs are
+/// in the same budget.
+const PLANNED_OF_PROTECTED_PERCENT: u64 = 85;
+
+/// Speed of the PFS until the first prefetch has shown it.
+const FIRST_SPEED_BYTES_PER_S: f64 = 1e9;
+
+/// Weight of a second's speed in the estimate.
+const SPEED_WEIGHT: f64 = 0.3;
+
+/// Compute time of a wave until the first task has ended.
+const FIRST_TASK_NS: u64 = 10_000_000_000;
+
+/// Tasks read from a tier at about this speed, each.
+const TIER_BYTES_PER_S: f64 = 2e9;
+
+/// Live jobs; those that come when there are as many get no prefetch.
+const JOBS_MAX: usize = 1024;
+
+/// Ended jobs that are still shown.
+const ENDED_MAX: usize = 32;
+
+/// A message to the agent of a node.
+pub type ToNode = (String, ToAgent);
+
+/// See the module.
+pub struct Pump {
+    view: ClusterView,
+    jobs: BTreeMap<JobKey, Running>,
+    ended: VecDeque<JobStatus>,
+    planners: BTreeMap<String, Driven>,
+    default_planner: String,
+    next_id: JobId,
+    next_order: u64,
+    orders: BTreeMap<u64, Ordered>,
+    speed: Speed,
+    out: Vec<ToNode>,
+}
+
+/// A job and how its stages are carried out.
+struct Running {
+    job: Job,
+    stages: BTreeMap<u32, StageRun>,
+    /// Stages that have to be cut (anew).
+    to_cut: BTreeSet<u32>,
+}
+
+/// A planner and whose jobs it has.
+struct Driven {
+    planner: Planner,
+    jobs: BTreeMap<JobId, (JobKey, u32)>,
+}
+
+/// Where an order belongs.
+struct Ordered {
+    job: JobKey,
+    stage: u32,
+    wave: WaveId,
+    node: String,
+}
+
+/// What prefetches reach, second by second.
+struct Speed {
+    bytes_per_s: f64,
+    since: Nanos,
+    bytes: u64,
+}
+
+impl Speed {
+    /// Takes in `bytes` fetched; once a second makes an observation of them.
+    fn observe(&mut self, now: Nanos, bytes: u64) {
+        self.bytes += bytes;
+        let ns = now.saturating_since(self.since);
+        if ns < 1_000_000_000 {
+            return;
+        }
+        // Longer pauses are no measurements: nothing was asked for.
+        if ns < 2_000_000_000 && self.bytes > 0 {
+            let seen = self.bytes as f64 * 1e9 / ns as f64;
+            self.bytes_per_s += SPEED_WEIGHT * (seen - self.bytes_per_s);
+        }
+        (self.since, self.bytes) = (now, 0);
+    }
+}
+
+impl Pump {
+    /// No jobs. Jobs that name no planner, or one there is not, get `default_planner`.
+    pub fn new(default_planner: &str) -> Self {
+        Pump {
+            view: ClusterView::default(),
+            jobs: BTreeMap::new(),
+            ended: VecDeque::new(),
+            planners: BTreeMap::new(),
+            default_planner: default_planner.to_owned(),
+            next_id: 1,
+            next_order: 1,
+            orders: BTreeMap::new(),
+            speed: Speed { bytes_per_s: FIRST_SPEED_BYTES_PER_S, since: Nanos(0), bytes: 0 },
+            out: Vec::new(),
+        }
+    }
+
+    /// What is to be told to agents since the last call.
+    pub fn take_messages(&mut self) -> Vec<ToNode> {
+        std::mem::take(&mut self.out)
+    }
+
+    /// The members are these from now on. Everything that has not begun is cut anew.
+    pub fn set_view(&mut self, now: Nanos, view: ClusterView) {
+        self.view = view;
+        let planners: Vec<String> = self.planners.keys().cloned().collect();
+        let bytes = self.view.nodes.iter().map(|n| plannable_bytes(n.capacity_bytes)).sum();
+        for name in planners {
+            self.tell(now, &name, Event::Memory { bytes });
+        }
+        for running in self.jobs.values_mut() {
+            running.to_cut.extend(running.stages.keys());
+        }
+    }
+
+    /// An agent has come (back): it has no orders, and tells its jobs anew.
+    pub fn node_came(&mut self, now: Nanos, node: &str) {
+        self.jobs_end(now, node);
+        for ordered in self.lose_orders(node) {
+            if let Some(run) = self.run_mut(&ordered.job, ordered.stage) {
+                run.order_lost(ordered.wave, node);
+            }
+            self.send_orders(now, &ordered.job, ordered.stage, ordered.wave);
+        }
+    }
+
+    /// An agent has gone: its jobs have ended, and nothing comes of its orders.
+    pub fn node_went(&mut self, now: Nanos, node: &str) {
+        self.jobs_end(now, node);
+        for ordered in self.lose_orders(node) {
+            if let Some(run) = self.run_mut(&ordered.job, ordered.stage) {
+                run.part_ended(ordered.wave, node);
+            }
+            self.settle(now, &ordered.job, ordered.stage);
+        }
+    }
+
+    fn jobs_end(&mut self, now: Nanos, node: &str) {
+        let its: Vec<JobKey> = self.jobs.keys().filter(|key| key.0 == node).cloned().collect();
+        for key in its {
+            self.end_job(now, &key, false);
+        }
+    }
+
+    fn lose_orders(&mut self, node: &str) -> Vec<Ordered> {
+        let its: Vec<u64> = self.orders.iter().filter(|(_, o)| o.node == node).map(|(id, _)| *id).collect();
+        its.iter().filter_map(|id| self.orders.remove(id)).collect()
+    }
+
+    /// A job tells something.
+    pub fn job_tells(&mut self, now: Nanos, key: &JobKey, updates: Vec<JobUpdate>) {
+        for update in updates {
+            if !self.jobs.contains_key(key) {
+                let begins = matches!(update, JobUpdate::Begin { .. });
+                if !begins || self.jobs.len() >= JOBS_MAX {
+                    return;
+                }
+                let job = Job { began: now, ..Job::default() };
+                self.jobs
+                    .insert(key.clone(), Running { job, stages: BTreeMap::new(), to_cut: BTreeSet::new() });
+            }
+            let Some(running) = self.jobs.get_mut(key) else { return };
+            let change = running.job.apply(update);
+            self.act_upon(now, key, change);
+        }
+    }
+
+    fn act_upon(&mut self, now: Nanos, key: &JobKey, change: Change) {
+        match change {
+            Change::Noted => {}
+            Change::Slots => {
+                if let Some(running) = self.jobs.get_mut(key) {
+                    let ready = running.job.stages.iter().filter(|(_, s)| s.ready && !s.ended);
+                    running.to_cut.extend(ready.map(|(number, _)| *number));
+                }
+            }
+            Change::Ready(stage) => {
+                if let Some(running) = self.jobs.get_mut(key) {
+                    running.to_cut.insert(stage);
+                }
+            }
+            Change::Started(stage, task) => self.task_started(now, key, stage, task),
+            Change::Done(stage, task) => self.task_done(now, key, stage, task),
+            Change::StageEnded(stage) => self.end_stage(now, key, stage),
+            Change::Ended => self.end_job(now, key, true),
+        }
+    }
+
+    /// Does what is due: cuts what has changed, lets planners go on. Called after every batch of messages.
+    pub fn tick(&mut self, now: Nanos) {
+        let dirty: Vec<(JobKey, Vec<u32>)> = self
+            .jobs
+            .iter_mut()
+            .filter(|(_, running)| !running.to_cut.is_empty())
+            .map(|(key, running)| (key.clone(), std::mem::take(&mut running.to_cut).into_iter().collect()))
+            .collect();
+        for (key, stages) in dirty {
+            for stage in stages {
+                self.cut_stage(now, &key, stage);
+            }
+        }
+        let due: Vec<String> = self
+            .planners
+            .iter()
+            .filter(|(_, d)| d.planner.next_deadline().is_some_and(|at| at <= now))
+            .map(|(name, _)| name.clone())
+            .collect();
+        for name in due {
+            let mut actions = Vec::new();
+            if let Some(driven) = self.planners.get_mut(&name) {
+                driven.planner.on_deadline(now, &mut actions);
+            }
+            self.carry_out(now, &name, actions);
+        }
+    }
+
+    /// When [`Pump::tick`] has something to do next.
+    pub fn next_deadline(&self) -> Option<Nanos> {
+        self.planners.values().filter_map(|d| d.planner.next_deadline()).min()
+    }
+
+    // Planning.
+
+    /// Cuts what has not begun of a stage into waves, and tells the planner of them.
+    fn cut_stage(&mut self, now: Nanos, key: &JobKey, number: u32) {
+        self.planner_forgets(now, key, number);
+        let Some(running) = self.jobs.get_mut(key) else { return };
+        let Some(stage) = running.job.stages.get(&number).filter(|s| s.ready && !s.ended) else { return };
+        let run = running.stages.entry(number).or_default();
+        let since_ms = now.saturating_since(running.job.began) / 1_000_000;
+        let withdrawn = run.drop_waves_not_begun(since_ms);
+        let slots = Slots::new(&running.job.slots, &self.view);
+        let mut owners = Owners::new(&self.view);
+        let left =
+            (0..).zip(&stage.tasks).filter(|(_, task)| task.started.is_none() && !task.done).map(|(i, _)| i);
+        let placed: Vec<_> =
+            left.map(|i: u32| (i, owners.place(&running.job.files, &stage.splits[i as usize]))).collect();
+        let homes: Vec<(u32, Option<&str>)> = placed.iter().map(|(i, p)| (*i, p.home.as_deref())).collect();
+        let waves = cut(&homes, &slots);
+        run.add_waves(stage.tasks.len(), &waves, placed);
+        let told = (run.planned_waves() > 0).then(|| {
+            let wave_bytes = run.largest_wave_bytes();
+            let slots = slots.total().max(1) as f64;
+            let tier_read_ns = (wave_bytes as f64 / slots / TIER_BYTES_PER_S * 1e9) as u64;
+            let compute_ns = running.job.task_ns(number).unwrap_or(FIRST_TASK_NS).max(tier_read_ns);
+            (run.planned_waves(), wave_bytes, compute_ns, tier_read_ns)
+        });
+        let planner = running.job.planner.clone();
+        self.cancel(withdrawn);
+        let Some((waves, wave_bytes, compute_ns, tier_read_ns)) = told else { return };
+        let (job, name) = (self.next_id, self.planner_called(&planner));
+        self.next_id += 1;
+        if let Some(driven) = self.planners.get_mut(&name) {
+            driven.jobs.insert(job, (key.clone(), number));
+        }
+        if let Some(run) = self.run_mut(key, number) {
+            run.planner = Some((name.clone(), job));
+        }
+        self.tell(now, &name, Event::JobJoins { job, waves, wave_bytes, compute_ns, tier_read_ns });
+    }
+
+    /// The name of the planner that will have the job; it is made if it is the first of its kind.
+    fn planner_called(&mut self, wanted: &str) -> String {
+        let known = |name: &str| planner::POLICIES.iter().any(|(n, _)| *n == name);
+        let name = if known(wanted) { wanted } else { self.default_planner.as_str() };
+        let name = if known(name) { name } else { "no-action" }.to_owned();
+        if !self.planners.contains_key(&name) {
+            let config = self.planner_config();
+            if let Ok(policy) = planner::policy(&name, &config) {
+                let planner = Planner::new(config, policy);
+                self.planners.insert(name.clone(), Driven { planner, jobs: BTreeMap::new() });
+            }
+        }
+        name
+    }
+
+    /// What is known of the system now: nodes, memory, and the speed that prefetches have reached.
+    fn planner_config(&self) -> Config {
+        let nodes = u16::try_from(self.view.nodes.len()).unwrap_or(u16::MAX).max(1);
+        let speed = self.speed.bytes_per_s.max(1.0);
+        let flat = |at_one: f64| Separable { at_one, nodes: curve(&[(1, 1.0)]), threads: curve(&[(1, 1.0)]) };
+        // Alone, each node has its share of what all reach together.
+        let mut shares = vec![(1, 1.0)];
+        if nodes > 1 {
+            shares.push((nodes, 1.0 / f64::from(nodes)));
+        }
+        let prefetch_s = Separable { nodes: curve(&shares), ..flat(f64::from(nodes)) };
+        Config {
+            profile: Profile {
+                prefetch_s,
+                wave_bytes: speed,
+                i_hpc: flat(1.0),
+                i_bd: flat(1.0),
+                max_nodes: nodes,
+                max_threads: MAX_THREADS,
+            },
+            default_setting: Setting::new(nodes, DEFAULT_THREADS),
+            direct: DirectStrain { speed_bytes_per_s: speed, i_hpc: 1.0, i_bd: 1.0 },
+            pfs_bytes_per_s: speed,
+            ram_bytes: self.view.nodes.iter().map(|n| plannable_bytes(n.capacity_bytes)).sum(),
+            learning: SPEED_WEIGHT,
+        }
+    }
+
+    /// Tells a planner something and does what it decides, and what comes of that.
+    fn tell(&mut self, now: Nanos, name: &str, event: Event) {
+        let mut actions = Vec::new();
+        if let Some(driven) = self.planners.get_mut(name) {
+            driven.planner.handle(now, event, &mut actions);
+        }
+        self.carry_out(now, name, actions);
+    }
+
+    fn carry_out(&mut self, now: Nanos, name: &str, actions: Vec<Action>) {
+        for action in actions {
+            match action {
+                Action::Decided(decision) => {
+                    tracing::debug!(
+                        planner = name,
+                        job = decision.job,
+                        wave = decision.wave,
+                        reason = decision.reason,
+                        "decided"
+                    );
+                }
+                Action::Fetch { job, wave, setting, .. } => self.fetch(now, name, job, wave, setting),
+                // The tasks read by themselves; that is what they do without us.
+                Action::Direct { .. } => {}
+            }
+        }
+    }
+
+    fn fetch(&mut self, now: Nanos, name: &str, job: JobId, wave: u32, setting: Setting) {
+        let Some((key, stage)) = self.planners.get(name).and_then(|d| d.jobs.get(&job)).cloned() else {
+            return;
+        };
+        let Some(running) = self.jobs.get_mut(&key) else { return };
+        let since_ms = now.saturating_since(running.job.began) / 1_000_000;
+        let Some(run) = running.stages.get_mut(&stage) else { return };
+        let Some(wave) = run.set_setting(wave, setting, since_ms) else { return };
+        self.send_orders(now, &key, stage, wave);
+    }
+
+    // Orders.
+
+    /// Brings the orders of a wave in line with its setting, and notes it as fetched if there is nothing left to bring.
+    fn send_orders(&mut self, now: Nanos, key: &JobKey, stage: u32, wave: WaveId) {
+        let speed = self.speed.bytes_per_s;
+        let held = self.held_bytes();
+        let Some(running) = self.jobs.get_mut(key) else { return };
+        let Some(run) = running.stages.get_mut(&stage) else { return };
+        let (threads, rate_bytes_per_s) = run.pace(wave, speed);
+        for order in run.active_orders(wave) {
+            if let Some(ordered) = self.orders.get(&order) {
+                self.out.push((ordered.node.clone(), ToAgent::Adjust { order, threads, rate_bytes_per_s }));
+            }
+        }
+        for node in run.nodes_to_start(wave) {
+            let capacity = self.view.nodes.iter().find(|n| n.name == node).map(|n| n.capacity_bytes);
+            let room = plannable_bytes(capacity.unwrap_or(0)).saturating_sub(*held.get(&node).unwrap_or(&0));
+            let (files, parts) = run.take_parts(wave, &node, room, &running.job.files);
+            if parts.is_empty() {
+                run.part_ended(wave, &node);
+                continue;
+            }
+            let order = self.next_order;
+            self.next_order += 1;
+            run.ordered(wave, &node, order);
+            let ordered = Ordered { job: key.clone(), stage, wave, node: node.clone() };
+            self.orders.insert(order, ordered);
+            self.out.push((node, ToAgent::Fetch(Order { order, threads, rate_bytes_per_s, files, parts })));
+        }
+        self.settle(now, key, stage);
+    }
+
+    /// Bytes that each node was ordered to hold and may not let go of yet.
+    fn held_bytes(&self) -> BTreeMap<String, u64> {
+        let mut held = BTreeMap::new();
+        for run in self.jobs.values().flat_map(|r| r.stages.values()) {
+            run.add_held(&mut held);
+        }
+        held
+    }
+
+    /// An agent tells how far an order is.
+    pub fn progress(&mut self, now: Nanos, node: &str, progress: OrderProgress) {
+        let Some(ordered) = self.orders.get(&progress.order).filter(|o| o.node == node) else { return };
+        let (key, stage, wave) = (ordered.job.clone(), ordered.stage, ordered.wave);
+        let Some(run) = self.run_mut(&key, stage) else { return };
+        let fetched = run.progress(wave, node, &progress);
+        self.speed.observe(now, fetched);
+        if progress.done {
+            self.send_orders(now, &key, stage, wave);
+        }
+    }
+
+    fn cancel(&mut self, orders: Vec<u64>) {
+        let mut by_node: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+        for order in orders {
+            if let Some(ordered) = self.orders.remove(&order) {
+                by_node.entry(ordered.node).or_default().push(order);
+            }
+        }
+        self.out.extend(by_node.into_iter().map(|(node, orders)| (node, ToAgent::Cancel { orders })));
+    }
+
+    // Tasks.
+
+    fn task_started(&mut self, now: Nanos, key: &JobKey, number: u32, task: u32) {
+        let Some(running) = self.jobs.get_mut(key) else { return };
+        let Some(stage) = running.job.stages.get(&number) else { return };
+        let Some(run) = running.stages.get_mut(&number) else { return };
+        let since_ms = now.saturating_since(running.job.began) / 1_000_000;
+        let host = stage.tasks[task as usize].started.as_deref().unwrap_or_default();
+        let host_node = self.view.nodes.iter().find(|n| n.host == host).map(|n| n.name.as_str());
+        let compute_ns = running.job.task_ns(number).unwrap_or(FIRST_TASK_NS);
+        let withdrawn = run.task_started(task, host_node, since_ms);
+        let begins = run.begins(task);
+        self.cancel(withdrawn);
+        if let Some(wave) = begins {
+            // The planner's books want the waves before it to be over and fetched.
+            self.tell_fetched_before(now, key, number, wave);
+            if let Some((name, job)) = self.run_mut(key, number).and_then(|run| run.planner.clone()) {
+                self.tell(now, &name, Event::WaveStarts { job, wave, compute_ns });
+            }
+        }
+        self.settle(now, key, number);
+    }
+
+    fn task_done(&mut self, now: Nanos, key: &JobKey, number: u32, task: u32) {
+        let Some(running) = self.jobs.get_mut(key) else { return };
+        let since_ms = now.saturating_since(running.job.began) / 1_000_000;
+        let idle = running.job.stages.get(&number).is_some_and(|s| s.running == 0);
+        let Some(run) = running.stages.get_mut(&number) else { return };
+        let finished = run.task_done(task, since_ms);
+        let wanted = if idle { run.wanted() } else { None };
+        self.cancel(finished);
+        if let Some(wave) = wanted {
+            self.tell_fetched_before(now, key, number, wave);
+            if let Some((name, job)) = self.run_mut(key, number).and_then(|run| run.planner.clone()) {
+                self.tell(now, &name, Event::WaveWanted { job, wave });
+            }
+        }
+    }
+
+    /// Tells the planner of waves that are fetched by now, in their order.
+    fn settle(&mut self, now: Nanos, key: &JobKey, stage: u32) {
+        while let Some(running) = self.jobs.get_mut(key) {
+            let since_ms = now.saturating_since(running.job.began) / 1_000_000;
+            let Some(run) = running.stages.get_mut(&stage) else { return };
+            let (Some(wave), Some((name, job))) = (run.next_fetched(since_ms), run.planner.clone()) else {
+                return;
+            };
+            self.tell(now, &name, Event::Fetched { job, wave });
+        }
+    }
+
+    fn tell_fetched_before(&mut self, now: Nanos, key: &JobKey, stage: u32, wave: u32) {
+        while let Some(run) = self.run_mut(key, stage) {
+            let (Some(fetched), Some((name, job))) = (run.force_fetched(wave), run.planner.clone()) else {
+                return;
+            };
+            self.tell(now, &name, Event::Fetched { job, wave: fetched });
+        }
+    }
+
+    // Ends.
+
+    fn planner_forgets(&mut self, now: Nanos, key: &JobKey, stage: u32) {
+        let Some((name, job)) = self.run_mut(key, stage).and_then(|run| run.planner.take()) else { return };
+        self.tell(now, &name, Event::JobLeaves { job });
+        let Some(driven) = self.planners.get_mut(&name) else { return };
+        driven.jobs.remove(&job);
+        if driven.jobs.is_empty() {
+            // The next one starts from what is known of the system by then.
+            self.planners.remove(&name);
+        }
+    }
+
+    fn end_stage(&mut self, now: Nanos, key: &JobKey, stage: u32) {
+        self.planner_forgets(now, key, stage);
+        let orders = self.run_mut(key, stage).map(StageRun::end).unwrap_or_default();
+        self.cancel(orders);
+    }
+
+    fn end_job(&mut self, now: Nanos, key: &JobKey, show: bool) {
+        let stages: Vec<u32> =
+            self.jobs.get(key).map(|r| r.stages.keys().copied().collect()).unwrap_or_default();
+        for stage in stages {
+            self.end_stage(now, key, stage);
+        }
+        if let Some(running) = self.jobs.remove(key).filter(|_| show) {
+            self.ended.push_back(JobStatus { ended: true, ..self.status_of(&running) });
+            while self.ended.len() > ENDED_MAX {
+                self.ended.pop_front();
+            }
+        }
+    }
+
+    fn run_mut(&mut self, key: &JobKey, stage: u32) -> Option<&mut StageRun> {
+        self.jobs.get_mut(key)?.stages.get_mut(&stage)
+    }
+
+    // For people.
+
+    /// The jobs, those that have ended first.
+    pub fn status(&self) -> Vec<JobStatus> {
+        self.ended.iter().cloned().chain(self.jobs.values().map(|r| self.status_of(r))).collect()
+    }
+
+    fn status_of(&self, running: &Running) -> JobStatus {
+        let known = |name: &str| planner::POLICIES.iter().any(|(n, _)| *n == name);
+        let planner = if known(&running.job.planner) { &running.job.planner } else { &self.default_planner };
+        let slots = running.job.slots.iter().fold(0u32, |sum, (_, count)| sum.saturating_add(*count));
+        let stages = running.job.stages.iter().map(|(number, stage)| {
+            let run = running.stages.get(number);
+            forebay_wire::cluster::StageStatus {
+                stage: *number,
+                tasks: stage.tasks.len() as u32,
+                tasks_done: stage.done as u32,
+                tasks_running: stage.running as u32,
+                tasks_local: run.map_or(0, |r| r.local),
+                waves: run.map(StageRun::statuses).unwrap_or_default(),
+            }
+        });
+        JobStatus {
+            name: running.job.name.clone(),
+            planner: planner.clone(),
+            slots,
+            stages: stages.collect(),
+            ended: false,
+        }
+    }
+}
+
+impl std::fmt::Debug for Pump {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pump").field("jobs", &self.jobs.len()).field("orders", &self.orders.len()).finish()
+    }
+}
+
+/// What a node with a tier of `capacity_bytes` may be ordered to hold at a time.
+pub fn plannable_bytes(capacity_bytes: u64) -> u64 {
+    capacity_bytes / 100 * PLANNED_SHARE_PERCENT / 100 * PLANNED_OF_PROTECTED_PERCENT
+}
+
+fn curve(points: &[(u16, f64)]) -> Curve {
+    Curve::new(points.to_vec()).expect("counts ascend and values are positive")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,343 @@
+//! The pump against agents that do what they are told, or do not.
+
+use super::*;
+use forebay_pfs::FileVersion;
+use forebay_wire::{FileRef, NodeInfo, Part, Split};
+use proptest::prelude::*;
+
+const MIB: u64 = 1 << 20;
+const SECOND: u64 = 1_000_000_000;
+
+fn node(name: &str, capacity_bytes: u64) -> NodeInfo {
+    NodeInfo {
+        name: name.into(),
+        host: name.into(),
+        address: "127.0.0.1:1".into(),
+        capacity_bytes,
+        mounts: vec!["pfs".into()],
+        extent_bytes: vec![MIB],
+        ..NodeInfo::default()
+    }
+}
+
+fn view(nodes: &[(&str, u64)]) -> ClusterView {
+    ClusterView { nodes: nodes.iter().map(|(n, c)| node(n, *c)).collect(), ..ClusterView::default() }
+}
+
+/// A job of `tasks` tasks, each of which reads one extent of one file.
+fn told(tasks: u32, slots: &[(&str, u32)]) -> Vec<JobUpdate> {
+    let version = FileVersion { ino: 5, size: u64::from(tasks) * MIB, mtime_ns: 1, ctime_ns: 1 };
+    let file = FileRef { mount: "pfs".into(), path: b"data".to_vec(), version };
+    let part = |task: u32| Part { file: 0, offset: u64::from(task) * MIB, len: MIB };
+    vec![
+        JobUpdate::Begin { name: "app".into(), planner: String::new() },
+        JobUpdate::Slots(slots.iter().map(|(h, n)| ((*h).to_owned(), *n)).collect()),
+        JobUpdate::Files(vec![file]),
+        JobUpdate::Splits { stage: 1, splits: (0..tasks).map(|t| Split { parts: vec![part(t)] }).collect() },
+        JobUpdate::StageReady { stage: 1 },
+    ]
+}
+
+fn key() -> JobKey {
+    ("a".into(), 9)
+}
+
+/// A pump, its clock, and the agents' side of it.
+struct World {
+    pump: Pump,
+    now: Nanos,
+    /// Orders that agents have: node and bytes, and whether they have told their end.
+    orders: BTreeMap<u64, (String, Order, bool)>,
+}
+
+impl World {
+    fn new(planner: &str, nodes: &[(&str, u64)]) -> Self {
+        let mut pump = Pump::new(planner);
+        pump.set_view(Nanos(0), view(nodes));
+        World { pump, now: Nanos(0), orders: BTreeMap::new() }
+    }
+
+    fn tell(&mut self, updates: Vec<JobUpdate>) {
+        self.pump.job_tells(self.now, &key(), updates);
+        self.turn();
+    }
+
+    fn turn(&mut self) {
+        self.pump.tick(self.now);
+        for (node, message) in self.pump.take_messages() {
+            match message {
+                ToAgent::Fetch(order) => {
+                    assert!(order.parts.iter().all(|p| (p.file as usize) < order.files.len()));
+                    assert!(self.orders.insert(order.order, (node, order, false)).is_none());
+                }
+                ToAgent::Cancel { orders } => orders.iter().for_each(|id| drop(self.orders.remove(id))),
+                ToAgent::Adjust { order, .. } => assert_eq!(self.orders[&order].0, node),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// The agents bring all they were told to.
+    fn bring(&mut self) {
+        let open: Vec<u64> = self.orders.iter().filter(|(_, o)| !o.2).map(|(id, _)| *id).collect();
+        open.into_iter().for_each(|id| self.end(id, 0));
+    }
+
+    fn end(&mut self, id: u64, failed_bytes: u64) {
+        let Some((node, order, ended)) = self.orders.get_mut(&id) else { return };
+        *ended = true;
+        let bytes: u64 = order.parts.iter().map(|p| p.len).sum();
+        if failed_bytes > 0 {
+            // What has failed takes no room.
+            order.parts.truncate(order.parts.len() - (failed_bytes / MIB) as usize);
+        }
+        let progress = OrderProgress {
+            order: id,
+            fetched_bytes: bytes - failed_bytes.min(bytes),
+            resident_bytes: 0,
+            failed_bytes: failed_bytes.min(bytes),
+            done: true,
+        };
+        let node = node.clone();
+        self.pump.progress(self.now, &node, progress);
+        self.turn();
+    }
+
+    fn start(&mut self, task: u32, host: &str) {
+        self.tell(vec![JobUpdate::TaskStarted { stage: 1, task, host: host.into() }]);
+    }
+
+    fn finish(&mut self, task: u32) {
+        self.tell(vec![JobUpdate::TaskEnded { stage: 1, task, ok: true, run_ms: 1000 }]);
+    }
+
+    fn ordered_bytes(&self) -> u64 {
+        self.orders.values().flat_map(|(_, o, _)| &o.parts).map(|p| p.len).sum()
+    }
+
+    fn waves(&self) -> Vec<forebay_wire::cluster::WaveStatus> {
+        self.pump.status().last().unwrap().stages[0].waves.clone()
+    }
+}
+
+#[test]
+fn the_next_wave_is_fetched_while_one_computes() {
+    let mut world = World::new("no-action", &[("a", 1 << 30)]);
+    world.tell(told(6, &[("a", 2)]));
+    assert_eq!(world.ordered_bytes(), 2 * MIB, "the first wave");
+    world.bring();
+    assert_eq!(world.ordered_bytes(), 2 * MIB, "no further ahead before it computes");
+    world.now = world.now + SECOND;
+    world.start(0, "a");
+    assert_eq!(world.ordered_bytes(), 4 * MIB, "the second, as soon as the first computes");
+    world.start(1, "a");
+    world.bring();
+    let waves = world.waves();
+    assert_eq!(waves.len(), 3);
+    assert_eq!((waves[1].fetched_bytes, waves[1].prefetch_began_ms), (2 * MIB, Some(1000)));
+    assert_eq!((waves[0].compute_began_ms, waves[2].prefetch_began_ms), (Some(1000), None));
+    world.finish(0);
+    world.finish(1);
+    assert_eq!(world.ordered_bytes(), 2 * MIB, "what the first wave had is let go");
+    let status = world.pump.status();
+    assert_eq!((status[0].stages[0].tasks_done, status[0].stages[0].tasks_local), (2, 2));
+}
+
+#[test]
+fn tasks_that_start_before_their_input_is_there_read_by_themselves() {
+    let mut world = World::new("no-action", &[("a", 1 << 30)]);
+    world.tell(told(4, &[("a", 2)]));
+    world.start(0, "a");
+    assert_eq!(world.orders.len(), 1, "the other task still waits for it");
+    world.start(1, "a");
+    let left: Vec<_> = world.orders.values().map(|(_, o, _)| o.parts[0].offset).collect();
+    assert_eq!(left, [2 * MIB], "the first wave's order is withdrawn, the second's is given");
+    assert_eq!(world.waves()[0].failed_bytes, 2 * MIB);
+}
+
+#[test]
+fn the_end_of_a_job_leaves_no_orders() {
+    let mut world = World::new("no-action", &[("a", 1 << 30), ("b", 1 << 30)]);
+    world.tell(told(64, &[("a", 4), ("b", 4)]));
+    assert_eq!(world.orders.len(), 2);
+    world.tell(vec![JobUpdate::End]);
+    assert!(world.orders.is_empty());
+    let status = world.pump.status();
+    assert!(status[0].ended && status[0].planner == "no-action");
+    // The agent of the driver dies: the same, but there is nobody to show it to.
+    world.tell(told(64, &[("a", 4), ("b", 4)]));
+    assert_eq!(world.orders.len(), 2);
+    world.pump.node_went(world.now, "a");
+    world.turn();
+    assert!(world.orders.values().all(|(node, _, _)| node == "a"), "{:?}", world.orders);
+}
+
+#[test]
+fn naive_bb_orders_nothing_and_unknown_planners_are_the_default() {
+    let mut world = World::new("naive-bb", &[("a", 1 << 30)]);
+    world.tell(told(6, &[("a", 2)]));
+    for task in 0..6 {
+        world.start(task, "a");
+        world.finish(task);
+    }
+    assert!(world.orders.is_empty());
+    assert!(world.waves().iter().all(|w| w.compute_ended_ms.is_some()));
+}
+
+#[test]
+fn a_node_is_ordered_no_more_than_fits() {
+    // Five extents of the wave's twenty fit the small node at most.
+    let mut world = World::new("no-action", &[("a", 8 * MIB), ("b", 80 * MIB)]);
+    world.tell(told(200, &[("a", 20), ("b", 20)]));
+    world.bring();
+    let of = |world: &World, name: &str| -> u64 {
+        let its = world.orders.values().filter(|(node, _, _)| node == name);
+        its.flat_map(|(_, o, _)| &o.parts).map(|p| p.len).sum()
+    };
+    assert!(of(&world, "a") <= plannable_bytes(8 * MIB));
+    assert!(of(&world, "b") >= 10 * MIB);
+    // Nobody has room for anything: no harm.
+    let mut world = World::new("no-action", &[("a", MIB / 2)]);
+    world.tell(told(8, &[("a", 2)]));
+    assert!(world.orders.is_empty());
+    for task in 0..8 {
+        world.start(task, "a");
+        world.finish(task);
+    }
+    assert_eq!(world.pump.status()[0].stages[0].tasks_done, 8);
+}
+
+#[test]
+fn who_comes_back_is_ordered_anew_and_told_jobs_do_not_double() {
+    let mut world = World::new("no-action", &[("a", 1 << 30), ("b", 1 << 30)]);
+    world.tell(told(64, &[("a", 4), ("b", 4)]));
+    let before = world.ordered_bytes();
+    // Another node's connection was lost: it forgot its orders.
+    world.orders.retain(|_, (node, _, _)| node != "b");
+    world.pump.node_came(world.now, "b");
+    world.turn();
+    assert_eq!(world.ordered_bytes(), before);
+    // The driver's own: the job is told again from the beginning.
+    world.orders.retain(|_, (node, _, _)| node != "a");
+    world.pump.node_came(world.now, "a");
+    world.tell(told(64, &[("a", 4), ("b", 4)]));
+    assert_eq!((world.ordered_bytes(), world.pump.status().len()), (before, 1));
+}
+
+#[test]
+fn a_change_of_members_moves_what_has_not_begun() {
+    let mut world = World::new("no-action", &[("a", 1 << 30), ("b", 1 << 30)]);
+    world.tell(told(64, &[("a", 4), ("b", 4)]));
+    world.bring();
+    let first: Vec<u32> = (0..64)
+        .filter(|t| {
+            world
+                .orders
+                .values()
+                .any(|(n, o, _)| n == "a" && o.parts.iter().any(|p| p.offset == u64::from(*t) * MIB))
+        })
+        .collect();
+    world.start(first[0], "a");
+    world.pump.node_went(world.now, "b");
+    world.pump.set_view(world.now, view(&[("a", 1 << 30)]));
+    world.orders.retain(|_, (node, _, _)| node != "b");
+    world.turn();
+    let waves = world.waves();
+    assert_eq!(waves.iter().map(|w| w.tasks).sum::<u32>(), 64, "{waves:?}");
+    assert_eq!(waves[0].tasks, 1, "what has begun stays with what has started");
+    world.bring();
+    for task in 0..64 {
+        world.start(task, "a");
+        world.finish(task);
+        world.bring();
+    }
+    assert!(world.waves().iter().all(|w| w.tasks == w.tasks_done));
+    assert!(world.orders.is_empty(), "everything is let go when it is read");
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Start(u32, u8),
+    Finish(u32, bool),
+    Bring(u8, bool),
+    View(u8),
+    Slots(u8, u8),
+    Wait(u64),
+    Lose(u8),
+    StageEnds,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        8 => (0u32..40, 0u8..3).prop_map(|(t, h)| Op::Start(t, h)),
+        8 => (0u32..40, any::<bool>()).prop_map(|(t, ok)| Op::Finish(t, ok)),
+        6 => (any::<u8>(), any::<bool>()).prop_map(|(n, ok)| Op::Bring(n, ok)),
+        1 => (1u8..8).prop_map(Op::View),
+        1 => (0u8..4, 0u8..4).prop_map(|(a, b)| Op::Slots(a, b)),
+        3 => (0u64..5_000).prop_map(Op::Wait),
+        1 => (0u8..3).prop_map(Op::Lose),
+        1 => Just(Op::StageEnds),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// Whatever jobs, agents and members do: nobody is ordered more than fits, and when the job ends nothing is left.
+    #[test]
+    fn nothing_is_ordered_beyond_the_room_and_nothing_outlives_the_job(
+        ops in prop::collection::vec(op(), 0..120), planner in 0usize..5
+    ) {
+        let names = ["a", "b", "c"];
+        let all = [("a", 12 * MIB), ("b", 40 * MIB), ("c", 400 * MIB)];
+        let mut world = World::new(planner::POLICIES[planner].0, &all);
+        world.tell(told(40, &[("a", 2), ("b", 2), ("c", 1)]));
+        for op in ops {
+            match op {
+                Op::Start(task, host) => world.start(task, names[host as usize]),
+                Op::Finish(task, ok) => world.tell(vec![JobUpdate::TaskEnded { stage: 1, task, ok, run_ms: 700 }]),
+                Op::Bring(which, ok) => {
+                    let open: Vec<u64> = world.orders.iter().filter(|(_, o)| !o.2).map(|(id, _)| *id).collect();
+                    if !open.is_empty() {
+                        world.end(open[which as usize % open.len()], if ok { 0 } else { MIB });
+                    }
+                }
+                Op::View(bits) => {
+                    let left: Vec<_> = (0..3).filter(|i| bits & (1 << i) != 0 || *i == 0).map(|i| all[i]).collect();
+                    for (i, name) in names.iter().enumerate().skip(1) {
+                        if bits & (1 << i) == 0 {
+                            world.pump.node_went(world.now, name);
+                            world.orders.retain(|_, (node, _, _)| node != name);
+                        }
+                    }
+                    world.pump.set_view(world.now, view(&left));
+                    world.turn();
+                }
+                Op::Slots(a, b) => {
+                    let slots = vec![("a".to_owned(), a.into()), ("b".to_owned(), b.into())];
+                    world.tell(vec![JobUpdate::Slots(slots)]);
+                }
+                Op::Wait(ms) => {
+                    world.now = world.now + ms * 1_000_000;
+                    world.turn();
+                }
+                Op::Lose(which) => {
+                    // Not the driver's own, which would end the job.
+                    let name = names[1 + which as usize % 2];
+                    world.orders.retain(|_, (node, _, _)| node != name);
+                    world.pump.node_came(world.now, name);
+                    world.turn();
+                }
+                Op::StageEnds => world.tell(vec![JobUpdate::StageEnded { stage: 1 }]),
+            }
+            for (name, capacity) in all {
+                let its = world.orders.values().filter(|(node, _, _)| node == name);
+                let bytes: u64 = its.flat_map(|(_, o, _)| &o.parts).map(|p| p.len).sum();
+                prop_assert!(bytes <= plannable_bytes(capacity), "{} has {} bytes", name, bytes);
+            }
+        }
+        world.tell(vec![JobUpdate::End]);
+        prop_assert!(world.orders.is_empty(), "{:?}", world.orders);
+        prop_assert!(world.pump.orders.is_empty() && world.pump.planners.is_empty());
+    }
+}

@@ -1,0 +1,463 @@
+//! How one stage is carried out: its waves, what each node has to bring for them, and how far that is.
+//!
+//! A stage is cut once when it is ready and again whenever members or slots change. Waves that have begun by then stay,
+//! with the tasks that have started; the others are replaced. So waves have two numbers: an id, under which orders know
+//! them for good, and the planner's, which counts from the last cut.
+
+use crate::waves::{Need, Placed};
+use forebay_model::profile::Setting;
+use forebay_policy::planner::JobId;
+use forebay_wire::cluster::{OrderProgress, WaveStatus};
+use forebay_wire::{FileRef, Part};
+use std::collections::BTreeMap;
+
+/// Names a wave among all that its stage ever had.
+pub type WaveId = u64;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct StageRun {
+    /// The planner that has it, and as which job.
+    pub planner: Option<(String, JobId)>,
+    /// Tasks that were started where most of their input is kept.
+    pub local: u32,
+    /// In the order of their ids.
+    waves: Vec<Wave>,
+    next_wave: u64,
+    /// Place of the planner's first wave.
+    base: usize,
+    /// Place of each task's wave.
+    wave_of: Vec<Option<usize>>,
+    /// Waves that the planner was told have begun.
+    started: u32,
+    /// Waves that the planner was told are fetched.
+    fetched: u32,
+    /// Waves whose prefetch is under way.
+    fetching: Vec<WaveId>,
+}
+
+#[derive(Debug, Default)]
+struct Wave {
+    id: WaveId,
+    tasks: BTreeMap<u32, WaveTask>,
+    started: usize,
+    done: usize,
+    parts: BTreeMap<String, NodePart>,
+    setting: Option<Setting>,
+    status: WaveStatus,
+}
+
+#[derive(Debug, Default)]
+struct WaveTask {
+    home: Option<String>,
+    bytes: u64,
+    started: bool,
+    done: bool,
+}
+
+/// What one node brings for a wave.
+#[derive(Debug, Default)]
+struct NodePart {
+    needs: BTreeMap<u32, Need>,
+    state: PartState,
+    /// The order that it was given last; its pages are kept for the wave until the order is cancelled.
+    order: Option<u64>,
+    /// Tasks that have not started.
+    unstarted: usize,
+    /// Bytes of the order, and of what became of it.
+    ordered_bytes: u64,
+    fetched_bytes: u64,
+    resident_bytes: u64,
+    failed_bytes: u64,
+    /// Bytes that were never ordered: no room, or read by their tasks already.
+    given_up_bytes: u64,
+}
+
+/// How far a node is with its part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum PartState {
+    /// Not ordered yet.
+    #[default]
+    Waiting,
+    /// Ordered.
+    Active,
+    /// Nothing more will come of it.
+    Ended,
+}
+
+impl NodePart {
+    fn bytes(&self) -> u64 {
+        self.needs.values().map(|n| n.bytes).sum()
+    }
+
+    /// It ends before it was done; what has not come is given up. Returns the order to cancel.
+    fn withdraw(&mut self) -> Option<u64> {
+        if self.state == PartState::Ended {
+            return None;
+        }
+        let came = self.fetched_bytes + self.resident_bytes + self.failed_bytes;
+        self.given_up_bytes = self.bytes().saturating_sub(came);
+        self.ordered_bytes = came;
+        self.state = PartState::Ended;
+        self.order.take()
+    }
+}
+
+impl Wave {
+    fn is_finished(&self) -> bool {
+        self.done == self.tasks.len()
+    }
+
+    fn is_over(&self) -> bool {
+        self.parts.values().all(|p| p.state == PartState::Ended)
+    }
+
+    fn active(&self) -> usize {
+        self.parts.values().filter(|p| p.state == PartState::Active).count()
+    }
+
+    /// All orders that keep something for it.
+    fn take_orders(&mut self) -> Vec<u64> {
+        self.parts.values_mut().filter_map(|p| p.order.take()).collect()
+    }
+
+    /// Every task has ended: nothing is kept for it any more.
+    fn finish(&mut self, since_ms: u64) -> Vec<u64> {
+        if !self.is_finished() || self.status.compute_ended_ms.is_some() || self.tasks.is_empty() {
+            return Vec::new();
+        }
+        self.status.compute_ended_ms = Some(since_ms);
+        let orders = self.take_orders();
+        self.parts.values_mut().for_each(|p| {
+            p.state = PartState::Ended;
+            p.ordered_bytes = 0;
+        });
+        orders
+    }
+}
+
+impl StageRun {
+    // Cutting.
+
+    /// Forgets the waves that have not begun, and takes the tasks that have not started out of the others. Returns the
+    /// orders that are void.
+    pub fn drop_waves_not_begun(&mut self, since_ms: u64) -> Vec<u64> {
+        let mut void = Vec::new();
+        let mut kept = Vec::new();
+        for mut wave in self.waves.drain(..) {
+            if wave.started == 0 {
+                void.extend(wave.take_orders());
+                continue;
+            }
+            let left: Vec<u32> = wave.tasks.iter().filter(|(_, t)| !t.started).map(|(n, _)| *n).collect();
+            for task in left {
+                let gone = wave.tasks.remove(&task);
+                wave.status.bytes -= gone.map_or(0, |t| t.bytes);
+                wave.parts.values_mut().for_each(|p| drop(p.needs.remove(&task)));
+            }
+            // All that is left of it has started and reads by itself.
+            void.extend(wave.parts.values_mut().filter_map(NodePart::withdraw));
+            if wave.status.prefetch_began_ms.is_some() {
+                wave.status.prefetch_ended_ms.get_or_insert(since_ms);
+            }
+            void.extend(wave.finish(since_ms));
+            kept.push(wave);
+        }
+        self.waves = kept;
+        self.base = self.waves.len();
+        (self.started, self.fetched) = (0, 0);
+        self.fetching.clear();
+        void
+    }
+
+    /// Adds waves of tasks, each with what nodes bring for it.
+    pub fn add_waves(&mut self, tasks: usize, waves: &[Vec<u32>], placed: Vec<(u32, Placed)>) {
+        let mut placed: BTreeMap<u32, Placed> = placed.into_iter().collect();
+        for members in waves {
+            let mut wave = Wave { id: self.next_wave, ..Wave::default() };
+            self.next_wave += 1;
+            for &task in members {
+                let Some(found) = placed.remove(&task) else { continue };
+                let bytes = found.needs.values().map(|n| n.bytes).sum();
+                wave.status.bytes += bytes;
+                let of_wave = WaveTask { home: found.home, bytes, ..WaveTask::default() };
+                wave.tasks.insert(task, of_wave);
+                for (node, need) in found.needs {
+                    let part = wave.parts.entry(node).or_default();
+                    part.unstarted += 1;
+                    part.needs.insert(task, need);
+                }
+            }
+            self.waves.push(wave);
+        }
+        self.wave_of = vec![None; tasks];
+        for (place, wave) in self.waves.iter().enumerate() {
+            for task in wave.tasks.keys() {
+                if let Some(of) = self.wave_of.get_mut(*task as usize) {
+                    *of = Some(place);
+                }
+            }
+        }
+    }
+
+    /// Waves that the planner has to know of.
+    pub fn planned_waves(&self) -> u32 {
+        (self.waves.len() - self.base) as u32
+    }
+
+    /// Bytes of the largest of them.
+    pub fn largest_wave_bytes(&self) -> u64 {
+        self.waves[self.base..].iter().map(|w| w.status.bytes).max().unwrap_or(0)
+    }
+
+    // Orders.
+
+    fn wave(&self, id: WaveId) -> Option<&Wave> {
+        self.waves.binary_search_by_key(&id, |w| w.id).ok().map(|place| &self.waves[place])
+    }
+
+    fn wave_mut(&mut self, id: WaveId) -> Option<&mut Wave> {
+        self.waves.binary_search_by_key(&id, |w| w.id).ok().map(|place| &mut self.waves[place])
+    }
+
+    /// The planner wants its wave `wave` to be fetched with `setting`; gives the wave's id.
+    pub fn set_setting(&mut self, wave: u32, setting: Setting, since_ms: u64) -> Option<WaveId> {
+        let place = self.base + wave as usize;
+        let found = self.waves.get_mut(place)?;
+        found.setting = Some(setting);
+        if !setting.is_paused() && found.status.prefetch_began_ms.is_none() && !found.is_over() {
+            found.status.prefetch_began_ms = Some(since_ms);
+            self.fetching.push(found.id);
+        }
+        Some(found.id)
+    }
+
+    /// Pages at a time and bytes per second (0: no limit) of each node, if all together reach `speed_bytes_per_s`.
+    pub fn pace(&self, id: WaveId, speed_bytes_per_s: f64) -> (u32, u64) {
+        let Some(wave) = self.wave(id) else { return (0, 0) };
+        match wave.setting {
+            Some(setting) if !setting.is_paused() => {
+                let nodes = wave.parts.len().min(setting.nodes.into()).max(1) as f64;
+                let limited = speed_bytes_per_s * setting.rate / nodes;
+                let rate = if setting.rate >= 1.0 { 0 } else { (limited as u64).max(1) };
+                (setting.threads.max(1).into(), rate)
+            }
+            _ => (0, 0),
+        }
+    }
+
+    /// Orders under way.
+    pub fn active_orders(&self, id: WaveId) -> Vec<u64> {
+        let parts = self.wave(id).into_iter().flat_map(|w| w.parts.values());
+        parts.filter(|p| p.state == PartState::Active).filter_map(|p| p.order).collect()
+    }
+
+    /// Nodes that are to be given their orders now.
+    pub fn nodes_to_start(&self, id: WaveId) -> Vec<String> {
+        let Some(wave) = self.wave(id) else { return Vec::new() };
+        let allowed = match wave.setting {
+            Some(setting) if !setting.is_paused() => usize::from(setting.nodes),
+            _ => 0,
+        };
+        let waiting = wave.parts.iter().filter(|(_, p)| p.state == PartState::Waiting);
+        waiting.take(allowed.saturating_sub(wave.active())).map(|(node, _)| node.clone()).collect()
+    }
+
+    /// What to order of a node that has `room_bytes`: files, and parts of them, in the order of the tasks. Tasks that have
+    /// started read by themselves; what does not fit is given up.
+    pub fn take_parts(
+        &mut self,
+        id: WaveId,
+        node: &str,
+        room_bytes: u64,
+        files: &[FileRef],
+    ) -> (Vec<FileRef>, Vec<Part>) {
+        let Some(wave) = self.wave_mut(id) else { return Default::default() };
+        let Some(part) = wave.parts.get_mut(node) else { return Default::default() };
+        let mut numbers: BTreeMap<u32, u32> = BTreeMap::new();
+        let (mut named, mut parts) = (Vec::new(), Vec::new());
+        let mut bytes = 0;
+        let unstarted =
+            part.needs.iter().filter(|(task, _)| wave.tasks.get(task).is_some_and(|t| !t.started));
+        'all: for piece in unstarted.flat_map(|(_, need)| &need.parts) {
+            if bytes + piece.len > room_bytes {
+                break 'all;
+            }
+            let Some(file) = files.get(piece.file as usize) else { continue };
+            let number = *numbers.entry(piece.file).or_insert_with(|| {
+                named.push(file.clone());
+                named.len() as u32 - 1
+            });
+            bytes += piece.len;
+            parts.push(Part { file: number, ..*piece });
+        }
+        part.ordered_bytes = bytes;
+        part.given_up_bytes = part.bytes() - bytes;
+        (named, parts)
+    }
+
+    /// Nothing (more) comes of a node's part.
+    pub fn part_ended(&mut self, id: WaveId, node: &str) {
+        if let Some(part) = self.part(id, node) {
+            part.state = PartState::Ended;
+        }
+    }
+
+    /// A node was given this order for what [`StageRun::take_parts`] told.
+    pub fn ordered(&mut self, id: WaveId, node: &str, order: u64) {
+        if let Some(part) = self.part(id, node) {
+            part.order = Some(order);
+            part.state = PartState::Active;
+        }
+    }
+
+    /// The node has forgotten its order: it has to be given anew, if anybody still waits for it.
+    pub fn order_lost(&mut self, id: WaveId, node: &str) {
+        if let Some(part) = self.part(id, node) {
+            let state = if part.unstarted > 0 { PartState::Waiting } else { PartState::Ended };
+            *part = NodePart {
+                needs: std::mem::take(&mut part.needs),
+                unstarted: part.unstarted,
+                state,
+                ..NodePart::default()
+            };
+        }
+    }
+
+    /// Notes how far an order is; returns the bytes fetched since the last time.
+    pub fn progress(&mut self, id: WaveId, node: &str, progress: &OrderProgress) -> u64 {
+        let Some(part) = self.part(id, node).filter(|p| p.order == Some(progress.order)) else { return 0 };
+        let before = part.fetched_bytes;
+        part.fetched_bytes = progress.fetched_bytes;
+        part.resident_bytes = progress.resident_bytes;
+        part.failed_bytes = progress.failed_bytes;
+        if progress.done {
+            part.state = PartState::Ended;
+        }
+        progress.fetched_bytes.saturating_sub(before)
+    }
+
+    /// Adds what nodes were ordered to hold for waves that are not over.
+    pub fn add_held(&self, held: &mut BTreeMap<String, u64>) {
+        for wave in self.waves.iter().filter(|w| !w.is_finished()) {
+            for (node, part) in wave.parts.iter().filter(|(_, p)| p.order.is_some()) {
+                *held.entry(node.clone()).or_default() +=
+                    part.ordered_bytes.saturating_sub(part.failed_bytes);
+            }
+        }
+    }
+
+    fn part(&mut self, id: WaveId, node: &str) -> Option<&mut NodePart> {
+        self.wave_mut(id)?.parts.get_mut(node)
+    }
+
+    // Tasks.
+
+    /// A task runs on `node`. Returns the orders that nobody waits for any more.
+    pub fn task_started(&mut self, number: u32, node: Option<&str>, since_ms: u64) -> Vec<u64> {
+        let Some(wave) = self.wave_of.get(number as usize).copied().flatten() else { return Vec::new() };
+        let wave = &mut self.waves[wave];
+        let Some(task) = wave.tasks.get_mut(&number).filter(|t| !t.started) else { return Vec::new() };
+        task.started = true;
+        self.local += u32::from(task.home.is_some() && task.home.as_deref() == node);
+        wave.started += 1;
+        wave.status.compute_began_ms.get_or_insert(since_ms);
+        let mut withdrawn = Vec::new();
+        for part in wave.parts.values_mut().filter(|p| p.needs.contains_key(&number)) {
+            part.unstarted -= 1;
+            if part.unstarted == 0 {
+                withdrawn.extend(part.withdraw());
+            }
+        }
+        withdrawn
+    }
+
+    /// The planner's number of the task's wave, if that wave begins with it.
+    pub fn begins(&mut self, task: u32) -> Option<u32> {
+        let place = self.wave_of.get(task as usize).copied().flatten()?;
+        let wave = place.checked_sub(self.base)? as u32;
+        if wave < self.started {
+            return None;
+        }
+        self.started = wave + 1;
+        Some(wave)
+    }
+
+    /// A task's result stands. Returns the orders of its wave if the wave is over with it.
+    pub fn task_done(&mut self, number: u32, since_ms: u64) -> Vec<u64> {
+        let Some(wave) = self.wave_of.get(number as usize).copied().flatten() else { return Vec::new() };
+        let wave = &mut self.waves[wave];
+        let Some(task) = wave.tasks.get_mut(&number).filter(|t| !t.done) else { return Vec::new() };
+        task.done = true;
+        wave.done += 1;
+        wave.finish(since_ms)
+    }
+
+    /// The wave that the job waits for, given that none of its tasks runs.
+    pub fn wanted(&self) -> Option<u32> {
+        let last = self.base + (self.started.checked_sub(1)?) as usize;
+        (self.started < self.planned_waves() && self.waves[last].is_finished()).then_some(self.started)
+    }
+
+    // Fetched waves, told to the planner in order.
+
+    /// The next wave to tell as fetched, if all that was ordered for it has ended.
+    pub fn next_fetched(&mut self, since_ms: u64) -> Option<u32> {
+        self.note_ends(since_ms);
+        let wave = self.waves.get(self.base + self.fetched as usize)?;
+        if !wave.is_over() {
+            return None;
+        }
+        self.fetched += 1;
+        Some(self.fetched - 1)
+    }
+
+    /// The next wave before `wave` that was not told as fetched; it is told now, however far it is.
+    pub fn force_fetched(&mut self, wave: u32) -> Option<u32> {
+        if self.fetched >= wave {
+            return None;
+        }
+        self.fetched += 1;
+        Some(self.fetched - 1)
+    }
+
+    fn note_ends(&mut self, since_ms: u64) {
+        let waves = &mut self.waves;
+        self.fetching.retain(|id| {
+            let Ok(place) = waves.binary_search_by_key(id, |w| w.id) else { return false };
+            let wave = &mut waves[place];
+            if wave.is_over() {
+                wave.status.prefetch_ended_ms = Some(since_ms);
+            }
+            !wave.is_over()
+        });
+    }
+
+    /// The stage has ended; returns all its orders.
+    pub fn end(&mut self) -> Vec<u64> {
+        let mut orders = Vec::new();
+        for wave in &mut self.waves {
+            orders.extend(wave.take_orders());
+            for part in wave.parts.values_mut() {
+                part.withdraw();
+            }
+        }
+        orders
+    }
+
+    /// The waves for people.
+    pub fn statuses(&self) -> Vec<WaveStatus> {
+        let status = |wave: &Wave| {
+            let sum = |of: fn(&NodePart) -> u64| wave.parts.values().map(of).sum();
+            WaveStatus {
+                tasks: wave.tasks.len() as u32,
+                tasks_done: wave.done as u32,
+                fetched_bytes: sum(|p| p.fetched_bytes),
+                resident_bytes: sum(|p| p.resident_bytes),
+                failed_bytes: sum(|p| p.failed_bytes + p.given_up_bytes),
+                ..wave.status.clone()
+            }
+        };
+        self.waves.iter().map(status).collect()
+    }
+}

@@ -1,0 +1,437 @@
+//! The coordinator's one thread: waits for all agents at once, hands what they say to [`Core`], and carries out what comes
+//! of it.
+//!
+//! One thread and readiness events instead of a thread per agent: a thousand heartbeats a second are then a thousand short
+//! reads and nothing else. Nothing in the loop waits for a single agent. Proving who a new connection is (a TLS handshake)
+//! takes a while and the other side's cooperation, so that happens in a short-lived thread with a deadline, a bounded
+//! number of them at a time. An agent that does not read fills its bounded buffer and is dropped; it will come back.
+
+use crate::core::{Core, Effect};
+use crate::members::{Session, Timing};
+use forebay_policy::machine::Nanos;
+use forebay_wire::cluster::{ToAgent, ToCoordinator};
+use forebay_wire::framed::{self, Arrived, Framed};
+use forebay_wire::link::{Listener, Security, Stream};
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// A new connection has this long to prove itself.
+const PROOF_TIME: Duration = Duration::from_secs(5);
+
+/// Connections proving themselves at a time. More wait in the backlog: whoever only opens connections takes as many threads.
+const PROVERS_MAX: usize = 64;
+
+/// Connections at a time, those that have not joined included.
+const CONNECTIONS_MAX: usize = 16_384;
+
+/// A connection that has proved itself has this long to join.
+const JOIN_TIME_NS: u64 = 10_000_000_000;
+
+/// Longest sleep: jobs and members have deadlines of their own, this is for whatever has none.
+const SLEEP_MAX: Duration = Duration::from_secs(1);
+
+/// A pause of the loop longer than this is told to the core: nobody could be heard meanwhile.
+const STALL_NS: u64 = 1_500_000_000;
+
+/// The token of the wake-up call among those of connections, which count from 1.
+const WAKE: u64 = 0;
+
+/// How a coordinator is set up.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// `IP:PORT` to listen on; `None` serves this process only.
+    pub listen: Option<String>,
+    /// How connections prove themselves.
+    pub security: Security,
+    /// The times of the membership. Without a port nobody has to be waited for, and the grace is 0.
+    pub timing: Timing,
+    /// The planner of jobs that name none.
+    pub planner: String,
+}
+
+/// A running coordinator. It ends with [`Coordinator::stop`], or with the process.
+#[derive(Debug)]
+pub struct Coordinator {
+    inner: Arc<Inner>,
+    address: Option<SocketAddr>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    /// Connections that have proved themselves and are to be served.
+    arrived: Mutex<Vec<Stream>>,
+    wake: OwnedFd,
+    stopping: AtomicBool,
+    provers: AtomicUsize,
+}
+
+impl Inner {
+    fn wake(&self) {
+        // Full means that a wake-up call is pending already.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    fn take_in(&self, stream: Stream) {
+        self.arrived.lock().unwrap_or_else(PoisonError::into_inner).push(stream);
+        self.wake();
+    }
+}
+
+impl Coordinator {
+    /// Starts one.
+    ///
+    /// # Errors
+    /// It cannot listen, with the address; no threads, no descriptors.
+    pub fn start(options: Options) -> io::Result<Self> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let inner = Arc::new(Inner {
+            arrived: Mutex::default(),
+            wake,
+            stopping: AtomicBool::new(false),
+            provers: AtomicUsize::new(0),
+        });
+        let address = match &options.listen {
+            Some(listen) => Some(start_accepting(&inner, options.security.listen(listen)?)?),
+            None => None,
+        };
+        let grace_ns = if options.listen.is_some() { options.timing.grace_ns } else { 0 };
+        let timing = Timing { grace_ns, ..options.timing };
+        let mut serving = Server::new(inner.clone(), timing, &options.planner)?;
+        let thread = std::thread::Builder::new().name("coordinator".into()).spawn(move || serving.run())?;
+        Ok(Coordinator { inner, address, thread: Some(thread) })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.address
+    }
+
+    /// A way for this process's own agent to connect, as often as it has to.
+    pub fn connector(&self) -> impl Fn() -> io::Result<Stream> + Send + Sync + 'static {
+        let inner = self.inner.clone();
+        move || {
+            let (ours, theirs) = Stream::pair()?;
+            inner.take_in(ours);
+            Ok(theirs)
+        }
+    }
+
+    /// Ends it. Agents keep the last view and look for the next coordinator.
+    pub fn stop(mut self) {
+        self.inner.stopping.store(true, Ordering::Release);
+        self.inner.wake();
+        if let Some(address) = self.address {
+            // The listening thread sits in accept; a connection brings it out.
+            let _ = TcpStream::connect_timeout(&address, Duration::from_secs(1));
+        }
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the coordinator's thread has panicked");
+        }
+    }
+}
+
+fn start_accepting(inner: &Arc<Inner>, listener: Listener) -> io::Result<SocketAddr> {
+    let address = listener.address()?;
+    let (inner, listener) = (inner.clone(), Arc::new(listener));
+    std::thread::Builder::new().name("coord-accept".into()).spawn(move || accept(&inner, &listener))?;
+    Ok(address)
+}
+
+fn accept(inner: &Arc<Inner>, listener: &Arc<Listener>) {
+    while !inner.stopping.load(Ordering::Acquire) {
+        match listener.accept() {
+            Ok(_) if inner.stopping.load(Ordering::Acquire) => return,
+            Ok(socket) => prove(inner, listener, socket),
+            Err(e) if matches!(e.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {}
+            Err(e) => {
+                // Out of descriptors or memory: agents wait in the backlog; try again shortly.
+                tracing::warn!(error = %e, "cannot accept an agent's connection");
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        }
+    }
+}
+
+/// Lets a connection prove itself in a thread of its own; waits while too many do.
+fn prove(inner: &Arc<Inner>, listener: &Arc<Listener>, socket: TcpStream) {
+    while inner.provers.load(Ordering::Acquire) >= PROVERS_MAX {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    inner.provers.fetch_add(1, Ordering::AcqRel);
+    let (proving, listener) = (inner.clone(), listener.clone());
+    let spawned = std::thread::Builder::new().name("coord-proof".into()).spawn(move || {
+        match listener.prove(socket, Instant::now() + PROOF_TIME) {
+            Ok(stream) => proving.take_in(stream),
+            Err(e) => tracing::debug!(error = %e, "a connection did not prove itself"),
+        }
+        proving.provers.fetch_sub(1, Ordering::AcqRel);
+    });
+    if let Err(e) = spawned {
+        inner.provers.fetch_sub(1, Ordering::AcqRel);
+        tracing::warn!(error = %e, "no thread to prove a connection");
+    }
+}
+
+struct Server {
+    inner: Arc<Inner>,
+    epoll: OwnedFd,
+    core: Core,
+    agents: BTreeMap<Session, Agent>,
+    next_session: Session,
+    born: Instant,
+    /// Connections with more to read than one turn allows.
+    unread: BTreeSet<Session>,
+    /// When strangers were last looked for.
+    looked_at: Nanos,
+}
+
+struct Agent {
+    link: Framed,
+    since: Nanos,
+    /// Told that there is room to write.
+    wants_room: bool,
+    /// To be closed once all has gone.
+    closing: bool,
+}
+
+impl Server {
+    fn new(inner: Arc<Inner>, timing: Timing, planner: &str) -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, &inner.wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
+        let term = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64);
+        Ok(Server {
+            inner,
+            epoll,
+            core: Core::new(term, Nanos(0), timing, planner),
+            agents: BTreeMap::new(),
+            next_session: WAKE + 1,
+            born: Instant::now(),
+            unread: BTreeSet::new(),
+            looked_at: Nanos(0),
+        })
+    }
+
+    fn now(&self) -> Nanos {
+        Nanos(self.born.elapsed().as_nanos() as u64)
+    }
+
+    fn run(&mut self) {
+        let mut effects = Vec::new();
+        while !self.inner.stopping.load(Ordering::Acquire) {
+            let (timeout, before) = (self.timeout(), self.now());
+            let ready = match self.wait(timeout) {
+                Ok(ready) => ready,
+                Err(e) => {
+                    tracing::error!(error = %e, "the coordinator cannot wait for its agents");
+                    std::thread::sleep(Duration::from_millis(100));
+                    continue;
+                }
+            };
+            let late_ns = self.now().saturating_since(before + timeout.as_nanos() as u64);
+            if late_ns > STALL_NS {
+                tracing::warn!(late_ms = late_ns / 1_000_000, "the coordinator was kept from running");
+                self.core.forgive(late_ns);
+            }
+            for (session, events) in ready {
+                self.serve(session, events, &mut effects);
+            }
+            self.take_in();
+            self.core.tick(self.now(), &mut effects);
+            self.carry_out(&mut effects);
+            self.drop_strangers();
+        }
+        self.say_nothing_more();
+    }
+
+    /// What is on its way when the coordinator ends goes out as far as sockets take it.
+    fn say_nothing_more(&mut self) {
+        for agent in self.agents.values_mut() {
+            // Whoever does not get it notices the closed connection.
+            let _ = agent.link.flush();
+        }
+    }
+
+    fn timeout(&self) -> Duration {
+        if !self.unread.is_empty() {
+            return Duration::ZERO;
+        }
+        let due = self.core.next_deadline().map(|at| Duration::from_nanos(at.saturating_since(self.now())));
+        due.map_or(SLEEP_MAX, |due| due.min(SLEEP_MAX))
+    }
+
+    fn wait(&mut self, timeout: Duration) -> io::Result<Vec<(Session, epoll::EventFlags)>> {
+        let mut events = Vec::with_capacity(1024);
+        // Rounded up to a millisecond: a deadline that is not reached yet must not make the loop spin.
+        let timeout = if timeout.is_zero() { timeout } else { timeout + Duration::from_micros(999) };
+        let limit = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&limit)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+        let mut ready: Vec<_> = events.iter().map(|e| (e.data.u64(), e.flags)).collect();
+        let unread = std::mem::take(&mut self.unread);
+        ready.extend(unread.into_iter().map(|session| (session, epoll::EventFlags::IN)));
+        Ok(ready)
+    }
+
+    fn serve(&mut self, session: Session, events: epoll::EventFlags, effects: &mut Vec<Effect>) {
+        if session == WAKE {
+            let mut calls = [0; 8];
+            let _ = rustix::io::read(&self.inner.wake, &mut calls);
+            return;
+        }
+        if events.contains(epoll::EventFlags::OUT) {
+            self.flush(session);
+        }
+        let readable = epoll::EventFlags::IN | epoll::EventFlags::HUP | epoll::EventFlags::ERR;
+        if events.intersects(readable)
+            && let Err(e) = self.read(session, effects)
+        {
+            self.drop_agent(session, &e.to_string());
+        }
+    }
+
+    fn read(&mut self, session: Session, effects: &mut Vec<Effect>) -> io::Result<()> {
+        let now = self.now();
+        let Some(agent) = self.agents.get_mut(&session) else { return Ok(()) };
+        let arrived = agent.link.receive()?;
+        while let Some(message) = agent.link.next_message::<ToCoordinator>()? {
+            match &message {
+                ToCoordinator::Join { node, .. } if !agent.link.stream().may_speak_for(&node.name) => {
+                    let own = agent.link.stream().peer_name().unwrap_or_default();
+                    let why = format!("the certificate is of {own:?}, which may not join as {:?}", node.name);
+                    self.core.refuse(session, why, effects);
+                }
+                _ => self.core.handle(now, session, message, effects),
+            }
+        }
+        if agent.link.wants_room() {
+            self.flush(session);
+        }
+        match arrived {
+            Arrived::All => Ok(()),
+            Arrived::MaybeMore => {
+                self.unread.insert(session);
+                Ok(())
+            }
+            // What it has said before stands.
+            Arrived::Closed => Err(io::Error::other("it closed the connection")),
+        }
+    }
+
+    fn take_in(&mut self) {
+        let arrived = std::mem::take(&mut *self.inner.arrived.lock().unwrap_or_else(PoisonError::into_inner));
+        for stream in arrived {
+            if self.agents.len() >= CONNECTIONS_MAX {
+                tracing::warn!("{CONNECTIONS_MAX} connections are open; one more is refused");
+                continue;
+            }
+            let session = self.next_session;
+            self.next_session += 1;
+            if let Err(e) = self.add(session, stream) {
+                tracing::warn!(error = %e, "cannot serve a connection");
+            }
+        }
+    }
+
+    fn add(&mut self, session: Session, stream: Stream) -> io::Result<()> {
+        let link = Framed::new(stream)?;
+        epoll::add(&self.epoll, link.as_fd(), epoll::EventData::new_u64(session), epoll::EventFlags::IN)?;
+        self.agents.insert(session, Agent { link, since: self.now(), wants_room: false, closing: false });
+        // Bytes may have come along with the proof and be announced by nobody.
+        self.unread.insert(session);
+        Ok(())
+    }
+
+    fn carry_out(&mut self, effects: &mut Vec<Effect>) {
+        for effect in effects.drain(..) {
+            match effect {
+                Effect::Send(session, message) => self.send(session, &message),
+                Effect::Publish(view) => self.publish(&ToAgent::Members(view)),
+                Effect::Close(session) => {
+                    if let Some(agent) = self.agents.get_mut(&session) {
+                        agent.closing = true;
+                    }
+                    self.flush(session);
+                }
+            }
+        }
+    }
+
+    fn send(&mut self, session: Session, message: &ToAgent) {
+        let Some(agent) = self.agents.get_mut(&session) else { return };
+        match agent.link.send(message) {
+            Ok(()) => self.flush(session),
+            Err(e) => self.drop_agent(session, &e.to_string()),
+        }
+    }
+
+    /// Encoded once, sent to all members.
+    fn publish(&mut self, message: &ToAgent) {
+        let frame = match framed::shared(message) {
+            Ok(frame) => frame,
+            Err(e) => return tracing::error!(error = %e, "the view cannot be sent"),
+        };
+        let members: Vec<Session> =
+            self.agents.keys().copied().filter(|session| self.core.is_member(*session)).collect();
+        for session in members {
+            let Some(agent) = self.agents.get_mut(&session) else { continue };
+            match agent.link.send_latest(frame.clone()) {
+                Ok(()) => self.flush(session),
+                Err(e) => self.drop_agent(session, &e.to_string()),
+            }
+        }
+    }
+
+    /// Sends what the socket takes; the rest goes when there is room.
+    fn flush(&mut self, session: Session) {
+        let Some(agent) = self.agents.get_mut(&session) else { return };
+        let done = match agent.link.flush() {
+            Ok(done) => done,
+            Err(e) => return self.drop_agent(session, &e.to_string()),
+        };
+        if done && agent.closing {
+            self.agents.remove(&session);
+            return;
+        }
+        if done == agent.wants_room {
+            agent.wants_room = !done;
+            let out = if done { epoll::EventFlags::empty() } else { epoll::EventFlags::OUT };
+            let data = epoll::EventData::new_u64(session);
+            if let Err(e) = epoll::modify(&self.epoll, agent.link.as_fd(), data, epoll::EventFlags::IN | out)
+            {
+                self.drop_agent(session, &e.to_string());
+            }
+        }
+    }
+
+    /// Closing the socket takes it out of the waiting set as well. A member stays one until it is silent for too long.
+    fn drop_agent(&mut self, session: Session, why: &str) {
+        if self.agents.remove(&session).is_some() {
+            tracing::debug!(session, why, "connection ended");
+        }
+    }
+
+    /// Connections that never joined, and those that are told to go and do not take it.
+    fn drop_strangers(&mut self) {
+        let now = self.now();
+        if now.saturating_since(self.looked_at) < SLEEP_MAX.as_nanos() as u64 {
+            return;
+        }
+        self.looked_at = now;
+        let core = &self.core;
+        self.agents.retain(|session, agent| {
+            core.is_member(*session) || now.saturating_since(agent.since) < JOIN_TIME_NS
+        });
+    }
+}

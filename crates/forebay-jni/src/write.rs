@@ -1,0 +1,145 @@
+//! Writing.
+//!
+//! An array is copied piece by piece through a buffer of the thread: a write may wait for the PFS, so the array cannot be
+//! lent by the JVM for as long as that takes.
+
+use crate::client::{CLIENTS, path};
+use crate::env::{Failure, Jni, Outcome, Span};
+use crate::handles::Handles;
+use forebay_client::{FileWriter, WriteMode, WriteOptions};
+use jni_sys::{JNIEnv, jboolean, jbyteArray, jclass, jint, jlong};
+use std::cell::RefCell;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+/// As the client core gathers: a piece of this size goes to the PFS without being gathered again.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// A file open for writing; `None` once it is closed.
+struct Open {
+    path: PathBuf,
+    writer: Mutex<Option<FileWriter>>,
+}
+
+static WRITERS: Handles<Open> = Handles::new();
+
+thread_local! {
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+fn write_mode(mode: jint) -> Outcome<WriteMode> {
+    match mode {
+        0 => Ok(WriteMode::Through),
+        1 => Ok(WriteMode::Bypass),
+        2 => Ok(WriteMode::MemoryOnly),
+        other => Err(Failure::Told(libc::EINVAL, format!("{other} is no write mode"))),
+    }
+}
+
+impl Open {
+    fn with<T>(&self, body: impl FnOnce(&mut FileWriter) -> io::Result<T>) -> Outcome<T> {
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        match writer.as_mut() {
+            Some(writer) => body(writer).map_err(Failure::about(&self.path)),
+            None => Err(io::Error::from_raw_os_error(libc::EBADF).into()),
+        }
+    }
+}
+
+/// Opens a file for writing. `mode`: 0 through, 1 bypass, 2 memory-only; `permissions`: bits of a new file, before the
+/// umask of the process.
+///
+/// # Safety
+/// Called by the JVM.
+#[unsafe(no_mangle)]
+pub unsafe extern "system" fn Java_io_forebay_core_Native_create(
+    env: *mut JNIEnv,
+    class: jclass,
+    client: jlong,
+    file: jbyteArray,
+    mode: jint,
+    exclusive: jboolean,
+    append: jboolean,
+    permissions: jint,
+) -> jlong {
+    let body = |jni: &Jni| {
+        let file = path(jni, file)?;
+        let mode = write_mode(mode)?;
+        let options = WriteOptions { mode, exclusive, append, permissions: permissions as u32 & 0o7777 };
+        let writer = CLIENTS.get(client)?.create_with(&file, options).map_err(Failure::about(&file))?;
+        Ok(WRITERS.put(Open { path: file, writer: Mutex::new(Some(writer)) }))
+    };
+    // SAFETY: what the JVM has passed.
+    unsafe { Jni::run(env, class, 0, body) }
+}
+
+/// Writes `length` bytes of an array from `start` on.
+///
+/// # Safety
+/// Called by the JVM.
+#[unsafe(no_mangle)]
+pub unsafe extern "system" fn Java_io_forebay_core_Native_write(
+    env: *mut JNIEnv,
+    class: jclass,
+    writer: jlong,
+    array: jbyteArray,
+    start: jint,
+    length: jint,
+) {
+    let body = |jni: &Jni| {
+        let open = WRITERS.get(writer)?;
+        let mut done = 0;
+        while done < length {
+            let piece = Span { start: start + done, length: (length - done).min(PIECE_BYTES as jint) };
+            BUFFER.with_borrow_mut(|buffer| {
+                let n = piece.length as usize;
+                if buffer.len() < n {
+                    buffer.resize(n, 0);
+                }
+                jni.copy_out(array, piece, &mut buffer[..n])?;
+                open.with(|writer| writer.write_all(&buffer[..n]))
+            })?;
+            done += piece.length;
+        }
+        Ok(())
+    };
+    // SAFETY: what the JVM has passed.
+    unsafe { Jni::run(env, class, (), body) }
+}
+
+/// Sends what is gathered to the PFS; with `durable` also waits until the PFS has made it durable.
+///
+/// # Safety
+/// Called by the JVM.
+#[unsafe(no_mangle)]
+pub unsafe extern "system" fn Java_io_forebay_core_Native_flush(
+    env: *mut JNIEnv,
+    class: jclass,
+    writer: jlong,
+    durable: jboolean,
+) {
+    let body =
+        |_: &Jni| WRITERS.get(writer)?.with(|writer| if durable { writer.sync() } else { writer.flush() });
+    // SAFETY: what the JVM has passed.
+    unsafe { Jni::run(env, class, (), body) }
+}
+
+/// Writes what is left and closes; a second time does nothing.
+///
+/// # Safety
+/// Called by the JVM.
+#[unsafe(no_mangle)]
+pub unsafe extern "system" fn Java_io_forebay_core_Native_closeWriter(
+    env: *mut JNIEnv,
+    class: jclass,
+    writer: jlong,
+) {
+    let body = |_: &Jni| {
+        let Some(open) = WRITERS.take(writer) else { return Ok(()) };
+        let ended = open.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        ended.map_or(Ok(()), FileWriter::close).map_err(Failure::about(&open.path))
+    };
+    // SAFETY: what the JVM has passed.
+    unsafe { Jni::run(env, class, (), body) }
+}

@@ -1,0 +1,155 @@
+//! Forebay on the nodes: a coordinator on the head and an agent on each compute node, which know each other by certificates.
+//! All that the lab knows of Forebay is here.
+//!
+//! The lab knows Forebay as its users do, by command line and configuration file.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+
+use super::plan::{HEAD, Node, Role};
+use super::service::Raising;
+use super::space;
+use super::state::{AgentsRecord, Record};
+use crate::LabError;
+
+/// Longest wait for an agent or the coordinator.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Label of the file system on every agent.
+pub const LABEL: &str = "pfs";
+
+/// The coordinator's service.
+const COORDINATOR: &str = "coordinator";
+
+const COORDINATOR_PORT: u16 = 7850;
+const PEER_PORT: u16 = 7851;
+
+/// Starts the coordinator and an agent on each compute node, and waits until each of them knows all.
+///
+/// # Errors
+/// What did not come up.
+pub fn start(lab: &mut Raising) -> Result<(), LabError> {
+    let Some(agents) = lab.record.agents.clone() else { return Ok(()) };
+    make_certificates(&lab.record, &agents)?;
+    let config = write(&lab.record, HEAD, &coordinator_configuration(&lab.record)?)?;
+    lab.start(HEAD, COORDINATOR, forebay(&agents, &["coordinator", "--config"], &config))?;
+    let nodes = lab.names(Role::Compute);
+    for node in &nodes {
+        let text = agent_configuration(&lab.record, lab.record.node(node)?, &agents)?;
+        let config = write(&lab.record, node, &text)?;
+        lab.start(node, &service(node), forebay(&agents, &["agent", "--config"], &config))?;
+    }
+    for node in &nodes {
+        let socket = lab.record.place.own_files(node).join("agent/agent.sock");
+        lab.wait_for(&service(node), PATIENCE, || accepts(&socket))?;
+    }
+    await_members(lab, &agents, &nodes)
+}
+
+/// Name of the service that is a node's agent.
+pub fn service(node: &str) -> String {
+    format!("agent-{node}")
+}
+
+fn forebay(agents: &AgentsRecord, arguments: &[&str], config: &Path) -> Command {
+    let mut command = Command::new(&agents.program);
+    command.args(arguments).arg(config).current_dir("/");
+    command.env_remove("FOREBAY_SOCKET").env_remove("FOREBAY_CONFIG");
+    command
+}
+
+/// One authority for the lab, and a certificate for each node that runs something of Forebay.
+fn make_certificates(record: &Record, agents: &AgentsRecord) -> Result<(), LabError> {
+    let mut command = Command::new(&agents.program);
+    command.arg("init").arg(authority(record)).args(["--cluster", &format!("lab {}", record.place.name)]);
+    command.args(["--coordinator", &format!("{HEAD}:{COORDINATOR_PORT}")]);
+    for node in record.nodes.iter().filter(|node| node.role != Role::Server) {
+        command.args(["--node", &format!("{}={}:{PEER_PORT}", node.name, node.address)]);
+    }
+    let failed = |e| LabError::io(format!("cannot run {}", agents.program.display()), e);
+    let output = command.stdin(Stdio::null()).output().map_err(failed)?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(LabError::new(format!("no certificates for the lab's nodes: {}", said.trim())))
+}
+
+fn authority(record: &Record) -> PathBuf {
+    record.place.dir.join("certificates")
+}
+
+/// Writes a node's configuration; gives the path by which the node knows it.
+fn write(record: &Record, node: &str, text: &str) -> Result<PathBuf, LabError> {
+    let file = record.place.own_files(node).join("forebay.toml");
+    fs::write(&file, text).map_err(|e| LabError::io(format!("cannot write {}", file.display()), e))?;
+    Ok(record.place.own().join("forebay.toml"))
+}
+
+fn coordinator_configuration(record: &Record) -> Result<String, LabError> {
+    Ok(format!(
+        "[cluster]\ncoordinator_listen = \"{}:{COORDINATOR_PORT}\"\nnode = \"{HEAD}\"\ntls = \"{}\"\n",
+        record.node(HEAD)?.address,
+        authority(record).join(HEAD).display()
+    ))
+}
+
+fn agent_configuration(record: &Record, node: &Node, agents: &AgentsRecord) -> Result<String, LabError> {
+    let place = &record.place;
+    let name = &node.name;
+    let mut text = format!(
+        "[agent]\nstate_dir = \"{}\"\n\n[tier]\ncapacity = \"{}\"\n\n",
+        place.own().join("agent").display(),
+        agents.capacity_bytes
+    );
+    text += &format!(
+        "[cluster]\ncoordinator = \"{}:{COORDINATOR_PORT}\"\nlisten = \"{}:{PEER_PORT}\"\nnode = \"{name}\"\nhost = \"{name}\"\n\
+         tls = \"{}\"\n\n",
+        record.node(HEAD)?.address,
+        node.address,
+        authority(record).join(name).display()
+    );
+    text += &format!(
+        "[[mount]]\nlabel = \"{LABEL}\"\nroot = \"{}\"\nstamp_granularity_ms = {}\n",
+        place.pfs().display(),
+        record.pfs.stamp_granularity_ms()
+    );
+    if let Some(bytes) = agents.extent_bytes {
+        text += &format!("extent_size = \"{bytes}\"\n");
+    }
+    Ok(text)
+}
+
+/// Waits until every agent sees as many members as there are, which it learns from the coordinator.
+fn await_members(lab: &mut Raising, agents: &AgentsRecord, nodes: &[String]) -> Result<(), LabError> {
+    for node in nodes {
+        let holder = lab.record.holder(node)?;
+        let socket = lab.record.place.agent_socket();
+        let all = || {
+            let mut status = Command::new(&agents.program);
+            status.args(["status", "--json"]).env("FOREBAY_SOCKET", &socket).stdin(Stdio::null());
+            let failed = |e| LabError::io("cannot ask the agent", e);
+            let output = space::inside(holder, || status.output().map_err(failed));
+            output.is_ok_and(|output| members(&output.stdout) == Some(nodes.len()))
+        };
+        lab.wait_for(&service(node), PATIENCE, all)?;
+    }
+    Ok(())
+}
+
+/// How many members an agent's status names.
+fn members(status: &[u8]) -> Option<usize> {
+    let status: serde_json::Value = serde_json::from_slice(status).ok()?;
+    Some(status.get("cluster")?.get("view")?.get("nodes")?.as_array()?.len())
+}
+
+/// Whether an agent listens on its socket, which is one of packets.
+fn accepts(path: &Path) -> bool {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+    let address = SocketAddrUnix::new(path);
+    matches!((socket, address), (Ok(socket), Ok(address)) if connect(&socket, &address).is_ok())
+}

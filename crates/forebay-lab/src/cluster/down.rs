@@ -1,0 +1,217 @@
+//! `forebay lab down`: ends whatever there is of a lab, as the kernel tells, and deletes its files.
+//!
+//! It does not ask whether the lab was ever complete. All processes in the lab's network namespaces are told to end and,
+//! a second later, killed; this is repeated until there are none, since a process may start another meanwhile. Mounts
+//! end with the processes that see them. Then the names of the namespaces and the host's link go, and last the
+//! directory, if it bears the mark of a lab.
+//!
+//! A process that waits for a file system cannot be killed until the client of that file system is gone; that is killed
+//! in the same sweep, which lets it go. Every wait has an end, and what is left then is reported.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::mount::{UnmountFlags, unmount};
+use rustix::process::Signal;
+use serde::Serialize;
+
+use super::plan::{self, Place};
+use super::process::{NamespaceId, ProcessId, members, variable, wait_until};
+use super::space::{DIR_VARIABLE, LAB_VARIABLE, namespace_path};
+use super::{net, state};
+use crate::{LabError, mountinfo};
+
+/// How long processes may take to end by themselves. What they hold is thrown away anyway; a MooseFS master that still has
+/// clients waits for them longer than anyone wants to.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// How long the kernel may take to end those that were killed: their memory has to be given back.
+const KILL_PATIENCE: Duration = Duration::from_secs(20);
+
+/// What was done, and what could not be.
+#[derive(Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// Name of the lab.
+    pub lab: String,
+    /// Processes that were there.
+    pub processes: usize,
+    /// Those of them that had to be killed.
+    pub killed: usize,
+    /// Network namespaces that were removed.
+    pub namespaces: usize,
+    /// The directory that was deleted.
+    pub directory: Option<PathBuf>,
+    /// What is still there, one sentence each.
+    pub left: Vec<String>,
+}
+
+impl Report {
+    /// # Errors
+    /// If something is left, with all of it.
+    pub fn complete(&self) -> Result<(), LabError> {
+        if self.left.is_empty() {
+            return Ok(());
+        }
+        Err(LabError::new(format!(
+            "not all of lab `{}` could be cleared: {}",
+            self.lab,
+            self.left.join("; ")
+        )))
+    }
+
+    fn nothing_was_there(&self) -> bool {
+        self.processes == 0 && self.namespaces == 0 && self.directory.is_none()
+    }
+}
+
+/// Ends a lab and says what that came to.
+///
+/// # Errors
+/// That somebody else is at work on it, or what is left.
+pub fn down(lab: &str, json: bool) -> Result<(), LabError> {
+    plan::check_name(lab)?;
+    super::up::need_root("down")?;
+    if namespaces(lab)
+        .iter()
+        .any(|name| NamespaceId::of(namespace_path(name)) == NamespaceId::of("/proc/self/ns/net"))
+    {
+        return Err(LabError::new(format!("this is inside of lab `{lab}`: end it from the host")));
+    }
+    let lock = state::lock(lab)?;
+    let report = clear(lab)?;
+    report.complete()?;
+    lock.remove();
+    if json {
+        return crate::cli::print_json(&report);
+    }
+    if report.nothing_was_there() {
+        println!("no lab `{lab}` was up");
+    } else {
+        println!(
+            "lab `{lab}` is down: {} processes ended ({} had to be killed), {} namespaces removed",
+            report.processes, report.killed, report.namespaces
+        );
+    }
+    Ok(())
+}
+
+/// Clears a lab; the caller holds its lock.
+///
+/// # Errors
+/// That its record cannot be removed. What else is left stands in the report.
+pub fn clear(lab: &str) -> Result<Report, LabError> {
+    let mut report = Report { lab: lab.to_owned(), ..Report::default() };
+    let directory = directory(lab);
+    end_processes(lab, &mut report);
+    net::disconnect_host(lab);
+    remove_namespaces(lab, &mut report);
+    if report.left.is_empty() {
+        delete(lab, directory, &mut report);
+    }
+    if !wait_until(KILL_PATIENCE, || !net::host_link_exists(lab)) {
+        report.left.push(format!("link {}", plan::host_link(lab)));
+    }
+    if report.left.is_empty() {
+        state::remove(lab)?;
+    }
+    Ok(report)
+}
+
+/// Whether the kernel knows anything of a lab.
+pub fn anything_left(lab: &str) -> bool {
+    !namespaces(lab).is_empty() || net::host_link_exists(lab) || !processes(lab).is_empty()
+}
+
+/// Names of a lab's network namespaces.
+pub fn namespaces(lab: &str) -> Vec<String> {
+    let prefix = plan::prefix(lab);
+    let entries = fs::read_dir("/run/netns").into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    names.filter(|name| name.starts_with(&prefix)).collect()
+}
+
+/// All processes of a lab, those that `run` has started included.
+pub fn processes(lab: &str) -> BTreeSet<ProcessId> {
+    let ours = NamespaceId::of("/proc/self/ns/net");
+    let mut spaces: BTreeSet<_> =
+        namespaces(lab).iter().filter_map(|name| NamespaceId::of(namespace_path(name))).collect();
+    // A name whose namespace was never bound to it is a plain file, and no process is in that.
+    spaces.retain(|space| Some(*space) != ours);
+    members(&spaces, &format!("{LAB_VARIABLE}={lab}"))
+}
+
+/// Where the lab's files are: as the record says, else as its processes know, else where they are by default.
+fn directory(lab: &str) -> PathBuf {
+    if let Ok(Some(record)) = state::load(lab) {
+        return record.place.dir;
+    }
+    let told = processes(lab).iter().find_map(|process| variable(process.pid, DIR_VARIABLE));
+    told.map_or_else(|| plan::default_dir(lab), PathBuf::from)
+}
+
+fn end_processes(lab: &str, report: &mut Report) {
+    let mut seen = processes(lab);
+    let mut signalled = seen.clone();
+    for process in &seen {
+        process.signal(Signal::TERM);
+    }
+    if !seen.is_empty() {
+        wait_until(GRACE, || seen.iter().all(|process| !process.is_alive()));
+    }
+    let ended = wait_until(KILL_PATIENCE, || {
+        let remaining = processes(lab);
+        for process in &remaining {
+            signalled.insert(*process);
+            process.signal(Signal::KILL);
+        }
+        report.killed = report.killed.max(remaining.len());
+        seen.extend(&remaining);
+        remaining.is_empty()
+    });
+    report.processes = signalled.len();
+    if !ended {
+        let names =
+            processes(lab).iter().map(|p| format!("process {} ({})", p.pid, p.name())).collect::<Vec<_>>();
+        report.left.extend(names);
+    }
+}
+
+fn remove_namespaces(lab: &str, report: &mut Report) {
+    for name in namespaces(lab) {
+        let path = namespace_path(&name);
+        // Fails if nothing was ever mounted on the name, and then there is nothing to be done.
+        let _ = unmount(&path, UnmountFlags::DETACH);
+        match fs::remove_file(&path) {
+            Ok(()) => report.namespaces += 1,
+            Err(e) => report.left.push(format!("namespace {name}: {e}")),
+        }
+    }
+}
+
+/// Deletes the lab's directory, if it is one and nothing is mounted below it.
+fn delete(lab: &str, dir: PathBuf, report: &mut Report) {
+    let place = Place { name: lab.to_owned(), dir };
+    let ours = fs::read_to_string(place.marker()).is_ok_and(|text| text.trim() == lab);
+    if !ours {
+        return;
+    }
+    if let Some(mount) = mountinfo::read().iter().find(|mount| mount.mount_point.starts_with(&place.dir)) {
+        report.left.push(format!("{} is mounted, unmount it first", mount.mount_point.display()));
+        return;
+    }
+    match remove_tree(&place.dir) {
+        Ok(()) => report.directory = Some(place.dir),
+        Err(e) => report.left.push(format!("directory {}: {e}", place.dir.display())),
+    }
+}
+
+/// Again if somebody has put something in meanwhile; the marker goes with the rest.
+fn remove_tree(dir: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(dir) {
+        Err(e) if e.kind() == io::ErrorKind::DirectoryNotEmpty => fs::remove_dir_all(dir),
+        other => other,
+    }
+}

@@ -1,0 +1,151 @@
+//! GlusterFS from Debian without its manager: the daemons take volume files that are written here.
+//!
+//! `glusterd` would keep its state in `/var/lib/glusterd` and wants to be the only one on its machine, and this machine
+//! is several. What it would do is to write these files, and nothing the lab needs is lost without it.
+//!
+//! A file lies on one server as a whole. In shards it would be spread over all of them, but then a client does not see that
+//! another has written beyond a file's first shard: neither time stamps nor size change for it (10.3, with and without
+//! `utime`; seen 2.5 s after the fsync). Whoever caches by version must not stand on that. Erasure coding would spread
+//! files and keep the times right, but two cores encode 60 MB/s.
+
+use std::fmt::Write;
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::process::Command;
+
+use super::packages;
+use super::pfs::PATIENCE;
+use super::plan::{Node, Role};
+use super::service::Raising;
+use super::space;
+use super::state::Record;
+use crate::LabError;
+
+/// Programs and their packages.
+pub const PROGRAMS: &[(&str, &str)] =
+    &[("glusterfsd", "glusterfs-server"), ("glusterfs", "glusterfs-client")];
+
+const PORT: u16 = 49152;
+
+/// Starts a brick on each server and waits until all listen.
+///
+/// # Errors
+/// What did not come up.
+pub fn start_servers(lab: &mut Raising) -> Result<(), LabError> {
+    let failed = |e| LabError::io("cannot write the configuration of GlusterFS", e);
+    fs::write(client_file(&lab.record), client_volume(&lab.record.nodes)).map_err(failed)?;
+    let servers = lab.names(Role::Server);
+    for server in &servers {
+        let brick = write_brick(&lab.record, server).map_err(failed)?;
+        lab.start(server, &format!("glusterfsd-{server}"), brick)?;
+    }
+    for server in &servers {
+        let holder = lab.record.holder(server)?;
+        let listens = || space::inside(holder, || Ok(listens())).unwrap_or(false);
+        lab.wait_for(&format!("glusterfsd-{server}"), PATIENCE, listens)?;
+    }
+    Ok(())
+}
+
+fn listens() -> bool {
+    let tables = ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"];
+    let text: String = tables.iter().filter_map(|table| fs::read_to_string(table).ok()).collect();
+    let local = format!(":{PORT:04X}");
+    text.lines().any(|line| {
+        let mut fields = line.split_whitespace().skip(1);
+        fields.next().is_some_and(|address| address.ends_with(&local)) && fields.nth(1) == Some("0A")
+    })
+}
+
+fn write_brick(record: &Record, server: &str) -> io::Result<Command> {
+    let dir = record.place.server_files(server);
+    let brick = dir.join("brick");
+    fs::create_dir_all(&brick)?;
+    let volume = dir.join("brick.vol");
+    fs::write(&volume, brick_volume(&brick.display().to_string()))?;
+    let mut command = packages::command("glusterfsd");
+    command.arg("-N").arg("-f").arg(volume).arg("-l").arg(record.place.log(&format!("glusterfsd-{server}")));
+    command.arg("-p").arg(dir.join("pid")).current_dir("/");
+    Ok(command)
+}
+
+/// The client of a compute node.
+pub fn mount(record: &Record) -> Command {
+    let mut command = packages::command("glusterfs");
+    command.arg("-N").arg("-f").arg(client_file(record)).arg("-l").arg("/dev/stderr");
+    // Else pages that another client has overwritten since are read from the page cache, also by a later open.
+    command.arg("--fopen-keep-cache=off");
+    command.arg(record.place.pfs()).current_dir("/");
+    command
+}
+
+fn client_file(record: &Record) -> PathBuf {
+    record.place.dir.join("servers").join("client.vol")
+}
+
+fn brick_volume(dir: &str) -> String {
+    let mut text = String::new();
+    volume(&mut text, "posix", "storage/posix", &[("directory", dir), ("ctime", "on")], &[]);
+    volume(&mut text, "locks", "features/locks", &[], &["posix"]);
+    volume(&mut text, "brick", "performance/io-threads", &[("thread-count", "16")], &["locks"]);
+    let port = PORT.to_string();
+    let options = [
+        ("transport-type", "tcp"),
+        ("transport.socket.listen-port", port.as_str()),
+        ("auth.addr.brick.allow", "*"),
+    ];
+    // The daemon looks for its server by the name of the brick's directory.
+    volume(&mut text, dir, "protocol/server", &options, &["brick"]);
+    text
+}
+
+fn client_volume(nodes: &[Node]) -> String {
+    let mut text = String::new();
+    let port = PORT.to_string();
+    let servers: Vec<&Node> = nodes.iter().filter(|node| node.role == Role::Server).collect();
+    for server in &servers {
+        let address = server.address.to_string();
+        let options = [
+            ("transport-type", "tcp"),
+            ("remote-host", address.as_str()),
+            ("remote-port", port.as_str()),
+            ("remote-subvolume", "brick"),
+            ("ping-timeout", "10"),
+        ];
+        volume(&mut text, &server.name, "protocol/client", &options, &[]);
+    }
+    let names: Vec<&str> = servers.iter().map(|server| server.name.as_str()).collect();
+    volume(&mut text, "distribute", "cluster/distribute", &[], &names);
+    // Times are the writer's and are stored with the file, so that every client sees the same ones.
+    volume(&mut text, "utime", "features/utime", &[("noatime", "on")], &["distribute"]);
+    volume(&mut text, "write-behind", "performance/write-behind", &[("cache-size", "64MB")], &["utime"]);
+    volume(&mut text, "pfs", "performance/io-threads", &[], &["write-behind"]);
+    text
+}
+
+fn volume(text: &mut String, name: &str, kind: &str, options: &[(&str, &str)], below: &[&str]) {
+    // Writing to a string cannot fail.
+    let _ = writeln!(text, "volume {name}\n  type {kind}");
+    for (key, value) in options {
+        let _ = writeln!(text, "  option {key} {value}");
+    }
+    if !below.is_empty() {
+        let _ = writeln!(text, "  subvolumes {}", below.join(" "));
+    }
+    let _ = writeln!(text, "end-volume");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::plan::nodes;
+    use super::*;
+
+    #[test]
+    fn every_server_is_part_of_the_clients_volume() {
+        let text = client_volume(&nodes(0, 2, 1).unwrap());
+        assert!(text.contains("option remote-host 10.77.0.12\n"), "{text}");
+        assert!(text.contains("type cluster/distribute\n  subvolumes pfs-s1 pfs-s2\nend-volume\n"), "{text}");
+        assert_eq!(text.matches("end-volume").count(), 2 + 4);
+    }
+}

@@ -1,0 +1,172 @@
+//! MooseFS 3, from Debian: a master on the head, a chunk server on each server, one copy of each chunk.
+//!
+//! Nothing comes from `/etc/mfs`, and no daemon is left to fork itself away: all run in the foreground of a service.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use super::packages;
+use super::pfs::PATIENCE;
+use super::plan::{HEAD, Role};
+use super::service::Raising;
+use super::space;
+use super::state::Record;
+use crate::LabError;
+
+/// Programs and their packages.
+pub const PROGRAMS: &[(&str, &str)] = &[
+    ("mfsmaster", "moosefs-master"),
+    ("mfschunkserver", "moosefs-chunkserver"),
+    ("mfsmount", "moosefs-client"),
+    ("mfssetgoal", "moosefs-client"),
+];
+
+/// Where the master listens for chunk servers.
+const CHUNKSERVER_PORT: u16 = 9420;
+
+/// Where the master listens for clients.
+const CLIENT_PORT: u16 = 9421;
+
+/// What Debian's package has as the metadata of an empty file system.
+const EMPTY_METADATA: &str = "/var/lib/mfs/metadata.mfs.empty";
+
+/// The same in a package of somebody else: version 1.5 or later takes this for an empty file system.
+const EMPTY_SIGNATURE: &[u8] = b"MFSM NEW";
+
+/// Starts the master and the chunk servers and waits until they know each other.
+///
+/// # Errors
+/// What did not come up.
+pub fn start_servers(lab: &mut Raising) -> Result<(), LabError> {
+    let failed = |e| LabError::io("cannot write the configuration of MooseFS", e);
+    let master = write_master(&lab.record).map_err(failed)?;
+    lab.start(HEAD, "mfsmaster", master)?;
+    let head = lab.record.holder(HEAD)?;
+    let listens = || connections(head, CLIENT_PORT).is_ok_and(|(listens, _)| listens);
+    lab.wait_for("mfsmaster", PATIENCE, listens)?;
+    let servers = lab.names(Role::Server);
+    for server in &servers {
+        let chunkserver = write_chunkserver(&lab.record, server).map_err(failed)?;
+        lab.start(server, &format!("mfschunkserver-{server}"), chunkserver)?;
+    }
+    let known = || connections(head, CHUNKSERVER_PORT).is_ok_and(|(_, joined)| joined == servers.len());
+    // Whoever is missing, the master knows of it.
+    lab.wait_for("mfsmaster", PATIENCE, known)
+}
+
+fn write_master(record: &Record) -> io::Result<Command> {
+    let dir = record.place.server_files(HEAD);
+    fs::create_dir_all(&dir)?;
+    let empty = fs::read(EMPTY_METADATA).unwrap_or_else(|_| EMPTY_SIGNATURE.to_vec());
+    fs::write(dir.join("metadata.mfs"), empty)?;
+    fs::write(dir.join("exports.cfg"), "* / rw,alldirs,maproot=0,mingoal=1\n* . rw\n")?;
+    fs::write(dir.join("topology.cfg"), "")?;
+    // Chunks of deleted files go within a minute and not within five: they take this machine's memory. And none is moved
+    // from server to server: it would take the bandwidth that is being measured, and count as sent.
+    let text = format!(
+        "WORKING_USER = root\nWORKING_GROUP = root\nDATA_PATH = {0}\nEXPORTS_FILENAME = {0}/exports.cfg\n\
+         TOPOLOGY_FILENAME = {0}/topology.cfg\nCHUNKS_LOOP_MIN_TIME = 60\nCHUNKS_SOFT_DEL_LIMIT = 1000\n\
+         CHUNKS_HARD_DEL_LIMIT = 5000\nCHUNKS_WRITE_REP_LIMIT = 0\nCHUNKS_READ_REP_LIMIT = 0\nFILE_UMASK = 022\n",
+        dir.display()
+    );
+    foreground("mfsmaster", &dir, &text)
+}
+
+fn write_chunkserver(record: &Record, server: &str) -> io::Result<Command> {
+    let dir = record.place.server_files(server);
+    fs::create_dir_all(dir.join("chunks"))?;
+    fs::write(dir.join("hdd.cfg"), format!("{}\n", dir.join("chunks").display()))?;
+    // Of an fsync the lab needs the round trip, not that the data outlives this machine.
+    let text = format!(
+        "WORKING_USER = root\nWORKING_GROUP = root\nDATA_PATH = {0}\nHDD_CONF_FILENAME = {0}/hdd.cfg\n\
+         MASTER_HOST = {1}\nHDD_LEAVE_SPACE_DEFAULT = 1GiB\nHDD_FSYNC_BEFORE_CLOSE = 0\nWORKERS_MAX = 32\n",
+        dir.display(),
+        head_address(record)
+    );
+    foreground("mfschunkserver", &dir, &text)
+}
+
+fn foreground(program: &str, dir: &Path, configuration: &str) -> io::Result<Command> {
+    let path = dir.join(format!("{program}.cfg"));
+    fs::write(&path, configuration)?;
+    let mut command = packages::command(program);
+    command.arg("-f").arg("-c").arg(path).arg("start").current_dir("/");
+    Ok(command)
+}
+
+fn head_address(record: &Record) -> String {
+    record.node(HEAD).map(|head| head.address.to_string()).unwrap_or_default()
+}
+
+/// The client of a compute node.
+pub fn mount(record: &Record) -> Command {
+    let mut command = packages::command("mfsmount");
+    command.arg(record.place.pfs()).args(["-f", "-H", &head_address(record)]).current_dir("/");
+    command
+}
+
+/// One copy of each chunk, so that four servers have the bandwidth of four; and what is deleted is gone, not in the trash.
+///
+/// # Errors
+/// What the tools said.
+pub fn settle(record: &Record, client: &str) -> Result<(), LabError> {
+    let holder = record.holder(client)?;
+    for (tool, value) in [("mfssetgoal", "1"), ("mfssettrashtime", "0")] {
+        let mut command = packages::command(tool);
+        command.args(["-r", value]).arg(record.place.pfs()).stdin(Stdio::null());
+        let failed = |e| LabError::io(format!("cannot run {tool}"), e);
+        let output = space::inside(holder, || command.output().map_err(failed))?;
+        if !output.status.success() {
+            let said = [output.stdout, output.stderr].concat();
+            return Err(LabError::new(format!("{tool} failed: {}", String::from_utf8_lossy(&said).trim())));
+        }
+    }
+    Ok(())
+}
+
+/// Whether somebody listens on a port of a node, and from how many addresses there are connections to it.
+fn connections(holder: super::process::ProcessId, port: u16) -> Result<(bool, usize), LabError> {
+    space::inside(holder, || {
+        let text = fs::read_to_string("/proc/thread-self/net/tcp");
+        text.map(|text| parse_connections(&text, port))
+            .map_err(|e| LabError::io("cannot read /proc/thread-self/net/tcp", e))
+    })
+}
+
+fn parse_connections(text: &str, port: u16) -> (bool, usize) {
+    let local = format!(":{port:04X}");
+    let (mut listens, mut peers) = (false, Vec::new());
+    for line in text.lines().skip(1) {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        if fields.get(1).is_some_and(|address| address.ends_with(&local)) {
+            match fields.get(3) {
+                Some(&"0A") => listens = true,
+                Some(&"01") => peers.extend(fields[2].split(':').next()),
+                _ => {}
+            }
+        }
+    }
+    peers.sort_unstable();
+    peers.dedup();
+    (listens, peers.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_are_counted_by_address() {
+        let text = "  sl  local_address rem_address   st tx_queue\n\
+             0: 00000000:24CC 00000000:0000 0A 00000000:00000000\n\
+             1: 02004D0A:24CC 0B004D0A:9000 01 00000000:00000000\n\
+             2: 02004D0A:24CC 0B004D0A:9002 01 00000000:00000000\n\
+             3: 02004D0A:24CC 0C004D0A:9000 01 00000000:00000000\n\
+             4: 02004D0A:24CC 0D004D0A:9000 06 00000000:00000000\n\
+             5: 02004D0A:9000 0E004D0A:24CC 01 00000000:00000000\n";
+        assert_eq!(parse_connections(text, CHUNKSERVER_PORT), (true, 2));
+        assert_eq!(parse_connections(text, CLIENT_PORT), (false, 0));
+    }
+}

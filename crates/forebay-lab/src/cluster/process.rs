@@ -1,0 +1,170 @@
+//! Processes: which one, is it alive, who is in a namespace, and the end of them.
+//!
+//! A process is known by its number and the time of its start, as numbers are used again. Who belongs to a lab is asked of
+//! the kernel: whoever is in one of its network namespaces, see [`members`].
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde::{Deserialize, Serialize};
+
+/// A process, and not another one that got its number later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ProcessId {
+    /// Its number.
+    pub pid: u32,
+    /// When it started, in the kernel's ticks since boot.
+    pub start_ticks: u64,
+}
+
+impl ProcessId {
+    /// The process that has this number now; `None` if there is none, or only its remains.
+    pub fn of(pid: u32) -> Option<Self> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let (state, start_ticks) = parse_stat(&stat)?;
+        (state != 'Z' && state != 'X').then_some(Self { pid, start_ticks })
+    }
+
+    /// Whether it still runs.
+    pub fn is_alive(self) -> bool {
+        Self::of(self.pid) == Some(self)
+    }
+
+    /// Sends a signal, unless the process has gone.
+    pub fn signal(self, signal: Signal) {
+        if self.is_alive()
+            && let Some(pid) = Pid::from_raw(self.pid as i32)
+        {
+            // It may have ended just now, which is as good.
+            let _ = kill_process(pid, signal);
+        }
+    }
+
+    /// The session it belongs to; `None` if it has gone.
+    pub fn session(self) -> Option<u32> {
+        let session = rustix::process::getsid(Pid::from_raw(self.pid as i32)).ok()?;
+        u32::try_from(session.as_raw_nonzero().get()).ok()
+    }
+
+    /// Its program's name, for messages.
+    pub fn name(self) -> String {
+        std::fs::read_to_string(format!("/proc/{}/comm", self.pid))
+            .map_or_else(|_| "?".to_owned(), |name| name.trim().to_owned())
+    }
+}
+
+/// State and start time. The name before them may hold anything, brackets and blanks too.
+fn parse_stat(stat: &str) -> Option<(char, u64)> {
+    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+    let state = fields.next()?.chars().next()?;
+    // Field 22 of proc(5); the state is field 3.
+    Some((state, fields.nth(18)?.parse().ok()?))
+}
+
+/// A namespace, as the kernel tells them apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NamespaceId {
+    device: u64,
+    inode: u64,
+}
+
+impl NamespaceId {
+    /// The namespace behind a file such as `/proc/1/ns/net` or `/run/netns/NAME`.
+    pub fn of(path: impl AsRef<Path>) -> Option<Self> {
+        let metadata = std::fs::metadata(path).ok()?;
+        Some(Self { device: metadata.dev(), inode: metadata.ino() })
+    }
+
+    /// The network namespace of a process.
+    pub fn net_of(pid: u32) -> Option<Self> {
+        Self::of(format!("/proc/{pid}/ns/net"))
+    }
+}
+
+/// All processes in one of `namespaces`, and those in other network namespaces than ours whose environment has the line
+/// `tag` (a node whose name in `/run/netns` somebody has removed). Never ourselves.
+pub fn members(namespaces: &BTreeSet<NamespaceId>, tag: &str) -> BTreeSet<ProcessId> {
+    let ours = NamespaceId::of("/proc/self/ns/net");
+    let mut found = BTreeSet::new();
+    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        let Some(net) = NamespaceId::net_of(pid).filter(|_| pid != std::process::id()) else { continue };
+        if (namespaces.contains(&net) || (Some(net) != ours && has_tag(pid, tag)))
+            && let Some(process) = ProcessId::of(pid)
+        {
+            found.insert(process);
+        }
+    }
+    found
+}
+
+fn has_tag(pid: u32, tag: &str) -> bool {
+    std::fs::read(format!("/proc/{pid}/environ"))
+        .is_ok_and(|environ| environ.split(|b| *b == 0).any(|line| line == tag.as_bytes()))
+}
+
+/// Value of a variable in the environment that a process was started with.
+pub fn variable(pid: u32, name: &str) -> Option<String> {
+    let environ = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let mut lines = environ.split(|b| *b == 0).filter_map(|line| std::str::from_utf8(line).ok());
+    lines.find_map(|line| line.strip_prefix(name)?.strip_prefix('=').map(str::to_owned))
+}
+
+/// Waits until `done`, looking again and again, at most `patience`. Whether it came to that.
+pub fn wait_until(patience: Duration, mut done: impl FnMut() -> bool) -> bool {
+    let deadline = Instant::now() + patience;
+    loop {
+        if done() {
+            return true;
+        }
+        if Instant::now() >= deadline {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_told_from_a_later_one_of_the_same_number() {
+        let me = ProcessId::of(std::process::id()).unwrap();
+        assert!(me.is_alive());
+        assert!(!ProcessId { start_ticks: me.start_ticks + 1, ..me }.is_alive());
+        assert_eq!(ProcessId::of(u32::MAX), None);
+    }
+
+    #[test]
+    fn names_with_brackets_do_not_confuse() {
+        let stat = "12 (a) b) c) S 1 12 12 0 -1 4 0 0 0 0 0 0 0 0 20 0 1 0 987654 1 2 3";
+        assert_eq!(parse_stat(stat), Some(('S', 987_654)));
+        assert_eq!(parse_stat("12 (a"), None);
+    }
+
+    #[test]
+    fn an_ended_child_that_nobody_has_waited_for_is_not_alive() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = child.id();
+        assert!(wait_until(Duration::from_secs(30), || ProcessId::of(pid).is_none()));
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn those_in_our_own_namespace_are_not_members_for_their_environment_alone() {
+        let mut child =
+            std::process::Command::new("sleep").arg("60").env("FOREBAY_LAB", "x").spawn().unwrap();
+        assert!(wait_until(Duration::from_secs(30), || variable(child.id(), "FOREBAY_LAB").is_some()));
+        let strangers = members(&BTreeSet::new(), "FOREBAY_LAB=x");
+        let ours = members(&NamespaceId::of("/proc/self/ns/net").into_iter().collect(), "");
+        let pid = child.id();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(strangers.iter().all(|p| p.pid != pid), "{strangers:?}");
+        assert!(ours.iter().any(|p| p.pid == pid), "{ours:?}");
+    }
+}

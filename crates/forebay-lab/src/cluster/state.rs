@@ -1,0 +1,285 @@
+//! The record of a lab, `/run/forebay-lab/LAB.json`, and the lock of who works on it.
+//!
+//! The record is written before anything is made and again after each step, so that whoever comes after a crash knows
+//! more than the kernel tells: where the files are, and what each process was for. `/run` is emptied at boot, as are the
+//! namespaces. It is a help and not the truth: `down` works without it.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use super::net::Traffic;
+use super::pfs::PfsKind;
+use super::plan::{self, Node, Place};
+use super::process::ProcessId;
+use crate::LabError;
+
+/// Where the records are.
+pub const RECORDS: &str = "/run/forebay-lab";
+
+/// A process of a lab.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Service {
+    /// Such as `agent-c1`; its log has this name as well.
+    pub name: String,
+    /// Where it runs.
+    pub node: String,
+    /// Which process it is.
+    pub process: ProcessId,
+}
+
+/// Forebay of a lab.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentsRecord {
+    /// The program.
+    pub program: PathBuf,
+    /// Memory of each agent.
+    pub capacity_bytes: u64,
+    /// Unit of placement; `None`: Forebay's default.
+    pub extent_bytes: Option<u64>,
+}
+
+/// Spark of a lab.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SparkRecord {
+    /// `SPARK_HOME`.
+    pub home: PathBuf,
+    /// The virtual environment it comes from.
+    pub venv: PathBuf,
+    /// Such as `spark://head:7077`.
+    pub master: String,
+    /// Cores of each worker.
+    pub cores: usize,
+    /// Memory of each worker in MiB.
+    pub memory_mib: u64,
+}
+
+/// All that is known about a lab.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// Name and directory.
+    pub place: Place,
+    /// Whether `up` came to its end.
+    pub ready: bool,
+    /// Third number of its addresses.
+    pub subnet: u8,
+    /// The file system.
+    pub pfs: PfsKind,
+    /// Bandwidth of each server's link, each way; `None`: not limited.
+    pub rate_bytes_per_s: Option<u64>,
+    /// The machines.
+    pub nodes: Vec<Node>,
+    /// Who holds their namespaces, by name of the node.
+    pub holders: BTreeMap<String, ProcessId>,
+    /// What was started on them.
+    pub services: Vec<Service>,
+    /// What agents are started with; `None`: no agents.
+    pub agents: Option<AgentsRecord>,
+    /// Spark, if it is up.
+    pub spark: Option<SparkRecord>,
+    /// The counters of the links when they were last set to zero, by node.
+    pub mark: BTreeMap<String, Traffic>,
+}
+
+impl Record {
+    /// The node of this name.
+    ///
+    /// # Errors
+    /// That there is none, and which there are.
+    pub fn node(&self, name: &str) -> Result<&Node, LabError> {
+        self.nodes.iter().find(|node| node.name == name).ok_or_else(|| {
+            let names: Vec<_> = self.nodes.iter().map(|node| node.name.as_str()).collect();
+            LabError::new(format!(
+                "lab `{}` has no node `{name}`: there are {}",
+                self.place.name,
+                names.join(", ")
+            ))
+        })
+    }
+
+    /// Who holds a node's namespaces.
+    ///
+    /// # Errors
+    /// That the node is not there, or not any more.
+    pub fn holder(&self, node: &str) -> Result<ProcessId, LabError> {
+        self.node(node)?;
+        self.holders.get(node).copied().filter(|holder| holder.is_alive()).ok_or_else(|| {
+            LabError::new(format!(
+                "node {node} of lab `{}` is gone; `forebay lab down` clears what is left",
+                self.place.name
+            ))
+        })
+    }
+
+    /// Writes the record, at once or not at all.
+    ///
+    /// # Errors
+    /// That it cannot be written.
+    pub fn save(&self) -> Result<(), LabError> {
+        let path = path(&self.place.name);
+        let failed = |e: io::Error| LabError::io(format!("cannot write {}", path.display()), e);
+        let text = serde_json::to_vec_pretty(self).map_err(|e| failed(e.into()))?;
+        let beside = path.with_extension("json.new");
+        fs::write(&beside, text).and_then(|()| fs::rename(&beside, &path)).map_err(failed)
+    }
+
+    /// Reads the record of a lab that is up.
+    ///
+    /// # Errors
+    /// That there is none, or that `up` has not come to its end.
+    pub fn of_running(lab: &str) -> Result<Self, LabError> {
+        plan::check_name(lab)?;
+        let record = load(lab)?.ok_or_else(|| {
+            LabError::new(format!("no lab `{lab}` is up; `forebay lab up --name {lab}` starts it"))
+        })?;
+        if !record.ready {
+            return Err(LabError::new(format!(
+                "lab `{lab}` is not complete: `forebay lab up` is still at work or was cut short; `forebay lab down --name \
+                 {lab}` clears it"
+            )));
+        }
+        Ok(record)
+    }
+}
+
+/// Where the record of a lab is.
+pub fn path(lab: &str) -> PathBuf {
+    Path::new(RECORDS).join(format!("{lab}.json"))
+}
+
+/// The record of a lab; `None` if there is none.
+///
+/// # Errors
+/// That it cannot be read or understood.
+pub fn load(lab: &str) -> Result<Option<Record>, LabError> {
+    let path = path(lab);
+    let failed = |e: io::Error| LabError::io(format!("cannot read {}", path.display()), e);
+    match fs::read(&path) {
+        Ok(text) => serde_json::from_slice(&text).map(Some).map_err(|e| failed(e.into())),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(failed(e)),
+    }
+}
+
+/// Removes the record and what a crash may have left beside it.
+///
+/// # Errors
+/// That it cannot be removed.
+pub fn remove(lab: &str) -> Result<(), LabError> {
+    for path in [path(lab), path(lab).with_extension("json.new")] {
+        match fs::remove_file(&path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                return Err(LabError::io(format!("cannot remove {}", path.display()), e));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Whoever holds this is the only one to change the lab. Given back when dropped, or when the process dies.
+#[derive(Debug)]
+pub struct Lock {
+    file: File,
+    path: PathBuf,
+}
+
+impl Lock {
+    /// Gives the lock back and removes its file; whoever has opened it meanwhile notices, see [`lock`].
+    pub fn remove(self) {
+        // Left behind it does no harm.
+        let _ = fs::remove_file(&self.path);
+    }
+
+    /// Whether the file that is locked is still the one that others would lock.
+    fn is_current(&self) -> bool {
+        let (Ok(ours), Ok(theirs)) = (self.file.metadata(), fs::metadata(&self.path)) else { return false };
+        ours.ino() == theirs.ino() && ours.dev() == theirs.dev()
+    }
+}
+
+/// Takes the lock of a lab.
+///
+/// # Errors
+/// That another holds it: this waits for nobody, for `up` may take long and a `down` should say so at once.
+pub fn lock(lab: &str) -> Result<Lock, LabError> {
+    loop {
+        let lock = open_lock(&format!("{lab}.lock"))?;
+        match flock(&lock.file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) if lock.is_current() => return Ok(lock),
+            // Somebody has removed it since it was opened: again, with the one that is there now.
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => {
+                let message =
+                    format!("another `forebay lab` is at work on lab `{lab}`; wait for it or end it");
+                return Err(LabError::new(message));
+            }
+            Err(e) => return Err(LabError::io(format!("cannot lock {}", lock.path.display()), e)),
+        }
+    }
+}
+
+/// The lowest number for the addresses of a new lab that neither another lab nor the host uses. The answer is good while
+/// the lock that comes with it is held; by then the new lab's record should have been saved.
+///
+/// # Errors
+/// That the records cannot be read, or that all numbers are taken.
+pub fn free_subnet() -> Result<(u8, Lock), LabError> {
+    let lock = open_lock(".subnets")?;
+    flock(&lock.file, FlockOperation::LockExclusive)
+        .map_err(|e| LabError::io(format!("cannot lock {RECORDS}"), e))?;
+    let failed = |e| LabError::io(format!("cannot read {RECORDS}"), e);
+    let mut taken = Vec::new();
+    for entry in fs::read_dir(RECORDS).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        // One that cannot be understood is of another version, and its addresses are among the host's routes.
+        if path.extension().is_some_and(|e| e == "json")
+            && let Ok(record) = serde_json::from_slice::<Record>(&fs::read(&path).unwrap_or_default())
+        {
+            taken.push(record.subnet);
+        }
+    }
+    let routes = fs::read_to_string("/proc/net/route").unwrap_or_default();
+    taken.extend(subnets_in_use(&routes));
+    let free = (0..=u8::MAX).find(|subnet| !taken.contains(subnet));
+    let free =
+        free.ok_or_else(|| LabError::new("all of 10.77.0.0/16 is in use; no lab can have addresses"))?;
+    Ok((free, lock))
+}
+
+/// Third numbers of the routes below 10.77. Routes are written as the bytes of the address, in the order of memory.
+fn subnets_in_use(routes: &str) -> Vec<u8> {
+    let destination = |line: &str| u32::from_str_radix(line.split_whitespace().nth(1)?, 16).ok();
+    let addresses = routes.lines().skip(1).filter_map(destination).map(u32::to_ne_bytes);
+    addresses.filter(|bytes| bytes[..2] == [10, 77]).map(|bytes| bytes[2]).collect()
+}
+
+fn open_lock(name: &str) -> Result<Lock, LabError> {
+    let path = Path::new(RECORDS).join(name);
+    let failed = |e| LabError::io(format!("cannot lock {}", path.display()), e);
+    fs::create_dir_all(RECORDS).map_err(failed)?;
+    let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
+    Ok(Lock { file, path })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn routes_of_the_host_are_avoided() {
+        let hex = |bytes: [u8; 4]| format!("{:08X}", u32::from_ne_bytes(bytes));
+        let routes = format!(
+            "Iface\tDestination\tGateway\nfb-x\t{}\t0\neth0\t{}\t0\neth0\t00000000\t0\n",
+            hex([10, 77, 3, 0]),
+            hex([10, 78, 4, 0])
+        );
+        assert_eq!(subnets_in_use(&routes), [3]);
+    }
+}

@@ -1,0 +1,211 @@
+//! `forebay lab up`: links, nodes, file system, agents, Spark, in this order; and all of it cleared if a step fails.
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::pfs::{self, PfsKind};
+use super::plan::{self, Place};
+use super::process::ProcessId;
+use super::service::Raising;
+use super::spark::{self, SparkArgs};
+use super::state::{self, AgentsRecord, Record};
+use super::{agents, down, net, packages, space, status};
+use crate::LabError;
+use crate::quantity::{Rate, parse_bytes, parse_rate};
+
+/// Arguments of `forebay lab up`.
+#[derive(Debug, Clone, Args)]
+pub struct UpArgs {
+    /// Name of the lab, if there shall be more than one
+    #[arg(long, value_name = "LAB", env = space::LAB_VARIABLE, default_value = "lab")]
+    pub name: String,
+    /// Directory for the servers' data, logs and records; it must be empty or new [default: /dev/shm/forebay-LAB]
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Which parallel file system
+    #[arg(long, value_enum, default_value = "moosefs")]
+    pub pfs: PfsKind,
+    /// Number of storage servers
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    pub servers: usize,
+    /// Number of compute nodes
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    pub nodes: usize,
+    /// Bandwidth of each server's link, each way
+    #[arg(long, value_name = "RATE", default_value = "80MB/s", value_parser = parse_rate)]
+    pub rate: Rate,
+    /// Memory of each agent
+    #[arg(long, value_name = "SIZE", default_value = "512MiB", value_parser = parse_bytes)]
+    pub capacity: u64,
+    /// Unit of placement of the agents [default: Forebay's]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub extent_size: Option<u64>,
+    /// No agents: the parallel file system alone
+    #[arg(long)]
+    pub no_agents: bool,
+    /// Start Spark as well, as `forebay lab spark up` does
+    #[arg(long)]
+    pub spark: bool,
+    /// The rest of what Spark is told
+    #[command(flatten)]
+    pub spark_args: SparkArgs,
+    /// Install missing packages with apt-get
+    #[arg(long)]
+    pub install: bool,
+}
+
+/// Brings a lab up and tells what it is.
+///
+/// # Errors
+/// What is missing, what failed, or that the lab is up already.
+pub fn up(args: &UpArgs, json: bool) -> Result<(), LabError> {
+    let place = Place::new(&args.name, args.dir.as_deref())?;
+    need_root("up")?;
+    packages::require(&[packages::COMMON, args.pfs.programs()].concat(), args.install)?;
+    if !std::path::Path::new("/dev/fuse").exists() {
+        return Err(LabError::new(
+            "no /dev/fuse: the file system's clients need it; in a container: --device /dev/fuse --cap-add SYS_ADMIN",
+        ));
+    }
+    let spark = if args.spark { Some(spark::prepare(&args.spark_args, args.install)?) } else { None };
+    let _lock = state::lock(&args.name)?;
+    clear_remains(&place)?;
+    let record = Record {
+        nodes: plan::nodes(0, args.servers, args.nodes)?,
+        place,
+        ready: false,
+        subnet: 0,
+        pfs: args.pfs,
+        rate_bytes_per_s: args.rate.bytes_per_s,
+        holders: Default::default(),
+        services: Vec::new(),
+        agents: args.agents()?,
+        spark: None,
+        mark: Default::default(),
+    };
+    let name = record.place.name.clone();
+    claim_directory(&record.place)?;
+    if let Err(why) = raise(record, spark) {
+        let cleared = down::clear(&name).and_then(|report| report.complete());
+        return Err(match cleared {
+            Ok(()) => why,
+            Err(remains) => LabError::new(format!("{why}; and afterwards: {remains}")),
+        });
+    }
+    status::print(&name, json)
+}
+
+impl UpArgs {
+    fn agents(&self) -> Result<Option<AgentsRecord>, LabError> {
+        if self.no_agents {
+            return Ok(None);
+        }
+        let (capacity_bytes, extent_bytes) = (self.capacity, self.extent_size);
+        Ok(Some(AgentsRecord { program: program()?, capacity_bytes, extent_bytes }))
+    }
+}
+
+/// # Errors
+/// If the user is not root, with what to do.
+pub fn need_root(command: &str) -> Result<(), LabError> {
+    if rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    Err(LabError::new(format!(
+        "`forebay lab {command}` needs root: it works with network namespaces, links and mounts; try `sudo forebay lab \
+         {command}`. `forebay lab slowfs` needs less"
+    )))
+}
+
+/// The program that agents are started from: this one, unless the environment names another.
+fn program() -> Result<PathBuf, LabError> {
+    match std::env::var_os("FOREBAY_BIN") {
+        Some(program) => Ok(program.into()),
+        None => std::env::current_exe().map_err(|e| LabError::io("cannot find this program", e)),
+    }
+}
+
+/// A lab that runs is left alone; what a crash has left is cleared, and only that.
+fn clear_remains(place: &Place) -> Result<(), LabError> {
+    let name = &place.name;
+    let record = state::load(name);
+    if let Ok(Some(record)) = &record
+        && record.ready
+        && record.holders.values().any(|holder| holder.is_alive())
+    {
+        return Err(LabError::new(format!(
+            "lab `{name}` is up already, in {}; `forebay lab down --name {name}` ends it",
+            record.place.dir.display()
+        )));
+    }
+    if record.is_err() || matches!(record, Ok(Some(_))) || down::anything_left(name) {
+        eprintln!("clearing what is left of an earlier lab `{name}`");
+        down::clear(name)?.complete()?;
+    }
+    Ok(())
+}
+
+/// Makes the lab's directory and marks it as ours, so that `down` may delete it.
+fn claim_directory(place: &Place) -> Result<(), LabError> {
+    let dir = &place.dir;
+    let failed = |e: io::Error| LabError::io(format!("cannot make the lab's directory {}", dir.display()), e);
+    fs::create_dir_all(dir).map_err(failed)?;
+    if !place.marker().exists() && fs::read_dir(dir).map_err(failed)?.next().is_some() {
+        return Err(LabError::new(format!(
+            "{} is not empty and no lab's directory; `forebay lab down` would delete it: name another with --dir",
+            dir.display()
+        )));
+    }
+    fs::write(place.marker(), format!("{}\n", place.name)).map_err(failed)?;
+    for part in ["log", "nodes", "servers"] {
+        fs::create_dir_all(dir.join(part)).map_err(failed)?;
+    }
+    fs::create_dir_all(place.pfs()).and_then(|()| fs::create_dir_all(place.own())).map_err(failed)
+}
+
+fn raise(mut record: Record, spark: Option<spark::Prepared>) -> Result<(), LabError> {
+    connect(&mut record)?;
+    let mut lab = Raising::new(record);
+    hold_all(&mut lab)?;
+    pfs::raise(&mut lab)?;
+    agents::start(&mut lab)?;
+    if let Some(prepared) = spark {
+        spark::start(&mut lab, &prepared)?;
+    }
+    lab.record.mark = net::traffic(&lab.record.place)?;
+    lab.record.ready = true;
+    lab.record.save()
+}
+
+/// Takes addresses that are free, and makes the network.
+fn connect(record: &mut Record) -> Result<(), LabError> {
+    let (subnet, _taken) = state::free_subnet()?;
+    record.subnet = subnet;
+    for node in &mut record.nodes {
+        let [a, b, _, d] = node.address.octets();
+        node.address = [a, b, subnet, d].into();
+    }
+    record.save()?;
+    net::make(&record.place, subnet, &record.nodes, record.rate_bytes_per_s)?;
+    match record.rate_bytes_per_s {
+        Some(rate) => net::shape_switch(&record.place, &record.nodes, rate),
+        None => Ok(()),
+    }
+}
+
+fn hold_all(lab: &mut Raising) -> Result<(), LabError> {
+    let place = lab.record.place.clone();
+    let failed = |e| LabError::io(format!("cannot write below {}", place.dir.display()), e);
+    fs::write(place.hosts_file(), plan::hosts(lab.record.subnet, &lab.record.nodes)).map_err(failed)?;
+    for node in lab.record.nodes.clone() {
+        fs::create_dir_all(place.own_files(&node.name)).map_err(failed)?;
+        let holder = space::hold(&place, &node.name)?;
+        let holder = ProcessId::of(holder.id())
+            .ok_or_else(|| LabError::new(format!("the holder of node {} has ended at once", node.name)))?;
+        lab.record.holders.insert(node.name, holder);
+    }
+    lab.record.save()
+}

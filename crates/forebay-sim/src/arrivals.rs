@@ -1,0 +1,80 @@
+//! When the next I/O phase of a job begins: the habits that scenarios can give a job.
+
+use forebay_model::rng::Rng;
+use forebay_policy::machine::Nanos;
+use serde::{Deserialize, Serialize};
+
+/// When the phases (or steps) of a job begin.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "is", rename_all = "snake_case")]
+pub enum Arrivals {
+    /// A phase begins a compute time after the last one ended.
+    Periodic,
+    /// The same, with each compute time drawn evenly from (1 - spread) to (1 + spread) times the mean.
+    Jittered {
+        /// From 0 to 1.
+        spread: f64,
+    },
+    /// Compute times are exponential.
+    Poisson,
+    /// Phases begin at these moments, or when the one before is over if that is later.
+    Trace {
+        /// In ns from the start, ascending.
+        at_ns: Vec<u64>,
+    },
+}
+
+impl Arrivals {
+    /// When phase number `begun` (from 0) begins, if the one before it ended `now` and compute takes `mean_ns`.
+    pub fn next(&self, now: Nanos, begun: u32, mean_ns: u64, rng: &mut Rng) -> Nanos {
+        let mean_ns = mean_ns as f64;
+        let wait_ns = match self {
+            Arrivals::Periodic => mean_ns,
+            Arrivals::Jittered { spread } => mean_ns * (1.0 + spread * (2.0 * rng.unit() - 1.0)),
+            Arrivals::Poisson => -mean_ns * (1.0 - rng.unit()).ln(),
+            Arrivals::Trace { at_ns } => {
+                let at = at_ns.get(begun as usize).copied().unwrap_or(now.0);
+                return Nanos(at.max(now.0));
+            }
+        };
+        now + wait_ns as u64
+    }
+
+    /// When the first one begins: a job may begin with it rather than with compute.
+    pub fn first(&self, now: Nanos, io_first: bool, mean_ns: u64, rng: &mut Rng) -> Nanos {
+        match self {
+            Arrivals::Trace { .. } => self.next(now, 0, mean_ns, rng),
+            _ if io_first => now,
+            _ => self.next(now, 0, mean_ns, rng),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mean(arrivals: &Arrivals) -> (f64, u64, u64) {
+        let mut rng = Rng::new(1);
+        let waits: Vec<u64> =
+            (0..20_000).map(|i| arrivals.next(Nanos(7), i, 1_000_000, &mut rng).0 - 7).collect();
+        let mean = waits.iter().sum::<u64>() as f64 / waits.len() as f64;
+        (mean, *waits.iter().min().expect("some"), *waits.iter().max().expect("some"))
+    }
+
+    #[test]
+    fn compute_times_have_the_mean_and_range_that_they_should() {
+        assert_eq!(mean(&Arrivals::Periodic), (1e6, 1_000_000, 1_000_000));
+        let (jittered, least, most) = mean(&Arrivals::Jittered { spread: 0.25 });
+        assert!((jittered / 1e6 - 1.0).abs() < 0.01 && least >= 750_000 && most <= 1_250_000);
+        let (poisson, least, most) = mean(&Arrivals::Poisson);
+        assert!((poisson / 1e6 - 1.0).abs() < 0.03 && least < 1_000 && most > 6_000_000);
+    }
+
+    #[test]
+    fn a_trace_is_kept_to_unless_the_job_is_late() {
+        let (trace, mut rng) = (Arrivals::Trace { at_ns: vec![5, 9] }, Rng::new(1));
+        assert_eq!(trace.first(Nanos(0), true, 100, &mut rng), Nanos(5));
+        assert_eq!(trace.next(Nanos(12), 1, 100, &mut rng), Nanos(12));
+    }
+}

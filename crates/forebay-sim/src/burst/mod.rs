@@ -1,0 +1,136 @@
+//! Jobs that write their steps to shared burst buffer nodes.
+//!
+//! A job computes and writes a step (a checkpoint), over and over. The allocation machine of `forebay-policy` decides
+//! which nodes it has, the access machine when a step may write; the world holds bandwidth and data only. A node divides
+//! its bandwidth over the processes (or, once the access scheduler regulates it, over the shares) of the steps that write
+//! to it; a step ends when the last of its nodes has its data.
+//!
+//! Things break: a job dies or stands still with its token in hand, a node goes away with what was on it. What follows
+//! is what would follow there: a holder that is not heard of loses its lease, a job whose node has gone gives its
+//! token back, asks for other nodes and writes its step anew.
+
+use forebay_policy::access;
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::arrivals::Arrivals;
+
+pub mod batch;
+mod fabric;
+mod faults;
+mod outcome;
+pub mod view;
+mod world;
+
+pub use outcome::{Death, Ended, Hold, JobOutcome, NodeOutcome, Outcome, StepOutcome, ranges};
+pub use world::{machines, simulate};
+
+/// Renewals per lease of a holder that is well: two may be lost.
+pub const RENEWALS_PER_LEASE: u64 = 3;
+
+/// A job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct JobSpec {
+    /// For people.
+    pub name: String,
+    /// Processes that write, spread evenly over its nodes.
+    pub processes: f64,
+    /// Bytes of a step.
+    pub step_bytes: u64,
+    /// Number of nodes that it wants, if it says.
+    pub nodes: Option<u32>,
+    /// Nodes given by hand; the allocator is not asked, and reserves nothing.
+    pub on: Option<Vec<u32>>,
+    /// The most that its clients can send, in bytes per second; infinity for no bound.
+    #[serde(deserialize_with = "or_infinity")]
+    pub client_bytes_per_s: f64,
+    /// Number of steps.
+    pub steps: u32,
+    /// Mean compute time between steps, in ns.
+    pub compute_ns: u64,
+    /// When it asks for its nodes, in ns from the start.
+    pub starts_ns: u64,
+    /// Whether it begins with a step rather than with compute.
+    pub io_first: bool,
+    /// When its steps begin.
+    pub arrivals: Arrivals,
+}
+
+/// JSON has no infinity: it is written as null, and has to come back as what it was.
+fn or_infinity<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    Ok(Option::<f64>::deserialize(from)?.unwrap_or(f64::INFINITY))
+}
+
+/// What breaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "is", rename_all = "snake_case")]
+pub enum Broken {
+    /// A node, with all that is on it.
+    Node {
+        /// Which.
+        node: u32,
+    },
+    /// A job: all of its processes.
+    Job {
+        /// Its index.
+        job: usize,
+    },
+}
+
+/// Something breaks at a moment, for a time or for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Fault {
+    /// What.
+    pub what: Broken,
+    /// When, in ns from the start.
+    pub at_ns: u64,
+    /// For how long, in ns; `None`: for ever. A job that comes back goes on where it stood.
+    pub for_ns: Option<u64>,
+}
+
+/// Nodes that fail at random, each by itself, at exponential intervals.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RandomFailures {
+    /// Mean time from one failure of a node to its next, in ns.
+    pub node_mean_ns: u64,
+    /// How long it is away, in ns.
+    pub node_down_ns: u64,
+}
+
+/// Everything that a run depends on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Setup {
+    /// Burst buffer nodes.
+    pub nodes: u32,
+    /// Space of a node, in bytes.
+    pub node_bytes: u64,
+    /// Bandwidth of a node, in bytes per second.
+    pub node_bytes_per_s: f64,
+    /// Name of the allocation policy.
+    pub allocation: String,
+    /// Name of the access policy.
+    pub access: String,
+    /// Configuration of the access scheduler.
+    pub config: access::Config,
+    /// Jobs; of those that start at the same moment, the first asks first.
+    pub jobs: Vec<JobSpec>,
+    /// What breaks.
+    pub faults: Vec<Fault>,
+    /// What breaks at random.
+    pub random: Option<RandomFailures>,
+    /// Seed of all that is drawn.
+    pub seed: u64,
+}
+
+impl Setup {
+    /// Bytes to each of `nodes` nodes and the most that the clients of `job` send to each, in bytes per second.
+    pub fn per_node(&self, job: usize, nodes: usize) -> (f64, f64) {
+        let (spec, n) = (&self.jobs[job], nodes as f64);
+        (spec.step_bytes as f64 / n, spec.client_bytes_per_s / n)
+    }
+
+    /// Time of a step of `job` with `nodes` nodes to itself, in ns.
+    pub fn alone_ns(&self, job: usize, nodes: usize) -> u64 {
+        let (bytes, cap) = self.per_node(job, nodes);
+        crate::transfer_ns(bytes, cap.min(self.node_bytes_per_s)).unwrap_or(u64::MAX)
+    }
+}

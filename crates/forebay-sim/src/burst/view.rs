@@ -1,0 +1,179 @@
+//! A run for people: rows for a table or a spreadsheet, and a timeline.
+
+use super::outcome::{Ended, Hold, JobOutcome, Outcome, StepOutcome};
+use super::{JobSpec, Setup};
+use crate::plot::timeline::{Span, Timeline};
+use crate::report::number;
+
+/// Names of the columns of [`rows`].
+pub const COLUMNS: [&str; 15] = [
+    "allocation",
+    "access",
+    "seed",
+    "job",
+    "steps",
+    "io_s",
+    "mean_io_s",
+    "mean_wait_s",
+    "longest_wait_s",
+    "mean_slowdown",
+    "end_s",
+    "leases_lost",
+    "nodes_lost",
+    "wasted_gb",
+    "end",
+];
+
+/// A row per job, and one for all of them: the sum of their I/O times is the paper's aggregate.
+pub fn rows(setup: &Setup, outcome: &Outcome) -> Vec<Vec<String>> {
+    let head = |name: &str| {
+        vec![setup.allocation.clone(), setup.access.clone(), setup.seed.to_string(), name.to_string()]
+    };
+    let row = |(spec, job): (&JobSpec, &JobOutcome)| {
+        let mut row = head(&spec.name);
+        row.extend(times(&job.steps.iter().collect::<Vec<_>>()));
+        row.push(job.end_ns.map_or(String::new(), |ns| exact(ns as f64 * 1e-9)));
+        row.extend([job.leases_lost.to_string(), job.nodes_lost.to_string(), exact(job.wasted_bytes * 1e-9)]);
+        row.push(job.died.map_or("written".into(), |d| format!("died {}", d.was)));
+        row
+    };
+    let mut rows: Vec<Vec<String>> = setup.jobs.iter().zip(&outcome.jobs).map(row).collect();
+    let mut all = head("(all)");
+    all.extend(times(&outcome.jobs.iter().flat_map(|j| &j.steps).collect::<Vec<_>>()));
+    all.push(exact(outcome.end_s()));
+    let sum = |of: fn(&JobOutcome) -> f64| outcome.jobs.iter().map(of).sum::<f64>();
+    all.push(number(sum(|j| f64::from(j.leases_lost))));
+    all.push(number(sum(|j| f64::from(j.nodes_lost))));
+    all.push(exact(sum(|j| j.wasted_bytes) * 1e-9));
+    all.push(format!("{} died", outcome.jobs.iter().filter(|j| j.died.is_some()).count()));
+    rows.push(all);
+    rows
+}
+
+/// Number of steps, sum and mean of I/O times, mean and longest waiting, mean of I/O time over time alone.
+fn times(steps: &[&StepOutcome]) -> [String; 6] {
+    let n = steps.len().max(1) as f64;
+    let sum = |of: fn(&StepOutcome) -> f64| steps.iter().map(|s| of(s)).sum::<f64>();
+    let io_s = sum(StepOutcome::io_s);
+    let longest = steps.iter().map(|s| s.wait_s()).fold(0.0, f64::max);
+    let slowdown = sum(|s| s.io_s() / (s.alone_ns.max(1) as f64 * 1e-9));
+    let waited = exact(sum(StepOutcome::wait_s) / n);
+    [steps.len().to_string(), exact(io_s), exact(io_s / n), waited, exact(longest), exact(slowdown / n)]
+}
+
+/// A number to six decimals, as a spreadsheet takes it.
+fn exact(value: f64) -> String {
+    format!("{value:.6}")
+}
+
+/// Kinds of spans in a timeline, with their colours.
+const KINDS: [(&str, &str); 6] = [
+    ("writes", "#0072b2"),
+    ("at a share", "#56b4e9"),
+    ("waits", "#e69f00"),
+    ("computes", "#dddddd"),
+    ("silent", "#cc79a7"),
+    ("lost", "#d55e00"),
+];
+const WRITES: usize = 0;
+const SHARES: usize = 1;
+const WAITS: usize = 2;
+const COMPUTES: usize = 3;
+const SILENT: usize = 4;
+const LOST: usize = 5;
+
+/// A row per job, and one per node that was down, between two moments (seconds).
+pub fn timeline(setup: &Setup, outcome: &Outcome, title: &str, window_s: (f64, f64)) -> String {
+    let mut rows: Vec<String> = setup.jobs.iter().map(|j| j.name.clone()).collect();
+    let mut spans = Vec::new();
+    for (row, job) in outcome.jobs.iter().enumerate() {
+        background(row, job, outcome, &mut spans);
+    }
+    for hold in &outcome.holds {
+        hold_spans(hold, &mut spans);
+    }
+    for (row, job) in outcome.jobs.iter().enumerate() {
+        if let Some(death) = job.died {
+            let (from_s, to_s) = (s(death.at_ns), outcome.end_s());
+            let tip = format!("dead since {} s, when it was {}", number(from_s), death.was);
+            let held = outcome.holds.iter().any(|h| h.job == row && h.silent_ns.is_some());
+            // What it holds after its death is drawn as such.
+            if !held {
+                spans.push(Span { row, from_s, to_s, kind: LOST, tip });
+            }
+        }
+    }
+    let mut nodes: Vec<u32> = outcome.down.iter().map(|d| d.node).collect();
+    nodes.sort_unstable();
+    nodes.dedup();
+    for node in nodes {
+        let row = rows.len();
+        rows.push(format!("node {node}"));
+        for d in outcome.down.iter().filter(|d| d.node == node) {
+            let to_s = d.to_ns.map_or(outcome.end_s(), s);
+            let tip = format!("down; {} jobs had it", d.jobs);
+            spans.push(Span { row, from_s: s(d.from_ns), to_s, kind: LOST, tip });
+        }
+    }
+    Timeline { title, rows, kinds: KINDS.to_vec(), spans, window_s }.svg()
+}
+
+fn s(ns: u64) -> f64 {
+    ns as f64 * 1e-9
+}
+
+/// Compute between steps, and steps from when they were due: what is written is drawn over it.
+fn background(row: usize, job: &JobOutcome, outcome: &Outcome, spans: &mut Vec<Span>) {
+    let mut computes_from = job.room_ns;
+    for (i, step) in job.steps.iter().enumerate() {
+        if let Some(from) = computes_from {
+            let tip = String::new();
+            spans.push(Span { row, from_s: s(from), to_s: s(step.due_ns), kind: COMPUTES, tip });
+        }
+        let tip = format!("step {i} waits {} s", number(step.wait_s()));
+        spans.push(Span { row, from_s: s(step.due_ns), to_s: s(step.end_ns), kind: WAITS, tip });
+        computes_from = Some(step.end_ns);
+    }
+    if let (Some(from), Some(death)) = (computes_from, job.died) {
+        let next = outcome.holds.iter().find(|h| h.job == row && h.index as usize == job.steps.len());
+        let to_s = s(next.map_or(death.at_ns, |h| h.from_ns.min(death.at_ns)));
+        spans.push(Span { row, from_s: s(from), to_s, kind: COMPUTES, tip: String::new() });
+    }
+}
+
+fn hold_spans(hold: &Hold, spans: &mut Vec<Span>) {
+    let runs: Vec<String> = hold.nodes.iter().map(|&(a, b)| node_range(a, b)).collect();
+    let end = match hold.ended {
+        Ended::Written => "written",
+        Ended::NodeLost => "a node was lost",
+        Ended::Revoked => "the lease ran out",
+        Ended::Open => "the run was over",
+    };
+    let tip = |share: &str| {
+        format!("step {}, token {}, nodes {}{share}: {end}", hold.index, hold.token, runs.join(","))
+    };
+    let mut push = |from: u64, to: u64, kind: usize, share: &str| {
+        if to > from {
+            spans.push(Span { row: hold.job, from_s: s(from), to_s: s(to), kind, tip: tip(share) });
+        }
+    };
+    let silent_from = hold.silent_ns.unwrap_or(hold.to_ns);
+    if hold.shares.is_empty() {
+        push(hold.from_ns, silent_from, if hold.ended == Ended::NodeLost { LOST } else { WRITES }, "");
+    }
+    for (i, &(from, share)) in hold.shares.iter().enumerate() {
+        let to = hold.shares.get(i + 1).map_or(silent_from, |next| next.0.min(silent_from));
+        let kind = match (hold.ended, share < 1.0) {
+            (Ended::NodeLost, _) => LOST,
+            (_, true) => SHARES,
+            _ => WRITES,
+        };
+        push(from, to, kind, &format!(" at {} %", number(100.0 * share)));
+    }
+    push(silent_from, hold.to_ns, SILENT, "");
+}
+
+/// `3` or `3-8`.
+pub fn node_range(first: u32, last: u32) -> String {
+    if first == last { first.to_string() } else { format!("{first}-{last}") }
+}

@@ -1,0 +1,549 @@
+//! The events of a run: jobs that ask for nodes, compute, ask for access and write. What breaks is in `faults`.
+
+use std::collections::BTreeMap;
+
+use forebay_model::rng::Rng;
+use forebay_policy::access::{self, Access, Action, StepId, Token};
+use forebay_policy::allocation::{self, Allocator, Demand};
+use forebay_policy::machine::Nanos;
+use serde::Serialize;
+
+use super::fabric::Fabric;
+use super::outcome::{Ended, Hold, JobOutcome, Outcome, StepOutcome, ranges};
+use super::{Broken, RENEWALS_PER_LEASE, Setup};
+use crate::error::{Error, Result};
+use crate::pump::Pump;
+use crate::queue::EventQueue;
+use crate::run::{World, run};
+use crate::trace::Trace;
+
+/// Far above any sensible scenario: a run that needs more is one that does not end.
+const MAX_EVENTS: u64 = 200_000_000;
+
+/// What happens by itself.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Happening {
+    JobStarts(usize),
+    StepDue(usize),
+    Renew(usize, Token),
+    AccessWakes,
+    AllocationWakes,
+    Breaks(Broken, Option<u64>),
+    Mends(Broken),
+    /// The batch system has noticed that a job is dead.
+    Noticed(usize),
+    /// A node fails by chance.
+    Chance(u32),
+}
+
+/// Notes in the trace: facts, not decisions.
+#[derive(Serialize)]
+#[serde(tag = "is", rename_all = "snake_case")]
+pub(super) enum Note {
+    /// A step goes to the access scheduler under the id `step`.
+    Asks { step: StepId, index: u32, attempt: u32 },
+    /// A step is written.
+    Written { index: u32, io_ns: u64, wait_ns: u64 },
+    /// A step has to be written anew.
+    Anew { index: u32, why: &'static str },
+    /// All steps are written.
+    Ends,
+    /// A job is dead, or stands still.
+    Dies { was: &'static str },
+    /// It stands still.
+    Stops,
+    /// It goes on.
+    GoesOn,
+    /// A node is gone.
+    Fails,
+    /// It is back.
+    Returns,
+}
+
+/// What a job is about. What it waits for beside this (nodes, its turn) is in its other fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Computes, or has not begun.
+    Away,
+    /// Its step is due, and is not with the access scheduler.
+    Due,
+    /// Its step waits for a token.
+    Waits(StepId),
+    /// It holds a token, with this entry in the list of holds.
+    Holds(Token, usize),
+    /// All is written, or the batch system has put it away.
+    Over,
+}
+
+pub(super) struct Job {
+    rng: Rng,
+    pub nodes: Vec<u32>,
+    reserved_bytes: u64,
+    pub stage: Stage,
+    due: Nanos,
+    attempts: u32,
+    begun: bool,
+    /// Dead, or standing still: it does nothing and says nothing.
+    pub silent: bool,
+    /// The token that an event to renew it is under way for.
+    pub renewing: Option<Token>,
+    /// What it has missed while it stood still: its start, the time of a step, the loss of a node.
+    pub missed_start: bool,
+    pub missed_step: bool,
+    pub missed_loss: bool,
+    /// Whether its last whole step lies on the nodes that it has.
+    pub has_step: bool,
+    pub done: JobOutcome,
+}
+
+pub(super) struct Burst<'a> {
+    pub setup: &'a Setup,
+    pub trace: &'a mut Trace,
+    pub access: Pump<Access>,
+    pub allocator: Pump<Allocator>,
+    pub fabric: Fabric,
+    pub jobs: Vec<Job>,
+    /// Jobs that wait for nodes, in the order in which they began to.
+    homeless: Vec<usize>,
+    /// Whose step it is, of those that wait, and who holds a token under which entry of the list of holds.
+    asking: BTreeMap<StepId, usize>,
+    holders: BTreeMap<Token, (usize, usize)>,
+    next_step: StepId,
+    reserved_bytes: Vec<u64>,
+    /// How many faults keep each node down.
+    pub faults_on: Vec<u32>,
+    pub chance: Vec<Rng>,
+    pub out: Outcome,
+}
+
+/// Runs `setup` to the end and records into `trace`.
+///
+/// # Errors
+/// If a policy does not exist, or a job never gets nodes or its turn.
+pub fn simulate(setup: &Setup, trace: &mut Trace) -> Result<Outcome> {
+    let mut world = Burst::new(setup, trace)?;
+    let mut queue = EventQueue::new();
+    for (j, spec) in setup.jobs.iter().enumerate() {
+        queue.at(Nanos(spec.starts_ns), Happening::JobStarts(j));
+    }
+    for fault in &setup.faults {
+        queue.at(Nanos(fault.at_ns), Happening::Breaks(fault.what, fault.for_ns));
+    }
+    world.draw_failures(&mut queue);
+    let stats = run(&mut world, &mut queue, MAX_EVENTS);
+    let stuck = world.jobs.iter().position(|j| j.stage != Stage::Over);
+    if let Some(j) = stuck {
+        let job = &world.jobs[j];
+        let why = match job.stage {
+            _ if stats.cut_short => "with more events than any sensible run has",
+            Stage::Waits(_) | Stage::Holds(..) => "with the access scheduler, which never let it in",
+            _ => "without nodes: none are left that hold it",
+        };
+        return Err(Error::Usage(format!(
+            "the run ended after {:.3} s with job '{}' at step {} of {} {why} (allocation '{}', access '{}')",
+            stats.end.as_secs_f64(),
+            setup.jobs[j].name,
+            job.done.steps.len(),
+            setup.jobs[j].steps,
+            setup.allocation,
+            setup.access
+        )));
+    }
+    world.out.jobs = world.jobs.into_iter().map(|j| j.done).collect();
+    world.out.events = stats.events;
+    Ok(world.out)
+}
+
+impl<'a> Burst<'a> {
+    fn new(setup: &'a Setup, trace: &'a mut Trace) -> Result<Self> {
+        let (access, allocator) = machines(setup)?;
+        let rng = Rng::new(setup.seed);
+        let job = |(j, spec): (usize, &super::JobSpec)| Job {
+            rng: rng.fork(j as u64),
+            nodes: Vec::new(),
+            reserved_bytes: 0,
+            stage: Stage::Away,
+            due: Nanos(0),
+            attempts: 0,
+            begun: false,
+            silent: false,
+            renewing: None,
+            missed_start: false,
+            missed_step: false,
+            missed_loss: false,
+            has_step: false,
+            done: JobOutcome {
+                name: spec.name.clone(),
+                room_ns: None,
+                end_ns: None,
+                steps: Vec::new(),
+                died: None,
+                leases_lost: 0,
+                nodes_lost: 0,
+                steps_lost: 0,
+                wasted_bytes: 0.0,
+            },
+        };
+        let chance = rng.fork(u64::MAX);
+        Ok(Burst {
+            setup,
+            trace,
+            access: Pump::new("access", access),
+            allocator: Pump::new("allocation", allocator),
+            fabric: Fabric::new(setup.nodes, setup.node_bytes_per_s),
+            jobs: setup.jobs.iter().enumerate().map(job).collect(),
+            homeless: Vec::new(),
+            asking: BTreeMap::new(),
+            holders: BTreeMap::new(),
+            next_step: 1,
+            reserved_bytes: vec![0; setup.nodes as usize],
+            faults_on: vec![0; setup.nodes as usize],
+            chance: (0..setup.nodes).map(|n| chance.fork(u64::from(n))).collect(),
+            out: Outcome {
+                jobs: Vec::new(),
+                holds: Vec::new(),
+                down: Vec::new(),
+                peak_reserved_bytes: 0,
+                refusals: 0,
+                events: 0,
+            },
+        })
+    }
+
+    pub fn note(&mut self, now: Nanos, job: usize, note: &Note) {
+        if self.trace.is_on() {
+            self.trace.note(now, &format!("job/{job}"), note);
+        }
+    }
+
+    pub fn tell_access(&mut self, now: Nanos, event: access::Event, queue: &mut EventQueue<Happening>) {
+        let actions = self.access.tell(now, event, self.trace);
+        self.obey(now, actions, queue);
+    }
+
+    fn obey(&mut self, now: Nanos, actions: Vec<Action>, queue: &mut EventQueue<Happening>) {
+        for action in actions {
+            match action {
+                Action::Grant { token, step, share, .. } => self.granted(now, token, step, share, queue),
+                Action::Share { token, share } => self.reshared(now, token, share),
+                Action::Revoke { token, .. } => self.revoked(now, token, queue),
+                Action::Renewed { .. } => {}
+            }
+        }
+        self.access.arm(queue, Happening::AccessWakes);
+    }
+
+    /// Job `j` asks for nodes.
+    pub fn ask_for_nodes(&mut self, now: Nanos, j: usize, queue: &mut EventQueue<Happening>) {
+        let spec = &self.setup.jobs[j];
+        let given = match &spec.on {
+            Some(on) => on.iter().all(|&n| self.faults_on[n as usize] == 0).then(|| (on.clone(), 0)),
+            None => {
+                let demand = Demand {
+                    bytes: spec.step_bytes,
+                    nodes: spec.nodes,
+                    client_bytes_per_s: spec.client_bytes_per_s,
+                };
+                let event = allocation::Event::Asks { job: j as u64, demand };
+                let answer = self.allocator.tell(now, event, self.trace).pop();
+                self.allocator.arm(queue, Happening::AllocationWakes);
+                match answer {
+                    Some(allocation::Action::Allocate { nodes, bytes_per_node, .. }) => {
+                        Some((nodes, bytes_per_node))
+                    }
+                    _ => None,
+                }
+            }
+        };
+        match given {
+            Some((nodes, bytes)) => self.has_nodes(now, j, nodes, bytes, queue),
+            None => {
+                self.out.refusals += 1;
+                self.homeless.push(j);
+            }
+        }
+    }
+
+    fn has_nodes(
+        &mut self,
+        now: Nanos,
+        j: usize,
+        nodes: Vec<u32>,
+        bytes: u64,
+        queue: &mut EventQueue<Happening>,
+    ) {
+        for &n in &nodes {
+            assert_eq!(self.faults_on[n as usize], 0, "job {j} was given node {n}, which is down");
+            let reserved = &mut self.reserved_bytes[n as usize];
+            *reserved += bytes;
+            assert!(*reserved <= self.setup.node_bytes, "node {n} is given out beyond its space");
+            self.out.peak_reserved_bytes = self.out.peak_reserved_bytes.max(*reserved);
+        }
+        let spec = &self.setup.jobs[j];
+        let job = &mut self.jobs[j];
+        (job.nodes, job.reserved_bytes) = (nodes, bytes);
+        job.done.room_ns.get_or_insert(now.0);
+        if !job.begun {
+            job.begun = true;
+            let first = spec.arrivals.first(now, spec.io_first, spec.compute_ns, &mut job.rng);
+            queue.at(first, Happening::StepDue(j));
+        } else if job.stage == Stage::Due {
+            self.ask_for_access(now, j, queue);
+        }
+    }
+
+    /// Job `j` gives its nodes back; to be followed by [`Burst::rehouse`].
+    pub fn give_nodes_back(&mut self, now: Nanos, j: usize, queue: &mut EventQueue<Happening>) {
+        let job = &mut self.jobs[j];
+        job.has_step = false;
+        for n in std::mem::take(&mut job.nodes) {
+            self.reserved_bytes[n as usize] -= job.reserved_bytes;
+        }
+        if self.setup.jobs[j].on.is_none() {
+            self.allocator.tell(now, allocation::Event::Frees { job: j as u64 }, self.trace);
+            self.allocator.arm(queue, Happening::AllocationWakes);
+        }
+    }
+
+    /// Jobs that wait for nodes ask again.
+    pub fn rehouse(&mut self, now: Nanos, queue: &mut EventQueue<Happening>) {
+        for j in std::mem::take(&mut self.homeless) {
+            if self.jobs[j].silent {
+                self.homeless.push(j);
+            } else {
+                self.ask_for_nodes(now, j, queue);
+            }
+        }
+    }
+
+    pub fn is_homeless(&self, j: usize) -> bool {
+        self.homeless.contains(&j)
+    }
+
+    pub fn forget_homeless(&mut self, j: usize) {
+        self.homeless.retain(|&h| h != j);
+    }
+
+    pub fn step_due(&mut self, now: Nanos, j: usize, queue: &mut EventQueue<Happening>) {
+        let job = &mut self.jobs[j];
+        if job.stage == Stage::Over {
+            return;
+        }
+        if job.silent {
+            job.missed_step = true;
+            return;
+        }
+        (job.stage, job.due, job.attempts) = (Stage::Due, now, 0);
+        if !job.nodes.is_empty() {
+            self.ask_for_access(now, j, queue);
+        }
+    }
+
+    pub fn ask_for_access(&mut self, now: Nanos, j: usize, queue: &mut EventQueue<Happening>) {
+        let step = self.next_step;
+        self.next_step += 1;
+        let job = &mut self.jobs[j];
+        job.attempts += 1;
+        job.stage = Stage::Waits(step);
+        let (index, attempt, nodes) = (job.done.steps.len() as u32, job.attempts, job.nodes.clone());
+        self.asking.insert(step, j);
+        self.note(now, j, &Note::Asks { step, index, attempt });
+        let alone_ns = self.setup.alone_ns(j, nodes.len());
+        self.tell_access(now, access::Event::Arrives { step, nodes, alone_ns }, queue);
+    }
+
+    /// The step of `j` that waits is withdrawn.
+    pub fn withdraw(&mut self, now: Nanos, step: StepId, queue: &mut EventQueue<Happening>) {
+        self.asking.remove(&step);
+        self.tell_access(now, access::Event::Leaves { step }, queue);
+    }
+
+    fn granted(
+        &mut self,
+        now: Nanos,
+        token: Token,
+        step: StepId,
+        share: Option<f64>,
+        queue: &mut EventQueue<Happening>,
+    ) {
+        let Some(j) = self.asking.remove(&step) else {
+            panic!("step {step} was let in, which nobody asks for")
+        };
+        let job = &mut self.jobs[j];
+        let hold = self.out.holds.len();
+        self.out.holds.push(Hold {
+            job: j,
+            index: job.done.steps.len() as u32,
+            token,
+            nodes: ranges(&job.nodes),
+            from_ns: now.0,
+            to_ns: now.0,
+            shares: share.map(|s| (now.0, s)).into_iter().collect(),
+            silent_ns: job.silent.then_some(now.0),
+            ended: Ended::Open,
+        });
+        job.stage = Stage::Holds(token, hold);
+        self.holders.insert(token, (j, hold));
+        if !self.jobs[j].silent {
+            self.write(now, j, hold);
+            self.renew_later(j, token, queue);
+        }
+    }
+
+    /// Weight and cap of what job `j` writes under entry `hold`.
+    pub fn weight_and_cap(&self, j: usize, hold: usize) -> (f64, f64) {
+        let n = self.jobs[j].nodes.len();
+        let share = self.out.holds[hold].shares.last().map(|s| s.1);
+        let (_, cap_bytes_per_s) = self.setup.per_node(j, n);
+        (share.unwrap_or(self.setup.jobs[j].processes / n as f64), cap_bytes_per_s)
+    }
+
+    pub fn write(&mut self, now: Nanos, j: usize, hold: usize) {
+        let (weight, cap_bytes_per_s) = self.weight_and_cap(j, hold);
+        let nodes = &self.jobs[j].nodes;
+        let (bytes, _) = self.setup.per_node(j, nodes.len());
+        self.fabric.start(now, hold as u32, nodes, bytes, weight, cap_bytes_per_s);
+    }
+
+    fn reshared(&mut self, now: Nanos, token: Token, share: f64) {
+        let Some(&(j, hold)) = self.holders.get(&token) else { return };
+        self.out.holds[hold].shares.push((now.0, share));
+        if !self.jobs[j].silent {
+            let (weight, cap) = self.weight_and_cap(j, hold);
+            self.fabric.reshape(now, hold as u32, weight, cap);
+        }
+    }
+
+    /// A lease ran out. Nodes refuse what comes with this token from now on.
+    fn revoked(&mut self, now: Nanos, token: Token, queue: &mut EventQueue<Happening>) {
+        let Some(&(j, hold)) = self.holders.get(&token) else { return };
+        self.end_hold(now, j, hold, Ended::Revoked);
+        let job = &mut self.jobs[j];
+        job.done.leases_lost += 1;
+        job.stage = Stage::Due;
+        if job.done.died.is_some() {
+            self.put_away(now, j, queue);
+        } else if !job.silent {
+            self.anew(now, j, "lease", queue);
+        }
+    }
+
+    /// The step of job `j` is written anew, on the nodes that it has.
+    pub fn anew(&mut self, now: Nanos, j: usize, why: &'static str, queue: &mut EventQueue<Happening>) {
+        let index = self.jobs[j].done.steps.len() as u32;
+        self.note(now, j, &Note::Anew { index, why });
+        if !self.jobs[j].nodes.is_empty() {
+            self.ask_for_access(now, j, queue);
+        }
+    }
+
+    /// Closes entry `hold` before all is written.
+    pub fn end_hold(&mut self, now: Nanos, j: usize, hold: usize, ended: Ended) {
+        let entry = &mut self.out.holds[hold];
+        (entry.to_ns, entry.ended) = (now.0, ended);
+        let token = entry.token;
+        self.holders.remove(&token);
+        self.stop_writing(now, j, hold);
+    }
+
+    /// What was written under entry `hold` was written in vain.
+    pub fn stop_writing(&mut self, now: Nanos, j: usize, hold: usize) {
+        if let Some(left) = self.fabric.stop(now, hold as u32) {
+            self.jobs[j].done.wasted_bytes += self.setup.jobs[j].step_bytes as f64 - left;
+        }
+    }
+
+    fn written(&mut self, now: Nanos, hold: usize, queue: &mut EventQueue<Happening>) {
+        let entry = &mut self.out.holds[hold];
+        (entry.to_ns, entry.ended) = (now.0, Ended::Written);
+        let (j, token, granted_ns) = (entry.job, entry.token, entry.from_ns);
+        self.holders.remove(&token);
+        let spec = &self.setup.jobs[j];
+        let job = &mut self.jobs[j];
+        let step = StepOutcome {
+            due_ns: job.due.0,
+            granted_ns,
+            end_ns: now.0,
+            alone_ns: self.setup.alone_ns(j, job.nodes.len()),
+            attempts: job.attempts,
+        };
+        job.has_step = true;
+        job.done.steps.push(step);
+        job.stage = Stage::Away;
+        let index = job.done.steps.len() as u32 - 1;
+        let (io_ns, wait_ns) = (step.end_ns - step.due_ns, step.granted_ns - step.due_ns);
+        self.note(now, j, &Note::Written { index, io_ns, wait_ns });
+        self.tell_access(now, access::Event::Done { token }, queue);
+        let job = &mut self.jobs[j];
+        if index + 1 < spec.steps {
+            let at = spec.arrivals.next(now, index + 1, spec.compute_ns, &mut job.rng);
+            queue.at(at, Happening::StepDue(j));
+        } else {
+            job.done.end_ns = Some(now.0);
+            job.stage = Stage::Over;
+            self.note(now, j, &Note::Ends);
+            self.give_nodes_back(now, j, queue);
+            self.rehouse(now, queue);
+        }
+    }
+
+    pub fn renew_later(&mut self, j: usize, token: Token, queue: &mut EventQueue<Happening>) {
+        self.jobs[j].renewing = Some(token);
+        queue.after(self.setup.config.lease_ns / RENEWALS_PER_LEASE, Happening::Renew(j, token));
+    }
+
+    pub fn renew(&mut self, now: Nanos, j: usize, token: Token, queue: &mut EventQueue<Happening>) {
+        let job = &mut self.jobs[j];
+        job.renewing = job.renewing.filter(|&t| t != token);
+        if !job.silent && matches!(job.stage, Stage::Holds(t, _) if t == token) {
+            self.tell_access(now, access::Event::Renew { token }, queue);
+            self.renew_later(j, token, queue);
+        }
+    }
+}
+
+/// The machines of a run, with their configuration: for the world, and for a replay.
+///
+/// # Errors
+/// If a policy does not exist.
+pub fn machines(setup: &Setup) -> Result<(Access, Allocator)> {
+    let config = access::Config { nodes: setup.nodes, ..setup.config.clone() };
+    let access = access::policy(&setup.access, &config).map_err(Error::Usage)?;
+    let allocation = allocation::policy(&setup.allocation).map_err(Error::Usage)?;
+    let allocator = Allocator::new(allocation, setup.nodes, setup.node_bytes, setup.node_bytes_per_s);
+    Ok((Access::new(access, config), allocator))
+}
+
+impl World for Burst<'_> {
+    type Event = Happening;
+
+    fn on_event(&mut self, now: Nanos, event: Happening, queue: &mut EventQueue<Happening>) {
+        match event {
+            Happening::JobStarts(j) if self.jobs[j].silent => self.jobs[j].missed_start = true,
+            Happening::JobStarts(j) => self.ask_for_nodes(now, j, queue),
+            Happening::StepDue(j) => self.step_due(now, j, queue),
+            Happening::Renew(j, token) => self.renew(now, j, token, queue),
+            Happening::AccessWakes => {
+                let actions = self.access.wake(now, self.trace);
+                self.obey(now, actions, queue);
+            }
+            Happening::AllocationWakes => {
+                self.allocator.wake(now, self.trace);
+            }
+            Happening::Breaks(what, for_ns) => self.breaks(now, what, for_ns, queue),
+            Happening::Mends(what) => self.mends(now, what, queue),
+            Happening::Noticed(j) => self.noticed(now, j, queue),
+            Happening::Chance(n) => self.chance_fails(now, n, queue),
+        }
+    }
+
+    fn next_completion(&self) -> Option<Nanos> {
+        self.fabric.next_end()
+    }
+
+    fn on_completion(&mut self, now: Nanos, queue: &mut EventQueue<Happening>) {
+        if let Some(hold) = self.fabric.pop_end() {
+            self.written(now, hold as usize, queue);
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! What `run`, `compare`, `sweep` and `replay` need to know of the kinds of scenarios: one place, so that the commands do not.
+
+use std::io::Write;
+
+use forebay_policy::{access, planner};
+
+use crate::error::{Error, Result};
+use crate::scenario::{BURST_BUFFER, COLOCATION, File, Scenario};
+use crate::trace::Trace;
+use crate::{burst, colocate};
+
+/// What a run amounted to.
+pub enum Done {
+    Colocation(colocate::Outcome),
+    BurstBuffer(burst::Outcome),
+}
+
+/// Policies that `compare` shows if none are named.
+pub fn policies(file: &File) -> Vec<String> {
+    match file.kind() {
+        BURST_BUFFER => access::POLICIES.iter().map(|p| p.0.to_string()).collect(),
+        _ => planner::POLICIES.iter().map(|p| p.0.to_string()).collect(),
+    }
+}
+
+/// Sets the policy: the planner's, or that of access, or `ALLOCATION/ACCESS`.
+pub fn set_policy(file: &mut File, policy: &str) -> Result<()> {
+    if file.kind() != BURST_BUFFER {
+        return file.set("planner.policy", policy);
+    }
+    let access = match policy.split_once('/') {
+        None => policy,
+        Some((allocation, access)) => {
+            file.set("allocation.policy", allocation)?;
+            access
+        }
+    };
+    file.set("access.policy", access)
+}
+
+impl Scenario {
+    /// Names of the columns of [`Scenario::rows`].
+    pub fn columns(&self) -> &'static [&'static str] {
+        match self {
+            Scenario::Colocation(_) => &colocate::view::COLUMNS,
+            Scenario::BurstBuffer(_) => &burst::view::COLUMNS,
+        }
+    }
+
+    /// A trace into `out` with this scenario in its header.
+    pub fn trace(&self, out: Box<dyn Write + Send>) -> Trace {
+        match self {
+            Scenario::Colocation(setup) => Trace::to(out, COLOCATION, setup),
+            Scenario::BurstBuffer(setup) => Trace::to(out, BURST_BUFFER, setup),
+        }
+    }
+
+    /// Runs it to the end.
+    pub fn run(&self, trace: &mut Trace) -> Result<Done> {
+        match self {
+            Scenario::Colocation(setup) => colocate::simulate(setup, trace).map(Done::Colocation),
+            Scenario::BurstBuffer(setup) => burst::simulate(setup, trace).map(Done::BurstBuffer),
+        }
+    }
+
+    /// The rows of a run of it.
+    pub fn rows(&self, done: &Done) -> Vec<Vec<String>> {
+        match (self, done) {
+            (Scenario::Colocation(setup), Done::Colocation(outcome)) => colocate::view::rows(setup, outcome),
+            (Scenario::BurstBuffer(setup), Done::BurstBuffer(outcome)) => burst::view::rows(setup, outcome),
+            _ => unreachable!("a scenario of one kind was run as another"),
+        }
+    }
+
+    /// The timeline of a run of it, or of a part of the time in seconds.
+    pub fn timeline(&self, done: &Done, name: &str, window_s: Option<&[f64]>) -> String {
+        let window_s = window_s.map_or((0.0, done.end_s()), |w| (w[0], w[1]));
+        match (self, done) {
+            (Scenario::Colocation(setup), Done::Colocation(outcome)) => {
+                let title = format!("{name} ({})", setup.policy);
+                colocate::view::timeline(setup, outcome, &title, window_s)
+            }
+            (Scenario::BurstBuffer(setup), Done::BurstBuffer(outcome)) => {
+                let title = format!("{name} ({}/{})", setup.allocation, setup.access);
+                burst::view::timeline(setup, outcome, &title, window_s)
+            }
+            _ => unreachable!("a scenario of one kind was run as another"),
+        }
+    }
+}
+
+impl Done {
+    /// All of it as JSON.
+    pub fn json(&self) -> std::result::Result<String, std::io::Error> {
+        let json = match self {
+            Done::Colocation(outcome) => serde_json::to_string_pretty(outcome),
+            Done::BurstBuffer(outcome) => serde_json::to_string_pretty(outcome),
+        };
+        Ok(json.map_err(std::io::Error::from)? + "\n")
+    }
+
+    /// The last line of a run for people.
+    pub fn summary(&self) -> String {
+        match self {
+            Done::Colocation(o) => format!("{} events, {} decisions", o.events, o.decisions.len()),
+            Done::BurstBuffer(o) => {
+                format!("{} events, {} tokens, {} nodes down", o.events, o.holds.len(), o.down.len())
+            }
+        }
+    }
+
+    fn end_s(&self) -> f64 {
+        match self {
+            Done::Colocation(o) => o.end_s(),
+            Done::BurstBuffer(o) => o.end_s(),
+        }
+    }
+}
+
+/// An error if the runs of a grid have different columns.
+pub fn same_kind(scenarios: &[Scenario]) -> Result<()> {
+    match scenarios.windows(2).all(|w| w[0].columns() == w[1].columns()) {
+        true => Ok(()),
+        false => Err(Error::Usage("the runs are of different kinds; sweep each kind by itself".into())),
+    }
+}

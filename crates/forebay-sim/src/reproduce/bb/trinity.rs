@@ -1,0 +1,123 @@
+//! Figure 1: three jobs on a pool of 100 nodes of Trinity, under the bandwidth and the interference policy.
+//!
+//! The paper prints the results and one size: J1 has 800 compute nodes. So a family of three jobs is run, all that the
+//! machine has room for, and its extremes are held against the figures, beside the bounds that the model puts on them.
+
+use crate::burst::batch::{Job, Setup, lasting_leases, simulate};
+use crate::error::Result;
+use crate::report::{Record, Report};
+use crate::trace::Trace;
+
+const NODES: u32 = 100;
+const NODE_BYTES: u64 = 6_000_000_000_000;
+const NODE_BYTES_PER_S: f64 = 5e9;
+/// Of the whole machine (Table I).
+const COMPUTE_NODES: u64 = 19_000;
+const CORES: u64 = 32;
+const MEMORY_BYTES: u64 = 128_000_000_000;
+/// Compute nodes of J1, and of the other two.
+const J1: u64 = 800;
+const OTHERS: [u64; 6] = [800, 1600, 3200, 6400, 12_800, 18_200];
+/// Percent of its memory that a job writes.
+const PARTS: [u64; 5] = [5, 10, 20, 40, 80];
+
+/// A job of `compute_nodes` that writes `percent` of its memory, a process per core.
+fn job((compute_nodes, percent): (u64, u64)) -> Job {
+    Job {
+        arrives_ns: 0,
+        processes: (compute_nodes * CORES) as f64,
+        bytes: compute_nodes * MEMORY_BYTES / 100 * percent,
+        nodes: None,
+        client_bytes_per_s: f64::INFINITY,
+    }
+}
+
+/// How much longer than alone on all nodes: all jobs together, and J1. `None` if they do not fit.
+fn against_isolated(jobs: &[Job], allocation: &str) -> Option<(f64, f64)> {
+    let setup = Setup {
+        nodes: NODES,
+        node_bytes: NODE_BYTES,
+        node_bytes_per_s: NODE_BYTES_PER_S,
+        jobs: jobs.to_vec(),
+        allocation,
+        access: "none",
+        config: lasting_leases(),
+    };
+    let total: u64 = jobs.iter().map(|j| j.bytes).sum();
+    if total > NODE_BYTES * u64::from(NODES) {
+        return None;
+    }
+    // Whoever finds no room in the book of the allocator does not fit either.
+    let outcome = simulate(&setup, &mut Trace::off()).ok()?;
+    let alone_s = |j: &Job| j.bytes as f64 / (f64::from(NODES) * NODE_BYTES_PER_S);
+    let all = outcome.aggregate_s() / jobs.iter().map(alone_s).sum::<f64>();
+    Some((all, outcome.steps[0].io_s / alone_s(&jobs[0])))
+}
+
+/// Every three jobs of the family.
+fn family() -> Vec<Vec<Job>> {
+    let mut all = Vec::new();
+    for second in OTHERS {
+        for third in OTHERS.into_iter().filter(|&t| t >= second && J1 + second + t <= COMPUTE_NODES) {
+            for a in PARTS {
+                for b in PARTS {
+                    all.extend(PARTS.map(|c| [(J1, a), (second, b), (third, c)].map(job).to_vec()));
+                }
+            }
+        }
+    }
+    all
+}
+
+/// Adds Figure 1 to the report.
+pub fn three_jobs(report: &mut Report) -> Result<()> {
+    report.heading(3, "Figure 1: three jobs on 100 nodes of Trinity");
+    report.text(include_str!("trinity.md"));
+    let family = family();
+    let of = |allocation: &str| -> Vec<(f64, f64)> {
+        family.iter().filter_map(|jobs| against_isolated(jobs, allocation)).collect()
+    };
+    let (bandwidth, interference) = (of("bandwidth"), of("interference"));
+    let most = |of: fn(&(f64, f64)) -> f64, among: &[(f64, f64)]| among.iter().map(of).fold(0.0, f64::max);
+    let least = interference.iter().map(|r| r.0).fold(f64::INFINITY, f64::min);
+    let share = COMPUTE_NODES as f64 / J1 as f64;
+    let (all, j1) = (most(|r| r.0, &bandwidth), most(|r| r.1, &bandwidth));
+    let unit = "times as long as isolated";
+    // 82 % of the memory of 800 nodes take 14 burst buffer nodes.
+    let fitted = against_isolated(&[(J1, 82), (3200, 20), (6400, 20)].map(job), "interference");
+    report.records(vec![
+        Record::checked("bb/trinity/bandwidth", all, unit, "at most 3, the bound for three jobs", all <= 3.0 + 1e-9)
+            .beside(6.3)
+            .note(format!("worst of {} sets of jobs; the printed figure cannot come from the model", bandwidth.len())),
+        Record::checked(
+            "bb/trinity/bandwidth-j1",
+            j1,
+            unit,
+            format!("at most {share}, the bound for 800 of 19,000 nodes"),
+            j1 <= share,
+        )
+        .beside(33.0)
+        .note("worst of the same; more would need fewer processes per node than the other jobs have"),
+        Record::checked(
+            "bb/trinity/interference",
+            least,
+            unit,
+            "3 or more where each job has what it fills",
+            least >= 3.0 - 1e-9,
+        )
+        .beside(2.6)
+        .note(format!(
+            "least of {} sets; the printed figure needs jobs that reserve unequal multiples of what they write",
+            interference.len()
+        )),
+        Record::within_percent(
+            "bb/trinity/interference-j1",
+            7.0,
+            fitted.map_or(f64::NAN, |r| r.1),
+            unit,
+            5.0,
+        )
+        .note("J1 writes 82 % of its memory, fitted: 14 of 100 nodes"),
+    ]);
+    Ok(())
+}

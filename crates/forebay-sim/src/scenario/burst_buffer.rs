@@ -1,0 +1,178 @@
+//! Scenarios of kind `burst-buffer`.
+
+use std::collections::BTreeSet;
+
+use forebay_model::rng::Rng;
+use forebay_policy::access;
+use forebay_policy::allocation::{self, Action, Allocator, Demand, Event};
+use forebay_policy::machine::{Machine, Nanos};
+
+use super::reader::Section;
+use super::{GB, MAX_GB, MAX_S, arrivals, for_ns, ns};
+use crate::burst::{Broken, Fault, JobSpec, RandomFailures, Setup};
+use crate::error::Result;
+
+/// More nodes than the largest machines have; each costs memory.
+const MAX_NODES: u64 = 65_536;
+
+/// Reads the whole file.
+pub fn read(root: &Section<'_>) -> Result<Setup> {
+    let seed = root.whole("seed", 0, i64::MAX as u64, Some(0))?;
+    let shuffle = root.flag("shuffle", false)?;
+    let cluster = root.need("cluster")?;
+    let nodes = cluster.whole("nodes", 1, MAX_NODES, None)? as u32;
+    let node_bytes = (cluster.number("node_gb", 1e-6, MAX_GB, None)? * GB).round() as u64;
+    let node_bytes_per_s = cluster.number("node_gb_per_s", 1e-6, MAX_GB, None)? * GB;
+    cluster.done()?;
+    let (access, config) = match root.section("access")? {
+        None => ("forebay".into(), access::Config { nodes, ..access::Config::default() }),
+        Some(s) => access_policy(&s, nodes)?,
+    };
+    let allocation = match root.section("allocation")? {
+        None => "striped".into(),
+        Some(s) => {
+            let names: Vec<&str> = allocation::POLICIES.iter().map(|p| p.0).collect();
+            let name = s.choice("policy", &names, Some("striped"))?;
+            s.done()?;
+            name
+        }
+    };
+    let mut setup = Setup {
+        nodes,
+        node_bytes,
+        node_bytes_per_s,
+        allocation,
+        access,
+        config,
+        jobs: Vec::new(),
+        faults: Vec::new(),
+        random: root.section("failures")?.map(|s| failures(&s)).transpose()?,
+        seed,
+    };
+    let mut names = BTreeSet::new();
+    for s in root.list("job")? {
+        for job in jobs(&s, &setup)? {
+            if !names.insert(job.name.clone()) {
+                return Err(s.error("name", "another job has this name; names have to be different"));
+            }
+            setup.jobs.push(job);
+        }
+    }
+    if shuffle {
+        Rng::new(seed).shuffle(&mut setup.jobs);
+    }
+    setup.faults = root.list("fault")?.iter().map(|s| fault(s, &setup)).collect::<Result<_>>()?;
+    root.done()?;
+    Ok(setup)
+}
+
+fn access_policy(s: &Section<'_>, nodes: u32) -> Result<(String, access::Config)> {
+    let names: Vec<&str> = access::POLICIES.iter().map(|p| p.0).collect();
+    let policy = s.choice("policy", &names, Some("forebay"))?;
+    let patience_ns = match s.has("patience_s") {
+        true => ns(s.number("patience_s", 0.0, MAX_S, None)?),
+        false => u64::MAX,
+    };
+    let config = access::Config {
+        nodes,
+        lease_ns: ns(s.number("lease_s", 1e-3, MAX_S, Some(30.0))?),
+        ageing: s.number("ageing", 0.0, 1e3, Some(0.0))?,
+        patience_ns,
+    };
+    s.done()?;
+    Ok((policy, config))
+}
+
+/// The instances of one `[[job]]`.
+fn jobs(s: &Section<'_>, setup: &Setup) -> Result<Vec<JobSpec>> {
+    let name = s.text("name", None)?;
+    let count = s.whole("count", 1, 100_000, Some(1))?;
+    let processes = s.whole("processes", 1, 1_000_000_000, None)? as f64;
+    let size = if s.has("process_gb") { "process_gb" } else { "step_gb" };
+    let step_gb = match (s.has("step_gb"), s.has("process_gb")) {
+        (true, true) => return Err(s.error("process_gb", "give either step_gb or process_gb")),
+        (false, true) => processes * s.number("process_gb", 1e-9, MAX_GB, None)?,
+        _ => s.number("step_gb", 1e-9, MAX_GB, None)?,
+    };
+    let nodes = match s.has("nodes") {
+        true => Some(s.whole("nodes", 1, u64::from(setup.nodes), None)? as u32),
+        false => None,
+    };
+    let on = s.members("on", setup.nodes)?;
+    if let (Some(_), Some(_)) = (nodes, &on) {
+        return Err(s.error("on", "give either nodes, for the allocation policy, or on"));
+    }
+    let client_bytes_per_s = match s.has("client_gb_per_s") {
+        true => s.number("client_gb_per_s", 1e-9, MAX_GB, None)? * GB,
+        false => f64::INFINITY,
+    };
+    let spec = JobSpec {
+        name: name.clone(),
+        processes,
+        step_bytes: (step_gb * GB).round().max(1.0) as u64,
+        nodes,
+        on,
+        client_bytes_per_s,
+        steps: s.whole("steps", 1, 1_000_000, Some(1))? as u32,
+        compute_ns: ns(s.number("compute_s", 0.0, MAX_S, Some(0.0))?),
+        starts_ns: ns(s.number("starts_s", 0.0, MAX_S, Some(0.0))?),
+        io_first: s.flag("io_first", false)?,
+        arrivals: arrivals(s)?,
+    };
+    s.done()?;
+    if !fits(setup, &spec) {
+        let on = spec.on.as_ref().map(|on| on.len() as u32).or(spec.nodes).unwrap_or(setup.nodes);
+        let space_gb = setup.node_bytes as f64 / GB;
+        return Err(s.error(
+            size,
+            format!(
+                "a step has to fit on its nodes, {on} of {space_gb} GB, when nobody else is there (allocation '{}')",
+                setup.allocation
+            ),
+        ));
+    }
+    let instance = |i: u64| JobSpec { name: format!("{name}#{i}"), ..spec.clone() };
+    Ok(if count == 1 { vec![spec] } else { (1..=count).map(instance).collect() })
+}
+
+/// Whether the allocation policy has room for it on an empty system. Nodes given by hand have no book to be full.
+fn fits(setup: &Setup, spec: &JobSpec) -> bool {
+    if let Some(on) = &spec.on {
+        return spec.step_bytes.div_ceil(on.len() as u64) <= setup.node_bytes;
+    }
+    let Ok(policy) = allocation::policy(&setup.allocation) else { return false };
+    let mut allocator = Allocator::new(policy, setup.nodes, setup.node_bytes, setup.node_bytes_per_s);
+    let demand =
+        Demand { bytes: spec.step_bytes, nodes: spec.nodes, client_bytes_per_s: spec.client_bytes_per_s };
+    let mut out = Vec::new();
+    allocator.handle(Nanos(0), Event::Asks { job: 0, demand }, &mut out);
+    matches!(out.first(), Some(Action::Allocate { .. }))
+}
+
+fn fault(s: &Section<'_>, setup: &Setup) -> Result<Fault> {
+    let what = match (s.has("node"), s.has("job")) {
+        (true, false) => Broken::Node { node: s.whole("node", 0, u64::from(setup.nodes - 1), None)? as u32 },
+        (false, _) => {
+            let name = s.text("job", None)?;
+            let job = setup.jobs.iter().position(|j| j.name == name);
+            let known = || setup.jobs.iter().take(8).map(|j| j.name.as_str()).collect::<Vec<_>>().join(", ");
+            Broken::Job {
+                job: job
+                    .ok_or_else(|| s.error("job", format!("no job has this name; there are {}", known())))?,
+            }
+        }
+        (true, true) => return Err(s.error("job", "give either node or job")),
+    };
+    let fault = Fault { what, at_ns: ns(s.number("at_s", 0.0, MAX_S, None)?), for_ns: for_ns(s)? };
+    s.done()?;
+    Ok(fault)
+}
+
+fn failures(s: &Section<'_>) -> Result<RandomFailures> {
+    let failures = RandomFailures {
+        node_mean_ns: ns(s.number("node_mean_s", 1.0, 1e9, None)?),
+        node_down_ns: ns(s.number("node_down_s", 1e-3, MAX_S, None)?),
+    };
+    s.done()?;
+    Ok(failures)
+}

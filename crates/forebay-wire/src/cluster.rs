@@ -1,0 +1,324 @@
+//! The words between agents and their coordinator, and what programs ask of the cluster.
+//!
+//! An agent keeps one connection to the coordinator: [`ToCoordinator`] one way, [`ToAgent`] the other, as frames
+//! ([`crate::frame`]). Neither side waits for answers: everything is told when it changes and told again when a connection
+//! is made anew, so that a coordinator which has forgotten everything knows it again after a heartbeat.
+
+use forebay_pfs::FileVersion;
+use serde::{Deserialize, Serialize};
+
+/// Number of this protocol. Both sides must speak the same.
+pub const CLUSTER_PROTOCOL: u32 = 1;
+
+/// A version of the membership. Later ones are greater: a new coordinator's term is later than all of the old one's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Epoch {
+    /// Start of the coordinator, in milliseconds since 1970.
+    pub term: u64,
+    /// Changes of the membership since then.
+    pub number: u64,
+}
+
+impl std::fmt::Display for Epoch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.term, self.number)
+    }
+}
+
+/// What a node is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// A compute node that lends memory: tasks may run where its extents are.
+    #[default]
+    CoLocated,
+    /// A node that only keeps extents (a burst-buffer node).
+    Dedicated,
+}
+
+/// A node of the cluster, as it describes itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeInfo {
+    /// Its name, unique and stable.
+    pub name: String,
+    /// The name by which schedulers know it.
+    pub host: String,
+    /// `IP:PORT` where it serves peers; empty if it does not.
+    pub address: String,
+    /// What it is for.
+    pub role: Role,
+    /// Bytes of its tier: its weight in the placement.
+    pub capacity_bytes: u64,
+    /// Labels of the mounts it serves.
+    pub mounts: Vec<String>,
+    /// Units of placement of those mounts in bytes, in the same order; the same on every node.
+    pub extent_bytes: Vec<u64>,
+}
+
+/// The members at one epoch, sorted by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterView {
+    /// Which version.
+    pub epoch: Epoch,
+    /// The members.
+    pub nodes: Vec<NodeInfo>,
+}
+
+impl ClusterView {
+    /// The nodes that keep extents of the mount labelled `mount`: those that serve it to peers. If nobody serves peers,
+    /// every node that has the mount, each for its own tasks. Everybody who asks where an extent is goes by this list.
+    pub fn keepers(&self, mount: &str) -> Vec<&NodeInfo> {
+        let has: Vec<&NodeInfo> = self.nodes.iter().filter(|n| n.mounts.iter().any(|m| m == mount)).collect();
+        let serve: Vec<&NodeInfo> = has.iter().copied().filter(|n| !n.address.is_empty()).collect();
+        if serve.is_empty() { has } else { serve }
+    }
+}
+
+/// One version of one file, as every node can find it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct FileRef {
+    /// Label of its mount.
+    pub mount: String,
+    /// Path below the mount's root, as bytes, without a leading slash.
+    pub path: Vec<u8>,
+    /// The version; a file that is another by now is not it.
+    pub version: FileVersion,
+}
+
+/// A part of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Part {
+    /// Index into the files told before.
+    pub file: u32,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+}
+
+/// What one task reads, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Split {
+    /// Its parts.
+    pub parts: Vec<Part>,
+}
+
+/// What a job tells, in the order in which it happened.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum JobUpdate {
+    /// A job begins. First of all, once.
+    Begin {
+        /// Its name, for people: the application's id.
+        name: String,
+        /// Its planner; empty for the coordinator's default.
+        planner: String,
+    },
+    /// Its slots (tasks at a time) by host, all of them; told again when executors come or go.
+    Slots(Vec<(String, u32)>),
+    /// Files that its splits name. They are numbered from 0 in the order they are told, over the whole life of the job.
+    Files(Vec<FileRef>),
+    /// Splits of a stage, in the order of its tasks, following those told before; a stage may take several of these.
+    Splits {
+        /// The stage.
+        stage: u32,
+        /// The splits of the tasks that follow.
+        splits: Vec<Split>,
+    },
+    /// All splits of the stage have been told: it may be planned.
+    StageReady {
+        /// The stage.
+        stage: u32,
+    },
+    /// A task runs.
+    TaskStarted {
+        /// Its stage.
+        stage: u32,
+        /// Its number within the stage.
+        task: u32,
+        /// Where.
+        host: String,
+    },
+    /// A task has ended.
+    TaskEnded {
+        /// Its stage.
+        stage: u32,
+        /// Its number within the stage.
+        task: u32,
+        /// Whether its result stands.
+        ok: bool,
+        /// How long it ran, in milliseconds.
+        run_ms: u64,
+    },
+    /// No task of the stage will run any more.
+    StageEnded {
+        /// The stage.
+        stage: u32,
+    },
+    /// The job has ended. Said by the agent if the job's connection ends before.
+    End,
+}
+
+/// From an agent to the coordinator.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum ToCoordinator {
+    /// First of all.
+    Join {
+        /// [`CLUSTER_PROTOCOL`].
+        protocol: u32,
+        /// Who.
+        node: NodeInfo,
+        /// Differs between two processes of one name: nanoseconds since 1970 at its start.
+        incarnation: u64,
+    },
+    /// I am here, once a second.
+    Heartbeat {
+        /// Bytes of the tier now.
+        capacity_bytes: u64,
+        /// Bytes of cached pages.
+        resident_bytes: u64,
+        /// Bytes read from the PFS since the agent's start.
+        fetched_bytes: u64,
+    },
+    /// A local job tells something. `job` is unique among the jobs of this agent's process.
+    Job {
+        /// Which.
+        job: u64,
+        /// What.
+        updates: Vec<JobUpdate>,
+    },
+    /// How far an order is; also its end.
+    Order(OrderProgress),
+    /// A program asks for the jobs. → [`ToAgent::Jobs`]
+    AskJobs {
+        /// Comes back with the answer.
+        ask: u64,
+    },
+    /// This node is going; its pages are gone at once.
+    Leave,
+}
+
+/// How far an order is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OrderProgress {
+    /// Which.
+    pub order: u64,
+    /// Bytes that are in the tier by now because of it.
+    pub fetched_bytes: u64,
+    /// Bytes that were there already.
+    pub resident_bytes: u64,
+    /// Bytes that will not come: changed, refused, failed.
+    pub failed_bytes: u64,
+    /// Nothing more will be told.
+    pub done: bool,
+}
+
+/// What an agent is to bring into its tier.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Order {
+    /// Its number, unique in the coordinator's term.
+    pub order: u64,
+    /// Pages at a time.
+    pub threads: u32,
+    /// Bytes per second, 0 for no limit.
+    pub rate_bytes_per_s: u64,
+    /// What, in the order in which it will be read.
+    pub files: Vec<FileRef>,
+    /// Parts of those files.
+    pub parts: Vec<Part>,
+}
+
+/// From the coordinator to an agent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum ToAgent {
+    /// Answer to a join.
+    Welcome {
+        /// [`CLUSTER_PROTOCOL`].
+        protocol: u32,
+        /// Why not, or empty. The coordinator closes after a refusal.
+        refusal: String,
+        /// Time between heartbeats.
+        heartbeat_ms: u32,
+    },
+    /// The members have changed.
+    Members(ClusterView),
+    /// Fetch this.
+    Fetch(Order),
+    /// From now on with so many pages at a time (0: pause) and at this rate.
+    Adjust {
+        /// Which order.
+        order: u64,
+        /// Pages at a time.
+        threads: u32,
+        /// Bytes per second, 0 for no limit.
+        rate_bytes_per_s: u64,
+    },
+    /// Forget these orders.
+    Cancel {
+        /// Which.
+        orders: Vec<u64>,
+    },
+    /// Answer to [`ToCoordinator::AskJobs`].
+    Jobs {
+        /// The question's.
+        ask: u64,
+        /// The jobs.
+        jobs: Vec<JobStatus>,
+    },
+}
+
+/// A job as people see it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobStatus {
+    /// Its name.
+    pub name: String,
+    /// Its planner.
+    pub planner: String,
+    /// Tasks at a time.
+    pub slots: u32,
+    /// Its stages that read files.
+    pub stages: Vec<StageStatus>,
+    /// It has ended.
+    pub ended: bool,
+}
+
+/// A stage as people see it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StageStatus {
+    /// Its number.
+    pub stage: u32,
+    /// Tasks in all.
+    pub tasks: u32,
+    /// Of those, ended well.
+    pub tasks_done: u32,
+    /// Running now.
+    pub tasks_running: u32,
+    /// Of those started, on a node that owns most of their input.
+    pub tasks_local: u32,
+    /// Its waves.
+    pub waves: Vec<WaveStatus>,
+}
+
+/// A wave as people see it. Times are milliseconds since the job began.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaveStatus {
+    /// Tasks in it.
+    pub tasks: u32,
+    /// Of those, done.
+    pub tasks_done: u32,
+    /// Its input.
+    pub bytes: u64,
+    /// Of that, prefetched.
+    pub fetched_bytes: u64,
+    /// Of that, in the tier before.
+    pub resident_bytes: u64,
+    /// Of that, given up.
+    pub failed_bytes: u64,
+    /// When its prefetch began.
+    pub prefetch_began_ms: Option<u64>,
+    /// When all of it was there.
+    pub prefetch_ended_ms: Option<u64>,
+    /// When its first task started.
+    pub compute_began_ms: Option<u64>,
+    /// When its last task ended.
+    pub compute_ended_ms: Option<u64>,
+}

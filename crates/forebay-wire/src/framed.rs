@@ -1,0 +1,236 @@
+//! One end of a connection that never waits: frames out of what has arrived, and a bounded heap of what is still to go.
+//!
+//! The coordinator has a thousand of these in one loop, an agent one. Frames that say the same to many (a view of the
+//! members) are encoded once and shared. A peer that does not read fills its heap; at the bound the connection is given up,
+//! so that one that hangs takes a known amount of memory from the others and nothing else.
+
+use crate::frame::{FrameReader, encode};
+use crate::link::Stream;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+/// Bytes read at a time.
+const READ_BYTES: usize = 64 << 10;
+
+/// Reads in one turn, so that a peer with much to say does not keep others waiting.
+const READS_MAX: usize = 32;
+
+/// Most bytes waiting to be sent: two of the longest frames.
+const OUT_BYTES_MAX: usize = 2 * crate::frame::MAX_FRAME_BYTES;
+
+/// A frame that may be sent to many.
+pub type SharedFrame = Arc<[u8]>;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Framed {
+    stream: Stream,
+    reader: FrameReader,
+    out: VecDeque<Outgoing>,
+    out_bytes: usize,
+    /// Bytes of the first frame that have gone.
+    sent: usize,
+}
+
+#[derive(Debug)]
+struct Outgoing {
+    frame: SharedFrame,
+    /// A later one of these makes it needless.
+    replaceable: bool,
+}
+
+/// What a turn of reading came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrived {
+    /// All there was.
+    All,
+    /// There may be more; come back without waiting.
+    MaybeMore,
+    /// The other end has closed.
+    Closed,
+}
+
+/// `message` as a frame for many.
+///
+/// # Errors
+/// It is too long.
+pub fn shared<T: Serialize>(message: &T) -> io::Result<SharedFrame> {
+    encode(message).map(Into::into)
+}
+
+impl Framed {
+    /// Takes over `stream`, which does not wait from now on.
+    ///
+    /// # Errors
+    /// The kernel refused.
+    pub fn new(stream: Stream) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        Ok(Framed { stream, reader: FrameReader::default(), out: VecDeque::new(), out_bytes: 0, sent: 0 })
+    }
+
+    /// Takes in what has arrived.
+    ///
+    /// # Errors
+    /// The connection is of no use any more.
+    pub fn receive(&mut self) -> io::Result<Arrived> {
+        let mut buffer = [0; READ_BYTES];
+        for _ in 0..READS_MAX {
+            match self.stream.read(&mut buffer) {
+                Ok(0) => return Ok(Arrived::Closed),
+                Ok(n) => self.reader.push(&buffer[..n]),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(Arrived::All),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+            // No more than one long frame and a read is ever held.
+            if self.reader.len() > crate::frame::MAX_FRAME_BYTES {
+                break;
+            }
+        }
+        Ok(Arrived::MaybeMore)
+    }
+
+    /// The next message that has arrived whole.
+    ///
+    /// # Errors
+    /// Garbage.
+    pub fn next_message<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
+        self.reader.next_message()
+    }
+
+    /// Puts `message` on its way.
+    ///
+    /// # Errors
+    /// It is too long, or the peer does not read: too much is waiting already.
+    pub fn send<T: Serialize>(&mut self, message: &T) -> io::Result<()> {
+        self.push(Outgoing { frame: shared(message)?, replaceable: false })
+    }
+
+    /// Puts a frame on its way that makes earlier ones of this kind needless, if they have not begun to go.
+    ///
+    /// # Errors
+    /// As [`Framed::send`].
+    pub fn send_latest(&mut self, frame: SharedFrame) -> io::Result<()> {
+        let begun = usize::from(self.sent > 0);
+        let mut at = 0;
+        let mut freed = 0;
+        self.out.retain(|o| {
+            at += 1;
+            let keep = at <= begun || !o.replaceable;
+            freed += if keep { 0 } else { o.frame.len() };
+            keep
+        });
+        self.out_bytes -= freed;
+        self.push(Outgoing { frame, replaceable: true })
+    }
+
+    fn push(&mut self, outgoing: Outgoing) -> io::Result<()> {
+        if self.out_bytes + outgoing.frame.len() > OUT_BYTES_MAX {
+            return Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                format!("{} bytes wait to be sent and are not read", self.out_bytes),
+            ));
+        }
+        self.out_bytes += outgoing.frame.len();
+        self.out.push_back(outgoing);
+        Ok(())
+    }
+
+    /// Sends what the socket takes; true when all of it has gone.
+    ///
+    /// # Errors
+    /// The connection is of no use any more.
+    pub fn flush(&mut self) -> io::Result<bool> {
+        while let Some(first) = self.out.front() {
+            match self.stream.write(&first.frame[self.sent..]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => self.sent += n,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+            if self.sent == first.frame.len() {
+                self.out_bytes -= self.sent;
+                self.sent = 0;
+                self.out.pop_front();
+            }
+        }
+        if self.stream.wants_write() {
+            match self.stream.flush() {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                flushed => flushed?,
+            }
+        }
+        Ok(!self.stream.wants_write())
+    }
+
+    /// Whether something waits for room in the socket: what was sent here, or what the stream has to say by itself.
+    pub fn wants_room(&self) -> bool {
+        !self.out.is_empty() || self.stream.wants_write()
+    }
+
+    /// The stream, to ask who is at its other end.
+    pub fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    /// Bytes waiting to be sent.
+    pub fn waiting_bytes(&self) -> usize {
+        self.out_bytes - self.sent
+    }
+}
+
+impl AsFd for Framed {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.socket().as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair() -> (Framed, Framed) {
+        let (a, b) = Stream::pair().unwrap();
+        (Framed::new(a).unwrap(), Framed::new(b).unwrap())
+    }
+
+    #[test]
+    fn messages_go_both_ways_and_the_end_is_seen() {
+        let (mut a, mut b) = pair();
+        assert_eq!(b.receive().unwrap(), Arrived::All);
+        for i in 0..3u32 {
+            a.send(&i).unwrap();
+        }
+        assert!(a.flush().unwrap());
+        assert_eq!(b.receive().unwrap(), Arrived::All);
+        let got: Vec<u32> = std::iter::from_fn(|| b.next_message().unwrap()).collect();
+        assert_eq!(got, [0, 1, 2]);
+        drop(a);
+        assert_eq!(b.receive().unwrap(), Arrived::Closed);
+    }
+
+    #[test]
+    fn who_does_not_read_is_given_up_and_gets_only_the_latest_of_what_is_replaced() {
+        let (mut a, mut b) = pair();
+        let long = |i: u8| shared(&vec![i; 1 << 20]).unwrap();
+        for i in 0..200 {
+            a.send_latest(long(i)).unwrap();
+            a.flush().unwrap();
+        }
+        assert!(a.waiting_bytes() <= 2 * long(0).len());
+        let mut got: Vec<u8> = Vec::new();
+        while got.last() != Some(&199) {
+            b.receive().unwrap();
+            got.extend(std::iter::from_fn(|| b.next_message::<Vec<u8>>().unwrap()).map(|v| v[0]));
+            a.flush().unwrap();
+        }
+        assert!(got.len() < 10 && got.is_sorted(), "{got:?}");
+        let all: io::Result<()> = (0..100).try_for_each(|_| a.send(&vec![0u8; 1 << 20]));
+        assert_eq!(all.unwrap_err().kind(), io::ErrorKind::TimedOut);
+    }
+}

@@ -1,0 +1,154 @@
+//! The words between agents: one asks, the owner answers with the page.
+//!
+//! A connection carries one request at a time. A page comes in pieces: each is announced by [`PeerReply::Piece`] and
+//! follows as raw bytes. A page that is whole in the owner's tier is one piece, sent straight out of the tier; one that the
+//! owner is still fetching comes as it is fetched, so that a reader need not wait for all of it.
+//!
+//! **Why no byte that was taken away on the way is believed.** What is sent out of the tier without a copy is not in the
+//! socket but referred to by it: memory that is given back meanwhile would arrive as zeros. So the owner keeps the page in place
+//! until the asker's [`PeerRequest::Taken`], or until the asker's deadline has passed by the owner's clock; then it resets the connection
+//! first and lets go of the page after. The asker measures the same deadline from *before* it asked, so its own ends earlier,
+//! and believes a piece of bytes only if its clock shows, after the copy was made, that the deadline is still to come. A lost
+//! peer costs nothing but time.
+
+use crate::cluster::FileRef;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// Number of this protocol.
+pub const PEER_PROTOCOL: u32 = 1;
+
+/// From the asking agent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum PeerRequest {
+    /// First of all. → [`PeerReply::Welcome`]
+    Hello {
+        /// [`PEER_PROTOCOL`].
+        protocol: u32,
+        /// Name of the asking node.
+        node: String,
+    },
+    /// One page of a file, sent here. → [`PeerReply::Piece`] until the page is whole, or any of the others
+    Page {
+        /// The page.
+        page: PageRef,
+        /// Bytes that the asker has of it already, from its start: whole blocks of 4 KiB.
+        from: u64,
+        /// Who wants it.
+        wanted: Wanted,
+        /// The asker believes nothing that is complete only after so many milliseconds.
+        deadline_ms: u32,
+    },
+    /// The pieces have been taken, or will not be: the owner may let go of the page. One way.
+    Taken,
+    /// One page of a file, to be brought into the owner's tier and not sent. → [`PeerReply::Brought`], or any of the
+    /// others but a piece
+    Bring {
+        /// The page.
+        page: PageRef,
+        /// Answer within so many milliseconds.
+        deadline_ms: u32,
+    },
+}
+
+/// A page of one version of a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PageRef {
+    /// The file and its version. The path may be empty if the asker does not know it: then the owner has the page or not.
+    pub file: FileRef,
+    /// Unit of caching in bytes; both sides must use the same.
+    pub page_bytes: u64,
+    /// Number of the page.
+    pub page: u32,
+}
+
+/// Why a page is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Wanted {
+    /// A reader waits.
+    Now,
+    /// A reader will probably come to it.
+    Ahead,
+    /// Small random reads keep missing it.
+    Refill,
+}
+
+/// From the owner.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum PeerReply {
+    /// To [`PeerRequest::Hello`].
+    Welcome {
+        /// [`PEER_PROTOCOL`].
+        protocol: u32,
+        /// Why not, or empty. The owner closes after a refusal.
+        refusal: String,
+    },
+    /// The next `len` bytes of the page follow this.
+    Piece {
+        /// Bytes of the piece.
+        len: u64,
+    },
+    /// The page is in the owner's tier.
+    Brought {
+        /// Bytes that the PFS was read for; 0 if it was there.
+        fetched_bytes: u64,
+    },
+    /// The file is another version here.
+    Changed,
+    /// The owner will not serve this file for now: no permission, no such mount, another page size, too young. Read the PFS.
+    Refused(String),
+    /// The owner cannot serve this page at this moment, and has not tried: too much to do, or no room.
+    Busy(String),
+    /// The PFS failed at the owner.
+    Failed {
+        /// The error number.
+        errno: i32,
+        /// What was tried, on what.
+        message: String,
+    },
+    /// The owner is there and has begun, but the page, or the rest of it, is not ready in time. It may be asked again.
+    NotYet,
+}
+
+/// A deadline as it is told to the owner, `left` before it passes at the asker: rounded up, so that the owner, who counts
+/// from a later moment, is never done with a page before the asker is.
+pub fn deadline_ms(left: Duration) -> u32 {
+    left.as_nanos().div_ceil(1_000_000).min(u128::from(u32::MAX)) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// The rule of the module, on a line of time in nanoseconds: whatever the delays, bytes that the asker believes were
+        /// copied while the owner still kept the page.
+        #[test]
+        fn whatever_is_believed_was_copied_while_the_page_was_kept(
+            allowed in 1u64..5_000_000_000,
+            to_send in 0u64..1_000_000_000,
+            on_the_way in 0u64..1_000_000_000,
+            copies in prop::collection::vec(0u64..3_000_000_000, 1..8),
+            back in 0u64..1_000_000_000,
+        ) {
+            // The asker takes its deadline at 0 and sends a little later.
+            let sent = to_send.min(allowed - 1);
+            let told_ms = deadline_ms(Duration::from_nanos(allowed - sent));
+            let received = sent + on_the_way;
+            let mut now = received;
+            let mut believed = Vec::new();
+            for copy in &copies {
+                now += copy;
+                if now < allowed {
+                    believed.push(now);
+                }
+            }
+            // "Taken" is said only when all pieces were believed.
+            let taken = (believed.len() == copies.len()).then_some(now + back);
+            let promised = received + u64::from(told_ms) * 1_000_000;
+            let let_go = taken.map_or(promised, |taken| taken.min(promised));
+            prop_assert!(believed.iter().all(|copied| *copied < let_go || *copied == let_go && taken.is_some()));
+        }
+    }
+}

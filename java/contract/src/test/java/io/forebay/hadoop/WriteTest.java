@@ -1,0 +1,198 @@
+package io.forebay.hadoop;
+
+import static org.junit.Assert.assertArrayEquals;
+import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertFalse;
+import static org.junit.Assert.assertThrows;
+import static org.junit.Assert.assertTrue;
+
+import io.forebay.core.ClientOptions;
+import io.forebay.core.ForebayClient;
+import io.forebay.core.ForebayFile;
+import io.forebay.core.ReadMode;
+import java.io.FileNotFoundException;
+import java.io.IOException;
+import java.nio.channels.ClosedChannelException;
+import java.nio.file.Files;
+import java.util.Arrays;
+import java.util.EnumSet;
+import java.util.Random;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.CreateFlag;
+import org.apache.hadoop.fs.FSDataInputStream;
+import org.apache.hadoop.fs.FSDataOutputStream;
+import org.apache.hadoop.fs.FileAlreadyExistsException;
+import org.apache.hadoop.fs.FileStatus;
+import org.apache.hadoop.fs.FileSystem;
+import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.fs.permission.FsPermission;
+import org.junit.Test;
+
+/** The write modes, and what a file is like that was written. */
+public class WriteTest {
+  private static final int SIZE = (3 << 20) + 4_321;
+
+  private final TestAgent agent = TestAgent.shared();
+  private final java.nio.file.Path directory = agent.root().resolve("write");
+
+  private FileSystem fs(String writeMode) throws IOException {
+    Configuration conf = agent.configuration();
+    conf.set(ForebayConfig.WRITE_MODE, writeMode);
+    return FileSystem.newInstance(java.net.URI.create("forebay:///"), conf);
+  }
+
+  private Path path(String name) {
+    return new Path("forebay", null, directory.resolve(name).toString());
+  }
+
+  private long residentBytes(String name) throws IOException {
+    try (ForebayClient client = new ForebayClient(new ClientOptions(agent.socket(), -1, -1, -1, true));
+        ForebayFile open = client.open(directory.resolve(name).toString(), ReadMode.CACHED)) {
+      return open.residentBytes();
+    }
+  }
+
+  /** Writes by pieces of many sizes. */
+  private static void write(FSDataOutputStream out, byte[] bytes, long seed) throws IOException {
+    Random random = new Random(seed);
+    for (int at = 0; at < bytes.length;) {
+      int n = Math.min(bytes.length - at, 1 + random.nextInt(random.nextBoolean() ? 50 : 2_000_000));
+      if (n == 1) {
+        out.write(bytes[at]);
+      } else {
+        out.write(bytes, at, n);
+      }
+      at += n;
+      assertEquals(at, out.getPos());
+    }
+  }
+
+  @Test
+  public void throughIsOnThePfsAndInTheTier() throws Exception {
+    byte[] bytes = TestAgent.pattern(SIZE, 20);
+    try (FileSystem fs = fs("through")) {
+      try (FSDataOutputStream out = fs.create(path("through"))) {
+        write(out, bytes, 20);
+      }
+      assertArrayEquals(bytes, Files.readAllBytes(directory.resolve("through")));
+      assertEquals(SIZE, residentBytes("through"));
+    }
+  }
+
+  @Test
+  public void bypassIsOnThePfsOnly() throws Exception {
+    byte[] bytes = TestAgent.pattern(SIZE, 21);
+    try (FileSystem fs = fs("bypass")) {
+      try (FSDataOutputStream out = fs.create(path("bypass"))) {
+        write(out, bytes, 21);
+      }
+      assertArrayEquals(bytes, Files.readAllBytes(directory.resolve("bypass")));
+      assertEquals(0, residentBytes("bypass"));
+    }
+  }
+
+  @Test
+  public void memoryOnlyIsNeverOnThePfsAndStillHasAName() throws Exception {
+    byte[] bytes = TestAgent.pattern(SIZE, 22);
+    Path file = path("memory/only/part-0");
+    try (FileSystem fs = fs("memory")) {
+      try (FSDataOutputStream out = fs.create(file)) {
+        write(out, bytes, 22);
+        assertFalse("nothing is promised for it", out.hasCapability("hsync"));
+      }
+      assertFalse(Files.exists(directory.resolve("memory")));
+      FileStatus status = fs.getFileStatus(file);
+      assertEquals(SIZE, status.getLen());
+      assertEquals(file, status.getPath());
+      assertArrayEquals(new FileStatus[] {status}, fs.listStatus(file.getParent()));
+      byte[] read = new byte[SIZE];
+      try (FSDataInputStream in = fs.open(file)) {
+        in.readFully(read);
+      }
+      assertArrayEquals(bytes, read);
+      assertThrows(IOException.class, () -> fs.rename(file, path("elsewhere")));
+      assertTrue(fs.delete(file, false));
+      assertFalse(fs.exists(file));
+      assertFalse(fs.delete(file, false));
+    }
+  }
+
+  @Test
+  public void hflushShowsToOthersWhatWasWritten() throws Exception {
+    byte[] bytes = TestAgent.pattern(1_000, 23);
+    try (FileSystem fs = fs("through"); FSDataOutputStream out = fs.create(path("flushed"))) {
+      assertTrue(out.hasCapability("hflush") && out.hasCapability("hsync"));
+      out.write(bytes);
+      assertEquals(0, Files.size(directory.resolve("flushed")));
+      out.hflush();
+      assertArrayEquals(bytes, Files.readAllBytes(directory.resolve("flushed")));
+      out.write(bytes);
+      out.hsync();
+      assertEquals(2_000, Files.size(directory.resolve("flushed")));
+    }
+  }
+
+  @Test
+  public void appendGoesOnWhereTheFileEnds() throws Exception {
+    try (FileSystem fs = fs("through")) {
+      agent.file("write/appended", new byte[] {1, 2, 3});
+      try (FSDataOutputStream out = fs.append(path("appended"))) {
+        assertEquals(3, out.getPos());
+        out.write(new byte[] {4, 5});
+        assertEquals(5, out.getPos());
+      }
+      assertArrayEquals(new byte[] {1, 2, 3, 4, 5}, Files.readAllBytes(directory.resolve("appended")));
+      assertThrows(FileNotFoundException.class, () -> fs.append(path("not-there")));
+      EnumSet<CreateFlag> appendOrCreate = EnumSet.of(CreateFlag.CREATE, CreateFlag.APPEND);
+      for (int length = 6; length <= 7; length++) {
+        fs.createNonRecursive(path("appended"), null, appendOrCreate, 4096, (short) 1, 0, null).close();
+        try (FSDataOutputStream out =
+            fs.createNonRecursive(path("appended"), FsPermission.getFileDefault(), appendOrCreate, 4096, (short) 1, 0, null)) {
+          out.write(9);
+        }
+        assertEquals(length, Files.size(directory.resolve("appended")));
+      }
+    }
+  }
+
+  @Test
+  public void truncateCutsOff() throws Exception {
+    byte[] bytes = TestAgent.pattern(SIZE, 24);
+    agent.loaded("write/cut", bytes);
+    try (FileSystem fs = fs("through")) {
+      assertTrue(fs.truncate(path("cut"), 1_000));
+      byte[] read = new byte[2_000];
+      try (FSDataInputStream in = fs.open(path("cut"))) {
+        assertEquals(1_000, in.read(0, read, 0, read.length));
+      }
+      assertArrayEquals(Arrays.copyOf(bytes, 1_000), Arrays.copyOf(read, 1_000));
+      assertThrows(IllegalArgumentException.class, () -> fs.truncate(path("cut"), 1_001));
+    }
+  }
+
+  @Test
+  public void whatIsInTheWayIsNamed() throws Exception {
+    try (FileSystem fs = fs("through")) {
+      agent.file("write/way/file", new byte[1]);
+      assertThrows(FileAlreadyExistsException.class, () -> fs.create(path("way/file"), false));
+      assertThrows(FileAlreadyExistsException.class, () -> fs.create(path("way"), true));
+      assertThrows(IOException.class, () -> fs.create(path("way/file/below")));
+      assertThrows(FileNotFoundException.class,
+          () -> fs.createNonRecursive(path("no/parent"), FsPermission.getFileDefault(), false, 4096, (short) 1, 0, null));
+      assertFalse(Files.exists(directory.resolve("no")));
+    }
+  }
+
+  @Test
+  public void aClosedStreamTakesNothingMore() throws Exception {
+    try (FileSystem fs = fs("through")) {
+      FSDataOutputStream out = fs.create(path("closed"));
+      out.write(1);
+      out.close();
+      out.close();
+      assertThrows(ClosedChannelException.class, () -> out.write(2));
+      assertThrows(IOException.class, out::hflush);
+      assertEquals(1, Files.size(directory.resolve("closed")));
+    }
+  }
+}

@@ -1,0 +1,289 @@
+package io.forebay.spark;
+
+import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertFalse;
+import static org.junit.Assert.assertTrue;
+
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.TreeMap;
+
+import org.apache.hadoop.io.LongWritable;
+import org.apache.hadoop.io.Text;
+import org.apache.hadoop.mapreduce.lib.input.TextInputFormat;
+import org.apache.spark.api.java.JavaPairRDD;
+import org.apache.spark.api.java.JavaRDD;
+import org.apache.spark.api.java.JavaSparkContext;
+import org.apache.spark.sql.Dataset;
+import org.apache.spark.sql.Row;
+import org.apache.spark.sql.SparkSession;
+import org.apache.spark.storage.StorageLevel;
+import org.junit.After;
+import org.junit.Before;
+import org.junit.Rule;
+import org.junit.Test;
+import org.junit.rules.TemporaryFolder;
+
+import io.forebay.core.JobUpdate;
+import io.forebay.core.JobUpdate.Part;
+import scala.Tuple2;
+
+/** Real Spark, in this process: every way in which a stage reads files, and what is told of it. */
+public class SparkTest {
+  private static final int FILES = 4;
+  private static final int LINES = 5000;
+
+  @Rule public final TemporaryFolder folder = new TemporaryFolder();
+
+  private SparkSession session;
+  private JavaSparkContext spark;
+  private Told told;
+  private Teller teller;
+  private String text;
+  private Map<String, Long> sizes;
+
+  @Before
+  public void start() throws IOException {
+    session = SparkSession.builder().master("local[2]").appName("plug-in test")
+        .config("spark.ui.enabled", "false").config("spark.sql.shuffle.partitions", "3").config("spark.driver.host", "localhost")
+        .config("spark.sql.warehouse.dir", folder.getRoot().getPath())
+        .config("spark.sql.files.maxPartitionBytes", "30000").config("spark.sql.files.openCostInBytes", "0")
+        .config("spark.hadoop.mapreduce.input.fileinputformat.split.maxsize", "30000").getOrCreate();
+    spark = new JavaSparkContext(session.sparkContext());
+    text = folder.newFolder("text").getPath();
+    sizes = new TreeMap<>();
+    for (int i = 0; i < FILES; i++) {
+      StringBuilder content = new StringBuilder();
+      for (int line = 0; line < LINES; line++) {
+        content.append("word").append(line % 17).append(' ').append(line * (i + 1)).append('\n');
+      }
+      Path file = Path.of(text, "part-" + i);
+      Files.write(file, content.toString().getBytes(StandardCharsets.UTF_8));
+      sizes.put(file.getFileName().toString(), Files.size(file));
+    }
+    listen();
+  }
+
+  /** From here on, a new agent hears what is told. */
+  private void listen() {
+    told = new Told();
+    Told line = told;
+    teller = new Teller(new Book(1), name -> line, Teller.QUEUE_MAX);
+    teller.start();
+    teller.named("test");
+    session.sparkContext().addSparkListener(new JobListener(session.sparkContext(), teller));
+  }
+
+  /** All that there is to tell is told after this. */
+  private Told heard() throws Exception {
+    session.sparkContext().listenerBus().waitUntilEmpty();
+    teller.close();
+    return told;
+  }
+
+  @After
+  public void stop() {
+    session.stop();
+  }
+
+  /** A job of a few milliseconds may be over before it is looked at, which is as well; one that is to be told takes longer. */
+  private static boolean slowly() throws InterruptedException {
+    Thread.sleep(300);
+    return true;
+  }
+
+  private JavaRDD<String> words(JavaRDD<String> lines) {
+    return lines.flatMap(line -> Arrays.asList(line.split(" ")).iterator());
+  }
+
+  /** Parts of each task cover the files, each byte once, in the order of the files and offsets. */
+  private void assertCovers(Told all) {
+    assertEquals(sizes, all.bytesByName());
+    Set<String> seen = new HashSet<>();
+    List<String> files = all.files();
+    all.everySplit().flatMap(List::stream).forEach(part -> assertTrue("twice: " + part, seen.add(files.get(part.file()) + part.offset())));
+  }
+
+  @Test
+  public void wordCountTellsItsFirstStageAndEachTask() throws Exception {
+    List<Tuple2<String, Integer>> counts =
+        words(spark.textFile(text, 8)).mapToPair(word -> new Tuple2<>(word, 1)).reduceByKey(Integer::sum, 3).collect();
+    assertFalse(counts.isEmpty());
+    Told all = heard();
+    assertCovers(all);
+    assertEquals(1, all.splits().size());
+    int stage = all.splits().keySet().iterator().next();
+    int tasks = all.splits().get(stage).size();
+    assertTrue(tasks >= 8);
+    assertEquals(tasks, all.all(JobUpdate.TaskStarted.class).size());
+    assertEquals(tasks, all.all(JobUpdate.TaskEnded.class).stream().filter(JobUpdate.TaskEnded::ok).map(JobUpdate.TaskEnded::task).distinct().count());
+    // The stage is told before its first task.
+    List<JobUpdate> order = all.all();
+    int ready = order.indexOf(new JobUpdate.StageReady(stage));
+    int first = order.indexOf(all.all(JobUpdate.TaskStarted.class).get(0));
+    assertTrue(ready >= 0 && ready < first);
+    assertEquals(1, all.all(JobUpdate.StageEnded.class).size());
+  }
+
+  @Test
+  public void theNewInterfaceOfHadoop() throws Exception {
+    JavaPairRDD<LongWritable, Text> lines =
+        spark.newAPIHadoopFile(text, TextInputFormat.class, LongWritable.class, Text.class, spark.hadoopConfiguration());
+    assertEquals(FILES * LINES, lines.count());
+    assertCovers(heard());
+  }
+
+  @Test
+  public void manyFilesOfOneTask() throws Exception {
+    assertEquals(FILES, spark.wholeTextFiles(text, 1).filter(file -> slowly()).count());
+    Told all = heard();
+    assertCovers(all);
+    assertTrue(all.everySplit().anyMatch(split -> split.size() > 1));
+  }
+
+  @Test
+  public void aTaskOfACoalescedUnionReadsPartsOfBoth() throws Exception {
+    JavaRDD<String> both = spark.textFile(text + "/part-0", 2).union(spark.textFile(text + "/part-1", 2)).coalesce(1).mapPartitions(all -> slowly() ? all : null);
+    assertEquals(2 * LINES, both.count());
+    Told all = heard();
+    List<List<Part>> splits = all.everySplit().toList();
+    assertEquals(1, splits.size());
+    assertEquals(sizes.get("part-0") + sizes.get("part-1"), splits.get(0).stream().mapToLong(Part::length).sum());
+  }
+
+  @Test
+  public void sharedLineageIsFollowedOnce() throws Exception {
+    JavaRDD<String> lines = spark.textFile(text + "/part-0", 2);
+    // 2^24 ways to the same partition.
+    for (int i = 0; i < 24; i++) {
+      lines = lines.zipPartitions(lines, (a, b) -> a);
+    }
+    StageInput input = StageInput.of(lines.rdd(), new int[] {0, 1});
+    assertEquals((long) sizes.get("part-0"), input.splits.stream().flatMap(List::stream).mapToLong(Part::length).sum());
+  }
+
+  @Test
+  public void whatIsCachedIsNotTold() throws Exception {
+    JavaRDD<String> lines = spark.textFile(text, 8).persist(StorageLevel.MEMORY_ONLY());
+    assertEquals(FILES * LINES, lines.count());
+    assertCovers(heard());
+    listen();
+    assertEquals(FILES * LINES, lines.map(String::length).count());
+    Told second = heard();
+    assertTrue(second.splits().isEmpty());
+    assertTrue(second.all(JobUpdate.TaskStarted.class).isEmpty());
+  }
+
+  @Test
+  public void aJobOfSomePartitionsTellsThose() throws Exception {
+    JavaRDD<String> lines = spark.textFile(text, 8);
+    lines.take(LINES + 1);
+    Told all = heard();
+    long bytes = all.bytesByName().values().stream().mapToLong(Long::longValue).sum();
+    long total = sizes.values().stream().mapToLong(Long::longValue).sum();
+    assertTrue(bytes + " of " + total, bytes > 0 && bytes < total);
+    int tasks = (int) all.everySplit().count();
+    assertEquals(tasks, all.all(JobUpdate.TaskEnded.class).size());
+  }
+
+  @Test
+  public void aShuffleThatIsThereIsNotReadAgain() throws Exception {
+    JavaPairRDD<String, Integer> counts = words(spark.textFile(text, 8)).mapToPair(word -> new Tuple2<>(word, 1)).reduceByKey(Integer::sum, 3);
+    long n = counts.count();
+    assertCovers(heard());
+    listen();
+    assertEquals(n, counts.count());
+    assertTrue(heard().splits().isEmpty());
+  }
+
+  @Test
+  public void frames() throws Exception {
+    Dataset<Row> lines = session.read().text(text);
+    assertEquals(FILES * LINES, lines.count());
+    assertCovers(heard());
+    String base = folder.getRoot().getPath();
+    for (String format : List.of("csv", "parquet", "orc", "json")) {
+      String path = base + "/" + format;
+      session.read().text(text).write().format(format).save(path);
+      readBack(format, path);
+    }
+  }
+
+  @Test
+  public void framesOfDataSourcesV2() throws Exception {
+    heard();
+    session.conf().set("spark.sql.sources.useV1SourceList", "");
+    String path = folder.getRoot().getPath() + "/orc";
+    session.read().text(text).write().format("orc").save(path);
+    Dataset<Row> frame = session.read().format("orc").load(path);
+    assertTrue("not a data source V2", frame.queryExecution().executedPlan().toString().contains("BatchScan"));
+    readBack("orc", path);
+    readBack("text", text);
+  }
+
+  private void readBack(String format, String path) throws Exception {
+    Map<String, Long> expected = new TreeMap<>();
+    try (var files = Files.list(Path.of(path))) {
+      for (Path file : files.filter(f -> f.getFileName().toString().startsWith("part-")).toList()) {
+        expected.put(file.getFileName().toString(), Files.size(file));
+      }
+    }
+    listen();
+    // The lines themselves, so that the columns are read.
+    assertEquals(format, FILES * LINES, session.read().format(format).load(path).collectAsList().size());
+    // Some formats have a job before, which looks at the first lines.
+    assertEquals(format, expected, heard().bytesByNameOfLastStage());
+  }
+
+  @Test
+  public void adaptiveJoinsTellBothSides() throws Exception {
+    session.conf().set("spark.sql.autoBroadcastJoinThreshold", "-1");
+    Dataset<Row> a = session.read().text(text + "/part-0");
+    Dataset<Row> b = session.read().text(text + "/part-1");
+    assertTrue(a.join(b, a.col("value").equalTo(b.col("value"))).count() > 0);
+    Map<String, Long> bytes = heard().bytesByName();
+    assertEquals(Map.of("part-0", sizes.get("part-0"), "part-1", sizes.get("part-1")), bytes);
+  }
+
+  @Test
+  public void jobsAtOnceAreToldApart() throws Exception {
+    List<Thread> threads = new ArrayList<>();
+    for (int i = 0; i < FILES; i++) {
+      String file = text + "/part-" + i;
+      threads.add(new Thread(() -> assertEquals(LINES, spark.textFile(file, 3).count())));
+    }
+    threads.forEach(Thread::start);
+    for (Thread thread : threads) {
+      thread.join();
+    }
+    Told all = heard();
+    assertCovers(all);
+    assertEquals(FILES, all.splits().size());
+    assertEquals(FILES, all.all(JobUpdate.StageEnded.class).size());
+  }
+
+  @Test
+  public void otherFileSystemsAreNotOurs() throws Exception {
+    List<String> paths = new ArrayList<>();
+    Leaf.of(new org.apache.spark.rdd.HadoopPartition(0, 0,
+        new org.apache.hadoop.mapred.FileSplit(new org.apache.hadoop.fs.Path("hdfs://nn/pfs/a"), 0, 5, new String[0])), (p, o, l) -> paths.add(p));
+    Leaf.of(new org.apache.spark.rdd.HadoopPartition(0, 0,
+        new org.apache.hadoop.mapred.FileSplit(new org.apache.hadoop.fs.Path("forebay:/pfs/a b%20c"), 0, 5, new String[0])), (p, o, l) -> paths.add(p));
+    assertEquals(List.of("/pfs/a b%20c"), paths);
+  }
+
+  @Test
+  public void theExecutorIsASlot() throws Exception {
+    spark.parallelize(List.of(1, 2, 3)).count();
+    Told all = heard();
+    assertTrue(all.splits().isEmpty());
+  }
+}

@@ -1,0 +1,109 @@
+package io.forebay.hadoop;
+
+import io.forebay.core.ClientOptions;
+import io.forebay.core.ReadMode;
+import io.forebay.core.WriteMode;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.TimeUnit;
+import org.apache.hadoop.conf.Configuration;
+
+/**
+ * The configuration, read once when a file system is made. What is not understood is refused with the key in the message, never guessed.
+ * docs/hadoop.md has a row for each key, and a test that compares.
+ */
+public final class ForebayConfig {
+  /** Where bytes come from: "cached" (the tier, else the PFS, cached on the way) or "bypass" (the PFS only, for a baseline). */
+  public static final String READ_MODE = "fs.forebay.read.mode";
+
+  /** Where bytes go: "through" (the PFS and the tier), "bypass" (the PFS only) or "memory" (this node's memory, gone with the job). */
+  public static final String WRITE_MODE = "fs.forebay.write.mode";
+
+  /** The agent's socket; empty for the usual places, "none" for no agent. */
+  public static final String SOCKET = "fs.forebay.socket";
+
+  /** How long a read waits for the agent before it reads the PFS itself, such as "10s" or "500ms"; empty for the client's default. */
+  public static final String DEADLINE = "fs.forebay.deadline";
+
+  /** Most bytes that the agent is asked for ahead of a reader, such as "64m"; 0 for none, -1 as the agent's configuration says. */
+  public static final String READ_AHEAD = "fs.forebay.read-ahead";
+
+  /** User whose agent is believed beside root's and one's own; -1 for nobody. */
+  public static final String TRUSTED_UID = "fs.forebay.trusted-uid";
+
+  /** Most bytes of a file held mapped at a time by one stream that is read without a copy; 0 never maps. */
+  public static final String MAP_WINDOW = "fs.forebay.map.window";
+
+  /** Whether block locations name the nodes that own the file's extents; false names none. */
+  public static final String LOCALITY = "fs.forebay.locality";
+
+  /** Directories, with commas, that {@link ForebayLocalFileSystem} takes over; empty for the mounts that the agent serves. */
+  public static final String ROOTS = "fs.forebay.roots";
+
+  private final Configuration conf;
+
+  /** Reads from this; nothing is checked before it is asked for. */
+  public ForebayConfig(Configuration conf) {
+    this.conf = conf;
+  }
+
+  ReadMode readMode() {
+    String mode = conf.getTrimmed(READ_MODE, "cached");
+    return switch (mode) {
+      case "cached", "tier" -> ReadMode.CACHED;
+      case "bypass", "pfs" -> ReadMode.PFS_ONLY;
+      default -> throw refused(READ_MODE, mode, "write cached or bypass");
+    };
+  }
+
+  WriteMode writeMode() {
+    String mode = conf.getTrimmed(WRITE_MODE, "through");
+    return switch (mode) {
+      case "through" -> WriteMode.THROUGH;
+      case "bypass" -> WriteMode.BYPASS;
+      case "memory" -> WriteMode.MEMORY_ONLY;
+      default -> throw refused(WRITE_MODE, mode, "write through, bypass or memory");
+    };
+  }
+
+  /** How the agent is found. */
+  public ClientOptions client() {
+    String socket = conf.getTrimmed(SOCKET, "");
+    String deadline = conf.getTrimmed(DEADLINE, "");
+    long deadlineMs = deadline.isEmpty() ? -1 : conf.getTimeDuration(DEADLINE, -1, TimeUnit.MILLISECONDS);
+    return new ClientOptions(socket.isEmpty() ? null : socket, deadlineMs, bytes(READ_AHEAD, -1), conf.getLong(TRUSTED_UID, -1), false);
+  }
+
+  int mapWindowBytes() {
+    return Math.toIntExact(Math.max(0, Math.min(bytes(MAP_WINDOW, 64 << 20), 1 << 30)));
+  }
+
+  boolean locality() {
+    return conf.getBoolean(LOCALITY, true);
+  }
+
+  /** Configured roots as absolute paths without a slash at their end; null if the agent is to be asked. */
+  List<String> roots() {
+    List<String> roots = new ArrayList<>();
+    for (String root : conf.getTrimmedStrings(ROOTS)) {
+      String path = root.replaceAll("/+$", "");
+      if (!path.startsWith("/")) {
+        throw refused(ROOTS, root, "write absolute directories below /");
+      }
+      roots.add(path);
+    }
+    return roots.isEmpty() ? null : roots;
+  }
+
+  private long bytes(String key, long otherwise) {
+    try {
+      return conf.getLongBytes(key, otherwise);
+    } catch (IllegalArgumentException e) {
+      throw refused(key, conf.get(key), "write a number of bytes, such as 67108864 or 64m");
+    }
+  }
+
+  private static IllegalArgumentException refused(String key, String value, String hint) {
+    return new IllegalArgumentException(key + " = \"" + value + "\" is not understood: " + hint);
+  }
+}

@@ -1,0 +1,89 @@
+package io.forebay.hadoop;
+
+import io.forebay.core.ForebayClient;
+import java.io.IOException;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.TimeUnit;
+import org.apache.hadoop.fs.BlockLocation;
+import org.apache.hadoop.fs.FileStatus;
+
+/**
+ * Where the extents of files are, for schedulers.
+ *
+ * <p>One location for each extent, with the name of the one node that owns it: that node has the bytes, or will be the one to fetch them. To name
+ * more would spread the tasks over nodes that have to ask it. Without a coordinator nothing is named, and tasks go anywhere, as on any shared
+ * file system.
+ */
+final class Locations {
+  /** Unit of placement where no agent says otherwise: 128 MiB. */
+  private static final long EXTENT_BYTES = 128L << 20;
+
+  /** An agent that was not there is asked again after this long. */
+  private static final long ASK_AGAIN_NS = TimeUnit.SECONDS.toNanos(10);
+
+  private final Contents contents;
+  private List<ForebayClient.Mount> mounts = List.of();
+  private boolean asked;
+  private long askedAt;
+
+  Locations(Contents contents) {
+    this.contents = contents;
+  }
+
+  /** What the agent serves; asked for once, and again from time to time while there is no agent. */
+  synchronized List<ForebayClient.Mount> mounts() throws IOException {
+    if (mounts.isEmpty() && (!asked || System.nanoTime() - askedAt > ASK_AGAIN_NS)) {
+      asked = true;
+      askedAt = System.nanoTime();
+      mounts = contents.mounts();
+    }
+    return mounts;
+  }
+
+  /** Whether {@code path} is {@code root} or below it. */
+  static boolean isBelow(String path, String root) {
+    return path.startsWith(root) && (path.length() == root.length() || root.endsWith("/") || path.charAt(root.length()) == '/');
+  }
+
+  /** The mount that {@code path} is on; null if the agent serves none there, or there is no agent. */
+  ForebayClient.Mount mountOf(String path) {
+    ForebayClient.Mount found = null;
+    try {
+      for (ForebayClient.Mount mount : mounts()) {
+        if (isBelow(path, mount.root()) && (found == null || mount.root().length() > found.root().length())) {
+          found = mount;
+        }
+      }
+    } catch (IOException e) {
+      // As without an agent.
+    }
+    return found;
+  }
+
+  /** Bytes of an extent of files at {@code path}. */
+  long extentBytes(String path) {
+    ForebayClient.Mount mount = mountOf(path);
+    return mount == null ? EXTENT_BYTES : mount.extentBytes();
+  }
+
+  /** The locations of a range of the file at {@code path}; null if nobody knows. */
+  BlockLocation[] of(String path, FileStatus file, long offset, long length) {
+    ForebayClient.Mount mount = mountOf(path);
+    if (mount == null) {
+      return null;
+    }
+    List<ForebayClient.Location> parts = file instanceof ListedStatus listed && listed.inode() != 0
+        ? contents.locateListed(mount, listed.inode(), listed.getLen(), offset, length)
+        : contents.locate(path, offset, length);
+    if (parts == null || parts.stream().allMatch(part -> part.hosts().isEmpty())) {
+      return null;
+    }
+    List<BlockLocation> locations = new ArrayList<>(parts.size());
+    for (ForebayClient.Location part : parts) {
+      String[] hosts = part.hosts().toArray(String[]::new);
+      locations.add(new BlockLocation(hosts, hosts, part.offset(), part.length()));
+    }
+    return locations.toArray(BlockLocation[]::new);
+  }
+}

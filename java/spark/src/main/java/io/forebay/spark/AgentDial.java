@@ -1,0 +1,44 @@
+package io.forebay.spark;
+
+import java.io.IOException;
+import java.util.List;
+
+import io.forebay.core.ClientOptions;
+import io.forebay.core.ForebayClient;
+import io.forebay.core.ForebayJob;
+import io.forebay.core.JobUpdate;
+
+/** The way to the agent of the driver's node, by the native client core. */
+final class AgentDial implements Teller.Dial {
+  private final ClientOptions options;
+  private final String planner;
+
+  AgentDial(ClientOptions options, String planner) {
+    this.options = options;
+    this.planner = planner;
+  }
+
+  @Override
+  public Teller.Line begin(String name) throws IOException {
+    ForebayClient client = new ForebayClient(options);
+    try {
+      return new AgentLine(client, client.beginJob(name, planner));
+    } catch (IOException e) {
+      client.close();
+      throw e;
+    }
+  }
+
+  private record AgentLine(ForebayClient client, ForebayJob job) implements Teller.Line {
+    @Override
+    public void tell(List<JobUpdate> updates) throws IOException {
+      job.tell(updates);
+    }
+
+    @Override
+    public void close() {
+      job.close();
+      client.close();
+    }
+  }
+}

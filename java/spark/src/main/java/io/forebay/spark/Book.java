@@ -1,0 +1,184 @@
+package io.forebay.spark;
+
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.TreeMap;
+
+import io.forebay.core.JobUpdate;
+import io.forebay.core.JobUpdate.Part;
+
+/**
+ * What is so in the application, and what the coordinator has to be told of it. No threads, no clock, no calls to anybody: {@link Teller} feeds
+ * it and carries away its {@link #take updates}.
+ *
+ * <p>It remembers all of the stages that have not ended, so that an agent that was restarted can be told again ({@link #again}). A stage that
+ * has ended is forgotten; if Spark runs some of its tasks again because their output was lost, those read their input without a plan.
+ */
+final class Book {
+  /** Splits in one update: the first are told while the others are still being written down. */
+  private static final int SPLITS_PER_UPDATE = 1024;
+
+  private final int coresPerTask;
+  private final Map<String, Executor> executors = new HashMap<>();
+  private final Map<Integer, StageEntry> stages = new LinkedHashMap<>();
+  private final Map<Integer, List<Integer>> jobs = new HashMap<>();
+  private List<JobUpdate> updates = new ArrayList<>();
+  private int filesTold;
+
+  private record Executor(String host, int slots) {}
+
+  /** A task: how many of its attempts run, where the first of them was started, and whether one has ended well. */
+  private static final class Task {
+    int running;
+    String host;
+    boolean done;
+    long runMs;
+  }
+
+  private static final class StageEntry {
+    final StageInput input;
+    /** Number of the task by its partition. */
+    final Map<Integer, Integer> numbers = new HashMap<>();
+    /** Those that were started, by their numbers. */
+    final Map<Integer, Task> tasks = new TreeMap<>();
+
+    StageEntry(StageInput input) {
+      this.input = input;
+      for (int i = 0; i < input.partitions.length; i++) {
+        numbers.put(input.partitions[i], i);
+      }
+    }
+  }
+
+  Book(int coresPerTask) {
+    this.coresPerTask = Math.max(coresPerTask, 1);
+  }
+
+  /** What is to be told, once. */
+  List<JobUpdate> take() {
+    List<JobUpdate> taken = updates;
+    updates = new ArrayList<>();
+    return taken;
+  }
+
+  /** All that is so, for an agent that knows nothing; takes the place of what was to be told. */
+  List<JobUpdate> again() {
+    updates = new ArrayList<>();
+    filesTold = 0;
+    tellSlots();
+    stages.forEach((stage, entry) -> {
+      tellInput(stage, entry.input);
+      entry.tasks.forEach((number, task) -> {
+        if (task.done || task.running > 0) {
+          updates.add(new JobUpdate.TaskStarted(stage, number, task.host));
+        }
+        if (task.done) {
+          updates.add(new JobUpdate.TaskEnded(stage, number, true, task.runMs));
+        }
+      });
+    });
+    return take();
+  }
+
+  void executorAdded(String id, String host, int cores) {
+    executors.put(id, new Executor(host, cores / coresPerTask));
+    tellSlots();
+  }
+
+  void executorRemoved(String id) {
+    if (executors.remove(id) != null) {
+      tellSlots();
+    }
+  }
+
+  private void tellSlots() {
+    Map<String, Integer> slots = new TreeMap<>();
+    for (Executor executor : executors.values()) {
+      slots.merge(executor.host(), executor.slots(), Integer::sum);
+    }
+    updates.add(new JobUpdate.Slots(slots));
+  }
+
+  /** A job of Spark's: it keeps its stages open until it ends. */
+  void jobStarted(int job, List<Integer> itsStages) {
+    jobs.put(job, itsStages);
+  }
+
+  /** Ends those stages of the job that no other job shares: skipped ones, which never ran, among them. */
+  void jobEnded(int job) {
+    List<Integer> itsStages = jobs.remove(job);
+    if (itsStages == null) {
+      return;
+    }
+    for (int stage : itsStages) {
+      if (jobs.values().stream().noneMatch(others -> others.contains(stage))) {
+        stageEnded(stage);
+      }
+    }
+  }
+
+  boolean knowsStage(int stage) {
+    return stages.containsKey(stage);
+  }
+
+  /** What the tasks of a stage read; said once. */
+  void stageReads(int stage, StageInput input) {
+    stages.put(stage, new StageEntry(input));
+    tellInput(stage, input);
+  }
+
+  private void tellInput(int stage, StageInput input) {
+    int base = filesTold;
+    updates.add(new JobUpdate.Files(input.files));
+    filesTold += input.files.size();
+    for (int from = 0; from < input.splits.size(); from += SPLITS_PER_UPDATE) {
+      List<List<Part>> some = input.splits.subList(from, Math.min(from + SPLITS_PER_UPDATE, input.splits.size()));
+      updates.add(new JobUpdate.Splits(stage, some.stream().map(split -> rebased(split, base)).toList()));
+    }
+    updates.add(new JobUpdate.StageReady(stage));
+  }
+
+  private static List<Part> rebased(List<Part> split, int base) {
+    return split.stream().map(part -> new Part(base + part.file(), part.offset(), part.length())).toList();
+  }
+
+  /** An attempt at a task begins. A second one beside it (speculation) changes nothing. */
+  void taskStarted(int stage, int partition, String host) {
+    StageEntry entry = stages.get(stage);
+    Integer number = entry == null ? null : entry.numbers.get(partition);
+    if (number == null) {
+      return;
+    }
+    Task task = entry.tasks.computeIfAbsent(number, n -> new Task());
+    task.running++;
+    if (!task.done && task.running == 1) {
+      task.host = host;
+      updates.add(new JobUpdate.TaskStarted(stage, number, host));
+    }
+  }
+
+  /** An attempt at a task is over. The task has ended with the first that ends well, or the last that runs. */
+  void taskEnded(int stage, int partition, boolean ok, long runMs) {
+    StageEntry entry = stages.get(stage);
+    Integer number = entry == null ? null : entry.numbers.get(partition);
+    Task task = number == null ? null : entry.tasks.get(number);
+    if (task == null || task.running == 0) {
+      return;
+    }
+    task.running--;
+    if (!task.done && (ok || task.running == 0)) {
+      task.done = ok;
+      task.runMs = runMs;
+      updates.add(new JobUpdate.TaskEnded(stage, number, ok, runMs));
+    }
+  }
+
+  void stageEnded(int stage) {
+    if (stages.remove(stage) != null) {
+      updates.add(new JobUpdate.StageEnded(stage));
+    }
+  }
+}

@@ -1,0 +1,101 @@
+package io.forebay.spark;
+
+import java.util.Map;
+
+import org.apache.hadoop.conf.Configuration;
+import org.apache.spark.SparkConf;
+import org.apache.spark.SparkContext;
+import org.apache.spark.api.plugin.DriverPlugin;
+import org.apache.spark.api.plugin.ExecutorPlugin;
+import org.apache.spark.api.plugin.PluginContext;
+import org.apache.spark.api.plugin.SparkPlugin;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+import io.forebay.core.NativeLibrary;
+import io.forebay.hadoop.ForebayConfig;
+
+/**
+ * What {@code spark.plugins} names. The driver's half does the work; the executors' only sees to it that {@code file:///} is Forebay's there too.
+ *
+ * <p>Whatever fails here is said once in the log and costs the prefetch, never the application.
+ */
+public final class ForebayPlugin implements SparkPlugin {
+  /** Planner of this application's prefetch; empty for the coordinator's default. */
+  public static final String PLANNER = "spark.forebay.planner";
+
+  /** Whether paths that begin with {@code file:///}, or with no scheme, are read through Forebay where they are on the PFS; true unless said. */
+  public static final String FILE_PATHS = "spark.forebay.file-paths";
+
+  /** The planner that plans nothing: tasks read the PFS themselves, and nothing is cached. */
+  static final String NAIVE = "naive-bb";
+
+  private static final Logger LOG = LoggerFactory.getLogger("io.forebay.spark");
+
+  @Override
+  public DriverPlugin driverPlugin() {
+    return new Driver();
+  }
+
+  @Override
+  public ExecutorPlugin executorPlugin() {
+    return new Executor();
+  }
+
+  private static final class Executor implements ExecutorPlugin {
+    @Override
+    public void init(PluginContext context, Map<String, String> fromDriver) {
+      try {
+        if (Boolean.parseBoolean(fromDriver.get(FILE_PATHS))) {
+          FileScheme.forget(new Configuration());
+        }
+      } catch (RuntimeException | LinkageError e) {
+        LOG.warn("Forebay: this executor reads the PFS itself: {}", e.toString());
+      }
+    }
+  }
+
+  private static final class Driver implements DriverPlugin {
+    private Teller teller;
+
+    @Override
+    public Map<String, String> init(SparkContext context, PluginContext plugin) {
+      boolean filePaths = false;
+      try {
+        if (NativeLibrary.failure() != null) {
+          throw new IllegalStateException("the native library cannot be loaded: " + NativeLibrary.failure());
+        }
+        filePaths = context.conf().getBoolean(FILE_PATHS, true);
+        start(context, filePaths);
+      } catch (RuntimeException | LinkageError e) {
+        LOG.warn("Forebay: the plug-in does not work with this installation; the application runs on without prefetch: {}", e.toString());
+      }
+      return Map.of(FILE_PATHS, Boolean.toString(filePaths));
+    }
+
+    private void start(SparkContext context, boolean filePaths) {
+      SparkConf conf = context.conf();
+      String planner = conf.get(PLANNER, "");
+      Configuration hadoop = context.hadoopConfiguration();
+      if (filePaths) {
+        FileScheme.takeOver(hadoop);
+      }
+      if (planner.equals(NAIVE) && hadoop.get(ForebayConfig.READ_MODE) == null) {
+        // Goes with every stage to the executors.
+        hadoop.set(ForebayConfig.READ_MODE, "bypass");
+      }
+      Book book = new Book(conf.getInt("spark.task.cpus", 1));
+      teller = new Teller(book, new AgentDial(new ForebayConfig(hadoop).client(), planner), Teller.QUEUE_MAX);
+      teller.start();
+      // A queue of its own on the bus: whatever happens to this listener, Spark's own hear everything.
+      context.listenerBus().addToQueue(new JobListener(context, teller), "forebay");
+    }
+
+    @Override
+    public void shutdown() {
+      if (teller != null) {
+        teller.close();
+      }
+    }
+  }
+}

@@ -1,0 +1,145 @@
+package io.forebay.spark;
+
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Objects;
+
+import org.apache.spark.SparkContext;
+import org.apache.spark.Success$;
+import org.apache.spark.scheduler.SparkListener;
+import org.apache.spark.scheduler.SparkListenerApplicationStart;
+import org.apache.spark.scheduler.SparkListenerExecutorAdded;
+import org.apache.spark.scheduler.SparkListenerExecutorRemoved;
+import org.apache.spark.scheduler.SparkListenerJobEnd;
+import org.apache.spark.scheduler.SparkListenerJobStart;
+import org.apache.spark.scheduler.SparkListenerStageCompleted;
+import org.apache.spark.scheduler.SparkListenerStageSubmitted;
+import org.apache.spark.scheduler.SparkListenerTaskEnd;
+import org.apache.spark.scheduler.SparkListenerTaskStart;
+import org.apache.spark.scheduler.Stage;
+import org.apache.spark.scheduler.StageInfo;
+
+import scala.Option;
+
+/**
+ * What Spark says, for the teller's thread. Nothing is worked out here, nothing waits, and what goes wrong is said by the teller.
+ *
+ * <p>The stages of a job are all known when it starts, the later ones too; so their input is told then, and the first wave of a stage may be
+ * in memory when it begins. The driver's table of stages is read from another thread than the scheduler's: a look may miss a stage while the
+ * table grows, so there is a second one when the stage is submitted.
+ */
+final class JobListener extends SparkListener {
+  private final SparkContext context;
+  private final Teller teller;
+
+  JobListener(SparkContext context, Teller teller) {
+    this.context = context;
+    this.teller = teller;
+  }
+
+  @Override
+  public void onApplicationStart(SparkListenerApplicationStart event) {
+    teller.named(event.appId().isDefined() ? event.appId().get() : event.appName());
+  }
+
+  @Override
+  public void onExecutorAdded(SparkListenerExecutorAdded event) {
+    String host = event.executorInfo().executorHost();
+    int cores = event.executorInfo().totalCores();
+    teller.put(book -> book.executorAdded(event.executorId(), host, cores));
+  }
+
+  @Override
+  public void onExecutorRemoved(SparkListenerExecutorRemoved event) {
+    teller.put(book -> book.executorRemoved(event.executorId()));
+  }
+
+  @Override
+  public void onJobStart(SparkListenerJobStart event) {
+    List<Integer> ids = stagesOf(event);
+    // Looked up here, as a short job is over before the teller comes to it.
+    List<Stage> stages = ids.stream().map(this::stage).filter(Objects::nonNull).toList();
+    teller.put(book -> {
+      book.jobStarted(event.jobId(), ids);
+      stages.forEach(stage -> read(book, stage));
+    });
+  }
+
+  @Override
+  public void onJobEnd(SparkListenerJobEnd event) {
+    teller.put(book -> book.jobEnded(event.jobId()));
+  }
+
+  @Override
+  public void onStageSubmitted(SparkListenerStageSubmitted event) {
+    StageInfo info = event.stageInfo();
+    if (info.attemptNumber() == 0) {
+      Stage stage = stage(info.stageId());
+      if (stage != null) {
+        teller.put(book -> read(book, stage));
+      }
+    }
+  }
+
+  @Override
+  public void onStageCompleted(SparkListenerStageCompleted event) {
+    StageInfo info = event.stageInfo();
+    // After a failure there may be another attempt; if there is none, the job ends.
+    if (info.failureReason().isEmpty()) {
+      teller.put(book -> book.stageEnded(info.stageId()));
+    }
+  }
+
+  @Override
+  public void onTaskStart(SparkListenerTaskStart event) {
+    int stage = event.stageId();
+    int partition = event.taskInfo().partitionId();
+    String host = event.taskInfo().host();
+    teller.put(book -> book.taskStarted(stage, partition, host));
+  }
+
+  @Override
+  public void onTaskEnd(SparkListenerTaskEnd event) {
+    int stage = event.stageId();
+    int partition = event.taskInfo().partitionId();
+    boolean ok = event.reason() == Success$.MODULE$;
+    long runMs = event.taskInfo().duration();
+    teller.put(book -> book.taskEnded(stage, partition, ok, runMs));
+  }
+
+  private static List<Integer> stagesOf(SparkListenerJobStart event) {
+    try {
+      List<Integer> stages = new ArrayList<>();
+      for (Object stage : Scala.list(Scala.call(event, "stageIds"))) {
+        stages.add((Integer) stage);
+      }
+      return stages;
+    } catch (ReflectiveOperationException e) {
+      throw unknownSpark(e);
+    }
+  }
+
+  private static void read(Book book, Stage stage) {
+    if (book.knowsStage(stage.id())) {
+      return;
+    }
+    try {
+      StageInput input = StageInput.of(stage);
+      if (input != null) {
+        book.stageReads(stage.id(), input);
+      }
+    } catch (ReflectiveOperationException e) {
+      throw unknownSpark(e);
+    }
+  }
+
+  /** Null if there is none of that number, any more or yet. */
+  private Stage stage(int id) {
+    Option<Stage> stage = context.dagScheduler().stageIdToStage().get(id);
+    return stage.isDefined() ? stage.get() : null;
+  }
+
+  private static IllegalStateException unknownSpark(ReflectiveOperationException e) {
+    return new IllegalStateException("this version of Spark is another inside than those known (3.5 to 4.3)", e);
+  }
+}

@@ -1,0 +1,94 @@
+package io.forebay.spark;
+
+import java.net.URI;
+import java.util.List;
+
+import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.mapred.FileSplit;
+import org.apache.hadoop.mapreduce.lib.input.CombineFileSplit;
+import org.apache.spark.Partition;
+import org.apache.spark.rdd.HadoopPartition;
+import org.apache.spark.rdd.NewHadoopPartition;
+import org.apache.spark.sql.execution.datasources.FilePartition;
+import org.apache.spark.sql.execution.datasources.PartitionedFile;
+
+/** The partitions that stand for ranges of files: of Hadoop's two input format interfaces, of SQL's file scans, and of SQL's data sources V2. */
+final class Leaf {
+  /** Whether SQL is there at all: a program may bring Spark's core alone. */
+  private static final boolean SQL = sqlIsThere();
+
+  private static final String SOURCE_V2 = "org.apache.spark.sql.execution.datasources.v2.DataSourceRDDPartition";
+
+  private Leaf() {}
+
+  /** Takes a range of a file. */
+  interface Sink {
+    void range(String path, long offset, long length);
+  }
+
+  /** Hands over what the partition reads; nothing if it is not of a kind that names files. */
+  static void of(Partition partition, Sink sink) throws ReflectiveOperationException {
+    if (partition instanceof HadoopPartition old) {
+      split(old.inputSplit().value(), sink);
+    } else if (partition instanceof NewHadoopPartition hadoop) {
+      split(hadoop.serializableHadoopSplit().value(), sink);
+    } else if (SQL) {
+      Sql.of(partition, sink);
+    }
+  }
+
+  private static void split(Object split, Sink sink) {
+    if (split instanceof FileSplit file) {
+      range(file.getPath(), file.getStart(), file.getLength(), sink);
+    } else if (split instanceof org.apache.hadoop.mapreduce.lib.input.FileSplit file) {
+      range(file.getPath(), file.getStart(), file.getLength(), sink);
+    } else if (split instanceof CombineFileSplit files) {
+      // The old interface's class of that name is a subclass.
+      for (int i = 0; i < files.getNumPaths(); i++) {
+        range(files.getPath(i), files.getOffset(i), files.getLength(i), sink);
+      }
+    }
+  }
+
+  private static void range(Path path, long offset, long length, Sink sink) {
+    URI uri = path.toUri();
+    String scheme = uri.getScheme();
+    // Other schemes are other systems, whose paths may happen to look like ours.
+    boolean ours = scheme == null || scheme.equals("file") || scheme.equals("forebay");
+    if (ours && length > 0) {
+      sink.range(uri.getPath(), offset, length);
+    }
+  }
+
+  private static boolean sqlIsThere() {
+    try {
+      Class.forName("org.apache.spark.sql.execution.datasources.FilePartition", false, Leaf.class.getClassLoader());
+      return true;
+    } catch (ClassNotFoundException | LinkageError e) {
+      return false;
+    }
+  }
+
+  /** Apart, so that its classes are looked for only if they are there. */
+  private static final class Sql {
+    static void of(Object partition, Sink sink) throws ReflectiveOperationException {
+      if (partition instanceof FilePartition files) {
+        for (PartitionedFile file : files.files()) {
+          range(file.toPath(), file.start(), file.length(), sink);
+        }
+      } else if (partition.getClass().getName().equals(SOURCE_V2)) {
+        for (Object input : inputs(partition)) {
+          if (input instanceof FilePartition) {
+            of(input, sink);
+          }
+        }
+      }
+    }
+
+    /** A list in Spark 3.5 to 4.2, one or none since. */
+    private static List<Object> inputs(Object partition) throws ReflectiveOperationException {
+      String method = Scala.has(partition, "inputPartitions") ? "inputPartitions" : "inputPartition";
+      return Scala.list(Scala.call(partition, method));
+    }
+  }
+}

@@ -1,0 +1,56 @@
+package io.forebay.spark;
+
+import java.lang.reflect.InvocationTargetException;
+import java.util.ArrayList;
+import java.util.List;
+
+/** Calls whose signatures differ between Scala 2.12 and 2.13, by name. */
+final class Scala {
+  private Scala() {}
+
+  /** The value of a method without parameters. */
+  static Object call(Object target, String method) throws ReflectiveOperationException {
+    return unwrap(target.getClass().getMethod(method), target);
+  }
+
+  /** The value of a method of one number. */
+  static Object call(Object target, String method, int argument) throws ReflectiveOperationException {
+    return unwrap(target.getClass().getMethod(method, int.class), target, argument);
+  }
+
+  /** Whether there is such a method without parameters. */
+  static boolean has(Object target, String method) {
+    try {
+      target.getClass().getMethod(method);
+      return true;
+    } catch (NoSuchMethodException e) {
+      return false;
+    }
+  }
+
+  /** The elements of a Seq, an Option or any other collection of Scala's. */
+  static List<Object> list(Object collection) throws ReflectiveOperationException {
+    Object found = call(collection, "iterator");
+    if (!(found instanceof scala.collection.Iterator<?> all)) {
+      throw new NoSuchMethodException("iterator of " + collection.getClass().getName());
+    }
+    List<Object> list = new ArrayList<>();
+    while (all.hasNext()) {
+      list.add(all.next());
+    }
+    return list;
+  }
+
+  private static Object unwrap(java.lang.reflect.Method method, Object target, Object... arguments) throws ReflectiveOperationException {
+    try {
+      // A public method of a class that is not public itself, as Scala's collections are.
+      method.setAccessible(true);
+      return method.invoke(target, arguments);
+    } catch (InvocationTargetException e) {
+      if (e.getCause() instanceof RuntimeException cause) {
+        throw cause;
+      }
+      throw e;
+    }
+  }
+}

@@ -1,0 +1,166 @@
+package io.forebay.spark;
+
+import java.util.ArrayDeque;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.Deque;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+
+import org.apache.spark.NarrowDependency;
+import org.apache.spark.Partition;
+import org.apache.spark.SparkEnv;
+import org.apache.spark.rdd.RDD;
+import org.apache.spark.scheduler.ResultStage;
+import org.apache.spark.scheduler.ShuffleMapStage;
+import org.apache.spark.scheduler.Stage;
+import org.apache.spark.storage.RDDBlockId;
+
+import io.forebay.core.JobUpdate.Part;
+
+/**
+ * What the tasks of a stage read: ranges of files by task, in the order of the tasks.
+ *
+ * <p>Spark's events do not say it, but the driver knows: a stage has an RDD, a task computes one partition of it, and narrow dependencies
+ * lead from there to the partitions that stand for a range of a file ({@link Leaf}). The walk stops at shuffles, which end a stage, and at
+ * partitions that are cached: those are not read again. It asks nothing of the file system, and computes no partition that the scheduler has
+ * not computed.
+ */
+final class StageInput {
+  /** Steps of one walk. A lineage of a thousand RDDs with a thousand tasks is a million; what is longer is not worth the driver's time. */
+  static final int STEPS_MAX = 4_000_000;
+
+  /** Paths, by their numbers. */
+  final List<String> files;
+
+  /** The partitions that tasks will compute, in the order of the tasks. */
+  final int[] partitions;
+
+  /** What each of those tasks reads; the numbers of files are those of {@link #files}. */
+  final List<List<Part>> splits;
+
+  private StageInput(List<String> files, int[] partitions, List<List<Part>> splits) {
+    this.files = files;
+    this.partitions = partitions;
+    this.splits = splits;
+  }
+
+  /** For tests of what is told. */
+  static StageInput of(List<String> files, List<List<Part>> splits) {
+    int[] partitions = new int[splits.size()];
+    for (int i = 0; i < partitions.length; i++) {
+      partitions[i] = i;
+    }
+    return new StageInput(files, partitions, splits);
+  }
+
+  /** Null if the stage has nothing to do, or none of its tasks reads files. */
+  static StageInput of(Stage stage) throws ReflectiveOperationException {
+    int[] partitions;
+    if (stage instanceof ResultStage result) {
+      partitions = result.partitions();
+    } else if (stage instanceof ShuffleMapStage map) {
+      if (map.isAvailable()) {
+        return null;
+      }
+      partitions = Scala.list(Scala.call(stage, "findMissingPartitions")).stream().mapToInt(p -> (Integer) p).toArray();
+    } else {
+      return null;
+    }
+    return of(stage.rdd(), partitions);
+  }
+
+  /** Null if none of these partitions reads files. */
+  static StageInput of(RDD<?> rdd, int[] partitions) throws ReflectiveOperationException {
+    Walk walk = new Walk();
+    List<List<Part>> splits = new ArrayList<>(partitions.length);
+    boolean some = false;
+    for (int partition : partitions) {
+      List<Part> split = walk.parts(rdd, partition);
+      some |= !split.isEmpty();
+      splits.add(split);
+    }
+    return some ? new StageInput(new ArrayList<>(walk.files.keySet()), partitions, splits) : null;
+  }
+
+  /** An RDD, as far as the walk needs it. */
+  private record Node(RDD<?> rdd, Partition[] partitions, List<NarrowDependency<?>> parents, boolean cached) {
+    static Node of(RDD<?> rdd) throws ReflectiveOperationException {
+      List<NarrowDependency<?>> parents = new ArrayList<>();
+      for (Object dependency : Scala.list(Scala.call(rdd, "dependencies"))) {
+        if (dependency instanceof NarrowDependency<?> narrow) {
+          parents.add(narrow);
+        }
+      }
+      return new Node(rdd, rdd.partitions(), parents, rdd.getStorageLevel().isValid());
+    }
+
+    boolean isCached(int partition) {
+      return cached && SparkEnv.get().blockManager().master().contains(new RDDBlockId(rdd.id(), partition));
+    }
+  }
+
+  private record Place(Node node, int partition) {}
+
+  private static final class Walk {
+    final Map<String, Integer> files = new LinkedHashMap<>();
+    private final Map<Integer, Node> nodes = new HashMap<>();
+    private int steps;
+
+    /** What the task that computes this partition reads, in order. */
+    List<Part> parts(RDD<?> rdd, int partition) throws ReflectiveOperationException {
+      List<Part> parts = new ArrayList<>();
+      Deque<Place> open = new ArrayDeque<>();
+      // A partition that is reached in two ways is read once here: the second reading finds it in the tier.
+      Set<Long> seen = new HashSet<>();
+      open.push(new Place(node(rdd), partition));
+      while (!open.isEmpty()) {
+        if (++steps > STEPS_MAX) {
+          throw new IllegalStateException("the lineage of the stage is too long to follow");
+        }
+        Place place = open.pop();
+        Node node = place.node();
+        if (!seen.add((long) node.rdd().id() << 32 | place.partition()) || node.isCached(place.partition())) {
+          continue;
+        }
+        if (node.parents().isEmpty()) {
+          Leaf.of(node.partitions()[place.partition()], (path, offset, length) -> parts.add(part(path, offset, length)));
+        } else {
+          List<Place> above = above(place);
+          Collections.reverse(above);
+          above.forEach(open::push);
+        }
+      }
+      return parts;
+    }
+
+    private List<Place> above(Place place) throws ReflectiveOperationException {
+      List<Place> above = new ArrayList<>();
+      for (NarrowDependency<?> dependency : place.node().parents()) {
+        Node node = node(dependency.rdd());
+        for (Object parent : Scala.list(Scala.call(dependency, "getParents", place.partition()))) {
+          above.add(new Place(node, (Integer) parent));
+        }
+      }
+      return above;
+    }
+
+    private Node node(RDD<?> rdd) throws ReflectiveOperationException {
+      Node node = nodes.get(rdd.id());
+      if (node == null) {
+        node = Node.of(rdd);
+        nodes.put(rdd.id(), node);
+      }
+      return node;
+    }
+
+    private Part part(String path, long offset, long length) {
+      Integer file = files.computeIfAbsent(path, p -> files.size());
+      return new Part(file, offset, length);
+    }
+  }
+}

@@ -1,0 +1,200 @@
+package io.forebay.spark;
+
+import java.io.IOException;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.ArrayBlockingQueue;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.TimeUnit;
+import java.util.function.Consumer;
+
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+import io.forebay.core.JobUpdate;
+
+/**
+ * The thread that tells: everything that may take time, or fail, happens on it, and on nothing of Spark's.
+ *
+ * <p>What the listener hears goes into a bounded queue and is done here in that order; updates are told together, at most {@value #BATCH_MS} ms
+ * after the first of them. A full queue drops what comes; an agent that is gone is tried again, and told all of it again. Both are said once.
+ */
+final class Teller implements AutoCloseable {
+  /** Half of what a task of the shortest useful length takes, and far less than a wave. */
+  static final long BATCH_MS = 50;
+
+  /** Events that may wait: some seconds of the busiest scheduler (tens of thousands of tasks a second). */
+  static final int QUEUE_MAX = 1 << 16;
+
+  private static final long RETRY_MIN_MS = 500;
+  private static final long RETRY_MAX_MS = 10_000;
+
+  /** How long the end of the application waits for the last updates. */
+  private static final long CLOSE_MS = 2_000;
+
+  private static final Logger LOG = LoggerFactory.getLogger("io.forebay.spark");
+
+  /** The way to the agent. */
+  interface Line extends AutoCloseable {
+    void tell(List<JobUpdate> updates) throws IOException;
+
+    @Override
+    void close();
+  }
+
+  /** Makes a line: begins the job. */
+  interface Dial {
+    Line begin(String name) throws IOException;
+  }
+
+  private final Book book;
+  private final Dial dial;
+  private final BlockingQueue<Consumer<Book>> queue;
+  private final Thread thread;
+  private volatile boolean closing;
+  private volatile boolean dropped;
+  private volatile String name;
+  private boolean failureSaid;
+  private Line line;
+  private long retryMs = RETRY_MIN_MS;
+  private long retryAtNanos = System.nanoTime();
+
+  Teller(Book book, Dial dial, int queueMax) {
+    this.book = book;
+    this.dial = dial;
+    queue = new ArrayBlockingQueue<>(queueMax);
+    thread = new Thread(this::run, "forebay-teller");
+    thread.setDaemon(true);
+  }
+
+  void start() {
+    thread.start();
+  }
+
+  /** The name of the job; nothing is told before. */
+  void named(String applicationId) {
+    name = applicationId;
+    // Wakes it, so that the first stage finds the way open.
+    put(book -> {});
+  }
+
+  /** Has something done on this thread; never waits. */
+  void put(Consumer<Book> event) {
+    if (!queue.offer(event) && !dropped) {
+      dropped = true;
+      LOG.warn("Forebay: more than {} events wait to be told; some are left out, and the prefetch of this application is not as good as it could be", QUEUE_MAX);
+    }
+  }
+
+  /** Tells what is left, and ends the job. Bounded in time. */
+  @Override
+  public void close() {
+    closing = true;
+    // Wakes it; with a full queue it is awake.
+    queue.offer(b -> {});
+    try {
+      thread.join(CLOSE_MS);
+    } catch (InterruptedException e) {
+      Thread.currentThread().interrupt();
+    }
+  }
+
+  private void run() {
+    try {
+      while (!closing || !queue.isEmpty()) {
+        gather();
+        flush();
+      }
+    } catch (InterruptedException e) {
+      // Nobody does that but a JVM that ends.
+    } finally {
+      hangUp();
+    }
+  }
+
+  /** Waits for an event, and then for others that come soon after. */
+  private void gather() throws InterruptedException {
+    // Wakes also without an event, since the agent may be there again.
+    Consumer<Book> event = queue.poll(RETRY_MIN_MS, TimeUnit.MILLISECONDS);
+    if (event == null) {
+      return;
+    }
+    long until = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(BATCH_MS);
+    while (event != null) {
+      enter(event);
+      event = closing ? queue.poll() : queue.poll(Math.max(until - System.nanoTime(), 0), TimeUnit.NANOSECONDS);
+      if (System.nanoTime() > until && event != null) {
+        enter(event);
+        return;
+      }
+    }
+  }
+
+  private void enter(Consumer<Book> event) {
+    try {
+      event.accept(book);
+    } catch (RuntimeException | LinkageError e) {
+      failed("an event could not be followed", e);
+    }
+  }
+
+  private void flush() {
+    if (name == null) {
+      return;
+    }
+    if (line == null) {
+      if (System.nanoTime() - retryAtNanos >= 0) {
+        begin();
+      }
+      return;
+    }
+    List<JobUpdate> updates = book.take();
+    if (!updates.isEmpty()) {
+      tell(updates);
+    }
+  }
+
+  private void begin() {
+    try {
+      line = dial.begin(name);
+      retryMs = RETRY_MIN_MS;
+      tell(new ArrayList<>(book.again()));
+    } catch (IOException | RuntimeException | LinkageError e) {
+      failed("there is no agent to tell", e);
+      retryLater();
+    }
+  }
+
+  private void tell(List<JobUpdate> updates) {
+    try {
+      line.tell(updates);
+    } catch (IOException | RuntimeException | LinkageError e) {
+      failed("the agent does not listen", e);
+      hangUp();
+      retryLater();
+    }
+  }
+
+  private void retryLater() {
+    retryAtNanos = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(retryMs);
+    retryMs = Math.min(2 * retryMs, RETRY_MAX_MS);
+    // Told again from the book when there is somebody; not kept twice meanwhile.
+    book.take();
+  }
+
+  private void hangUp() {
+    if (line != null) {
+      line.close();
+      line = null;
+    }
+  }
+
+  private void failed(String what, Throwable why) {
+    if (!failureSaid) {
+      failureSaid = true;
+      LOG.warn("Forebay: {}; the application runs on, without prefetch if this stays so: {}", what, why.toString());
+    } else {
+      LOG.debug("Forebay: {}", what, why);
+    }
+  }
+}

@@ -1,0 +1,105 @@
+package io.forebay.workloads;
+
+import static org.apache.spark.sql.functions.col;
+import static org.apache.spark.sql.functions.explode;
+import static org.apache.spark.sql.functions.split;
+
+import java.util.Arrays;
+import java.util.Iterator;
+import java.util.List;
+
+import org.apache.spark.Partitioner;
+import org.apache.spark.api.java.JavaRDD;
+import org.apache.spark.api.java.JavaSparkContext;
+import org.apache.spark.sql.Dataset;
+import org.apache.spark.sql.Row;
+import org.apache.spark.sql.SparkSession;
+import scala.Tuple2;
+
+/** WordCount and Sort, as HiBench has them: one stage that reads and maps (whose time is the map time), one that reduces. */
+public enum Workload {
+  WORDCOUNT {
+    @Override
+    Digest run(SparkSession session, JavaSparkContext spark, String input, int reducers) {
+      JavaRDD<String> words = spark.textFile(input).flatMap(line -> Arrays.asList(line.split(" ")).iterator());
+      return words.mapToPair(word -> new Tuple2<>(word, 1L)).reduceByKey(Long::sum, reducers)
+          .map(pair -> Digest.of(pair._1(), pair._2())).fold(Digest.NOTHING, Digest::plus);
+    }
+  },
+
+  SORT {
+    @Override
+    Digest run(SparkSession session, JavaSparkContext spark, String input, int reducers) {
+      // Ranges that are known beforehand. Spark's sortBy reads all of the input once more to find them, which would hide what is measured.
+      return spark.textFile(input).mapToPair(line -> new Tuple2<>(line, 1))
+          .repartitionAndSortWithinPartitions(new ByFirstLetter(reducers)).keys()
+          .mapPartitionsWithIndex(Workload::checked, true).fold(Digest.NOTHING, Digest::plus);
+    }
+  },
+
+  WORDCOUNT_SQL {
+    @Override
+    Digest run(SparkSession session, JavaSparkContext spark, String input, int reducers) {
+      session.conf().set("spark.sql.shuffle.partitions", reducers);
+      Dataset<Row> words = session.read().text(input).select(explode(split(col("value"), " ")).as("word"));
+      return words.groupBy("word").count().toJavaRDD().map(row -> Digest.of(row.getString(0), row.getLong(1)))
+          .fold(Digest.NOTHING, Digest::plus);
+    }
+  };
+
+  abstract Digest run(SparkSession session, JavaSparkContext spark, String input, int reducers);
+
+  static List<String> names() {
+    return Arrays.stream(values()).map(w -> w.name().toLowerCase().replace('_', '-')).toList();
+  }
+
+  static Workload named(String name) {
+    return valueOf(name.toUpperCase().replace('-', '_'));
+  }
+
+  /** The digest of a partition; fails if its lines are not in order. */
+  private static Iterator<Digest> checked(int partition, Iterator<String> lines) {
+    Digest digest = Digest.NOTHING;
+    String last = "";
+    while (lines.hasNext()) {
+      String line = lines.next();
+      if (line.compareTo(last) < 0) {
+        throw new IllegalStateException("not sorted: " + last + " stands before " + line);
+      }
+      last = line;
+      digest = digest.plus(Digest.of(line, 1));
+    }
+    return List.of(digest).iterator();
+  }
+
+  /** Lines by their first letter, in order: the partitions one after the other are sorted if each is. */
+  static final class ByFirstLetter extends Partitioner {
+    private final int partitions;
+
+    ByFirstLetter(int partitions) {
+      this.partitions = partitions;
+    }
+
+    @Override
+    public int numPartitions() {
+      return partitions;
+    }
+
+    @Override
+    public int getPartition(Object key) {
+      String line = (String) key;
+      int letter = line.isEmpty() ? 0 : Math.max(0, Math.min(line.charAt(0) - 'a', 25));
+      return letter * partitions / 26;
+    }
+
+    @Override
+    public boolean equals(Object other) {
+      return other instanceof ByFirstLetter same && same.partitions == partitions;
+    }
+
+    @Override
+    public int hashCode() {
+      return partitions;
+    }
+  }
+}

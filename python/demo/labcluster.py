@@ -1,0 +1,92 @@
+"""The lab's cluster as Spark's part of the demonstration uses it: a real PFS behind shaped links, an agent and a Spark worker on each node.
+
+Has the same methods as loopback.Cluster. All of it is done by `forebay lab`, which needs root; see docs/lab.md.
+"""
+
+import contextlib
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import lab
+import loopback
+
+# Beside a lab that somebody else has up.
+NAME = "waves"
+DRIVER = "c1"
+UP_S = 600
+# One status of the lab asks the kernel for much, and takes some tens of milliseconds.
+SAMPLE_S = 0.3
+
+
+class Cluster:
+    sample_s = SAMPLE_S
+
+    def __init__(self, program, venv, jars, place, nodes, rate, extent, capacity_bytes, pfs="moosefs"):
+        self.program, self.venv, self.jars, self.place = str(program), venv, jars, place
+        self.options = ["--nodes", str(nodes), "--rate", rate, "--extent-size", str(extent), "--capacity", str(capacity_bytes), "--pfs", pfs]
+        self.extent = extent
+        self.stack = contextlib.ExitStack()
+        self.mount = None
+        self.jobs_run = 0
+
+    def __enter__(self):
+        try:
+            self.stack.callback(self.lab, "down")
+            self.lab("up", *self.options, "--spark", "--spark-venv", str(self.venv), "--install", check=True)
+            self.mount = Path(self.status()["mount"])
+        except BaseException:
+            self.stack.close()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        self.stack.close()
+
+    def lab(self, command, *arguments, check=False):
+        environment = {**os.environ, "FOREBAY_LAB": NAME}
+        done = subprocess.run(
+            [self.program, "--json", "lab", command, *arguments], env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=UP_S, check=False
+        )
+        if check and done.returncode:
+            said = (done.stderr or done.stdout).strip().splitlines()
+            raise lab.LabError(f"`forebay lab {command}` failed: {said[-1] if said else done.returncode}")
+        return done
+
+    def run(self, *command, check=False):
+        return self.lab("run", "--node", DRIVER, "--", *command, check=check)
+
+    def status(self):
+        return json.loads(self.lab("status", check=True).stdout)
+
+    def bring(self, directory):
+        """Copies a directory of the host onto the PFS; where it is then."""
+        target = self.mount / directory.name
+        self.run("cp", "-r", str(directory), str(target), check=True)
+        return target
+
+    def forget(self):
+        drop = 'for f in "$FOREBAY_LAB_PFS"/*/*; do dd if="$f" iflag=nocache count=0 status=none; done'
+        self.lab("run", "--all", "--", "sh", "-c", f"{self.program} evict --all; {drop}", check=True)
+
+    def served_bytes(self):
+        done = self.lab("status")
+        return json.loads(done.stdout)["servers_sent_bytes"] if done.returncode == 0 else None
+
+    def jobs(self):
+        done = self.run(self.program, "--json", "jobs")
+        return json.loads(done.stdout) if done.returncode == 0 else []
+
+    def submit(self, workload, data, forebay=None, reducers=2, conf=None):
+        self.jobs_run += 1
+        report = self.place / f"report-{self.jobs_run}.json"
+        options = {"spark.driver.memory": "512m", "spark.executor.memory": "768m", "spark.ui.enabled": "false", "spark.locality.wait": "1s"}
+        command = ["spark-submit", "--class", "io.forebay.workloads.Main", *loopback.conf_arguments(options, self.jars, self.extent, forebay, conf)]
+        command += [self.jars.workloads, workload, f"file://{data}", str(reducers), str(report)]
+        done = self.run(*command)
+        report.with_suffix(".log").write_text(done.stdout + done.stderr)
+        if done.returncode or not report.exists():
+            tail = "\n".join((done.stdout + done.stderr).strip().splitlines()[-15:])
+            raise lab.LabError(f"the job failed with exit code {done.returncode}: {tail}")
+        return json.loads(report.read_text())

@@ -1,0 +1,107 @@
+"""Spark's part of the demonstration: two nodes on loopback addresses before a slow PFS, or the lab; WordCount and Sort, a table, a timeline."""
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import lab
+import labcluster
+import loopback
+import sparkhome
+import text
+import timeline
+import waves
+
+SERVERS = 4
+# A task reads one extent. Small ones, so that few bytes make many waves; a real cluster has 128 MiB.
+EXTENT_BYTES = 8 << 20
+FILE_BYTES = 64 << 20
+# A reader gets one stripe at a time from one server, as the clients of a PFS without a read-ahead of their own do it.
+READ_AHEAD = "128KiB"
+STRIPE = "1MiB"
+LAB_NODES = 4
+# MB/s of each server: with two cores for all of the lab, the PFS is then as fast as they count.
+LAB_RATE = 12
+# Beside the text: page rounding, what the other node's tasks have read, and the agent's own memory.
+CAPACITY_SLACK_BYTES = 256 << 20
+
+
+def run(args, program, line):
+    """All of it; `line(title, total)` makes a progress line."""
+    home = sparkhome.need(args.target)
+    jars = loopback.Jars(*(str(args.target / name) for name in ("forebay-spark.jar", "java/workloads/forebay-workloads.jar")))
+    size = int(args.spark_size * 1e6) // EXTENT_BYTES * EXTENT_BYTES
+    with line("writing text", size) as progress:
+        backing = text.write(args.output / f"text-{args.spark_size:.0f}", size, FILE_BYTES, progress.at)
+    with contextlib.ExitStack() as stage:
+        # Sockets have short paths, so the place for them is not the output directory.
+        place = Path(tempfile.mkdtemp(prefix="forebay-spark-"))
+        stage.callback(shutil.rmtree, place, ignore_errors=True)
+        raise_stage = in_the_lab if args.lab else on_loopback
+        cluster, data, where = raise_stage(stage, args, program, home, jars, place, backing, size)
+        nodes = LAB_NODES if args.lab else len(loopback.HOSTS)
+        say(f"\n{size / 1e6:.0f} MB of text, {nodes} nodes of one core, splits of {EXTENT_BYTES >> 20} MiB: {size // EXTENT_BYTES // nodes} waves of {nodes} tasks.")
+        say(f"The PFS: {where}. Each run begins cold.\n")
+        try:
+            runs = waves.run_all(cluster, data, size, say)
+        except (lab.LabError, waves.WavesError):
+            loopback.keep_logs(place, args.output / "spark-logs")
+            say(f"\nlogs are in {args.output}/spark-logs")
+            raise
+    report(args, runs, size, f"{nodes} nodes of one core, {where}")
+
+
+def on_loopback(stage, args, program, home, jars, place, backing, size):
+    """Two nodes before the slow file system: the cluster, where the text is, and what the PFS is."""
+    options = ["--read-ahead", READ_AHEAD, "--stripe", STRIPE]
+    mount = stage.enter_context(lab.slow_pfs(program, backing, place / "pfs", SERVERS, f"{args.spark_rate or 50:g}MB/s", options))
+    capacity_bytes = size + size // 10 + CAPACITY_SLACK_BYTES
+    cluster = stage.enter_context(loopback.Cluster(program, home, jars, place, mount, EXTENT_BYTES, capacity_bytes))
+    if args.spark_rate is None:
+        args.spark_rate = balanced_rate(cluster, backing, size)
+        lab.set_rate(program, mount, f"{args.spark_rate:g}MB/s")
+    return cluster, mount, f"{SERVERS} servers of {args.spark_rate:g} MB/s, stripes of {STRIPE}, {READ_AHEAD} of read-ahead"
+
+
+def balanced_rate(cluster, backing, size):
+    """MB/s of each server with which reading all of the text takes as long as counting its words does: the case in which waves gain most.
+
+    Machines differ by ten times in what a core counts, and a PFS that is much faster or slower than that shows nothing.
+    """
+    say("How fast are the cores? WordCount, from the local disk ...")
+    map_s = waves.summarize("wordcount", "straight", cluster.submit("wordcount", backing), [], [(0, 0, 0)], 0).map_s
+    rate = max(round(size / map_s / SERVERS / 1e6, 1), 0.5)
+    say(f"    map {map_s:.1f} s; the PFS gets {SERVERS} servers of {rate:g} MB/s, so that reading takes as long. (--spark-rate sets another.)")
+    return rate
+
+
+def in_the_lab(stage, args, program, home, jars, place, backing, size):
+    """As on_loopback, with a real PFS: nodes in namespaces, servers behind shaped links."""
+    say("starting the lab ...")
+    args.spark_rate = args.spark_rate or LAB_RATE
+    capacity_bytes = 2 * size // LAB_NODES + CAPACITY_SLACK_BYTES
+    venv = home.parents[3]
+    cluster = labcluster.Cluster(program, venv, jars, place, LAB_NODES, f"{args.spark_rate:g}MB/s", EXTENT_BYTES, capacity_bytes, args.lab)
+    stage.enter_context(cluster)
+    return cluster, cluster.bring(backing), f"{args.lab}, {SERVERS} servers behind links of {args.spark_rate:g} MB/s"
+
+
+def say(words):
+    print(words, flush=True)
+
+
+def report(args, runs, size, where):
+    rate = SERVERS * args.spark_rate * 1_000_000
+    print()
+    print("\n".join(waves.table(runs)))
+    print("\nAll found the same. The change is that of the map time; at owner: tasks that ran on the node that owns their extent;")
+    print("prefetch hidden: share of the prefetch time during which an earlier wave computed, the first wave left out.")
+    name = f"waves-{args.lab}" if args.lab else "waves"
+    pictures = [args.output / f"{name}.png", args.output / f"{name}.svg"]
+    timeline.draw(runs, rate, f"{size / 1e6:.0f} MB of text, Spark standalone, {where}", pictures)
+    figures = {"bytes": size, "pfs_rate_bytes_per_s": rate, "cores": os.cpu_count(), "where": where, "runs": waves.figures(runs)}
+    (args.output / f"{name}.json").write_text(json.dumps(figures, indent=1) + "\n")
+    print(f"\nPicture: {pictures[0]}")

@@ -1,0 +1,150 @@
+"""The code of Spark's part of the demonstration, without Spark: what it makes of reports, and the text it runs on."""
+
+import sys
+
+import pytest
+from conftest import REPOSITORY
+
+numpy = pytest.importorskip("numpy")
+pytest.importorskip("matplotlib")
+sys.path.insert(0, str(REPOSITORY / "python/demo"))
+
+import text  # noqa: E402
+import timeline  # noqa: E402
+import waves  # noqa: E402
+
+
+def wave(prefetch, compute):
+    return {"prefetch": prefetch, "compute": compute, "tasks": 2, "bytes": 10, "fetched_bytes": 10}
+
+
+def report():
+    def task(number, host, locality, began, ended, stage=0, ok=True):
+        return {"stage": stage, "task": number, "host": host, "locality": locality, "began_ms": began, "ended_ms": ended, "ok": ok}
+
+    return {
+        "began_ms": 9_000,
+        "ended_ms": 16_000,
+        "result": {"records": 3, "total": 5, "sum": 7},
+        "stages": [
+            {"stage": 1, "attempt": 0, "began_ms": 15_000, "ended_ms": 16_000, "failed": False},
+            {"stage": 0, "attempt": 0, "began_ms": 10_000, "ended_ms": 15_000, "failed": False},
+        ],
+        "tasks": [
+            task(0, "h1", "NODE_LOCAL", 10_500, 12_000),
+            task(1, "h2", "NODE_LOCAL", 10_500, 12_500, ok=False),
+            task(1, "h1", "ANY", 12_000, 15_000),
+            task(0, "h1", "ANY", 15_000, 16_000, stage=1),
+        ],
+    }
+
+
+def status(ms):
+    return {"tasks": 1, "bytes": 4, "fetched_bytes": 4, "prefetch_began_ms": ms[0], "prefetch_ended_ms": ms[1], "compute_began_ms": ms[2], "compute_ended_ms": ms[3]}
+
+
+def test_a_run_is_that_of_the_reading_stage():
+    jobs = [{"stages": []}, {"stages": [{"stage": 0, "waves": [status((100, 400, 300, 1800)), status((400, 900, 1800, None))]}]}]
+    samples = [(0.0, 0, 100), (1.0, 0, 300), (6.0, 0, 900)]
+    run = waves.summarize("sort", "no-action", report(), jobs, samples, epoch_s=9.5)
+    assert (run.map_s, run.total_s, run.served_bytes) == (5.0, 7.0, 800)
+    assert [task["host"] for task in run.tasks] == ["h1", "h1"]
+    assert run.local_share == 0.5
+    assert run.samples[0] == (-0.5, 100)
+    # The first task began 0.5 s after the stage, 300 ms after the job.
+    assert run.waves[0]["prefetch"] == pytest.approx((0.3, 0.6))
+    assert run.waves[1]["compute"] == (pytest.approx(2.0), None)
+
+
+def test_a_run_without_waves_has_none():
+    run = waves.summarize("sort", "straight", report(), [], [(0.0, 0, 0), (1.0, 0, 5)], 0.0)
+    assert run.waves == [] and run.hidden_share is None and run.local_share is None
+
+
+def test_hidden_is_what_lies_behind_an_earlier_wave():
+    # 2 of 4 seconds lie within the first wave's compute.
+    assert waves.hidden_share([wave((0, 5), (5, 10)), wave((8, 12), (12, 15))]) == 0.5
+    # Computes that overlap are counted once; a wave's own compute hides nothing.
+    assert waves.hidden_share([wave((0, 1), (0, 10)), wave((0, 1), (5, 10)), wave((0, 20), (0, 20))]) == pytest.approx((1 + 10) / 21)
+    assert waves.hidden_share([wave((0, 1), (1, 2))]) is None
+    assert waves.hidden_share([wave((0, 1), (1, 2)), wave((None, None), (2, 3))]) is None
+
+
+def runs():
+    result = {"records": 1, "total": 2, "sum": 3}
+    tasks = [{"host": f"h{i % 2}", "local": True, "began": i / 4, "ended": i / 4 + 0.4} for i in range(12)]
+    steps = [wave((i / 2, i / 2 + 0.3), (i / 2 + 0.3, i / 2 + 0.7)) for i in range(6)]
+    samples = [(i / 10, i * 1_000_000) for i in range(-5, 60)]
+    make = lambda w, m, s: waves.Run(w, m, map_s=s, total_s=s + 2, served_bytes=1000, tasks=tasks, waves=steps if m == "no-action" else [], samples=samples, result=result)  # noqa: E731
+    return [make(w, m, s) for w in waves.WORKLOADS for m, s in (("straight", 6.0), ("naive-bb", 5.9), ("no-action", 3.0))]
+
+
+def test_runs_that_differ_or_were_not_cold_are_refused():
+    waves.check(runs(), 1000)
+    for change in ({"result": {"records": 2}}, {"served_bytes": 900}, {"waves": []}):
+        some = runs()
+        vars(some[5]).update(change)
+        with pytest.raises(waves.WavesError):
+            waves.check(some, 1000)
+
+
+def test_the_table_compares_map_times():
+    lines = waves.table(runs())
+    assert len(lines) == 7
+    assert "3.0 s" in lines[3] and "-50 %" in lines[3] and "100 %" in lines[3]
+    assert len({len(line) for line in lines}) == 1
+
+
+def test_the_picture_is_drawn(tmp_path):
+    paths = [tmp_path / "waves.svg", tmp_path / "waves.png"]
+    timeline.draw(runs(), 50e6, "a test", paths)
+    assert all(path.stat().st_size > 10_000 for path in paths)
+
+
+def test_windows_are_mean_rates():
+    edges, rates = timeline.windows([(i / 10, 100 * i) for i in range(-10, 31)], 0.5, 3.0)
+    assert edges[0] == 0.0 and edges[-1] <= 3.0
+    assert all(abs(rate - 1000) < 1 for rate in rates)
+
+
+def test_text_is_the_same_each_time_and_as_long_as_wanted(tmp_path):
+    seen = []
+    first = text.write(tmp_path / "a", 300_000, 100_000, seen.append)
+    second = text.write(tmp_path / "b", 250_001, 100_000, lambda done: None)
+    names = sorted(path.name for path in first.iterdir())
+    assert [(first / name).stat().st_size for name in names] == [100_000] * 3
+    assert [(second / name).stat().st_size for name in names] == [100_000, 100_000, 50_001]
+    assert (first / names[0]).read_bytes() == (second / names[0]).read_bytes()
+    assert seen[-1] == 300_000
+    stamp = (first / names[0]).stat().st_mtime_ns
+    text.write(tmp_path / "a", 300_000, 100_000, seen.append)
+    assert (first / names[0]).stat().st_mtime_ns == stamp
+
+
+def test_words_have_the_frequencies_that_are_promised(tmp_path):
+    chunk = next(text.lines()).decode()
+    counts = numpy.unique(chunk.split(), return_counts=True)[1]
+    counts = numpy.sort(counts)[::-1]
+    total = counts.sum()
+    weights = 1 / (numpy.arange(text.WORDS) + 1 + text.SHIFT)
+    assert counts[0] / total == pytest.approx(weights[0] / weights.sum(), rel=0.05)
+    assert counts[99] / total == pytest.approx(weights[99] / weights.sum(), rel=0.15)
+    lengths = [len(line.split()) for line in chunk.splitlines()]
+    assert min(lengths) >= 8 and max(lengths) <= 15
+
+
+def test_spark_is_found_only_where_it_is(tmp_path):
+    import sparkhome
+
+    assert sparkhome.find(tmp_path) is None
+    home = tmp_path / f"spark-{sparkhome.VERSION}/lib/python3.11/site-packages/pyspark"
+    (home / "bin").mkdir(parents=True)
+    assert sparkhome.find(tmp_path) is None
+    (home / "bin/spark-class").touch()
+    assert sparkhome.find(tmp_path) == home
+
+
+def test_members_are_counted_in_the_view():
+    import loopback
+
+    assert loopback.members({"cluster": {"view": {"nodes": [{"name": "n1"}]}}}) == 1
