@@ -21,7 +21,7 @@
 //! bandwidth between two waves delays the first and does not bring the second sooner.
 //!
 //! Why not a linear program over the whole future: it would be out of date at the next phase that comes a second late;
-//! deciding again at each event costs a millisecond and starts from what is true.
+//! deciding again at each event is cheap and starts from what is true.
 
 use alloc::vec::Vec;
 
