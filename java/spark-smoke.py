@@ -129,7 +129,10 @@ def resident_bytes(agent):
 def classes_link(spark):
     """Every class of the jar resolves against the Hadoop that this Spark has; those for newer ones are left out on old ones."""
     loader = spark._jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader()
+    check(f"{JAR.stat().st_size / MIB:.1f} MiB of jar, at most 15", JAR.stat().st_size <= 15 * MIB)
     with zipfile.ZipFile(JAR) as jar:
+        foreign = [name for name in jar.namelist() if not name.startswith(("io/", "META-INF/"))]
+        check(f"nothing but our own classes: {foreign}", not foreign)
         names = [name[:-6].replace("/", ".") for name in jar.namelist() if name.endswith(".class") and "package-info" not in name]
     hadoop = spark._jvm.org.apache.hadoop.util.VersionInfo.getVersion()
     old = tuple(map(int, hadoop.split(".")[:3])) < (3, 3, 5)

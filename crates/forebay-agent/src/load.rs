@@ -213,13 +213,11 @@ impl FileLoad {
         &self.entry
     }
 
-    /// One of its pages is where it belongs, on another node; so many bytes of the PFS were read for it.
-    pub fn page_placed(&self, page: u32, fetched_bytes: u64) {
+    /// One of its pages is where it belongs, on another node; whether it was fetched from the PFS for that.
+    pub fn page_placed(&self, page: u32, fetched: bool) {
         self.placed.fetch_add(1, Ordering::Relaxed);
-        let resident_bytes = match fetched_bytes {
-            0 => self.entry.geometry().page_len(page),
-            _ => 0,
-        };
+        let bytes = self.entry.geometry().page_len(page);
+        let (fetched_bytes, resident_bytes) = if fetched { (bytes, 0) } else { (0, bytes) };
         self.job.page_landed(fetched_bytes, resident_bytes);
         self.one_less();
     }
@@ -380,7 +378,7 @@ impl Feeder<'_> {
         let here = match owner {
             None => true,
             Some(node) => {
-                let place = Place { load: load.clone(), page, pfs: pfs.clone() };
+                let place = Place { load: load.clone(), page, pfs: pfs.clone(), begun: false };
                 self.shared.peers.place(self.shared, &node, place).is_err()
             }
         };

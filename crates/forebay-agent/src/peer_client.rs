@@ -101,6 +101,8 @@ pub struct Place {
     pub page: u32,
     /// The file on the PFS.
     pub pfs: Arc<OwnedFd>,
+    /// The peer has begun to fetch it because of this load.
+    pub begun: bool,
 }
 
 /// The peer that `task` should be asked of; `None` for the PFS.
@@ -405,13 +407,15 @@ impl Peer {
         match self.with_link(shared, &node, link, &page.file.version, |link, d| link.bring(&page, d)) {
             Answer::Done(fetched_bytes) => {
                 add(&shared.counters.pages_placed_total, 1);
-                place.load.page_placed(place.page, fetched_bytes);
+                place.load.page_placed(place.page, place.begun || fetched_bytes > 0);
             }
             // It is at it, and a load can wait.
-            Answer::NotYet => match self.queue.push(Urgency::Load, Job::Place(place)) {
-                Ok(()) => self.staff(shared),
-                Err(job) => turn_away(shared, job),
-            },
+            Answer::NotYet => {
+                match self.queue.push(Urgency::Load, Job::Place(Place { begun: true, ..place })) {
+                    Ok(()) => self.staff(shared),
+                    Err(job) => turn_away(shared, job),
+                }
+            }
             _ => place.load.fetch_here(place.page, &place.pfs),
         }
     }

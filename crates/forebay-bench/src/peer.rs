@@ -202,7 +202,8 @@ fn bare_stream(path: &Path, start: u64, len: u64) -> std::io::Result<()> {
             let (socket, _) = listener.accept()?;
             let (mut offset, end) = (start, start + len);
             while offset < end {
-                if rustix::fs::sendfile(&socket, &file, Some(&mut offset), (end - offset) as usize)? == 0 {
+                let left = (end - offset) as usize;
+                if rustix::fs::sendfile(&socket, &file, Some(&mut offset), left)? == 0 {
                     break;
                 }
             }

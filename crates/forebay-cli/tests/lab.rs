@@ -220,6 +220,9 @@ fn links_are_shaped_and_counted(lab: &Lab) {
     let sent = status["servers_sent_bytes"].as_u64().unwrap();
     assert!((SIZE_BYTES..2 * SIZE_BYTES).contains(&sent), "the servers sent {sent} bytes");
     let servers = status["nodes"].as_array().unwrap().iter().filter(|n| n["role"] == "server");
+    let line: Value = serde_json::from_str(&succeeded(&mut lab.forebay(&["traffic"]))).unwrap();
+    assert!(line["servers_sent_bytes"].as_u64().unwrap() >= sent, "{line}");
+    assert!(line["nodes"]["c2"]["received_bytes"].as_u64().unwrap() >= SIZE_BYTES, "{line}");
     the_tier_spares_the_servers(lab);
     let rates: Vec<_> = servers.map(|n| n["rates"].clone()).collect();
     let rate = serde_json::json!({ "send_bytes_per_s": 40_000_000, "receive_bytes_per_s": 40_000_000 });

@@ -34,6 +34,15 @@ pub enum LabCommand {
         #[arg(long, value_name = "LAB", env = LAB_VARIABLE, default_value = "lab")]
         name: String,
     },
+    /// Print what has passed the links, as a line of JSON
+    Traffic {
+        /// Name of the lab
+        #[arg(long, value_name = "LAB", env = LAB_VARIABLE, default_value = "lab")]
+        name: String,
+        /// Print another line each time this has passed, until it is interrupted
+        #[arg(long, value_name = "TIME", value_parser = parse_duration_ns)]
+        every: Option<u64>,
+    },
     /// Set the counters of the links to zero, as `status` shows them
     Mark {
         /// Name of the lab
@@ -159,6 +168,7 @@ pub fn run(command: &LabCommand, json: bool) -> Result<(), LabError> {
         LabCommand::Down { name } => cluster::down::down(name, json),
         LabCommand::Run(args) => cluster::run::run(args),
         LabCommand::Status { name } => cluster::status::print(name, json),
+        LabCommand::Traffic { name, every } => cluster::status::traffic(name, *every),
         LabCommand::Mark { name } => cluster::status::mark(name),
         LabCommand::Spark(command) => cluster::spark::run(command, json),
         LabCommand::Slowfs(args) if args.daemonize && !args.foreground => daemonize(),

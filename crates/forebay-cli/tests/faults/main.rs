@@ -13,6 +13,7 @@ mod access;
 mod changes;
 mod cluster;
 mod common;
+mod coordinator;
 mod crash;
 mod leaks;
 mod life;

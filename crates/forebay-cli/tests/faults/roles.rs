@@ -24,6 +24,7 @@ pub fn run() {
         "load" => load(args[0]),
         "handles" => handles(args[0], args[1].parse().unwrap()),
         "job" => job(args[0], args[1].parse().unwrap()),
+        "waves" => crate::coordinator::waves(args[0], args[1].parse().unwrap()),
         "agent" => crate::cluster::agent(args[0]),
         "listen" => listen(args[0]),
         "stranger" => crate::access::stranger(args[0], args[1]),

@@ -236,3 +236,31 @@ fn a_sparse_file_of_a_tebibyte_takes_the_memory_of_what_was_read() {
     drop(open);
     agent.assert_nothing_left();
 }
+
+#[test]
+fn a_read_that_must_not_wait_gives_the_right_bytes_or_nothing() {
+    let pfs = plain_pfs();
+    let path = pfs.path().join("data");
+    make_file(&path, 5, 3 * PAGE + 1000);
+    let agent = Agent::start(Setup::new(pfs.path()).capacity(BASE + 16 * MIB));
+    let file = agent.client().open(&path).unwrap();
+    let mut buffer = vec![0; PAGE as usize];
+    assert_eq!(file.read_resident(&mut buffer, 0), None, "nothing is in the tier");
+    let mut all = vec![0; 4 * PAGE as usize];
+    wait_for("all of it in the tier", || {
+        file.read_at(&mut all, 0).unwrap();
+        file.read_resident(&mut buffer, 0).is_some()
+    });
+    let size = 3 * PAGE + 1000;
+    for (at, expected) in
+        [(0, PAGE), (PAGE - 7, PAGE), (3 * PAGE, 1000), (size - 1, 1), (size, 0), (size + 9, 0)]
+    {
+        buffer.fill(0xEE);
+        assert_eq!(file.read_resident(&mut buffer, at), Some(expected as usize), "at {at}");
+        assert_content(&buffer[..expected as usize], 5, at);
+    }
+    agent.client().admin().evict(&path).unwrap();
+    assert_eq!(file.read_resident(&mut buffer, 0), None, "it was evicted");
+    assert_eq!(file.read_at(&mut buffer, 0).unwrap() as u64, PAGE);
+    assert_content(&buffer, 5, 0);
+}

@@ -148,7 +148,8 @@ fn tasks_that_start_before_their_input_is_there_read_by_themselves() {
     let mut world = World::new("no-action", &[("a", 1 << 30)]);
     world.tell(told(4, &[("a", 2)]));
     world.start(0, "a");
-    assert_eq!(world.orders.len(), 1, "the other task still waits for it");
+    let kept = world.orders.values().any(|(_, o, _)| o.parts.iter().any(|p| p.offset == MIB));
+    assert!(kept, "the other task still waits for it");
     world.start(1, "a");
     let left: Vec<_> = world.orders.values().map(|(_, o, _)| o.parts[0].offset).collect();
     assert_eq!(left, [2 * MIB], "the first wave's order is withdrawn, the second's is given");

@@ -31,6 +31,8 @@ mod forebay;
 mod nodes;
 mod none;
 mod run;
+mod search;
+mod shadow;
 mod sjf;
 mod sketch;
 #[cfg(test)]
@@ -188,6 +190,24 @@ pub enum Scope {
     Disjoint,
 }
 
+/// What an order has to take in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct News {
+    /// There are steps which no order has been planned for.
+    pub arrived: bool,
+    /// Steps came or went, or nodes fell idle, since the policy was last asked.
+    pub changed: bool,
+}
+
+/// Whether an order is ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arranged {
+    /// Steps may be let in.
+    Ready,
+    /// The policy wants to be asked again at once; until then it does not hold up other events.
+    NotYet,
+}
+
 /// The part that differs between policies.
 pub trait Policy: Send {
     /// What may run side by side.
@@ -196,9 +216,22 @@ pub trait Policy: Send {
     /// The step's place in the order; it never changes while the step waits.
     fn key(&self, arrived: Nanos, alone_ns: u64) -> u64;
 
-    /// Puts `pending` in another order than by key. `arrived` tells that there are steps which no order has been
-    /// planned for. Called before steps are let in.
-    fn arrange(&mut self, _now: Nanos, _holders: &[Holder], _pending: &mut Vec<Pending>, _arrived: bool) {}
+    /// Puts `pending` in another order than by key. Called before steps are let in, and again at once, with the same news
+    /// but for what has come since, as long as the answer is [`Arranged::NotYet`].
+    fn arrange(
+        &mut self,
+        _now: Nanos,
+        _holders: &[Holder],
+        _pending: &mut Vec<Pending>,
+        _news: News,
+    ) -> Arranged {
+        Arranged::Ready
+    }
+
+    /// How long a step may be made to wait, in ns: nodes are kept free for one that would otherwise wait longer.
+    fn longest_wait_ns(&self) -> u64 {
+        u64::MAX
+    }
 
     /// The bandwidth of a short step that is let in beside the holders of its nodes; `None`: never.
     fn guest_share(&self) -> Option<f64> {

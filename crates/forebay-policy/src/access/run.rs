@@ -10,8 +10,13 @@ use alloc::vec::Vec;
 
 use serde::Serialize;
 
-use super::{Action, Config, Event, Holder, NodeSet, Pending, Policy, Reason, Scope, StepId, Token};
+use super::{
+    Action, Arranged, Config, Event, Holder, News, NodeSet, Pending, Policy, Reason, Scope, StepId, Token,
+};
 use crate::machine::{Machine, Nanos};
+
+/// Times that are told and times that pass differ by roundings.
+const ROUNDING_NS: u64 = 1_000_000;
 
 /// A guest may take at most this part of what each holder of its nodes has left: one in so many.
 const GUEST_RATIO: u64 = 8;
@@ -62,7 +67,7 @@ pub struct Access {
     next_seq: u64,
     next_token: Token,
     decide_at: Option<Nanos>,
-    arrived: bool,
+    news: News,
 }
 
 impl Access {
@@ -80,7 +85,7 @@ impl Access {
             next_seq: 0,
             next_token: 1,
             decide_at: None,
-            arrived: false,
+            news: News { arrived: false, changed: false },
         }
     }
 
@@ -90,13 +95,14 @@ impl Access {
         let nodes = NodeSet::of(self.config.nodes, nodes);
         self.pending.insert(at, Pending { step, nodes, alone_ns, arrived: now, seq: self.next_seq, key });
         self.next_seq += 1;
-        self.arrived = true;
+        self.news = News { arrived: true, changed: true };
     }
 
     /// Takes the token back; nobody holds it afterwards. Unknown tokens are nothing: a holder may be late to hear of its
     /// loss.
     fn release(&mut self, now: Nanos, token: Token, out: &mut Vec<Action>) -> Option<StepId> {
         let gone = self.active.remove(&token)?;
+        self.news.changed = true;
         self.leases.remove(&(gone.until, token));
         for host in gone.hosts {
             if let Some(h) = self.active.get_mut(&host) {
@@ -168,7 +174,6 @@ impl Access {
     }
 
     fn decide(&mut self, now: Nanos, out: &mut Vec<Action>) {
-        let arrived = core::mem::take(&mut self.arrived);
         match self.policy.scope() {
             Scope::Everything => {
                 for p in core::mem::take(&mut self.pending) {
@@ -179,7 +184,13 @@ impl Access {
             scope => {
                 self.active.values_mut().for_each(|a| a.settle(now));
                 let holders: Vec<Holder> = self.active.values().map(|a| (&a.nodes, a.left_ns)).collect();
-                self.policy.arrange(now, &holders, &mut self.pending, arrived);
+                let arranged = self.policy.arrange(now, &holders, &mut self.pending, self.news);
+                self.news.changed = false;
+                if arranged == Arranged::NotYet {
+                    self.decide_at = Some(now);
+                    return;
+                }
+                self.news.arrived = false;
                 let most = if scope == Scope::One { 1 } else { usize::MAX };
                 let reserved = self.admit(now, most, out);
                 if let Some(share) = self.policy.guest_share() {
@@ -189,17 +200,41 @@ impl Access {
         }
     }
 
-    fn is_overdue(&self, now: Nanos, p: &Pending) -> bool {
-        self.config.patience_ns != u64::MAX && now.saturating_since(p.arrived) >= self.config.patience_ns
+    /// Whether `p` goes before all that are not overdue: it has been patient long enough, or if anything else were let in on
+    /// its nodes it would wait longer than its policy allows. `longest_left_ns` is the most that any holder has left.
+    fn is_overdue(&self, now: Nanos, p: &Pending, longest_left_ns: u64) -> bool {
+        let waited_ns = now.saturating_since(p.arrived);
+        let allowed_ns = self.policy.longest_wait_ns().saturating_add(ROUNDING_NS);
+        if self.config.patience_ns != u64::MAX && waited_ns >= self.config.patience_ns {
+            return true;
+        }
+        if waited_ns.saturating_add(longest_left_ns) <= allowed_ns {
+            return false;
+        }
+        let on_them = self.active.values().filter(|a| a.nodes.overlaps(&p.nodes));
+        let left_ns = on_them.map(|a| self.writes_for_ns(a)).max().unwrap_or(0);
+        waited_ns.saturating_add(left_ns) > allowed_ns
+    }
+
+    fn longest_left_ns(&self) -> u64 {
+        self.active.values().map(|a| self.writes_for_ns(a)).max().unwrap_or(0)
+    }
+
+    /// How long a holder will still write, in ns: a host ends later by what its guest writes, a guest has its share.
+    fn writes_for_ns(&self, a: &Active) -> u64 {
+        let guest_ns = a.guest.and_then(|g| self.active.get(&g)).map_or(0, |g| g.left_ns);
+        let share = if a.guest.is_some() { 1.0 } else { a.share.unwrap_or(1.0) };
+        (a.left_ns as f64 / share) as u64 + guest_ns
     }
 
     /// Indices of overdue steps by arrival.
     fn overdue(&self, now: Nanos) -> Vec<usize> {
-        if self.config.patience_ns == u64::MAX {
+        if self.config.patience_ns.min(self.policy.longest_wait_ns()) == u64::MAX {
             return Vec::new();
         }
+        let left_ns = self.longest_left_ns();
         let all = 0..self.pending.len();
-        let mut late: Vec<usize> = all.filter(|&i| self.is_overdue(now, &self.pending[i])).collect();
+        let mut late: Vec<usize> = all.filter(|&i| self.is_overdue(now, &self.pending[i], left_ns)).collect();
         late.sort_unstable_by_key(|&i| self.pending[i].seq);
         late
     }
@@ -210,7 +245,10 @@ impl Access {
         let mut taken = self.busy.clone();
         let mut chosen: Vec<(usize, Reason)> = Vec::new();
         let mut ahead = 0;
-        for i in self.overdue(now) {
+        let late = self.overdue(now);
+        let mut is_late = late.clone();
+        is_late.sort_unstable();
+        for i in late {
             let p = &self.pending[i];
             if !p.nodes.overlaps(&taken) && chosen.len() < most {
                 chosen.push((i, Reason::Overdue));
@@ -234,7 +272,7 @@ impl Access {
                 taken.add(&p.nodes);
                 free -= p.nodes.len();
                 chosen.push((i, if ahead == 0 { Reason::First } else { Reason::NodesFree { ahead } }));
-            } else if !self.is_overdue(now, p) {
+            } else if is_late.binary_search(&i).is_err() {
                 ahead += 1;
             }
         }
@@ -323,6 +361,7 @@ impl Machine for Access {
             }
             Event::Leaves { step } => {
                 self.pending.retain(|p| p.step != step);
+                self.news.changed = true;
                 // Nodes may have been kept free for it.
                 self.decide_at = Some(now);
             }

@@ -30,6 +30,7 @@ pub struct Sketch {
     busy: Vec<u64>,
     rest: Vec<u32>,
     running: Vec<(u64, usize)>,
+    looked_at: u64,
 }
 
 impl Sketch {
@@ -47,7 +48,13 @@ impl Sketch {
             busy: vec![0; words],
             rest: Vec::new(),
             running: Vec::new(),
+            looked_at: 0,
         }
+    }
+
+    /// Node words looked at so far: what playing costs, on any machine.
+    pub fn looked_at(&self) -> u64 {
+        self.looked_at
     }
 
     /// Plays `order` through; `None` once its sum exceeds `limit_ns`.
@@ -79,6 +86,7 @@ impl Sketch {
 
     fn start(&mut self, t_ns: u64, got: &mut Outcome) {
         let (mut kept, n) = (0, self.rest.len());
+        self.looked_at += ((n + self.running.len()) * self.words) as u64;
         for at in 0..n {
             let i = self.rest[at] as usize;
             let mask = &self.masks[i * self.words..][..self.words];

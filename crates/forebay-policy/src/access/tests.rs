@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 
+use super::search::Search;
 use super::sketch::Sketch;
 use super::*;
 use crate::machine::Machine;
@@ -262,6 +263,104 @@ proptest! {
         let done = play(&mut m, &steps, &arrivals);
         let wide = done.iter().find(|d| d.0 == 0).expect("it ran");
         prop_assert!(wide.1 <= (1 + 50 + 7 + 7) * S, "the wide step started at {} s", wide.1 / S);
+    }
+
+    /// No starvation under ageing a: keys are p + a * arrival, so of those that come later than p / a after a step none goes
+    /// before it, and with patience nodes are kept free for it then. It waits for its patience at most, and then, for itself and
+    /// for each overdue one that came before it, for what holds nodes when its turn comes.
+    #[test]
+    fn no_starvation_under_ageing(
+        which in 4usize..6, ageing in 0.01f64..1.0, steps in steps(16, 1..24),
+        gaps in prop::collection::vec(0u64..20, 24), patience_s in 1u64..200
+    ) {
+        let patience_ns = patience_s * S;
+        let config = Config { nodes: 16, lease_ns: LONG, ageing, patience_ns };
+        let mut m = with(POLICIES[which].0, config);
+        let arrivals: Vec<u64> = gaps.iter().scan(0, |t, g| { *t += g; Some(*t) }).take(steps.len()).collect();
+        let done = play(&mut m, &steps, &arrivals);
+        prop_assert_eq!(done.len(), steps.len());
+        let longest = steps.iter().map(|s| s.1).max().unwrap_or(0);
+        for &(step, start, _) in &done {
+            let i = step as usize;
+            // A guest holds a node a quarter longer than it writes; its host ends so much later.
+            let bound_s = patience_s + (step + 1) * longest * 5 / 4;
+            prop_assert!(start <= (arrivals[i] + bound_s) * S + S, "step {i} waited until {start}");
+        }
+    }
+
+    /// With ageing alone, on one node, nobody that came more than p / a after a step of p seconds is let in before it.
+    #[test]
+    fn ageing_bounds_who_may_overtake(
+        ageing in 0.05f64..1.0, seconds in prop::collection::vec(1u64..100, 2..20),
+        gaps in prop::collection::vec(0u64..40, 20)
+    ) {
+        let mut m = with("sa-sjf", Config { nodes: 16, lease_ns: LONG, ageing, ..Config::default() });
+        let steps: Vec<(Vec<u32>, u64)> = seconds.iter().map(|&s| (vec![0], s)).collect();
+        let arrivals: Vec<u64> = gaps.iter().scan(0, |t, g| { *t += g; Some(*t) }).take(steps.len()).collect();
+        let done = play(&mut m, &steps, &arrivals);
+        let start = |i: usize| done.iter().find(|d| d.0 == i as u64).expect("it ran").1;
+        for i in 0..steps.len() {
+            for j in i + 1..steps.len() {
+                let after_s = (arrivals[j] - arrivals[i]) as f64;
+                if after_s > seconds[i] as f64 / ageing {
+                    prop_assert!(start(i) < start(j), "{j} overtook {i}");
+                }
+            }
+        }
+    }
+
+    /// Over time, with what is guaranteed without any patience: no step of `forebay` waits much longer than the longest under
+    /// SA-SJF with the same arrivals.
+    #[test]
+    fn over_time_forebay_waits_no_longer_than_sa_sjf_and_its_holders(
+        steps in steps(16, 2..24), gaps in prop::collection::vec(0u64..40, 24)
+    ) {
+        let arrivals: Vec<u64> = gaps.iter().scan(0, |t, g| { *t += g; Some(*t) }).take(steps.len()).collect();
+        let longest_wait = |name: &str| {
+            let mut m = with(name, Config { nodes: 16, lease_ns: LONG, ..Config::default() });
+            let waits = play(&mut m, &steps, &arrivals).into_iter().map(|d| d.1 - arrivals[d.0 as usize] * S);
+            waits.max().unwrap_or(0)
+        };
+        let (ours, sjf) = (longest_wait("forebay"), longest_wait("sa-sjf"));
+        let longest = steps.iter().map(|s| s.1).max().unwrap_or(0) * S;
+        prop_assert!(ours <= sjf + 4 * longest, "{ours} {sjf}");
+    }
+
+    /// A step that is withdrawn, or was never there, makes nobody else end later under one node's SJF: monotone in load.
+    #[test]
+    fn fewer_steps_on_a_node_never_wait_longer(seconds in prop::collection::vec(1u64..100, 2..16), gone in 0usize..16) {
+        let gone = gone % seconds.len();
+        let all: Vec<(Vec<u32>, u64)> = seconds.iter().map(|&s| (vec![0], s)).collect();
+        let mut fewer = all.clone();
+        fewer.remove(gone);
+        for name in ["sa-fcfs", "sa-sjf", "forebay"] {
+            let starts = |steps: &[(Vec<u32>, u64)]| {
+                let mut m = with(name, Config { nodes: 16, lease_ns: LONG, ..Config::default() });
+                let mut done = play(&mut m, steps, &vec![0; steps.len()]);
+                done.sort_unstable();
+                done.iter().map(|d| d.1).collect::<Vec<u64>>()
+            };
+            let (mut before, after) = (starts(&all), starts(&fewer));
+            before.remove(gone);
+            prop_assert!(before.iter().zip(&after).all(|(b, a)| a <= b), "{name}: {before:?} {after:?}");
+        }
+    }
+
+    /// However the search is cut up, it comes to the same order, and no call does more than it was given but for one order.
+    #[test]
+    fn a_search_in_slices_finds_the_same(steps in steps(16, 2..16), slice in 1u64..5_000) {
+        let pending: Vec<Pending> = steps.iter().zip(0u64..).map(|((nodes, s), seq)| Pending {
+            step: seq, nodes: NodeSet::of(16, nodes), alone_ns: s * S, arrived: Nanos(0), seq, key: s * S,
+        }).collect();
+        let mut whole = Search::new(Nanos(0), &[], &pending, 200);
+        prop_assert!(whole.run(u64::MAX / 2));
+        let mut cut = Search::new(Nanos(0), &[], &pending, 200);
+        let mut calls = 0;
+        while !cut.run(slice) {
+            calls += 1;
+            prop_assert!(calls < 1_000_000);
+        }
+        prop_assert_eq!(whole.best(), cut.best());
     }
 
     /// What the sketch says is what the machine does; and the plan is never worse than SA-SJF, in sum or in longest wait.

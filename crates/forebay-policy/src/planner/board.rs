@@ -21,6 +21,12 @@ pub use job::{Fetch, Job, Part};
 /// Relative errors below this are rounding, not news.
 const NOISE: f64 = 1e-6;
 
+/// The least part of a wave that is worth bringing when memory does not hold more.
+pub const LEAST_PART: f64 = 0.02;
+
+/// Accounts in bytes are sums of speeds times seconds.
+const ROUNDING_BYTES: f64 = 1e-3;
+
 /// An HPC job.
 #[derive(Clone, Debug)]
 pub struct Hpc {
@@ -89,11 +95,6 @@ impl Board {
         self.jobs
             .get(&id)
             .unwrap_or_else(|| panic!("the planner was asked about job {id}, which it does not know"))
-    }
-
-    /// Waves that the memory holds of `job`, if it had the memory for itself.
-    pub fn slots(&self, job: JobId) -> u32 {
-        u32::try_from(self.ram_bytes / self.job(job).wave_bytes.max(1)).unwrap_or(u32::MAX)
     }
 
     /// Number of phases under way.
@@ -173,15 +174,16 @@ impl Board {
         if left > 0.0 { left } else { whole * 1e-3 }
     }
 
-    /// Waves of `job` that fit into memory beside those held now, if the other jobs keep what they are entitled to.
-    pub fn room(&self, job: JobId) -> u32 {
-        let taken = self.used_bytes().saturating_add(self.entitled_bytes_of_others(job));
-        let free = self.ram_bytes.saturating_sub(taken);
-        u32::try_from(free / self.job(job).wave_bytes.max(1)).unwrap_or(u32::MAX)
+    /// Bytes that `job` may bring beside those in the tier now, if the other jobs keep what they are entitled to
+    /// once it has its next wave.
+    pub fn room_bytes(&self, job: JobId) -> f64 {
+        let j = self.job(job);
+        let reserved = if j.first_missing() > j.started { self.entitled_bytes_of_others(job) } else { 0.0 };
+        (self.ram_bytes as f64 - self.used_bytes() + j.coming_bytes() - reserved).max(0.0)
     }
 
-    fn used_bytes(&self) -> u64 {
-        self.jobs.values().map(Job::held_bytes).sum()
+    fn used_bytes(&self) -> f64 {
+        self.jobs.values().map(|j| j.tier_bytes() + j.coming_bytes()).sum()
     }
 
     /// The first wave of `job` that is missing, if it may be fetched now at this depth and memory allows.
@@ -191,9 +193,10 @@ impl Board {
         if wave >= j.waves {
             return None;
         }
-        let part = j.part(wave);
-        let is_kept = part.in_tier && part.absent_bytes == 0;
-        if is_kept || j.fetch.is_some_and(|f| f.wave == wave) || self.must_be_read_directly(job, wave) {
+        // A planner that looks after memory itself, for a job that is alone, may bring a part.
+        let by_parts = self.by_parts(depth);
+        let is_kept = j.fetch.is_some_and(|f| f.wave == wave) || (by_parts && j.part(wave).in_tier);
+        if is_kept || self.must_be_read_directly(job, wave) {
             return Some(wave);
         }
         let near_enough = match depth {
@@ -201,32 +204,44 @@ impl Board {
             Depth::Waves(ahead) => wave < j.started + ahead,
             Depth::Memory => true,
         };
-        let fits = depth == Depth::OnDemand || self.has_room(job, wave);
+        let least = if by_parts { LEAST_PART * j.wave_bytes as f64 } else { f64::INFINITY };
+        let fits = depth == Depth::OnDemand || self.fits(job, wave, least);
         (near_enough && fits).then_some(wave)
     }
 
-    /// Whether memory is kept for `wave`, or there is room for what is missing of it.
-    pub fn has_room(&self, job: JobId, wave: u32) -> bool {
-        let (j, part) = (self.job(job), self.job(job).part(wave));
-        let room = if part.in_tier { part.absent_bytes } else { j.wave_bytes };
+    fn by_parts(&self, depth: Depth) -> bool {
+        depth == Depth::Memory && self.jobs.len() == 1
+    }
+
+    /// Whether what is missing of `wave`, but no more than `most_bytes`, fits into memory.
+    fn fits(&self, job: JobId, wave: u32, most_bytes: f64) -> bool {
+        let j = self.job(job);
         // Whoever fetches more than one wave ahead leaves room for what the others need to go on.
-        let reserved = if wave > j.started { self.entitled_bytes_of_others(job) } else { 0 };
-        room == 0 || self.used_bytes().saturating_add(reserved).saturating_add(room) <= self.ram_bytes
+        let reserved = if wave > j.started { self.entitled_bytes_of_others(job) } else { 0.0 };
+        let needed = j.part(wave).left_bytes.clamp(0.0, most_bytes);
+        self.used_bytes() + reserved + needed <= self.ram_bytes as f64 + ROUNDING_BYTES
+    }
+
+    /// Whether memory is kept for `wave`, or there is room for what is missing of it. Of a planner that brings parts it is taken
+    /// that it has seen to it.
+    pub fn has_room(&self, job: JobId, wave: u32, depth: Depth) -> bool {
+        let kept = self.job(job).fetch.is_some_and(|f| f.wave == wave && !f.direct);
+        kept || self.by_parts(depth) || self.fits(job, wave, f64::INFINITY)
     }
 
     /// Whether tasks wait for `wave`, of which a part was lost with a node, and memory has no room left for that part. It
     /// cannot wait for room: what takes the room may be waves that wait in the same way.
     pub fn must_be_read_directly(&self, job: JobId, wave: u32) -> bool {
         let (j, part) = (self.job(job), self.job(job).part(wave));
-        let damaged = part.in_tier && part.absent_bytes > 0;
-        damaged && j.waits() && self.used_bytes().saturating_add(part.absent_bytes) > self.ram_bytes
+        let damaged = part.damaged && j.fetch.is_none_or(|f| f.wave != wave || f.direct);
+        damaged && j.waits() && self.used_bytes() + part.left_bytes > self.ram_bytes as f64 + ROUNDING_BYTES
     }
 
     /// Every job is entitled to two waves, one in compute and the next; this is what the others have not taken of it.
-    fn entitled_bytes_of_others(&self, job: JobId) -> u64 {
+    fn entitled_bytes_of_others(&self, job: JobId) -> f64 {
         let missing = |j: &Job| {
-            let entitled = 2.min(j.waves - j.finished());
-            u64::from(entitled.saturating_sub(j.held())).saturating_mul(j.wave_bytes)
+            let entitled = f64::from(2.min(j.waves - j.finished())) * j.wave_bytes as f64;
+            (entitled - j.tier_bytes() - j.coming_bytes()).max(0.0)
         };
         self.jobs.iter().filter(|(id, _)| **id != job).map(|(_, j)| missing(j)).sum()
     }

@@ -1,4 +1,4 @@
-//! `forebay`: searches start, nodes, threads, rate and depth, and decides anew at every event.
+//! `forebay`: searches start, nodes, threads, rate, depth and order of waves, and decides anew at every event.
 //!
 //! Between phases the fastest setting hurts nobody. Within a phase the prefetch may *spend* what the phase has in hand:
 //! a phase with A seconds of I/O left (alone) and a deadline S seconds later than that can afford to lose S. A setting
@@ -9,19 +9,19 @@
 //! 2. A course through the phase is a pair (first, second) of hull settings and the moments to switch and to pause. They
 //!    come in closed form from spending S exactly by the end of the phase, or by the moment the wave is there. The
 //!    papers' actions are such pairs: the delays are (pause, default), the scalings a single setting.
-//! 3. Each course is *played out*: through the phase, the gaps and phases after it, with as many waves ahead as the
-//!    memory holds, to the moment when compute starts on the last wave in sight. The earliest wins; of equals the one
+//! 3. Each course is *played out* ([`play`]): through the phase, the gaps and phases after it, with as many waves ahead as the
+//!    memory holds, to the end of what is in sight. The earliest wins; of equals the one
 //!    that costs the phase least. So a prefetch that would only wait in memory spends nothing, and a job that
 //!    lives from hand to mouth gets all there is.
-//! 4. The winner is checked by the exact forecast over all HPC jobs, and is shortened until no deadline is missed.
-//!
-//! Where tasks wait and no phase is under way, they read what is missing themselves if that is faster than through the tier.
+//! 4. With the best courses it is played out which waves come first (the *feed*): tasks that wait between phases read what is
+//!    missing themselves, faster than any prefetch, so waves may be left to them while those for the phase are brought.
+//! 5. The winner is checked by the exact forecast over all HPC jobs, and is shortened until no deadline is missed.
 //!
 //! Several Big Data jobs are served one at a time, the one whose compute stalls first before the others: halving the
 //! bandwidth between two waves delays the first and does not bring the second sooner.
 //!
 //! Why not a linear program over the whole future: it would be out of date at the next phase that comes a second late;
-//! deciding again at each event costs microseconds and starts from what is true.
+//! deciding again at each event is cheap and starts from what is true.
 
 use alloc::vec::Vec;
 
@@ -35,17 +35,26 @@ use crate::machine::Nanos;
 
 mod course;
 mod hull;
+mod look;
+mod play;
 
-use course::{Course, Leg, REST, SAME_S, Scene};
+use course::{Course, Leg, Present, REST, SAME_S};
 use hull::{Hull, PAUSE, Point, all_points, concave_hull, speed_at};
+use look::{feeds_between, feeds_within, scene};
+use play::{Feed, Scene};
 
 pub use hull::SpeedCurve;
+
+/// Courses with which feeds are tried.
+const FINALISTS: usize = 8;
 
 /// Searches the whole space.
 #[derive(Default)]
 pub struct Forebay {
     hulls: Vec<Hull>,
     forecaster: Forecaster,
+    /// Courses with what they come to; kept for its memory.
+    played: Vec<(f64, Course)>,
 }
 
 impl Forebay {
@@ -65,26 +74,40 @@ impl Forebay {
         &hull.points
     }
 
-    /// The best course through the phases under way, and how many were looked at.
-    fn best_course(&mut self, board: &Board, scene: &Scene, phases: usize) -> (Course, u32) {
-        let hull = self.hull(board, phases);
-        let mut best = Course { legs: [REST; 3], lost_s: 0.0 };
-        let mut best_s = scene.play(&best);
-        let mut seen = 1;
-        for &first in hull {
-            for &second in hull {
-                for course in scene.courses(first, second).into_iter().flatten() {
-                    seen += 1;
-                    let start_s = scene.play(&course);
-                    let sooner = start_s < best_s - SAME_S;
-                    if sooner || (start_s <= best_s + SAME_S && course.lost_s < best.lost_s - SAME_S) {
-                        best_s = best_s.min(start_s);
-                        best = course;
-                    }
+    /// The best course through the phases under way and the best feed with it, and how many pairs were looked at.
+    ///
+    /// Every course is played in order; feeds are tried with the [`FINALISTS`] best.
+    fn best_course(
+        &mut self,
+        board: &Board,
+        present: &Present,
+        scene: &Scene,
+        phases: usize,
+    ) -> (Course, Feed, u32) {
+        let mut played = core::mem::take(&mut self.played);
+        played.clear();
+        let nothing = Course { legs: [REST; 3], lost_s: 0.0 };
+        let all = [nothing].into_iter().chain(courses(self.hull(board, phases), present));
+        played.extend(all.map(|c| (scene.play(&c, present.left_s, Feed::IN_ORDER), c)));
+        played.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.lost_s.total_cmp(&b.1.lost_s)));
+        // Of those that are equal but for rounding, the one that is kindest to the phase.
+        let best_s = played[0].0;
+        let equal = played.iter().take_while(|c| c.0 <= best_s + SAME_S);
+        let kindest = equal.reduce(|a, b| if b.1.lost_s < a.1.lost_s - SAME_S { b } else { a });
+        let (mut best_s, mut best) = kindest.map_or((best_s, nothing), |c| *c);
+        let (mut best_feed, mut seen) = (Feed::IN_ORDER, played.len() as u32);
+        for (_, course) in [(best_s, best)].iter().chain(played.iter().take(FINALISTS)) {
+            for feed in feeds_within(board, scene) {
+                seen += 1;
+                let end_s = scene.play(course, present.left_s, feed);
+                let kinder = end_s <= best_s + SAME_S && course.lost_s < best.lost_s - SAME_S;
+                if end_s < best_s - SAME_S || kinder {
+                    (best_s, best, best_feed) = (best_s.min(end_s), *course, feed);
                 }
             }
         }
-        (best, seen)
+        self.played = played;
+        (best, best_feed, seen)
     }
 
     /// Cuts a course down until the exact forecast says that no deadline is missed by it.
@@ -109,41 +132,70 @@ impl Forebay {
 
     fn between_phases(&mut self, board: &Board, job: JobId, wave: u32) -> Plan {
         let fastest = *self.hull(board, 0).last().unwrap_or(&PAUSE);
-        let in_s = board.left_bytes(job, wave) / fastest.speed;
-        if let Some(plan) = direct_is_faster(board, job, wave, in_s) {
+        if let Some(plan) = direct_is_faster(board, job, wave, board.left_bytes(job, wave) / fastest.speed) {
             return plan;
         }
+        let scene = self.scene(board, job);
+        let nothing = Course { legs: [REST; 3], lost_s: 0.0 };
+        let (feed, seen) = scene.best_feed(&nothing, 0.0, feeds_between(board, &scene));
+        let Some((skips, bytes)) = target(board, job, wave, &scene, feed) else {
+            return waits_for_memory(board);
+        };
+        let in_s = bytes / fastest.speed;
+        let reason = match skips {
+            0 => "no phase is under way: as fast as the file system gives".into(),
+            n => alloc::format!(
+                "no phase is under way: stock for the next; tasks read the {n} waves before this one themselves"
+            ),
+        };
         let estimate = Estimate {
             fetched_in_s: in_s.is_finite().then_some(in_s),
             cost_s: in_s.is_finite().then(|| (in_s - board.hidden_s(job)).max(0.0)),
             margin_s: None,
         };
+        let mut steps = [PlannedStep { at: board.now(), setting: fastest.setting, yields: false }].to_vec();
+        if bytes < board.left_bytes(job, wave + skips) {
+            stop_at(&mut steps, board.now() + (in_s * 1e9) as u64 + 1);
+        }
         Plan {
             kind: kind_of(board, fastest.setting, 0.0),
-            skips: 0,
-            steps: [PlannedStep { at: board.now(), setting: fastest.setting, yields: false }].to_vec(),
+            skips,
+            steps,
             estimate,
-            candidates: 1,
-            reason: "no phase is under way: as fast as the file system gives".into(),
+            candidates: 1 + seen,
+            reason,
         }
+    }
+
+    /// The waves in sight and the calendar, with this planner's speeds.
+    fn scene(&mut self, board: &Board, job: JobId) -> Scene {
+        let gap_speed = self.hull(board, 0).last().map_or(0.0, |p| p.speed);
+        let beside_one = self.hull(board, 1);
+        scene(board, job, gap_speed, |share| speed_at(beside_one, share))
     }
 
     fn within_phases(&mut self, board: &Board, job: JobId, wave: u32) -> Plan {
         let phases = board.active_phases();
-        let gap_speed = self.hull(board, 0).last().map_or(0.0, |p| p.speed);
-        let mut scene = Scene::new(board, job, wave, gap_speed);
-        scene.io_speed = speed_at(self.hull(board, 1), scene.later_share);
-        let (course, candidates) = self.best_course(board, &scene, phases);
-        let (course, outcome) = self.make_safe(board, job, scene.left_bytes, course);
+        let scene = self.scene(board, job);
+        let mut present = Present::new(&board.chains(), board.left_bytes(job, wave));
+        let (course, feed, candidates) = self.best_course(board, &present, &scene, phases);
+        let Some((skips, until_bytes)) = target(board, job, wave, &scene, feed) else {
+            return waits_for_memory(board);
+        };
+        present.left_bytes = board.left_bytes(job, wave + skips);
+        let (course, outcome) = self.make_safe(board, job, present.left_bytes, course);
         let now = board.now();
-        let steps = steps_of(&course, now);
+        let mut steps = steps_of(&course, now);
+        if let Some(in_s) = moved_in_s(&course, until_bytes).filter(|_| until_bytes < present.left_bytes) {
+            stop_at(&mut steps, now + (in_s * 1e9) as u64 + 1);
+        }
         let [first, second, _] = course.legs;
         let delay_s = if first.point.setting.is_paused() { first.for_s } else { 0.0 };
         let main =
             if delay_s > 0.0 && delay_s.is_finite() { second.point.setting } else { first.point.setting };
         Plan {
             kind: kind_of(board, main, delay_s),
-            skips: 0,
+            skips,
             estimate: Estimate {
                 fetched_in_s: outcome.end_s.is_finite().then_some(outcome.end_s),
                 cost_s: outcome.end_s.is_finite().then(|| (outcome.end_s - board.hidden_s(job)).max(0.0)),
@@ -154,10 +206,63 @@ impl Forebay {
             reason: alloc::format!(
                 "compute gets furthest this way; the phase loses {:.3} s of the {:.3} s it has in hand",
                 course.lost_s,
-                scene.slack_s
+                present.slack_s
             ),
         }
     }
+}
+
+/// Every course that is looked at. To bring a wave by a mix of settings that costs a given amount, two neighbours on the hull are
+/// best.
+fn courses<'a>(hull: &'a [Point], present: &'a Present) -> impl Iterator<Item = Course> + 'a {
+    let through = hull.iter().flat_map(move |&a| hull.iter().flat_map(move |&b| present.through(a, b)));
+    let neighbours = (1..hull.len()).flat_map(move |i| {
+        let same = (hull[i], hull[i]);
+        let pairs = [same, (hull[i - 1], hull[i]), (hull[i], hull[i - 1])];
+        pairs.into_iter().take(if i > 1 { 3 } else { 1 })
+    });
+    let until_there = neighbours.flat_map(move |(a, b)| {
+        let gentler = hull.iter().take_while(move |c| c.cost < a.cost.max(b.cost));
+        gentler.map(move |&c| present.until_there(a, b, c))
+    });
+    through.chain(until_there).flatten()
+}
+
+/// What `feed` brings first: how many missing waves from `wave` on it skips, and how many bytes it brings. `None` if memory is
+/// full.
+fn target(board: &Board, job: JobId, wave: u32, scene: &Scene, feed: Feed) -> Option<(u32, f64)> {
+    let (i, bytes) = scene.work.choose(0, feed)?;
+    Some(((board.job(job).started + i as u32).saturating_sub(wave), bytes))
+}
+
+fn waits_for_memory(board: &Board) -> Plan {
+    Plan {
+        kind: ActionKind::Wait,
+        skips: 0,
+        steps: [PlannedStep { at: board.now(), setting: Setting::PAUSED, yields: false }].to_vec(),
+        estimate: Estimate { fetched_in_s: None, cost_s: None, margin_s: None },
+        candidates: 1,
+        reason: "the tier's memory is full until the wave in compute is over".into(),
+    }
+}
+
+/// When `course` has moved so many bytes, in seconds; `None` if it does not.
+fn moved_in_s(course: &Course, mut bytes: f64) -> Option<f64> {
+    let mut at_s = 0.0;
+    for Leg { point, for_s } in course.legs {
+        if point.speed * for_s >= bytes {
+            return Some(at_s + bytes / point.speed);
+        }
+        bytes -= point.speed * for_s;
+        at_s += for_s;
+    }
+    None
+}
+
+/// Ends the steps with a pause at `at`, when the planner decides again.
+fn stop_at(steps: &mut Vec<PlannedStep>, at: Nanos) {
+    steps.retain(|s| s.at < at);
+    steps.push(PlannedStep { at, setting: Setting::PAUSED, yields: false });
 }
 
 /// Tasks that wait anyway read what is missing themselves if that is faster: what they read directly need not pass through

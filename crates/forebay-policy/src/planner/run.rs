@@ -117,7 +117,7 @@ impl Planner {
                 // A fetch that has not begun needs no announcement that it is paused.
                 if running.direct || running.setting.is_some() || !setting.is_paused() {
                     let (wave, decision) = (running.wave, running.decision);
-                    if !self.board.has_room(job, wave) {
+                    if !self.board.has_room(job, wave, self.policy.depth()) {
                         without_room.extend((!running.direct).then_some(job));
                         continue;
                     }

@@ -159,9 +159,9 @@ fn forebay_leaves_room_for_the_next_wave_of_others() {
     let mut out = second_wave(&mut p, 100);
     let other = Event::JobJoins { job: 1, waves: 9, wave_bytes: 50, compute_ns: 500 * S, tier_read_ns: 0 };
     p.handle(Nanos(1), other, &mut out);
-    // Job 0 holds 100 bytes in compute and 100 fetched, job 1 has 50 in compute. A third wave of job 0 would fit into 390, but
-    // not beside the 50 that job 1 is entitled to.
-    p.handle(Nanos(1), Event::Memory { bytes: 390 }, &mut out);
+    // Job 0 holds 100 bytes in compute and 100 fetched, job 1 has 50 in compute. Half of a third wave of job 0 would fit into 301,
+    // but not beside the 50 that job 1 is entitled to.
+    p.handle(Nanos(1), Event::Memory { bytes: 301 }, &mut out);
     p.handle(Nanos(S), Event::Fetched { job: 1, wave: 0 }, &mut out);
     p.handle(Nanos(S), Event::WaveStarts { job: 1, wave: 0, compute_ns: 500 * S }, &mut out);
     out.clear();
@@ -199,6 +199,42 @@ fn forebay_serves_the_job_that_stalls_first() {
     p.handle(Nanos(8 * S), Event::Fetched { job: 0, wave: 0 }, &mut out);
     p.handle(Nanos(8 * S), Event::WaveStarts { job: 0, wave: 0, compute_ns: 10 * S }, &mut out);
     assert!(out.iter().any(|a| matches!(a, Action::Fetch { job: 1, wave: 0, .. })), "{out:?}");
+}
+
+/// A gap of 40 s, then a phase of 20 s that gives almost nothing; direct reads at 20 bytes a second, prefetches at 12.5. What
+/// tasks can read themselves before the phase is left to them, and the waves that will compute in it come first; when memory
+/// has no more room but for the next wave, nothing is brought.
+#[test]
+fn forebay_stocks_waves_for_the_phase_and_leaves_the_next_to_the_tasks() {
+    let mut config = config();
+    config.direct.speed_bytes_per_s = 20.0;
+    let policy = policy("forebay", &config).expect("it exists");
+    let mut p = Planner::new(config, policy);
+    let mut out = vec![];
+    let joins = Event::HpcJoins {
+        hpc: 0,
+        io_ns: 20 * S,
+        compute_ns: 40 * S,
+        phases: 5,
+        allowance: 0.0,
+        weight: 1.0,
+        first_in_ns: 40 * S,
+    };
+    p.handle(Nanos(0), joins, &mut out);
+    let joins = Event::JobJoins { job: 0, waves: 99, wave_bytes: 100, compute_ns: 5 * S, tier_read_ns: 0 };
+    p.handle(Nanos(0), joins, &mut out);
+    assert!(matches!(&out[..], [Action::Decided(_), Action::Direct { wave: 0, .. }]), "{out:?}");
+    out.clear();
+    p.handle(Nanos(5 * S), Event::Fetched { job: 0, wave: 0 }, &mut out);
+    p.handle(Nanos(5 * S), Event::WaveStarts { job: 0, wave: 0, compute_ns: 5 * S }, &mut out);
+    let fetched = out.iter().rev().find_map(|a| match a {
+        Action::Fetch { wave, setting, .. } if !setting.is_paused() => Some(*wave),
+        _ => None,
+    });
+    assert!(fetched.is_some_and(|wave| wave > 1), "{out:?}");
+    out.clear();
+    p.handle(Nanos(10 * S), Event::WaveWanted { job: 0, wave: 1 }, &mut out);
+    assert!(matches!(&out[..], [Action::Decided(_), Action::Direct { wave: 1, .. }]), "{out:?}");
 }
 
 /// Direct reads at 20 bytes a second are faster than 12.5 through the tier, but only for tasks that wait, and only between

@@ -172,19 +172,14 @@ impl Burst<'_> {
     /// Job `j` has lost a node: it gives everything back, asks for other nodes, and writes its step anew.
     fn loses_nodes(&mut self, now: Nanos, j: usize, queue: &mut EventQueue<Happening>) {
         let stage = self.jobs[j].stage;
-        let anew = |world: &mut Self, index: u32| {
-            world.jobs[j].stage = Stage::Due;
-            world.note(now, j, &Note::Anew { index, why: "node" });
-        };
-        let index = self.jobs[j].done.steps.len() as u32;
         match stage {
             Stage::Waits(step) => {
-                anew(self, index);
+                self.is_due_again(now, j);
                 self.withdraw(now, step, queue);
             }
             Stage::Holds(token, hold) => {
                 self.end_hold(now, j, hold, Ended::NodeLost);
-                anew(self, index);
+                self.is_due_again(now, j);
                 self.tell_access(now, access::Event::Done { token }, queue);
             }
             Stage::Away | Stage::Due | Stage::Over => {}
@@ -193,6 +188,12 @@ impl Burst<'_> {
             self.give_nodes_back(now, j, queue);
             self.ask_for_nodes(now, j, queue);
         }
+    }
+
+    fn is_due_again(&mut self, now: Nanos, j: usize) {
+        self.jobs[j].stage = Stage::Due;
+        let index = self.jobs[j].done.steps.len() as u32;
+        self.note(now, j, &Note::Anew { index, why: "node" });
     }
 
     fn node_returns(&mut self, now: Nanos, node: u32, queue: &mut EventQueue<Happening>) {

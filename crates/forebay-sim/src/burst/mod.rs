@@ -18,6 +18,7 @@ pub mod batch;
 mod fabric;
 mod faults;
 mod outcome;
+mod room;
 pub mod view;
 mod world;
 

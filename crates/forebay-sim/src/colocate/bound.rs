@@ -9,12 +9,12 @@ use super::{Arrivals, Setup};
 /// Let the tasks have waited S seconds in all when wave k begins to compute, so that waves 0 to k end at
 ///
 /// ```text
-/// E_k(S) = (k + 1) C + R max(0, k + 1 - S d / W) + S
+/// E_k(S) = (k + 1) C + R max(0, k + 1 - D / W) + S,    D = d min(S, g) + d / I_bd max(0, S - g)
 /// ```
 ///
-/// with C the compute of a wave, W its bytes, d the speed of direct reads, and R the time to read a wave from the tier,
-/// which direct reads (at most d S bytes, since tasks read only while they wait) need not. All k + 1 waves are there
-/// by E_k - C, and no more bytes than
+/// with C the compute of a wave, W its bytes, d the speed of direct reads, g the time between phases, and R the time to read a
+/// wave from the tier, which direct reads (at most D bytes, since tasks read only while they wait, and beside a phase at
+/// d / I_bd) need not. All k + 1 waves are there by E_k - C, and no more bytes than
 ///
 /// ```text
 /// B(E_k - C) + (d - v0) min(S, g),    B(t) = g(t) v0 + p(t) v(S_p(t) / p(t))
@@ -34,7 +34,11 @@ pub fn lower_bound_s(setup: &Setup, job: usize) -> f64 {
     let (wave_bytes, direct) = (spec.wave_bytes as f64, setup.planner.direct.speed_bytes_per_s);
     let supply = Supply::new(setup);
     let end_s = |waves: f64, stall_s: f64| {
-        waves * compute_s + read_s * (waves - stall_s * direct / wave_bytes).max(0.0) + stall_s
+        // The time between phases up to the latest that it can be.
+        let gaps_s = supply.gaps_by(waves * (compute_s + read_s) + stall_s).0;
+        let in_gaps_s = stall_s.min(gaps_s);
+        let direct_bytes = direct * (in_gaps_s + (stall_s - in_gaps_s) / setup.planner.direct.i_bd);
+        waves * compute_s + read_s * (waves - direct_bytes / wave_bytes).max(0.0) + stall_s
     };
     let enough = |waves: f64, stall_s: f64| {
         let by_s = (end_s(waves, stall_s) - compute_s).max(0.0);
@@ -93,10 +97,9 @@ impl Supply {
         Supply { v0, extra, beside_one, phases }
     }
 
-    /// The most bytes by `t_s` if tasks have waited for `stall_s` of it.
-    fn bytes_by(&self, t_s: f64, stall_s: f64) -> f64 {
-        let between = |gaps_s: f64| gaps_s * self.v0 + self.extra * stall_s.min(gaps_s);
-        let Some(p) = &self.phases else { return between(t_s) };
+    /// Time between phases up to `t_s` if none is stretched, and the phases begun by then.
+    fn gaps_by(&self, t_s: f64) -> (f64, u32) {
+        let Some(p) = &self.phases else { return (t_s, 0) };
         let (mut in_phases_s, mut begun) = (0.0, 0u32);
         while begun < p.count {
             let begin_s = p.first_s + f64::from(begun) * (p.io_s + p.compute_s);
@@ -106,10 +109,18 @@ impl Supply {
             in_phases_s += (t_s - begin_s).min(p.io_s);
             begun += 1;
         }
+        (t_s - in_phases_s, begun)
+    }
+
+    /// The most bytes by `t_s` if tasks have waited for `stall_s` of it.
+    fn bytes_by(&self, t_s: f64, stall_s: f64) -> f64 {
+        let (gaps_s, begun) = self.gaps_by(t_s);
+        let between = gaps_s * self.v0 + self.extra * stall_s.min(gaps_s);
+        let in_phases_s = t_s - gaps_s;
+        let slack_s = self.phases.as_ref().map_or(0.0, |p| f64::from(begun) * p.slack_s);
         if in_phases_s <= 0.0 {
-            return between(t_s);
+            return between;
         }
-        let cost = (f64::from(begun) * p.slack_s / in_phases_s).min(1.0);
-        between(t_s - in_phases_s) + in_phases_s * self.beside_one.at(cost)
+        between + in_phases_s * self.beside_one.at((slack_s / in_phases_s).min(1.0))
     }
 }

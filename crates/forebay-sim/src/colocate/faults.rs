@@ -55,10 +55,6 @@ impl Colocation<'_> {
         for (j, waves) in lost.into_iter().enumerate().filter(|(_, waves)| !waves.is_empty()) {
             // Upon the news of the memory the planner may have taken it up again.
             self.put_down(now, j);
-            let job = &mut self.jobs[j];
-            for wave in (job.started as usize..job.in_tier.len()).filter(|&w| job.in_tier[w]) {
-                job.absent[wave] = job.left[wave];
-            }
             self.tell(now, Told::Lost { job: j as u32, waves }, queue);
         }
         self.renew_strains(now);

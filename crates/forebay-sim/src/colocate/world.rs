@@ -65,8 +65,6 @@ pub(super) struct Job {
     pub left: Vec<f64>,
     /// Which waves are in the tier, be it in part: being fetched, waiting, or in compute.
     pub in_tier: Vec<bool>,
-    /// Bytes of them that no memory is kept for, since they were lost with a node.
-    pub absent: Vec<f64>,
     idle_since: u64,
     pub fetch: Option<Fetch>,
     pub done: JobOutcome,
@@ -81,6 +79,8 @@ pub(super) struct Fetch {
     since: u64,
     /// Bytes that were left at `since`.
     left: f64,
+    /// The tier's memory when it was announced.
+    memory_bytes: u64,
 }
 
 impl Fetch {
@@ -177,7 +177,6 @@ impl<'a> Colocation<'a> {
             computing: false,
             left: vec![spec.wave_bytes as f64; spec.waves as usize],
             in_tier: vec![false; spec.waves as usize],
-            absent: vec![0.0; spec.waves as usize],
             idle_since: spec.starts_ns,
             fetch: None,
             done: JobOutcome {
@@ -256,17 +255,17 @@ impl<'a> Colocation<'a> {
             setting.is_some() || waits,
             "tasks of job {job} read wave {wave} directly, for which they do not wait"
         );
+        let memory_bytes = self.memory_bytes();
         self.flows.start(now, id, left);
-        self.jobs[job].fetch = Some(Fetch { wave, strain, setting, kind, since: now.0, left });
+        self.jobs[job].fetch = Some(Fetch { wave, strain, setting, kind, since: now.0, left, memory_bytes });
         if setting.is_some() {
             self.jobs[job].in_tier[wave as usize] = true;
-            self.jobs[job].absent[wave as usize] = 0.0;
-            self.note_peak();
         }
     }
 
     /// Ends the fetch under way of `job`, if any, and books what it has brought.
     pub fn put_down(&mut self, now: Nanos, job: usize) {
+        self.note_peak(now, job);
         let Some(fetch) = self.jobs[job].fetch.take() else { return };
         // A wave is there when its end was announced, and not by rounding before.
         let left = self.flows.abort(now, FETCH + job as u64).map_or(0.0, |left| left.max(f64::MIN_POSITIVE));
@@ -283,17 +282,33 @@ impl<'a> Colocation<'a> {
         self.jobs[job].fetch = Some(Fetch { since: now.0, left, ..fetch });
     }
 
-    fn note_peak(&mut self) {
-        let held = |(job, spec): (&Job, &super::JobSpec)| {
+    /// Bytes in the tier now.
+    fn tier_bytes(&self, now: Nanos) -> f64 {
+        let mut bytes = 0.0;
+        for (j, (job, spec)) in self.jobs.iter().zip(&self.setup.jobs).enumerate() {
             // Waves before the one in compute are gone.
-            let first = (job.started as usize).saturating_sub(1);
-            let absent: f64 = job.absent[first..].iter().sum();
-            let waves = job.in_tier[first..].iter().filter(|&&held| held).count() as u64;
-            (waves * spec.wave_bytes).saturating_sub(absent as u64)
-        };
-        let bytes: u64 = self.jobs.iter().zip(&self.setup.jobs).map(held).sum();
+            for wave in ((job.started as usize).saturating_sub(1)..job.left.len()).filter(|&w| job.in_tier[w])
+            {
+                let (left, direct) = match job.fetch.filter(|f| f.wave as usize == wave) {
+                    Some(f) => {
+                        let left = self.flows.left(now, FETCH + j as u64).unwrap_or(0.0);
+                        (left, f.read_directly(left))
+                    }
+                    None => (job.left[wave], 0.0),
+                };
+                bytes += spec.wave_bytes as f64 - left - direct - job.done.waves[wave].direct_bytes;
+            }
+        }
+        bytes
+    }
+
+    /// To be called before anything is freed. A fetch of `job` may not bring more than the memory that there was when it began.
+    fn note_peak(&mut self, now: Nanos, job: usize) {
+        let bytes = self.tier_bytes(now) as u64;
         self.peak_bytes = self.peak_bytes.max(bytes);
-        self.overbooked_bytes = self.overbooked_bytes.max(bytes.saturating_sub(self.memory_bytes()));
+        let brought = self.jobs[job].fetch.filter(|f| f.setting.is_some() && now.0 > f.since);
+        let over = brought.map_or(0, |f| bytes.saturating_sub(f.memory_bytes));
+        self.overbooked_bytes = self.overbooked_bytes.max(over);
     }
 
     fn note_span(&mut self, now: Nanos, job: usize, f: Fetch) {
@@ -424,6 +439,7 @@ impl<'a> Colocation<'a> {
     }
 
     fn compute_ends(&mut self, now: Nanos, j: usize, queue: &mut EventQueue<Happening>) {
+        self.note_peak(now, j);
         let job = &mut self.jobs[j];
         let wave = job.started - 1;
         job.computing = false;

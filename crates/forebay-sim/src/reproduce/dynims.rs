@@ -219,7 +219,8 @@ fn beyond(report: &mut Report) -> Result<()> {
     report.heading(3, "Beyond: the law `forebay`");
     report.text(
         "It gives what is needed at once and ahead of growth, takes back a fifth per period, samples every 10 ms while use grows, \
-         and is woken when use passes r0 + 0.002. The printed law polls, as its prototype did.",
+         and is woken when use passes r0 + 0.002. One deviation of compute's noise is kept free, and peaks of noise are not \
+         answered as growth. The printed law polls, as its prototype did.",
     );
     let (printed, ours) = (run_law("dynims", 0.5, 0.0)?, run_law("forebay", 0.5, 0.0)?);
     let (noisy_printed, noisy) = (run_law("dynims", 0.5, NOISE_GB)?, run_law("forebay", 0.5, NOISE_GB)?);
@@ -273,15 +274,27 @@ fn beyond(report: &mut Report) -> Result<()> {
             "dynims/forebay/noisy-above",
             noisy.seconds_above(limit),
             "s above r0 + 2B/M under the noisy load",
-            format!("reported; the printed law: {} s", number(noisy_printed.seconds_above(limit))),
-            true,
+            format!("at most a fifth of the printed law's {} s", number(noisy_printed.seconds_above(limit))),
+            noisy.seconds_above(limit) <= noisy_printed.seconds_above(limit) / 5.0,
         ),
         Record::checked(
             "dynims/forebay/noisy-tier",
             noisy_tier,
             "% mean tier under the noisy load",
-            "reported",
-            true,
+            "within 2 %",
+            noisy_tier.abs() <= 2.0,
+        ),
+        Record::checked(
+            "dynims/forebay/noisy-peak",
+            noisy.peak(),
+            "of memory under the noisy load",
+            format!("less than half as far above r0 as the printed law's {}", number(noisy_printed.peak())),
+            noisy.peak() - config.target < 0.5 * (noisy_printed.peak() - config.target),
+        )
+        .note(
+            "r0 + 0.005 is out of reach here: the highest of 1,100 independent draws is some 3.1 deviations, 1.5 GB, and \
+             seen only when it is there; to be 0.6 GB above at most, the tier would have to stay 0.9 GB below its room all the time, \
+             which is 2 % of it",
         ),
     ]);
     Ok(())

@@ -36,10 +36,10 @@ pub struct Part {
     pub left_bytes: f64,
     /// Bytes that tasks have read from the PFS themselves, by the model.
     pub direct_bytes: f64,
-    /// Bytes that no memory is kept for, though the rest is in the tier: they are missing since a node was lost.
-    pub absent_bytes: u64,
-    /// Whether it takes memory of the tier; a wave that is only read directly does not.
+    /// Whether anything of it is in the tier; a wave that is only read directly takes no memory.
     pub in_tier: bool,
+    /// Whether a part of it was lost with a node and is still missing.
+    pub damaged: bool,
     /// Whether all of it is there.
     pub there: bool,
 }
@@ -55,21 +55,28 @@ pub struct Fetch {
     pub direct: bool,
 }
 
+impl Part {
+    /// Bytes of it in the tier, of `wave_bytes` in all.
+    pub fn tier_bytes(&self, wave_bytes: u64) -> f64 {
+        if self.in_tier { wave_bytes as f64 - self.left_bytes.max(0.0) - self.direct_bytes } else { 0.0 }
+    }
+}
+
 impl Job {
     /// Waves whose compute is over.
     pub(super) fn finished(&self) -> u32 {
         if self.computing_until.is_some() { self.started.saturating_sub(1) } else { self.started }
     }
 
-    /// Memory of the tier that is kept for it.
-    pub(super) fn held_bytes(&self) -> u64 {
-        let in_tier = self.parts.values().filter(|p| p.in_tier);
-        in_tier.map(|p| self.wave_bytes.saturating_sub(p.absent_bytes)).sum()
+    /// Bytes of it in the tier: of the wave in compute, of those waiting for it, and of those fetched in part.
+    pub fn tier_bytes(&self) -> f64 {
+        self.parts.values().map(|p| p.tier_bytes(self.wave_bytes)).sum()
     }
 
-    /// Waves of it that take memory: in compute, waiting for it, or fetched in part.
-    pub fn held(&self) -> u32 {
-        self.parts.values().filter(|p| p.in_tier).count() as u32
+    /// Bytes that the fetch under way will still bring into the tier.
+    pub(super) fn coming_bytes(&self) -> f64 {
+        let fetch = self.fetch.filter(|f| !f.direct);
+        fetch.map_or(0.0, |f| self.part(f.wave).left_bytes.max(0.0))
     }
 
     /// Whether it has nothing to compute, so that its tasks wait for the next wave.
@@ -101,8 +108,8 @@ impl Job {
         let untouched = Part {
             left_bytes: self.wave_bytes as f64,
             direct_bytes: 0.0,
-            absent_bytes: 0,
             in_tier: false,
+            damaged: false,
             there: false,
         };
         self.parts.get(&wave).copied().unwrap_or(untouched)
@@ -112,9 +119,6 @@ impl Job {
     pub(super) fn set_fetch(&mut self, wave: u32, strain: Strain, direct: bool) {
         let mut part = self.part(wave);
         part.in_tier |= !direct;
-        if !direct {
-            part.absent_bytes = 0;
-        }
         self.parts.insert(wave, part);
         self.fetch = Some(Fetch { wave, strain, direct });
     }
@@ -134,6 +138,7 @@ impl Job {
         let mut part = self.part(wave);
         let by_the_model = self.wave_bytes as f64 - part.left_bytes;
         part.there = true;
+        part.damaged = false;
         part.left_bytes = 0.0;
         // A wave that was never announced as read directly is in the tier.
         part.in_tier |= was_fetched.is_none_or(|f| !f.direct);
@@ -141,17 +146,15 @@ impl Job {
         was_fetched.map(|_| by_the_model)
     }
 
-    /// A node went with these bytes of these waves. Nothing is fetched any more, and no memory is kept for what is missing.
+    /// A node went with these bytes of these waves. Nothing is fetched any more.
     pub(super) fn lost(&mut self, waves: &[(u32, u64)]) {
         self.fetch = None;
         for (wave, bytes) in waves {
             if let Some(part) = self.parts.get_mut(wave) {
                 part.left_bytes = part.left_bytes.max(0.0) + *bytes as f64;
                 part.there &= *bytes == 0;
+                part.damaged |= *bytes > 0;
             }
-        }
-        for part in self.parts.values_mut().filter(|p| p.in_tier) {
-            part.absent_bytes = self.wave_bytes.min(part.left_bytes.max(0.0) as u64);
         }
     }
 

@@ -17,6 +17,8 @@ const STEPS: usize = 600;
 const SEEDS: u64 = 8;
 /// Mean time between arrivals.
 const GAP_S: f64 = 10.0;
+/// The longest that a step takes alone.
+const LONGEST_STEP_S: f64 = 120.0;
 /// Patience of the last column.
 const PATIENCE_S: u64 = 300;
 
@@ -26,7 +28,7 @@ fn jobs(seed: u64) -> Vec<Job> {
     let mut job = || {
         now_s -= GAP_S * (1.0 - rng.unit()).ln();
         let (nodes, seconds) = match rng.below(10) {
-            0 => (64, 60.0 + 60.0 * rng.unit()),
+            0 => (64, LONGEST_STEP_S * (0.5 + 0.5 * rng.unit())),
             _ => (8 << rng.below(3), 1.0 + 4.0 * rng.unit()),
         };
         Job {
@@ -65,9 +67,10 @@ pub fn all(report: &mut Report) -> Result<()> {
     report.heading(3, "Beyond: steps that arrive over time");
     report.text(&format!(
         "{STEPS} steps, {SEEDS} times; nine of ten short (1 to 5 s on 8 to 32 of {NODES} nodes), one long (60 to 120 s on 64). \
-         `forebay` lets a short step in beside a long one with four fifths of the bandwidth. The promise that no step waits longer than \
-         under SA-SJF holds for steps that are there together; over time it takes patience ({PATIENCE_S} s here) to bound the wait, \
-         and that costs the mean.",
+         `forebay` lets a short step in beside a long one with four fifths of the bandwidth, and keeps nodes free for a step that would \
+         otherwise wait longer than any did in SA-SJF's schedule of the same arrivals, which it follows in a shadow. Without that its \
+         longest wait was 2,024 s at a mean 39.0 % below SA-SJF's. With a patience ({PATIENCE_S} s here) the wait is bounded more closely, and \
+         that costs the mean.",
     ));
     let never = u64::MAX;
     let patience_ns = PATIENCE_S * 1_000_000_000;
@@ -93,6 +96,13 @@ pub fn all(report: &mut Report) -> Result<()> {
             "% mean I/O time against SA-SJF",
             "below 0",
             against(3) < 0.0,
+        ),
+        Record::checked(
+            "bb/online/forebay-longest",
+            results[3].1,
+            "s, longest wait",
+            format!("at most SA-SJF's {} s and one longest step ({LONGEST_STEP_S} s)", number(results[2].1)),
+            results[3].1 <= results[2].1 + LONGEST_STEP_S,
         ),
         Record::checked(
             "bb/online/forebay-patience",

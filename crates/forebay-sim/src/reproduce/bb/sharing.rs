@@ -8,6 +8,9 @@ use crate::burst::batch::{Job, Setup, lasting_leases};
 use crate::error::Result;
 use crate::report::{Record, Report};
 
+/// Its name, the nodes of each instance, and which of them were disturbed.
+type Case = (&'static str, &'static [&'static [u32]], &'static [bool]);
+
 /// How much longer than alone each instance takes, on the given nodes.
 fn slowdowns(access: &str, nodes: &[Vec<u32>]) -> Result<Vec<f64>> {
     let bytes = 192 * 1_000_000_000;
@@ -34,7 +37,7 @@ pub fn instances(report: &mut Report) -> Result<()> {
          and third of three, and nobody who shares none. Two nodes an instance are assumed. In the model one shared node costs \
          as much as two, for a step ends with its last node: so a scheduler has to look at nodes one by one.",
     );
-    let cases: [(&str, &[&[u32]], &[bool]); 4] = [
+    let cases: [Case; 4] = [
         ("2ins-noshare", &[&[0, 1], &[2, 3]], &[false, false]),
         ("2ins-1share", &[&[0, 1], &[1, 2]], &[true, true]),
         ("2ins-allshare", &[&[0, 1], &[0, 1]], &[true, true]),

@@ -1,0 +1,319 @@
+//! A coordinator and its agents, each a real process: killed, stopped, started again, while a job runs.
+
+use crate::common::{
+    FOREBAY, Helper, MIB, PAGE, SlowFs, counter, make_file, open_dir_in, plain_pfs, send_signal, wait_for,
+};
+use crate::roles::{hear, tell};
+use forebay_client::{Client, ClientConfig, Job};
+use forebay_wire::cluster::WaveStatus;
+use forebay_wire::{Epoch, JobUpdate, Part, Split, Status};
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use tempfile::TempDir;
+
+const SEED: u64 = 5;
+
+/// Tasks of a job here read one extent each.
+const EXTENT: u64 = MIB;
+
+/// A process that is killed with the test.
+struct Process(Child);
+
+impl Process {
+    fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    fn kill_9(&mut self) {
+        assert!(self.0.try_wait().unwrap().is_none(), "it was dead already");
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+
+    /// Ends it by SIGTERM; it must end well.
+    fn end(&mut self) {
+        send_signal(self.pid(), libc::SIGTERM);
+        wait_for("the process ends", || self.0.try_wait().unwrap().is_some());
+        assert!(self.0.wait().unwrap().success());
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A coordinator and agents on one PFS.
+struct Cluster {
+    dir: TempDir,
+    pfs: PathBuf,
+    address: String,
+    coordinator: Process,
+    agents: Vec<Process>,
+}
+
+impl Cluster {
+    fn start(agents: usize, pfs: &Path, capacities: &[u64]) -> Self {
+        let dir = open_dir_in("/dev/shm");
+        let (coordinator, address) = start_coordinator(dir.path(), "127.0.0.1:0");
+        let mut cluster = Cluster { dir, pfs: pfs.to_owned(), address, coordinator, agents: Vec::new() };
+        for i in 0..agents {
+            let agent = cluster.start_agent(i, *capacities.get(i).unwrap_or(&(128 * MIB)));
+            cluster.agents.push(agent);
+        }
+        cluster.wait_members(agents);
+        cluster
+    }
+
+    fn start_agent(&self, number: usize, capacity: u64) -> Process {
+        let at = |name: &str| self.dir.path().join(format!("{name}{number}"));
+        let text = format!(
+            "[agent]\nstate_dir = {:?}\n[tier]\ncapacity = \"{capacity}\"\nbacking = \"directory\"\ndirectory = {:?}\n\
+             [cluster]\ncoordinator = {:?}\nlisten = \"127.0.0.1:0\"\nnode = \"n{number}\"\n\
+             [[mount]]\nlabel = \"pfs\"\nroot = {:?}\npage_size = \"{PAGE}\"\nextent_size = \"{EXTENT}\"\nread_ahead = \"0\"\n\
+             fetch_threads = 4\n",
+            at("state"),
+            at("tier"),
+            self.address,
+            self.pfs,
+        );
+        std::fs::write(at("config"), text).unwrap();
+        let log = File::options().create(true).append(true).open(at("log")).unwrap();
+        let mut command = Command::new(FOREBAY);
+        command.args(["agent", "--config"]).arg(at("config")).stdin(Stdio::null()).stdout(Stdio::null());
+        let child = command.stderr(log).env_remove("FOREBAY_SOCKET").spawn().unwrap();
+        wait_for("the agent answers", || {
+            self.client(number).admin().status().is_ok_and(|s| s.pid == child.id())
+        });
+        Process(child)
+    }
+
+    fn socket(&self, number: usize) -> PathBuf {
+        self.dir.path().join(format!("state{number}/agent.sock"))
+    }
+
+    fn client(&self, number: usize) -> Client {
+        let socket = Some(self.socket(number));
+        Client::new(ClientConfig {
+            socket,
+            quiet: true,
+            deadline: Duration::from_secs(20),
+            ..ClientConfig::default()
+        })
+    }
+
+    fn status(&self, number: usize) -> Status {
+        self.client(number).admin().status().unwrap()
+    }
+
+    fn epoch(&self, number: usize) -> Epoch {
+        self.status(number).cluster.view.epoch
+    }
+
+    /// Waits until node 0 knows of so many members.
+    fn wait_members(&self, count: usize) {
+        wait_for(&format!("there are {count} members"), || self.status(0).cluster.view.nodes.len() == count);
+    }
+
+    fn sum(&self, name: &str) -> u64 {
+        (0..self.agents.len()).map(|i| counter(&self.status(i), name)).sum()
+    }
+
+    fn waves(&self, number: usize) -> Vec<WaveStatus> {
+        let jobs = self.client(number).jobs().unwrap_or_default();
+        jobs.last().and_then(|j| j.stages.first()).map(|s| s.waves.clone()).unwrap_or_default()
+    }
+}
+
+fn start_coordinator(dir: &Path, listen: &str) -> (Process, String) {
+    let log = File::options().create(true).append(true).open(dir.join("coordinator.log")).unwrap();
+    let mut command = Command::new(FOREBAY);
+    command.args(["coordinator", "--listen", listen]).stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = command.stderr(log).env_remove("FOREBAY_CONFIG").spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let address = line.trim().rsplit(' ').next().unwrap().to_owned();
+    assert!(address.starts_with("127.0.0.1:"), "{line:?}");
+    (Process(child), address)
+}
+
+/// Begins a job with one stage whose tasks read `path` extent by extent, on nodes of two slots.
+fn begin(client: &Client, path: &Path, nodes: usize) -> (Job, u32) {
+    let job = client.begin_job("app", "").unwrap();
+    let file = client.file_ref(path).unwrap();
+    let tasks = (file.version.size / EXTENT) as u32;
+    let split = |t: u32| Split { parts: vec![Part { file: 0, offset: u64::from(t) * EXTENT, len: EXTENT }] };
+    job.tell(&[
+        JobUpdate::Slots((0..nodes).map(|i| (format!("n{i}"), 2)).collect()),
+        JobUpdate::Files(vec![file]),
+        JobUpdate::Splits { stage: 0, splits: (0..tasks).map(split).collect() },
+        JobUpdate::StageReady { stage: 0 },
+    ])
+    .unwrap();
+    (job, tasks)
+}
+
+/// Runs a task where its input is: reads it and checks every byte.
+fn run_task(cluster: &Cluster, job: &Job, path: &Path, task: u32) {
+    let host = cluster.client(0).locate(path, u64::from(task) * EXTENT, 1).unwrap()[0].hosts[0].clone();
+    job.tell(&[JobUpdate::TaskStarted { stage: 0, task, host: host.clone() }]).unwrap();
+    let node = host[1..].parse().unwrap();
+    crate::cluster::read_piece(&cluster.client(node), path, SEED, u64::from(task) * EXTENT, EXTENT as usize);
+    job.tell(&[JobUpdate::TaskEnded { stage: 0, task, ok: true, run_ms: 10 }]).unwrap();
+}
+
+#[test]
+fn a_job_goes_on_when_the_coordinator_is_killed_and_comes_back() {
+    let pfs = plain_pfs();
+    let path = pfs.path().join("data");
+    make_file(&path, SEED, 24 * EXTENT);
+    let mut cluster = Cluster::start(2, pfs.path(), &[]);
+    let before = cluster.epoch(0);
+    let client = cluster.client(0);
+    let (job, tasks) = begin(&client, &path, 2);
+    wait_for("the first wave is fetched", || {
+        cluster.waves(0).first().is_some_and(|w| w.prefetch_ended_ms.is_some())
+    });
+    run_task(&cluster, &job, &path, 0);
+
+    cluster.coordinator.kill_9();
+    wait_for("the agents miss it", || (0..2).all(|i| !cluster.status(i).cluster.connected));
+    assert_eq!(cluster.epoch(0), before, "the last view is kept");
+    // Reads and what the job tells go on.
+    run_task(&cluster, &job, &path, 1);
+    assert!(client.jobs().is_err());
+    let (next, _) = start_coordinator(cluster.dir.path(), &cluster.address);
+    cluster.coordinator = next;
+    wait_for("the epoch has grown", || cluster.epoch(0) > before && cluster.epoch(1) > before);
+    assert_eq!(cluster.status(0).cluster.view.nodes.len(), 2, "both came back before the first view");
+    wait_for("the job is known again", || {
+        client
+            .jobs()
+            .is_ok_and(|jobs| jobs.len() == 1 && jobs[0].stages.first().is_some_and(|s| s.tasks_done == 2))
+    });
+    for task in 2..tasks {
+        run_task(&cluster, &job, &path, task);
+    }
+    let waves = cluster.waves(0);
+    assert!(waves.len() > 2 && waves.iter().all(|w| w.tasks == w.tasks_done), "{waves:?}");
+    // The first of each wave may have been quicker than its prefetch.
+    let came: u64 = waves.iter().map(|w| w.fetched_bytes + w.resident_bytes).sum();
+    assert!(came > 0 && cluster.sum("pages_planned_total") > 0, "{waves:?}");
+    drop(job);
+    wait_for("nothing is kept for it", || cluster.sum("planned_bytes") == 0);
+    cluster.coordinator.end();
+}
+
+#[test]
+fn a_job_whose_program_is_killed_leaves_no_prefetch_behind() {
+    let Some(slow) = SlowFs::start() else { return };
+    make_file(&slow.at("data"), SEED, 64 * EXTENT);
+    let cluster = Cluster::start(1, &slow.mount(), &[512 * MIB]);
+    // Every read takes a while: the prefetch of a wave of 32 MiB is far from done when the program dies.
+    slow.fault("read=delay:20ms");
+    let socket = cluster.socket(0);
+    let mut program = Helper::start_as(&socket, None, "waves", &[slow.at("data").to_str().unwrap(), "32"]);
+    program.expect("told");
+    wait_for("the prefetch has begun", || cluster.sum("pages_planned_total") > 0);
+    program.kill_9();
+    wait_for("the job has ended", || cluster.client(0).jobs().is_ok_and(|jobs| jobs.iter().all(|j| j.ended)));
+    wait_for("its pages may go", || cluster.sum("planned_bytes") == 0);
+    wait_for("nothing is under way", || cluster.status(0).mounts[0].fetches_pending == 0);
+    slow.fault("none");
+    let fetched = cluster.sum("fetched_bytes");
+    assert!(fetched < 32 * MIB, "the prefetch was over before the program died");
+    // A heartbeat and more later it is the same.
+    let reads = slow.stats().read_bytes;
+    std::thread::sleep(Duration::from_millis(1500));
+    assert_eq!((cluster.sum("fetched_bytes"), slow.stats().read_bytes), (fetched, reads));
+}
+
+/// The body of a program with a job: tells what it will read, and lives until it is killed.
+pub fn waves(path: &str, slots: u32) {
+    let client = Client::from_env();
+    let (job, _) = begin(&client, Path::new(path), 0);
+    job.tell(&[JobUpdate::Slots(vec![("n0".into(), slots)])]).unwrap();
+    tell("told");
+    while hear().is_some() {}
+    drop(job);
+}
+
+#[test]
+fn an_agent_that_hangs_leaves_and_comes_back() {
+    let pfs = plain_pfs();
+    let mut cluster = Cluster::start(3, pfs.path(), &[]);
+    let before = cluster.epoch(0);
+    send_signal(cluster.agents[1].pid(), libc::SIGSTOP);
+    cluster.wait_members(2);
+    let without = cluster.epoch(0);
+    assert!(without > before);
+    send_signal(cluster.agents[1].pid(), libc::SIGCONT);
+    cluster.wait_members(3);
+    wait_for("it knows that it is back", || cluster.epoch(1) == cluster.epoch(0));
+    assert!(cluster.epoch(1) > without);
+    // One that is ended goes at once, one that is killed when it has been silent.
+    let mut leaving = cluster.agents.remove(2);
+    leaving.end();
+    cluster.wait_members(2);
+    cluster.agents[1].kill_9();
+    cluster.wait_members(1);
+}
+
+#[test]
+fn a_node_with_a_tenth_of_the_memory_gets_a_tenth_and_two_jobs_share() {
+    let pfs = plain_pfs();
+    let path = pfs.path().join("data");
+    make_file(&path, SEED, 96 * EXTENT);
+    // What the small node may plan for is less than what it owns of a wave.
+    let cluster = Cluster::start(2, pfs.path(), &[640 * MIB, 64 * MIB]);
+    let locations = cluster.client(0).locate(&path, 0, 96 * EXTENT).unwrap();
+    let small = locations.iter().filter(|l| l.hosts == ["n1"]).count();
+    assert!((1..=24).contains(&small), "{small} of 96 extents");
+    let client = cluster.client(0);
+    let jobs: Vec<_> = (0..2).map(|_| begin(&client, &path, 2)).collect();
+    std::thread::scope(|scope| {
+        for (job, tasks) in &jobs {
+            let (cluster, path) = (&cluster, &path);
+            scope.spawn(move || (0..*tasks).for_each(|task| run_task(cluster, job, path, task)));
+        }
+    });
+    let known = client.jobs().unwrap();
+    assert_eq!(known.len(), 2);
+    for job in &known {
+        assert_eq!((job.stages[0].tasks_done, job.stages[0].tasks_local), (96, 96));
+    }
+    drop(jobs);
+    wait_for("nothing is kept", || cluster.sum("planned_bytes") == 0);
+}
+
+#[test]
+fn a_file_that_changes_between_planning_and_reading_is_not_fetched() {
+    let pfs = plain_pfs();
+    let path = pfs.path().join("data");
+    make_file(&path, SEED, 8 * EXTENT);
+    let cluster = Cluster::start(1, pfs.path(), &[]);
+    let client = cluster.client(0);
+    let job = client.begin_job("app", "no-action").unwrap();
+    let file = client.file_ref(&path).unwrap();
+    make_file(&path, SEED + 1, 8 * EXTENT);
+    let part = Part { file: 0, offset: 0, len: 8 * EXTENT };
+    job.tell(&[
+        JobUpdate::Slots(vec![("n0".into(), 1)]),
+        JobUpdate::Files(vec![file]),
+        JobUpdate::Splits { stage: 0, splits: vec![Split { parts: vec![part] }] },
+        JobUpdate::StageReady { stage: 0 },
+    ])
+    .unwrap();
+    wait_for("the prefetch is given up", || {
+        cluster.waves(0).first().is_some_and(|w| w.prefetch_ended_ms.is_some())
+    });
+    let waves = cluster.waves(0);
+    assert_eq!((waves[0].failed_bytes, waves[0].fetched_bytes), (8 * EXTENT, 0));
+    assert_eq!(cluster.sum("pages_planned_total"), 0);
+    crate::cluster::read_piece(&client, &path, SEED + 1, 0, MIB as usize);
+}

@@ -1,0 +1,193 @@
+//! A search for the best order of pending steps that can be left and taken up again at any point.
+//!
+//! It starts from SA-SJF and some other orders, and moves single steps to other places as long as that lowers the sum of
+//! ends; when no move helps it shakes the best order a little and tries again. An order counts only if its sum is
+//! below that of SA-SJF *and* its longest wait is not above SA-SJF's.
+//!
+//! A search of a thousand orders takes milliseconds, and whoever waits for an answer of the machine would wait for it. So the
+//! search is a machine of its own: [`Search::run`] does a bounded amount of work, counted in node words looked at and
+//! not in time, so that the outcome is the same on every machine and however the work is cut up.
+
+use alloc::vec::Vec;
+
+use forebay_model::rng::Rng;
+
+use super::sketch::{Outcome, Sketch};
+use super::{Holder, Pending};
+use crate::machine::Nanos;
+
+/// Moves of a shake: fewer fall back into the same valley, more forget what was found.
+const SHAKE: u32 = 3;
+
+/// A search under way.
+pub struct Search {
+    sketch: Sketch,
+    best: Vec<u32>,
+    sum_ns: u64,
+    longest_wait_ns: u64,
+    tries_left: u32,
+    stage: Stage,
+    rng: Rng,
+}
+
+enum Stage {
+    /// Orders that are worth a look before any move; the last one first.
+    Offers(Vec<Vec<u32>>),
+    /// Moves single steps.
+    Descends(Descent),
+    /// No move helps: elsewhere.
+    Shakes,
+    Over,
+}
+
+/// One step after the other is lifted out of its place and tried at all others.
+struct Descent {
+    order: Vec<u32>,
+    sum_ns: u64,
+    since_better: usize,
+    /// Where the next step is lifted, or was.
+    from: usize,
+    lifted: Option<Lifted>,
+}
+
+struct Lifted {
+    step: u32,
+    /// Where it is tried next, and where it was best so far.
+    to: usize,
+    better: Option<usize>,
+}
+
+impl Descent {
+    fn new(order: Vec<u32>, sum_ns: u64) -> Self {
+        Descent { order, sum_ns, since_better: 0, from: 0, lifted: None }
+    }
+}
+
+impl Search {
+    /// A search from the situation at `now`, of at most `tries` orders. Two pending steps at least.
+    pub fn new(now: Nanos, holders: &[Holder], pending: &[Pending], tries: u32) -> Self {
+        let n = pending.len();
+        let in_force: Vec<u32> = (0..n as u32).collect();
+        let sorted_by = |weight: fn(&Pending) -> u64| {
+            let mut order = in_force.clone();
+            order.sort_by_key(|&i| {
+                let p = &pending[i as usize];
+                (weight(p), p.seq)
+            });
+            order
+        };
+        let start = sorted_by(|p| p.key);
+        let mut sketch = Sketch::new(now, holders, pending);
+        let bar = sketch.play(&start, u64::MAX);
+        let all_overlap = |p: &Pending| pending.iter().all(|q| q.nodes.overlaps(&p.nodes));
+        // One after the other: shortest first is the best there is (Smith, 1956).
+        let hopeless = bar.is_none() || pending.iter().all(all_overlap);
+        let offers = [
+            sorted_by(|p| (p.alone_ns / 1024).saturating_mul(u64::from(p.nodes.len()))),
+            sorted_by(|p| p.key.saturating_mul(1024) + u64::from(p.nodes.len())),
+            in_force.clone(),
+        ];
+        let stage = if hopeless { Stage::Over } else { Stage::Offers(offers.to_vec()) };
+        let bar = bar.unwrap_or(Outcome { sum_ns: 0, longest_wait_ns: 0 });
+        Search {
+            sketch,
+            best: start,
+            sum_ns: bar.sum_ns,
+            longest_wait_ns: bar.longest_wait_ns,
+            tries_left: tries,
+            stage,
+            rng: Rng::new(n as u64),
+        }
+    }
+
+    /// The best order so far, as indices of `pending`.
+    pub fn best(&self) -> &[u32] {
+        &self.best
+    }
+
+    /// Orders that may still be tried.
+    pub fn tries_left(&self) -> u32 {
+        self.tries_left
+    }
+
+    /// Searches on until about `words` node words have been looked at; true when it is over.
+    pub fn run(&mut self, words: u64) -> bool {
+        let until = self.sketch.looked_at() + words;
+        while self.sketch.looked_at() < until {
+            self.stage = match core::mem::replace(&mut self.stage, Stage::Over) {
+                Stage::Offers(offers) => self.offer(offers),
+                Stage::Descends(descent) => self.descend(descent),
+                Stage::Shakes => self.shake(),
+                Stage::Over => return true,
+            };
+        }
+        false
+    }
+
+    /// Plays `order`; its outcome if it keeps the bound on waiting and its sum is at most `limit_ns`.
+    fn try_order(&mut self, order: &[u32], limit_ns: u64) -> Option<Outcome> {
+        self.tries_left = self.tries_left.saturating_sub(1);
+        self.sketch.play(order, limit_ns).filter(|o| o.longest_wait_ns <= self.longest_wait_ns)
+    }
+
+    fn offer(&mut self, mut offers: Vec<Vec<u32>>) -> Stage {
+        let Some(order) = offers.pop() else {
+            return Stage::Descends(Descent::new(self.best.clone(), self.sum_ns));
+        };
+        if let Some(o) = self.try_order(&order, self.sum_ns.saturating_sub(1)) {
+            self.best = order;
+            self.sum_ns = o.sum_ns;
+        }
+        Stage::Offers(offers)
+    }
+
+    /// Tries the lifted step at one more place, or puts it down, or lifts the next one.
+    fn descend(&mut self, mut d: Descent) -> Stage {
+        let n = self.best.len();
+        let Some(mut lifted) = d.lifted.take() else {
+            if d.since_better >= n || self.tries_left == 0 {
+                if d.sum_ns < self.sum_ns {
+                    self.sum_ns = d.sum_ns;
+                    self.best = d.order;
+                }
+                return Stage::Shakes;
+            }
+            let step = d.order.remove(d.from);
+            d.lifted = Some(Lifted { step, to: 0, better: None });
+            return Stage::Descends(d);
+        };
+        if lifted.to == d.from {
+            lifted.to += 1;
+        }
+        if lifted.to >= n {
+            d.order.insert(lifted.better.unwrap_or(d.from), lifted.step);
+            d.since_better = if lifted.better.is_some() { 0 } else { d.since_better + 1 };
+            d.from = (d.from + 1) % n;
+            return Stage::Descends(d);
+        }
+        d.order.insert(lifted.to, lifted.step);
+        if let Some(o) = self.try_order(&d.order, d.sum_ns.saturating_sub(1)) {
+            d.sum_ns = o.sum_ns;
+            lifted.better = Some(lifted.to);
+        }
+        d.order.remove(lifted.to);
+        lifted.to += 1;
+        d.lifted = Some(lifted);
+        Stage::Descends(d)
+    }
+
+    fn shake(&mut self) -> Stage {
+        if self.tries_left == 0 {
+            return Stage::Over;
+        }
+        let (mut order, n) = (self.best.clone(), self.best.len() as u64);
+        for _ in 0..SHAKE {
+            let step = order.remove(self.rng.below(n) as usize);
+            order.insert(self.rng.below(n) as usize, step);
+        }
+        match self.try_order(&order, self.sum_ns.saturating_add(self.sum_ns / 8)) {
+            Some(o) => Stage::Descends(Descent::new(order, o.sum_ns)),
+            None => Stage::Shakes,
+        }
+    }
+}

@@ -1,0 +1,320 @@
+//! How far compute gets: the waves in sight played out through the phases and gaps to come.
+//!
+//! A play-out follows one job beside one HPC job from change to change, with the rules that the planner itself keeps to:
+//! in phases the prefetch moves at the pace of a course, in gaps at the fastest setting, and tasks that wait in a gap read
+//! what they lack themselves. What differs between play-outs is the course through the present phase and the *feed*: which
+//! waves the prefetch brings first.
+//!
+//! The order matters because waiting is worth something between phases and nothing within: while tasks wait and read
+//! directly, the file system moves more than any prefetch does. A wave that is left for them there lets the prefetch bring
+//! those that will compute in the phase, when the file system has little to give.
+
+use super::super::board::LEAST_PART;
+use super::course::{Course, SAME_S};
+
+/// Most waves that are played out: more than a job computes between the begins of two phases in the papers' systems, so that
+/// each play-out sees what a stock for the next phase is worth.
+pub(super) const HORIZON_WAVES: usize = 32;
+
+/// Bytes below which a wave is there: rounding must not make a step of its own.
+const SAME_BYTES: f64 = 1.0;
+
+/// A play-out that takes more steps than this is given up as endless.
+const MAX_STEPS: u32 = 2_000;
+
+/// Which waves are brought first in the phase or gap under way; afterwards the first that is missing.
+///
+/// Of waves `from..to` (counted from the next to compute) all but `keep_bytes` are brought in their order, the rest after
+/// everything else.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Feed {
+    pub(super) from: usize,
+    pub(super) to: usize,
+    pub(super) keep_bytes: f64,
+}
+
+impl Feed {
+    /// One wave after the other.
+    pub(super) const IN_ORDER: Feed = Feed { from: 0, to: 0, keep_bytes: 0.0 };
+}
+
+/// What a play-out does after the phase or gap under way; the better of both counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Later {
+    /// One wave after the other.
+    InOrder,
+    /// Waves are left for direct reads in gaps where that seems to pay.
+    ByUse,
+}
+
+/// The file system as the play-out sees it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Calendar {
+    /// Whether phases are under way; their course says how long they last.
+    pub(super) in_phase: bool,
+    /// Otherwise: time until the next one, infinite if none comes.
+    pub(super) to_phase_s: f64,
+    /// Then phases of this length, with gaps of that length between them.
+    pub(super) io_s: f64,
+    pub(super) gap_s: f64,
+    pub(super) phases: u32,
+    /// Speeds of prefetching in bytes per second: between phases, and in phases to come.
+    pub(super) gap_speed: f64,
+    pub(super) io_speed: f64,
+    /// Speed of direct reads between phases; 0 if going through the tier is sooner.
+    pub(super) direct_speed: f64,
+}
+
+/// The Big Data job.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Work {
+    pub(super) wave_bytes: f64,
+    /// Compute of a wave that was read directly, and what reading one from the tier adds.
+    pub(super) compute_s: f64,
+    pub(super) read_s: f64,
+    /// Compute under way ends in so many seconds; 0 if tasks wait.
+    pub(super) busy_s: f64,
+    /// Bytes of the wave in compute in the tier, which are free when it is over.
+    pub(super) computing_bytes: f64,
+    /// Bytes that may be brought beside those in the tier.
+    pub(super) room_bytes: f64,
+    /// Waves in sight, from the next to compute on.
+    pub(super) count: usize,
+    /// So many of the last of them are judged, by the mean of their ends.
+    pub(super) judged: usize,
+    pub(super) waves: [Wave; HORIZON_WAVES],
+}
+
+/// A wave in sight.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Wave {
+    pub(super) left_bytes: f64,
+    pub(super) direct_bytes: f64,
+    pub(super) in_tier: bool,
+}
+
+impl Wave {
+    fn is_there(&self) -> bool {
+        self.left_bytes <= SAME_BYTES
+    }
+
+    fn tier_bytes(&self, wave_bytes: f64) -> f64 {
+        if self.in_tier { wave_bytes - self.left_bytes.max(0.0) - self.direct_bytes } else { 0.0 }
+    }
+}
+
+impl Work {
+    /// Compute of `wave`, reading from the tier what was not read directly.
+    fn computes_for_s(&self, wave: &Wave) -> f64 {
+        self.compute_s + self.read_s * (1.0 - wave.direct_bytes / self.wave_bytes)
+    }
+
+    fn bring(&mut self, i: usize, bytes: f64, direct: bool) {
+        let wave = &mut self.waves[i];
+        wave.left_bytes -= bytes;
+        if direct {
+            wave.direct_bytes += bytes;
+        } else {
+            wave.in_tier = true;
+            self.room_bytes -= bytes;
+        }
+    }
+
+    /// The wave that `feed` brings next, and how many bytes of it; `next` is the first that has not begun to compute.
+    pub(super) fn choose(&self, next: usize, feed: Feed) -> Option<(usize, f64)> {
+        let held_back = |i: usize| i >= feed.from && i < feed.to;
+        let mut last = None;
+        // The first missing wave must always find room, or nothing could go on in a phase.
+        let mut reserve_bytes = None;
+        for (i, wave) in self.waves[..self.count].iter().enumerate().skip(next) {
+            if wave.is_there() {
+                continue;
+            }
+            let room_bytes = self.room_bytes - reserve_bytes.unwrap_or(0.0);
+            reserve_bytes = reserve_bytes.or(Some(wave.left_bytes));
+            let keep_bytes = if held_back(i) { feed.keep_bytes } else { 0.0 };
+            let fitting = |bytes: f64| bytes <= room_bytes || room_bytes >= LEAST_PART * self.wave_bytes;
+            let wanted_bytes = wave.left_bytes - keep_bytes;
+            if wanted_bytes > SAME_BYTES && fitting(wanted_bytes) {
+                return Some((i, wanted_bytes.min(room_bytes)));
+            }
+            if last.is_none() && fitting(wave.left_bytes) {
+                last = Some((i, wave.left_bytes.min(room_bytes)));
+            }
+        }
+        last
+    }
+}
+
+/// What is to come.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Scene {
+    pub(super) calendar: Calendar,
+    pub(super) work: Work,
+}
+
+impl Scene {
+    /// When compute could be over, in seconds from now, if the phase under way (with `left_s` of I/O left) is spent by `course` and
+    /// `feed` says what comes first until it or the gap under way is over. If the job goes on beyond what is in sight, the mean
+    /// over the waves in sight: the last of them alone would say more about how waves happen to fall than about progress.
+    pub(super) fn play(&self, course: &Course, left_s: f64, feed: Feed) -> f64 {
+        let in_order_s = self.play_with(course, left_s, feed, Later::InOrder);
+        if self.calendar.direct_speed > 0.0 {
+            in_order_s.min(self.play_with(course, left_s, feed, Later::ByUse))
+        } else {
+            in_order_s
+        }
+    }
+
+    fn play_with(&self, course: &Course, left_s: f64, feed: Feed, later: Later) -> f64 {
+        let mut supply = Supply::new(&self.calendar, course, left_s);
+        let mut work = self.work;
+        let (mut next, mut free_s, mut now_s, mut feed) = (0, work.busy_s, 0.0, feed);
+        let mut present = true;
+        let mut judged_s = 0.0;
+        for _ in 0..MAX_STEPS {
+            let idle = now_s >= free_s;
+            if idle {
+                work.room_bytes += core::mem::take(&mut work.computing_bytes);
+                let wave = work.waves[next];
+                if wave.is_there() {
+                    free_s = now_s + work.computes_for_s(&wave);
+                    if next >= work.count - work.judged {
+                        judged_s += free_s;
+                    }
+                    if next + 1 == work.count {
+                        return judged_s / work.judged as f64;
+                    }
+                    work.computing_bytes = wave.tier_bytes(work.wave_bytes);
+                    next += 1;
+                    continue;
+                }
+            }
+            if !present && later == Later::ByUse && !supply.in_gap() {
+                feed = self.thrifty(&work, next, free_s - now_s, &supply);
+            }
+            let direct = idle && supply.in_gap() && self.calendar.direct_speed > 0.0;
+            let chosen =
+                if direct { Some((next, work.waves[next].left_bytes)) } else { work.choose(next, feed) };
+            let speed = if direct { self.calendar.direct_speed } else { supply.speed() };
+            let (bytes, speed) = chosen.map_or((f64::INFINITY, 0.0), |(_, bytes)| (bytes, speed));
+            let fetch_s = if speed > 0.0 { bytes / speed } else { f64::INFINITY };
+            let busy_s = if idle { f64::INFINITY } else { free_s - now_s };
+            let dt_s = fetch_s.min(busy_s).min(supply.left_s);
+            if dt_s.is_infinite() {
+                return f64::INFINITY;
+            }
+            if let Some((i, _)) = chosen.filter(|_| speed > 0.0) {
+                work.bring(i, dt_s * speed, direct);
+            }
+            now_s = if busy_s <= dt_s { free_s } else { now_s + dt_s };
+            if supply.spend(dt_s) {
+                present = false;
+                feed = Feed::IN_ORDER;
+                if later == Later::ByUse && supply.in_gap() {
+                    feed = self.stocking(&work, next, supply.left_s);
+                }
+            }
+        }
+        f64::INFINITY
+    }
+
+    /// The feed of a gap to come of `gap_s`: the waves that tasks can begin in it by reading them themselves come last.
+    fn stocking(&self, work: &Work, next: usize, gap_s: f64) -> Feed {
+        let cycle_s = work.wave_bytes / self.calendar.direct_speed + work.compute_s;
+        let waves = (gap_s / cycle_s).min(HORIZON_WAVES as f64) as usize;
+        Feed { from: next, to: next + waves, keep_bytes: work.wave_bytes }
+    }
+
+    /// The feed within a phase to come: a wave that would still compute in the gap after it waits for that gap instead, lacking
+    /// what tasks can read there.
+    fn thrifty(&self, work: &Work, next: usize, busy_s: f64, supply: &Supply<'_>) -> Feed {
+        let Some(i) = (next..work.count).find(|&i| !work.waves[i].is_there()) else { return Feed::IN_ORDER };
+        let compute_s = work.compute_s + work.read_s;
+        let start_s =
+            (busy_s.max(0.0) + (i - next) as f64 * compute_s).max(work.waves[i].left_bytes / supply.speed());
+        if start_s + compute_s <= supply.left_s || supply.phases == 0 {
+            return Feed::IN_ORDER;
+        }
+        let keep_bytes = (self.calendar.direct_speed * self.calendar.gap_s).min(work.wave_bytes);
+        Feed { from: i, to: i + 1, keep_bytes }
+    }
+
+    /// The best of `feeds` beside `course`: in order unless another is sooner by more than rounding.
+    pub(super) fn best_feed(
+        &self,
+        course: &Course,
+        left_s: f64,
+        feeds: impl Iterator<Item = Feed>,
+    ) -> (Feed, u32) {
+        let mut best = Feed::IN_ORDER;
+        let mut best_s = self.play(course, left_s, best);
+        let mut seen = 0;
+        for feed in feeds {
+            seen += 1;
+            let end_s = self.play(course, left_s, feed);
+            if end_s < best_s - SAME_S {
+                (best, best_s) = (feed, end_s);
+            }
+        }
+        (best, seen)
+    }
+}
+
+/// The bandwidth to come, piece by piece.
+struct Supply<'a> {
+    calendar: &'a Calendar,
+    /// Lengths and speeds of the legs of the course.
+    pieces: [(f64, f64); 3],
+    /// 0 to 2 are the course; then gaps at odd and phases at even numbers.
+    at: usize,
+    left_s: f64,
+    phases: u32,
+}
+
+impl<'a> Supply<'a> {
+    fn new(calendar: &'a Calendar, course: &Course, mut left_s: f64) -> Self {
+        let pieces = course.legs.map(|leg| {
+            let share = 1.0 - leg.point.cost;
+            let piece_s = leg.for_s.min(left_s / share);
+            left_s = (left_s - piece_s * share).max(0.0);
+            (piece_s, leg.point.speed)
+        });
+        let (at, left_s) = if calendar.in_phase { (0, pieces[0].0) } else { (3, calendar.to_phase_s) };
+        Supply { calendar, pieces, at, left_s, phases: calendar.phases }
+    }
+
+    fn in_gap(&self) -> bool {
+        self.at >= self.pieces.len() && self.at % 2 == 1
+    }
+
+    fn speed(&self) -> f64 {
+        match self.at {
+            n if n < self.pieces.len() => self.pieces[n].1,
+            _ if self.in_gap() => self.calendar.gap_speed,
+            _ => self.calendar.io_speed,
+        }
+    }
+
+    /// Lets `dt_s` pass; true if the phase or gap is over by that.
+    fn spend(&mut self, dt_s: f64) -> bool {
+        self.left_s -= dt_s;
+        if self.left_s > 0.0 {
+            return false;
+        }
+        self.at += 1;
+        if self.at < self.pieces.len() {
+            self.left_s = self.pieces[self.at].0;
+            return false;
+        }
+        self.left_s = match (self.in_gap(), self.phases) {
+            (true, 0) => f64::INFINITY,
+            (true, _) => self.calendar.gap_s,
+            _ => {
+                self.phases -= 1;
+                self.calendar.io_s
+            }
+        };
+        true
+    }
+}
