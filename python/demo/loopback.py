@@ -19,7 +19,8 @@ import lab
 
 HOSTS = ("127.0.0.2", "127.0.0.3")
 DRIVER = "127.0.0.1"
-START_S = 60
+# Six virtual machines start one after the other, on two cores that others use as well.
+START_S = 180
 # A job that hangs is a failure of the demonstration, not a reason to wait for ever.
 JOB_S = 600
 PLUGIN = "io.forebay.spark.ForebayPlugin"

@@ -98,7 +98,7 @@ def report(args, runs, size, where):
     print()
     print("\n".join(waves.table(runs)))
     print("\nAll found the same. The change is that of the map time; at owner: tasks that ran on the node that owns their extent;")
-    print("prefetch hidden: share of the prefetch time during which an earlier wave computed, the first wave left out.")
+    print("prefetch hidden: share of the prefetch time before the wave's own tasks and behind those of an earlier wave, the first wave left out.")
     name = f"waves-{args.lab}" if args.lab else "waves"
     pictures = [args.output / f"{name}.png", args.output / f"{name}.svg"]
     timeline.draw(runs, rate, f"{size / 1e6:.0f} MB of text, Spark standalone, {where}", pictures)

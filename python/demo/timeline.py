@@ -19,8 +19,10 @@ def draw(runs, pfs_rate_bytes_per_s, subtitle, paths, modes=("naive-bb", "no-act
     shown = [[next(r for r in runs if (r.workload, r.mode) == (w, m)) for m in modes] for w in WORKLOADS if any(r.workload == w for r in runs)]
     end = max(run.map_s for column in shown for run in column) * 1.03
     plt.rcParams.update({"font.family": "DejaVu Sans", "font.size": 9.5, "text.color": INK, "axes.labelcolor": INK, "svg.fonttype": "path"})
+    width = 6.2 * max(len(shown), 1.4)
+    left = 0.8 / width
     figure, axes = plt.subplots(
-        2 * len(modes), len(shown), figsize=(6.2 * len(shown), 7.2), sharex=True, squeeze=False,
+        2 * len(modes), len(shown), figsize=(width, 7.2), sharex=True, squeeze=False,
         gridspec_kw={"height_ratios": [1.3, 1] * len(modes), "hspace": 0.42, "wspace": 0.16},
     )
     for x, column in enumerate(shown):
@@ -36,10 +38,10 @@ def draw(runs, pfs_rate_bytes_per_s, subtitle, paths, modes=("naive-bb", "no-act
         plt.Rectangle((0, 0), 1, 1, color=COMPUTE[0]),
     ]
     limit = f"limit of the PFS ({pfs_rate_bytes_per_s / 1e6:.0f} MB/s)"
-    figure.legend(handles, ["served by the PFS", limit, "prefetch of a wave", "tasks of a wave"], loc="lower left", bbox_to_anchor=(0.05, 0.0), ncols=4, frameon=False, fontsize=9)
-    figure.text(0.06, 0.968, "While one wave computes, the next is brought", fontsize=15, fontweight="bold", va="center")
-    figure.text(0.06, 0.928, subtitle, fontsize=9.5, color=MUTED, va="center")
-    figure.subplots_adjust(left=0.06, right=0.985, top=0.86, bottom=0.11)
+    figure.legend(handles, ["served by the PFS", limit, "prefetch of a wave", "tasks of a wave"], loc="lower left", bbox_to_anchor=(left - 0.01, 0.0), ncols=4, frameon=False, fontsize=9)
+    figure.text(left, 0.968, "While one wave computes, the next is brought", fontsize=15, fontweight="bold", va="center")
+    figure.text(left, 0.928, subtitle, fontsize=9.5, color=MUTED, va="center")
+    figure.subplots_adjust(left=left, right=0.985, top=0.86, bottom=0.11)
     for path in paths:
         figure.savefig(path, dpi=160)
     plt.close(figure)

@@ -111,13 +111,18 @@ def waves_of(jobs, stage, first_task_s):
 
 
 def hidden_share(waves):
-    """Share of the prefetch time during which an earlier wave computed, the first wave left out, as there is none before it."""
+    """Share of the prefetch time that lies before the wave's own first task and within the compute of an earlier wave.
+
+    The first wave is left out, as there is none before it. What is still fetched when the wave has begun is not hidden: its tasks wait.
+    """
     hidden = everything = 0.0
     for number, wave in enumerate(waves):
         began, ended = wave["prefetch"]
         if number == 0 or began is None or ended is None:
             continue
         everything += ended - began
+        own = wave["compute"][0]
+        ended = ended if own is None else min(ended, own)
         upto = began
         for start, stop in sorted((w["compute"][0], w["compute"][1]) for w in waves[:number] if None not in w["compute"]):
             start, stop = max(start, upto), min(stop, ended)

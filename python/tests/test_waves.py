@@ -61,11 +61,13 @@ def test_a_run_without_waves_has_none():
     assert run.waves == [] and run.hidden_share is None and run.local_share is None
 
 
-def test_hidden_is_what_lies_behind_an_earlier_wave():
+def test_hidden_is_what_lies_behind_an_earlier_wave_and_before_its_own():
     # 2 of 4 seconds lie within the first wave's compute.
     assert waves.hidden_share([wave((0, 5), (5, 10)), wave((8, 12), (12, 15))]) == 0.5
-    # Computes that overlap are counted once; a wave's own compute hides nothing.
-    assert waves.hidden_share([wave((0, 1), (0, 10)), wave((0, 1), (5, 10)), wave((0, 20), (0, 20))]) == pytest.approx((1 + 10) / 21)
+    # A wave that has begun waits for the rest, whatever else computes.
+    assert waves.hidden_share([wave((0, 1), (0, 10)), wave((2, 8), (5, 12))]) == 0.5
+    # Computes that overlap are counted once.
+    assert waves.hidden_share([wave((0, 1), (0, 10)), wave((0, 1), (5, 10)), wave((0, 20), (20, 30))]) == pytest.approx((1 + 10) / 21)
     assert waves.hidden_share([wave((0, 1), (1, 2))]) is None
     assert waves.hidden_share([wave((0, 1), (1, 2)), wave((None, None), (2, 3))]) is None
 
