@@ -18,11 +18,18 @@
 //! What the lab leaves in the kernel can be found again without any record of it: names of network namespaces begin with
 //! `forebay-LAB-`, and every process of the lab is in one of these. So `down` works after any crash, see [`down`].
 //!
-//! * [`plan`]: names, addresses and paths; pure. * [`state`]: the record of a lab below `/run`, and its lock.
-//! * [`space`]: making and entering nodes. * [`net`]: bridge, links, rates, counters. * [`process`]: who runs where.
-//! * [`pfs`], [`moosefs`], [`glusterfs`]: the file systems. * [`agents`], [`spark`]: what runs on the nodes.
-//! * [`service`]: starting and watching what runs.
-//! * [`up`], [`down`], [`mod@run`], [`status`]: the commands. * [`packages`]: what has to be installed.
+//! | what | where |
+//! | --- | --- |
+//! | names, addresses, paths; pure | [`plan`] |
+//! | the record of a lab below `/run`, and its lock | [`state`] |
+//! | making nodes and entering them | [`space`] |
+//! | bridge, links, rates, counters | [`net`] |
+//! | processes, and who is in a lab | [`process`] |
+//! | starting and watching what runs | [`service`] |
+//! | the file systems | [`pfs`], [`moosefs`], [`glusterfs`] |
+//! | what runs on the nodes | [`agents`], [`spark`] |
+//! | the commands | [`up`], [`down`], [`mod@run`], [`status`] |
+//! | what has to be installed | [`packages`] |
 
 pub mod agents;
 pub mod down;
