@@ -14,6 +14,7 @@ use forebay_wire::link::Security;
 use forebay_wire::{ClusterView, NodeInfo};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 const AGENTS: usize = 1000;
@@ -22,6 +23,10 @@ const AGENTS: usize = 1000;
 const WATCH: Duration = Duration::from_secs(30);
 
 const HEARTBEAT: Duration = Duration::from_secs(1);
+
+/// Threads in which agents connect. Proving that both ends are of one user costs some 20 ms of searching the kernel's table of
+/// sockets (there is none of that over TLS); more threads would only keep the agents that have joined from beating.
+const JOINERS: usize = 2;
 
 /// How often simulated agents look at their sockets; times are good to this.
 const TURN: Duration = Duration::from_millis(20);
@@ -37,9 +42,7 @@ pub fn scale(rig: &Rig) -> Result<Vec<Record>, String> {
     let count = if rig.quick { AGENTS / 10 } else { AGENTS };
     let mut coordinator = Coordinator::start(rig)?;
     let mut swarm = Swarm::default();
-    for number in 0..count {
-        swarm.join(&coordinator.address, number)?;
-    }
+    swarm.join_all(&coordinator.address, count)?;
     swarm.until("all have joined", |s| s.all_know(count))?;
     let before = swarm.view()?;
 
@@ -151,34 +154,48 @@ impl Drop for Coordinator {
 #[derive(Default)]
 struct Swarm {
     agents: Vec<Simulated>,
+    last_turn: Option<Instant>,
 }
 
 struct Simulated {
     link: Framed,
     next_heartbeat: Instant,
     view: ClusterView,
+    address: String,
+    number: usize,
 }
 
 impl Swarm {
+    /// Many join at about the same time, as when a cluster starts; those who have joined beat while the others come.
+    fn join_all(&mut self, address: &str, count: usize) -> Result<(), String> {
+        let (send, joined) = channel();
+        std::thread::scope(|scope| {
+            for first in 0..JOINERS {
+                let send = send.clone();
+                scope.spawn(move || {
+                    for number in (first..count).step_by(JOINERS) {
+                        if send.send(Simulated::join(address, number)).is_err() {
+                            return;
+                        }
+                    }
+                });
+            }
+            drop(send);
+            loop {
+                match joined.recv_timeout(TURN) {
+                    Ok(agent) => self.agents.push(agent?),
+                    Err(RecvTimeoutError::Timeout) => self.turn()?,
+                    Err(RecvTimeoutError::Disconnected) => return Ok(()),
+                }
+                if self.last_turn.is_none_or(|at| at.elapsed() > HEARTBEAT / 4) {
+                    self.turn()?;
+                }
+            }
+        })
+    }
+
     fn join(&mut self, address: &str, number: usize) -> Result<(), String> {
-        let failed = |e: std::io::Error| format!("agent {number}: {e}");
-        let stream = Security::Loopback.connect(address, Instant::now() + PATIENCE).map_err(failed)?;
-        let mut link = Framed::new(stream).map_err(failed)?;
-        let node = NodeInfo {
-            name: format!("node-{number:04}"),
-            host: format!("node-{number:04}.cluster"),
-            address: format!("127.0.0.1:{}", 20_000 + number),
-            capacity_bytes: 64 << 30,
-            mounts: vec!["pfs".into()],
-            extent_bytes: vec![128 << 20],
-            ..NodeInfo::default()
-        };
-        link.send(&ToCoordinator::Join { protocol: CLUSTER_PROTOCOL, node, incarnation: 1 })
-            .map_err(failed)?;
-        link.flush().map_err(failed)?;
-        let now = Instant::now();
-        self.agents.push(Simulated { link, next_heartbeat: now + HEARTBEAT, view: ClusterView::default() });
-        // Those who have joined must go on beating while the others come.
+        self.agents.push(Simulated::join(address, number)?);
         self.turn()
     }
 
@@ -192,9 +209,13 @@ impl Swarm {
 
     /// Everybody takes what has come, and beats if it is time to.
     fn turn(&mut self) -> Result<(), String> {
-        let started = Instant::now();
+        let now = Instant::now();
+        self.last_turn = Some(now);
         for agent in &mut self.agents {
-            agent.turn(started).map_err(|e| format!("an agent: {e}"))?;
+            // One that a busy machine has kept from beating was thrown out; as a real one, it comes back.
+            if agent.turn(now).is_err() {
+                *agent = Simulated::join(&agent.address, agent.number)?;
+            }
         }
         Ok(())
     }
@@ -221,6 +242,26 @@ impl Swarm {
 }
 
 impl Simulated {
+    fn join(address: &str, number: usize) -> Result<Self, String> {
+        let failed = |e: std::io::Error| format!("agent {number}: {e}");
+        let stream = Security::Loopback.connect(address, Instant::now() + PATIENCE).map_err(failed)?;
+        let mut link = Framed::new(stream).map_err(failed)?;
+        let node = NodeInfo {
+            name: format!("node-{number:04}"),
+            host: format!("node-{number:04}.cluster"),
+            address: format!("127.0.0.1:{}", 20_000 + number),
+            capacity_bytes: 64 << 30,
+            mounts: vec!["pfs".into()],
+            extent_bytes: vec![128 << 20],
+            ..NodeInfo::default()
+        };
+        link.send(&ToCoordinator::Join { protocol: CLUSTER_PROTOCOL, node, incarnation: 1 })
+            .map_err(failed)?;
+        link.flush().map_err(failed)?;
+        let (address, view) = (address.to_owned(), ClusterView::default());
+        Ok(Simulated { link, next_heartbeat: Instant::now() + HEARTBEAT, view, address, number })
+    }
+
     fn turn(&mut self, now: Instant) -> std::io::Result<()> {
         self.link.receive()?;
         while let Some(message) = self.link.next_message::<ToAgent>()? {
