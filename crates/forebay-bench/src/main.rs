@@ -12,6 +12,7 @@ mod others;
 mod peer;
 mod read;
 mod rig;
+mod scale;
 mod write;
 
 use clap::Parser;
@@ -39,7 +40,7 @@ struct Args {
 
 type Group = fn(&Rig) -> Result<Vec<Record>, String>;
 
-const GROUPS: [(&str, Group); 12] = [
+const GROUPS: [(&str, Group); 13] = [
     ("read.cached", read::cached),
     ("read.cold", read::cold),
     ("read.shared", read::shared),
@@ -52,6 +53,7 @@ const GROUPS: [(&str, Group); 12] = [
     ("open", files::open),
     ("agent", files::agent),
     ("hit_ratio", others::hit_ratio),
+    ("cluster.scale", scale::scale),
 ];
 
 fn main() -> ExitCode {

@@ -317,3 +317,60 @@ fn a_file_that_changes_between_planning_and_reading_is_not_fetched() {
     assert_eq!(cluster.sum("pages_planned_total"), 0);
     crate::cluster::read_piece(&client, &path, SEED + 1, 0, MIB as usize);
 }
+
+/// Reads the file on these nodes at the same time, two readers each, who check every byte; returns what the PFS served.
+fn read_on(cluster: &Cluster, slow: &SlowFs, nodes: &[usize]) -> u64 {
+    let before = slow.stats().read_bytes;
+    std::thread::scope(|scope| {
+        for node in nodes {
+            for reader in 0..2 {
+                let (client, path) = (cluster.client(*node), slow.at("f"));
+                scope.spawn(move || crate::roles::verify_once(&client, &path, SEED, reader));
+            }
+        }
+    });
+    slow.stats().read_bytes - before
+}
+
+#[test]
+fn readers_go_on_when_a_node_and_then_the_coordinator_are_killed() {
+    let Some(slow) = SlowFs::start() else { return };
+    let size = 12 * EXTENT + 777;
+    make_file(&slow.at("f"), SEED, size);
+    let mut cluster = Cluster::start(3, &slow.mount(), &[]);
+    let agree = |cluster: &Cluster, nodes: &[usize], members: usize| {
+        wait_for(&format!("all know the {members} members"), || {
+            nodes.iter().all(|n| cluster.status(*n).cluster.view.nodes.len() == members)
+        });
+    };
+    // The PFS is read once, unless this machine was so slow that an owner was not waited for.
+    let once = |cluster: &Cluster, nodes: &[usize], served: u64| {
+        let slow = ["peer_late_total", "peer_not_yet_total"];
+        let waited: u64 =
+            nodes.iter().flat_map(|n| slow.map(|name| counter(&cluster.status(*n), name))).sum();
+        assert!(served == size || waited > 0, "{served} bytes of {size} were served");
+    };
+    agree(&cluster, &[0, 1, 2], 3);
+    once(&cluster, &[0, 1, 2], read_on(&cluster, &slow, &[0, 1, 2]));
+    assert!(cluster.sum("pages_from_peers_total") > 0);
+
+    // What the dead node had comes from the PFS; the others keep what they have, and share what is new among them.
+    cluster.agents[2].kill_9();
+    read_on(&cluster, &slow, &[0, 1]);
+    agree(&cluster, &[0, 1], 2);
+    let fresh = |cluster: &Cluster| {
+        for node in [0, 1] {
+            cluster.client(node).admin().evict_all().unwrap();
+        }
+    };
+    fresh(&cluster);
+    once(&cluster, &[0, 1], read_on(&cluster, &slow, &[0, 1]));
+
+    // Without a coordinator the last view stands.
+    cluster.coordinator.kill_9();
+    wait_for("it is missed", || [0, 1].iter().all(|n| !cluster.status(*n).cluster.connected));
+    fresh(&cluster);
+    let came = counter(&cluster.status(0), "pages_from_peers_total");
+    once(&cluster, &[0, 1], read_on(&cluster, &slow, &[0, 1]));
+    assert!(counter(&cluster.status(0), "pages_from_peers_total") > came);
+}

@@ -1,0 +1,247 @@
+//! A coordinator of a thousand nodes: what it costs while nothing happens, how long a change takes to reach everybody, and
+//! how much of the placement it moves.
+//!
+//! The coordinator is a real process. The agents are simulated in this one: each has its own connection, joins, beats once a
+//! second and decodes every view it is sent, as a real one does. So the times include a thousand agents' decoding on the
+//! cores of one machine, which real agents do side by side.
+
+use crate::measure::{Record, Target};
+use crate::rig::Rig;
+use forebay_policy::placement::{Member, extent_key, node_number, owner};
+use forebay_wire::cluster::{CLUSTER_PROTOCOL, ToAgent, ToCoordinator};
+use forebay_wire::framed::Framed;
+use forebay_wire::link::Security;
+use forebay_wire::{ClusterView, NodeInfo};
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const AGENTS: usize = 1000;
+
+/// How long the coordinator's processor time is watched.
+const WATCH: Duration = Duration::from_secs(30);
+
+const HEARTBEAT: Duration = Duration::from_secs(1);
+
+/// How often simulated agents look at their sockets; times are good to this.
+const TURN: Duration = Duration::from_millis(20);
+
+/// A change that has not reached everybody by then is lost.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Extents looked at before and after a join; the share that moves is then known to about a tenth of itself.
+const EXTENTS: u64 = 100_000;
+
+/// One group: CPU, join, leave, extents moved.
+pub fn scale(rig: &Rig) -> Result<Vec<Record>, String> {
+    let count = if rig.quick { AGENTS / 10 } else { AGENTS };
+    let mut coordinator = Coordinator::start(rig)?;
+    let mut swarm = Swarm::default();
+    for number in 0..count {
+        swarm.join(&coordinator.address, number)?;
+    }
+    swarm.until("all have joined", |s| s.all_know(count))?;
+    let before = swarm.view()?;
+
+    let started = Instant::now();
+    let cpu_before = coordinator.cpu_seconds()?;
+    let watch = if rig.quick { WATCH / 10 } else { WATCH };
+    while started.elapsed() < watch {
+        swarm.turn()?;
+        std::thread::sleep(TURN);
+    }
+    let cores = (coordinator.cpu_seconds()? - cpu_before) / started.elapsed().as_secs_f64();
+
+    let started = Instant::now();
+    swarm.join(&coordinator.address, count)?;
+    swarm.until("the new one is known to all", |s| s.all_know(count + 1))?;
+    let join_ms = started.elapsed().as_secs_f64() * 1e3;
+    let after = swarm.view()?;
+
+    let started = Instant::now();
+    swarm.leave()?;
+    swarm.until("it is gone for all", |s| s.all_know(count))?;
+    let leave_ms = started.elapsed().as_secs_f64() * 1e3;
+    coordinator.end()?;
+    // Last: it takes longer than a node may be silent.
+    let moved = moved_share(&before, &after);
+
+    let note = format!("{count} simulated agents, a heartbeat a second, one real coordinator");
+    let record =
+        |id: &str, value: f64, unit: &str, target: Target| Record::alone(id, value, unit, target, 1, &note);
+    Ok(vec![
+        record("cluster.scale.cpu", cores, "cores", Target::AtMost(0.2)),
+        record("cluster.scale.join", join_ms, "ms", Target::AtMost(2000.0)),
+        record("cluster.scale.leave", leave_ms, "ms", Target::AtMost(2000.0)),
+        // Three standard deviations of the sample.
+        Record::pairs(
+            "cluster.scale.moved",
+            &[(moved, 1.0 / (count + 1) as f64)],
+            "share",
+            Target::RatioAtMost(1.3),
+            "extents whose owner changes when one of n equal nodes joins; reference: 1/n",
+        ),
+    ])
+}
+
+/// The share of extents that have another owner in `after`.
+fn moved_share(before: &ClusterView, after: &ClusterView) -> f64 {
+    let members = |view: &ClusterView| -> Vec<Member> {
+        let member = |n: &NodeInfo| Member { node: node_number(&n.name), weight: n.capacity_bytes as f64 };
+        view.nodes.iter().map(member).collect()
+    };
+    let (before, after) = (members(before), members(after));
+    let keys = (0..EXTENTS).map(|extent| extent_key("pfs", extent % 97, extent));
+    keys.filter(|key| owner(*key, &before) != owner(*key, &after)).count() as f64 / EXTENTS as f64
+}
+
+/// A coordinator's process.
+struct Coordinator {
+    child: Child,
+    address: String,
+}
+
+impl Coordinator {
+    fn start(rig: &Rig) -> Result<Self, String> {
+        let mut command = Command::new(&rig.program);
+        command.args(["coordinator", "--listen", "127.0.0.1:0"]).env_remove("FOREBAY_CONFIG");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().map_err(|e| format!("cannot start a coordinator: {e}"))?;
+        let mut line = String::new();
+        if let Some(out) = child.stdout.take() {
+            BufReader::new(out).read_line(&mut line).map_err(|e| e.to_string())?;
+        }
+        let address = line.trim().rsplit(' ').next().unwrap_or_default().to_owned();
+        let coordinator = Coordinator { child, address };
+        if coordinator.address.is_empty() {
+            Err("the coordinator did not start".into())
+        } else {
+            Ok(coordinator)
+        }
+    }
+
+    /// Processor time it has used, user and system.
+    fn cpu_seconds(&self) -> Result<f64, String> {
+        let path = format!("/proc/{}/stat", self.child.id());
+        let stat = std::fs::read_to_string(&path).map_err(|e| format!("{path}: {e}"))?;
+        let after_name = stat.rsplit(')').next().unwrap_or_default();
+        let fields: Vec<u64> = after_name.split_whitespace().filter_map(|f| f.parse().ok()).collect();
+        // Without pid, name and state, which is no number: utime and stime are the eleventh and twelfth.
+        let ticks = fields.get(10).zip(fields.get(11)).map(|(u, s)| u + s);
+        let ticks = ticks.ok_or_else(|| format!("{path}: not as expected"))?;
+        Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
+    }
+
+    fn end(&mut self) -> Result<(), String> {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).map_err(|e| e.to_string())?;
+        let status = self.child.wait().map_err(|e| e.to_string())?;
+        if status.success() { Ok(()) } else { Err(format!("the coordinator ended with {status}")) }
+    }
+}
+
+impl Drop for Coordinator {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The simulated agents.
+#[derive(Default)]
+struct Swarm {
+    agents: Vec<Simulated>,
+}
+
+struct Simulated {
+    link: Framed,
+    next_heartbeat: Instant,
+    view: ClusterView,
+}
+
+impl Swarm {
+    fn join(&mut self, address: &str, number: usize) -> Result<(), String> {
+        let failed = |e: std::io::Error| format!("agent {number}: {e}");
+        let stream = Security::Loopback.connect(address, Instant::now() + PATIENCE).map_err(failed)?;
+        let mut link = Framed::new(stream).map_err(failed)?;
+        let node = NodeInfo {
+            name: format!("node-{number:04}"),
+            host: format!("node-{number:04}.cluster"),
+            address: format!("127.0.0.1:{}", 20_000 + number),
+            capacity_bytes: 64 << 30,
+            mounts: vec!["pfs".into()],
+            extent_bytes: vec![128 << 20],
+            ..NodeInfo::default()
+        };
+        link.send(&ToCoordinator::Join { protocol: CLUSTER_PROTOCOL, node, incarnation: 1 })
+            .map_err(failed)?;
+        link.flush().map_err(failed)?;
+        let now = Instant::now();
+        self.agents.push(Simulated { link, next_heartbeat: now + HEARTBEAT, view: ClusterView::default() });
+        // Those who have joined must go on beating while the others come.
+        self.turn()
+    }
+
+    /// The last one goes.
+    fn leave(&mut self) -> Result<(), String> {
+        let mut last = self.agents.pop().ok_or("nobody is there")?;
+        last.link.send(&ToCoordinator::Leave).map_err(|e| e.to_string())?;
+        last.link.flush().map_err(|e| e.to_string())?;
+        Ok(())
+    }
+
+    /// Everybody takes what has come, and beats if it is time to.
+    fn turn(&mut self) -> Result<(), String> {
+        let started = Instant::now();
+        for agent in &mut self.agents {
+            agent.turn(started).map_err(|e| format!("an agent: {e}"))?;
+        }
+        Ok(())
+    }
+
+    fn until(&mut self, what: &str, done: impl Fn(&Swarm) -> bool) -> Result<(), String> {
+        let deadline = Instant::now() + PATIENCE;
+        while !done(self) {
+            if Instant::now() > deadline {
+                return Err(format!("waited in vain until {what}"));
+            }
+            self.turn()?;
+            std::thread::sleep(TURN);
+        }
+        Ok(())
+    }
+
+    fn all_know(&self, count: usize) -> bool {
+        self.agents.iter().all(|a| a.view.nodes.len() == count)
+    }
+
+    fn view(&self) -> Result<ClusterView, String> {
+        self.agents.first().map(|a| a.view.clone()).ok_or_else(|| "nobody is there".to_owned())
+    }
+}
+
+impl Simulated {
+    fn turn(&mut self, now: Instant) -> std::io::Result<()> {
+        self.link.receive()?;
+        while let Some(message) = self.link.next_message::<ToAgent>()? {
+            match message {
+                ToAgent::Members(view) => self.view = view,
+                ToAgent::Welcome { refusal, .. } if !refusal.is_empty() => {
+                    return Err(std::io::Error::other(refusal));
+                }
+                _ => {}
+            }
+        }
+        if now >= self.next_heartbeat {
+            self.next_heartbeat += HEARTBEAT;
+            let (resident_bytes, fetched_bytes) = (1 << 30, 1 << 30);
+            self.link.send(&ToCoordinator::Heartbeat {
+                capacity_bytes: 64 << 30,
+                resident_bytes,
+                fetched_bytes,
+            })?;
+        }
+        self.link.flush()?;
+        Ok(())
+    }
+}
