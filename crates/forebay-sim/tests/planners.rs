@@ -3,7 +3,8 @@
 use forebay_model::profile::Curve;
 use forebay_model::rng::Rng;
 use forebay_sim::colocate::{
-    Arrivals, HpcSpec, JobSpec, MemoryChange, NodeFault, Outcome, Setup, lower_bound_s, simulate,
+    Arrivals, FetchSpan, HpcSpec, JobSpec, MemoryChange, NodeFault, Outcome, PhaseOutcome, Setup,
+    lower_bound_s, simulate,
 };
 use forebay_sim::reproduce::eley::system::{ALLOWANCES, APPLICATIONS, HPC, cell};
 use forebay_sim::trace::{SharedBuffer, Trace};
@@ -87,32 +88,57 @@ fn traces_are_identical_byte_for_byte() {
     assert!(trace_of(&Setup { seed: 8, ..setup }) != first);
 }
 
+/// A random cluster with deadlines of all kinds, some of which cannot be met.
+fn with_deadlines(hpc: u32, jobs: u32, seed: u64) -> Setup {
+    let mut setup = random_cluster("forebay", hpc, jobs, seed, Arrivals::Periodic);
+    let mut rng = Rng::new(seed);
+    for hpc in &mut setup.hpc {
+        hpc.allowance = 0.2 + 2.0 * rng.unit();
+        hpc.compute_ns += (rng.unit() * 20e9) as u64;
+    }
+    setup
+}
+
+/// Whether each phase was late, and whether anything was fetched beside it.
+fn late_and_beside(outcome: &Outcome) -> Vec<(bool, bool)> {
+    let overlap = |p: &PhaseOutcome, f: &FetchSpan| f.from_ns < p.end_ns && f.to_ns > p.begin_ns;
+    let beside = |p: &PhaseOutcome| outcome.fetches.iter().any(|f| overlap(p, f));
+    outcome.hpc.iter().flat_map(|h| &h.phases).map(|p| (p.missed(), beside(p))).collect()
+}
+
 /// Several HPC jobs and several Big Data jobs at once. Phases that share the file system can be late by that alone; but a
 /// phase that anything was fetched beside is in time, since the planner knows when it cannot afford it.
+///
+/// Seed 10 is a job that brought a later wave when its next plan began with a pause: nobody told the fetch under way to stop.
 #[test]
 fn no_phase_is_late_beside_a_prefetch_among_several_jobs() {
-    let (mut beside, mut late_anyway) = (0, 0);
+    let (mut all_beside, mut late_anyway) = (0, 0);
     for seed in 0..60 {
-        let mut setup = random_cluster("forebay", 3, 3, seed, Arrivals::Periodic);
-        let mut rng = Rng::new(seed);
-        for hpc in &mut setup.hpc {
-            hpc.allowance = 0.2 + 2.0 * rng.unit();
-            hpc.compute_ns += (rng.unit() * 20e9) as u64;
-        }
-        let outcome = run(&setup);
-        for phase in outcome.hpc.iter().flat_map(|h| &h.phases) {
-            let fetched =
-                outcome.fetches.iter().any(|f| f.from_ns < phase.end_ns && f.to_ns > phase.begin_ns);
-            assert!(!(fetched && phase.missed()), "seed {seed}: {phase:?} is late beside a prefetch");
-            beside += u32::from(fetched);
-            late_anyway += u32::from(phase.missed() && !fetched);
+        for (late, beside) in late_and_beside(&run(&with_deadlines(3, 3, seed))) {
+            assert!(!(late && beside), "seed {seed}: a phase is late beside a prefetch");
+            all_beside += u32::from(beside);
+            late_anyway += u32::from(late);
         }
     }
     // The test would show nothing if nothing was fetched beside phases, or if every deadline was easy.
     assert!(
-        beside > 300 && late_anyway > 50,
-        "{beside} phases beside a prefetch, {late_anyway} late without"
+        all_beside > 300 && late_anyway > 50,
+        "{all_beside} phases beside a prefetch, {late_anyway} late without"
     );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    /// The same with any number of jobs, and with memory for two of the largest waves or more.
+    #[test]
+    fn no_phase_is_late_beside_a_prefetch_whatever_the_memory(
+        hpc in 1u32..4, jobs in 1u32..4, seed in 0u64..1_000_000, ram_gb in 130u64..300
+    ) {
+        let mut setup = with_deadlines(hpc, jobs, seed);
+        setup.planner.ram_bytes = ram_gb * 1_000_000_000;
+        prop_assert!(!late_and_beside(&run(&setup)).contains(&(true, true)));
+    }
 }
 
 fn random_cluster(policy: &str, hpc: u32, jobs: u32, seed: u64, arrivals: Arrivals) -> Setup {

@@ -14,10 +14,11 @@
 //! for a moment is not worth filling, and a fill that has to be evicted again costs the file system twice.
 //!
 //! **Noise.** Compute that goes up and down by itself would drive a law that only knows `now` from peak to peak: it gives
-//! way to each and takes back slowly, so that it lives by the highest peak of the last second. So c within four deviations of m is
-//! noise. For it one deviation is kept free all the time, what is above the target by less than an alarm is let pass, and what
-//! was given to a peak is taken back when that is over. The deviation comes from second differences of c, which a steady growth does
-//! not have: for independent noise their mean absolute value is 1.954 s.
+//! way to each and takes back slowly, so that it lives by the highest peak of the last second. So c within four deviations of m
+//! is noise. For it one deviation is kept free all the time, what is above the target by less than an alarm is let pass, and
+//! what was given to a peak is taken back when that is over: four deviations at once, what is free beyond that by fifths. The
+//! deviation comes from second differences of c, which a steady growth does not have: for independent noise their mean
+//! absolute value is 1.954 s.
 //!
 //! While compute grows, and after an alarm, samples come every `fast_period_ns`, so that a burst that starts between two
 //! samples is met after milliseconds; a quiet node is looked at as rarely as before.
@@ -101,6 +102,7 @@ impl Policy for Forebay {
         let (growth, dt_ns) = self.growth(now, compute);
         let grows = growth * config.period_ns as f64 > GROWTH * config.memory_bytes as f64;
         let lasting = if grows { growth } else { 0.0 };
+        let peak = NOISE_LIMIT * self.noise.deviation;
         self.noise.observe(now, config.period_ns, compute, lasting);
         let alarmed = sample.used_bytes > config.alarm_bytes();
         self.fast_left = if grows || alarmed { CALM_AFTER } else { self.fast_left.saturating_sub(1) };
@@ -127,8 +129,10 @@ impl Policy for Forebay {
         if grows || missing < block {
             return Wish { capacity: None, after_ns };
         }
-        // Whole blocks, at least one per period: a fifth of little is nothing. What a peak took comes back at once.
-        let taken = if noisy { missing + 0.5 * block } else { TAKE * periods * missing };
+        // Whole blocks, at least one per period: a fifth of little is nothing. What a peak can have taken comes back at once; what
+        // is free beyond that is compute that has gone, and not hurried after.
+        let after_peak = if noisy { missing.min(peak) + 0.5 * block } else { 0.0 };
+        let taken = (TAKE * periods * missing).max(after_peak);
         wish(capacity + if periods >= 1.0 { taken.max(block) } else { taken }, Reason::Below)
     }
 }

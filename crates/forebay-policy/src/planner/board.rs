@@ -219,7 +219,9 @@ impl Board {
         // Whoever fetches more than one wave ahead leaves room for what the others need to go on.
         let reserved = if wave > j.started { self.entitled_bytes_of_others(job) } else { 0.0 };
         let needed = j.part(wave).left_bytes.clamp(0.0, most_bytes);
-        self.used_bytes() + reserved + needed <= self.ram_bytes as f64 + ROUNDING_BYTES
+        // To fetch it ends what is under way of another wave, and that needs no more room then.
+        let used = self.used_bytes() - j.coming_bytes();
+        used + reserved + needed <= self.ram_bytes as f64 + ROUNDING_BYTES
     }
 
     /// Whether memory is kept for `wave`, or there is room for what is missing of it. Of a planner that brings parts it is taken

@@ -4,9 +4,10 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use forebay_model::profile::Setting;
+use forebay_model::profile::{Setting, Strain};
 use serde::Serialize;
 
+use super::board::Fetch;
 use super::plan::{ActionKind, Decision, Estimate, Plan, SeenPhase};
 use super::{Action, Board, Config, Event, JobId, Policy};
 use crate::machine::{Machine, Nanos};
@@ -57,7 +58,14 @@ impl Planner {
     fn plan_where_needed(&mut self, out: &mut Vec<Action>) {
         let ids: Vec<JobId> = self.board.jobs().map(|(id, _)| id).collect();
         for job in ids {
-            let Some(wave) = self.board.next_wave(job, self.policy.depth()) else { continue };
+            let Some(wave) = self.board.next_wave(job, self.policy.depth()) else {
+                // Memory has no room for the next wave. What is brought of a later one has no plan any more that knows of the
+                // phases, so it stops.
+                if stop(&mut self.board, job, self.decisions, out) {
+                    self.running.remove(&job);
+                }
+                continue;
+            };
             let has_plan = self.running.get(&job).is_some_and(|r| r.wave == wave + r.plan.skips);
             if !has_plan || self.policy.replans() {
                 let plan = match self.board.must_be_read_directly(job, wave) {
@@ -113,20 +121,28 @@ impl Planner {
         for (&job, running) in &mut self.running {
             let Some(step) = running.plan.steps.iter().rev().find(|s| s.at <= now) else { continue };
             let setting = if step.yields && busy { Setting::PAUSED } else { step.setting };
-            if running.direct || running.setting != Some(setting) {
-                // A fetch that has not begun needs no announcement that it is paused.
-                if running.direct || running.setting.is_some() || !setting.is_paused() {
-                    let (wave, decision) = (running.wave, running.decision);
-                    if !self.board.has_room(job, wave, self.policy.depth()) {
-                        without_room.extend((!running.direct).then_some(job));
-                        continue;
-                    }
-                    out.push(Action::Fetch { job, wave, setting, decision });
-                    self.board.set_fetch(job, wave, self.board.strain(setting), false);
-                }
-                running.setting = Some(setting);
-                running.direct = false;
+            if !running.direct && running.setting == Some(setting) {
+                continue;
             }
+            let (wave, decision) = (running.wave, running.decision);
+            let begins = !running.direct && running.setting.is_none();
+            if begins && setting.is_paused() {
+                // A fetch that has not begun needs no announcement that it is paused; one of another wave that it follows
+                // does, or it would go on through the pause.
+                stop(&mut self.board, job, decision, out);
+            } else if self.board.has_room(job, wave, self.policy.depth()) {
+                out.push(Action::Fetch { job, wave, setting, decision });
+                self.board.set_fetch(job, wave, self.board.strain(setting), false);
+            } else if running.direct {
+                go_on_directly(&mut self.board, job, wave, decision, out);
+                continue;
+            } else {
+                stop(&mut self.board, job, decision, out);
+                without_room.push(job);
+                continue;
+            }
+            running.setting = Some(setting);
+            running.direct = false;
         }
         without_room.iter().for_each(|job| drop(self.running.remove(job)));
     }
@@ -141,6 +157,28 @@ impl Planner {
             }
             _ => {}
         }
+    }
+}
+
+/// Pauses what is under way of `job`, whichever wave that is; false if nothing moves.
+fn stop(board: &mut Board, job: JobId, decision: u64, out: &mut Vec<Action>) -> bool {
+    let moves = |f: &Fetch| f.strain.speed_bytes_per_s > 0.0;
+    let Some(Fetch { wave, direct, .. }) = board.job(job).fetch.filter(moves) else { return false };
+    out.push(Action::Fetch { job, wave, setting: Setting::PAUSED, decision });
+    // What tasks read themselves keeps no room when it rests.
+    board.set_fetch(job, wave, Strain::NONE, direct);
+    true
+}
+
+/// Tasks read `wave` themselves, which should come through the tier from now on, but there is no room for it: they read on while
+/// no phase is under way, and rest while one is.
+fn go_on_directly(board: &mut Board, job: JobId, wave: u32, decision: u64, out: &mut Vec<Action>) {
+    let moves = board.job(job).fetch.is_some_and(|f| f.strain.speed_bytes_per_s > 0.0);
+    if board.active_phases() > 0 && moves {
+        stop(board, job, decision, out);
+    } else if board.active_phases() == 0 && !moves {
+        out.push(Action::Direct { job, wave, decision });
+        board.set_fetch(job, wave, board.corrected(board.config.direct.strain()), true);
     }
 }
 

@@ -237,6 +237,43 @@ fn forebay_stocks_waves_for_the_phase_and_leaves_the_next_to_the_tasks() {
     assert!(matches!(&out[..], [Action::Decided(_), Action::Direct { wave: 1, .. }]), "{out:?}");
 }
 
+/// While a later wave is brought, as in the case above, a phase begins early that cannot lose anything. The plan for it is a pause
+/// of another wave than the one under way, which has to stop all the same.
+#[test]
+fn a_pause_of_one_wave_stops_what_is_brought_of_another() {
+    let mut config = config();
+    config.direct.speed_bytes_per_s = 20.0;
+    let policy = policy("forebay", &config).expect("it exists");
+    let mut p = Planner::new(config, policy);
+    let mut out = vec![];
+    let (io_ns, compute_ns) = (20 * S, 40 * S);
+    let joins = Event::HpcJoins {
+        hpc: 0,
+        io_ns,
+        compute_ns,
+        phases: 5,
+        allowance: 0.0,
+        weight: 1.0,
+        first_in_ns: compute_ns,
+    };
+    p.handle(Nanos(0), joins, &mut out);
+    let joins = Event::JobJoins { job: 0, waves: 99, wave_bytes: 100, compute_ns: 5 * S, tier_read_ns: 0 };
+    p.handle(Nanos(0), joins, &mut out);
+    p.handle(Nanos(5 * S), Event::Fetched { job: 0, wave: 0 }, &mut out);
+    p.handle(Nanos(5 * S), Event::WaveStarts { job: 0, wave: 0, compute_ns: 5 * S }, &mut out);
+    let begins = Event::PhaseBegins { hpc: 0, alone_ns: io_ns, deadline: Nanos(27 * S) };
+    p.handle(Nanos(7 * S), begins, &mut out);
+    let settings = out.iter().filter_map(|a| match a {
+        Action::Fetch { wave, setting, .. } => Some((*wave, setting.is_paused())),
+        _ => None,
+    });
+    let settings: Vec<(u32, bool)> = settings.collect();
+    assert!(
+        matches!(settings[..], [.., (before, false), (after, true)] if before == after && before > 1),
+        "{out:?}"
+    );
+}
+
 /// Direct reads at 20 bytes a second are faster than 12.5 through the tier, but only for tasks that wait, and only between
 /// phases; when a phase begins the rest comes through the tier.
 #[test]
