@@ -49,6 +49,7 @@ fn work(board: &Board, job: JobId) -> Work {
         let left_bytes = if part.there { 0.0 } else { board.left_bytes(job, j.started + i as u32) };
         *wave = Wave { left_bytes, direct_bytes: part.direct_bytes, in_tier: part.in_tier };
     }
+    let untouched = waves[..count].iter().rposition(|w| w.in_tier || w.left_bytes != j.wave_bytes as f64);
     let busy_ns = j.computing_until.map_or(0, |at| at.saturating_since(board.now()));
     Work {
         wave_bytes: j.wave_bytes as f64,
@@ -63,6 +64,7 @@ fn work(board: &Board, job: JobId) -> Work {
         room_bytes: board.room_bytes(job),
         count,
         judged: if (j.waves - j.started) as usize > HORIZON_WAVES { HORIZON_WAVES } else { 1 },
+        untouched: untouched.map_or(0, |i| i + 1),
         waves,
     }
 }

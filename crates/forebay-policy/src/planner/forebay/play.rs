@@ -82,6 +82,8 @@ pub(super) struct Work {
     pub(super) count: usize,
     /// So many of the last of them are judged, by the mean of their ends.
     pub(super) judged: usize,
+    /// From this wave on nothing was brought of any.
+    pub(super) untouched: usize,
     pub(super) waves: [Wave; HORIZON_WAVES],
 }
 
@@ -110,6 +112,7 @@ impl Work {
     }
 
     fn bring(&mut self, i: usize, bytes: f64, direct: bool) {
+        self.untouched = self.untouched.max(i + 1);
         let wave = &mut self.waves[i];
         wave.left_bytes -= bytes;
         if direct {
@@ -140,6 +143,10 @@ impl Work {
             }
             if last.is_none() && fitting(wave.left_bytes) {
                 last = Some((i, wave.left_bytes.min(room_bytes)));
+            }
+            // All that come after are like this one, and so is the room for them.
+            if i >= self.untouched && !held_back(i) && i > feed.to && i > next {
+                break;
             }
         }
         last
