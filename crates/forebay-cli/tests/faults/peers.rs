@@ -233,8 +233,8 @@ fn a_load_brings_pages_to_their_owners() {
     let cluster = Cluster::start(3, &NodeSetup::new(&slow.mount()));
     let before = slow.stats().read_bytes;
     let client = cluster.nodes[0].client();
-    // Some take so long that their owners say "not yet" in between; the load knows all the same what it has fetched.
-    slow.fault("read=delay:150ms,count=12");
+    // They take so long that their owners say "not yet" in between; the load knows all the same what it has fetched.
+    slow.fault("read=delay:150ms,count=100000");
     let end = load_whole(&client, &path);
     assert_eq!((end.bytes_fetched, end.bytes_resident), (SIZE, 0));
     assert!(cluster.nodes[0].counter("peer_not_yet_total") > 0);
