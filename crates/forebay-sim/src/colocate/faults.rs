@@ -29,7 +29,11 @@ impl Colocation<'_> {
 
     /// Tells the planner of it.
     pub fn tell_memory(&mut self, now: Nanos, queue: &mut EventQueue<Happening>) {
-        self.tell(now, Told::Memory { bytes: self.memory_bytes() }, queue);
+        let bytes = self.memory_bytes();
+        for fetch in self.jobs.iter_mut().filter_map(|job| job.fetch.as_mut()) {
+            fetch.memory_bytes = fetch.memory_bytes.max(bytes);
+        }
+        self.tell(now, Told::Memory { bytes }, queue);
     }
 
     fn note_node(&mut self, now: Nanos, node: u16, note: &Note) {

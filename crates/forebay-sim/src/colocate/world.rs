@@ -79,8 +79,8 @@ pub(super) struct Fetch {
     since: u64,
     /// Bytes that were left at `since`.
     left: f64,
-    /// The tier's memory when it was announced.
-    memory_bytes: u64,
+    /// The most memory that the tier had since it was announced.
+    pub memory_bytes: u64,
 }
 
 impl Fetch {
@@ -302,7 +302,8 @@ impl<'a> Colocation<'a> {
         bytes
     }
 
-    /// To be called before anything is freed. A fetch of `job` may not bring more than the memory that there was when it began.
+    /// To be called before anything is freed. A fetch of `job` may not bring more than there was memory since it began: it need not
+    /// stop when memory shrinks, and what others begin when memory has grown is not its fault.
     fn note_peak(&mut self, now: Nanos, job: usize) {
         let bytes = self.tier_bytes(now) as u64;
         self.peak_bytes = self.peak_bytes.max(bytes);
