@@ -375,7 +375,7 @@ proptest! {
     }
 
     /// Without faults: a token is worth what it says (no holder waits for bandwidth that its share promises), and while a step
-    /// waits somebody holds one of its nodes (work conservation; with patience nodes may be kept free).
+    /// waits somebody holds one of its nodes (work conservation; with patience, and by `forebay`, nodes may be kept free).
     #[test]
     fn work_is_conserved(mut setup in scenarios()) {
         setup.faults.clear();
@@ -392,14 +392,26 @@ proptest! {
             if setup.jobs[hold.job].client_bytes_per_s.is_infinite() {
                 prop_assert!(worth_ns(hold) <= alone_ns + slack_ns, "{} {:?}", alone_ns, hold);
             }
-            let due_ns = outcome.jobs[hold.job].steps[hold.index as usize].due_ns;
-            let mine: Vec<u32> = members(hold).collect();
-            let in_the_way: Vec<&Hold> = outcome.holds.iter().filter(|h| {
-                setup.access.starts_with("sys-") || members(h).any(|n| mine.contains(&n))
-            }).collect();
-            let mut t = due_ns.max(outcome.jobs[hold.job].room_ns.unwrap_or(0));
+            let asks_ns = |h: &Hold| {
+                let job = &outcome.jobs[h.job];
+                job.steps[h.index as usize].due_ns.max(job.room_ns.unwrap_or(0))
+            };
+            let shares = |a: &Hold, b: &Hold| {
+                setup.access.starts_with("sys-") || members(a).any(|n| members(b).any(|m| m == n))
+            };
+            let held_until = |of: &Hold, t: u64| {
+                let holds = outcome.holds.iter().filter(|h| h.from_ns <= t && t < h.to_ns && shares(h, of));
+                holds.map(|h| h.to_ns).max()
+            };
+            // `forebay` keeps nodes free for a step that would wait too long, which then waits for a node that is held.
+            let kept_until = |of: &Hold, t: u64| {
+                let waits = |h: &&Hold| asks_ns(h) <= t && t < h.from_ns && shares(h, of);
+                let waiting = outcome.holds.iter().filter(|_| setup.access == "forebay").filter(waits);
+                waiting.filter_map(|h| held_until(h, t)).max()
+            };
+            let mut t = asks_ns(hold);
             while t < hold.from_ns {
-                let until = in_the_way.iter().filter(|h| h.from_ns <= t && t < h.to_ns).map(|h| h.to_ns).max();
+                let until = held_until(hold, t).or_else(|| kept_until(hold, t));
                 prop_assert!(until.is_some(), "{:?} waits at {} though its nodes are free", hold, t);
                 t = until.unwrap_or(u64::MAX);
             }
