@@ -88,7 +88,14 @@ impl Forebay {
         played.clear();
         let nothing = Course { legs: [REST; 3], lost_s: 0.0 };
         let all = [nothing].into_iter().chain(courses(self.hull(board, phases), present));
-        played.extend(all.map(|c| (scene.play(&c, present.left_s, Feed::IN_ORDER), c)));
+        // Those that bring most first: they are likely to be the best, and the others are soon seen to be worse then.
+        played.extend(all.map(|c| (-c.moves_bytes(present.left_s), c)));
+        played.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let mut finalists = Finalists::default();
+        for (end_s, course) in &mut played {
+            *end_s = scene.play(course, present.left_s, Feed::IN_ORDER, finalists.last_s() + SAME_S);
+            finalists.add(*end_s);
+        }
         played.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.lost_s.total_cmp(&b.1.lost_s)));
         // Of those that are equal but for rounding, the one that is kindest to the phase.
         let best_s = played[0].0;
@@ -96,10 +103,12 @@ impl Forebay {
         let kindest = equal.reduce(|a, b| if b.1.lost_s < a.1.lost_s - SAME_S { b } else { a });
         let (mut best_s, mut best) = kindest.map_or((best_s, nothing), |c| *c);
         let (mut best_feed, mut seen) = (Feed::IN_ORDER, played.len() as u32);
-        for (_, course) in [(best_s, best)].iter().chain(played.iter().take(FINALISTS)) {
+        let kindest = best;
+        let others = played.iter().take(FINALISTS).map(|c| &c.1).filter(|c| **c != kindest);
+        for course in [kindest].iter().chain(others) {
             for feed in feeds_within(board, scene) {
                 seen += 1;
-                let end_s = scene.play(course, present.left_s, feed);
+                let end_s = scene.play(course, present.left_s, feed, best_s + SAME_S);
                 let kinder = end_s <= best_s + SAME_S && course.lost_s < best.lost_s - SAME_S;
                 if end_s < best_s - SAME_S || kinder {
                     (best_s, best, best_feed) = (best_s.min(end_s), *course, feed);
@@ -208,6 +217,32 @@ impl Forebay {
                 course.lost_s,
                 present.slack_s
             ),
+        }
+    }
+}
+
+/// The ends of the best courses so far: what is later than all of them is of no interest.
+struct Finalists {
+    /// Ascending.
+    ends_s: [f64; FINALISTS],
+}
+
+impl Default for Finalists {
+    fn default() -> Self {
+        Finalists { ends_s: [f64::INFINITY; FINALISTS] }
+    }
+}
+
+impl Finalists {
+    fn last_s(&self) -> f64 {
+        self.ends_s[FINALISTS - 1]
+    }
+
+    fn add(&mut self, end_s: f64) {
+        let at = self.ends_s.partition_point(|s| *s <= end_s);
+        if at < FINALISTS {
+            self.ends_s[at..].rotate_right(1);
+            self.ends_s[at] = end_s;
         }
     }
 }

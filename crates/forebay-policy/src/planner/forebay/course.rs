@@ -10,14 +10,14 @@ use super::hull::{PAUSE, Point};
 pub(super) const SAME_S: f64 = 1e-3;
 
 /// Up to three settings in a row, the last one to the end of the phase; and what the phase loses by them.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Course {
     pub(super) legs: [Leg; 3],
     pub(super) lost_s: f64,
 }
 
 /// A setting and for how long, in seconds.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Leg {
     pub(super) point: Point,
     pub(super) for_s: f64,
@@ -32,6 +32,18 @@ impl Course {
             legs: [Leg { point: first, for_s }, Leg { point: second, for_s: f64::INFINITY }, REST],
             lost_s,
         }
+    }
+
+    /// Bytes that it moves until a phase with `left_s` of I/O left is over.
+    pub(super) fn moves_bytes(&self, mut left_s: f64) -> f64 {
+        let mut bytes = 0.0;
+        for leg in self.legs {
+            let share = 1.0 - leg.point.cost;
+            let for_s = leg.for_s.min(left_s / share);
+            left_s = (left_s - for_s * share).max(0.0);
+            bytes += for_s * leg.point.speed;
+        }
+        bytes
     }
 
     /// Half as long at everything that costs a phase something.

@@ -10,7 +10,7 @@ use super::super::{Board, Config};
 const RATES: [f64; 4] = [0.25, 0.5, 0.75, 1.0];
 
 /// A setting on the hull.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Point {
     pub(super) setting: Setting,
     pub(super) strain: Strain,

@@ -164,16 +164,29 @@ impl Scene {
     /// When compute could be over, in seconds from now, if the phase under way (with `left_s` of I/O left) is spent by `course` and
     /// `feed` says what comes first until it or the gap under way is over. If the job goes on beyond what is in sight, the mean
     /// over the waves in sight: the last of them alone would say more about how waves happen to fall than about progress.
-    pub(super) fn play(&self, course: &Course, left_s: f64, feed: Feed) -> f64 {
-        let in_order_s = self.play_with(course, left_s, feed, Later::InOrder);
+    ///
+    /// Whatever is later than `limit_s` is of no interest: it may come back as infinity, as soon as that is certain.
+    pub(super) fn play(&self, course: &Course, left_s: f64, feed: Feed, limit_s: f64) -> f64 {
+        let in_order_s = self.play_with(course, left_s, feed, Later::InOrder, limit_s);
         if self.calendar.direct_speed > 0.0 {
-            in_order_s.min(self.play_with(course, left_s, feed, Later::ByUse))
+            in_order_s.min(self.play_with(course, left_s, feed, Later::ByUse, limit_s.min(in_order_s)))
         } else {
             in_order_s
         }
     }
 
-    fn play_with(&self, course: &Course, left_s: f64, feed: Feed, later: Later) -> f64 {
+    /// The least that the judged ends can come to, as their sum, if the wave after `wave` begins at `from_s` at the earliest: each
+    /// computes at least as long as one that was read directly.
+    fn least_sum_s(&self, wave: usize, from_s: f64) -> f64 {
+        let first = (wave + 1).max(self.work.count - self.work.judged);
+        let count = (self.work.count - first) as f64;
+        // The judged waves to come are the 1 + skipped-th, ..., each one compute after the one before.
+        let skipped = (first - wave - 1) as f64;
+        count * (from_s + self.work.compute_s * (skipped + (count + 1.0) / 2.0))
+    }
+
+    fn play_with(&self, course: &Course, left_s: f64, feed: Feed, later: Later, limit_s: f64) -> f64 {
+        let limit_sum_s = limit_s * self.work.judged as f64 + SAME_S;
         let mut supply = Supply::new(&self.calendar, course, left_s);
         let mut work = self.work;
         let (mut next, mut free_s, mut now_s, mut feed) = (0, work.busy_s, 0.0, feed);
@@ -191,6 +204,9 @@ impl Scene {
                     }
                     if next + 1 == work.count {
                         return judged_s / work.judged as f64;
+                    }
+                    if judged_s + self.least_sum_s(next, free_s) > limit_sum_s {
+                        return f64::INFINITY;
                     }
                     work.computing_bytes = wave.tier_bytes(work.wave_bytes);
                     next += 1;
@@ -255,11 +271,11 @@ impl Scene {
         feeds: impl Iterator<Item = Feed>,
     ) -> (Feed, u32) {
         let mut best = Feed::IN_ORDER;
-        let mut best_s = self.play(course, left_s, best);
+        let mut best_s = self.play(course, left_s, best, f64::INFINITY);
         let mut seen = 0;
         for feed in feeds {
             seen += 1;
-            let end_s = self.play(course, left_s, feed);
+            let end_s = self.play(course, left_s, feed, best_s);
             if end_s < best_s - SAME_S {
                 (best, best_s) = (feed, end_s);
             }
