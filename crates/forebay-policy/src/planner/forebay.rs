@@ -46,7 +46,7 @@ use play::{Feed, Scene};
 pub use hull::SpeedCurve;
 
 /// Courses with which feeds are tried.
-const FINALISTS: usize = 8;
+const FINALISTS: usize = 4;
 
 /// Searches the whole space.
 #[derive(Default)]
@@ -88,11 +88,14 @@ impl Forebay {
         played.clear();
         let nothing = Course { legs: [REST; 3], lost_s: 0.0 };
         let all = [nothing].into_iter().chain(courses(self.hull(board, phases), present));
-        // Those that bring most first: they are likely to be the best, and the others are soon seen to be worse then.
-        played.extend(all.map(|c| (-c.moves_bytes(present.left_s), c)));
-        played.sort_by(|a, b| a.0.total_cmp(&b.0));
+        played.extend(all.map(|c| (c.moves_bytes(present.left_s), c)));
+        // Those that bring most first: they are likely to be the best, and the others are soon seen to be worse then. Of equals
+        // the first that is listed stays the first.
+        let mut order: Vec<usize> = (0..played.len()).collect();
+        order.sort_by(|&a, &b| played[b].0.total_cmp(&played[a].0));
         let mut finalists = Finalists::default();
-        for (end_s, course) in &mut played {
+        for at in order {
+            let (end_s, course) = &mut played[at];
             *end_s = scene.play(course, present.left_s, Feed::IN_ORDER, finalists.last_s() + SAME_S);
             finalists.add(*end_s);
         }
