@@ -2,7 +2,7 @@
 //!
 //! A planner knows jobs, their waves and how large they are; it says "from now on fetch wave 3 with so many nodes and
 //! threads". What it does not know is here: a *stage* of a real job is a job to the planner; each of its waves is spread over the nodes
-//! that keep its extents, and each of these gets one order. Events go the other way: a wave has begun to compute when its
+//! that keep its extents, or where its tasks will run, and each of these gets one order. Events go the other way: a wave has begun to compute when its
 //! first task has started, it is fetched when every order of it has ended, however it ended.
 //!
 //! Three rules keep a prefetch from doing harm. A node is ordered no more than fits its tier beside what it was ordered
@@ -267,7 +267,7 @@ impl Pump {
         let since_ms = now.saturating_since(running.job.began) / 1_000_000;
         let withdrawn = run.drop_waves_not_begun(since_ms);
         let slots = Slots::new(&running.job.slots, &self.view);
-        let mut owners = Owners::new(&self.view);
+        let mut owners = Owners::new(&self.view, &slots);
         let left =
             (0..).zip(&stage.tasks).filter(|(_, task)| task.started.is_none() && !task.done).map(|(i, _)| i);
         let placed: Vec<_> =

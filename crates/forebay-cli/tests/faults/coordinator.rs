@@ -147,7 +147,7 @@ fn begin(client: &Client, path: &Path, nodes: usize) -> (Job, u32) {
     let job = client.begin_job("app", "").unwrap();
     let file = client.file_ref(path).unwrap();
     let tasks = (file.version.size / EXTENT) as u32;
-    let split = |t: u32| Split { parts: vec![Part { file: 0, offset: u64::from(t) * EXTENT, len: EXTENT }] };
+    let split = |t: u32| Split { parts: vec![Part { file: 0, offset: u64::from(t) * EXTENT, len: EXTENT }], home: String::new() };
     job.tell(&[
         JobUpdate::Slots((0..nodes).map(|i| (format!("n{i}"), 2)).collect()),
         JobUpdate::Files(vec![file]),
@@ -305,7 +305,7 @@ fn a_file_that_changes_between_planning_and_reading_is_not_fetched() {
     job.tell(&[
         JobUpdate::Slots(vec![("n0".into(), 1)]),
         JobUpdate::Files(vec![file]),
-        JobUpdate::Splits { stage: 0, splits: vec![Split { parts: vec![part] }] },
+        JobUpdate::Splits { stage: 0, splits: vec![Split { parts: vec![part], ..Split::default() }] },
         JobUpdate::StageReady { stage: 0 },
     ])
     .unwrap();
