@@ -17,8 +17,8 @@ use forebay_policy::homes::{Candidate, Homes};
 use forebay_policy::placement::{Member, extent_key, node_number, owner};
 use forebay_wire::frame;
 use forebay_wire::{
-    Channel, ClusterView, FileRef, JobStatus, JobUpdate, MAX_PACKET_BYTES, MountInfo, NodeInfo, Reply, Request,
-    Role, Split,
+    Channel, ClusterView, FileRef, JobStatus, JobUpdate, MAX_PACKET_BYTES, MountInfo, NodeInfo, Reply,
+    Request, Role, Split,
 };
 use rustix::fs::{Mode, OFlags, open};
 use serde::Serialize;
@@ -164,9 +164,11 @@ impl Client {
 
     fn mount_called(&self, label: &str) -> io::Result<MountInfo> {
         let mounts = self.session.mounts()?;
-        mounts.iter().find(|m| m.label == label).cloned().ok_or_else(|| {
-            told(libc::ENOENT, format!("no mount is labelled {label:?} at this node's agent"))
-        })
+        mounts
+            .iter()
+            .find(|m| m.label == label)
+            .cloned()
+            .ok_or_else(|| told(libc::ENOENT, format!("no mount is labelled {label:?} at this node's agent")))
     }
 
     fn named(&self, path: &Path) -> io::Result<(FileRef, MountInfo)> {
@@ -413,7 +415,8 @@ mod tests {
         assert_eq!(again, files);
 
         let parts = vec![Part { file: 9, offset: u64::MAX, len: u64::MAX }; 100_000];
-        let told = pieces(&JobUpdate::Splits { stage: 1, splits: vec![Split { parts, home: "h".into() }] }).unwrap();
+        let told =
+            pieces(&JobUpdate::Splits { stage: 1, splits: vec![Split { parts, home: "h".into() }] }).unwrap();
         assert!(told.len() == 1 && encoded_len(&told[0]).unwrap() <= PACKET_BYTES);
     }
 }

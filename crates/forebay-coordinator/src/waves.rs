@@ -259,14 +259,18 @@ mod tests {
         let (all, two) = (slots(&["a", "b", "c"]), slots(&["a", "b"]));
         let part = |extent: u64, extents: u64| Part { file: 0, offset: extent << 20, len: extents << 20 };
         let split = |part, home: &str| Split { parts: vec![part], home: format!("{home}.host") };
-        let place = |view: &ClusterView, slots: &Slots, split: &Split| Owners::new(view, slots).place(&files, split);
+        let place =
+            |view: &ClusterView, slots: &Slots, split: &Split| Owners::new(view, slots).place(&files, split);
         for extent in 0..64 {
             let one = part(extent, 1);
             let owner = place(&view, &all, &split(one, "nobody")).home.unwrap();
             for told in ["a", "b", "c"] {
                 let placed = place(&view, &all, &split(one, told));
                 assert_eq!(placed.home.as_deref(), Some(told));
-                assert_eq!(placed.needs, [(told.to_owned(), Need { parts: vec![one], bytes: 1 << 20 })].into());
+                assert_eq!(
+                    placed.needs,
+                    [(told.to_owned(), Need { parts: vec![one], bytes: 1 << 20 })].into()
+                );
             }
             // No slots there: nobody will come for it.
             assert_eq!(place(&view, &two, &split(one, "c")).home, Some(owner));

@@ -87,8 +87,10 @@ mod tests {
     use proptest::prelude::*;
 
     fn nodes(weights: &[f64]) -> Vec<Candidate> {
-        let node =
-            |(weight, node): (&f64, u64)| Candidate { member: Member { node, weight: *weight }, runs_tasks: true };
+        let node = |(weight, node): (&f64, u64)| Candidate {
+            member: Member { node, weight: *weight },
+            runs_tasks: true,
+        };
         weights.iter().zip(100..).map(node).collect()
     }
 

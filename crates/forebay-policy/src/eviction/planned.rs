@@ -220,7 +220,11 @@ mod tests {
         policy.insert(0, 10, Fill::Demand);
         (1..5).for_each(|key| policy.insert(key, 10, Fill::Guest));
         assert!(policy.plan(1, 7) && policy.plan(2, 7) && policy.plan(3, 8));
-        assert_eq!((policy.guest_bytes(), policy.planned_bytes()), (10, 30), "no guests for the bound on guests");
+        assert_eq!(
+            (policy.guest_bytes(), policy.planned_bytes()),
+            (10, 30),
+            "no guests for the bound on guests"
+        );
         let mut victims = Vec::new();
         policy.evict(10, &mut |_| true, &mut victims);
         assert_eq!(victims.pop().map(|v| v.key), Some(0), "an unread guest goes after what is ours");
