@@ -32,6 +32,7 @@ pub struct Placed {
 pub struct Owners<'a> {
     view: &'a ClusterView,
     by_mount: BTreeMap<&'a str, Keepers<'a>>,
+    work: u64,
 }
 
 #[derive(Debug)]
@@ -44,13 +45,20 @@ struct Keepers<'a> {
 impl<'a> Owners<'a> {
     /// By this view.
     pub fn new(view: &'a ClusterView) -> Self {
-        Owners { view, by_mount: BTreeMap::new() }
+        Owners { view, by_mount: BTreeMap::new(), work: 0 }
+    }
+
+    /// How much has been done so far: members looked at, summed over extents.
+    pub fn work(&self) -> u64 {
+        self.work
     }
 
     /// What each node has to bring for `split`. Parts of files that were never told, or of mounts that nobody has, are left
     /// out: whoever reads them reads the PFS.
     pub fn place(&mut self, files: &'a [FileRef], split: &Split) -> Placed {
         let mut needs: BTreeMap<String, Need> = BTreeMap::new();
+        // Of a split without parts, too.
+        let mut work = 1;
         for part in &split.parts {
             let Some(file) = files.get(part.file as usize) else { continue };
             let Some(keepers) = self.keepers(&file.mount) else { continue };
@@ -58,6 +66,7 @@ impl<'a> Owners<'a> {
             let mut at = part.offset;
             while at < end {
                 let extent = at / keepers.extent_bytes;
+                work += keepers.members.len() as u64;
                 let next = (extent + 1).saturating_mul(keepers.extent_bytes).min(end);
                 let number = owner(extent_key(&file.mount, file.version.ino, extent), &keepers.members);
                 if let Some(i) = keepers.members.iter().position(|m| Some(m.node) == number) {
@@ -68,6 +77,7 @@ impl<'a> Owners<'a> {
                 at = next;
             }
         }
+        self.work += work;
         // The first of the greatest, so that everybody who computes this agrees.
         let home = needs.iter().rev().max_by_key(|(_, need)| need.bytes).map(|(name, _)| name.clone());
         Placed { needs, home }
