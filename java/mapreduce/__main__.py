@@ -1,6 +1,6 @@
 """Hadoop's MapReduce on YARN, straight from a slow parallel file system and through Forebay: right results, and what it takes.
 
-    java/test-mapreduce [--size 100] [--rate 10] [--modes straight,forebay,mapped]
+    java/test-mapreduce [--size 100] [--rate 5] [--modes straight,forebay,mapped]
 
 Run by java/test-mapreduce, which builds and fetches what is missing. Figures also go to target/mapreduce.json. Without FUSE, or with
 FOREBAY_SKIP_FUSE=1, a plain directory stands for the PFS: results are checked all the same, and the times mean nothing.
@@ -32,7 +32,7 @@ MB = 1_000_000
 def arguments():
     parser = argparse.ArgumentParser(prog="java/test-mapreduce", description="Hadoop's MapReduce on YARN, straight from a slow PFS and through Forebay")
     parser.add_argument("--size", type=int, default=100, metavar="MB", help="rows to sort, and bytes TestDFSIO writes (default: %(default)s)")
-    parser.add_argument("--rate", type=float, default=10, metavar="MB/s", help=f"of each of the {SERVERS} servers of the PFS (default: %(default)s)")
+    parser.add_argument("--rate", type=float, default=5, metavar="MB/s", help=f"of each of the {SERVERS} servers of the PFS (default: %(default)s)")
     parser.add_argument("--files", type=int, default=4, help="maps that write (default: %(default)s)")
     parser.add_argument("--modes", default="straight,forebay,mapped", help="some of %(default)s; mapped runs without TestDFSIO")
     args = parser.parse_args()
@@ -117,6 +117,14 @@ def report(rows, output):
     print(f"\nall results are right; write mode `through`; figures in {output}")
 
 
+def keep_logs(place, where):
+    """Those of the daemons and clients, and those of the containers as they are, some in files that `yarn logs` reads."""
+    loopback.keep_logs(place, where)
+    for containers in (place / "data/yarn/logs", place / "n1/log", place / "n2/log"):
+        if containers.exists():
+            shutil.copytree(containers, where / "containers" / containers.parent.name, dirs_exist_ok=True)
+
+
 def main():
     args = arguments()
     place = Path(tempfile.mkdtemp(prefix="forebay-mapreduce-"))
@@ -128,7 +136,7 @@ def main():
         return 1
     finally:
         if os.environ.get("KEEP_LOGS"):
-            loopback.keep_logs(place, Path(os.environ["KEEP_LOGS"]))
+            keep_logs(place, Path(os.environ["KEEP_LOGS"]))
         shutil.rmtree(place, ignore_errors=True)
     return 0
 

@@ -5,9 +5,9 @@ node managers in one process and on one host, so all containers would speak to o
 belongs. All that the daemons keep on disk is below the directory given; all that they share is on the PFS and goes through `forebay://`.
 """
 
-import getpass
 import json
 import os
+import pwd
 import re
 import shutil
 import socket
@@ -24,6 +24,7 @@ import lab
 import loopback
 
 MASTER = "127.0.0.1"
+USER = pwd.getpwuid(os.getuid()).pw_name
 # A job that hangs is a failure, not a reason to wait for ever.
 JOB_S = 900
 # What a task gets, the JVM's heap and all that is not heap.
@@ -176,9 +177,9 @@ class Cluster(loopback.Cluster):
         return ["java", *self.java_options().split(), *opens, "-cp", ":".join(path), *arguments]
 
     def java_environment(self, node):
-        # Programs that a container's script names by JAVA_HOME.
+        # The scripts of containers call Java by it.
         home = os.environ.get("JAVA_HOME") or str(Path(os.path.realpath(shutil.which("java"))).parents[1])
-        return {"JAVA_HOME": home, "FOREBAY_SOCKET": str(node.socket), "LC_ALL": "C.UTF-8"}
+        return {"JAVA_HOME": home, "FOREBAY_SOCKET": str(node.socket), "LC_ALL": "C.UTF-8", "HADOOP_USER_NAME": USER}
 
     def java_daemon(self, name, conf, log, node):
         return self.spawn(self.java(conf, f"org.apache.hadoop.{name}"), log, self.java_environment(node))
@@ -225,7 +226,7 @@ class Cluster(loopback.Cluster):
 
     def check_shared(self, jobs):
         """The logs of all containers have been brought together on the PFS, by the node managers and through FileContext, and who may what is as Hadoop set it."""
-        modes = {"logs": 0o1777, "history/intermediate": 0o1777, f"staging/{getpass.getuser()}/.staging": 0o700}
+        modes = {"logs": 0o1777, "history/intermediate": 0o1777, f"staging/{USER}/.staging": 0o700}
         for name, wanted in modes.items():
             mode = stat.S_IMODE((self.shared / name).stat().st_mode)
             if mode != wanted:
