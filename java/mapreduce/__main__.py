@@ -73,6 +73,8 @@ def measure(args, place):
         capacity_bytes = max(512 << 20, 12 * args.size * MB)
         print("starting two nodes ...", flush=True)
         cluster = stage.enter_context(yarn.Cluster(program(), jar, lib, place, pfs, EXTENT_BYTES, capacity_bytes))
+        # The first job finds daemons that have compiled nothing yet, which is no matter of its file system.
+        jobs.warm_up(cluster)
         for mode in args.modes.split(","):
             print(f"{jobs.TITLES[mode]}:", flush=True)
             cluster.forget()

@@ -132,6 +132,11 @@ class Run:
         return counted | {f"pfs_{name}": served and served[name] for name in ("read_bytes", "written_bytes")}
 
 
+def warm_up(cluster):
+    """A job of no rows worth mentioning, which counts for nothing."""
+    cluster.run("warm-up", [f"{EXAMPLES} teragen", "1000", f"file://{cluster.place}/warm-up"], {"fs.defaultFS": "file:///"}, jar=False)
+
+
 def check_report(name, lines, made):
     """Holds TeraValidate's report, one line with the checksum if all is in order, to the checksum of what TeraGen made."""
     errors = [line for line in lines if not line.startswith("checksum\t")]
