@@ -34,10 +34,14 @@ class Checks(unittest.TestCase):
         with self.assertRaises(jobs.Invalid):
             jobs.check_moved(row("straight", "teravalidate", ALL_BY_FOREBAY))
 
-    def test_what_is_read_again_is_in_the_tier(self):
-        jobs.check_moved(row("forebay", "TestDFSIO -read again", ALL_BY_FOREBAY | {"fetched_bytes": 0, "pfs_read_bytes": 0}))
-        with self.assertRaises(jobs.Invalid):
-            jobs.check_moved(row("forebay", "TestDFSIO -read again", ALL_BY_FOREBAY))
+    def test_two_readings_cost_the_pfs_one(self):
+        for first, again, right in ((DATA, 0, True), (DATA // 2, DATA // 2, True), (DATA, DATA // 2, False)):
+            rows = [row("forebay", name, ALL_BY_FOREBAY | {"fetched_bytes": fetched}) for name, fetched in (("teravalidate", first), ("teravalidate again", again))]
+            if right:
+                jobs.check_once(rows[:1], rows[1])
+            else:
+                with self.assertRaises(jobs.Invalid):
+                    jobs.check_once(rows[:1], rows[1])
 
     def test_a_pfs_that_counts_nothing_is_no_reason_to_fail(self):
         moved = {key: value for key, value in ALL_BY_FOREBAY.items() if not key.startswith("pfs")}
