@@ -31,6 +31,7 @@ test-rust: ## Tests of all crates; many start real agents
 .PHONY: test-bench
 test-bench: ## Tests of the benchmarks' own code
 	cd bench && $(PYTHON) -m unittest discover -s tests -t .
+	cd java/mapreduce && $(PYTHON) -m unittest discover -s tests -t .
 
 .PHONY: test-python
 test-python: ## Tests of the Python package
@@ -50,6 +51,10 @@ test-java: ## Tests of the jar: Hadoop's contract tests and our own
 .PHONY: test-spark
 test-spark: java ## The jar in Spark 3.5 and 4.3, which come from PyPI the first time (900 MB)
 	PYTHON=$(PYTHON) java/test-spark
+
+.PHONY: test-mapreduce
+test-mapreduce: java ## Hadoop's TeraSort and TestDFSIO on YARN, beside the same without Forebay (108 MB from Maven; ARGS="--size 500")
+	PYTHON=$(PYTHON) java/test-mapreduce $(ARGS)
 
 .PHONY: lint
 lint: ## Format and lints; changes nothing
@@ -76,6 +81,10 @@ lab-down: ## Ends the lab, or what a crash has left of it
 .PHONY: bench
 bench: build ## Every claim beside its reference, in target/bench.json (ONLY=read.cached for one group, RUNS=9)
 	$(BUILT)/forebay-bench $(if $(ONLY),--only $(ONLY)) $(if $(RUNS),--runs $(RUNS))
+
+.PHONY: bench-spark
+bench-spark: build ## What waves gain and cost on Spark, by how fast the PFS is; some 40 minutes (LAB=moosefs for the lab's cluster, ARGS="--setting fast --repeats 5")
+	$(PYTHON) python/demo --study $(if $(LAB),--lab $(LAB)) $(ARGS)
 
 .PHONY: docs
 docs: ## Reference of the crates for who works on them, in target/doc

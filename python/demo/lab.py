@@ -79,12 +79,18 @@ def wait_for(ready, process, what, log):
         time.sleep(0.02)
 
 
-def served_bytes(mount):
-    """Bytes the servers of the slow file system have read so far; None if it is not mounted."""
+def stats(mount):
+    """What the servers of the slow file system have moved so far, as it tells it; None if it is not mounted."""
     try:
-        return json.loads(os.getxattr(mount, STATS_XATTR))["read_bytes"]
+        return json.loads(os.getxattr(mount, STATS_XATTR))
     except OSError:
         return None
+
+
+def served_bytes(mount):
+    """Bytes the servers of the slow file system have read so far; None if it is not mounted."""
+    counted = stats(mount)
+    return counted and counted["read_bytes"]
 
 
 def forget_page_cache(paths):

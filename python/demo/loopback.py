@@ -46,9 +46,11 @@ class Node:
 
 
 class Cluster:
-    """What is up. `program`: forebay; `home`: Spark's; times in seconds."""
+    """What is up; who runs something else than Spark on it has an engine of its own. `program`: forebay; `home`: Spark's; times in seconds."""
 
     sample_s = 0.1
+    # Further lines for the mount in the agents' configuration.
+    mount_options = ""
 
     def __init__(self, program, home, jars, place, pfs, extent, capacity_bytes, hosts=HOSTS, cores=1, memory="1g"):
         self.program, self.home, self.jars, self.place, self.pfs = str(program), home, jars, place, pfs
@@ -76,7 +78,7 @@ class Cluster:
             self.stack.callback(self.stop_agent, node)
             self.start_agent(node)
         self.await_members(len(self.nodes))
-        self.start_spark()
+        self.start_engine()
 
     # Forebay
 
@@ -91,7 +93,7 @@ class Cluster:
         config.write_text(
             f'[agent]\nstate_dir = "{node.directory}"\n[tier]\ncapacity = "{self.capacity_bytes}"\n'
             f'[cluster]\ncoordinator = "{self.address}"\nlisten = "{node.host}:0"\nnode = "{node.name}"\nhost = "{node.host}"\n'
-            f'[[mount]]\nlabel = "pfs"\nroot = "{self.pfs}"\nextent_size = "{self.extent}"\n'
+            f'[[mount]]\nlabel = "pfs"\nroot = "{self.pfs}"\nextent_size = "{self.extent}"\n{self.mount_options}'
         )
         node.socket.unlink(missing_ok=True)
         log = node.directory / "agent.log"
@@ -124,6 +126,10 @@ class Cluster:
         answer = self.forebay("--json", "jobs")
         return json.loads(answer.stdout) if answer.returncode == 0 else []
 
+    def set_rate(self, mb_per_s):
+        """Of each of the PFS's servers."""
+        lab.set_rate(self.program, self.pfs, f"{mb_per_s:.3f}MB/s")
+
     def forget(self):
         """Empties tiers and page caches."""
         for node in self.nodes:
@@ -137,9 +143,9 @@ class Cluster:
         """Counters of each agent, by host."""
         return {node.host: json.loads(self.forebay("--json", "status", node=node).stdout) for node in self.nodes}
 
-    # Spark
+    # Spark, the engine
 
-    def start_spark(self):
+    def start_engine(self):
         log = self.place / "master.log"
         master = self.daemon("master.Master", ["--host", DRIVER, "--port", "0", "--webui-port", "0"], DRIVER, log)
         self.master = self.said(master, log, r"Starting Spark master at (\S+)", "Spark's master")

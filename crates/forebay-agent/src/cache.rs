@@ -327,7 +327,9 @@ impl Cache {
         let file = self.file(&entry).ok()?;
         for page in resident {
             let word = file.word(page);
-            self.note_resident(&entry, &file, page, (word, word), Fill::Demand);
+            // A guest that had been used often begins anew: in a crash nobody knows what was used.
+            let fill = if word.guest { Fill::Guest } else { Fill::Demand };
+            self.note_resident(&entry, &file, page, (word, word), fill);
         }
         if pinned {
             entry.pinned.store(true, Ordering::Relaxed);

@@ -89,6 +89,12 @@ pub const KEYS: &[Key] = &[
         reason: "IP:PORT where the coordinator of this process serves other agents. Empty: a cluster of one, no port is open.",
     },
     Key {
+        name: "cluster.coordinator_buffers",
+        default: "\"256MiB\"",
+        reason: "Most memory of the coordinator for what waits to be sent to all agents and what has come of them in part, beside \
+                 any tier. Over it the connection that has been behind for longest is closed; its agent comes back.",
+    },
+    Key {
         name: "cluster.listen",
         default: "\"\"",
         reason: "IP:PORT where this agent serves pages to its peers; port 0 picks a free one. Empty: pages are neither served \
@@ -220,6 +226,8 @@ pub struct ClusterConfig {
     pub coordinator: String,
     /// `IP:PORT` where the coordinator of this process listens; empty for none.
     pub coordinator_listen: String,
+    /// Most bytes that the coordinator of this process holds in the buffers of its connections.
+    pub coordinator_buffers_bytes: u64,
     /// `IP:PORT` where peers are served; empty for none.
     pub listen: String,
     /// Unique name of the node.
@@ -242,6 +250,7 @@ impl Default for ClusterConfig {
         ClusterConfig {
             coordinator: String::new(),
             coordinator_listen: String::new(),
+            coordinator_buffers_bytes: 256 << 20,
             listen: String::new(),
             host: node.clone(),
             node,
@@ -364,6 +373,7 @@ struct RawTier {
 struct RawCluster {
     coordinator: Option<String>,
     coordinator_listen: Option<String>,
+    coordinator_buffers: Option<String>,
     listen: Option<String>,
     node: Option<String>,
     host: Option<String>,
@@ -490,6 +500,10 @@ impl ClusterConfig {
         *self = ClusterConfig {
             coordinator: raw.coordinator.unwrap_or_default(),
             coordinator_listen: raw.coordinator_listen.unwrap_or_default(),
+            coordinator_buffers_bytes: match raw.coordinator_buffers {
+                Some(text) => parse_bytes(&text).map_err(|e| format!("cluster.coordinator_buffers: {e}"))?,
+                None => default.coordinator_buffers_bytes,
+            },
             listen: raw.listen.unwrap_or_default(),
             host: named(raw.host).unwrap_or_else(|| node.clone()),
             node,
@@ -507,6 +521,13 @@ impl ClusterConfig {
             return Err("cluster.coordinator names another process, and cluster.coordinator_listen one in this: give one of \
                         them"
                 .into());
+        }
+        let frames = 2 * forebay_wire::frame::MAX_FRAME_BYTES as u64;
+        if self.coordinator_buffers_bytes < frames {
+            return Err(format!(
+                "cluster.coordinator_buffers = {} bytes is too little: two of the longest messages take {frames}",
+                self.coordinator_buffers_bytes
+            ));
         }
         if !(10..=600_000).contains(&self.peer_deadline.as_millis()) {
             return Err("cluster.peer_deadline_ms must be from 10 to 600000".into());

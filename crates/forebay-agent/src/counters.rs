@@ -52,6 +52,8 @@ counters! {
     to_peers_bytes,
     /// Pages brought into peers' tiers by loads of this node.
     pages_placed_total,
+    /// Pages that were gone from the nodes they were brought to before their load ended, and were brought again.
+    pages_replaced_total,
     /// Pages that a peer would not serve.
     peer_refusals_total,
     /// Pages that a peer did not have ready in time, though it answered.

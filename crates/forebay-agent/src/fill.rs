@@ -79,7 +79,7 @@ impl Begun {
 
     /// All of it is there: it can be evicted from now on.
     pub fn land(self, shared: &Shared, task: &Task, fill: Fill) {
-        let whole = Word { state: State::Resident, ..self.word };
+        let whole = Word { state: State::Resident, guest: fill == Fill::Guest, ..self.word };
         shared.cache.keep_pages(self.room);
         let words = (self.word, whole);
         let ours = shared.cache.note_resident(&task.entry, &self.file, task.flight.page, words, fill);

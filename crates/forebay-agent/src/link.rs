@@ -5,7 +5,11 @@
 //! into the outbox while there is a connection and told anew when there is one again. The coordinator may be in this
 //! process ([`Home::Local`]); the words are the same.
 //!
-//! Orders outlive a lost connection by as long as the coordinator waits for this node, and no longer: without it nobody
+//! A coordinator that hangs, or a network that swallows everything, leaves the connection as it is. So heartbeats are
+//! answered, and when nothing at all has come for several of them the connection is given up like one that broke. What
+//! counts is bytes, not answers: behind a long message an answer may take its time.
+//!
+//! Orders outlive the coordinator's last word by as long as it waits for this node, and no longer: without it nobody
 //! would end them. With a new connection they are void, too.
 //!
 //! Coming back is tried at once, then after twice as long each time up to a second, shifted by chance so that a thousand
@@ -25,7 +29,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -36,7 +40,11 @@ const CONNECT_TIME: Duration = Duration::from_secs(5);
 /// First and longest pause between two attempts.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
-/// Heartbeats without a connection after which orders are dropped: by then the coordinator has given this node up.
+/// Heartbeats without any answer after which the coordinator counts as gone. More than it waits for an agent itself: to give
+/// up early costs a thousand agents a new connection each, to give up late costs nobody anything.
+const UNANSWERED_HEARTBEATS: u32 = 5;
+
+/// Heartbeats since the coordinator was last heard after which orders are dropped: by then the coordinator has given this node up.
 const ORPHANED_HEARTBEATS: u32 = 3;
 
 /// How often the progress of orders is told.
@@ -92,6 +100,7 @@ pub struct Link {
     state: Mutex<State>,
     wake: OwnedFd,
     incarnation: u64,
+    attempts: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -117,6 +126,7 @@ impl Link {
             state: Mutex::default(),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             incarnation: since_1970.as_nanos() as u64,
+            attempts: AtomicU64::new(0),
         })
     }
 
@@ -214,7 +224,7 @@ pub fn run(shared: &Arc<Shared>, home: &Home) {
                 let ended = meeting.stay(shared);
                 shared.link.end();
                 shared.cluster.set_connected(false);
-                (lost_at, heartbeat) = (Instant::now(), meeting.heartbeat);
+                (lost_at, heartbeat) = (meeting.answers.heard_at, meeting.heartbeat);
                 match ended {
                     Ok(()) => return,
                     Err(e) => tracing::warn!(coordinator = ?home, error = %e, "lost the coordinator"),
@@ -249,6 +259,41 @@ struct Meeting {
     heartbeat: Duration,
     last_heartbeat: Instant,
     last_progress: Instant,
+    answers: Answers,
+}
+
+/// Whether the coordinator still answers. The time is an argument.
+#[derive(Clone, Copy, Debug)]
+struct Answers {
+    /// When it was last heard.
+    heard_at: Instant,
+    received_bytes: u64,
+    /// The first heartbeat since then.
+    asked_at: Option<Instant>,
+}
+
+impl Answers {
+    fn new(now: Instant) -> Self {
+        Answers { heard_at: now, received_bytes: 0, asked_at: None }
+    }
+
+    /// A heartbeat goes out.
+    fn ask(&mut self, now: Instant) {
+        self.asked_at.get_or_insert(now);
+    }
+
+    /// So many bytes had come when all was taken in that there was at `now`. What arrived while this agent itself did not
+    /// run has been counted: an agent that slept does not take the coordinator for dead.
+    fn note(&mut self, now: Instant, received_bytes: u64) {
+        if std::mem::replace(&mut self.received_bytes, received_bytes) != received_bytes {
+            (self.heard_at, self.asked_at) = (now, None);
+        }
+    }
+
+    /// How long it has owed an answer.
+    fn silence(&self, now: Instant) -> Duration {
+        self.asked_at.map_or(Duration::ZERO, |asked| now.saturating_duration_since(asked))
+    }
 }
 
 /// Connects and joins.
@@ -259,6 +304,7 @@ fn meet(shared: &Arc<Shared>, home: &Home) -> io::Result<Meeting> {
         protocol: CLUSTER_PROTOCOL,
         node: shared.describe(),
         incarnation: shared.link.incarnation,
+        attempt: shared.link.attempts.fetch_add(1, Ordering::Relaxed),
     };
     link.send(&join)?;
     let heartbeat_ms = loop {
@@ -293,6 +339,7 @@ fn meet(shared: &Arc<Shared>, home: &Home) -> io::Result<Meeting> {
         heartbeat: Duration::from_millis(heartbeat_ms.clamp(10, 60_000).into()),
         last_heartbeat: now,
         last_progress: now,
+        answers: Answers::new(now),
     })
 }
 
@@ -319,7 +366,9 @@ impl Meeting {
     /// Goes on until the agent ends (`Ok`) or the connection does.
     fn stay(&mut self, shared: &Arc<Shared>) -> io::Result<()> {
         loop {
+            let now = Instant::now();
             let arrived = self.link.receive()?;
+            self.listen(now)?;
             while let Some(message) = self.link.next_message::<ToAgent>()? {
                 self.hear(shared, message);
             }
@@ -337,6 +386,20 @@ impl Meeting {
         }
     }
 
+    /// Gives up a coordinator that has been silent for too long at `now`, before all was taken in that has come.
+    fn listen(&mut self, now: Instant) -> io::Result<()> {
+        self.answers.note(now, self.link.received_bytes());
+        let (silence, limit) = (self.answers.silence(now), self.heartbeat * UNANSWERED_HEARTBEATS);
+        if silence <= limit {
+            return Ok(());
+        }
+        let text = format!(
+            "it has not answered for {:.1} s: it hangs, or the network loses what is sent",
+            silence.as_secs_f64()
+        );
+        Err(io::Error::new(io::ErrorKind::TimedOut, text))
+    }
+
     fn hear(&mut self, shared: &Arc<Shared>, message: ToAgent) {
         match message {
             ToAgent::Members(view) => shared.cluster.update(view),
@@ -346,6 +409,8 @@ impl Meeting {
                 shared.orders.adjust(shared, order, threads, rate_bytes_per_s);
             }
             ToAgent::Cancel { orders } => shared.orders.cancel(shared, &orders),
+            // Bytes have come; that is all there is to it.
+            ToAgent::Heard => {}
             ToAgent::Welcome { .. } => tracing::warn!("the coordinator welcomes twice"),
         }
     }
@@ -358,6 +423,7 @@ impl Meeting {
         }
         if self.last_heartbeat.elapsed() >= self.heartbeat {
             self.last_heartbeat = Instant::now();
+            self.answers.ask(self.last_heartbeat);
             self.link.send(&ToCoordinator::Heartbeat {
                 capacity_bytes: shared.budget.capacity_bytes(),
                 resident_bytes: shared.budget.class_bytes(forebay_store::Class::Pages),
@@ -404,5 +470,29 @@ impl Shared {
             mounts: self.labels(),
             extent_bytes: self.mounts.iter().map(|m| m.config.extent_bytes).collect(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_unanswered_heartbeat_counts_as_silence() {
+        let start = Instant::now();
+        let at = |s: u64| start + Duration::from_secs(s);
+        let mut answers = Answers::new(at(0));
+        assert_eq!(answers.silence(at(90)), Duration::ZERO, "nothing was asked");
+        answers.ask(at(90));
+        answers.ask(at(91));
+        assert_eq!(answers.silence(at(93)), Duration::from_secs(3), "the first that is not answered counts");
+        answers.note(at(93), 0);
+        assert_eq!((answers.silence(at(94)).as_secs(), answers.heard_at), (4, at(0)));
+        // Half a message is a sign of life as well.
+        answers.note(at(95), 3);
+        assert_eq!((answers.silence(at(99)), answers.heard_at), (Duration::ZERO, at(95)));
+        answers.ask(at(99));
+        answers.note(at(100), 3);
+        assert_eq!(answers.silence(at(101)), Duration::from_secs(2));
     }
 }

@@ -2,22 +2,28 @@
 //!
 //! A load belongs to the connection that began it and ends with it. A thread of its own feeds pages to the fetch queue,
 //! at the asked rate and a bounded number at a time, behind every reader and all read-ahead. A file counts as done when
-//! each of its pages has been seen in the tier, all of one version; otherwise it is reported with its reason.
+//! each of its pages has been seen in the tier it belongs to, all of one version; otherwise it is reported with its reason.
+//!
+//! Pages that belong to other nodes are seen by those. By the end of a file they may have evicted some of them, or have died;
+//! so at the end each is asked what it still has ([`peer_client::Peers::check`]), all of them at the same time, and what
+//! is gone is brought again, to whoever owns it by then. That is done a few times: a cluster that is too small for the
+//! file would go on for ever.
 
 use crate::agent::Shared;
 use crate::cache::NoCopy;
+use crate::counters::add;
 use crate::entry::{Boarding, Entry, FlightError, Task, Urgency, Watcher, lock};
 use crate::fetch;
 use crate::mounts::{Admitted, NoFile, admit, display_path};
-use crate::peer_client::{self, Place};
+use crate::peer_client::{self, Check, Place};
 use forebay_policy::machine::Nanos;
 use forebay_policy::token_bucket::TokenBucket;
 use forebay_store::State;
 use forebay_wire::LoadProgress;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// Files waiting in one load; each holds a descriptor.
@@ -28,6 +34,9 @@ const PAGES_IN_FLIGHT: u64 = 64;
 
 /// Burst of a limited load: one page's worth at least, so that a page is never split over two refills.
 const BURST_BYTES: u64 = 4 << 20;
+
+/// How often what has gone from other nodes is brought again before the file is given up.
+const AGAIN_MAX: u32 = 3;
 
 /// One load.
 #[derive(Debug)]
@@ -41,6 +50,8 @@ pub struct LoadJob {
 #[derive(Debug, Default)]
 struct JobState {
     waiting: VecDeque<(u64, OwnedFd)>,
+    /// Files of which some pages are to be brought once more.
+    again: VecDeque<(Arc<FileLoad>, Vec<u32>)>,
     feeding: bool,
     files_under_way: u64,
     pages_in_flight: u64,
@@ -96,9 +107,27 @@ impl LoadJob {
 
     /// Forgets what is not fetched yet.
     pub fn cancel(&self) {
-        self.cancelled.store(true, Ordering::Relaxed);
-        lock(&self.state).waiting.clear();
+        let again = {
+            let mut state = lock(&self.state);
+            self.cancelled.store(true, Ordering::Relaxed);
+            state.waiting.clear();
+            std::mem::take(&mut state.again)
+        };
         self.changed.notify_all();
+        for (load, _) in again {
+            load.end(Some(explain(&FlightError::Cancelled)));
+        }
+    }
+
+    /// Has the feeder bring these pages again; `false` if the load was cancelled.
+    fn bring_again(&self, load: Arc<FileLoad>, pages: Vec<u32>) -> bool {
+        let mut state = lock(&self.state);
+        if self.is_cancelled() {
+            return false;
+        }
+        state.again.push_back((load, pages));
+        self.changed.notify_all();
+        true
     }
 
     fn is_cancelled(&self) -> bool {
@@ -108,26 +137,35 @@ impl LoadJob {
     fn feed(self: Arc<Self>, shared: &Arc<Shared>) {
         let started = Instant::now();
         let mut bucket = TokenBucket::new(Nanos(0), self.rate_bytes_per_s, BURST_BYTES);
-        while let Some((index, fd)) = self.next_file() {
-            let file = Feeder { job: &self, shared, index };
-            if let Err((errno, message)) = file.feed(fd, &mut bucket, started) {
-                self.file_ended(index, Some((errno, message)));
+        while let Some(work) = self.next_work() {
+            let feeder = Feeder { job: &self, shared, started };
+            match work {
+                Work::File(index, fd) => {
+                    if let Err((errno, message)) = feeder.feed(index, fd, &mut bucket) {
+                        self.file_ended(index, Some((errno, message)));
+                    }
+                }
+                Work::Again(load, pages) => feeder.send_all(&load, pages.into_iter(), &mut bucket),
             }
             lock(&self.state).feeding = false;
             self.changed.notify_all();
         }
     }
 
-    fn next_file(&self) -> Option<(u64, OwnedFd)> {
+    fn next_work(&self) -> Option<Work> {
         let mut state = lock(&self.state);
         loop {
             if self.is_cancelled() {
                 return None;
             }
-            if let Some(next) = state.waiting.pop_front() {
+            if let Some((load, pages)) = state.again.pop_front() {
+                state.feeding = true;
+                return Some(Work::Again(load, pages));
+            }
+            if let Some((index, fd)) = state.waiting.pop_front() {
                 state.feeding = true;
                 state.files_under_way += 1;
-                return Some(next);
+                return Some(Work::File(index, fd));
             }
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
@@ -175,18 +213,38 @@ impl LoadJob {
     }
 }
 
+/// What the feeder does next.
+enum Work {
+    File(u64, OwnedFd),
+    Again(Arc<FileLoad>, Vec<u32>),
+}
+
 /// One file of a load.
 #[derive(Debug)]
 pub struct FileLoad {
     job: Arc<LoadJob>,
     index: u64,
     entry: Arc<Entry>,
-    /// Pages not landed yet, and one for the feeder.
+    pfs: Arc<OwnedFd>,
+    /// Pages not landed yet, or nodes that have not said what they have, and one for whoever sends or asks.
     left: AtomicU64,
-    /// Pages that are in the tiers of the nodes that own them.
-    placed: AtomicU64,
+    elsewhere: Mutex<Elsewhere>,
     failure: Mutex<Option<(i32, String)>>,
     shared: Arc<Shared>,
+    me: Weak<FileLoad>,
+}
+
+/// The pages of a file that are on other nodes.
+#[derive(Debug, Default)]
+struct Elsewhere {
+    /// By the node that said it has them.
+    placed: BTreeMap<String, BTreeSet<u32>>,
+    /// The nodes are being asked whether they still have them.
+    checking: bool,
+    /// Those that are gone, as far as that is known.
+    gone: BTreeSet<u32>,
+    /// How often such pages have been brought again.
+    again: u32,
 }
 
 impl Watcher for FileLoad {
@@ -196,8 +254,8 @@ impl Watcher for FileLoad {
 
     fn page_done(&self, page: u32, outcome: &Result<u64, FlightError>) {
         match outcome {
-            Ok(0) => self.job.page_landed(0, self.entry.geometry().page_len(page)),
-            Ok(bytes) => self.job.page_landed(*bytes, 0),
+            Ok(0) => self.page_landed(0, self.entry.geometry().page_len(page)),
+            Ok(bytes) => self.page_landed(*bytes, 0),
             Err(e) => {
                 self.job.page_landed(0, 0);
                 lock(&self.failure).get_or_insert_with(|| explain(e));
@@ -213,22 +271,39 @@ impl FileLoad {
         &self.entry
     }
 
-    /// One of its pages is where it belongs, on another node; whether it was fetched from the PFS for that.
-    pub fn page_placed(&self, page: u32, fetched: bool) {
-        self.placed.fetch_add(1, Ordering::Relaxed);
+    /// The file on the PFS.
+    pub fn pfs(&self) -> &Arc<OwnedFd> {
+        &self.pfs
+    }
+
+    /// One of its pages is where it belongs, on `node`; whether it was fetched from the PFS for that.
+    pub fn page_placed(&self, page: u32, node: &str, fetched: bool) {
+        lock(&self.elsewhere).placed.entry(node.to_owned()).or_default().insert(page);
         let bytes = self.entry.geometry().page_len(page);
         let (fetched_bytes, resident_bytes) = if fetched { (bytes, 0) } else { (0, bytes) };
-        self.job.page_landed(fetched_bytes, resident_bytes);
+        self.page_landed(fetched_bytes, resident_bytes);
         self.one_less();
     }
 
+    /// A node has said which of the pages placed with it are gone; or nobody knows, and all of them count as gone.
+    pub fn checked(&self, gone: &[u32]) {
+        lock(&self.elsewhere).gone.extend(gone);
+        self.one_less();
+    }
+
+    /// Progress is that of the file: a page that had to be brought again counts once.
+    fn page_landed(&self, fetched_bytes: u64, resident_bytes: u64) {
+        let first = lock(&self.elsewhere).again == 0;
+        self.job.page_landed(if first { fetched_bytes } else { 0 }, if first { resident_bytes } else { 0 });
+    }
+
     /// Brings one of its pages here.
-    pub fn fetch_here(self: &Arc<Self>, page: u32, pfs: &Arc<OwnedFd>) {
+    pub fn fetch_here(self: &Arc<Self>, page: u32) {
         match self.entry.board(page) {
             Boarding::New(flight) => {
                 // A reader may have joined it by now, had it fetched and seen it end.
                 if flight.watch(self.clone()) {
-                    let (entry, pfs) = (self.entry.clone(), pfs.clone());
+                    let (entry, pfs) = (self.entry.clone(), self.pfs.clone());
                     fetch::send(&self.shared, Task { entry, flight, pfs, urgency: Urgency::Load });
                 }
             }
@@ -240,28 +315,104 @@ impl FileLoad {
     }
 
     fn one_less(&self) {
-        if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
-            let failure = lock(&self.failure).take().or_else(|| self.missing());
-            // A load that was cancelled may have brought nothing of it.
-            self.shared.cache.drop_if_empty(&self.entry);
-            self.job.file_ended(self.index, failure);
+        if self.left.fetch_sub(1, Ordering::AcqRel) > 1 {
+            return;
         }
+        if let Some(failure) = lock(&self.failure).take() {
+            return self.end(Some(failure));
+        }
+        let checked = std::mem::take(&mut lock(&self.elsewhere).checking);
+        if checked {
+            self.settle();
+        } else {
+            self.check();
+        }
+    }
+
+    /// All pages have come to where they belong: looks whether they still are.
+    fn check(&self) {
+        let asked: Vec<(String, Vec<u32>)> = {
+            let mut elsewhere = lock(&self.elsewhere);
+            elsewhere.gone.clear();
+            elsewhere.checking = !elsewhere.placed.is_empty();
+            elsewhere
+                .placed
+                .iter()
+                .map(|(node, pages)| (node.clone(), pages.iter().copied().collect()))
+                .collect()
+        };
+        let Some(load) = self.me.upgrade().filter(|_| !asked.is_empty()) else {
+            return self.end(self.missing());
+        };
+        self.left.store(asked.len() as u64 + 1, Ordering::Release);
+        for (node, pages) in asked {
+            self.shared.peers.check(&self.shared, &node, Check { load: load.clone(), pages });
+        }
+        self.one_less();
+    }
+
+    /// All nodes have said what they have: what is gone is brought again, or the file has ended.
+    fn settle(&self) {
+        let mut elsewhere = lock(&self.elsewhere);
+        let gone = elsewhere.gone.clone();
+        if gone.is_empty() || elsewhere.again >= AGAIN_MAX {
+            drop(elsewhere);
+            return self.end(self.missing());
+        }
+        elsewhere.again += 1;
+        elsewhere.placed.retain(|_, pages| {
+            pages.retain(|page| !gone.contains(page));
+            !pages.is_empty()
+        });
+        drop(elsewhere);
+        tracing::info!(
+            path = %String::from_utf8_lossy(&self.entry.identity.path),
+            pages = gone.len(),
+            "pages are gone from the nodes they were loaded to; they are brought again"
+        );
+        add(&self.shared.counters.pages_replaced_total, gone.len() as u64);
+        let again = self.me.upgrade().is_some_and(|load| {
+            load.left.store(1, Ordering::Release);
+            self.job.bring_again(load, gone.into_iter().collect())
+        });
+        if !again {
+            self.end(Some(explain(&FlightError::Cancelled)));
+        }
+    }
+
+    fn end(&self, failure: Option<(i32, String)>) {
+        // A load that was cancelled may have brought nothing of it.
+        self.shared.cache.drop_if_empty(&self.entry);
+        self.job.file_ended(self.index, failure);
     }
 
     /// Whether all of it is there; pages loaded first may have been evicted for those loaded last.
     fn missing(&self) -> Option<(i32, String)> {
         let pages = self.entry.geometry().pages() as u32;
-        let missing = match self.shared.cache.file(&self.entry) {
-            Ok(file) => (0..pages).filter(|p| file.word(*p).state != State::Resident).count(),
-            // The whole copy is gone.
-            Err(_) => pages as usize,
-        };
-        let missing = missing.saturating_sub(self.placed.load(Ordering::Relaxed) as usize);
-        (missing > 0).then(|| {
-            let why = "were evicted again while the load went on: the tier is too small for it";
-            (libc::ENOSPC, format!("{missing} of {pages} pages {why}"))
-        })
+        let elsewhere = lock(&self.elsewhere);
+        let is_placed = |page: u32| elsewhere.placed.values().any(|pages| pages.contains(&page));
+        let file = self.shared.cache.file(&self.entry).ok();
+        let is_here = |page: u32| file.as_ref().is_some_and(|file| file.word(page).state == State::Resident);
+        let here = (0..pages).filter(|page| !is_placed(*page) && !is_here(*page)).count();
+        why_missing(pages, here, elsewhere.gone.iter().filter(|page| !is_here(**page)).count())
     }
+}
+
+/// In words: of so many pages, some were evicted here, and some are gone from other nodes.
+fn why_missing(pages: u32, here: usize, elsewhere: usize) -> Option<(i32, String)> {
+    let mut why = Vec::new();
+    if here > 0 {
+        why.push(format!(
+            "{here} of {pages} pages were evicted again while the load went on: the tier is too small for it"
+        ));
+    }
+    if elsewhere > 0 {
+        why.push(format!(
+            "{elsewhere} of {pages} pages are gone from the nodes they were brought to, though they were brought again \
+             {AGAIN_MAX} times: those nodes evict them, or come and go"
+        ));
+    }
+    (!why.is_empty()).then(|| (libc::ENOSPC, why.join("; ")))
 }
 
 fn explain(e: &FlightError) -> (i32, String) {
@@ -277,31 +428,35 @@ fn explain(e: &FlightError) -> (i32, String) {
 struct Feeder<'a> {
     job: &'a Arc<LoadJob>,
     shared: &'a Arc<Shared>,
-    index: u64,
+    started: Instant,
 }
 
 impl Feeder<'_> {
     /// # Errors
     /// The file cannot be loaded at all; once it is under way, its [`FileLoad`] reports for it.
-    fn feed(&self, fd: OwnedFd, bucket: &mut TokenBucket, started: Instant) -> Result<(), (i32, String)> {
+    fn feed(&self, index: u64, fd: OwnedFd, bucket: &mut TokenBucket) -> Result<(), (i32, String)> {
         let admitted = self.admit(&fd)?;
         if admitted.facts.version.size == 0 {
-            self.job.file_ended(self.index, None);
+            self.job.file_ended(index, None);
             return Ok(());
         }
-        let pfs = Arc::new(fd);
-        let load = self.begin(admitted, &pfs)?;
-        for page in 0..load.entry.geometry().pages() as u32 {
+        let load = self.begin(index, admitted, fd)?;
+        self.send_all(&load, 0..load.entry.geometry().pages() as u32, bucket);
+        Ok(())
+    }
+
+    /// Puts these pages on their way; the file is counted on for as long as that takes.
+    fn send_all(&self, load: &Arc<FileLoad>, pages: impl Iterator<Item = u32>, bucket: &mut TokenBucket) {
+        for page in pages {
             if !self.job.take_off() {
                 self.job.page_landed(0, 0);
                 lock(&load.failure).get_or_insert_with(|| explain(&FlightError::Cancelled));
                 break;
             }
             load.left.fetch_add(1, Ordering::AcqRel);
-            self.send(&load, page, &pfs, bucket, started);
+            self.send(load, page, bucket);
         }
         load.one_less();
-        Ok(())
     }
 
     fn admit(&self, fd: &OwnedFd) -> Result<Admitted, (i32, String)> {
@@ -319,9 +474,9 @@ impl Feeder<'_> {
         }
     }
 
-    fn begin(&self, admitted: Admitted, pfs: &Arc<OwnedFd>) -> Result<Arc<FileLoad>, (i32, String)> {
+    fn begin(&self, index: u64, admitted: Admitted, fd: OwnedFd) -> Result<Arc<FileLoad>, (i32, String)> {
         let mount = &self.shared.mounts[admitted.mount];
-        let path = || display_path(pfs.as_fd());
+        let path = || display_path(fd.as_fd());
         let entry = self
             .shared
             .cache
@@ -338,33 +493,30 @@ impl Feeder<'_> {
                 NoCopy::TooLarge => (libc::EFBIG, "too many pages; use a larger mount.page_size".into()),
                 NoCopy::Tier(e) => (libc::EIO, format!("the tier failed: {e}")),
             })?;
-        Ok(Arc::new(FileLoad {
+        Ok(Arc::new_cyclic(|me| FileLoad {
             job: self.job.clone(),
-            index: self.index,
+            index,
             entry,
+            pfs: Arc::new(fd),
             left: AtomicU64::new(1),
-            placed: AtomicU64::new(0),
+            elsewhere: Mutex::default(),
             failure: Mutex::new(None),
             shared: self.shared.clone(),
+            me: me.clone(),
         }))
     }
 
-    fn send(
-        &self,
-        load: &Arc<FileLoad>,
-        page: u32,
-        pfs: &Arc<OwnedFd>,
-        bucket: &mut TokenBucket,
-        started: Instant,
-    ) {
+    fn send(&self, load: &Arc<FileLoad>, page: u32, bucket: &mut TokenBucket) {
         let resident =
             self.shared.cache.file(&load.entry).is_ok_and(|f| f.word(page).state == State::Resident);
         if resident {
             return load.page_done(page, &Ok(0));
         }
         if self.job.rate_bytes_per_s > 0 {
-            let wait_ns = bucket
-                .reserve(Nanos(started.elapsed().as_nanos() as u64), load.entry.geometry().page_len(page));
+            let wait_ns = bucket.reserve(
+                Nanos(self.started.elapsed().as_nanos() as u64),
+                load.entry.geometry().page_len(page),
+            );
             self.job.pause(Duration::from_nanos(wait_ns));
         }
         // A pinned file is wanted on this node; others are best where all nodes look for them.
@@ -378,12 +530,26 @@ impl Feeder<'_> {
         let here = match owner {
             None => true,
             Some(node) => {
-                let place = Place { load: load.clone(), page, pfs: pfs.clone(), begun: false };
+                let place = Place { load: load.clone(), page, begun: false };
                 self.shared.peers.place(self.shared, &node, place).is_err()
             }
         };
         if here {
-            load.fetch_here(page, pfs);
+            load.fetch_here(page);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_told_by_where_it_should_be() {
+        assert_eq!(why_missing(9, 0, 0), None);
+        let why = |here, elsewhere| why_missing(9, here, elsewhere).unwrap().1;
+        assert!(why(2, 0).starts_with("2 of 9 pages were evicted again"), "{}", why(2, 0));
+        assert!(why(0, 3).starts_with("3 of 9 pages are gone from the nodes"), "{}", why(0, 3));
+        assert!(why(2, 3).contains("too small for it; 3 of 9"), "{}", why(2, 3));
     }
 }

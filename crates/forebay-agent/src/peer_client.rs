@@ -90,6 +90,17 @@ enum Job {
     Page(Task, Instant),
     /// A page of a load, to be brought where it belongs.
     Place(Place),
+    /// Pages of a load that should be there by now.
+    Check(Check),
+}
+
+/// Pages that a load has placed with one peer.
+#[derive(Debug)]
+pub struct Check {
+    /// The load of the file.
+    pub load: Arc<FileLoad>,
+    /// The pages.
+    pub pages: Vec<u32>,
 }
 
 /// A page that a load wants in its owner's tier.
@@ -99,8 +110,6 @@ pub struct Place {
     pub load: Arc<FileLoad>,
     /// The page.
     pub page: u32,
-    /// The file on the PFS.
-    pub pfs: Arc<OwnedFd>,
     /// The peer has begun to fetch it because of this load.
     pub begun: bool,
 }
@@ -158,9 +167,11 @@ impl Peers {
     /// # Errors
     /// The task.
     pub fn push(&self, shared: &Arc<Shared>, node: &NodeInfo, task: Task) -> Result<(), Task> {
-        self.push_job(shared, node, task.urgency, Job::Page(task, Instant::now())).map_err(|job| match job {
-            Job::Page(task, _) => task,
-            Job::Place(_) => unreachable!("what was pushed comes back"),
+        self.push_job(shared, &node.name, task.urgency, Job::Page(task, Instant::now())).map_err(|job| {
+            match job {
+                Job::Page(task, _) => task,
+                Job::Place(_) | Job::Check(_) => unreachable!("what was pushed comes back"),
+            }
         })
     }
 
@@ -169,18 +180,25 @@ impl Peers {
     /// # Errors
     /// The page.
     pub fn place(&self, shared: &Arc<Shared>, node: &NodeInfo, place: Place) -> Result<(), Place> {
-        self.push_job(shared, node, Urgency::Load, Job::Place(place)).map_err(|job| match job {
+        self.push_job(shared, &node.name, Urgency::Load, Job::Place(place)).map_err(|job| match job {
             Job::Place(place) => place,
-            Job::Page(..) => unreachable!("what was pushed comes back"),
+            Job::Page(..) | Job::Check(_) => unreachable!("what was pushed comes back"),
         })
     }
 
-    fn push_job(&self, shared: &Arc<Shared>, node: &NodeInfo, urgency: Urgency, job: Job) -> Result<(), Job> {
+    /// Asks a node whether it still has pages that a load has placed with it; the load is told in any case.
+    pub fn check(&self, shared: &Arc<Shared>, node: &str, check: Check) {
+        if let Err(job) = self.push_job(shared, node, Urgency::Load, Job::Check(check)) {
+            turn_away(shared, job);
+        }
+    }
+
+    fn push_job(&self, shared: &Arc<Shared>, node: &str, urgency: Urgency, job: Job) -> Result<(), Job> {
         let peer = lock(&self.peers)
-            .entry(node.name.clone())
+            .entry(node.to_owned())
             .or_insert_with(|| {
                 let (queue, crew) = (Queue::new(), Mutex::default());
-                Arc::new(Peer { name: node.name.clone(), queue, crew })
+                Arc::new(Peer { name: node.to_owned(), queue, crew })
             })
             .clone();
         peer.queue.push(urgency, job)?;
@@ -306,6 +324,7 @@ impl Peer {
         match job {
             Job::Page(task, since) => self.fetch(shared, number, link, task, since),
             Job::Place(place) => self.place(shared, number, link, place),
+            Job::Check(check) => self.check(shared, number, link, check),
         }
     }
 
@@ -409,13 +428,13 @@ impl Peer {
         if place.load.is_cancelled() {
             return place.load.page_done(place.page, &Err(FlightError::Cancelled));
         }
-        let Some(node) = self.node(shared) else { return place.load.fetch_here(place.page, &place.pfs) };
-        let page = page_ref(shared, place.load.entry(), &place.pfs, place.page);
+        let Some(node) = self.node(shared) else { return place.load.fetch_here(place.page) };
+        let page = page_ref(shared, place.load.entry(), place.load.pfs(), place.page);
         let link = (number, link);
         match self.with_link(shared, &node, link, &page.file.version, |link, d| link.bring(&page, d)) {
             Answer::Done(fetched_bytes) => {
                 add(&shared.counters.pages_placed_total, 1);
-                place.load.page_placed(place.page, place.begun || fetched_bytes > 0);
+                place.load.page_placed(place.page, &self.name, place.begun || fetched_bytes > 0);
             }
             // It is at it, and a load can wait.
             Answer::NotYet => {
@@ -424,7 +443,22 @@ impl Peer {
                     Err(job) => turn_away(shared, job),
                 }
             }
-            _ => place.load.fetch_here(place.page, &place.pfs),
+            _ => place.load.fetch_here(place.page),
+        }
+    }
+
+    /// Asks whether pages are where they were placed. A peer that cannot be asked has none as far as anybody can tell.
+    fn check(self: &Arc<Self>, shared: &Arc<Shared>, number: usize, link: &mut Option<Link>, check: Check) {
+        let Check { load, pages } = check;
+        let Some(node) = self.node(shared) else { return load.checked(&pages) };
+        let page = page_ref(shared, load.entry(), load.pfs(), 0);
+        let mut missing = Vec::new();
+        let of = (&page.file, page.page_bytes);
+        match self.with_link(shared, &node, (number, link), &page.file.version, |link, deadline| {
+            link.check(of, &pages, &mut missing, deadline)
+        }) {
+            Answer::Done(_) => load.checked(&missing),
+            _ => load.checked(&pages),
         }
     }
 
@@ -556,6 +590,7 @@ fn turn_away(shared: &Arc<Shared>, job: Job) {
             task.flight.keep_from_peers();
             fetch::send(shared, task);
         }
-        Job::Place(place) => place.load.fetch_here(place.page, &place.pfs),
+        Job::Place(place) => place.load.fetch_here(place.page),
+        Job::Check(check) => check.load.checked(&check.pages),
     }
 }

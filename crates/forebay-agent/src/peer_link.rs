@@ -6,8 +6,8 @@ use crate::entry::{FlightError, Task};
 use crate::fill::{Begun, tier_failed};
 use forebay_store::BLOCK_BYTES;
 use forebay_wire::link::Stream;
-use forebay_wire::peer::{PEER_PROTOCOL, PageRef, PeerReply, PeerRequest, Wanted, deadline_ms};
-use forebay_wire::{NodeInfo, frame};
+use forebay_wire::peer::{CHECKED_MAX, PEER_PROTOCOL, PageRef, PeerReply, PeerRequest, Wanted, deadline_ms};
+use forebay_wire::{FileRef, NodeInfo, frame};
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use std::io::{self, Read};
 use std::net::TcpStream;
@@ -262,6 +262,26 @@ impl Link {
             Err(e) => answer_of(&e),
         }
     }
+
+    /// Asks which of `pages` the peer has, and adds those it has not to `missing`.
+    pub fn check(
+        &mut self,
+        (file, page_bytes): (&FileRef, u64),
+        pages: &[u32],
+        missing: &mut Vec<u32>,
+        deadline: Instant,
+    ) -> Answer {
+        missing.clear();
+        for pages in pages.chunks(CHECKED_MAX) {
+            let request = PeerRequest::Check { file: file.clone(), page_bytes, pages: pages.to_vec() };
+            match self.send(&request, deadline).and_then(|()| self.receive(deadline)) {
+                Ok(PeerReply::Missing { pages }) => missing.extend(pages),
+                Ok(other) => return no_page(&other),
+                Err(e) => return answer_of(&e),
+            }
+        }
+        Answer::Done(0)
+    }
 }
 
 /// An answer that brings nothing.
@@ -281,6 +301,9 @@ fn no_page(reply: &PeerReply) -> Answer {
             tracing::debug!(errno, message, "the PFS failed at a peer");
             Answer::Failed
         }
-        PeerReply::Welcome { .. } | PeerReply::Piece { .. } | PeerReply::Brought { .. } => Answer::Broken,
+        PeerReply::Welcome { .. }
+        | PeerReply::Piece { .. }
+        | PeerReply::Brought { .. }
+        | PeerReply::Missing { .. } => Answer::Broken,
     }
 }

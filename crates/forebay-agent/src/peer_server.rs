@@ -21,7 +21,7 @@ use crate::mounts::display_path;
 use crate::orders::Orders;
 use forebay_store::{BLOCK_BYTES, Class, State};
 use forebay_wire::link::{Listener, Stream};
-use forebay_wire::peer::{PEER_PROTOCOL, PageRef, PeerReply, PeerRequest, Wanted};
+use forebay_wire::peer::{CHECKED_MAX, PEER_PROTOCOL, PageRef, PeerReply, PeerRequest, Wanted};
 use forebay_wire::{FileRef, frame};
 use std::collections::VecDeque;
 use std::io;
@@ -212,6 +212,10 @@ impl<'a> Serving<'a> {
                     let reply = self.bring(&page, deadline).unwrap_or_else(|reply| reply);
                     frame::send(&mut self.stream, &reply)?;
                 }
+                PeerRequest::Check { file, page_bytes, pages } => {
+                    let reply = self.check(&file, page_bytes, &pages);
+                    frame::send(&mut self.stream, &reply)?;
+                }
                 // To a page that was sent from the buffer, or half of which was sent.
                 PeerRequest::Taken => {}
                 PeerRequest::Hello { .. } => return Err(io::ErrorKind::InvalidData.into()),
@@ -381,6 +385,22 @@ impl<'a> Serving<'a> {
             FlightState::Under(_) => Err(PeerReply::NotYet),
             FlightState::Failed(e) => Err(failed(e)),
         }
+    }
+
+    /// Says which pages are not here. Nothing is opened and nothing is used for it.
+    fn check(&self, file: &FileRef, page_bytes: u64, pages: &[u32]) -> PeerReply {
+        if pages.len() > CHECKED_MAX {
+            return PeerReply::Refused(format!("at most {CHECKED_MAX} pages are looked for at a time"));
+        }
+        let cache = &self.shared.cache;
+        let mount = self.shared.mounts.iter().position(|m| m.label() == file.mount);
+        let entry = mount.and_then(|mount| cache.find_version(mount, &file.version));
+        let copy = entry.filter(|e| e.identity.page_bytes == page_bytes).and_then(|e| cache.file(&e).ok());
+        let is_here = |page: u32| {
+            let copy = copy.as_ref().filter(|copy| u64::from(page) < copy.geometry().pages());
+            copy.is_some_and(|copy| copy.word(page).state == State::Resident)
+        };
+        PeerReply::Missing { pages: pages.iter().copied().filter(|page| !is_here(*page)).collect() }
     }
 
     /// Finds the page or puts it on its way.

@@ -45,5 +45,6 @@ pub fn start(config: &ClusterConfig) -> io::Result<Coordinator> {
         security: Security::configured(config.tls.as_deref())?,
         timing: Timing::DEFAULT,
         planner: config.planner.clone(),
+        buffers_bytes: config.coordinator_buffers_bytes,
     })
 }

@@ -33,10 +33,10 @@ impl Core {
 
     /// An agent says something.
     pub fn handle(&mut self, now: Nanos, session: Session, message: ToCoordinator, out: &mut Vec<Effect>) {
-        if let ToCoordinator::Join { protocol, node, incarnation } = message {
+        if let ToCoordinator::Join { protocol, node, incarnation, attempt } = message {
             let name = node.name.clone();
             let joined = match protocol {
-                CLUSTER_PROTOCOL => self.members.join(now, session, node, incarnation),
+                CLUSTER_PROTOCOL => self.members.join(now, session, node, (incarnation, attempt)),
                 other => Joined::Refused(format!(
                     "the coordinator speaks protocol {CLUSTER_PROTOCOL}, the agent {other}; install the same version on all nodes"
                 )),
@@ -53,6 +53,7 @@ impl Core {
         match message {
             ToCoordinator::Heartbeat { capacity_bytes, resident_bytes, fetched_bytes } => {
                 self.members.heartbeat(now, session, capacity_bytes, resident_bytes, fetched_bytes);
+                out.push(Effect::Send(session, ToAgent::Heard));
             }
             ToCoordinator::Leave => {
                 self.members.leave(session);
@@ -85,6 +86,8 @@ impl Core {
                     out.push(Effect::Send(session, ToAgent::Members(self.members.view())));
                 }
             }
+            // Its agent does not listen there any more.
+            Joined::Overtaken => out.push(Effect::Close(session)),
             Joined::Refused(why) => {
                 tracing::warn!(session, "a node may not join: {why}");
                 out.push(Effect::Send(session, welcome(why)));
@@ -126,8 +129,39 @@ impl Core {
         self.members.by_session(session).is_some()
     }
 
+    /// The node that speaks on the connection.
+    pub fn node_of(&self, session: Session) -> Option<&str> {
+        self.members.by_session(session).map(|m| m.info.name.as_str())
+    }
+
     /// When [`Core::tick`] has something to do next.
     pub fn next_deadline(&self) -> Option<Nanos> {
         self.members.next_deadline().into_iter().chain(self.pump.next_deadline()).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_wire::NodeInfo;
+
+    #[test]
+    fn heartbeats_are_answered_and_a_connection_that_was_given_up_is_only_closed() {
+        let mut core = Core::new(7, Nanos(0), Timing { grace_ns: 0, ..Timing::DEFAULT }, "no-action");
+        let mut out = Vec::new();
+        let join = |attempt| {
+            let node = NodeInfo { name: "a".into(), ..NodeInfo::default() };
+            ToCoordinator::Join { protocol: CLUSTER_PROTOCOL, node, incarnation: 1, attempt }
+        };
+        let beat = || ToCoordinator::Heartbeat { capacity_bytes: 1, resident_bytes: 0, fetched_bytes: 0 };
+        core.handle(Nanos(1), 1, join(5), &mut out);
+        core.tick(Nanos(2), &mut out);
+        out.clear();
+        core.handle(Nanos(3), 1, beat(), &mut out);
+        assert_eq!(std::mem::take(&mut out), [Effect::Send(1, ToAgent::Heard)]);
+        core.handle(Nanos(4), 2, join(4), &mut out);
+        core.handle(Nanos(5), 2, beat(), &mut out);
+        assert_eq!(std::mem::take(&mut out), [Effect::Close(2), Effect::Close(2)], "no welcome, no answer");
+        assert!(core.is_member(1) && core.node_of(2).is_none());
     }
 }

@@ -17,6 +17,9 @@ use std::collections::BTreeMap;
 /// Names one connection of an agent.
 pub type Session = u64;
 
+/// A process by its start, and the number of its connection.
+pub type Incarnation = (u64, u64);
+
 /// The times of a membership, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
@@ -54,8 +57,8 @@ impl Timing {
 pub struct Member {
     /// As it describes itself.
     pub info: NodeInfo,
-    /// Which process of that name.
-    pub incarnation: u64,
+    /// Which process of that name, and which connection of it: later ones are greater.
+    pub incarnation: Incarnation,
     /// The connection it speaks on.
     pub session: Session,
     /// When it was last heard.
@@ -74,6 +77,8 @@ pub enum Joined {
         /// The earlier connection.
         replaces: Option<Session>,
     },
+    /// It is a member already, by a later connection of the same process.
+    Overtaken,
     /// It is not, for this reason.
     Refused(String),
 }
@@ -114,7 +119,11 @@ impl Members {
     }
 
     /// A node joins, or comes back on another connection.
-    pub fn join(&mut self, now: Nanos, session: Session, info: NodeInfo, incarnation: u64) -> Joined {
+    pub fn join(&mut self, now: Nanos, session: Session, info: NodeInfo, incarnation: Incarnation) -> Joined {
+        let known = self.members.get(&info.name).map(|m| m.incarnation);
+        if known.is_some_and(|known| known.0 == incarnation.0 && known > incarnation) {
+            return Joined::Overtaken;
+        }
         if let Err(why) = self.may_join(&info, incarnation) {
             return Joined::Refused(why);
         }
@@ -131,7 +140,7 @@ impl Members {
         Joined::Member { replaces }
     }
 
-    fn may_join(&self, info: &NodeInfo, incarnation: u64) -> Result<(), String> {
+    fn may_join(&self, info: &NodeInfo, incarnation: Incarnation) -> Result<(), String> {
         if info.name.is_empty() || info.mounts.len() != info.extent_bytes.len() {
             return Err("the node does not describe itself as this protocol wants it".into());
         }
@@ -298,9 +307,9 @@ mod tests {
     #[test]
     fn the_first_view_waits_for_those_who_come_back() {
         let mut m = Members::new(7, at(0), Timing::DEFAULT);
-        m.join(at(10), 1, node("a"), 1);
+        m.join(at(10), 1, node("a"), (1, 0));
         assert_eq!(m.publish(at(1_999)), None);
-        m.join(at(1_500), 2, node("b"), 1);
+        m.join(at(1_500), 2, node("b"), (1, 0));
         let view = m.publish(at(2_000)).unwrap();
         assert_eq!((names(&view), view.epoch), (vec!["a", "b"], Epoch { term: 7, number: 1 }));
         assert_eq!(m.publish(at(9_000)), None, "nothing has changed");
@@ -309,8 +318,8 @@ mod tests {
     #[test]
     fn three_missed_heartbeats_end_a_membership_and_a_broken_connection_does_not() {
         let mut m = Members::new(7, at(0), Timing::DEFAULT);
-        m.join(at(0), 1, node("a"), 1);
-        m.join(at(0), 2, node("b"), 1);
+        m.join(at(0), 1, node("a"), (1, 0));
+        m.join(at(0), 2, node("b"), (1, 0));
         assert!(m.publish(at(2_000)).is_some());
         assert!(m.heartbeat(at(2_500), 2, 1 << 30, 0, 0));
         assert!(m.expire(at(3_000)).is_empty());
@@ -319,17 +328,17 @@ mod tests {
         assert!(!m.heartbeat(at(3_002), 1, 1 << 30, 0, 0), "it has to join again");
         assert_eq!(m.next_deadline(), Some(Nanos(at(5_500).0 + 1)));
         // Back on another connection within the time: no change that anybody would see.
-        assert_eq!(m.join(at(5_000), 3, node("b"), 1), Joined::Member { replaces: Some(2) });
+        assert_eq!(m.join(at(5_000), 3, node("b"), (1, 0)), Joined::Member { replaces: Some(2) });
         assert_eq!(m.publish(at(6_000)), None);
     }
 
     #[test]
     fn the_later_process_of_a_name_wins_and_a_leave_acts_at_once() {
         let mut m = Members::new(7, at(0), Timing { grace_ns: 0, ..Timing::DEFAULT });
-        m.join(at(0), 1, node("a"), 10);
-        assert_eq!(m.join(at(1), 2, node("a"), 20), Joined::Member { replaces: Some(1) });
+        m.join(at(0), 1, node("a"), (10, 0));
+        assert_eq!(m.join(at(1), 2, node("a"), (20, 0)), Joined::Member { replaces: Some(1) });
         assert!(
-            matches!(m.join(at(2), 3, node("a"), 10), Joined::Refused(why) if why.contains("cluster.node"))
+            matches!(m.join(at(2), 3, node("a"), (10, 0)), Joined::Refused(why) if why.contains("cluster.node"))
         );
         assert_eq!(m.leave(1), None, "the replaced connection speaks for nobody");
         assert_eq!(m.leave(2).as_deref(), Some("a"));
@@ -337,20 +346,34 @@ mod tests {
     }
 
     #[test]
+    fn of_two_connections_of_one_process_the_later_one_counts_whichever_is_read_first() {
+        let mut m = Members::new(7, at(0), Timing { grace_ns: 0, ..Timing::DEFAULT });
+        assert_eq!(m.join(at(0), 1, node("a"), (10, 3)), Joined::Member { replaces: None });
+        assert_eq!(m.join(at(1), 2, node("a"), (10, 2)), Joined::Overtaken);
+        assert!(m.heartbeat(at(2), 1, 1 << 30, 0, 0), "the later one was thrown out for an earlier one");
+        assert_eq!(m.join(at(3), 4, node("a"), (10, 4)), Joined::Member { replaces: Some(1) });
+        assert_eq!(
+            m.join(at(4), 5, node("a"), (11, 0)),
+            Joined::Member { replaces: Some(4) },
+            "another process"
+        );
+    }
+
+    #[test]
     fn nodes_must_agree_on_the_unit_of_placement() {
         let mut m = Members::new(7, at(0), Timing::DEFAULT);
-        m.join(at(0), 1, node("a"), 1);
+        m.join(at(0), 1, node("a"), (1, 0));
         let other = NodeInfo { extent_bytes: vec![64 << 20], ..node("b") };
-        let refused = m.join(at(0), 2, other.clone(), 1);
+        let refused = m.join(at(0), 2, other.clone(), (1, 0));
         assert!(matches!(refused, Joined::Refused(why) if why.contains("mount.extent_size")));
         m.leave(1);
-        assert_eq!(m.join(at(0), 2, other, 1), Joined::Member { replaces: None });
+        assert_eq!(m.join(at(0), 2, other, (1, 0)), Joined::Member { replaces: None });
     }
 
     #[test]
     fn a_coordinator_that_slept_throws_nobody_out() {
         let mut m = Members::new(7, at(0), Timing::DEFAULT);
-        m.join(at(0), 1, node("a"), 1);
+        m.join(at(0), 1, node("a"), (1, 0));
         m.forgive(60 * SECOND);
         assert!(m.expire(at(61_000)).is_empty());
         assert_eq!(m.expire(at(63_001)).len(), 1);
@@ -389,7 +412,7 @@ mod tests {
                 match op {
                     Op::Join(n, incarnation) => {
                         session += 1;
-                        if let Joined::Member { .. } = members.join(now, session, node(&format!("n{n}")), incarnation) {
+                        if let Joined::Member { .. } = members.join(now, session, node(&format!("n{n}")), (incarnation, session)) {
                             sessions.insert(n, session);
                         }
                     }

@@ -12,10 +12,13 @@
 //!
 //! When members or slots change, what has not begun is cut anew; what has begun stays as it was. Pages fetched for a wave
 //! that is cut anew are found again by the new orders.
+//!
+//! To find the owners of what a large stage reads takes seconds (100,000 splits in a cluster of 1000 nodes: 4.4 s), and
+//! heartbeats must not wait for it. So it is done in slices, one a turn; until it is done the stage stays as it was cut before.
 
 use crate::jobs::{Change, Job, JobKey};
 use crate::run::{StageRun, WaveId};
-use crate::waves::{Owners, Slots, cut};
+use crate::waves::{Owners, Placed, Slots, cut};
 use forebay_model::profile::{Curve, Profile, Separable, Setting};
 use forebay_policy::eviction::PLANNED_SHARE_PERCENT;
 use forebay_policy::machine::{Machine, Nanos};
@@ -39,6 +42,9 @@ const FIRST_SPEED_BYTES_PER_S: f64 = 1e9;
 
 /// Weight of a second's speed in the estimate.
 const SPEED_WEIGHT: f64 = 0.3;
+
+/// Members looked at, summed over extents, in one slice of placing: some 10 ms.
+const SLICE_WORK: u64 = 200_000;
 
 /// Compute time of a wave until the first task has ended.
 const FIRST_TASK_NS: u64 = 10_000_000_000;
@@ -67,6 +73,8 @@ pub struct Pump {
     orders: BTreeMap<u64, Ordered>,
     speed: Speed,
     out: Vec<ToNode>,
+    /// When there was a slice of placing left to do.
+    unplaced_since: Option<Nanos>,
 }
 
 /// A job and how its stages are carried out.
@@ -75,6 +83,17 @@ struct Running {
     stages: BTreeMap<u32, StageRun>,
     /// Stages that have to be cut (anew).
     to_cut: BTreeSet<u32>,
+    /// Stages on the way there, and the owners of what their first tasks read.
+    placing: BTreeMap<u32, Placing>,
+}
+
+/// How far the placing of a stage's tasks is.
+#[derive(Default)]
+struct Placing {
+    next: usize,
+    placed: Vec<(u32, Placed)>,
+    /// The job's, looked up once: when they change the placing begins anew.
+    slots: Option<Slots>,
 }
 
 /// A planner and whose jobs it has.
@@ -129,6 +148,7 @@ impl Pump {
             orders: BTreeMap::new(),
             speed: Speed { bytes_per_s: FIRST_SPEED_BYTES_PER_S, since: Nanos(0), bytes: 0 },
             out: Vec::new(),
+            unplaced_since: None,
         }
     }
 
@@ -193,8 +213,8 @@ impl Pump {
                     return;
                 }
                 let job = Job { began: now, ..Job::default() };
-                self.jobs
-                    .insert(key.clone(), Running { job, stages: BTreeMap::new(), to_cut: BTreeSet::new() });
+                let (stages, to_cut, placing) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
+                self.jobs.insert(key.clone(), Running { job, stages, to_cut, placing });
             }
             let Some(running) = self.jobs.get_mut(key) else { return };
             let change = running.job.apply(update);
@@ -225,17 +245,7 @@ impl Pump {
 
     /// Does what is due: cuts what has changed, lets planners go on. Called after every batch of messages.
     pub fn tick(&mut self, now: Nanos) {
-        let dirty: Vec<(JobKey, Vec<u32>)> = self
-            .jobs
-            .iter_mut()
-            .filter(|(_, running)| !running.to_cut.is_empty())
-            .map(|(key, running)| (key.clone(), std::mem::take(&mut running.to_cut).into_iter().collect()))
-            .collect();
-        for (key, stages) in dirty {
-            for stage in stages {
-                self.cut_stage(now, &key, stage);
-            }
-        }
+        self.cut_some(now);
         let due: Vec<String> = self
             .planners
             .iter()
@@ -253,13 +263,58 @@ impl Pump {
 
     /// When [`Pump::tick`] has something to do next.
     pub fn next_deadline(&self) -> Option<Nanos> {
-        self.planners.values().filter_map(|d| d.planner.next_deadline()).min()
+        self.planners.values().filter_map(|d| d.planner.next_deadline()).chain(self.unplaced_since).min()
     }
 
     // Planning.
 
+    /// Cuts stages that have to be, as far as one slice of placing goes.
+    fn cut_some(&mut self, now: Nanos) {
+        let mut work_left = SLICE_WORK;
+        for running in self.jobs.values_mut() {
+            let anew = std::mem::take(&mut running.to_cut).into_iter();
+            running.placing.extend(anew.map(|stage| (stage, Placing::default())));
+        }
+        let under_way = |(key, running): (&JobKey, &Running)| {
+            running.placing.first_key_value().map(|(stage, _)| (key.clone(), *stage))
+        };
+        loop {
+            let Some((key, stage)) = self.jobs.iter().find_map(under_way) else {
+                self.unplaced_since = None;
+                return;
+            };
+            if !self.place_some(&key, stage, &mut work_left) {
+                self.unplaced_since = Some(now);
+                return;
+            }
+            let placing = self.jobs.get_mut(&key).and_then(|running| running.placing.remove(&stage));
+            self.cut_stage(now, &key, stage, placing.unwrap_or_default().placed);
+        }
+    }
+
+    /// Finds owners for tasks of a stage until `work_left` is used up; whether all of them have been found.
+    fn place_some(&mut self, key: &JobKey, number: u32, work_left: &mut u64) -> bool {
+        let Some(Running { job, placing, .. }) = self.jobs.get_mut(key) else { return true };
+        let Some(stage) = job.stages.get(&number).filter(|s| s.ready && !s.ended) else { return true };
+        let Some(Placing { next, placed, slots }) = placing.get_mut(&number) else { return true };
+        let slots = slots.get_or_insert_with(|| Slots::new(&job.slots, &self.view));
+        let mut owners = Owners::new(&self.view, slots);
+        while let Some(task) = stage.tasks.get(*next) {
+            if owners.work() >= *work_left {
+                *work_left = 0;
+                return false;
+            }
+            if task.started.is_none() && !task.done {
+                placed.push((*next as u32, owners.place(&job.files, &stage.splits[*next])));
+            }
+            *next += 1;
+        }
+        *work_left = work_left.saturating_sub(owners.work());
+        true
+    }
+
     /// Cuts what has not begun of a stage into waves, and tells the planner of them.
-    fn cut_stage(&mut self, now: Nanos, key: &JobKey, number: u32) {
+    fn cut_stage(&mut self, now: Nanos, key: &JobKey, number: u32, mut placed: Vec<(u32, Placed)>) {
         self.planner_forgets(now, key, number);
         let Some(running) = self.jobs.get_mut(key) else { return };
         let Some(stage) = running.job.stages.get(&number).filter(|s| s.ready && !s.ended) else { return };
@@ -267,11 +322,10 @@ impl Pump {
         let since_ms = now.saturating_since(running.job.began) / 1_000_000;
         let withdrawn = run.drop_waves_not_begun(since_ms);
         let slots = Slots::new(&running.job.slots, &self.view);
-        let mut owners = Owners::new(&self.view, &slots);
-        let left =
-            (0..).zip(&stage.tasks).filter(|(_, task)| task.started.is_none() && !task.done).map(|(i, _)| i);
-        let placed: Vec<_> =
-            left.map(|i: u32| (i, owners.place(&running.job.files, &stage.splits[i as usize]))).collect();
+        // Some may have started while the others were placed.
+        placed.retain(|(task, _)| {
+            stage.tasks.get(*task as usize).is_some_and(|task| task.started.is_none() && !task.done)
+        });
         let homes: Vec<(u32, Option<&str>)> = placed.iter().map(|(i, p)| (*i, p.home.as_deref())).collect();
         let waves = cut(&homes, &slots);
         run.add_waves(stage.tasks.len(), &waves, placed);

@@ -4,15 +4,23 @@
 //! One thread and readiness events instead of a thread per agent: a thousand heartbeats a second are then a thousand short
 //! reads and nothing else. Nothing in the loop waits for a single agent. Proving who a new connection is (a TLS handshake)
 //! takes a while and the other side's cooperation, so that happens in a short-lived thread with a deadline, a bounded
-//! number of them at a time. An agent that does not read fills its bounded buffer and is dropped; it will come back.
+//! number of them at a time. An agent that does not read fills its bounded buffer and is dropped; it will come back. What
+//! all connections hold together is bounded as well (`buffers`).
+//!
+//! The coordinator may be kept from running, by SIGSTOP or by a machine that thrashes. Agents have given it up meanwhile and
+//! tried again, so it finds connections that nobody is at any more, with a join in each. They are told from the others by
+//! their end having come already, and whatever is read in the wrong order all the same is put right by the number of the
+//! connection (`members`). One time is taken for each turn, right after the wait: what passes between two of these
+//! moments is held against nobody, wherever in the loop it has passed.
 
+use crate::buffers::Buffers;
 use crate::core::{Core, Effect};
 use crate::members::{Session, Timing};
 use forebay_policy::machine::Nanos;
 use forebay_wire::cluster::{ToAgent, ToCoordinator};
 use forebay_wire::framed::{self, Arrived, Framed};
 use forebay_wire::link::{Listener, Security, Stream};
-use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -54,6 +62,8 @@ pub struct Options {
     pub timing: Timing,
     /// The planner of jobs that name none.
     pub planner: String,
+    /// Most bytes that the buffers of all connections hold together.
+    pub buffers_bytes: u64,
 }
 
 /// A running coordinator. It ends with [`Coordinator::stop`], or with the process.
@@ -104,7 +114,7 @@ impl Coordinator {
         };
         let grace_ns = if options.listen.is_some() { options.timing.grace_ns } else { 0 };
         let timing = Timing { grace_ns, ..options.timing };
-        let mut serving = Server::new(inner.clone(), timing, &options.planner)?;
+        let mut serving = Server::new(inner.clone(), timing, &options)?;
         let thread = std::thread::Builder::new().name("coordinator".into()).spawn(move || serving.run())?;
         Ok(Coordinator { inner, address, thread: Some(thread) })
     }
@@ -151,6 +161,9 @@ fn accept(inner: &Arc<Inner>, listener: &Arc<Listener>) {
     while !inner.stopping.load(Ordering::Acquire) {
         match listener.accept() {
             Ok(_) if inner.stopping.load(Ordering::Acquire) => return,
+            Ok(socket) if has_gone(&socket) => {
+                tracing::debug!("a connection ended before it was taken");
+            }
             Ok(socket) => prove(inner, listener, socket),
             Err(e) if matches!(e.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {}
             Err(e) => {
@@ -160,6 +173,15 @@ fn accept(inner: &Arc<Inner>, listener: &Arc<Listener>) {
             }
         }
     }
+}
+
+/// Whether the other end has closed, be it that something it said before is still to be read: it has waited in the backlog
+/// for longer than its agent would.
+fn has_gone(socket: &TcpStream) -> bool {
+    let ended = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+    let mut fds = [PollFd::new(socket, PollFlags::RDHUP)];
+    // If the kernel does not tell, the proof will.
+    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok() && fds[0].revents().intersects(ended)
 }
 
 /// Lets a connection prove itself in a thread of its own; waits while too many do.
@@ -193,6 +215,9 @@ struct Server {
     unread: BTreeSet<Session>,
     /// When strangers were last looked for.
     looked_at: Nanos,
+    /// The time of this turn of the loop.
+    turn: Nanos,
+    buffers: Buffers,
 }
 
 struct Agent {
@@ -205,19 +230,21 @@ struct Agent {
 }
 
 impl Server {
-    fn new(inner: Arc<Inner>, timing: Timing, planner: &str) -> io::Result<Self> {
+    fn new(inner: Arc<Inner>, timing: Timing, options: &Options) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &inner.wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
         let term = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64);
         Ok(Server {
             inner,
             epoll,
-            core: Core::new(term, Nanos(0), timing, planner),
+            core: Core::new(term, Nanos(0), timing, &options.planner),
             agents: BTreeMap::new(),
             next_session: WAKE + 1,
             born: Instant::now(),
             unread: BTreeSet::new(),
             looked_at: Nanos(0),
+            turn: Nanos(0),
+            buffers: Buffers::new(options.buffers_bytes),
         })
     }
 
@@ -228,7 +255,7 @@ impl Server {
     fn run(&mut self) {
         let mut effects = Vec::new();
         while !self.inner.stopping.load(Ordering::Acquire) {
-            let (timeout, before) = (self.timeout(), self.now());
+            let timeout = self.timeout();
             let ready = match self.wait(timeout) {
                 Ok(ready) => ready,
                 Err(e) => {
@@ -237,7 +264,9 @@ impl Server {
                     continue;
                 }
             };
-            let late_ns = self.now().saturating_since(before + timeout.as_nanos() as u64);
+            let due = self.turn + timeout.as_nanos() as u64;
+            self.turn = self.now();
+            let late_ns = self.turn.saturating_since(due);
             if late_ns > STALL_NS {
                 tracing::warn!(late_ms = late_ns / 1_000_000, "the coordinator was kept from running");
                 self.core.forgive(late_ns);
@@ -246,7 +275,7 @@ impl Server {
                 self.serve(session, events, &mut effects);
             }
             self.take_in();
-            self.core.tick(self.now(), &mut effects);
+            self.core.tick(self.turn, &mut effects);
             self.carry_out(&mut effects);
             self.drop_strangers();
         }
@@ -302,11 +331,13 @@ impl Server {
     }
 
     fn read(&mut self, session: Session, effects: &mut Vec<Effect>) -> io::Result<()> {
-        let now = self.now();
+        let now = self.turn;
         let Some(agent) = self.agents.get_mut(&session) else { return Ok(()) };
         let arrived = agent.link.receive()?;
         while let Some(message) = agent.link.next_message::<ToCoordinator>()? {
             match &message {
+                // Its agent has given up waiting for the answer, and has another connection by now or is gone.
+                ToCoordinator::Join { .. } if arrived == Arrived::Closed => break,
                 ToCoordinator::Join { node, .. } if !agent.link.stream().may_speak_for(&node.name) => {
                     let own = agent.link.stream().peer_name().unwrap_or_default();
                     let why = format!("the certificate is of {own:?}, which may not join as {:?}", node.name);
@@ -318,6 +349,7 @@ impl Server {
         if agent.link.wants_room() {
             self.flush(session);
         }
+        self.note_buffers(session);
         match arrived {
             Arrived::All => Ok(()),
             Arrived::MaybeMore => {
@@ -371,7 +403,10 @@ impl Server {
     fn send(&mut self, session: Session, message: &ToAgent) {
         let Some(agent) = self.agents.get_mut(&session) else { return };
         match agent.link.send(message) {
-            Ok(()) => self.flush(session),
+            Ok(()) => {
+                self.flush(session);
+                self.bound_buffers();
+            }
             Err(e) => self.drop_agent(session, &e.to_string()),
         }
     }
@@ -382,6 +417,7 @@ impl Server {
             Ok(frame) => frame,
             Err(e) => return tracing::error!(error = %e, "the view cannot be sent"),
         };
+        self.buffers.share(&frame);
         let members: Vec<Session> =
             self.agents.keys().copied().filter(|session| self.core.is_member(*session)).collect();
         for session in members {
@@ -390,6 +426,35 @@ impl Server {
                 Ok(()) => self.flush(session),
                 Err(e) => self.drop_agent(session, &e.to_string()),
             }
+        }
+        self.bound_buffers();
+    }
+
+    /// What the connection holds may have changed.
+    fn note_buffers(&mut self, session: Session) {
+        if let Some(agent) = self.agents.get(&session) {
+            let (bytes, waits) = (agent.link.held_bytes() as u64, agent.link.wants_room());
+            self.buffers.note(self.turn, session, bytes, waits);
+            self.bound_buffers();
+        }
+    }
+
+    /// Closes connections, the one that has been behind for longest first, until all of them hold no more than they may.
+    fn bound_buffers(&mut self) {
+        while let Some(slowest) = self.buffers.over() {
+            let node = self.core.node_of(slowest.session).unwrap_or("?").to_owned();
+            tracing::warn!(
+                node,
+                "the buffers of all connections hold {} bytes and may hold {} (cluster.coordinator_buffers): closing the slowest, \
+                 which has been behind for {} ms and holds {} bytes; its agent comes back",
+                self.buffers.total_bytes(),
+                self.buffers.most_bytes(),
+                self.turn.saturating_since(slowest.since) / 1_000_000,
+                slowest.bytes
+            );
+            self.drop_agent(slowest.session, "the buffers were full");
+            // Also if there was no such agent any more: what is not there holds nothing.
+            self.buffers.forget(slowest.session);
         }
     }
 
@@ -402,8 +467,10 @@ impl Server {
         };
         if done && agent.closing {
             self.agents.remove(&session);
+            self.buffers.forget(session);
             return;
         }
+        self.buffers.note(self.turn, session, agent.link.held_bytes() as u64, !done);
         if done == agent.wants_room {
             agent.wants_room = !done;
             let out = if done { epoll::EventFlags::empty() } else { epoll::EventFlags::OUT };
@@ -417,6 +484,7 @@ impl Server {
 
     /// Closing the socket takes it out of the waiting set as well. A member stays one until it is silent for too long.
     fn drop_agent(&mut self, session: Session, why: &str) {
+        self.buffers.forget(session);
         if self.agents.remove(&session).is_some() {
             tracing::debug!(session, why, "connection ended");
         }
@@ -429,9 +497,13 @@ impl Server {
             return;
         }
         self.looked_at = now;
-        let core = &self.core;
+        let (core, buffers) = (&self.core, &mut self.buffers);
         self.agents.retain(|session, agent| {
-            core.is_member(*session) || now.saturating_since(agent.since) < JOIN_TIME_NS
+            let stays = core.is_member(*session) || now.saturating_since(agent.since) < JOIN_TIME_NS;
+            if !stays {
+                buffers.forget(*session);
+            }
+            stays
         });
     }
 }

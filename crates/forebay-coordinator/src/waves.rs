@@ -37,6 +37,7 @@ pub struct Owners<'a> {
     view: &'a ClusterView,
     slots: &'a Slots,
     by_mount: BTreeMap<&'a str, Keepers<'a>>,
+    work: u64,
 }
 
 #[derive(Debug)]
@@ -49,7 +50,12 @@ struct Keepers<'a> {
 impl<'a> Owners<'a> {
     /// By this view, for a job with these slots.
     pub fn new(view: &'a ClusterView, slots: &'a Slots) -> Self {
-        Owners { view, slots, by_mount: BTreeMap::new() }
+        Owners { view, slots, by_mount: BTreeMap::new(), work: 0 }
+    }
+
+    /// How much has been done so far: members looked at, summed over extents.
+    pub fn work(&self) -> u64 {
+        self.work
     }
 
     /// What each node has to bring for `split`: its owner, but what most is owned of by one node its home, if the job has told
@@ -84,7 +90,11 @@ impl<'a> Owners<'a> {
         most: &'a str,
         mut its: impl Iterator<Item = &'b Part>,
     ) -> Option<&'a str> {
-        let on_host = |n: &&NodeInfo| !split.home.is_empty() && n.host == split.home;
+        if split.home.is_empty() {
+            return None;
+        }
+        self.work += self.view.nodes.len() as u64;
+        let on_host = |n: &&NodeInfo| n.host == split.home;
         let with_slots = |n: &&NodeInfo| self.slots.by_node.contains_key(&n.name);
         let mut there = self.view.nodes.iter().filter(on_host).filter(with_slots).map(|n| n.name.as_str());
         // Of several nodes on one host, the owner stays what it is.
@@ -99,6 +109,8 @@ impl<'a> Owners<'a> {
     /// The parts of `split`, none over the end of an extent, each with the name of its owner.
     fn pieces(&mut self, files: &'a [FileRef], split: &Split) -> Vec<(&'a str, Part)> {
         let mut pieces = Vec::new();
+        // Of a split without parts, too.
+        let mut work = 1;
         for part in &split.parts {
             let Some(file) = files.get(part.file as usize) else { continue };
             let Some(keepers) = self.keepers(&file.mount) else { continue };
@@ -106,6 +118,7 @@ impl<'a> Owners<'a> {
             let mut at = part.offset;
             while at < end {
                 let extent = at / keepers.extent_bytes;
+                work += keepers.members.len() as u64;
                 let next = (extent + 1).saturating_mul(keepers.extent_bytes).min(end);
                 let number = owner(extent_key(&file.mount, file.version.ino, extent), &keepers.members);
                 if let Some(i) = keepers.members.iter().position(|m| Some(m.node) == number) {
@@ -114,6 +127,7 @@ impl<'a> Owners<'a> {
                 at = next;
             }
         }
+        self.work += work;
         pieces
     }
 

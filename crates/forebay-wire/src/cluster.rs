@@ -2,13 +2,14 @@
 //!
 //! An agent keeps one connection to the coordinator: [`ToCoordinator`] one way, [`ToAgent`] the other, as frames
 //! ([`crate::frame`]). Neither side waits for answers: everything is told when it changes and told again when a connection
-//! is made anew, so that a coordinator which has forgotten everything knows it again after a heartbeat.
+//! is made anew, so that a coordinator which has forgotten everything knows it again after a heartbeat. Heartbeats alone are
+//! answered ([`ToAgent::Heard`]): by that an agent knows that the coordinator is still there.
 
 use forebay_pfs::FileVersion;
 use serde::{Deserialize, Serialize};
 
 /// Number of this protocol. Both sides must speak the same.
-pub const CLUSTER_PROTOCOL: u32 = 2;
+pub const CLUSTER_PROTOCOL: u32 = 3;
 
 /// A version of the membership. Later ones are greater: a new coordinator's term is later than all of the old one's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -171,8 +172,11 @@ pub enum ToCoordinator {
         node: NodeInfo,
         /// Differs between two processes of one name: nanoseconds since 1970 at its start.
         incarnation: u64,
+        /// Counts the connections of that process: of two that are open, the later one is used. A coordinator that hung finds
+        /// those of agents which have given up waiting beside those of agents which still do.
+        attempt: u64,
     },
-    /// I am here, once a second.
+    /// I am here, once a second. → [`ToAgent::Heard`]
     Heartbeat {
         /// Bytes of the tier now.
         capacity_bytes: u64,
@@ -266,6 +270,8 @@ pub enum ToAgent {
         /// The jobs.
         jobs: Vec<JobStatus>,
     },
+    /// Answer to [`ToCoordinator::Heartbeat`].
+    Heard,
 }
 
 /// A job as people see it.

@@ -2,7 +2,8 @@
 //!
 //! The coordinator has a thousand of these in one loop, an agent one. Frames that say the same to many (a view of the
 //! members) are encoded once and shared. A peer that does not read fills its heap; at the bound the connection is given up,
-//! so that one that hangs takes a known amount of memory from the others and nothing else.
+//! so that one that hangs takes a known amount of memory from the others and nothing else. Whoever has many connections adds
+//! up what they hold ([`Framed::held_bytes`]) and bounds the sum.
 
 use crate::frame::{FrameReader, encode};
 use crate::link::Stream;
@@ -32,8 +33,11 @@ pub struct Framed {
     reader: FrameReader,
     out: VecDeque<Outgoing>,
     out_bytes: usize,
+    /// Of those, in frames that nobody else holds.
+    own_bytes: usize,
     /// Bytes of the first frame that have gone.
     sent: usize,
+    received_bytes: u64,
 }
 
 #[derive(Debug)]
@@ -41,6 +45,13 @@ struct Outgoing {
     frame: SharedFrame,
     /// A later one of these makes it needless.
     replaceable: bool,
+}
+
+impl Outgoing {
+    /// What is replaceable was encoded for many.
+    fn own_bytes(&self) -> usize {
+        if self.replaceable { 0 } else { self.frame.len() }
+    }
 }
 
 /// What a turn of reading came to.
@@ -69,7 +80,15 @@ impl Framed {
     /// The kernel refused.
     pub fn new(stream: Stream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
-        Ok(Framed { stream, reader: FrameReader::default(), out: VecDeque::new(), out_bytes: 0, sent: 0 })
+        Ok(Framed {
+            stream,
+            reader: FrameReader::default(),
+            out: VecDeque::new(),
+            out_bytes: 0,
+            own_bytes: 0,
+            sent: 0,
+            received_bytes: 0,
+        })
     }
 
     /// Takes in what has arrived.
@@ -81,7 +100,10 @@ impl Framed {
         for _ in 0..READS_MAX {
             match self.stream.read(&mut buffer) {
                 Ok(0) => return Ok(Arrived::Closed),
-                Ok(n) => self.reader.push(&buffer[..n]),
+                Ok(n) => {
+                    self.reader.push(&buffer[..n]);
+                    self.received_bytes += n as u64;
+                }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(Arrived::All),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(e),
@@ -136,6 +158,7 @@ impl Framed {
             ));
         }
         self.out_bytes += outgoing.frame.len();
+        self.own_bytes += outgoing.own_bytes();
         self.out.push_back(outgoing);
         Ok(())
     }
@@ -155,6 +178,7 @@ impl Framed {
             }
             if self.sent == first.frame.len() {
                 self.out_bytes -= self.sent;
+                self.own_bytes -= first.own_bytes();
                 self.sent = 0;
                 self.out.pop_front();
             }
@@ -176,6 +200,17 @@ impl Framed {
     /// The stream, to ask who is at its other end.
     pub fn stream(&self) -> &Stream {
         &self.stream
+    }
+
+    /// Bytes that have arrived since the beginning: as long as they grow, the other end is alive.
+    pub fn received_bytes(&self) -> u64 {
+        self.received_bytes
+    }
+
+    /// Bytes of memory that this connection alone holds: what waits to be sent, but for frames that are shared, and what has
+    /// come of a message that is not whole yet.
+    pub fn held_bytes(&self) -> usize {
+        self.own_bytes + self.reader.len()
     }
 
     /// Bytes waiting to be sent.
@@ -206,8 +241,10 @@ mod tests {
         for i in 0..3u32 {
             a.send(&i).unwrap();
         }
-        assert!(a.flush().unwrap());
+        assert_eq!(a.held_bytes(), a.waiting_bytes());
+        assert!(a.flush().unwrap() && a.held_bytes() == 0);
         assert_eq!(b.receive().unwrap(), Arrived::All);
+        assert_eq!((b.held_bytes() as u64, b.received_bytes()), (b.received_bytes(), 15));
         let got: Vec<u32> = std::iter::from_fn(|| b.next_message().unwrap()).collect();
         assert_eq!(got, [0, 1, 2]);
         drop(a);
@@ -223,6 +260,7 @@ mod tests {
             a.flush().unwrap();
         }
         assert!(a.waiting_bytes() <= 2 * long(0).len());
+        assert_eq!(a.held_bytes(), 0, "what is shared is nobody's own");
         let mut got: Vec<u8> = Vec::new();
         while got.last() != Some(&199) {
             b.receive().unwrap();

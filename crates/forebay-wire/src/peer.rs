@@ -16,7 +16,10 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Number of this protocol.
-pub const PEER_PROTOCOL: u32 = 2;
+pub const PEER_PROTOCOL: u32 = 3;
+
+/// Pages that are asked about in one [`PeerRequest::Check`].
+pub const CHECKED_MAX: usize = 1 << 16;
 
 /// From the asking agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -48,6 +51,15 @@ pub enum PeerRequest {
         page: PageRef,
         /// Answer within so many milliseconds.
         deadline_ms: u32,
+    },
+    /// Which of these pages are in the owner's tier. → [`PeerReply::Missing`], or [`PeerReply::Refused`]
+    Check {
+        /// The file and its version.
+        file: FileRef,
+        /// Unit of caching in bytes; both sides must use the same.
+        page_bytes: u64,
+        /// Numbers of the pages, at most [`CHECKED_MAX`].
+        pages: Vec<u32>,
     },
 }
 
@@ -94,6 +106,11 @@ pub enum PeerReply {
     Brought {
         /// Bytes that the PFS was read for; 0 if it was there.
         fetched_bytes: u64,
+    },
+    /// To [`PeerRequest::Check`]: of the pages asked about, these are not in the owner's tier.
+    Missing {
+        /// Their numbers.
+        pages: Vec<u32>,
     },
     /// The file is another version here.
     Changed,

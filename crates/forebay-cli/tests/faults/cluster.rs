@@ -101,6 +101,12 @@ impl Cluster {
         helper.expect(&format!("view {}", self.number));
     }
 
+    /// Kills an agent and starts another one in its place, with what it has left in its tier; all are told where it is now.
+    pub fn kill_and_restart(&mut self, node: usize) {
+        self.nodes[node].restart();
+        self.tell_all();
+    }
+
     /// A counter summed over all nodes.
     pub fn sum(&self, name: &str) -> u64 {
         self.nodes.iter().map(|n| n.counter(name)).sum()
@@ -139,11 +145,8 @@ impl Node {
         if let Some(uid) = uid {
             std::os::unix::fs::chown(dir.path(), Some(uid), Some(uid)).unwrap();
         }
-        let config = dir.path().join("config.toml");
-        std::fs::write(&config, setup.toml(dir.path(), number)).unwrap();
-        let socket = dir.path().join("state/agent.sock");
-        let mut helper = Helper::start_as(&socket, uid, "agent", &[config.to_str().unwrap()]);
-        let address = helper.expect("address");
+        std::fs::write(dir.path().join("config.toml"), setup.toml(dir.path(), number)).unwrap();
+        let (helper, address) = Self::start_helper(dir.path(), uid);
         let name = format!("node{number}");
         let info = NodeInfo {
             host: name.clone(),
@@ -154,6 +157,18 @@ impl Node {
             ..NodeInfo::default()
         };
         Node { helper, info, dir, uid }
+    }
+
+    fn start_helper(dir: &Path, uid: Option<u32>) -> (Helper, String) {
+        let (config, socket) = (dir.join("config.toml"), dir.join("state/agent.sock"));
+        let mut helper = Helper::start_as(&socket, uid, "agent", &[config.to_str().unwrap()]);
+        let address = helper.expect("address");
+        (helper, address)
+    }
+
+    fn restart(&mut self) {
+        self.helper.kill_9();
+        (self.helper, self.info.address) = Self::start_helper(self.dir.path(), self.uid);
     }
 
     pub fn client(&self) -> Client {

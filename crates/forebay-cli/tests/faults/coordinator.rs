@@ -1,17 +1,20 @@
 //! A coordinator and its agents, each a real process: killed, stopped, started again, while a job runs.
 
 use crate::common::{
-    FOREBAY, Helper, MIB, PAGE, SlowFs, counter, make_file, open_dir_in, plain_pfs, send_signal, wait_for,
+    FOREBAY, Helper, MIB, PAGE, PATIENCE, SlowFs, counter, make_file, open_dir_in, plain_pfs, send_signal,
+    wait_for,
 };
 use crate::roles::{hear, tell};
 use forebay_client::{Client, ClientConfig, Job};
-use forebay_wire::cluster::WaveStatus;
-use forebay_wire::{Epoch, JobUpdate, Part, Split, Status};
+use forebay_wire::cluster::{CLUSTER_PROTOCOL, ToAgent, ToCoordinator, WaveStatus};
+use forebay_wire::framed::{Arrived, Framed};
+use forebay_wire::link::Security;
+use forebay_wire::{Epoch, JobUpdate, NodeInfo, Part, Split, Status, frame};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 const SEED: u64 = 5;
@@ -25,6 +28,22 @@ struct Process(Child);
 impl Process {
     fn pid(&self) -> u32 {
         self.0.id()
+    }
+
+    /// Stops it, as a machine that thrashes would; it is stopped when this returns.
+    fn stop(&self) {
+        send_signal(self.pid(), libc::SIGSTOP);
+        wait_for("it stands still", || self.state() == Some('T'));
+    }
+
+    fn go_on(&self) {
+        assert_eq!(self.state(), Some('T'), "it has not stood still");
+        send_signal(self.pid(), libc::SIGCONT);
+    }
+
+    fn state(&self) -> Option<char> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).ok()?;
+        stat.rsplit(") ").next()?.chars().next()
     }
 
     fn kill_9(&mut self) {
@@ -61,6 +80,17 @@ impl Cluster {
     fn start(agents: usize, pfs: &Path, capacities: &[u64]) -> Self {
         let dir = open_dir_in("/dev/shm");
         let (coordinator, address) = start_coordinator(dir.path(), "127.0.0.1:0");
+        Self::under(coordinator, address, dir, agents, pfs, capacities)
+    }
+
+    fn under(
+        coordinator: Process,
+        address: String,
+        dir: TempDir,
+        agents: usize,
+        pfs: &Path,
+        capacities: &[u64],
+    ) -> Self {
         let mut cluster = Cluster { dir, pfs: pfs.to_owned(), address, coordinator, agents: Vec::new() };
         for i in 0..agents {
             let agent = cluster.start_agent(i, *capacities.get(i).unwrap_or(&(128 * MIB)));
@@ -111,6 +141,10 @@ impl Cluster {
         self.client(number).admin().status().unwrap()
     }
 
+    fn log(&self, name: &str) -> String {
+        std::fs::read_to_string(self.dir.path().join(name)).unwrap_or_default()
+    }
+
     fn epoch(&self, number: usize) -> Epoch {
         self.status(number).cluster.view.epoch
     }
@@ -131,9 +165,13 @@ impl Cluster {
 }
 
 fn start_coordinator(dir: &Path, listen: &str) -> (Process, String) {
+    start_coordinator_with(dir, &["--listen", listen])
+}
+
+fn start_coordinator_with(dir: &Path, arguments: &[&str]) -> (Process, String) {
     let log = File::options().create(true).append(true).open(dir.join("coordinator.log")).unwrap();
     let mut command = Command::new(FOREBAY);
-    command.args(["coordinator", "--listen", listen]).stdin(Stdio::null()).stdout(Stdio::piped());
+    command.arg("coordinator").args(arguments).stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = command.stderr(log).env_remove("FOREBAY_CONFIG").spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -218,6 +256,143 @@ fn a_job_goes_on_when_the_coordinator_is_killed_and_comes_back() {
     drop(job);
     wait_for("nothing is kept for it", || cluster.sum("planned_bytes") == 0);
     cluster.coordinator.end();
+}
+
+#[test]
+fn a_coordinator_that_hangs_is_missed_and_met_again_when_it_goes_on() {
+    let pfs = plain_pfs();
+    let path = pfs.path().join("data");
+    make_file(&path, SEED, 24 * EXTENT);
+    let cluster = Cluster::start(2, pfs.path(), &[]);
+    let before = cluster.epoch(0);
+    let client = cluster.client(0);
+    let (job, tasks) = begin(&client, &path, 2);
+    wait_for("the first wave is fetched", || {
+        cluster.waves(0).first().is_some_and(|w| w.prefetch_ended_ms.is_some())
+    });
+    run_task(&cluster, &job, &path, 0);
+
+    cluster.coordinator.stop();
+    wait_for("the agents miss it", || (0..2).all(|i| !cluster.status(i).cluster.connected));
+    assert_eq!(cluster.epoch(0), before, "the last view is kept");
+    assert!((0..2).all(|i| cluster.log(&format!("log{i}")).contains("it has not answered for")));
+    // Reads go on and so does what the job tells; asking for it says at once that nobody answers.
+    run_task(&cluster, &job, &path, 1);
+    assert!(client.jobs().is_err());
+    // They try again, and leave connections behind that it finds when it goes on.
+    wait_for("they have tried in vain", || {
+        (0..2).all(|i| cluster.log(&format!("log{i}")).contains("it connects but does not answer"))
+    });
+    cluster.coordinator.go_on();
+    wait_for("they are back", || (0..2).all(|i| cluster.status(i).cluster.connected));
+    wait_for("the job is known again, and once", || {
+        client
+            .jobs()
+            .is_ok_and(|jobs| jobs.len() == 1 && jobs[0].stages.first().is_some_and(|s| s.tasks_done == 2))
+    });
+    cluster.wait_members(2);
+    assert_eq!(cluster.epoch(0).term, before.term, "it is the same coordinator");
+    for task in 2..tasks {
+        run_task(&cluster, &job, &path, task);
+    }
+    let waves = cluster.waves(0);
+    assert!(waves.len() > 2 && waves.iter().all(|w| w.tasks == w.tasks_done), "{waves:?}");
+    assert!(!cluster.log("coordinator.log").contains("may not join"), "{}", cluster.log("coordinator.log"));
+    drop(job);
+    wait_for("nothing is kept for it", || cluster.sum("planned_bytes") == 0);
+}
+
+/// An agent played by the test, which says much and reads nothing unless it is told to.
+struct Played {
+    link: Framed,
+    node: NodeInfo,
+    answers: usize,
+}
+
+impl Played {
+    fn join(address: &str, name: &str) -> Self {
+        let stream = Security::Loopback.connect(address, Instant::now() + PATIENCE).unwrap();
+        let node = NodeInfo { name: name.into(), capacity_bytes: 1, ..NodeInfo::default() };
+        let mut played = Played { link: Framed::new(stream).unwrap(), node: node.clone(), answers: 0 };
+        let protocol = CLUSTER_PROTOCOL;
+        played.say(&ToCoordinator::Join { protocol, node, incarnation: 1, attempt: 0 });
+        played
+    }
+
+    fn say(&mut self, message: &ToCoordinator) {
+        self.link.send(message).unwrap();
+        wait_for("it is said", || self.link.flush().unwrap());
+    }
+
+    /// Asks so often for all jobs, and then makes itself seen by a change of its size.
+    fn ask(&mut self, count: usize) {
+        (0..count).for_each(|ask| self.say(&ToCoordinator::AskJobs { ask: ask as u64 }));
+        self.node.capacity_bytes += 1;
+        self.beat();
+    }
+
+    fn beat(&mut self) {
+        let capacity_bytes = self.node.capacity_bytes;
+        self.say(&ToCoordinator::Heartbeat { capacity_bytes, resident_bytes: 0, fetched_bytes: 0 });
+    }
+
+    /// Reads what has come; false at the end of the connection.
+    fn listen(&mut self) -> bool {
+        let arrived = self.link.receive();
+        while let Ok(Some(message)) = self.link.next_message::<ToAgent>() {
+            self.answers += usize::from(matches!(message, ToAgent::Jobs { .. }));
+        }
+        arrived.is_ok_and(|arrived| arrived != Arrived::Closed)
+    }
+}
+
+#[test]
+fn a_coordinator_whose_buffers_are_full_closes_the_slowest_connection_and_serves_the_others() {
+    let (dir, pfs) = (open_dir_in("/dev/shm"), plain_pfs());
+    let config = dir.path().join("coordinator.toml");
+    let text = format!(
+        "[cluster]\ncoordinator_listen = \"127.0.0.1:0\"\ncoordinator_buffers = \"16MiB\"\n[[mount]]\nlabel = \"pfs\"\nroot = {:?}\n",
+        pfs.path()
+    );
+    std::fs::write(&config, text).unwrap();
+    let (coordinator, address) = start_coordinator_with(dir.path(), &["--config", config.to_str().unwrap()]);
+    let cluster = Cluster::under(coordinator, address, dir, 1, pfs.path(), &[]);
+    // A job of so many waves that to tell about it takes a while.
+    let client = cluster.client(0);
+    let job = client.begin_job("app", "naive-bb").unwrap();
+    job.tell(&[
+        JobUpdate::Slots(vec![("n0".into(), 1)]),
+        JobUpdate::Splits { stage: 0, splits: vec![Split::default(); 4000] },
+        JobUpdate::StageReady { stage: 0 },
+    ])
+    .unwrap();
+    wait_for("it is cut", || cluster.waves(0).len() == 4000);
+    let answer = frame::encode(&ToAgent::Jobs { ask: 0, jobs: client.jobs().unwrap() }).unwrap().len();
+    let count = 14 * MIB as usize / answer;
+
+    let seen = |played: &Played| {
+        let view = cluster.status(0).cluster.view;
+        view.nodes
+            .iter()
+            .any(|n| (&n.name, n.capacity_bytes) == (&played.node.name, played.node.capacity_bytes))
+    };
+    let mut first = Played::join(&cluster.address, "first");
+    first.ask(count);
+    wait_for("the first has been answered", || seen(&first));
+    assert!(!cluster.log("coordinator.log").contains("closing the slowest"), "one alone does not fill it");
+    let mut second = Played::join(&cluster.address, "second");
+    second.ask(count);
+    wait_for("the buffers are full", || cluster.log("coordinator.log").contains("closing the slowest"));
+    let log = cluster.log("coordinator.log");
+    let said = log.lines().find(|line| line.contains("closing the slowest")).unwrap();
+    assert!(said.contains("first") && said.contains("cluster.coordinator_buffers"), "{said}");
+    // It gets what was in the socket, and then the end; the other gets all of it.
+    wait_for("the first is closed", || !first.listen());
+    assert!(first.answers < count, "{} of {count}", first.answers);
+    wait_for("the second has all", || second.listen() && second.answers == count);
+    assert!(cluster.status(0).cluster.connected && client.jobs().is_ok(), "the others were served");
+    assert_eq!(cluster.log("coordinator.log").matches("closing the slowest").count(), 1);
+    drop(job);
 }
 
 #[test]

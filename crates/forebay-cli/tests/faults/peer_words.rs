@@ -173,6 +173,32 @@ fn a_page_is_lent_until_it_is_taken_and_no_longer_than_the_deadline() {
 }
 
 #[test]
+fn an_owner_says_which_pages_it_has_and_fetches_none_for_it() {
+    let pfs = plain_pfs();
+    let path = pfs.path().join("f");
+    make_file(&path, SEED, SIZE);
+    let cluster = one_node(pfs.path());
+    let mut socket = as_peer(&cluster);
+    let file = page_of(&path, 0).file;
+    let mut missing = |file: &FileRef, page_bytes: u64, pages: &[u32]| {
+        let check = PeerRequest::Check { file: file.clone(), page_bytes, pages: pages.to_vec() };
+        frame::send(&mut socket, &check).unwrap();
+        match frame::receive::<PeerReply>(&mut socket).unwrap() {
+            PeerReply::Missing { pages } => pages,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(missing(&file, PAGE, &[0, 3]), [0, 3], "nothing is there");
+    crate::cluster::read_piece(&cluster.nodes[0].client(), &path, SEED, 3 * PAGE, PAGE as usize);
+    assert_eq!(missing(&file, PAGE, &[0, 3, 1 << 20]), [0, 1 << 20]);
+    assert_eq!(missing(&file, 2 * PAGE, &[3]), [3], "pages of another size");
+    let mut other = file.clone();
+    other.version.mtime_ns -= 1;
+    assert_eq!(missing(&other, PAGE, &[3]), [3], "another version");
+    assert_eq!(cluster.nodes[0].status().resident_bytes, PAGE);
+}
+
+#[test]
 fn an_owner_says_what_it_does_not_have() {
     let pfs = plain_pfs();
     let path = pfs.path().join("f");

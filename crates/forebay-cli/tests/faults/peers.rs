@@ -247,6 +247,103 @@ fn a_load_brings_pages_to_their_owners() {
     assert_eq!(slow.stats().read_bytes - before, SIZE, "the PFS was read for what was loaded");
 }
 
+/// Loads the file by way of node 0 while `meanwhile` happens, which is given the cluster when node 1 has some of it.
+fn load_while(
+    cluster: &mut Cluster,
+    slow: &SlowFs,
+    path: &Path,
+    meanwhile: impl FnOnce(&mut Cluster),
+) -> LoadProgress {
+    slow.fault("read=delay:150ms,count=100000");
+    let client = cluster.nodes[0].client();
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let loading = scope.spawn(|| {
+            let end = load_whole(&client, path);
+            ended.store(true, Ordering::Relaxed);
+            end
+        });
+        wait_for("node 1 has some of it and node 0 knows", || {
+            cluster.nodes[1].counter("pages_loaded_total") > 8
+                && cluster.nodes[0].counter("pages_placed_total") > 16
+        });
+        meanwhile(cluster);
+        assert!(!ended.load(Ordering::Relaxed), "the load had ended before anything happened to it");
+        loading.join().unwrap()
+    })
+}
+
+#[test]
+fn what_an_owner_evicts_during_a_load_is_there_when_the_load_ends() {
+    let Some(slow) = SlowFs::start() else { return };
+    let path = slow.at("f");
+    make_file(&path, SEED, SIZE);
+    let mut cluster = Cluster::start(3, &NodeSetup::new(&slow.mount()));
+    let end = load_while(&mut cluster, &slow, &path, |cluster| cluster.nodes[1].evict());
+    assert!(cluster.nodes[1].counter("evicted_pages_total") > 0);
+    assert!(cluster.nodes[0].counter("pages_replaced_total") > 0);
+    assert_eq!(end.bytes_fetched + end.bytes_resident, SIZE, "each byte counts once");
+    let resident: u64 = cluster.nodes.iter().map(|n| n.status().resident_bytes).sum();
+    assert_eq!(resident, SIZE.next_multiple_of(4096), "each page is in one tier");
+    let before = slow.stats().read_bytes;
+    cluster.read_on(&[0, 2], 1, &path, SEED);
+    assert_eq!(slow.stats().read_bytes, before, "the PFS was read for what was loaded");
+}
+
+#[test]
+fn what_an_owner_takes_with_it_during_a_load_is_elsewhere_when_the_load_ends() {
+    let Some(slow) = SlowFs::start() else { return };
+    let path = slow.at("f");
+    make_file(&path, SEED, SIZE);
+    let mut cluster = Cluster::start(3, &NodeSetup::new(&slow.mount()));
+    load_while(&mut cluster, &slow, &path, |cluster| cluster.nodes[1].helper.kill_9());
+    let node = &cluster.nodes[0];
+    assert!(node.counter("peer_broken_total") > 0 && node.counter("pages_replaced_total") > 0);
+    let before = slow.stats().read_bytes;
+    cluster.read_on(&[0], 1, &path, SEED);
+    assert_eq!(slow.stats().read_bytes, before, "the PFS was read for what was loaded");
+}
+
+#[test]
+fn a_load_that_a_node_cannot_keep_says_how_much_is_missing() {
+    let pfs = plain_pfs();
+    let path = pfs.path().join("f");
+    make_file(&path, SEED, SIZE);
+    // Node 1 owns about half of the file, and has room for a part of that.
+    let mut cluster = Cluster::start(2, &NodeSetup::new(pfs.path()));
+    cluster.nodes[1].client().admin().set_capacity(BASE + 2 * MIB).unwrap();
+    let members = cluster.members();
+    cluster.tell(0, members);
+    let mut load = cluster.nodes[0].client().load(0).unwrap();
+    load.add(&path).unwrap();
+    load.flush().unwrap();
+    wait_for("the load is done", || load.poll(Duration::from_millis(100)).unwrap().idle);
+    let failures = load.failures();
+    assert!(cluster.nodes[1].counter("evicted_pages_total") > 0, "there was room for all of it");
+    assert_eq!(failures.len(), 1, "{failures:?}");
+    assert_eq!(failures[0].errno, libc::ENOSPC);
+    assert!(failures[0].message.contains("pages are gone from the nodes"), "{}", failures[0].message);
+}
+
+#[test]
+fn guests_are_guests_again_after_a_crash() {
+    let pfs = plain_pfs();
+    let path = pfs.path().join("f");
+    make_file(&path, SEED, SIZE);
+    let mut cluster = Cluster::start(2, &NodeSetup::new(pfs.path()));
+    cluster.read_on(&[0], 1, &path, SEED);
+    let (guests, resident) =
+        (cluster.nodes[0].counter("guest_bytes"), cluster.nodes[0].status().resident_bytes);
+    assert!(guests > 0 && guests < resident, "{guests} of {resident}");
+    cluster.kill_and_restart(0);
+    let node = &cluster.nodes[0];
+    assert!(node.counter("adopted_files_total") > 0);
+    assert_eq!((node.counter("guest_bytes"), node.status().resident_bytes), (guests, resident));
+    // They go first: what is left is what is its own. And their bytes were right.
+    cluster.read_on(&[0], 1, &path, SEED);
+    assert_eq!(cluster.nodes[0].counter("from_peers_bytes"), 0, "what is here is not asked for again");
+}
+
 #[test]
 fn a_pinned_file_is_loaded_on_the_node_that_pins_it() {
     let pfs = plain_pfs();

@@ -405,3 +405,48 @@ proptest! {
         prop_assert!(world.pump.orders.is_empty() && world.pump.planners.is_empty());
     }
 }
+
+#[test]
+fn a_large_stage_is_placed_in_slices_and_cut_as_if_at_once() {
+    let names: Vec<String> = (0..100).map(|i| format!("n{i:03}")).collect();
+    let nodes: Vec<(&str, u64)> = names.iter().map(|n| (n.as_str(), 1 << 40)).collect();
+    let slots: Vec<(&str, u32)> = names.iter().map(|n| (n.as_str(), 1)).collect();
+    // Each task looks at every member: six slices, the last one not full.
+    let tasks = 11_000;
+    let mut world = World::new("no-action", &nodes);
+    world.tell(told(tasks, &slots));
+    let mut turns = 1;
+    while world.waves().is_empty() {
+        assert_eq!(world.pump.next_deadline(), Some(world.now), "it must go on at once");
+        if turns == 2 {
+            // Started before it was placed, and after.
+            [0, tasks - 1].into_iter().for_each(|task| world.start(task, "n000"));
+            turns += 2;
+        }
+        world.turn();
+        turns += 1;
+    }
+    assert_eq!(turns, 6);
+    assert_ne!(world.pump.next_deadline(), Some(world.now), "nothing is left to place");
+    assert_eq!(world.waves().iter().map(|w| w.tasks).sum::<u32>(), tasks - 2, "those that run need nothing");
+    assert!(world.ordered_bytes() > 0);
+
+    // Another view in the middle: what was placed by the old one is void.
+    let fewer = view(&nodes[..50]);
+    world.pump.set_view(world.now, view(&nodes[..70]));
+    world.turn();
+    world.pump.set_view(world.now, fewer.clone());
+    world.turn();
+    while world.pump.next_deadline() == Some(world.now) {
+        world.turn();
+    }
+    assert_eq!(world.waves().iter().map(|w| w.tasks).sum::<u32>(), tasks - 2);
+    let owned: BTreeMap<u64, String> =
+        world.orders.iter().map(|(id, (node, ..))| (*id, node.clone())).collect();
+    assert!(!owned.is_empty() && owned.values().all(|node| fewer.nodes.iter().any(|n| n.name == *node)));
+    // A job that ends while its stage is being placed leaves nothing to do.
+    world.pump.set_view(world.now, view(&nodes));
+    world.turn();
+    world.tell(vec![JobUpdate::End]);
+    assert!(world.orders.is_empty() && world.pump.next_deadline() != Some(world.now));
+}
