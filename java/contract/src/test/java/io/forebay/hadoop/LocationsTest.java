@@ -17,7 +17,8 @@ import org.junit.Test;
 public class LocationsTest {
   /** A cluster whose owners are called so, and whose balanced homes are called so. */
   private static Contents cluster() {
-    return (Contents) Proxy.newProxyInstance(LocationsTest.class.getClassLoader(), new Class<?>[] {Contents.class}, (proxy, method, arguments) -> switch (method.getName()) {
+    Class<?>[] contents = {Contents.class};
+    return (Contents) Proxy.newProxyInstance(LocationsTest.class.getClassLoader(), contents, (proxy, method, arguments) -> switch (method.getName()) {
       case "mounts" -> List.of(new ForebayClient.Mount("pfs", "/pfs", 1 << 20, 1 << 20));
       case "locate" -> List.of(new ForebayClient.Location(0, 5, List.of((boolean) arguments[3] ? "balanced" : "owner")));
       default -> throw new AssertionError(method.toString());
