@@ -104,7 +104,7 @@ def report(args, runs, size, where):
     rate = SERVERS * args.spark_rate * 1_000_000
     print()
     print("\n".join(waves.table(runs)))
-    print("\nAll found the same. The change is that of the map time; at owner: tasks that ran on the node that owns their extent;")
+    print("\nAll found the same. The change is that of the map time; at owner: tasks that ran on the node that was named for their extent;")
     print("prefetch hidden: share of the prefetch time before the wave's own tasks and behind those of an earlier wave, the first wave left out.")
     name = f"waves-{args.lab}" if args.lab else "waves"
     pictures = [args.output / f"{name}.png", args.output / f"{name}.svg"]

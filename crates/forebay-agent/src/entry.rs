@@ -301,6 +301,11 @@ impl Entry {
         Boarding::New(flight)
     }
 
+    /// Whether `page` is on its way.
+    pub fn has_flight(&self, page: u32) -> bool {
+        lock(&self.inner).flights.iter().any(|f| f.page == page)
+    }
+
     /// The flight has ended.
     pub fn land(&self, flight: &Arc<Flight>) {
         lock(&self.inner).flights.retain(|f| !Arc::ptr_eq(f, flight));

@@ -191,7 +191,8 @@ pub fn run(shared: &Arc<Shared>, mount: usize, thread: usize) {
     }
 }
 
-fn all_cancelled(task: &Task) -> bool {
+/// Whether all who have asked for the page have gone since.
+pub fn all_cancelled(task: &Task) -> bool {
     let watchers = lock(&task.flight.watchers);
     !watchers.is_empty() && watchers.iter().all(|w| w.is_cancelled())
 }

@@ -4,7 +4,9 @@
 //! own opens one file after the other with the agent's rights ([`crate::by_path`]) and feeds pages to the mount's fetch queue,
 //! behind every reader and all read-ahead and before loads; `threads` pages at a time, at the order's rate, and over all
 //! orders never more than half of the mount's fetch threads, so that a reader does not even wait for a page that is being
-//! fetched. What has come is kept for the order until its first use or the order's end (`forebay_policy::eviction::Planned`).
+//! fetched. A page that another node owns is here because its task will be: it comes by way of its owner, so that the PFS
+//! serves it once for the cluster, and then it is the owner's fetch threads that are spared ([`Orders::pass`]).
+//! What has come is kept for the order until its first use or the order's end (`forebay_policy::eviction::Planned`).
 //!
 //! An order lives until it is cancelled, also when all of it has come. All of them go when the coordinator is lost for
 //! longer than it waits for this node, or met anew: it orders again what is still wanted.
@@ -15,6 +17,7 @@ use crate::counters::add;
 use crate::entry::{Boarding, Entry, FlightError, Task, Urgency, Watcher, lock};
 use crate::fetch;
 use crate::mounts::display_path;
+use crate::peer_client;
 use forebay_policy::machine::Nanos;
 use forebay_policy::token_bucket::TokenBucket;
 use forebay_store::{Class, Reservation, State as PageState};
@@ -51,8 +54,10 @@ pub struct Orders {
 #[derive(Debug, Default)]
 struct State {
     orders: BTreeMap<u64, Run>,
-    /// Pages under way, by mount.
+    /// Pages under way from the PFS, by mount: those of orders here, and those passed on to peers for theirs.
     in_flight: BTreeMap<usize, usize>,
+    /// Peers that wait to have a page fetched for an order of theirs, by mount.
+    waiting_peers: BTreeMap<usize, usize>,
 }
 
 /// One order.
@@ -181,21 +186,26 @@ impl Orders {
         lock(&self.state).orders.contains_key(&id)
     }
 
-    /// Waits until the order may send another page of `bytes` to `mount`; `false` if it is not wanted any more.
-    fn take_off(&self, shared: &Shared, id: u64, mount: usize, bytes: u64) -> bool {
-        let most = (shared.mounts[mount].config.fetch_threads / 2).max(1);
+    /// Waits until the order may send another page of `bytes` on its way, with `mount` to the PFS of that mount; `false` if
+    /// it is not wanted any more. Pages that peers wait for go first, or two nodes with much to do would wait for each other.
+    fn take_off(&self, shared: &Shared, id: u64, mount: Option<usize>, bytes: u64) -> bool {
         let mut state = lock(&self.state);
         loop {
-            let under_way = state.in_flight.get(&mount).copied().unwrap_or(0);
+            let busy = mount.is_some_and(|mount| {
+                let peer = usize::from(state.waiting_peers.contains_key(&mount));
+                state.under_way(mount) + peer >= most_under_way(shared, mount)
+            });
             let Some(run) = state.orders.get_mut(&id).filter(|_| !shared.is_stopping()) else { return false };
-            let wait_ns = if run.in_flight >= run.threads || under_way >= most {
+            let wait_ns = if run.in_flight >= run.threads || busy {
                 u64::MAX
             } else {
                 run.bucket.take(started_ns(shared), bytes)
             };
             if wait_ns == 0 {
                 run.in_flight += 1;
-                *state.in_flight.entry(mount).or_default() += 1;
+                if let Some(mount) = mount {
+                    *state.in_flight.entry(mount).or_default() += 1;
+                }
                 return true;
             }
             // Woken when a page lands, the pace changes or the order goes; at the latest to look whether the agent ends.
@@ -204,11 +214,34 @@ impl Orders {
         }
     }
 
+    /// Waits until `deadline` for leave to fetch a page of `mount` that a peer has an order for; `None` if none came.
+    pub fn pass(shared: &Arc<Shared>, mount: usize, deadline: Instant) -> Option<Passed> {
+        let orders = &shared.orders;
+        let mut state = lock(&orders.state);
+        *state.waiting_peers.entry(mount).or_default() += 1;
+        let free = loop {
+            if state.under_way(mount) < most_under_way(shared, mount) {
+                *state.in_flight.entry(mount).or_default() += 1;
+                break true;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break false;
+            }
+            state = orders.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        };
+        take_one(&mut state.waiting_peers, mount);
+        drop(state);
+        // Orders here may have waited for this one.
+        orders.changed.notify_all();
+        free.then(|| Passed { shared: shared.clone(), mount })
+    }
+
     /// A page that was under way has ended.
     fn landed(&self, shared: &Shared, page: &OrderedPage, outcome: &Result<u64, FlightError>) {
         let mut state = lock(&self.state);
-        if let Some(n) = state.in_flight.get_mut(&page.entry.mount) {
-            *n = n.saturating_sub(1);
+        if page.from_pfs {
+            take_one(&mut state.in_flight, page.entry.mount);
         }
         if let Some(run) = state.orders.get_mut(&page.order) {
             run.in_flight = run.in_flight.saturating_sub(1);
@@ -226,6 +259,48 @@ impl Orders {
         }
         drop(state);
         self.changed.notify_all();
+    }
+}
+
+impl State {
+    fn under_way(&self, mount: usize) -> usize {
+        self.in_flight.get(&mount).copied().unwrap_or(0)
+    }
+}
+
+/// Pages of orders that may be under way from the PFS of a mount.
+fn most_under_way(shared: &Shared, mount: usize) -> usize {
+    (shared.mounts[mount].config.fetch_threads / 2).max(1)
+}
+
+fn take_one(counts: &mut BTreeMap<usize, usize>, mount: usize) {
+    if let Some(n) = counts.get_mut(&mount) {
+        *n = n.saturating_sub(1);
+        if *n == 0 {
+            counts.remove(&mount);
+        }
+    }
+}
+
+/// Leave to fetch a page for an order of a peer. Watches the flight, and with its end makes room for the next.
+#[derive(Debug)]
+pub struct Passed {
+    shared: Arc<Shared>,
+    mount: usize,
+}
+
+impl Watcher for Passed {
+    fn page_done(&self, _page: u32, _outcome: &Result<u64, FlightError>) {}
+
+    fn is_cancelled(&self) -> bool {
+        false
+    }
+}
+
+impl Drop for Passed {
+    fn drop(&mut self) {
+        take_one(&mut lock(&self.shared.orders.state).in_flight, self.mount);
+        self.shared.orders.changed.notify_all();
     }
 }
 
@@ -257,6 +332,8 @@ struct OrderedPage {
     page: u32,
     /// Of it, bytes that the order asks for.
     bytes: u64,
+    /// It is fetched from the PFS here, not asked of a peer.
+    from_pfs: bool,
 }
 
 impl Watcher for OrderedPage {
@@ -385,8 +462,12 @@ impl Feeder {
         let (shared, entry) = (&self.shared, &source.entry);
         let resident =
             shared.cache.file(entry).is_ok_and(|file| file.word(page).state == PageState::Resident);
-        let len = if resident { 0 } else { entry.geometry().page_len(page) };
-        if !shared.orders.take_off(shared, self.id, entry.mount, len) {
+        let geometry = entry.geometry();
+        let len = if resident { 0 } else { geometry.page_len(page) };
+        let version = &entry.identity.version;
+        let owner = peer_client::owner_of(shared, entry.mount, version, geometry.page_bytes, page);
+        let mount = (owner.is_none() && !resident).then_some(entry.mount);
+        if !shared.orders.take_off(shared, self.id, mount, len) {
             return;
         }
         let watcher = Arc::new(OrderedPage {
@@ -395,6 +476,7 @@ impl Feeder {
             entry: entry.clone(),
             page,
             bytes,
+            from_pfs: mount.is_some(),
         });
         if resident {
             return watcher.page_done(page, &Ok(0));
@@ -404,14 +486,8 @@ impl Feeder {
                 if !flight.watch(watcher) {
                     return;
                 }
-                let task =
-                    Task { entry: entry.clone(), flight, pfs: source.pfs.clone(), urgency: Urgency::Plan };
-                // Not by way of its owner: the coordinator has sent the order there.
-                if let Err(task) = shared.mounts[entry.mount].queue.push(Urgency::Plan, task)
-                    && task.flight.take()
-                {
-                    fetch::finish(shared, &task, Err(FlightError::Cancelled));
-                }
+                let (entry, pfs) = (entry.clone(), source.pfs.clone());
+                fetch::send(shared, Task { entry, flight, pfs, urgency: Urgency::Plan });
             }
             Boarding::Joined(flight) => {
                 flight.watch(watcher);

@@ -350,6 +350,10 @@ impl Peer {
         if !task.flight.take() {
             return refilled(shared, &task);
         }
+        let ordered = task.urgency == Urgency::Plan && !task.flight.is_demanded();
+        if ordered && fetch::all_cancelled(&task) {
+            return finish(shared, &task, Err(FlightError::Cancelled));
+        }
         let mut begun = match begin(shared, &task) {
             Ok(Some(begun)) => begun,
             Ok(None) => return finish(shared, &task, Ok(0)),
@@ -359,6 +363,7 @@ impl Peer {
         let wanted = match task.urgency {
             _ if task.flight.is_demanded() => Wanted::Now,
             Urgency::Refill => Wanted::Refill,
+            Urgency::Plan => Wanted::Plan,
             _ => Wanted::Ahead,
         };
         let page = page_ref(shared, &task.entry, &task.pfs, task.flight.page);
@@ -393,8 +398,11 @@ impl Peer {
             task.urgency = Urgency::Demand;
         }
         match answer {
-            // A reader has come meanwhile, or nobody waits: ask again, behind what is more urgent.
-            Answer::NotYet if wanted != Wanted::Now && since.elapsed() < AHEAD_PATIENCE => {
+            // A reader has come meanwhile, or nobody waits: ask again, behind what is more urgent. An order waits as long as it
+            // lives: its turn comes, and the PFS is not to be read twice.
+            Answer::NotYet
+                if wanted == Wanted::Plan || wanted != Wanted::Now && since.elapsed() < AHEAD_PATIENCE =>
+            {
                 match self.queue.push(task.urgency, Job::Page(task, since)) {
                     Ok(()) => self.staff(shared),
                     Err(job) => turn_away(shared, job),

@@ -18,6 +18,7 @@ use crate::counters::add;
 use crate::entry::{Boarding, Entry, Flight, FlightError, FlightState, Task, Urgency, lock};
 use crate::fetch;
 use crate::mounts::display_path;
+use crate::orders::Orders;
 use forebay_store::{BLOCK_BYTES, Class, State};
 use forebay_wire::link::{Listener, Stream};
 use forebay_wire::peer::{CHECKED_MAX, PEER_PROTOCOL, PageRef, PeerReply, PeerRequest, Wanted};
@@ -237,6 +238,7 @@ impl<'a> Serving<'a> {
         let urgency = match wanted {
             Wanted::Now => Urgency::Demand,
             Wanted::Ahead => Urgency::Ahead,
+            Wanted::Plan => Urgency::Plan,
             Wanted::Refill => Urgency::Refill,
         };
         let (entry, flight) = match self.find(page, urgency) {
@@ -248,8 +250,9 @@ impl<'a> Serving<'a> {
         if from >= page_len || !from.is_multiple_of(BLOCK_BYTES) {
             return Ok(Err(PeerReply::Refused(format!("nothing at byte {from} of a page of {page_len}"))));
         }
-        // Whoever fetched it for this request has counted that as its first use.
-        if flight.is_none() || wanted == Wanted::Ahead {
+        // Whoever fetched it for this request has counted that as its first use. To be passed on to where a task will read it is
+        // none, and must not end the protection that an order here gives it.
+        if wanted != Wanted::Plan && (flight.is_none() || wanted == Wanted::Ahead) {
             self.shared.cache.touch(&[entry.key(page.page)]);
         }
         if let Some(flight) = flight
@@ -415,16 +418,29 @@ impl<'a> Serving<'a> {
             return refuse(format!("the file has no page {}", page.page));
         }
         let known = shared.cache.find_version(mount, &page.file.version);
-        if let Some(entry) = known.filter(|e| e.identity.page_bytes == page_bytes)
+        let known = known.filter(|e| e.identity.page_bytes == page_bytes);
+        let on_its_way = known.as_ref().is_some_and(|e| e.has_flight(page.page));
+        if let Some(entry) = known
             && shared.cache.file(&entry).is_ok_and(|f| f.word(page.page).state == State::Resident)
         {
             return Ok(Found::Whole(entry));
         }
         let pfs = self.open(mount, &page.file)?;
+        let leave = match urgency {
+            Urgency::Plan if !on_its_way => {
+                let leave = Orders::pass(shared, mount, Instant::now() + PATIENCE_AHEAD);
+                Some(Arc::new(leave.ok_or(PeerReply::NotYet)?))
+            }
+            _ => None,
+        };
         // Twice: an entry can be removed between being found and being boarded.
         for _ in 0..2 {
             let entry = self.entry(mount, page, &pfs)?;
             if let Some(found) = self.board(entry, page.page, &pfs, urgency)? {
+                // Kept until it has come, or given back at once if it has.
+                if let (Some(leave), Found::Coming(_, flight, true)) = (leave, &found) {
+                    flight.watch(leave);
+                }
                 return Ok(found);
             }
         }

@@ -6,18 +6,23 @@
 //! whose program dies leaves no prefetch behind.
 //!
 //! [`Client::locate`] computes where a range is kept from the members and their capacities alone. There is no table to
-//! ask, so listing ten thousand files costs one question to the agent.
+//! ask, so listing ten thousand files costs one question to the agent. [`Client::homes`] answers another question: where to
+//! run the tasks that read the range, so that nodes have the same to do ([`forebay_policy::homes`]). What one client has been told
+//! is evened out, so all of a program's questions should go to one.
 
 use crate::error::{errno, told};
 use crate::session::{Client, lock, unexpected};
 use forebay_pfs::FileFacts;
+use forebay_policy::homes::{Candidate, Homes};
 use forebay_policy::placement::{Member, extent_key, node_number, owner};
 use forebay_wire::frame;
 use forebay_wire::{
-    Channel, ClusterView, FileRef, JobStatus, JobUpdate, MAX_PACKET_BYTES, MountInfo, Reply, Request, Split,
+    Channel, ClusterView, FileRef, JobStatus, JobUpdate, MAX_PACKET_BYTES, MountInfo, NodeInfo, Reply,
+    Request, Role, Split,
 };
 use rustix::fs::{Mode, OFlags, open};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
@@ -52,6 +57,20 @@ pub struct Location {
 /// What a client remembers of the cluster between two questions.
 #[derive(Debug, Default)]
 pub(crate) struct KnownView(Mutex<Option<(Instant, ClusterView)>>);
+
+/// The homes that a client was told, by the labels of mounts.
+#[derive(Debug, Default)]
+pub(crate) struct GivenHomes(Mutex<BTreeMap<String, Homes>>);
+
+/// A range of a file.
+#[derive(Clone, Copy)]
+struct Range {
+    ino: u64,
+    /// Of the file.
+    size: u64,
+    offset: u64,
+    len: u64,
+}
 
 impl Client {
     /// Begins an analytics job called `name` whose prefetch is planned by `planner` (empty: the cluster's default).
@@ -103,8 +122,7 @@ impl Client {
     /// As [`Client::file_ref`].
     pub fn locate(&self, path: impl AsRef<Path>, offset: u64, len: u64) -> io::Result<Vec<Location>> {
         let (file, mount) = self.named(path.as_ref())?;
-        let end = offset.saturating_add(len).min(file.version.size);
-        self.with_view(|view| locations(view, &mount, file.version.ino, offset, end))
+        self.owners_of(&mount, range(&file, offset, len))
     }
 
     /// As [`Client::locate`], for a file that has been named already.
@@ -112,12 +130,45 @@ impl Client {
     /// # Errors
     /// The mount is not served any more; no agent.
     pub fn locate_ref(&self, file: &FileRef, offset: u64, len: u64) -> io::Result<Vec<Location>> {
+        self.owners_of(&self.mount_called(&file.mount)?, range(file, offset, len))
+    }
+
+    /// Where tasks that read `len` bytes from `offset` of the file should run, extent by extent: at the owner, or, where that
+    /// has been named more often than the next in its ranking, there. As [`Client::locate`] otherwise. The same extent has the same
+    /// home while the members are the same.
+    ///
+    /// # Errors
+    /// As [`Client::file_ref`].
+    pub fn homes(&self, path: impl AsRef<Path>, offset: u64, len: u64) -> io::Result<Vec<Location>> {
+        let (file, mount) = self.named(path.as_ref())?;
+        self.homes_of(&mount, range(&file, offset, len))
+    }
+
+    /// As [`Client::homes`], for a file that has been named already.
+    ///
+    /// # Errors
+    /// The mount is not served any more; no agent.
+    pub fn homes_ref(&self, file: &FileRef, offset: u64, len: u64) -> io::Result<Vec<Location>> {
+        self.homes_of(&self.mount_called(&file.mount)?, range(file, offset, len))
+    }
+
+    fn owners_of(&self, mount: &MountInfo, range: Range) -> io::Result<Vec<Location>> {
+        self.with_view(|view| owners(view, mount, range))
+    }
+
+    fn homes_of(&self, mount: &MountInfo, range: Range) -> io::Result<Vec<Location>> {
+        let mut given = lock(&self.session.homes.0);
+        let given = given.entry(mount.label.clone()).or_default();
+        self.with_view(|view| homes(view, mount, range, given))
+    }
+
+    fn mount_called(&self, label: &str) -> io::Result<MountInfo> {
         let mounts = self.session.mounts()?;
-        let mount = mounts.iter().find(|m| m.label == file.mount).ok_or_else(|| {
-            told(libc::ENOENT, format!("no mount is labelled {:?} at this node's agent", file.mount))
-        })?;
-        let end = offset.saturating_add(len).min(file.version.size);
-        self.with_view(|view| locations(view, mount, file.version.ino, offset, end))
+        mounts
+            .iter()
+            .find(|m| m.label == label)
+            .cloned()
+            .ok_or_else(|| told(libc::ENOENT, format!("no mount is labelled {label:?} at this node's agent")))
     }
 
     fn named(&self, path: &Path) -> io::Result<(FileRef, MountInfo)> {
@@ -157,21 +208,50 @@ impl Client {
     }
 }
 
-/// The owner of each extent between `offset` and `end`.
-fn locations(view: &ClusterView, mount: &MountInfo, ino: u64, offset: u64, end: u64) -> Vec<Location> {
+fn range(file: &FileRef, offset: u64, len: u64) -> Range {
+    Range { ino: file.version.ino, size: file.version.size, offset, len }
+}
+
+fn member(node: &NodeInfo) -> Member {
+    Member { node: node_number(&node.name), weight: node.capacity_bytes as f64 }
+}
+
+/// The owner of each extent in the range.
+fn owners(view: &ClusterView, mount: &MountInfo, range: Range) -> Vec<Location> {
     let keepers = view.keepers(&mount.label);
-    let members: Vec<Member> = keepers
-        .iter()
-        .map(|n| Member { node: node_number(&n.name), weight: n.capacity_bytes as f64 })
-        .collect();
+    let members: Vec<Member> = keepers.iter().map(|n| member(n)).collect();
+    by_extent(mount, &keepers, range, |key, _| {
+        let number = owner(key, &members);
+        members.iter().position(|m| Some(m.node) == number)
+    })
+}
+
+/// The home of each extent in the range.
+fn homes(view: &ClusterView, mount: &MountInfo, range: Range, given: &mut Homes) -> Vec<Location> {
+    let keepers = view.keepers(&mount.label);
+    let candidate = |n: &&NodeInfo| Candidate { member: member(n), runs_tasks: n.role == Role::CoLocated };
+    let candidates: Vec<Candidate> = keepers.iter().map(candidate).collect();
+    by_extent(mount, &keepers, range, |key, bytes| given.home(&candidates, key, bytes))
+}
+
+/// The host of the node that `choose` finds for each extent, given its key and the bytes that the file has of it.
+fn by_extent(
+    mount: &MountInfo,
+    keepers: &[&NodeInfo],
+    range: Range,
+    mut choose: impl FnMut(u64, u64) -> Option<usize>,
+) -> Vec<Location> {
     let mut found = Vec::new();
-    let mut at = offset;
+    let end = range.offset.saturating_add(range.len).min(range.size);
+    let mut at = range.offset;
     while at < end {
         let extent = at / mount.extent_bytes;
-        let next = (extent + 1).saturating_mul(mount.extent_bytes).min(end);
-        let number = owner(extent_key(&mount.label, ino, extent), &members);
-        let host = members.iter().position(|m| Some(m.node) == number).map(|i| keepers[i].host.clone());
-        found.push(Location { offset: at, len: next - at, hosts: host.into_iter().collect() });
+        let extent_end = (extent + 1).saturating_mul(mount.extent_bytes);
+        let bytes = extent_end.min(range.size) - extent * mount.extent_bytes;
+        let place = choose(extent_key(&mount.label, range.ino, extent), bytes);
+        let hosts = place.map(|place| keepers[place].host.clone()).into_iter().collect();
+        let next = extent_end.min(end);
+        found.push(Location { offset: at, len: next - at, hosts });
         at = next;
     }
     found
@@ -233,7 +313,7 @@ fn cut_split(split: &Split) -> io::Result<Split> {
     while encoded_len(&parts)? > PACKET_BYTES / 2 {
         parts.truncate(parts.len() / 2);
     }
-    Ok(Split { parts })
+    Ok(Split { parts, home: split.home.clone() })
 }
 
 fn chunks<T: Serialize + Clone>(all: &[T]) -> io::Result<Vec<Vec<T>>> {
@@ -286,12 +366,37 @@ mod tests {
     fn ranges_are_located_extent_by_extent_at_nodes_that_serve() {
         let nodes = vec![node("a", "127.0.0.1:1"), node("b", "127.0.0.1:2"), node("c", "")];
         let view = ClusterView { epoch: Epoch::default(), nodes };
-        let found = locations(&view, &mount(), 7, 1 << 19, 40 << 20);
+        let range = Range { ino: 7, size: 40 << 20, offset: 1 << 19, len: 99 << 20 };
+        let found = owners(&view, &mount(), range);
         assert_eq!((found[0].offset, found[0].len), (1 << 19, 1 << 19));
         assert_eq!(found.iter().map(|l| l.len).sum::<u64>(), (40 << 20) - (1 << 19));
         let on = |host: &str| found.iter().filter(|l| l.hosts == [host]).count();
         assert!(on("a.host") > 5 && on("b.host") > 5 && on("c.host") == 0);
-        assert!(locations(&ClusterView::default(), &mount(), 7, 0, 1)[0].hosts.is_empty());
+        assert!(owners(&ClusterView::default(), &mount(), range)[0].hosts.is_empty());
+    }
+
+    #[test]
+    fn homes_are_even_over_all_files_and_a_dedicated_node_is_only_told_as_the_owner() {
+        let mut nodes = vec![node("a", "127.0.0.1:1"), node("b", "127.0.0.1:2"), node("c", "127.0.0.1:3")];
+        nodes[2].role = Role::Dedicated;
+        nodes[2].capacity_bytes = 1 << 28;
+        let view = ClusterView { epoch: Epoch::default(), nodes };
+        let mut given = Homes::default();
+        // Files of one extent, as they are written by a job: what is within a file cannot be evened out.
+        let file = |ino| Range { ino, size: 1 << 20, offset: 0, len: 1 << 20 };
+        let told: Vec<String> =
+            (0..60).map(|ino| homes(&view, &mount(), file(ino), &mut given)[0].hosts[0].clone()).collect();
+        let on = |host: &str| told.iter().filter(|h| *h == host).count();
+        assert!(on("a.host").abs_diff(on("b.host")) <= 1, "{told:?}");
+        for (ino, host) in (0..60).zip(&told) {
+            let owner = owners(&view, &mount(), file(ino))[0].hosts[0].clone();
+            assert_eq!(host == "c.host", owner == "c.host");
+            assert_eq!(homes(&view, &mount(), file(ino), &mut given)[0].hosts[0], *host, "asked again");
+        }
+        assert!(on("c.host") > 0);
+        // A part of an extent is told what the whole is.
+        let half = Range { len: 1 << 19, ..file(5) };
+        assert_eq!(homes(&view, &mount(), half, &mut given)[0].hosts[0], told[5]);
     }
 
     #[test]
@@ -310,7 +415,8 @@ mod tests {
         assert_eq!(again, files);
 
         let parts = vec![Part { file: 9, offset: u64::MAX, len: u64::MAX }; 100_000];
-        let told = pieces(&JobUpdate::Splits { stage: 1, splits: vec![Split { parts }] }).unwrap();
+        let told =
+            pieces(&JobUpdate::Splits { stage: 1, splits: vec![Split { parts, home: "h".into() }] }).unwrap();
         assert!(told.len() == 1 && encoded_len(&told[0]).unwrap() <= PACKET_BYTES);
     }
 }

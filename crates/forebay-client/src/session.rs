@@ -128,6 +128,7 @@ pub(crate) struct Session {
     job: Mutex<Option<(Option<Channel>, String)>>,
     /// The members as they were a moment ago.
     pub(crate) view: crate::job::KnownView,
+    pub(crate) homes: crate::job::GivenHomes,
 }
 
 #[derive(Debug)]
@@ -154,6 +155,7 @@ impl Session {
             warned: AtomicBool::new(false),
             job: Mutex::new(None),
             view: crate::job::KnownView::default(),
+            homes: crate::job::GivenHomes::default(),
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! A planner knows jobs, their waves and how large they are; it says "from now on fetch wave 3 with so many nodes and
 //! threads". What it does not know is here: a *stage* of a real job is a job to the planner; each of its waves is spread over the nodes
-//! that keep its extents, and each of these gets one order. Events go the other way: a wave has begun to compute when its
+//! that keep its extents, or where its tasks will run, and each of these gets one order. Events go the other way: a wave has begun to compute when its
 //! first task has started, it is fetched when every order of it has ended, however it ended.
 //!
 //! Three rules keep a prefetch from doing harm. A node is ordered no more than fits its tier beside what it was ordered
@@ -92,6 +92,8 @@ struct Running {
 struct Placing {
     next: usize,
     placed: Vec<(u32, Placed)>,
+    /// The job's, looked up once: when they change the placing begins anew.
+    slots: Option<Slots>,
 }
 
 /// A planner and whose jobs it has.
@@ -294,18 +296,18 @@ impl Pump {
     fn place_some(&mut self, key: &JobKey, number: u32, work_left: &mut u64) -> bool {
         let Some(Running { job, placing, .. }) = self.jobs.get_mut(key) else { return true };
         let Some(stage) = job.stages.get(&number).filter(|s| s.ready && !s.ended) else { return true };
-        let Some(placing) = placing.get_mut(&number) else { return true };
-        let mut owners = Owners::new(&self.view);
-        while let Some(task) = stage.tasks.get(placing.next) {
+        let Some(Placing { next, placed, slots }) = placing.get_mut(&number) else { return true };
+        let slots = slots.get_or_insert_with(|| Slots::new(&job.slots, &self.view));
+        let mut owners = Owners::new(&self.view, slots);
+        while let Some(task) = stage.tasks.get(*next) {
             if owners.work() >= *work_left {
                 *work_left = 0;
                 return false;
             }
             if task.started.is_none() && !task.done {
-                let placed = owners.place(&job.files, &stage.splits[placing.next]);
-                placing.placed.push((placing.next as u32, placed));
+                placed.push((*next as u32, owners.place(&job.files, &stage.splits[*next])));
             }
-            placing.next += 1;
+            *next += 1;
         }
         *work_left = work_left.saturating_sub(owners.work());
         true

@@ -19,7 +19,7 @@ pub type WaveId = u64;
 pub struct StageRun {
     /// The planner that has it, and as which job.
     pub planner: Option<(String, JobId)>,
-    /// Tasks that were started where most of their input is kept.
+    /// Tasks that were started at their home: where most of their input is brought.
     pub local: u32,
     /// In the order of their ids.
     waves: Vec<Wave>,

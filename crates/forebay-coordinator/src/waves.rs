@@ -4,9 +4,13 @@
 //! runs first are the first `s` of those whose input it keeps, and so on: wave `k` is, over all nodes, the `k`-th batch of
 //! so many tasks, in task order. Tasks whose input is kept where no slots are (dedicated nodes, or nobody) run anywhere:
 //! they take the slots that the others leave free.
+//!
+//! Where a scheduler will send a task is known best to whoever told it: a split may name its home. Then what the owner would
+//! have had most of is brought there instead, so that waves are as even as the homes are. Owners are drawn by lot, and
+//! are not.
 
 use forebay_policy::placement::{Member, extent_key, node_number, owner};
-use forebay_wire::{ClusterView, FileRef, Part, Split};
+use forebay_wire::{ClusterView, FileRef, NodeInfo, Part, Split};
 use std::collections::BTreeMap;
 
 /// What one node has to bring for one task.
@@ -18,19 +22,20 @@ pub struct Need {
     pub bytes: u64,
 }
 
-/// What a task reads, by the node that keeps it.
+/// What a task reads, by the node that brings it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placed {
     /// By name of the node.
     pub needs: BTreeMap<String, Need>,
-    /// The node that keeps most of it; of several, the first by name.
+    /// Where the task is expected: its told home, or the node that owns most of it; of several, the first by name.
     pub home: Option<String>,
 }
 
-/// Finds the owners of extents; remembers the members of each mount.
+/// Finds the nodes that bring what tasks read; remembers the members of each mount.
 #[derive(Debug)]
 pub struct Owners<'a> {
     view: &'a ClusterView,
+    slots: &'a Slots,
     by_mount: BTreeMap<&'a str, Keepers<'a>>,
     work: u64,
 }
@@ -43,9 +48,9 @@ struct Keepers<'a> {
 }
 
 impl<'a> Owners<'a> {
-    /// By this view.
-    pub fn new(view: &'a ClusterView) -> Self {
-        Owners { view, by_mount: BTreeMap::new(), work: 0 }
+    /// By this view, for a job with these slots.
+    pub fn new(view: &'a ClusterView, slots: &'a Slots) -> Self {
+        Owners { view, slots, by_mount: BTreeMap::new(), work: 0 }
     }
 
     /// How much has been done so far: members looked at, summed over extents.
@@ -53,10 +58,57 @@ impl<'a> Owners<'a> {
         self.work
     }
 
-    /// What each node has to bring for `split`. Parts of files that were never told, or of mounts that nobody has, are left
+    /// What each node has to bring for `split`: its owner, but what most is owned of by one node its home, if the job has told
+    /// one that keeps these extents and has slots. Parts of files that were never told, or of mounts that nobody has, are left
     /// out: whoever reads them reads the PFS.
     pub fn place(&mut self, files: &'a [FileRef], split: &Split) -> Placed {
+        let pieces = self.pieces(files, split);
+        let mut owned_bytes: BTreeMap<&str, u64> = BTreeMap::new();
+        for (owner, part) in &pieces {
+            *owned_bytes.entry(owner).or_default() += part.len;
+        }
+        // The first of the greatest, so that everybody who computes this agrees.
+        let most = owned_bytes.into_iter().rev().max_by_key(|(_, bytes)| *bytes).map(|(owner, _)| owner);
+        let Some(most) = most else { return Placed::default() };
+        let its = pieces.iter().filter(|(owner, _)| *owner == most);
+        let home = self.told_home(files, split, most, its.map(|(_, part)| part)).unwrap_or(most);
         let mut needs: BTreeMap<String, Need> = BTreeMap::new();
+        for (owner, part) in pieces {
+            let at = if owner == most { home } else { owner };
+            let need = needs.entry(at.to_owned()).or_default();
+            need.bytes += part.len;
+            need.parts.push(part);
+        }
+        Placed { needs, home: Some(home.to_owned()) }
+    }
+
+    /// The node that the job has told as the home of `split`, if it can take what the node `most` owns of it.
+    fn told_home<'b>(
+        &mut self,
+        files: &'a [FileRef],
+        split: &Split,
+        most: &'a str,
+        mut its: impl Iterator<Item = &'b Part>,
+    ) -> Option<&'a str> {
+        if split.home.is_empty() {
+            return None;
+        }
+        self.work += self.view.nodes.len() as u64;
+        let on_host = |n: &&NodeInfo| n.host == split.home;
+        let with_slots = |n: &&NodeInfo| self.slots.by_node.contains_key(&n.name);
+        let mut there = self.view.nodes.iter().filter(on_host).filter(with_slots).map(|n| n.name.as_str());
+        // Of several nodes on one host, the owner stays what it is.
+        let told = there.clone().find(|name| *name == most).or_else(|| there.next())?;
+        its.all(|part| {
+            let keepers = files.get(part.file as usize).and_then(|file| self.keepers(&file.mount));
+            keepers.is_some_and(|keepers| keepers.names.contains(&told))
+        })
+        .then_some(told)
+    }
+
+    /// The parts of `split`, none over the end of an extent, each with the name of its owner.
+    fn pieces(&mut self, files: &'a [FileRef], split: &Split) -> Vec<(&'a str, Part)> {
+        let mut pieces = Vec::new();
         // Of a split without parts, too.
         let mut work = 1;
         for part in &split.parts {
@@ -70,17 +122,13 @@ impl<'a> Owners<'a> {
                 let next = (extent + 1).saturating_mul(keepers.extent_bytes).min(end);
                 let number = owner(extent_key(&file.mount, file.version.ino, extent), &keepers.members);
                 if let Some(i) = keepers.members.iter().position(|m| Some(m.node) == number) {
-                    let need = needs.entry(keepers.names[i].to_owned()).or_default();
-                    need.parts.push(Part { file: part.file, offset: at, len: next - at });
-                    need.bytes += next - at;
+                    pieces.push((keepers.names[i], Part { file: part.file, offset: at, len: next - at }));
                 }
                 at = next;
             }
         }
         self.work += work;
-        // The first of the greatest, so that everybody who computes this agrees.
-        let home = needs.iter().rev().max_by_key(|(_, need)| need.bytes).map(|(name, _)| name.clone());
-        Placed { needs, home }
+        pieces
     }
 
     fn keepers(&mut self, mount: &'a str) -> Option<&Keepers<'a>> {
@@ -177,7 +225,6 @@ fn put(waves: &mut Vec<Vec<u32>>, used: &mut Vec<u64>, wave: usize, task: u32) {
 mod tests {
     use super::*;
     use forebay_pfs::FileVersion;
-    use forebay_wire::NodeInfo;
     use proptest::prelude::*;
 
     fn view(names: &[&str]) -> ClusterView {
@@ -193,6 +240,10 @@ mod tests {
         ClusterView { nodes: names.iter().map(node).collect(), ..ClusterView::default() }
     }
 
+    fn slots(names: &[&str]) -> Slots {
+        Slots { by_node: names.iter().map(|n| ((*n).to_owned(), 1)).collect(), elsewhere: 0 }
+    }
+
     fn file(size: u64) -> FileRef {
         let version = FileVersion { ino: 7, size, mtime_ns: 1, ctime_ns: 1 };
         FileRef { mount: "pfs".into(), path: b"f".to_vec(), version }
@@ -203,7 +254,9 @@ mod tests {
         let (view, files) = (view(&["a", "b"]), [file(10 << 20)]);
         let part = Part { file: 0, offset: 1 << 19, len: 20 << 20 };
         let unknown = Part { file: 9, offset: 0, len: 1 };
-        let placed = Owners::new(&view).place(&files, &Split { parts: vec![part, unknown] });
+        let slots = slots(&["a", "b"]);
+        let split = |home: &str| Split { parts: vec![part, unknown], home: home.into() };
+        let placed = Owners::new(&view, &slots).place(&files, &split(""));
         let bytes: u64 = placed.needs.values().map(|n| n.bytes).sum();
         assert_eq!(bytes, (10 << 20) - (1 << 19), "the file's end bounds the split");
         let mut parts: Vec<Part> = placed.needs.values().flat_map(|n| n.parts.clone()).collect();
@@ -211,10 +264,44 @@ mod tests {
         assert!(parts.windows(2).all(|w| w[0].offset + w[0].len == w[1].offset));
         let most = placed.needs.iter().map(|(name, n)| (n.bytes, name)).max().unwrap().0;
         assert_eq!(placed.needs[&placed.home.unwrap()].bytes, most);
-        assert_eq!(
-            Owners::new(&ClusterView::default()).place(&files, &Split { parts: vec![part] }).home,
-            None
-        );
+        assert_eq!(Owners::new(&ClusterView::default(), &slots).place(&files, &split("")).home, None);
+    }
+
+    #[test]
+    fn what_most_is_owned_of_by_one_node_is_brought_to_the_told_home() {
+        let (mut view, files) = (view(&["a", "b", "c"]), [file(64 << 20)]);
+        let (all, two) = (slots(&["a", "b", "c"]), slots(&["a", "b"]));
+        let part = |extent: u64, extents: u64| Part { file: 0, offset: extent << 20, len: extents << 20 };
+        let split = |part, home: &str| Split { parts: vec![part], home: format!("{home}.host") };
+        let place =
+            |view: &ClusterView, slots: &Slots, split: &Split| Owners::new(view, slots).place(&files, split);
+        for extent in 0..64 {
+            let one = part(extent, 1);
+            let owner = place(&view, &all, &split(one, "nobody")).home.unwrap();
+            for told in ["a", "b", "c"] {
+                let placed = place(&view, &all, &split(one, told));
+                assert_eq!(placed.home.as_deref(), Some(told));
+                assert_eq!(
+                    placed.needs,
+                    [(told.to_owned(), Need { parts: vec![one], bytes: 1 << 20 })].into()
+                );
+            }
+            // No slots there: nobody will come for it.
+            assert_eq!(place(&view, &two, &split(one, "c")).home, Some(owner));
+        }
+        // Of a longer one the rest stays where it is, and the parts of each are in order.
+        let long = part(0, 32);
+        let before = place(&view, &all, &split(long, "nobody"));
+        let most = before.home.clone().unwrap();
+        let other = ["a", "b", "c"].into_iter().find(|n| *n != most).unwrap();
+        let moved = place(&view, &all, &split(long, other));
+        assert_eq!(moved.needs[other].bytes, before.needs[other].bytes + before.needs[&most].bytes);
+        assert!(!moved.needs.contains_key(&most) && moved.needs.len() == 2);
+        assert!(moved.needs.values().all(|n| n.parts.windows(2).all(|w| w[0].offset < w[1].offset)));
+        // A home that does not keep the mount is none.
+        view.nodes[2].mounts = vec!["other".into()];
+        let owner = place(&view, &all, &split(part(3, 1), "nobody")).home;
+        assert_eq!(place(&view, &all, &split(part(3, 1), "c")).home, owner);
     }
 
     #[test]

@@ -154,8 +154,8 @@ pub unsafe extern "system" fn Java_io_forebay_core_Native_counters(
     unsafe { Jni::run(env, class, null_mut(), body) }
 }
 
-/// Where `length` bytes of a file from `offset` on are kept: how many parts, and for each its offset and length in bytes, how
-/// many hosts, and their names. An error without an agent.
+/// Where `length` bytes of a file from `offset` on are kept, or, if `balanced`, where tasks that read them should run: how many
+/// parts, and for each its offset and length in bytes, how many hosts, and their names. An error without an agent.
 ///
 /// # Safety
 /// Called by the JVM.
@@ -167,12 +167,15 @@ pub unsafe extern "system" fn Java_io_forebay_core_Native_locate(
     file: jbyteArray,
     offset: jlong,
     length: jlong,
+    balanced: jboolean,
 ) -> jbyteArray {
     let body = |jni: &Jni| {
         let file = path(jni, file)?;
         let (offset, length) = (offset_of(offset)?, offset_of(length)?);
-        let parts = CLIENTS.get(client)?.locate(&file, offset, length).map_err(Failure::about(&file))?;
-        jni.new_bytes(&encode_locations(&parts))
+        let client = CLIENTS.get(client)?;
+        let parts =
+            if balanced { client.homes(&file, offset, length) } else { client.locate(&file, offset, length) };
+        jni.new_bytes(&encode_locations(&parts.map_err(Failure::about(&file))?))
     };
     // SAFETY: what the JVM has passed.
     unsafe { Jni::run(env, class, null_mut(), body) }
@@ -192,13 +195,20 @@ pub unsafe extern "system" fn Java_io_forebay_core_Native_locateListed(
     size: jlong,
     offset: jlong,
     length: jlong,
+    balanced: jboolean,
 ) -> jbyteArray {
     let body = |jni: &Jni| {
         let mount = String::from_utf8_lossy(&jni.bytes(mount)?).into_owned();
         // Inode numbers are unsigned, and Java has none that are.
         let version = FileVersion { ino: inode as u64, size: offset_of(size)?, mtime_ns: 0, ctime_ns: 0 };
         let file = FileRef { mount, path: Vec::new(), version };
-        let parts = CLIENTS.get(client)?.locate_ref(&file, offset_of(offset)?, offset_of(length)?)?;
+        let (offset, length) = (offset_of(offset)?, offset_of(length)?);
+        let client = CLIENTS.get(client)?;
+        let parts = if balanced {
+            client.homes_ref(&file, offset, length)?
+        } else {
+            client.locate_ref(&file, offset, length)?
+        };
         jni.new_bytes(&encode_locations(&parts))
     };
     // SAFETY: what the JVM has passed.

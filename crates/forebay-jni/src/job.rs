@@ -116,7 +116,7 @@ fn decode(
             }
             2 => JobUpdate::Splits {
                 stage: from.int()?,
-                splits: from.list(|d| Ok(Split { parts: parts(d, files)? }))?,
+                splits: from.list(|d| Ok(Split { parts: parts(d, files)?, home: d.text()? }))?,
             },
             3 => JobUpdate::StageReady { stage: from.int()? },
             4 => JobUpdate::TaskStarted { stage: from.int()?, task: from.int()?, host: from.text()? },
@@ -250,6 +250,7 @@ mod tests {
             out.extend(offset.to_be_bytes());
             out.extend(len.to_be_bytes());
         }
+        text(out, "h1");
     }
 
     #[test]
@@ -264,7 +265,7 @@ mod tests {
         let JobUpdate::Files(told) = &updates[0] else { panic!("{updates:?}") };
         assert_eq!(told.iter().map(|f| &f.path[..]).collect::<Vec<_>>(), [&b"/pfs/b"[..], b"/pfs/c"]);
         let parts = |update: &JobUpdate| match update {
-            JobUpdate::Splits { stage: 4, splits } => splits[0].parts.clone(),
+            JobUpdate::Splits { stage: 4, splits } if splits[0].home == "h1" => splits[0].parts.clone(),
             other => panic!("{other:?}"),
         };
         assert_eq!(parts(&updates[1]), [Part { file: 1, offset: 5, len: 6 }]);

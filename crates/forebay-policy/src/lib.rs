@@ -11,6 +11,7 @@ pub mod allocation;
 mod arena;
 pub mod bandwidth;
 pub mod eviction;
+pub mod homes;
 pub mod machine;
 pub mod memory;
 pub mod miss_ledger;

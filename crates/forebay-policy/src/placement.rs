@@ -94,6 +94,23 @@ pub fn owner(extent: u64, members: &[Member]) -> Option<u64> {
     best.map(|b| b.1)
 }
 
+/// Places of the owner of `extent` among `members`, and of the best of the others that `may` takes: in that order the first of
+/// the ranking, without the sorting of [`owners`].
+pub fn owner_and_next<'a>(
+    extent: u64,
+    members: impl Iterator<Item = &'a Member> + Clone,
+    may: impl Fn(usize) -> bool,
+) -> Option<(usize, Option<usize>)> {
+    let scored = members
+        .enumerate()
+        .filter(|(_, m)| m.weight > 0.0)
+        .map(|(place, m)| (score(extent, m), m.node, place));
+    let best = |a: &(f64, u64, usize), b: &(f64, u64, usize)| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1));
+    let owner = scored.clone().max_by(best)?.2;
+    let next = scored.filter(|(_, _, place)| *place != owner && may(*place)).max_by(best);
+    Some((owner, next.map(|n| n.2)))
+}
+
 /// Where a part of a task's input is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Residence {

@@ -9,7 +9,7 @@ use forebay_pfs::FileVersion;
 use serde::{Deserialize, Serialize};
 
 /// Number of this protocol. Both sides must speak the same.
-pub const CLUSTER_PROTOCOL: u32 = 2;
+pub const CLUSTER_PROTOCOL: u32 = 3;
 
 /// A version of the membership. Later ones are greater: a new coordinator's term is later than all of the old one's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -102,6 +102,8 @@ pub struct Part {
 pub struct Split {
     /// Its parts.
     pub parts: Vec<Part>,
+    /// The host that its task will be sent to, as far as the job knows; empty for the owner of most of it.
+    pub home: String,
 }
 
 /// What a job tells, in the order in which it happened.
@@ -298,7 +300,7 @@ pub struct StageStatus {
     pub tasks_done: u32,
     /// Running now.
     pub tasks_running: u32,
-    /// Of those started, on a node that owns most of their input.
+    /// Of those started, on their home: where most of their input is brought.
     pub tasks_local: u32,
     /// Its waves.
     pub waves: Vec<WaveStatus>,

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Number of this protocol.
-pub const PEER_PROTOCOL: u32 = 2;
+pub const PEER_PROTOCOL: u32 = 3;
 
 /// Pages that are asked about in one [`PeerRequest::Check`].
 pub const CHECKED_MAX: usize = 1 << 16;
@@ -81,6 +81,8 @@ pub enum Wanted {
     Now,
     /// A reader will probably come to it.
     Ahead,
+    /// A task will read it there; until then nobody waits for it, and it is behind all that is read.
+    Plan,
     /// Small random reads keep missing it.
     Refill,
 }

@@ -182,10 +182,16 @@ fn start_coordinator_with(dir: &Path, arguments: &[&str]) -> (Process, String) {
 
 /// Begins a job with one stage whose tasks read `path` extent by extent, on nodes of two slots.
 fn begin(client: &Client, path: &Path, nodes: usize) -> (Job, u32) {
+    begin_at(client, path, nodes, |_| String::new())
+}
+
+/// As [`begin`], with a home for each task.
+fn begin_at(client: &Client, path: &Path, nodes: usize, home: impl Fn(u32) -> String) -> (Job, u32) {
     let job = client.begin_job("app", "").unwrap();
     let file = client.file_ref(path).unwrap();
     let tasks = (file.version.size / EXTENT) as u32;
-    let split = |t: u32| Split { parts: vec![Part { file: 0, offset: u64::from(t) * EXTENT, len: EXTENT }] };
+    let part = |t: u32| Part { file: 0, offset: u64::from(t) * EXTENT, len: EXTENT };
+    let split = |t: u32| Split { parts: vec![part(t)], home: home(t) };
     job.tell(&[
         JobUpdate::Slots((0..nodes).map(|i| (format!("n{i}"), 2)).collect()),
         JobUpdate::Files(vec![file]),
@@ -199,6 +205,11 @@ fn begin(client: &Client, path: &Path, nodes: usize) -> (Job, u32) {
 /// Runs a task where its input is: reads it and checks every byte.
 fn run_task(cluster: &Cluster, job: &Job, path: &Path, task: u32) {
     let host = cluster.client(0).locate(path, u64::from(task) * EXTENT, 1).unwrap()[0].hosts[0].clone();
+    run_task_at(cluster, job, path, task, host);
+}
+
+/// Runs a task on a host.
+fn run_task_at(cluster: &Cluster, job: &Job, path: &Path, task: u32, host: String) {
     job.tell(&[JobUpdate::TaskStarted { stage: 0, task, host: host.clone() }]).unwrap();
     let node = host[1..].parse().unwrap();
     crate::cluster::read_piece(&cluster.client(node), path, SEED, u64::from(task) * EXTENT, EXTENT as usize);
@@ -467,6 +478,76 @@ fn a_node_with_a_tenth_of_the_memory_gets_a_tenth_and_two_jobs_share() {
 }
 
 #[test]
+fn what_is_ordered_where_its_task_will_run_comes_by_way_of_its_owner_and_stays() {
+    let Some(slow) = SlowFs::start() else { return };
+    let path = slow.at("data");
+    make_file(&path, SEED, 48 * EXTENT);
+    // A fifth of what the nodes keep: whatever is not protected goes.
+    let cluster = Cluster::start(2, &slow.mount(), &[40 * MIB, 40 * MIB]);
+    wait_for("both know both", || (0..2).all(|i| cluster.status(i).cluster.view.nodes.len() == 2));
+    let client = cluster.client(0);
+    let owners: Vec<String> =
+        client.locate(&path, 0, 48 * EXTENT).unwrap().iter().map(|l| l.hosts[0].clone()).collect();
+    let homes: Vec<String> =
+        client.homes(&path, 0, 48 * EXTENT).unwrap().iter().map(|l| l.hosts[0].clone()).collect();
+    let moved = owners.iter().zip(&homes).filter(|(owner, home)| owner != home).count();
+    let on = |host: &str| homes.iter().filter(|h| *h == host).count();
+    assert!(moved > 2 && (on("n0"), on("n1")) == (24, 24), "{owners:?} {homes:?}");
+    let served = slow.stats().read_bytes;
+    let (job, tasks) = begin_at(&client, &path, 2, |task| homes[task as usize].clone());
+    for task in 0..tasks {
+        // Those of a wave start together, when all of it is there.
+        if task % 4 == 0 {
+            wait_for("the wave is there", || {
+                let waves = cluster.waves(0);
+                waves.get(task as usize / 4).is_some_and(|w| w.prefetch_ended_ms.is_some())
+            });
+        }
+        let node: usize = homes[task as usize][1..].parse().unwrap();
+        let before = counter(&cluster.status(node), "pages_demanded_total");
+        run_task_at(&cluster, &job, &path, task, homes[task as usize].clone());
+        assert_eq!(counter(&cluster.status(node), "pages_demanded_total"), before, "task {task} waited");
+    }
+    let jobs = client.jobs().unwrap();
+    let stage = &jobs[0].stages[0];
+    assert_eq!((stage.waves.len(), stage.tasks_local, stage.tasks_done), (12, 48, 48), "{stage:?}");
+    assert!(stage.waves.iter().all(|w| w.fetched_bytes == 4 * EXTENT && w.failed_bytes == 0), "{stage:?}");
+    assert_eq!(slow.stats().read_bytes - served, 48 * EXTENT, "the PFS served each byte once");
+    let pages = moved as u64 * EXTENT / PAGE;
+    assert_eq!(cluster.sum("pages_from_peers_total"), pages);
+    assert_eq!((cluster.sum("peer_late_total"), cluster.sum("peer_refusals_total")), (0, 0));
+    drop(job);
+    wait_for("nothing is kept for it", || cluster.sum("planned_bytes") == 0);
+}
+
+#[test]
+fn what_an_owner_does_not_send_is_fetched_by_who_has_the_order() {
+    let pfs = plain_pfs();
+    let path = pfs.path().join("data");
+    make_file(&path, SEED, 8 * EXTENT);
+    let cluster = Cluster::start(2, pfs.path(), &[]);
+    wait_for("both know both", || (0..2).all(|i| cluster.status(i).cluster.view.nodes.len() == 2));
+    let client = cluster.client(0);
+    let its: Vec<u64> = client
+        .locate(&path, 0, 8 * EXTENT)
+        .unwrap()
+        .iter()
+        .filter(|l| l.hosts == ["n1"])
+        .map(|l| l.offset)
+        .collect();
+    assert!(!its.is_empty());
+    // It hangs with all it owns, and is a member for some seconds more.
+    send_signal(cluster.agents[1].pid(), libc::SIGSTOP);
+    let (job, _) = begin_at(&client, &path, 1, |_| "n0".into());
+    job.tell(&[JobUpdate::Slots(vec![("n0".into(), 8)])]).unwrap();
+    wait_for("all of it is there", || counter(&cluster.status(0), "planned_bytes") == 8 * EXTENT);
+    crate::cluster::read_piece(&client, &path, SEED, its[0], EXTENT as usize);
+    send_signal(cluster.agents[1].pid(), libc::SIGCONT);
+    drop(job);
+    wait_for("nothing is kept for it", || cluster.sum("planned_bytes") == 0);
+}
+
+#[test]
 fn a_file_that_changes_between_planning_and_reading_is_not_fetched() {
     let pfs = plain_pfs();
     let path = pfs.path().join("data");
@@ -480,7 +561,7 @@ fn a_file_that_changes_between_planning_and_reading_is_not_fetched() {
     job.tell(&[
         JobUpdate::Slots(vec![("n0".into(), 1)]),
         JobUpdate::Files(vec![file]),
-        JobUpdate::Splits { stage: 0, splits: vec![Split { parts: vec![part] }] },
+        JobUpdate::Splits { stage: 0, splits: vec![Split { parts: vec![part], ..Split::default() }] },
         JobUpdate::StageReady { stage: 0 },
     ])
     .unwrap();

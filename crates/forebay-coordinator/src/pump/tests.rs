@@ -24,8 +24,13 @@ fn view(nodes: &[(&str, u64)]) -> ClusterView {
     ClusterView { nodes: nodes.iter().map(|(n, c)| node(n, *c)).collect(), ..ClusterView::default() }
 }
 
-/// A job of `tasks` tasks, each of which reads one extent of one file.
+/// A job of `tasks` tasks, each of which reads one extent of one file, wherever that is.
 fn told(tasks: u32, slots: &[(&str, u32)]) -> Vec<JobUpdate> {
+    told_at(tasks, slots, |_| "")
+}
+
+/// As [`told`], with a home for each task.
+fn told_at(tasks: u32, slots: &[(&str, u32)], home: fn(u32) -> &'static str) -> Vec<JobUpdate> {
     let version = FileVersion { ino: 5, size: u64::from(tasks) * MIB, mtime_ns: 1, ctime_ns: 1 };
     let file = FileRef { mount: "pfs".into(), path: b"data".to_vec(), version };
     let part = |task: u32| Part { file: 0, offset: u64::from(task) * MIB, len: MIB };
@@ -33,7 +38,10 @@ fn told(tasks: u32, slots: &[(&str, u32)]) -> Vec<JobUpdate> {
         JobUpdate::Begin { name: "app".into(), planner: String::new() },
         JobUpdate::Slots(slots.iter().map(|(h, n)| ((*h).to_owned(), *n)).collect()),
         JobUpdate::Files(vec![file]),
-        JobUpdate::Splits { stage: 1, splits: (0..tasks).map(|t| Split { parts: vec![part(t)] }).collect() },
+        JobUpdate::Splits {
+            stage: 1,
+            splits: (0..tasks).map(|t| Split { parts: vec![part(t)], home: home(t).into() }).collect(),
+        },
         JobUpdate::StageReady { stage: 1 },
     ]
 }
@@ -256,6 +264,60 @@ fn a_change_of_members_moves_what_has_not_begun() {
     assert!(world.orders.is_empty(), "everything is let go when it is read");
 }
 
+#[test]
+fn told_homes_make_even_waves_and_are_where_the_orders_go() {
+    let nodes = [("a", 1 << 30), ("b", 1 << 30)];
+    let mut by_owner = World::new("no-action", &nodes);
+    by_owner.tell(told(20, &[("a", 2), ("b", 2)]));
+    assert!(by_owner.waves().len() > 5, "owners are even by chance: nothing to show");
+    let home = |task: u32| if task.is_multiple_of(2) { "a" } else { "b" };
+    let mut world = World::new("no-action", &nodes);
+    world.tell(told_at(20, &[("a", 2), ("b", 2)], home));
+    let waves = world.waves();
+    assert!(waves.len() == 5 && waves.iter().all(|w| w.tasks == 4), "{waves:?}");
+    for task in 0..20 {
+        world.bring();
+        let offset = u64::from(task) * MIB;
+        let at: Vec<&str> = world
+            .orders
+            .values()
+            .filter(|(_, o, _)| o.parts.iter().any(|p| p.offset == offset))
+            .map(|(node, _, _)| node.as_str())
+            .collect();
+        assert_eq!(at, [home(task)], "task {task}");
+        world.start(task, home(task));
+        world.finish(task);
+    }
+    assert_eq!(world.pump.status()[0].stages[0].tasks_local, 20);
+    assert!(world.orders.is_empty());
+}
+
+#[test]
+fn what_was_told_for_a_home_that_leaves_goes_to_its_owners() {
+    let all = [("a", 1 << 30), ("b", 1 << 30), ("c", 1 << 30)];
+    let mut world = World::new("no-action", &all);
+    world.tell(told_at(48, &[("a", 2), ("b", 2), ("c", 2)], |_| "c"));
+    assert_eq!(world.waves().len(), 24, "all of it at the home of all");
+    assert!(world.orders.values().all(|(node, _, _)| node == "c") && world.ordered_bytes() == 2 * MIB);
+    world.bring();
+    world.start(0, "c");
+    world.pump.node_went(world.now, "c");
+    world.pump.set_view(world.now, view(&all[..2]));
+    world.orders.retain(|_, (node, _, _)| node != "c");
+    world.tell(vec![JobUpdate::Slots(vec![("a".into(), 2), ("b".into(), 2)])]);
+    let waves = world.waves();
+    assert!(waves.len() < 24 && waves.iter().map(|w| w.tasks).sum::<u32>() == 48, "{waves:?}");
+    let mut nodes = BTreeSet::new();
+    for task in 0..48 {
+        world.bring();
+        nodes.extend(world.orders.values().map(|(node, _, _)| node.clone()));
+        world.start(task, "a");
+        world.finish(task);
+    }
+    assert_eq!(nodes, ["a".to_owned(), "b".to_owned()].into());
+    assert!(world.orders.is_empty());
+}
+
 #[derive(Clone, Debug)]
 enum Op {
     Start(u32, u8),
@@ -287,12 +349,13 @@ proptest! {
     /// Whatever jobs, agents and members do: nobody is ordered more than fits, and when the job ends nothing is left.
     #[test]
     fn nothing_is_ordered_beyond_the_room_and_nothing_outlives_the_job(
-        ops in prop::collection::vec(op(), 0..120), planner in 0usize..5
+        ops in prop::collection::vec(op(), 0..120), planner in 0usize..5, homes in any::<bool>()
     ) {
         let names = ["a", "b", "c"];
         let all = [("a", 12 * MIB), ("b", 40 * MIB), ("c", 400 * MIB)];
         let mut world = World::new(planner::POLICIES[planner].0, &all);
-        world.tell(told(40, &[("a", 2), ("b", 2), ("c", 1)]));
+        let home = |task: u32| ["a", "b", "c", "nobody"][task as usize * 7 % 4];
+        world.tell(told_at(40, &[("a", 2), ("b", 2), ("c", 1)], if homes { home } else { |_| "" }));
         for op in ops {
             match op {
                 Op::Start(task, host) => world.start(task, names[host as usize]),

@@ -6,6 +6,9 @@
 //! ways. Together they take at most [`PLANNED_SHARE_PERCENT`] of the capacity; what is beyond is an ordinary page that was
 //! read ahead. And each belongs to an order, with whose end it loses the promise.
 //!
+//! Guests ([`super::Guests`]) may be planned too: a task is not always sent to the owner of what it reads. While they are,
+//! they are no guests to the bound on those; with their first use, or the order's end, they are guests again.
+//!
 //! A wrapper around every policy, as for guests: what must not go does not depend on the order of the rest.
 
 use super::{Dump, EvictionKind, EvictionPolicy, Fill, PLANNED_SHARE_PERCENT, Victim};
@@ -25,6 +28,7 @@ pub struct Planned {
 struct Page {
     bytes: u32,
     order: u64,
+    guest: bool,
 }
 
 impl Planned {
@@ -37,17 +41,22 @@ impl Planned {
         self.inner.capacity_bytes().saturating_mul(PLANNED_SHARE_PERCENT) / 100
     }
 
-    fn take_out(&mut self, key: u64) -> Option<u32> {
+    fn take_out(&mut self, key: u64) -> Option<Page> {
         let page = self.pages.remove(&key)?;
         self.bytes -= u64::from(page.bytes);
-        Some(page.bytes)
+        Some(page)
     }
 
-    /// Hands pages to the policy, as read ahead and not used.
+    /// Hands a page to the policy, as not used.
+    fn hand_over(&mut self, key: u64, page: Page) {
+        let fill = if page.guest { Fill::Guest } else { Fill::Ahead };
+        self.inner.insert(key, page.bytes, fill);
+    }
+
     fn let_go(&mut self, keys: Vec<u64>) {
         for key in keys {
-            if let Some(bytes) = self.take_out(key) {
-                self.inner.insert(key, bytes, Fill::Ahead);
+            if let Some(page) = self.take_out(key) {
+                self.hand_over(key, page);
             }
         }
     }
@@ -66,13 +75,17 @@ impl EvictionPolicy for Planned {
     fn touch(&mut self, key: u64) {
         match self.take_out(key) {
             // Its first use, for which it was brought.
-            Some(bytes) => self.inner.insert(key, bytes, Fill::Demand),
+            Some(page) if page.guest => {
+                self.hand_over(key, page);
+                self.inner.touch(key);
+            }
+            Some(page) => self.inner.insert(key, page.bytes, Fill::Demand),
             None => self.inner.touch(key),
         }
     }
 
     fn remove(&mut self, key: u64) -> Option<u32> {
-        self.take_out(key).or_else(|| self.inner.remove(key))
+        self.take_out(key).map(|page| page.bytes).or_else(|| self.inner.remove(key))
     }
 
     fn evict(
@@ -89,13 +102,15 @@ impl EvictionPolicy for Planned {
             page.order = order;
             return true;
         }
+        let guests_bytes = self.inner.guest_bytes();
         let Some(bytes) = self.inner.remove(key) else { return false };
+        let page = Page { bytes, order, guest: self.inner.guest_bytes() < guests_bytes };
         if self.bytes + u64::from(bytes) > self.share_bytes() {
-            self.inner.insert(key, bytes, Fill::Ahead);
+            self.hand_over(key, page);
             return false;
         }
         self.bytes += u64::from(bytes);
-        self.pages.insert(key, Page { bytes, order });
+        self.pages.insert(key, page);
         true
     }
 
@@ -157,7 +172,7 @@ impl EvictionPolicy for Planned {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::eviction::Lru;
+    use crate::eviction::{Guests, Lru};
     use proptest::prelude::*;
 
     fn policy(capacity_bytes: u64) -> Planned {
@@ -197,6 +212,28 @@ mod tests {
         assert_eq!((policy.planned_bytes(), policy.bytes()), (30, 100));
         assert_eq!(evict_all(&mut policy).len(), 7);
         assert!([0, 1, 2].iter().all(|key| policy.contains(*key)), "what is read first is kept");
+    }
+
+    #[test]
+    fn a_planned_guest_is_protected_until_its_use_and_a_guest_again_afterwards() {
+        let mut policy = Planned::new(Box::new(Guests::new(Box::new(Lru::new(100)))));
+        policy.insert(0, 10, Fill::Demand);
+        (1..5).for_each(|key| policy.insert(key, 10, Fill::Guest));
+        assert!(policy.plan(1, 7) && policy.plan(2, 7) && policy.plan(3, 8));
+        assert_eq!(
+            (policy.guest_bytes(), policy.planned_bytes()),
+            (10, 30),
+            "no guests for the bound on guests"
+        );
+        let mut victims = Vec::new();
+        policy.evict(10, &mut |_| true, &mut victims);
+        assert_eq!(victims.pop().map(|v| v.key), Some(0), "an unread guest goes after what is ours");
+        // Read once: first to go. Its order has ended without a use: a guest that nobody has read.
+        policy.touch(1);
+        policy.unplan(Some(8));
+        assert_eq!((policy.guest_bytes(), policy.planned_bytes()), (30, 10));
+        assert_eq!(evict_all(&mut policy), [1, 4, 3]);
+        assert!(policy.contains(2) && policy.len() == 1);
     }
 
     proptest! {

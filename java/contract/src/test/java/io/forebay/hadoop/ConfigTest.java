@@ -1,6 +1,7 @@
 package io.forebay.hadoop;
 
 import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertFalse;
 import static org.junit.Assert.assertNull;
 import static org.junit.Assert.assertThrows;
 import static org.junit.Assert.assertTrue;
@@ -34,6 +35,7 @@ public class ConfigTest {
     assertEquals(ClientOptions.DEFAULT, config.client());
     assertEquals(64 << 20, config.mapWindowBytes());
     assertTrue(config.locality());
+    assertFalse(config.balanced());
     assertNull(config.roots());
   }
 
@@ -41,6 +43,7 @@ public class ConfigTest {
   public void whatIsWrittenIsTaken() {
     assertEquals(ReadMode.PFS_ONLY, with(ForebayConfig.READ_MODE, "bypass").readMode());
     assertEquals(WriteMode.MEMORY_ONLY, with(ForebayConfig.WRITE_MODE, " memory ").writeMode());
+    assertTrue(with(ForebayConfig.LOCATIONS, "balanced").balanced());
     assertEquals(500, with(ForebayConfig.DEADLINE, "500ms").client().deadlineMs());
     assertEquals(10_000, with(ForebayConfig.DEADLINE, "10s").client().deadlineMs());
     assertEquals(0, with(ForebayConfig.READ_AHEAD, "0").client().readAheadBytes());
@@ -52,9 +55,10 @@ public class ConfigTest {
   public void whatIsNotUnderstoodIsRefusedByName() {
     List<Runnable> refused = List.of(() -> with(ForebayConfig.READ_MODE, "fast").readMode(),
         () -> with(ForebayConfig.WRITE_MODE, "back").writeMode(), () -> with(ForebayConfig.READ_AHEAD, "much").client(),
-        () -> with(ForebayConfig.MAP_WINDOW, "1 window").mapWindowBytes(), () -> with(ForebayConfig.ROOTS, "pfs").roots());
+        () -> with(ForebayConfig.MAP_WINDOW, "1 window").mapWindowBytes(), () -> with(ForebayConfig.ROOTS, "pfs").roots(),
+        () -> with(ForebayConfig.LOCATIONS, "evenly").balanced());
     List<String> keys = List.of(ForebayConfig.READ_MODE, ForebayConfig.WRITE_MODE, ForebayConfig.READ_AHEAD, ForebayConfig.MAP_WINDOW,
-        ForebayConfig.ROOTS);
+        ForebayConfig.ROOTS, ForebayConfig.LOCATIONS);
     for (int i = 0; i < keys.size(); i++) {
       IllegalArgumentException e = assertThrows(keys.get(i), IllegalArgumentException.class, refused.get(i)::run);
       assertTrue(e.getMessage(), e.getMessage().startsWith(keys.get(i) + " = \""));

@@ -16,8 +16,10 @@ import io.forebay.core.JobUpdate.Part;
 public class BookTest {
   private static final List<List<Part>> TWO = List.of(List.of(new Part(0, 0, 10)), List.of(new Part(0, 10, 5), new Part(1, 0, 5)));
 
+  private static final List<String> HOMES = List.of("h1", "");
+
   private static StageInput input() {
-    return StageInput.of(List.of("/pfs/a", "/pfs/b"), TWO);
+    return StageInput.of(List.of("/pfs/a", "/pfs/b"), TWO, HOMES);
   }
 
   @Test
@@ -37,7 +39,7 @@ public class BookTest {
     Book book = new Book(1);
     book.stageReads(3, input());
     assertEquals(
-        List.of(new JobUpdate.Files(List.of("/pfs/a", "/pfs/b")), new JobUpdate.Splits(3, TWO), new JobUpdate.StageReady(3)), book.take());
+        List.of(new JobUpdate.Files(List.of("/pfs/a", "/pfs/b")), new JobUpdate.Splits(3, TWO, HOMES), new JobUpdate.StageReady(3)), book.take());
     book.stageReads(4, input());
     JobUpdate.Splits second = (JobUpdate.Splits) book.take().get(1);
     assertEquals(List.of(new Part(2, 10, 5), new Part(3, 0, 5)), second.splits().get(1));
@@ -47,18 +49,23 @@ public class BookTest {
   public void longStagesAreToldInPieces() {
     Book book = new Book(1);
     List<List<Part>> many = new ArrayList<>();
+    List<String> homes = new ArrayList<>();
     for (int i = 0; i < 3000; i++) {
       many.add(List.of(new Part(0, i, 1)));
+      homes.add("h" + i);
     }
-    book.stageReads(0, StageInput.of(List.of("/pfs/a"), many));
+    book.stageReads(0, StageInput.of(List.of("/pfs/a"), many, homes));
     List<List<Part>> told = new ArrayList<>();
+    List<String> toldHomes = new ArrayList<>();
     List<JobUpdate> updates = book.take();
     for (JobUpdate update : updates) {
       if (update instanceof JobUpdate.Splits some) {
         told.addAll(some.splits());
+        toldHomes.addAll(some.homes());
       }
     }
     assertEquals(many, told);
+    assertEquals(homes, toldHomes);
     assertEquals(5, updates.size());
   }
 
@@ -131,7 +138,7 @@ public class BookTest {
     book.taskStarted(6, 1, "h2");
     List<JobUpdate> again = book.again();
     assertEquals(
-        List.of(new JobUpdate.Slots(Map.of("h1", 1)), new JobUpdate.Files(List.of("/pfs/a", "/pfs/b")), new JobUpdate.Splits(6, TWO),
+        List.of(new JobUpdate.Slots(Map.of("h1", 1)), new JobUpdate.Files(List.of("/pfs/a", "/pfs/b")), new JobUpdate.Splits(6, TWO, HOMES),
             new JobUpdate.StageReady(6), new JobUpdate.TaskStarted(6, 0, "h1"), new JobUpdate.TaskEnded(6, 0, true, 2),
             new JobUpdate.TaskStarted(6, 1, "h2")),
         again);

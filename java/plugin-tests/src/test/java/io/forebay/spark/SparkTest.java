@@ -15,13 +15,20 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.TreeMap;
+import java.util.stream.IntStream;
 
+import org.apache.hadoop.fs.BlockLocation;
+import org.apache.hadoop.fs.FileStatus;
+import org.apache.hadoop.fs.LocalFileSystem;
 import org.apache.hadoop.io.LongWritable;
 import org.apache.hadoop.io.Text;
 import org.apache.hadoop.mapreduce.lib.input.TextInputFormat;
+import org.apache.spark.SparkContext;
 import org.apache.spark.api.java.JavaPairRDD;
 import org.apache.spark.api.java.JavaRDD;
 import org.apache.spark.api.java.JavaSparkContext;
+import org.apache.spark.rdd.RDD;
+import org.apache.spark.scheduler.TaskLocation;
 import org.apache.spark.sql.Dataset;
 import org.apache.spark.sql.Row;
 import org.apache.spark.sql.SparkSession;
@@ -168,6 +175,49 @@ public class SparkTest {
     }
     StageInput input = StageInput.of(lines.rdd(), new int[] {0, 1});
     assertEquals((long) sizes.get("part-0"), input.splits.stream().flatMap(List::stream).mapToLong(Part::length).sum());
+  }
+
+  /** A file system whose blocks are on hosts, as seen by Spark; every 10,000 bytes on another. */
+  public static final class OnHosts extends LocalFileSystem {
+    private static final int BLOCK = 10_000;
+
+    @Override
+    public BlockLocation[] getFileBlockLocations(FileStatus file, long start, long length) {
+      List<BlockLocation> blocks = new ArrayList<>();
+      int salt = file.getPath().getName().hashCode();
+      for (long at = start / BLOCK * BLOCK; at < Math.min(start + length, file.getLen()); at += BLOCK) {
+        String[] host = {"h" + Math.floorMod(salt + at / BLOCK, 3)};
+        blocks.add(new BlockLocation(host, host, at, Math.min(BLOCK, file.getLen() - at)));
+      }
+      return blocks.toArray(BlockLocation[]::new);
+    }
+  }
+
+  @Test
+  public void theHomeThatIsToldIsTheHostThatSparkPrefers() throws Exception {
+    spark.hadoopConfiguration().set("fs.file.impl", OnHosts.class.getName());
+    spark.hadoopConfiguration().set("fs.file.impl.disable.cache", "true");
+    JavaRDD<String> lines = spark.textFile(text, 40);
+    List<RDD<?>> rdds = List.of(lines.rdd(), words(lines).rdd(), lines.union(lines).coalesce(5).rdd(), lines.zipPartitions(lines, (a, b) -> a).rdd(),
+        session.read().text(text).javaRDD().rdd());
+    Set<String> seen = new HashSet<>();
+    for (RDD<?> rdd : rdds) {
+      int[] partitions = IntStream.range(0, rdd.partitions().length).toArray();
+      List<String> preferred = new ArrayList<>();
+      for (int partition : partitions) {
+        Object locations = SparkContext.class.getMethod("getPreferredLocs", RDD.class, int.class).invoke(session.sparkContext(), rdd, partition);
+        List<Object> all = Scala.list(locations);
+        preferred.add(all.isEmpty() ? "" : ((TaskLocation) all.get(0)).host());
+      }
+      assertEquals(rdd.toString(), preferred, StageInput.of(rdd, partitions).homes);
+      seen.addAll(preferred);
+    }
+    assertTrue(seen.toString(), seen.containsAll(Set.of("h0", "h1", "h2")));
+    // And it is what is told.
+    lines.filter(line -> line.isEmpty()).count();
+    Told all = heard();
+    List<String> homes = all.all(JobUpdate.Splits.class).stream().flatMap(some -> some.homes().stream()).toList();
+    assertEquals(StageInput.of(lines.rdd(), IntStream.range(0, lines.getNumPartitions()).toArray()).homes, homes);
   }
 
   @Test

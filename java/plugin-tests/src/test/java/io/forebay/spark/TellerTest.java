@@ -19,7 +19,7 @@ public class TellerTest {
   private static final long PATIENCE_S = 30;
 
   private static StageInput input() {
-    return StageInput.of(List.of("/pfs/a"), List.of(List.of(new Part(0, 0, 10))));
+    return StageInput.of(List.of("/pfs/a"), List.of(List.of(new Part(0, 0, 10))), List.of("h"));
   }
 
   @Test

@@ -65,17 +65,20 @@ public final class ForebayClient implements AutoCloseable {
   /**
    * Where {@code length} bytes from {@code offset} of a file are kept, extent by extent; what is beyond its end is left out. The hosts are empty
    * while there is no coordinator. Fails without an agent, and for a file that it does not serve.
+   *
+   * @param balanced where tasks that read it should run, instead of who owns it: what this client was told is evened out
    */
-  public List<Location> locate(String path, long offset, long length) throws IOException {
-    return locations(Native.locate(handle, bytes(path), offset, length));
+  public List<Location> locate(String path, long offset, long length, boolean balanced) throws IOException {
+    return locations(Native.locate(handle, bytes(path), offset, length, balanced));
   }
 
   /**
    * As {@link #locate}, for a file on a mount of that label whose inode number and length are known from a listing: the file is not touched, so this
    * is cheap for ten thousand files.
    */
-  public List<Location> locateListed(String mountLabel, long inode, long size, long offset, long length) throws IOException {
-    return locations(Native.locateListed(handle, bytes(mountLabel), inode, size, offset, length));
+  public List<Location> locateListed(String mountLabel, long inode, long size, long offset, long length, boolean balanced)
+      throws IOException {
+    return locations(Native.locateListed(handle, bytes(mountLabel), inode, size, offset, length, balanced));
   }
 
   private static List<Location> locations(byte[] encoded) throws IOException {

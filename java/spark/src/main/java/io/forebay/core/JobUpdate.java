@@ -44,20 +44,22 @@ public sealed interface JobUpdate {
   /** A part of a file, in bytes. */
   record Part(int file, long offset, long length) {}
 
-  /** What each of the tasks reads that follow those told before, in order. */
-  record Splits(int stage, List<List<Part>> splits) implements JobUpdate {
+  /** What each of the tasks reads that follow those told before, in order, and the host that each will be sent to; empty if that is anybody's guess. */
+  record Splits(int stage, List<List<Part>> splits, List<String> homes) implements JobUpdate {
     @Override
     public void encode(DataOutputStream out) throws IOException {
       out.writeByte(2);
       out.writeInt(stage);
       out.writeInt(splits.size());
-      for (List<Part> split : splits) {
+      for (int i = 0; i < splits.size(); i++) {
+        List<Part> split = splits.get(i);
         out.writeInt(split.size());
         for (Part part : split) {
           out.writeInt(part.file());
           out.writeLong(part.offset());
           out.writeLong(part.length());
         }
+        text(out, homes.get(i));
       }
     }
   }

@@ -54,11 +54,11 @@ interface Contents {
   /** What the agent serves; nothing if there is no agent. */
   List<ForebayClient.Mount> mounts() throws IOException;
 
-  /** Where a range of a file is kept; null if nobody knows. */
-  List<ForebayClient.Location> locate(String path, long offset, long length);
+  /** Where a range of a file is kept, or if {@code balanced} where tasks that read it should run; null if nobody knows. */
+  List<ForebayClient.Location> locate(String path, long offset, long length, boolean balanced);
 
   /** As {@link #locate}, for a file on a mount whose inode number and length are known: without a look at the file. */
-  List<ForebayClient.Location> locateListed(ForebayClient.Mount mount, long inode, long size, long offset, long length);
+  List<ForebayClient.Location> locateListed(ForebayClient.Mount mount, long inode, long size, long offset, long length, boolean balanced);
 
   /** Path and length of the memory-only files of this job, which the PFS does not know. */
   Map<String, Long> memoryOnly() throws IOException;

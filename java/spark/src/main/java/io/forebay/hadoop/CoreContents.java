@@ -61,13 +61,13 @@ final class CoreContents implements Contents {
   }
 
   @Override
-  public List<ForebayClient.Location> locate(String path, long offset, long length) {
-    return hint(() -> client.locate(path, offset, length));
+  public List<ForebayClient.Location> locate(String path, long offset, long length, boolean balanced) {
+    return hint(() -> client.locate(path, offset, length, balanced));
   }
 
   @Override
-  public List<ForebayClient.Location> locateListed(ForebayClient.Mount mount, long inode, long size, long offset, long length) {
-    return hint(() -> client.locateListed(mount.label(), inode, size, offset, length));
+  public List<ForebayClient.Location> locateListed(ForebayClient.Mount mount, long inode, long size, long offset, long length, boolean balanced) {
+    return hint(() -> client.locateListed(mount.label(), inode, size, offset, length, balanced));
   }
 
   /** A question to the agent about places. */

@@ -37,6 +37,9 @@ public final class ForebayConfig {
   /** Whether block locations name the nodes that own the file's extents; false names none. */
   public static final String LOCALITY = "fs.forebay.locality";
 
+  /** Which node they name: "owner" (who keeps the extent) or "balanced" (as many for each node; the Spark plug-in's default). */
+  public static final String LOCATIONS = "fs.forebay.locations";
+
   /** Directories, with commas, that {@link ForebayLocalFileSystem} takes over; empty for the mounts that the agent serves. */
   public static final String ROOTS = "fs.forebay.roots";
 
@@ -80,6 +83,15 @@ public final class ForebayConfig {
 
   boolean locality() {
     return conf.getBoolean(LOCALITY, true);
+  }
+
+  boolean balanced() {
+    String locations = conf.getTrimmed(LOCATIONS, "owner");
+    return switch (locations) {
+      case "owner" -> false;
+      case "balanced" -> true;
+      default -> throw refused(LOCATIONS, locations, "write owner or balanced");
+    };
   }
 
   /** Configured roots as absolute paths without a slash at their end; null if the agent is to be asked. */

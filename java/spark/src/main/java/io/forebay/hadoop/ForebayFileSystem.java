@@ -89,7 +89,7 @@ public class ForebayFileSystem extends FileSystem {
     WriteMode writeMode = config.writeMode();
     ReadMode readMode = config.readMode();
     contents = contents(config, readMode, writeMode);
-    locations = new Locations(contents);
+    locations = new Locations(contents, config.balanced());
     boolean inJob = System.getenv("FOREBAY_JOB") != null && readMode == ReadMode.CACHED;
     memoryOnly = (writeMode == WriteMode.MEMORY_ONLY || inJob) && contents instanceof CoreContents;
   }

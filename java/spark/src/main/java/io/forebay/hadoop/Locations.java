@@ -11,8 +11,10 @@ import org.apache.hadoop.fs.FileStatus;
 /**
  * Where the extents of files are, for schedulers.
  *
- * <p>One location for each extent, with the name of the one node that owns it: that node has the bytes, or will be the one to fetch them. To name
- * more would spread the tasks over nodes that have to ask it. Without a coordinator nothing is named, and tasks go anywhere, as on any shared
+ * <p>One location for each extent, with the name of one node: its owner, which has the bytes or will be the one to fetch them. To name
+ * more would spread the tasks over nodes that have to ask it. Owners are drawn by lot, so one node may have a good deal more than its share of a
+ * job. Where somebody brings the input to the tasks before they run, it is better that tasks are <em>balanced</em>: then the second in the
+ * ranking of the extent is named where the owner has been named more often. Without a coordinator nothing is named, and tasks go anywhere, as on any shared
  * file system.
  */
 final class Locations {
@@ -23,12 +25,14 @@ final class Locations {
   private static final long ASK_AGAIN_NS = TimeUnit.SECONDS.toNanos(10);
 
   private final Contents contents;
+  private final boolean balanced;
   private List<ForebayClient.Mount> mounts = List.of();
   private boolean asked;
   private long askedAt;
 
-  Locations(Contents contents) {
+  Locations(Contents contents, boolean balanced) {
     this.contents = contents;
+    this.balanced = balanced;
   }
 
   /** What the agent serves; asked for once, and again from time to time while there is no agent. */
@@ -74,8 +78,8 @@ final class Locations {
       return null;
     }
     List<ForebayClient.Location> parts = file instanceof ListedStatus listed && listed.inode() != 0
-        ? contents.locateListed(mount, listed.inode(), listed.getLen(), offset, length)
-        : contents.locate(path, offset, length);
+        ? contents.locateListed(mount, listed.inode(), listed.getLen(), offset, length, balanced)
+        : contents.locate(path, offset, length, balanced);
     if (parts == null || parts.stream().allMatch(part -> part.hosts().isEmpty())) {
       return null;
     }

@@ -46,12 +46,12 @@ final class PlainContents implements Contents {
   }
 
   @Override
-  public List<ForebayClient.Location> locate(String path, long offset, long length) {
+  public List<ForebayClient.Location> locate(String path, long offset, long length, boolean balanced) {
     return null;
   }
 
   @Override
-  public List<ForebayClient.Location> locateListed(ForebayClient.Mount mount, long inode, long size, long offset, long length) {
+  public List<ForebayClient.Location> locateListed(ForebayClient.Mount mount, long inode, long size, long offset, long length, boolean balanced) {
     return null;
   }
 

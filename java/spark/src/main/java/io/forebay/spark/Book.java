@@ -135,8 +135,9 @@ final class Book {
     updates.add(new JobUpdate.Files(input.files));
     filesTold += input.files.size();
     for (int from = 0; from < input.splits.size(); from += SPLITS_PER_UPDATE) {
-      List<List<Part>> some = input.splits.subList(from, Math.min(from + SPLITS_PER_UPDATE, input.splits.size()));
-      updates.add(new JobUpdate.Splits(stage, some.stream().map(split -> rebased(split, base)).toList()));
+      int to = Math.min(from + SPLITS_PER_UPDATE, input.splits.size());
+      List<List<Part>> some = input.splits.subList(from, to).stream().map(split -> rebased(split, base)).toList();
+      updates.add(new JobUpdate.Splits(stage, some, input.homes.subList(from, to)));
     }
     updates.add(new JobUpdate.StageReady(stage));
   }

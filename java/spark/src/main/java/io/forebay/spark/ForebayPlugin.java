@@ -84,6 +84,10 @@ public final class ForebayPlugin implements SparkPlugin {
         // Goes with every stage to the executors.
         hadoop.set(ForebayConfig.READ_MODE, "bypass");
       }
+      if (hadoop.get(ForebayConfig.LOCATIONS) == null) {
+        // The coordinator is told where each task will be sent, so its input can be brought there.
+        hadoop.set(ForebayConfig.LOCATIONS, "balanced");
+      }
       Book book = new Book(conf.getInt("spark.task.cpus", 1));
       teller = new Teller(book, new AgentDial(new ForebayConfig(hadoop).client(), planner), Teller.QUEUE_MAX);
       teller.start();

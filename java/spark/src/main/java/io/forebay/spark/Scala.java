@@ -18,6 +18,11 @@ final class Scala {
     return unwrap(target.getClass().getMethod(method, int.class), target, argument);
   }
 
+  /** The value of a method of one argument, declared as a {@code type}. */
+  static Object call(Object target, String method, Class<?> type, Object argument) throws ReflectiveOperationException {
+    return unwrap(target.getClass().getMethod(method, type), target, argument);
+  }
+
   /** Whether there is such a method without parameters. */
   static boolean has(Object target, String method) {
     try {

@@ -27,7 +27,8 @@ import io.forebay.core.JobUpdate.Part;
  *
  * <p>Spark's events do not say it, but the driver knows: a stage has an RDD, a task computes one partition of it, and narrow dependencies
  * lead from there to the partitions that stand for a range of a file ({@link Leaf}). The walk stops at shuffles, which end a stage, and at
- * partitions that are cached: those are not read again. It asks nothing of the file system, and computes no partition that the scheduler has
+ * partitions that are cached: those are not read again. On its way it meets the locations by which the scheduler will choose a host: those of the
+ * first partition that has any, as in {@code DAGScheduler.getPreferredLocs}. It asks nothing of the file system, and computes no partition that the scheduler has
  * not computed.
  */
 final class StageInput {
@@ -43,19 +44,23 @@ final class StageInput {
   /** What each of those tasks reads; the numbers of files are those of {@link #files}. */
   final List<List<Part>> splits;
 
-  private StageInput(List<String> files, int[] partitions, List<List<Part>> splits) {
+  /** The host that the scheduler prefers for each of them; empty if none. */
+  final List<String> homes;
+
+  private StageInput(List<String> files, int[] partitions, List<List<Part>> splits, List<String> homes) {
     this.files = files;
     this.partitions = partitions;
     this.splits = splits;
+    this.homes = homes;
   }
 
   /** For tests of what is told. */
-  static StageInput of(List<String> files, List<List<Part>> splits) {
+  static StageInput of(List<String> files, List<List<Part>> splits, List<String> homes) {
     int[] partitions = new int[splits.size()];
     for (int i = 0; i < partitions.length; i++) {
       partitions[i] = i;
     }
-    return new StageInput(files, partitions, splits);
+    return new StageInput(files, partitions, splits, homes);
   }
 
   /** Null if the stage has nothing to do, or none of its tasks reads files. */
@@ -78,13 +83,15 @@ final class StageInput {
   static StageInput of(RDD<?> rdd, int[] partitions) throws ReflectiveOperationException {
     Walk walk = new Walk();
     List<List<Part>> splits = new ArrayList<>(partitions.length);
+    List<String> homes = new ArrayList<>(partitions.length);
     boolean some = false;
     for (int partition : partitions) {
       List<Part> split = walk.parts(rdd, partition);
       some |= !split.isEmpty();
       splits.add(split);
+      homes.add(walk.home);
     }
-    return some ? new StageInput(new ArrayList<>(walk.files.keySet()), partitions, splits) : null;
+    return some ? new StageInput(new ArrayList<>(walk.files.keySet()), partitions, splits, homes) : null;
   }
 
   /** An RDD, as far as the walk needs it. */
@@ -108,12 +115,15 @@ final class StageInput {
 
   private static final class Walk {
     final Map<String, Integer> files = new LinkedHashMap<>();
+    /** The host that is preferred for the last partition that was followed; empty if none. */
+    String home;
     private final Map<Integer, Node> nodes = new HashMap<>();
     private int steps;
 
     /** What the task that computes this partition reads, in order. */
     List<Part> parts(RDD<?> rdd, int partition) throws ReflectiveOperationException {
       List<Part> parts = new ArrayList<>();
+      home = "";
       Deque<Place> open = new ArrayDeque<>();
       // A partition that is reached in two ways is read once here: the second reading finds it in the tier.
       Set<Long> seen = new HashSet<>();
@@ -127,6 +137,9 @@ final class StageInput {
         if (!seen.add((long) node.rdd().id() << 32 | place.partition()) || node.isCached(place.partition())) {
           continue;
         }
+        if (home.isEmpty()) {
+          home = preferred(node, place.partition());
+        }
         if (node.parents().isEmpty()) {
           Leaf.of(node.partitions()[place.partition()], (path, offset, length) -> parts.add(part(path, offset, length)));
         } else {
@@ -136,6 +149,11 @@ final class StageInput {
         }
       }
       return parts;
+    }
+
+    private static String preferred(Node node, int partition) throws ReflectiveOperationException {
+      List<Object> hosts = Scala.list(Scala.call(node.rdd(), "preferredLocations", Partition.class, node.partitions()[partition]));
+      return hosts.isEmpty() ? "" : (String) hosts.get(0);
     }
 
     private List<Place> above(Place place) throws ReflectiveOperationException {
