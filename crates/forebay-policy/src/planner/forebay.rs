@@ -12,7 +12,8 @@
 //! 3. Each course is *played out* ([`play`]): through the phase, the gaps and phases after it, with as many waves ahead as the
 //!    memory holds, to the end of what is in sight. The earliest wins; of equals the one
 //!    that costs the phase least. So a prefetch that would only wait in memory spends nothing, and a job that
-//!    lives from hand to mouth gets all there is.
+//!    lives from hand to mouth gets all there is. A play-out ends as soon as it is certain not to win: most do within
+//!    the first waves, which changes no choice and is what makes a decision quick.
 //! 4. With the best courses it is played out which waves come first (the *feed*): tasks that wait between phases read what is
 //!    missing themselves, faster than any prefetch, so waves may be left to them while those for the phase are brought.
 //! 5. The winner is checked by the exact forecast over all HPC jobs, and is shortened until no deadline is missed.

@@ -160,6 +160,15 @@ mod tests {
         }
     }
 
+    #[test]
+    fn of_settings_that_do_the_same_the_one_with_fewer_threads_is_kept() {
+        let with = |threads: u16| Point { setting: Setting::new(1, threads), ..point(0.2, 3.0) };
+        for order in [[4, 2, 8], [8, 4, 2], [2, 8, 4]] {
+            let hull = concave_hull(order.map(with).into_iter());
+            assert_eq!(hull, [PAUSE, with(2)]);
+        }
+    }
+
     /// (0.1, 1), (0.2, 3) and (0.4, 4): the first is below the line from the pause to the second.
     #[test]
     fn a_setting_below_the_line_is_left_out() {

@@ -188,7 +188,7 @@ impl Scene {
         let limit_sum_s = limit_s * judged + SAME_S;
         let mut sum_s = self.play_with(course, left_s, feed, Later::InOrder, limit_sum_s);
         if self.calendar.direct_speed > 0.0 {
-            let limit_sum_s = limit_sum_s.min(sum_s + SAME_S);
+            let limit_sum_s = limit_sum_s.min(sum_s - SAME_S);
             sum_s = sum_s.min(self.play_with(course, left_s, feed, Later::ByUse, limit_sum_s));
         }
         sum_s / judged
@@ -364,5 +364,91 @@ impl<'a> Supply<'a> {
             }
         };
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_model::profile::{Setting, Strain};
+    use proptest::prelude::*;
+
+    use super::super::course::{Leg, REST};
+    use super::super::hull::Point;
+    use super::*;
+
+    /// Waves of 100 bytes of which nothing is there, 10 s of compute each and 2 s to read one from the tier. Phases of 20 s, gaps of
+    /// 30 s; direct reads take 4 s a wave and prefetches 10 s or 20 s.
+    fn scene(count: usize, judged: usize) -> Scene {
+        let calendar = Calendar {
+            in_phase: true,
+            to_phase_s: f64::INFINITY,
+            io_s: 20.0,
+            gap_s: 30.0,
+            phases: 5,
+            gap_speed: 10.0,
+            io_speed: 5.0,
+            direct_speed: 25.0,
+        };
+        let work = Work {
+            wave_bytes: 100.0,
+            compute_s: 10.0,
+            read_s: 2.0,
+            busy_s: 20.0,
+            computing_bytes: 100.0,
+            room_bytes: 300.0,
+            count,
+            judged,
+            untouched: 0,
+            waves: [Wave { left_bytes: 100.0, direct_bytes: 0.0, in_tier: false }; HORIZON_WAVES],
+        };
+        Scene::new(calendar, work)
+    }
+
+    fn at_speed(speed: f64, cost: f64) -> Course {
+        let point = Point { setting: Setting::new(1, 1), strain: Strain::NONE, speed, cost };
+        Course { legs: [Leg { point, for_s: f64::INFINITY }, REST, REST], lost_s: 0.0 }
+    }
+
+    /// Each wave is there before the one before it is over, so compute goes from 20 s on, 12 s a wave, and ends are 32, 44 and 56.
+    #[test]
+    fn the_least_is_what_it_comes_to_where_compute_never_waits() {
+        let scene = scene(3, 3);
+        let play = |limit_s| scene.play(&at_speed(10.0, 0.1), 20.0, Feed::IN_ORDER, limit_s);
+        assert_eq!(scene.least_sum_s(0, 20.0), 132.0);
+        assert_eq!((play(f64::INFINITY), play(44.1), play(43.9)), (44.0, 44.0, f64::INFINITY));
+    }
+
+    proptest! {
+        /// What comes to no more than the limit is never given up, whatever is there at first and however it goes on.
+        #[test]
+        fn a_limit_that_is_kept_changes_nothing(
+            parts in prop::collection::vec((0.0f64..1.0, 0.0f64..1.0, 0u8..4), HORIZON_WAVES),
+            (count, all_judged, in_phase, by_use) in (1..=HORIZON_WAVES, any::<bool>(), any::<bool>(), any::<bool>()),
+            (compute_s, read_s, busy_s, room_bytes) in (1.0f64..30.0, 0.0f64..10.0, 0.0f64..40.0, 100.0f64..500.0),
+            (io_s, gap_s, phases) in (1.0f64..60.0, 1.0f64..60.0, 0u32..8),
+            (gap_speed, io_speed, direct_speed) in (1.0f64..40.0, 0.5f64..20.0, 0.0f64..60.0),
+            (speed, cost, keep) in (0.0f64..20.0, 0.0f64..0.5, 0.0f64..1.0),
+        ) {
+            let Scene { mut calendar, mut work, .. } = scene(count, if all_judged { count } else { 1 });
+            let direct_speed = if direct_speed > 10.0 { direct_speed } else { 0.0 };
+            calendar = Calendar { io_s, gap_s, phases, gap_speed, io_speed, direct_speed, in_phase, ..calendar };
+            if !in_phase {
+                calendar.to_phase_s = gap_s;
+                calendar.phases += 1;
+            }
+            work = Work { compute_s, read_s, busy_s, room_bytes, untouched: count, ..work };
+            for (wave, (there, direct, kind)) in work.waves.iter_mut().zip(parts) {
+                let there_bytes = [0.0, 100.0 * there, 100.0 * there, 100.0][usize::from(kind)];
+                let direct_bytes = there_bytes * if kind > 1 { direct } else { 0.0 };
+                *wave = Wave { left_bytes: 100.0 - there_bytes, direct_bytes, in_tier: there_bytes > direct_bytes };
+            }
+            let scene = Scene::new(calendar, work);
+            let later = if by_use && direct_speed > 0.0 { Later::ByUse } else { Later::InOrder };
+            let feed = Feed { from: 0, to: 1, keep_bytes: 100.0 * keep };
+            let play = |limit_s| scene.play_with(&at_speed(speed, cost), 20.0, feed, later, limit_s);
+            let sum_s = play(f64::INFINITY);
+            prop_assert!(scene.least_sum_s(0, busy_s) <= sum_s + SAME_S, "{} {sum_s}", scene.least_sum_s(0, busy_s));
+            prop_assert_eq!(play(sum_s + SAME_S), sum_s);
+        }
     }
 }
