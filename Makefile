@@ -77,6 +77,10 @@ lab-down: ## Ends the lab, or what a crash has left of it
 bench: build ## Every claim beside its reference, in target/bench.json (ONLY=read.cached for one group, RUNS=9)
 	$(BUILT)/forebay-bench $(if $(ONLY),--only $(ONLY)) $(if $(RUNS),--runs $(RUNS))
 
+.PHONY: bench-spark
+bench-spark: build ## What waves gain and cost on Spark, by how fast the PFS is; some 40 minutes (LAB=moosefs for the lab's cluster, ARGS="--setting fast --repeats 5")
+	$(PYTHON) python/demo --study $(if $(LAB),--lab $(LAB)) $(ARGS)
+
 .PHONY: docs
 docs: ## Reference of the crates for who works on them, in target/doc
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" $(CARGO) doc --workspace --no-deps --document-private-items --locked

@@ -39,8 +39,11 @@ def arguments():
     parser.add_argument("--spark-rate", type=float, metavar="MB/S", help="rate of each of the four servers in Spark's part [default: as fast as the cores compute]")
     parser.add_argument("--output", type=Path, metavar="DIR", default=TARGET / "demo", help="where results go [default: %(default)s]")
     parser.add_argument("--lab", choices=["moosefs", "glusterfs"], help="Spark's part alone, on four nodes before a real PFS; needs root")
+    parser.add_argument("--study", action="store_true", help="Spark's part alone, with PFSes of several speeds: the figures of docs/benchmarks.md")
+    parser.add_argument("--setting", action="append", default=[], metavar="NAME", help="with --study: one of its settings [default: all]")
+    parser.add_argument("--repeats", type=int, default=3, metavar="N", help="with --study: runs of each [default: 3]")
     args = parser.parse_args()
-    if args.lab:
+    if args.lab or args.study:
         args.only = "spark"
     args.size = args.size or (100 if args.quick else 1000)
     args.passes = args.passes or (2 if args.quick else 6)

@@ -66,6 +66,10 @@ class Cluster:
         self.run("cp", "-r", str(directory), str(target), check=True)
         return target
 
+    def set_rate(self, mb_per_s):
+        """Of each server's link."""
+        self.lab("links", f"{mb_per_s:.3f}MB/s", check=True)
+
     def forget(self):
         drop = 'for f in "$FOREBAY_LAB_PFS"/*/*; do dd if="$f" iflag=nocache count=0 status=none; done'
         self.lab("run", "--all", "--", "sh", "-c", f"{self.program} evict --all; {drop}", check=True)

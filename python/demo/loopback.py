@@ -124,6 +124,10 @@ class Cluster:
         answer = self.forebay("--json", "jobs")
         return json.loads(answer.stdout) if answer.returncode == 0 else []
 
+    def set_rate(self, mb_per_s):
+        """Of each of the PFS's servers."""
+        lab.set_rate(self.program, self.pfs, f"{mb_per_s:.3f}MB/s")
+
     def forget(self):
         """Empties tiers and page caches."""
         for node in self.nodes:

@@ -57,14 +57,22 @@ def run_all(cluster, data, total_bytes, say, workloads=tuple(WORKLOADS), modes=t
     return runs
 
 
-def measure(cluster, data, workload, mode):
-    cluster.forget()
+def measure(cluster, data, workload, mode, cold=True):
+    """One run; what earlier runs have left in memory is dropped before, if it is to be `cold`."""
+    if cold:
+        cluster.forget()
     with Meter(cluster.served_bytes, cluster.sample_s) as meter:
         epoch_s = time.time() - meter.now()[0]
         report = cluster.submit(workload, data, MODES[mode])
         # Ended jobs are kept by the coordinator for a while.
         jobs = cluster.jobs() if mode != "straight" else []
     return summarize(workload, mode, report, jobs, meter.samples, epoch_s)
+
+
+def compute_s(cluster, local, workload):
+    """Map time of a workload whose input is on the local disk, in the page cache: what the cores need."""
+    cluster.submit(workload, local)
+    return summarize(workload, "straight", cluster.submit(workload, local), [], [(0, 0, 0)], 0).map_s
 
 
 def summarize(workload, mode, report, jobs, samples, epoch_s):

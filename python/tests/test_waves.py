@@ -9,6 +9,7 @@ numpy = pytest.importorskip("numpy")
 pytest.importorskip("matplotlib")
 sys.path.insert(0, str(REPOSITORY / "python/demo"))
 
+import study  # noqa: E402
 import text  # noqa: E402
 import timeline  # noqa: E402
 import waves  # noqa: E402
@@ -95,6 +96,56 @@ def test_the_table_compares_map_times():
     assert len(lines) == 7
     assert "3.0 s" in lines[3] and "-50 %" in lines[3] and "100 %" in lines[3]
     assert len({len(line) for line in lines}) == 1
+
+
+class StudiedCluster:
+    """Stands for a cluster; what `waves.measure` would have found is given."""
+
+    rates = ()
+
+    def set_rate(self, mb_per_s):
+        self.rates += (mb_per_s,)
+
+    def forget(self):
+        pass
+
+
+def studied(monkeypatch, map_s, served=1000, only=("limit",)):
+    asked = []
+
+    def measure(cluster, data, workload, mode, cold=True):
+        asked.append((workload, mode, cold))
+        return next(waves.Run(**{**vars(run), "map_s": map_s[mode], "served_bytes": served}) for run in runs() if (run.workload, run.mode) == (workload, mode))
+
+    monkeypatch.setattr(waves, "measure", measure)
+    monkeypatch.setattr(waves, "compute_s", lambda cluster, local, workload: {"wordcount": 10.0, "sort": 20.0}[workload])
+    cluster = StudiedCluster()
+    outcomes = study.run_all(cluster, "local", "data", 400_000_000, 4, 2, only, lambda words: None)
+    return cluster, outcomes, asked
+
+
+def test_a_study_sets_rates_by_what_the_cores_compute(monkeypatch):
+    cluster, outcomes, asked = studied(monkeypatch, {"naive-bb": 10.0, "no-action": 6.0}, served=400_000_000)
+    # 40 and 20 MB/s of compute, three quarters of it, over four servers.
+    assert cluster.rates == (pytest.approx(7.5), pytest.approx(3.75))
+    assert asked[:4] == [("wordcount", mode, True) for mode in study.MODES * 2]
+    assert [one.change for one in outcomes] == [pytest.approx(-0.4)] * 2 and outcomes[0].misses() == []
+    assert "-40.0 %" in study.table(outcomes)[2] and study.table(outcomes)[2].endswith("| yes |")
+
+
+def test_a_study_says_what_is_not_as_wanted(monkeypatch):
+    outcomes = studied(monkeypatch, {"naive-bb": 10.0, "no-action": 7.0}, served=400_000_000)[1]
+    assert outcomes[0].misses() == ["map time -30.0 %, -35 % at most was wanted"]
+    outcomes = studied(monkeypatch, {"naive-bb": 10.0, "no-action": 10.4}, served=400_000_000, only=("fast",))[1]
+    assert study.figures(outcomes)[1]["misses"] == ["map time +4.0 %, +3 % at most was wanted"]
+
+
+def test_a_study_of_what_is_cached_reads_nothing_anew(monkeypatch):
+    _, outcomes, asked = studied(monkeypatch, {"naive-bb": 10.0, "no-action": 10.0}, only=("cached",))
+    assert asked[:2] == [("wordcount", mode, False) for mode in study.MODES] and len(asked) == 12
+    assert outcomes[0].misses() == []
+    with pytest.raises(waves.WavesError):
+        studied(monkeypatch, {"naive-bb": 10.0, "no-action": 10.0}, served=400_000_000, only=("cached",))
 
 
 def test_the_picture_is_drawn(tmp_path):

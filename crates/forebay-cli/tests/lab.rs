@@ -227,11 +227,24 @@ fn links_are_shaped_and_counted(lab: &Lab) {
     let rates: Vec<_> = servers.map(|n| n["rates"].clone()).collect();
     let rate = serde_json::json!({ "send_bytes_per_s": 40_000_000, "receive_bytes_per_s": 40_000_000 });
     assert_eq!(rates, [rate.clone(), rate]);
+    links_change_their_rate(lab);
     let compute = status["nodes"].as_array().unwrap().iter().filter(|n| n["role"] == "compute");
     for node in compute {
         assert_eq!((&node["mounted"], &node["rates"]), (&Value::Bool(true), &Value::Null), "{node}");
         for service in node["services"].as_array().unwrap() {
             assert_eq!(service["running"], true, "{node}");
+        }
+    }
+}
+
+fn links_change_their_rate(lab: &Lab) {
+    for (rate, expected) in [("20MB/s", Some(20_000_000)), ("unlimited", None), ("40MB/s", Some(40_000_000))]
+    {
+        succeeded(&mut lab.forebay(&["links", rate]));
+        let status = lab.status();
+        for server in status["nodes"].as_array().unwrap().iter().filter(|n| n["role"] == "server") {
+            let rates = serde_json::json!({ "send_bytes_per_s": expected, "receive_bytes_per_s": expected });
+            assert_eq!(server["rates"], rates, "{server}");
         }
     }
 }

@@ -49,6 +49,15 @@ pub enum LabCommand {
         #[arg(long, value_name = "LAB", env = LAB_VARIABLE, default_value = "lab")]
         name: String,
     },
+    /// Change the rate of the links of the cluster's servers, while everything runs
+    Links {
+        /// Name of the lab
+        #[arg(long, value_name = "LAB", env = LAB_VARIABLE, default_value = "lab")]
+        name: String,
+        /// Such as 80MB/s or unlimited
+        #[arg(value_parser = parse_rate)]
+        rate: Rate,
+    },
     /// Spark on the cluster
     #[command(subcommand)]
     Spark(SparkCommand),
@@ -170,6 +179,7 @@ pub fn run(command: &LabCommand, json: bool) -> Result<(), LabError> {
         LabCommand::Status { name } => cluster::status::print(name, json),
         LabCommand::Traffic { name, every } => cluster::status::traffic(name, *every),
         LabCommand::Mark { name } => cluster::status::mark(name),
+        LabCommand::Links { name, rate } => cluster::status::set_rate(name, rate.bytes_per_s),
         LabCommand::Spark(command) => cluster::spark::run(command, json),
         LabCommand::Slowfs(args) if args.daemonize && !args.foreground => daemonize(),
         LabCommand::Slowfs(args) => slowfs::serve(&args.config(), args.stats_log().as_ref()),

@@ -108,12 +108,32 @@ pub fn shape_switch(place: &Place, nodes: &[Node], rate_bytes_per_s: u64) -> Res
     batch("tc", Some(&place.namespace(SWITCH)), &lines)
 }
 
+/// Changes the rate of the servers' links, both ways; `None`: no limit.
+///
+/// # Errors
+/// What `tc` said.
+pub fn reshape(place: &Place, nodes: &[Node], rate_bytes_per_s: Option<u64>) -> Result<(), LabError> {
+    let shaped = rates(place, nodes)?;
+    let line = |device: &str, limited: bool| match rate_bytes_per_s {
+        Some(rate) => shape(device, rate),
+        None if limited => format!("qdisc del dev {device} root\n"),
+        None => String::new(),
+    };
+    let mut at_switch = String::new();
+    for (name, rates) in &shaped {
+        at_switch += &line(name, rates.receive_bytes_per_s.is_some());
+        let own = line("eth0", rates.send_bytes_per_s.is_some());
+        batch("tc", Some(&place.namespace(name)), &own)?;
+    }
+    batch("tc", Some(&place.namespace(SWITCH)), &at_switch)
+}
+
 /// 50 ms of queue: what a switch's port holds, and enough that TCP keeps the link busy.
 fn shape(device: &str, rate_bytes_per_s: u64) -> String {
     // A bucket smaller than a timer tick's worth could not reach the rate.
     let burst = BURST_BYTES.max(rate_bytes_per_s / 250);
     let rate_bits = rate_bytes_per_s.saturating_mul(8);
-    format!("qdisc add dev {device} root tbf rate {rate_bits}bit burst {burst}b latency 50ms\n")
+    format!("qdisc replace dev {device} root tbf rate {rate_bits}bit burst {burst}b latency 50ms\n")
 }
 
 /// What has passed each node's link, by name of the node.
@@ -250,7 +270,7 @@ mod tests {
     fn the_bucket_grows_with_the_rate() {
         assert_eq!(
             shape("eth0", 80_000_000),
-            "qdisc add dev eth0 root tbf rate 640000000bit burst 320000b latency 50ms\n"
+            "qdisc replace dev eth0 root tbf rate 640000000bit burst 320000b latency 50ms\n"
         );
         assert!(shape("eth0", 1_000_000).contains("rate 8000000bit burst 262144b"));
     }

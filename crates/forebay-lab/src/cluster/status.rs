@@ -171,6 +171,19 @@ pub fn mark(lab: &str) -> Result<(), LabError> {
     record.save()
 }
 
+/// Changes the rate of the servers' links, while everything runs; `None`: no limit.
+///
+/// # Errors
+/// That the lab is not up, or what `tc` said.
+pub fn set_rate(lab: &str, bytes_per_s: Option<u64>) -> Result<(), LabError> {
+    super::up::need_root("links")?;
+    let _lock = state::lock(lab)?;
+    let mut record = Record::of_running(lab)?;
+    net::reshape(&record.place, &record.nodes, bytes_per_s)?;
+    record.rate_bytes_per_s = bytes_per_s;
+    record.save()
+}
+
 /// What has passed the links since the mark, at one moment.
 #[derive(Debug, Serialize)]
 struct TrafficLine {

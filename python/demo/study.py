@@ -1,0 +1,148 @@
+"""What waves gain and cost, by how fast the PFS is: the figures of docs/benchmarks.md for Spark.
+
+Each setting is a speed of the PFS as a multiple of what the cores compute, measured first for each workload on the same machine. In each,
+`no-action` is run against `naive-bb`, in turns and several times, and medians are compared: a machine that others use as well drifts.
+"""
+
+import statistics
+from dataclasses import dataclass
+
+import waves
+
+MODES = ("naive-bb", "no-action")
+
+
+@dataclass(frozen=True)
+class Setting:
+    name: str
+    title: str
+    # Of the PFS over that of the cores.
+    speed: float
+    # Whether each run begins with nothing in memory.
+    cold: bool = True
+    # Most change of the map time, as a share, and least hidden share; None: whatever comes is reported.
+    change_max: float | None = None
+    hidden_min: float | None = None
+
+
+SETTINGS = (
+    Setting("limit", "the PFS is the limit", 0.75, change_max=-0.35),
+    Setting("equal", "the PFS is as fast as the cores", 1.0, change_max=-0.35),
+    Setting("compute", "computing takes half as long again", 1.5, hidden_min=0.9),
+    Setting("fast", "the PFS is no limit", 16.0, change_max=0.03),
+    Setting("cached", "all is in memory before", 1.0, cold=False, change_max=0.03),
+)
+# Least share of tasks where their extent is, in every setting.
+LOCAL_MIN = 0.95
+
+
+@dataclass
+class Outcome:
+    """Of one workload in one setting; `rate` in MB/s, all servers together."""
+
+    setting: Setting
+    workload: str
+    rate: float
+    runs: dict
+
+    def map_s(self, mode):
+        return statistics.median(run.map_s for run in self.runs[mode])
+
+    @property
+    def change(self):
+        return self.map_s("no-action") / self.map_s("naive-bb") - 1
+
+    def share(self, name):
+        """Median of a share of the runs with waves; None if they do not have it."""
+        values = [value for value in (getattr(run, name) for run in self.runs["no-action"]) if value is not None]
+        return statistics.median(values) if values else None
+
+    def misses(self):
+        """What is not as it should be, in words."""
+        found = []
+        most, hidden, local = self.setting.change_max, self.share("hidden_share"), self.share("local_share")
+        if most is not None and self.change > most:
+            found.append(f"map time {100 * self.change:+.1f} %, {100 * most:+.0f} % at most was wanted")
+        if self.setting.hidden_min is not None and (hidden or 0) < self.setting.hidden_min:
+            found.append(f"{waves.percent(hidden)} hidden, {100 * self.setting.hidden_min:.0f} % at least was wanted")
+        if local < LOCAL_MIN:
+            found.append(f"{waves.percent(local)} at the owner, {100 * LOCAL_MIN:.0f} % at least was wanted")
+        return found
+
+
+def run_all(cluster, backing, data, size, servers, repeats, only, say):
+    """Every setting of `only` (names; empty: all) with every workload. Gives outcomes."""
+    compute_s = {}
+    for workload in waves.WORKLOADS:
+        say(f"{waves.WORKLOADS[workload]} from the local disk ...")
+        compute_s[workload] = waves.compute_s(cluster, backing, workload)
+        say(f"    map {compute_s[workload]:.1f} s")
+    outcomes = []
+    for setting in SETTINGS:
+        if only and setting.name not in only:
+            continue
+        for workload, title in waves.WORKLOADS.items():
+            rate = setting.speed * size / compute_s[workload] / 1e6
+            cluster.set_rate(rate / servers)
+            say(f"{title}, {setting.title}: {rate:.1f} MB/s")
+            outcomes.append(Outcome(setting, workload, rate, measure(cluster, data, size, setting, workload, repeats, say)))
+    return outcomes
+
+
+def measure(cluster, data, size, setting, workload, repeats, say):
+    """Runs by mode; those with waves are checked to be what they claim."""
+    runs = {mode: [] for mode in MODES}
+    if not setting.cold:
+        cluster.forget()
+        # What each of the two keeps in memory: the tier, and the page cache of the PFS.
+        for mode in MODES:
+            waves.measure(cluster, data, workload, mode, cold=False)
+    for _ in range(repeats):
+        for mode in MODES:
+            runs[mode].append(waves.measure(cluster, data, workload, mode, cold=setting.cold))
+            say(f"    {mode}: map {runs[mode][-1].map_s:.1f} s")
+    everything = [run for mode in MODES for run in runs[mode]]
+    if setting.cold:
+        waves.check(everything, size)
+    elif any(run.served_bytes > size / 20 for run in everything):
+        raise waves.WavesError(f"{workload}, {setting.name}: the PFS served {[run.served_bytes for run in everything]} bytes; it was not cached")
+    return runs
+
+
+def table(outcomes):
+    """Lines of Markdown."""
+    lines = [
+        "| | PFS | map time, naive-bb | no-action | change | at owner | waves | prefetch hidden | as wanted |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |",
+    ]
+    for one in outcomes:
+        cells = [
+            waves.WORKLOADS[one.workload],
+            f"{one.setting.title}, {one.rate:.0f} MB/s",
+            f"{one.map_s('naive-bb'):.1f} s",
+            f"{one.map_s('no-action'):.1f} s",
+            f"{100 * one.change:+.1f} %",
+            waves.percent(one.share("local_share")),
+            str(max(len(run.waves) for run in one.runs["no-action"])),
+            waves.percent(one.share("hidden_share")),
+            "; ".join(one.misses()) or "yes",
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def figures(outcomes):
+    """What goes into the JSON file."""
+    return [
+        {
+            "setting": one.setting.name,
+            "workload": one.workload,
+            "rate_bytes_per_s": one.rate * 1e6,
+            "map_s": {mode: [run.map_s for run in runs] for mode, runs in one.runs.items()},
+            "change": one.change,
+            "local_share": one.share("local_share"),
+            "hidden_share": one.share("hidden_share"),
+            "misses": one.misses(),
+        }
+        for one in outcomes
+    ]
