@@ -81,11 +81,12 @@ fn writers(jobs: u64, max_width: u64) {
     );
 }
 
-/// A planner in the middle of a phase with 5 waves of memory: the mean time of a decision.
+/// A planner in the middle of a phase, with waves that compute for longer than they take to bring and with waves that do not: how long
+/// a decision takes.
 fn decisions() {
     let mut setup = system::cell("forebay", 0, 1, 0.05);
     setup.planner.learning = 0.5;
-    for waves in [2, 5] {
+    for (waves, compute_s) in [(2, 20), (5, 20), (5, 6)] {
         setup.planner.ram_bytes = waves * 50_000_000_000;
         let rounds = 2_000;
         let mut times_s = Vec::new();
@@ -110,13 +111,13 @@ fn decisions() {
                     job: 0,
                     waves: 100,
                     wave_bytes: 50_000_000_000,
-                    compute_ns: 20 * s,
+                    compute_ns: compute_s * s,
                     tier_read_ns: 3 * s,
                 },
                 &mut out,
             );
             p.handle(Nanos(s), Event::Fetched { job: 0, wave: 0 }, &mut out);
-            p.handle(Nanos(s), Event::WaveStarts { job: 0, wave: 0, compute_ns: 20 * s }, &mut out);
+            p.handle(Nanos(s), Event::WaveStarts { job: 0, wave: 0, compute_ns: compute_s * s }, &mut out);
             out.clear();
             // The decision: a phase begins; hulls are computed too, as nothing is cached yet.
             let begin = Instant::now();
@@ -130,7 +131,7 @@ fn decisions() {
         }
         times_s.sort_by(f64::total_cmp);
         println!(
-            "a first decision within a phase, 8 nodes x 16 threads x {waves} waves: median {:.1} us, 99 % within {:.1} us",
+            "a first decision within a phase, 8 nodes x 16 threads x {waves} waves of {compute_s} s: median {:.1} us, 99 % within {:.1} us",
             times_s[times_s.len() / 2] * 1e6,
             times_s[times_s.len() * 99 / 100] * 1e6
         );

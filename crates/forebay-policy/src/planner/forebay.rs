@@ -12,7 +12,8 @@
 //! 3. Each course is *played out* ([`play`]): through the phase, the gaps and phases after it, with as many waves ahead as the
 //!    memory holds, to the end of what is in sight. The earliest wins; of equals the one
 //!    that costs the phase least. So a prefetch that would only wait in memory spends nothing, and a job that
-//!    lives from hand to mouth gets all there is.
+//!    lives from hand to mouth gets all there is. A play-out ends as soon as it is certain not to win: most do within
+//!    the first waves, which changes no choice and is what makes a decision quick.
 //! 4. With the best courses it is played out which waves come first (the *feed*): tasks that wait between phases read what is
 //!    missing themselves, faster than any prefetch, so waves may be left to them while those for the phase are brought.
 //! 5. The winner is checked by the exact forecast over all HPC jobs, and is shortened until no deadline is missed.
@@ -94,26 +95,33 @@ impl Forebay {
         let mut order: Vec<usize> = (0..played.len()).collect();
         order.sort_by(|&a, &b| played[b].0.total_cmp(&played[a].0));
         let mut finalists = Finalists::default();
-        for at in order {
+        for &at in &order {
             let (end_s, course) = &mut played[at];
             *end_s = scene.play(course, present.left_s, Feed::IN_ORDER, finalists.last_s() + SAME_S);
             finalists.add(*end_s);
         }
-        played.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.lost_s.total_cmp(&b.1.lost_s)));
+        let key = |at: usize| (played[at].0, played[at].1.lost_s);
+        order.sort_unstable_by(|&a, &b| {
+            let ((a_s, a_lost_s), (b_s, b_lost_s)) = (key(a), key(b));
+            a_s.total_cmp(&b_s).then(a_lost_s.total_cmp(&b_lost_s)).then(a.cmp(&b))
+        });
+        let mut best_s = played[order[0]].0;
         // Of those that are equal but for rounding, the one that is kindest to the phase.
-        let best_s = played[0].0;
-        let equal = played.iter().take_while(|c| c.0 <= best_s + SAME_S);
+        let equal = order.iter().map(|&at| &played[at]).take_while(|c| c.0 <= best_s + SAME_S);
         let kindest = equal.reduce(|a, b| if b.1.lost_s < a.1.lost_s - SAME_S { b } else { a });
-        let (mut best_s, mut best) = kindest.map_or((best_s, nothing), |c| *c);
+        let mut best = kindest.map_or(nothing, |c| c.1);
+        best_s = kindest.map_or(best_s, |c| c.0);
         let (mut best_feed, mut seen) = (Feed::IN_ORDER, played.len() as u32);
         let kindest = best;
-        let others = played.iter().take(FINALISTS).map(|c| &c.1).filter(|c| **c != kindest);
+        let others = order.iter().take(FINALISTS).map(|&at| &played[at].1).filter(|c| **c != kindest);
         for course in [kindest].iter().chain(others) {
             for feed in feeds_within(board, scene) {
                 seen += 1;
-                let end_s = scene.play(course, present.left_s, feed, best_s + SAME_S);
-                let kinder = end_s <= best_s + SAME_S && course.lost_s < best.lost_s - SAME_S;
-                if end_s < best_s - SAME_S || kinder {
+                // A course that is no kinder has to be sooner.
+                let kinder = course.lost_s < best.lost_s - SAME_S;
+                let limit_s = if kinder { best_s + SAME_S } else { best_s - SAME_S };
+                let end_s = scene.play(course, present.left_s, feed, limit_s);
+                if end_s < best_s - SAME_S || (kinder && end_s <= best_s + SAME_S) {
                     (best_s, best, best_feed) = (best_s.min(end_s), *course, feed);
                 }
             }

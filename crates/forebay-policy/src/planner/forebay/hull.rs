@@ -23,38 +23,33 @@ pub(super) struct Point {
 pub(super) const PAUSE: Point =
     Point { setting: Setting::PAUSED, strain: Strain::NONE, speed: 0.0, cost: 0.0 };
 
-/// Every setting beside `phases` phases.
-pub(super) fn all_points(board: &Board, phases: usize) -> Vec<Point> {
+/// Every setting beside `phases` phases. A rate that the phases do not let it reach is left out: it is like the one before.
+pub(super) fn all_points(board: &Board, phases: usize) -> impl Iterator<Item = Point> + '_ {
     let profile = &board.config.profile;
-    let mut points = Vec::new();
-    for nodes in 1..=profile.max_nodes {
-        for threads in 1..=profile.max_threads {
-            let unthrottled = board.strain(Setting::new(nodes, threads));
-            for rate in RATES {
-                let strain = Strain { rate, ..unthrottled };
-                let free_pace = 1.0 / (1.0 + phases as f64 * (strain.i_bd - 1.0));
-                let pace = rate.min(free_pace);
-                let excess = (strain.i_hpc - 1.0) * pace / free_pace;
-                let cost = if phases > 0 { excess / (1.0 + excess) } else { 0.0 };
-                let speed = (pace * strain.speed_bytes_per_s).min(board.config.pfs_bytes_per_s);
-                points.push(Point { setting: Setting { nodes, threads, rate }, strain, speed, cost });
+    let pairs = (1..=profile.max_nodes).flat_map(|n| (1..=profile.max_threads).map(move |t| (n, t)));
+    pairs.flat_map(move |(nodes, threads)| {
+        let unthrottled = board.strain(Setting::new(nodes, threads));
+        let free_pace = 1.0 / (1.0 + phases as f64 * (unthrottled.i_bd - 1.0));
+        let reached = RATES.partition_point(|rate| *rate < free_pace);
+        RATES.into_iter().take(reached + 1).map(move |rate| {
+            let pace = rate.min(free_pace);
+            let excess = (unthrottled.i_hpc - 1.0) * pace / free_pace;
+            Point {
+                setting: Setting { nodes, threads, rate },
+                strain: Strain { rate, ..unthrottled },
+                speed: (pace * unthrottled.speed_bytes_per_s).min(board.config.pfs_bytes_per_s),
+                cost: if phases > 0 { excess / (1.0 + excess) } else { 0.0 },
             }
-        }
-    }
-    points
+        })
+    })
 }
 
 /// The upper concave hull of speed over cost, from the pause on, in ascending cost.
-pub(super) fn concave_hull(mut points: Vec<Point>) -> Vec<Point> {
-    let fewer = |p: &Point| u32::from(p.setting.nodes) * u32::from(p.setting.threads);
-    points.sort_by(|a, b| {
-        a.cost.total_cmp(&b.cost).then(b.speed.total_cmp(&a.speed)).then(fewer(a).cmp(&fewer(b)))
-    });
-    let mut hull = [PAUSE].to_vec();
-    for p in points {
-        if hull.last().is_some_and(|top| p.speed <= top.speed) {
-            continue;
-        }
+pub(super) fn concave_hull(points: impl Iterator<Item = Point>) -> Vec<Point> {
+    let mut unbeaten = [PAUSE].to_vec();
+    points.for_each(|p| add_unbeaten(&mut unbeaten, p));
+    let mut hull: Vec<Point> = Vec::with_capacity(unbeaten.len());
+    for p in unbeaten {
         while let [.., a, b] = hull[..] {
             // b is below the line from a to p.
             let turns_up = (b.speed - a.speed) * (p.cost - a.cost) <= (p.speed - a.speed) * (b.cost - a.cost);
@@ -66,6 +61,22 @@ pub(super) fn concave_hull(mut points: Vec<Point>) -> Vec<Point> {
         hull.push(p);
     }
     hull
+}
+
+/// Adds `p` to points in ascending cost and speed, unless one of them costs no more and is no slower; those that it beats go. Of
+/// two that are the same in both the one with fewer threads stays. Few are unbeaten, so this is sooner than to sort all.
+fn add_unbeaten(unbeaten: &mut Vec<Point>, p: Point) {
+    let threads = |p: &Point| u32::from(p.setting.nodes) * u32::from(p.setting.threads);
+    let after = unbeaten.partition_point(|q| q.cost <= p.cost);
+    if let Some(q) = unbeaten[..after].last_mut().filter(|q| q.speed >= p.speed) {
+        if (q.cost, q.speed) == (p.cost, p.speed) && threads(&p) < threads(q) {
+            *q = p;
+        }
+        return;
+    }
+    let first = unbeaten[..after].partition_point(|q| q.cost < p.cost);
+    let beaten = unbeaten[first..].partition_point(|q| q.speed <= p.speed);
+    unbeaten.splice(first..first + beaten, [p]);
 }
 
 /// The best mean speed that any mix of settings and direct reads reaches, over what phases may lose for it. No planner can
@@ -82,15 +93,15 @@ impl SpeedCurve {
 
     /// Prefetching and direct reads, beside one phase.
     pub fn beside_one_phase(config: &Config) -> Self {
-        let mut points = all_points(&Board::new(config.clone()), 1);
         let direct = config.direct;
-        points.push(Point {
+        let direct = Point {
             setting: Setting::PAUSED,
             strain: direct.strain(),
             speed: direct.speed_bytes_per_s / direct.i_bd,
             cost: 1.0 - 1.0 / direct.i_hpc,
-        });
-        SpeedCurve { hull: concave_hull(points) }
+        };
+        let board = Board::new(config.clone());
+        SpeedCurve { hull: concave_hull(all_points(&board, 1).chain([direct])) }
     }
 
     /// Bytes per second if phases may lose `cost` of every second.
@@ -134,7 +145,7 @@ mod tests {
             points in prop::collection::vec((0.001f64..0.9, 0.1f64..10.0), 1..40), mix in 0.0f64..1.0
         ) {
             let all: Vec<Point> = points.iter().map(|&(c, v)| point(c, v)).collect();
-            let hull = concave_hull(all.clone());
+            let hull = concave_hull(all.iter().copied());
             prop_assert!(hull.windows(2).all(|w| w[0].cost < w[1].cost && w[0].speed < w[1].speed));
             for corner in &hull[1..] {
                 prop_assert!(all.iter().any(|p| p.cost == corner.cost && p.speed == corner.speed));
@@ -149,11 +160,20 @@ mod tests {
         }
     }
 
+    #[test]
+    fn of_settings_that_do_the_same_the_one_with_fewer_threads_is_kept() {
+        let with = |threads: u16| Point { setting: Setting::new(1, threads), ..point(0.2, 3.0) };
+        for order in [[4, 2, 8], [8, 4, 2], [2, 8, 4]] {
+            let hull = concave_hull(order.map(with).into_iter());
+            assert_eq!(hull, [PAUSE, with(2)]);
+        }
+    }
+
     /// (0.1, 1), (0.2, 3) and (0.4, 4): the first is below the line from the pause to the second.
     #[test]
     fn a_setting_below_the_line_is_left_out() {
         let hull =
-            concave_hull([point(0.1, 1.0), point(0.2, 3.0), point(0.4, 4.0), point(0.5, 3.9)].to_vec());
+            concave_hull([point(0.1, 1.0), point(0.2, 3.0), point(0.4, 4.0), point(0.5, 3.9)].into_iter());
         let corners: Vec<(f64, f64)> = hull.iter().map(|p| (p.cost, p.speed)).collect();
         assert_eq!(corners, [(0.0, 0.0), (0.2, 3.0), (0.4, 4.0)]);
         assert!((speed_at(&hull, 0.3) - 3.5).abs() < 1e-12 && speed_at(&hull, 0.9) == 4.0);

@@ -11,7 +11,7 @@ const FURTHEST: usize = 16;
 /// The scene of `job`: prefetches move `gap_speed` bytes a second between phases, and `io_speed(c)` in phases that lose the
 /// share c of their time.
 pub(super) fn scene(board: &Board, job: JobId, gap_speed: f64, io_speed: impl Fn(f64) -> f64) -> Scene {
-    Scene { calendar: calendar(board, job, gap_speed, io_speed), work: work(board, job) }
+    Scene::new(calendar(board, job, gap_speed, io_speed), work(board, job))
 }
 
 /// Of several HPC jobs the one with the longest phase under way, or the next one to come, stands for all.

@@ -111,6 +111,11 @@ impl Work {
         self.compute_s + self.read_s * (1.0 - wave.direct_bytes / self.wave_bytes)
     }
 
+    /// How many of the waves from `i` on are judged.
+    fn judged_from(&self, i: usize) -> f64 {
+        (self.count - i).min(self.judged) as f64
+    }
+
     fn bring(&mut self, i: usize, bytes: f64, direct: bool) {
         self.untouched = self.untouched.max(i + 1);
         let wave = &mut self.waves[i];
@@ -154,45 +159,68 @@ impl Work {
 }
 
 /// What is to come.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Scene {
     pub(super) calendar: Calendar,
     pub(super) work: Work,
+    /// For each wave: what the judged ends from it on come to at least, as their sum, if compute is free for it at 0.
+    least_sums_s: [f64; HORIZON_WAVES + 1],
 }
 
 impl Scene {
+    pub(super) fn new(calendar: Calendar, work: Work) -> Self {
+        let mut scene = Scene { calendar, work, least_sums_s: [0.0; HORIZON_WAVES + 1] };
+        for i in (0..work.count).rev() {
+            // However long this wave takes, all that are judged from it on end later by that.
+            let takes_s = scene.takes_at_least_s(&work.waves[i]);
+            scene.least_sums_s[i] = scene.least_sums_s[i + 1] + work.judged_from(i) * takes_s;
+        }
+        scene
+    }
+
     /// When compute could be over, in seconds from now, if the phase under way (with `left_s` of I/O left) is spent by `course` and
     /// `feed` says what comes first until it or the gap under way is over. If the job goes on beyond what is in sight, the mean
     /// over the waves in sight: the last of them alone would say more about how waves happen to fall than about progress.
     ///
     /// Whatever is later than `limit_s` is of no interest: it may come back as infinity, as soon as that is certain.
     pub(super) fn play(&self, course: &Course, left_s: f64, feed: Feed, limit_s: f64) -> f64 {
-        let in_order_s = self.play_with(course, left_s, feed, Later::InOrder, limit_s);
+        let judged = self.work.judged as f64;
+        let limit_sum_s = limit_s * judged + SAME_S;
+        let mut sum_s = self.play_with(course, left_s, feed, Later::InOrder, limit_sum_s);
         if self.calendar.direct_speed > 0.0 {
-            in_order_s.min(self.play_with(course, left_s, feed, Later::ByUse, limit_s.min(in_order_s)))
-        } else {
-            in_order_s
+            let limit_sum_s = limit_sum_s.min(sum_s - SAME_S);
+            sum_s = sum_s.min(self.play_with(course, left_s, feed, Later::ByUse, limit_sum_s));
         }
+        sum_s / judged
     }
 
-    /// The least that the judged ends can come to, as their sum, if the wave after `wave` begins at `from_s` at the earliest: each
-    /// computes at least as long as one that was read directly.
-    fn least_sum_s(&self, wave: usize, from_s: f64) -> f64 {
-        let first = (wave + 1).max(self.work.count - self.work.judged);
-        let count = (self.work.count - first) as f64;
-        // The judged waves to come are the 1 + skipped-th, ..., each one compute after the one before.
-        let skipped = (first - wave - 1) as f64;
-        count * (from_s + self.work.compute_s * (skipped + (count + 1.0) / 2.0))
+    /// How long `wave` keeps compute from those after it, at least. What is missing comes through the tier, from which it is read
+    /// as part of the compute, or is read directly, while nothing computes; so all of it comes in the way that is shorter.
+    fn takes_at_least_s(&self, wave: &Wave) -> f64 {
+        let through_tier_s = self.work.computes_for_s(wave);
+        if self.calendar.direct_speed <= 0.0 {
+            return through_tier_s;
+        }
+        let per_byte_s = 1.0 / self.calendar.direct_speed - self.work.read_s / self.work.wave_bytes;
+        through_tier_s + (wave.left_bytes.max(0.0) * per_byte_s).min(0.0)
     }
 
-    fn play_with(&self, course: &Course, left_s: f64, feed: Feed, later: Later, limit_s: f64) -> f64 {
-        let limit_sum_s = limit_s * self.work.judged as f64 + SAME_S;
+    /// The least that the judged ends from wave `next` on can come to, as their sum, if compute is not free for it before `free_s`.
+    fn least_sum_s(&self, next: usize, free_s: f64) -> f64 {
+        self.work.judged_from(next) * free_s + self.least_sums_s[next]
+    }
+
+    /// The sum of the judged ends, or infinity if it is certain to be more than `limit_sum_s`.
+    fn play_with(&self, course: &Course, left_s: f64, feed: Feed, later: Later, limit_sum_s: f64) -> f64 {
         let mut supply = Supply::new(&self.calendar, course, left_s);
         let mut work = self.work;
         let (mut next, mut free_s, mut now_s, mut feed) = (0, work.busy_s, 0.0, feed);
         let mut present = true;
         let mut judged_s = 0.0;
         for _ in 0..MAX_STEPS {
+            if judged_s + self.least_sum_s(next, free_s) > limit_sum_s {
+                return f64::INFINITY;
+            }
             let idle = now_s >= free_s;
             if idle {
                 work.room_bytes += core::mem::take(&mut work.computing_bytes);
@@ -203,10 +231,7 @@ impl Scene {
                         judged_s += free_s;
                     }
                     if next + 1 == work.count {
-                        return judged_s / work.judged as f64;
-                    }
-                    if judged_s + self.least_sum_s(next, free_s) > limit_sum_s {
-                        return f64::INFINITY;
+                        return judged_s;
                     }
                     work.computing_bytes = wave.tier_bytes(work.wave_bytes);
                     next += 1;
@@ -275,7 +300,7 @@ impl Scene {
         let mut seen = 0;
         for feed in feeds {
             seen += 1;
-            let end_s = self.play(course, left_s, feed, best_s);
+            let end_s = self.play(course, left_s, feed, best_s - SAME_S);
             if end_s < best_s - SAME_S {
                 (best, best_s) = (feed, end_s);
             }
@@ -339,5 +364,91 @@ impl<'a> Supply<'a> {
             }
         };
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_model::profile::{Setting, Strain};
+    use proptest::prelude::*;
+
+    use super::super::course::{Leg, REST};
+    use super::super::hull::Point;
+    use super::*;
+
+    /// Waves of 100 bytes of which nothing is there, 10 s of compute each and 2 s to read one from the tier. Phases of 20 s, gaps of
+    /// 30 s; direct reads take 4 s a wave and prefetches 10 s or 20 s.
+    fn scene(count: usize, judged: usize) -> Scene {
+        let calendar = Calendar {
+            in_phase: true,
+            to_phase_s: f64::INFINITY,
+            io_s: 20.0,
+            gap_s: 30.0,
+            phases: 5,
+            gap_speed: 10.0,
+            io_speed: 5.0,
+            direct_speed: 25.0,
+        };
+        let work = Work {
+            wave_bytes: 100.0,
+            compute_s: 10.0,
+            read_s: 2.0,
+            busy_s: 20.0,
+            computing_bytes: 100.0,
+            room_bytes: 300.0,
+            count,
+            judged,
+            untouched: 0,
+            waves: [Wave { left_bytes: 100.0, direct_bytes: 0.0, in_tier: false }; HORIZON_WAVES],
+        };
+        Scene::new(calendar, work)
+    }
+
+    fn at_speed(speed: f64, cost: f64) -> Course {
+        let point = Point { setting: Setting::new(1, 1), strain: Strain::NONE, speed, cost };
+        Course { legs: [Leg { point, for_s: f64::INFINITY }, REST, REST], lost_s: 0.0 }
+    }
+
+    /// Each wave is there before the one before it is over, so compute goes from 20 s on, 12 s a wave, and ends are 32, 44 and 56.
+    #[test]
+    fn the_least_is_what_it_comes_to_where_compute_never_waits() {
+        let scene = scene(3, 3);
+        let play = |limit_s| scene.play(&at_speed(10.0, 0.1), 20.0, Feed::IN_ORDER, limit_s);
+        assert_eq!(scene.least_sum_s(0, 20.0), 132.0);
+        assert_eq!((play(f64::INFINITY), play(44.1), play(43.9)), (44.0, 44.0, f64::INFINITY));
+    }
+
+    proptest! {
+        /// What comes to no more than the limit is never given up, whatever is there at first and however it goes on.
+        #[test]
+        fn a_limit_that_is_kept_changes_nothing(
+            parts in prop::collection::vec((0.0f64..1.0, 0.0f64..1.0, 0u8..4), HORIZON_WAVES),
+            (count, all_judged, in_phase, by_use) in (1..=HORIZON_WAVES, any::<bool>(), any::<bool>(), any::<bool>()),
+            (compute_s, read_s, busy_s, room_bytes) in (1.0f64..30.0, 0.0f64..10.0, 0.0f64..40.0, 100.0f64..500.0),
+            (io_s, gap_s, phases) in (1.0f64..60.0, 1.0f64..60.0, 0u32..8),
+            (gap_speed, io_speed, direct_speed) in (1.0f64..40.0, 0.5f64..20.0, 0.0f64..60.0),
+            (speed, cost, keep) in (0.0f64..20.0, 0.0f64..0.5, 0.0f64..1.0),
+        ) {
+            let Scene { mut calendar, mut work, .. } = scene(count, if all_judged { count } else { 1 });
+            let direct_speed = if direct_speed > 10.0 { direct_speed } else { 0.0 };
+            calendar = Calendar { io_s, gap_s, phases, gap_speed, io_speed, direct_speed, in_phase, ..calendar };
+            if !in_phase {
+                calendar.to_phase_s = gap_s;
+                calendar.phases += 1;
+            }
+            work = Work { compute_s, read_s, busy_s, room_bytes, untouched: count, ..work };
+            for (wave, (there, direct, kind)) in work.waves.iter_mut().zip(parts) {
+                let there_bytes = [0.0, 100.0 * there, 100.0 * there, 100.0][usize::from(kind)];
+                let direct_bytes = there_bytes * if kind > 1 { direct } else { 0.0 };
+                *wave = Wave { left_bytes: 100.0 - there_bytes, direct_bytes, in_tier: there_bytes > direct_bytes };
+            }
+            let scene = Scene::new(calendar, work);
+            let later = if by_use && direct_speed > 0.0 { Later::ByUse } else { Later::InOrder };
+            let feed = Feed { from: 0, to: 1, keep_bytes: 100.0 * keep };
+            let play = |limit_s| scene.play_with(&at_speed(speed, cost), 20.0, feed, later, limit_s);
+            let sum_s = play(f64::INFINITY);
+            prop_assert!(scene.least_sum_s(0, busy_s) <= sum_s + SAME_S, "{} {sum_s}", scene.least_sum_s(0, busy_s));
+            prop_assert_eq!(play(sum_s + SAME_S), sum_s);
+        }
     }
 }
