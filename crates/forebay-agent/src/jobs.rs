@@ -212,7 +212,7 @@ mod tests {
             book.tell(job, &[begin()], room()).unwrap();
         }
         assert!(matches!(book.tell(1000, &[begin()], room()), Err(Refusal::TooMany(_))));
-        let long = JobUpdate::Splits { stage: 0, splits: vec![Split::default(); 4 << 20] };
+        let long = JobUpdate::Splits { stage: 0, splits: vec![Split::default(); 2 << 20] };
         let told: Vec<_> = (0..5).map(|_| book.tell(0, std::slice::from_ref(&long), room())).collect();
         assert!(told[0].is_ok() && matches!(told[4], Err(Refusal::TooMany(_))));
     }
