@@ -129,6 +129,7 @@ impl Work {
     }
 
     /// The wave that `feed` brings next, and how many bytes of it; `next` is the first that has not begun to compute.
+    #[inline]
     pub(super) fn choose(&self, next: usize, feed: Feed) -> Option<(usize, f64)> {
         let held_back = |i: usize| i >= feed.from && i < feed.to;
         let mut last = None;
@@ -185,13 +186,17 @@ impl Scene {
     /// Whatever is later than `limit_s` is of no interest: it may come back as infinity, as soon as that is certain.
     pub(super) fn play(&self, course: &Course, left_s: f64, feed: Feed, limit_s: f64) -> f64 {
         let judged = self.work.judged as f64;
-        let limit_sum_s = limit_s * judged + SAME_S;
-        let mut sum_s = self.play_with(course, left_s, feed, Later::InOrder, limit_sum_s);
-        if self.calendar.direct_speed > 0.0 {
-            let limit_sum_s = limit_sum_s.min(sum_s - SAME_S);
-            sum_s = sum_s.min(self.play_with(course, left_s, feed, Later::ByUse, limit_sum_s));
+        let mut limit_sum_s = limit_s * judged + SAME_S;
+        let mut run = Run::new(self, course, left_s, feed);
+        if let Some(sum_s) = run.present(self, limit_sum_s) {
+            return sum_s / judged;
         }
-        sum_s / judged
+        if self.calendar.direct_speed <= 0.0 {
+            return run.later(self, Later::InOrder, limit_sum_s) / judged;
+        }
+        let sum_s = run.clone().later(self, Later::InOrder, limit_sum_s);
+        limit_sum_s = limit_sum_s.min(sum_s - SAME_S);
+        run.later(self, Later::ByUse, limit_sum_s).min(sum_s) / judged
     }
 
     /// How long `wave` keeps compute from those after it, at least. What is missing comes through the tier, from which it is read
@@ -208,63 +213,6 @@ impl Scene {
     /// The least that the judged ends from wave `next` on can come to, as their sum, if compute is not free for it before `free_s`.
     fn least_sum_s(&self, next: usize, free_s: f64) -> f64 {
         self.work.judged_from(next) * free_s + self.least_sums_s[next]
-    }
-
-    /// The sum of the judged ends, or infinity if it is certain to be more than `limit_sum_s`.
-    fn play_with(&self, course: &Course, left_s: f64, feed: Feed, later: Later, limit_sum_s: f64) -> f64 {
-        let mut supply = Supply::new(&self.calendar, course, left_s);
-        let mut work = self.work;
-        let (mut next, mut free_s, mut now_s, mut feed) = (0, work.busy_s, 0.0, feed);
-        let mut present = true;
-        let mut judged_s = 0.0;
-        for _ in 0..MAX_STEPS {
-            if judged_s + self.least_sum_s(next, free_s) > limit_sum_s {
-                return f64::INFINITY;
-            }
-            let idle = now_s >= free_s;
-            if idle {
-                work.room_bytes += core::mem::take(&mut work.computing_bytes);
-                let wave = work.waves[next];
-                if wave.is_there() {
-                    free_s = now_s + work.computes_for_s(&wave);
-                    if next >= work.count - work.judged {
-                        judged_s += free_s;
-                    }
-                    if next + 1 == work.count {
-                        return judged_s;
-                    }
-                    work.computing_bytes = wave.tier_bytes(work.wave_bytes);
-                    next += 1;
-                    continue;
-                }
-            }
-            if !present && later == Later::ByUse && !supply.in_gap() {
-                feed = self.thrifty(&work, next, free_s - now_s, &supply);
-            }
-            let direct = idle && supply.in_gap() && self.calendar.direct_speed > 0.0;
-            let chosen =
-                if direct { Some((next, work.waves[next].left_bytes)) } else { work.choose(next, feed) };
-            let speed = if direct { self.calendar.direct_speed } else { supply.speed() };
-            let (bytes, speed) = chosen.map_or((f64::INFINITY, 0.0), |(_, bytes)| (bytes, speed));
-            let fetch_s = if speed > 0.0 { bytes / speed } else { f64::INFINITY };
-            let busy_s = if idle { f64::INFINITY } else { free_s - now_s };
-            let dt_s = fetch_s.min(busy_s).min(supply.left_s);
-            if dt_s.is_infinite() {
-                return f64::INFINITY;
-            }
-            if let Some((i, _)) = chosen.filter(|_| speed > 0.0) {
-                work.bring(i, dt_s * speed, direct);
-            }
-            now_s = if busy_s <= dt_s { free_s } else { now_s + dt_s };
-            if supply.spend(dt_s) {
-                present = false;
-                feed = Feed::IN_ORDER;
-                if later == Later::ByUse && supply.in_gap() {
-                    feed = self.stocking(&work, next, supply.left_s);
-                }
-            }
-        }
-        f64::INFINITY
     }
 
     /// The feed of a gap to come of `gap_s`: the waves that tasks can begin in it by reading them themselves come last.
@@ -309,7 +257,136 @@ impl Scene {
     }
 }
 
+/// A play-out under way.
+#[derive(Clone)]
+struct Run<'a> {
+    supply: Supply<'a>,
+    work: Work,
+    feed: Feed,
+    now_s: f64,
+    /// The next wave to compute, and when compute is free for it.
+    next: usize,
+    free_s: f64,
+    /// The sum of the judged ends so far.
+    judged_s: f64,
+    steps: u32,
+}
+
+impl<'a> Run<'a> {
+    fn new(scene: &'a Scene, course: &Course, left_s: f64, feed: Feed) -> Self {
+        Run {
+            supply: Supply::new(&scene.calendar, course, left_s),
+            work: scene.work,
+            feed,
+            now_s: 0.0,
+            next: 0,
+            free_s: scene.work.busy_s,
+            judged_s: 0.0,
+            steps: 0,
+        }
+    }
+
+    /// Through the phase or gap under way: the sum of the judged ends if it comes to that, infinite if it is certain to be more than
+    /// `limit_sum_s`, and otherwise `None`.
+    fn present(&mut self, scene: &Scene, limit_sum_s: f64) -> Option<f64> {
+        loop {
+            match self.step(scene, false, limit_sum_s) {
+                Step::Same => {}
+                Step::Next => return None,
+                Step::End(sum_s) => return Some(sum_s),
+            }
+        }
+    }
+
+    /// Through the phases and gaps after that. The sum of the judged ends, or infinity if it is certain to be more than `limit_sum_s`.
+    fn later(mut self, scene: &Scene, later: Later, limit_sum_s: f64) -> f64 {
+        let by_use = later == Later::ByUse;
+        let mut ended = true;
+        loop {
+            if ended {
+                self.feed = match by_use && self.supply.in_gap() {
+                    true => scene.stocking(&self.work, self.next, self.supply.left_s),
+                    false => Feed::IN_ORDER,
+                };
+            }
+            ended = match self.step(scene, by_use, limit_sum_s) {
+                Step::Same => false,
+                Step::Next => true,
+                Step::End(sum_s) => return sum_s,
+            };
+        }
+    }
+
+    /// To the next change: waves that are there begin to compute, until one is missing or compute is busy; then to the moment when
+    /// a wave is brought, compute is free, or the bandwidth changes. In phases to come waves are left for direct reads if `thrifty`.
+    fn step(&mut self, scene: &Scene, thrifty: bool, limit_sum_s: f64) -> Step {
+        let Run { supply, work, .. } = self;
+        self.steps += 1;
+        if self.steps > MAX_STEPS {
+            return Step::End(f64::INFINITY);
+        }
+        let mut idle = self.now_s >= self.free_s;
+        if idle {
+            work.room_bytes += core::mem::take(&mut work.computing_bytes);
+            let wave = work.waves[self.next];
+            if wave.is_there() {
+                self.free_s = self.now_s + work.computes_for_s(&wave);
+                if self.next >= work.count - work.judged {
+                    self.judged_s += self.free_s;
+                }
+                if self.next + 1 == work.count {
+                    return Step::End(self.judged_s);
+                }
+                work.computing_bytes = wave.tier_bytes(work.wave_bytes);
+                self.next += 1;
+                idle = false;
+            }
+        }
+        if self.judged_s + scene.least_sum_s(self.next, self.free_s) > limit_sum_s {
+            return Step::End(f64::INFINITY);
+        }
+        if thrifty && !supply.in_gap() {
+            self.feed = scene.thrifty(work, self.next, self.free_s - self.now_s, supply);
+        }
+        let direct = idle && supply.in_gap() && scene.calendar.direct_speed > 0.0;
+        let chosen = if direct {
+            Some((self.next, work.waves[self.next].left_bytes))
+        } else {
+            work.choose(self.next, self.feed)
+        };
+        let speed = if direct { scene.calendar.direct_speed } else { supply.speed() };
+        let (bytes, speed) = chosen.map_or((f64::INFINITY, 0.0), |(_, bytes)| (bytes, speed));
+        let fetch_s = if speed > 0.0 { bytes / speed } else { f64::INFINITY };
+        let busy_s = if idle { f64::INFINITY } else { self.free_s - self.now_s };
+        let dt_s = sooner(sooner(fetch_s, busy_s), supply.left_s);
+        if dt_s.is_infinite() {
+            return Step::End(f64::INFINITY);
+        }
+        if let Some((i, _)) = chosen.filter(|_| speed > 0.0) {
+            work.bring(i, dt_s * speed, direct);
+        }
+        self.now_s = if busy_s <= dt_s { self.free_s } else { self.now_s + dt_s };
+        if supply.spend(dt_s) { Step::Next } else { Step::Same }
+    }
+}
+
+/// `f64::min` where nothing is not a number, which is one instruction: the step is all that a decision spends its time on.
+fn sooner(a: f64, b: f64) -> f64 {
+    if a < b { a } else { b }
+}
+
+/// What a step of a play-out has come to.
+enum Step {
+    /// The same phase or gap goes on.
+    Same,
+    /// The next one begins.
+    Next,
+    /// All waves in sight have their ends, of this sum; infinite if it is of no interest.
+    End(f64),
+}
+
 /// The bandwidth to come, piece by piece.
+#[derive(Clone)]
 struct Supply<'a> {
     calendar: &'a Calendar,
     /// Lengths and speeds of the legs of the course.
@@ -445,7 +522,10 @@ mod tests {
             let scene = Scene::new(calendar, work);
             let later = if by_use && direct_speed > 0.0 { Later::ByUse } else { Later::InOrder };
             let feed = Feed { from: 0, to: 1, keep_bytes: 100.0 * keep };
-            let play = |limit_s| scene.play_with(&at_speed(speed, cost), 20.0, feed, later, limit_s);
+            let play = |limit_s| {
+                let mut run = Run::new(&scene, &at_speed(speed, cost), 20.0, feed);
+                run.present(&scene, limit_s).unwrap_or_else(|| run.later(&scene, later, limit_s))
+            };
             let sum_s = play(f64::INFINITY);
             prop_assert!(scene.least_sum_s(0, busy_s) <= sum_s + SAME_S, "{} {sum_s}", scene.least_sum_s(0, busy_s));
             prop_assert_eq!(play(sum_s + SAME_S), sum_s);
