@@ -143,6 +143,7 @@ def figures(outcomes):
             "local_share": one.share("local_share"),
             "hidden_share": one.share("hidden_share"),
             "misses": one.misses(),
+            "runs": [vars(run) for runs in one.runs.values() for run in runs],
         }
         for one in outcomes
     ]
