@@ -69,7 +69,7 @@ impl MountState {
             io::Error::new(e.kind(), format!("mount {:?}: {}: {e}", config.label, config.root.display()))
         })?;
         Ok(MountState {
-            reader: Reader::new(config.keep_page_cache),
+            reader: Reader::new(probed.dev, config.keep_page_cache),
             queue: Queue::new(),
             ledger: Mutex::new(MissLedger::new(MISSED_PAGES, config.random_fill_percent)),
             fetched_bytes: AtomicU64::new(0),

@@ -4,8 +4,12 @@
 //! read itself brought in (`RWF_DONTCACHE`) on the file systems that support it; elsewhere the range is advised away
 //! after it was read. Pages that others had cached before stay with `RWF_DONTCACHE` and may go with the advice; a mount
 //! can turn either off.
+//!
+//! One read of 2 MiB is not one request: where the kernel reads ahead little (128 KiB is the default of FUSE and NFS), it asks for
+//! piece after piece, each of one server, and waits for each. So all pieces are announced first; then the file
+//! system asks the servers that the range is striped over at the same time.
 
-use rustix::fs::{Advice, fadvise};
+use rustix::fs::{Advice, fadvise, major, minor};
 use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -14,19 +18,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// `RWF_DONTCACHE` of linux/fs.h.
 const RWF_DONTCACHE: libc::c_int = 0x80;
 
+/// What the kernel asks for at a time where nothing else is known: `VM_READAHEAD_PAGES`.
+const DEFAULT_PIECE_BYTES: u64 = 128 << 10;
+
 /// How fetched ranges are read.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Reader {
     /// Leave the kernel's copy alone.
     keep_page_cache: bool,
+    /// Most that the kernel asks the file system for before it waits.
+    piece_bytes: u64,
     /// The file system refused `RWF_DONTCACHE` once; it is not asked again.
     dontcache_refused: AtomicBool,
 }
 
 impl Reader {
-    /// A reader that drops (`false`) or keeps (`true`) the kernel's copy.
-    pub fn new(keep_page_cache: bool) -> Self {
-        Reader { keep_page_cache, dontcache_refused: AtomicBool::new(false) }
+    /// A reader for files of the device `dev` that drops (`false`) or keeps (`true`) the kernel's copy.
+    pub fn new(dev: u64, keep_page_cache: bool) -> Self {
+        let piece_bytes = read_ahead_bytes(dev).unwrap_or(0).max(DEFAULT_PIECE_BYTES);
+        Reader { keep_page_cache, piece_bytes, dontcache_refused: AtomicBool::new(false) }
     }
 
     /// Reads at `offset` until `buffer` is full or the file ends; returns the bytes read.
@@ -34,6 +44,7 @@ impl Reader {
     /// # Errors
     /// What the PFS returns; interrupted reads are repeated.
     pub fn read_full_at(&self, fd: BorrowedFd<'_>, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.announce(fd, offset, buffer.len() as u64);
         let mut done = 0;
         while done < buffer.len() {
             match self.read_once(fd, &mut buffer[done..], offset + done as u64) {
@@ -50,6 +61,19 @@ impl Reader {
         Ok(done)
     }
 
+    /// Has the kernel ask for all of a range at once. Not where it drops by itself what a read has brought: it would
+    /// not drop what came by the announcement, and such file systems are local.
+    fn announce(&self, fd: BorrowedFd<'_>, offset: u64, len: u64) {
+        if len <= self.piece_bytes || !(self.keep_page_cache || self.dontcache_refused.load(Ordering::Relaxed)) {
+            return;
+        }
+        for at in (offset..offset + len).step_by(self.piece_bytes as usize) {
+            let piece = NonZeroU64::new(self.piece_bytes.min(offset + len - at));
+            // Advice, as above.
+            let _ = fadvise(fd, at, piece, Advice::WillNeed);
+        }
+    }
+
     fn read_once(&self, fd: BorrowedFd<'_>, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         if !self.keep_page_cache && !self.dontcache_refused.load(Ordering::Relaxed) {
             match preadv2(fd, buffer, offset, RWF_DONTCACHE) {
@@ -63,6 +87,13 @@ impl Reader {
         }
         Ok(rustix::io::pread(fd, buffer, offset)?)
     }
+}
+
+/// The read-ahead of the device, as the kernel shows it; `None` if it does not.
+fn read_ahead_bytes(dev: u64) -> Option<u64> {
+    let path = format!("/sys/class/bdi/{}:{}/read_ahead_kb", major(dev), minor(dev));
+    let kib: u64 = std::fs::read_to_string(path).ok()?.trim().parse().ok()?;
+    kib.checked_mul(1024)
 }
 
 fn preadv2(fd: BorrowedFd<'_>, buffer: &mut [u8], offset: u64, flags: libc::c_int) -> io::Result<usize> {
@@ -86,7 +117,7 @@ mod tests {
         std::fs::write(&path, &content).unwrap();
         let file = std::fs::File::open(&path).unwrap();
         for keep in [false, true] {
-            let reader = Reader::new(keep);
+            let reader = Reader::new(0, keep);
             let mut buffer = vec![0; 400_000];
             assert_eq!(reader.read_full_at(file.as_fd(), &mut buffer, 4096).unwrap(), 300_000 - 4096);
             assert_eq!(&buffer[..300_000 - 4096], &content[4096..]);
