@@ -20,6 +20,8 @@ SERVERS = 4
 # A task reads one extent. Small ones, so that few bytes make many waves; a real cluster has 128 MiB.
 EXTENT_BYTES = 8 << 20
 FILE_BYTES = 64 << 20
+# In the lab, whose PFSes do not stripe: so that each wave is on several servers, as it is where files have many chunks.
+LAB_FILE_BYTES = EXTENT_BYTES
 # A reader gets one stripe at a time from one server, as the clients of a PFS without a read-ahead of their own do it.
 READ_AHEAD = "128KiB"
 STRIPE = "1MiB"
@@ -34,7 +36,9 @@ def run(args, program, line):
     jars = loopback.Jars(*(str(args.target / name) for name in ("forebay-spark.jar", "java/workloads/forebay-workloads.jar")))
     size = int(args.spark_size * 1e6) // EXTENT_BYTES * EXTENT_BYTES
     with line("writing text", size) as progress:
-        backing = text.write(args.output / f"text-{args.spark_size:.0f}", size, FILE_BYTES, progress.at)
+        file_bytes = LAB_FILE_BYTES if args.lab else FILE_BYTES
+        place = args.output / f"text-{args.spark_size:.0f}-{file_bytes >> 20}"
+        backing = text.write(place, size, file_bytes, progress.at)
     with contextlib.ExitStack() as stage:
         # Sockets have short paths, so the place for them is not the output directory.
         place = Path(tempfile.mkdtemp(prefix="forebay-spark-"))

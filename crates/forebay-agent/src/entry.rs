@@ -4,12 +4,13 @@
 //! being fetched and who waits for them. A page has at most one flight, so however many ask, the PFS is read once.
 
 use crate::fill::Begun;
+use forebay_pfs::layout;
 use forebay_store::copy::{CopyFile, CopyIdentity, Geometry};
 use forebay_store::ring::page_key;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 /// Locks, and goes on if a thread has panicked while it held the lock: the structures under our locks are changed in
@@ -213,6 +214,8 @@ pub struct Entry {
     pub held: AtomicBool,
     /// Bytes reserved for the copy beside its pages.
     pub metadata_bytes: u64,
+    /// After so many bytes the file goes on on another server; 0 if the PFS does not tell, or has but one. Asked once.
+    stripe_bytes: OnceLock<u64>,
     inner: Mutex<Inner>,
 }
 
@@ -247,8 +250,15 @@ impl Entry {
             stale: AtomicBool::new(false),
             held: AtomicBool::new(false),
             metadata_bytes,
+            stripe_bytes: OnceLock::new(),
             inner: Mutex::new(inner),
         }
+    }
+
+    /// Stripe size of the file on the PFS, which `pfs` is open on; 0 if it is not known or all is on one server.
+    pub fn stripe_bytes(&self, pfs: BorrowedFd<'_>) -> u64 {
+        let layout = || layout::probe(pfs).filter(|layout| layout.servers.len() > 1);
+        *self.stripe_bytes.get_or_init(|| layout().map_or(0, |layout| layout.stripe_bytes))
     }
 
     /// Whether its pages may be evicted, as far as the whole file is concerned.

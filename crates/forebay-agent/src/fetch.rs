@@ -320,7 +320,10 @@ fn read_chunk(shared: &Shared, task: &Task, buffer: &mut [u8], offset: u64) -> R
         ),
     };
     let want = buffer.len();
-    let got = mount.reader.read_full_at(task.pfs.as_fd(), buffer, offset).map_err(|e| failed("read", e))?;
+    // Small files are not worth a request of their own.
+    let stripe_bytes = if want > FIRST_CHUNK_BYTES { task.entry.stripe_bytes(task.pfs.as_fd()) } else { 0 };
+    let read = mount.reader.read_full_at(task.pfs.as_fd(), buffer, offset, stripe_bytes);
+    let got = read.map_err(|e| failed("read", e))?;
     mount.fetched_bytes.fetch_add(got as u64, Ordering::Relaxed);
     add(&shared.counters.fetched_bytes, got as u64);
     let facts = FileFacts::of(task.pfs.as_fd(), mount.config.revalidate).map_err(|e| failed("look at", e))?;

@@ -353,6 +353,44 @@ fn a_lab_without_its_record_is_cleared_from_what_the_kernel_shows() {
     lab.assert_nothing_left();
 }
 
+/// A client of the PFS that stands still, and a program that closes a file of it in the middle of an `exec`: until the client is gone
+/// nobody can look at that program, and who tries hangs as well.
+#[test]
+fn a_program_that_hangs_in_an_exec_does_not_hold_up_the_end() {
+    let Some(lab) = Lab::possible("moosefs") else { return };
+    succeeded(&mut lab.up());
+    let hang = "import os, signal\n\
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])\n\
+        file = open(os.environ['FOREBAY_LAB_PFS'] + '/f', 'w')\n\
+        print(os.getpid(), flush=True)\n\
+        signal.sigwait([signal.SIGUSR1])\n\
+        os.execvp('sleep', ['sleep', '1000'])";
+    let mut program = lab.forebay(&["run"]);
+    program.args(["--node", "c1", "--", "python3", "-c", hang]);
+    let mut program = program.stdout(Stdio::piped()).spawn().unwrap();
+    let mut pid = String::new();
+    let mut said = std::io::BufReader::new(program.stdout.take().unwrap());
+    std::io::BufRead::read_line(&mut said, &mut pid).unwrap();
+    let signal = |name: &str, to: &str| {
+        assert!(Command::new("kill").args([name, to]).status().unwrap().success());
+    };
+    // By its namespace: it has written its title over its environment.
+    let there = succeeded(Command::new("ip").args(["netns", "pids", &format!("forebay-{}-c1", lab.name)]));
+    let name = |pid: &str| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let clients = there.split_whitespace().filter(|pid| name(pid).trim() == "mfsmount");
+    assert_eq!(clients.map(|client| signal("-STOP", client)).count(), 1);
+    signal("-USR1", pid.trim());
+    wait_for("the program to hang", || {
+        let mut look = Command::new("timeout");
+        look.args(["1", "cat"]).arg(format!("/proc/{}/stat", pid.trim())).stdout(Stdio::null());
+        look.status().unwrap().code() == Some(124)
+    });
+    let ended = lab.forebay(&["down"]).spawn().unwrap().wait_with_output().unwrap();
+    assert!(ended.status.success());
+    program.wait().unwrap();
+    lab.assert_nothing_left();
+}
+
 #[test]
 fn a_directory_with_something_in_it_is_refused_and_left_alone() {
     let Some(lab) = Lab::possible("moosefs") else { return };

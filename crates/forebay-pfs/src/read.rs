@@ -6,8 +6,9 @@
 //! can turn either off.
 //!
 //! One read of 2 MiB is not one request: where the kernel reads ahead little (128 KiB is the default of FUSE and NFS), it asks for
-//! piece after piece, each of one server, and waits for each. So all pieces are announced first; then the file
-//! system asks the servers that the range is striped over at the same time.
+//! piece after piece, each of one server, and waits for each. So where a range is striped over several servers all pieces are announced
+//! first; then the file system asks these servers at the same time. Only there: a client that drops its cache when somebody
+//! opens the file (MooseFS has been seen to) would fetch twice what was announced and not read yet.
 
 use rustix::fs::{Advice, fadvise, major, minor};
 use std::io;
@@ -39,12 +40,21 @@ impl Reader {
         Reader { keep_page_cache, piece_bytes, dontcache_refused: AtomicBool::new(false) }
     }
 
-    /// Reads at `offset` until `buffer` is full or the file ends; returns the bytes read.
+    /// Reads at `offset` until `buffer` is full or the file ends; returns the bytes read. `stripe_bytes`: after so many the file goes on
+    /// on another server; 0 if that is not known.
     ///
     /// # Errors
     /// What the PFS returns; interrupted reads are repeated.
-    pub fn read_full_at(&self, fd: BorrowedFd<'_>, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.announce(fd, offset, buffer.len() as u64);
+    pub fn read_full_at(
+        &self,
+        fd: BorrowedFd<'_>,
+        buffer: &mut [u8],
+        offset: u64,
+        stripe_bytes: u64,
+    ) -> io::Result<usize> {
+        if (1..buffer.len() as u64).contains(&stripe_bytes) {
+            self.announce(fd, offset, buffer.len() as u64);
+        }
         let mut done = 0;
         while done < buffer.len() {
             match self.read_once(fd, &mut buffer[done..], offset + done as u64) {
@@ -64,7 +74,9 @@ impl Reader {
     /// Has the kernel ask for all of a range at once. Not where it drops by itself what a read has brought: it would
     /// not drop what came by the announcement, and such file systems are local.
     fn announce(&self, fd: BorrowedFd<'_>, offset: u64, len: u64) {
-        if len <= self.piece_bytes || !(self.keep_page_cache || self.dontcache_refused.load(Ordering::Relaxed)) {
+        if len <= self.piece_bytes
+            || !(self.keep_page_cache || self.dontcache_refused.load(Ordering::Relaxed))
+        {
             return;
         }
         for at in (offset..offset + len).step_by(self.piece_bytes as usize) {
@@ -119,9 +131,13 @@ mod tests {
         for keep in [false, true] {
             let reader = Reader::new(0, keep);
             let mut buffer = vec![0; 400_000];
-            assert_eq!(reader.read_full_at(file.as_fd(), &mut buffer, 4096).unwrap(), 300_000 - 4096);
-            assert_eq!(&buffer[..300_000 - 4096], &content[4096..]);
-            assert_eq!(reader.read_full_at(file.as_fd(), &mut buffer, 300_000).unwrap(), 0);
+            for stripe_bytes in [0, 65_536] {
+                buffer.fill(0);
+                let got = reader.read_full_at(file.as_fd(), &mut buffer, 4096, stripe_bytes).unwrap();
+                assert_eq!(got, 300_000 - 4096);
+                assert_eq!(&buffer[..got], &content[4096..]);
+                assert_eq!(reader.read_full_at(file.as_fd(), &mut buffer, 300_000, stripe_bytes).unwrap(), 0);
+            }
         }
     }
 }

@@ -5,8 +5,10 @@
 //! end with the processes that see them. Then the names of the namespaces and the host's link go, and last the
 //! directory, if it bears the mark of a lab.
 //!
-//! A process that waits for a file system cannot be killed until the client of that file system is gone; that is killed
-//! in the same sweep, which lets it go. Every wait has an end, and what is left then is reported.
+//! A process that waits for a file system cannot be killed until the client of that file system is gone. Worse, one that closes
+//! files of it in the middle of an `exec` keeps everybody waiting who looks at it, and the client itself may be who looks (mfsmount
+//! reads `/proc/PID/cwd`), so that neither ever goes on. So the clients are killed first, before anybody else is
+//! looked at. Every wait has an end, and what is left then is reported.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,7 +21,7 @@ use rustix::process::Signal;
 use serde::Serialize;
 
 use super::plan::{self, Place};
-use super::process::{NamespaceId, ProcessId, members, variable, wait_until};
+use super::process::{NamespaceId, ProcessId, members, members_called, variable, wait_until};
 use super::space::{DIR_VARIABLE, LAB_VARIABLE, namespace_path};
 use super::{net, state};
 use crate::{LabError, mountinfo};
@@ -30,6 +32,9 @@ const GRACE: Duration = Duration::from_secs(1);
 
 /// How long the kernel may take to end those that were killed: their memory has to be given back.
 const KILL_PATIENCE: Duration = Duration::from_secs(20);
+
+/// Programs that serve a mount of the PFS on a node.
+const PFS_CLIENTS: [&str; 2] = ["mfsmount", "glusterfs"];
 
 /// What was done, and what could not be.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
@@ -104,8 +109,9 @@ pub fn down(lab: &str, json: bool) -> Result<(), LabError> {
 /// That its record cannot be removed. What else is left stands in the report.
 pub fn clear(lab: &str) -> Result<Report, LabError> {
     let mut report = Report { lab: lab.to_owned(), ..Report::default() };
+    let clients = end_clients(lab);
     let directory = directory(lab);
-    end_processes(lab, &mut report);
+    end_processes(lab, clients, &mut report);
     net::disconnect_host(lab);
     remove_namespaces(lab, &mut report);
     if report.left.is_empty() {
@@ -135,12 +141,16 @@ pub fn namespaces(lab: &str) -> Vec<String> {
 
 /// All processes of a lab, those that `run` has started included.
 pub fn processes(lab: &str) -> BTreeSet<ProcessId> {
+    members(&spaces(lab), &format!("{LAB_VARIABLE}={lab}"))
+}
+
+fn spaces(lab: &str) -> BTreeSet<NamespaceId> {
     let ours = NamespaceId::of("/proc/self/ns/net");
     let mut spaces: BTreeSet<_> =
         namespaces(lab).iter().filter_map(|name| NamespaceId::of(namespace_path(name))).collect();
     // A name whose namespace was never bound to it is a plain file, and no process is in that.
     spaces.retain(|space| Some(*space) != ours);
-    members(&spaces, &format!("{LAB_VARIABLE}={lab}"))
+    spaces
 }
 
 /// Where the lab's files are: as the record says, else as its processes know, else where they are by default.
@@ -152,9 +162,23 @@ fn directory(lab: &str) -> PathBuf {
     told.map_or_else(|| plan::default_dir(lab), PathBuf::from)
 }
 
-fn end_processes(lab: &str, report: &mut Report) {
+/// Kills the clients of the PFS, which lets everybody go who waits for one. Returns who they were.
+fn end_clients(lab: &str) -> BTreeSet<ProcessId> {
+    let tag = format!("{LAB_VARIABLE}={lab}");
+    let clients = members_called(&spaces(lab), &tag, |name| PFS_CLIENTS.contains(&name));
+    for client in &clients {
+        client.signal(Signal::KILL);
+    }
+    wait_until(KILL_PATIENCE, || clients.iter().all(|client| !client.is_alive()));
+    clients
+}
+
+fn end_processes(lab: &str, clients: BTreeSet<ProcessId>, report: &mut Report) {
     let mut seen = processes(lab);
-    let mut signalled = seen.clone();
+    let clients_killed = clients.len();
+    report.killed = clients_killed;
+    let mut signalled = clients;
+    signalled.extend(&seen);
     for process in &seen {
         process.signal(Signal::TERM);
     }
@@ -167,7 +191,7 @@ fn end_processes(lab: &str, report: &mut Report) {
             signalled.insert(*process);
             process.signal(Signal::KILL);
         }
-        report.killed = report.killed.max(remaining.len());
+        report.killed = report.killed.max(clients_killed + remaining.len());
         seen.extend(&remaining);
         remaining.is_empty()
     });

@@ -87,10 +87,23 @@ impl NamespaceId {
 /// All processes in one of `namespaces`, and those in other network namespaces than ours whose environment has the line
 /// `tag` (a node whose name in `/run/netns` somebody has removed). Never ourselves.
 pub fn members(namespaces: &BTreeSet<NamespaceId>, tag: &str) -> BTreeSet<ProcessId> {
+    members_called(namespaces, tag, |_| true)
+}
+
+/// Those of [`members`] whose program's name is `wanted`. Of the others nothing else is looked at: the kernel lets nobody see the
+/// state of a process that has hung in the middle of an `exec`.
+pub fn members_called(
+    namespaces: &BTreeSet<NamespaceId>,
+    tag: &str,
+    wanted: impl Fn(&str) -> bool,
+) -> BTreeSet<ProcessId> {
     let ours = NamespaceId::of("/proc/self/ns/net");
     let mut found = BTreeSet::new();
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        if !std::fs::read_to_string(entry.path().join("comm")).is_ok_and(|name| wanted(name.trim())) {
+            continue;
+        }
         let Some(net) = NamespaceId::net_of(pid).filter(|_| pid != std::process::id()) else { continue };
         if (namespaces.contains(&net) || (Some(net) != ours && has_tag(pid, tag)))
             && let Some(process) = ProcessId::of(pid)
