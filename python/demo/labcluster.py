@@ -86,8 +86,6 @@ class Cluster:
         self.jobs_run += 1
         report = self.place / f"report-{self.jobs_run}.json"
         options = {"spark.driver.memory": "512m", "spark.executor.memory": "768m", "spark.ui.enabled": "false", "spark.locality.wait": "1s"}
-        # As on loopback: the map time begins when all nodes are there.
-        options |= {"spark.scheduler.minRegisteredResourcesRatio": "1.0"}
         command = ["spark-submit", "--class", "io.forebay.workloads.Main", *loopback.conf_arguments(options, self.jars, self.extent, forebay, conf)]
         command += [self.jars.workloads, workload, f"file://{data}", str(reducers), str(report)]
         done = self.run(*command)

@@ -184,8 +184,6 @@ class Cluster:
             "spark.ui.enabled": "false",
             # Long enough that a task waits for its node while that is busy, short enough that a node without work takes some in the end.
             "spark.locality.wait": "1s",
-            # The map time begins when all nodes are there: what their JVMs take to start is not the file system's.
-            "spark.scheduler.minRegisteredResourcesRatio": "1.0",
         }
         command = [str(self.home / "bin/spark-submit"), "--master", self.master, "--class", "io.forebay.workloads.Main"]
         command += conf_arguments(options, self.jars, self.extent, forebay, conf)

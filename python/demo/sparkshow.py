@@ -37,8 +37,7 @@ def run(args, program, line):
     size = int(args.spark_size * 1e6) // EXTENT_BYTES * EXTENT_BYTES
     with line("writing text", size) as progress:
         file_bytes = LAB_FILE_BYTES if args.lab else FILE_BYTES
-        place = args.output / f"text-{args.spark_size:.0f}-{file_bytes >> 20}"
-        backing = text.write(place, size, file_bytes, progress.at)
+        backing = text.write(args.output / f"text-{args.spark_size:.0f}-{file_bytes >> 20}", size, file_bytes, progress.at)
     with contextlib.ExitStack() as stage:
         # Sockets have short paths, so the place for them is not the output directory.
         place = Path(tempfile.mkdtemp(prefix="forebay-spark-"))
