@@ -24,7 +24,7 @@ use forebay_policy::eviction::PLANNED_SHARE_PERCENT;
 use forebay_policy::machine::{Machine, Nanos};
 use forebay_policy::planner::{self, Action, Config, DirectStrain, Event, JobId, Planner};
 use forebay_wire::cluster::{Order, OrderProgress, ToAgent};
-use forebay_wire::{ClusterView, JobStatus, JobUpdate};
+use forebay_wire::{ClusterView, JobStatus, JobUpdate, NodeInfo};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Threads of a node for *No Action*: half of the default fetch threads of a mount, so that a reader always finds one.
@@ -64,6 +64,8 @@ pub type ToNode = (String, ToAgent);
 /// See the module.
 pub struct Pump {
     view: ClusterView,
+    /// Nodes of the view that have gone since.
+    gone: BTreeSet<String>,
     jobs: BTreeMap<JobKey, Running>,
     ended: VecDeque<JobStatus>,
     planners: BTreeMap<String, Driven>,
@@ -139,6 +141,7 @@ impl Pump {
     pub fn new(default_planner: &str) -> Self {
         Pump {
             view: ClusterView::default(),
+            gone: BTreeSet::new(),
             jobs: BTreeMap::new(),
             ended: VecDeque::new(),
             planners: BTreeMap::new(),
@@ -160,6 +163,7 @@ impl Pump {
     /// The members are these from now on. Everything that has not begun is cut anew.
     pub fn set_view(&mut self, now: Nanos, view: ClusterView) {
         self.view = view;
+        self.gone.clear();
         let planners: Vec<String> = self.planners.keys().cloned().collect();
         let bytes = self.view.nodes.iter().map(|n| plannable_bytes(n.capacity_bytes)).sum();
         for name in planners {
@@ -172,6 +176,7 @@ impl Pump {
 
     /// An agent has come (back): it has no orders, and tells its jobs anew.
     pub fn node_came(&mut self, now: Nanos, node: &str) {
+        self.gone.remove(node);
         self.jobs_end(now, node);
         for ordered in self.lose_orders(node) {
             if let Some(run) = self.run_mut(&ordered.job, ordered.stage) {
@@ -183,6 +188,7 @@ impl Pump {
 
     /// An agent has gone: its jobs have ended, and nothing comes of its orders.
     pub fn node_went(&mut self, now: Nanos, node: &str) {
+        self.gone.insert(node.to_owned());
         self.jobs_end(now, node);
         for ordered in self.lose_orders(node) {
             if let Some(run) = self.run_mut(&ordered.job, ordered.stage) {
@@ -199,7 +205,9 @@ impl Pump {
         }
     }
 
+    /// What the node was ordered is void, also what it was not told yet: that would reach its next connection.
     fn lose_orders(&mut self, node: &str) -> Vec<Ordered> {
+        self.out.retain(|(to, _)| to != node);
         let its: Vec<u64> = self.orders.iter().filter(|(_, o)| o.node == node).map(|(id, _)| *id).collect();
         its.iter().filter_map(|id| self.orders.remove(id)).collect()
     }
@@ -447,7 +455,8 @@ impl Pump {
             }
         }
         for node in run.nodes_to_start(wave) {
-            let capacity = self.view.nodes.iter().find(|n| n.name == node).map(|n| n.capacity_bytes);
+            let is_there = |n: &&NodeInfo| n.name == node && !self.gone.contains(&n.name);
+            let capacity = self.view.nodes.iter().find(is_there).map(|n| n.capacity_bytes);
             let room = plannable_bytes(capacity.unwrap_or(0)).saturating_sub(*held.get(&node).unwrap_or(&0));
             let (files, parts) = run.take_parts(wave, &node, room, &running.job.files);
             if parts.is_empty() {

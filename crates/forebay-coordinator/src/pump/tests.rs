@@ -318,6 +318,33 @@ fn what_was_told_for_a_home_that_leaves_goes_to_its_owners() {
     assert!(world.orders.is_empty());
 }
 
+#[test]
+fn who_went_is_ordered_nothing_and_who_came_back_not_what_it_was_to_be_told_before() {
+    let nodes = [("a", 1 << 30), ("b", 1 << 30)];
+    let told_all =
+        || told_at(16, &[("a", 2), ("b", 2)], |task| if task.is_multiple_of(2) { "a" } else { "b" });
+    // It goes while one wave is fetched; the next is due before the view without it is there.
+    let mut world = World::new("no-action", &nodes);
+    world.tell(told_all());
+    world.pump.node_went(world.now, "b");
+    world.orders.retain(|_, (node, _, _)| node != "b");
+    world.bring();
+    world.start(0, "a");
+    assert!(world.ordered_bytes() > 2 * MIB, "the second wave's part at the other is ordered");
+    assert!(world.orders.values().all(|(node, _, _)| node == "a"), "{:?}", world.orders);
+    // Its order is still to be sent when it begins anew.
+    let mut world = World::new("no-action", &nodes);
+    world.pump.job_tells(world.now, &key(), told_all());
+    world.pump.tick(world.now);
+    world.pump.node_came(world.now, "b");
+    world.turn();
+    let of_b = world.orders.iter().filter(|(_, (node, _, _))| node == "b").map(|(id, _)| *id);
+    let known = world.pump.orders.iter().filter(|(_, o)| o.node == "b").map(|(id, _)| *id);
+    assert_eq!(of_b.collect::<Vec<_>>(), known.collect::<Vec<_>>(), "no order that the pump does not know");
+    world.tell(vec![JobUpdate::End]);
+    assert!(world.orders.is_empty(), "{:?}", world.orders);
+}
+
 #[derive(Clone, Debug)]
 enum Op {
     Start(u32, u8),
