@@ -6,6 +6,12 @@ PREFIX  ?= /usr/local
 # For packages: everything is put below it, and nothing that is installed names it.
 DESTDIR ?=
 
+# Of property tests, so that a run says the same as the one before; `make test-random` looks further.
+SEED    ?= 1
+CASES   ?= 1000
+ROUNDS  ?= 5
+PURE    := forebay-model forebay-policy forebay-sim forebay-coordinator forebay-wire
+
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 # Number of the C interface, the soname's; crates/forebay-capi/build.rs has it as well.
 ABI     := $(shell sed -n 's/^const ABI: u32 = \(.*\);/\1/p' crates/forebay-capi/build.rs)
@@ -26,7 +32,13 @@ test: test-rust test-bench test-python test-java ## All tests
 
 .PHONY: test-rust
 test-rust: ## Tests of all crates; many start real agents
-	$(CARGO) test --workspace --locked
+	PROPTEST_RNG_SEED=$(SEED) $(CARGO) test --workspace --locked
+
+.PHONY: test-random
+test-random: ## The property tests of the pure crates on more inputs, others each time (CASES=1000 ROUNDS=20)
+	for round in $$(seq $(ROUNDS)); do \
+	    PROPTEST_CASES=$(CASES) $(CARGO) test --release --locked --lib --tests $(addprefix -p ,$(PURE)) || exit 1; \
+	done
 
 .PHONY: test-bench
 test-bench: ## Tests of the benchmarks' own code

@@ -27,6 +27,8 @@ class Cluster:
         self.program, self.venv, self.jars, self.place = str(program), venv, jars, place
         self.options = ["--nodes", str(nodes), "--rate", rate, "--extent-size", str(extent), "--capacity", str(capacity_bytes), "--pfs", pfs]
         self.extent = extent
+        # Workers of a lab have one core each unless they are told otherwise.
+        self.slots = nodes
         self.stack = contextlib.ExitStack()
         self.mount = None
         self.jobs_run = 0
@@ -55,7 +57,8 @@ class Cluster:
         return done
 
     def run(self, *command, check=False):
-        return self.lab("run", "--node", DRIVER, "--", *command, check=check)
+        # On a real cluster the driver has a core of its own.
+        return self.lab("run", "--free", "--node", DRIVER, "--", *command, check=check)
 
     def status(self):
         return json.loads(self.lab("status", check=True).stdout)
@@ -86,6 +89,7 @@ class Cluster:
         self.jobs_run += 1
         report = self.place / f"report-{self.jobs_run}.json"
         options = {"spark.driver.memory": "512m", "spark.executor.memory": "768m", "spark.ui.enabled": "false", "spark.locality.wait": "1s"}
+        options |= loopback.start_together(self.slots)
         command = ["spark-submit", "--class", "io.forebay.workloads.Main", *loopback.conf_arguments(options, self.jars, self.extent, forebay, conf)]
         command += [self.jars.workloads, workload, f"file://{data}", str(reducers), str(report)]
         done = self.run(*command)

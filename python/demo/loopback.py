@@ -182,6 +182,7 @@ class Cluster:
             "spark.driver.memory": "512m",
             "spark.executor.memory": self.memory,
             "spark.ui.enabled": "false",
+            **start_together(len(self.nodes) * self.cores),
             # Long enough that a task waits for its node while that is busy, short enough that a node without work takes some in the end.
             "spark.locality.wait": "1s",
         }
@@ -213,6 +214,12 @@ class Cluster:
                 tail = log.read_text(errors="replace").strip().splitlines()[-3:]
                 raise lab.LabError(f"{what} did not start: {' / '.join(tail) or 'it said nothing'}")
             time.sleep(0.1)
+
+
+def start_together(slots):
+    """Options with which the first task starts when all executors are there, so that no time has the start of virtual machines in it."""
+    # Without the number of cores the scheduler does not know for how many to wait.
+    return {"spark.cores.max": str(slots), "spark.scheduler.minRegisteredResourcesRatio": "1.0"}
 
 
 def conf_arguments(options, jars, extent, forebay, more):

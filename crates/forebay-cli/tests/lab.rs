@@ -84,6 +84,13 @@ impl Lab {
             mounts.lines().filter(|l| l.contains(self.dir.path().to_str().unwrap())).map(str::to_owned),
         );
         traces.extend(self.processes().into_iter().map(|(pid, name)| format!("process {pid} ({name})")));
+        for hierarchy in
+            ["/sys/fs/cgroup", "/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup/unified"]
+        {
+            let group = Path::new(hierarchy).join(format!("forebay-{}", self.name));
+            traces
+                .extend(Some(group).filter(|group| group.exists()).map(|group| group.display().to_string()));
+        }
         traces
     }
 
@@ -391,6 +398,49 @@ fn a_program_that_hangs_in_an_exec_does_not_hold_up_the_end() {
     lab.assert_nothing_left();
 }
 
+/// A tenth of a core is used up by a busy loop at once, so what it gets is what it may have.
+#[test]
+fn a_node_has_its_cores_and_no_more() {
+    let Some(lab) = Lab::possible("moosefs") else { return };
+    let up = lab.up().args(["--cpus", "0.1"]).output().unwrap();
+    let said = String::from_utf8_lossy(&up.stderr);
+    if !up.status.success()
+        && said.contains("control groups")
+        && std::env::var("FOREBAY_REQUIRE_LAB").is_err()
+    {
+        return eprintln!("left out: {said}");
+    }
+    assert!(up.status.success(), "{said}");
+    assert_eq!(lab.status()["cpus"], 0.1);
+    let busy = "import time\n\
+        start = time.monotonic()\n\
+        while time.monotonic() - start < 1: pass\n\
+        print(time.process_time() / (time.monotonic() - start))\n\
+        print(open('/proc/self/cgroup').read())";
+    let used = |arguments: &[&str]| -> (f64, String) {
+        let mut program = lab.forebay(&["run"]);
+        program.args(["--node", "c2"]).args(arguments).args(["--", "python3", "-c", busy]);
+        let said = succeeded(&mut program);
+        let (share, groups) = said.split_once('\n').unwrap();
+        (share.parse().unwrap(), groups.to_owned())
+    };
+    let (share, groups) = used(&[]);
+    // One period's worth may have been saved up.
+    assert!(share <= 0.2, "{share} of a core");
+    let group = format!("/forebay-{}/c2", lab.name);
+    assert!(groups.contains(&group), "{groups}");
+    assert!(!used(&["--free"]).1.contains(&group), "who is free belongs to no node's cores");
+    let out = lab.run("pfs-s1", &["cat", "/proc/self/cgroup"]);
+    assert!(out.status.success() && !text(&out).contains(&lab.name), "servers are not limited: {out:?}");
+    let agents = succeeded(Command::new("ip").args(["netns", "pids", &format!("forebay-{}-c2", lab.name)]));
+    let inside = |pid: &&str| {
+        std::fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|groups| groups.contains(&group))
+    };
+    assert!(agents.split_whitespace().filter(inside).count() >= 2, "agent and mount: {agents}");
+    succeeded(&mut lab.forebay(&["down"]));
+    lab.assert_nothing_left();
+}
+
 #[test]
 fn a_directory_with_something_in_it_is_refused_and_left_alone() {
     let Some(lab) = Lab::possible("moosefs") else { return };
@@ -409,6 +459,7 @@ fn what_a_lab_cannot_be_is_refused_before_anything_is_made() {
         (&["up", "--name", "a-b"][..], "cannot be named"),
         (&["up", "--dir", "relative"], "absolute"),
         (&["up", "--rate", "0MB/s"], "zero"),
+        (&["up", "--cpus", "0"], "number of cores"),
         (&["down", "--name", "../x"], "cannot be named"),
         (&["status", "--name", "nosuchlab"], "no lab `nosuchlab` is up"),
     ] {

@@ -21,9 +21,9 @@ use rustix::process::Signal;
 use serde::Serialize;
 
 use super::plan::{self, Place};
-use super::process::{NamespaceId, ProcessId, members, members_called, variable, wait_until};
+use super::process::{NamespaceId, ProcessId, Signs, members, members_called, variable, wait_until};
 use super::space::{DIR_VARIABLE, LAB_VARIABLE, namespace_path};
-use super::{net, state};
+use super::{cpu, net, state};
 use crate::{LabError, mountinfo};
 
 /// How long processes may take to end by themselves. What they hold is thrown away anyway; a MooseFS master that still has
@@ -114,6 +114,7 @@ pub fn clear(lab: &str) -> Result<Report, LabError> {
     end_processes(lab, clients, &mut report);
     net::disconnect_host(lab);
     remove_namespaces(lab, &mut report);
+    report.left.extend(cpu::remove(lab));
     if report.left.is_empty() {
         delete(lab, directory, &mut report);
     }
@@ -128,7 +129,7 @@ pub fn clear(lab: &str) -> Result<Report, LabError> {
 
 /// Whether the kernel knows anything of a lab.
 pub fn anything_left(lab: &str) -> bool {
-    !namespaces(lab).is_empty() || net::host_link_exists(lab) || !processes(lab).is_empty()
+    !namespaces(lab).is_empty() || net::host_link_exists(lab) || cpu::exist(lab) || !processes(lab).is_empty()
 }
 
 /// Names of a lab's network namespaces.
@@ -141,7 +142,11 @@ pub fn namespaces(lab: &str) -> Vec<String> {
 
 /// All processes of a lab, those that `run` has started included.
 pub fn processes(lab: &str) -> BTreeSet<ProcessId> {
-    members(&spaces(lab), &format!("{LAB_VARIABLE}={lab}"))
+    members(&signs(lab))
+}
+
+fn signs(lab: &str) -> Signs {
+    Signs { namespaces: spaces(lab), tag: format!("{LAB_VARIABLE}={lab}"), pids: cpu::members(lab) }
 }
 
 fn spaces(lab: &str) -> BTreeSet<NamespaceId> {
@@ -164,8 +169,7 @@ fn directory(lab: &str) -> PathBuf {
 
 /// Kills the clients of the PFS, which lets everybody go who waits for one. Returns who they were.
 fn end_clients(lab: &str) -> BTreeSet<ProcessId> {
-    let tag = format!("{LAB_VARIABLE}={lab}");
-    let clients = members_called(&spaces(lab), &tag, |name| PFS_CLIENTS.contains(&name));
+    let clients = members_called(&signs(lab), |name| PFS_CLIENTS.contains(&name));
     for client in &clients {
         client.signal(Signal::KILL);
     }

@@ -12,7 +12,7 @@
 //!          pfs-s1    pfs-s2    pfs-s3    pfs-s4     the host     80 MB/s each way for each server
 //! ```
 //!
-//! Not containers, for they need a daemon, images and a cgroup set-up that the lab has no use for; and not one machine
+//! Not containers, for they need a daemon and images that the lab has no use for; and not one machine
 //! with many ports, for then every path and host name would exist once and links could not be shaped one by one.
 //!
 //! What the lab leaves in the kernel can be found again without any record of it: names of network namespaces begin with
@@ -24,6 +24,7 @@
 //! | the record of a lab below `/run`, and its lock | [`state`] |
 //! | making nodes and entering them | [`space`] |
 //! | bridge, links, rates, counters | [`net`] |
+//! | cores of the compute nodes | [`cpu`] |
 //! | processes, and who is in a lab | [`process`] |
 //! | starting and watching what runs | [`service`] |
 //! | the file systems | [`pfs`], [`moosefs`], [`glusterfs`] |
@@ -32,6 +33,7 @@
 //! | what has to be installed | [`packages`] |
 
 pub mod agents;
+pub mod cpu;
 pub mod down;
 pub mod glusterfs;
 pub mod moosefs;

@@ -84,19 +84,25 @@ impl NamespaceId {
     }
 }
 
-/// All processes in one of `namespaces`, and those in other network namespaces than ours whose environment has the line
-/// `tag` (a node whose name in `/run/netns` somebody has removed). Never ourselves.
-pub fn members(namespaces: &BTreeSet<NamespaceId>, tag: &str) -> BTreeSet<ProcessId> {
-    members_called(namespaces, tag, |_| true)
+/// By what a process is known to be of a lab.
+#[derive(Debug, Default)]
+pub struct Signs {
+    /// It is in one of these network namespaces.
+    pub namespaces: BTreeSet<NamespaceId>,
+    /// It is in another than ours, and its environment has this line: a node whose name in `/run/netns` somebody has removed.
+    pub tag: String,
+    /// It is one of these: some write over their environment.
+    pub pids: BTreeSet<u32>,
+}
+
+/// All processes with one of the signs. Never ourselves.
+pub fn members(signs: &Signs) -> BTreeSet<ProcessId> {
+    members_called(signs, |_| true)
 }
 
 /// Those of [`members`] whose program's name is `wanted`. Of the others nothing else is looked at: the kernel lets nobody see the
 /// state of a process that has hung in the middle of an `exec`.
-pub fn members_called(
-    namespaces: &BTreeSet<NamespaceId>,
-    tag: &str,
-    wanted: impl Fn(&str) -> bool,
-) -> BTreeSet<ProcessId> {
+pub fn members_called(signs: &Signs, wanted: impl Fn(&str) -> bool) -> BTreeSet<ProcessId> {
     let ours = NamespaceId::of("/proc/self/ns/net");
     let mut found = BTreeSet::new();
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -105,7 +111,8 @@ pub fn members_called(
             continue;
         }
         let Some(net) = NamespaceId::net_of(pid).filter(|_| pid != std::process::id()) else { continue };
-        if (namespaces.contains(&net) || (Some(net) != ours && has_tag(pid, tag)))
+        let is_sure = signs.namespaces.contains(&net) || signs.pids.contains(&pid);
+        if (is_sure || (Some(net) != ours && has_tag(pid, &signs.tag)))
             && let Some(process) = ProcessId::of(pid)
         {
             found.insert(process);
@@ -172,12 +179,15 @@ mod tests {
         let mut child =
             std::process::Command::new("sleep").arg("60").env("FOREBAY_LAB", "x").spawn().unwrap();
         assert!(wait_until(Duration::from_secs(30), || variable(child.id(), "FOREBAY_LAB").is_some()));
-        let strangers = members(&BTreeSet::new(), "FOREBAY_LAB=x");
-        let ours = members(&NamespaceId::of("/proc/self/ns/net").into_iter().collect(), "");
         let pid = child.id();
+        let strangers = members(&Signs { tag: "FOREBAY_LAB=x".into(), ..Signs::default() });
+        let namespaces = NamespaceId::of("/proc/self/ns/net").into_iter().collect();
+        let ours = members(&Signs { namespaces, ..Signs::default() });
+        let known = members(&Signs { pids: [pid].into(), ..Signs::default() });
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(strangers.iter().all(|p| p.pid != pid), "{strangers:?}");
         assert!(ours.iter().any(|p| p.pid == pid), "{ours:?}");
+        assert!(known.iter().map(|p| p.pid).eq([pid]), "{known:?}");
     }
 }

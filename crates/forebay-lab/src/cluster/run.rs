@@ -10,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 
 use clap::Args;
 
+use super::cpu;
 use super::plan::{Place, Role};
 use super::space::{self, DIR_VARIABLE, LAB_VARIABLE, NODE_VARIABLE};
 use super::spark;
@@ -31,6 +32,9 @@ pub struct RunArgs {
     /// Run it on all compute nodes at the same time; each line of output begins with the node's name
     #[arg(long, conflicts_with = "node")]
     pub all: bool,
+    /// Do not count it to the node's cores, for what would run elsewhere on a real cluster, such as drivers
+    #[arg(long)]
+    pub free: bool,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
     pub command: Vec<OsString>,
@@ -44,14 +48,17 @@ pub fn run(args: &RunArgs) -> Result<(), LabError> {
     super::up::need_root("run")?;
     let record = Record::of_running(&args.name)?;
     if args.all {
-        run_on_all(&record, &args.command)
+        run_on_all(&record, &args.command, args.free)
     } else {
-        become_program(&record, &args.node, &args.command)
+        become_program(&record, &args.node, &args.command, args.free)
     }
 }
 
-fn become_program(record: &Record, node: &str, line: &[OsString]) -> Result<(), LabError> {
+fn become_program(record: &Record, node: &str, line: &[OsString], free: bool) -> Result<(), LabError> {
     let mut command = command(record, node, line)?;
+    if let Some(door) = record.cpu_door(node)?.filter(|_| !free) {
+        cpu::join(door)?;
+    }
     let here = std::env::current_dir().ok();
     space::enter(record.holder(node)?)?;
     // Where the user was, if the node has it; entering a mount namespace leads to its root.
@@ -82,10 +89,13 @@ fn command(record: &Record, node: &str, line: &[OsString]) -> Result<Command, La
     Ok(command)
 }
 
-fn run_on_all(record: &Record, line: &[OsString]) -> Result<(), LabError> {
+fn run_on_all(record: &Record, line: &[OsString], free: bool) -> Result<(), LabError> {
     let mut children = Vec::new();
     for node in record.nodes.iter().filter(|node| node.role == Role::Compute) {
         let mut command = command(record, &node.name, line)?;
+        if let Some(door) = record.cpu_door(&node.name)?.filter(|_| !free) {
+            cpu::join_as_child(&mut command, door);
+        }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         if let Ok(here) = std::env::current_dir() {
             command.current_dir(here);

@@ -39,7 +39,8 @@ impl Raising {
     /// That it cannot be started.
     pub fn start(&mut self, node: &str, service: &str, command: Command) -> Result<(), LabError> {
         let holder = self.record.holder(node)?;
-        let child = space::start(&self.record.place, node, holder, service, command)?;
+        let door = self.record.cpu_door(node)?;
+        let child = space::start(&self.record.place, node, holder, service, command, door)?;
         if let Some(process) = ProcessId::of(child.id()) {
             self.record.services.push(Service { name: service.to_owned(), node: node.to_owned(), process });
         }

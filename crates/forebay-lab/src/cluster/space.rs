@@ -23,6 +23,7 @@ use rustix::thread::{
     move_into_thread_name_spaces,
 };
 
+use super::cpu;
 use super::plan::Place;
 use super::process::ProcessId;
 use crate::LabError;
@@ -54,7 +55,7 @@ pub fn hold(place: &Place, node: &str) -> Result<Child, LabError> {
         leave(UnshareFlags::NEWNS | UnshareFlags::NEWUTS | UnshareFlags::FS)
             .map_err(|e| LabError::io(format!("cannot make namespaces for node {node}"), e))?;
         furnish(place, node)?;
-        spawn(place, node, command)
+        spawn(place, node, command, None)
     })
 }
 
@@ -135,7 +136,7 @@ fn leave(flags: UnshareFlags) -> rustix::io::Result<()> {
 }
 
 /// Starts a service inside of a node, in a session of its own, so that a Ctrl-C meant for `lab up` does not reach it.
-/// Its output goes to its log.
+/// Its output goes to its log; `cpu_door` leads to the cores it may use, if those are limited.
 ///
 /// # Errors
 /// That it cannot be started.
@@ -145,15 +146,19 @@ pub fn start(
     holder: ProcessId,
     service: &str,
     mut command: Command,
+    cpu_door: Option<File>,
 ) -> Result<Child, LabError> {
     let path = place.log(service);
     let failed = |e| LabError::io(format!("cannot open the log {}", path.display()), e);
     let log = File::options().create(true).append(true).open(&path).map_err(failed)?;
     command.stdout(log.try_clone().map_err(failed)?).stderr(log);
-    inside(holder, || spawn(place, node, command))
+    inside(holder, || spawn(place, node, command, cpu_door))
 }
 
-fn spawn(place: &Place, node: &str, mut command: Command) -> Result<Child, LabError> {
+fn spawn(place: &Place, node: &str, mut command: Command, cpu_door: Option<File>) -> Result<Child, LabError> {
+    if let Some(door) = cpu_door {
+        cpu::join_as_child(&mut command, door);
+    }
     command.stdin(Stdio::null()).env(LAB_VARIABLE, &place.name).env(DIR_VARIABLE, &place.dir);
     command.env(NODE_VARIABLE, node);
     // SAFETY: setsid is async-signal-safe and touches no memory of the parent.

@@ -14,9 +14,10 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use super::cpu;
 use super::net::Traffic;
 use super::pfs::PfsKind;
-use super::plan::{self, Node, Place};
+use super::plan::{self, Node, Place, Role};
 use super::process::ProcessId;
 use crate::LabError;
 
@@ -73,6 +74,8 @@ pub struct Record {
     pub pfs: PfsKind,
     /// Bandwidth of each server's link, each way; `None`: not limited.
     pub rate_bytes_per_s: Option<u64>,
+    /// Thousandths of a core that each compute node has; `None`: not limited.
+    pub cpu_millis: Option<u32>,
     /// The machines.
     pub nodes: Vec<Node>,
     /// Who holds their namespaces, by name of the node.
@@ -115,6 +118,15 @@ impl Record {
                 self.place.name
             ))
         })
+    }
+
+    /// The door to the control group of a node, see [`cpu`]; `None` if its cores are not limited.
+    ///
+    /// # Errors
+    /// That there is no such node, or its group is gone.
+    pub fn cpu_door(&self, node: &str) -> Result<Option<File>, LabError> {
+        let limited = self.cpu_millis.is_some() && self.node(node)?.role == Role::Compute;
+        limited.then(|| cpu::door(&self.place.name, node)).transpose()
     }
 
     /// Writes the record, at once or not at all.

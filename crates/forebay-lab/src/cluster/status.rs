@@ -37,6 +37,8 @@ pub struct Status {
     pub spark_master: Option<String>,
     /// The machines.
     pub nodes: Vec<NodeStatus>,
+    /// Cores of each compute node; `None`: as many as the machine has.
+    pub cpus: Option<f64>,
     /// What the servers have sent, together, since the mark.
     pub servers_sent_bytes: u64,
     /// What the servers have received, together, since the mark.
@@ -117,6 +119,7 @@ pub fn look(record: &Record) -> Result<Status, LabError> {
         mount: place.pfs(),
         host_address: host_address(record.subnet),
         spark_master: record.spark.as_ref().map(|spark| spark.master.clone()),
+        cpus: record.cpu_millis.map(|millis| f64::from(millis) / 1e3),
         servers_sent_bytes: sum(|traffic| traffic.sent_bytes),
         servers_received_bytes: sum(|traffic| traffic.received_bytes),
         other_processes: others(record),
@@ -244,6 +247,9 @@ fn write(out: &mut impl Write, status: &Status) -> io::Result<()> {
         status.dir.display(),
         status.mount.display()
     )?;
+    if let Some(cpus) = status.cpus {
+        writeln!(out, "cores of each compute node: {cpus}")?;
+    }
     if let Some(master) = &status.spark_master {
         writeln!(out, "spark {master}")?;
     }

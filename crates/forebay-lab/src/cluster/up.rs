@@ -6,8 +6,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::cpu::{self, Cpus};
 use super::pfs::{self, PfsKind};
-use super::plan::{self, Place};
+use super::plan::{self, Place, Role};
 use super::process::ProcessId;
 use super::service::Raising;
 use super::spark::{self, SparkArgs};
@@ -37,6 +38,9 @@ pub struct UpArgs {
     /// Bandwidth of each server's link, each way
     #[arg(long, value_name = "RATE", default_value = "80MB/s", value_parser = parse_rate)]
     pub rate: Rate,
+    /// Cores of each compute node, such as 0.5, or unlimited [default: an even share of most of this machine's, if there are fewer than Spark's workers are told]
+    #[arg(long, value_name = "N", value_parser = cpu::parse_cpus)]
+    pub cpus: Option<Cpus>,
     /// Memory of each agent
     #[arg(long, value_name = "SIZE", default_value = "512MiB", value_parser = parse_bytes)]
     pub capacity: u64,
@@ -80,6 +84,7 @@ pub fn up(args: &UpArgs, json: bool) -> Result<(), LabError> {
         subnet: 0,
         pfs: args.pfs,
         rate_bytes_per_s: args.rate.bytes_per_s,
+        cpu_millis: args.cpu_millis(),
         holders: Default::default(),
         services: Vec::new(),
         agents: args.agents()?,
@@ -88,7 +93,7 @@ pub fn up(args: &UpArgs, json: bool) -> Result<(), LabError> {
     };
     let name = record.place.name.clone();
     claim_directory(&record.place)?;
-    if let Err(why) = raise(record, spark) {
+    if let Err(why) = raise(record, spark, args.cpus.is_some()) {
         let cleared = down::clear(&name).and_then(|report| report.complete());
         return Err(match cleared {
             Ok(()) => why,
@@ -99,6 +104,17 @@ pub fn up(args: &UpArgs, json: bool) -> Result<(), LabError> {
 }
 
 impl UpArgs {
+    fn cpu_millis(&self) -> Option<u32> {
+        match self.cpus {
+            Some(Cpus::Of(cores)) => Some((cores * 1e3) as u32),
+            Some(Cpus::Unlimited) => None,
+            None => {
+                let cores = std::thread::available_parallelism().map_or(1, usize::from);
+                cpu::even_share(cores, self.nodes, self.spark_args.spark_cores)
+            }
+        }
+    }
+
     fn agents(&self) -> Result<Option<AgentsRecord>, LabError> {
         if self.no_agents {
             return Ok(None);
@@ -166,8 +182,9 @@ fn claim_directory(place: &Place) -> Result<(), LabError> {
     fs::create_dir_all(place.pfs()).and_then(|()| fs::create_dir_all(place.own())).map_err(failed)
 }
 
-fn raise(mut record: Record, spark: Option<spark::Prepared>) -> Result<(), LabError> {
+fn raise(mut record: Record, spark: Option<spark::Prepared>, cores_asked: bool) -> Result<(), LabError> {
     connect(&mut record)?;
+    limit_cores(&mut record, cores_asked)?;
     let mut lab = Raising::new(record);
     hold_all(&mut lab)?;
     pfs::raise(&mut lab)?;
@@ -193,6 +210,20 @@ fn connect(record: &mut Record) -> Result<(), LabError> {
     match record.rate_bytes_per_s {
         Some(rate) => net::shape_switch(&record.place, &record.nodes, rate),
         None => Ok(()),
+    }
+}
+
+/// Gives each compute node its cores. Where that cannot be done, and nobody has asked for it, the lab comes up without and says so.
+fn limit_cores(record: &mut Record, asked: bool) -> Result<(), LabError> {
+    let Some(millis) = record.cpu_millis else { return Ok(()) };
+    let compute = record.nodes.iter().filter(|node| node.role == Role::Compute);
+    match cpu::make(&record.place.name, compute.map(|node| node.name.as_str()), millis) {
+        Err(why) if !asked => {
+            eprintln!("compute nodes have no cores of their own: {why}");
+            record.cpu_millis = None;
+            Ok(())
+        }
+        made => made,
     }
 }
 
