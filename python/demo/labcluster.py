@@ -22,6 +22,8 @@ SAMPLE_S = 0.3
 
 class Cluster:
     sample_s = SAMPLE_S
+    # As in loopback.Cluster.
+    warm = None
 
     def __init__(self, program, venv, jars, place, nodes, rate, extent, capacity_bytes, pfs="moosefs"):
         self.program, self.venv, self.jars, self.place = str(program), venv, jars, place
@@ -91,7 +93,7 @@ class Cluster:
         options = {"spark.driver.memory": "512m", "spark.executor.memory": "768m", "spark.ui.enabled": "false", "spark.locality.wait": "1s"}
         options |= loopback.start_together(self.slots)
         command = ["spark-submit", "--class", "io.forebay.workloads.Main", *loopback.conf_arguments(options, self.jars, self.extent, forebay, conf)]
-        command += [self.jars.workloads, workload, f"file://{data}", str(reducers), str(report)]
+        command += [self.jars.workloads, workload, f"file://{data}", str(reducers), str(report), *loopback.warm_argument(self.warm)]
         done = self.run(*command)
         report.with_suffix(".log").write_text(done.stdout + done.stderr)
         if done.returncode or not report.exists():

@@ -51,6 +51,8 @@ class Cluster:
     sample_s = 0.1
     # Further lines for the mount in the agents' configuration.
     mount_options = ""
+    # A directory of text on the local disk that a workload is run over before its time is taken; None: none.
+    warm = None
 
     def __init__(self, program, home, jars, place, pfs, extent, capacity_bytes, hosts=HOSTS, cores=1, memory="1g"):
         self.program, self.home, self.jars, self.place, self.pfs = str(program), home, jars, place, pfs
@@ -188,7 +190,7 @@ class Cluster:
         }
         command = [str(self.home / "bin/spark-submit"), "--master", self.master, "--class", "io.forebay.workloads.Main"]
         command += conf_arguments(options, self.jars, self.extent, forebay, conf)
-        command += [self.jars.workloads, workload, f"file://{data}", str(reducers), str(report)]
+        command += [self.jars.workloads, workload, f"file://{data}", str(reducers), str(report), *warm_argument(self.warm)]
         job = Submitted(self.spawn(command, report.with_suffix(".log"), self.environment(DRIVER)), report)
         return job.wait() if wait else job
 
@@ -214,6 +216,10 @@ class Cluster:
                 tail = log.read_text(errors="replace").strip().splitlines()[-3:]
                 raise lab.LabError(f"{what} did not start: {' / '.join(tail) or 'it said nothing'}")
             time.sleep(0.1)
+
+
+def warm_argument(warm):
+    return [f"file://{warm}"] if warm else []
 
 
 def start_together(slots):

@@ -26,6 +26,8 @@ LAB_FILE_BYTES = EXTENT_BYTES
 READ_AHEAD = "128KiB"
 STRIPE = "1MiB"
 LAB_NODES = 4
+# What each slot works on before time is taken: until then the virtual machines of the executors interpret and compile.
+WARM_EXTENTS = 3
 # Beside the text: page rounding, what the other node's tasks have read, and the agent's own memory.
 CAPACITY_SLACK_BYTES = 256 << 20
 
@@ -38,13 +40,15 @@ def run(args, program, line):
     with line("writing text", size) as progress:
         file_bytes = LAB_FILE_BYTES if args.lab else FILE_BYTES
         backing = text.write(args.output / f"text-{args.spark_size:.0f}-{file_bytes >> 20}", size, file_bytes, progress.at)
+        slots = LAB_NODES if args.lab else len(loopback.HOSTS)
+        warm = text.write(args.output / f"text-warm-{slots}", slots * WARM_EXTENTS * EXTENT_BYTES, EXTENT_BYTES, lambda done: None)
     with contextlib.ExitStack() as stage:
         # Sockets have short paths, so the place for them is not the output directory.
         place = Path(tempfile.mkdtemp(prefix="forebay-spark-"))
         stage.callback(shutil.rmtree, place, ignore_errors=True)
         raise_stage = in_the_lab if args.lab else on_loopback
-        cluster, data, where = raise_stage(stage, args, program, home, jars, place, backing, size)
-        nodes = LAB_NODES if args.lab else len(loopback.HOSTS)
+        cluster, data, where = raise_stage(stage, args, program, home, jars, place, backing, size, warm)
+        nodes = slots
         say(f"\n{size / 1e6:.0f} MB of text, {nodes} nodes of one core, splits of {EXTENT_BYTES >> 20} MiB: {size // EXTENT_BYTES // nodes} waves of {nodes} tasks.")
         say(f"The PFS: {where}. Each run begins cold.\n")
         try:
@@ -58,12 +62,13 @@ def run(args, program, line):
     report(args, runs, size, f"{nodes} nodes of one core, {where}")
 
 
-def on_loopback(stage, args, program, home, jars, place, backing, size):
+def on_loopback(stage, args, program, home, jars, place, backing, size, warm):
     """Two nodes before the slow file system: the cluster, where the text is, and what the PFS is."""
     options = ["--read-ahead", READ_AHEAD, "--stripe", STRIPE]
     mount = stage.enter_context(lab.slow_pfs(program, backing, place / "pfs", SERVERS, f"{args.spark_rate or 50:g}MB/s", options))
     capacity_bytes = size + size // 10 + CAPACITY_SLACK_BYTES
     cluster = stage.enter_context(loopback.Cluster(program, home, jars, place, mount, EXTENT_BYTES, capacity_bytes))
+    cluster.warm = warm
     set_rate(args, cluster, backing, size)
     return cluster, mount, f"{SERVERS} servers of {rate_words(args)}, stripes of {STRIPE}, {READ_AHEAD} of read-ahead"
 
@@ -83,13 +88,14 @@ def set_rate(args, cluster, backing, size):
         cluster.set_rate(args.spark_rate)
 
 
-def in_the_lab(stage, args, program, home, jars, place, backing, size):
+def in_the_lab(stage, args, program, home, jars, place, backing, size, warm):
     """As on_loopback, with a real PFS: nodes in namespaces, servers behind shaped links."""
     say("starting the lab ...")
     capacity_bytes = 2 * size // LAB_NODES + CAPACITY_SLACK_BYTES
     venv = home.parents[3]
     cluster = labcluster.Cluster(program, venv, jars, place, LAB_NODES, "unlimited", EXTENT_BYTES, capacity_bytes, args.lab)
     stage.enter_context(cluster)
+    cluster.warm = warm
     data = cluster.bring(backing)
     set_rate(args, cluster, backing, size)
     return cluster, data, f"{args.lab}, {SERVERS} servers behind links of {rate_words(args)}"

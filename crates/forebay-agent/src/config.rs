@@ -156,7 +156,8 @@ pub const KEYS: &[Key] = &[
         name: "mount.fetch_threads",
         default: "8",
         reason: "Reads of the PFS at a time. Eight streams of 1 MiB keep four to eight storage servers busy; more \
-                 only queue up at the PFS and disturb others.",
+                 only queue up at the PFS and disturb others. Where each file is on one server, 16 keep more of them busy: \
+                 several reads are at the same server by chance.",
     },
     Key {
         name: "mount.read_ahead",

@@ -66,6 +66,8 @@ struct Run {
     threads: u32,
     bucket: TokenBucket,
     in_flight: u32,
+    /// For which mount its next page waits, if for one.
+    waits_for: Option<usize>,
     progress: OrderProgress,
     /// Nothing more will be fed.
     fed: bool,
@@ -89,6 +91,7 @@ impl Orders {
             threads: order.threads,
             bucket: TokenBucket::new(started, limit(order.rate_bytes_per_s), BURST_BYTES),
             in_flight: 0,
+            waits_for: None,
             progress: OrderProgress {
                 order: id,
                 fetched_bytes: 0,
@@ -187,24 +190,32 @@ impl Orders {
     }
 
     /// Waits until the order may send another page of `bytes` on its way, with `mount` to the PFS of that mount; `false` if
-    /// it is not wanted any more. Pages that peers wait for go first, or two nodes with much to do would wait for each other.
+    /// it is not wanted any more. Pages that peers wait for go first, or two nodes with much to do would wait for each other; then
+    /// those of the order that was given first.
     fn take_off(&self, shared: &Shared, id: u64, mount: Option<usize>, bytes: u64) -> bool {
         let mut state = lock(&self.state);
         loop {
             let busy = mount.is_some_and(|mount| {
                 let peer = usize::from(state.waiting_peers.contains_key(&mount));
-                state.under_way(mount) + peer >= most_under_way(shared, mount)
+                let earlier = state.orders.range(..id).any(|(_, run)| run.waits_for == Some(mount));
+                earlier || state.under_way(mount) + peer >= most_under_way(shared, mount)
             });
             let Some(run) = state.orders.get_mut(&id).filter(|_| !shared.is_stopping()) else { return false };
-            let wait_ns = if run.in_flight >= run.threads || busy {
-                u64::MAX
-            } else {
-                run.bucket.take(started_ns(shared), bytes)
-            };
+            let may_send = run.in_flight < run.threads;
+            run.waits_for = mount.filter(|_| may_send);
+            let wait_ns =
+                if may_send && !busy { run.bucket.take(started_ns(shared), bytes) } else { u64::MAX };
+            if wait_ns != 0 && wait_ns != u64::MAX {
+                // It is its own rate that holds it up.
+                run.waits_for = None;
+            }
             if wait_ns == 0 {
+                run.waits_for = None;
                 run.in_flight += 1;
                 if let Some(mount) = mount {
                     *state.in_flight.entry(mount).or_default() += 1;
+                    // There may be room for a later order as well, which has waited for this one.
+                    self.changed.notify_all();
                 }
                 return true;
             }

@@ -5,6 +5,10 @@
 //! that keep its extents, or where its tasks will run, and each of these gets one order. Events go the other way: a wave has begun to compute when its
 //! first task has started, it is fetched when every order of it has ended, however it ended.
 //!
+//! Where the planner does not mind (`no-action`), a node whose part of the planned wave leaves it gaps begins later waves, a page
+//! at a time. The next wave alone seldom keeps all servers of the PFS busy: what of it is on one server comes one after the
+//! other, while others rest.
+//!
 //! Three rules keep a prefetch from doing harm. A node is ordered no more than fits its tier beside what it was ordered
 //! before ([`room`](Pump)); the rest is given up. An order whose tasks have all started is withdrawn: they read by
 //! themselves now, and the bandwidth belongs to those that wait. And when a job ends, everything that was ordered for it is
@@ -29,6 +33,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Threads of a node for *No Action*: half of the default fetch threads of a mount, so that a reader always finds one.
 const DEFAULT_THREADS: u16 = 4;
+
+/// Pages at a time that a node brings of each wave after the planned one, if it brings any.
+const AHEAD_THREADS: u32 = 1;
+
+/// Of what a node may be ordered to hold, the part that must be free of other orders for waves after the planned one.
+const AHEAD_ROOM: u64 = 2;
 
 /// Most threads of a node that a planner may ask for.
 const MAX_THREADS: u16 = 8;
@@ -455,22 +465,62 @@ impl Pump {
             }
         }
         for node in run.nodes_to_start(wave) {
-            let is_there = |n: &&NodeInfo| n.name == node && !self.gone.contains(&n.name);
-            let capacity = self.view.nodes.iter().find(is_there).map(|n| n.capacity_bytes);
-            let room = plannable_bytes(capacity.unwrap_or(0)).saturating_sub(*held.get(&node).unwrap_or(&0));
-            let (files, parts) = run.take_parts(wave, &node, room, &running.job.files);
-            if parts.is_empty() {
-                run.part_ended(wave, &node);
-                continue;
-            }
-            let order = self.next_order;
-            self.next_order += 1;
-            run.ordered(wave, &node, order);
-            let ordered = Ordered { job: key.clone(), stage, wave, node: node.clone() };
-            self.orders.insert(order, ordered);
-            self.out.push((node, ToAgent::Fetch(Order { order, threads, rate_bytes_per_s, files, parts })));
+            let room = self.room_bytes(&node).saturating_sub(*held.get(&node).unwrap_or(&0));
+            self.order(key, stage, wave, node, room, (threads, rate_bytes_per_s));
         }
         self.settle(now, key, stage);
+    }
+
+    /// Gives a node its order for a wave, as far as `room` goes, with `pace` (pages at a time, bytes per second).
+    fn order(&mut self, key: &JobKey, stage: u32, wave: WaveId, node: String, room: u64, pace: (u32, u64)) {
+        let Some(running) = self.jobs.get_mut(key) else { return };
+        let Some(run) = running.stages.get_mut(&stage) else { return };
+        let (files, parts) = run.take_parts(wave, &node, room, &running.job.files);
+        if parts.is_empty() {
+            return run.part_ended(wave, &node);
+        }
+        let order = self.next_order;
+        self.next_order += 1;
+        run.ordered(wave, &node, order);
+        self.orders.insert(order, Ordered { job: key.clone(), stage, wave, node: node.clone() });
+        let (threads, rate_bytes_per_s) = pace;
+        self.out.push((node, ToAgent::Fetch(Order { order, threads, rate_bytes_per_s, files, parts })));
+    }
+
+    /// Lets nodes begin waves after the planned one, if the planner does not mind, where all of a node's part fits into half of
+    /// its room. A node takes what is ordered first first, so these fill the gaps that the planned wave leaves: a server
+    /// that has nothing of it, a page that takes longer than others.
+    fn work_ahead(&mut self, now: Nanos, key: &JobKey, stage: u32) {
+        let Some(running) = self.jobs.get(key) else { return };
+        let since_ms = now.saturating_since(running.job.began) / 1_000_000;
+        let planner = |run: &StageRun| Some(&self.planners.get(&run.planner.as_ref()?.0)?.planner);
+        let works_ahead = |run: &&StageRun| planner(run).is_some_and(Planner::works_ahead);
+        let Some(run) = running.stages.get(&stage).filter(works_ahead) else { return };
+        let parts = run.parts_ahead();
+        if parts.is_empty() {
+            return;
+        }
+        let mut held = self.held_bytes();
+        let mut full = BTreeSet::new();
+        for (wave, node, bytes) in parts {
+            let before = held.entry(node.clone()).or_default();
+            // Not a later one in its place: that would take the room of this one.
+            if full.contains(&node) || *before + bytes > self.room_bytes(&node) / AHEAD_ROOM {
+                full.insert(node);
+                continue;
+            }
+            *before += bytes;
+            if let Some(run) = self.run_mut(key, stage) {
+                run.begin_ahead(wave, since_ms);
+            }
+            self.order(key, stage, wave, node, bytes, (AHEAD_THREADS, 0));
+        }
+    }
+
+    /// What a node may be ordered to hold in all; nothing if it has gone.
+    fn room_bytes(&self, node: &str) -> u64 {
+        let is_there = |n: &&NodeInfo| n.name == node && !self.gone.contains(&n.name);
+        plannable_bytes(self.view.nodes.iter().find(is_there).map_or(0, |n| n.capacity_bytes))
     }
 
     /// Bytes that each node was ordered to hold and may not let go of yet.
@@ -534,7 +584,11 @@ impl Pump {
         let Some(run) = running.stages.get_mut(&number) else { return };
         let finished = run.task_done(task, since_ms);
         let wanted = if idle { run.wanted() } else { None };
+        let has_room = !finished.is_empty();
         self.cancel(finished);
+        if has_room {
+            self.work_ahead(now, key, number);
+        }
         if let Some(wave) = wanted {
             self.tell_fetched_before(now, key, number, wave);
             if let Some((name, job)) = self.run_mut(key, number).and_then(|run| run.planner.clone()) {
@@ -549,10 +603,11 @@ impl Pump {
             let since_ms = now.saturating_since(running.job.began) / 1_000_000;
             let Some(run) = running.stages.get_mut(&stage) else { return };
             let (Some(wave), Some((name, job))) = (run.next_fetched(since_ms), run.planner.clone()) else {
-                return;
+                break;
             };
             self.tell(now, &name, Event::Fetched { job, wave });
         }
+        self.work_ahead(now, key, stage);
     }
 
     fn tell_fetched_before(&mut self, now: Nanos, key: &JobKey, stage: u32, wave: u32) {

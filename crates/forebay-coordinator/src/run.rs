@@ -11,6 +11,10 @@ use forebay_wire::cluster::{OrderProgress, WaveStatus};
 use forebay_wire::{FileRef, Part};
 use std::collections::BTreeMap;
 
+/// Waves after the planned one that are begun at most: enough that every server of the PFS has something to bring, since
+/// those of one wave are on some servers by chance and not on others.
+const AHEAD_WAVES: usize = 3;
+
 /// Names a wave among all that its stage ever had.
 pub type WaveId = u64;
 
@@ -252,6 +256,25 @@ impl StageRun {
         }
     }
 
+    /// Parts of the waves after the one planned last that have not been begun, wave by wave: the wave, the node, and the bytes.
+    pub fn parts_ahead(&self) -> Vec<(WaveId, String, u64)> {
+        let is_planned = |wave: &Wave| wave.setting.is_some_and(|setting| !setting.is_paused());
+        let Some(planned) = self.waves.iter().rposition(is_planned) else { return Vec::new() };
+        let later = self.waves[planned + 1..].iter().take(AHEAD_WAVES);
+        let parts = later.flat_map(|wave| wave.parts.iter().map(move |(node, part)| (wave.id, node, part)));
+        let waiting = parts.filter(|(_, _, part)| part.state == PartState::Waiting && part.unstarted > 0);
+        waiting.map(|(wave, node, part)| (wave, node.clone(), part.bytes())).collect()
+    }
+
+    /// A part of the wave is begun before the planner has asked for the wave.
+    pub fn begin_ahead(&mut self, id: WaveId, since_ms: u64) {
+        let Some(wave) = self.wave_mut(id) else { return };
+        if wave.status.prefetch_began_ms.is_none() {
+            wave.status.prefetch_began_ms = Some(since_ms);
+            self.fetching.push(id);
+        }
+    }
+
     /// Orders under way.
     pub fn active_orders(&self, id: WaveId) -> Vec<u64> {
         let parts = self.wave(id).into_iter().flat_map(|w| w.parts.values());
@@ -345,7 +368,7 @@ impl StageRun {
 
     /// Adds what nodes were ordered to hold for waves that are not over.
     pub fn add_held(&self, held: &mut BTreeMap<String, u64>) {
-        for wave in self.waves.iter().filter(|w| !w.is_finished()) {
+        for wave in self.waves.iter().filter(|w| w.status.prefetch_began_ms.is_some() && !w.is_finished()) {
             for (node, part) in wave.parts.iter().filter(|(_, p)| p.order.is_some()) {
                 *held.entry(node.clone()).or_default() +=
                     part.ordered_bytes.saturating_sub(part.failed_bytes);
@@ -411,7 +434,8 @@ impl StageRun {
     pub fn next_fetched(&mut self, since_ms: u64) -> Option<u32> {
         self.note_ends(since_ms);
         let wave = self.waves.get(self.base + self.fetched as usize)?;
-        if !wave.is_over() {
+        let unplanned = wave.setting.is_none() && wave.status.prefetch_began_ms.is_some();
+        if !wave.is_over() || unplanned {
             return None;
         }
         self.fetched += 1;

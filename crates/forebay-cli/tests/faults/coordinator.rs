@@ -521,6 +521,25 @@ fn what_is_ordered_where_its_task_will_run_comes_by_way_of_its_owner_and_stays()
 }
 
 #[test]
+fn the_pages_of_earlier_orders_go_first() {
+    let Some(slow) = SlowFs::start() else { return };
+    let path = slow.at("data");
+    make_file(&path, SEED, 16 * EXTENT);
+    let cluster = Cluster::start(1, &slow.mount(), &[]);
+    let client = cluster.client(0);
+    // Longer than it takes to feed a page, so that all orders always have one that waits.
+    slow.fault("read=delay:20ms");
+    let (job, _) = begin_at(&client, &path, 1, |_| "n0".into());
+    wait_for("the wave and what is worked ahead of it", || {
+        cluster.waves(0).iter().filter(|w| w.prefetch_ended_ms.is_some()).count() == 4
+    });
+    let ended: Vec<_> = cluster.waves(0)[..4].iter().map(|w| w.prefetch_ended_ms.unwrap()).collect();
+    assert!(ended.is_sorted_by(|earlier, later| earlier < later), "{ended:?}");
+    assert!(cluster.waves(0)[4..].iter().all(|w| w.prefetch_began_ms.is_none()), "further ahead than told");
+    drop(job);
+}
+
+#[test]
 fn what_an_owner_does_not_send_is_fetched_by_who_has_the_order() {
     let pfs = plain_pfs();
     let path = pfs.path().join("data");

@@ -56,13 +56,15 @@ struct World {
     now: Nanos,
     /// Orders that agents have: node and bytes, and whether they have told their end.
     orders: BTreeMap<u64, (String, Order, bool)>,
+    /// Pages at a time that orders were given since.
+    adjusted: BTreeMap<u64, u32>,
 }
 
 impl World {
     fn new(planner: &str, nodes: &[(&str, u64)]) -> Self {
         let mut pump = Pump::new(planner);
         pump.set_view(Nanos(0), view(nodes));
-        World { pump, now: Nanos(0), orders: BTreeMap::new() }
+        World { pump, now: Nanos(0), orders: BTreeMap::new(), adjusted: BTreeMap::new() }
     }
 
     fn tell(&mut self, updates: Vec<JobUpdate>) {
@@ -79,7 +81,10 @@ impl World {
                     assert!(self.orders.insert(order.order, (node, order, false)).is_none());
                 }
                 ToAgent::Cancel { orders } => orders.iter().for_each(|id| drop(self.orders.remove(id))),
-                ToAgent::Adjust { order, .. } => assert_eq!(self.orders[&order].0, node),
+                ToAgent::Adjust { order, threads, .. } => {
+                    assert_eq!(self.orders[&order].0, node);
+                    self.adjusted.insert(order, threads);
+                }
                 other => panic!("{other:?}"),
             }
         }
@@ -130,7 +135,7 @@ impl World {
 
 #[test]
 fn the_next_wave_is_fetched_while_one_computes() {
-    let mut world = World::new("no-action", &[("a", 1 << 30)]);
+    let mut world = World::new("full-delay", &[("a", 1 << 30)]);
     world.tell(told(6, &[("a", 2)]));
     assert_eq!(world.ordered_bytes(), 2 * MIB, "the first wave");
     world.bring();
@@ -152,6 +157,40 @@ fn the_next_wave_is_fetched_while_one_computes() {
 }
 
 #[test]
+fn nodes_work_ahead_a_page_at_a_time_where_the_planner_does_not_mind() {
+    let home = |task: u32| if task.is_multiple_of(2) { "a" } else { "b" };
+    let mut world = World::new("no-action", &[("a", 1 << 30), ("b", 1 << 30)]);
+    world.tell(told_at(40, &[("a", 2), ("b", 2)], home));
+    let threads = |world: &World| -> Vec<u32> { world.orders.values().map(|(_, o, _)| o.threads).collect() };
+    assert_eq!(threads(&world), [4, 4, 1, 1, 1, 1, 1, 1], "the first wave, and a little of three more");
+    let of_wave: Vec<u64> = world.orders.values().map(|(_, o, _)| o.parts[0].offset / (4 * MIB)).collect();
+    assert_eq!(of_wave, [0, 0, 1, 1, 2, 2, 3, 3], "earlier waves have earlier orders");
+    // The second is planned now: it gets the threads of a planned one, and another begins behind the last.
+    (0..4).for_each(|task| world.start(task, home(task)));
+    assert_eq!(world.adjusted.values().copied().collect::<Vec<_>>(), [4, 4]);
+    assert_eq!(world.orders.len(), 8, "the first wave's are withdrawn, the fifth's begin");
+    assert_eq!(world.waves().iter().filter(|w| w.prefetch_began_ms.is_some()).count(), 5);
+    // What was brought ahead is known as fetched when the planner asks for it.
+    world.bring();
+    (0..4).for_each(|task| world.finish(task));
+    (4..8).for_each(|task| world.start(task, home(task)));
+    assert!(world.waves()[1..5].iter().all(|w| w.fetched_bytes == w.bytes), "{:?}", world.waves());
+}
+
+#[test]
+fn ahead_goes_only_what_leaves_half_of_the_room() {
+    let capacity = 40 * MIB;
+    let mut world = World::new("no-action", &[("a", capacity)]);
+    world.tell(told(40, &[("a", 4)]));
+    let planned = 4 * MIB;
+    assert!(world.ordered_bytes() > planned && world.ordered_bytes() <= plannable_bytes(capacity) / 2);
+    // Nothing ahead of a wave that takes half of the room itself.
+    let mut world = World::new("no-action", &[("a", capacity)]);
+    world.tell(told(40, &[("a", 8)]));
+    assert_eq!(world.ordered_bytes(), 8 * MIB);
+}
+
+#[test]
 fn tasks_that_start_before_their_input_is_there_read_by_themselves() {
     let mut world = World::new("no-action", &[("a", 1 << 30)]);
     world.tell(told(4, &[("a", 2)]));
@@ -166,13 +205,13 @@ fn tasks_that_start_before_their_input_is_there_read_by_themselves() {
 
 #[test]
 fn the_end_of_a_job_leaves_no_orders() {
-    let mut world = World::new("no-action", &[("a", 1 << 30), ("b", 1 << 30)]);
+    let mut world = World::new("full-delay", &[("a", 1 << 30), ("b", 1 << 30)]);
     world.tell(told(64, &[("a", 4), ("b", 4)]));
     assert_eq!(world.orders.len(), 2);
     world.tell(vec![JobUpdate::End]);
     assert!(world.orders.is_empty());
     let status = world.pump.status();
-    assert!(status[0].ended && status[0].planner == "no-action");
+    assert!(status[0].ended && status[0].planner == "full-delay");
     // The agent of the driver dies: the same, but there is nobody to show it to.
     world.tell(told(64, &[("a", 4), ("b", 4)]));
     assert_eq!(world.orders.len(), 2);
@@ -295,7 +334,7 @@ fn told_homes_make_even_waves_and_are_where_the_orders_go() {
 #[test]
 fn what_was_told_for_a_home_that_leaves_goes_to_its_owners() {
     let all = [("a", 1 << 30), ("b", 1 << 30), ("c", 1 << 30)];
-    let mut world = World::new("no-action", &all);
+    let mut world = World::new("full-delay", &all);
     world.tell(told_at(48, &[("a", 2), ("b", 2), ("c", 2)], |_| "c"));
     assert_eq!(world.waves().len(), 24, "all of it at the home of all");
     assert!(world.orders.values().all(|(node, _, _)| node == "c") && world.ordered_bytes() == 2 * MIB);

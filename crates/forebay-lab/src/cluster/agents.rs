@@ -25,6 +25,9 @@ pub const LABEL: &str = "pfs";
 /// The coordinator's service.
 const COORDINATOR: &str = "coordinator";
 
+/// Twice the default: with files on one server each, half of the reads under way are at servers that others wait for as well.
+const FETCH_THREADS: usize = 16;
+
 const COORDINATOR_PORT: u16 = 7850;
 const PEER_PORT: u16 = 7851;
 
@@ -114,7 +117,7 @@ fn agent_configuration(record: &Record, node: &Node, agents: &AgentsRecord) -> R
         authority(record).join(name).display()
     );
     text += &format!(
-        "[[mount]]\nlabel = \"{LABEL}\"\nroot = \"{}\"\nstamp_granularity_ms = {}\n",
+        "[[mount]]\nlabel = \"{LABEL}\"\nroot = \"{}\"\nstamp_granularity_ms = {}\nfetch_threads = {FETCH_THREADS}\n",
         place.pfs().display(),
         record.pfs.stamp_granularity_ms()
     );

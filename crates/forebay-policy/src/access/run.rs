@@ -52,6 +52,8 @@ pub struct Snapshot {
     pub pending: Vec<StepId>,
     /// Token, step and share of bandwidth of those that write.
     pub active: Vec<(Token, StepId, Option<f64>)>,
+    /// How long a step may be made to wait before nodes are kept free for it, in ns; the most there is if the policy has no bound.
+    pub longest_wait_ns: u64,
 }
 
 /// The access scheduler.
@@ -399,6 +401,7 @@ impl Machine for Access {
         Snapshot {
             pending: self.pending.iter().map(|p| p.step).collect(),
             active: self.active.iter().map(|(&t, a)| (t, a.step, a.share)).collect(),
+            longest_wait_ns: self.policy.longest_wait_ns(),
         }
     }
 }

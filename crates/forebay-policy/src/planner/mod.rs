@@ -224,6 +224,12 @@ pub trait Policy: Send {
         false
     }
 
+    /// Whether a node that has nothing left to do for the wave that is fetched goes on with later ones, as far as its memory
+    /// goes. Only for policies that do not mind phases: no plan knows of what is brought so.
+    fn works_ahead(&self) -> bool {
+        false
+    }
+
     /// A plan for `wave` of `job`, which is the next to fetch (and may be fetched in part already).
     fn plan(&mut self, board: &Board, job: JobId, wave: u32) -> Plan;
 }

@@ -13,6 +13,10 @@ impl Policy for NoAction {
         Depth::Waves(1)
     }
 
+    fn works_ahead(&self) -> bool {
+        true
+    }
+
     fn plan(&mut self, board: &Board, job: JobId, wave: u32) -> Plan {
         let mut search = Search::new(board, job, wave);
         let candidate = search.at_once(ActionKind::NoAction, board.config.default_setting);

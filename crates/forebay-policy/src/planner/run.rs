@@ -55,6 +55,11 @@ impl Planner {
         &self.board
     }
 
+    /// See [`Policy::works_ahead`].
+    pub fn works_ahead(&self) -> bool {
+        self.policy.works_ahead()
+    }
+
     fn plan_where_needed(&mut self, out: &mut Vec<Action>) {
         let ids: Vec<JobId> = self.board.jobs().map(|(id, _)| id).collect();
         for job in ids {

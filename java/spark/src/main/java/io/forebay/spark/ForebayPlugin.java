@@ -49,10 +49,18 @@ public final class ForebayPlugin implements SparkPlugin {
         if (Boolean.parseBoolean(fromDriver.get(FILE_PATHS))) {
           FileScheme.forget(new Configuration());
         }
+        load();
       } catch (RuntimeException | LinkageError e) {
         LOG.warn("Forebay: this executor reads the PFS itself: {}", e.toString());
       }
     }
+  }
+
+  /** Unpacks and links the native library while the executor starts, and not when its first task opens its file. */
+  private static void load() {
+    Thread loader = new Thread(NativeLibrary::failure, "forebay-load");
+    loader.setDaemon(true);
+    loader.start();
   }
 
   private static final class Driver implements DriverPlugin {
