@@ -230,10 +230,9 @@ def start_together(slots):
 
 def conf_arguments(options, jars, extent, forebay, more):
     """Arguments of spark-submit; `forebay`: None for Spark as it is, else the planner."""
-    if forebay is None:
-        # So that both have the same splits.
-        options = options | {"spark.hadoop.fs.local.block.size": str(extent)}
-    else:
+    # So that all have the same splits, wherever the input is.
+    options = options | {"spark.hadoop.fs.local.block.size": str(extent)}
+    if forebay is not None:
         options = options | {"spark.jars": jars.forebay, "spark.plugins": PLUGIN, "spark.forebay.planner": forebay}
     return [part for key, value in (options | (more or {})).items() for part in ("--conf", f"{key}={value}")]
 
