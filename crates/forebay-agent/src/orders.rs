@@ -190,34 +190,32 @@ impl Orders {
     }
 
     /// Waits until the order may send another page of `bytes` on its way, with `mount` to the PFS of that mount; `false` if
-    /// it is not wanted any more. Pages that peers wait for go first, or two nodes with much to do would wait for each other; then
-    /// those of the order that was given first.
+    /// it is not wanted any more. Pages that peers wait for go first, or two nodes with much to do would wait for each other.
     fn take_off(&self, shared: &Shared, id: u64, mount: Option<usize>, bytes: u64) -> bool {
         let mut state = lock(&self.state);
         loop {
             let busy = mount.is_some_and(|mount| {
                 let peer = usize::from(state.waiting_peers.contains_key(&mount));
-                let earlier = state.orders.range(..id).any(|(_, run)| run.waits_for == Some(mount));
-                earlier || state.under_way(mount) + peer >= most_under_way(shared, mount)
+                state.outranked(id, mount) || state.under_way(mount) + peer >= most_under_way(shared, mount)
             });
             let Some(run) = state.orders.get_mut(&id).filter(|_| !shared.is_stopping()) else { return false };
             let may_send = run.in_flight < run.threads;
-            run.waits_for = mount.filter(|_| may_send);
             let wait_ns =
                 if may_send && !busy { run.bucket.take(started_ns(shared), bytes) } else { u64::MAX };
-            if wait_ns != 0 && wait_ns != u64::MAX {
-                // It is its own rate that holds it up.
-                run.waits_for = None;
-            }
+            let has_waited = run.waits_for.is_some();
+            // Not if it is its own rate that holds it up.
+            run.waits_for = mount.filter(|_| wait_ns == u64::MAX);
             if wait_ns == 0 {
-                run.waits_for = None;
                 run.in_flight += 1;
                 if let Some(mount) = mount {
                     *state.in_flight.entry(mount).or_default() += 1;
-                    // There may be room for a later order as well, which has waited for this one.
-                    self.changed.notify_all();
                 }
+                // There may be room for a later order as well, which has waited for this one.
+                self.changed.notify_all();
                 return true;
+            }
+            if has_waited && run.waits_for.is_none() {
+                self.changed.notify_all();
             }
             // Woken when a page lands, the pace changes or the order goes; at the latest to look whether the agent ends.
             let wait = Duration::from_nanos(wait_ns).min(Duration::from_millis(500));
@@ -274,6 +272,18 @@ impl Orders {
 }
 
 impl State {
+    /// Whether a page of another order has to go before those of `id` to the PFS of `mount`: what is brought ahead of the planned
+    /// waves, for a page at a time, waits for orders of more, and for those of one that were given before.
+    fn outranked(&self, id: u64, mount: usize) -> bool {
+        let Some(threads) = self.orders.get(&id).map(|run| run.threads) else { return false };
+        let may_go = |run: &Run| run.waits_for == Some(mount) && run.in_flight < run.threads;
+        self.orders.iter().any(|(other, run)| {
+            let first =
+                run.threads > threads && threads == 1 || run.threads == 1 && threads == 1 && *other < id;
+            *other != id && first && may_go(run)
+        })
+    }
+
     fn under_way(&self, mount: usize) -> usize {
         self.in_flight.get(&mount).copied().unwrap_or(0)
     }

@@ -5,7 +5,7 @@
 //! that keep its extents, or where its tasks will run, and each of these gets one order. Events go the other way: a wave has begun to compute when its
 //! first task has started, it is fetched when every order of it has ended, however it ended.
 //!
-//! Where the planner does not mind (`no-action`), a node whose part of the planned wave leaves it gaps begins later waves, a page
+//! Where the planner does not mind (`no-action`), nodes fill the gaps of the planned wave with later ones, a page of each
 //! at a time. The next wave alone seldom keeps all servers of the PFS busy: what of it is on one server comes one after the
 //! other, while others rest.
 //!
@@ -33,9 +33,6 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Threads of a node for *No Action*: half of the default fetch threads of a mount, so that a reader always finds one.
 const DEFAULT_THREADS: u16 = 4;
-
-/// Pages at a time that a node brings of each wave after the planned one, if it brings any.
-const AHEAD_THREADS: u32 = 1;
 
 /// Of what a node may be ordered to hold, the part that must be free of other orders for waves after the planned one.
 const AHEAD_ROOM: u64 = 2;
@@ -87,6 +84,8 @@ pub struct Pump {
     out: Vec<ToNode>,
     /// When there was a slice of placing left to do.
     unplaced_since: Option<Nanos>,
+    /// Stages of which nodes may have something to begin ahead, looked at once a turn.
+    ahead_due: BTreeSet<(JobKey, u32)>,
 }
 
 /// A job and how its stages are carried out.
@@ -162,6 +161,7 @@ impl Pump {
             speed: Speed { bytes_per_s: FIRST_SPEED_BYTES_PER_S, since: Nanos(0), bytes: 0 },
             out: Vec::new(),
             unplaced_since: None,
+            ahead_due: BTreeSet::new(),
         }
     }
 
@@ -276,6 +276,9 @@ impl Pump {
                 driven.planner.on_deadline(now, &mut actions);
             }
             self.carry_out(now, &name, actions);
+        }
+        for (key, stage) in std::mem::take(&mut self.ahead_due) {
+            self.work_ahead(now, &key, stage);
         }
     }
 
@@ -488,7 +491,7 @@ impl Pump {
     }
 
     /// Lets nodes begin waves after the planned one, if the planner does not mind, where all of a node's part fits into half of
-    /// its room. A node takes what is ordered first first, so these fill the gaps that the planned wave leaves: a server
+    /// its room. What is planned goes first at each node, so these fill the gaps that it leaves: a server
     /// that has nothing of it, a page that takes longer than others.
     fn work_ahead(&mut self, now: Nanos, key: &JobKey, stage: u32) {
         let Some(running) = self.jobs.get(key) else { return };
@@ -500,20 +503,25 @@ impl Pump {
         if parts.is_empty() {
             return;
         }
-        let mut held = self.held_bytes();
-        let mut full = BTreeSet::new();
+        let mut left: BTreeMap<String, u64> = BTreeMap::new();
+        let held = self.held_bytes();
+        for node in self.view.nodes.iter().filter(|node| !self.gone.contains(&node.name)) {
+            let room = plannable_bytes(node.capacity_bytes) / AHEAD_ROOM;
+            left.insert(node.name.clone(), room.saturating_sub(*held.get(&node.name).unwrap_or(&0)));
+        }
         for (wave, node, bytes) in parts {
-            let before = held.entry(node.clone()).or_default();
-            // Not a later one in its place: that would take the room of this one.
-            if full.contains(&node) || *before + bytes > self.room_bytes(&node) / AHEAD_ROOM {
-                full.insert(node);
+            let left = left.entry(node.clone()).or_default();
+            if bytes > *left {
+                // Not a later one in its place: that would take the room of this one.
+                *left = 0;
                 continue;
             }
-            *before += bytes;
+            *left -= bytes;
             if let Some(run) = self.run_mut(key, stage) {
                 run.begin_ahead(wave, since_ms);
             }
-            self.order(key, stage, wave, node, bytes, (AHEAD_THREADS, 0));
+            let pace = self.run_mut(key, stage).map_or((0, 0), |run| run.pace(wave, 0.0));
+            self.order(key, stage, wave, node, bytes, pace);
         }
     }
 
@@ -587,7 +595,7 @@ impl Pump {
         let has_room = !finished.is_empty();
         self.cancel(finished);
         if has_room {
-            self.work_ahead(now, key, number);
+            self.ahead_due.insert((key.clone(), number));
         }
         if let Some(wave) = wanted {
             self.tell_fetched_before(now, key, number, wave);
@@ -607,7 +615,7 @@ impl Pump {
             };
             self.tell(now, &name, Event::Fetched { job, wave });
         }
-        self.work_ahead(now, key, stage);
+        self.ahead_due.insert((key.clone(), stage));
     }
 
     fn tell_fetched_before(&mut self, now: Nanos, key: &JobKey, stage: u32, wave: u32) {

@@ -15,6 +15,9 @@ use std::collections::BTreeMap;
 /// those of one wave are on some servers by chance and not on others.
 const AHEAD_WAVES: usize = 3;
 
+/// Pages at a time that a node brings of each of these.
+const AHEAD_THREADS: u32 = 1;
+
 /// Names a wave among all that its stage ever had.
 pub type WaveId = u64;
 
@@ -242,7 +245,8 @@ impl StageRun {
         Some(found.id)
     }
 
-    /// Pages at a time and bytes per second (0: no limit) of each node, if all together reach `speed_bytes_per_s`.
+    /// Pages at a time and bytes per second (0: no limit) of each node, if all together reach `speed_bytes_per_s`. Of a wave that
+    /// is not planned yet it is the pace of what is brought ahead.
     pub fn pace(&self, id: WaveId, speed_bytes_per_s: f64) -> (u32, u64) {
         let Some(wave) = self.wave(id) else { return (0, 0) };
         match wave.setting {
@@ -252,17 +256,23 @@ impl StageRun {
                 let rate = if setting.rate >= 1.0 { 0 } else { (limited as u64).max(1) };
                 (setting.threads.max(1).into(), rate)
             }
+            None => (AHEAD_THREADS, 0),
             _ => (0, 0),
         }
     }
 
-    /// Parts of the waves after the one planned last that have not been begun, wave by wave: the wave, the node, and the bytes.
+    /// Parts of the waves after the one planned last that have not been begun, wave by wave: the wave, the node, and the bytes. None
+    /// of nodes whose part of the planned wave waits.
     pub fn parts_ahead(&self) -> Vec<(WaveId, String, u64)> {
         let is_planned = |wave: &Wave| wave.setting.is_some_and(|setting| !setting.is_paused());
         let Some(planned) = self.waves.iter().rposition(is_planned) else { return Vec::new() };
-        let later = self.waves[planned + 1..].iter().take(AHEAD_WAVES);
+        let later = self.waves[planned + 1..].iter().take(AHEAD_WAVES).filter(|wave| wave.setting.is_none());
+        let begins = |node: &str| {
+            !self.waves[planned].parts.get(node).is_some_and(|part| part.state == PartState::Waiting)
+        };
         let parts = later.flat_map(|wave| wave.parts.iter().map(move |(node, part)| (wave.id, node, part)));
-        let waiting = parts.filter(|(_, _, part)| part.state == PartState::Waiting && part.unstarted > 0);
+        let waiting = parts
+            .filter(|(_, node, part)| part.state == PartState::Waiting && part.unstarted > 0 && begins(node));
         waiting.map(|(wave, node, part)| (wave, node.clone(), part.bytes())).collect()
     }
 
@@ -434,7 +444,9 @@ impl StageRun {
     pub fn next_fetched(&mut self, since_ms: u64) -> Option<u32> {
         self.note_ends(since_ms);
         let wave = self.waves.get(self.base + self.fetched as usize)?;
-        let unplanned = wave.setting.is_none() && wave.status.prefetch_began_ms.is_some();
+        // One that was brought ahead has its turn later, unless its tasks could not wait for it.
+        let ahead = wave.setting.is_none() && wave.status.prefetch_began_ms.is_some();
+        let unplanned = ahead && wave.started < wave.tasks.len();
         if !wave.is_over() || unplanned {
             return None;
         }

@@ -521,7 +521,7 @@ fn what_is_ordered_where_its_task_will_run_comes_by_way_of_its_owner_and_stays()
 }
 
 #[test]
-fn the_pages_of_earlier_orders_go_first() {
+fn the_pages_of_planned_orders_go_first() {
     let Some(slow) = SlowFs::start() else { return };
     let path = slow.at("data");
     make_file(&path, SEED, 16 * EXTENT);
@@ -534,7 +534,9 @@ fn the_pages_of_earlier_orders_go_first() {
         cluster.waves(0).iter().filter(|w| w.prefetch_ended_ms.is_some()).count() == 4
     });
     let ended: Vec<_> = cluster.waves(0)[..4].iter().map(|w| w.prefetch_ended_ms.unwrap()).collect();
-    assert!(ended.is_sorted_by(|earlier, later| earlier < later), "{ended:?}");
+    // Two pages at a time: all of the planned wave first, then one of each of the two that follow.
+    assert!(ended[1..].iter().all(|end| ended[0] < *end), "{ended:?}");
+    assert!(ended[1].max(ended[2]) <= ended[3], "{ended:?}");
     assert!(cluster.waves(0)[4..].iter().all(|w| w.prefetch_began_ms.is_none()), "further ahead than told");
     drop(job);
 }

@@ -16,7 +16,7 @@
 //! with many ports, for then every path and host name would exist once and links could not be shaped one by one.
 //!
 //! What the lab leaves in the kernel can be found again without any record of it: names of network namespaces begin with
-//! `forebay-LAB-`, and every process of the lab is in one of these. So `down` works after any crash, see [`down`].
+//! `forebay-LAB-`, its control group is `forebay-LAB`, and every process of the lab is in one of these. So `down` works after any crash, see [`down`].
 //!
 //! | what | where |
 //! | --- | --- |

@@ -38,7 +38,7 @@ pub struct UpArgs {
     /// Bandwidth of each server's link, each way
     #[arg(long, value_name = "RATE", default_value = "80MB/s", value_parser = parse_rate)]
     pub rate: Rate,
-    /// Cores of each compute node, such as 0.5, or unlimited [default: an even share of most of this machine's, if there are fewer than Spark's workers are told]
+    /// Cores of each compute node, such as 0.5, or unlimited [default: unlimited if the machine has enough for all, else an even share of four fifths of its cores]
     #[arg(long, value_name = "N", value_parser = cpu::parse_cpus)]
     pub cpus: Option<Cpus>,
     /// Memory of each agent

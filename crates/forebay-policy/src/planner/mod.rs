@@ -224,8 +224,7 @@ pub trait Policy: Send {
         false
     }
 
-    /// Whether a node that has nothing left to do for the wave that is fetched goes on with later ones, as far as its memory
-    /// goes. Only for policies that do not mind phases: no plan knows of what is brought so.
+    /// Whether nodes bring later waves as well where the wave that is fetched leaves gaps, as far as memory goes. Only for policies that do not mind phases: no plan knows of what is brought so.
     fn works_ahead(&self) -> bool {
         false
     }
