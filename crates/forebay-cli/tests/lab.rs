@@ -398,16 +398,29 @@ fn a_program_that_hangs_in_an_exec_does_not_hold_up_the_end() {
     lab.assert_nothing_left();
 }
 
+/// Whether control groups for cores can be made here, tried in another way than the lab does.
+fn groups_can_be_made() -> bool {
+    let has_cpu = |root: &Path| {
+        let controllers = std::fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default();
+        // Of version 2 the controller must be given on, which is refused in many containers.
+        let gives = || std::fs::write(root.join("cgroup.subtree_control"), "+cpu").is_ok();
+        root.join("cpu.shares").exists()
+            || controllers.split_whitespace().any(|name| name == "cpu") && gives()
+    };
+    let roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct"].map(Path::new);
+    roots.into_iter().filter(|root| has_cpu(root)).any(|root| {
+        let group = root.join(format!("forebaytry{}", std::process::id()));
+        std::fs::create_dir(&group).and_then(|()| std::fs::remove_dir(&group)).is_ok()
+    })
+}
+
 /// A tenth of a core is used up by a busy loop at once, so what it gets is what it may have.
 #[test]
 fn a_node_has_its_cores_and_no_more() {
     let Some(lab) = Lab::possible("moosefs") else { return };
     let up = lab.up().args(["--cpus", "0.1"]).output().unwrap();
     let said = String::from_utf8_lossy(&up.stderr);
-    if !up.status.success()
-        && said.contains("control groups")
-        && std::env::var("FOREBAY_REQUIRE_LAB").is_err()
-    {
+    if !up.status.success() && said.contains("control groups") && !groups_can_be_made() {
         return eprintln!("left out: {said}");
     }
     assert!(up.status.success(), "{said}");
