@@ -25,9 +25,10 @@ class Cluster:
     # As in loopback.Cluster.
     warm = None
 
-    def __init__(self, program, venv, jars, place, nodes, rate, extent, capacity_bytes, pfs="moosefs"):
+    def __init__(self, program, venv, jars, place, nodes, rate, extent, capacity_bytes, pfs="moosefs", stripe=None):
         self.program, self.venv, self.jars, self.place = str(program), venv, jars, place
         self.options = ["--nodes", str(nodes), "--rate", rate, "--extent-size", str(extent), "--capacity", str(capacity_bytes), "--pfs", pfs]
+        self.options += ["--stripe", stripe] if stripe else []
         self.extent = extent
         # Workers of a lab have one core each unless they are told otherwise.
         self.slots = nodes

@@ -20,7 +20,9 @@ SERVERS = 4
 # A task reads one extent. Small ones, so that few bytes make many waves; a real cluster has 128 MiB.
 EXTENT_BYTES = 8 << 20
 FILE_BYTES = 64 << 20
-# In the lab, whose PFSes do not stripe: so that each wave is on several servers, as it is where files have many chunks.
+# Pieces in which the lab's PFSes spread a file over their servers; the text is written once, so GlusterFS may have them.
+LAB_STRIPES = {"glusterfs": "4MiB"}
+# Where they do not: so that each wave is on several servers, as it is where files have many chunks.
 LAB_FILE_BYTES = EXTENT_BYTES
 # A reader gets one stripe at a time from one server, as the clients of a PFS without a read-ahead of their own do it.
 READ_AHEAD = "128KiB"
@@ -38,7 +40,7 @@ def run(args, program, line):
     jars = loopback.Jars(*(str(args.target / name) for name in ("forebay-spark.jar", "java/workloads/forebay-workloads.jar")))
     size = int(args.spark_size * 1e6) // EXTENT_BYTES * EXTENT_BYTES
     with line("writing text", size) as progress:
-        file_bytes = LAB_FILE_BYTES if args.lab else FILE_BYTES
+        file_bytes = LAB_FILE_BYTES if args.lab and args.lab not in LAB_STRIPES else FILE_BYTES
         backing = text.write(args.output / f"text-{args.spark_size:.0f}-{file_bytes >> 20}", size, file_bytes, progress.at)
         slots = LAB_NODES if args.lab else len(loopback.HOSTS)
         warm = text.write(args.output / f"text-warm-{slots}", slots * WARM_EXTENTS * EXTENT_BYTES, EXTENT_BYTES, lambda done: None)
@@ -93,12 +95,13 @@ def in_the_lab(stage, args, program, home, jars, place, backing, size, warm):
     say("starting the lab ...")
     capacity_bytes = 2 * size // LAB_NODES + CAPACITY_SLACK_BYTES
     venv = home.parents[3]
-    cluster = labcluster.Cluster(program, venv, jars, place, LAB_NODES, "unlimited", EXTENT_BYTES, capacity_bytes, args.lab)
+    stripe = LAB_STRIPES.get(args.lab)
+    cluster = labcluster.Cluster(program, venv, jars, place, LAB_NODES, "unlimited", EXTENT_BYTES, capacity_bytes, args.lab, stripe)
     stage.enter_context(cluster)
     cluster.warm = warm
     data = cluster.bring(backing)
     set_rate(args, cluster, backing, size)
-    return cluster, data, f"{args.lab}, {SERVERS} servers behind links of {rate_words(args)}"
+    return cluster, data, f"{args.lab}, {SERVERS} servers behind links of {rate_words(args)}{f', pieces of {stripe}' if stripe else ''}"
 
 
 def rate_words(args):

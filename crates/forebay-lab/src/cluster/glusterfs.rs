@@ -3,10 +3,10 @@
 //! `glusterd` would keep its state in `/var/lib/glusterd` and wants to be the only one on its machine, and this machine
 //! is several. What it would do is to write these files, and nothing the lab needs is lost without it.
 //!
-//! A file lies on one server as a whole. In shards it would be spread over all of them, but then a client does not see that
-//! another has written beyond a file's first shard: neither time stamps nor size change for it (10.3, with and without
-//! `utime`; seen 2.5 s after the fsync). Whoever caches by version must not stand on that. Erasure coding would spread
-//! files and keep the times right, but two cores encode 60 MB/s.
+//! A file lies on one server as a whole unless it is asked to be in shards. Those spread it over all of them, but then a
+//! client does not see that another has written beyond a file's first shard: neither time stamps nor size change for it
+//! (10.3, with and without `utime`; seen 2.5 s after the fsync). Whoever caches by version must not stand on that, so it is
+//! for files that are written once. Erasure coding would spread files and keep the times right, but two cores encode 60 MB/s.
 
 use std::fmt::Write;
 use std::fs;
@@ -27,6 +27,20 @@ pub const PROGRAMS: &[(&str, &str)] =
     &[("glusterfsd", "glusterfs-server"), ("glusterfs", "glusterfs-client")];
 
 const PORT: u16 = 49152;
+/// What GlusterFS has for the size of a shard.
+const SHARD_MIN: u64 = 4 << 20;
+const SHARD_MAX: u64 = 4 << 40;
+
+/// Whether a file can be in pieces of this size.
+///
+/// # Errors
+/// That it cannot, and which sizes there are.
+pub fn check_stripe(bytes: u64) -> Result<(), LabError> {
+    if (SHARD_MIN..=SHARD_MAX).contains(&bytes) && bytes.is_power_of_two() {
+        return Ok(());
+    }
+    Err(LabError::new("--stripe: GlusterFS has pieces of 4MiB, 8MiB, 16MiB ... 4TiB"))
+}
 
 /// Starts a brick on each server and waits until all listen.
 ///
@@ -34,7 +48,7 @@ const PORT: u16 = 49152;
 /// What did not come up.
 pub fn start_servers(lab: &mut Raising) -> Result<(), LabError> {
     let failed = |e| LabError::io("cannot write the configuration of GlusterFS", e);
-    fs::write(client_file(&lab.record), client_volume(&lab.record.nodes)).map_err(failed)?;
+    fs::write(client_file(&lab.record), client_volume(&lab.record.nodes, lab.record.stripe_bytes)).map_err(failed)?;
     let servers = lab.names(Role::Server);
     for server in &servers {
         let brick = write_brick(&lab.record, server).map_err(failed)?;
@@ -100,7 +114,7 @@ fn brick_volume(dir: &str) -> String {
     text
 }
 
-fn client_volume(nodes: &[Node]) -> String {
+fn client_volume(nodes: &[Node], stripe_bytes: Option<u64>) -> String {
     let mut text = String::new();
     let port = PORT.to_string();
     let servers: Vec<&Node> = nodes.iter().filter(|node| node.role == Role::Server).collect();
@@ -117,8 +131,13 @@ fn client_volume(nodes: &[Node]) -> String {
     }
     let names: Vec<&str> = servers.iter().map(|server| server.name.as_str()).collect();
     volume(&mut text, "distribute", "cluster/distribute", &[], &names);
+    let mut below = "distribute";
+    if let Some(bytes) = stripe_bytes {
+        volume(&mut text, "shard", "features/shard", &[("shard-block-size", &bytes.to_string())], &[below]);
+        below = "shard";
+    }
     // Times are the writer's and are stored with the file, so that every client sees the same ones.
-    volume(&mut text, "utime", "features/utime", &[("noatime", "on")], &["distribute"]);
+    volume(&mut text, "utime", "features/utime", &[("noatime", "on")], &[below]);
     volume(&mut text, "write-behind", "performance/write-behind", &[("cache-size", "64MB")], &["utime"]);
     volume(&mut text, "pfs", "performance/io-threads", &[], &["write-behind"]);
     text
@@ -143,9 +162,19 @@ mod tests {
 
     #[test]
     fn every_server_is_part_of_the_clients_volume() {
-        let text = client_volume(&nodes(0, 2, 1).unwrap());
+        let text = client_volume(&nodes(0, 2, 1).unwrap(), None);
         assert!(text.contains("option remote-host 10.77.0.12\n"), "{text}");
         assert!(text.contains("type cluster/distribute\n  subvolumes pfs-s1 pfs-s2\nend-volume\n"), "{text}");
         assert_eq!(text.matches("end-volume").count(), 2 + 4);
+    }
+
+    #[test]
+    fn shards_stand_between_the_servers_and_the_times() {
+        let text = client_volume(&nodes(0, 2, 1).unwrap(), Some(8 << 20));
+        assert!(text.contains("type features/shard\n  option shard-block-size 8388608\n  subvolumes distribute\n"), "{text}");
+        assert!(text.contains("type features/utime\n  option noatime on\n  subvolumes shard\n"), "{text}");
+        for (bytes, good) in [(4 << 20, true), (64 << 20, true), (1 << 20, false), (6 << 20, false), (0, false)] {
+            assert_eq!(check_stripe(bytes).is_ok(), good, "{bytes}");
+        }
     }
 }

@@ -55,6 +55,20 @@ impl PfsKind {
     }
 }
 
+/// Whether files of this file system can be spread in pieces of this size.
+///
+/// # Errors
+/// That they cannot, and which sizes there are.
+pub fn check_stripe(kind: PfsKind, stripe_bytes: Option<u64>) -> Result<(), LabError> {
+    match (kind, stripe_bytes) {
+        (_, None) => Ok(()),
+        (PfsKind::Glusterfs, Some(bytes)) => glusterfs::check_stripe(bytes),
+        (PfsKind::Moosefs, Some(_)) => {
+            Err(LabError::new("--stripe is for GlusterFS: files of MooseFS are in chunks of 64 MiB, whatever is asked"))
+        }
+    }
+}
+
 /// Starts the servers, mounts the file system on all compute nodes, and sees that it can be written.
 ///
 /// # Errors

@@ -29,6 +29,8 @@ pub struct Status {
     pub dir: PathBuf,
     /// Which file system.
     pub pfs: PfsKind,
+    /// Bytes of a file that lie on one server before the next comes; `None`: as the file system has it.
+    pub stripe_bytes: Option<u64>,
     /// Where it is mounted on every compute node.
     pub mount: PathBuf,
     /// The host's own address in the lab's network.
@@ -116,6 +118,7 @@ pub fn look(record: &Record) -> Result<Status, LabError> {
         lab: place.name.clone(),
         dir: place.dir.clone(),
         pfs: record.pfs,
+        stripe_bytes: record.stripe_bytes,
         mount: place.pfs(),
         host_address: host_address(record.subnet),
         spark_master: record.spark.as_ref().map(|spark| spark.master.clone()),
@@ -247,6 +250,9 @@ fn write(out: &mut impl Write, status: &Status) -> io::Result<()> {
         status.dir.display(),
         status.mount.display()
     )?;
+    if let Some(bytes) = status.stripe_bytes {
+        writeln!(out, "files in pieces of {}", show_bytes(bytes))?;
+    }
     if let Some(cpus) = status.cpus {
         writeln!(out, "cores of each compute node: {cpus}")?;
     }

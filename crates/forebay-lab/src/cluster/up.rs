@@ -29,6 +29,9 @@ pub struct UpArgs {
     /// Which parallel file system
     #[arg(long, value_enum, default_value = "moosefs")]
     pub pfs: PfsKind,
+    /// GlusterFS: spread each file over the servers in pieces of this size, at least 4MiB; for files that are written once
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub stripe: Option<u64>,
     /// Number of storage servers
     #[arg(long, value_name = "N", default_value_t = 4)]
     pub servers: usize,
@@ -68,6 +71,7 @@ pub struct UpArgs {
 pub fn up(args: &UpArgs, json: bool) -> Result<(), LabError> {
     let place = Place::new(&args.name, args.dir.as_deref())?;
     need_root("up")?;
+    pfs::check_stripe(args.pfs, args.stripe)?;
     packages::require(&[packages::COMMON, args.pfs.programs()].concat(), args.install)?;
     if !std::path::Path::new("/dev/fuse").exists() {
         return Err(LabError::new(
@@ -83,6 +87,7 @@ pub fn up(args: &UpArgs, json: bool) -> Result<(), LabError> {
         ready: false,
         subnet: 0,
         pfs: args.pfs,
+        stripe_bytes: args.stripe,
         rate_bytes_per_s: args.rate.bytes_per_s,
         cpu_millis: args.cpu_millis(),
         holders: Default::default(),
