@@ -38,11 +38,13 @@ def run(args, program, line):
     """All of it; `line(title, total)` makes a progress line."""
     home = sparkhome.need(args.target)
     jars = loopback.Jars(*(str(args.target / name) for name in ("forebay-spark.jar", "java/workloads/forebay-workloads.jar")))
-    size = int(args.spark_size * 1e6) // EXTENT_BYTES * EXTENT_BYTES
+    slots = LAB_NODES if args.lab else len(loopback.HOSTS)
+    # Whole waves: a last one of a single task would leave the other cores idle.
+    wave_bytes = slots * EXTENT_BYTES
+    size = max(int(args.spark_size * 1e6) // wave_bytes, 1) * wave_bytes
     with line("writing text", size) as progress:
         file_bytes = LAB_FILE_BYTES if args.lab and args.lab not in LAB_STRIPES else FILE_BYTES
         backing = text.write(args.output / f"text-{args.spark_size:.0f}-{file_bytes >> 20}", size, file_bytes, progress.at)
-        slots = LAB_NODES if args.lab else len(loopback.HOSTS)
         warm = text.write(args.output / f"text-warm-{slots}", slots * WARM_EXTENTS * EXTENT_BYTES, EXTENT_BYTES, lambda done: None)
     with contextlib.ExitStack() as stage:
         # Sockets have short paths, so the place for them is not the output directory.

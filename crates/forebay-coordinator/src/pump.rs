@@ -10,9 +10,11 @@
 //! other, while others rest.
 //!
 //! Three rules keep a prefetch from doing harm. A node is ordered no more than fits its tier beside what it was ordered
-//! before ([`room`](Pump)); the rest is given up. An order whose tasks have all started is withdrawn: they read by
-//! themselves now, and the bandwidth belongs to those that wait. And when a job ends, everything that was ordered for it is
-//! forgotten.
+//! before ([`room`](Pump)); the rest is given up. An order whose tasks have all started is withdrawn if its planner minds
+//! phases: they read by themselves now, and the pace that was planned is not theirs. Where it does not, the order goes on until
+//! they have ended, and before any later wave: what comes is what they wait for, from more servers than a task asks. So the first wave, too,
+//! is brought by all at once, and nothing is brought ahead meanwhile. And when a job ends, everything that was
+//! ordered for it is forgotten.
 //!
 //! When members or slots change, what has not begun is cut anew; what has begun stays as it was. Pages fetched for a wave
 //! that is cut anew are found again by the new orders.
@@ -362,11 +364,14 @@ impl Pump {
         let Some((waves, wave_bytes, compute_ns, tier_read_ns)) = told else { return };
         let (job, name) = (self.next_id, self.planner_called(&planner));
         self.next_id += 1;
+        let mut goes_on = false;
         if let Some(driven) = self.planners.get_mut(&name) {
             driven.jobs.insert(job, (key.clone(), number));
+            goes_on = driven.planner.works_ahead();
         }
         if let Some(run) = self.run_mut(key, number) {
             run.planner = Some((name.clone(), job));
+            run.goes_on = goes_on;
         }
         self.tell(now, &name, Event::JobJoins { job, waves, wave_bytes, compute_ns, tier_read_ns });
     }
@@ -457,21 +462,36 @@ impl Pump {
 
     /// Brings the orders of a wave in line with its setting, and notes it as fetched if there is nothing left to bring.
     fn send_orders(&mut self, now: Nanos, key: &JobKey, stage: u32, wave: WaveId) {
+        self.pace_orders(key, stage, wave, |_| true);
+        self.settle(now, key, stage);
+    }
+
+    /// Gives the nodes of `which` their orders for a wave, or the pace that these have by now.
+    fn pace_orders(&mut self, key: &JobKey, stage: u32, wave: WaveId, which: impl Fn(&str) -> bool) {
         let speed = self.speed.bytes_per_s;
         let held = self.held_bytes();
-        let Some(running) = self.jobs.get_mut(key) else { return };
-        let Some(run) = running.stages.get_mut(&stage) else { return };
-        let (threads, rate_bytes_per_s) = run.pace(wave, speed);
-        for order in run.active_orders(wave) {
-            if let Some(ordered) = self.orders.get(&order) {
-                self.out.push((ordered.node.clone(), ToAgent::Adjust { order, threads, rate_bytes_per_s }));
+        let Some(run) = self.jobs.get(key).and_then(|running| running.stages.get(&stage)) else { return };
+        for (node, order) in run.active_orders(wave).into_iter().filter(|(node, _)| which(node)) {
+            let (threads, rate_bytes_per_s) = run.pace(wave, &node, speed);
+            if self.orders.contains_key(&order) {
+                self.out.push((node, ToAgent::Adjust { order, threads, rate_bytes_per_s }));
             }
         }
-        for node in run.nodes_to_start(wave) {
+        let starts = run.nodes_to_start(wave).into_iter().filter(|node| which(node));
+        let starts: Vec<_> = starts.map(|node| (run.pace(wave, &node, speed), node)).collect();
+        for (pace, node) in starts {
             let room = self.room_bytes(&node).saturating_sub(*held.get(&node).unwrap_or(&0));
-            self.order(key, stage, wave, node, room, (threads, rate_bytes_per_s));
+            self.order(key, stage, wave, node, room, pace);
         }
-        self.settle(now, key, stage);
+    }
+
+    /// A node has ended an order: what waited for it is next.
+    fn go_on(&mut self, key: &JobKey, stage: u32, node: &str) {
+        let run = self.jobs.get(key).and_then(|running| running.stages.get(&stage));
+        let waves = run.filter(|run| run.goes_on).map(|run| run.planned_on(node)).unwrap_or_default();
+        for wave in waves {
+            self.pace_orders(key, stage, wave, |other| other == node);
+        }
     }
 
     /// Gives a node its order for a wave, as far as `room` goes, with `pace` (pages at a time, bytes per second).
@@ -496,9 +516,7 @@ impl Pump {
     fn work_ahead(&mut self, now: Nanos, key: &JobKey, stage: u32) {
         let Some(running) = self.jobs.get(key) else { return };
         let since_ms = now.saturating_since(running.job.began) / 1_000_000;
-        let planner = |run: &StageRun| Some(&self.planners.get(&run.planner.as_ref()?.0)?.planner);
-        let works_ahead = |run: &&StageRun| planner(run).is_some_and(Planner::works_ahead);
-        let Some(run) = running.stages.get(&stage).filter(works_ahead) else { return };
+        let Some(run) = running.stages.get(&stage).filter(|run| run.goes_on) else { return };
         let parts = run.parts_ahead();
         if parts.is_empty() {
             return;
@@ -520,7 +538,7 @@ impl Pump {
             if let Some(run) = self.run_mut(key, stage) {
                 run.begin_ahead(wave, since_ms);
             }
-            let pace = self.run_mut(key, stage).map_or((0, 0), |run| run.pace(wave, 0.0));
+            let pace = self.run_mut(key, stage).map_or((0, 0), |run| run.pace(wave, &node, 0.0));
             self.order(key, stage, wave, node, bytes, pace);
         }
     }
@@ -548,6 +566,7 @@ impl Pump {
         let fetched = run.progress(wave, node, &progress);
         self.speed.observe(now, fetched);
         if progress.done {
+            self.go_on(&key, stage, node);
             self.send_orders(now, &key, stage, wave);
         }
     }
@@ -592,10 +611,14 @@ impl Pump {
         let Some(run) = running.stages.get_mut(&number) else { return };
         let finished = run.task_done(task, since_ms);
         let wanted = if idle { run.wanted() } else { None };
-        let has_room = !finished.is_empty();
+        let nodes: BTreeSet<String> =
+            finished.iter().filter_map(|order| Some(self.orders.get(order)?.node.clone())).collect();
         self.cancel(finished);
-        if has_room {
-            self.ahead_due.insert((key.clone(), number));
+        for node in &nodes {
+            self.go_on(key, number, node);
+        }
+        if !nodes.is_empty() {
+            self.settle(now, key, number);
         }
         if let Some(wave) = wanted {
             self.tell_fetched_before(now, key, number, wave);

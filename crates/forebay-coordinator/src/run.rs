@@ -26,6 +26,8 @@ pub type WaveId = u64;
 pub struct StageRun {
     /// The planner that has it, and as which job.
     pub planner: Option<(String, JobId)>,
+    /// Orders go on when their tasks have started, and those of later waves wait for them.
+    pub goes_on: bool,
     /// Tasks that were started at their home: where most of their input is brought.
     pub local: u32,
     /// In the order of their ids.
@@ -121,6 +123,10 @@ impl Wave {
 
     fn active(&self) -> usize {
         self.parts.values().filter(|p| p.state == PartState::Active).count()
+    }
+
+    fn is_brought_by(&self, node: &str) -> bool {
+        self.parts.get(node).is_some_and(|part| part.state == PartState::Active)
     }
 
     /// All orders that keep something for it.
@@ -247,9 +253,11 @@ impl StageRun {
 
     /// Pages at a time and bytes per second (0: no limit) of each node, if all together reach `speed_bytes_per_s`. Of a wave that
     /// is not planned yet it is the pace of what is brought ahead.
-    pub fn pace(&self, id: WaveId, speed_bytes_per_s: f64) -> (u32, u64) {
+    /// And so it is where the node still brings what started tasks wait for.
+    pub fn pace(&self, id: WaveId, node: &str, speed_bytes_per_s: f64) -> (u32, u64) {
         let Some(wave) = self.wave(id) else { return (0, 0) };
         match wave.setting {
+            Some(setting) if !setting.is_paused() && self.is_behind(id, node) => (AHEAD_THREADS, 0),
             Some(setting) if !setting.is_paused() => {
                 let nodes = wave.parts.len().min(setting.nodes.into()).max(1) as f64;
                 let limited = speed_bytes_per_s * setting.rate / nodes;
@@ -261,11 +269,34 @@ impl StageRun {
         }
     }
 
+    /// Whether the node is at an order of an earlier wave of which tasks have started.
+    fn is_behind(&self, id: WaveId, node: &str) -> bool {
+        let comes_first = |wave: &Wave| wave.started > 0 && wave.is_brought_by(node);
+        self.goes_on && self.waves.iter().take_while(|wave| wave.id < id).any(comes_first)
+    }
+
+    /// Whether the node is at its order of the first wave, and `id` is a later one.
+    fn is_behind_first(&self, id: WaveId, node: &str) -> bool {
+        let first = self.waves.first().filter(|wave| wave.id < id);
+        self.goes_on && first.is_some_and(|wave| wave.is_brought_by(node))
+    }
+
+    /// Waves that the planner wants and of which the node has something left to bring.
+    pub fn planned_on(&self, node: &str) -> Vec<WaveId> {
+        let is_planned = |wave: &&Wave| wave.setting.is_some_and(|setting| !setting.is_paused());
+        let is_left =
+            |wave: &&Wave| wave.parts.get(node).is_some_and(|part| part.state != PartState::Ended);
+        self.waves.iter().filter(is_planned).filter(is_left).map(|wave| wave.id).collect()
+    }
+
     /// Parts of the waves after the one planned last that have not been begun, wave by wave: the wave, the node, and the bytes. None
-    /// of nodes whose part of the planned wave waits.
+    /// of nodes whose part of the planned wave waits, and none while the first wave comes, behind which nothing computes.
     pub fn parts_ahead(&self) -> Vec<(WaveId, String, u64)> {
         let is_planned = |wave: &Wave| wave.setting.is_some_and(|setting| !setting.is_paused());
         let Some(planned) = self.waves.iter().rposition(is_planned) else { return Vec::new() };
+        if planned == 0 && !self.waves[planned].is_over() {
+            return Vec::new();
+        }
         let later = self.waves[planned + 1..].iter().take(AHEAD_WAVES).filter(|wave| wave.setting.is_none());
         let begins = |node: &str| {
             !self.waves[planned].parts.get(node).is_some_and(|part| part.state == PartState::Waiting)
@@ -285,10 +316,11 @@ impl StageRun {
         }
     }
 
-    /// Orders under way.
-    pub fn active_orders(&self, id: WaveId) -> Vec<u64> {
-        let parts = self.wave(id).into_iter().flat_map(|w| w.parts.values());
-        parts.filter(|p| p.state == PartState::Active).filter_map(|p| p.order).collect()
+    /// Orders under way, each with its node.
+    pub fn active_orders(&self, id: WaveId) -> Vec<(String, u64)> {
+        let parts = self.wave(id).into_iter().flat_map(|w| &w.parts);
+        let active = parts.filter(|(_, p)| p.state == PartState::Active);
+        active.filter_map(|(node, p)| Some((node.clone(), p.order?))).collect()
     }
 
     /// Nodes that are to be given their orders now.
@@ -298,7 +330,10 @@ impl StageRun {
             Some(setting) if !setting.is_paused() => usize::from(setting.nodes),
             _ => 0,
         };
-        let waiting = wave.parts.iter().filter(|(_, p)| p.state == PartState::Waiting);
+        let waiting = wave
+            .parts
+            .iter()
+            .filter(|(node, p)| p.state == PartState::Waiting && !self.is_behind_first(id, node));
         waiting.take(allowed.saturating_sub(wave.active())).map(|(node, _)| node.clone()).collect()
     }
 
@@ -392,7 +427,7 @@ impl StageRun {
 
     // Tasks.
 
-    /// A task runs on `node`. Returns the orders that nobody waits for any more.
+    /// A task runs on `node`. Returns the orders that end with it: those whose tasks have all started, unless orders go on.
     pub fn task_started(&mut self, number: u32, node: Option<&str>, since_ms: u64) -> Vec<u64> {
         let Some(wave) = self.wave_of.get(number as usize).copied().flatten() else { return Vec::new() };
         let wave = &mut self.waves[wave];
@@ -404,7 +439,8 @@ impl StageRun {
         let mut withdrawn = Vec::new();
         for part in wave.parts.values_mut().filter(|p| p.needs.contains_key(&number)) {
             part.unstarted -= 1;
-            if part.unstarted == 0 {
+            // What was never ordered is read by the task, in any case.
+            if part.unstarted == 0 && !(self.goes_on && part.state == PartState::Active) {
                 withdrawn.extend(part.withdraw());
             }
         }

@@ -162,42 +162,57 @@ fn nodes_work_ahead_a_page_at_a_time_where_the_planner_does_not_mind() {
     let mut world = World::new("no-action", &[("a", 1 << 30), ("b", 1 << 30)]);
     world.tell(told_at(40, &[("a", 2), ("b", 2)], home));
     let threads = |world: &World| -> Vec<u32> { world.orders.values().map(|(_, o, _)| o.threads).collect() };
-    assert_eq!(threads(&world), [4, 4, 1, 1, 1, 1, 1, 1], "the first wave, and a little of three more");
-    let of_wave: Vec<u64> = world.orders.values().map(|(_, o, _)| o.parts[0].offset / (4 * MIB)).collect();
-    assert_eq!(of_wave, [0, 0, 1, 1, 2, 2, 3, 3], "earlier waves have earlier orders");
-    // One node is faster than the other, which goes on.
-    let of_second: Vec<u64> = world.orders.keys().copied().skip(2).take(2).collect();
-    world.end(of_second[0], 0);
-    assert!(!world.adjusted.values().any(|threads| *threads == 0), "{:?}", world.adjusted);
-    world.adjusted.clear();
-    // The second is planned now: it gets the threads of a planned one, and another begins behind the last.
+    assert_eq!(threads(&world), [4, 4], "the first wave alone: nothing computes until it is there");
     (0..4).for_each(|task| world.start(task, home(task)));
-    assert_eq!(world.adjusted.values().copied().collect::<Vec<_>>(), [4]);
-    assert_eq!(world.orders.len(), 8, "the first wave's are withdrawn, the fifth's begin");
-    assert_eq!(world.waves().iter().filter(|w| w.prefetch_began_ms.is_some()).count(), 5);
+    assert_eq!(threads(&world), [4, 4], "it goes on for the tasks that wait for it");
+    // One node has its part: it begins the second, which is planned by now, and the other does not.
+    let first: Vec<u64> = world.orders.keys().copied().collect();
+    world.end(first[0], 0);
+    assert_eq!(threads(&world), [4, 4, 4]);
+    assert_eq!(world.orders.values().next_back().unwrap().0, world.orders[&first[0]].0);
+    world.end(first[1], 0);
+    assert_eq!(threads(&world), [4, 4, 4, 4, 1, 1, 1, 1, 1, 1], "and a little of three more");
+    let of_wave: Vec<u64> = world.orders.values().map(|(_, o, _)| o.parts[0].offset / (4 * MIB)).collect();
+    assert_eq!(of_wave, [0, 0, 1, 1, 2, 2, 3, 3, 4, 4], "earlier waves have earlier orders");
+    // One node is faster than the other, which goes on.
+    world.end(world.orders.keys().copied().nth(2).unwrap(), 0);
+    assert!(!world.adjusted.values().any(|threads| *threads == 0), "{:?}", world.adjusted);
+    (0..4).for_each(|task| world.finish(task));
+    world.adjusted.clear();
+    // The second begins before all of it is there. The third is planned now: where the second is there it gets the threads of a
+    // planned one, and where it is not, when it is.
+    (4..8).for_each(|task| world.start(task, home(task)));
+    let ids: Vec<u64> = world.orders.keys().copied().collect();
+    let paces = |world: &World| [world.adjusted.get(&ids[2]).copied(), world.adjusted.get(&ids[3]).copied()];
+    assert_eq!((world.orders[&ids[2]].1.parts[0].offset, paces(&world)), (8 * MIB, [Some(4), Some(1)]));
+    world.end(ids[1], 0);
+    assert_eq!(paces(&world), [Some(4), Some(4)]);
+    assert_eq!(world.waves().iter().filter(|w| w.prefetch_began_ms.is_some()).count(), 6, "another behind the last");
     // What was brought ahead is known as fetched when the planner asks for it.
     world.bring();
-    (0..4).for_each(|task| world.finish(task));
-    (4..8).for_each(|task| world.start(task, home(task)));
-    assert!(world.waves()[1..5].iter().all(|w| w.fetched_bytes == w.bytes), "{:?}", world.waves());
+    (4..8).for_each(|task| world.finish(task));
+    (8..12).for_each(|task| world.start(task, home(task)));
+    assert!(world.waves()[1..6].iter().all(|w| w.fetched_bytes == w.bytes), "{:?}", world.waves());
 }
 
 #[test]
 fn ahead_goes_only_what_leaves_half_of_the_room() {
     let capacity = 40 * MIB;
-    let mut world = World::new("no-action", &[("a", capacity)]);
-    world.tell(told(40, &[("a", 4)]));
-    let planned = 4 * MIB;
-    assert!(world.ordered_bytes() > planned && world.ordered_bytes() <= plannable_bytes(capacity) / 2);
+    let held_after_the_first = |slots: u32| {
+        let mut world = World::new("no-action", &[("a", capacity)]);
+        world.tell(told(40, &[("a", slots)]));
+        world.bring();
+        world.ordered_bytes()
+    };
+    let held = held_after_the_first(4);
+    assert!(held > 4 * MIB && held <= plannable_bytes(capacity) / 2, "{held}");
     // Nothing ahead of a wave that takes half of the room itself.
-    let mut world = World::new("no-action", &[("a", capacity)]);
-    world.tell(told(40, &[("a", 8)]));
-    assert_eq!(world.ordered_bytes(), 8 * MIB);
+    assert_eq!(held_after_the_first(8), 8 * MIB);
 }
 
 #[test]
 fn tasks_that_start_before_their_input_is_there_read_by_themselves() {
-    let mut world = World::new("no-action", &[("a", 1 << 30)]);
+    let mut world = World::new("full-delay", &[("a", 1 << 30)]);
     world.tell(told(4, &[("a", 2)]));
     world.start(0, "a");
     let kept = world.orders.values().any(|(_, o, _)| o.parts.iter().any(|p| p.offset == MIB));
@@ -206,6 +221,18 @@ fn tasks_that_start_before_their_input_is_there_read_by_themselves() {
     let left: Vec<_> = world.orders.values().map(|(_, o, _)| o.parts[0].offset).collect();
     assert_eq!(left, [2 * MIB], "the first wave's order is withdrawn, the second's is given");
     assert_eq!(world.waves()[0].failed_bytes, 2 * MIB);
+}
+
+#[test]
+fn an_order_that_goes_on_ends_with_its_tasks() {
+    let mut world = World::new("no-action", &[("a", 1 << 30)]);
+    world.tell(told(6, &[("a", 2)]));
+    (0..2).for_each(|task| world.start(task, "a"));
+    assert_eq!(world.orders.values().map(|(_, o, _)| o.parts[0].offset).collect::<Vec<_>>(), [0]);
+    // The node never says that it has it, and the tasks have read it by themselves.
+    (0..2).for_each(|task| world.finish(task));
+    let left: Vec<_> = world.orders.values().map(|(_, o, _)| (o.parts[0].offset, o.threads)).collect();
+    assert_eq!(left, [(2 * MIB, 4), (4 * MIB, 1)], "the second wave is next, and the third behind it");
 }
 
 #[test]

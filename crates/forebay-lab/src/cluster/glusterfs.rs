@@ -48,7 +48,8 @@ pub fn check_stripe(bytes: u64) -> Result<(), LabError> {
 /// What did not come up.
 pub fn start_servers(lab: &mut Raising) -> Result<(), LabError> {
     let failed = |e| LabError::io("cannot write the configuration of GlusterFS", e);
-    fs::write(client_file(&lab.record), client_volume(&lab.record.nodes, lab.record.stripe_bytes)).map_err(failed)?;
+    fs::write(client_file(&lab.record), client_volume(&lab.record.nodes, lab.record.stripe_bytes))
+        .map_err(failed)?;
     let servers = lab.names(Role::Server);
     for server in &servers {
         let brick = write_brick(&lab.record, server).map_err(failed)?;
@@ -171,9 +172,16 @@ mod tests {
     #[test]
     fn shards_stand_between_the_servers_and_the_times() {
         let text = client_volume(&nodes(0, 2, 1).unwrap(), Some(8 << 20));
-        assert!(text.contains("type features/shard\n  option shard-block-size 8388608\n  subvolumes distribute\n"), "{text}");
+        assert!(
+            text.contains(
+                "type features/shard\n  option shard-block-size 8388608\n  subvolumes distribute\n"
+            ),
+            "{text}"
+        );
         assert!(text.contains("type features/utime\n  option noatime on\n  subvolumes shard\n"), "{text}");
-        for (bytes, good) in [(4 << 20, true), (64 << 20, true), (1 << 20, false), (6 << 20, false), (0, false)] {
+        for (bytes, good) in
+            [(4 << 20, true), (64 << 20, true), (1 << 20, false), (6 << 20, false), (0, false)]
+        {
             assert_eq!(check_stripe(bytes).is_ok(), good, "{bytes}");
         }
     }

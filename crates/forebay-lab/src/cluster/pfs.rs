@@ -63,9 +63,9 @@ pub fn check_stripe(kind: PfsKind, stripe_bytes: Option<u64>) -> Result<(), LabE
     match (kind, stripe_bytes) {
         (_, None) => Ok(()),
         (PfsKind::Glusterfs, Some(bytes)) => glusterfs::check_stripe(bytes),
-        (PfsKind::Moosefs, Some(_)) => {
-            Err(LabError::new("--stripe is for GlusterFS: files of MooseFS are in chunks of 64 MiB, whatever is asked"))
-        }
+        (PfsKind::Moosefs, Some(_)) => Err(LabError::new(
+            "--stripe is for GlusterFS: files of MooseFS are in chunks of 64 MiB, whatever is asked",
+        )),
     }
 }
 
