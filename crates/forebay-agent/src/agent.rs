@@ -333,6 +333,6 @@ fn keep_house(shared: &Arc<Shared>) {
         shared.cache.sweep_stale(&shared.counters);
         shared.cache.settle_excess(&shared.counters);
         shared.peers.keep_house(shared);
-        shared.peer_server.keep_house();
+        shared.peer_server.files.keep_house();
     }
 }

@@ -25,6 +25,7 @@ pub mod open;
 pub mod orders;
 pub mod peer_client;
 pub mod peer_link;
+pub mod peer_open;
 pub mod peer_server;
 pub mod read;
 pub mod scratch;

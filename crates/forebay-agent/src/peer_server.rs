@@ -12,23 +12,22 @@
 //! One thread a connection, as for clients, bounded in number and within the budget.
 
 use crate::agent::Shared;
-use crate::by_path::{NoPath, open_by_path};
 use crate::cache::{Lent, NoCopy};
 use crate::counters::add;
-use crate::entry::{Boarding, Entry, Flight, FlightError, FlightState, Task, Urgency, lock};
+use crate::entry::{Boarding, Entry, Flight, FlightError, FlightState, Task, Urgency};
 use crate::fetch;
 use crate::mounts::display_path;
 use crate::orders::Orders;
+use crate::peer_open::{self, OpenFiles, Opened};
 use forebay_store::{BLOCK_BYTES, Class, State};
 use forebay_wire::link::{Listener, Stream};
 use forebay_wire::peer::{CHECKED_MAX, PEER_PROTOCOL, PageRef, PeerReply, PeerRequest, Wanted};
 use forebay_wire::{FileRef, frame};
-use std::collections::VecDeque;
 use std::io;
 use std::net::TcpStream;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Connections at a time: eight of each of 128 peers. More are refused, and the peer reads the PFS.
@@ -57,55 +56,18 @@ const PATIENCE: (u32, u32) = (3, 4);
 /// Who does not wait for the page is told so soon, and can then ask for what is more urgent.
 const PATIENCE_AHEAD: Duration = Duration::from_millis(20);
 
-/// Files kept open between requests of peers; each page of a file would cost the PFS an open otherwise.
-const OPEN_MAX: usize = 64;
-
-/// And for so long after the last.
-const OPEN_TIME: Duration = Duration::from_secs(5);
-
 /// What serves peers: how many are connected, and the files open for them.
 #[derive(Debug, Default)]
 pub struct PeerServer {
     connections: AtomicUsize,
-    open: Mutex<VecDeque<OpenFile>>,
-}
-
-#[derive(Debug)]
-struct OpenFile {
-    file: FileRef,
-    fd: Arc<OwnedFd>,
-    used: Instant,
+    /// Files open for them.
+    pub files: OpenFiles,
 }
 
 impl PeerServer {
     /// Connections of peers.
     pub fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
-    }
-
-    /// Closes files that no peer has asked for lately. Called when there is time.
-    pub fn keep_house(&self) {
-        let now = Instant::now();
-        lock(&self.open).retain(|o| now < o.used + OPEN_TIME);
-    }
-
-    fn find_open(&self, file: &FileRef) -> Option<Arc<OwnedFd>> {
-        let mut open = lock(&self.open);
-        let found = open.iter_mut().find(|o| o.file == *file)?;
-        found.used = Instant::now();
-        Some(found.fd.clone())
-    }
-
-    fn keep_open(&self, file: &FileRef, fd: &Arc<OwnedFd>) {
-        let mut open = lock(&self.open);
-        if open.len() >= OPEN_MAX {
-            open.pop_front();
-        }
-        open.push_back(OpenFile { file: file.clone(), fd: fd.clone(), used: Instant::now() });
-    }
-
-    fn forget_open(&self, file: &FileRef) {
-        lock(&self.open).retain(|o| o.file != *file);
     }
 }
 
@@ -241,7 +203,7 @@ impl<'a> Serving<'a> {
             Wanted::Plan => Urgency::Plan,
             Wanted::Refill => Urgency::Refill,
         };
-        let (entry, flight) = match self.find(page, urgency) {
+        let (entry, flight) = match self.find(page, urgency, patience) {
             Err(refusal) => return Ok(Err(refusal)),
             Ok(Found::Whole(entry)) => (entry, None),
             Ok(Found::Coming(entry, flight, _)) => (entry, Some(flight)),
@@ -375,12 +337,13 @@ impl<'a> Serving<'a> {
 
     /// Brings a page into this tier.
     fn bring(&self, page: &PageRef, deadline: Instant) -> Result<PeerReply, PeerReply> {
-        let (entry, flight, mine) = match self.find(page, Urgency::Load)? {
+        let until = patience(deadline).min(Instant::now() + PATIENCE_AHEAD);
+        let (entry, flight, mine) = match self.find(page, Urgency::Load, until)? {
             Found::Whole(_) => return Ok(PeerReply::Brought { fetched_bytes: 0 }),
             Found::Coming(entry, flight, mine) => (entry, flight, mine),
         };
         let page_len = entry.geometry().page_len(page.page);
-        match flight.wait(page_len, patience(deadline).min(Instant::now() + PATIENCE_AHEAD)) {
+        match flight.wait(page_len, until) {
             FlightState::Landed => Ok(PeerReply::Brought { fetched_bytes: if mine { page_len } else { 0 } }),
             FlightState::Under(_) => Err(PeerReply::NotYet),
             FlightState::Failed(e) => Err(failed(e)),
@@ -403,8 +366,8 @@ impl<'a> Serving<'a> {
         PeerReply::Missing { pages: pages.iter().copied().filter(|page| !is_here(*page)).collect() }
     }
 
-    /// Finds the page or puts it on its way.
-    fn find(&self, page: &PageRef, urgency: Urgency) -> Result<Found, PeerReply> {
+    /// Finds the page or puts it on its way; waits until `until` for its file to be opened.
+    fn find(&self, page: &PageRef, urgency: Urgency, until: Instant) -> Result<Found, PeerReply> {
         let shared = self.shared;
         let refuse = |why: String| Err(PeerReply::Refused(why));
         let Some(mount) = shared.mounts.iter().position(|m| m.label() == page.file.mount) else {
@@ -425,7 +388,7 @@ impl<'a> Serving<'a> {
         {
             return Ok(Found::Whole(entry));
         }
-        let pfs = self.open(mount, &page.file)?;
+        let opened = peer_open::open(shared, &page.file, until)?;
         let leave = match urgency {
             Urgency::Plan if !on_its_way => {
                 let leave = Orders::pass(shared, mount, Instant::now() + PATIENCE_AHEAD);
@@ -435,8 +398,8 @@ impl<'a> Serving<'a> {
         };
         // Twice: an entry can be removed between being found and being boarded.
         for _ in 0..2 {
-            let entry = self.entry(mount, page, &pfs)?;
-            if let Some(found) = self.board(entry, page.page, &pfs, urgency)? {
+            let entry = self.entry(mount, page, &opened)?;
+            if let Some(found) = self.board(entry, page.page, &opened.fd, urgency)? {
                 // Kept until it has come, or given back at once if it has.
                 if let (Some(leave), Found::Coming(_, flight, true)) = (leave, &found) {
                     flight.watch(leave);
@@ -447,52 +410,18 @@ impl<'a> Serving<'a> {
         Err(PeerReply::Busy("the copy is being removed".into()))
     }
 
-    /// The file on the PFS, opened with this agent's own rights.
-    fn open(&self, mount: usize, file: &FileRef) -> Result<Arc<OwnedFd>, PeerReply> {
-        let shared = self.shared;
-        if let Some(fd) = shared.peer_server.find_open(file) {
-            return Ok(fd);
-        }
-        if file.path.is_empty() {
-            return Err(PeerReply::Refused("it is not here, and has no path to find it by".into()));
-        }
-        let opened = open_by_path(&shared.mounts, file).map_err(|e| match e {
-            NoPath::Changed => PeerReply::Changed,
-            NoPath::Refused(refusal) => PeerReply::Refused(refusal.to_string()),
-            NoPath::Pfs(e) => PeerReply::Failed {
-                errno: e.raw_os_error().unwrap_or(libc::EIO),
-                message: format!("cannot open {}: {e}", String::from_utf8_lossy(&file.path)),
-            },
-        })?;
-        if shared.mounts[mount].is_young(&opened.file.facts) {
-            return Err(PeerReply::Refused("changed a moment ago".into()));
-        }
-        // The kernel's read-ahead on this descriptor would fetch what belongs to other nodes. Advice: no harm if it is not taken.
-        let _ = rustix::fs::fadvise(&opened.fd, 0, None, rustix::fs::Advice::Random);
-        let fd = Arc::new(opened.fd);
-        shared.peer_server.keep_open(file, &fd);
-        Ok(fd)
-    }
-
-    fn entry(&self, mount: usize, page: &PageRef, pfs: &Arc<OwnedFd>) -> Result<Arc<Entry>, PeerReply> {
+    fn entry(&self, mount: usize, page: &PageRef, opened: &Opened) -> Result<Arc<Entry>, PeerReply> {
         let shared = self.shared;
         if let Some(entry) = shared.cache.find_version(mount, &page.file.version) {
             return Ok(entry);
         }
         let state = &shared.mounts[mount];
-        let facts = forebay_pfs::FileFacts::of(pfs.as_fd(), state.config.revalidate).map_err(|e| {
-            PeerReply::Failed { errno: e.raw_os_error().unwrap_or(libc::EIO), message: e.to_string() }
-        })?;
-        if facts.version != page.file.version {
-            shared.peer_server.forget_open(&page.file);
-            return Err(PeerReply::Changed);
-        }
-        let path = || display_path(pfs.as_fd());
+        let path = || display_path(opened.fd.as_fd());
         let made = shared.cache.find_or_create(
             mount,
             state.label(),
             page.page_bytes,
-            &facts,
+            &opened.facts,
             path,
             &shared.counters,
         );

@@ -161,6 +161,7 @@ impl Client {
         config.first_window_bytes = config.first_window_bytes.max(FIRST_WINDOW_BYTES);
         if let Some(info) = session.mounts().ok().and_then(|m| m.get(mount as usize).cloned()) {
             config.max_window_bytes = info.read_ahead_bytes;
+            config.extent_bytes = info.extent_bytes;
         }
         if let Some(most) = session.config.read_ahead_bytes {
             config.max_window_bytes = config.max_window_bytes.min(most);

@@ -284,8 +284,7 @@ impl StageRun {
     /// Waves that the planner wants and of which the node has something left to bring.
     pub fn planned_on(&self, node: &str) -> Vec<WaveId> {
         let is_planned = |wave: &&Wave| wave.setting.is_some_and(|setting| !setting.is_paused());
-        let is_left =
-            |wave: &&Wave| wave.parts.get(node).is_some_and(|part| part.state != PartState::Ended);
+        let is_left = |wave: &&Wave| wave.parts.get(node).is_some_and(|part| part.state != PartState::Ended);
         self.waves.iter().filter(is_planned).filter(is_left).map(|wave| wave.id).collect()
     }
 
@@ -294,7 +293,7 @@ impl StageRun {
     pub fn parts_ahead(&self) -> Vec<(WaveId, String, u64)> {
         let is_planned = |wave: &Wave| wave.setting.is_some_and(|setting| !setting.is_paused());
         let Some(planned) = self.waves.iter().rposition(is_planned) else { return Vec::new() };
-        if planned == 0 && !self.waves[planned].is_over() {
+        if !self.waves[0].is_over() {
             return Vec::new();
         }
         let later = self.waves[planned + 1..].iter().take(AHEAD_WAVES).filter(|wave| wave.setting.is_none());

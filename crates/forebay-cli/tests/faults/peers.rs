@@ -493,3 +493,29 @@ fn a_peer_whose_pfs_is_slow_is_not_taken_for_dead() {
         assert!(node.counter("pages_from_peers_total") > 0);
     }
 }
+
+#[test]
+fn a_node_that_waits_for_the_pfs_to_open_a_file_is_not_taken_for_dead() {
+    let Some(slow) = SlowFs::start() else { return };
+    let path = slow.at("f");
+    make_file(&path, SEED, SIZE);
+    let setup = NodeSetup { deadline_ms: 2_000, ..NodeSetup::new(&slow.mount()) };
+    let cluster = Cluster::start(2, &setup);
+    let client = cluster.nodes[0].client();
+    let file = client.open(&path).unwrap();
+    // Longer than the deadline. The reader has it open, the owner has not.
+    slow.fault("open=delay:3s,count=1000");
+    let mut bytes = vec![0; SIZE as usize];
+    assert_eq!(file.read_at(&mut bytes, 0).unwrap(), bytes.len());
+    assert!(bytes == crate::common::content(SEED, 0, SIZE as usize), "wrong bytes");
+    let node = &cluster.nodes[0];
+    assert_eq!(slow.stats().faults.open, 1, "the owner opens it once for all pages");
+    assert!(node.counter("peer_not_yet_total") > 0, "it has not said that it is at it");
+    assert_eq!((node.counter("peer_late_total"), node.cluster().avoided), (0, vec![]));
+    slow.fault("none");
+    wait_for("the owner has it open and serves it", || {
+        node.evict();
+        cluster.read_on(&[0], 1, &path, SEED);
+        node.counter("pages_from_peers_total") > 0
+    });
+}

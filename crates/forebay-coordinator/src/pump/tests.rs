@@ -187,7 +187,11 @@ fn nodes_work_ahead_a_page_at_a_time_where_the_planner_does_not_mind() {
     assert_eq!((world.orders[&ids[2]].1.parts[0].offset, paces(&world)), (8 * MIB, [Some(4), Some(1)]));
     world.end(ids[1], 0);
     assert_eq!(paces(&world), [Some(4), Some(4)]);
-    assert_eq!(world.waves().iter().filter(|w| w.prefetch_began_ms.is_some()).count(), 6, "another behind the last");
+    assert_eq!(
+        world.waves().iter().filter(|w| w.prefetch_began_ms.is_some()).count(),
+        6,
+        "another behind the last"
+    );
     // What was brought ahead is known as fetched when the planner asks for it.
     world.bring();
     (4..8).for_each(|task| world.finish(task));

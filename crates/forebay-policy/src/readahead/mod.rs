@@ -11,6 +11,10 @@
 //! and not at the end keeps the file system busy while the reader works through the other half, so that a reader slower
 //! than the file system never waits; asking at each read would ask for single pages, one message each.
 //!
+//! A window ends a page after the *extent* in which the reader is, until the reader has gone half a page into the next: there another node keeps
+//! the file, and tasks that divide a file among them by extents read a line of the next one and no more. Without
+//! this each brought a window of what others would read.
+//!
 //! **Strided.** Three reads of at least 64 KiB at a constant forward distance: the pages of the next reads are asked for
 //! within the same window.
 //!
@@ -39,6 +43,8 @@ pub struct ReadaheadConfig {
     pub max_window_bytes: u64,
     /// A read at offset 0, and reads at a constant stride, make a stream only from this length on.
     pub stream_read_bytes: u64,
+    /// Unit of placement, whole pages, which a contiguous stream does not ask beyond before its reader is there. 0: none.
+    pub extent_bytes: u64,
 }
 
 impl ReadaheadConfig {
@@ -49,6 +55,7 @@ impl ReadaheadConfig {
             first_window_bytes: 2 * u64::from(page_bytes),
             max_window_bytes: 64 << 20,
             stream_read_bytes: 64 << 10,
+            extent_bytes: 0,
         }
     }
 }
@@ -84,8 +91,32 @@ struct Span {
     end: u64,
 }
 
+/// What a file is divided into.
+#[derive(Clone, Copy, Debug)]
+struct Units {
+    page_bytes: u64,
+    extent_bytes: u64,
+    file_bytes: u64,
+}
+
+impl Units {
+    /// The page before which a stream that has begun at `began` may ask now that it reads `read`; `None`: not ahead at all.
+    fn end_page(self, began: u64, read: Span) -> Option<u64> {
+        let last = self.file_bytes.div_ceil(self.page_bytes);
+        if self.extent_bytes == 0 {
+            return Some(last);
+        }
+        let start = (read.end - 1) / self.extent_bytes * self.extent_bytes;
+        let only_looks_in = start > began && read.end - start < self.page_bytes / 2;
+        let end = start.saturating_add(self.extent_bytes).saturating_add(self.page_bytes);
+        (!only_looks_in).then(|| last.min(end / self.page_bytes))
+    }
+}
+
 #[derive(Clone, Debug)]
 struct Stream {
+    /// Where its first read began.
+    began: u64,
     /// Where the next read is expected.
     next_offset: u64,
     /// Distance between the starts of two reads; 0 for a contiguous stream.
@@ -127,9 +158,12 @@ impl Readahead {
         match stream {
             Some(index) => {
                 let max_window_bytes = self.config.max_window_bytes / self.streams.len() as u64;
-                let page_bytes = u64::from(self.config.page_bytes);
-                let stream = &mut self.streams[index];
-                stream.advance(read, page_bytes, max_window_bytes, self.file_bytes, known, ask);
+                let units = Units {
+                    page_bytes: u64::from(self.config.page_bytes),
+                    extent_bytes: self.config.extent_bytes,
+                    file_bytes: self.file_bytes,
+                };
+                self.streams[index].advance(read, units, max_window_bytes, known, ask);
                 Serve::Tier
             }
             None => self.random(read, known, ask),
@@ -226,6 +260,7 @@ impl Readahead {
 impl Stream {
     fn new(read: Span, stride_bytes: u64, window_bytes: u64, page_bytes: u32) -> Self {
         Self {
+            began: read.offset,
             next_offset: read.offset,
             stride_bytes,
             window_bytes,
@@ -241,12 +276,12 @@ impl Stream {
     fn advance(
         &mut self,
         read: Span,
-        page_bytes: u64,
+        units: Units,
         max_window_bytes: u64,
-        file_bytes: u64,
         known: &mut dyn FnMut(u64) -> bool,
         ask: &mut Vec<Range<u64>>,
     ) {
+        let Units { page_bytes, file_bytes, .. } = units;
         let own = read.offset / page_bytes..read.end.div_ceil(page_bytes);
         self.window_bytes = self.window_bytes.min(max_window_bytes);
         self.next_offset =
@@ -265,9 +300,13 @@ impl Stream {
         match self.asked_until.saturating_sub(self.next_offset).checked_div(self.stride_bytes) {
             None => {
                 let ahead_bytes = self.frontier.saturating_mul(page_bytes).saturating_sub(read.end);
+                // At the end of the extent there is less ahead than the window would have, and that is no reason to double it.
+                let Some(end) = units.end_page(self.began, read).filter(|end| *end > self.frontier) else {
+                    return;
+                };
                 if self.is_due(ahead_bytes, max_window_bytes) {
                     let target = own.end + self.window_bytes / page_bytes;
-                    self.ask_for(own.end..target.min(file_bytes.div_ceil(page_bytes)), known, ask);
+                    self.ask_for(own.end..target.min(end), known, ask);
                 }
             }
             Some(reads_ahead) => {

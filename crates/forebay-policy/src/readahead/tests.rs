@@ -167,12 +167,41 @@ fn a_window_of_zero_turns_it_off() {
     assert_eq!(asked, [vec![0..1], vec![], vec![1..2], vec![]]);
 }
 
+/// Tasks that divide a file by extents bring their own extent and the page with the rest of their last line.
+#[test]
+fn the_next_extent_is_not_asked_for_before_the_reader_is_in_it() {
+    let extent_pages = 8;
+    let extent = extent_pages * PAGE;
+    let config = ReadaheadConfig { extent_bytes: extent, ..ReadaheadConfig::for_page(PAGE as u32) };
+    let asked = |handle: &mut Readahead, reads: Range<u64>, len: u64| -> Vec<Range<u64>> {
+        let offsets = (reads.start..reads.end).step_by(len as usize);
+        offsets.flat_map(|at| read(handle, at, len).1).collect()
+    };
+    let last = |asked: &[Range<u64>]| asked.iter().map(|pages| pages.end).max().unwrap_or(0);
+    let mut handle = Readahead::new(config, 100 * extent);
+    // The second extent's task, to its last byte, and then the rest of a line.
+    let its = asked(&mut handle, extent..2 * extent, 64 * KIB);
+    assert_eq!((its[0].start, last(&its)), (extent_pages, 2 * extent_pages + 1));
+    assert_eq!(asked(&mut handle, 2 * extent..2 * extent + 64 * KIB, 64 * KIB), []);
+    let window = handle.window_bytes();
+    assert!(window < 2 * extent, "{window}: it doubles for what it may not ask for");
+    // Who reads on asks on.
+    let on = asked(&mut handle, 2 * extent + 64 * KIB..2 * extent + PAGE, 64 * KIB);
+    assert!(last(&on) > 2 * extent_pages + 1 && last(&on) <= 3 * extent_pages + 1, "{on:?}");
+    // A long read asks for all its pages, wherever they are.
+    let all = asked(&mut Readahead::new(config, 100 * extent), 0..3 * extent, 3 * extent);
+    assert_eq!((all[0].start, last(&all)), (0, 3 * extent_pages + 1));
+}
+
 fn config() -> impl Strategy<Value = ReadaheadConfig> {
-    (12u32..22, 0u64..5, 0u64..40).prop_map(|(page_bits, first_pages, max_pages)| ReadaheadConfig {
-        page_bytes: 1 << page_bits,
-        first_window_bytes: first_pages << page_bits,
-        max_window_bytes: max_pages << page_bits,
-        stream_read_bytes: 64 * KIB,
+    (12u32..22, 0u64..5, 0u64..40, 0u64..9).prop_map(|(page_bits, first_pages, max_pages, extent_pages)| {
+        ReadaheadConfig {
+            page_bytes: 1 << page_bits,
+            first_window_bytes: first_pages << page_bits,
+            max_window_bytes: max_pages << page_bits,
+            stream_read_bytes: 64 * KIB,
+            extent_bytes: extent_pages << page_bits,
+        }
     })
 }
 

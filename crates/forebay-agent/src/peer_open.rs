@@ -1,0 +1,146 @@
+//! Files open for peers, and those being opened for them.
+//!
+//! A file is opened by its path with this agent's own rights, once for all pages that peers ask of it within some seconds. That
+//! can take as long as a page does: a busy PFS lets it wait behind what is read. So each is opened by a thread of its own, and
+//! those who want the file wait for it no longer than for a page, and say "not yet" then. A thread that
+//! hung in the open would say nothing, and its peer would take this node for dead.
+
+use crate::agent::Shared;
+use crate::by_path::{ByPath, NoPath, open_by_path};
+use crate::entry::lock;
+use forebay_pfs::FileFacts;
+use forebay_wire::FileRef;
+use forebay_wire::peer::PeerReply;
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Files kept open between requests; each page of a file would cost the PFS an open otherwise.
+const OPEN_MAX: usize = 64;
+
+/// And for so long after the last.
+const OPEN_TIME: Duration = Duration::from_secs(5);
+
+/// Files being opened at a time. On a PFS that hangs these are the threads that hang in it.
+const OPENING_MAX: usize = 64;
+
+const STACK_BYTES: usize = 128 << 10;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct OpenFiles {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    open: VecDeque<(FileRef, Opened, Instant)>,
+    opening: Vec<(FileRef, Arc<Opening>)>,
+}
+
+/// A file that is open, and what it was when it was opened.
+#[derive(Clone, Debug)]
+pub struct Opened {
+    /// On the PFS.
+    pub fd: Arc<OwnedFd>,
+    /// Its version and where it is. What is fetched is compared with it again.
+    pub facts: FileFacts,
+}
+
+/// One open under way, and what came of it.
+#[derive(Debug, Default)]
+struct Opening {
+    ended: Mutex<Option<Result<Opened, PeerReply>>>,
+    changed: Condvar,
+}
+
+impl Opening {
+    fn wait(&self, until: Instant) -> Result<Opened, PeerReply> {
+        let mut ended = lock(&self.ended);
+        loop {
+            if let Some(ended) = &*ended {
+                return ended.clone();
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(PeerReply::NotYet);
+            }
+            ended = self.changed.wait_timeout(ended, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl OpenFiles {
+    /// Closes files that no peer has asked for lately. Called when there is time.
+    pub fn keep_house(&self) {
+        let now = Instant::now();
+        lock(&self.state).open.retain(|(_, _, used)| now < *used + OPEN_TIME);
+    }
+}
+
+/// The file, open; waits until `until` for it.
+///
+/// # Errors
+/// What to tell the peer.
+pub fn open(shared: &Arc<Shared>, file: &FileRef, until: Instant) -> Result<Opened, PeerReply> {
+    let opening = {
+        let mut state = lock(&shared.peer_server.files.state);
+        if let Some((_, opened, used)) = state.open.iter_mut().find(|(of, ..)| of == file) {
+            *used = Instant::now();
+            return Ok(opened.clone());
+        }
+        if file.path.is_empty() {
+            return Err(PeerReply::Refused("it is not here, and has no path to find it by".into()));
+        }
+        match state.opening.iter().find(|(of, _)| of == file) {
+            Some((_, opening)) => opening.clone(),
+            None if state.opening.len() >= OPENING_MAX => {
+                return Err(PeerReply::Busy("too many files are being opened".into()));
+            }
+            None => {
+                let opening = Arc::new(Opening::default());
+                start(shared, file, &opening).map_err(|e| PeerReply::Busy(format!("no thread: {e}")))?;
+                state.opening.push((file.clone(), opening.clone()));
+                opening
+            }
+        }
+    };
+    opening.wait(until)
+}
+
+fn start(shared: &Arc<Shared>, file: &FileRef, opening: &Arc<Opening>) -> std::io::Result<()> {
+    let (shared, file, opening) = (shared.clone(), file.clone(), opening.clone());
+    let body = move || {
+        let opened = open_now(&shared, &file);
+        let mut state = lock(&shared.peer_server.files.state);
+        state.opening.retain(|(_, other)| !Arc::ptr_eq(other, &opening));
+        if let Ok(opened) = &opened {
+            if state.open.len() >= OPEN_MAX {
+                state.open.pop_front();
+            }
+            state.open.push_back((file, opened.clone(), Instant::now()));
+        }
+        drop(state);
+        *lock(&opening.ended) = Some(opened);
+        opening.changed.notify_all();
+    };
+    std::thread::Builder::new().name("open".into()).stack_size(STACK_BYTES).spawn(body).map(drop)
+}
+
+fn open_now(shared: &Shared, file: &FileRef) -> Result<Opened, PeerReply> {
+    let ByPath { fd, file: admitted } = open_by_path(&shared.mounts, file).map_err(|e| match e {
+        NoPath::Changed => PeerReply::Changed,
+        NoPath::Refused(refusal) => PeerReply::Refused(refusal.to_string()),
+        NoPath::Pfs(e) => PeerReply::Failed {
+            errno: e.raw_os_error().unwrap_or(libc::EIO),
+            message: format!("cannot open {}: {e}", String::from_utf8_lossy(&file.path)),
+        },
+    })?;
+    if shared.mounts[admitted.mount].is_young(&admitted.facts) {
+        return Err(PeerReply::Refused("changed a moment ago".into()));
+    }
+    // The kernel's read-ahead on this descriptor would fetch what belongs to other nodes. Advice: no harm if it is not taken.
+    let _ = rustix::fs::fadvise(&fd, 0, None, rustix::fs::Advice::Random);
+    Ok(Opened { fd: Arc::new(fd), facts: admitted.facts })
+}
