@@ -8,7 +8,6 @@
 use crate::agent::Shared;
 use crate::by_path::{ByPath, NoPath, open_by_path};
 use crate::entry::lock;
-use forebay_pfs::FileFacts;
 use forebay_wire::FileRef;
 use forebay_wire::peer::PeerReply;
 use std::collections::VecDeque;
@@ -22,7 +21,10 @@ const OPEN_MAX: usize = 64;
 /// And for so long after the last.
 const OPEN_TIME: Duration = Duration::from_secs(5);
 
-/// Files being opened at a time. On a PFS that hangs these are the threads that hang in it.
+/// Why a file could not be opened is remembered for so long: who was told "not yet" comes back for it.
+const FAILED_TIME: Duration = Duration::from_secs(2);
+
+/// Files being opened at a time on one mount. On a PFS that hangs these are the threads that hang in it.
 const OPENING_MAX: usize = 64;
 
 const STACK_BYTES: usize = 128 << 10;
@@ -37,16 +39,11 @@ pub struct OpenFiles {
 struct State {
     open: VecDeque<(FileRef, Opened, Instant)>,
     opening: Vec<(FileRef, Arc<Opening>)>,
+    failed: VecDeque<(FileRef, PeerReply, Instant)>,
 }
 
-/// A file that is open, and what it was when it was opened.
-#[derive(Clone, Debug)]
-pub struct Opened {
-    /// On the PFS.
-    pub fd: Arc<OwnedFd>,
-    /// Its version and where it is. What is fetched is compared with it again.
-    pub facts: FileFacts,
-}
+/// A file that is open on the PFS.
+type Opened = Arc<OwnedFd>;
 
 /// One open under way, and what came of it.
 #[derive(Debug, Default)]
@@ -75,7 +72,23 @@ impl OpenFiles {
     /// Closes files that no peer has asked for lately. Called when there is time.
     pub fn keep_house(&self) {
         let now = Instant::now();
-        lock(&self.state).open.retain(|(_, _, used)| now < *used + OPEN_TIME);
+        let mut state = lock(&self.state);
+        state.failed.retain(|(_, _, since)| now < *since + FAILED_TIME);
+        let (kept, idle) =
+            std::mem::take(&mut state.open).into_iter().partition(|(_, _, used)| now < *used + OPEN_TIME);
+        state.open = kept;
+        drop(state);
+        // Closing can wait for the PFS as well, and nobody else should.
+        drop::<VecDeque<_>>(idle);
+    }
+
+    /// The file is not what was opened any more.
+    pub fn forget(&self, file: &FileRef) {
+        let mut state = lock(&self.state);
+        let at = state.open.iter().position(|(of, ..)| of == file);
+        let gone = at.and_then(|at| state.open.remove(at));
+        drop(state);
+        drop(gone);
     }
 }
 
@@ -90,12 +103,16 @@ pub fn open(shared: &Arc<Shared>, file: &FileRef, until: Instant) -> Result<Open
             *used = Instant::now();
             return Ok(opened.clone());
         }
+        let is_fresh = |since: &Instant| since.elapsed() < FAILED_TIME;
+        if let Some((_, why, _)) = state.failed.iter().find(|(of, _, since)| of == file && is_fresh(since)) {
+            return Err(why.clone());
+        }
         if file.path.is_empty() {
             return Err(PeerReply::Refused("it is not here, and has no path to find it by".into()));
         }
         match state.opening.iter().find(|(of, _)| of == file) {
             Some((_, opening)) => opening.clone(),
-            None if state.opening.len() >= OPENING_MAX => {
+            None if state.opening.iter().filter(|(of, _)| of.mount == file.mount).count() >= OPENING_MAX => {
                 return Err(PeerReply::Busy("too many files are being opened".into()));
             }
             None => {
@@ -115,13 +132,21 @@ fn start(shared: &Arc<Shared>, file: &FileRef, opening: &Arc<Opening>) -> std::i
         let opened = open_now(&shared, &file);
         let mut state = lock(&shared.peer_server.files.state);
         state.opening.retain(|(_, other)| !Arc::ptr_eq(other, &opening));
-        if let Ok(opened) = &opened {
-            if state.open.len() >= OPEN_MAX {
-                state.open.pop_front();
+        let mut closed = None;
+        match &opened {
+            Ok(opened) => {
+                closed = (state.open.len() >= OPEN_MAX).then(|| state.open.pop_front());
+                state.open.push_back((file, opened.clone(), Instant::now()));
             }
-            state.open.push_back((file, opened.clone(), Instant::now()));
+            Err(why) => {
+                if state.failed.len() >= OPEN_MAX {
+                    state.failed.pop_front();
+                }
+                state.failed.push_back((file, why.clone(), Instant::now()));
+            }
         }
         drop(state);
+        drop(closed);
         *lock(&opening.ended) = Some(opened);
         opening.changed.notify_all();
     };
@@ -142,5 +167,5 @@ fn open_now(shared: &Shared, file: &FileRef) -> Result<Opened, PeerReply> {
     }
     // The kernel's read-ahead on this descriptor would fetch what belongs to other nodes. Advice: no harm if it is not taken.
     let _ = rustix::fs::fadvise(&fd, 0, None, rustix::fs::Advice::Random);
-    Ok(Opened { fd: Arc::new(fd), facts: admitted.facts })
+    Ok(Arc::new(fd))
 }

@@ -18,7 +18,7 @@ use crate::entry::{Boarding, Entry, Flight, FlightError, FlightState, Task, Urge
 use crate::fetch;
 use crate::mounts::display_path;
 use crate::orders::Orders;
-use crate::peer_open::{self, OpenFiles, Opened};
+use crate::peer_open::{self, OpenFiles};
 use forebay_store::{BLOCK_BYTES, Class, State};
 use forebay_wire::link::{Listener, Stream};
 use forebay_wire::peer::{CHECKED_MAX, PEER_PROTOCOL, PageRef, PeerReply, PeerRequest, Wanted};
@@ -388,7 +388,7 @@ impl<'a> Serving<'a> {
         {
             return Ok(Found::Whole(entry));
         }
-        let opened = peer_open::open(shared, &page.file, until)?;
+        let pfs = peer_open::open(shared, &page.file, until)?;
         let leave = match urgency {
             Urgency::Plan if !on_its_way => {
                 let leave = Orders::pass(shared, mount, Instant::now() + PATIENCE_AHEAD);
@@ -398,8 +398,8 @@ impl<'a> Serving<'a> {
         };
         // Twice: an entry can be removed between being found and being boarded.
         for _ in 0..2 {
-            let entry = self.entry(mount, page, &opened)?;
-            if let Some(found) = self.board(entry, page.page, &opened.fd, urgency)? {
+            let entry = self.entry(mount, page, &pfs)?;
+            if let Some(found) = self.board(entry, page.page, &pfs, urgency)? {
                 // Kept until it has come, or given back at once if it has.
                 if let (Some(leave), Found::Coming(_, flight, true)) = (leave, &found) {
                     flight.watch(leave);
@@ -410,18 +410,25 @@ impl<'a> Serving<'a> {
         Err(PeerReply::Busy("the copy is being removed".into()))
     }
 
-    fn entry(&self, mount: usize, page: &PageRef, opened: &Opened) -> Result<Arc<Entry>, PeerReply> {
+    fn entry(&self, mount: usize, page: &PageRef, pfs: &Arc<OwnedFd>) -> Result<Arc<Entry>, PeerReply> {
         let shared = self.shared;
         if let Some(entry) = shared.cache.find_version(mount, &page.file.version) {
             return Ok(entry);
         }
         let state = &shared.mounts[mount];
-        let path = || display_path(opened.fd.as_fd());
+        let facts = forebay_pfs::FileFacts::of(pfs.as_fd(), state.config.revalidate).map_err(|e| {
+            PeerReply::Failed { errno: e.raw_os_error().unwrap_or(libc::EIO), message: e.to_string() }
+        })?;
+        if facts.version != page.file.version {
+            shared.peer_server.files.forget(&page.file);
+            return Err(PeerReply::Changed);
+        }
+        let path = || display_path(pfs.as_fd());
         let made = shared.cache.find_or_create(
             mount,
             state.label(),
             page.page_bytes,
-            &opened.facts,
+            &facts,
             path,
             &shared.counters,
         );

@@ -12,7 +12,7 @@
 //! Three rules keep a prefetch from doing harm. A node is ordered no more than fits its tier beside what it was ordered
 //! before ([`room`](Pump)); the rest is given up. An order whose tasks have all started is withdrawn if its planner minds
 //! phases: they read by themselves now, and the pace that was planned is not theirs. Where it does not, the order goes on until
-//! they have ended, and before any later wave: what comes is what they wait for, from more servers than a task asks. So the first wave, too,
+//! all of its wave have ended, and before any later wave: what comes is what they wait for, from more servers than a task asks. So the first wave, too,
 //! is brought by all at once, and nothing is brought ahead meanwhile. And when a job ends, everything that was
 //! ordered for it is forgotten.
 //!
@@ -194,6 +194,7 @@ impl Pump {
             if let Some(run) = self.run_mut(&ordered.job, ordered.stage) {
                 run.order_lost(ordered.wave, node);
             }
+            self.go_on(&ordered.job, ordered.stage, node);
             self.send_orders(now, &ordered.job, ordered.stage, ordered.wave);
         }
     }

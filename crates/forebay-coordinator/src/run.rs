@@ -168,9 +168,14 @@ impl StageRun {
                 wave.status.bytes -= gone.map_or(0, |t| t.bytes);
                 wave.parts.values_mut().for_each(|p| drop(p.needs.remove(&task)));
             }
-            // All that is left of it has started and reads by itself.
-            void.extend(wave.parts.values_mut().filter_map(NodePart::withdraw));
-            if wave.status.prefetch_began_ms.is_some() {
+            // All that is left of it has started, and reads by itself unless its orders go on.
+            for part in wave.parts.values_mut() {
+                part.unstarted = 0;
+                if !(self.goes_on && part.state == PartState::Active && !part.needs.is_empty()) {
+                    void.extend(part.withdraw());
+                }
+            }
+            if wave.status.prefetch_began_ms.is_some() && wave.is_over() {
                 wave.status.prefetch_ended_ms.get_or_insert(since_ms);
             }
             void.extend(wave.finish(since_ms));
@@ -179,7 +184,7 @@ impl StageRun {
         self.waves = kept;
         self.base = self.waves.len();
         (self.started, self.fetched) = (0, 0);
-        self.fetching.clear();
+        self.fetching = self.waves.iter().filter(|wave| !wave.is_over()).map(|wave| wave.id).collect();
         void
     }
 

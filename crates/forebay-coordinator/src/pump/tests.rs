@@ -552,3 +552,19 @@ fn a_large_stage_is_placed_in_slices_and_cut_as_if_at_once() {
     world.tell(vec![JobUpdate::End]);
     assert!(world.orders.is_empty() && world.pump.next_deadline() != Some(world.now));
 }
+
+#[test]
+fn what_started_tasks_wait_for_outlives_a_new_cut() {
+    let one = [("a", 1 << 30)];
+    let mut world = World::new("no-action", &one);
+    world.tell(told(8, &[("a", 2)]));
+    (0..2).for_each(|task| world.start(task, "a"));
+    let first = *world.orders.keys().next().unwrap();
+    world.tell(vec![JobUpdate::Slots(vec![("a".into(), 3)])]);
+    assert_eq!(world.waves().len(), 3, "it was not cut anew");
+    assert_eq!(world.orders.keys().copied().collect::<Vec<_>>(), [first], "and nothing is brought beside it");
+    world.end(first, 0);
+    assert!(world.orders.len() > 1, "the next waits for nothing");
+    (0..2).for_each(|task| world.finish(task));
+    assert!(!world.orders.contains_key(&first), "it has outlived its tasks");
+}

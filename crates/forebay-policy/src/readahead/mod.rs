@@ -107,7 +107,8 @@ impl Units {
             return Some(last);
         }
         let start = (read.end - 1) / self.extent_bytes * self.extent_bytes;
-        let only_looks_in = start > began && read.end - start < self.page_bytes / 2;
+        let is_short = read.end - read.offset < self.page_bytes;
+        let only_looks_in = is_short && start > began && read.end - start < self.page_bytes / 2;
         let end = start.saturating_add(self.extent_bytes).saturating_add(self.page_bytes);
         (!only_looks_in).then(|| last.min(end / self.page_bytes))
     }
