@@ -8,6 +8,7 @@
 use crate::agent::Shared;
 use crate::by_path::{ByPath, NoPath, open_by_path};
 use crate::entry::lock;
+use forebay_store::{Class, Reservation};
 use forebay_wire::FileRef;
 use forebay_wire::peer::PeerReply;
 use std::collections::VecDeque;
@@ -117,7 +118,10 @@ pub fn open(shared: &Arc<Shared>, file: &FileRef, until: Instant) -> Result<Open
             }
             None => {
                 let opening = Arc::new(Opening::default());
-                start(shared, file, &opening).map_err(|e| PeerReply::Busy(format!("no thread: {e}")))?;
+                let room = shared.cache.reserve(Class::Clients, STACK_BYTES as u64, &shared.counters);
+                let room = room.ok_or_else(|| PeerReply::Busy("no memory to open a file".into()))?;
+                start(shared, file, &opening, room)
+                    .map_err(|e| PeerReply::Busy(format!("no thread: {e}")))?;
                 state.opening.push((file.clone(), opening.clone()));
                 opening
             }
@@ -126,7 +130,12 @@ pub fn open(shared: &Arc<Shared>, file: &FileRef, until: Instant) -> Result<Open
     opening.wait(until)
 }
 
-fn start(shared: &Arc<Shared>, file: &FileRef, opening: &Arc<Opening>) -> std::io::Result<()> {
+fn start(
+    shared: &Arc<Shared>,
+    file: &FileRef,
+    opening: &Arc<Opening>,
+    room: Reservation,
+) -> std::io::Result<()> {
     let (shared, file, opening) = (shared.clone(), file.clone(), opening.clone());
     let body = move || {
         let opened = open_now(&shared, &file);
@@ -149,6 +158,7 @@ fn start(shared: &Arc<Shared>, file: &FileRef, opening: &Arc<Opening>) -> std::i
         drop(closed);
         *lock(&opening.ended) = Some(opened);
         opening.changed.notify_all();
+        drop(room);
     };
     std::thread::Builder::new().name("open".into()).stack_size(STACK_BYTES).spawn(body).map(drop)
 }
