@@ -413,7 +413,7 @@ impl<'a> Serving<'a> {
     fn entry(&self, mount: usize, page: &PageRef, pfs: &Arc<OwnedFd>) -> Result<Arc<Entry>, PeerReply> {
         let shared = self.shared;
         if let Some(entry) = shared.cache.find_version(mount, &page.file.version) {
-            return Ok(entry);
+            return in_pages_of(page.page_bytes, entry);
         }
         let state = &shared.mounts[mount];
         let facts = forebay_pfs::FileFacts::of(pfs.as_fd(), state.config.revalidate).map_err(|e| {
@@ -432,11 +432,12 @@ impl<'a> Serving<'a> {
             path,
             &shared.counters,
         );
-        made.map_err(|e| match e {
+        let made = made.map_err(|e| match e {
             NoCopy::NoRoom => PeerReply::Busy("no room in the tier".into()),
             NoCopy::TooLarge => PeerReply::Refused("too many pages".into()),
             NoCopy::Tier(e) => PeerReply::Busy(format!("the tier failed: {e}")),
-        })
+        })?;
+        in_pages_of(page.page_bytes, made)
     }
 
     /// Joins the page's flight or starts one; `None` if the entry is gone.
@@ -505,4 +506,13 @@ fn disconnect(socket: &TcpStream) {
     let len = size_of::<libc::sockaddr>() as libc::socklen_t;
     // SAFETY: the address lives for the whole call and is as long as it is said to be.
     let _ = unsafe { libc::connect(socket.as_raw_fd(), &raw const nowhere, len) };
+}
+
+/// The copy, if its pages are those that were asked for. One from before the mount got another size of page has others, and
+/// the page of a number is other bytes in it.
+fn in_pages_of(page_bytes: u64, entry: Arc<Entry>) -> Result<Arc<Entry>, PeerReply> {
+    if entry.identity.page_bytes == page_bytes {
+        return Ok(entry);
+    }
+    Err(PeerReply::Refused(format!("the copy here has pages of {} bytes", entry.identity.page_bytes)))
 }

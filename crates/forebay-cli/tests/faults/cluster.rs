@@ -107,6 +107,18 @@ impl Cluster {
         self.tell_all();
     }
 
+    /// Kills all agents and starts them again with pages of another size; what is in their tiers stays.
+    pub fn restart_with_pages_of(&mut self, bytes: u64) {
+        for node in &mut self.nodes {
+            let config = node.dir.path().join("config.toml");
+            let text = std::fs::read_to_string(&config).unwrap();
+            let line = text.lines().find(|line| line.starts_with("page_size")).unwrap();
+            std::fs::write(&config, text.replace(line, &format!("page_size = \"{bytes}\""))).unwrap();
+            node.restart();
+        }
+        self.tell_all();
+    }
+
     /// A counter summed over all nodes.
     pub fn sum(&self, name: &str) -> u64 {
         self.nodes.iter().map(|n| n.counter(name)).sum()

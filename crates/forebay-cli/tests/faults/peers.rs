@@ -345,6 +345,32 @@ fn guests_are_guests_again_after_a_crash() {
 }
 
 #[test]
+fn a_peer_whose_copy_has_pages_of_another_size_is_not_asked_for_these() {
+    let pfs = plain_pfs();
+    let path = pfs.path().join("f");
+    make_file(&path, SEED, SIZE);
+    for (before, after) in [(PAGE, 2 * PAGE), (4 * PAGE, PAGE)] {
+        let mut cluster = Cluster::start(2, &NodeSetup::new(pfs.path()));
+        cluster.restart_with_pages_of(before);
+        cluster.read_on(&[1], 1, &path, SEED);
+        cluster.nodes[0].evict();
+        cluster.restart_with_pages_of(after);
+        let adopted = |node: usize| cluster.nodes[node].counter("adopted_files_total");
+        assert_eq!((adopted(0), adopted(1)), (0, 1));
+        // All of it belongs to node 1, for node 0.
+        let mut members = cluster.members();
+        members[0].capacity_bytes = 0;
+        cluster.tell(0, members);
+        for _ in 0..2 {
+            cluster.read_on(&[0], 1, &path, SEED);
+        }
+        let node = &cluster.nodes[0];
+        assert!(node.counter("peer_refusals_total") > 0, "it was asked");
+        assert_eq!((node.counter("from_peers_bytes"), node.counter("fetched_bytes")), (0, SIZE));
+    }
+}
+
+#[test]
 fn a_pinned_file_is_loaded_on_the_node_that_pins_it() {
     let pfs = plain_pfs();
     let path = pfs.path().join("f");
