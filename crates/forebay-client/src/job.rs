@@ -100,10 +100,7 @@ impl Client {
     /// # Errors
     /// No agent.
     pub fn members(&self) -> io::Result<ClusterView> {
-        match self.ask_aside(&Request::Members)? {
-            Reply::Members(view) => Ok(view),
-            reply => Err(unexpected(&reply)),
-        }
+        view_in(self.ask_aside(&Request::Members)?)
     }
 
     /// The name of a file by which every node finds it, in the version that it has now. The file is opened with the
@@ -189,10 +186,13 @@ impl Client {
         Ok((file, mount))
     }
 
+    /// Whoever asks for the view holds up all others, so an agent that hangs is left alone, as it is for reads.
     fn with_view<T>(&self, use_it: impl FnOnce(&ClusterView) -> T) -> io::Result<T> {
         let mut known = lock(&self.session.view.0);
         if !matches!(&*known, Some((at, _)) if at.elapsed() < VIEW_LIFE) {
-            *known = Some((Instant::now(), self.members()?));
+            let asked = Instant::now();
+            let reply = self.session.unless_left_alone(|| self.ask_aside(&Request::Members))?;
+            *known = Some((asked, view_in(reply)?));
         }
         match &*known {
             Some((_, view)) => Ok(use_it(view)),
@@ -200,11 +200,18 @@ impl Client {
         }
     }
 
-    /// On a connection of its own: neither delayed by an earlier failure nor a reason to leave the agent alone.
+    /// On a connection of its own: neither delayed by an earlier failure nor, by itself, a reason to leave the agent alone.
     fn ask_aside(&self, request: &Request) -> io::Result<Reply> {
         let channel = self.session.connect(false)?;
         channel.send(request, &[])?;
         channel.recv_reply(Some(Instant::now() + self.session.config.deadline)).map(|answer| answer.message)
+    }
+}
+
+fn view_in(reply: Reply) -> io::Result<ClusterView> {
+    match reply {
+        Reply::Members(view) => Ok(view),
+        reply => Err(unexpected(&reply)),
     }
 }
 
@@ -336,8 +343,9 @@ fn chunks<T: Serialize + Clone>(all: &[T]) -> io::Result<Vec<Vec<T>>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::session::tests::{assert_left_alone, connections, hung_agent};
     use forebay_pfs::{FileVersion, Revalidate};
-    use forebay_wire::{Epoch, NodeInfo, Part};
+    use forebay_wire::{Epoch, NodeInfo, Part, Refusal};
 
     fn mount() -> MountInfo {
         MountInfo {
@@ -397,6 +405,28 @@ mod tests {
         // A part of an extent is told what the whole is.
         let half = Range { len: 1 << 19, ..file(5) };
         assert_eq!(homes(&view, &mount(), half, &mut given)[0].hosts[0], told[5]);
+    }
+
+    #[test]
+    fn an_agent_that_hangs_is_not_asked_for_each_location() {
+        let dir = tempfile::tempdir().unwrap();
+        let (socket, client) = hung_agent(dir.path());
+        let range = Range { ino: 7, size: 1 << 20, offset: 0, len: 1 << 20 };
+        let late = client.owners_of(&mount(), range).unwrap_err();
+        assert_eq!((late.kind(), connections(&socket)), (io::ErrorKind::TimedOut, 1));
+        assert_left_alone(&client);
+        for again in [client.owners_of(&mount(), range), client.homes_of(&mount(), range)] {
+            assert_eq!(again.unwrap_err().kind(), io::ErrorKind::NotConnected);
+        }
+        assert_eq!(connections(&socket), 0, "it was asked again");
+    }
+
+    #[test]
+    fn no_room_for_a_job_has_a_number_of_its_own() {
+        // By it the plug-in for Spark knows that the stage is not to be told again.
+        for refusal in [Refusal::NoRoom, Refusal::TooMany("files and splits in one analytics job".into())] {
+            assert_eq!(errno(&unexpected(&Reply::Refused(refusal))), libc::ENOSPC);
+        }
     }
 
     #[test]

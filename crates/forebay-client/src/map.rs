@@ -65,14 +65,14 @@ impl MappedRange {
 
 fn pin(client: &Client, view: &CopyView, first_page: u32, pages: u32) -> Option<Arc<Mutex<Channel>>> {
     let (session, copy) = (&client.session, view.copy());
-    let anchor = session.may_ask().then(|| session.anchor().ok())??;
-    let answer = {
+    let anchor = session.unless_left_alone(|| session.anchor()).ok()?;
+    let ask = || {
         let channel = lock(&anchor);
         // The copy itself is the proof that its pages may be held.
-        let sent = channel.send(&Request::PinPages { copy, first_page, pages }, &[view.file()]);
-        sent.and_then(|()| channel.recv::<Reply>(Some(Instant::now() + session.config.deadline)))
+        channel.send(&Request::PinPages { copy, first_page, pages }, &[view.file()])?;
+        channel.recv::<Reply>(Some(Instant::now() + session.config.deadline))
     };
-    match answer {
+    match session.unless_left_alone(ask) {
         Ok(answer) => (answer.message == Reply::Done).then_some(anchor),
         Err(_) => {
             // Dead, or late: its answer would be taken for that of the next pin.

@@ -81,6 +81,8 @@ struct Tiered {
     last_page: AtomicU64,
     /// Everything was resident when last looked; the policy need not be asked until a read misses.
     all_resident: AtomicBool,
+    /// The page that was missing when last looked: where to look first the next time.
+    missing: AtomicU64,
     /// The kernel was told not to read ahead, since the agent does.
     advised_random: AtomicBool,
     /// Bytes of the tier have been handed out.
@@ -176,6 +178,7 @@ impl Client {
             readahead: Mutex::new(Readahead::new(config, facts.version.size)),
             last_page: AtomicU64::new(u64::MAX),
             all_resident: AtomicBool::new(false),
+            missing: AtomicU64::new(0),
             advised_random: AtomicBool::new(false),
             served_from_tier: AtomicBool::new(false),
             unproved: AtomicBool::new(false),
@@ -427,7 +430,12 @@ impl Tiered {
     }
 
     fn note_all_resident(&self, view: Option<&CopyView>) {
-        let all = view.is_some_and(|v| (0..v.geometry().pages() as u32).all(|page| v.is_resident(page)));
+        let all = view.is_some_and(|v| {
+            let from = self.missing.load(Ordering::Relaxed);
+            let missing = first_missing(v.geometry().pages(), from, |page| v.is_resident(page as u32));
+            self.missing.store(missing.unwrap_or(0), Ordering::Relaxed);
+            missing.is_none()
+        });
         self.all_resident.store(all, Ordering::Relaxed);
     }
 
@@ -578,7 +586,46 @@ impl Tiered {
     }
 }
 
+/// A page that is not resident: the first from `from` on, else the first of all, which may have been evicted meanwhile;
+/// `None` once each page was looked at. A stream whose pages come in order looks at one or two on each read, not at all
+/// that it has behind it.
+fn first_missing(pages: u64, from: u64, is_resident: impl Fn(u64) -> bool) -> Option<u64> {
+    (from..pages).chain(0..from).find(|page| !is_resident(*page))
+}
+
 fn changed(path: &Path) -> io::Error {
     let why = format!("{}: its content was changed while it was read; open it again", path.display());
     told(libc::ESTALE, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::first_missing;
+    use std::cell::Cell;
+
+    #[test]
+    fn a_stream_does_not_look_at_all_it_has_behind_it_and_all_resident_is_a_look_at_each_page() {
+        let (pages, looks) = (1000, Cell::new(0));
+        let look = |from, is_resident: &dyn Fn(u64) -> bool| {
+            first_missing(pages, from, |page| {
+                looks.set(looks.get() + 1);
+                is_resident(page)
+            })
+        };
+        let mut from = 0;
+        for come in 0..pages {
+            // Ten reads while this is the next page to come.
+            for _ in 0..10 {
+                assert_eq!(look(from, &|page| page < come), Some(come));
+                from = come;
+            }
+        }
+        assert!(looks.get() <= 11 * pages, "{} looks", looks.get());
+        // The last has come, and one behind the reader has gone; that one comes again, and a later one goes.
+        assert_eq!(look(from, &|page| page != 3), Some(3));
+        assert_eq!(look(3, &|page| page != 900), Some(900));
+        looks.set(0);
+        assert_eq!(look(900, &|_| true), None);
+        assert_eq!(looks.get(), pages);
+    }
 }

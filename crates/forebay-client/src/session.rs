@@ -175,6 +175,18 @@ impl Session {
         self.config.socket.is_some() && self.now_ms() >= self.leave_alone_until_ms.load(Ordering::Relaxed)
     }
 
+    /// Asks the agent by `ask`, unless it is left alone now. If that fails it is left alone from then on.
+    ///
+    /// # Errors
+    /// `NotConnected`: the agent is not to be asked now. Else those of `ask`.
+    pub(crate) fn unless_left_alone<T>(&self, ask: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        if !self.may_ask() {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
+        let started = Instant::now();
+        ask().inspect_err(|e| self.failed(e, started.elapsed()))
+    }
+
     fn failed(&self, e: &io::Error, lost: Duration) {
         let alone = match e.kind() {
             io::ErrorKind::TimedOut => LEAVE_ALONE.max(lost * LEAVE_ALONE_TIMES),
@@ -213,11 +225,12 @@ impl Session {
         }
     }
 
-    /// Connects and greets. Whoever listens there must be root, this user, or trusted by name: an agent is believed
-    /// about the content of files.
+    /// Connects and greets, within the deadline. Whoever listens there must be root, this user, or trusted by name: an agent
+    /// is believed about the content of files.
     pub(crate) fn connect(&self, want_ring: bool) -> io::Result<Channel> {
         let socket = self.config.socket.as_deref().ok_or(io::ErrorKind::NotFound)?;
-        let channel = Channel::connect(socket)?;
+        let deadline = Instant::now() + self.config.deadline;
+        let channel = Channel::connect_within(socket, self.config.deadline)?;
         let (agent, own) = (channel.peer()?.uid, rustix::process::geteuid().as_raw());
         if agent != 0 && agent != own && !self.config.trusted_uids.contains(&agent) {
             return Err(io::Error::new(
@@ -227,9 +240,8 @@ impl Session {
                 ),
             ));
         }
-        channel.set_send_timeout(self.config.deadline)?;
         channel.send(&Hello { magic: MAGIC, protocol: PROTOCOL, want_ring }, &[])?;
-        let welcome = channel.recv::<Welcome>(Some(Instant::now() + self.config.deadline))?;
+        let welcome = channel.recv::<Welcome>(Some(deadline))?;
         if !welcome.message.protocol_fits {
             return Err(io::Error::other(welcome.message.message));
         }
@@ -274,17 +286,7 @@ impl Session {
         fds: &[BorrowedFd<'_>],
         limit: Duration,
     ) -> io::Result<Received<Reply>> {
-        if !self.may_ask() {
-            return Err(io::ErrorKind::NotConnected.into());
-        }
-        let started = Instant::now();
-        match self.exchange(request, fds, limit) {
-            Ok(answer) => Ok(answer),
-            Err(e) => {
-                self.failed(&e, started.elapsed());
-                Err(e)
-            }
-        }
+        self.unless_left_alone(|| self.exchange(request, fds, limit))
     }
 
     fn exchange(
@@ -319,12 +321,10 @@ impl Session {
         Err(last)
     }
 
-    /// Tells without waiting for anything; lost if the agent is not keeping up.
+    /// Tells without waiting for an answer; lost if the agent is not keeping up. A connection to an agent that hangs costs
+    /// the deadline, which is remembered like any other failure.
     pub(crate) fn tell(&self, request: &Request, fds: &[BorrowedFd<'_>]) {
-        if !self.may_ask() {
-            return;
-        }
-        let Ok(channel) = self.take() else { return };
+        let Ok(channel) = self.unless_left_alone(|| self.take()) else { return };
         if channel.try_send(request, fds).is_ok() {
             self.put_back(channel);
         }
@@ -398,5 +398,54 @@ pub(crate) fn unexpected(reply: &Reply) -> io::Error {
             io::ErrorKind::InvalidData,
             format!("an answer that does not belong here: {other:?}"),
         ),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use forebay_pfs::FileVersion;
+    use rustix::net::{
+        AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
+    };
+    use std::os::fd::OwnedFd;
+
+    const DEADLINE: Duration = Duration::from_millis(200);
+
+    /// A client of an agent that hangs: the kernel lets connections wait, and nobody takes them. With the agent's socket.
+    pub(crate) fn hung_agent(dir: &Path) -> (OwnedFd, Client) {
+        let path = dir.join("agent.sock");
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        bind(&socket, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        listen(&socket, 16).unwrap();
+        let config =
+            ClientConfig { socket: Some(path), deadline: DEADLINE, quiet: true, ..ClientConfig::default() };
+        (socket, Client::new(config))
+    }
+
+    /// Asserts that the agent, which has cost one deadline, is left alone for ten; then has it left alone for ever, so that
+    /// the time of a slow machine does not run out.
+    pub(crate) fn assert_left_alone(client: &Client) {
+        let until_ms = client.session.leave_alone_until_ms.swap(u64::MAX, Ordering::Relaxed);
+        assert!(until_ms >= 11 * DEADLINE.as_millis() as u64, "left alone until {until_ms} ms only");
+    }
+
+    /// Connections made since the last time.
+    pub(crate) fn connections(socket: &OwnedFd) -> usize {
+        std::iter::from_fn(|| accept_with(socket, SocketFlags::CLOEXEC).ok()).count()
+    }
+
+    #[test]
+    fn an_agent_that_hangs_when_it_is_told_something_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let (socket, client) = hung_agent(dir.path());
+        let version = FileVersion { ino: 1, size: 2, mtime_ns: 3, ctime_ns: 4 };
+        let missed = Request::Missed { version, page: 0, bytes: 1 };
+        client.session.tell(&missed, &[]);
+        assert_eq!(connections(&socket), 1);
+        assert_left_alone(&client);
+        client.session.tell(&missed, &[]);
+        assert_eq!(connections(&socket), 0, "it was asked again");
     }
 }

@@ -393,17 +393,20 @@ impl TierWriter {
     fn begin(session: &Session, path: &Path, file: BorrowedFd<'_>) -> Option<Self> {
         let absolute = std::path::absolute(path).ok()?;
         session.may_ask().then(|| session.mount_of(&absolute))??;
-        let channel = session.connect(false).ok()?;
-        let deadline = session.config.deadline;
-        channel.send(&Request::StageBegin, &[]).ok()?;
-        let answer = channel.recv::<Reply>(Some(Instant::now() + deadline)).ok()?;
+        let begin = || {
+            let channel = session.connect(false)?;
+            channel.send(&Request::StageBegin, &[])?;
+            let answer = channel.recv::<Reply>(Some(Instant::now() + session.config.deadline))?;
+            Ok((channel, answer))
+        };
+        let (channel, answer) = session.unless_left_alone(begin).ok()?;
         let Reply::Staging { slots, page_bytes, .. } = answer.message else { return None };
         let staging = Staging::over(answer.fds.into_iter().next()?, slots, page_bytes).ok()?;
         let seen = FileFacts::of(file, Revalidate::AsStat).ok();
         let seen_at = Instant::now();
         Some(TierWriter {
             channel,
-            deadline,
+            deadline: session.config.deadline,
             staging,
             page_bytes,
             current: None,

@@ -49,7 +49,8 @@ impl Channel {
         Channel { socket }
     }
 
-    /// Connects to the agent's socket at `path`.
+    /// Connects to the agent's socket at `path`. Waits without bound if as many wait there already as may; see
+    /// [`Channel::connect_within`].
     ///
     /// # Errors
     /// `ENOENT`: no agent has been here; `ECONNREFUSED`: its socket is left but nobody listens; `EACCES`: not for you.
@@ -57,6 +58,33 @@ impl Channel {
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         connect(&socket, &SocketAddrUnix::new(path)?)?;
         Ok(Channel { socket })
+    }
+
+    /// As [`Channel::connect`], for an agent that may hang: once as many wait to be accepted as may, the next waits for room.
+    /// `limit` bounds that, and every later send ([`Channel::set_send_timeout`]).
+    ///
+    /// # Errors
+    /// As [`Channel::connect`]. `TimedOut`: there was no room.
+    pub fn connect_within(path: &Path, limit: Duration) -> io::Result<Self> {
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let (channel, address) = (Channel { socket }, SocketAddrUnix::new(path)?);
+        let deadline = Instant::now() + limit;
+        let mut left = limit;
+        while !left.is_zero() {
+            // On a Unix socket the send timeout bounds connecting too.
+            channel.set_send_timeout(left)?;
+            match connect(&channel.socket, &address) {
+                Ok(()) => {
+                    channel.set_send_timeout(limit)?;
+                    return Ok(channel);
+                }
+                // With a timeout the kernel does not start it anew by itself after a signal.
+                Err(Errno::INTR) => left = deadline.saturating_duration_since(Instant::now()),
+                Err(Errno::AGAIN) => break,
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Err(io::Error::new(io::ErrorKind::TimedOut, "no room for a connection in time"))
     }
 
     /// Bounds every later send: a peer that does not take packets any more gives `WouldBlock` after `limit`.
@@ -271,7 +299,7 @@ fn garbage(what: &str) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::net::socketpair;
+    use rustix::net::{bind, listen, socketpair};
     use std::io::{Read, Write};
 
     fn pair() -> (Channel, Channel) {
@@ -303,6 +331,31 @@ mod tests {
         assert_eq!(b.recv::<String>(Some(soon)).unwrap_err().kind(), io::ErrorKind::TimedOut);
         drop(a);
         assert_eq!(b.recv::<String>(None).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn where_nobody_accepts_connecting_ends_at_the_limit() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("agent.sock");
+        let listener =
+            socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        listen(&listener, 1).unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let mut waiting = Vec::new();
+            let full = loop {
+                match Channel::connect_within(&path, Duration::from_millis(50)) {
+                    Ok(channel) => waiting.push(channel),
+                    Err(e) => break e.kind(),
+                }
+            };
+            tell.send((waiting.len(), full)).unwrap();
+        });
+        // Long enough for any machine.
+        let (waiting, full) = told.recv_timeout(Duration::from_secs(60)).expect("connecting ends");
+        assert!(waiting > 0, "none was let in while there was room");
+        assert_eq!(full, io::ErrorKind::TimedOut);
     }
 
     #[test]
