@@ -52,6 +52,8 @@ struct Lanes<T> {
     waiting: [VecDeque<T>; LANES],
     /// Start of the task each busy thread is at.
     running: Vec<Option<Instant>>,
+    /// Threads in [`Queue::pop_within`].
+    idle: usize,
     closed: bool,
 }
 
@@ -92,7 +94,7 @@ impl<T> Default for Queue<T> {
 impl<T> Queue<T> {
     /// An empty queue.
     pub fn new() -> Self {
-        let lanes = Lanes { waiting: Default::default(), running: Vec::new(), closed: false };
+        let lanes = Lanes { waiting: Default::default(), running: Vec::new(), idle: 0, closed: false };
         Queue { lanes: Mutex::new(lanes), ready: Condvar::new() }
     }
 
@@ -139,19 +141,29 @@ impl<T> Queue<T> {
         let deadline = Instant::now() + limit;
         let mut lanes = lock(&self.lanes);
         lanes.rest(thread);
-        loop {
+        lanes.idle += 1;
+        let popped = loop {
             if lanes.closed {
-                return Popped::Closed;
+                break Popped::Closed;
             }
             if let Some(task) = lanes.begin(thread) {
-                return Popped::Task(task);
+                break Popped::Task(task);
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Popped::Nothing;
+                break Popped::Nothing;
             }
             lanes = self.ready.wait_timeout(lanes, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
+        };
+        lanes.idle -= 1;
+        popped
+    }
+
+    /// Whether more tasks wait than there are threads in [`Queue::pop_within`]. One that has a task is not among them, from the
+    /// moment on in which it took it.
+    pub fn is_short_of_threads(&self) -> bool {
+        let lanes = lock(&self.lanes);
+        lanes.waiting.iter().map(VecDeque::len).sum::<usize>() > lanes.idle
     }
 
     /// Takes out all that wait.
@@ -355,5 +367,26 @@ mod tests {
         assert_eq!(queue.close().len(), AHEAD_MAX);
         assert_eq!(queue.pop(0), None);
         assert_eq!(queue.push(Urgency::Demand, 1), Err(1));
+    }
+
+    #[test]
+    fn a_thread_that_has_taken_a_task_is_not_idle_any_more() {
+        let queue = Queue::new();
+        assert!(!queue.is_short_of_threads());
+        queue.push(Urgency::Load, 1).unwrap();
+        assert!(queue.is_short_of_threads(), "nobody is there");
+        assert!(matches!(queue.pop_within(0, Duration::from_secs(9)), Popped::Task(1)));
+        assert!(!queue.is_short_of_threads());
+        queue.push(Urgency::Load, 2).unwrap();
+        assert!(queue.is_short_of_threads(), "the one that was there is at its task");
+        assert_eq!(queue.take_all(), [2]);
+        std::thread::scope(|threads| {
+            let waits = threads.spawn(|| queue.pop_within(0, Duration::from_secs(60)));
+            while lock(&queue.lanes).idle == 0 {
+                std::thread::yield_now();
+            }
+            queue.push(Urgency::Load, 3).unwrap();
+            assert!(matches!(waits.join().unwrap(), Popped::Task(3)));
+        });
     }
 }

@@ -58,11 +58,23 @@ struct State {
     in_flight: BTreeMap<usize, usize>,
     /// Peers that wait to have a page fetched for an order of theirs, by mount.
     waiting_peers: BTreeMap<usize, usize>,
+    /// Of the ticket given last.
+    serial: u64,
+}
+
+/// Names an order as it was begun here. Its number alone does not: a coordinator that has been started again counts from one,
+/// and what is under way for an order of its predecessor is not for its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Ticket {
+    id: u64,
+    serial: u64,
 }
 
 /// One order.
 #[derive(Debug)]
 struct Run {
+    /// See [`Ticket`].
+    serial: u64,
     threads: u32,
     bucket: TokenBucket,
     in_flight: u32,
@@ -88,6 +100,7 @@ impl Orders {
         let started = started_ns(shared);
         let fits = room.is_some();
         let run = Run {
+            serial: 0,
             threads: order.threads,
             bucket: TokenBucket::new(started, limit(order.rate_bytes_per_s), BURST_BYTES),
             in_flight: 0,
@@ -104,22 +117,24 @@ impl Orders {
             told: false,
             room,
         };
-        let accepted = {
+        let (accepted, ticket) = {
             let mut state = lock(&shared.orders.state);
             let accepted = fits && state.orders.values().filter(|r| !r.fed).count() < ORDERS_MAX;
-            state.orders.insert(id, run);
-            accepted
+            state.serial += 1;
+            let ticket = Ticket { id, serial: state.serial };
+            state.orders.insert(id, Run { serial: ticket.serial, ..run });
+            (accepted, ticket)
         };
         let all: u64 = order.parts.iter().map(|p| p.len).sum();
         let feeding = shared.clone();
         let spawned = accepted.then(|| {
-            let feed = move || Feeder { shared: feeding, id }.feed(&order);
+            let feed = move || Feeder { shared: feeding, ticket }.feed(&order);
             std::thread::Builder::new().name("order".into()).stack_size(STACK_BYTES).spawn(feed)
         });
         if !matches!(spawned, Some(Ok(_))) {
             tracing::warn!(order = id, "cannot carry out an order: too many, or no memory");
-            shared.orders.note(shared, id, |p| p.failed_bytes += all);
-            shared.orders.end_feeding(shared, id);
+            shared.orders.note(shared, ticket, |p| p.failed_bytes += all);
+            shared.orders.end_feeding(shared, ticket);
         }
     }
 
@@ -169,36 +184,37 @@ impl Orders {
             .collect()
     }
 
-    fn note(&self, shared: &Shared, id: u64, change: impl FnOnce(&mut OrderProgress)) {
-        if let Some(run) = lock(&self.state).orders.get_mut(&id) {
+    fn note(&self, shared: &Shared, ticket: Ticket, change: impl FnOnce(&mut OrderProgress)) {
+        if let Some(run) = lock(&self.state).run_mut(ticket) {
             change(&mut run.progress);
             run.dirty = true;
             run.end_if_done(shared);
         }
     }
 
-    fn end_feeding(&self, shared: &Shared, id: u64) {
-        if let Some(run) = lock(&self.state).orders.get_mut(&id) {
+    fn end_feeding(&self, shared: &Shared, ticket: Ticket) {
+        if let Some(run) = lock(&self.state).run_mut(ticket) {
             run.fed = true;
             run.room = None;
             run.end_if_done(shared);
         }
     }
 
-    fn is_live(&self, id: u64) -> bool {
-        lock(&self.state).orders.contains_key(&id)
+    fn is_live(&self, ticket: Ticket) -> bool {
+        lock(&self.state).run_mut(ticket).is_some()
     }
 
     /// Waits until the order may send another page of `bytes` on its way, with `mount` to the PFS of that mount; `false` if
     /// it is not wanted any more. Pages that peers wait for go first, or two nodes with much to do would wait for each other.
-    fn take_off(&self, shared: &Shared, id: u64, mount: Option<usize>, bytes: u64) -> bool {
+    fn take_off(&self, shared: &Shared, ticket: Ticket, mount: Option<usize>, bytes: u64) -> bool {
         let mut state = lock(&self.state);
         loop {
             let busy = mount.is_some_and(|mount| {
                 let peer = usize::from(state.waiting_peers.contains_key(&mount));
-                state.outranked(id, mount) || state.under_way(mount) + peer >= most_under_way(shared, mount)
+                state.outranked(ticket.id, mount)
+                    || state.under_way(mount) + peer >= most_under_way(shared, mount)
             });
-            let Some(run) = state.orders.get_mut(&id).filter(|_| !shared.is_stopping()) else { return false };
+            let Some(run) = state.run_mut(ticket).filter(|_| !shared.is_stopping()) else { return false };
             let may_send = run.in_flight < run.threads;
             let wait_ns =
                 if may_send && !busy { run.bucket.take(started_ns(shared), bytes) } else { u64::MAX };
@@ -252,7 +268,7 @@ impl Orders {
         if page.from_pfs {
             take_one(&mut state.in_flight, page.entry.mount);
         }
-        if let Some(run) = state.orders.get_mut(&page.order) {
+        if let Some(run) = state.run_mut(page.order) {
             run.in_flight = run.in_flight.saturating_sub(1);
             match outcome {
                 Ok(0) => run.progress.resident_bytes += page.bytes,
@@ -261,7 +277,7 @@ impl Orders {
             }
             if outcome.is_ok() {
                 // Under the lock: an order that is cancelled now takes its claim back afterwards.
-                shared.cache.plan(page.entry.key(page.page), page.order);
+                shared.cache.plan(page.entry.key(page.page), page.order.id);
             }
             run.dirty = true;
             run.end_if_done(shared);
@@ -272,6 +288,10 @@ impl Orders {
 }
 
 impl State {
+    fn run_mut(&mut self, ticket: Ticket) -> Option<&mut Run> {
+        self.orders.get_mut(&ticket.id).filter(|run| run.serial == ticket.serial)
+    }
+
     /// Whether a page of another order has to go before those of `id` to the PFS of `mount`: what is brought ahead of the planned
     /// waves, for a page at a time, waits for orders of more, and for those of one that were given before.
     fn outranked(&self, id: u64, mount: usize) -> bool {
@@ -348,7 +368,7 @@ fn started_ns(shared: &Shared) -> Nanos {
 #[derive(Debug)]
 struct OrderedPage {
     shared: Arc<Shared>,
-    order: u64,
+    order: Ticket,
     entry: Arc<Entry>,
     page: u32,
     /// Of it, bytes that the order asks for.
@@ -370,7 +390,7 @@ impl Watcher for OrderedPage {
 /// Feeds the pages of one order.
 struct Feeder {
     shared: Arc<Shared>,
-    id: u64,
+    ticket: Ticket,
 }
 
 /// A file of an order, open.
@@ -385,7 +405,7 @@ impl Feeder {
         let mut source: Option<Source> = None;
         let mut bad: Option<u32> = None;
         for part in &order.parts {
-            if !self.shared.orders.is_live(self.id) {
+            if !self.shared.orders.is_live(self.ticket) {
                 break;
             }
             if source.as_ref().is_none_or(|s| s.number != part.file) && bad != Some(part.file) {
@@ -397,11 +417,11 @@ impl Feeder {
             }
             match &source {
                 Some(source) if source.number == part.file => self.feed_part(source, part),
-                _ => self.shared.orders.note(&self.shared, self.id, |p| p.failed_bytes += part.len),
+                _ => self.shared.orders.note(&self.shared, self.ticket, |p| p.failed_bytes += part.len),
             }
         }
         self.close(source);
-        self.shared.orders.end_feeding(&self.shared, self.id);
+        self.shared.orders.end_feeding(&self.shared, self.ticket);
     }
 
     /// Nothing of it may have come.
@@ -457,7 +477,7 @@ impl Feeder {
     /// Sleeps, but not through the order's end.
     fn pause(&self, length: Duration) {
         let deadline = Instant::now() + length;
-        while self.shared.orders.is_live(self.id) && !self.shared.is_stopping() {
+        while self.shared.orders.is_live(self.ticket) && !self.shared.is_stopping() {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return;
@@ -488,12 +508,12 @@ impl Feeder {
         let version = &entry.identity.version;
         let owner = peer_client::owner_of(shared, entry.mount, version, geometry.page_bytes, page);
         let mount = (owner.is_none() && !resident).then_some(entry.mount);
-        if !shared.orders.take_off(shared, self.id, mount, len) {
+        if !shared.orders.take_off(shared, self.ticket, mount, len) {
             return;
         }
         let watcher = Arc::new(OrderedPage {
             shared: shared.clone(),
-            order: self.id,
+            order: self.ticket,
             entry: entry.clone(),
             page,
             bytes,

@@ -77,8 +77,6 @@ struct Peer {
 struct Crew {
     /// Numbers of the threads.
     threads: BTreeSet<usize>,
-    /// Of those, without work.
-    idle: usize,
     /// Their sockets, to be cut.
     sockets: BTreeMap<usize, TcpStream>,
 }
@@ -264,7 +262,7 @@ impl Peer {
     /// Starts a thread if there is more to do than there are threads without work.
     fn staff(self: &Arc<Self>, shared: &Arc<Shared>) {
         let mut crew = lock(&self.crew);
-        if self.queue.waiting() <= crew.idle || crew.threads.len() >= LINKS_PER_PEER {
+        if !self.queue.is_short_of_threads() || crew.threads.len() >= LINKS_PER_PEER {
             return;
         }
         let room = shared.cache.reserve(
@@ -300,10 +298,8 @@ impl Peer {
     fn work(self: &Arc<Self>, shared: &Arc<Shared>, number: usize) {
         let mut link = None;
         loop {
-            lock(&self.crew).idle += 1;
             let popped = self.queue.pop_within(number, IDLE);
             let mut crew = lock(&self.crew);
-            crew.idle -= 1;
             match popped {
                 Popped::Task(job) => {
                     drop(crew);

@@ -18,8 +18,12 @@ pub struct Job {
     pub slots: Vec<(String, u32)>,
     /// Files by their number.
     pub files: Vec<FileRef>,
-    /// Its stages that read files.
+    /// Its stages that read files, but for those that have ended.
     pub stages: BTreeMap<u32, Stage>,
+    /// Run times of the tasks that ended well, of stages that have ended.
+    pub ended_run_ms_sum: u64,
+    /// Those tasks.
+    pub ended_done: u64,
     /// When it was first heard of.
     pub began: Nanos,
 }
@@ -33,8 +37,6 @@ pub struct Stage {
     pub tasks: Vec<Task>,
     /// All splits are told.
     pub ready: bool,
-    /// No task of it will run any more.
-    pub ended: bool,
     /// Run times of the tasks that ended well.
     pub run_ms_sum: u64,
     /// Tasks whose results stand.
@@ -106,13 +108,8 @@ impl Job {
             }
             JobUpdate::TaskStarted { stage, task, host } => self.started(stage, task, host),
             JobUpdate::TaskEnded { stage, task, ok, run_ms } => self.task_ended(stage, task, ok, run_ms),
-            JobUpdate::StageEnded { stage } => match self.stages.get_mut(&stage) {
-                Some(known) => {
-                    known.end();
-                    Change::StageEnded(stage)
-                }
-                None => Change::Noted,
-            },
+            JobUpdate::StageEnded { stage } if self.stages.contains_key(&stage) => Change::StageEnded(stage),
+            JobUpdate::StageEnded { .. } => Change::Noted,
             JobUpdate::End => Change::Ended,
         }
     }
@@ -144,26 +141,24 @@ impl Job {
         Change::Done(stage, number)
     }
 
+    /// Lets go of a stage that has ended: what comes late of it changes nothing, and told again it is another. What its tasks
+    /// have taken stays known. Returns the stage, of which nothing runs any more.
+    pub fn forget(&mut self, stage: u32) -> Option<Stage> {
+        let ended = self.stages.remove(&stage)?;
+        self.ended_run_ms_sum = self.ended_run_ms_sum.saturating_add(ended.run_ms_sum);
+        self.ended_done += ended.done;
+        Some(Stage { running: 0, ..ended })
+    }
+
     /// Mean run time of the tasks that ended well, in nanoseconds: of the stage, else of the whole job, else `None`.
     pub fn task_ns(&self, stage: u32) -> Option<u64> {
         let mean = |sum_ms: u64, count: u64| (count > 0).then(|| sum_ms.saturating_mul(1_000_000) / count);
         let own = self.stages.get(&stage).and_then(|s| mean(s.run_ms_sum, s.done));
         own.or_else(|| {
             let all = self.stages.values();
-            mean(all.clone().map(|s| s.run_ms_sum).sum(), all.map(|s| s.done).sum())
+            let sum_ms = all.clone().fold(self.ended_run_ms_sum, |sum, s| sum.saturating_add(s.run_ms_sum));
+            mean(sum_ms, self.ended_done + all.map(|s| s.done).sum::<u64>())
         })
-    }
-}
-
-impl Stage {
-    /// Nothing of it will be read any more: what it would have read is forgotten.
-    fn end(&mut self) {
-        self.ended = true;
-        self.splits = Vec::new();
-        self.running = 0;
-        for task in &mut self.tasks {
-            task.running = 0;
-        }
     }
 }
 
@@ -194,5 +189,28 @@ mod tests {
         assert_eq!((job.task_ns(3), job.task_ns(4)), (Some(100_000_000), Some(100_000_000)));
         assert_eq!(job.apply(JobUpdate::StageEnded { stage: 3 }), Change::StageEnded(3));
         assert_eq!(job.apply(JobUpdate::StageEnded { stage: 9 }), Change::Noted);
+    }
+
+    #[test]
+    fn of_a_stage_that_was_forgotten_run_times_stay_and_late_words_are_nothing() {
+        let mut job = Job::default();
+        let told = JobUpdate::Splits { stage: 3, splits: vec![Split::default(); 2] };
+        let started = |task| JobUpdate::TaskStarted { stage: 3, task, host: "a".into() };
+        let ended = |task| JobUpdate::TaskEnded { stage: 3, task, ok: true, run_ms: 100 };
+        job.apply(told.clone());
+        assert_eq!(job.apply(JobUpdate::StageReady { stage: 3 }), Change::Ready(3));
+        assert_eq!(job.apply(started(0)), Change::Started(3, 0));
+        assert_eq!(job.apply(ended(0)), Change::Done(3, 0));
+        assert_eq!(job.apply(started(1)), Change::Started(3, 1));
+        let stage = job.forget(3).unwrap();
+        assert_eq!((stage.tasks.len(), stage.done, stage.running), (2, 1, 0));
+        assert!(job.forget(3).is_none());
+        for late in [started(0), ended(1), JobUpdate::StageEnded { stage: 3 }] {
+            assert_eq!(job.apply(late), Change::Noted);
+        }
+        assert!(job.stages.is_empty());
+        assert_eq!((job.task_ns(3), job.task_ns(4)), (Some(100_000_000), Some(100_000_000)));
+        job.apply(told);
+        assert_eq!(job.apply(JobUpdate::StageReady { stage: 3 }), Change::Ready(3), "some of it runs again");
     }
 }

@@ -22,14 +22,14 @@
 //! To find the owners of what a large stage reads takes seconds (100,000 splits in a cluster of 1000 nodes: 4.4 s), and
 //! heartbeats must not wait for it. So it is done in slices, one a turn; until it is done the stage stays as it was cut before.
 
-use crate::jobs::{Change, Job, JobKey};
+use crate::jobs::{Change, Job, JobKey, Stage};
 use crate::run::{StageRun, WaveId};
 use crate::waves::{Owners, Placed, Slots, cut};
 use forebay_model::profile::{Curve, Profile, Separable, Setting};
 use forebay_policy::eviction::PLANNED_SHARE_PERCENT;
 use forebay_policy::machine::{Machine, Nanos};
 use forebay_policy::planner::{self, Action, Config, DirectStrain, Event, JobId, Planner};
-use forebay_wire::cluster::{Order, OrderProgress, ToAgent};
+use forebay_wire::cluster::{Order, OrderProgress, StageStatus, ToAgent};
 use forebay_wire::{ClusterView, JobStatus, JobUpdate, NodeInfo};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -52,6 +52,9 @@ const FIRST_SPEED_BYTES_PER_S: f64 = 1e9;
 /// Weight of a second's speed in the estimate.
 const SPEED_WEIGHT: f64 = 0.3;
 
+/// Parts of files that are planned for one stage, at most: some 200 MB of the coordinator's memory.
+const PARTS_MAX: usize = 4 << 20;
+
 /// Members looked at, summed over extents, in one slice of placing: some 10 ms.
 const SLICE_WORK: u64 = 200_000;
 
@@ -66,6 +69,9 @@ const JOBS_MAX: usize = 1024;
 
 /// Ended jobs that are still shown.
 const ENDED_MAX: usize = 32;
+
+/// Ended stages of a job that are still shown: an application that runs for days has any number of them.
+const ENDED_STAGES_MAX: usize = 64;
 
 /// A message to the agent of a node.
 pub type ToNode = (String, ToAgent);
@@ -91,6 +97,7 @@ pub struct Pump {
 }
 
 /// A job and how its stages are carried out.
+#[derive(Default)]
 struct Running {
     job: Job,
     stages: BTreeMap<u32, StageRun>,
@@ -98,6 +105,25 @@ struct Running {
     to_cut: BTreeSet<u32>,
     /// Stages on the way there, and the owners of what their first tasks read.
     placing: BTreeMap<u32, Placing>,
+    /// What is shown of stages that have ended, the last of them; nothing else of them is kept.
+    ended: VecDeque<StageStatus>,
+}
+
+impl Running {
+    /// No task of the stage will run any more: it is forgotten, but for what is shown of it. Returns its orders, which are void.
+    fn end_stage(&mut self, number: u32) -> Vec<u64> {
+        self.to_cut.remove(&number);
+        self.placing.remove(&number);
+        let mut run = self.stages.remove(&number);
+        let orders = run.as_mut().map(StageRun::end).unwrap_or_default();
+        if let Some(stage) = self.job.forget(number) {
+            self.ended.push_back(stage_status(number, &stage, run.as_ref()));
+            while self.ended.len() > ENDED_STAGES_MAX {
+                self.ended.pop_front();
+            }
+        }
+        orders
+    }
 }
 
 /// How far the placing of a stage's tasks is.
@@ -105,6 +131,8 @@ struct Running {
 struct Placing {
     next: usize,
     placed: Vec<(u32, Placed)>,
+    /// Parts of files in what is placed.
+    parts: usize,
     /// The job's, looked up once: when they change the placing begins anew.
     slots: Option<Slots>,
 }
@@ -234,8 +262,7 @@ impl Pump {
                     return;
                 }
                 let job = Job { began: now, ..Job::default() };
-                let (stages, to_cut, placing) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
-                self.jobs.insert(key.clone(), Running { job, stages, to_cut, placing });
+                self.jobs.insert(key.clone(), Running { job, ..Running::default() });
             }
             let Some(running) = self.jobs.get_mut(key) else { return };
             let change = running.job.apply(update);
@@ -248,7 +275,7 @@ impl Pump {
             Change::Noted => {}
             Change::Slots => {
                 if let Some(running) = self.jobs.get_mut(key) {
-                    let ready = running.job.stages.iter().filter(|(_, s)| s.ready && !s.ended);
+                    let ready = running.job.stages.iter().filter(|(_, s)| s.ready);
                     running.to_cut.extend(ready.map(|(number, _)| *number));
                 }
             }
@@ -319,8 +346,8 @@ impl Pump {
     /// Finds owners for tasks of a stage until `work_left` is used up; whether all of them have been found.
     fn place_some(&mut self, key: &JobKey, number: u32, work_left: &mut u64) -> bool {
         let Some(Running { job, placing, .. }) = self.jobs.get_mut(key) else { return true };
-        let Some(stage) = job.stages.get(&number).filter(|s| s.ready && !s.ended) else { return true };
-        let Some(Placing { next, placed, slots }) = placing.get_mut(&number) else { return true };
+        let Some(stage) = job.stages.get(&number).filter(|s| s.ready) else { return true };
+        let Some(Placing { next, placed, parts, slots }) = placing.get_mut(&number) else { return true };
         let slots = slots.get_or_insert_with(|| Slots::new(&job.slots, &self.view));
         let mut owners = Owners::new(&self.view, slots);
         while let Some(task) = stage.tasks.get(*next) {
@@ -329,7 +356,12 @@ impl Pump {
                 return false;
             }
             if task.started.is_none() && !task.done {
-                placed.push((*next as u32, owners.place(&job.files, &stage.splits[*next])));
+                // Tasks beyond that have no parts: they have their turn in waves, and read by themselves.
+                let enough = *parts >= PARTS_MAX;
+                let of_task =
+                    if enough { Placed::default() } else { owners.place(&job.files, &stage.splits[*next]) };
+                *parts += of_task.parts();
+                placed.push((*next as u32, of_task));
             }
             *next += 1;
         }
@@ -341,7 +373,7 @@ impl Pump {
     fn cut_stage(&mut self, now: Nanos, key: &JobKey, number: u32, mut placed: Vec<(u32, Placed)>) {
         self.planner_forgets(now, key, number);
         let Some(running) = self.jobs.get_mut(key) else { return };
-        let Some(stage) = running.job.stages.get(&number).filter(|s| s.ready && !s.ended) else { return };
+        let Some(stage) = running.job.stages.get(&number).filter(|s| s.ready) else { return };
         let run = running.stages.entry(number).or_default();
         let since_ms = now.saturating_since(running.job.began) / 1_000_000;
         let withdrawn = run.drop_waves_not_begun(since_ms);
@@ -666,13 +698,13 @@ impl Pump {
 
     fn end_stage(&mut self, now: Nanos, key: &JobKey, stage: u32) {
         self.planner_forgets(now, key, stage);
-        let orders = self.run_mut(key, stage).map(StageRun::end).unwrap_or_default();
+        let orders = self.jobs.get_mut(key).map(|running| running.end_stage(stage)).unwrap_or_default();
         self.cancel(orders);
     }
 
     fn end_job(&mut self, now: Nanos, key: &JobKey, show: bool) {
         let stages: Vec<u32> =
-            self.jobs.get(key).map(|r| r.stages.keys().copied().collect()).unwrap_or_default();
+            self.jobs.get(key).map(|r| r.job.stages.keys().copied().collect()).unwrap_or_default();
         for stage in stages {
             self.end_stage(now, key, stage);
         }
@@ -699,30 +731,28 @@ impl Pump {
         let known = |name: &str| planner::POLICIES.iter().any(|(n, _)| *n == name);
         let planner = if known(&running.job.planner) { &running.job.planner } else { &self.default_planner };
         let slots = running.job.slots.iter().fold(0u32, |sum, (_, count)| sum.saturating_add(*count));
-        let stages = running.job.stages.iter().map(|(number, stage)| {
-            let run = running.stages.get(number);
-            forebay_wire::cluster::StageStatus {
-                stage: *number,
-                tasks: stage.tasks.len() as u32,
-                tasks_done: stage.done as u32,
-                tasks_running: stage.running as u32,
-                tasks_local: run.map_or(0, |r| r.local),
-                waves: run.map(StageRun::statuses).unwrap_or_default(),
-            }
-        });
-        JobStatus {
-            name: running.job.name.clone(),
-            planner: planner.clone(),
-            slots,
-            stages: stages.collect(),
-            ended: false,
-        }
+        let live = running.job.stages.iter();
+        let live = live.map(|(number, stage)| stage_status(*number, stage, running.stages.get(number)));
+        let mut stages: Vec<StageStatus> = running.ended.iter().cloned().chain(live).collect();
+        stages.sort_by_key(|stage| stage.stage);
+        JobStatus { name: running.job.name.clone(), planner: planner.clone(), slots, stages, ended: false }
     }
 }
 
 impl std::fmt::Debug for Pump {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Pump").field("jobs", &self.jobs.len()).field("orders", &self.orders.len()).finish()
+    }
+}
+
+fn stage_status(number: u32, stage: &Stage, run: Option<&StageRun>) -> StageStatus {
+    StageStatus {
+        stage: number,
+        tasks: stage.tasks.len() as u32,
+        tasks_done: stage.done as u32,
+        tasks_running: stage.running as u32,
+        tasks_local: run.map_or(0, |run| run.local),
+        waves: run.map(StageRun::statuses).unwrap_or_default(),
     }
 }
 

@@ -18,6 +18,13 @@ const AHEAD_WAVES: usize = 3;
 /// Pages at a time that a node brings of each of these.
 const AHEAD_THREADS: u32 = 1;
 
+/// Of an order, so much is told: half of what a message may have. What is beyond it is given up; a node has seconds of work with it.
+const ORDER_BYTES_MAX: usize = 4 << 20;
+
+/// What a part and a file of an order take in a message at most, beside its path.
+const PART_BYTES: usize = 24;
+const FILE_BYTES: usize = 128;
+
 /// Names a wave among all that its stage ever had.
 pub type WaveId = u64;
 
@@ -353,15 +360,19 @@ impl StageRun {
         let Some(wave) = self.wave_mut(id) else { return Default::default() };
         let Some(part) = wave.parts.get_mut(node) else { return Default::default() };
         let mut numbers: BTreeMap<u32, u32> = BTreeMap::new();
-        let (mut named, mut parts) = (Vec::new(), Vec::new());
-        let mut bytes = 0;
+        let (mut named, mut parts) = (Vec::<FileRef>::new(), Vec::new());
+        let (mut bytes, mut told_bytes) = (0, 0);
         let unstarted =
             part.needs.iter().filter(|(task, _)| wave.tasks.get(task).is_some_and(|t| !t.started));
         'all: for piece in unstarted.flat_map(|(_, need)| &need.parts) {
-            if bytes + piece.len > room_bytes {
+            let Some(file) = files.get(piece.file as usize) else { continue };
+            told_bytes += PART_BYTES;
+            if !numbers.contains_key(&piece.file) {
+                told_bytes += FILE_BYTES + file.path.len() + file.mount.len();
+            }
+            if bytes + piece.len > room_bytes || told_bytes > ORDER_BYTES_MAX {
                 break 'all;
             }
-            let Some(file) = files.get(piece.file as usize) else { continue };
             let number = *numbers.entry(piece.file).or_insert_with(|| {
                 named.push(file.clone());
                 named.len() as u32 - 1

@@ -407,6 +407,10 @@ impl Server {
                 self.flush(session);
                 self.bound_buffers();
             }
+            // Nothing of it was sent, and the next connection would be told the same.
+            Err(e) if e.kind() == std::io::ErrorKind::InvalidInput => {
+                tracing::error!(error = %e, "a message is too long for an agent");
+            }
             Err(e) => self.drop_agent(session, &e.to_string()),
         }
     }

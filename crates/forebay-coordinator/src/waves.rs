@@ -13,6 +13,10 @@ use forebay_policy::placement::{Member, extent_key, node_number, owner};
 use forebay_wire::{ClusterView, FileRef, NodeInfo, Part, Split};
 use std::collections::BTreeMap;
 
+/// Pieces of one split that are planned, at most; the rest of it is read without a plan. A file of 8 TiB has so many
+/// extents of 128 MiB: nobody gives one task more, but a size that a program tells can be anything.
+const PIECES_MAX: usize = 1 << 16;
+
 /// What one node has to bring for one task.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Need {
@@ -29,6 +33,13 @@ pub struct Placed {
     pub needs: BTreeMap<String, Need>,
     /// Where the task is expected: its told home, or the node that owns most of it; of several, the first by name.
     pub home: Option<String>,
+}
+
+impl Placed {
+    /// Parts of files in it.
+    pub fn parts(&self) -> usize {
+        self.needs.values().map(|need| need.parts.len()).sum()
+    }
 }
 
 /// Finds the nodes that bring what tasks read; remembers the members of each mount.
@@ -116,7 +127,7 @@ impl<'a> Owners<'a> {
             let Some(keepers) = self.keepers(&file.mount) else { continue };
             let end = part.offset.saturating_add(part.len).min(file.version.size);
             let mut at = part.offset;
-            while at < end {
+            while at < end && pieces.len() < PIECES_MAX {
                 let extent = at / keepers.extent_bytes;
                 work += keepers.members.len() as u64;
                 let next = (extent + 1).saturating_mul(keepers.extent_bytes).min(end);
@@ -265,6 +276,15 @@ mod tests {
         let most = placed.needs.iter().map(|(name, n)| (n.bytes, name)).max().unwrap().0;
         assert_eq!(placed.needs[&placed.home.unwrap()].bytes, most);
         assert_eq!(Owners::new(&ClusterView::default(), &slots).place(&files, &split("")).home, None);
+    }
+
+    #[test]
+    fn a_size_that_no_file_has_is_planned_up_to_a_bound() {
+        let (view, files) = (view(&["a", "b"]), [file(u64::MAX)]);
+        let slots = slots(&["a"]);
+        let part = Part { file: 0, offset: 0, len: u64::MAX };
+        let split = Split { parts: vec![part; 3], home: String::new() };
+        assert_eq!(Owners::new(&view, &slots).place(&files, &split).parts(), PIECES_MAX);
     }
 
     #[test]

@@ -257,6 +257,65 @@ fn the_end_of_a_job_leaves_no_orders() {
 }
 
 #[test]
+fn of_stages_that_have_ended_only_what_is_shown_is_kept() {
+    let nodes = [("a", 1 << 30)];
+    let mut world = World::new("no-action", &nodes);
+    let mut begin = told(4, &[("a", 2)]);
+    let JobUpdate::Splits { splits, .. } = begin.remove(3) else { panic!("{begin:?}") };
+    begin.truncate(3);
+    world.tell(begin);
+    let stage_told =
+        |stage| vec![JobUpdate::Splits { stage, splits: splits.clone() }, JobUpdate::StageReady { stage }];
+    let ran = |stage, task| {
+        let started = JobUpdate::TaskStarted { stage, task, host: "a".into() };
+        vec![started, JobUpdate::TaskEnded { stage, task, ok: true, run_ms: 1000 }]
+    };
+    let stages = 3 * ENDED_STAGES_MAX as u32;
+    for stage in 0..stages {
+        world.tell(stage_told(stage));
+        world.bring();
+        world.tell(ran(stage, 0));
+        let orders: Vec<u64> = world.orders.keys().copied().collect();
+        assert!(!orders.is_empty(), "stage {stage} has nothing to leave behind");
+        // It ends before it is placed anew.
+        world.pump.set_view(world.now, view(&nodes));
+        world.pump.job_tells(world.now, &key(), vec![JobUpdate::StageEnded { stage }]);
+        // What was under way then.
+        for order in orders {
+            let bytes =
+                OrderProgress { fetched_bytes: MIB, resident_bytes: 0, failed_bytes: 0, order, done: true };
+            world.pump.progress(world.now, "a", bytes);
+        }
+        world.pump.job_tells(world.now, &key(), ran(stage, 1));
+        world.pump.job_tells(world.now, &key(), vec![JobUpdate::StageEnded { stage }]);
+        world.turn();
+        world.pump.set_view(world.now, view(&nodes));
+        let running = &world.pump.jobs[&key()];
+        assert!(running.to_cut.is_empty() && running.placing.is_empty(), "nothing is left to cut");
+        assert!(running.stages.is_empty() && running.job.stages.is_empty());
+        assert!(running.ended.len() <= ENDED_STAGES_MAX);
+        assert!(world.orders.is_empty() && world.pump.orders.is_empty() && world.pump.planners.is_empty());
+        assert!(world.pump.held_bytes().is_empty());
+    }
+    let shown = world.pump.status().remove(0).stages;
+    let numbers: Vec<u32> = shown.iter().map(|s| s.stage).collect();
+    assert_eq!(numbers, (stages - ENDED_STAGES_MAX as u32..stages).collect::<Vec<_>>());
+    for stage in &shown {
+        assert_eq!((stage.tasks, stage.tasks_done, stage.tasks_running, stage.tasks_local), (4, 1, 0, 1));
+        assert_eq!(stage.waves.iter().map(|w| w.tasks).sum::<u32>(), 4, "{stage:?}");
+        assert_eq!(stage.waves[0].fetched_bytes, 2 * MIB);
+    }
+    assert_eq!(world.pump.jobs[&key()].job.task_ns(0), Some(SECOND));
+    // Some of one has to run again: it is planned like any other, and ends with the job.
+    world.tell(stage_told(0));
+    assert!(world.ordered_bytes() > 0);
+    world.tell(vec![JobUpdate::End]);
+    assert!(world.orders.is_empty());
+    let status = world.pump.status().remove(0);
+    assert!(status.ended && status.stages.len() == ENDED_STAGES_MAX && status.stages[0].stage == 0);
+}
+
+#[test]
 fn naive_bb_orders_nothing_and_unknown_planners_are_the_default() {
     let mut world = World::new("naive-bb", &[("a", 1 << 30)]);
     world.tell(told(6, &[("a", 2)]));
@@ -430,6 +489,7 @@ enum Op {
     Wait(u64),
     Lose(u8),
     StageEnds,
+    StageAgain,
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -442,6 +502,7 @@ fn op() -> impl Strategy<Value = Op> {
         3 => (0u64..5_000).prop_map(Op::Wait),
         1 => (0u8..3).prop_map(Op::Lose),
         1 => Just(Op::StageEnds),
+        1 => Just(Op::StageAgain),
     ]
 }
 
@@ -457,7 +518,8 @@ proptest! {
         let all = [("a", 12 * MIB), ("b", 40 * MIB), ("c", 400 * MIB)];
         let mut world = World::new(planner::POLICIES[planner].0, &all);
         let home = |task: u32| ["a", "b", "c", "nobody"][task as usize * 7 % 4];
-        world.tell(told_at(40, &[("a", 2), ("b", 2), ("c", 1)], if homes { home } else { |_| "" }));
+        let all_told = told_at(40, &[("a", 2), ("b", 2), ("c", 1)], if homes { home } else { |_| "" });
+        world.tell(all_told.clone());
         for op in ops {
             match op {
                 Op::Start(task, host) => world.start(task, names[host as usize]),
@@ -495,6 +557,7 @@ proptest! {
                     world.turn();
                 }
                 Op::StageEnds => world.tell(vec![JobUpdate::StageEnded { stage: 1 }]),
+                Op::StageAgain => world.tell(all_told[3..].to_vec()),
             }
             for (name, capacity) in all {
                 let its = world.orders.values().filter(|(node, _, _)| node == name);
@@ -567,4 +630,38 @@ fn what_started_tasks_wait_for_outlives_a_new_cut() {
     assert!(world.orders.len() > 1, "the next waits for nothing");
     (0..2).for_each(|task| world.finish(task));
     assert!(!world.orders.contains_key(&first), "it has outlived its tasks");
+}
+
+#[test]
+fn an_order_fits_a_message_however_many_files_it_names() {
+    let mut world = World::new("no-action", &[("a", 1 << 40), ("b", 1 << 40)]);
+    let (tasks, files_each) = (40_u32, 4_000_u32);
+    let file = |number: u32| {
+        let version = FileVersion { ino: u64::from(number) + 1, size: 4096, mtime_ns: 1, ctime_ns: 1 };
+        FileRef { mount: "pfs".into(), path: format!("table/part-{number:060}").into_bytes(), version }
+    };
+    let parts = |task: u32| {
+        (0..files_each).map(|i| Part { file: task * files_each + i, offset: 0, len: 4096 }).collect()
+    };
+    world.tell(vec![
+        JobUpdate::Begin { name: "app".into(), planner: String::new() },
+        JobUpdate::Slots(vec![("a".into(), 20), ("b".into(), 20)]),
+        JobUpdate::Files((0..tasks * files_each).map(file).collect()),
+        JobUpdate::Splits {
+            stage: 1,
+            splits: (0..tasks).map(|t| Split { parts: parts(t), home: String::new() }).collect(),
+        },
+        JobUpdate::StageReady { stage: 1 },
+    ]);
+    for _ in 0..20 {
+        world.turn();
+    }
+    assert_eq!(world.orders.len(), 2, "one for each node");
+    for (_, order, _) in world.orders.values() {
+        assert!(order.parts.len() > 10_000, "{} parts", order.parts.len());
+        assert!(order.parts.len() < (tasks * files_each) as usize / 2);
+        forebay_wire::framed::shared(&ToAgent::Fetch(order.clone())).expect("it fits");
+    }
+    let given_up = world.pump.status()[0].stages[0].waves[0].failed_bytes;
+    assert!(given_up > 0, "what did not fit is given up");
 }
