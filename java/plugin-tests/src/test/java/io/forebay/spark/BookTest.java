@@ -1,6 +1,7 @@
 package io.forebay.spark;
 
 import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertFalse;
 import static org.junit.Assert.assertTrue;
 
 import java.util.ArrayList;
@@ -136,14 +137,33 @@ public class BookTest {
     book.taskStarted(6, 0, "h1");
     book.taskEnded(6, 0, true, 2);
     book.taskStarted(6, 1, "h2");
-    List<JobUpdate> again = book.again();
+    Map<Integer, List<JobUpdate>> again = book.again();
+    assertEquals("slots first", List.of(Book.NO_STAGE, 6), List.copyOf(again.keySet()));
+    assertEquals(List.of(new JobUpdate.Slots(Map.of("h1", 1))), again.get(Book.NO_STAGE));
     assertEquals(
-        List.of(new JobUpdate.Slots(Map.of("h1", 1)), new JobUpdate.Files(List.of("/pfs/a", "/pfs/b")), new JobUpdate.Splits(6, TWO, HOMES),
-            new JobUpdate.StageReady(6), new JobUpdate.TaskStarted(6, 0, "h1"), new JobUpdate.TaskEnded(6, 0, true, 2),
-            new JobUpdate.TaskStarted(6, 1, "h2")),
-        again);
+        List.of(new JobUpdate.Files(List.of("/pfs/a", "/pfs/b")), new JobUpdate.Splits(6, TWO, HOMES), new JobUpdate.StageReady(6),
+            new JobUpdate.TaskStarted(6, 0, "h1"), new JobUpdate.TaskEnded(6, 0, true, 2), new JobUpdate.TaskStarted(6, 1, "h2")),
+        again.get(6));
     assertTrue(book.take().isEmpty());
     book.stageReads(7, input());
     assertEquals("numbers follow those told to this agent", 2, ((JobUpdate.Splits) book.take().get(1)).splits().get(0).get(0).file());
+  }
+
+  @Test
+  public void aStageThatIsLeftOutIsKnownAndNotToldAgain() {
+    Book book = new Book(1);
+    book.stageReads(5, input());
+    book.taskStarted(5, 0, "h1");
+    book.stageReads(6, input());
+    book.leaveOut(5);
+    Map<Integer, List<JobUpdate>> again = book.again();
+    assertEquals(List.of(Book.NO_STAGE, 6), List.copyOf(again.keySet()));
+    assertEquals("files are counted from the first that is told", new JobUpdate.Splits(6, TWO, HOMES), again.get(6).get(1));
+    assertTrue("it is not looked up once more", book.knowsStage(5));
+    book.taskEnded(5, 0, true, 1);
+    book.taskStarted(5, 1, "h1");
+    assertTrue(book.take().isEmpty());
+    book.stageEnded(5);
+    assertFalse(book.knowsStage(5));
   }
 }

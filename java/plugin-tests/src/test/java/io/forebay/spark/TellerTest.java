@@ -5,12 +5,15 @@ import static org.junit.Assert.assertTrue;
 
 import java.io.IOException;
 import java.util.List;
+import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 
 import org.junit.Test;
 
+import io.forebay.core.ForebayException;
 import io.forebay.core.JobUpdate;
 import io.forebay.core.JobUpdate.Part;
 
@@ -92,6 +95,85 @@ public class TellerTest {
     teller.close();
     assertEquals(1, second.all(JobUpdate.StageReady.class).size());
     assertEquals(1, second.all(JobUpdate.TaskStarted.class).size());
+  }
+
+  @Test
+  public void anAgentThatAnswersAndDoesNotListenIsTriedLessOften() throws InterruptedException {
+    List<Long> dialledAtNanos = new CopyOnWriteArrayList<>();
+    CountDownLatch dials = new CountDownLatch(3);
+    Teller teller = new Teller(new Book(1), name -> {
+      dialledAtNanos.add(System.nanoTime());
+      dials.countDown();
+      return new Teller.Line() {
+        @Override
+        public void tell(List<JobUpdate> updates) throws IOException {
+          throw new IOException("not now");
+        }
+
+        @Override
+        public void close() {}
+      };
+    }, 100);
+    teller.start();
+    teller.named("app-1");
+    assertTrue(dials.await(PATIENCE_S, TimeUnit.SECONDS));
+    teller.close();
+    long pauseMs = TimeUnit.NANOSECONDS.toMillis(dialledAtNanos.get(2) - dialledAtNanos.get(1));
+    assertTrue("twice the first pause, not " + pauseMs + " ms", pauseMs >= 1000);
+  }
+
+  @Test
+  public void stagesThatTheAgentHasNoRoomForAreLeftOutAndTheOthersTold() throws InterruptedException {
+    List<JobUpdate> tooLarge = List.of(new JobUpdate.StageReady(1), new JobUpdate.StageReady(3));
+    AtomicInteger refused = new AtomicInteger();
+    Semaphore toldTheLast = new Semaphore(0);
+    List<Told> lines = new CopyOnWriteArrayList<>();
+    Teller teller = new Teller(new Book(1), name -> {
+      Told told = new Told();
+      lines.add(told);
+      return new Teller.Line() {
+        @Override
+        public void tell(List<JobUpdate> updates) throws IOException {
+          if (updates.stream().anyMatch(tooLarge::contains)) {
+            refused.incrementAndGet();
+            throw new ForebayException(ForebayException.ENOSPC, "too many files and splits in one analytics job");
+          }
+          told.tell(updates);
+          if (updates.contains(new JobUpdate.StageReady(2))) {
+            toldTheLast.release();
+          }
+        }
+
+        @Override
+        public void close() {
+          told.close();
+        }
+      };
+    }, 100);
+    // One event, so that all of it is there when the job begins.
+    teller.put(book -> {
+      for (int stage = 0; stage < 3; stage++) {
+        book.stageReads(stage, input());
+      }
+    });
+    teller.named("app-1");
+    teller.start();
+    assertTrue(toldTheLast.tryAcquire(PATIENCE_S, TimeUnit.SECONDS));
+    assertEquals("one refusal is enough", 1, refused.get());
+    // One that comes later: it might be that what has ended is in its way, so it is tried once more.
+    teller.put(book -> book.stageReads(3, input()));
+    assertTrue(toldTheLast.tryAcquire(2, PATIENCE_S, TimeUnit.SECONDS));
+    for (int i = 0; i < 4; i++) {
+      int stage = i;
+      teller.put(book -> book.taskStarted(stage, 0, "h"));
+    }
+    teller.close();
+    assertEquals(3, refused.get());
+    assertEquals(4, lines.size());
+    Told last = lines.get(3);
+    assertEquals(List.of(new JobUpdate.StageReady(0), new JobUpdate.StageReady(2)), last.all(JobUpdate.StageReady.class));
+    assertEquals(List.of(new JobUpdate.TaskStarted(0, 0, "h"), new JobUpdate.TaskStarted(2, 0, "h")), last.all(JobUpdate.TaskStarted.class));
+    assertTrue(lines.stream().allMatch(line -> line.closed));
   }
 
   @Test

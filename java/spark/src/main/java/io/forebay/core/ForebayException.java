@@ -8,7 +8,7 @@ public final class ForebayException extends IOException {
 
   /** Error numbers of Linux that programs tell apart. */
   public static final int EPERM = 1, ENOENT = 2, EBADF = 9, EACCES = 13, EEXIST = 17, EXDEV = 18, ENOTDIR = 20, EISDIR = 21, EINVAL = 22,
-      ENOSYS = 38, ENOTEMPTY = 39, ENODATA = 61, ENOTSUP = 95, ENOTCONN = 107, ESTALE = 116;
+      ENOSPC = 28, ENOSYS = 38, ENOTEMPTY = 39, ENODATA = 61, ENOTSUP = 95, ENOTCONN = 107, ESTALE = 116;
 
   private final int errno;
 

@@ -18,6 +18,9 @@ import io.forebay.core.JobUpdate.Part;
  * has ended is forgotten; if Spark runs some of its tasks again because their output was lost, those read their input without a plan.
  */
 final class Book {
+  /** What is so of no stage: the slots. Spark counts its stages from 0. */
+  static final int NO_STAGE = -1;
+
   /** Splits in one update: the first are told while the others are still being written down. */
   private static final int SPLITS_PER_UPDATE = 1024;
 
@@ -39,7 +42,8 @@ final class Book {
   }
 
   private static final class StageEntry {
-    final StageInput input;
+    /** Null if the stage was left out. */
+    StageInput input;
     /** Number of the task by its partition. */
     final Map<Integer, Integer> numbers = new HashMap<>();
     /** Those that were started, by their numbers. */
@@ -64,12 +68,17 @@ final class Book {
     return taken;
   }
 
-  /** All that is so, for an agent that knows nothing; takes the place of what was to be told. */
-  List<JobUpdate> again() {
+  /** All that is so, for an agent that knows nothing, by stage and in order; takes the place of what was to be told. */
+  Map<Integer, List<JobUpdate>> again() {
     updates = new ArrayList<>();
     filesTold = 0;
+    Map<Integer, List<JobUpdate>> again = new LinkedHashMap<>();
     tellSlots();
+    again.put(NO_STAGE, take());
     stages.forEach((stage, entry) -> {
+      if (entry.input == null) {
+        return;
+      }
       tellInput(stage, entry.input);
       entry.tasks.forEach((number, task) -> {
         if (task.done || task.running > 0) {
@@ -79,8 +88,19 @@ final class Book {
           updates.add(new JobUpdate.TaskEnded(stage, number, true, task.runMs));
         }
       });
+      again.put(stage, take());
     });
-    return take();
+    return again;
+  }
+
+  /** The agent has no room for this stage: until it ends it is known, and not told {@link #again}. */
+  void leaveOut(int stage) {
+    StageEntry entry = stages.get(stage);
+    if (entry != null) {
+      entry.input = null;
+      entry.numbers.clear();
+      entry.tasks.clear();
+    }
   }
 
   void executorAdded(String id, String host, int cores) {

@@ -6,6 +6,7 @@ import java.net.URI;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FileSystem;
 
+import io.forebay.hadoop.ForebayFileSystem;
 import io.forebay.hadoop.ForebayLocalFileSystem;
 
 /**
@@ -16,6 +17,7 @@ import io.forebay.hadoop.ForebayLocalFileSystem;
  */
 final class FileScheme {
   private static final String IMPLEMENTATION = "fs.file.impl";
+  private static final String FOREBAY = "fs.forebay.impl";
 
   private FileScheme() {}
 
@@ -24,6 +26,13 @@ final class FileScheme {
     if (hadoop.get(IMPLEMENTATION) == null) {
       forget(hadoop);
       hadoop.set(IMPLEMENTATION, ForebayLocalFileSystem.class.getName());
+    }
+  }
+
+  /** Names the class for {@code forebay:///}: Hadoop has looked for file systems before the jar of the plug-in was there, and would not find it. */
+  static void name(Configuration hadoop) {
+    if (hadoop.get(FOREBAY) == null) {
+      hadoop.set(FOREBAY, ForebayFileSystem.class.getName());
     }
   }
 

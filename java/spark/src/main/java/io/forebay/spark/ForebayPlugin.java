@@ -85,6 +85,7 @@ public final class ForebayPlugin implements SparkPlugin {
       SparkConf conf = context.conf();
       String planner = conf.get(PLANNER, "");
       Configuration hadoop = context.hadoopConfiguration();
+      FileScheme.name(hadoop);
       if (filePaths) {
         FileScheme.takeOver(hadoop);
       }

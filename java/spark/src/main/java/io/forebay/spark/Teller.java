@@ -1,8 +1,8 @@
 package io.forebay.spark;
 
 import java.io.IOException;
-import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
 import java.util.concurrent.ArrayBlockingQueue;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.TimeUnit;
@@ -11,13 +11,15 @@ import java.util.function.Consumer;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
+import io.forebay.core.ForebayException;
 import io.forebay.core.JobUpdate;
 
 /**
  * The thread that tells: everything that may take time, or fail, happens on it, and on nothing of Spark's.
  *
  * <p>What the listener hears goes into a bounded queue and is done here in that order; updates are told together, at most {@value #BATCH_MS} ms
- * after the first of them. A full queue drops what comes; an agent that is gone is tried again, and told all of it again. Both are said once.
+ * after the first of them. A full queue drops what comes; an agent that is gone is tried again, and told all of it again; a stage that names more
+ * than an agent keeps is left out. Each is said once.
  */
 final class Teller implements AutoCloseable {
   /** Half of what a task of the shortest useful length takes, and far less than a wave. */
@@ -55,6 +57,7 @@ final class Teller implements AutoCloseable {
   private volatile boolean dropped;
   private volatile String name;
   private boolean failureSaid;
+  private boolean leftOutSaid;
   private Line line;
   private long retryMs = RETRY_MIN_MS;
   private long retryAtNanos = System.nanoTime();
@@ -154,13 +157,25 @@ final class Teller implements AutoCloseable {
     }
   }
 
+  /** Tells all that is so, stage by stage, to learn of a refusal whose it is. */
   private void begin() {
+    int stage = Book.NO_STAGE;
     try {
       line = dial.begin(name);
+      for (Map.Entry<Integer, List<JobUpdate>> some : book.again().entrySet()) {
+        stage = some.getKey();
+        line.tell(some.getValue());
+      }
+      // Not before: to tell opens every file, and an agent that answers may still refuse all of it.
       retryMs = RETRY_MIN_MS;
-      tell(new ArrayList<>(book.again()));
     } catch (IOException | RuntimeException | LinkageError e) {
-      failed("there is no agent to tell", e);
+      if (stage != Book.NO_STAGE && isNoRoom(e)) {
+        leaveOut(stage, e);
+      } else {
+        failed(line == null ? "there is no agent to tell" : "the agent does not listen", e);
+      }
+      // Also after a refusal: the agent has a part of the stage, and its numbers of files are not ours any more.
+      hangUp();
       retryLater();
     }
   }
@@ -169,9 +184,29 @@ final class Teller implements AutoCloseable {
     try {
       line.tell(updates);
     } catch (IOException | RuntimeException | LinkageError e) {
-      failed("the agent does not listen", e);
+      if (isNoRoom(e)) {
+        // There, files count until the job ends. It begins again without those of ended stages; then it shows whether one is too large.
+        LOG.debug("Forebay: the agent has no room for more of this job, which begins again", e);
+      } else {
+        failed("the agent does not listen", e);
+      }
       hangUp();
       retryLater();
+    }
+  }
+
+  private static boolean isNoRoom(Throwable e) {
+    return e instanceof ForebayException refused && refused.errno() == ForebayException.ENOSPC;
+  }
+
+  private void leaveOut(int stage, Throwable why) {
+    book.leaveOut(stage);
+    if (!leftOutSaid) {
+      leftOutSaid = true;
+      LOG.warn("Forebay: the agent has no room for what stage {} reads; this stage, and others of which the same is so, run without prefetch: {}",
+          stage, why.toString());
+    } else {
+      LOG.debug("Forebay: no room for stage {}", stage, why);
     }
   }
 
