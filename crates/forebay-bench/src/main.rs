@@ -24,7 +24,7 @@ use std::process::ExitCode;
 /// Measure Forebay beside the alternative and the physical limit.
 #[derive(Debug, Parser)]
 struct Args {
-    /// Only benchmarks whose group contains this text
+    /// Only this group of benchmarks, or that of this figure
     #[arg(long, default_value = "")]
     only: String,
     /// Runs of each measurement
@@ -40,7 +40,7 @@ struct Args {
 
 type Group = fn(&Rig) -> Result<Vec<Record>, String>;
 
-const GROUPS: [(&str, Group); 13] = [
+const GROUPS: [(&str, Group); 14] = [
     ("read.cached", read::cached),
     ("read.cold", read::cold),
     ("read.shared", read::shared),
@@ -54,16 +54,31 @@ const GROUPS: [(&str, Group); 13] = [
     ("agent", files::agent),
     ("hit_ratio", others::hit_ratio),
     ("cluster.scale", scale::scale),
+    ("peer", others::peers),
 ];
+
+/// The groups whose name contains `only`, or else the one that the figure of this id belongs to.
+fn wanted(only: &str) -> Vec<&'static str> {
+    let names = GROUPS.iter().map(|(name, _)| *name);
+    let found: Vec<_> = names.clone().filter(|name| name.contains(only)).collect();
+    if !found.is_empty() {
+        return found;
+    }
+    let has = |name: &&str| only.strip_prefix(*name).is_some_and(|rest| rest.starts_with('.'));
+    names.filter(has).max_by_key(|name| name.len()).into_iter().collect()
+}
 
 fn main() -> ExitCode {
     let args = Args::parse();
     let mut records = Vec::new();
     let mut failed = false;
-    for (name, group) in GROUPS.iter().chain(&[("peer", others::peers as Group)]) {
-        if !name.contains(args.only.as_str()) {
-            continue;
-        }
+    let wanted = wanted(&args.only);
+    if wanted.is_empty() {
+        let names: Vec<_> = GROUPS.iter().map(|(name, _)| *name).collect();
+        eprintln!("there is no group for {:?}; there are {}", args.only, names.join(", "));
+        return ExitCode::from(2);
+    }
+    for (name, group) in GROUPS.iter().filter(|(name, _)| wanted.contains(name)) {
         eprintln!("{name} ...");
         match Rig::new(args.runs, args.quick).and_then(|rig| group(&rig)) {
             Ok(more) => {
@@ -82,4 +97,20 @@ fn main() -> ExitCode {
         failed = true;
     }
     if failed { ExitCode::from(1) } else { ExitCode::SUCCESS }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_is_named_by_itself_by_a_part_of_it_and_by_its_figures() {
+        assert_eq!(wanted("").len(), GROUPS.len());
+        assert_eq!(wanted("read.cached"), ["read.cached"]);
+        assert_eq!(wanted("write.through"), ["write"]);
+        assert_eq!(wanted("peer.page"), ["peer.page"]);
+        assert_eq!(wanted("peer.page.streams"), ["peer.page"]);
+        assert_eq!(wanted("peer.alluxio.read"), ["peer"]);
+        assert!(wanted("nothing").is_empty() && wanted("writes.x").is_empty());
+    }
 }
