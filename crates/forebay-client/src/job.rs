@@ -17,8 +17,8 @@ use forebay_policy::homes::{Candidate, Homes};
 use forebay_policy::placement::{Member, extent_key, node_number, owner};
 use forebay_wire::frame;
 use forebay_wire::{
-    Channel, ClusterView, FileRef, JobStatus, JobUpdate, MAX_PACKET_BYTES, MountInfo, NodeInfo, Reply,
-    Request, Role, Split,
+    Channel, ClusterView, FileRef, JobStatus, JobUpdate, MAX_PACKET_BYTES, MountInfo, NodeInfo, Refusal,
+    Reply, Request, Role, Split,
 };
 use rustix::fs::{Mode, OFlags, open};
 use serde::Serialize;
@@ -208,6 +208,14 @@ impl Client {
     }
 }
 
+/// Why the agent takes no more of a job: `ENOSPC` says that there is too much of it, `ENOMEM` that there is no memory for it now.
+fn refused(reply: &Reply) -> io::Error {
+    match reply {
+        Reply::Refused(Refusal::NoRoom) => told(libc::ENOMEM, Refusal::NoRoom.to_string()),
+        reply => unexpected(reply),
+    }
+}
+
 fn view_in(reply: Reply) -> io::Result<ClusterView> {
     match reply {
         Reply::Members(view) => Ok(view),
@@ -292,7 +300,7 @@ impl Job {
         channel.send(&Request::JobTell(updates), &[])?;
         match channel.recv_reply(Some(Instant::now() + self.patience))?.message {
             Reply::Done => Ok(()),
-            reply => Err(unexpected(&reply)),
+            reply => Err(refused(&reply)),
         }
     }
 }
@@ -345,7 +353,7 @@ mod tests {
     use super::*;
     use crate::session::tests::{assert_left_alone, connections, hung_agent};
     use forebay_pfs::{FileVersion, Revalidate};
-    use forebay_wire::{Epoch, NodeInfo, Part, Refusal};
+    use forebay_wire::{Epoch, NodeInfo, Part};
 
     fn mount() -> MountInfo {
         MountInfo {
@@ -422,10 +430,11 @@ mod tests {
     }
 
     #[test]
-    fn no_room_for_a_job_has_a_number_of_its_own() {
-        // By it the plug-in for Spark knows that the stage is not to be told again.
-        for refusal in [Refusal::NoRoom, Refusal::TooMany("files and splits in one analytics job".into())] {
-            assert_eq!(errno(&unexpected(&Reply::Refused(refusal))), libc::ENOSPC);
+    fn too_much_of_a_job_and_no_memory_for_it_now_are_told_apart() {
+        // By the first the plug-in for Spark knows that the stage is not to be told again.
+        let too_much = Refusal::TooMany("files and splits in one analytics job".into());
+        for (refusal, number) in [(too_much, libc::ENOSPC), (Refusal::NoRoom, libc::ENOMEM)] {
+            assert_eq!(errno(&refused(&Reply::Refused(refusal))), number);
         }
     }
 

@@ -66,13 +66,16 @@ impl MappedRange {
 fn pin(client: &Client, view: &CopyView, first_page: u32, pages: u32) -> Option<Arc<Mutex<Channel>>> {
     let (session, copy) = (&client.session, view.copy());
     let anchor = session.unless_left_alone(|| session.anchor()).ok()?;
-    let ask = || {
+    let answer = {
+        // Held until a failure is noted: who waits for it then asks nothing, and does not take a late answer for its own.
         let channel = lock(&anchor);
-        // The copy itself is the proof that its pages may be held.
-        channel.send(&Request::PinPages { copy, first_page, pages }, &[view.file()])?;
-        channel.recv::<Reply>(Some(Instant::now() + session.config.deadline))
+        session.unless_left_alone(|| {
+            // The copy itself is the proof that its pages may be held.
+            channel.send(&Request::PinPages { copy, first_page, pages }, &[view.file()])?;
+            channel.recv::<Reply>(Some(Instant::now() + session.config.deadline))
+        })
     };
-    match session.unless_left_alone(ask) {
+    match answer {
         Ok(answer) => (answer.message == Reply::Done).then_some(anchor),
         Err(_) => {
             // Dead, or late: its answer would be taken for that of the next pin.

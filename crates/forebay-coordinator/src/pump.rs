@@ -70,6 +70,9 @@ const JOBS_MAX: usize = 1024;
 /// Ended jobs that are still shown.
 const ENDED_MAX: usize = 32;
 
+/// Waves that are shown, over all jobs: some 4 MB of a message that may have eight.
+const WAVES_SHOWN_MAX: usize = 50_000;
+
 /// Ended stages of a job that are still shown: an application that runs for days has any number of them.
 const ENDED_STAGES_MAX: usize = 64;
 
@@ -724,7 +727,10 @@ impl Pump {
 
     /// The jobs, those that have ended first.
     pub fn status(&self) -> Vec<JobStatus> {
-        self.ended.iter().cloned().chain(self.jobs.values().map(|r| self.status_of(r))).collect()
+        let mut jobs: Vec<JobStatus> =
+            self.ended.iter().cloned().chain(self.jobs.values().map(|r| self.status_of(r))).collect();
+        show_at_most(WAVES_SHOWN_MAX, &mut jobs);
+        jobs
     }
 
     fn status_of(&self, running: &Running) -> JobStatus {
@@ -742,6 +748,16 @@ impl Pump {
 impl std::fmt::Debug for Pump {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Pump").field("jobs", &self.jobs.len()).field("orders", &self.orders.len()).finish()
+    }
+}
+
+/// Leaves the waves of the earliest stages out, so that no more than `waves` of all jobs are left.
+fn show_at_most(mut waves: usize, jobs: &mut [JobStatus]) {
+    for stage in jobs.iter_mut().rev().flat_map(|job| job.stages.iter_mut().rev()) {
+        if stage.waves.len() > waves {
+            stage.waves = Vec::new();
+        }
+        waves -= stage.waves.len();
     }
 }
 

@@ -17,6 +17,9 @@ use std::collections::BTreeMap;
 /// extents of 128 MiB: nobody gives one task more, but a size that a program tells can be anything.
 const PIECES_MAX: usize = 1 << 16;
 
+/// Members looked at for one split, summed over extents, at most: some 200 ms, for which heartbeats wait.
+const SPLIT_WORK_MAX: u64 = 1 << 22;
+
 /// What one node has to bring for one task.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Need {
@@ -127,7 +130,7 @@ impl<'a> Owners<'a> {
             let Some(keepers) = self.keepers(&file.mount) else { continue };
             let end = part.offset.saturating_add(part.len).min(file.version.size);
             let mut at = part.offset;
-            while at < end && pieces.len() < PIECES_MAX {
+            while at < end && pieces.len() < PIECES_MAX && work < SPLIT_WORK_MAX {
                 let extent = at / keepers.extent_bytes;
                 work += keepers.members.len() as u64;
                 let next = (extent + 1).saturating_mul(keepers.extent_bytes).min(end);

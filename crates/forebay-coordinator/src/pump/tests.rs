@@ -2,6 +2,7 @@
 
 use super::*;
 use forebay_pfs::FileVersion;
+use forebay_wire::cluster::WaveStatus;
 use forebay_wire::{FileRef, NodeInfo, Part, Split};
 use proptest::prelude::*;
 
@@ -664,4 +665,36 @@ fn an_order_fits_a_message_however_many_files_it_names() {
     }
     let given_up = world.pump.status()[0].stages[0].waves[0].failed_bytes;
     assert!(given_up > 0, "what did not fit is given up");
+}
+
+#[test]
+fn waves_of_the_earliest_stages_are_not_shown_where_there_are_too_many() {
+    let stage = |number: u32, waves: usize| StageStatus {
+        stage: number,
+        waves: vec![WaveStatus::default(); waves],
+        ..StageStatus::default()
+    };
+    let job = |stages| JobStatus { stages, ..JobStatus::default() };
+    let mut jobs = vec![job(vec![stage(0, 2), stage(1, 30)]), job(vec![stage(0, 40), stage(1, 50)])];
+    show_at_most(92, &mut jobs);
+    let left: Vec<usize> = jobs.iter().flat_map(|job| job.stages.iter().map(|s| s.waves.len())).collect();
+    assert_eq!(left, [2, 0, 40, 50]);
+    // The longest status there is fits a message.
+    let wave = WaveStatus {
+        tasks: u32::MAX,
+        tasks_done: u32::MAX,
+        bytes: u64::MAX >> 8,
+        fetched_bytes: u64::MAX >> 8,
+        resident_bytes: u64::MAX >> 8,
+        failed_bytes: u64::MAX >> 8,
+        prefetch_began_ms: Some(u64::from(u32::MAX)),
+        prefetch_ended_ms: Some(u64::from(u32::MAX)),
+        compute_began_ms: Some(u64::from(u32::MAX)),
+        compute_ended_ms: Some(u64::from(u32::MAX)),
+    };
+    let mut jobs =
+        vec![job(vec![StageStatus { waves: vec![wave; WAVES_SHOWN_MAX], ..StageStatus::default() }])];
+    show_at_most(WAVES_SHOWN_MAX, &mut jobs);
+    assert_eq!(jobs[0].stages[0].waves.len(), WAVES_SHOWN_MAX);
+    forebay_wire::framed::shared(&ToAgent::Jobs { ask: 1, jobs }).expect("it fits");
 }

@@ -169,8 +169,10 @@ final class Teller implements AutoCloseable {
       // Not before: to tell opens every file, and an agent that answers may still refuse all of it.
       retryMs = RETRY_MIN_MS;
     } catch (IOException | RuntimeException | LinkageError e) {
-      if (stage != Book.NO_STAGE && isNoRoom(e)) {
+      if (stage != Book.NO_STAGE && isTooMuch(e)) {
         leaveOut(stage, e);
+        // One stage less is told the next time, so this comes to an end.
+        retryMs = RETRY_MIN_MS;
       } else {
         failed(line == null ? "there is no agent to tell" : "the agent does not listen", e);
       }
@@ -184,7 +186,7 @@ final class Teller implements AutoCloseable {
     try {
       line.tell(updates);
     } catch (IOException | RuntimeException | LinkageError e) {
-      if (isNoRoom(e)) {
+      if (isTooMuch(e)) {
         // There, files count until the job ends. It begins again without those of ended stages; then it shows whether one is too large.
         LOG.debug("Forebay: the agent has no room for more of this job, which begins again", e);
       } else {
@@ -195,7 +197,7 @@ final class Teller implements AutoCloseable {
     }
   }
 
-  private static boolean isNoRoom(Throwable e) {
+  private static boolean isTooMuch(Throwable e) {
     return e instanceof ForebayException refused && refused.errno() == ForebayException.ENOSPC;
   }
 
