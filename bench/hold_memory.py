@@ -33,7 +33,7 @@ def available_bytes():
 
 def hold(size):
     """Touches `size` bytes and gives all back but one page of each block. What is held lives as long as the result."""
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_NORESERVE)
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.madvise(mmap.MADV_NOHUGEPAGE)
     start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     for at in range(0, size, STEP_BYTES):
