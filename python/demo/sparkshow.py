@@ -118,7 +118,7 @@ def report(args, runs, size, where):
     rate = SERVERS * args.spark_rate * 1_000_000
     print()
     print("\n".join(waves.table(runs)))
-    print("\nAll found the same. The change is that of the map time; at owner: tasks that ran on the node that was named for their extent;")
+    print("\nAll found the same. The change is that of the map time; at home: tasks that ran on the node that was named for their extent;")
     print("prefetch hidden: share of the prefetch time before the wave's own tasks and behind those of an earlier wave, the first wave left out.")
     name = f"waves-{args.lab}" if args.lab else "waves"
     pictures = [args.output / f"{name}.png", args.output / f"{name}.svg"]
@@ -130,7 +130,7 @@ def report(args, runs, size, where):
 
 def report_study(args, outcomes):
     print("\n" + "\n".join(study.table(outcomes)))
-    print("\nMedians; at owner, hidden: of the runs with waves. as wanted: what docs/benchmarks.md holds waves to.")
+    print("\nMedians; at home, hidden: of the runs with waves. as wanted: what docs/benchmarks.md holds waves to.")
     path = args.output / f"study{'-' + args.lab if args.lab else ''}.json"
     path.write_text(json.dumps(study.figures(outcomes), indent=1) + "\n")
     print(f"Figures: {path}")

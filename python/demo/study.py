@@ -66,7 +66,7 @@ class Outcome:
         if self.setting.hidden_min is not None and (hidden or 0) < self.setting.hidden_min:
             found.append(f"{waves.percent(hidden)} hidden, {100 * self.setting.hidden_min:.0f} % at least was wanted")
         if local < LOCAL_MIN:
-            found.append(f"{waves.percent(local)} at the owner, {100 * LOCAL_MIN:.0f} % at least was wanted")
+            found.append(f"{waves.percent(local)} at home, {100 * LOCAL_MIN:.0f} % at least was wanted")
         return found
 
 
@@ -116,7 +116,7 @@ def measure(cluster, inputs, size, setting, workload, repeats, say):
 def table(outcomes):
     """Lines of Markdown."""
     lines = [
-        "| | PFS | map time, naive-bb | no-action | change | at owner | waves | prefetch hidden | as wanted |",
+        "| | PFS | map time, naive-bb | no-action | change | at home | waves | prefetch hidden | as wanted |",
         "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |",
     ]
     for one in outcomes:

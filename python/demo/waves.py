@@ -156,7 +156,7 @@ def check(runs, total_bytes):
 
 def table(runs):
     """Lines of text."""
-    head = ["", "map time", "", "all", "PFS served", "at owner", "waves", "prefetch hidden"]
+    head = ["", "map time", "", "all", "PFS served", "at home", "waves", "prefetch hidden"]
     widths = [36, 10, 8, 9, 12, 10, 7, 17]
     lines = ["".join(cell.rjust(width) if i else cell.ljust(width) for i, (cell, width) in enumerate(zip(head, widths)))]
     for run in runs:
