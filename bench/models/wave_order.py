@@ -171,8 +171,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--waves", type=int, default=15)
     parser.add_argument("--compute", type=float, default=1.0, help="time to compute a wave over that to bring it [default: 1]")
+    parser.add_argument("--ahead", type=int, default=AHEAD_WAVES, help="waves that nodes begin beyond the planned one, in `present` [default: 3]")
     parser.add_argument("--seeds", type=int, default=8)
     args = parser.parse_args()
+    globals()["AHEAD_WAVES"] = args.ahead
     print(f"{args.waves} waves on {NODES} nodes, {SERVERS} servers; time over that of all links together, and against `on demand`")
     for layout, title in LAYOUTS.items():
         times = {rule: reached(layout, rule, args.waves, args.compute, args.seeds) for rule in RULES}
