@@ -189,6 +189,12 @@ pub const KEYS: &[Key] = &[
         default: "false",
         reason: "Leave the kernel's own copy of what was fetched. Off, since the same bytes in memory twice serve nobody.",
     },
+    Key {
+        name: "mount.layout",
+        default: "true",
+        reason: "Ask the PFS on which server each file of an analytics job lies, so that prefetches keep every server busy. Off \
+                 where the answer is wrong: GlusterFS with sharding tells only of the first shard.",
+    },
 ];
 
 const DEFAULT_EVICTION_TOML: &str = "\"default\"";
@@ -286,6 +292,8 @@ pub struct MountConfig {
     pub stamp_granularity_ns: i64,
     /// Leave the kernel's copy.
     pub keep_page_cache: bool,
+    /// Ask the PFS where files of analytics jobs lie.
+    pub layout: bool,
 }
 
 impl MountConfig {
@@ -302,6 +310,7 @@ impl MountConfig {
             revalidate: Revalidate::Force,
             stamp_granularity_ns: 20_000_000,
             keep_page_cache: false,
+            layout: true,
         }
     }
 }
@@ -397,6 +406,7 @@ struct RawMount {
     revalidate: Option<Revalidate>,
     stamp_granularity_ms: Option<i64>,
     keep_page_cache: Option<bool>,
+    layout: Option<bool>,
 }
 
 impl Config {
@@ -607,6 +617,7 @@ fn take_mount(raw: RawMount) -> Result<MountConfig, String> {
     }
     mount.revalidate = raw.revalidate.unwrap_or(mount.revalidate);
     mount.keep_page_cache = raw.keep_page_cache.unwrap_or(mount.keep_page_cache);
+    mount.layout = raw.layout.unwrap_or(mount.layout);
     Ok(mount)
 }
 
@@ -691,6 +702,14 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn what_a_mount_is_told_is_taken() {
+        let text = "[[mount]]\nlabel=\"a\"\nroot=\"/b\"\nlayout=false\nkeep_page_cache=true\n";
+        let expected =
+            MountConfig { layout: false, keep_page_cache: true, ..MountConfig::new("a", Path::new("/b")) };
+        assert_eq!(Config::parse(text).unwrap().mounts, [expected]);
     }
 
     #[test]

@@ -4,9 +4,12 @@
 //! connections live, and tells them from the beginning whenever it has joined (again). What is told twice changes nothing
 //! there. Kept is only what a coordinator that has just come needs: of stages that have ended nothing, of slots the last.
 //! The book is bounded in jobs and bytes, and what it takes is counted in the agent's budget.
+//!
+//! Where files lie is added to what a job tells ([`crate::layouts`]), and is never a reason to refuse it.
 
 use crate::agent::Shared;
 use crate::connection::{Answer, Connection, reply};
+use crate::layouts;
 use forebay_store::{Class, Reservation};
 use forebay_wire::cluster::ToCoordinator;
 use forebay_wire::{JobUpdate, Refusal, Reply, frame};
@@ -18,6 +21,9 @@ const JOBS_MAX: usize = 64;
 
 /// What one job may tell: a hundred thousand files of a hundred bytes, and as many splits.
 const JOB_BYTES_MAX: u64 = 16 << 20;
+
+/// Bytes of layouts that are kept of one job. Further ones are told once; a coordinator that comes later knows less.
+const LAYOUT_BYTES_MAX: u64 = 16 << 20;
 
 /// What is kept may be on its way to the coordinator as well.
 const COPIES: u64 = 2;
@@ -39,6 +45,8 @@ struct Kept {
     /// With their encoded lengths.
     updates: Vec<(JobUpdate, usize)>,
     bytes: u64,
+    /// Of those, bytes of layouts.
+    layout_bytes: u64,
     room: Option<Reservation>,
 }
 
@@ -55,8 +63,8 @@ impl JobBook {
         if begins && self.jobs.len() >= JOBS_MAX {
             return Err(Refusal::TooMany("analytics jobs at this node".into()));
         }
-        let told: u64 = updates.iter().map(|u| encoded_len(u) as u64).sum();
-        if self.jobs.get(&job).map_or(0, |kept| kept.bytes) + told > JOB_BYTES_MAX {
+        let told = updates.iter().filter(|u| !is_layouts(u)).map(|u| encoded_len(u) as u64).sum::<u64>();
+        if self.jobs.get(&job).map_or(0, |kept| kept.bytes - kept.layout_bytes) + told > JOB_BYTES_MAX {
             return Err(Refusal::TooMany("files and splits in one analytics job".into()));
         }
         let kept = self.jobs.entry(job).or_default();
@@ -103,11 +111,18 @@ impl Kept {
             JobUpdate::StageEnded { stage } => self.forget(|u| stage_of(u) == Some(*stage)),
             _ => {}
         }
-        if !matches!(update, JobUpdate::StageEnded { .. }) {
-            let len = encoded_len(update);
-            self.updates.push((update.clone(), len));
-            self.bytes += len as u64;
+        if matches!(update, JobUpdate::StageEnded { .. }) {
+            return;
         }
+        let len = encoded_len(update);
+        if is_layouts(update) {
+            if self.layout_bytes + len as u64 > LAYOUT_BYTES_MAX {
+                return;
+            }
+            self.layout_bytes += len as u64;
+        }
+        self.updates.push((update.clone(), len));
+        self.bytes += len as u64;
     }
 
     fn forget(&mut self, needless: impl Fn(&JobUpdate) -> bool) {
@@ -125,8 +140,12 @@ impl Kept {
 }
 
 fn encoded_len(update: &JobUpdate) -> usize {
-    // What came in a packet always fits a frame.
+    // What came in a packet always fits a frame, and so do layouts of its files.
     frame::encode(update).map_or(0, |bytes| bytes.len())
+}
+
+fn is_layouts(update: &JobUpdate) -> bool {
+    matches!(update, JobUpdate::Layouts { .. })
 }
 
 fn stage_of(update: &JobUpdate) -> Option<u32> {
@@ -151,10 +170,17 @@ pub fn tell(connection: &mut Connection, updates: Vec<JobUpdate>) -> Answer {
         connection.tells = false;
         return reply(Reply::Done);
     }
-    let bytes: u64 = updates.iter().map(|u| encoded_len(u) as u64).sum();
-    let Some(room) = shared.cache.reserve(Class::Clients, bytes * COPIES, &shared.counters) else {
-        return reply(Reply::Refused(Refusal::NoRoom));
-    };
+    if updates.iter().any(is_layouts) {
+        let why = "layouts are the agent's to tell".into();
+        return reply(Reply::Refused(Refusal::Invalid(why)));
+    }
+    let mut updates = layouts::with_layouts(shared, updates);
+    let mut room = room_for(shared, &updates);
+    if room.is_none() {
+        updates.retain(|u| !is_layouts(u));
+        room = room_for(shared, &updates);
+    }
+    let Some(room) = room else { return reply(Reply::Refused(Refusal::NoRoom)) };
     match shared.link.tell_job(connection.id, updates, room) {
         Ok(()) => {
             connection.tells = true;
@@ -162,6 +188,11 @@ pub fn tell(connection: &mut Connection, updates: Vec<JobUpdate>) -> Answer {
         }
         Err(refusal) => reply(Reply::Refused(refusal)),
     }
+}
+
+fn room_for(shared: &Shared, updates: &[JobUpdate]) -> Option<Reservation> {
+    let bytes: u64 = updates.iter().map(|u| encoded_len(u) as u64).sum();
+    shared.cache.reserve(Class::Clients, bytes * COPIES, &shared.counters)
 }
 
 /// The jobs that the coordinator knows.
@@ -176,7 +207,7 @@ pub fn list(shared: &Shared) -> Answer {
 mod tests {
     use super::*;
     use forebay_store::Budget;
-    use forebay_wire::Split;
+    use forebay_wire::{FileLayout, Split};
 
     fn begin() -> JobUpdate {
         JobUpdate::Begin { name: "app".into(), planner: String::new() }
@@ -215,5 +246,39 @@ mod tests {
         let long = JobUpdate::Splits { stage: 0, splits: vec![Split::default(); 2 << 20] };
         let told: Vec<_> = (0..5).map(|_| book.tell(0, std::slice::from_ref(&long), room())).collect();
         assert!(told[0].is_ok() && matches!(told[4], Err(Refusal::TooMany(_))));
+    }
+
+    #[test]
+    fn layouts_are_kept_behind_their_files_and_never_fail_a_job() {
+        let budget = Budget::new(1 << 30);
+        let room = |bytes| budget.reserve_existing(Class::Clients, bytes);
+        let files = JobUpdate::Files(Vec::new());
+        let layouts = |stripes: usize| JobUpdate::Layouts {
+            servers: vec!["pfs:s".into()],
+            files: vec![FileLayout { stripe_bytes: 1, servers: vec![0; stripes] }],
+        };
+        let told = [begin(), files.clone(), layouts(1), splits(0), files, layouts(2), splits(1)];
+        let mut book = JobBook::default();
+        book.tell(1, &told, room(10_000)).unwrap();
+        assert_eq!(book.tell_again(), [ToCoordinator::Job { job: 1, updates: told.to_vec() }]);
+        book.tell(1, &[JobUpdate::StageEnded { stage: 0 }], room(0)).unwrap();
+        let again = [&told[..3], &told[4..]].concat();
+        assert_eq!(book.tell_again(), [ToCoordinator::Job { job: 1, updates: again }]);
+
+        let (each, times) = (2 << 20, 10);
+        assert!(each as u64 * times > JOB_BYTES_MAX.max(LAYOUT_BYTES_MAX), "more than all bounds");
+        for _ in 0..times {
+            book.tell(1, &[layouts(each)], room(COPIES * 3 * each as u64)).unwrap();
+        }
+        book.tell(1, &[splits(2)], room(10_000)).unwrap();
+        let kept = &book.jobs[&1];
+        assert!(kept.layout_bytes > LAYOUT_BYTES_MAX / 2 && kept.layout_bytes <= LAYOUT_BYTES_MAX);
+        assert_eq!(kept.bytes, kept.updates.iter().map(|(_, len)| *len as u64).sum::<u64>());
+        assert!(kept.updates.iter().any(|(update, _)| *update == splits(2)));
+        assert_eq!(
+            budget.class_bytes(Class::Clients),
+            COPIES * kept.bytes,
+            "what is not kept is not paid for"
+        );
     }
 }

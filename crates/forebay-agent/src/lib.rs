@@ -17,6 +17,7 @@ pub mod entry;
 pub mod fetch;
 pub mod fill;
 pub mod jobs;
+pub mod layouts;
 pub mod link;
 pub mod load;
 pub mod memory;

@@ -363,6 +363,7 @@ impl Peer {
             _ => Wanted::Ahead,
         };
         let page = page_ref(shared, &task.entry, &task.pfs, task.flight.page);
+        let before = begun.done();
         let answer = self.with_link(shared, &node, (number, link), &page.file.version, |link, deadline| {
             link.page(shared, &task, &page, wanted, &mut begun, deadline)
         });
@@ -377,13 +378,17 @@ impl Peer {
                 begun.abandon(shared, &task);
                 finish(shared, &task, Err(e));
             }
-            answer => self.fall_back(shared, Asked { task, begun, wanted, since }, &answer),
+            answer => {
+                let came = begun.done() - before;
+                let is_coming = came > 0 && came >= task.entry.geometry().page_len(task.flight.page) - begun.done();
+                self.fall_back(shared, Asked { task, begun, wanted, since, is_coming }, &answer);
+            }
         }
     }
 
     /// The peer has not brought the page, or not all of it.
     fn fall_back(self: &Arc<Self>, shared: &Arc<Shared>, asked: Asked, answer: &Answer) {
-        let Asked { mut task, begun, wanted, since } = asked;
+        let Asked { mut task, begun, wanted, since, is_coming } = asked;
         task.flight.hand_over(Some(begun));
         let waits = wanted == Wanted::Now || task.flight.is_demanded();
         let nobody_waits = !waits
@@ -395,9 +400,11 @@ impl Peer {
         }
         match answer {
             // A reader has come meanwhile, or nobody waits: ask again, behind what is more urgent. An order waits as long as it
-            // lives: its turn comes, and the PFS is not to be read twice.
+            // lives: its turn comes, and the PFS is not to be read twice. Nor by a reader, if the rest comes as fast.
             Answer::NotYet
-                if wanted == Wanted::Plan || wanted != Wanted::Now && since.elapsed() < AHEAD_PATIENCE =>
+                if is_coming
+                    || wanted == Wanted::Plan
+                    || wanted != Wanted::Now && since.elapsed() < AHEAD_PATIENCE =>
             {
                 match self.queue.push(task.urgency, Job::Page(task, since)) {
                     Ok(()) => self.staff(shared),
@@ -555,6 +562,8 @@ struct Asked {
     begun: Begun,
     wanted: Wanted,
     since: Instant,
+    /// At least as much of it came this time as is left.
+    is_coming: bool,
 }
 
 /// Takes up what is there of the page, or makes room for it.

@@ -1,6 +1,7 @@
 //! What analytics jobs have told: files, splits, tasks. Nothing is decided here.
 
 use forebay_policy::machine::Nanos;
+use forebay_wire::cluster::FileLayout;
 use forebay_wire::{FileRef, JobUpdate, Split};
 use std::collections::BTreeMap;
 
@@ -18,6 +19,8 @@ pub struct Job {
     pub slots: Vec<(String, u32)>,
     /// Files by their number.
     pub files: Vec<FileRef>,
+    /// Where they lie, by their number, with lanes in place of servers. Shorter than `files` if nobody has told of the last.
+    pub layouts: Vec<FileLayout>,
     /// Its stages that read files, but for those that have ended.
     pub stages: BTreeMap<u32, Stage>,
     /// Run times of the tasks that ended well, of stages that have ended.
@@ -111,7 +114,19 @@ impl Job {
             JobUpdate::StageEnded { stage } if self.stages.contains_key(&stage) => Change::StageEnded(stage),
             JobUpdate::StageEnded { .. } => Change::Noted,
             JobUpdate::End => Change::Ended,
+            JobUpdate::Layouts { files, .. } => {
+                let Some(first) = self.files.len().checked_sub(files.len()) else { return Change::Noted };
+                self.layouts.truncate(first);
+                self.layouts.resize(first, FileLayout::default());
+                self.layouts.extend(files);
+                Change::Noted
+            }
         }
+    }
+
+    /// Whether anything is known of where its files lie.
+    pub fn is_laid_out(&self) -> bool {
+        self.layouts.iter().any(|layout| layout.stripe_bytes > 0)
     }
 
     fn started(&mut self, stage: u32, number: u32, host: String) -> Change {

@@ -23,7 +23,8 @@
 //! heartbeats must not wait for it. So it is done in slices, one a turn; until it is done the stage stays as it was cut before.
 
 use crate::jobs::{Change, Job, JobKey, Stage};
-use crate::run::{StageRun, WaveId};
+use crate::lanes::{LaneId, Lanes};
+use crate::run::{Rank, StageRun, WaveId};
 use crate::waves::{Owners, Placed, Slots, cut};
 use forebay_model::profile::{Curve, Profile, Separable, Setting};
 use forebay_policy::eviction::PLANNED_SHARE_PERCENT;
@@ -45,6 +46,12 @@ const MAX_THREADS: u16 = 8;
 /// Of what a tier protects for plans, so much in percent is planned for: pages, buffers and what else the agent needs are
 /// in the same budget.
 const PLANNED_OF_PROTECTED_PERCENT: u64 = 85;
+
+/// Pages at a time of a piece: a lane has several pieces if its server can do more.
+const PIECE_THREADS: u32 = 1;
+
+/// How often lanes are looked at in which something waits, beside when something changes.
+const LANES_LOOK_NS: u64 = 1_000_000_000;
 
 /// Speed of the PFS until the first prefetch has shown it.
 const FIRST_SPEED_BYTES_PER_S: f64 = 1e9;
@@ -97,6 +104,9 @@ pub struct Pump {
     unplaced_since: Option<Nanos>,
     /// Stages of which nodes may have something to begin ahead, looked at once a turn.
     ahead_due: BTreeSet<(JobKey, u32)>,
+    lanes: Lanes,
+    /// When the lanes are looked at at the latest, if anything waits in them: a piece may hang.
+    lanes_due: Option<Nanos>,
 }
 
 /// A job and how its stages are carried out.
@@ -152,6 +162,8 @@ struct Ordered {
     stage: u32,
     wave: WaveId,
     node: String,
+    /// Of a piece its lane, and its number among the node's of the wave.
+    piece: Option<(LaneId, usize)>,
 }
 
 /// What prefetches reach, second by second.
@@ -159,6 +171,7 @@ struct Speed {
     bytes_per_s: f64,
     since: Nanos,
     bytes: u64,
+    is_known: bool,
 }
 
 impl Speed {
@@ -173,6 +186,7 @@ impl Speed {
         if ns < 2_000_000_000 && self.bytes > 0 {
             let seen = self.bytes as f64 * 1e9 / ns as f64;
             self.bytes_per_s += SPEED_WEIGHT * (seen - self.bytes_per_s);
+            self.is_known = true;
         }
         (self.since, self.bytes) = (now, 0);
     }
@@ -191,10 +205,12 @@ impl Pump {
             next_id: 1,
             next_order: 1,
             orders: BTreeMap::new(),
-            speed: Speed { bytes_per_s: FIRST_SPEED_BYTES_PER_S, since: Nanos(0), bytes: 0 },
+            speed: Speed { bytes_per_s: FIRST_SPEED_BYTES_PER_S, since: Nanos(0), bytes: 0, is_known: false },
             out: Vec::new(),
             unplaced_since: None,
             ahead_due: BTreeSet::new(),
+            lanes: Lanes::default(),
+            lanes_due: None,
         }
     }
 
@@ -221,7 +237,7 @@ impl Pump {
     pub fn node_came(&mut self, now: Nanos, node: &str) {
         self.gone.remove(node);
         self.jobs_end(now, node);
-        for ordered in self.lose_orders(node) {
+        for ordered in self.lose_orders(now, node) {
             if let Some(run) = self.run_mut(&ordered.job, ordered.stage) {
                 run.order_lost(ordered.wave, node);
             }
@@ -234,7 +250,7 @@ impl Pump {
     pub fn node_went(&mut self, now: Nanos, node: &str) {
         self.gone.insert(node.to_owned());
         self.jobs_end(now, node);
-        for ordered in self.lose_orders(node) {
+        for ordered in self.lose_orders(now, node) {
             if let Some(run) = self.run_mut(&ordered.job, ordered.stage) {
                 run.part_ended(ordered.wave, node);
             }
@@ -250,15 +266,27 @@ impl Pump {
     }
 
     /// What the node was ordered is void, also what it was not told yet: that would reach its next connection.
-    fn lose_orders(&mut self, node: &str) -> Vec<Ordered> {
+    fn lose_orders(&mut self, now: Nanos, node: &str) -> Vec<Ordered> {
         self.out.retain(|(to, _)| to != node);
         let its: Vec<u64> = self.orders.iter().filter(|(_, o)| o.node == node).map(|(id, _)| *id).collect();
-        its.iter().filter_map(|id| self.orders.remove(id)).collect()
+        its.into_iter().filter_map(|id| self.void(now, id)).collect()
+    }
+
+    /// Nothing will be heard of an order.
+    fn void(&mut self, now: Nanos, id: u64) -> Option<Ordered> {
+        let ordered = self.orders.remove(&id)?;
+        if let Some((lane, _)) = ordered.piece {
+            self.lanes.end(lane, id, now, None);
+        }
+        Some(ordered)
     }
 
     /// A job tells something.
     pub fn job_tells(&mut self, now: Nanos, key: &JobKey, updates: Vec<JobUpdate>) {
-        for update in updates {
+        for mut update in updates {
+            if let JobUpdate::Layouts { servers, files } = &mut update {
+                *files = self.lanes.laid_out(servers, std::mem::take(files));
+            }
             if !self.jobs.contains_key(key) {
                 let begins = matches!(update, JobUpdate::Begin { .. });
                 if !begins || self.jobs.len() >= JOBS_MAX {
@@ -310,14 +338,19 @@ impl Pump {
             }
             self.carry_out(now, &name, actions);
         }
-        for (key, stage) in std::mem::take(&mut self.ahead_due) {
+        let ahead_due = std::mem::take(&mut self.ahead_due);
+        if !ahead_due.is_empty() || self.lanes_due.is_some_and(|at| at <= now) {
+            self.serve_lanes(now);
+        }
+        for (key, stage) in ahead_due {
             self.work_ahead(now, &key, stage);
         }
     }
 
     /// When [`Pump::tick`] has something to do next.
     pub fn next_deadline(&self) -> Option<Nanos> {
-        self.planners.values().filter_map(|d| d.planner.next_deadline()).chain(self.unplaced_since).min()
+        let planners = self.planners.values().filter_map(|d| d.planner.next_deadline());
+        planners.chain(self.unplaced_since).chain(self.lanes_due).min()
     }
 
     // Planning.
@@ -396,7 +429,7 @@ impl Pump {
             (run.planned_waves(), wave_bytes, compute_ns, tier_read_ns)
         });
         let planner = running.job.planner.clone();
-        self.cancel(withdrawn);
+        self.cancel(now, withdrawn);
         let Some((waves, wave_bytes, compute_ns, tier_read_ns)) = told else { return };
         let (job, name) = (self.next_id, self.planner_called(&planner));
         self.next_id += 1;
@@ -405,9 +438,11 @@ impl Pump {
             driven.jobs.insert(job, (key.clone(), number));
             goes_on = driven.planner.works_ahead();
         }
+        let by_server = goes_on && self.jobs.get(key).is_some_and(|running| running.job.is_laid_out());
         if let Some(run) = self.run_mut(key, number) {
             run.planner = Some((name.clone(), job));
             run.goes_on = goes_on;
+            run.by_server = by_server;
         }
         self.tell(now, &name, Event::JobJoins { job, waves, wave_bytes, compute_ns, tier_read_ns });
     }
@@ -541,7 +576,7 @@ impl Pump {
         let order = self.next_order;
         self.next_order += 1;
         run.ordered(wave, &node, order);
-        self.orders.insert(order, Ordered { job: key.clone(), stage, wave, node: node.clone() });
+        self.orders.insert(order, Ordered { job: key.clone(), stage, wave, node: node.clone(), piece: None });
         let (threads, rate_bytes_per_s) = pace;
         self.out.push((node, ToAgent::Fetch(Order { order, threads, rate_bytes_per_s, files, parts })));
     }
@@ -579,6 +614,94 @@ impl Pump {
         }
     }
 
+    /// Gives out pieces, lane by lane, as long as there is one that is free and something waits for it. Of several stages the one that needs
+    /// its piece soonest has it, counted in waves.
+    fn serve_lanes(&mut self, now: Nanos) {
+        self.lanes_due = None;
+        let stages = self.jobs.iter().flat_map(|(key, r)| r.stages.iter().map(move |(n, run)| (key, *n, run)));
+        let stages: Vec<(JobKey, u32)> =
+            stages.filter(|(_, _, run)| run.by_server).map(|(key, number, _)| (key.clone(), number)).collect();
+        if stages.is_empty() {
+            return;
+        }
+        let speed = if self.speed.is_known { self.speed.bytes_per_s } else { 0.0 };
+        let piece_bytes = self.lanes.piece_bytes(speed);
+        let mut waiting: BTreeSet<LaneId> = BTreeSet::new();
+        for (key, number) in &stages {
+            let Some(running) = self.jobs.get_mut(key) else { continue };
+            let Some(run) = running.stages.get_mut(number) else { continue };
+            run.cut_pieces(&running.job.layouts, piece_bytes);
+            waiting.extend(run.lanes_waiting());
+        }
+        let mut held = self.held_bytes();
+        let mut room: BTreeMap<String, u64> = BTreeMap::new();
+        for node in self.view.nodes.iter().filter(|node| !self.gone.contains(&node.name)) {
+            room.insert(node.name.clone(), plannable_bytes(node.capacity_bytes));
+        }
+        for lane in waiting {
+            while self.lanes.is_free(lane, now) {
+                let Some((key, number, rank)) = self.soonest(&stages, lane, &room, &held) else { break };
+                let bytes = self.order_piece(now, &key, number, lane, &rank);
+                *held.entry(rank.node.to_string()).or_default() += bytes;
+            }
+        }
+        for (key, number) in &stages {
+            let is_waiting = |run: &mut StageRun| run.lanes_waiting().next().is_some();
+            if self.run_mut(key, *number).is_some_and(is_waiting) {
+                self.lanes_due = Some(now + LANES_LOOK_NS);
+            }
+            // Pieces that are of no use any more may have been the last of a wave.
+            self.settle_fetched(now, key, *number);
+        }
+        if !self.ahead_due.is_empty() {
+            self.lanes_due = Some(now);
+        }
+    }
+
+    /// Of the pieces that wait in `lane` and may be ordered, that which is needed soonest.
+    fn soonest(
+        &mut self,
+        stages: &[(JobKey, u32)],
+        lane: LaneId,
+        room: &BTreeMap<String, u64>,
+        held: &BTreeMap<String, u64>,
+    ) -> Option<(JobKey, u32, Rank)> {
+        let mut best: Option<((u64, u64), usize, Rank)> = None;
+        for (place, (key, number)) in stages.iter().enumerate() {
+            let Some(run) = self.jobs.get_mut(key).and_then(|r| r.stages.get_mut(number)) else { continue };
+            let lanes = &self.lanes;
+            let may = |node: &str, bytes: u64, is_planned: bool| {
+                let room = room.get(node).copied().unwrap_or(0) / if is_planned { 1 } else { AHEAD_ROOM };
+                lanes.has_hands(node) && held.get(node).copied().unwrap_or(0) + bytes <= room
+            };
+            let Some(rank) = run.next_piece(lane, may) else { continue };
+            let soon = (run.distance(&rank), rank.at);
+            if best.as_ref().is_none_or(|(of_best, ..)| soon < *of_best) {
+                best = Some((soon, place, rank));
+            }
+        }
+        best.map(|(_, place, rank)| (stages[place].0.clone(), stages[place].1, rank))
+    }
+
+    /// Gives a node the order for a piece; returns its bytes.
+    fn order_piece(&mut self, now: Nanos, key: &JobKey, stage: u32, lane: LaneId, rank: &Rank) -> u64 {
+        let Some(running) = self.jobs.get_mut(key) else { return 0 };
+        let since_ms = now.saturating_since(running.job.began) / 1_000_000;
+        let Some(run) = running.stages.get_mut(&stage) else { return 0 };
+        let order = self.next_order;
+        self.next_order += 1;
+        let (files, parts) = run.order_piece(lane, rank, order, &running.job.files, since_ms);
+        let node = rank.node.to_string();
+        let piece = Some((lane, rank.number));
+        let ordered = Ordered { job: key.clone(), stage, wave: rank.wave, node: node.clone(), piece };
+        self.orders.insert(order, ordered);
+        self.lanes.begin(lane, order, &node, now);
+        let bytes = parts.iter().map(|part| part.len).sum();
+        let order = Order { order, threads: PIECE_THREADS, rate_bytes_per_s: 0, files, parts };
+        self.out.push((node, ToAgent::Fetch(order)));
+        bytes
+    }
+
     /// What a node may be ordered to hold in all; nothing if it has gone.
     fn room_bytes(&self, node: &str) -> u64 {
         let is_there = |n: &&NodeInfo| n.name == node && !self.gone.contains(&n.name);
@@ -598,19 +721,27 @@ impl Pump {
     pub fn progress(&mut self, now: Nanos, node: &str, progress: OrderProgress) {
         let Some(ordered) = self.orders.get(&progress.order).filter(|o| o.node == node) else { return };
         let (key, stage, wave) = (ordered.job.clone(), ordered.stage, ordered.wave);
+        let piece = ordered.piece;
         let Some(run) = self.run_mut(&key, stage) else { return };
-        let fetched = run.progress(wave, node, &progress);
+        let fetched = match piece {
+            Some((_, number)) => run.piece_progress(wave, node, number, &progress),
+            None => run.progress(wave, node, &progress),
+        };
         self.speed.observe(now, fetched);
-        if progress.done {
+        if let Some((lane, _)) = piece.filter(|_| progress.done) {
+            let mostly_fetched = progress.fetched_bytes > progress.resident_bytes + progress.failed_bytes;
+            self.lanes.end(lane, progress.order, now, mostly_fetched.then_some(progress.fetched_bytes));
+            self.settle(now, &key, stage);
+        } else if progress.done {
             self.go_on(&key, stage, node);
             self.send_orders(now, &key, stage, wave);
         }
     }
 
-    fn cancel(&mut self, orders: Vec<u64>) {
+    fn cancel(&mut self, now: Nanos, orders: Vec<u64>) {
         let mut by_node: BTreeMap<String, Vec<u64>> = BTreeMap::new();
         for order in orders {
-            if let Some(ordered) = self.orders.remove(&order) {
+            if let Some(ordered) = self.void(now, order) {
                 by_node.entry(ordered.node).or_default().push(order);
             }
         }
@@ -629,7 +760,7 @@ impl Pump {
         let compute_ns = running.job.task_ns(number).unwrap_or(FIRST_TASK_NS);
         let withdrawn = run.task_started(task, host_node, since_ms);
         let begins = run.begins(task);
-        self.cancel(withdrawn);
+        self.cancel(now, withdrawn);
         if let Some(wave) = begins {
             // The planner's books want the waves before it to be over and fetched.
             self.tell_fetched_before(now, key, number, wave);
@@ -649,7 +780,7 @@ impl Pump {
         let wanted = if idle { run.wanted() } else { None };
         let nodes: BTreeSet<String> =
             finished.iter().filter_map(|order| Some(self.orders.get(order)?.node.clone())).collect();
-        self.cancel(finished);
+        self.cancel(now, finished);
         for node in &nodes {
             self.go_on(key, number, node);
         }
@@ -666,6 +797,11 @@ impl Pump {
 
     /// Tells the planner of waves that are fetched by now, in their order.
     fn settle(&mut self, now: Nanos, key: &JobKey, stage: u32) {
+        self.settle_fetched(now, key, stage);
+        self.ahead_due.insert((key.clone(), stage));
+    }
+
+    fn settle_fetched(&mut self, now: Nanos, key: &JobKey, stage: u32) {
         while let Some(running) = self.jobs.get_mut(key) {
             let since_ms = now.saturating_since(running.job.began) / 1_000_000;
             let Some(run) = running.stages.get_mut(&stage) else { return };
@@ -674,7 +810,6 @@ impl Pump {
             };
             self.tell(now, &name, Event::Fetched { job, wave });
         }
-        self.ahead_due.insert((key.clone(), stage));
     }
 
     fn tell_fetched_before(&mut self, now: Nanos, key: &JobKey, stage: u32, wave: u32) {
@@ -702,7 +837,7 @@ impl Pump {
     fn end_stage(&mut self, now: Nanos, key: &JobKey, stage: u32) {
         self.planner_forgets(now, key, stage);
         let orders = self.jobs.get_mut(key).map(|running| running.end_stage(stage)).unwrap_or_default();
-        self.cancel(orders);
+        self.cancel(now, orders);
     }
 
     fn end_job(&mut self, now: Nanos, key: &JobKey, show: bool) {

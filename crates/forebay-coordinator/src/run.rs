@@ -4,12 +4,18 @@
 //! with the tasks that have started; the others are replaced. So waves have two numbers: an id, under which orders know
 //! them for good, and the planner's, which counts from the last cut.
 
+mod by_server;
+
+pub use by_server::Rank;
+
+use crate::lanes::LaneId;
 use crate::waves::{Need, Placed};
 use forebay_model::profile::Setting;
 use forebay_policy::planner::JobId;
 use forebay_wire::cluster::{OrderProgress, WaveStatus};
 use forebay_wire::{FileRef, Part};
-use std::collections::BTreeMap;
+use by_server::OrderedPiece;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Waves after the planned one that are begun at most: enough that every server of the PFS has something to bring, since
 /// those of one wave are on some servers by chance and not on others.
@@ -35,6 +41,8 @@ pub struct StageRun {
     pub planner: Option<(String, JobId)>,
     /// Orders go on when their tasks have started, and those of later waves wait for them.
     pub goes_on: bool,
+    /// What it reads is brought server by server (see `by_server`), since it is known where it lies. Only together with `goes_on`.
+    pub by_server: bool,
     /// Tasks that were started at their home: where most of their input is brought.
     pub local: u32,
     /// In the order of their ids.
@@ -50,6 +58,8 @@ pub struct StageRun {
     fetched: u32,
     /// Waves whose prefetch is under way.
     fetching: Vec<WaveId>,
+    /// Pieces that wait, by lane, in the order in which they are needed. Some may be over: whoever comes to them looks.
+    waiting: BTreeMap<LaneId, BTreeSet<Rank>>,
 }
 
 #[derive(Debug, Default)]
@@ -61,6 +71,8 @@ struct Wave {
     parts: BTreeMap<String, NodePart>,
     setting: Option<Setting>,
     status: WaveStatus,
+    /// Those of its parts that wait are in pieces.
+    is_cut: bool,
 }
 
 #[derive(Debug, Default)]
@@ -87,6 +99,9 @@ struct NodePart {
     failed_bytes: u64,
     /// Bytes that were never ordered: no room, or read by their tasks already.
     given_up_bytes: u64,
+    /// What is brought server by server, and how many of these have not ended.
+    pieces: Vec<OrderedPiece>,
+    pieces_left: usize,
 }
 
 /// How far a node is with its part.
@@ -106,16 +121,23 @@ impl NodePart {
         self.needs.values().map(|n| n.bytes).sum()
     }
 
-    /// It ends before it was done; what has not come is given up. Returns the order to cancel.
-    fn withdraw(&mut self) -> Option<u64> {
+    /// All orders that keep something for it.
+    fn take_orders(&mut self) -> impl Iterator<Item = u64> + '_ {
+        self.order.take().into_iter().chain(self.pieces.iter_mut().filter_map(|piece| piece.order.take()))
+    }
+
+    /// It ends before it was done; what has not come is given up. Returns the orders to cancel.
+    fn withdraw(&mut self) -> Vec<u64> {
         if self.state == PartState::Ended {
-            return None;
+            return Vec::new();
         }
         let came = self.fetched_bytes + self.resident_bytes + self.failed_bytes;
         self.given_up_bytes = self.bytes().saturating_sub(came);
         self.ordered_bytes = came;
         self.state = PartState::Ended;
-        self.order.take()
+        let orders = self.take_orders().collect();
+        (self.pieces, self.pieces_left) = (Vec::new(), 0);
+        orders
     }
 }
 
@@ -138,7 +160,7 @@ impl Wave {
 
     /// All orders that keep something for it.
     fn take_orders(&mut self) -> Vec<u64> {
-        self.parts.values_mut().filter_map(|p| p.order.take()).collect()
+        self.parts.values_mut().flat_map(NodePart::take_orders).collect()
     }
 
     /// Every task has ended: nothing is kept for it any more.
@@ -151,6 +173,7 @@ impl Wave {
         self.parts.values_mut().for_each(|p| {
             p.state = PartState::Ended;
             p.ordered_bytes = 0;
+            (p.pieces, p.pieces_left) = (Vec::new(), 0);
         });
         orders
     }
@@ -169,16 +192,20 @@ impl StageRun {
                 void.extend(wave.take_orders());
                 continue;
             }
-            let left: Vec<u32> = wave.tasks.iter().filter(|(_, t)| !t.started).map(|(n, _)| *n).collect();
-            for task in left {
-                let gone = wave.tasks.remove(&task);
+            let left: BTreeSet<u32> =
+                wave.tasks.iter().filter(|(_, t)| !t.started).map(|(n, _)| *n).collect();
+            for task in &left {
+                let gone = wave.tasks.remove(task);
                 wave.status.bytes -= gone.map_or(0, |t| t.bytes);
-                wave.parts.values_mut().for_each(|p| drop(p.needs.remove(&task)));
+                wave.parts.values_mut().for_each(|p| drop(p.needs.remove(task)));
             }
             // All that is left of it has started, and reads by itself unless its orders go on.
             for part in wave.parts.values_mut() {
                 part.unstarted = 0;
-                if !(self.goes_on && part.state == PartState::Active && !part.needs.is_empty()) {
+                part.give_up_tasks(&left);
+                let is_coming = part.state == PartState::Active
+                    || self.by_server && part.state == PartState::Waiting;
+                if !(self.goes_on && is_coming && !part.needs.is_empty()) {
                     void.extend(part.withdraw());
                 }
             }
@@ -305,7 +332,7 @@ impl StageRun {
     pub fn parts_ahead(&self) -> Vec<(WaveId, String, u64)> {
         let is_planned = |wave: &Wave| wave.setting.is_some_and(|setting| !setting.is_paused());
         let Some(planned) = self.waves.iter().rposition(is_planned) else { return Vec::new() };
-        if !self.waves[0].is_over() {
+        if self.by_server || !self.waves[0].is_over() {
             return Vec::new();
         }
         let later = self.waves[planned + 1..].iter().take(AHEAD_WAVES).filter(|wave| wave.setting.is_none());
@@ -338,7 +365,7 @@ impl StageRun {
     pub fn nodes_to_start(&self, id: WaveId) -> Vec<String> {
         let Some(wave) = self.wave(id) else { return Vec::new() };
         let allowed = match wave.setting {
-            Some(setting) if !setting.is_paused() => usize::from(setting.nodes),
+            Some(setting) if !setting.is_paused() && !self.by_server => usize::from(setting.nodes),
             _ => 0,
         };
         let waiting = wave
@@ -402,8 +429,13 @@ impl StageRun {
 
     /// The node has forgotten its order: it has to be given anew, if anybody still waits for it.
     pub fn order_lost(&mut self, id: WaveId, node: &str) {
-        if let Some(part) = self.part(id, node) {
-            let state = if part.unstarted > 0 { PartState::Waiting } else { PartState::Ended };
+        let by_server = self.by_server;
+        let Some(wave) = self.wave_mut(id) else { return };
+        let is_finished = wave.is_finished();
+        wave.is_cut = false;
+        if let Some(part) = wave.parts.get_mut(node) {
+            let waits = part.unstarted > 0 || by_server && !is_finished;
+            let state = if waits { PartState::Waiting } else { PartState::Ended };
             *part = NodePart {
                 needs: std::mem::take(&mut part.needs),
                 unstarted: part.unstarted,
@@ -429,7 +461,7 @@ impl StageRun {
     /// Adds what nodes were ordered to hold for waves that are not over.
     pub fn add_held(&self, held: &mut BTreeMap<String, u64>) {
         for wave in self.waves.iter().filter(|w| w.status.prefetch_began_ms.is_some() && !w.is_finished()) {
-            for (node, part) in wave.parts.iter().filter(|(_, p)| p.order.is_some()) {
+            for (node, part) in wave.parts.iter().filter(|(_, p)| p.order.is_some() || !p.pieces.is_empty()) {
                 *held.entry(node.clone()).or_default() +=
                     part.ordered_bytes.saturating_sub(part.failed_bytes);
             }
@@ -455,7 +487,8 @@ impl StageRun {
         for part in wave.parts.values_mut().filter(|p| p.needs.contains_key(&number)) {
             part.unstarted -= 1;
             // What was never ordered is read by the task, in any case.
-            if part.unstarted == 0 && !(self.goes_on && part.state == PartState::Active) {
+            let is_coming = part.state == PartState::Active || self.by_server;
+            if part.unstarted == 0 && !(self.goes_on && is_coming) {
                 withdrawn.extend(part.withdraw());
             }
         }

@@ -1,6 +1,14 @@
 //! How a file is striped over the servers of a PFS, where the PFS tells.
 //!
-//! One probe per kind of PFS, tried in turn; a file system that answers none has no known layout, which is no error.
+//! One probe per kind of PFS, tried in turn; a file system that answers none has no known layout, which is no error. What can be
+//! asked while pages are fetched is in [`probe`]; [`probe_servers`] asks more, and each question may be a message to a server.
+//! MooseFS has no attribute: [`probe_paths`].
+
+mod glusterfs;
+mod lustre;
+mod moosefs;
+
+pub use moosefs::probe_paths;
 
 use rustix::fs::fgetxattr;
 use serde::{Deserialize, Serialize};
@@ -9,9 +17,9 @@ use std::os::fd::BorrowedFd;
 /// Stripe layout of one file: stripe `i` (of `stripe_bytes`) lives on server `(first_server + i) % servers.len()`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layout {
-    /// Bytes of one stripe.
+    /// Bytes of one stripe; `u64::MAX` for a file that is on one server as a whole, 0 if it is not known.
     pub stripe_bytes: u64,
-    /// Names of the servers, in stripe order.
+    /// Names of the servers, in stripe order; none if the PFS does not tell them. An empty name stands for one that is not known.
     pub servers: Vec<String>,
     /// Index of the server that holds stripe 0.
     pub first_server: usize,
@@ -24,17 +32,25 @@ impl Layout {
         if count == 0 || self.stripe_bytes == 0 {
             return None;
         }
-        let index = (offset / self.stripe_bytes + self.first_server as u64) % count;
-        self.servers.get(index as usize).map(String::as_str)
+        let index = (offset / self.stripe_bytes % count + self.first_server as u64 % count) % count;
+        self.servers.get(index as usize).map(String::as_str).filter(|name| !name.is_empty())
     }
 }
 
 /// Extended attribute by which the lab's slow file system tells its layout, as JSON.
 pub const LAYOUT_XATTR: &str = "user.forebay.layout";
 
-/// Asks the PFS for the layout of an open file; `None` where it does not tell.
+/// Longest value of an extended attribute that Linux hands out.
+const XATTR_BYTES_MAX: usize = 64 << 10;
+
+/// Asks the PFS for the layout of an open file; `None` where it does not tell. Only what costs little is asked.
 pub fn probe(fd: BorrowedFd<'_>) -> Option<Layout> {
     probe_json(fd).or_else(|| probe_ceph(fd))
+}
+
+/// As [`probe`], and asks also those kinds of PFS whose answer costs messages to servers.
+pub fn probe_servers(fd: BorrowedFd<'_>) -> Option<Layout> {
+    probe(fd).or_else(|| probe_lustre(fd)).or_else(|| probe_glusterfs(fd))
 }
 
 fn probe_json(fd: BorrowedFd<'_>) -> Option<Layout> {
@@ -53,8 +69,22 @@ fn parse_ceph(text: &str) -> Option<Layout> {
     Some(Layout { stripe_bytes: unit.parse().ok()?, servers: Vec::new(), first_server: 0 })
 }
 
+fn probe_lustre(fd: BorrowedFd<'_>) -> Option<Layout> {
+    lustre::parse(&xattr_of(fd, lustre::XATTR, XATTR_BYTES_MAX)?)
+}
+
+fn probe_glusterfs(fd: BorrowedFd<'_>) -> Option<Layout> {
+    let ask = |name: &&str| xattr_of(fd, name, XATTR_BYTES_MAX);
+    glusterfs::parse(&glusterfs::XATTRS.iter().find_map(ask)?)
+}
+
 fn xattr(fd: BorrowedFd<'_>, name: &str) -> Option<Vec<u8>> {
-    let mut value = vec![0u8; 4096];
+    xattr_of(fd, name, 4096)
+}
+
+/// With room for the longest value it is had at once; to ask for its length before would be one message more.
+fn xattr_of(fd: BorrowedFd<'_>, name: &str, bytes_max: usize) -> Option<Vec<u8>> {
+    let mut value = vec![0u8; bytes_max];
     let len = fgetxattr(fd, name, &mut value[..]).ok()?;
     value.truncate(len);
     Some(value)
@@ -63,6 +93,7 @@ fn xattr(fd: BorrowedFd<'_>, name: &str) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsFd;
 
     #[test]
     fn stripes_go_round_the_servers() {
@@ -79,5 +110,22 @@ mod tests {
         let layout = parse_ceph("stripe_unit=4194304 stripe_count=1 object_size=4194304 pool=data").unwrap();
         assert_eq!((layout.stripe_bytes, layout.server_of(0)), (4_194_304, None));
         assert_eq!(parse_ceph("nonsense"), None);
+    }
+
+    #[test]
+    fn whole_files_and_odd_layouts_name_a_server_or_none() {
+        let whole = Layout { stripe_bytes: u64::MAX, servers: vec!["a".into()], first_server: 0 };
+        for offset in [0, 1 << 40, u64::MAX] {
+            assert_eq!(whole.server_of(offset), Some("a"));
+        }
+        let far = Layout { stripe_bytes: 1, servers: vec!["a".into(), "".into()], first_server: usize::MAX };
+        assert_eq!((far.server_of(0), far.server_of(u64::MAX)), (None, Some("a")));
+        assert_eq!(Layout { stripe_bytes: 0, ..whole }.server_of(0), None);
+    }
+
+    #[test]
+    fn a_file_whose_pfs_does_not_tell_has_no_layout() {
+        let file = tempfile::tempfile().unwrap();
+        assert_eq!(probe_servers(file.as_fd()), None);
     }
 }

@@ -1,6 +1,8 @@
 //! Labelled PFS mounts, and which of them a path or a device belongs to.
 
+use std::ffi::OsString;
 use std::io;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -45,6 +47,67 @@ pub fn find_mount<'a>(mounts: &'a [Mount], path: &Path) -> Option<(usize, &'a Mo
         .max_by_key(|(_, m)| m.root.components().count())
 }
 
+/// Whether `root` (absolute, symbolic links resolved) lies on MooseFS. The kernel's own table tells, so a file system that hangs
+/// cannot hang us.
+pub fn is_moosefs(root: &Path) -> bool {
+    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    mounted_at(&table, root).is_some_and(|line| line.is_moosefs())
+}
+
+/// One line of the kernel's table of mounts.
+#[derive(Debug, PartialEq, Eq)]
+struct MountLine {
+    mount_point: PathBuf,
+    /// Such as `ext4` or `fuse.sshfs`.
+    fs_type: Vec<u8>,
+    /// What is mounted, as the file system names it.
+    source: Vec<u8>,
+}
+
+impl MountLine {
+    fn parse(line: &[u8]) -> Option<Self> {
+        // ID PARENT MAJOR:MINOR ROOT MOUNTPOINT OPTIONS [TAG...] - TYPE SOURCE SUPEROPTIONS
+        let fields: Vec<&[u8]> = line.split(|&b| b == b' ').collect();
+        let dash = fields.iter().position(|field| *field == b"-")?;
+        Some(MountLine {
+            mount_point: OsString::from_vec(unescape(fields.get(4)?)).into(),
+            fs_type: fields.get(dash + 1)?.to_vec(),
+            source: unescape(fields.get(dash + 2)?),
+        })
+    }
+
+    /// Its client is a FUSE program that names no type of its own, but begins the source with its name.
+    fn is_moosefs(&self) -> bool {
+        let types: [&[u8]; 3] = [b"moosefs", b"fuse.mfs", b"fuse.moosefs"];
+        types.contains(&self.fs_type.as_slice()) || self.source.starts_with(b"mfs#")
+    }
+}
+
+/// The mount that `path` lies on: of several that contain it, the deepest; of several in one place, the last.
+fn mounted_at(table: &[u8], path: &Path) -> Option<MountLine> {
+    let lines = table.split(|&b| b == b'\n').filter_map(MountLine::parse);
+    lines.filter(|m| path.starts_with(&m.mount_point)).max_by_key(|m| m.mount_point.components().count())
+}
+
+/// `\040` and the like: the kernel escapes blanks, newlines, backslashes and `#` in octal.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let (mut out, mut rest) = (Vec::with_capacity(field.len()), field);
+    while let Some((&byte, after)) = rest.split_first() {
+        let octal = (byte == b'\\').then(|| after.get(..3)).flatten();
+        match octal.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok()) {
+            Some(decoded) => {
+                out.push(decoded);
+                rest = &after[3..];
+            }
+            None => {
+                out.push(byte);
+                rest = after;
+            }
+        }
+    }
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -58,5 +121,30 @@ mod tests {
         assert_eq!(found("/pfs/fast/x"), Some("b"));
         assert_eq!(found("/pfs/faster"), Some("a"));
         assert_eq!(found("/pfsx"), None);
+    }
+
+    #[test]
+    fn moosefs_is_known_by_its_source_or_its_type() {
+        let table = b"22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n\
+            40 22 0:51 / /mnt/mfs rw,nosuid shared:9 master:2 - fuse mfs\\043mfsmaster:9421 rw,user_id=0\n\
+            41 22 0:52 / /mnt/a\\040b rw - fuse.mfs mfsmaster:9421 rw\n\
+            42 22 0:53 / /mnt/other rw - fuse other#host rw\n\
+            43 40 0:54 / /mnt/mfs/inner rw - tmpfs mfs rw\n\
+            44 22 0:55 / /mnt/twice rw - fuse mfs#mfsmaster:9421 rw\n\
+            45 44 0:56 / /mnt/twice rw - ext4 /dev/sdb rw\n\
+            nonsense\n";
+        let is = |path: &str| mounted_at(table, Path::new(path)).is_some_and(|line| line.is_moosefs());
+        for path in ["/mnt/mfs", "/mnt/mfs/data", "/mnt/a b"] {
+            assert!(is(path), "{path}");
+        }
+        for path in ["/", "/mnt", "/mnt/mfsother", "/mnt/other", "/mnt/mfs/inner", "/mnt/twice", "relative"] {
+            assert!(!is(path), "{path}");
+        }
+        assert!(!is_moosefs(Path::new("/proc")));
+    }
+
+    #[test]
+    fn only_whole_escapes_are_decoded() {
+        assert_eq!(unescape(b"mfs\\043host\\9z\\04"), b"mfs#host\\9z\\04");
     }
 }

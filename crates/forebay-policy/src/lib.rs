@@ -10,6 +10,7 @@ pub mod access;
 pub mod allocation;
 mod arena;
 pub mod bandwidth;
+pub mod depth;
 pub mod eviction;
 pub mod homes;
 pub mod machine;

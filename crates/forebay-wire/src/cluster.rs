@@ -9,7 +9,7 @@ use forebay_pfs::FileVersion;
 use serde::{Deserialize, Serialize};
 
 /// Number of this protocol. Both sides must speak the same.
-pub const CLUSTER_PROTOCOL: u32 = 3;
+pub const CLUSTER_PROTOCOL: u32 = 4;
 
 /// A version of the membership. Later ones are greater: a new coordinator's term is later than all of the old one's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -106,6 +106,15 @@ pub struct Split {
     pub home: String,
 }
 
+/// Where a file lies, as its PFS tells.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileLayout {
+    /// Bytes of one stripe; 0 if it is not known where the file lies.
+    pub stripe_bytes: u64,
+    /// The server of each stripe, by its number among those told with it; after the last it begins again with the first.
+    pub servers: Vec<u32>,
+}
+
 /// What a job tells, in the order in which it happened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum JobUpdate {
@@ -159,6 +168,13 @@ pub enum JobUpdate {
     },
     /// The job has ended. Said by the agent if the job's connection ends before.
     End,
+    /// Where as many of the files told last lie, in their order. Said by the agent, which asks the PFS.
+    Layouts {
+        /// Names of servers.
+        servers: Vec<String>,
+        /// By file.
+        files: Vec<FileLayout>,
+    },
 }
 
 /// From an agent to the coordinator.

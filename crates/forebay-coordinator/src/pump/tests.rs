@@ -2,7 +2,7 @@
 
 use super::*;
 use forebay_pfs::FileVersion;
-use forebay_wire::cluster::WaveStatus;
+use forebay_wire::cluster::{FileLayout, WaveStatus};
 use forebay_wire::{FileRef, NodeInfo, Part, Split};
 use proptest::prelude::*;
 
@@ -45,6 +45,14 @@ fn told_at(tasks: u32, slots: &[(&str, u32)], home: fn(u32) -> &'static str) -> 
         },
         JobUpdate::StageReady { stage: 1 },
     ]
+}
+
+/// `told`, and where its file lies: extent by extent on one of `servers`.
+fn laid_out(mut told: Vec<JobUpdate>, servers: u32) -> Vec<JobUpdate> {
+    let names = (0..servers).map(|server| server.to_string()).collect();
+    let layout = FileLayout { stripe_bytes: MIB, servers: (0..servers).collect() };
+    told.insert(3, JobUpdate::Layouts { servers: names, files: vec![layout] });
+    told
 }
 
 fn key() -> JobKey {
@@ -513,13 +521,16 @@ proptest! {
     /// Whatever jobs, agents and members do: nobody is ordered more than fits, and when the job ends nothing is left.
     #[test]
     fn nothing_is_ordered_beyond_the_room_and_nothing_outlives_the_job(
-        ops in prop::collection::vec(op(), 0..120), planner in 0usize..5, homes in any::<bool>()
+        ops in prop::collection::vec(op(), 0..120), planner in 0usize..5, homes in any::<bool>(), servers in 0u32..4
     ) {
         let names = ["a", "b", "c"];
         let all = [("a", 12 * MIB), ("b", 40 * MIB), ("c", 400 * MIB)];
         let mut world = World::new(planner::POLICIES[planner].0, &all);
         let home = |task: u32| ["a", "b", "c", "nobody"][task as usize * 7 % 4];
-        let all_told = told_at(40, &[("a", 2), ("b", 2), ("c", 1)], if homes { home } else { |_| "" });
+        let mut all_told = told_at(40, &[("a", 2), ("b", 2), ("c", 1)], if homes { home } else { |_| "" });
+        if servers > 0 {
+            all_told = laid_out(all_told, servers);
+        }
         world.tell(all_told.clone());
         for op in ops {
             match op {
@@ -558,7 +569,7 @@ proptest! {
                     world.turn();
                 }
                 Op::StageEnds => world.tell(vec![JobUpdate::StageEnded { stage: 1 }]),
-                Op::StageAgain => world.tell(all_told[3..].to_vec()),
+                Op::StageAgain => world.tell(all_told[all_told.len() - 2..].to_vec()),
             }
             for (name, capacity) in all {
                 let its = world.orders.values().filter(|(node, _, _)| node == name);
@@ -569,6 +580,75 @@ proptest! {
         world.tell(vec![JobUpdate::End]);
         prop_assert!(world.orders.is_empty(), "{:?}", world.orders);
         prop_assert!(world.pump.orders.is_empty() && world.pump.planners.is_empty());
+        prop_assert!(world.pump.lanes.are_idle(), "{:?}", world.pump.lanes);
+    }
+
+    /// Where it is known on which server what lies, every piece comes once, whatever ends first, and none in place of an earlier one
+    /// of its server.
+    #[test]
+    fn every_piece_is_ordered_once_and_in_the_order_of_its_server(
+        servers in 1u32..5, slots in 1u32..4, tasks in 1u32..60, choices in prop::collection::vec(any::<u8>(), 400)
+    ) {
+        let home = |task: u32| if task.is_multiple_of(2) { "a" } else { "b" };
+        let mut world = World::new("no-action", &[("a", 1 << 30), ("b", 1 << 30)]);
+        world.tell(laid_out(told_at(tasks, &[("a", slots), ("b", slots)], home), servers));
+        let mut choices = choices.into_iter().cycle();
+        let mut seen: BTreeMap<u64, u64> = BTreeMap::new();
+        let mut running: VecDeque<u32> = VecDeque::new();
+        let mut next = 0;
+        let mut done = 0;
+        while done < tasks {
+            while next < tasks && running.len() < 2 * slots as usize {
+                world.start(next, home(next));
+                running.push_back(next);
+                next += 1;
+            }
+            for (id, (_, order, _)) in &world.orders {
+                seen.entry(*id).or_insert(order.parts[0].offset / MIB);
+            }
+            let open: Vec<u64> = world.orders.iter().filter(|(_, o)| !o.2).map(|(id, _)| *id).collect();
+            for node in ["a", "b"] {
+                let its = open.iter().filter(|id| world.orders[id].0 == node).count();
+                prop_assert!(its <= 4, "{its} at a time of node {node}");
+            }
+            world.now = world.now + 50_000_000 * open.len().max(1) as u64;
+            let choice = choices.next().unwrap_or_default() as usize;
+            if !open.is_empty() {
+                world.end(open[choice % open.len()], 0);
+            }
+            // A task ends when its input is there.
+            let read = world.waves().iter().map(|w| w.fetched_bytes).sum::<u64>();
+            prop_assert!(read <= u64::from(tasks) * MIB);
+            for (id, (_, order, _)) in &world.orders {
+                seen.entry(*id).or_insert(order.parts[0].offset / MIB);
+            }
+            let ended: BTreeSet<u32> = seen
+                .iter()
+                .filter(|(id, _)| world.orders.get(id).is_none_or(|(_, _, ended)| *ended))
+                .map(|(_, task)| *task as u32)
+                .collect();
+            if let Some(place) = running.iter().position(|task| ended.contains(task)) {
+                let task = running.remove(place).expect("it is there");
+                world.finish(task);
+                done += 1;
+            } else {
+                prop_assert!(!open.is_empty(), "nothing comes of what tasks {running:?} wait for");
+            }
+        }
+        for (id, (_, order, _)) in &world.orders {
+            seen.entry(*id).or_insert(order.parts[0].offset / MIB);
+        }
+        let mut tasks_seen: Vec<u64> = seen.values().copied().collect();
+        tasks_seen.sort_unstable();
+        prop_assert_eq!(tasks_seen, (0..u64::from(tasks)).collect::<Vec<_>>());
+        // Tasks are started in their order here, so the waves are in that order, too: at each server nothing later came first,
+        // but what another node has hands for.
+        let wave = |task: u64| task / (2 * u64::from(slots));
+        for (server, node) in (0..u64::from(servers)).flat_map(|server| [(server, "a"), (server, "b")]) {
+            let is_its = |task: &&u64| **task % u64::from(servers) == server && home(**task as u32) == node;
+            let of_server: Vec<u64> = seen.values().filter(is_its).map(|task| wave(*task)).collect();
+            prop_assert!(of_server.is_sorted(), "{of_server:?}");
+        }
     }
 }
 

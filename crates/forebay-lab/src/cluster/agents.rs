@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
+use super::pfs::PfsKind;
 use super::plan::{HEAD, Node, Role};
 use super::service::Raising;
 use super::space;
@@ -123,6 +124,10 @@ fn agent_configuration(record: &Record, node: &Node, agents: &AgentsRecord) -> R
     );
     if let Some(bytes) = agents.extent_bytes {
         text += &format!("extent_size = \"{bytes}\"\n");
+    }
+    if record.pfs == PfsKind::Glusterfs && record.stripe_bytes.is_some() {
+        // It tells of the first piece only, as if all of the file were there.
+        text += "layout = false\n";
     }
     Ok(text)
 }

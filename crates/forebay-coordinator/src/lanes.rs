@@ -1,0 +1,326 @@
+//! Lanes: the servers of the PFS, each with what it is asked for now; and how what tasks read is cut into pieces by lane.
+//!
+//! Where the PFS tells on which server a file lies, prefetches are not given out node by node but server by server: a piece of a few
+//! MiB at a time, that which is needed first of all, to whichever node is to have it. So no server rests while another has a queue, and
+//! what a later wave needs never comes before what an earlier one waits for. `docs/decisions/0016` says what that is worth.
+//!
+//! What is spread over several servers, or lies nobody knows where, has a lane of its own. How many pieces a lane has at a time is
+//! found out by [`Depth`].
+
+use crate::waves::Need;
+use forebay_policy::depth::Depth;
+use forebay_policy::machine::Nanos;
+use forebay_wire::Part;
+use forebay_wire::cluster::FileLayout;
+use std::collections::BTreeMap;
+
+/// Names a lane.
+pub type LaneId = u32;
+
+/// The lane of what is spread over several servers, or lies nobody knows where.
+pub const WIDE: LaneId = 0;
+
+/// Lanes at most; servers beyond share the wide one.
+const LANES_MAX: usize = 1 << 14;
+
+/// Pieces at a time of one node: as many as its fetch threads serve for orders, so that none waits there and keeps a server from others.
+const NODE_PIECES_MAX: usize = 4;
+
+/// Smallest and largest piece: a page or two, and what still goes into one order.
+const PIECE_BYTES: (u64, u64) = (4 << 20, 128 << 20);
+
+/// A piece takes its server about so long.
+const PIECE_S: f64 = 0.1;
+
+/// Parts of a piece at most.
+const PIECE_PARTS_MAX: usize = 4096;
+
+/// A part that is smaller goes with the piece before it, on whichever server it lies: many small files are no reason for as many orders.
+const SMALL_BYTES: u64 = 1 << 20;
+
+/// A piece that has been under way for so long does not keep its lane from others: the node that has it hangs, or another server.
+const PATIENCE_NS: u64 = 30_000_000_000;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Lanes {
+    numbers: BTreeMap<String, LaneId>,
+    lanes: Vec<Lane>,
+    /// Pieces under way, by node.
+    by_node: BTreeMap<String, usize>,
+}
+
+#[derive(Debug, Default)]
+struct Lane {
+    depth: Depth,
+    /// By order.
+    under_way: BTreeMap<u64, UnderWay>,
+}
+
+#[derive(Debug)]
+struct UnderWay {
+    node: String,
+    since: Nanos,
+    /// With itself, how many there were when it began.
+    beside: u32,
+}
+
+impl Default for Lanes {
+    fn default() -> Self {
+        Lanes { numbers: BTreeMap::new(), lanes: vec![Lane::default()], by_node: BTreeMap::new() }
+    }
+}
+
+impl Lanes {
+    /// The lane of a server.
+    pub fn of(&mut self, server: &str) -> LaneId {
+        if let Some(lane) = self.numbers.get(server) {
+            return *lane;
+        }
+        if self.lanes.len() >= LANES_MAX {
+            return WIDE;
+        }
+        let lane = self.lanes.len() as LaneId;
+        self.numbers.insert(server.to_owned(), lane);
+        self.lanes.push(Lane::default());
+        lane
+    }
+
+    /// `layouts`, with lanes in place of the numbers of servers, which are those of `servers`.
+    pub fn laid_out(&mut self, servers: &[String], layouts: Vec<FileLayout>) -> Vec<FileLayout> {
+        let lanes: Vec<LaneId> = servers.iter().map(|server| self.of(server)).collect();
+        let lane = |server: u32| lanes.get(server as usize).copied().unwrap_or(WIDE);
+        let in_lanes = |layout: FileLayout| FileLayout {
+            servers: layout.servers.into_iter().map(lane).collect(),
+            ..layout
+        };
+        layouts.into_iter().map(in_lanes).collect()
+    }
+
+    /// Whether the lane may have one more piece.
+    pub fn is_free(&self, lane: LaneId, now: Nanos) -> bool {
+        let Some(lane) = self.lanes.get(lane as usize) else { return false };
+        let counts = |piece: &&UnderWay| now.saturating_since(piece.since) < PATIENCE_NS;
+        (lane.under_way.values().filter(counts).count() as u32) < lane.depth.get()
+    }
+
+    /// Whether the node may have one more piece, of any lane.
+    pub fn has_hands(&self, node: &str) -> bool {
+        self.by_node.get(node).is_none_or(|pieces| *pieces < NODE_PIECES_MAX)
+    }
+
+    /// A node is given an order of the lane.
+    pub fn begin(&mut self, lane: LaneId, order: u64, node: &str, now: Nanos) {
+        let Some(lane) = self.lanes.get_mut(lane as usize) else { return };
+        let beside = lane.under_way.len() as u32 + 1;
+        lane.under_way.insert(order, UnderWay { node: node.to_owned(), since: now, beside });
+        *self.by_node.entry(node.to_owned()).or_default() += 1;
+    }
+
+    /// An order of the lane is over; `fetched_bytes` is what it has brought from the PFS, if that is what took its time.
+    pub fn end(&mut self, lane: LaneId, order: u64, now: Nanos, fetched_bytes: Option<u64>) {
+        let Some(lane) = self.lanes.get_mut(lane as usize) else { return };
+        let Some(piece) = lane.under_way.remove(&order) else { return };
+        if let Some(bytes) = fetched_bytes {
+            lane.depth.served(bytes, now.saturating_since(piece.since), piece.beside);
+        }
+        if let Some(pieces) = self.by_node.get_mut(&piece.node) {
+            *pieces -= 1;
+            if *pieces == 0 {
+                self.by_node.remove(&piece.node);
+            }
+        }
+    }
+
+    /// Whether nothing is under way.
+    #[cfg(test)]
+    pub fn are_idle(&self) -> bool {
+        self.by_node.is_empty() && self.lanes.iter().all(|lane| lane.under_way.is_empty())
+    }
+
+    /// How large pieces should be if all lanes together bring so many bytes a second: a power of two.
+    pub fn piece_bytes(&self, bytes_per_s: f64) -> u64 {
+        let servers = (self.lanes.len() - 1).max(1);
+        let wanted = (bytes_per_s * PIECE_S / servers as f64) as u64;
+        wanted.clamp(PIECE_BYTES.0, PIECE_BYTES.1).next_power_of_two()
+    }
+}
+
+/// What one node brings of one lane at a time, for one task.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Piece {
+    /// The task that reads it.
+    pub task: u32,
+    /// Its lane.
+    pub lane: LaneId,
+    /// Parts of files, in the order of reading.
+    pub parts: Vec<Part>,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Bytes that the task reads from the node before it.
+    pub at: u64,
+}
+
+/// Cuts what a node brings for a task into pieces of `piece_bytes` at most, none on more than one lane. Files are cut at multiples of that,
+/// which are multiples of pages, too.
+pub fn pieces(task: u32, need: &Need, layouts: &[FileLayout], piece_bytes: u64) -> Vec<Piece> {
+    let mut pieces: Vec<Piece> = Vec::new();
+    let mut at = 0;
+    for part in &need.parts {
+        let mut offset = part.offset;
+        let end = part.offset.saturating_add(part.len);
+        while offset < end {
+            let next = (offset / piece_bytes + 1).saturating_mul(piece_bytes).min(end);
+            let len = next - offset;
+            let last = pieces.last_mut();
+            let small = len < SMALL_BYTES;
+            let lane = match (&last, small) {
+                (Some(last), true) => last.lane,
+                _ => lane_of(layouts.get(part.file as usize), offset, len),
+            };
+            let piece = Part { file: part.file, offset, len };
+            match last.filter(|p| {
+                p.lane == lane && p.bytes + len <= piece_bytes && p.parts.len() < PIECE_PARTS_MAX
+            }) {
+                Some(last) => {
+                    last.parts.push(piece);
+                    last.bytes += len;
+                }
+                None => pieces.push(Piece { task, lane, parts: vec![piece], bytes: len, at }),
+            }
+            at += len;
+            offset = next;
+        }
+    }
+    pieces
+}
+
+/// The lane on which all of a range is, or the wide one.
+fn lane_of(layout: Option<&FileLayout>, offset: u64, len: u64) -> LaneId {
+    let Some(layout) = layout.filter(|l| l.stripe_bytes > 0 && !l.servers.is_empty()) else { return WIDE };
+    let lane = |stripe: u64| layout.servers[(stripe % layout.servers.len() as u64) as usize];
+    let first = offset / layout.stripe_bytes;
+    let last = (offset + len.max(1) - 1) / layout.stripe_bytes;
+    // After one round all have been seen.
+    let mut others = (first + 1..=last).take(layout.servers.len());
+    if others.all(|stripe| lane(stripe) == lane(first)) { lane(first) } else { WIDE }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn need(parts: &[(u32, u64, u64)]) -> Need {
+        let parts: Vec<Part> =
+            parts.iter().map(|&(file, offset, len)| Part { file, offset, len }).collect();
+        Need { bytes: parts.iter().map(|p| p.len).sum(), parts }
+    }
+
+    fn layout(stripe_bytes: u64, servers: &[u32]) -> FileLayout {
+        FileLayout { stripe_bytes, servers: servers.to_vec() }
+    }
+
+    #[test]
+    fn pieces_end_where_the_server_does() {
+        let layouts = [layout(8 * MIB, &[1, 2])];
+        let cut = pieces(7, &need(&[(0, 2 * MIB, 18 * MIB)]), &layouts, 4 * MIB);
+        let seen: Vec<_> = cut.iter().map(|p| (p.lane, p.parts[0].offset / MIB, p.bytes / MIB, p.at / MIB)).collect();
+        assert_eq!(seen, [(1, 2, 2, 0), (1, 4, 4, 2), (2, 8, 4, 6), (2, 12, 4, 10), (1, 16, 4, 14)]);
+        assert!(cut.iter().all(|p| p.task == 7));
+    }
+
+    #[test]
+    fn what_is_on_several_servers_or_unknown_is_wide() {
+        assert_eq!(lane_of(Some(&layout(MIB, &[1, 2])), 0, 4 * MIB), WIDE);
+        assert_eq!(lane_of(Some(&layout(MIB, &[1, 1])), 0, 4 * MIB), 1);
+        assert_eq!(lane_of(Some(&layout(MIB, &[1, 2])), MIB, MIB), 2);
+        assert_eq!(lane_of(Some(&layout(u64::MAX, &[3])), 1 << 50, 4 * MIB), 3);
+        assert_eq!(lane_of(Some(&layout(0, &[1])), 0, MIB), WIDE);
+        assert_eq!(lane_of(Some(&layout(MIB, &[])), 0, MIB), WIDE);
+        assert_eq!(lane_of(None, 0, MIB), WIDE);
+    }
+
+    #[test]
+    fn many_small_files_make_few_pieces() {
+        let parts: Vec<(u32, u64, u64)> = (0..1000).map(|file| (file, 0, 10_000)).collect();
+        let layouts: Vec<FileLayout> = (0..1000).map(|file| layout(u64::MAX, &[1 + file % 4])).collect();
+        let cut = pieces(0, &need(&parts), &layouts, 4 * MIB);
+        assert_eq!(cut.len(), 3, "of 10 MB in pieces of 4 MiB");
+    }
+
+    #[test]
+    fn a_lane_has_no_more_than_its_depth_and_a_node_no_more_than_it_can_do() {
+        let mut lanes = Lanes::default();
+        let (a, b) = (lanes.of("a"), lanes.of("b"));
+        assert_eq!((a, b, lanes.of("a")), (1, 2, 1));
+        assert!(lanes.is_free(a, Nanos(0)));
+        lanes.begin(a, 10, "n", Nanos(0));
+        assert!(!lanes.is_free(a, Nanos(0)), "the first is alone");
+        assert!(lanes.is_free(b, Nanos(0)));
+        assert!(lanes.is_free(a, Nanos(PATIENCE_NS)), "one that hangs keeps nobody");
+        lanes.end(a, 10, Nanos(1_000_000), Some(4 * MIB));
+        lanes.begin(a, 11, "n", Nanos(0));
+        assert!(lanes.is_free(a, Nanos(0)));
+        lanes.begin(a, 12, "n", Nanos(0));
+        assert!(!lanes.is_free(a, Nanos(0)));
+        lanes.begin(b, 13, "n", Nanos(0));
+        lanes.begin(b, 14, "n", Nanos(0));
+        assert!(!lanes.has_hands("n") && lanes.has_hands("m"));
+        for (lane, order) in [(a, 11), (a, 12), (b, 13), (b, 14), (b, 14)] {
+            lanes.end(lane, order, Nanos(0), None);
+        }
+        assert!(lanes.has_hands("n") && lanes.by_node.is_empty());
+    }
+
+    #[test]
+    fn servers_beyond_the_bound_share_the_wide_lane() {
+        let mut lanes = Lanes::default();
+        let names: Vec<String> = (0..2 * LANES_MAX).map(|i| i.to_string()).collect();
+        let out = lanes.laid_out(&names, vec![layout(MIB, &[0, LANES_MAX as u32, u32::MAX])]);
+        assert_eq!(out[0].servers, [1, WIDE, WIDE]);
+        assert_eq!(lanes.lanes.len(), LANES_MAX);
+    }
+
+    #[test]
+    fn faster_servers_get_larger_pieces() {
+        let mut lanes = Lanes::default();
+        let servers: Vec<LaneId> = (0..4).map(|i| lanes.of(&i.to_string())).collect();
+        assert_eq!(servers, [1, 2, 3, 4]);
+        let sizes = [1e6, 4e8, 4e9, 1e12].map(|speed| lanes.piece_bytes(speed) / MIB);
+        assert_eq!(sizes, [4, 16, 128, 128]);
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_are_what_was_needed_in_its_order(
+            parts in proptest::collection::vec((0u32..4, 0u64..100 * MIB, 0u64..30 * MIB), 0..20),
+            stripe in 1u64..20 * MIB,
+            servers in proptest::collection::vec(0u32..5, 0..4),
+            log in 22u32..26,
+        ) {
+            let need = need(&parts);
+            let layouts = vec![layout(stripe, &servers); 3];
+            let cut = pieces(0, &need, &layouts, 1 << log);
+            let mut bytes = 0;
+            for piece in &cut {
+                prop_assert_eq!(piece.at, bytes);
+                prop_assert_eq!(piece.bytes, piece.parts.iter().map(|p| p.len).sum::<u64>());
+                prop_assert!(piece.bytes <= 1 << log);
+                bytes += piece.bytes;
+            }
+            prop_assert_eq!(bytes, need.bytes);
+            let mut joined: Vec<Part> = Vec::new();
+            for part in cut.iter().flat_map(|p| &p.parts) {
+                match joined.last_mut().filter(|j| j.file == part.file && j.offset + j.len == part.offset) {
+                    Some(last) => last.len += part.len,
+                    None => joined.push(*part),
+                }
+            }
+            let total: u64 = joined.iter().map(|p| p.len).sum();
+            prop_assert_eq!(total, need.bytes);
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! How many requests a server should have at a time: enough that it never rests, and no more, so that the next urgent one
+//! finds a short queue.
+//!
+//! After TCP Vegas (L. Brakmo and L. Peterson, 1995): of `n` requests in service, each taking `t` per byte where one
+//! alone takes `t1`, a server that works on one at a time has `n * (1 - t1 / t)` in its queue. Between half a
+//! request and one and a half is as it should be; below that there may be one more, above it one less. A server that works on
+//! eight at a time shows no queue until it has eight, and so gets nine.
+//!
+//! What one alone takes is not known for ever: others come and go, and a server that has become slow would seem to have a queue. So now
+//! and then one is sent alone (BBR, N. Cardwell et al. 2016, does the same), and the first of all is.
+
+/// Requests between two that are sent alone, for each at a time: while the others end the server is not full.
+pub const PROBE_EVERY: u32 = 32;
+
+/// Most requests at a time.
+pub const DEPTH_MAX: u32 = 64;
+
+/// Bounds of the queue that a server should have, in requests.
+const QUEUE: (f64, f64) = (0.5, 1.5);
+
+/// The depth of one server.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Depth {
+    depth: u32,
+    /// Nanoseconds per byte of a request alone.
+    alone: Option<f64>,
+    /// Sum and number of what was seen at the depth as it is.
+    sum: f64,
+    seen: u32,
+    /// Requests until the next is sent alone.
+    until_probe: u32,
+}
+
+impl Default for Depth {
+    fn default() -> Self {
+        Depth { depth: 1, alone: None, sum: 0.0, seen: 0, until_probe: PROBE_EVERY }
+    }
+}
+
+impl Depth {
+    /// Requests that the server may have now, at least 1.
+    pub fn get(&self) -> u32 {
+        if self.alone.is_none() { 1 } else { self.depth }
+    }
+
+    /// A request of `bytes` has come after `ns`. `beside` were in service when it was sent, itself among them.
+    pub fn served(&mut self, bytes: u64, ns: u64, beside: u32) {
+        if bytes == 0 || ns == 0 {
+            return;
+        }
+        let per_byte = ns as f64 / bytes as f64;
+        let Some(alone) = self.alone else {
+            if beside <= 1 {
+                self.alone = Some(per_byte);
+                self.depth = self.depth.max(2);
+                self.until_probe = PROBE_EVERY * self.depth;
+                (self.sum, self.seen) = (0.0, 0);
+            }
+            return;
+        };
+        self.until_probe -= 1;
+        if self.until_probe == 0 {
+            self.alone = None;
+            return;
+        }
+        // One that had room beside it says nothing of a full server.
+        if beside < self.depth {
+            return;
+        }
+        self.sum += per_byte;
+        self.seen += 1;
+        if self.seen < self.depth {
+            return;
+        }
+        let mean = self.sum / f64::from(self.seen);
+        (self.sum, self.seen) = (0.0, 0);
+        let queue = f64::from(self.depth) * (1.0 - (alone / mean).min(1.0));
+        if queue < QUEUE.0 {
+            self.depth = (self.depth + 1).min(DEPTH_MAX);
+        } else if queue > QUEUE.1 {
+            self.depth = (self.depth - 1).max(1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::collections::VecDeque;
+    use proptest::prelude::*;
+
+    const BYTES: u64 = 4 << 20;
+
+    /// Feeds requests to a server that works on `at_once` of them, each alone `alone_ns`, evenly shared beyond that, for so
+    /// many requests; gives the depths it had.
+    fn depths(depth: &mut Depth, at_once: u32, alone_ns: u64, requests: u32) -> Vec<u32> {
+        // When each in service began, and how many were beside it. All take as long as there are now: so they end in turn.
+        let mut in_service: VecDeque<u32> = VecDeque::new();
+        let mut had = Vec::new();
+        for _ in 0..requests {
+            while (in_service.len() as u32) < depth.get() {
+                in_service.push_back(in_service.len() as u32 + 1);
+            }
+            let load = in_service.len() as u32;
+            let beside = in_service.pop_front().expect("at least one");
+            let ns = alone_ns * u64::from(load.max(at_once)) / u64::from(at_once);
+            depth.served(BYTES, ns, beside);
+            had.push(depth.get());
+        }
+        had
+    }
+
+    #[test]
+    fn a_server_that_works_on_one_at_a_time_gets_two() {
+        let mut depth = Depth::default();
+        assert_eq!(depth.get(), 1, "the first is alone");
+        let had = depths(&mut depth, 1, 50_000_000, 60);
+        assert!(had[4..].iter().all(|d| *d == 2), "{had:?}");
+    }
+
+    #[test]
+    fn one_that_has_become_slow_does_not_seem_to_have_a_queue_for_ever() {
+        let mut depth = Depth::default();
+        depths(&mut depth, 8, 50_000_000, 300);
+        depths(&mut depth, 8, 500_000_000, 20 * PROBE_EVERY);
+        let had = depths(&mut depth, 8, 500_000_000, PROBE_EVERY);
+        assert!(had.iter().filter(|d| **d >= 8).count() * 2 > had.len(), "{had:?}");
+    }
+
+    #[test]
+    fn nothing_is_learnt_from_nothing() {
+        let mut depth = Depth::default();
+        depth.served(0, 5, 1);
+        depth.served(5, 0, 1);
+        assert_eq!(depth, Depth::default());
+    }
+
+    proptest! {
+        #[test]
+        fn a_server_is_kept_busy_with_a_short_queue(at_once in 1u32..24, alone_ms in 1u64..1000) {
+            let mut depth = Depth::default();
+            let had = depths(&mut depth, at_once, alone_ms * 1_000_000, 1500);
+            let busy: Vec<u32> = had[1000..].iter().copied().filter(|d| *d > 1).collect();
+            prop_assert!(busy.len() > 400, "{} of 500 while one is sent alone", 500 - busy.len());
+            let short = busy.iter().filter(|d| **d >= at_once && **d <= at_once + 3).count();
+            prop_assert!(short * 10 >= busy.len() * 9, "{busy:?}");
+        }
+
+        #[test]
+        fn whatever_is_seen_the_depth_stays_in_bounds(seen in proptest::collection::vec((any::<u64>(), any::<u64>(), 0u32..100), 1..500)) {
+            let mut depth = Depth::default();
+            for (bytes, ns, beside) in seen {
+                depth.served(bytes, ns, beside);
+                prop_assert!((1..=DEPTH_MAX).contains(&depth.get()));
+            }
+        }
+    }
+}
