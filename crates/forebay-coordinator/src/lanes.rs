@@ -1,6 +1,6 @@
 //! Lanes: the servers of the PFS, each with what it is asked for now; and how what tasks read is cut into pieces by lane.
 //!
-//! Where the PFS tells on which server a file lies, prefetches are not given out node by node but server by server: a piece of a few
+//! Where the PFS tells on which server a file lies, prefetches are not given out node by node but server by server: a piece of some
 //! MiB at a time, that which is needed first of all, to whichever node is to have it. So no server rests while another has a queue, and
 //! what a later wave needs never comes before what an earlier one waits for. `docs/decisions/0016` says what that is worth.
 //!
@@ -26,8 +26,9 @@ const LANES_MAX: usize = 1 << 14;
 /// Pieces at a time of one node: as many as its fetch threads serve for orders, so that none waits there and keeps a server from others.
 const NODE_PIECES_MAX: usize = 4;
 
-/// Smallest and largest piece: a page or two, and what still goes into one order.
-const PIECE_BYTES: (u64, u64) = (4 << 20, 128 << 20);
+/// Smallest and largest piece. Clients of a PFS read ahead, and what they read beyond a piece's end comes once more with the next one: MooseFS
+/// reads 1.2 MiB too much for each. The largest still goes into one order.
+const PIECE_BYTES: (u64, u64) = (16 << 20, 128 << 20);
 
 /// A piece takes its server about so long.
 const PIECE_S: f64 = 0.1;
@@ -289,8 +290,8 @@ mod tests {
         let mut lanes = Lanes::default();
         let servers: Vec<LaneId> = (0..4).map(|i| lanes.of(&i.to_string())).collect();
         assert_eq!(servers, [1, 2, 3, 4]);
-        let sizes = [1e6, 4e8, 4e9, 1e12].map(|speed| lanes.piece_bytes(speed) / MIB);
-        assert_eq!(sizes, [4, 16, 128, 128]);
+        let sizes = [1e6, 1e9, 4e9, 1e12].map(|speed| lanes.piece_bytes(speed) / MIB);
+        assert_eq!(sizes, [16, 32, 128, 128]);
     }
 
     proptest! {

@@ -696,6 +696,7 @@ impl Pump {
         let ordered = Ordered { job: key.clone(), stage, wave: rank.wave, node: node.clone(), piece };
         self.orders.insert(order, ordered);
         self.lanes.begin(lane, order, &node, now);
+        tracing::debug!(order, lane, wave = rank.wave, at = rank.at, node, "a piece is ordered");
         let bytes = parts.iter().map(|part| part.len).sum();
         let order = Order { order, threads: PIECE_THREADS, rate_bytes_per_s: 0, files, parts };
         self.out.push((node, ToAgent::Fetch(order)));
@@ -729,6 +730,7 @@ impl Pump {
         };
         self.speed.observe(now, fetched);
         if let Some((lane, _)) = piece.filter(|_| progress.done) {
+            tracing::debug!(order = progress.order, lane, fetched_bytes = progress.fetched_bytes, "a piece has come");
             let mostly_fetched = progress.fetched_bytes > progress.resident_bytes + progress.failed_bytes;
             self.lanes.end(lane, progress.order, now, mostly_fetched.then_some(progress.fetched_bytes));
             self.settle(now, &key, stage);
