@@ -18,6 +18,10 @@ NODES = SERVERS = 4
 PAGES = 4
 # What an agent has under way at most, of a planned wave, and of each that it brings ahead (docs/decisions/0016).
 MOST, PLANNED, AHEAD, AHEAD_WAVES = 8, 4, 1, 3
+# Of a job's waves so many allow for one ahead.
+WAVES_FOR_ONE_AHEAD = 5
+# Where it is known on which server what lies: pieces that a server has at a time, and a node, and waves within reach.
+DEPTH, HANDS, REACH = 2, 4, 8
 EPSILON = 1e-9
 
 
@@ -59,6 +63,8 @@ class World:
         self.compute = compute * PAGES * NODES / SERVERS / PAGES
         self.nodes = [Node(number, waves) for number in range(NODES)]
         self.here, self.left, self.now = set(), {}, 0.0
+        # Pieces under way, of `by_lane`: server, node, pages.
+        self.pieces, self.begun = [], set()
 
     def wanted(self, page):
         return page not in self.here and page not in self.left
@@ -111,10 +117,11 @@ def on_demand(world):
                 world.send(node, page)
 
 
-def present(world):
-    """As agents do it: what tasks wait for and the planned wave, then three waves more, a page of each at a time; nothing beside the first."""
+def unknown(world):
+    """As nodes do it where the PFS does not tell: what tasks wait for and the planned wave, then up to three waves more, a page of each at a time; nothing beside the first."""
     for node in world.nodes:
-        waves = range(node.wave, min(world.waves, node.wave + 2 + AHEAD_WAVES))
+        ahead = max(1, min(AHEAD_WAVES, world.waves // WAVES_FOR_ONE_AHEAD))
+        waves = range(node.wave, min(world.waves, node.wave + 2 + ahead))
         behind = False
         for wave in waves:
             pages = [(node.file(wave), page) for page in range(PAGES)]
@@ -128,6 +135,35 @@ def present(world):
             behind |= bool(missing)
             if missing and wave == 0:
                 break
+
+
+def by_lane(world):
+    """As the coordinator does it where the PFS tells: pieces by server, that which is needed first of all, a page of each at a time."""
+    on_demand(world)
+    first = min(node.wave for node in world.nodes)
+    waits = sorted(
+        (wave, page, node.number, tuple(world.servers[node.file(wave), page]))
+        for node in world.nodes
+        for wave in range(node.wave, min(world.waves, first + REACH))
+        for page in range(PAGES)
+        if page == 0 or world.servers[node.file(wave), page] != world.servers[node.file(wave), page - 1]
+        if (node.file(wave), page) not in world.begun
+    )
+    world.pieces = [piece for piece in world.pieces if not world.here.issuperset(piece[2])]
+    for wave, page, number, lane in waits:
+        file = world.nodes[number].file(wave)
+        pages = [(file, page)]
+        while pages[-1][1] + 1 < PAGES and world.servers[file, pages[-1][1] + 1] == lane:
+            pages.append((file, pages[-1][1] + 1))
+        free = sum(piece[0] == lane for piece in world.pieces) < DEPTH
+        if free and sum(piece[1] == number for piece in world.pieces) < HANDS:
+            world.begun.add(pages[0])
+            # What is there already takes no time.
+            if not world.here.issuperset(pages):
+                world.pieces.append((lane, number, pages))
+    for _, number, pages in world.pieces:
+        if not any(page in world.left for page in pages):
+            world.send(world.nodes[number], next(page for page in pages if page not in world.here))
 
 
 def by_server(world):
@@ -158,7 +194,7 @@ def one_queue(world):
             busy.update(world.servers[key])
 
 
-RULES = {"on demand": on_demand, "present": present, "by server": by_server, "one queue": one_queue}
+RULES = {"on demand": on_demand, "unknown": unknown, "by lane": by_lane, "by server": by_server, "one queue": one_queue}
 LAYOUTS = {"files": "each file on one server", "hashed": "pieces of two pages, by hash", "striped": "each page on all servers"}
 
 
@@ -171,7 +207,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--waves", type=int, default=15)
     parser.add_argument("--compute", type=float, default=1.0, help="time to compute a wave over that to bring it [default: 1]")
-    parser.add_argument("--ahead", type=int, default=AHEAD_WAVES, help="waves that nodes begin beyond the planned one, in `present` [default: 3]")
+    parser.add_argument("--ahead", type=int, default=AHEAD_WAVES, help="waves that nodes begin beyond the planned one at most, in `unknown` [default: 3]")
     parser.add_argument("--seeds", type=int, default=8)
     args = parser.parse_args()
     globals()["AHEAD_WAVES"] = args.ahead

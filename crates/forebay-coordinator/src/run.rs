@@ -21,6 +21,10 @@ use std::collections::{BTreeMap, BTreeSet};
 /// those of one wave are on some servers by chance and not on others.
 const AHEAD_WAVES: usize = 3;
 
+/// A stage has one of these for so many waves, and one at least: what comes of later waves takes from the next, and of few there is no time to
+/// make up for it.
+const WAVES_FOR_ONE_AHEAD: usize = 5;
+
 /// Pages at a time that a node brings of each of these.
 const AHEAD_THREADS: u32 = 1;
 
@@ -335,7 +339,8 @@ impl StageRun {
         if self.by_server || !self.waves[0].is_over() {
             return Vec::new();
         }
-        let later = self.waves[planned + 1..].iter().take(AHEAD_WAVES).filter(|wave| wave.setting.is_none());
+        let ahead = (self.waves.len() / WAVES_FOR_ONE_AHEAD).clamp(1, AHEAD_WAVES);
+        let later = self.waves[planned + 1..].iter().take(ahead).filter(|wave| wave.setting.is_none());
         let begins = |node: &str| {
             !self.waves[planned].parts.get(node).is_some_and(|part| part.state == PartState::Waiting)
         };

@@ -12,6 +12,7 @@ use forebay_wire::link::Security;
 use forebay_wire::{Epoch, JobUpdate, NodeInfo, Part, Split, Status, frame};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -69,6 +70,8 @@ impl Drop for Process {
 
 /// A coordinator and agents on one PFS.
 struct Cluster {
+    /// More of the agents' mount.
+    mount: &'static str,
     dir: TempDir,
     pfs: PathBuf,
     address: String,
@@ -83,6 +86,18 @@ impl Cluster {
         Self::under(coordinator, address, dir, agents, pfs, capacities)
     }
 
+    /// One agent that is not told on which servers files lie.
+    fn start_untold(pfs: &Path) -> Self {
+        let dir = open_dir_in("/dev/shm");
+        let (coordinator, address) = start_coordinator(dir.path(), "127.0.0.1:0");
+        let pfs = pfs.to_owned();
+        let mut cluster =
+            Cluster { mount: "layout = false\n", dir, pfs, address, coordinator, agents: Vec::new() };
+        cluster.agents.push(cluster.start_agent(0, 128 * MIB));
+        cluster.wait_members(1);
+        cluster
+    }
+
     fn under(
         coordinator: Process,
         address: String,
@@ -91,7 +106,8 @@ impl Cluster {
         pfs: &Path,
         capacities: &[u64],
     ) -> Self {
-        let mut cluster = Cluster { dir, pfs: pfs.to_owned(), address, coordinator, agents: Vec::new() };
+        let pfs = pfs.to_owned();
+        let mut cluster = Cluster { mount: "", dir, pfs, address, coordinator, agents: Vec::new() };
         for i in 0..agents {
             let agent = cluster.start_agent(i, *capacities.get(i).unwrap_or(&(128 * MIB)));
             cluster.agents.push(agent);
@@ -106,11 +122,12 @@ impl Cluster {
             "[agent]\nstate_dir = {:?}\n[tier]\ncapacity = \"{capacity}\"\nbacking = \"directory\"\ndirectory = {:?}\n\
              [cluster]\ncoordinator = {:?}\nlisten = \"127.0.0.1:0\"\nnode = \"n{number}\"\n\
              [[mount]]\nlabel = \"pfs\"\nroot = {:?}\npage_size = \"{PAGE}\"\nextent_size = \"{EXTENT}\"\nread_ahead = \"0\"\n\
-             fetch_threads = 4\n",
+             fetch_threads = 4\n{}",
             at("state"),
             at("tier"),
             self.address,
             self.pfs,
+            self.mount,
         );
         std::fs::write(at("config"), text).unwrap();
         let log = File::options().create(true).append(true).open(at("log")).unwrap();
@@ -524,8 +541,8 @@ fn what_is_ordered_where_its_task_will_run_comes_by_way_of_its_owner_and_stays()
 fn the_pages_of_planned_orders_go_first() {
     let Some(slow) = SlowFs::start() else { return };
     let path = slow.at("data");
-    make_file(&path, SEED, 16 * EXTENT);
-    let cluster = Cluster::start(1, &slow.mount(), &[]);
+    make_file(&path, SEED, 32 * EXTENT);
+    let cluster = Cluster::start_untold(&slow.mount());
     let client = cluster.client(0);
     // Longer than it takes to feed a page, so that all orders always have one that waits.
     slow.fault("read=delay:20ms");
@@ -539,6 +556,37 @@ fn the_pages_of_planned_orders_go_first() {
     assert!(ended[1].max(ended[2]) <= ended[3], "{ended:?}");
     assert!(cluster.waves(0)[4..].iter().all(|w| w.prefetch_began_ms.is_none()), "further ahead than told");
     drop(job);
+}
+
+#[test]
+fn where_the_pfs_tells_each_server_brings_what_is_needed_first() {
+    let Some(slow) = SlowFs::start() else { return };
+    let path = slow.at("data");
+    make_file(&path, SEED, 32 * EXTENT);
+    let layout = forebay_pfs::layout::probe_servers(File::open(&path).unwrap().as_fd()).unwrap();
+    let servers = layout.servers.len();
+    assert!(layout.stripe_bytes == EXTENT && servers > 1, "each task reads from one server: {layout:?}");
+    let cluster = Cluster::start(1, &slow.mount(), &[]);
+    let client = cluster.client(0);
+    slow.fault("read=delay:5ms");
+    let served = slow.stats().read_bytes;
+    let (job, tasks) = begin_at(&client, &path, 1, |_| "n0".into());
+    let fetched = |cluster: &Cluster| -> Vec<u64> {
+        cluster.waves(0).iter().map(|wave| wave.fetched_bytes / EXTENT).collect()
+    };
+    // Nobody computes: the first wave, and as many behind it as are within reach.
+    wait_for("the waves within reach", || fetched(&cluster).iter().sum::<u64>() == 14);
+    assert_eq!(fetched(&cluster)[..7], [2; 7], "those that come first");
+    assert_eq!(slow.stats().read_bytes - served, 14 * EXTENT);
+    let ended: Vec<u64> = cluster.waves(0)[..7].iter().map(|w| w.prefetch_ended_ms.unwrap()).collect();
+    // Two waves on, all servers have had a turn.
+    assert!(ended.windows(servers / 2 + 1).all(|w| w[0] <= w[servers / 2]), "{ended:?}");
+    for task in 0..tasks {
+        run_task_at(&cluster, &job, &path, task, "n0".into());
+    }
+    assert_eq!(slow.stats().read_bytes - served, 32 * EXTENT, "the PFS served each byte once");
+    drop(job);
+    wait_for("nothing is kept for it", || cluster.sum("planned_bytes") == 0);
 }
 
 #[test]

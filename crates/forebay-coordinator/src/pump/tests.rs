@@ -169,7 +169,7 @@ fn the_next_wave_is_fetched_while_one_computes() {
 fn nodes_work_ahead_a_page_at_a_time_where_the_planner_does_not_mind() {
     let home = |task: u32| if task.is_multiple_of(2) { "a" } else { "b" };
     let mut world = World::new("no-action", &[("a", 1 << 30), ("b", 1 << 30)]);
-    world.tell(told_at(40, &[("a", 2), ("b", 2)], home));
+    world.tell(told_at(60, &[("a", 2), ("b", 2)], home));
     let threads = |world: &World| -> Vec<u32> { world.orders.values().map(|(_, o, _)| o.threads).collect() };
     assert_eq!(threads(&world), [4, 4], "the first wave alone: nothing computes until it is there");
     (0..4).for_each(|task| world.start(task, home(task)));
