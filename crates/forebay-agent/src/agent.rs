@@ -66,6 +66,8 @@ pub struct Shared {
     pub orders: Orders,
     /// How connections between nodes prove themselves.
     pub security: Security,
+    /// Mounts that do not tell where files lie.
+    pub layouts: crate::layouts::Silent,
     /// Peers as they are asked.
     pub peers: Peers,
     /// Peers as they are served.
@@ -165,6 +167,7 @@ impl Agent {
             link: Link::new()?,
             orders: Orders::default(),
             security,
+            layouts: crate::layouts::Silent::default(),
             peers: Peers::default(),
             peer_server: PeerServer::default(),
             connections: AtomicUsize::new(0),

@@ -11,7 +11,7 @@ use forebay_policy::eviction::{EvictionKind, EvictionPolicy, Fill, Victim};
 use forebay_store::copy::{CopyFile, CopyIdentity, FLAG_PINNED, Geometry};
 use forebay_store::ring::{PAGES_MAX, split_key};
 use forebay_store::{Budget, Class, Reservation, State, Tier, Word, blocks_bytes};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -403,9 +403,9 @@ impl Cache {
         self.index().policy.plan(key, order);
     }
 
-    /// What was kept for `order`, or for all orders, may go.
-    pub fn unplan(&self, order: Option<u64>) {
-        self.index().policy.unplan(order);
+    /// What was kept for `orders`, or for all orders, may go.
+    pub fn unplan(&self, orders: Option<&BTreeSet<u64>>) {
+        self.index().policy.unplan(orders);
     }
 
     /// Pages were used, as clients tell.

@@ -6,10 +6,12 @@
 //!
 //! Nobody depends on the answers, and the job waits for them. So all that one message tells of has a second; what is not known by
 //! then is told as unknown. A thread that hangs in the PFS is left behind, and there is a bound to how many are. A PFS that does not
-//! tell of the first files is not asked for the rest.
+//! tell of the first files is not asked for the rest, and one that is silent or slow not for [`SILENCE`], or a job of many messages would wait a
+//! second for each.
 
 use crate::agent::Shared;
 use crate::by_path::open_by_path;
+use crate::entry::lock;
 use crate::mounts::MountState;
 use forebay_pfs::layout::{self, Layout};
 use forebay_pfs::mount::is_moosefs;
@@ -20,9 +22,9 @@ use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Longest time for all files of one message.
@@ -40,6 +42,9 @@ const STACK_BYTES: usize = 128 << 10;
 /// So many files of a mount without an answer, and none with one: the PFS does not tell.
 const SILENT_FILES: usize = 32;
 
+/// A PFS that does not tell, or not in time, is not asked again for so long.
+const SILENCE: Duration = Duration::from_secs(30);
+
 /// Stripes of one file at most: a file of 256 GiB in chunks of MooseFS. One with more is told as unknown.
 const STRIPES_MAX: usize = 4096;
 
@@ -53,6 +58,23 @@ const ENTRY_BYTES: usize = 5;
 const UNKNOWN_SERVER: u32 = u32::MAX;
 
 static THREADS: AtomicUsize = AtomicUsize::new(0);
+
+/// Mounts that are not asked, by their numbers, and until when.
+#[derive(Debug, Default)]
+pub struct Silent(Mutex<BTreeMap<usize, Instant>>);
+
+impl Silent {
+    fn is_asked(&self, mount: usize, now: Instant) -> bool {
+        lock(&self.0).get(&mount).is_none_or(|until| now >= *until)
+    }
+
+    /// The mount was asked about so many files until `now` and has told of so many.
+    fn note(&self, mount: usize, (files, told): (usize, usize), (now, deadline): (Instant, Instant)) {
+        if now >= deadline || told == 0 && files >= SILENT_FILES {
+            lock(&self.0).insert(mount, now + SILENCE);
+        }
+    }
+}
 
 /// What a job tells, and after each lot of files where they lie, if that is known of any.
 pub fn with_layouts(shared: &Arc<Shared>, updates: Vec<JobUpdate>) -> Vec<JobUpdate> {
@@ -88,16 +110,19 @@ fn files_of(update: &JobUpdate) -> &[FileRef] {
 /// Where each of `files` lies, in their order; `None` where that has not come by `deadline`.
 fn ask(shared: &Arc<Shared>, files: &[&FileRef], deadline: Instant) -> Vec<Option<Layout>> {
     let mut layouts = vec![None; files.len()];
-    for mount in shared.mounts.iter().filter(|mount| mount.config.layout) {
+    let mounts = shared.mounts.iter().enumerate().filter(|(_, mount)| mount.config.layout);
+    for (number, mount) in mounts.filter(|(number, _)| shared.layouts.is_asked(*number, Instant::now())) {
         let of_mount: Vec<(usize, FileRef)> = files
             .iter()
             .enumerate()
             .filter(|(_, file)| file.mount == mount.label())
             .map(|(number, file)| (number, FileRef::clone(file)))
             .collect();
-        let lie = if of_mount.is_empty() {
-            Vec::new()
-        } else if is_moosefs(mount.root()) {
+        let asked = of_mount.len();
+        if asked == 0 {
+            continue;
+        }
+        let lie = if is_moosefs(mount.root()) {
             ask_by_path(mount.root(), &of_mount, |paths| layout::probe_paths(paths, deadline))
         } else {
             let room = || shared.cache.reserve(Class::Clients, STACK_BYTES as u64, &shared.counters);
@@ -105,6 +130,7 @@ fn ask(shared: &Arc<Shared>, files: &[&FileRef], deadline: Instant) -> Vec<Optio
             let opening = shared.clone();
             ask_by_opening(of_mount, rooms, deadline, move |file| probe(&opening.mounts, file))
         };
+        shared.layouts.note(number, (asked, lie.len()), (Instant::now(), deadline));
         for (number, layout) in lie {
             layouts[number] = Some(layout);
         }
@@ -321,6 +347,20 @@ mod tests {
             JobUpdate::Layouts { servers, files } => Some((servers, files)),
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn who_is_silent_or_late_is_not_asked_for_a_while() {
+        let silent = Silent::default();
+        let now = Instant::now();
+        let later = now + ASK_TIME;
+        silent.note(0, (SILENT_FILES - 1, 0), (now, later));
+        silent.note(0, (SILENT_FILES, 1), (now, later));
+        assert!(silent.is_asked(0, now), "few files, or some told");
+        silent.note(0, (SILENT_FILES, 0), (now, later));
+        silent.note(1, (1, 1), (later, later));
+        assert!(!silent.is_asked(0, now) && !silent.is_asked(1, later));
+        assert!(silent.is_asked(2, now) && silent.is_asked(0, now + SILENCE));
     }
 
     fn rooms(budget: &Budget, count: usize) -> Vec<Reservation> {

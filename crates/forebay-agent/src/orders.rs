@@ -23,12 +23,12 @@ use forebay_policy::token_bucket::TokenBucket;
 use forebay_store::{Class, Reservation, State as PageState};
 use forebay_wire::FileRef;
 use forebay_wire::cluster::{Order, OrderProgress, Part};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Orders at a time; each has a thread while it is fed. A stage of a job has one or two.
+/// Orders at a time; each has a thread while it is fed. A stage of a job has a few.
 const ORDERS_MAX: usize = 256;
 
 /// Burst of a limited order: a page is never split over two refills.
@@ -76,6 +76,8 @@ struct Run {
     /// See [`Ticket`].
     serial: u64,
     threads: u32,
+    /// Others go first.
+    ahead: bool,
     bucket: TokenBucket,
     in_flight: u32,
     /// For which mount its next page waits, if for one.
@@ -102,6 +104,7 @@ impl Orders {
         let run = Run {
             serial: 0,
             threads: order.threads,
+            ahead: order.ahead,
             bucket: TokenBucket::new(started, limit(order.rate_bytes_per_s), BURST_BYTES),
             in_flight: 0,
             waits_for: None,
@@ -142,6 +145,8 @@ impl Orders {
     pub fn adjust(&self, shared: &Shared, id: u64, threads: u32, rate_bytes_per_s: u64) {
         if let Some(run) = lock(&self.state).orders.get_mut(&id) {
             run.threads = threads;
+            // One that has more than a page at a time by now has become a planned one, and one that has one is behind those.
+            run.ahead = threads == 1;
             run.bucket.set_rate(started_ns(shared), limit(rate_bytes_per_s));
         }
         self.changed.notify_all();
@@ -149,11 +154,10 @@ impl Orders {
 
     /// Forgets orders: what is not fetched is not fetched any more, and what came may go.
     pub fn cancel(&self, shared: &Shared, ids: &[u64]) {
+        let ids: BTreeSet<u64> = ids.iter().copied().collect();
         lock(&self.state).orders.retain(|id, _| !ids.contains(id));
         self.changed.notify_all();
-        for id in ids {
-            shared.cache.unplan(Some(*id));
-        }
+        shared.cache.unplan(Some(&ids));
     }
 
     /// Forgets all orders.
@@ -293,15 +297,13 @@ impl State {
     }
 
     /// Whether a page of another order has to go before those of `id` to the PFS of `mount`: what is brought ahead of the planned
-    /// waves, for a page at a time, waits for orders of more, and for those of one that were given before.
+    /// waves waits for planned orders, and for those brought ahead that were given before.
     fn outranked(&self, id: u64, mount: usize) -> bool {
-        let Some(threads) = self.orders.get(&id).map(|run| run.threads) else { return false };
+        if !self.orders.get(&id).is_some_and(|run| run.ahead) {
+            return false;
+        }
         let may_go = |run: &Run| run.waits_for == Some(mount) && run.in_flight < run.threads;
-        self.orders.iter().any(|(other, run)| {
-            let first =
-                run.threads > threads && threads == 1 || run.threads == 1 && threads == 1 && *other < id;
-            *other != id && first && may_go(run)
-        })
+        self.orders.iter().any(|(other, run)| *other != id && may_go(run) && (!run.ahead || *other < id))
     }
 
     fn under_way(&self, mount: usize) -> usize {

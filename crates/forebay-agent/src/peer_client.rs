@@ -380,7 +380,8 @@ impl Peer {
             }
             answer => {
                 let came = begun.done() - before;
-                let is_coming = came > 0 && came >= task.entry.geometry().page_len(task.flight.page) - begun.done();
+                let is_coming =
+                    came > 0 && came >= task.entry.geometry().page_len(task.flight.page) - begun.done();
                 self.fall_back(shared, Asked { task, begun, wanted, since, is_coming }, &answer);
             }
         }

@@ -124,9 +124,10 @@ impl Job {
         }
     }
 
-    /// Whether anything is known of where its files lie.
+    /// Whether it is known of most of its files where they lie.
     pub fn is_laid_out(&self) -> bool {
-        self.layouts.iter().any(|layout| layout.stripe_bytes > 0)
+        let known = self.layouts.iter().filter(|layout| layout.stripe_bytes > 0).count();
+        known > 0 && known * 2 >= self.files.len()
     }
 
     fn started(&mut self, stage: u32, number: u32, host: String) -> Change {

@@ -4,8 +4,8 @@
 //! MiB at a time, that which is needed first of all, to whichever node is to have it. So no server rests while another has a queue, and
 //! what a later wave needs never comes before what an earlier one waits for. `docs/decisions/0016` says what that is worth.
 //!
-//! What is spread over several servers, or lies nobody knows where, has a lane of its own. How many pieces a lane has at a time is
-//! found out by [`Depth`].
+//! How many pieces a lane has at a time is found out by [`Depth`]. What is spread over several servers, or lies nobody knows where, has a lane
+//! of its own, which has as many as nodes have hands for.
 
 use crate::waves::Need;
 use forebay_policy::depth::Depth;
@@ -33,22 +33,31 @@ const PIECE_BYTES: (u64, u64) = (16 << 20, 128 << 20);
 /// A piece takes its server about so long.
 const PIECE_S: f64 = 0.1;
 
-/// Parts of a piece at most.
-const PIECE_PARTS_MAX: usize = 4096;
+/// Parts of a piece at most: with the longest paths a message still takes it.
+const PIECE_PARTS_MAX: usize = 512;
+
+/// A piece ends with the stripe if stripes have so much.
+const STRIPE_BYTES: u64 = 4 << 20;
+
+/// If no job runs, and there are more lanes than this, all are forgotten: file systems and their servers come and go.
+const LANES_KEPT: usize = 1024;
 
 /// A part that is smaller goes with the piece before it, on whichever server it lies: many small files are no reason for as many orders.
 const SMALL_BYTES: u64 = 1 << 20;
 
-/// A piece that has been under way for so long does not keep its lane from others: the node that has it hangs, or another server.
+/// A piece that has been under way for so long does not count: the node that has it hangs, or the server.
 const PATIENCE_NS: u64 = 30_000_000_000;
+
+/// A lane with so many of these gets no more until they end: whoever fetches there would hang as well.
+const HANGING_MAX: usize = 2;
 
 /// See the module.
 #[derive(Debug)]
 pub struct Lanes {
     numbers: BTreeMap<String, LaneId>,
     lanes: Vec<Lane>,
-    /// Pieces under way, by node.
-    by_node: BTreeMap<String, usize>,
+    /// Orders under way, by node, and when they were given.
+    by_node: BTreeMap<String, BTreeMap<u64, Nanos>>,
 }
 
 #[derive(Debug, Default)]
@@ -100,22 +109,24 @@ impl Lanes {
 
     /// Whether the lane may have one more piece.
     pub fn is_free(&self, lane: LaneId, now: Nanos) -> bool {
-        let Some(lane) = self.lanes.get(lane as usize) else { return false };
-        let counts = |piece: &&UnderWay| now.saturating_since(piece.since) < PATIENCE_NS;
-        (lane.under_way.values().filter(counts).count() as u32) < lane.depth.get()
+        let Some(of_lane) = self.lanes.get(lane as usize) else { return false };
+        let counting = of_lane.counting(now);
+        let hanging = of_lane.under_way.len() - counting as usize;
+        hanging < HANGING_MAX && (lane == WIDE || counting < of_lane.depth.get())
     }
 
     /// Whether the node may have one more piece, of any lane.
-    pub fn has_hands(&self, node: &str) -> bool {
-        self.by_node.get(node).is_none_or(|pieces| *pieces < NODE_PIECES_MAX)
+    pub fn has_hands(&self, node: &str, now: Nanos) -> bool {
+        let Some(orders) = self.by_node.get(node) else { return true };
+        orders.values().filter(|since| is_fresh(**since, now)).count() < NODE_PIECES_MAX
     }
 
     /// A node is given an order of the lane.
     pub fn begin(&mut self, lane: LaneId, order: u64, node: &str, now: Nanos) {
         let Some(lane) = self.lanes.get_mut(lane as usize) else { return };
-        let beside = lane.under_way.len() as u32 + 1;
+        let beside = lane.counting(now) + 1;
         lane.under_way.insert(order, UnderWay { node: node.to_owned(), since: now, beside });
-        *self.by_node.entry(node.to_owned()).or_default() += 1;
+        self.by_node.entry(node.to_owned()).or_default().insert(order, now);
     }
 
     /// An order of the lane is over; `fetched_bytes` is what it has brought from the PFS, if that is what took its time.
@@ -125,11 +136,18 @@ impl Lanes {
         if let Some(bytes) = fetched_bytes {
             lane.depth.served(bytes, now.saturating_since(piece.since), piece.beside);
         }
-        if let Some(pieces) = self.by_node.get_mut(&piece.node) {
-            *pieces -= 1;
-            if *pieces == 0 {
+        if let Some(orders) = self.by_node.get_mut(&piece.node) {
+            orders.remove(&order);
+            if orders.is_empty() {
                 self.by_node.remove(&piece.node);
             }
+        }
+    }
+
+    /// No job runs: what is known of servers may go if it is much.
+    pub fn rest(&mut self) {
+        if self.lanes.len() > LANES_KEPT {
+            *self = Lanes::default();
         }
     }
 
@@ -138,13 +156,23 @@ impl Lanes {
     pub fn are_idle(&self) -> bool {
         self.by_node.is_empty() && self.lanes.iter().all(|lane| lane.under_way.is_empty())
     }
+}
 
-    /// How large pieces should be if all lanes together bring so many bytes a second: a power of two.
-    pub fn piece_bytes(&self, bytes_per_s: f64) -> u64 {
-        let servers = (self.lanes.len() - 1).max(1);
-        let wanted = (bytes_per_s * PIECE_S / servers as f64) as u64;
-        wanted.clamp(PIECE_BYTES.0, PIECE_BYTES.1).next_power_of_two()
+impl Lane {
+    /// Pieces under way that do not hang.
+    fn counting(&self, now: Nanos) -> u32 {
+        self.under_way.values().filter(|piece| is_fresh(piece.since, now)).count() as u32
     }
+}
+
+fn is_fresh(since: Nanos, now: Nanos) -> bool {
+    now.saturating_since(since) < PATIENCE_NS
+}
+
+/// How large pieces should be if so many lanes together bring so many bytes a second: a power of two.
+pub fn piece_bytes(bytes_per_s: f64, lanes: usize) -> u64 {
+    let wanted = (bytes_per_s * PIECE_S / lanes.max(1) as f64) as u64;
+    wanted.clamp(PIECE_BYTES.0, PIECE_BYTES.1).next_power_of_two()
 }
 
 /// What one node brings of one lane at a time, for one task.
@@ -163,7 +191,7 @@ pub struct Piece {
 }
 
 /// Cuts what a node brings for a task into pieces of `piece_bytes` at most, none on more than one lane. Files are cut at multiples of that,
-/// which are multiples of pages, too.
+/// which are multiples of pages, too, and where large stripes end.
 pub fn pieces(task: u32, need: &Need, layouts: &[FileLayout], piece_bytes: u64) -> Vec<Piece> {
     let mut pieces: Vec<Piece> = Vec::new();
     let mut at = 0;
@@ -171,7 +199,11 @@ pub fn pieces(task: u32, need: &Need, layouts: &[FileLayout], piece_bytes: u64) 
         let mut offset = part.offset;
         let end = part.offset.saturating_add(part.len);
         while offset < end {
-            let next = (offset / piece_bytes + 1).saturating_mul(piece_bytes).min(end);
+            let stripe_bytes = layouts.get(part.file as usize).map_or(0, |layout| layout.stripe_bytes);
+            let mut next = (offset / piece_bytes + 1).saturating_mul(piece_bytes).min(end);
+            if stripe_bytes >= STRIPE_BYTES {
+                next = next.min((offset / stripe_bytes + 1).saturating_mul(stripe_bytes));
+            }
             let len = next - offset;
             let last = pieces.last_mut();
             let small = len < SMALL_BYTES;
@@ -180,9 +212,9 @@ pub fn pieces(task: u32, need: &Need, layouts: &[FileLayout], piece_bytes: u64) 
                 _ => lane_of(layouts.get(part.file as usize), offset, len),
             };
             let piece = Part { file: part.file, offset, len };
-            match last.filter(|p| {
-                p.lane == lane && p.bytes + len <= piece_bytes && p.parts.len() < PIECE_PARTS_MAX
-            }) {
+            match last
+                .filter(|p| p.lane == lane && p.bytes + len <= piece_bytes && p.parts.len() < PIECE_PARTS_MAX)
+            {
                 Some(last) => {
                     last.parts.push(piece);
                     last.bytes += len;
@@ -215,8 +247,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn need(parts: &[(u32, u64, u64)]) -> Need {
-        let parts: Vec<Part> =
-            parts.iter().map(|&(file, offset, len)| Part { file, offset, len }).collect();
+        let parts: Vec<Part> = parts.iter().map(|&(file, offset, len)| Part { file, offset, len }).collect();
         Need { bytes: parts.iter().map(|p| p.len).sum(), parts }
     }
 
@@ -228,9 +259,16 @@ mod tests {
     fn pieces_end_where_the_server_does() {
         let layouts = [layout(8 * MIB, &[1, 2])];
         let cut = pieces(7, &need(&[(0, 2 * MIB, 18 * MIB)]), &layouts, 4 * MIB);
-        let seen: Vec<_> = cut.iter().map(|p| (p.lane, p.parts[0].offset / MIB, p.bytes / MIB, p.at / MIB)).collect();
+        let seen: Vec<_> =
+            cut.iter().map(|p| (p.lane, p.parts[0].offset / MIB, p.bytes / MIB, p.at / MIB)).collect();
         assert_eq!(seen, [(1, 2, 2, 0), (1, 4, 4, 2), (2, 8, 4, 6), (2, 12, 4, 10), (1, 16, 4, 14)]);
         assert!(cut.iter().all(|p| p.task == 7));
+        // Also where pieces are larger than stripes.
+        let cut = pieces(7, &need(&[(0, 0, 32 * MIB)]), &layouts, 128 * MIB);
+        assert_eq!(
+            cut.iter().map(|p| (p.lane, p.bytes / MIB)).collect::<Vec<_>>(),
+            [(1, 8), (2, 8), (1, 8), (2, 8)]
+        );
     }
 
     #[test]
@@ -261,7 +299,13 @@ mod tests {
         lanes.begin(a, 10, "n", Nanos(0));
         assert!(!lanes.is_free(a, Nanos(0)), "the first is alone");
         assert!(lanes.is_free(b, Nanos(0)));
-        assert!(lanes.is_free(a, Nanos(PATIENCE_NS)), "one that hangs keeps nobody");
+        let late = Nanos(PATIENCE_NS);
+        assert!(lanes.is_free(a, late), "one that hangs keeps nobody");
+        lanes.begin(a, 9, "n", late);
+        assert_eq!(lanes.lanes[a as usize].under_way[&9].beside, 1, "nor does it count");
+        assert!(!lanes.is_free(a, Nanos(2 * PATIENCE_NS)), "two are enough");
+        assert!(lanes.has_hands("n", Nanos(2 * PATIENCE_NS)));
+        lanes.end(a, 9, late, None);
         lanes.end(a, 10, Nanos(1_000_000), Some(4 * MIB));
         lanes.begin(a, 11, "n", Nanos(0));
         assert!(lanes.is_free(a, Nanos(0)));
@@ -269,11 +313,16 @@ mod tests {
         assert!(!lanes.is_free(a, Nanos(0)));
         lanes.begin(b, 13, "n", Nanos(0));
         lanes.begin(b, 14, "n", Nanos(0));
-        assert!(!lanes.has_hands("n") && lanes.has_hands("m"));
+        assert!(!lanes.has_hands("n", Nanos(0)) && lanes.has_hands("m", Nanos(0)));
+        (20..30).for_each(|order| lanes.begin(WIDE, order, "m", Nanos(0)));
+        assert!(
+            lanes.is_free(WIDE, Nanos(0)) && !lanes.has_hands("m", Nanos(0)),
+            "it has what nodes have hands for"
+        );
         for (lane, order) in [(a, 11), (a, 12), (b, 13), (b, 14), (b, 14)] {
             lanes.end(lane, order, Nanos(0), None);
         }
-        assert!(lanes.has_hands("n") && lanes.by_node.is_empty());
+        assert!(lanes.has_hands("n", Nanos(0)) && !lanes.by_node.contains_key("n"));
     }
 
     #[test]
@@ -283,14 +332,13 @@ mod tests {
         let out = lanes.laid_out(&names, vec![layout(MIB, &[0, LANES_MAX as u32, u32::MAX])]);
         assert_eq!(out[0].servers, [1, WIDE, WIDE]);
         assert_eq!(lanes.lanes.len(), LANES_MAX);
+        lanes.rest();
+        assert_eq!(lanes.of("new"), 1, "they are forgotten when no job runs");
     }
 
     #[test]
     fn faster_servers_get_larger_pieces() {
-        let mut lanes = Lanes::default();
-        let servers: Vec<LaneId> = (0..4).map(|i| lanes.of(&i.to_string())).collect();
-        assert_eq!(servers, [1, 2, 3, 4]);
-        let sizes = [1e6, 1e9, 4e9, 1e12].map(|speed| lanes.piece_bytes(speed) / MIB);
+        let sizes = [1e6, 1e9, 4e9, 1e12].map(|speed| piece_bytes(speed, 4) / MIB);
         assert_eq!(sizes, [16, 32, 128, 128]);
     }
 

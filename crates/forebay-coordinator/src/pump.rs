@@ -7,13 +7,14 @@
 //!
 //! Where the planner does not mind (`no-action`), nodes fill the gaps of the planned wave with later ones, a page of each
 //! at a time. The next wave alone seldom keeps all servers of the PFS busy: what of it is on one server comes one after the
-//! other, while others rest.
+//! other, while others rest. And where it is known on which server what lies, each node gets many small orders in place of one, server by
+//! server (`by_server`).
 //!
 //! Three rules keep a prefetch from doing harm. A node is ordered no more than fits its tier beside what it was ordered
 //! before ([`room`](Pump)); the rest is given up. An order whose tasks have all started is withdrawn if its planner minds
 //! phases: they read by themselves now, and the pace that was planned is not theirs. Where it does not, the order goes on until
 //! all of its wave have ended, and before any later wave: what comes is what they wait for, from more servers than a task asks. So the first wave, too,
-//! is brought by all at once, and nothing is brought ahead meanwhile. And when a job ends, everything that was
+//! is brought by all at once, and nothing is brought ahead of it by nodes on their own. And when a job ends, everything that was
 //! ordered for it is forgotten.
 //!
 //! When members or slots change, what has not begun is cut anew; what has begun stays as it was. Pages fetched for a wave
@@ -22,9 +23,11 @@
 //! To find the owners of what a large stage reads takes seconds (100,000 splits in a cluster of 1000 nodes: 4.4 s), and
 //! heartbeats must not wait for it. So it is done in slices, one a turn; until it is done the stage stays as it was cut before.
 
+mod by_server;
+
 use crate::jobs::{Change, Job, JobKey, Stage};
 use crate::lanes::{LaneId, Lanes};
-use crate::run::{Rank, StageRun, WaveId};
+use crate::run::{StageRun, WaveId};
 use crate::waves::{Owners, Placed, Slots, cut};
 use forebay_model::profile::{Curve, Profile, Separable, Setting};
 use forebay_policy::eviction::PLANNED_SHARE_PERCENT;
@@ -46,12 +49,6 @@ const MAX_THREADS: u16 = 8;
 /// Of what a tier protects for plans, so much in percent is planned for: pages, buffers and what else the agent needs are
 /// in the same budget.
 const PLANNED_OF_PROTECTED_PERCENT: u64 = 85;
-
-/// Pages at a time of a piece: a lane has several pieces if its server can do more.
-const PIECE_THREADS: u32 = 1;
-
-/// How often lanes are looked at in which something waits, beside when something changes.
-const LANES_LOOK_NS: u64 = 1_000_000_000;
 
 /// Speed of the PFS until the first prefetch has shown it.
 const FIRST_SPEED_BYTES_PER_S: f64 = 1e9;
@@ -107,6 +104,8 @@ pub struct Pump {
     lanes: Lanes,
     /// When the lanes are looked at at the latest, if anything waits in them: a piece may hang.
     lanes_due: Option<Nanos>,
+    /// They are not looked at before: to look at very many takes time that heartbeats need.
+    lanes_rest_until: Nanos,
 }
 
 /// A job and how its stages are carried out.
@@ -211,6 +210,7 @@ impl Pump {
             ahead_due: BTreeSet::new(),
             lanes: Lanes::default(),
             lanes_due: None,
+            lanes_rest_until: Nanos(0),
         }
     }
 
@@ -578,7 +578,10 @@ impl Pump {
         run.ordered(wave, &node, order);
         self.orders.insert(order, Ordered { job: key.clone(), stage, wave, node: node.clone(), piece: None });
         let (threads, rate_bytes_per_s) = pace;
-        self.out.push((node, ToAgent::Fetch(Order { order, threads, rate_bytes_per_s, files, parts })));
+        self.out.push((
+            node,
+            ToAgent::Fetch(Order { order, threads, rate_bytes_per_s, ahead: threads == 1, files, parts }),
+        ));
     }
 
     /// Lets nodes begin waves after the planned one, if the planner does not mind, where all of a node's part fits into half of
@@ -614,95 +617,6 @@ impl Pump {
         }
     }
 
-    /// Gives out pieces, lane by lane, as long as there is one that is free and something waits for it. Of several stages the one that needs
-    /// its piece soonest has it, counted in waves.
-    fn serve_lanes(&mut self, now: Nanos) {
-        self.lanes_due = None;
-        let stages = self.jobs.iter().flat_map(|(key, r)| r.stages.iter().map(move |(n, run)| (key, *n, run)));
-        let stages: Vec<(JobKey, u32)> =
-            stages.filter(|(_, _, run)| run.by_server).map(|(key, number, _)| (key.clone(), number)).collect();
-        if stages.is_empty() {
-            return;
-        }
-        let speed = if self.speed.is_known { self.speed.bytes_per_s } else { 0.0 };
-        let piece_bytes = self.lanes.piece_bytes(speed);
-        let mut waiting: BTreeSet<LaneId> = BTreeSet::new();
-        for (key, number) in &stages {
-            let Some(running) = self.jobs.get_mut(key) else { continue };
-            let Some(run) = running.stages.get_mut(number) else { continue };
-            run.cut_pieces(&running.job.layouts, piece_bytes);
-            waiting.extend(run.lanes_waiting());
-        }
-        let mut held = self.held_bytes();
-        let mut room: BTreeMap<String, u64> = BTreeMap::new();
-        for node in self.view.nodes.iter().filter(|node| !self.gone.contains(&node.name)) {
-            room.insert(node.name.clone(), plannable_bytes(node.capacity_bytes));
-        }
-        for lane in waiting {
-            while self.lanes.is_free(lane, now) {
-                let Some((key, number, rank)) = self.soonest(&stages, lane, &room, &held) else { break };
-                let bytes = self.order_piece(now, &key, number, lane, &rank);
-                *held.entry(rank.node.to_string()).or_default() += bytes;
-            }
-        }
-        for (key, number) in &stages {
-            let is_waiting = |run: &mut StageRun| run.lanes_waiting().next().is_some();
-            if self.run_mut(key, *number).is_some_and(is_waiting) {
-                self.lanes_due = Some(now + LANES_LOOK_NS);
-            }
-            // Pieces that are of no use any more may have been the last of a wave.
-            self.settle_fetched(now, key, *number);
-        }
-        if !self.ahead_due.is_empty() {
-            self.lanes_due = Some(now);
-        }
-    }
-
-    /// Of the pieces that wait in `lane` and may be ordered, that which is needed soonest.
-    fn soonest(
-        &mut self,
-        stages: &[(JobKey, u32)],
-        lane: LaneId,
-        room: &BTreeMap<String, u64>,
-        held: &BTreeMap<String, u64>,
-    ) -> Option<(JobKey, u32, Rank)> {
-        let mut best: Option<((u64, u64), usize, Rank)> = None;
-        for (place, (key, number)) in stages.iter().enumerate() {
-            let Some(run) = self.jobs.get_mut(key).and_then(|r| r.stages.get_mut(number)) else { continue };
-            let lanes = &self.lanes;
-            let may = |node: &str, bytes: u64, is_planned: bool| {
-                let room = room.get(node).copied().unwrap_or(0) / if is_planned { 1 } else { AHEAD_ROOM };
-                lanes.has_hands(node) && held.get(node).copied().unwrap_or(0) + bytes <= room
-            };
-            let Some(rank) = run.next_piece(lane, may) else { continue };
-            let soon = (run.distance(&rank), rank.at);
-            if best.as_ref().is_none_or(|(of_best, ..)| soon < *of_best) {
-                best = Some((soon, place, rank));
-            }
-        }
-        best.map(|(_, place, rank)| (stages[place].0.clone(), stages[place].1, rank))
-    }
-
-    /// Gives a node the order for a piece; returns its bytes.
-    fn order_piece(&mut self, now: Nanos, key: &JobKey, stage: u32, lane: LaneId, rank: &Rank) -> u64 {
-        let Some(running) = self.jobs.get_mut(key) else { return 0 };
-        let since_ms = now.saturating_since(running.job.began) / 1_000_000;
-        let Some(run) = running.stages.get_mut(&stage) else { return 0 };
-        let order = self.next_order;
-        self.next_order += 1;
-        let (files, parts) = run.order_piece(lane, rank, order, &running.job.files, since_ms);
-        let node = rank.node.to_string();
-        let piece = Some((lane, rank.number));
-        let ordered = Ordered { job: key.clone(), stage, wave: rank.wave, node: node.clone(), piece };
-        self.orders.insert(order, ordered);
-        self.lanes.begin(lane, order, &node, now);
-        tracing::debug!(order, lane, wave = rank.wave, at = rank.at, node, "a piece is ordered");
-        let bytes = parts.iter().map(|part| part.len).sum();
-        let order = Order { order, threads: PIECE_THREADS, rate_bytes_per_s: 0, files, parts };
-        self.out.push((node, ToAgent::Fetch(order)));
-        bytes
-    }
-
     /// What a node may be ordered to hold in all; nothing if it has gone.
     fn room_bytes(&self, node: &str) -> u64 {
         let is_there = |n: &&NodeInfo| n.name == node && !self.gone.contains(&n.name);
@@ -730,7 +644,12 @@ impl Pump {
         };
         self.speed.observe(now, fetched);
         if let Some((lane, _)) = piece.filter(|_| progress.done) {
-            tracing::debug!(order = progress.order, lane, fetched_bytes = progress.fetched_bytes, "a piece has come");
+            tracing::debug!(
+                order = progress.order,
+                lane,
+                fetched_bytes = progress.fetched_bytes,
+                "a piece has come"
+            );
             let mostly_fetched = progress.fetched_bytes > progress.resident_bytes + progress.failed_bytes;
             self.lanes.end(lane, progress.order, now, mostly_fetched.then_some(progress.fetched_bytes));
             self.settle(now, &key, stage);
@@ -848,7 +767,11 @@ impl Pump {
         for stage in stages {
             self.end_stage(now, key, stage);
         }
-        if let Some(running) = self.jobs.remove(key).filter(|_| show) {
+        let ended = self.jobs.remove(key);
+        if self.jobs.is_empty() {
+            self.lanes.rest();
+        }
+        if let Some(running) = ended.filter(|_| show) {
             self.ended.push_back(JobStatus { ended: true, ..self.status_of(&running) });
             while self.ended.len() > ENDED_MAX {
                 self.ended.pop_front();

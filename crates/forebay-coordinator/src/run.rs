@@ -8,13 +8,12 @@ mod by_server;
 
 pub use by_server::Rank;
 
-use crate::lanes::LaneId;
 use crate::waves::{Need, Placed};
+use by_server::{OrderedPiece, Waiting};
 use forebay_model::profile::Setting;
 use forebay_policy::planner::JobId;
 use forebay_wire::cluster::{OrderProgress, WaveStatus};
 use forebay_wire::{FileRef, Part};
-use by_server::OrderedPiece;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Waves after the planned one that are begun at most: enough that every server of the PFS has something to bring, since
@@ -62,8 +61,7 @@ pub struct StageRun {
     fetched: u32,
     /// Waves whose prefetch is under way.
     fetching: Vec<WaveId>,
-    /// Pieces that wait, by lane, in the order in which they are needed. Some may be over: whoever comes to them looks.
-    waiting: BTreeMap<LaneId, BTreeSet<Rank>>,
+    waiting: Waiting,
 }
 
 #[derive(Debug, Default)]
@@ -194,6 +192,7 @@ impl StageRun {
         for mut wave in self.waves.drain(..) {
             if wave.started == 0 {
                 void.extend(wave.take_orders());
+                // Those who come to its pieces see that it has gone.
                 continue;
             }
             let left: BTreeSet<u32> =
@@ -206,9 +205,9 @@ impl StageRun {
             // All that is left of it has started, and reads by itself unless its orders go on.
             for part in wave.parts.values_mut() {
                 part.unstarted = 0;
-                part.give_up_tasks(&left);
-                let is_coming = part.state == PartState::Active
-                    || self.by_server && part.state == PartState::Waiting;
+                part.forget_tasks(&left);
+                let is_coming =
+                    part.state == PartState::Active || self.by_server && part.state == PartState::Waiting;
                 if !(self.goes_on && is_coming && !part.needs.is_empty()) {
                     void.extend(part.withdraw());
                 }
@@ -280,6 +279,11 @@ impl StageRun {
 
     fn wave_mut(&mut self, id: WaveId) -> Option<&mut Wave> {
         self.waves.binary_search_by_key(&id, |w| w.id).ok().map(|place| &mut self.waves[place])
+    }
+
+    /// Whether the planner wants the wave to be fetched.
+    pub fn is_planned(&self, id: WaveId) -> bool {
+        self.wave(id).is_some_and(|wave| wave.setting.is_some_and(|setting| !setting.is_paused()))
     }
 
     /// The planner wants its wave `wave` to be fetched with `setting`; gives the wave's id.
@@ -566,6 +570,7 @@ impl StageRun {
 
     /// The stage has ended; returns all its orders.
     pub fn end(&mut self) -> Vec<u64> {
+        self.forget_all_waiting();
         let mut orders = Vec::new();
         for wave in &mut self.waves {
             orders.extend(wave.take_orders());

@@ -243,6 +243,8 @@ pub struct Order {
     pub threads: u32,
     /// Bytes per second, 0 for no limit.
     pub rate_bytes_per_s: u64,
+    /// It is of no wave that a planner wants by now: pages of orders that are go first.
+    pub ahead: bool,
     /// What, in the order in which it will be read.
     pub files: Vec<FileRef>,
     /// Parts of those files.

@@ -19,5 +19,7 @@ pub mod tls;
 mod tls_stream;
 
 pub use channel::{Channel, MAX_FDS, MAX_PACKET_BYTES, Received};
-pub use cluster::{ClusterView, Epoch, FileLayout, FileRef, JobStatus, JobUpdate, NodeInfo, Part, Role, Split};
+pub use cluster::{
+    ClusterView, Epoch, FileLayout, FileRef, JobStatus, JobUpdate, NodeInfo, Part, Role, Split,
+};
 pub use message::*;

@@ -224,6 +224,52 @@ fn ahead_goes_only_what_leaves_half_of_the_room() {
 }
 
 #[test]
+fn where_hands_are_few_they_bring_what_is_needed_first_whichever_server_has_it() {
+    // The servers of the first wave are the last, and each would have something of the waves within reach.
+    let told = |world: &mut World| {
+        let mut updates = laid_out(told(40, &[("a", 2)]), 8);
+        for update in &mut updates {
+            if let JobUpdate::Layouts { files, .. } = update {
+                files[0].servers.reverse();
+            }
+        }
+        world.tell(updates);
+    };
+    let mut world = World::new("no-action", &[("a", 1 << 30)]);
+    told(&mut world);
+    let tasks = |world: &World| -> Vec<u64> {
+        let mut tasks: Vec<u64> = world.orders.values().map(|(_, o, _)| o.parts[0].offset / MIB).collect();
+        tasks.sort_unstable();
+        tasks
+    };
+    assert_eq!(tasks(&world), [0, 1, 2, 3]);
+    let is_ahead: Vec<bool> = world.orders.values().map(|(_, o, _)| o.ahead).collect();
+    assert_eq!(is_ahead, [false, false, true, true], "only the first wave is planned");
+    let first = *world.orders.iter().find(|(_, (_, o, _))| o.parts[0].offset == 2 * MIB).unwrap().0;
+    world.end(first, 0);
+    let now = tasks(&world);
+    assert!(now[..4] == [0, 1, 2, 3] && (now[4..] == [4] || now[4..] == [5]), "of the third wave: {now:?}");
+}
+
+#[test]
+fn what_was_cut_before_a_change_of_slots_holds_nothing_up() {
+    let mut world = World::new("no-action", &[("a", 1 << 30)]);
+    world.tell(laid_out(told(4000, &[("a", 500)]), 1));
+    // Again and again thousands of pieces are void.
+    for slots in [501, 502, 503, 504] {
+        world.tell(vec![JobUpdate::Slots(vec![("a".into(), slots)])]);
+        world.now = world.now + SECOND;
+        world.turn();
+    }
+    assert_eq!(
+        world.orders.values().filter(|(_, _, ended)| !ended).count(),
+        1,
+        "the first is alone: {:?}",
+        world.orders
+    );
+}
+
+#[test]
 fn tasks_that_start_before_their_input_is_there_read_by_themselves() {
     let mut world = World::new("full-delay", &[("a", 1 << 30)]);
     world.tell(told(4, &[("a", 2)]));

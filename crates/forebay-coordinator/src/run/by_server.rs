@@ -14,8 +14,8 @@ use std::sync::Arc;
 /// Waves after the planned one that may be begun, if memory allows: enough that every server has something to bring.
 const REACH: usize = 6;
 
-/// Waiting pieces of a lane that are looked at for one that may be ordered now, at most.
-const LOOKED_AT_MAX: usize = 256;
+/// Pieces of a stage that wait, at most, before more waves are cut.
+const WAITING_MAX: usize = 100_000;
 
 /// Where a piece is, in the order in which pieces are needed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,6 +28,44 @@ pub struct Rank {
     pub node: Arc<str>,
     /// Its number among those of the node and wave.
     pub number: usize,
+}
+
+/// Pieces of one node and lane: the wave, what its task reads before it, and its number.
+type OfNode = BTreeSet<(WaveId, u64, usize)>;
+
+/// Pieces that wait. Some may be over: whoever comes to them looks.
+#[derive(Debug, Default)]
+pub(super) struct Waiting {
+    lanes: BTreeMap<LaneId, BTreeMap<Arc<str>, OfNode>>,
+    count: usize,
+}
+
+impl Waiting {
+    fn insert(&mut self, lane: LaneId, rank: Rank) {
+        let of_node = self.lanes.entry(lane).or_default().entry(rank.node).or_default();
+        self.count += usize::from(of_node.insert((rank.wave, rank.at, rank.number)));
+    }
+
+    fn remove(&mut self, lane: LaneId, rank: &Rank) {
+        let Some(nodes) = self.lanes.get_mut(&lane) else { return };
+        let Some(of_node) = nodes.get_mut(&rank.node) else { return };
+        self.count -= usize::from(of_node.remove(&(rank.wave, rank.at, rank.number)));
+        if of_node.is_empty() {
+            nodes.remove(&rank.node);
+        }
+        if nodes.is_empty() {
+            self.lanes.remove(&lane);
+        }
+    }
+
+    /// The first of each node.
+    fn heads(&self, lane: LaneId) -> impl Iterator<Item = Rank> + '_ {
+        let nodes = self.lanes.get(&lane).into_iter().flatten();
+        nodes.filter_map(|(node, of_node)| {
+            let &(wave, at, number) = of_node.first()?;
+            Some(Rank { wave, at, node: node.clone(), number })
+        })
+    }
 }
 
 /// A piece and what has become of it.
@@ -61,98 +99,110 @@ impl NodePart {
         }
     }
 
-    /// Nothing will come of a piece that waits.
-    fn give_up(&mut self, number: usize) {
-        let Some(piece) = self.pieces.get(number).filter(|p| p.state == PartState::Waiting) else { return };
+    /// Nothing will come of a piece that waits in `lane`.
+    fn give_up(&mut self, lane: LaneId, number: usize) {
+        let waits = |piece: &&OrderedPiece| piece.state == PartState::Waiting && piece.piece.lane == lane;
+        let Some(piece) = self.pieces.get(number).filter(waits) else { return };
         self.given_up_bytes += piece.piece.bytes;
         self.piece_ended(number);
     }
 
-    /// Tasks that it is for no longer are here.
-    pub(super) fn give_up_tasks(&mut self, tasks: &BTreeSet<u32>) {
+    /// Tasks that have moved to another wave: what waits for them waits there.
+    pub(super) fn forget_tasks(&mut self, tasks: &BTreeSet<u32>) {
         for number in 0..self.pieces.len() {
-            if tasks.contains(&self.pieces[number].piece.task) {
-                self.give_up(number);
+            let piece = &self.pieces[number];
+            if piece.state == PartState::Waiting && tasks.contains(&piece.piece.task) {
+                self.piece_ended(number);
             }
         }
     }
 }
 
 impl StageRun {
-    /// Cuts what has come into reach into pieces of `piece_bytes` at most.
-    pub fn cut_pieces(&mut self, layouts: &[FileLayout], piece_bytes: u64) {
+    /// Cuts what has come into reach into pieces of `piece_bytes` at most, wave by wave until `budget` pieces are cut or enough wait; `false` if
+    /// the budget was not enough.
+    pub fn cut_pieces(&mut self, layouts: &[FileLayout], piece_bytes: u64, budget: &mut usize) -> bool {
         let is_planned = |wave: &super::Wave| wave.setting.is_some_and(|setting| !setting.is_paused());
-        let Some(planned) = self.waves.iter().rposition(is_planned) else { return };
+        let Some(planned) = self.waves.iter().rposition(is_planned) else { return true };
         let end = self.waves.len().min(planned + 1 + REACH);
         for wave in self.waves[..end].iter_mut().filter(|wave| !wave.is_cut) {
+            if *budget == 0 || self.waiting.count >= WAITING_MAX {
+                return *budget > 0;
+            }
             wave.is_cut = true;
             for (node, part) in wave.parts.iter_mut() {
                 if part.state != PartState::Waiting || part.pieces_left > 0 {
                     continue;
                 }
-                let left = part.needs.iter().filter(|(task, _)| wave.tasks.get(task).is_some_and(|t| !t.done));
+                let left =
+                    part.needs.iter().filter(|(task, _)| wave.tasks.get(task).is_some_and(|t| !t.done));
                 let cut: Vec<Piece> =
                     left.flat_map(|(task, need)| pieces(*task, need, layouts, piece_bytes)).collect();
                 let name: Arc<str> = node.as_str().into();
                 for (number, piece) in cut.iter().enumerate() {
                     let rank = Rank { wave: wave.id, at: piece.at, node: name.clone(), number };
-                    self.waiting.entry(piece.lane).or_default().insert(rank);
+                    self.waiting.insert(piece.lane, rank);
                 }
+                *budget = budget.saturating_sub(cut.len());
                 part.cut(cut);
             }
         }
+        true
     }
 
     /// Lanes for which pieces may wait.
     pub fn lanes_waiting(&self) -> impl Iterator<Item = LaneId> + '_ {
-        self.waiting.keys().copied()
+        self.waiting.lanes.keys().copied()
     }
 
-    /// The first piece of the lane that may be ordered: `may` is asked with the node, the bytes, and whether the planner wants the wave.
-    /// A node that may not have one may not have a later one either, or that would take the place of the first.
-    pub fn next_piece(&mut self, lane: LaneId, mut may: impl FnMut(&str, u64, bool) -> bool) -> Option<Rank> {
-        let mut over = Vec::new();
-        let mut passed_over: BTreeSet<Arc<str>> = BTreeSet::new();
-        let mut found = None;
-        for rank in self.waiting.get(&lane)?.iter().take(LOOKED_AT_MAX) {
-            let Some((bytes, is_planned)) = self.wanted_piece(rank) else {
-                over.push(rank.clone());
-                continue;
-            };
-            if passed_over.contains(&rank.node) {
-                continue;
+    /// Nodes for which pieces may wait in the lane.
+    pub fn nodes_waiting(&self, lane: LaneId) -> usize {
+        self.waiting.lanes.get(&lane).map_or(0, BTreeMap::len)
+    }
+
+    /// Nothing waits any more.
+    pub(super) fn forget_all_waiting(&mut self) {
+        self.waiting = Waiting::default();
+    }
+
+    /// The piece of the lane that is needed first, of those that may be ordered: `may` is asked with the node, the bytes, and whether the planner
+    /// wants the wave. A node has its pieces in their order, or a later one would take the place of the first.
+    pub fn next_piece(&mut self, lane: LaneId, may: impl Fn(&str, u64, bool) -> bool) -> Option<Rank> {
+        loop {
+            let mut over = Vec::new();
+            let mut found: Option<Rank> = None;
+            for rank in self.waiting.heads(lane) {
+                match self.wanted_piece(lane, &rank) {
+                    None => over.push(rank),
+                    Some((bytes, is_planned)) => {
+                        let is_sooner = found.as_ref().is_none_or(|found| rank < *found);
+                        if is_sooner && may(&rank.node, bytes, is_planned) {
+                            found = Some(rank);
+                        }
+                    }
+                }
             }
-            if may(&rank.node, bytes, is_planned) {
-                found = Some(rank.clone());
-                break;
+            if over.is_empty() {
+                return found;
             }
-            passed_over.insert(rank.node.clone());
+            for rank in over {
+                self.waiting.remove(lane, &rank);
+                if let Some(part) = self.part(rank.wave, &rank.node) {
+                    part.give_up(lane, rank.number);
+                }
+            }
         }
-        for rank in over {
-            self.forget_waiting(lane, &rank);
-            if let Some(part) = self.part(rank.wave, &rank.node) {
-                part.give_up(rank.number);
-            }
-        }
-        found
     }
 
     /// Bytes of a piece that waits and is still of use, and whether the planner wants its wave.
-    fn wanted_piece(&self, rank: &Rank) -> Option<(u64, bool)> {
+    fn wanted_piece(&self, lane: LaneId, rank: &Rank) -> Option<(u64, bool)> {
         let wave = self.wave(rank.wave)?;
         let part = wave.parts.get(&*rank.node).filter(|part| part.state != PartState::Ended)?;
         let piece = part.pieces.get(rank.number).filter(|p| p.state == PartState::Waiting)?;
-        let is_wanted = wave.tasks.get(&piece.piece.task).is_some_and(|task| !task.done);
+        // Its name may have been another's, before the node came back.
+        let is_wanted =
+            piece.piece.lane == lane && wave.tasks.get(&piece.piece.task).is_some_and(|task| !task.done);
         is_wanted.then(|| (piece.piece.bytes, wave.setting.is_some_and(|setting| !setting.is_paused())))
-    }
-
-    fn forget_waiting(&mut self, lane: LaneId, rank: &Rank) {
-        if let Some(waiting) = self.waiting.get_mut(&lane) {
-            waiting.remove(rank);
-            if waiting.is_empty() {
-                self.waiting.remove(&lane);
-            }
-        }
     }
 
     /// Waves between that of `rank` and the first that has not been computed.
@@ -170,7 +220,7 @@ impl StageRun {
         files: &[FileRef],
         since_ms: u64,
     ) -> (Vec<FileRef>, Vec<Part>) {
-        self.forget_waiting(lane, rank);
+        self.waiting.remove(lane, rank);
         self.begin_ahead(rank.wave, since_ms);
         let Some(part) = self.part(rank.wave, &rank.node) else { return Default::default() };
         let Some(piece) = part.pieces.get_mut(rank.number) else { return Default::default() };
@@ -191,7 +241,13 @@ impl StageRun {
     }
 
     /// Notes how far the order of a piece is; returns the bytes fetched since the last time.
-    pub fn piece_progress(&mut self, wave: WaveId, node: &str, number: usize, progress: &OrderProgress) -> u64 {
+    pub fn piece_progress(
+        &mut self,
+        wave: WaveId,
+        node: &str,
+        number: usize,
+        progress: &OrderProgress,
+    ) -> u64 {
         let Some(part) = self.part(wave, node) else { return 0 };
         let Some(piece) = part.pieces.get_mut(number).filter(|p| p.order == Some(progress.order)) else {
             return 0;

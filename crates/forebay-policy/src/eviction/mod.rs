@@ -30,6 +30,7 @@ mod sketch;
 mod windowed_lfu;
 mod wtinylfu;
 
+use alloc::collections::BTreeSet;
 use alloc::{boxed::Box, string::String, vec::Vec};
 use core::{fmt, str::FromStr};
 
@@ -126,8 +127,8 @@ pub trait EvictionPolicy: fmt::Debug + Send {
         false
     }
 
-    /// Pages of `order`, or of all orders, may go again.
-    fn unplan(&mut self, _order: Option<u64>) {}
+    /// Pages of `orders`, or of all orders, may go again.
+    fn unplan(&mut self, _orders: Option<&BTreeSet<u64>>) {}
 
     /// Sum of the sizes of planned pages.
     fn planned_bytes(&self) -> u64 {

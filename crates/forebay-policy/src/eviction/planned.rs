@@ -13,7 +13,7 @@
 
 use super::{Dump, EvictionKind, EvictionPolicy, Fill, PLANNED_SHARE_PERCENT, Victim};
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 /// A policy and the planned pages beside it.
@@ -114,8 +114,8 @@ impl EvictionPolicy for Planned {
         true
     }
 
-    fn unplan(&mut self, order: Option<u64>) {
-        let of = |page: &Page| order.is_none_or(|order| page.order == order);
+    fn unplan(&mut self, orders: Option<&BTreeSet<u64>>) {
+        let of = |page: &Page| orders.is_none_or(|orders| orders.contains(&page.order));
         let keys = self.pages.iter().filter(|(_, page)| of(page)).map(|(key, _)| *key).collect();
         self.let_go(keys);
     }
@@ -196,9 +196,9 @@ mod tests {
         assert_eq!((policy.planned_bytes(), policy.bytes(), evict_all(&mut policy)), (20, 30, [1].into()));
         // The later order is the one that counts.
         assert!(policy.plan(2, 8));
-        policy.unplan(Some(7));
+        policy.unplan(Some(&BTreeSet::from([7])));
         assert!(evict_all(&mut policy).is_empty());
-        policy.unplan(Some(8));
+        policy.unplan(Some(&BTreeSet::from([8])));
         assert_eq!((evict_all(&mut policy), policy.len()), ([2, 3].into(), 0));
     }
 
@@ -230,7 +230,7 @@ mod tests {
         assert_eq!(victims.pop().map(|v| v.key), Some(0), "an unread guest goes after what is ours");
         // Read once: first to go. Its order has ended without a use: a guest that nobody has read.
         policy.touch(1);
-        policy.unplan(Some(8));
+        policy.unplan(Some(&BTreeSet::from([8])));
         assert_eq!((policy.guest_bytes(), policy.planned_bytes()), (30, 10));
         assert_eq!(evict_all(&mut policy), [1, 4, 3]);
         assert!(policy.contains(2) && policy.len() == 1);
@@ -258,7 +258,7 @@ mod tests {
                         planned.remove(&key);
                     }
                     5 => {
-                        policy.unplan(Some(order));
+                        policy.unplan(Some(&BTreeSet::from([order])));
                         planned.retain(|_, o| *o != order);
                     }
                     _ => {
