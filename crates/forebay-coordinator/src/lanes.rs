@@ -7,9 +7,11 @@
 //! How many pieces a lane has at a time is found out by [`Depth`]. What is spread over several servers, or lies nobody knows where, has a lane
 //! of its own, which has as many as nodes have hands for.
 
+use crate::run::WaveId;
 use crate::waves::Need;
 use forebay_policy::depth::Depth;
 use forebay_policy::machine::Nanos;
+use forebay_policy::planner::JobId;
 use forebay_wire::Part;
 use forebay_wire::cluster::FileLayout;
 use std::collections::BTreeMap;
@@ -42,6 +44,10 @@ const STRIPE_BYTES: u64 = 4 << 20;
 /// If no job runs, and there are more lanes than this, all are forgotten: file systems and their servers come and go.
 const LANES_KEPT: usize = 1024;
 
+/// Beside pieces of an earlier wave a lane has so many less than its depth: what seems to be the work of two or three at a time may be
+/// that of one, beside readers who are in no lane, and then what is needed later would take its share from what is waited for.
+const LATER_LESS: u32 = 2;
+
 /// A part that is smaller goes with the piece before it, on whichever server it lies: many small files are no reason for as many orders.
 const SMALL_BYTES: u64 = 1 << 20;
 
@@ -50,6 +56,9 @@ const PATIENCE_NS: u64 = 30_000_000_000;
 
 /// A lane with so many of these gets no more until they end: whoever fetches there would hang as well.
 const HANGING_MAX: usize = 2;
+
+/// A wave of a stage, which has its planner's number.
+pub type StageWave = (JobId, WaveId);
 
 /// See the module.
 #[derive(Debug)]
@@ -70,6 +79,7 @@ struct Lane {
 #[derive(Debug)]
 struct UnderWay {
     node: String,
+    wave: StageWave,
     since: Nanos,
     /// With itself, how many there were when it began.
     beside: u32,
@@ -115,17 +125,26 @@ impl Lanes {
         hanging < HANGING_MAX && (lane == WIDE || counting < of_lane.depth.get())
     }
 
+    /// Whether a lane that is free may have a piece of this wave: beside what is needed earlier only if its server clearly does more at a time.
+    pub fn takes(&self, lane: LaneId, wave: StageWave, now: Nanos) -> bool {
+        let Some(of_lane) = self.lanes.get(lane as usize).filter(|_| lane != WIDE) else { return true };
+        let is_earlier =
+            |piece: &UnderWay| piece.wave.0 == wave.0 && piece.wave.1 < wave.1 && is_fresh(piece.since, now);
+        !of_lane.under_way.values().any(is_earlier)
+            || of_lane.counting(now) + LATER_LESS < of_lane.depth.get()
+    }
+
     /// Whether the node may have one more piece, of any lane.
     pub fn has_hands(&self, node: &str, now: Nanos) -> bool {
         let Some(orders) = self.by_node.get(node) else { return true };
         orders.values().filter(|since| is_fresh(**since, now)).count() < NODE_PIECES_MAX
     }
 
-    /// A node is given an order of the lane.
-    pub fn begin(&mut self, lane: LaneId, order: u64, node: &str, now: Nanos) {
+    /// A node is given an order of the lane, for a wave.
+    pub fn begin(&mut self, lane: LaneId, order: u64, node: &str, wave: StageWave, now: Nanos) {
         let Some(lane) = self.lanes.get_mut(lane as usize) else { return };
         let beside = lane.counting(now) + 1;
-        lane.under_way.insert(order, UnderWay { node: node.to_owned(), since: now, beside });
+        lane.under_way.insert(order, UnderWay { node: node.to_owned(), wave, since: now, beside });
         self.by_node.entry(node.to_owned()).or_default().insert(order, now);
     }
 
@@ -296,25 +315,25 @@ mod tests {
         let (a, b) = (lanes.of("a"), lanes.of("b"));
         assert_eq!((a, b, lanes.of("a")), (1, 2, 1));
         assert!(lanes.is_free(a, Nanos(0)));
-        lanes.begin(a, 10, "n", Nanos(0));
+        lanes.begin(a, 10, "n", (1, 0), Nanos(0));
         assert!(!lanes.is_free(a, Nanos(0)), "the first is alone");
         assert!(lanes.is_free(b, Nanos(0)));
         let late = Nanos(PATIENCE_NS);
         assert!(lanes.is_free(a, late), "one that hangs keeps nobody");
-        lanes.begin(a, 9, "n", late);
+        lanes.begin(a, 9, "n", (1, 0), late);
         assert_eq!(lanes.lanes[a as usize].under_way[&9].beside, 1, "nor does it count");
         assert!(!lanes.is_free(a, Nanos(2 * PATIENCE_NS)), "two are enough");
         assert!(lanes.has_hands("n", Nanos(2 * PATIENCE_NS)));
         lanes.end(a, 9, late, None);
         lanes.end(a, 10, Nanos(1_000_000), Some(4 * MIB));
-        lanes.begin(a, 11, "n", Nanos(0));
+        lanes.begin(a, 11, "n", (1, 0), Nanos(0));
         assert!(lanes.is_free(a, Nanos(0)));
-        lanes.begin(a, 12, "n", Nanos(0));
+        lanes.begin(a, 12, "n", (1, 0), Nanos(0));
         assert!(!lanes.is_free(a, Nanos(0)));
-        lanes.begin(b, 13, "n", Nanos(0));
-        lanes.begin(b, 14, "n", Nanos(0));
+        lanes.begin(b, 13, "n", (1, 0), Nanos(0));
+        lanes.begin(b, 14, "n", (1, 0), Nanos(0));
         assert!(!lanes.has_hands("n", Nanos(0)) && lanes.has_hands("m", Nanos(0)));
-        (20..30).for_each(|order| lanes.begin(WIDE, order, "m", Nanos(0)));
+        (20..30).for_each(|order| lanes.begin(WIDE, order, "m", (1, 0), Nanos(0)));
         assert!(
             lanes.is_free(WIDE, Nanos(0)) && !lanes.has_hands("m", Nanos(0)),
             "it has what nodes have hands for"
@@ -323,6 +342,29 @@ mod tests {
             lanes.end(lane, order, Nanos(0), None);
         }
         assert!(lanes.has_hands("n", Nanos(0)) && !lanes.by_node.contains_key("n"));
+    }
+
+    #[test]
+    fn what_is_needed_later_comes_beside_the_earlier_only_where_a_server_does_many_at_a_time() {
+        let mut lanes = Lanes::default();
+        let a = lanes.of("a");
+        let takes = |lanes: &Lanes, wave| lanes.is_free(a, Nanos(0)) && lanes.takes(a, (1, wave), Nanos(0));
+        lanes.begin(a, 1, "n", (1, 5), Nanos(0));
+        lanes.end(a, 1, Nanos(1000), Some(1));
+        lanes.begin(a, 2, "n", (1, 5), Nanos(0));
+        assert_eq!([4, 5, 6].map(|wave| takes(&lanes, wave)), [true, true, false]);
+        assert!(lanes.takes(a, (2, 6), Nanos(0)), "of another stage nothing is known");
+        // As fast as alone, however many there are.
+        let mut order = 3;
+        while lanes.lanes[a as usize].depth.get() < 5 {
+            lanes.begin(a, order, "m", (1, 5), Nanos(0));
+            lanes.begin(a, order + 1, "m", (1, 5), Nanos(0));
+            lanes.begin(a, order + 2, "m", (1, 5), Nanos(0));
+            lanes.begin(a, order + 3, "m", (1, 5), Nanos(0));
+            (order..order + 4).for_each(|order| lanes.end(a, order, Nanos(1000), Some(1)));
+            order += 4;
+        }
+        assert!(takes(&lanes, 6));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use crate::jobs::JobKey;
 use crate::lanes::{LaneId, piece_bytes};
 use crate::run::{Rank, StageRun};
 use forebay_policy::machine::Nanos;
+use forebay_policy::planner::JobId;
 use forebay_wire::cluster::{Order, ToAgent};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,6 +26,8 @@ const LANES_LOOK_NS: u64 = 1_000_000_000;
 struct Soonest {
     soon: (u64, u64),
     stage: usize,
+    /// The stage, as its planner knows it.
+    job: JobId,
     rank: Rank,
 }
 
@@ -68,6 +71,9 @@ impl Pump {
                 continue;
             }
             let (key, number) = &stages[found.stage];
+            if !self.lanes.takes(lane, (found.job, found.rank.wave), now) {
+                continue;
+            }
             let bytes = self.order_piece(now, key, *number, lane, &found.rank);
             *held.entry(found.rank.node.to_string()).or_default() += bytes;
             next.insert((found.soon, lane));
@@ -122,7 +128,8 @@ impl Pump {
             let Some(rank) = run.next_piece(lane, may) else { continue };
             let soon = (run.distance(&rank), rank.at);
             if best.as_ref().is_none_or(|best| soon < best.soon) {
-                best = Some(Soonest { soon, stage, rank });
+                let job = run.planner.as_ref().map_or(0, |(_, job)| *job);
+                best = Some(Soonest { soon, stage, job, rank });
             }
         }
         best
@@ -136,12 +143,13 @@ impl Pump {
         let order = self.next_order;
         self.next_order += 1;
         let is_planned = run.is_planned(rank.wave);
+        let wave = (run.planner.as_ref().map_or(0, |(_, job)| *job), rank.wave);
         let (files, parts) = run.order_piece(lane, rank, order, &running.job.files, since_ms);
         let node = rank.node.to_string();
         let piece = Some((lane, rank.number));
         let ordered = Ordered { job: key.clone(), stage, wave: rank.wave, node: node.clone(), piece };
         self.orders.insert(order, ordered);
-        self.lanes.begin(lane, order, &node, now);
+        self.lanes.begin(lane, order, &node, wave, now);
         tracing::debug!(order, lane, wave = rank.wave, at = rank.at, node, "a piece is ordered");
         let bytes = parts.iter().map(|part| part.len).sum();
         let order =
