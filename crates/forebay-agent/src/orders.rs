@@ -297,13 +297,16 @@ impl State {
     }
 
     /// Whether a page of another order has to go before those of `id` to the PFS of `mount`: what is brought ahead of the planned
-    /// waves waits for planned orders, and for those brought ahead that were given before.
+    /// waves waits for planned orders of several pages, and for all that were given before. (Those of one page are pieces, which are given in the order
+    /// in which they are needed.)
     fn outranked(&self, id: u64, mount: usize) -> bool {
         if !self.orders.get(&id).is_some_and(|run| run.ahead) {
             return false;
         }
         let may_go = |run: &Run| run.waits_for == Some(mount) && run.in_flight < run.threads;
-        self.orders.iter().any(|(other, run)| *other != id && may_go(run) && (!run.ahead || *other < id))
+        self.orders
+            .iter()
+            .any(|(other, run)| *other != id && may_go(run) && (*other < id || !run.ahead && run.threads > 1))
     }
 
     fn under_way(&self, mount: usize) -> usize {

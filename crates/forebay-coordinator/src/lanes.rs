@@ -14,7 +14,7 @@ use forebay_policy::machine::Nanos;
 use forebay_policy::planner::JobId;
 use forebay_wire::Part;
 use forebay_wire::cluster::FileLayout;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Names a lane.
 pub type LaneId = u32;
@@ -54,7 +54,8 @@ const SMALL_BYTES: u64 = 1 << 20;
 /// A piece that has been under way for so long does not count: the node that has it hangs, or the server.
 const PATIENCE_NS: u64 = 30_000_000_000;
 
-/// A lane with so many of these gets no more until they end: whoever fetches there would hang as well.
+/// A lane that has such pieces of so many nodes gets no more until they end, and a node that has so many of them: whoever fetches there
+/// would hang as well.
 const HANGING_MAX: usize = 2;
 
 /// A wave of a stage, which has its planner's number.
@@ -120,9 +121,12 @@ impl Lanes {
     /// Whether the lane may have one more piece.
     pub fn is_free(&self, lane: LaneId, now: Nanos) -> bool {
         let Some(of_lane) = self.lanes.get(lane as usize) else { return false };
-        let counting = of_lane.counting(now);
-        let hanging = of_lane.under_way.len() - counting as usize;
-        hanging < HANGING_MAX && (lane == WIDE || counting < of_lane.depth.get())
+        if lane == WIDE {
+            return true;
+        }
+        let hanging = of_lane.under_way.values().filter(|piece| !is_fresh(piece.since, now));
+        let nodes: BTreeSet<&str> = hanging.map(|piece| piece.node.as_str()).collect();
+        nodes.len() < HANGING_MAX && of_lane.counting(now) < of_lane.depth.get()
     }
 
     /// Whether a lane that is free may have a piece of this wave: beside what is needed earlier only if its server clearly does more at a time.
@@ -137,7 +141,8 @@ impl Lanes {
     /// Whether the node may have one more piece, of any lane.
     pub fn has_hands(&self, node: &str, now: Nanos) -> bool {
         let Some(orders) = self.by_node.get(node) else { return true };
-        orders.values().filter(|since| is_fresh(**since, now)).count() < NODE_PIECES_MAX
+        let fresh = orders.values().filter(|since| is_fresh(**since, now)).count();
+        fresh < NODE_PIECES_MAX && orders.len() - fresh < HANGING_MAX
     }
 
     /// A node is given an order of the lane, for a wave.
@@ -322,8 +327,13 @@ mod tests {
         assert!(lanes.is_free(a, late), "one that hangs keeps nobody");
         lanes.begin(a, 9, "n", (1, 0), late);
         assert_eq!(lanes.lanes[a as usize].under_way[&9].beside, 1, "nor does it count");
-        assert!(!lanes.is_free(a, Nanos(2 * PATIENCE_NS)), "two are enough");
-        assert!(lanes.has_hands("n", Nanos(2 * PATIENCE_NS)));
+        let later = Nanos(2 * PATIENCE_NS);
+        assert!(lanes.is_free(a, later), "both are of one node: it hangs, and not the server");
+        assert!(!lanes.has_hands("n", later) && lanes.has_hands("m", later));
+        lanes.begin(a, 8, "m", (1, 0), late);
+        assert!(!lanes.is_free(a, later), "of two nodes");
+        assert!(lanes.has_hands("m", later), "one is not enough");
+        lanes.end(a, 8, late, None);
         lanes.end(a, 9, late, None);
         lanes.end(a, 10, Nanos(1_000_000), Some(4 * MIB));
         lanes.begin(a, 11, "n", (1, 0), Nanos(0));

@@ -438,11 +438,12 @@ impl Pump {
             driven.jobs.insert(job, (key.clone(), number));
             goes_on = driven.planner.works_ahead();
         }
-        let by_server = goes_on && self.jobs.get(key).is_some_and(|running| running.job.is_laid_out());
+        let is_laid_out = self.jobs.get(key).is_some_and(|running| running.job.is_laid_out());
         if let Some(run) = self.run_mut(key, number) {
             run.planner = Some((name.clone(), job));
             run.goes_on = goes_on;
-            run.by_server = by_server;
+            // What it has of waves that have begun stays what it is.
+            run.by_server = goes_on && (run.by_server || is_laid_out);
         }
         self.tell(now, &name, Event::JobJoins { job, waves, wave_bytes, compute_ns, tier_read_ns });
     }

@@ -192,7 +192,6 @@ impl StageRun {
         for mut wave in self.waves.drain(..) {
             if wave.started == 0 {
                 void.extend(wave.take_orders());
-                // Those who come to its pieces see that it has gone.
                 continue;
             }
             let left: BTreeSet<u32> =
@@ -219,6 +218,7 @@ impl StageRun {
             kept.push(wave);
         }
         self.waves = kept;
+        self.forget_waiting_of_others();
         self.base = self.waves.len();
         (self.started, self.fetched) = (0, 0);
         self.fetching = self.waves.iter().filter(|wave| !wave.is_over()).map(|wave| wave.id).collect();

@@ -5,7 +5,6 @@ use crate::jobs::JobKey;
 use crate::lanes::{LaneId, piece_bytes};
 use crate::run::{Rank, StageRun};
 use forebay_policy::machine::Nanos;
-use forebay_policy::planner::JobId;
 use forebay_wire::cluster::{Order, ToAgent};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,6 +18,9 @@ const CUT_PIECES: usize = 20_000;
 const LOOK_NS: u64 = 1_000;
 const RESTLESS_LOOKS: usize = 2_000;
 
+/// Looks in one turn: some 0.1 s, for which heartbeats wait.
+const LOOKS_MAX: usize = 100_000;
+
 /// How often lanes are looked at in which something waits, beside when something changes.
 const LANES_LOOK_NS: u64 = 1_000_000_000;
 
@@ -26,8 +28,6 @@ const LANES_LOOK_NS: u64 = 1_000_000_000;
 struct Soonest {
     soon: (u64, u64),
     stage: usize,
-    /// The stage, as its planner knows it.
-    job: JobId,
     rank: Rank,
 }
 
@@ -59,7 +59,12 @@ impl Pump {
         let mut next: BTreeSet<((u64, u64), LaneId)> =
             self.lanes_waiting(&stages).into_iter().map(|lane| ((0, 0), lane)).collect();
         let mut looked_at = 0;
+        let mut is_enough = false;
         while let Some((soon, lane)) = next.pop_first() {
+            is_enough = looked_at >= LOOKS_MAX;
+            if is_enough {
+                break;
+            }
             if !self.lanes.is_free(lane, now) {
                 continue;
             }
@@ -71,9 +76,6 @@ impl Pump {
                 continue;
             }
             let (key, number) = &stages[found.stage];
-            if !self.lanes.takes(lane, (found.job, found.rank.wave), now) {
-                continue;
-            }
             let bytes = self.order_piece(now, key, *number, lane, &found.rank);
             *held.entry(found.rank.node.to_string()).or_default() += bytes;
             next.insert((found.soon, lane));
@@ -83,7 +85,7 @@ impl Pump {
             // Pieces that are of no use any more may have been the last of a wave.
             self.settle_fetched(now, key, *number);
         }
-        if !is_all_cut || !self.ahead_due.is_empty() {
+        if is_enough || !is_all_cut || !self.ahead_due.is_empty() {
             self.lanes_due = Some(now + rest_ns(looked_at));
         } else if !self.lanes_waiting(&stages).is_empty() {
             self.lanes_due = Some(now + LANES_LOOK_NS);
@@ -127,9 +129,11 @@ impl Pump {
             };
             let Some(rank) = run.next_piece(lane, may) else { continue };
             let soon = (run.distance(&rank), rank.at);
-            if best.as_ref().is_none_or(|best| soon < best.soon) {
-                let job = run.planner.as_ref().map_or(0, |(_, job)| *job);
-                best = Some(Soonest { soon, stage, job, rank });
+            // Stages without a planner have no pieces.
+            let job = run.planner.as_ref().map_or(0, |(_, job)| *job);
+            let is_sooner = best.as_ref().is_none_or(|best| soon < best.soon);
+            if is_sooner && self.lanes.takes(lane, (job, rank.wave), now) {
+                best = Some(Soonest { soon, stage, rank });
             }
         }
         best
@@ -159,7 +163,8 @@ impl Pump {
     }
 }
 
-/// How long the lanes rest after so many nodes were looked at, each for a lane and a stage: as long again as that has taken, or nothing.
+/// How long after the begin of a turn the lanes rest in which so many nodes were looked at, each for a lane and a stage: as long again as that
+/// has taken, or nothing.
 fn rest_ns(looked_at: usize) -> u64 {
-    if looked_at < RESTLESS_LOOKS { 0 } else { looked_at as u64 * LOOK_NS }
+    if looked_at < RESTLESS_LOOKS { 0 } else { 2 * looked_at as u64 * LOOK_NS }
 }

@@ -58,6 +58,18 @@ impl Waiting {
         }
     }
 
+    /// Forgets those of waves that are none of these.
+    fn retain(&mut self, waves: &BTreeSet<WaveId>) {
+        for nodes in self.lanes.values_mut() {
+            for of_node in nodes.values_mut() {
+                of_node.retain(|(wave, ..)| waves.contains(wave));
+            }
+            nodes.retain(|_, of_node| !of_node.is_empty());
+        }
+        self.lanes.retain(|_, nodes| !nodes.is_empty());
+        self.count = self.lanes.values().flat_map(BTreeMap::values).map(BTreeSet::len).sum();
+    }
+
     /// The first of each node.
     fn heads(&self, lane: LaneId) -> impl Iterator<Item = Rank> + '_ {
         let nodes = self.lanes.get(&lane).into_iter().flatten();
@@ -158,6 +170,12 @@ impl StageRun {
     /// Nodes for which pieces may wait in the lane.
     pub fn nodes_waiting(&self, lane: LaneId) -> usize {
         self.waiting.lanes.get(&lane).map_or(0, BTreeMap::len)
+    }
+
+    /// Nothing waits any more of waves that are no more.
+    pub(super) fn forget_waiting_of_others(&mut self) {
+        let waves = self.waves.iter().map(|wave| wave.id).collect();
+        self.waiting.retain(&waves);
     }
 
     /// Nothing waits any more.
