@@ -215,8 +215,9 @@ pub struct Piece {
 }
 
 /// Cuts what a node brings for a task into pieces of `piece_bytes` at most, none on more than one lane. Files are cut at multiples of that,
-/// which are multiples of pages, too, and where large stripes end.
-pub fn pieces(task: u32, need: &Need, layouts: &[FileLayout], piece_bytes: u64) -> Vec<Piece> {
+/// which are multiples of pages, too, and where large stripes end. What is left after `most` pieces is in none: a size that a program tells can
+/// be anything.
+pub fn pieces(task: u32, need: &Need, layouts: &[FileLayout], piece_bytes: u64, most: usize) -> Vec<Piece> {
     let mut pieces: Vec<Piece> = Vec::new();
     let mut at = 0;
     for part in &need.parts {
@@ -229,6 +230,7 @@ pub fn pieces(task: u32, need: &Need, layouts: &[FileLayout], piece_bytes: u64) 
                 next = next.min((offset / stripe_bytes + 1).saturating_mul(stripe_bytes));
             }
             let len = next - offset;
+            let is_enough = pieces.len() >= most;
             let last = pieces.last_mut();
             let small = len < SMALL_BYTES;
             let lane = match (&last, small) {
@@ -243,6 +245,7 @@ pub fn pieces(task: u32, need: &Need, layouts: &[FileLayout], piece_bytes: u64) 
                     last.parts.push(piece);
                     last.bytes += len;
                 }
+                None if is_enough => return pieces,
                 None => pieces.push(Piece { task, lane, parts: vec![piece], bytes: len, at }),
             }
             at += len;
@@ -282,17 +285,26 @@ mod tests {
     #[test]
     fn pieces_end_where_the_server_does() {
         let layouts = [layout(8 * MIB, &[1, 2])];
-        let cut = pieces(7, &need(&[(0, 2 * MIB, 18 * MIB)]), &layouts, 4 * MIB);
+        let cut = pieces(7, &need(&[(0, 2 * MIB, 18 * MIB)]), &layouts, 4 * MIB, 9);
         let seen: Vec<_> =
             cut.iter().map(|p| (p.lane, p.parts[0].offset / MIB, p.bytes / MIB, p.at / MIB)).collect();
         assert_eq!(seen, [(1, 2, 2, 0), (1, 4, 4, 2), (2, 8, 4, 6), (2, 12, 4, 10), (1, 16, 4, 14)]);
         assert!(cut.iter().all(|p| p.task == 7));
         // Also where pieces are larger than stripes.
-        let cut = pieces(7, &need(&[(0, 0, 32 * MIB)]), &layouts, 128 * MIB);
+        let cut = pieces(7, &need(&[(0, 0, 32 * MIB)]), &layouts, 128 * MIB, 9);
         assert_eq!(
             cut.iter().map(|p| (p.lane, p.bytes / MIB)).collect::<Vec<_>>(),
             [(1, 8), (2, 8), (1, 8), (2, 8)]
         );
+    }
+
+    #[test]
+    fn of_a_size_that_no_file_has_the_first_pieces_are_cut() {
+        let all = need(&[(0, 0, u64::MAX)]);
+        for layouts in [vec![], vec![layout(u64::MAX, &[1])], vec![layout(8 * MIB, &[1, 2])]] {
+            let cut = pieces(0, &all, &layouts, 16 * MIB, 5);
+            assert_eq!((cut.len(), cut[4].at), (5, 4 * cut[0].bytes), "{layouts:?}");
+        }
     }
 
     #[test]
@@ -310,7 +322,7 @@ mod tests {
     fn many_small_files_make_few_pieces() {
         let parts: Vec<(u32, u64, u64)> = (0..1000).map(|file| (file, 0, 10_000)).collect();
         let layouts: Vec<FileLayout> = (0..1000).map(|file| layout(u64::MAX, &[1 + file % 4])).collect();
-        let cut = pieces(0, &need(&parts), &layouts, 4 * MIB);
+        let cut = pieces(0, &need(&parts), &layouts, 4 * MIB, 9);
         assert_eq!(cut.len(), 3, "of 10 MB in pieces of 4 MiB");
     }
 
@@ -404,7 +416,7 @@ mod tests {
         ) {
             let need = need(&parts);
             let layouts = vec![layout(stripe, &servers); 3];
-            let cut = pieces(0, &need, &layouts, 1 << log);
+            let cut = pieces(0, &need, &layouts, 1 << log, usize::MAX);
             let mut bytes = 0;
             for piece in &cut {
                 prop_assert_eq!(piece.at, bytes);

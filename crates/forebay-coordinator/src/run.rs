@@ -144,6 +144,11 @@ impl NodePart {
 }
 
 impl Wave {
+    /// Whether the planner wants it to be fetched.
+    fn is_planned(&self) -> bool {
+        self.setting.is_some_and(|setting| !setting.is_paused())
+    }
+
     fn is_finished(&self) -> bool {
         self.done == self.tasks.len()
     }
@@ -283,7 +288,7 @@ impl StageRun {
 
     /// Whether the planner wants the wave to be fetched.
     pub fn is_planned(&self, id: WaveId) -> bool {
-        self.wave(id).is_some_and(|wave| wave.setting.is_some_and(|setting| !setting.is_paused()))
+        self.wave(id).is_some_and(Wave::is_planned)
     }
 
     /// The planner wants its wave `wave` to be fetched with `setting`; gives the wave's id.
@@ -330,16 +335,14 @@ impl StageRun {
 
     /// Waves that the planner wants and of which the node has something left to bring.
     pub fn planned_on(&self, node: &str) -> Vec<WaveId> {
-        let is_planned = |wave: &&Wave| wave.setting.is_some_and(|setting| !setting.is_paused());
         let is_left = |wave: &&Wave| wave.parts.get(node).is_some_and(|part| part.state != PartState::Ended);
-        self.waves.iter().filter(is_planned).filter(is_left).map(|wave| wave.id).collect()
+        self.waves.iter().filter(|wave| wave.is_planned()).filter(is_left).map(|wave| wave.id).collect()
     }
 
     /// Parts of the waves after the one planned last that have not been begun, wave by wave: the wave, the node, and the bytes. None
     /// of nodes whose part of the planned wave waits, and none while the first wave comes, behind which nothing computes.
     pub fn parts_ahead(&self) -> Vec<(WaveId, String, u64)> {
-        let is_planned = |wave: &Wave| wave.setting.is_some_and(|setting| !setting.is_paused());
-        let Some(planned) = self.waves.iter().rposition(is_planned) else { return Vec::new() };
+        let Some(planned) = self.waves.iter().rposition(Wave::is_planned) else { return Vec::new() };
         if self.by_server || !self.waves[0].is_over() {
             return Vec::new();
         }
@@ -495,7 +498,7 @@ impl StageRun {
         let mut withdrawn = Vec::new();
         for part in wave.parts.values_mut().filter(|p| p.needs.contains_key(&number)) {
             part.unstarted -= 1;
-            // What was never ordered is read by the task, in any case.
+            // What was never ordered is read by the task; by server it is still given out, as what is waited for.
             let is_coming = part.state == PartState::Active || self.by_server;
             if part.unstarted == 0 && !(self.goes_on && is_coming) {
                 withdrawn.extend(part.withdraw());

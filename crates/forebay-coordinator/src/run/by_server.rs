@@ -4,7 +4,7 @@
 //! [`REACH`] before it. Each piece is an order of its own. Pieces wait in the order in which they are needed: by wave, and within a
 //! wave by how soon their task comes to them. The part is over when all its pieces are.
 
-use super::{NodePart, PartState, StageRun, WaveId};
+use super::{NodePart, PartState, StageRun, Wave, WaveId};
 use crate::lanes::{LaneId, Piece, pieces};
 use forebay_wire::cluster::{FileLayout, OrderProgress};
 use forebay_wire::{FileRef, Part};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// Waves after the planned one that may be begun, if memory allows: enough that every server has something to bring.
 const REACH: usize = 6;
 
-/// Pieces of a stage that wait, at most, before more waves are cut.
+/// If so many pieces of a stage wait no more waves are cut; and of one wave no more than make it twice as many.
 const WAITING_MAX: usize = 100_000;
 
 /// Where a piece is, in the order in which pieces are needed.
@@ -134,8 +134,7 @@ impl StageRun {
     /// Cuts what has come into reach into pieces of `piece_bytes` at most, wave by wave until `budget` pieces are cut or enough wait; `false` if
     /// the budget was not enough.
     pub fn cut_pieces(&mut self, layouts: &[FileLayout], piece_bytes: u64, budget: &mut usize) -> bool {
-        let is_planned = |wave: &super::Wave| wave.setting.is_some_and(|setting| !setting.is_paused());
-        let Some(planned) = self.waves.iter().rposition(is_planned) else { return true };
+        let Some(planned) = self.waves.iter().rposition(Wave::is_planned) else { return true };
         let end = self.waves.len().min(planned + 1 + REACH);
         for wave in self.waves[..end].iter_mut().filter(|wave| !wave.is_cut) {
             if *budget == 0 || self.waiting.count >= WAITING_MAX {
@@ -148,8 +147,14 @@ impl StageRun {
                 }
                 let left =
                     part.needs.iter().filter(|(task, _)| wave.tasks.get(task).is_some_and(|t| !t.done));
-                let cut: Vec<Piece> =
-                    left.flat_map(|(task, need)| pieces(*task, need, layouts, piece_bytes)).collect();
+                let (mut cut, mut left_bytes) = (Vec::<Piece>::new(), 0);
+                for (task, need) in left {
+                    let most = (2 * WAITING_MAX).saturating_sub(self.waiting.count + cut.len());
+                    cut.extend(pieces(*task, need, layouts, piece_bytes, most));
+                    left_bytes += need.bytes;
+                }
+                // Of a wave with more of them than enough the rest is read without a plan.
+                part.given_up_bytes += left_bytes - cut.iter().map(|piece| piece.bytes).sum::<u64>();
                 let name: Arc<str> = node.as_str().into();
                 for (number, piece) in cut.iter().enumerate() {
                     let rank = Rank { wave: wave.id, at: piece.at, node: name.clone(), number };
@@ -220,7 +225,7 @@ impl StageRun {
         // Its name may have been another's, before the node came back.
         let is_wanted =
             piece.piece.lane == lane && wave.tasks.get(&piece.piece.task).is_some_and(|task| !task.done);
-        is_wanted.then(|| (piece.piece.bytes, wave.setting.is_some_and(|setting| !setting.is_paused())))
+        is_wanted.then(|| (piece.piece.bytes, wave.is_planned()))
     }
 
     /// Waves between that of `rank` and the first that has not been computed.
