@@ -7,10 +7,11 @@ use crate::fill::Begun;
 use forebay_pfs::layout;
 use forebay_store::copy::{CopyFile, CopyIdentity, Geometry};
 use forebay_store::ring::page_key;
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Instant;
 
 /// Locks, and goes on if a thread has panicked while it held the lock: the structures under our locks are changed in
@@ -216,6 +217,8 @@ pub struct Entry {
     pub metadata_bytes: u64,
     /// After so many bytes the file goes on on another server; 0 if the PFS does not tell, or has but one. Asked once.
     stripe_bytes: OnceLock<u64>,
+    /// The descriptor by which each row of pages was read last (`fetch::row_of`), while somebody has it open.
+    readers: Mutex<BTreeMap<u32, Weak<OwnedFd>>>,
     inner: Mutex<Inner>,
 }
 
@@ -251,6 +254,7 @@ impl Entry {
             held: AtomicBool::new(false),
             metadata_bytes,
             stripe_bytes: OnceLock::new(),
+            readers: Mutex::default(),
             inner: Mutex::new(inner),
         }
     }
@@ -259,6 +263,22 @@ impl Entry {
     pub fn stripe_bytes(&self, pfs: BorrowedFd<'_>) -> u64 {
         let layout = || layout::probe(pfs).filter(|layout| layout.servers.len() > 1);
         *self.stripe_bytes.get_or_init(|| layout().map_or(0, |layout| layout.stripe_bytes))
+    }
+
+    /// The descriptor by which `row` is read: what it was last read by, if that is still open, or `own` from now on.
+    pub fn reader_of(&self, row: u32, own: &Arc<OwnedFd>) -> Arc<OwnedFd> {
+        let mut readers = lock(&self.readers);
+        if let Some(reader) = readers.get(&row).and_then(Weak::upgrade) {
+            return reader;
+        }
+        readers.retain(|_, reader| reader.strong_count() > 0);
+        readers.insert(row, Arc::downgrade(own));
+        own.clone()
+    }
+
+    /// From now on `row` is read by `own`: the descriptor that it was read by does not serve any more.
+    pub fn read_by(&self, row: u32, own: &Arc<OwnedFd>) {
+        lock(&self.readers).insert(row, Arc::downgrade(own));
     }
 
     /// Whether its pages may be evicted, as far as the whole file is concerned.

@@ -6,10 +6,14 @@
 //! read-ahead before what jobs will read, and that before loads. A mount that hangs holds its own threads and nobody else's. A page is fetched in chunks;
 //! after each the file's version is looked at again, and only then do readers see the chunk. So bytes of two versions
 //! never meet in one copy, and a reader of the page's front does not wait for its end.
+//!
+//! Where one server has many pages in a row and the PFS's client reads ahead by itself (`row_of`), pages of such a row that
+//! nobody waits for are fetched one after the other. Side by side they would come no sooner, the first of them as late as the last, and the
+//! client would throw away what it has read ahead of each whenever it is asked for another.
 
 use crate::agent::Shared;
 use crate::counters::add;
-use crate::entry::{FlightError, FlightState, Task, Urgency, lock};
+use crate::entry::{Entry, FlightError, FlightState, Task, Urgency, lock};
 use crate::fill::{Begun, tier_failed};
 use crate::peer_client;
 use forebay_pfs::FileFacts;
@@ -17,7 +21,7 @@ use forebay_policy::eviction::Fill;
 use forebay_store::Class;
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -49,12 +53,25 @@ pub struct Queue<T> {
 
 #[derive(Debug)]
 struct Lanes<T> {
-    waiting: [VecDeque<T>; LANES],
-    /// Start of the task each busy thread is at.
-    running: Vec<Option<Instant>>,
+    waiting: [VecDeque<Waiting<T>>; LANES],
+    /// The task each busy thread is at.
+    running: Vec<Option<Running>>,
     /// Threads in [`Queue::pop_within`].
     idle: usize,
     closed: bool,
+}
+
+#[derive(Debug)]
+struct Waiting<T> {
+    task: T,
+    /// One of several that are not to be taken up side by side.
+    stream: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Running {
+    since: Instant,
+    stream: Option<u64>,
 }
 
 /// What came of waiting for a task.
@@ -77,11 +94,24 @@ impl<T> Lanes<T> {
         self.running[thread] = None;
     }
 
-    /// The thread takes up the most urgent task.
+    /// The thread takes up the most urgent task that may be.
     fn begin(&mut self, thread: usize) -> Option<T> {
-        let task = self.waiting.iter_mut().find_map(VecDeque::pop_front)?;
-        self.running[thread] = Some(Instant::now());
-        Some(task)
+        let busy: Vec<u64> = self.running.iter().flatten().filter_map(|r| r.stream).collect();
+        let may_begin = |w: &Waiting<T>| w.stream.is_none_or(|stream| !busy.contains(&stream));
+        let (demanded, others) = self.waiting.split_at_mut(Urgency::Demand as usize + 1);
+        let next = demanded.iter_mut().find_map(VecDeque::pop_front).or_else(|| {
+            others.iter_mut().find_map(|lane| lane.iter().position(may_begin).and_then(|at| lane.remove(at)))
+        })?;
+        self.running[thread] = Some(Running { since: Instant::now(), stream: next.stream });
+        Some(next.task)
+    }
+
+    fn len(&self) -> usize {
+        self.waiting.iter().map(VecDeque::len).sum()
+    }
+
+    fn drain(&mut self) -> Vec<T> {
+        self.waiting.iter_mut().flat_map(|lane| lane.drain(..)).map(|w| w.task).collect()
     }
 }
 
@@ -100,6 +130,12 @@ impl<T> Queue<T> {
 
     /// Adds a task; hands it back if its lane is full or the queue is closed.
     pub fn push(&self, urgency: Urgency, task: T) -> Result<(), T> {
+        self.push_in(None, urgency, task)
+    }
+
+    /// As [`Queue::push`]. Of the tasks of one stream the next is taken up when the one before has ended, but one that somebody
+    /// waits for ([`Urgency::Demand`]) at once.
+    pub fn push_in(&self, stream: Option<u64>, urgency: Urgency, task: T) -> Result<(), T> {
         let mut lanes = lock(&self.lanes);
         let lane = &mut lanes.waiting[urgency as usize];
         if urgency == Urgency::Ahead && lane.len() >= AHEAD_MAX {
@@ -108,7 +144,7 @@ impl<T> Queue<T> {
         if lanes.closed {
             return Err(task);
         }
-        lanes.waiting[urgency as usize].push_back(task);
+        lanes.waiting[urgency as usize].push_back(Waiting { task, stream });
         self.ready.notify_one();
         Ok(())
     }
@@ -122,9 +158,17 @@ impl<T> Queue<T> {
                 return None;
             }
             if let Some(task) = lanes.begin(thread) {
+                self.wake_next(&lanes);
                 return Some(task);
             }
             lanes = self.ready.wait(lanes).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// A thread that has ended a task may have taken up one of another stream: what waits for the first is for others.
+    fn wake_next(&self, lanes: &Lanes<T>) {
+        if lanes.len() > 0 {
+            self.ready.notify_one();
         }
     }
 
@@ -133,7 +177,7 @@ impl<T> Queue<T> {
         let mut lanes = lock(&self.lanes);
         lanes.closed = true;
         self.ready.notify_all();
-        lanes.waiting.iter_mut().flat_map(|lane| lane.drain(..)).collect()
+        lanes.drain()
     }
 
     /// As [`Queue::pop`], but waits no longer than `limit`.
@@ -147,6 +191,7 @@ impl<T> Queue<T> {
                 break Popped::Closed;
             }
             if let Some(task) = lanes.begin(thread) {
+                self.wake_next(&lanes);
                 break Popped::Task(task);
             }
             let left = deadline.saturating_duration_since(Instant::now());
@@ -163,26 +208,25 @@ impl<T> Queue<T> {
     /// moment on in which it took it.
     pub fn is_short_of_threads(&self) -> bool {
         let lanes = lock(&self.lanes);
-        lanes.waiting.iter().map(VecDeque::len).sum::<usize>() > lanes.idle
+        lanes.len() > lanes.idle
     }
 
     /// Takes out all that wait.
     pub fn take_all(&self) -> Vec<T> {
-        lock(&self.lanes).waiting.iter_mut().flat_map(|lane| lane.drain(..)).collect()
+        lock(&self.lanes).drain()
     }
 
     /// Tasks waiting.
     pub fn waiting(&self) -> usize {
-        lock(&self.lanes).waiting.iter().map(VecDeque::len).sum()
+        lock(&self.lanes).len()
     }
 
     /// Tasks waiting or running, and the age in milliseconds of the oldest running one.
     pub fn load(&self) -> (u64, u64) {
         let lanes = lock(&self.lanes);
-        let waiting: usize = lanes.waiting.iter().map(VecDeque::len).sum();
         let running = lanes.running.iter().flatten();
-        let oldest = running.clone().map(Instant::elapsed).max().unwrap_or_default();
-        ((waiting + running.count()) as u64, oldest.as_millis() as u64)
+        let oldest = running.clone().map(|r| r.since.elapsed()).max().unwrap_or_default();
+        ((lanes.len() + running.count()) as u64, oldest.as_millis() as u64)
     }
 }
 
@@ -217,7 +261,7 @@ pub fn send(shared: &Arc<Shared>, task: Task) {
     }
     let refused = match peer_client::route(shared, &task) {
         Some(peer) => shared.peers.push(shared, &peer, task),
-        None => shared.mounts[task.entry.mount].queue.push(task.urgency, task),
+        None => shared.mounts[task.entry.mount].queue.push_in(stream_of(shared, &task), task.urgency, task),
     };
     let Err(task) = refused else { return };
     if task.urgency == Urgency::Ahead {
@@ -226,6 +270,19 @@ pub fn send(shared: &Arc<Shared>, task: Task) {
     if task.flight.take() {
         finish(shared, &task, Err(FlightError::Cancelled));
     }
+}
+
+/// The first page of the row that `page` is one of, where rows of pages are on one server each, of a PFS whose client reads ahead
+/// by itself.
+fn row_of(shared: &Shared, entry: &Entry, page: u32) -> Option<u32> {
+    let row_bytes = shared.mounts[entry.mount].row_bytes?;
+    let pages = (row_bytes / entry.geometry().page_bytes).max(1);
+    Some((u64::from(page) / pages * pages) as u32)
+}
+
+/// Which tasks are not to be taken up beside `task`.
+fn stream_of(shared: &Shared, task: &Task) -> Option<u64> {
+    row_of(shared, &task.entry, task.flight.page).map(|row| task.entry.key(row))
 }
 
 /// Ends a flight: readers are woken, loads are told.
@@ -321,7 +378,29 @@ fn fill(shared: &Shared, task: &Task, begun: &mut Begun, buffer: &mut Vec<u8>) -
 }
 
 /// Reads one chunk and makes sure that it is of the entry's version.
+///
+/// Where the PFS's client reads ahead, it does so for each descriptor: so a row of pages is read by one, whoever wants them. All who
+/// have a task have shown that they may read the file.
 fn read_chunk(shared: &Shared, task: &Task, buffer: &mut [u8], offset: u64) -> Result<(), FlightError> {
+    if let Some(row) = row_of(shared, &task.entry, task.flight.page) {
+        let reader = task.entry.reader_of(row, &task.pfs);
+        if !Arc::ptr_eq(&reader, &task.pfs) {
+            if read_chunk_by(shared, task, &reader, buffer, offset).is_ok() {
+                return Ok(());
+            }
+            task.entry.read_by(row, &task.pfs);
+        }
+    }
+    read_chunk_by(shared, task, &task.pfs, buffer, offset)
+}
+
+fn read_chunk_by(
+    shared: &Shared,
+    task: &Task,
+    pfs: &OwnedFd,
+    buffer: &mut [u8],
+    offset: u64,
+) -> Result<(), FlightError> {
     let mount = &shared.mounts[task.entry.mount];
     let failed = |what: &str, e: io::Error| FlightError::Pfs {
         errno: e.raw_os_error().unwrap_or(libc::EIO),
@@ -333,12 +412,12 @@ fn read_chunk(shared: &Shared, task: &Task, buffer: &mut [u8], offset: u64) -> R
     };
     let want = buffer.len();
     // Small files are not worth a request of their own.
-    let stripe_bytes = if want > FIRST_CHUNK_BYTES { task.entry.stripe_bytes(task.pfs.as_fd()) } else { 0 };
-    let read = mount.reader.read_full_at(task.pfs.as_fd(), buffer, offset, stripe_bytes);
+    let stripe_bytes = if want > FIRST_CHUNK_BYTES { task.entry.stripe_bytes(pfs.as_fd()) } else { 0 };
+    let read = mount.reader.read_full_at(pfs.as_fd(), buffer, offset, stripe_bytes);
     let got = read.map_err(|e| failed("read", e))?;
     mount.fetched_bytes.fetch_add(got as u64, Ordering::Relaxed);
     add(&shared.counters.fetched_bytes, got as u64);
-    let facts = FileFacts::of(task.pfs.as_fd(), mount.config.revalidate).map_err(|e| failed("look at", e))?;
+    let facts = FileFacts::of(pfs.as_fd(), mount.config.revalidate).map_err(|e| failed("look at", e))?;
     if facts.version != task.entry.identity.version || got != want {
         return Err(FlightError::Changed);
     }
@@ -367,6 +446,40 @@ mod tests {
         assert_eq!(queue.close().len(), AHEAD_MAX);
         assert_eq!(queue.pop(0), None);
         assert_eq!(queue.push(Urgency::Demand, 1), Err(1));
+    }
+
+    #[test]
+    fn tasks_of_one_stream_are_taken_up_one_after_the_other() {
+        let queue = Queue::new();
+        for (stream, urgency, task) in [
+            (Some(7), Urgency::Plan, 3),
+            (Some(7), Urgency::Ahead, 1),
+            (Some(7), Urgency::Ahead, 2),
+            (Some(8), Urgency::Plan, 4),
+            (None, Urgency::Load, 5),
+        ] {
+            queue.push_in(stream, urgency, task).unwrap();
+        }
+        assert_eq!(queue.pop(0), Some(1), "the most urgent of the one");
+        assert_eq!(queue.pop(1), Some(4), "of another, though less urgent ones of the first wait");
+        assert_eq!(queue.pop(2), Some(5), "of none");
+        assert!(
+            !matches!(queue.pop_within(3, Duration::ZERO), Popped::Task(_)),
+            "the rest waits for its stream"
+        );
+        queue.push_in(Some(7), Urgency::Demand, 0).unwrap();
+        assert_eq!(queue.pop(3), Some(0), "but not what somebody waits for");
+        queue.push_in(Some(7), Urgency::Demand, -1).unwrap();
+        assert_eq!(queue.pop(0), Some(-1));
+        assert!(
+            !matches!(queue.pop_within(1, Duration::ZERO), Popped::Task(_)),
+            "behind those that are demanded, too"
+        );
+        assert!(
+            !matches!(queue.pop_within(3, Duration::ZERO), Popped::Task(_)),
+            "one of them is still under way"
+        );
+        assert!(matches!(queue.pop_within(0, Duration::ZERO), Popped::Task(2)), "none is");
     }
 
     #[test]

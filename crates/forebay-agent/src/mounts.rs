@@ -6,6 +6,8 @@
 use crate::config::MountConfig;
 use crate::entry::Task;
 use crate::fetch::Queue;
+use forebay_pfs::layout::MOOSEFS_CHUNK_BYTES;
+use forebay_pfs::mount::is_moosefs;
 use forebay_pfs::read::Reader;
 use forebay_pfs::{FileFacts, Mount, Revalidate};
 use forebay_policy::miss_ledger::MissLedger;
@@ -37,6 +39,8 @@ pub struct MountState {
     pub fetched_bytes: AtomicU64,
     /// Fetches that failed.
     pub fetch_errors: AtomicU64,
+    /// So many bytes of a file in a row are on one server, and the PFS's client reads ahead there by itself; `None` if it is not known.
+    pub row_bytes: Option<u64>,
     /// Its root with symbolic links resolved.
     root: PathBuf,
 }
@@ -74,6 +78,7 @@ impl MountState {
             ledger: Mutex::new(MissLedger::new(MISSED_PAGES, config.random_fill_percent)),
             fetched_bytes: AtomicU64::new(0),
             fetch_errors: AtomicU64::new(0),
+            row_bytes: is_moosefs(&probed.root).then_some(MOOSEFS_CHUNK_BYTES),
             root: probed.root,
             config,
         })

@@ -8,7 +8,7 @@ mod glusterfs;
 mod lustre;
 mod moosefs;
 
-pub use moosefs::probe_paths;
+pub use moosefs::{CHUNK_BYTES as MOOSEFS_CHUNK_BYTES, probe_paths};
 
 use rustix::fs::fgetxattr;
 use serde::{Deserialize, Serialize};

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Bytes of one chunk, the same for every file.
-const CHUNK_BYTES: u64 = 64 << 20;
+pub const CHUNK_BYTES: u64 = 64 << 20;
 
 /// The tool, on the `PATH`.
 const TOOL: &str = "mfsfileinfo";
