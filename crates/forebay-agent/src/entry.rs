@@ -7,7 +7,6 @@ use crate::fill::Begun;
 use forebay_pfs::layout;
 use forebay_store::copy::{CopyFile, CopyIdentity, Geometry};
 use forebay_store::ring::page_key;
-use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -198,6 +197,31 @@ impl Flight {
     }
 }
 
+/// The descriptors by which a file is read from the PFS, and where each would go on, while somebody has them open.
+///
+/// Clients of a PFS read ahead for each descriptor. So who goes on where somebody else has been reads by the same one: an order
+/// after a reader, or a reader after an order.
+#[derive(Debug, Default)]
+pub struct Readers(Mutex<Vec<(Weak<OwnedFd>, u64)>>);
+
+impl Readers {
+    /// The descriptor to read at `offset` by: one that would go on there, or `own`.
+    pub fn at(&self, offset: u64, own: &Arc<OwnedFd>) -> Arc<OwnedFd> {
+        let readers = lock(&self.0);
+        let going_on = readers.iter().filter(|(_, next)| *next == offset);
+        going_on.filter_map(|(reader, _)| reader.upgrade()).next().unwrap_or_else(|| own.clone())
+    }
+
+    /// `reader` has been read by, up to `next`.
+    pub fn moved(&self, reader: &Arc<OwnedFd>, next: u64) {
+        let mut readers = lock(&self.0);
+        readers.retain(|(other, _)| {
+            other.strong_count() > 0 && !std::ptr::eq(other.as_ptr(), Arc::as_ptr(reader))
+        });
+        readers.push((Arc::downgrade(reader), next));
+    }
+}
+
 /// One cached version.
 #[derive(Debug)]
 pub struct Entry {
@@ -217,8 +241,8 @@ pub struct Entry {
     pub metadata_bytes: u64,
     /// After so many bytes the file goes on on another server; 0 if the PFS does not tell, or has but one. Asked once.
     stripe_bytes: OnceLock<u64>,
-    /// The descriptor by which each row of pages was read last (`fetch::row_of`), while somebody has it open.
-    readers: Mutex<BTreeMap<u32, Weak<OwnedFd>>>,
+    /// By what it is read from the PFS.
+    pub readers: Readers,
     inner: Mutex<Inner>,
 }
 
@@ -254,7 +278,7 @@ impl Entry {
             held: AtomicBool::new(false),
             metadata_bytes,
             stripe_bytes: OnceLock::new(),
-            readers: Mutex::default(),
+            readers: Readers::default(),
             inner: Mutex::new(inner),
         }
     }
@@ -263,22 +287,6 @@ impl Entry {
     pub fn stripe_bytes(&self, pfs: BorrowedFd<'_>) -> u64 {
         let layout = || layout::probe(pfs).filter(|layout| layout.servers.len() > 1);
         *self.stripe_bytes.get_or_init(|| layout().map_or(0, |layout| layout.stripe_bytes))
-    }
-
-    /// The descriptor by which `row` is read: what it was last read by, if that is still open, or `own` from now on.
-    pub fn reader_of(&self, row: u32, own: &Arc<OwnedFd>) -> Arc<OwnedFd> {
-        let mut readers = lock(&self.readers);
-        if let Some(reader) = readers.get(&row).and_then(Weak::upgrade) {
-            return reader;
-        }
-        readers.retain(|_, reader| reader.strong_count() > 0);
-        readers.insert(row, Arc::downgrade(own));
-        own.clone()
-    }
-
-    /// From now on `row` is read by `own`: the descriptor that it was read by does not serve any more.
-    pub fn read_by(&self, row: u32, own: &Arc<OwnedFd>) {
-        lock(&self.readers).insert(row, Arc::downgrade(own));
     }
 
     /// Whether its pages may be evicted, as far as the whole file is concerned.
@@ -363,4 +371,29 @@ pub struct Task {
     pub pfs: Arc<OwnedFd>,
     /// Why.
     pub urgency: Urgency,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_goes_on_reads_by_the_same_descriptor_while_that_is_open() {
+        let open = || Arc::new(OwnedFd::from(tempfile::tempfile().unwrap()));
+        let (first, second, third) = (open(), open(), open());
+        let readers = Readers::default();
+        let numbers = [&first, &second, &third].map(Arc::as_ptr);
+        let at = |offset, own: &Arc<OwnedFd>| {
+            numbers.iter().position(|n| *n == Arc::as_ptr(&readers.at(offset, own)))
+        };
+        assert_eq!(at(0, &first), Some(0));
+        readers.moved(&first, 100);
+        assert_eq!(at(100, &second), Some(0), "whoever goes on there");
+        assert_eq!([at(0, &second), at(50, &second)], [Some(1); 2], "but not elsewhere");
+        readers.moved(&second, 50);
+        readers.moved(&first, 200);
+        assert_eq!([at(50, &third), at(200, &third), at(100, &third)], [Some(1), Some(0), Some(2)]);
+        drop(first);
+        assert_eq!(at(200, &third), Some(2), "nobody keeps it open for this");
+    }
 }

@@ -7,13 +7,14 @@
 //! after each the file's version is looked at again, and only then do readers see the chunk. So bytes of two versions
 //! never meet in one copy, and a reader of the page's front does not wait for its end.
 //!
-//! Where one server has many pages in a row and the PFS's client reads ahead by itself (`row_of`), pages of such a row that
-//! nobody waits for are fetched one after the other. Side by side they would come no sooner, the first of them as late as the last, and the
-//! client would throw away what it has read ahead of each whenever it is asked for another.
+//! Where one server has many pages in a row and the PFS's client reads ahead by itself (`stream_of`), pages of such a row that
+//! nobody waits for are fetched one after the other, as long as a page takes its time. Side by side they would come no sooner, the first
+//! of them as late as the last, and the client would throw away what it has read ahead of each whenever it is asked for another. On a PFS so
+//! fast that latency counts they go side by side.
 
 use crate::agent::Shared;
 use crate::counters::add;
-use crate::entry::{Entry, FlightError, FlightState, Task, Urgency, lock};
+use crate::entry::{FlightError, FlightState, Task, Urgency, lock};
 use crate::fill::{Begun, tier_failed};
 use crate::peer_client;
 use forebay_pfs::FileFacts;
@@ -42,6 +43,9 @@ const REFILL_CHUNK_BYTES: usize = 64 << 10;
 /// Pages waiting to be fetched ahead, per mount; more are refused. 1024 pages of 2 MiB are 32 full windows.
 const AHEAD_MAX: usize = 1024;
 
+/// What waits for its stream does so no longer: it may be one that hangs.
+const STREAM_PATIENCE: Duration = Duration::from_secs(10);
+
 const LANES: usize = 5;
 
 /// Tasks by urgency, and how long the threads have been at theirs.
@@ -66,6 +70,7 @@ struct Waiting<T> {
     task: T,
     /// One of several that are not to be taken up side by side.
     stream: Option<u64>,
+    since: Instant,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -97,7 +102,8 @@ impl<T> Lanes<T> {
     /// The thread takes up the most urgent task that may be.
     fn begin(&mut self, thread: usize) -> Option<T> {
         let busy: Vec<u64> = self.running.iter().flatten().filter_map(|r| r.stream).collect();
-        let may_begin = |w: &Waiting<T>| w.stream.is_none_or(|stream| !busy.contains(&stream));
+        let is_free = |stream| !busy.contains(&stream);
+        let may_begin = |w: &Waiting<T>| w.stream.is_none_or(is_free) || w.since.elapsed() > STREAM_PATIENCE;
         let (demanded, others) = self.waiting.split_at_mut(Urgency::Demand as usize + 1);
         let next = demanded.iter_mut().find_map(VecDeque::pop_front).or_else(|| {
             others.iter_mut().find_map(|lane| lane.iter().position(may_begin).and_then(|at| lane.remove(at)))
@@ -144,7 +150,7 @@ impl<T> Queue<T> {
         if lanes.closed {
             return Err(task);
         }
-        lanes.waiting[urgency as usize].push_back(Waiting { task, stream });
+        lanes.waiting[urgency as usize].push_back(Waiting { task, stream, since: Instant::now() });
         self.ready.notify_one();
         Ok(())
     }
@@ -272,17 +278,14 @@ pub fn send(shared: &Arc<Shared>, task: Task) {
     }
 }
 
-/// The first page of the row that `page` is one of, where rows of pages are on one server each, of a PFS whose client reads ahead
-/// by itself.
-fn row_of(shared: &Shared, entry: &Entry, page: u32) -> Option<u32> {
-    let row_bytes = shared.mounts[entry.mount].row_bytes?;
-    let pages = (row_bytes / entry.geometry().page_bytes).max(1);
-    Some((u64::from(page) / pages * pages) as u32)
-}
-
-/// Which tasks are not to be taken up beside `task`.
+/// Which tasks are not to be taken up beside `task`: those for pages of the same row.
 fn stream_of(shared: &Shared, task: &Task) -> Option<u64> {
-    row_of(shared, &task.entry, task.flight.page).map(|row| task.entry.key(row))
+    // Small reads in no order, for which nobody waits, have nothing to do with whoever reads on.
+    if task.urgency == Urgency::Refill {
+        return None;
+    }
+    let mount = &shared.mounts[task.entry.mount];
+    mount.row_of(task.entry.geometry().page_bytes, task.flight.page).map(|row| task.entry.key(row))
 }
 
 /// Ends a flight: readers are woken, loads are told.
@@ -333,9 +336,12 @@ fn fetch_page(shared: &Shared, task: &Task, buffer: &mut Vec<u8>) -> Result<u64,
         None => Begun::begin(shared, task)?,
     };
     let Some(mut begun) = begun else { return Ok(0) };
-    let before = begun.done();
+    let (before, started) = (begun.done(), Instant::now());
     match fill(shared, task, &mut begun, buffer) {
         Ok(()) => {
+            if before == 0 {
+                shared.mounts[task.entry.mount].page_took(started.elapsed());
+            }
             let unused = matches!(task.urgency, Urgency::Ahead | Urgency::Plan);
             let fill = if unused { Fill::Ahead } else { Fill::Demand };
             let len = begun.done();
@@ -379,19 +385,28 @@ fn fill(shared: &Shared, task: &Task, begun: &mut Begun, buffer: &mut Vec<u8>) -
 
 /// Reads one chunk and makes sure that it is of the entry's version.
 ///
-/// Where the PFS's client reads ahead, it does so for each descriptor: so a row of pages is read by one, whoever wants them. All who
-/// have a task have shown that they may read the file.
+/// By the descriptor that has come so far, where the PFS's client reads ahead; all who have a task have shown that they may read the file.
 fn read_chunk(shared: &Shared, task: &Task, buffer: &mut [u8], offset: u64) -> Result<(), FlightError> {
-    if let Some(row) = row_of(shared, &task.entry, task.flight.page) {
-        let reader = task.entry.reader_of(row, &task.pfs);
-        if !Arc::ptr_eq(&reader, &task.pfs) {
-            if read_chunk_by(shared, task, &reader, buffer, offset).is_ok() {
-                return Ok(());
-            }
-            task.entry.read_by(row, &task.pfs);
-        }
+    if shared.mounts[task.entry.mount].row_bytes.is_none() {
+        return read_chunk_by(shared, task, &task.pfs, buffer, offset);
     }
-    read_chunk_by(shared, task, &task.pfs, buffer, offset)
+    let readers = &task.entry.readers;
+    let mut reader = readers.at(offset, &task.pfs);
+    let mut read = read_chunk_by(shared, task, &reader, buffer, offset);
+    if !Arc::ptr_eq(&reader, &task.pfs) && read.as_ref().is_err_and(is_of_descriptor) {
+        reader = task.pfs.clone();
+        read = read_chunk_by(shared, task, &reader, buffer, offset);
+    }
+    if read.is_ok() {
+        readers.moved(&reader, offset + buffer.len() as u64);
+    }
+    read
+}
+
+/// Whether another descriptor of the same file may do better.
+fn is_of_descriptor(error: &FlightError) -> bool {
+    let of_descriptor = [libc::EBADF, libc::ESTALE, libc::ENOTCONN, libc::ENODEV, libc::EACCES, libc::EPERM];
+    matches!(error, FlightError::Pfs { errno, .. } if of_descriptor.contains(errno))
 }
 
 fn read_chunk_by(

@@ -19,10 +19,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Pages whose misses are remembered, per mount: 128 GiB in pages of 2 MiB.
 const MISSED_PAGES: usize = 65_536;
+
+/// Pages of one row are fetched one after the other where one takes longer: the PFS is busy with each for most of that time.
+const SLOW_PAGE: Duration = Duration::from_millis(20);
 
 /// One mount and its fetches.
 #[derive(Debug)]
@@ -39,8 +43,11 @@ pub struct MountState {
     pub fetched_bytes: AtomicU64,
     /// Fetches that failed.
     pub fetch_errors: AtomicU64,
-    /// So many bytes of a file in a row are on one server, and the PFS's client reads ahead there by itself; `None` if it is not known.
+    /// So many bytes of a file in a row are on one server, and the PFS's client reads ahead there by itself; `None` if that is not
+    /// known. Looked at once: the file system has to be mounted when the agent starts.
     pub row_bytes: Option<u64>,
+    /// What a page has taken of late, in nanoseconds; 0 before the first.
+    pub page_ns: AtomicU64,
     /// Its root with symbolic links resolved.
     root: PathBuf,
 }
@@ -78,6 +85,7 @@ impl MountState {
             ledger: Mutex::new(MissLedger::new(MISSED_PAGES, config.random_fill_percent)),
             fetched_bytes: AtomicU64::new(0),
             fetch_errors: AtomicU64::new(0),
+            page_ns: AtomicU64::new(0),
             row_bytes: is_moosefs(&probed.root).then_some(MOOSEFS_CHUNK_BYTES),
             root: probed.root,
             config,
@@ -92,6 +100,24 @@ impl MountState {
     /// Its root with symbolic links resolved.
     pub fn root(&self) -> &Path {
         &self.root
+    }
+
+    /// The first page of the row that `page` is one of, if pages of a row are fetched one after the other: where the PFS's client reads
+    /// ahead there, and a page takes its time, or none has come yet.
+    pub fn row_of(&self, page_bytes: u64, page: u32) -> Option<u32> {
+        let took = Duration::from_nanos(self.page_ns.load(Relaxed));
+        if !took.is_zero() && took < SLOW_PAGE {
+            return None;
+        }
+        let pages = (self.row_bytes? / page_bytes).max(1);
+        Some((u64::from(page) / pages * pages) as u32)
+    }
+
+    /// A page has been fetched in so long.
+    pub fn page_took(&self, took: Duration) {
+        let (now, before) = (took.as_nanos() as u64, self.page_ns.load(Relaxed));
+        let mean = if before == 0 { now } else { (before / 8 * 7).saturating_add(now / 8) };
+        self.page_ns.store(mean.max(1), Relaxed);
     }
 
     /// What clients are told.
@@ -109,7 +135,6 @@ impl MountState {
 
     /// What operators are told.
     pub fn status(&self) -> MountStatus {
-        use std::sync::atomic::Ordering::Relaxed;
         let (fetches_pending, slowest_ms) = self.queue.load();
         MountStatus {
             label: self.config.label.clone(),

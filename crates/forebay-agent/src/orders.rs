@@ -80,6 +80,10 @@ struct Run {
     ahead: bool,
     bucket: TokenBucket,
     in_flight: u32,
+    /// The row of its last page, by key (`MountState::row_of`), and how many of it are under way: one has to have come before the next is
+    /// sent, or they would wait for each other in places that others could have.
+    row: Option<u64>,
+    in_row: u32,
     /// For which mount its next page waits, if for one.
     waits_for: Option<usize>,
     progress: OrderProgress,
@@ -107,6 +111,8 @@ impl Orders {
             ahead: order.ahead,
             bucket: TokenBucket::new(started, limit(order.rate_bytes_per_s), BURST_BYTES),
             in_flight: 0,
+            row: None,
+            in_row: 0,
             waits_for: None,
             progress: OrderProgress {
                 order: id,
@@ -210,7 +216,14 @@ impl Orders {
 
     /// Waits until the order may send another page of `bytes` on its way, with `mount` to the PFS of that mount; `false` if
     /// it is not wanted any more. Pages that peers wait for go first, or two nodes with much to do would wait for each other.
-    fn take_off(&self, shared: &Shared, ticket: Ticket, mount: Option<usize>, bytes: u64) -> bool {
+    fn take_off(
+        &self,
+        shared: &Shared,
+        ticket: Ticket,
+        mount: Option<usize>,
+        row: Option<u64>,
+        bytes: u64,
+    ) -> bool {
         let mut state = lock(&self.state);
         loop {
             let busy = mount.is_some_and(|mount| {
@@ -219,14 +232,19 @@ impl Orders {
                     || state.under_way(mount) + peer >= most_under_way(shared, mount)
             });
             let Some(run) = state.run_mut(ticket).filter(|_| !shared.is_stopping()) else { return false };
-            let may_send = run.in_flight < run.threads;
+            let row_is_busy = row.is_some() && run.row == row && run.in_row > 0;
+            let may_send = run.in_flight < run.threads && !row_is_busy;
             let wait_ns =
                 if may_send && !busy { run.bucket.take(started_ns(shared), bytes) } else { u64::MAX };
             let has_waited = run.waits_for.is_some();
-            // Not if it is its own rate that holds it up.
-            run.waits_for = mount.filter(|_| wait_ns == u64::MAX);
+            // Not if it is its own rate or row that holds it up.
+            run.waits_for = mount.filter(|_| wait_ns == u64::MAX && !row_is_busy);
             if wait_ns == 0 {
                 run.in_flight += 1;
+                if run.row != row {
+                    (run.row, run.in_row) = (row, 0);
+                }
+                run.in_row += 1;
                 if let Some(mount) = mount {
                     *state.in_flight.entry(mount).or_default() += 1;
                 }
@@ -274,6 +292,9 @@ impl Orders {
         }
         if let Some(run) = state.run_mut(page.order) {
             run.in_flight = run.in_flight.saturating_sub(1);
+            if run.row == page.row {
+                run.in_row = run.in_row.saturating_sub(1);
+            }
             match outcome {
                 Ok(0) => run.progress.resident_bytes += page.bytes,
                 Ok(_) => run.progress.fetched_bytes += page.bytes,
@@ -380,6 +401,8 @@ struct OrderedPage {
     bytes: u64,
     /// It is fetched from the PFS here, not asked of a peer.
     from_pfs: bool,
+    /// See [`Run`].
+    row: Option<u64>,
 }
 
 impl Watcher for OrderedPage {
@@ -513,7 +536,9 @@ impl Feeder {
         let version = &entry.identity.version;
         let owner = peer_client::owner_of(shared, entry.mount, version, geometry.page_bytes, page);
         let mount = (owner.is_none() && !resident).then_some(entry.mount);
-        if !shared.orders.take_off(shared, self.ticket, mount, len) {
+        let row = shared.mounts[entry.mount].row_of(geometry.page_bytes, page).filter(|_| !resident);
+        let row = row.map(|first| entry.key(first));
+        if !shared.orders.take_off(shared, self.ticket, mount, row, len) {
             return;
         }
         let watcher = Arc::new(OrderedPage {
@@ -523,6 +548,7 @@ impl Feeder {
             page,
             bytes,
             from_pfs: mount.is_some(),
+            row,
         });
         if resident {
             return watcher.page_done(page, &Ok(0));
