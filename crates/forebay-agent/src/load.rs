@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 /// Files waiting in one load; each holds a descriptor.
 const QUEUE_MAX: usize = 512;
 
-/// Pages of one load in the fetch queue: enough for every fetch thread to find the next one waiting.
+/// Pages of one load in the fetch queue: enough for every fetch thread to find the next one waiting, unless pages are fetched in rows.
 const PAGES_IN_FLIGHT: u64 = 64;
 
 /// Burst of a limited load: one page's worth at least, so that a page is never split over two refills.

@@ -25,7 +25,8 @@ pub const WIDE: LaneId = 0;
 /// Lanes at most; servers beyond share the wide one.
 const LANES_MAX: usize = 1 << 14;
 
-/// Pieces at a time of one node: as many as its fetch threads serve for orders, so that none waits there and keeps a server from others.
+/// Pieces at a time of one node: as many as its fetch threads serve for orders, so that none waits there and keeps a server from others. (Two of one file, on
+/// one server, may be fetched in a row.)
 const NODE_PIECES_MAX: usize = 4;
 
 /// Smallest and largest piece. Clients of a PFS read ahead, and what they read beyond a piece's end comes once more with the next one: MooseFS
