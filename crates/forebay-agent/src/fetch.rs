@@ -7,8 +7,8 @@
 //! after each the file's version is looked at again, and only then do readers see the chunk. So bytes of two versions
 //! never meet in one copy, and a reader of the page's front does not wait for its end.
 //!
-//! Where one server has many pages in a row and the PFS's client reads ahead by itself (`stream_of`), pages of such a row that
-//! nobody waits for are fetched one after the other, as long as a page takes its time. Side by side they would come no sooner, the first
+//! Where one server has many pages in a row and the PFS's client reads ahead by itself (`stream_of`), pages of such a row are fetched
+//! one after the other, as long as a page takes its time. Side by side they would come no sooner, the first
 //! of them as late as the last, and the client would throw away what it has read ahead of each whenever it is asked for another. On a PFS so
 //! fast that latency counts they go side by side.
 
@@ -46,6 +46,9 @@ const AHEAD_MAX: usize = 1024;
 /// What waits for its stream does so no longer: it may be one that hangs.
 const STREAM_PATIENCE: Duration = Duration::from_secs(10);
 
+/// As [`STREAM_PATIENCE`], if a reader waits for it.
+const DEMAND_PATIENCE: Duration = Duration::from_secs(4);
+
 const LANES: usize = 5;
 
 /// Tasks by urgency, and how long the threads have been at theirs.
@@ -65,11 +68,19 @@ struct Lanes<T> {
     closed: bool,
 }
 
+/// One of several tasks that are not to be taken up side by side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InStream {
+    /// Of all of them the same.
+    pub stream: u64,
+    /// Those of one urgency are taken up in this order.
+    pub place: u32,
+}
+
 #[derive(Debug)]
 struct Waiting<T> {
     task: T,
-    /// One of several that are not to be taken up side by side.
-    stream: Option<u64>,
+    at: Option<InStream>,
     since: Instant,
 }
 
@@ -102,13 +113,19 @@ impl<T> Lanes<T> {
     /// The thread takes up the most urgent task that may be.
     fn begin(&mut self, thread: usize) -> Option<T> {
         let busy: Vec<u64> = self.running.iter().flatten().filter_map(|r| r.stream).collect();
-        let is_free = |stream| !busy.contains(&stream);
-        let may_begin = |w: &Waiting<T>| w.stream.is_none_or(is_free) || w.since.elapsed() > STREAM_PATIENCE;
-        let (demanded, others) = self.waiting.split_at_mut(Urgency::Demand as usize + 1);
-        let next = demanded.iter_mut().find_map(VecDeque::pop_front).or_else(|| {
-            others.iter_mut().find_map(|lane| lane.iter().position(may_begin).and_then(|at| lane.remove(at)))
+        let next = self.waiting.iter_mut().enumerate().find_map(|(lane, waiting)| {
+            let patience = if lane == Urgency::Demand as usize { DEMAND_PATIENCE } else { STREAM_PATIENCE };
+            let is_free = |w: &Waiting<T>| {
+                w.at.is_none_or(|at| !busy.contains(&at.stream)) || w.since.elapsed() > patience
+            };
+            let first = waiting.iter().position(is_free)?;
+            let place = |index: &usize| waiting[*index].at.map(|at| at.place);
+            let stream = |index: &usize| waiting[*index].at.map(|at| at.stream);
+            let of_stream = (first..waiting.len()).filter(|i| stream(i) == stream(&first));
+            let next = if stream(&first).is_some() { of_stream.min_by_key(place)? } else { first };
+            waiting.remove(next)
         })?;
-        self.running[thread] = Some(Running { since: Instant::now(), stream: next.stream });
+        self.running[thread] = Some(Running { since: Instant::now(), stream: next.at.map(|at| at.stream) });
         Some(next.task)
     }
 
@@ -139,9 +156,9 @@ impl<T> Queue<T> {
         self.push_in(None, urgency, task)
     }
 
-    /// As [`Queue::push`]. Of the tasks of one stream the next is taken up when the one before has ended, but one that somebody
-    /// waits for ([`Urgency::Demand`]) at once.
-    pub fn push_in(&self, stream: Option<u64>, urgency: Urgency, task: T) -> Result<(), T> {
+    /// As [`Queue::push`]. Of the tasks of one stream the next is taken up when the one before has ended: the most urgent, and of those
+    /// the first by its place.
+    pub fn push_in(&self, at: Option<InStream>, urgency: Urgency, task: T) -> Result<(), T> {
         let mut lanes = lock(&self.lanes);
         let lane = &mut lanes.waiting[urgency as usize];
         if urgency == Urgency::Ahead && lane.len() >= AHEAD_MAX {
@@ -150,7 +167,7 @@ impl<T> Queue<T> {
         if lanes.closed {
             return Err(task);
         }
-        lanes.waiting[urgency as usize].push_back(Waiting { task, stream, since: Instant::now() });
+        lanes.waiting[urgency as usize].push_back(Waiting { task, at, since: Instant::now() });
         self.ready.notify_one();
         Ok(())
     }
@@ -279,13 +296,14 @@ pub fn send(shared: &Arc<Shared>, task: Task) {
 }
 
 /// Which tasks are not to be taken up beside `task`: those for pages of the same row.
-fn stream_of(shared: &Shared, task: &Task) -> Option<u64> {
+fn stream_of(shared: &Shared, task: &Task) -> Option<InStream> {
     // Small reads in no order, for which nobody waits, have nothing to do with whoever reads on.
     if task.urgency == Urgency::Refill {
         return None;
     }
     let mount = &shared.mounts[task.entry.mount];
-    mount.row_of(task.entry.geometry().page_bytes, task.flight.page).map(|row| task.entry.key(row))
+    let row = mount.row_of(task.entry.geometry().page_bytes, task.flight.page)?;
+    Some(InStream { stream: task.entry.key(row), place: task.flight.page })
 }
 
 /// Ends a flight: readers are woken, loads are told.
@@ -466,35 +484,28 @@ mod tests {
     #[test]
     fn tasks_of_one_stream_are_taken_up_one_after_the_other() {
         let queue = Queue::new();
-        for (stream, urgency, task) in [
-            (Some(7), Urgency::Plan, 3),
-            (Some(7), Urgency::Ahead, 1),
-            (Some(7), Urgency::Ahead, 2),
-            (Some(8), Urgency::Plan, 4),
+        let at = |stream, place| Some(InStream { stream, place });
+        for (at, urgency, task) in [
+            (at(7, 3), Urgency::Plan, 3),
+            (at(7, 2), Urgency::Ahead, 2),
+            (at(7, 1), Urgency::Ahead, 1),
+            (at(8, 0), Urgency::Plan, 4),
             (None, Urgency::Load, 5),
         ] {
-            queue.push_in(stream, urgency, task).unwrap();
+            queue.push_in(at, urgency, task).unwrap();
         }
-        assert_eq!(queue.pop(0), Some(1), "the most urgent of the one");
+        assert_eq!(queue.pop(0), Some(1), "the most urgent of the one, and the first of those");
         assert_eq!(queue.pop(1), Some(4), "of another, though less urgent ones of the first wait");
         assert_eq!(queue.pop(2), Some(5), "of none");
+        queue.push_in(at(7, 0), Urgency::Demand, 0).unwrap();
         assert!(
             !matches!(queue.pop_within(3, Duration::ZERO), Popped::Task(_)),
             "the rest waits for its stream"
         );
-        queue.push_in(Some(7), Urgency::Demand, 0).unwrap();
-        assert_eq!(queue.pop(3), Some(0), "but not what somebody waits for");
-        queue.push_in(Some(7), Urgency::Demand, -1).unwrap();
-        assert_eq!(queue.pop(0), Some(-1));
-        assert!(
-            !matches!(queue.pop_within(1, Duration::ZERO), Popped::Task(_)),
-            "behind those that are demanded, too"
-        );
-        assert!(
-            !matches!(queue.pop_within(3, Duration::ZERO), Popped::Task(_)),
-            "one of them is still under way"
-        );
-        assert!(matches!(queue.pop_within(0, Duration::ZERO), Popped::Task(2)), "none is");
+        queue.push_in(at(9, 0), Urgency::Demand, 6).unwrap();
+        assert_eq!(queue.pop(3), Some(6), "and holds up nobody else");
+        assert_eq!([queue.pop(0), queue.pop(0), queue.pop(0)], [Some(0), Some(2), Some(3)]);
+        assert_eq!(queue.waiting(), 0);
     }
 
     #[test]
