@@ -6,6 +6,7 @@ Has the same methods as loopback.Cluster. All of it is done by `forebay lab`, wh
 import contextlib
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -82,6 +83,14 @@ class Cluster:
             self.run("cp", "-r", str(directory), str(self.mount), check=True)
         return self.mount / directory.name
 
+    def busiest_bytes(self, data):
+        """Bytes of the files of `data` on the server that has most of them; None if the PFS does not tell."""
+        names = sorted(str(data / name) for name in os.listdir(data))
+        done = self.run("mfsfileinfo", *names) if names else None
+        if self.stripe or done is None or done.returncode:
+            return None
+        return busiest({name: os.path.getsize(name) for name in names}, done.stdout)
+
     def set_rate(self, mb_per_s):
         """Of each server's link."""
         self.lab("links", f"{mb_per_s:.3f}MB/s", check=True)
@@ -111,3 +120,17 @@ class Cluster:
             tail = "\n".join((done.stdout + done.stderr).strip().splitlines()[-15:])
             raise lab.LabError(f"the job failed with exit code {done.returncode}: {tail}")
         return json.loads(report.read_text())
+
+
+def busiest(sizes, told):
+    """Of files of one chunk each (path to bytes): bytes on the server that has most, from what `mfsfileinfo` says of them; None if it does
+    not say where each is."""
+    servers, name = {}, None
+    for text in told.splitlines():
+        if text.rstrip(":") in sizes and text.endswith(":"):
+            name = text.rstrip(":")
+        elif name and (found := re.match(r"\s+copy 1: ([\d.]+):", text)):
+            servers.setdefault(found[1], set()).add(name)
+    if sum(len(names) for names in servers.values()) != len(sizes):
+        return None
+    return max(sum(sizes[name] for name in names) for names in servers.values())

@@ -44,6 +44,8 @@ class Outcome:
     workload: str
     rate: float
     runs: dict
+    # What the PFS's busiest server takes to send what it has of the input.
+    pfs_s: float = 0.0
 
     def map_s(self, mode):
         return statistics.median(run.map_s for run in self.runs[mode])
@@ -70,8 +72,9 @@ class Outcome:
         return found
 
 
-def run_all(cluster, backing, data, size, servers, repeats, only, say):
-    """Every setting of `only` (names; empty: all) with every workload. Gives outcomes."""
+def run_all(cluster, backing, data, size, servers, busiest_bytes, repeats, only, say):
+    """Every setting of `only` (names; empty: all) with every workload, of `size` bytes on so many servers, most of them on one. Gives
+    outcomes."""
     compute_s = {}
     for workload in waves.WORKLOADS:
         say(f"{waves.WORKLOADS[workload]} from the local disk ...")
@@ -86,7 +89,8 @@ def run_all(cluster, backing, data, size, servers, repeats, only, say):
             cluster.set_rate(rate / servers)
             say(f"{title}, {setting.title}: {rate:.1f} MB/s")
             inputs = {"naive-bb": data if setting.cold else backing, "no-action": data}
-            outcomes.append(Outcome(setting, workload, rate, measure(cluster, inputs, size, setting, workload, repeats, say)))
+            runs = measure(cluster, inputs, size, setting, workload, repeats, say)
+            outcomes.append(Outcome(setting, workload, rate, runs, busiest_bytes / (rate / servers) / 1e6))
     return outcomes
 
 
@@ -116,8 +120,8 @@ def measure(cluster, inputs, size, setting, workload, repeats, say):
 def table(outcomes):
     """Lines of Markdown."""
     lines = [
-        "| | PFS | map time, naive-bb | no-action | change | at home | waves | prefetch hidden | as wanted |",
-        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |",
+        "| | PFS | map time, naive-bb | no-action | PFS alone | change | at home | waves | prefetch hidden | as wanted |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |",
     ]
     for one in outcomes:
         cells = [
@@ -125,6 +129,7 @@ def table(outcomes):
             f"{one.setting.title}, {one.rate:.0f} MB/s",
             f"{one.map_s('naive-bb'):.1f} s",
             f"{one.map_s('no-action'):.1f} s",
+            f"{one.pfs_s:.1f} s" if one.setting.cold else "-",
             f"{100 * one.change:+.1f} %",
             waves.percent(one.share("local_share")),
             str(max(len(run.waves) for run in one.runs["no-action"])),
@@ -142,6 +147,7 @@ def figures(outcomes):
             "setting": one.setting.name,
             "workload": one.workload,
             "rate_bytes_per_s": one.rate * 1e6,
+            "pfs_s": one.pfs_s,
             "map_s": {mode: [run.map_s for run in runs] for mode, runs in one.runs.items()},
             "change": one.change,
             "local_share": one.share("local_share"),

@@ -9,6 +9,7 @@ numpy = pytest.importorskip("numpy")
 pytest.importorskip("matplotlib")
 sys.path.insert(0, str(REPOSITORY / "python/demo"))
 
+import labcluster  # noqa: E402
 import study  # noqa: E402
 import text  # noqa: E402
 import timeline  # noqa: E402
@@ -98,6 +99,13 @@ def test_the_table_compares_map_times():
     assert len({len(line) for line in lines}) == 1
 
 
+def test_the_busiest_server_is_that_with_most_bytes():
+    told = "".join(f"/p/{name}:\n\tchunk 0: 0000000000000002_00000001 / (id:2 ver:1)\n\t\tcopy 1: 10.0.0.{server}:9422 (status:VALID)\n" for name, server in zip("abc", (1, 2, 1)))
+    sizes = {"/p/a": 5, "/p/b": 7, "/p/c": 4}
+    assert labcluster.busiest(sizes, told) == 9
+    assert labcluster.busiest({**sizes, "/p/d": 1}, told) is None
+
+
 class StudiedCluster:
     """Stands for a cluster; what `waves.measure` would have found is given."""
 
@@ -120,7 +128,7 @@ def studied(monkeypatch, map_s, served=1000, only=("limit",)):
     monkeypatch.setattr(waves, "measure", measure)
     monkeypatch.setattr(waves, "compute_s", lambda cluster, local, workload: {"wordcount": 10.0, "sort": 20.0}[workload])
     cluster = StudiedCluster()
-    outcomes = study.run_all(cluster, "local", "data", 400_000_000, 4, 2, only, lambda words: None)
+    outcomes = study.run_all(cluster, "local", "data", 400_000_000, 4, 120_000_000, 2, only, lambda words: None)
     return cluster, outcomes, asked
 
 
@@ -130,6 +138,8 @@ def test_a_study_sets_rates_by_what_the_cores_compute(monkeypatch):
     assert cluster.rates == (pytest.approx(7.5), pytest.approx(3.75))
     assert asked[:4] == [("wordcount", mode, True) for mode in study.MODES * 2]
     assert [one.change for one in outcomes] == [pytest.approx(-0.4)] * 2 and outcomes[0].misses() == []
+    # Its busiest server has 120 of 400 MB.
+    assert [one.pfs_s for one in outcomes] == [pytest.approx(16.0), pytest.approx(32.0)] and "| 16.0 s |" in study.table(outcomes)[2]
     assert "-40.0 %" in study.table(outcomes)[2] and study.table(outcomes)[2].endswith("| yes |")
 
 
