@@ -212,6 +212,11 @@ impl Readers {
         going_on.filter_map(|(reader, _)| reader.upgrade()).next().unwrap_or_else(|| own.clone())
     }
 
+    /// `reader` is not gone on with.
+    pub fn forget(&self, reader: &Arc<OwnedFd>) {
+        lock(&self.0).retain(|(other, _)| !std::ptr::eq(other.as_ptr(), Arc::as_ptr(reader)));
+    }
+
     /// `reader` has been read by, up to `next`.
     pub fn moved(&self, reader: &Arc<OwnedFd>, next: u64) {
         let mut readers = lock(&self.0);
@@ -393,6 +398,8 @@ mod tests {
         readers.moved(&second, 50);
         readers.moved(&first, 200);
         assert_eq!([at(50, &third), at(200, &third), at(100, &third)], [Some(1), Some(0), Some(2)]);
+        readers.forget(&second);
+        assert_eq!(at(50, &third), Some(2), "what has failed is given up");
         drop(first);
         assert_eq!(at(200, &third), Some(2), "nobody keeps it open for this");
     }

@@ -43,11 +43,14 @@ const REFILL_CHUNK_BYTES: usize = 64 << 10;
 /// Pages waiting to be fetched ahead, per mount; more are refused. 1024 pages of 2 MiB are 32 full windows.
 const AHEAD_MAX: usize = 1024;
 
-/// What waits for its stream does so no longer: it may be one that hangs.
+/// A task that takes longer keeps others of its stream waiting no longer: it may hang.
 const STREAM_PATIENCE: Duration = Duration::from_secs(10);
 
-/// As [`STREAM_PATIENCE`], if a reader waits for it.
+/// As [`STREAM_PATIENCE`], for what a reader waits for.
 const DEMAND_PATIENCE: Duration = Duration::from_secs(4);
+
+/// How often it is looked whether it does.
+const STREAM_LOOK: Duration = Duration::from_millis(500);
 
 const LANES: usize = 5;
 
@@ -81,7 +84,6 @@ pub struct InStream {
 struct Waiting<T> {
     task: T,
     at: Option<InStream>,
-    since: Instant,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -112,12 +114,14 @@ impl<T> Lanes<T> {
 
     /// The thread takes up the most urgent task that may be.
     fn begin(&mut self, thread: usize) -> Option<T> {
-        let busy: Vec<u64> = self.running.iter().flatten().filter_map(|r| r.stream).collect();
+        let busy = |patience| -> Vec<u64> {
+            let running = self.running.iter().flatten();
+            running.filter(|r| r.since.elapsed() <= patience).filter_map(|r| r.stream).collect()
+        };
+        let (for_demand, for_others) = (busy(DEMAND_PATIENCE), busy(STREAM_PATIENCE));
         let next = self.waiting.iter_mut().enumerate().find_map(|(lane, waiting)| {
-            let patience = if lane == Urgency::Demand as usize { DEMAND_PATIENCE } else { STREAM_PATIENCE };
-            let is_free = |w: &Waiting<T>| {
-                w.at.is_none_or(|at| !busy.contains(&at.stream)) || w.since.elapsed() > patience
-            };
+            let busy = if lane == Urgency::Demand as usize { &for_demand } else { &for_others };
+            let is_free = |w: &Waiting<T>| w.at.is_none_or(|at| !busy.contains(&at.stream));
             let first = waiting.iter().position(is_free)?;
             let place = |index: &usize| waiting[*index].at.map(|at| at.place);
             let stream = |index: &usize| waiting[*index].at.map(|at| at.stream);
@@ -167,7 +171,7 @@ impl<T> Queue<T> {
         if lanes.closed {
             return Err(task);
         }
-        lanes.waiting[urgency as usize].push_back(Waiting { task, at, since: Instant::now() });
+        lanes.waiting[urgency as usize].push_back(Waiting { task, at });
         self.ready.notify_one();
         Ok(())
     }
@@ -184,7 +188,12 @@ impl<T> Queue<T> {
                 self.wake_next(&lanes);
                 return Some(task);
             }
-            lanes = self.ready.wait(lanes).unwrap_or_else(PoisonError::into_inner);
+            if lanes.len() == 0 {
+                lanes = self.ready.wait(lanes).unwrap_or_else(PoisonError::into_inner);
+            } else {
+                let look = self.ready.wait_timeout(lanes, STREAM_LOOK);
+                lanes = look.unwrap_or_else(PoisonError::into_inner).0;
+            }
         }
     }
 
@@ -357,7 +366,8 @@ fn fetch_page(shared: &Shared, task: &Task, buffer: &mut Vec<u8>) -> Result<u64,
     let (before, started) = (begun.done(), Instant::now());
     match fill(shared, task, &mut begun, buffer) {
         Ok(()) => {
-            if before == 0 {
+            let is_full = begun.done() - before == task.entry.geometry().page_bytes;
+            if is_full && task.urgency != Urgency::Refill {
                 shared.mounts[task.entry.mount].page_took(started.elapsed());
             }
             let unused = matches!(task.urgency, Urgency::Ahead | Urgency::Plan);
@@ -411,7 +421,9 @@ fn read_chunk(shared: &Shared, task: &Task, buffer: &mut [u8], offset: u64) -> R
     let readers = &task.entry.readers;
     let mut reader = readers.at(offset, &task.pfs);
     let mut read = read_chunk_by(shared, task, &reader, buffer, offset);
-    if !Arc::ptr_eq(&reader, &task.pfs) && read.as_ref().is_err_and(is_of_descriptor) {
+    if !Arc::ptr_eq(&reader, &task.pfs) && matches!(read, Err(FlightError::Pfs { .. })) {
+        // Another descriptor of the same file may do better.
+        readers.forget(&reader);
         reader = task.pfs.clone();
         read = read_chunk_by(shared, task, &reader, buffer, offset);
     }
@@ -419,12 +431,6 @@ fn read_chunk(shared: &Shared, task: &Task, buffer: &mut [u8], offset: u64) -> R
         readers.moved(&reader, offset + buffer.len() as u64);
     }
     read
-}
-
-/// Whether another descriptor of the same file may do better.
-fn is_of_descriptor(error: &FlightError) -> bool {
-    let of_descriptor = [libc::EBADF, libc::ESTALE, libc::ENOTCONN, libc::ENODEV, libc::EACCES, libc::EPERM];
-    matches!(error, FlightError::Pfs { errno, .. } if of_descriptor.contains(errno))
 }
 
 fn read_chunk_by(

@@ -18,15 +18,18 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Pages whose misses are remembered, per mount: 128 GiB in pages of 2 MiB.
 const MISSED_PAGES: usize = 65_536;
 
-/// Pages of one row are fetched one after the other where one takes longer: the PFS is busy with each for most of that time.
+/// Pages of one row are fetched one after the other as long as one takes longer: the PFS is busy with each for most of that time.
 const SLOW_PAGE: Duration = Duration::from_millis(20);
+
+/// Pages that go side by side do so until one takes longer: eight of them that take [`SLOW_PAGE`] each take so long together.
+const SLOW_BESIDE: Duration = Duration::from_millis(160);
 
 /// One mount and its fetches.
 #[derive(Debug)]
@@ -47,7 +50,9 @@ pub struct MountState {
     /// known. Looked at once: the file system has to be mounted when the agent starts.
     pub row_bytes: Option<u64>,
     /// What a page has taken of late, in nanoseconds; 0 before the first.
-    pub page_ns: AtomicU64,
+    page_ns: AtomicU64,
+    /// Pages of a row go side by side.
+    is_fast: AtomicBool,
     /// Its root with symbolic links resolved.
     root: PathBuf,
 }
@@ -86,6 +91,7 @@ impl MountState {
             fetched_bytes: AtomicU64::new(0),
             fetch_errors: AtomicU64::new(0),
             page_ns: AtomicU64::new(0),
+            is_fast: AtomicBool::new(false),
             row_bytes: is_moosefs(&probed.root).then_some(MOOSEFS_CHUNK_BYTES),
             root: probed.root,
             config,
@@ -105,19 +111,20 @@ impl MountState {
     /// The first page of the row that `page` is one of, if pages of a row are fetched one after the other: where the PFS's client reads
     /// ahead there, and a page takes its time, or none has come yet.
     pub fn row_of(&self, page_bytes: u64, page: u32) -> Option<u32> {
-        let took = Duration::from_nanos(self.page_ns.load(Relaxed));
-        if !took.is_zero() && took < SLOW_PAGE {
+        if self.is_fast.load(Relaxed) {
             return None;
         }
         let pages = (self.row_bytes? / page_bytes).max(1);
         Some((u64::from(page) / pages * pages) as u32)
     }
 
-    /// A page has been fetched in so long.
+    /// A whole page has been fetched in so long.
     pub fn page_took(&self, took: Duration) {
         let (now, before) = (took.as_nanos() as u64, self.page_ns.load(Relaxed));
         let mean = if before == 0 { now } else { (before / 8 * 7).saturating_add(now / 8) };
         self.page_ns.store(mean.max(1), Relaxed);
+        let slow = if self.is_fast.load(Relaxed) { SLOW_BESIDE } else { SLOW_PAGE };
+        self.is_fast.store(Duration::from_nanos(mean) < slow, Relaxed);
     }
 
     /// What clients are told.

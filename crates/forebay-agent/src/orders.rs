@@ -2,7 +2,7 @@
 //!
 //! An order names files by their paths, parts of them in the order in which they will be read, and a pace. A thread of its
 //! own opens one file after the other with the agent's rights ([`crate::by_path`]) and feeds pages to the mount's fetch queue,
-//! behind every reader and all read-ahead and before loads; `threads` pages at a time, at the order's rate, and over all
+//! behind every reader and all read-ahead and before loads; `threads` pages at a time, but of a row (`MountState::row_of`) one, at the order's rate, and over all
 //! orders never more than half of the mount's fetch threads, so that a reader does not even wait for a page that is being
 //! fetched. A page that another node owns is here because its task will be: it comes by way of its owner, so that the PFS
 //! serves it once for the cluster, and then it is the owner's fetch threads that are spared ([`Orders::pass`]).
@@ -84,6 +84,8 @@ struct Run {
     /// sent, or they would wait for each other in places that others could have.
     row: Option<u64>,
     in_row: u32,
+    /// The row of the page that waits.
+    next_row: Option<u64>,
     /// For which mount its next page waits, if for one.
     waits_for: Option<usize>,
     progress: OrderProgress,
@@ -113,6 +115,7 @@ impl Orders {
             in_flight: 0,
             row: None,
             in_row: 0,
+            next_row: None,
             waits_for: None,
             progress: OrderProgress {
                 order: id,
@@ -232,19 +235,21 @@ impl Orders {
                     || state.under_way(mount) + peer >= most_under_way(shared, mount)
             });
             let Some(run) = state.run_mut(ticket).filter(|_| !shared.is_stopping()) else { return false };
-            let row_is_busy = row.is_some() && run.row == row && run.in_row > 0;
-            let may_send = run.in_flight < run.threads && !row_is_busy;
+            run.next_row = row;
+            let may_send = run.in_flight < run.threads && !run.waits_for_row();
             let wait_ns =
                 if may_send && !busy { run.bucket.take(started_ns(shared), bytes) } else { u64::MAX };
             let has_waited = run.waits_for.is_some();
-            // Not if it is its own rate or row that holds it up.
-            run.waits_for = mount.filter(|_| wait_ns == u64::MAX && !row_is_busy);
+            // Not if it is its own rate that holds it up.
+            run.waits_for = mount.filter(|_| wait_ns == u64::MAX);
             if wait_ns == 0 {
                 run.in_flight += 1;
-                if run.row != row {
-                    (run.row, run.in_row) = (row, 0);
+                if row.is_some() {
+                    if run.row != row {
+                        (run.row, run.in_row) = (row, 0);
+                    }
+                    run.in_row += 1;
                 }
-                run.in_row += 1;
                 if let Some(mount) = mount {
                     *state.in_flight.entry(mount).or_default() += 1;
                 }
@@ -292,7 +297,7 @@ impl Orders {
         }
         if let Some(run) = state.run_mut(page.order) {
             run.in_flight = run.in_flight.saturating_sub(1);
-            if run.row == page.row {
+            if page.row.is_some() && run.row == page.row {
                 run.in_row = run.in_row.saturating_sub(1);
             }
             match outcome {
@@ -324,7 +329,8 @@ impl State {
         if !self.orders.get(&id).is_some_and(|run| run.ahead) {
             return false;
         }
-        let may_go = |run: &Run| run.waits_for == Some(mount) && run.in_flight < run.threads;
+        let may_go =
+            |run: &Run| run.waits_for == Some(mount) && run.in_flight < run.threads && !run.waits_for_row();
         self.orders
             .iter()
             .any(|(other, run)| *other != id && may_go(run) && (*other < id || !run.ahead && run.threads > 1))
@@ -372,6 +378,11 @@ impl Drop for Passed {
 }
 
 impl Run {
+    /// Whether the page before has to come first.
+    fn waits_for_row(&self) -> bool {
+        self.next_row.is_some() && self.next_row == self.row && self.in_row > 0
+    }
+
     fn end_if_done(&mut self, shared: &Shared) {
         if self.fed && self.in_flight == 0 && !self.progress.done {
             self.progress.done = true;
@@ -536,7 +547,7 @@ impl Feeder {
         let version = &entry.identity.version;
         let owner = peer_client::owner_of(shared, entry.mount, version, geometry.page_bytes, page);
         let mount = (owner.is_none() && !resident).then_some(entry.mount);
-        let row = shared.mounts[entry.mount].row_of(geometry.page_bytes, page).filter(|_| !resident);
+        let row = shared.mounts[entry.mount].row_of(geometry.page_bytes, page).filter(|_| mount.is_some());
         let row = row.map(|first| entry.key(first));
         if !shared.orders.take_off(shared, self.ticket, mount, row, len) {
             return;
