@@ -44,6 +44,8 @@ class Cluster:
         self.stack = contextlib.ExitStack()
         self.mount = None
         self.jobs_run = 0
+        # Sizes of the files of each directory that was brought, by their paths there.
+        self.brought = {}
 
     def __enter__(self):
         try:
@@ -81,15 +83,16 @@ class Cluster:
             self.run("sh", "-c", THROUGH_A_CLIENT, "sh", self.status()["dir"], str(directory), check=True)
         else:
             self.run("cp", "-r", str(directory), str(self.mount), check=True)
-        return self.mount / directory.name
+        data = self.mount / directory.name
+        # The PFS is mounted on the lab's nodes only.
+        self.brought[data] = {str(data / path.name): path.stat().st_size for path in sorted(Path(directory).iterdir())}
+        return data
 
     def busiest_bytes(self, data):
         """Bytes of the files of `data` on the server that has most of them; None if the PFS does not tell."""
-        names = sorted(str(data / name) for name in os.listdir(data))
-        done = self.run("mfsfileinfo", *names) if names else None
-        if self.stripe or done is None or done.returncode:
-            return None
-        return busiest({name: os.path.getsize(name) for name in names}, done.stdout)
+        sizes = self.brought.get(data, {})
+        done = self.run("mfsfileinfo", *sizes) if sizes and not self.stripe else None
+        return busiest(sizes, done.stdout) if done and done.returncode == 0 else None
 
     def set_rate(self, mb_per_s):
         """Of each server's link."""
