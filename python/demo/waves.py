@@ -37,8 +37,8 @@ class Run:
 
     @property
     def local_share(self):
-        """Share of the tasks that ran where Forebay said that their input is; None if it was not asked."""
-        return None if self.mode == "straight" else sum(task["local"] for task in self.tasks) / len(self.tasks)
+        """Share of the tasks that ran where Forebay said that their input will be; None where it named no nodes."""
+        return sum(task["local"] for task in self.tasks) / len(self.tasks) if self.mode == "no-action" else None
 
     @property
     def hidden_share(self):

@@ -27,7 +27,7 @@ public final class ForebayPlugin implements SparkPlugin {
   /** Whether paths that begin with {@code file:///}, or with no scheme, are read through Forebay where they are on the PFS; true unless said. */
   public static final String FILE_PATHS = "spark.forebay.file-paths";
 
-  /** The planner that plans nothing: tasks read the PFS themselves, and nothing is cached. */
+  /** The planner that plans nothing: tasks read the PFS themselves, wherever a core is free, and nothing is cached. */
   static final String NAIVE = "naive-bb";
 
   private static final Logger LOG = LoggerFactory.getLogger("io.forebay.spark");
@@ -63,7 +63,7 @@ public final class ForebayPlugin implements SparkPlugin {
     loader.start();
   }
 
-  private static final class Driver implements DriverPlugin {
+  static final class Driver implements DriverPlugin {
     private Teller teller;
 
     @Override
@@ -89,19 +89,25 @@ public final class ForebayPlugin implements SparkPlugin {
       if (filePaths) {
         FileScheme.takeOver(hadoop);
       }
-      if (planner.equals(NAIVE) && hadoop.get(ForebayConfig.READ_MODE) == null) {
-        // Goes with every stage to the executors.
-        hadoop.set(ForebayConfig.READ_MODE, "bypass");
-      }
-      if (hadoop.get(ForebayConfig.LOCATIONS) == null) {
-        // The coordinator is told where each task will be sent, so its input can be brought there.
-        hadoop.set(ForebayConfig.LOCATIONS, "balanced");
-      }
+      settle(hadoop, planner);
       Book book = new Book(conf.getInt("spark.task.cpus", 1));
       teller = new Teller(book, new AgentDial(new ForebayConfig(hadoop).client(), planner), Teller.QUEUE_MAX);
       teller.start();
       // A queue of its own on the bus: whatever happens to this listener, Spark's own hear everything.
       context.listenerBus().addToQueue(new JobListener(context, teller), "forebay");
+    }
+
+    /**
+     * Chooses, of what the user has not, how this application's files are read and where its tasks go. Goes with every stage to the executors.
+     */
+    static void settle(Configuration hadoop, String planner) {
+      if (planner.equals(NAIVE)) {
+        hadoop.setIfUnset(ForebayConfig.READ_MODE, "bypass");
+        // Nothing is brought to a home, so homes would only change in which order files are read, and with that which servers of the PFS rest.
+        hadoop.setIfUnset(ForebayConfig.LOCALITY, "false");
+      }
+      // The coordinator is told where each task will be sent, so its input can be brought there.
+      hadoop.setIfUnset(ForebayConfig.LOCATIONS, "balanced");
     }
 
     @Override
