@@ -110,11 +110,13 @@ impl Cluster {
         &self.config.node
     }
 
-    /// Takes a view over if it is later than the one held, and forgets about peers that are gone. A view of an earlier
-    /// coordinator that comes late changes nothing.
+    /// Takes a view over and forgets about peers that are gone. Views come over the one connection that lives, one after the
+    /// other; an earlier one of the same coordinator changes nothing. Terms of two coordinators are not compared: the clock that they are
+    /// taken from may have been set back, or be another machine's.
     pub fn update(&self, cluster: ClusterView) {
         let mut view = lock(&self.view);
-        if cluster.epoch < view.cluster.epoch {
+        let (new, held) = (cluster.epoch, view.cluster.epoch);
+        if new.term == held.term && new.number < held.number {
             return;
         }
         lock(&self.avoided).retain(|name, _| cluster.nodes.iter().any(|n| n.name == *name));
@@ -262,10 +264,20 @@ mod tests {
     #[test]
     fn an_earlier_view_changes_nothing() {
         let cluster = cluster_of(&["a", "b"]);
-        cluster.update(ClusterView { epoch: Epoch { term: 0, number: 99 }, nodes: vec![] });
-        assert_eq!(cluster.view().cluster.nodes.len(), 2);
         cluster.update(view(2, &["a"]));
         assert!(owners_of(&cluster).iter().all(|o| *o == Owner::Here));
+        cluster.update(view(1, &["a", "b"]));
+        assert_eq!(cluster.view().cluster.nodes.len(), 1);
+    }
+
+    #[test]
+    fn a_coordinator_whose_clock_is_behind_is_believed() {
+        let cluster = cluster_of(&["a", "b"]);
+        let held = cluster.view().cluster.epoch;
+        let mut later = view(1, &["a"]);
+        later.epoch.term = held.term - 1;
+        cluster.update(later.clone());
+        assert_eq!(cluster.view().cluster, later);
     }
 
     #[test]

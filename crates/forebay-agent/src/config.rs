@@ -182,7 +182,8 @@ pub const KEYS: &[Key] = &[
         name: "mount.stamp_granularity_ms",
         default: "20",
         reason: "Two writes within this time may leave the same time stamps; a file so young is not cached yet. 20 ms \
-                 covers kernels that stamp by the clock tick; set 2000 for file systems that keep whole seconds.",
+                 covers kernels that stamp by the clock tick. A file whose stamps are whole seconds is young for 2 s at \
+                 least. 0 believes every stamp at once.",
     },
     Key {
         name: "mount.keep_page_cache",

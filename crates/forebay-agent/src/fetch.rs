@@ -268,7 +268,9 @@ pub fn run(shared: &Arc<Shared>, mount: usize, thread: usize) {
     while let Some(task) = shared.mounts[mount].queue.pop(thread) {
         // A flight that somebody in more of a hurry has queued again is fetched by whoever comes first.
         if task.flight.take() {
-            let cancelled = matches!(task.urgency, Urgency::Load | Urgency::Plan) && all_cancelled(&task);
+            let cancelled = matches!(task.urgency, Urgency::Load | Urgency::Plan)
+                && !task.flight.is_demanded()
+                && all_cancelled(&task);
             let outcome =
                 if cancelled { Err(FlightError::Cancelled) } else { fetch_page(shared, &task, &mut buffer) };
             finish(shared, &task, outcome);
@@ -512,6 +514,25 @@ mod tests {
         assert_eq!(queue.pop(3), Some(6), "and holds up nobody else");
         assert_eq!([queue.pop(0), queue.pop(0), queue.pop(0)], [Some(0), Some(2), Some(3)]);
         assert_eq!(queue.waiting(), 0);
+    }
+
+    #[test]
+    fn a_page_that_hangs_holds_its_stream_up_for_a_while_only() {
+        let queue = Queue::new();
+        let at = |place| Some(InStream { stream: 7, place });
+        let age = |thread: usize, by: Duration| {
+            lock(&queue.lanes).running[thread].as_mut().unwrap().since -= by + Duration::from_millis(1);
+        };
+        queue.push_in(at(0), Urgency::Plan, 0).unwrap();
+        assert_eq!(queue.pop(0), Some(0));
+        queue.push_in(at(1), Urgency::Plan, 1).unwrap();
+        queue.push_in(at(2), Urgency::Demand, 2).unwrap();
+        age(0, DEMAND_PATIENCE);
+        assert!(matches!(queue.pop_within(1, Duration::ZERO), Popped::Task(2)), "for readers");
+        age(1, DEMAND_PATIENCE);
+        assert!(!matches!(queue.pop_within(2, Duration::ZERO), Popped::Task(_)), "others wait longer");
+        [0, 1].into_iter().for_each(|thread| age(thread, STREAM_PATIENCE));
+        assert!(matches!(queue.pop_within(2, Duration::ZERO), Popped::Task(1)));
     }
 
     #[test]

@@ -211,16 +211,20 @@ impl Link {
     }
 }
 
+/// So many reasons why it cannot join are logged before it has joined again.
+const COMPLAINTS_MAX: usize = 8;
+
 /// The thread: stays connected until the agent ends.
 pub fn run(shared: &Arc<Shared>, home: &Home) {
     let mut back_off = BACK_OFF.0;
     let (mut lost_at, mut heartbeat) = (Instant::now(), Duration::from_secs(1));
-    let mut complained = false;
+    let mut complained = Vec::new();
     while !shared.is_stopping() {
         match meet(shared, home) {
             Ok(mut meeting) => {
                 tracing::info!(coordinator = ?home, "joined the cluster");
-                (back_off, complained) = (BACK_OFF.0, false);
+                back_off = BACK_OFF.0;
+                complained.clear();
                 let ended = meeting.stay(shared);
                 shared.link.end();
                 shared.cluster.set_connected(false);
@@ -231,9 +235,11 @@ pub fn run(shared: &Arc<Shared>, home: &Home) {
                 }
             }
             Err(e) => {
-                // Once: a coordinator that is away for a night must not fill the log.
-                if !std::mem::replace(&mut complained, true) {
+                // Each reason once: a coordinator that is away for a night must not fill the log.
+                let reason = e.to_string();
+                if complained.len() < COMPLAINTS_MAX && !complained.contains(&reason) {
                     tracing::warn!(coordinator = ?home, error = %e, "cannot join; reads go on, and joining is tried again");
+                    complained.push(reason);
                 }
             }
         }

@@ -166,6 +166,11 @@ impl MountState {
     pub fn is_young(&self, facts: &FileFacts) -> bool {
         facts.is_young(wall_clock_ns(), self.config.stamp_granularity_ns)
     }
+
+    /// How long a file that is young may stay so, if it does not change again.
+    pub fn youth(&self, facts: &FileFacts) -> Duration {
+        Duration::from_nanos(facts.granularity_ns(self.config.stamp_granularity_ns).unsigned_abs())
+    }
 }
 
 /// Nanoseconds since 1970, as file systems stamp.
@@ -236,4 +241,36 @@ pub fn display_path(fd: BorrowedFd<'_>) -> Vec<u8> {
     std::fs::read_link(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()))
         .map(|path| path.as_os_str().as_bytes().to_vec())
         .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_of_a_row_go_one_after_the_other_where_they_take_their_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut mount = MountState::new(MountConfig::new("pfs", dir.path())).unwrap();
+        let page = 2 << 20;
+        assert_eq!(mount.row_of(page, 33), None, "no rows on a local disk");
+        mount.row_bytes = Some(64 << 20);
+        assert_eq!(
+            (mount.row_of(page, 31), mount.row_of(page, 33)),
+            (Some(0), Some(32)),
+            "before any has come"
+        );
+        let comes_in = |ms| {
+            mount.page_took(Duration::from_millis(ms));
+            mount.row_of(page, 33)
+        };
+        assert_eq!(comes_in(19), None, "side by side");
+        assert_eq!(comes_in(150), None, "which makes each slower");
+        assert_eq!(comes_in(150), None);
+        assert_eq!(comes_in(3_000), Some(32));
+        assert_eq!(comes_in(30), Some(32), "one of many that is fast");
+        for _ in 0..40 {
+            comes_in(15);
+        }
+        assert_eq!(comes_in(15), None);
+    }
 }

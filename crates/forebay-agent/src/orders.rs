@@ -18,6 +18,7 @@ use crate::entry::{Boarding, Entry, FlightError, Task, Urgency, Watcher, lock};
 use crate::fetch;
 use crate::mounts::display_path;
 use crate::peer_client;
+use forebay_pfs::FileFacts;
 use forebay_policy::machine::Nanos;
 use forebay_policy::token_bucket::TokenBucket;
 use forebay_store::{Class, Reservation, State as PageState};
@@ -454,7 +455,7 @@ impl Feeder {
                     None => bad = Some(part.file),
                 }
             }
-            match &source {
+            match &mut source {
                 Some(source) if source.number == part.file => self.feed_part(source, part),
                 _ => self.shared.orders.note(&self.shared, self.ticket, |p| p.failed_bytes += part.len),
             }
@@ -508,7 +509,7 @@ impl Feeder {
             if !mount.is_young(&opened.file.facts) {
                 return Ok(opened);
             }
-            self.pause(Duration::from_nanos(mount.config.stamp_granularity_ns.unsigned_abs()));
+            self.pause(mount.youth(&opened.file.facts));
         }
         Err(NoPath::Changed)
     }
@@ -525,7 +526,7 @@ impl Feeder {
         }
     }
 
-    fn feed_part(&self, source: &Source, part: &Part) {
+    fn feed_part(&self, source: &mut Source, part: &Part) {
         let geometry = source.entry.geometry();
         let end = part.offset.saturating_add(part.len).min(geometry.size);
         let mut at = part.offset;
@@ -538,10 +539,11 @@ impl Feeder {
         }
     }
 
-    fn feed_page(&self, source: &Source, page: u32, bytes: u64) {
-        let (shared, entry) = (&self.shared, &source.entry);
+    fn feed_page(&self, source: &mut Source, page: u32, bytes: u64) {
+        let shared = &self.shared;
+        let entry = source.entry.clone();
         let resident =
-            shared.cache.file(entry).is_ok_and(|file| file.word(page).state == PageState::Resident);
+            shared.cache.file(&entry).is_ok_and(|file| file.word(page).state == PageState::Resident);
         let geometry = entry.geometry();
         let len = if resident { 0 } else { geometry.page_len(page) };
         let version = &entry.identity.version;
@@ -552,30 +554,121 @@ impl Feeder {
         if !shared.orders.take_off(shared, self.ticket, mount, row, len) {
             return;
         }
-        let watcher = Arc::new(OrderedPage {
+        let ordered = |entry: Arc<Entry>| OrderedPage {
             shared: shared.clone(),
             order: self.ticket,
-            entry: entry.clone(),
+            entry,
             page,
             bytes,
             from_pfs: mount.is_some(),
             row,
-        });
+        };
         if resident {
-            return watcher.page_done(page, &Ok(0));
+            return ordered(entry).page_done(page, &Ok(0));
         }
-        match entry.board(page) {
-            Boarding::New(flight) => {
-                if !flight.watch(watcher) {
-                    return;
-                }
-                let (entry, pfs) = (entry.clone(), source.pfs.clone());
+        // Twice: while this waited the copy may have gone from the tier with the last of its pages.
+        for _ in 0..2 {
+            let entry = source.entry.clone();
+            let (flight, is_new) = match entry.board(page) {
+                Boarding::New(flight) => (flight, true),
+                Boarding::Joined(flight) => (flight, false),
+                Boarding::Gone => match self.entry_again(source) {
+                    Some(entry) => {
+                        source.entry = entry;
+                        continue;
+                    }
+                    None => break,
+                },
+            };
+            // One that is under way may be waiting behind a load; a second task for it moves it to its place.
+            if flight.watch(Arc::new(ordered(entry.clone()))) && (is_new || !flight.is_taken()) {
+                let pfs = source.pfs.clone();
                 fetch::send(shared, Task { entry, flight, pfs, urgency: Urgency::Plan });
             }
-            Boarding::Joined(flight) => {
-                flight.watch(watcher);
-            }
-            Boarding::Gone => watcher.page_done(page, &Err(FlightError::NoRoom)),
+            return;
         }
+        ordered(entry).page_done(page, &Err(FlightError::NoRoom));
+    }
+
+    /// The file's entry, made anew; `None` if the file has changed or the tier has no room.
+    fn entry_again(&self, source: &Source) -> Option<Arc<Entry>> {
+        let mount = &self.shared.mounts[source.entry.mount];
+        let facts = FileFacts::of(source.pfs.as_fd(), mount.config.revalidate).ok()?;
+        if facts.version != source.entry.identity.version {
+            return None;
+        }
+        let path = || display_path(source.pfs.as_fd());
+        let (cache, counters) = (&self.shared.cache, &self.shared.counters);
+        cache
+            .find_or_create(
+                source.entry.mount,
+                mount.label(),
+                mount.config.page_bytes,
+                &facts,
+                path,
+                counters,
+            )
+            .ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An order of so many pages at a time whose next page waits for mount 0.
+    fn run(threads: u32, ahead: bool) -> Run {
+        let progress =
+            OrderProgress { order: 0, fetched_bytes: 0, resident_bytes: 0, failed_bytes: 0, done: false };
+        Run {
+            serial: 1,
+            threads,
+            ahead,
+            bucket: TokenBucket::new(Nanos(0), limit(0), BURST_BYTES),
+            in_flight: 0,
+            row: None,
+            in_row: 0,
+            next_row: None,
+            waits_for: Some(0),
+            progress,
+            fed: false,
+            dirty: false,
+            told: false,
+            room: None,
+        }
+    }
+
+    fn of(orders: Vec<(u64, Run)>) -> State {
+        State { orders: orders.into_iter().collect(), ..State::default() }
+    }
+
+    #[test]
+    fn what_is_brought_ahead_waits_for_what_is_needed_before() {
+        let outranked = |other: (u64, Run)| of(vec![(5, run(1, true)), other]).outranked(5, 0);
+        assert!(outranked((4, run(1, true))), "given before");
+        assert!(!outranked((6, run(1, true))));
+        assert!(outranked((6, run(4, false))), "a planned wave");
+        assert!(!outranked((6, run(1, false))), "a piece that is needed later");
+        assert!(!outranked((4, Run { waits_for: None, ..run(4, false) })), "it has no page to send");
+        assert!(!outranked((4, Run { waits_for: Some(1), ..run(4, false) })), "to another mount");
+        assert!(!outranked((4, Run { in_flight: 4, ..run(4, false) })), "or may not");
+        assert!(!of(vec![(5, run(1, false)), (4, run(4, false))]).outranked(5, 0), "planned ones share");
+    }
+
+    #[test]
+    fn who_waits_for_its_row_holds_nobody_up() {
+        let in_a_row = |next_row| Run { row: Some(7), in_row: 1, in_flight: 1, next_row, ..run(4, false) };
+        assert!(in_a_row(Some(7)).waits_for_row());
+        assert!(!in_a_row(Some(8)).waits_for_row() && !in_a_row(None).waits_for_row());
+        assert!(!Run { in_row: 0, ..in_a_row(Some(7)) }.waits_for_row());
+        let outranked = |other| of(vec![(5, run(1, true)), (4, other)]).outranked(5, 0);
+        assert!(!outranked(in_a_row(Some(7))) && outranked(in_a_row(Some(8))));
+    }
+
+    #[test]
+    fn what_is_under_way_for_an_order_of_a_coordinator_before_is_not_for_its_successor_s() {
+        let mut state = of(vec![(1, Run { serial: 2, ..run(1, false) })]);
+        assert!(state.run_mut(Ticket { id: 1, serial: 1 }).is_none());
+        assert!(state.run_mut(Ticket { id: 1, serial: 2 }).is_some());
     }
 }

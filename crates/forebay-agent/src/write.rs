@@ -17,9 +17,13 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Slots of a staging buffer: one being filled, one being taken over, two to even out.
 const SLOTS: u32 = 4;
+
+/// What was just written is not kept where two writes so far apart may leave the same stamps.
+const COARSE: Duration = Duration::from_secs(1);
 
 /// A file being written through on one connection.
 pub struct Stage {
@@ -127,6 +131,10 @@ pub fn commit(connection: &mut Connection, file: Admitted, fd: &OwnedFd, version
         return reply(Reply::Changed(facts));
     }
     let mount = &connection.shared.mounts[file.mount];
+    if mount.youth(&facts) >= COARSE && mount.is_young(&facts) {
+        // Whoever writes it again in the same second, here or elsewhere, leaves the same stamps.
+        return reply(Reply::Refused(Refusal::Young));
+    }
     if stage.page_bytes != mount.config.page_bytes || stage.pages.is_empty() || facts.version.size == 0 {
         return reply(Reply::Refused(Refusal::Invalid("nothing of it can be kept".into())));
     }

@@ -361,19 +361,29 @@ impl Report {
             writeln!(out, "{}: {done}, good for {} days", node.directory.display(), node.days_left)?;
         }
         let Some(first) = self.nodes.iter().find(|node| node.new) else { return Ok(()) };
+        let (directory, node) = (first.directory.display(), &first.node);
         writeln!(
             out,
             "\nNext:\n\
              1. Keep {at}/{CA_KEY_FILE} here and safe: whoever has it can join the cluster.\n\
              2. Copy the files of each node to it, keeping their modes, for example\n     \
                 ssh {node} mkdir -p -m 700 {INSTALLED}\n     \
-                scp -p {directory}/* {node}:{INSTALLED}/\n\
-             3. Name the PFS under [[mount]] in {INSTALLED}/{CONFIG_FILE} there, and look at it with\n     \
+                scp -p {directory}/* {node}:{INSTALLED}/"
+        )?;
+        if !self.new_authority {
+            // It has a configuration that names the PFS; the example does not.
+            writeln!(
+                out,
+                "   A node that had a certificate before gets these only, and nothing of what follows is needed:\n     \
+                 (cd {directory} && scp -p {CA_FILE} {CERTIFICATE_FILE} {KEY_FILE} {node}:{INSTALLED}/)"
+            )?;
+        }
+        writeln!(
+            out,
+            "3. Name the PFS under [[mount]] in {INSTALLED}/{CONFIG_FILE} there, and look at it with\n     \
                 forebay doctor --config {INSTALLED}/{CONFIG_FILE}\n\
              4. Start the agents, that of {coordinator} (the coordinator's) first:\n     \
                 forebay up --config {INSTALLED}/{CONFIG_FILE}",
-            directory = first.directory.display(),
-            node = first.node,
             coordinator = self.coordinator,
         )
     }

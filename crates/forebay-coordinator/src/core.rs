@@ -103,6 +103,11 @@ impl Core {
             self.pump.node_went(now, &name);
             out.push(Effect::Close(session));
         }
+        for (name, session) in self.members.outvote(now) {
+            tracing::warn!(node = name, "has another mount.extent_size than most nodes, and is no member");
+            self.pump.node_went(now, &name);
+            out.push(Effect::Close(session));
+        }
         if let Some(view) = self.members.publish(now) {
             tracing::info!(epoch = %view.epoch, members = view.nodes.len(), "new view");
             self.pump.set_view(now, view.clone());

@@ -11,7 +11,6 @@ use crate::run::WaveId;
 use crate::waves::Need;
 use forebay_policy::depth::Depth;
 use forebay_policy::machine::Nanos;
-use forebay_policy::planner::JobId;
 use forebay_wire::Part;
 use forebay_wire::cluster::FileLayout;
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,6 +23,9 @@ pub const WIDE: LaneId = 0;
 
 /// Lanes at most; servers beyond share the wide one.
 const LANES_MAX: usize = 1 << 14;
+
+/// Stripes of one round at most; a file with more counts as if nobody knew where it lies.
+const SERVERS_MAX: usize = 4096;
 
 /// Pieces at a time of one node: as many as its fetch threads serve for orders, so that none waits there and keeps a server from others. (Two of one file, on
 /// one server, may be fetched in a row.)
@@ -59,8 +61,8 @@ const PATIENCE_NS: u64 = 30_000_000_000;
 /// would hang as well.
 const HANGING_MAX: usize = 2;
 
-/// A wave of a stage, which has its planner's number.
-pub type StageWave = (JobId, WaveId);
+/// A wave of a stage, by the stage's serial.
+pub type StageWave = (u32, WaveId);
 
 /// See the module.
 #[derive(Debug)]
@@ -112,9 +114,12 @@ impl Lanes {
     pub fn laid_out(&mut self, servers: &[String], layouts: Vec<FileLayout>) -> Vec<FileLayout> {
         let lanes: Vec<LaneId> = servers.iter().map(|server| self.of(server)).collect();
         let lane = |server: u32| lanes.get(server as usize).copied().unwrap_or(WIDE);
-        let in_lanes = |layout: FileLayout| FileLayout {
-            servers: layout.servers.into_iter().map(lane).collect(),
-            ..layout
+        let in_lanes = |layout: FileLayout| match layout.servers.len() {
+            0..=SERVERS_MAX => {
+                FileLayout { servers: layout.servers.into_iter().map(lane).collect(), ..layout }
+            }
+            // To look for the stripes of a range would take too long.
+            _ => FileLayout::default(),
         };
         layouts.into_iter().map(in_lanes).collect()
     }

@@ -150,6 +150,10 @@ impl Members {
                 info.name
             ));
         }
+        if self.published.is_none() {
+            // Who is first is chance: the majority decides, at the first view.
+            return Ok(());
+        }
         for (mount, bytes) in info.mounts.iter().zip(&info.extent_bytes) {
             let mut others = self.members.values().filter(|m| m.info.name != info.name);
             if let Some(other) = others.find(|o| extent_bytes(&o.info, mount).is_some_and(|b| b != *bytes)) {
@@ -209,6 +213,40 @@ impl Members {
         self.changed |= !gone.is_empty();
         let next = self.members.values().map(|m| m.heard + (limit_ns + 1)).min();
         self.nobody_silent_before = next.unwrap_or(Nanos(u64::MAX));
+        gone
+    }
+
+    /// Before the first view is published at `now`: ends the membership of those whose extents of a mount have another size than
+    /// most nodes have. Returns who they were, with their connections; when they come again they are told why.
+    pub fn outvote(&mut self, now: Nanos) -> Vec<(String, Session)> {
+        if self.published.is_some() || now < self.publish_at() {
+            return Vec::new();
+        }
+        let mut votes: BTreeMap<&str, BTreeMap<u64, usize>> = BTreeMap::new();
+        for info in self.members.values().map(|m| &m.info) {
+            for (mount, bytes) in info.mounts.iter().zip(&info.extent_bytes) {
+                *votes.entry(mount).or_default().entry(*bytes).or_default() += 1;
+            }
+        }
+        let wanted = |mount: &String| {
+            votes[mount.as_str()]
+                .iter()
+                .max_by_key(|(bytes, count)| (**count, **bytes))
+                .map(|(bytes, _)| *bytes)
+        };
+        let other = |info: &NodeInfo| {
+            info.mounts.iter().zip(&info.extent_bytes).any(|(mount, bytes)| wanted(mount) != Some(*bytes))
+        };
+        let gone: Vec<_> = self
+            .members
+            .iter()
+            .filter(|(_, m)| other(&m.info))
+            .map(|(name, m)| (name.clone(), m.session))
+            .collect();
+        for (name, session) in &gone {
+            self.members.remove(name);
+            self.by_session.remove(session);
+        }
         gone
     }
 
@@ -361,13 +399,31 @@ mod tests {
 
     #[test]
     fn nodes_must_agree_on_the_unit_of_placement() {
-        let mut m = Members::new(7, at(0), Timing::DEFAULT);
+        let mut m = Members::new(7, at(0), Timing { grace_ns: 0, ..Timing::DEFAULT });
         m.join(at(0), 1, node("a"), (1, 0));
+        assert!(m.publish(at(0)).is_some());
         let other = NodeInfo { extent_bytes: vec![64 << 20], ..node("b") };
         let refused = m.join(at(0), 2, other.clone(), (1, 0));
         assert!(matches!(refused, Joined::Refused(why) if why.contains("mount.extent_size")));
         m.leave(1);
         assert_eq!(m.join(at(0), 2, other, (1, 0)), Joined::Member { replaces: None });
+    }
+
+    #[test]
+    fn the_first_who_comes_does_not_decide_on_the_unit_of_placement() {
+        let mut m = Members::new(7, at(0), Timing::DEFAULT);
+        let wrong = NodeInfo { extent_bytes: vec![64 << 20], ..node("a") };
+        m.join(at(0), 1, wrong.clone(), (1, 0));
+        m.join(at(100), 2, node("b"), (1, 0));
+        m.join(at(100), 3, node("c"), (1, 0));
+        assert!(m.outvote(at(1_999)).is_empty(), "others may come yet");
+        assert_eq!(m.outvote(at(2_000)), [("a".to_owned(), 1)]);
+        assert_eq!(names(&m.publish(at(2_000)).unwrap()), ["b", "c"]);
+        assert!(!m.heartbeat(at(2_100), 1, 1 << 30, 0, 0));
+        assert!(
+            matches!(m.join(at(2_200), 4, wrong, (1, 1)), Joined::Refused(why) if why.contains("mount.extent_size"))
+        );
+        assert!(m.outvote(at(9_000)).is_empty());
     }
 
     #[test]

@@ -59,6 +59,9 @@ const SPEED_WEIGHT: f64 = 0.3;
 /// Parts of files that are planned for one stage, at most: some 200 MB of the coordinator's memory.
 const PARTS_MAX: usize = 4 << 20;
 
+/// No order brings more.
+const ORDER_BYTES_MAX: u64 = 1 << 50;
+
 /// Members looked at, summed over extents, in one slice of placing: some 10 ms.
 const SLICE_WORK: u64 = 200_000;
 
@@ -106,6 +109,8 @@ pub struct Pump {
     lanes_due: Option<Nanos>,
     /// They are not looked at before: to look at very many takes time that heartbeats need.
     lanes_rest_until: Nanos,
+    /// The lane that is looked at first.
+    lanes_from: LaneId,
 }
 
 /// A job and how its stages are carried out.
@@ -211,6 +216,7 @@ impl Pump {
             lanes: Lanes::default(),
             lanes_due: None,
             lanes_rest_until: Nanos(0),
+            lanes_from: 0,
         }
     }
 
@@ -229,7 +235,8 @@ impl Pump {
             self.tell(now, &name, Event::Memory { bytes });
         }
         for running in self.jobs.values_mut() {
-            running.to_cut.extend(running.stages.keys());
+            // Also those that are being placed for the first time, by the view before.
+            running.to_cut.extend(running.stages.keys().chain(running.placing.keys()));
         }
     }
 
@@ -410,7 +417,10 @@ impl Pump {
         self.planner_forgets(now, key, number);
         let Some(running) = self.jobs.get_mut(key) else { return };
         let Some(stage) = running.job.stages.get(&number).filter(|s| s.ready) else { return };
-        let run = running.stages.entry(number).or_default();
+        let serial = self.next_id;
+        let run = running.stages.entry(number).or_insert_with(|| StageRun::new(serial));
+        // The stage's, if it is new, and in any case not the planner's.
+        self.next_id += 1;
         let since_ms = now.saturating_since(running.job.began) / 1_000_000;
         let withdrawn = run.drop_waves_not_begun(since_ms);
         let slots = Slots::new(&running.job.slots, &self.view);
@@ -638,6 +648,14 @@ impl Pump {
         let Some(ordered) = self.orders.get(&progress.order).filter(|o| o.node == node) else { return };
         let (key, stage, wave) = (ordered.job.clone(), ordered.stage, ordered.wave);
         let piece = ordered.piece;
+        // More is no order's, and sums stay sums.
+        let sane = |bytes: u64| bytes.min(ORDER_BYTES_MAX);
+        let progress = OrderProgress {
+            fetched_bytes: sane(progress.fetched_bytes),
+            resident_bytes: sane(progress.resident_bytes),
+            failed_bytes: sane(progress.failed_bytes),
+            ..progress
+        };
         let Some(run) = self.run_mut(&key, stage) else { return };
         let fetched = match piece {
             Some((_, number)) => run.piece_progress(wave, node, number, &progress),

@@ -40,6 +40,8 @@ pub type WaveId = u64;
 /// See the module.
 #[derive(Debug, Default)]
 pub struct StageRun {
+    /// Names it among all stages, as long as it is there; its planner's name for it changes with each cut.
+    pub serial: u32,
     /// The planner that has it, and as which job.
     pub planner: Option<(String, JobId)>,
     /// Orders go on when their tasks have started, and those of later waves wait for them.
@@ -187,6 +189,11 @@ impl Wave {
 }
 
 impl StageRun {
+    /// A stage without waves.
+    pub fn new(serial: u32) -> Self {
+        StageRun { serial, ..StageRun::default() }
+    }
+
     // Cutting.
 
     /// Forgets the waves that have not begun, and takes the tasks that have not started out of the others. Returns the
@@ -277,6 +284,12 @@ impl StageRun {
     }
 
     // Orders.
+
+    /// Where its tasks are to run.
+    #[cfg(test)]
+    pub fn homes(&self) -> impl Iterator<Item = &str> {
+        self.waves.iter().flat_map(|wave| wave.tasks.values().filter_map(|task| task.home.as_deref()))
+    }
 
     fn wave(&self, id: WaveId) -> Option<&Wave> {
         self.waves.binary_search_by_key(&id, |w| w.id).ok().map(|place| &self.waves[place])

@@ -126,11 +126,20 @@ impl FileFacts {
         }
     }
 
-    /// True if the file was changed less than `granularity_ns` before `now_ns` (both by the wall clock, as time stamps
-    /// are), so that another write may yet leave the very same stamps. A stamp from the future counts as young.
+    /// True if the file was changed less than [`FileFacts::granularity_ns`] before `now_ns` (both by the wall clock, as
+    /// time stamps are), so that another write may yet leave the very same stamps. A stamp from the future counts as young.
     pub fn is_young(&self, now_ns: i64, granularity_ns: i64) -> bool {
         let newest = self.version.mtime_ns.max(self.version.ctime_ns);
-        newest > now_ns.saturating_sub(granularity_ns)
+        newest > now_ns.saturating_sub(self.granularity_ns(granularity_ns))
+    }
+
+    /// How far two changes of this file must be apart for their stamps to differ, where nothing is known of its file system
+    /// but `configured_ns`. Stamps without fractions are whole seconds, taken some time before the write is
+    /// complete: two seconds at least. Zero stays zero: whoever says that wants every stamp believed.
+    pub fn granularity_ns(&self, configured_ns: i64) -> i64 {
+        const SECOND_NS: i64 = 1_000_000_000;
+        let whole = self.version.mtime_ns % SECOND_NS == 0 && self.version.ctime_ns % SECOND_NS == 0;
+        if whole && configured_ns > 0 { configured_ns.max(2 * SECOND_NS) } else { configured_ns }
     }
 }
 
@@ -168,6 +177,19 @@ mod tests {
         assert!(f.is_young(1_000 + 19, 20));
         f.version.ctime_ns = 5_000;
         assert!(f.is_young(4_000, 20), "a stamp from the future is young");
+    }
+
+    #[test]
+    fn whole_seconds_are_young_for_two() {
+        let second = 1_000_000_000;
+        let mut f = facts();
+        (f.version.mtime_ns, f.version.ctime_ns) = (10 * second, 10 * second);
+        assert!(f.is_young(12 * second - 1, 20) && !f.is_young(12 * second, 20));
+        assert!(f.is_young(14 * second, 5 * second), "what is configured may be more");
+        assert!(!f.is_young(10 * second, 0), "or nothing at all");
+        // A file whose mtime was set to a whole second on a file system that has fractions.
+        f.version.ctime_ns += 1;
+        assert!(!f.is_young(10 * second + 21, 20));
     }
 
     #[test]

@@ -18,6 +18,9 @@ pub const DEPTH_MAX: u32 = 64;
 /// Bounds of the queue that a server should have, in requests.
 const QUEUE: (f64, f64) = (0.5, 1.5);
 
+/// A request that takes so many times what it may by the queue is no measure of it.
+const STALE: f64 = 8.0;
+
 /// The depth of one server.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Depth {
@@ -74,6 +77,11 @@ impl Depth {
         }
         let mean = self.sum / f64::from(self.seen);
         (self.sum, self.seen) = (0.0, 0);
+        if mean > alone * f64::from(self.depth) * STALE {
+            // No queue of this length makes it so slow: the one alone came from elsewhere, or the server has become slow since.
+            self.alone = None;
+            return;
+        }
         let queue = f64::from(self.depth) * (1.0 - (alone / mean).min(1.0));
         if queue < QUEUE.0 {
             self.depth = (self.depth + 1).min(DEPTH_MAX);
@@ -125,6 +133,14 @@ mod tests {
         depths(&mut depth, 8, 500_000_000, 20 * PROBE_EVERY);
         let had = depths(&mut depth, 8, 500_000_000, PROBE_EVERY);
         assert!(had.iter().filter(|d| **d >= 8).count() * 2 > had.len(), "{had:?}");
+    }
+
+    #[test]
+    fn one_alone_that_came_out_of_memory_is_soon_forgotten() {
+        let mut depth = Depth::default();
+        depth.served(BYTES, 1_000, 1);
+        let had = depths(&mut depth, 8, 50_000_000, 80);
+        assert!(had.iter().any(|d| *d >= 8), "{had:?}");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// Number of this protocol. Both sides must speak the same.
 pub const CLUSTER_PROTOCOL: u32 = 4;
 
-/// A version of the membership. Later ones are greater: a new coordinator's term is later than all of the old one's.
+/// A version of the membership. Later ones of a coordinator are greater, and those of a later coordinator, if its clock was not set back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Epoch {
     /// Start of the coordinator, in milliseconds since 1970.

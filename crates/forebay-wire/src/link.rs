@@ -15,9 +15,12 @@ use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+/// A refusal is logged again after this long.
+const SAY_AGAIN: Duration = Duration::from_secs(3600);
 
 /// How connections prove themselves.
 #[derive(Clone, Debug)]
@@ -34,6 +37,8 @@ pub struct Listener {
     socket: TcpListener,
     security: Security,
     refused: AtomicU64,
+    /// When a refusal was logged last.
+    said_at: Mutex<Option<Instant>>,
 }
 
 /// A connection to a process of the same cluster.
@@ -101,7 +106,7 @@ impl Security {
             self.allows(resolved, "listen on")?;
         }
         let socket = TcpListener::bind(address).map_err(failed)?;
-        Ok(Listener { socket, security: self.clone(), refused: AtomicU64::new(0) })
+        Ok(Listener { socket, security: self.clone(), refused: AtomicU64::new(0), said_at: Mutex::default() })
     }
 
     /// Connects to `address` (`HOST:PORT`), at the latest at `deadline`.
@@ -174,8 +179,8 @@ impl Listener {
         Ok(self.socket.accept()?.0)
     }
 
-    /// Makes sure that the other end belongs to the cluster, at the latest at `deadline`, whatever it does. The first
-    /// refusal is logged, the others are counted: a scanner of ports must not fill the disk.
+    /// Makes sure that the other end belongs to the cluster, at the latest at `deadline`, whatever it does. One refusal
+    /// an hour is logged, all are counted: a scanner of ports must not fill the disk, and a certificate that has expired is to be seen.
     ///
     /// # Errors
     /// It does not, or not in time.
@@ -183,8 +188,11 @@ impl Listener {
         let from = socket.peer_addr().map_or_else(|_| "?".to_owned(), |address| address.to_string());
         self.judge(socket, deadline).map_err(|e| {
             let e = io::Error::new(e.kind(), format!("refused a connection from {from}: {e}"));
-            if self.refused.fetch_add(1, Ordering::Relaxed) == 0 {
-                tracing::warn!("{e} (further ones are counted only)");
+            let refused = self.refused.fetch_add(1, Ordering::Relaxed) + 1;
+            let mut said_at = self.said_at.lock().unwrap_or_else(PoisonError::into_inner);
+            if said_at.is_none_or(|at| at.elapsed() >= SAY_AGAIN) {
+                *said_at = Some(Instant::now());
+                tracing::warn!(refused, "{e} (one an hour is logged)");
             }
             e
         })

@@ -19,7 +19,10 @@ const LOOK_NS: u64 = 1_000;
 const RESTLESS_LOOKS: usize = 2_000;
 
 /// Looks in one turn: some 0.1 s, for which heartbeats wait.
+#[cfg(not(test))]
 const LOOKS_MAX: usize = 100_000;
+#[cfg(test)]
+const LOOKS_MAX: usize = 100;
 
 /// How often lanes are looked at in which something waits, beside when something changes.
 const LANES_LOOK_NS: u64 = 1_000_000_000;
@@ -56,13 +59,27 @@ impl Pump {
             room.insert(node.name.clone(), plannable_bytes(node.capacity_bytes));
         }
         // What each lane would have next, as far as it was when it was looked at.
-        let mut next: BTreeSet<((u64, u64), LaneId)> =
-            self.lanes_waiting(&stages).into_iter().map(|lane| ((0, 0), lane)).collect();
-        let mut looked_at = 0;
-        let mut is_enough = false;
+        let mut next: BTreeSet<((u64, u64), LaneId)> = BTreeSet::new();
+        let (mut looked_at, mut is_enough) = (0, false);
+        let waiting = self.lanes_waiting(&stages);
+        // Where the turn before had looked enough.
+        let from = std::mem::take(&mut self.lanes_from);
+        for lane in waiting.range(from..).chain(waiting.range(..from)).copied() {
+            if looked_at >= LOOKS_MAX {
+                (is_enough, self.lanes_from) = (true, lane);
+                break;
+            }
+            if self.lanes.is_free(lane, now)
+                && let Some(found) = self.soonest(now, &stages, lane, (&room, &held), &mut looked_at)
+            {
+                next.insert((found.soon, lane));
+            }
+        }
+        // As much again for giving out: however many lanes there are, each turn gives out something.
+        let enough = looked_at + LOOKS_MAX;
         while let Some((soon, lane)) = next.pop_first() {
-            is_enough = looked_at >= LOOKS_MAX;
-            if is_enough {
+            if looked_at >= enough {
+                is_enough = true;
                 break;
             }
             if !self.lanes.is_free(lane, now) {
@@ -129,10 +146,8 @@ impl Pump {
             };
             let Some(rank) = run.next_piece(lane, may) else { continue };
             let soon = (run.distance(&rank), rank.at);
-            // Stages without a planner have no pieces.
-            let job = run.planner.as_ref().map_or(0, |(_, job)| *job);
             let is_sooner = best.as_ref().is_none_or(|best| soon < best.soon);
-            if is_sooner && self.lanes.takes(lane, (job, rank.wave), now) {
+            if is_sooner && self.lanes.takes(lane, (run.serial, rank.wave), now) {
                 best = Some(Soonest { soon, stage, rank });
             }
         }
@@ -147,7 +162,7 @@ impl Pump {
         let order = self.next_order;
         self.next_order += 1;
         let is_planned = run.is_planned(rank.wave);
-        let wave = (run.planner.as_ref().map_or(0, |(_, job)| *job), rank.wave);
+        let wave = (run.serial, rank.wave);
         let (files, parts) = run.order_piece(lane, rank, order, &running.job.files, since_ms);
         let node = rank.node.to_string();
         let piece = Some((lane, rank.number));

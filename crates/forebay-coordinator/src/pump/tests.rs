@@ -760,6 +760,91 @@ fn what_started_tasks_wait_for_outlives_a_new_cut() {
 }
 
 #[test]
+fn a_stage_that_is_being_placed_when_the_members_change_begins_anew() {
+    let names: Vec<String> = (0..100).map(|i| format!("n{i:03}")).collect();
+    let nodes: Vec<(&str, u64)> = names.iter().map(|n| (n.as_str(), 1 << 40)).collect();
+    let slots: Vec<(&str, u32)> = names.iter().map(|n| (n.as_str(), 1)).collect();
+    let mut world = World::new("no-action", &nodes);
+    world.tell(laid_out(told(11_000, &slots), 4));
+    assert!(world.waves().is_empty(), "it is placed in slices");
+    world.pump.set_view(world.now, view(&nodes[..70]));
+    while world.waves().is_empty() || world.pump.next_deadline() == Some(world.now) {
+        world.turn();
+    }
+    let left: Vec<&str> = nodes[..70].iter().map(|n| n.0).collect();
+    let run = &world.pump.jobs[&key()].stages[&1];
+    assert!(run.homes().all(|home| left.contains(&home)), "a task is told to run where nobody is");
+}
+
+#[test]
+fn a_new_cut_puts_no_later_wave_beside_what_is_under_way() {
+    let mut world = World::new("no-action", &[("a", 1 << 30)]);
+    world.tell(laid_out(told(8, &[("a", 2)]), 1));
+    (0..2).for_each(|task| world.start(task, "a"));
+    world.now = world.now + SECOND;
+    let first = *world.orders.keys().next().unwrap();
+    world.end(first, 0);
+    let under_way = |world: &World| -> Vec<u64> {
+        world.orders.values().filter(|o| !o.2).map(|o| o.1.parts[0].offset / MIB).collect()
+    };
+    assert_eq!(under_way(&world), [1], "of the wave that computes");
+    world.tell(vec![JobUpdate::Slots(vec![("a".into(), 3)])]);
+    assert_eq!(under_way(&world), [1]);
+}
+
+#[test]
+fn every_turn_gives_something_out_however_much_there_is_to_look_at() {
+    // Each node has pieces for each server, and one turn looks at a hundred.
+    let names: Vec<String> = (0..20).map(|i| format!("n{i:02}")).collect();
+    let nodes: Vec<(&str, u64)> = names.iter().map(|n| (n.as_str(), 1 << 40)).collect();
+    let slots: Vec<(&str, u32)> = names.iter().map(|n| (n.as_str(), 1)).collect();
+    let mut world = World::new("no-action", &nodes);
+    world.tell(laid_out(told(400, &slots), 10));
+    let mut brought = BTreeSet::new();
+    for turn in 0..4000 {
+        world.now = world.now + SECOND;
+        world.turn();
+        brought.extend(world.orders.values().flat_map(|o| o.1.parts.iter().map(|p| p.offset / MIB)));
+        world.bring();
+        // One task after the other starts and ends, so that later waves come into reach.
+        if turn % 10 == 0 && turn / 10 < 400 {
+            world.start(turn / 10, &names[turn as usize / 10 % 20]);
+            world.finish(turn / 10);
+        }
+    }
+    assert!(brought.len() > 300, "only {} of 400 were brought", brought.len());
+}
+
+#[test]
+fn planners_that_mind_phases_go_wave_by_wave_wherever_files_lie() {
+    let mut world = World::new("full-delay", &[("a", 1 << 30)]);
+    world.tell(laid_out(told(6, &[("a", 2)]), 2));
+    assert!(!world.pump.jobs[&key()].stages[&1].by_server);
+    let mut world = World::new("no-action", &[("a", 1 << 30)]);
+    world.tell(laid_out(told(6, &[("a", 2)]), 2));
+    assert!(world.pump.jobs[&key()].stages[&1].by_server);
+}
+
+#[test]
+fn hostile_figures_are_bounded() {
+    let mut world = World::new("no-action", &[("a", 1 << 30)]);
+    let mut updates = told(6, &[("a", 2)]);
+    let layout = FileLayout { stripe_bytes: 1, servers: vec![0; 1 << 16] };
+    updates.insert(3, JobUpdate::Layouts { servers: vec!["s".into()], files: vec![layout] });
+    world.tell(updates);
+    assert!(!world.pump.jobs[&key()].stages[&1].by_server, "nobody knows where it lies");
+    let order = *world.orders.keys().next().unwrap();
+    let all = u64::MAX;
+    for done in [false, true] {
+        let progress =
+            OrderProgress { order, fetched_bytes: all, resident_bytes: all, failed_bytes: all, done };
+        world.pump.progress(world.now, "a", progress);
+        world.now = world.now + SECOND;
+        world.turn();
+    }
+}
+
+#[test]
 fn an_order_fits_a_message_however_many_files_it_names() {
     let mut world = World::new("no-action", &[("a", 1 << 40), ("b", 1 << 40)]);
     let (tasks, files_each) = (40_u32, 4_000_u32);

@@ -22,8 +22,8 @@ use serde::Serialize;
 
 use super::plan::{self, Place};
 use super::process::{NamespaceId, ProcessId, Signs, members, members_called, variable, wait_until};
-use super::space::{DIR_VARIABLE, LAB_VARIABLE, namespace_path};
-use super::{cpu, net, state};
+use super::space::{DIR_VARIABLE, LAB_VARIABLE, NODE_VARIABLE, namespace_path};
+use super::{cpu, directory, net, packages, state};
 use crate::{LabError, mountinfo};
 
 /// How long processes may take to end by themselves. What they hold is thrown away anyway; a MooseFS master that still has
@@ -85,6 +85,7 @@ pub fn down(lab: &str, json: bool) -> Result<(), LabError> {
     {
         return Err(LabError::new(format!("this is inside of lab `{lab}`: end it from the host")));
     }
+    packages::clear_leftover();
     let lock = state::lock(lab)?;
     let report = clear(lab)?;
     report.complete()?;
@@ -146,7 +147,13 @@ pub fn processes(lab: &str) -> BTreeSet<ProcessId> {
 }
 
 fn signs(lab: &str) -> Signs {
-    Signs { namespaces: spaces(lab), tag: format!("{LAB_VARIABLE}={lab}"), pids: cpu::members(lab) }
+    // Both are set for whatever `up` and `run` start, also with `--free`.
+    Signs {
+        namespaces: spaces(lab),
+        tag: format!("{LAB_VARIABLE}={lab}"),
+        variable: NODE_VARIABLE,
+        pids: cpu::members(lab),
+    }
 }
 
 fn spaces(lab: &str) -> BTreeSet<NamespaceId> {
@@ -222,8 +229,14 @@ fn remove_namespaces(lab: &str, report: &mut Report) {
 /// Deletes the lab's directory, if it is one and nothing is mounted below it.
 fn delete(lab: &str, dir: PathBuf, report: &mut Report) {
     let place = Place { name: lab.to_owned(), dir };
-    let ours = fs::read_to_string(place.marker()).is_ok_and(|text| text.trim() == lab);
-    if !ours {
+    if !directory::owner(&place).is_ok_and(|owner| owner.as_deref() == Some(lab)) {
+        return;
+    }
+    // Others can put a mark into a directory where they may write, such as `/tmp`, and lead us there.
+    let fault = directory::fault(&place.dir).unwrap_or_else(|e| Some(format!("cannot be looked at ({e})")));
+    if let Some(why) = fault {
+        let dir = place.dir.display();
+        eprintln!("{dir} bears the mark of lab `{lab}`, but {why}: it is left alone, remove it yourself");
         return;
     }
     if let Some(mount) = mountinfo::read().iter().find(|mount| mount.mount_point.starts_with(&place.dir)) {

@@ -22,6 +22,7 @@
 //! | --- | --- |
 //! | names, addresses, paths; pure | [`plan`] |
 //! | the record of a lab below `/run`, and its lock | [`state`] |
+//! | the directory of a lab, and whose it is | [`directory`] |
 //! | making nodes and entering them | [`space`] |
 //! | bridge, links, rates, counters | [`net`] |
 //! | cores of the compute nodes | [`cpu`] |
@@ -34,6 +35,7 @@
 
 pub mod agents;
 pub mod cpu;
+pub mod directory;
 pub mod down;
 pub mod glusterfs;
 pub mod moosefs;

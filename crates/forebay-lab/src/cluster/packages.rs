@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::state;
 use crate::LabError;
 
 /// What every lab needs, as program and package.
@@ -13,6 +14,11 @@ pub const COMMON: &[(&str, &str)] = &[("ip", "iproute2"), ("tc", "iproute2"), ("
 
 /// What asks whether a service may be started when a package is installed.
 const POLICY: &str = "/usr/sbin/policy-rc.d";
+
+/// No service may. The second line tells it from everybody else's: an installation that was killed leaves it behind.
+const POLICY_TEXT: &[u8] = b"#!/bin/sh\n\
+    # forebay lab: no service is started while it installs packages; `forebay lab down` removes what was left of that\n\
+    exit 101\n";
 
 /// Where a program is: on the `PATH`, or where daemons are, which is not on every root's `PATH`.
 pub fn find(program: &str) -> Option<PathBuf> {
@@ -36,6 +42,9 @@ pub fn command(program: &str) -> Command {
 /// # Errors
 /// Which packages are missing, or that they cannot be installed.
 pub fn require(programs: &[(&str, &str)], install: bool) -> Result<(), LabError> {
+    if install {
+        clear_leftover();
+    }
     let missing = missing(programs);
     if missing.is_empty() {
         return Ok(());
@@ -63,7 +72,8 @@ pub fn require(programs: &[(&str, &str)], install: bool) -> Result<(), LabError>
 /// That apt-get is not there or failed.
 pub fn install(packages: &[&str]) -> Result<(), LabError> {
     eprintln!("installing {}", packages.join(" "));
-    let _quiet = NoServices::start()?;
+    let _turn = state::lock_packages(true)?;
+    let _quiet = NoServices::start(Path::new(POLICY))?;
     let arguments = ["install", "-q", "-y", "--no-install-recommends"];
     if apt(&arguments, packages)? {
         return Ok(());
@@ -99,22 +109,55 @@ fn apt(arguments: &[&str], packages: &[&str]) -> Result<bool, LabError> {
     Ok(status.success())
 }
 
+/// Removes what keeps services from being started, if an installation of ours was cut short.
+pub fn clear_leftover() {
+    let policy = Path::new(POLICY);
+    if !is_ours(policy) {
+        return;
+    }
+    let cleared = state::lock_packages(false).and_then(|turn| match turn {
+        Some(_turn) => remove_ours(policy),
+        // Who installs at this moment removes it when that is done.
+        None => Ok(()),
+    });
+    if let Err(why) = cleared {
+        eprintln!("{why}; it keeps services from being started");
+    }
+}
+
+fn is_ours(policy: &Path) -> bool {
+    fs::read(policy).is_ok_and(|text| text == POLICY_TEXT)
+}
+
+/// Removes the file at `policy` if it is exactly what we write, and nobody else's.
+fn remove_ours(policy: &Path) -> Result<(), LabError> {
+    if !is_ours(policy) {
+        return Ok(());
+    }
+    fs::remove_file(policy).map_err(|e| LabError::io(format!("cannot remove {}", policy.display()), e))
+}
+
 /// While this is held, installing a package starts no daemon: the lab runs its own, and one of the package's would only
-/// be in the way. It is what Debian's policy has `policy-rc.d` for; where there is one already, it is left alone.
+/// be in the way. It is what Debian's policy has `policy-rc.d` for; where there is one already, it is left alone, unless
+/// it is what an earlier installation of ours has left.
 struct NoServices {
-    ours: bool,
+    /// What is to be removed.
+    ours: Option<PathBuf>,
 }
 
 impl NoServices {
-    fn start() -> Result<Self, LabError> {
-        let failed = |e| LabError::io(format!("cannot write {POLICY}"), e);
-        match File::options().write(true).create_new(true).open(POLICY) {
+    /// The caller holds the lock of who installs.
+    fn start(policy: &Path) -> Result<Self, LabError> {
+        let failed = |e: io::Error| LabError::io(format!("cannot write {}", policy.display()), e);
+        remove_ours(policy)?;
+        match File::options().write(true).create_new(true).open(policy) {
             Ok(mut file) => {
-                file.write_all(b"#!/bin/sh\nexit 101\n").map_err(failed)?;
+                let quiet = Self { ours: Some(policy.to_owned()) };
+                file.write_all(POLICY_TEXT).map_err(failed)?;
                 file.set_permissions(fs::Permissions::from_mode(0o755)).map_err(failed)?;
-                Ok(Self { ours: true })
+                Ok(quiet)
             }
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(Self { ours: false }),
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(Self { ours: None }),
             Err(e) => Err(failed(e)),
         }
     }
@@ -122,10 +165,10 @@ impl NoServices {
 
 impl Drop for NoServices {
     fn drop(&mut self) {
-        if self.ours
-            && let Err(e) = fs::remove_file(POLICY)
+        if let Some(policy) = &self.ours
+            && let Err(e) = fs::remove_file(policy)
         {
-            eprintln!("cannot remove {POLICY}, which keeps services from being started: {e}");
+            eprintln!("cannot remove {}, which keeps services from being started: {e}", policy.display());
         }
     }
 }
@@ -143,5 +186,27 @@ mod tests {
         assert!(message.contains("apt-get install --no-install-recommends nothing`"), "{message}");
         assert!(message.contains("--install") && !message.contains("dash"), "{message}");
         assert!(require(&programs[..1], false).is_ok());
+    }
+
+    #[test]
+    fn what_keeps_services_from_starting_goes_even_if_it_was_left_and_never_if_it_is_foreign() {
+        let dir = tempfile::tempdir().unwrap();
+        let policy = dir.path().join("policy-rc.d");
+        let killed = NoServices::start(&policy).unwrap();
+        assert!(fs::read_to_string(&policy).unwrap().starts_with("#!/bin/sh\n# forebay lab: "));
+        assert!(is_program(&policy));
+        std::mem::forget(killed);
+        drop(NoServices::start(&policy).unwrap());
+        assert!(!policy.exists(), "a leftover does not count as ours");
+        std::mem::forget(NoServices::start(&policy).unwrap());
+        remove_ours(&policy).unwrap();
+        assert!(!policy.exists());
+        let changed = [POLICY_TEXT, b"# and more\n"].concat();
+        for foreign in [&b"#!/bin/sh\nexit 101\n"[..], &changed[..]] {
+            fs::write(&policy, foreign).unwrap();
+            drop(NoServices::start(&policy).unwrap());
+            remove_ours(&policy).unwrap();
+            assert_eq!(fs::read(&policy).unwrap(), foreign);
+        }
     }
 }

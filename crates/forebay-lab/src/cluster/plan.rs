@@ -64,6 +64,8 @@ impl Place {
     pub fn new(name: &str, dir: Option<&Path>) -> Result<Self, LabError> {
         check_name(name)?;
         let dir = dir.map_or_else(|| default_dir(name), Path::to_owned);
+        // Without a slash at the end, for the name of a link with one is the directory that it leads to.
+        let dir: PathBuf = dir.components().collect();
         // Paths of Unix sockets end at 107 bytes, and the agent's lies some way below.
         if !dir.is_absolute() || dir.as_os_str().len() > 70 {
             return Err(LabError::new(format!(
@@ -221,6 +223,7 @@ mod tests {
         }
         assert!(Place::new("lab", Some(Path::new(&format!("/{}", "x".repeat(80))))).is_err());
         assert_eq!(Place::new("lab", Some(Path::new("/x"))).unwrap().pfs(), Path::new("/x/pfs"));
+        assert_eq!(Place::new("lab", Some(Path::new("/x//y/"))).unwrap().dir.as_os_str(), "/x/y");
     }
 
     #[test]

@@ -82,6 +82,11 @@ impl NamespaceId {
     pub fn net_of(pid: u32) -> Option<Self> {
         Self::of(format!("/proc/{pid}/ns/net"))
     }
+
+    /// The namespace of its number: another than ours in most containers.
+    pub fn pid_of(pid: u32) -> Option<Self> {
+        Self::of(format!("/proc/{pid}/ns/pid"))
+    }
 }
 
 /// By what a process is known to be of a lab.
@@ -89,8 +94,12 @@ impl NamespaceId {
 pub struct Signs {
     /// It is in one of these network namespaces.
     pub namespaces: BTreeSet<NamespaceId>,
-    /// It is in another than ours, and its environment has this line: a node whose name in `/run/netns` somebody has removed.
+    /// It is in another than ours, and its environment has this line and the variable below: a node whose name in
+    /// `/run/netns` somebody has removed. It must be in our own pid namespace: a container may have inherited the
+    /// environment, or have a lab of its own by the same name.
     pub tag: String,
+    /// The variable that is there beside the tag.
+    pub variable: &'static str,
     /// It is one of these: some write over their environment.
     pub pids: BTreeSet<u32>,
 }
@@ -104,6 +113,8 @@ pub fn members(signs: &Signs) -> BTreeSet<ProcessId> {
 /// state of a process that has hung in the middle of an `exec`.
 pub fn members_called(signs: &Signs, wanted: impl Fn(&str) -> bool) -> BTreeSet<ProcessId> {
     let ours = NamespaceId::of("/proc/self/ns/net");
+    let our_pids = NamespaceId::of("/proc/self/ns/pid");
+    let is_among_ours = |pid| our_pids.is_some() && NamespaceId::pid_of(pid) == our_pids;
     let mut found = BTreeSet::new();
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
@@ -112,7 +123,7 @@ pub fn members_called(signs: &Signs, wanted: impl Fn(&str) -> bool) -> BTreeSet<
         }
         let Some(net) = NamespaceId::net_of(pid).filter(|_| pid != std::process::id()) else { continue };
         let is_sure = signs.namespaces.contains(&net) || signs.pids.contains(&pid);
-        if (is_sure || (Some(net) != ours && has_tag(pid, &signs.tag)))
+        if (is_sure || (Some(net) != ours && is_among_ours(pid) && has_tag(pid, signs)))
             && let Some(process) = ProcessId::of(pid)
         {
             found.insert(process);
@@ -121,9 +132,15 @@ pub fn members_called(signs: &Signs, wanted: impl Fn(&str) -> bool) -> BTreeSet<
     found
 }
 
-fn has_tag(pid: u32, tag: &str) -> bool {
-    std::fs::read(format!("/proc/{pid}/environ"))
-        .is_ok_and(|environ| environ.split(|b| *b == 0).any(|line| line == tag.as_bytes()))
+fn has_tag(pid: u32, signs: &Signs) -> bool {
+    std::fs::read(format!("/proc/{pid}/environ")).is_ok_and(|environ| is_tagged(&environ, signs))
+}
+
+fn is_tagged(environ: &[u8], signs: &Signs) -> bool {
+    let (tag, variable) = (signs.tag.as_bytes(), signs.variable.as_bytes());
+    let lines = || environ.split(|b| *b == 0);
+    let names_node = |line: &[u8]| line.strip_prefix(variable).is_some_and(|value| value.starts_with(b"="));
+    lines().any(|line| line == tag) && lines().any(names_node)
 }
 
 /// Value of a variable in the environment that a process was started with.
@@ -151,6 +168,10 @@ pub fn wait_until(patience: Duration, mut done: impl FnMut() -> bool) -> bool {
 mod tests {
     use super::*;
 
+    fn tagged(lab: &str) -> Signs {
+        Signs { tag: format!("FOREBAY_LAB={lab}"), variable: "FOREBAY_LAB_NODE", ..Signs::default() }
+    }
+
     #[test]
     fn a_process_is_told_from_a_later_one_of_the_same_number() {
         let me = ProcessId::of(std::process::id()).unwrap();
@@ -176,11 +197,12 @@ mod tests {
 
     #[test]
     fn those_in_our_own_namespace_are_not_members_for_their_environment_alone() {
-        let mut child =
-            std::process::Command::new("sleep").arg("60").env("FOREBAY_LAB", "x").spawn().unwrap();
+        let mut command = std::process::Command::new("sleep");
+        command.arg("60").env("FOREBAY_LAB", "x").env("FOREBAY_LAB_NODE", "c1");
+        let mut child = command.spawn().unwrap();
         assert!(wait_until(Duration::from_secs(30), || variable(child.id(), "FOREBAY_LAB").is_some()));
         let pid = child.id();
-        let strangers = members(&Signs { tag: "FOREBAY_LAB=x".into(), ..Signs::default() });
+        let strangers = members(&tagged("x"));
         let namespaces = NamespaceId::of("/proc/self/ns/net").into_iter().collect();
         let ours = members(&Signs { namespaces, ..Signs::default() });
         let known = members(&Signs { pids: [pid].into(), ..Signs::default() });
@@ -189,5 +211,52 @@ mod tests {
         assert!(strangers.iter().all(|p| p.pid != pid), "{strangers:?}");
         assert!(ours.iter().any(|p| p.pid == pid), "{ours:?}");
         assert!(known.iter().map(|p| p.pid).eq([pid]), "{known:?}");
+    }
+
+    #[test]
+    fn the_name_of_the_lab_alone_is_no_sign_without_that_of_the_node() {
+        let signs = tagged("x");
+        assert!(is_tagged(b"A=1\0FOREBAY_LAB=x\0FOREBAY_LAB_DIR=/d\0FOREBAY_LAB_NODE=c1\0", &signs));
+        for stranger in [
+            &b"FOREBAY_LAB=x\0FOREBAY_LAB_DIR=/d\0"[..],
+            b"FOREBAY_LAB=x\0FOREBAY_LAB_NODES=c1\0",
+            b"FOREBAY_LAB=xy\0FOREBAY_LAB_NODE=c1\0",
+            b"FOREBAY_LAB_NODE=c1\0",
+            b"",
+        ] {
+            assert!(!is_tagged(stranger, &signs), "{}", String::from_utf8_lossy(stranger));
+        }
+    }
+
+    /// A container that was given our environment is not ours to end.
+    #[test]
+    fn those_in_another_pid_namespace_are_not_members_for_their_environment_alone() {
+        let unshare = |program: &[&str]| {
+            let mut command = std::process::Command::new("unshare");
+            command.args(["--map-root-user", "--net", "--pid", "--fork", "--kill-child"]).args(program);
+            command
+        };
+        if !unshare(&["true"]).output().is_ok_and(|out| out.status.success()) {
+            return eprintln!("left out: namespaces cannot be made here");
+        }
+        let lab = format!("t{}", std::process::id());
+        let mut command = unshare(&["sleep", "60"]);
+        let mut child = command.env("FOREBAY_LAB", &lab).env("FOREBAY_LAB_NODE", "c1").spawn().unwrap();
+        let (outer, mut inner) = (child.id(), None);
+        let came = wait_until(Duration::from_secs(30), || {
+            let entries = std::fs::read_dir("/proc").unwrap().flatten();
+            let mut pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+            inner = pids.find(|pid| {
+                variable(*pid, "FOREBAY_LAB").as_ref() == Some(&lab)
+                    && ProcessId::of(*pid).is_some_and(|process| process.name() == "sleep")
+            });
+            inner.is_some()
+        });
+        let found: Vec<u32> = members(&tagged(&lab)).iter().map(|p| p.pid).collect();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(came, "no process was seen in the namespace");
+        // Who made the namespace is not in it itself.
+        assert_eq!(found, [outer], "{inner:?} is in another");
     }
 }

@@ -240,6 +240,22 @@ pub fn lock(lab: &str) -> Result<Lock, LabError> {
     }
 }
 
+/// Takes the right to install packages, which one has at a time: what hinders services meanwhile is then its own. Waits for
+/// its turn if `wait`; else `None` if another has it.
+///
+/// # Errors
+/// That it cannot be taken.
+pub fn lock_packages(wait: bool) -> Result<Option<Lock>, LabError> {
+    let lock = open_lock(".packages")?;
+    let operation =
+        if wait { FlockOperation::LockExclusive } else { FlockOperation::NonBlockingLockExclusive };
+    match flock(&lock.file, operation) {
+        Ok(()) => Ok(Some(lock)),
+        Err(Errno::WOULDBLOCK) => Ok(None),
+        Err(e) => Err(LabError::io(format!("cannot lock {}", lock.path.display()), e)),
+    }
+}
+
 /// The lowest number for the addresses of a new lab that neither another lab nor the host uses. The answer is good while
 /// the lock that comes with it is held; by then the new lab's record should have been saved.
 ///

@@ -1,7 +1,6 @@
 //! `forebay lab up`: links, nodes, file system, agents, Spark, in this order; and all of it cleared if a step fails.
 
 use std::fs;
-use std::io;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -13,7 +12,7 @@ use super::process::ProcessId;
 use super::service::Raising;
 use super::spark::{self, SparkArgs};
 use super::state::{self, AgentsRecord, Record};
-use super::{agents, down, net, packages, space, status};
+use super::{agents, directory, down, net, packages, space, status};
 use crate::LabError;
 use crate::quantity::{Rate, parse_bytes, parse_rate};
 
@@ -23,7 +22,7 @@ pub struct UpArgs {
     /// Name of the lab, if there shall be more than one
     #[arg(long, value_name = "LAB", env = space::LAB_VARIABLE, default_value = "lab")]
     pub name: String,
-    /// Directory for the servers' data, logs and records; it must be empty or new [default: /dev/shm/forebay-LAB]
+    /// Directory for the servers' data, logs and records; it must be new, or empty and root's own [default: /dev/shm/forebay-LAB]
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
     /// Which parallel file system
@@ -71,6 +70,7 @@ pub struct UpArgs {
 pub fn up(args: &UpArgs, json: bool) -> Result<(), LabError> {
     let place = Place::new(&args.name, args.dir.as_deref())?;
     need_root("up")?;
+    packages::clear_leftover();
     pfs::check_stripe(args.pfs, args.stripe)?;
     packages::require(&[packages::COMMON, args.pfs.programs()].concat(), args.install)?;
     if !std::path::Path::new("/dev/fuse").exists() {
@@ -97,7 +97,7 @@ pub fn up(args: &UpArgs, json: bool) -> Result<(), LabError> {
         mark: Default::default(),
     };
     let name = record.place.name.clone();
-    claim_directory(&record.place)?;
+    directory::claim(&record.place)?;
     if let Err(why) = raise(record, spark, args.cpus.is_some()) {
         let cleared = down::clear(&name).and_then(|report| report.complete());
         return Err(match cleared {
@@ -167,24 +167,6 @@ fn clear_remains(place: &Place) -> Result<(), LabError> {
         down::clear(name)?.complete()?;
     }
     Ok(())
-}
-
-/// Makes the lab's directory and marks it as ours, so that `down` may delete it.
-fn claim_directory(place: &Place) -> Result<(), LabError> {
-    let dir = &place.dir;
-    let failed = |e: io::Error| LabError::io(format!("cannot make the lab's directory {}", dir.display()), e);
-    fs::create_dir_all(dir).map_err(failed)?;
-    if !place.marker().exists() && fs::read_dir(dir).map_err(failed)?.next().is_some() {
-        return Err(LabError::new(format!(
-            "{} is not empty and no lab's directory; `forebay lab down` would delete it: name another with --dir",
-            dir.display()
-        )));
-    }
-    fs::write(place.marker(), format!("{}\n", place.name)).map_err(failed)?;
-    for part in ["log", "nodes", "servers"] {
-        fs::create_dir_all(dir.join(part)).map_err(failed)?;
-    }
-    fs::create_dir_all(place.pfs()).and_then(|()| fs::create_dir_all(place.own())).map_err(failed)
 }
 
 fn raise(mut record: Record, spark: Option<spark::Prepared>, cores_asked: bool) -> Result<(), LabError> {

@@ -14,9 +14,11 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.List;
 import java.util.TreeSet;
+import java.util.function.Consumer;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.FileSystem;
 import org.junit.Test;
 
 /** The configuration: its defaults, what it refuses, and that docs/hadoop.md has all of it. */
@@ -48,20 +50,46 @@ public class ConfigTest {
     assertEquals(10_000, with(ForebayConfig.DEADLINE, "10s").client().deadlineMs());
     assertEquals(0, with(ForebayConfig.READ_AHEAD, "0").client().readAheadBytes());
     assertEquals(8 << 20, with(ForebayConfig.READ_AHEAD, "8m").client().readAheadBytes());
+    assertEquals(1000, with(ForebayConfig.TRUSTED_UID, " 1000 ").client().trustedUid());
+    assertEquals(-1, with(ForebayConfig.TRUSTED_UID, "-1").client().trustedUid());
+    assertEquals(0, with(ForebayConfig.MAP_WINDOW, "0").mapWindowBytes());
+    assertEquals(1 << 30, with(ForebayConfig.MAP_WINDOW, "1g").mapWindowBytes());
+    assertTrue(with(ForebayConfig.LOCALITY, " True ").locality());
+    assertFalse(with(ForebayConfig.LOCALITY, "false").locality());
     assertEquals(List.of("/pfs/a", "/b"), with(ForebayConfig.ROOTS, " /pfs/a/ ,/b").roots());
   }
 
   @Test
   public void whatIsNotUnderstoodIsRefusedByName() {
-    List<Runnable> refused = List.of(() -> with(ForebayConfig.READ_MODE, "fast").readMode(),
-        () -> with(ForebayConfig.WRITE_MODE, "back").writeMode(), () -> with(ForebayConfig.READ_AHEAD, "much").client(),
-        () -> with(ForebayConfig.MAP_WINDOW, "1 window").mapWindowBytes(), () -> with(ForebayConfig.ROOTS, "pfs").roots(),
-        () -> with(ForebayConfig.LOCATIONS, "evenly").balanced());
-    List<String> keys = List.of(ForebayConfig.READ_MODE, ForebayConfig.WRITE_MODE, ForebayConfig.READ_AHEAD, ForebayConfig.MAP_WINDOW,
-        ForebayConfig.ROOTS, ForebayConfig.LOCATIONS);
-    for (int i = 0; i < keys.size(); i++) {
-      IllegalArgumentException e = assertThrows(keys.get(i), IllegalArgumentException.class, refused.get(i)::run);
-      assertTrue(e.getMessage(), e.getMessage().startsWith(keys.get(i) + " = \""));
+    assertRefused(ForebayConfig.READ_MODE, ForebayConfig::readMode, "fast", "");
+    assertRefused(ForebayConfig.WRITE_MODE, ForebayConfig::writeMode, "back");
+    assertRefused(ForebayConfig.READ_AHEAD, ForebayConfig::client, "much", "");
+    assertRefused(ForebayConfig.DEADLINE, ForebayConfig::client, "soon", "10 apples", "-5s", "0", "999us");
+    assertRefused(ForebayConfig.TRUSTED_UID, ForebayConfig::client, "root", "", "-2", "4294967295");
+    assertRefused(ForebayConfig.MAP_WINDOW, ForebayConfig::mapWindowBytes, "1 window", "", "-1", "2g");
+    assertRefused(ForebayConfig.LOCALITY, ForebayConfig::locality, "maybe", "", "1");
+    assertRefused(ForebayConfig.LOCATIONS, ForebayConfig::balanced, "evenly");
+    assertRefused(ForebayConfig.ROOTS, ForebayConfig::roots, "pfs");
+  }
+
+  private static void assertRefused(String key, Consumer<ForebayConfig> read, String... values) {
+    for (String value : values) {
+      ForebayConfig config = with(key, value);
+      IllegalArgumentException e = assertThrows(key + " = " + value, IllegalArgumentException.class, () -> read.accept(config));
+      assertTrue(e.getMessage(), e.getMessage().startsWith(key + " = \"" + value + "\""));
+    }
+  }
+
+  @Test
+  public void itIsRefusedWhenTheFileSystemIsMadeAndNotWhenAFileIsOpened() {
+    for (String key : List.of(ForebayConfig.READ_MODE, ForebayConfig.WRITE_MODE, ForebayConfig.READ_AHEAD, ForebayConfig.DEADLINE,
+        ForebayConfig.TRUSTED_UID, ForebayConfig.MAP_WINDOW, ForebayConfig.LOCALITY, ForebayConfig.LOCATIONS)) {
+      Configuration conf = new Configuration();
+      conf.set(ForebayConfig.SOCKET, "none");
+      conf.set(key, "maybe");
+      IllegalArgumentException e =
+          assertThrows(key, IllegalArgumentException.class, () -> FileSystem.newInstance(java.net.URI.create("forebay:///"), conf));
+      assertTrue(e.getMessage(), e.getMessage().startsWith(key + " = \"maybe\""));
     }
   }
 

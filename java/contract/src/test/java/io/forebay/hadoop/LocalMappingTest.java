@@ -8,14 +8,18 @@ import static org.junit.Assert.assertTrue;
 
 import java.io.IOException;
 import java.nio.file.Files;
+import java.util.EnumSet;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.ChecksumException;
+import org.apache.hadoop.fs.CreateFlag;
 import org.apache.hadoop.fs.FSDataInputStream;
 import org.apache.hadoop.fs.FSDataOutputStream;
+import org.apache.hadoop.fs.FileAlreadyExistsException;
 import org.apache.hadoop.fs.FileContext;
 import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.LocalFileSystem;
+import org.apache.hadoop.fs.Options;
 import org.apache.hadoop.fs.Path;
 import org.junit.After;
 import org.junit.Before;
@@ -127,6 +131,9 @@ public class LocalMappingTest {
     write(mapped, path(pfs, "there"), (byte) 2);
     assertFalse("what is there is not replaced", mapped.rename(path(local, "back"), path(pfs, "there")));
     assertArrayEquals(new byte[] {2}, Files.readAllBytes(pfs.resolve("there")));
+    assertFalse("and nothing is made above it", mapped.rename(path(local, "back"), path(pfs, "no/back")));
+    assertFalse(Files.exists(pfs.resolve("no")));
+    assertArrayEquals(new byte[] {1}, read(plain, path(local, "back")));
   }
 
   @Test
@@ -148,13 +155,79 @@ public class LocalMappingTest {
     try (LocalFileSystem fs = FileSystem.newInstanceLocal(configuration())) {
       assertTrue(fs instanceof ForebayLocalFileSystem);
     }
-    Configuration conf = configuration();
-    conf.set("fs.AbstractFileSystem.file.impl", ForebayLocalFs.class.getName());
-    FileContext context = FileContext.getFileContext(java.net.URI.create("file:///"), conf);
     write(mapped, path(pfs, "new"), (byte) 1);
     write(mapped, path(pfs, "old"), (byte) 2);
-    context.rename(path(pfs, "new"), path(pfs, "old"), org.apache.hadoop.fs.Options.Rename.OVERWRITE);
+    context().rename(path(pfs, "new"), path(pfs, "old"), Options.Rename.OVERWRITE);
     assertArrayEquals(new byte[] {1}, Files.readAllBytes(pfs.resolve("old")));
+  }
+
+  private FileContext context() throws IOException {
+    Configuration conf = configuration();
+    conf.set("fs.AbstractFileSystem.file.impl", ForebayLocalFs.class.getName());
+    return FileContext.getFileContext(java.net.URI.create("file:///"), conf);
+  }
+
+  @Test
+  public void fileContextWritesThroughForebayAndElsewhereWithChecksums() throws Exception {
+    FileContext context = context();
+    EnumSet<CreateFlag> replace = EnumSet.of(CreateFlag.CREATE, CreateFlag.OVERWRITE);
+    write(plain, path(pfs, "a"), (byte) 1, (byte) 2, (byte) 3);
+    try (FSDataOutputStream out = context.create(path(pfs, "a"), replace)) {
+      assertTrue(out.getWrappedStream() instanceof ForebayOutputStream);
+      out.write(7);
+    }
+    assertFalse(Files.exists(pfs.resolve(".a.crc")));
+    try (FSDataOutputStream out = context.create(path(pfs, "a"), EnumSet.of(CreateFlag.CREATE, CreateFlag.APPEND))) {
+      out.write(8);
+    }
+    assertArrayEquals(new byte[] {7, 8}, read(plain, path(pfs, "a")));
+    assertThrows(FileAlreadyExistsException.class, () -> context.create(path(pfs, "a"), EnumSet.of(CreateFlag.CREATE)));
+    write(mapped, path(local, "b"), (byte) 1, (byte) 2, (byte) 3);
+    try (FSDataOutputStream out = context.create(path(local, "b"), replace)) {
+      out.write(9);
+    }
+    assertArrayEquals("verified by a checksum of its own", new byte[] {9}, read(plain, path(local, "b")));
+    assertTrue(Files.exists(local.resolve(".b.crc")));
+    context.mkdir(path(pfs, "made/below"), null, true);
+    context.mkdir(path(local, "made/below"), null, true);
+    assertTrue(Files.isDirectory(pfs.resolve("made/below")) && Files.isDirectory(local.resolve("made/below")));
+  }
+
+  @Test
+  public void whatFileContextRenamesKeepsItsOwnChecksums() throws Exception {
+    FileContext context = context();
+    write(mapped, path(local, "new"), (byte) 1, (byte) 2);
+    write(mapped, path(local, "old"), (byte) 3);
+    assertThrows(FileAlreadyExistsException.class, () -> context.rename(path(local, "new"), path(local, "old")));
+    context.rename(path(local, "new"), path(local, "old"), Options.Rename.OVERWRITE);
+    assertArrayEquals(new byte[] {1, 2}, read(plain, path(local, "old")));
+    assertTrue(Files.exists(local.resolve(".old.crc")));
+    assertFalse(Files.exists(local.resolve(".new.crc")));
+    Files.write(local.resolve("bare"), new byte[] {4});
+    context.rename(path(local, "bare"), path(local, "old"), Options.Rename.OVERWRITE);
+    assertArrayEquals("it has none, and that of what was there is gone", new byte[] {4}, read(plain, path(local, "old")));
+    assertFalse(Files.exists(local.resolve(".old.crc")));
+    assertThrows(FileAlreadyExistsException.class,
+        () -> context.rename(path(local, "old"), path(local, "old"), Options.Rename.OVERWRITE));
+    assertArrayEquals(new byte[] {4}, Files.readAllBytes(local.resolve("old")));
+  }
+
+  @Test
+  public void fileContextRenamesFromOneSideToTheOther() throws Exception {
+    FileContext context = context();
+    write(mapped, path(local, "from"), (byte) 1, (byte) 2);
+    write(mapped, path(pfs, "to"), (byte) 3);
+    assertThrows(FileAlreadyExistsException.class, () -> context.rename(path(local, "from"), path(pfs, "to")));
+    assertArrayEquals(new byte[] {3}, Files.readAllBytes(pfs.resolve("to")));
+    context.rename(path(local, "from"), path(pfs, "to"), Options.Rename.OVERWRITE);
+    assertArrayEquals(new byte[] {1, 2}, Files.readAllBytes(pfs.resolve("to")));
+    assertFalse(Files.exists(pfs.resolve(".to.crc")) || Files.exists(local.resolve("from")) || Files.exists(local.resolve(".from.crc")));
+    assertThrows(IOException.class, () -> context.rename(path(pfs, "to"), path(local, "no/to")));
+    assertFalse(Files.exists(local.resolve("no")));
+    context.rename(path(pfs, "to"), path(local, "back"));
+    assertArrayEquals(new byte[] {1, 2}, read(plain, path(local, "back")));
+    assertTrue(Files.exists(local.resolve(".back.crc")));
+    assertFalse(Files.exists(pfs.resolve("to")));
   }
 
   @Test

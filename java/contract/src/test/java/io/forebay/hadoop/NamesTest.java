@@ -5,6 +5,8 @@ import static org.junit.Assert.assertEquals;
 import static org.junit.Assert.assertFalse;
 import static org.junit.Assert.assertThrows;
 import static org.junit.Assert.assertTrue;
+import static org.junit.Assume.assumeFalse;
+import static org.junit.Assume.assumeTrue;
 
 import java.io.IOException;
 import java.net.InetAddress;
@@ -13,6 +15,7 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.BlockLocation;
 import org.apache.hadoop.fs.CommonPathCapabilities;
@@ -22,6 +25,7 @@ import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Options;
 import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.fs.PathIsNotEmptyDirectoryException;
 import org.apache.hadoop.fs.permission.FsPermission;
 import org.junit.After;
 import org.junit.Before;
@@ -76,6 +80,122 @@ public class NamesTest {
     assertTrue("into a directory", fs.rename(path("b"), path("dir")));
     assertArrayEquals(new byte[] {2}, content("dir/b"));
     assertFalse("below itself", fs.rename(path("dir"), path("dir/below")));
+  }
+
+  /** Work in a directory on another device than that of the tests. */
+  private interface Elsewhere {
+    void run(java.nio.file.Path other) throws Exception;
+  }
+
+  private void onAnotherDevice(Elsewhere work) throws Exception {
+    java.nio.file.Path memory = java.nio.file.Path.of("/dev/shm");
+    assumeTrue("/dev/shm can be written", Files.isWritable(memory));
+    assumeFalse("all is on one device", Files.getAttribute(memory, "unix:dev").equals(Files.getAttribute(directory, "unix:dev")));
+    java.nio.file.Path other = Files.createTempDirectory(memory, "forebay-names-");
+    try {
+      work.run(other);
+    } finally {
+      fs.delete(on(other, ""), true);
+    }
+  }
+
+  private static Path on(java.nio.file.Path other, String name) {
+    return new Path("forebay", null, other.resolve(name).toString());
+  }
+
+  @Test
+  public void aRenameToAnotherDeviceIsACopyThatReplacesNothing() throws Exception {
+    onAnotherDevice(other -> {
+      file("a", 1);
+      Files.write(other.resolve("there"), new byte[] {2});
+      assertFalse(fs.rename(path("a"), on(other, "there")));
+      assertArrayEquals(new byte[] {2}, Files.readAllBytes(other.resolve("there")));
+      Files.createSymbolicLink(other.resolve("link"), other.resolve("nowhere"));
+      assertFalse("a link to nowhere", fs.rename(path("a"), on(other, "link")));
+      assertFalse(Files.exists(other.resolve("nowhere")));
+      Files.createDirectories(other.resolve("dir/a"));
+      assertFalse("a directory of that name in the directory", fs.rename(path("a"), on(other, "dir")));
+      assertFalse(Files.exists(other.resolve("dir/a/a")));
+      assertFalse("into what is not there", fs.rename(path("a"), on(other, "no/a")));
+      assertFalse(Files.exists(other.resolve("no")));
+      assertArrayEquals("it is where it was", new byte[] {1}, content("a"));
+      assertTrue(fs.rename(path("a"), on(other, "a")));
+      assertArrayEquals(new byte[] {1}, Files.readAllBytes(other.resolve("a")));
+      assertFalse(Files.exists(directory.resolve("a")));
+    });
+  }
+
+  @Test
+  public void aDirectoryGoesToAnotherDeviceAsAWholeOrNotAtAll() throws Exception {
+    onAnotherDevice(other -> {
+      file("tree/a", 1);
+      file("tree/sub/b", 2);
+      assertTrue(fs.rename(path("tree"), on(other, "tree")));
+      assertArrayEquals(new byte[] {1}, Files.readAllBytes(other.resolve("tree/a")));
+      assertArrayEquals(new byte[] {2}, Files.readAllBytes(other.resolve("tree/sub/b")));
+      assertFalse(Files.exists(directory.resolve("tree")));
+      file("kept/file", 3);
+      file("linked/a", 4);
+      Files.createSymbolicLink(directory.resolve("linked/link"), directory.resolve("kept"));
+      IOException e = assertThrows(IOException.class, () -> fs.rename(path("linked"), on(other, "linked")));
+      assertTrue(e.getMessage(), e.getMessage().contains("linked/link"));
+      assertArrayEquals(new byte[] {3}, content("kept/file"));
+      assertArrayEquals(new byte[] {4}, content("linked/a"));
+      assertFalse(Files.exists(other.resolve("linked")));
+    });
+  }
+
+  /** Makes a file again as soon as it is gone, as a task does that has not heard of its end: so often, or until its directory is gone. */
+  private static Thread maker(java.nio.file.Path file, int times, AtomicBoolean end) {
+    Thread maker = new Thread(() -> {
+      try {
+        for (int i = 0; i < times && !end.get(); i++) {
+          while (Files.exists(file) && !end.get()) {
+            Thread.onSpinWait();
+          }
+          if (!end.get()) {
+            Files.createFile(file);
+          }
+        }
+      } catch (IOException e) {
+        // There is no directory any more.
+      }
+    });
+    maker.setDaemon(true);
+    maker.start();
+    return maker;
+  }
+
+  private java.nio.file.Path busyDirectory() throws IOException {
+    java.nio.file.Path busy = Files.createDirectories(directory.resolve("busy"));
+    for (int i = 0; i < 100; i++) {
+      Files.createFile(busy.resolve("file-" + i));
+    }
+    return busy;
+  }
+
+  @Test
+  public void whatAppearsInADirectoryWhileItIsRemovedIsRemovedToo() throws Exception {
+    java.nio.file.Path busy = busyDirectory();
+    assertThrows(PathIsNotEmptyDirectoryException.class, () -> fs.delete(path("busy"), false));
+    // Each file that is made again costs one walk at most, and there are five.
+    Thread maker = maker(busy.resolve("file-0"), 4, new AtomicBoolean());
+    assertTrue(fs.delete(path("busy"), true));
+    maker.join();
+    assertFalse(Files.exists(busy));
+  }
+
+  @Test
+  public void aDirectoryThatNeverGetsEmptyIsNotSaidToBeGone() throws Exception {
+    java.nio.file.Path busy = busyDirectory();
+    AtomicBoolean end = new AtomicBoolean();
+    Thread[] makers = {maker(busy.resolve("file-0"), Integer.MAX_VALUE, end), maker(busy.resolve("file-50"), Integer.MAX_VALUE, end)};
+    boolean gone = fs.delete(path("busy"), true);
+    end.set(true);
+    for (Thread maker : makers) {
+      maker.join();
+    }
+    assertEquals(gone, !Files.exists(busy));
   }
 
   @Test

@@ -102,6 +102,37 @@ public class ReadTest {
   }
 
   @Test
+  public void aFileOfWhichNoStreamCanBeMadeIsClosedAgain() {
+    boolean[] closed = new boolean[1];
+    Contents.Reader broken = new Contents.Reader() {
+      @Override
+      public long size() throws IOException {
+        throw new IOException("no size");
+      }
+
+      @Override
+      public int read(long offset, byte[] array, int start, int length) {
+        throw new AssertionError();
+      }
+
+      @Override
+      public int read(long offset, ByteBuffer target) {
+        throw new AssertionError();
+      }
+
+      @Override
+      public void close() throws IOException {
+        closed[0] = true;
+        throw new IOException("no end");
+      }
+    };
+    IOException e = assertThrows(IOException.class, () -> ForebayInputStream.on("/pfs/a", broken, null, 4096, 0));
+    assertTrue(closed[0]);
+    assertEquals("no size", e.getMessage());
+    assertEquals("no end", e.getSuppressed()[0].getMessage());
+  }
+
+  @Test
   public void sequentialReadsOfACachedFile() throws Exception {
     byte[] bytes = TestAgent.pattern(SIZE, 1);
     java.nio.file.Path file = agent.loaded("read/cached", bytes);

@@ -161,6 +161,24 @@ public class WriteTest {
   }
 
   @Test
+  public void aNewFileHasHadoopsUmaskWhateverItsPermissions() throws Exception {
+    Files.createDirectories(directory);
+    Configuration conf = agent.configuration();
+    conf.set("fs.permissions.umask-mode", "027");
+    try (FileSystem fs = FileSystem.newInstance(java.net.URI.create("forebay:///"), conf)) {
+      fs.create(path("masked-0"), null, true, 4096, (short) 1, 0, null).close();
+      assertEquals(0640, fs.getFileStatus(path("masked-0")).getPermission().toShort());
+      FsPermission all = new FsPermission((short) 0777);
+      fs.create(path("masked-1"), all, true, 4096, (short) 1, 0, null).close();
+      assertEquals(0750, fs.getFileStatus(path("masked-1")).getPermission().toShort());
+      fs.createNonRecursive(path("masked-2"), all, EnumSet.of(CreateFlag.CREATE), 4096, (short) 1, 0, null).close();
+      assertEquals(0750, fs.getFileStatus(path("masked-2")).getPermission().toShort());
+      fs.create(path("masked-2"), FsPermission.getFileDefault(), true, 4096, (short) 1, 0, null).close();
+      assertEquals("of a file that was there", 0750, fs.getFileStatus(path("masked-2")).getPermission().toShort());
+    }
+  }
+
+  @Test
   public void truncateCutsOff() throws Exception {
     byte[] bytes = TestAgent.pattern(SIZE, 24);
     agent.loaded("write/cut", bytes);

@@ -7,6 +7,7 @@ import static org.junit.Assert.assertTrue;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 
 import org.junit.Test;
 
@@ -125,6 +126,29 @@ public class BookTest {
     assertEquals(List.of(new JobUpdate.StageEnded(0)), book.take());
     book.jobEnded(2);
     assertEquals(List.of(new JobUpdate.StageEnded(1), new JobUpdate.StageEnded(2)), book.take());
+  }
+
+  @Test
+  public void aJobWhoseEndWasNotHeardEndsAtTheSecondLook() {
+    Book book = new Book(1);
+    book.jobStarted(1, List.of(0));
+    book.jobStarted(2, List.of(1));
+    book.stageReads(0, input());
+    book.stageReads(1, input());
+    book.take();
+    book.onlyRunning(Set.of());
+    assertTrue("they may have begun just now", book.take().isEmpty());
+    book.jobStarted(3, List.of(2));
+    book.stageReads(2, input());
+    book.take();
+    book.onlyRunning(Set.of(2));
+    assertEquals(List.of(new JobUpdate.StageEnded(0)), book.take());
+    book.jobEnded(2);
+    assertEquals(List.of(new JobUpdate.StageEnded(1)), book.take());
+    book.onlyRunning(Set.of(3));
+    assertTrue(book.knowsStage(2));
+    book.onlyRunning(Set.of());
+    assertEquals(List.of(new JobUpdate.StageEnded(2)), book.take());
   }
 
   @Test

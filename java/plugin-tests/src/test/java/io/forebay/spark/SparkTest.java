@@ -5,6 +5,7 @@ import static org.junit.Assert.assertFalse;
 import static org.junit.Assert.assertTrue;
 
 import java.io.IOException;
+import java.net.URI;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -15,8 +16,12 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.TreeMap;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
+import java.util.function.Predicate;
 import java.util.stream.IntStream;
 
+import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.BlockLocation;
 import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.LocalFileSystem;
@@ -28,6 +33,9 @@ import org.apache.spark.api.java.JavaPairRDD;
 import org.apache.spark.api.java.JavaRDD;
 import org.apache.spark.api.java.JavaSparkContext;
 import org.apache.spark.rdd.RDD;
+import org.apache.spark.scheduler.SparkListener;
+import org.apache.spark.scheduler.SparkListenerJobStart;
+import org.apache.spark.scheduler.SparkListenerStageSubmitted;
 import org.apache.spark.scheduler.TaskLocation;
 import org.apache.spark.sql.Dataset;
 import org.apache.spark.sql.Row;
@@ -41,12 +49,17 @@ import org.junit.rules.TemporaryFolder;
 
 import io.forebay.core.JobUpdate;
 import io.forebay.core.JobUpdate.Part;
+import io.forebay.hadoop.ForebayConfig;
+import io.forebay.hadoop.ForebayLocalFileSystem;
 import scala.Tuple2;
 
 /** Real Spark, in this process: every way in which a stage reads files, and what is told of it. */
 public class SparkTest {
   private static final int FILES = 4;
   private static final int LINES = 5000;
+
+  /** All paths are told, as if each were on the PFS. */
+  private static final Predicate<URI> ALL = path -> true;
 
   @Rule public final TemporaryFolder folder = new TemporaryFolder();
 
@@ -81,12 +94,17 @@ public class SparkTest {
 
   /** From here on, a new agent hears what is told. */
   private void listen() {
+    listen(ALL);
+  }
+
+  /** The same, of these paths. */
+  private void listen(Predicate<URI> ours) {
     told = new Told();
     Told line = told;
     teller = new Teller(new Book(1), name -> line, Teller.QUEUE_MAX);
     teller.start();
     teller.named("test");
-    session.sparkContext().addSparkListener(new JobListener(session.sparkContext(), teller));
+    session.sparkContext().addSparkListener(new JobListener(session.sparkContext(), teller, ours));
   }
 
   /** All that there is to tell is told after this. */
@@ -173,7 +191,7 @@ public class SparkTest {
     for (int i = 0; i < 24; i++) {
       lines = lines.zipPartitions(lines, (a, b) -> a);
     }
-    StageInput input = StageInput.of(lines.rdd(), new int[] {0, 1});
+    StageInput input = StageInput.of(lines.rdd(), new int[] {0, 1}, ALL);
     assertEquals((long) sizes.get("part-0"), input.splits.stream().flatMap(List::stream).mapToLong(Part::length).sum());
   }
 
@@ -209,7 +227,7 @@ public class SparkTest {
         List<Object> all = Scala.list(locations);
         preferred.add(all.isEmpty() ? "" : ((TaskLocation) all.get(0)).host());
       }
-      assertEquals(rdd.toString(), preferred, StageInput.of(rdd, partitions).homes);
+      assertEquals(rdd.toString(), preferred, StageInput.of(rdd, partitions, ALL).homes);
       seen.addAll(preferred);
     }
     assertTrue(seen.toString(), seen.containsAll(Set.of("h0", "h1", "h2")));
@@ -217,7 +235,7 @@ public class SparkTest {
     lines.filter(line -> line.isEmpty()).count();
     Told all = heard();
     List<String> homes = all.all(JobUpdate.Splits.class).stream().flatMap(some -> some.homes().stream()).toList();
-    assertEquals(StageInput.of(lines.rdd(), IntStream.range(0, lines.getNumPartitions()).toArray()).homes, homes);
+    assertEquals(StageInput.of(lines.rdd(), IntStream.range(0, lines.getNumPartitions()).toArray(), ALL).homes, homes);
   }
 
   @Test
@@ -322,12 +340,102 @@ public class SparkTest {
 
   @Test
   public void otherFileSystemsAreNotOurs() throws Exception {
+    Predicate<URI> ours = FileScheme.ours(new Configuration(false), true);
     List<String> paths = new ArrayList<>();
     Leaf.of(new org.apache.spark.rdd.HadoopPartition(0, 0,
-        new org.apache.hadoop.mapred.FileSplit(new org.apache.hadoop.fs.Path("hdfs://nn/pfs/a"), 0, 5, new String[0])), (p, o, l) -> paths.add(p));
+        new org.apache.hadoop.mapred.FileSplit(new org.apache.hadoop.fs.Path("hdfs://nn/pfs/a"), 0, 5, new String[0])), ours, (p, o, l) -> paths.add(p));
     Leaf.of(new org.apache.spark.rdd.HadoopPartition(0, 0,
-        new org.apache.hadoop.mapred.FileSplit(new org.apache.hadoop.fs.Path("forebay:/pfs/a b%20c"), 0, 5, new String[0])), (p, o, l) -> paths.add(p));
+        new org.apache.hadoop.mapred.FileSplit(new org.apache.hadoop.fs.Path("forebay:/pfs/a b%20c"), 0, 5, new String[0])), ours, (p, o, l) -> paths.add(p));
     assertEquals(List.of("/pfs/a b%20c"), paths);
+  }
+
+  /** What is brought for files that are read past Forebay would be brought for nobody. */
+  @Test
+  public void filesThatAreNotReadThroughForebayAreNotTold() throws Exception {
+    heard();
+    Configuration conf = new Configuration(false);
+    listen(FileScheme.ours(conf, true));
+    assertEquals(LINES, spark.textFile(text + "/part-0", 2).count());
+    assertEquals(LINES, session.read().text(text + "/part-1").count());
+    Told all = heard();
+    assertTrue(all.splits().isEmpty());
+    assertTrue(all.all(JobUpdate.TaskStarted.class).isEmpty());
+  }
+
+  @Test
+  public void filesBelowTheRootsAreTold() throws Exception {
+    heard();
+    Configuration conf = new Configuration(false);
+    conf.set("fs.file.impl", ForebayLocalFileSystem.class.getName());
+    conf.set(ForebayConfig.ROOTS, text + "/part-1");
+    listen(FileScheme.ours(conf, true));
+    // Longer than a look at it takes.
+    assertEquals(2 * LINES, spark.textFile(text + "/part-0," + text + "/part-1", 2).mapPartitions(all -> slowly() ? all : null).count());
+    assertEquals(Map.of("part-1", sizes.get("part-1")), heard().bytesByName());
+  }
+
+  /** They are still in the queue when the scheduler has gone. */
+  @Test
+  public void eventsAfterTheEndOfTheApplicationDoNoHarm() throws Exception {
+    CompletableFuture<SparkListenerJobStart> job = new CompletableFuture<>();
+    CompletableFuture<SparkListenerStageSubmitted> stage = new CompletableFuture<>();
+    session.sparkContext().addSparkListener(new SparkListener() {
+      @Override
+      public void onJobStart(SparkListenerJobStart event) {
+        job.complete(event);
+      }
+
+      @Override
+      public void onStageSubmitted(SparkListenerStageSubmitted event) {
+        stage.complete(event);
+      }
+    });
+    assertEquals(FILES * LINES, spark.textFile(text, 8).count());
+    heard();
+    SparkContext context = session.sparkContext();
+    session.stop();
+    JobListener listener = new JobListener(context, teller, ALL);
+    listener.onJobStart(job.get(30, TimeUnit.SECONDS));
+    listener.onStageSubmitted(stage.get(30, TimeUnit.SECONDS));
+  }
+
+  @Test
+  public void aJobThatRunsIsSeenRunning() throws Exception {
+    heard();
+    Book book = new Book(1);
+    StageInput input = StageInput.of(List.of("/pfs/a"), List.of(List.of(new Part(0, 0, 1))), List.of(""));
+    CompletableFuture<SparkListenerJobStart> started = new CompletableFuture<>();
+    session.sparkContext().addSparkListener(new SparkListener() {
+      @Override
+      public void onJobStart(SparkListenerJobStart event) {
+        started.complete(event);
+      }
+    });
+    // Ends when the file is there.
+    String gate = folder.getRoot().getPath() + "/gate";
+    Thread thread = new Thread(() -> spark.parallelize(List.of(1), 1).filter(x -> waited(gate)).count());
+    thread.setDaemon(true);
+    thread.start();
+    int job = started.get(30, TimeUnit.SECONDS).jobId();
+    session.sparkContext().listenerBus().waitUntilEmpty();
+    book.jobStarted(job, List.of(7));
+    book.stageReads(7, input);
+    book.take();
+    JobListener.look(session.sparkContext(), book);
+    JobListener.look(session.sparkContext(), book);
+    assertTrue("it runs", book.take().isEmpty());
+    Files.createFile(Path.of(gate));
+    thread.join();
+    session.sparkContext().listenerBus().waitUntilEmpty();
+    JobListener.look(session.sparkContext(), book);
+    assertEquals(List.of(new JobUpdate.StageEnded(7)), book.take());
+  }
+
+  private static boolean waited(String gate) throws InterruptedException {
+    while (!Files.exists(Path.of(gate))) {
+      Thread.sleep(10);
+    }
+    return true;
   }
 
   @Test

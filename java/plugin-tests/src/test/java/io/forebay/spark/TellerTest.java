@@ -5,10 +5,12 @@ import static org.junit.Assert.assertTrue;
 
 import java.io.IOException;
 import java.util.List;
+import java.util.Set;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicInteger;
 
 import org.junit.Test;
@@ -210,8 +212,99 @@ public class TellerTest {
     teller.put(book -> {
       throw new IllegalStateException("strange");
     });
+    teller.put(book -> {
+      throw TellerTest.<RuntimeException>undeclared(new TimeoutException("as Scala does"));
+    });
     teller.put(book -> book.stageReads(0, input()));
     teller.close();
     assertEquals(1, told.all(JobUpdate.StageReady.class).size());
+  }
+
+  /** Throws it, whatever the compiler thinks of that; declared to return so that the call can be thrown. */
+  @SuppressWarnings("unchecked")
+  private static <E extends Throwable> E undeclared(Throwable e) throws E {
+    throw (E) e;
+  }
+
+  @Test
+  public void aLineThatThrowsWhatNobodyExpectsIsFollowedByAnother() throws InterruptedException {
+    AtomicInteger dials = new AtomicInteger();
+    CountDownLatch again = new CountDownLatch(1);
+    Told second = new Told();
+    Teller teller = new Teller(new Book(1), name -> {
+      if (dials.incrementAndGet() == 1) {
+        return new Teller.Line() {
+          @Override
+          public void tell(List<JobUpdate> updates) {
+            throw TellerTest.<RuntimeException>undeclared(new TimeoutException("as Scala does"));
+          }
+
+          @Override
+          public void close() {
+            throw new IllegalStateException("closed already");
+          }
+        };
+      }
+      again.countDown();
+      return second;
+    }, 100);
+    teller.start();
+    teller.named("app-1");
+    teller.put(book -> book.stageReads(0, input()));
+    assertTrue(again.await(PATIENCE_S, TimeUnit.SECONDS));
+    teller.close();
+    assertEquals(1, second.all(JobUpdate.StageReady.class).size());
+    assertTrue(second.closed);
+  }
+
+  @Test
+  public void anInterruptEndsTheThreadAndItsLine() throws InterruptedException {
+    CountDownLatch begun = new CountDownLatch(1);
+    CountDownLatch closed = new CountDownLatch(1);
+    Teller teller = new Teller(new Book(1), name -> {
+      begun.countDown();
+      return new Teller.Line() {
+        @Override
+        public void tell(List<JobUpdate> updates) {}
+
+        @Override
+        public void close() {
+          closed.countDown();
+        }
+      };
+    }, 100);
+    teller.start();
+    teller.named("app-1");
+    assertTrue(begun.await(PATIENCE_S, TimeUnit.SECONDS));
+    teller.put(book -> {
+      throw TellerTest.<RuntimeException>undeclared(new InterruptedException());
+    });
+    assertTrue(closed.await(PATIENCE_S, TimeUnit.SECONDS));
+    teller.put(book -> {});
+    teller.close();
+  }
+
+  @Test
+  public void aLookIsTakenAlsoWithoutEvents() throws InterruptedException {
+    CountDownLatch ended = new CountDownLatch(1);
+    Teller teller = new Teller(new Book(1), name -> new Teller.Line() {
+      @Override
+      public void tell(List<JobUpdate> updates) {
+        if (updates.contains(new JobUpdate.StageEnded(0))) {
+          ended.countDown();
+        }
+      }
+
+      @Override
+      public void close() {}
+    }, 100, book -> book.onlyRunning(Set.of()), 1);
+    teller.start();
+    teller.named("app-1");
+    teller.put(book -> {
+      book.jobStarted(0, List.of(0));
+      book.stageReads(0, input());
+    });
+    assertTrue(ended.await(PATIENCE_S, TimeUnit.SECONDS));
+    teller.close();
   }
 }

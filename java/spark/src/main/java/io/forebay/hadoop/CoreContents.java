@@ -45,11 +45,14 @@ final class CoreContents implements Contents {
 
   @Override
   public Reader open(String path) throws IOException {
+    // Native code writes names as UTF-8 whatever the locale: a file that cannot be looked at is not to be opened or made either.
+    Names.path(path);
     return new CoreReader(client.open(path, readMode));
   }
 
   @Override
   public Writer create(String path, boolean exclusive, boolean append, int permissions) throws IOException {
+    Names.path(path);
     // Appending is to the PFS: what is there already need not be in the tier, and in memory-only files there is no appending.
     WriteMode mode = append && writeMode == WriteMode.MEMORY_ONLY ? WriteMode.BYPASS : writeMode;
     return new CoreWriter(client.create(path, mode, exclusive, append, permissions), mode != WriteMode.MEMORY_ONLY);

@@ -5,6 +5,7 @@ import io.forebay.core.ReadMode;
 import io.forebay.core.WriteMode;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Locale;
 import java.util.concurrent.TimeUnit;
 import org.apache.hadoop.conf.Configuration;
 
@@ -31,10 +32,10 @@ public final class ForebayConfig {
   /** User whose agent is believed beside root's and one's own; -1 for nobody. */
   public static final String TRUSTED_UID = "fs.forebay.trusted-uid";
 
-  /** Most bytes of a file held mapped at a time by one stream that is read without a copy; 0 never maps. */
+  /** Most bytes of a file held mapped at a time by one stream that is read without a copy, up to "1g"; 0 never maps. */
   public static final String MAP_WINDOW = "fs.forebay.map.window";
 
-  /** Whether block locations name the nodes that own the file's extents; false names none. */
+  /** Whether block locations name the nodes that own the file's extents; with false they name "localhost", as the local file system's do. */
   public static final String LOCALITY = "fs.forebay.locality";
 
   /** Which node they name: "owner" (who keeps the extent) or "balanced" (as many for each node; the Spark plug-in's default). */
@@ -42,6 +43,9 @@ public final class ForebayConfig {
 
   /** Directories, with commas, that {@link ForebayLocalFileSystem} takes over; empty for the mounts that the agent serves. */
   public static final String ROOTS = "fs.forebay.roots";
+
+  /** A buffer's length is a number of 31 bits. */
+  private static final long MAP_WINDOW_MAX_BYTES = 1L << 30;
 
   private final Configuration conf;
 
@@ -72,17 +76,54 @@ public final class ForebayConfig {
   /** How the agent is found. */
   public ClientOptions client() {
     String socket = conf.getTrimmed(SOCKET, "");
+    return new ClientOptions(socket.isEmpty() ? null : socket, deadlineMs(), bytes(READ_AHEAD, -1), trustedUid(), false);
+  }
+
+  private long deadlineMs() {
     String deadline = conf.getTrimmed(DEADLINE, "");
-    long deadlineMs = deadline.isEmpty() ? -1 : conf.getTimeDuration(DEADLINE, -1, TimeUnit.MILLISECONDS);
-    return new ClientOptions(socket.isEmpty() ? null : socket, deadlineMs, bytes(READ_AHEAD, -1), conf.getLong(TRUSTED_UID, -1), false);
+    if (deadline.isEmpty()) {
+      return -1;
+    }
+    try {
+      long ms = conf.getTimeDuration(DEADLINE, -1, TimeUnit.MILLISECONDS);
+      if (ms > 0) {
+        return ms;
+      }
+    } catch (NumberFormatException e) {
+      // Refused as well.
+    }
+    throw refused(DEADLINE, deadline, "write a time of a millisecond or more, such as 500ms or 10s");
+  }
+
+  private long trustedUid() {
+    String uid = conf.getTrimmed(TRUSTED_UID, "-1");
+    try {
+      long number = Long.parseLong(uid);
+      // The highest number of 32 bits is nobody's.
+      if (number >= -1 && number < 0xffff_ffffL) {
+        return number;
+      }
+    } catch (NumberFormatException e) {
+      // Refused as well.
+    }
+    throw refused(TRUSTED_UID, uid, "write the number of a user, or -1 for nobody");
   }
 
   int mapWindowBytes() {
-    return Math.toIntExact(Math.max(0, Math.min(bytes(MAP_WINDOW, 64 << 20), 1 << 30)));
+    long bytes = bytes(MAP_WINDOW, 64 << 20);
+    if (bytes < 0 || bytes > MAP_WINDOW_MAX_BYTES) {
+      throw refused(MAP_WINDOW, conf.getTrimmed(MAP_WINDOW), "write a number of bytes up to 1g, such as 64m, or 0 to map nothing");
+    }
+    return (int) bytes;
   }
 
   boolean locality() {
-    return conf.getBoolean(LOCALITY, true);
+    String locality = conf.getTrimmed(LOCALITY, "true");
+    return switch (locality.toLowerCase(Locale.ROOT)) {
+      case "true" -> true;
+      case "false" -> false;
+      default -> throw refused(LOCALITY, locality, "write true or false");
+    };
   }
 
   boolean balanced() {
@@ -110,8 +151,9 @@ public final class ForebayConfig {
   private long bytes(String key, long otherwise) {
     try {
       return conf.getLongBytes(key, otherwise);
-    } catch (IllegalArgumentException e) {
-      throw refused(key, conf.get(key), "write a number of bytes, such as 67108864 or 64m");
+    } catch (IllegalArgumentException | IndexOutOfBoundsException e) {
+      // The second is what Hadoop says to no number at all.
+      throw refused(key, conf.getTrimmed(key), "write a number of bytes, such as 67108864 or 64m");
     }
   }
 

@@ -1,5 +1,6 @@
 package io.forebay.hadoop;
 
+import io.forebay.core.ClientOptions;
 import io.forebay.core.ForebayException;
 import io.forebay.core.NativeLibrary;
 import io.forebay.core.ReadMode;
@@ -8,7 +9,7 @@ import java.io.File;
 import java.io.FileNotFoundException;
 import java.io.IOException;
 import java.net.URI;
-import java.nio.file.Paths;
+import java.nio.file.NoSuchFileException;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.EnumSet;
@@ -60,8 +61,10 @@ public class ForebayFileSystem extends FileSystem {
   private URI uri = URI.create(SCHEME + ":///");
   private Path workingDirectory;
   private Contents contents;
-  private ForebayConfig config;
   private Locations locations;
+  private WriteMode writeMode;
+  private int mapWindowBytes;
+  private boolean locality;
   private boolean memoryOnly;
   /** Checksum files are not shown, as LocalFileSystem does not show them. */
   private boolean checksumsHidden;
@@ -85,19 +88,25 @@ public class ForebayFileSystem extends FileSystem {
     setConf(conf);
     uri = URI.create(name.getScheme() + ":///");
     workingDirectory = makeQualified(new Path(System.getProperty("user.dir")));
-    config = new ForebayConfig(conf);
-    WriteMode writeMode = config.writeMode();
+    Names.warnOfLocale();
+    // All of it now: what is not understood is refused before a file is touched, and not when the first one is opened.
+    ForebayConfig config = new ForebayConfig(conf);
+    ClientOptions options = config.client();
     ReadMode readMode = config.readMode();
-    contents = contents(config, readMode, writeMode);
-    locations = new Locations(contents, config.balanced());
+    boolean balanced = config.balanced();
+    writeMode = config.writeMode();
+    mapWindowBytes = config.mapWindowBytes();
+    locality = config.locality();
+    contents = contents(options, readMode, writeMode);
+    locations = new Locations(contents, balanced);
     boolean inJob = System.getenv("FOREBAY_JOB") != null && readMode == ReadMode.CACHED;
     memoryOnly = (writeMode == WriteMode.MEMORY_ONLY || inJob) && contents instanceof CoreContents;
   }
 
-  private static Contents contents(ForebayConfig config, ReadMode readMode, WriteMode writeMode) throws IOException {
+  private static Contents contents(ClientOptions options, ReadMode readMode, WriteMode writeMode) throws IOException {
     Throwable failure = NativeLibrary.failure();
     if (failure == null) {
-      return new CoreContents(config.client(), readMode, writeMode);
+      return new CoreContents(options, readMode, writeMode);
     }
     if (writeMode == WriteMode.MEMORY_ONLY) {
       throw new IOException(ForebayConfig.WRITE_MODE + " = \"memory\" needs Forebay's native library, which cannot be loaded: " + failure, failure);
@@ -171,7 +180,7 @@ public class ForebayFileSystem extends FileSystem {
     statistics.incrementReadOps(1);
     try {
       Contents.Reader reader = contents.open(file);
-      return new FSDataInputStream(new ForebayInputStream(file, reader, statistics, bufferBytes, config.mapWindowBytes()));
+      return new FSDataInputStream(ForebayInputStream.on(file, reader, statistics, bufferBytes, mapWindowBytes));
     } catch (IOException e) {
       throw Errors.translate(e, file);
     }
@@ -195,7 +204,9 @@ public class ForebayFileSystem extends FileSystem {
   private FSDataOutputStream create(Path path, FsPermission permission, boolean overwrite, boolean makeParents, int bufferBytes)
       throws IOException {
     String file = local(path);
-    int mode = (permission == null ? FsPermission.getFileDefault() : permission).toShort();
+    FsPermission wanted = permission == null ? FsPermission.getFileDefault() : permission;
+    // Also from permissions that the caller has named, as HDFS and the local file system do.
+    int mode = wanted.applyUMask(FsPermission.getUMask(getConf())).toShort();
     statistics.incrementWriteOps(1);
     try {
       return stream(file, contents.create(file, !overwrite, false, mode), 0, bufferBytes);
@@ -325,9 +336,9 @@ public class ForebayFileSystem extends FileSystem {
       });
     }
     memoryOnlyFiles().forEach((file, length) -> {
-      java.nio.file.Path known = Paths.get(file);
-      if (known.getParent().toString().equals(local)) {
-        String name = known.getFileName().toString();
+      int slash = file.lastIndexOf('/');
+      if (file.substring(0, Math.max(1, slash)).equals(local)) {
+        String name = file.substring(slash + 1);
         entries.put(name, memoryOnlyStatus(child(directory, name), length));
       }
     });
@@ -374,7 +385,7 @@ public class ForebayFileSystem extends FileSystem {
       return false;
     }
     if (isDirectory(to)) {
-      to = (to.equals("/") ? "" : to) + "/" + Paths.get(from).getFileName();
+      to = (to.equals("/") ? "" : to) + from.substring(from.lastIndexOf('/'));
     }
     if (from.equals(to)) {
       return !what.isDirectory();
@@ -391,7 +402,7 @@ public class ForebayFileSystem extends FileSystem {
       names.rename(from, to, false);
     } catch (IOException first) {
       if (isAcrossDevices(first)) {
-        return FileUtil.copy(this, new Path(from), this, new Path(to), true, true, getConf());
+        return renameAcrossDevices(from, to);
       }
       IOException e = Errors.translate(first, to);
       // There is something of that name, or nothing to put it into: as HDFS says it.
@@ -403,6 +414,34 @@ public class ForebayFileSystem extends FileSystem {
     }
     moveChecksum(from, to, directory);
     return true;
+  }
+
+  private boolean renameAcrossDevices(String from, String to) throws IOException {
+    if (writeMode == WriteMode.MEMORY_ONLY) {
+      throw new IOException(from + ": " + to + " is on another file system, and a copy there would be in memory only: " + ForebayConfig.WRITE_MODE
+          + " = \"memory\"");
+    }
+    return copyAndDelete(this, new Path(from), new Path(to));
+  }
+
+  /**
+   * A rename that the operating system does not do, by copying. As with any rename nothing is replaced and no directory is made above the target: false
+   * then. The source goes when all of it has arrived, so that a copy that fails has cost nothing.
+   */
+  static boolean copyAndDelete(FileSystem fs, Path source, Path target) throws IOException {
+    String from = source.toUri().getPath();
+    String to = target.toUri().getPath();
+    Path parent = target.getParent();
+    if (Names.isThere(to) || Locations.isBelow(to, from) || parent == null || !Names.isDirectory(parent.toUri().getPath())) {
+      LOG.debug("rename of {} to {}: there is something of that name, or no directory to put it into, or it is below itself", from, to);
+      return false;
+    }
+    java.nio.file.Path lost = Names.isDirectory(from) ? Names.notCopied(from) : null;
+    if (lost != null) {
+      throw new IOException(from + " cannot be renamed to " + to + ": it would have to be copied, as that is another file system or another side of "
+          + "file://, and " + lost + " is no plain file and no directory, or its name is no text");
+    }
+    return FileUtil.copy(fs, source, fs, target, false, false, fs.getConf()) && fs.delete(source, true);
   }
 
   private static boolean isAcrossDevices(IOException e) {
@@ -452,8 +491,10 @@ public class ForebayFileSystem extends FileSystem {
       return false;
     }
     try {
-      names.delete(file, recursive);
-    } catch (java.nio.file.NoSuchFileException e) {
+      if (!names.delete(file, recursive)) {
+        return false;
+      }
+    } catch (NoSuchFileException e) {
       // By another, meanwhile.
       return deleted;
     } catch (IOException e) {
@@ -601,7 +642,7 @@ public class ForebayFileSystem extends FileSystem {
   @Override
   public BlockLocation[] getFileBlockLocations(FileStatus file, long start, long length) throws IOException {
     boolean some = file != null && !file.isDirectory() && start >= 0 && start < file.getLen() && length > 0;
-    BlockLocation[] known = some && config.locality() ? locations.of(local(file.getPath()), file, start, length) : null;
+    BlockLocation[] known = some && locality ? locations.of(local(file.getPath()), file, start, length) : null;
     return known != null ? known : super.getFileBlockLocations(file, start, length);
   }
 
@@ -638,14 +679,18 @@ public class ForebayFileSystem extends FileSystem {
     }
   }
 
-  private void moveChecksum(String from, String to, boolean directory) {
+  /** After a rename: the checksum file follows, and if there is none that of what was replaced goes. */
+  void moveChecksum(String from, String to, boolean directory) {
     if (directory) {
       return;
     }
     try {
       names.rename(checksum(from), checksum(to), true);
+    } catch (NoSuchFileException e) {
+      dropChecksum(to);
     } catch (IOException e) {
       dropChecksum(to);
+      dropChecksum(from);
     }
   }
 }

@@ -50,7 +50,22 @@ final class ForebayInputStream extends FSInputStream
   private long position;
   private volatile boolean closed;
 
-  ForebayInputStream(String path, Contents.Reader reader, FileSystem.Statistics statistics, int bufferBytes, int mapWindowBytes)
+  /** A stream on {@code reader}, which is closed with it; and at once if there is no stream after all, as nobody else could. */
+  static ForebayInputStream on(String path, Contents.Reader reader, FileSystem.Statistics statistics, int bufferBytes, int mapWindowBytes)
+      throws IOException {
+    try {
+      return new ForebayInputStream(path, reader, statistics, bufferBytes, mapWindowBytes);
+    } catch (IOException | RuntimeException e) {
+      try {
+        reader.close();
+      } catch (IOException second) {
+        e.addSuppressed(second);
+      }
+      throw e;
+    }
+  }
+
+  private ForebayInputStream(String path, Contents.Reader reader, FileSystem.Statistics statistics, int bufferBytes, int mapWindowBytes)
       throws IOException {
     this.path = path;
     this.reader = reader;

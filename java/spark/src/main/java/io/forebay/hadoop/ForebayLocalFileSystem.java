@@ -4,6 +4,7 @@ import io.forebay.core.ForebayClient;
 import java.io.FileNotFoundException;
 import java.io.IOException;
 import java.net.URI;
+import java.util.Arrays;
 import java.util.EnumSet;
 import java.util.List;
 import java.util.Map;
@@ -12,6 +13,7 @@ import org.apache.hadoop.fs.BlockLocation;
 import org.apache.hadoop.fs.CreateFlag;
 import org.apache.hadoop.fs.FSDataInputStream;
 import org.apache.hadoop.fs.FSDataOutputStream;
+import org.apache.hadoop.fs.FileAlreadyExistsException;
 import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.FsStatus;
 import org.apache.hadoop.fs.LocalFileSystem;
@@ -62,6 +64,11 @@ public class ForebayLocalFileSystem extends LocalFileSystem {
       }
     }
     return null;
+  }
+
+  /** The path of the operating system. */
+  private String local(Path path) {
+    return makeQualified(path).toUri().getPath();
   }
 
   // ---- contents ----
@@ -122,7 +129,25 @@ public class ForebayLocalFileSystem extends LocalFileSystem {
     return mine == null ? super.truncate(path, newLength) : pfs.truncate(mine, newLength);
   }
 
+  /** What FileContext calls: as any other creation, where FilterFileSystem hands it to the raw file system, past Forebay and past checksum files. */
+  @Override
+  @SuppressWarnings("deprecation")
+  protected FSDataOutputStream primitiveCreate(Path path, FsPermission permission, EnumSet<CreateFlag> flags, int bufferBytes, short replication,
+      long blockBytes, Progressable progress, Options.ChecksumOpt checksum) throws IOException {
+    boolean there = exists(path);
+    CreateFlag.validate(path, there, flags);
+    return there && flags.contains(CreateFlag.APPEND)
+        ? append(path, bufferBytes, progress)
+        : create(path, permission, flags.contains(CreateFlag.OVERWRITE), bufferBytes, replication, blockBytes, progress);
+  }
+
   // ---- names ----
+
+  @Override
+  @SuppressWarnings("deprecation")
+  protected boolean primitiveMkdir(Path path, FsPermission permission) throws IOException {
+    return mkdirs(path, permission);
+  }
 
   @Override
   public boolean rename(Path source, Path target) throws IOException {
@@ -155,7 +180,7 @@ public class ForebayLocalFileSystem extends LocalFileSystem {
         return false;
       }
     }
-    return org.apache.hadoop.fs.FileUtil.copy(this, what.getPath(), this, to, true, true, getConf());
+    return ForebayFileSystem.copyAndDelete(this, what.getPath(), makeQualified(to));
   }
 
   @Override
@@ -165,8 +190,39 @@ public class ForebayLocalFileSystem extends LocalFileSystem {
     Path myTarget = onPfs(target);
     if (mySource != null && myTarget != null) {
       pfs.rename(mySource, myTarget, options);
-    } else {
+      return;
+    }
+    String from = local(source);
+    String to = local(target);
+    boolean overwrite = Arrays.asList(options).contains(Options.Rename.OVERWRITE);
+    if (from.equals(to)) {
+      // Said here, as the default would remove the target first, which is the source.
+      throw new FileAlreadyExistsException(from + ": renamed to itself");
+    }
+    if (mySource == null && myTarget == null) {
+      boolean directory = Names.isDirectory(from);
       super.rename(source, target, options);
+      // It is the raw file system's rename: the checksum file has stayed where it was, and what there is at the target is of another file.
+      pfs.moveChecksum(from, to, directory);
+    } else {
+      copyInPlaceOf(source, target, overwrite);
+    }
+  }
+
+  /** As {@link #copyAndDelete}, for FileContext: with exceptions instead of false, and in place of what is there if that is allowed. */
+  private void copyInPlaceOf(Path source, Path target, boolean overwrite) throws IOException {
+    FileStatus what = getFileStatus(source);
+    if (exists(target)) {
+      if (!overwrite) {
+        throw new FileAlreadyExistsException(target + " exists already");
+      }
+      if (getFileStatus(target).isDirectory() != what.isDirectory()) {
+        throw new IOException(source + ": a file does not replace a directory, nor the other way round: " + target);
+      }
+      delete(target, false);
+    }
+    if (!copyAndDelete(source, target)) {
+      throw new IOException(source + " cannot be renamed to " + target + ": something is in the way, or there is no directory to put it into");
     }
   }
 

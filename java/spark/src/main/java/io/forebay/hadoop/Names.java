@@ -5,12 +5,17 @@ import io.forebay.core.ForebayException;
 import io.forebay.core.NativeLibrary;
 import java.io.FileNotFoundException;
 import java.io.IOException;
+import java.io.InterruptedIOException;
+import java.io.UncheckedIOException;
 import java.nio.ByteBuffer;
 import java.nio.channels.FileChannel;
+import java.nio.file.DirectoryNotEmptyException;
 import java.nio.file.DirectoryStream;
 import java.nio.file.FileAlreadyExistsException;
+import java.nio.file.FileSystemException;
 import java.nio.file.FileVisitResult;
 import java.nio.file.Files;
+import java.nio.file.InvalidPathException;
 import java.nio.file.LinkOption;
 import java.nio.file.NoSuchFileException;
 import java.nio.file.Path;
@@ -28,6 +33,10 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.stream.Stream;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
 /**
  * Names and attributes on the PFS, by the operating system's own calls. Paths are absolute ones of the operating system.
@@ -37,6 +46,20 @@ import java.util.concurrent.ConcurrentHashMap;
  * is one step where the file system has it.
  */
 final class Names {
+  private static final Logger LOG = LoggerFactory.getLogger(Names.class);
+
+  /** How the JVM writes names: as the locale has it that it was started in. */
+  private static final String ENCODING = System.getProperty("sun.jnu.encoding", "unknown");
+
+  private static final AtomicBoolean ENCODING_WARNED = new AtomicBoolean();
+  private static final AtomicBoolean LEFT_OUT_WARNED = new AtomicBoolean();
+
+  /** Walks over a tree that is deleted, if something appears in it behind each of them. */
+  private static final int DELETE_WALKS = 5;
+
+  /** Between the first walk and the second; twice that before the third, and so on. */
+  private static final long DELETE_PAUSE_MS = 10;
+
   private static final String ATTRIBUTES = "unix:mode,ino,uid,gid,size,lastModifiedTime,lastAccessTime,isDirectory";
 
   /** Names of users and groups by number: a directory service may take milliseconds for each. */
@@ -46,9 +69,59 @@ final class Names {
   /** What the PFS tells of a name. Times are milliseconds of the epoch. */
   record Attributes(boolean isDirectory, long size, long inode, int permissions, String owner, String group, long modifiedMs, long accessedMs) {}
 
+  /** Says once if the JVM writes names otherwise than native code does, which is as UTF-8: the two would not mean the same file. */
+  static void warnOfLocale() {
+    if (!ENCODING.equalsIgnoreCase("UTF-8") && !ENCODING_WARNED.getAndSet(true)) {
+      LOG.warn("The JVM's locale writes file names as {} (sun.jnu.encoding) and not as UTF-8: files with other letters than ASCII in their names are "
+          + "left out or not found. Start it with a UTF-8 locale, such as LC_ALL=C.UTF-8", ENCODING);
+    }
+  }
+
+  /** The name as the JDK has it. One that the locale cannot write is an IOException, and not the JDK's unchecked one, which nobody expects of a file. */
+  static Path path(String name) throws IOException {
+    try {
+      return Path.of(name);
+    } catch (InvalidPathException e) {
+      throw new IOException(name + ": the JVM cannot write this name as " + ENCODING + " (" + e.getReason()
+          + "); names with other letters than ASCII need a UTF-8 locale, such as LC_ALL=C.UTF-8", e);
+    }
+  }
+
+  /** Whether a name that was read from a directory is the same one after it has been a String, as which Hadoop has it. */
+  private static boolean isText(Path name) {
+    try {
+      return Path.of(name.toString()).equals(name);
+    } catch (InvalidPathException e) {
+      return false;
+    }
+  }
+
+  /** Whether there is something of that name, if only a link to nowhere. */
+  static boolean isThere(String path) throws IOException {
+    return Files.exists(path(path), LinkOption.NOFOLLOW_LINKS);
+  }
+
+  /** Whether it is a directory, links followed. */
+  static boolean isDirectory(String path) throws IOException {
+    return Files.isDirectory(path(path));
+  }
+
+  /**
+   * Something at or below that name which a copy by way of listings would lose, or by which it would leave the tree: a link, a device, or a name that
+   * is no text. Null if there is none.
+   */
+  static Path notCopied(String path) throws IOException {
+    try (Stream<Path> all = Files.walk(path(path))) {
+      return all.filter(each -> !isText(each.getFileName())
+          || !Files.isRegularFile(each, LinkOption.NOFOLLOW_LINKS) && !Files.isDirectory(each, LinkOption.NOFOLLOW_LINKS)).findFirst().orElse(null);
+    } catch (UncheckedIOException e) {
+      throw e.getCause();
+    }
+  }
+
   /** Attributes of a name, links followed. */
   Attributes attributes(String path) throws IOException {
-    Path file = Path.of(path);
+    Path file = path(path);
     Map<String, Object> found = Files.readAttributes(file, ATTRIBUTES);
     return new Attributes((Boolean) found.get("isDirectory"), (Long) found.get("size"), (Long) found.get("ino"),
         (Integer) found.get("mode") & 07777, name(users, file, "unix:owner", (Integer) found.get("uid")),
@@ -80,12 +153,18 @@ final class Names {
     return name;
   }
 
-  /** Names in a directory, in no order. */
+  /** Names in a directory, in no order. One that is no text in the JVM's locale is left out, as no path could be made of it. */
   List<String> list(String directory) throws IOException {
     List<String> names = new ArrayList<>();
-    try (DirectoryStream<Path> entries = Files.newDirectoryStream(Path.of(directory))) {
+    try (DirectoryStream<Path> entries = Files.newDirectoryStream(path(directory))) {
       for (Path entry : entries) {
-        names.add(entry.getFileName().toString());
+        Path name = entry.getFileName();
+        if (isText(name)) {
+          names.add(name.toString());
+        } else if (!LEFT_OUT_WARNED.getAndSet(true)) {
+          LOG.warn("{}: {} is left out of the listing, as are all names from now on that are no text in the JVM's encoding of names, {}; names with "
+              + "other letters than ASCII need a UTF-8 locale, such as LC_ALL=C.UTF-8", directory, name, ENCODING);
+        }
       }
     } catch (java.nio.file.DirectoryIteratorException e) {
       throw e.getCause();
@@ -95,7 +174,7 @@ final class Names {
 
   /** Makes a directory and what is missing above it; nothing to do if it is there. */
   void makeDirectories(String path, int permissions) throws IOException {
-    Path directory = Path.of(path);
+    Path directory = path(path);
     if (Files.isDirectory(directory)) {
       return;
     }
@@ -117,7 +196,7 @@ final class Names {
   /** Renames; what is there of the new name is replaced, in one step, if that is allowed. FileAlreadyExistsException if it is not. */
   void rename(String from, String to, boolean replace) throws IOException {
     if (replace) {
-      Files.move(Path.of(from), Path.of(to), StandardCopyOption.ATOMIC_MOVE);
+      Files.move(path(from), path(to), StandardCopyOption.ATOMIC_MOVE);
       return;
     }
     int errno = NativeLibrary.failure() == null ? ForebayClient.renameNew(from, to) : ForebayException.ENOSYS;
@@ -125,27 +204,59 @@ final class Names {
       case 0 -> { }
       case ForebayException.EINVAL, ForebayException.ENOSYS, ForebayException.ENOTSUP -> {
         // Not in one step then: another may slip between the look and the rename.
-        if (Files.exists(Path.of(to), LinkOption.NOFOLLOW_LINKS)) {
+        if (Files.exists(path(to), LinkOption.NOFOLLOW_LINKS)) {
           throw new FileAlreadyExistsException(to);
         }
-        Files.move(Path.of(from), Path.of(to), StandardCopyOption.ATOMIC_MOVE);
+        Files.move(path(from), path(to), StandardCopyOption.ATOMIC_MOVE);
       }
       default -> throw new ForebayException(errno, from + ": cannot be renamed to " + to + ": error number " + errno);
     }
   }
 
-  /** Removes a name; a directory with all below it if {@code recursive}. A link is removed and not followed. */
-  void delete(String path, boolean recursive) throws IOException {
-    Path start = Path.of(path);
+  /**
+   * Removes a name; a directory with all below it if {@code recursive}. A link is removed and not followed.
+   *
+   * <p>Tasks that have not heard of their end go on making files, and NFS keeps those that somebody has open under a name of its own (.nfsXXXX): what
+   * appears behind a walk is met by the next one. False if each of them has left something.
+   */
+  boolean delete(String path, boolean recursive) throws IOException {
+    Path start = path(path);
     if (!recursive || !Files.isDirectory(start, LinkOption.NOFOLLOW_LINKS)) {
       Files.delete(start);
-      return;
+      return true;
     }
+    for (int walk = 1;; walk++) {
+      try {
+        deleteTree(start);
+        return true;
+      } catch (DirectoryNotEmptyException e) {
+        if (walk == DELETE_WALKS) {
+          LOG.warn("{}: not removed, as after {} walks there is still something in {}", path, walk, e.getFile());
+          return false;
+        }
+      }
+      try {
+        Thread.sleep(DELETE_PAUSE_MS << (walk - 1));
+      } catch (InterruptedException e) {
+        Thread.currentThread().interrupt();
+        throw new InterruptedIOException(path + ": interrupted while it was removed");
+      }
+    }
+  }
+
+  private static void deleteTree(Path start) throws IOException {
     Files.walkFileTree(start, new SimpleFileVisitor<>() {
       @Override
       public FileVisitResult visitFile(Path file, BasicFileAttributes attributes) throws IOException {
-        // Others may clear up the same directory.
-        Files.deleteIfExists(file);
+        try {
+          // Others may clear up the same directory.
+          Files.deleteIfExists(file);
+        } catch (FileSystemException e) {
+          // What NFS keeps for somebody goes when it is closed; until then its directory is not empty.
+          if (!"Device or resource busy".equals(e.getReason())) {
+            throw e;
+          }
+        }
         return FileVisitResult.CONTINUE;
       }
 
@@ -169,20 +280,20 @@ final class Names {
   }
 
   boolean deleteIfExists(String path) throws IOException {
-    return Files.deleteIfExists(Path.of(path));
+    return Files.deleteIfExists(path(path));
   }
 
-  boolean isLink(String path) {
-    return Files.isSymbolicLink(Path.of(path));
+  boolean isLink(String path) throws IOException {
+    return Files.isSymbolicLink(path(path));
   }
 
   void setPermissions(String path, int permissions) throws IOException {
-    Files.setAttribute(Path.of(path), "unix:mode", permissions & 07777);
+    Files.setAttribute(path(path), "unix:mode", permissions & 07777);
   }
 
   /** Names or numbers; null leaves as it is. */
   void setOwner(String path, String owner, String group) throws IOException {
-    Path file = Path.of(path);
+    Path file = path(path);
     UserPrincipalLookupService names = file.getFileSystem().getUserPrincipalLookupService();
     PosixFileAttributeView view = Files.getFileAttributeView(file, PosixFileAttributeView.class);
     if (owner != null && !owner.isEmpty()) {
@@ -197,11 +308,11 @@ final class Names {
   void setTimes(String path, long modifiedMs, long accessedMs) throws IOException {
     FileTime modified = modifiedMs < 0 ? null : FileTime.fromMillis(modifiedMs);
     FileTime accessed = accessedMs < 0 ? null : FileTime.fromMillis(accessedMs);
-    Files.getFileAttributeView(Path.of(path), BasicFileAttributeView.class).setTimes(modified, accessed, null);
+    Files.getFileAttributeView(path(path), BasicFileAttributeView.class).setTimes(modified, accessed, null);
   }
 
   void truncate(String path, long bytes) throws IOException {
-    try (FileChannel file = FileChannel.open(Path.of(path), StandardOpenOption.WRITE)) {
+    try (FileChannel file = FileChannel.open(path(path), StandardOpenOption.WRITE)) {
       if (bytes < 0 || bytes > file.size()) {
         throw new IllegalArgumentException(path + ": cannot be cut off at " + bytes + " of its " + file.size() + " bytes");
       }
@@ -211,7 +322,7 @@ final class Names {
 
   /** Whether this process may: as the kernel says, so access lists and capabilities count. */
   boolean mayAccess(String path, boolean read, boolean write, boolean execute) throws IOException {
-    Path file = Path.of(path);
+    Path file = path(path);
     if (!Files.exists(file)) {
       throw new FileNotFoundException(path + ": No such file or directory");
     }
@@ -221,7 +332,7 @@ final class Names {
   // ---- extended attributes of the user's name space ----
 
   private static UserDefinedFileAttributeView extended(String path) throws IOException {
-    Path file = Path.of(path);
+    Path file = path(path);
     if (!Files.exists(file)) {
       throw new NoSuchFileException(path);
     }

@@ -20,7 +20,7 @@ import org.apache.hadoop.fs.permission.FsPermission;
 final class PlainContents implements Contents {
   @Override
   public Reader open(String path) throws IOException {
-    Path file = Path.of(path);
+    Path file = Names.path(path);
     if (Files.isDirectory(file)) {
       throw new FileSystemException(path, null, "Is a directory");
     }
@@ -29,7 +29,7 @@ final class PlainContents implements Contents {
 
   @Override
   public Writer create(String path, boolean exclusive, boolean append, int permissions) throws IOException {
-    Path file = Path.of(path);
+    Path file = Names.path(path);
     if (Files.isDirectory(file)) {
       throw new FileSystemException(path, null, "Is a directory");
     }

@@ -23,7 +23,8 @@ final class AgentDial implements Teller.Dial {
     ForebayClient client = new ForebayClient(options);
     try {
       return new AgentLine(client, client.beginJob(name, planner));
-    } catch (IOException e) {
+    } catch (Throwable e) {
+      // Whatever it was: the client is the native library's, and nobody else would give it back.
       client.close();
       throw e;
     }
@@ -37,8 +38,11 @@ final class AgentDial implements Teller.Dial {
 
     @Override
     public void close() {
-      job.close();
-      client.close();
+      try {
+        job.close();
+      } finally {
+        client.close();
+      }
     }
   }
 }

@@ -5,6 +5,7 @@ import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.TreeMap;
 
 import io.forebay.core.JobUpdate;
@@ -28,6 +29,8 @@ final class Book {
   private final Map<String, Executor> executors = new HashMap<>();
   private final Map<Integer, StageEntry> stages = new LinkedHashMap<>();
   private final Map<Integer, List<Integer>> jobs = new HashMap<>();
+  /** Those of {@link #jobs} that were there at the last look at what runs. */
+  private Set<Integer> jobsLookedAt = Set.of();
   private List<JobUpdate> updates = new ArrayList<>();
   private int filesTold;
 
@@ -138,6 +141,19 @@ final class Book {
         stageEnded(stage);
       }
     }
+  }
+
+  /**
+   * A look at the jobs that run, now and then: others end, as their end was not heard. One that was not here at the look before stays: what
+   * has just begun may not be among those that run yet.
+   */
+  void onlyRunning(Set<Integer> running) {
+    for (int job : jobsLookedAt) {
+      if (!running.contains(job)) {
+        jobEnded(job);
+      }
+    }
+    jobsLookedAt = Set.copyOf(jobs.keySet());
   }
 
   boolean knowsStage(int stage) {

@@ -1,48 +1,202 @@
 package io.forebay.spark;
 
 import java.io.IOException;
+import java.lang.reflect.Field;
 import java.net.URI;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.function.Predicate;
 
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FileSystem;
+import org.apache.hadoop.fs.Path;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
+import io.forebay.hadoop.ForebayConfig;
 import io.forebay.hadoop.ForebayFileSystem;
 import io.forebay.hadoop.ForebayLocalFileSystem;
 
 /**
- * Puts Forebay's file system in the place of Hadoop's for {@code file:///}, so that paths stay as they are.
+ * Puts Forebay's file system in the place of Hadoop's for {@code file:///}, so that paths stay as they are, and makes both of Forebay's, that for
+ * {@code forebay:///} too, with the settings of this application.
  *
  * <p>Why not {@code spark.hadoop.fs.file.impl}: Spark itself looks for the files of {@code spark.jars} by that scheme, before it has loaded the jar
  * that would have the class, and ends with a ClassNotFoundException. By the time a plug-in starts, the jar is there.
+ *
+ * <p>Why they are made here and not when the first path is opened: Hadoop keeps one file system for each scheme as long as the process lives, whatever
+ * the configuration of who asks next says. Whoever asked first, with a configuration or a class loader that knows nothing of Forebay, would decide for
+ * all; and a second application in this process would go on with the settings of the first.
  */
 final class FileScheme {
-  private static final String IMPLEMENTATION = "fs.file.impl";
-  private static final String FOREBAY = "fs.forebay.impl";
+  static final URI FILES = URI.create("file:///");
+  static final URI FOREBAY = URI.create(ForebayFileSystem.SCHEME + ":///");
+
+  /** What the names of Forebay's own settings begin with; that of the class for {@code forebay:///} among them. */
+  private static final String SETTINGS = "fs.forebay.";
+
+  private static final String FILES_CLASS = "fs.file.impl";
+  private static final String FOREBAY_CLASS = "fs.forebay.impl";
+
+  /** How often somebody else may be faster than we are. Once is rare. */
+  private static final int TRIES = 10;
+
+  private static final Logger LOG = LoggerFactory.getLogger("io.forebay.spark");
 
   private FileScheme() {}
 
-  /** In the driver: for everything that takes its configuration from this one, tasks among it. A class named by the user stays. */
+  /** Names the class for {@code file:///}, for everything that takes its configuration from this one, tasks among it. A class named by the user stays. */
   static void takeOver(Configuration hadoop) {
-    if (hadoop.get(IMPLEMENTATION) == null) {
-      forget(hadoop);
-      hadoop.set(IMPLEMENTATION, ForebayLocalFileSystem.class.getName());
-    }
+    hadoop.setIfUnset(FILES_CLASS, ForebayLocalFileSystem.class.getName());
   }
 
   /** Names the class for {@code forebay:///}: Hadoop has looked for file systems before the jar of the plug-in was there, and would not find it. */
   static void name(Configuration hadoop) {
-    if (hadoop.get(FOREBAY) == null) {
-      hadoop.set(FOREBAY, ForebayFileSystem.class.getName());
+    hadoop.setIfUnset(FOREBAY_CLASS, ForebayFileSystem.class.getName());
+  }
+
+  /** Makes, of those file systems that are Forebay's in this configuration, the ones that everybody in this process gets from here on. */
+  static void fill(Configuration hadoop) {
+    Configuration ours = withOurClasses(hadoop);
+    if (names(hadoop, FOREBAY_CLASS, ForebayFileSystem.class)) {
+      replace(FOREBAY, ours);
+    }
+    if (names(hadoop, FILES_CLASS, ForebayLocalFileSystem.class)) {
+      replace(FILES, ours);
+    } else if (get(FILES, hadoop) instanceof ForebayLocalFileSystem) {
+      // Of an application before this one.
+      forget(FILES, hadoop);
     }
   }
 
-  /** Hadoop keeps one file system for each scheme, whatever the configuration of who asks next says: what was made before has to go. */
-  static void forget(Configuration hadoop) {
+  /** At the end of an application: who comes next in this process finds nothing of it. */
+  static void leave() {
+    Configuration next = new Configuration();
+    forget(FILES, next);
+    next = withOurClasses(next);
+    name(next);
+    forget(FOREBAY, next);
+  }
+
+  /** What executors need to know to do as the driver does; values as they were written, as tasks get them. */
+  static Map<String, String> settings(Configuration hadoop) {
+    Map<String, String> settings = new HashMap<>();
+    for (Map.Entry<String, String> entry : hadoop) {
+      if (entry.getKey().startsWith(SETTINGS) && entry.getValue() != null) {
+        settings.put(entry.getKey(), entry.getValue());
+      }
+    }
+    // Another class is the user's own business.
+    if (names(hadoop, FILES_CLASS, ForebayLocalFileSystem.class)) {
+      settings.put(FILES_CLASS, ForebayLocalFileSystem.class.getName());
+    }
+    return settings;
+  }
+
+  /** In an executor: as the driver has it. */
+  static void follow(Configuration hadoop, Map<String, String> fromDriver) {
+    fromDriver.forEach((key, value) -> {
+      if (key.startsWith("fs.")) {
+        hadoop.set(key, value);
+      }
+    });
+    fill(hadoop);
+  }
+
+  /**
+   * Which paths go through Forebay in this application; what is brought for others nobody takes.
+   *
+   * @param filePaths whether {@code file:///} may be Forebay's at all
+   */
+  static Predicate<URI> ours(Configuration hadoop, boolean filePaths) {
+    boolean files = filePaths && names(hadoop, FILES_CLASS, ForebayLocalFileSystem.class);
+    // As ForebayConfig reads them; without any it is the agent that knows which paths are on the PFS.
+    List<String> roots = Arrays.stream(hadoop.getTrimmedStrings(ForebayConfig.ROOTS)).map(root -> root.replaceAll("/+$", "")).toList();
+    return path -> {
+      String scheme = path.getScheme();
+      if (ForebayFileSystem.SCHEME.equals(scheme)) {
+        return true;
+      }
+      // Other schemes are other systems, whose paths may happen to look like ours.
+      boolean file = scheme == null || scheme.equals("file");
+      return file && files && (roots.isEmpty() || roots.stream().anyMatch(root -> isBelow(path.getPath(), root)));
+    };
+  }
+
+  private static boolean isBelow(String path, String root) {
+    return path.equals(root) || path.startsWith(root + "/");
+  }
+
+  private static boolean names(Configuration hadoop, String key, Class<?> implementation) {
+    return implementation.getName().equals(hadoop.getTrimmed(key));
+  }
+
+  /** A copy whose classes are looked for where the plug-in is from: the thread's own class loader need not know the jar. */
+  private static Configuration withOurClasses(Configuration hadoop) {
+    Configuration ours = new Configuration(hadoop);
+    ours.setClassLoader(FileScheme.class.getClassLoader());
+    return ours;
+  }
+
+  private static void replace(URI uri, Configuration hadoop) {
+    for (int i = 0; i < TRIES; i++) {
+      forget(uri, hadoop);
+      if (get(uri, hadoop).getConf() == hadoop) {
+        return;
+      }
+      // Somebody with another configuration has asked in between.
+    }
+    LOG.warn("Forebay: the file system for {} has been made by another part of this process, and is as that wants it", uri);
+  }
+
+  /**
+   * Has Hadoop forget its file system for this scheme; whoever asks next gets a new one.
+   *
+   * @param next for what is kept over, see {@link #toDelete}
+   */
+  static void forget(URI uri, Configuration next) {
+    FileSystem before = get(uri, next);
     try {
-      // Whoever holds it may go on: it has nothing that a close would take away.
-      FileSystem.get(URI.create("file:///"), hadoop).close();
+      List<Path> paths = toDelete(before);
+      // Those of others who live as long as the process: a close would delete them now.
+      paths.forEach(before::cancelDeleteOnExit);
+      // Whoever holds it may go on: it has nothing else that a close would take away.
+      before.close();
+      for (Path path : paths) {
+        get(uri, next).deleteOnExit(path);
+      }
     } catch (IOException e) {
-      throw new IllegalStateException("the file system for file:/// cannot be replaced", e);
+      throw failed(uri, e);
+    }
+  }
+
+  private static FileSystem get(URI uri, Configuration hadoop) {
+    try {
+      return FileSystem.get(uri, hadoop);
+    } catch (IOException e) {
+      throw failed(uri, e);
+    }
+  }
+
+  private static IllegalStateException failed(URI uri, IOException e) {
+    return new IllegalStateException("the file system for " + uri + " cannot be replaced: " + e.getMessage(), e);
+  }
+
+  /** What it has promised to delete when the process ends; Hadoop does not say. Nothing if that cannot be found out. */
+  private static List<Path> toDelete(FileSystem fs) {
+    try {
+      Field field = FileSystem.class.getDeclaredField("deleteOnExit");
+      field.setAccessible(true);
+      Set<?> paths = (Set<?>) field.get(fs);
+      synchronized (paths) {
+        return paths.stream().map(Path.class::cast).toList();
+      }
+    } catch (ReflectiveOperationException | RuntimeException e) {
+      LOG.debug("Forebay: this version of Hadoop is another inside than those known", e);
+      return List.of();
     }
   }
 }

@@ -9,6 +9,7 @@ import org.apache.spark.api.plugin.DriverPlugin;
 import org.apache.spark.api.plugin.ExecutorPlugin;
 import org.apache.spark.api.plugin.PluginContext;
 import org.apache.spark.api.plugin.SparkPlugin;
+import org.apache.spark.deploy.SparkHadoopUtil;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -16,7 +17,7 @@ import io.forebay.core.NativeLibrary;
 import io.forebay.hadoop.ForebayConfig;
 
 /**
- * What {@code spark.plugins} names. The driver's half does the work; the executors' only sees to it that {@code file:///} is Forebay's there too.
+ * What {@code spark.plugins} names. The driver's half does the work; the executors' only sees to it that the file systems are there as in the driver.
  *
  * <p>Whatever fails here is said once in the log and costs the prefetch, never the application.
  */
@@ -29,6 +30,9 @@ public final class ForebayPlugin implements SparkPlugin {
 
   /** The planner that plans nothing: tasks read the PFS themselves, wherever a core is free, and nothing is cached. */
   static final String NAIVE = "naive-bb";
+
+  /** Name of the driver among Spark's executors. */
+  private static final String DRIVER = "driver";
 
   private static final Logger LOG = LoggerFactory.getLogger("io.forebay.spark");
 
@@ -45,22 +49,17 @@ public final class ForebayPlugin implements SparkPlugin {
   private static final class Executor implements ExecutorPlugin {
     @Override
     public void init(PluginContext context, Map<String, String> fromDriver) {
+      if (context.executorID().equals(DRIVER)) {
+        // A local master: this is the driver's process, which has its file systems already.
+        return;
+      }
       try {
-        if (Boolean.parseBoolean(fromDriver.get(FILE_PATHS))) {
-          FileScheme.forget(new Configuration());
-        }
-        load();
-      } catch (RuntimeException | LinkageError e) {
+        // Unpacks and links the native library too, and not when the first task opens its file.
+        FileScheme.follow(SparkHadoopUtil.get().newConfiguration(context.conf()), fromDriver);
+      } catch (Exception | LinkageError e) {
         LOG.warn("Forebay: this executor reads the PFS itself: {}", e.toString());
       }
     }
-  }
-
-  /** Unpacks and links the native library while the executor starts, and not when its first task opens its file. */
-  private static void load() {
-    Thread loader = new Thread(NativeLibrary::failure, "forebay-load");
-    loader.setDaemon(true);
-    loader.start();
   }
 
   static final class Driver implements DriverPlugin {
@@ -68,33 +67,46 @@ public final class ForebayPlugin implements SparkPlugin {
 
     @Override
     public Map<String, String> init(SparkContext context, PluginContext plugin) {
-      boolean filePaths = false;
+      Configuration hadoop = context.hadoopConfiguration();
       try {
+        // Before anything can fail: paths of this scheme are read and written, past the tier, also where there is no native library.
+        FileScheme.name(hadoop);
         if (NativeLibrary.failure() != null) {
           throw new IllegalStateException("the native library cannot be loaded: " + NativeLibrary.failure());
         }
-        filePaths = context.conf().getBoolean(FILE_PATHS, true);
-        start(context, filePaths);
-      } catch (RuntimeException | LinkageError e) {
+        start(context, hadoop);
+      } catch (Exception | LinkageError e) {
         LOG.warn("Forebay: the plug-in does not work with this installation; the application runs on without prefetch: {}", e.toString());
       }
-      return Map.of(FILE_PATHS, Boolean.toString(filePaths));
+      return FileScheme.settings(hadoop);
     }
 
-    private void start(SparkContext context, boolean filePaths) {
+    private void start(SparkContext context, Configuration hadoop) {
       SparkConf conf = context.conf();
       String planner = conf.get(PLANNER, "");
-      Configuration hadoop = context.hadoopConfiguration();
-      FileScheme.name(hadoop);
+      boolean filePaths = conf.getBoolean(FILE_PATHS, true);
       if (filePaths) {
         FileScheme.takeOver(hadoop);
       }
       settle(hadoop, planner);
+      FileScheme.fill(hadoop);
+      if (!isTold(hadoop, planner)) {
+        LOG.info("Forebay: with {} = {} tasks read past the tier, so nothing is brought there for this application", ForebayConfig.READ_MODE,
+            hadoop.getTrimmed(ForebayConfig.READ_MODE));
+        return;
+      }
       Book book = new Book(conf.getInt("spark.task.cpus", 1));
-      teller = new Teller(book, new AgentDial(new ForebayConfig(hadoop).client(), planner), Teller.QUEUE_MAX);
+      AgentDial dial = new AgentDial(new ForebayConfig(hadoop).client(), planner);
+      teller = new Teller(book, dial, Teller.QUEUE_MAX, b -> JobListener.look(context, b), Teller.LOOK_MS);
       teller.start();
       // A queue of its own on the bus: whatever happens to this listener, Spark's own hear everything.
-      context.listenerBus().addToQueue(new JobListener(context, teller), "forebay");
+      context.listenerBus().addToQueue(new JobListener(context, teller, FileScheme.ours(hadoop, filePaths)), "forebay");
+    }
+
+    /** Whether the coordinator is told of this application: not if the tasks pass by what is brought. The baseline is, for who looks at its progress. */
+    static boolean isTold(Configuration hadoop, String planner) {
+      String mode = hadoop.getTrimmed(ForebayConfig.READ_MODE, "");
+      return planner.equals(NAIVE) || !(mode.equals("bypass") || mode.equals("pfs"));
     }
 
     /**
@@ -114,6 +126,11 @@ public final class ForebayPlugin implements SparkPlugin {
     public void shutdown() {
       if (teller != null) {
         teller.close();
+      }
+      try {
+        FileScheme.leave();
+      } catch (RuntimeException | LinkageError e) {
+        LOG.debug("Forebay: the file systems stay as they are", e);
       }
     }
   }

@@ -1,11 +1,16 @@
 package io.forebay.spark;
 
+import java.net.URI;
 import java.util.ArrayList;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Objects;
+import java.util.Set;
+import java.util.function.Predicate;
 
 import org.apache.spark.SparkContext;
 import org.apache.spark.Success$;
+import org.apache.spark.scheduler.DAGScheduler;
 import org.apache.spark.scheduler.SparkListener;
 import org.apache.spark.scheduler.SparkListenerApplicationStart;
 import org.apache.spark.scheduler.SparkListenerExecutorAdded;
@@ -31,10 +36,22 @@ import scala.Option;
 final class JobListener extends SparkListener {
   private final SparkContext context;
   private final Teller teller;
+  private final Predicate<URI> ours;
 
-  JobListener(SparkContext context, Teller teller) {
+  /** A listener that tells what is read of paths that are {@code ours}. */
+  JobListener(SparkContext context, Teller teller, Predicate<URI> ours) {
     this.context = context;
     this.teller = teller;
+    this.ours = ours;
+  }
+
+  /** For the teller, now and then: the bus drops events when it has too many, and a job whose end was dropped would keep its stages for ever. */
+  static void look(SparkContext context, Book book) {
+    Set<Integer> running = new HashSet<>();
+    for (int job : context.statusTracker().getActiveJobIds()) {
+      running.add(job);
+    }
+    book.onlyRunning(running);
   }
 
   @Override
@@ -119,12 +136,12 @@ final class JobListener extends SparkListener {
     }
   }
 
-  private static void read(Book book, Stage stage) {
+  private void read(Book book, Stage stage) {
     if (book.knowsStage(stage.id())) {
       return;
     }
     try {
-      StageInput input = StageInput.of(stage);
+      StageInput input = StageInput.of(stage, ours);
       if (input != null) {
         book.stageReads(stage.id(), input);
       }
@@ -135,7 +152,12 @@ final class JobListener extends SparkListener {
 
   /** Null if there is none of that number, any more or yet. */
   private Stage stage(int id) {
-    Option<Stage> stage = context.dagScheduler().stageIdToStage().get(id);
+    DAGScheduler scheduler = context.dagScheduler();
+    if (scheduler == null) {
+      // The application has ended; this event was still in the queue.
+      return null;
+    }
+    Option<Stage> stage = scheduler.stageIdToStage().get(id);
     return stage.isDefined() ? stage.get() : null;
   }
 

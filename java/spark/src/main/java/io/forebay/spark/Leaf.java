@@ -2,6 +2,7 @@ package io.forebay.spark;
 
 import java.net.URI;
 import java.util.List;
+import java.util.function.Predicate;
 
 import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.mapred.FileSplit;
@@ -26,37 +27,38 @@ final class Leaf {
     void range(String path, long offset, long length);
   }
 
-  /** Hands over what the partition reads; nothing if it is not of a kind that names files. */
-  static void of(Partition partition, Sink sink) throws ReflectiveOperationException {
+  /** Takes a range of a file of whatever system. */
+  private interface Found {
+    void range(Path path, long offset, long length);
+  }
+
+  /** Hands over what the partition reads of paths that are ours; nothing if it is not of a kind that names files. */
+  static void of(Partition partition, Predicate<URI> ours, Sink sink) throws ReflectiveOperationException {
+    Found found = (path, offset, length) -> {
+      URI uri = path.toUri();
+      if (length > 0 && ours.test(uri)) {
+        sink.range(uri.getPath(), offset, length);
+      }
+    };
     if (partition instanceof HadoopPartition old) {
-      split(old.inputSplit().value(), sink);
+      split(old.inputSplit().value(), found);
     } else if (partition instanceof NewHadoopPartition hadoop) {
-      split(hadoop.serializableHadoopSplit().value(), sink);
+      split(hadoop.serializableHadoopSplit().value(), found);
     } else if (SQL) {
-      Sql.of(partition, sink);
+      Sql.of(partition, found);
     }
   }
 
-  private static void split(Object split, Sink sink) {
+  private static void split(Object split, Found found) {
     if (split instanceof FileSplit file) {
-      range(file.getPath(), file.getStart(), file.getLength(), sink);
+      found.range(file.getPath(), file.getStart(), file.getLength());
     } else if (split instanceof org.apache.hadoop.mapreduce.lib.input.FileSplit file) {
-      range(file.getPath(), file.getStart(), file.getLength(), sink);
+      found.range(file.getPath(), file.getStart(), file.getLength());
     } else if (split instanceof CombineFileSplit files) {
       // The old interface's class of that name is a subclass.
       for (int i = 0; i < files.getNumPaths(); i++) {
-        range(files.getPath(i), files.getOffset(i), files.getLength(i), sink);
+        found.range(files.getPath(i), files.getOffset(i), files.getLength(i));
       }
-    }
-  }
-
-  private static void range(Path path, long offset, long length, Sink sink) {
-    URI uri = path.toUri();
-    String scheme = uri.getScheme();
-    // Other schemes are other systems, whose paths may happen to look like ours.
-    boolean ours = scheme == null || scheme.equals("file") || scheme.equals("forebay");
-    if (ours && length > 0) {
-      sink.range(uri.getPath(), offset, length);
     }
   }
 
@@ -71,15 +73,15 @@ final class Leaf {
 
   /** Apart, so that its classes are looked for only if they are there. */
   private static final class Sql {
-    static void of(Object partition, Sink sink) throws ReflectiveOperationException {
+    static void of(Object partition, Found found) throws ReflectiveOperationException {
       if (partition instanceof FilePartition files) {
         for (PartitionedFile file : files.files()) {
-          range(file.toPath(), file.start(), file.length(), sink);
+          found.range(file.toPath(), file.start(), file.length());
         }
       } else if (partition.getClass().getName().equals(SOURCE_V2)) {
         for (Object input : inputs(partition)) {
           if (input instanceof FilePartition) {
-            of(input, sink);
+            of(input, found);
           }
         }
       }

@@ -1,5 +1,6 @@
 package io.forebay.spark;
 
+import java.net.URI;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Collections;
@@ -10,6 +11,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.function.Predicate;
 
 import org.apache.spark.NarrowDependency;
 import org.apache.spark.Partition;
@@ -63,8 +65,8 @@ final class StageInput {
     return new StageInput(files, partitions, splits, homes);
   }
 
-  /** Null if the stage has nothing to do, or none of its tasks reads files. */
-  static StageInput of(Stage stage) throws ReflectiveOperationException {
+  /** Null if the stage has nothing to do, or none of its tasks reads files whose paths are {@code ours}. */
+  static StageInput of(Stage stage, Predicate<URI> ours) throws ReflectiveOperationException {
     int[] partitions;
     if (stage instanceof ResultStage result) {
       partitions = result.partitions();
@@ -76,12 +78,12 @@ final class StageInput {
     } else {
       return null;
     }
-    return of(stage.rdd(), partitions);
+    return of(stage.rdd(), partitions, ours);
   }
 
-  /** Null if none of these partitions reads files. */
-  static StageInput of(RDD<?> rdd, int[] partitions) throws ReflectiveOperationException {
-    Walk walk = new Walk();
+  /** Null if none of these partitions reads files whose paths are {@code ours}. */
+  static StageInput of(RDD<?> rdd, int[] partitions, Predicate<URI> ours) throws ReflectiveOperationException {
+    Walk walk = new Walk(ours);
     List<List<Part>> splits = new ArrayList<>(partitions.length);
     List<String> homes = new ArrayList<>(partitions.length);
     boolean some = false;
@@ -117,8 +119,13 @@ final class StageInput {
     final Map<String, Integer> files = new LinkedHashMap<>();
     /** The host that is preferred for the last partition that was followed; empty if none. */
     String home;
+    private final Predicate<URI> ours;
     private final Map<Integer, Node> nodes = new HashMap<>();
     private int steps;
+
+    Walk(Predicate<URI> ours) {
+      this.ours = ours;
+    }
 
     /** What the task that computes this partition reads, in order. */
     List<Part> parts(RDD<?> rdd, int partition) throws ReflectiveOperationException {
@@ -141,7 +148,7 @@ final class StageInput {
           home = preferred(node, place.partition());
         }
         if (node.parents().isEmpty()) {
-          Leaf.of(node.partitions()[place.partition()], (path, offset, length) -> parts.add(part(path, offset, length)));
+          Leaf.of(node.partitions()[place.partition()], ours, (path, offset, length) -> parts.add(part(path, offset, length)));
         } else {
           List<Place> above = above(place);
           Collections.reverse(above);

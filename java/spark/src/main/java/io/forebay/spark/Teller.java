@@ -31,6 +31,9 @@ final class Teller implements AutoCloseable {
   private static final long RETRY_MIN_MS = 500;
   private static final long RETRY_MAX_MS = 10_000;
 
+  /** How often it is looked whether something has been missed. */
+  static final long LOOK_MS = 60_000;
+
   /** How long the end of the application waits for the last updates. */
   private static final long CLOSE_MS = 2_000;
 
@@ -52,8 +55,11 @@ final class Teller implements AutoCloseable {
   private final Book book;
   private final Dial dial;
   private final BlockingQueue<Consumer<Book>> queue;
+  private final Consumer<Book> look;
+  private final long lookMs;
   private final Thread thread;
   private volatile boolean closing;
+  private volatile boolean ended;
   private volatile boolean dropped;
   private volatile String name;
   private boolean failureSaid;
@@ -61,10 +67,18 @@ final class Teller implements AutoCloseable {
   private Line line;
   private long retryMs = RETRY_MIN_MS;
   private long retryAtNanos = System.nanoTime();
+  private long lookedAtNanos = System.nanoTime();
 
   Teller(Book book, Dial dial, int queueMax) {
+    this(book, dial, queueMax, b -> { }, LOOK_MS);
+  }
+
+  /** With a look that is taken on this thread every {@code lookMs}, whether or not there are events. */
+  Teller(Book book, Dial dial, int queueMax, Consumer<Book> look, long lookMs) {
     this.book = book;
     this.dial = dial;
+    this.look = look;
+    this.lookMs = lookMs;
     queue = new ArrayBlockingQueue<>(queueMax);
     thread = new Thread(this::run, "forebay-teller");
     thread.setDaemon(true);
@@ -83,6 +97,10 @@ final class Teller implements AutoCloseable {
 
   /** Has something done on this thread; never waits. */
   void put(Consumer<Book> event) {
+    if (ended) {
+      // Nobody would take it, and it may hold a whole lineage.
+      return;
+    }
     if (!queue.offer(event) && !dropped) {
       dropped = true;
       LOG.warn("Forebay: more than {} events wait to be told; some are left out, and the prefetch of this application is not as good as it could be", QUEUE_MAX);
@@ -105,13 +123,33 @@ final class Teller implements AutoCloseable {
   private void run() {
     try {
       while (!closing || !queue.isEmpty()) {
-        gather();
-        flush();
+        round();
       }
     } catch (InterruptedException e) {
       // Nobody does that but a JVM that ends.
     } finally {
+      ended = true;
+      queue.clear();
       hangUp();
+    }
+  }
+
+  /** One batch. Whatever goes wrong in it, there is another after it. */
+  private void round() throws InterruptedException {
+    try {
+      gather();
+      if (!closing && System.nanoTime() - lookedAtNanos >= TimeUnit.MILLISECONDS.toNanos(lookMs)) {
+        lookedAtNanos = System.nanoTime();
+        enter(look);
+      }
+      flush();
+    } catch (InterruptedException e) {
+      throw e;
+    } catch (Exception | LinkageError e) {
+      failed("what there is to tell could not be told", e);
+      // How much of it has been told is not known: all again.
+      hangUp();
+      retryLater();
     }
   }
 
@@ -136,7 +174,13 @@ final class Teller implements AutoCloseable {
   private void enter(Consumer<Book> event) {
     try {
       event.accept(book);
-    } catch (RuntimeException | LinkageError e) {
+    } catch (Exception | LinkageError | StackOverflowError e) {
+      // Not only RuntimeException: Scala throws what it likes without a word, and a lineage may be deep.
+      if (e instanceof InterruptedException) {
+        // Seen at the next wait.
+        Thread.currentThread().interrupt();
+        return;
+      }
       failed("an event could not be followed", e);
     }
   }
@@ -220,9 +264,14 @@ final class Teller implements AutoCloseable {
   }
 
   private void hangUp() {
-    if (line != null) {
-      line.close();
-      line = null;
+    Line old = line;
+    line = null;
+    if (old != null) {
+      try {
+        old.close();
+      } catch (RuntimeException | LinkageError e) {
+        LOG.debug("Forebay: the end of the job could not be told", e);
+      }
     }
   }
 
