@@ -127,6 +127,14 @@ fn no_phase_is_late_beside_a_prefetch_among_several_jobs() {
     );
 }
 
+/// A prefetch is paused in the nanosecond in which it should have ended, with nothing left but rounding.
+#[test]
+fn what_is_paused_at_its_end_is_fetched_all_the_same() {
+    let mut setup = with_deadlines(1, 2, 582_731);
+    setup.planner.ram_bytes = 134_000_000_000;
+    run(&setup);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 

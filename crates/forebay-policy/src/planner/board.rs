@@ -24,6 +24,9 @@ const NOISE: f64 = 1e-6;
 /// The least part of a wave that is worth bringing when memory does not hold more.
 pub const LEAST_PART: f64 = 0.02;
 
+/// Less is nothing.
+pub(super) const LEAST_BYTES: f64 = 1.0;
+
 /// Accounts in bytes are sums of speeds times seconds.
 const ROUNDING_BYTES: f64 = 1e-3;
 
@@ -169,9 +172,10 @@ impl Board {
     pub fn left_bytes(&self, job: JobId, wave: u32) -> f64 {
         let j = self.job(job);
         let whole = j.wave_bytes as f64;
-        // As with phases: what lasts longer than the model says is taken to end soon.
+        // As with phases: what lasts longer than the model says is taken to end soon. Also what was paused with nothing left but
+        // rounding: a plan that brings less than a byte would be none, and nobody would ever say that the wave is there.
         let left = j.part(wave).left_bytes;
-        if left > 0.0 { left } else { whole * 1e-3 }
+        if left > LEAST_BYTES { left } else { whole * 1e-3 }
     }
 
     /// Bytes that `job` may bring beside those in the tier now, if the other jobs keep what they are entitled to
