@@ -470,7 +470,7 @@ impl Feeder<'_> {
                 return Ok(admitted);
             }
             // A load can wait until the stamps can be believed; a file that never stops changing fails as changed.
-            self.job.pause(mount.youth(&admitted.facts));
+            self.job.pause(mount.youth_left(&admitted.facts).min(mount.youth(&admitted.facts)));
         }
     }
 

@@ -25,6 +25,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// Pages whose misses are remembered, per mount: 128 GiB in pages of 2 MiB.
 const MISSED_PAGES: usize = 65_536;
 
+/// What was just written is not kept where two writes so far apart may leave the same stamps.
+pub const COARSE: Duration = Duration::from_secs(1);
+
 /// Pages of one row are fetched one after the other as long as one takes longer: the PFS is busy with each for most of that time.
 const SLOW_PAGE: Duration = Duration::from_millis(20);
 
@@ -53,6 +56,8 @@ pub struct MountState {
     page_ns: AtomicU64,
     /// Pages of a row go side by side.
     is_fast: AtomicBool,
+    /// Nothing that is written through can be kept ([`COARSE`]): set from the start, or when that is seen.
+    pub is_coarse: AtomicBool,
     /// Its root with symbolic links resolved.
     root: PathBuf,
 }
@@ -92,6 +97,9 @@ impl MountState {
             fetch_errors: AtomicU64::new(0),
             page_ns: AtomicU64::new(0),
             is_fast: AtomicBool::new(false),
+            is_coarse: AtomicBool::new(
+                Duration::from_nanos(config.stamp_granularity_ns.unsigned_abs()) >= COARSE,
+            ),
             row_bytes: is_moosefs(&probed.root).then_some(MOOSEFS_CHUNK_BYTES),
             root: probed.root,
             config,
@@ -167,9 +175,18 @@ impl MountState {
         facts.is_young(wall_clock_ns(), self.config.stamp_granularity_ns)
     }
 
-    /// How long a file that is young may stay so, if it does not change again.
+    /// How long a file is young after a change.
     pub fn youth(&self, facts: &FileFacts) -> Duration {
         Duration::from_nanos(facts.granularity_ns(self.config.stamp_granularity_ns).unsigned_abs())
+    }
+
+    /// How long it stays so, if it does not change again: longer than [`MountState::youth`] if its stamps are from the future.
+    pub fn youth_left(&self, facts: &FileFacts) -> Duration {
+        let newest = facts.version.mtime_ns.max(facts.version.ctime_ns);
+        let age_ns = wall_clock_ns().saturating_sub(newest);
+        let youth_ns = facts.granularity_ns(self.config.stamp_granularity_ns);
+        // A moment longer, so that it is over then.
+        Duration::from_nanos(youth_ns.saturating_sub(age_ns).max(0).unsigned_abs()) + Duration::from_millis(1)
     }
 }
 
@@ -246,6 +263,26 @@ pub fn display_path(fd: BorrowedFd<'_>) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_young_file_is_waited_for_as_long_as_it_stays_young() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        std::fs::write(&path, b"one").unwrap();
+        let mount = MountState::new(MountConfig::new("pfs", dir.path())).unwrap();
+        let mut facts =
+            FileFacts::of(std::fs::File::open(&path).unwrap().as_fd(), Revalidate::Force).unwrap();
+        let stamped = |facts: &mut FileFacts, seconds: i64| {
+            let at = (wall_clock_ns() / 1_000_000_000 + seconds) * 1_000_000_000;
+            (facts.version.mtime_ns, facts.version.ctime_ns) = (at, at);
+        };
+        stamped(&mut facts, -1);
+        assert!(mount.is_young(&facts) && mount.youth_left(&facts) <= Duration::from_millis(1_001));
+        stamped(&mut facts, -9);
+        assert!(!mount.is_young(&facts) && mount.youth_left(&facts) == Duration::from_millis(1));
+        stamped(&mut facts, 9);
+        assert!(mount.youth_left(&facts) > mount.youth(&facts), "the clock of the server is ahead");
+    }
 
     #[test]
     fn pages_of_a_row_go_one_after_the_other_where_they_take_their_time() {

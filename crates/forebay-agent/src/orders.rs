@@ -438,6 +438,8 @@ struct Source {
     number: u32,
     entry: Arc<Entry>,
     pfs: Arc<OwnedFd>,
+    /// See [`Feeder::failed_bytes`].
+    failed_before: u64,
 }
 
 impl Feeder {
@@ -498,7 +500,8 @@ impl Feeder {
             || display_path(opened.fd.as_fd()),
             &self.shared.counters,
         );
-        Some(Source { number, entry: made.ok()?, pfs: Arc::new(opened.fd) })
+        let failed_before = self.failed_bytes();
+        Some(Source { number, entry: made.ok()?, pfs: Arc::new(opened.fd), failed_before })
     }
 
     /// A young file's stamps cannot be believed yet: it is looked at again when they can.
@@ -509,7 +512,12 @@ impl Feeder {
             if !mount.is_young(&opened.file.facts) {
                 return Ok(opened);
             }
-            self.pause(mount.youth(&opened.file.facts));
+            let left = mount.youth_left(&opened.file.facts);
+            if left > mount.youth(&opened.file.facts) {
+                // From the future: clocks differ, and waiting might not end.
+                break;
+            }
+            self.pause(left);
         }
         Err(NoPath::Changed)
     }
@@ -590,8 +598,17 @@ impl Feeder {
         ordered(entry).page_done(page, &Err(FlightError::NoRoom));
     }
 
-    /// The file's entry, made anew; `None` if the file has changed or the tier has no room.
+    /// Bytes of the order that could not be brought.
+    fn failed_bytes(&self) -> u64 {
+        lock(&self.shared.orders.state).run_mut(self.ticket).map_or(u64::MAX, |run| run.progress.failed_bytes)
+    }
+
+    /// The file's entry, made anew; `None` if the file has changed or the tier has no room, or if something has failed since the file was
+    /// opened: then it may have gone for that, and a server that does not answer is not asked page by page.
     fn entry_again(&self, source: &Source) -> Option<Arc<Entry>> {
+        if self.failed_bytes() > source.failed_before {
+            return None;
+        }
         let mount = &self.shared.mounts[source.entry.mount];
         let facts = FileFacts::of(source.pfs.as_fd(), mount.config.revalidate).ok()?;
         if facts.version != source.entry.identity.version {

@@ -6,7 +6,7 @@
 
 use crate::connection::{Answer, Connection, reply};
 use crate::counters::add;
-use crate::mounts::{Admitted, display_path};
+use crate::mounts::{Admitted, COARSE, display_path};
 use forebay_pfs::FileVersion;
 use forebay_policy::eviction::Fill;
 use forebay_store::copy::{CopyFile, CopyIdentity};
@@ -17,13 +17,10 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::Ordering;
 
 /// Slots of a staging buffer: one being filled, one being taken over, two to even out.
 const SLOTS: u32 = 4;
-
-/// What was just written is not kept where two writes so far apart may leave the same stamps.
-const COARSE: Duration = Duration::from_secs(1);
 
 /// A file being written through on one connection.
 pub struct Stage {
@@ -69,6 +66,9 @@ pub fn begin(connection: &mut Connection) -> Answer {
 fn make_stage(connection: &Connection) -> io::Result<Option<(Stage, OwnedFd)>> {
     let shared = &connection.shared;
     let cache = &shared.cache;
+    if shared.mounts.iter().all(|mount| mount.is_coarse.load(Ordering::Relaxed)) {
+        return Ok(None);
+    }
     // Pages are as large as on the mount with the largest ones: which mount it will be is known only at the end.
     let page_bytes = shared.mounts.iter().map(|m| m.config.page_bytes).max().unwrap_or(2 << 20);
     let bytes = Staging::bytes(SLOTS, page_bytes);
@@ -132,7 +132,8 @@ pub fn commit(connection: &mut Connection, file: Admitted, fd: &OwnedFd, version
     }
     let mount = &connection.shared.mounts[file.mount];
     if mount.youth(&facts) >= COARSE && mount.is_young(&facts) {
-        // Whoever writes it again in the same second, here or elsewhere, leaves the same stamps.
+        // Whoever writes it again in the same second, here or elsewhere, leaves the same stamps. The next one need not be staged.
+        mount.is_coarse.store(true, Ordering::Relaxed);
         return reply(Reply::Refused(Refusal::Young));
     }
     if stage.page_bytes != mount.config.page_bytes || stage.pages.is_empty() || facts.version.size == 0 {

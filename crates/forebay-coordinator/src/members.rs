@@ -2,7 +2,7 @@
 //!
 //! A node is a member from its join until it says that it goes, has been silent for three heartbeats, or another process
 //! of its name has joined. Every change makes a new epoch (term, number). The term is the start of the coordinator, so
-//! the epochs of a new coordinator are later than all of the old one's without anything being written down. A new
+//! that a new coordinator's epochs are others than the old one's without anything being written down. A new
 //! coordinator publishes nothing for two heartbeats: agents come back within that time, and a view that grew node by
 //! node would make every extent wander to and fro.
 //!
@@ -12,7 +12,7 @@
 
 use forebay_policy::machine::Nanos;
 use forebay_wire::{ClusterView, Epoch, NodeInfo};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Names one connection of an agent.
 pub type Session = u64;
@@ -149,6 +149,9 @@ impl Members {
                 "a later process has joined as {:?}; every node needs a name of its own (cluster.node)",
                 info.name
             ));
+        }
+        if info.mounts.iter().collect::<BTreeSet<_>>().len() != info.mounts.len() {
+            return Err("the node names a mount twice".into());
         }
         if self.published.is_none() {
             // Who is first is chance: the majority decides, at the first view.

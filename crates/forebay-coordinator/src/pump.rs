@@ -152,6 +152,8 @@ struct Placing {
     parts: usize,
     /// The job's, looked up once: when they change the placing begins anew.
     slots: Option<Slots>,
+    /// The members have changed meanwhile.
+    is_stale: bool,
 }
 
 /// A planner and whose jobs it has.
@@ -235,8 +237,15 @@ impl Pump {
             self.tell(now, &name, Event::Memory { bytes });
         }
         for running in self.jobs.values_mut() {
-            // Also those that are being placed for the first time, by the view before.
-            running.to_cut.extend(running.stages.keys().chain(running.placing.keys()));
+            running.to_cut.extend(running.stages.keys());
+            // One that is placed for the first time goes on, and is placed anew afterwards: it has nothing yet, and where members
+            // come and go it might never have.
+            let is_first = |stage: &u32| !running.stages.contains_key(stage);
+            running
+                .placing
+                .iter_mut()
+                .filter(|(stage, _)| is_first(stage))
+                .for_each(|(_, p)| p.is_stale = true);
         }
     }
 
@@ -381,8 +390,12 @@ impl Pump {
                 self.unplaced_since = Some(now);
                 return;
             }
-            let placing = self.jobs.get_mut(&key).and_then(|running| running.placing.remove(&stage));
-            self.cut_stage(now, &key, stage, placing.unwrap_or_default().placed);
+            let Some(running) = self.jobs.get_mut(&key) else { continue };
+            let Placing { placed, is_stale, .. } = running.placing.remove(&stage).unwrap_or_default();
+            if is_stale {
+                running.placing.insert(stage, Placing::default());
+            }
+            self.cut_stage(now, &key, stage, placed);
         }
     }
 
@@ -390,7 +403,7 @@ impl Pump {
     fn place_some(&mut self, key: &JobKey, number: u32, work_left: &mut u64) -> bool {
         let Some(Running { job, placing, .. }) = self.jobs.get_mut(key) else { return true };
         let Some(stage) = job.stages.get(&number).filter(|s| s.ready) else { return true };
-        let Some(Placing { next, placed, parts, slots }) = placing.get_mut(&number) else { return true };
+        let Some(Placing { next, placed, parts, slots, .. }) = placing.get_mut(&number) else { return true };
         let slots = slots.get_or_insert_with(|| Slots::new(&job.slots, &self.view));
         let mut owners = Owners::new(&self.view, slots);
         while let Some(task) = stage.tasks.get(*next) {

@@ -133,6 +133,12 @@ fn what_is_paused_at_its_end_is_fetched_all_the_same() {
     let mut setup = with_deadlines(1, 2, 582_731);
     setup.planner.ram_bytes = 134_000_000_000;
     run(&setup);
+    // Waves of which a thousandth is less than a byte.
+    for seed in 0..20 {
+        let mut setup = with_deadlines(1, 2, seed);
+        setup.jobs.iter_mut().for_each(|job| job.wave_bytes = 500);
+        run(&setup);
+    }
 }
 
 proptest! {

@@ -18,7 +18,7 @@ const CUT_PIECES: usize = 20_000;
 const LOOK_NS: u64 = 1_000;
 const RESTLESS_LOOKS: usize = 2_000;
 
-/// Looks in one turn: some 0.1 s, for which heartbeats wait.
+/// Looks in each half of a turn: some 0.1 s, for which heartbeats wait.
 #[cfg(not(test))]
 const LOOKS_MAX: usize = 100_000;
 #[cfg(test)]

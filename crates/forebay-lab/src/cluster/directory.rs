@@ -6,14 +6,14 @@
 
 use std::fs::{self, DirBuilder, File, Metadata};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use super::plan::Place;
 use crate::{LabError, mountinfo};
 
 /// Servers and agents run as root, but the file system mounted below is anybody's: programs of other users on the nodes have
-/// to pass through. The mask of the process may take more away.
+/// to pass through.
 const MODE: u32 = 0o711;
 
 /// More than the name of any lab: what is longer is no mark.
@@ -108,7 +108,8 @@ fn make(dir: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(MODE).create(dir) {
         // Whatever it is: it is looked at afterwards.
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        made => made,
+        // Whatever the mask of this process takes away.
+        made => made.and_then(|()| fs::set_permissions(dir, fs::Permissions::from_mode(MODE))),
     }
 }
 

@@ -49,6 +49,8 @@ pub struct Report {
     pub namespaces: usize,
     /// The directory that was deleted.
     pub directory: Option<PathBuf>,
+    /// Why its directory was left alone, if it was.
+    pub kept: Option<String>,
     /// What is still there, one sentence each.
     pub left: Vec<String>,
 }
@@ -68,7 +70,7 @@ impl Report {
     }
 
     fn nothing_was_there(&self) -> bool {
-        self.processes == 0 && self.namespaces == 0 && self.directory.is_none()
+        self.processes == 0 && self.namespaces == 0 && self.directory.is_none() && self.kept.is_none()
     }
 }
 
@@ -100,6 +102,9 @@ pub fn down(lab: &str, json: bool) -> Result<(), LabError> {
             "lab `{lab}` is down: {} processes ended ({} had to be killed), {} namespaces removed",
             report.processes, report.killed, report.namespaces
         );
+    }
+    if let Some(kept) = &report.kept {
+        println!("{kept}");
     }
     Ok(())
 }
@@ -235,8 +240,10 @@ fn delete(lab: &str, dir: PathBuf, report: &mut Report) {
     // Others can put a mark into a directory where they may write, such as `/tmp`, and lead us there.
     let fault = directory::fault(&place.dir).unwrap_or_else(|e| Some(format!("cannot be looked at ({e})")));
     if let Some(why) = fault {
-        let dir = place.dir.display();
-        eprintln!("{dir} bears the mark of lab `{lab}`, but {why}: it is left alone, remove it yourself");
+        report.kept = Some(format!(
+            "{} bears the mark of lab `{lab}`, but {why}: remove it yourself",
+            place.dir.display()
+        ));
         return;
     }
     if let Some(mount) = mountinfo::read().iter().find(|mount| mount.mount_point.starts_with(&place.dir)) {

@@ -175,7 +175,7 @@ impl Board {
         // As with phases: what lasts longer than the model says is taken to end soon. Also what was paused with nothing left but
         // rounding: a plan that brings less than a byte would be none, and nobody would ever say that the wave is there.
         let left = j.part(wave).left_bytes;
-        if left > LEAST_BYTES { left } else { whole * 1e-3 }
+        if left > LEAST_BYTES { left } else { (whole * 1e-3).max(2.0 * LEAST_BYTES) }
     }
 
     /// Bytes that `job` may bring beside those in the tier now, if the other jobs keep what they are entitled to
