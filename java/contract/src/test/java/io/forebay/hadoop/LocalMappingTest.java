@@ -231,6 +231,39 @@ public class LocalMappingTest {
   }
 
   @Test
+  public void whatCannotBeCopiedReplacesNothing() throws Exception {
+    FileContext context = context();
+    Files.createDirectories(local.resolve("from"));
+    Files.createSymbolicLink(local.resolve("from/link"), local);
+    Files.createDirectories(pfs.resolve("to"));
+    assertThrows(IOException.class, () -> context.rename(path(local, "from"), path(pfs, "to"), Options.Rename.OVERWRITE));
+    assertArrayEquals("the target is there, and nothing beside it", new String[] {"to"}, pfs.toFile().list());
+    assertTrue(Files.exists(local.resolve("from")));
+    Files.delete(local.resolve("from/link"));
+    Files.write(local.resolve("from/a"), new byte[] {1});
+    context.rename(path(local, "from"), path(pfs, "to"), Options.Rename.OVERWRITE);
+    assertArrayEquals(new byte[] {1}, Files.readAllBytes(pfs.resolve("to/a")));
+    assertArrayEquals(new String[] {"to"}, pfs.toFile().list());
+    assertFalse(Files.exists(local.resolve("from")));
+  }
+
+  @Test
+  public void aRenameDoesNotMoveAFileToMemory() throws Exception {
+    Configuration conf = configuration();
+    conf.set(ForebayConfig.WRITE_MODE, "memory");
+    conf.set("fs.AbstractFileSystem.file.impl", ForebayLocalFs.class.getName());
+    write(plain, path(local, "lasts"), (byte) 1);
+    write(plain, path(pfs, "there"), (byte) 2);
+    FileContext context = FileContext.getFileContext(java.net.URI.create("file:///"), conf);
+    try (FileSystem fs = FileSystem.newInstance(java.net.URI.create("file:///"), conf)) {
+      assertThrows(IOException.class, () -> fs.rename(path(local, "lasts"), path(pfs, "new")));
+      assertThrows(IOException.class, () -> context.rename(path(local, "lasts"), path(pfs, "there"), Options.Rename.OVERWRITE));
+    }
+    assertArrayEquals(new byte[] {1}, Files.readAllBytes(local.resolve("lasts")));
+    assertArrayEquals(new byte[] {2}, Files.readAllBytes(pfs.resolve("there")));
+  }
+
+  @Test
   public void copiesFromAndToTheLocalDisk() throws Exception {
     Files.write(local.resolve("source"), new byte[] {1, 2, 3});
     mapped.copyFromLocalFile(false, path(local, "source"), path(pfs, "copied"));

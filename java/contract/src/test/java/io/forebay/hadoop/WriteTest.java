@@ -14,6 +14,7 @@ import java.io.FileNotFoundException;
 import java.io.IOException;
 import java.nio.channels.ClosedChannelException;
 import java.nio.file.Files;
+import java.nio.file.attribute.PosixFilePermissions;
 import java.util.Arrays;
 import java.util.EnumSet;
 import java.util.Random;
@@ -23,6 +24,7 @@ import org.apache.hadoop.fs.CreateFlag;
 import org.apache.hadoop.fs.FSDataInputStream;
 import org.apache.hadoop.fs.FSDataOutputStream;
 import org.apache.hadoop.fs.FileAlreadyExistsException;
+import org.apache.hadoop.fs.FileContext;
 import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
@@ -175,6 +177,31 @@ public class WriteTest {
       assertEquals(0750, fs.getFileStatus(path("masked-2")).getPermission().toShort());
       fs.create(path("masked-2"), FsPermission.getFileDefault(), true, 4096, (short) 1, 0, null).close();
       assertEquals("of a file that was there", 0750, fs.getFileStatus(path("masked-2")).getPermission().toShort());
+    }
+  }
+
+  /** What the process's umask leaves of all bits of a file. */
+  private int allowed() throws IOException {
+    java.nio.file.Path probe = directory.resolve("allowed");
+    Files.deleteIfExists(probe);
+    Files.createFile(probe, PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rw-rw-rw-")));
+    return (Integer) Files.getAttribute(probe, "unix:mode") & 0777;
+  }
+
+  @Test
+  public void whatFileContextMakesHasItsUmaskAndNotTheConfigurations() throws Exception {
+    Files.createDirectories(directory);
+    Configuration conf = agent.configuration();
+    conf.set("fs.permissions.umask-mode", "077");
+    conf.set("fs.AbstractFileSystem.forebay.impl", ForebayFs.class.getName());
+    conf.set("fs.AbstractFileSystem.file.impl", ForebayLocalFs.class.getName());
+    for (String scheme : new String[] {"forebay", "file"}) {
+      FileContext context = FileContext.getFileContext(java.net.URI.create(scheme + ":///"), conf);
+      context.setUMask(new FsPermission((short) 0002));
+      java.nio.file.Path file = directory.resolve("context-" + scheme);
+      Files.deleteIfExists(file);
+      context.create(new Path(scheme, null, file.toString()), EnumSet.of(CreateFlag.CREATE)).close();
+      assertEquals(scheme, 0664 & allowed(), (Integer) Files.getAttribute(file, "unix:mode") & 0777);
     }
   }
 

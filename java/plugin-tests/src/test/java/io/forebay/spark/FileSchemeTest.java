@@ -5,6 +5,7 @@ import static org.junit.Assert.assertFalse;
 import static org.junit.Assert.assertNotSame;
 import static org.junit.Assert.assertNull;
 import static org.junit.Assert.assertSame;
+import static org.junit.Assert.assertThrows;
 import static org.junit.Assert.assertTrue;
 
 import java.io.File;
@@ -105,6 +106,22 @@ public class FileSchemeTest {
     assertEquals(LocalFileSystem.class, files().getClass());
     assertNotSame(forebay, FileSystem.get(FileScheme.FOREBAY, driver()));
     assertTrue("who still has it goes on", held.exists(new Path("/")));
+  }
+
+  @Test
+  public void whatIsNotOursStaysAtTheEnd() throws IOException {
+    FileSystem before = files();
+    FileScheme.leave();
+    assertSame(before, files());
+  }
+
+  @Test
+  public void whatIsRefusedIsRefusedBeforeAnythingIsClosed() throws IOException {
+    FileSystem before = files();
+    Configuration conf = driver();
+    conf.set(ForebayConfig.LOCALITY, "maybe");
+    assertThrows(IllegalArgumentException.class, () -> FileScheme.fill(conf));
+    assertSame(before, files());
   }
 
   /** As in a session of Spark Connect, whose own class loader knows what was there when it was made. */

@@ -86,6 +86,27 @@ public class PluginTest {
     }
   }
 
+  @Test
+  public void anApplicationWithASettingThatIsRefusedReadsItsFilesByPlainSpark() throws IOException {
+    Path text = folder.newFile("text").toPath();
+    Files.write(text, "one\ntwo\n".getBytes(StandardCharsets.UTF_8));
+    SparkSession session = session("spark.hadoop." + ForebayConfig.LOCALITY, "maybe");
+    try {
+      assertEquals(2, session.read().textFile("file://" + text).count());
+      assertFalse(files() instanceof ForebayLocalFileSystem);
+      assertNull(session.sparkContext().hadoopConfiguration().get("fs.file.impl"));
+    } finally {
+      session.stop();
+    }
+  }
+
+  @Test
+  public void anExecutorThatRefusesItsSettingsHasHadoopsFiles() throws IOException {
+    FileSystem before = files();
+    new ForebayPlugin().executorPlugin().init(executor("3"), Map.of("fs.file.impl", ForebayLocalFileSystem.class.getName(), ForebayConfig.LOCALITY, "maybe"));
+    assertSame(before, files());
+  }
+
   /** What an executor has of Spark. */
   private static PluginContext executor(String id) {
     SparkConf conf = new SparkConf(false).set("spark.hadoop.fs.permissions.umask-mode", "027");

@@ -114,5 +114,7 @@ public class SettingsTest {
     assertEquals(Map.of("fs.forebay.impl", forebay, ForebayConfig.SOCKET, "/run/${some.where}/agent.sock"), FileScheme.settings(conf));
     FileScheme.takeOver(conf);
     assertEquals(ForebayLocalFileSystem.class.getName(), FileScheme.settings(conf).get("fs.file.impl"));
+    conf.set("fs.permissions.umask-mode", "002");
+    assertEquals("002", FileScheme.settings(conf).get("fs.permissions.umask-mode"));
   }
 }

@@ -1,6 +1,7 @@
 package io.forebay.hadoop;
 
 import io.forebay.core.ClientOptions;
+import io.forebay.core.NativeLibrary;
 import io.forebay.core.ReadMode;
 import io.forebay.core.WriteMode;
 import java.util.ArrayList;
@@ -52,6 +53,19 @@ public final class ForebayConfig {
   /** Reads from this; nothing is checked before it is asked for. */
   public ForebayConfig(Configuration conf) {
     this.conf = conf;
+  }
+
+  /** Throws what a file system with this configuration would refuse to start with, for who must know before there is one. */
+  public void check() {
+    client();
+    readMode();
+    balanced();
+    mapWindowBytes();
+    locality();
+    roots();
+    if (writeMode() == WriteMode.MEMORY_ONLY && NativeLibrary.failure() != null) {
+      throw new IllegalStateException(WRITE_MODE + " = \"memory\" needs Forebay's native library, which cannot be loaded: " + NativeLibrary.failure());
+    }
   }
 
   ReadMode readMode() {

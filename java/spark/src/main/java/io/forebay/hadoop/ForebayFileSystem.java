@@ -189,7 +189,7 @@ public class ForebayFileSystem extends FileSystem {
   @Override
   public FSDataOutputStream create(Path path, FsPermission permission, boolean overwrite, int bufferBytes, short replication,
       long blockBytes, Progressable progress) throws IOException {
-    return create(path, permission, overwrite, true, bufferBytes);
+    return create(path, masked(permission), overwrite, true, bufferBytes);
   }
 
   @Override
@@ -198,15 +198,29 @@ public class ForebayFileSystem extends FileSystem {
     if (flags.contains(CreateFlag.APPEND) && names.attributesOrNull(local(path)) != null) {
       return append(path, bufferBytes, progress);
     }
-    return create(path, permission, flags.contains(CreateFlag.OVERWRITE), false, bufferBytes);
+    return create(path, masked(permission), flags.contains(CreateFlag.OVERWRITE), false, bufferBytes);
   }
 
-  private FSDataOutputStream create(Path path, FsPermission permission, boolean overwrite, boolean makeParents, int bufferBytes)
-      throws IOException {
-    String file = local(path);
+  /** What FileContext calls: its own umask is off these permissions already, and may be less than the configuration's. */
+  @Override
+  @SuppressWarnings("deprecation")
+  protected FSDataOutputStream primitiveCreate(Path path, FsPermission absolute, EnumSet<CreateFlag> flags, int bufferBytes, short replication,
+      long blockBytes, Progressable progress, Options.ChecksumOpt checksum) throws IOException {
+    boolean there = exists(path);
+    CreateFlag.validate(path, there, flags);
+    return there && flags.contains(CreateFlag.APPEND)
+        ? append(path, bufferBytes, progress)
+        : create(path, absolute.toShort(), flags.contains(CreateFlag.OVERWRITE), true, bufferBytes);
+  }
+
+  /** Bits of a new file, less the configuration's umask: also from permissions that the caller has named, as HDFS and the local file system do. */
+  private int masked(FsPermission permission) {
     FsPermission wanted = permission == null ? FsPermission.getFileDefault() : permission;
-    // Also from permissions that the caller has named, as HDFS and the local file system do.
-    int mode = wanted.applyUMask(FsPermission.getUMask(getConf())).toShort();
+    return wanted.applyUMask(FsPermission.getUMask(getConf())).toShort();
+  }
+
+  private FSDataOutputStream create(Path path, int mode, boolean overwrite, boolean makeParents, int bufferBytes) throws IOException {
+    String file = local(path);
     statistics.incrementWriteOps(1);
     try {
       return stream(file, contents.create(file, !overwrite, false, mode), 0, bufferBytes);
@@ -416,11 +430,16 @@ public class ForebayFileSystem extends FileSystem {
     return true;
   }
 
-  private boolean renameAcrossDevices(String from, String to) throws IOException {
+  /** Before a rename that is a copy: it would take the file that lasts and leave one that does not. */
+  void refuseCopyToMemory(String from, String to) throws IOException {
     if (writeMode == WriteMode.MEMORY_ONLY) {
       throw new IOException(from + ": " + to + " is on another file system, and a copy there would be in memory only: " + ForebayConfig.WRITE_MODE
           + " = \"memory\"");
     }
+  }
+
+  private boolean renameAcrossDevices(String from, String to) throws IOException {
+    refuseCopyToMemory(from, to);
     return copyAndDelete(this, new Path(from), new Path(to));
   }
 
@@ -429,6 +448,11 @@ public class ForebayFileSystem extends FileSystem {
    * then. The source goes when all of it has arrived, so that a copy that fails has cost nothing.
    */
   static boolean copyAndDelete(FileSystem fs, Path source, Path target) throws IOException {
+    return copy(fs, source, target) && fs.delete(source, true);
+  }
+
+  /** The first half of {@link #copyAndDelete}. */
+  static boolean copy(FileSystem fs, Path source, Path target) throws IOException {
     String from = source.toUri().getPath();
     String to = target.toUri().getPath();
     Path parent = target.getParent();
@@ -441,7 +465,7 @@ public class ForebayFileSystem extends FileSystem {
       throw new IOException(from + " cannot be renamed to " + to + ": it would have to be copied, as that is another file system or another side of "
           + "file://, and " + lost + " is no plain file and no directory, or its name is no text");
     }
-    return FileUtil.copy(fs, source, fs, target, false, false, fs.getConf()) && fs.delete(source, true);
+    return FileUtil.copy(fs, source, fs, target, false, false, fs.getConf());
   }
 
   private static boolean isAcrossDevices(IOException e) {
@@ -519,7 +543,7 @@ public class ForebayFileSystem extends FileSystem {
     return !mine.isEmpty();
   }
 
-  private void refuseMemoryOnly(String file, String what) throws IOException {
+  void refuseMemoryOnly(String file, String what) throws IOException {
     if (memoryOnlyFiles().containsKey(file)) {
       throw new IOException(file + " is a memory-only file and cannot be " + what + "; copy it instead");
     }

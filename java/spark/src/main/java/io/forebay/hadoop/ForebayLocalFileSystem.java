@@ -8,6 +8,7 @@ import java.util.Arrays;
 import java.util.EnumSet;
 import java.util.List;
 import java.util.Map;
+import java.util.UUID;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.BlockLocation;
 import org.apache.hadoop.fs.CreateFlag;
@@ -20,6 +21,7 @@ import org.apache.hadoop.fs.LocalFileSystem;
 import org.apache.hadoop.fs.LocatedFileStatus;
 import org.apache.hadoop.fs.Options;
 import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.fs.PathIsNotEmptyDirectoryException;
 import org.apache.hadoop.fs.RemoteIterator;
 import org.apache.hadoop.fs.XAttrSetFlag;
 import org.apache.hadoop.fs.permission.FsAction;
@@ -134,6 +136,10 @@ public class ForebayLocalFileSystem extends LocalFileSystem {
   @SuppressWarnings("deprecation")
   protected FSDataOutputStream primitiveCreate(Path path, FsPermission permission, EnumSet<CreateFlag> flags, int bufferBytes, short replication,
       long blockBytes, Progressable progress, Options.ChecksumOpt checksum) throws IOException {
+    Path mine = onPfs(path);
+    if (mine != null) {
+      return pfs.primitiveCreate(mine, permission, flags, bufferBytes, replication, blockBytes, progress, checksum);
+    }
     boolean there = exists(path);
     CreateFlag.validate(path, there, flags);
     return there && flags.contains(CreateFlag.APPEND)
@@ -162,6 +168,12 @@ public class ForebayLocalFileSystem extends LocalFileSystem {
     return copyAndDelete(source, target);
   }
 
+  private void refuseCopyToMemory(Path source, Path target) throws IOException {
+    if (onPfs(target) != null) {
+      pfs.refuseCopyToMemory(local(source), local(target));
+    }
+  }
+
   /** From one side to the other: each side keeps or drops its checksum files as it always does. */
   private boolean copyAndDelete(Path source, Path target) throws IOException {
     FileStatus what;
@@ -180,6 +192,7 @@ public class ForebayLocalFileSystem extends LocalFileSystem {
         return false;
       }
     }
+    refuseCopyToMemory(source, to);
     return ForebayFileSystem.copyAndDelete(this, what.getPath(), makeQualified(to));
   }
 
@@ -212,6 +225,7 @@ public class ForebayLocalFileSystem extends LocalFileSystem {
   /** As {@link #copyAndDelete}, for FileContext: with exceptions instead of false, and in place of what is there if that is allowed. */
   private void copyInPlaceOf(Path source, Path target, boolean overwrite) throws IOException {
     FileStatus what = getFileStatus(source);
+    refuseCopyToMemory(source, target);
     if (exists(target)) {
       if (!overwrite) {
         throw new FileAlreadyExistsException(target + " exists already");
@@ -219,10 +233,47 @@ public class ForebayLocalFileSystem extends LocalFileSystem {
       if (getFileStatus(target).isDirectory() != what.isDirectory()) {
         throw new IOException(source + ": a file does not replace a directory, nor the other way round: " + target);
       }
-      delete(target, false);
+      if (what.isDirectory() && listStatus(target).length > 0) {
+        throw new PathIsNotEmptyDirectoryException(local(target));
+      }
+      replaceByCopy(what.getPath(), makeQualified(target));
+    } else if (!copyAndDelete(source, target)) {
+      throw notRenamed(source, target);
     }
-    if (!copyAndDelete(source, target)) {
-      throw new IOException(source + " cannot be renamed to " + target + ": something is in the way, or there is no directory to put it into");
+  }
+
+  private static IOException notRenamed(Path source, Path target) {
+    return new IOException(source + " cannot be renamed to " + target + ": something is in the way, or there is no directory to put it into");
+  }
+
+  /** Copies beside the target, which stays until all has arrived and is then replaced in one step. The source goes last. */
+  private void replaceByCopy(Path source, Path target) throws IOException {
+    String to = local(target);
+    // Of no more letters than a name may have, whatever the target's.
+    Path beside = new Path("file", null, to.substring(0, to.lastIndexOf('/') + 1) + ".forebay-" + UUID.randomUUID());
+    boolean targetOnPfs = onPfs(target) != null;
+    if (targetOnPfs != (onPfs(beside) != null)) {
+      throw new IOException(source + " cannot be renamed to " + target + ": that is where the PFS begins, and is not replaced");
+    }
+    if (targetOnPfs) {
+      pfs.refuseMemoryOnly(to, "replaced by a rename");
+    }
+    try {
+      if (!ForebayFileSystem.copy(this, source, beside)) {
+        throw notRenamed(source, target);
+      }
+      // Of either side: these are the operating system's names, and LocalFileSystem would remove the target first. The checksum file comes along.
+      pfs.rename(beside, target, Options.Rename.OVERWRITE);
+    } catch (IOException | RuntimeException e) {
+      try {
+        delete(beside, true);
+      } catch (IOException other) {
+        e.addSuppressed(other);
+      }
+      throw e;
+    }
+    if (!delete(source, true)) {
+      throw new IOException(source + ": has been copied to " + target + " and could not be removed");
     }
   }
 

@@ -51,6 +51,8 @@ final class Names {
   /** How the JVM writes names: as the locale has it that it was started in. */
   private static final String ENCODING = System.getProperty("sun.jnu.encoding", "unknown");
 
+  private static final boolean UTF_8 = ENCODING.equalsIgnoreCase("UTF-8");
+
   private static final AtomicBoolean ENCODING_WARNED = new AtomicBoolean();
   private static final AtomicBoolean LEFT_OUT_WARNED = new AtomicBoolean();
 
@@ -71,9 +73,9 @@ final class Names {
 
   /** Says once if the JVM writes names otherwise than native code does, which is as UTF-8: the two would not mean the same file. */
   static void warnOfLocale() {
-    if (!ENCODING.equalsIgnoreCase("UTF-8") && !ENCODING_WARNED.getAndSet(true)) {
+    if (!UTF_8 && !ENCODING_WARNED.getAndSet(true)) {
       LOG.warn("The JVM's locale writes file names as {} (sun.jnu.encoding) and not as UTF-8: files with other letters than ASCII in their names are "
-          + "left out or not found. Start it with a UTF-8 locale, such as LC_ALL=C.UTF-8", ENCODING);
+          + "not found, and directories that have such are not listed. Start it with a UTF-8 locale, such as LC_ALL=C.UTF-8", ENCODING);
     }
   }
 
@@ -153,7 +155,10 @@ final class Names {
     return name;
   }
 
-  /** Names in a directory, in no order. One that is no text in the JVM's locale is left out, as no path could be made of it. */
+  /**
+   * Names in a directory, in no order. One that is no text is left out, as no path could be made of it; but in a JVM that does not write names as UTF-8
+   * that may be any name with other letters than ASCII, so there it is an error: a job would lose input and not know.
+   */
   List<String> list(String directory) throws IOException {
     List<String> names = new ArrayList<>();
     try (DirectoryStream<Path> entries = Files.newDirectoryStream(path(directory))) {
@@ -161,9 +166,12 @@ final class Names {
         Path name = entry.getFileName();
         if (isText(name)) {
           names.add(name.toString());
+        } else if (!UTF_8) {
+          throw new IOException(directory + ": cannot be listed, as the JVM cannot read the name " + name + " in it as " + ENCODING
+              + "; names with other letters than ASCII need a UTF-8 locale, such as LC_ALL=C.UTF-8");
         } else if (!LEFT_OUT_WARNED.getAndSet(true)) {
-          LOG.warn("{}: {} is left out of the listing, as are all names from now on that are no text in the JVM's encoding of names, {}; names with "
-              + "other letters than ASCII need a UTF-8 locale, such as LC_ALL=C.UTF-8", directory, name, ENCODING);
+          LOG.warn("{}: {} is left out of the listing, as are all names from now on that are no text in UTF-8, the JVM's encoding of "
+              + "names", directory, name);
         }
       }
     } catch (java.nio.file.DirectoryIteratorException e) {

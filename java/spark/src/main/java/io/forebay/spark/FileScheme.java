@@ -5,6 +5,7 @@ import java.lang.reflect.Field;
 import java.net.URI;
 import java.util.Arrays;
 import java.util.HashMap;
+import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -13,6 +14,7 @@ import java.util.function.Predicate;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.fs.permission.FsPermission;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -48,9 +50,20 @@ final class FileScheme {
 
   private FileScheme() {}
 
-  /** Names the class for {@code file:///}, for everything that takes its configuration from this one, tasks among it. A class named by the user stays. */
-  static void takeOver(Configuration hadoop) {
+  /**
+   * Names the class for {@code file:///}, for everything that takes its configuration from this one, tasks among it. A class named by the user stays.
+   *
+   * @return whether none was named
+   */
+  static boolean takeOver(Configuration hadoop) {
+    boolean unset = hadoop.get(FILES_CLASS) == null;
     hadoop.setIfUnset(FILES_CLASS, ForebayLocalFileSystem.class.getName());
+    return unset;
+  }
+
+  /** Undoes {@link #takeOver}, for who has named the class by it: tasks would make a file system of it on every node. */
+  static void giveBack(Configuration hadoop) {
+    hadoop.unset(FILES_CLASS);
   }
 
   /** Names the class for {@code forebay:///}: Hadoop has looked for file systems before the jar of the plug-in was there, and would not find it. */
@@ -61,10 +74,16 @@ final class FileScheme {
   /** Makes, of those file systems that are Forebay's in this configuration, the ones that everybody in this process gets from here on. */
   static void fill(Configuration hadoop) {
     Configuration ours = withOurClasses(hadoop);
-    if (names(hadoop, FOREBAY_CLASS, ForebayFileSystem.class)) {
+    boolean forebay = names(hadoop, FOREBAY_CLASS, ForebayFileSystem.class);
+    boolean files = names(hadoop, FILES_CLASS, ForebayLocalFileSystem.class);
+    if (forebay || files) {
+      // Before anything is closed: what is refused later would leave this process without one.
+      new ForebayConfig(ours).check();
+    }
+    if (forebay) {
       replace(FOREBAY, ours);
     }
-    if (names(hadoop, FILES_CLASS, ForebayLocalFileSystem.class)) {
+    if (files) {
       replace(FILES, ours);
     } else if (get(FILES, hadoop) instanceof ForebayLocalFileSystem) {
       // Of an application before this one.
@@ -72,21 +91,37 @@ final class FileScheme {
     }
   }
 
-  /** At the end of an application: who comes next in this process finds nothing of it. */
+  /** At the end of an application: who comes next in this process finds nothing of it. What is not Forebay's stays, as others hold it. */
   static void leave() {
-    Configuration next = new Configuration();
-    forget(FILES, next);
-    next = withOurClasses(next);
+    Configuration next = withOurClasses(new Configuration());
     name(next);
-    forget(FOREBAY, next);
+    if (get(FILES, next) instanceof ForebayLocalFileSystem) {
+      forget(FILES, next);
+    }
+    if (get(FOREBAY, next) instanceof ForebayFileSystem) {
+      forget(FOREBAY, next);
+    }
+  }
+
+  /**
+   * After a failure. {@code file:///} is made at once, as Hadoop has it: a task's configuration may name our class still, and would make it again.
+   */
+  static void back() {
+    try {
+      leave();
+    } finally {
+      get(FILES, withOurClasses(new Configuration()));
+    }
   }
 
   /** What executors need to know to do as the driver does; values as they were written, as tasks get them. */
   static Map<String, String> settings(Configuration hadoop) {
     Map<String, String> settings = new HashMap<>();
     for (Map.Entry<String, String> entry : hadoop) {
-      if (entry.getKey().startsWith(SETTINGS) && entry.getValue() != null) {
-        settings.put(entry.getKey(), entry.getValue());
+      String key = entry.getKey();
+      // The umask as well: what is made with a node's own would have other permissions than the user has asked for.
+      if ((key.startsWith(SETTINGS) || key.equals(FsPermission.UMASK_LABEL)) && entry.getValue() != null) {
+        settings.put(key, entry.getValue());
       }
     }
     // Another class is the user's own business.
@@ -159,14 +194,20 @@ final class FileScheme {
    */
   static void forget(URI uri, Configuration next) {
     FileSystem before = get(uri, next);
-    try {
-      List<Path> paths = toDelete(before);
-      // Those of others who live as long as the process: a close would delete them now.
+    Set<Path> kept = new LinkedHashSet<>();
+    // Those of others who live as long as the process: a close would delete them now. Again, as more may come while these are taken out.
+    for (List<Path> paths = toDelete(before); !paths.isEmpty(); paths = toDelete(before)) {
       paths.forEach(before::cancelDeleteOnExit);
-      // Whoever holds it may go on: it has nothing else that a close would take away.
-      before.close();
-      for (Path path : paths) {
-        get(uri, next).deleteOnExit(path);
+      kept.addAll(paths);
+    }
+    try {
+      try {
+        // Whoever holds it may go on: it has nothing else that a close would take away.
+        before.close();
+      } finally {
+        for (Path path : kept) {
+          get(uri, next).deleteOnExit(path);
+        }
       }
     } catch (IOException e) {
       throw failed(uri, e);
@@ -185,7 +226,11 @@ final class FileScheme {
     return new IllegalStateException("the file system for " + uri + " cannot be replaced: " + e.getMessage(), e);
   }
 
-  /** What it has promised to delete when the process ends; Hadoop does not say. Nothing if that cannot be found out. */
+  /**
+   * What it has promised to delete when the process ends; Hadoop does not say.
+   *
+   * @throws IllegalStateException if that cannot be found out: it must not be closed then, as that would delete all of it now
+   */
   private static List<Path> toDelete(FileSystem fs) {
     try {
       Field field = FileSystem.class.getDeclaredField("deleteOnExit");
@@ -195,8 +240,7 @@ final class FileScheme {
         return paths.stream().map(Path.class::cast).toList();
       }
     } catch (ReflectiveOperationException | RuntimeException e) {
-      LOG.debug("Forebay: this version of Hadoop is another inside than those known", e);
-      return List.of();
+      throw new IllegalStateException("this version of Hadoop is another inside than those known, so its file systems cannot be replaced: " + e, e);
     }
   }
 }

@@ -58,12 +58,24 @@ public final class ForebayPlugin implements SparkPlugin {
         FileScheme.follow(SparkHadoopUtil.get().newConfiguration(context.conf()), fromDriver);
       } catch (Exception | LinkageError e) {
         LOG.warn("Forebay: this executor reads the PFS itself: {}", e.toString());
+        backToHadoops();
       }
+    }
+  }
+
+  /** After a failure, which must not cost more than the prefetch: what has been put in the place of Hadoop's own goes again. */
+  private static void backToHadoops() {
+    try {
+      FileScheme.back();
+    } catch (RuntimeException | LinkageError e) {
+      LOG.warn("Forebay: the file systems stay as they are: {}", e.toString());
     }
   }
 
   static final class Driver implements DriverPlugin {
     private Teller teller;
+    /** Whether it was we who named the class for {@code file:///}; the user's is not ours to take back. */
+    private boolean tookOver;
 
     @Override
     public Map<String, String> init(SparkContext context, PluginContext plugin) {
@@ -75,10 +87,25 @@ public final class ForebayPlugin implements SparkPlugin {
           throw new IllegalStateException("the native library cannot be loaded: " + NativeLibrary.failure());
         }
         start(context, hadoop);
+        return FileScheme.settings(hadoop);
       } catch (Exception | LinkageError e) {
         LOG.warn("Forebay: the plug-in does not work with this installation; the application runs on without prefetch: {}", e.toString());
+        undo(hadoop);
+        // Executors stay as they are, too: what has failed here would fail there.
+        return Map.of();
       }
-      return FileScheme.settings(hadoop);
+    }
+
+    private void undo(Configuration hadoop) {
+      if (tookOver) {
+        FileScheme.giveBack(hadoop);
+        tookOver = false;
+      }
+      if (teller != null) {
+        teller.close();
+        teller = null;
+      }
+      backToHadoops();
     }
 
     private void start(SparkContext context, Configuration hadoop) {
@@ -86,7 +113,7 @@ public final class ForebayPlugin implements SparkPlugin {
       String planner = conf.get(PLANNER, "");
       boolean filePaths = conf.getBoolean(FILE_PATHS, true);
       if (filePaths) {
-        FileScheme.takeOver(hadoop);
+        tookOver = FileScheme.takeOver(hadoop);
       }
       settle(hadoop, planner);
       FileScheme.fill(hadoop);
