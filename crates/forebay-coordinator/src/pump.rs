@@ -311,6 +311,12 @@ impl Pump {
                 let job = Job { began: now, ..Job::default() };
                 self.jobs.insert(key.clone(), Running { job, ..Running::default() });
             }
+            let begins = matches!(update, JobUpdate::TaskStarted { .. }) && !self.view.nodes.is_empty();
+            if begins && self.jobs.get(key).is_some_and(|running| !running.to_cut.is_empty()) {
+                // What is told in one breath happened one after the other: the first tasks have a wave, too, though they have started
+                // before anybody could look.
+                self.cut_some(now);
+            }
             let Some(running) = self.jobs.get_mut(key) else { return };
             let change = running.job.apply(update);
             self.act_upon(now, key, change);

@@ -816,6 +816,18 @@ fn every_turn_gives_something_out_however_much_there_is_to_look_at() {
 }
 
 #[test]
+fn tasks_whose_start_is_told_with_their_stage_have_a_wave() {
+    let mut world = World::new("no-action", &[("a", 1 << 30)]);
+    let mut updates = laid_out(told(6, &[("a", 2)]), 2);
+    updates.extend((0..2).map(|task| JobUpdate::TaskStarted { stage: 1, task, host: "a".into() }));
+    world.tell(updates);
+    assert_eq!(world.waves().iter().map(|w| w.tasks).collect::<Vec<_>>(), [2, 2, 2]);
+    let first: Vec<u64> =
+        world.orders.values().flat_map(|o| o.1.parts.iter().map(|p| p.offset / MIB)).collect();
+    assert_eq!(first, [0, 1], "what they wait for is brought, and nothing beside it");
+}
+
+#[test]
 fn planners_that_mind_phases_go_wave_by_wave_wherever_files_lie() {
     let mut world = World::new("full-delay", &[("a", 1 << 30)]);
     world.tell(laid_out(told(6, &[("a", 2)]), 2));
