@@ -545,13 +545,16 @@ impl Cache {
     ) -> u64 {
         let geometry = entry.geometry();
         let bytes: u64 = (first..first + count).map(|p| blocks_bytes(geometry.page_len(p))).sum();
+        // As long as these pages count nobody removes the copy; afterwards whoever gives back its last ones does, and one whose descriptor had
+        // been closed could not be opened any more.
+        let file = self.file(entry);
         let left = entry.resident_bytes.fetch_sub(bytes, Ordering::Relaxed) - bytes;
         freed.bytes += bytes;
         freed.pages += u64::from(count);
         add(&counters.evicted_pages_total, u64::from(count));
         add(&counters.evicted_bytes, bytes);
         // Punched even if the whole copy goes: a client that has it open would keep the memory of an unlinked file.
-        if let Err(e) = self.file(entry).and_then(|file| file.punch(first, count)) {
+        if let Err(e) = file.and_then(|file| file.punch(first, count)) {
             // The pages stay withdrawn and counted: wrong by too much, never by too little.
             tracing::error!(copy = entry.copy(), error = %e, "cannot give back pages of the tier");
             return 0;
