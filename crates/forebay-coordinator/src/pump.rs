@@ -299,6 +299,8 @@ impl Pump {
 
     /// A job tells something.
     pub fn job_tells(&mut self, now: Nanos, key: &JobKey, updates: Vec<JobUpdate>) {
+        // Once: what a program tells may be a thousand changes and starts in turn.
+        let mut may_cut = !self.view.nodes.is_empty();
         for mut update in updates {
             if let JobUpdate::Layouts { servers, files } = &mut update {
                 *files = self.lanes.laid_out(servers, std::mem::take(files));
@@ -311,8 +313,9 @@ impl Pump {
                 let job = Job { began: now, ..Job::default() };
                 self.jobs.insert(key.clone(), Running { job, ..Running::default() });
             }
-            let begins = matches!(update, JobUpdate::TaskStarted { .. }) && !self.view.nodes.is_empty();
+            let begins = may_cut && matches!(update, JobUpdate::TaskStarted { .. });
             if begins && self.jobs.get(key).is_some_and(|running| !running.to_cut.is_empty()) {
+                may_cut = false;
                 // What is told in one breath happened one after the other: the first tasks have a wave, too, though they have started
                 // before anybody could look.
                 self.cut_some(now);
