@@ -73,7 +73,8 @@ typedef struct forebay_mapping forebay_mapping;
 
 /* Flags of forebay_create. Fail with EEXIST if the file exists. */
 #define FOREBAY_EXCLUSIVE 1u
-/* Keep what is there and write behind it. What is appended is not kept in the tier. Not for memory-only files. */
+/* Keep what is there and write at the end of the file (O_APPEND). The data of one call stays together. What is appended is not kept in
+   the tier. Not for memory-only files. */
 #define FOREBAY_APPEND 2u
 
 /* The library's version, such as "0.1.0". Never NULL, never freed. */

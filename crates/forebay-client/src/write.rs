@@ -12,7 +12,8 @@
 //! (Write-back, acknowledged before it is on the PFS, will be a fourth.)
 //!
 //! Small writes are gathered to one megabyte, as a C library gathers them to blocks; `sync` and `close` send what is
-//! left. Pages reach the tier only if they were written in one go from the start; a file that somebody else changes
+//! left. An appender opens the file with `O_APPEND` and lets the PFS place each write, since others may append as well;
+//! it sends whole calls only, so that no record of one appender is cut by a record of another. Pages reach the tier only if they were written in one go from the start; a file that somebody else changes
 //! meanwhile is noticed by its time stamps and not kept.
 
 use crate::error::{errno, told};
@@ -58,7 +59,8 @@ pub struct WriteOptions {
     pub mode: WriteMode,
     /// Fail if the file exists.
     pub exclusive: bool,
-    /// Keep what is there and write behind it. Appended files are not kept in the tier: their beginning is unknown.
+    /// Keep what is there and write at its end, wherever that is at each write (`O_APPEND`). What is appended is not
+    /// kept in the tier: the writer does not know its place in the file.
     pub append: bool,
     /// Permission bits of a new file, before the process's umask.
     pub permissions: u32,
@@ -75,6 +77,8 @@ impl Default for WriteOptions {
 pub struct FileWriter {
     path: PathBuf,
     gathered: Vec<u8>,
+    /// The PFS places each write at the end that the file has by then.
+    append: bool,
     /// Where the next byte goes that leaves `gathered`.
     position: u64,
     sink: Sink,
@@ -101,9 +105,14 @@ impl Client {
     /// Opens `path` for writing.
     ///
     /// # Errors
-    /// As [`Client::create`]; `EEXIST` with [`WriteOptions::exclusive`].
+    /// As [`Client::create`]; `EEXIST` with [`WriteOptions::exclusive`]; `EINVAL`: [`WriteOptions::append`] to a
+    /// memory-only file.
     pub fn create_with(&self, path: impl AsRef<Path>, options: WriteOptions) -> io::Result<FileWriter> {
         let path = path.as_ref();
+        if options.append && options.mode == WriteMode::MemoryOnly {
+            let why = format!("{}: memory-only files cannot be appended to", path.display());
+            return Err(told(libc::EINVAL, why));
+        }
         let (sink, position) = match options.mode {
             WriteMode::MemoryOnly => (self.create_scratch(path, &options)?, 0),
             mode => self.create_on_pfs(path, mode, &options)?,
@@ -111,6 +120,7 @@ impl Client {
         Ok(FileWriter {
             path: path.to_owned(),
             gathered: Vec::new(),
+            append: options.append,
             position,
             sink,
             closed: false,
@@ -120,13 +130,13 @@ impl Client {
 
     fn create_on_pfs(&self, path: &Path, mode: WriteMode, options: &WriteOptions) -> io::Result<(Sink, u64)> {
         let mut flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC;
-        flags |= if options.append { OFlags::empty() } else { OFlags::TRUNC };
+        flags |= if options.append { OFlags::APPEND } else { OFlags::TRUNC };
         if options.exclusive {
             flags |= OFlags::EXCL;
         }
         let file = open(path, flags, Mode::from(options.permissions))?;
         let position = if options.append { seek(&file, SeekFrom::End(0))? } else { 0 };
-        let keep = mode == WriteMode::Through && position == 0;
+        let keep = mode == WriteMode::Through && !options.append;
         let tier =
             if keep { TierWriter::begin(&self.session, path, file.as_fd()).map(Box::new) } else { None };
         Ok((Sink::Pfs { file, tier }, position))
@@ -225,26 +235,25 @@ impl FileWriter {
         &self.path
     }
 
-    /// Bytes written so far, those still gathered included; for an appended file, counted from its beginning.
+    /// Bytes written so far, those still gathered included. An appender adds the length that the file had when it was
+    /// opened; what others append meanwhile is not counted.
     pub fn position(&self) -> u64 {
         self.position + self.gathered.len() as u64
     }
 
+    /// After an error the rest stays: the program was told that it is written, so the next call has to try again.
     fn send_gathered(&mut self) -> io::Result<()> {
-        if self.gathered.is_empty() {
-            return Ok(());
+        let mut gathered = std::mem::take(&mut self.gathered);
+        let mut sent = Ok(());
+        while sent.is_ok() && !gathered.is_empty() {
+            sent = self.send(&gathered).map(|n| drop(gathered.drain(..n)));
         }
-        let gathered = std::mem::take(&mut self.gathered);
-        let sent = self.send(&gathered);
         self.gathered = gathered;
-        if sent.is_ok() {
-            // After an error they stay: the program was told that they are written, so the next call has to try again.
-            self.gathered.clear();
-        }
         sent
     }
 
-    fn send(&mut self, data: &[u8]) -> io::Result<()> {
+    /// Sends `data`, or its front if an error stopped the rest; returns the bytes sent.
+    fn send(&mut self, data: &[u8]) -> io::Result<usize> {
         if self.pid != std::process::id() {
             let path = self.path.display();
             return Err(told(
@@ -252,26 +261,28 @@ impl FileWriter {
                 format!("{path}: opened by another process; open it in this one"),
             ));
         }
-        match &mut self.sink {
+        let at = (!self.append).then_some(self.position);
+        let sent = match &mut self.sink {
             Sink::Pfs { file, tier } => {
                 if let Some(tier) = tier {
                     tier.before_write(file.as_fd());
                 }
-                write_all_at(file.as_fd(), data, self.position)?;
+                let sent = write_some(file.as_fd(), data, at)?;
                 if let Some(tier) = tier {
-                    tier.after_write(file.as_fd(), data, self.position);
+                    tier.after_write(file.as_fd(), &data[..sent], self.position);
                 }
+                sent
             }
             Sink::Scratch { file, copy, reserved, client } => {
                 let end = self.position + data.len() as u64;
                 if end > *reserved {
                     *reserved = reserve_scratch(client, *copy, end).map_err(|e| in_words(&self.path, e))?;
                 }
-                write_all_at(file.as_fd(), data, self.position)?;
+                write_some(file.as_fd(), data, at)?
             }
-        }
-        self.position += data.len() as u64;
-        Ok(())
+        };
+        self.position += sent as u64;
+        Ok(sent)
     }
 
     /// Makes what was written durable, as the PFS promises for `fsync`. For memory-only files there is nothing to do.
@@ -331,13 +342,14 @@ fn reserve_scratch(client: &Client, copy: u64, end: u64) -> io::Result<u64> {
 
 impl Write for FileWriter {
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
-        if self.gathered.len() == GATHER_BYTES {
+        let room = GATHER_BYTES - self.gathered.len();
+        // An appender takes the data of one call as a whole or not at all: another one may write in between.
+        if room == 0 || self.append && room < data.len() {
             // Before anything of `data` is taken, so that an error means that nothing of it was.
             self.send_gathered()?;
         }
         if self.gathered.is_empty() && data.len() >= GATHER_BYTES {
-            self.send(data)?;
-            return Ok(data.len());
+            return self.send(data);
         }
         let n = data.len().min(GATHER_BYTES - self.gathered.len());
         self.gathered.extend_from_slice(&data[..n]);
@@ -356,19 +368,24 @@ impl Drop for FileWriter {
     }
 }
 
-fn write_all_at(fd: BorrowedFd<'_>, mut data: &[u8], mut offset: u64) -> io::Result<()> {
-    while !data.is_empty() {
-        match rustix::io::pwrite(fd, data, offset) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(n) => {
-                data = &data[n..];
-                offset += n as u64;
-            }
+/// Writes `data` at an offset, or where the kernel puts it; returns fewer bytes than there are if an error came behind them.
+fn write_some(fd: BorrowedFd<'_>, data: &[u8], at: Option<u64>) -> io::Result<usize> {
+    let mut done = 0;
+    while done < data.len() {
+        let wrote = match at {
+            Some(offset) => rustix::io::pwrite(fd, &data[done..], offset + done as u64),
+            None => rustix::io::write(fd, &data[done..]),
+        };
+        match wrote {
+            Ok(0) if done == 0 => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(0) => break,
+            Ok(n) => done += n,
             Err(rustix::io::Errno::INTR) => {}
-            Err(e) => return Err(e.into()),
+            Err(e) if done == 0 => return Err(e.into()),
+            Err(_) => break,
         }
     }
-    Ok(())
+    Ok(done)
 }
 
 /// The tier's half of a file written through. Nothing here can fail the write: a page that does not fit is left out, and

@@ -1,7 +1,8 @@
 //! Writing.
 //!
 //! An array is copied piece by piece through a buffer of the thread: a write may wait for the PFS, so the array cannot be
-//! lent by the JVM for as long as that takes.
+//! lent by the JVM for as long as that takes. What is appended is copied as a whole: an append in two parts could have
+//! another program's bytes between them.
 
 use crate::client::{CLIENTS, path};
 use crate::env::{Failure, Jni, Outcome, Span};
@@ -19,6 +20,7 @@ const PIECE_BYTES: usize = 1 << 20;
 /// A file open for writing; `None` once it is closed.
 struct Open {
     path: PathBuf,
+    append: bool,
     writer: Mutex<Option<FileWriter>>,
 }
 
@@ -68,7 +70,7 @@ pub unsafe extern "system" fn Java_io_forebay_core_Native_create(
         let mode = write_mode(mode)?;
         let options = WriteOptions { mode, exclusive, append, permissions: permissions as u32 & 0o7777 };
         let writer = CLIENTS.get(client)?.create_with(&file, options).map_err(Failure::about(&file))?;
-        Ok(WRITERS.put(Open { path: file, writer: Mutex::new(Some(writer)) }))
+        Ok(WRITERS.put(Open { path: file, append, writer: Mutex::new(Some(writer)) }))
     };
     // SAFETY: what the JVM has passed.
     unsafe { Jni::run(env, class, 0, body) }
@@ -89,16 +91,20 @@ pub unsafe extern "system" fn Java_io_forebay_core_Native_write(
 ) {
     let body = |jni: &Jni| {
         let open = WRITERS.get(writer)?;
+        let most = if open.append { length } else { length.min(PIECE_BYTES as jint) };
         let mut done = 0;
         while done < length {
-            let piece = Span { start: start + done, length: (length - done).min(PIECE_BYTES as jint) };
+            let piece = Span { start: start + done, length: (length - done).min(most) };
             BUFFER.with_borrow_mut(|buffer| {
                 let n = piece.length as usize;
                 if buffer.len() < n {
                     buffer.resize(n, 0);
                 }
                 jni.copy_out(array, piece, &mut buffer[..n])?;
-                open.with(|writer| writer.write_all(&buffer[..n]))
+                let written = open.with(|writer| writer.write_all(&buffer[..n]));
+                buffer.truncate(PIECE_BYTES);
+                buffer.shrink_to(PIECE_BYTES);
+                written
             })?;
             done += piece.length;
         }

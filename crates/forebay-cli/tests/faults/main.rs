@@ -10,6 +10,7 @@
 #![allow(clippy::unwrap_used, reason = "all of this program is tests, helpers included")]
 
 mod access;
+mod append;
 mod changes;
 mod cluster;
 mod common;

@@ -21,6 +21,10 @@ pub fn run() {
         "read-once" => read_once(args[0], args[1].parse().unwrap()),
         "map" => map(args[0], args[1].parse().unwrap()),
         "write" => write(args[0], args[1].parse().unwrap()),
+        "append" => {
+            let (who, count) = (args[1].parse().unwrap(), args[2].parse().unwrap());
+            crate::append::append_again_and_again(args[0], who, count);
+        }
         "load" => load(args[0]),
         "handles" => handles(args[0], args[1].parse().unwrap()),
         "job" => job(args[0], args[1].parse().unwrap()),

@@ -43,10 +43,10 @@ fn with_all_of_the_tier_pinned_reads_go_on_from_the_pfs_and_the_operator_is_hear
 }
 
 /// A tmpfs of a few megabytes that the agent believes to be as large as its budget.
-struct SmallTmpfs(tempfile::TempDir);
+pub struct SmallTmpfs(pub tempfile::TempDir);
 
 impl SmallTmpfs {
-    fn new(bytes: u64) -> Self {
+    pub fn new(bytes: u64) -> Self {
         let dir = open_dir_in("/dev/shm");
         let options = std::ffi::CString::new(format!("size={bytes}")).unwrap();
         rustix::mount::mount(

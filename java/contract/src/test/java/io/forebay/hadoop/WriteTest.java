@@ -163,6 +163,33 @@ public class WriteTest {
   }
 
   @Test
+  public void twoAppendersLoseNothingAndCutNoRecord() throws Exception {
+    // Larger than what the native side copies at a time from an array.
+    int length = 1_500_001;
+    agent.file("write/two", new byte[] {7});
+    try (FileSystem fs = fs("through")) {
+      try (FSDataOutputStream first = fs.append(path("two")); FSDataOutputStream second = fs.append(path("two"))) {
+        for (int i = 0; i < 3; i++) {
+          first.write(filled(length, (byte) 1));
+          second.write(filled(length, (byte) 2));
+        }
+      }
+    }
+    byte[] all = Files.readAllBytes(directory.resolve("two"));
+    assertEquals(1 + 6 * length, all.length);
+    for (int i = 0; i < 6; i++) {
+      byte[] record = Arrays.copyOfRange(all, 1 + i * length, 1 + (i + 1) * length);
+      assertArrayEquals(filled(length, record[0]), record);
+    }
+  }
+
+  private static byte[] filled(int length, byte value) {
+    byte[] bytes = new byte[length];
+    Arrays.fill(bytes, value);
+    return bytes;
+  }
+
+  @Test
   public void aNewFileHasHadoopsUmaskWhateverItsPermissions() throws Exception {
     Files.createDirectories(directory);
     Configuration conf = agent.configuration();
