@@ -127,8 +127,8 @@ class Run:
     def counters(self):
         """Sums over the agents, and what the PFS has moved."""
         links = self.cluster.links().values()
-        counted = {name: sum(dict(link["counters"])[name] for link in links) for name in ("opens_total", "fetched_bytes", "from_peers_bytes")}
-        counted["stored_bytes"] = sum(dict(link["counters"])["pages_written_total"] * self.cluster.page_bytes for link in links)
+        counted = {name: sum(link["counters"][name] for link in links) for name in ("opens_total", "fetched_bytes", "from_peers_bytes")}
+        counted["stored_bytes"] = sum(link["counters"]["pages_written_total"] * self.cluster.page_bytes for link in links)
         served = lab.stats(self.cluster.pfs)
         return counted | {f"pfs_{name}": served and served[name] for name in ("read_bytes", "written_bytes")}
 

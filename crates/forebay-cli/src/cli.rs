@@ -1,10 +1,12 @@
 //! The command tree: one definition for the parser, the help, the shell completions and the man page.
 
 use crate::Outcome;
+use crate::out::write_out;
+use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use forebay_agent::units::{Amount, parse_bytes, parse_rate};
 use forebay_client::{Client, ClientConfig};
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -18,7 +20,25 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// Options of every command.
+impl Cli {
+    /// The command line. One that cannot be meant ends the program here, with exit code 2.
+    pub fn from_args() -> Cli {
+        let cli = Cli::parse();
+        let writes = match &cli.command {
+            Command::Cat(_) => "`forebay cat` writes the bytes of the files",
+            Command::Completions { .. } => "`forebay completions` writes a program for the shell",
+            Command::Man { .. } => "`forebay man` writes man pages",
+            _ => return cli,
+        };
+        if cli.global.json {
+            let message = format!("{writes} and has no other form: leave --json out");
+            Cli::command().error(ErrorKind::ArgumentConflict, message).exit();
+        }
+        cli
+    }
+}
+
+/// Options of every command. Clap hands them to all commands by their names: no command may take one of these names again.
 #[derive(Debug, Args)]
 pub struct Global {
     /// Write JSON instead of text
@@ -351,10 +371,8 @@ pub fn completions(shell: clap_complete::Shell) -> Outcome {
     // Into memory first: the generator panics where a write fails, as on a pipe that is closed early.
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "forebay", &mut text);
-    match io::stdout().write_all(&text) {
-        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(format!("cannot write the completions: {e}")),
-        _ => Ok(ExitCode::SUCCESS),
-    }
+    write_out(&text)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Prints the man page, or writes one for each command.
@@ -365,7 +383,11 @@ pub fn man(directory: Option<&Path>) -> Outcome {
             std::fs::create_dir_all(directory).map_err(failed)?;
             clap_mangen::generate_to(Cli::command(), directory).map_err(failed)?;
         }
-        None => clap_mangen::Man::new(Cli::command()).render(&mut io::stdout()).map_err(failed)?,
+        None => {
+            let mut text = Vec::new();
+            clap_mangen::Man::new(Cli::command()).render(&mut text).map_err(failed)?;
+            write_out(&text)?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -377,5 +399,32 @@ mod tests {
     #[test]
     fn the_command_tree_is_sound() {
         Cli::command().debug_assert();
+    }
+
+    /// Clap's own check accepts such a collision, and the program then panics when it reads the option.
+    #[test]
+    fn no_command_takes_the_name_of_an_option_of_all_commands() {
+        fn collisions(command: &clap::Command, global: &[clap::Arg], found: &mut Vec<String>) {
+            let same = |a: &clap::Arg, b: &clap::Arg| {
+                let longs =
+                    |arg: &clap::Arg| arg.get_long_and_visible_aliases().unwrap_or_default().join(" ");
+                let shorts = |arg: &clap::Arg| arg.get_short_and_visible_aliases().unwrap_or_default();
+                a.get_id() == b.get_id()
+                    || longs(a)
+                        .split(' ')
+                        .any(|long| !long.is_empty() && longs(b).split(' ').any(|l| l == long))
+                    || shorts(a).iter().any(|short| shorts(b).contains(short))
+            };
+            for arg in command.get_arguments().filter(|arg| global.iter().any(|g| same(arg, g))) {
+                found.push(format!("{} {}", command.get_name(), arg.get_id()));
+            }
+            command.get_subcommands().for_each(|below| collisions(below, global, found));
+        }
+        let root = Cli::command();
+        let global: Vec<_> = root.get_arguments().filter(|arg| arg.is_global_set()).cloned().collect();
+        assert!(global.len() >= 2, "the options of all commands were not found: {global:?}");
+        let mut found = Vec::new();
+        root.get_subcommands().for_each(|command| collisions(command, &global, &mut found));
+        assert!(found.is_empty(), "{found:?}");
     }
 }

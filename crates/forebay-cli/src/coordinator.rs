@@ -1,16 +1,17 @@
 //! `coordinator`: a coordinator in a process of its own.
 
 use crate::Outcome;
-use crate::cli::CoordinatorArgs;
+use crate::cli::{CoordinatorArgs, Global};
+use crate::out::print;
 use forebay_agent::{ClusterConfig, Config};
 use forebay_coordinator::members::Timing;
 use forebay_coordinator::{Coordinator, Options};
 use forebay_wire::link::Security;
-use std::io::{self, Write};
+use std::io;
 use std::process::ExitCode;
 
 /// Runs the coordinator until a signal ends it.
-pub fn coordinator(args: &CoordinatorArgs) -> Outcome {
+pub fn coordinator(global: &Global, args: &CoordinatorArgs) -> Outcome {
     let mut config = match &args.config {
         Some(path) => Config::load(path)?.cluster,
         None => ClusterConfig::default(),
@@ -28,8 +29,8 @@ pub fn coordinator(args: &CoordinatorArgs) -> Outcome {
         .map_err(|e| format!("cannot handle signals: {e}"))?;
     let coordinator = start(&config).map_err(|e| e.to_string())?;
     if let Some(address) = coordinator.address() {
-        // A closed pipe is no error: whoever started it does not need to know.
-        let _ = writeln!(io::stdout(), "coordinator listens on {address}");
+        let json = serde_json::json!({ "coordinator": address });
+        print(global, &json, |out| writeln!(out, "coordinator listens on {address}"))?;
     }
     signals.forever().next();
     coordinator.stop();

@@ -19,12 +19,11 @@ mod transfer;
 mod up;
 mod verify;
 
-use clap::Parser;
 use cli::{Cli, Command, ConfigCommand};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::from_args();
     match run_command(cli) {
         Ok(code) => code,
         Err(message) => {
@@ -42,7 +41,7 @@ fn run_command(cli: Cli) -> Outcome {
     match cli.command {
         Command::Up(args) => up::up(&global, args),
         Command::Agent(args) => up::agent(&args),
-        Command::Coordinator(args) => coordinator::coordinator(&args),
+        Command::Coordinator(args) => coordinator::coordinator(&global, &args),
         Command::Down(args) => up::down(&global, &args),
         Command::Status(args) => status::status(&global, &args),
         Command::Jobs(args) => jobs::jobs(&global, &args),
@@ -60,30 +59,23 @@ fn run_command(cli: Cli) -> Outcome {
         Command::Init(args) => init::init(&global, &args),
         Command::Doctor(args) => doctor::doctor(&global, &args),
         Command::Config(ConfigCommand::Check { file }) => up::check_config(&global, &file),
-        Command::Config(ConfigCommand::Reference) => {
-            print!("{}", forebay_agent::config::reference_toml());
-            Ok(ExitCode::SUCCESS)
-        }
+        Command::Config(ConfigCommand::Reference) => up::config_reference(&global),
         Command::Lab(command) => {
             forebay_lab::cli::run(&command, global.json).map_err(|e| e.to_string())?;
             Ok(ExitCode::SUCCESS)
         }
-        Command::Sim(args) => simulate(|out| forebay_sim::cli::sim(&args, out)),
-        Command::Model(args) => simulate(|out| forebay_sim::cli::model(&args, out)),
+        Command::Sim(args) => simulate(|out| forebay_sim::cli::sim(&args, global.json, out)),
+        Command::Model(args) => simulate(|out| forebay_sim::cli::model(&args, global.json, out)),
         Command::Completions { shell } => cli::completions(shell),
         Command::Man { directory } => cli::man(directory.as_deref()),
         Command::Keeper { state_dir, limit_bytes, pages } => up::keeper(&state_dir, limit_bytes, &pages),
     }
 }
 
-/// Runs a command of the simulator. A closed pipe is no error: the reader has seen enough.
+/// Runs a command of the simulator, and then writes what it has to say.
 fn simulate(run: impl FnOnce(&mut dyn std::io::Write) -> Result<(), forebay_sim::error::Error>) -> Outcome {
-    let mut out = std::io::stdout().lock();
-    run(&mut out).map_err(|e| e.to_string())?;
-    match std::io::Write::flush(&mut out) {
-        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(format!("cannot write to standard output: {e}"))
-        }
-        _ => Ok(ExitCode::SUCCESS),
-    }
+    let mut text = Vec::new();
+    run(&mut text).map_err(|e| e.to_string())?;
+    out::write_out(&text)?;
+    Ok(ExitCode::SUCCESS)
 }

@@ -18,12 +18,31 @@ pub fn print<T: Serialize>(
     } else {
         text(&mut stdout)
     };
-    match written.and_then(|()| stdout.flush()) {
+    unless_closed(written.and_then(|()| stdout.flush()))
+}
+
+/// Writes bytes to standard output. A closed pipe is no error here either.
+pub fn write_out(bytes: &[u8]) -> Result<(), String> {
+    let mut stdout = io::stdout().lock();
+    unless_closed(stdout.write_all(bytes).and_then(|()| stdout.flush()))
+}
+
+fn unless_closed(written: io::Result<()>) -> Result<(), String> {
+    match written {
         Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
             Err(format!("cannot write to standard output: {e}"))
         }
         _ => Ok(()),
     }
+}
+
+/// Pairs of a name and a number as one JSON object. The wire has them as a list, which keeps their order.
+pub fn object(pairs: &[(String, u64)]) -> serde_json::Value {
+    pairs
+        .iter()
+        .map(|(name, value)| (name.clone(), (*value).into()))
+        .collect::<serde_json::Map<_, _>>()
+        .into()
 }
 
 /// An error of the agent in words that say what to do about it.

@@ -2,7 +2,7 @@
 
 use crate::Outcome;
 use crate::cli::{Global, StatusArgs};
-use crate::out::{name, no_agent, print};
+use crate::out::{name, no_agent, object, print};
 use forebay_agent::units::Human;
 use forebay_wire::{ClusterStatus, NodeInfo, Role, Status};
 use std::io::{self, Write};
@@ -12,8 +12,21 @@ use std::time::Duration;
 /// Shows the agent's state.
 pub fn status(global: &Global, args: &StatusArgs) -> Outcome {
     let status = global.client().admin().status().map_err(|e| no_agent(global, &e))?;
-    print(global, &status, |out| write(&status, args.counters, out))?;
+    print(global, &to_json(&status)?, |out| write(&status, args.counters, out))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The state as JSON.
+pub fn to_json(status: &Status) -> Result<serde_json::Value, String> {
+    let mut json =
+        serde_json::to_value(status).map_err(|e| format!("cannot write the status as JSON: {e}"))?;
+    json["used_bytes"] = object(&status.used_bytes);
+    json["counters"] = object(&status.counters);
+    json["cluster"]["avoided"] = object(&status.cluster.avoided);
+    for (i, mount) in status.mounts.iter().enumerate() {
+        json["mounts"][i]["root"] = name(&mount.root).into();
+    }
+    Ok(json)
 }
 
 fn write(s: &Status, counters: bool, out: &mut dyn Write) -> io::Result<()> {

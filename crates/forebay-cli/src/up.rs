@@ -6,7 +6,7 @@
 use crate::Outcome;
 use crate::cli::{AgentArgs, DownArgs, Global, UpArgs};
 use crate::out::{no_agent, print};
-use forebay_agent::config::default_state_dir;
+use forebay_agent::config::{KEYS, Key, default_state_dir};
 use forebay_agent::memory;
 use forebay_agent::units::Human;
 use forebay_agent::{Agent, ClusterConfig, Config, Home, MountConfig};
@@ -158,7 +158,7 @@ fn last_words(log: &Path, from: u64) -> String {
 
 fn announce(global: &Global, socket: &Path, log: &Path) -> Outcome {
     let status = client_of(socket).admin().status().map_err(|e| no_agent(global, &e))?;
-    print(global, &status, |out| {
+    print(global, &crate::status::to_json(&status)?, |out| {
         let labels: Vec<_> = status.mounts.iter().map(|m| crate::out::name(&m.root)).collect();
         writeln!(
             out,
@@ -315,6 +315,14 @@ pub fn check_config(global: &Global, file: &Path) -> Outcome {
     print(global, &serde_json::json!({ "file": file, "ok": true, "mounts": config.mounts.len() }), |out| {
         writeln!(out, "{}: good; {} mount(s)", file.display(), config.mounts.len())
     })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints every key of the configuration.
+pub fn config_reference(global: &Global) -> Outcome {
+    let key = |k: &Key| serde_json::json!({ "name": k.name, "default": k.default, "reason": k.reason });
+    let keys: Vec<_> = KEYS.iter().map(key).collect();
+    print(global, &keys, |out| write!(out, "{}", forebay_agent::config::reference_toml()))?;
     Ok(ExitCode::SUCCESS)
 }
 

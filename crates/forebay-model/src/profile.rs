@@ -50,6 +50,11 @@ impl Curve {
         Curve::new(points.iter().map(|&(count, value)| (count, value / base)).collect())
     }
 
+    /// The least value: straight lines have theirs at a point.
+    pub fn least(&self) -> f64 {
+        self.points.iter().map(|p| p.1).fold(f64::INFINITY, f64::min)
+    }
+
     /// The value at `count`.
     pub fn at(&self, count: u16) -> f64 {
         let after = self.points.partition_point(|p| p.0 < count);

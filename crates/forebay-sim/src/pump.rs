@@ -50,7 +50,8 @@ where
     /// Schedules `event` for the machine's deadline unless one is under way early enough. To be called after each
     /// `tell` and `wake`; the world answers `event` with [`Pump::wake`].
     pub fn arm<E>(&mut self, queue: &mut EventQueue<E>, event: E) {
-        if let Some(at) = self.machine.next_deadline() {
+        // A deadline at the end of the clock never comes: no time that is added up is later.
+        if let Some(at) = self.machine.next_deadline().filter(|at| at.0 != u64::MAX) {
             let at = at.max(queue.now());
             if self.armed.is_none_or(|armed| at < armed) {
                 self.armed = Some(at);

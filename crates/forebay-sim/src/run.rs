@@ -35,7 +35,12 @@ pub struct RunStats {
     pub end: Nanos,
     /// True if `max_events` stopped it.
     pub cut_short: bool,
+    /// True if something was left to happen beyond the end of the clock, after 584 years.
+    pub out_of_time: bool,
 }
+
+/// Sums of times stop at this moment, so it is no time of anything that happens.
+const END_OF_TIME: Nanos = Nanos(u64::MAX);
 
 /// Runs `world` until nothing is left to happen or `max_events` were handled.
 ///
@@ -44,7 +49,10 @@ pub fn run<W: World>(world: &mut W, queue: &mut EventQueue<W::Event>, max_events
     let mut events = 0;
     while events < max_events {
         match (world.next_completion(), queue.peek_time()) {
-            (None, None) => return RunStats { events, end: queue.now(), cut_short: false },
+            (None, None) => return RunStats { events, end: queue.now(), ..RunStats::default() },
+            (done, queued) if [done, queued].into_iter().flatten().min() == Some(END_OF_TIME) => {
+                return RunStats { events, end: queue.now(), out_of_time: true, ..RunStats::default() };
+            }
             (Some(done), queued) if queued.is_none_or(|at| done <= at) => {
                 queue.advance_to(done);
                 world.on_completion(done, queue);
@@ -57,7 +65,7 @@ pub fn run<W: World>(world: &mut W, queue: &mut EventQueue<W::Event>, max_events
         }
         events += 1;
     }
-    RunStats { events, end: queue.now(), cut_short: true }
+    RunStats { events, end: queue.now(), cut_short: true, out_of_time: false }
 }
 
 #[cfg(test)]
@@ -91,7 +99,17 @@ mod tests {
         q.at(Nanos(2), "before");
         let stats = run(&mut w, &mut q, 100);
         assert_eq!(w.seen, ["before", "completion", "same"]);
-        assert_eq!(stats, RunStats { events: 3, end: Nanos(3), cut_short: false });
+        assert_eq!(stats, RunStats { events: 3, end: Nanos(3), ..RunStats::default() });
+    }
+
+    #[test]
+    fn a_world_that_goes_on_beyond_its_clock_is_stopped() {
+        let mut w = Log { completion: None, seen: vec![] };
+        let mut q = EventQueue::new();
+        q.at(Nanos(u64::MAX - 1), "last");
+        q.at(Nanos(u64::MAX - 1) + 5, "too late");
+        let stats = run(&mut w, &mut q, 100);
+        assert_eq!((w.seen, stats.out_of_time), (vec!["last"], true));
     }
 
     #[test]

@@ -125,6 +125,12 @@ fn world_of(setup: &Setup, on: Option<Vec<Vec<u32>>>) -> super::Setup {
 
 fn run(setup: &super::Setup, trace: &mut Trace) -> Result<Outcome> {
     let outcome = super::simulate(setup, trace)?;
+    if let Some(job) = outcome.jobs.iter().find(|j| j.without_nodes) {
+        return Err(Error::Usage(format!(
+            "job '{}' never got nodes (allocation '{}')",
+            job.name, setup.allocation
+        )));
+    }
     let step = |j: &super::JobOutcome| {
         j.steps.first().map_or(Step::default(), |s| Step { wait_s: s.wait_s(), io_s: s.io_s() })
     };

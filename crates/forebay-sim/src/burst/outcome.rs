@@ -46,12 +46,14 @@ pub struct JobOutcome {
     pub name: String,
     /// When it first had nodes, in ns.
     pub room_ns: Option<u64>,
-    /// When its last step was written, in ns; `None` if it died before.
+    /// When its last step was written, in ns; `None` if it died or lost its nodes before.
     pub end_ns: Option<u64>,
     /// Its steps in order, those that were written.
     pub steps: Vec<StepOutcome>,
     /// If it died.
     pub died: Option<Death>,
+    /// Whether the run left it without nodes: none that hold its step were left.
+    pub without_nodes: bool,
     /// Leases that it lost, dead or alive.
     pub leases_lost: u32,
     /// Nodes of its own that it lost.

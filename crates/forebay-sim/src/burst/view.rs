@@ -34,7 +34,11 @@ pub fn rows(setup: &Setup, outcome: &Outcome) -> Vec<Vec<String>> {
         row.extend(times(&job.steps.iter().collect::<Vec<_>>()));
         row.push(job.end_ns.map_or(String::new(), |ns| exact(ns as f64 * 1e-9)));
         row.extend([job.leases_lost.to_string(), job.nodes_lost.to_string(), exact(job.wasted_bytes * 1e-9)]);
-        row.push(job.died.map_or("written".into(), |d| format!("died {}", d.was)));
+        row.push(match job.died {
+            Some(death) => format!("died {}", death.was),
+            None if job.without_nodes => "no nodes left".into(),
+            None => "written".into(),
+        });
         row
     };
     let mut rows: Vec<Vec<String>> = setup.jobs.iter().zip(&outcome.jobs).map(row).collect();
@@ -45,7 +49,9 @@ pub fn rows(setup: &Setup, outcome: &Outcome) -> Vec<Vec<String>> {
     all.push(number(sum(|j| f64::from(j.leases_lost))));
     all.push(number(sum(|j| f64::from(j.nodes_lost))));
     all.push(exact(sum(|j| j.wasted_bytes) * 1e-9));
-    all.push(format!("{} died", outcome.jobs.iter().filter(|j| j.died.is_some()).count()));
+    let died = outcome.jobs.iter().filter(|j| j.died.is_some()).count();
+    let left = outcome.jobs.iter().filter(|j| j.without_nodes).count();
+    all.push(if left == 0 { format!("{died} died") } else { format!("{died} died, {left} without nodes") });
     rows.push(all);
     rows
 }

@@ -119,7 +119,7 @@ pub(super) struct Burst<'a> {
 /// Runs `setup` to the end and records into `trace`.
 ///
 /// # Errors
-/// If a policy does not exist, or a job never gets nodes or its turn.
+/// If a policy does not exist, never lets a step in, or the run does not come to an end.
 pub fn simulate(setup: &Setup, trace: &mut Trace) -> Result<Outcome> {
     let mut world = Burst::new(setup, trace)?;
     let mut queue = EventQueue::new();
@@ -131,13 +131,17 @@ pub fn simulate(setup: &Setup, trace: &mut Trace) -> Result<Outcome> {
     }
     world.draw_failures(&mut queue);
     let stats = run(&mut world, &mut queue, MAX_EVENTS);
-    let stuck = world.jobs.iter().position(|j| j.stage != Stage::Over);
-    if let Some(j) = stuck {
-        let job = &world.jobs[j];
+    for (j, job) in world.jobs.iter_mut().enumerate().filter(|(_, job)| job.stage != Stage::Over) {
         let why = match job.stage {
             _ if stats.cut_short => "with more events than any sensible run has",
+            _ if stats.out_of_time => {
+                "at the end of the clock, 584 years: give it fewer steps, or less compute_s or step_gb"
+            }
             Stage::Waits(_) | Stage::Holds(..) => "with the access scheduler, which never let it in",
-            _ => "without nodes: none are left that hold it",
+            _ => {
+                job.done.without_nodes = true;
+                continue;
+            }
         };
         return Err(Error::Usage(format!(
             "the run ended after {:.3} s with job '{}' at step {} of {} {why} (allocation '{}', access '{}')",
@@ -178,6 +182,7 @@ impl<'a> Burst<'a> {
                 end_ns: None,
                 steps: Vec::new(),
                 died: None,
+                without_nodes: false,
                 leases_lost: 0,
                 nodes_lost: 0,
                 steps_lost: 0,

@@ -1,12 +1,10 @@
 //! `sim explain`: a recorded decision in words.
 
-use std::io::Write;
-
 use serde_json::Value;
 
 use super::explain_access::{Entry, entries};
 use super::replay::{Line, read};
-use super::{ExplainArgs, say, table};
+use super::{ExplainArgs, Output, say, table};
 use crate::error::{Error, Result};
 use crate::report::number;
 use crate::scenario::Scenario;
@@ -16,7 +14,7 @@ fn decision(line: &Line) -> Option<&Value> {
     line.action.as_ref().filter(|a| a["is"] == "decided")
 }
 
-pub fn explain(args: &ExplainArgs, out: &mut dyn Write) -> Result<()> {
+pub fn explain(args: &ExplainArgs, out: &mut Output<'_>) -> Result<()> {
     match read(&args.trace)? {
         (Scenario::Colocation(setup), lines) => prefetches(args, &setup, &lines, out),
         (Scenario::BurstBuffer(setup), lines) => access(args, &setup, &lines, out),
@@ -29,7 +27,7 @@ fn no_such(args: &ExplainArgs, wanted: u64, count: usize) -> Error {
 }
 
 /// Who was let in, who waited, who got nodes.
-fn access(args: &ExplainArgs, setup: &burst::Setup, lines: &[Line], out: &mut dyn Write) -> Result<()> {
+fn access(args: &ExplainArgs, setup: &burst::Setup, lines: &[Line], out: &mut Output<'_>) -> Result<()> {
     let entries = entries(setup, lines);
     let Some(wanted) = args.decision else {
         let row = |(i, e): (usize, &Entry)| {
@@ -43,6 +41,12 @@ fn access(args: &ExplainArgs, setup: &burst::Setup, lines: &[Line], out: &mut dy
     };
     let found = usize::try_from(wanted).ok().and_then(|w| w.checked_sub(1)).and_then(|i| entries.get(i));
     let Some(e) = found else { return Err(no_such(args, wanted, entries.len())) };
+    if out.json {
+        return out.value(&serde_json::json!({
+            "decision": wanted, "time_s": e.t_ns as f64 * 1e-9, "what": e.what, "job": e.job, "step": e.step,
+            "reason": e.why, "seen": e.seen, "done": e.done,
+        }));
+    }
     let of = if e.step == "-" { e.job.clone() } else { format!("step {} of {}", e.step, e.job) };
     let policy = format!("allocation {}, access {}", setup.allocation, setup.access);
     let time = number(e.t_ns as f64 * 1e-9);
@@ -59,7 +63,7 @@ fn prefetches(
     args: &ExplainArgs,
     setup: &colocate::Setup,
     lines: &[Line],
-    out: &mut dyn Write,
+    out: &mut Output<'_>,
 ) -> Result<()> {
     let decisions: Vec<(&Line, &Value)> = lines.iter().filter_map(|l| Some((l, decision(l)?))).collect();
     let Some(wanted) = args.decision else {
@@ -75,6 +79,12 @@ fn prefetches(
         return Err(no_such(args, wanted, decisions.len()));
     };
     let job = d["job"].as_u64().and_then(|j| setup.jobs.get(j as usize)).map_or("?", |j| j.name.as_str());
+    if out.json {
+        let time_s = line.t_ns as f64 * 1e-9;
+        return out.value(
+            &serde_json::json!({ "time_s": time_s, "policy": setup.policy, "job": job, "decided": d }),
+        );
+    }
     say(
         out,
         &format!(

@@ -4,6 +4,7 @@ use std::io::Write;
 
 use forebay_policy::{access, planner};
 
+use super::Output;
 use crate::error::{Error, Result};
 use crate::scenario::{BURST_BUFFER, COLOCATION, File, Scenario};
 use crate::trace::Trace;
@@ -73,8 +74,8 @@ impl Scenario {
     }
 
     /// The timeline of a run of it, or of a part of the time in seconds.
-    pub fn timeline(&self, done: &Done, name: &str, window_s: Option<&[f64]>) -> String {
-        let window_s = window_s.map_or((0.0, done.end_s()), |w| (w[0], w[1]));
+    pub fn timeline(&self, done: &Done, name: &str, window_s: Option<(f64, f64)>) -> String {
+        let window_s = window_s.unwrap_or((0.0, done.end_s()));
         match (self, done) {
             (Scenario::Colocation(setup), Done::Colocation(outcome)) => {
                 let title = format!("{name} ({})", setup.policy);
@@ -97,6 +98,14 @@ impl Done {
             Done::BurstBuffer(outcome) => serde_json::to_string_pretty(outcome),
         };
         Ok(json.map_err(std::io::Error::from)? + "\n")
+    }
+
+    /// Writes all of it as JSON.
+    pub(super) fn print(&self, out: &mut Output<'_>) -> Result<()> {
+        match self {
+            Done::Colocation(outcome) => out.value(outcome),
+            Done::BurstBuffer(outcome) => out.value(outcome),
+        }
     }
 
     /// The last line of a run for people.

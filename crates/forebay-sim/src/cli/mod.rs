@@ -1,7 +1,7 @@
 //! The command line of the simulator: `forebay sim ...` and `forebay model ...`.
 //!
-//! Everything is written to `out`, and files only where an option names them, so that the commands can be tested as
-//! functions and the one binary of the project only has to hand its arguments over.
+//! Everything is written to the output that the caller hands in, and to files only where an option names them. The one
+//! program of the project parses the arguments; its `--json` holds for every command here and must not be taken again.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -21,12 +21,14 @@ mod sweep;
 /// `forebay sim`: what would a policy do to my cluster?
 #[derive(Args, Debug)]
 pub struct SimArgs {
+    /// Which.
     #[command(subcommand)]
-    command: SimCommand,
+    pub command: SimCommand,
 }
 
+/// The commands of `forebay sim`.
 #[derive(Subcommand, Debug)]
-enum SimCommand {
+pub enum SimCommand {
     /// Run one scenario
     Run(RunArgs),
     /// Run one scenario under several policies and show them side by side
@@ -52,9 +54,9 @@ pub struct RunArgs {
     /// Seed, instead of the scenario's
     #[arg(long)]
     seed: Option<u64>,
-    /// Write the whole result as JSON
+    /// Write the whole result into this file, as JSON
     #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    result: Option<PathBuf>,
     /// Write one row per job as CSV
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
@@ -65,7 +67,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE")]
     timeline: Option<PathBuf>,
     /// Part of the time to draw, in seconds
-    #[arg(long, value_names = ["FROM", "TO"], num_args = 2)]
+    #[arg(long, value_names = ["FROM", "TO"], num_args = 2, requires = "timeline", allow_negative_numbers = true)]
     window: Option<Vec<f64>>,
 }
 
@@ -95,7 +97,7 @@ pub struct SweepArgs {
     grid: Vec<String>,
     /// Number of threads; as many as there are cores by default
     #[arg(long)]
-    threads: Option<usize>,
+    threads: Option<std::num::NonZeroUsize>,
     /// Write the rows here instead of to the terminal, as CSV
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
@@ -115,17 +117,17 @@ pub struct ReproduceArgs {
 #[derive(Args, Debug)]
 pub struct ExplainArgs {
     /// Recorded trace
-    trace: PathBuf,
+    pub trace: PathBuf,
     /// Number of the decision; without it, all decisions are listed
     #[arg(long)]
-    decision: Option<u64>,
+    pub decision: Option<u64>,
 }
 
 /// Options of `replay`.
 #[derive(Args, Debug)]
 pub struct ReplayArgs {
     /// Recorded trace
-    trace: PathBuf,
+    pub trace: PathBuf,
 }
 
 /// `forebay model`: quick questions to the models.
@@ -139,7 +141,8 @@ pub struct ModelArgs {
 ///
 /// # Errors
 /// One line that names what was tried, on what, and why it failed.
-pub fn sim(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
+pub fn sim(args: &SimArgs, json: bool, out: &mut dyn Write) -> Result<()> {
+    let out = &mut Output { json, out };
     match &args.command {
         SimCommand::Run(a) => run::run(a, out),
         SimCommand::Compare(a) => run::compare(a, out),
@@ -154,15 +157,20 @@ pub fn sim(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
 ///
 /// # Errors
 /// If the numbers make no sense.
-pub fn model(args: &ModelArgs, out: &mut dyn Write) -> Result<()> {
+pub fn model(args: &ModelArgs, json: bool, out: &mut dyn Write) -> Result<()> {
+    let out = &mut Output { json, out };
     model::model(&args.command, out)
 }
 
-fn reproduce(args: &ReproduceArgs, out: &mut dyn Write) -> Result<()> {
+fn reproduce(args: &ReproduceArgs, out: &mut Output<'_>) -> Result<()> {
     let mut report = crate::report::Report::new(&args.out, "Forebay: the papers' results, computed anew")?;
     crate::reproduce::reproduce(&args.what, &mut report)?;
     let all = report.all_records();
     let met = all.iter().filter(|r| r.met).count();
+    let path = args.out.join("report.md");
+    if out.json {
+        return out.value(&serde_json::json!({ "report": path, "met": met, "results": all }));
+    }
     say(out, &format!("{met} of {} results are as they should be", all.len()))?;
     for r in all.iter().filter(|r| !r.met) {
         say(
@@ -170,16 +178,62 @@ fn reproduce(args: &ReproduceArgs, out: &mut dyn Write) -> Result<()> {
             &format!("  not met: {} = {} {}, {}", r.id, crate::report::number(r.ours), r.unit, r.target),
         )?;
     }
-    say(out, &format!("the report is {}", args.out.join("report.md").display()))
+    say(out, &format!("the report is {}", path.display()))
+}
+
+/// Where a command writes, and in which form.
+pub(crate) struct Output<'a> {
+    /// JSON for programs instead of text for people.
+    json: bool,
+    out: &'a mut dyn Write,
+}
+
+impl Output<'_> {
+    /// Writes a value as JSON.
+    fn value(&mut self, value: &impl serde::Serialize) -> Result<()> {
+        let text = serde_json::to_string_pretty(value)
+            .map_err(std::io::Error::from)
+            .map_err(Error::io("write JSON to", std::path::Path::new("standard output")))?;
+        say(self, &text)
+    }
 }
 
 /// Writes a line for the user.
-fn say(out: &mut dyn Write, line: &str) -> Result<()> {
-    writeln!(out, "{line}").map_err(Error::io("write to", std::path::Path::new("the terminal")))
+fn say(out: &mut Output<'_>, line: &str) -> Result<()> {
+    writeln!(out.out, "{line}").map_err(Error::io("write to", std::path::Path::new("standard output")))
 }
 
-/// Writes rows in columns as wide as their widest cell.
-fn table(out: &mut dyn Write, header: &[&str], rows: &[Vec<String>]) -> Result<()> {
+/// Columns of text. A job may be called `12`, and is that job in JSON, not a number.
+const TEXT_COLUMNS: [&str; 10] =
+    ["policy", "allocation", "access", "kind", "name", "job", "end", "storage", "action", "what"];
+
+/// A cell of a table in JSON: a number, a text, or nothing.
+fn cell(column: &str, text: &str) -> serde_json::Value {
+    if TEXT_COLUMNS.contains(&column) {
+        return text.into();
+    }
+    if text.is_empty() || text == "-" {
+        return serde_json::Value::Null;
+    }
+    let whole = text.parse::<i64>().ok().map(Into::into);
+    let number = || text.parse::<f64>().ok().and_then(serde_json::Number::from_f64).map(Into::into);
+    whole.or_else(number).unwrap_or_else(|| text.into())
+}
+
+/// Rows as JSON objects, by the names of the columns.
+fn objects(header: &[&str], rows: &[Vec<String>]) -> serde_json::Value {
+    let object = |row: &Vec<String>| -> serde_json::Value {
+        let cells = header.iter().zip(row).map(|(column, text)| (column.to_string(), cell(column, text)));
+        cells.collect::<serde_json::Map<_, _>>().into()
+    };
+    rows.iter().map(object).collect()
+}
+
+/// Writes rows in columns as wide as their widest cell, or as JSON objects.
+fn table(out: &mut Output<'_>, header: &[&str], rows: &[Vec<String>]) -> Result<()> {
+    if out.json {
+        return out.value(&objects(header, rows));
+    }
     let width = |c: usize| {
         rows.iter().map(|r| r[c].chars().count()).chain([header[c].chars().count()]).max().unwrap_or(0)
     };

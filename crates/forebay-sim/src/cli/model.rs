@@ -1,12 +1,10 @@
 //! `forebay model`: quick questions to the models, answered without a scenario.
 
-use std::io::Write;
-
 use clap::{Args, Subcommand};
 use forebay_model::overlap::{self, Flow};
 use forebay_model::storage::{Cluster, JobRates, Locality, MapReduce};
 
-use super::{say, table};
+use super::{Output, objects, say, table};
 use crate::error::{Error, Result};
 use crate::report::number;
 
@@ -92,7 +90,7 @@ pub struct InterferenceArgs {
     qos: f64,
 }
 
-pub fn model(command: &ModelCommand, out: &mut dyn Write) -> Result<()> {
+pub fn model(command: &ModelCommand, out: &mut Output<'_>) -> Result<()> {
     match command {
         ModelCommand::Interference(args) => interference(args, out),
         ModelCommand::Tls(args) => tls(args, out),
@@ -100,11 +98,32 @@ pub fn model(command: &ModelCommand, out: &mut dyn Write) -> Result<()> {
     }
 }
 
+/// Bounds of what can be asked. They only catch slips of the pen, and keep every result a finite number.
+const LEAST: f64 = 1e-9;
+const MOST: f64 = 1e12;
+
+/// An error unless the value of `option` is a number from `least` to `most`.
+fn within(option: &str, value: f64, least: f64, most: f64) -> Result<()> {
+    if (least..=most).contains(&value) {
+        return Ok(());
+    }
+    Err(Error::Usage(format!("{option} {value}: a number from {least} to {most} is needed")))
+}
+
 /// Name, read, write and intermediate rate of each kind of storage, in MB/s per node.
 fn storages(a: &ClusterArgs) -> Result<[(&'static str, JobRates); 4]> {
-    let rates = [a.pfs, a.link, a.backplane, a.disk_read, a.disk_write, a.memory];
-    if !(a.nodes >= 1.0 && rates.iter().all(|&r| r > 0.0) && (0.0..=1.0).contains(&a.hit)) {
-        return Err(Error::Usage("nodes must be at least 1, rates positive, and hit between 0 and 1".into()));
+    within("--nodes", a.nodes, 1.0, MOST)?;
+    within("--hit", a.hit, 0.0, 1.0)?;
+    let rates = [
+        ("--pfs", a.pfs),
+        ("--link", a.link),
+        ("--disk-read", a.disk_read),
+        ("--disk-write", a.disk_write),
+        ("--memory", a.memory),
+    ];
+    rates.iter().try_for_each(|&(option, rate)| within(option, rate, LEAST, MOST))?;
+    if a.backplane != f64::INFINITY {
+        within("--backplane", a.backplane, LEAST, MOST)?;
     }
     let cluster = Cluster {
         compute_nodes: a.nodes,
@@ -125,7 +144,7 @@ fn storages(a: &ClusterArgs) -> Result<[(&'static str, JobRates); 4]> {
     ])
 }
 
-fn tls(a: &ClusterArgs, out: &mut dyn Write) -> Result<()> {
+fn tls(a: &ClusterArgs, out: &mut Output<'_>) -> Result<()> {
     let row = |(name, r): &(&str, JobRates)| {
         let all = |rate: f64| number(rate * a.nodes / 1000.0);
         vec![name.to_string(), number(r.read), number(r.write), all(r.read), all(r.write)]
@@ -136,11 +155,10 @@ fn tls(a: &ClusterArgs, out: &mut dyn Write) -> Result<()> {
     table(out, &header, &rows)
 }
 
-fn mapreduce(a: &MapReduceArgs, out: &mut dyn Write) -> Result<()> {
-    let amounts = [a.input, a.spilled, a.shuffled, a.output];
-    if !amounts.iter().all(|&v| v >= 0.0) {
-        return Err(Error::Usage("input, spilled, shuffled and output must not be negative".into()));
-    }
+fn mapreduce(a: &MapReduceArgs, out: &mut Output<'_>) -> Result<()> {
+    let amounts =
+        [("--input", a.input), ("--spilled", a.spilled), ("--shuffled", a.shuffled), ("--output", a.output)];
+    amounts.iter().try_for_each(|&(option, amount)| within(option, amount, 0.0, MOST))?;
     let job = MapReduce { input: a.input, spilled: a.spilled, shuffled: a.shuffled, output: a.output };
     let row = |(name, rates): &(&str, JobRates)| {
         let c = job.cost(rates);
@@ -151,15 +169,13 @@ fn mapreduce(a: &MapReduceArgs, out: &mut dyn Write) -> Result<()> {
     table(out, &["storage", "map_s", "shuffle_s", "reduce_s", "io_s"], &rows)
 }
 
-fn interference(a: &InterferenceArgs, out: &mut dyn Write) -> Result<()> {
-    let times = a.io > 0.0 && a.prefetch > 0.0 && a.compute >= 0.0 && a.qos >= 0.0;
-    let factors = a.i_hpc >= 1.0 && a.i_bd >= 1.0;
-    if !(times && factors) {
-        return Err(Error::Usage(
-            "times must be positive, compute and qos not negative, and interference factors at least 1"
-                .into(),
-        ));
-    }
+fn interference(a: &InterferenceArgs, out: &mut Output<'_>) -> Result<()> {
+    within("--io", a.io, LEAST, MOST)?;
+    within("--prefetch", a.prefetch, LEAST, MOST)?;
+    within("--compute", a.compute, 0.0, MOST)?;
+    within("--qos", a.qos, 0.0, MOST)?;
+    within("--i-hpc", a.i_hpc, 1.0, MOST)?;
+    within("--i-bd", a.i_bd, 1.0, MOST)?;
     let deadline_s = a.io * (1.0 + a.qos / 100.0);
     let ends = |delay_s: f64| {
         overlap::integrate(
@@ -179,7 +195,12 @@ fn interference(a: &InterferenceArgs, out: &mut dyn Write) -> Result<()> {
         let cost_s = overlap::cost_s(prefetch_s, a.compute);
         vec![name.into(), number(delay_s), number(io_s), number(prefetch_s), number(cost_s), met.into()]
     };
-    say(out, &format!("deadline of the phase: {} s", number(deadline_s)))?;
     let rows = [row("No Action", 0.0), row("Full Delay", a.io), row("Partial Delay", late_s)];
-    table(out, &["action", "delay_s", "phase_ends_s", "prefetch_ends_s", "cost_s", "in_time"], &rows)
+    let header = ["action", "delay_s", "phase_ends_s", "prefetch_ends_s", "cost_s", "in_time"];
+    if out.json {
+        let actions = objects(&header, &rows);
+        return out.value(&serde_json::json!({ "deadline_s": deadline_s, "actions": actions }));
+    }
+    say(out, &format!("deadline of the phase: {} s", number(deadline_s)))?;
+    table(out, &header, &rows)
 }

@@ -5,7 +5,6 @@
 //! of what it was told, or has changed since.
 
 use std::fs;
-use std::io::Write;
 use std::path::Path;
 
 use forebay_policy::bandwidth::{self, Divider};
@@ -15,7 +14,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{ReplayArgs, say};
+use super::{Output, ReplayArgs, say};
 use crate::error::{Error, Result};
 use crate::scenario::{BURST_BUFFER, COLOCATION, Scenario};
 use crate::trace::{SCHEMA, VERSION};
@@ -153,7 +152,7 @@ where
     Ok(a.checked + b.checked)
 }
 
-pub fn replay(args: &ReplayArgs, out: &mut dyn Write) -> Result<()> {
+pub fn replay(args: &ReplayArgs, out: &mut Output<'_>) -> Result<()> {
     let (scenario, lines) = read(&args.trace)?;
     let decided = match scenario {
         Scenario::Colocation(setup) => {
@@ -168,5 +167,17 @@ pub fn replay(args: &ReplayArgs, out: &mut dyn Write) -> Result<()> {
             both(&args.trace, &lines, (access, Replayed::new("allocation", allocator)))?
         }
     };
+    if decided == 0 {
+        let problem =
+            "no action of a machine is recorded, so there is nothing to check; was the trace cut off?";
+        return Err(Error::Trace {
+            file: args.trace.clone(),
+            line: lines.len() + 1,
+            problem: problem.into(),
+        });
+    }
+    if out.json {
+        return out.value(&serde_json::json!({ "lines": lines.len(), "actions": decided, "same": true }));
+    }
     say(out, &format!("{} lines replayed, all {decided} actions are the same", lines.len()))
 }

@@ -1,11 +1,11 @@
 //! `sim run` and `sim compare`.
 
 use std::fs;
-use std::io::{BufWriter, Write};
+use std::io::BufWriter;
 use std::path::Path;
 
 use super::kinds::{policies, set_policy};
-use super::{CompareArgs, RunArgs, csv, say, table};
+use super::{CompareArgs, Output, RunArgs, csv, say, table};
 use crate::error::{Error, Result};
 use crate::scenario::{File, Scenario};
 use crate::trace::Trace;
@@ -29,7 +29,19 @@ fn title(scenario: &Path) -> String {
     scenario.file_name().unwrap_or(scenario.as_os_str()).to_string_lossy().into_owned()
 }
 
-pub fn run(args: &RunArgs, out: &mut dyn Write) -> Result<()> {
+/// The part of the time to draw.
+fn window(args: &RunArgs) -> Result<Option<(f64, f64)>> {
+    let Some(&[from_s, to_s]) = args.window.as_deref() else { return Ok(None) };
+    if !(from_s >= 0.0 && from_s < to_s && to_s.is_finite()) {
+        return Err(Error::Usage(format!(
+            "--window {from_s} {to_s}: seconds from 0 are needed, FROM before TO, such as --window 5 10"
+        )));
+    }
+    Ok(Some((from_s, to_s)))
+}
+
+pub fn run(args: &RunArgs, out: &mut Output<'_>) -> Result<()> {
+    let window_s = window(args)?;
     let mut file = File::read(&args.scenario)?;
     if let Some(policy) = &args.policy {
         set_policy(&mut file, policy)?;
@@ -43,7 +55,7 @@ pub fn run(args: &RunArgs, out: &mut dyn Write) -> Result<()> {
     if let Some(path) = &args.trace {
         trace.finish().map_err(Error::io("write the trace", path))?;
     }
-    if let Some(path) = &args.json {
+    if let Some(path) = &args.result {
         let json = done.json().map_err(Error::io("write the result to", path))?;
         write(path, "write the result to", &json)?;
     }
@@ -52,14 +64,17 @@ pub fn run(args: &RunArgs, out: &mut dyn Write) -> Result<()> {
         write(path, "write the rows to", &csv(scenario.columns(), &rows))?;
     }
     if let Some(path) = &args.timeline {
-        let svg = scenario.timeline(&done, &title(&args.scenario), args.window.as_deref());
+        let svg = scenario.timeline(&done, &title(&args.scenario), window_s);
         write(path, "write the timeline to", &svg)?;
+    }
+    if out.json {
+        return done.print(out);
     }
     table(out, scenario.columns(), &rows)?;
     say(out, &done.summary())
 }
 
-pub fn compare(args: &CompareArgs, out: &mut dyn Write) -> Result<()> {
+pub fn compare(args: &CompareArgs, out: &mut Output<'_>) -> Result<()> {
     let file = File::read(&args.scenario)?;
     let names = if args.policies.is_empty() { policies(&file) } else { args.policies.clone() };
     if let Some(dir) = &args.timelines {

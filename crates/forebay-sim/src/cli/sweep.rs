@@ -4,7 +4,6 @@
 //! order of the grid, so that the output does not depend on how many threads there were.
 
 use std::fs;
-use std::io::Write;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -12,7 +11,7 @@ use std::thread;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::kinds::{Done, same_kind};
-use super::{SweepArgs, csv, table};
+use super::{Output, SweepArgs, csv, table};
 use crate::error::{Error, Result};
 use crate::scenario::{File, Scenario};
 use crate::trace::Trace;
@@ -45,17 +44,33 @@ fn point<'a>(axes: &[Axis<'a>], mut index: usize) -> Vec<&'a str> {
     values
 }
 
-pub fn sweep(args: &SweepArgs, out: &mut dyn Write) -> Result<()> {
+/// How many points the grid has.
+fn points(axes: &[Axis<'_>]) -> Result<usize> {
+    let mut keys: Vec<&str> = axes.iter().map(|a| a.key).collect();
+    keys.sort_unstable();
+    if let Some(twice) = keys.windows(2).find(|w| w[0] == w[1]) {
+        return Err(Error::Usage(format!(
+            "--set {} is given twice: give all of its values in one list, as KEY=V1,V2",
+            twice[0]
+        )));
+    }
+    let points = axes.iter().try_fold(1_usize, |points, axis| points.checked_mul(axis.values.len()));
+    points.filter(|points| *points <= MAX_POINTS).ok_or_else(|| {
+        let counts: Vec<String> = axes.iter().map(|a| a.values.len().to_string()).collect();
+        let product = counts.join(" x ");
+        Error::Usage(format!("the grid has {product} points; at most {MAX_POINTS} are allowed"))
+    })
+}
+
+pub fn sweep(args: &SweepArgs, out: &mut Output<'_>) -> Result<()> {
     let file = File::read(&args.scenario)?;
     let axes = args.grid.iter().map(|text| axis(text)).collect::<Result<Vec<_>>>()?;
-    let points: usize = axes.iter().map(|a| a.values.len()).product();
-    if points > MAX_POINTS {
-        return Err(Error::Usage(format!("the grid has {points} points; at most {MAX_POINTS} are allowed")));
-    }
+    let points = points(&axes)?;
     // All are checked before any is run: a slip in the last value should not cost an hour.
     let scenarios = (0..points).map(|i| scenario_at(&file, &axes, i)).collect::<Result<Vec<_>>>()?;
     same_kind(&scenarios)?;
-    let threads = args.threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, |n| n.get()));
+    let threads =
+        args.threads.map_or_else(|| thread::available_parallelism().map_or(1, |n| n.get()), |n| n.get());
     let results = run_all(&scenarios, threads.clamp(1, points.max(1)));
     let mut rows = Vec::new();
     for (i, (scenario, result)) in scenarios.iter().zip(results).enumerate() {

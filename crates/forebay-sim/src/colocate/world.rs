@@ -137,6 +137,17 @@ pub fn simulate(setup: &Setup, trace: &mut Trace) -> Result<Outcome> {
         queue.at(Nanos(fault.at_ns), Happening::NodeFails(*fault));
     }
     let stats = run(&mut world, &mut queue, MAX_EVENTS);
+    if stats.cut_short || stats.out_of_time {
+        let bound = if stats.cut_short {
+            "more events than any sensible run has"
+        } else {
+            "the end of the clock, 584 years"
+        };
+        return Err(Error::Usage(format!(
+            "the run came after {:.3} s to {bound}: give the jobs fewer phases or waves, or less compute_s",
+            stats.end.as_secs_f64()
+        )));
+    }
     let unfinished =
         world.jobs.iter().zip(&setup.jobs).find(|(j, spec)| j.started < spec.waves || j.computing);
     if let Some((job, spec)) = unfinished {

@@ -11,6 +11,8 @@ use crate::error::Result;
 
 /// An upper bound that only catches slips of the pen.
 const MAX_FACTOR: f64 = 1e3;
+/// As many as there may be phases; each costs memory.
+const MAX_WAVES: f64 = 1e6;
 
 /// Reads the whole file.
 pub fn read(root: &Section<'_>) -> Result<Setup> {
@@ -66,8 +68,8 @@ fn profile(
 ) -> Result<(Profile, Setting, DirectStrain)> {
     let wave_bytes = s.number("bytes_gb", 1e-6, MAX_GB, None)? * GB;
     let prefetch_s = separable(s, ["prefetch_s", "prefetch_nodes", "prefetch_threads"], 1e-6, MAX_S)?;
-    let i_hpc = separable(s, ["i_hpc", "i_hpc_nodes", "i_hpc_threads"], 1.0, MAX_FACTOR)?;
-    let i_bd = separable(s, ["i_bd", "i_bd_nodes", "i_bd_threads"], 1.0, MAX_FACTOR)?;
+    let i_hpc = interference(s, ["i_hpc", "i_hpc_nodes", "i_hpc_threads"])?;
+    let i_bd = interference(s, ["i_bd", "i_bd_nodes", "i_bd_threads"])?;
     let nodes = s.whole("default_nodes", 1, u64::from(max_nodes), Some(u64::from(max_nodes)))? as u16;
     let threads = s.whole("default_threads", 1, u64::from(max_threads), Some(1))? as u16;
     let direct = DirectStrain {
@@ -93,10 +95,36 @@ fn separable(s: &Section<'_>, keys: [&'static str; 3], min: f64, max: f64) -> Re
     Ok(Separable { at_one, nodes: curve(keys[1])?, threads: curve(keys[2])? })
 }
 
+/// An interference factor. Nothing runs faster because it is disturbed: the factor is at least 1 at every setting.
+fn interference(s: &Section<'_>, keys: [&'static str; 3]) -> Result<Separable> {
+    let factor = separable(s, keys, 1.0, MAX_FACTOR)?;
+    let least = factor.at_one * factor.nodes.least() * factor.threads.least();
+    if least < LEAST_FACTOR {
+        let at_fault = if factor.nodes.least() < factor.threads.least() { keys[1] } else { keys[2] };
+        let [one, nodes, threads] = keys;
+        return Err(s.error(
+            at_fault,
+            format!(
+                "{one}, {nodes} and {threads} together make a factor of {least}, and at least 1 is needed"
+            ),
+        ));
+    }
+    Ok(factor)
+}
+
+/// 1, less what rounding takes from a curve of raw measurements.
+const LEAST_FACTOR: f64 = 1.0 - 1e-9;
+
 /// What is true where the profile is wrong: interference and speed as multiples of the profile's.
 fn truth(s: &Section<'_>, profile: &Profile) -> Result<Profile> {
     let mut truth = profile.clone();
     truth.i_hpc.at_one *= s.number("i_hpc_times", 0.1, 10.0, Some(1.0))?;
+    let least = truth.i_hpc.at_one * truth.i_hpc.nodes.least() * truth.i_hpc.threads.least();
+    if least < LEAST_FACTOR {
+        return Err(
+            s.error("i_hpc_times", format!("it makes a true i_hpc of {least}, and at least 1 is needed"))
+        );
+    }
     truth.prefetch_s.at_one /= s.number("speed_times", 0.01, 100.0, Some(1.0))?;
     s.done()?;
     Ok(truth)
@@ -112,7 +140,7 @@ fn hpc(s: &Section<'_>, pfs_bytes_per_s: f64) -> Result<HpcSpec> {
         name: s.text("name", None)?,
         compute_ns: ns(s.number("compute_s", 0.0, MAX_S, None)?),
         io_ns: ns(io_s),
-        phases: s.whole("phases", 0, 1_000_000, Some(10))? as u32,
+        phases: s.whole("phases", 1, 1_000_000, Some(10))? as u32,
         allowance: s.number("allowance_percent", 0.0, 1000.0, Some(5.0))? / 100.0,
         processes: s.whole("processes", 1, 1_000_000_000, Some(1))? as u32,
         starts_ns: ns(s.number("starts_s", 0.0, MAX_S, Some(0.0))?),
@@ -133,9 +161,17 @@ fn job(s: &Section<'_>, ram_bytes: f64) -> Result<JobSpec> {
             format!("the tier has to hold two waves (cluster.ram_gb), so at most {most} is allowed"),
         ));
     }
+    let waves = (input_bytes / wave_bytes).ceil();
+    if waves > MAX_WAVES {
+        let least = input_bytes / MAX_WAVES / GB;
+        return Err(s.error(
+            "wave_gb",
+            format!("the input (input_gb) makes {waves} waves of it and at most {MAX_WAVES} are allowed: at least {least} is needed"),
+        ));
+    }
     let spec = JobSpec {
         name: s.text("name", None)?,
-        waves: (input_bytes / wave_bytes).ceil() as u32,
+        waves: waves as u32,
         wave_bytes: wave_bytes as u64,
         compute_ns: ns(s.number("compute_s", 0.0, MAX_S, None)?),
         tier_read_ns: ns(s.number("tier_read_s", 0.0, MAX_S, Some(0.0))?),

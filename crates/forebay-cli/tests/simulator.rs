@@ -1,32 +1,25 @@
-//! The command line as its users meet it: results, records, and refusals that say what to do.
+//! `forebay sim` and `forebay model` as their users run them: results, records, and refusals that say what to do.
+//!
+//! Every test runs the real program. A parser made for the test would not have the options that all commands share, and
+//! so could not show where one of them collides with an option of the simulator.
+
+#![allow(clippy::unwrap_used, reason = "what is unwrapped is what the test asserts")]
 
 use std::fs;
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
 
-use clap::{Parser, Subcommand};
-use forebay_sim::cli;
-
-#[derive(Parser)]
-struct Cli {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Subcommand)]
-enum Command {
-    Sim(cli::SimArgs),
-    Model(cli::ModelArgs),
-}
-
-/// What the command prints, or its error.
+/// What the command prints, or its error without the program's name.
 fn forebay(args: &[&str]) -> Result<String, String> {
-    let cli = Cli::try_parse_from([&["forebay"], args].concat()).map_err(|e| e.to_string())?;
-    let mut out = Vec::new();
-    let result = match &cli.command {
-        Command::Sim(a) => cli::sim(a, &mut out),
-        Command::Model(a) => cli::model(a, &mut out),
-    };
-    result.map_err(|e| e.to_string()).map(|()| String::from_utf8(out).expect("text"))
+    let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+    let out = command.args(args).stdin(Stdio::null()).output().expect("the program runs");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+    let error = text(out.stderr);
+    assert!(!error.contains("panicked at"), "{args:?}: {error}");
+    match out.status.code() {
+        Some(0) => Ok(text(out.stdout)),
+        _ => Err(error.trim_end().trim_start_matches("forebay: ").to_owned()),
+    }
 }
 
 fn scenario() -> PathBuf {
@@ -49,7 +42,7 @@ fn a_run_can_be_recorded_replayed_and_explained() {
         path(&scenario),
         "--trace",
         path(&trace),
-        "--json",
+        "--result",
         path(&json),
         "--csv",
         path(&csv),
@@ -193,7 +186,10 @@ fn the_interference_model_answers() {
     );
     let error =
         forebay(&["model", "interference", "--io", "1", "--prefetch", "1", "--i-hpc", "0.5", "--i-bd", "1"]);
-    assert!(error.expect_err("a factor below 1").contains("at least 1"));
+    assert_eq!(
+        error.expect_err("a factor below 1"),
+        "--i-hpc 0.5: a number from 1 to 1000000000000 is needed"
+    );
 }
 
 #[test]
@@ -208,7 +204,40 @@ fn storage_models_answer_and_refuse() {
     let pfs = out.lines().find(|l| l.contains("PFS")).expect("a row");
     assert!(pfs.contains("10") && pfs.contains("15"), "{pfs}");
     let error = forebay(&["model", "tls", "--nodes", "0", "--pfs", "1"]).expect_err("no nodes");
-    assert_eq!(error, "nodes must be at least 1, rates positive, and hit between 0 and 1");
+    assert_eq!(error, "--nodes 0: a number from 1 to 1000000000000 is needed");
+}
+
+/// With `--json` each command of the simulator writes one JSON value and nothing else.
+#[test]
+fn every_command_of_the_simulator_and_of_the_models_writes_json() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let (trace, report) = (dir.path().join("t"), dir.path().join("r"));
+    let scenario = scenario();
+    let json = |args: &[&str]| -> serde_json::Value {
+        let text = forebay(&[args, &["--json"]].concat()).unwrap_or_else(|e| panic!("{args:?}: {e}"));
+        serde_json::from_str(&text).unwrap_or_else(|e| panic!("{args:?}: {e}: {text}"))
+    };
+    let run = json(&["sim", "run", path(&scenario), "--trace", path(&trace)]);
+    assert_eq!(run["hpc"][0]["phases"].as_array().expect("phases").len(), 10);
+    let rows = json(&["sim", "compare", path(&scenario)]);
+    assert!(
+        rows[0]["policy"].is_string() && rows[0]["map_s"].is_f64() && rows[0]["deadlines_missed"].is_null()
+    );
+    let rows = json(&["sim", "sweep", path(&scenario), "--set", "seed=1,2"]);
+    assert_eq!((&rows[0]["seed"], rows.as_array().expect("rows").len()), (&1.into(), 4));
+    let list = json(&["sim", "explain", path(&trace)]);
+    assert!(list.as_array().expect("decisions").len() > 10, "{list}");
+    let one = json(&["sim", "explain", path(&trace), "--decision", "2"]);
+    assert_eq!(one["decided"]["id"], 2);
+    let replay = json(&["sim", "replay", path(&trace)]);
+    assert!(replay["actions"].as_u64() > Some(0), "{replay}");
+    let made = json(&["sim", "reproduce", "tls", "--out", path(&report)]);
+    assert!(made["met"].as_u64() > Some(0) && made["results"][0]["id"].is_string(), "{made}");
+    let tls = json(&["model", "tls", "--nodes", "100", "--pfs", "10000"]);
+    assert_eq!(tls[1]["storage"], "PFS");
+    let asked = ["--io", "59", "--prefetch", "25", "--i-hpc", "1.3", "--i-bd", "1.2"];
+    let actions = json(&[&["model", "interference"], &asked[..]].concat());
+    assert!(actions["actions"][0]["phase_ends_s"].is_f64(), "{actions}");
 }
 
 fn checkpoints() -> PathBuf {
@@ -228,7 +257,7 @@ fn shared_burst_buffers_can_be_run_replayed_and_explained() {
         path(&scenario),
         "--trace",
         path(&trace),
-        "--json",
+        "--result",
         path(&json),
         "--csv",
         path(&csv),
@@ -387,4 +416,97 @@ fn bad_burst_buffer_scenarios_are_refused_in_one_line() {
     );
     assert!(refuse("node = 3", "node = 16").starts_with("fault[2].node = 16: a whole number from 0 to 15"));
     assert!(refuse("spread = 0.4", "").starts_with("job[1].spread = (missing): a number from 0 to 1"));
+}
+
+/// Each of these panicked, or wrote results that no run has.
+#[test]
+fn numbers_that_make_no_run_are_refused() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let (scenario, svg) = (scenario(), dir.path().join("s"));
+    for window in [["10", "5"], ["5", "5"], ["nan", "inf"], ["0", "inf"], ["-1", "5"]] {
+        let args = ["sim", "run", path(&scenario), "--timeline", path(&svg), "--window"];
+        let error = forebay(&[&args, &window[..]].concat()).expect_err("no part of the time");
+        assert!(error.contains("FROM before TO") && !svg.exists(), "{window:?}: {error}");
+    }
+    let set: Vec<String> = (0..64).map(|i| format!("hpc.{i}.phases=1,2")).collect();
+    let grid: Vec<&str> = set.iter().flat_map(|s| ["--set", s]).collect();
+    let error = forebay(&[&["sim", "sweep", path(&scenario)], &grid[..]].concat()).expect_err("2^64 points");
+    assert!(error.contains("2 x 2 x 2") && error.contains("at most 1000000 are allowed"), "{error}");
+    let twice = ["sim", "sweep", path(&scenario), "--set", "seed=0,1", "--set", "seed=2,3"];
+    assert!(forebay(&twice).expect_err("twice").contains("--set seed is given twice"));
+    for value in ["inf", "nan", "-1", "0", "1e300"] {
+        for args in [
+            &["model", "tls", "--pfs", "1", "--nodes"][..],
+            &["model", "tls", "--nodes", "1", "--pfs"],
+            &["model", "interference", "--prefetch", "1", "--i-hpc", "1", "--i-bd", "1", "--io"],
+        ] {
+            let value = format!("{}={value}", args.last().expect("an option"));
+            let error = forebay(&[&args[..args.len() - 1], &[&value]].concat()).expect_err("no number");
+            assert!(error.contains("is needed"), "{value}: {error}");
+        }
+    }
+    let rows = forebay(&["model", "tls", "--nodes", "1e12", "--pfs", "1e12"]).expect("it answers");
+    assert!(!rows.contains("NaN") && !rows.contains("inf"), "{rows}");
+}
+
+/// Scenarios that were run as something else than what they say.
+#[test]
+fn scenarios_that_cannot_be_run_as_they_say_are_refused() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let file = dir.path().join("bad.toml");
+    let refuse = |of: &PathBuf, changes: &[(&str, &str)]| {
+        let mut text = fs::read_to_string(of).expect("the scenario is in the repository");
+        for (from, to) in changes {
+            assert!(text.contains(from), "{from} is not in the scenario");
+            text = text.replacen(from, to, 1);
+        }
+        fs::write(&file, text).expect("the directory is writable");
+        forebay(&["sim", "run", path(&file)]).expect_err("it cannot be run")
+    };
+    let (eley, bursts) = (scenario(), checkpoints());
+    let error = refuse(&eley, &[("phases = 10", "phases = 0")]);
+    assert!(error.contains("hpc[0].phases = 0: a whole number from 1 to"), "{error}");
+    let error = refuse(&eley, &[("input_gb = 799", "input_gb = 1e9"), ("wave_gb = 50", "wave_gb = 0.1")]);
+    assert!(error.contains("job[0].wave_gb = 0.1: the input (input_gb) makes 10000000000 waves"), "{error}");
+    let error =
+        refuse(&eley, &[("i_hpc_threads = [[1, 1.0], [2, 1.15]", "i_hpc_threads = [[1, 1.0], [2, 0.5]")]);
+    assert!(error.contains("profile.i_hpc_threads") && error.contains("at least 1 is needed"), "{error}");
+    let error = refuse(&eley, &[("[cluster]", "[truth]\ni_hpc_times = 0.5\n[cluster]")]);
+    assert!(error.contains("truth.i_hpc_times = 0.5") && error.contains("at least 1 is needed"), "{error}");
+    // More than 584 years: sums of times stopped there, and phases seemed to take no time.
+    let long = "phases = 1000000\nstarts_s = 1e6";
+    let error = refuse(&eley, &[("phases = 10", long), ("compute_s = 1.2", "compute_s = 1e6")]);
+    assert!(error.contains("the end of the clock, 584 years"), "{error}");
+    let text = fs::read_to_string(&bursts).expect("the scenario is in the repository");
+    let steps = text.lines().find(|l| l.starts_with("steps = ")).expect("a number of steps");
+    let compute = text.lines().find(|l| l.starts_with("compute_s = ")).expect("a time");
+    let error = refuse(&bursts, &[(steps, "steps = 1000000"), (compute, "compute_s = 1e6")]);
+    assert!(error.contains("the end of the clock, 584 years"), "{error}");
+}
+
+#[test]
+fn a_trace_without_decisions_is_not_good() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let trace = dir.path().join("t");
+    forebay(&["sim", "run", path(&scenario()), "--trace", path(&trace)]).expect("it runs");
+    let text = fs::read_to_string(&trace).expect("written");
+    fs::write(&trace, text.lines().next().expect("a header").to_owned() + "\n").expect("writable");
+    let error = forebay(&["sim", "replay", path(&trace)]).expect_err("nothing is checked");
+    assert!(error.contains("there is nothing to check"), "{error}");
+}
+
+/// All nodes of one job fail for ever. The others have their results all the same.
+#[test]
+fn a_job_that_is_left_without_nodes_costs_the_others_nothing() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let file = dir.path().join("s.toml");
+    let text = "kind = \"burst-buffer\"\n[cluster]\nnodes = 2\nnode_gb = 100\nnode_gb_per_s = 1\n
+        [[job]]\nname = \"stays\"\nprocesses = 1\nstep_gb = 10\nsteps = 3\non = [0]\n
+        [[job]]\nname = \"left\"\nprocesses = 1\nstep_gb = 10\nsteps = 3\non = [1]\n
+        [[fault]]\nnode = 1\nat_s = 15\n";
+    fs::write(&file, text).expect("writable");
+    let out = forebay(&["sim", "run", path(&file)]).expect("it runs");
+    let row = |name: &str| out.lines().find(|l| l.contains(name)).expect("a row").to_owned();
+    assert!(row(" stays ").ends_with("written") && row(" left ").ends_with("no nodes left"), "{out}");
+    assert!(row("(all)").ends_with("0 died, 1 without nodes"), "{out}");
 }
