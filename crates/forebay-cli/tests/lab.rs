@@ -1,170 +1,19 @@
 //! The lab's cluster: a small one comes up, holds what it promises, and leaves nothing, however it ended.
 //!
 //! They need root, namespaces, `/dev/fuse` and the packages of the file system, and are left out where something of that is
-//! missing. `FOREBAY_REQUIRE_LAB=moosefs,glusterfs` makes them fail there instead, for those file systems that it names.
+//! missing. `FOREBAY_REQUIRE_LAB=moosefs,glusterfs,cephfs` makes them fail there instead, for those file systems that it names.
 
 #![allow(clippy::unwrap_used, reason = "what is unwrapped is what the test asserts")]
 
+mod cluster;
 mod node;
 
+use cluster::{Lab, entries, succeeded, text, wait_for};
 use node::FOREBAY;
 use serde_json::Value;
-use std::os::unix::fs::FileTypeExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-
-const SOON: Duration = Duration::from_secs(60);
-
-/// One lab at a time: each wants a gigabyte of memory and all cores for a moment.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-
-static COUNT: AtomicU32 = AtomicU32::new(0);
-
-/// A lab of two servers and two compute nodes; ended when dropped, whatever state it is in.
-struct Lab {
-    name: String,
-    dir: tempfile::TempDir,
-    pfs: &'static str,
-    _turn: MutexGuard<'static, ()>,
-}
-
-impl Lab {
-    /// `None` if this machine cannot have one.
-    fn possible(pfs: &'static str) -> Option<Lab> {
-        if let Some(why) = obstacle(pfs) {
-            let required = std::env::var("FOREBAY_REQUIRE_LAB").unwrap_or_default();
-            assert!(!required.split(',').any(|r| r == pfs), "FOREBAY_REQUIRE_LAB={required}, but {why}");
-            eprintln!("left out: {why}");
-            return None;
-        }
-        let turn = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
-        // Not /dev/shm: containers often have little of it.
-        let dir = tempfile::Builder::new().prefix("fblab").tempdir().unwrap();
-        let name = format!("t{:x}{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        Some(Lab { name, dir, pfs, _turn: turn })
-    }
-
-    fn forebay(&self, command: &[&str]) -> Command {
-        let mut forebay = Command::new(FOREBAY);
-        forebay.arg("lab").args(command).args(["--name", &self.name]).stdin(Stdio::null());
-        forebay.env_remove("FOREBAY_LAB").env_remove("FOREBAY_BIN").env_remove("FOREBAY_SOCKET");
-        forebay
-    }
-
-    fn up(&self) -> Command {
-        let mut up = self.forebay(&["up", "--servers", "2", "--nodes", "2", "--capacity", "64MiB"]);
-        up.args(["--pfs", self.pfs, "--rate", "40MB/s", "--dir"]).arg(self.dir.path());
-        up
-    }
-
-    fn run(&self, node: &str, line: &[&str]) -> Output {
-        self.forebay(&["run"]).args(["--node", node, "--"]).args(line).output().unwrap()
-    }
-
-    fn status(&self) -> Value {
-        serde_json::from_str(&succeeded(&mut self.forebay(&["status", "--json"]))).unwrap()
-    }
-
-    /// What there is of this lab, asked of the kernel in another way than the lab does.
-    fn traces(&self) -> Vec<String> {
-        let mut traces = Vec::new();
-        let namespaces = entries("/run/netns").into_iter();
-        traces
-            .extend(namespaces.filter(|n| n.to_string_lossy().contains(&format!("forebay-{}-", self.name))));
-        traces.extend(Some(PathBuf::from(format!("/sys/class/net/fb-{}", self.name))).filter(|p| p.exists()));
-        traces.extend(Some(self.dir.path().to_owned()).filter(|p| p.exists() && !entries(p).is_empty()));
-        let records = entries("/run/forebay-lab").into_iter();
-        traces.extend(records.filter(|p| p.to_string_lossy().contains(&format!("/{}.", self.name))));
-        let mut traces: Vec<_> = traces.into_iter().map(|p| p.display().to_string()).collect();
-        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-        traces.extend(
-            mounts.lines().filter(|l| l.contains(self.dir.path().to_str().unwrap())).map(str::to_owned),
-        );
-        traces.extend(self.processes().into_iter().map(|(pid, name)| format!("process {pid} ({name})")));
-        for hierarchy in
-            ["/sys/fs/cgroup", "/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup/unified"]
-        {
-            let group = Path::new(hierarchy).join(format!("forebay-{}", self.name));
-            traces
-                .extend(Some(group).filter(|group| group.exists()).map(|group| group.display().to_string()));
-        }
-        traces
-    }
-
-    /// Number and name of each process whose environment says that it is of this lab.
-    fn processes(&self) -> Vec<(String, String)> {
-        let tag = format!("FOREBAY_LAB={}\0", self.name);
-        let of_lab = |dir: &PathBuf| {
-            let environ = std::fs::read(dir.join("environ")).unwrap_or_default();
-            String::from_utf8_lossy(&environ).contains(&tag)
-        };
-        let found = entries("/proc").into_iter().filter(of_lab);
-        let name =
-            |dir: &PathBuf| std::fs::read_to_string(dir.join("comm")).unwrap_or_default().trim().to_owned();
-        found.map(|dir| (dir.file_name().unwrap().to_string_lossy().into_owned(), name(&dir))).collect()
-    }
-
-    fn assert_nothing_left(&self) {
-        let traces = self.traces();
-        assert!(traces.is_empty(), "left behind:\n{}", traces.join("\n"));
-    }
-}
-
-impl Drop for Lab {
-    fn drop(&mut self) {
-        let ended = self.forebay(&["down"]).output();
-        if !std::thread::panicking() {
-            let ended = ended.unwrap();
-            assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
-        }
-    }
-}
-
-fn entries(dir: impl AsRef<Path>) -> Vec<PathBuf> {
-    std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
-}
-
-/// Why this machine cannot have a lab with this file system.
-fn obstacle(pfs: &str) -> Option<String> {
-    let allowed = Command::new("unshare").args(["--net", "--mount", "--uts", "true"]).output();
-    if !allowed.is_ok_and(|out| out.status.success()) {
-        return Some(
-            "namespaces cannot be made; it needs root, in a container also CAP_SYS_ADMIN and CAP_NET_ADMIN"
-                .into(),
-        );
-    }
-    if !std::fs::metadata("/dev/fuse").is_ok_and(|m| m.file_type().is_char_device()) {
-        return Some("there is no /dev/fuse".into());
-    }
-    let programs: &[&str] = match pfs {
-        "moosefs" => &["ip", "tc", "mfsmaster", "mfschunkserver", "mfsmount"],
-        _ => &["ip", "tc", "glusterfs", "glusterfsd"],
-    };
-    let dirs = ["/usr/sbin", "/usr/bin", "/sbin", "/bin"];
-    let missing = programs.iter().find(|p| !dirs.iter().any(|dir| Path::new(dir).join(p).exists()));
-    missing.map(|program| format!("{program} is not installed"))
-}
-
-fn succeeded(command: &mut Command) -> String {
-    let out = command.output().unwrap();
-    assert!(out.status.success(), "{command:?}: {}", String::from_utf8_lossy(&out.stderr));
-    String::from_utf8(out.stdout).unwrap()
-}
-
-fn text(out: &Output) -> String {
-    String::from_utf8_lossy(&out.stdout).trim().to_owned()
-}
-
-fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + SOON;
-    while !condition() {
-        assert!(Instant::now() < deadline, "waited in vain for: {what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
 
 #[test]
 fn moosefs_serves_two_nodes_and_leaves_nothing() {
@@ -176,12 +25,18 @@ fn glusterfs_serves_two_nodes_and_leaves_nothing() {
     life("glusterfs");
 }
 
+#[test]
+fn cephfs_serves_two_nodes_and_leaves_nothing() {
+    life("cephfs");
+}
+
 fn life(pfs: &'static str) {
     let Some(lab) = Lab::possible(pfs) else { return };
     succeeded(&mut lab.up());
     assert!(!lab.traces().is_empty(), "the search for traces finds nothing even now");
     nodes_are_machines_of_their_own(&lab);
     links_are_shaped_and_counted(&lab);
+    stores_are_bounded(&lab);
     changes_are_seen_by_others(&lab);
     let again = lab.up().output().unwrap();
     assert!(String::from_utf8_lossy(&again.stderr).contains("is up already"), "{again:?}");
@@ -281,6 +136,24 @@ fn the_tier_spares_the_servers(lab: &Lab) {
     assert_eq!(fetched(), once, "fetched again");
 }
 
+/// What the servers keep takes memory up to `--store`, whoever writes.
+fn stores_are_bounded(lab: &Lab) {
+    const STORE_BYTES: u64 = 512 << 20;
+    let store =
+        |server: &str| lab.dir.path().join("servers").join(server).join("store").display().to_string();
+    let used = ["pfs-s1", "pfs-s2"].map(|server| {
+        let look = lab.run(server, &["stat", "-f", "-c", "%S %b %f", &store(server)]);
+        let numbers: Vec<u64> = text(&look).split(' ').map(|number| number.parse().unwrap()).collect();
+        assert_eq!(numbers[0] * numbers[1], STORE_BYTES, "{server}");
+        numbers[0] * (numbers[1] - numbers[2])
+    });
+    assert!(used.iter().sum::<u64>() >= 20 << 20, "the file lies elsewhere: {used:?}");
+    let fill = format!("head -c 600M /dev/zero > {0}/fill; wc -c < {0}/fill; rm {0}/fill", store("pfs-s1"));
+    let filled = lab.run("pfs-s1", &["sh", "-c", &fill]);
+    assert!(String::from_utf8_lossy(&filled.stderr).contains("No space left"), "{filled:?}");
+    assert!(text(&filled).parse::<u64>().unwrap() <= STORE_BYTES, "{filled:?}");
+}
+
 /// What Forebay relies on to tell versions of a file apart, for a change that leaves the size as it was.
 fn changes_are_seen_by_others(lab: &Lab) {
     let version = || text(&lab.run("c2", &["sh", "-c", "stat -c '%i %s %.9Y %.9Z' $FOREBAY_LAB_PFS/f"]));
@@ -363,14 +236,33 @@ fn a_lab_without_its_record_is_cleared_from_what_the_kernel_shows() {
 fn a_program_that_hangs_in_an_exec_does_not_hold_up_the_end() {
     let Some(lab) = Lab::possible("moosefs") else { return };
     succeeded(&mut lab.up());
-    let hang = "import os, signal\n\
+    hangs_in_an_exec(&lab, "$FOREBAY_LAB_PFS/f", "mfsmount");
+}
+
+/// The same with a FUSE server that the lab has not started and does not know by name.
+#[test]
+fn a_program_that_hangs_on_a_fuse_mount_of_its_own_does_not_hold_up_the_end() {
+    let Some(lab) = Lab::possible("glusterfs") else { return };
+    succeeded(lab.up().arg("--no-agents"));
+    let serve = format!(
+        "cd $FOREBAY_LAB_DIR/node && mkdir back mnt && cp {FOREBAY} own-server && \
+         ./own-server lab slowfs --backing $PWD/back --mount $PWD/mnt --rate unlimited --daemonize"
+    );
+    let served = lab.run("c1", &["sh", "-c", &serve]);
+    assert!(served.status.success(), "{served:?}");
+    hangs_in_an_exec(&lab, "$FOREBAY_LAB_DIR/node/mnt/f", "own-server");
+}
+
+/// Stops `server` while a program on c1 closes `file` in the middle of an `exec`, and ends the lab.
+fn hangs_in_an_exec(lab: &Lab, file: &str, server: &str) {
+    let hang = "import os, signal, sys\n\
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])\n\
-        file = open(os.environ['FOREBAY_LAB_PFS'] + '/f', 'w')\n\
+        file = open(os.path.expandvars(sys.argv[1]), 'w')\n\
         print(os.getpid(), flush=True)\n\
         signal.sigwait([signal.SIGUSR1])\n\
         os.execvp('sleep', ['sleep', '1000'])";
     let mut program = lab.forebay(&["run"]);
-    program.args(["--node", "c1", "--", "python3", "-c", hang]);
+    program.args(["--node", "c1", "--", "python3", "-c", hang, file]);
     let mut program = program.stdout(Stdio::piped()).spawn().unwrap();
     let mut pid = String::new();
     let mut said = std::io::BufReader::new(program.stdout.take().unwrap());
@@ -378,21 +270,85 @@ fn a_program_that_hangs_in_an_exec_does_not_hold_up_the_end() {
     let signal = |name: &str, to: &str| {
         assert!(Command::new("kill").args([name, to]).status().unwrap().success());
     };
-    // By its namespace: it has written its title over its environment.
+    let servers = lab.processes_called(server);
     let there = succeeded(Command::new("ip").args(["netns", "pids", &format!("forebay-{}-c1", lab.name)]));
-    let name = |pid: &str| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    let clients = there.split_whitespace().filter(|pid| name(pid).trim() == "mfsmount");
-    assert_eq!(clients.map(|client| signal("-STOP", client)).count(), 1);
+    let here = servers.iter().filter(|server| there.lines().any(|pid| pid == *server));
+    assert_eq!(here.map(|server| signal("-STOP", server)).count(), 1);
     signal("-USR1", pid.trim());
     wait_for("the program to hang", || {
         let mut look = Command::new("timeout");
         look.args(["1", "cat"]).arg(format!("/proc/{}/stat", pid.trim())).stdout(Stdio::null());
         look.status().unwrap().code() == Some(124)
     });
-    let ended = lab.forebay(&["down"]).spawn().unwrap().wait_with_output().unwrap();
-    assert!(ended.status.success());
+    let mut down = Command::new("timeout");
+    down.args(["60", FOREBAY, "lab", "down", "--name", &lab.name]).env_remove("FOREBAY_LAB");
+    let ended = down.status().unwrap();
+    if !ended.success() {
+        // Or nobody could look at the program ever again.
+        servers.iter().for_each(|server| signal("-KILL", server));
+    }
+    assert!(ended.success(), "{ended}");
     program.wait().unwrap();
     lab.assert_nothing_left();
+}
+
+#[test]
+fn moosefs_ends_in_time_whichever_daemon_was_killed_under_fsync() {
+    ends_in_time("moosefs", &["mfsmaster", "mfschunkserver", "mfsmount"]);
+}
+
+#[test]
+fn glusterfs_ends_in_time_whichever_daemon_was_killed_under_fsync() {
+    ends_in_time("glusterfs", &["glusterfsd", "glusterfs"]);
+}
+
+#[test]
+fn cephfs_ends_in_time_whichever_daemon_was_killed_under_fsync() {
+    ends_in_time("cephfs", &["ceph-mon", "ceph-osd", "ceph-mds", "ceph-fuse"]);
+}
+
+/// For each daemon a lab: programs write and fsync, the daemon is killed, and `down` neither waits for it nor leaves a program.
+fn ends_in_time(pfs: &'static str, daemons: &[&str]) {
+    const BOUND: Duration = Duration::from_secs(30);
+    for daemon in daemons {
+        let Some(lab) = Lab::possible(pfs) else { return };
+        succeeded(lab.up().arg("--no-agents"));
+        let mut programs = ["c1", "c2"].map(|node| fsync_in_a_loop(&lab, node));
+        let victims = lab.processes_called(daemon);
+        assert!(!victims.is_empty(), "no {daemon} runs");
+        assert!(Command::new("kill").arg("-KILL").args(&victims).status().unwrap().success());
+        wait_for("the daemon's end", || lab.processes_called(daemon).is_empty());
+        // Time for the programs to get stuck.
+        std::thread::sleep(Duration::from_secs(1));
+        let start = Instant::now();
+        let down = lab.forebay(&["down"]).output().unwrap();
+        let took = start.elapsed();
+        assert!(down.status.success(), "{daemon}: {}", String::from_utf8_lossy(&down.stderr));
+        assert!(took < BOUND, "{daemon}: `down` took {took:?}");
+        for program in &mut programs {
+            program.wait().unwrap();
+        }
+        lab.assert_nothing_left();
+    }
+}
+
+/// A program on a node that writes and fsyncs until it is killed or fails; it has done so once when this returns.
+fn fsync_in_a_loop(lab: &Lab, node: &str) -> Child {
+    let code = "import os\n\
+        name = os.environ['FOREBAY_LAB_PFS'] + '/' + os.environ['FOREBAY_LAB_NODE']\n\
+        file = os.open(name, os.O_RDWR | os.O_CREAT)\n\
+        for i in range(1 << 30):\n \
+            os.pwrite(file, bytes(1 << 20), (i % 8) << 20)\n \
+            os.fsync(file)\n \
+            if i == 0: print('on', flush=True)";
+    let mut program = lab.forebay(&["run"]);
+    program.args(["--node", node, "--", "python3", "-c", code]).stderr(Stdio::null());
+    let mut program = program.stdout(Stdio::piped()).spawn().unwrap();
+    let mut said = String::new();
+    let mut lines = std::io::BufReader::new(program.stdout.take().unwrap());
+    std::io::BufRead::read_line(&mut lines, &mut said).unwrap();
+    assert_eq!(said.trim(), "on", "the program on {node} could not write");
+    program
 }
 
 /// Whether control groups for cores can be made here, tried in another way than the lab does.
@@ -470,6 +426,7 @@ fn what_a_lab_cannot_be_is_refused_before_anything_is_made() {
         (&["up", "--dir", "relative"], "absolute"),
         (&["up", "--rate", "0MB/s"], "zero"),
         (&["up", "--cpus", "0"], "number of cores"),
+        (&["up", "--store", "100MiB"], "each needs at least"),
         (&["down", "--name", "../x"], "cannot be named"),
         (&["status", "--name", "nosuchlab"], "no lab `nosuchlab` is up"),
     ] {

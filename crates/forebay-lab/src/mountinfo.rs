@@ -17,7 +17,16 @@ pub struct MountLine {
 
 /// All mounts that this thread sees, in order of mounting; none if `/proc` is not there.
 pub fn read() -> Vec<MountLine> {
-    let text = std::fs::read("/proc/thread-self/mountinfo").unwrap_or_default();
+    read_table("/proc/thread-self/mountinfo")
+}
+
+/// All mounts that a process sees; none if it has gone.
+pub fn of(pid: u32) -> Vec<MountLine> {
+    read_table(&format!("/proc/{pid}/mountinfo"))
+}
+
+fn read_table(path: &str) -> Vec<MountLine> {
+    let text = std::fs::read(path).unwrap_or_default();
     text.split(|&b| b == b'\n').filter_map(parse).collect()
 }
 

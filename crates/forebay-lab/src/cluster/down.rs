@@ -5,10 +5,11 @@
 //! end with the processes that see them. Then the names of the namespaces and the host's link go, and last the
 //! directory, if it bears the mark of a lab.
 //!
-//! A process that waits for a file system cannot be killed until the client of that file system is gone. Worse, one that closes
-//! files of it in the middle of an `exec` keeps everybody waiting who looks at it, and the client itself may be who looks (mfsmount
-//! reads `/proc/PID/cwd`), so that neither ever goes on. So the clients are killed first, before anybody else is
-//! looked at. Every wait has an end, and what is left then is reported.
+//! A process that waits for a FUSE file system cannot be killed until the kernel has given up the connection to that file
+//! system. Worse, a process that closes files of it in the middle of an `exec` keeps everybody waiting who looks at it, and
+//! the client itself may be who looks (mfsmount reads `/proc/PID/cwd`): neither ever goes on, not even when killed. So `down`
+//! aborts the nodes' FUSE connections first and then kills the clients, before it looks at any other process. Every wait has
+//! an end, and `down` reports what is left then.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -21,9 +22,11 @@ use rustix::process::Signal;
 use serde::Serialize;
 
 use super::plan::{self, Place};
-use super::process::{NamespaceId, ProcessId, Signs, members, members_called, variable, wait_until};
+use super::process::{
+    NamespaceId, ProcessId, Signs, members, members_called, pids_called, variable, wait_until,
+};
 use super::space::{DIR_VARIABLE, LAB_VARIABLE, NODE_VARIABLE, namespace_path};
-use super::{cpu, directory, net, packages, state};
+use super::{cpu, directory, fuse, net, packages, space, state};
 use crate::{LabError, mountinfo};
 
 /// How long processes may take to end by themselves. What they hold is thrown away anyway; a MooseFS master that still has
@@ -34,7 +37,7 @@ const GRACE: Duration = Duration::from_secs(1);
 const KILL_PATIENCE: Duration = Duration::from_secs(20);
 
 /// Programs that serve a mount of the PFS on a node.
-const PFS_CLIENTS: [&str; 2] = ["mfsmount", "glusterfs"];
+const PFS_CLIENTS: [&str; 3] = ["mfsmount", "glusterfs", "ceph-fuse"];
 
 /// What was done, and what could not be.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
@@ -115,6 +118,7 @@ pub fn down(lab: &str, json: bool) -> Result<(), LabError> {
 /// That its record cannot be removed. What else is left stands in the report.
 pub fn clear(lab: &str) -> Result<Report, LabError> {
     let mut report = Report { lab: lab.to_owned(), ..Report::default() };
+    abort_connections(lab);
     let clients = end_clients(lab);
     let directory = directory(lab);
     end_processes(lab, clients, &mut report);
@@ -177,6 +181,15 @@ fn directory(lab: &str) -> PathBuf {
     }
     let told = processes(lab).iter().find_map(|process| variable(process.pid, DIR_VARIABLE));
     told.map_or_else(|| plan::default_dir(lab), PathBuf::from)
+}
+
+/// Aborts the FUSE connections of the nodes, so that nobody waits for a file system any more. Where that cannot be done, killing
+/// the clients is mostly enough.
+fn abort_connections(lab: &str) {
+    let wanted = |name: &str| name == space::HOLDER || PFS_CLIENTS.contains(&name);
+    if let Err(why) = fuse::abort(pids_called(&signs(lab), wanted).into_iter()) {
+        eprintln!("programs may wait for the file system until its clients have ended: {why}");
+    }
 }
 
 /// Kills the clients of the PFS, which lets everybody go who waits for one. Returns who they were.

@@ -52,7 +52,8 @@ pub fn start_servers(lab: &mut Raising) -> Result<(), LabError> {
         .map_err(failed)?;
     let servers = lab.names(Role::Server);
     for server in &servers {
-        let brick = write_brick(&lab.record, server).map_err(failed)?;
+        let holder = lab.record.holder(server)?;
+        let brick = space::inside(holder, || write_brick(&lab.record, server).map_err(failed))?;
         lab.start(server, &format!("glusterfsd-{server}"), brick)?;
     }
     for server in &servers {
@@ -75,7 +76,7 @@ fn listens() -> bool {
 
 fn write_brick(record: &Record, server: &str) -> io::Result<Command> {
     let dir = record.place.server_files(server);
-    let brick = dir.join("brick");
+    let brick = record.place.store(server).join("brick");
     fs::create_dir_all(&brick)?;
     let volume = dir.join("brick.vol");
     fs::write(&volume, brick_volume(&brick.display().to_string()))?;

@@ -24,19 +24,23 @@
 //! | the record of a lab below `/run`, and its lock | [`state`] |
 //! | the directory of a lab, and whose it is | [`directory`] |
 //! | making nodes and entering them | [`space`] |
+//! | storage of the servers, and its bound | [`store`] |
+//! | FUSE connections, and their abort | [`fuse`] |
 //! | bridge, links, rates, counters | [`net`] |
 //! | cores of the compute nodes | [`cpu`] |
 //! | processes, and who is in a lab | [`process`] |
 //! | starting and watching what runs | [`service`] |
-//! | the file systems | [`pfs`], [`moosefs`], [`glusterfs`] |
+//! | the file systems | [`pfs`], [`moosefs`], [`glusterfs`], [`cephfs`] |
 //! | what runs on the nodes | [`agents`], [`spark`] |
 //! | the commands | [`up`], [`down`], [`mod@run`], [`status`] |
 //! | what has to be installed | [`packages`] |
 
 pub mod agents;
+pub mod cephfs;
 pub mod cpu;
 pub mod directory;
 pub mod down;
+pub mod fuse;
 pub mod glusterfs;
 pub mod moosefs;
 pub mod net;
@@ -50,4 +54,5 @@ pub mod space;
 pub mod spark;
 pub mod state;
 pub mod status;
+pub mod store;
 pub mod up;

@@ -48,7 +48,8 @@ pub fn start_servers(lab: &mut Raising) -> Result<(), LabError> {
     lab.wait_for("mfsmaster", PATIENCE, listens)?;
     let servers = lab.names(Role::Server);
     for server in &servers {
-        let chunkserver = write_chunkserver(&lab.record, server).map_err(failed)?;
+        let holder = lab.record.holder(server)?;
+        let chunkserver = space::inside(holder, || write_chunkserver(&lab.record, server).map_err(failed))?;
         lab.start(server, &format!("mfschunkserver-{server}"), chunkserver)?;
     }
     let known = || connections(head, CHUNKSERVER_PORT).is_ok_and(|(_, joined)| joined == servers.len());
@@ -76,12 +77,13 @@ fn write_master(record: &Record) -> io::Result<Command> {
 
 fn write_chunkserver(record: &Record, server: &str) -> io::Result<Command> {
     let dir = record.place.server_files(server);
-    fs::create_dir_all(dir.join("chunks"))?;
-    fs::write(dir.join("hdd.cfg"), format!("{}\n", dir.join("chunks").display()))?;
+    let chunks = record.place.store(server).join("chunks");
+    fs::create_dir_all(&chunks)?;
+    fs::write(dir.join("hdd.cfg"), format!("{}\n", chunks.display()))?;
     // Of an fsync the lab needs the round trip, not that the data outlives this machine.
     let text = format!(
         "WORKING_USER = root\nWORKING_GROUP = root\nDATA_PATH = {0}\nHDD_CONF_FILENAME = {0}/hdd.cfg\n\
-         MASTER_HOST = {1}\nHDD_LEAVE_SPACE_DEFAULT = 1GiB\nHDD_FSYNC_BEFORE_CLOSE = 0\nWORKERS_MAX = 32\n",
+         MASTER_HOST = {1}\nHDD_LEAVE_SPACE_DEFAULT = 64MiB\nHDD_FSYNC_BEFORE_CLOSE = 0\nWORKERS_MAX = 32\n",
         dir.display(),
         head_address(record)
     );
@@ -127,7 +129,7 @@ pub fn settle(record: &Record, client: &str) -> Result<(), LabError> {
 }
 
 /// Whether somebody listens on a port of a node, and from how many addresses there are connections to it.
-fn connections(holder: super::process::ProcessId, port: u16) -> Result<(bool, usize), LabError> {
+pub(super) fn connections(holder: super::process::ProcessId, port: u16) -> Result<(bool, usize), LabError> {
     space::inside(holder, || {
         let text = fs::read_to_string("/proc/thread-self/net/tcp");
         text.map(|text| parse_connections(&text, port))

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::plan::{Place, Role};
 use super::process::wait_until;
 use super::service::Raising;
-use super::{glusterfs, moosefs, space};
+use super::{cephfs, glusterfs, moosefs, space};
 use crate::{LabError, mountinfo};
 
 /// Longest wait for servers to come up, and for a mount.
@@ -26,6 +26,8 @@ pub enum PfsKind {
     Moosefs,
     /// GlusterFS: no metadata server, each file on one of the servers
     Glusterfs,
+    /// CephFS: a metadata server on the head, files in objects of 4 MiB over all servers, one copy of each
+    Cephfs,
 }
 
 impl PfsKind {
@@ -34,6 +36,7 @@ impl PfsKind {
         match self {
             Self::Moosefs => moosefs::PROGRAMS,
             Self::Glusterfs => glusterfs::PROGRAMS,
+            Self::Cephfs => cephfs::PROGRAMS,
         }
     }
 
@@ -42,7 +45,16 @@ impl PfsKind {
         match self {
             // Whole seconds, and the server's clock is read some time before the write is complete.
             Self::Moosefs => 2000,
-            Self::Glusterfs => 20,
+            Self::Glusterfs | Self::Cephfs => 20,
+        }
+    }
+
+    /// Whether nodes of this role keep data of the file system.
+    pub fn stores_on(self, role: Role) -> bool {
+        match role {
+            Role::Server => true,
+            Role::Head => self == Self::Cephfs,
+            Role::Compute => false,
         }
     }
 
@@ -51,6 +63,7 @@ impl PfsKind {
         match self {
             Self::Moosefs => "moosefs",
             Self::Glusterfs => "glusterfs",
+            Self::Cephfs => "cephfs",
         }
     }
 }
@@ -66,6 +79,9 @@ pub fn check_stripe(kind: PfsKind, stripe_bytes: Option<u64>) -> Result<(), LabE
         (PfsKind::Moosefs, Some(_)) => Err(LabError::new(
             "--stripe is for GlusterFS: files of MooseFS are in chunks of 64 MiB, whatever is asked",
         )),
+        (PfsKind::Cephfs, Some(_)) => {
+            Err(LabError::new("--stripe is for GlusterFS: files of CephFS are in objects of 4 MiB here"))
+        }
     }
 }
 
@@ -77,12 +93,14 @@ pub fn raise(lab: &mut Raising) -> Result<(), LabError> {
     match lab.record.pfs {
         PfsKind::Moosefs => moosefs::start_servers(lab)?,
         PfsKind::Glusterfs => glusterfs::start_servers(lab)?,
+        PfsKind::Cephfs => cephfs::start_servers(lab)?,
     }
     let clients = lab.names(Role::Compute);
     for client in &clients {
         let command = match lab.record.pfs {
             PfsKind::Moosefs => moosefs::mount(&lab.record),
             PfsKind::Glusterfs => glusterfs::mount(&lab.record),
+            PfsKind::Cephfs => cephfs::mount(&lab.record),
         };
         lab.start(client, &mount_service(client), command)?;
     }

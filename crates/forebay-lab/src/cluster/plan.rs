@@ -123,6 +123,11 @@ impl Place {
         self.dir.join("servers").join(server)
     }
 
+    /// Where a server's data is: a file system of a fixed size, which only that node sees.
+    pub fn store(&self, server: &str) -> PathBuf {
+        self.server_files(server).join("store")
+    }
+
     /// The table of names that every node has as its `/etc/hosts`.
     pub fn hosts_file(&self) -> PathBuf {
         self.dir.join("hosts")

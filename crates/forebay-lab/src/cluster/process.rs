@@ -112,10 +112,15 @@ pub fn members(signs: &Signs) -> BTreeSet<ProcessId> {
 /// Those of [`members`] whose program's name is `wanted`. Of the others nothing else is looked at: the kernel lets nobody see the
 /// state of a process that has hung in the middle of an `exec`.
 pub fn members_called(signs: &Signs, wanted: impl Fn(&str) -> bool) -> BTreeSet<ProcessId> {
+    pids_called(signs, wanted).into_iter().filter_map(ProcessId::of).collect()
+}
+
+/// Numbers of [`members_called`], without a look at the state of any process: such a look can wait for a file system.
+pub fn pids_called(signs: &Signs, wanted: impl Fn(&str) -> bool) -> Vec<u32> {
     let ours = NamespaceId::of("/proc/self/ns/net");
     let our_pids = NamespaceId::of("/proc/self/ns/pid");
     let is_among_ours = |pid| our_pids.is_some() && NamespaceId::pid_of(pid) == our_pids;
-    let mut found = BTreeSet::new();
+    let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
         if !std::fs::read_to_string(entry.path().join("comm")).is_ok_and(|name| wanted(name.trim())) {
@@ -123,10 +128,8 @@ pub fn members_called(signs: &Signs, wanted: impl Fn(&str) -> bool) -> BTreeSet<
         }
         let Some(net) = NamespaceId::net_of(pid).filter(|_| pid != std::process::id()) else { continue };
         let is_sure = signs.namespaces.contains(&net) || signs.pids.contains(&pid);
-        if (is_sure || (Some(net) != ours && is_among_ours(pid) && has_tag(pid, signs)))
-            && let Some(process) = ProcessId::of(pid)
-        {
-            found.insert(process);
+        if is_sure || (Some(net) != ours && is_among_ours(pid) && has_tag(pid, signs)) {
+            found.push(pid);
         }
     }
     found

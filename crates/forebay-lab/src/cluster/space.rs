@@ -23,9 +23,9 @@ use rustix::thread::{
     move_into_thread_name_spaces,
 };
 
-use super::cpu;
 use super::plan::Place;
 use super::process::ProcessId;
+use super::{cpu, store};
 use crate::LabError;
 
 /// Variable with the lab's name in the environment of every process of a lab.
@@ -37,17 +37,21 @@ pub const DIR_VARIABLE: &str = "FOREBAY_LAB_DIR";
 /// Variable with the node's name.
 pub const NODE_VARIABLE: &str = "FOREBAY_LAB_NODE";
 
+/// The program that holds a node's namespaces open.
+pub const HOLDER: &str = "sleep";
+
 /// Where the name of a network namespace is.
 pub fn namespace_path(namespace: &str) -> PathBuf {
     Path::new("/run/netns").join(namespace)
 }
 
-/// Makes the mount and host-name namespaces of a node whose network namespace is there already. Returns the holder, a child.
+/// Makes the mount and host-name namespaces of a node whose network namespace is there already, with storage of `store_bytes`
+/// if it is a server. Returns the holder, a child.
 ///
 /// # Errors
 /// Which step failed and why.
-pub fn hold(place: &Place, node: &str) -> Result<Child, LabError> {
-    let mut command = Command::new("sleep");
+pub fn hold(place: &Place, node: &str, store_bytes: Option<u64>) -> Result<Child, LabError> {
+    let mut command = Command::new(HOLDER);
     // Not our own output: whoever reads that would wait for the holder's end.
     command.arg("infinity").current_dir("/").stdout(Stdio::null()).stderr(Stdio::null());
     in_thread(|| {
@@ -55,6 +59,9 @@ pub fn hold(place: &Place, node: &str) -> Result<Child, LabError> {
         leave(UnshareFlags::NEWNS | UnshareFlags::NEWUTS | UnshareFlags::FS)
             .map_err(|e| LabError::io(format!("cannot make namespaces for node {node}"), e))?;
         furnish(place, node)?;
+        if let Some(bytes) = store_bytes {
+            store::attach(place, node, bytes)?;
+        }
         spawn(place, node, command, None)
     })
 }
@@ -97,7 +104,7 @@ pub fn inside_net<T: Send>(
     })
 }
 
-fn in_thread<T: Send>(work: impl FnOnce() -> Result<T, LabError> + Send) -> Result<T, LabError> {
+pub(super) fn in_thread<T: Send>(work: impl FnOnce() -> Result<T, LabError> + Send) -> Result<T, LabError> {
     std::thread::scope(|scope| match scope.spawn(work).join() {
         Ok(result) => result,
         Err(panic) => std::panic::resume_unwind(panic),
@@ -129,7 +136,7 @@ fn enter_net(namespace: &str) -> Result<(), LabError> {
     move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).map_err(|e| failed(e.into()))
 }
 
-fn leave(flags: UnshareFlags) -> rustix::io::Result<()> {
+pub(super) fn leave(flags: UnshareFlags) -> rustix::io::Result<()> {
     // SAFETY: the flags leave file descriptors and memory shared; working directory, mounts and host name of this
     // thread become its own, on which no other code of this process relies.
     unsafe { rustix::thread::unshare_unsafe(flags) }

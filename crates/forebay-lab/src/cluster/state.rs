@@ -75,6 +75,9 @@ pub struct Record {
     /// Bytes of a file that lie on one server before the next comes; `None`: as the file system has it.
     #[serde(default)]
     pub stripe_bytes: Option<u64>,
+    /// Storage of each server.
+    #[serde(default)]
+    pub store_bytes: u64,
     /// Bandwidth of each server's link, each way; `None`: not limited.
     pub rate_bytes_per_s: Option<u64>,
     /// Thousandths of a core that each compute node has; `None`: not limited.

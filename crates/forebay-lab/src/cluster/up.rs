@@ -12,7 +12,7 @@ use super::process::ProcessId;
 use super::service::Raising;
 use super::spark::{self, SparkArgs};
 use super::state::{self, AgentsRecord, Record};
-use super::{agents, directory, down, net, packages, space, status};
+use super::{agents, directory, down, net, packages, space, status, store};
 use crate::LabError;
 use crate::quantity::{Rate, parse_bytes, parse_rate};
 
@@ -37,6 +37,9 @@ pub struct UpArgs {
     /// Number of compute nodes
     #[arg(long, value_name = "N", default_value_t = 4)]
     pub nodes: usize,
+    /// Storage of all servers together, in memory as it is used [default: 8GiB, at most a third of the machine's memory]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub store: Option<u64>,
     /// Bandwidth of each server's link, each way
     #[arg(long, value_name = "RATE", default_value = "80MB/s", value_parser = parse_rate)]
     pub rate: Rate,
@@ -72,6 +75,7 @@ pub fn up(args: &UpArgs, json: bool) -> Result<(), LabError> {
     need_root("up")?;
     packages::clear_leftover();
     pfs::check_stripe(args.pfs, args.stripe)?;
+    let store_bytes = store::of_each(args.store.unwrap_or_else(store::default_bytes), args.servers)?;
     packages::require(&[packages::COMMON, args.pfs.programs()].concat(), args.install)?;
     if !std::path::Path::new("/dev/fuse").exists() {
         return Err(LabError::new(
@@ -88,6 +92,7 @@ pub fn up(args: &UpArgs, json: bool) -> Result<(), LabError> {
         subnet: 0,
         pfs: args.pfs,
         stripe_bytes: args.stripe,
+        store_bytes,
         rate_bytes_per_s: args.rate.bytes_per_s,
         cpu_millis: args.cpu_millis(),
         holders: Default::default(),
@@ -220,7 +225,11 @@ fn hold_all(lab: &mut Raising) -> Result<(), LabError> {
     fs::write(place.hosts_file(), plan::hosts(lab.record.subnet, &lab.record.nodes)).map_err(failed)?;
     for node in lab.record.nodes.clone() {
         fs::create_dir_all(place.own_files(&node.name)).map_err(failed)?;
-        let holder = space::hold(&place, &node.name)?;
+        let store_bytes = lab.record.pfs.stores_on(node.role).then_some(lab.record.store_bytes);
+        if store_bytes.is_some() {
+            fs::create_dir_all(place.store(&node.name)).map_err(failed)?;
+        }
+        let holder = space::hold(&place, &node.name, store_bytes)?;
         let holder = ProcessId::of(holder.id())
             .ok_or_else(|| LabError::new(format!("the holder of node {} has ended at once", node.name)))?;
         lab.record.holders.insert(node.name, holder);
