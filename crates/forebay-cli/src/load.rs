@@ -8,7 +8,7 @@ use crate::Outcome;
 use crate::cli::{Global, LoadArgs};
 use crate::files::for_each_file;
 use crate::out::{no_agent, print};
-use crate::verify::compare;
+use crate::verify::{Compared, compare};
 use forebay_agent::units::Human;
 use forebay_client::{Client, Load, LoadFailure};
 use forebay_wire::LoadProgress;
@@ -33,6 +33,8 @@ struct Report {
     seconds: f64,
     cancelled: bool,
     verified_bytes: Option<u64>,
+    /// Of the verified files: what has left the tier since it was loaded.
+    not_in_tier_bytes: Option<u64>,
     failures: Vec<(String, String)>,
 }
 
@@ -54,7 +56,7 @@ pub fn load(global: &Global, args: &LoadArgs) -> Outcome {
         Err(Ended::Agent(e)) => return Err(no_agent(global, &e)),
     };
     if args.verify && !report.cancelled {
-        report.verified_bytes = Some(verify_all(&client, &job.paths, &mut report)?);
+        verify_all(&client, &job.paths, &mut report);
     }
     print(global, &report, |out| report.write(out))?;
     Ok(match (report.cancelled, report.failed) {
@@ -190,22 +192,24 @@ fn report_of(
         seconds: elapsed.as_secs_f64(),
         cancelled,
         verified_bytes: None,
+        not_in_tier_bytes: None,
         failures: failures.into_iter().map(|f| (f.path.display().to_string(), f.message)).collect(),
     }
 }
 
-fn verify_all(client: &Client, paths: &[PathBuf], report: &mut Report) -> Result<u64, String> {
-    let mut verified = 0;
+fn verify_all(client: &Client, paths: &[PathBuf], report: &mut Report) {
+    let mut verified = Compared::default();
     for path in paths {
         match compare(client, path) {
-            Ok(bytes) => verified += bytes,
+            Ok(compared) => verified += compared,
             Err(e) => {
                 report.failed += 1;
                 report.failures.push((path.display().to_string(), e));
             }
         }
     }
-    Ok(verified)
+    report.verified_bytes = Some(verified.bytes);
+    report.not_in_tier_bytes = Some(verified.absent_bytes);
 }
 
 impl Report {
@@ -229,7 +233,11 @@ impl Report {
             Human(rate as u64),
         )?;
         match self.verified_bytes {
-            Some(bytes) => writeln!(out, "compared {} with the PFS: equal", Human(bytes)),
+            Some(bytes) => {
+                let absent = self.not_in_tier_bytes.unwrap_or(0);
+                write!(out, "compared {} with the PFS: equal", Human(bytes))?;
+                writeln!(out, "; {} not in the tier", Human(absent))
+            }
             None => Ok(()),
         }
     }

@@ -3,6 +3,7 @@
 use crate::cli::Global;
 use serde::Serialize;
 use std::io::{self, Write};
+use std::path::Path;
 
 /// Prints `value` as JSON with `--json`, else what `text` writes. A closed pipe is no error: the reader has seen enough.
 pub fn print<T: Serialize>(
@@ -55,6 +56,12 @@ pub fn no_agent(global: &Global, e: &io::Error) -> String {
         io::ErrorKind::PermissionDenied => format!("the agent at {socket} refuses: {e}"),
         _ => format!("the agent at {socket}: {e}"),
     }
+}
+
+/// An error with the path it is about. Messages of the client name the file already where they can.
+pub fn with_path(path: &Path, e: impl std::fmt::Display) -> String {
+    let (path, text) = (path.display().to_string(), e.to_string());
+    if text.starts_with(&path) { text } else { format!("{path}: {text}") }
 }
 
 /// Bytes of a name as text; what is not UTF-8 or would break a line is escaped.

@@ -2,7 +2,7 @@
 
 use crate::Outcome;
 use crate::cli::{CatArgs, CpArgs, Global};
-use crate::out::print;
+use crate::out::{print, with_path};
 use forebay_agent::units::Human;
 use forebay_client::{File, WriteOptions};
 use std::io::{self, Write};
@@ -38,7 +38,7 @@ pub fn cat(global: &Global, args: &CatArgs) -> Outcome {
             .and_then(|file| pour(&file, &mut |piece| stdout.write_all(piece)));
         match poured {
             Err(e) if e.kind() == io::ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
-            other => other.map_err(|e| with_path(path, &e))?,
+            other => other.map_err(|e| with_path(path, e))?,
         };
     }
     match stdout.flush() {
@@ -49,16 +49,10 @@ pub fn cat(global: &Global, args: &CatArgs) -> Outcome {
     }
 }
 
-/// Messages of the client name the file already where they can.
-fn with_path(path: &Path, e: &io::Error) -> String {
-    let (path, text) = (path.display().to_string(), e.to_string());
-    if text.starts_with(&path) { text } else { format!("{path}: {text}") }
-}
-
 /// Copies a file.
 pub fn cp(global: &Global, args: &CpArgs) -> Outcome {
     let client = global.client();
-    let source = client.open_with(&args.source, args.read.into()).map_err(|e| with_path(&args.source, &e))?;
+    let source = client.open_with(&args.source, args.read.into()).map_err(|e| with_path(&args.source, e))?;
     let target = match (args.target.is_dir(), args.source.file_name()) {
         (true, Some(name)) => args.target.join(name),
         _ => args.target.clone(),
@@ -68,10 +62,10 @@ pub fn cp(global: &Global, args: &CpArgs) -> Outcome {
     }
     let permissions = std::fs::metadata(&args.source).map_or(0o644, |m| m.permissions().mode() & 0o777);
     let options = WriteOptions { mode: args.write.into(), permissions, ..WriteOptions::default() };
-    let mut writer = client.create_with(&target, options).map_err(|e| with_path(&target, &e))?;
+    let mut writer = client.create_with(&target, options).map_err(|e| with_path(&target, e))?;
     let bytes = pour(&source, &mut |piece| writer.write_all(piece));
     let bytes = bytes.map_err(|e| format!("{} to {}: {e}", args.source.display(), target.display()))?;
-    writer.close().map_err(|e| with_path(&target, &e))?;
+    writer.close().map_err(|e| with_path(&target, e))?;
     print(global, &serde_json::json!({ "target": target, "bytes": bytes }), |out| {
         writeln!(out, "{}: {}", target.display(), Human(bytes))
     })?;

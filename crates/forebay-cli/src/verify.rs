@@ -1,11 +1,12 @@
-//! `verify`: the cached bytes against those of the PFS.
+//! `verify`: the cached bytes against those of the PFS. It changes nothing: what is not in this node's tier is reported and
+//! not fetched.
 
 use crate::Outcome;
 use crate::cli::{Global, PathsArgs};
 use crate::files::list_files;
-use crate::out::{no_agent, print};
+use crate::out::{no_agent, print, with_path};
 use forebay_agent::units::Human;
-use forebay_client::{Client, File, ReadMode};
+use forebay_client::{Client, File, ReadMode, errno};
 use std::io;
 use std::path::Path;
 use std::process::ExitCode;
@@ -13,27 +14,51 @@ use std::process::ExitCode;
 /// Bytes compared at a time.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// Compares every resident byte of `path` with the PFS; returns how many there were.
+/// The smallest page. What is missing is missing in whole pages.
+const PAGE_BYTES: usize = 64 << 10;
+
+/// How much of a file was compared.
+#[derive(Default)]
+pub struct Compared {
+    /// Bytes that are in the tier, and equal.
+    pub bytes: u64,
+    /// Bytes that are not in the tier.
+    pub absent_bytes: u64,
+}
+
+impl std::ops::AddAssign for Compared {
+    fn add_assign(&mut self, other: Self) {
+        self.bytes += other.bytes;
+        self.absent_bytes += other.absent_bytes;
+    }
+}
+
+/// Compares every byte of `path` that is in this node's tier with the PFS.
 ///
 /// # Errors
 /// A sentence: where they differ, or what could not be read.
-pub fn compare(client: &Client, path: &Path) -> Result<u64, String> {
+pub fn compare(client: &Client, path: &Path) -> Result<Compared, String> {
     let io = |e: io::Error| e.to_string();
-    let cached = match client.open_with(path, ReadMode::TierOnly) {
-        Err(e) if e.kind() == io::ErrorKind::NotConnected => return Ok(0),
-        other => other.map_err(io)?,
-    };
+    let cached = client.open_with(path, ReadMode::TierOnly).map_err(io)?;
     let direct = client.open_with(path, ReadMode::PfsOnly).map_err(io)?;
     let version = cached.version();
-    let mut compared = 0;
+    let mut compared = Compared::default();
     let (mut left, mut right) = (vec![0; BUFFER_BYTES], vec![0; BUFFER_BYTES]);
     let size = cached.size().map_err(io)?;
     let mut offset = 0;
     while offset < size {
         let len = (size - offset).min(BUFFER_BYTES as u64) as usize;
-        if cached.read_at(&mut left[..len], offset).is_ok_and(|n| n == len) {
-            compare_block(&direct, &left[..len], &mut right[..len], offset)?;
-            compared += len as u64;
+        // A block of which a part is missing is read page by page.
+        let whole = in_tier(&cached, &mut left[..len], offset)?;
+        for start in (0..len).step_by(if whole { len } else { PAGE_BYTES }) {
+            let end = if whole { len } else { len.min(start + PAGE_BYTES) };
+            let (part, at) = (&mut left[start..end], offset + start as u64);
+            if whole || in_tier(&cached, part, at)? {
+                compare_block(&direct, part, &mut right[start..end], at)?;
+                compared.bytes += part.len() as u64;
+            } else {
+                compared.absent_bytes += part.len() as u64;
+            }
         }
         offset += len as u64;
     }
@@ -43,6 +68,15 @@ pub fn compare(client: &Client, path: &Path) -> Result<u64, String> {
         return Err("was changed while it was compared; compare it again".into());
     }
     Ok(compared)
+}
+
+/// Reads from the tier; false if not all of it is there.
+fn in_tier(cached: &File, buffer: &mut [u8], offset: u64) -> Result<bool, String> {
+    match cached.read_at(buffer, offset) {
+        Ok(n) => Ok(n == buffer.len()),
+        Err(e) if errno(&e) == libc::ENODATA => Ok(false),
+        Err(e) => Err(e.to_string()),
+    }
 }
 
 fn compare_block(direct: &File, cached: &[u8], buffer: &mut [u8], offset: u64) -> Result<(), String> {
@@ -60,20 +94,24 @@ pub fn verify(global: &Global, args: &PathsArgs) -> Outcome {
     client.admin().status().map_err(|e| no_agent(global, &e))?;
     let (files, failures) = list_files(&args.paths, args.recursive);
     let mut bad: Vec<_> = failures.into_iter().map(|(path, e)| (path, e.to_string())).collect();
-    let mut bytes = 0;
+    let mut all = Compared::default();
     let count = files.len();
     for path in files {
         match compare(&client, &path) {
-            Ok(n) => bytes += n,
+            Ok(compared) => all += compared,
             Err(e) => bad.push((path, e)),
         }
     }
-    let json = serde_json::json!({ "files": count, "compared_bytes": bytes, "bad": bad });
+    let Compared { bytes, absent_bytes } = all;
+    let json = serde_json::json!({
+        "files": count, "compared_bytes": bytes, "not_in_tier_bytes": absent_bytes, "bad": bad,
+    });
     print(global, &json, |out| {
         for (path, e) in &bad {
-            writeln!(out, "{}: {e}", path.display())?;
+            writeln!(out, "{}", with_path(path, e))?;
         }
-        writeln!(out, "compared {} of {count} files with the PFS; {} bad", Human(bytes), bad.len())
+        write!(out, "compared {} of {count} files with the PFS; ", Human(bytes))?;
+        writeln!(out, "{} not in the tier; {} bad", Human(absent_bytes), bad.len())
     })?;
     Ok(if bad.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }

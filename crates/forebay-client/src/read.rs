@@ -339,7 +339,11 @@ impl Tiered {
         if done == want && self.all_resident.load(Ordering::Relaxed) {
             return Ok(want);
         }
-        let serve = self.consult(session, offset, want as u64);
+        let serve = match self.mode {
+            // Whoever reads the tier only wants to change nothing: nothing is fetched ahead of this reader either.
+            ReadMode::TierOnly => Serve::Pfs,
+            _ => self.consult(session, offset, want as u64),
+        };
         let mut tries = 0;
         while done < want {
             let (at, rest) = (offset + done as u64, &mut buffer[done..]);

@@ -24,6 +24,7 @@ mod peers;
 mod pfs;
 mod roles;
 mod room;
+mod verify;
 mod wire;
 
 /// Not a test: the body of the client processes, see `common::Helper`.
