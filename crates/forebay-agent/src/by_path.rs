@@ -36,7 +36,7 @@ pub enum NoPath {
     Pfs(io::Error),
 }
 
-/// Opens `file` as this agent sees it. It may still be young ([`MountState::is_young`]); the caller decides on that.
+/// Opens `file` as this agent sees it. It may still be changing: the caller seals it ([`crate::seal`]).
 ///
 /// # Errors
 /// See [`NoPath`].

@@ -186,6 +186,14 @@ pub const KEYS: &[Key] = &[
                  least. 0 believes every stamp at once.",
     },
     Key {
+        name: "mount.settle_ms",
+        default: "3000",
+        reason: "How long a file must have been left alone before it is cached, where writers cannot be excluded: on file \
+                 systems that other nodes may write (network and FUSE file systems), and where the agent gets no lease \
+                 (it is neither root nor the file's owner). A write that stalls longer than this without moving the \
+                 stamps is cached half old; see the limits in docs/semantics.md. 0: only the granularity counts.",
+    },
+    Key {
         name: "mount.keep_page_cache",
         default: "false",
         reason: "Leave the kernel's own copy of what was fetched. Off, since the same bytes in memory twice serve nobody.",
@@ -291,6 +299,8 @@ pub struct MountConfig {
     pub revalidate: Revalidate,
     /// Granularity of time stamps in nanoseconds.
     pub stamp_granularity_ns: i64,
+    /// How long a file must be quiet where writers cannot be excluded, in nanoseconds.
+    pub settle_ns: i64,
     /// Leave the kernel's copy.
     pub keep_page_cache: bool,
     /// Ask the PFS where files of analytics jobs lie.
@@ -310,6 +320,7 @@ impl MountConfig {
             random_fill_percent: 2,
             revalidate: Revalidate::Force,
             stamp_granularity_ns: 20_000_000,
+            settle_ns: 3_000_000_000,
             keep_page_cache: false,
             layout: true,
         }
@@ -406,6 +417,7 @@ struct RawMount {
     random_fill_percent: Option<u32>,
     revalidate: Option<Revalidate>,
     stamp_granularity_ms: Option<i64>,
+    settle_ms: Option<i64>,
     keep_page_cache: Option<bool>,
     layout: Option<bool>,
 }
@@ -615,6 +627,12 @@ fn take_mount(raw: RawMount) -> Result<MountConfig, String> {
             return Err(format!("{} = {ms} must be from 0 to 60000", at("stamp_granularity_ms")));
         }
         mount.stamp_granularity_ns = ms * 1_000_000;
+    }
+    if let Some(ms) = raw.settle_ms {
+        if !(0..=3_600_000).contains(&ms) {
+            return Err(format!("{} = {ms} must be from 0 to 3600000", at("settle_ms")));
+        }
+        mount.settle_ns = ms * 1_000_000;
     }
     mount.revalidate = raw.revalidate.unwrap_or(mount.revalidate);
     mount.keep_page_cache = raw.keep_page_cache.unwrap_or(mount.keep_page_cache);

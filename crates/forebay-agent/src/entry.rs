@@ -240,6 +240,8 @@ pub struct Entry {
     pub pinned: AtomicBool,
     /// A newer version was seen.
     pub stale: AtomicBool,
+    /// See [`crate::seal`]. Nothing is fetched before.
+    sealed: AtomicBool,
     /// Adopted while a client of the earlier agent had a lock on the copy: it may map any page of it.
     pub held: AtomicBool,
     /// Bytes reserved for the copy beside its pages.
@@ -280,6 +282,7 @@ impl Entry {
             resident_bytes: AtomicU64::new(0),
             pinned: AtomicBool::new(false),
             stale: AtomicBool::new(false),
+            sealed: AtomicBool::new(false),
             held: AtomicBool::new(false),
             metadata_bytes,
             stripe_bytes: OnceLock::new(),
@@ -292,6 +295,16 @@ impl Entry {
     pub fn stripe_bytes(&self, pfs: BorrowedFd<'_>) -> u64 {
         let layout = || layout::probe(pfs).filter(|layout| layout.servers.len() > 1);
         *self.stripe_bytes.get_or_init(|| layout().map_or(0, |layout| layout.stripe_bytes))
+    }
+
+    /// Its version was proved to have no write under way.
+    pub fn seal(&self) {
+        self.sealed.store(true, Ordering::Release);
+    }
+
+    /// Whether that was proved.
+    pub fn is_sealed(&self) -> bool {
+        self.sealed.load(Ordering::Acquire)
     }
 
     /// Whether its pages may be evicted, as far as the whole file is concerned.

@@ -30,6 +30,7 @@ impl Begun {
     /// No room, or the tier failed.
     pub fn begin(shared: &Shared, task: &Task) -> Result<Option<Begun>, FlightError> {
         let page = task.flight.page;
+        assert!(task.entry.is_sealed(), "page {page} of copy {} is fetched unsealed", task.entry.copy());
         let len = task.entry.geometry().page_len(page);
         let file = shared.cache.file(&task.entry).map_err(tier_failed)?;
         if file.word(page).state == State::Resident {

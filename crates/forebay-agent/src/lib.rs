@@ -30,6 +30,7 @@ pub mod peer_open;
 pub mod peer_server;
 pub mod read;
 pub mod scratch;
+pub mod seal;
 pub mod units;
 pub mod write;
 

@@ -14,14 +14,16 @@ use crate::cache::NoCopy;
 use crate::counters::add;
 use crate::entry::{Boarding, Entry, FlightError, Task, Urgency, Watcher, lock};
 use crate::fetch;
-use crate::mounts::{Admitted, NoFile, admit, display_path};
+use crate::mounts::{NoFile, admit};
 use crate::peer_client::{self, Check, Place};
+use crate::seal::{NoEntry, Unsettled, sealed_entry};
+use forebay_pfs::lease::Opened;
 use forebay_policy::machine::Nanos;
 use forebay_policy::token_bucket::TokenBucket;
 use forebay_store::State;
 use forebay_wire::LoadProgress;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -38,6 +40,12 @@ const BURST_BYTES: u64 = 4 << 20;
 /// How often what has gone from other nodes is brought again before the file is given up.
 const AGAIN_MAX: u32 = 3;
 
+/// A load waits so long for programs to close the files they write, and for files that keep changing.
+const UNSETTLED_MAX: Duration = Duration::from_secs(5);
+
+/// How often it is looked whether a file is still open for writing.
+const WRITTEN_LOOK: Duration = Duration::from_millis(50);
+
 /// One load.
 #[derive(Debug)]
 pub struct LoadJob {
@@ -45,6 +53,7 @@ pub struct LoadJob {
     changed: Condvar,
     cancelled: AtomicBool,
     rate_bytes_per_s: u64,
+    waited_for_writers_ms: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -69,6 +78,7 @@ impl LoadJob {
             changed: Condvar::new(),
             cancelled: AtomicBool::new(false),
             rate_bytes_per_s,
+            waited_for_writers_ms: AtomicU64::new(0),
         });
         let (shared, feeding) = (shared.clone(), job.clone());
         std::thread::Builder::new().name("load".into()).spawn(move || feeding.feed(&shared))?;
@@ -435,12 +445,11 @@ impl Feeder<'_> {
     /// # Errors
     /// The file cannot be loaded at all; once it is under way, its [`FileLoad`] reports for it.
     fn feed(&self, index: u64, fd: OwnedFd, bucket: &mut TokenBucket) -> Result<(), (i32, String)> {
-        let admitted = self.admit(&fd)?;
-        if admitted.facts.version.size == 0 {
+        let Some(entry) = self.entry(fd.as_fd())? else {
             self.job.file_ended(index, None);
             return Ok(());
-        }
-        let load = self.begin(index, admitted, fd)?;
+        };
+        let load = self.begin(index, entry, fd);
         self.send_all(&load, 0..load.entry.geometry().pages() as u32, bucket);
         Ok(())
     }
@@ -459,41 +468,60 @@ impl Feeder<'_> {
         load.one_less();
     }
 
-    fn admit(&self, fd: &OwnedFd) -> Result<Admitted, (i32, String)> {
+    /// The copy to fill, `None` for an empty file. A load waits until the stamps can be believed and writers have closed
+    /// the file, within bounds.
+    fn entry(&self, fd: BorrowedFd<'_>) -> Result<Option<Arc<Entry>>, (i32, String)> {
+        let started = Instant::now();
         loop {
-            let admitted = admit(&self.shared.mounts, fd.as_fd()).map_err(|e| match e {
+            let admitted = admit(&self.shared.mounts, fd).map_err(|e| match e {
                 NoFile::Refused(refusal) => (libc::EINVAL, refusal.to_string()),
                 NoFile::Pfs(e) => (e.raw_os_error().unwrap_or(libc::EIO), e.to_string()),
             })?;
-            let mount = &self.shared.mounts[admitted.mount];
-            if !mount.is_young(&admitted.facts) || self.job.is_cancelled() {
-                return Ok(admitted);
+            if admitted.facts.version.size == 0 {
+                return Ok(None);
             }
-            // A load can wait until the stamps can be believed; a file that never stops changing fails as changed.
-            self.job.pause(mount.youth_left(&admitted.facts).min(mount.youth(&admitted.facts)));
+            let settling = self.shared.mounts[admitted.mount].settling(&admitted.facts);
+            let (why, pause) = match sealed_entry(self.shared, &admitted, fd, Opened::Elsewhere) {
+                Ok(entry) => return Ok(Some(entry)),
+                Err(NoEntry::Unsettled(why @ Unsettled::Young(left))) => (why, left.min(settling)),
+                Err(NoEntry::Unsettled(why @ Unsettled::BeingWritten)) => (why, WRITTEN_LOOK),
+                Err(NoEntry::Copy(NoCopy::NoRoom)) => return Err(explain(&FlightError::NoRoom)),
+                Err(NoEntry::Copy(NoCopy::TooLarge)) => {
+                    return Err((libc::EFBIG, "too many pages; use a larger mount.page_size".into()));
+                }
+                Err(NoEntry::Copy(NoCopy::Tier(e))) => {
+                    return Err((libc::EIO, format!("the tier failed: {e}")));
+                }
+            };
+            if self.job.is_cancelled() {
+                return Err(explain(&FlightError::Cancelled));
+            }
+            self.wait_settled(why, started, settling)?;
+            self.job.pause(pause);
         }
     }
 
-    fn begin(&self, index: u64, admitted: Admitted, fd: OwnedFd) -> Result<Arc<FileLoad>, (i32, String)> {
-        let mount = &self.shared.mounts[admitted.mount];
-        let path = || display_path(fd.as_fd());
-        let entry = self
-            .shared
-            .cache
-            .find_or_create(
-                admitted.mount,
-                mount.label(),
-                mount.config.page_bytes,
-                &admitted.facts,
-                path,
-                &self.shared.counters,
-            )
-            .map_err(|e| match e {
-                NoCopy::NoRoom => explain(&FlightError::NoRoom),
-                NoCopy::TooLarge => (libc::EFBIG, "too many pages; use a larger mount.page_size".into()),
-                NoCopy::Tier(e) => (libc::EIO, format!("the tier failed: {e}")),
-            })?;
-        Ok(Arc::new_cyclic(|me| FileLoad {
+    /// Whether the load may go on waiting for a file that it began to wait for at `started`.
+    fn wait_settled(
+        &self,
+        why: Unsettled,
+        started: Instant,
+        settling: Duration,
+    ) -> Result<(), (i32, String)> {
+        let is_over = match why {
+            Unsettled::Young(_) => started.elapsed() > settling + UNSETTLED_MAX,
+            // Of all files together: there may be thousands.
+            Unsettled::BeingWritten => {
+                let look_ms = WRITTEN_LOOK.as_millis() as u64;
+                let waited_ms = self.job.waited_for_writers_ms.fetch_add(look_ms, Ordering::Relaxed);
+                Duration::from_millis(waited_ms) >= UNSETTLED_MAX
+            }
+        };
+        if is_over { Err((libc::EBUSY, why.to_string())) } else { Ok(()) }
+    }
+
+    fn begin(&self, index: u64, entry: Arc<Entry>, fd: OwnedFd) -> Arc<FileLoad> {
+        Arc::new_cyclic(|me| FileLoad {
             job: self.job.clone(),
             index,
             entry,
@@ -503,7 +531,7 @@ impl Feeder<'_> {
             failure: Mutex::new(None),
             shared: self.shared.clone(),
             me: me.clone(),
-        }))
+        })
     }
 
     fn send(&self, load: &Arc<FileLoad>, page: u32, bucket: &mut TokenBucket) {

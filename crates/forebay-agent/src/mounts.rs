@@ -7,7 +7,7 @@ use crate::config::MountConfig;
 use crate::entry::Task;
 use crate::fetch::Queue;
 use forebay_pfs::layout::MOOSEFS_CHUNK_BYTES;
-use forebay_pfs::mount::is_moosefs;
+use forebay_pfs::mount::{is_local, is_moosefs};
 use forebay_pfs::read::Reader;
 use forebay_pfs::{FileFacts, Mount, Revalidate};
 use forebay_policy::miss_ledger::MissLedger;
@@ -52,6 +52,8 @@ pub struct MountState {
     /// So many bytes of a file in a row are on one server, and the PFS's client reads ahead there by itself; `None` if that is not
     /// known. Looked at once: the file system has to be mounted when the agent starts.
     pub row_bytes: Option<u64>,
+    /// Other nodes cannot write it.
+    is_local: bool,
     /// What a page has taken of late, in nanoseconds; 0 before the first.
     page_ns: AtomicU64,
     /// Pages of a row go side by side.
@@ -101,6 +103,7 @@ impl MountState {
                 Duration::from_nanos(config.stamp_granularity_ns.unsigned_abs()) >= COARSE,
             ),
             row_bytes: is_moosefs(&probed.root).then_some(MOOSEFS_CHUNK_BYTES),
+            is_local: is_local(&probed.root),
             root: probed.root,
             config,
         })
@@ -180,13 +183,24 @@ impl MountState {
         Duration::from_nanos(facts.granularity_ns(self.config.stamp_granularity_ns).unsigned_abs())
     }
 
-    /// How long it stays so, if it does not change again: longer than [`MountState::youth`] if its stamps are from the future.
-    pub fn youth_left(&self, facts: &FileFacts) -> Duration {
+    /// How long until the file's stamps can be believed, if it does not change again; `None` if they can. `alone`: nobody
+    /// on this node writes it. Then only a node elsewhere may, and a local file system has none.
+    pub fn settles_in(&self, facts: &FileFacts, alone: bool) -> Option<Duration> {
         let newest = facts.version.mtime_ns.max(facts.version.ctime_ns);
         let age_ns = wall_clock_ns().saturating_sub(newest);
-        let youth_ns = facts.granularity_ns(self.config.stamp_granularity_ns);
+        let left_ns = self.settling_ns(facts, alone).saturating_sub(age_ns);
         // A moment longer, so that it is over then.
-        Duration::from_nanos(youth_ns.saturating_sub(age_ns).max(0).unsigned_abs()) + Duration::from_millis(1)
+        (left_ns > 0).then(|| Duration::from_nanos(left_ns.unsigned_abs()) + Duration::from_millis(1))
+    }
+
+    /// The longest that [`MountState::settles_in`] tells, unless stamps are from the future.
+    pub fn settling(&self, facts: &FileFacts) -> Duration {
+        Duration::from_nanos(self.settling_ns(facts, false).unsigned_abs()) + Duration::from_millis(1)
+    }
+
+    fn settling_ns(&self, facts: &FileFacts, alone: bool) -> i64 {
+        let settle_ns = if alone && self.is_local { 0 } else { self.config.settle_ns };
+        facts.granularity_ns(self.config.stamp_granularity_ns).max(settle_ns)
     }
 }
 
@@ -269,19 +283,29 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("f");
         std::fs::write(&path, b"one").unwrap();
-        let mount = MountState::new(MountConfig::new("pfs", dir.path())).unwrap();
+        let mut mount = MountState::new(MountConfig::new("pfs", dir.path())).unwrap();
+        mount.is_local = true;
         let mut facts =
             FileFacts::of(std::fs::File::open(&path).unwrap().as_fd(), Revalidate::Force).unwrap();
         let stamped = |facts: &mut FileFacts, seconds: i64| {
             let at = (wall_clock_ns() / 1_000_000_000 + seconds) * 1_000_000_000;
             (facts.version.mtime_ns, facts.version.ctime_ns) = (at, at);
         };
+        let second = Duration::from_millis(1_001);
         stamped(&mut facts, -1);
-        assert!(mount.is_young(&facts) && mount.youth_left(&facts) <= Duration::from_millis(1_001));
+        assert!(mount.is_young(&facts) && mount.settles_in(&facts, true).unwrap() <= second);
+        assert!(mount.settles_in(&facts, false).unwrap() > second, "somebody may be writing");
         stamped(&mut facts, -9);
-        assert!(!mount.is_young(&facts) && mount.youth_left(&facts) == Duration::from_millis(1));
+        assert!(!mount.is_young(&facts));
+        assert_eq!([true, false].map(|alone| mount.settles_in(&facts, alone)), [None; 2]);
         stamped(&mut facts, 9);
-        assert!(mount.youth_left(&facts) > mount.youth(&facts), "the clock of the server is ahead");
+        assert!(
+            mount.settles_in(&facts, false).unwrap() > mount.settling(&facts),
+            "the clock of the server is ahead"
+        );
+        mount.is_local = false;
+        stamped(&mut facts, -2);
+        assert!(mount.settles_in(&facts, true).is_some(), "other nodes write it");
     }
 
     #[test]

@@ -16,14 +16,16 @@ use crate::by_path::{ByPath, NoPath, open_by_path};
 use crate::counters::add;
 use crate::entry::{Boarding, Entry, FlightError, Task, Urgency, Watcher, lock};
 use crate::fetch;
-use crate::mounts::display_path;
+use crate::mounts::Admitted;
 use crate::peer_client;
+use crate::seal::{NoEntry, Unsettled, sealed_entry};
 use forebay_pfs::FileFacts;
+use forebay_pfs::lease::Opened;
 use forebay_policy::machine::Nanos;
 use forebay_policy::token_bucket::TokenBucket;
 use forebay_store::{Class, Reservation, State as PageState};
-use forebay_wire::FileRef;
 use forebay_wire::cluster::{Order, OrderProgress, Part};
+use forebay_wire::{FileRef, Refusal};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -475,7 +477,7 @@ impl Feeder {
 
     fn open(&self, number: u32, file: &FileRef) -> Option<Source> {
         let path = String::from_utf8_lossy(&file.path);
-        let opened = match self.open_grown_up(file) {
+        let (fd, entry) = match self.open_settled(file) {
             Ok(opened) => opened,
             Err(NoPath::Changed) => {
                 add(&self.shared.counters.changed_total, 1);
@@ -491,35 +493,29 @@ impl Feeder {
                 return None;
             }
         };
-        let mount = &self.shared.mounts[opened.file.mount];
-        let made = self.shared.cache.find_or_create(
-            opened.file.mount,
-            mount.label(),
-            mount.config.page_bytes,
-            &opened.file.facts,
-            || display_path(opened.fd.as_fd()),
-            &self.shared.counters,
-        );
         let failed_before = self.failed_bytes();
-        Some(Source { number, entry: made.ok()?, pfs: Arc::new(opened.fd), failed_before })
+        Some(Source { number, entry, pfs: Arc::new(fd), failed_before })
     }
 
-    /// A young file's stamps cannot be believed yet: it is looked at again when they can.
-    fn open_grown_up(&self, file: &FileRef) -> Result<ByPath, NoPath> {
+    /// A file that was changed a moment ago is looked at again when its stamps can be believed.
+    fn open_settled(&self, file: &FileRef) -> Result<(OwnedFd, Arc<Entry>), NoPath> {
+        let mut refused = NoPath::Changed;
         for _ in 0..YOUNG_LOOKS {
-            let opened = open_by_path(&self.shared.mounts, file)?;
-            let mount = &self.shared.mounts[opened.file.mount];
-            if !mount.is_young(&opened.file.facts) {
-                return Ok(opened);
-            }
-            let left = mount.youth_left(&opened.file.facts);
-            if left > mount.youth(&opened.file.facts) {
+            let ByPath { fd, file: opened } = open_by_path(&self.shared.mounts, file)?;
+            let left = match sealed_entry(&self.shared, &opened, fd.as_fd(), Opened::Here) {
+                Ok(entry) => return Ok((fd, entry)),
+                Err(NoEntry::Unsettled(Unsettled::Young(left))) => left,
+                Err(NoEntry::Unsettled(why)) => return Err(NoPath::Refused(why.refusal())),
+                Err(NoEntry::Copy(_)) => return Err(NoPath::Refused(Refusal::NoRoom)),
+            };
+            if left > self.shared.mounts[opened.mount].settling(&opened.facts) {
                 // From the future: clocks differ, and waiting might not end.
                 break;
             }
+            refused = NoPath::Refused(Refusal::Young);
             self.pause(left);
         }
-        Err(NoPath::Changed)
+        Err(refused)
     }
 
     /// Sleeps, but not through the order's end.
@@ -614,18 +610,8 @@ impl Feeder {
         if facts.version != source.entry.identity.version {
             return None;
         }
-        let path = || display_path(source.pfs.as_fd());
-        let (cache, counters) = (&self.shared.cache, &self.shared.counters);
-        cache
-            .find_or_create(
-                source.entry.mount,
-                mount.label(),
-                mount.config.page_bytes,
-                &facts,
-                path,
-                counters,
-            )
-            .ok()
+        let file = Admitted { mount: source.entry.mount, facts };
+        sealed_entry(&self.shared, &file, source.pfs.as_fd(), Opened::Here).ok()
     }
 }
 

@@ -8,11 +8,13 @@
 use crate::agent::Shared;
 use crate::by_path::{ByPath, NoPath, open_by_path};
 use crate::entry::lock;
+use crate::seal::seal;
+use forebay_pfs::lease;
 use forebay_store::{Class, Reservation};
 use forebay_wire::FileRef;
 use forebay_wire::peer::PeerReply;
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -43,7 +45,7 @@ struct State {
     failed: VecDeque<(FileRef, PeerReply, Instant)>,
 }
 
-/// A file that is open on the PFS.
+/// A file that is open on the PFS, its version sealed.
 type Opened = Arc<OwnedFd>;
 
 /// One open under way, and what came of it.
@@ -172,9 +174,8 @@ fn open_now(shared: &Shared, file: &FileRef) -> Result<Opened, PeerReply> {
             message: format!("cannot open {}: {e}", String::from_utf8_lossy(&file.path)),
         },
     })?;
-    if shared.mounts[admitted.mount].is_young(&admitted.facts) {
-        return Err(PeerReply::Refused("changed a moment ago".into()));
-    }
+    seal(&shared.mounts[admitted.mount], fd.as_fd(), lease::Opened::Here, &admitted.facts)
+        .map_err(|why| PeerReply::Refused(why.to_string()))?;
     // The kernel's read-ahead on this descriptor would fetch what belongs to other nodes. Advice: no harm if it is not taken.
     let _ = rustix::fs::fadvise(&fd, 0, None, rustix::fs::Advice::Random);
     Ok(Arc::new(fd))

@@ -412,7 +412,9 @@ impl<'a> Serving<'a> {
 
     fn entry(&self, mount: usize, page: &PageRef, pfs: &Arc<OwnedFd>) -> Result<Arc<Entry>, PeerReply> {
         let shared = self.shared;
+        // `peer_open` has sealed the version.
         if let Some(entry) = shared.cache.find_version(mount, &page.file.version) {
+            entry.seal();
             return in_pages_of(page.page_bytes, entry);
         }
         let state = &shared.mounts[mount];
@@ -437,6 +439,7 @@ impl<'a> Serving<'a> {
             NoCopy::TooLarge => PeerReply::Refused("too many pages".into()),
             NoCopy::Tier(e) => PeerReply::Busy(format!("the tier failed: {e}")),
         })?;
+        made.seal();
         in_pages_of(page.page_bytes, made)
     }
 

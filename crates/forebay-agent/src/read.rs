@@ -4,8 +4,10 @@ use crate::cache::NoCopy;
 use crate::connection::{Answer, Connection, reply};
 use crate::counters::add;
 use crate::entry::{Boarding, Entry, Flight, FlightError, FlightState, Task, Urgency, lock};
-use crate::mounts::{Admitted, admit, display_path, identify};
+use crate::mounts::{Admitted, admit, identify};
+use crate::seal::{NoEntry, sealed_entry};
 use forebay_pfs::FileVersion;
+use forebay_pfs::lease::Opened;
 use forebay_store::{BLOCK_BYTES, State};
 use forebay_wire::{Refusal, Reply};
 use std::os::fd::{AsFd, OwnedFd};
@@ -48,9 +50,6 @@ pub fn fetch(connection: &Connection, file: Admitted, fd: OwnedFd, wanted: &Want
     if wanted.offset >= size || wanted.len == 0 {
         return reply(Reply::Refused(Refusal::Invalid("nothing to fetch there".into())));
     }
-    if shared.mounts[file.mount].is_young(&file.facts) {
-        return reply(Reply::Refused(Refusal::Young));
-    }
     let pfs = Arc::new(fd);
     // Twice: an entry can be removed between being found and being boarded.
     for _ in 0..2 {
@@ -69,23 +68,17 @@ pub fn fetch(connection: &Connection, file: Admitted, fd: OwnedFd, wanted: &Want
 }
 
 fn entry_for(connection: &Connection, file: &Admitted, pfs: &Arc<OwnedFd>) -> Result<Arc<Entry>, Answer> {
-    let shared = &connection.shared;
-    let mount = &shared.mounts[file.mount];
-    let page_bytes = mount.config.page_bytes;
-    let path = || display_path(pfs.as_fd());
-    shared
-        .cache
-        .find_or_create(file.mount, mount.label(), page_bytes, &file.facts, path, &shared.counters)
-        .map_err(|e| match e {
-            NoCopy::NoRoom => reply(Reply::Refused(Refusal::NoRoom)),
-            NoCopy::TooLarge => reply(Reply::Refused(Refusal::Invalid(
-                "the file has too many pages of mount.page_size".into(),
-            ))),
-            NoCopy::Tier(e) => reply(Reply::Failed {
-                errno: e.raw_os_error().unwrap_or(libc::EIO),
-                message: format!("the tier failed: {e}"),
-            }),
-        })
+    sealed_entry(&connection.shared, file, pfs.as_fd(), Opened::Elsewhere).map_err(|e| match e {
+        NoEntry::Unsettled(why) => reply(Reply::Refused(why.refusal())),
+        NoEntry::Copy(NoCopy::NoRoom) => reply(Reply::Refused(Refusal::NoRoom)),
+        NoEntry::Copy(NoCopy::TooLarge) => {
+            reply(Reply::Refused(Refusal::Invalid("the file has too many pages of mount.page_size".into())))
+        }
+        NoEntry::Copy(NoCopy::Tier(e)) => reply(Reply::Failed {
+            errno: e.raw_os_error().unwrap_or(libc::EIO),
+            message: format!("the tier failed: {e}"),
+        }),
+    })
 }
 
 enum Outcome {
@@ -180,8 +173,7 @@ pub fn prefetch(
     pages: u32,
 ) {
     let shared = &connection.shared;
-    let mount = &shared.mounts[file.mount];
-    if file.facts.version != *version || file.facts.version.size == 0 || mount.is_young(&file.facts) {
+    if file.facts.version != *version || file.facts.version.size == 0 {
         return;
     }
     let pfs = Arc::new(fd);
@@ -230,8 +222,7 @@ fn start_refill(
     version: &FileVersion,
     page: u32,
 ) -> bool {
-    let mount = &connection.shared.mounts[file.mount];
-    if file.facts.version != *version || mount.is_young(&file.facts) {
+    if file.facts.version != *version {
         return false;
     }
     let pfs = Arc::new(fd);

@@ -79,7 +79,11 @@ impl Rig {
         let state_dir = self.dir.join("state");
         let started = Instant::now();
         let mut command = Command::new(&self.program);
-        command.arg("up").arg("--foreground").arg("--pfs").arg(pfs).args(["--capacity", capacity]);
+        let config = self.dir.join("agent.toml");
+        // What is measured is not how long a fresh file is left alone.
+        let text = format!("[[mount]]\nlabel = \"pfs\"\nroot = {pfs:?}\nsettle_ms = 0\n");
+        fs::write(&config, text).map_err(|e| failed("write a configuration", e))?;
+        command.arg("up").arg("--foreground").arg("--config").arg(config).args(["--capacity", capacity]);
         command.arg("--state-dir").arg(&state_dir).env_remove("FOREBAY_SOCKET");
         command.stdin(Stdio::null()).stdout(Stdio::null());
         let log = fs::File::create(self.dir.join("agent.log")).map_err(|e| failed("make a log", e))?;

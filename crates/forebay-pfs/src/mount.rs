@@ -54,6 +54,31 @@ pub fn is_moosefs(root: &Path) -> bool {
     mounted_at(&table, root).is_some_and(|line| line.is_moosefs())
 }
 
+/// File systems that only this node can write.
+const LOCAL: [&[u8]; 14] = [
+    b"ext2",
+    b"ext3",
+    b"ext4",
+    b"xfs",
+    b"btrfs",
+    b"f2fs",
+    b"bcachefs",
+    b"zfs",
+    b"jfs",
+    b"tmpfs",
+    b"ramfs",
+    b"overlay",
+    b"vfat",
+    b"exfat",
+];
+
+/// Whether `root` (absolute, symbolic links resolved) lies on a file system that other nodes cannot change. One of
+/// unknown type they can.
+pub fn is_local(root: &Path) -> bool {
+    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    mounted_at(&table, root).is_some_and(|line| LOCAL.contains(&line.fs_type.as_slice()))
+}
+
 /// One line of the kernel's table of mounts.
 #[derive(Debug, PartialEq, Eq)]
 struct MountLine {

@@ -13,7 +13,7 @@ use forebay_pfs::{FileFacts, FileVersion};
 use serde::{Deserialize, Serialize};
 
 /// Number of this protocol. Both sides must speak the same.
-pub const PROTOCOL: u32 = 3;
+pub const PROTOCOL: u32 = 4;
 
 /// First eight bytes of every connection: "forebay" and a zero.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"forebay\0");
@@ -341,6 +341,8 @@ pub enum Refusal {
     Invalid(String),
     /// The second descriptor does not prove that its owner may write the file.
     NotWritable,
+    /// Somebody on this node has the file open for writing.
+    BeingWritten,
 }
 
 impl std::fmt::Display for Refusal {
@@ -353,6 +355,9 @@ impl std::fmt::Display for Refusal {
             Refusal::Young => {
                 f.write_str("changed a moment ago; it is cached once its time stamps can be believed")
             }
+            Refusal::BeingWritten => f.write_str(
+                "a program on this node has it open for writing; it is cached once that is closed",
+            ),
             Refusal::NoRoom => f.write_str("no room in the tier: all of it is pinned or in use"),
             Refusal::TooMany(what) => write!(f, "too many {what}"),
             Refusal::NotAllowed => f.write_str("only the agent's own user or root may do this"),

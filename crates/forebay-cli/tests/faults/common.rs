@@ -116,6 +116,8 @@ pub struct Setup {
     /// Another directory on a tmpfs, for the directory backing.
     pub directory: Option<PathBuf>,
     pub uid: Option<u32>,
+    /// `mount.settle_ms`: 0 for tests that are not about it.
+    pub settle_ms: u64,
     pub more: String,
 }
 
@@ -129,6 +131,7 @@ impl Setup {
             backing: "directory",
             directory: None,
             uid: None,
+            settle_ms: 0,
             more: String::new(),
         }
     }
@@ -151,8 +154,8 @@ impl Setup {
         }
         for (label, root) in &self.mounts {
             text += &format!(
-                "[[mount]]\nlabel = {label:?}\nroot = {root:?}\npage_size = \"{}\"\nread_ahead = \"{}\"\nfetch_threads = 4\n",
-                self.page, self.read_ahead
+                "[[mount]]\nlabel = {label:?}\nroot = {root:?}\npage_size = \"{}\"\nread_ahead = \"{}\"\nfetch_threads = 4\nsettle_ms = {}\n",
+                self.page, self.read_ahead, self.settle_ms
             );
         }
         text

@@ -26,6 +26,7 @@ mod roles;
 mod room;
 mod verify;
 mod wire;
+mod writers;
 
 /// Not a test: the body of the client processes, see `common::Helper`.
 #[test]

@@ -535,7 +535,8 @@ fn a_node_that_waits_for_the_pfs_to_open_a_file_is_not_taken_for_dead() {
     assert_eq!(file.read_at(&mut bytes, 0).unwrap(), bytes.len());
     assert!(bytes == crate::common::content(SEED, 0, SIZE as usize), "wrong bytes");
     let node = &cluster.nodes[0];
-    assert_eq!(slow.stats().faults.open, 1, "the owner opens it once for all pages");
+    let opens = slow.stats().faults.open;
+    assert_eq!(opens, 2, "the reader's agent opens it once to seal it, the owner once for all pages");
     assert!(node.counter("peer_not_yet_total") > 0, "it has not said that it is at it");
     assert_eq!((node.counter("peer_late_total"), node.cluster().avoided), (0, vec![]));
     slow.fault("none");

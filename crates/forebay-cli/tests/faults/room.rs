@@ -216,6 +216,7 @@ fn a_sparse_file_of_a_tebibyte_takes_the_memory_of_what_was_read() {
     for at in marks {
         file.write_all_at(&content(6, at, 1000), at).unwrap();
     }
+    drop(file);
     crate::common::grow_old(&path);
     let mut setup = Setup::new(pfs.path());
     setup.page = 2 * MIB;

@@ -1,0 +1,182 @@
+//! Somebody changes a file for longer than its time stamps tell.
+//!
+//! The kernel stamps a write when it begins. What is read while the write goes on may be half old, and nothing moves
+//! the stamps when it ends: so the agent must not keep what it reads meanwhile.
+
+use crate::common::{
+    Agent, MIB, OTHER_UID, Setup, SlowFs, assert_content, content, grow_old, make_file, plain_pfs, read_all,
+    text, wait_for,
+};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+/// The kernel copies a write by folios of up to 2 MiB: half of it is more than one.
+const LEN: u64 = 8 * MIB;
+
+/// The first [`LEN`] bytes of a file in memory.
+struct Mapping(*mut u8);
+
+// SAFETY: the memory belongs to the mapping, which does not care for threads.
+unsafe impl Send for Mapping {}
+
+impl Mapping {
+    fn new(file: impl AsFd, protection: ProtFlags, flags: MapFlags) -> Self {
+        // SAFETY: a new mapping overlaps nothing.
+        let at = unsafe { mmap(std::ptr::null_mut(), LEN as usize, protection, flags, file, 0) }.unwrap();
+        // Without it the kernel fetches more pages than are touched.
+        // SAFETY: only advice, for this mapping.
+        unsafe { madvise(at, LEN as usize, Advice::Random) }.unwrap();
+        Mapping(at.cast())
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: so long is the mapping, and whoever has `self` has it alone.
+        unsafe { std::slice::from_raw_parts_mut(self.0, LEN as usize) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: nobody has a slice of it any more.
+        unsafe { munmap(self.0.cast(), LEN as usize) }.unwrap();
+    }
+}
+
+fn byte_at(path: &Path, offset: u64) -> u8 {
+    let mut byte = [0];
+    File::open(path).unwrap().read_exact_at(&mut byte, offset).unwrap();
+    byte[0]
+}
+
+fn stamps(path: &Path) -> (i64, i64, i64, i64) {
+    let meta = path.metadata().unwrap();
+    (meta.mtime(), meta.mtime_nsec(), meta.ctime(), meta.ctime_nsec())
+}
+
+/// Reads as programs do; nothing of it may stay.
+#[track_caller]
+fn assert_not_kept(agent: &Agent, path: &Path) {
+    grow_old(path);
+    assert_eq!(read_all(&agent.client().open(path).unwrap()).unwrap().len() as u64, LEN);
+    assert_eq!(agent.used("pages"), 0, "pages of a file that is being written are kept");
+}
+
+/// Now that nobody writes it, the file is cached with content 2.
+#[track_caller]
+fn assert_cached_right(agent: &Agent, path: &Path) {
+    grow_old(path);
+    let shown = path.to_str().unwrap();
+    let load = agent.cli(&["load", shown]);
+    assert!(load.status.success(), "{}{}", text(&load.stdout), text(&load.stderr));
+    let verify = agent.cli(&["verify", shown]);
+    assert!(verify.status.success(), "{}", text(&verify.stdout));
+    assert_content(&read_all(&agent.client().open(path).unwrap()).unwrap(), 2, 0);
+    assert!(agent.used("pages") >= LEN, "nothing is cached, so nothing is tested");
+}
+
+#[test]
+fn one_long_write_leaves_no_half_old_pages() {
+    let Some(slow) = SlowFs::start() else { return };
+    std::fs::write(slow.at("source"), content(2, 0, LEN as usize)).unwrap();
+    let pfs = plain_pfs();
+    let path = pfs.path().join("f");
+    make_file(&path, 1, LEN);
+    let agent = Agent::on(pfs.path());
+
+    // The write stops in its middle, where the kernel waits for the source.
+    let source = File::open(slow.at("source")).unwrap();
+    let mut source = Mapping::new(&source, ProtFlags::READ, MapFlags::PRIVATE);
+    let (ready, rest) = source.bytes().split_at(LEN as usize / 2);
+    assert_content(ready, 2, 0);
+    assert_eq!(rest.len() as u64, LEN / 2);
+    slow.fault("read=hang,path=source");
+    let target = File::options().write(true).open(&path).unwrap();
+    let writer = std::thread::spawn(move || target.write_all_at(source.bytes(), 0));
+    let new = content(2, 0, LEN as usize);
+    wait_for("half of it is written", || byte_at(&path, MIB) == new[MIB as usize]);
+    let stamped = stamps(&path);
+
+    assert_not_kept(&agent, &path);
+    let load = agent.cli(&["load", path.to_str().unwrap()]);
+    assert!(!load.status.success(), "a file that is being written was loaded");
+    let said = text(&load.stdout) + &text(&load.stderr);
+    assert!(said.contains("for writing") && said.contains(path.to_str().unwrap()), "{said}");
+    assert_eq!(agent.used("pages"), 0);
+    assert!(!writer.is_finished(), "the write did not stall");
+
+    slow.fault("none");
+    writer.join().unwrap().unwrap();
+    assert_eq!(stamps(&path), stamped, "this kernel stamps the end of a write: nothing was tested");
+    assert_cached_right(&agent, &path);
+}
+
+#[test]
+fn a_writer_by_mmap_leaves_no_half_old_pages() {
+    let pfs = plain_pfs();
+    let path = pfs.path().join("f");
+    make_file(&path, 1, LEN);
+    let agent = Agent::on(pfs.path());
+    let file = File::options().read(true).write(true).open(&path).unwrap();
+    let mut mapping = Mapping::new(&file, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+    // The mapping alone has it open for writing.
+    drop(file);
+    let new = content(2, 0, LEN as usize);
+    // Every page once, which is what moves the stamps; and then without a trace.
+    mapping.bytes().copy_from_slice(&content(3, 0, LEN as usize));
+    assert_not_kept(&agent, &path);
+    mapping.bytes().copy_from_slice(&new);
+    assert_not_kept(&agent, &path);
+    drop(mapping);
+    assert_cached_right(&agent, &path);
+}
+
+#[test]
+fn what_somebody_has_open_for_writing_is_cached_once_it_is_closed() {
+    let pfs = plain_pfs();
+    let path = pfs.path().join("f");
+    let agent = Agent::on(pfs.path());
+    for flags in [0, libc::O_DIRECT, libc::O_APPEND] {
+        make_file(&path, 2, LEN);
+        agent.client().admin().evict_all().unwrap();
+        let file = File::options().write(true).custom_flags(flags).open(&path).unwrap();
+        // A punch that changes nothing is a change to the kernel.
+        let punch = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+        if flags == 0 {
+            rustix::fs::fallocate(&file, punch, LEN, 4096).unwrap();
+        }
+        assert_not_kept(&agent, &path);
+        drop(file);
+        assert_cached_right(&agent, &path);
+    }
+}
+
+#[test]
+fn an_agent_that_gets_no_lease_waits_until_the_file_has_settled() {
+    let pfs = plain_pfs();
+    let path = pfs.path().join("f");
+    make_file(&path, 2, LEN);
+    let start = |settle_ms| {
+        let uid = Some(OTHER_UID);
+        Agent::start(Setup { uid, settle_ms, ..Setup::new(pfs.path()) })
+    };
+    let hour_ms = 3_600_000;
+    assert_not_kept(&start(hour_ms), &path);
+    let agent = start(0);
+    assert_eq!(read_all(&agent.client().open(&path).unwrap()).unwrap().len() as u64, LEN);
+    assert_cached_right(&agent, &path);
+}
+
+#[test]
+fn a_file_that_other_nodes_may_write_waits_until_it_has_settled() {
+    let Some(slow) = SlowFs::start() else { return };
+    let path = slow.at("f");
+    make_file(&path, 2, LEN);
+    let hour = Setup { settle_ms: 3_600_000, ..Setup::new(&slow.mount()) };
+    assert_not_kept(&Agent::start(hour), &path);
+    let second = Setup { settle_ms: 1_000, ..Setup::new(&slow.mount()) };
+    // `load` waits for that.
+    assert_cached_right(&Agent::start(second), &path);
+}
