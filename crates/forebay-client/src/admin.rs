@@ -27,7 +27,7 @@ impl Client {
 impl Admin<'_> {
     /// On a connection of its own: no warning, no waiting because an earlier read has failed.
     fn ask(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> io::Result<Reply> {
-        let channel = self.client.session.connect(false)?;
+        let channel = self.client.session.connect_to_agent()?;
         channel.send(request, fds)?;
         Ok(channel.recv_reply(Some(Instant::now() + PATIENCE))?.message)
     }
@@ -67,7 +67,7 @@ impl Admin<'_> {
     /// # Errors
     /// No agent.
     pub fn list(&self) -> io::Result<Vec<CachedFile>> {
-        let channel = self.client.session.connect(false)?;
+        let channel = self.client.session.connect_to_agent()?;
         let mut all: Vec<CachedFile> = Vec::new();
         loop {
             let after = all.last().map_or(0, |f| f.copy);

@@ -12,6 +12,7 @@ use std::io::{self, ErrorKind};
 struct Told {
     os: io::Error,
     message: String,
+    no_agent: bool,
 }
 
 impl fmt::Display for Told {
@@ -29,7 +30,19 @@ impl std::error::Error for Told {
 /// An error that reads `message` and whose number is `errno`.
 pub(crate) fn told(errno: i32, message: impl Into<String>) -> io::Error {
     let os = io::Error::from_raw_os_error(errno);
-    io::Error::new(os.kind(), Told { os, message: message.into() })
+    io::Error::new(os.kind(), Told { os, message: message.into(), no_agent: false })
+}
+
+/// As [`told`], for a request that found no agent; [`is_no_agent`] recognises it.
+pub(crate) fn no_agent(errno: i32, message: impl Into<String>) -> io::Error {
+    let os = io::Error::from_raw_os_error(errno);
+    io::Error::new(os.kind(), Told { os, message: message.into(), no_agent: true })
+}
+
+/// Whether a request failed because no agent listens, rather than because a file on the PFS is missing: both can be
+/// `ENOENT`.
+pub fn is_no_agent(e: &io::Error) -> bool {
+    e.get_ref().and_then(|inner| inner.downcast_ref::<Told>()).is_some_and(|told| told.no_agent)
 }
 
 /// Kinds that the standard library makes without a number, and the number a system call would have returned.

@@ -78,7 +78,7 @@ impl Client {
     /// # Errors
     /// No agent, or it refused; programs go on without.
     pub fn begin_job(&self, name: &str, planner: &str) -> io::Result<Job> {
-        let channel = self.session.connect(false)?;
+        let channel = self.session.connect_to_agent()?;
         let job = Job { channel: Mutex::new(channel), patience: self.session.config.deadline };
         job.tell(&[JobUpdate::Begin { name: name.to_owned(), planner: planner.to_owned() }])?;
         Ok(job)
@@ -202,7 +202,7 @@ impl Client {
 
     /// On a connection of its own: neither delayed by an earlier failure nor, by itself, a reason to leave the agent alone.
     fn ask_aside(&self, request: &Request) -> io::Result<Reply> {
-        let channel = self.session.connect(false)?;
+        let channel = self.session.connect_to_agent()?;
         channel.send(request, &[])?;
         channel.recv_reply(Some(Instant::now() + self.session.config.deadline)).map(|answer| answer.message)
     }

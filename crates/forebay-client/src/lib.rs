@@ -24,7 +24,7 @@ pub mod session;
 pub mod write;
 
 pub use admin::Admin;
-pub use error::errno;
+pub use error::{errno, is_no_agent};
 pub use job::{Job, Location};
 pub use load::{Load, LoadFailure};
 pub use map::MappedRange;

@@ -41,7 +41,7 @@ impl Client {
     /// No agent, or it refused.
     pub fn load(&self, rate_bytes_per_s: u64) -> io::Result<Load> {
         let deadline = self.session.config.deadline;
-        let channel = self.session.connect(false)?;
+        let channel = self.session.connect_to_agent()?;
         channel.send(&Request::LoadBegin { rate_bytes_per_s }, &[])?;
         let load = Load {
             channel,

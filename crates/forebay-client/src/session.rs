@@ -4,7 +4,7 @@
 //! A connection that fails in any way is thrown away with its late answers. After a failure the agent is left alone for
 //! a second, so that a program without an agent pays nothing for asking. A forked child starts with an empty pool.
 
-use crate::error::told;
+use crate::error::{errno, no_agent, told};
 use forebay_store::ring::RingWriter;
 use forebay_wire::{Channel, Hello, MAGIC, MountInfo, PROTOCOL, Received, Refusal, Reply, Request, Welcome};
 use std::ffi::OsStr;
@@ -252,6 +252,28 @@ impl Session {
         Ok(channel)
     }
 
+    /// [`Session::connect`] for a request that only an agent can serve: without one, the error says where it was looked
+    /// for and how to start it.
+    pub(crate) fn connect_to_agent(&self) -> io::Result<Channel> {
+        self.connect(false).map_err(|e| {
+            let Some(socket) = self.config.socket.as_deref() else {
+                let why = "the agent is switched off (its socket is `none`); set FOREBAY_SOCKET to an agent's socket";
+                return no_agent(libc::ENOENT, why);
+            };
+            match e.kind() {
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => no_agent(
+                    errno(&e),
+                    format!(
+                        "no agent listens on {} ({e}); start one with `forebay up --pfs DIR`, or set FOREBAY_SOCKET \
+                         to the socket of one",
+                        socket.display()
+                    ),
+                ),
+                _ => e,
+            }
+        })
+    }
+
     /// The connection that holds what belongs to the process.
     pub(crate) fn anchor(&self) -> io::Result<Arc<Mutex<Channel>>> {
         if let Some(anchor) = &self.pool().anchor {
@@ -370,7 +392,7 @@ impl Session {
         if let Some(token) = self.known_job() {
             return Ok(token);
         }
-        let channel = self.connect(false)?;
+        let channel = self.connect_to_agent()?;
         channel.send(&Request::JobBegin, &[])?;
         match channel.recv::<Reply>(Some(Instant::now() + self.config.deadline))?.message {
             Reply::Job(token) => {

@@ -1,7 +1,7 @@
 //! A program's access to Forebay.
 
 use crate::convert::{PathArg, counters, path_text, read_mode, write_mode};
-use crate::error::os_error;
+use crate::error::{os_error, tier_error};
 use crate::file::File;
 use crate::load;
 use crate::writer::Writer;
@@ -36,6 +36,17 @@ impl Client {
     ) -> PyResult<T> {
         py.detach(|| request(&self.inner)).map_err(|e| os_error(&e, path))
     }
+
+    /// A request that only the agent can serve. `what` completes "cannot ...".
+    fn ask_agent<T: Send>(
+        &self,
+        py: Python<'_>,
+        what: &str,
+        path: Option<&Path>,
+        request: impl FnOnce(&forebay_client::Client) -> io::Result<T> + Send,
+    ) -> PyResult<T> {
+        py.detach(|| request(&self.inner)).map_err(|e| tier_error(&e, what, path, self.inner.socket()))
+    }
 }
 
 #[pymethods]
@@ -50,11 +61,15 @@ impl Client {
     ) -> PyResult<Self> {
         let mut config = ClientConfig::from_env();
         if let Some(PathArg(socket)) = socket {
+            if socket.as_os_str().is_empty() {
+                return Err(PyValueError::new_err(
+                    "socket='': give the path of an agent's socket, or 'none'",
+                ));
+            }
             config.socket = (socket != Path::new("none")).then_some(socket);
         }
         if let Some(seconds) = deadline_s {
-            config.deadline = Duration::try_from_secs_f64(seconds)
-                .map_err(|e| PyValueError::new_err(format!("deadline_s = {seconds}: {e}")))?;
+            config.deadline = deadline(seconds)?;
         }
         config.trusted_uids.extend(trusted_uids.unwrap_or_default());
         config.quiet = quiet.unwrap_or(config.quiet);
@@ -101,14 +116,15 @@ impl Client {
 
     /// Path and length in bytes of each memory-only file of this job. OSError: the agent does not answer.
     fn scratch_files(&self, py: Python<'_>) -> PyResult<Vec<(OsString, u64)>> {
-        let files = self.ask(py, None, |client| client.scratch_files())?;
+        let files =
+            self.ask_agent(py, "list the memory-only files", None, |client| client.scratch_files())?;
         Ok(files.into_iter().map(|(path, bytes)| (path.into_os_string(), bytes)).collect())
     }
 
     /// Begins a job for this process, which ends with it; returns the token that its children find in the environment
     /// variable FOREBAY_JOB. OSError: no agent, or it refused.
     fn begin_job(&self, py: Python<'_>) -> PyResult<String> {
-        self.ask(py, None, |client| client.begin_scratch_job())
+        self.ask_agent(py, "begin a job", None, |client| client.begin_scratch_job())
     }
 
     /// Brings files into the tier, at most `rate_bytes_per_s` (0: no limit), and returns when they are there, or failed.
@@ -127,32 +143,35 @@ impl Client {
 
     /// Gives back the memory of one file; returns the bytes. OSError: no agent; it is pinned; the PFS's.
     fn evict(&self, py: Python<'_>, path: PathArg) -> PyResult<u64> {
-        self.ask(py, Some(&path.0), |client| client.admin().evict(&path.0))
+        self.ask_agent(py, "evict", Some(&path.0), |client| client.admin().evict(&path.0))
     }
 
     /// Gives back the memory of all that is not pinned; returns the bytes. OSError: no agent; EPERM: not the operator.
     fn evict_all(&self, py: Python<'_>) -> PyResult<u64> {
-        self.ask(py, None, |client| client.admin().evict_all())
+        self.ask_agent(py, "evict", None, |client| client.admin().evict_all())
     }
 
     /// Keeps a file in the tier once it is there. OSError: no agent; ENOSPC: too much is pinned; the PFS's.
     fn pin(&self, py: Python<'_>, path: PathArg) -> PyResult<()> {
-        self.ask(py, Some(&path.0), |client| client.admin().pin(&path.0, true))
+        self.ask_agent(py, "pin", Some(&path.0), |client| client.admin().pin(&path.0, true))
     }
 
     /// Lets a pinned file go again when room is needed. OSError: no agent; the PFS's.
     fn unpin(&self, py: Python<'_>, path: PathArg) -> PyResult<()> {
-        self.ask(py, Some(&path.0), |client| client.admin().pin(&path.0, false))
+        self.ask_agent(py, "unpin", Some(&path.0), |client| client.admin().pin(&path.0, false))
     }
 
     /// The agent's state and counters, a dict; names carry units. OSError: no agent.
     fn status<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        status_dict(py, &self.ask(py, None, |client| client.admin().status())?)
+        status_dict(
+            py,
+            &self.ask_agent(py, "read the agent's status", None, |client| client.admin().status())?,
+        )
     }
 
     /// The cached files, a list of dicts; those of other users for the operator only. OSError: no agent.
     fn list<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let files = self.ask(py, None, |client| client.admin().list())?;
+        let files = self.ask_agent(py, "list the cached files", None, |client| client.admin().list())?;
         let rows = files.iter().map(|file| file_dict(py, file)).collect::<PyResult<Vec<_>>>()?;
         PyList::new(py, rows)
     }
@@ -162,6 +181,17 @@ impl Client {
         let mounts = py.detach(|| self.inner.mounts());
         mounts.into_iter().map(|m| (m.label, path_text(&m.root))).collect()
     }
+}
+
+/// Longest wait for the agent that can be asked for: a day. Without a bound, the end of a wait has no place on the clock.
+const LONGEST_DEADLINE_S: f64 = 86_400.0;
+
+fn deadline(seconds: f64) -> PyResult<Duration> {
+    if (0.0..=LONGEST_DEADLINE_S).contains(&seconds) {
+        return Ok(Duration::from_secs_f64(seconds));
+    }
+    let why = format!("deadline_s={seconds}: give seconds from 0 to {LONGEST_DEADLINE_S}");
+    Err(PyValueError::new_err(why))
 }
 
 fn file_dict<'py>(py: Python<'py>, file: &CachedFile) -> PyResult<Bound<'py, PyDict>> {

@@ -20,6 +20,22 @@ pub fn os_error(e: &io::Error, path: Option<&Path>) -> PyErr {
     }
 }
 
+/// The error of a request about the tier itself. `what` completes "cannot ..."; an agent that is missing is `ENOTCONN`, so
+/// that no program takes it for a missing file.
+pub fn tier_error(e: &io::Error, what: &str, path: Option<&Path>, socket: Option<&Path>) -> PyErr {
+    if forebay_client::is_no_agent(e) {
+        let none = io::Error::from(io::ErrorKind::NotConnected);
+        return PyOSError::new_err((forebay_client::errno(&none), format!("cannot {what}: {e}")));
+    }
+    match (path, socket) {
+        (Some(_), _) | (_, None) => os_error(e, path),
+        (None, Some(socket)) => {
+            let text = format!("cannot {what}: the agent at {}: {e}", socket.display());
+            PyOSError::new_err((forebay_client::errno(e), text))
+        }
+    }
+}
+
 /// The error of an operation on a handle that was closed.
 pub fn closed(what: &str) -> PyErr {
     pyo3::exceptions::PyValueError::new_err(format!("I/O operation on closed {what}"))

@@ -1,12 +1,13 @@
 //! Loading files into the tier, with progress told to a Python function.
 
 use crate::convert::PathArg;
-use crate::error::os_error;
+use crate::error::tier_error;
 use forebay_client::Load;
 use forebay_wire::LoadProgress;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::io;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Time between two calls of the progress function, and longest delay of Ctrl-C.
@@ -22,8 +23,11 @@ pub fn run<'py>(
 ) -> PyResult<Bound<'py, PyDict>> {
     let py = paths.py();
     let started = Instant::now();
-    let load = py.detach(|| client.load(rate_bytes_per_s)).map_err(|e| os_error(&e, None))?;
-    let mut job = Job { load, added: 0, bytes: 0, latest: LoadProgress::default(), progress };
+    let load = py
+        .detach(|| client.load(rate_bytes_per_s))
+        .map_err(|e| tier_error(&e, "load", None, client.socket()))?;
+    let mut job =
+        Job { load, socket: client.socket(), added: 0, bytes: 0, latest: LoadProgress::default(), progress };
     let mut told = started;
     for path in paths.try_iter()? {
         job.add(py, path?.extract::<PathArg>()?)?;
@@ -32,7 +36,7 @@ pub fn run<'py>(
             told = Instant::now();
         }
     }
-    py.detach(|| job.load.flush()).map_err(|e| os_error(&e, None))?;
+    py.detach(|| job.load.flush()).map_err(|e| tier_error(&e, "load", None, client.socket()))?;
     loop {
         job.step(py, STEP)?;
         if job.latest.idle {
@@ -43,6 +47,7 @@ pub fn run<'py>(
 
 struct Job<'a, 'py> {
     load: Load,
+    socket: Option<&'a Path>,
     added: u64,
     bytes: u64,
     latest: LoadProgress,
@@ -56,7 +61,7 @@ impl Job<'_, '_> {
             load.add(&path.0)?;
             Ok(std::fs::metadata(&path.0).map_or(0, |m| m.len()))
         });
-        self.bytes += added.map_err(|e| os_error(&e, None))?;
+        self.bytes += added.map_err(|e| tier_error(&e, "load", None, self.socket))?;
         self.added += 1;
         Ok(())
     }
@@ -65,7 +70,7 @@ impl Job<'_, '_> {
     fn step(&mut self, py: Python<'_>, wait: Duration) -> PyResult<()> {
         py.check_signals()?;
         let load = &mut self.load;
-        self.latest = py.detach(|| load.poll(wait)).map_err(|e| os_error(&e, None))?;
+        self.latest = py.detach(|| load.poll(wait)).map_err(|e| tier_error(&e, "load", None, self.socket))?;
         if let Some(progress) = self.progress {
             progress.call1((self.numbers(py)?,))?;
         }

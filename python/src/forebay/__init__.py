@@ -19,7 +19,10 @@ from __future__ import annotations
 
 import errno
 import glob as _glob
+import math
+import numbers
 import os
+import re
 from typing import Any, Callable, Iterable, Iterator, Optional, Union
 
 from ._core import EXTENT_BYTES, Client, File, Writer
@@ -65,21 +68,21 @@ class LoadError(OSError):
 def load(
     paths: Paths,
     *,
-    rate: float = 0,
+    rate: Union[float, str] = 0,
     progress: Optional[Callable[[dict[str, int]], object]] = None,
     client: Optional[Client] = None,
 ) -> dict[str, Any]:
     """Brings files into the tier and returns when they are there.
 
     paths: a file, a directory (with all below it) or a pattern, or several of them; they are walked while the load goes on.
-    rate: most bytes a second taken from the PFS, 0 for no limit.
+    rate: most bytes a second taken from the PFS, a number or a text such as "100MB/s" or "1GiB/s"; 0 for no limit.
     progress: called about five times a second with a dict of `files` and `bytes` (found so far), `files_done`, `bytes_fetched`
         and `bytes_resident` (there already). If it raises, or on Ctrl-C, the load is cancelled; what is fetched stays.
 
     Returns that dict, with `seconds` and an empty list `failures`. LoadError: some files failed. OSError: no agent.
     """
     client = client or default_client()
-    report = client.load(_files_of(paths), rate_bytes_per_s=int(rate), progress=progress)
+    report = client.load(_files_of(paths), rate_bytes_per_s=_rate_bytes_per_s(rate), progress=progress)
     if report["failures"]:
         raise LoadError(report)
     return report
@@ -136,6 +139,32 @@ def residency(path: AnyPath, *, client: Optional[Client] = None) -> dict[str, An
             "pinned": file.pinned,
             "extents": file.extents(),
         }
+
+
+# As on the command line: storage is sold in powers of ten, memory in powers of two.
+_UNITS = {"": 1, "B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_UNITS.update({"K": 1 << 10, "KiB": 1 << 10, "M": 1 << 20, "MiB": 1 << 20, "G": 1 << 30, "GiB": 1 << 30, "TiB": 1 << 40})
+_RATE = re.compile(r"\s*([0-9]*\.?[0-9]+|[0-9]+\.)\s*([A-Za-z]*?)\s*(/s)?\s*")
+
+
+def _rate_bytes_per_s(rate: Union[float, str]) -> int:
+    if rate in ("unlimited", "none"):
+        return 0
+    matched = _RATE.fullmatch(rate) if isinstance(rate, str) else None
+    if matched and matched[2] in _UNITS:
+        number = float(matched[1]) * _UNITS[matched[2]]
+    elif isinstance(rate, numbers.Real) and not isinstance(rate, bool):
+        number = float(rate)
+    else:
+        raise ValueError(f"rate={rate!r}: {_RATE_HELP}")
+    # Not a number, negative, infinite, or beyond what the agent counts in.
+    if not 0 <= number < 1 << 63:
+        raise ValueError(f"rate={rate!r}: {_RATE_HELP}")
+    # Less than a byte a second would be 0, which is no limit.
+    return math.ceil(number)
+
+
+_RATE_HELP = "give bytes a second as a number, or a text such as '100MB/s', '1GiB/s' or 'unlimited'"
 
 
 def _files_of(paths: Paths) -> Iterator[str]:
