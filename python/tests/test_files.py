@@ -1,7 +1,11 @@
 """File objects behave as those of the standard library."""
 
+import errno
 import io
 import os
+import pickle
+import subprocess
+import sys
 
 import pytest
 from conftest import pattern
@@ -34,6 +38,18 @@ def test_a_reader_does_what_a_plain_file_does(agent):
         assert sum(1 for _ in ours) == 100_000
 
 
+def test_a_file_that_nobody_holds_is_read_to_its_end(agent):
+    path = agent.file("held by nobody", b"one\ntwo\n")
+    assert forebay.open(path, "rb").read() == b"one\ntwo\n"
+    assert list(forebay.open(path, "rb")) == [b"one\n", b"two\n"]
+    assert forebay.open(path, "rb").readlines() == [b"one\n", b"two\n"]
+    assert next(forebay.open(path)) == "one\n"
+    opened = len(os.listdir("/proc/self/fd"))
+    for _ in range(10):
+        forebay.open(path, "rb").fileno()
+    assert len(os.listdir("/proc/self/fd")) == opened, "a file that is collected must be closed"
+
+
 def test_a_writer_does_what_a_plain_file_does(agent, directory):
     path = directory / "out"
     with forebay.open(path, "w", encoding="utf-8") as text:
@@ -52,6 +68,58 @@ def test_a_writer_does_what_a_plain_file_does(agent, directory):
     assert path.read_bytes() == b"ab"
     with pytest.raises(ValueError):
         binary.write(b"c")
+
+
+def test_a_closed_file_does_nothing(agent):
+    path = agent.file("closed", b"data")
+    file = forebay.open(path, "rb")
+    file.close()
+    file.close()
+    operations = [file.read, file.readline, file.tell, file.readable, file.seekable, file.fileno, file.map, file.__enter__, file.flush, file.peek]
+    operations += [lambda: file.seek(0), lambda: file.size, lambda: list(file), lambda: file.read_at(0, 1), lambda: file.readinto(bytearray(1))]
+    for operation in operations + [lambda: pickle.dumps(file)]:
+        with pytest.raises(ValueError, match="closed"):
+            operation()
+    assert file.closed and file.name == path
+
+
+def test_a_pickled_file_goes_on_where_it_was(agent, fs):
+    path = agent.file("pickled", b"0123456789")
+    for file in (forebay.open(path, "rb"), fs.open(path)):
+        assert file.read(3) == b"012"
+        again = pickle.loads(pickle.dumps(file))
+        assert again.read() == file.read() == b"3456789"
+    with forebay.open(path, "rb") as file:
+        pickled = pickle.dumps(file)
+    agent.file("pickled", b"abcdefghijklm")
+    with pytest.raises(OSError, match="changed since the file was pickled") as caught:
+        pickle.loads(pickled)
+    assert caught.value.errno == errno.ESTALE
+    with forebay.open(path, "rb", client=agent.client()) as file, pytest.raises(TypeError, match="client="):
+        pickle.dumps(file)
+    with forebay.open(path + ".new", "wb") as file, pytest.raises(TypeError, match="pickle"):
+        pickle.dumps(file)
+
+
+@pytest.mark.parametrize("arguments", [(3,), (None,), ("/f", 3), ("/f", "rb", "x")])
+def test_arguments_of_a_wrong_type_are_type_errors(arguments):
+    with pytest.raises(TypeError):
+        forebay.open(*arguments)
+
+
+@pytest.mark.parametrize(
+    "code, length",
+    [
+        ("f = forebay.open(path, 'wb'); f.write(b'x' * 10)", 10),
+        ("f = forebay.open(path, 'w'); f.write('x' * 10); sys.exit(0)", 10),
+        ("f = forebay.open(path, 'wb'); f.write(b'x' * 9); f.seek(5); f.write(b'y' * 5)", 10),
+    ],
+)
+def test_a_writer_that_is_open_when_the_program_ends_writes_what_it_has(agent, directory, code, length):
+    path = directory / "left open"
+    done = subprocess.run([sys.executable, "-c", f"import sys, forebay; path = sys.argv[1]; {code}", path], capture_output=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert path.stat().st_size == length
 
 
 def test_large_reads_skip_the_buffer(agent):
@@ -75,7 +143,7 @@ def test_large_reads_skip_the_buffer(agent):
         assert target == pattern(4 << 20)[1 << 20 : 2 << 20]
 
 
-@pytest.mark.parametrize("mode", ["", "rw", "r+", "rb+", "bt", "q"])
+@pytest.mark.parametrize("mode", ["", "rw", "bt", "q", "b", "+", "r++", "rbb", "+r+b", "rU", " r"])
 def test_modes_that_make_no_sense_are_refused(agent, mode):
     path = agent.file("modes", b"")
     with pytest.raises(ValueError):

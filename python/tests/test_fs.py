@@ -126,10 +126,13 @@ def test_contents(fs, directory):
         fs.open(path, "xb")
     with pytest.raises(FileExistsError):
         fs.pipe_file(path, b"", mode="create")
-    with pytest.raises(ValueError, match="r\\+b"):
-        fs.open(path, "r+b")
+    with pytest.raises(ValueError, match="invalid mode"):
+        fs.open(path, "rwb")
     with pytest.raises(FileNotFoundError):
-        fs.open(f"{directory}/no/such/directory", "wb")
+        ForebayFileSystem(auto_mkdir=False).open(f"{directory}/no/such/directory", "wb")
+    with fs.open(f"{directory}/made/on/the/way", "wb") as file:
+        file.write(b"1")
+    assert fs.cat_file(f"{directory}/made/on/the/way") == b"1"
 
 
 def test_ranges_of_many_files(fs, directory):

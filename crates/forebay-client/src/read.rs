@@ -25,7 +25,7 @@ use forebay_store::word::State;
 use forebay_wire::{Reply, Request};
 use rustix::fs::{Advice, Mode, OFlags, fadvise};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -230,6 +230,20 @@ impl File {
             Source::Tiered(t) => Some(t.pfs.as_fd()),
             Source::Scratch { .. } => None,
         }
+    }
+
+    /// A descriptor for a program that reads the file itself: the bytes that the file has now, not cached. It is opened anew,
+    /// because the agent and forked children share the position of the one that this handle holds.
+    ///
+    /// # Errors
+    /// What the PFS returns for the open.
+    pub fn descriptor(&self) -> io::Result<OwnedFd> {
+        let fd = match &self.source {
+            Source::Pfs(fd) | Source::Scratch { file: fd, .. } => fd,
+            Source::Tiered(tiered) => &tiered.pfs,
+        };
+        let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        Ok(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
     }
 
     /// The stripe layout, where the PFS tells.

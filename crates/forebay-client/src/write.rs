@@ -285,6 +285,28 @@ impl FileWriter {
         Ok(sent)
     }
 
+    /// Hands what was gathered to the PFS and returns a descriptor of the file, for a program that goes on by itself, at any
+    /// position. The tier keeps nothing of the file: it can no longer know what was written.
+    ///
+    /// # Errors
+    /// What the PFS returns; `EINVAL` for memory-only files, whose room is reserved as they grow.
+    pub fn descriptor(&mut self) -> io::Result<OwnedFd> {
+        self.send_gathered()?;
+        match &mut self.sink {
+            Sink::Pfs { file, tier } => {
+                *tier = None;
+                Ok(rustix::io::fcntl_dupfd_cloexec(file, 0)?)
+            }
+            Sink::Scratch { .. } => {
+                let path = self.path.display();
+                let why = format!(
+                    "{path}: a memory-only file is written from its start to its end and has no descriptor"
+                );
+                Err(told(libc::EINVAL, why))
+            }
+        }
+    }
+
     /// Makes what was written durable, as the PFS promises for `fsync`. For memory-only files there is nothing to do.
     ///
     /// # Errors

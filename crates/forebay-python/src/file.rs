@@ -8,6 +8,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyMemoryView};
 use std::ffi::OsString;
+use std::os::fd::{IntoRawFd, RawFd};
 use std::os::raw::c_int;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -71,6 +72,14 @@ impl File {
     #[getter]
     fn pinned(&self) -> PyResult<bool> {
         Ok(self.get()?.is_pinned())
+    }
+
+    /// A new file descriptor, which the caller owns, to read the file with past the tier: the bytes it has now. OSError: the
+    /// PFS's.
+    fn descriptor(&self, py: Python<'_>) -> PyResult<RawFd> {
+        let file = self.get()?;
+        let opened = py.detach(|| file.descriptor());
+        opened.map(IntoRawFd::into_raw_fd).map_err(|e| os_error(&e, Some(&self.path)))
     }
 
     /// Bytes of the file that are in the tier now.

@@ -6,6 +6,7 @@ use forebay_client::FileWriter;
 use pyo3::prelude::*;
 use std::ffi::OsString;
 use std::io::{self, Write};
+use std::os::fd::{IntoRawFd, RawFd};
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
@@ -61,6 +62,12 @@ impl Writer {
     /// Hands what was gathered to the PFS. OSError: the PFS's.
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
         self.with(py, Write::flush)
+    }
+
+    /// Hands what was gathered to the PFS and returns a new file descriptor, which the caller owns, to go on with by itself;
+    /// the tier keeps nothing of the file then. OSError: the PFS's; EINVAL: a memory-only file has none.
+    fn descriptor(&self, py: Python<'_>) -> PyResult<RawFd> {
+        self.with(py, |writer| Ok(writer.descriptor()?.into_raw_fd()))
     }
 
     /// Makes what was written durable, as the PFS promises for fsync. OSError: the PFS's.

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import builtins
 import errno
+import functools
 import io
+import operator
 import os
-from typing import Any, Callable, Literal, Optional, Union
+from typing import Any, Callable, Literal, Optional, Union, get_args
 
 from ._core import Client, File, Writer
 from .process import default_client
@@ -48,11 +50,15 @@ class _RawReader(io.RawIOBase):
     def __init__(self, file: File):
         self._file = file
         self._position = 0
+        # Opened by the first who asks for a descriptor.
+        self._plain: Optional[io.FileIO] = None
 
     def readable(self):
+        _require_open(self)
         return True
 
     def seekable(self):
+        _require_open(self)
         return True
 
     def readinto(self, buffer):
@@ -66,34 +72,101 @@ class _RawReader(io.RawIOBase):
         return data
 
     def seek(self, offset, whence=io.SEEK_SET):
-        if self.closed:
-            raise ValueError("I/O operation on closed file")
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: None}[whence]
-        if base is None:
-            base = self._file.size
-        if base + offset < 0:
-            raise OSError(errno.EINVAL, f"negative seek position {base + offset}")
-        self._position = base + offset
-        return self._position
+        _require_open(self)
+        target = _target(offset, whence, lambda: self._position, lambda: self._file.size)
+        self._position = target
+        return target
 
     def tell(self):
+        _require_open(self)
         return self._position
+
+    def fileno(self):
+        if self._plain is None:
+            self._plain = io.FileIO(self._file.descriptor(), "rb")
+        return self._plain.fileno()
 
     def close(self):
         self._file.close()
+        if self._plain is not None:
+            self._plain.close()
         super().close()
 
 
-class ReadFile(io.BufferedReader):
-    """A file open for reading in binary mode. Threads may share it; `read_at` and `map` leave the position alone."""
+def _require_open(file: io.IOBase) -> None:
+    if file.closed:
+        raise ValueError("I/O operation on closed file")
 
-    def __init__(self, file: File, buffer_bytes: int = BUFFER_BYTES):
-        super().__init__(_RawReader(file), buffer_bytes)
+
+def _target(offset, whence, position: Callable[[], int], end: Callable[[], int]) -> int:
+    """Where a seek leads. ValueError: an unknown `whence`. OSError EINVAL: before the beginning."""
+    offset = operator.index(offset)
+    if whence not in (io.SEEK_SET, io.SEEK_CUR, io.SEEK_END):
+        raise ValueError(f"invalid whence ({whence!r}, must be 0, 1 or 2)")
+    target = offset + (position() if whence == io.SEEK_CUR else end() if whence == io.SEEK_END else 0)
+    if target < 0:
+        raise OSError(errno.EINVAL, f"negative seek position {target}")
+    return target
+
+
+class ReadFile(io.BufferedIOBase):
+    """A file open for reading in binary mode. Threads may share it; `read_at` and `map` leave the position alone.
+
+    It contains an `io.BufferedReader` and is none: NumPy and polars read one of those by its descriptor, past the tier.
+    """
+
+    mode = "rb"
+
+    def __init__(self, file: File, buffer_bytes: int = BUFFER_BYTES, reopen: Optional[Callable[[], ReadFile]] = None):
         self._file = file
+        self._reopen = reopen
+        self._buffered = buffered = io.BufferedReader(_RawReader(file), buffer_bytes)
+        # The methods of the C class themselves, without a call of Python between.
+        self.read, self.read1, self.peek = buffered.read, buffered.read1, buffered.peek  # type: ignore[method-assign]
+        self.readinto, self.readinto1 = buffered.readinto, buffered.readinto1  # type: ignore[method-assign]
+        self.readline, self.readlines = buffered.readline, buffered.readlines  # type: ignore[method-assign]
+        self.seek, self.tell = buffered.seek, buffered.tell  # type: ignore[method-assign]
+
+    def __iter__(self):
+        return iter(self._buffered)
+
+    def __next__(self):
+        return next(self._buffered)
 
     @property
-    def mode(self) -> str:
-        return "rb"
+    def raw(self) -> io.RawIOBase:
+        """The file without its buffer."""
+        return self._buffered.raw
+
+    def detach(self):
+        raise io.UnsupportedOperation("detach: read_at and readinto_at read without the buffer")
+
+    def readable(self):
+        return self._buffered.readable()
+
+    def seekable(self):
+        return self._buffered.seekable()
+
+    def fileno(self) -> int:
+        """A descriptor of the file on the PFS: what is read through it is read past the tier and of no certain version."""
+        return self._buffered.fileno()
+
+    def close(self):
+        buffered = getattr(self, "_buffered", None)  # missing if __init__ failed
+        if buffered is not None:
+            buffered.close()
+        super().close()
+
+    def __del__(self):
+        # Closes nothing: a method of the reader inside may outlive this, as in `open(path, "rb").read()`. The reader closes
+        # itself when it is collected.
+        pass
+
+    def __reduce__(self):
+        if self._reopen is None:
+            raise TypeError(f"{self.name}: cannot be pickled, as it was opened with client=; open it by forebay.fs or without client=")
+        _require_open(self)
+        return _unpickled, (self._reopen, self.tell(), self.version)
 
     @property
     def name(self) -> str:
@@ -112,6 +185,11 @@ class ReadFile(io.BufferedReader):
         """Identity of what was opened: `ino`, `size_bytes`, `mtime_ns`, `ctime_ns`; None without an agent."""
         return self._file.version
 
+    @property
+    def blocksize(self) -> int:
+        """Not there: fsspec's `blockcache` asks for it and then replaces the file's own cache."""
+        raise AttributeError(f"{self.name}: fsspec's blockcache cannot cache this file, which Forebay caches; use simplecache, or none")
+
     def read_at(self, offset: int, length: int) -> bytes:
         """Up to `length` bytes at `offset`, fewer only at the end of the file."""
         return self._file.read_at(offset, length)
@@ -125,16 +203,31 @@ class ReadFile(io.BufferedReader):
         return self._file.map(offset, length)
 
 
+def _unpickled(reopen: Callable[[], ReadFile], position: int, version: Optional[dict[str, int]]) -> ReadFile:
+    file = reopen()
+    if version and file.version and file.version != version:
+        file.close()
+        raise OSError(errno.ESTALE, "its content was changed since the file was pickled; open it again", file.name)
+    file.seek(position)
+    return file
+
+
 class WriteFile(io.RawIOBase):
-    """A file open for writing in binary mode, at its end; one thread at a time.
+    """A file open for writing in binary mode; one thread at a time.
+
+    While it is written in one go from its start, the tier keeps what goes to the PFS. The first seek to another place, `truncate`
+    or `fileno` makes it a plain file of the PFS, which the tier does not keep; a later read caches it.
 
     Only a file closed without an error is surely all there. With `rename_to` it appears under that name at `commit`, or is
     removed at `discard`, as fsspec's transactions have it.
     """
 
-    def __init__(self, writer: Writer, mode: str = "wb", rename_to: Optional[str] = None):
+    def __init__(self, writer: Writer, mode: str = "wb", rename_to: Optional[str] = None, memory_only: bool = False):
         self._writer = writer
         self._rename_to = rename_to
+        self._memory_only = memory_only
+        # Takes over from `_writer` once the file is not written in one go any more.
+        self._plain: Optional[io.BufferedWriter] = None
         self.mode = mode
 
     @property
@@ -145,31 +238,83 @@ class WriteFile(io.RawIOBase):
     path = name
 
     def writable(self):
+        _require_open(self)
         return True
+
+    def seekable(self):
+        _require_open(self)
+        return not self._memory_only
+
+    def readinto(self, buffer):
+        raise io.UnsupportedOperation(f"{self.name}: not readable; open it in mode 'w+b' to write and read")
 
     def write(self, data: Any) -> int:
         """Writes all of `data`, any contiguous buffer, and returns its bytes. OSError: the PFS's."""
-        return self._writer.write(data)
+        return (self._plain or self._writer).write(data)
 
     def tell(self):
-        """Bytes written so far; of an appended file, counted from its beginning."""
-        return self._writer.position
+        """Where the next byte goes; of an appended file, counted from its beginning."""
+        return self._writer.position if self._plain is None else self._plain.tell()
+
+    def seek(self, offset, whence=io.SEEK_SET):
+        """Moves to any place. io.UnsupportedOperation: memory-only files are written from start to end."""
+        # An appender does not know the end: others may append, too.
+        if self._plain is None and not (self.mode == "ab" and whence == io.SEEK_END):
+            position = self.tell()
+            # Written in one go: the end is where it stands.
+            if _target(offset, whence, lambda: position, lambda: position) == position:
+                return position
+        return self._as_plain("seek").seek(offset, whence)
+
+    def truncate(self, size=None):
+        """Makes the file `size` bytes long, up to the position if not given; the position stays."""
+        return self._as_plain("truncate").truncate(size)
+
+    def fileno(self) -> int:
+        """The file's descriptor, at the position. To make the file durable call `sync`, which leaves it in the tier."""
+        plain = self._as_plain("fileno")
+        plain.flush()
+        return plain.fileno()
 
     def flush(self):
         """Hands what was gathered to the PFS. OSError: the PFS's."""
-        if not self._writer.closed:
+        _require_open(self)
+        if self._plain is not None:
+            self._plain.flush()
+        elif not self._writer.closed:
             self._writer.flush()
 
     def sync(self) -> None:
         """Makes what was written durable, as fsync. OSError: the PFS's."""
-        self._writer.sync()
+        if self._plain is None:
+            self._writer.sync()
+        else:
+            self._plain.flush()
+            os.fsync(self._plain.fileno())
 
     def close(self):
         """Writes what is left and closes. OSError: the PFS's; the file may not be all there then."""
         try:
+            if self._plain is not None:
+                self._plain.close()
             self._writer.close()
         finally:
+            # Its `flush` finds nothing left to do.
+            self._plain = None
             super().close()
+
+    def _as_plain(self, what: str) -> io.BufferedWriter:
+        _require_open(self)
+        if self._memory_only:
+            text = "a memory-only file is written from its start to its end; write_mode 'through' and 'bypass' can do this"
+            raise io.UnsupportedOperation(f"{what}: {self.name}: {text}")
+        if self._plain is None:
+            position = self._writer.position
+            plain = io.FileIO(self._writer.descriptor(), self.mode)
+            plain.seek(position)
+            self._plain = io.BufferedWriter(plain, BUFFER_BYTES)
+            self._writer.close()
+        return self._plain
 
     def commit(self) -> None:
         """Ends an fsspec transaction: the file appears under its name."""
@@ -192,14 +337,39 @@ def open_binary(
     write_mode: WriteMode = "through",
     buffer_bytes: Optional[int] = None,
     rename_to: Optional[str] = None,
-) -> Union[ReadFile, WriteFile]:
-    """Opens `path` in mode rb, wb, xb or ab; `rename_to` as of WriteFile. ValueError: another mode. OSError: the PFS's."""
+    reopen: Optional[Callable[[], ReadFile]] = None,
+) -> Any:
+    """Opens `path` in a binary mode; `rename_to` as of WriteFile, `reopen` opens it again in another process.
+
+    ValueError: an unknown mode. OSError: the PFS's.
+    """
+    if mode not in ("rb", "wb", "xb", "ab", "r+b", "w+b", "x+b", "a+b"):
+        raise ValueError(f"invalid mode {mode!r}: write one of r, w, x, a, with + to read and write, and with b for bytes")
+    if "+" in mode:
+        return _open_both_ways(client, path, mode, write_mode, buffer_bytes)
     if mode == "rb":
-        return ReadFile(client.open(path, read_mode), buffer_bytes or BUFFER_BYTES)
-    if mode in ("wb", "xb", "ab"):
-        writer = client.create(path, write_mode, exclusive=mode == "xb", append=mode == "ab")
-        return WriteFile(writer, mode, rename_to)
-    raise ValueError(f"mode {mode!r}: write one of rb, wb, xb, ab (a file is read, or written from its start or behind its end)")
+        return ReadFile(client.open(path, read_mode), buffer_bytes or BUFFER_BYTES, reopen)
+    writer = client.create(path, write_mode, exclusive=mode == "xb", append=mode == "ab")
+    return WriteFile(writer, mode, rename_to, memory_only=write_mode == "memory")
+
+
+def _open_both_ways(client: Client, path: str, mode: str, write_mode: str, buffer_bytes: Optional[int]) -> Any:
+    """A plain file of the PFS: what is read back must be what was just written, which the tier does not have yet."""
+    if write_mode not in get_args(WriteMode):
+        raise ValueError(f"write mode {write_mode!r}: write 'bypass', 'through' or 'memory'")
+    if write_mode == "memory" or _is_memory_only(client, path):
+        text = f"a memory-only file cannot be opened in mode {mode!r}; write it in mode 'wb', close it, and open it in mode 'rb'"
+        raise OSError(errno.EOPNOTSUPP, text, path)
+    return builtins.open(path, mode, buffer_bytes or BUFFER_BYTES)
+
+
+def _is_memory_only(client: Client, path: str) -> bool:
+    try:
+        files = client.scratch_files()
+    except OSError:
+        # Without an agent there are none.
+        return False
+    return os.path.abspath(path) in (name for name, _ in files)
 
 
 def open(
@@ -214,7 +384,7 @@ def open(
     write_mode: WriteMode = "through",
     client: Optional[Client] = None,
 ) -> Any:
-    """As the built-in `open`, for modes r, w, x and a, in text or with `b` in binary.
+    """As the built-in `open`: modes r, w, x and a, with `+` to read and write, in text or with `b` in binary.
 
     path: `str` (surrogates for bytes that are not UTF-8), `bytes`, `os.PathLike`, or a `forebay:///` URL.
     buffering: bytes kept for lines and small reads, -1 for the default.
@@ -223,22 +393,27 @@ def open(
     write_mode: "through" (the PFS and the tier), "bypass" (the PFS only), "memory" (this node's memory, for this job: see
         `begin_job`).
 
+    A mode with `+` reads and writes the PFS only, as the built-in `open` does.
+
     Within one open all bytes are of one version: if somebody changes the file's content meanwhile, a read fails with
     OSError ESTALE; open it again. Other errors are the PFS's.
     """
-    binary = mode.replace("t", "").replace("b", "") + "b"
-    if not 1 <= len(mode) <= 2 or ("b" in mode and "t" in mode):
+    if not isinstance(mode, str) or not isinstance(buffering, int):
+        raise TypeError(f"mode={mode!r}, buffering={buffering!r}: a mode is a str such as 'rb', buffering an int")
+    kind, text = mode.replace("b", "").replace("t", ""), "b" not in mode
+    if len(set(mode)) != len(mode) or ("b" in mode and "t" in mode):
         raise ValueError(f"invalid mode: {mode!r}")
-    if "b" in mode and (encoding or errors or newline):
+    if not text and (encoding is not None or errors is not None or newline is not None):
         raise ValueError("binary mode takes no encoding, errors or newline argument")
-    buffer_bytes = buffering if buffering > 1 else None
-    client = client or default_client()
-    file = open_binary(client, plain_path(path), binary, read_mode=read_mode, write_mode=write_mode, buffer_bytes=buffer_bytes)
-    if "b" in mode:
+    binary = (kind[::-1] if kind.startswith("+") else kind) + "b"
+    reopen = None if client else functools.partial(open, path, "rb", buffering, read_mode=read_mode)
+    options = {"read_mode": read_mode, "write_mode": write_mode, "buffer_bytes": buffering if buffering > 1 else None}
+    file = open_binary(client or default_client(), plain_path(path), binary, reopen=reopen, **options)
+    if not text:
         return file
-    text = io.TextIOWrapper(file, encoding, errors, newline, line_buffering=buffering == 1)
-    text.mode = mode  # type: ignore[misc]  # as the built-in open does
-    return text
+    wrapped = io.TextIOWrapper(file, encoding, errors, newline, line_buffering=buffering == 1)
+    wrapped.mode = mode  # type: ignore[misc]  # as the built-in open does
+    return wrapped
 
 
 def copy_to_local(file: ReadFile, target: str, callback: Optional[Callable[[int], object]] = None) -> None:

@@ -6,24 +6,43 @@ does not know, are shown among the others.
 """
 
 import datetime
+import difflib
 import errno
+import functools
 import hashlib
 import os
 import shutil
 import stat
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from typing import get_args
 
 from fsspec import AbstractFileSystem
 from fsspec.callbacks import DEFAULT_CALLBACK
 from fsspec.utils import stringify_path
 
 from ._core import Client
-from .files import COPY_BYTES, PROTOCOL, copy_to_local, open_binary, plain_path
+from .files import COPY_BYTES, PROTOCOL, ReadMode, WriteMode, copy_to_local, open_binary, plain_path
 from .process import default_client
 
 # Files read at a time by `cat_ranges`: enough to keep a few storage servers busy.
 PARALLEL_FILES = 8
+
+# What `storage_options` may hold, and what fsspec itself passes on to every file system.
+_OPTIONS = ("socket", "deadline_s", "quiet", "read_mode", "write_mode", "auto_mkdir")
+_OPTIONS_OF_FSSPEC = (
+    "skip_instance_cache",
+    "use_listings_cache",
+    "listings_expiry_time",
+    "max_paths",
+    "asynchronous",
+    "loop",
+    "batch_size",
+)
+
+# What `open` takes for one file, and what callers of fsspec give to any file system, which means nothing here.
+_OPEN_OPTIONS = ("read_mode", "write_mode", "block_size", "autocommit")
+_OPEN_OPTIONS_OF_FSSPEC = ("cache_type", "cache_options", "fill_cache", "size", "compression")
 
 _TYPES = {stat.S_IFDIR: "directory", stat.S_IFREG: "file", stat.S_IFLNK: "link"}
 
@@ -33,7 +52,10 @@ class ForebayFileSystem(AbstractFileSystem):
 
     socket, deadline_s, quiet: as of `forebay.Client`; if none is given, the client of the process is used.
     read_mode, write_mode: as of `forebay.open`; both can also be given to `open` for one file.
-    auto_mkdir: make missing parent directories of a file opened for writing.
+    auto_mkdir: make missing parent directories of a file opened for writing. True by default: `fsspec.open` makes them in any
+        case, and zarr and others write to keys, as in an object store, and make no directories.
+
+    Options of fsspec itself (`skip_instance_cache` and others) are taken as well. TypeError: another option.
     """
 
     protocol = PROTOCOL
@@ -44,11 +66,16 @@ class ForebayFileSystem(AbstractFileSystem):
         socket=None,
         read_mode="cached",
         write_mode="through",
-        auto_mkdir=False,
+        auto_mkdir=True,
         deadline_s=None,
         quiet=None,
         **kwargs,
     ):
+        _refuse_unknown("storage option", kwargs, _OPTIONS, _OPTIONS_OF_FSSPEC)
+        if read_mode not in get_args(ReadMode):
+            raise ValueError(f"read mode {read_mode!r}: write 'cached', 'tier' or 'pfs'")
+        if write_mode not in get_args(WriteMode):
+            raise ValueError(f"write mode {write_mode!r}: write 'bypass', 'through' or 'memory'")
         super().__init__(**kwargs)
         own = socket is not None or deadline_s is not None or quiet is not None
         self.client = Client(socket, deadline_s=deadline_s, quiet=quiet) if own else default_client()
@@ -207,14 +234,21 @@ class ForebayFileSystem(AbstractFileSystem):
         write_mode=None,
         **kwargs,
     ):
+        _refuse_unknown("option of open", kwargs, _OPEN_OPTIONS, _OPEN_OPTIONS_OF_FSSPEC)
         path = self._strip_protocol(path)
         modes = {"read_mode": read_mode or self.read_mode, "write_mode": write_mode or self.write_mode}
-        if mode != "rb":
+        # "rb+" is "r+b".
+        mode = mode.replace("b", "") + "b"
+        if mode[0] != "r":
             self._make_parent(path)
-        buffer_bytes = block_size if isinstance(block_size, int) else None
-        if autocommit or mode == "rb":
-            return open_binary(self.client, path, mode, buffer_bytes=buffer_bytes, **modes)
-        if mode == "ab" or modes["write_mode"] == "memory":
+        modes["buffer_bytes"] = block_size if isinstance(block_size, int) else None
+        if mode == "rb":
+            # For a process that unpickles the file; it has no use for the rest.
+            again = functools.partial(self._open, path, "rb", block_size, read_mode=read_mode)
+            return open_binary(self.client, path, mode, reopen=again, **modes)
+        if autocommit:
+            return open_binary(self.client, path, mode, **modes)
+        if mode not in ("wb", "xb") or modes["write_mode"] == "memory":
             raise ValueError(f"{path}: a transaction can hold new files on the PFS only, not mode {mode!r} or memory-only files")
         if mode == "xb" and os.path.lexists(path):
             raise FileExistsError(path)
@@ -293,6 +327,15 @@ class ForebayFileSystem(AbstractFileSystem):
         with open(lpath, "rb", buffering=0) as source, self.open(rpath, "xb" if mode == "create" else "wb") as target:
             callback.set_size(os.fstat(source.fileno()).st_size)
             _copy(source, target, callback.relative_update)
+
+
+def _refuse_unknown(what, given, own, of_fsspec):
+    """TypeError if `given` has a name that is in neither list: mistyped, it would be without effect."""
+    for name in given:
+        if name not in own and name not in of_fsspec:
+            close = difflib.get_close_matches(name, own, 1)
+            hint = f"; did you mean {close[0]!r}?" if close else "."
+            raise TypeError(f"forebay: unknown {what} {name!r}{hint} Known are {', '.join(own)}, and fsspec's {', '.join(of_fsspec)}")
 
 
 def _has_magic(path):
