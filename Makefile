@@ -98,6 +98,10 @@ bench: build ## Every claim beside its reference, in target/bench.json (ONLY=rea
 bench-spark: build ## What waves gain and cost on Spark, by how fast the PFS is; some 40 minutes (LAB=moosefs for the lab's cluster, ARGS="--setting fast --repeats 5")
 	$(PYTHON) python/demo --study $(if $(LAB),--lab $(LAB)) $(ARGS)
 
+.PHONY: chaos
+chaos: build ## Kills, stops and starves everything while readers check every byte (MINUTES=60, SEED=7; docs/chaos.md)
+	$(BUILT)/forebay-chaos run --seconds $$(($(or $(MINUTES),60) * 60)) $(if $(filter command line environment,$(origin SEED)),--seed $(SEED)) $(ARGS)
+
 .PHONY: docs
 docs: ## Reference of the crates for who works on them, in target/doc
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" $(CARGO) doc --workspace --no-deps --document-private-items --locked

@@ -46,6 +46,8 @@ const LAYERS: &[(&str, May)] = &[
     // The one program, and what measures it.
     ("forebay-cli", May::ImportAll),
     ("forebay-bench", May::ImportAll),
+    // The chaos test uses what users have: the client and the program. What it judges by is its own.
+    ("forebay-chaos", May::Import(&["forebay-client", "forebay-wire"])),
 ];
 
 const RUNTIME: &[&str] = &["forebay-model", "forebay-policy", "forebay-pfs", "forebay-wire", "forebay-store"];

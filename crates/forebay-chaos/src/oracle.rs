@@ -1,0 +1,280 @@
+//! Judges what readers saw by what writers did: the promises of `docs/semantics.md`, and its limits, and nothing else.
+//!
+//! All times are wide: a change begins before its first system call and ends after its last, and so does an open or a
+//! read. Whatever lies within an overlap may have come first or last; what is settled before cannot be unseen.
+//!
+//! - *Close-to-open.* A handle stands for the newest version that was settled when its open began, or a later one whose
+//!   change began before its open ended. If no change overlaps the open there is exactly one. If one does, the handle may
+//!   see any mixture of these versions, as any plain program may.
+//! - *Within one open.* Reads give bytes of that version or `ESTALE`. Newer bytes are allowed only as the limits say: direct
+//!   reads until 50 ms after the change (not from the tier), and a change that set mtime back beside an attribute change.
+//! - `ESTALE` is right only if the content or its mtime changed after the open.
+//! - Without an agent (and for plain reads) a read sees what is settled when it begins, or newer.
+
+use crate::content::{Part, State, first_foreign};
+use crate::history::{History, Object, Version};
+use crate::record::{Got, HandleSeen, Kind, ReadSeen};
+
+/// What the file system under test does to these rules.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules {
+    /// A handle that reads only the PFS looks at the file this often (50 ms), through the node's attribute cache.
+    pub look_ns: u64,
+    /// Two changes closer than this may leave the same stamps.
+    pub granularity_ns: u64,
+    /// A plain read sees every change that has ended before it began.
+    pub plain_is_coherent: bool,
+}
+
+/// Milliseconds are cut off twice in the library's own reckoning.
+const ROUNDING_NS: u64 = 2_000_000;
+
+/// What a handle broke.
+#[derive(Clone, Debug)]
+pub struct Violation {
+    /// A word or two for the table.
+    pub kind: &'static str,
+    pub what: String,
+    pub handle: HandleSeen,
+}
+
+/// What was found right.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Verified {
+    pub reads: u64,
+    pub bytes: u64,
+    pub stale: u64,
+    pub torn: u64,
+}
+
+type Fault = (&'static str, String);
+
+/// Judges one handle.
+pub fn judge(history: &History, rules: &Rules, handle: &HandleSeen) -> Result<Verified, Box<Violation>> {
+    let violation = |(kind, what): Fault| Box::new(Violation { kind, what, handle: handle.clone() });
+    if let Err(errno) = handle.opened {
+        return match open_may_fail(history, handle, errno) {
+            true => Ok(Verified::default()),
+            false => Err(violation(("unexpected error", format!("open: errno {errno}")))),
+        };
+    }
+    let bindings = history.bindings.get(&handle.path).map_or(&[][..], |b| &b[..]);
+    let mut first: Option<Fault> = None;
+    for binding in bindings.iter().filter(|b| b.from <= handle.end && b.until >= handle.begin) {
+        let object = &history.objects[binding.object];
+        match (Judge { object, rules, handle }).judge() {
+            Ok(verified) => return Ok(verified),
+            Err(fault) => {
+                first.get_or_insert(fault);
+            }
+        }
+    }
+    Err(violation(first.unwrap_or(("wrong", "opened a file whose name led nowhere".into()))))
+}
+
+fn open_may_fail(history: &History, handle: &HandleSeen, errno: i32) -> bool {
+    match errno {
+        libc::ENOENT => {
+            let gaps = history.gaps.get(&handle.path).map_or(&[][..], |g| &g[..]);
+            let nowhere =
+                |bindings: &Vec<_>| !bindings.iter().any(|b: &crate::history::Binding| b.until == u64::MAX);
+            gaps.iter().any(|(begin, end)| *begin <= handle.end && *end >= handle.begin)
+                || history.bindings.get(&handle.path).is_none_or(nowhere)
+        }
+        libc::ENOTCONN => handle.kind == Kind::TierOnly,
+        _ => false,
+    }
+}
+
+struct Judge<'a> {
+    object: &'a Object,
+    rules: &'a Rules,
+    handle: &'a HandleSeen,
+}
+
+impl Judge<'_> {
+    fn judge(&self) -> Result<Verified, Fault> {
+        let mut verified = Verified::default();
+        let (low, high) = self.opened();
+        self.size_told(low, high)?;
+        for read in &self.handle.reads {
+            match &read.got {
+                Got::Error(errno) => {
+                    self.error(low, read, *errno)?;
+                    verified.stale += u64::from(*errno == libc::ESTALE);
+                }
+                Got::Bytes(parts) => {
+                    verified.torn += u64::from(self.bytes(low, high, read, parts)?);
+                    verified.reads += 1;
+                    verified.bytes += read.len;
+                }
+            }
+        }
+        Ok(verified)
+    }
+
+    fn versions(&self) -> &[Version] {
+        &self.object.versions
+    }
+
+    /// The newest version settled at `at`.
+    fn settled(&self, at: u64) -> usize {
+        self.versions().iter().rposition(|v| v.end <= at).unwrap_or(0)
+    }
+
+    /// The newest version that had begun at `at`.
+    fn begun(&self, at: u64) -> usize {
+        self.versions().iter().rposition(|v| v.begin <= at).unwrap_or(0)
+    }
+
+    /// The versions the handle may stand for.
+    fn opened(&self) -> (usize, usize) {
+        let low = self.settled(self.handle.begin);
+        let mut high = self.begun(self.handle.end).max(low);
+        // A second change within the granularity of stamps cannot be told from the first.
+        while let Some(next) = self.versions().get(high + 1)
+            && high > 0
+            && next.begin < self.versions()[high].end + self.rules.granularity_ns
+        {
+            high += 1;
+        }
+        (low, high)
+    }
+
+    fn sees_the_pfs(&self) -> bool {
+        matches!(self.handle.kind, Kind::Plain | Kind::PfsOnly)
+            || (self.handle.kind == Kind::Cached && !self.handle.tiered)
+    }
+
+    fn size_told(&self, low: usize, high: usize) -> Result<(), Fault> {
+        let Ok(size) = self.handle.opened else { return Ok(()) };
+        if self.sees_the_pfs() || matches!(self.handle.kind, Kind::Cat) || high > low {
+            return Ok(());
+        }
+        let wanted = self.versions()[low].state.size();
+        match size == wanted {
+            true => Ok(()),
+            false => Err((
+                stale_or("wrong", self, low, |s| s.size() == size),
+                format!("size {size} told, {wanted} wanted"),
+            )),
+        }
+    }
+
+    fn error(&self, low: usize, read: &ReadSeen, errno: i32) -> Result<(), Fault> {
+        let changed = self.begun(read.end) > low;
+        match errno {
+            libc::ESTALE if changed && !self.sees_the_pfs() => Ok(()),
+            libc::ESTALE => {
+                Err(("spurious ESTALE", "the content has not changed since the open began".into()))
+            }
+            libc::ENODATA | libc::ENOTCONN if self.handle.kind == Kind::TierOnly => Ok(()),
+            _ => Err(("unexpected error", format!("read: errno {errno}"))),
+        }
+    }
+
+    /// Whether the read is right, and a mixture.
+    fn bytes(&self, low: usize, high: usize, read: &ReadSeen, parts: &[Part]) -> Result<bool, Fault> {
+        let (from, to) = self.allowed(low, high, read);
+        if from == to {
+            let Err(fault) = exactly(&self.versions()[from].state, read, parts) else { return Ok(false) };
+            return Err(self.name(fault, from, read, parts));
+        }
+        match self.mixture(from, to, read, parts) {
+            None => Ok(true),
+            Some(fault) => Err(self.name(fault, from, read, parts)),
+        }
+    }
+
+    /// The versions whose bytes this read may give.
+    fn allowed(&self, low: usize, high: usize, read: &ReadSeen) -> (usize, usize) {
+        if self.sees_the_pfs() {
+            let from = if self.rules.plain_is_coherent { self.settled(read.begin) } else { low };
+            return (from, self.begun(read.end).max(high));
+        }
+        if matches!(self.handle.kind, Kind::Cat) {
+            return (low, self.begun(read.end).max(high));
+        }
+        let newest = self.begun(read.end);
+        let newer = newest > high && (self.within_a_look(high, read) || self.hidden(high, newest));
+        (low, if newer { newest } else { high })
+    }
+
+    /// Direct reads before the next look at the file may give newer bytes; bytes of the tier never.
+    fn within_a_look(&self, high: usize, read: &ReadSeen) -> bool {
+        let changed = self.versions()[high + 1].end;
+        self.handle.kind == Kind::Cached
+            && read.begin <= changed.saturating_add(self.rules.look_ns + ROUNDING_NS)
+    }
+
+    /// All changes since set mtime back, and links, owner, mode or name changed beside them.
+    fn hidden(&self, high: usize, newest: usize) -> bool {
+        let begin = self.handle.begin;
+        self.handle.kind == Kind::Cached
+            && self.versions()[high + 1..=newest].iter().all(|v| v.keeps_stamp)
+            && self.object.others.iter().any(|o| o.end >= begin)
+    }
+
+    /// What is wrong with the read as a mixture of these versions and what the file passed through between them.
+    fn mixture(&self, from: usize, to: usize, read: &ReadSeen, parts: &[Part]) -> Option<Fault> {
+        let versions = &self.versions()[from..=to];
+        let mut states: Vec<&State> = versions.iter().map(|v| &v.state).collect();
+        states.extend(versions[1..].iter().flat_map(|v| v.passed.iter()));
+        let sizes = || states.iter().map(|s| s.size());
+        let grows = sizes().min() != sizes().max();
+        let longest = sizes().max().unwrap_or(0);
+        let shortest = sizes().min().unwrap_or(0);
+        let most = longest.saturating_sub(read.offset).min(read.wanted);
+        let least = shortest.saturating_sub(read.offset).min(read.wanted);
+        if read.len > most || read.len < least {
+            return Some(("wrong", format!("{} bytes read, {least} to {most} are possible", read.len)));
+        }
+        let foreign = parts.iter().find_map(|part| first_foreign(part, &states, grows))?;
+        Some(("wrong", format!("byte {foreign} is of none of the versions {from} to {to}")))
+    }
+
+    /// Finds the best word for what is wrong.
+    fn name(&self, fault: Fault, from: usize, read: &ReadSeen, parts: &[Part]) -> Fault {
+        let all: Vec<&State> =
+            self.versions().iter().flat_map(|v| v.passed.iter().chain([&v.state])).collect();
+        let known = parts.iter().all(|part| first_foreign(part, &all, true).is_none());
+        let kind = match known {
+            false => "wrong",
+            true => stale_or("mixed", self, from, |s| exactly(s, read, parts).is_ok()),
+        };
+        (kind, fault.1)
+    }
+}
+
+/// "Stale" if an older version fits, "newer" if a later one does.
+fn stale_or(
+    other: &'static str,
+    judge: &Judge<'_>,
+    low: usize,
+    fits: impl Fn(&State) -> bool,
+) -> &'static str {
+    let versions = judge.versions();
+    if versions[..low].iter().any(|v| fits(&v.state)) {
+        "stale"
+    } else if versions[low + 1..].iter().any(|v| fits(&v.state)) {
+        "newer within one open"
+    } else {
+        other
+    }
+}
+
+/// What is wrong with a read of exactly this content.
+fn exactly(state: &State, read: &ReadSeen, parts: &[Part]) -> Result<(), Fault> {
+    let wanted = state.size().saturating_sub(read.offset).min(read.wanted);
+    if read.len != wanted {
+        return Err(("wrong", format!("{} bytes read at {}, {wanted} wanted", read.len, read.offset)));
+    }
+    match parts.iter().find_map(|part| first_foreign(part, &[state], false)) {
+        None => Ok(()),
+        Some(at) => Err(("wrong", format!("byte {at} is not of the version opened"))),
+    }
+}
+
+#[cfg(test)]
+#[path = "oracle_tests.rs"]
+mod tests;

@@ -1,0 +1,126 @@
+//! What the oracle lets pass, and what it does not.
+
+use super::*;
+use crate::content::{Source, decode};
+use crate::history::Contents;
+use crate::record::{How, Op, Record, Style, Way};
+
+const MS: u64 = 1_000_000;
+const RULES: Rules = Rules { look_ns: 50 * MS, granularity_ns: 20 * MS, plain_is_coherent: true };
+
+/// One file of 4096 bytes of write 1, and these changes with their times in milliseconds.
+fn history(changes: &[(u64, u64, Op)]) -> History {
+    let mut state = State::default();
+    state.put(0, 4096, 1);
+    let mut history = History::of(&Contents::from([(0, (7, state))]));
+    let log: Vec<Record> = changes
+        .iter()
+        .flat_map(|(begin, end, op)| {
+            let done = Record::Done { at: end * MS, inos: vec![8] };
+            [Record::Begin { at: begin * MS, op: op.clone() }, done]
+        })
+        .collect();
+    history.take(&log).unwrap();
+    history
+}
+
+fn overwrite(write: u32, keep_mtime: bool) -> Op {
+    Op::Overwrite { path: 0, write, start: 0, end: 4096, style: Style::Chunks(4096), keep_mtime }
+}
+
+/// A handle of the library, opened at a time, that read these writes whole at these times.
+fn handle(opened: u64, reads: &[(u64, u32)]) -> HandleSeen {
+    let read = |(at, write): &(u64, u32)| {
+        let mut buffer = vec![0; 4096];
+        crate::content::fill(*write, 0, &mut buffer);
+        read_of(*at, Got::Bytes(decode(&buffer, 0)))
+    };
+    HandleSeen {
+        node: 0,
+        path: 0,
+        kind: Kind::Cached,
+        tiered: true,
+        begin: opened * MS,
+        end: (opened + 1) * MS,
+        opened: Ok(4096),
+        reads: reads.iter().map(read).collect(),
+        moved: false,
+        version: String::new(),
+    }
+}
+
+fn read_of(at: u64, got: Got) -> ReadSeen {
+    let len = if matches!(got, Got::Bytes(_)) { 4096 } else { 0 };
+    ReadSeen { begin: at * MS, end: (at + 1) * MS, offset: 0, wanted: 4096, len, got }
+}
+
+fn kind(history: &History, handle: &HandleSeen) -> &'static str {
+    judge(history, &RULES, handle).map_or_else(|v| v.kind, |_| "right")
+}
+
+#[test]
+fn an_open_after_a_change_sees_it_and_one_during_it_may_see_either() {
+    let history = history(&[(100, 200, overwrite(2, false))]);
+    assert_eq!(kind(&history, &handle(210, &[(220, 2)])), "right");
+    assert_eq!(kind(&history, &handle(210, &[(220, 1)])), "stale");
+    assert_eq!(kind(&history, &handle(150, &[(160, 1), (300, 2)])), "right");
+    assert_eq!(kind(&history, &handle(150, &[(160, 3)])), "wrong");
+}
+
+#[test]
+fn a_handle_keeps_to_its_version_but_for_one_look() {
+    let history = history(&[(100, 110, overwrite(2, false))]);
+    assert_eq!(kind(&history, &handle(50, &[(60, 1), (500, 1)])), "right");
+    assert_eq!(kind(&history, &handle(50, &[(60, 1), (150, 2)])), "right");
+    assert_eq!(kind(&history, &handle(50, &[(60, 1), (500, 2)])), "newer within one open");
+    let mut tier_only = handle(50, &[(60, 1), (150, 2)]);
+    tier_only.kind = Kind::TierOnly;
+    assert_eq!(kind(&history, &tier_only), "newer within one open");
+    let mut untiered = handle(50, &[(60, 1), (500, 2)]);
+    untiered.tiered = false;
+    assert_eq!(kind(&history, &untiered), "right");
+    untiered
+        .reads
+        .push(read_of(600, Got::Bytes(vec![Part { start: 0, end: 4096, source: Source::Write(1) }])));
+    assert_eq!(kind(&history, &untiered), "stale");
+}
+
+#[test]
+fn an_mtime_set_back_is_hidden_only_by_an_attribute_change() {
+    let back = (100, 110, overwrite(2, true));
+    let late = handle(50, &[(500, 2)]);
+    assert_eq!(kind(&history(std::slice::from_ref(&back)), &late), "newer within one open");
+    assert_eq!(kind(&history(&[back, (120, 121, Op::Chmod { path: 0 })]), &late), "right");
+}
+
+#[test]
+fn estale_wants_a_change() {
+    let stale = |opened| {
+        let mut handle = handle(opened, &[]);
+        handle.reads.push(read_of(500, Got::Error(libc::ESTALE)));
+        handle
+    };
+    let changed = history(&[(100, 110, overwrite(2, false))]);
+    assert_eq!(kind(&changed, &stale(50)), "right");
+    assert_eq!(kind(&changed, &stale(120)), "spurious ESTALE");
+    let linked = history(&[(100, 110, Op::Link { path: 0 })]);
+    assert_eq!(kind(&linked, &stale(50)), "spurious ESTALE");
+}
+
+#[test]
+fn a_replaced_file_is_read_to_its_end_and_its_name_leads_to_the_new_one() {
+    let new = Op::Rewrite { path: 0, write: 2, size: 4096, how: How::Plain(4096), way: Way::Rename };
+    let history = history(&[(100, 110, new), (200, 210, overwrite(3, false))]);
+    assert_eq!(kind(&history, &handle(50, &[(60, 1), (500, 1)])), "right");
+    assert_eq!(kind(&history, &handle(50, &[(500, 2)])), "wrong");
+    assert_eq!(kind(&history, &handle(120, &[(130, 2)])), "right");
+    assert_eq!(kind(&history, &handle(220, &[(230, 3)])), "right");
+}
+
+#[test]
+fn a_name_leads_nowhere_only_while_it_is_away() {
+    let history = history(&[(100, 110, Op::Away { path: 0, stay_ms: 5 })]);
+    let missing = |at| HandleSeen { opened: Err(libc::ENOENT), ..handle(at, &[]) };
+    assert_eq!(kind(&history, &missing(105)), "right");
+    assert_eq!(kind(&history, &missing(150)), "unexpected error");
+}

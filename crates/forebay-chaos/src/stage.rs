@@ -1,0 +1,333 @@
+//! What is tested: a file system, a coordinator and an agent a node, as processes of the real program.
+
+use crate::actor::{append_path, place};
+use forebay_client::{Client, ClientConfig};
+use forebay_wire::Status;
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// Smallest page there is: many pages in small files.
+const PAGE_SIZE: &str = "64KiB";
+
+/// Of each agent. Less than the files take together, so that there is always something to evict.
+pub const CAPACITY_MIB: u64 = 72;
+
+/// An agent that is not ready by then never will be.
+const START_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Of the image of the file system, of which most is never written.
+const IMAGE_BYTES: u64 = 2 << 30;
+
+/// How the run was asked for.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    pub forebay: PathBuf,
+    /// For sockets, tiers and the logs of a round: short, and in memory.
+    pub dir: PathBuf,
+    /// For the image of the file system.
+    pub disk: PathBuf,
+    pub files: u32,
+    pub large: u32,
+    pub large_bytes: u64,
+    pub nodes: u32,
+}
+
+/// One node.
+pub struct Node {
+    pub dir: PathBuf,
+    pub agent: Option<Child>,
+    /// Not to be disturbed until then: it is down, stopped or short of something.
+    pub busy: bool,
+    cgroup: Option<PathBuf>,
+    own_tmpfs: bool,
+}
+
+/// All of it. Dropping it ends and removes all.
+pub struct Stage {
+    pub setup: Setup,
+    pub nodes: Vec<Node>,
+    pub coordinator: Option<Child>,
+    pub mounted: bool,
+    port: u16,
+}
+
+fn run(program: &str, args: &[&str]) -> io::Result<()> {
+    let out = Command::new(program).args(args).stdin(Stdio::null()).output()?;
+    match out.status.success() {
+        true => Ok(()),
+        false => {
+            Err(io::Error::other(format!("{program} {args:?}: {}", String::from_utf8_lossy(&out.stderr))))
+        }
+    }
+}
+
+fn text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+/// A port that was free a moment ago.
+fn free_port() -> io::Result<u16> {
+    Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
+
+pub fn signal(pid: u32, signal: Signal) -> io::Result<()> {
+    let pid = Pid::from_raw(pid as i32).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+    Ok(kill_process(pid, signal)?)
+}
+
+impl Stage {
+    /// Mounts and starts what there is to test. As root the file system and the tiers have mounts of their own, which can
+    /// be full; else they are directories.
+    ///
+    /// # Errors
+    /// What could not be made.
+    pub fn start(setup: Setup) -> io::Result<Stage> {
+        std::fs::create_dir_all(&setup.dir)?;
+        let mut stage =
+            Stage { nodes: Vec::new(), coordinator: None, mounted: false, port: free_port()?, setup };
+        std::fs::create_dir_all(stage.root())?;
+        stage.mounted = stage.mount().is_ok();
+        for dir in ["d0", "d1", "append"] {
+            std::fs::create_dir_all(stage.root().join(dir))?;
+        }
+        stage.start_coordinator()?;
+        for number in 0..stage.setup.nodes {
+            let node = stage.make_node(number)?;
+            stage.nodes.push(node);
+            stage.start_agent(number)?;
+        }
+        for number in 0..stage.setup.nodes {
+            stage.wait_ready(number)?;
+        }
+        Ok(stage)
+    }
+
+    /// Directory of the files.
+    pub fn root(&self) -> PathBuf {
+        self.setup.dir.join("pfs")
+    }
+
+    fn image(&self) -> PathBuf {
+        self.setup.disk.join(format!("chaos-{}.ext4", std::process::id()))
+    }
+
+    fn mount(&self) -> io::Result<()> {
+        let image = self.image();
+        File::create(&image)?.set_len(IMAGE_BYTES)?;
+        run("mkfs.ext4", &["-q", "-F", &text(&image)])?;
+        run("mount", &["-o", "loop", &text(&image), &text(&self.root())])
+    }
+
+    fn make_node(&self, number: u32) -> io::Result<Node> {
+        let dir = self.setup.dir.join(format!("n{number}"));
+        std::fs::create_dir_all(dir.join("tier"))?;
+        let size = format!("size={}m", CAPACITY_MIB * 2);
+        let tier = text(&dir.join("tier"));
+        let own_tmpfs = self.mounted && run("mount", &["-t", "tmpfs", "-o", &size, "tmpfs", &tier]).is_ok();
+        let cgroup =
+            PathBuf::from(format!("/sys/fs/cgroup/memory/forebay-chaos-{}-{number}", std::process::id()));
+        let cgroup = std::fs::create_dir(&cgroup).is_ok().then_some(cgroup);
+        let config = self.config(&dir, number);
+        std::fs::write(dir.join("config.toml"), config)?;
+        Ok(Node { dir, agent: None, busy: false, cgroup, own_tmpfs })
+    }
+
+    fn config(&self, dir: &Path, number: u32) -> String {
+        format!(
+            "[agent]\nstate_dir = {:?}\n\
+             [tier]\ncapacity = \"{CAPACITY_MIB}MiB\"\nbacking = \"directory\"\ndirectory = {:?}\n\
+             [cluster]\ncoordinator = \"127.0.0.1:{}\"\nlisten = \"127.0.0.1:0\"\nnode = \"node{number}\"\n\
+             peer_deadline_ms = 500\n\
+             [[mount]]\nlabel = \"pfs\"\nroot = {:?}\npage_size = \"{PAGE_SIZE}\"\nextent_size = \"1MiB\"\n\
+             fetch_threads = 4\nrandom_fill_percent = 20\n",
+            dir.join("state"),
+            dir.join("tier"),
+            self.port,
+            self.root(),
+        )
+    }
+
+    pub fn start_coordinator(&mut self) -> io::Result<()> {
+        let log = File::options().create(true).append(true).open(self.setup.dir.join("coordinator.log"))?;
+        let mut command = Command::new(&self.setup.forebay);
+        command.args(["coordinator", "--listen", &format!("127.0.0.1:{}", self.port)]);
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).current_dir("/");
+        self.coordinator = Some(command.spawn()?);
+        Ok(())
+    }
+
+    pub fn start_agent(&mut self, number: u32) -> io::Result<()> {
+        let forebay = self.setup.forebay.clone();
+        let node = &mut self.nodes[number as usize];
+        let log = File::options().create(true).append(true).open(node.dir.join("log"))?;
+        let mut command = Command::new(forebay);
+        command.args(["agent", "--config"]).arg(node.dir.join("config.toml"));
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).current_dir("/");
+        command.env_remove("FOREBAY_SOCKET");
+        let child = command.spawn()?;
+        if let Some(group) = &node.cgroup {
+            std::fs::write(group.join("cgroup.procs"), child.id().to_string())?;
+        }
+        node.agent = Some(child);
+        Ok(())
+    }
+
+    pub fn socket(&self, number: u32) -> PathBuf {
+        self.nodes[number as usize].dir.join("state/agent.sock")
+    }
+
+    pub fn client(&self, number: u32) -> Client {
+        let (socket, deadline) = (Some(self.socket(number)), Duration::from_secs(20));
+        Client::new(ClientConfig { socket, deadline, quiet: true, ..ClientConfig::default() })
+    }
+
+    pub fn status(&self, number: u32) -> io::Result<Status> {
+        self.client(number).admin().status()
+    }
+
+    pub fn agent_pid(&self, number: u32) -> u32 {
+        self.nodes[number as usize].agent.as_ref().map_or(0, Child::id)
+    }
+
+    pub fn is_ready(&self, number: u32) -> bool {
+        self.status(number).is_ok_and(|s| s.pid == self.agent_pid(number))
+    }
+
+    pub fn wait_ready(&mut self, number: u32) -> io::Result<()> {
+        let deadline = Instant::now() + START_PATIENCE;
+        while !self.is_ready(number) {
+            let ended =
+                self.nodes[number as usize].agent.as_mut().map(Child::try_wait).transpose()?.flatten();
+            if ended.is_some() || Instant::now() > deadline {
+                let log = self.agent_log(number);
+                return Err(io::Error::other(format!("agent {number} is not ready ({ended:?}):\n{log}")));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+
+    /// The end of what an agent has said.
+    pub fn agent_log(&self, number: u32) -> String {
+        let log = std::fs::read_to_string(self.nodes[number as usize].dir.join("log")).unwrap_or_default();
+        let lines: Vec<_> = log.lines().collect();
+        lines[lines.len().saturating_sub(25)..].join("\n")
+    }
+
+    /// The command line, pointed at a node's agent.
+    pub fn command(&self, number: u32, args: &[&str]) -> Command {
+        let mut command = Command::new(&self.setup.forebay);
+        command.args(args).env("FOREBAY_SOCKET", self.socket(number)).env("FOREBAY_DEADLINE_MS", "3000");
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/");
+        command
+    }
+
+    pub fn cli(&self, number: u32, args: &[&str]) -> io::Result<Output> {
+        self.command(number, args).stdout(Stdio::piped()).stderr(Stdio::piped()).output()
+    }
+
+    pub fn path(&self, path: u32) -> String {
+        let (dir, name) = place(&self.root(), path);
+        text(&dir.join(name))
+    }
+
+    pub fn append_file(&self, round: u32, file: u32) -> PathBuf {
+        append_path(&self.root(), round, file)
+    }
+
+    /// Takes all room of the file system but a little; `None` where that would hurt others.
+    pub fn fill_pfs(&self) -> Option<PathBuf> {
+        if !self.mounted {
+            return None;
+        }
+        let filler = self.root().join("filler");
+        let room = rustix::fs::statvfs(self.root()).ok()?;
+        let bytes = (room.f_bavail * room.f_bsize).saturating_sub(1 << 20);
+        let file = File::create(&filler).ok()?;
+        rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes.max(1)).ok()?;
+        Some(filler)
+    }
+
+    /// Leaves so much room in a node's tmpfs; `None` if the node has none of its own.
+    pub fn resize_tier(&self, number: u32, room_bytes: Option<u64>) -> Option<()> {
+        let node = &self.nodes[number as usize];
+        let tier = node.dir.join("tier");
+        let used = rustix::fs::statvfs(&tier).ok().map(|s| (s.f_blocks - s.f_bfree) * s.f_bsize)?;
+        let bytes = room_bytes.map_or(CAPACITY_MIB << 21, |room| used + room);
+        let size = format!("remount,size={bytes}");
+        (node.own_tmpfs && run("mount", &["-o", &size, &text(&tier)]).is_ok()).then_some(())
+    }
+
+    /// Limits the memory of a node's agent, its tier included, to what it has and this much more; `None`: no limit.
+    /// Returns how often a limit was hit so far.
+    pub fn limit_memory(&self, number: u32, more_bytes: Option<u64>) -> Option<u64> {
+        let group = self.nodes[number as usize].cgroup.as_ref()?;
+        let read = |name: &str| std::fs::read_to_string(group.join(name)).ok()?.trim().parse::<u64>().ok();
+        let used = read("memory.usage_in_bytes")?;
+        let limit = more_bytes.map_or("-1".to_owned(), |more| (used + more).to_string());
+        std::fs::write(group.join("memory.limit_in_bytes"), limit).ok()?;
+        read("memory.failcnt")
+    }
+
+    /// Ends everything and says what was left behind.
+    pub fn end(mut self) -> Vec<String> {
+        self.clear()
+    }
+
+    fn clear(&mut self) -> Vec<String> {
+        let mut left = Vec::new();
+        let agents = self.nodes.iter_mut().filter_map(|n| n.agent.take());
+        for mut child in agents.chain(self.coordinator.take()).collect::<Vec<_>>() {
+            let _ = signal(child.id(), Signal::CONT);
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        for node in &self.nodes {
+            if node.own_tmpfs
+                && let Err(e) = unmount(&node.dir.join("tier"))
+            {
+                left.push(e.to_string());
+            }
+            if let Some(group) = &node.cgroup
+                && let Err(e) = std::fs::remove_dir(group)
+            {
+                left.push(format!("{}: {e}", group.display()));
+            }
+        }
+        self.nodes.clear();
+        if std::mem::take(&mut self.mounted)
+            && let Err(e) = unmount(&self.root())
+        {
+            left.push(e.to_string());
+        }
+        let _ = std::fs::remove_file(self.image());
+        if let Err(e) = std::fs::remove_dir_all(&self.setup.dir)
+            && e.kind() != io::ErrorKind::NotFound
+        {
+            left.push(format!("{}: {e}", self.setup.dir.display()));
+        }
+        left
+    }
+}
+
+fn unmount(dir: &Path) -> io::Result<()> {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        match run("umount", &[&text(dir)]) {
+            Err(_) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(100)),
+            other => return other,
+        }
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        for left in self.clear() {
+            eprintln!("chaos: left behind: {left}");
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! The actors' processes: starts them, kills and stops some, starts others in their place, and sees who hangs.
+
+use crate::actor::beat_of;
+use crate::random::Random;
+use crate::record::now_ns;
+use crate::stage::{Stage, signal};
+use rustix::process::Signal;
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+/// Whatever an actor does, once, ends within this time, or it hangs.
+pub const HANG_NS: u64 = 40_000_000_000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    Writer,
+    Appender,
+    Reader,
+    Check,
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Role::Writer => "writer",
+            Role::Appender => "appender",
+            Role::Reader => "reader",
+            Role::Check => "check",
+        })
+    }
+}
+
+struct Part {
+    role: Role,
+    slot: u32,
+    slots: u32,
+    node: u32,
+    child: Option<Child>,
+    /// A stopped process does not hang; it begins anew when it goes on.
+    resumed_ns: u64,
+    killed: bool,
+}
+
+/// All actors of a round.
+pub struct Troupe {
+    parts: Vec<Part>,
+    seed: u64,
+    round: u32,
+    until_ns: u64,
+    dir: PathBuf,
+    next_process: u32,
+    pub trouble: Vec<String>,
+}
+
+impl Troupe {
+    /// Numbers of processes go on from round to round, so that no two draw the same.
+    pub fn new(seed: u64, round: u32, until_ns: u64, dir: PathBuf, next_process: u32) -> Self {
+        Troupe { parts: Vec::new(), seed, round, until_ns, dir, next_process, trouble: Vec::new() }
+    }
+
+    pub fn next_process(&self) -> u32 {
+        self.next_process
+    }
+
+    pub fn start(&mut self, stage: &Stage, role: Role, slots: u32) -> io::Result<()> {
+        for slot in 0..slots {
+            // The same files are written from another node in the next round.
+            let node = (slot + self.round) % stage.setup.nodes;
+            let part = Part { role, slot, slots, node, child: None, resumed_ns: 0, killed: false };
+            self.parts.push(part);
+            self.spawn(stage, self.parts.len() - 1)?;
+        }
+        Ok(())
+    }
+
+    pub fn log(&self, role: Role, slot: u32) -> PathBuf {
+        self.dir.join(format!("{role}-{slot}.log"))
+    }
+
+    pub fn logs(&self, role: Role) -> Vec<PathBuf> {
+        let of_role = self.parts.iter().filter(|p| p.role == role);
+        of_role.map(|p| self.log(role, p.slot)).collect()
+    }
+
+    fn beat(&self, part: &Part) -> PathBuf {
+        self.dir.join(format!("{}-{}.beat", part.role, part.slot))
+    }
+
+    fn spawn(&mut self, stage: &Stage, nth: usize) -> io::Result<()> {
+        self.next_process += 1;
+        let part = &self.parts[nth];
+        let said = File::options().create(true).append(true).open(self.dir.join("said"))?;
+        let _ = std::fs::remove_file(self.beat(part));
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg(part.role.to_string()).stdin(Stdio::null()).stdout(said.try_clone()?).stderr(said);
+        let setup = &stage.setup;
+        let mut arg = |name: &str, value: String| {
+            command.arg(format!("--{name}={value}"));
+        };
+        arg("root", stage.root().to_string_lossy().into_owned());
+        arg("socket", stage.socket(part.node).to_string_lossy().into_owned());
+        arg("files", setup.files.to_string());
+        arg("large", setup.large.to_string());
+        arg("large-bytes", setup.large_bytes.to_string());
+        arg("seed", self.seed.to_string());
+        arg("slot", part.slot.to_string());
+        arg("slots", part.slots.to_string());
+        arg("process", self.next_process.to_string());
+        arg("node", part.node.to_string());
+        arg("log", self.log(part.role, part.slot).to_string_lossy().into_owned());
+        arg("beat", self.beat(part).to_string_lossy().into_owned());
+        arg("until-ns", self.until_ns.to_string());
+        arg("forebay", setup.forebay.to_string_lossy().into_owned());
+        arg("round", self.round.to_string());
+        self.parts[nth].child = Some(command.spawn()?);
+        Ok(())
+    }
+
+    fn any(&self, random: &mut Random, role: Role) -> Option<usize> {
+        let alive: Vec<usize> = (0..self.parts.len())
+            .filter(|n| self.parts[*n].role == role && self.parts[*n].child.is_some())
+            .collect();
+        (!alive.is_empty()).then(|| alive[random.below(alive.len() as u64) as usize])
+    }
+
+    /// Kills one, which another replaces; its process, if it died of this.
+    pub fn kill_any(&mut self, random: &mut Random, role: Role) -> io::Result<Option<u32>> {
+        let Some(nth) = self.any(random, role) else { return Ok(None) };
+        let part = &mut self.parts[nth];
+        let Some(child) = &mut part.child else { return Ok(None) };
+        if child.try_wait()?.is_some() {
+            return Ok(None);
+        }
+        child.kill()?;
+        part.killed = true;
+        Ok(Some(child.id()))
+    }
+
+    /// Stops one; its process.
+    pub fn stop_any(&mut self, random: &mut Random, role: Role) -> Option<u32> {
+        let nth = self.any(random, role)?;
+        let part = &mut self.parts[nth];
+        let pid = part.child.as_ref()?.id();
+        signal(pid, Signal::STOP).ok()?;
+        // Stops are short beside this.
+        part.resumed_ns = now_ns() + 5_000_000_000;
+        Some(pid)
+    }
+
+    /// Replaces who was killed, and sees who hangs or has failed. False once all have ended.
+    pub fn step(&mut self, stage: &Stage) -> io::Result<bool> {
+        for nth in 0..self.parts.len() {
+            let beat = self.beat(&self.parts[nth]);
+            let part = &mut self.parts[nth];
+            let Some(child) = &mut part.child else { continue };
+            let Some(status) = child.try_wait()? else {
+                let since = beat_of(&beat);
+                if since != 0 && now_ns() > since.max(part.resumed_ns) + HANG_NS {
+                    let who = format!("{} {} on node {}", part.role, part.slot, part.node);
+                    self.trouble.push(format!("hang: {who}: {}", where_is(child.id())));
+                    child.kill()?;
+                    part.killed = true;
+                }
+                continue;
+            };
+            part.child = None;
+            let killed = std::mem::take(&mut part.killed) && status.signal() == Some(libc::SIGKILL);
+            if !status.success() && !killed {
+                let said = std::fs::read_to_string(self.dir.join("said")).unwrap_or_default();
+                let tail: Vec<_> = said.lines().rev().take(5).collect();
+                self.trouble.push(format!("{} {} failed ({status}): {tail:?}", part.role, part.slot));
+            }
+            // A writer comes back even after the end, to see what the killed one has left.
+            if killed && (part.role == Role::Writer || now_ns() < self.until_ns) {
+                self.spawn(stage, nth)?;
+            }
+        }
+        Ok(self.parts.iter().any(|p| p.child.is_some()))
+    }
+}
+
+impl Drop for Troupe {
+    fn drop(&mut self) {
+        for child in self.parts.iter_mut().filter_map(|p| p.child.as_mut()) {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Where a process is in the kernel, thread by thread.
+pub fn where_is(pid: u32) -> String {
+    let mut text = format!("process {pid}");
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    for task in tasks {
+        let read = |name: &str| std::fs::read_to_string(task.path().join(name)).unwrap_or_default();
+        let state = read("stat").rsplit(')').next().unwrap_or_default().trim().chars().next().unwrap_or('?');
+        let (comm, at, stack) = (read("comm"), read("wchan"), read("stack"));
+        text += &format!(
+            "\n  {} {} {state} {at}\n    {}",
+            task.file_name().to_string_lossy(),
+            comm.trim(),
+            stack.replace('\n', "\n    ")
+        );
+    }
+    text
+}
