@@ -21,6 +21,7 @@ pub mod load;
 pub mod map;
 pub mod read;
 pub mod session;
+mod watch;
 pub mod write;
 
 pub use admin::Admin;

@@ -11,9 +11,13 @@
 //! systems, as much as a small read itself, so it may be put off while only the PFS has been read: it is due before the
 //! first byte from the tier, when it costs less than a hundredth of the reads since the last one, and every 50 ms at the
 //! latest. (A version that has not changed by then had not changed before.)
+//!
+//! A look compares what the descriptor tells now with what the last look has proved, never with a path. Where only ctime
+//! moved, the kernel's reports of this node (`watch`) tell an attribute that was changed from a write whose mtime was set back.
 
 use crate::error::told;
 use crate::session::{Client, Session, lock, unexpected};
+use crate::watch::{Events, Watch};
 use crate::{EXTENT_BYTES, MappedRange};
 use forebay_pfs::layout::{self, Layout};
 use forebay_pfs::{Difference, FileFacts, FileVersion, Revalidate};
@@ -71,7 +75,12 @@ enum Source {
 #[derive(Debug)]
 struct Tiered {
     pfs: OwnedFd,
+    /// Of the version opened.
     facts: FileFacts,
+    /// Of the same content, as the last look has proved it.
+    proved: Mutex<Proved>,
+    /// Programs of this node are watched; `None` where that cannot be.
+    watch: Option<Watch>,
     mode: ReadMode,
     page_bytes: u64,
     pinned: bool,
@@ -100,6 +109,17 @@ struct Tiered {
     read_ns: AtomicU64,
     opened: Instant,
 }
+
+/// What a look has proved to be the content that was opened.
+#[derive(Clone, Copy, Debug)]
+struct Proved {
+    facts: FileFacts,
+    /// What this node had done to the file by then.
+    events: Events,
+}
+
+/// The kernel reports a change a moment after its stamps move, as long as a call to the PFS takes at most.
+const EVENT_PATIENCE: Duration = Duration::from_millis(50);
 
 /// Of so many small reads that miss, the agent hears of one.
 const MISSES_TOLD: u64 = 16;
@@ -151,6 +171,8 @@ impl Client {
     /// Shows the descriptor to the agent; gives it back if no agent takes it.
     fn show(&self, pfs: OwnedFd, mode: ReadMode) -> Result<Tiered, OwnedFd> {
         let session = &self.session;
+        // Before the agent looks at the file, so that nothing falls between.
+        let watch = session.may_ask().then(|| session.watches.watch(pfs.as_fd())).flatten();
         let Ok(answer) = session.call(&Request::Open, &[pfs.as_fd()], session.config.deadline) else {
             return Err(pfs);
         };
@@ -171,6 +193,11 @@ impl Client {
         Ok(Tiered {
             pfs,
             facts,
+            proved: Mutex::new(Proved {
+                facts,
+                events: watch.as_ref().map(|w| w.at_open).unwrap_or_default(),
+            }),
+            watch,
             mode,
             page_bytes,
             pinned,
@@ -412,7 +439,7 @@ impl Tiered {
             if !self.served_from_tier.load(Ordering::Relaxed) {
                 self.served_from_tier.store(true, Ordering::SeqCst);
                 if self.unproved.load(Ordering::SeqCst) {
-                    self.prove(path)?;
+                    self.prove(path, Revalidate::AsStat)?;
                 }
             }
             let (first, last) = (offset / self.page_bytes, (offset + n as u64 - 1) / self.page_bytes);
@@ -486,6 +513,11 @@ impl Tiered {
             self.tell_missed(session, offset, len);
             return Ok(Brought::ReadPfs);
         }
+        if lock(&self.proved).facts.version != self.facts.version {
+            // The stamps have moved since, though the content has not: the agent fetches nothing more of that version.
+            self.advise(Advice::Normal);
+            return Ok(Brought::ReadPfs);
+        }
         self.advise(Advice::Random);
         let deadline = session.config.deadline;
         // To the end of the page and no further: the rest of a long read is on its way, and the front can be copied.
@@ -533,8 +565,9 @@ impl Tiered {
                 }
                 Ok(Brought::Resident)
             }
-            Reply::Changed(now) => {
-                self.require_same_content(path, &now)?;
+            Reply::Changed(_) => {
+                // The agent may know more than this node's attribute cache, and other things than this handle has proved.
+                self.prove(path, Revalidate::Force)?;
                 Ok(Brought::ReadPfs)
             }
             reply @ Reply::TimedOut => {
@@ -563,7 +596,7 @@ impl Tiered {
             || self.opened.elapsed().as_millis() as u64 >= last + PROOF_INTERVAL_MS;
         // Order matters between threads: each first says what it has done and then looks at what the other has.
         if due || self.served_from_tier.load(Ordering::SeqCst) || got < want {
-            self.prove(path)?;
+            self.prove(path, Revalidate::AsStat)?;
         }
         if got < want {
             return Err(changed(path));
@@ -572,35 +605,64 @@ impl Tiered {
     }
 
     /// Looks at the file: all bytes read from the PFS so far were of the version opened, or this fails.
-    fn prove(&self, path: &Path) -> io::Result<()> {
+    fn prove(&self, path: &Path, how: Revalidate) -> io::Result<()> {
         let started = Instant::now();
         let now_ms = self.opened.elapsed().as_millis() as u64;
-        let now = FileFacts::of(self.pfs.as_fd(), Revalidate::AsStat)?;
-        self.require_same_content(path, &now)?;
+        let now = FileFacts::of(self.pfs.as_fd(), how)?;
+        let proved = lock(&self.proved).facts;
+        if proved.difference(&now) != Difference::None && !self.prove_anew()? {
+            self.changed.store(true, Ordering::Relaxed);
+            return Err(changed(path));
+        }
         self.look_ns.store(started.elapsed().as_nanos() as u64, Ordering::Relaxed);
         self.read_ns.store(0, Ordering::Relaxed);
         self.proved_at_ms.store(now_ms, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Fails if the bytes of the file are not those that were opened.
-    fn require_same_content(&self, path: &Path, now: &FileFacts) -> io::Result<()> {
-        match self.facts.difference(now) {
-            Difference::None | Difference::Attributes => Ok(()),
-            Difference::CtimeOnly if self.is_renamed(path) => Ok(()),
-            Difference::CtimeOnly | Difference::Content => {
-                self.changed.store(true, Ordering::Relaxed);
-                Err(changed(path))
-            }
+    /// Whether the content is the one opened though the file looks another; if so, later looks compare with what it looks like
+    /// now. One thread at a time: what another has proved meanwhile is newer than what this one has seen.
+    fn prove_anew(&self) -> io::Result<bool> {
+        let mut proved = lock(&self.proved);
+        let before = self.events();
+        // Past this node's attribute cache: reports of changes that the facts do not show yet would be used up.
+        let facts = FileFacts::of(self.pfs.as_fd(), Revalidate::Force)?;
+        let difference = proved.facts.difference(&facts);
+        if difference == Difference::None {
+            return Ok(true);
         }
+        let is_same = same_content(difference, &proved.events, || self.events());
+        if is_same {
+            // The events of before: what comes after them may not be in the facts.
+            *proved = Proved { facts, events: before.unwrap_or_default() };
+        }
+        Ok(is_same)
     }
 
-    /// A rename moves ctime and nothing else: it shows in that the path leads elsewhere now.
-    fn is_renamed(&self, path: &Path) -> bool {
-        match rustix::fs::stat(path) {
-            Ok(stat) => (stat.st_dev, stat.st_ino) != (self.facts.dev, self.facts.version.ino),
-            Err(e) => e == rustix::io::Errno::NOENT,
+    fn events(&self) -> Option<Events> {
+        self.watch.as_ref().and_then(Watch::events)
+    }
+}
+
+/// Whether a file that differs so from what was proved has the same content, by what this node has done to it: `proved` by
+/// then, and `now`.
+fn same_content(difference: Difference, proved: &Events, now: impl Fn() -> Option<Events>) -> bool {
+    let until = Instant::now() + EVENT_PATIENCE;
+    loop {
+        let events = now();
+        let is_same = match difference {
+            Difference::None => true,
+            Difference::Content => false,
+            Difference::Attributes => events.is_none_or(|now| !now.wrote_since(proved)),
+            Difference::CtimeOnly => {
+                events.is_some_and(|now| now.touched_since(proved) && !now.wrote_since(proved))
+            }
+        };
+        let may_come = difference == Difference::CtimeOnly && events.is_some_and(|now| now == *proved);
+        if is_same || !may_come || Instant::now() >= until {
+            return is_same;
         }
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

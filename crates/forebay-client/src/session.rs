@@ -129,6 +129,8 @@ pub(crate) struct Session {
     /// The members as they were a moment ago.
     pub(crate) view: crate::job::KnownView,
     pub(crate) homes: crate::job::GivenHomes,
+    /// What this node does to the files that are open.
+    pub(crate) watches: Arc<crate::watch::Watches>,
 }
 
 #[derive(Debug)]
@@ -156,6 +158,7 @@ impl Session {
             job: Mutex::new(None),
             view: crate::job::KnownView::default(),
             homes: crate::job::GivenHomes::default(),
+            watches: Arc::default(),
         }
     }
 

@@ -1,15 +1,20 @@
 //! The file is changed while it is read.
 
 use crate::common::{
-    Agent, MIB, PAGE, assert_content, content, grow_old, make_file, plain_pfs, read_all, wait_for,
+    Agent, Helper, MIB, PAGE, SlowFs, assert_content, content, grow_old, make_file, plain_pfs, read_all,
+    wait_for,
 };
+use crate::roles::{hear, tell};
+use forebay_client::Client;
 use std::fs::{File, FileTimes};
 use std::io::{ErrorKind, Write};
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const LEN: u64 = MIB;
+
+type Change = fn(&Path);
 
 /// A reader that has read the first half of a file of content 1; what then happens to the file is up to `change`.
 fn half_read(change: impl FnOnce(&Path)) -> (tempfile::TempDir, Agent, forebay_client::File) {
@@ -73,16 +78,203 @@ fn overwritten_in_place() {
 
 #[test]
 fn overwritten_in_place_and_its_mtime_set_back() {
-    let (pfs, agent, file) = half_read(|path| {
-        let before = path.metadata().unwrap();
-        overwrite(path, 2, LEN);
-        let times = FileTimes::new().set_modified(before.modified().unwrap());
-        File::options().write(true).open(path).unwrap().set_times(times).unwrap();
-        let after = path.metadata().unwrap();
-        assert_eq!((before.modified().unwrap(), before.len()), (after.modified().unwrap(), after.len()));
-    });
+    let (pfs, agent, file) = half_read(overwrite_and_set_mtime_back);
     assert_stale(&file);
     assert_new_open_reads(&agent, &pfs.path().join("f"), 2, LEN);
+}
+
+/// Content 2 in place of another, and no stamp but ctime to show it.
+fn overwrite_and_set_mtime_back(path: &Path) {
+    let before = path.metadata().unwrap();
+    overwrite(path, 2, LEN);
+    let times = FileTimes::new().set_modified(before.modified().unwrap());
+    File::options().write(true).open(path).unwrap().set_times(times).unwrap();
+    let after = path.metadata().unwrap();
+    assert_eq!((before.modified().unwrap(), before.len()), (after.modified().unwrap(), after.len()));
+    assert!((before.ctime(), before.ctime_nsec()) < (after.ctime(), after.ctime_nsec()));
+}
+
+/// A client process: reads the first half of a file by a path relative to its directory, moves elsewhere, and reads the rest
+/// when the test says so.
+pub fn read_from_elsewhere(dir: &str, name: &str) {
+    std::env::set_current_dir(dir).unwrap();
+    let file = Client::from_env().open(name).unwrap();
+    let mut half = vec![0; (LEN / 2) as usize];
+    assert_eq!(file.read_at(&mut half, 0).unwrap(), half.len());
+    assert_content(&half, 1, 0);
+    std::env::set_current_dir("/").unwrap();
+    tell("half");
+    hear();
+    match second_half(&file) {
+        Ok(()) => tell("rest old"),
+        Err(e) => tell(&format!("rest {:?}", e.kind())),
+    }
+}
+
+#[test]
+fn a_file_opened_by_a_relative_path_is_not_mixed_after_chdir() {
+    let pfs = plain_pfs();
+    let path = pfs.path().join("f");
+    let agent = Agent::on(pfs.path());
+    let expected: [(Change, &str); 3] = [
+        (overwrite_and_set_mtime_back, "StaleNetworkFileHandle"),
+        (|path| std::fs::rename(path, path.with_extension("elsewhere")).unwrap(), "old"),
+        (|path| std::fs::remove_file(path).unwrap(), "old"),
+    ];
+    for (change, seen) in expected {
+        make_file(&path, 1, LEN);
+        let mut reader = Helper::start(&agent, "elsewhere", &[pfs.path().to_str().unwrap(), "f"]);
+        reader.expect("half");
+        change(&path);
+        reader.say("on");
+        assert_eq!(reader.expect("rest"), seen);
+        reader.finish();
+    }
+}
+
+/// Changes that leave nothing behind but a later ctime, none of them of content.
+const THERE_AND_BACK: [(&str, Change); 8] = [
+    ("link and unlink", |path| {
+        std::fs::hard_link(path, path.with_extension("link")).unwrap();
+        std::fs::remove_file(path.with_extension("link")).unwrap();
+    }),
+    ("chmod to the same mode", |path| {
+        std::fs::set_permissions(path, path.metadata().unwrap().permissions()).unwrap();
+    }),
+    ("chmod and back", |path| {
+        let before = path.metadata().unwrap().permissions();
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        std::fs::set_permissions(path, before).unwrap();
+    }),
+    ("chown and back", |path| {
+        std::os::unix::fs::chown(path, Some(1), Some(1)).unwrap();
+        std::os::unix::fs::chown(path, Some(0), Some(0)).unwrap();
+    }),
+    ("rename and back", |path| {
+        std::fs::rename(path, path.with_extension("away")).unwrap();
+        std::fs::rename(path.with_extension("away"), path).unwrap();
+    }),
+    ("utimens to the same time", |path| File::open(path).unwrap().set_times(times_of(path)).unwrap()),
+    ("touch to the same time", |path| {
+        File::options().write(true).open(path).unwrap().set_times(times_of(path)).unwrap();
+    }),
+    ("an extended attribute", |path| {
+        rustix::fs::setxattr(path, "user.test", b"1", rustix::fs::XattrFlags::empty()).unwrap();
+    }),
+];
+
+/// Both times, as utime and touch set them; the kernel reports a change of mtime alone as it reports a write.
+fn times_of(path: &Path) -> FileTimes {
+    let now = path.metadata().unwrap();
+    FileTimes::new().set_accessed(now.accessed().unwrap()).set_modified(now.modified().unwrap())
+}
+
+#[test]
+fn a_change_of_attributes_there_and_back_ends_no_handle() {
+    for (what, change) in THERE_AND_BACK {
+        let (pfs, _agent, file) = half_read(|path| {
+            let before = path.metadata().unwrap();
+            change(path);
+            let after = path.metadata().unwrap();
+            let moved = (before.ctime(), before.ctime_nsec()) < (after.ctime(), after.ctime_nsec());
+            assert!(moved && before.mtime_nsec() == after.mtime_nsec(), "{what}: no test of ctime alone");
+        });
+        let mut bytes = vec![0; 3 * PAGE as usize];
+        let read = |bytes: &mut [u8], page: u64| {
+            file.read_at(bytes, page * PAGE).unwrap_or_else(|e| panic!("{what}: {e}"));
+            assert_content(bytes, 1, page * PAGE);
+        };
+        read(&mut bytes, 8);
+        // Again, and on another handle of the same file too.
+        let path = pfs.path().join("f");
+        change(&path);
+        grow_old(&path);
+        read(&mut bytes, 11);
+        read(&mut bytes, 0);
+        // What it was proved to look like is what a later write is compared with.
+        overwrite_and_set_mtime_back(&path);
+        assert_stale(&file);
+    }
+}
+
+#[test]
+fn a_write_with_mtime_set_back_is_seen_after_and_beside_a_change_of_attributes() {
+    let changes: [Change; 3] = [
+        |path| std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap(),
+        |path| std::fs::hard_link(path, path.with_extension("link")).unwrap(),
+        |path| {
+            std::fs::rename(path, path.with_extension("elsewhere")).unwrap();
+            std::os::unix::fs::symlink(path.with_extension("elsewhere"), path).unwrap();
+        },
+    ];
+    for change in changes {
+        // Seen to by a read in between.
+        let (pfs, _agent, file) = half_read(change);
+        let mut page = vec![0; PAGE as usize];
+        assert_eq!(file.read_at(&mut page, LEN / 2).unwrap(), page.len());
+        assert_content(&page, 1, LEN / 2);
+        overwrite_and_set_mtime_back(&pfs.path().join("f"));
+        assert_stale(&file);
+        // And by none, in either order.
+        let (_pfs, _agent, file) = half_read(|path| {
+            change(path);
+            overwrite_and_set_mtime_back(path);
+        });
+        assert_stale(&file);
+        let (_pfs, _agent, file) = half_read(|path| {
+            overwrite_and_set_mtime_back(path);
+            change(path);
+        });
+        assert_stale(&file);
+    }
+}
+
+/// Two handles of one file have one watch: neither the end of the other nor what it has seen matters.
+#[test]
+fn handles_of_one_file_do_not_take_each_others_changes() {
+    let pfs = plain_pfs();
+    let path = pfs.path().join("f");
+    make_file(&path, 1, LEN);
+    let agent = Agent::on(pfs.path());
+    let client = agent.client();
+    let files = [client.open(&path).unwrap(), client.open(&path).unwrap(), client.open(&path).unwrap()];
+    let mut page = vec![0; PAGE as usize];
+    for file in &files {
+        assert_eq!(file.read_at(&mut page, 0).unwrap(), page.len());
+    }
+    let [first, second, third] = files;
+    drop(first);
+    (THERE_AND_BACK[0].1)(&path);
+    for (file, at) in [(&second, 4), (&third, 5), (&second, 6)] {
+        assert_eq!(file.read_at(&mut page, at * PAGE).unwrap(), page.len());
+        assert_content(&page, 1, at * PAGE);
+    }
+    overwrite_and_set_mtime_back(&path);
+    assert!(is_stale(second.read_at(&mut page, 8 * PAGE)));
+    assert!(is_stale(third.read_at(&mut page, 9 * PAGE)));
+}
+
+/// A change that this node's kernel hears nothing of, as one of another node: what cannot be told from a write ends the handle.
+#[test]
+fn a_change_on_another_node_that_moves_ctime_alone_is_taken_for_a_write() {
+    let Some(pfs) = SlowFs::start() else { return };
+    let there = pfs.mount().with_file_name("backing").join("f");
+    let changes: [(Change, bool); 4] = [
+        (overwrite_and_set_mtime_back, false),
+        (THERE_AND_BACK[2].1, false),
+        (|path| std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap(), true),
+        (|path| std::fs::hard_link(path, path.with_extension("link")).unwrap(), true),
+    ];
+    for (change, goes_on) in changes {
+        let agent = Agent::on(&pfs.mount());
+        make_file(&there, 1, LEN);
+        let file = agent.client().open(pfs.at("f")).unwrap();
+        let mut half = vec![0; (LEN / 2) as usize];
+        assert_eq!(file.read_at(&mut half, 0).unwrap(), half.len());
+        assert_content(&half, 1, 0);
+        change(&there);
+        if goes_on { second_half(&file).unwrap() } else { assert_stale(&file) }
+    }
 }
 
 #[test]

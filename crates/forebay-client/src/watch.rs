@@ -1,0 +1,220 @@
+//! What programs of this node do to files that are open here: writes and changes of attributes, by inotify.
+//!
+//! Time stamps cannot tell a rename, a link or a `chmod` there and back from a write whose mtime was set back: either moves
+//! ctime and nothing else. The kernel can tell, for system calls on this node. It reports nothing of other nodes, of
+//! stores to a mapped page, and of asynchronous writes (`io_submit`); whoever asks must not take silence for proof.
+//!
+//! One inotify instance for each process, a watch for each file that is open. Nothing is read until somebody asks, so
+//! a watch costs its setting and its removal. A forked child shares the instance with its parent, and what it read
+//! would be lost to the parent: it reads nothing, and makes an instance of its own for the files that it opens itself.
+
+use crate::session::lock;
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+
+/// The kernel queues an event for each watch that is removed; after so many removals they are read.
+const REMOVALS_QUEUED: u32 = 64;
+
+/// Events so far, of one file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Events {
+    /// Writes, truncations, allocations.
+    writes: u64,
+    /// Changes of mode, owner, links, times or extended attributes, and renames.
+    attributes: u64,
+}
+
+impl Events {
+    /// Whether the file was written after `before`.
+    pub fn wrote_since(&self, before: &Events) -> bool {
+        self.writes != before.writes
+    }
+
+    /// Whether its attributes or its name were changed after `before`.
+    pub fn touched_since(&self, before: &Events) -> bool {
+        self.attributes != before.attributes
+    }
+}
+
+/// The watches of a process.
+#[derive(Debug, Default)]
+pub(crate) struct Watches(Mutex<Option<Instance>>);
+
+#[derive(Debug)]
+struct Instance {
+    pid: u32,
+    inotify: OwnedFd,
+    /// By watch descriptor: the kernel has one for each inode.
+    files: HashMap<i32, Watched>,
+    removals: u32,
+}
+
+#[derive(Debug, Default)]
+struct Watched {
+    handles: u32,
+    /// `None` once events may have been lost.
+    events: Option<Events>,
+}
+
+/// A file that is watched until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    all: Arc<Watches>,
+    wd: i32,
+    /// The process whose instance it is.
+    pid: u32,
+    /// What had happened to the file when it was opened.
+    pub at_open: Events,
+}
+
+impl Watches {
+    /// Watches an open file; `None` if the kernel allows no more watches, or there is no `/proc`.
+    pub fn watch(self: &Arc<Self>, file: BorrowedFd<'_>) -> Option<Watch> {
+        let pid = std::process::id();
+        let mut instance = lock(&self.0);
+        if instance.as_ref().is_none_or(|i| i.pid != pid) {
+            *instance = Some(Instance::new(pid).ok()?);
+        }
+        let (wd, at_open) = instance.as_mut()?.add(file)?;
+        Some(Watch { all: self.clone(), wd, pid, at_open })
+    }
+}
+
+impl Instance {
+    fn new(pid: u32) -> rustix::io::Result<Self> {
+        let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
+        Ok(Instance { pid, inotify, files: HashMap::new(), removals: 0 })
+    }
+
+    fn add(&mut self, file: BorrowedFd<'_>) -> Option<(i32, Events)> {
+        let wanted = WatchFlags::MODIFY | WatchFlags::ATTRIB | WatchFlags::MOVE_SELF;
+        // By the descriptor: what its path leads to may be another file by now.
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let wd = inotify::add_watch(&self.inotify, path, wanted).ok()?;
+        if self.files.contains_key(&wd) {
+            // What was done to the file before this open must not be counted after it.
+            self.drain();
+        }
+        let watched = self.files.entry(wd).or_insert(Watched { handles: 0, events: Some(Events::default()) });
+        watched.handles += 1;
+        Some((wd, watched.events.unwrap_or_default()))
+    }
+
+    fn remove(&mut self, wd: i32) {
+        let Some(watched) = self.files.get_mut(&wd) else { return };
+        watched.handles -= 1;
+        if watched.handles > 0 {
+            return;
+        }
+        self.files.remove(&wd);
+        // It may be gone with its file system.
+        let _ = inotify::remove_watch(&self.inotify, wd);
+        self.removals += 1;
+        if self.removals >= REMOVALS_QUEUED {
+            self.drain();
+        }
+    }
+
+    /// Counts what the kernel has queued.
+    fn drain(&mut self) {
+        self.removals = 0;
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut queue = Reader::new(&self.inotify, &mut buffer);
+        loop {
+            match queue.next() {
+                Ok(event) => count(&mut self.files, event.wd(), event.events()),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return,
+                Err(_) => return lose_all(&mut self.files),
+            }
+        }
+    }
+}
+
+fn count(files: &mut HashMap<i32, Watched>, wd: i32, what: ReadFlags) {
+    if what.contains(ReadFlags::QUEUE_OVERFLOW) {
+        return lose_all(files);
+    }
+    // Events of a watch that was removed may still be queued.
+    let Some(watched) = files.get_mut(&wd) else { return };
+    if what.contains(ReadFlags::IGNORED) {
+        watched.events = None;
+    } else if let Some(events) = &mut watched.events {
+        events.writes += u64::from(what.contains(ReadFlags::MODIFY));
+        events.attributes += u64::from(what.intersects(ReadFlags::ATTRIB | ReadFlags::MOVE_SELF));
+    }
+}
+
+fn lose_all(files: &mut HashMap<i32, Watched>) {
+    files.values_mut().for_each(|watched| watched.events = None);
+}
+
+impl Watch {
+    /// What has happened to the file so far; `None` if that cannot be known.
+    pub fn events(&self) -> Option<Events> {
+        let mut instance = lock(&self.all.0);
+        let instance = instance.as_mut().filter(|i| i.pid == self.pid && self.pid == std::process::id())?;
+        instance.drain();
+        instance.files.get(&self.wd).and_then(|watched| watched.events)
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if self.pid != std::process::id() {
+            return;
+        }
+        if let Some(instance) = lock(&self.all.0).as_mut().filter(|i| i.pid == self.pid) {
+            instance.remove(self.wd);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{File, Permissions};
+    use std::io::Write;
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn writes_and_attributes_are_told_apart_and_watches_of_one_file_are_counted() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        std::fs::write(&path, b"one").unwrap();
+        let (all, file) = (Arc::new(Watches::default()), File::open(&path).unwrap());
+        let first = all.watch(file.as_fd()).unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        std::fs::rename(&path, dir.path().join("g")).unwrap();
+        let touched = first.events().unwrap();
+        assert!(touched.touched_since(&first.at_open) && !touched.wrote_since(&first.at_open));
+        File::options().append(true).open(dir.path().join("g")).unwrap().write_all(b"two").unwrap();
+        let second = all.watch(File::open(dir.path().join("g")).unwrap().as_fd()).unwrap();
+        assert!(first.events().unwrap().wrote_since(&touched));
+        assert_eq!(
+            second.events(),
+            Some(second.at_open),
+            "what came before the second open is counted after it"
+        );
+        drop(second);
+        std::fs::set_permissions(dir.path().join("g"), Permissions::from_mode(0o644)).unwrap();
+        let after = first.events().unwrap();
+        assert!(after.touched_since(&touched), "the watch went with another handle of the file");
+        drop(first);
+        assert!(lock(&all.0).as_ref().unwrap().files.is_empty());
+    }
+
+    #[test]
+    fn a_queue_that_ran_over_is_no_proof() {
+        let mut files = HashMap::from([(1, Watched { handles: 1, events: Some(Events::default()) })]);
+        count(&mut files, 1, ReadFlags::MODIFY);
+        assert_eq!(files[&1].events, Some(Events { writes: 1, attributes: 0 }));
+        count(&mut files, -1, ReadFlags::QUEUE_OVERFLOW);
+        assert_eq!(files[&1].events, None);
+    }
+}
