@@ -214,6 +214,12 @@ pub fn set_capacity(connection: &Connection, bytes: u64) -> Answer {
     if !shared.is_operator(connection.peer.uid) {
         return not_allowed();
     }
+    let usable = crate::memory::usable_bytes();
+    if bytes > usable {
+        return reply(Reply::Refused(Refusal::Invalid(format!(
+            "{bytes} bytes are more than this node or its control group allows the agent ({usable}); choose less"
+        ))));
+    }
     match shared.cache.tier.free_and_total_bytes() {
         Ok((_, total)) if bytes > total => reply(Reply::Refused(Refusal::Invalid(format!(
             "{bytes} bytes are more than the tier's memory file system can hold ({total}); raise tier.limit and restart"

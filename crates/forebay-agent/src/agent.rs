@@ -141,9 +141,7 @@ impl Agent {
             ));
         }
         let security = Security::configured(config.cluster.tls.as_deref())?;
-        let usable = memory::usable_bytes();
-        let capacity = config.capacity.of(usable);
-        let limit = config.limit.of(usable).max(capacity);
+        let (capacity, limit) = config.sizes(memory::usable_bytes()).map_err(io::Error::other)?;
         let tier = Tier::open(&TierOptions {
             state_dir: config.state_dir.clone(),
             backing: config.backing,

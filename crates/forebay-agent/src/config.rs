@@ -3,7 +3,7 @@
 //! Nothing is repaired silently: what does not fit is refused, naming the keys. `KEYS` is the reference that
 //! `forebay config reference` and `docs/configuration.md` are made from; a test holds it against the structure.
 
-use crate::units::{Amount, parse_bytes};
+use crate::units::{Amount, Human, parse_bytes};
 use forebay_pfs::Revalidate;
 use forebay_policy::eviction::EvictionKind;
 use forebay_store::Backing;
@@ -508,6 +508,28 @@ impl Config {
             }
         }
         Ok(())
+    }
+
+    /// Capacity and limit of the tier in bytes, on a node where `usable` bytes may be used.
+    ///
+    /// # Errors
+    /// They do not fit the node or each other; says both numbers.
+    pub fn sizes(&self, usable: u64) -> Result<(u64, u64), String> {
+        let (capacity, limit) = (self.capacity.of(usable), self.limit.of(usable));
+        let more = |bytes: u64, of: &str| {
+            format!("tier.capacity = {capacity} ({}) is more than {of} {bytes} ({})", Human(capacity), Human(bytes))
+        };
+        if capacity > usable {
+            let whose = match crate::memory::group_limit() {
+                Some(limit) => format!("the limit of the control group {}:", limit.group.display()),
+                None => "this node's memory:".into(),
+            };
+            return Err(format!("{}; give the tier a part of it, for example \"25%\"", more(usable, &whose)));
+        }
+        if capacity > limit {
+            return Err(format!("{}; raise the limit or lower the capacity", more(limit, "tier.limit =")));
+        }
+        Ok((capacity, limit))
     }
 
     /// Path of the agent's socket.

@@ -36,6 +36,9 @@ const CONNECTIONS_MAX: usize = 1024;
 /// A new connection has this long to prove itself and say who it is.
 const HELLO_TIME: Duration = Duration::from_secs(5);
 
+/// A node that is not in the view yet is looked for in it so long.
+const JOIN_TIME: Duration = Duration::from_secs(2);
+
 /// A connection on which nothing is asked for so long is closed; askers close theirs well before.
 const IDLE: Duration = Duration::from_secs(60);
 
@@ -95,7 +98,25 @@ impl Drop for Counted {
     }
 }
 
+/// A connection before its thread has begun.
+enum Proved {
+    Yes(Stream),
+    NotYet(TcpStream),
+}
+
+/// Strangers on loopback are refused before they cost a thread or a place among the connections.
+fn prove_at_once(listener: &Listener, socket: TcpStream) -> io::Result<Proved> {
+    if listener.proves_at_once() {
+        return listener.prove(socket, Instant::now() + HELLO_TIME).map(Proved::Yes);
+    }
+    Ok(Proved::NotYet(socket))
+}
+
 fn start(shared: &Arc<Shared>, listener: &Arc<Listener>, socket: TcpStream) {
+    let proved = match prove_at_once(listener, socket) {
+        Ok(proved) => proved,
+        Err(e) => return tracing::debug!(error = %e, "a connection of a peer is refused"),
+    };
     let over = shared.peer_server.connections.fetch_add(1, Ordering::AcqRel) >= CONNECTIONS_MAX;
     let counted = Counted(shared.clone());
     let cost = shared.cache.reserve(Class::Clients, CONNECTION_BYTES, &shared.counters);
@@ -106,9 +127,11 @@ fn start(shared: &Arc<Shared>, listener: &Arc<Listener>, socket: TcpStream) {
     };
     let listener = listener.clone();
     let body = move || {
-        let served = listener
-            .prove(socket, Instant::now() + HELLO_TIME)
-            .and_then(|stream| Serving::new(&counted.0, stream).greet()?.serve());
+        let stream = match proved {
+            Proved::Yes(stream) => Ok(stream),
+            Proved::NotYet(socket) => listener.prove(socket, Instant::now() + HELLO_TIME),
+        };
+        let served = stream.and_then(|stream| Serving::new(&counted.0, stream).greet()?.serve());
         if let Err(e) = served {
             tracing::debug!(error = %e, "the connection of a peer has ended");
         }
@@ -147,7 +170,7 @@ impl<'a> Serving<'a> {
             return Err(io::ErrorKind::InvalidData.into());
         };
         let refusal = match protocol {
-            PEER_PROTOCOL if self.stream.may_speak_for(&node) => String::new(),
+            PEER_PROTOCOL if self.stream.may_speak_for(&node) => self.membership(&node),
             PEER_PROTOCOL => format!("its certificate does not name node {node:?}"),
             _ => format!("forebay {} speaks peer protocol {PEER_PROTOCOL}", env!("CARGO_PKG_VERSION")),
         };
@@ -155,6 +178,25 @@ impl<'a> Serving<'a> {
         frame::send(&mut self.stream, &welcome)?;
         tracing::debug!(node, protocol, refusal, "a peer has connected");
         if refusal.is_empty() { Ok(self) } else { Err(io::Error::other(refusal)) }
+    }
+
+    /// Why `node` is not served, or nothing. A certificate proves a name; the view says whether the name is a member. A node that
+    /// has just joined may know it before this one does. Without TLS a name proves nothing, and nobody but this user and
+    /// root is here at all.
+    fn membership(&self, node: &str) -> String {
+        let until = Instant::now() + JOIN_TIME;
+        while self.stream.peer_name().is_some() {
+            let view = self.shared.cluster.view();
+            if view.cluster.nodes.iter().any(|member| member.name.eq_ignore_ascii_case(node)) {
+                break;
+            }
+            if Instant::now() >= until || self.shared.is_stopping() {
+                add(&self.shared.counters.refusals_total, 1);
+                return format!("node {node:?} is no member of the cluster; only members are served");
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        String::new()
     }
 
     fn serve(mut self) -> io::Result<()> {

@@ -57,6 +57,7 @@ pub fn doctor(global: &Global, args: &DoctorArgs) -> Outcome {
         locked_memory(),
         agent(global),
     ];
+    findings.extend(args.config.as_deref().and_then(tier_size));
     findings.extend(args.config.as_deref().map(certificates));
     findings.extend(args.pfs.iter().map(|path| pfs(path)));
     print(global, &findings, |out| {
@@ -216,6 +217,17 @@ fn agent(global: &Global) -> Finding {
         ),
         Err(e) => warn("agent", format!("none at {socket} ({e})"), "start one with `forebay up --pfs DIR`"),
     }
+}
+
+/// Whether the tier that a configuration asks for fits this node. A file that cannot be read is reported by [`certificates`].
+fn tier_size(config: &Path) -> Option<Finding> {
+    let config = Config::load(config).ok()?;
+    Some(match config.sizes(memory::usable_bytes()) {
+        Ok((capacity, limit)) => {
+            good("tier size", format!("capacity {}, limit {}", Human(capacity), Human(limit)))
+        }
+        Err(e) => bad("tier size", e, "with it the agent does not start"),
+    })
 }
 
 /// The certificates that a configuration names, if it names any.

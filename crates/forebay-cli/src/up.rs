@@ -312,6 +312,7 @@ fn drop_tier(global: &Global, args: &DownArgs) -> Result<(), String> {
 /// Checks a configuration file.
 pub fn check_config(global: &Global, file: &Path) -> Outcome {
     let config = Config::load(file)?;
+    config.sizes(memory::usable_bytes()).map_err(|e| format!("{}: {e}", file.display()))?;
     print(global, &serde_json::json!({ "file": file, "ok": true, "mounts": config.mounts.len() }), |out| {
         writeln!(out, "{}: good; {} mount(s)", file.display(), config.mounts.len())
     })?;

@@ -55,3 +55,77 @@ fn a_capacity_below_the_agents_own_needs_can_be_raised_again() {
     client.admin().set_capacity(64 << 20).unwrap();
     assert_eq!(client.admin().status().unwrap().capacity_bytes, 64 << 20);
 }
+
+#[test]
+fn a_capacity_that_does_not_fit_is_refused_with_both_numbers() {
+    let dir = tempfile::tempdir().unwrap();
+    let memory = forebay_agent::memory::usable_bytes();
+    let cases = [
+        ("999TiB", "90%", (999u64 << 40).to_string(), memory.to_string()),
+        ("256MiB", "64MiB", (256u64 << 20).to_string(), (64u64 << 20).to_string()),
+    ];
+    for (capacity, limit, one, other) in cases {
+        let config = dir.path().join("forebay.toml");
+        let text = format!(
+            "[agent]\nstate_dir = {:?}\n[tier]\ncapacity = \"{capacity}\"\nlimit = \"{limit}\"\n[[mount]]\nroot = {:?}\n",
+            dir.path().join("state"),
+            dir.path(),
+        );
+        std::fs::write(&config, text).unwrap();
+        let config = config.to_str().unwrap();
+        for args in [
+            vec!["up", "--foreground", "--config", config],
+            vec!["config", "check", config],
+            vec!["doctor", "--config", config],
+        ] {
+            let mut command = std::process::Command::new(node::FOREBAY);
+            let out = command.args(&args).env_remove("FOREBAY_SOCKET").output().unwrap();
+            let said = [out.stdout, out.stderr].concat();
+            let said = String::from_utf8_lossy(&said);
+            assert_eq!(out.status.code(), Some(1), "{args:?}: {said}");
+            assert!(said.contains(&one) && said.contains(&other), "{args:?}: {said}");
+        }
+        assert!(!dir.path().join("state/agent.sock").exists());
+    }
+}
+
+/// A group of this machine's memory controller, of either version; `None` if it has none that can be used.
+fn memory_group() -> Option<(std::path::PathBuf, &'static str)> {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let at = |line: &str| line.split(' ').nth(4).map(std::path::PathBuf::from);
+    let v1 = mounts.lines().find(|l| l.contains(" - cgroup ") && l.ends_with("memory")).and_then(at);
+    let (root, file) = match v1 {
+        Some(root) => (root, "memory.limit_in_bytes"),
+        None => (mounts.lines().find(|l| l.contains(" - cgroup2 ")).and_then(at)?, "memory.max"),
+    };
+    let group = root.join(format!("forebay-test-{}", std::process::id()));
+    std::fs::create_dir(&group).ok()?;
+    if group.join(file).exists() {
+        return Some((group, file));
+    }
+    let _ = std::fs::remove_dir(&group);
+    None
+}
+
+#[test]
+fn the_limit_of_a_control_group_bounds_the_capacity() {
+    let Some((group, file)) = memory_group() else {
+        return eprintln!("left out: no memory controller can be used here");
+    };
+    std::fs::write(group.join(file), (512u64 << 20).to_string()).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let script = format!(
+        "echo $$ > {}/cgroup.procs && exec {} up --foreground --capacity 1GiB --pfs {} --state-dir {}/state",
+        group.display(),
+        node::FOREBAY,
+        dir.path().display(),
+        dir.path().display(),
+    );
+    let out = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    std::fs::remove_dir(&group).unwrap();
+    assert_eq!(out.status.code(), Some(1), "{said}");
+    for number in [1u64 << 30, 512 << 20] {
+        assert!(said.contains(&number.to_string()), "{said}");
+    }
+}

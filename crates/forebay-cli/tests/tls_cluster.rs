@@ -3,6 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "what is unwrapped is what the test asserts")]
 
 use forebay_client::{Client, ClientConfig};
+use forebay_wire::frame;
+use forebay_wire::link::Security;
+use forebay_wire::peer::{PEER_PROTOCOL, PeerReply, PeerRequest};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -114,6 +117,22 @@ fn start_coordinator(at: &Path) -> (Process, String) {
     (process, address)
 }
 
+/// n3 has a good certificate and has not joined.
+fn a_certificate_without_membership_gets_nothing(at: &Path, member: &Agent) {
+    let status = member.client().admin().status().unwrap();
+    let node = status.cluster.view.nodes.iter().find(|n| n.name == "n1").unwrap();
+    let security = Security::load(&at.join("cluster/n3")).unwrap();
+    let mut stream = security.connect(&node.address, Instant::now() + PATIENCE).unwrap();
+    stream.set_timeout(Some(PATIENCE)).unwrap();
+    let hello = PeerRequest::Hello { protocol: PEER_PROTOCOL, node: "n3".into() };
+    frame::send(&mut stream, &hello).unwrap();
+    match frame::receive::<PeerReply>(&mut stream).unwrap() {
+        PeerReply::Welcome { refusal, .. } => assert!(refusal.contains("no member"), "served: {refusal:?}"),
+        other => panic!("{other:?} in answer to a greeting"),
+    }
+    assert!(frame::receive::<PeerReply>(&mut stream).is_err(), "the connection is still open");
+}
+
 #[test]
 fn pages_go_between_nodes_over_tls_and_nobody_joins_under_anothers_name() {
     let dir = tempfile::Builder::new().prefix("forebay-tls-").tempdir().unwrap();
@@ -137,6 +156,8 @@ fn pages_go_between_nodes_over_tls_and_nobody_joins_under_anothers_name() {
     assert!(cat.output().unwrap().stdout == bytes, "other bytes than those of the PFS");
     wait_for("pages from the other node", &one, || one.counter("from_peers_bytes") > 0);
     assert_eq!(one.counter("peer_broken_total") + one.counter("peer_late_total"), 0, "{}", one.log());
+
+    a_certificate_without_membership_gets_nothing(at, &one);
 
     // n3 has a certificate of the cluster, but not that of n4.
     let posing = Agent::start(at, "n4", "n3", &address);

@@ -164,6 +164,7 @@ fn accept(inner: &Arc<Inner>, listener: &Arc<Listener>) {
             Ok(socket) if has_gone(&socket) => {
                 tracing::debug!("a connection ended before it was taken");
             }
+            Ok(socket) if listener.proves_at_once() => proved(inner, listener, socket),
             Ok(socket) => prove(inner, listener, socket),
             Err(e) if matches!(e.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {}
             Err(e) => {
@@ -184,6 +185,13 @@ fn has_gone(socket: &TcpStream) -> bool {
     poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok() && fds[0].revents().intersects(ended)
 }
 
+fn proved(inner: &Inner, listener: &Listener, socket: TcpStream) {
+    match listener.prove(socket, Instant::now() + PROOF_TIME) {
+        Ok(stream) => inner.take_in(stream),
+        Err(e) => tracing::debug!(error = %e, "a connection did not prove itself"),
+    }
+}
+
 /// Lets a connection prove itself in a thread of its own; waits while too many do.
 fn prove(inner: &Arc<Inner>, listener: &Arc<Listener>, socket: TcpStream) {
     while inner.provers.load(Ordering::Acquire) >= PROVERS_MAX {
@@ -192,10 +200,7 @@ fn prove(inner: &Arc<Inner>, listener: &Arc<Listener>, socket: TcpStream) {
     inner.provers.fetch_add(1, Ordering::AcqRel);
     let (proving, listener) = (inner.clone(), listener.clone());
     let spawned = std::thread::Builder::new().name("coord-proof".into()).spawn(move || {
-        match listener.prove(socket, Instant::now() + PROOF_TIME) {
-            Ok(stream) => proving.take_in(stream),
-            Err(e) => tracing::debug!(error = %e, "a connection did not prove itself"),
-        }
+        proved(&proving, &listener, socket);
         proving.provers.fetch_sub(1, Ordering::AcqRel);
     });
     if let Err(e) = spawned {

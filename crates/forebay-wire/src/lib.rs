@@ -15,6 +15,7 @@ pub mod link;
 pub mod message;
 mod owner;
 pub mod peer;
+mod sock_diag;
 pub mod tls;
 mod tls_stream;
 

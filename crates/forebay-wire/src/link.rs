@@ -170,8 +170,8 @@ impl Listener {
         self.socket.local_addr()
     }
 
-    /// Waits for a connection. Its proof is taken by [`Listener::prove`], in a thread of its own: one that does not go on
-    /// must not keep others waiting.
+    /// Waits for a connection. Its proof is taken by [`Listener::prove`], in a thread of its own unless
+    /// [`Listener::proves_at_once`]: one that does not go on must not keep others waiting.
     ///
     /// # Errors
     /// Out of descriptors or memory.
@@ -204,7 +204,11 @@ impl Listener {
         socket.set_nodelay(true)?;
         match &self.security {
             Security::Loopback => {
-                owner::check_connector(&socket)?;
+                if let Err(e) = owner::check_connector(&socket) {
+                    // Reset instead of closed: the kernel would remember each of them for a minute.
+                    let _ = rustix::net::sockopt::set_socket_linger(&socket, Some(Duration::ZERO));
+                    return Err(e);
+                }
                 Ok(Stream::Plain(socket))
             }
             Security::Tls(identity) => {
@@ -213,6 +217,12 @@ impl Listener {
                 TlsStream::establish(socket, session.into(), deadline).map(Stream::Tls)
             }
         }
+    }
+
+    /// Whether [`Listener::prove`] decides by itself and at once: the other end cannot hold it up. Then it needs no thread, and
+    /// a flood of strangers costs a question to the kernel each.
+    pub fn proves_at_once(&self) -> bool {
+        matches!(self.security, Security::Loopback)
     }
 
     /// Connections refused so far.

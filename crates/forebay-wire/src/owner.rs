@@ -1,7 +1,7 @@
 //! Whose the other end of a loopback connection is, as the kernel says.
 //!
 //! Any user of a machine can connect to a loopback port, and listen on one that is free. A connection between processes
-//! of one machine shows in `/proc/net/tcp` (or `tcp6`) twice, once for each end, with the user each end belongs to; so
+//! of one machine shows in the kernel's tables (`sock_diag`, or `/proc/net/tcp` and `tcp6`) twice, once for each end, with the user each end belongs to; so
 //! both sides can make sure that the other is of their own user, or root's, without a secret to keep.
 //!
 //! Two traps. A connection that nobody has accepted yet is shown as root's by older kernels (by newer ones as that of
@@ -10,6 +10,7 @@
 //! socket is looked for *before*: a stranger's queue is emptied when the stranger closes the listening socket, so what waits
 //! afterwards cannot be the stranger's.
 
+use crate::sock_diag;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 
@@ -89,7 +90,23 @@ fn listens_on(row: &Row, address: SocketAddr) -> bool {
     row.state == LISTEN && row.local.port() == address.port() && (ip.is_unspecified() || ip == address.ip())
 }
 
+/// The kernel is asked for this one socket; the list of all is read only where it cannot be.
 fn other_end(here: SocketAddr, there: SocketAddr) -> io::Result<Option<Row>> {
+    match sock_diag::ask(there, here) {
+        Ok(found) => {
+            let row = |s: sock_diag::Socket| Row {
+                local: there,
+                remote: here,
+                state: s.state,
+                uid: s.uid,
+                inode: s.inode,
+            };
+            return Ok(found.map(row).filter(|row| row.state == ESTABLISHED));
+        }
+        // The list is as slow for a socket that has gone, and a stranger may send many of those.
+        Err(e) if e.kind() == io::ErrorKind::NotFound && sock_diag::has_answered() => return Ok(None),
+        Err(_) => {}
+    }
     let found = rows(|row| row.state == ESTABLISHED && row.local == there && row.remote == here)?;
     Ok(found.first().copied())
 }
