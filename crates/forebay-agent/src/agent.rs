@@ -74,6 +74,10 @@ pub struct Shared {
     pub peer_server: PeerServer,
     /// Open connections.
     pub connections: AtomicUsize,
+    /// Of those, how many each user has.
+    pub connections_by_user: Mutex<BTreeMap<u32, usize>>,
+    /// Held while a large packet is decoded and not yet counted in the budget.
+    pub decoding: Mutex<()>,
     /// Number of the next connection.
     pub next_connection: AtomicU64,
     /// When it started.
@@ -169,6 +173,8 @@ impl Agent {
             peers: Peers::default(),
             peer_server: PeerServer::default(),
             connections: AtomicUsize::new(0),
+            connections_by_user: Mutex::default(),
+            decoding: Mutex::default(),
             next_connection: AtomicU64::new(1),
             started: Instant::now(),
             uid: rustix::process::geteuid().as_raw(),

@@ -21,6 +21,7 @@ use std::time::Duration;
 mod pins;
 
 pub use pins::Lent;
+use pins::held_pages;
 
 /// What a copy costs beside its blocks. The agent's own record is about 460 bytes (`make bench`,
 /// `agent.memory_per_file`); the rest allows for the kernel's inode and directory entry, which no counter shows by file.
@@ -55,9 +56,9 @@ struct Index {
     /// Versions that were overtaken, oldest first: they go before anything else.
     stale: VecDeque<Arc<Entry>>,
     policy: Box<dyn EvictionPolicy>,
-    /// Adopted copies that clients of the earlier agent may still map. Their pins died with that agent; the lock on the
-    /// copy's file has not.
-    held: Vec<Arc<Entry>>,
+    /// Adopted copies with the pages that clients of the earlier agent may still map. Their pins died with that agent; the lock
+    /// on the copy's file has not. The pages are pinned and count as mapped.
+    held: Vec<(Arc<Entry>, Vec<u32>)>,
     /// Pages mapped by clients or on their way to peers: key to count.
     page_pins: HashMap<u64, u32>,
     client_pinned_bytes: u64,
@@ -314,14 +315,11 @@ impl Cache {
             return None;
         }
         let pinned = file.flags() & FLAG_PINNED != 0;
-        let held = file.is_locked_by_others().unwrap_or(true);
+        let held = held_pages(&file, &resident);
         let metadata = geometry.tail_bytes(&identity) + ENTRY_BYTES;
         let metadata = self.budget.reserve_existing(Class::Metadata, metadata);
         let entry = self.insert_entry(identity, mount, metadata, file);
-        if held {
-            entry.held.store(true, Ordering::Relaxed);
-            self.index().held.push(entry.clone());
-        }
+        self.hold(&entry, held);
         let bytes: u64 = resident.iter().map(|p| blocks_bytes(geometry.page_len(*p))).sum();
         self.keep_pages(self.budget.reserve_existing(Class::Pages, bytes));
         let file = self.file(&entry).ok()?;
@@ -507,9 +505,6 @@ impl Cache {
 
     /// Withdraws every page of `entry` that nobody has mapped; the policy forgets them.
     fn withdraw_all(&self, entry: &Arc<Entry>, index: &Index) -> Vec<u32> {
-        if entry.held.load(Ordering::Relaxed) {
-            return Vec::new();
-        }
         let Ok(file) = self.file(entry) else { return Vec::new() };
         (0..entry.geometry().pages() as u32)
             .filter(|page| !index.page_pins.contains_key(&entry.key(*page)) && file.withdraw(*page))
@@ -618,23 +613,6 @@ impl Cache {
         self.release(&victims, &mut freed, counters);
         self.drop_if_empty(entry);
         freed
-    }
-
-    /// Lets go of adopted copies that no client maps any more. Called when there is time.
-    pub fn retest_held(&self) {
-        let held = self.index().held.clone();
-        for entry in held {
-            if self.file(&entry).is_ok_and(|file| file.is_locked_by_others().unwrap_or(true)) {
-                continue;
-            }
-            entry.held.store(false, Ordering::Relaxed);
-            self.index().held.retain(|e| !Arc::ptr_eq(e, &entry));
-        }
-    }
-
-    /// Number of adopted copies that clients of the earlier agent may still map.
-    pub fn held_files(&self) -> u64 {
-        self.index().held.len() as u64
     }
 
     /// Gives back versions that were overtaken. Called when there is time.

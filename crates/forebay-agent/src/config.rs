@@ -517,7 +517,11 @@ impl Config {
     pub fn sizes(&self, usable: u64) -> Result<(u64, u64), String> {
         let (capacity, limit) = (self.capacity.of(usable), self.limit.of(usable));
         let more = |bytes: u64, of: &str| {
-            format!("tier.capacity = {capacity} ({}) is more than {of} {bytes} ({})", Human(capacity), Human(bytes))
+            format!(
+                "tier.capacity = {capacity} ({}) is more than {of} {bytes} ({})",
+                Human(capacity),
+                Human(bytes)
+            )
         };
         if capacity > usable {
             let whose = match crate::memory::group_limit() {

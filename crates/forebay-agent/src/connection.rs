@@ -6,6 +6,7 @@
 use crate::agent::Shared;
 use crate::counters::add;
 use crate::entry::lock;
+use crate::jobs::room_for_told;
 use crate::load::LoadJob;
 use crate::mounts::{Admitted, NoFile, admit, require_writer};
 use crate::write::Stage;
@@ -14,6 +15,7 @@ use forebay_pfs::FileVersion;
 use forebay_store::ring::{self, RingReader};
 use forebay_store::{Class, Reservation};
 use forebay_wire::channel::{Peer, decode};
+use forebay_wire::counted;
 use forebay_wire::{Channel, Hello, MAGIC, MAX_PACKET_BYTES, PROTOCOL, Refusal, Reply, Request, Welcome};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -33,8 +35,17 @@ const CONNECTION_BYTES: u64 = 144 << 10;
 /// Connections the operator may have beyond `agent.connections_max`, so that the agent can always be asked and ended.
 const OPERATOR_CONNECTIONS: usize = 8;
 
+/// One user that is no operator may have this share of the connections: one in two.
+const USER_SHARE: usize = 2;
+
 /// Stack of a connection's thread; it needs a packet's worth and little more.
 const STACK_BYTES: usize = 512 << 10;
+
+/// Packets up to this size are decoded without waiting for each other.
+const SMALL_PACKET_BYTES: usize = 2 << 10;
+
+/// A packet may take so many times its length in memory, besides its text: splits of two bytes, that is, and nothing smaller.
+const DECODED_SHARE: u64 = 32;
 
 /// State of one connection.
 pub struct Connection {
@@ -71,17 +82,19 @@ pub fn reply(reply: Reply) -> Answer {
 /// Serves a new connection in a thread of its own.
 pub fn start(shared: &Arc<Shared>, socket: OwnedFd) {
     let channel = Channel::from_socket(socket);
-    let bound =
-        shared.config.connections_max + if is_operator(shared, &channel) { OPERATOR_CONNECTIONS } else { 0 };
-    let over = shared.connections.fetch_add(1, Ordering::AcqRel) >= bound;
-    let counted = Counted(shared.clone());
+    let Ok(peer) = channel.peer() else { return };
+    let operator = shared.is_operator(peer.uid);
+    let bound = shared.config.connections_max + if operator { OPERATOR_CONNECTIONS } else { 0 };
+    let counted = Counted::new(shared, peer.uid);
+    let own_bound = if operator { bound } else { shared.config.connections_max.div_ceil(USER_SHARE) };
+    let over = counted.all > bound || counted.own > own_bound;
     let (Some(cost), false) = (room_for(shared, &channel), over) else {
         add(&shared.counters.refusals_total, 1);
         return;
     };
     let spawned =
         std::thread::Builder::new().name("client".into()).stack_size(STACK_BYTES).spawn(move || {
-            if let Err(e) = serve(&counted.0, channel, cost) {
+            if let Err(e) = serve(&counted.shared, channel, cost) {
                 tracing::debug!(error = %e, "connection ended");
             }
         });
@@ -90,12 +103,35 @@ pub fn start(shared: &Arc<Shared>, socket: OwnedFd) {
     }
 }
 
-/// One in the count of connections, for as long as it lives, also if the thread panics.
-struct Counted(Arc<Shared>);
+/// One in the counts of connections, for as long as it lives, also if the thread panics.
+struct Counted {
+    shared: Arc<Shared>,
+    uid: u32,
+    /// Connections with this one, of all users and of its own.
+    all: usize,
+    own: usize,
+}
+
+impl Counted {
+    fn new(shared: &Arc<Shared>, uid: u32) -> Self {
+        let all = shared.connections.fetch_add(1, Ordering::AcqRel) + 1;
+        let mut by_user = lock(&shared.connections_by_user);
+        let count = by_user.entry(uid).or_insert(0);
+        *count += 1;
+        Counted { shared: shared.clone(), uid, all, own: *count }
+    }
+}
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.connections.fetch_sub(1, Ordering::AcqRel);
+        self.shared.connections.fetch_sub(1, Ordering::AcqRel);
+        let mut by_user = lock(&self.shared.connections_by_user);
+        if let Some(count) = by_user.get_mut(&self.uid) {
+            *count -= 1;
+            if *count == 0 {
+                by_user.remove(&self.uid);
+            }
+        }
     }
 }
 
@@ -181,14 +217,11 @@ fn make_ring(shared: &Shared, id: u64) -> Option<OwnedFd> {
 impl Connection {
     fn one_request(&mut self, buffer: &mut [u8]) -> io::Result<()> {
         let (len, fds) = self.channel.recv_packet(buffer, None)?;
-        let request = match decode::<Request>(&buffer[..len]) {
-            Ok(request) => request,
-            Err(e) => {
-                add(&self.shared.counters.garbage_total, 1);
-                return Err(e);
-            }
+        let answer = match self.decode(&buffer[..len])? {
+            Ok((request, told)) => self.answer(request, fds, told),
+            Err(refusal) => reply(Reply::Refused(refusal)),
         };
-        let Some((reply, fds)) = self.answer(request, fds) else { return Ok(()) };
+        let Some((reply, fds)) = answer else { return Ok(()) };
         match &reply {
             Reply::Refused(_) => add(&self.shared.counters.refusals_total, 1),
             Reply::TimedOut => add(&self.shared.counters.timeouts_total, 1),
@@ -205,7 +238,28 @@ impl Connection {
         Ok(())
     }
 
-    fn answer(&mut self, request: Request, mut fds: Vec<OwnedFd>) -> Answer {
+    /// Decodes a request, and makes room for what it tells of a job before anything else is done with it. Large packets
+    /// are decoded one at a time: what is built and not yet paid for is one packet's worth, however many clients send.
+    fn decode(&self, packet: &[u8]) -> io::Result<Result<(Request, Option<Reservation>), Refusal>> {
+        let _one_at_a_time = (packet.len() > SMALL_PACKET_BYTES).then(|| lock(&self.shared.decoding));
+        let allowance = packet.len().max(SMALL_PACKET_BYTES) as u64 * DECODED_SHARE;
+        let (decoded, too_large) = counted::within(allowance, || decode::<Request>(packet));
+        match decoded {
+            Ok(Request::JobTell(updates)) => {
+                Ok(room_for_told(self, &updates).map(|room| (Request::JobTell(updates), Some(room))))
+            }
+            Ok(request) => Ok(Ok((request, None))),
+            Err(_) if too_large => Ok(Err(Refusal::TooMany(format!(
+                "elements in one packet: it would take more than {allowance} bytes; tell less at a time"
+            )))),
+            Err(e) => {
+                add(&self.shared.counters.garbage_total, 1);
+                Err(e)
+            }
+        }
+    }
+
+    fn answer(&mut self, request: Request, mut fds: Vec<OwnedFd>, told: Option<Reservation>) -> Answer {
         match request {
             Request::Mounts => reply(Reply::Mounts(self.shared.mounts.iter().map(|m| m.info()).collect())),
             Request::Open => self.with_file(fds, |c, file, fd| open::open(c, file, &fd)),
@@ -263,7 +317,10 @@ impl Connection {
             Request::Shutdown => admin::shutdown(self),
             Request::Members => reply(Reply::Members(self.shared.cluster.view().cluster.clone())),
             Request::Jobs => jobs::list(&self.shared),
-            Request::JobTell(updates) => jobs::tell(self, updates),
+            Request::JobTell(updates) => match told {
+                Some(room) => jobs::tell(self, updates, room),
+                None => reply(Reply::Refused(Refusal::NoRoom)),
+            },
         }
     }
 

@@ -242,8 +242,6 @@ pub struct Entry {
     pub stale: AtomicBool,
     /// See [`crate::seal`]. Nothing is fetched before.
     sealed: AtomicBool,
-    /// Adopted while a client of the earlier agent had a lock on the copy: it may map any page of it.
-    pub held: AtomicBool,
     /// Bytes reserved for the copy beside its pages.
     pub metadata_bytes: u64,
     /// After so many bytes the file goes on on another server; 0 if the PFS does not tell, or has but one. Asked once.
@@ -283,7 +281,6 @@ impl Entry {
             pinned: AtomicBool::new(false),
             stale: AtomicBool::new(false),
             sealed: AtomicBool::new(false),
-            held: AtomicBool::new(false),
             metadata_bytes,
             stripe_bytes: OnceLock::new(),
             readers: Readers::default(),
@@ -309,7 +306,7 @@ impl Entry {
 
     /// Whether its pages may be evicted, as far as the whole file is concerned.
     pub fn may_go(&self) -> bool {
-        !self.pinned.load(Ordering::Relaxed) && !self.held.load(Ordering::Relaxed)
+        !self.pinned.load(Ordering::Relaxed)
     }
 
     /// Number of the copy.

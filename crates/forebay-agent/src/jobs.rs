@@ -12,24 +12,30 @@ use crate::connection::{Answer, Connection, reply};
 use crate::layouts;
 use forebay_store::{Class, Reservation};
 use forebay_wire::cluster::ToCoordinator;
-use forebay_wire::{JobUpdate, Refusal, Reply, frame};
+use forebay_wire::{JobUpdate, Refusal, Reply};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Jobs of one agent at a time.
 const JOBS_MAX: usize = 64;
 
-/// What one job may tell: a hundred thousand files of a hundred bytes, and as many splits.
-const JOB_BYTES_MAX: u64 = 16 << 20;
+/// What one job may tell, as it is in memory: a hundred thousand files of a hundred bytes, and as many splits.
+const JOB_BYTES_MAX: u64 = 64 << 20;
 
 /// Bytes of layouts that are kept of one job. Further ones are told once; a coordinator that comes later knows less.
-const LAYOUT_BYTES_MAX: u64 = 16 << 20;
+const LAYOUT_BYTES_MAX: u64 = 32 << 20;
 
-/// What is kept may be on its way to the coordinator as well.
-const COPIES: u64 = 2;
+/// What is kept may be on its way to the coordinator as well, and the coordinator may be in this process.
+const COPIES: u64 = 3;
 
-/// Bytes of updates in one message to the coordinator.
-const MESSAGE_BYTES: usize = 1 << 20;
+/// All jobs of one user may take this share of the capacity, copies included: one in eight. The operator is not bound by it.
+const USER_SHARE: u64 = 8;
+
+/// The jobs of all users may take this share: one in four.
+const ALL_SHARE: u64 = 4;
+
+/// Bytes of updates in one message to the coordinator, as they are in memory.
+const MESSAGE_BYTES: u64 = 4 << 20;
 
 /// Longest wait for the coordinator's list of jobs.
 const ASK_TIME: Duration = Duration::from_secs(5);
@@ -40,10 +46,28 @@ pub struct JobBook {
     jobs: BTreeMap<u64, Kept>,
 }
 
+/// Whose a job is, and how much the jobs of one user and of all may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    uid: u32,
+    user_bytes: u64,
+    all_bytes: u64,
+}
+
+impl Bounds {
+    fn of(shared: &Shared, uid: u32) -> Self {
+        let capacity = shared.budget.capacity_bytes();
+        let all_bytes = capacity / ALL_SHARE;
+        let user_bytes = if shared.is_operator(uid) { all_bytes } else { capacity / USER_SHARE };
+        Bounds { uid, user_bytes, all_bytes }
+    }
+}
+
 #[derive(Debug, Default)]
 struct Kept {
-    /// With their encoded lengths.
-    updates: Vec<(JobUpdate, usize)>,
+    uid: u32,
+    /// With the memory that each takes.
+    updates: Vec<(JobUpdate, u64)>,
     bytes: u64,
     /// Of those, bytes of layouts.
     layout_bytes: u64,
@@ -51,11 +75,11 @@ struct Kept {
 }
 
 impl JobBook {
-    /// Takes in what job `job` tells; `room` pays for it.
+    /// Whether job `job` may tell as much: looked at before room is made for it.
     ///
     /// # Errors
     /// Too many jobs, too much told, or not begun by [`JobUpdate::Begin`].
-    pub fn tell(&mut self, job: u64, updates: &[JobUpdate], room: Reservation) -> Result<(), Refusal> {
+    pub fn may_tell(&self, job: u64, updates: &[JobUpdate], bounds: Bounds) -> Result<(), Refusal> {
         let begins = matches!(updates.first(), Some(JobUpdate::Begin { .. }));
         if begins == self.jobs.contains_key(&job) {
             return Err(Refusal::Invalid("a job begins once, and first of all".into()));
@@ -63,11 +87,39 @@ impl JobBook {
         if begins && self.jobs.len() >= JOBS_MAX {
             return Err(Refusal::TooMany("analytics jobs at this node".into()));
         }
-        let told = updates.iter().filter(|u| !is_layouts(u)).map(|u| encoded_len(u) as u64).sum::<u64>();
+        let told = updates.iter().filter(|u| !is_layouts(u)).map(|u| u.held_bytes()).sum::<u64>();
         if self.jobs.get(&job).map_or(0, |kept| kept.bytes - kept.layout_bytes) + told > JOB_BYTES_MAX {
             return Err(Refusal::TooMany("files and splits in one analytics job".into()));
         }
+        let more: u64 = updates.iter().map(|u| u.held_bytes() * COPIES).sum();
+        let (mut all, mut own) = (more, more);
+        for kept in self.jobs.values() {
+            all += kept.bytes * COPIES;
+            own += if kept.uid == bounds.uid { kept.bytes * COPIES } else { 0 };
+        }
+        if own > bounds.user_bytes || all > bounds.all_bytes {
+            let whose = if all > bounds.all_bytes { "all users" } else { "this user" };
+            return Err(Refusal::TooMany(format!(
+                "files and splits in the analytics jobs of {whose} for this capacity"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Takes in what job `job` tells; `room` pays for it.
+    ///
+    /// # Errors
+    /// As [`JobBook::may_tell`].
+    pub fn tell(
+        &mut self,
+        job: u64,
+        updates: &[JobUpdate],
+        bounds: Bounds,
+        room: Reservation,
+    ) -> Result<(), Refusal> {
+        self.may_tell(job, updates, bounds)?;
         let kept = self.jobs.entry(job).or_default();
+        kept.uid = bounds.uid;
         match &mut kept.room {
             Some(kept) => kept.merge(room),
             none => *none = Some(room),
@@ -89,7 +141,7 @@ impl JobBook {
         let mut messages = Vec::new();
         for (&job, kept) in &self.jobs {
             let mut updates = Vec::new();
-            let mut bytes = 0;
+            let mut bytes = 0u64;
             for (update, len) in &kept.updates {
                 if bytes + len > MESSAGE_BYTES && !updates.is_empty() {
                     messages.push(ToCoordinator::Job { job, updates: std::mem::take(&mut updates) });
@@ -108,26 +160,26 @@ impl Kept {
     fn take(&mut self, update: &JobUpdate) {
         match update {
             JobUpdate::Slots(_) => self.forget(|u| matches!(u, JobUpdate::Slots(_))),
-            JobUpdate::StageEnded { stage } => self.forget(|u| stage_of(u) == Some(*stage)),
+            JobUpdate::StageEnded { stage } => self.forget(|u| u.stage() == Some(*stage)),
             _ => {}
         }
         if matches!(update, JobUpdate::StageEnded { .. }) {
             return;
         }
-        let len = encoded_len(update);
+        let len = update.held_bytes();
         if is_layouts(update) {
-            if self.layout_bytes + len as u64 > LAYOUT_BYTES_MAX {
+            if self.layout_bytes + len > LAYOUT_BYTES_MAX {
                 return;
             }
-            self.layout_bytes += len as u64;
+            self.layout_bytes += len;
         }
         self.updates.push((update.clone(), len));
-        self.bytes += len as u64;
+        self.bytes += len;
     }
 
     fn forget(&mut self, needless: impl Fn(&JobUpdate) -> bool) {
         self.updates.retain(|(update, _)| !needless(update));
-        self.bytes = self.updates.iter().map(|(_, len)| *len as u64).sum();
+        self.bytes = self.updates.iter().map(|(_, len)| *len).sum();
     }
 
     /// Returns what was paid for updates that are not kept any more.
@@ -139,28 +191,21 @@ impl Kept {
     }
 }
 
-fn encoded_len(update: &JobUpdate) -> usize {
-    // What came in a packet always fits a frame, and so do layouts of its files.
-    frame::encode(update).map_or(0, |bytes| bytes.len())
-}
-
 fn is_layouts(update: &JobUpdate) -> bool {
     matches!(update, JobUpdate::Layouts { .. })
 }
 
-fn stage_of(update: &JobUpdate) -> Option<u32> {
-    match update {
-        JobUpdate::Splits { stage, .. }
-        | JobUpdate::StageReady { stage }
-        | JobUpdate::TaskStarted { stage, .. }
-        | JobUpdate::TaskEnded { stage, .. }
-        | JobUpdate::StageEnded { stage } => Some(*stage),
-        _ => None,
+/// Reserves what a client's job tells, or says why not. Called right after decoding, when nothing else is done with it yet.
+pub fn room_for_told(connection: &Connection, updates: &[JobUpdate]) -> Result<Reservation, Refusal> {
+    let shared = &connection.shared;
+    if !updates.is_empty() && !updates.contains(&JobUpdate::End) {
+        shared.link.may_tell_job(connection.id, updates, Bounds::of(shared, connection.peer.uid))?;
     }
+    room_for(shared, updates).ok_or(Refusal::NoRoom)
 }
 
-/// A client's job tells something.
-pub fn tell(connection: &mut Connection, updates: Vec<JobUpdate>) -> Answer {
+/// A client's job tells something, for which there is `room`.
+pub fn tell(connection: &mut Connection, updates: Vec<JobUpdate>, mut room: Reservation) -> Answer {
     let shared = &connection.shared;
     if updates.is_empty() {
         return reply(Reply::Done);
@@ -174,14 +219,15 @@ pub fn tell(connection: &mut Connection, updates: Vec<JobUpdate>) -> Answer {
         let why = "layouts are the agent's to tell".into();
         return reply(Reply::Refused(Refusal::Invalid(why)));
     }
+    let bounds = Bounds::of(shared, connection.peer.uid);
     let mut updates = layouts::with_layouts(shared, updates);
-    let mut room = room_for(shared, &updates);
-    if room.is_none() {
-        updates.retain(|u| !is_layouts(u));
-        room = room_for(shared, &updates);
+    let layouts: Vec<_> = updates.iter().filter(|u| is_layouts(u)).cloned().collect();
+    // Their room is not worth a refusal.
+    match room_for(shared, &layouts) {
+        Some(more) if shared.link.may_tell_job(connection.id, &updates, bounds).is_ok() => room.merge(more),
+        _ => updates.retain(|u| !is_layouts(u)),
     }
-    let Some(room) = room else { return reply(Reply::Refused(Refusal::NoRoom)) };
-    match shared.link.tell_job(connection.id, updates, room) {
+    match shared.link.tell_job(connection.id, updates, bounds, room) {
         Ok(()) => {
             connection.tells = true;
             reply(Reply::Done)
@@ -191,8 +237,8 @@ pub fn tell(connection: &mut Connection, updates: Vec<JobUpdate>) -> Answer {
 }
 
 fn room_for(shared: &Shared, updates: &[JobUpdate]) -> Option<Reservation> {
-    let bytes: u64 = updates.iter().map(|u| encoded_len(u) as u64).sum();
-    shared.cache.reserve(Class::Clients, bytes * COPIES, &shared.counters)
+    let bytes: u64 = updates.iter().map(|u| u.held_bytes() * COPIES).sum();
+    shared.cache.reserve(Class::Clients, bytes, &shared.counters)
 }
 
 /// The jobs that the coordinator knows.
@@ -209,6 +255,8 @@ mod tests {
     use forebay_store::Budget;
     use forebay_wire::{FileLayout, Split};
 
+    const FREE: Bounds = Bounds { uid: 0, user_bytes: u64::MAX, all_bytes: u64::MAX };
+
     fn begin() -> JobUpdate {
         JobUpdate::Begin { name: "app".into(), planner: String::new() }
     }
@@ -222,11 +270,13 @@ mod tests {
         let budget = Budget::new(1 << 20);
         let room = |bytes| budget.reserve_existing(Class::Clients, bytes);
         let mut book = JobBook::default();
-        assert!(book.tell(1, &[splits(0)], room(100)).is_err(), "not begun");
-        book.tell(1, &[begin(), JobUpdate::Slots(vec![("a".into(), 1)]), splits(0)], room(100)).unwrap();
-        assert!(book.tell(1, &[begin()], room(10)).is_err(), "begun twice");
+        assert!(book.tell(1, &[splits(0)], FREE, room(100)).is_err(), "not begun");
+        book.tell(1, &[begin(), JobUpdate::Slots(vec![("a".into(), 1)]), splits(0)], FREE, room(100))
+            .unwrap();
+        assert!(book.tell(1, &[begin()], FREE, room(10)).is_err(), "begun twice");
         let slots = JobUpdate::Slots(vec![("a".into(), 2)]);
-        book.tell(1, &[JobUpdate::StageEnded { stage: 0 }, slots.clone(), splits(1)], room(100)).unwrap();
+        book.tell(1, &[JobUpdate::StageEnded { stage: 0 }, slots.clone(), splits(1)], FREE, room(100))
+            .unwrap();
         let again = book.tell_again();
         assert_eq!(again, [ToCoordinator::Job { job: 1, updates: vec![begin(), slots, splits(1)] }]);
         assert!(budget.class_bytes(Class::Clients) <= 200, "what is not kept is not paid for");
@@ -240,11 +290,11 @@ mod tests {
         let room = || budget.reserve_existing(Class::Clients, 0);
         let mut book = JobBook::default();
         for job in 0..JOBS_MAX as u64 {
-            book.tell(job, &[begin()], room()).unwrap();
+            book.tell(job, &[begin()], FREE, room()).unwrap();
         }
-        assert!(matches!(book.tell(1000, &[begin()], room()), Err(Refusal::TooMany(_))));
-        let long = JobUpdate::Splits { stage: 0, splits: vec![Split::default(); 2 << 20] };
-        let told: Vec<_> = (0..5).map(|_| book.tell(0, std::slice::from_ref(&long), room())).collect();
+        assert!(matches!(book.tell(1000, &[begin()], FREE, room()), Err(Refusal::TooMany(_))));
+        let long = JobUpdate::Splits { stage: 0, splits: vec![Split::default(); 150_000] };
+        let told: Vec<_> = (0..5).map(|_| book.tell(0, std::slice::from_ref(&long), FREE, room())).collect();
         assert!(told[0].is_ok() && matches!(told[4], Err(Refusal::TooMany(_))));
     }
 
@@ -259,21 +309,21 @@ mod tests {
         };
         let told = [begin(), files.clone(), layouts(1), splits(0), files, layouts(2), splits(1)];
         let mut book = JobBook::default();
-        book.tell(1, &told, room(10_000)).unwrap();
+        book.tell(1, &told, FREE, room(10_000)).unwrap();
         assert_eq!(book.tell_again(), [ToCoordinator::Job { job: 1, updates: told.to_vec() }]);
-        book.tell(1, &[JobUpdate::StageEnded { stage: 0 }], room(0)).unwrap();
+        book.tell(1, &[JobUpdate::StageEnded { stage: 0 }], FREE, room(0)).unwrap();
         let again = [&told[..3], &told[4..]].concat();
         assert_eq!(book.tell_again(), [ToCoordinator::Job { job: 1, updates: again }]);
 
         let (each, times) = (2 << 20, 10);
-        assert!(each as u64 * times > JOB_BYTES_MAX.max(LAYOUT_BYTES_MAX), "more than all bounds");
+        assert!(4 * each as u64 * times > JOB_BYTES_MAX.max(LAYOUT_BYTES_MAX), "more than all bounds");
         for _ in 0..times {
-            book.tell(1, &[layouts(each)], room(COPIES * 3 * each as u64)).unwrap();
+            book.tell(1, &[layouts(each)], FREE, room(COPIES * 5 * each as u64)).unwrap();
         }
-        book.tell(1, &[splits(2)], room(10_000)).unwrap();
+        book.tell(1, &[splits(2)], FREE, room(10_000)).unwrap();
         let kept = &book.jobs[&1];
         assert!(kept.layout_bytes > LAYOUT_BYTES_MAX / 2 && kept.layout_bytes <= LAYOUT_BYTES_MAX);
-        assert_eq!(kept.bytes, kept.updates.iter().map(|(_, len)| *len as u64).sum::<u64>());
+        assert_eq!(kept.bytes, kept.updates.iter().map(|(_, len)| *len).sum::<u64>());
         assert!(kept.updates.iter().any(|(update, _)| *update == splits(2)));
         assert_eq!(
             budget.class_bytes(Class::Clients),

@@ -17,7 +17,7 @@
 
 use crate::agent::Shared;
 use crate::entry::lock;
-use crate::jobs::JobBook;
+use crate::jobs::{Bounds, JobBook};
 use crate::orders::Orders;
 use forebay_store::Reservation;
 use forebay_wire::cluster::{CLUSTER_PROTOCOL, ToAgent, ToCoordinator};
@@ -159,13 +159,27 @@ impl Link {
         jobs.map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "the coordinator has not answered in time"))
     }
 
+    /// Whether a local client's job may tell so much.
+    ///
+    /// # Errors
+    /// As [`JobBook::may_tell`].
+    pub fn may_tell_job(&self, job: u64, updates: &[JobUpdate], bounds: Bounds) -> Result<(), Refusal> {
+        lock(&self.state).jobs.may_tell(job, updates, bounds)
+    }
+
     /// A local client's job tells something: it is kept, and sent on if there is a coordinator.
     ///
     /// # Errors
     /// As [`JobBook::tell`].
-    pub fn tell_job(&self, job: u64, updates: Vec<JobUpdate>, room: Reservation) -> Result<(), Refusal> {
+    pub fn tell_job(
+        &self,
+        job: u64,
+        updates: Vec<JobUpdate>,
+        bounds: Bounds,
+        room: Reservation,
+    ) -> Result<(), Refusal> {
         let mut state = lock(&self.state);
-        state.jobs.tell(job, &updates, room)?;
+        state.jobs.tell(job, &updates, bounds, room)?;
         if state.live {
             state.outbox.push_back(ToCoordinator::Job { job, updates });
             drop(state);

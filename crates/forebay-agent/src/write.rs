@@ -187,7 +187,7 @@ impl Stage {
         room.shrink(room.bytes() - kept);
         cache.keep_pages(room);
         for page in &whole {
-            let absent = Word { generation: 0, valid_blocks: 0, guest: false, state: State::Absent };
+            let absent = Word::ABSENT;
             let valid_blocks = geometry.page_len(*page).div_ceil(BLOCK_BYTES) as u32;
             let resident = Word { valid_blocks, state: State::Resident, ..absent };
             if !cache.note_resident(&entry, &file, *page, (absent, resident), Fill::Demand) {

@@ -67,7 +67,7 @@ fn a_capacity_that_does_not_fit_is_refused_with_both_numbers() {
     for (capacity, limit, one, other) in cases {
         let config = dir.path().join("forebay.toml");
         let text = format!(
-            "[agent]\nstate_dir = {:?}\n[tier]\ncapacity = \"{capacity}\"\nlimit = \"{limit}\"\n[[mount]]\nroot = {:?}\n",
+            "[agent]\nstate_dir = {:?}\n[tier]\ncapacity = \"{capacity}\"\nlimit = \"{limit}\"\n[[mount]]\nlabel = \"pfs\"\nroot = {:?}\n",
             dir.path().join("state"),
             dir.path(),
         );

@@ -71,6 +71,9 @@ const FIRST_TASK_NS: u64 = 10_000_000_000;
 /// Tasks read from a tier at about this speed, each.
 const TIER_BYTES_PER_S: f64 = 2e9;
 
+/// What all jobs have told may take so much memory here: three million splits and as many files.
+const TOLD_BYTES_MAX: u64 = 1 << 30;
+
 /// Live jobs; those that come when there are as many get no prefetch.
 const JOBS_MAX: usize = 1024;
 
@@ -124,6 +127,29 @@ struct Running {
     placing: BTreeMap<u32, Placing>,
     /// What is shown of stages that have ended, the last of them; nothing else of them is kept.
     ended: VecDeque<StageStatus>,
+    told: Told,
+}
+
+/// Bytes of memory that what a job has told takes here, by stage, and of what belongs to none.
+#[derive(Default)]
+struct Told {
+    by_stage: BTreeMap<Option<u32>, u64>,
+    slots_bytes: u64,
+}
+
+impl Told {
+    fn add(&mut self, update: &JobUpdate) {
+        match update {
+            // Not kept, or in place of what was kept.
+            JobUpdate::TaskEnded { .. } => {}
+            JobUpdate::Slots(_) => self.slots_bytes = update.held_bytes(),
+            _ => *self.by_stage.entry(update.stage()).or_insert(0) += update.held_bytes(),
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.slots_bytes + self.by_stage.values().sum::<u64>()
+    }
 }
 
 impl Running {
@@ -321,8 +347,23 @@ impl Pump {
                 self.cut_some(now);
             }
             let Some(running) = self.jobs.get_mut(key) else { return };
+            running.told.add(&update);
             let change = running.job.apply(update);
             self.act_upon(now, key, change);
+        }
+        self.bound_told(now, key);
+    }
+
+    /// A job that makes all of them take more than they may is not planned any more; its reads go on.
+    fn bound_told(&mut self, now: Nanos, key: &JobKey) {
+        let told_bytes: u64 = self.jobs.values().map(|running| running.told.bytes()).sum();
+        if told_bytes > TOLD_BYTES_MAX {
+            tracing::warn!(
+                node = key.0,
+                told_bytes,
+                "jobs have told more than {TOLD_BYTES_MAX} bytes: one of this node is not planned any more"
+            );
+            self.end_job(now, key, false);
         }
     }
 
@@ -799,6 +840,9 @@ impl Pump {
     fn end_stage(&mut self, now: Nanos, key: &JobKey, stage: u32) {
         self.planner_forgets(now, key, stage);
         let orders = self.jobs.get_mut(key).map(|running| running.end_stage(stage)).unwrap_or_default();
+        if let Some(running) = self.jobs.get_mut(key) {
+            running.told.by_stage.remove(&Some(stage));
+        }
         self.cancel(now, orders);
     }
 

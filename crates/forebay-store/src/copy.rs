@@ -27,7 +27,9 @@ use std::sync::atomic::{Ordering, fence};
 mod stream;
 
 const HEADER_BYTES: u64 = 128;
-const MAGIC: u64 = u64::from_le_bytes(*b"fb-copy1");
+/// A copy of another layout is dropped at the start, unlinked and not punched: its readers go on. The second layout has
+/// [`Word::mapped`].
+const MAGIC: u64 = u64::from_le_bytes(*b"fb-copy2");
 
 /// The operator wants the whole file kept.
 pub const FLAG_PINNED: u32 = 1;
@@ -214,6 +216,17 @@ impl CopyFile {
         word.state == State::Resident && self.change(page, word, word.withdrawn(State::Leaving))
     }
 
+    /// Notes in the word of a resident `page` whether a client may map it.
+    pub fn set_mapped(&self, page: u32, mapped: bool) {
+        loop {
+            let word = self.word(page);
+            let done = word.mapped == mapped || word.state != State::Resident;
+            if done || self.change(page, word, Word { mapped, ..word }) {
+                return;
+            }
+        }
+    }
+
     /// Gives back the memory of `count` withdrawn pages from `first` and marks them absent.
     ///
     /// # Errors
@@ -275,7 +288,8 @@ impl CopyFile {
         tier.open_copy(copy, false)
     }
 
-    /// Whether a client holds a lock on the copy, as those do that map pages of it. The answer is for a moment when no new
+    /// Whether anybody holds a lock on the copy, as clients do that map pages of it. Any reader can take one, so it says
+    /// something only of pages that are [`Word::mapped`]. The answer is for a moment when no new
     /// locks are expected; the lock taken to find out is given back at once.
     ///
     /// # Errors

@@ -1,8 +1,8 @@
 //! One entry of a residency map: 64 bits that a reader checks before and after it copies a page.
 //!
 //! ```text
-//! 63            32  31   30        8 7      0
-//! [  generation  ][guest][ valid blocks ][ state ]
+//! 63            32  31     30     29        8 7      0
+//! [  generation  ][guest][mapped][ valid blocks ][ state ]
 //! ```
 //! *valid blocks* counts the 4 KiB blocks from the start of the page that hold the file's bytes; it only grows while the
 //! generation stands, so a page can be read from its front while its end is still being fetched. *generation* moves on
@@ -13,6 +13,10 @@
 //! *guest* is for the agent alone: the page came from its owner, another node. It stands here so that the agent's successor
 //! knows it. It is set on whole pages only, and in the highest bit of what once were valid blocks: a reader that does not
 //! know it sees a page with more blocks than it has, which is as good as whole.
+//!
+//! *mapped* is for the agent alone, too: it has let a client map the page. The client's lock on the copy outlives the agent,
+//! and so does this bit: the successor keeps the pages that have both. A lock alone proves nothing, since any reader
+//! can take one.
 
 use crate::BLOCK_BYTES;
 
@@ -35,20 +39,27 @@ pub enum State {
 pub struct Word {
     /// Moves on when valid bytes go away.
     pub generation: u32,
-    /// Blocks valid from the start of the page; at most 2^23 - 1 (32 GiB).
+    /// Blocks valid from the start of the page; at most 2^22 - 1 (16 GiB).
     pub valid_blocks: u32,
     /// The page belongs to another node.
     pub guest: bool,
+    /// A client may map the page.
+    pub mapped: bool,
     /// State of the page.
     pub state: State,
 }
 
 /// Largest number of valid blocks a word can tell.
-pub const VALID_BLOCKS_MAX: u32 = (1 << 23) - 1;
+pub const VALID_BLOCKS_MAX: u32 = (1 << 22) - 1;
 
 const GUEST: u64 = 1 << 31;
+const MAPPED: u64 = 1 << 30;
 
 impl Word {
+    /// The word of a page that never was.
+    pub const ABSENT: Word =
+        Word { generation: 0, valid_blocks: 0, guest: false, mapped: false, state: State::Absent };
+
     /// Unpacks a word. An unknown state, which only a damaged tier can hold, reads as [`State::Absent`] with nothing
     /// valid.
     pub fn unpack(raw: u64) -> Self {
@@ -58,9 +69,9 @@ impl Word {
             1 => State::Filling,
             2 => State::Resident,
             3 => State::Leaving,
-            _ => return Word { generation, valid_blocks: 0, guest: false, state: State::Absent },
+            _ => return Word { generation, ..Word::ABSENT },
         };
-        Word { generation, valid_blocks, guest: raw & GUEST != 0, state }
+        Word { generation, valid_blocks, guest: raw & GUEST != 0, mapped: raw & MAPPED != 0, state }
     }
 
     /// Packs the word.
@@ -71,12 +82,17 @@ impl Word {
             self.valid_blocks
         );
         let guest = if self.guest { GUEST } else { 0 };
-        u64::from(self.generation) << 32 | guest | u64::from(self.valid_blocks) << 8 | self.state as u64
+        let mapped = if self.mapped { MAPPED } else { 0 };
+        u64::from(self.generation) << 32
+            | guest
+            | mapped
+            | u64::from(self.valid_blocks) << 8
+            | self.state as u64
     }
 
     /// The same page with nothing valid, under a new generation.
     pub fn withdrawn(self, state: State) -> Self {
-        Word { generation: self.generation.wrapping_add(1), valid_blocks: 0, guest: false, state }
+        Word { generation: self.generation.wrapping_add(1), state, ..Word::ABSENT }
     }
 
     /// True if the first `bytes` of the page may be read.
@@ -91,29 +107,24 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn packing_loses_nothing(generation: u32, guest: bool, valid_blocks in 0..=VALID_BLOCKS_MAX, state in 1u8..4) {
+        fn packing_loses_nothing(generation: u32, guest: bool, mapped: bool, valid_blocks in 0..=VALID_BLOCKS_MAX, state in 1u8..4) {
             let state = [State::Filling, State::Resident, State::Leaving][usize::from(state) - 1];
-            let word = Word { generation, valid_blocks, guest, state };
+            let word = Word { generation, valid_blocks, guest, mapped, state };
             assert_eq!(Word::unpack(word.pack()), word);
         }
     }
 
     #[test]
     fn a_fresh_file_of_zeros_is_absent() {
-        assert_eq!(
-            Word::unpack(0),
-            Word { generation: 0, valid_blocks: 0, guest: false, state: State::Absent }
-        );
+        assert_eq!(Word::unpack(0), Word::ABSENT);
         assert!(!Word::unpack(0).covers(1));
         assert!(Word::unpack(0).covers(0));
     }
 
     #[test]
     fn withdrawing_moves_the_generation_on_and_wraps() {
-        let last = Word { generation: u32::MAX, valid_blocks: 5, guest: true, state: State::Resident };
-        assert_eq!(
-            last.withdrawn(State::Leaving),
-            Word { generation: 0, valid_blocks: 0, guest: false, state: State::Leaving }
-        );
+        let last =
+            Word { generation: u32::MAX, valid_blocks: 5, guest: true, mapped: true, state: State::Resident };
+        assert_eq!(last.withdrawn(State::Leaving), Word { state: State::Leaving, ..Word::ABSENT });
     }
 }

@@ -5,6 +5,7 @@
 //! is made anew, so that a coordinator which has forgotten everything knows it again after a heartbeat. Heartbeats alone are
 //! answered ([`ToAgent::Heard`]): by that an agent knows that the coordinator is still there.
 
+use crate::counted::{block_bytes, sequence};
 use forebay_pfs::FileVersion;
 use serde::{Deserialize, Serialize};
 
@@ -101,6 +102,7 @@ pub struct Part {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Split {
     /// Its parts.
+    #[serde(deserialize_with = "sequence")]
     pub parts: Vec<Part>,
     /// The host that its task will be sent to, as far as the job knows; empty for the owner of most of it.
     pub home: String,
@@ -112,6 +114,7 @@ pub struct FileLayout {
     /// Bytes of one stripe; 0 if it is not known where the file lies.
     pub stripe_bytes: u64,
     /// The server of each stripe, by its number among those told with it; after the last it begins again with the first.
+    #[serde(deserialize_with = "sequence")]
     pub servers: Vec<u32>,
 }
 
@@ -126,14 +129,15 @@ pub enum JobUpdate {
         planner: String,
     },
     /// Its slots (tasks at a time) by host, all of them; told again when executors come or go.
-    Slots(Vec<(String, u32)>),
+    Slots(#[serde(deserialize_with = "sequence")] Vec<(String, u32)>),
     /// Files that its splits name. They are numbered from 0 in the order they are told, over the whole life of the job.
-    Files(Vec<FileRef>),
+    Files(#[serde(deserialize_with = "sequence")] Vec<FileRef>),
     /// Splits of a stage, in the order of its tasks, following those told before; a stage may take several of these.
     Splits {
         /// The stage.
         stage: u32,
         /// The splits of the tasks that follow.
+        #[serde(deserialize_with = "sequence")]
         splits: Vec<Split>,
     },
     /// All splits of the stage have been told: it may be planned.
@@ -171,10 +175,61 @@ pub enum JobUpdate {
     /// Where as many of the files told last lie, in their order. Said by the agent, which asks the PFS.
     Layouts {
         /// Names of servers.
+        #[serde(deserialize_with = "sequence")]
         servers: Vec<String>,
         /// By file.
+        #[serde(deserialize_with = "sequence")]
         files: Vec<FileLayout>,
     },
+}
+
+impl JobUpdate {
+    /// Bytes of memory that whoever keeps the update needs for it: several times its encoded length. A split brings its task along,
+    /// which the coordinator keeps.
+    pub fn held_bytes(&self) -> u64 {
+        const TASK_BYTES: u64 = 64;
+        let blocks = match self {
+            JobUpdate::Begin { name, planner } => block_bytes(name.len()) + block_bytes(planner.len()),
+            JobUpdate::Slots(slots) => {
+                block_bytes(size_of_val(&slots[..]))
+                    + slots.iter().map(|(host, _)| block_bytes(host.len())).sum::<u64>()
+            }
+            JobUpdate::Files(files) => {
+                let names = |f: &FileRef| block_bytes(f.mount.len()) + block_bytes(f.path.len());
+                block_bytes(size_of_val(&files[..])) + files.iter().map(names).sum::<u64>()
+            }
+            JobUpdate::Splits { splits, .. } => {
+                let of_split = |s: &Split| {
+                    TASK_BYTES + block_bytes(size_of_val(&s.parts[..])) + block_bytes(s.home.len())
+                };
+                block_bytes(size_of_val(&splits[..])) + splits.iter().map(of_split).sum::<u64>()
+            }
+            JobUpdate::TaskStarted { host, .. } => block_bytes(host.len()),
+            JobUpdate::Layouts { servers, files } => {
+                block_bytes(size_of_val(&servers[..]))
+                    + servers.iter().map(|s| block_bytes(s.len())).sum::<u64>()
+                    + block_bytes(size_of_val(&files[..]))
+                    + files.iter().map(|f| block_bytes(size_of_val(&f.servers[..]))).sum::<u64>()
+            }
+            JobUpdate::StageReady { .. }
+            | JobUpdate::TaskEnded { .. }
+            | JobUpdate::StageEnded { .. }
+            | JobUpdate::End => 0,
+        };
+        size_of::<JobUpdate>() as u64 + blocks
+    }
+
+    /// The stage that the update is about, if it is about one.
+    pub fn stage(&self) -> Option<u32> {
+        match self {
+            JobUpdate::Splits { stage, .. }
+            | JobUpdate::StageReady { stage }
+            | JobUpdate::TaskStarted { stage, .. }
+            | JobUpdate::TaskEnded { stage, .. }
+            | JobUpdate::StageEnded { stage } => Some(*stage),
+            _ => None,
+        }
+    }
 }
 
 /// From an agent to the coordinator.

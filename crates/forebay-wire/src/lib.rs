@@ -9,6 +9,7 @@
 
 pub mod channel;
 pub mod cluster;
+pub mod counted;
 pub mod frame;
 pub mod framed;
 pub mod link;

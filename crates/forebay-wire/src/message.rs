@@ -220,7 +220,7 @@ pub enum Request {
     Members,
     /// What this connection's analytics job (waves of tasks) has to tell; the job ends with the connection.
     /// → [`Reply::Done`] or [`Reply::Refused`]
-    JobTell(Vec<JobUpdate>),
+    JobTell(#[serde(deserialize_with = "crate::counted::sequence")] Vec<JobUpdate>),
     /// The analytics jobs the coordinator knows. → [`Reply::Jobs`] or [`Reply::Failed`]
     Jobs,
 }

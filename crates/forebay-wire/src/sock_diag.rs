@@ -4,7 +4,9 @@
 //! in a loop would keep a processor busy with it. The kernel's socket diagnostics find one socket by both its addresses
 //! in microseconds. Where they are missing ([`ask`] fails) the caller reads the list.
 
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with,
+};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -48,8 +50,12 @@ pub struct Socket {
 /// # Errors
 /// The kernel has no socket diagnostics, or they are not permitted here.
 pub fn ask(local: SocketAddr, remote: SocketAddr) -> io::Result<Option<Socket>> {
-    let socket =
-        socket_with(AddressFamily::NETLINK, SocketType::DGRAM, SocketFlags::CLOEXEC, Some(netlink::SOCK_DIAG))?;
+    let socket = socket_with(
+        AddressFamily::NETLINK,
+        SocketType::DGRAM,
+        SocketFlags::CLOEXEC,
+        Some(netlink::SOCK_DIAG),
+    )?;
     send(&socket, &request(local, remote), SendFlags::empty())?;
     let mut answer = [0u8; 1024];
     // The kernel answers before the send returns.

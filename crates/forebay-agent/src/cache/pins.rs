@@ -8,7 +8,7 @@ use super::{Cache, NoCopy};
 use crate::entry::Entry;
 use forebay_store::State;
 use forebay_store::copy::{CopyFile, FLAG_PINNED};
-use forebay_store::ring::page_key;
+use forebay_store::ring::{page_key, split_key};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -36,18 +36,29 @@ pub struct Lent<'a> {
 impl Drop for Lent<'_> {
     fn drop(&mut self) {
         let mut index = self.cache.index();
-        unpin(&mut index.page_pins, self.key);
+        if unpin(&mut index.page_pins, self.key) {
+            self.file.set_mapped(split_key(self.key).1, false);
+        }
         index.lent_bytes -= self.bytes;
     }
 }
 
-fn unpin(pins: &mut HashMap<u64, u32>, key: u64) {
-    if let Some(count) = pins.get_mut(&key) {
-        *count -= 1;
-        if *count == 0 {
-            pins.remove(&key);
-        }
+/// Undoes one pin; tells whether it was the last.
+fn unpin(pins: &mut HashMap<u64, u32>, key: u64) -> bool {
+    let Some(count) = pins.get_mut(&key) else { return false };
+    *count -= 1;
+    *count == 0 && pins.remove(&key).is_some()
+}
+
+/// The pages of an adopted copy that a client may still map: those that the earlier agent let one map, as long as somebody has a
+/// lock on the copy. Of the others the mark goes.
+pub(super) fn held_pages(file: &CopyFile, resident: &[u32]) -> Vec<u32> {
+    let mapped: Vec<u32> = resident.iter().copied().filter(|page| file.word(*page).mapped).collect();
+    if mapped.is_empty() || file.is_locked_by_others().unwrap_or(true) {
+        return mapped;
     }
+    mapped.into_iter().for_each(|page| file.set_mapped(page, false));
+    Vec::new()
 }
 
 impl Cache {
@@ -105,16 +116,55 @@ impl Cache {
         }
         for page in pages {
             *index.page_pins.entry(page_key(entry.copy(), page)).or_insert(0) += 1;
+            file.set_mapped(page, true);
         }
         index.client_pinned_bytes += bytes;
         true
     }
 
+    /// Keeps `pages` of an adopted copy until [`Cache::retest_held`] finds that nobody maps them. They count as mapped, so the
+    /// bound of mapped pages holds for one agent after the other.
+    pub(super) fn hold(&self, entry: &Arc<Entry>, pages: Vec<u32>) {
+        if pages.is_empty() {
+            return;
+        }
+        let mut index = self.index();
+        for page in &pages {
+            *index.page_pins.entry(entry.key(*page)).or_insert(0) += 1;
+        }
+        index.client_pinned_bytes += pages.len() as u64 * entry.identity.page_bytes;
+        index.held.push((entry.clone(), pages));
+    }
+
+    /// Lets go of adopted copies that no client maps any more. Called when there is time.
+    pub fn retest_held(&self) {
+        let held = self.index().held.clone();
+        for (entry, pages) in held {
+            if self.file(&entry).is_ok_and(|file| file.is_locked_by_others().unwrap_or(true)) {
+                continue;
+            }
+            self.index().held.retain(|(e, _)| !Arc::ptr_eq(e, &entry));
+            for page in pages {
+                self.unpin_pages(entry.copy(), entry.identity.page_bytes, page, 1);
+            }
+        }
+    }
+
+    /// Number of adopted copies that clients of the earlier agent may still map.
+    pub fn held_files(&self) -> u64 {
+        self.index().held.len() as u64
+    }
+
     /// Undoes one [`Cache::pin_pages`].
     pub fn unpin_pages(&self, copy: u64, page_bytes: u64, first: u32, count: u32) {
+        let file = self.by_copy(copy).and_then(|entry| self.file(&entry).ok());
         let mut index = self.index();
         for page in first..first + count {
-            unpin(&mut index.page_pins, page_key(copy, page));
+            if unpin(&mut index.page_pins, page_key(copy, page))
+                && let Some(file) = &file
+            {
+                file.set_mapped(page, false);
+            }
         }
         index.client_pinned_bytes -= u64::from(count) * page_bytes;
     }

@@ -24,10 +24,10 @@ const SEED: u64 = 5;
 const EXTENT: u64 = MIB;
 
 /// A process that is killed with the test.
-struct Process(Child);
+pub struct Process(Child);
 
 impl Process {
-    fn pid(&self) -> u32 {
+    pub fn pid(&self) -> u32 {
         self.0.id()
     }
 
@@ -181,7 +181,7 @@ impl Cluster {
     }
 }
 
-fn start_coordinator(dir: &Path, listen: &str) -> (Process, String) {
+pub fn start_coordinator(dir: &Path, listen: &str) -> (Process, String) {
     start_coordinator_with(dir, &["--listen", listen])
 }
 

@@ -9,6 +9,7 @@
 
 #![allow(clippy::unwrap_used, reason = "all of this program is tests, helpers included")]
 
+mod abuse;
 mod access;
 mod append;
 mod changes;

@@ -34,6 +34,10 @@ pub fn run() {
         "listen" => listen(args[0]),
         "stranger" => crate::access::stranger(args[0], args[1]),
         "unwelcome" => crate::access::unwelcome(args[0]),
+        "bomb" => crate::abuse::bomb(args[0]),
+        "crowd" => crate::abuse::crowd(args[0]),
+        "lock" => crate::abuse::lock(args[0], &args[1..]),
+        "flood" => crate::abuse::flood(args[0], args[1].parse().unwrap()),
         other => panic!("no role {other}"),
     }
 }

@@ -1,0 +1,228 @@
+//! What an ordinary user can take of an agent, and for how long they can hold up others: no more than is stated.
+//!
+//! The agent runs as root. The abuser is a second user in a process of its own, and a third user, or root, must be served
+//! meanwhile. What is asserted are shares and counts, never times of this machine.
+
+use crate::common::{Agent, Helper, MIB, OTHER_UID, PAGE, Setup, make_file, plain_pfs, wait_for};
+use crate::coordinator::start_coordinator;
+use crate::roles::{Raw, hear, tell, verify_once};
+use forebay_wire::{Channel, JobUpdate, Part, Refusal, Reply, Request, Split};
+use rustix::fs::{FlockOperation, flock};
+use std::fs::File;
+use std::net::TcpStream;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Neither the agent's user nor the abuser.
+const THIRD_UID: u32 = OTHER_UID + 1;
+
+/// A line of `/proc/PID/status`, as a number.
+fn of_process(pid: u32, what: &str) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = text.lines().find_map(|l| l.strip_prefix(what)).unwrap_or_else(|| panic!("no {what}"));
+    line.trim_start_matches(':').split_whitespace().next().unwrap().parse().unwrap()
+}
+
+fn as_user(agent: &Agent, uid: u32, role: &str, args: &[&str]) -> Helper {
+    Helper::start_as(&agent.socket(), Some(uid), role, args)
+}
+
+/// A third user reads `path`, of content `seed`, out of the tier.
+fn third_user_is_served(agent: &Agent, path: &Path, seed: u64) {
+    let before = agent.counter("opens_cached_total");
+    let mut third = as_user(agent, THIRD_UID, "read-once", &[path.to_str().unwrap(), &seed.to_string()]);
+    third.expect("ready");
+    third.say("go");
+    third.expect("read");
+    third.finish();
+    assert!(agent.counter("opens_cached_total") > before, "the third user was not served by the agent");
+}
+
+#[test]
+fn packets_of_a_user_take_no_more_memory_than_its_share() {
+    let pfs = plain_pfs();
+    let path = pfs.path().join("f");
+    make_file(&path, 1, MIB);
+    let capacity = 256 * MIB;
+    let agent = Agent::start(Setup::new(pfs.path()).capacity(capacity));
+    verify_once(&agent.client(), &path, 1, 0);
+    let before_kib = of_process(agent.pid(), "VmHWM");
+    let mut bomber = as_user(&agent, OTHER_UID, "bomb", &[agent.socket().to_str().unwrap()]);
+    let sent: u64 = bomber.expect("sent").parse().unwrap();
+    assert!(sent > 8 * MIB, "only {sent} bytes were sent");
+    let grown_bytes = (of_process(agent.pid(), "VmHWM") - before_kib) << 10;
+    assert!(grown_bytes < capacity / 4, "{sent} bytes of packets made the agent grow by {grown_bytes}");
+    assert!(agent.used("clients") < capacity / 4, "{:?}", agent.status().used_bytes);
+    third_user_is_served(&agent, &path, 1);
+    bomber.finish();
+    agent.assert_nothing_left();
+}
+
+/// Tells of jobs, as many and as large ones as are taken, and goes on when they are refused.
+pub fn bomb(socket: &str) {
+    let mut refused = 0;
+    let mut sent = 0u64;
+    let mut connections = Vec::new();
+    let part = Part { file: 0, offset: 0, len: 1 };
+    for _ in 0..16 {
+        let raw = Raw::connect(Path::new(socket));
+        let begin = JobUpdate::Begin { name: "bomb".into(), planner: String::new() };
+        raw.ask(&Request::JobTell(vec![begin]), &[]);
+        for stage in 0..24 {
+            // Of two bytes a split, and as a program tells them.
+            let empty = vec![Split::default(); 20_000];
+            let usual = vec![Split { parts: vec![part], home: String::new() }; 8_000];
+            let updates = [empty, usual].map(|splits| JobUpdate::Splits { stage, splits });
+            for update in updates.into_iter().chain([JobUpdate::StageReady { stage }]) {
+                sent += (update.held_bytes() > 1000).then_some(40_000).unwrap_or(10);
+                match raw.ask(&Request::JobTell(vec![update]), &[]) {
+                    Reply::Refused(Refusal::TooMany(_) | Refusal::NoRoom) => refused += 1,
+                    Reply::Done => {}
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        connections.push(raw);
+    }
+    tell(&format!("sent {sent}"));
+    while hear().is_some() {}
+    assert!(refused > 0, "all of it was taken");
+}
+
+#[test]
+fn a_user_takes_half_of_the_connections_at_most() {
+    let pfs = plain_pfs();
+    let path = pfs.path().join("f");
+    make_file(&path, 1, MIB);
+    let agent = Agent::start(Setup { more: "connections_max = 16\n".into(), ..Setup::new(pfs.path()) });
+    verify_once(&agent.client(), &path, 1, 0);
+    let mut crowd = as_user(&agent, OTHER_UID, "crowd", &[agent.socket().to_str().unwrap()]);
+    let let_in: usize = crowd.expect("let in").parse().unwrap();
+    assert_eq!(let_in, 8);
+    third_user_is_served(&agent, &path, 1);
+    crowd.finish();
+    agent.assert_nothing_left();
+}
+
+/// Connects more often than it may, and keeps all that is let in.
+pub fn crowd(socket: &str) {
+    use forebay_wire::{Hello, MAGIC, PROTOCOL, Welcome};
+    let limit = || Some(Instant::now() + Duration::from_secs(20));
+    let hello = Hello { magic: MAGIC, protocol: PROTOCOL, want_ring: true };
+    let channels: Vec<Channel> = (0..32)
+        .filter_map(|_| {
+            let channel = Channel::connect(Path::new(socket)).unwrap();
+            channel.send(&hello, &[]).ok()?;
+            channel.recv::<Welcome>(limit()).ok()?;
+            Some(channel)
+        })
+        .collect();
+    tell(&format!("let in {}", channels.len()));
+    while hear().is_some() {}
+}
+
+#[test]
+fn a_lock_of_a_stranger_on_every_copy_holds_nothing_for_the_next_agent() {
+    let pfs = plain_pfs();
+    let paths: Vec<_> = (0..8).map(|i| pfs.path().join(format!("f{i}"))).collect();
+    let mut agent = Agent::on(pfs.path());
+    for (i, path) in paths.iter().enumerate() {
+        make_file(path, i as u64, 2 * PAGE);
+        verify_once(&agent.client(), path, i as u64, 0);
+    }
+    let socket = agent.socket();
+    let mut args = vec![socket.to_str().unwrap()];
+    args.extend(paths.iter().map(|p| p.to_str().unwrap()));
+    let mut locker = as_user(&agent, OTHER_UID, "lock", &args);
+    locker.expect("locked");
+    agent.kill_9();
+    agent.restart();
+    assert_eq!(agent.counter("adopted_files_total"), 8);
+    assert_eq!(agent.client().admin().evict_all().unwrap(), 8 * 2 * PAGE);
+    assert_eq!(agent.used("pages"), 0);
+    locker.finish();
+    agent.assert_nothing_left();
+}
+
+/// Locks the copy of each file, as a program that maps it does, and maps nothing.
+pub fn lock(socket: &str, paths: &[&str]) {
+    let raw = Raw::connect(Path::new(socket));
+    let copies: Vec<OwnedFd> = paths
+        .iter()
+        .map(|path| {
+            let file = File::open(path).unwrap();
+            raw.0.send(&Request::Open, &[file.as_fd()]).unwrap();
+            let mut got = raw.0.recv::<Reply>(Some(Instant::now() + Duration::from_secs(20))).unwrap();
+            assert!(matches!(got.message, Reply::Opened { copy: 1.., .. }), "{:?}", got.message);
+            got.fds.remove(0)
+        })
+        .collect();
+    for copy in &copies {
+        flock(copy, FlockOperation::NonBlockingLockShared).unwrap();
+    }
+    tell("locked");
+    while hear().is_some() {}
+}
+
+/// Most threads that process `pid` has while `act` runs.
+fn most_threads(pid: u32, act: impl FnOnce()) -> u64 {
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let watching = scope.spawn(|| {
+            let mut most = 0;
+            while !done.load(Ordering::Relaxed) {
+                most = most.max(of_process(pid, "Threads"));
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            most
+        });
+        act();
+        done.store(true, Ordering::Relaxed);
+        watching.join().unwrap()
+    })
+}
+
+#[test]
+fn a_flood_of_loopback_connections_costs_no_threads_and_nobody_waits() {
+    let pfs = plain_pfs();
+    let path = pfs.path().join("f");
+    make_file(&path, 1, MIB);
+    let more = "[cluster]\nlisten = \"127.0.0.1:0\"\n".to_owned();
+    let agent = Agent::start(Setup { more, ..Setup::new(pfs.path()) });
+    verify_once(&agent.client(), &path, 1, 0);
+    let dir = crate::common::open_dir_in("/dev/shm");
+    let (coordinator, coordinator_address) = start_coordinator(dir.path(), "127.0.0.1:0");
+    wait_for("the agent's own address", || !agent.status().cluster.view.nodes.is_empty());
+    let address = agent.status().cluster.view.nodes[0].address.clone();
+    for (pid, address) in [(agent.pid(), address), (coordinator.pid(), coordinator_address)] {
+        let before = of_process(pid, "Threads");
+        let most = most_threads(pid, || {
+            let mut flooder = as_user(&agent, OTHER_UID, "flood", &[&address, "2000"]);
+            assert_eq!(flooder.expect("refused"), "2000");
+            flooder.finish();
+        });
+        // Those of the agent's clients, of which this test has one or two.
+        assert!(most <= before + 4, "{most} threads, {before} before");
+    }
+    third_user_is_served(&agent, &path, 1);
+}
+
+/// Connects `count` times; each connection has to be closed by the other side.
+pub fn flood(address: &str, count: usize) {
+    use std::io::Read;
+    let mut refused = 0;
+    for _ in 0..count / 50 {
+        let sockets: Vec<TcpStream> = (0..50).map(|_| TcpStream::connect(address).unwrap()).collect();
+        for mut socket in sockets {
+            socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            match socket.read(&mut [0]) {
+                Ok(0) => refused += 1,
+                Err(e) if e.kind() == std::io::ErrorKind::ConnectionReset => refused += 1,
+                other => panic!("not closed: {other:?}"),
+            }
+        }
+    }
+    tell(&format!("refused {refused}"));
+}
