@@ -4,7 +4,7 @@ use crate::Outcome;
 use crate::cli::{CatArgs, CpArgs, Global};
 use crate::out::{print, with_path};
 use forebay_agent::units::Human;
-use forebay_client::{File, WriteOptions};
+use forebay_client::{File, WriteMode, WriteOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -60,8 +60,16 @@ pub fn cp(global: &Global, args: &CpArgs) -> Outcome {
     if same_file(&args.source, &target) {
         return Err(format!("{} and {} are the same file", args.source.display(), target.display()));
     }
+    let options = WriteOptions { mode: args.write.into(), ..WriteOptions::default() };
+    if options.mode == WriteMode::MemoryOnly && !client.in_scratch_job() {
+        return Err(format!(
+            "{}: a memory-only file is gone when its job ends, and this command would be all of the job; run it with the \
+             programs that need the file: forebay run sh -c 'forebay cp --write memory ... && ...'",
+            target.display()
+        ));
+    }
     let permissions = std::fs::metadata(&args.source).map_or(0o644, |m| m.permissions().mode() & 0o777);
-    let options = WriteOptions { mode: args.write.into(), permissions, ..WriteOptions::default() };
+    let options = WriteOptions { permissions, ..options };
     let mut writer = client.create_with(&target, options).map_err(|e| with_path(&target, e))?;
     let bytes = pour(&source, &mut |piece| writer.write_all(piece));
     let bytes = bytes.map_err(|e| format!("{} to {}: {e}", args.source.display(), target.display()))?;

@@ -45,6 +45,19 @@ pub fn is_no_agent(e: &io::Error) -> bool {
     e.get_ref().and_then(|inner| inner.downcast_ref::<Told>()).is_some_and(|told| told.no_agent)
 }
 
+/// In words, if this process or the machine may open no more files.
+pub(crate) fn out_of_files(e: &io::Error) -> Option<&'static str> {
+    match errno(e) {
+        libc::EMFILE => {
+            Some("this process may open no more files (EMFILE); raise `ulimit -n`, or close some")
+        }
+        libc::ENFILE => {
+            Some("this machine may open no more files (ENFILE); raise fs.file-max, or close some")
+        }
+        _ => None,
+    }
+}
+
 /// Kinds that the standard library makes without a number, and the number a system call would have returned.
 const KINDS: &[(ErrorKind, i32)] = &[
     (ErrorKind::NotFound, libc::ENOENT),

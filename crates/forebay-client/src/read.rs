@@ -15,7 +15,7 @@
 //! A look compares what the descriptor tells now with what the last look has proved, never with a path. Where only ctime
 //! moved, the kernel's reports of this node (`watch`) tell an attribute that was changed from a write whose mtime was set back.
 
-use crate::error::told;
+use crate::error::{errno, out_of_files, told};
 use crate::session::{Client, Session, lock, unexpected};
 use crate::watch::{Events, Watch};
 use crate::{EXTENT_BYTES, MappedRange};
@@ -154,30 +154,33 @@ impl Client {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let pfs = rustix::fs::open(path, flags, Mode::empty())?;
         let tiered = match mode {
-            ReadMode::PfsOnly => Err(pfs),
+            ReadMode::PfsOnly => Err((pfs, None)),
             _ => self.show(pfs, mode),
         };
         let source = match (tiered, mode) {
             (Ok(tiered), _) => Source::Tiered(Box::new(tiered)),
-            (Err(_), ReadMode::TierOnly) => {
-                let why = format!("{}: no agent serves it, so nothing of it is in the tier", path.display());
-                return Err(told(libc::ENOTCONN, why));
+            (Err((_, e)), ReadMode::TierOnly) => {
+                let limit = e.as_ref().and_then(out_of_files);
+                let why = limit.unwrap_or("no agent serves it, so nothing of it is in the tier");
+                let number = e.as_ref().filter(|_| limit.is_some()).map_or(libc::ENOTCONN, errno);
+                return Err(told(number, format!("{}: {why}", path.display())));
             }
-            (Err(pfs), _) => Source::Pfs(pfs),
+            (Err((pfs, _)), _) => Source::Pfs(pfs),
         };
         Ok(File { client: self.clone(), path: path.to_owned(), source })
     }
 
-    /// Shows the descriptor to the agent; gives it back if no agent takes it.
-    fn show(&self, pfs: OwnedFd, mode: ReadMode) -> Result<Tiered, OwnedFd> {
+    /// Shows the descriptor to the agent; gives it back if no agent takes it, with the error if one could not be asked.
+    fn show(&self, pfs: OwnedFd, mode: ReadMode) -> Result<Tiered, (OwnedFd, Option<io::Error>)> {
         let session = &self.session;
         // Before the agent looks at the file, so that nothing falls between.
         let watch = session.may_ask().then(|| session.watches.watch(pfs.as_fd())).flatten();
-        let Ok(answer) = session.call(&Request::Open, &[pfs.as_fd()], session.config.deadline) else {
-            return Err(pfs);
+        let answer = match session.call(&Request::Open, &[pfs.as_fd()], session.config.deadline) {
+            Ok(answer) => answer,
+            Err(e) => return Err((pfs, Some(e))),
         };
         let Reply::Opened { mount, facts, copy, page_bytes, pinned } = answer.message else {
-            return Err(pfs);
+            return Err((pfs, None));
         };
         let geometry = Geometry { size: facts.version.size, page_bytes };
         let view = answer.fds.into_iter().next().and_then(|fd| CopyView::new(fd, copy, geometry).ok());

@@ -4,7 +4,7 @@
 //! A connection that fails in any way is thrown away with its late answers. After a failure the agent is left alone for
 //! a second, so that a program without an agent pays nothing for asking. A forked child starts with an empty pool.
 
-use crate::error::{errno, no_agent, told};
+use crate::error::{errno, no_agent, out_of_files, told};
 use forebay_store::ring::RingWriter;
 use forebay_wire::{Channel, Hello, MAGIC, MountInfo, PROTOCOL, Received, Refusal, Reply, Request, Welcome};
 use std::ffi::OsStr;
@@ -191,14 +191,18 @@ impl Session {
     }
 
     fn failed(&self, e: &io::Error, lost: Duration) {
+        let socket = self.config.socket.as_deref().unwrap_or(Path::new("")).display();
+        if let Some(limit) = out_of_files(e) {
+            // Not the agent's fault: it can be asked again as soon as a file is closed.
+            return self.warn_once(&format!("cannot ask the agent at {socket}: {limit}"));
+        }
         let alone = match e.kind() {
             io::ErrorKind::TimedOut => LEAVE_ALONE.max(lost * LEAVE_ALONE_TIMES),
             _ => LEAVE_ALONE,
         };
         let until = self.now_ms() + alone.as_millis() as u64;
         self.leave_alone_until_ms.store(until, Ordering::Relaxed);
-        let socket = self.config.socket.as_deref().unwrap_or(Path::new(""));
-        self.warn_once(&format!("the agent at {} does not answer ({e})", socket.display()));
+        self.warn_once(&format!("the agent at {socket} does not answer ({e})"));
     }
 
     fn pool(&self) -> MutexGuard<'_, Pool> {
@@ -327,7 +331,9 @@ impl Session {
             let channel = match self.take() {
                 Ok(channel) => channel,
                 Err(e) => {
-                    self.forget();
+                    if out_of_files(&e).is_none() {
+                        self.forget();
+                    }
                     return Err(e);
                 }
             };
@@ -337,6 +343,11 @@ impl Session {
                     return Ok(answer);
                 }
                 Err(e) if e.kind() == io::ErrorKind::TimedOut => return Err(e),
+                Err(e) if out_of_files(&e).is_some() => {
+                    // The answer was taken from the queue; only its descriptors are lost.
+                    self.put_back(channel);
+                    return Err(e);
+                }
                 Err(e) => {
                     last = e;
                     self.forget();

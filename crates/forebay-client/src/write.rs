@@ -16,7 +16,7 @@
 //! it sends whole calls only, so that no record of one appender is cut by a record of another. Pages reach the tier only if they were written in one go from the start; a file that somebody else changes
 //! meanwhile is noticed by its time stamps and not kept.
 
-use crate::error::{errno, told};
+use crate::error::{errno, out_of_files, told};
 use crate::session::{Client, Session, unexpected};
 use forebay_pfs::{FileFacts, Revalidate};
 use forebay_store::staging::Staging;
@@ -145,8 +145,9 @@ impl Client {
     fn create_scratch(&self, path: &Path, options: &WriteOptions) -> io::Result<Sink> {
         let session = &self.session;
         let job = session.job().map_err(|e| {
+            let number = out_of_files(&e).map_or(libc::ENOTCONN, |_| errno(&e));
             let why = format!("{}: memory-only files need an agent: {e}", path.display());
-            told(libc::ENOTCONN, why)
+            told(number, why)
         })?;
         let request = Request::ScratchCreate { job, name: scratch_name(path)?, exclusive: options.exclusive };
         let answer = session.call(&request, &[], session.config.deadline)?;
@@ -197,6 +198,12 @@ impl Client {
                 reply => return Err(unexpected(&reply)),
             }
         }
+    }
+
+    /// Whether this process belongs to a job that has begun. If not, its first memory-only file begins one, which ends with
+    /// the process.
+    pub fn in_scratch_job(&self) -> bool {
+        self.session.known_job().is_some()
     }
 
     /// Begins a job with memory-only files for this process and its children, who find it in the environment variable

@@ -151,8 +151,8 @@ impl Channel {
     /// Waits for the next packet until `deadline` (`None`: for ever).
     ///
     /// # Errors
-    /// `TimedOut`: nothing came. `UnexpectedEof`: the peer closed. `InvalidData`: the packet is garbage, too large, or
-    /// lost descriptors on the way (this process is at its limit of open files).
+    /// `TimedOut`: nothing came. `UnexpectedEof`: the peer closed. `InvalidData`: the packet is garbage or too large.
+    /// `EMFILE`, `ENFILE`: this process or the machine may open no more files, so the packet's descriptors are lost.
     pub fn recv<T: DeserializeOwned>(&self, deadline: Option<Instant>) -> io::Result<Received<T>> {
         thread_local! {
             // Clearing 64 KiB for every answer would cost more than the answer.
@@ -197,6 +197,10 @@ impl Channel {
         }
         if received.bytes == 0 && fds.is_empty() {
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the other side closed the connection"));
+        }
+        if received.flags.contains(ReturnFlags::CTRUNC) {
+            // The kernel does not say which limit was met; one more descriptor meets the same.
+            rustix::io::fcntl_dupfd_cloexec(&self.socket, 0)?;
         }
         if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "a packet arrived cut off"));

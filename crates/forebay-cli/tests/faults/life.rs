@@ -189,6 +189,33 @@ fn memory_only_files_are_the_jobs_and_gone_with_it() {
 }
 
 #[test]
+fn a_memory_only_copy_outside_of_a_job_is_refused() {
+    let pfs = plain_pfs();
+    let agent = Agent::on(pfs.path());
+    let (source, target) = (pfs.path().join("source"), pfs.path().join("target"));
+    make_file(&source, 1, MIB);
+    let (from, to) = (source.to_str().unwrap(), target.to_str().unwrap());
+    for job in [None, Some("")] {
+        let mut command = agent.command(&["cp", "--write", "memory", from, to]);
+        match job {
+            Some(job) => command.env("FOREBAY_JOB", job),
+            None => command.env_remove("FOREBAY_JOB"),
+        };
+        let out = command.output().unwrap();
+        let said = text(&out.stderr);
+        assert!(!out.status.success() && out.stdout.is_empty(), "{}", text(&out.stdout));
+        assert!(said.contains(to) && said.contains("forebay run"), "it does not say what to do: {said}");
+    }
+    assert!(!target.exists());
+    // What it says is what helps.
+    let script = format!("{FOREBAY} cp --write memory {from} {to} && {FOREBAY} cat {to}");
+    let out = agent.cli(&["run", "sh", "-c", &script]);
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    assert_content(&out.stdout[out.stdout.len() - MIB as usize..], 1, 0);
+    agent.assert_nothing_left();
+}
+
+#[test]
 fn a_writer_that_is_overtaken_by_another_does_not_cache_wrong_bytes() {
     let pfs = plain_pfs();
     let path = pfs.path().join("f");

@@ -42,6 +42,43 @@ fn with_all_of_the_tier_pinned_reads_go_on_from_the_pfs_and_the_operator_is_hear
     agent.assert_nothing_left();
 }
 
+#[test]
+fn a_client_at_its_limit_of_open_files_says_so() {
+    let pfs = plain_pfs();
+    let path = pfs.path().join("f");
+    make_file(&path, 1, MIB);
+    let agent = Agent::on(pfs.path());
+    verify_once(&agent.client(), &path, 1, 0);
+    let (mut read_all_the_same, mut without_copy, mut refused, mut served) = (0, 0, 0, 0);
+    // Each limit is met elsewhere: at the first socket, the second, the ring, the copy, or nowhere.
+    for limit in 4..16 {
+        let run = |args: &str| {
+            let script =
+                format!("ulimit -n {limit}; exec {} {args} '{}'", crate::common::FOREBAY, path.display());
+            let mut command = std::process::Command::new("sh");
+            command.args(["-c", &script]).env("FOREBAY_SOCKET", agent.socket()).env_remove("FOREBAY_QUIET");
+            command.output().unwrap()
+        };
+        let out = run("cat");
+        let said = text(&out.stderr);
+        assert!(out.status.success(), "with {limit} files: {said}");
+        assert_content(&out.stdout, 1, 0);
+        assert!(said.is_empty() || said.contains("EMFILE"), "with {limit} files: {said}");
+        read_all_the_same += u32::from(!said.is_empty());
+        let opens = agent.counter("opens_total");
+        let out = run("cat --read tier");
+        let said = text(&out.stderr);
+        assert_eq!(out.status.success(), !said.contains("EMFILE"), "with {limit} files: {said}");
+        assert!(!said.contains("no agent") && !said.contains("not answer"), "with {limit} files: {said}");
+        let asked = agent.counter("opens_total") > opens;
+        served += u32::from(out.status.success());
+        refused += u32::from(!out.status.success());
+        without_copy += u32::from(!out.status.success() && asked);
+    }
+    let counts = [read_all_the_same, without_copy, refused, served];
+    assert!(counts.iter().all(|n| *n > 0), "not all limits were met: {counts:?}");
+}
+
 /// A tmpfs of a few megabytes that the agent believes to be as large as its budget.
 pub struct SmallTmpfs(pub tempfile::TempDir);
 
