@@ -94,3 +94,14 @@ def test_a_child_does_not_write_what_its_parent_has_gathered(agent, directory):
     assert in_child(child) == 0
     writer.close()
     assert path.read_bytes() == b"once"
+
+
+def test_a_child_does_not_write_what_its_parent_has_gathered_behind_a_seek(agent, directory):
+    path = directory / "gathered"
+    with forebay.open(path, "wb") as file:
+        file.write(b"0123456789")
+        file.seek(5)
+        file.write(b"once")
+        assert in_child(file.close) == 0
+        assert path.read_bytes() == b"0123456789"
+    assert path.read_bytes() == b"01234once9"

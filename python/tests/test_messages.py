@@ -121,6 +121,10 @@ def test_a_mistyped_option_of_open_is_an_error(fs, directory):
     fs.pipe_file(path, b"data")
     with pytest.raises(TypeError, match="'read_mod'; did you mean 'read_mode'"):
         fs.open(path, "rb", read_mod="pfs")
+    for mistyped in (lambda: fs.cat_file(path, read_mod="pfs"), lambda: fs.cat_ranges([path], 0, 1, read_mod="pfs"), lambda: fs.cat(path, read_mod="pfs")):
+        with pytest.raises(TypeError, match="'read_mod'; did you mean 'read_mode'"):
+            mistyped()
+    assert fs.cat_file(path, read_mode="pfs") == fs.cat(path, read_mode="pfs") == fs.cat_ranges([path], 0, 9, read_mode="pfs")[0] == b"data"
     # What libraries give to every file system, such as fsspec.parquet.
     with fs.open(path, "rb", cache_type="none", cache_options={}, size=4, block_size=1 << 16) as file:
         assert file.read() == b"data"

@@ -16,6 +16,10 @@ use std::sync::{Arc, PoisonError, RwLock};
 /// Reads longer than this look at the file's length first, rather than allocate what the file does not have.
 const TRUSTED_LENGTH_BYTES: usize = 1 << 20;
 
+/// A long read lets Ctrl-C in each time it has read this much: a tenth of a second of a slow PFS, and a call of Python that
+/// does not count.
+const PIECE_BYTES: usize = 16 << 20;
+
 /// A file open for reading at any position. Threads may share it. Made by `Client.open`.
 #[pyclass(frozen, module = "forebay._core")]
 pub struct File {
@@ -32,6 +36,31 @@ impl File {
     fn get(&self) -> PyResult<Arc<forebay_client::File>> {
         let inner = self.inner.read().unwrap_or_else(PoisonError::into_inner);
         inner.clone().ok_or_else(|| closed("file"))
+    }
+
+    /// Fills `target` from `offset` on while other Python threads run; fewer bytes only at the end of the file. An exception
+    /// of a signal handler ends it, such as that of Ctrl-C.
+    fn fill(
+        &self,
+        py: Python<'_>,
+        file: &forebay_client::File,
+        target: &mut [u8],
+        offset: u64,
+    ) -> PyResult<usize> {
+        let mut done = 0;
+        for piece in target.chunks_mut(PIECE_BYTES) {
+            if done > 0 {
+                py.check_signals()?;
+            }
+            let length = piece.len();
+            let read = py.detach(|| file.read_at(piece, offset + done as u64));
+            let read = read.map_err(|e| os_error(&e, Some(&self.path)))?;
+            done += read;
+            if read < length {
+                break;
+            }
+        }
+        Ok(done)
     }
 }
 
@@ -105,7 +134,7 @@ impl File {
         }
         let mut got = 0;
         let bytes = PyBytes::new_with(py, length, |target| {
-            got = py.detach(|| file.read_at(target, offset)).map_err(|e| os_error(&e, Some(&self.path)))?;
+            got = self.fill(py, &file, target, offset)?;
             Ok(())
         })?;
         match got == length {
@@ -120,8 +149,7 @@ impl File {
     fn readinto(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, offset: u64) -> PyResult<usize> {
         let file = self.get()?;
         let mut target = Contiguous::target(buffer)?;
-        let bytes = target.bytes_mut();
-        py.detach(|| file.read_at(bytes, offset)).map_err(|e| os_error(&e, Some(&self.path)))
+        self.fill(py, &file, target.bytes_mut(), offset)
     }
 
     /// `length` bytes at `offset` (to the end if not given) as a read-only memoryview of the tier itself: no copy. None

@@ -228,6 +228,7 @@ class WriteFile(io.RawIOBase):
         self._memory_only = memory_only
         # Takes over from `_writer` once the file is not written in one go any more.
         self._plain: Optional[io.BufferedWriter] = None
+        self._pid = os.getpid()
         self.mode = mode
 
     @property
@@ -296,6 +297,9 @@ class WriteFile(io.RawIOBase):
         """Writes what is left and closes. OSError: the PFS's; the file may not be all there then."""
         try:
             if self._plain is not None:
+                if self._pid != os.getpid():
+                    # What is gathered is written once, by the parent, not by every forked child as well.
+                    self._plain.raw.close()
                 self._plain.close()
             self._writer.close()
         finally:

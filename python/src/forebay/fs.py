@@ -44,6 +44,8 @@ _OPTIONS_OF_FSSPEC = (
 _OPEN_OPTIONS = ("read_mode", "write_mode", "block_size", "autocommit")
 _OPEN_OPTIONS_OF_FSSPEC = ("cache_type", "cache_options", "fill_cache", "size", "compression")
 
+_CAT_RANGES_OPTIONS_OF_FSSPEC = (*_OPEN_OPTIONS_OF_FSSPEC, "batch_size")
+
 _TYPES = {stat.S_IFDIR: "directory", stat.S_IFREG: "file", stat.S_IFLNK: "link"}
 
 
@@ -254,9 +256,10 @@ class ForebayFileSystem(AbstractFileSystem):
             raise FileExistsError(path)
         return open_binary(self.client, f"{path}.{uuid.uuid4().hex}.tmp", "xb", rename_to=path, **modes)
 
-    def cat_file(self, path, start=None, end=None, **kwargs):
+    def cat_file(self, path, start=None, end=None, read_mode=None, **kwargs):
         """Bytes of a file, from `start` up to `end`; negative ones count from its end."""
-        with self.client.open(self._strip_protocol(path), self.read_mode) as file:
+        _refuse_unknown("option of cat_file", kwargs, ("read_mode",), _OPEN_OPTIONS_OF_FSSPEC)
+        with self.client.open(self._strip_protocol(path), read_mode or self.read_mode) as file:
             return _range_of(file, start, end)
 
     def pipe_file(self, path, value, mode="overwrite", **kwargs):
@@ -264,11 +267,12 @@ class ForebayFileSystem(AbstractFileSystem):
         with self.open(path, "xb" if mode == "create" else "wb", **kwargs) as file:
             file.write(value)
 
-    def cat_ranges(self, paths, starts, ends, max_gap=None, on_error="return", **kwargs):
+    def cat_ranges(self, paths, starts, ends, max_gap=None, on_error="return", read_mode=None, **kwargs):
         """Ranges of files as a list of `bytes`. Each file is opened once, several files are read at a time.
 
         on_error: "return" puts the exception in the place of the bytes, "raise" raises the first.
         """
+        _refuse_unknown("option of cat_ranges", kwargs, ("read_mode",), _CAT_RANGES_OPTIONS_OF_FSSPEC)
         starts = list(starts) if hasattr(starts, "__iter__") else [starts] * len(paths)
         ends = list(ends) if hasattr(ends, "__iter__") else [ends] * len(paths)
         if not len(paths) == len(starts) == len(ends):
@@ -280,7 +284,7 @@ class ForebayFileSystem(AbstractFileSystem):
 
         def read(path, indices):
             try:
-                with self.client.open(path, self.read_mode) as file:
+                with self.client.open(path, read_mode or self.read_mode) as file:
                     for i in indices:
                         results[i] = _range_of(file, starts[i], ends[i])
             except OSError as error:
