@@ -38,6 +38,9 @@ const BASE_BYTES: u64 = 16 << 20;
 /// covers a reader of 80 GB/s.
 const HOUSEKEEPING: Duration = Duration::from_millis(100);
 
+/// How long the start waits until it is known whether time stamps can be believed.
+const MEASURING_MAX: Duration = Duration::from_millis(50);
+
 /// Copies kept open at a time, at most; each takes a descriptor and a map.
 const OPEN_FILES_MAX: usize = 4096;
 
@@ -144,6 +147,7 @@ impl Agent {
                 "no PFS to serve: give --pfs DIR, or a [[mount]] in the configuration",
             ));
         }
+        mounts.iter().for_each(MountState::begin_to_measure);
         let security = Security::configured(config.cluster.tls.as_deref())?;
         let (capacity, limit) = config.sizes(memory::usable_bytes()).map_err(io::Error::other)?;
         let tier = Tier::open(&TierOptions {
@@ -183,6 +187,9 @@ impl Agent {
             config,
         });
         shared.adopt()?;
+        // Most file systems have been measured by now or are in a moment; others are while this agent serves.
+        let deadline = shared.started + MEASURING_MAX;
+        shared.mounts.iter().for_each(|mount| mount.stamps.wait(deadline));
         serve_peers(&shared)?;
         let socket = shared.config.socket();
         let listener = listen_on(&socket, shared.config.socket_mode)?;

@@ -194,6 +194,20 @@ pub const KEYS: &[Key] = &[
                  stamps is cached half old; see the limits in docs/semantics.md. 0: only the granularity counts.",
     },
     Key {
+        name: "mount.stamps",
+        default: "\"measure\"",
+        reason: "measure: write a small file when the mount is first served and after each remount, and cache nothing unless the \
+                 time stamps follow. Where the agent may not write, the file system's type decides. trust: believe them \
+                 unseen. On a file system that does not move them (OrangeFS by pvfs2fuse), changed files are then read \
+                 with their old content until they are evicted.",
+    },
+    Key {
+        name: "mount.probe_dir",
+        default: "",
+        reason: "Directory on this mount where the agent may write that small file (.forebay-probe-*, removed at once). The \
+                 mount's root unless given.",
+    },
+    Key {
         name: "mount.keep_page_cache",
         default: "false",
         reason: "Leave the kernel's own copy of what was fetched. Off, since the same bytes in memory twice serve nobody.",
@@ -301,6 +315,10 @@ pub struct MountConfig {
     pub stamp_granularity_ns: i64,
     /// How long a file must be quiet where writers cannot be excluded, in nanoseconds.
     pub settle_ns: i64,
+    /// Believe its time stamps unseen.
+    pub trusts_stamps: bool,
+    /// Where they are measured; the root unless given.
+    pub probe_dir: Option<PathBuf>,
     /// Leave the kernel's copy.
     pub keep_page_cache: bool,
     /// Ask the PFS where files of analytics jobs lie.
@@ -321,6 +339,8 @@ impl MountConfig {
             revalidate: Revalidate::Force,
             stamp_granularity_ns: 20_000_000,
             settle_ns: 3_000_000_000,
+            trusts_stamps: false,
+            probe_dir: None,
             keep_page_cache: false,
             layout: true,
         }
@@ -418,6 +438,8 @@ struct RawMount {
     revalidate: Option<Revalidate>,
     stamp_granularity_ms: Option<i64>,
     settle_ms: Option<i64>,
+    stamps: Option<String>,
+    probe_dir: Option<PathBuf>,
     keep_page_cache: Option<bool>,
     layout: Option<bool>,
 }
@@ -660,6 +682,17 @@ fn take_mount(raw: RawMount) -> Result<MountConfig, String> {
         }
         mount.settle_ns = ms * 1_000_000;
     }
+    mount.trusts_stamps = match raw.stamps.as_deref() {
+        None | Some("measure") => false,
+        Some("trust") => true,
+        Some(other) => return Err(format!("{} = {other:?}: write \"measure\" or \"trust\"", at("stamps"))),
+    };
+    if let Some(dir) = &raw.probe_dir
+        && !dir.starts_with(&raw.root)
+    {
+        return Err(format!("{} = {dir:?} must be below root = {:?}", at("probe_dir"), raw.root));
+    }
+    mount.probe_dir = raw.probe_dir;
     mount.revalidate = raw.revalidate.unwrap_or(mount.revalidate);
     mount.keep_page_cache = raw.keep_page_cache.unwrap_or(mount.keep_page_cache);
     mount.layout = raw.layout.unwrap_or(mount.layout);

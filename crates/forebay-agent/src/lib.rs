@@ -31,6 +31,7 @@ pub mod peer_server;
 pub mod read;
 pub mod scratch;
 pub mod seal;
+pub mod stamps;
 pub mod units;
 pub mod write;
 

@@ -485,6 +485,9 @@ impl Feeder<'_> {
                 Ok(entry) => return Ok(Some(entry)),
                 Err(NoEntry::Unsettled(why @ Unsettled::Young(left))) => (why, left.min(settling)),
                 Err(NoEntry::Unsettled(why @ Unsettled::BeingWritten)) => (why, WRITTEN_LOOK),
+                Err(NoEntry::Unsettled(why @ Unsettled::StampsUnproved)) => {
+                    return Err((libc::EOPNOTSUPP, why.to_string()));
+                }
                 Err(NoEntry::Copy(NoCopy::NoRoom)) => return Err(explain(&FlightError::NoRoom)),
                 Err(NoEntry::Copy(NoCopy::TooLarge)) => {
                     return Err((libc::EFBIG, "too many pages; use a larger mount.page_size".into()));
@@ -511,7 +514,7 @@ impl Feeder<'_> {
         let is_over = match why {
             Unsettled::Young(_) => started.elapsed() > settling + UNSETTLED_MAX,
             // Of all files together: there may be thousands.
-            Unsettled::BeingWritten => {
+            Unsettled::BeingWritten | Unsettled::StampsUnproved => {
                 let look_ms = WRITTEN_LOOK.as_millis() as u64;
                 let waited_ms = self.job.waited_for_writers_ms.fetch_add(look_ms, Ordering::Relaxed);
                 Duration::from_millis(waited_ms) >= UNSETTLED_MAX

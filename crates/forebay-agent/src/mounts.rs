@@ -6,6 +6,7 @@
 use crate::config::MountConfig;
 use crate::entry::Task;
 use crate::fetch::Queue;
+use crate::stamps::{StampCheck, Trust};
 use forebay_pfs::layout::MOOSEFS_CHUNK_BYTES;
 use forebay_pfs::mount::{is_local, is_moosefs};
 use forebay_pfs::read::Reader;
@@ -17,9 +18,9 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Pages whose misses are remembered, per mount: 128 GiB in pages of 2 MiB.
@@ -33,6 +34,9 @@ const SLOW_PAGE: Duration = Duration::from_millis(20);
 
 /// Pages that go side by side do so until one takes longer: eight of them that take [`SLOW_PAGE`] each take so long together.
 const SLOW_BESIDE: Duration = Duration::from_millis(160);
+
+/// Of Linux; `rustix` lacks it.
+const STATX_MNT_ID_UNIQUE: u32 = 0x4000;
 
 /// One mount and its fetches.
 #[derive(Debug)]
@@ -54,6 +58,8 @@ pub struct MountState {
     pub row_bytes: Option<u64>,
     /// Other nodes cannot write it.
     is_local: bool,
+    /// Whether its time stamps can be believed.
+    pub stamps: Arc<StampCheck>,
     /// What a page has taken of late, in nanoseconds; 0 before the first.
     page_ns: AtomicU64,
     /// Pages of a row go side by side.
@@ -104,6 +110,7 @@ impl MountState {
             ),
             row_bytes: is_moosefs(&probed.root).then_some(MOOSEFS_CHUNK_BYTES),
             is_local: is_local(&probed.root),
+            stamps: StampCheck::new(&config),
             root: probed.root,
             config,
         })
@@ -154,6 +161,7 @@ impl MountState {
     /// What operators are told.
     pub fn status(&self) -> MountStatus {
         let (fetches_pending, slowest_ms) = self.queue.load();
+        let (cached, stamps) = self.stamps.report();
         MountStatus {
             label: self.config.label.clone(),
             root: self.root.as_os_str().as_bytes().to_vec(),
@@ -161,7 +169,20 @@ impl MountState {
             fetch_errors: self.fetch_errors.load(Relaxed),
             fetches_pending,
             slowest_ms,
+            cached,
+            stamps,
         }
+    }
+
+    /// Begins to find out whether its time stamps can be believed.
+    pub fn begin_to_measure(&self) {
+        self.has_device(0);
+        self.stamps.trust();
+    }
+
+    /// Whether its pages may be handed out.
+    pub fn is_believed(&self) -> bool {
+        self.stamps.trust() == Trust::Believed
     }
 
     /// Whether `dev` is the file system mounted on the root at this moment. Looked at every time, in the kernel's own tables
@@ -169,8 +190,13 @@ impl MountState {
     /// be given to a file system of somebody's own.
     fn has_device(&self, dev: u64) -> bool {
         use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
-        statx(CWD, &self.root, AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT, StatxFlags::empty())
-            .is_ok_and(|stat| makedev(stat.stx_dev_major, stat.stx_dev_minor) == dev)
+        // The number of a mount, never given twice; kernels before 6.8 tell one that may be.
+        let mask = StatxFlags::MNT_ID | StatxFlags::from_bits_retain(STATX_MNT_ID_UNIQUE);
+        let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
+        let Ok(stat) = statx(CWD, &self.root, flags, mask) else { return false };
+        let present = makedev(stat.stx_dev_major, stat.stx_dev_minor);
+        self.stamps.found(stat.stx_mnt_id.wrapping_shl(1) | 1);
+        present == dev
     }
 
     /// True if the file was changed too short a time ago for its time stamps to be believed.

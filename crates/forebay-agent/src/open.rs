@@ -20,7 +20,8 @@ pub fn open(connection: &Connection, file: Admitted, _fd: &OwnedFd) -> Answer {
         page_bytes,
         pinned,
     };
-    let entry = shared.cache.find(file.mount, &file.facts);
+    let is_believed = shared.mounts[file.mount].is_believed();
+    let entry = shared.cache.find(file.mount, &file.facts).filter(|_| is_believed);
     let shared_copy = entry.and_then(|entry| {
         let copy = shared.cache.file(&entry).and_then(|c| c.share(&shared.cache.tier, entry.copy())).ok()?;
         Some((entry, copy))

@@ -22,7 +22,7 @@ use crate::peer_open::{self, OpenFiles};
 use forebay_store::{BLOCK_BYTES, Class, State};
 use forebay_wire::link::{Listener, Stream};
 use forebay_wire::peer::{CHECKED_MAX, PEER_PROTOCOL, PageRef, PeerReply, PeerRequest, Wanted};
-use forebay_wire::{FileRef, frame};
+use forebay_wire::{FileRef, Refusal, frame};
 use std::io;
 use std::net::TcpStream;
 use std::os::fd::{AsFd, OwnedFd};
@@ -421,6 +421,9 @@ impl<'a> Serving<'a> {
         }
         if u64::from(page.page) >= page.file.version.size.div_ceil(page_bytes) {
             return refuse(format!("the file has no page {}", page.page));
+        }
+        if !shared.mounts[mount].is_believed() {
+            return refuse(Refusal::StampsUnproved.to_string());
         }
         let known = shared.cache.find_version(mount, &page.file.version);
         let known = known.filter(|e| e.identity.page_bytes == page_bytes);

@@ -17,6 +17,7 @@ use crate::agent::Shared;
 use crate::cache::NoCopy;
 use crate::entry::Entry;
 use crate::mounts::{Admitted, MountState, display_path};
+use crate::stamps::Trust;
 use forebay_pfs::FileFacts;
 use forebay_pfs::lease::{Opened, Writers, writers};
 use forebay_wire::Refusal;
@@ -32,6 +33,8 @@ pub enum Unsettled {
     Young(Duration),
     /// Somebody on this node has it open for writing.
     BeingWritten,
+    /// The stamps of its file system cannot be believed.
+    StampsUnproved,
 }
 
 impl Unsettled {
@@ -40,6 +43,7 @@ impl Unsettled {
         match self {
             Unsettled::Young(_) => Refusal::Young,
             Unsettled::BeingWritten => Refusal::BeingWritten,
+            Unsettled::StampsUnproved => Refusal::StampsUnproved,
         }
     }
 }
@@ -59,6 +63,17 @@ pub enum NoEntry {
     Copy(NoCopy),
 }
 
+/// While a mount is measured its files count as young for so long.
+const MEASURING: Duration = Duration::from_secs(1);
+
+fn believe(mount: &MountState) -> Result<(), Unsettled> {
+    match mount.stamps.trust() {
+        Trust::Believed => Ok(()),
+        Trust::Measuring => Err(Unsettled::Young(MEASURING)),
+        Trust::Refused => Err(Unsettled::StampsUnproved),
+    }
+}
+
 /// Seals the version that `facts`, taken from `fd` a moment ago, tell. `opened` says by whom `fd` was.
 ///
 /// # Errors
@@ -69,6 +84,7 @@ pub fn seal(
     opened: Opened,
     facts: &FileFacts,
 ) -> Result<(), Unsettled> {
+    believe(mount)?;
     // Where other nodes write, or within the clock's tick, there is no need to ask for a lease.
     if let Some(left) = mount.settles_in(facts, true) {
         return Err(Unsettled::Young(left));
@@ -94,6 +110,7 @@ pub fn sealed_entry(
     opened: Opened,
 ) -> Result<Arc<Entry>, NoEntry> {
     let mount = &shared.mounts[file.mount];
+    believe(mount).map_err(NoEntry::Unsettled)?;
     let cached = shared.cache.find(file.mount, &file.facts);
     if let Some(entry) = cached.filter(|entry| entry.is_sealed()) {
         return Ok(entry);

@@ -136,6 +136,9 @@ pub fn commit(connection: &mut Connection, file: Admitted, fd: &OwnedFd, version
         mount.is_coarse.store(true, Ordering::Relaxed);
         return reply(Reply::Refused(Refusal::Young));
     }
+    if !mount.is_believed() {
+        return reply(Reply::Refused(Refusal::StampsUnproved));
+    }
     if stage.page_bytes != mount.config.page_bytes || stage.pages.is_empty() || facts.version.size == 0 {
         return reply(Reply::Refused(Refusal::Invalid("nothing of it can be kept".into())));
     }

@@ -350,9 +350,12 @@ pub struct DoctorArgs {
     /// Configuration file, to look at the certificates it names as well
     #[arg(long, value_name = "FILE", env = "FOREBAY_CONFIG")]
     pub config: Option<PathBuf>,
-    /// A PFS to look at as well
+    /// A PFS to look at as well: a directory where you may write, for a small file that is removed at once
     #[arg(long, value_name = "DIR")]
     pub pfs: Vec<PathBuf>,
+    /// The same directory on another mount of that PFS: are changes made by --pfs seen here?
+    #[arg(long, value_name = "DIR", requires = "pfs")]
+    pub second: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]

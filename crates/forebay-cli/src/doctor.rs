@@ -7,6 +7,8 @@ use crate::cli::{DoctorArgs, Global};
 use crate::out::print;
 use forebay_agent::units::Human;
 use forebay_agent::{Config, memory};
+use forebay_pfs::Revalidate;
+use forebay_pfs::stamps::{Stamps, measure};
 use forebay_wire::tls::Identity;
 use serde::Serialize;
 use std::path::Path;
@@ -59,7 +61,9 @@ pub fn doctor(global: &Global, args: &DoctorArgs) -> Outcome {
     ];
     findings.extend(args.config.as_deref().and_then(tier_size));
     findings.extend(args.config.as_deref().map(certificates));
-    findings.extend(args.pfs.iter().map(|path| pfs(path)));
+    for path in &args.pfs {
+        findings.extend([pfs(path), time_stamps(path, args.second.as_deref())]);
+    }
     print(global, &findings, |out| {
         for finding in &findings {
             let mark = match finding.level {
@@ -283,5 +287,31 @@ fn pfs(path: &Path) -> Finding {
             };
             good("PFS", format!("{}: {kind}", path.display()))
         }
+    }
+}
+
+/// Whether writes move the time stamps of `path`'s file system, as this node sees them, or as `second`, another mount of the same
+/// directory, does.
+fn time_stamps(path: &Path, second: Option<&Path>) -> Finding {
+    let what = "time stamps";
+    let seen = second.unwrap_or(path);
+    let shown = match second {
+        None => path.display().to_string(),
+        Some(second) => format!("{}, seen in {}", path.display(), second.display()),
+    };
+    match measure(path, seen, Revalidate::Force) {
+        Ok(Stamps::Follow(within)) => {
+            good(what, format!("{shown}: follow writes {} ms apart", within.as_millis()))
+        }
+        Ok(Stamps::Rest(change)) => bad(
+            what,
+            format!("{shown}: {change} does not move them, so new content cannot be told from old"),
+            "the agent does not cache it; mount.stamps = \"trust\" only if no file is changed once it was read",
+        ),
+        Err(e) => warn(
+            what,
+            format!("{shown}: cannot be measured: {e}"),
+            "name a directory on it where you may write; for the agent set mount.probe_dir",
+        ),
     }
 }

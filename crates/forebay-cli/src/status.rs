@@ -63,6 +63,8 @@ fn write(s: &Status, counters: bool, out: &mut dyn Write) -> io::Result<()> {
             write!(out, "; the PFS has not answered for {:.1} s", mount.slowest_ms as f64 / 1e3)?;
         }
         writeln!(out)?;
+        let kept = if mount.cached { "" } else { "NOT CACHED: " };
+        writeln!(out, "          {kept}time stamps {}", mount.stamps)?;
     }
     if counters {
         for (name, value) in &s.counters {

@@ -167,6 +167,9 @@ fn announce(global: &Global, socket: &Path, log: &Path) -> Outcome {
             labels.join(", "),
             Human(status.capacity_bytes)
         )?;
+        for mount in status.mounts.iter().filter(|mount| !mount.cached) {
+            writeln!(out, "       {} is not cached, its time stamps: {}", mount.label, mount.stamps)?;
+        }
         writeln!(out, "tier   {}, huge pages: {}", status.tier, status.huge_pages)?;
         writeln!(out, "socket {}", socket.display())?;
         writeln!(out, "log    {}", log.display())

@@ -13,7 +13,7 @@ use clap::{Args, Subcommand};
 use crate::LabError;
 use crate::cluster::{self, run::RunArgs, space::LAB_VARIABLE, spark::SparkCommand, up::UpArgs};
 use crate::quantity::{Rate, parse_bytes, parse_duration_ns, parse_rate};
-use crate::slowfs::{self, Config, StatsLog, remote};
+use crate::slowfs::{self, Config, Stamps, StatsLog, remote};
 
 /// Fixtures for trying Forebay out on one machine: a cluster (`up` to `spark`) and a slow file system (`slowfs` and below).
 #[derive(Debug, Subcommand)]
@@ -122,6 +122,9 @@ pub struct SlowfsArgs {
     /// How long the kernel may trust names and attributes without asking
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = parse_duration_ns)]
     pub attr_ttl: u64,
+    /// What time stamps tell of changes
+    #[arg(long, value_enum, default_value_t)]
+    pub stamps: Stamps,
     /// Let other users in
     #[arg(long)]
     pub allow_other: bool,
@@ -153,6 +156,7 @@ impl SlowfsArgs {
             read_ahead_bytes: self.read_ahead,
             write_behind_bytes: self.write_behind,
             attr_ttl_ns: self.attr_ttl,
+            stamps: self.stamps,
             allow_other: self.allow_other,
             direct_io: self.direct_io,
             ..Config::new(&self.backing, &self.mount)

@@ -147,6 +147,7 @@ pub fn arguments(config: &Config) -> Vec<OsString> {
     value("--stripe", config.stripe_bytes.to_string().into());
     value("--latency", format!("{}ns", config.latency_ns).into());
     value("--attr-ttl", format!("{}ns", config.attr_ttl_ns).into());
+    value("--stamps", config.stamps.name().into());
     if let Some(bytes) = config.read_ahead_bytes {
         value("--read-ahead", bytes.to_string().into());
     }
@@ -190,6 +191,7 @@ mod tests {
             read_ahead_bytes: Some(1 << 22),
             write_behind_bytes: Some(0),
             attr_ttl_ns: 5,
+            stamps: crate::slowfs::Stamps::Still,
             allow_other: true,
             direct_io: true,
             ..plain

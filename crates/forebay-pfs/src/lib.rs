@@ -2,12 +2,13 @@
 //!
 //! The PFS is the namespace and the truth. Nothing here knows of a cache; the crate turns descriptors into identities
 //! (`version`), paths into mounts (`mount`), attributes into stripe layouts (`layout`) and ranges into bytes (`read`), and
-//! finds out who writes a file (`lease`).
+//! finds out who writes a file (`lease`) and whether time stamps follow writes (`stamps`).
 
 pub mod layout;
 pub mod lease;
 pub mod mount;
 pub mod read;
+pub mod stamps;
 pub mod version;
 
 pub use mount::{Mount, find_mount};

@@ -79,6 +79,27 @@ pub fn is_local(root: &Path) -> bool {
     mounted_at(&table, root).is_some_and(|line| LOCAL.contains(&line.fs_type.as_slice()))
 }
 
+/// File systems of several nodes whose time stamps are known to follow writes: by their documents, or measured.
+const STAMPED: [&[u8]; 9] = [
+    b"lustre",
+    b"gpfs",
+    b"ceph",
+    b"fuse.ceph",
+    b"fuse.ceph-fuse",
+    b"nfs",
+    b"nfs4",
+    b"beegfs",
+    b"fuse.glusterfs",
+];
+
+/// Whether the time stamps of `root`'s file system are known to follow writes by its type.
+pub fn has_known_stamps(root: &Path) -> bool {
+    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    mounted_at(&table, root).is_some_and(|line| {
+        line.is_moosefs() || [&LOCAL[..], &STAMPED[..]].concat().contains(&line.fs_type.as_slice())
+    })
+}
+
 /// One line of the kernel's table of mounts.
 #[derive(Debug, PartialEq, Eq)]
 struct MountLine {

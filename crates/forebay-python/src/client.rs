@@ -212,6 +212,8 @@ fn mount_dict<'py>(py: Python<'py>, mount: &MountStatus) -> PyResult<Bound<'py, 
     dict.set_item("fetched_bytes", mount.fetched_bytes)?;
     dict.set_item("fetch_errors", mount.fetch_errors)?;
     dict.set_item("fetches_pending", mount.fetches_pending)?;
+    dict.set_item("cached", mount.cached)?;
+    dict.set_item("stamps", &mount.stamps)?;
     Ok(dict)
 }
 

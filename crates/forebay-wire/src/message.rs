@@ -343,6 +343,8 @@ pub enum Refusal {
     NotWritable,
     /// Somebody on this node has the file open for writing.
     BeingWritten,
+    /// The time stamps of this file system cannot be believed.
+    StampsUnproved,
 }
 
 impl std::fmt::Display for Refusal {
@@ -354,6 +356,9 @@ impl std::fmt::Display for Refusal {
             Refusal::NotOnMount => f.write_str("not on a file system this agent serves"),
             Refusal::Young => {
                 f.write_str("changed a moment ago; it is cached once its time stamps can be believed")
+            }
+            Refusal::StampsUnproved => {
+                f.write_str("this file system is not cached; `forebay status` says why")
             }
             Refusal::BeingWritten => f.write_str(
                 "a program on this node has it open for writing; it is cached once that is closed",
@@ -468,6 +473,10 @@ pub struct MountStatus {
     pub fetches_pending: u64,
     /// The oldest fetch under way has waited this long for the PFS, in milliseconds.
     pub slowest_ms: u64,
+    /// Its files are cached: its time stamps are known to follow writes.
+    pub cached: bool,
+    /// What its time stamps do, in words.
+    pub stamps: String,
 }
 
 #[cfg(test)]

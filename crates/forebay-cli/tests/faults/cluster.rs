@@ -46,7 +46,7 @@ impl NodeSetup {
             "[agent]\nstate_dir = {:?}\n[tier]\ncapacity = \"{}\"\nbacking = \"directory\"\ndirectory = {:?}\n\
              [cluster]\nlisten = \"127.0.0.1:0\"\nnode = \"node{node}\"\ncoordinator = \"127.0.0.1:1\"\npeer_deadline_ms = {}\ntls = {tls:?}\n\
              [[mount]]\nlabel = \"pfs\"\nroot = {:?}\npage_size = \"{PAGE}\"\nextent_size = \"{EXTENT}\"\nread_ahead = \"{}\"\n\
-             fetch_threads = 4\nsettle_ms = 0\n",
+             fetch_threads = 4\nsettle_ms = 0\nstamps = \"trust\"\n",
             dir.join("state"),
             self.capacity,
             dir.join("tier"),

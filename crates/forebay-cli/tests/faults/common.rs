@@ -2,6 +2,7 @@
 
 use forebay_client::{Client, ClientConfig};
 use forebay_lab::fixture::SlowFsProcess;
+use forebay_lab::slowfs::Stamps;
 use forebay_wire::Status;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -118,6 +119,10 @@ pub struct Setup {
     pub uid: Option<u32>,
     /// `mount.settle_ms`: 0 for tests that are not about it.
     pub settle_ms: u64,
+    /// `mount.stamps`.
+    pub stamps: &'static str,
+    /// `mount.probe_dir`.
+    pub probe_dir: Option<PathBuf>,
     pub more: String,
 }
 
@@ -132,6 +137,8 @@ impl Setup {
             directory: None,
             uid: None,
             settle_ms: 0,
+            stamps: "measure",
+            probe_dir: None,
             more: String::new(),
         }
     }
@@ -154,9 +161,12 @@ impl Setup {
         }
         for (label, root) in &self.mounts {
             text += &format!(
-                "[[mount]]\nlabel = {label:?}\nroot = {root:?}\npage_size = \"{}\"\nread_ahead = \"{}\"\nfetch_threads = 4\nsettle_ms = {}\n",
-                self.page, self.read_ahead, self.settle_ms
+                "[[mount]]\nlabel = {label:?}\nroot = {root:?}\npage_size = \"{}\"\nread_ahead = \"{}\"\nfetch_threads = 4\nsettle_ms = {}\nstamps = {:?}\n",
+                self.page, self.read_ahead, self.settle_ms, self.stamps
             );
+            if let Some(dir) = &self.probe_dir {
+                text += &format!("probe_dir = {dir:?}\n");
+            }
         }
         text
     }
@@ -385,6 +395,11 @@ pub struct SlowFs {
 
 impl SlowFs {
     pub fn start() -> Option<Self> {
+        Self::start_with(Stamps::Exact)
+    }
+
+    /// With time stamps that tell this much.
+    pub fn start_with(stamps: Stamps) -> Option<Self> {
         if std::env::var_os("FOREBAY_SKIP_FUSE").is_some_and(|v| v == "1") {
             eprintln!("skipped: FOREBAY_SKIP_FUSE=1");
             return None;
@@ -393,17 +408,30 @@ impl SlowFs {
         for dir in ["backing", "mount"] {
             std::fs::create_dir(dirs.path().join(dir)).unwrap();
         }
-        let mut config =
-            forebay_lab::slowfs::Config::new(dirs.path().join("backing"), dirs.path().join("mount"));
+        let mut slow = SlowFs { process: None, dirs };
+        slow.serve(stamps);
+        Some(slow)
+    }
+
+    /// Ends it and mounts it anew in the same place.
+    pub fn remount(&mut self, stamps: Stamps) {
+        self.process.take().unwrap().stop().unwrap();
+        self.serve(stamps);
+    }
+
+    fn serve(&mut self, stamps: Stamps) {
+        let (backing, mount) = (self.dirs.path().join("backing"), self.mount());
+        let mut config = forebay_lab::slowfs::Config::new(backing, mount);
         config.rate_bytes_per_s = None;
         config.latency_ns = 0;
         config.allow_other = true;
         // Every read reaches the server, whatever the kernel has cached.
         config.direct_io = true;
+        config.stamps = stamps;
         let process = SlowFsProcess::start(Path::new(FOREBAY), &["lab"], &config).unwrap_or_else(|e| {
             panic!("{e}\nthese tests need root and /dev/fuse; FOREBAY_SKIP_FUSE=1 leaves them out")
         });
-        Some(SlowFs { process: Some(process), dirs })
+        self.process = Some(process);
     }
 
     pub fn mount(&self) -> PathBuf {

@@ -122,7 +122,7 @@ impl Cluster {
             "[agent]\nstate_dir = {:?}\n[tier]\ncapacity = \"{capacity}\"\nbacking = \"directory\"\ndirectory = {:?}\n\
              [cluster]\ncoordinator = {:?}\nlisten = \"127.0.0.1:0\"\nnode = \"n{number}\"\n\
              [[mount]]\nlabel = \"pfs\"\nroot = {:?}\npage_size = \"{PAGE}\"\nextent_size = \"{EXTENT}\"\nread_ahead = \"0\"\n\
-             fetch_threads = 4\nsettle_ms = 0\n{}",
+             fetch_threads = 4\nsettle_ms = 0\nstamps = \"trust\"\n{}",
             at("state"),
             at("tier"),
             self.address,

@@ -25,6 +25,7 @@ mod peers;
 mod pfs;
 mod roles;
 mod room;
+mod stamps;
 mod verify;
 mod wire;
 mod writers;

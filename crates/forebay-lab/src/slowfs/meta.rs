@@ -17,7 +17,7 @@ use fuser::{
 use rustix::fs::{AtFlags, Dev, FileType, Gid, Mode, OFlags, RawDir, SeekFrom, Timespec, Timestamps, Uid};
 use rustix::io::Errno;
 
-use super::backing::{self, Caller, attributes, self_path};
+use super::backing::{self, Caller, self_path};
 use super::data::errno;
 use super::fault::Op;
 use super::handles::OpenFile;
@@ -88,7 +88,7 @@ pub fn run<R: Refuse, T: Send + 'static>(
 pub fn lookup(state: &State, parent: u64, name: &OsStr) -> Result<FileAttr> {
     state.counters.lookups.fetch_add(1, Relaxed);
     let dir = state.locate(parent)?;
-    let attr = attributes(&state.backing.stat_child(dir.as_fd(), name)?)?;
+    let attr = state.attributes(&state.backing.stat_child(dir.as_fd(), name)?)?;
     state.nodes.remember(attr.ino.0, parent, name);
     Ok(attr)
 }
@@ -96,7 +96,7 @@ pub fn lookup(state: &State, parent: u64, name: &OsStr) -> Result<FileAttr> {
 /// Attributes of a known inode.
 pub fn getattr(state: &State, ino: u64) -> Result<FileAttr> {
     state.counters.getattrs.fetch_add(1, Relaxed);
-    attributes(&rustix::fs::fstat(state.locate(ino)?)?)
+    state.attributes(&rustix::fs::fstat(state.locate(ino)?)?)
 }
 
 /// What to set; `None` leaves a thing alone.
@@ -130,7 +130,7 @@ pub fn setattr(state: &State, ino: u64, changes: &Changes) -> Result<FileAttr> {
         };
         rustix::fs::utimensat(rustix::fs::CWD, self_path(at.as_fd()), &times, AtFlags::empty())?;
     }
-    attributes(&rustix::fs::fstat(&at)?)
+    state.attributes(&rustix::fs::fstat(&at)?)
 }
 
 fn timespec(time: Option<&TimeOrNow>) -> Timespec {
@@ -251,7 +251,7 @@ pub fn create(
     let dir = state.locate(parent)?;
     let fd = state.backing.create(dir.as_fd(), name, mode, flags, caller)?;
     let stat = rustix::fs::fstat(&fd)?;
-    let attr = attributes(&stat)?;
+    let attr = state.attributes(&stat)?;
     state.nodes.remember(attr.ino.0, parent, name);
     let path = state.nodes.child_path(parent, name);
     let file = OpenFile::new(fd, &stat, flags, caller.thread, path);

@@ -58,6 +58,29 @@ pub const RATE_XATTR: &str = "user.slowfs.rate";
 /// The type that `/proc/self/mountinfo` shows for our mounts.
 pub const FS_TYPE: &str = "fuse.forebay-slowfs";
 
+/// What the time stamps of files tell.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Stamps {
+    /// The moment of the last change.
+    #[default]
+    Exact,
+    /// Its second.
+    Seconds,
+    /// Nothing: they never move, as on OrangeFS by pvfs2fuse.
+    Still,
+}
+
+impl Stamps {
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Stamps::Exact => "exact",
+            Stamps::Seconds => "seconds",
+            Stamps::Still => "still",
+        }
+    }
+}
+
 /// What to mount where, and how slow it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
@@ -80,6 +103,8 @@ pub struct Config {
     pub write_behind_bytes: Option<u64>,
     /// How long the kernel may trust attributes and names without asking.
     pub attr_ttl_ns: u64,
+    /// What time stamps tell.
+    pub stamps: Stamps,
     /// Other users than the one who mounted may enter.
     pub allow_other: bool,
     /// No page cache: each read of a program reaches the servers, with the size it asked for.
@@ -99,6 +124,7 @@ impl Config {
             read_ahead_bytes: None,
             write_behind_bytes: None,
             attr_ttl_ns: 0,
+            stamps: Stamps::Exact,
             allow_other: false,
             direct_io: false,
         }

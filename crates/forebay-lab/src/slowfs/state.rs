@@ -2,12 +2,13 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use fuser::FileAttr;
+use rustix::fs::Stat;
 use rustix::io::Errno;
 
-use super::Config;
-use super::backing::{Backing, Located};
+use super::backing::{Backing, Located, attributes};
 use super::fault::{Decision, FaultSet, Op};
 use super::handles::{Handles, OpenFile};
 use super::nodes::{Nodes, ROOT};
@@ -15,7 +16,18 @@ use super::rate::RateModel;
 use super::stats::{Counters, Stats};
 use super::stripe::{Share, Striping};
 use super::timer::Timer;
+use super::{Config, Stamps};
 use crate::LabError;
+
+fn whole_second(time: SystemTime) -> SystemTime {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    UNIX_EPOCH + Duration::from_secs(since.as_secs())
+}
+
+/// The same for a file for ever, long ago, and no whole second.
+fn still(stat: &Stat) -> SystemTime {
+    UNIX_EPOCH + Duration::new(1_000_000_000, 1 + (stat.st_ino % 1_000) as u32)
+}
 
 /// One mounted file system.
 pub struct State {
@@ -30,6 +42,7 @@ pub struct State {
     pub write_behind_bytes: u64,
     pub ttl: Duration,
     pub direct_io: bool,
+    stamps: Stamps,
     rate: Mutex<RateModel>,
     faults: Mutex<FaultSet>,
     /// False almost always: requests then skip the lock and never build a path.
@@ -58,10 +71,22 @@ impl State {
             write_behind_bytes: config.write_behind_or_default(),
             ttl: Duration::from_nanos(config.attr_ttl_ns),
             direct_io: config.direct_io,
+            stamps: config.stamps,
             rate: Mutex::new(RateModel::new(config.servers, config.rate_bytes_per_s)),
             faults: Mutex::default(),
             faulty: AtomicBool::new(false),
         })
+    }
+
+    /// Attributes in FUSE's form, with the time stamps that this file system tells.
+    pub fn attributes(&self, stat: &Stat) -> Result<FileAttr, Errno> {
+        let attr = attributes(stat)?;
+        let (mtime, ctime) = match self.stamps {
+            Stamps::Exact => (attr.mtime, attr.ctime),
+            Stamps::Seconds => (whole_second(attr.mtime), whole_second(attr.ctime)),
+            Stamps::Still => (still(stat), still(stat)),
+        };
+        Ok(FileAttr { mtime, ctime, ..attr })
     }
 
     fn rate(&self) -> MutexGuard<'_, RateModel> {

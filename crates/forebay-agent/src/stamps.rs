@@ -1,0 +1,171 @@
+//! Whether the time stamps of a mount can be believed: measured when it is first served, and again after a remount.
+//!
+//! A mount is known by the kernel's number for it. Every request looks that up anyway (`MountState::has_device`), so a
+//! remount is noticed by the first request after it. Until the new mount is measured, nothing of it is cached and no
+//! copy is handed out. The measurement has a thread of its own: on a file system that hangs it hangs alone.
+
+use crate::config::MountConfig;
+use crate::entry::lock;
+use forebay_pfs::mount::has_known_stamps;
+use forebay_pfs::stamps::{Stamps, measure};
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A mount that could not be measured is tried again so long after.
+const AGAIN: Duration = Duration::from_secs(30);
+
+/// Whether the stamps of one mount can be believed.
+#[derive(Debug)]
+pub struct StampCheck {
+    config: MountConfig,
+    /// The mount that is there, as the last request found it.
+    present: AtomicU64,
+    /// The mount whose stamps can be believed.
+    believed: AtomicU64,
+    /// It was said that this mount is not cached.
+    said: AtomicBool,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    /// The mount that `verdict` is about; 0 before the first.
+    mount: u64,
+    verdict: Verdict,
+    since: Instant,
+}
+
+#[derive(Clone, Debug)]
+enum Verdict {
+    Measuring,
+    Believed(String),
+    Refused(String),
+    /// It could not be measured: that may pass.
+    Unknown(String),
+}
+
+/// What a caller may do with a mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trust {
+    /// Its stamps can be believed.
+    Believed,
+    /// That is being found out.
+    Measuring,
+    /// They cannot, or nobody knows.
+    Refused,
+}
+
+impl StampCheck {
+    /// Of a mount that nobody has looked at yet.
+    pub fn new(config: &MountConfig) -> Arc<Self> {
+        let state = State { mount: 0, verdict: Verdict::Measuring, since: Instant::now() };
+        Arc::new(StampCheck {
+            config: config.clone(),
+            present: AtomicU64::new(0),
+            believed: AtomicU64::new(0),
+            said: AtomicBool::new(false),
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        })
+    }
+
+    /// A request has found this mount there.
+    pub fn found(&self, mount: u64) {
+        self.present.store(mount, Ordering::Release);
+    }
+
+    /// Whether stamps can be believed now; begins to measure where that is not known.
+    pub fn trust(self: &Arc<Self>) -> Trust {
+        let present = self.present.load(Ordering::Acquire);
+        if self.config.trusts_stamps || self.believed.load(Ordering::Acquire) == present && present != 0 {
+            return Trust::Believed;
+        }
+        let mut state = lock(&self.state);
+        let again = matches!(state.verdict, Verdict::Unknown(_)) && state.since.elapsed() > AGAIN;
+        if state.mount != present || again {
+            *state = State { mount: present, verdict: Verdict::Measuring, since: Instant::now() };
+            let check = self.clone();
+            let body = move || check.measure(present);
+            if let Err(e) = std::thread::Builder::new().name("stamps".into()).spawn(body) {
+                state.verdict = Verdict::Unknown(format!("cannot be measured: {e}"));
+            }
+        }
+        match state.verdict {
+            Verdict::Measuring => Trust::Measuring,
+            Verdict::Believed(_) => Trust::Believed,
+            Verdict::Refused(_) | Verdict::Unknown(_) => Trust::Refused,
+        }
+    }
+
+    /// Waits until it is known, at most until `deadline`.
+    pub fn wait(&self, deadline: Instant) {
+        let mut state = lock(&self.state);
+        while matches!(state.verdict, Verdict::Measuring) && !self.config.trusts_stamps {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// For operators: whether the mount is cached, and why.
+    pub fn report(&self) -> (bool, String) {
+        if self.config.trusts_stamps {
+            return (true, "believed, as mount.stamps says".into());
+        }
+        match lock(&self.state).verdict.clone() {
+            Verdict::Measuring => (false, "being measured".into()),
+            Verdict::Believed(why) => (true, why),
+            Verdict::Refused(why) | Verdict::Unknown(why) => (false, why),
+        }
+    }
+
+    fn measure(&self, mount: u64) {
+        let verdict = verdict(&self.config);
+        let mut state = lock(&self.state);
+        if state.mount != mount {
+            return;
+        }
+        match &verdict {
+            Verdict::Believed(_) => self.believed.store(mount, Ordering::Release),
+            Verdict::Refused(why) | Verdict::Unknown(why) if !self.said.swap(true, Ordering::Relaxed) => {
+                tracing::warn!(mount = self.config.label, "is not cached, reads go to the PFS: {why}");
+            }
+            _ => {}
+        }
+        state.verdict = verdict;
+        drop(state);
+        self.changed.notify_all();
+    }
+}
+
+fn verdict(config: &MountConfig) -> Verdict {
+    let dir = config.probe_dir.as_deref().unwrap_or(&config.root);
+    match measure(dir, dir, config.revalidate) {
+        Ok(Stamps::Follow(within)) => {
+            Verdict::Believed(format!("follow writes {} ms apart", within.as_millis()))
+        }
+        Ok(Stamps::Rest(change)) => Verdict::Refused(format!(
+            "{change} does not move the time stamps, so new content cannot be told from old; \
+             mount.stamps = \"trust\" caches it nevertheless"
+        )),
+        Err(e) => unmeasured(&config.root, dir, &e),
+    }
+}
+
+/// Without the right to write there the type of the file system decides.
+fn unmeasured(root: &Path, dir: &Path, e: &io::Error) -> Verdict {
+    if has_known_stamps(root) {
+        return Verdict::Believed(format!("believed for the file system's type; {}: {e}", dir.display()));
+    }
+    Verdict::Unknown(format!(
+        "it is not known whether its time stamps follow writes: no probe file in {} ({e}); name a directory where the agent \
+         may write by mount.probe_dir, or set mount.stamps = \"trust\"",
+        dir.display()
+    ))
+}

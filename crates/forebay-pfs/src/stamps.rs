@@ -1,0 +1,138 @@
+//! Whether a file system's time stamps follow writes, found out by writing a small file.
+//!
+//! A version is known by its stamps. Some file systems do not move them: OrangeFS by pvfs2fuse for no write at all. On such a
+//! file system no cache can tell old content from new.
+
+use crate::{FileFacts, Revalidate};
+use std::collections::hash_map::RandomState;
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::hash::BuildHasher;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::Duration;
+
+/// Names of probe files begin so.
+pub const PROBE_PREFIX: &str = ".forebay-probe-";
+
+/// Times between two writes that are tried in turn until the stamps of the second differ: more than one tick of a kernel with 100 a
+/// second, some ticks, and more than one and two whole seconds.
+const WAITS: [Duration; 4] = [
+    Duration::from_millis(12),
+    Duration::from_millis(25),
+    Duration::from_millis(1_050),
+    Duration::from_millis(2_100),
+];
+
+const BLOCK: usize = 4096;
+
+/// What can be done to a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Its bytes are overwritten, its length stays.
+    Overwrite,
+    /// It gets longer.
+    Append,
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Change::Overwrite => "an overwrite in place",
+            Change::Append => "an append",
+        })
+    }
+}
+
+/// What was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stamps {
+    /// Every write moves them, if the one before is so long ago.
+    Follow(Duration),
+    /// This change does not move them, however long after the last.
+    Rest(Change),
+}
+
+/// Writes a small file in `dir`, changes it through one path and looks at it through `seen_in`, another mount of the same
+/// directory or `dir` itself. Takes 25 to 50 ms on most file systems, 2 to 6 s where stamps are whole seconds or rest.
+///
+/// # Errors
+/// The file cannot be made, written or looked at.
+pub fn measure(dir: &Path, seen_in: &Path, how: Revalidate) -> io::Result<Stamps> {
+    let probe = Probe::create(dir, seen_in)?;
+    let mut within = Duration::ZERO;
+    for change in [Change::Overwrite, Change::Append] {
+        match probe.moves_on(change, how)? {
+            Some(wait) => within = within.max(wait),
+            None => return Ok(Stamps::Rest(change)),
+        }
+    }
+    Ok(Stamps::Follow(within))
+}
+
+struct Probe {
+    path: PathBuf,
+    seen: PathBuf,
+}
+
+impl Probe {
+    fn create(dir: &Path, seen_in: &Path) -> io::Result<Self> {
+        let name = format!("{PROBE_PREFIX}{:016x}", RandomState::new().hash_one(std::process::id()));
+        let path = dir.join(&name);
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+        let probe = Probe { path, seen: seen_in.join(name) };
+        file.write_all_at(&[0; BLOCK], 0)?;
+        Ok(probe)
+    }
+
+    /// After which pause the change moves the stamps; `None` if after none.
+    fn moves_on(&self, change: Change, how: Revalidate) -> io::Result<Option<Duration>> {
+        let mut before = self.stamps(how)?;
+        for (round, wait) in WAITS.into_iter().enumerate() {
+            sleep(wait);
+            let offset = match change {
+                Change::Overwrite => 0,
+                Change::Append => std::fs::metadata(&self.path)?.len(),
+            };
+            // Closed each time: many file systems tell their servers of a change only then.
+            let file = OpenOptions::new().write(true).open(&self.path)?;
+            file.write_all_at(&[round as u8 + 1; BLOCK], offset)?;
+            drop(file);
+            let now = self.stamps(how)?;
+            if now != before {
+                return Ok(Some(wait));
+            }
+            before = now;
+        }
+        Ok(None)
+    }
+
+    fn stamps(&self, how: Revalidate) -> io::Result<(i64, i64)> {
+        let version = FileFacts::of(File::open(&self.seen)?.as_fd(), how)?.version;
+        Ok((version.mtime_ns, version.ctime_ns))
+    }
+}
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        // What is left behind at worst is a hidden file of a few blocks.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stamps_of_a_directory_of_tests_follow_and_nothing_is_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let found = measure(dir.path(), dir.path(), Revalidate::Force).unwrap();
+        assert!(matches!(found, Stamps::Follow(within) if within <= WAITS[1]), "{found:?}");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+        assert!(measure(&dir.path().join("none"), dir.path(), Revalidate::Force).is_err());
+    }
+}
