@@ -181,10 +181,9 @@ fn staged_bytes_are_never_taken_for_the_tiers_own_records() {
     make_file(&path, 1, PAGE + 8);
     let mut agent = Agent::on(pfs.path());
     let raw = Raw::connect(&agent.socket());
-    let (reading, writing) = (
-        open(&path, OFlags::RDONLY, Mode::empty()).unwrap(),
-        open(&path, OFlags::WRONLY, Mode::empty()).unwrap(),
-    );
+    // Not for the client processes of other tests to inherit: it would stay open for writing.
+    let with = |flags| open(&path, flags | OFlags::CLOEXEC, Mode::empty()).unwrap();
+    let (reading, writing) = (with(OFlags::RDONLY), with(OFlags::WRONLY));
     // Words that say "resident, all valid" for both pages, where page 1 of the file has 8 bytes.
     let mut forged = content(2, PAGE, 8);
     let word = (1u64 << 32 | 16 << 8 | 2).to_le_bytes();
