@@ -2,6 +2,8 @@
 
 import io
 import os
+import subprocess
+import sys
 import time
 
 import pytest
@@ -138,6 +140,29 @@ def test_a_descriptor_is_not_shared_with_other_readers_or_the_agent(agent):
         os.lseek(one.fileno(), 12345, os.SEEK_SET)
         assert os.lseek(two.fileno(), 0, os.SEEK_CUR) == 0
         assert two.read() == one.read() == pattern(6 << 20)
+
+
+UNPRIVILEGED = """
+import io, os, sys, forebay
+path = sys.argv[1]
+with forebay.open(path, "rb") as file:
+    os.setuid(65534)
+    try:
+        file.fileno()
+    except io.UnsupportedOperation as error:
+        print(error)
+    assert file.read() == b"secret"
+"""
+
+
+def test_a_file_that_cannot_be_opened_again_has_no_descriptor_and_is_read(agent):
+    if os.geteuid() != 0:
+        pytest.skip("needs root to become somebody else")
+    path = agent.file("no descriptor", b"secret")
+    os.chmod(path, 0o600)
+    done = subprocess.run([sys.executable, "-c", UNPRIVILEGED, path], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "cannot be opened again" in done.stdout and path in done.stdout
 
 
 def test_a_writer_made_durable_by_its_descriptor_has_written_all(agent, directory):

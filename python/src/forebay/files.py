@@ -83,7 +83,12 @@ class _RawReader(io.RawIOBase):
 
     def fileno(self):
         if self._plain is None:
-            self._plain = io.FileIO(self._file.descriptor(), "rb")
+            try:
+                self._plain = io.FileIO(self._file.descriptor(), "rb")
+            except PermissionError as error:
+                # A memory-only file belongs to the agent's user, and permissions on the PFS may have changed since the open.
+                text = f"{self._file.path}: there is no descriptor, as it cannot be opened again ({error.strerror}); read and readinto work"
+                raise io.UnsupportedOperation(text) from error
         return self._plain.fileno()
 
     def close(self):
