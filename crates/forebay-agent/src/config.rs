@@ -141,6 +141,13 @@ pub const KEYS: &[Key] = &[
     },
     Key { name: "mount.root", default: "", reason: "Where the PFS is mounted." },
     Key {
+        name: "mount.require_mount",
+        default: "false",
+        reason: "Refuse to start unless something is mounted on the root itself. Set it where the root is the mount point of the \
+                 PFS, so that the empty directory below is never taken for it. Whatever was mounted there at the start has \
+                 to be there in any case: while it is not, nothing of it is served.",
+    },
+    Key {
         name: "mount.page_size",
         default: "\"2MiB\"",
         reason: "Unit of caching, a power of two from 64KiB to 64MiB. 2 MiB is one huge page; smaller pages suit \
@@ -299,6 +306,8 @@ pub struct MountConfig {
     pub label: String,
     /// Where it is mounted.
     pub root: PathBuf,
+    /// Something has to be mounted on the root.
+    pub require_mount: bool,
     /// Unit of caching in bytes.
     pub page_bytes: u64,
     /// Unit of placement in bytes, a multiple of `page_bytes`.
@@ -331,6 +340,7 @@ impl MountConfig {
         MountConfig {
             label: label.to_owned(),
             root: root.to_owned(),
+            require_mount: false,
             page_bytes: 2 << 20,
             extent_bytes: 128 << 20,
             fetch_threads: 8,
@@ -430,6 +440,7 @@ struct RawCluster {
 struct RawMount {
     label: String,
     root: PathBuf,
+    require_mount: Option<bool>,
     page_size: Option<String>,
     extent_size: Option<String>,
     fetch_threads: Option<usize>,
@@ -460,7 +471,7 @@ impl Config {
     /// # Errors
     /// As [`Config::load`], without the file's name.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let raw: RawConfig = toml::from_str(text).map_err(|e| e.to_string())?;
+        let raw: RawConfig = toml::from_str(text).map_err(|e| e.to_string() + hint(text, e.message()))?;
         let mut config = Config::default();
         config.take_agent(raw.agent)?;
         config.take_tier(raw.tier)?;
@@ -511,6 +522,14 @@ impl Config {
         }
         if self.directory.is_some() && !matches!(self.backing, Backing::Directory | Backing::Auto) {
             return Err("tier.directory is given, but tier.backing is not \"directory\"".into());
+        }
+        let (socket, most) = (self.socket(), 107);
+        if socket.as_os_str().len() > most {
+            return Err(format!(
+                "agent.state_dir: {} has {} bytes, and the path of a socket at most {most}: give a shorter directory",
+                socket.display(),
+                socket.as_os_str().len()
+            ));
         }
         self.cluster.validate()?;
         for (i, mount) in self.mounts.iter().enumerate() {
@@ -630,6 +649,18 @@ impl ClusterConfig {
     }
 }
 
+/// What to write instead, for the mistakes that the parser's own words do not explain.
+fn hint(text: &str, message: &str) -> &'static str {
+    let table = text.parse::<toml::Table>().unwrap_or_default();
+    if table.get("mount").is_some_and(toml::Value::is_table) {
+        return "each PFS is one of several: write [[mount]] in double brackets\n";
+    }
+    match message.contains("expected a string") {
+        true => "write it in quotes; sizes with their unit, such as \"16GiB\" or \"25%\"\n",
+        false => "",
+    }
+}
+
 fn take_mount(raw: RawMount) -> Result<MountConfig, String> {
     let mut mount = MountConfig::new(&raw.label, &raw.root);
     let at = |key: &str| format!("mount {:?}: {key}", raw.label);
@@ -693,6 +724,7 @@ fn take_mount(raw: RawMount) -> Result<MountConfig, String> {
         return Err(format!("{} = {dir:?} must be below root = {:?}", at("probe_dir"), raw.root));
     }
     mount.probe_dir = raw.probe_dir;
+    mount.require_mount = raw.require_mount.unwrap_or(mount.require_mount);
     mount.revalidate = raw.revalidate.unwrap_or(mount.revalidate);
     mount.keep_page_cache = raw.keep_page_cache.unwrap_or(mount.keep_page_cache);
     mount.layout = raw.layout.unwrap_or(mount.layout);

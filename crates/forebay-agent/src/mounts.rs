@@ -68,6 +68,8 @@ pub struct MountState {
     pub is_coarse: AtomicBool,
     /// Its root with symbolic links resolved.
     root: PathBuf,
+    /// Something was mounted there at the start, or has to be: the bare directory is not the PFS.
+    must_be_mounted: bool,
 }
 
 /// Why a descriptor cannot be served.
@@ -97,7 +99,16 @@ impl MountState {
         let probed = Mount::probe(&config.label, &config.root).map_err(|e| {
             io::Error::new(e.kind(), format!("mount {:?}: {}: {e}", config.label, config.root.display()))
         })?;
+        let is_mount_point = root_is_mounted(&probed.root);
+        if config.require_mount && !is_mount_point {
+            return Err(io::Error::other(format!(
+                "mount {:?}: nothing is mounted on {}, and mount.require_mount is set: mount the PFS first",
+                config.label,
+                config.root.display()
+            )));
+        }
         Ok(MountState {
+            must_be_mounted: is_mount_point,
             reader: Reader::new(probed.dev, config.keep_page_cache),
             queue: Queue::new(),
             ledger: Mutex::new(MissLedger::new(MISSED_PAGES, config.random_fill_percent)),
@@ -165,6 +176,7 @@ impl MountState {
         MountStatus {
             label: self.config.label.clone(),
             root: self.root.as_os_str().as_bytes().to_vec(),
+            mounted: self.is_mounted(),
             fetched_bytes: self.fetched_bytes.load(Relaxed),
             fetch_errors: self.fetch_errors.load(Relaxed),
             fetches_pending,
@@ -185,11 +197,20 @@ impl MountState {
         self.stamps.trust() == Trust::Believed
     }
 
+    /// False if the PFS was unmounted since the start. Its root may be there all the same, as a directory of the file
+    /// system below, which the agent must not take for the PFS.
+    pub fn is_mounted(&self) -> bool {
+        !self.must_be_mounted || root_is_mounted(&self.root)
+    }
+
     /// Whether `dev` is the file system mounted on the root at this moment. Looked at every time, in the kernel's own tables
     /// and without asking a server: a PFS that is mounted anew has another number, and the number of one that is gone may
     /// be given to a file system of somebody's own.
     fn has_device(&self, dev: u64) -> bool {
         use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
+        if !self.is_mounted() {
+            return false;
+        }
         // The number of a mount, never given twice; kernels before 6.8 tell one that may be.
         let mask = StatxFlags::MNT_ID | StatxFlags::from_bits_retain(STATX_MNT_ID_UNIQUE);
         let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
@@ -228,6 +249,16 @@ impl MountState {
         let settle_ns = if alone && self.is_local { 0 } else { self.config.settle_ns };
         facts.granularity_ns(self.config.stamp_granularity_ns).max(settle_ns)
     }
+}
+
+/// Whether something is mounted on `root` itself. True on kernels before 5.8, which do not tell.
+fn root_is_mounted(root: &Path) -> bool {
+    use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
+    let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
+    statx(CWD, root, flags, StatxFlags::empty()).is_ok_and(|stat| {
+        let tells = stat.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT);
+        !tells || stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT)
+    })
 }
 
 /// Nanoseconds since 1970, as file systems stamp.

@@ -36,15 +36,22 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
     Ok(bytes as u64)
 }
 
-/// Parses a rate: a size, with or without `/s`; `unlimited` and `0` are no limit (0).
+/// Parses a rate: a size with its unit, with or without `/s`; `unlimited` is no limit (0). A number alone is refused: who
+/// writes 100 rarely means a hundred bytes a second.
 ///
 /// # Errors
 /// As [`parse_bytes`].
 pub fn parse_rate(text: &str) -> Result<u64, String> {
     match text.trim() {
         "unlimited" | "none" => Ok(0),
-        rate => parse_bytes(rate.strip_suffix("/s").unwrap_or(rate))
-            .map_err(|_| format!("{text:?} is not a rate; write for example 200MB/s, 1GiB/s or unlimited")),
+        rate => {
+            let size = rate.strip_suffix("/s").unwrap_or(rate);
+            let bytes =
+                parse_bytes(size).ok().filter(|b| *b > 0 && !size.ends_with(|c: char| c.is_ascii_digit()));
+            bytes.ok_or_else(|| {
+                format!("{text:?} is not a rate; write it with its unit, for example 200MB/s, 1GiB/s, or unlimited")
+            })
+        }
     }
 }
 
@@ -114,6 +121,9 @@ mod tests {
         assert!(parse_bytes("1e300GiB").is_err() && parse_bytes("").is_err() && parse_bytes("NaN").is_err());
         assert_eq!(parse_rate("200MB/s"), Ok(200_000_000));
         assert_eq!(parse_rate("unlimited"), Ok(0));
+        for none in ["0", "0MB/s", "100", "100/s", "-1MB/s", "MB/s", ""] {
+            assert!(parse_rate(none).is_err(), "{none}");
+        }
         assert_eq!(Amount::parse("25%").map(|a| a.of(400)), Ok(100));
         assert!(Amount::parse("0%").is_err() && Amount::parse("101%").is_err());
     }

@@ -23,7 +23,8 @@ pub struct Cli {
 impl Cli {
     /// The command line. One that cannot be meant ends the program here, with exit code 2.
     pub fn from_args() -> Cli {
-        let cli = Cli::parse();
+        let mut cli = Cli::parse();
+        cli.take_environment();
         let writes = match &cli.command {
             Command::Cat(_) => "`forebay cat` writes the bytes of the files",
             Command::Completions { .. } => "`forebay completions` writes a program for the shell",
@@ -38,14 +39,30 @@ impl Cli {
     }
 }
 
+impl Cli {
+    /// What the command line leaves open is taken from the environment. An empty variable counts as unset, as everywhere.
+    fn take_environment(&mut self) {
+        let variable = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+        self.global.socket = self.global.socket.take().or_else(|| variable("FOREBAY_SOCKET"));
+        let config = match &mut self.command {
+            Command::Up(args) => &mut args.config,
+            Command::Agent(args) => &mut args.config,
+            Command::Coordinator(args) => &mut args.config,
+            Command::Doctor(args) => &mut args.config,
+            _ => return,
+        };
+        *config = config.take().or_else(|| variable("FOREBAY_CONFIG"));
+    }
+}
+
 /// Options of every command. Clap hands them to all commands by their names: no command may take one of these names again.
 #[derive(Debug, Args)]
 pub struct Global {
     /// Write JSON instead of text
     #[arg(long, global = true)]
     pub json: bool,
-    /// The agent's socket [default: where an agent of this user or of root would be]
-    #[arg(long, global = true, env = "FOREBAY_SOCKET", value_name = "PATH")]
+    /// The agent's socket [default: where an agent of this user or of root would be] [env: FOREBAY_SOCKET]
+    #[arg(long, global = true, value_name = "PATH")]
     pub socket: Option<PathBuf>,
 }
 
@@ -128,8 +145,8 @@ pub enum Command {
 
 #[derive(Debug, Args)]
 pub struct UpArgs {
-    /// Configuration file
-    #[arg(long, value_name = "FILE", env = "FOREBAY_CONFIG")]
+    /// Configuration file [env: FOREBAY_CONFIG]
+    #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// A PFS to serve, as DIR or LABEL=DIR; may be given more than once
     #[arg(long = "pfs", value_name = "[LABEL=]DIR")]
@@ -159,15 +176,15 @@ pub struct UpArgs {
 
 #[derive(Debug, Args)]
 pub struct AgentArgs {
-    /// Configuration file, with cluster.coordinator
-    #[arg(long, value_name = "FILE", env = "FOREBAY_CONFIG")]
-    pub config: PathBuf,
+    /// Configuration file, with cluster.coordinator [env: FOREBAY_CONFIG]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
 pub struct CoordinatorArgs {
-    /// Configuration file, of which the table cluster is used
-    #[arg(long, value_name = "FILE", env = "FOREBAY_CONFIG")]
+    /// Configuration file, of which the table cluster is used [env: FOREBAY_CONFIG]
+    #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Where to listen, instead of cluster.coordinator_listen; port 0 picks a free one, which is printed
     #[arg(long, value_name = "IP:PORT")]
@@ -186,7 +203,7 @@ pub struct DownArgs {
     /// Give up the cache and its memory as well
     #[arg(long)]
     pub drop: bool,
-    /// State directory of the agent, to drop the cache of one that has died
+    /// State directory of the agent, such as one that has died and whose cache is to be dropped
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
 }
@@ -347,8 +364,8 @@ pub struct InitArgs {
 
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
-    /// Configuration file, to look at the certificates it names as well
-    #[arg(long, value_name = "FILE", env = "FOREBAY_CONFIG")]
+    /// Configuration file, to look at the certificates it names as well [env: FOREBAY_CONFIG]
+    #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// A PFS to look at as well: a directory where you may write, for a small file that is removed at once
     #[arg(long, value_name = "DIR")]

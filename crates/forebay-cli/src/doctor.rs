@@ -9,9 +9,12 @@ use forebay_agent::units::Human;
 use forebay_agent::{Config, memory};
 use forebay_pfs::Revalidate;
 use forebay_pfs::stamps::{Stamps, measure};
+use forebay_wire::MountStatus;
 use forebay_wire::tls::Identity;
 use serde::Serialize;
-use std::path::Path;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::SystemTime;
 
@@ -60,6 +63,7 @@ pub fn doctor(global: &Global, args: &DoctorArgs) -> Outcome {
         agent(global),
     ];
     findings.extend(args.config.as_deref().and_then(tier_size));
+    findings.extend(served_mounts(global));
     findings.extend(args.config.as_deref().map(certificates));
     for path in &args.pfs {
         findings.extend([pfs(path), time_stamps(path, args.second.as_deref())]);
@@ -234,6 +238,47 @@ fn tier_size(config: &Path) -> Option<Finding> {
     })
 }
 
+/// The roots that the agent serves.
+fn served_mounts(global: &Global) -> Vec<Finding> {
+    let mounts = global.client().admin().status().map(|s| s.mounts).unwrap_or_default();
+    let finding = |mount: &MountStatus| {
+        let root = PathBuf::from(OsStr::from_bytes(&mount.root));
+        if mount.mounted {
+            return local_directory(&root)
+                .unwrap_or_else(|| good("mount", format!("{} is served", root.display())));
+        }
+        bad(
+            "mount",
+            format!("nothing is mounted on {}, the root of {:?}", root.display(), mount.label),
+            "mount the PFS again; until then nothing of it is served",
+        )
+    };
+    mounts.iter().map(finding).collect()
+}
+
+/// A warning if `root` is a plain directory of a local file system: most likely the PFS is not mounted.
+fn local_directory(root: &Path) -> Option<Finding> {
+    use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
+    let kind = match rustix::fs::statfs(root).ok()?.f_type as u32 {
+        0xEF53 => "ext4",
+        0x5846_5342 => "XFS",
+        0x9123_683E => "Btrfs",
+        0x794C_7630 => "overlay",
+        0x0102_1994 => "tmpfs",
+        _ => return None,
+    };
+    let stat = statx(CWD, root, AtFlags::empty(), StatxFlags::empty()).ok()?;
+    let tells = stat.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT);
+    if !tells || stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) {
+        return None;
+    }
+    Some(warn(
+        "mount",
+        format!("{} is no mount point, but a directory of a local file system ({kind})", root.display()),
+        "mount the PFS there; with mount.require_mount = true the agent does not start without it",
+    ))
+}
+
 /// The certificates that a configuration names, if it names any.
 fn certificates(config: &Path) -> Finding {
     let what = "certificates";
@@ -269,6 +314,9 @@ fn certificates(config: &Path) -> Finding {
 }
 
 fn pfs(path: &Path) -> Finding {
+    if let Some(warning) = local_directory(path) {
+        return warning;
+    }
     let remedy = "name the directory on which the PFS is mounted";
     match rustix::fs::statfs(path) {
         Err(e) => bad("PFS", format!("{}: {e}", path.display()), remedy),

@@ -76,6 +76,14 @@ struct Made {
 /// Makes what is not there yet.
 pub fn init(global: &Global, args: &InitArgs) -> Outcome {
     let nodes = args.nodes.iter().map(|text| Node::parse(text)).collect::<Result<Vec<_>, _>>()?;
+    if let Some(twice) =
+        (1..nodes.len()).find(|&i| nodes[..i].iter().any(|n| n.name.eq_ignore_ascii_case(&nodes[i].name)))
+    {
+        return Err(format!(
+            "--node {}: the name is given twice; nodes need names of their own",
+            nodes[twice].name
+        ));
+    }
     let at = &args.directory;
     make_directory(at).or_else(|e| if at.is_dir() { Ok(()) } else { Err(failed("make", at, &e)) })?;
     let new_authority = !at.join(CA_FILE).exists();

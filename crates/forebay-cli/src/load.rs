@@ -7,14 +7,17 @@
 use crate::Outcome;
 use crate::cli::{Global, LoadArgs};
 use crate::files::for_each_file;
-use crate::out::{no_agent, print};
+use crate::out::{no_agent, print, with_path};
 use crate::verify::{Compared, compare};
 use forebay_agent::units::Human;
 use forebay_client::{Client, Load, LoadFailure};
-use forebay_wire::LoadProgress;
+use forebay_wire::{LoadProgress, MountStatus};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
+use std::ffi::OsStr;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -27,6 +30,9 @@ const SHOWN_FAILURES: usize = 20;
 #[derive(Serialize)]
 struct Report {
     files: u64,
+    /// Of them, those that are in the tier now.
+    #[serde(skip)]
+    loaded: u64,
     failed: u64,
     bytes_fetched: u64,
     bytes_resident: u64,
@@ -46,6 +52,7 @@ pub fn load(global: &Global, args: &LoadArgs) -> Outcome {
     let fed = job.feed(args);
     let ended = fed.and_then(|()| job.wait());
     job.bar.finish_and_clear();
+    let not_loaded = job.load.failures().len() as u64;
     let mut report = match ended {
         Ok(()) => job.report(started.elapsed(), false),
         Err(Ended::Cancelled) => {
@@ -55,6 +62,7 @@ pub fn load(global: &Global, args: &LoadArgs) -> Outcome {
         }
         Err(Ended::Agent(e)) => return Err(no_agent(global, &e)),
     };
+    report.loaded = report.files.saturating_sub(not_loaded);
     if args.verify && !report.cancelled {
         verify_all(&client, &job.paths, &mut report);
     }
@@ -113,8 +121,20 @@ impl Job {
     }
 
     fn feed(&mut self, args: &LoadArgs) -> Result<(), Ended> {
+        let mounts = self.client.admin().status().map_err(Ended::Agent)?.mounts;
+        let (paths, refused): (Vec<_>, Vec<_>) = args
+            .paths
+            .iter()
+            .map(|path| (path.clone(), why_unserved(&mounts, path)))
+            .partition(|(_, why)| why.is_none());
+        let paths: Vec<PathBuf> = paths.into_iter().map(|(path, _)| path).collect();
+        self.failures.extend(refused.into_iter().map(|(path, why)| LoadFailure {
+            path,
+            errno: libc::ENODEV,
+            message: why.unwrap_or_default(),
+        }));
         let mut unreadable = Vec::new();
-        for_each_file(&args.paths, true, &mut |path| self.add(path), &mut |path, e| {
+        for_each_file(&paths, true, &mut |path| self.add(path), &mut |path, e| {
             unreadable.push(LoadFailure {
                 path: path.to_owned(),
                 errno: e.raw_os_error().unwrap_or(0),
@@ -178,6 +198,27 @@ impl Job {
     }
 }
 
+/// Why nothing below a directory can be loaded. An empty answer would look like an empty PFS.
+fn why_unserved(mounts: &[MountStatus], path: &Path) -> Option<String> {
+    let device = |path: &Path| std::fs::metadata(path).map(|meta| meta.dev());
+    let real = path.canonicalize().ok().filter(|real| real.is_dir())?;
+    let root = |mount: &MountStatus| PathBuf::from(OsStr::from_bytes(&mount.root));
+    let around = mounts.iter().filter(|m| real.starts_with(root(m))).max_by_key(|m| m.root.len());
+    if let Some(mount) = around.filter(|m| !m.mounted) {
+        let (root, label) = (root(mount), &mount.label);
+        return Some(format!(
+            "nothing is mounted on {}, the root of {label:?}: mount the PFS again",
+            root.display()
+        ));
+    }
+    let here = device(&real).ok()?;
+    if mounts.iter().any(|m| m.mounted && device(&root(m)).is_ok_and(|dev| dev == here)) {
+        return None;
+    }
+    let roots: Vec<_> = mounts.iter().map(|m| root(m).display().to_string()).collect();
+    Some(format!("on no file system that the agent serves; it serves {}", roots.join(", ")))
+}
+
 fn report_of(
     progress: &LoadProgress,
     failures: Vec<LoadFailure>,
@@ -186,6 +227,7 @@ fn report_of(
 ) -> Report {
     Report {
         files: progress.files_done,
+        loaded: 0,
         failed: failures.len() as u64,
         bytes_fetched: progress.bytes_fetched,
         bytes_resident: progress.bytes_resident,
@@ -215,7 +257,7 @@ fn verify_all(client: &Client, paths: &[PathBuf], report: &mut Report) {
 impl Report {
     fn write(&self, out: &mut dyn io::Write) -> io::Result<()> {
         for (path, message) in self.failures.iter().take(SHOWN_FAILURES) {
-            writeln!(out, "{path}: {message}")?;
+            writeln!(out, "{}", with_path(Path::new(path), message))?;
         }
         if self.failures.len() > SHOWN_FAILURES {
             writeln!(out, "... and {} more failures", self.failures.len() - SHOWN_FAILURES)?;
@@ -225,7 +267,7 @@ impl Report {
         writeln!(
             out,
             "{what} {} files, {} fetched, {} there already, {} failed, in {:.2} s ({}/s)",
-            self.files,
+            self.loaded,
             Human(self.bytes_fetched),
             Human(self.bytes_resident),
             self.failed,

@@ -6,6 +6,7 @@ use crate::files::list_files;
 use crate::out::{name, no_agent, print};
 use forebay_agent::units::Human;
 use forebay_client::{Client, EXTENT_BYTES};
+use forebay_pfs::layout::Layout;
 use serde::Serialize;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -113,8 +114,8 @@ struct ExtentReport {
     offset: u64,
     bytes: u64,
     resident_bytes: u64,
-    /// The storage server of the extent's first byte, where the PFS tells.
-    server: Option<String>,
+    /// The storage servers of the extent's bytes, where the PFS tells; several if it is striped over them.
+    servers: Vec<String>,
 }
 
 /// Shows files extent by extent.
@@ -140,8 +141,8 @@ fn report(file: &forebay_client::File) -> io::Result<FileReport> {
     let layout = file.layout();
     let extents = file.extents().into_iter().enumerate().map(|(i, (bytes, resident_bytes))| {
         let offset = i as u64 * EXTENT_BYTES;
-        let server = layout.as_ref().and_then(|l| l.server_of(offset)).map(str::to_owned);
-        ExtentReport { offset, bytes, resident_bytes, server }
+        let servers = layout.as_ref().map(|l| servers(l, offset, bytes)).unwrap_or_default();
+        ExtentReport { offset, bytes, resident_bytes, servers }
     });
     Ok(FileReport {
         path: name(file.path().as_os_str().as_bytes()),
@@ -152,6 +153,22 @@ fn report(file: &forebay_client::File) -> io::Result<FileReport> {
         stripe_bytes: layout.as_ref().map(|l| l.stripe_bytes),
         extents: extents.collect(),
     })
+}
+
+/// The servers of `bytes` from `offset` on, each once, in the order of its first stripe.
+fn servers(layout: &Layout, offset: u64, bytes: u64) -> Vec<String> {
+    let step = layout.stripe_bytes.max(1);
+    let first = offset / step * step;
+    // One stripe on each server comes before the first server's second.
+    let stripes = bytes.saturating_add(offset - first).div_ceil(step).min(layout.servers.len() as u64);
+    let mut names: Vec<String> = Vec::new();
+    for stripe in 0..stripes {
+        match layout.server_of(first.saturating_add(stripe.saturating_mul(step))) {
+            Some(name) if !names.iter().any(|known| known == name) => names.push(name.to_owned()),
+            _ => {}
+        }
+    }
+    names
 }
 
 impl FileReport {
@@ -166,7 +183,10 @@ impl FileReport {
             writeln!(out, "  striped by {}", Human(stripe))?;
         }
         for extent in &self.extents {
-            let server = extent.server.as_deref().map(|s| format!("  from {s}")).unwrap_or_default();
+            let server = match extent.servers.as_slice() {
+                [] => String::new(),
+                names => format!("  from {}", names.join(", ")),
+            };
             let (resident, bytes) =
                 (Human(extent.resident_bytes).to_string(), Human(extent.bytes).to_string());
             writeln!(out, "  at {:>14}: {resident:>10} of {bytes:>10}{server}", extent.offset)?;

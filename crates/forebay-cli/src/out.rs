@@ -46,13 +46,12 @@ pub fn object(pairs: &[(String, u64)]) -> serde_json::Value {
         .into()
 }
 
-/// An error of the agent in words that say what to do about it.
+/// An error of the agent, with its name. That there is none the client has said already.
 pub fn no_agent(global: &Global, e: &io::Error) -> String {
-    let socket = global.client().socket().map(|p| p.display().to_string()).unwrap_or_default();
+    let client = global.client();
+    let Some(socket) = client.socket().map(|p| p.display().to_string()) else { return e.to_string() };
     match e.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-            format!("no agent at {socket}; start one with `forebay up --pfs DIR`")
-        }
+        _ if e.to_string().contains(&socket) => e.to_string(),
         io::ErrorKind::PermissionDenied => format!("the agent at {socket} refuses: {e}"),
         _ => format!("the agent at {socket}: {e}"),
     }

@@ -62,6 +62,9 @@ fn write(s: &Status, counters: bool, out: &mut dyn Write) -> io::Result<()> {
         if mount.slowest_ms > 1000 {
             write!(out, "; the PFS has not answered for {:.1} s", mount.slowest_ms as f64 / 1e3)?;
         }
+        if !mount.mounted {
+            write!(out, "; NOTHING IS MOUNTED THERE: mount the PFS again")?;
+        }
         writeln!(out)?;
         let kept = if mount.cached { "" } else { "NOT CACHED: " };
         writeln!(out, "          {kept}time stamps {}", mount.stamps)?;

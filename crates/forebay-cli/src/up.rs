@@ -42,7 +42,10 @@ pub fn up(global: &Global, args: UpArgs) -> Outcome {
     let log = args.log.clone().unwrap_or_else(|| config.state_dir.join("agent.log"));
     // Before the log is opened: in somebody else's directory it could be a link to anywhere.
     forebay_store::tier::claim_state_dir(&config.state_dir).map_err(|e| e.to_string())?;
-    let mut child = spawn(&log).map_err(|e| format!("cannot start the agent: {e}"))?;
+    let log_file = std::fs::OpenOptions::new().create(true).append(true).open(&log).map_err(|e| {
+        format!("cannot write the log {}: {e}; --log needs a file in a directory that exists", log.display())
+    })?;
+    let mut child = spawn(log_file).map_err(|e| format!("cannot start the agent: {e}"))?;
     wait_ready(&mut child, &socket, &log)?;
     announce(global, &socket, &log)
 }
@@ -113,8 +116,7 @@ fn parse_pfs(text: &str) -> Result<MountConfig, String> {
 }
 
 /// Starts this very command again, in the foreground and in a session of its own.
-fn spawn(log: &Path) -> io::Result<Child> {
-    let log = std::fs::OpenOptions::new().create(true).append(true).open(log)?;
+fn spawn(log: std::fs::File) -> io::Result<Child> {
     let mut command = std::process::Command::new(std::env::current_exe()?);
     command.args(std::env::args_os().skip(1)).arg("--foreground");
     command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
@@ -179,12 +181,13 @@ fn announce(global: &Global, socket: &Path, log: &Path) -> Outcome {
 
 /// Runs the agent of a node whose coordinator is elsewhere.
 pub fn agent(args: &AgentArgs) -> Outcome {
-    let config = Config::load(&args.config)?;
+    let path = args.config.as_deref().ok_or("no configuration: give --config FILE, or set FOREBAY_CONFIG")?;
+    let config = Config::load(path)?;
     if config.cluster.coordinator.is_empty() {
         return Err(format!(
             "{}: cluster.coordinator is empty: give the coordinator's HOST:PORT, or start an agent with a coordinator of its \
              own by `forebay up`",
-            args.config.display()
+            path.display()
         ));
     }
     serve(config)
@@ -206,7 +209,15 @@ fn serve(config: Config) -> Outcome {
     log_limits(&config);
     let program = std::env::current_exe().ok();
     let (home, coordinator) = find_home(&config.cluster).map_err(|e| e.to_string())?;
-    let agent = Agent::start(config, program, home).map_err(|e| e.to_string())?;
+    let state_dir = config.state_dir.clone();
+    // An error means that another agent has it.
+    let first = matches!(Tier::reopen(&state_dir), Ok(None));
+    let agent = Agent::start(config, program, home).map_err(|e| {
+        if first {
+            forget_tier(&state_dir);
+        }
+        e.to_string()
+    })?;
     let shared = agent.shared().clone();
     tracing::info!(
         socket = %shared.config.socket().display(),
@@ -229,6 +240,14 @@ fn serve(config: Config) -> Outcome {
     }
     tracing::info!("agent has ended");
     Ok(ExitCode::SUCCESS)
+}
+
+/// Gives back the memory file system of an agent that could not start. One that was there before stays: it holds a cache.
+fn forget_tier(state_dir: &Path) {
+    let destroyed = Tier::reopen(state_dir).and_then(|tier| tier.map_or(Ok(()), Tier::destroy));
+    if let Err(e) = destroyed {
+        tracing::warn!(error = %e, "the tier of an agent that did not start is left; `forebay down --drop` removes it");
+    }
 }
 
 /// tmpfs pages count in the control group: say so where the operator looks when something was killed.
@@ -257,18 +276,28 @@ fn log_level() -> tracing::Level {
 
 /// Ends the agent.
 pub fn down(global: &Global, args: &DownArgs) -> Outcome {
-    let client = global.client();
+    // The agent whose directory is named is meant, and no other.
+    let named = args.state_dir.as_ref().filter(|_| global.socket.is_none());
+    let client = named.map_or_else(|| global.client(), |dir| client_of(&dir.join("agent.sock")));
+    let mut kept = String::new();
     let ended = match client.admin().status() {
         Ok(status) => {
             client.admin().shutdown().map_err(|e| no_agent(global, &e))?;
             wait_gone(status.pid)?;
+            if !args.drop {
+                kept = format!(
+                    "the cache stays for the next agent: {} of memory in {}; `forebay down --drop` gives it back",
+                    Human(status.resident_bytes),
+                    status.tier
+                );
+            }
             Some(status.pid)
         }
         Err(e) if args.drop => {
             tracing::debug!(error = %e, "no agent to end");
             None
         }
-        Err(e) => return Err(no_agent(global, &e)),
+        Err(e) => return Err(no_agent(global, &e) + &agents_of_others(&client)),
     };
     if args.drop {
         drop_tier(global, args)?;
@@ -278,9 +307,26 @@ pub fn down(global: &Global, args: &DownArgs) -> Outcome {
             Some(pid) => writeln!(out, "agent {pid} has ended")?,
             None => writeln!(out, "no agent was running")?,
         }
-        if args.drop { writeln!(out, "the cache is dropped and its memory free") } else { Ok(()) }
+        match args.drop {
+            true => writeln!(out, "the cache is dropped and its memory free"),
+            false => writeln!(out, "{kept}"),
+        }
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Sockets of agents in the usual places of other users, for who looked in the wrong place.
+fn agents_of_others(client: &Client) -> String {
+    let usual = ["/run/forebay/agent.sock", "/run/user/*/forebay/agent.sock", "/tmp/forebay-*/agent.sock"];
+    let found = usual.iter().filter_map(|pattern| glob::glob(pattern).ok()).flatten().flatten();
+    let others: Vec<_> = found
+        .filter(|path| Some(path.as_path()) != client.socket())
+        .map(|path| path.display().to_string())
+        .collect();
+    match others.is_empty() {
+        true => String::new(),
+        false => format!("\nother agents of this machine: {}; name one with --socket", others.join(", ")),
+    }
 }
 
 fn wait_gone(pid: u32) -> Result<(), String> {
@@ -316,6 +362,20 @@ fn drop_tier(global: &Global, args: &DownArgs) -> Result<(), String> {
 pub fn check_config(global: &Global, file: &Path) -> Outcome {
     let config = Config::load(file)?;
     config.sizes(memory::usable_bytes()).map_err(|e| format!("{}: {e}", file.display()))?;
+    let failed = |why: String| Err(format!("{}: {why}", file.display()));
+    if config.mounts.is_empty() && config.cluster.coordinator_listen.is_empty() {
+        return failed(
+            "no PFS to serve: an agent needs a [[mount]] with label and root, a coordinator cluster.coordinator_listen".into(),
+        );
+    }
+    for mount in &config.mounts {
+        if !mount.root.is_dir() {
+            let (label, root) = (&mount.label, mount.root.display());
+            return failed(format!(
+                "mount {label:?}: root = {root}: no directory on this machine; mount the PFS there"
+            ));
+        }
+    }
     print(global, &serde_json::json!({ "file": file, "ok": true, "mounts": config.mounts.len() }), |out| {
         writeln!(out, "{}: good; {} mount(s)", file.display(), config.mounts.len())
     })?;

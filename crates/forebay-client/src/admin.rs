@@ -29,7 +29,8 @@ impl Admin<'_> {
     fn ask(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> io::Result<Reply> {
         let channel = self.client.session.connect_to_agent()?;
         channel.send(request, fds)?;
-        Ok(channel.recv_reply(Some(Instant::now() + PATIENCE))?.message)
+        let answer = channel.recv_reply(Some(Instant::now() + PATIENCE));
+        Ok(answer.map_err(|e| self.client.session.in_words(&e))?.message)
     }
 
     fn ask_with_file(&self, request: &Request, path: &Path) -> io::Result<Reply> {

@@ -145,6 +145,9 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Longest path of a Unix socket: the kernel's 108 bytes less the zero at the end.
+const SOCKET_PATH_MAX: usize = 107;
+
 impl Session {
     fn new(config: ClientConfig) -> Self {
         Session {
@@ -260,25 +263,44 @@ impl Session {
     }
 
     /// [`Session::connect`] for a request that only an agent can serve: without one, the error says where it was looked
-    /// for and how to start it.
+    /// for and what to do.
     pub(crate) fn connect_to_agent(&self) -> io::Result<Channel> {
-        self.connect(false).map_err(|e| {
-            let Some(socket) = self.config.socket.as_deref() else {
-                let why = "the agent is switched off (its socket is `none`); set FOREBAY_SOCKET to an agent's socket";
-                return no_agent(libc::ENOENT, why);
-            };
-            match e.kind() {
-                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => no_agent(
-                    errno(&e),
-                    format!(
-                        "no agent listens on {} ({e}); start one with `forebay up --pfs DIR`, or set FOREBAY_SOCKET \
-                         to the socket of one",
-                        socket.display()
-                    ),
+        self.connect(false).map_err(|e| self.in_words(&e))
+    }
+
+    /// Why the agent does not answer, for a person. The error number stays.
+    pub(crate) fn in_words(&self, e: &io::Error) -> io::Error {
+        let Some(socket) = &self.config.socket else {
+            let why =
+                "the agent is switched off (its socket is `none`); set FOREBAY_SOCKET to an agent's socket";
+            return no_agent(libc::ENOENT, why);
+        };
+        let (at, len) = (socket.display(), socket.as_os_str().len());
+        match e.kind() {
+            _ if len > SOCKET_PATH_MAX => no_agent(
+                errno(e),
+                format!(
+                    "no agent can be at {at}: the path has {len} bytes and a socket's at most {SOCKET_PATH_MAX}; use \
+                     a shorter state directory"
                 ),
-                _ => e,
-            }
-        })
+            ),
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => no_agent(
+                errno(e),
+                format!(
+                    "no agent at {at} ({e}); start one with `forebay up --pfs DIR`, or set FOREBAY_SOCKET to the socket \
+                     of one"
+                ),
+            ),
+            io::ErrorKind::PermissionDenied => told(errno(e), format!("cannot use the agent at {at}: {e}")),
+            io::ErrorKind::TimedOut => told(
+                errno(e),
+                format!(
+                    "the agent at {at} has not answered in time: it hangs, or its node is overloaded; look at its \
+                     log, or kill it and start it again, its cache stays"
+                ),
+            ),
+            _ => told(errno(e), format!("the agent at {at}: {e}")),
+        }
     }
 
     /// The connection that holds what belongs to the process.

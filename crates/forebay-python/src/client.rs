@@ -209,6 +209,7 @@ fn mount_dict<'py>(py: Python<'py>, mount: &MountStatus) -> PyResult<Bound<'py, 
     let dict = PyDict::new(py);
     dict.set_item("label", &mount.label)?;
     dict.set_item("root", path_text(&mount.root))?;
+    dict.set_item("mounted", mount.mounted)?;
     dict.set_item("fetched_bytes", mount.fetched_bytes)?;
     dict.set_item("fetch_errors", mount.fetch_errors)?;
     dict.set_item("fetches_pending", mount.fetches_pending)?;

@@ -105,7 +105,12 @@ impl Security {
         for resolved in address.to_socket_addrs().map_err(failed)? {
             self.allows(resolved, "listen on")?;
         }
-        let socket = TcpListener::bind(address).map_err(failed)?;
+        let socket = TcpListener::bind(address).map_err(|e| match (e.kind(), address.rsplit_once(':')) {
+            (io::ErrorKind::AddrInUse, Some((_, port))) => {
+                failed(io::Error::new(e.kind(), format!("{e}; `ss -ltnp sport = :{port}` names the process")))
+            }
+            _ => failed(e),
+        })?;
         Ok(Listener { socket, security: self.clone(), refused: AtomicU64::new(0), said_at: Mutex::default() })
     }
 

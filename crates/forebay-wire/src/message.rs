@@ -465,6 +465,8 @@ pub struct MountStatus {
     pub label: String,
     /// Root directory.
     pub root: Vec<u8>,
+    /// False if something has to be mounted there, and nothing is.
+    pub mounted: bool,
     /// Bytes read from it by this agent.
     pub fetched_bytes: u64,
     /// Fetches that failed.

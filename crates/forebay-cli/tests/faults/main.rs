@@ -26,6 +26,7 @@ mod pfs;
 mod roles;
 mod room;
 mod stamps;
+mod unmounted;
 mod verify;
 mod wire;
 mod writers;

@@ -49,6 +49,8 @@ pub fn layout(file: &Path) -> Result<Layout, LabError> {
 }
 
 fn set(path: &Path, name: &str, value: &str) -> Result<(), LabError> {
+    // A plain file system takes an attribute of any name and does nothing with it. Only a slow one has counters.
+    get::<Stats>(path, STATS_XATTR)?;
     rustix::fs::setxattr(path, name, value.as_bytes(), XattrFlags::empty())
         .map_err(|error| LabError::io(format!("cannot set {name} of {}; {HINT}", path.display()), error))
 }

@@ -1,0 +1,105 @@
+//! A PFS that is not mounted any more. Its root is a directory all the same, of the file system below it: empty, healthy, and
+//! not the PFS.
+
+use crate::common::{Agent, FOREBAY, MIB, Setup, content, grow_old, make_file, open_dir_in, text};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use tempfile::TempDir;
+
+/// A memory file system of its own that stands for the PFS.
+struct Mounted {
+    dir: TempDir,
+}
+
+impl Mounted {
+    fn new() -> Self {
+        let mounted = Mounted { dir: open_dir_in("/tmp") };
+        std::fs::create_dir(mounted.root()).unwrap();
+        mounted.mount();
+        mounted
+    }
+
+    fn root(&self) -> PathBuf {
+        self.dir.path().join("pfs")
+    }
+
+    fn mount(&self) {
+        let mut command = Command::new("mount");
+        assert!(command.args(["-t", "tmpfs", "none"]).arg(self.root()).status().unwrap().success());
+    }
+
+    fn unmount(&self) -> bool {
+        Command::new("umount").arg("-l").arg(self.root()).stderr(Stdio::null()).status().unwrap().success()
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        self.unmount();
+    }
+}
+
+fn up(config: &Path) -> (Option<i32>, String) {
+    let mut command = Command::new(FOREBAY);
+    command.args(["up", "--foreground", "--config"]).arg(config).env_remove("FOREBAY_SOCKET");
+    let out = command.stdin(Stdio::null()).output().unwrap();
+    (out.status.code(), text(&out.stderr))
+}
+
+#[test]
+fn a_pfs_that_was_unmounted_is_not_served_and_is_said_to_be_missing() {
+    let pfs = Mounted::new();
+    let agent = Agent::start(Setup::new(&pfs.root()));
+    let path = pfs.root().join("f");
+    make_file(&path, 1, MIB);
+    let root = pfs.root().display().to_string();
+    let load = || agent.cli(&["load", "-q", &root]);
+    assert!(load().status.success());
+    assert!(pfs.unmount(), "nothing was mounted");
+    // A program of that node writes on, into the directory below.
+    std::fs::write(&path, content(2, 0, 100)).unwrap();
+    grow_old(&path);
+    assert!(!agent.client().open(&path).unwrap().is_tiered(), "the directory below is served as the PFS");
+    let out = load();
+    let said = text(&out.stdout);
+    assert_eq!(out.status.code(), Some(1), "{said}");
+    assert!(said.contains("nothing is mounted on") && said.contains(&root), "{said}");
+    let out = agent.cli(&["doctor"]);
+    let said = text(&out.stdout);
+    assert_eq!(out.status.code(), Some(1), "{said}");
+    assert!(said.lines().any(|l| l.starts_with("BAD ") && l.contains("nothing is mounted on")), "{said}");
+    assert!(text(&agent.cli(&["status"]).stdout).contains("NOTHING IS MOUNTED THERE"));
+    pfs.mount();
+    make_file(&path, 3, MIB);
+    let out = load();
+    assert!(out.status.success(), "{}", text(&out.stdout));
+    assert!(agent.client().open(&path).unwrap().is_tiered(), "what is mounted again is not served");
+}
+
+#[test]
+fn an_agent_that_requires_a_mount_does_not_start_on_a_directory() {
+    let dir = open_dir_in("/tmp");
+    let (config, root) = (dir.path().join("c.toml"), dir.path().join("pfs"));
+    std::fs::create_dir(&root).unwrap();
+    let state = dir.path().join("state");
+    let text = format!(
+        "[agent]\nstate_dir = {state:?}\n[[mount]]\nlabel = \"pfs\"\nroot = {root:?}\nrequire_mount = true\n"
+    );
+    std::fs::write(&config, text).unwrap();
+    let (code, said) = up(&config);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("nothing is mounted on") && said.contains("mount.require_mount"), "{said}");
+}
+
+#[test]
+fn a_directory_that_no_agent_serves_cannot_be_loaded() {
+    let (pfs, elsewhere) = (open_dir_in("/tmp"), open_dir_in("/dev/shm"));
+    let agent = Agent::on(pfs.path());
+    make_file(&elsewhere.path().join("f"), 1, 100);
+    for path in [elsewhere.path().to_owned(), elsewhere.path().join("f")] {
+        let out = agent.cli(&["load", "-q", path.to_str().unwrap()]);
+        let said = text(&out.stdout);
+        assert_eq!(out.status.code(), Some(1), "{said}");
+        assert!(said.contains("loaded 0 files") && said.contains("1 failed"), "{said}");
+    }
+}
