@@ -8,12 +8,12 @@ use crate::entry::Task;
 use crate::fetch::Queue;
 use crate::stamps::{StampCheck, Trust};
 use forebay_pfs::layout::MOOSEFS_CHUNK_BYTES;
-use forebay_pfs::mount::{is_local, is_moosefs};
-use forebay_pfs::read::Reader;
+use forebay_pfs::mount::{is_ceph_fuse, is_local, is_moosefs};
+use forebay_pfs::read::{PageCache, Reader};
 use forebay_pfs::{FileFacts, Mount, Revalidate};
 use forebay_policy::miss_ledger::MissLedger;
 use forebay_wire::{MountInfo, MountStatus, Refusal};
-use rustix::fs::{OFlags, fcntl_getfl};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -66,6 +66,8 @@ pub struct MountState {
     is_fast: AtomicBool,
     /// Nothing that is written through can be kept ([`COARSE`]): set from the start, or when that is seen.
     pub is_coarse: AtomicBool,
+    /// Reads neither use the kernel's page cache nor add to it.
+    bypasses_page_cache: bool,
     /// Its root with symbolic links resolved.
     root: PathBuf,
     /// Something was mounted there at the start, or has to be: the bare directory is not the PFS.
@@ -107,9 +109,11 @@ impl MountState {
                 config.root.display()
             )));
         }
+        let page_cache = page_cache_of(&probed.root, config.keep_page_cache);
         Ok(MountState {
             must_be_mounted: is_mount_point,
-            reader: Reader::new(probed.dev, config.keep_page_cache),
+            reader: Reader::new(probed.dev, page_cache),
+            bypasses_page_cache: page_cache == PageCache::Bypass,
             queue: Queue::new(),
             ledger: Mutex::new(MissLedger::new(MISSED_PAGES, config.random_fill_percent)),
             fetched_bytes: AtomicU64::new(0),
@@ -261,6 +265,16 @@ fn root_is_mounted(root: &Path) -> bool {
     })
 }
 
+fn page_cache_of(root: &Path, keep: bool) -> PageCache {
+    match keep {
+        true => PageCache::Keep,
+        // Its client drops cached pages some time after it has given up the right to cache them, and an open keeps
+        // what is left: a read through the cache may see old bytes, and leave them there for other programs.
+        false if is_ceph_fuse(root) => PageCache::Bypass,
+        false => PageCache::Drop,
+    }
+}
+
 /// Nanoseconds since 1970, as file systems stamp.
 pub fn wall_clock_ns() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as i64)
@@ -306,15 +320,21 @@ pub fn identify(mounts: &[MountState], fd: BorrowedFd<'_>) -> Result<(usize, u64
     if flags.contains(OFlags::PATH) || flags & OFlags::RWMODE == OFlags::WRONLY {
         return Err(NoFile::Refused(Refusal::NotReadable));
     }
-    if flags.contains(OFlags::DIRECT) {
-        // Its alignment rules differ by file system; a program that asks for direct reads gets them from the PFS.
-        return Err(NoFile::Refused(Refusal::Invalid("the descriptor is open with O_DIRECT".into())));
-    }
     let (dev, ino) = identity_without_asking(fd).map_err(NoFile::Pfs)?;
-    match mounts.iter().position(|m| m.has_device(dev)) {
-        Some(mount) => Ok((mount, ino)),
-        None => Err(NoFile::Refused(Refusal::NotOnMount)),
+    let Some(mount) = mounts.iter().position(|m| m.has_device(dev)) else {
+        return Err(NoFile::Refused(Refusal::NotOnMount));
+    };
+    match (mounts[mount].bypasses_page_cache, flags.contains(OFlags::DIRECT)) {
+        (false, false) | (true, true) => {}
+        // The client shares the open file with the agent, so its own reads bypass the page cache as well. Without the flag
+        // reads are as a plain program's.
+        (true, false) => drop(fcntl_setfl(fd, flags | OFlags::DIRECT)),
+        // Its alignment rules differ by file system; a program that asks for direct reads gets them from the PFS.
+        (false, true) => {
+            return Err(NoFile::Refused(Refusal::Invalid("the descriptor is open with O_DIRECT".into())));
+        }
     }
+    Ok((mount, ino))
 }
 
 /// Device and inode from the kernel's own tables: neither ever changes for an open file.

@@ -100,6 +100,12 @@ pub fn has_known_stamps(root: &Path) -> bool {
     })
 }
 
+/// Whether `root` (absolute, symbolic links resolved) is a mount of CephFS by `ceph-fuse`.
+pub fn is_ceph_fuse(root: &Path) -> bool {
+    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    mounted_at(&table, root).is_some_and(|line| line.is_ceph_fuse())
+}
+
 /// One line of the kernel's table of mounts.
 #[derive(Debug, PartialEq, Eq)]
 struct MountLine {
@@ -120,6 +126,11 @@ impl MountLine {
             fs_type: fields.get(dash + 1)?.to_vec(),
             source: unescape(fields.get(dash + 2)?),
         })
+    }
+
+    fn is_ceph_fuse(&self) -> bool {
+        [&b"fuse.ceph-fuse"[..], b"fuse.ceph"].contains(&&self.fs_type[..])
+            || (self.fs_type == b"fuse" && self.source == b"ceph-fuse")
     }
 
     /// Its client is a FUSE program that names no type of its own, but begins the source with its name.
@@ -187,6 +198,14 @@ mod tests {
             assert!(!is(path), "{path}");
         }
         assert!(!is_moosefs(Path::new("/proc")));
+    }
+
+    #[test]
+    fn ceph_fuse_is_known_by_its_type_and_the_kernel_client_is_not_taken_for_it() {
+        let table = b"40 22 0:51 / /mnt/a rw - fuse.ceph-fuse ceph-fuse rw\n\
+            41 22 0:52 / /mnt/b rw - fuse ceph-fuse rw\n42 22 0:53 / /mnt/c rw - ceph 10.0.0.1:/ rw\n";
+        let is = |path: &str| mounted_at(table, Path::new(path)).is_some_and(|line| line.is_ceph_fuse());
+        assert!(is("/mnt/a/x") && is("/mnt/b") && !is("/mnt/c"));
     }
 
     #[test]

@@ -5,6 +5,8 @@
 //! after it was read. Pages that others had cached before stay with `RWF_DONTCACHE` and may go with the advice; a mount
 //! can turn either off.
 //!
+//! With [`PageCache::Bypass`] the descriptors are open with `O_DIRECT`, and the kernel's copy is neither used nor made.
+//!
 //! One read of 2 MiB is not one request: where the kernel reads ahead little (128 KiB is the default of FUSE and NFS), it asks for
 //! piece after piece, each of one server, and waits for each. So where a range is striped over several servers all pieces are announced
 //! first; then the file system asks these servers at the same time. Only there: a client that drops its cache when somebody
@@ -22,11 +24,22 @@ const RWF_DONTCACHE: libc::c_int = 0x80;
 /// What the kernel asks for at a time where nothing else is known: `VM_READAHEAD_PAGES`.
 const DEFAULT_PIECE_BYTES: u64 = 128 << 10;
 
+/// What reads do with the kernel's copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageCache {
+    /// Use it and drop what a read has added.
+    Drop,
+    /// Use it and leave it alone.
+    Keep,
+    /// Neither use it nor add to it: descriptors are open with `O_DIRECT`. For file systems that take such reads at any
+    /// alignment, as all of FUSE do.
+    Bypass,
+}
+
 /// How fetched ranges are read.
 #[derive(Debug)]
 pub struct Reader {
-    /// Leave the kernel's copy alone.
-    keep_page_cache: bool,
+    page_cache: PageCache,
     /// Most that the kernel asks the file system for before it waits.
     piece_bytes: u64,
     /// The file system refused `RWF_DONTCACHE` once; it is not asked again.
@@ -34,10 +47,10 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// A reader for files of the device `dev` that drops (`false`) or keeps (`true`) the kernel's copy.
-    pub fn new(dev: u64, keep_page_cache: bool) -> Self {
+    /// A reader for files of the device `dev`.
+    pub fn new(dev: u64, page_cache: PageCache) -> Self {
         let piece_bytes = read_ahead_bytes(dev).unwrap_or(0).max(DEFAULT_PIECE_BYTES);
-        Reader { keep_page_cache, piece_bytes, dontcache_refused: AtomicBool::new(false) }
+        Reader { page_cache, piece_bytes, dontcache_refused: AtomicBool::new(false) }
     }
 
     /// Reads at `offset` until `buffer` is full or the file ends; returns the bytes read. `stripe_bytes`: after so many the file goes on
@@ -64,7 +77,7 @@ impl Reader {
                 Err(e) => return Err(e),
             }
         }
-        if !self.keep_page_cache && self.dontcache_refused.load(Ordering::Relaxed) {
+        if self.page_cache == PageCache::Drop && self.dontcache_refused.load(Ordering::Relaxed) {
             // Advice is best effort: a file system that ignores it only costs memory.
             let _ = NonZeroU64::new(done as u64).map(|len| fadvise(fd, offset, Some(len), Advice::DontNeed));
         }
@@ -74,9 +87,12 @@ impl Reader {
     /// Has the kernel ask for all of a range at once. Not where it drops by itself what a read has brought: it would
     /// not drop what came by the announcement, and such file systems are local.
     fn announce(&self, fd: BorrowedFd<'_>, offset: u64, len: u64) {
-        if len <= self.piece_bytes
-            || !(self.keep_page_cache || self.dontcache_refused.load(Ordering::Relaxed))
-        {
+        let caches = match self.page_cache {
+            PageCache::Keep => true,
+            PageCache::Drop => self.dontcache_refused.load(Ordering::Relaxed),
+            PageCache::Bypass => false,
+        };
+        if len <= self.piece_bytes || !caches {
             return;
         }
         for at in (offset..offset + len).step_by(self.piece_bytes as usize) {
@@ -87,7 +103,7 @@ impl Reader {
     }
 
     fn read_once(&self, fd: BorrowedFd<'_>, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        if !self.keep_page_cache && !self.dontcache_refused.load(Ordering::Relaxed) {
+        if self.page_cache == PageCache::Drop && !self.dontcache_refused.load(Ordering::Relaxed) {
             match preadv2(fd, buffer, offset, RWF_DONTCACHE) {
                 Err(e)
                     if matches!(e.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL | libc::ENOSYS)) =>
@@ -128,8 +144,8 @@ mod tests {
         let content: Vec<u8> = (0..300_000u32).map(|i| (i % 251) as u8).collect();
         std::fs::write(&path, &content).unwrap();
         let file = std::fs::File::open(&path).unwrap();
-        for keep in [false, true] {
-            let reader = Reader::new(0, keep);
+        for page_cache in [PageCache::Drop, PageCache::Keep, PageCache::Bypass] {
+            let reader = Reader::new(0, page_cache);
             let mut buffer = vec![0; 400_000];
             for stripe_bytes in [0, 65_536] {
                 buffer.fill(0);

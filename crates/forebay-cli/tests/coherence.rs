@@ -1,0 +1,302 @@
+//! Two nodes that write the same files in turn on a real file system: each open sees what the other node has closed, through
+//! Forebay and without it.
+//!
+//! Nobody else writes a file between a close and the reads after it, so each byte read has one right value. Threads work on
+//! files of their own, at the same time, and step from node to node. Writes go in place, partly, after a truncation, by an
+//! `O_TRUNC`, and some set the mtime back. After each read through Forebay the file is read plainly on the same mount:
+//! what Forebay reads in the background must not leave old pages in the kernel's cache for other programs.
+//!
+//! `FOREBAY_COHERENCE_SEED` repeats a run, `FOREBAY_COHERENCE_STEPS` makes it longer, `FOREBAY_COHERENCE_PLAIN=1` leaves
+//! Forebay out of it.
+
+#![allow(clippy::unwrap_used, reason = "what is unwrapped is what the test asserts")]
+
+mod cluster;
+mod node;
+
+use cluster::{Lab, succeeded, text, wait_for};
+use forebay_client::{Client, ClientConfig};
+use rustix::fs::{Timespec, Timestamps, UTIME_OMIT};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+const THREADS: u64 = 4;
+
+const FILES_OF_EACH: usize = 3;
+
+const FILE_MAX: u64 = 5 << 20;
+
+/// Longer than `mount.settle_ms`: whoever reads now may find the file in the tier.
+const SETTLED_MS: u64 = 3_300;
+
+/// What is compared at a time.
+const UNIT: usize = 4096;
+
+/// Splitmix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound.max(1)
+    }
+}
+
+/// A compute node, seen from this process.
+struct Station {
+    mounts: File,
+    client: Client,
+}
+
+impl Station {
+    fn of(lab: &Lab, node: &str) -> Station {
+        let agent = format!("agent-{node}");
+        let status = lab.status();
+        let nodes = status["nodes"].as_array().unwrap().clone();
+        let services = nodes.iter().flat_map(|n| n["services"].as_array().unwrap().clone());
+        let pid = services.into_iter().find(|s| s["name"] == agent.as_str()).unwrap()["pid"].clone();
+        let socket = Some(lab.dir.path().join("node/agent/agent.sock"));
+        let config = ClientConfig { socket, ..ClientConfig::default() };
+        Station { mounts: File::open(format!("/proc/{pid}/ns/mnt")).unwrap(), client: Client::new(config) }
+    }
+
+    /// Takes the calling thread, which shares no working directory, to this node.
+    fn enter(&self) {
+        move_into_link_name_space(self.mounts.as_fd(), Some(LinkNameSpaceType::Mount)).unwrap();
+    }
+}
+
+/// A file and what it should hold.
+struct Model {
+    path: PathBuf,
+    bytes: Vec<u8>,
+    generation: u64,
+}
+
+impl Model {
+    /// Each eight bytes of the file tell the generation that wrote them.
+    fn fill(&self, start: u64, len: usize) -> Vec<u8> {
+        let mut bytes = self.generation.to_le_bytes().repeat(len / 8 + 1);
+        bytes.truncate(len);
+        bytes.rotate_left((start % 8) as usize % len.max(1));
+        bytes
+    }
+
+    /// Changes the file on the node where the thread is, and closes it.
+    fn change(&mut self, random: &mut Random) -> io::Result<()> {
+        self.generation += 1;
+        let way = random.below(8);
+        let file = File::options().read(true).write(true).create(true).truncate(way == 0).open(&self.path)?;
+        if way == 0 {
+            self.bytes.clear();
+        }
+        let len = self.bytes.len() as u64;
+        let (start, end) = match way {
+            _ if len == 0 => (0, UNIT as u64 + random.below(FILE_MAX - UNIT as u64)),
+            1 => {
+                let len = random.below(FILE_MAX);
+                file.set_len(len)?;
+                self.bytes.resize(len as usize, 0);
+                (0, len / 2)
+            }
+            2 | 3 => (0, len),
+            _ => {
+                let start = random.below(len);
+                (start, start + 1 + random.below(len - start))
+            }
+        };
+        let piece = self.fill(start, (end - start) as usize);
+        self.bytes.resize(self.bytes.len().max(end as usize), 0);
+        self.bytes[start as usize..end as usize].copy_from_slice(&piece);
+        for (i, part) in piece.chunks(256 << 10).enumerate() {
+            file.write_all_at(part, start + ((i * (256 << 10)) as u64))?;
+        }
+        if random.below(4) == 0 {
+            let earlier = Timespec { tv_sec: 1_000_000_000, tv_nsec: 0 };
+            let keep = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
+            rustix::fs::futimens(&file, &Timestamps { last_access: keep, last_modification: earlier })?;
+        }
+        Ok(())
+    }
+
+    /// What is wrong with `read`, if something is.
+    fn fault(&self, read: &[u8]) -> Option<String> {
+        if read == self.bytes {
+            return None;
+        }
+        if read.len() != self.bytes.len() {
+            return Some(format!("{} bytes and not {}", read.len(), self.bytes.len()));
+        }
+        let units = read.chunks(UNIT).zip(self.bytes.chunks(UNIT)).enumerate();
+        let wrong: Vec<usize> = units.filter(|(_, (is, should))| is != should).map(|(i, _)| i).collect();
+        let at = wrong[0] * UNIT;
+        let generation = read[at..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        Some(format!(
+            "{} of {} units, first {}, last {}: generation {generation} of {}",
+            wrong.len(),
+            read.len().div_ceil(UNIT),
+            wrong[0],
+            wrong[wrong.len() - 1],
+            self.generation
+        ))
+    }
+}
+
+#[derive(Debug, Default)]
+struct Tally {
+    steps: u64,
+    superseded: u64,
+    from_tier: u64,
+    faults: Vec<String>,
+    plain_faults: Vec<String>,
+}
+
+fn read_by_forebay(
+    client: &Client,
+    path: &Path,
+    tally: &mut Tally,
+    random: &mut Random,
+) -> io::Result<Vec<u8>> {
+    let mut tries = 0;
+    loop {
+        let file = client.open(path)?;
+        let mut bytes = vec![0; file.size()? as usize];
+        let piece = [bytes.len().max(1), 64 << 10, 300_000][random.below(3) as usize];
+        let read = bytes.chunks_mut(piece).enumerate().try_for_each(|(i, part)| {
+            let n = file.read_at(part, (i * piece) as u64)?;
+            if n == part.len() { Ok(()) } else { Err(io::Error::from(io::ErrorKind::UnexpectedEof)) }
+        });
+        tally.from_tier += u64::from(file.resident_bytes() > 0);
+        tries += 1;
+        match read {
+            Err(e) if e.raw_os_error() == Some(libc::ESTALE) && tries < 100 => tally.superseded += 1,
+            read => return read.map(|()| bytes),
+        }
+    }
+}
+
+fn work(stations: &[Station], pfs: &Path, seed: u64, steps: u64, plain_only: bool) -> Tally {
+    // SAFETY: this thread's working directory and mounts are its own from here on; nothing relies on the old ones.
+    unsafe { unshare_unsafe(UnshareFlags::FS) }.unwrap();
+    let mut random = Random(seed);
+    let mut tally = Tally::default();
+    let name = |i| pfs.join(format!("file-{seed}-{i}"));
+    let mut models: Vec<Model> =
+        (0..FILES_OF_EACH).map(|i| Model { path: name(i), bytes: Vec::new(), generation: 0 }).collect();
+    for step in 0..steps {
+        let model = &mut models[random.below(FILES_OF_EACH as u64) as usize];
+        let writer = random.below(2) as usize;
+        stations[writer].enter();
+        model.change(&mut random).unwrap();
+        let reader = if random.below(8) == 0 { writer } else { 1 - writer };
+        let station = &stations[reader];
+        station.enter();
+        for again in 0..1 + random.below(3) {
+            let pause = if random.below(12) == 0 { SETTLED_MS } else { random.below(60) };
+            std::thread::sleep(Duration::from_millis(if again > 0 { pause } else { 0 }));
+            let fault = |how: &str, read: io::Result<Vec<u8>>| {
+                let fault = read.map_or_else(|e| Some(e.to_string()), |bytes| model.fault(&bytes))?;
+                Some(format!("seed {seed} step {step}, {how}, read {again} on c{}: {fault}", reader + 1))
+            };
+            if !plain_only {
+                let read = read_by_forebay(&station.client, &model.path, &mut tally, &mut random);
+                tally.faults.extend(fault("by Forebay", read));
+            }
+            tally.plain_faults.extend(fault("plainly", std::fs::read(&model.path)));
+        }
+        tally.steps += 1;
+    }
+    tally
+}
+
+fn number(variable: &str, default: u64) -> u64 {
+    std::env::var(variable).map_or(default, |text| text.parse().unwrap())
+}
+
+fn closed_on_one_node_is_seen_on_the_other(pfs: &'static str, plain_may_fail: bool) {
+    let Some(lab) = Lab::possible(pfs) else { return };
+    succeeded(&mut lab.up());
+    let stations = ["c1", "c2"].map(|node| Station::of(&lab, node));
+    let seed = number("FOREBAY_COHERENCE_SEED", 1);
+    let steps = number("FOREBAY_COHERENCE_STEPS", 120);
+    let plain_only = number("FOREBAY_COHERENCE_PLAIN", 0) == 1;
+    let mount = lab.dir.path().join("pfs");
+    let start = Instant::now();
+    let tallies: Vec<Tally> = std::thread::scope(|scope| {
+        let (stations, mount) = (&stations, &mount);
+        let run = |thread| {
+            scope.spawn(move || work(stations, mount, seed * 1000 + thread, steps / THREADS, plain_only))
+        };
+        let threads: Vec<_> = (0..THREADS).map(run).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let sum = |of: fn(&Tally) -> u64| tallies.iter().map(of).sum::<u64>();
+    let faults: Vec<&String> = tallies.iter().flat_map(|tally| &tally.faults).collect();
+    let plain_faults: Vec<&String> = tallies.iter().flat_map(|tally| &tally.plain_faults).collect();
+    println!(
+        "{pfs}, seed {seed}: {} steps in {:?}, {} reads from the tier, {} superseded, {} wrong, {} wrong plainly",
+        sum(|t| t.steps),
+        start.elapsed(),
+        sum(|t| t.from_tier),
+        sum(|t| t.superseded),
+        faults.len(),
+        plain_faults.len()
+    );
+    assert!(faults.is_empty(), "FOREBAY_COHERENCE_SEED={seed} repeats it:\n{faults:#?}");
+    assert!(plain_may_fail || plain_faults.is_empty(), "{plain_faults:#?}");
+    assert!(plain_only || sum(|t| t.from_tier) > 0, "nothing was ever read from the tier");
+}
+
+#[test]
+fn cephfs_shows_at_an_open_what_the_other_node_has_closed() {
+    // ceph-fuse gives up its right to cache before the kernel has dropped its pages, and an open keeps them: without
+    // Forebay one read of some thousand sees old bytes.
+    closed_on_one_node_is_seen_on_the_other("cephfs", true);
+}
+
+#[test]
+fn glusterfs_shows_at_an_open_what_the_other_node_has_closed() {
+    closed_on_one_node_is_seen_on_the_other("glusterfs", false);
+}
+
+/// Such pages would stay there after another node's write, and plain programs would read them.
+#[test]
+fn what_forebay_reads_of_cephfs_stays_out_of_the_kernels_page_cache() {
+    let Some(lab) = Lab::possible("cephfs") else { return };
+    succeeded(&mut lab.up());
+    let write = "head -c 12000000 /dev/urandom > $FOREBAY_LAB_PFS/f && sha256sum < $FOREBAY_LAB_PFS/f";
+    let written = text(&lab.run("c1", &["sh", "-c", write]));
+    let cat = format!("{} cat $FOREBAY_LAB_PFS/f | sha256sum", node::FOREBAY);
+    let fetched = |node| {
+        let status = lab.run(node, &[node::FOREBAY, "status", "--json"]);
+        let status: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
+        status["counters"]["fetched_bytes"].as_u64().unwrap()
+    };
+    let cached = || {
+        let look = "fincore --bytes --noheadings --output PAGES $FOREBAY_LAB_PFS/f";
+        text(&lab.run("c2", &["sh", "-c", look]))
+    };
+    // Read by the client, since the file is young; and later by the agents.
+    for from_tier in [false, true] {
+        wait_for("the file to be read", || {
+            assert_eq!(text(&lab.run("c2", &["sh", "-c", &cat])), written);
+            assert_eq!(cached(), "0", "from the tier: {from_tier}");
+            // The page's owner is one of the two.
+            !from_tier || fetched("c1") + fetched("c2") > 0
+        });
+    }
+    assert!(lab.run("c2", &["sh", "-c", "cat $FOREBAY_LAB_PFS/f > /dev/null"]).status.success());
+    assert_ne!(cached(), "0", "a plain read fills the cache, or this test sees nothing");
+}
