@@ -35,7 +35,12 @@ def texts(tmp_path):
 def start(texts, output, *options):
     command = [sys.executable, str(REPOSITORY / "python/demo"), "--only", "analysis", "--data", str(texts), "--output", str(output), *options]
     environment = {**os.environ, "FOREBAY_BIN": os.path.abspath(binary()), "FOREBAY_DEMO_READY": "1", "TMPDIR": str(output.parent)}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, preexec_fn=ignore_ctrl_c)
+
+
+def ignore_ctrl_c():
+    """As a shell does for what it starts in the background: the demonstration has to end by Ctrl-C all the same."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def left_behind(output):

@@ -7,6 +7,9 @@ import sys
 # that lets no signal in fills the whole buffer each time.
 INTERRUPTED = """
 import os, signal, sys, threading
+
+# A test run in the background of a shell inherits that SIGINT is ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 import forebay
 
 size, path = 256 << 20, sys.argv[1]
