@@ -164,11 +164,11 @@ fn overwrite(file: &File, write: u32, range: (u64, u64), style: Style) -> io::Re
             let bytes = bytes_of(write, range.0, range.1);
             stall::write_stalled(file, &bytes, range.0, Duration::from_millis(u64::from(ms)))
         }
-        Style::Mapped => {
+        Style::Mapped { touch } => {
             // Stores into a hole of a full file system would be a signal.
             rustix::fs::fallocate(file, FallocateFlags::empty(), range.0, range.1 - range.0)?;
             stall::store_mapped(file, &bytes_of(write, range.0, range.1), range.0)?;
-            set_mtime(file, Timespec { tv_sec: 0, tv_nsec: UTIME_NOW })
+            if touch { set_mtime(file, Timespec { tv_sec: 0, tv_nsec: UTIME_NOW }) } else { Ok(()) }
         }
     }
 }

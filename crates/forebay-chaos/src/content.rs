@@ -205,6 +205,11 @@ impl State {
         self.put(start, end.min(self.size()), 0);
     }
 
+    /// Whether both have the same bytes.
+    pub fn equals(&self, other: &State) -> bool {
+        self.size() == other.size() && self.parts.iter().all(|p| first_foreign(p, &[other], false).is_none())
+    }
+
     fn part_at(&self, at: u64) -> Option<&Part> {
         let next = self.parts.partition_point(|p| p.end <= at);
         self.parts.get(next)

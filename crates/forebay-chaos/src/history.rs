@@ -29,6 +29,8 @@ pub struct Version {
 pub struct Other {
     pub begin: u64,
     pub end: u64,
+    /// Where it was made.
+    pub node: u32,
     pub what: String,
 }
 
@@ -61,6 +63,8 @@ pub struct History {
     pub cut_off: u64,
     /// Changes that took longer than a fifth of a second within one system call.
     pub long_writes: u64,
+    /// Where the log being taken in was written.
+    node: u32,
 }
 
 /// What a round leaves to the next: for each name the inode and the content.
@@ -111,7 +115,8 @@ impl History {
     ///
     /// # Errors
     /// The log does not make sense.
-    pub fn take(&mut self, log: &[Record]) -> Result<(), String> {
+    pub fn take(&mut self, log: &[Record], node: u32) -> Result<(), String> {
+        self.node = node;
         let mut open: Option<(u64, Op)> = None;
         for record in log {
             match record {
@@ -194,7 +199,7 @@ impl History {
     }
 
     fn add_other(&mut self, object: usize, begin: u64, end: u64, op: &Op) {
-        self.objects[object].others.push(Other { begin, end, what: format!("{op:?}") });
+        self.objects[object].others.push(Other { begin, end, node: self.node, what: format!("{op:?}") });
     }
 
     fn add_version(&mut self, object: usize, op: &Op, begin: u64, end: u64) {
@@ -224,10 +229,17 @@ impl History {
         known.extend(
             op.paths().iter().filter_map(|p| Some(self.bindings.get(p)?.iter().rev().nth(1)?.object)),
         );
-        let same = known.into_iter().find(|o| self.objects[*o].ino == found.ino);
+        // A name's new object may have got the number of the old one, of which nothing was written.
+        let replaces = matches!(op, Op::Rewrite { way: Way::Rename | Way::Unlink, .. });
+        let is_it = |o: &usize| {
+            self.objects[*o].ino == found.ino && (!replaces || self.last_state(*o).equals(&state))
+        };
+        let same = known.into_iter().find(is_it);
         if let Some(old) = old {
             self.add_other(old, begin, at, op);
-            self.add_torn(old, op, begin, at);
+            if !replaces {
+                self.add_torn(old, op, begin, at);
+            }
         }
         let new = match same {
             Some(object) => object,

@@ -7,12 +7,13 @@
 //!   change began before its open ended. If no change overlaps the open there is exactly one. If one does, the handle may
 //!   see any mixture of these versions, as any plain program may.
 //! - *Within one open.* Reads give bytes of that version or `ESTALE`. Newer bytes are allowed only as the limits say: direct
-//!   reads until 50 ms after the change (not from the tier), and a change that set mtime back beside an attribute change.
-//! - `ESTALE` is right only if the content or its mtime changed after the open.
+//!   reads until 50 ms after the change (not from the tier), and a change on another node that set mtime back beside a
+//!   change of attributes.
+//! - `ESTALE` is right only if the content or its mtime changed after the open, or another node changed attributes.
 //! - Without an agent (and for plain reads) a read sees what is settled when it begins, or newer.
 
 use crate::content::{Part, State, first_foreign};
-use crate::history::{History, Object, Version};
+use crate::history::{History, Object, Other, Version};
 use crate::record::{Got, HandleSeen, Kind, ReadSeen};
 
 /// What the file system under test does to these rules.
@@ -24,6 +25,8 @@ pub struct Rules {
     pub granularity_ns: u64,
     /// A plain read sees every change that has ended before it began.
     pub plain_is_coherent: bool,
+    /// All nodes share a kernel, which tells every handle who did what to its file.
+    pub one_kernel: bool,
 }
 
 /// Milliseconds are cut off twice in the library's own reckoning.
@@ -162,7 +165,7 @@ impl Judge<'_> {
     }
 
     fn error(&self, low: usize, read: &ReadSeen, errno: i32) -> Result<(), Fault> {
-        let changed = self.begun(read.end) > low;
+        let changed = self.begun(read.end) > low || self.touched_elsewhere(read.end);
         match errno {
             libc::ESTALE if changed && !self.sees_the_pfs() => Ok(()),
             libc::ESTALE => {
@@ -196,7 +199,7 @@ impl Judge<'_> {
             return (low, self.begun(read.end).max(high));
         }
         let newest = self.begun(read.end);
-        let newer = newest > high && (self.within_a_look(high, read) || self.hidden(high, newest));
+        let newer = newest > high && (self.within_a_look(high, read) || self.hidden(high, newest, read));
         (low, if newer { newest } else { high })
     }
 
@@ -207,12 +210,18 @@ impl Judge<'_> {
             && read.begin <= changed.saturating_add(self.rules.look_ns + ROUNDING_NS)
     }
 
-    /// All changes since set mtime back, and links, owner, mode or name changed beside them.
-    fn hidden(&self, high: usize, newest: usize) -> bool {
-        let begin = self.handle.begin;
+    /// Another node changed links, owner, mode or name since the open: what it did to ctime is taken for a write.
+    fn touched_elsewhere(&self, until: u64) -> bool {
+        let (begin, node) = (self.handle.begin, self.handle.node);
+        let since = |o: &Other| o.end >= begin && o.begin <= until && o.node != node;
+        !self.rules.one_kernel && self.object.others.iter().any(since)
+    }
+
+    /// All changes since set mtime back, and another node changed links, owner, mode or name beside them.
+    fn hidden(&self, high: usize, newest: usize, read: &ReadSeen) -> bool {
         self.handle.kind == Kind::Cached
             && self.versions()[high + 1..=newest].iter().all(|v| v.keeps_stamp)
-            && self.object.others.iter().any(|o| o.end >= begin)
+            && self.touched_elsewhere(read.end)
     }
 
     /// What is wrong with the read as a mixture of these versions and what the file passed through between them.

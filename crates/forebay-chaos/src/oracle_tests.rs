@@ -3,10 +3,11 @@
 use super::*;
 use crate::content::{Source, decode};
 use crate::history::Contents;
-use crate::record::{How, Op, Record, Style, Way};
+use crate::record::{Found, How, Op, Record, Style, Way};
 
 const MS: u64 = 1_000_000;
-const RULES: Rules = Rules { look_ns: 50 * MS, granularity_ns: 20 * MS, plain_is_coherent: true };
+const RULES: Rules =
+    Rules { look_ns: 50 * MS, granularity_ns: 20 * MS, plain_is_coherent: true, one_kernel: true };
 
 /// One file of 4096 bytes of write 1, and these changes with their times in milliseconds.
 fn history(changes: &[(u64, u64, Op)]) -> History {
@@ -20,7 +21,7 @@ fn history(changes: &[(u64, u64, Op)]) -> History {
             [Record::Begin { at: begin * MS, op: op.clone() }, done]
         })
         .collect();
-    history.take(&log).unwrap();
+    history.take(&log, 1).unwrap();
     history
 }
 
@@ -55,7 +56,11 @@ fn read_of(at: u64, got: Got) -> ReadSeen {
 }
 
 fn kind(history: &History, handle: &HandleSeen) -> &'static str {
-    judge(history, &RULES, handle).map_or_else(|v| v.kind, |_| "right")
+    kind_by(&RULES, history, handle)
+}
+
+fn kind_by(rules: &Rules, history: &History, handle: &HandleSeen) -> &'static str {
+    judge(history, rules, handle).map_or_else(|v| v.kind, |_| "right")
 }
 
 #[test]
@@ -86,11 +91,14 @@ fn a_handle_keeps_to_its_version_but_for_one_look() {
 }
 
 #[test]
-fn an_mtime_set_back_is_hidden_only_by_an_attribute_change() {
+fn an_mtime_set_back_is_hidden_only_by_an_attribute_change_on_another_node() {
     let back = (100, 110, overwrite(2, true));
     let late = handle(50, &[(500, 2)]);
     assert_eq!(kind(&history(std::slice::from_ref(&back)), &late), "newer within one open");
-    assert_eq!(kind(&history(&[back, (120, 121, Op::Chmod { path: 0 })]), &late), "right");
+    let beside = history(&[back, (120, 121, Op::Chmod { path: 0 })]);
+    assert_eq!(kind(&beside, &late), "newer within one open");
+    let elsewhere = Rules { one_kernel: false, ..RULES };
+    assert_eq!(kind_by(&elsewhere, &beside, &late), "right");
 }
 
 #[test]
@@ -105,6 +113,9 @@ fn estale_wants_a_change() {
     assert_eq!(kind(&changed, &stale(120)), "spurious ESTALE");
     let linked = history(&[(100, 110, Op::Link { path: 0 })]);
     assert_eq!(kind(&linked, &stale(50)), "spurious ESTALE");
+    let elsewhere = Rules { one_kernel: false, ..RULES };
+    assert_eq!(kind_by(&elsewhere, &linked, &stale(50)), "right");
+    assert_eq!(kind_by(&elsewhere, &linked, &stale(120)), "spurious ESTALE");
 }
 
 #[test]
@@ -115,6 +126,24 @@ fn a_replaced_file_is_read_to_its_end_and_its_name_leads_to_the_new_one() {
     assert_eq!(kind(&history, &handle(50, &[(500, 2)])), "wrong");
     assert_eq!(kind(&history, &handle(120, &[(130, 2)])), "right");
     assert_eq!(kind(&history, &handle(220, &[(230, 3)])), "right");
+}
+
+#[test]
+fn a_replacement_that_was_cut_off_has_written_nothing_to_the_old_file() {
+    for found in [1, 2] {
+        let mut state = State::default();
+        state.put(0, 4096, 1);
+        let mut history = History::of(&Contents::from([(0, (7, state))]));
+        let op = Op::Rewrite { path: 0, write: 2, size: 4096, how: How::Plain(4096), way: Way::Unlink };
+        let part = Part { start: 0, end: 4096, source: Source::Write(found) };
+        // The new file may have the old one's number.
+        let left = Some(Found { ino: 7, parts: vec![part] });
+        let observed = Record::Observed { at: 120 * MS, path: 0, found: left };
+        history.take(&[Record::Begin { at: 100 * MS, op }, observed], 0).unwrap();
+        assert_eq!(kind(&history, &handle(50, &[(500, 1)])), "right");
+        assert_eq!(kind(&history, &handle(130, &[(500, found)])), "right");
+        assert_ne!(kind(&history, &handle(130, &[(500, 3 - found)])), "right");
+    }
 }
 
 #[test]

@@ -37,8 +37,8 @@ pub enum Style {
     Chunks(u32),
     /// One `write` whose source is held back in its middle for so many milliseconds.
     Stalled(u32),
-    /// Stores to a shared mapping, then a new mtime.
-    Mapped,
+    /// Stores to a shared mapping, and then a new mtime or none.
+    Mapped { touch: bool },
 }
 
 /// How a file gets a wholly new content.
@@ -94,7 +94,7 @@ impl Op {
             Op::Rewrite { way: Way::Rename, .. } => "replaced by rename",
             Op::Rewrite { way: Way::Unlink, .. } => "unlinked and created",
             Op::Overwrite { style: Style::Stalled(_), .. } => "long single writes",
-            Op::Overwrite { style: Style::Mapped, .. } => "written through mmap",
+            Op::Overwrite { style: Style::Mapped { .. }, .. } => "written through mmap",
             Op::Overwrite { keep_mtime: true, .. } => "overwritten, mtime set back",
             Op::Overwrite { .. } => "overwritten",
             Op::Append { .. } => "appended",

@@ -90,9 +90,9 @@ fn check(stage: &mut Stage, plan: &Plan<'_>, dir: &Path, next_process: u32) -> i
     Ok(troupe)
 }
 
-fn logs_of(paths: Vec<PathBuf>) -> io::Result<Vec<Record>> {
+fn logs_of(paths: Vec<(PathBuf, u32)>) -> io::Result<Vec<Record>> {
     let mut all = Vec::new();
-    for path in paths {
+    for (path, _) in paths {
         all.append(&mut read_log(&path)?);
     }
     Ok(all)
@@ -101,8 +101,8 @@ fn logs_of(paths: Vec<PathBuf>) -> io::Result<Vec<Record>> {
 fn judge(plan: &Plan<'_>, troupe: &Troupe, checked: &Troupe) -> io::Result<Outcome> {
     let mut history = History::of(plan.contents);
     let mut trouble: Vec<String> = checked.trouble.clone();
-    for log in troupe.logs(Role::Writer) {
-        if let Err(why) = history.take(&read_log(&log)?) {
+    for (log, node) in troupe.logs(Role::Writer) {
+        if let Err(why) = history.take(&read_log(&log)?, node) {
             trouble.push(format!("{}: {why}", log.display()));
         }
     }

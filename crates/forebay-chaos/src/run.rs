@@ -54,7 +54,8 @@ const LARGE_BYTES: u64 = 64 << 20;
 const NODES: u32 = 2;
 const CAST: Cast = Cast { writers: 4, appenders: 4, readers: 6 };
 
-const RULES: Rules = Rules { look_ns: 50_000_000, granularity_ns: 20_000_000, plain_is_coherent: true };
+const RULES: Rules =
+    Rules { look_ns: 50_000_000, granularity_ns: 20_000_000, plain_is_coherent: true, one_kernel: true };
 
 /// Runs; true if all was well.
 pub fn run(args: &RunArgs) -> io::Result<bool> {

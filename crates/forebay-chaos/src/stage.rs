@@ -246,7 +246,7 @@ impl Stage {
         }
         let filler = self.root().join("filler");
         let room = rustix::fs::statvfs(self.root()).ok()?;
-        let bytes = (room.f_bavail * room.f_bsize).saturating_sub(1 << 20);
+        let bytes = (room.f_bfree * room.f_bsize).saturating_sub(1 << 20);
         let file = File::create(&filler).ok()?;
         rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes.max(1)).ok()?;
         Some(filler)

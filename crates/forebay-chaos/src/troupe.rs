@@ -81,9 +81,10 @@ impl Troupe {
         self.dir.join(format!("{role}-{slot}.log"))
     }
 
-    pub fn logs(&self, role: Role) -> Vec<PathBuf> {
+    /// The logs of a role, each with the node of its actor.
+    pub fn logs(&self, role: Role) -> Vec<(PathBuf, u32)> {
         let of_role = self.parts.iter().filter(|p| p.role == role);
-        of_role.map(|p| self.log(role, p.slot)).collect()
+        of_role.map(|p| (self.log(role, p.slot), p.node)).collect()
     }
 
     fn beat(&self, part: &Part) -> PathBuf {

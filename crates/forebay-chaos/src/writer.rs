@@ -198,14 +198,10 @@ impl Writer {
                 let (start, end) = if end - start < 16 << 10 { (0, size) } else { (start, end) };
                 Op::Overwrite { path, write, start, end, style, keep_mtime: random.percent(20) }
             }
-            Wish::Mapped if size > 0 => Op::Overwrite {
-                path,
-                write,
-                start,
-                end: end.min(size),
-                style: Style::Mapped,
-                keep_mtime: false,
-            },
+            Wish::Mapped if size > 0 => {
+                let (style, end) = (Style::Mapped { touch: random.percent(30) }, end.min(size));
+                Op::Overwrite { path, write, start, end, style, keep_mtime: false }
+            }
             Wish::Append | Wish::Stalled | Wish::Mapped if size < 4 * usual => {
                 let how = random.pick(&[How::Plain(4096), How::Plain(1 << 20), How::Bypass, How::Through]);
                 let len = random.between(1, usual / 4);
