@@ -256,10 +256,11 @@ impl Cache {
             }
             index.overtake(other);
         }
+        // Before others see the entry: an eviction that drops it at once gives back what it has cost.
+        lock(&self.metadata).merge(metadata);
         index.newest.insert(key, entry.clone());
         index.by_copy.insert(copy, entry.clone());
         drop(index);
-        lock(&self.metadata).merge(metadata);
         self.note_open(&entry);
         entry
     }
@@ -680,5 +681,53 @@ pub fn no_copy(e: io::Error) -> NoCopy {
     match e.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => NoCopy::NoRoom,
         _ => NoCopy::Tier(e),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_store::tier::{Backing, TierOptions};
+
+    #[test]
+    fn a_copy_that_is_dropped_while_it_is_entered_gives_back_what_was_counted() {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let tier = Tier::open(&TierOptions {
+            state_dir: dir.path().join("state"),
+            backing: Backing::Directory,
+            directory: Some(dir.path().join("tier")),
+            limit_bytes: u64::MAX,
+            huge_pages: false,
+            program: None,
+        });
+        let budget = Budget::new(1 << 30);
+        let cache = Cache::new(tier.unwrap(), budget.clone(), EvictionKind::default(), 100);
+        let identity = |copy: u64| CopyIdentity {
+            copy,
+            mount: "pfs".into(),
+            path: b"f".to_vec(),
+            owner_uid: 0,
+            version: FileVersion { ino: copy, size: 1, mtime_ns: 0, ctime_ns: 0 },
+            page_bytes: 1 << 21,
+        };
+        let copies = 20_000;
+        let all_are_in = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                while !all_are_in.load(Ordering::SeqCst) || !cache.list(0, 1).is_empty() {
+                    for entry in cache.list(0, 16) {
+                        cache.drop_if_empty(&entry);
+                    }
+                }
+            });
+            for copy in 1..=copies {
+                let identity = identity(copy);
+                let metadata = cache.reserve_metadata(&identity, &Counters::default()).unwrap();
+                let file = CopyFile::create(&cache.tier, &identity).unwrap();
+                cache.insert_entry(identity, 0, metadata, file);
+            }
+            all_are_in.store(true, Ordering::SeqCst);
+        });
+        assert_eq!(budget.class_bytes(Class::Metadata), 0);
     }
 }
