@@ -76,7 +76,7 @@ pub fn bomb(socket: &str) {
             let usual = vec![Split { parts: vec![part], home: String::new() }; 8_000];
             let updates = [empty, usual].map(|splits| JobUpdate::Splits { stage, splits });
             for update in updates.into_iter().chain([JobUpdate::StageReady { stage }]) {
-                sent += (update.held_bytes() > 1000).then_some(40_000).unwrap_or(10);
+                sent += if update.held_bytes() > 1000 { 40_000 } else { 10 };
                 match raw.ask(&Request::JobTell(vec![update]), &[]) {
                     Reply::Refused(Refusal::TooMany(_) | Refusal::NoRoom) => refused += 1,
                     Reply::Done => {}
