@@ -182,6 +182,7 @@ pub fn status(shared: &Shared) -> Status {
     counters.push(("lent_bytes".into(), totals.lent_bytes));
     counters.push(("planned_bytes".into(), totals.planned_bytes));
     counters.push(("client_pinned_bytes".into(), totals.client_pinned_bytes));
+    counters.push(("closes_waiting".into(), shared.closer.waiting(None) as u64));
     counters.push(("held_files".into(), shared.cache.held_files()));
     if let Ok((free, total)) = shared.cache.tier.free_and_total_bytes() {
         counters.push(("tmpfs_free_bytes".into(), free));

@@ -1,6 +1,7 @@
 //! Start, housekeeping and end of an agent.
 
 use crate::cache::Cache;
+use crate::closer::Closer;
 use crate::cluster::Cluster;
 use crate::config::Config;
 use crate::connection;
@@ -79,6 +80,8 @@ pub struct Shared {
     pub connections: AtomicUsize,
     /// Of those, how many each user has.
     pub connections_by_user: Mutex<BTreeMap<u32, usize>>,
+    /// Closes what is not of a mount.
+    pub closer: Closer,
     /// Held while a large packet is decoded and not yet counted in the budget.
     pub decoding: Mutex<()>,
     /// Number of the next connection.
@@ -135,11 +138,11 @@ pub struct Agent {
 
 impl Agent {
     /// Starts an agent: takes the tier, adopts what is in it, listens, and joins the cluster. `program` is this executable,
-    /// for the keeper of a tier without root; `home` leads to the coordinator.
+    /// for the keeper of a tier without root; `home` leads to the coordinator; `closer` was started before any thread.
     ///
     /// # Errors
     /// A message for the operator: what was tried, on what, why it failed.
-    pub fn start(config: Config, program: Option<PathBuf>, home: Home) -> io::Result<Self> {
+    pub fn start(config: Config, program: Option<PathBuf>, home: Home, closer: Closer) -> io::Result<Self> {
         raise_file_limit();
         let mounts = config.mounts.iter().cloned().map(MountState::new).collect::<io::Result<Vec<_>>>()?;
         if mounts.is_empty() {
@@ -178,6 +181,7 @@ impl Agent {
             peer_server: PeerServer::default(),
             connections: AtomicUsize::new(0),
             connections_by_user: Mutex::default(),
+            closer,
             decoding: Mutex::default(),
             next_connection: AtomicU64::new(1),
             started: Instant::now(),
@@ -239,7 +243,10 @@ impl Agent {
                 std::thread::sleep(Duration::from_millis(5));
             }
         }
-        self.shared.cache.tier.release();
+        // Else the locks go last, after the ports: who has the locks can listen.
+        if !self.shared.closer.is_alive() {
+            self.shared.cache.tier.release();
+        }
         Ok(())
     }
 }

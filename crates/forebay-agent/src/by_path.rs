@@ -63,7 +63,7 @@ fn open_beneath(root: &Path, path: &[u8]) -> Result<OwnedFd, NoPath> {
         .map_err(|e| NoPath::Pfs(e.into()))?;
     // Without waiting: somebody may have put a pipe in the file's place.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
     loop {
         match openat2(&dir, OsStr::from_bytes(path), flags, Mode::empty(), resolve) {
             Ok(fd) => return Ok(fd),

@@ -4,6 +4,7 @@
 //! holds (loads, pins, staging buffers, its job's files, its ring) goes when it ends, however it ends.
 
 use crate::agent::Shared;
+use crate::closer::USER_MAX;
 use crate::counters::add;
 use crate::entry::lock;
 use crate::jobs::room_for_told;
@@ -14,7 +15,7 @@ use crate::{admin, jobs, open, read, scratch, write};
 use forebay_pfs::FileVersion;
 use forebay_store::ring::{self, RingReader};
 use forebay_store::{Class, Reservation};
-use forebay_wire::channel::{Peer, decode};
+use forebay_wire::channel::{Limits, MAX_FDS, Peer, decode};
 use forebay_wire::counted;
 use forebay_wire::{Channel, Hello, MAGIC, MAX_PACKET_BYTES, PROTOCOL, Refusal, Reply, Request, Welcome};
 use std::io;
@@ -46,6 +47,12 @@ const SMALL_PACKET_BYTES: usize = 2 << 10;
 
 /// A packet may take so many times its length in memory, besides its text: splits of two bytes, that is, and nothing smaller.
 const DECODED_SHARE: u64 = 32;
+
+/// A request comes with so many descriptors at most, except on a connection that has begun a load.
+const REQUEST_FDS_MAX: usize = 2;
+
+/// Longer than any first packet.
+const HELLO_BYTES_MAX: usize = 64;
 
 /// State of one connection.
 pub struct Connection {
@@ -173,9 +180,12 @@ fn serve(shared: &Arc<Shared>, channel: Channel, cost: Reservation) -> io::Resul
 
 /// Exchanges the first packets, and hands out the ring.
 fn greet(shared: &Shared, channel: &Channel, id: u64) -> io::Result<()> {
-    let received = channel.recv::<Hello>(Some(Instant::now() + HELLO_TIME));
-    let hello = match received {
-        Ok(r) if r.message.magic == MAGIC => r.message,
+    let mut packet = [0u8; HELLO_BYTES_MAX];
+    // No descriptor is taken before it is known who sends it and why.
+    let limits = Limits { deadline: Some(Instant::now() + HELLO_TIME), fds: 0 };
+    let received = channel.recv_packet(&mut packet, limits, &mut Vec::new());
+    let hello = match received.and_then(|len| decode::<Hello>(&packet[..len])) {
+        Ok(hello) if hello.magic == MAGIC => hello,
         Ok(_) => return refuse_garbage(shared),
         Err(e) if e.kind() == io::ErrorKind::InvalidData => return refuse_garbage(shared),
         Err(e) => return Err(e),
@@ -216,7 +226,7 @@ fn make_ring(shared: &Shared, id: u64) -> Option<OwnedFd> {
 
 impl Connection {
     fn one_request(&mut self, buffer: &mut [u8]) -> io::Result<()> {
-        let (len, fds) = self.channel.recv_packet(buffer, None)?;
+        let (len, fds) = self.receive(buffer)?;
         let answer = match self.decode(&buffer[..len])? {
             Ok((request, told)) => self.answer(request, fds, told),
             Err(refusal) => reply(Reply::Refused(refusal)),
@@ -236,6 +246,21 @@ impl Connection {
         // Opens and fetches come in bursts: whoever has just been answered often asks again at once.
         self.channel.spin_readable();
         Ok(())
+    }
+
+    /// Takes a packet. What is not of a mount is never closed by this process: [`crate::closer`].
+    fn receive(&self, buffer: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
+        let (shared, uid) = (&self.shared, self.peer.uid);
+        if shared.closer.waiting(Some(uid)) >= USER_MAX {
+            add(&shared.counters.refusals_total, 1);
+            return Err(io::Error::other("too many descriptors of this user wait to be closed"));
+        }
+        let fds_max = if self.load.is_some() { MAX_FDS } else { REQUEST_FDS_MAX };
+        let mut fds = Vec::new();
+        let received = self.channel.recv_packet(buffer, Limits { deadline: None, fds: fds_max }, &mut fds);
+        let (fds, foreign) = shared.closer.keep_known(&shared.mounts, &shared.cache.tier, uid, fds)?;
+        add(&shared.counters.foreign_descriptors_total, foreign);
+        Ok((received?, fds))
     }
 
     /// Decodes a request, and makes room for what it tells of a job before anything else is done with it. Large packets

@@ -72,6 +72,8 @@ counters! {
     timeouts_total,
     /// Requests refused.
     refusals_total,
+    /// Descriptors of file systems that are not served here, which clients sent.
+    foreign_descriptors_total,
     /// Packets that were no messages.
     garbage_total,
     /// Touches taken from the rings of clients.

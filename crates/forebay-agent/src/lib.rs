@@ -9,6 +9,7 @@ pub mod admin;
 pub mod agent;
 pub mod by_path;
 pub mod cache;
+pub mod closer;
 pub mod cluster;
 pub mod config;
 pub mod connection;

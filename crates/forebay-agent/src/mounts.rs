@@ -344,6 +344,19 @@ fn identity_without_asking(fd: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
     Ok((makedev(stat.stx_dev_major, stat.stx_dev_minor), stat.stx_ino))
 }
 
+/// The device of an open file, as [`identify`] takes it.
+///
+/// # Errors
+/// `fd` is none.
+pub fn device_without_asking(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    identity_without_asking(fd).map(|(dev, _)| dev)
+}
+
+/// Whether `dev` is one of `mounts` at this moment.
+pub fn is_on_mount(mounts: &[MountState], dev: u64) -> bool {
+    mounts.iter().any(|m| m.has_device(dev))
+}
+
 /// The path under which `fd` was opened, as this agent sees it; for people, not for decisions.
 pub fn display_path(fd: BorrowedFd<'_>) -> Vec<u8> {
     std::fs::read_link(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()))

@@ -6,6 +6,7 @@
 use crate::Outcome;
 use crate::cli::{AgentArgs, DownArgs, Global, UpArgs};
 use crate::out::{no_agent, print};
+use forebay_agent::closer::Closer;
 use forebay_agent::config::{KEYS, Key, default_state_dir};
 use forebay_agent::memory;
 use forebay_agent::units::Human;
@@ -205,6 +206,7 @@ fn find_home(config: &ClusterConfig) -> io::Result<(Home, Option<Coordinator>)> 
 
 /// Runs the agent in this process until a signal or a request ends it.
 fn serve(config: Config) -> Outcome {
+    let closer = Closer::start().map_err(|e| format!("cannot start the process that closes files: {e}"))?;
     start_log();
     log_limits(&config);
     let program = std::env::current_exe().ok();
@@ -212,7 +214,7 @@ fn serve(config: Config) -> Outcome {
     let state_dir = config.state_dir.clone();
     // An error means that another agent has it.
     let first = matches!(Tier::reopen(&state_dir), Ok(None));
-    let agent = Agent::start(config, program, home).map_err(|e| {
+    let agent = Agent::start(config, program, home, closer).map_err(|e| {
         if first {
             forget_tier(&state_dir);
         }

@@ -79,6 +79,21 @@ pub fn is_local(root: &Path) -> bool {
     mounted_at(&table, root).is_some_and(|line| LOCAL.contains(&line.fs_type.as_slice()))
 }
 
+/// File systems that close a file without asking anybody. Not those that lie on others, as overlays do.
+const WITHOUT_SERVER: [&[u8]; 7] = [b"ext2", b"ext3", b"ext4", b"xfs", b"f2fs", b"tmpfs", b"ramfs"];
+
+/// Whether device `dev` is a mount of this process's whose files close without asking anybody. One of unknown type, or that is
+/// mounted for others only, is not.
+pub fn is_kernels_own(dev: u64) -> bool {
+    let number = format!("{}:{}", rustix::fs::major(dev), rustix::fs::minor(dev));
+    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let mut lines = table.split(|&b| b == b'\n');
+    lines
+        .find(|line| line.split(|&b| b == b' ').nth(2) == Some(number.as_bytes()))
+        .and_then(MountLine::parse)
+        .is_some_and(|line| WITHOUT_SERVER.contains(&line.fs_type.as_slice()))
+}
+
 /// File systems of several nodes whose time stamps are known to follow writes: by their documents, or measured.
 const STAMPED: [&[u8]; 9] = [
     b"lustre",

@@ -142,6 +142,14 @@ impl Tier {
         }
     }
 
+    /// Its device number.
+    ///
+    /// # Errors
+    /// What `fstat` returns.
+    pub fn device(&self) -> io::Result<u64> {
+        Ok(rustix::fs::fstat(&self.root)?.st_dev)
+    }
+
     /// Which backing was taken.
     pub fn backing(&self) -> Backing {
         self.backing

@@ -159,28 +159,33 @@ impl Channel {
             static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0u8; MAX_PACKET_BYTES]);
         }
         BUFFER.with_borrow_mut(|buffer| {
-            let (len, fds) = self.recv_packet(buffer, deadline)?;
+            let mut fds = Vec::new();
+            let len = self.recv_packet(buffer, Limits { deadline, fds: MAX_FDS }, &mut fds)?;
             let message = postcard::from_bytes(&buffer[..len]).map_err(invalid)?;
             Ok(Received { message, fds })
         })
     }
 
-    /// As [`Channel::recv`], into a buffer the caller keeps, and without decoding.
+    /// As [`Channel::recv`], into buffers the caller keeps, and without decoding. What came in `fds` is the caller's also
+    /// after an error.
     ///
     /// # Errors
     /// As [`Channel::recv`].
     pub fn recv_packet(
         &self,
         buffer: &mut [u8],
-        deadline: Option<Instant>,
-    ) -> io::Result<(usize, Vec<OwnedFd>)> {
-        if let Some(deadline) = deadline
+        limits: Limits,
+        fds: &mut Vec<OwnedFd>,
+    ) -> io::Result<usize> {
+        if let Some(deadline) = limits.deadline
             && !self.spin_readable()
         {
             self.wait_readable(deadline)?;
         }
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
+        // Beyond that the kernel drops descriptors without closing them as a process does: nobody is asked.
+        let bytes = if limits.fds == 0 { 0 } else { rustix::cmsg_space!(ScmRights(limits.fds)) };
+        let mut control = RecvAncillaryBuffer::new(&mut space[..bytes]);
         let received = loop {
             let iov = &mut [IoSliceMut::new(buffer)];
             match recvmsg(&self.socket, iov, &mut control, RecvFlags::CMSG_CLOEXEC) {
@@ -189,7 +194,6 @@ impl Channel {
                 Err(e) => return Err(e.into()),
             }
         };
-        let mut fds = Vec::new();
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(rights) = message {
                 fds.extend(rights);
@@ -205,7 +209,7 @@ impl Channel {
         if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "a packet arrived cut off"));
         }
-        Ok((received.bytes, fds))
+        Ok(received.bytes)
     }
 
     /// Sends an answer; one that is too long for a packet goes in a file that the packet carries.
@@ -273,6 +277,15 @@ impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
+}
+
+/// What [`Channel::recv_packet`] takes and waits for.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// It waits until then; `None`: for ever.
+    pub deadline: Option<Instant>,
+    /// A packet with more descriptors is cut off; [`MAX_FDS`] at most.
+    pub fds: usize,
 }
 
 /// Who is at the other end.

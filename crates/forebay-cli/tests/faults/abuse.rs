@@ -3,7 +3,7 @@
 //! The agent runs as root. The abuser is a second user in a process of its own, and a third user, or root, must be served
 //! meanwhile. What is asserted are shares and counts, never times of this machine.
 
-use crate::common::{Agent, Helper, MIB, OTHER_UID, PAGE, Setup, make_file, plain_pfs, wait_for};
+use crate::common::{Agent, Helper, MIB, OTHER_UID, PAGE, Setup, SlowFs, make_file, plain_pfs, wait_for};
 use crate::coordinator::start_coordinator;
 use crate::roles::{Raw, hear, tell, verify_once};
 use forebay_wire::{Channel, JobUpdate, Part, Refusal, Reply, Request, Split};
@@ -225,4 +225,90 @@ pub fn flood(address: &str, count: usize) {
         }
     }
     tell(&format!("refused {refused}"));
+}
+
+/// An agent of a plain PFS, and another file system whose server answers no request at a close. The second user has a
+/// file of it open.
+fn agent_beside_a_file_system_that_hangs(pfs: &Path, slow: &SlowFs) -> (Agent, Helper) {
+    let path = pfs.join("f");
+    make_file(&path, 1, MIB);
+    make_file(&slow.at("f"), 2, PAGE);
+    let agent = Agent::on(pfs);
+    verify_once(&agent.client(), &path, 1, 0);
+    let (socket, file) = (agent.socket(), slow.at("f"));
+    let mut sender = as_user(&agent, OTHER_UID, "send", &[socket.to_str().unwrap(), file.to_str().unwrap()]);
+    sender.expect("open");
+    slow.fault("sync=hang");
+    sender.say("go");
+    (agent, sender)
+}
+
+/// Sends a file to the agent, again and again, until the agent takes no more; keeps it open itself.
+pub fn send(socket: &str, path: &str) {
+    let file = File::open(path).unwrap();
+    tell("open");
+    hear();
+    let mut taken = 0;
+    let limit = || Some(Instant::now() + Duration::from_secs(20));
+    while taken < 100 {
+        let raw = Raw::connect(Path::new(socket));
+        if raw.0.send(&Request::Open, &[file.as_fd()]).is_err() {
+            break;
+        }
+        match raw.0.recv::<Reply>(limit()).map(|got| got.message) {
+            Ok(Reply::Refused(Refusal::NotOnMount)) => taken += 1,
+            Err(e) if e.kind() != std::io::ErrorKind::TimedOut => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    tell(&format!("taken {taken}"));
+    while hear().is_some() {}
+}
+
+#[test]
+fn files_of_a_file_system_that_hangs_cost_their_user_a_few_descriptors_and_nobody_else_anything() {
+    let (pfs, Some(slow)) = (plain_pfs(), SlowFs::start()) else { return };
+    let (agent, mut sender) = agent_beside_a_file_system_that_hangs(pfs.path(), &slow);
+    let before = agent.open_files();
+    assert_eq!(sender.expect("taken"), "8");
+    assert!(slow.stats().hung_now > 0, "no close hung");
+    assert!(agent.open_files() < before + 12, "{before} descriptors have become {}", agent.open_files());
+    assert_eq!(agent.counter("closes_waiting"), 8);
+    third_user_is_served(&agent, &pfs.path().join("f"), 1);
+    slow.fault("none");
+    wait_for("all is closed", || agent.counter("closes_waiting") == 0);
+    sender.finish();
+    // And the user is served again.
+    let mut again = as_user(&agent, OTHER_UID, "read-once", &[pfs.path().join("f").to_str().unwrap(), "1"]);
+    again.expect("ready");
+    again.say("go");
+    again.expect("read");
+    again.finish();
+    agent.assert_nothing_left();
+}
+
+#[test]
+fn an_agent_that_is_killed_or_ended_while_closes_hang_is_gone_and_the_next_one_serves() {
+    let (pfs, Some(slow)) = (plain_pfs(), SlowFs::start()) else { return };
+    let (mut agent, mut sender) = agent_beside_a_file_system_that_hangs(pfs.path(), &slow);
+    sender.expect("taken");
+    agent.kill_9();
+    agent.restart();
+    assert_eq!(agent.counter("adopted_files_total"), 1);
+    third_user_is_served(&agent, &pfs.path().join("f"), 1);
+
+    let (socket, file) = (agent.socket(), slow.at("f"));
+    let mut more = as_user(&agent, OTHER_UID, "send", &[socket.to_str().unwrap(), file.to_str().unwrap()]);
+    more.expect("open");
+    more.say("go");
+    more.expect("taken");
+    let out = agent.cli(&["down"]);
+    assert!(out.status.success(), "{}", crate::common::text(&out.stderr));
+    agent.restart();
+    third_user_is_served(&agent, &pfs.path().join("f"), 1);
+    assert!(slow.stats().hung_now > 0, "it did not hang any more");
+    slow.fault("none");
+    sender.finish();
+    more.finish();
+    agent.assert_nothing_left();
 }

@@ -37,6 +37,7 @@ pub fn run() {
         "bomb" => crate::abuse::bomb(args[0]),
         "crowd" => crate::abuse::crowd(args[0]),
         "lock" => crate::abuse::lock(args[0], &args[1..]),
+        "send" => crate::abuse::send(args[0], args[1]),
         "flood" => crate::abuse::flood(args[0], args[1].parse().unwrap()),
         other => panic!("no role {other}"),
     }
