@@ -15,8 +15,8 @@ mod cluster;
 mod node;
 
 use cluster::{Lab, succeeded, text, wait_for};
-use forebay_client::{Client, ClientConfig};
-use rustix::fs::{Timespec, Timestamps, UTIME_OMIT};
+use forebay_client::{Client, ClientConfig, errno};
+use rustix::fs::{Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 use std::fs::File;
 use std::io;
@@ -33,6 +33,9 @@ const FILE_MAX: u64 = 5 << 20;
 
 /// Longer than `mount.settle_ms`: whoever reads now may find the file in the tier.
 const SETTLED_MS: u64 = 3_300;
+
+/// The client of MooseFS 3.0 reports the stamps of what it has written once a second, however soon the file is closed.
+const STAMPS_LAG: Duration = Duration::from_secs(3);
 
 /// What is compared at a time.
 const UNIT: usize = 4096;
@@ -181,13 +184,40 @@ fn read_by_forebay(
         tally.from_tier += u64::from(file.resident_bytes() > 0);
         tries += 1;
         match read {
-            Err(e) if e.raw_os_error() == Some(libc::ESTALE) && tries < 100 => tally.superseded += 1,
+            Err(e) if errno(&e) == libc::ESTALE && tries < 100 => tally.superseded += 1,
             read => return read.map(|()| bytes),
         }
     }
 }
 
-fn work(stations: &[Station], pfs: &Path, seed: u64, steps: u64, plain_only: bool) -> Tally {
+/// What a run is about.
+#[derive(Clone, Copy)]
+struct Case {
+    pfs: &'static str,
+    /// Plain reads may be wrong there even without Forebay.
+    plain_may_fail: bool,
+    /// After a close the stamps move later. The writer sets them at once with `utimensat`, or waits.
+    stamps_lag: bool,
+    plain_only: bool,
+}
+
+impl Case {
+    fn of(pfs: &'static str) -> Case {
+        let plain_only = number("FOREBAY_COHERENCE_PLAIN", 0) == 1;
+        Case { pfs, plain_may_fail: false, stamps_lag: false, plain_only }
+    }
+}
+
+fn settle_stamps(path: &Path, random: &mut Random) {
+    if random.below(16) == 0 {
+        return std::thread::sleep(STAMPS_LAG);
+    }
+    let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+    let times = Timestamps { last_access: now, last_modification: now };
+    rustix::fs::utimensat(rustix::fs::CWD, path, &times, rustix::fs::AtFlags::empty()).unwrap();
+}
+
+fn work(stations: &[Station], pfs: &Path, seed: u64, steps: u64, case: Case) -> Tally {
     // SAFETY: this thread's working directory and mounts are its own from here on; nothing relies on the old ones.
     unsafe { unshare_unsafe(UnshareFlags::FS) }.unwrap();
     let mut random = Random(seed);
@@ -200,6 +230,9 @@ fn work(stations: &[Station], pfs: &Path, seed: u64, steps: u64, plain_only: boo
         let writer = random.below(2) as usize;
         stations[writer].enter();
         model.change(&mut random).unwrap();
+        if case.stamps_lag {
+            settle_stamps(&model.path, &mut random);
+        }
         let reader = if random.below(8) == 0 { writer } else { 1 - writer };
         let station = &stations[reader];
         station.enter();
@@ -210,7 +243,7 @@ fn work(stations: &[Station], pfs: &Path, seed: u64, steps: u64, plain_only: boo
                 let fault = read.map_or_else(|e| Some(e.to_string()), |bytes| model.fault(&bytes))?;
                 Some(format!("seed {seed} step {step}, {how}, read {again} on c{}: {fault}", reader + 1))
             };
-            if !plain_only {
+            if !case.plain_only {
                 let read = read_by_forebay(&station.client, &model.path, &mut tally, &mut random);
                 tally.faults.extend(fault("by Forebay", read));
             }
@@ -225,20 +258,18 @@ fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).map_or(default, |text| text.parse().unwrap())
 }
 
-fn closed_on_one_node_is_seen_on_the_other(pfs: &'static str, plain_may_fail: bool) {
-    let Some(lab) = Lab::possible(pfs) else { return };
+fn closed_on_one_node_is_seen_on_the_other(case: Case) {
+    let Some(lab) = Lab::possible(case.pfs) else { return };
     succeeded(&mut lab.up());
     let stations = ["c1", "c2"].map(|node| Station::of(&lab, node));
     let seed = number("FOREBAY_COHERENCE_SEED", 1);
     let steps = number("FOREBAY_COHERENCE_STEPS", 120);
-    let plain_only = number("FOREBAY_COHERENCE_PLAIN", 0) == 1;
     let mount = lab.dir.path().join("pfs");
     let start = Instant::now();
     let tallies: Vec<Tally> = std::thread::scope(|scope| {
         let (stations, mount) = (&stations, &mount);
-        let run = |thread| {
-            scope.spawn(move || work(stations, mount, seed * 1000 + thread, steps / THREADS, plain_only))
-        };
+        let run =
+            |thread| scope.spawn(move || work(stations, mount, seed * 1000 + thread, steps / THREADS, case));
         let threads: Vec<_> = (0..THREADS).map(run).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
@@ -246,7 +277,8 @@ fn closed_on_one_node_is_seen_on_the_other(pfs: &'static str, plain_may_fail: bo
     let faults: Vec<&String> = tallies.iter().flat_map(|tally| &tally.faults).collect();
     let plain_faults: Vec<&String> = tallies.iter().flat_map(|tally| &tally.plain_faults).collect();
     println!(
-        "{pfs}, seed {seed}: {} steps in {:?}, {} reads from the tier, {} superseded, {} wrong, {} wrong plainly",
+        "{}, seed {seed}: {} steps in {:?}, {} reads from the tier, {} superseded, {} wrong, {} wrong plainly",
+        case.pfs,
         sum(|t| t.steps),
         start.elapsed(),
         sum(|t| t.from_tier),
@@ -255,20 +287,25 @@ fn closed_on_one_node_is_seen_on_the_other(pfs: &'static str, plain_may_fail: bo
         plain_faults.len()
     );
     assert!(faults.is_empty(), "FOREBAY_COHERENCE_SEED={seed} repeats it:\n{faults:#?}");
-    assert!(plain_may_fail || plain_faults.is_empty(), "{plain_faults:#?}");
-    assert!(plain_only || sum(|t| t.from_tier) > 0, "nothing was ever read from the tier");
+    assert!(case.plain_may_fail || plain_faults.is_empty(), "{plain_faults:#?}");
+    assert!(case.plain_only || sum(|t| t.from_tier) > 0, "nothing was ever read from the tier");
 }
 
 #[test]
 fn cephfs_shows_at_an_open_what_the_other_node_has_closed() {
     // ceph-fuse gives up its right to cache before the kernel has dropped its pages, and an open keeps them: without
     // Forebay one read of some thousand sees old bytes.
-    closed_on_one_node_is_seen_on_the_other("cephfs", true);
+    closed_on_one_node_is_seen_on_the_other(Case { plain_may_fail: true, ..Case::of("cephfs") });
 }
 
 #[test]
 fn glusterfs_shows_at_an_open_what_the_other_node_has_closed() {
-    closed_on_one_node_is_seen_on_the_other("glusterfs", false);
+    closed_on_one_node_is_seen_on_the_other(Case::of("glusterfs"));
+}
+
+#[test]
+fn moosefs_shows_at_an_open_what_the_other_node_has_closed_and_stamped() {
+    closed_on_one_node_is_seen_on_the_other(Case { stamps_lag: true, ..Case::of("moosefs") });
 }
 
 /// Such pages would stay there after another node's write, and plain programs would read them.
