@@ -4,13 +4,14 @@
 //! file system no cache can tell old content from new.
 
 use crate::{FileFacts, Revalidate};
+use rustix::fs::OFlags;
 use std::collections::hash_map::RandomState;
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::hash::BuildHasher;
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
@@ -76,6 +77,8 @@ pub fn measure(dir: &Path, seen_in: &Path, how: Revalidate) -> io::Result<Stamps
 struct Probe {
     path: PathBuf,
     seen: PathBuf,
+    /// Of the file that was made.
+    ino: u64,
 }
 
 impl Probe {
@@ -83,7 +86,8 @@ impl Probe {
         let name = format!("{PROBE_PREFIX}{:016x}", RandomState::new().hash_one(std::process::id()));
         let path = dir.join(&name);
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
-        let probe = Probe { path, seen: seen_in.join(name) };
+        let mut probe = Probe { path, seen: seen_in.join(name), ino: 0 };
+        probe.ino = file.metadata()?.ino();
         file.write_all_at(&[0; BLOCK], 0)?;
         Ok(probe)
     }
@@ -93,12 +97,12 @@ impl Probe {
         let mut before = self.stamps(how)?;
         for (round, wait) in WAITS.into_iter().enumerate() {
             sleep(wait);
+            // Closed each time: many file systems tell their servers of a change only then.
+            let file = self.open(&self.path, OpenOptions::new().write(true))?;
             let offset = match change {
                 Change::Overwrite => 0,
-                Change::Append => std::fs::metadata(&self.path)?.len(),
+                Change::Append => file.metadata()?.len(),
             };
-            // Closed each time: many file systems tell their servers of a change only then.
-            let file = OpenOptions::new().write(true).open(&self.path)?;
             file.write_all_at(&[round as u8 + 1; BLOCK], offset)?;
             drop(file);
             let now = self.stamps(how)?;
@@ -110,8 +114,20 @@ impl Probe {
         Ok(None)
     }
 
+    /// Opens the file that was made and no other. Whoever owns the directory could put a link in its place, and root would write
+    /// where that leads.
+    fn open(&self, path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let file = options.custom_flags(flags.bits() as i32).open(path)?;
+        match file.metadata()? {
+            meta if meta.is_file() && meta.ino() == self.ino => Ok(file),
+            _ => Err(io::Error::other(format!("{}: somebody has replaced it", path.display()))),
+        }
+    }
+
     fn stamps(&self, how: Revalidate) -> io::Result<(i64, i64)> {
-        let version = FileFacts::of(File::open(&self.seen)?.as_fd(), how)?.version;
+        let file = self.open(&self.seen, OpenOptions::new().read(true))?;
+        let version = FileFacts::of(file.as_fd(), how)?.version;
         Ok((version.mtime_ns, version.ctime_ns))
     }
 }

@@ -6,7 +6,7 @@ use crate::common::{
 };
 use forebay_lab::slowfs::Stamps;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 fn read(agent: &Agent, path: &Path, seed: u64) {
     let bytes = read_all(&agent.client().open(path).unwrap()).unwrap();
@@ -137,4 +137,31 @@ fn doctor_measures_what_another_mount_sees() {
     let other = doctor(&["--pfs", mount, "--second", pfs.path().to_str().unwrap()]);
     assert!(text(&other.stdout).contains("cannot be measured"), "{}", text(&other.stdout));
     assert_clean(&slow.mount());
+}
+
+#[test]
+fn a_probe_file_that_is_replaced_while_it_is_used_is_not_written() {
+    let Some(slow) = SlowFs::start_with(Stamps::Still) else { return };
+    let (elsewhere, mount, bait) = (plain_pfs(), slow.mount(), slow.at("bait"));
+    let victims = [elsewhere.path().join("victim"), slow.at("victim")];
+    victims.iter().for_each(|victim| std::fs::write(victim, b"precious").unwrap());
+    for is_symbolic in [true, false] {
+        match is_symbolic {
+            true => std::os::unix::fs::symlink(&victims[0], &bait).unwrap(),
+            false => std::fs::hard_link(&victims[1], &bait).unwrap(),
+        }
+        let mut doctor = Command::new(FOREBAY);
+        let doctor =
+            doctor.args(["doctor", "--pfs", mount.to_str().unwrap()]).stdout(Stdio::piped()).spawn().unwrap();
+        // To measure such a file system takes three seconds.
+        wait_for("the probe file is replaced", || {
+            let names = std::fs::read_dir(&mount).unwrap().map(|entry| entry.unwrap().path());
+            let mut probes = names.filter(|path| path.to_string_lossy().contains("/.forebay-probe-"));
+            probes.next().is_some_and(|probe| std::fs::rename(&bait, probe).is_ok())
+        });
+        let said = text(&doctor.wait_with_output().unwrap().stdout);
+        victims.iter().for_each(|victim| assert_eq!(victim.metadata().unwrap().len(), 8, "{said}"));
+        assert!(said.contains("cannot be measured"), "{said}");
+        assert_clean(&mount);
+    }
 }
