@@ -19,6 +19,7 @@ pub mod error;
 pub mod job;
 pub mod load;
 pub mod map;
+mod own;
 pub mod read;
 pub mod session;
 mod watch;

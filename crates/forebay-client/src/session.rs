@@ -5,6 +5,7 @@
 //! a second, so that a program without an agent pays nothing for asking. A forked child starts with an empty pool.
 
 use crate::error::{errno, no_agent, out_of_files, told};
+use crate::own::OwnLock;
 use forebay_store::ring::RingWriter;
 use forebay_wire::{Channel, Hello, MAGIC, MountInfo, PROTOCOL, Received, Refusal, Reply, Request, Welcome};
 use std::ffi::OsStr;
@@ -117,7 +118,7 @@ impl Client {
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) config: ClientConfig,
-    pool: Mutex<Pool>,
+    pool: OwnLock<Pool>,
     mounts: RwLock<Option<Arc<[MountInfo]>>>,
     ring: RwLock<Option<Arc<RingWriter>>>,
     /// Milliseconds since `born` until which the agent is left alone.
@@ -133,9 +134,9 @@ pub(crate) struct Session {
     pub(crate) watches: Arc<crate::watch::Watches>,
 }
 
-#[derive(Debug)]
+/// A forked child has its own: it shares the parent's connections and must not speak on them.
+#[derive(Debug, Default)]
 struct Pool {
-    pid: u32,
     idle: Vec<Channel>,
     /// Holds the ring and the pins; kept apart so that it is never thrown away for being late.
     anchor: Option<Arc<Mutex<Channel>>>,
@@ -152,7 +153,7 @@ impl Session {
     fn new(config: ClientConfig) -> Self {
         Session {
             config,
-            pool: Mutex::new(Pool { pid: std::process::id(), idle: Vec::new(), anchor: None }),
+            pool: OwnLock::default(),
             mounts: RwLock::new(None),
             ring: RwLock::new(None),
             leave_alone_until_ms: AtomicU64::new(0),
@@ -209,12 +210,7 @@ impl Session {
     }
 
     fn pool(&self) -> MutexGuard<'_, Pool> {
-        let mut pool = lock(&self.pool);
-        if pool.pid != std::process::id() {
-            // A forked child shares the parent's connections and must not speak on them.
-            *pool = Pool { pid: std::process::id(), idle: Vec::new(), anchor: None };
-        }
-        pool
+        self.pool.lock()
     }
 
     fn take(&self) -> io::Result<Channel> {

@@ -8,13 +8,13 @@
 //! a watch costs its setting and its removal. A forked child shares the instance with its parent, and what it read
 //! would be lost to the parent: it reads nothing, and makes an instance of its own for the files that it opens itself.
 
-use crate::session::lock;
+use crate::own::OwnLock;
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// The kernel queues an event for each watch that is removed; after so many removals they are read.
 const REMOVALS_QUEUED: u32 = 64;
@@ -42,11 +42,10 @@ impl Events {
 
 /// The watches of a process.
 #[derive(Debug, Default)]
-pub(crate) struct Watches(Mutex<Option<Instance>>);
+pub(crate) struct Watches(OwnLock<Option<Instance>>);
 
 #[derive(Debug)]
 struct Instance {
-    pid: u32,
     inotify: OwnedFd,
     /// By watch descriptor: the kernel has one for each inode.
     files: HashMap<i32, Watched>,
@@ -75,9 +74,9 @@ impl Watches {
     /// Watches an open file; `None` if the kernel allows no more watches, or there is no `/proc`.
     pub fn watch(self: &Arc<Self>, file: BorrowedFd<'_>) -> Option<Watch> {
         let pid = std::process::id();
-        let mut instance = lock(&self.0);
-        if instance.as_ref().is_none_or(|i| i.pid != pid) {
-            *instance = Some(Instance::new(pid).ok()?);
+        let mut instance = self.0.lock();
+        if instance.is_none() {
+            *instance = Some(Instance::new().ok()?);
         }
         let (wd, at_open) = instance.as_mut()?.add(file)?;
         Some(Watch { all: self.clone(), wd, pid, at_open })
@@ -85,9 +84,9 @@ impl Watches {
 }
 
 impl Instance {
-    fn new(pid: u32) -> rustix::io::Result<Self> {
+    fn new() -> rustix::io::Result<Self> {
         let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
-        Ok(Instance { pid, inotify, files: HashMap::new(), removals: 0 })
+        Ok(Instance { inotify, files: HashMap::new(), removals: 0 })
     }
 
     fn add(&mut self, file: BorrowedFd<'_>) -> Option<(i32, Events)> {
@@ -156,8 +155,11 @@ fn lose_all(files: &mut HashMap<i32, Watched>) {
 impl Watch {
     /// What has happened to the file so far; `None` if that cannot be known.
     pub fn events(&self) -> Option<Events> {
-        let mut instance = lock(&self.all.0);
-        let instance = instance.as_mut().filter(|i| i.pid == self.pid && self.pid == std::process::id())?;
+        if self.pid != std::process::id() {
+            return None;
+        }
+        let mut instance = self.all.0.lock();
+        let instance = instance.as_mut()?;
         instance.drain();
         instance.files.get(&self.wd).and_then(|watched| watched.events)
     }
@@ -168,7 +170,7 @@ impl Drop for Watch {
         if self.pid != std::process::id() {
             return;
         }
-        if let Some(instance) = lock(&self.all.0).as_mut().filter(|i| i.pid == self.pid) {
+        if let Some(instance) = self.all.0.lock().as_mut() {
             instance.remove(self.wd);
         }
     }
@@ -206,7 +208,7 @@ mod tests {
         let after = first.events().unwrap();
         assert!(after.touched_since(&touched), "the watch went with another handle of the file");
         drop(first);
-        assert!(lock(&all.0).as_ref().unwrap().files.is_empty());
+        assert!(all.0.lock().as_ref().unwrap().files.is_empty());
     }
 
     #[test]
