@@ -102,6 +102,8 @@ struct Tiered {
     misses: AtomicU64,
     /// The content was found changed: nothing more is handed out.
     changed: AtomicBool,
+    /// The agent has refused to cache the file, and is not asked again until so many milliseconds after it was opened.
+    refused_until_ms: AtomicU64,
     /// When the file was last looked at, in milliseconds since it was opened.
     proved_at_ms: AtomicU64,
     /// Time that the last look took, and that direct reads have taken since, in nanoseconds.
@@ -120,6 +122,10 @@ struct Proved {
 
 /// The kernel reports a change a moment after its stamps move, as long as a call to the PFS takes at most.
 const EVENT_PATIENCE: Duration = Duration::from_millis(50);
+
+/// A file that the agent refuses to cache, such as one that is being written, is read from the PFS for so long before the agent is
+/// asked again. Small reads would otherwise take many times as long as without Forebay.
+const REFUSED_PAUSE_MS: u64 = 10;
 
 /// Of so many small reads that miss, the agent hears of one.
 const MISSES_TOLD: u64 = 16;
@@ -214,6 +220,7 @@ impl Client {
             unproved: AtomicBool::new(false),
             changed: AtomicBool::new(false),
             misses: AtomicU64::new(0),
+            refused_until_ms: AtomicU64::new(0),
             proved_at_ms: AtomicU64::new(0),
             look_ns: AtomicU64::new(0),
             read_ns: AtomicU64::new(0),
@@ -461,7 +468,7 @@ impl Tiered {
         let mut ask = Vec::new();
         let mut known = |page: u64| view.as_ref().is_some_and(|v| v.word(page as u32).state != State::Absent);
         let serve = lock(&self.readahead).on_read(offset, len, &mut known, &mut ask);
-        if ask.is_empty() {
+        if ask.is_empty() || self.is_refused() {
             self.note_all_resident(view.as_deref());
             return serve;
         }
@@ -514,6 +521,10 @@ impl Tiered {
         if serve == Serve::Pfs {
             self.advise(Advice::Random);
             self.tell_missed(session, offset, len);
+            return Ok(Brought::ReadPfs);
+        }
+        if self.is_refused() {
+            self.advise(Advice::Normal);
             return Ok(Brought::ReadPfs);
         }
         if lock(&self.proved).facts.version != self.facts.version {
@@ -578,9 +589,19 @@ impl Tiered {
                 self.advise(Advice::Normal);
                 Ok(Brought::ReadPfs)
             }
-            // Refused or failed: the PFS answers for itself.
+            Reply::Refused(_) => {
+                let until = self.opened.elapsed().as_millis() as u64 + REFUSED_PAUSE_MS;
+                self.refused_until_ms.store(until, Ordering::Relaxed);
+                self.advise(Advice::Normal);
+                Ok(Brought::ReadPfs)
+            }
+            // Failed: the PFS answers for itself.
             _ => Ok(Brought::ReadPfs),
         }
+    }
+
+    fn is_refused(&self) -> bool {
+        (self.opened.elapsed().as_millis() as u64) < self.refused_until_ms.load(Ordering::Relaxed)
     }
 
     /// Reads the PFS, to the end of the page at most while there is an agent: the next page may be resident.

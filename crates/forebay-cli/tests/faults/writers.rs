@@ -12,6 +12,7 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::time::Instant;
 
 /// The kernel copies a write by folios of up to 2 MiB: half of it is more than one.
 const LEN: u64 = 8 * MIB;
@@ -179,4 +180,30 @@ fn a_file_that_other_nodes_may_write_waits_until_it_has_settled() {
     let second = Setup { settle_ms: 1_000, ..Setup::new(&slow.mount()) };
     // `load` waits for that.
     assert_cached_right(&Agent::start(second), &path);
+}
+
+#[test]
+fn small_reads_of_a_file_that_is_not_kept_do_not_ask_the_agent_each_time() {
+    let pfs = plain_pfs();
+    let path = pfs.path().join("f");
+    make_file(&path, 2, LEN);
+    let agent = Agent::on(pfs.path());
+    let writer = File::options().write(true).open(&path).unwrap();
+    let file = agent.client().open(&path).unwrap();
+    let (before, started) = (agent.counter("refusals_total"), Instant::now());
+    let mut buffer = [0; 4096];
+    for offset in (0..LEN).step_by(buffer.len()) {
+        assert_eq!(file.read_at(&mut buffer, offset).unwrap(), buffer.len());
+        assert_content(&buffer, 2, offset);
+    }
+    let most = 2 + started.elapsed().as_millis() as u64 / 10;
+    let refused = agent.counter("refusals_total") - before;
+    assert!((1..=most).contains(&refused), "{refused} refusals where {most} are due at most");
+
+    drop(writer);
+    wait_for("the same handle has the file cached", || {
+        assert_eq!(file.read_at(&mut buffer, 0).unwrap(), buffer.len());
+        assert_content(&buffer, 2, 0);
+        agent.used("pages") > 0
+    });
 }
