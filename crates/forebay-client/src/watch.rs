@@ -17,7 +17,10 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 /// The kernel queues an event for each watch that is removed; after so many removals they are read.
-const REMOVALS_QUEUED: u32 = 64;
+const REMOVALS_QUEUED: u64 = 64;
+
+/// So often a watch is tried that another thread may have removed meanwhile.
+const TRIES: usize = 3;
 
 /// Events so far, of one file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,10 +49,11 @@ pub(crate) struct Watches(OwnLock<Option<Instance>>);
 
 #[derive(Debug)]
 struct Instance {
-    inotify: OwnedFd,
+    inotify: Arc<OwnedFd>,
     /// By watch descriptor: the kernel has one for each inode.
     files: HashMap<i32, Watched>,
-    removals: u32,
+    /// Watches removed so far.
+    removed: u64,
 }
 
 #[derive(Debug, Default)]
@@ -74,33 +78,46 @@ impl Watches {
     /// Watches an open file; `None` if the kernel allows no more watches, or there is no `/proc`.
     pub fn watch(self: &Arc<Self>, file: BorrowedFd<'_>) -> Option<Watch> {
         let pid = std::process::id();
+        let wanted = WatchFlags::MODIFY | WatchFlags::ATTRIB | WatchFlags::MOVE_SELF;
+        // By the descriptor: what its path leads to may be another file by now.
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        (0..TRIES).find_map(|_| {
+            let (inotify, removed) = self.instance()?;
+            // Without the lock: on NFS the kernel asks the server, and one that hangs must not hold up other files.
+            let wd = inotify::add_watch(&*inotify, &path, wanted).ok()?;
+            let at_open = self.0.lock().as_mut()?.add(wd, removed)?;
+            Some(Watch { all: self.clone(), wd, pid, at_open })
+        })
+    }
+
+    /// The instance of this process, and how many watches were removed from it.
+    fn instance(&self) -> Option<(Arc<OwnedFd>, u64)> {
         let mut instance = self.0.lock();
         if instance.is_none() {
             *instance = Some(Instance::new().ok()?);
         }
-        let (wd, at_open) = instance.as_mut()?.add(file)?;
-        Some(Watch { all: self.clone(), wd, pid, at_open })
+        instance.as_ref().map(|i| (i.inotify.clone(), i.removed))
     }
 }
 
 impl Instance {
     fn new() -> rustix::io::Result<Self> {
         let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
-        Ok(Instance { inotify, files: HashMap::new(), removals: 0 })
+        Ok(Instance { inotify: Arc::new(inotify), files: HashMap::new(), removed: 0 })
     }
 
-    fn add(&mut self, file: BorrowedFd<'_>) -> Option<(i32, Events)> {
-        let wanted = WatchFlags::MODIFY | WatchFlags::ATTRIB | WatchFlags::MOVE_SELF;
-        // By the descriptor: what its path leads to may be another file by now.
-        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-        let wd = inotify::add_watch(&self.inotify, path, wanted).ok()?;
+    /// Takes in one more handle of a file; `None` if its watch may be among those removed since there were `removed`.
+    fn add(&mut self, wd: i32, removed: u64) -> Option<Events> {
         if self.files.contains_key(&wd) {
             // What was done to the file before this open must not be counted after it.
             self.drain();
+        } else if self.removed != removed {
+            self.remove_watch(wd);
+            return None;
         }
         let watched = self.files.entry(wd).or_insert(Watched { handles: 0, events: Some(Events::default()) });
         watched.handles += 1;
-        Some((wd, watched.events.unwrap_or_default()))
+        Some(watched.events.unwrap_or_default())
     }
 
     fn remove(&mut self, wd: i32) {
@@ -110,19 +127,22 @@ impl Instance {
             return;
         }
         self.files.remove(&wd);
+        self.remove_watch(wd);
+    }
+
+    fn remove_watch(&mut self, wd: i32) {
         // It may be gone with its file system.
-        let _ = inotify::remove_watch(&self.inotify, wd);
-        self.removals += 1;
-        if self.removals >= REMOVALS_QUEUED {
+        let _ = inotify::remove_watch(&*self.inotify, wd);
+        self.removed += 1;
+        if self.removed.is_multiple_of(REMOVALS_QUEUED) {
             self.drain();
         }
     }
 
     /// Counts what the kernel has queued.
     fn drain(&mut self) {
-        self.removals = 0;
         let mut buffer = [MaybeUninit::uninit(); 4096];
-        let mut queue = Reader::new(&self.inotify, &mut buffer);
+        let mut queue = Reader::new(&*self.inotify, &mut buffer);
         loop {
             match queue.next() {
                 Ok(event) => count(&mut self.files, event.wd(), event.events()),
@@ -209,6 +229,21 @@ mod tests {
         assert!(after.touched_since(&touched), "the watch went with another handle of the file");
         drop(first);
         assert!(all.0.lock().as_ref().unwrap().files.is_empty());
+    }
+
+    #[test]
+    fn a_watch_that_another_thread_may_have_removed_is_not_relied_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        std::fs::write(&path, b"one").unwrap();
+        let (all, file) = (Arc::new(Watches::default()), File::open(&path).unwrap());
+        let first = all.watch(file.as_fd()).unwrap();
+        let (wd, removed) = (first.wd, all.instance().unwrap().1);
+        drop(first);
+        assert_eq!(all.0.lock().as_mut().unwrap().add(wd, removed), None);
+        let again = all.watch(file.as_fd()).unwrap();
+        std::fs::write(&path, b"two").unwrap();
+        assert!(again.events().unwrap().wrote_since(&again.at_open));
     }
 
     #[test]
