@@ -140,12 +140,12 @@ impl Cache {
     pub fn retest_held(&self) {
         let held = self.index().held.clone();
         for (entry, pages) in held {
-            if self.file(&entry).is_ok_and(|file| file.is_locked_by_others().unwrap_or(true)) {
-                continue;
-            }
-            self.index().held.retain(|(e, _)| !Arc::ptr_eq(e, &entry));
-            for page in pages {
-                self.unpin_pages(entry.copy(), entry.identity.page_bytes, page, 1);
+            // A copy that cannot be opened now, for want of descriptors for example, may be mapped all the same.
+            if self.file(&entry).is_ok_and(|file| !file.is_locked_by_others().unwrap_or(true)) {
+                self.index().held.retain(|(e, _)| !Arc::ptr_eq(e, &entry));
+                for page in pages {
+                    self.unpin_pages(entry.copy(), entry.identity.page_bytes, page, 1);
+                }
             }
         }
     }
