@@ -8,7 +8,7 @@ use crate::entry::Task;
 use crate::fetch::Queue;
 use crate::stamps::{StampCheck, Trust};
 use forebay_pfs::layout::MOOSEFS_CHUNK_BYTES;
-use forebay_pfs::mount::{is_ceph_fuse, is_local, is_moosefs};
+use forebay_pfs::mount::{is_ceph_fuse, is_local, is_moosefs, is_mount_point};
 use forebay_pfs::read::{PageCache, Reader};
 use forebay_pfs::{FileFacts, Mount, Revalidate};
 use forebay_policy::miss_ledger::MissLedger;
@@ -18,7 +18,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -56,8 +56,8 @@ pub struct MountState {
     /// So many bytes of a file in a row are on one server, and the PFS's client reads ahead there by itself; `None` if that is not
     /// known. Looked at once: the file system has to be mounted when the agent starts.
     pub row_bytes: Option<u64>,
-    /// Other nodes cannot write it.
-    is_local: bool,
+    /// What is mounted there at this moment is local: other nodes cannot write it.
+    is_local: AtomicBool,
     /// Whether its time stamps can be believed.
     pub stamps: Arc<StampCheck>,
     /// What a page has taken of late, in nanoseconds; 0 before the first.
@@ -124,7 +124,7 @@ impl MountState {
                 Duration::from_nanos(config.stamp_granularity_ns.unsigned_abs()) >= COARSE,
             ),
             row_bytes: is_moosefs(&probed.root).then_some(MOOSEFS_CHUNK_BYTES),
-            is_local: is_local(&probed.root),
+            is_local: AtomicBool::new(false),
             stamps: StampCheck::new(&config),
             root: probed.root,
             config,
@@ -215,13 +215,23 @@ impl MountState {
         if !self.is_mounted() {
             return false;
         }
-        // The number of a mount, never given twice; kernels before 6.8 tell one that may be.
+        // The number of a mount, never given twice. Kernels before 6.8 tell one that may be, those before 5.8 none: the
+        // device's number tells most mounts apart then.
         let mask = StatxFlags::MNT_ID | StatxFlags::from_bits_retain(STATX_MNT_ID_UNIQUE);
         let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
         let Ok(stat) = statx(CWD, &self.root, flags, mask) else { return false };
         let present = makedev(stat.stx_dev_major, stat.stx_dev_minor);
-        self.stamps.found(stat.stx_mnt_id.wrapping_shl(1) | 1);
+        self.found(present.rotate_left(32) ^ stat.stx_mnt_id);
         present == dev
+    }
+
+    /// A request has found this mount there. An agent may have begun before its PFS was mounted.
+    fn found(&self, mount: u64) {
+        if !self.stamps.is_present(mount) {
+            // First: whoever finds the number known must find this known too.
+            self.is_local.store(is_local(&self.root), Release);
+            self.stamps.found(mount);
+        }
     }
 
     /// True if the file was changed too short a time ago for its time stamps to be believed.
@@ -250,18 +260,18 @@ impl MountState {
     }
 
     fn settling_ns(&self, facts: &FileFacts, alone: bool) -> i64 {
-        let settle_ns = if alone && self.is_local { 0 } else { self.config.settle_ns };
+        let settle_ns = if alone && self.is_local.load(Acquire) { 0 } else { self.config.settle_ns };
         facts.granularity_ns(self.config.stamp_granularity_ns).max(settle_ns)
     }
 }
 
-/// Whether something is mounted on `root` itself. True on kernels before 5.8, which do not tell.
+/// Whether something is mounted on `root` itself. Kernels before 5.8 tell it in their table alone, which takes longer.
 fn root_is_mounted(root: &Path) -> bool {
     use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
     let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
     statx(CWD, root, flags, StatxFlags::empty()).is_ok_and(|stat| {
         let tells = stat.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT);
-        !tells || stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT)
+        if tells { stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) } else { is_mount_point(root) }
     })
 }
 
@@ -373,8 +383,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("f");
         std::fs::write(&path, b"one").unwrap();
-        let mut mount = MountState::new(MountConfig::new("pfs", dir.path())).unwrap();
-        mount.is_local = true;
+        let mount = MountState::new(MountConfig::new("pfs", dir.path())).unwrap();
+        mount.is_local.store(true, Relaxed);
         let mut facts =
             FileFacts::of(std::fs::File::open(&path).unwrap().as_fd(), Revalidate::Force).unwrap();
         let stamped = |facts: &mut FileFacts, seconds: i64| {
@@ -393,7 +403,7 @@ mod tests {
             mount.settles_in(&facts, false).unwrap() > mount.settling(&facts),
             "the clock of the server is ahead"
         );
-        mount.is_local = false;
+        mount.is_local.store(false, Relaxed);
         stamped(&mut facts, -2);
         assert!(mount.settles_in(&facts, true).is_some(), "other nodes write it");
     }

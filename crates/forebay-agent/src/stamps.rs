@@ -73,7 +73,12 @@ impl StampCheck {
         })
     }
 
-    /// A request has found this mount there.
+    /// Whether the last request found this mount there.
+    pub fn is_present(&self, mount: u64) -> bool {
+        self.present.load(Ordering::Acquire) == mount
+    }
+
+    /// A request has found this mount there; its number is not 0.
     pub fn found(&self, mount: u64) {
         self.present.store(mount, Ordering::Release);
     }

@@ -50,12 +50,12 @@ pub fn find_mount<'a>(mounts: &'a [Mount], path: &Path) -> Option<(usize, &'a Mo
 /// Whether `root` (absolute, symbolic links resolved) lies on MooseFS. The kernel's own table tells, so a file system that hangs
 /// cannot hang us.
 pub fn is_moosefs(root: &Path) -> bool {
-    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-    mounted_at(&table, root).is_some_and(|line| line.is_moosefs())
+    line_of(root).is_some_and(|line| line.is_moosefs())
 }
 
-/// File systems that only this node can write.
-const LOCAL: [&[u8]; 14] = [
+/// File systems that only this node can write, and where a lease knows every writer of this node. Not overlay: it gives a
+/// shared mapping the file below, so once the descriptor is closed a lease does not see the mapping.
+const LOCAL: [&[u8]; 13] = [
     b"ext2",
     b"ext3",
     b"ext4",
@@ -67,16 +67,14 @@ const LOCAL: [&[u8]; 14] = [
     b"jfs",
     b"tmpfs",
     b"ramfs",
-    b"overlay",
     b"vfat",
     b"exfat",
 ];
 
-/// Whether `root` (absolute, symbolic links resolved) lies on a file system that other nodes cannot change. One of
-/// unknown type they can.
+/// Whether `root` (absolute, symbolic links resolved) lies on a file system where a lease proves that nobody writes a file.
+/// One of unknown type other nodes may write.
 pub fn is_local(root: &Path) -> bool {
-    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-    mounted_at(&table, root).is_some_and(|line| LOCAL.contains(&line.fs_type.as_slice()))
+    line_of(root).is_some_and(|line| LOCAL.contains(&line.fs_type.as_slice()))
 }
 
 /// File systems that close a file without asking anybody. Not those that lie on others, as overlays do.
@@ -94,8 +92,9 @@ pub fn is_kernels_own(dev: u64) -> bool {
         .is_some_and(|line| WITHOUT_SERVER.contains(&line.fs_type.as_slice()))
 }
 
-/// File systems of several nodes whose time stamps are known to follow writes: by their documents, or measured.
-const STAMPED: [&[u8]; 9] = [
+/// Other file systems whose time stamps are known to follow writes: by their documents, or measured.
+const STAMPED: [&[u8]; 10] = [
+    b"overlay",
     b"lustre",
     b"gpfs",
     b"ceph",
@@ -109,16 +108,23 @@ const STAMPED: [&[u8]; 9] = [
 
 /// Whether the time stamps of `root`'s file system are known to follow writes by its type.
 pub fn has_known_stamps(root: &Path) -> bool {
-    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-    mounted_at(&table, root).is_some_and(|line| {
+    line_of(root).is_some_and(|line| {
         line.is_moosefs() || [&LOCAL[..], &STAMPED[..]].concat().contains(&line.fs_type.as_slice())
     })
 }
 
 /// Whether `root` (absolute, symbolic links resolved) is a mount of CephFS by `ceph-fuse`.
 pub fn is_ceph_fuse(root: &Path) -> bool {
-    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-    mounted_at(&table, root).is_some_and(|line| line.is_ceph_fuse())
+    line_of(root).is_some_and(|line| line.is_ceph_fuse())
+}
+
+/// Whether something is mounted on `root` (absolute, symbolic links resolved) itself, by the kernel's table.
+pub fn is_mount_point(root: &Path) -> bool {
+    line_of(root).is_some_and(|line| line.mount_point == root)
+}
+
+fn line_of(root: &Path) -> Option<MountLine> {
+    mounted_at(&std::fs::read("/proc/self/mountinfo").ok()?, root)
 }
 
 /// One line of the kernel's table of mounts.
@@ -213,6 +219,13 @@ mod tests {
             assert!(!is(path), "{path}");
         }
         assert!(!is_moosefs(Path::new("/proc")));
+    }
+
+    #[test]
+    fn the_table_tells_what_is_a_mount_point() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(is_mount_point(Path::new("/proc")));
+        assert!(!is_mount_point(dir.path()) && !is_mount_point(Path::new("/proc/self")));
     }
 
     #[test]
