@@ -350,6 +350,7 @@ fn keep_house(shared: &Arc<Shared>) {
             add(&shared.counters.touches_total, keys.len() as u64);
             shared.cache.touch(&keys);
         }
+        shared.jobs.keep_house();
         shared.cache.retest_held();
         shared.cache.sweep_stale(&shared.counters);
         shared.cache.settle_excess(&shared.counters);

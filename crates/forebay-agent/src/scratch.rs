@@ -7,11 +7,10 @@
 
 use crate::connection::{Answer, Connection, reply};
 use crate::entry::lock;
+use forebay_store::bounded::{BoundedFile, Remains};
 use forebay_store::{Class, Reservation, blocks_bytes};
 use forebay_wire::{Refusal, Reply};
 use std::collections::BTreeMap;
-use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Mutex;
 
 /// Names in one answer to a listing.
@@ -20,10 +19,19 @@ const LIST_MAX: usize = 500;
 /// Longest name of a memory-only file in bytes.
 const NAME_MAX: usize = 4096;
 
+/// What a file costs besides its bytes: its name, its record, and its file system. The block that it may have before it
+/// has any room is in it.
+const FILE_BYTES: u64 = 16 << 10;
+
+/// Files of one user, with those that are given up and still open.
+const USER_FILES_MAX: usize = 4096;
+
 /// Jobs and their files.
 #[derive(Debug, Default)]
 pub struct Jobs {
     by_token: Mutex<BTreeMap<String, Job>>,
+    /// Files that are given up and that programs may still have open, with the room that they take until then.
+    remains: Mutex<Vec<(u32, Remains, Reservation)>>,
 }
 
 #[derive(Debug)]
@@ -35,14 +43,38 @@ struct Job {
 #[derive(Debug)]
 struct Scratch {
     copy: u64,
-    file: OwnedFd,
+    file: BoundedFile,
     room: Reservation,
 }
 
 impl Jobs {
     /// The job has ended: its files go, and with the last open descriptor their memory.
     pub fn end(&self, token: &str) {
-        lock(&self.by_token).remove(token);
+        let job = lock(&self.by_token).remove(token);
+        for (uid, scratch) in
+            job.into_iter().flat_map(|job| job.files.into_values().map(move |s| (job.uid, s)))
+        {
+            self.give_up(uid, scratch);
+        }
+    }
+
+    /// Its room is given back when its memory is free.
+    fn give_up(&self, uid: u32, scratch: Scratch) {
+        if let Some(remains) = scratch.file.give_up().filter(|remains| !remains.are_gone()) {
+            lock(&self.remains).push((uid, remains, scratch.room));
+        }
+    }
+
+    /// Gives back the room of what programs have closed since.
+    pub fn keep_house(&self) {
+        lock(&self.remains).retain(|(_, remains, _)| !remains.are_gone());
+    }
+
+    /// Files of user `uid`, and what remains of them.
+    fn files_of(&self, uid: u32) -> usize {
+        let remains = lock(&self.remains).iter().filter(|(owner, ..)| *owner == uid).count();
+        let jobs = lock(&self.by_token);
+        remains + jobs.values().filter(|job| job.uid == uid).map(|job| job.files.len()).sum::<usize>()
     }
 
     /// Number of memory-only files.
@@ -92,10 +124,14 @@ pub fn create(connection: &Connection, token: &str, name: Vec<u8>, exclusive: bo
         return failed(libc::EINVAL, "a name has 1 to 4096 bytes", &name);
     }
     let shared = &connection.shared;
-    let made = shared.cache.tier.create_unnamed().and_then(|file| Ok((file.try_clone()?, file)));
-    let Some(room) = shared.cache.reserve(Class::Scratch, crate::cache::ENTRY_BYTES, &shared.counters) else {
+    let uid = connection.peer.uid;
+    if shared.jobs.files_of(uid) >= USER_FILES_MAX {
+        return reply(Reply::Refused(Refusal::TooMany("memory-only files of this user".into())));
+    }
+    let Some(room) = shared.cache.reserve(Class::Scratch, FILE_BYTES, &shared.counters) else {
         return reply(Reply::Refused(Refusal::NoRoom));
     };
+    let made = BoundedFile::create(&shared.cache.tier).and_then(|file| Ok((file.for_writing()?, file)));
     let (sent, file) = match made {
         Ok(pair) => pair,
         Err(e) => return failed(e.raw_os_error().unwrap_or(libc::EIO), "cannot be made", &name),
@@ -105,7 +141,9 @@ pub fn create(connection: &Connection, token: &str, name: Vec<u8>, exclusive: bo
         if exclusive && job.files.contains_key(&name) {
             return failed(libc::EEXIST, "exists already", &name);
         }
-        job.files.insert(name, Scratch { copy, file, room });
+        if let Some(replaced) = job.files.insert(name, Scratch { copy, file, room }) {
+            shared.jobs.give_up(uid, replaced);
+        }
         Some((Reply::Scratch { copy, size: 0 }, vec![sent]))
     })
 }
@@ -113,10 +151,8 @@ pub fn create(connection: &Connection, token: &str, name: Vec<u8>, exclusive: bo
 impl Scratch {
     /// A writer that is done gives back what it asked for and did not use, but never what the file takes.
     fn give_back_beyond(&mut self, wanted: u64) {
-        let size = rustix::fs::fstat(&self.file).map_or(u64::MAX, |s| s.st_blocks as u64 * 512);
-        let least = wanted.max(size.saturating_add(crate::cache::ENTRY_BYTES));
-        if self.room.bytes() > least {
-            self.room.shrink(self.room.bytes() - least);
+        if self.room.bytes() > wanted && self.file.set_room(wanted - FILE_BYTES).unwrap_or(false) {
+            self.room.shrink(self.room.bytes() - wanted);
         }
     }
 }
@@ -125,7 +161,7 @@ impl Scratch {
 pub fn reserve(connection: &Connection, copy: u64, bytes: u64) -> Answer {
     let shared = &connection.shared;
     let uid = connection.peer.uid;
-    let wanted = blocks_bytes(bytes) + crate::cache::ENTRY_BYTES;
+    let wanted = blocks_bytes(bytes).saturating_add(FILE_BYTES);
     let held = {
         let mut jobs = lock(&shared.jobs.by_token);
         match find(&mut jobs, uid, copy) {
@@ -144,7 +180,12 @@ pub fn reserve(connection: &Connection, copy: u64, bytes: u64) -> Answer {
         return reply(Reply::Refused(Refusal::NoRoom));
     };
     match find(&mut lock(&shared.jobs.by_token), uid, copy) {
-        Some(scratch) => scratch.room.merge(more),
+        Some(scratch) => {
+            scratch.room.merge(more);
+            if let Err(e) = scratch.file.set_room(scratch.room.bytes() - FILE_BYTES) {
+                return failed(e.raw_os_error().unwrap_or(libc::EIO), "its room cannot be set", b"scratch");
+            }
+        }
         None => return failed(libc::ENOENT, "no such memory-only file", b"scratch"),
     }
     reply(Reply::Done)
@@ -163,24 +204,20 @@ pub fn open(connection: &Connection, token: &str, name: &[u8]) -> Answer {
         let Some(scratch) = job.files.get(name) else {
             return failed(libc::ENOENT, "no such memory-only file", name);
         };
-        match reopen_for_reading(&scratch.file) {
+        match scratch.file.for_reading() {
             Ok((fd, size)) => Some((Reply::Scratch { copy: scratch.copy, size }, vec![fd])),
             Err(e) => failed(e.raw_os_error().unwrap_or(libc::EIO), "cannot be opened", name),
         }
     })
 }
 
-fn reopen_for_reading(file: &OwnedFd) -> io::Result<(OwnedFd, u64)> {
-    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    let fd = OwnedFd::from(std::fs::File::open(path)?);
-    let size = rustix::fs::fstat(&fd)?.st_size as u64;
-    Ok((fd, size))
-}
-
 /// Removes a file.
 pub fn remove(connection: &Connection, token: &str, name: &[u8]) -> Answer {
     with_job(connection, token, |job| match job.files.remove(name) {
-        Some(_) => reply(Reply::Done),
+        Some(scratch) => {
+            connection.shared.jobs.give_up(connection.peer.uid, scratch);
+            reply(Reply::Done)
+        }
         None => failed(libc::ENOENT, "no such memory-only file", name),
     })
 }
@@ -203,8 +240,7 @@ pub fn list(connection: &Connection, token: &str, after: &[u8]) -> Answer {
                 break;
             }
             bytes += name.len() + 16;
-            let size = rustix::fs::fstat(&scratch.file).map_or(0, |s| s.st_size as u64);
-            files.push((name.clone(), size));
+            files.push((name.clone(), scratch.file.size()));
         }
         reply(Reply::ScratchList { files, more })
     })

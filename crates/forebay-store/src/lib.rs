@@ -4,6 +4,7 @@
 //! map, `word` is one entry of that map, `budget` counts every byte the agent uses, `ring` and `staging` are the memory
 //! that a client shares with the agent. What to fetch, keep or give back is decided elsewhere.
 
+pub mod bounded;
 pub mod budget;
 pub mod copy;
 pub mod keeper;

@@ -312,3 +312,60 @@ fn an_agent_that_is_killed_or_ended_while_closes_hang_is_gone_and_the_next_one_s
     more.finish();
     agent.assert_nothing_left();
 }
+
+#[test]
+fn a_memory_only_file_cannot_outgrow_its_room_nor_its_reservation_its_memory() {
+    let pfs = plain_pfs();
+    let path = pfs.path().join("f");
+    make_file(&path, 1, MIB);
+    let agent = Agent::start(Setup { backing: "mount", ..Setup::new(pfs.path()) });
+    verify_once(&agent.client(), &path, 1, 0);
+    let mut writer = as_user(&agent, OTHER_UID, "outgrow", &[agent.socket().to_str().unwrap()]);
+    assert_eq!(writer.expect("unreserved").parse::<u64>().unwrap(), 4096);
+    assert_eq!(writer.expect("reserved").parse::<u64>().unwrap(), 8 * MIB);
+    // The job has ended, and the writer has the file open.
+    writer.expect("ended");
+    wait_for("the job is gone", || agent.status().scratch_files == 0);
+    assert!(agent.used("scratch") >= 8 * MIB, "memory in use is not counted");
+    third_user_is_served(&agent, &path, 1);
+    writer.say("close");
+    writer.expect("closed");
+    wait_for("the room is given back", || agent.used("scratch") == 0);
+    writer.finish();
+}
+
+/// Writes a memory-only file as far as it goes, without room and with 8 MiB; ends the job and keeps the file open.
+pub fn outgrow(socket: &str) {
+    let raw = Raw::connect(Path::new(socket));
+    let Reply::Job(job) = raw.ask(&Request::JobBegin, &[]) else { panic!("no job") };
+    let create = Request::ScratchCreate { job, name: b"f".to_vec(), exclusive: true };
+    raw.0.send(&create, &[]).unwrap();
+    let mut got = raw.0.recv::<Reply>(Some(Instant::now() + Duration::from_secs(20))).unwrap();
+    let Reply::Scratch { copy, .. } = got.message else { panic!("{:?}", got.message) };
+    let file = File::from(got.fds.remove(0));
+    tell(&format!("unreserved {}", written_until_full(&file)));
+    assert_eq!(raw.ask(&Request::ScratchReserve { copy, bytes: 8 * MIB }, &[]), Reply::Done);
+    tell(&format!("reserved {}", written_until_full(&file)));
+    drop(raw);
+    tell("ended");
+    hear();
+    drop(file);
+    tell("closed");
+    while hear().is_some() {}
+}
+
+/// Bytes that the file takes from its start, 64 MiB at most.
+fn written_until_full(file: &File) -> u64 {
+    use std::os::unix::fs::FileExt;
+    let mut end = 0;
+    while end < 64 * MIB {
+        match file.write_at(&[1; 4096], end) {
+            Ok(n) => end += n as u64,
+            Err(e) => {
+                assert_eq!(e.kind(), std::io::ErrorKind::StorageFull);
+                break;
+            }
+        }
+    }
+    end
+}

@@ -38,6 +38,7 @@ pub fn run() {
         "crowd" => crate::abuse::crowd(args[0]),
         "lock" => crate::abuse::lock(args[0], &args[1..]),
         "send" => crate::abuse::send(args[0], args[1]),
+        "outgrow" => crate::abuse::outgrow(args[0]),
         "flood" => crate::abuse::flood(args[0], args[1].parse().unwrap()),
         other => panic!("no role {other}"),
     }
