@@ -5,6 +5,7 @@ use crate::cache::{Freed, NoCopy};
 use crate::connection::{Answer, Connection, reply};
 use crate::load::LoadJob;
 use crate::mounts::{Admitted, display_path};
+use crate::units::Human;
 use forebay_store::budget::CLASSES;
 use forebay_wire::{CachedFile, LoadProgress, MAX_PACKET_BYTES, Refusal, Reply, Status};
 use std::os::fd::{AsFd, OwnedFd};
@@ -218,12 +219,16 @@ pub fn set_capacity(connection: &Connection, bytes: u64) -> Answer {
     let usable = crate::memory::usable_bytes();
     if bytes > usable {
         return reply(Reply::Refused(Refusal::Invalid(format!(
-            "{bytes} bytes are more than this node or its control group allows the agent ({usable}); choose less"
+            "{bytes} bytes ({}) are more than this node or its control group allows the agent: {usable} ({}); choose less",
+            Human(bytes),
+            Human(usable)
         ))));
     }
     match shared.cache.tier.free_and_total_bytes() {
         Ok((_, total)) if bytes > total => reply(Reply::Refused(Refusal::Invalid(format!(
-            "{bytes} bytes are more than the tier's memory file system can hold ({total}); raise tier.limit and restart"
+            "{bytes} bytes ({}) are more than the tier's memory file system can hold: {total} ({}); raise tier.limit and restart",
+            Human(bytes),
+            Human(total)
         )))),
         _ => evicted(shared.cache.set_capacity(bytes, &shared.counters)),
     }

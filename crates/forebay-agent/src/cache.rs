@@ -256,7 +256,7 @@ impl Cache {
             }
             index.overtake(other);
         }
-        // Before others see the entry: an eviction that drops it at once gives back what it has cost.
+        // Before others see the entry: an eviction that drops it at once releases its charge.
         lock(&self.metadata).merge(metadata);
         index.newest.insert(key, entry.clone());
         index.by_copy.insert(copy, entry.clone());

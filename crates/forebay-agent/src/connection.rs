@@ -263,8 +263,8 @@ impl Connection {
         Ok((received?, fds))
     }
 
-    /// Decodes a request, and makes room for what it tells of a job before anything else is done with it. Large packets
-    /// are decoded one at a time: what is built and not yet paid for is one packet's worth, however many clients send.
+    /// Decodes a request and reserves room for what it reports about a job. Large packets are decoded one at a
+    /// time: unreserved memory is that of one packet, however many clients send.
     fn decode(&self, packet: &[u8]) -> io::Result<Result<(Request, Option<Reservation>), Refusal>> {
         let _one_at_a_time = (packet.len() > SMALL_PACKET_BYTES).then(|| lock(&self.shared.decoding));
         let allowance = packet.len().max(SMALL_PACKET_BYTES) as u64 * DECODED_SHARE;

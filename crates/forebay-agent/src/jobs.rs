@@ -106,7 +106,7 @@ impl JobBook {
         Ok(())
     }
 
-    /// Takes in what job `job` tells; `room` pays for it.
+    /// Adds what job `job` reports; `room` is its memory.
     ///
     /// # Errors
     /// As [`JobBook::may_tell`].
@@ -195,7 +195,7 @@ fn is_layouts(update: &JobUpdate) -> bool {
     matches!(update, JobUpdate::Layouts { .. })
 }
 
-/// Reserves what a client's job tells, or says why not. Called right after decoding, when nothing else is done with it yet.
+/// Reserves room for what a client's job reports, or returns why not. Called right after decoding.
 pub fn room_for_told(connection: &Connection, updates: &[JobUpdate]) -> Result<Reservation, Refusal> {
     let shared = &connection.shared;
     if !updates.is_empty() && !updates.contains(&JobUpdate::End) {
@@ -204,7 +204,7 @@ pub fn room_for_told(connection: &Connection, updates: &[JobUpdate]) -> Result<R
     room_for(shared, updates).ok_or(Refusal::NoRoom)
 }
 
-/// A client's job tells something, for which there is `room`.
+/// Handles what a client's job reports; `room` is reserved for it.
 pub fn tell(connection: &mut Connection, updates: Vec<JobUpdate>, mut room: Reservation) -> Answer {
     let shared = &connection.shared;
     if updates.is_empty() {

@@ -99,7 +99,16 @@ impl MountState {
     /// Its root cannot be resolved.
     pub fn new(config: MountConfig) -> io::Result<Self> {
         let probed = Mount::probe(&config.label, &config.root).map_err(|e| {
-            io::Error::new(e.kind(), format!("mount {:?}: {}: {e}", config.label, config.root.display()))
+            let hint = match e.kind() {
+                io::ErrorKind::PermissionDenied => {
+                    "; the agent's user must be able to enter it (a FUSE mount of another user: allow_other)"
+                }
+                _ => "",
+            };
+            io::Error::new(
+                e.kind(),
+                format!("mount {:?}: {}: {e}{hint}", config.label, config.root.display()),
+            )
         })?;
         let is_mount_point = root_is_mounted(&probed.root);
         if config.require_mount && !is_mount_point {

@@ -63,7 +63,7 @@ pub enum NoEntry {
     Copy(NoCopy),
 }
 
-/// While a mount is measured its files count as young for so long.
+/// While a mount is measured, its files count as too recent for this long.
 const MEASURING: Duration = Duration::from_secs(1);
 
 fn believe(mount: &MountState) -> Result<(), Unsettled> {

@@ -121,10 +121,10 @@ impl StampCheck {
     /// For operators: whether the mount is cached, and why.
     pub fn report(&self) -> (bool, String) {
         if self.config.trusts_stamps {
-            return (true, "believed, as mount.stamps says".into());
+            return (true, "time stamps are believed, as mount.stamps says".into());
         }
         match lock(&self.state).verdict.clone() {
-            Verdict::Measuring => (false, "being measured".into()),
+            Verdict::Measuring => (false, "its time stamps are still being measured".into()),
             Verdict::Believed(why) => (true, why),
             Verdict::Refused(why) | Verdict::Unknown(why) => (false, why),
         }
@@ -153,11 +153,11 @@ fn verdict(config: &MountConfig) -> Verdict {
     let dir = config.probe_dir.as_deref().unwrap_or(&config.root);
     match measure(dir, dir, config.revalidate) {
         Ok(Stamps::Follow(within)) => {
-            Verdict::Believed(format!("follow writes {} ms apart", within.as_millis()))
+            Verdict::Believed(format!("time stamps follow writes {} ms apart", within.as_millis()))
         }
         Ok(Stamps::Rest(change)) => Verdict::Refused(format!(
             "{change} does not move the time stamps, so new content cannot be told from old; \
-             mount.stamps = \"trust\" caches it nevertheless"
+             mount.stamps = \"trust\" caches it anyway"
         )),
         Err(e) => unmeasured(&config.root, dir, &e),
     }
@@ -166,11 +166,14 @@ fn verdict(config: &MountConfig) -> Verdict {
 /// Without the right to write there the type of the file system decides.
 fn unmeasured(root: &Path, dir: &Path, e: &io::Error) -> Verdict {
     if has_known_stamps(root) {
-        return Verdict::Believed(format!("believed for the file system's type; {}: {e}", dir.display()));
+        return Verdict::Believed(format!(
+            "time stamps are believed for the file system's type; {}: {e}",
+            dir.display()
+        ));
     }
     Verdict::Unknown(format!(
-        "it is not known whether its time stamps follow writes: no probe file in {} ({e}); name a directory where the agent \
-         may write by mount.probe_dir, or set mount.stamps = \"trust\"",
+        "whether its time stamps follow writes is unknown: cannot write a file in {} ({e}); set mount.probe_dir to a \
+         directory where the agent may write, or mount.stamps = \"trust\"",
         dir.display()
     ))
 }

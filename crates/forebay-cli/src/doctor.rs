@@ -223,7 +223,13 @@ fn agent(global: &Global) -> Finding {
             format!("version {} runs, this program is {}", s.version, env!("CARGO_PKG_VERSION")),
             "restart it: `forebay down`, `forebay up`; the cache stays",
         ),
-        Err(e) => warn("agent", format!("none at {socket} ({e})"), "start one with `forebay up --pfs DIR`"),
+        Err(e) => {
+            let said = e.to_string();
+            let (found, remedy) = said
+                .split_once("; ")
+                .unwrap_or((&said, "look at its log; `forebay up --pfs DIR` starts one"));
+            warn("agent", found.to_owned(), remedy)
+        }
     }
 }
 
@@ -314,6 +320,13 @@ fn certificates(config: &Path) -> Finding {
 }
 
 fn pfs(path: &Path) -> Finding {
+    // `statfs` succeeds where a FUSE mount keeps other users out.
+    if let Err(e) = std::fs::metadata(path.join("."))
+        && e.kind() == std::io::ErrorKind::PermissionDenied
+    {
+        let remedy = "let this user enter it; a FUSE mount of another user needs the option allow_other";
+        return bad("PFS", format!("{}: {e}", path.display()), remedy);
+    }
     if let Some(warning) = local_directory(path) {
         return warning;
     }

@@ -34,7 +34,7 @@ pub fn evict(global: &Global, args: &EvictArgs) -> Outcome {
         bytes
     };
     print(global, &serde_json::json!({ "evicted_bytes": bytes, "failed": failed }), |out| {
-        writeln!(out, "gave back {}", Human(bytes))
+        writeln!(out, "released {}", Human(bytes))
     })?;
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
@@ -83,7 +83,7 @@ pub fn capacity(global: &Global, args: &CapacityArgs) -> Outcome {
     print(global, &json, |out| {
         writeln!(out, "capacity {}, in use {}", Human(status.capacity_bytes), Human(used))?;
         match given_back {
-            Some(bytes) if bytes > 0 => writeln!(out, "gave back {}", Human(bytes)),
+            Some(bytes) if bytes > 0 => writeln!(out, "released {}", Human(bytes)),
             _ => Ok(()),
         }
     })?;

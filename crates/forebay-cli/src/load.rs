@@ -198,8 +198,8 @@ impl Job {
     }
 }
 
-/// Why nothing below a directory can be loaded. An empty answer would look like an empty PFS.
-fn why_unserved(mounts: &[MountStatus], path: &Path) -> Option<String> {
+/// Why the agent serves nothing below a directory. An empty answer would look like an empty PFS.
+pub fn why_unserved(mounts: &[MountStatus], path: &Path) -> Option<String> {
     let device = |path: &Path| std::fs::metadata(path).map(|meta| meta.dev());
     let real = path.canonicalize().ok().filter(|real| real.is_dir())?;
     let root = |mount: &MountStatus| PathBuf::from(OsStr::from_bytes(&mount.root));

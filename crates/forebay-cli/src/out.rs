@@ -46,7 +46,7 @@ pub fn object(pairs: &[(String, u64)]) -> serde_json::Value {
         .into()
 }
 
-/// An error of the agent, with its name. That there is none the client has said already.
+/// An error of the agent, with its name. The client's own message names a missing agent.
 pub fn no_agent(global: &Global, e: &io::Error) -> String {
     let client = global.client();
     let Some(socket) = client.socket().map(|p| p.display().to_string()) else { return e.to_string() };

@@ -66,8 +66,11 @@ fn write(s: &Status, counters: bool, out: &mut dyn Write) -> io::Result<()> {
             write!(out, "; NOTHING IS MOUNTED THERE: mount the PFS again")?;
         }
         writeln!(out)?;
+        if !mount.mounted {
+            continue;
+        }
         let kept = if mount.cached { "" } else { "NOT CACHED: " };
-        writeln!(out, "          {kept}time stamps {}", mount.stamps)?;
+        writeln!(out, "          {kept}{}", mount.stamps)?;
     }
     if counters {
         for (name, value) in &s.counters {

@@ -171,7 +171,7 @@ fn announce(global: &Global, socket: &Path, log: &Path) -> Outcome {
             Human(status.capacity_bytes)
         )?;
         for mount in status.mounts.iter().filter(|mount| !mount.cached) {
-            writeln!(out, "       {} is not cached, its time stamps: {}", mount.label, mount.stamps)?;
+            writeln!(out, "mount  {} is not cached: {}", mount.label, mount.stamps)?;
         }
         writeln!(out, "tier   {}, huge pages: {}", status.tier, status.huge_pages)?;
         writeln!(out, "socket {}", socket.display())?;
@@ -288,7 +288,7 @@ pub fn down(global: &Global, args: &DownArgs) -> Outcome {
             wait_gone(status.pid)?;
             if !args.drop {
                 kept = format!(
-                    "the cache stays for the next agent: {} of memory in {}; `forebay down --drop` gives it back",
+                    "the cache stays for the next agent: {} of memory in {}; `forebay down --drop` releases it",
                     Human(status.resident_bytes),
                     status.tier
                 );

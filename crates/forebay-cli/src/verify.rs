@@ -4,11 +4,13 @@
 use crate::Outcome;
 use crate::cli::{Global, PathsArgs};
 use crate::files::list_files;
+use crate::load::why_unserved;
 use crate::out::{no_agent, print, with_path};
 use forebay_agent::units::Human;
 use forebay_client::{Client, File, ReadMode, errno};
+use forebay_wire::MountStatus;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Bytes compared at a time.
@@ -88,12 +90,25 @@ fn compare_block(direct: &File, cached: &[u8], buffer: &mut [u8], offset: u64) -
     }
 }
 
+/// The paths that the agent may serve, and the directories that it does not, with the reason.
+fn of_agent(mounts: &[MountStatus], paths: &[PathBuf]) -> (Vec<PathBuf>, Vec<(PathBuf, String)>) {
+    let (mut served, mut refused) = (Vec::new(), Vec::new());
+    for path in paths.iter().cloned() {
+        match why_unserved(mounts, &path) {
+            None => served.push(path),
+            Some(why) => refused.push((path, why)),
+        }
+    }
+    (served, refused)
+}
+
 /// Verifies what the user named.
 pub fn verify(global: &Global, args: &PathsArgs) -> Outcome {
     let client = global.client();
-    client.admin().status().map_err(|e| no_agent(global, &e))?;
-    let (files, failures) = list_files(&args.paths, args.recursive);
-    let mut bad: Vec<_> = failures.into_iter().map(|(path, e)| (path, e.to_string())).collect();
+    let mounts = client.admin().status().map_err(|e| no_agent(global, &e))?.mounts;
+    let (served, mut bad) = of_agent(&mounts, &args.paths);
+    let (files, failures) = list_files(&served, args.recursive);
+    bad.extend(failures.into_iter().map(|(path, e)| (path, e.to_string())));
     let mut all = Compared::default();
     let count = files.len();
     for path in files {

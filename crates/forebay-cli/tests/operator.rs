@@ -30,6 +30,32 @@ fn status_as_json_has_counters_by_name() {
 }
 
 #[test]
+fn doctor_says_what_to_do_without_an_agent_and_of_a_pfs_that_cannot_be_entered() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().expect("a directory");
+    let pfs = dir.path().join("pfs");
+    std::fs::create_dir(&pfs).expect("a directory");
+    std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).expect("its mode");
+    std::fs::set_permissions(&pfs, PermissionsExt::from_mode(0o000)).expect("its mode");
+    let mut command = Command::new(FOREBAY);
+    command.args(["--json", "doctor", "--pfs"]).arg(&pfs).env("FOREBAY_SOCKET", dir.path().join("none.sock"));
+    if rustix::process::geteuid().is_root() {
+        std::os::unix::process::CommandExt::uid(&mut command, 65534);
+    }
+    let out = command.stdin(Stdio::null()).output().expect("the program runs");
+    let said: Value = serde_json::from_slice(&out.stdout).expect("JSON");
+    let finding =
+        |what: &str| said.as_array().and_then(|all| all.iter().find(|f| f["what"] == what).cloned());
+    let (agent, pfs) = (finding("agent").expect("an answer"), finding("PFS").expect("an answer"));
+    let field = |finding: &Value, name: &str| finding[name].as_str().unwrap_or_default().to_owned();
+    assert!(field(&agent, "found").starts_with("no agent at"), "{agent}");
+    assert!(!field(&agent, "found").contains("start one"), "the remedy stands twice: {agent}");
+    assert!(field(&agent, "remedy").contains("forebay up --pfs DIR"), "{agent}");
+    assert_eq!((out.status.code(), field(&pfs, "level").as_str()), (Some(1), "bad"), "{pfs}");
+    assert!(field(&pfs, "remedy").contains("allow_other"), "{pfs}");
+}
+
+#[test]
 fn a_command_that_has_no_json_to_write_refuses_the_option() {
     let node = Node::start(&[]);
     let file = node.pfs().join("f");

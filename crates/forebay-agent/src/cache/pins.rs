@@ -43,7 +43,7 @@ impl Drop for Lent<'_> {
     }
 }
 
-/// Undoes one pin; tells whether it was the last.
+/// Undoes one pin; true if it was the last.
 fn unpin(pins: &mut HashMap<u64, u32>, key: u64) -> bool {
     let Some(count) = pins.get_mut(&key) else { return false };
     *count -= 1;

@@ -51,7 +51,7 @@ fn a_file_system_whose_stamps_rest_is_not_cached_unless_the_operator_says_so() {
     let said = text(&load.stdout) + &text(&load.stderr);
     assert!(!load.status.success() && said.contains("is not cached"), "{said}");
     assert_eq!(agent.log().matches("is not cached").count(), 1, "{}", agent.log());
-    assert!(text(&agent.cli(&["status"]).stdout).contains("NOT CACHED: time stamps"));
+    assert!(text(&agent.cli(&["status"]).stdout).contains("NOT CACHED: an overwrite in place does not move"));
     let doctor = doctor(&["--pfs", slow.mount().to_str().unwrap()]);
     assert_eq!(doctor.status.code(), Some(1));
     let said = text(&doctor.stdout);

@@ -68,7 +68,12 @@ fn a_pfs_that_was_unmounted_is_not_served_and_is_said_to_be_missing() {
     let said = text(&out.stdout);
     assert_eq!(out.status.code(), Some(1), "{said}");
     assert!(said.lines().any(|l| l.starts_with("BAD ") && l.contains("nothing is mounted on")), "{said}");
-    assert!(text(&agent.cli(&["status"]).stdout).contains("NOTHING IS MOUNTED THERE"));
+    let said = text(&agent.cli(&["status"]).stdout);
+    assert!(said.contains("NOTHING IS MOUNTED THERE") && !said.contains("time stamps"), "{said}");
+    let out = agent.cli(&["verify", &root]);
+    let said = text(&out.stdout);
+    assert_eq!(out.status.code(), Some(1), "{said}");
+    assert!(said.contains("nothing is mounted on") && said.contains("1 bad"), "{said}");
     pfs.mount();
     make_file(&path, 3, MIB);
     let out = load();
