@@ -66,8 +66,6 @@ pub struct MountState {
     is_fast: AtomicBool,
     /// Nothing that is written through can be kept ([`COARSE`]): set from the start, or when that is seen.
     pub is_coarse: AtomicBool,
-    /// Reads neither use the kernel's page cache nor add to it.
-    bypasses_page_cache: bool,
     /// Its root with symbolic links resolved.
     root: PathBuf,
     /// Something was mounted there at the start, or has to be: the bare directory is not the PFS.
@@ -122,7 +120,6 @@ impl MountState {
         Ok(MountState {
             must_be_mounted: is_mount_point,
             reader: Reader::new(probed.dev, page_cache),
-            bypasses_page_cache: page_cache == PageCache::Bypass,
             queue: Queue::new(),
             ledger: Mutex::new(MissLedger::new(MISSED_PAGES, config.random_fill_percent)),
             fetched_bytes: AtomicU64::new(0),
@@ -238,6 +235,7 @@ impl MountState {
     fn found(&self, mount: u64) {
         if !self.stamps.is_present(mount) {
             // First: whoever finds the number known must find this known too.
+            self.reader.set_page_cache(page_cache_of(&self.root, self.config.keep_page_cache));
             self.is_local.store(is_local(&self.root), Release);
             self.stamps.found(mount);
         }
@@ -343,7 +341,8 @@ pub fn identify(mounts: &[MountState], fd: BorrowedFd<'_>) -> Result<(usize, u64
     let Some(mount) = mounts.iter().position(|m| m.has_device(dev)) else {
         return Err(NoFile::Refused(Refusal::NotOnMount));
     };
-    match (mounts[mount].bypasses_page_cache, flags.contains(OFlags::DIRECT)) {
+    let bypasses = mounts[mount].reader.page_cache() == PageCache::Bypass;
+    match (bypasses, flags.contains(OFlags::DIRECT)) {
         (false, false) | (true, true) => {}
         // The client shares the open file with the agent, so its own reads bypass the page cache as well. Without the flag
         // reads are as a plain program's.
@@ -415,6 +414,42 @@ mod tests {
         mount.is_local.store(false, Relaxed);
         stamped(&mut facts, -2);
         assert!(mount.settles_in(&facts, true).is_some(), "other nodes write it");
+    }
+
+    /// The kernel mounts it without an answer from its server, and the agent asks none.
+    #[test]
+    fn a_mount_by_ceph_fuse_made_after_the_start_is_read_past_the_page_cache() {
+        use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+        let fuse = std::fs::File::options().read(true).write(true).open("/dev/fuse");
+        let (true, Ok(fuse)) = (rustix::process::geteuid().is_root(), fuse) else {
+            eprintln!("left out: not root, or no /dev/fuse");
+            return;
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let state = MountState::new(MountConfig::new("pfs", dir.path())).unwrap();
+        let kept = MountConfig { keep_page_cache: true, ..MountConfig::new("kept", dir.path()) };
+        let kept = MountState::new(kept).unwrap();
+        let modes = || {
+            [&state, &kept].map(|mount| {
+                mount.has_device(0);
+                mount.reader.page_cache()
+            })
+        };
+        assert_eq!(modes(), [PageCache::Drop, PageCache::Keep]);
+        let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", fuse.as_raw_fd());
+        let options = std::ffi::CString::new(options).unwrap();
+        if let Err(e) =
+            mount("ceph-fuse", dir.path(), "fuse.ceph-fuse", MountFlags::empty(), Some(options.as_c_str()))
+        {
+            eprintln!("left out: cannot mount: {e}");
+            return;
+        }
+        let mounted = modes();
+        // Aborts the connection first, so that nothing waits for a server.
+        drop(fuse);
+        unmount(dir.path(), UnmountFlags::DETACH).unwrap();
+        assert_eq!(mounted, [PageCache::Bypass, PageCache::Keep]);
+        assert_eq!(modes(), [PageCache::Drop, PageCache::Keep]);
     }
 
     #[test]

@@ -17,6 +17,7 @@ use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{PoisonError, RwLock};
 
 /// `RWF_DONTCACHE` of linux/fs.h.
 const RWF_DONTCACHE: libc::c_int = 0x80;
@@ -39,7 +40,7 @@ pub enum PageCache {
 /// How fetched ranges are read.
 #[derive(Debug)]
 pub struct Reader {
-    page_cache: PageCache,
+    page_cache: RwLock<PageCache>,
     /// Most that the kernel asks the file system for before it waits.
     piece_bytes: u64,
     /// The file system refused `RWF_DONTCACHE` once; it is not asked again.
@@ -50,7 +51,17 @@ impl Reader {
     /// A reader for files of the device `dev`.
     pub fn new(dev: u64, page_cache: PageCache) -> Self {
         let piece_bytes = read_ahead_bytes(dev).unwrap_or(0).max(DEFAULT_PIECE_BYTES);
-        Reader { page_cache, piece_bytes, dontcache_refused: AtomicBool::new(false) }
+        Reader { page_cache: RwLock::new(page_cache), piece_bytes, dontcache_refused: AtomicBool::new(false) }
+    }
+
+    /// What reads do with the kernel's copy now.
+    pub fn page_cache(&self) -> PageCache {
+        *self.page_cache.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Another file system was mounted, and reads treat the kernel's copy as that one needs.
+    pub fn set_page_cache(&self, page_cache: PageCache) {
+        *self.page_cache.write().unwrap_or_else(PoisonError::into_inner) = page_cache;
     }
 
     /// Reads at `offset` until `buffer` is full or the file ends; returns the bytes read. `stripe_bytes`: after so many the file goes on
@@ -77,7 +88,7 @@ impl Reader {
                 Err(e) => return Err(e),
             }
         }
-        if self.page_cache == PageCache::Drop && self.dontcache_refused.load(Ordering::Relaxed) {
+        if self.page_cache() == PageCache::Drop && self.dontcache_refused.load(Ordering::Relaxed) {
             // Advice is best effort: a file system that ignores it only costs memory.
             let _ = NonZeroU64::new(done as u64).map(|len| fadvise(fd, offset, Some(len), Advice::DontNeed));
         }
@@ -87,7 +98,7 @@ impl Reader {
     /// Has the kernel ask for all of a range at once. Not where it drops by itself what a read has brought: it would
     /// not drop what came by the announcement, and such file systems are local.
     fn announce(&self, fd: BorrowedFd<'_>, offset: u64, len: u64) {
-        let caches = match self.page_cache {
+        let caches = match self.page_cache() {
             PageCache::Keep => true,
             PageCache::Drop => self.dontcache_refused.load(Ordering::Relaxed),
             PageCache::Bypass => false,
@@ -103,7 +114,7 @@ impl Reader {
     }
 
     fn read_once(&self, fd: BorrowedFd<'_>, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        if self.page_cache == PageCache::Drop && !self.dontcache_refused.load(Ordering::Relaxed) {
+        if self.page_cache() == PageCache::Drop && !self.dontcache_refused.load(Ordering::Relaxed) {
             match preadv2(fd, buffer, offset, RWF_DONTCACHE) {
                 Err(e)
                     if matches!(e.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL | libc::ENOSYS)) =>
