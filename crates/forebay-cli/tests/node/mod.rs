@@ -73,8 +73,11 @@ impl Node {
         command.env_remove("FOREBAY_SOCKET").env_remove("FOREBAY_CONFIG");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         let mut agent = command.spawn().expect("the agent starts");
+        let agent_pid = agent.id();
         let deadline = Instant::now() + PATIENCE;
-        while !self.client().admin().status().is_ok_and(|s| s.pid == agent.id()) {
+        // Until its mount is measured nothing is cached.
+        let is_ready = |s: forebay_wire::Status| s.pid == agent_pid && s.mounts.iter().all(|m| m.cached);
+        while !self.client().admin().status().is_ok_and(is_ready) {
             let ended = agent.try_wait().expect("the agent can be waited for");
             assert!(ended.is_none() && Instant::now() < deadline, "no agent ({ended:?}): {}", self.log());
             std::thread::sleep(Duration::from_millis(2));
