@@ -1,7 +1,9 @@
 //! A PFS that is not mounted any more. Its root is a directory all the same, of the file system below it: empty, healthy, and
 //! not the PFS.
 
-use crate::common::{Agent, FOREBAY, MIB, Setup, content, grow_old, make_file, open_dir_in, text};
+use crate::common::{
+    Agent, FOREBAY, MIB, Setup, content, grow_old, make_file, open_dir_in, read_all, text, wait_for,
+};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
@@ -36,6 +38,32 @@ impl Mounted {
 impl Drop for Mounted {
     fn drop(&mut self) {
         self.unmount();
+    }
+}
+
+/// An overlay over a memory file system, mounted on a directory.
+struct Overlay {
+    root: PathBuf,
+    below: Mounted,
+}
+
+impl Overlay {
+    fn mount(root: &Path) -> Self {
+        let overlay = Overlay { root: root.to_owned(), below: Mounted::new() };
+        let [lower, upper, work] = ["lower", "upper", "work"].map(|name| overlay.below.root().join(name));
+        [&lower, &upper, &work].into_iter().for_each(|dir| std::fs::create_dir(dir).unwrap());
+        let options =
+            format!("lowerdir={},upperdir={},workdir={}", lower.display(), upper.display(), work.display());
+        let mut command = Command::new("mount");
+        command.args(["-t", "overlay", "overlay", "-o", &options]).arg(root);
+        assert!(command.status().unwrap().success());
+        overlay
+    }
+}
+
+impl Drop for Overlay {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.root).status();
     }
 }
 
@@ -79,6 +107,30 @@ fn a_pfs_that_was_unmounted_is_not_served_and_is_said_to_be_missing() {
     let out = load();
     assert!(out.status.success(), "{}", text(&out.stdout));
     assert!(agent.client().open(&path).unwrap().is_tiered(), "what is mounted again is not served");
+}
+
+#[test]
+fn a_pfs_that_is_mounted_after_the_start_is_not_taken_for_the_local_directory() {
+    let local = Mounted::new();
+    let root = local.root().join("pfs");
+    std::fs::create_dir(&root).unwrap();
+    let hour = Setup { settle_ms: 3_600_000, ..Setup::new(&root) };
+    let agent = Agent::start(hour);
+    let path = root.join("f");
+    make_file(&path, 1, MIB);
+    let read = || read_all(&agent.client().open(&path).unwrap()).unwrap();
+    wait_for("a local file is cached without settling", || {
+        read();
+        agent.used("pages") >= MIB
+    });
+    // Overlay: no lease proves there that nobody writes.
+    let _overlay = Overlay::mount(&root);
+    agent.client().admin().evict_all().unwrap();
+    make_file(&path, 2, MIB);
+    assert_eq!(read(), content(2, 0, MIB as usize));
+    wait_for("the new mount is measured", || agent.status().mounts[0].cached);
+    assert_eq!(read(), content(2, 0, MIB as usize));
+    assert_eq!(agent.used("pages"), 0, "a file that may be written is cached before it has settled");
 }
 
 #[test]
