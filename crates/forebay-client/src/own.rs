@@ -82,14 +82,16 @@ mod tests {
         // SAFETY: the child makes system calls, allocates (which libc allows after a fork), and ends.
         match unsafe { libc::fork() } {
             0 => {
-                // Ends the child if it hangs.
+                // SAFETY: a system call without pointers. It ends the child if it hangs.
                 unsafe { libc::alarm(30) };
                 let fresh = *own.lock() == 0;
                 *own.lock() = 1;
+                // SAFETY: ends the child without what the parent has registered for its exit.
                 unsafe { libc::_exit(if fresh && *own.lock() == 1 { 0 } else { 1 }) }
             }
             child => {
                 let mut status = 0;
+                // SAFETY: the status lives on this stack.
                 assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
                 assert_eq!(status, 0, "it hung, or had the state of its parent");
             }
