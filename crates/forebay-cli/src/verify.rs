@@ -10,6 +10,7 @@ use forebay_agent::units::Human;
 use forebay_client::{Client, File, ReadMode, errno};
 use forebay_wire::MountStatus;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -42,7 +43,8 @@ impl std::ops::AddAssign for Compared {
 pub fn compare(client: &Client, path: &Path) -> Result<Compared, String> {
     let io = |e: io::Error| e.to_string();
     let cached = client.open_with(path, ReadMode::TierOnly).map_err(io)?;
-    let direct = client.open_with(path, ReadMode::PfsOnly).map_err(io)?;
+    // The descriptor that the agent has seen: where it reads past the kernel's page cache, so does the comparison.
+    let direct = cached.pfs_fd().ok_or("it is a memory-only file")?;
     let version = cached.version();
     let mut compared = Compared::default();
     let (mut left, mut right) = (vec![0; BUFFER_BYTES], vec![0; BUFFER_BYTES]);
@@ -56,7 +58,7 @@ pub fn compare(client: &Client, path: &Path) -> Result<Compared, String> {
             let end = if whole { len } else { len.min(start + PAGE_BYTES) };
             let (part, at) = (&mut left[start..end], offset + start as u64);
             if whole || in_tier(&cached, part, at)? {
-                compare_block(&direct, part, &mut right[start..end], at)?;
+                compare_block(direct, part, &mut right[start..end], at)?;
                 compared.bytes += part.len() as u64;
             } else {
                 compared.absent_bytes += part.len() as u64;
@@ -81,8 +83,16 @@ fn in_tier(cached: &File, buffer: &mut [u8], offset: u64) -> Result<bool, String
     }
 }
 
-fn compare_block(direct: &File, cached: &[u8], buffer: &mut [u8], offset: u64) -> Result<(), String> {
-    let n = direct.read_at(buffer, offset).map_err(|e| format!("the PFS at {offset}: {e}"))?;
+fn compare_block(pfs: BorrowedFd<'_>, cached: &[u8], buffer: &mut [u8], offset: u64) -> Result<(), String> {
+    let mut n = 0;
+    while n < buffer.len() {
+        match rustix::io::pread(pfs, &mut buffer[n..], offset + n as u64) {
+            Ok(0) => break,
+            Ok(more) => n += more,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(format!("the PFS at {offset}: {e}")),
+        }
+    }
     match cached.iter().zip(&buffer[..n]).position(|(a, b)| a != b) {
         Some(at) => Err(format!("DIFFERS at byte {}: evict it, and report this", offset + at as u64)),
         None if n < cached.len() => Err(format!("the PFS has only {} bytes", offset + n as u64)),

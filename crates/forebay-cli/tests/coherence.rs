@@ -334,6 +334,10 @@ fn what_forebay_reads_of_cephfs_stays_out_of_the_kernels_page_cache() {
             !from_tier || fetched("c1") + fetched("c2") > 0
         });
     }
+    let verify = lab.run("c2", &["sh", "-c", &format!("{} verify --json $FOREBAY_LAB_PFS/f", node::FOREBAY)]);
+    let verified: serde_json::Value = serde_json::from_slice(&verify.stdout).unwrap();
+    assert!(verified["compared_bytes"].as_u64().unwrap() > 0, "{verified}");
+    assert_eq!(cached(), "0", "read to be verified: by a plain program's way, which may be stale");
     assert!(lab.run("c2", &["sh", "-c", "cat $FOREBAY_LAB_PFS/f > /dev/null"]).status.success());
     assert_ne!(cached(), "0", "a plain read fills the cache, or this test sees nothing");
 }
