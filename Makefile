@@ -99,8 +99,8 @@ bench-spark: build ## What waves gain and cost on Spark, by how fast the PFS is;
 	$(PYTHON) python/demo --study $(if $(LAB),--lab $(LAB)) $(ARGS)
 
 .PHONY: chaos
-chaos: build ## Kills, stops and starves everything while readers check every byte (MINUTES=60, SEED=7; docs/chaos.md)
-	$(BUILT)/forebay-chaos run --seconds $$(($(or $(MINUTES),60) * 60)) $(if $(filter command line environment,$(origin SEED)),--seed $(SEED)) $(ARGS)
+chaos: build ## Kills, stops and starves everything while readers check every byte (MINUTES=60, SEED=7, PFS="ext4 moosefs"; docs/chaos.md)
+	$(BUILT)/forebay-chaos run --seconds $$(($(or $(MINUTES),60) * 60)) $(addprefix --pfs ,$(PFS)) $(if $(filter command line environment,$(origin SEED)),--seed $(SEED)) $(ARGS)
 
 .PHONY: docs
 docs: ## Reference of the crates for who works on them, in target/doc

@@ -57,6 +57,12 @@ pub struct ActorArgs {
     /// Where appended files are, and the round, which names them.
     #[arg(long)]
     pub round: u32,
+    /// Longest pause of a writer between two changes.
+    #[arg(long)]
+    pub pause_ms: u64,
+    /// Shortest time between two changes of one file.
+    #[arg(long)]
+    pub gap_ms: u64,
     /// Punching holes, exchanging names: not every file system can.
     #[arg(long)]
     pub without: Vec<String>,

@@ -58,7 +58,7 @@ const WEIGHTS: &[(u64, Fault)] = &[
     (4, Fault::MemoryLimit),
 ];
 
-/// Those that a whole run must have seen, if this machine can do them.
+/// Those that a whole run must have seen, beside [`Stage::possible`].
 pub const DEMANDED: &[&str] = &[
     "kill reader",
     "kill writer",
@@ -77,12 +77,11 @@ pub const DEMANDED: &[&str] = &[
     "down and up",
 ];
 
-/// These as well, where the file system and the tier have mounts and control groups of their own.
-pub const DEMANDED_OF_ROOT: &[&str] = &["tier full", "file system full", "memory limit"];
-
 enum After {
     Continue(u32),
     StartAgent(u32),
+    /// It was started, and is not to be disturbed before it answers.
+    AwaitAgent(u32),
     StartCoordinator,
     TierHasRoom(u32),
     PfsHasRoom(PathBuf),
@@ -180,7 +179,7 @@ impl Faults {
                 self.trouble.push(format!("agent {number} has ended by itself ({status}):\n{log}"));
             }
             if !by_limit {
-                stage.start_agent(number)?;
+                self.later.push((0, After::StartAgent(number)));
             }
         }
         Ok(())
@@ -377,7 +376,13 @@ impl Faults {
             }
             After::StartAgent(number) => {
                 stage.start_agent(number)?;
-                free = Some(number);
+                self.then((20, 30), After::AwaitAgent(number));
+            }
+            After::AwaitAgent(number) => {
+                match stage.is_ready(number) || stage.nodes[number as usize].agent.is_none() {
+                    true => free = Some(number),
+                    false => self.then((20, 30), After::AwaitAgent(number)),
+                }
             }
             After::StartCoordinator => stage.start_coordinator()?,
             After::TierHasRoom(number) => {
@@ -390,10 +395,10 @@ impl Faults {
                 if now > hits {
                     self.count("memory limit", format!("node {number}"));
                 }
-                if stage.nodes[number as usize].agent.is_none() {
-                    stage.start_agent(number)?;
+                match stage.nodes[number as usize].agent {
+                    None => self.later.push((0, After::StartAgent(number))),
+                    Some(_) => free = Some(number),
                 }
-                free = Some(number);
             }
             After::CapacityBack(number) => {
                 let back = format!("{CAPACITY_MIB}MiB");

@@ -18,11 +18,16 @@ pub struct Version {
     pub state: State,
     /// What the file passed through on the way.
     pub passed: Vec<State>,
+    /// Where it was made; `NOWHERE` for what was there before.
+    pub node: u32,
     /// What made it, in words.
     pub what: String,
     /// The length stays, and the time of modification was set back to what it was.
     pub keeps_stamp: bool,
 }
+
+/// Of a version that was there before the round.
+pub const NOWHERE: u32 = u32::MAX;
 
 /// A change of the names, links or attributes of an object.
 #[derive(Clone, Debug)]
@@ -81,8 +86,8 @@ impl History {
     }
 
     fn add_object(&mut self, ino: u64, begin: u64, end: u64, state: State, what: &str) -> usize {
-        let version =
-            Version { begin, end, state, passed: Vec::new(), what: what.into(), keeps_stamp: false };
+        let (node, what) = (if begin == 0 { NOWHERE } else { self.node }, what.into());
+        let version = Version { begin, end, state, passed: Vec::new(), node, what, keeps_stamp: false };
         self.objects.push(Object { ino, versions: vec![version], others: Vec::new() });
         self.objects.len() - 1
     }
@@ -208,7 +213,8 @@ impl History {
         let Some(state) = passed.pop() else { return };
         let keeps_stamp = keeps_stamp(op, &state, &before);
         let what = format!("{op:?}");
-        self.objects[object].versions.push(Version { begin, end, state, passed, what, keeps_stamp });
+        let node = self.node;
+        self.objects[object].versions.push(Version { begin, end, state, passed, node, what, keeps_stamp });
     }
 
     fn last_state(&self, object: usize) -> State {
@@ -250,7 +256,8 @@ impl History {
         }
         let what = format!("left by what was cut off: {op:?}");
         let keeps_stamp = keeps_stamp(op, &state, &self.last_state(new));
-        let version = Version { begin, end: at, state, passed: Vec::new(), what, keeps_stamp };
+        let version =
+            Version { begin, end: at, state, passed: Vec::new(), node: self.node, what, keeps_stamp };
         self.objects[new].versions.push(version);
         if old != Some(new) {
             self.unbind(path, at);
@@ -264,7 +271,8 @@ impl History {
         let Some(state) = passed.pop() else { return };
         let what = format!("cut off: {op:?}");
         let keeps_stamp = keeps_stamp(op, &state, &before);
-        self.objects[object].versions.push(Version { begin, end, state, passed, what, keeps_stamp });
+        let node = self.node;
+        self.objects[object].versions.push(Version { begin, end, state, passed, node, what, keeps_stamp });
     }
 }
 

@@ -16,12 +16,14 @@ mod content;
 mod faults;
 mod history;
 mod oracle;
+mod place;
 mod random;
 mod reader;
 mod record;
 mod report;
 mod round;
 mod run;
+mod setup;
 mod stage;
 mod stall;
 mod troupe;
@@ -51,6 +53,8 @@ enum Command {
     Appender(ActorArgs),
     #[command(hide = true)]
     Check(ActorArgs),
+    #[command(hide = true)]
+    Setup(ActorArgs),
 }
 
 fn main() -> ExitCode {
@@ -63,6 +67,7 @@ fn main() -> ExitCode {
         Command::Reader(args) => act(args, "reader", reader::run),
         Command::Appender(args) => act(args, "appender", appender::run),
         Command::Check(args) => act(args, "check", reader::check),
+        Command::Setup(args) => act(args, "setup", setup::run),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,

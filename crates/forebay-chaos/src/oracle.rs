@@ -13,7 +13,7 @@
 //! - Without an agent (and for plain reads) a read sees what is settled when it begins, or newer.
 
 use crate::content::{Part, State, first_foreign};
-use crate::history::{History, Object, Other, Version};
+use crate::history::{History, NOWHERE, Object, Other, Version};
 use crate::record::{Got, HandleSeen, Kind, ReadSeen};
 
 /// What the file system under test does to these rules.
@@ -23,8 +23,11 @@ pub struct Rules {
     pub look_ns: u64,
     /// Two changes closer than this may leave the same stamps.
     pub granularity_ns: u64,
-    /// A plain read sees every change that has ended before it began.
-    pub plain_is_coherent: bool,
+    /// Plain reads see every change that has ended before they begin. Where the clients of a file system do not promise that,
+    /// neither plain reads are judged nor what the library reads as a plain program: without an agent, or PFS-only.
+    pub plain: bool,
+    /// A change by another node is seen within this time, by what the file system itself does.
+    pub lag_ns: u64,
     /// All nodes share a kernel, which tells every handle who did what to its file.
     pub one_kernel: bool,
 }
@@ -61,6 +64,9 @@ pub fn judge(history: &History, rules: &Rules, handle: &HandleSeen) -> Result<Ve
             false => Err(violation(("unexpected error", format!("open: errno {errno}")))),
         };
     }
+    if sees_the_pfs(handle) && !rules.plain {
+        return Ok(Verified::default());
+    }
     let bindings = history.bindings.get(&handle.path).map_or(&[][..], |b| &b[..]);
     let mut first: Option<Fault> = None;
     for binding in bindings.iter().filter(|b| b.from <= handle.end && b.until >= handle.begin) {
@@ -73,6 +79,11 @@ pub fn judge(history: &History, rules: &Rules, handle: &HandleSeen) -> Result<Ve
         }
     }
     Err(violation(first.unwrap_or(("wrong", "opened a file whose name led nowhere".into()))))
+}
+
+/// A plain program, or what the library does as one.
+fn sees_the_pfs(handle: &HandleSeen) -> bool {
+    matches!(handle.kind, Kind::Plain | Kind::PfsOnly) || (handle.kind == Kind::Cached && !handle.tiered)
 }
 
 fn open_may_fail(history: &History, handle: &HandleSeen, errno: i32) -> bool {
@@ -120,9 +131,13 @@ impl Judge<'_> {
         &self.object.versions
     }
 
-    /// The newest version settled at `at`.
+    /// The newest version settled at `at`, as the handle's node sees it.
     fn settled(&self, at: u64) -> usize {
-        self.versions().iter().rposition(|v| v.end <= at).unwrap_or(0)
+        let lag = |v: &Version| match v.node {
+            node if node == self.handle.node || node == NOWHERE => 0,
+            _ => self.rules.lag_ns,
+        };
+        self.versions().iter().rposition(|v| v.end + lag(v) <= at).unwrap_or(0)
     }
 
     /// The newest version that had begun at `at`.
@@ -145,8 +160,7 @@ impl Judge<'_> {
     }
 
     fn sees_the_pfs(&self) -> bool {
-        matches!(self.handle.kind, Kind::Plain | Kind::PfsOnly)
-            || (self.handle.kind == Kind::Cached && !self.handle.tiered)
+        sees_the_pfs(self.handle)
     }
 
     fn size_told(&self, low: usize, high: usize) -> Result<(), Fault> {
@@ -165,7 +179,11 @@ impl Judge<'_> {
     }
 
     fn error(&self, low: usize, read: &ReadSeen, errno: i32) -> Result<(), Fault> {
-        let changed = self.begun(read.end) > low || self.touched_elsewhere(read.end);
+        // Stamps may follow a change after the lag of the file system, on the writer's node as well.
+        let stamped = |v: &Version| v.begin <= read.end && v.end + self.rules.lag_ns >= self.handle.begin;
+        let changed = self.begun(read.end) > low
+            || self.touched_elsewhere(read.end)
+            || (self.rules.lag_ns > 0 && self.versions().iter().any(stamped));
         match errno {
             libc::ESTALE if changed && !self.sees_the_pfs() => Ok(()),
             libc::ESTALE => {
@@ -192,7 +210,7 @@ impl Judge<'_> {
     /// The versions whose bytes this read may give.
     fn allowed(&self, low: usize, high: usize, read: &ReadSeen) -> (usize, usize) {
         if self.sees_the_pfs() {
-            let from = if self.rules.plain_is_coherent { self.settled(read.begin) } else { low };
+            let from = if self.rules.plain { self.settled(read.begin) } else { low };
             return (from, self.begun(read.end).max(high));
         }
         if matches!(self.handle.kind, Kind::Cat) {

@@ -7,7 +7,7 @@ use crate::record::{Found, How, Op, Record, Style, Way};
 
 const MS: u64 = 1_000_000;
 const RULES: Rules =
-    Rules { look_ns: 50 * MS, granularity_ns: 20 * MS, plain_is_coherent: true, one_kernel: true };
+    Rules { look_ns: 50 * MS, granularity_ns: 20 * MS, plain: true, lag_ns: 0, one_kernel: true };
 
 /// One file of 4096 bytes of write 1, and these changes with their times in milliseconds.
 fn history(changes: &[(u64, u64, Op)]) -> History {

@@ -235,12 +235,13 @@ pub enum Record {
         appender: u32,
         number: u32,
     },
-    /// An appended file as a reader saw it: for each appender the records 1 to so many.
+    /// An appended file as a reader saw it: the records that were in it, by appender.
     AppendSeen {
         begin: u64,
         file: u32,
         node: u32,
         kind: Kind,
+        tiered: bool,
         counts: Vec<(u32, u32)>,
         broken: Option<String>,
     },

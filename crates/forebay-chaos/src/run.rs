@@ -1,17 +1,13 @@
 //! A run: rounds until the time is over, and a report.
 
-use crate::actor::usual_bytes;
-use crate::content::{State, fill};
-use crate::faults::{DEMANDED, DEMANDED_OF_ROOT, Faults};
-use crate::history::Contents;
-use crate::oracle::Rules;
+use crate::faults::{DEMANDED, Faults};
+use crate::place::Pfs;
 use crate::report::{Totals, explain};
 use crate::round::{self, Cast, Outcome, Plan};
 use crate::stage::{Setup, Stage};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -27,6 +23,10 @@ pub struct RunArgs {
     /// Length of a round, in seconds
     #[arg(long, default_value_t = 12)]
     round: u64,
+    /// What lies beneath: this machine's own disk, or a lab's file system. May be given more than once; the time is divided
+    /// [default: all that this machine can run, half of the time for ext4]
+    #[arg(long)]
+    pfs: Vec<Pfs>,
     /// The program under test [default: beside this one]
     #[arg(long)]
     forebay: Option<PathBuf>,
@@ -54,22 +54,65 @@ const LARGE_BYTES: u64 = 64 << 20;
 const NODES: u32 = 2;
 const CAST: Cast = Cast { writers: 4, appenders: 4, readers: 6 };
 
-const RULES: Rules =
-    Rules { look_ns: 50_000_000, granularity_ns: 20_000_000, plain_is_coherent: true, one_kernel: true };
-
 /// Runs; true if all was well.
 pub fn run(args: &RunArgs) -> io::Result<bool> {
     let seed = args.seed.unwrap_or_else(|| crate::record::now_ns() & 0xffff_ffff);
     std::fs::create_dir_all(&args.out)?;
-    let report = args.out.join(format!("seed-{seed}.txt"));
-    let mut chaos = Chaos::new(args.clone(), seed, File::create(&report)?)?;
-    chaos.say(&format!("chaos: seed {seed}, {} s on ext4; report in {}", args.seconds, report.display()))?;
-    chaos.rounds()?;
-    chaos.finish()
+    let wanted = if args.pfs.is_empty() { Pfs::value_variants() } else { &args.pfs };
+    let mut possible = Vec::new();
+    for pfs in wanted {
+        match pfs.missing() {
+            None => possible.push(*pfs),
+            Some(why) => println!("chaos: {pfs} is skipped: {why}"),
+        }
+    }
+    // Reads of a local disk are the cheapest: most of them are there.
+    let others = possible.iter().filter(|p| **p != Pfs::Ext4).count() as u64;
+    let share = |pfs: Pfs| if pfs == Pfs::Ext4 { others.max(1) } else { 1 };
+    let shares: u64 = possible.iter().map(|p| share(*p)).sum();
+    let (mut well, mut sum) = (true, Sum::default());
+    for pfs in possible {
+        let report = args.out.join(format!("{pfs}-seed-{seed}.txt"));
+        let seconds = (args.seconds * share(pfs) / shares).max(1);
+        let mut chaos = Chaos::new(args.clone(), pfs, seconds, seed, File::create(&report)?)?;
+        chaos.say(&format!("chaos: seed {seed}, {seconds} s on {pfs}; report in {}", report.display()))?;
+        chaos.rounds()?;
+        sum.add(&chaos);
+        well &= chaos.finish()?;
+    }
+    println!(
+        "chaos: {}; {} reads verified, {} kills, {} long writes, {} violations",
+        if well { "all is well" } else { "FAILED" },
+        sum.reads,
+        sum.kills,
+        sum.long_writes,
+        sum.bad
+    );
+    Ok(well)
+}
+
+/// Over all file systems.
+#[derive(Default)]
+struct Sum {
+    reads: u64,
+    kills: u64,
+    long_writes: u64,
+    bad: u64,
+}
+
+impl Sum {
+    fn add(&mut self, chaos: &Chaos) {
+        self.reads += chaos.totals.verified.reads;
+        self.kills += chaos.faults.kills;
+        self.long_writes += chaos.totals.long_writes;
+        self.bad += chaos.totals.bad();
+    }
 }
 
 struct Chaos {
     args: RunArgs,
+    pfs: Pfs,
+    seconds: u64,
     seed: u64,
     report: File,
     stage: Stage,
@@ -79,7 +122,7 @@ struct Chaos {
 }
 
 impl Chaos {
-    fn new(args: RunArgs, seed: u64, report: File) -> io::Result<Self> {
+    fn new(args: RunArgs, pfs: Pfs, seconds: u64, seed: u64, report: File) -> io::Result<Self> {
         let beside = std::env::current_exe()?.with_file_name("forebay");
         let forebay = std::fs::canonicalize(args.forebay.clone().unwrap_or(beside)).map_err(|e| {
             io::Error::other(format!("the program under test, forebay: {e}; build it or give --forebay"))
@@ -92,10 +135,11 @@ impl Chaos {
             large: LARGE,
             large_bytes: LARGE_BYTES,
             nodes: NODES,
+            pfs,
         };
         let stage = Stage::start(setup)?;
         let faults = Faults::new(seed, args.fault_every_ms);
-        Ok(Chaos { args, seed, report, stage, faults, totals: Totals::default(), shown: 0 })
+        Ok(Chaos { args, pfs, seconds, seed, report, stage, faults, totals: Totals::default(), shown: 0 })
     }
 
     fn say(&mut self, text: &str) -> io::Result<()> {
@@ -103,27 +147,10 @@ impl Chaos {
         writeln!(self.report, "{text}")
     }
 
-    /// The files of the first round.
-    fn first(&self) -> io::Result<Contents> {
-        let mut contents = Contents::new();
-        for path in 0..FILES {
-            // Numbers that no process of the run draws.
-            let (write, size) = (path + 1, usual_bytes(path, FILES, LARGE, LARGE_BYTES));
-            let mut bytes = vec![0; size as usize];
-            fill(write, 0, &mut bytes);
-            let name = self.stage.path(path);
-            std::fs::write(&name, &bytes)?;
-            let mut state = State::default();
-            state.put(0, size, write);
-            contents.insert(path, (std::fs::metadata(&name)?.ino(), state));
-        }
-        Ok(contents)
-    }
-
     fn rounds(&mut self) -> io::Result<()> {
         let begin = Instant::now();
-        let end = Duration::from_secs(self.args.seconds);
-        let mut contents = self.first()?;
+        let end = Duration::from_secs(self.seconds);
+        let mut contents = round::first(&self.stage, self.seed)?;
         let (mut round, mut next_process) = (0, 0);
         while begin.elapsed() < end {
             let length = Duration::from_secs(self.args.round).min(end - begin.elapsed());
@@ -132,7 +159,7 @@ impl Chaos {
                 round,
                 length: length.max(Duration::from_secs(3)),
                 cast: CAST,
-                rules: RULES,
+                rules: self.pfs.rules(),
                 contents: &contents,
                 next_process,
             };
@@ -193,9 +220,9 @@ impl Chaos {
         let table = self.totals.table(&self.faults.happened, self.faults.kills);
         self.say(&table)?;
         let mut well = self.totals.bad() == 0;
-        let of_root = if self.stage.mounted { DEMANDED_OF_ROOT } else { &[] };
-        let never: Vec<_> =
-            DEMANDED.iter().chain(of_root).filter(|f| !self.faults.happened.contains_key(**f)).collect();
+        let possible = self.stage.possible();
+        let demanded = DEMANDED.iter().chain(&possible);
+        let never: Vec<_> = demanded.filter(|f| !self.faults.happened.contains_key(**f)).collect();
         if !never.is_empty() {
             self.say(&format!("never happened: {never:?}"))?;
             well &= self.args.short;
@@ -208,8 +235,8 @@ impl Chaos {
             println!("left behind: {left}");
         }
         let verdict = if well { "all is well" } else { "FAILED" };
-        let seconds = self.args.seconds;
-        println!("chaos: {verdict}; again: forebay-chaos run --seed {seed} --seconds {seconds}");
+        let (seconds, pfs) = (self.seconds, self.pfs);
+        println!("chaos: {verdict}; again: forebay-chaos run --pfs {pfs} --seed {seed} --seconds {seconds}");
         Ok(well)
     }
 }

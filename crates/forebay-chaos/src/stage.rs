@@ -1,6 +1,7 @@
 //! What is tested: a file system, a coordinator and an agent a node, as processes of the real program.
 
-use crate::actor::{append_path, place};
+use crate::actor::place;
+use crate::place::{Lab, Pfs, Place, run};
 use forebay_client::{Client, ClientConfig};
 use forebay_wire::Status;
 use rustix::process::{Pid, Signal, kill_process};
@@ -34,6 +35,7 @@ pub struct Setup {
     pub large: u32,
     pub large_bytes: u64,
     pub nodes: u32,
+    pub pfs: Pfs,
 }
 
 /// One node.
@@ -51,18 +53,13 @@ pub struct Stage {
     pub setup: Setup,
     pub nodes: Vec<Node>,
     pub coordinator: Option<Child>,
+    /// The file system is an image of the test's own, which can be full.
     pub mounted: bool,
-    port: u16,
+    place: Place,
 }
 
-fn run(program: &str, args: &[&str]) -> io::Result<()> {
-    let out = Command::new(program).args(args).stdin(Stdio::null()).output()?;
-    match out.status.success() {
-        true => Ok(()),
-        false => {
-            Err(io::Error::other(format!("{program} {args:?}: {}", String::from_utf8_lossy(&out.stderr))))
-        }
-    }
+fn system(program: &str, args: &[&str]) -> io::Result<()> {
+    run(Command::new(program).args(args)).map(|_| ())
 }
 
 fn text(path: &Path) -> String {
@@ -87,17 +84,24 @@ impl Stage {
     /// What could not be made.
     pub fn start(setup: Setup) -> io::Result<Stage> {
         std::fs::create_dir_all(&setup.dir)?;
-        let mut stage =
-            Stage { nodes: Vec::new(), coordinator: None, mounted: false, port: free_port()?, setup };
-        std::fs::create_dir_all(stage.root())?;
-        stage.mounted = stage.mount().is_ok();
-        for dir in ["d0", "d1", "append"] {
-            std::fs::create_dir_all(stage.root().join(dir))?;
-        }
-        stage.start_coordinator()?;
+        let place = Place::Local(free_port()?);
+        let mut stage = Stage { nodes: Vec::new(), coordinator: None, mounted: false, place, setup };
+        // Before a lab's nodes are made: they see what is mounted by then.
         for number in 0..stage.setup.nodes {
             let node = stage.make_node(number)?;
             stage.nodes.push(node);
+        }
+        match stage.setup.pfs {
+            Pfs::Ext4 => stage.make_local()?,
+            pfs => {
+                let lab = Lab::up(&stage.setup.forebay, pfs, stage.setup.nodes, &stage.setup.dir)?;
+                stage.place = Place::Lab(lab);
+            }
+        }
+        stage.start_coordinator()?;
+        for number in 0..stage.setup.nodes {
+            let config = stage.config(number);
+            std::fs::write(stage.nodes[number as usize].dir.join("config.toml"), config)?;
             stage.start_agent(number)?;
         }
         for number in 0..stage.setup.nodes {
@@ -108,7 +112,30 @@ impl Stage {
 
     /// Directory of the files.
     pub fn root(&self) -> PathBuf {
-        self.setup.dir.join("pfs")
+        self.place.root(&self.setup.dir)
+    }
+
+    /// A program on a node.
+    pub fn on(&self, number: u32, program: &Path) -> Command {
+        self.place.on(number, program)
+    }
+
+    /// As root an image, mounted; else a directory on the disk of the reports, by way of a link.
+    fn make_local(&mut self) -> io::Result<()> {
+        let root = self.root();
+        std::fs::create_dir_all(&root)?;
+        self.mounted = self.mount().is_ok();
+        if !self.mounted {
+            let _ = std::fs::remove_file(self.image());
+            std::fs::remove_dir(&root)?;
+            std::fs::create_dir_all(self.plain_dir())?;
+            std::os::unix::fs::symlink(std::fs::canonicalize(self.plain_dir())?, &root)?;
+        }
+        Ok(())
+    }
+
+    fn plain_dir(&self) -> PathBuf {
+        self.setup.disk.join(format!("chaos-{}.files", std::process::id()))
     }
 
     fn image(&self) -> PathBuf {
@@ -118,8 +145,8 @@ impl Stage {
     fn mount(&self) -> io::Result<()> {
         let image = self.image();
         File::create(&image)?.set_len(IMAGE_BYTES)?;
-        run("mkfs.ext4", &["-q", "-F", &text(&image)])?;
-        run("mount", &["-o", "loop", &text(&image), &text(&self.root())])
+        system("mkfs.ext4", &["-q", "-F", &text(&image)])?;
+        system("mount", &["-o", "loop", &text(&image), &text(&self.root())])
     }
 
     fn make_node(&self, number: u32) -> io::Result<Node> {
@@ -127,44 +154,41 @@ impl Stage {
         std::fs::create_dir_all(dir.join("tier"))?;
         let size = format!("size={}m", CAPACITY_MIB * 2);
         let tier = text(&dir.join("tier"));
-        let own_tmpfs = self.mounted && run("mount", &["-t", "tmpfs", "-o", &size, "tmpfs", &tier]).is_ok();
+        let own_tmpfs = system("mount", &["-t", "tmpfs", "-o", &size, "tmpfs", &tier]).is_ok();
         let cgroup =
             PathBuf::from(format!("/sys/fs/cgroup/memory/forebay-chaos-{}-{number}", std::process::id()));
         let cgroup = std::fs::create_dir(&cgroup).is_ok().then_some(cgroup);
-        let config = self.config(&dir, number);
-        std::fs::write(dir.join("config.toml"), config)?;
         Ok(Node { dir, agent: None, busy: false, cgroup, own_tmpfs })
     }
 
-    fn config(&self, dir: &Path, number: u32) -> String {
+    fn config(&self, number: u32) -> String {
+        let dir = &self.nodes[number as usize].dir;
         format!(
             "[agent]\nstate_dir = {:?}\n\
              [tier]\ncapacity = \"{CAPACITY_MIB}MiB\"\nbacking = \"directory\"\ndirectory = {:?}\n\
-             [cluster]\ncoordinator = \"127.0.0.1:{}\"\nlisten = \"127.0.0.1:0\"\nnode = \"node{number}\"\n\
-             peer_deadline_ms = 500\n\
+             [cluster]\n{}peer_deadline_ms = 500\n\
              [[mount]]\nlabel = \"pfs\"\nroot = {:?}\npage_size = \"{PAGE_SIZE}\"\nextent_size = \"1MiB\"\n\
-             fetch_threads = 4\nrandom_fill_percent = 20\n",
+             fetch_threads = 4\nrandom_fill_percent = 20\n{}",
             dir.join("state"),
             dir.join("tier"),
-            self.port,
+            self.place.cluster(number),
             self.root(),
+            self.place.mount_options(self.setup.pfs),
         )
     }
 
     pub fn start_coordinator(&mut self) -> io::Result<()> {
         let log = File::options().create(true).append(true).open(self.setup.dir.join("coordinator.log"))?;
-        let mut command = Command::new(&self.setup.forebay);
-        command.args(["coordinator", "--listen", &format!("127.0.0.1:{}", self.port)]);
+        let mut command = self.place.coordinator(&self.setup.forebay, &self.setup.dir)?;
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).current_dir("/");
         self.coordinator = Some(command.spawn()?);
         Ok(())
     }
 
     pub fn start_agent(&mut self, number: u32) -> io::Result<()> {
-        let forebay = self.setup.forebay.clone();
+        let mut command = self.on(number, &self.setup.forebay);
         let node = &mut self.nodes[number as usize];
         let log = File::options().create(true).append(true).open(node.dir.join("log"))?;
-        let mut command = Command::new(forebay);
         command.args(["agent", "--config"]).arg(node.dir.join("config.toml"));
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).current_dir("/");
         command.env_remove("FOREBAY_SOCKET");
@@ -181,7 +205,11 @@ impl Stage {
     }
 
     pub fn client(&self, number: u32) -> Client {
-        let (socket, deadline) = (Some(self.socket(number)), Duration::from_secs(20));
+        self.client_with(number, Duration::from_secs(20))
+    }
+
+    fn client_with(&self, number: u32, deadline: Duration) -> Client {
+        let socket = Some(self.socket(number));
         Client::new(ClientConfig { socket, deadline, quiet: true, ..ClientConfig::default() })
     }
 
@@ -194,7 +222,11 @@ impl Stage {
     }
 
     pub fn is_ready(&self, number: u32) -> bool {
-        self.status(number).is_ok_and(|s| s.pid == self.agent_pid(number))
+        // Short: an agent that has just been started has no socket yet, or answers.
+        self.client_with(number, Duration::from_secs(2))
+            .admin()
+            .status()
+            .is_ok_and(|s| s.pid == self.agent_pid(number))
     }
 
     pub fn wait_ready(&mut self, number: u32) -> io::Result<()> {
@@ -220,8 +252,13 @@ impl Stage {
 
     /// The command line, pointed at a node's agent.
     pub fn command(&self, number: u32, args: &[&str]) -> Command {
-        let mut command = Command::new(&self.setup.forebay);
-        command.args(args).env("FOREBAY_SOCKET", self.socket(number)).env("FOREBAY_DEADLINE_MS", "3000");
+        let mut command = self.on(number, &self.setup.forebay);
+        command
+            .arg("--socket")
+            .arg(self.socket(number))
+            .args(args)
+            .env("FOREBAY_SOCKET", self.socket(number))
+            .env("FOREBAY_DEADLINE_MS", "3000");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/");
         command
     }
@@ -235,8 +272,12 @@ impl Stage {
         text(&dir.join(name))
     }
 
-    pub fn append_file(&self, round: u32, file: u32) -> PathBuf {
-        append_path(&self.root(), round, file)
+    /// Faults that take mounts and control groups of the test's own, as far as it has them.
+    pub fn possible(&self) -> Vec<&'static str> {
+        let own = |n: &Node| (n.own_tmpfs, n.cgroup.is_some());
+        let (tmpfs, cgroup) = self.nodes.first().map_or((false, false), own);
+        let all = [(tmpfs, "tier full"), (cgroup, "memory limit"), (self.mounted, "file system full")];
+        all.into_iter().filter_map(|(can, what)| can.then_some(what)).collect()
     }
 
     /// Takes all room of the file system but a little; `None` where that would hurt others.
@@ -259,7 +300,7 @@ impl Stage {
         let used = rustix::fs::statvfs(&tier).ok().map(|s| (s.f_blocks - s.f_bfree) * s.f_bsize)?;
         let bytes = room_bytes.map_or(CAPACITY_MIB << 21, |room| used + room);
         let size = format!("remount,size={bytes}");
-        (node.own_tmpfs && run("mount", &["-o", &size, &text(&tier)]).is_ok()).then_some(())
+        (node.own_tmpfs && system("mount", &["-o", &size, &text(&tier)]).is_ok()).then_some(())
     }
 
     /// Limits the memory of a node's agent, its tier included, to what it has and this much more; `None`: no limit.
@@ -286,6 +327,11 @@ impl Stage {
             let _ = child.kill();
             let _ = child.wait();
         }
+        if let Place::Lab(lab) = &self.place
+            && let Err(e) = lab.down()
+        {
+            left.push(e.to_string());
+        }
         for node in &self.nodes {
             if node.own_tmpfs
                 && let Err(e) = unmount(&node.dir.join("tier"))
@@ -305,6 +351,7 @@ impl Stage {
             left.push(e.to_string());
         }
         let _ = std::fs::remove_file(self.image());
+        let _ = std::fs::remove_dir_all(self.plain_dir());
         if let Err(e) = std::fs::remove_dir_all(&self.setup.dir)
             && e.kind() != io::ErrorKind::NotFound
         {
@@ -317,7 +364,7 @@ impl Stage {
 fn unmount(dir: &Path) -> io::Result<()> {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
-        match run("umount", &[&text(dir)]) {
+        match system("umount", &[&text(dir)]) {
             Err(_) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(100)),
             other => return other,
         }

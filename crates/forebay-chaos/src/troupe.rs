@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 
 /// Whatever an actor does, once, ends within this time, or it hangs.
 pub const HANG_NS: u64 = 40_000_000_000;
@@ -21,6 +21,7 @@ pub enum Role {
     Appender,
     Reader,
     Check,
+    Setup,
 }
 
 impl fmt::Display for Role {
@@ -30,6 +31,7 @@ impl fmt::Display for Role {
             Role::Appender => "appender",
             Role::Reader => "reader",
             Role::Check => "check",
+            Role::Setup => "setup",
         })
     }
 }
@@ -69,7 +71,8 @@ impl Troupe {
     pub fn start(&mut self, stage: &Stage, role: Role, slots: u32) -> io::Result<()> {
         for slot in 0..slots {
             // The same files are written from another node in the next round.
-            let node = (slot + self.round) % stage.setup.nodes;
+            let alone = role == Role::Appender && !stage.setup.pfs.appends_from_all_nodes();
+            let node = if alone { self.round } else { slot + self.round } % stage.setup.nodes;
             let part = Part { role, slot, slots, node, child: None, resumed_ns: 0, killed: false };
             self.parts.push(part);
             self.spawn(stage, self.parts.len() - 1)?;
@@ -96,7 +99,7 @@ impl Troupe {
         let part = &self.parts[nth];
         let said = File::options().create(true).append(true).open(self.dir.join("said"))?;
         let _ = std::fs::remove_file(self.beat(part));
-        let mut command = Command::new(std::env::current_exe()?);
+        let mut command = stage.on(part.node, &std::env::current_exe()?);
         command.arg(part.role.to_string()).stdin(Stdio::null()).stdout(said.try_clone()?).stderr(said);
         let setup = &stage.setup;
         let mut arg = |name: &str, value: String| {
@@ -117,6 +120,12 @@ impl Troupe {
         arg("until-ns", self.until_ns.to_string());
         arg("forebay", setup.forebay.to_string_lossy().into_owned());
         arg("round", self.round.to_string());
+        let (pause_ms, gap_ms) = setup.pfs.pace();
+        arg("pause-ms", pause_ms.to_string());
+        arg("gap-ms", gap_ms.to_string());
+        for what in setup.pfs.without() {
+            arg("without", (*what).to_owned());
+        }
         self.parts[nth].child = Some(command.spawn()?);
         Ok(())
     }

@@ -14,18 +14,19 @@ use std::time::Duration;
 const WRITES: u32 = 1 << 16;
 
 /// A file written through is left alone for so long: a second write within the granularity of stamps is a documented limit.
-const THROUGH_REST_NS: u64 = 25_000_000;
+const THROUGH_REST_MS: u64 = 25;
 
 /// Runs until the time is over.
 pub fn run(actor: Actor) -> io::Result<()> {
     let next_write = actor.args.process * WRITES + 1;
     let changes = Changes::new(actor.client());
-    let mut writer = Writer { actor, changes, next_write, through_at: BTreeMap::new() };
+    let mut writer = Writer { actor, changes, next_write, rests: BTreeMap::new() };
     writer.recover()?;
     while !writer.actor.is_over() {
         let op = writer.choose()?;
         writer.perform(&op)?;
-        writer.actor.pause_up_to(12);
+        let pause_ms = writer.actor.args.pause_ms;
+        writer.actor.pause_up_to(pause_ms);
     }
     Ok(())
 }
@@ -34,8 +35,8 @@ struct Writer {
     actor: Actor,
     changes: Changes,
     next_write: u32,
-    /// When a file was last written through.
-    through_at: BTreeMap<PathId, u64>,
+    /// Until when a file is left alone.
+    rests: BTreeMap<PathId, u64>,
 }
 
 #[derive(Clone, Copy)]
@@ -130,8 +131,10 @@ impl Writer {
                 self.observe(op)?;
             }
         }
-        if let Op::Rewrite { path, how: How::Through, .. } = op {
-            self.through_at.insert(*path, now_ns());
+        let through = matches!(op, Op::Rewrite { how: How::Through, .. });
+        let rest_ms = self.actor.args.gap_ms.max(if through { THROUGH_REST_MS } else { 0 });
+        for path in op.paths().into_iter().filter(|_| rest_ms > 0) {
+            self.rests.insert(path, now_ns() + rest_ms * 1_000_000);
         }
         Ok(())
     }
@@ -158,11 +161,10 @@ impl Writer {
             if is_large && self.actor.random.percent(85) {
                 continue;
             }
-            if let Some(at) = self.through_at.get(&path) {
-                let rest = (at + THROUGH_REST_NS).saturating_sub(now_ns());
-                std::thread::sleep(Duration::from_nanos(rest));
+            if self.rests.get(&path).is_none_or(|until| *until <= now_ns()) {
+                return path;
             }
-            return path;
+            std::thread::sleep(Duration::from_millis(2));
         }
     }
 
@@ -172,7 +174,7 @@ impl Writer {
     }
 
     fn op(&mut self, wish: Wish, path: PathId, size: u64, usual: u64) -> Op {
-        let write = self.write_id();
+        let (write, lazy, cuts) = (self.write_id(), self.actor.can("lazy-mmap"), self.actor.can("truncate"));
         let random = &mut self.actor.random;
         let (a, b) = (place_in(random, size), place_in(random, size));
         let (start, end) = (a.min(b), a.max(b).max(a.min(b) + 1));
@@ -188,6 +190,7 @@ impl Writer {
             }
             Wish::Library(how) => {
                 let way = random.pick(&[Way::InPlace, Way::InPlace, Way::Rename, Way::Unlink]);
+                let way = if cuts { way } else { Way::Rename };
                 Op::Rewrite { path, write, size: new_size, how, way }
             }
             Wish::Overwrite(keep_mtime) => {
@@ -199,7 +202,7 @@ impl Writer {
                 Op::Overwrite { path, write, start, end, style, keep_mtime: random.percent(20) }
             }
             Wish::Mapped if size > 0 => {
-                let (style, end) = (Style::Mapped { touch: random.percent(30) }, end.min(size));
+                let (style, end) = (Style::Mapped { touch: !lazy || random.percent(30) }, end.min(size));
                 Op::Overwrite { path, write, start, end, style, keep_mtime: false }
             }
             Wish::Append | Wish::Stalled | Wish::Mapped if size < 4 * usual => {
@@ -207,10 +210,10 @@ impl Writer {
                 let len = random.between(1, usual / 4);
                 Op::Append { path, write, start: size, end: size + len, how }
             }
-            Wish::Truncate | Wish::Append | Wish::Stalled | Wish::Mapped => {
+            Wish::Truncate | Wish::Append | Wish::Stalled | Wish::Mapped if cuts => {
                 Op::Truncate { path, size: new_size }
             }
-            Wish::Regrow => Op::Regrow { path, low: start, high: new_size.max(start) },
+            Wish::Regrow if cuts => Op::Regrow { path, low: start, high: new_size.max(start) },
             Wish::Punch if self.actor.can("punch") => Op::Punch { path, start, end },
             Wish::Away => Op::Away { path, stay_ms: self.actor.random.between(0, 4) as u32 },
             Wish::Exchange if self.actor.can("exchange") => match self.any_path() {
@@ -219,7 +222,7 @@ impl Writer {
             },
             Wish::Link => Op::Link { path },
             Wish::Touch => Op::Touch { path },
-            Wish::Chmod | Wish::Punch | Wish::Exchange => Op::Chmod { path },
+            _ => Op::Chmod { path },
         }
     }
 }
