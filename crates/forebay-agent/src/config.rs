@@ -194,11 +194,13 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "mount.settle_ms",
-        default: "3000",
+        default: "",
         reason: "How long a file must have been left alone before it is cached, where writers cannot be excluded: on file \
                  systems that other nodes may write (network and FUSE file systems), and where the agent gets no lease \
-                 (it is neither root nor the file's owner). A write that stalls longer than this without moving the \
-                 stamps is cached half old; see the limits in docs/semantics.md. 0: only the granularity counts.",
+                 (it is neither root nor the file's owner). Without a value: 3000, and 30000 on MooseFS, which stamps an \
+                 overwrite in place when it begins and not again. A write by another node that takes longer than this \
+                 without moving the stamps may be cached half old; `forebay doctor --pfs A --second B --long-write 256MiB` \
+                 measures that, and the limits in docs/semantics.md say what to do. 0: only the granularity counts.",
     },
     Key {
         name: "mount.stamps",
@@ -322,8 +324,8 @@ pub struct MountConfig {
     pub revalidate: Revalidate,
     /// Granularity of time stamps in nanoseconds.
     pub stamp_granularity_ns: i64,
-    /// How long a file must be quiet where writers cannot be excluded, in nanoseconds.
-    pub settle_ns: i64,
+    /// How long a file must be quiet where writers cannot be excluded, in nanoseconds; `None`: the file system decides.
+    pub settle_ns: Option<i64>,
     /// Believe its time stamps unseen.
     pub trusts_stamps: bool,
     /// Where they are measured; the root unless given.
@@ -348,7 +350,7 @@ impl MountConfig {
             random_fill_percent: 2,
             revalidate: Revalidate::Force,
             stamp_granularity_ns: 20_000_000,
-            settle_ns: 3_000_000_000,
+            settle_ns: None,
             trusts_stamps: false,
             probe_dir: None,
             keep_page_cache: false,
@@ -711,7 +713,7 @@ fn take_mount(raw: RawMount) -> Result<MountConfig, String> {
         if !(0..=3_600_000).contains(&ms) {
             return Err(format!("{} = {ms} must be from 0 to 3600000", at("settle_ms")));
         }
-        mount.settle_ns = ms * 1_000_000;
+        mount.settle_ns = Some(ms * 1_000_000);
     }
     mount.trusts_stamps = match raw.stamps.as_deref() {
         None | Some("measure") => false,

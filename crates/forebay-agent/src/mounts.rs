@@ -6,6 +6,7 @@
 use crate::config::MountConfig;
 use crate::entry::Task;
 use crate::fetch::Queue;
+use crate::seal::{SETTLE_MOOSEFS_NS, default_settle_ns};
 use crate::stamps::{StampCheck, Trust};
 use forebay_pfs::layout::MOOSEFS_CHUNK_BYTES;
 use forebay_pfs::mount::{is_ceph_fuse, is_local, is_moosefs, is_mount_point};
@@ -19,7 +20,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -58,6 +59,8 @@ pub struct MountState {
     pub row_bytes: Option<u64>,
     /// What is mounted there at this moment is local: other nodes cannot write it.
     is_local: AtomicBool,
+    /// How long a file must be quiet where writers cannot be excluded: as configured, or by the type of what is mounted.
+    settle_ns: AtomicI64,
     /// Whether its time stamps can be believed.
     pub stamps: Arc<StampCheck>,
     /// What a page has taken of late, in nanoseconds; 0 before the first.
@@ -131,6 +134,7 @@ impl MountState {
             ),
             row_bytes: is_moosefs(&probed.root).then_some(MOOSEFS_CHUNK_BYTES),
             is_local: AtomicBool::new(false),
+            settle_ns: AtomicI64::new(SETTLE_MOOSEFS_NS),
             stamps: StampCheck::new(&config),
             root: probed.root,
             config,
@@ -218,14 +222,14 @@ impl MountState {
     /// be given to a file system of somebody's own.
     fn has_device(&self, dev: u64) -> bool {
         use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
-        if !self.is_mounted() {
-            return false;
-        }
         // The number of a mount, never given twice. Kernels before 6.8 tell one that may be, those before 5.8 none: the
         // device's number tells most mounts apart then.
         let mask = StatxFlags::MNT_ID | StatxFlags::from_bits_retain(STATX_MNT_ID_UNIQUE);
         let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
         let Ok(stat) = statx(CWD, &self.root, flags, mask) else { return false };
+        if self.must_be_mounted && !is_mount_root(&stat, &self.root) {
+            return false;
+        }
         let present = makedev(stat.stx_dev_major, stat.stx_dev_minor);
         self.found(present.rotate_left(32) ^ stat.stx_mnt_id);
         present == dev
@@ -237,6 +241,8 @@ impl MountState {
             // First: whoever finds the number known must find this known too.
             self.reader.set_page_cache(page_cache_of(&self.root, self.config.keep_page_cache));
             self.is_local.store(is_local(&self.root), Release);
+            let settle_ns = self.config.settle_ns.unwrap_or_else(|| default_settle_ns(&self.root));
+            self.settle_ns.store(settle_ns, Release);
             self.stamps.found(mount);
         }
     }
@@ -267,19 +273,23 @@ impl MountState {
     }
 
     fn settling_ns(&self, facts: &FileFacts, alone: bool) -> i64 {
-        let settle_ns = if alone && self.is_local.load(Acquire) { 0 } else { self.config.settle_ns };
+        let settle_ns = if alone && self.is_local.load(Acquire) { 0 } else { self.settle_ns.load(Acquire) };
         facts.granularity_ns(self.config.stamp_granularity_ns).max(settle_ns)
     }
 }
 
-/// Whether something is mounted on `root` itself. Kernels before 5.8 tell it in their table alone, which takes longer.
+/// Whether something is mounted on `root` itself.
 fn root_is_mounted(root: &Path) -> bool {
-    use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
+    use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
     let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
-    statx(CWD, root, flags, StatxFlags::empty()).is_ok_and(|stat| {
-        let tells = stat.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT);
-        if tells { stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) } else { is_mount_point(root) }
-    })
+    statx(CWD, root, flags, StatxFlags::empty()).is_ok_and(|stat| is_mount_root(&stat, root))
+}
+
+/// Whether `stat` is of the root of a mount. Kernels before 5.8 tell it in their table alone, which takes longer.
+fn is_mount_root(stat: &rustix::fs::Statx, root: &Path) -> bool {
+    use rustix::fs::StatxAttributes;
+    let tells = stat.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT);
+    if tells { stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) } else { is_mount_point(root) }
 }
 
 fn page_cache_of(root: &Path, keep: bool) -> PageCache {
@@ -385,6 +395,7 @@ pub fn display_path(fd: BorrowedFd<'_>) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::seal::SETTLE_NS;
 
     #[test]
     fn a_young_file_is_waited_for_as_long_as_it_stays_young() {
@@ -393,6 +404,7 @@ mod tests {
         std::fs::write(&path, b"one").unwrap();
         let mount = MountState::new(MountConfig::new("pfs", dir.path())).unwrap();
         mount.is_local.store(true, Relaxed);
+        mount.settle_ns.store(SETTLE_NS, Relaxed);
         let mut facts =
             FileFacts::of(std::fs::File::open(&path).unwrap().as_fd(), Revalidate::Force).unwrap();
         let stamped = |facts: &mut FileFacts, seconds: i64| {
@@ -450,6 +462,19 @@ mod tests {
         unmount(dir.path(), UnmountFlags::DETACH).unwrap();
         assert_eq!(mounted, [PageCache::Bypass, PageCache::Keep]);
         assert_eq!(modes(), [PageCache::Drop, PageCache::Keep]);
+    }
+
+    #[test]
+    fn a_configured_settling_time_wins_over_that_of_the_file_system() {
+        let dir = tempfile::tempdir().unwrap();
+        for (configured, wanted) in [(None, SETTLE_NS), (Some(0), 0), (Some(7), 7)] {
+            let mut config = MountConfig::new("pfs", dir.path());
+            config.settle_ns = configured;
+            let mount = MountState::new(config).unwrap();
+            assert_eq!(mount.settle_ns.load(Relaxed), SETTLE_MOOSEFS_NS, "the longest until it is known");
+            mount.has_device(0);
+            assert_eq!(mount.settle_ns.load(Relaxed), wanted);
+        }
     }
 
     #[test]

@@ -20,11 +20,24 @@ use crate::mounts::{Admitted, MountState, display_path};
 use crate::stamps::Trust;
 use forebay_pfs::FileFacts;
 use forebay_pfs::lease::{Opened, Writers, writers};
+use forebay_pfs::mount::is_moosefs;
 use forebay_wire::Refusal;
 use std::fmt;
 use std::os::fd::BorrowedFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// `mount.settle_ms` where none is configured: longer than the clients of most file systems hold back a change of stamps.
+pub const SETTLE_NS: i64 = 3_000_000_000;
+
+/// The same on MooseFS, which stamps an overwrite in place when it begins and not again.
+pub const SETTLE_MOOSEFS_NS: i64 = 30_000_000_000;
+
+/// For how long a file on the file system that is mounted on `root` must be quiet, where nothing is configured.
+pub fn default_settle_ns(root: &Path) -> i64 {
+    if is_moosefs(root) { SETTLE_MOOSEFS_NS } else { SETTLE_NS }
+}
 
 /// Why a version cannot be sealed now. Later it may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

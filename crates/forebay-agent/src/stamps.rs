@@ -10,7 +10,7 @@ use forebay_pfs::mount::has_known_stamps;
 use forebay_pfs::stamps::{Stamps, measure};
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -25,8 +25,6 @@ pub struct StampCheck {
     present: AtomicU64,
     /// The mount whose stamps can be believed.
     believed: AtomicU64,
-    /// It was said that this mount is not cached.
-    said: AtomicBool,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -37,6 +35,8 @@ struct State {
     mount: u64,
     verdict: Verdict,
     since: Instant,
+    /// What was logged last: of which mount, and why it is not cached.
+    said: (u64, String),
 }
 
 #[derive(Clone, Debug)]
@@ -62,12 +62,12 @@ pub enum Trust {
 impl StampCheck {
     /// Of a mount that nobody has looked at yet.
     pub fn new(config: &MountConfig) -> Arc<Self> {
-        let state = State { mount: 0, verdict: Verdict::Measuring, since: Instant::now() };
+        let (since, said) = (Instant::now(), (0, String::new()));
+        let state = State { mount: 0, verdict: Verdict::Measuring, since, said };
         Arc::new(StampCheck {
             config: config.clone(),
             present: AtomicU64::new(0),
             believed: AtomicU64::new(0),
-            said: AtomicBool::new(false),
             state: Mutex::new(state),
             changed: Condvar::new(),
         })
@@ -92,7 +92,7 @@ impl StampCheck {
         let mut state = lock(&self.state);
         let again = matches!(state.verdict, Verdict::Unknown(_)) && state.since.elapsed() > AGAIN;
         if state.mount != present || again {
-            *state = State { mount: present, verdict: Verdict::Measuring, since: Instant::now() };
+            (state.mount, state.verdict, state.since) = (present, Verdict::Measuring, Instant::now());
             let check = self.clone();
             let body = move || check.measure(present);
             if let Err(e) = std::thread::Builder::new().name("stamps".into()).spawn(body) {
@@ -138,8 +138,10 @@ impl StampCheck {
         }
         match &verdict {
             Verdict::Believed(_) => self.believed.store(mount, Ordering::Release),
-            Verdict::Refused(why) | Verdict::Unknown(why) if !self.said.swap(true, Ordering::Relaxed) => {
+            // Not again by each of the repeated attempts that find the same.
+            Verdict::Refused(why) | Verdict::Unknown(why) if state.said != (mount, why.clone()) => {
                 tracing::warn!(mount = self.config.label, "is not cached, reads go to the PFS: {why}");
+                state.said = (mount, why.clone());
             }
             _ => {}
         }

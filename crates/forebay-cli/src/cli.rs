@@ -373,6 +373,9 @@ pub struct DoctorArgs {
     /// The same directory on another mount of that PFS: are changes made by --pfs seen here?
     #[arg(long, value_name = "DIR", requires = "pfs")]
     pub second: Option<PathBuf>,
+    /// Overwrite a file of this size through --pfs by one write, and report what --second sees of its time stamps
+    #[arg(long, value_name = "SIZE", requires = "second", value_parser = forebay_agent::units::parse_bytes)]
+    pub long_write: Option<u64>,
 }
 
 #[derive(Debug, Subcommand)]

@@ -8,6 +8,7 @@ use crate::out::print;
 use forebay_agent::units::Human;
 use forebay_agent::{Config, memory};
 use forebay_pfs::Revalidate;
+use forebay_pfs::long_write;
 use forebay_pfs::stamps::{Stamps, measure};
 use forebay_wire::MountStatus;
 use forebay_wire::tls::Identity;
@@ -16,10 +17,13 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 /// A certificate that ends so soon should be renewed: a month, since whoever does it may be on holiday.
 const EXPIRY_WARNING_DAYS: u64 = 30;
+
+/// A stamp that is older than the last byte by less is of the same moment: some looks apart.
+const LATE: Duration = Duration::from_millis(200);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -67,6 +71,8 @@ pub fn doctor(global: &Global, args: &DoctorArgs) -> Outcome {
     findings.extend(args.config.as_deref().map(certificates));
     for path in &args.pfs {
         findings.extend([pfs(path), time_stamps(path, args.second.as_deref())]);
+        let long = args.second.as_deref().zip(args.long_write);
+        findings.extend(long.map(|(second, bytes)| long_write(path, second, bytes)));
     }
     print(global, &findings, |out| {
         for finding in &findings {
@@ -373,6 +379,32 @@ fn time_stamps(path: &Path, second: Option<&Path>) -> Finding {
             what,
             format!("{shown}: cannot be measured: {e}"),
             "name a directory on it where you may write; for the agent set mount.probe_dir",
+        ),
+    }
+}
+
+/// What `second` sees of the time stamps while one write of `bytes` through `path` goes on.
+fn long_write(path: &Path, second: &Path, bytes: u64) -> Finding {
+    let what = "long write";
+    let shown = format!("{}, seen in {}", path.display(), second.display());
+    let seen = match long_write::measure(path, second, bytes, Revalidate::Force) {
+        Ok(seen) => seen,
+        Err(e) => {
+            let remedy = "name two mounts of one directory where you may write that much";
+            return warn(what, format!("{shown}: cannot be measured: {e}"), remedy);
+        }
+    };
+    let bytes = Human(bytes.min(long_write::BYTES_MAX));
+    let took = seen.took.as_secs_f64();
+    let moves = format!("{shown}: the stamps moved {} times while {bytes} took {took:.1} s", seen.moves);
+    match seen.behind {
+        _ if seen.moves == 0 => bad(what, moves, "no change is noticed there: do not cache this file system"),
+        None => good(what, format!("{moves}, the last time after the last byte")),
+        Some(behind) if behind < LATE => good(what, format!("{moves}, the last time with the last byte")),
+        Some(behind) => warn(
+            what,
+            format!("{moves}; the last stamp is {:.1} s older than the last byte", behind.as_secs_f64()),
+            "set mount.settle_ms above the time of the longest overwrite in place, or evict such files afterwards",
         ),
     }
 }

@@ -6,6 +6,7 @@
 
 pub mod layout;
 pub mod lease;
+pub mod long_write;
 pub mod mount;
 pub mod read;
 pub mod stamps;

@@ -74,15 +74,18 @@ pub fn measure(dir: &Path, seen_in: &Path, how: Revalidate) -> io::Result<Stamps
     Ok(Stamps::Follow(within))
 }
 
-struct Probe {
+/// A small file that is removed at the end.
+pub(crate) struct Probe {
+    /// Where it is changed.
     path: PathBuf,
+    /// Where it is looked at.
     seen: PathBuf,
     /// Of the file that was made.
     ino: u64,
 }
 
 impl Probe {
-    fn create(dir: &Path, seen_in: &Path) -> io::Result<Self> {
+    pub(crate) fn create(dir: &Path, seen_in: &Path) -> io::Result<Self> {
         let name = format!("{PROBE_PREFIX}{:016x}", RandomState::new().hash_one(std::process::id()));
         let path = dir.join(&name);
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
@@ -98,7 +101,7 @@ impl Probe {
         for (round, wait) in WAITS.into_iter().enumerate() {
             sleep(wait);
             // Closed each time: many file systems tell their servers of a change only then.
-            let file = self.open(&self.path, OpenOptions::new().write(true))?;
+            let file = self.writer()?;
             let offset = match change {
                 Change::Overwrite => 0,
                 Change::Append => file.metadata()?.len(),
@@ -114,6 +117,16 @@ impl Probe {
         Ok(None)
     }
 
+    /// For writing, where it is changed.
+    pub(crate) fn writer(&self) -> io::Result<File> {
+        self.open(&self.path, OpenOptions::new().write(true))
+    }
+
+    /// For reading, where it is looked at.
+    pub(crate) fn reader(&self) -> io::Result<File> {
+        self.open(&self.seen, OpenOptions::new().read(true))
+    }
+
     /// Opens the file that was made and no other. Whoever owns the directory could put a link in its place, and root would write
     /// where that leads.
     fn open(&self, path: &Path, options: &mut OpenOptions) -> io::Result<File> {
@@ -126,7 +139,7 @@ impl Probe {
     }
 
     fn stamps(&self, how: Revalidate) -> io::Result<(i64, i64)> {
-        let file = self.open(&self.seen, OpenOptions::new().read(true))?;
+        let file = self.reader()?;
         let version = FileFacts::of(file.as_fd(), how)?.version;
         Ok((version.mtime_ns, version.ctime_ns))
     }

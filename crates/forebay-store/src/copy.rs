@@ -27,9 +27,10 @@ use std::sync::atomic::{Ordering, fence};
 mod stream;
 
 const HEADER_BYTES: u64 = 128;
-/// A copy of another layout is dropped at the start, unlinked and not punched: its readers go on. The second layout has
-/// [`Word::mapped`].
-const MAGIC: u64 = u64::from_le_bytes(*b"fb-copy2");
+/// An agent drops copies with another number when it starts: it unlinks them and does not punch them, so their readers go
+/// on. The second layout has [`Word::mapped`]. Agents that wrote the second kept pages of files that were being written,
+/// so their copies may be half old; the third is laid out alike and its versions were sealed.
+const MAGIC: u64 = u64::from_le_bytes(*b"fb-copy3");
 
 /// The operator wants the whole file kept.
 pub const FLAG_PINNED: u32 = 1;

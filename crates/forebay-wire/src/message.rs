@@ -13,7 +13,7 @@ use forebay_pfs::{FileFacts, FileVersion};
 use serde::{Deserialize, Serialize};
 
 /// Number of this protocol. Both sides must speak the same.
-pub const PROTOCOL: u32 = 4;
+pub const PROTOCOL: u32 = 5;
 
 /// First eight bytes of every connection: "forebay" and a zero.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"forebay\0");
@@ -492,6 +492,29 @@ mod tests {
         assert_eq!(hello, [230, 222, 201, 171, 166, 172, 216, 60, 1, 1]);
         let welcome = Welcome { protocol: 2, protocol_fits: false, message: "no".into() };
         assert_eq!(postcard::to_stdvec(&welcome).unwrap(), [2, 0, 2, b'n', b'o']);
+    }
+
+    /// A field or a variant that is added fails here: give the protocol its next number, and write the new bytes down.
+    #[test]
+    fn what_looks_different_on_the_wire_has_another_number() {
+        let mount = MountStatus {
+            label: "m".into(),
+            root: b"/".to_vec(),
+            mounted: true,
+            fetched_bytes: 1,
+            fetch_errors: 2,
+            fetches_pending: 3,
+            slowest_ms: 4,
+            cached: true,
+            stamps: "s".into(),
+        };
+        let bytes = postcard::to_stdvec(&mount).unwrap();
+        assert_eq!((PROTOCOL, bytes), (5, vec![1, b'm', 1, b'/', 1, 1, 2, 3, 4, 1, 1, b's']));
+        let status = Status { mounts: vec![mount], ..Status::default() };
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&status).unwrap().len()), (5, 34));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&Refusal::StampsUnproved).unwrap()), (5, vec![11]));
+        let facts = postcard::to_stdvec(&FileVersion { ino: 1, size: 2, mtime_ns: 3, ctime_ns: 4 }).unwrap();
+        assert_eq!((PROTOCOL, facts), (5, vec![1, 2, 6, 8]));
     }
 
     #[test]

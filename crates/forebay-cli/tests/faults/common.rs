@@ -400,6 +400,8 @@ pub fn text(bytes: &[u8]) -> String {
 /// A slow file system, or `None` if the user wants none.
 pub struct SlowFs {
     process: Option<SlowFsProcess>,
+    /// Further mounts of the same directory.
+    others: Vec<SlowFsProcess>,
     dirs: TempDir,
 }
 
@@ -418,30 +420,45 @@ impl SlowFs {
         for dir in ["backing", "mount"] {
             std::fs::create_dir(dirs.path().join(dir)).unwrap();
         }
-        let mut slow = SlowFs { process: None, dirs };
+        let mut slow = SlowFs { process: None, others: Vec::new(), dirs };
         slow.serve(stamps);
         Some(slow)
     }
 
     /// Ends it and mounts it anew in the same place.
     pub fn remount(&mut self, stamps: Stamps) {
-        self.process.take().unwrap().stop().unwrap();
+        self.unmount();
         self.serve(stamps);
     }
 
-    fn serve(&mut self, stamps: Stamps) {
-        let (backing, mount) = (self.dirs.path().join("backing"), self.mount());
-        let mut config = forebay_lab::slowfs::Config::new(backing, mount);
+    /// Ends it; [`SlowFs::serve`] mounts it again.
+    pub fn unmount(&mut self) {
+        self.process.take().unwrap().stop().unwrap();
+    }
+
+    pub fn serve(&mut self, stamps: Stamps) {
+        self.process = Some(self.start_at(self.mount(), stamps));
+    }
+
+    /// Mounts the same directory once more.
+    pub fn serve_also(&mut self, stamps: Stamps) -> PathBuf {
+        let mount = self.dirs.path().join(format!("also-{}", self.others.len()));
+        std::fs::create_dir(&mount).unwrap();
+        self.others.push(self.start_at(mount.clone(), stamps));
+        mount
+    }
+
+    fn start_at(&self, mount: PathBuf, stamps: Stamps) -> SlowFsProcess {
+        let mut config = forebay_lab::slowfs::Config::new(self.dirs.path().join("backing"), mount);
         config.rate_bytes_per_s = None;
         config.latency_ns = 0;
         config.allow_other = true;
         // Every read reaches the server, whatever the kernel has cached.
         config.direct_io = true;
         config.stamps = stamps;
-        let process = SlowFsProcess::start(Path::new(FOREBAY), &["lab"], &config).unwrap_or_else(|e| {
+        SlowFsProcess::start(Path::new(FOREBAY), &["lab"], &config).unwrap_or_else(|e| {
             panic!("{e}\nthese tests need root and /dev/fuse; FOREBAY_SKIP_FUSE=1 leaves them out")
-        });
-        self.process = Some(process);
+        })
     }
 
     pub fn mount(&self) -> PathBuf {

@@ -187,6 +187,35 @@ fn a_copy_of_an_earlier_agent_is_not_taken_for_another_of_its_number() {
     agent.assert_nothing_left();
 }
 
+/// Agents before the third layout kept pages of files that were being written.
+#[test]
+fn copies_of_an_agent_with_an_earlier_layout_are_dropped_and_fetched_again() {
+    let pfs = plain_pfs();
+    let path = pfs.path().join("f");
+    make_file(&path, 7, MIB);
+    let mut agent = Agent::on(pfs.path());
+    verify_once(&agent.client(), &path, 7, 0);
+    agent.kill_9();
+    let copies = agent.dir().join("tier/copies");
+    let copy = std::fs::read_dir(copies).unwrap().next().unwrap().unwrap().path();
+    let mut bytes = std::fs::read(&copy).unwrap();
+    // Its first page is half old, and its layout the second.
+    bytes[..8].fill(0);
+    let numbers: Vec<_> = (0..bytes.len() - 7).filter(|at| bytes[*at..].starts_with(b"fb-copy3")).collect();
+    assert_eq!(numbers.len(), 1, "the number of the layout is not where it was");
+    bytes[numbers[0] + 7] = b'2';
+    std::fs::write(&copy, bytes).unwrap();
+    agent.restart();
+    assert_eq!((agent.counter("adopted_files_total"), agent.copies()), (0, 0));
+    verify_once(&agent.client(), &path, 7, 0);
+    assert!(agent.used("pages") >= MIB);
+    // Once only.
+    agent.kill_9();
+    agent.restart();
+    assert_eq!(agent.counter("adopted_files_total"), 1);
+    drop(agent);
+}
+
 /// An agent that is stopped for longer than the client waits answers a pin too late; the next pin must not take that
 /// answer for its own.
 #[test]

@@ -93,6 +93,15 @@ fn a_mount_is_measured_again_when_it_is_mounted_anew() {
         read(&agent, &path, seed);
     }
     measured(&agent, "does not move");
+    let warnings = || agent.log().matches("is not cached").count();
+    assert_eq!(warnings(), 1, "{}", agent.log());
+    slow.remount(Stamps::Exact);
+    read(&agent, &path, 3);
+    measured(&agent, "follow writes");
+    slow.remount(Stamps::Still);
+    read(&agent, &path, 3);
+    measured(&agent, "does not move");
+    assert_eq!(warnings(), 2, "each result is logged: {}", agent.log());
     slow.remount(Stamps::Exact);
     read(&agent, &path, 3);
     measured(&agent, "follow writes");
@@ -164,4 +173,23 @@ fn a_probe_file_that_is_replaced_while_it_is_used_is_not_written() {
         assert!(said.contains("cannot be measured"), "{said}");
         assert_clean(&mount);
     }
+}
+
+#[test]
+fn doctor_tells_what_a_second_mount_sees_of_a_long_write() {
+    let Some(mut slow) = SlowFs::start() else { return };
+    let mount = slow.mount();
+    let look = |second: &Path| {
+        let second = second.to_str().unwrap();
+        doctor(&["--pfs", mount.to_str().unwrap(), "--second", second, "--long-write", "4MiB"])
+    };
+    let line = |said: &str| said.lines().find(|line| line.contains("long write")).unwrap().to_owned();
+    let second = slow.serve_also(Stamps::Exact);
+    let said = line(&text(&look(&second).stdout));
+    let moved = said.split("moved ").nth(1).and_then(|rest| rest.split(' ').next()?.parse::<u32>().ok());
+    assert!(said.starts_with("good") && moved.is_some_and(|times| times > 0), "{said}");
+    let second = slow.serve_also(Stamps::Still);
+    let said = line(&text(&look(&second).stdout));
+    assert!(said.starts_with("BAD") && said.contains("moved 0 times"), "{said}");
+    assert_clean(&mount);
 }

@@ -7,11 +7,15 @@ use crate::common::{
     Agent, MIB, OTHER_UID, Setup, SlowFs, assert_content, content, grow_old, make_file, plain_pfs, read_all,
     text, wait_for,
 };
+use forebay_lab::slowfs::Stamps;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
 use std::time::Instant;
 
 /// The kernel copies a write by folios of up to 2 MiB: half of it is more than one.
@@ -43,6 +47,50 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: nobody has a slice of it any more.
         unsafe { munmap(self.0.cast(), LEN as usize) }.unwrap();
+    }
+}
+
+/// Two programs that open the file and read all of it, over and over.
+struct Readers {
+    stop: Arc<AtomicBool>,
+    reads: Arc<AtomicU64>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Readers {
+    fn start(agent: &Agent, path: &Path) -> Self {
+        let (stop, reads) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let threads = [agent.client(), agent.client()].map(|client| {
+            let (stop, reads, path) = (stop.clone(), reads.clone(), path.to_owned());
+            std::thread::spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    let bytes = read_all(&client.open(&path).unwrap()).unwrap();
+                    assert_eq!(bytes.len() as u64, LEN);
+                    reads.fetch_add(1, Ordering::Relaxed);
+                }
+            })
+        });
+        Readers { stop, reads, threads: threads.into() }
+    }
+
+    /// Waits until some more reads have begun and ended.
+    fn more(&self) {
+        let before = self.reads.load(Ordering::Relaxed);
+        wait_for("the readers read", || self.reads.load(Ordering::Relaxed) > before + 4);
+    }
+
+    fn finish(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.threads.into_iter().for_each(|thread| thread.join().unwrap());
+    }
+}
+
+/// Ends the fault, also when the test fails: an agent that waits for the stalled write could not be killed.
+struct Stall<'a>(&'a SlowFs);
+
+impl Drop for Stall<'_> {
+    fn drop(&mut self) {
+        self.0.fault("none");
     }
 }
 
@@ -94,12 +142,17 @@ fn one_long_write_leaves_no_half_old_pages() {
     assert_content(ready, 2, 0);
     assert_eq!(rest.len() as u64, LEN / 2);
     slow.fault("read=hang,path=source");
+    let stall = Stall(&slow);
     let target = File::options().write(true).open(&path).unwrap();
     let writer = std::thread::spawn(move || target.write_all_at(source.bytes(), 0));
     let new = content(2, 0, LEN as usize);
     wait_for("half of it is written", || byte_at(&path, MIB) == new[MIB as usize]);
     let stamped = stamps(&path);
+    grow_old(&path);
 
+    // Readers go on from here until some time after the write has ended.
+    let readers = Readers::start(&agent, &path);
+    readers.more();
     assert_not_kept(&agent, &path);
     let load = agent.cli(&["load", path.to_str().unwrap()]);
     assert!(!load.status.success(), "a file that is being written was loaded");
@@ -108,9 +161,11 @@ fn one_long_write_leaves_no_half_old_pages() {
     assert_eq!(agent.used("pages"), 0);
     assert!(!writer.is_finished(), "the write did not stall");
 
-    slow.fault("none");
+    drop(stall);
     writer.join().unwrap().unwrap();
     assert_eq!(stamps(&path), stamped, "this kernel stamps the end of a write: nothing was tested");
+    readers.more();
+    readers.finish();
     assert_cached_right(&agent, &path);
 }
 
@@ -206,4 +261,18 @@ fn small_reads_of_a_file_that_is_not_kept_do_not_ask_the_agent_each_time() {
         assert_content(&buffer, 2, 0);
         agent.used("pages") > 0
     });
+}
+
+#[test]
+fn a_pfs_that_is_mounted_after_the_agent_started_is_not_taken_for_a_local_disk() {
+    let Some(mut slow) = SlowFs::start() else { return };
+    let path = slow.at("f");
+    make_file(&path, 2, LEN);
+    slow.unmount();
+    let agent = Agent::start(Setup { settle_ms: 3_600_000, ..Setup::new(&slow.mount()) });
+    slow.serve(Stamps::Exact);
+    // The first request after the mount finds it, and has its stamps measured.
+    agent.client().open(&path).unwrap();
+    wait_for("its stamps are measured", || agent.status().mounts[0].cached);
+    assert_not_kept(&agent, &path);
 }

@@ -117,8 +117,10 @@ fn agent_configuration(record: &Record, node: &Node, agents: &AgentsRecord) -> R
         node.address,
         authority(record).join(name).display()
     );
+    // The default on MooseFS is 30 s, for long overwrites in place. The lab's programs make none that take longer than 3 s.
     text += &format!(
-        "[[mount]]\nlabel = \"{LABEL}\"\nroot = \"{}\"\nstamp_granularity_ms = {}\nfetch_threads = {FETCH_THREADS}\n",
+        "[[mount]]\nlabel = \"{LABEL}\"\nroot = \"{}\"\nstamp_granularity_ms = {}\nsettle_ms = 3000\n\
+         fetch_threads = {FETCH_THREADS}\n",
         place.pfs().display(),
         record.pfs.stamp_granularity_ms()
     );
