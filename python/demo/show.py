@@ -23,6 +23,9 @@ SERVERS, RATE, RATE_BYTES_PER_S = 4, "50 MB/s", 50_000_000
 # Beside the files themselves: page rounding of each, and the agent's own memory.
 CAPACITY_SLACK_BYTES = 512 << 20
 
+# `mount.settle_ms` on a FUSE file system, and a little more: what was written later is not cached yet.
+SETTLE_S = 3.5
+
 
 @dataclass
 class Pass:
@@ -80,6 +83,7 @@ def show(args, program):
         straight = measure("straight", "straight from the PFS", mount, paths, total, args.passes, builtins.open)
         socket = stage.enter_context(lab.agent(program, mount, place / "state", total + total // 50 + CAPACITY_SLACK_BYTES))
         client = forebay.Client(str(socket), quiet=True)
+        await_settled(paths, client)
 
         def through_forebay(path, mode):
             return forebay.open(path, mode, client=client)
@@ -113,6 +117,17 @@ def require_memory(total):
         raise data.DataError(
             f"{total / 1e9:.1f} GB of data and {free / 1e9:.1f} GB of free memory do not go together; use less: --size {free / 3e6:.0f}"
         )
+
+
+def await_settled(paths, client):
+    """Waits until the agent caches these files: the data may have been unpacked a moment ago."""
+    newest = max(os.stat(path).st_ctime for path in paths)
+    time.sleep(min(max(0.0, newest + SETTLE_S - time.time()), SETTLE_S))
+    deadline = time.monotonic() + lab.START_S
+    while not all(mount["cached"] for mount in client.status()["mounts"]):
+        if time.monotonic() > deadline:
+            raise lab.LabError(f"the PFS is not cached: {client.status()['mounts']}")
+        time.sleep(0.02)
 
 
 def measure(key, title, mount, paths, total, count, open):

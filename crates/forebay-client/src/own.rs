@@ -13,17 +13,23 @@ pub(crate) struct OwnLock<T>(AtomicPtr<Own<T>>);
 struct Own<T> {
     pid: u32,
     value: Mutex<T>,
+    #[allow(
+        dead_code,
+        reason = "what is never freed stays in reach, so that tools that look for leaks find none"
+    )]
+    forked_from: *mut Own<T>,
 }
 
 impl<T: Default> Own<T> {
-    fn new() -> *mut Self {
-        Box::into_raw(Box::new(Own { pid: std::process::id(), value: Mutex::default() }))
+    fn new(forked_from: *mut Self) -> *mut Self {
+        let (pid, value) = (std::process::id(), Mutex::default());
+        Box::into_raw(Box::new(Own { pid, value, forked_from }))
     }
 }
 
 impl<T: Default> Default for OwnLock<T> {
     fn default() -> Self {
-        OwnLock(AtomicPtr::new(Own::new()))
+        OwnLock(AtomicPtr::new(Own::new(std::ptr::null_mut())))
     }
 }
 
@@ -37,7 +43,7 @@ impl<T: Default> OwnLock<T> {
     }
 
     fn start_anew(&self, parents: *mut Own<T>) -> MutexGuard<'_, T> {
-        let fresh = Own::new();
+        let fresh = Own::new(parents);
         let set = self.0.compare_exchange(parents, fresh, Ordering::AcqRel, Ordering::Acquire);
         let current = match set {
             Ok(_) => {
