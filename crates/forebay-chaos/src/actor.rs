@@ -13,7 +13,7 @@ use std::time::Duration;
 /// How long a call of the library waits for an agent: short, since agents are stopped on purpose.
 const CLIENT_DEADLINE: Duration = Duration::from_millis(1500);
 
-/// What an actor is told.
+/// The orders of an actor.
 #[derive(Clone, Debug, Args)]
 pub struct ActorArgs {
     /// Directory of the files.

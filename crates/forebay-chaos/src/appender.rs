@@ -165,7 +165,7 @@ pub fn judge(records: &[Record], plain: bool) -> (Vec<String>, u64) {
         }
     }
     let (mut wrong, mut looks) = (Vec::new(), 0);
-    // Each loss is told once, where it was seen first.
+    // Each loss is reported once, where it was seen first.
     let mut told = std::collections::BTreeSet::new();
     for record in records {
         let Record::AppendSeen { begin, file, node, kind, tiered, counts, broken } = record else { continue };

@@ -77,7 +77,7 @@ impl Pfs {
         self != Pfs::Cephfs
     }
 
-    /// What the agents are told of it.
+    /// Its description for the agents.
     fn mount_options(self) -> &'static str {
         match self {
             Pfs::Moosefs => "stamp_granularity_ms = 2000\n",
@@ -242,7 +242,7 @@ impl Place {
         Ok(command)
     }
 
-    /// The cluster as a node's agent is told of it.
+    /// The description of the cluster for an agent.
     pub fn cluster(&self, number: u32) -> String {
         let node = node(number);
         match self {

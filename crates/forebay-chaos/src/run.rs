@@ -11,7 +11,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// What `forebay-chaos run` is told.
+/// The options of `forebay-chaos run`.
 #[derive(Clone, Debug, Args)]
 pub struct RunArgs {
     /// All decisions follow from it; printed, and random if not given

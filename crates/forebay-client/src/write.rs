@@ -248,7 +248,7 @@ impl FileWriter {
         self.position + self.gathered.len() as u64
     }
 
-    /// After an error the rest stays: the program was told that it is written, so the next call has to try again.
+    /// After an error the rest stays: the program counts on its being written, so the next call tries again.
     fn send_gathered(&mut self) -> io::Result<()> {
         let mut gathered = std::mem::take(&mut self.gathered);
         let mut sent = Ok(());
