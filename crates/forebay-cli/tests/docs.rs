@@ -170,6 +170,11 @@ fn words(line: &str) -> Vec<String> {
                 begun = false;
             }
             (None, ' ') => {}
+            // The number of a redirected descriptor is no word.
+            (None, '>') if word.chars().all(|c| c.is_ascii_digit()) => {
+                word.clear();
+                break;
+            }
             (None, '|' | '>' | ';' | '&' | '#' | ')') => break,
             (None, c) => word.push(c),
         }
@@ -182,16 +187,23 @@ fn words(line: &str) -> Vec<String> {
 
 /// Every call of the program in the shell blocks of `text`; those behind `&&`, `|` and `;` as well.
 fn commands(text: &str) -> Vec<Vec<String>> {
-    let blocks = text.split("```").skip(1).step_by(2).filter(|block| block.starts_with("sh\n"));
+    let blocks = text.split("```").skip(1).step_by(2);
+    // In `console` blocks, the other lines are output.
+    let typed = blocks.flat_map(|block| {
+        let console = block.starts_with("console\n");
+        let lines = block.lines().filter(move |line| !console || line.starts_with("$ "));
+        lines.filter(move |_| console || block.starts_with("sh\n"))
+    });
     let mut calls = Vec::new();
-    for line in blocks.flat_map(str::lines) {
+    for line in typed {
         let line = line
             .find("# ")
             .filter(|at| *at == 0 || line[..*at].ends_with(' '))
             .map_or(line, |at| &line[..at]);
         let starts = line.match_indices("forebay ").filter(|(at, _)| {
-            let before = line[..*at].trim_end_matches("target/release/").chars().next_back();
-            before.is_none_or(|c| " '\"(`".contains(c))
+            // A policy is called `forebay` as well.
+            let before = line[..*at].trim_end_matches("target/release/");
+            before.chars().next_back().is_none_or(|c| " '\"(`".contains(c)) && !before.ends_with("--policy ")
         });
         for (at, _) in starts {
             // Inside of quotes the command ends with the quote.
