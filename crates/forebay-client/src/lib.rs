@@ -20,6 +20,7 @@ pub mod job;
 pub mod load;
 pub mod map;
 mod own;
+mod proof;
 pub mod read;
 pub mod session;
 mod watch;

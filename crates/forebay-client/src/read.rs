@@ -5,22 +5,14 @@
 //! read from the PFS by the program itself; the read-ahead policy decides which, by the pattern of the reads. Every
 //! failure of the agent ends in the PFS.
 //!
-//! Within one open, bytes of the tier are never mixed with bytes of another version. Those of the tier are of the version
-//! opened, by construction. A direct read is followed by a look at the file, and if its content is not what was opened,
-//! the read fails with `ESTALE`; a program that opens again gets the new version. A look costs a round trip to some file
-//! systems, as much as a small read itself, so it may be put off while only the PFS has been read: it is due before the
-//! first byte from the tier, when it costs less than a hundredth of the reads since the last one, and every 50 ms at the
-//! latest. (A version that has not changed by then had not changed before.)
-//!
-//! A look compares what the descriptor tells now with what the last look has proved, never with a path. Where only ctime
-//! moved, the kernel's reports of this node (`watch`) tell an attribute that was changed from a write whose mtime was set back.
+//! That bytes of two versions are never mixed within one open is seen to by `proof`.
 
 use crate::error::{errno, out_of_files, told};
+use crate::proof::{Changed, Proof};
 use crate::session::{Client, Session, lock, unexpected};
-use crate::watch::{Events, Watch};
 use crate::{EXTENT_BYTES, MappedRange};
 use forebay_pfs::layout::{self, Layout};
-use forebay_pfs::{Difference, FileFacts, FileVersion, Revalidate};
+use forebay_pfs::{FileFacts, FileVersion, Revalidate};
 use forebay_policy::miss_ledger::LEAST_RENT_BYTES;
 use forebay_policy::readahead::{Readahead, ReadaheadConfig, Serve};
 use forebay_store::copy::{CopyView, Geometry};
@@ -75,12 +67,8 @@ enum Source {
 #[derive(Debug)]
 struct Tiered {
     pfs: OwnedFd,
-    /// Of the version opened.
-    facts: FileFacts,
-    /// Of the same content, as the last look has proved it.
-    proved: Mutex<Proved>,
-    /// Programs of this node are watched; `None` where that cannot be.
-    watch: Option<Watch>,
+    /// Of the version opened, and whether it is still that.
+    proof: Proof,
     mode: ReadMode,
     page_bytes: u64,
     pinned: bool,
@@ -94,34 +82,11 @@ struct Tiered {
     missing: AtomicU64,
     /// The kernel was told not to read ahead, since the agent does.
     advised_random: AtomicBool,
-    /// Bytes of the tier have been handed out.
-    served_from_tier: AtomicBool,
-    /// The PFS has been read since the file was last looked at.
-    unproved: AtomicBool,
     /// Small reads that missed.
     misses: AtomicU64,
-    /// The content was found changed: nothing more is handed out.
-    changed: AtomicBool,
     /// The agent has refused to cache the file, and is not asked again until so many milliseconds after it was opened.
     refused_until_ms: AtomicU64,
-    /// When the file was last looked at, in milliseconds since it was opened.
-    proved_at_ms: AtomicU64,
-    /// Time that the last look took, and that direct reads have taken since, in nanoseconds.
-    look_ns: AtomicU64,
-    read_ns: AtomicU64,
-    opened: Instant,
 }
-
-/// What a look has proved to be the content that was opened.
-#[derive(Clone, Copy, Debug)]
-struct Proved {
-    facts: FileFacts,
-    /// What this node had done to the file by then.
-    events: Events,
-}
-
-/// The kernel reports a change a moment after its stamps move, as long as a call to the PFS takes at most.
-const EVENT_PATIENCE: Duration = Duration::from_millis(50);
 
 /// A file that the agent refuses to cache, such as one that is being written, is read from the PFS for so long before the agent is
 /// asked again. Small reads would otherwise take many times as long as without Forebay.
@@ -130,12 +95,31 @@ const REFUSED_PAUSE_MS: u64 = 10;
 /// Of so many small reads that miss, the agent hears of one.
 const MISSES_TOLD: u64 = 16;
 
-/// While a file is read from the PFS only, a look at it may take this part of the time of the reads since the last one: a
-/// hundredth. Where a look is free, or the reads are long, every read is followed by one.
-const PROOF_SHARE: u64 = 100;
+/// The agent is asked about a file so often while other programs keep changing it.
+const OPEN_TRIES: usize = 3;
 
-/// And it is looked at this often at least.
-const PROOF_INTERVAL_MS: u64 = 50;
+/// A larger file is not looked at page by page when it is opened.
+const LOOKED_AT_PAGES: u64 = 1024;
+
+/// What the agent tells about a file.
+struct Opened {
+    /// Number of its mount.
+    mount: usize,
+    proof: Proof,
+    view: Option<CopyView>,
+    page_bytes: u64,
+    pinned: bool,
+}
+
+impl Opened {
+    /// Whether all of it is in the tier.
+    fn is_resident(&self) -> bool {
+        self.view.as_ref().is_some_and(|view| {
+            let pages = view.geometry().pages();
+            pages <= LOOKED_AT_PAGES && (0..pages).all(|page| view.is_resident(page as u32))
+        })
+    }
+}
 
 impl Client {
     /// Opens `path` for reading, cached.
@@ -178,54 +162,67 @@ impl Client {
 
     /// Shows the descriptor to the agent; gives it back if no agent takes it, with the error if one could not be asked.
     fn show(&self, pfs: OwnedFd, mode: ReadMode) -> Result<Tiered, (OwnedFd, Option<io::Error>)> {
-        let session = &self.session;
-        // Before the agent looks at the file, so that nothing falls between.
-        let watch = session.may_ask().then(|| session.watches.watch(pfs.as_fd())).flatten();
-        let answer = match session.call(&Request::Open, &[pfs.as_fd()], session.config.deadline) {
-            Ok(answer) => answer,
-            Err(e) => return Err((pfs, Some(e))),
+        let Opened { mount, proof, view, page_bytes, pinned } = match self.ask_until_watched(&pfs) {
+            Ok(opened) => opened,
+            Err(e) => return Err((pfs, e)),
         };
+        Ok(Tiered {
+            readahead: Mutex::new(Readahead::new(
+                self.readahead_config(mount, page_bytes),
+                proof.facts.version.size,
+            )),
+            pfs,
+            proof,
+            mode,
+            page_bytes,
+            pinned,
+            view: RwLock::new(view.map(Arc::new)),
+            last_page: AtomicU64::new(u64::MAX),
+            all_resident: AtomicBool::new(false),
+            missing: AtomicU64::new(0),
+            advised_random: AtomicBool::new(false),
+            misses: AtomicU64::new(0),
+            refused_until_ms: AtomicU64::new(0),
+        })
+    }
+
+    /// Asks the agent, again if the file was changed between its look and the beginning of the
+    /// watch. Whoever finds all of it in the tier reads nothing else, and needs no watch yet:
+    /// setting one costs a quarter of the open.
+    fn ask_until_watched(&self, pfs: &OwnedFd) -> Result<Opened, Option<io::Error>> {
+        let mut opened = self.ask(pfs)?;
+        for _ in 1..OPEN_TRIES {
+            if opened.is_resident() || opened.proof.watch(&self.session.watches, pfs.as_fd()) {
+                break;
+            }
+            opened = self.ask(pfs)?;
+        }
+        Ok(opened)
+    }
+
+    fn ask(&self, pfs: &OwnedFd) -> Result<Opened, Option<io::Error>> {
+        let session = &self.session;
+        let answer = session.call(&Request::Open, &[pfs.as_fd()], session.config.deadline)?;
         let Reply::Opened { mount, facts, copy, page_bytes, pinned } = answer.message else {
-            return Err((pfs, None));
+            return Err(None);
         };
         let geometry = Geometry { size: facts.version.size, page_bytes };
         let view = answer.fds.into_iter().next().and_then(|fd| CopyView::new(fd, copy, geometry).ok());
+        Ok(Opened { mount: mount as usize, proof: Proof::new(facts), view, page_bytes, pinned })
+    }
+
+    fn readahead_config(&self, mount: usize, page_bytes: u64) -> ReadaheadConfig {
+        let session = &self.session;
         let mut config = ReadaheadConfig::for_page(page_bytes as u32);
         config.first_window_bytes = config.first_window_bytes.max(FIRST_WINDOW_BYTES);
-        if let Some(info) = session.mounts().ok().and_then(|m| m.get(mount as usize).cloned()) {
+        if let Some(info) = session.mounts().ok().and_then(|m| m.get(mount).cloned()) {
             config.max_window_bytes = info.read_ahead_bytes;
             config.extent_bytes = info.extent_bytes;
         }
         if let Some(most) = session.config.read_ahead_bytes {
             config.max_window_bytes = config.max_window_bytes.min(most);
         }
-        Ok(Tiered {
-            pfs,
-            facts,
-            proved: Mutex::new(Proved {
-                facts,
-                events: watch.as_ref().map(|w| w.at_open).unwrap_or_default(),
-            }),
-            watch,
-            mode,
-            page_bytes,
-            pinned,
-            view: RwLock::new(view.map(Arc::new)),
-            readahead: Mutex::new(Readahead::new(config, facts.version.size)),
-            last_page: AtomicU64::new(u64::MAX),
-            all_resident: AtomicBool::new(false),
-            missing: AtomicU64::new(0),
-            advised_random: AtomicBool::new(false),
-            served_from_tier: AtomicBool::new(false),
-            unproved: AtomicBool::new(false),
-            changed: AtomicBool::new(false),
-            misses: AtomicU64::new(0),
-            refused_until_ms: AtomicU64::new(0),
-            proved_at_ms: AtomicU64::new(0),
-            look_ns: AtomicU64::new(0),
-            read_ns: AtomicU64::new(0),
-            opened: Instant::now(),
-        })
+        config
     }
 
     fn open_scratch(&self, path: &Path) -> Option<Source> {
@@ -247,7 +244,7 @@ impl File {
     pub fn size(&self) -> io::Result<u64> {
         match &self.source {
             Source::Pfs(pfs) => Ok(FileFacts::of(pfs.as_fd(), Revalidate::AsStat)?.version.size),
-            Source::Tiered(t) => Ok(t.facts.version.size),
+            Source::Tiered(t) => Ok(t.proof.facts.version.size),
             Source::Scratch { size, .. } => Ok(*size),
         }
     }
@@ -255,7 +252,7 @@ impl File {
     /// The version that was opened; `None` if no agent serves the file.
     pub fn version(&self) -> Option<FileVersion> {
         match &self.source {
-            Source::Tiered(t) => Some(t.facts.version),
+            Source::Tiered(t) => Some(t.proof.facts.version),
             _ => None,
         }
     }
@@ -320,7 +317,7 @@ impl File {
     /// For each extent (128 MiB): its length and how much of it is in the tier now, in bytes.
     pub fn extents(&self) -> Vec<(u64, u64)> {
         let Source::Tiered(t) = &self.source else { return Vec::new() };
-        let (size, view) = (t.facts.version.size, t.view());
+        let (size, view) = (t.proof.facts.version.size, t.view());
         let mut extents = vec![(0, 0); size.div_ceil(EXTENT_BYTES) as usize];
         let geometry = Geometry { size, page_bytes: t.page_bytes };
         for page in 0..geometry.pages() {
@@ -377,11 +374,11 @@ impl Tiered {
     }
 
     fn read_at(&self, session: &Session, path: &Path, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        let size = self.facts.version.size;
+        let size = self.proof.facts.version.size;
         if offset >= size || buffer.is_empty() {
             return Ok(0);
         }
-        if self.changed.load(Ordering::Relaxed) {
+        if self.proof.has_failed() {
             return Err(changed(path));
         }
         let want = (buffer.len() as u64).min(size - offset) as usize;
@@ -423,10 +420,8 @@ impl Tiered {
     /// Only once a read before it has found everything resident and has seen to the version, so that neither the policy
     /// nor the PFS need be asked.
     fn read_resident(&self, session: &Session, path: &Path, buffer: &mut [u8], offset: u64) -> Option<usize> {
-        let want = (buffer.len() as u64).min(self.facts.version.size.saturating_sub(offset)) as usize;
-        let settled = self.all_resident.load(Ordering::Relaxed)
-            && self.served_from_tier.load(Ordering::Relaxed)
-            && !self.changed.load(Ordering::Relaxed);
+        let want = (buffer.len() as u64).min(self.proof.facts.version.size.saturating_sub(offset)) as usize;
+        let settled = self.all_resident.load(Ordering::Relaxed) && self.proof.is_settled();
         if !settled {
             return None;
         }
@@ -446,12 +441,7 @@ impl Tiered {
         let Some(view) = guard.as_ref() else { return Ok(0) };
         let n = view.read_at(buffer, offset)?;
         if n > 0 {
-            if !self.served_from_tier.load(Ordering::Relaxed) {
-                self.served_from_tier.store(true, Ordering::SeqCst);
-                if self.unproved.load(Ordering::SeqCst) {
-                    self.prove(path, Revalidate::AsStat)?;
-                }
-            }
+            self.proof.before_tier(self.pfs.as_fd())?.map_err(|Changed| changed(path))?;
             let (first, last) = (offset / self.page_bytes, (offset + n as u64 - 1) / self.page_bytes);
             if self.last_page.swap(last, Ordering::Relaxed) != last
                 && let Some(ring) = session.ring()
@@ -475,7 +465,7 @@ impl Tiered {
         self.advise(Advice::Random);
         for range in ask {
             let request = Request::Prefetch {
-                version: self.facts.version,
+                version: self.proof.facts.version,
                 first_page: range.start as u32,
                 pages: (range.end - range.start).min(u64::from(u32::MAX)) as u32,
             };
@@ -518,6 +508,8 @@ impl Tiered {
             let why = format!("{}: the bytes at {offset} are not in the tier; load it first", path.display());
             return Err(told(libc::ENODATA, why));
         }
+        // It may have been resident when it was opened.
+        self.proof.watch(&session.watches, self.pfs.as_fd());
         if serve == Serve::Pfs {
             self.advise(Advice::Random);
             self.tell_missed(session, offset, len);
@@ -527,7 +519,7 @@ impl Tiered {
             self.advise(Advice::Normal);
             return Ok(Brought::ReadPfs);
         }
-        if lock(&self.proved).facts.version != self.facts.version {
+        if !self.proof.is_stamped_as_opened() {
             // The stamps have moved since, though the content has not: the agent fetches nothing more of that version.
             self.advise(Advice::Normal);
             return Ok(Brought::ReadPfs);
@@ -537,7 +529,7 @@ impl Tiered {
         // To the end of the page and no further: the rest of a long read is on its way, and the front can be copied.
         let to_page_end = self.page_bytes - offset % self.page_bytes;
         let request = Request::Fetch {
-            version: self.facts.version,
+            version: self.proof.facts.version,
             copy: self.view().filter(|_| !anew).map_or(0, |v| v.copy()),
             offset,
             len: (len as u64).min(to_page_end),
@@ -561,7 +553,8 @@ impl Tiered {
         let page = (offset / self.page_bytes) as u32;
         let rent = (len as u64).clamp(LEAST_RENT_BYTES, self.page_bytes) * MISSES_TOLD;
         let bytes = rent.min(u64::from(u32::MAX)) as u32;
-        session.tell(&Request::Missed { version: self.facts.version, page, bytes }, &[self.pfs.as_fd()]);
+        session
+            .tell(&Request::Missed { version: self.proof.facts.version, page, bytes }, &[self.pfs.as_fd()]);
     }
 
     fn take_answer(
@@ -573,7 +566,7 @@ impl Tiered {
         match answer.message {
             Reply::Ready { copy, page_bytes } if page_bytes == self.page_bytes => {
                 if let Some(fd) = answer.fds.into_iter().next() {
-                    let geometry = Geometry { size: self.facts.version.size, page_bytes };
+                    let geometry = Geometry { size: self.proof.facts.version.size, page_bytes };
                     let view = CopyView::new(fd, copy, geometry)?;
                     *self.view.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(view));
                 }
@@ -581,7 +574,8 @@ impl Tiered {
             }
             Reply::Changed(_) => {
                 // The agent may know more than this node's attribute cache, and other things than this handle has proved.
-                self.prove(path, Revalidate::Force)?;
+                let looked = self.proof.look(self.pfs.as_fd(), Revalidate::Force)?;
+                looked.map_err(|Changed| changed(path))?;
                 Ok(Brought::ReadPfs)
             }
             reply @ Reply::TimedOut => {
@@ -590,7 +584,7 @@ impl Tiered {
                 Ok(Brought::ReadPfs)
             }
             Reply::Refused(_) => {
-                let until = self.opened.elapsed().as_millis() as u64 + REFUSED_PAUSE_MS;
+                let until = self.proof.age_ms() + REFUSED_PAUSE_MS;
                 self.refused_until_ms.store(until, Ordering::Relaxed);
                 self.advise(Advice::Normal);
                 Ok(Brought::ReadPfs)
@@ -601,7 +595,7 @@ impl Tiered {
     }
 
     fn is_refused(&self) -> bool {
-        (self.opened.elapsed().as_millis() as u64) < self.refused_until_ms.load(Ordering::Relaxed)
+        (self.proof.age_ms()) < self.refused_until_ms.load(Ordering::Relaxed)
     }
 
     /// Reads the PFS, to the end of the page at most while there is an agent: the next page may be resident.
@@ -612,81 +606,12 @@ impl Tiered {
         };
         let started = Instant::now();
         let got = read_full(self.pfs.as_fd(), &mut buffer[..want], offset)?;
-        self.unproved.store(true, Ordering::SeqCst);
-        let took_ns = started.elapsed().as_nanos() as u64;
-        let read_ns = self.read_ns.fetch_add(took_ns, Ordering::Relaxed) + took_ns;
-        let last = self.proved_at_ms.load(Ordering::Relaxed);
-        let due = read_ns >= self.look_ns.load(Ordering::Relaxed).saturating_mul(PROOF_SHARE)
-            || self.opened.elapsed().as_millis() as u64 >= last + PROOF_INTERVAL_MS;
-        // Order matters between threads: each first says what it has done and then looks at what the other has.
-        if due || self.served_from_tier.load(Ordering::SeqCst) || got < want {
-            self.prove(path, Revalidate::AsStat)?;
-        }
+        let proof = self.proof.after_direct_read(self.pfs.as_fd(), started.elapsed(), got < want)?;
+        proof.map_err(|Changed| changed(path))?;
         if got < want {
             return Err(changed(path));
         }
         Ok(got)
-    }
-
-    /// Looks at the file: all bytes read from the PFS so far were of the version opened, or this fails.
-    fn prove(&self, path: &Path, how: Revalidate) -> io::Result<()> {
-        let started = Instant::now();
-        let now_ms = self.opened.elapsed().as_millis() as u64;
-        let now = FileFacts::of(self.pfs.as_fd(), how)?;
-        let proved = lock(&self.proved).facts;
-        if proved.difference(&now) != Difference::None && !self.prove_anew()? {
-            self.changed.store(true, Ordering::Relaxed);
-            return Err(changed(path));
-        }
-        self.look_ns.store(started.elapsed().as_nanos() as u64, Ordering::Relaxed);
-        self.read_ns.store(0, Ordering::Relaxed);
-        self.proved_at_ms.store(now_ms, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// Whether the content is the one opened though the file looks another; if so, later looks compare with what it looks like
-    /// now. One thread at a time: what another has proved meanwhile is newer than what this one has seen.
-    fn prove_anew(&self) -> io::Result<bool> {
-        let mut proved = lock(&self.proved);
-        let before = self.events();
-        // Past this node's attribute cache: reports of changes that the facts do not show yet would be used up.
-        let facts = FileFacts::of(self.pfs.as_fd(), Revalidate::Force)?;
-        let difference = proved.facts.difference(&facts);
-        if difference == Difference::None {
-            return Ok(true);
-        }
-        let is_same = same_content(difference, &proved.events, || self.events());
-        if is_same {
-            // The events of before: what comes after them may not be in the facts.
-            *proved = Proved { facts, events: before.unwrap_or_default() };
-        }
-        Ok(is_same)
-    }
-
-    fn events(&self) -> Option<Events> {
-        self.watch.as_ref().and_then(Watch::events)
-    }
-}
-
-/// Whether a file that differs so from what was proved has the same content, by what this node has done to it: `proved` by
-/// then, and `now`.
-fn same_content(difference: Difference, proved: &Events, now: impl Fn() -> Option<Events>) -> bool {
-    let until = Instant::now() + EVENT_PATIENCE;
-    loop {
-        let events = now();
-        let is_same = match difference {
-            Difference::None => true,
-            Difference::Content => false,
-            Difference::Attributes => events.is_none_or(|now| !now.wrote_since(proved)),
-            Difference::CtimeOnly => {
-                events.is_some_and(|now| now.touched_since(proved) && !now.wrote_since(proved))
-            }
-        };
-        let may_come = difference == Difference::CtimeOnly && events.is_some_and(|now| now == *proved);
-        if is_same || !may_come || Instant::now() >= until {
-            return is_same;
-        }
-        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

@@ -1,0 +1,276 @@
+//! Whether the file is still what a handle has opened.
+//!
+//! Within one open, bytes of the tier are never mixed with bytes of another version. Those of the tier are of the version
+//! opened, by construction. A direct read is followed by a look at the file, and if its content is
+//! not what was opened, the read fails with `ESTALE`; a program that opens again gets the new
+//! version. A look costs a round trip to some file systems, as much as a small read itself, so it
+//! may be put off while only the PFS has been read: it is due before the first byte from the tier,
+//! when it costs less than a hundredth of the reads since the last one, and every 50 ms at the
+//! latest. (A version that has not changed by then had not changed before.)
+//!
+//! A look compares what the descriptor tells now with what the last look has proved, never with a
+//! path. Where only ctime moved, the kernel's reports of this node (`watch`) tell an attribute that
+//! was changed from a write whose mtime was set back.
+
+use crate::own::OwnLock;
+use crate::watch::{Events, Watch, Watches};
+use forebay_pfs::{Difference, FileFacts, Revalidate};
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+/// The kernel reports a change a moment after its stamps move, as long as a call to the PFS takes at most.
+const EVENT_PATIENCE: Duration = Duration::from_millis(50);
+
+/// While a file is read from the PFS only, a look at it may take this part of the time of the reads
+/// since the last one: a hundredth. Where a look is free, or the reads are long, every read is
+/// followed by one.
+const PROOF_SHARE: u64 = 100;
+
+/// And it is looked at this often at least.
+const PROOF_INTERVAL_MS: u64 = 50;
+
+/// What a handle knows of its file's content.
+#[derive(Debug)]
+pub(crate) struct Proof {
+    /// Of the version opened.
+    pub facts: FileFacts,
+    /// Of the same content, as the last look has proved it; `None` before the first.
+    proved: OwnLock<Option<Proved>>,
+    /// Programs of this node are watched; empty as long as they need not be, `None` where they cannot.
+    watch: OnceLock<Option<Watch>>,
+    /// Bytes of the tier have been handed out.
+    served_from_tier: AtomicBool,
+    /// The PFS has been read since the file was last looked at.
+    unproved: AtomicBool,
+    /// The content was found changed: nothing more is handed out.
+    changed: AtomicBool,
+    /// When the file was last looked at, in milliseconds since it was opened.
+    proved_at_ms: AtomicU64,
+    /// Time that the last look took, and that direct reads have taken since, in nanoseconds.
+    look_ns: AtomicU64,
+    read_ns: AtomicU64,
+    opened: Instant,
+}
+
+/// What a look has proved to be the content that was opened.
+#[derive(Clone, Copy, Debug)]
+struct Proved {
+    facts: FileFacts,
+    /// What this node had done to the file by then.
+    events: Events,
+}
+
+/// The content is another than the one opened.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Changed;
+
+impl Proof {
+    /// Of a file that has just been opened with these facts.
+    pub fn new(facts: FileFacts) -> Self {
+        Proof {
+            facts,
+            proved: OwnLock::default(),
+            watch: OnceLock::new(),
+            served_from_tier: AtomicBool::new(false),
+            unproved: AtomicBool::new(false),
+            changed: AtomicBool::new(false),
+            proved_at_ms: AtomicU64::new(0),
+            look_ns: AtomicU64::new(0),
+            read_ns: AtomicU64::new(0),
+            opened: Instant::now(),
+        }
+    }
+
+    /// Watches what programs of this node do to the file, from now on at the latest. False if it
+    /// was changed since it was opened and before this: whatever comes later, nothing can be proved.
+    pub fn watch(&self, watches: &Arc<Watches>, file: BorrowedFd<'_>) -> bool {
+        let mut is_as_opened = true;
+        self.watch.get_or_init(|| {
+            let watch = watches.watch(file)?;
+            // This node's changes show in its own attributes at once, so no server need be asked.
+            let now = FileFacts::of(file, Revalidate::AsStat).ok()?;
+            is_as_opened = self.facts.difference(&now) == Difference::None;
+            is_as_opened.then_some(watch)
+        });
+        is_as_opened
+    }
+
+    /// Milliseconds since the open.
+    pub fn age_ms(&self) -> u64 {
+        self.opened.elapsed().as_millis() as u64
+    }
+
+    /// Whether the content was found changed.
+    pub fn has_failed(&self) -> bool {
+        self.changed.load(Ordering::Relaxed)
+    }
+
+    /// Whether bytes of the tier have been handed out, and nothing has been found changed.
+    pub fn is_settled(&self) -> bool {
+        self.served_from_tier.load(Ordering::Relaxed) && !self.has_failed()
+    }
+
+    /// Whether the stamps have not moved since the open, as far as looks have seen.
+    pub fn is_stamped_as_opened(&self) -> bool {
+        self.proved.lock().is_none_or(|proved| proved.facts.version == self.facts.version)
+    }
+
+    /// Bytes of the tier were copied and are about to be handed out.
+    ///
+    /// # Errors
+    /// What the PFS returns; [`Changed`] if bytes read from it before are of another content.
+    pub fn before_tier(&self, file: BorrowedFd<'_>) -> io::Result<Result<(), Changed>> {
+        if !self.served_from_tier.load(Ordering::Relaxed) {
+            self.served_from_tier.store(true, Ordering::SeqCst);
+            if self.unproved.load(Ordering::SeqCst) {
+                return self.look(file, Revalidate::AsStat);
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    /// The PFS was read, in so long; `ended` before the length that was opened.
+    ///
+    /// # Errors
+    /// As [`Proof::before_tier`].
+    pub fn after_direct_read(
+        &self,
+        file: BorrowedFd<'_>,
+        took: Duration,
+        ended: bool,
+    ) -> io::Result<Result<(), Changed>> {
+        self.unproved.store(true, Ordering::SeqCst);
+        let took_ns = took.as_nanos() as u64;
+        let read_ns = self.read_ns.fetch_add(took_ns, Ordering::Relaxed) + took_ns;
+        let last = self.proved_at_ms.load(Ordering::Relaxed);
+        let due = read_ns >= self.look_ns.load(Ordering::Relaxed).saturating_mul(PROOF_SHARE)
+            || self.age_ms() >= last + PROOF_INTERVAL_MS;
+        // Order matters between threads: each first says what it has done and then looks at what the other has.
+        if due || ended || self.served_from_tier.load(Ordering::SeqCst) {
+            return self.look(file, Revalidate::AsStat);
+        }
+        Ok(Ok(()))
+    }
+
+    /// Looks at the file: all bytes read from the PFS so far were of the version opened, or [`Changed`].
+    ///
+    /// # Errors
+    /// What the PFS returns.
+    pub fn look(&self, file: BorrowedFd<'_>, how: Revalidate) -> io::Result<Result<(), Changed>> {
+        let (started, now_ms) = (Instant::now(), self.age_ms());
+        let now = FileFacts::of(file, how)?;
+        let proved = self.proved.lock().map_or(self.facts, |proved| proved.facts);
+        if proved.difference(&now) != Difference::None && !self.look_again(file)? {
+            self.changed.store(true, Ordering::Relaxed);
+            return Ok(Err(Changed));
+        }
+        self.look_ns.store(started.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        self.read_ns.store(0, Ordering::Relaxed);
+        self.proved_at_ms.store(now_ms, Ordering::Relaxed);
+        Ok(Ok(()))
+    }
+
+    /// Whether the content is the one opened though the file looks another; if so, later looks
+    /// compare with what it looks like now. One thread at a time: what another has proved meanwhile
+    /// is newer than what this one has seen.
+    fn look_again(&self, file: BorrowedFd<'_>) -> io::Result<bool> {
+        let mut last = self.proved.lock();
+        let proved = last.unwrap_or_else(|| self.at_open());
+        let before = self.events();
+        // Past this node's attribute cache: reports of changes that the facts do not show yet would be used up.
+        let facts = FileFacts::of(file, Revalidate::Force)?;
+        let difference = proved.facts.difference(&facts);
+        if difference == Difference::None {
+            return Ok(true);
+        }
+        let is_same = same_content(difference, &proved.events, || self.events());
+        if is_same {
+            // The events of before: what comes after them may not be in the facts.
+            *last = Some(Proved { facts, events: before.unwrap_or_default() });
+        }
+        Ok(is_same)
+    }
+
+    fn at_open(&self) -> Proved {
+        let watch = self.watch.get().and_then(Option::as_ref);
+        Proved { facts: self.facts, events: watch.map(|w| w.at_open).unwrap_or_default() }
+    }
+
+    fn events(&self) -> Option<Events> {
+        self.watch.get()?.as_ref().and_then(Watch::events)
+    }
+}
+
+/// Whether a file that differs so from what was proved has the same content, by what this node has
+/// done to it: `proved` by then, and `now`.
+fn same_content(difference: Difference, proved: &Events, now: impl Fn() -> Option<Events>) -> bool {
+    let until = Instant::now() + EVENT_PATIENCE;
+    loop {
+        let events = now();
+        let is_same = match difference {
+            Difference::None => true,
+            Difference::Content => false,
+            Difference::Attributes => events.is_none_or(|now| !now.wrote_since(proved)),
+            Difference::CtimeOnly => {
+                events.is_some_and(|now| now.touched_since(proved) && !now.wrote_since(proved))
+            }
+        };
+        let may_come = difference == Difference::CtimeOnly && events.is_some_and(|now| now == *proved);
+        if is_same || !may_come || Instant::now() >= until {
+            return is_same;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{File, Permissions};
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::{FileExt, PermissionsExt};
+
+    fn opened(dir: &std::path::Path) -> (File, Proof) {
+        std::fs::write(dir.join("f"), b"one").unwrap();
+        let file = File::options().read(true).write(true).open(dir.join("f")).unwrap();
+        let proof = Proof::new(FileFacts::of(file.as_fd(), Revalidate::Force).unwrap());
+        (file, proof)
+    }
+
+    /// Time stamps have a granularity.
+    fn tick() {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+
+    #[test]
+    fn a_watch_that_begins_after_a_change_explains_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, proof) = opened(dir.path());
+        tick();
+        let modified = file.metadata().unwrap().modified().unwrap();
+        file.write_at(b"two", 0).unwrap();
+        file.set_modified(modified).unwrap();
+        assert!(!proof.watch(&Arc::default(), file.as_fd()), "it has not seen the change");
+        std::fs::rename(dir.path().join("f"), dir.path().join("g")).unwrap();
+        assert_eq!(proof.look(file.as_fd(), Revalidate::Force).unwrap(), Err(Changed));
+        assert!(proof.has_failed());
+    }
+
+    #[test]
+    fn a_watch_that_begins_late_explains_what_comes_after() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, proof) = opened(dir.path());
+        assert!(proof.watch(&Arc::default(), file.as_fd()));
+        tick();
+        std::fs::set_permissions(dir.path().join("f"), Permissions::from_mode(0o600)).unwrap();
+        std::fs::rename(dir.path().join("f"), dir.path().join("g")).unwrap();
+        assert_eq!(proof.look(file.as_fd(), Revalidate::Force).unwrap(), Ok(()));
+        assert!(!proof.is_stamped_as_opened());
+        tick();
+        file.write_at(b"two", 0).unwrap();
+        assert_eq!(proof.look(file.as_fd(), Revalidate::Force).unwrap(), Err(Changed));
+    }
+}
