@@ -24,6 +24,8 @@ pub struct Version {
     pub what: String,
     /// The length stays, and the time of modification was set back to what it was.
     pub keeps_stamp: bool,
+    /// Its stamps moved at its end: the length is another, or the writer set the times.
+    pub stamped: bool,
 }
 
 /// Of a version that was there before the round.
@@ -87,7 +89,8 @@ impl History {
 
     fn add_object(&mut self, ino: u64, begin: u64, end: u64, state: State, what: &str) -> usize {
         let (node, what) = (if begin == 0 { NOWHERE } else { self.node }, what.into());
-        let version = Version { begin, end, state, passed: Vec::new(), node, what, keeps_stamp: false };
+        let (passed, keeps_stamp, stamped) = (Vec::new(), false, false);
+        let version = Version { begin, end, state, passed, node, what, keeps_stamp, stamped };
         self.objects.push(Object { ino, versions: vec![version], others: Vec::new() });
         self.objects.len() - 1
     }
@@ -211,10 +214,10 @@ impl History {
         let before = self.last_state(object);
         let mut passed = op.states(&before);
         let Some(state) = passed.pop() else { return };
-        let keeps_stamp = keeps_stamp(op, &state, &before);
-        let what = format!("{op:?}");
-        let node = self.node;
-        self.objects[object].versions.push(Version { begin, end, state, passed, node, what, keeps_stamp });
+        let (keeps_stamp, stamped) = (keeps_stamp(op, &state, &before), stamps(op, &state, &before));
+        let (node, what) = (self.node, format!("{op:?}"));
+        let version = Version { begin, end, state, passed, node, what, keeps_stamp, stamped };
+        self.objects[object].versions.push(version);
     }
 
     fn last_state(&self, object: usize) -> State {
@@ -256,8 +259,8 @@ impl History {
         }
         let what = format!("left by what was cut off: {op:?}");
         let keeps_stamp = keeps_stamp(op, &state, &self.last_state(new));
-        let version =
-            Version { begin, end: at, state, passed: Vec::new(), node: self.node, what, keeps_stamp };
+        let (node, passed, stamped) = (self.node, Vec::new(), false);
+        let version = Version { begin, end: at, state, passed, node, what, keeps_stamp, stamped };
         self.objects[new].versions.push(version);
         if old != Some(new) {
             self.unbind(path, at);
@@ -269,14 +272,25 @@ impl History {
         let before = self.last_state(object);
         let mut passed = op.states(&before);
         let Some(state) = passed.pop() else { return };
-        let what = format!("cut off: {op:?}");
-        let keeps_stamp = keeps_stamp(op, &state, &before);
-        let node = self.node;
-        self.objects[object].versions.push(Version { begin, end, state, passed, node, what, keeps_stamp });
+        let (node, what) = (self.node, format!("cut off: {op:?}"));
+        let (keeps_stamp, stamped) = (keeps_stamp(op, &state, &before), false);
+        let version = Version { begin, end, state, passed, node, what, keeps_stamp, stamped };
+        self.objects[object].versions.push(version);
     }
 }
 
 /// A reader that has the file open can tell the contents apart by ctime alone.
 fn keeps_stamp(op: &Op, after: &State, before: &State) -> bool {
     matches!(op, Op::Overwrite { keep_mtime: true, .. }) && after.size() == before.size()
+}
+
+/// A change after which every file system has new stamps when it ends, however late it moves those of a write.
+fn stamps(op: &Op, after: &State, before: &State) -> bool {
+    let times_set = matches!(
+        op,
+        Op::Touch { .. }
+            | Op::Overwrite { keep_mtime: true, .. }
+            | Op::Overwrite { style: Style::Mapped { touch: true }, .. }
+    );
+    times_set || after.size() != before.size()
 }

@@ -15,6 +15,7 @@
 use crate::content::{Part, State, first_foreign};
 use crate::history::{History, NOWHERE, Object, Other, Version};
 use crate::record::{Got, HandleSeen, Kind, ReadSeen};
+use std::ops::AddAssign;
 
 /// What the file system under test does to these rules.
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +29,8 @@ pub struct Rules {
     pub plain: bool,
     /// A change by another node is seen within this time, by what the file system itself does.
     pub lag_ns: u64,
+    /// The same for a change that moved the file's stamps at its end: another length, or times that the writer set.
+    pub stamped_lag_ns: u64,
     /// All nodes share a kernel, which tells every handle who did what to its file.
     pub one_kernel: bool,
 }
@@ -49,8 +52,20 @@ pub struct Violation {
 pub struct Verified {
     pub reads: u64,
     pub bytes: u64,
+    /// Reads whose bytes can only be the tier's.
+    pub tier_reads: u64,
     pub stale: u64,
     pub torn: u64,
+}
+
+impl AddAssign for Verified {
+    fn add_assign(&mut self, more: Self) {
+        self.reads += more.reads;
+        self.bytes += more.bytes;
+        self.tier_reads += more.tier_reads;
+        self.stale += more.stale;
+        self.torn += more.torn;
+    }
 }
 
 type Fault = (&'static str, String);
@@ -83,7 +98,8 @@ pub fn judge(history: &History, rules: &Rules, handle: &HandleSeen) -> Result<Ve
 
 /// A plain program, or what the library does as one.
 fn sees_the_pfs(handle: &HandleSeen) -> bool {
-    matches!(handle.kind, Kind::Plain | Kind::PfsOnly) || (handle.kind == Kind::Cached && !handle.tiered)
+    matches!(handle.kind, Kind::Plain | Kind::PfsOnly)
+        || (matches!(handle.kind, Kind::Cached | Kind::Cat) && !handle.tiered)
 }
 
 fn open_may_fail(history: &History, handle: &HandleSeen, errno: i32) -> bool {
@@ -121,6 +137,8 @@ impl Judge<'_> {
                     verified.torn += u64::from(self.bytes(low, high, read, parts)?);
                     verified.reads += 1;
                     verified.bytes += read.len;
+                    let tier = matches!(self.handle.kind, Kind::TierOnly | Kind::Mapped) && read.len > 0;
+                    verified.tier_reads += u64::from(tier);
                 }
             }
         }
@@ -133,11 +151,16 @@ impl Judge<'_> {
 
     /// The newest version settled at `at`, as the handle's node sees it.
     fn settled(&self, at: u64) -> usize {
-        let lag = |v: &Version| match v.node {
+        self.versions().iter().rposition(|v| v.end + self.lag_ns(v) <= at).unwrap_or(0)
+    }
+
+    /// How much later than its end the handle's node may see a change.
+    fn lag_ns(&self, version: &Version) -> u64 {
+        match version.node {
             node if node == self.handle.node || node == NOWHERE => 0,
+            _ if version.stamped => self.rules.stamped_lag_ns,
             _ => self.rules.lag_ns,
-        };
-        self.versions().iter().rposition(|v| v.end + lag(v) <= at).unwrap_or(0)
+        }
     }
 
     /// The newest version that had begun at `at`.
@@ -223,9 +246,9 @@ impl Judge<'_> {
 
     /// Direct reads before the next look at the file may give newer bytes; bytes of the tier never.
     fn within_a_look(&self, high: usize, read: &ReadSeen) -> bool {
-        let changed = self.versions()[high + 1].end;
-        self.handle.kind == Kind::Cached
-            && read.begin <= changed.saturating_add(self.rules.look_ns + ROUNDING_NS)
+        let next = &self.versions()[high + 1];
+        let patience_ns = self.lag_ns(next) + self.rules.look_ns + ROUNDING_NS;
+        self.handle.kind == Kind::Cached && read.begin <= next.end.saturating_add(patience_ns)
     }
 
     /// Another node changed links, owner, mode or name since the open: what it did to ctime is taken for a write.

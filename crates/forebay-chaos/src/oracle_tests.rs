@@ -6,8 +6,14 @@ use crate::history::Contents;
 use crate::record::{Found, How, Op, Record, Style, Way};
 
 const MS: u64 = 1_000_000;
-const RULES: Rules =
-    Rules { look_ns: 50 * MS, granularity_ns: 20 * MS, plain: true, lag_ns: 0, one_kernel: true };
+const RULES: Rules = Rules {
+    look_ns: 50 * MS,
+    granularity_ns: 20 * MS,
+    plain: true,
+    lag_ns: 0,
+    stamped_lag_ns: 0,
+    one_kernel: true,
+};
 
 /// One file of 4096 bytes of write 1, and these changes with their times in milliseconds.
 fn history(changes: &[(u64, u64, Op)]) -> History {
@@ -152,4 +158,40 @@ fn a_name_leads_nowhere_only_while_it_is_away() {
     let missing = |at| HandleSeen { opened: Err(libc::ENOENT), ..handle(at, &[]) };
     assert_eq!(kind(&history, &missing(105)), "right");
     assert_eq!(kind(&history, &missing(150)), "unexpected error");
+}
+
+#[test]
+fn only_a_read_that_gave_bytes_and_can_have_them_from_nowhere_else_counts_as_one_of_the_tier() {
+    let history = history(&[]);
+    let tier_reads = |kind, reads: &[ReadSeen]| {
+        let handle = HandleSeen { kind, reads: reads.to_vec(), ..handle(50, &[]) };
+        judge(&history, &RULES, &handle).unwrap().tier_reads
+    };
+    let whole = handle(50, &[(60, 1)]).reads;
+    assert_eq!(tier_reads(Kind::TierOnly, &whole), 1);
+    assert_eq!(tier_reads(Kind::Mapped, &whole), 1);
+    assert_eq!(tier_reads(Kind::Cached, &whole), 0);
+    assert_eq!(tier_reads(Kind::TierOnly, &[read_of(60, Got::Error(libc::ENODATA))]), 0);
+}
+
+#[test]
+fn a_cat_without_an_agent_is_a_plain_read() {
+    let history = history(&[(100, 110, overwrite(2, false))]);
+    let remote = Rules { plain: false, one_kernel: false, ..RULES };
+    let cat = |tiered| HandleSeen { kind: Kind::Cat, tiered, ..handle(500, &[(500, 1)]) };
+    assert_eq!(kind_by(&remote, &history, &cat(true)), "stale");
+    assert_eq!(kind_by(&remote, &history, &cat(false)), "right");
+    assert_eq!(kind(&history, &cat(false)), "stale");
+}
+
+#[test]
+fn late_stamps_excuse_an_old_version_only_where_nothing_else_moved_them() {
+    let late = Rules { lag_ns: 3000 * MS, ..RULES };
+    let overwritten = history(&[(100, 110, overwrite(2, false))]);
+    assert_eq!(kind_by(&late, &overwritten, &handle(3000, &[(3100, 1)])), "right");
+    assert_eq!(kind_by(&late, &overwritten, &handle(3200, &[(3300, 1)])), "stale");
+    let times_set = history(&[(100, 110, overwrite(2, true))]);
+    assert_eq!(kind_by(&late, &times_set, &handle(200, &[(300, 1)])), "stale");
+    let same_node = HandleSeen { node: 1, ..handle(200, &[(300, 1)]) };
+    assert_eq!(kind_by(&late, &overwritten, &same_node), "stale");
 }

@@ -37,16 +37,22 @@ impl fmt::Display for Pfs {
 impl Pfs {
     /// What docs/semantics.md says of it.
     pub fn rules(self) -> Rules {
-        let local =
-            Rules { look_ns: 50 * MS, granularity_ns: 20 * MS, plain: true, lag_ns: 0, one_kernel: true };
+        let local = Rules {
+            look_ns: 50 * MS,
+            granularity_ns: 20 * MS,
+            plain: true,
+            lag_ns: 0,
+            stamped_lag_ns: 0,
+            one_kernel: true,
+        };
         // A look believes the node's attribute cache, of a second.
-        let remote =
-            Rules { look_ns: 1100 * MS, plain: false, lag_ns: 1000 * MS, one_kernel: false, ..local };
+        let remote = Rules { look_ns: 1100 * MS, plain: false, one_kernel: false, ..local };
         match self {
             Pfs::Ext4 => local,
-            Pfs::Moosefs => Rules { granularity_ns: 2000 * MS, ..remote },
-            Pfs::Glusterfs => remote,
-            Pfs::Cephfs => Rules { lag_ns: 0, ..remote },
+            // Its clients report the stamps of a write about once a second. The promise is three seconds.
+            Pfs::Moosefs => Rules { granularity_ns: 2000 * MS, lag_ns: 3000 * MS, ..remote },
+            Pfs::Glusterfs => Rules { lag_ns: 1000 * MS, stamped_lag_ns: 1000 * MS, ..remote },
+            Pfs::Cephfs => remote,
         }
     }
 
@@ -80,7 +86,8 @@ impl Pfs {
     /// Its description for the agents.
     fn mount_options(self) -> &'static str {
         match self {
-            Pfs::Moosefs => "stamp_granularity_ms = 2000\n",
+            // Settled within a round, and yet longer than any overwrite takes, stops of its writer included.
+            Pfs::Moosefs => "stamp_granularity_ms = 2000\nsettle_ms = 5000\n",
             _ => "",
         }
     }

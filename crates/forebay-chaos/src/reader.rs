@@ -275,7 +275,9 @@ impl Reader {
             Err(_) => Vec::new(),
         };
         let node = self.actor.args.node;
-        let (kind, tiered, moved, version) = (Kind::Cat, true, false, String::new());
+        // It says so, once, if the agent did not answer: then it read as any plain program.
+        let tiered = !said.contains("reading the file system directly");
+        let (kind, moved, version) = (Kind::Cat, false, String::new());
         let seen = HandleSeen { node, path, kind, tiered, begin, end, opened, reads, moved, version };
         self.actor.note(&Record::Handle(seen))
     }

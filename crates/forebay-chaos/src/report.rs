@@ -29,10 +29,7 @@ pub struct Totals {
 
 impl Totals {
     pub fn add(&mut self, history: &History, verified: Verified, handles: u64) {
-        self.verified.reads += verified.reads;
-        self.verified.bytes += verified.bytes;
-        self.verified.stale += verified.stale;
-        self.verified.torn += verified.torn;
+        self.verified += verified;
         self.handles += handles;
         self.cut_off += history.cut_off;
         self.long_writes += history.long_writes;
@@ -70,6 +67,7 @@ impl Totals {
                 ("long writes".into(), self.long_writes),
                 ("files opened".into(), self.handles),
                 ("reads verified".into(), v.reads),
+                ("reads of the tier".into(), v.tier_reads),
                 ("MiB verified".into(), v.bytes >> 20),
                 ("reads beside a change".into(), v.torn),
                 ("ESTALE, rightly".into(), v.stale),

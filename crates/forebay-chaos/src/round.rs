@@ -104,7 +104,8 @@ pub fn first(stage: &Stage, seed: u64) -> io::Result<Contents> {
 /// Reads every file in every way on every node, when nothing goes on any more.
 fn check(stage: &mut Stage, plan: &Plan<'_>, dir: &Path, next_process: u32) -> io::Result<Troupe> {
     // Until all nodes see what the others did last.
-    std::thread::sleep(Duration::from_nanos(2 * plan.rules.lag_ns));
+    let lag_ns = plan.rules.lag_ns;
+    std::thread::sleep(Duration::from_nanos(lag_ns + lag_ns.min(SECOND_NS)));
     let until = now_ns() + SECOND_NS;
     let mut troupe = Troupe::new(plan.seed, plan.round, until, dir.to_owned(), next_process);
     troupe.start(stage, Role::Check, stage.setup.nodes)?;
@@ -137,12 +138,7 @@ fn judge(plan: &Plan<'_>, troupe: &Troupe, checked: &Troupe) -> io::Result<Outco
         let Record::Handle(handle) = record else { continue };
         handles += 1;
         match oracle::judge(&history, &plan.rules, handle) {
-            Ok(v) => {
-                verified.reads += v.reads;
-                verified.bytes += v.bytes;
-                verified.stale += v.stale;
-                verified.torn += v.torn;
-            }
+            Ok(v) => verified += v,
             Err(violation) => violations.push(*violation),
         }
     }

@@ -81,9 +81,10 @@ pub fn run(args: &RunArgs) -> io::Result<bool> {
         well &= chaos.finish()?;
     }
     println!(
-        "chaos: {}; {} reads verified, {} kills, {} long writes, {} violations",
+        "chaos: {}; {} reads verified, {} of the tier, {} kills, {} long writes, {} violations",
         if well { "all is well" } else { "FAILED" },
         sum.reads,
+        sum.tier_reads,
         sum.kills,
         sum.long_writes,
         sum.bad
@@ -95,6 +96,7 @@ pub fn run(args: &RunArgs) -> io::Result<bool> {
 #[derive(Default)]
 struct Sum {
     reads: u64,
+    tier_reads: u64,
     kills: u64,
     long_writes: u64,
     bad: u64,
@@ -103,6 +105,7 @@ struct Sum {
 impl Sum {
     fn add(&mut self, chaos: &Chaos) {
         self.reads += chaos.totals.verified.reads;
+        self.tier_reads += chaos.totals.verified.tier_reads;
         self.kills += chaos.faults.kills;
         self.long_writes += chaos.totals.long_writes;
         self.bad += chaos.totals.bad();
@@ -205,8 +208,9 @@ impl Chaos {
         }
         let (v, bad) = (self.totals.verified, self.totals.bad());
         let line = format!(
-            "round {round}: {} reads verified, {} MiB, {} kills, {} long writes, {bad} violations",
+            "round {round}: {} reads verified, {} of the tier, {} MiB, {} kills, {} long writes, {bad} violations",
             v.reads,
+            v.tier_reads,
             v.bytes >> 20,
             self.faults.kills,
             self.totals.long_writes
@@ -226,6 +230,11 @@ impl Chaos {
         if !never.is_empty() {
             self.say(&format!("never happened: {never:?}"))?;
             well &= self.args.short;
+        }
+        // A tier that keeps nothing shows no wrong byte either.
+        if self.totals.verified.tier_reads == 0 {
+            self.say("no read returned bytes of the tier: this run shows nothing about it")?;
+            well = false;
         }
         let seed = self.seed;
         let mut report = self.report;
