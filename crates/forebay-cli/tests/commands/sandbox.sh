@@ -10,7 +10,7 @@ mount -t tmpfs -o mode=755 tmpfs "$root"
 for entry in /*; do
     name=${entry#/}
     case $name in
-    tmp | run | home | proc | lost+found) ;;
+    tmp | run | home | proc | sys | lost+found) ;;
     etc) cp -a /etc "$root/etc" ;;
     *)
         if [ -L "$entry" ]; then
@@ -23,10 +23,13 @@ for entry in /*; do
     esac
 done
 
-mkdir -p "$root/proc" "$root/tmp" "$root/run/lock" "$root/home/me/forebay/target/release" "$root/lustre/project/input"
+mkdir -p "$root/proc" "$root/sys" "$root/tmp" "$root/run/lock" "$root/home/me/forebay/target/release" "$root/lustre/project/input"
 mkdir "$root/opt-repository" "$root/opt-session" "$root/opt-program"
 chmod 1777 "$root/tmp"
 mount -t proc proc "$root/proc"
+# The host's would show the host's network interfaces.
+mount -t sysfs sysfs "$root/sys"
+mount --rbind /sys/fs/cgroup "$root/sys/fs/cgroup"
 # Before the new /tmp and /home hide what may lie there.
 mount --rbind "$repository" "$root/opt-repository"
 mount --bind "$session" "$root/opt-session"
