@@ -22,7 +22,7 @@ def row(record: dict) -> str:
     met = {True: "yes", False: "**no**", None: ""}[record["met"]]
     reference = "" if record["reference"] is None else number(record["reference"])
     ratio = "" if record["ratio"] is None else f"{record['ratio']:.3f}"
-    value = f"{number(record['value'])} {record['unit']}" if record["runs"] else ""
+    value = f"{number(record['value'])} {record['unit']}" if record["runs"] else "skipped"
     cells = [f"`{record['id']}`", value, reference, ratio, record["target"], met, str(record["runs"]), record["note"]]
     return "| " + " | ".join(cells) + " |"
 

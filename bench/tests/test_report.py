@@ -19,7 +19,7 @@ class Report(unittest.TestCase):
 
     def test_what_was_skipped_has_no_figure_and_what_is_not_met_stands_out(self):
         skipped = {**RECORD, "runs": 0, "reference": None, "ratio": None, "met": None, "note": "skipped: not installed"}
-        self.assertIn("| `a.b` |  |  |  |", report.row(skipped))
+        self.assertIn("| `a.b` | skipped |  |  |", report.row(skipped))
         self.assertIn("**no**", report.row({**RECORD, "met": False}))
 
     def test_a_document_without_markers_is_refused(self):

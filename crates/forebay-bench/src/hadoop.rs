@@ -4,7 +4,7 @@
 //! file in three ways until its compiler has settled, and the client core reads it in turn with it.
 
 use crate::measure::{Record, Target};
-use crate::others::{json_of, skipped};
+use crate::others::json_of;
 use crate::read::{mapped_file, sequential_file};
 use crate::rig::{Rig, make_file};
 use forebay_client::File;
@@ -48,14 +48,14 @@ pub fn measure(path: &Path, socket: &Path, passes: usize) -> Result<Figures, Str
 
 /// What the client core does with the same file: copied and mapped.
 fn core(file: &File, bytes: u64) -> Result<(f64, f64), String> {
-    Ok((sequential_file(file, bytes, 4)?, mapped_file(file, bytes, 4)?))
+    Ok((sequential_file(file, bytes, 4, 0)?, mapped_file(file, bytes, 4)?))
 }
 
 /// Reads of 1 MiB through `forebay://`, cached.
 pub fn read(rig: &Rig) -> Result<Vec<Record>, String> {
     const ID: &str = "hadoop.read.cached";
     if let Some(why) = missing() {
-        return Ok(vec![skipped(ID, &why)]);
+        return Ok(vec![Record::skipped(ID, &why)]);
     }
     let bytes = rig.sized(1 << 30);
     let path = rig.directory_pfs().join("data");

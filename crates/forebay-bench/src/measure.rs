@@ -9,8 +9,8 @@ use std::time::Instant;
 pub struct Record {
     /// Stable name.
     pub id: String,
-    /// Median.
-    pub value: f64,
+    /// Median; `None` if it was skipped, and the note says why.
+    pub value: Option<f64>,
     /// Unit of value and reference.
     pub unit: String,
     /// What it is held against: the alternative or the limit, measured in the same run.
@@ -58,6 +58,12 @@ impl Record {
         Self::new(id, value, unit, Some(reference), Some(ratio), target, pairs.len(), note)
     }
 
+    /// A figure that could not be had, and why.
+    pub fn skipped(id: &str, why: &str) -> Self {
+        let note = format!("skipped: {why}");
+        Record { value: None, ..Self::new(id, 0.0, "", None, None, Target::Report, 0, &note) }
+    }
+
     #[allow(
         clippy::too_many_arguments,
         reason = "one argument per field, called from the two constructors only"
@@ -82,7 +88,7 @@ impl Record {
         let group = id.split('.').take(2).collect::<Vec<_>>().join(".");
         Record {
             id: id.into(),
-            value,
+            value: Some(value),
             unit: unit.into(),
             reference,
             ratio,
@@ -96,6 +102,7 @@ impl Record {
 
     /// One line for a person.
     pub fn line(&self) -> String {
+        let Some(value) = self.value else { return format!("{:<28} {}", self.id, self.note) };
         let number = |x: f64| if x.abs() >= 100.0 { format!("{x:.0}") } else { format!("{x:.3}") };
         let reference = self.reference.map(number).unwrap_or_default();
         let ratio = self.ratio.map(|r| format!("{r:.3}")).unwrap_or_default();
@@ -104,7 +111,7 @@ impl Record {
             Some(false) => "NOT MET",
             None => "",
         };
-        let value = format!("{} {}", number(self.value), self.unit);
+        let value = format!("{} {}", number(value), self.unit);
         format!("{:<28} {value:>16} {reference:>10} {ratio:>8}  {:<18} {met}", self.id, self.target)
     }
 }
@@ -180,12 +187,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_was_skipped_has_no_figure() {
+        let record = Record::skipped("a.b", "not installed");
+        assert!(record.line().ends_with("skipped: not installed"));
+        assert_eq!(serde_json::to_value(&record).unwrap()["value"], serde_json::Value::Null);
+    }
+
+    #[test]
     fn medians_ratios_and_targets() {
         assert_eq!(median([3.0, 1.0, 2.0].into_iter()), 2.0);
         assert_eq!(median([4.0, 1.0, 2.0, 3.0].into_iter()), 2.5);
         let record =
             Record::pairs("a.b.c", &[(2.0, 4.0), (3.0, 3.0), (9.0, 3.0)], "s", Target::RatioAtMost(1.0), "");
-        assert_eq!((record.value, record.reference, record.ratio), (3.0, Some(3.0), Some(1.0)));
+        assert_eq!((record.value, record.reference, record.ratio), (Some(3.0), Some(3.0), Some(1.0)));
         assert_eq!((record.met, record.command.as_str()), (Some(true), "make bench ONLY=a.b"));
         assert_eq!(Record::alone("x", 5.0, "ms", Target::AtLeast(6.0), 1, "").met, Some(false));
     }
