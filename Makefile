@@ -106,6 +106,10 @@ chaos: build ## Kills, stops and starves everything while readers check every by
 docs: ## Reference of the crates for who works on them, in target/doc
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" $(CARGO) doc --workspace --no-deps --document-private-items --locked
 
+.PHONY: site
+site: ## The documentation as a web site, links checked, in target/site
+	PYTHON=$(PYTHON) packaging/site/build
+
 .PHONY: completions
 completions: build ## Shell completions and man pages, in target/share
 	mkdir -p target/share/completions
