@@ -9,7 +9,8 @@
 //! - *Within one open.* Reads give bytes of that version or `ESTALE`. Newer bytes are allowed only as the limits say: direct
 //!   reads until 50 ms after the change (not from the tier), and a change on another node that set mtime back beside a
 //!   change of attributes.
-//! - `ESTALE` is right only if the content or its mtime changed after the open, or another node changed attributes.
+//! - `ESTALE` is right only if the content or its mtime changed after the open, or another node changed attributes, or any node
+//!   did and all of the file was in the tier at the open.
 //! - Without an agent (and for plain reads) a read sees what is settled when it begins, or newer.
 
 use crate::content::{Part, State, first_foreign};
@@ -206,6 +207,7 @@ impl Judge<'_> {
         let stamped = |v: &Version| v.begin <= read.end && v.end + self.rules.lag_ns >= self.handle.begin;
         let changed = self.begun(read.end) > low
             || self.touched_elsewhere(read.end)
+            || self.touched_unseen(read.end)
             || (self.rules.lag_ns > 0 && self.versions().iter().any(stamped));
         match errno {
             libc::ESTALE if changed && !self.sees_the_pfs() => Ok(()),
@@ -256,6 +258,13 @@ impl Judge<'_> {
         let (begin, node) = (self.handle.begin, self.handle.node);
         let since = |o: &Other| o.end >= begin && o.begin <= until && o.node != node;
         !self.rules.one_kernel && self.object.others.iter().any(since)
+    }
+
+    /// The handle was opened when all of the file was in the tier, so it watched nothing: a change of attributes or of the name
+    /// since then ends it when it misses.
+    fn touched_unseen(&self, until: u64) -> bool {
+        let since = |o: &Other| o.end >= self.handle.begin && o.begin <= until;
+        self.handle.whole && self.object.others.iter().any(since)
     }
 
     /// All changes since set mtime back, and another node changed links, owner, mode or name beside them.

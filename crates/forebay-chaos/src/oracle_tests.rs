@@ -47,6 +47,7 @@ fn handle(opened: u64, reads: &[(u64, u32)]) -> HandleSeen {
         path: 0,
         kind: Kind::Cached,
         tiered: true,
+        whole: false,
         begin: opened * MS,
         end: (opened + 1) * MS,
         opened: Ok(4096),
@@ -122,6 +123,9 @@ fn estale_wants_a_change() {
     let elsewhere = Rules { one_kernel: false, ..RULES };
     assert_eq!(kind_by(&elsewhere, &linked, &stale(50)), "right");
     assert_eq!(kind_by(&elsewhere, &linked, &stale(120)), "spurious ESTALE");
+    let whole = |opened| HandleSeen { whole: true, ..stale(opened) };
+    assert_eq!(kind(&linked, &whole(50)), "right");
+    assert_eq!(kind(&linked, &whole(120)), "spurious ESTALE");
 }
 
 #[test]

@@ -117,6 +117,8 @@ impl Reader {
             Ok(Open::Plain(file)) => (false, file.metadata().map(|m| m.len()).map_err(|e| errno_of(&e))),
             Err(e) => (false, Err(errno_of(e))),
         };
+        let whole = tiered
+            && matches!(&open, Ok(Open::Library(file)) if opened.is_ok_and(|size| file.resident_bytes() == size));
         let moved = relative && self.actor.random.percent(50);
         if moved {
             std::env::set_current_dir(self.actor.args.root.join("append"))?;
@@ -127,7 +129,7 @@ impl Reader {
             _ => String::new(),
         };
         let reads = Vec::new();
-        let seen = HandleSeen { node, path, kind, tiered, begin, end, opened, reads, moved, version };
+        let seen = HandleSeen { node, path, kind, tiered, whole, begin, end, opened, reads, moved, version };
         match open {
             Ok(open) => Ok(Some(Held { open, seen })),
             Err(_) => self.actor.note(&Record::Handle(seen)).map(|()| None),
@@ -277,8 +279,9 @@ impl Reader {
         let node = self.actor.args.node;
         // It says so, once, if the agent did not answer: then it read as any plain program.
         let tiered = !said.contains("reading the file system directly");
-        let (kind, moved, version) = (Kind::Cat, false, String::new());
-        let seen = HandleSeen { node, path, kind, tiered, begin, end, opened, reads, moved, version };
+        // It may have been in the tier at the open.
+        let (kind, whole, moved, version) = (Kind::Cat, tiered, false, String::new());
+        let seen = HandleSeen { node, path, kind, tiered, whole, begin, end, opened, reads, moved, version };
         self.actor.note(&Record::Handle(seen))
     }
 }

@@ -180,6 +180,8 @@ pub struct HandleSeen {
     pub kind: Kind,
     /// An agent stood before the PFS.
     pub tiered: bool,
+    /// All of it was in the tier when it was opened.
+    pub whole: bool,
     pub begin: u64,
     pub end: u64,
     /// The size told, or the error of the open.

@@ -109,7 +109,11 @@ pub fn explain(violation: &Violation, history: &History, diary: &[(u64, String)]
         h.path,
         h.node,
         h.kind,
-        if h.tiered { ", with an agent" } else { ", without an agent" },
+        match (h.tiered, h.whole) {
+            (true, true) => ", wholly in the tier at its open",
+            (true, false) => ", with an agent",
+            (false, _) => ", without an agent",
+        },
         if h.moved { ", opened by a relative path and then moved away" } else { "" },
         violation.what
     );

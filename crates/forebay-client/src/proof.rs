@@ -39,8 +39,8 @@ pub(crate) struct Proof {
     pub facts: FileFacts,
     /// Of the same content, as the last look has proved it; `None` before the first.
     proved: OwnLock<Option<Proved>>,
-    /// Programs of this node are watched; empty as long as they need not be, `None` where they cannot.
-    watch: OnceLock<Option<Watch>>,
+    /// Programs of this node are watched; empty as long as they need not be.
+    watch: OnceLock<Watching>,
     /// Bytes of the tier have been handed out.
     served_from_tier: AtomicBool,
     /// The PFS has been read since the file was last looked at.
@@ -53,6 +53,16 @@ pub(crate) struct Proof {
     look_ns: AtomicU64,
     read_ns: AtomicU64,
     opened: Instant,
+}
+
+/// Whether the kernel reports what this node does to the file.
+#[derive(Debug)]
+enum Watching {
+    Since(Watch),
+    /// The file was changed between the open and the watch. No report tells whether that was a write.
+    TooLate,
+    /// The kernel allows no more watches, or there is no `/proc`.
+    Impossible,
 }
 
 /// What a look has proved to be the content that was opened.
@@ -87,15 +97,15 @@ impl Proof {
     /// Watches what programs of this node do to the file, from now on at the latest. False if it
     /// was changed since it was opened and before this: whatever comes later, nothing can be proved.
     pub fn watch(&self, watches: &Arc<Watches>, file: BorrowedFd<'_>) -> bool {
-        let mut is_as_opened = true;
-        self.watch.get_or_init(|| {
+        let begin = || {
             let watch = watches.watch(file)?;
             // This node's changes show in its own attributes at once, so no server need be asked.
             let now = FileFacts::of(file, Revalidate::AsStat).ok()?;
-            is_as_opened = self.facts.difference(&now) == Difference::None;
-            is_as_opened.then_some(watch)
-        });
-        is_as_opened
+            let is_as_opened = self.facts.difference(&now) == Difference::None;
+            Some(if is_as_opened { Watching::Since(watch) } else { Watching::TooLate })
+        };
+        let watching = self.watch.get_or_init(|| begin().unwrap_or(Watching::Impossible));
+        !matches!(watching, Watching::TooLate)
     }
 
     /// Milliseconds since the open.
@@ -186,7 +196,8 @@ impl Proof {
         if difference == Difference::None {
             return Ok(true);
         }
-        let is_same = same_content(difference, &proved.events, || self.events());
+        let is_too_late = matches!(self.watch.get(), Some(Watching::TooLate));
+        let is_same = !is_too_late && same_content(difference, &proved.events, || self.events());
         if is_same {
             // The events of before: what comes after them may not be in the facts.
             *last = Some(Proved { facts, events: before.unwrap_or_default() });
@@ -195,12 +206,18 @@ impl Proof {
     }
 
     fn at_open(&self) -> Proved {
-        let watch = self.watch.get().and_then(Option::as_ref);
-        Proved { facts: self.facts, events: watch.map(|w| w.at_open).unwrap_or_default() }
+        let events = match self.watch.get() {
+            Some(Watching::Since(watch)) => watch.at_open,
+            _ => Events::default(),
+        };
+        Proved { facts: self.facts, events }
     }
 
     fn events(&self) -> Option<Events> {
-        self.watch.get()?.as_ref().and_then(Watch::events)
+        match self.watch.get()? {
+            Watching::Since(watch) => watch.events(),
+            Watching::TooLate | Watching::Impossible => None,
+        }
     }
 }
 
@@ -257,6 +274,19 @@ mod tests {
         std::fs::rename(dir.path().join("f"), dir.path().join("g")).unwrap();
         assert_eq!(proof.look(file.as_fd(), Revalidate::Force).unwrap(), Err(Changed));
         assert!(proof.has_failed());
+    }
+
+    #[test]
+    fn a_write_before_the_watch_is_not_taken_for_the_change_of_attributes_beside_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, proof) = opened(dir.path());
+        tick();
+        let modified = file.metadata().unwrap().modified().unwrap();
+        file.write_at(b"two", 0).unwrap();
+        file.set_modified(modified).unwrap();
+        std::fs::remove_file(dir.path().join("f")).unwrap();
+        proof.watch(&Arc::default(), file.as_fd());
+        assert_eq!(proof.look(file.as_fd(), Revalidate::Force).unwrap(), Err(Changed));
     }
 
     #[test]

@@ -229,6 +229,38 @@ fn a_write_with_mtime_set_back_is_seen_after_and_beside_a_change_of_attributes()
     }
 }
 
+/// A handle of a file that is wholly in the tier needs no watch. When the pages are evicted, it must not take a write that it
+/// has not seen for the change of attributes beside it.
+#[test]
+fn a_file_evicted_after_a_write_with_mtime_set_back_and_a_change_of_attributes_is_not_mixed() {
+    let changes: [Change; 3] = [
+        |path| std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap(),
+        |path| std::fs::hard_link(path, path.with_extension("link")).unwrap(),
+        |path| std::fs::remove_file(path).unwrap(),
+    ];
+    for change in changes {
+        let pfs = plain_pfs();
+        let path = pfs.path().join("f");
+        make_file(&path, 1, LEN);
+        let agent = Agent::on(pfs.path());
+        wait_for("the file to be in the tier", || {
+            let file = agent.client().open(&path).unwrap();
+            read_all(&file).unwrap();
+            file.resident_bytes() == LEN
+        });
+        let file = agent.client().open(&path).unwrap();
+        assert_eq!(file.resident_bytes(), LEN);
+        let mut half = vec![0; (LEN / 2) as usize];
+        assert_eq!(file.read_at(&mut half, 0).unwrap(), half.len());
+        assert_content(&half, 1, 0);
+        overwrite_and_set_mtime_back(&path);
+        change(&path);
+        agent.client().admin().evict_all().unwrap();
+        assert_eq!(file.resident_bytes(), 0, "nothing was evicted: no test of a miss");
+        assert_stale(&file);
+    }
+}
+
 /// Two handles of one file have one watch: neither the end of the other nor what it has seen matters.
 #[test]
 fn handles_of_one_file_do_not_take_each_others_changes() {
