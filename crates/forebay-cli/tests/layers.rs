@@ -217,6 +217,20 @@ fn those_who_decide_know_no_world_and_no_clock() {
     }
 }
 
+/// A driver that asked a planner itself would be a second place that decides about stages.
+#[test]
+fn the_coordinator_reaches_planners_through_the_stage_machine_only() {
+    let packages = packages();
+    let sources = sources(&packages["forebay-coordinator"].directory.join("src"));
+    let uses = |word: &str| sources.iter().filter(|(_, text)| text.contains(word)).count();
+    assert!(uses("forebay_policy::stage") > 0, "the stage machine was not found in the coordinator");
+    let decides =
+        ["planner", "placement", "depth", "homes", "eviction"].map(|m| format!("forebay_policy::{m}"));
+    for word in decides {
+        assert_eq!(uses(&word), 0, "the coordinator imports {word}");
+    }
+}
+
 #[test]
 fn impurities_are_found_where_they_are() {
     let text = "use core::fmt; // no std::fmt here\nuse std::time::Instant;\nlet threads = map_of::<HashMap<u8, u8>>();\n";

@@ -3,6 +3,7 @@
 use crate::members::{Joined, Members, Session, Timing};
 use crate::pump::Pump;
 use forebay_policy::machine::Nanos;
+use forebay_policy::stage::Config;
 use forebay_wire::ClusterView;
 use forebay_wire::cluster::{CLUSTER_PROTOCOL, ToAgent, ToCoordinator};
 
@@ -28,7 +29,10 @@ impl Core {
     /// Knows nothing yet. `term` is the start in milliseconds since 1970, `now` the same moment on the driver's clock.
     /// Jobs that name no planner get `planner`.
     pub fn new(term: u64, now: Nanos, timing: Timing, planner: &str) -> Self {
-        Core { members: Members::new(term, now, timing), pump: Pump::new(planner) }
+        Core {
+            members: Members::new(term, now, timing),
+            pump: Pump::new(Config { default_planner: planner.to_owned() }),
+        }
     }
 
     /// An agent says something.
@@ -63,7 +67,7 @@ impl Core {
             ToCoordinator::AskJobs { ask } => {
                 out.push(Effect::Send(session, ToAgent::Jobs { ask, jobs: self.pump.status() }));
             }
-            ToCoordinator::Job { job, updates } => self.pump.job_tells(now, &(node, job), updates),
+            ToCoordinator::Job { job, updates } => self.pump.job_reports(now, &(node, job), updates),
             ToCoordinator::Order(progress) => self.pump.progress(now, &node, progress),
             ToCoordinator::Join { .. } => {}
         }
@@ -110,7 +114,7 @@ impl Core {
         }
         if let Some(view) = self.members.publish(now) {
             tracing::info!(epoch = %view.epoch, members = view.nodes.len(), "new view");
-            self.pump.set_view(now, view.clone());
+            self.pump.set_view(now, &view);
             out.push(Effect::Publish(view));
         }
         if self.members.has_published() {
@@ -141,7 +145,8 @@ impl Core {
 
     /// When [`Core::tick`] has something to do next.
     pub fn next_deadline(&self) -> Option<Nanos> {
-        self.members.next_deadline().into_iter().chain(self.pump.next_deadline()).min()
+        let pump = self.pump.next_deadline().filter(|_| self.members.has_published());
+        self.members.next_deadline().into_iter().chain(pump).min()
     }
 }
 

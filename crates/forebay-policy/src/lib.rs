@@ -19,4 +19,5 @@ pub mod miss_ledger;
 pub mod placement;
 pub mod planner;
 pub mod readahead;
+pub mod stage;
 pub mod token_bucket;

@@ -9,9 +9,13 @@
 //! have had most of is brought there instead, so that waves are as even as the homes are. Owners are drawn by lot, and
 //! are not.
 
-use forebay_policy::placement::{Member, extent_key, node_number, owner};
-use forebay_wire::{ClusterView, FileRef, NodeInfo, Part, Split};
-use std::collections::BTreeMap;
+use alloc::borrow::ToOwned;
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use super::event::{File, Node, Part, Split};
+use crate::placement::{Member, extent_key, node_number, owner};
 
 /// Pieces of one split that are planned, at most; the rest of it is read without a plan. A file of 8 TiB has so many
 /// extents of 128 MiB: nobody gives one task more, but a size that a program tells can be anything.
@@ -48,7 +52,7 @@ impl Placed {
 /// Finds the nodes that bring what tasks read; remembers the members of each mount.
 #[derive(Debug)]
 pub struct Owners<'a> {
-    view: &'a ClusterView,
+    view: &'a [Node],
     slots: &'a Slots,
     by_mount: BTreeMap<&'a str, Keepers<'a>>,
     work: u64,
@@ -63,7 +67,7 @@ struct Keepers<'a> {
 
 impl<'a> Owners<'a> {
     /// By this view, for a job with these slots.
-    pub fn new(view: &'a ClusterView, slots: &'a Slots) -> Self {
+    pub fn new(view: &'a [Node], slots: &'a Slots) -> Self {
         Owners { view, slots, by_mount: BTreeMap::new(), work: 0 }
     }
 
@@ -75,7 +79,7 @@ impl<'a> Owners<'a> {
     /// What each node has to bring for `split`: its owner, but what most is owned of by one node its home, if the job has told
     /// one that keeps these extents and has slots. Parts of files that were never told, or of mounts that nobody has, are left
     /// out: whoever reads them reads the PFS.
-    pub fn place(&mut self, files: &'a [FileRef], split: &Split) -> Placed {
+    pub fn place(&mut self, files: &'a [File], split: &Split) -> Placed {
         let pieces = self.pieces(files, split);
         let mut owned_bytes: BTreeMap<&str, u64> = BTreeMap::new();
         for (owner, part) in &pieces {
@@ -99,7 +103,7 @@ impl<'a> Owners<'a> {
     /// The node that the job has told as the home of `split`, if it can take what the node `most` owns of it.
     fn told_home<'b>(
         &mut self,
-        files: &'a [FileRef],
+        files: &'a [File],
         split: &Split,
         most: &'a str,
         mut its: impl Iterator<Item = &'b Part>,
@@ -107,10 +111,10 @@ impl<'a> Owners<'a> {
         if split.home.is_empty() {
             return None;
         }
-        self.work += self.view.nodes.len() as u64;
-        let on_host = |n: &&NodeInfo| n.host == split.home;
-        let with_slots = |n: &&NodeInfo| self.slots.by_node.contains_key(&n.name);
-        let mut there = self.view.nodes.iter().filter(on_host).filter(with_slots).map(|n| n.name.as_str());
+        self.work += self.view.len() as u64;
+        let on_host = |n: &&Node| n.host == split.home;
+        let with_slots = |n: &&Node| self.slots.by_node.contains_key(&n.name);
+        let mut there = self.view.iter().filter(on_host).filter(with_slots).map(|n| n.name.as_str());
         // Of several nodes on one host, the owner stays what it is.
         let told = there.clone().find(|name| *name == most).or_else(|| there.next())?;
         its.all(|part| {
@@ -121,20 +125,20 @@ impl<'a> Owners<'a> {
     }
 
     /// The parts of `split`, none over the end of an extent, each with the name of its owner.
-    fn pieces(&mut self, files: &'a [FileRef], split: &Split) -> Vec<(&'a str, Part)> {
+    fn pieces(&mut self, files: &'a [File], split: &Split) -> Vec<(&'a str, Part)> {
         let mut pieces = Vec::new();
         // Of a split without parts, too.
         let mut work = 1;
         for part in &split.parts {
             let Some(file) = files.get(part.file as usize) else { continue };
             let Some(keepers) = self.keepers(&file.mount) else { continue };
-            let end = part.offset.saturating_add(part.len).min(file.version.size);
+            let end = part.offset.saturating_add(part.len).min(file.bytes);
             let mut at = part.offset;
             while at < end && pieces.len() < PIECES_MAX && work < SPLIT_WORK_MAX {
                 let extent = at / keepers.extent_bytes;
                 work += keepers.members.len() as u64;
                 let next = (extent + 1).saturating_mul(keepers.extent_bytes).min(end);
-                let number = owner(extent_key(&file.mount, file.version.ino, extent), &keepers.members);
+                let number = owner(extent_key(&file.mount, file.ino, extent), &keepers.members);
                 if let Some(i) = keepers.members.iter().position(|m| Some(m.node) == number) {
                     pieces.push((keepers.names[i], Part { file: part.file, offset: at, len: next - at }));
                 }
@@ -148,8 +152,8 @@ impl<'a> Owners<'a> {
     fn keepers(&mut self, mount: &'a str) -> Option<&Keepers<'a>> {
         let view = self.view;
         let keepers = self.by_mount.entry(mount).or_insert_with(|| {
-            let nodes = view.keepers(mount);
-            let extents = nodes.iter().filter_map(|n| crate::members::extent_bytes(n, mount));
+            let nodes: Vec<&Node> = view.iter().filter(|n| n.keeps.contains_key(mount)).collect();
+            let extents = nodes.iter().filter_map(|n| n.keeps.get(mount).copied());
             Keepers {
                 extent_bytes: extents.min().unwrap_or(0),
                 names: nodes.iter().map(|n| n.name.as_str()).collect(),
@@ -174,10 +178,10 @@ pub struct Slots {
 
 impl Slots {
     /// From what a job tells, host by host.
-    pub fn new(told: &[(String, u32)], view: &ClusterView) -> Self {
+    pub fn new(told: &[(String, u32)], view: &[Node]) -> Self {
         let mut slots = Slots::default();
         for (host, count) in told.iter().filter(|(_, count)| *count > 0) {
-            match view.nodes.iter().find(|n| n.host == *host) {
+            match view.iter().find(|n| n.host == *host) {
                 Some(node) => {
                     let sum = slots.by_node.entry(node.name.clone()).or_default();
                     *sum = sum.saturating_add(*count);
@@ -238,29 +242,24 @@ fn put(waves: &mut Vec<Vec<u32>>, used: &mut Vec<u64>, wave: usize, task: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_pfs::FileVersion;
     use proptest::prelude::*;
 
-    fn view(names: &[&str]) -> ClusterView {
-        let node = |name: &&str| NodeInfo {
+    fn view(names: &[&str]) -> Vec<Node> {
+        let node = |name: &&str| Node {
             name: (*name).into(),
             host: format!("{name}.host"),
-            address: "127.0.0.1:1".into(),
             capacity_bytes: 1 << 30,
-            mounts: vec!["pfs".into()],
-            extent_bytes: vec![1 << 20],
-            ..NodeInfo::default()
+            keeps: [("pfs".into(), 1 << 20)].into(),
         };
-        ClusterView { nodes: names.iter().map(node).collect(), ..ClusterView::default() }
+        names.iter().map(node).collect()
     }
 
     fn slots(names: &[&str]) -> Slots {
         Slots { by_node: names.iter().map(|n| ((*n).to_owned(), 1)).collect(), elsewhere: 0 }
     }
 
-    fn file(size: u64) -> FileRef {
-        let version = FileVersion { ino: 7, size, mtime_ns: 1, ctime_ns: 1 };
-        FileRef { mount: "pfs".into(), path: b"f".to_vec(), version }
+    fn file(bytes: u64) -> File {
+        File { mount: "pfs".into(), ino: 7, bytes, name_bytes: 4 }
     }
 
     #[test]
@@ -278,7 +277,7 @@ mod tests {
         assert!(parts.windows(2).all(|w| w[0].offset + w[0].len == w[1].offset));
         let most = placed.needs.iter().map(|(name, n)| (n.bytes, name)).max().unwrap().0;
         assert_eq!(placed.needs[&placed.home.unwrap()].bytes, most);
-        assert_eq!(Owners::new(&ClusterView::default(), &slots).place(&files, &split("")).home, None);
+        assert_eq!(Owners::new(&[], &slots).place(&files, &split("")).home, None);
     }
 
     #[test]
@@ -297,7 +296,7 @@ mod tests {
         let part = |extent: u64, extents: u64| Part { file: 0, offset: extent << 20, len: extents << 20 };
         let split = |part, home: &str| Split { parts: vec![part], home: format!("{home}.host") };
         let place =
-            |view: &ClusterView, slots: &Slots, split: &Split| Owners::new(view, slots).place(&files, split);
+            |view: &[Node], slots: &Slots, split: &Split| Owners::new(view, slots).place(&files, split);
         for extent in 0..64 {
             let one = part(extent, 1);
             let owner = place(&view, &all, &split(one, "nobody")).home.unwrap();
@@ -322,7 +321,7 @@ mod tests {
         assert!(!moved.needs.contains_key(&most) && moved.needs.len() == 2);
         assert!(moved.needs.values().all(|n| n.parts.windows(2).all(|w| w[0].offset < w[1].offset)));
         // A home that does not keep the mount is none.
-        view.nodes[2].mounts = vec!["other".into()];
+        view[2].keeps = [("other".into(), 1 << 20)].into();
         let owner = place(&view, &all, &split(part(3, 1), "nobody")).home;
         assert_eq!(place(&view, &all, &split(part(3, 1), "c")).home, owner);
     }

@@ -1,15 +1,16 @@
 //! A stage whose input is brought server by server: pieces in the place of a node's whole part of a wave.
 //!
-//! A node's part of a wave is cut into pieces ([`crate::lanes`]) when the wave comes into reach: the planner wants it, or one of the
+//! A node's part of a wave is cut into pieces ([`crate::queues`]) when the wave comes into reach: the planner wants it, or one of the
 //! [`REACH`] before it. Each piece is an order of its own. Pieces wait in the order in which they are needed: by wave, and within a
 //! wave by how soon their task comes to them. The part is over when all its pieces are.
 
-use super::{NodePart, PartState, StageRun, Wave, WaveId};
-use crate::lanes::{LaneId, Piece, pieces};
-use forebay_wire::cluster::{FileLayout, OrderProgress};
-use forebay_wire::{FileRef, Part};
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use super::{NodePart, PartState, StageRun, Wave};
+use crate::stage::event::{Layout, Part, Progress, QueueId, RequestId, WaveId};
+use crate::stage::queues::{Piece, pieces};
 
 /// Waves after the planned one that may be begun, if memory allows: enough that every server has something to bring.
 const REACH: usize = 6;
@@ -30,49 +31,49 @@ pub struct Rank {
     pub number: usize,
 }
 
-/// Pieces of one node and lane: the wave, what its task reads before it, and its number.
+/// Pieces of one node and queue: the wave, what its task reads before it, and its number.
 type OfNode = BTreeSet<(WaveId, u64, usize)>;
 
 /// Pieces that wait. Some may be over: whoever comes to them looks.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
-    lanes: BTreeMap<LaneId, BTreeMap<Arc<str>, OfNode>>,
+    queues: BTreeMap<QueueId, BTreeMap<Arc<str>, OfNode>>,
     count: usize,
 }
 
 impl Waiting {
-    fn insert(&mut self, lane: LaneId, rank: Rank) {
-        let of_node = self.lanes.entry(lane).or_default().entry(rank.node).or_default();
+    fn insert(&mut self, queue: QueueId, rank: Rank) {
+        let of_node = self.queues.entry(queue).or_default().entry(rank.node).or_default();
         self.count += usize::from(of_node.insert((rank.wave, rank.at, rank.number)));
     }
 
-    fn remove(&mut self, lane: LaneId, rank: &Rank) {
-        let Some(nodes) = self.lanes.get_mut(&lane) else { return };
+    fn remove(&mut self, queue: QueueId, rank: &Rank) {
+        let Some(nodes) = self.queues.get_mut(&queue) else { return };
         let Some(of_node) = nodes.get_mut(&rank.node) else { return };
         self.count -= usize::from(of_node.remove(&(rank.wave, rank.at, rank.number)));
         if of_node.is_empty() {
             nodes.remove(&rank.node);
         }
         if nodes.is_empty() {
-            self.lanes.remove(&lane);
+            self.queues.remove(&queue);
         }
     }
 
     /// Forgets those of waves that are none of these.
     fn retain(&mut self, waves: &BTreeSet<WaveId>) {
-        for nodes in self.lanes.values_mut() {
+        for nodes in self.queues.values_mut() {
             for of_node in nodes.values_mut() {
                 of_node.retain(|(wave, ..)| waves.contains(wave));
             }
             nodes.retain(|_, of_node| !of_node.is_empty());
         }
-        self.lanes.retain(|_, nodes| !nodes.is_empty());
-        self.count = self.lanes.values().flat_map(BTreeMap::values).map(BTreeSet::len).sum();
+        self.queues.retain(|_, nodes| !nodes.is_empty());
+        self.count = self.queues.values().flat_map(BTreeMap::values).map(BTreeSet::len).sum();
     }
 
     /// The first of each node.
-    fn heads(&self, lane: LaneId) -> impl Iterator<Item = Rank> + '_ {
-        let nodes = self.lanes.get(&lane).into_iter().flatten();
+    fn heads(&self, queue: QueueId) -> impl Iterator<Item = Rank> + '_ {
+        let nodes = self.queues.get(&queue).into_iter().flatten();
         nodes.filter_map(|(node, of_node)| {
             let &(wave, at, number) = of_node.first()?;
             Some(Rank { wave, at, node: node.clone(), number })
@@ -111,9 +112,9 @@ impl NodePart {
         }
     }
 
-    /// Nothing will come of a piece that waits in `lane`.
-    fn give_up(&mut self, lane: LaneId, number: usize) {
-        let waits = |piece: &&OrderedPiece| piece.state == PartState::Waiting && piece.piece.lane == lane;
+    /// Nothing will come of a piece that waits in `queue`.
+    fn give_up(&mut self, queue: QueueId, number: usize) {
+        let waits = |piece: &&OrderedPiece| piece.state == PartState::Waiting && piece.piece.queue == queue;
         let Some(piece) = self.pieces.get(number).filter(waits) else { return };
         self.given_up_bytes += piece.piece.bytes;
         self.piece_ended(number);
@@ -133,7 +134,7 @@ impl NodePart {
 impl StageRun {
     /// Cuts what has come into reach into pieces of `piece_bytes` at most, wave by wave until `budget` pieces are cut or enough wait; `false` if
     /// the budget was not enough.
-    pub fn cut_pieces(&mut self, layouts: &[FileLayout], piece_bytes: u64, budget: &mut usize) -> bool {
+    pub fn cut_pieces(&mut self, layouts: &[Layout], piece_bytes: u64, budget: &mut usize) -> bool {
         let Some(planned) = self.waves.iter().rposition(Wave::is_planned) else { return true };
         let end = self.waves.len().min(planned + 1 + REACH);
         for wave in self.waves[..end].iter_mut().filter(|wave| !wave.is_cut) {
@@ -158,7 +159,7 @@ impl StageRun {
                 let name: Arc<str> = node.as_str().into();
                 for (number, piece) in cut.iter().enumerate() {
                     let rank = Rank { wave: wave.id, at: piece.at, node: name.clone(), number };
-                    self.waiting.insert(piece.lane, rank);
+                    self.waiting.insert(piece.queue, rank);
                 }
                 *budget = budget.saturating_sub(cut.len());
                 part.cut(cut);
@@ -167,14 +168,14 @@ impl StageRun {
         true
     }
 
-    /// Lanes for which pieces may wait.
-    pub fn lanes_waiting(&self) -> impl Iterator<Item = LaneId> + '_ {
-        self.waiting.lanes.keys().copied()
+    /// Queues for which pieces may wait.
+    pub fn queues_waiting(&self) -> impl Iterator<Item = QueueId> + '_ {
+        self.waiting.queues.keys().copied()
     }
 
-    /// Nodes for which pieces may wait in the lane.
-    pub fn nodes_waiting(&self, lane: LaneId) -> usize {
-        self.waiting.lanes.get(&lane).map_or(0, BTreeMap::len)
+    /// Nodes for which pieces may wait in the queue.
+    pub fn nodes_waiting(&self, queue: QueueId) -> usize {
+        self.waiting.queues.get(&queue).map_or(0, BTreeMap::len)
     }
 
     /// Nothing waits any more of waves that are no more.
@@ -188,14 +189,14 @@ impl StageRun {
         self.waiting = Waiting::default();
     }
 
-    /// The piece of the lane that is needed first, of those that may be ordered: `may` is asked with the node, the bytes, and whether the planner
+    /// The piece of the queue that is needed first, of those that may be ordered: `may` is asked with the node, the bytes, and whether the planner
     /// wants the wave. A node has its pieces in their order, or a later one would take the place of the first.
-    pub fn next_piece(&mut self, lane: LaneId, may: impl Fn(&str, u64, bool) -> bool) -> Option<Rank> {
+    pub fn next_piece(&mut self, queue: QueueId, may: impl Fn(&str, u64, bool) -> bool) -> Option<Rank> {
         loop {
             let mut over = Vec::new();
             let mut found: Option<Rank> = None;
-            for rank in self.waiting.heads(lane) {
-                match self.wanted_piece(lane, &rank) {
+            for rank in self.waiting.heads(queue) {
+                match self.wanted_piece(queue, &rank) {
                     None => over.push(rank),
                     Some((bytes, is_planned)) => {
                         let is_sooner = found.as_ref().is_none_or(|found| rank < *found);
@@ -209,22 +210,22 @@ impl StageRun {
                 return found;
             }
             for rank in over {
-                self.waiting.remove(lane, &rank);
+                self.waiting.remove(queue, &rank);
                 if let Some(part) = self.part(rank.wave, &rank.node) {
-                    part.give_up(lane, rank.number);
+                    part.give_up(queue, rank.number);
                 }
             }
         }
     }
 
     /// Bytes of a piece that waits and is still of use, and whether the planner wants its wave.
-    fn wanted_piece(&self, lane: LaneId, rank: &Rank) -> Option<(u64, bool)> {
+    fn wanted_piece(&self, queue: QueueId, rank: &Rank) -> Option<(u64, bool)> {
         let wave = self.wave(rank.wave)?;
         let part = wave.parts.get(&*rank.node).filter(|part| part.state != PartState::Ended)?;
         let piece = part.pieces.get(rank.number).filter(|p| p.state == PartState::Waiting)?;
         // Its name may have been another's, before the node came back.
         let is_wanted =
-            piece.piece.lane == lane && wave.tasks.get(&piece.piece.task).is_some_and(|task| !task.done);
+            piece.piece.queue == queue && wave.tasks.get(&piece.piece.task).is_some_and(|task| !task.done);
         is_wanted.then(|| (piece.piece.bytes, wave.is_planned()))
     }
 
@@ -235,32 +236,15 @@ impl StageRun {
     }
 
     /// A piece of [`StageRun::next_piece`] is ordered as `order`; gives what to order.
-    pub fn order_piece(
-        &mut self,
-        lane: LaneId,
-        rank: &Rank,
-        order: u64,
-        files: &[FileRef],
-        since_ms: u64,
-    ) -> (Vec<FileRef>, Vec<Part>) {
-        self.waiting.remove(lane, rank);
+    pub fn order_piece(&mut self, queue: QueueId, rank: &Rank, order: u64, since_ms: u64) -> Vec<Part> {
+        self.waiting.remove(queue, rank);
         self.begin_ahead(rank.wave, since_ms);
-        let Some(part) = self.part(rank.wave, &rank.node) else { return Default::default() };
-        let Some(piece) = part.pieces.get_mut(rank.number) else { return Default::default() };
+        let Some(part) = self.part(rank.wave, &rank.node) else { return Vec::new() };
+        let Some(piece) = part.pieces.get_mut(rank.number) else { return Vec::new() };
         (piece.state, piece.order) = (PartState::Active, Some(order));
         part.state = PartState::Active;
         part.ordered_bytes += piece.piece.bytes;
-        let mut numbers: BTreeMap<u32, u32> = BTreeMap::new();
-        let (mut named, mut parts) = (Vec::<FileRef>::new(), Vec::new());
-        for part in &piece.piece.parts {
-            let Some(file) = files.get(part.file as usize) else { continue };
-            let number = *numbers.entry(part.file).or_insert_with(|| {
-                named.push(file.clone());
-                named.len() as u32 - 1
-            });
-            parts.push(Part { file: number, ..*part });
-        }
-        (named, parts)
+        piece.piece.parts.clone()
     }
 
     /// Notes how far the order of a piece is; returns the bytes fetched since the last time.
@@ -269,10 +253,11 @@ impl StageRun {
         wave: WaveId,
         node: &str,
         number: usize,
-        progress: &OrderProgress,
+        order: RequestId,
+        progress: &Progress,
     ) -> u64 {
         let Some(part) = self.part(wave, node) else { return 0 };
-        let Some(piece) = part.pieces.get_mut(number).filter(|p| p.order == Some(progress.order)) else {
+        let Some(piece) = part.pieces.get_mut(number).filter(|p| p.order == Some(order)) else {
             return 0;
         };
         let take = |sum: &mut u64, known: &mut u64, now: u64| {

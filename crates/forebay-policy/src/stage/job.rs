@@ -1,12 +1,11 @@
-//! What analytics jobs have told: files, splits, tasks. Nothing is decided here.
+//! What jobs have reported: files, splits, tasks. Nothing is decided here.
 
-use forebay_policy::machine::Nanos;
-use forebay_wire::cluster::FileLayout;
-use forebay_wire::{FileRef, JobUpdate, Split};
-use std::collections::BTreeMap;
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::vec::Vec;
 
-/// A job is known by the node whose client it is, and its number there.
-pub type JobKey = (String, u64);
+use super::event::{File, JobUpdate, Layout, Split};
+use crate::machine::Nanos;
 
 /// A job.
 #[derive(Clone, Debug, Default)]
@@ -18,9 +17,9 @@ pub struct Job {
     /// Slots by host.
     pub slots: Vec<(String, u32)>,
     /// Files by their number.
-    pub files: Vec<FileRef>,
-    /// Where they lie, by their number, with lanes in place of servers. Shorter than `files` if nobody has told of the last.
-    pub layouts: Vec<FileLayout>,
+    pub files: Vec<File>,
+    /// Where they lie, by their number, with queues in place of servers. Shorter than `files` if nobody has told of the last.
+    pub layouts: Vec<Layout>,
     /// Its stages that read files, but for those that have ended.
     pub stages: BTreeMap<u32, Stage>,
     /// Run times of the tasks that ended well, of stages that have ended.
@@ -87,12 +86,12 @@ impl Job {
                 self.planner = planner;
                 Change::Noted
             }
-            JobUpdate::Slots(slots) => {
+            JobUpdate::Slots { slots } => {
                 let same = self.slots == slots;
                 self.slots = slots;
                 if same { Change::Noted } else { Change::Slots }
             }
-            JobUpdate::Files(files) => {
+            JobUpdate::Files { files } => {
                 self.files.extend(files);
                 Change::Noted
             }
@@ -106,7 +105,7 @@ impl Job {
             }
             JobUpdate::StageReady { stage } => {
                 let known = self.stages.entry(stage).or_default();
-                let again = std::mem::replace(&mut known.ready, true);
+                let again = core::mem::replace(&mut known.ready, true);
                 if again { Change::Noted } else { Change::Ready(stage) }
             }
             JobUpdate::TaskStarted { stage, task, host } => self.started(stage, task, host),
@@ -117,7 +116,7 @@ impl Job {
             JobUpdate::Layouts { files, .. } => {
                 let Some(first) = self.files.len().checked_sub(files.len()) else { return Change::Noted };
                 self.layouts.truncate(first);
-                self.layouts.resize(first, FileLayout::default());
+                self.layouts.resize(first, Layout::default());
                 self.layouts.extend(files);
                 Change::Noted
             }
@@ -149,7 +148,7 @@ impl Job {
             task.running -= 1;
             known.running -= 1;
         }
-        if !ok || std::mem::replace(&mut task.done, true) {
+        if !ok || core::mem::replace(&mut task.done, true) {
             return Change::Noted;
         }
         known.done += 1;

@@ -1,28 +1,24 @@
-//! The pump against agents that do what they are told, or do not.
+//! The machine against nodes that do what they are asked for, or do not.
 
+use super::event::{File, Layout, Part, Priority, Progress, Split, WaveStatus};
+use super::status::show_at_most;
+use super::tasks::ENDED_STAGES_MAX;
 use super::*;
-use forebay_pfs::FileVersion;
-use forebay_wire::cluster::{FileLayout, WaveStatus};
-use forebay_wire::{FileRef, NodeInfo, Part, Split};
+use crate::planner;
+use alloc::vec;
 use proptest::prelude::*;
 
 const MIB: u64 = 1 << 20;
 const SECOND: u64 = 1_000_000_000;
 
-fn node(name: &str, capacity_bytes: u64) -> NodeInfo {
-    NodeInfo {
-        name: name.into(),
-        host: name.into(),
-        address: "127.0.0.1:1".into(),
-        capacity_bytes,
-        mounts: vec!["pfs".into()],
-        extent_bytes: vec![MIB],
-        ..NodeInfo::default()
-    }
-}
-
-fn view(nodes: &[(&str, u64)]) -> ClusterView {
-    ClusterView { nodes: nodes.iter().map(|(n, c)| node(n, *c)).collect(), ..ClusterView::default() }
+fn members(nodes: &[(&str, u64)]) -> Event {
+    let node = |(name, capacity_bytes): &(&str, u64)| Node {
+        name: (*name).into(),
+        host: (*name).into(),
+        capacity_bytes: *capacity_bytes,
+        keeps: [("pfs".into(), MIB)].into(),
+    };
+    Event::Members { nodes: nodes.iter().map(node).collect() }
 }
 
 /// A job of `tasks` tasks, each of which reads one extent of one file, wherever that is.
@@ -32,13 +28,12 @@ fn told(tasks: u32, slots: &[(&str, u32)]) -> Vec<JobUpdate> {
 
 /// As [`told`], with a home for each task.
 fn told_at(tasks: u32, slots: &[(&str, u32)], home: fn(u32) -> &'static str) -> Vec<JobUpdate> {
-    let version = FileVersion { ino: 5, size: u64::from(tasks) * MIB, mtime_ns: 1, ctime_ns: 1 };
-    let file = FileRef { mount: "pfs".into(), path: b"data".to_vec(), version };
+    let file = File { mount: "pfs".into(), ino: 5, bytes: u64::from(tasks) * MIB, name_bytes: 7 };
     let part = |task: u32| Part { file: 0, offset: u64::from(task) * MIB, len: MIB };
     vec![
         JobUpdate::Begin { name: "app".into(), planner: String::new() },
-        JobUpdate::Slots(slots.iter().map(|(h, n)| ((*h).to_owned(), *n)).collect()),
-        JobUpdate::Files(vec![file]),
+        JobUpdate::Slots { slots: slots.iter().map(|(h, n)| ((*h).to_owned(), *n)).collect() },
+        JobUpdate::Files { files: vec![file] },
         JobUpdate::Splits {
             stage: 1,
             splits: (0..tasks).map(|t| Split { parts: vec![part(t)], home: home(t).into() }).collect(),
@@ -50,51 +45,94 @@ fn told_at(tasks: u32, slots: &[(&str, u32)], home: fn(u32) -> &'static str) -> 
 /// `told`, and where its file lies: extent by extent on one of `servers`.
 fn laid_out(mut told: Vec<JobUpdate>, servers: u32) -> Vec<JobUpdate> {
     let names = (0..servers).map(|server| server.to_string()).collect();
-    let layout = FileLayout { stripe_bytes: MIB, servers: (0..servers).collect() };
+    let layout = Layout { stripe_bytes: MIB, servers: (0..servers).collect() };
     told.insert(3, JobUpdate::Layouts { servers: names, files: vec![layout] });
     told
 }
 
-fn key() -> JobKey {
-    ("a".into(), 9)
+const JOB: JobKey = 9;
+
+/// A request as a node has it.
+#[derive(Debug)]
+struct Order {
+    threads: u32,
+    ahead: bool,
+    parts: Vec<Part>,
 }
 
-/// A pump, its clock, and the agents' side of it.
+/// A machine, its clock, and the nodes' side of it.
 struct World {
-    pump: Pump,
+    machine: Stages,
     now: Nanos,
-    /// Orders that agents have: node and bytes, and whether they have told their end.
+    /// Requests that nodes have: the node and whether it has reported their end.
     orders: BTreeMap<u64, (String, Order, bool)>,
-    /// Pages at a time that orders were given since.
+    /// Pages at a time that requests were given since.
     adjusted: BTreeMap<u64, u32>,
+    out: Vec<Action>,
 }
 
 impl World {
     fn new(planner: &str, nodes: &[(&str, u64)]) -> Self {
-        let mut pump = Pump::new(planner);
-        pump.set_view(Nanos(0), view(nodes));
-        World { pump, now: Nanos(0), orders: BTreeMap::new(), adjusted: BTreeMap::new() }
+        let machine = Stages::new(Config { default_planner: planner.into() });
+        let (orders, adjusted) = (BTreeMap::new(), BTreeMap::new());
+        let mut world = World { machine, now: Nanos(0), orders, adjusted, out: Vec::new() };
+        world.report(members(nodes));
+        world
+    }
+
+    /// An event that other events may follow before the machine's deadline.
+    fn report(&mut self, event: Event) {
+        self.machine.handle(self.now, event, &mut self.out);
+    }
+
+    fn job(&mut self, updates: Vec<JobUpdate>) {
+        self.report(Event::Job { job: JOB, updates });
     }
 
     fn tell(&mut self, updates: Vec<JobUpdate>) {
-        self.pump.job_tells(self.now, &key(), updates);
+        self.job(updates);
         self.turn();
     }
 
+    /// What was to be sent to a node that goes, or comes back, is not sent.
+    fn forget(&mut self, node: &str) {
+        self.orders.retain(|_, (of, _, _)| of != node);
+        self.out.retain(|action| !matches!(action, Action::Fetch { node: of, .. } | Action::Adjust { node: of, .. } if of == node));
+    }
+
+    fn came(&mut self, node: &str) {
+        self.forget(node);
+        self.report(Event::NodeCame { node: node.into() });
+    }
+
+    fn went(&mut self, node: &str) {
+        self.forget(node);
+        self.report(Event::NodeWent { node: node.into() });
+    }
+
+    fn progress(&mut self, node: &str, request: u64, progress: Progress) {
+        self.report(Event::Request { request, node: node.into(), progress });
+    }
+
     fn turn(&mut self) {
-        self.pump.tick(self.now);
-        for (node, message) in self.pump.take_messages() {
-            match message {
-                ToAgent::Fetch(order) => {
-                    assert!(order.parts.iter().all(|p| (p.file as usize) < order.files.len()));
-                    assert!(self.orders.insert(order.order, (node, order, false)).is_none());
+        if self.machine.next_deadline().is_some_and(|at| at <= self.now) {
+            self.machine.on_deadline(self.now, &mut self.out);
+        }
+        for action in core::mem::take(&mut self.out) {
+            match action {
+                Action::Fetch { request, node, job, threads, priority, parts, .. } => {
+                    assert_eq!(job, JOB);
+                    let order = Order { threads, ahead: priority == Priority::Ahead, parts };
+                    assert!(self.orders.insert(request, (node, order, false)).is_none());
                 }
-                ToAgent::Cancel { orders } => orders.iter().for_each(|id| drop(self.orders.remove(id))),
-                ToAgent::Adjust { order, threads, .. } => {
-                    assert_eq!(self.orders[&order].0, node);
-                    self.adjusted.insert(order, threads);
+                Action::Release { requests, .. } => {
+                    requests.iter().for_each(|id| drop(self.orders.remove(id)));
                 }
-                other => panic!("{other:?}"),
+                Action::Adjust { request, node, threads, .. } => {
+                    assert_eq!(self.orders[&request].0, node);
+                    self.adjusted.insert(request, threads);
+                }
+                Action::Decided { .. } => {}
             }
         }
     }
@@ -113,15 +151,14 @@ impl World {
             // What has failed takes no room.
             order.parts.truncate(order.parts.len() - (failed_bytes / MIB) as usize);
         }
-        let progress = OrderProgress {
-            order: id,
+        let progress = Progress {
             fetched_bytes: bytes - failed_bytes.min(bytes),
             resident_bytes: 0,
             failed_bytes: failed_bytes.min(bytes),
             done: true,
         };
         let node = node.clone();
-        self.pump.progress(self.now, &node, progress);
+        self.progress(&node, id, progress);
         self.turn();
     }
 
@@ -137,8 +174,8 @@ impl World {
         self.orders.values().flat_map(|(_, o, _)| &o.parts).map(|p| p.len).sum()
     }
 
-    fn waves(&self) -> Vec<forebay_wire::cluster::WaveStatus> {
-        self.pump.status().last().unwrap().stages[0].waves.clone()
+    fn waves(&self) -> Vec<WaveStatus> {
+        self.machine.status().last().unwrap().stages[0].waves.clone()
     }
 }
 
@@ -161,7 +198,7 @@ fn the_next_wave_is_fetched_while_one_computes() {
     world.finish(0);
     world.finish(1);
     assert_eq!(world.ordered_bytes(), 2 * MIB, "what the first wave had is let go");
-    let status = world.pump.status();
+    let status = world.machine.status();
     assert_eq!((status[0].stages[0].tasks_done, status[0].stages[0].tasks_local), (2, 2));
 }
 
@@ -257,7 +294,7 @@ fn what_was_cut_before_a_change_of_slots_holds_nothing_up() {
     world.tell(laid_out(told(4000, &[("a", 500)]), 1));
     // Again and again thousands of pieces are void.
     for slots in [501, 502, 503, 504] {
-        world.tell(vec![JobUpdate::Slots(vec![("a".into(), slots)])]);
+        world.tell(vec![JobUpdate::Slots { slots: vec![("a".into(), slots)] }]);
         world.now = world.now + SECOND;
         world.turn();
     }
@@ -301,12 +338,13 @@ fn the_end_of_a_job_leaves_no_orders() {
     assert_eq!(world.orders.len(), 2);
     world.tell(vec![JobUpdate::End]);
     assert!(world.orders.is_empty());
-    let status = world.pump.status();
+    let status = world.machine.status();
     assert!(status[0].ended && status[0].planner == "full-delay");
-    // The agent of the driver dies: the same, but there is nobody to show it to.
+    // The node of its program goes: the same, but there is nobody to show it to.
     world.tell(told(64, &[("a", 4), ("b", 4)]));
     assert_eq!(world.orders.len(), 2);
-    world.pump.node_went(world.now, "a");
+    world.report(Event::JobGone { job: JOB });
+    world.went("a");
     world.turn();
     assert!(world.orders.values().all(|(node, _, _)| node == "a"), "{:?}", world.orders);
 }
@@ -333,26 +371,26 @@ fn of_stages_that_have_ended_only_what_is_shown_is_kept() {
         let orders: Vec<u64> = world.orders.keys().copied().collect();
         assert!(!orders.is_empty(), "stage {stage} has nothing to leave behind");
         // It ends before it is placed anew.
-        world.pump.set_view(world.now, view(&nodes));
-        world.pump.job_tells(world.now, &key(), vec![JobUpdate::StageEnded { stage }]);
+        world.report(members(&nodes));
+        world.job(vec![JobUpdate::StageEnded { stage }]);
         // What was under way then.
         for order in orders {
-            let bytes =
-                OrderProgress { fetched_bytes: MIB, resident_bytes: 0, failed_bytes: 0, order, done: true };
-            world.pump.progress(world.now, "a", bytes);
+            world.progress("a", order, Progress { fetched_bytes: MIB, done: true, ..Progress::default() });
         }
-        world.pump.job_tells(world.now, &key(), ran(stage, 1));
-        world.pump.job_tells(world.now, &key(), vec![JobUpdate::StageEnded { stage }]);
+        world.job(ran(stage, 1));
+        world.job(vec![JobUpdate::StageEnded { stage }]);
         world.turn();
-        world.pump.set_view(world.now, view(&nodes));
-        let running = &world.pump.jobs[&key()];
+        world.report(members(&nodes));
+        let running = &world.machine.jobs[&JOB];
         assert!(running.to_cut.is_empty() && running.placing.is_empty(), "nothing is left to cut");
         assert!(running.stages.is_empty() && running.job.stages.is_empty());
         assert!(running.ended.len() <= ENDED_STAGES_MAX);
-        assert!(world.orders.is_empty() && world.pump.orders.is_empty() && world.pump.planners.is_empty());
-        assert!(world.pump.held_bytes().is_empty());
+        assert!(
+            world.orders.is_empty() && world.machine.requests.is_empty() && world.machine.planners.is_empty()
+        );
+        assert!(world.machine.held_bytes().is_empty());
     }
-    let shown = world.pump.status().remove(0).stages;
+    let shown = world.machine.status().remove(0).stages;
     let numbers: Vec<u32> = shown.iter().map(|s| s.stage).collect();
     assert_eq!(numbers, (stages - ENDED_STAGES_MAX as u32..stages).collect::<Vec<_>>());
     for stage in &shown {
@@ -360,13 +398,13 @@ fn of_stages_that_have_ended_only_what_is_shown_is_kept() {
         assert_eq!(stage.waves.iter().map(|w| w.tasks).sum::<u32>(), 4, "{stage:?}");
         assert_eq!(stage.waves[0].fetched_bytes, 2 * MIB);
     }
-    assert_eq!(world.pump.jobs[&key()].job.task_ns(0), Some(SECOND));
+    assert_eq!(world.machine.jobs[&JOB].job.task_ns(0), Some(SECOND));
     // Some of one has to run again: it is planned like any other, and ends with the job.
     world.tell(stage_told(0));
     assert!(world.ordered_bytes() > 0);
     world.tell(vec![JobUpdate::End]);
     assert!(world.orders.is_empty());
-    let status = world.pump.status().remove(0);
+    let status = world.machine.status().remove(0);
     assert!(status.ended && status.stages.len() == ENDED_STAGES_MAX && status.stages[0].stage == 0);
 }
 
@@ -402,7 +440,7 @@ fn a_node_is_ordered_no_more_than_fits() {
         world.start(task, "a");
         world.finish(task);
     }
-    assert_eq!(world.pump.status()[0].stages[0].tasks_done, 8);
+    assert_eq!(world.machine.status()[0].stages[0].tasks_done, 8);
 }
 
 #[test]
@@ -412,14 +450,15 @@ fn who_comes_back_is_ordered_anew_and_told_jobs_do_not_double() {
     let before = world.ordered_bytes();
     // Another node's connection was lost: it forgot its orders.
     world.orders.retain(|_, (node, _, _)| node != "b");
-    world.pump.node_came(world.now, "b");
+    world.came("b");
     world.turn();
     assert_eq!(world.ordered_bytes(), before);
     // The driver's own: the job is told again from the beginning.
     world.orders.retain(|_, (node, _, _)| node != "a");
-    world.pump.node_came(world.now, "a");
+    world.report(Event::JobGone { job: JOB });
+    world.came("a");
     world.tell(told(64, &[("a", 4), ("b", 4)]));
-    assert_eq!((world.ordered_bytes(), world.pump.status().len()), (before, 1));
+    assert_eq!((world.ordered_bytes(), world.machine.status().len()), (before, 1));
 }
 
 #[test]
@@ -436,8 +475,8 @@ fn a_change_of_members_moves_what_has_not_begun() {
         })
         .collect();
     world.start(first[0], "a");
-    world.pump.node_went(world.now, "b");
-    world.pump.set_view(world.now, view(&[("a", 1 << 30)]));
+    world.went("b");
+    world.report(members(&[("a", 1 << 30)]));
     world.orders.retain(|_, (node, _, _)| node != "b");
     world.turn();
     let waves = world.waves();
@@ -477,7 +516,7 @@ fn told_homes_make_even_waves_and_are_where_the_orders_go() {
         world.start(task, home(task));
         world.finish(task);
     }
-    assert_eq!(world.pump.status()[0].stages[0].tasks_local, 20);
+    assert_eq!(world.machine.status()[0].stages[0].tasks_local, 20);
     assert!(world.orders.is_empty());
 }
 
@@ -490,10 +529,10 @@ fn what_was_told_for_a_home_that_leaves_goes_to_its_owners() {
     assert!(world.orders.values().all(|(node, _, _)| node == "c") && world.ordered_bytes() == 2 * MIB);
     world.bring();
     world.start(0, "c");
-    world.pump.node_went(world.now, "c");
-    world.pump.set_view(world.now, view(&all[..2]));
+    world.went("c");
+    world.report(members(&all[..2]));
     world.orders.retain(|_, (node, _, _)| node != "c");
-    world.tell(vec![JobUpdate::Slots(vec![("a".into(), 2), ("b".into(), 2)])]);
+    world.tell(vec![JobUpdate::Slots { slots: vec![("a".into(), 2), ("b".into(), 2)] }]);
     let waves = world.waves();
     assert!(waves.len() < 24 && waves.iter().map(|w| w.tasks).sum::<u32>() == 48, "{waves:?}");
     let mut nodes = BTreeSet::new();
@@ -515,7 +554,7 @@ fn who_went_is_ordered_nothing_and_who_came_back_not_what_it_was_to_be_told_befo
     // It goes while one wave is fetched; the next is due before the view without it is there.
     let mut world = World::new("no-action", &nodes);
     world.tell(told_all());
-    world.pump.node_went(world.now, "b");
+    world.went("b");
     world.orders.retain(|_, (node, _, _)| node != "b");
     world.bring();
     world.start(0, "a");
@@ -523,12 +562,12 @@ fn who_went_is_ordered_nothing_and_who_came_back_not_what_it_was_to_be_told_befo
     assert!(world.orders.values().all(|(node, _, _)| node == "a"), "{:?}", world.orders);
     // Its order is still to be sent when it begins anew.
     let mut world = World::new("no-action", &nodes);
-    world.pump.job_tells(world.now, &key(), told_all());
-    world.pump.tick(world.now);
-    world.pump.node_came(world.now, "b");
+    world.job(told_all());
+    world.machine.on_deadline(world.now, &mut world.out);
+    world.came("b");
     world.turn();
     let of_b = world.orders.iter().filter(|(_, (node, _, _))| node == "b").map(|(id, _)| *id);
-    let known = world.pump.orders.iter().filter(|(_, o)| o.node == "b").map(|(id, _)| *id);
+    let known = world.machine.requests.iter().filter(|(_, o)| o.node == "b").map(|(id, _)| *id);
     assert_eq!(of_b.collect::<Vec<_>>(), known.collect::<Vec<_>>(), "no order that the pump does not know");
     world.tell(vec![JobUpdate::End]);
     assert!(world.orders.is_empty(), "{:?}", world.orders);
@@ -592,16 +631,16 @@ proptest! {
                     let left: Vec<_> = (0..3).filter(|i| bits & (1 << i) != 0 || *i == 0).map(|i| all[i]).collect();
                     for (i, name) in names.iter().enumerate().skip(1) {
                         if bits & (1 << i) == 0 {
-                            world.pump.node_went(world.now, name);
+                            world.went(name);
                             world.orders.retain(|_, (node, _, _)| node != name);
                         }
                     }
-                    world.pump.set_view(world.now, view(&left));
+                    world.report(members(&left));
                     world.turn();
                 }
                 Op::Slots(a, b) => {
                     let slots = vec![("a".to_owned(), a.into()), ("b".to_owned(), b.into())];
-                    world.tell(vec![JobUpdate::Slots(slots)]);
+                    world.tell(vec![JobUpdate::Slots { slots }]);
                 }
                 Op::Wait(ms) => {
                     world.now = world.now + ms * 1_000_000;
@@ -611,7 +650,7 @@ proptest! {
                     // Not the driver's own, which would end the job.
                     let name = names[1 + which as usize % 2];
                     world.orders.retain(|_, (node, _, _)| node != name);
-                    world.pump.node_came(world.now, name);
+                    world.came(name);
                     world.turn();
                 }
                 Op::StageEnds => world.tell(vec![JobUpdate::StageEnded { stage: 1 }]),
@@ -625,8 +664,8 @@ proptest! {
         }
         world.tell(vec![JobUpdate::End]);
         prop_assert!(world.orders.is_empty(), "{:?}", world.orders);
-        prop_assert!(world.pump.orders.is_empty() && world.pump.planners.is_empty());
-        prop_assert!(world.pump.lanes.are_idle(), "{:?}", world.pump.lanes);
+        prop_assert!(world.machine.requests.is_empty() && world.machine.planners.is_empty());
+        prop_assert!(world.machine.queues.are_idle(), "{:?}", world.machine.queues);
     }
 
     /// Where it is known on which server what lies, every piece comes once, whatever ends first, and none in place of an earlier one
@@ -709,7 +748,7 @@ fn a_large_stage_is_placed_in_slices_and_cut_as_if_at_once() {
     world.tell(told(tasks, &slots));
     let mut turns = 1;
     while world.waves().is_empty() {
-        assert_eq!(world.pump.next_deadline(), Some(world.now), "it must go on at once");
+        assert_eq!(world.machine.next_deadline(), Some(world.now), "it must go on at once");
         if turns == 2 {
             // Started before it was placed, and after.
             [0, tasks - 1].into_iter().for_each(|task| world.start(task, "n000"));
@@ -719,28 +758,28 @@ fn a_large_stage_is_placed_in_slices_and_cut_as_if_at_once() {
         turns += 1;
     }
     assert_eq!(turns, 6);
-    assert_ne!(world.pump.next_deadline(), Some(world.now), "nothing is left to place");
+    assert_ne!(world.machine.next_deadline(), Some(world.now), "nothing is left to place");
     assert_eq!(world.waves().iter().map(|w| w.tasks).sum::<u32>(), tasks - 2, "those that run need nothing");
     assert!(world.ordered_bytes() > 0);
 
     // Another view in the middle: what was placed by the old one is void.
-    let fewer = view(&nodes[..50]);
-    world.pump.set_view(world.now, view(&nodes[..70]));
+    let fewer = members(&nodes[..50]);
+    world.report(members(&nodes[..70]));
     world.turn();
-    world.pump.set_view(world.now, fewer.clone());
+    world.report(fewer.clone());
     world.turn();
-    while world.pump.next_deadline() == Some(world.now) {
+    while world.machine.next_deadline() == Some(world.now) {
         world.turn();
     }
     assert_eq!(world.waves().iter().map(|w| w.tasks).sum::<u32>(), tasks - 2);
     let owned: BTreeMap<u64, String> =
         world.orders.iter().map(|(id, (node, ..))| (*id, node.clone())).collect();
-    assert!(!owned.is_empty() && owned.values().all(|node| fewer.nodes.iter().any(|n| n.name == *node)));
+    assert!(!owned.is_empty() && owned.values().all(|node| nodes[..50].iter().any(|n| n.0 == *node)));
     // A job that ends while its stage is being placed leaves nothing to do.
-    world.pump.set_view(world.now, view(&nodes));
+    world.report(members(&nodes));
     world.turn();
     world.tell(vec![JobUpdate::End]);
-    assert!(world.orders.is_empty() && world.pump.next_deadline() != Some(world.now));
+    assert!(world.orders.is_empty() && world.machine.next_deadline() != Some(world.now));
 }
 
 #[test]
@@ -750,7 +789,7 @@ fn what_started_tasks_wait_for_outlives_a_new_cut() {
     world.tell(told(8, &[("a", 2)]));
     (0..2).for_each(|task| world.start(task, "a"));
     let first = *world.orders.keys().next().unwrap();
-    world.tell(vec![JobUpdate::Slots(vec![("a".into(), 3)])]);
+    world.tell(vec![JobUpdate::Slots { slots: vec![("a".into(), 3)] }]);
     assert_eq!(world.waves().len(), 3, "it was not cut anew");
     assert_eq!(world.orders.keys().copied().collect::<Vec<_>>(), [first], "and nothing is brought beside it");
     world.end(first, 0);
@@ -767,12 +806,12 @@ fn a_stage_that_is_being_placed_when_the_members_change_begins_anew() {
     let mut world = World::new("no-action", &nodes);
     world.tell(laid_out(told(11_000, &slots), 4));
     assert!(world.waves().is_empty(), "it is placed in slices");
-    world.pump.set_view(world.now, view(&nodes[..70]));
-    while world.waves().is_empty() || world.pump.next_deadline() == Some(world.now) {
+    world.report(members(&nodes[..70]));
+    while world.waves().is_empty() || world.machine.next_deadline() == Some(world.now) {
         world.turn();
     }
     let left: Vec<&str> = nodes[..70].iter().map(|n| n.0).collect();
-    let run = &world.pump.jobs[&key()].stages[&1];
+    let run = &world.machine.jobs[&JOB].stages[&1];
     assert!(run.homes().all(|home| left.contains(&home)), "a task is told to run where nobody is");
 }
 
@@ -788,7 +827,7 @@ fn a_new_cut_puts_no_later_wave_beside_what_is_under_way() {
         world.orders.values().filter(|o| !o.2).map(|o| o.1.parts[0].offset / MIB).collect()
     };
     assert_eq!(under_way(&world), [1], "of the wave that computes");
-    world.tell(vec![JobUpdate::Slots(vec![("a".into(), 3)])]);
+    world.tell(vec![JobUpdate::Slots { slots: vec![("a".into(), 3)] }]);
     assert_eq!(under_way(&world), [1]);
 }
 
@@ -831,26 +870,25 @@ fn tasks_whose_start_is_told_with_their_stage_have_a_wave() {
 fn planners_that_mind_phases_go_wave_by_wave_wherever_files_lie() {
     let mut world = World::new("full-delay", &[("a", 1 << 30)]);
     world.tell(laid_out(told(6, &[("a", 2)]), 2));
-    assert!(!world.pump.jobs[&key()].stages[&1].by_server);
+    assert!(!world.machine.jobs[&JOB].stages[&1].by_server);
     let mut world = World::new("no-action", &[("a", 1 << 30)]);
     world.tell(laid_out(told(6, &[("a", 2)]), 2));
-    assert!(world.pump.jobs[&key()].stages[&1].by_server);
+    assert!(world.machine.jobs[&JOB].stages[&1].by_server);
 }
 
 #[test]
 fn hostile_figures_are_bounded() {
     let mut world = World::new("no-action", &[("a", 1 << 30)]);
     let mut updates = told(6, &[("a", 2)]);
-    let layout = FileLayout { stripe_bytes: 1, servers: vec![0; 1 << 16] };
+    let layout = Layout { stripe_bytes: 1, servers: vec![0; 1 << 16] };
     updates.insert(3, JobUpdate::Layouts { servers: vec!["s".into()], files: vec![layout] });
     world.tell(updates);
-    assert!(!world.pump.jobs[&key()].stages[&1].by_server, "nobody knows where it lies");
+    assert!(!world.machine.jobs[&JOB].stages[&1].by_server, "nobody knows where it lies");
     let order = *world.orders.keys().next().unwrap();
     let all = u64::MAX;
     for done in [false, true] {
-        let progress =
-            OrderProgress { order, fetched_bytes: all, resident_bytes: all, failed_bytes: all, done };
-        world.pump.progress(world.now, "a", progress);
+        let progress = Progress { fetched_bytes: all, resident_bytes: all, failed_bytes: all, done };
+        world.progress("a", order, progress);
         world.now = world.now + SECOND;
         world.turn();
     }
@@ -860,17 +898,15 @@ fn hostile_figures_are_bounded() {
 fn an_order_fits_a_message_however_many_files_it_names() {
     let mut world = World::new("no-action", &[("a", 1 << 40), ("b", 1 << 40)]);
     let (tasks, files_each) = (40_u32, 4_000_u32);
-    let file = |number: u32| {
-        let version = FileVersion { ino: u64::from(number) + 1, size: 4096, mtime_ns: 1, ctime_ns: 1 };
-        FileRef { mount: "pfs".into(), path: format!("table/part-{number:060}").into_bytes(), version }
-    };
+    let file =
+        |number: u32| File { mount: "pfs".into(), ino: u64::from(number) + 1, bytes: 4096, name_bytes: 74 };
     let parts = |task: u32| {
         (0..files_each).map(|i| Part { file: task * files_each + i, offset: 0, len: 4096 }).collect()
     };
     world.tell(vec![
         JobUpdate::Begin { name: "app".into(), planner: String::new() },
-        JobUpdate::Slots(vec![("a".into(), 20), ("b".into(), 20)]),
-        JobUpdate::Files((0..tasks * files_each).map(file).collect()),
+        JobUpdate::Slots { slots: vec![("a".into(), 20), ("b".into(), 20)] },
+        JobUpdate::Files { files: (0..tasks * files_each).map(file).collect() },
         JobUpdate::Splits {
             stage: 1,
             splits: (0..tasks).map(|t| Split { parts: parts(t), home: String::new() }).collect(),
@@ -884,9 +920,8 @@ fn an_order_fits_a_message_however_many_files_it_names() {
     for (_, order, _) in world.orders.values() {
         assert!(order.parts.len() > 10_000, "{} parts", order.parts.len());
         assert!(order.parts.len() < (tasks * files_each) as usize / 2);
-        forebay_wire::framed::shared(&ToAgent::Fetch(order.clone())).expect("it fits");
     }
-    let given_up = world.pump.status()[0].stages[0].waves[0].failed_bytes;
+    let given_up = world.machine.status()[0].stages[0].waves[0].failed_bytes;
     assert!(given_up > 0, "what did not fit is given up");
 }
 
@@ -902,22 +937,4 @@ fn waves_of_the_earliest_stages_are_not_shown_where_there_are_too_many() {
     show_at_most(92, &mut jobs);
     let left: Vec<usize> = jobs.iter().flat_map(|job| job.stages.iter().map(|s| s.waves.len())).collect();
     assert_eq!(left, [2, 0, 40, 50]);
-    // The longest status there is fits a message.
-    let wave = WaveStatus {
-        tasks: u32::MAX,
-        tasks_done: u32::MAX,
-        bytes: u64::MAX >> 8,
-        fetched_bytes: u64::MAX >> 8,
-        resident_bytes: u64::MAX >> 8,
-        failed_bytes: u64::MAX >> 8,
-        prefetch_began_ms: Some(u64::from(u32::MAX)),
-        prefetch_ended_ms: Some(u64::from(u32::MAX)),
-        compute_began_ms: Some(u64::from(u32::MAX)),
-        compute_ended_ms: Some(u64::from(u32::MAX)),
-    };
-    let mut jobs =
-        vec![job(vec![StageStatus { waves: vec![wave; WAVES_SHOWN_MAX], ..StageStatus::default() }])];
-    show_at_most(WAVES_SHOWN_MAX, &mut jobs);
-    assert_eq!(jobs[0].stages[0].waves.len(), WAVES_SHOWN_MAX);
-    forebay_wire::framed::shared(&ToAgent::Jobs { ask: 1, jobs }).expect("it fits");
 }

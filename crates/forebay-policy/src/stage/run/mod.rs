@@ -4,17 +4,21 @@
 //! with the tasks that have started; the others are replaced. So waves have two numbers: an id, under which orders know
 //! them for good, and the planner's, which counts from the last cut.
 
-mod by_server;
+mod requests;
 
-pub use by_server::Rank;
+pub use requests::Rank;
 
-use crate::waves::{Need, Placed};
-use by_server::{OrderedPiece, Waiting};
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+
 use forebay_model::profile::Setting;
-use forebay_policy::planner::JobId;
-use forebay_wire::cluster::{OrderProgress, WaveStatus};
-use forebay_wire::{FileRef, Part};
-use std::collections::{BTreeMap, BTreeSet};
+
+use super::event::{File, Part, Progress, RequestId, WaveId, WaveStatus};
+use super::partition::{Need, Placed};
+use crate::planner::JobId;
+use requests::{OrderedPiece, Waiting};
 
 /// Waves after the planned one that are begun at most: enough that every server of the PFS has something to bring, since
 /// those of one wave are on some servers by chance and not on others.
@@ -33,9 +37,6 @@ const ORDER_BYTES_MAX: usize = 4 << 20;
 /// What a part and a file of an order take in a message at most, beside its path.
 const PART_BYTES: usize = 24;
 const FILE_BYTES: usize = 128;
-
-/// Names a wave among all that its stage ever had.
-pub type WaveId = u64;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -402,39 +403,29 @@ impl StageRun {
 
     /// What to order of a node that has `room_bytes`: files, and parts of them, in the order of the tasks. Tasks that have
     /// started read by themselves; what does not fit is given up.
-    pub fn take_parts(
-        &mut self,
-        id: WaveId,
-        node: &str,
-        room_bytes: u64,
-        files: &[FileRef],
-    ) -> (Vec<FileRef>, Vec<Part>) {
-        let Some(wave) = self.wave_mut(id) else { return Default::default() };
-        let Some(part) = wave.parts.get_mut(node) else { return Default::default() };
-        let mut numbers: BTreeMap<u32, u32> = BTreeMap::new();
-        let (mut named, mut parts) = (Vec::<FileRef>::new(), Vec::new());
-        let (mut bytes, mut told_bytes) = (0, 0);
+    pub fn take_parts(&mut self, id: WaveId, node: &str, room_bytes: u64, files: &[File]) -> Vec<Part> {
+        let Some(wave) = self.wave_mut(id) else { return Vec::new() };
+        let Some(part) = wave.parts.get_mut(node) else { return Vec::new() };
+        let mut named: BTreeSet<u32> = BTreeSet::new();
+        let mut parts = Vec::new();
+        let (mut bytes, mut message_bytes) = (0, 0);
         let unstarted =
             part.needs.iter().filter(|(task, _)| wave.tasks.get(task).is_some_and(|t| !t.started));
-        'all: for piece in unstarted.flat_map(|(_, need)| &need.parts) {
+        for piece in unstarted.flat_map(|(_, need)| &need.parts) {
             let Some(file) = files.get(piece.file as usize) else { continue };
-            told_bytes += PART_BYTES;
-            if !numbers.contains_key(&piece.file) {
-                told_bytes += FILE_BYTES + file.path.len() + file.mount.len();
+            message_bytes += PART_BYTES;
+            if named.insert(piece.file) {
+                message_bytes += FILE_BYTES + file.name_bytes as usize;
             }
-            if bytes + piece.len > room_bytes || told_bytes > ORDER_BYTES_MAX {
-                break 'all;
+            if bytes + piece.len > room_bytes || message_bytes > ORDER_BYTES_MAX {
+                break;
             }
-            let number = *numbers.entry(piece.file).or_insert_with(|| {
-                named.push(file.clone());
-                named.len() as u32 - 1
-            });
             bytes += piece.len;
-            parts.push(Part { file: number, ..*piece });
+            parts.push(*piece);
         }
         part.ordered_bytes = bytes;
         part.given_up_bytes = part.bytes() - bytes;
-        (named, parts)
+        parts
     }
 
     /// Nothing (more) comes of a node's part.
@@ -462,7 +453,7 @@ impl StageRun {
             let waits = part.unstarted > 0 || by_server && !is_finished;
             let state = if waits { PartState::Waiting } else { PartState::Ended };
             *part = NodePart {
-                needs: std::mem::take(&mut part.needs),
+                needs: core::mem::take(&mut part.needs),
                 unstarted: part.unstarted,
                 state,
                 ..NodePart::default()
@@ -471,8 +462,8 @@ impl StageRun {
     }
 
     /// Notes how far an order is; returns the bytes fetched since the last time.
-    pub fn progress(&mut self, id: WaveId, node: &str, progress: &OrderProgress) -> u64 {
-        let Some(part) = self.part(id, node).filter(|p| p.order == Some(progress.order)) else { return 0 };
+    pub fn progress(&mut self, id: WaveId, node: &str, order: RequestId, progress: &Progress) -> u64 {
+        let Some(part) = self.part(id, node).filter(|p| p.order == Some(order)) else { return 0 };
         let before = part.fetched_bytes;
         part.fetched_bytes = progress.fetched_bytes;
         part.resident_bytes = progress.resident_bytes;

@@ -1,0 +1,319 @@
+//! What the stage machine hears and what it decides: plain values, without paths, sockets or clocks.
+//!
+//! Nodes go by name, jobs, files and requests by number. The driver keeps what a number stands for (the path of a file,
+//! the connection of a node) and translates.
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use serde::{Deserialize, Serialize};
+
+use crate::planner;
+
+/// Names a job; the driver chooses it and never uses it twice.
+pub type JobKey = u64;
+
+/// Names a request; the machine chooses it and never uses it twice.
+pub type RequestId = u64;
+
+/// Names a queue of requests.
+pub type QueueId = u32;
+
+/// Names a wave among all that its stage ever had.
+pub type WaveId = u64;
+
+/// A member of the cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Node {
+    /// Its name, unique and stable.
+    pub name: String,
+    /// The name by which schedulers know it.
+    pub host: String,
+    /// Bytes of its tier: its weight in the placement.
+    pub capacity_bytes: u64,
+    /// Labels of the mounts of which it keeps extents, and the bytes of an extent.
+    pub keeps: BTreeMap<String, u64>,
+}
+
+/// A file, as far as decisions depend on it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct File {
+    /// Label of its mount.
+    pub mount: String,
+    /// Inode number.
+    pub ino: u64,
+    /// Its length.
+    pub bytes: u64,
+    /// What its name takes in a message.
+    pub name_bytes: u32,
+}
+
+/// A part of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Part {
+    /// Number of the file within its job.
+    pub file: u32,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+}
+
+/// What one task reads, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Split {
+    /// Its parts.
+    pub parts: Vec<Part>,
+    /// The host to which the scheduler will send the task; empty if the job does not know it.
+    pub home: String,
+}
+
+/// Where a file lies.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Layout {
+    /// Bytes of one stripe; 0 if the layout is unknown.
+    pub stripe_bytes: u64,
+    /// The server of each stripe, in turn: an index into the servers reported with the layout.
+    pub servers: Vec<u32>,
+}
+
+/// What a job reports.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "is", rename_all = "snake_case")]
+pub enum JobUpdate {
+    /// First of all, once.
+    Begin {
+        /// For people.
+        name: String,
+        /// Its planner; empty for the default.
+        planner: String,
+    },
+    /// All its slots (tasks at a time) by host.
+    Slots {
+        /// Host and number.
+        slots: Vec<(String, u32)>,
+    },
+    /// Files that its splits name, numbered from 0 in this order over the life of the job.
+    Files {
+        /// The next files.
+        files: Vec<File>,
+    },
+    /// Where as many of the files reported last lie, in their order.
+    Layouts {
+        /// Names of servers.
+        servers: Vec<String>,
+        /// By file.
+        files: Vec<Layout>,
+    },
+    /// Splits of a stage, in the order of its tasks, following those reported before.
+    Splits {
+        /// The stage.
+        stage: u32,
+        /// The next splits.
+        splits: Vec<Split>,
+    },
+    /// All splits of the stage are known.
+    StageReady {
+        /// The stage.
+        stage: u32,
+    },
+    /// A task runs.
+    TaskStarted {
+        /// Its stage.
+        stage: u32,
+        /// Its number within the stage.
+        task: u32,
+        /// Where.
+        host: String,
+    },
+    /// A task has ended.
+    TaskEnded {
+        /// Its stage.
+        stage: u32,
+        /// Its number within the stage.
+        task: u32,
+        /// Whether its result stands.
+        ok: bool,
+        /// How long it ran, in milliseconds.
+        run_ms: u64,
+    },
+    /// No task of the stage will run any more.
+    StageEnded {
+        /// The stage.
+        stage: u32,
+    },
+    /// The job has ended.
+    End,
+}
+
+/// How far a request is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// Bytes in the tier because of it.
+    pub fetched_bytes: u64,
+    /// Bytes that were there before.
+    pub resident_bytes: u64,
+    /// Bytes that will not come.
+    pub failed_bytes: u64,
+    /// Nothing more will be reported.
+    pub done: bool,
+}
+
+/// What the machine hears.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "is", rename_all = "snake_case")]
+pub enum Event {
+    /// The members are these from now on, by name in ascending order.
+    Members {
+        /// All of them.
+        nodes: Vec<Node>,
+    },
+    /// A node has joined, perhaps again: it has no requests.
+    NodeCame {
+        /// Its name.
+        node: String,
+    },
+    /// A node has gone, and what it was asked for with it. The next members will be without it.
+    NodeWent {
+        /// Its name.
+        node: String,
+    },
+    /// A job reports what happened, in this order.
+    Job {
+        /// Which.
+        job: JobKey,
+        /// What.
+        updates: Vec<JobUpdate>,
+    },
+    /// A job is no longer heard of. Unlike one that has ended it is not shown.
+    JobGone {
+        /// Which.
+        job: JobKey,
+    },
+    /// A node reports how far a request is.
+    Request {
+        /// Which.
+        request: RequestId,
+        /// The node.
+        node: String,
+        /// How far.
+        progress: Progress,
+    },
+}
+
+/// Which of a node's requests go first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Priority {
+    /// Of a wave that a planner wants fetched now.
+    Planned,
+    /// Of a later wave: fetched where planned requests leave the node or a server idle.
+    Ahead,
+}
+
+/// What the machine decides.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "is", rename_all = "snake_case")]
+pub enum Action {
+    /// A planner has made a plan. Nothing to do; it explains the requests that follow.
+    Decided {
+        /// The planner.
+        planner: String,
+        /// Its plan and the reason.
+        decision: Box<planner::Decision>,
+    },
+    /// Let the node fetch this, and keep it until the request is released.
+    Fetch {
+        /// Names it from now on.
+        request: RequestId,
+        /// Who.
+        node: String,
+        /// The job whose files these are.
+        job: JobKey,
+        /// Pages at a time.
+        threads: u32,
+        /// Bytes per second, 0 for no limit.
+        rate_bytes_per_s: u64,
+        /// Before or after others of the node.
+        priority: Priority,
+        /// What, in the order in which tasks read it.
+        parts: Vec<Part>,
+    },
+    /// From now on at this pace.
+    Adjust {
+        /// Which request.
+        request: RequestId,
+        /// Its node.
+        node: String,
+        /// Pages at a time, 0 to pause.
+        threads: u32,
+        /// Bytes per second, 0 for no limit.
+        rate_bytes_per_s: u64,
+    },
+    /// Stop these requests if they go on, and keep nothing for them.
+    Release {
+        /// Their node.
+        node: String,
+        /// Which.
+        requests: Vec<RequestId>,
+    },
+}
+
+/// A job as people see it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct JobStatus {
+    /// Its name.
+    pub name: String,
+    /// Its planner.
+    pub planner: String,
+    /// Tasks at a time.
+    pub slots: u32,
+    /// Its stages that read files.
+    pub stages: Vec<StageStatus>,
+    /// It has ended.
+    pub ended: bool,
+}
+
+/// A stage as people see it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct StageStatus {
+    /// Its number.
+    pub stage: u32,
+    /// Tasks in all.
+    pub tasks: u32,
+    /// Of those, ended well.
+    pub tasks_done: u32,
+    /// Running now.
+    pub tasks_running: u32,
+    /// Of those started, on their preferred node.
+    pub tasks_local: u32,
+    /// Its waves.
+    pub waves: Vec<WaveStatus>,
+}
+
+/// A wave as people see it. Times are milliseconds since the job began.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct WaveStatus {
+    /// Tasks in it.
+    pub tasks: u32,
+    /// Of those, done.
+    pub tasks_done: u32,
+    /// Its input.
+    pub bytes: u64,
+    /// Of that, prefetched.
+    pub fetched_bytes: u64,
+    /// Of that, in the tier before.
+    pub resident_bytes: u64,
+    /// Of that, given up.
+    pub failed_bytes: u64,
+    /// When its prefetch began.
+    pub prefetch_began_ms: Option<u64>,
+    /// When all of it was there.
+    pub prefetch_ended_ms: Option<u64>,
+    /// When its first task started.
+    pub compute_began_ms: Option<u64>,
+    /// When its last task ended.
+    pub compute_ended_ms: Option<u64>,
+}

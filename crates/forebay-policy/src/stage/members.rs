@@ -1,0 +1,68 @@
+//! Members that come, go, or change.
+
+use alloc::borrow::ToOwned;
+use alloc::vec::Vec;
+
+use super::event::{Node, RequestId};
+use super::{Requested, Stages, plannable_bytes};
+use crate::machine::Nanos;
+use crate::planner::Event;
+
+impl Stages {
+    /// The members are these from now on. Everything that has not begun is partitioned again.
+    pub(super) fn set_members(&mut self, now: Nanos, nodes: Vec<Node>) {
+        self.nodes = nodes;
+        self.gone.clear();
+        let planners: Vec<_> = self.planners.keys().cloned().collect();
+        let bytes = self.nodes.iter().map(|n| plannable_bytes(n.capacity_bytes)).sum();
+        for name in planners {
+            self.tell(now, &name, Event::Memory { bytes });
+        }
+        for running in self.jobs.values_mut() {
+            running.to_cut.extend(running.stages.keys());
+            // A stage that is placed for the first time goes on, and is placed again afterwards: it has no waves yet, and
+            // where members come and go it might never have any.
+            let is_first = |stage: &u32| !running.stages.contains_key(stage);
+            let first = running.placing.iter_mut().filter(|(stage, _)| is_first(stage));
+            first.for_each(|(_, placing)| placing.is_stale = true);
+        }
+    }
+
+    /// A node has joined (again): it has none of its requests.
+    pub(super) fn node_came(&mut self, now: Nanos, node: &str) {
+        self.gone.remove(node);
+        for lost in self.lose_requests(now, node) {
+            if let Some(run) = self.run_mut(lost.job, lost.stage) {
+                run.order_lost(lost.wave, node);
+            }
+            self.go_on(lost.job, lost.stage, node);
+            self.send_orders(now, lost.job, lost.stage, lost.wave);
+        }
+    }
+
+    /// A node has gone: nothing comes of its requests.
+    pub(super) fn node_went(&mut self, now: Nanos, node: &str) {
+        self.gone.insert(node.to_owned());
+        for lost in self.lose_requests(now, node) {
+            if let Some(run) = self.run_mut(lost.job, lost.stage) {
+                run.part_ended(lost.wave, node);
+            }
+            self.settle(now, lost.job, lost.stage);
+        }
+    }
+
+    fn lose_requests(&mut self, now: Nanos, node: &str) -> Vec<Requested> {
+        let its = self.requests.iter().filter(|(_, r)| r.node == node);
+        let its: Vec<RequestId> = its.map(|(id, _)| *id).collect();
+        its.into_iter().filter_map(|id| self.void(now, id)).collect()
+    }
+
+    /// Nothing will be heard of a request.
+    pub(super) fn void(&mut self, now: Nanos, id: RequestId) -> Option<Requested> {
+        let requested = self.requests.remove(&id)?;
+        if let Some((queue, _)) = requested.piece {
+            self.queues.end(queue, id, now, None);
+        }
+        Some(requested)
+    }
+}

@@ -1,0 +1,318 @@
+//! The stage machine: turns the stages of analytics jobs into waves, and waves into requests to nodes.
+//!
+//! A planner knows jobs, their waves and how large they are; it says "from now on fetch wave 3 with so many nodes and
+//! threads". The rest is here. To a planner each *stage* of a real job is a job. The machine spreads each of its waves over
+//! the nodes that keep its extents, or over those where its tasks will run, and sends these nodes requests. Events go the
+//! other way: a wave computes once its first task has started, and it is fetched once every request of it has ended.
+//!
+//! Three rules keep a prefetch from doing harm. A node is asked for no more than fits its tier beside what it holds for other
+//! waves. A request whose tasks have all started is released if its planner minds phases: they read the file system
+//! themselves now, at their own pace. And when a job ends, all its requests are released.
+//!
+//! When members or slots change, the machine partitions again what has not begun, and leaves the rest as it is. The requests
+//! of the new waves find pages that were fetched for the old ones.
+//!
+//! The coordinator, the simulator and `forebay replay` drive the machine by the contract of [`crate::machine`]. It wants its
+//! deadline after every event that leaves something to decide, so that a driver may report many events first.
+//!
+//! | file | what it does |
+//! | --- | --- |
+//! | `event` | what goes in and comes out |
+//! | `job` | what jobs have reported |
+//! | `partition` | preferred nodes of tasks, and waves |
+//! | `planning` | when to partition; drives the planners |
+//! | `run` | one stage: its waves and how far their requests are |
+//! | `queues` | queues of requests by server, and their concurrency windows |
+//! | `dispatch`, `fetch` | which requests go out next, and at what pace |
+//! | `tasks` | starts and ends of tasks, stages and jobs |
+//! | `status` | the state for people |
+
+mod dispatch;
+pub mod event;
+mod fetch;
+mod job;
+mod members;
+mod partition;
+mod planning;
+mod queues;
+mod run;
+mod status;
+mod tasks;
+#[cfg(test)]
+mod tests;
+
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use serde::{Deserialize, Serialize};
+
+use crate::eviction::PLANNED_SHARE_PERCENT;
+use crate::machine::{Machine, Nanos};
+use crate::planner::{JobId, Planner};
+use event::{Action, Event, JobKey, JobStatus, JobUpdate, Node, QueueId, RequestId, StageStatus, WaveId};
+use job::{Change, Job};
+use partition::{Placed, Slots};
+use queues::Queues;
+use run::StageRun;
+pub use status::WAVES_SHOWN_MAX;
+
+/// Of what a tier protects for plans, so much in percent is planned for: pages, buffers and what else the agent needs are
+/// in the same budget.
+const PLANNED_OF_PROTECTED_PERCENT: u64 = 85;
+
+/// Speed of the file system until the first prefetch has shown it.
+const FIRST_SPEED_BYTES_PER_S: f64 = 1e9;
+
+/// Weight of a second's speed in the estimate.
+const SPEED_WEIGHT: f64 = 0.3;
+
+/// What a machine is built from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Config {
+    /// The planner of jobs that name none, or one that does not exist.
+    pub default_planner: String,
+}
+
+/// See the module.
+pub struct Stages {
+    nodes: Vec<Node>,
+    /// Nodes of these that have gone since.
+    gone: BTreeSet<String>,
+    jobs: BTreeMap<JobKey, Running>,
+    ended: VecDeque<JobStatus>,
+    planners: BTreeMap<String, Driven>,
+    config: Config,
+    next_id: JobId,
+    next_request: RequestId,
+    requests: BTreeMap<RequestId, Requested>,
+    speed: Speed,
+    out: Vec<Action>,
+    /// Since the last event something is left to decide.
+    due: Option<Nanos>,
+    /// When a slice of placing was left to do.
+    unplaced_since: Option<Nanos>,
+    /// Stages of which nodes may have something to begin ahead, looked at once per deadline.
+    ahead_due: BTreeSet<(JobKey, u32)>,
+    queues: Queues,
+    /// When the queues are looked at at the latest, if anything waits in them: a request may hang.
+    queues_due: Option<Nanos>,
+    /// They are not looked at before: looking at very many takes time that other events need.
+    queues_rest_until: Nanos,
+    /// The queue that is looked at first.
+    queues_from: QueueId,
+}
+
+/// A job and how its stages are carried out.
+#[derive(Default)]
+struct Running {
+    job: Job,
+    stages: BTreeMap<u32, StageRun>,
+    /// Stages to partition (again).
+    to_cut: BTreeSet<u32>,
+    /// Stages on the way there, and the owners of what their first tasks read.
+    placing: BTreeMap<u32, Placing>,
+    /// What is shown of the last stages that have ended; nothing else of them is kept.
+    ended: VecDeque<StageStatus>,
+}
+
+/// How far the placing of a stage's tasks is.
+#[derive(Default)]
+struct Placing {
+    next: usize,
+    placed: Vec<(u32, Placed)>,
+    /// Parts of files in what is placed.
+    parts: usize,
+    /// The job's, looked up once: when they change, placing starts again.
+    slots: Option<Slots>,
+    /// The members have changed meanwhile.
+    is_stale: bool,
+}
+
+/// A planner and whose jobs it has.
+struct Driven {
+    planner: Planner,
+    jobs: BTreeMap<JobId, (JobKey, u32)>,
+}
+
+/// Where a request belongs.
+struct Requested {
+    job: JobKey,
+    stage: u32,
+    wave: WaveId,
+    node: String,
+    /// Of a piece its queue, and its number among the node's of the wave.
+    piece: Option<(QueueId, usize)>,
+}
+
+/// What prefetches reach, second by second.
+struct Speed {
+    bytes_per_s: f64,
+    since: Nanos,
+    bytes: u64,
+    is_known: bool,
+}
+
+impl Speed {
+    /// Takes in `bytes` fetched; once a second makes an observation of them.
+    fn observe(&mut self, now: Nanos, bytes: u64) {
+        self.bytes += bytes;
+        let ns = now.saturating_since(self.since);
+        if ns < 1_000_000_000 {
+            return;
+        }
+        // Longer pauses are no measurements: nothing was asked for.
+        if ns < 2_000_000_000 && self.bytes > 0 {
+            let seen = self.bytes as f64 * 1e9 / ns as f64;
+            self.bytes_per_s += SPEED_WEIGHT * (seen - self.bytes_per_s);
+            self.is_known = true;
+        }
+        (self.since, self.bytes) = (now, 0);
+    }
+}
+
+impl Stages {
+    /// No members, no jobs.
+    pub fn new(config: Config) -> Self {
+        Stages {
+            nodes: Vec::new(),
+            gone: BTreeSet::new(),
+            jobs: BTreeMap::new(),
+            ended: VecDeque::new(),
+            planners: BTreeMap::new(),
+            config,
+            next_id: 1,
+            next_request: 1,
+            requests: BTreeMap::new(),
+            speed: Speed { bytes_per_s: FIRST_SPEED_BYTES_PER_S, since: Nanos(0), bytes: 0, is_known: false },
+            out: Vec::new(),
+            due: None,
+            unplaced_since: None,
+            ahead_due: BTreeSet::new(),
+            queues: Queues::default(),
+            queues_due: None,
+            queues_rest_until: Nanos(0),
+            queues_from: 0,
+        }
+    }
+
+    fn run_mut(&mut self, key: JobKey, stage: u32) -> Option<&mut StageRun> {
+        self.jobs.get_mut(&key)?.stages.get_mut(&stage)
+    }
+
+    /// A job reports something.
+    fn job_reports(&mut self, now: Nanos, key: JobKey, updates: Vec<JobUpdate>) {
+        // Once: a report may hold a thousand changes and starts in turn.
+        let mut may_cut = !self.nodes.is_empty();
+        for mut update in updates {
+            if let JobUpdate::Layouts { servers, files } = &mut update {
+                *files = self.queues.laid_out(servers, core::mem::take(files));
+            }
+            if matches!(update, JobUpdate::Begin { .. }) {
+                let job = || Job { began: now, ..Job::default() };
+                self.jobs.entry(key).or_insert_with(|| Running { job: job(), ..Running::default() });
+            }
+            let begins = may_cut && matches!(update, JobUpdate::TaskStarted { .. });
+            if begins && self.jobs.get(&key).is_some_and(|running| !running.to_cut.is_empty()) {
+                may_cut = false;
+                // What one report says happened one after the other: the first tasks have a wave, too, though they started
+                // before anything could be partitioned.
+                self.cut_some(now);
+            }
+            let Some(running) = self.jobs.get_mut(&key) else { return };
+            let change = running.job.apply(update);
+            self.act_upon(now, key, change);
+        }
+    }
+
+    fn act_upon(&mut self, now: Nanos, key: JobKey, change: Change) {
+        match change {
+            Change::Noted => {}
+            Change::Slots => {
+                if let Some(running) = self.jobs.get_mut(&key) {
+                    let ready = running.job.stages.iter().filter(|(_, s)| s.ready);
+                    running.to_cut.extend(ready.map(|(number, _)| *number));
+                }
+            }
+            Change::Ready(stage) => {
+                if let Some(running) = self.jobs.get_mut(&key) {
+                    running.to_cut.insert(stage);
+                }
+            }
+            Change::Started(stage, task) => self.task_started(now, key, stage, task),
+            Change::Done(stage, task) => self.task_done(now, key, stage, task),
+            Change::StageEnded(stage) => self.end_stage(now, key, stage),
+            Change::Ended => self.end_job(now, key, true),
+        }
+    }
+}
+
+impl Machine for Stages {
+    type Event = Event;
+    type Action = Action;
+    type Snapshot = Vec<JobStatus>;
+
+    fn handle(&mut self, now: Nanos, event: Event, out: &mut Vec<Action>) {
+        match event {
+            Event::Members { nodes } => self.set_members(now, nodes),
+            Event::NodeCame { node } => self.node_came(now, &node),
+            Event::NodeWent { node } => self.node_went(now, &node),
+            Event::Job { job, updates } => self.job_reports(now, job, updates),
+            Event::JobGone { job } => self.end_job(now, job, false),
+            Event::Request { request, node, progress } => self.progress(now, &node, request, progress),
+        }
+        if !self.ahead_due.is_empty() || self.jobs.values().any(|running| !running.to_cut.is_empty()) {
+            self.due = Some(now);
+        }
+        out.append(&mut self.out);
+    }
+
+    fn next_deadline(&self) -> Option<Nanos> {
+        let planners = self.planners.values().filter_map(|d| d.planner.next_deadline());
+        planners.chain(self.due).chain(self.unplaced_since).chain(self.queues_due).min()
+    }
+
+    /// Partitions what has changed, lets planners go on, and dispatches requests.
+    fn on_deadline(&mut self, now: Nanos, out: &mut Vec<Action>) {
+        self.due = None;
+        self.cut_some(now);
+        let due = self.planners.iter().filter(|(_, d)| d.planner.next_deadline().is_some_and(|at| at <= now));
+        let due: Vec<String> = due.map(|(name, _)| name.clone()).collect();
+        for name in due {
+            let mut actions = Vec::new();
+            if let Some(driven) = self.planners.get_mut(&name) {
+                driven.planner.on_deadline(now, &mut actions);
+            }
+            self.carry_out(now, &name, actions);
+        }
+        let ahead_due = core::mem::take(&mut self.ahead_due);
+        if !ahead_due.is_empty() || self.queues_due.is_some_and(|at| at <= now) {
+            self.serve_queues(now);
+        }
+        for (key, stage) in ahead_due {
+            self.work_ahead(now, key, stage);
+        }
+        if !self.ahead_due.is_empty() || self.jobs.values().any(|running| !running.to_cut.is_empty()) {
+            self.due = Some(now);
+        }
+        out.append(&mut self.out);
+    }
+
+    fn snapshot(&self) -> Vec<JobStatus> {
+        self.status()
+    }
+}
+
+impl core::fmt::Debug for Stages {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Stages")
+            .field("jobs", &self.jobs.len())
+            .field("requests", &self.requests.len())
+            .finish()
+    }
+}
+
+/// What a node with a tier of `capacity_bytes` may be asked to hold at a time.
+pub fn plannable_bytes(capacity_bytes: u64) -> u64 {
+    capacity_bytes / 100 * PLANNED_SHARE_PERCENT / 100 * PLANNED_OF_PROTECTED_PERCENT
+}

@@ -1,0 +1,221 @@
+//! Planning: partitions stages into waves, and drives the planners, each of which sees a stage as a job.
+//!
+//! Finding the owners of what a large stage reads takes seconds (100,000 splits in a cluster of 1000 nodes: 4.4 s), and other
+//! events must not wait for it. So the machine places a slice of tasks per deadline; meanwhile the stage keeps its waves.
+
+use alloc::borrow::ToOwned;
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use forebay_model::profile::{Curve, Profile, Separable, Setting};
+
+use super::event::{Action, JobKey};
+use super::partition::{Owners, Placed, Slots, cut};
+use super::run::StageRun;
+use super::{Driven, Placing, Running, SPEED_WEIGHT, Stages, plannable_bytes};
+use crate::machine::{Machine, Nanos};
+use crate::planner::{self, Config, DirectStrain, Event, JobId, Planner};
+
+/// Threads of a node for *No Action*: half of the default fetch threads of a mount, so that a reader always finds one.
+const DEFAULT_THREADS: u16 = 4;
+
+/// Most threads of a node that a planner may ask for.
+const MAX_THREADS: u16 = 8;
+
+/// Parts of files that are planned for one stage, at most: some 200 MB of the coordinator's memory.
+const PARTS_MAX: usize = 4 << 20;
+
+/// Members looked at, summed over extents, in one slice of placing: some 10 ms.
+const SLICE_WORK: u64 = 200_000;
+
+/// Compute time of a wave until the first task has ended.
+pub(super) const FIRST_TASK_NS: u64 = 10_000_000_000;
+
+/// Tasks read from a tier at about this speed, each.
+const TIER_BYTES_PER_S: f64 = 2e9;
+
+impl Stages {
+    /// Cuts stages that have to be, as far as one slice of placing goes.
+    pub(super) fn cut_some(&mut self, now: Nanos) {
+        let mut work_left = SLICE_WORK;
+        for running in self.jobs.values_mut() {
+            let anew = core::mem::take(&mut running.to_cut).into_iter();
+            running.placing.extend(anew.map(|stage| (stage, Placing::default())));
+        }
+        let under_way = |(key, running): (&JobKey, &Running)| {
+            running.placing.first_key_value().map(|(stage, _)| (*key, *stage))
+        };
+        loop {
+            let Some((key, stage)) = self.jobs.iter().find_map(under_way) else {
+                self.unplaced_since = None;
+                return;
+            };
+            if !self.place_some(key, stage, &mut work_left) {
+                self.unplaced_since = Some(now);
+                return;
+            }
+            let Some(running) = self.jobs.get_mut(&key) else { continue };
+            let Placing { placed, is_stale, .. } = running.placing.remove(&stage).unwrap_or_default();
+            if is_stale {
+                running.placing.insert(stage, Placing::default());
+            }
+            self.cut_stage(now, key, stage, placed);
+        }
+    }
+
+    /// Finds owners for tasks of a stage until `work_left` is used up; whether all of them have been found.
+    pub(super) fn place_some(&mut self, key: JobKey, number: u32, work_left: &mut u64) -> bool {
+        let Some(Running { job, placing, .. }) = self.jobs.get_mut(&key) else { return true };
+        let Some(stage) = job.stages.get(&number).filter(|s| s.ready) else { return true };
+        let Some(Placing { next, placed, parts, slots, .. }) = placing.get_mut(&number) else { return true };
+        let slots = slots.get_or_insert_with(|| Slots::new(&job.slots, &self.nodes));
+        let mut owners = Owners::new(&self.nodes, slots);
+        while let Some(task) = stage.tasks.get(*next) {
+            if owners.work() >= *work_left {
+                *work_left = 0;
+                return false;
+            }
+            if task.started.is_none() && !task.done {
+                // Tasks beyond that have no parts: they have their turn in waves, and read by themselves.
+                let enough = *parts >= PARTS_MAX;
+                let of_task =
+                    if enough { Placed::default() } else { owners.place(&job.files, &stage.splits[*next]) };
+                *parts += of_task.parts();
+                placed.push((*next as u32, of_task));
+            }
+            *next += 1;
+        }
+        *work_left = work_left.saturating_sub(owners.work());
+        true
+    }
+
+    /// Cuts what has not begun of a stage into waves, and tells the planner of them.
+    pub(super) fn cut_stage(&mut self, now: Nanos, key: JobKey, number: u32, mut placed: Vec<(u32, Placed)>) {
+        self.planner_forgets(now, key, number);
+        let Some(running) = self.jobs.get_mut(&key) else { return };
+        let Some(stage) = running.job.stages.get(&number).filter(|s| s.ready) else { return };
+        let serial = self.next_id;
+        let run = running.stages.entry(number).or_insert_with(|| StageRun::new(serial));
+        // The stage's, if it is new, and in any case not the planner's.
+        self.next_id += 1;
+        let since_ms = now.saturating_since(running.job.began) / 1_000_000;
+        let withdrawn = run.drop_waves_not_begun(since_ms);
+        let slots = Slots::new(&running.job.slots, &self.nodes);
+        // Some may have started while the others were placed.
+        placed.retain(|(task, _)| {
+            stage.tasks.get(*task as usize).is_some_and(|task| task.started.is_none() && !task.done)
+        });
+        let homes: Vec<(u32, Option<&str>)> = placed.iter().map(|(i, p)| (*i, p.home.as_deref())).collect();
+        let waves = cut(&homes, &slots);
+        run.add_waves(stage.tasks.len(), &waves, placed);
+        let told = (run.planned_waves() > 0).then(|| {
+            let wave_bytes = run.largest_wave_bytes();
+            let slots = slots.total().max(1) as f64;
+            let tier_read_ns = (wave_bytes as f64 / slots / TIER_BYTES_PER_S * 1e9) as u64;
+            let compute_ns = running.job.task_ns(number).unwrap_or(FIRST_TASK_NS).max(tier_read_ns);
+            (run.planned_waves(), wave_bytes, compute_ns, tier_read_ns)
+        });
+        let planner = running.job.planner.clone();
+        self.cancel(now, withdrawn);
+        let Some((waves, wave_bytes, compute_ns, tier_read_ns)) = told else { return };
+        let (job, name) = (self.next_id, self.planner_called(&planner));
+        self.next_id += 1;
+        let mut goes_on = false;
+        if let Some(driven) = self.planners.get_mut(&name) {
+            driven.jobs.insert(job, (key, number));
+            goes_on = driven.planner.works_ahead();
+        }
+        let is_laid_out = self.jobs.get(&key).is_some_and(|running| running.job.is_laid_out());
+        if let Some(run) = self.run_mut(key, number) {
+            run.planner = Some((name.clone(), job));
+            run.goes_on = goes_on;
+            // What it has of waves that have begun stays what it is.
+            run.by_server = goes_on && (run.by_server || is_laid_out);
+        }
+        self.tell(now, &name, Event::JobJoins { job, waves, wave_bytes, compute_ns, tier_read_ns });
+    }
+
+    /// The name of the planner that will have the job; it is made if it is the first of its kind.
+    pub(super) fn planner_called(&mut self, wanted: &str) -> String {
+        let known = |name: &str| planner::POLICIES.iter().any(|(n, _)| *n == name);
+        let name = if known(wanted) { wanted } else { self.config.default_planner.as_str() };
+        let name = if known(name) { name } else { "no-action" }.to_owned();
+        if !self.planners.contains_key(&name) {
+            let config = self.planner_config();
+            if let Ok(policy) = planner::policy(&name, &config) {
+                let planner = Planner::new(config, policy);
+                self.planners.insert(name.clone(), Driven { planner, jobs: BTreeMap::new() });
+            }
+        }
+        name
+    }
+
+    /// What is known of the system now: nodes, memory, and the speed that prefetches have reached.
+    pub(super) fn planner_config(&self) -> Config {
+        let nodes = u16::try_from(self.nodes.len()).unwrap_or(u16::MAX).max(1);
+        let speed = self.speed.bytes_per_s.max(1.0);
+        let flat = |at_one: f64| Separable { at_one, nodes: curve(&[(1, 1.0)]), threads: curve(&[(1, 1.0)]) };
+        // Alone, each node has its share of what all reach together.
+        let mut shares = vec![(1, 1.0)];
+        if nodes > 1 {
+            shares.push((nodes, 1.0 / f64::from(nodes)));
+        }
+        let prefetch_s = Separable { nodes: curve(&shares), ..flat(f64::from(nodes)) };
+        Config {
+            profile: Profile {
+                prefetch_s,
+                wave_bytes: speed,
+                i_hpc: flat(1.0),
+                i_bd: flat(1.0),
+                max_nodes: nodes,
+                max_threads: MAX_THREADS,
+            },
+            default_setting: Setting::new(nodes, DEFAULT_THREADS),
+            direct: DirectStrain { speed_bytes_per_s: speed, i_hpc: 1.0, i_bd: 1.0 },
+            pfs_bytes_per_s: speed,
+            ram_bytes: self.nodes.iter().map(|n| plannable_bytes(n.capacity_bytes)).sum(),
+            learning: SPEED_WEIGHT,
+        }
+    }
+
+    /// Tells a planner something and does what it decides, and what comes of that.
+    pub(super) fn tell(&mut self, now: Nanos, name: &str, event: Event) {
+        let mut actions = Vec::new();
+        if let Some(driven) = self.planners.get_mut(name) {
+            driven.planner.handle(now, event, &mut actions);
+        }
+        self.carry_out(now, name, actions);
+    }
+
+    pub(super) fn carry_out(&mut self, now: Nanos, name: &str, actions: Vec<planner::Action>) {
+        for action in actions {
+            match action {
+                planner::Action::Decided(decision) => {
+                    self.out.push(Action::Decided { planner: name.to_owned(), decision });
+                }
+                planner::Action::Fetch { job, wave, setting, .. } => {
+                    self.fetch(now, name, job, wave, setting)
+                }
+                // The tasks read by themselves; that is what they do without us.
+                planner::Action::Direct { .. } => {}
+            }
+        }
+    }
+
+    pub(super) fn fetch(&mut self, now: Nanos, name: &str, job: JobId, wave: u32, setting: Setting) {
+        let Some((key, stage)) = self.planners.get(name).and_then(|d| d.jobs.get(&job)).cloned() else {
+            return;
+        };
+        let Some(running) = self.jobs.get_mut(&key) else { return };
+        let since_ms = now.saturating_since(running.job.began) / 1_000_000;
+        let Some(run) = running.stages.get_mut(&stage) else { return };
+        let Some(wave) = run.set_setting(wave, setting, since_ms) else { return };
+        self.send_orders(now, key, stage, wave);
+    }
+}
+
+fn curve(points: &[(u16, f64)]) -> Curve {
+    Curve::new(points.to_vec()).expect("counts ascend and values are positive")
+}

@@ -1,0 +1,144 @@
+//! Tasks, stages and jobs: what their starts and ends change.
+
+use alloc::collections::BTreeSet;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use super::event::{JobKey, JobStatus};
+use super::planning::FIRST_TASK_NS;
+use super::run::StageRun;
+use super::status::stage_status;
+use super::{Running, Stages};
+use crate::machine::Nanos;
+use crate::planner::Event;
+
+/// Ended jobs that are still shown.
+const ENDED_MAX: usize = 32;
+
+/// Ended stages of a job that are still shown: an application that runs for days has any number of them.
+pub(super) const ENDED_STAGES_MAX: usize = 64;
+
+impl Running {
+    /// No task of the stage will run any more: it is forgotten, but for what is shown of it. Returns its orders, which are void.
+    fn end_stage(&mut self, number: u32) -> Vec<u64> {
+        self.to_cut.remove(&number);
+        self.placing.remove(&number);
+        let mut run = self.stages.remove(&number);
+        let orders = run.as_mut().map(StageRun::end).unwrap_or_default();
+        if let Some(stage) = self.job.forget(number) {
+            self.ended.push_back(stage_status(number, &stage, run.as_ref()));
+            while self.ended.len() > ENDED_STAGES_MAX {
+                self.ended.pop_front();
+            }
+        }
+        orders
+    }
+}
+
+impl Stages {
+    pub(super) fn task_started(&mut self, now: Nanos, key: JobKey, number: u32, task: u32) {
+        let Some(running) = self.jobs.get_mut(&key) else { return };
+        let Some(stage) = running.job.stages.get(&number) else { return };
+        let Some(run) = running.stages.get_mut(&number) else { return };
+        let since_ms = now.saturating_since(running.job.began) / 1_000_000;
+        let host = stage.tasks[task as usize].started.as_deref().unwrap_or_default();
+        let host_node = self.nodes.iter().find(|n| n.host == host).map(|n| n.name.as_str());
+        let compute_ns = running.job.task_ns(number).unwrap_or(FIRST_TASK_NS);
+        let withdrawn = run.task_started(task, host_node, since_ms);
+        let begins = run.begins(task);
+        self.cancel(now, withdrawn);
+        if let Some(wave) = begins {
+            // The planner's books want the waves before it to be over and fetched.
+            self.tell_fetched_before(now, key, number, wave);
+            if let Some((name, job)) = self.run_mut(key, number).and_then(|run| run.planner.clone()) {
+                self.tell(now, &name, Event::WaveStarts { job, wave, compute_ns });
+            }
+        }
+        self.settle(now, key, number);
+    }
+
+    pub(super) fn task_done(&mut self, now: Nanos, key: JobKey, number: u32, task: u32) {
+        let Some(running) = self.jobs.get_mut(&key) else { return };
+        let since_ms = now.saturating_since(running.job.began) / 1_000_000;
+        let idle = running.job.stages.get(&number).is_some_and(|s| s.running == 0);
+        let Some(run) = running.stages.get_mut(&number) else { return };
+        let finished = run.task_done(task, since_ms);
+        let wanted = if idle { run.wanted() } else { None };
+        let nodes: BTreeSet<String> =
+            finished.iter().filter_map(|order| Some(self.requests.get(order)?.node.clone())).collect();
+        self.cancel(now, finished);
+        for node in &nodes {
+            self.go_on(key, number, node);
+        }
+        if !nodes.is_empty() {
+            self.settle(now, key, number);
+        }
+        if let Some(wave) = wanted {
+            self.tell_fetched_before(now, key, number, wave);
+            if let Some((name, job)) = self.run_mut(key, number).and_then(|run| run.planner.clone()) {
+                self.tell(now, &name, Event::WaveWanted { job, wave });
+            }
+        }
+    }
+
+    /// Tells the planner of waves that are fetched by now, in their order.
+    pub(super) fn settle(&mut self, now: Nanos, key: JobKey, stage: u32) {
+        self.settle_fetched(now, key, stage);
+        self.ahead_due.insert((key, stage));
+    }
+
+    pub(super) fn settle_fetched(&mut self, now: Nanos, key: JobKey, stage: u32) {
+        while let Some(running) = self.jobs.get_mut(&key) {
+            let since_ms = now.saturating_since(running.job.began) / 1_000_000;
+            let Some(run) = running.stages.get_mut(&stage) else { return };
+            let (Some(wave), Some((name, job))) = (run.next_fetched(since_ms), run.planner.clone()) else {
+                break;
+            };
+            self.tell(now, &name, Event::Fetched { job, wave });
+        }
+    }
+
+    pub(super) fn tell_fetched_before(&mut self, now: Nanos, key: JobKey, stage: u32, wave: u32) {
+        while let Some(run) = self.run_mut(key, stage) {
+            let (Some(fetched), Some((name, job))) = (run.force_fetched(wave), run.planner.clone()) else {
+                return;
+            };
+            self.tell(now, &name, Event::Fetched { job, wave: fetched });
+        }
+    }
+
+    pub(super) fn planner_forgets(&mut self, now: Nanos, key: JobKey, stage: u32) {
+        let Some((name, job)) = self.run_mut(key, stage).and_then(|run| run.planner.take()) else { return };
+        self.tell(now, &name, Event::JobLeaves { job });
+        let Some(driven) = self.planners.get_mut(&name) else { return };
+        driven.jobs.remove(&job);
+        if driven.jobs.is_empty() {
+            // The next one starts from what is known of the system by then.
+            self.planners.remove(&name);
+        }
+    }
+
+    pub(super) fn end_stage(&mut self, now: Nanos, key: JobKey, stage: u32) {
+        self.planner_forgets(now, key, stage);
+        let orders = self.jobs.get_mut(&key).map(|running| running.end_stage(stage)).unwrap_or_default();
+        self.cancel(now, orders);
+    }
+
+    pub(super) fn end_job(&mut self, now: Nanos, key: JobKey, show: bool) {
+        let stages: Vec<u32> =
+            self.jobs.get(&key).map(|r| r.job.stages.keys().copied().collect()).unwrap_or_default();
+        for stage in stages {
+            self.end_stage(now, key, stage);
+        }
+        let ended = self.jobs.remove(&key);
+        if self.jobs.is_empty() {
+            self.queues.rest();
+        }
+        if let Some(running) = ended.filter(|_| show) {
+            self.ended.push_back(JobStatus { ended: true, ..self.status_of(&running) });
+            while self.ended.len() > ENDED_MAX {
+                self.ended.pop_front();
+            }
+        }
+    }
+}
