@@ -135,6 +135,12 @@ pub const KEYS: &[Key] = &[
                  prefetches.",
     },
     Key {
+        name: "cluster.decision_log",
+        default: "\"\"",
+        reason: "Directory in which the coordinator of this process records what it hears of jobs and what it decides, for \
+                 `forebay replay`: four files of 64 MiB at most, without paths of files. Empty: no record.",
+    },
+    Key {
         name: "mount.label",
         default: "",
         reason: "A name of your own for the PFS; cached files are kept under it, so a remount does not cool the cache.",
@@ -281,6 +287,8 @@ pub struct ClusterConfig {
     pub peer_deadline: Duration,
     /// Planner of jobs that name none.
     pub planner: String,
+    /// Directory of the coordinator's decision log.
+    pub decision_log: Option<PathBuf>,
 }
 
 impl Default for ClusterConfig {
@@ -297,6 +305,7 @@ impl Default for ClusterConfig {
             tls: None,
             peer_deadline: Duration::from_millis(2000),
             planner: "no-action".into(),
+            decision_log: None,
         }
     }
 }
@@ -435,6 +444,7 @@ struct RawCluster {
     tls: Option<PathBuf>,
     peer_deadline_ms: Option<u64>,
     planner: Option<String>,
+    decision_log: Option<PathBuf>,
 }
 
 #[derive(Deserialize)]
@@ -604,6 +614,7 @@ impl ClusterConfig {
             tls: raw.tls.filter(|dir| !dir.as_os_str().is_empty()),
             peer_deadline: raw.peer_deadline_ms.map_or(default.peer_deadline, Duration::from_millis),
             planner: raw.planner.unwrap_or(default.planner),
+            decision_log: raw.decision_log.filter(|dir| !dir.as_os_str().is_empty()),
         };
         Ok(())
     }

@@ -127,6 +127,8 @@ pub enum Command {
     Sim(forebay_sim::cli::SimArgs),
     /// Ask a model a quick question
     Model(forebay_sim::cli::ModelArgs),
+    /// Check that the policies decide again what a simulation or a live coordinator has recorded
+    Replay(forebay_sim::cli::ReplayArgs),
     /// Print completions for a shell
     Completions {
         /// Which shell

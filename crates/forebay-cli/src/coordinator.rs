@@ -47,5 +47,6 @@ pub fn start(config: &ClusterConfig) -> io::Result<Coordinator> {
         timing: Timing::DEFAULT,
         planner: config.planner.clone(),
         buffers_bytes: config.coordinator_buffers_bytes,
+        decision_log: config.decision_log.clone(),
     })
 }

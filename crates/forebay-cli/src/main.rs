@@ -65,6 +65,7 @@ fn run_command(cli: Cli) -> Outcome {
             Ok(ExitCode::SUCCESS)
         }
         Command::Sim(args) => simulate(|out| forebay_sim::cli::sim(&args, global.json, out)),
+        Command::Replay(args) => simulate(|out| forebay_sim::cli::replay(&args, global.json, out)),
         Command::Model(args) => simulate(|out| forebay_sim::cli::model(&args, global.json, out)),
         Command::Completions { shell } => cli::completions(shell),
         Command::Man { directory } => cli::man(directory.as_deref()),

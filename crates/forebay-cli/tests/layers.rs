@@ -26,8 +26,10 @@ const LAYERS: &[(&str, May)] = &[
     // Policy: pure.
     ("forebay-model", May::Import(&[])),
     ("forebay-policy", May::Import(&["forebay-model"])),
+    // The record of what machines hear and decide, written live and by the simulator.
+    ("forebay-trace", May::Import(&["forebay-policy"])),
     // Simulation: the policies under virtual time.
-    ("forebay-sim", May::Import(&["forebay-model", "forebay-policy"])),
+    ("forebay-sim", May::Import(&["forebay-model", "forebay-policy", "forebay-trace"])),
     // Data: mechanism only.
     ("forebay-pfs", May::Import(&[])),
     ("forebay-wire", May::Import(&["forebay-pfs"])),
@@ -50,7 +52,8 @@ const LAYERS: &[(&str, May)] = &[
     ("forebay-chaos", May::Import(&["forebay-client", "forebay-wire"])),
 ];
 
-const RUNTIME: &[&str] = &["forebay-model", "forebay-policy", "forebay-pfs", "forebay-wire", "forebay-store"];
+const RUNTIME: &[&str] =
+    &["forebay-model", "forebay-policy", "forebay-trace", "forebay-pfs", "forebay-wire", "forebay-store"];
 const BINDING: &[&str] = &["forebay-client", "forebay-pfs", "forebay-wire"];
 
 /// The pure crates, and the outside crates they may use: data structures and data description, usable without `std`.

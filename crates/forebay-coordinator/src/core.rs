@@ -3,7 +3,6 @@
 use crate::members::{Joined, Members, Session, Timing};
 use crate::pump::Pump;
 use forebay_policy::machine::Nanos;
-use forebay_policy::stage::Config;
 use forebay_wire::ClusterView;
 use forebay_wire::cluster::{CLUSTER_PROTOCOL, ToAgent, ToCoordinator};
 
@@ -27,12 +26,9 @@ pub struct Core {
 
 impl Core {
     /// Knows nothing yet. `term` is the start in milliseconds since 1970, `now` the same moment on the driver's clock.
-    /// Jobs that name no planner get `planner`.
-    pub fn new(term: u64, now: Nanos, timing: Timing, planner: &str) -> Self {
-        Core {
-            members: Members::new(term, now, timing),
-            pump: Pump::new(Config { default_planner: planner.to_owned() }),
-        }
+    /// What jobs report goes to `pump`.
+    pub fn new(term: u64, now: Nanos, timing: Timing, pump: Pump) -> Self {
+        Core { members: Members::new(term, now, timing), pump }
     }
 
     /// An agent says something.
@@ -157,7 +153,8 @@ mod tests {
 
     #[test]
     fn heartbeats_are_answered_and_a_connection_that_was_given_up_is_only_closed() {
-        let mut core = Core::new(7, Nanos(0), Timing { grace_ns: 0, ..Timing::DEFAULT }, "no-action");
+        let pump = Pump::new(forebay_policy::stage::Config::default(), crate::record::Recorder::off());
+        let mut core = Core::new(7, Nanos(0), Timing { grace_ns: 0, ..Timing::DEFAULT }, pump);
         let mut out = Vec::new();
         let join = |attempt| {
             let node = NodeInfo { name: "a".into(), ..NodeInfo::default() };

@@ -4,6 +4,7 @@
 //! Nothing is decided here. The machine knows jobs and files by number; this keeps what a number stands for: the node and
 //! program that a job belongs to, and the path and version of each file.
 
+use crate::record::Recorder;
 use forebay_policy::machine::{Machine, Nanos};
 use forebay_policy::stage::event::{self, Action, Event, File, JobKey, Layout, Node, Priority, Progress};
 use forebay_policy::stage::{Config, Stages};
@@ -27,6 +28,7 @@ pub type Owner = (String, u64);
 #[derive(Debug)]
 pub struct Pump {
     machine: Stages,
+    recorder: Recorder,
     keys: BTreeMap<Owner, JobKey>,
     jobs: BTreeMap<JobKey, Job>,
     next_key: JobKey,
@@ -64,10 +66,11 @@ impl Reported {
 }
 
 impl Pump {
-    /// No jobs.
-    pub fn new(config: Config) -> Self {
+    /// No jobs. `recorder` has recorded `config` already.
+    pub fn new(config: Config, recorder: Recorder) -> Self {
         Pump {
             machine: Stages::new(config),
+            recorder,
             keys: BTreeMap::new(),
             jobs: BTreeMap::new(),
             next_key: 1,
@@ -178,8 +181,17 @@ impl Pump {
     pub fn tick(&mut self, now: Nanos) {
         if self.machine.next_deadline().is_some_and(|at| at <= now) {
             let mut actions = Vec::new();
+            let cause = self.recorder.deadline(now);
             self.machine.on_deadline(now, &mut actions);
+            self.recorder.actions(now, cause, &actions);
             self.send(actions);
+        }
+        self.recorder.flush();
+        if self.recorder.is_over()
+            && let Some(config) = self.machine.restart()
+            && let Err(e) = self.recorder.begin(config)
+        {
+            tracing::warn!(error = %e, "cannot begin the next file of the decision log");
         }
     }
 
@@ -190,7 +202,9 @@ impl Pump {
 
     fn drive(&mut self, now: Nanos, event: Event) {
         let mut actions = Vec::new();
+        let cause = self.recorder.event(now, &event);
         self.machine.handle(now, event, &mut actions);
+        self.recorder.actions(now, cause, &actions);
         self.send(actions);
     }
 
@@ -348,7 +362,15 @@ mod tests {
     const MIB: u64 = 1 << 20;
     const NOW: Nanos = Nanos(1);
 
+    fn config() -> Config {
+        Config { default_planner: "no-action".into(), before: None }
+    }
+
     fn pump() -> Pump {
+        pump_with(Recorder::off())
+    }
+
+    fn pump_with(recorder: Recorder) -> Pump {
         let node = |name: &str| NodeInfo {
             name: name.into(),
             host: name.into(),
@@ -358,7 +380,7 @@ mod tests {
             extent_bytes: vec![MIB],
             ..NodeInfo::default()
         };
-        let mut pump = Pump::new(Config { default_planner: "no-action".into() });
+        let mut pump = Pump::new(config(), recorder);
         let nodes = vec![node("a"), node("b")];
         pump.set_view(NOW, &ClusterView { nodes, ..ClusterView::default() });
         pump
@@ -461,6 +483,94 @@ mod tests {
         assert_eq!((ended, pump.jobs.len()), (vec![true, false], 1));
         pump.job_reports(NOW, &owner(), vec![JobUpdate::End, JobUpdate::StageReady { stage: 1 }]);
         assert!(pump.jobs.is_empty() && pump.keys.is_empty());
+    }
+
+    /// Drives a fresh machine from a file of the log; returns the number of its actions, and that of jobs still there.
+    fn replay(path: &std::path::Path) -> (usize, usize) {
+        let text = std::fs::read_to_string(path).unwrap();
+        let mut lines = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+        let config: Config = serde_json::from_value(lines.next().unwrap()["setup"].take()).unwrap();
+        let mut machine = Stages::new(config);
+        let (mut decided, mut recorded) = (Vec::new(), Vec::new());
+        for mut line in lines {
+            let now = Nanos(line["t_ns"].as_u64().unwrap());
+            match line["event"].take() {
+                serde_json::Value::Null => recorded.push(line["action"].take()),
+                deadline if deadline == "deadline" => machine.on_deadline(now, &mut decided),
+                event => machine.handle(now, serde_json::from_value(event).unwrap(), &mut decided),
+            }
+        }
+        let decided: Vec<_> = decided.iter().map(|action| serde_json::to_value(action).unwrap()).collect();
+        assert!(decided == recorded, "{} differs", path.display());
+        (decided.len(), machine.snapshot().iter().filter(|job| !job.ended).count())
+    }
+
+    #[test]
+    fn each_file_of_a_long_log_replays_by_itself_and_the_oldest_go() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut pump = pump_with(Recorder::start(dir.path(), &config()).unwrap());
+        let files = || {
+            let names = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path());
+            names.collect::<std::collections::BTreeSet<_>>()
+        };
+        let mut seen = files();
+        for round in 0..40 {
+            pump.job_reports(NOW, &owner(), job(40, 5));
+            let orders = fetches(&turn(&mut pump)).iter().map(|order| order.order).collect::<Vec<_>>();
+            for order in orders {
+                let progress = OrderProgress {
+                    order,
+                    fetched_bytes: 4096,
+                    resident_bytes: 0,
+                    failed_bytes: 0,
+                    done: true,
+                };
+                pump.progress(NOW, if round % 2 == 0 { "a" } else { "b" }, progress);
+            }
+            if round % 2 == 0 {
+                pump.job_reports(NOW, &owner(), vec![JobUpdate::End]);
+            }
+            turn(&mut pump);
+            seen.extend(files());
+        }
+        let shown = pump.status().len();
+        drop(pump);
+        assert!(seen.len() > 5 && shown > 20, "{} files, {shown} jobs are shown", seen.len());
+        assert_eq!(files().len(), 4, "{:?}", files());
+        // The thread that writes the last one has it all by now or soon.
+        let last = files().into_iter().next_back().unwrap();
+        let complete = || std::fs::read_to_string(&last).unwrap().ends_with("}\n");
+        (0..1000)
+            .take_while(|_| !complete())
+            .for_each(|_| std::thread::sleep(std::time::Duration::from_millis(5)));
+        let replayed: Vec<_> = files().iter().map(|file| replay(file)).collect();
+        assert!(replayed.iter().all(|(actions, _)| *actions > 0), "{replayed:?}");
+        assert!(
+            replayed[..3].iter().all(|(_, jobs)| *jobs == 0),
+            "a file ends when no job runs: {replayed:?}"
+        );
+    }
+
+    #[test]
+    fn a_log_that_jobs_never_leave_ends_at_its_bound_and_goes_on_later() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut pump = pump_with(Recorder::start(dir.path(), &config()).unwrap());
+        pump.job_reports(NOW, &owner(), job(40, 1));
+        let other = ("b".to_owned(), 1);
+        for _ in 0..60 {
+            pump.job_reports(NOW, &other, job(40, 5));
+            turn(&mut pump);
+            pump.job_reports(NOW, &other, vec![JobUpdate::End]);
+            turn(&mut pump);
+        }
+        let count = || std::fs::read_dir(dir.path()).unwrap().count();
+        assert_eq!(count(), 1);
+        pump.job_reports(NOW, &owner(), vec![JobUpdate::End]);
+        turn(&mut pump);
+        assert_eq!(count(), 2, "no job runs");
+        drop(pump);
+        let bytes = std::fs::metadata(dir.path().join("decisions-000001.log")).unwrap().len();
+        assert!(bytes < 128 << 10, "{bytes}");
     }
 
     #[test]

@@ -16,7 +16,10 @@
 use crate::buffers::Buffers;
 use crate::core::{Core, Effect};
 use crate::members::{Session, Timing};
+use crate::pump::Pump;
+use crate::record::Recorder;
 use forebay_policy::machine::Nanos;
+use forebay_policy::stage::Config;
 use forebay_wire::cluster::{ToAgent, ToCoordinator};
 use forebay_wire::framed::{self, Arrived, Framed};
 use forebay_wire::link::{Listener, Security, Stream};
@@ -25,6 +28,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -64,6 +68,8 @@ pub struct Options {
     pub planner: String,
     /// Most bytes that the buffers of all connections hold together.
     pub buffers_bytes: u64,
+    /// Directory of the decision log, if there is to be one.
+    pub decision_log: Option<PathBuf>,
 }
 
 /// A running coordinator. It ends with [`Coordinator::stop`], or with the process.
@@ -209,6 +215,18 @@ fn prove(inner: &Arc<Inner>, listener: &Arc<Listener>, socket: TcpStream) {
     }
 }
 
+fn pump(options: &Options) -> io::Result<Pump> {
+    let config = Config { default_planner: options.planner.clone(), before: None };
+    let recorder = match &options.decision_log {
+        None => Recorder::off(),
+        Some(dir) => Recorder::start(dir, &config).map_err(|e| {
+            let dir = dir.display();
+            io::Error::new(e.kind(), format!("cannot record decisions in {dir} (cluster.decision_log): {e}"))
+        })?,
+    };
+    Ok(Pump::new(config, recorder))
+}
+
 struct Server {
     inner: Arc<Inner>,
     epoll: OwnedFd,
@@ -239,10 +257,11 @@ impl Server {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &inner.wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
         let term = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64);
+        let core = Core::new(term, Nanos(0), timing, pump(options)?);
         Ok(Server {
             inner,
             epoll,
-            core: Core::new(term, Nanos(0), timing, &options.planner),
+            core,
             agents: BTreeMap::new(),
             next_session: WAKE + 1,
             born: Instant::now(),

@@ -37,7 +37,7 @@ pub mod reproduce;
 pub mod run;
 pub mod scenario;
 pub mod station;
-pub mod trace;
+pub use forebay_trace as trace;
 
 /// How long `bytes` take at `rate_bytes_per_s`, rounded up to whole nanoseconds; `None` if they never arrive.
 ///

@@ -275,6 +275,57 @@ fn a_job_goes_on_when_the_coordinator_is_killed_and_comes_back() {
     cluster.coordinator.end();
 }
 
+/// What `forebay replay` says of a file of the decision log.
+fn replay(log: &Path) -> Result<serde_json::Value, String> {
+    let out = Command::new(FOREBAY).args(["--json", "replay"]).arg(log).output().unwrap();
+    if !out.status.success() {
+        return Err(String::from_utf8_lossy(&out.stderr).into_owned());
+    }
+    Ok(serde_json::from_slice(&out.stdout).unwrap())
+}
+
+#[test]
+fn what_a_live_coordinator_decided_is_decided_again_by_a_replay_of_its_log() {
+    let pfs = plain_pfs();
+    let path = pfs.path().join("data");
+    make_file(&path, SEED, 24 * EXTENT);
+    let dir = open_dir_in("/dev/shm");
+    let (config, log) = (dir.path().join("coordinator.toml"), dir.path().join("decisions"));
+    std::fs::write(&config, format!("[cluster]\ndecision_log = {log:?}\n")).unwrap();
+    let arguments = ["--listen", "127.0.0.1:0", "--config", config.to_str().unwrap()];
+    let (coordinator, address) = start_coordinator_with(dir.path(), &arguments);
+    let mut cluster = Cluster::under(coordinator, address, dir, 3, pfs.path(), &[]);
+    let client = cluster.client(0);
+    let (job, tasks) = begin(&client, &path, 2);
+    for task in 0..tasks / 2 {
+        run_task(&cluster, &job, &path, task);
+    }
+    cluster.agents[2].kill_9();
+    cluster.wait_members(2);
+    for task in tasks / 2..tasks {
+        run_task(&cluster, &job, &path, task);
+    }
+    drop(job);
+    wait_for("nothing is kept for it", || (0..2).all(|i| counter(&cluster.status(i), "planned_bytes") == 0));
+    cluster.coordinator.end();
+
+    let file = log.join("decisions-000001.log");
+    let same = replay(&file).unwrap();
+    assert!(same["same"] == true && same["actions"].as_u64() > Some(10), "{same}");
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert!(!text.contains("data"), "the log names files");
+    let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    let at = lines.iter().position(|line| line.contains("\"is\":\"release\"")).unwrap();
+    lines[at] = lines[at].replace("\"requests\":[", "\"requests\":[9");
+    std::fs::write(&file, lines.join("\n")).unwrap();
+    let error = replay(&file).unwrap_err();
+    assert!(error.contains(&format!("decisions-000001.log:{}: recorded", at + 1)), "{error}");
+    // A line that is missing.
+    lines.remove(at);
+    std::fs::write(&file, lines.join("\n")).unwrap();
+    assert!(replay(&file).is_err());
+}
+
 #[test]
 fn a_coordinator_that_hangs_is_missed_and_met_again_when_it_goes_on() {
     let pfs = plain_pfs();

@@ -68,10 +68,24 @@ const FIRST_SPEED_BYTES_PER_S: f64 = 1e9;
 const SPEED_WEIGHT: f64 = 0.3;
 
 /// What a machine is built from.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Config {
     /// The planner of jobs that name none, or one that does not exist.
     pub default_planner: String,
+    /// What a machine before this one leaves to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<Before>,
+}
+
+/// What a machine without jobs leaves to the one that takes its place.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Before {
+    /// The members.
+    pub nodes: Vec<Node>,
+    /// The number of the next request.
+    pub next_request: RequestId,
+    /// The speed that prefetches reached, if there were any.
+    pub speed_bytes_per_s: Option<f64>,
 }
 
 /// See the module.
@@ -172,19 +186,28 @@ impl Speed {
 }
 
 impl Stages {
-    /// No members, no jobs.
+    /// No jobs.
     pub fn new(config: Config) -> Self {
+        let (nodes, next_request, speed_bytes_per_s) = match &config.before {
+            Some(before) => (before.nodes.clone(), before.next_request, before.speed_bytes_per_s),
+            None => (Vec::new(), 1, None),
+        };
         Stages {
-            nodes: Vec::new(),
+            nodes,
             gone: BTreeSet::new(),
             jobs: BTreeMap::new(),
             ended: VecDeque::new(),
             planners: BTreeMap::new(),
             config,
             next_id: 1,
-            next_request: 1,
+            next_request,
             requests: BTreeMap::new(),
-            speed: Speed { bytes_per_s: FIRST_SPEED_BYTES_PER_S, since: Nanos(0), bytes: 0, is_known: false },
+            speed: Speed {
+                bytes_per_s: speed_bytes_per_s.unwrap_or(FIRST_SPEED_BYTES_PER_S),
+                since: Nanos(0),
+                bytes: 0,
+                is_known: speed_bytes_per_s.is_some(),
+            },
             out: Vec::new(),
             due: None,
             unplaced_since: None,
@@ -194,6 +217,24 @@ impl Stages {
             queues_rest_until: Nanos(0),
             queues_from: 0,
         }
+    }
+
+    /// Takes its own place as a new machine, if it has no jobs: from here on it can be replayed from the configuration returned.
+    /// It keeps what [`Before`] holds, and shows the jobs that have ended; it forgets the windows of queues.
+    pub fn restart(&mut self) -> Option<&Config> {
+        if !self.jobs.is_empty() || !self.requests.is_empty() || !self.gone.is_empty() {
+            return None;
+        }
+        let before = Before {
+            nodes: core::mem::take(&mut self.nodes),
+            next_request: self.next_request,
+            speed_bytes_per_s: self.speed.is_known.then_some(self.speed.bytes_per_s),
+        };
+        let default_planner = core::mem::take(&mut self.config.default_planner);
+        let ended = core::mem::take(&mut self.ended);
+        let config = Config { default_planner, before: Some(before) };
+        *self = Stages { ended, ..Stages::new(config) };
+        Some(&self.config)
     }
 
     fn run_mut(&mut self, key: JobKey, stage: u32) -> Option<&mut StageRun> {

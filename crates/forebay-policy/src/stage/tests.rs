@@ -73,7 +73,7 @@ struct World {
 
 impl World {
     fn new(planner: &str, nodes: &[(&str, u64)]) -> Self {
-        let machine = Stages::new(Config { default_planner: planner.into() });
+        let machine = Stages::new(Config { default_planner: planner.into(), ..Config::default() });
         let (orders, adjusted) = (BTreeMap::new(), BTreeMap::new());
         let mut world = World { machine, now: Nanos(0), orders, adjusted, out: Vec::new() };
         world.report(members(nodes));

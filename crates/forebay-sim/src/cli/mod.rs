@@ -126,7 +126,7 @@ pub struct ExplainArgs {
 /// Options of `replay`.
 #[derive(Args, Debug)]
 pub struct ReplayArgs {
-    /// Recorded trace
+    /// Trace of a simulation, or a file of a coordinator's decision log
     pub trace: PathBuf,
 }
 
@@ -151,6 +151,14 @@ pub fn sim(args: &SimArgs, json: bool, out: &mut dyn Write) -> Result<()> {
         SimCommand::Explain(a) => explain::explain(a, out),
         SimCommand::Replay(a) => replay::replay(a, out),
     }
+}
+
+/// Runs `forebay replay`, which `forebay sim replay` is as well.
+///
+/// # Errors
+/// The record cannot be read, or the machines decide otherwise; with file and line.
+pub fn replay(args: &ReplayArgs, json: bool, out: &mut dyn Write) -> Result<()> {
+    replay::replay(args, &mut Output { json, out })
 }
 
 /// Runs `forebay model`.

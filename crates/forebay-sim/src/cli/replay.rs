@@ -1,15 +1,18 @@
-//! `sim replay`: the policies driven by a recorded trace instead of a simulation.
+//! `forebay replay`: the policies driven by a record, of a simulation or of a live coordinator.
 //!
-//! The header of the trace has what the machines were built from. Each recorded event is told to a fresh machine of the
-//! same kind, and what it decides is held against what was recorded. A difference means that a policy is not a function
-//! of what it was told, or has changed since.
+//! The header of the record has what the machines were built from. A fresh machine of the same kind hears each recorded
+//! event, and what it decides must be what was recorded, to the byte. A difference means that a policy is not a function
+//! of what it hears, or has changed since.
 
-use std::fs;
-use std::path::Path;
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
+use std::path::{Path, PathBuf};
 
 use forebay_policy::bandwidth::{self, Divider};
 use forebay_policy::machine::{Machine, Nanos};
 use forebay_policy::planner::{self, Planner};
+use forebay_policy::stage::Stages;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -17,7 +20,7 @@ use serde_json::Value;
 use super::{Output, ReplayArgs, say};
 use crate::error::{Error, Result};
 use crate::scenario::{BURST_BUFFER, COLOCATION, Scenario};
-use crate::trace::{SCHEMA, VERSION};
+use crate::trace::{SCHEMA, STAGES, VERSION};
 use crate::{burst, colocate};
 
 #[derive(Deserialize)]
@@ -32,6 +35,11 @@ struct Header {
 /// A line after the header. Exactly one of `event`, `action` and `note` is there.
 #[derive(Deserialize)]
 pub struct Line {
+    /// The line as it stands in the file, and its number, from 1.
+    #[serde(skip)]
+    text: String,
+    #[serde(skip)]
+    number: usize,
     /// When.
     pub t_ns: u64,
     /// Which machine, or which part of the world.
@@ -44,63 +52,120 @@ pub struct Line {
     pub note: Option<Value>,
 }
 
-/// Reads a trace: its scenario and its lines.
-pub fn read(path: &Path) -> Result<(Scenario, Vec<Line>)> {
-    let text = fs::read_to_string(path).map_err(Error::io("read the trace", path))?;
-    let bad = |line: usize, problem: String| Error::Trace { file: path.into(), line, problem };
-    let not_one = |e: serde_json::Error| {
-        bad(1, format!("not the header of a trace ({e}); was it written by `sim run --trace`?"))
-    };
-    let mut lines = text.lines();
-    let first = lines.next().ok_or_else(|| bad(1, "the trace is empty".into()))?;
-    let header: Header = serde_json::from_str(first).map_err(not_one)?;
-    if (header.schema.as_str(), header.version) != (SCHEMA, VERSION) {
-        let found = format!("{} version {}", header.schema, header.version);
-        return Err(bad(1, format!("this is {found}; {SCHEMA} version {VERSION} can be read")));
-    }
-    let scenario = match header.kind.as_deref().unwrap_or(COLOCATION) {
-        COLOCATION => {
-            let setup: colocate::Setup = serde_json::from_value(header.setup).map_err(not_one)?;
-            Scenario::Colocation(Box::new(setup))
-        }
-        BURST_BUFFER => {
-            let setup: burst::Setup = serde_json::from_value(header.setup).map_err(not_one)?;
-            Scenario::BurstBuffer(Box::new(setup))
-        }
-        other => {
-            let known = format!("{COLOCATION} and {BURST_BUFFER} can be read");
-            return Err(bad(1, format!("this is a run of kind '{other}'; {known}")));
-        }
-    };
-    let parse = |(i, line): (usize, &str)| {
-        serde_json::from_str(line)
-            .map_err(|e| bad(i + 2, format!("not a line of a trace ({e}); was it cut off?")))
-    };
-    Ok((scenario, lines.enumerate().map(parse).collect::<Result<_>>()?))
+/// The lines after the header, read one at a time: the log of a coordinator may be long.
+struct Lines {
+    path: PathBuf,
+    number: usize,
+    lines: io::Lines<BufReader<File>>,
 }
 
-/// A machine that is told what was recorded, and what it decided that is still to be found in the record.
+impl Lines {
+    fn bad(&self, problem: String) -> Error {
+        Error::Trace { file: self.path.clone(), line: self.number, problem }
+    }
+
+    fn next_text(&mut self) -> Result<Option<String>> {
+        self.number += 1;
+        self.lines.next().transpose().map_err(Error::io("read the trace", &self.path))
+    }
+}
+
+impl Iterator for Lines {
+    type Item = Result<Line>;
+
+    fn next(&mut self) -> Option<Result<Line>> {
+        let text = match self.next_text() {
+            Ok(text) => text?,
+            Err(e) => return Some(Err(e)),
+        };
+        let line: Line = match serde_json::from_str(&text) {
+            Ok(line) => line,
+            Err(e) => return Some(Err(self.bad(format!("not a line of a trace ({e}); was it cut off?")))),
+        };
+        Some(Ok(Line { text, number: self.number, ..line }))
+    }
+}
+
+/// Opens a trace: its kind, what its machines were built from, and its lines.
+fn open(path: &Path) -> Result<(String, Value, Lines)> {
+    let file = File::open(path).map_err(Error::io("read the trace", path))?;
+    let mut lines = Lines { path: path.into(), number: 0, lines: BufReader::new(file).lines() };
+    let Some(first) = lines.next_text()? else { return Err(lines.bad("the trace is empty".into())) };
+    let header: Header = serde_json::from_str(&first).map_err(|e| not_a_header(&lines, e))?;
+    if (header.schema.as_str(), header.version) != (SCHEMA, VERSION) {
+        let found = format!("{} version {}", header.schema, header.version);
+        return Err(lines.bad(format!("this is {found}; {SCHEMA} version {VERSION} can be read")));
+    }
+    Ok((header.kind.unwrap_or_else(|| COLOCATION.into()), header.setup, lines))
+}
+
+fn not_a_header(lines: &Lines, e: serde_json::Error) -> Error {
+    let writers = "`sim run --trace` or by a coordinator with cluster.decision_log";
+    lines.bad(format!("not the header of a trace ({e}); was it written by {writers}?"))
+}
+
+/// Reads the trace of a simulation: its scenario and its lines.
+pub fn read(path: &Path) -> Result<(Scenario, Vec<Line>)> {
+    let (kind, setup, lines) = open(path)?;
+    let scenario = scenario(&kind, setup, &lines)?;
+    Ok((scenario, lines.collect::<Result<_>>()?))
+}
+
+fn scenario(kind: &str, setup: Value, lines: &Lines) -> Result<Scenario> {
+    let not_one = |e| not_a_header(lines, e);
+    match kind {
+        COLOCATION => {
+            let setup: colocate::Setup = serde_json::from_value(setup).map_err(not_one)?;
+            Ok(Scenario::Colocation(Box::new(setup)))
+        }
+        BURST_BUFFER => {
+            let setup: burst::Setup = serde_json::from_value(setup).map_err(not_one)?;
+            Ok(Scenario::BurstBuffer(Box::new(setup)))
+        }
+        other => {
+            let known = format!("{COLOCATION} and {BURST_BUFFER} can be read, {STAGES} be replayed");
+            Err(lines.bad(format!("this is a run of kind '{other}'; {known}")))
+        }
+    }
+}
+
+/// A machine that hears what was recorded, and what it decided that the record must have next.
 struct Replayed<M: Machine> {
     who: &'static str,
     machine: M,
-    pending: std::collections::VecDeque<Value>,
-    checked: u64,
+    pending: VecDeque<String>,
 }
 
-impl<M: Machine> Replayed<M>
+/// A [`Replayed`] of any machine.
+trait Replay {
+    fn who(&self) -> &'static str;
+    /// Takes one line of its own, and returns how many actions it confirms. An error says how record and machine differ.
+    fn take(&mut self, line: &Line) -> std::result::Result<u64, String>;
+    /// A decision that the record lacks so far.
+    fn unrecorded(&self) -> Option<String>;
+}
+
+fn replayed<M: Machine + 'static>(who: &'static str, machine: M) -> Box<dyn Replay>
 where
     M::Event: DeserializeOwned,
     M::Action: Serialize,
 {
-    fn new(who: &'static str, machine: M) -> Self {
-        Replayed { who, machine, pending: Default::default(), checked: 0 }
+    Box::new(Replayed { who, machine, pending: VecDeque::new() })
+}
+
+impl<M: Machine> Replay for Replayed<M>
+where
+    M::Event: DeserializeOwned,
+    M::Action: Serialize,
+{
+    fn who(&self) -> &'static str {
+        self.who
     }
 
-    /// Takes one line of its own; an error says how the record and the machine differ.
-    fn take(&mut self, line: &Line) -> std::result::Result<(), String> {
+    fn take(&mut self, line: &Line) -> std::result::Result<u64, String> {
         if let Some(event) = &line.event {
-            if let Some(action) = self.pending.front() {
-                return Err(format!("the machine also decided {action}, which was not recorded"));
+            if let Some(problem) = self.unrecorded() {
+                return Err(problem);
             }
             let mut out = Vec::new();
             if event == "deadline" {
@@ -110,74 +175,68 @@ where
                 self.machine.handle(Nanos(line.t_ns), event, &mut out);
             }
             for action in &out {
-                self.pending.push_back(serde_json::to_value(action).map_err(|e| e.to_string())?);
+                self.pending.push_back(serde_json::to_string(action).map_err(|e| e.to_string())?);
             }
         }
-        if let Some(recorded) = &line.action {
-            self.checked += 1;
-            match self.pending.pop_front() {
-                Some(ours) if ours == *recorded => {}
-                Some(ours) => return Err(format!("recorded {recorded}, but the machine decides {ours}")),
-                None => return Err(format!("recorded {recorded}, but the machine decides nothing")),
-            }
+        let Some(recorded) = &line.action else { return Ok(0) };
+        match self.pending.pop_front() {
+            // The line itself and not what was read of it: to the byte.
+            Some(ours) if line.text.contains(&format!("\"action\":{ours},\"cause\":")) => Ok(1),
+            Some(ours) => Err(format!("recorded {recorded}, but the machine decides {ours}")),
+            None => Err(format!("recorded {recorded}, but the machine decides nothing")),
         }
-        Ok(())
+    }
+
+    fn unrecorded(&self) -> Option<String> {
+        let action = self.pending.front()?;
+        Some(format!("the machine also decided {action}, which was not recorded"))
     }
 }
 
-/// Tells two machines what they were told, in the order of the record; the number of actions that were the same.
-fn both<A: Machine, B: Machine>(
-    path: &Path,
-    lines: &[Line],
-    (mut a, mut b): (Replayed<A>, Replayed<B>),
-) -> Result<u64>
-where
-    A::Event: DeserializeOwned,
-    A::Action: Serialize,
-    B::Event: DeserializeOwned,
-    B::Action: Serialize,
-{
-    for (i, line) in lines.iter().enumerate() {
-        let taken = match line.who.as_str() {
-            who if who == a.who => a.take(line),
-            who if who == b.who => b.take(line),
-            _ => Ok(()),
-        };
-        taken.map_err(|problem| Error::Trace { file: path.into(), line: i + 2, problem })?;
+/// The machines of a record.
+fn machines(kind: &str, setup: Value, lines: &Lines) -> Result<Vec<Box<dyn Replay>>> {
+    if kind == STAGES {
+        let config = serde_json::from_value(setup).map_err(|e| not_a_header(lines, e))?;
+        return Ok(vec![replayed(STAGES, Stages::new(config))]);
     }
-    if let Some(action) = a.pending.front().or(b.pending.front()) {
-        let problem = format!("the machine also decided {action}, which was not recorded");
-        return Err(Error::Trace { file: path.into(), line: lines.len() + 1, problem });
-    }
-    Ok(a.checked + b.checked)
-}
-
-pub fn replay(args: &ReplayArgs, out: &mut Output<'_>) -> Result<()> {
-    let (scenario, lines) = read(&args.trace)?;
-    let decided = match scenario {
+    Ok(match scenario(kind, setup, lines)? {
         Scenario::Colocation(setup) => {
             let policy = planner::policy(&setup.policy, &setup.planner).map_err(Error::Usage)?;
             let divider = bandwidth::policy(&setup.bandwidth).map_err(Error::Usage)?;
-            let planner = Replayed::new("planner", Planner::new(setup.planner.clone(), policy));
-            both(&args.trace, &lines, (planner, Replayed::new("bandwidth", Divider::new(divider))))?
+            vec![
+                replayed("planner", Planner::new(setup.planner.clone(), policy)),
+                replayed("bandwidth", Divider::new(divider)),
+            ]
         }
         Scenario::BurstBuffer(setup) => {
             let (access, allocator) = burst::machines(&setup)?;
-            let access = Replayed::new("access", access);
-            both(&args.trace, &lines, (access, Replayed::new("allocation", allocator)))?
+            vec![replayed("access", access), replayed("allocation", allocator)]
         }
-    };
+    })
+}
+
+pub fn replay(args: &ReplayArgs, out: &mut Output<'_>) -> Result<()> {
+    let (kind, setup, mut lines) = open(&args.trace)?;
+    let mut machines = machines(&kind, setup, &lines)?;
+    let (mut count, mut decided) = (0_u64, 0);
+    for line in lines.by_ref() {
+        let line = line?;
+        count += 1;
+        if let Some(machine) = machines.iter_mut().find(|m| m.who() == line.who) {
+            let bad = |problem| Error::Trace { file: args.trace.clone(), line: line.number, problem };
+            decided += machine.take(&line).map_err(bad)?;
+        }
+    }
+    if let Some(problem) = machines.iter().find_map(|m| m.unrecorded()) {
+        return Err(lines.bad(problem));
+    }
     if decided == 0 {
         let problem =
             "no action of a machine is recorded, so there is nothing to check; was the trace cut off?";
-        return Err(Error::Trace {
-            file: args.trace.clone(),
-            line: lines.len() + 1,
-            problem: problem.into(),
-        });
+        return Err(lines.bad(problem.into()));
     }
     if out.json {
-        return out.value(&serde_json::json!({ "lines": lines.len(), "actions": decided, "same": true }));
+        return out.value(&serde_json::json!({ "lines": count, "actions": decided, "same": true }));
     }
-    say(out, &format!("{} lines replayed, all {decided} actions are the same", lines.len()))
+    say(out, &format!("{count} lines replayed, all {decided} actions are the same"))
 }

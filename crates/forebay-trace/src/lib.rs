@@ -23,6 +23,9 @@ pub const SCHEMA: &str = "forebay.trace";
 /// Version of the format; raised when a reader of the old one could misread a new trace.
 pub const VERSION: u32 = 1;
 
+/// Kind of a record of a live coordinator, and the name of its stage machine.
+pub const STAGES: &str = "stages";
+
 /// First line of a trace. `setup` is what is needed to build the machines again.
 #[derive(Serialize)]
 struct Header<'a, S> {
@@ -53,6 +56,9 @@ enum What<'a, T> {
 pub struct Trace {
     out: Option<Box<dyn Write + Send>>,
     seq: u64,
+    /// The line that is being written.
+    line: Vec<u8>,
+    bytes: u64,
     /// The first failure to write; reported once, at the end, rather than at every line.
     failure: Option<io::Error>,
 }
@@ -60,12 +66,12 @@ pub struct Trace {
 impl Trace {
     /// Records nothing, at the price of a branch.
     pub fn off() -> Self {
-        Trace { out: None, seq: 0, failure: None }
+        Trace { out: None, seq: 0, line: Vec::new(), bytes: 0, failure: None }
     }
 
     /// Records into `out`, starting with a header that holds the kind of the scenario and its `setup`.
     pub fn to(out: Box<dyn Write + Send>, kind: &str, setup: &impl Serialize) -> Self {
-        let mut trace = Trace { out: Some(out), seq: 0, failure: None };
+        let mut trace = Trace { out: Some(out), ..Trace::off() };
         trace.write(&Header { schema: SCHEMA, version: VERSION, kind, setup });
         trace
     }
@@ -90,6 +96,20 @@ impl Trace {
         self.line(now, who, What::Note { note })
     }
 
+    /// Bytes recorded so far.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Passes on what was recorded. Fails from the first failure to write on: later lines are not recorded, since a record
+    /// with a gap cannot be replayed.
+    pub fn flush(&mut self) -> io::Result<()> {
+        if let Some(failure) = &self.failure {
+            return Err(io::Error::new(failure.kind(), failure.to_string()));
+        }
+        self.out.as_mut().map_or(Ok(()), |out| out.flush())
+    }
+
     /// Flushes, and reports the first failure to write, if there was one.
     pub fn finish(mut self) -> io::Result<()> {
         if let Some(failure) = self.failure.take() {
@@ -111,8 +131,11 @@ impl Trace {
         if self.failure.is_some() {
             return;
         }
-        let written = serde_json::to_writer(&mut *out, value).map_err(io::Error::from);
-        if let Err(e) = written.and_then(|()| out.write_all(b"\n")) {
+        self.line.clear();
+        let written = serde_json::to_writer(&mut self.line, value).map_err(io::Error::from);
+        self.line.push(b'\n');
+        self.bytes += self.line.len() as u64;
+        if let Err(e) = written.and_then(|()| out.write_all(&self.line)) {
             self.failure = Some(e);
         }
     }
