@@ -3,12 +3,15 @@
 use crate::agent::Shared;
 use crate::cache::{Freed, NoCopy};
 use crate::connection::{Answer, Connection, reply};
+use crate::entry::Entry;
 use crate::load::LoadJob;
 use crate::mounts::{Admitted, display_path};
+use crate::shares::Kind;
 use crate::units::Human;
 use forebay_store::budget::CLASSES;
 use forebay_wire::{CachedFile, LoadProgress, MAX_PACKET_BYTES, Refusal, Reply, Status};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -26,20 +29,50 @@ fn not_allowed() -> Answer {
 /// Keeps the whole file, or lets it go again.
 pub fn pin_file(connection: &Connection, file: Admitted, fd: &OwnedFd, on: bool) -> Answer {
     let shared = &connection.shared;
-    let mount = &shared.mounts[file.mount];
-    if !on && shared.cache.find(file.mount, &file.facts).is_none() {
-        return reply(Reply::Done);
+    if !on {
+        let entry = shared.cache.find(file.mount, &file.facts);
+        return entry.map_or_else(|| reply(Reply::Done), |entry| unpin(connection, &entry));
     }
+    let share = match shared.share(Kind::Held, connection.peer.uid, file.facts.version.size) {
+        Ok(share) => share,
+        Err(refusal) => return reply(Reply::Refused(refusal)),
+    };
+    let mount = &shared.mounts[file.mount];
     let page_bytes = mount.config.page_bytes;
     let path = || display_path(fd.as_fd());
     let pinned = shared
         .cache
         .find_or_create(file.mount, mount.label(), page_bytes, &file.facts, path, &shared.counters)
         .and_then(|entry| {
-            let pinned = shared.cache.pin_entry(&entry, on);
+            let pinned = shared.cache.pin_entry(&entry, share);
             shared.cache.drop_if_empty(&entry);
             pinned
         });
+    pin_answer(pinned)
+}
+
+/// Lets a file go that this user has pinned. Others' pins are the operator's to undo.
+fn unpin(connection: &Connection, entry: &Arc<Entry>) -> Answer {
+    let (shared, uid) = (&connection.shared, connection.peer.uid);
+    match entry.pinned_by() {
+        Some(owner) if owner != uid && !shared.is_operator(uid) => reply(Reply::Refused(Refusal::Invalid(
+            format!("user {owner} has pinned it; that user, the agent's user or root can unpin it"),
+        ))),
+        _ => {
+            let unpinned = shared.cache.unpin_entry(entry);
+            shared.cache.drop_if_empty(entry);
+            pin_answer(unpinned)
+        }
+    }
+}
+
+/// Lets a pinned copy go by its number: its file may be gone from the PFS.
+pub fn unpin_copy(connection: &Connection, copy: u64) -> Answer {
+    let entry = connection.shared.cache.by_copy(copy);
+    entry.map_or_else(|| reply(Reply::Done), |entry| unpin(connection, &entry))
+}
+
+fn pin_answer(pinned: Result<(), NoCopy>) -> Answer {
     match pinned {
         Ok(()) => reply(Reply::Done),
         Err(NoCopy::NoRoom) => {
@@ -82,7 +115,11 @@ pub fn load_begin(connection: &mut Connection, rate_bytes_per_s: u64) -> Answer 
     if let Some(old) = connection.load.take() {
         old.cancel();
     }
-    match LoadJob::start(&connection.shared, rate_bytes_per_s) {
+    let share = match connection.shared.share(Kind::Loads, connection.peer.uid, 1) {
+        Ok(share) => share,
+        Err(refusal) => return reply(Reply::Refused(refusal)),
+    };
+    match LoadJob::start(&connection.shared, rate_bytes_per_s, share) {
         Ok(job) => {
             connection.load = Some(job);
             reply(Reply::Done)
@@ -96,10 +133,16 @@ pub fn load_begin(connection: &mut Connection, rate_bytes_per_s: u64) -> Answer 
 
 /// Adds files to the load.
 pub fn load_files(connection: &Connection, first_index: u64, fds: Vec<OwnedFd>) -> Answer {
-    match &connection.load {
-        None => reply(Reply::Refused(Refusal::Invalid("no load was begun".into()))),
-        Some(job) if job.add(first_index, fds) => reply(Reply::Done),
-        Some(_) => reply(Reply::Refused(Refusal::TooMany("files waiting in this load".into()))),
+    let Some(job) = &connection.load else {
+        return reply(Reply::Refused(Refusal::Invalid("no load was begun".into())));
+    };
+    let keep = |fd| connection.shared.keep_file(connection.peer.uid, fd);
+    match fds.into_iter().map(keep).collect() {
+        Ok(files) => match job.add(first_index, files) {
+            true => reply(Reply::Done),
+            false => reply(Reply::Refused(Refusal::TooMany("files waiting in this load".into()))),
+        },
+        Err(refusal) => reply(Reply::Refused(refusal)),
     }
 }
 
@@ -155,7 +198,8 @@ pub fn list(connection: &Connection, after: u64) -> Answer {
         }
         for entry in entries {
             let identity = &entry.identity;
-            if operator || identity.owner_uid == connection.peer.uid {
+            let uid = connection.peer.uid;
+            if operator || identity.owner_uid == uid || entry.pinned_by() == Some(uid) {
                 bytes += identity.path.len() + identity.mount.len() + 128;
                 if bytes > MAX_PACKET_BYTES / 2 {
                     return reply(Reply::List { files, more: true });

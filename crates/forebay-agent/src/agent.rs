@@ -15,6 +15,7 @@ use crate::orders::Orders;
 use crate::peer_client::Peers;
 use crate::peer_server::{self, PeerServer};
 use crate::scratch::Jobs;
+use crate::shares::{Kind, Ledger};
 use forebay_store::ring::RingReader;
 use forebay_store::tier::TierOptions;
 use forebay_store::{Budget, Class, Tier};
@@ -78,8 +79,8 @@ pub struct Shared {
     pub peer_server: PeerServer,
     /// Open connections.
     pub connections: AtomicUsize,
-    /// Of those, how many each user has.
-    pub connections_by_user: Mutex<BTreeMap<u32, usize>>,
+    /// What ordinary users hold.
+    pub ledger: Ledger,
     /// Closes what is not of a mount.
     pub closer: Closer,
     /// Held while a large packet is decoded and not yet counted in the budget.
@@ -180,7 +181,7 @@ impl Agent {
             peers: Peers::default(),
             peer_server: PeerServer::default(),
             connections: AtomicUsize::new(0),
-            connections_by_user: Mutex::default(),
+            ledger: Ledger::default(),
             closer,
             decoding: Mutex::default(),
             next_connection: AtomicU64::new(1),
@@ -255,6 +256,7 @@ impl Shared {
     fn adopt(&self) -> io::Result<()> {
         let adopted = self.cache.adopt(|label| self.mounts.iter().position(|m| m.label() == label))?;
         add(&self.counters.adopted_files_total, adopted);
+        self.cache.for_pinned(|entry, uid, bytes| entry.set_pin(self.share_existing(Kind::Held, uid, bytes)));
         let freed = self.cache.settle_excess(&self.counters);
         if adopted > 0 {
             tracing::info!(

@@ -671,6 +671,7 @@ impl Index {
         }
         if entry.pinned.swap(false, Ordering::Relaxed) {
             self.pinned_bytes -= entry.geometry().size;
+            entry.forget_pin();
         }
         self.stale.push_back(entry);
     }

@@ -10,6 +10,7 @@ use crate::entry::lock;
 use crate::jobs::room_for_told;
 use crate::load::LoadJob;
 use crate::mounts::{Admitted, NoFile, admit, require_writer};
+use crate::shares::{Kind, Share};
 use crate::write::Stage;
 use crate::{admin, jobs, open, read, scratch, write};
 use forebay_pfs::FileVersion;
@@ -35,9 +36,6 @@ const CONNECTION_BYTES: u64 = 144 << 10;
 
 /// Connections the operator may have beyond `agent.connections_max`, so that the agent can always be asked and ended.
 const OPERATOR_CONNECTIONS: usize = 8;
-
-/// One user that is no operator may have this share of the connections: one in two.
-const USER_SHARE: usize = 2;
 
 /// Stack of a connection's thread; it needs a packet's worth and little more.
 const STACK_BYTES: usize = 512 << 10;
@@ -66,8 +64,8 @@ pub struct Connection {
     pub load: Option<Arc<LoadJob>>,
     /// The file being written through.
     pub stage: Option<Stage>,
-    /// Ranges of pages pinned: copy, page size in bytes, first page, count.
-    pub pins: Vec<(u64, u64, u32, u32)>,
+    /// Ranges of pages pinned.
+    pub pins: Vec<PagePins>,
     /// The job with memory-only files begun on it.
     pub job: Option<String>,
     /// It tells of an analytics job.
@@ -76,6 +74,21 @@ pub struct Connection {
     pub ends_agent: bool,
     channel: Channel,
     _cost: Reservation,
+}
+
+/// Pages that a client maps.
+#[derive(Debug)]
+pub struct PagePins {
+    /// Of which copy.
+    pub copy: u64,
+    /// Its page size in bytes.
+    pub page_bytes: u64,
+    /// First page.
+    pub first: u32,
+    /// Pages.
+    pub count: u32,
+    /// Of the user's share.
+    pub share: Share,
 }
 
 /// A reply and the descriptors that go with it; `None` for one-way requests.
@@ -92,10 +105,9 @@ pub fn start(shared: &Arc<Shared>, socket: OwnedFd) {
     let Ok(peer) = channel.peer() else { return };
     let operator = shared.is_operator(peer.uid);
     let bound = shared.config.connections_max + if operator { OPERATOR_CONNECTIONS } else { 0 };
-    let counted = Counted::new(shared, peer.uid);
-    let own_bound = if operator { bound } else { shared.config.connections_max.div_ceil(USER_SHARE) };
-    let over = counted.all > bound || counted.own > own_bound;
-    let (Some(cost), false) = (room_for(shared, &channel), over) else {
+    let counted = Counted::new(shared);
+    let share = shared.share(Kind::Connections, peer.uid, 1);
+    let (Ok(share), true, Some(cost)) = (share, counted.all <= bound, room_for(shared, &channel)) else {
         add(&shared.counters.refusals_total, 1);
         return;
     };
@@ -104,41 +116,30 @@ pub fn start(shared: &Arc<Shared>, socket: OwnedFd) {
             if let Err(e) = serve(&counted.shared, channel, cost) {
                 tracing::debug!(error = %e, "connection ended");
             }
+            drop(share);
         });
     if let Err(e) = spawned {
         tracing::warn!(error = %e, "no thread for a connection");
     }
 }
 
-/// One in the counts of connections, for as long as it lives, also if the thread panics.
+/// One in the count of connections, for as long as it lives, also if the thread panics.
 struct Counted {
     shared: Arc<Shared>,
-    uid: u32,
-    /// Connections with this one, of all users and of its own.
+    /// Connections with this one.
     all: usize,
-    own: usize,
 }
 
 impl Counted {
-    fn new(shared: &Arc<Shared>, uid: u32) -> Self {
+    fn new(shared: &Arc<Shared>) -> Self {
         let all = shared.connections.fetch_add(1, Ordering::AcqRel) + 1;
-        let mut by_user = lock(&shared.connections_by_user);
-        let count = by_user.entry(uid).or_insert(0);
-        *count += 1;
-        Counted { shared: shared.clone(), uid, all, own: *count }
+        Counted { shared: shared.clone(), all }
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
         self.shared.connections.fetch_sub(1, Ordering::AcqRel);
-        let mut by_user = lock(&self.shared.connections_by_user);
-        if let Some(count) = by_user.get_mut(&self.uid) {
-            *count -= 1;
-            if *count == 0 {
-                by_user.remove(&self.uid);
-            }
-        }
     }
 }
 
@@ -310,6 +311,7 @@ impl Connection {
                 None
             }
             Request::PinFile(on) => self.with_file(fds, |c, file, fd| admin::pin_file(c, file, &fd, on)),
+            Request::UnpinCopy(copy) => admin::unpin_copy(self, copy),
             Request::EvictFile => self.with_file(fds, |c, file, _| admin::evict_file(c, file)),
             Request::EvictAll => admin::evict_all(self),
             Request::LoadBegin { rate_bytes_per_s } => admin::load_begin(self, rate_bytes_per_s),
@@ -393,8 +395,8 @@ impl Drop for Connection {
         if let Some(load) = self.load.take() {
             load.cancel();
         }
-        for (copy, page_bytes, first, count) in self.pins.drain(..) {
-            self.shared.cache.unpin_pages(copy, page_bytes, first, count);
+        for pins in self.pins.drain(..) {
+            self.shared.cache.unpin_pages(pins.copy, pins.page_bytes, pins.first, pins.count);
         }
         if let Some(job) = self.job.take() {
             self.shared.jobs.end(&job);

@@ -4,11 +4,12 @@
 //! being fetched and who waits for them. A page has at most one flight, so however many ask, the PFS is read once.
 
 use crate::fill::Begun;
+use crate::shares::{PfsFile, Share};
 use forebay_pfs::layout;
 use forebay_store::copy::{CopyFile, CopyIdentity, Geometry};
 use forebay_store::ring::page_key;
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Instant;
@@ -129,9 +130,9 @@ impl Flight {
         lock(&self.begun).take()
     }
 
-    /// A reader waits for it from now on.
-    pub fn demand(&self) {
-        self.demanded.store(true, Ordering::Release);
+    /// A reader waits for it from now on; true if it is the first.
+    pub fn demand(&self) -> bool {
+        !self.demanded.swap(true, Ordering::AcqRel)
     }
 
     /// Whether a reader waits for it.
@@ -202,23 +203,23 @@ impl Flight {
 /// Clients of a PFS read ahead for each descriptor. So who goes on where somebody else has been reads by the same one: an order
 /// after a reader, or a reader after an order.
 #[derive(Debug, Default)]
-pub struct Readers(Mutex<Vec<(Weak<OwnedFd>, u64)>>);
+pub struct Readers(Mutex<Vec<(Weak<PfsFile>, u64)>>);
 
 impl Readers {
     /// The descriptor to read at `offset` by: one that would go on there, or `own`.
-    pub fn at(&self, offset: u64, own: &Arc<OwnedFd>) -> Arc<OwnedFd> {
+    pub fn at(&self, offset: u64, own: &Arc<PfsFile>) -> Arc<PfsFile> {
         let readers = lock(&self.0);
         let going_on = readers.iter().filter(|(_, next)| *next == offset);
         going_on.filter_map(|(reader, _)| reader.upgrade()).next().unwrap_or_else(|| own.clone())
     }
 
     /// `reader` is not gone on with.
-    pub fn forget(&self, reader: &Arc<OwnedFd>) {
+    pub fn forget(&self, reader: &Arc<PfsFile>) {
         lock(&self.0).retain(|(other, _)| !std::ptr::eq(other.as_ptr(), Arc::as_ptr(reader)));
     }
 
     /// `reader` has been read by, up to `next`.
-    pub fn moved(&self, reader: &Arc<OwnedFd>, next: u64) {
+    pub fn moved(&self, reader: &Arc<PfsFile>, next: u64) {
         let mut readers = lock(&self.0);
         readers.retain(|(other, _)| {
             other.strong_count() > 0 && !std::ptr::eq(other.as_ptr(), Arc::as_ptr(reader))
@@ -238,6 +239,8 @@ pub struct Entry {
     pub resident_bytes: AtomicU64,
     /// The operator wants all of it kept.
     pub pinned: AtomicBool,
+    /// What the pin takes of the share of the user who has asked for it.
+    pin: Mutex<Option<Share>>,
     /// A newer version was seen.
     pub stale: AtomicBool,
     /// See [`crate::seal`]. Nothing is fetched before.
@@ -279,6 +282,7 @@ impl Entry {
             mount,
             resident_bytes: AtomicU64::new(0),
             pinned: AtomicBool::new(false),
+            pin: Mutex::new(None),
             stale: AtomicBool::new(false),
             sealed: AtomicBool::new(false),
             metadata_bytes,
@@ -307,6 +311,21 @@ impl Entry {
     /// Whether its pages may be evicted, as far as the whole file is concerned.
     pub fn may_go(&self) -> bool {
         !self.pinned.load(Ordering::Relaxed)
+    }
+
+    /// Its pin counts as this from now on.
+    pub fn set_pin(&self, share: Share) {
+        *lock(&self.pin) = Some(share);
+    }
+
+    /// It is not pinned any more.
+    pub fn forget_pin(&self) {
+        *lock(&self.pin) = None;
+    }
+
+    /// Who has pinned it.
+    pub fn pinned_by(&self) -> Option<u32> {
+        lock(&self.pin).as_ref().map(Share::uid)
     }
 
     /// Number of the copy.
@@ -383,7 +402,7 @@ pub struct Task {
     /// The page's flight.
     pub flight: Arc<Flight>,
     /// The file on the PFS.
-    pub pfs: Arc<OwnedFd>,
+    pub pfs: Arc<PfsFile>,
     /// Why.
     pub urgency: Urgency,
 }
@@ -391,14 +410,15 @@ pub struct Task {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::OwnedFd;
 
     #[test]
     fn who_goes_on_reads_by_the_same_descriptor_while_that_is_open() {
-        let open = || Arc::new(OwnedFd::from(tempfile::tempfile().unwrap()));
+        let open = || Arc::new(PfsFile::from(OwnedFd::from(tempfile::tempfile().unwrap())));
         let (first, second, third) = (open(), open(), open());
         let readers = Readers::default();
         let numbers = [&first, &second, &third].map(Arc::as_ptr);
-        let at = |offset, own: &Arc<OwnedFd>| {
+        let at = |offset, own: &Arc<PfsFile>| {
             numbers.iter().position(|n| *n == Arc::as_ptr(&readers.at(offset, own)))
         };
         assert_eq!(at(0, &first), Some(0));

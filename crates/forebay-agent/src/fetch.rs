@@ -291,7 +291,7 @@ pub fn all_cancelled(task: &Task) -> bool {
 /// waits for it.
 pub fn send(shared: &Arc<Shared>, task: Task) {
     if task.urgency == Urgency::Demand {
-        task.flight.demand();
+        let _ = task.flight.demand();
     }
     let refused = match peer_client::route(shared, &task) {
         Some(peer) => shared.peers.push(shared, &peer, task),

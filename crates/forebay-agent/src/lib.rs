@@ -32,6 +32,7 @@ pub mod peer_server;
 pub mod read;
 pub mod scratch;
 pub mod seal;
+pub mod shares;
 pub mod stamps;
 pub mod units;
 pub mod write;

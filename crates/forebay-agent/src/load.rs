@@ -17,13 +17,14 @@ use crate::fetch;
 use crate::mounts::{NoFile, admit};
 use crate::peer_client::{self, Check, Place};
 use crate::seal::{NoEntry, Unsettled, sealed_entry};
+use crate::shares::{PfsFile, Share};
 use forebay_pfs::lease::Opened;
 use forebay_policy::machine::Nanos;
 use forebay_policy::token_bucket::TokenBucket;
 use forebay_store::State;
 use forebay_wire::LoadProgress;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -58,7 +59,7 @@ pub struct LoadJob {
 
 #[derive(Debug, Default)]
 struct JobState {
-    waiting: VecDeque<(u64, OwnedFd)>,
+    waiting: VecDeque<(u64, PfsFile)>,
     /// Files of which some pages are to be brought once more.
     again: VecDeque<(Arc<FileLoad>, Vec<u32>)>,
     feeding: bool,
@@ -68,11 +69,12 @@ struct JobState {
 }
 
 impl LoadJob {
-    /// A load limited to `rate_bytes_per_s` (0: not at all), and the thread that feeds it.
+    /// A load limited to `rate_bytes_per_s` (0: not at all), and the thread that feeds it. The thread holds `share`: a load that
+    /// was cancelled may hang in the PFS for a while.
     ///
     /// # Errors
     /// No thread could be started.
-    pub fn start(shared: &Arc<Shared>, rate_bytes_per_s: u64) -> std::io::Result<Arc<Self>> {
+    pub fn start(shared: &Arc<Shared>, rate_bytes_per_s: u64, share: Share) -> std::io::Result<Arc<Self>> {
         let job = Arc::new(LoadJob {
             state: Mutex::default(),
             changed: Condvar::new(),
@@ -81,12 +83,15 @@ impl LoadJob {
             waited_for_writers_ms: AtomicU64::new(0),
         });
         let (shared, feeding) = (shared.clone(), job.clone());
-        std::thread::Builder::new().name("load".into()).spawn(move || feeding.feed(&shared))?;
+        std::thread::Builder::new().name("load".into()).spawn(move || {
+            feeding.feed(&shared);
+            drop(share);
+        })?;
         Ok(job)
     }
 
     /// Adds files, numbered from `first_index`; `false` if the load has enough to do for now.
-    pub fn add(&self, first_index: u64, files: Vec<OwnedFd>) -> bool {
+    pub fn add(&self, first_index: u64, files: Vec<PfsFile>) -> bool {
         let mut state = lock(&self.state);
         if self.is_cancelled() {
             return true;
@@ -144,11 +149,11 @@ impl LoadJob {
         self.cancelled.load(Ordering::Relaxed)
     }
 
-    fn feed(self: Arc<Self>, shared: &Arc<Shared>) {
+    fn feed(self: &Arc<Self>, shared: &Arc<Shared>) {
         let started = Instant::now();
         let mut bucket = TokenBucket::new(Nanos(0), self.rate_bytes_per_s, BURST_BYTES);
         while let Some(work) = self.next_work() {
-            let feeder = Feeder { job: &self, shared, started };
+            let feeder = Feeder { job: self, shared, started };
             match work {
                 Work::File(index, fd) => {
                     if let Err((errno, message)) = feeder.feed(index, fd, &mut bucket) {
@@ -225,7 +230,7 @@ impl LoadJob {
 
 /// What the feeder does next.
 enum Work {
-    File(u64, OwnedFd),
+    File(u64, PfsFile),
     Again(Arc<FileLoad>, Vec<u32>),
 }
 
@@ -235,7 +240,7 @@ pub struct FileLoad {
     job: Arc<LoadJob>,
     index: u64,
     entry: Arc<Entry>,
-    pfs: Arc<OwnedFd>,
+    pfs: Arc<PfsFile>,
     /// Pages not landed yet, or nodes that have not said what they have, and one for whoever sends or asks.
     left: AtomicU64,
     elsewhere: Mutex<Elsewhere>,
@@ -282,7 +287,7 @@ impl FileLoad {
     }
 
     /// The file on the PFS.
-    pub fn pfs(&self) -> &Arc<OwnedFd> {
+    pub fn pfs(&self) -> &Arc<PfsFile> {
         &self.pfs
     }
 
@@ -444,7 +449,7 @@ struct Feeder<'a> {
 impl Feeder<'_> {
     /// # Errors
     /// The file cannot be loaded at all; once it is under way, its [`FileLoad`] reports for it.
-    fn feed(&self, index: u64, fd: OwnedFd, bucket: &mut TokenBucket) -> Result<(), (i32, String)> {
+    fn feed(&self, index: u64, fd: PfsFile, bucket: &mut TokenBucket) -> Result<(), (i32, String)> {
         let Some(entry) = self.entry(fd.as_fd())? else {
             self.job.file_ended(index, None);
             return Ok(());
@@ -523,7 +528,7 @@ impl Feeder<'_> {
         if is_over { Err((libc::EBUSY, why.to_string())) } else { Ok(()) }
     }
 
-    fn begin(&self, index: u64, entry: Arc<Entry>, fd: OwnedFd) -> Arc<FileLoad> {
+    fn begin(&self, index: u64, entry: Arc<Entry>, fd: PfsFile) -> Arc<FileLoad> {
         Arc::new_cyclic(|me| FileLoad {
             job: self.job.clone(),
             index,

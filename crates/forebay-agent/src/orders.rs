@@ -19,6 +19,7 @@ use crate::fetch;
 use crate::mounts::Admitted;
 use crate::peer_client;
 use crate::seal::{NoEntry, Unsettled, sealed_entry};
+use crate::shares::PfsFile;
 use forebay_pfs::FileFacts;
 use forebay_pfs::lease::Opened;
 use forebay_policy::machine::Nanos;
@@ -439,7 +440,7 @@ struct Feeder {
 struct Source {
     number: u32,
     entry: Arc<Entry>,
-    pfs: Arc<OwnedFd>,
+    pfs: Arc<PfsFile>,
     /// See [`Feeder::failed_bytes`].
     failed_before: u64,
 }
@@ -494,7 +495,7 @@ impl Feeder {
             }
         };
         let failed_before = self.failed_bytes();
-        Some(Source { number, entry, pfs: Arc::new(fd), failed_before })
+        Some(Source { number, entry, pfs: Arc::new(fd.into()), failed_before })
     }
 
     /// A file that was changed a moment ago is looked at again when its stamps can be believed.

@@ -9,12 +9,13 @@ use crate::agent::Shared;
 use crate::by_path::{ByPath, NoPath, open_by_path};
 use crate::entry::lock;
 use crate::seal::seal;
+use crate::shares::PfsFile;
 use forebay_pfs::lease;
 use forebay_store::{Class, Reservation};
 use forebay_wire::FileRef;
 use forebay_wire::peer::PeerReply;
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -46,7 +47,7 @@ struct State {
 }
 
 /// A file that is open on the PFS, its version sealed.
-type Opened = Arc<OwnedFd>;
+type Opened = Arc<PfsFile>;
 
 /// One open under way, and what came of it.
 #[derive(Debug, Default)]
@@ -178,5 +179,5 @@ fn open_now(shared: &Shared, file: &FileRef) -> Result<Opened, PeerReply> {
         .map_err(|why| PeerReply::Refused(why.to_string()))?;
     // The kernel's read-ahead on this descriptor would fetch what belongs to other nodes. Advice: no harm if it is not taken.
     let _ = rustix::fs::fadvise(&fd, 0, None, rustix::fs::Advice::Random);
-    Ok(Arc::new(fd))
+    Ok(Arc::new(fd.into()))
 }

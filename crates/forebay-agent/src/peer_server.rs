@@ -19,13 +19,14 @@ use crate::fetch;
 use crate::mounts::display_path;
 use crate::orders::Orders;
 use crate::peer_open::{self, OpenFiles};
+use crate::shares::PfsFile;
 use forebay_store::{BLOCK_BYTES, Class, State};
 use forebay_wire::link::{Listener, Stream};
 use forebay_wire::peer::{CHECKED_MAX, PEER_PROTOCOL, PageRef, PeerReply, PeerRequest, Wanted};
 use forebay_wire::{FileRef, Refusal, frame};
 use std::io;
 use std::net::TcpStream;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -455,7 +456,7 @@ impl<'a> Serving<'a> {
         Err(PeerReply::Busy("the copy is being removed".into()))
     }
 
-    fn entry(&self, mount: usize, page: &PageRef, pfs: &Arc<OwnedFd>) -> Result<Arc<Entry>, PeerReply> {
+    fn entry(&self, mount: usize, page: &PageRef, pfs: &Arc<PfsFile>) -> Result<Arc<Entry>, PeerReply> {
         let shared = self.shared;
         // `peer_open` has sealed the version.
         if let Some(entry) = shared.cache.find_version(mount, &page.file.version) {
@@ -493,7 +494,7 @@ impl<'a> Serving<'a> {
         &self,
         entry: Arc<Entry>,
         page: u32,
-        pfs: &Arc<OwnedFd>,
+        pfs: &Arc<PfsFile>,
         urgency: Urgency,
     ) -> Result<Option<Found>, PeerReply> {
         let (flight, mine) = match entry.board(page) {

@@ -1,11 +1,12 @@
 //! A client misses pages: wait for them, fetch them ahead, or remember that they were missed.
 
 use crate::cache::NoCopy;
-use crate::connection::{Answer, Connection, reply};
+use crate::connection::{Answer, Connection, PagePins, reply};
 use crate::counters::add;
 use crate::entry::{Boarding, Entry, Flight, FlightError, FlightState, Task, Urgency, lock};
 use crate::mounts::{Admitted, admit, identify};
 use crate::seal::{NoEntry, sealed_entry};
+use crate::shares::{Kind, PfsFile};
 use forebay_pfs::FileVersion;
 use forebay_pfs::lease::Opened;
 use forebay_store::{BLOCK_BYTES, State};
@@ -50,7 +51,12 @@ pub fn fetch(connection: &Connection, file: Admitted, fd: OwnedFd, wanted: &Want
     if wanted.offset >= size || wanted.len == 0 {
         return reply(Reply::Refused(Refusal::Invalid("nothing to fetch there".into())));
     }
-    let pfs = Arc::new(fd);
+    let last = wanted.offset.saturating_add(wanted.len - 1).min(size - 1) / page_bytes;
+    let pages = last - wanted.offset / page_bytes + 1;
+    let pfs = match keep_file(connection, fd, pages * page_bytes) {
+        Ok(pfs) => pfs,
+        Err(refusal) => return reply(Reply::Refused(refusal)),
+    };
     // Twice: an entry can be removed between being found and being boarded.
     for _ in 0..2 {
         let entry = match entry_for(connection, &file, &pfs) {
@@ -67,7 +73,14 @@ pub fn fetch(connection: &Connection, file: Admitted, fd: OwnedFd, wanted: &Want
     reply(Reply::Refused(Refusal::NoRoom))
 }
 
-fn entry_for(connection: &Connection, file: &Admitted, pfs: &Arc<OwnedFd>) -> Result<Arc<Entry>, Answer> {
+/// Keeps a client's file for as long as pages of it are under way, `bytes` at most.
+fn keep_file(connection: &Connection, fd: OwnedFd, bytes: u64) -> Result<Arc<PfsFile>, Refusal> {
+    let (shared, uid) = (&connection.shared, connection.peer.uid);
+    let fetching = shared.share(Kind::Fetching, uid, bytes)?;
+    Ok(Arc::new(shared.keep_file(uid, fd)?.with(fetching)))
+}
+
+fn entry_for(connection: &Connection, file: &Admitted, pfs: &Arc<PfsFile>) -> Result<Arc<Entry>, Answer> {
     sealed_entry(&connection.shared, file, pfs.as_fd(), Opened::Elsewhere).map_err(|e| match e {
         NoEntry::Unsettled(why) => reply(Reply::Refused(why.refusal())),
         NoEntry::Copy(NoCopy::NoRoom) => reply(Reply::Refused(Refusal::NoRoom)),
@@ -89,7 +102,7 @@ enum Outcome {
 }
 
 /// Boards the flights of every missing page first, then waits for each: several pages come at the same time.
-fn bring(connection: &Connection, entry: &Arc<Entry>, pfs: &Arc<OwnedFd>, wanted: &Wanted) -> Outcome {
+fn bring(connection: &Connection, entry: &Arc<Entry>, pfs: &Arc<PfsFile>, wanted: &Wanted) -> Outcome {
     let geometry = entry.geometry();
     let end = wanted.offset.saturating_add(wanted.len).min(geometry.size);
     let first = (wanted.offset / geometry.page_bytes) as u32;
@@ -108,9 +121,9 @@ fn bring(connection: &Connection, entry: &Arc<Entry>, pfs: &Arc<OwnedFd>, wanted
                 flights.push((flight, needed));
             }
             Boarding::Joined(flight) => {
-                flight.demand();
-                if !flight.is_taken() {
-                    // It may be waiting behind read-ahead or a load; a second task for it moves it to the front.
+                if flight.demand() && !flight.is_taken() {
+                    // It may be waiting behind read-ahead or a load; a second task for it moves it to the front. One is
+                    // enough, however often readers give up and come back.
                     send(connection, entry, &flight, pfs, Urgency::Demand);
                 }
                 flights.push((flight, needed));
@@ -135,7 +148,7 @@ fn send(
     connection: &Connection,
     entry: &Arc<Entry>,
     flight: &Arc<Flight>,
-    pfs: &Arc<OwnedFd>,
+    pfs: &Arc<PfsFile>,
     urgency: Urgency,
 ) {
     let task = Task { entry: entry.clone(), flight: flight.clone(), pfs: pfs.clone(), urgency };
@@ -176,12 +189,15 @@ pub fn prefetch(
     if file.facts.version != *version || file.facts.version.size == 0 {
         return;
     }
-    let pfs = Arc::new(fd);
+    let page_bytes = shared.mounts[file.mount].config.page_bytes;
+    let room = shared.budget.capacity_bytes() / AHEAD_SHARE / page_bytes;
+    let count = pages.min(PREFETCH_PAGES_MAX).min(room.min(u64::from(u32::MAX)) as u32);
+    let Ok(pfs) = keep_file(connection, fd, u64::from(count) * page_bytes) else {
+        return add(&shared.counters.ahead_refused_total, 1);
+    };
     let Ok(entry) = entry_for(connection, &file, &pfs) else { return };
     let Ok(copy) = shared.cache.file(&entry) else { return };
     let in_file = entry.geometry().pages() as u32;
-    let room = shared.budget.capacity_bytes() / AHEAD_SHARE / entry.identity.page_bytes;
-    let count = pages.min(PREFETCH_PAGES_MAX).min(room.min(u64::from(u32::MAX)) as u32);
     for page in first..first.saturating_add(count).min(in_file) {
         if copy.word(page).state != State::Absent {
             continue;
@@ -225,7 +241,8 @@ fn start_refill(
     if file.facts.version != *version {
         return false;
     }
-    let pfs = Arc::new(fd);
+    let page_bytes = connection.shared.mounts[file.mount].config.page_bytes;
+    let Ok(pfs) = keep_file(connection, fd, page_bytes) else { return false };
     let Ok(entry) = entry_for(connection, file, &pfs) else { return false };
     if u64::from(page) >= entry.geometry().pages() {
         connection.shared.cache.drop_if_empty(&entry);
@@ -250,17 +267,26 @@ pub fn pin_pages(connection: &mut Connection, fds: &[OwnedFd], copy: u64, first:
     if !matches!((fds, held), ([shown], Ok(copy)) if copy.is_same_file(shown.as_fd())) {
         return reply(Reply::Refused(Refusal::NoDescriptor));
     }
+    let page_bytes = entry.identity.page_bytes;
+    let share = match connection.shared.share(
+        Kind::Mapped,
+        connection.peer.uid,
+        u64::from(pages).saturating_mul(page_bytes),
+    ) {
+        Ok(share) => share,
+        Err(refusal) => return reply(Reply::Refused(refusal)),
+    };
     if pages == 0 || !connection.shared.cache.pin_pages(&entry, first, pages) {
         return reply(Reply::Refused(Refusal::TooMany("pinned pages, or they are not all resident".into())));
     }
-    connection.pins.push((copy, entry.identity.page_bytes, first, pages));
+    connection.pins.push(PagePins { copy, page_bytes, first, count: pages, share });
     reply(Reply::Done)
 }
 
 /// Undoes one pin of this connection; others are ignored.
 pub fn unpin_pages(connection: &mut Connection, copy: u64, first: u32, pages: u32) {
-    let found = connection.pins.iter().position(|p| (p.0, p.2, p.3) == (copy, first, pages));
-    if let Some((copy, page_bytes, first, pages)) = found.map(|i| connection.pins.swap_remove(i)) {
-        connection.shared.cache.unpin_pages(copy, page_bytes, first, pages);
+    let found = connection.pins.iter().position(|p| (p.copy, p.first, p.count) == (copy, first, pages));
+    if let Some(pins) = found.map(|i| connection.pins.swap_remove(i)) {
+        connection.shared.cache.unpin_pages(copy, pins.page_bytes, first, pages);
     }
 }

@@ -7,8 +7,9 @@
 
 use crate::connection::{Answer, Connection, reply};
 use crate::entry::lock;
+use crate::shares::{Held, Kind, Share};
 use forebay_store::bounded::{BoundedFile, Remains};
-use forebay_store::{Class, Reservation, blocks_bytes};
+use forebay_store::{Class, blocks_bytes};
 use forebay_wire::{Refusal, Reply};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -31,7 +32,7 @@ const USER_FILES_MAX: usize = 4096;
 pub struct Jobs {
     by_token: Mutex<BTreeMap<String, Job>>,
     /// Files that are given up and that programs may still have open, with the room that they take until then.
-    remains: Mutex<Vec<(u32, Remains, Reservation)>>,
+    remains: Mutex<Vec<(u32, Remains, Held, Share)>>,
 }
 
 #[derive(Debug)]
@@ -44,7 +45,8 @@ struct Job {
 struct Scratch {
     copy: u64,
     file: BoundedFile,
-    room: Reservation,
+    room: Held,
+    descriptors: Share,
 }
 
 impl Jobs {
@@ -61,13 +63,13 @@ impl Jobs {
     /// Its room is given back when its memory is free.
     fn give_up(&self, uid: u32, scratch: Scratch) {
         if let Some(remains) = scratch.file.give_up().filter(|remains| !remains.are_gone()) {
-            lock(&self.remains).push((uid, remains, scratch.room));
+            lock(&self.remains).push((uid, remains, scratch.room, scratch.descriptors));
         }
     }
 
     /// Gives back the room of what programs have closed since.
     pub fn keep_house(&self) {
-        lock(&self.remains).retain(|(_, remains, _)| !remains.are_gone());
+        lock(&self.remains).retain(|(_, remains, ..)| !remains.are_gone());
     }
 
     /// Files of user `uid`, and what remains of them.
@@ -128,8 +130,12 @@ pub fn create(connection: &Connection, token: &str, name: Vec<u8>, exclusive: bo
     if shared.jobs.files_of(uid) >= USER_FILES_MAX {
         return reply(Reply::Refused(Refusal::TooMany("memory-only files of this user".into())));
     }
-    let Some(room) = shared.cache.reserve(Class::Scratch, FILE_BYTES, &shared.counters) else {
-        return reply(Reply::Refused(Refusal::NoRoom));
+    let room = shared.hold(uid, Class::Scratch, FILE_BYTES).and_then(|room| {
+        Ok((room, shared.share(Kind::Descriptors, uid, BoundedFile::descriptors(&shared.cache.tier))?))
+    });
+    let (room, descriptors) = match room {
+        Ok(both) => both,
+        Err(refusal) => return reply(Reply::Refused(refusal)),
     };
     let made = BoundedFile::create(&shared.cache.tier).and_then(|file| Ok((file.for_writing()?, file)));
     let (sent, file) = match made {
@@ -141,7 +147,7 @@ pub fn create(connection: &Connection, token: &str, name: Vec<u8>, exclusive: bo
         if exclusive && job.files.contains_key(&name) {
             return failed(libc::EEXIST, "exists already", &name);
         }
-        if let Some(replaced) = job.files.insert(name, Scratch { copy, file, room }) {
+        if let Some(replaced) = job.files.insert(name, Scratch { copy, file, room, descriptors }) {
             shared.jobs.give_up(uid, replaced);
         }
         Some((Reply::Scratch { copy, size: 0 }, vec![sent]))
@@ -176,8 +182,9 @@ pub fn reserve(connection: &Connection, copy: u64, bytes: u64) -> Answer {
         return reply(Reply::Done);
     }
     // Outside of the lock: room may have to be made first.
-    let Some(more) = shared.cache.reserve(Class::Scratch, wanted - held, &shared.counters) else {
-        return reply(Reply::Refused(Refusal::NoRoom));
+    let more = match shared.hold(uid, Class::Scratch, wanted - held) {
+        Ok(more) => more,
+        Err(refusal) => return reply(Reply::Refused(refusal)),
     };
     match find(&mut lock(&shared.jobs.by_token), uid, copy) {
         Some(scratch) => {

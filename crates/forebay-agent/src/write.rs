@@ -7,11 +7,12 @@
 use crate::connection::{Answer, Connection, reply};
 use crate::counters::add;
 use crate::mounts::{Admitted, COARSE, display_path};
+use crate::shares::{Held, Kind, Share};
 use forebay_pfs::FileVersion;
 use forebay_policy::eviction::Fill;
 use forebay_store::copy::{CopyFile, CopyIdentity};
 use forebay_store::staging::{HEAD_BYTES, Staging};
-use forebay_store::{BLOCK_BYTES, Class, Reservation, State, Word, blocks_bytes};
+use forebay_store::{BLOCK_BYTES, Class, State, Word, blocks_bytes};
 use forebay_wire::{Refusal, Reply};
 use std::collections::BTreeMap;
 use std::io;
@@ -22,6 +23,9 @@ use std::sync::atomic::Ordering;
 /// Slots of a staging buffer: one being filled, one being taken over, two to even out.
 const SLOTS: u32 = 4;
 
+/// Descriptors of a stage: of the buffer and of the file.
+const STAGE_DESCRIPTORS: u64 = 2;
+
 /// A file being written through on one connection.
 pub struct Stage {
     buffer: Staging,
@@ -30,8 +34,10 @@ pub struct Stage {
     page_bytes: u64,
     /// Bytes of each page that was staged.
     pages: BTreeMap<u32, u64>,
-    room: Reservation,
-    _buffer_room: Reservation,
+    room: Held,
+    _buffer_room: Held,
+    _descriptors: Share,
+    uid: u32,
     shared: Arc<crate::Shared>,
     committed: bool,
 }
@@ -49,31 +55,50 @@ impl Drop for Stage {
 pub fn begin(connection: &mut Connection) -> Answer {
     connection.stage = None;
     match make_stage(connection) {
-        Ok(Some((stage, fd))) => {
+        Ok((stage, fd)) => {
             let answer =
                 Reply::Staging { head_bytes: HEAD_BYTES, slots: SLOTS, page_bytes: stage.page_bytes };
             connection.stage = Some(stage);
             Some((answer, vec![fd]))
         }
-        Ok(None) => reply(Reply::Refused(Refusal::NoRoom)),
-        Err(e) => reply(Reply::Failed {
+        Err(NoStage::Refused(refusal)) => reply(Reply::Refused(refusal)),
+        Err(NoStage::Tier(e)) => reply(Reply::Failed {
             errno: e.raw_os_error().unwrap_or(libc::EIO),
             message: format!("cannot make a staging buffer: {e}"),
         }),
     }
 }
 
-fn make_stage(connection: &Connection) -> io::Result<Option<(Stage, OwnedFd)>> {
-    let shared = &connection.shared;
+/// Why there is no staging buffer.
+enum NoStage {
+    Refused(Refusal),
+    Tier(io::Error),
+}
+
+impl From<Refusal> for NoStage {
+    fn from(refusal: Refusal) -> Self {
+        NoStage::Refused(refusal)
+    }
+}
+
+impl From<io::Error> for NoStage {
+    fn from(e: io::Error) -> Self {
+        NoStage::Tier(e)
+    }
+}
+
+fn make_stage(connection: &Connection) -> Result<(Stage, OwnedFd), NoStage> {
+    let (shared, uid) = (&connection.shared, connection.peer.uid);
     let cache = &shared.cache;
     if shared.mounts.iter().all(|mount| mount.is_coarse.load(Ordering::Relaxed)) {
-        return Ok(None);
+        return Err(Refusal::NoRoom.into());
     }
     // Pages are as large as on the mount with the largest ones: which mount it will be is known only at the end.
     let page_bytes = shared.mounts.iter().map(|m| m.config.page_bytes).max().unwrap_or(2 << 20);
     let bytes = Staging::bytes(SLOTS, page_bytes);
-    let Some(buffer_room) = cache.reserve(Class::Clients, bytes, &shared.counters) else { return Ok(None) };
-    let Some(room) = cache.reserve(Class::Pages, 0, &shared.counters) else { return Ok(None) };
+    let buffer_room = shared.hold(uid, Class::Clients, bytes)?;
+    let room = shared.hold(uid, Class::Pages, 0)?;
+    let descriptors = shared.share(Kind::Descriptors, uid, STAGE_DESCRIPTORS)?;
     let buffer = Staging::create(SLOTS, page_bytes)?;
     let fd = buffer.fd().try_clone_to_owned()?;
     let copy = cache.next_copy();
@@ -88,10 +113,12 @@ fn make_stage(connection: &Connection) -> io::Result<Option<(Stage, OwnedFd)>> {
         pages,
         room,
         _buffer_room: buffer_room,
+        _descriptors: descriptors,
+        uid,
         shared,
         committed: false,
     };
-    Ok(Some((stage, fd)))
+    Ok((stage, fd))
 }
 
 /// Takes over one page from the buffer.
@@ -112,8 +139,8 @@ impl Stage {
         let held = self.pages.get(&page).map_or(0, |old| blocks_bytes(*old));
         if blocks_bytes(len) > held {
             let more = blocks_bytes(len) - held;
-            let room = self.shared.cache.reserve(Class::Pages, more, &self.shared.counters);
-            self.room.merge(room.ok_or(io::ErrorKind::StorageFull)?);
+            let room = self.shared.hold(self.uid, Class::Pages, more);
+            self.room.merge(room.map_err(|_| io::ErrorKind::StorageFull)?);
         }
         self.buffer.store(slot, len, self.file.as_fd(), u64::from(page) * self.page_bytes)?;
         self.pages.insert(page, len);
@@ -186,9 +213,8 @@ impl Stage {
             return Ok(()); // Somebody has fetched the same version already; theirs stays.
         }
         let file = cache.file(&entry)?;
-        let mut room = std::mem::replace(&mut self.room, cache.budget.reserve_existing(Class::Pages, 0));
-        room.shrink(room.bytes() - kept);
-        cache.keep_pages(room);
+        self.room.shrink(self.room.bytes() - kept);
+        cache.keep_pages(self.room.let_go());
         for page in &whole {
             let absent = Word::ABSENT;
             let valid_blocks = geometry.page_len(*page).div_ceil(BLOCK_BYTES) as u32;

@@ -101,7 +101,7 @@ pub enum Command {
     Evict(EvictArgs),
     /// Keep files in the tier once they are there
     Pin(PathsArgs),
-    /// Let pinned files go again when room is needed
+    /// Let pinned files go again when room is needed; also ones that are gone, by the path that ls shows
     Unpin(PathsArgs),
     /// Show or change the capacity of the running agent
     Capacity(CapacityArgs),

@@ -6,6 +6,12 @@ use crate::files::list_files;
 use crate::out::{no_agent, print};
 use forebay_agent::memory;
 use forebay_agent::units::Human;
+use forebay_client::Client;
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Gives back memory.
@@ -43,26 +49,68 @@ pub fn evict(global: &Global, args: &EvictArgs) -> Outcome {
 pub fn pin(global: &Global, args: &PathsArgs, on: bool) -> Outcome {
     let client = global.client();
     client.admin().status().map_err(|e| no_agent(global, &e))?;
-    let (files, failures) = list_files(&args.paths, args.recursive);
-    let mut failed = failures.len();
-    for (path, e) in failures {
-        eprintln!("forebay: {}: {e}", path.display());
+    let (files, mut failures) = list_files(&args.paths, args.recursive);
+    let mut done = BTreeSet::new();
+    if !on {
+        unpin_copies(&client, args, &mut done, &mut failures)?;
+        // What was deleted or replaced can be unpinned all the same.
+        failures.retain(|(path, e)| e.kind() != io::ErrorKind::NotFound || !is_any_below(&done, path));
     }
-    let mut done = 0;
     for path in files {
         match client.admin().pin(&path, on) {
-            Ok(()) => done += 1,
-            Err(e) => {
-                eprintln!("forebay: {}: {e}", path.display());
-                failed += 1;
-            }
+            Ok(()) => drop(done.insert(absolute(&path))),
+            Err(e) => failures.push((path, e)),
         }
     }
+    for (path, e) in &failures {
+        eprintln!("forebay: {}: {e}", path.display());
+    }
+    let (done, failed) = (done.len(), failures.len());
     let what = if on { "pinned" } else { "unpinned" };
     print(global, &serde_json::json!({ what: done, "failed": failed }), |out| {
         writeln!(out, "{what} {done} files")
     })?;
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+/// Unpins the copies that `forebay ls` shows at the paths, or below them with `--recursive`: older versions and files that
+/// are gone included.
+fn unpin_copies(
+    client: &Client,
+    args: &PathsArgs,
+    done: &mut BTreeSet<PathBuf>,
+    failures: &mut Vec<(PathBuf, io::Error)>,
+) -> Result<(), String> {
+    let copies = client.admin().list().map_err(|e| format!("cannot list the pinned files: {e}"))?;
+    let named: Vec<PathBuf> = args.paths.iter().map(|path| absolute(path)).collect();
+    for copy in copies.into_iter().filter(|copy| copy.pinned) {
+        let path = PathBuf::from(OsString::from_vec(copy.path));
+        let is_named = |named: &PathBuf| path == *named || args.recursive && path.starts_with(named);
+        if named.iter().any(is_named) {
+            match client.admin().unpin_copy(copy.copy) {
+                Ok(()) => drop(done.insert(path)),
+                Err(e) => failures.push((path, e)),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The path as `forebay ls` shows it. One that cannot be made absolute names nothing in the list.
+fn absolute(path: &Path) -> PathBuf {
+    // The directory may be reached by links; the file itself may be gone.
+    let (parent, name) = (path.parent(), path.file_name());
+    let parent = parent.map(|p| if p.as_os_str().is_empty() { Path::new(".") } else { p });
+    match (path.canonicalize(), parent.and_then(|p| p.canonicalize().ok()), name) {
+        (Ok(path), ..) => path,
+        (Err(_), Some(parent), Some(name)) => parent.join(name),
+        _ => path.to_owned(),
+    }
+}
+
+fn is_any_below(done: &BTreeSet<PathBuf>, path: &Path) -> bool {
+    let path = absolute(path);
+    done.iter().any(|done| done.starts_with(&path))
 }
 
 /// Shows or changes the capacity.

@@ -109,6 +109,14 @@ impl Admin<'_> {
         Self::done(self.ask_with_file(&Request::PinFile(on), path)?)
     }
 
+    /// Lets a pinned copy go by its number in [`Admin::list`]: its file may be gone.
+    ///
+    /// # Errors
+    /// No agent; another user has pinned it.
+    pub fn unpin_copy(&self, copy: u64) -> io::Result<()> {
+        Self::done(self.ask(&Request::UnpinCopy(copy), &[])?)
+    }
+
     /// Changes the capacity; returns the bytes given back.
     ///
     /// # Errors

@@ -8,6 +8,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+/// A load that the agent gives no file to do waits so long for other loads of its user.
+const IDLE_MAX: Duration = Duration::from_secs(30);
+
 /// A file that could not be loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadFailure {
@@ -94,6 +97,7 @@ impl Load {
     /// # Errors
     /// The agent is gone, or refuses.
     pub fn flush(&mut self) -> io::Result<()> {
+        let mut idle_since = None;
         while !self.batch.is_empty() {
             let fds: Vec<_> = self.batch.iter().map(AsFd::as_fd).collect();
             self.channel.send(&Request::LoadFiles { first_index: self.sent }, &fds)?;
@@ -101,9 +105,16 @@ impl Load {
                 Reply::Done => {
                     self.sent += self.batch.len() as u64;
                     self.batch.clear();
+                    idle_since = None;
                 }
-                Reply::Refused(Refusal::TooMany(_)) => {
-                    self.poll(Duration::from_millis(5))?;
+                reply @ Reply::Refused(Refusal::TooMany(_)) => {
+                    // A load with nothing to do waits for others of the same user, within bounds.
+                    let idle = self.poll(Duration::from_millis(5))?.idle;
+                    let since = idle.then(|| *idle_since.get_or_insert_with(Instant::now));
+                    if since.is_some_and(|since| since.elapsed() > IDLE_MAX) {
+                        return Err(unexpected(&reply));
+                    }
+                    std::thread::sleep(Duration::from_millis(if idle { 5 } else { 0 }));
                 }
                 reply => return Err(unexpected(&reply)),
             }

@@ -44,6 +44,11 @@ impl BoundedFile {
         Ok(BoundedFile { file, mount: Some(mount) })
     }
 
+    /// Descriptors that each takes on this tier.
+    pub fn descriptors(tier: &Tier) -> u64 {
+        if tier.backing() == Backing::Mount { 2 } else { 1 }
+    }
+
     /// A descriptor for the writer.
     ///
     /// # Errors

@@ -142,6 +142,16 @@ impl Reservation {
         self.bytes += std::mem::take(&mut other.bytes);
     }
 
+    /// Takes `bytes` out of it, as a reservation of their own.
+    ///
+    /// # Panics
+    /// It does not hold as many.
+    pub fn split(&mut self, bytes: u64) -> Reservation {
+        assert!(bytes <= self.bytes, "splitting {bytes} off {} bytes", self.bytes);
+        self.bytes -= bytes;
+        Reservation { budget: self.budget.clone(), class: self.class, bytes }
+    }
+
     /// Gives back `bytes` of it.
     ///
     /// # Panics
@@ -184,5 +194,7 @@ mod tests {
         assert_eq!((budget.excess_bytes(), budget.class_bytes(Class::Pages)), (0, 50));
         held.merge(budget.reserve_existing(Class::Pages, 5));
         assert_eq!((held.bytes(), budget.excess_bytes()), (55, 5));
+        drop(held.split(20));
+        assert_eq!((held.bytes(), budget.used_bytes()), (35, 35));
     }
 }

@@ -36,6 +36,8 @@ const MAGIC: u64 = u64::from_le_bytes(*b"fb-copy3");
 pub const FLAG_PINNED: u32 = 1;
 /// Byte offset of the flags in the header.
 const FLAGS_AT: usize = 72;
+/// Byte offset of the user who has pinned the file.
+const PINNED_BY_AT: usize = 76;
 
 /// What a copy is a copy of.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -322,6 +324,16 @@ impl CopyFile {
     /// The flags ([`FLAG_PINNED`]).
     pub fn flags(&self) -> u32 {
         self.map.half(self.header_at + FLAGS_AT).load(Ordering::Relaxed)
+    }
+
+    /// The user who has pinned the file, if it is pinned; 0 in copies that tell nothing of it.
+    pub fn pinned_by(&self) -> u32 {
+        self.map.half(self.header_at + PINNED_BY_AT).load(Ordering::Relaxed)
+    }
+
+    /// Notes the user who pins the file.
+    pub fn set_pinned_by(&self, uid: u32) {
+        self.map.half(self.header_at + PINNED_BY_AT).store(uid, Ordering::Relaxed);
     }
 
     /// Sets or clears a flag.
@@ -617,12 +629,13 @@ mod tests {
         let filling = copy.word(2);
         assert!(copy.change(2, filling, Word { state: State::Filling, valid_blocks: 1, ..filling }));
         copy.set_flag(FLAG_PINNED, true);
+        copy.set_pinned_by(1000);
         let reader = view(&tier, &copy);
         drop(copy);
         let (found, adopted) = CopyFile::open(&tier, 5).unwrap();
         assert_eq!(found, identity(20_000));
         adopted.settle().unwrap();
-        assert_eq!(adopted.flags(), FLAG_PINNED);
+        assert_eq!((adopted.flags(), adopted.pinned_by()), (FLAG_PINNED, 1000));
         assert_eq!(adopted.word(1).state, State::Resident);
         assert_eq!(adopted.word(2).state, State::Absent);
         assert!(adopted.withdraw(1));

@@ -223,6 +223,9 @@ pub enum Request {
     JobTell(#[serde(deserialize_with = "crate::counted::sequence")] Vec<JobUpdate>),
     /// The analytics jobs the coordinator knows. → [`Reply::Jobs`] or [`Reply::Failed`]
     Jobs,
+    /// Do not keep this copy any more: its file may be gone. For who has pinned it and the operator. → [`Reply::Done`] or
+    /// [`Reply::Refused`]
+    UnpinCopy(CopyId),
 }
 
 /// What the agent answers.

@@ -6,6 +6,7 @@
 
 use super::{Cache, NoCopy};
 use crate::entry::Entry;
+use crate::shares::Share;
 use forebay_store::State;
 use forebay_store::copy::{CopyFile, FLAG_PINNED};
 use forebay_store::ring::{page_key, split_key};
@@ -79,25 +80,54 @@ impl Cache {
         Some(Lent { cache: self, file, key, bytes })
     }
 
-    /// Pins or unpins a whole file.
+    /// Pins a whole file; `share` is its size in the share of the user who asks. If it is pinned already, that pin stays.
     ///
     /// # Errors
     /// [`NoCopy::NoRoom`]: more than four fifths of the capacity would be pinned.
-    pub fn pin_entry(&self, entry: &Arc<Entry>, on: bool) -> Result<(), NoCopy> {
+    pub fn pin_entry(&self, entry: &Arc<Entry>, share: Share) -> Result<(), NoCopy> {
         let file = self.file(entry).map_err(NoCopy::Tier)?;
         let mut index = self.index();
-        let size = entry.geometry().size;
-        if on == entry.pinned.load(Ordering::Relaxed) {
+        if entry.pinned.load(Ordering::Relaxed) {
             return Ok(());
         }
         let (part, whole) = FILE_PINS_SHARE;
-        if on && index.pinned_bytes + size > self.budget.capacity_bytes() / whole * part {
+        let size = entry.geometry().size;
+        if index.pinned_bytes + size > self.budget.capacity_bytes() / whole * part {
             return Err(NoCopy::NoRoom);
         }
-        index.pinned_bytes = if on { index.pinned_bytes + size } else { index.pinned_bytes - size };
-        entry.pinned.store(on, Ordering::Relaxed);
-        file.set_flag(FLAG_PINNED, on);
+        index.pinned_bytes += size;
+        entry.pinned.store(true, Ordering::Relaxed);
+        file.set_pinned_by(share.uid());
+        file.set_flag(FLAG_PINNED, true);
+        entry.set_pin(share);
         Ok(())
+    }
+
+    /// Unpins a whole file.
+    ///
+    /// # Errors
+    /// The copy cannot be opened.
+    pub fn unpin_entry(&self, entry: &Arc<Entry>) -> Result<(), NoCopy> {
+        let file = self.file(entry).map_err(NoCopy::Tier)?;
+        let mut index = self.index();
+        if entry.pinned.swap(false, Ordering::Relaxed) {
+            index.pinned_bytes -= entry.geometry().size;
+            file.set_flag(FLAG_PINNED, false);
+            entry.forget_pin();
+        }
+        Ok(())
+    }
+
+    /// Gives `act` each pinned file, with the user who has pinned it and its size.
+    pub fn for_pinned(&self, act: impl Fn(&Entry, u32, u64)) {
+        let pinned: Vec<_> = {
+            let index = self.index();
+            index.by_copy.values().filter(|entry| entry.pinned.load(Ordering::Relaxed)).cloned().collect()
+        };
+        for entry in pinned {
+            let pinned_by = self.file(&entry).map_or(0, |file| file.pinned_by());
+            act(&entry, pinned_by, entry.geometry().size);
+        }
     }
 
     /// Pins pages that a client maps; `false` if one is not resident or the bound for pins is reached.

@@ -19,18 +19,18 @@ use std::time::{Duration, Instant};
 const THIRD_UID: u32 = OTHER_UID + 1;
 
 /// A line of `/proc/PID/status`, as a number.
-fn of_process(pid: u32, what: &str) -> u64 {
+pub fn of_process(pid: u32, what: &str) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = text.lines().find_map(|l| l.strip_prefix(what)).unwrap_or_else(|| panic!("no {what}"));
     line.trim_start_matches(':').split_whitespace().next().unwrap().parse().unwrap()
 }
 
-fn as_user(agent: &Agent, uid: u32, role: &str, args: &[&str]) -> Helper {
+pub fn as_user(agent: &Agent, uid: u32, role: &str, args: &[&str]) -> Helper {
     Helper::start_as(&agent.socket(), Some(uid), role, args)
 }
 
 /// A third user reads `path`, of content `seed`, out of the tier.
-fn third_user_is_served(agent: &Agent, path: &Path, seed: u64) {
+pub fn third_user_is_served(agent: &Agent, path: &Path, seed: u64) {
     let before = agent.counter("opens_cached_total");
     let mut third = as_user(agent, THIRD_UID, "read-once", &[path.to_str().unwrap(), &seed.to_string()]);
     third.expect("ready");

@@ -352,7 +352,11 @@ impl Drop for Agent {
             eprintln!("--- log of the agent\n{}---", self.log());
         }
         let _ = self.child.kill();
-        let _ = self.child.wait();
+        // A thread that hangs in a file system is not gone before that file system answers, and its test may have failed.
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(2));
+        }
         if self.setup.backing != "directory" {
             let state = self.state_dir();
             let mut down = Command::new(&self.program);

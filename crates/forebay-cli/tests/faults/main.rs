@@ -25,6 +25,7 @@ mod peers;
 mod pfs;
 mod roles;
 mod room;
+mod shares;
 mod stamps;
 mod unmounted;
 mod verify;

@@ -40,6 +40,7 @@ pub fn run() {
         "send" => crate::abuse::send(args[0], args[1]),
         "outgrow" => crate::abuse::outgrow(args[0]),
         "flood" => crate::abuse::flood(args[0], args[1].parse().unwrap()),
+        "greedy" => crate::shares::greed(args[0], args[1], args[2]),
         other => panic!("no role {other}"),
     }
 }

@@ -1,0 +1,299 @@
+//! What an ordinary user may hold of the agent at a time, counted before it is taken.
+//!
+//! One ledger serves all resources that have no other bound for one user. [`Shared::share`] takes an amount for a user, or
+//! refuses and says how much one user may have; dropping the [`Share`] returns it. All ordinary users together have a bound
+//! as well, so that something is left for the operator, whom this ledger does not bind: the budget, the connections and the
+//! kernel's limits do.
+
+use crate::agent::Shared;
+use crate::entry::lock;
+use crate::units::Human;
+use forebay_store::{Class, Reservation};
+use forebay_wire::Refusal;
+use std::collections::BTreeMap;
+use std::ops::Deref;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex};
+
+/// A resource of which users have shares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// Connections, each with its thread.
+    Connections,
+    /// Loads, each with its thread.
+    Loads,
+    /// Descriptors that outlive the request they came with: of loads, fetches, memory-only files and files written through.
+    Descriptors,
+    /// Bytes of pages under way from the PFS for reads and read-ahead.
+    Fetching,
+    /// Bytes that cannot be evicted: memory-only files, files being written through, pinned files.
+    Held,
+    /// Bytes of pages that programs map.
+    Mapped,
+}
+
+/// How much one user and all ordinary users may have, and the words for it.
+struct Bounds {
+    own: u64,
+    all: u64,
+    what: &'static str,
+    remedy: &'static str,
+    is_bytes: bool,
+}
+
+impl Bounds {
+    fn of(shared: &Shared, kind: Kind) -> Self {
+        let capacity = shared.budget.capacity_bytes();
+        let connections = shared.config.connections_max as u64;
+        let descriptors = descriptors_max();
+        let (own, all) = match kind {
+            Kind::Connections | Kind::Loads => (connections.div_ceil(2), connections),
+            Kind::Descriptors => (descriptors / 4, descriptors / 2),
+            Kind::Fetching => (capacity / 2, capacity),
+            Kind::Held => (capacity / 2, capacity / 4 * 3),
+            Kind::Mapped => (capacity / 8, capacity / 4),
+        };
+        let (what, remedy) = match kind {
+            Kind::Connections => ("connections", "close some, or raise agent.connections_max"),
+            Kind::Loads => ("loads", "wait for others to end, or raise agent.connections_max"),
+            Kind::Descriptors => (
+                "open files at the agent",
+                "wait for loads and reads to end, remove memory-only files, or raise the agent's `ulimit -n`",
+            ),
+            Kind::Fetching => ("bytes under way from the file system", "wait for reads to end"),
+            Kind::Held => (
+                "bytes of memory-only, pinned and not yet closed files",
+                "remove or unpin some, or raise tier.capacity",
+            ),
+            Kind::Mapped => ("mapped bytes", "unmap some, or raise tier.capacity"),
+        };
+        Bounds {
+            own,
+            all,
+            what,
+            remedy,
+            is_bytes: matches!(kind, Kind::Fetching | Kind::Held | Kind::Mapped),
+        }
+    }
+
+    /// Whether a user that has `own` with the request, of `all` that ordinary users have, stays within both bounds.
+    fn check(&self, own: u64, all: u64) -> Result<(), Refusal> {
+        let (whose, wanted, bound) = match own > self.own {
+            true => ("one user", own, self.own),
+            false if all > self.all => ("all ordinary users", all, self.all),
+            false => return Ok(()),
+        };
+        let number = |n: u64| if self.is_bytes { Human(n).to_string() } else { n.to_string() };
+        Err(Refusal::TooMany(format!(
+            "{} of {whose}: {} with this request, and the share is {}; {}",
+            self.what,
+            number(wanted),
+            number(bound),
+            self.remedy
+        )))
+    }
+}
+
+/// Descriptors that the kernel allows this process. Asked each time: the administrator may change it.
+fn descriptors_max() -> u64 {
+    rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1 << 20)
+}
+
+/// What ordinary users hold now; clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct Ledger(Arc<Mutex<BTreeMap<(Kind, u32), u64>>>);
+
+impl Ledger {
+    fn take(&self, kind: Kind, uid: u32, amount: u64, bounds: Option<&Bounds>) -> Result<Share, Refusal> {
+        let mut held = lock(&self.0);
+        let own = held.get(&(kind, uid)).copied().unwrap_or(0).saturating_add(amount);
+        let of_kind = held.range((kind, 0)..=(kind, u32::MAX));
+        let all = of_kind.fold(amount, |all, (_, held)| all.saturating_add(*held));
+        bounds.map_or(Ok(()), |bounds| bounds.check(own, all))?;
+        held.insert((kind, uid), own);
+        Ok(Share { ledger: Some(self.clone()), kind, uid, amount })
+    }
+
+    fn give_back(&self, kind: Kind, uid: u32, amount: u64) {
+        let mut held = lock(&self.0);
+        let left = held.get(&(kind, uid)).map_or(0, |held| held - amount);
+        if left == 0 {
+            held.remove(&(kind, uid));
+        } else {
+            held.insert((kind, uid), left);
+        }
+    }
+}
+
+/// An amount that a user holds; dropping it returns it.
+#[derive(Debug)]
+pub struct Share {
+    /// `None` for the operator, whose shares are not counted.
+    ledger: Option<Ledger>,
+    kind: Kind,
+    uid: u32,
+    amount: u64,
+}
+
+impl Share {
+    /// Whose it is.
+    pub fn uid(&self) -> u32 {
+        self.uid
+    }
+
+    /// Takes in another share of the same user and kind.
+    ///
+    /// # Panics
+    /// They differ.
+    pub fn merge(&mut self, mut other: Share) {
+        assert_eq!((self.kind, self.uid), (other.kind, other.uid), "shares of two users cannot be one");
+        self.amount += std::mem::take(&mut other.amount);
+    }
+
+    /// Returns a part of it.
+    ///
+    /// # Panics
+    /// It does not hold as much.
+    pub fn shrink(&mut self, amount: u64) {
+        assert!(amount <= self.amount, "returning {amount} of {}", self.amount);
+        self.amount -= amount;
+        if let Some(ledger) = &self.ledger {
+            ledger.give_back(self.kind, self.uid, amount);
+        }
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.shrink(self.amount);
+    }
+}
+
+impl Shared {
+    /// Takes `amount` of `kind` for user `uid`. The operator gets it always.
+    ///
+    /// # Errors
+    /// The user, or all ordinary users, would have more than their share.
+    pub fn share(&self, kind: Kind, uid: u32, amount: u64) -> Result<Share, Refusal> {
+        if self.is_operator(uid) {
+            return Ok(Share { ledger: None, kind, uid, amount });
+        }
+        self.ledger.take(kind, uid, amount, Some(&Bounds::of(self, kind)))
+    }
+
+    /// As [`Shared::share`], of what the user has already: pins that an earlier agent granted.
+    pub fn share_existing(&self, kind: Kind, uid: u32, amount: u64) -> Share {
+        let counted = (!self.is_operator(uid)).then(|| self.ledger.take(kind, uid, amount, None).ok());
+        counted.flatten().unwrap_or(Share { ledger: None, kind, uid, amount })
+    }
+
+    /// Holds `bytes` of the budget for user `uid`, evicting as needed.
+    ///
+    /// # Errors
+    /// More than the user's share, or nothing is left to evict.
+    pub fn hold(&self, uid: u32, class: Class, bytes: u64) -> Result<Held, Refusal> {
+        let share = self.share(Kind::Held, uid, bytes)?;
+        let room = self.cache.reserve(class, bytes, &self.counters).ok_or(Refusal::NoRoom)?;
+        Ok(Held { room, share })
+    }
+
+    /// A file that user `uid` has sent and that outlives the request.
+    ///
+    /// # Errors
+    /// The user has too many.
+    pub fn keep_file(&self, uid: u32, fd: OwnedFd) -> Result<PfsFile, Refusal> {
+        let share = self.share(Kind::Descriptors, uid, 1)?;
+        Ok(PfsFile { fd, _shares: vec![share] })
+    }
+}
+
+/// Bytes of the budget that are part of a user's share.
+#[derive(Debug)]
+pub struct Held {
+    room: Reservation,
+    share: Share,
+}
+
+impl Held {
+    /// How many.
+    pub fn bytes(&self) -> u64 {
+        self.room.bytes()
+    }
+
+    /// Takes in more, of the same user and class.
+    pub fn merge(&mut self, other: Held) {
+        self.room.merge(other.room);
+        self.share.merge(other.share);
+    }
+
+    /// Returns a part.
+    pub fn shrink(&mut self, bytes: u64) {
+        self.room.shrink(bytes);
+        self.share.shrink(bytes);
+    }
+
+    /// Takes all of it out of the user's share: the bytes may be evicted from now on.
+    pub fn let_go(&mut self) -> Reservation {
+        let bytes = self.room.bytes();
+        self.share.shrink(bytes);
+        self.room.split(bytes)
+    }
+}
+
+/// A file of the PFS, open for reading, with what it takes of its user's shares for as long as it is open.
+#[derive(Debug)]
+pub struct PfsFile {
+    fd: OwnedFd,
+    _shares: Vec<Share>,
+}
+
+impl PfsFile {
+    /// Adds to what it takes.
+    pub fn with(mut self, share: Share) -> Self {
+        self._shares.push(share);
+        self
+    }
+}
+
+/// A file that the agent has opened itself.
+impl From<OwnedFd> for PfsFile {
+    fn from(fd: OwnedFd) -> Self {
+        PfsFile { fd, _shares: Vec::new() }
+    }
+}
+
+impl Deref for PfsFile {
+    type Target = OwnedFd;
+
+    fn deref(&self) -> &OwnedFd {
+        &self.fd
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bounds() -> Bounds {
+        Bounds { own: 10, all: 15, what: "things", remedy: "wait", is_bytes: false }
+    }
+
+    #[test]
+    fn a_user_and_all_users_are_bounded_and_what_is_dropped_is_returned() {
+        let ledger = Ledger::default();
+        let take = |uid, amount| ledger.take(Kind::Held, uid, amount, Some(&bounds()));
+        let mut first = take(1, 6).unwrap();
+        first.merge(take(1, 4).unwrap());
+        let words = take(1, 1).unwrap_err().to_string();
+        assert_eq!(words, "too many things of one user: 11 with this request, and the share is 10; wait");
+        let second = take(2, 5).unwrap();
+        let words = take(2, 1).unwrap_err().to_string();
+        assert!(words.contains("of all ordinary users: 16"), "{words}");
+        assert!(ledger.take(Kind::Mapped, 2, 10, Some(&bounds())).is_ok(), "another kind");
+        first.shrink(3);
+        drop(second);
+        assert!(take(1, 4).is_err() && take(1, 3).is_ok());
+        drop(first);
+        assert!(lock(&ledger.0).is_empty(), "nobody is remembered");
+    }
+}
