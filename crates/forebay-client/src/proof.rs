@@ -108,6 +108,11 @@ impl Proof {
         !matches!(watching, Watching::TooLate)
     }
 
+    /// Whether [`Proof::watch`] need not be called any more.
+    pub fn is_watched(&self) -> bool {
+        self.watch.get().is_some()
+    }
+
     /// Milliseconds since the open.
     pub fn age_ms(&self) -> u64 {
         self.opened.elapsed().as_millis() as u64

@@ -187,8 +187,8 @@ impl Client {
     }
 
     /// Asks the agent, again if the file was changed between its look and the beginning of the
-    /// watch. Whoever finds all of it in the tier reads nothing else, and needs no watch yet:
-    /// setting one costs a quarter of the open.
+    /// watch. A file that is wholly in the tier needs none until a read misses or goes on to
+    /// another page: a watch for each open of a small file would double what the open costs.
     fn ask_until_watched(&self, pfs: &OwnedFd) -> Result<Opened, Option<io::Error>> {
         let mut opened = self.ask(pfs)?;
         for _ in 1..OPEN_TRIES {
@@ -383,6 +383,9 @@ impl Tiered {
         }
         let want = (buffer.len() as u64).min(size - offset) as usize;
         let buffer = &mut buffer[..want];
+        if self.goes_on_at(offset) {
+            self.proof.watch(&session.watches, self.pfs.as_fd());
+        }
         let mut done = self.copy_resident(session, path, buffer, offset)?;
         if done == want && self.all_resident.load(Ordering::Relaxed) {
             return Ok(want);
@@ -427,6 +430,13 @@ impl Tiered {
         }
         let copied = self.copy_resident(session, path, &mut buffer[..want], offset);
         copied.ok().filter(|n| *n == want)
+    }
+
+    /// Whether a read at `offset` moves on to another page. From then on the file is watched: its
+    /// pages may be evicted before the handle has come to them.
+    fn goes_on_at(&self, offset: u64) -> bool {
+        let last = self.last_page.load(Ordering::Relaxed);
+        last != u64::MAX && last != offset / self.page_bytes && self.mode != ReadMode::TierOnly
     }
 
     /// Copies what is resident; tells the agent of a page it moves on to.

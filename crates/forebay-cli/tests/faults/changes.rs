@@ -229,6 +229,18 @@ fn a_write_with_mtime_set_back_is_seen_after_and_beside_a_change_of_attributes()
     }
 }
 
+/// A handle that finds all of the file in the tier.
+fn open_in_the_tier(agent: &Agent, path: &Path) -> forebay_client::File {
+    wait_for("the file to be in the tier", || {
+        let file = agent.client().open(path).unwrap();
+        read_all(&file).unwrap();
+        file.resident_bytes() == LEN
+    });
+    let file = agent.client().open(path).unwrap();
+    assert_eq!(file.resident_bytes(), LEN);
+    file
+}
+
 /// A handle of a file that is wholly in the tier needs no watch. When the pages are evicted, it must not take a write that it
 /// has not seen for the change of attributes beside it.
 #[test]
@@ -243,13 +255,7 @@ fn a_file_evicted_after_a_write_with_mtime_set_back_and_a_change_of_attributes_i
         let path = pfs.path().join("f");
         make_file(&path, 1, LEN);
         let agent = Agent::on(pfs.path());
-        wait_for("the file to be in the tier", || {
-            let file = agent.client().open(&path).unwrap();
-            read_all(&file).unwrap();
-            file.resident_bytes() == LEN
-        });
-        let file = agent.client().open(&path).unwrap();
-        assert_eq!(file.resident_bytes(), LEN);
+        let file = open_in_the_tier(&agent, &path);
         let mut half = vec![0; (LEN / 2) as usize];
         assert_eq!(file.read_at(&mut half, 0).unwrap(), half.len());
         assert_content(&half, 1, 0);
@@ -258,6 +264,32 @@ fn a_file_evicted_after_a_write_with_mtime_set_back_and_a_change_of_attributes_i
         agent.client().admin().evict_all().unwrap();
         assert_eq!(file.resident_bytes(), 0, "nothing was evicted: no test of a miss");
         assert_stale(&file);
+    }
+}
+
+/// Its watch begins with its second page: the reads before cannot have been of another content.
+#[test]
+fn a_resident_file_that_was_read_on_and_then_changed_in_its_attributes_and_evicted_is_read_to_its_end() {
+    let changes: [Change; 3] = [
+        |path| std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap(),
+        |path| std::fs::rename(path, path.with_extension("elsewhere")).unwrap(),
+        |path| std::fs::remove_file(path).unwrap(),
+    ];
+    for change in changes {
+        let pfs = plain_pfs();
+        let path = pfs.path().join("f");
+        make_file(&path, 1, LEN);
+        let agent = Agent::on(pfs.path());
+        let file = open_in_the_tier(&agent, &path);
+        let mut half = vec![0; (LEN / 2) as usize];
+        assert_eq!(file.read_at(&mut half, 0).unwrap(), half.len());
+        let mut byte = [0];
+        assert_eq!(file.read_at(&mut byte, LEN / 2).unwrap(), 1);
+        change(&path);
+        agent.client().admin().evict_all().unwrap();
+        assert_eq!(file.resident_bytes(), 0, "nothing was evicted: no test of a miss");
+        second_half(&file).unwrap();
+        assert_first_half_is_old(&file);
     }
 }
 
