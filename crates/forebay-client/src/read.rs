@@ -424,7 +424,9 @@ impl Tiered {
     /// nor the PFS need be asked.
     fn read_resident(&self, session: &Session, path: &Path, buffer: &mut [u8], offset: u64) -> Option<usize> {
         let want = (buffer.len() as u64).min(self.proof.facts.version.size.saturating_sub(offset)) as usize;
-        let settled = self.all_resident.load(Ordering::Relaxed) && self.proof.is_settled();
+        let settled = self.all_resident.load(Ordering::Relaxed)
+            && self.proof.is_settled()
+            && (self.proof.is_watched() || !self.goes_on_at(offset));
         if !settled {
             return None;
         }
