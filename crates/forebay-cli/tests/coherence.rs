@@ -15,11 +15,11 @@ mod cluster;
 mod node;
 
 use cluster::{Lab, succeeded, text, wait_for};
-use forebay_client::{Client, ClientConfig, errno};
+use forebay_client::{Client, ClientConfig, WriteMode, errno};
 use rustix::fs::{Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -306,6 +306,43 @@ fn glusterfs_shows_at_an_open_what_the_other_node_has_closed() {
 #[test]
 fn moosefs_shows_at_an_open_what_the_other_node_has_closed_and_stamped() {
     closed_on_one_node_is_seen_on_the_other(Case { stamps_lag: true, ..Case::of("moosefs") });
+}
+
+/// A file that is created anew is cut off first, which the servers learn at once: its stamps do not wait for the client. The
+/// reader has the old version, of the same length, in its tier.
+#[test]
+fn moosefs_shows_at_an_open_what_forebays_writers_have_closed_on_the_other_node() {
+    let Some(lab) = Lab::possible("moosefs") else { return };
+    succeeded(&mut lab.up());
+    let [writer, reader] = ["c1", "c2"].map(|node| Station::of(&lab, node));
+    let mount = lab.dir.path().join("pfs");
+    let work = || {
+        // SAFETY: this thread's working directory and mounts are its own from here on; nothing relies on the old ones.
+        unsafe { unshare_unsafe(UnshareFlags::FS) }.unwrap();
+        let read = |path: &Path| {
+            let file = reader.client.open(path).unwrap();
+            let mut bytes = vec![0; 300_000];
+            assert_eq!(file.read_at(&mut bytes, 0).unwrap(), bytes.len());
+            (bytes, file.resident_bytes())
+        };
+        let modes = [WriteMode::Through, WriteMode::Bypass];
+        let files: Vec<(PathBuf, WriteMode)> =
+            (0..8).map(|i| (mount.join(format!("whole-{i}")), modes[i % 2])).collect();
+        let write = |path: &Path, mode, byte| {
+            writer.enter();
+            let mut file = writer.client.create(path, mode).unwrap();
+            file.write_all(&[byte; 300_000]).unwrap();
+            file.close().unwrap();
+            reader.enter();
+        };
+        files.iter().for_each(|(path, mode)| write(path, *mode, 1));
+        wait_for("the files to be in the tier", || files.iter().all(|(path, _)| read(path).1 == 300_000));
+        for (path, mode) in &files {
+            write(path, *mode, 2);
+            assert!(read(path).0 == [2; 300_000], "{mode:?}: the old bytes of the tier, after the close");
+        }
+    };
+    std::thread::scope(|scope| scope.spawn(work).join().unwrap());
 }
 
 /// Such pages would stay there after another node's write, and plain programs would read them.

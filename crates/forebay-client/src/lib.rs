@@ -23,6 +23,7 @@ mod own;
 mod proof;
 pub mod read;
 pub mod session;
+mod stamp;
 mod watch;
 pub mod write;
 
@@ -33,6 +34,7 @@ pub use load::{Load, LoadFailure};
 pub use map::MappedRange;
 pub use read::{File, ReadMode};
 pub use session::{Client, ClientConfig};
+pub use stamp::stamp_written;
 pub use write::{FileWriter, WriteMode, WriteOptions};
 
 /// Unit of placement and of `stat`'s listing: 128 MiB.

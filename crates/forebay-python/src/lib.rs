@@ -26,7 +26,7 @@ mod _core {
     #[pymodule_export]
     use super::file::{File, Mapping};
     #[pymodule_export]
-    use super::writer::Writer;
+    use super::writer::{Writer, stamp_written};
 
     /// Unit of placement in bytes: what one entry of `File.extents()` covers.
     #[pymodule_export]

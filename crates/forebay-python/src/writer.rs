@@ -6,9 +6,21 @@ use forebay_client::FileWriter;
 use pyo3::prelude::*;
 use std::ffi::OsString;
 use std::io::{self, Write};
-use std::os::fd::{IntoRawFd, RawFd};
+use std::os::fd::{BorrowedFd, IntoRawFd, RawFd};
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
+
+/// Sets the times of a file that was overwritten by this descriptor to now, if its file system is one on which other nodes would
+/// see the change only some time after the close (MooseFS). OSError: the PFS's.
+#[pyfunction]
+pub fn stamp_written(py: Python<'_>, descriptor: RawFd) -> PyResult<()> {
+    if descriptor < 0 {
+        return Err(closed("file"));
+    }
+    // SAFETY: the caller, a file object, has it open and closes it only after this call; it is not -1.
+    let file = unsafe { BorrowedFd::borrow_raw(descriptor) };
+    py.detach(|| forebay_client::stamp_written(file)).map_err(|e| os_error(&e, None))
+}
 
 /// A file open for writing, at its end. Made by `Client.create`.
 #[pyclass(frozen, module = "forebay._core")]

@@ -10,6 +10,7 @@ A writer is raw: the core gathers small writes to a megabyte itself.
 from __future__ import annotations
 
 import builtins
+import contextlib
 import errno
 import functools
 import io
@@ -17,7 +18,7 @@ import operator
 import os
 from typing import Any, Callable, Literal, Optional, Union, get_args
 
-from ._core import Client, File, Writer
+from ._core import Client, File, Writer, stamp_written
 from .process import default_client
 
 # Room for lines and small reads. The tier answers in microseconds, so more would only make a random small read copy more.
@@ -217,6 +218,27 @@ def _unpickled(reopen: Callable[[], ReadFile], position: int, version: Optional[
     return file
 
 
+class PlainFile(io.FileIO):
+    """A file of the PFS that is written at any position, without the tier.
+
+    Where other nodes would see what was overwritten only some time after the close (MooseFS), its times are set before it.
+    """
+
+    # The process that has written: a forked child's close changes nothing.
+    _writer_pid: Optional[int] = None
+
+    def write(self, data: Any) -> int:
+        self._writer_pid = os.getpid()
+        return super().write(data)
+
+    def close(self):
+        if not self.closed and self._writer_pid == os.getpid():
+            # The bytes are written. Without the stamps other nodes see them a moment later.
+            with contextlib.suppress(OSError):
+                stamp_written(self.fileno())
+        super().close()
+
+
 class WriteFile(io.RawIOBase):
     """A file open for writing in binary mode; one thread at a time.
 
@@ -319,7 +341,7 @@ class WriteFile(io.RawIOBase):
             raise io.UnsupportedOperation(f"{what}: {self.name}: {text}")
         if self._plain is None:
             position = self._writer.position
-            plain = io.FileIO(self._writer.descriptor(), self.mode)
+            plain = PlainFile(self._writer.descriptor(), self.mode)
             plain.seek(position)
             self._plain = io.BufferedWriter(plain, BUFFER_BYTES)
             self._writer.close()
@@ -369,7 +391,7 @@ def _open_both_ways(client: Client, path: str, mode: str, write_mode: str, buffe
     if write_mode == "memory" or _is_memory_only(client, path):
         text = f"a memory-only file cannot be opened in mode {mode!r}; write it in mode 'wb', close it, and open it in mode 'rb'"
         raise OSError(errno.EOPNOTSUPP, text, path)
-    return builtins.open(path, mode, buffer_bytes or BUFFER_BYTES)
+    return io.BufferedRandom(PlainFile(path, mode), buffer_bytes or BUFFER_BYTES)
 
 
 def _is_memory_only(client: Client, path: str) -> bool:
