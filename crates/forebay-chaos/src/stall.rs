@@ -5,7 +5,9 @@
 //! gigabytes. Where that is not permitted, the write is an ordinary one.
 
 use rustix::fd::{AsRawFd, OwnedFd};
-use rustix::mm::{MapFlags, ProtFlags, UserfaultfdFlags, mmap, mmap_anonymous, munmap, userfaultfd};
+use rustix::mm::{
+    Advice, MapFlags, ProtFlags, UserfaultfdFlags, madvise, mmap, mmap_anonymous, munmap, userfaultfd,
+};
 use std::ffi::c_void;
 use std::fs::File;
 use std::io;
@@ -118,20 +120,28 @@ pub fn store_mapped(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
     // Each page is stored to twice: the second time does not move the stamps any more.
     let pages = bytes.chunks(PAGE).enumerate();
     for (i, page) in pages.clone().map(|(i, page)| (i, &page[..page.len() / 2])).chain(pages) {
-        // SAFETY: within the mapping; the file has these bytes, so no signal comes.
-        unsafe {
-            std::ptr::copy_nonoverlapping(
-                page.as_ptr(),
-                memory.start.cast::<u8>().add(lead + i * PAGE),
-                page.len(),
-            )
-        };
+        // SAFETY: within the mapping.
+        let target = unsafe { memory.start.cast::<u8>().add(lead + i * PAGE) };
+        make_writable(target, page.len())?;
+        // SAFETY: within the mapping, and its pages are there, so no signal comes.
+        unsafe { std::ptr::copy_nonoverlapping(page.as_ptr(), target, page.len()) };
         // Others read in between.
         if i % 16 == 15 {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
     Ok(())
+}
+
+/// A store that the file system does not take, such as a full one, would be a signal that ends the writer. This is an error.
+fn make_writable(target: *mut u8, len: usize) -> io::Result<()> {
+    let lead = target.addr() % PAGE;
+    // SAFETY: of a mapping of the caller's; nothing in it changes.
+    match unsafe { madvise(target.sub(lead).cast(), lead + len, Advice::LinuxPopulateWrite) } {
+        // The kernel is older than 5.14.
+        Err(rustix::io::Errno::INVAL) => Ok(()),
+        other => Ok(other?),
+    }
 }
 
 #[cfg(test)]
