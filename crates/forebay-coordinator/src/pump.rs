@@ -290,12 +290,7 @@ fn translate(update: JobUpdate, files: &mut Vec<FileRef>) -> event::JobUpdate {
 }
 
 fn file_of(file: &FileRef) -> File {
-    File {
-        mount: file.mount.clone(),
-        ino: file.version.ino,
-        bytes: file.version.size,
-        name_bytes: (file.path.len() + file.mount.len()) as u32,
-    }
+    File { mount: file.mount.clone(), ino: file.version.ino, bytes: file.version.size }
 }
 
 fn split_of(split: Split) -> event::Split {
@@ -466,9 +461,9 @@ mod tests {
         pump.tick(NOW);
         pump.node_came(NOW, "b");
         let messages = turn(&mut pump);
-        let orders: Vec<u64> = fetches(&messages).iter().map(|order| order.order).collect();
-        let to_b = messages.iter().filter(|(to, m)| to == "b" && matches!(m, ToAgent::Fetch(_)));
-        assert_eq!((orders.len(), to_b.count()), (2, 1), "{orders:?}");
+        let to =
+            |node| messages.iter().filter(|(to, m)| to == node && matches!(m, ToAgent::Fetch(_))).count();
+        assert_eq!((to("a"), to("b")), (4, 4), "{messages:?}");
     }
 
     #[test]

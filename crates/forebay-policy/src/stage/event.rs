@@ -46,8 +46,6 @@ pub struct File {
     pub ino: u64,
     /// Its length.
     pub bytes: u64,
-    /// What its name takes in a message.
-    pub name_bytes: u32,
 }
 
 /// A part of a file.

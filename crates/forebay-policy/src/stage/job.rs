@@ -123,12 +123,6 @@ impl Job {
         }
     }
 
-    /// Whether it is known of most of its files where they lie.
-    pub fn is_laid_out(&self) -> bool {
-        let known = self.layouts.iter().filter(|layout| layout.stripe_bytes > 0).count();
-        known > 0 && known * 2 >= self.files.len()
-    }
-
     fn started(&mut self, stage: u32, number: u32, host: String) -> Change {
         let Some(known) = self.stages.get_mut(&stage) else { return Change::Noted };
         let Some(task) = known.tasks.get_mut(number as usize) else { return Change::Noted };

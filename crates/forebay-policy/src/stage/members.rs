@@ -33,10 +33,9 @@ impl Stages {
         self.gone.remove(node);
         for lost in self.lose_requests(now, node) {
             if let Some(run) = self.run_mut(lost.job, lost.stage) {
-                run.order_lost(lost.wave, node);
+                run.part_lost(lost.wave, node);
             }
-            self.go_on(lost.job, lost.stage, node);
-            self.send_orders(now, lost.job, lost.stage, lost.wave);
+            self.settle(now, lost.job, lost.stage);
         }
     }
 
@@ -60,9 +59,7 @@ impl Stages {
     /// Nothing will be heard of a request.
     pub(super) fn void(&mut self, now: Nanos, id: RequestId) -> Option<Requested> {
         let requested = self.requests.remove(&id)?;
-        if let Some((queue, _)) = requested.piece {
-            self.queues.end(queue, id, now, None);
-        }
+        self.queues.end(requested.queue, id, now, None);
         Some(requested)
     }
 }

@@ -54,7 +54,7 @@ use event::{Action, Event, JobKey, JobStatus, JobUpdate, Node, QueueId, RequestI
 use job::{Change, Job};
 use partition::{Placed, Slots};
 use queues::Queues;
-use run::StageRun;
+use run::{QueueKey, StageRun};
 pub use status::WAVES_SHOWN_MAX;
 
 /// Of what a tier protects for plans, so much in percent is planned for: pages, buffers and what else the agent needs are
@@ -106,15 +106,15 @@ pub struct Stages {
     due: Option<Nanos>,
     /// When a slice of placing was left to do.
     unplaced_since: Option<Nanos>,
-    /// Stages of which nodes may have something to begin ahead, looked at once per deadline.
-    ahead_due: BTreeSet<(JobKey, u32)>,
+    /// Something may have come into reach of a node, or a place become free.
+    has_changed: bool,
     queues: Queues,
     /// When the queues are looked at at the latest, if anything waits in them: a request may hang.
     queues_due: Option<Nanos>,
     /// They are not looked at before: looking at very many takes time that other events need.
     queues_rest_until: Nanos,
     /// The queue that is looked at first.
-    queues_from: QueueId,
+    queues_from: QueueKey,
 }
 
 /// A job and how its stages are carried out.
@@ -155,8 +155,9 @@ struct Requested {
     stage: u32,
     wave: WaveId,
     node: String,
-    /// Of a piece its queue, and its number among the node's of the wave.
-    piece: Option<(QueueId, usize)>,
+    queue: QueueId,
+    /// Its number among the node's chunks of the wave.
+    number: usize,
 }
 
 /// What prefetches reach, second by second.
@@ -211,11 +212,11 @@ impl Stages {
             out: Vec::new(),
             due: None,
             unplaced_since: None,
-            ahead_due: BTreeSet::new(),
+            has_changed: false,
             queues: Queues::default(),
             queues_due: None,
             queues_rest_until: Nanos(0),
-            queues_from: 0,
+            queues_from: (0, None),
         }
     }
 
@@ -302,7 +303,7 @@ impl Machine for Stages {
             Event::JobGone { job } => self.end_job(now, job, false),
             Event::Request { request, node, progress } => self.progress(now, &node, request, progress),
         }
-        if !self.ahead_due.is_empty() || self.jobs.values().any(|running| !running.to_cut.is_empty()) {
+        if self.has_changed || self.jobs.values().any(|running| !running.to_cut.is_empty()) {
             self.due = Some(now);
         }
         out.append(&mut self.out);
@@ -326,14 +327,11 @@ impl Machine for Stages {
             }
             self.carry_out(now, &name, actions);
         }
-        let ahead_due = core::mem::take(&mut self.ahead_due);
-        if !ahead_due.is_empty() || self.queues_due.is_some_and(|at| at <= now) {
+        let has_changed = core::mem::take(&mut self.has_changed);
+        if has_changed || self.queues_due.is_some_and(|at| at <= now) {
             self.serve_queues(now);
         }
-        for (key, stage) in ahead_due {
-            self.work_ahead(now, key, stage);
-        }
-        if !self.ahead_due.is_empty() || self.jobs.values().any(|running| !running.to_cut.is_empty()) {
+        if self.has_changed || self.jobs.values().any(|running| !running.to_cut.is_empty()) {
             self.due = Some(now);
         }
         out.append(&mut self.out);

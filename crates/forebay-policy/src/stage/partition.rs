@@ -259,7 +259,7 @@ mod tests {
     }
 
     fn file(bytes: u64) -> File {
-        File { mount: "pfs".into(), ino: 7, bytes, name_bytes: 4 }
+        File { mount: "pfs".into(), ino: 7, bytes }
     }
 
     #[test]

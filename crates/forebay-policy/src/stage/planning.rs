@@ -118,21 +118,18 @@ impl Stages {
             (run.planned_waves(), wave_bytes, compute_ns, tier_read_ns)
         });
         let planner = running.job.planner.clone();
-        self.cancel(now, withdrawn);
+        self.release(now, withdrawn);
         let Some((waves, wave_bytes, compute_ns, tier_read_ns)) = told else { return };
         let (job, name) = (self.next_id, self.planner_called(&planner));
         self.next_id += 1;
-        let mut goes_on = false;
+        let mut works_ahead = false;
         if let Some(driven) = self.planners.get_mut(&name) {
             driven.jobs.insert(job, (key, number));
-            goes_on = driven.planner.works_ahead();
+            works_ahead = driven.planner.works_ahead();
         }
-        let is_laid_out = self.jobs.get(&key).is_some_and(|running| running.job.is_laid_out());
         if let Some(run) = self.run_mut(key, number) {
             run.planner = Some((name.clone(), job));
-            run.goes_on = goes_on;
-            // What it has of waves that have begun stays what it is.
-            run.by_server = goes_on && (run.by_server || is_laid_out);
+            run.works_ahead = works_ahead;
         }
         self.tell(now, &name, Event::JobJoins { job, waves, wave_bytes, compute_ns, tier_read_ns });
     }
@@ -212,7 +209,8 @@ impl Stages {
         let since_ms = now.saturating_since(running.job.began) / 1_000_000;
         let Some(run) = running.stages.get_mut(&stage) else { return };
         let Some(wave) = run.set_setting(wave, setting, since_ms) else { return };
-        self.send_orders(now, key, stage, wave);
+        self.adjust(now, key, stage, wave);
+        self.settle(now, key, stage);
     }
 }
 

@@ -1,11 +1,11 @@
-//! Queues: the servers of the PFS, each with what it is asked for now; and how what tasks read is cut into pieces by queue.
+//! Queues of requests by server of the file system, and how what tasks read is split into chunks by queue.
 //!
-//! Where the PFS tells on which server a file lies, prefetches are not given out node by node but server by server: a piece of some
-//! MiB at a time, that which is needed first of all, to whichever node is to have it. So no server rests while another has a queue, and
-//! what a later wave needs never comes before what an earlier one waits for. `docs/decisions/0016` says what that is worth.
+//! Where the layout of a file is known, nodes are not asked for their part of a wave at once but for a chunk of some MiB at a
+//! time, server by server, the chunk that is needed first of all. So no server rests while another has a queue, and what a
+//! later wave needs never comes before what an earlier one waits for. `docs/decisions/0016` says what that is worth.
 //!
-//! How many pieces a queue has at a time is found out by [`Depth`]. What is spread over several servers, or lies nobody knows where, has a queue
-//! of its own, which has as many as nodes have hands for.
+//! [`Depth`] finds the concurrency window of each queue. A file that lies on several servers within a chunk, or whose layout
+//! is unknown, has the queue [`WIDE`]: it has no window, and nodes have as many of its requests as their limit allows.
 
 use alloc::borrow::ToOwned;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -18,7 +18,7 @@ use super::partition::Need;
 use crate::depth::Depth;
 use crate::machine::Nanos;
 
-/// The queue of what is spread over several servers, or lies nobody knows where.
+/// The queue of files that are striped finer than a chunk, or whose layout is unknown.
 pub const WIDE: QueueId = 0;
 
 /// Queues at most; servers beyond share the wide one.
@@ -27,37 +27,33 @@ const QUEUES_MAX: usize = 1 << 14;
 /// Stripes of one round at most; a file with more counts as if nobody knew where it lies.
 const SERVERS_MAX: usize = 4096;
 
-/// Pieces at a time of one node: as many as its fetch threads serve for orders, so that none waits there and keeps a server from others. (Two of one file, on
-/// one server, may be fetched in a row.)
-const NODE_PIECES_MAX: usize = 4;
-
-/// Smallest and largest piece. Clients of a PFS read ahead, and what they read beyond a piece's end comes once more with the next one: MooseFS
+/// Smallest and largest request. Clients of a PFS read ahead, and what they read beyond a request's end comes once more with the next one: MooseFS
 /// reads 1.2 MiB too much for each. The largest still goes into one order.
-const PIECE_BYTES: (u64, u64) = (16 << 20, 128 << 20);
+const CHUNK_BYTES: (u64, u64) = (16 << 20, 128 << 20);
 
-/// A piece takes its server about so long.
-const PIECE_S: f64 = 0.1;
+/// A request takes its server about so long.
+const CHUNK_S: f64 = 0.1;
 
-/// Parts of a piece at most: with the longest paths a message still takes it.
-const PIECE_PARTS_MAX: usize = 512;
+/// Parts of a request at most: with the longest paths a message still takes it.
+const CHUNK_PARTS_MAX: usize = 512;
 
-/// A piece ends with the stripe if stripes have so much.
+/// A request ends with the stripe if stripes have so much.
 const STRIPE_BYTES: u64 = 4 << 20;
 
 /// If no job runs, and there are more queues than this, all are forgotten: file systems and their servers come and go.
 const QUEUES_KEPT: usize = 1024;
 
-/// Beside pieces of an earlier wave a queue has so many less than its depth: what seems to be the work of two or three at a time may be
+/// Beside requests of an earlier wave a queue has so many less than its depth: what seems to be the work of two or three at a time may be
 /// that of one, beside readers who are in no queue, and then what is needed later would take its share from what is waited for.
 const LATER_LESS: u32 = 2;
 
-/// A part that is smaller goes with the piece before it, on whichever server it lies: many small files are no reason for as many orders.
+/// A part that is smaller goes with the request before it, on whichever server it lies: many small files are no reason for as many orders.
 const SMALL_BYTES: u64 = 1 << 20;
 
-/// A piece that has been under way for so long does not count: the node that has it hangs, or the server.
+/// A request that has been under way for so long does not count: the node that has it hangs, or the server.
 const PATIENCE_NS: u64 = 30_000_000_000;
 
-/// A queue that has such pieces of so many nodes gets no more until they end, and a node that has so many of them: whoever fetches there
+/// A queue that has such requests of so many nodes gets no more until they end, and a node that has so many of them: whoever fetches there
 /// would hang as well.
 const HANGING_MAX: usize = 2;
 
@@ -122,31 +118,32 @@ impl Queues {
         layouts.into_iter().map(in_queues).collect()
     }
 
-    /// Whether the queue may have one more piece.
+    /// Whether the queue may have one more request.
     pub fn is_free(&self, queue: QueueId, now: Nanos) -> bool {
         let Some(of_queue) = self.queues.get(queue as usize) else { return false };
         if queue == WIDE {
             return true;
         }
-        let hanging = of_queue.under_way.values().filter(|piece| !is_fresh(piece.since, now));
-        let nodes: BTreeSet<&str> = hanging.map(|piece| piece.node.as_str()).collect();
+        let hanging = of_queue.under_way.values().filter(|request| !is_fresh(request.since, now));
+        let nodes: BTreeSet<&str> = hanging.map(|request| request.node.as_str()).collect();
         nodes.len() < HANGING_MAX && of_queue.counting(now) < of_queue.depth.get()
     }
 
-    /// Whether a queue that is free may have a piece of this wave: beside what is needed earlier only if its server clearly does more at a time.
+    /// Whether a queue that is free may have a request of this wave: beside what is needed earlier only if its server clearly does more at a time.
     pub fn takes(&self, queue: QueueId, wave: StageWave, now: Nanos) -> bool {
         let Some(of_queue) = self.queues.get(queue as usize).filter(|_| queue != WIDE) else { return true };
-        let is_earlier =
-            |piece: &UnderWay| piece.wave.0 == wave.0 && piece.wave.1 < wave.1 && is_fresh(piece.since, now);
+        let is_earlier = |request: &UnderWay| {
+            request.wave.0 == wave.0 && request.wave.1 < wave.1 && is_fresh(request.since, now)
+        };
         !of_queue.under_way.values().any(is_earlier)
             || of_queue.counting(now) + LATER_LESS < of_queue.depth.get()
     }
 
-    /// Whether the node may have one more piece, of any queue.
-    pub fn has_hands(&self, node: &str, now: Nanos) -> bool {
+    /// Whether the node may have one more request, of any queue, if `limit` at a time are enough.
+    pub fn has_slot(&self, node: &str, limit: usize, now: Nanos) -> bool {
         let Some(orders) = self.by_node.get(node) else { return true };
         let fresh = orders.values().filter(|since| is_fresh(**since, now)).count();
-        fresh < NODE_PIECES_MAX && orders.len() - fresh < HANGING_MAX
+        fresh < limit && orders.len() - fresh < HANGING_MAX
     }
 
     /// A node is given an order of the queue, for a wave.
@@ -160,14 +157,14 @@ impl Queues {
     /// An order of the queue is over; `fetched_bytes` is what it has brought from the PFS, if that is what took its time.
     pub fn end(&mut self, queue: QueueId, order: u64, now: Nanos, fetched_bytes: Option<u64>) {
         let Some(queue) = self.queues.get_mut(queue as usize) else { return };
-        let Some(piece) = queue.under_way.remove(&order) else { return };
+        let Some(request) = queue.under_way.remove(&order) else { return };
         if let Some(bytes) = fetched_bytes {
-            queue.depth.served(bytes, now.saturating_since(piece.since), piece.beside);
+            queue.depth.served(bytes, now.saturating_since(request.since), request.beside);
         }
-        if let Some(orders) = self.by_node.get_mut(&piece.node) {
+        if let Some(orders) = self.by_node.get_mut(&request.node) {
             orders.remove(&order);
             if orders.is_empty() {
-                self.by_node.remove(&piece.node);
+                self.by_node.remove(&request.node);
             }
         }
     }
@@ -187,9 +184,9 @@ impl Queues {
 }
 
 impl Queue {
-    /// Pieces under way that do not hang.
+    /// Requests under way that do not hang.
     fn counting(&self, now: Nanos) -> u32 {
-        self.under_way.values().filter(|piece| is_fresh(piece.since, now)).count() as u32
+        self.under_way.values().filter(|request| is_fresh(request.since, now)).count() as u32
     }
 }
 
@@ -197,15 +194,15 @@ fn is_fresh(since: Nanos, now: Nanos) -> bool {
     now.saturating_since(since) < PATIENCE_NS
 }
 
-/// How large pieces should be if so many queues together bring so many bytes a second: a power of two.
-pub fn piece_bytes(bytes_per_s: f64, queues: usize) -> u64 {
-    let wanted = (bytes_per_s * PIECE_S / queues.max(1) as f64) as u64;
-    wanted.clamp(PIECE_BYTES.0, PIECE_BYTES.1).next_power_of_two()
+/// How large chunks should be if so many queues together bring so many bytes a second: a power of two.
+pub fn chunk_bytes(bytes_per_s: f64, queues: usize) -> u64 {
+    let wanted = (bytes_per_s * CHUNK_S / queues.max(1) as f64) as u64;
+    wanted.clamp(CHUNK_BYTES.0, CHUNK_BYTES.1).next_power_of_two()
 }
 
 /// What one node brings of one queue at a time, for one task.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Piece {
+pub struct Chunk {
     /// The task that reads it.
     pub task: u32,
     /// Its queue.
@@ -218,45 +215,45 @@ pub struct Piece {
     pub at: u64,
 }
 
-/// Cuts what a node brings for a task into pieces of `piece_bytes` at most, none on more than one queue. Files are cut at multiples of that,
-/// which are multiples of pages, too, and where large stripes end. What is left after `most` pieces is in none: a size that a program tells can
+/// Cuts what a node brings for a task into chunks of `chunk_bytes` at most, none on more than one queue. Files are cut at multiples of that,
+/// which are multiples of pages, too, and where large stripes end. What is left after `most` chunks is in none: a size that a program tells can
 /// be anything.
-pub fn pieces(task: u32, need: &Need, layouts: &[Layout], piece_bytes: u64, most: usize) -> Vec<Piece> {
-    let mut pieces: Vec<Piece> = Vec::new();
+pub fn chunks(task: u32, need: &Need, layouts: &[Layout], chunk_bytes: u64, most: usize) -> Vec<Chunk> {
+    let mut chunks: Vec<Chunk> = Vec::new();
     let mut at = 0;
     for part in &need.parts {
         let mut offset = part.offset;
         let end = part.offset.saturating_add(part.len);
         while offset < end {
             let stripe_bytes = layouts.get(part.file as usize).map_or(0, |layout| layout.stripe_bytes);
-            let mut next = (offset / piece_bytes + 1).saturating_mul(piece_bytes).min(end);
+            let mut next = (offset / chunk_bytes + 1).saturating_mul(chunk_bytes).min(end);
             if stripe_bytes >= STRIPE_BYTES {
                 next = next.min((offset / stripe_bytes + 1).saturating_mul(stripe_bytes));
             }
             let len = next - offset;
-            let is_enough = pieces.len() >= most;
-            let last = pieces.last_mut();
+            let is_enough = chunks.len() >= most;
+            let last = chunks.last_mut();
             let small = len < SMALL_BYTES;
             let queue = match (&last, small) {
                 (Some(last), true) => last.queue,
                 _ => queue_of(layouts.get(part.file as usize), offset, len),
             };
-            let piece = Part { file: part.file, offset, len };
+            let range = Part { file: part.file, offset, len };
             match last.filter(|p| {
-                p.queue == queue && p.bytes + len <= piece_bytes && p.parts.len() < PIECE_PARTS_MAX
+                p.queue == queue && p.bytes + len <= chunk_bytes && p.parts.len() < CHUNK_PARTS_MAX
             }) {
                 Some(last) => {
-                    last.parts.push(piece);
+                    last.parts.push(range);
                     last.bytes += len;
                 }
-                None if is_enough => return pieces,
-                None => pieces.push(Piece { task, queue, parts: vec![piece], bytes: len, at }),
+                None if is_enough => return chunks,
+                None => chunks.push(Chunk { task, queue, parts: vec![range], bytes: len, at }),
             }
             at += len;
             offset = next;
         }
     }
-    pieces
+    chunks
 }
 
 /// The queue on which all of a range is, or the wide one.
@@ -289,13 +286,13 @@ mod tests {
     #[test]
     fn pieces_end_where_the_server_does() {
         let layouts = [layout(8 * MIB, &[1, 2])];
-        let cut = pieces(7, &need(&[(0, 2 * MIB, 18 * MIB)]), &layouts, 4 * MIB, 9);
+        let cut = chunks(7, &need(&[(0, 2 * MIB, 18 * MIB)]), &layouts, 4 * MIB, 9);
         let seen: Vec<_> =
             cut.iter().map(|p| (p.queue, p.parts[0].offset / MIB, p.bytes / MIB, p.at / MIB)).collect();
         assert_eq!(seen, [(1, 2, 2, 0), (1, 4, 4, 2), (2, 8, 4, 6), (2, 12, 4, 10), (1, 16, 4, 14)]);
         assert!(cut.iter().all(|p| p.task == 7));
-        // Also where pieces are larger than stripes.
-        let cut = pieces(7, &need(&[(0, 0, 32 * MIB)]), &layouts, 128 * MIB, 9);
+        // Also where chunks are larger than stripes.
+        let cut = chunks(7, &need(&[(0, 0, 32 * MIB)]), &layouts, 128 * MIB, 9);
         assert_eq!(
             cut.iter().map(|p| (p.queue, p.bytes / MIB)).collect::<Vec<_>>(),
             [(1, 8), (2, 8), (1, 8), (2, 8)]
@@ -306,7 +303,7 @@ mod tests {
     fn of_a_size_that_no_file_has_the_first_pieces_are_cut() {
         let all = need(&[(0, 0, u64::MAX)]);
         for layouts in [vec![], vec![layout(u64::MAX, &[1])], vec![layout(8 * MIB, &[1, 2])]] {
-            let cut = pieces(0, &all, &layouts, 16 * MIB, 5);
+            let cut = chunks(0, &all, &layouts, 16 * MIB, 5);
             assert_eq!((cut.len(), cut[4].at), (5, 4 * cut[0].bytes), "{layouts:?}");
         }
     }
@@ -326,12 +323,12 @@ mod tests {
     fn many_small_files_make_few_pieces() {
         let parts: Vec<(u32, u64, u64)> = (0..1000).map(|file| (file, 0, 10_000)).collect();
         let layouts: Vec<Layout> = (0..1000).map(|file| layout(u64::MAX, &[1 + file % 4])).collect();
-        let cut = pieces(0, &need(&parts), &layouts, 4 * MIB, 9);
-        assert_eq!(cut.len(), 3, "of 10 MB in pieces of 4 MiB");
+        let cut = chunks(0, &need(&parts), &layouts, 4 * MIB, 9);
+        assert_eq!(cut.len(), 3, "of 10 MB in chunks of 4 MiB");
     }
 
     #[test]
-    fn a_lane_has_no_more_than_its_depth_and_a_node_no_more_than_it_can_do() {
+    fn a_queue_has_no_more_than_its_window_and_a_node_no_more_than_its_limit() {
         let mut queues = Queues::default();
         let (a, b) = (queues.of("a"), queues.of("b"));
         assert_eq!((a, b, queues.of("a")), (1, 2, 1));
@@ -345,10 +342,10 @@ mod tests {
         assert_eq!(queues.queues[a as usize].under_way[&9].beside, 1, "nor does it count");
         let later = Nanos(2 * PATIENCE_NS);
         assert!(queues.is_free(a, later), "both are of one node: it hangs, and not the server");
-        assert!(!queues.has_hands("n", later) && queues.has_hands("m", later));
+        assert!(!queues.has_slot("n", 4, later) && queues.has_slot("m", 4, later));
         queues.begin(a, 8, "m", (1, 0), late);
         assert!(!queues.is_free(a, later), "of two nodes");
-        assert!(queues.has_hands("m", later), "one is not enough");
+        assert!(queues.has_slot("m", 4, later), "one is not enough");
         queues.end(a, 8, late, None);
         queues.end(a, 9, late, None);
         queues.end(a, 10, Nanos(1_000_000), Some(4 * MIB));
@@ -358,16 +355,16 @@ mod tests {
         assert!(!queues.is_free(a, Nanos(0)));
         queues.begin(b, 13, "n", (1, 0), Nanos(0));
         queues.begin(b, 14, "n", (1, 0), Nanos(0));
-        assert!(!queues.has_hands("n", Nanos(0)) && queues.has_hands("m", Nanos(0)));
+        assert!(!queues.has_slot("n", 4, Nanos(0)) && queues.has_slot("m", 4, Nanos(0)));
         (20..30).for_each(|order| queues.begin(WIDE, order, "m", (1, 0), Nanos(0)));
         assert!(
-            queues.is_free(WIDE, Nanos(0)) && !queues.has_hands("m", Nanos(0)),
+            queues.is_free(WIDE, Nanos(0)) && !queues.has_slot("m", 4, Nanos(0)),
             "it has what nodes have hands for"
         );
         for (queue, order) in [(a, 11), (a, 12), (b, 13), (b, 14), (b, 14)] {
             queues.end(queue, order, Nanos(0), None);
         }
-        assert!(queues.has_hands("n", Nanos(0)) && !queues.by_node.contains_key("n"));
+        assert!(queues.has_slot("n", 4, Nanos(0)) && !queues.by_node.contains_key("n"));
     }
 
     #[test]
@@ -395,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_beyond_the_bound_share_the_wide_lane() {
+    fn servers_beyond_the_bound_share_the_wide_queue() {
         let mut queues = Queues::default();
         let names: Vec<String> = (0..2 * QUEUES_MAX).map(|i| i.to_string()).collect();
         let out = queues.laid_out(&names, vec![layout(MIB, &[0, QUEUES_MAX as u32, u32::MAX])]);
@@ -407,7 +404,7 @@ mod tests {
 
     #[test]
     fn faster_servers_get_larger_pieces() {
-        let sizes = [1e6, 1e9, 4e9, 1e12].map(|speed| piece_bytes(speed, 4) / MIB);
+        let sizes = [1e6, 1e9, 4e9, 1e12].map(|speed| chunk_bytes(speed, 4) / MIB);
         assert_eq!(sizes, [16, 32, 128, 128]);
     }
 
@@ -421,13 +418,13 @@ mod tests {
         ) {
             let need = need(&parts);
             let layouts = vec![layout(stripe, &servers); 3];
-            let cut = pieces(0, &need, &layouts, 1 << log, usize::MAX);
+            let cut = chunks(0, &need, &layouts, 1 << log, usize::MAX);
             let mut bytes = 0;
-            for piece in &cut {
-                prop_assert_eq!(piece.at, bytes);
-                prop_assert_eq!(piece.bytes, piece.parts.iter().map(|p| p.len).sum::<u64>());
-                prop_assert!(piece.bytes <= 1 << log);
-                bytes += piece.bytes;
+            for chunk in &cut {
+                prop_assert_eq!(chunk.at, bytes);
+                prop_assert_eq!(chunk.bytes, chunk.parts.iter().map(|p| p.len).sum::<u64>());
+                prop_assert!(chunk.bytes <= 1 << log);
+                bytes += chunk.bytes;
             }
             prop_assert_eq!(bytes, need.bytes);
             let mut joined: Vec<Part> = Vec::new();

@@ -1,7 +1,5 @@
 //! Tasks, stages and jobs: what their starts and ends change.
 
-use alloc::collections::BTreeSet;
-use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::event::{JobKey, JobStatus};
@@ -46,7 +44,7 @@ impl Stages {
         let compute_ns = running.job.task_ns(number).unwrap_or(FIRST_TASK_NS);
         let withdrawn = run.task_started(task, host_node, since_ms);
         let begins = run.begins(task);
-        self.cancel(now, withdrawn);
+        self.release(now, withdrawn);
         if let Some(wave) = begins {
             // The planner's books want the waves before it to be over and fetched.
             self.tell_fetched_before(now, key, number, wave);
@@ -64,13 +62,8 @@ impl Stages {
         let Some(run) = running.stages.get_mut(&number) else { return };
         let finished = run.task_done(task, since_ms);
         let wanted = if idle { run.wanted() } else { None };
-        let nodes: BTreeSet<String> =
-            finished.iter().filter_map(|order| Some(self.requests.get(order)?.node.clone())).collect();
-        self.cancel(now, finished);
-        for node in &nodes {
-            self.go_on(key, number, node);
-        }
-        if !nodes.is_empty() {
+        if !finished.is_empty() {
+            self.release(now, finished);
             self.settle(now, key, number);
         }
         if let Some(wave) = wanted {
@@ -84,7 +77,7 @@ impl Stages {
     /// Tells the planner of waves that are fetched by now, in their order.
     pub(super) fn settle(&mut self, now: Nanos, key: JobKey, stage: u32) {
         self.settle_fetched(now, key, stage);
-        self.ahead_due.insert((key, stage));
+        self.has_changed = true;
     }
 
     pub(super) fn settle_fetched(&mut self, now: Nanos, key: JobKey, stage: u32) {
@@ -121,7 +114,7 @@ impl Stages {
     pub(super) fn end_stage(&mut self, now: Nanos, key: JobKey, stage: u32) {
         self.planner_forgets(now, key, stage);
         let orders = self.jobs.get_mut(&key).map(|running| running.end_stage(stage)).unwrap_or_default();
-        self.cancel(now, orders);
+        self.release(now, orders);
     }
 
     pub(super) fn end_job(&mut self, now: Nanos, key: JobKey, show: bool) {

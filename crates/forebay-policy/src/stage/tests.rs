@@ -28,7 +28,7 @@ fn told(tasks: u32, slots: &[(&str, u32)]) -> Vec<JobUpdate> {
 
 /// As [`told`], with a home for each task.
 fn told_at(tasks: u32, slots: &[(&str, u32)], home: fn(u32) -> &'static str) -> Vec<JobUpdate> {
-    let file = File { mount: "pfs".into(), ino: 5, bytes: u64::from(tasks) * MIB, name_bytes: 7 };
+    let file = File { mount: "pfs".into(), ino: 5, bytes: u64::from(tasks) * MIB };
     let part = |task: u32| Part { file: 0, offset: u64::from(task) * MIB, len: MIB };
     vec![
         JobUpdate::Begin { name: "app".into(), planner: String::new() },
@@ -55,7 +55,6 @@ const JOB: JobKey = 9;
 /// A request as a node has it.
 #[derive(Debug)]
 struct Order {
-    threads: u32,
     ahead: bool,
     parts: Vec<Part>,
 }
@@ -121,8 +120,12 @@ impl World {
         for action in core::mem::take(&mut self.out) {
             match action {
                 Action::Fetch { request, node, job, threads, priority, parts, .. } => {
-                    assert_eq!(job, JOB);
-                    let order = Order { threads, ahead: priority == Priority::Ahead, parts };
+                    assert_eq!(
+                        (job, threads),
+                        (JOB, 1),
+                        "a node has several requests, not one of several threads"
+                    );
+                    let order = Order { ahead: priority == Priority::Ahead, parts };
                     assert!(self.orders.insert(request, (node, order, false)).is_none());
                 }
                 Action::Release { requests, .. } => {
@@ -203,46 +206,36 @@ fn the_next_wave_is_fetched_while_one_computes() {
 }
 
 #[test]
-fn nodes_work_ahead_a_page_at_a_time_where_the_planner_does_not_mind() {
+fn nodes_fetch_later_waves_where_the_planned_one_leaves_them_idle() {
     let home = |task: u32| if task.is_multiple_of(2) { "a" } else { "b" };
     let mut world = World::new("no-action", &[("a", 1 << 30), ("b", 1 << 30)]);
     world.tell(told_at(60, &[("a", 2), ("b", 2)], home));
-    let threads = |world: &World| -> Vec<u32> { world.orders.values().map(|(_, o, _)| o.threads).collect() };
-    assert_eq!(threads(&world), [4, 4], "the first wave alone: nothing computes until it is there");
-    (0..4).for_each(|task| world.start(task, home(task)));
-    assert_eq!(threads(&world), [4, 4], "it goes on for the tasks that wait for it");
-    // One node has its part: it begins the second, which is planned by now, and the other does not.
-    let first: Vec<u64> = world.orders.keys().copied().collect();
-    world.end(first[0], 0);
-    assert_eq!(threads(&world), [4, 4, 4]);
-    assert_eq!(world.orders.values().next_back().unwrap().0, world.orders[&first[0]].0);
-    world.end(first[1], 0);
-    assert_eq!(threads(&world), [4, 4, 4, 4, 1, 1, 1, 1, 1, 1], "and a little of three more");
-    let of_wave: Vec<u64> = world.orders.values().map(|(_, o, _)| o.parts[0].offset / (4 * MIB)).collect();
-    assert_eq!(of_wave, [0, 0, 1, 1, 2, 2, 3, 3, 4, 4], "earlier waves have earlier orders");
-    // One node is faster than the other, which goes on.
-    world.end(world.orders.keys().copied().nth(2).unwrap(), 0);
-    assert!(!world.adjusted.values().any(|threads| *threads == 0), "{:?}", world.adjusted);
-    (0..4).for_each(|task| world.finish(task));
-    world.adjusted.clear();
-    // The second begins before all of it is there. The third is planned now: where the second is there it gets the threads of a
-    // planned one, and where it is not, when it is.
-    (4..8).for_each(|task| world.start(task, home(task)));
-    let ids: Vec<u64> = world.orders.keys().copied().collect();
-    let paces = |world: &World| [world.adjusted.get(&ids[2]).copied(), world.adjusted.get(&ids[3]).copied()];
-    assert_eq!((world.orders[&ids[2]].1.parts[0].offset, paces(&world)), (8 * MIB, [Some(4), Some(1)]));
-    world.end(ids[1], 0);
-    assert_eq!(paces(&world), [Some(4), Some(4)]);
-    assert_eq!(
-        world.waves().iter().filter(|w| w.prefetch_began_ms.is_some()).count(),
-        6,
-        "another behind the last"
-    );
-    // What was brought ahead is known as fetched when the planner asks for it.
+    let open = |world: &World| -> Vec<(u64, bool)> {
+        let open = world.orders.values().filter(|(_, _, ended)| !ended);
+        let mut open: Vec<_> = open.map(|(_, o, _)| (o.parts[0].offset / MIB, o.ahead)).collect();
+        open.sort_unstable();
+        open
+    };
+    let tasks = |from: u64, to: u64, ahead: bool| (from..to).map(|task| (task, ahead)).collect::<Vec<_>>();
+    assert_eq!(open(&world), tasks(0, 4, false), "the first wave alone: nothing computes until it is there");
+    // One node has its part and waits for the other: behind the first wave nothing is fetched ahead.
+    let of_a: Vec<u64> = world.orders.iter().filter(|(_, o)| o.0 == "a").map(|(id, _)| *id).collect();
+    of_a.iter().for_each(|id| world.end(*id, 0));
+    assert_eq!(open(&world), [(1, false), (3, false)]);
     world.bring();
-    (4..8).for_each(|task| world.finish(task));
-    (8..12).for_each(|task| world.start(task, home(task)));
-    assert!(world.waves()[1..6].iter().all(|w| w.fetched_bytes == w.bytes), "{:?}", world.waves());
+    let ahead = |tasks: &[u64]| tasks.iter().map(|task| (*task, true)).collect::<Vec<_>>();
+    assert_eq!(open(&world), ahead(&[4, 5, 6, 7, 8, 9, 12, 13]), "the next wave, and a little of two more");
+    (0..4).for_each(|task| world.start(task, home(task)));
+    world.bring();
+    assert_eq!(open(&world), ahead(&[10, 11, 14, 15, 18, 19]));
+    // Three waves behind the planned one, and no more.
+    (0..9).for_each(|_| world.bring());
+    assert_eq!(world.waves().iter().filter(|w| w.prefetch_began_ms.is_some()).count(), 5);
+    assert!(open(&world).is_empty());
+    // What was fetched ahead counts as fetched when the planner asks for it.
+    (0..4).for_each(|task| world.finish(task));
+    (4..8).for_each(|task| world.start(task, home(task)));
+    assert!(world.waves()[1..5].iter().all(|w| w.fetched_bytes == w.bytes), "{:?}", world.waves());
 }
 
 #[test]
@@ -315,34 +308,35 @@ fn tasks_that_start_before_their_input_is_there_read_by_themselves() {
     assert!(kept, "the other task still waits for it");
     world.start(1, "a");
     let left: Vec<_> = world.orders.values().map(|(_, o, _)| o.parts[0].offset).collect();
-    assert_eq!(left, [2 * MIB], "the first wave's order is withdrawn, the second's is given");
+    assert_eq!(left, [2 * MIB, 3 * MIB], "the first wave's requests are released, the second's are given");
     assert_eq!(world.waves()[0].failed_bytes, 2 * MIB);
 }
 
 #[test]
-fn an_order_that_goes_on_ends_with_its_tasks() {
+fn a_request_that_goes_on_ends_with_its_wave() {
     let mut world = World::new("no-action", &[("a", 1 << 30)]);
     world.tell(told(6, &[("a", 2)]));
     (0..2).for_each(|task| world.start(task, "a"));
-    assert_eq!(world.orders.values().map(|(_, o, _)| o.parts[0].offset).collect::<Vec<_>>(), [0]);
-    // The node never says that it has it, and the tasks have read it by themselves.
+    let offsets =
+        |world: &World| world.orders.values().map(|(_, o, _)| o.parts[0].offset / MIB).collect::<Vec<_>>();
+    assert_eq!(offsets(&world), [0, 1], "the tasks wait for them, and nothing is fetched beside them");
+    // The node never reports that it has them, and the tasks have read by themselves.
     (0..2).for_each(|task| world.finish(task));
-    let left: Vec<_> = world.orders.values().map(|(_, o, _)| (o.parts[0].offset, o.threads)).collect();
-    assert_eq!(left, [(2 * MIB, 4), (4 * MIB, 1)], "the second wave is next, and the third behind it");
+    assert_eq!(offsets(&world), [2, 3, 4], "the second wave is next, and a little of the third");
 }
 
 #[test]
 fn the_end_of_a_job_leaves_no_orders() {
     let mut world = World::new("full-delay", &[("a", 1 << 30), ("b", 1 << 30)]);
     world.tell(told(64, &[("a", 4), ("b", 4)]));
-    assert_eq!(world.orders.len(), 2);
+    assert_eq!(world.orders.len(), 8);
     world.tell(vec![JobUpdate::End]);
     assert!(world.orders.is_empty());
     let status = world.machine.status();
     assert!(status[0].ended && status[0].planner == "full-delay");
     // The node of its program goes: the same, but there is nobody to show it to.
     world.tell(told(64, &[("a", 4), ("b", 4)]));
-    assert_eq!(world.orders.len(), 2);
+    assert_eq!(world.orders.len(), 8);
     world.report(Event::JobGone { job: JOB });
     world.went("a");
     world.turn();
@@ -425,7 +419,7 @@ fn a_node_is_ordered_no_more_than_fits() {
     // Five extents of the wave's twenty fit the small node at most.
     let mut world = World::new("no-action", &[("a", 8 * MIB), ("b", 80 * MIB)]);
     world.tell(told(200, &[("a", 20), ("b", 20)]));
-    world.bring();
+    (0..30).for_each(|_| world.bring());
     let of = |world: &World, name: &str| -> u64 {
         let its = world.orders.values().filter(|(node, _, _)| node == name);
         its.flat_map(|(_, o, _)| &o.parts).map(|p| p.len).sum()
@@ -758,7 +752,6 @@ fn a_large_stage_is_placed_in_slices_and_cut_as_if_at_once() {
         turns += 1;
     }
     assert_eq!(turns, 6);
-    assert_ne!(world.machine.next_deadline(), Some(world.now), "nothing is left to place");
     assert_eq!(world.waves().iter().map(|w| w.tasks).sum::<u32>(), tasks - 2, "those that run need nothing");
     assert!(world.ordered_bytes() > 0);
 
@@ -783,19 +776,43 @@ fn a_large_stage_is_placed_in_slices_and_cut_as_if_at_once() {
 }
 
 #[test]
-fn what_started_tasks_wait_for_outlives_a_new_cut() {
+fn what_started_tasks_wait_for_outlives_a_new_partition() {
     let one = [("a", 1 << 30)];
     let mut world = World::new("no-action", &one);
     world.tell(told(8, &[("a", 2)]));
     (0..2).for_each(|task| world.start(task, "a"));
-    let first = *world.orders.keys().next().unwrap();
+    let first: Vec<u64> = world.orders.keys().copied().take(2).collect();
     world.tell(vec![JobUpdate::Slots { slots: vec![("a".into(), 3)] }]);
-    assert_eq!(world.waves().len(), 3, "it was not cut anew");
-    assert_eq!(world.orders.keys().copied().collect::<Vec<_>>(), [first], "and nothing is brought beside it");
-    world.end(first, 0);
-    assert!(world.orders.len() > 1, "the next waits for nothing");
+    assert_eq!(world.waves().len(), 3, "it was not partitioned again");
+    assert!(first.iter().all(|id| world.orders.contains_key(id)), "{:?}", world.orders);
+    first.iter().for_each(|id| world.end(*id, 0));
     (0..2).for_each(|task| world.finish(task));
-    assert!(!world.orders.contains_key(&first), "it has outlived its tasks");
+    assert!(!first.iter().any(|id| world.orders.contains_key(id)), "they have outlived their tasks");
+}
+
+/// A planner's setting is what each node has: requests at a time, their rate, and nothing while it pauses.
+#[test]
+fn requests_follow_the_setting_of_their_wave() {
+    let mut world = World::new("full-delay", &[("a", 1 << 40), ("b", 1 << 40)]);
+    world.tell(told(64, &[("a", 16), ("b", 16)]));
+    let per_node = |world: &World, node: &str| world.orders.values().filter(|o| o.0 == node && !o.2).count();
+    assert_eq!([per_node(&world, "a"), per_node(&world, "b")], [4, 4]);
+    let set = |world: &mut World, nodes: u16, threads: u16, rate: f64| {
+        let setting = forebay_model::profile::Setting { nodes, threads, rate };
+        let wave = world.machine.run_mut(JOB, 1).and_then(|run| run.set_setting(0, setting, 0)).unwrap();
+        world.machine.adjust(world.now, JOB, 1, wave);
+        world.out.append(&mut world.machine.out);
+        world.turn();
+    };
+    set(&mut world, 1, 2, 1.0);
+    let paused = |world: &World| world.adjusted.values().filter(|threads| **threads == 0).count();
+    assert_eq!(paused(&world), 6, "two of one node go on: {:?}", world.adjusted);
+    set(&mut world, 2, 4, 1.0);
+    assert_eq!(paused(&world), 0, "{:?}", world.adjusted);
+    set(&mut world, 0, 0, 0.0);
+    assert_eq!(paused(&world), 8);
+    world.bring();
+    assert_eq!(per_node(&world, "a") + per_node(&world, "b"), 0, "nothing is given out in a pause");
 }
 
 #[test]
@@ -868,12 +885,17 @@ fn tasks_whose_start_is_told_with_their_stage_have_a_wave() {
 
 #[test]
 fn planners_that_mind_phases_go_wave_by_wave_wherever_files_lie() {
-    let mut world = World::new("full-delay", &[("a", 1 << 30)]);
-    world.tell(laid_out(told(6, &[("a", 2)]), 2));
-    assert!(!world.machine.jobs[&JOB].stages[&1].by_server);
-    let mut world = World::new("no-action", &[("a", 1 << 30)]);
-    world.tell(laid_out(told(6, &[("a", 2)]), 2));
-    assert!(world.machine.jobs[&JOB].stages[&1].by_server);
+    for servers in [0, 2] {
+        let offsets = |planner| {
+            let mut world = World::new(planner, &[("a", 1 << 30)]);
+            let told = told(6, &[("a", 2)]);
+            world.tell(if servers > 0 { laid_out(told, servers) } else { told });
+            world.bring();
+            world.orders.values().map(|o| o.1.parts[0].offset / (2 * MIB)).max()
+        };
+        assert_eq!(offsets("full-delay"), Some(0), "{servers} servers");
+        assert!(offsets("no-action") > Some(0), "{servers} servers");
+    }
 }
 
 #[test]
@@ -883,7 +905,6 @@ fn hostile_figures_are_bounded() {
     let layout = Layout { stripe_bytes: 1, servers: vec![0; 1 << 16] };
     updates.insert(3, JobUpdate::Layouts { servers: vec!["s".into()], files: vec![layout] });
     world.tell(updates);
-    assert!(!world.machine.jobs[&JOB].stages[&1].by_server, "nobody knows where it lies");
     let order = *world.orders.keys().next().unwrap();
     let all = u64::MAX;
     for done in [false, true] {
@@ -895,11 +916,10 @@ fn hostile_figures_are_bounded() {
 }
 
 #[test]
-fn an_order_fits_a_message_however_many_files_it_names() {
+fn a_request_names_few_files_however_many_a_task_reads() {
     let mut world = World::new("no-action", &[("a", 1 << 40), ("b", 1 << 40)]);
     let (tasks, files_each) = (40_u32, 4_000_u32);
-    let file =
-        |number: u32| File { mount: "pfs".into(), ino: u64::from(number) + 1, bytes: 4096, name_bytes: 74 };
+    let file = |number: u32| File { mount: "pfs".into(), ino: u64::from(number) + 1, bytes: 4096 };
     let parts = |task: u32| {
         (0..files_each).map(|i| Part { file: task * files_each + i, offset: 0, len: 4096 }).collect()
     };
@@ -913,16 +933,14 @@ fn an_order_fits_a_message_however_many_files_it_names() {
         },
         JobUpdate::StageReady { stage: 1 },
     ]);
-    for _ in 0..20 {
+    for _ in 0..1000 {
         world.turn();
+        world.bring();
     }
-    assert_eq!(world.orders.len(), 2, "one for each node");
-    for (_, order, _) in world.orders.values() {
-        assert!(order.parts.len() > 10_000, "{} parts", order.parts.len());
-        assert!(order.parts.len() < (tasks * files_each) as usize / 2);
-    }
-    let given_up = world.machine.status()[0].stages[0].waves[0].failed_bytes;
-    assert!(given_up > 0, "what did not fit is given up");
+    assert!(world.orders.len() > 100, "{} requests", world.orders.len());
+    assert!(world.orders.values().all(|(_, order, _)| order.parts.len() <= 512));
+    let wave = &world.waves()[0];
+    assert_eq!((wave.fetched_bytes, wave.failed_bytes), (wave.bytes, 0));
 }
 
 #[test]

@@ -1,12 +1,16 @@
-//! How one stage is carried out: its waves, what each node has to bring for them, and how far that is.
+//! How one stage is carried out: its waves, what each node has to fetch for them, and how far that is.
 //!
-//! A stage is cut once when it is ready and again whenever members or slots change. Waves that have begun by then stay,
-//! with the tasks that have started; the others are replaced. So waves have two numbers: an id, under which orders know
-//! them for good, and the planner's, which counts from the last cut.
+//! A stage is partitioned once when it is ready and again whenever members or slots change. Waves that have begun by then
+//! stay, with the tasks that have started; the others are replaced. So waves have two numbers: an id, under which requests
+//! know them for good, and the planner's, which counts from the last partition.
+//!
+//! A node's part of a wave is split into chunks when the wave comes into reach ([`waiting`]). Each chunk becomes a request of
+//! its own. The part is over when all its chunks are.
 
-mod requests;
+mod part;
+mod waiting;
 
-pub use requests::Rank;
+pub use waiting::{QueueKey, Rank, Wanted};
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
@@ -15,28 +19,11 @@ use alloc::vec::Vec;
 
 use forebay_model::profile::Setting;
 
-use super::event::{File, Part, Progress, RequestId, WaveId, WaveStatus};
-use super::partition::{Need, Placed};
+use super::event::{Part, Progress, QueueId, RequestId, WaveId, WaveStatus};
+use super::partition::Placed;
 use crate::planner::JobId;
-use requests::{OrderedPiece, Waiting};
-
-/// Waves after the planned one that are begun at most: enough that every server of the PFS has something to bring, since
-/// those of one wave are on some servers by chance and not on others.
-const AHEAD_WAVES: usize = 3;
-
-/// A stage has one of these for so many waves, and one at least: what comes of later waves takes from the next, and of few there is no time to
-/// make up for it.
-const WAVES_FOR_ONE_AHEAD: usize = 5;
-
-/// Pages at a time that a node brings of each of these.
-const AHEAD_THREADS: u32 = 1;
-
-/// Of an order, so much is told: half of what a message may have. What is beyond it is given up; a node has seconds of work with it.
-const ORDER_BYTES_MAX: usize = 4 << 20;
-
-/// What a part and a file of an order take in a message at most, beside its path.
-const PART_BYTES: usize = 24;
-const FILE_BYTES: usize = 128;
+use part::{NodePart, State};
+use waiting::Waiting;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -45,10 +32,8 @@ pub struct StageRun {
     pub serial: u32,
     /// The planner that has it, and as which job.
     pub planner: Option<(String, JobId)>,
-    /// Orders go on when their tasks have started, and those of later waves wait for them.
-    pub goes_on: bool,
-    /// What it reads is brought server by server (see `by_server`), since it is known where it lies. Only together with `goes_on`.
-    pub by_server: bool,
+    /// Nodes fetch later waves than the planned one as well, and requests go on when their tasks have started.
+    pub works_ahead: bool,
     /// Tasks that were started at their home: where most of their input is brought.
     pub local: u32,
     /// In the order of their ids.
@@ -76,8 +61,8 @@ struct Wave {
     parts: BTreeMap<String, NodePart>,
     setting: Option<Setting>,
     status: WaveStatus,
-    /// Those of its parts that wait are in pieces.
-    is_cut: bool,
+    /// Those of its parts that wait are split into chunks.
+    is_split: bool,
 }
 
 #[derive(Debug, Default)]
@@ -88,62 +73,17 @@ struct WaveTask {
     done: bool,
 }
 
-/// What one node brings for a wave.
-#[derive(Debug, Default)]
-struct NodePart {
-    needs: BTreeMap<u32, Need>,
-    state: PartState,
-    /// The order that it was given last; its pages are kept for the wave until the order is cancelled.
-    order: Option<u64>,
-    /// Tasks that have not started.
-    unstarted: usize,
-    /// Bytes of the order, and of what became of it.
-    ordered_bytes: u64,
-    fetched_bytes: u64,
-    resident_bytes: u64,
-    failed_bytes: u64,
-    /// Bytes that were never ordered: no room, or read by their tasks already.
-    given_up_bytes: u64,
-    /// What is brought server by server, and how many of these have not ended.
-    pieces: Vec<OrderedPiece>,
-    pieces_left: usize,
-}
-
-/// How far a node is with its part.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum PartState {
-    /// Not ordered yet.
-    #[default]
-    Waiting,
-    /// Ordered.
-    Active,
-    /// Nothing more will come of it.
-    Ended,
-}
-
-impl NodePart {
-    fn bytes(&self) -> u64 {
-        self.needs.values().map(|n| n.bytes).sum()
-    }
-
-    /// All orders that keep something for it.
-    fn take_orders(&mut self) -> impl Iterator<Item = u64> + '_ {
-        self.order.take().into_iter().chain(self.pieces.iter_mut().filter_map(|piece| piece.order.take()))
-    }
-
-    /// It ends before it was done; what has not come is given up. Returns the orders to cancel.
-    fn withdraw(&mut self) -> Vec<u64> {
-        if self.state == PartState::Ended {
-            return Vec::new();
-        }
-        let came = self.fetched_bytes + self.resident_bytes + self.failed_bytes;
-        self.given_up_bytes = self.bytes().saturating_sub(came);
-        self.ordered_bytes = came;
-        self.state = PartState::Ended;
-        let orders = self.take_orders().collect();
-        (self.pieces, self.pieces_left) = (Vec::new(), 0);
-        orders
-    }
+/// A request whose pace has changed.
+#[derive(Debug)]
+pub struct Adjusted {
+    /// Its node.
+    pub node: String,
+    /// Which.
+    pub request: RequestId,
+    /// Pages at a time and bytes per second.
+    pub pace: (u32, u64),
+    /// It had no pages at a time before.
+    pub was_paused: bool,
 }
 
 impl Wave {
@@ -157,20 +97,12 @@ impl Wave {
     }
 
     fn is_over(&self) -> bool {
-        self.parts.values().all(|p| p.state == PartState::Ended)
-    }
-
-    fn active(&self) -> usize {
-        self.parts.values().filter(|p| p.state == PartState::Active).count()
-    }
-
-    fn is_brought_by(&self, node: &str) -> bool {
-        self.parts.get(node).is_some_and(|part| part.state == PartState::Active)
+        self.parts.values().all(|p| p.state == State::Ended)
     }
 
     /// All orders that keep something for it.
-    fn take_orders(&mut self) -> Vec<u64> {
-        self.parts.values_mut().flat_map(NodePart::take_orders).collect()
+    fn take_requests(&mut self) -> Vec<u64> {
+        self.parts.values_mut().flat_map(NodePart::take_requests).collect()
     }
 
     /// Every task has ended: nothing is kept for it any more.
@@ -179,11 +111,11 @@ impl Wave {
             return Vec::new();
         }
         self.status.compute_ended_ms = Some(since_ms);
-        let orders = self.take_orders();
+        let orders = self.take_requests();
         self.parts.values_mut().for_each(|p| {
-            p.state = PartState::Ended;
-            p.ordered_bytes = 0;
-            (p.pieces, p.pieces_left) = (Vec::new(), 0);
+            p.state = State::Ended;
+            p.asked_bytes = 0;
+            (p.chunks, p.left, p.active) = (Vec::new(), 0, 0);
         });
         orders
     }
@@ -204,7 +136,7 @@ impl StageRun {
         let mut kept = Vec::new();
         for mut wave in self.waves.drain(..) {
             if wave.started == 0 {
-                void.extend(wave.take_orders());
+                void.extend(wave.take_requests());
                 continue;
             }
             let left: BTreeSet<u32> =
@@ -218,9 +150,7 @@ impl StageRun {
             for part in wave.parts.values_mut() {
                 part.unstarted = 0;
                 part.forget_tasks(&left);
-                let is_coming =
-                    part.state == PartState::Active || self.by_server && part.state == PartState::Waiting;
-                if !(self.goes_on && is_coming && !part.needs.is_empty()) {
+                if !self.works_ahead || part.needs.is_empty() {
                     void.extend(part.withdraw());
                 }
             }
@@ -317,62 +247,8 @@ impl StageRun {
         Some(found.id)
     }
 
-    /// Pages at a time and bytes per second (0: no limit) of each node, if all together reach `speed_bytes_per_s`. Of a wave that
-    /// is not planned yet it is the pace of what is brought ahead.
-    /// And so it is where the node still brings what started tasks wait for.
-    pub fn pace(&self, id: WaveId, node: &str, speed_bytes_per_s: f64) -> (u32, u64) {
-        let Some(wave) = self.wave(id) else { return (0, 0) };
-        match wave.setting {
-            Some(setting) if !setting.is_paused() && self.is_behind(id, node) => (AHEAD_THREADS, 0),
-            Some(setting) if !setting.is_paused() => {
-                let nodes = wave.parts.len().min(setting.nodes.into()).max(1) as f64;
-                let limited = speed_bytes_per_s * setting.rate / nodes;
-                let rate = if setting.rate >= 1.0 { 0 } else { (limited as u64).max(1) };
-                (setting.threads.max(1).into(), rate)
-            }
-            None => (AHEAD_THREADS, 0),
-            _ => (0, 0),
-        }
-    }
-
-    /// Whether the node is at an order of an earlier wave of which tasks have started.
-    fn is_behind(&self, id: WaveId, node: &str) -> bool {
-        let comes_first = |wave: &Wave| wave.started > 0 && wave.is_brought_by(node);
-        self.goes_on && self.waves.iter().take_while(|wave| wave.id < id).any(comes_first)
-    }
-
-    /// Whether the node is at its order of the first wave, and `id` is a later one.
-    fn is_behind_first(&self, id: WaveId, node: &str) -> bool {
-        let first = self.waves.first().filter(|wave| wave.id < id);
-        self.goes_on && first.is_some_and(|wave| wave.is_brought_by(node))
-    }
-
-    /// Waves that the planner wants and of which the node has something left to bring.
-    pub fn planned_on(&self, node: &str) -> Vec<WaveId> {
-        let is_left = |wave: &&Wave| wave.parts.get(node).is_some_and(|part| part.state != PartState::Ended);
-        self.waves.iter().filter(|wave| wave.is_planned()).filter(is_left).map(|wave| wave.id).collect()
-    }
-
-    /// Parts of the waves after the one planned last that have not been begun, wave by wave: the wave, the node, and the bytes. None
-    /// of nodes whose part of the planned wave waits, and none while the first wave comes, behind which nothing computes.
-    pub fn parts_ahead(&self) -> Vec<(WaveId, String, u64)> {
-        let Some(planned) = self.waves.iter().rposition(Wave::is_planned) else { return Vec::new() };
-        if self.by_server || !self.waves[0].is_over() {
-            return Vec::new();
-        }
-        let ahead = (self.waves.len() / WAVES_FOR_ONE_AHEAD).clamp(1, AHEAD_WAVES);
-        let later = self.waves[planned + 1..].iter().take(ahead).filter(|wave| wave.setting.is_none());
-        let begins = |node: &str| {
-            !self.waves[planned].parts.get(node).is_some_and(|part| part.state == PartState::Waiting)
-        };
-        let parts = later.flat_map(|wave| wave.parts.iter().map(move |(node, part)| (wave.id, node, part)));
-        let waiting = parts
-            .filter(|(_, node, part)| part.state == PartState::Waiting && part.unstarted > 0 && begins(node));
-        waiting.map(|(wave, node, part)| (wave, node.clone(), part.bytes())).collect()
-    }
-
-    /// A part of the wave is begun before the planner has asked for the wave.
-    pub fn begin_ahead(&mut self, id: WaveId, since_ms: u64) {
+    /// A part of the wave is begun, perhaps before the planner has asked for the wave.
+    fn begin(&mut self, id: WaveId, since_ms: u64) {
         let Some(wave) = self.wave_mut(id) else { return };
         if wave.status.prefetch_began_ms.is_none() {
             wave.status.prefetch_began_ms = Some(since_ms);
@@ -380,106 +256,96 @@ impl StageRun {
         }
     }
 
-    /// Orders under way, each with its node.
-    pub fn active_orders(&self, id: WaveId) -> Vec<(String, u64)> {
-        let parts = self.wave(id).into_iter().flat_map(|w| &w.parts);
-        let active = parts.filter(|(_, p)| p.state == PartState::Active);
-        active.filter_map(|(node, p)| Some((node.clone(), p.order?))).collect()
-    }
-
-    /// Nodes that are to be given their orders now.
-    pub fn nodes_to_start(&self, id: WaveId) -> Vec<String> {
-        let Some(wave) = self.wave(id) else { return Vec::new() };
-        let allowed = match wave.setting {
-            Some(setting) if !setting.is_paused() && !self.by_server => usize::from(setting.nodes),
-            _ => 0,
-        };
-        let waiting = wave
-            .parts
-            .iter()
-            .filter(|(node, p)| p.state == PartState::Waiting && !self.is_behind_first(id, node));
-        waiting.take(allowed.saturating_sub(wave.active())).map(|(node, _)| node.clone()).collect()
-    }
-
-    /// What to order of a node that has `room_bytes`: files, and parts of them, in the order of the tasks. Tasks that have
-    /// started read by themselves; what does not fit is given up.
-    pub fn take_parts(&mut self, id: WaveId, node: &str, room_bytes: u64, files: &[File]) -> Vec<Part> {
-        let Some(wave) = self.wave_mut(id) else { return Vec::new() };
-        let Some(part) = wave.parts.get_mut(node) else { return Vec::new() };
-        let mut named: BTreeSet<u32> = BTreeSet::new();
-        let mut parts = Vec::new();
-        let (mut bytes, mut message_bytes) = (0, 0);
-        let unstarted =
-            part.needs.iter().filter(|(task, _)| wave.tasks.get(task).is_some_and(|t| !t.started));
-        for piece in unstarted.flat_map(|(_, need)| &need.parts) {
-            let Some(file) = files.get(piece.file as usize) else { continue };
-            message_bytes += PART_BYTES;
-            if named.insert(piece.file) {
-                message_bytes += FILE_BYTES + file.name_bytes as usize;
+    /// The pace of each request of the wave, if all nodes together reach `speed_bytes_per_s`: pages at a time and bytes per
+    /// second, 0 for no limit.
+    fn pace(&self, wave: &Wave, speed_bytes_per_s: f64) -> (u32, u64) {
+        match wave.setting {
+            Some(setting) if setting.rate < 1.0 && !setting.is_paused() => {
+                let nodes = wave.parts.len().min(setting.nodes.into()).max(1) as f64;
+                let requests = nodes * f64::from(setting.threads.max(1));
+                (1, ((speed_bytes_per_s * setting.rate / requests) as u64).max(1))
             }
-            if bytes + piece.len > room_bytes || message_bytes > ORDER_BYTES_MAX {
-                break;
-            }
-            bytes += piece.len;
-            parts.push(*piece);
+            _ => (1, 0),
         }
-        part.ordered_bytes = bytes;
-        part.given_up_bytes = part.bytes() - bytes;
-        parts
+    }
+
+    /// Requests of the wave whose pace has changed with its setting, with their nodes and new paces. Of a node that has more of
+    /// them than its setting allows by now, the last pause.
+    pub fn adjust(&mut self, id: WaveId, speed_bytes_per_s: f64) -> Vec<Adjusted> {
+        let Some(setting) = self.wave(id).and_then(|wave| wave.setting).filter(|_| !self.works_ahead) else {
+            return Vec::new();
+        };
+        let pace = self.wave(id).map_or((1, 0), |wave| self.pace(wave, speed_bytes_per_s));
+        let Some(wave) = self.wave_mut(id) else { return Vec::new() };
+        let mut changed = Vec::new();
+        let mut nodes_left = if setting.is_paused() { 0 } else { usize::from(setting.nodes) };
+        for (node, part) in wave.parts.iter_mut().filter(|(_, part)| part.active > 0) {
+            let allowed = if nodes_left > 0 { usize::from(setting.threads.max(1)) } else { 0 };
+            nodes_left = nodes_left.saturating_sub(1);
+            for (place, asked) in part.in_flight().enumerate() {
+                let pace = if place < allowed { pace } else { (0, 0) };
+                if let Some(request) = asked.request.filter(|_| asked.pace != pace) {
+                    let was_paused = asked.pace.0 == 0;
+                    asked.pace = pace;
+                    changed.push(Adjusted { node: node.clone(), request, pace, was_paused });
+                }
+            }
+        }
+        changed
+    }
+
+    /// A chunk of [`StageRun::next_chunk`] is requested as `request`; gives what to fetch and at what pace.
+    pub fn ask(
+        &mut self,
+        queue: QueueId,
+        rank: &Rank,
+        request: RequestId,
+        since_ms: u64,
+        speed_bytes_per_s: f64,
+    ) -> (Vec<Part>, (u32, u64)) {
+        self.waiting.remove(queue, rank);
+        self.begin(rank.wave, since_ms);
+        let pace = self.wave(rank.wave).map_or((1, 0), |wave| self.pace(wave, speed_bytes_per_s));
+        let Some(part) = self.part(rank.wave, &rank.node) else { return (Vec::new(), pace) };
+        part.ask(rank.number, request, pace);
+        (part.chunks.get(rank.number).map(|asked| asked.chunk.parts.clone()).unwrap_or_default(), pace)
     }
 
     /// Nothing (more) comes of a node's part.
     pub fn part_ended(&mut self, id: WaveId, node: &str) {
         if let Some(part) = self.part(id, node) {
-            part.state = PartState::Ended;
+            part.state = State::Ended;
         }
     }
 
-    /// A node was given this order for what [`StageRun::take_parts`] told.
-    pub fn ordered(&mut self, id: WaveId, node: &str, order: u64) {
-        if let Some(part) = self.part(id, node) {
-            part.order = Some(order);
-            part.state = PartState::Active;
-        }
-    }
-
-    /// The node has forgotten its order: it has to be given anew, if anybody still waits for it.
-    pub fn order_lost(&mut self, id: WaveId, node: &str) {
-        let by_server = self.by_server;
+    /// The node has forgotten its requests: they have to be given anew, if anybody still waits for them.
+    pub fn part_lost(&mut self, id: WaveId, node: &str) {
+        let works_ahead = self.works_ahead;
         let Some(wave) = self.wave_mut(id) else { return };
         let is_finished = wave.is_finished();
-        wave.is_cut = false;
+        wave.is_split = false;
         if let Some(part) = wave.parts.get_mut(node) {
-            let waits = part.unstarted > 0 || by_server && !is_finished;
-            let state = if waits { PartState::Waiting } else { PartState::Ended };
-            *part = NodePart {
-                needs: core::mem::take(&mut part.needs),
-                unstarted: part.unstarted,
-                state,
-                ..NodePart::default()
-            };
+            part.restart(part.unstarted > 0 || works_ahead && !is_finished);
         }
     }
 
-    /// Notes how far an order is; returns the bytes fetched since the last time.
-    pub fn progress(&mut self, id: WaveId, node: &str, order: RequestId, progress: &Progress) -> u64 {
-        let Some(part) = self.part(id, node).filter(|p| p.order == Some(order)) else { return 0 };
-        let before = part.fetched_bytes;
-        part.fetched_bytes = progress.fetched_bytes;
-        part.resident_bytes = progress.resident_bytes;
-        part.failed_bytes = progress.failed_bytes;
-        if progress.done {
-            part.state = PartState::Ended;
-        }
-        progress.fetched_bytes.saturating_sub(before)
+    /// Notes how far a request is; returns the bytes fetched since the last time.
+    pub fn progress(
+        &mut self,
+        wave: WaveId,
+        node: &str,
+        number: usize,
+        request: RequestId,
+        progress: &Progress,
+    ) -> u64 {
+        self.part(wave, node).map_or(0, |part| part.progress(number, request, progress))
     }
 
-    /// Adds what nodes were ordered to hold for waves that are not over.
+    /// Adds what nodes were asked to hold for waves that are not over.
     pub fn add_held(&self, held: &mut BTreeMap<String, u64>) {
         for wave in self.waves.iter().filter(|w| w.status.prefetch_began_ms.is_some() && !w.is_finished()) {
-            for (node, part) in wave.parts.iter().filter(|(_, p)| p.order.is_some() || !p.pieces.is_empty()) {
-                *held.entry(node.clone()).or_default() +=
-                    part.ordered_bytes.saturating_sub(part.failed_bytes);
+            for (node, part) in wave.parts.iter().filter(|(_, part)| !part.chunks.is_empty()) {
+                *held.entry(node.clone()).or_default() += part.asked_bytes.saturating_sub(part.failed_bytes);
             }
         }
     }
@@ -502,9 +368,7 @@ impl StageRun {
         let mut withdrawn = Vec::new();
         for part in wave.parts.values_mut().filter(|p| p.needs.contains_key(&number)) {
             part.unstarted -= 1;
-            // What was never ordered is read by the task; by server it is still given out, as what is waited for.
-            let is_coming = part.state == PartState::Active || self.by_server;
-            if part.unstarted == 0 && !(self.goes_on && is_coming) {
+            if part.unstarted == 0 && !self.works_ahead {
                 withdrawn.extend(part.withdraw());
             }
         }
@@ -577,10 +441,10 @@ impl StageRun {
 
     /// The stage has ended; returns all its orders.
     pub fn end(&mut self) -> Vec<u64> {
-        self.forget_all_waiting();
+        self.waiting = Waiting::default();
         let mut orders = Vec::new();
         for wave in &mut self.waves {
-            orders.extend(wave.take_orders());
+            orders.extend(wave.take_requests());
             for part in wave.parts.values_mut() {
                 part.withdraw();
             }

@@ -1,0 +1,99 @@
+//! HPC jobs and their I/O phases, as every planner hears them, also one that is made when they are under way.
+
+use super::Stages;
+use super::event::HpcUpdate;
+use crate::machine::Nanos;
+use crate::planner::{Event, HpcId};
+
+/// Times that are reported are between these: figures beyond are nobody's, and sums stay sums.
+const NS: core::ops::RangeInclusive<u64> = 1_000_000..=(30 * 86_400 * 1_000_000_000);
+
+/// Most that a phase may take beyond its time alone, in thousandths.
+const ALLOWANCE_PERMILLE_MAX: u32 = 100_000;
+
+/// An HPC job.
+pub(super) struct Hpc {
+    io_ns: u64,
+    compute_ns: u64,
+    phases_left: u32,
+    allowance: f64,
+    weight: f64,
+    /// Since when it computes, or has been in a phase.
+    since: Nanos,
+    /// The phase under way: its time alone and its deadline.
+    phase: Option<(u64, Nanos)>,
+}
+
+impl Hpc {
+    fn joins(&self, now: Nanos, hpc: HpcId) -> Event {
+        let first_in_ns = self.compute_ns.saturating_sub(now.saturating_since(self.since));
+        Event::HpcJoins {
+            hpc,
+            io_ns: self.io_ns,
+            compute_ns: self.compute_ns,
+            phases: self.phases_left,
+            allowance: self.allowance,
+            weight: self.weight,
+            first_in_ns,
+        }
+    }
+}
+
+impl Stages {
+    /// Something is reported of an HPC job. What does not fit what was reported before changes nothing.
+    pub(super) fn hpc(&mut self, now: Nanos, hpc: HpcId, update: HpcUpdate) {
+        let Some(event) = self.note_hpc(now, hpc, update) else { return };
+        let names: alloc::vec::Vec<_> = self.planners.keys().cloned().collect();
+        for name in names {
+            self.tell(now, &name, event.clone());
+        }
+    }
+
+    fn note_hpc(&mut self, now: Nanos, hpc: HpcId, update: HpcUpdate) -> Option<Event> {
+        let bounded = |ns: u64| ns.clamp(*NS.start(), *NS.end());
+        match update {
+            HpcUpdate::Joins { io_ns, compute_ns, phases, allowance_permille, weight } => {
+                let joined = Hpc {
+                    io_ns: bounded(io_ns),
+                    compute_ns: bounded(compute_ns),
+                    phases_left: phases,
+                    allowance: f64::from(allowance_permille.min(ALLOWANCE_PERMILLE_MAX)) / 1000.0,
+                    weight: f64::from(weight.max(1)),
+                    since: now,
+                    phase: None,
+                };
+                let joins = joined.joins(now, hpc);
+                self.hpc.insert(hpc, joined).is_none().then_some(joins)
+            }
+            HpcUpdate::PhaseBegins { alone_ns } => {
+                let job = self.hpc.get_mut(&hpc).filter(|job| job.phase.is_none())?;
+                let alone_ns = bounded(alone_ns);
+                let deadline = now + (alone_ns as f64 * (1.0 + job.allowance)) as u64;
+                (job.since, job.phase) = (now, Some((alone_ns, deadline)));
+                job.phases_left = job.phases_left.saturating_sub(1);
+                Some(Event::PhaseBegins { hpc, alone_ns, deadline })
+            }
+            HpcUpdate::PhaseEnds => {
+                let job = self.hpc.get_mut(&hpc)?;
+                job.phase.take()?;
+                job.since = now;
+                Some(Event::PhaseEnds { hpc })
+            }
+            HpcUpdate::Leaves => self.hpc.remove(&hpc).map(|_| Event::HpcLeaves { hpc }),
+        }
+    }
+
+    /// What a planner has to hear first of the jobs that are there.
+    pub(super) fn hpc_known(&self, now: Nanos) -> alloc::vec::Vec<Event> {
+        let mut events = alloc::vec::Vec::new();
+        for (hpc, job) in &self.hpc {
+            events.push(job.joins(now, *hpc));
+            events.extend(job.phase.map(|(alone_ns, deadline)| Event::PhaseBegins {
+                hpc: *hpc,
+                alone_ns,
+                deadline,
+            }));
+        }
+        events
+    }
+}

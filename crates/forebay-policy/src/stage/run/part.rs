@@ -1,0 +1,155 @@
+//! What one node fetches for one wave, and the requests that this is split into.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+
+use crate::stage::event::{Progress, QueueId, RequestId};
+use crate::stage::partition::Need;
+use crate::stage::queues::Chunk;
+
+/// What one node fetches for a wave.
+#[derive(Debug, Default)]
+pub(super) struct NodePart {
+    pub needs: BTreeMap<u32, Need>,
+    pub state: State,
+    /// Tasks that have not started.
+    pub unstarted: usize,
+    /// Bytes that the node was asked to hold, and what became of them.
+    pub asked_bytes: u64,
+    pub fetched_bytes: u64,
+    pub resident_bytes: u64,
+    pub failed_bytes: u64,
+    /// Bytes that the node was never asked for: no room, or read by their tasks already.
+    pub given_up_bytes: u64,
+    /// Its chunks, and how many have not ended.
+    pub chunks: Vec<Asked>,
+    pub left: usize,
+    /// Chunks that the node is at.
+    pub active: usize,
+}
+
+/// How far a part is, or a chunk of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum State {
+    /// Nothing was asked for yet.
+    #[default]
+    Waiting,
+    /// The node was asked for it.
+    Active,
+    /// Nothing more will come of it.
+    Ended,
+}
+
+/// A chunk and what has become of it.
+#[derive(Debug, Default)]
+pub(super) struct Asked {
+    pub chunk: Chunk,
+    pub state: State,
+    /// Its request; its pages are kept for the wave until that is released.
+    pub request: Option<RequestId>,
+    /// The pace that the node has for it: pages at a time, bytes per second.
+    pub pace: (u32, u64),
+    progress: Progress,
+}
+
+impl NodePart {
+    pub fn bytes(&self) -> u64 {
+        self.needs.values().map(|n| n.bytes).sum()
+    }
+
+    /// All requests that keep something for it.
+    pub fn take_requests(&mut self) -> impl Iterator<Item = RequestId> + '_ {
+        self.chunks.iter_mut().filter_map(|chunk| chunk.request.take())
+    }
+
+    /// Requests that the node is at, in the order in which tasks need them.
+    pub fn in_flight(&mut self) -> impl Iterator<Item = &mut Asked> {
+        self.chunks.iter_mut().filter(|chunk| chunk.state == State::Active)
+    }
+
+    /// It ends before it was done; what has not come is given up. Returns the requests to release.
+    pub fn withdraw(&mut self) -> Vec<RequestId> {
+        if self.state == State::Ended {
+            return Vec::new();
+        }
+        let came = self.fetched_bytes + self.resident_bytes + self.failed_bytes;
+        self.given_up_bytes = self.bytes().saturating_sub(came);
+        self.asked_bytes = came;
+        self.state = State::Ended;
+        let requests = self.take_requests().collect();
+        (self.chunks, self.left, self.active) = (Vec::new(), 0, 0);
+        requests
+    }
+
+    /// The node has forgotten its requests: `waits` says whether anybody still waits for them.
+    pub fn restart(&mut self, waits: bool) {
+        let state = if waits { State::Waiting } else { State::Ended };
+        let (needs, unstarted) = (core::mem::take(&mut self.needs), self.unstarted);
+        *self = NodePart { needs, unstarted, state, ..NodePart::default() };
+    }
+
+    pub fn split(&mut self, chunks: Vec<Chunk>) {
+        self.left = chunks.len();
+        self.chunks = chunks.into_iter().map(|chunk| Asked { chunk, ..Asked::default() }).collect();
+        if self.left == 0 {
+            self.state = State::Ended;
+        }
+    }
+
+    /// The node is asked for a chunk.
+    pub fn ask(&mut self, number: usize, request: RequestId, pace: (u32, u64)) {
+        let Some(asked) = self.chunks.get_mut(number) else { return };
+        (asked.state, asked.request, asked.pace) = (State::Active, Some(request), pace);
+        self.state = State::Active;
+        self.active += 1;
+        self.asked_bytes += asked.chunk.bytes;
+    }
+
+    /// Nothing will come of a chunk that waits in `queue`.
+    pub fn give_up(&mut self, queue: QueueId, number: usize) {
+        let waits = |asked: &&Asked| asked.state == State::Waiting && asked.chunk.queue == queue;
+        let Some(asked) = self.chunks.get(number).filter(waits) else { return };
+        self.given_up_bytes += asked.chunk.bytes;
+        self.end(number);
+    }
+
+    /// Tasks that have moved to another wave: what waits for them waits there.
+    pub fn forget_tasks(&mut self, tasks: &BTreeSet<u32>) {
+        for number in 0..self.chunks.len() {
+            let asked = &self.chunks[number];
+            if asked.state == State::Waiting && tasks.contains(&asked.chunk.task) {
+                self.end(number);
+            }
+        }
+    }
+
+    /// Notes how far a request is; returns the bytes fetched since the last time.
+    pub fn progress(&mut self, number: usize, request: RequestId, progress: &Progress) -> u64 {
+        let Some(asked) = self.chunks.get_mut(number).filter(|p| p.request == Some(request)) else {
+            return 0;
+        };
+        let take = |sum: &mut u64, known: &mut u64, now: u64| {
+            let more = now.saturating_sub(*known);
+            (*sum, *known) = (*sum + more, *known + more);
+            more
+        };
+        let known = &mut asked.progress;
+        let fetched = take(&mut self.fetched_bytes, &mut known.fetched_bytes, progress.fetched_bytes);
+        take(&mut self.resident_bytes, &mut known.resident_bytes, progress.resident_bytes);
+        take(&mut self.failed_bytes, &mut known.failed_bytes, progress.failed_bytes);
+        if progress.done {
+            self.end(number);
+        }
+        fetched
+    }
+
+    fn end(&mut self, number: usize) {
+        let Some(asked) = self.chunks.get_mut(number).filter(|p| p.state != State::Ended) else { return };
+        self.active -= usize::from(asked.state == State::Active);
+        asked.state = State::Ended;
+        self.left -= 1;
+        if self.left == 0 {
+            self.state = State::Ended;
+        }
+    }
+}
