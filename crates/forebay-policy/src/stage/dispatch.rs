@@ -36,6 +36,9 @@ struct Soonest {
     rank: Rank,
 }
 
+/// What a queue would send next: how soon it is needed, and the queue.
+type Next = ((u64, u64), QueueKey);
+
 /// Bytes by node.
 type ByNode = BTreeMap<String, u64>;
 
@@ -97,7 +100,7 @@ impl Stages {
     }
 
     /// What each free queue would send next, as far as that was looked at; `true` if there are more.
-    fn look(&mut self, now: Nanos, look: &mut Look) -> (BTreeSet<((u64, u64), QueueKey)>, bool) {
+    fn look(&mut self, now: Nanos, look: &mut Look) -> (BTreeSet<Next>, bool) {
         let mut next = BTreeSet::new();
         let waiting = self.queues_waiting(&look.stages);
         // Where the deadline before had looked enough.
