@@ -35,13 +35,15 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "agent.socket_mode",
         default: "\"0666\"",
-        reason: "Permission bits of the socket. Everybody may connect: what anybody gets is decided by the \
-                 descriptors they can open on the PFS, not by the socket. Use 0600 for an agent of your own.",
+        reason: "Permission bits of the socket. Everybody may connect, because access to bytes depends on \
+                 the descriptors that a user can open on the PFS, not on the socket. Use 0600 for an agent \
+                 of your own.",
     },
     Key {
         name: "agent.connections_max",
         default: "1024",
-        reason: "Connections at a time. Each costs a thread and about 150 KiB; clients over the bound read the PFS.",
+        reason: "Limit on simultaneous connections. Each costs a thread and about 150 KiB; clients above the \
+                 limit read the PFS.",
     },
     Key {
         name: "tier.capacity",
@@ -52,13 +54,13 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "tier.limit",
         default: "\"90%\"",
-        reason: "Bound of the tmpfs itself, and so of any capacity set later while the agent runs. The kernel \
-                 enforces it even if the budget's arithmetic were wrong.",
+        reason: "Size of the tmpfs, and thus the limit of any capacity that is set while the agent runs. The \
+                 kernel enforces it even if the agent miscounts its budget.",
     },
     Key {
         name: "tier.backing",
         default: "\"auto\"",
-        reason: "Where the tmpfs comes from: mount (root), namespace (no root; a keeper process), directory (an \
+        reason: "Source of the tmpfs: mount (root), namespace (no root; a keeper process), directory (an \
                  existing tmpfs, usually without huge pages), or auto, the first that works.",
     },
     Key {
@@ -69,14 +71,14 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "tier.huge_pages",
         default: "true",
-        reason: "Mount the tmpfs with huge=within_size: two to three times the bandwidth, and memory goes back \
-                 fifty times faster.",
+        reason: "Mount the tmpfs with huge=within_size: two to three times the bandwidth, and memory is \
+                 released fifty times faster.",
     },
     Key {
         name: "tier.eviction",
         default: DEFAULT_EVICTION_TOML,
-        reason: "Which page goes first when room is needed. The default has the best hit ratios over loops, skewed \
-                 and scanning access; see docs/decisions/0003-default-eviction-policy.md.",
+        reason: "The policy that chooses pages to evict. The default has the best hit ratios over loops, \
+                 skewed and scanning access; see docs/decisions/0003-default-eviction-policy.md.",
     },
     Key {
         name: "cluster.coordinator",
@@ -91,14 +93,15 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "cluster.coordinator_buffers",
         default: "\"256MiB\"",
-        reason: "Most memory of the coordinator for what waits to be sent to all agents and what has come of them in part, beside \
-                 any tier. Over it the connection that has been behind for longest is closed; its agent comes back.",
+        reason: "Limit on the coordinator's send and receive buffers for all agents, in addition to any \
+                 tier. Above the limit, the coordinator closes the connection that has been behind for \
+                 longest; its agent reconnects.",
     },
     Key {
         name: "cluster.listen",
         default: "\"\"",
-        reason: "IP:PORT where this agent serves pages to its peers; port 0 picks a free one. Empty: pages are neither served \
-                 to peers nor asked of them.",
+        reason: "IP:PORT where this agent serves pages to its peers; port 0 picks a free one. Empty: the \
+                 agent exchanges no pages with peers.",
     },
     Key {
         name: "cluster.node",
@@ -108,13 +111,14 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "cluster.host",
         default: "\"\"",
-        reason: "The name by which schedulers (Spark, YARN) know this node; locations are given out under it. Empty: the \
-                 node's name.",
+        reason: "The name that schedulers (Spark, YARN) use for this node; block locations contain it. \
+                 Empty: the node's name.",
     },
     Key {
         name: "cluster.role",
         default: "\"co-located\"",
-        reason: "co-located: a compute node that lends memory. dedicated: a node that only keeps extents and runs no tasks.",
+        reason: "co-located: a compute node that lends memory. dedicated: a node that keeps extents and runs \
+                 no tasks.",
     },
     Key {
         name: "cluster.tls",
@@ -125,8 +129,9 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "cluster.peer_deadline_ms",
         default: "2000",
-        reason: "Longest wait for a page from a peer before the PFS is read instead and the peer is left alone for a while. \
-                 A page of 2 MiB takes a millisecond; the rest is for a PFS that is slow at the peer.",
+        reason: "Longest wait for a page from a peer. After it, the agent reads the PFS and avoids the peer \
+                 for a while. A page of 2 MiB takes a millisecond; the rest is for a PFS that is slow at the \
+                 peer.",
     },
     Key {
         name: "cluster.planner",
@@ -137,21 +142,22 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "cluster.decision_log",
         default: "\"\"",
-        reason: "Directory in which the coordinator of this process records what it hears of jobs and what it decides, for \
-                 `forebay replay`: four files of 64 MiB at most, without paths of files. Empty: no record.",
+        reason: "Directory in which the coordinator of this process records its events and decisions for \
+                 `forebay replay`: four files of at most 64 MiB, without paths of files. Empty: no record.",
     },
     Key {
         name: "mount.label",
         default: "",
-        reason: "A name of your own for the PFS; cached files are kept under it, so a remount does not cool the cache.",
+        reason: "A name of your choice for the PFS. Cached files are stored under it, so the cache survives \
+                 a remount.",
     },
     Key { name: "mount.root", default: "", reason: "Where the PFS is mounted." },
     Key {
         name: "mount.require_mount",
         default: "false",
-        reason: "Refuse to start unless something is mounted on the root itself. Set it where the root is the mount point of the \
-                 PFS, so that the empty directory below is never taken for it. Whatever was mounted there at the start has \
-                 to be there in any case: while it is not, nothing of it is served.",
+        reason: "Refuse to start unless a file system is mounted on the root itself. Set it if the root is \
+                 the mount point of the PFS, so that the agent never serves the empty directory below. In \
+                 any case, the agent serves nothing of a mount that was there at its start and is gone.",
     },
     Key {
         name: "mount.page_size",
@@ -162,41 +168,42 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "mount.extent_size",
         default: "\"128MiB\"",
-        reason: "Unit of placement, a multiple of the page size: which node keeps a page is decided by extent. As large as the \
+        reason: "Unit of placement, a multiple of the page size: each extent has one owner. As large as the \
                  splits of Hadoop and Spark, so that a task's input is on one node.",
     },
     Key {
         name: "mount.fetch_threads",
         default: "8",
-        reason: "Reads of the PFS at a time. Eight streams of 1 MiB keep four to eight storage servers busy; more \
-                 only queue up at the PFS and disturb others. Where each file is on one server, 16 keep more of them busy: \
-                 several reads are at the same server by chance.",
+        reason: "Simultaneous reads of the PFS. Eight streams of 1 MiB keep four to eight storage servers \
+                 busy; more only wait at the PFS and disturb others. If each file is on one server, 16 keep \
+                 more servers busy, because several reads go to the same server by chance.",
     },
     Key {
         name: "mount.read_ahead",
         default: "\"64MiB\"",
-        reason: "Most bytes fetched ahead of a sequential reader; 0 turns read-ahead off. The window starts at 16 MiB, or \
-                 at two pages if that is more, and doubles with progress up to this.",
+        reason: "Limit on bytes fetched ahead of a sequential reader; 0 turns read-ahead off. The window \
+                 starts at 16 MiB, or at two pages if that is more, and doubles with progress up to this \
+                 limit.",
     },
     Key {
         name: "mount.random_fill_percent",
         default: "2",
-        reason: "Filling pages which small random reads keep missing may cost the PFS this share, in percent, of what \
-                 the misses cost it; 0 never fills them. Small reads that miss are served by the PFS itself, and this is \
-                 what they may lose while the tier warms up.",
+        reason: "Limit on the cost of fetching pages that small random reads keep missing, in percent of the \
+                 cost of the misses at the PFS; 0 never fetches them. The PFS serves small reads that miss, \
+                 and they may lose this share while the tier warms up.",
     },
     Key {
         name: "mount.revalidate",
         default: "\"force\"",
-        reason: "force: ask the PFS for current attributes at every open, so that a file changed on another node is \
-                 seen. as-stat: believe this node's attribute cache, cheaper where a round trip costs much.",
+        reason: "force: ask the PFS for current attributes at every open, to notice changes by other nodes. \
+                 as-stat: trust this node's attribute cache, which is cheaper if a round trip is expensive.",
     },
     Key {
         name: "mount.stamp_granularity_ms",
         default: "20",
-        reason: "Two writes within this time may leave the same time stamps; a file so young is not cached yet. 20 ms \
-                 covers kernels that stamp by the clock tick. A file whose stamps are whole seconds is young for 2 s at \
-                 least. 0 believes every stamp at once.",
+        reason: "Two writes within this time may leave the same time stamps, so a file that changed more \
+                 recently is not cached yet. 20 ms covers kernels that stamp by the clock tick. If both \
+                 stamps are whole seconds, the time is at least 2 s. 0 trusts every stamp at once.",
     },
     Key {
         name: "mount.settle_ms",
@@ -225,13 +232,15 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "mount.keep_page_cache",
         default: "false",
-        reason: "Leave the kernel's own copy of what was fetched. Off, since the same bytes in memory twice serve nobody.",
+        reason: "Keep the kernel's own copy of fetched bytes. Off, because nobody needs the same bytes in \
+                 memory twice.",
     },
     Key {
         name: "mount.layout",
         default: "true",
-        reason: "Ask the PFS on which server each file of an analytics job lies, so that prefetches keep every server busy. Off \
-                 where the answer is wrong: GlusterFS with sharding tells only of the first shard.",
+        reason: "Ask the PFS on which server each file of an analytics job lies, so that prefetches keep \
+                 every server busy. Turn it off where the answer is wrong: GlusterFS with shards reports \
+                 only the first shard.",
     },
 ];
 

@@ -157,6 +157,40 @@ fn tests_named_in_decisions_exist() {
     assert!(named > 10, "only {named} tests are named");
 }
 
+/// The prose of a page: no code, no comments, no targets of links.
+fn prose(text: &str) -> String {
+    let unfenced: String = text.split("```").step_by(2).collect();
+    let uncommented =
+        unfenced.split("<!--").map(|part| part.split_once("-->").map_or(part, |(_, rest)| rest));
+    let uncommented: String = uncommented.collect();
+    let plain: String = uncommented.split('`').step_by(2).collect();
+    plain.split("](").map(|part| part.split_once(')').map_or(part, |(_, rest)| rest)).collect()
+}
+
+#[test]
+fn the_guides_use_the_words_of_the_glossary() {
+    let glossary = read("docs/glossary.md");
+    let table = glossary.split("| avoid | write |").nth(1).unwrap();
+    let cells = table.lines().skip(2).filter_map(|line| line.strip_prefix("| ")?.split(" | ").next());
+    let avoided: Vec<_> = cells.flat_map(|cell| cell.split([',', ';'])).map(str::trim).collect();
+    assert!(avoided.len() > 10 && avoided.contains(&"brought"), "{avoided:?}");
+    let mut wrong = Vec::new();
+    for (path, text) in documents() {
+        let name = path.strip_prefix(workspace()).unwrap().display().to_string();
+        let guide = name.starts_with("docs/") && !name.contains("decisions") && name != "docs/glossary.md";
+        if !guide && name != "README.md" && name != "CONTRIBUTING.md" {
+            continue;
+        }
+        let lower = prose(&text).to_lowercase();
+        let spaced = lower.split(|c: char| !c.is_alphanumeric() && c != '-').filter(|w| !w.is_empty());
+        let words = format!(" {} ", spaced.collect::<Vec<_>>().join(" "));
+        wrong.extend(
+            avoided.iter().filter(|a| words.contains(&format!(" {a} "))).map(|a| format!("{name}: {a}")),
+        );
+    }
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
 /// Words of a command line as a shell would make them, up to a redirection, a pipe or a comment.
 fn words(line: &str) -> Vec<String> {
     let (mut words, mut word, mut quote, mut begun) = (Vec::new(), String::new(), None, false);
