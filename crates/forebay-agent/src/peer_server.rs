@@ -23,6 +23,7 @@ use crate::shares::PfsFile;
 use forebay_store::{BLOCK_BYTES, Class, State};
 use forebay_wire::link::{Listener, Stream};
 use forebay_wire::peer::{CHECKED_MAX, PEER_PROTOCOL, PageRef, PeerReply, PeerRequest, Wanted};
+use forebay_wire::proving::{Place, Proving};
 use forebay_wire::{FileRef, Refusal, frame};
 use std::io;
 use std::net::TcpStream;
@@ -60,12 +61,26 @@ const PATIENCE: (u32, u32) = (3, 4);
 /// Who does not wait for the page is told so soon, and can then ask for what is more urgent.
 const PATIENCE_AHEAD: Duration = Duration::from_millis(20);
 
+/// Connections proving themselves at a time. They are among all connections, and strangers cannot take more.
+const PROVING_MAX: usize = 64;
+
 /// What serves peers: how many are connected, and the files open for them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct PeerServer {
     connections: AtomicUsize,
+    proving: Proving,
     /// Files open for them.
     pub files: OpenFiles,
+}
+
+impl Default for PeerServer {
+    fn default() -> Self {
+        PeerServer {
+            connections: AtomicUsize::new(0),
+            proving: Proving::new(PROVING_MAX),
+            files: OpenFiles::default(),
+        }
+    }
 }
 
 impl PeerServer {
@@ -102,19 +117,20 @@ impl Drop for Counted {
 /// A connection before its thread has begun.
 enum Proved {
     Yes(Stream),
-    NotYet(TcpStream),
+    NotYet(TcpStream, Place),
 }
 
 /// Strangers on loopback are refused before they cost a thread or a place among the connections.
-fn prove_at_once(listener: &Listener, socket: TcpStream) -> io::Result<Proved> {
+fn prove_at_once(shared: &Shared, listener: &Listener, socket: TcpStream) -> io::Result<Proved> {
     if listener.proves_at_once() {
         return listener.prove(socket, Instant::now() + HELLO_TIME).map(Proved::Yes);
     }
-    Ok(Proved::NotYet(socket))
+    let place = shared.peer_server.proving.enter(&socket)?;
+    Ok(Proved::NotYet(socket, place))
 }
 
 fn start(shared: &Arc<Shared>, listener: &Arc<Listener>, socket: TcpStream) {
-    let proved = match prove_at_once(listener, socket) {
+    let proved = match prove_at_once(shared, listener, socket) {
         Ok(proved) => proved,
         Err(e) => return tracing::debug!(error = %e, "a connection of a peer is refused"),
     };
@@ -130,7 +146,11 @@ fn start(shared: &Arc<Shared>, listener: &Arc<Listener>, socket: TcpStream) {
     let body = move || {
         let stream = match proved {
             Proved::Yes(stream) => Ok(stream),
-            Proved::NotYet(socket) => listener.prove(socket, Instant::now() + HELLO_TIME),
+            Proved::NotYet(socket, place) => {
+                let proved = listener.prove(socket, Instant::now() + HELLO_TIME);
+                drop(place);
+                proved
+            }
         };
         let served = stream.and_then(|stream| Serving::new(&counted.0, stream).greet()?.serve());
         if let Err(e) = served {

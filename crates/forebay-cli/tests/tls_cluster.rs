@@ -7,9 +7,14 @@ use forebay_wire::frame;
 use forebay_wire::link::Security;
 use forebay_wire::peer::{PEER_PROTOCOL, PeerReply, PeerRequest};
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, ErrorKind, Read};
+use std::net::{SocketAddrV4, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 const FOREBAY: &str = env!("CARGO_BIN_EXE_forebay");
@@ -163,4 +168,93 @@ fn pages_go_between_nodes_over_tls_and_nobody_joins_under_anothers_name() {
     let posing = Agent::start(at, "n4", "n3", &address);
     wait_for("a refusal", &posing, || posing.log().contains("which may not join as"));
     assert_eq!((one.members(), posing.members()), (2, 0));
+}
+
+/// Keeps `count` connections open from 127.0.0.2, each of which says nothing, and opens another for each that is closed.
+struct Strangers {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<usize>>,
+}
+
+impl Strangers {
+    fn crowd(address: &str, count: usize) -> Self {
+        let to: SocketAddrV4 = address.parse().unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let (stopping, (full, is_full)) = (stop.clone(), channel());
+        let thread = std::thread::spawn(move || {
+            let (mut open, mut opened) = (Vec::<TcpStream>::new(), 0);
+            while !stopping.load(Ordering::Relaxed) {
+                open.retain_mut(
+                    |socket| matches!(socket.read(&mut [0]), Err(e) if e.kind() == ErrorKind::WouldBlock),
+                );
+                while open.len() < count && !stopping.load(Ordering::Relaxed) {
+                    open.extend(stranger(to));
+                    opened += 1;
+                    if opened == count {
+                        full.send(()).unwrap();
+                    }
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            opened
+        });
+        is_full.recv_timeout(PATIENCE).unwrap();
+        Strangers { stop, thread: Some(thread) }
+    }
+
+    /// Ends them; returns how many there were.
+    fn end(mut self) -> usize {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.take().unwrap().join().unwrap()
+    }
+}
+
+impl Drop for Strangers {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A connection that waits half a second for its place in the backlog.
+fn stranger(to: SocketAddrV4) -> Option<TcpStream> {
+    use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+    let from = TcpStream::from(socket(AddressFamily::INET, SocketType::STREAM, None).unwrap());
+    bind(&from, &SocketAddrV4::new([127, 0, 0, 2].into(), 0)).unwrap();
+    // On Linux this bounds connecting as well.
+    from.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
+    connect(&from, &to).ok()?;
+    from.set_nonblocking(true).unwrap();
+    Some(from)
+}
+
+#[test]
+fn strangers_that_never_complete_a_handshake_keep_no_member_out() {
+    let dir = tempfile::Builder::new().prefix("forebay-tls-").tempdir().unwrap();
+    let at = dir.path();
+    let mut init = forebay(&["init"]);
+    init.arg(at.join("cluster")).args(["--node", "n1", "--node", "n2"]);
+    assert!(init.status().unwrap().success());
+    fs::create_dir(at.join("pfs")).unwrap();
+    let bytes: Vec<u8> = (0..FILE_BYTES).map(|i| (i % 251) as u8).collect();
+    fs::write(at.join("pfs/file"), &bytes).unwrap();
+    let (_coordinator, address) = start_coordinator(at);
+    let one = Agent::start(at, "n1", "n1", &address);
+    wait_for("one member", &one, || one.members() == 1);
+    let peer = one.client().admin().status().unwrap().cluster.view.nodes[0].address.clone();
+    let crowds = [Strangers::crowd(&address, 200), Strangers::crowd(&peer, 200)];
+    assert!(
+        one.client().admin().status().unwrap().used_bytes.iter().map(|(_, bytes)| bytes).sum::<u64>()
+            < 48 << 20
+    );
+
+    let two = Agent::start(at, "n2", "n2", &address);
+    wait_for("two members", &two, || two.members() == 2);
+    let mut cat = forebay(&["cat"]);
+    cat.arg(at.join("pfs/file")).arg("--socket").arg(two.socket()).stdout(Stdio::piped());
+    assert!(cat.output().unwrap().stdout == bytes, "other bytes than those of the PFS");
+    wait_for("pages from the other node", &two, || two.counter("from_peers_bytes") > 0);
+    assert_eq!(one.members(), 2, "the first has stayed: {}", one.log());
+    for crowd in crowds {
+        assert!(crowd.end() >= 200, "there was no crowd");
+    }
 }

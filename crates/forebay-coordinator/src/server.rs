@@ -4,7 +4,7 @@
 //! One thread and readiness events instead of a thread per agent: a thousand heartbeats a second are then a thousand short
 //! reads and nothing else. Nothing in the loop waits for a single agent. Proving who a new connection is (a TLS handshake)
 //! takes a while and the other side's cooperation, so that happens in a short-lived thread with a deadline, a bounded
-//! number of them at a time. An agent that does not read fills its bounded buffer and is dropped; it will come back. What
+//! number of them at a time, of which strangers cannot take all (`proving`). An agent that does not read fills its bounded buffer and is dropped; it will come back. What
 //! all connections hold together is bounded as well (`buffers`).
 //!
 //! The coordinator may be kept from running, by SIGSTOP or by a machine that thrashes. Agents have given it up meanwhile and
@@ -23,6 +23,7 @@ use forebay_policy::stage::Config;
 use forebay_wire::cluster::{ToAgent, ToCoordinator};
 use forebay_wire::framed::{self, Arrived, Framed};
 use forebay_wire::link::{Listener, Security, Stream};
+use forebay_wire::proving::Proving;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -37,7 +38,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// A new connection has this long to prove itself.
 const PROOF_TIME: Duration = Duration::from_secs(5);
 
-/// Connections proving themselves at a time. More wait in the backlog: whoever only opens connections takes as many threads.
+/// Connections proving themselves at a time.
 const PROVERS_MAX: usize = 64;
 
 /// Connections at a time, those that have not joined included.
@@ -86,6 +87,8 @@ struct Inner {
     arrived: Mutex<Vec<Stream>>,
     wake: OwnedFd,
     stopping: AtomicBool,
+    proving: Proving,
+    /// Threads at it, with those whose place was taken and that are ending.
     provers: AtomicUsize,
 }
 
@@ -112,6 +115,7 @@ impl Coordinator {
             arrived: Mutex::default(),
             wake,
             stopping: AtomicBool::new(false),
+            proving: Proving::new(PROVERS_MAX),
             provers: AtomicUsize::new(0),
         });
         let address = match &options.listen {
@@ -198,15 +202,21 @@ fn proved(inner: &Inner, listener: &Listener, socket: TcpStream) {
     }
 }
 
-/// Lets a connection prove itself in a thread of its own; waits while too many do.
+/// Lets a connection prove itself in a thread of its own. If too many do, another has to end for it.
 fn prove(inner: &Arc<Inner>, listener: &Arc<Listener>, socket: TcpStream) {
-    while inner.provers.load(Ordering::Acquire) >= PROVERS_MAX {
+    let place = match inner.proving.enter(&socket) {
+        Ok(place) => place,
+        Err(e) => return tracing::warn!(error = %e, "no descriptor to prove a connection"),
+    };
+    // Those whose place was taken end by themselves, at once.
+    while inner.provers.load(Ordering::Acquire) >= 2 * PROVERS_MAX {
         std::thread::sleep(Duration::from_millis(2));
     }
     inner.provers.fetch_add(1, Ordering::AcqRel);
     let (proving, listener) = (inner.clone(), listener.clone());
     let spawned = std::thread::Builder::new().name("coord-proof".into()).spawn(move || {
         proved(&proving, &listener, socket);
+        drop(place);
         proving.provers.fetch_sub(1, Ordering::AcqRel);
     });
     if let Err(e) = spawned {

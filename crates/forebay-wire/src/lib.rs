@@ -4,7 +4,7 @@
 //! message is one packet (`SOCK_SEQPACKET`): a packet arrives whole or not at all, with its descriptors, so there is no
 //! framing to lose and a garbled packet spoils nothing but itself. Between nodes, `cluster` (agent and coordinator) and
 //! `peer` (agent and agent) have the words, `frame` puts them on a byte stream, `framed` does so without ever waiting, and
-//! `link` makes such streams out of connections whose other end has proved itself. Bodies are postcard; anything that does
+//! `link` makes such streams out of connections whose other end has proved itself; `proving` bounds those that are at it. Bodies are postcard; anything that does
 //! not decode is refused, never guessed at.
 
 pub mod channel;
@@ -16,6 +16,7 @@ pub mod link;
 pub mod message;
 mod owner;
 pub mod peer;
+pub mod proving;
 mod sock_diag;
 pub mod tls;
 mod tls_stream;

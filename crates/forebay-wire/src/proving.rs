@@ -1,0 +1,129 @@
+//! Places for connections that are proving who they are: a bounded number, which strangers cannot use up.
+//!
+//! A TLS handshake takes as long as the other end likes, up to its deadline. Whoever opens connections and says nothing would
+//! hold all places, and members would wait. So when all are taken, a newcomer displaces the oldest handshake of the address
+//! that has the most: a member needs milliseconds, and one place. Nobody waits for a place.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Shutdown, TcpStream};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The places.
+#[derive(Clone, Debug)]
+pub struct Proving {
+    inner: Arc<Mutex<Inner>>,
+    places: usize,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// By their number, so the oldest is first.
+    handshakes: BTreeMap<u64, (IpAddr, TcpStream)>,
+    next: u64,
+    displaced: u64,
+}
+
+/// A place; dropping it frees it.
+#[derive(Debug)]
+pub struct Place {
+    proving: Proving,
+    number: u64,
+}
+
+impl Proving {
+    /// So many places, all of them free.
+    pub fn new(places: usize) -> Self {
+        Proving { inner: Arc::default(), places: places.max(1) }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a place for `socket`. If none is free, another handshake is shut down for it: its reader sees the end at once.
+    ///
+    /// # Errors
+    /// Out of descriptors.
+    pub fn enter(&self, socket: &TcpStream) -> io::Result<Place> {
+        let address = socket.peer_addr().map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |from| from.ip());
+        let socket = socket.try_clone()?;
+        let mut inner = self.inner();
+        if inner.handshakes.len() >= self.places {
+            inner.displace();
+        }
+        let number = inner.next;
+        inner.next += 1;
+        inner.handshakes.insert(number, (address, socket));
+        Ok(Place { proving: self.clone(), number })
+    }
+
+    /// Handshakes that were displaced so far.
+    pub fn displaced(&self) -> u64 {
+        self.inner().displaced
+    }
+}
+
+impl Inner {
+    /// Ends the oldest handshake of the address that has the most; between equals, the one with the oldest.
+    fn displace(&mut self) {
+        let mut by_address: BTreeMap<IpAddr, (usize, u64)> = BTreeMap::new();
+        for (number, (address, _)) in &self.handshakes {
+            by_address.entry(*address).or_insert((0, *number)).0 += 1;
+        }
+        let crowd = by_address.values().max_by_key(|(count, oldest)| (*count, std::cmp::Reverse(*oldest)));
+        if let Some((_, socket)) = crowd.and_then(|(_, oldest)| self.handshakes.remove(oldest)) {
+            // Its end may have closed it already.
+            let _ = socket.shutdown(Shutdown::Both);
+            self.displaced += 1;
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.proving.inner().handshakes.remove(&self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::net::TcpListener;
+
+    /// A connection from `127.0.0.LAST`: both ends.
+    fn pair(listener: &TcpListener, last: u8) -> (TcpStream, TcpStream) {
+        use rustix::net::{AddressFamily, SocketAddrV4, SocketType, bind, connect, socket};
+        let from = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        bind(&from, &SocketAddrV4::new(Ipv4Addr::new(127, 0, 0, last), 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        connect(&from, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, port)).unwrap();
+        (TcpStream::from(from), listener.accept().unwrap().0)
+    }
+
+    #[test]
+    fn strangers_displace_each_other_and_no_member() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let proving = Proving::new(4);
+        let (mut member, at_member) = pair(&listener, 9);
+        let kept = proving.enter(&at_member).unwrap();
+        let mut strangers: Vec<_> = (0..10)
+            .map(|_| {
+                let (theirs, ours) = pair(&listener, 2);
+                let place = proving.enter(&ours).unwrap();
+                (theirs, ours, place)
+            })
+            .collect();
+        assert_eq!((proving.displaced(), proving.inner().handshakes.len()), (7, 4));
+        let ended = |stream: &mut TcpStream| {
+            stream.set_nonblocking(true).unwrap();
+            matches!(stream.read(&mut [0]), Ok(0))
+        };
+        let gone: Vec<bool> = strangers.iter_mut().map(|(theirs, ..)| ended(theirs)).collect();
+        assert_eq!(gone, [[true; 7].as_slice(), &[false; 3]].concat(), "the oldest of them go");
+        assert!(!ended(&mut member), "though the member is older");
+        drop((kept, strangers));
+        assert!(proving.inner().handshakes.is_empty());
+    }
+}
