@@ -178,8 +178,9 @@ fn most_threads(pid: u32, act: impl FnOnce()) -> u64 {
             }
             most
         });
-        act();
+        let acted = std::panic::catch_unwind(std::panic::AssertUnwindSafe(act));
         done.store(true, Ordering::Relaxed);
+        acted.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         watching.join().unwrap()
     })
 }
@@ -194,19 +195,29 @@ fn a_flood_of_loopback_connections_costs_no_threads_and_nobody_waits() {
     verify_once(&agent.client(), &path, 1, 0);
     let dir = crate::common::open_dir_in("/dev/shm");
     let (coordinator, coordinator_address) = start_coordinator(dir.path(), "127.0.0.1:0");
+    let more = format!("[cluster]\ncoordinator = \"{coordinator_address}\"\n");
+    let member = Agent::start(Setup { more, ..Setup::new(pfs.path()) });
+    wait_for("a member", || member.status().cluster.view.nodes.len() == 1);
+    let epoch = member.status().cluster.view.epoch;
     wait_for("the agent's own address", || !agent.status().cluster.view.nodes.is_empty());
     let address = agent.status().cluster.view.nodes[0].address.clone();
     for (pid, address) in [(agent.pid(), address), (coordinator.pid(), coordinator_address)] {
         let before = of_process(pid, "Threads");
         let most = most_threads(pid, || {
-            let mut flooder = as_user(&agent, OTHER_UID, "flood", &[&address, "2000"]);
-            assert_eq!(flooder.expect("refused"), "2000");
-            flooder.finish();
+            // A member is lost after three seconds without a heartbeat.
+            let began = Instant::now();
+            while began.elapsed() < Duration::from_secs(5) {
+                let mut flooder = as_user(&agent, OTHER_UID, "flood", &[&address, "2000"]);
+                assert_eq!(flooder.expect("refused"), "2000");
+                flooder.finish();
+            }
         });
         // Those of the agent's clients, of which this test has one or two.
         assert!(most <= before + 4, "{most} threads, {before} before");
     }
     third_user_is_served(&agent, &path, 1);
+    let view = member.status().cluster;
+    assert_eq!((view.connected, view.view.epoch), (true, epoch), "a member was lost: {}", member.log());
 }
 
 /// Connects `count` times; each connection has to be closed by the other side.
@@ -214,8 +225,17 @@ pub fn flood(address: &str, count: usize) {
     use std::io::Read;
     let mut refused = 0;
     for _ in 0..count / 50 {
-        let sockets: Vec<TcpStream> = (0..50).map(|_| TcpStream::connect(address).unwrap()).collect();
-        for mut socket in sockets {
+        let sockets: Vec<_> = (0..50).map(|_| TcpStream::connect(address)).collect();
+        for socket in sockets {
+            let mut socket = match socket {
+                Ok(socket) => socket,
+                // Refused so soon that connecting saw it.
+                Err(e) if e.kind() == std::io::ErrorKind::ConnectionReset => {
+                    refused += 1;
+                    continue;
+                }
+                Err(e) => panic!("cannot connect: {e}"),
+            };
             socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
             match socket.read(&mut [0]) {
                 Ok(0) => refused += 1,

@@ -33,30 +33,33 @@ fn assert_all_there(bytes: &[u8], who: &[u8], count: u64, len: usize) {
     }
 }
 
-/// A client process: opens the file, appends a record and closes it, `count` times.
+/// A client process: opens the file, appends a record and closes it, `count` times. It writes when the test says so: then
+/// the other has the file open, too, and both have seen the same end.
 pub fn append_again_and_again(path: &str, who: u8, count: u64) {
     let client = Client::from_env();
-    tell("ready");
-    hear();
     for number in 0..count {
         let mut writer = appender(&client, Path::new(path), WriteMode::Through);
+        tell("open");
+        hear();
         writer.write_all(&record(who, number, 100)).unwrap();
         writer.close().unwrap();
+        tell("closed");
     }
-    tell("appended");
 }
 
 #[test]
 fn two_appenders_at_the_same_time_lose_nothing() {
-    const COUNT: u64 = 1000;
+    const COUNT: u64 = 200;
     let pfs = plain_pfs();
     let path = pfs.path().join("log");
     let agent = Agent::on(pfs.path());
     let (name, count) = (path.to_str().unwrap(), COUNT.to_string());
     let mut both = ["65", "66"].map(|who| Helper::start(&agent, "append", &[name, who, &count]));
-    both.iter_mut().for_each(|helper| drop(helper.expect("ready")));
-    both.iter_mut().for_each(|helper| helper.say("go"));
-    both.iter_mut().for_each(|helper| drop(helper.expect("appended")));
+    for _ in 0..COUNT {
+        both.iter_mut().for_each(|helper| drop(helper.expect("open")));
+        both.iter_mut().for_each(|helper| helper.say("go"));
+        both.iter_mut().for_each(|helper| drop(helper.expect("closed")));
+    }
     assert_all_there(&std::fs::read(&path).unwrap(), b"AB", COUNT, 100);
     both.into_iter().for_each(Helper::finish);
 }
