@@ -27,6 +27,7 @@ mod roles;
 mod room;
 mod shares;
 mod stamps;
+mod stat;
 mod unmounted;
 mod verify;
 mod wire;
