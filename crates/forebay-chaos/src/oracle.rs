@@ -260,7 +260,7 @@ impl Judge<'_> {
         !self.rules.one_kernel && self.object.others.iter().any(since)
     }
 
-    /// The handle was opened when all of the file was in the tier, so it watched nothing: a change of attributes or of the name
+    /// The file was small and wholly in the tier when it was opened, so the handle watched nothing: a change of attributes or of the name
     /// since then ends it when it misses.
     fn touched_unseen(&self, until: u64) -> bool {
         let since = |o: &Other| o.end >= self.handle.begin && o.begin <= until;

@@ -15,6 +15,9 @@ use std::time::Duration;
 /// Files held open over many other reads.
 const HELD_MAX: usize = 12;
 
+/// A file of so many bytes (eight pages) that is wholly in the tier at its open is not watched until a read misses.
+const UNWATCHED_BYTES: u64 = 8 * (64 << 10);
+
 /// Most bytes of one read; files are read whole in pieces of these.
 const BUFFER_BYTES: u64 = 8 << 20;
 
@@ -118,7 +121,8 @@ impl Reader {
             Err(e) => (false, Err(errno_of(e))),
         };
         let whole = tiered
-            && matches!(&open, Ok(Open::Library(file)) if opened.is_ok_and(|size| file.resident_bytes() == size));
+            && opened.is_ok_and(|size| size <= UNWATCHED_BYTES)
+            && matches!(&open, Ok(Open::Library(file)) if opened == Ok(file.resident_bytes()));
         let moved = relative && self.actor.random.percent(50);
         if moved {
             std::env::set_current_dir(self.actor.args.root.join("append"))?;

@@ -180,7 +180,7 @@ pub struct HandleSeen {
     pub kind: Kind,
     /// An agent stood before the PFS.
     pub tiered: bool,
-    /// All of it was in the tier when it was opened.
+    /// It was small, and all of it was in the tier when it was opened.
     pub whole: bool,
     pub begin: u64,
     pub end: u64,

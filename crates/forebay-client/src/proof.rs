@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// The kernel reports a change a moment after its stamps move, as long as a call to the PFS takes at most.
+/// How long to wait for a kernel event after the time stamps have changed.
 const EVENT_PATIENCE: Duration = Duration::from_millis(50);
 
 /// While a file is read from the PFS only, a look at it may take this part of the time of the reads
@@ -39,10 +39,15 @@ pub(crate) struct Proof {
     pub facts: FileFacts,
     /// Of the same content, as the last look has proved it; `None` before the first.
     proved: OwnLock<Option<Proved>>,
-    /// Programs of this node are watched; empty as long as they need not be.
+    /// The inotify watch; unset until it is needed.
     watch: OnceLock<Watching>,
-    /// Bytes of the tier have been handed out.
-    served_from_tier: AtomicBool,
+    /// A look has proved a content whose stamps are not those of the open. A forked child sees
+    /// this, and not what was proved.
+    has_moved: AtomicBool,
+    /// Somebody wants to hand out bytes of the tier: every direct read is followed by a look.
+    serves_tier: AtomicBool,
+    /// Bytes of the tier may be handed out: what was read directly before was of this content.
+    tier_is_proved: AtomicBool,
     /// The PFS has been read since the file was last looked at.
     unproved: AtomicBool,
     /// The content was found changed: nothing more is handed out.
@@ -84,7 +89,9 @@ impl Proof {
             facts,
             proved: OwnLock::default(),
             watch: OnceLock::new(),
-            served_from_tier: AtomicBool::new(false),
+            has_moved: AtomicBool::new(false),
+            serves_tier: AtomicBool::new(false),
+            tier_is_proved: AtomicBool::new(false),
             unproved: AtomicBool::new(false),
             changed: AtomicBool::new(false),
             proved_at_ms: AtomicU64::new(0),
@@ -104,13 +111,12 @@ impl Proof {
             let is_as_opened = self.facts.difference(&now) == Difference::None;
             Some(if is_as_opened { Watching::Since(watch) } else { Watching::TooLate })
         };
-        let watching = self.watch.get_or_init(|| begin().unwrap_or(Watching::Impossible));
-        !matches!(watching, Watching::TooLate)
-    }
-
-    /// Whether [`Proof::watch`] need not be called any more.
-    pub fn is_watched(&self) -> bool {
-        self.watch.get().is_some()
+        if self.watch.get().is_none() {
+            // Before it is stored: a child forked by another thread meanwhile must not wait for this one.
+            let watching = begin().unwrap_or(Watching::Impossible);
+            let _others_was_first = self.watch.set(watching);
+        }
+        !matches!(self.watch.get(), Some(Watching::TooLate))
     }
 
     /// Milliseconds since the open.
@@ -125,12 +131,12 @@ impl Proof {
 
     /// Whether bytes of the tier have been handed out, and nothing has been found changed.
     pub fn is_settled(&self) -> bool {
-        self.served_from_tier.load(Ordering::Relaxed) && !self.has_failed()
+        self.tier_is_proved.load(Ordering::Acquire) && !self.has_failed()
     }
 
     /// Whether the stamps have not moved since the open, as far as looks have seen.
     pub fn is_stamped_as_opened(&self) -> bool {
-        self.proved.lock().is_none_or(|proved| proved.facts.version == self.facts.version)
+        !self.has_moved.load(Ordering::Acquire)
     }
 
     /// Bytes of the tier were copied and are about to be handed out.
@@ -138,12 +144,16 @@ impl Proof {
     /// # Errors
     /// What the PFS returns; [`Changed`] if bytes read from it before are of another content.
     pub fn before_tier(&self, file: BorrowedFd<'_>) -> io::Result<Result<(), Changed>> {
-        if !self.served_from_tier.load(Ordering::Relaxed) {
-            self.served_from_tier.store(true, Ordering::SeqCst);
-            if self.unproved.load(Ordering::SeqCst) {
-                return self.look(file, Revalidate::AsStat);
-            }
+        if self.tier_is_proved.load(Ordering::Acquire) {
+            return Ok(Ok(()));
         }
+        self.serves_tier.store(true, Ordering::SeqCst);
+        if self.unproved.load(Ordering::SeqCst)
+            && let Err(Changed) = self.look(file, Revalidate::AsStat)?
+        {
+            return Ok(Err(Changed));
+        }
+        self.tier_is_proved.store(true, Ordering::Release);
         Ok(Ok(()))
     }
 
@@ -164,7 +174,7 @@ impl Proof {
         let due = read_ns >= self.look_ns.load(Ordering::Relaxed).saturating_mul(PROOF_SHARE)
             || self.age_ms() >= last + PROOF_INTERVAL_MS;
         // Order matters between threads: each first says what it has done and then looks at what the other has.
-        if due || ended || self.served_from_tier.load(Ordering::SeqCst) {
+        if due || ended || self.serves_tier.load(Ordering::SeqCst) {
             return self.look(file, Revalidate::AsStat);
         }
         Ok(Ok(()))
@@ -193,6 +203,10 @@ impl Proof {
     /// is newer than what this one has seen.
     fn look_again(&self, file: BorrowedFd<'_>) -> io::Result<bool> {
         let mut last = self.proved.lock();
+        if last.is_none() && self.has_moved.load(Ordering::Acquire) {
+            // A forked child: what its parent has proved is not known here.
+            return Ok(false);
+        }
         let proved = last.unwrap_or_else(|| self.at_open());
         let before = self.events();
         // Past this node's attribute cache: reports of changes that the facts do not show yet would be used up.
@@ -206,6 +220,7 @@ impl Proof {
         if is_same {
             // The events of before: what comes after them may not be in the facts.
             *last = Some(Proved { facts, events: before.unwrap_or_default() });
+            self.has_moved.store(true, Ordering::Release);
         }
         Ok(is_same)
     }

@@ -5,7 +5,7 @@
 //! read from the PFS by the program itself; the read-ahead policy decides which, by the pattern of the reads. Every
 //! failure of the agent ends in the PFS.
 //!
-//! That bytes of two versions are never mixed within one open is seen to by `proof`.
+//! `proof` ensures that one open never returns bytes of two versions.
 
 use crate::error::{errno, out_of_files, told};
 use crate::proof::{Changed, Proof};
@@ -98,8 +98,9 @@ const MISSES_TOLD: u64 = 16;
 /// The agent is asked about a file so often while other programs keep changing it.
 const OPEN_TRIES: usize = 3;
 
-/// A larger file is not looked at page by page when it is opened.
-const LOOKED_AT_PAGES: u64 = 1024;
+/// A file of so many pages at most that is wholly in the tier is not watched from its open on: a
+/// watch for each open of a small file would double what the open costs.
+const UNWATCHED_PAGES: u64 = 8;
 
 /// What the agent tells about a file.
 struct Opened {
@@ -112,11 +113,11 @@ struct Opened {
 }
 
 impl Opened {
-    /// Whether all of it is in the tier.
-    fn is_resident(&self) -> bool {
+    /// Whether it is small, and all of it is in the tier.
+    fn is_small_and_resident(&self) -> bool {
         self.view.as_ref().is_some_and(|view| {
             let pages = view.geometry().pages();
-            pages <= LOOKED_AT_PAGES && (0..pages).all(|page| view.is_resident(page as u32))
+            pages <= UNWATCHED_PAGES && (0..pages).all(|page| view.is_resident(page as u32))
         })
     }
 }
@@ -187,12 +188,11 @@ impl Client {
     }
 
     /// Asks the agent, again if the file was changed between its look and the beginning of the
-    /// watch. A file that is wholly in the tier needs none until a read misses or goes on to
-    /// another page: a watch for each open of a small file would double what the open costs.
+    /// watch. A small file that is wholly in the tier has none until a read misses.
     fn ask_until_watched(&self, pfs: &OwnedFd) -> Result<Opened, Option<io::Error>> {
         let mut opened = self.ask(pfs)?;
         for _ in 1..OPEN_TRIES {
-            if opened.is_resident() || opened.proof.watch(&self.session.watches, pfs.as_fd()) {
+            if opened.is_small_and_resident() || opened.proof.watch(&self.session.watches, pfs.as_fd()) {
                 break;
             }
             opened = self.ask(pfs)?;
@@ -342,8 +342,10 @@ impl File {
     /// otherwise, and the caller copies with [`File::read_at`].
     pub fn map(&self, offset: u64, len: u64) -> Option<MappedRange> {
         let Source::Tiered(t) = &self.source else { return None };
-        let view = t.view()?;
-        MappedRange::new(&self.client, view, offset, len)
+        let range = MappedRange::new(&self.client, t.view()?, offset, len)?;
+        // As for every byte of the tier: what was read directly before must be of the same content.
+        let is_proved = !t.proof.has_failed() && matches!(t.proof.before_tier(t.pfs.as_fd()), Ok(Ok(())));
+        is_proved.then_some(range)
     }
 }
 
@@ -383,9 +385,6 @@ impl Tiered {
         }
         let want = (buffer.len() as u64).min(size - offset) as usize;
         let buffer = &mut buffer[..want];
-        if self.goes_on_at(offset) {
-            self.proof.watch(&session.watches, self.pfs.as_fd());
-        }
         let mut done = self.copy_resident(session, path, buffer, offset)?;
         if done == want && self.all_resident.load(Ordering::Relaxed) {
             return Ok(want);
@@ -424,21 +423,12 @@ impl Tiered {
     /// nor the PFS need be asked.
     fn read_resident(&self, session: &Session, path: &Path, buffer: &mut [u8], offset: u64) -> Option<usize> {
         let want = (buffer.len() as u64).min(self.proof.facts.version.size.saturating_sub(offset)) as usize;
-        let settled = self.all_resident.load(Ordering::Relaxed)
-            && self.proof.is_settled()
-            && (self.proof.is_watched() || !self.goes_on_at(offset));
+        let settled = self.all_resident.load(Ordering::Relaxed) && self.proof.is_settled();
         if !settled {
             return None;
         }
         let copied = self.copy_resident(session, path, &mut buffer[..want], offset);
         copied.ok().filter(|n| *n == want)
-    }
-
-    /// Whether a read at `offset` moves on to another page. From then on the file is watched: its
-    /// pages may be evicted before the handle has come to them.
-    fn goes_on_at(&self, offset: u64) -> bool {
-        let last = self.last_page.load(Ordering::Relaxed);
-        last != u64::MAX && last != offset / self.page_bytes && self.mode != ReadMode::TierOnly
     }
 
     /// Copies what is resident; tells the agent of a page it moves on to.
@@ -449,16 +439,18 @@ impl Tiered {
         buffer: &mut [u8],
         offset: u64,
     ) -> io::Result<usize> {
-        let guard = self.view.read().unwrap_or_else(PoisonError::into_inner);
-        let Some(view) = guard.as_ref() else { return Ok(0) };
-        let n = view.read_at(buffer, offset)?;
+        let (n, copy) = {
+            let guard = self.view.read().unwrap_or_else(PoisonError::into_inner);
+            let Some(view) = guard.as_ref() else { return Ok(0) };
+            (view.read_at(buffer, offset)?, view.copy())
+        };
         if n > 0 {
             self.proof.before_tier(self.pfs.as_fd())?.map_err(|Changed| changed(path))?;
             let (first, last) = (offset / self.page_bytes, (offset + n as u64 - 1) / self.page_bytes);
             if self.last_page.swap(last, Ordering::Relaxed) != last
                 && let Some(ring) = session.ring()
             {
-                (first..=last).for_each(|page| ring.touch(page_key(view.copy(), page as u32)));
+                (first..=last).for_each(|page| ring.touch(page_key(copy, page as u32)));
             }
         }
         Ok(n)

@@ -89,6 +89,8 @@ fn a_pfs_that_hangs_costs_a_deadline_and_a_message_and_nobody_else_waits() {
     let agent = Agent::start(setup);
     let held_open = agent.client().open(&cached).unwrap();
     assert_content(&read_all(&held_open).unwrap(), 1, 0);
+    let unread = agent.client().open(&cached).unwrap();
+    assert_eq!(unread.resident_bytes(), MIB);
 
     pfs.fault("read=hang");
     let mut command = agent.command(&["cat", cold.to_str().unwrap()]);
@@ -102,8 +104,17 @@ fn a_pfs_that_hangs_costs_a_deadline_and_a_message_and_nobody_else_waits() {
     verify_once(&agent.client(), &elsewhere, 3, 0);
     assert!(agent.status().mounts[0].fetches_pending > 0);
     assert!(pfs.stats().hung_now > 0, "it did not hang any more");
+    // What is open and cached needs no attributes either.
+    pfs.fault("read=hang;meta=hang");
+    assert_content(&read_all(&unread).unwrap(), 1, 0);
+    let begun = pfs.stats().hung_now;
+    let stat = std::thread::spawn(move || std::fs::metadata(cold).map(|m| m.len()));
+    wait_for("attributes hang", || pfs.stats().hung_now > begun);
+    assert_content(&read_all(&unread).unwrap(), 1, 0);
 
     pfs.fault("none");
+    assert_eq!(stat.join().unwrap().unwrap(), MIB);
+    let cold = pfs.at("cold");
     let out = cat.wait_with_output().unwrap();
     assert!(out.status.success(), "{}", text(&out.stderr));
     assert_content(&out.stdout, 2, 0);
@@ -113,7 +124,7 @@ fn a_pfs_that_hangs_costs_a_deadline_and_a_message_and_nobody_else_waits() {
     verify_once(&agent.client(), &cold, 2, 0);
     let file = agent.client().open_with(&cold, ReadMode::TierOnly).unwrap();
     assert_content(&read_all(&file).unwrap(), 2, 0);
-    drop((file, held_open));
+    drop((file, held_open, unread));
     agent.assert_nothing_left();
 }
 
