@@ -173,9 +173,9 @@ impl Judge<'_> {
     fn opened(&self) -> (usize, usize) {
         let low = self.settled(self.handle.begin);
         let mut high = self.begun(self.handle.end).max(low);
-        // A second change within the granularity of stamps cannot be told from the first.
+        // A second change within the granularity of stamps cannot be told from the first, nor from the creation of the file.
         while let Some(next) = self.versions().get(high + 1)
-            && high > 0
+            && self.versions()[high].node != NOWHERE
             && next.begin < self.versions()[high].end + self.rules.granularity_ns
         {
             high += 1;

@@ -199,3 +199,12 @@ fn late_stamps_excuse_an_old_version_only_where_nothing_else_moved_them() {
     let same_node = HandleSeen { node: 1, ..handle(200, &[(300, 1)]) };
     assert_eq!(kind_by(&late, &overwritten, &same_node), "stale");
 }
+
+#[test]
+fn a_file_overwritten_within_the_granularity_of_its_creation_may_have_the_same_version() {
+    let coarse = Rules { granularity_ns: 2000 * MS, ..RULES };
+    let new = Op::Rewrite { path: 0, write: 2, size: 4096, how: How::Through, way: Way::Rename };
+    let overwritten = |at| history(&[(100, 110, new.clone()), (at, at + 10, overwrite(3, true))]);
+    assert_eq!(kind_by(&coarse, &overwritten(1500), &handle(800, &[(6000, 3)])), "right");
+    assert_eq!(kind_by(&coarse, &overwritten(2500), &handle(800, &[(6000, 3)])), "newer within one open");
+}

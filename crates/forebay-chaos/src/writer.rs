@@ -22,6 +22,10 @@ pub fn run(actor: Actor) -> io::Result<()> {
     let changes = Changes::new(actor.client());
     let mut writer = Writer { actor, changes, next_write, rests: BTreeMap::new() };
     writer.recover()?;
+    if std::fs::metadata(&writer.actor.args.log)?.len() > 0 {
+        // The process before this one may have changed any of the files a moment ago.
+        std::thread::sleep(Duration::from_millis(writer.actor.args.gap_ms));
+    }
     while !writer.actor.is_over() {
         let op = writer.choose()?;
         writer.perform(&op)?;
