@@ -55,7 +55,7 @@ fn every_command_block_runs_and_prints_what_the_page_shows_or_says_why_not() {
     let pages = pages();
     let sandbox = sandbox_possible();
     if let Err(why) = &sandbox {
-        assert!(std::env::var_os("FOREBAY_REQUIRE_LAB").is_none_or(|r| r.is_empty()), "{why}");
+        assert!(!required(), "{why}");
     }
     let (mut run, mut excused) = (0, 0);
     for (name, steps) in &pages {
@@ -69,7 +69,7 @@ fn every_command_block_runs_and_prints_what_the_page_shows_or_says_why_not() {
                     excused += 1;
                     say(&format!("not run: {name}:{line}: {why}"));
                 }
-                Step::Hidden(_) => {}
+                Step::Hidden(_) | Step::Needs(_) => {}
             }
         }
     }
@@ -83,11 +83,30 @@ fn every_command_block_runs_and_prints_what_the_page_shows_or_says_why_not() {
         let sessions: Vec<_> = pages
             .iter()
             .filter(|(_, steps)| steps.iter().any(|step| matches!(step, Step::Block { .. })))
+            .filter(|(name, steps)| has_its_programs(name, steps))
             .map(|(name, steps)| scope.spawn(move || session(name, steps)))
             .collect();
         sessions.into_iter().filter_map(|s| s.join().unwrap().err()).collect::<Vec<_>>()
     });
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n\n"));
+}
+
+/// Whether a machine that cannot run everything is an error.
+fn required() -> bool {
+    std::env::var_os("FOREBAY_REQUIRE_LAB").is_some_and(|r| !r.is_empty())
+}
+
+fn has_its_programs(name: &str, steps: &[Step]) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let there = |program: &String| std::env::split_paths(&path).any(|dir| dir.join(program).exists());
+    let needed =
+        steps.iter().filter_map(|step| if let Step::Needs(programs) = step { Some(programs) } else { None });
+    let missing: Vec<_> = needed.flatten().filter(|program| !there(program)).collect();
+    assert!(missing.is_empty() || !required(), "{name} needs {missing:?}");
+    if !missing.is_empty() {
+        say(&format!("left out: {name} needs {missing:?}"));
+    }
+    missing.is_empty()
 }
 
 fn sandbox_possible() -> Result<(), String> {

@@ -19,13 +19,15 @@ pub enum Step {
     },
     /// From a comment: a file that the page shows, or what the page takes for granted.
     Hidden(Command),
+    /// Programs of other packages, without which the page cannot run.
+    Needs(Vec<String>),
 }
 
 impl Step {
     pub fn commands(&self) -> Vec<Command> {
         match self {
             Step::Block { commands } => commands.clone(),
-            Step::Excused { .. } => Vec::new(),
+            Step::Excused { .. } | Step::Needs(_) => Vec::new(),
             Step::Hidden(command) => vec![command.clone()],
         }
     }
@@ -46,9 +48,12 @@ pub fn steps(text: &str) -> Result<Vec<Step>, String> {
                 content = content + "\n" + more;
             }
             let content = content.split("-->").next().unwrap_or_default().trim().to_owned();
-            match content.strip_prefix("setup:") {
-                Some(script) => steps.push(Step::Hidden(hidden(number, script.trim()))),
-                None => comment = Some(content),
+            if let Some(script) = content.strip_prefix("setup:") {
+                steps.push(Step::Hidden(hidden(number, script.trim())));
+            } else if let Some(programs) = content.strip_prefix("needs:") {
+                steps.push(Step::Needs(programs.split_whitespace().map(str::to_owned).collect()));
+            } else {
+                comment = Some(content);
             }
         } else if let Some(label) = line.trim_start().strip_prefix("```") {
             let block: Vec<_> =
