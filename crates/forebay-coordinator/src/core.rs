@@ -64,6 +64,7 @@ impl Core {
                 out.push(Effect::Send(session, ToAgent::Jobs { ask, jobs: self.pump.status() }));
             }
             ToCoordinator::Job { job, updates } => self.pump.job_reports(now, &(node, job), updates),
+            ToCoordinator::Hpc { hpc, update } => self.pump.hpc_reports(now, &(node, hpc), update),
             ToCoordinator::Order(progress) => self.pump.progress(now, &node, progress),
             ToCoordinator::Join { .. } => {}
         }

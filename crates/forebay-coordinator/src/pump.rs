@@ -8,7 +8,7 @@ use crate::record::Recorder;
 use forebay_policy::machine::{Machine, Nanos};
 use forebay_policy::stage::event::{self, Action, Event, File, JobKey, Layout, Node, Priority, Progress};
 use forebay_policy::stage::{Config, Stages};
-use forebay_wire::cluster::{Order, OrderProgress, StageStatus, ToAgent, WaveStatus};
+use forebay_wire::cluster::{HpcUpdate, Order, OrderProgress, StageStatus, ToAgent, WaveStatus};
 use forebay_wire::{ClusterView, FileRef, JobStatus, JobUpdate, NodeInfo, Part, Split};
 use std::collections::BTreeMap;
 
@@ -17,6 +17,9 @@ const REPORTED_BYTES_MAX: u64 = 1 << 30;
 
 /// Live jobs; later ones get no prefetch.
 const JOBS_MAX: usize = 1024;
+
+/// HPC jobs at a time; planners hear nothing of later ones.
+const HPC_JOBS_MAX: usize = 1024;
 
 /// A message to the agent of a node.
 pub type ToNode = (String, ToAgent);
@@ -32,6 +35,8 @@ pub struct Pump {
     keys: BTreeMap<Owner, JobKey>,
     jobs: BTreeMap<JobKey, Job>,
     next_key: JobKey,
+    hpc: BTreeMap<Owner, u32>,
+    next_hpc: u32,
     out: Vec<ToNode>,
 }
 
@@ -74,6 +79,8 @@ impl Pump {
             keys: BTreeMap::new(),
             jobs: BTreeMap::new(),
             next_key: 1,
+            hpc: BTreeMap::new(),
+            next_hpc: 1,
             out: Vec::new(),
         }
     }
@@ -104,6 +111,8 @@ impl Pump {
     fn forget_jobs_of(&mut self, now: Nanos, node: &str) {
         let its: Vec<Owner> = self.keys.keys().filter(|owner| owner.0 == node).cloned().collect();
         its.iter().for_each(|owner| self.forget_job(now, owner));
+        let its: Vec<Owner> = self.hpc.keys().filter(|owner| owner.0 == node).cloned().collect();
+        its.iter().for_each(|owner| self.hpc_reports(now, owner, HpcUpdate::Leaves));
         // The node's next connection must not get what was meant for its last.
         self.out.retain(|(to, _)| to != node);
     }
@@ -164,6 +173,20 @@ impl Pump {
             );
             self.forget_job(now, owner);
         }
+    }
+
+    /// A node reports something of an HPC job.
+    pub fn hpc_reports(&mut self, now: Nanos, owner: &Owner, update: HpcUpdate) {
+        let joins = matches!(update, HpcUpdate::Joins { .. });
+        if joins && !self.hpc.contains_key(owner) && self.hpc.len() < HPC_JOBS_MAX {
+            self.hpc.insert(owner.clone(), self.next_hpc);
+            self.next_hpc = self.next_hpc.wrapping_add(1);
+        }
+        let Some(&hpc) = self.hpc.get(owner) else { return };
+        if update == HpcUpdate::Leaves {
+            self.hpc.remove(owner);
+        }
+        self.drive(now, Event::Hpc { hpc, update: hpc_update(update) });
     }
 
     /// An agent reports how far an order is.
@@ -286,6 +309,17 @@ fn translate(update: JobUpdate, files: &mut Vec<FileRef>) -> event::JobUpdate {
         }
         JobUpdate::StageEnded { stage } => event::JobUpdate::StageEnded { stage },
         JobUpdate::End => event::JobUpdate::End,
+    }
+}
+
+fn hpc_update(update: HpcUpdate) -> event::HpcUpdate {
+    match update {
+        HpcUpdate::Joins { io_ns, compute_ns, phases, allowance_permille, weight } => {
+            event::HpcUpdate::Joins { io_ns, compute_ns, phases, allowance_permille, weight }
+        }
+        HpcUpdate::PhaseBegins { alone_ns } => event::HpcUpdate::PhaseBegins { alone_ns },
+        HpcUpdate::PhaseEnds => event::HpcUpdate::PhaseEnds,
+        HpcUpdate::Leaves => event::HpcUpdate::Leaves,
     }
 }
 

@@ -10,7 +10,7 @@ use forebay_pfs::FileVersion;
 use serde::{Deserialize, Serialize};
 
 /// Number of this protocol. Both sides must speak the same.
-pub const CLUSTER_PROTOCOL: u32 = 4;
+pub const CLUSTER_PROTOCOL: u32 = 5;
 
 /// A version of the membership. Later ones of a coordinator are greater, and those of a later coordinator, if its clock was not set back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -232,6 +232,33 @@ impl JobUpdate {
     }
 }
 
+/// What is reported of an HPC job whose I/O prefetches must not disturb.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum HpcUpdate {
+    /// It is there.
+    Joins {
+        /// I/O time of a phase alone, in ns.
+        io_ns: u64,
+        /// Compute time between phases, in ns; the first phase is expected after as long.
+        compute_ns: u64,
+        /// Number of phases that it will have.
+        phases: u32,
+        /// How much longer than alone a phase may take, in thousandths.
+        allowance_permille: u32,
+        /// Its weight where phases share the file system (processes).
+        weight: u32,
+    },
+    /// An I/O phase begins.
+    PhaseBegins {
+        /// Its I/O time alone, in ns.
+        alone_ns: u64,
+    },
+    /// The phase is over.
+    PhaseEnds,
+    /// The job is gone. The coordinator assumes it when the node leaves.
+    Leaves,
+}
+
 /// From an agent to the coordinator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToCoordinator {
@@ -272,6 +299,13 @@ pub enum ToCoordinator {
     },
     /// This node is going; its pages are gone at once.
     Leave,
+    /// A local HPC job, or one of its I/O phases, begins or ends. `hpc` is unique among those of this agent's process.
+    Hpc {
+        /// Which.
+        hpc: u64,
+        /// What.
+        update: HpcUpdate,
+    },
 }
 
 /// How far an order is.

@@ -6,7 +6,7 @@ use crate::common::{
 };
 use crate::roles::{hear, tell};
 use forebay_client::{Client, ClientConfig, Job};
-use forebay_wire::cluster::{CLUSTER_PROTOCOL, ToAgent, ToCoordinator, WaveStatus};
+use forebay_wire::cluster::{CLUSTER_PROTOCOL, HpcUpdate, ToAgent, ToCoordinator, WaveStatus};
 use forebay_wire::framed::{Arrived, Framed};
 use forebay_wire::link::Security;
 use forebay_wire::{Epoch, JobUpdate, NodeInfo, Part, Split, Status, frame};
@@ -412,6 +412,47 @@ impl Played {
         }
         arrived.is_ok_and(|arrived| arrived != Arrived::Closed)
     }
+}
+
+#[test]
+fn a_live_planner_waits_for_the_io_phase_that_another_node_reports() {
+    let pfs = plain_pfs();
+    let path = pfs.path().join("data");
+    make_file(&path, SEED, 8 * EXTENT);
+    let dir = open_dir_in("/dev/shm");
+    let (config, log) = (dir.path().join("coordinator.toml"), dir.path().join("decisions"));
+    std::fs::write(&config, format!("[cluster]\nplanner = \"full-delay\"\ndecision_log = {log:?}\n"))
+        .unwrap();
+    let arguments = ["--listen", "127.0.0.1:0", "--config", config.to_str().unwrap()];
+    let (coordinator, address) = start_coordinator_with(dir.path(), &arguments);
+    let mut cluster = Cluster::under(coordinator, address, dir, 1, pfs.path(), &[]);
+    let mut hpc = Played::join(&cluster.address, "hpc");
+    let mut report = |update| hpc.say(&ToCoordinator::Hpc { hpc: 1, update });
+    let (io_ns, compute_ns) = (8_000_000_000, 3_600_000_000_000);
+    report(HpcUpdate::Joins { io_ns, compute_ns, phases: 9, allowance_permille: 0, weight: 1 });
+    report(HpcUpdate::PhaseBegins { alone_ns: io_ns });
+    cluster.wait_members(2);
+    let (job, _) = begin(&cluster.client(0), &path, 1);
+    wait_for("the first wave is fetched", || {
+        hpc.beat();
+        cluster.waves(0).first().is_some_and(|w| w.prefetch_ended_ms.is_some())
+    });
+    drop(job);
+    cluster.coordinator.end();
+
+    let file = log.join("decisions-000001.log");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let lines: Vec<serde_json::Value> =
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let at = |key: &str, is: &str| {
+        let line = lines.iter().find(|line| line[key]["is"] == is || line[key]["update"]["is"] == is);
+        line.unwrap_or_else(|| panic!("no {is} in {text}"))["t_ns"].as_u64().unwrap()
+    };
+    let planned = "starting at once would miss a deadline";
+    assert!(text.contains(planned), "the phase was over before the job began: {text}");
+    let waited_ns = at("action", "fetch") - at("event", "phase_begins");
+    assert!(waited_ns >= io_ns, "fetched {waited_ns} ns after the phase began");
+    assert!(replay(&file).unwrap()["same"] == true);
 }
 
 #[test]

@@ -159,6 +159,34 @@ pub struct Progress {
     pub done: bool,
 }
 
+/// What is reported of an HPC job, whose I/O a prefetch must not disturb.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "is", rename_all = "snake_case")]
+pub enum HpcUpdate {
+    /// It is there.
+    Joins {
+        /// I/O time of a phase alone, in ns.
+        io_ns: u64,
+        /// Compute time between phases, in ns; the first phase is expected after as long.
+        compute_ns: u64,
+        /// Number of phases that it will have.
+        phases: u32,
+        /// How much longer than alone a phase may take, in thousandths.
+        allowance_permille: u32,
+        /// Its weight where phases share the file system (processes).
+        weight: u32,
+    },
+    /// An I/O phase begins.
+    PhaseBegins {
+        /// Its I/O time alone, in ns.
+        alone_ns: u64,
+    },
+    /// The phase is over.
+    PhaseEnds,
+    /// The job is gone.
+    Leaves,
+}
+
 /// What the machine hears.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
@@ -189,6 +217,13 @@ pub enum Event {
     JobGone {
         /// Which.
         job: JobKey,
+    },
+    /// An HPC job, or one of its phases, begins or ends.
+    Hpc {
+        /// Which; the driver chooses the number.
+        hpc: planner::HpcId,
+        /// What.
+        update: HpcUpdate,
     },
     /// A node reports how far a request is.
     Request {

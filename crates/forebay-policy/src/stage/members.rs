@@ -13,11 +13,7 @@ impl Stages {
     pub(super) fn set_members(&mut self, now: Nanos, nodes: Vec<Node>) {
         self.nodes = nodes;
         self.gone.clear();
-        let planners: Vec<_> = self.planners.keys().cloned().collect();
-        let bytes = self.nodes.iter().map(|n| plannable_bytes(n.capacity_bytes)).sum();
-        for name in planners {
-            self.tell(now, &name, Event::Memory { bytes });
-        }
+        self.tell_memory(now);
         for running in self.jobs.values_mut() {
             running.to_cut.extend(running.stages.keys());
             // A stage that is placed for the first time goes on, and is placed again afterwards: it has no waves yet, and
@@ -25,6 +21,31 @@ impl Stages {
             let is_first = |stage: &u32| !running.stages.contains_key(stage);
             let first = running.placing.iter_mut().filter(|(stage, _)| is_first(stage));
             first.for_each(|(_, placing)| placing.is_stale = true);
+        }
+    }
+
+    /// Planners hear how large the tier is now.
+    fn tell_memory(&mut self, now: Nanos) {
+        let planners: Vec<_> = self.planners.keys().cloned().collect();
+        let there = self.nodes.iter().filter(|node| !self.gone.contains(&node.name));
+        let bytes = there.map(|n| plannable_bytes(n.capacity_bytes)).sum();
+        for name in planners {
+            self.tell(now, &name, Event::Memory { bytes });
+        }
+    }
+
+    /// Planners hear which part of the waves that wait has gone with a node.
+    fn tell_lost(&mut self, now: Nanos, node: &str) {
+        let runs = self.jobs.iter_mut().flat_map(|(_, running)| running.stages.values_mut());
+        let lost: Vec<_> = runs
+            .filter_map(|run| {
+                let (name, job) = run.planner.clone()?;
+                let waves = run.lose(node);
+                (!waves.is_empty()).then_some((name, Event::Lost { job, waves }))
+            })
+            .collect();
+        for (name, event) in lost {
+            self.tell(now, &name, event);
         }
     }
 
@@ -48,6 +69,11 @@ impl Stages {
             }
             self.settle(now, lost.job, lost.stage);
         }
+        self.tell_memory(now);
+        self.tell_lost(now, node);
+        let stages: Vec<_> =
+            self.jobs.iter().flat_map(|(key, r)| r.stages.keys().map(|stage| (*key, *stage))).collect();
+        stages.into_iter().for_each(|(key, stage)| self.settle(now, key, stage));
     }
 
     fn lose_requests(&mut self, now: Nanos, node: &str) -> Vec<Requested> {

@@ -24,6 +24,8 @@
 //! | `run` | one stage: its waves and how far their requests are |
 //! | `queues` | queues of requests by server, and their concurrency windows |
 //! | `dispatch`, `fetch` | which requests go out next, and at what pace |
+//! | `members` | nodes that come, go or change |
+//! | `phases` | I/O phases of HPC jobs |
 //! | `tasks` | starts and ends of tasks, stages and jobs |
 //! | `status` | the state for people |
 
@@ -33,6 +35,7 @@ mod fetch;
 mod job;
 mod members;
 mod partition;
+mod phases;
 mod planning;
 mod queues;
 mod run;
@@ -49,10 +52,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::eviction::PLANNED_SHARE_PERCENT;
 use crate::machine::{Machine, Nanos};
-use crate::planner::{JobId, Planner};
+use crate::planner::{HpcId, JobId, Planner};
 use event::{Action, Event, JobKey, JobStatus, JobUpdate, Node, QueueId, RequestId, StageStatus, WaveId};
 use job::{Change, Job};
 use partition::{Placed, Slots};
+use phases::Hpc;
 use queues::Queues;
 use run::{QueueKey, StageRun};
 pub use status::WAVES_SHOWN_MAX;
@@ -96,6 +100,7 @@ pub struct Stages {
     jobs: BTreeMap<JobKey, Running>,
     ended: VecDeque<JobStatus>,
     planners: BTreeMap<String, Driven>,
+    hpc: BTreeMap<HpcId, Hpc>,
     config: Config,
     next_id: JobId,
     next_request: RequestId,
@@ -199,6 +204,7 @@ impl Stages {
             jobs: BTreeMap::new(),
             ended: VecDeque::new(),
             planners: BTreeMap::new(),
+            hpc: BTreeMap::new(),
             config,
             next_id: 1,
             next_request,
@@ -223,7 +229,8 @@ impl Stages {
     /// Takes its own place as a new machine, if it has no jobs: from here on it can be replayed from the configuration returned.
     /// It keeps what [`Before`] holds, and shows the jobs that have ended; it forgets the windows of queues.
     pub fn restart(&mut self) -> Option<&Config> {
-        if !self.jobs.is_empty() || !self.requests.is_empty() || !self.gone.is_empty() {
+        let rests = self.jobs.is_empty() && self.requests.is_empty() && self.hpc.is_empty();
+        if !rests || !self.gone.is_empty() {
             return None;
         }
         let before = Before {
@@ -301,6 +308,7 @@ impl Machine for Stages {
             Event::NodeWent { node } => self.node_went(now, &node),
             Event::Job { job, updates } => self.job_reports(now, job, updates),
             Event::JobGone { job } => self.end_job(now, job, false),
+            Event::Hpc { hpc, update } => self.hpc(now, hpc, update),
             Event::Request { request, node, progress } => self.progress(now, &node, request, progress),
         }
         if self.has_changed || self.jobs.values().any(|running| !running.to_cut.is_empty()) {

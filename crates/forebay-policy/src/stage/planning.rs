@@ -24,6 +24,10 @@ const DEFAULT_THREADS: u16 = 4;
 /// Most threads of a node that a planner may ask for.
 const MAX_THREADS: u16 = 8;
 
+/// By how much a prefetch and an I/O phase stretch each other until phases have shown it: what is observed scales the excess
+/// over 1, so it must have one.
+const FIRST_INTERFERENCE: f64 = 1.25;
+
 /// Parts of files that are planned for one stage, at most: some 200 MB of the coordinator's memory.
 const PARTS_MAX: usize = 4 << 20;
 
@@ -120,7 +124,7 @@ impl Stages {
         let planner = running.job.planner.clone();
         self.release(now, withdrawn);
         let Some((waves, wave_bytes, compute_ns, tier_read_ns)) = told else { return };
-        let (job, name) = (self.next_id, self.planner_called(&planner));
+        let (job, name) = (self.next_id, self.planner_called(now, &planner));
         self.next_id += 1;
         let mut works_ahead = false;
         if let Some(driven) = self.planners.get_mut(&name) {
@@ -135,7 +139,7 @@ impl Stages {
     }
 
     /// The name of the planner that will have the job; it is made if it is the first of its kind.
-    pub(super) fn planner_called(&mut self, wanted: &str) -> String {
+    pub(super) fn planner_called(&mut self, now: Nanos, wanted: &str) -> String {
         let known = |name: &str| planner::POLICIES.iter().any(|(n, _)| *n == name);
         let name = if known(wanted) { wanted } else { self.config.default_planner.as_str() };
         let name = if known(name) { name } else { "no-action" }.to_owned();
@@ -144,6 +148,9 @@ impl Stages {
             if let Ok(policy) = planner::policy(&name, &config) {
                 let planner = Planner::new(config, policy);
                 self.planners.insert(name.clone(), Driven { planner, jobs: BTreeMap::new() });
+                for event in self.hpc_known(now) {
+                    self.tell(now, &name, event);
+                }
             }
         }
         name
@@ -164,13 +171,17 @@ impl Stages {
             profile: Profile {
                 prefetch_s,
                 wave_bytes: speed,
-                i_hpc: flat(1.0),
-                i_bd: flat(1.0),
+                i_hpc: flat(FIRST_INTERFERENCE),
+                i_bd: flat(FIRST_INTERFERENCE),
                 max_nodes: nodes,
                 max_threads: MAX_THREADS,
             },
             default_setting: Setting::new(nodes, DEFAULT_THREADS),
-            direct: DirectStrain { speed_bytes_per_s: speed, i_hpc: 1.0, i_bd: 1.0 },
+            direct: DirectStrain {
+                speed_bytes_per_s: speed,
+                i_hpc: FIRST_INTERFERENCE,
+                i_bd: FIRST_INTERFERENCE,
+            },
             pfs_bytes_per_s: speed,
             ram_bytes: self.nodes.iter().map(|n| plannable_bytes(n.capacity_bytes)).sum(),
             learning: SPEED_WEIGHT,
@@ -195,10 +206,17 @@ impl Stages {
                 planner::Action::Fetch { job, wave, setting, .. } => {
                     self.fetch(now, name, job, wave, setting)
                 }
-                // The tasks read by themselves; that is what they do without us.
-                planner::Action::Direct { .. } => {}
+                planner::Action::Direct { job, wave, .. } => self.read_directly(now, name, job, wave),
             }
         }
+    }
+
+    /// The tasks read a wave by themselves: what its nodes are at ends.
+    fn read_directly(&mut self, now: Nanos, name: &str, job: JobId, wave: u32) {
+        let of = self.planners.get(name).and_then(|d| d.jobs.get(&job)).copied();
+        let Some((key, stage)) = of else { return };
+        let requests = self.run_mut(key, stage).map(|run| run.read_directly(wave)).unwrap_or_default();
+        self.release(now, requests);
     }
 
     pub(super) fn fetch(&mut self, now: Nanos, name: &str, job: JobId, wave: u32, setting: Setting) {

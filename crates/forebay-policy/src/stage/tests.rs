@@ -1,6 +1,6 @@
 //! The machine against nodes that do what they are asked for, or do not.
 
-use super::event::{File, Layout, Part, Priority, Progress, Split, WaveStatus};
+use super::event::{File, HpcUpdate, Layout, Part, Priority, Progress, Split, WaveStatus};
 use super::status::show_at_most;
 use super::tasks::ENDED_STAGES_MAX;
 use super::*;
@@ -955,4 +955,71 @@ fn waves_of_the_earliest_stages_are_not_shown_where_there_are_too_many() {
     show_at_most(92, &mut jobs);
     let left: Vec<usize> = jobs.iter().flat_map(|job| job.stages.iter().map(|s| s.waves.len())).collect();
     assert_eq!(left, [2, 0, 40, 50]);
+}
+
+fn hpc(update: HpcUpdate) -> Event {
+    Event::Hpc { hpc: 3, update }
+}
+
+const JOINS: HpcUpdate = HpcUpdate::Joins {
+    io_ns: 20 * SECOND,
+    compute_ns: 100 * SECOND,
+    phases: 9,
+    allowance_permille: 0,
+    weight: 1,
+};
+
+#[test]
+fn planners_that_mind_phases_wait_for_one_that_is_under_way_also_if_they_come_later() {
+    for (planner, waits) in [("no-action", false), ("full-delay", true), ("eley", true), ("forebay", true)] {
+        let mut world = World::new(planner, &[("a", 1 << 30)]);
+        world.report(hpc(JOINS));
+        world.report(hpc(HpcUpdate::PhaseBegins { alone_ns: 20 * SECOND }));
+        world.tell(told(6, &[("a", 2)]));
+        assert_eq!(world.orders.is_empty(), waits, "{planner}");
+        world.now = world.now + SECOND;
+        world.report(hpc(HpcUpdate::PhaseEnds));
+        // Some look again only when the phase was to end.
+        world.now = world.now + 20 * SECOND;
+        world.turn();
+        // This one lets tasks that wait read by themselves: as fast, and at once.
+        assert_eq!(world.orders.is_empty(), planner == "forebay", "{planner}: the phase is over");
+        (0..2).for_each(|task| world.start(task, "a"));
+        assert!(!world.orders.is_empty(), "{planner}: the second wave");
+    }
+}
+
+/// Tasks that wait for a wave whose prefetch would disturb a phase read it by themselves, and nothing more is fetched of it.
+#[test]
+fn a_wave_that_is_to_be_read_directly_is_not_fetched_any_more() {
+    let mut world = World::new("full-delay", &[("a", 1 << 30)]);
+    world.tell(told(6, &[("a", 2)]));
+    assert_eq!(world.orders.len(), 2);
+    let requests = world.machine.run_mut(JOB, 1).unwrap().read_directly(0);
+    world.machine.release(world.now, requests);
+    world.out.append(&mut world.machine.out);
+    world.turn();
+    assert!(world.orders.is_empty());
+    let run = world.machine.run_mut(JOB, 1).unwrap();
+    assert_eq!(run.next_fetched(0), None, "not before its tasks have read it");
+    (0..2).for_each(|task| world.start(task, "a"));
+    (0..2).for_each(|task| world.finish(task));
+    assert!(world.orders.values().all(|(_, o, _)| o.parts[0].offset >= 2 * MIB));
+    assert_eq!(world.waves()[0].failed_bytes, 2 * MIB);
+}
+
+#[test]
+fn what_goes_with_a_node_is_reported_to_planners_as_lost() {
+    let home = |task: u32| if task.is_multiple_of(2) { "a" } else { "b" };
+    let mut world = World::new("full-delay", &[("a", 1 << 30), ("b", 1 << 30)]);
+    world.tell(told_at(8, &[("a", 2), ("b", 2)], home));
+    world.bring();
+    let run = world.machine.run_mut(JOB, 1).unwrap();
+    assert_eq!(run.lose("b"), [(0, 2 * MIB)], "the first wave has not begun");
+    world.machine.job_reports(world.now, JOB, vec![]);
+    world.went("b");
+    world.turn();
+    (0..8).for_each(|task| world.start(task, "a"));
+    let run = world.machine.run_mut(JOB, 1).unwrap();
+    assert!(run.lose("b").is_empty(), "what computes was read");
 }

@@ -63,6 +63,8 @@ struct Wave {
     status: WaveStatus,
     /// Those of its parts that wait are split into chunks.
     is_split: bool,
+    /// Its tasks read it by themselves, as its planner wants it.
+    is_direct: bool,
 }
 
 #[derive(Debug, Default)]
@@ -240,6 +242,7 @@ impl StageRun {
         let place = self.base + wave as usize;
         let found = self.waves.get_mut(place)?;
         found.setting = Some(setting);
+        found.is_direct = false;
         if !setting.is_paused() && found.status.prefetch_began_ms.is_none() && !found.is_over() {
             found.status.prefetch_began_ms = Some(since_ms);
             self.fetching.push(found.id);
@@ -254,6 +257,33 @@ impl StageRun {
             wave.status.prefetch_began_ms = Some(since_ms);
             self.fetching.push(id);
         }
+    }
+
+    /// The planner wants the tasks of its wave to read by themselves. Returns the requests to release.
+    pub fn read_directly(&mut self, wave: u32) -> Vec<RequestId> {
+        let Some(found) = self.waves.get_mut(self.base + wave as usize) else { return Vec::new() };
+        found.is_direct = true;
+        let was_wanted = found.setting.replace(Setting::PAUSED).is_some();
+        let parts = found.parts.values_mut().filter(|_| was_wanted);
+        parts.flat_map(NodePart::withdraw).collect()
+    }
+
+    /// A node has gone, and with it what it held: the bytes by wave, of waves that the planner knows and that have not begun. They
+    /// are to be reported as fetched once more.
+    pub fn lose(&mut self, node: &str) -> Vec<(u32, u64)> {
+        let first = self.base + self.started as usize;
+        let waves = self.waves.iter().enumerate().skip(first);
+        let lost: Vec<(u32, u64)> = waves
+            .filter_map(|(place, wave)| {
+                let part = wave.parts.get(node)?;
+                let bytes = part.fetched_bytes + part.resident_bytes;
+                (bytes > 0).then_some(((place - self.base) as u32, bytes))
+            })
+            .collect();
+        if let Some((first, _)) = lost.first() {
+            self.fetched = self.fetched.min(*first);
+        }
+        lost
     }
 
     /// The pace of each request of the wave, if all nodes together reach `speed_bytes_per_s`: pages at a time and bytes per
@@ -411,7 +441,8 @@ impl StageRun {
         // One that was brought ahead has its turn later, unless its tasks could not wait for it.
         let ahead = wave.setting.is_none() && wave.status.prefetch_began_ms.is_some();
         let unplanned = ahead && wave.started < wave.tasks.len();
-        if !wave.is_over() || unplanned {
+        let is_read = wave.is_finished() || !wave.is_direct;
+        if !wave.is_over() || unplanned || !is_read {
             return None;
         }
         self.fetched += 1;
