@@ -485,6 +485,28 @@ fn scenarios_that_cannot_be_run_as_they_say_are_refused() {
 }
 
 #[test]
+fn a_record_that_is_cut_off_is_checked_to_its_last_line_and_one_with_a_gap_is_refused() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let trace = dir.path().join("trace");
+    forebay(&["sim", "run", path(&scenario()), "--trace", path(&trace)]).expect("a run");
+    let whole = std::fs::read_to_string(&trace).expect("a trace");
+
+    // As a killed process leaves it.
+    let last = whole.trim_end().rfind('\n').expect("lines") + 1;
+    std::fs::write(&trace, &whole[..last + 9]).expect("written");
+    let out = forebay(&["replay", path(&trace)]).expect("what is there is right");
+    assert!(out.contains("has no end and was left out"), "{out}");
+
+    let mut lines: Vec<&str> = whole.lines().collect();
+    let note =
+        lines.iter().position(|line| line.contains("\"note\":")).expect("a note, which no machine hears");
+    lines.remove(note);
+    std::fs::write(&trace, lines.join("\n") + "\n").expect("written");
+    let error = forebay(&["replay", path(&trace)]).expect_err("a line is missing");
+    assert!(error.contains("lines are missing"), "{error}");
+}
+
+#[test]
 fn a_trace_without_decisions_is_not_good() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let trace = dir.path().join("t");

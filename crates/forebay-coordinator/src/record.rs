@@ -4,8 +4,9 @@
 //! file that has become long is followed by the next one when no job runs. If jobs never pause, recording stops at
 //! [`FILE_BYTES_MAX`] and resumes with the next file: a record with a gap could not be replayed.
 //!
-//! The coordinator never waits for the disk. A thread of its own writes, and what waits for it is bounded; beyond that bound
-//! recording stops in the same way.
+//! The coordinator waits for the disk only when it starts, and for a moment when it ends. A thread of its own creates,
+//! writes and removes files, and what waits for it is bounded; beyond that bound, or when the disk fails, recording
+//! stops in the same way.
 
 use forebay_policy::machine::Nanos;
 use forebay_policy::stage::Config;
@@ -19,6 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// A file ends here, whatever runs.
 const FILE_BYTES_MAX: u64 = if cfg!(test) { 64 << 10 } else { 64 << 20 };
@@ -32,6 +34,15 @@ const FILES_KEPT: u64 = 4;
 /// Bytes that may wait for the disk.
 const WAITING_BYTES_MAX: usize = 16 << 20;
 
+/// So many bytes go to the thread at once, within one turn of the coordinator's loop.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// After a failure of the disk, the next file begins no sooner.
+const PAUSE: Duration = Duration::from_secs(10);
+
+/// At its end the coordinator waits so long for what is not written yet.
+const LAST_WRITES: Duration = Duration::from_secs(1);
+
 /// See the module.
 pub struct Recorder {
     log: Option<Log>,
@@ -42,8 +53,11 @@ struct Log {
     dir: PathBuf,
     /// Number of the next file.
     next: u64,
-    /// The current file is to be followed by another one.
+    /// The current file is to be followed by another one, after a failure not before this time.
     is_over: bool,
+    not_before: Option<Instant>,
+    /// Hears when the thread of the current file has ended.
+    ended: Receiver<()>,
 }
 
 impl Recorder {
@@ -58,34 +72,40 @@ impl Recorder {
     /// The directory or the file cannot be made.
     pub fn start(dir: &Path, config: &Config) -> io::Result<Self> {
         fs::create_dir_all(dir)?;
-        let next = numbers(dir)?.into_iter().max().map_or(1, |last| last + 1);
-        let mut recorder =
-            Recorder { log: Some(Log { dir: dir.to_owned(), next, is_over: true }), trace: Trace::off() };
-        recorder.begin(config)?;
+        let next = numbers(dir)?.into_iter().max().map_or(1, |last| last.saturating_add(1));
+        let first = create(dir, next)?;
+        let (is_over, not_before, ended) = (true, None, channel().1);
+        let log = Log { dir: dir.to_owned(), next, is_over, not_before, ended };
+        let mut recorder = Recorder { log: Some(log), trace: Trace::off() };
+        recorder.begin_in(Some(first), config)?;
         Ok(recorder)
     }
 
     /// Whether another file is to begin once the machine can be built anew.
     pub fn is_over(&self) -> bool {
-        self.log.as_ref().is_some_and(|log| log.is_over || self.trace.bytes() > FILE_BYTES_LONG)
+        self.log.as_ref().is_some_and(|log| {
+            let may = log.not_before.is_none_or(|time| Instant::now() >= time);
+            may && (log.is_over || self.trace.bytes() > FILE_BYTES_LONG)
+        })
     }
 
-    /// Begins the next file, with a machine that is built from `config`, and removes the oldest.
+    /// Begins the next file, with a machine that is built from `config`. Once something is written there, the oldest goes.
     ///
     /// # Errors
-    /// The file cannot be made.
+    /// There is no thread for it; it is tried again after a pause.
     pub fn begin(&mut self, config: &Config) -> io::Result<()> {
+        self.begin_in(None, config)
+    }
+
+    fn begin_in(&mut self, file: Option<File>, config: &Config) -> io::Result<()> {
         let Some(log) = &mut self.log else { return Ok(()) };
-        log.is_over = false;
         // Whatever becomes of the new file: the machine is another from here on.
         self.trace = Trace::off();
-        let file =
-            OpenOptions::new().write(true).create_new(true).mode(0o600).open(path(&log.dir, log.next))?;
-        for old in numbers(&log.dir)?.into_iter().filter(|number| number + FILES_KEPT <= log.next) {
-            fs::remove_file(path(&log.dir, old))?;
-        }
-        log.next += 1;
-        self.trace = Trace::to(Box::new(Disk::start(file)?), STAGES, config);
+        (log.is_over, log.not_before) = (true, Some(Instant::now() + PAUSE));
+        let (disk, ended) = Disk::start(log.dir.clone(), log.next, file)?;
+        log.next = log.next.saturating_add(1);
+        (log.is_over, log.not_before, log.ended) = (false, None, ended);
+        self.trace = Trace::to(Box::new(disk), STAGES, config);
         Ok(())
     }
 
@@ -111,15 +131,26 @@ impl Recorder {
         if !self.trace.is_on() {
             return;
         }
-        let why = match self.trace.flush() {
+        let (why, not_before) = match self.trace.flush() {
             Ok(()) if self.trace.bytes() <= FILE_BYTES_MAX => return,
-            Ok(()) => format!("it has {FILE_BYTES_MAX} bytes"),
-            Err(e) => e.to_string(),
+            Ok(()) => (format!("it has {FILE_BYTES_MAX} bytes"), None),
+            Err(e) => (e.to_string(), Some(Instant::now() + PAUSE)),
         };
         tracing::warn!("the decision log ends here and goes on in another file when no job runs: {why}");
         self.trace = Trace::off();
         if let Some(log) = &mut self.log {
-            log.is_over = true;
+            (log.is_over, log.not_before) = (true, not_before);
+        }
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        self.flush();
+        self.trace = Trace::off();
+        if let Some(log) = &self.log {
+            // The thread's end is told by the end of the channel.
+            let _ = log.ended.recv_timeout(LAST_WRITES);
         }
     }
 }
@@ -132,6 +163,10 @@ impl std::fmt::Debug for Recorder {
 
 fn path(dir: &Path, number: u64) -> PathBuf {
     dir.join(format!("decisions-{number:06}.log"))
+}
+
+fn create(dir: &Path, number: u64) -> io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path(dir, number))
 }
 
 fn numbers(dir: &Path) -> io::Result<Vec<u64>> {
@@ -154,23 +189,58 @@ struct Disk {
 }
 
 impl Disk {
-    fn start(file: File) -> io::Result<Self> {
+    /// Also returns what tells of the end of its thread. Without `file`, the thread creates it.
+    fn start(dir: PathBuf, number: u64, file: Option<File>) -> io::Result<(Self, Receiver<()>)> {
         let waiting_bytes = Arc::new(AtomicUsize::new(0));
         let (to_thread, chunks) = channel();
+        let (end, ended) = channel();
         let waiting = waiting_bytes.clone();
-        let thread = std::thread::Builder::new()
-            .name("decision-log".into())
-            .spawn(move || write_all(file, &chunks, &waiting))?;
-        Ok(Disk { chunk: Vec::new(), waiting_bytes, to_thread: Some(to_thread), thread: Some(thread) })
+        let thread = std::thread::Builder::new().name("decision-log".into()).spawn(move || {
+            let _end = end;
+            write_file(&dir, number, file, &chunks, &waiting)
+        })?;
+        let disk =
+            Disk { chunk: Vec::new(), waiting_bytes, to_thread: Some(to_thread), thread: Some(thread) };
+        Ok((disk, ended))
     }
 }
 
-fn write_all(mut file: File, chunks: &Receiver<Vec<u8>>, waiting_bytes: &AtomicUsize) -> io::Result<()> {
-    for chunk in chunks {
-        file.write_all(&chunk)?;
+fn write_file(
+    dir: &Path,
+    number: u64,
+    file: Option<File>,
+    chunks: &Receiver<Vec<u8>>,
+    waiting_bytes: &AtomicUsize,
+) -> io::Result<()> {
+    let mut file = match file {
+        Some(file) => file,
+        None => create(dir, number)?,
+    };
+    for (written, chunk) in chunks.iter().enumerate() {
+        if let Err(e) = file.write_all(&chunk) {
+            if written == 0 {
+                let _nothing_in_it = fs::remove_file(path(dir, number));
+            }
+            return Err(e);
+        }
         waiting_bytes.fetch_sub(chunk.len(), Ordering::AcqRel);
+        if written == 0 {
+            remove_old(dir, number);
+        }
     }
     Ok(())
+}
+
+/// Another program may remove old files as well.
+fn remove_old(dir: &Path, current: u64) {
+    let old = numbers(dir).unwrap_or_default().into_iter();
+    for number in old.filter(|number| number.saturating_add(FILES_KEPT) <= current) {
+        if let Err(e) = fs::remove_file(path(dir, number))
+            && e.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!(error = %e, number, "cannot remove an old file of the decision log");
+        }
+    }
 }
 
 impl Write for Disk {
@@ -180,6 +250,9 @@ impl Write for Disk {
             return Err(io::Error::new(io::ErrorKind::StorageFull, why));
         }
         self.chunk.extend_from_slice(bytes);
+        if self.chunk.len() >= CHUNK_BYTES {
+            self.flush()?;
+        }
         Ok(bytes.len())
     }
 

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use forebay_policy::bandwidth::{self, Divider};
@@ -40,6 +40,10 @@ pub struct Line {
     text: String,
     #[serde(skip)]
     number: usize,
+    /// Counts lines.
+    seq: u64,
+    /// The event on which a machine decided.
+    cause: Option<u64>,
     /// When.
     pub t_ns: u64,
     /// Which machine, or which part of the world.
@@ -56,8 +60,13 @@ pub struct Line {
 struct Lines {
     path: PathBuf,
     number: usize,
-    lines: io::Lines<BufReader<File>>,
+    file: BufReader<File>,
+    /// The last line has no end: its writer was killed, or the disk was full.
+    is_cut: bool,
 }
+
+/// No writer makes a longer line.
+const LINE_BYTES_MAX: u64 = 64 << 20;
 
 impl Lines {
     fn bad(&self, problem: String) -> Error {
@@ -65,8 +74,18 @@ impl Lines {
     }
 
     fn next_text(&mut self) -> Result<Option<String>> {
+        let mut text = String::new();
+        let read = (&mut self.file).take(LINE_BYTES_MAX).read_line(&mut text);
+        let bytes = read.map_err(Error::io("read the trace", &self.path))? as u64;
         self.number += 1;
-        self.lines.next().transpose().map_err(Error::io("read the trace", &self.path))
+        if text.pop() == Some('\n') {
+            return Ok(Some(text));
+        }
+        if bytes == LINE_BYTES_MAX {
+            return Err(self.bad(format!("it has more than {LINE_BYTES_MAX} bytes: not a trace")));
+        }
+        self.is_cut = bytes > 0;
+        Ok(None)
     }
 }
 
@@ -89,7 +108,7 @@ impl Iterator for Lines {
 /// Opens a trace: its kind, what its machines were built from, and its lines.
 fn open(path: &Path) -> Result<(String, Value, Lines)> {
     let file = File::open(path).map_err(Error::io("read the trace", path))?;
-    let mut lines = Lines { path: path.into(), number: 0, lines: BufReader::new(file).lines() };
+    let mut lines = Lines { path: path.into(), number: 0, file: BufReader::new(file), is_cut: false };
     let Some(first) = lines.next_text()? else { return Err(lines.bad("the trace is empty".into())) };
     let header: Header = serde_json::from_str(&first).map_err(|e| not_a_header(&lines, e))?;
     if (header.schema.as_str(), header.version) != (SCHEMA, VERSION) {
@@ -106,9 +125,13 @@ fn not_a_header(lines: &Lines, e: serde_json::Error) -> Error {
 
 /// Reads the trace of a simulation: its scenario and its lines.
 pub fn read(path: &Path) -> Result<(Scenario, Vec<Line>)> {
-    let (kind, setup, lines) = open(path)?;
+    let (kind, setup, mut lines) = open(path)?;
     let scenario = scenario(&kind, setup, &lines)?;
-    Ok((scenario, lines.collect::<Result<_>>()?))
+    let read = lines.by_ref().collect::<Result<_>>()?;
+    match lines.is_cut {
+        false => Ok((scenario, read)),
+        true => Err(lines.bad("the last line has no end; was it cut off?".into())),
+    }
 }
 
 fn scenario(kind: &str, setup: Value, lines: &Lines) -> Result<Scenario> {
@@ -134,6 +157,8 @@ struct Replayed<M: Machine> {
     who: &'static str,
     machine: M,
     pending: VecDeque<String>,
+    /// Line number of the event that it heard last.
+    cause: u64,
 }
 
 /// A [`Replayed`] of any machine.
@@ -150,7 +175,7 @@ where
     M::Event: DeserializeOwned,
     M::Action: Serialize,
 {
-    Box::new(Replayed { who, machine, pending: VecDeque::new() })
+    Box::new(Replayed { who, machine, pending: VecDeque::new(), cause: 0 })
 }
 
 impl<M: Machine> Replay for Replayed<M>
@@ -167,6 +192,7 @@ where
             if let Some(problem) = self.unrecorded() {
                 return Err(problem);
             }
+            self.cause = line.seq;
             let mut out = Vec::new();
             if event == "deadline" {
                 self.machine.on_deadline(Nanos(line.t_ns), &mut out);
@@ -179,6 +205,9 @@ where
             }
         }
         let Some(recorded) = &line.action else { return Ok(0) };
+        if line.cause != Some(self.cause) {
+            return Err(format!("recorded {recorded} on another event than the last one, {}", self.cause));
+        }
         match self.pending.pop_front() {
             // The line itself and not what was read of it: to the byte.
             Some(ours) if line.text.contains(&format!("\"action\":{ours},\"cause\":")) => Ok(1),
@@ -222,12 +251,18 @@ pub fn replay(args: &ReplayArgs, out: &mut Output<'_>) -> Result<()> {
     for line in lines.by_ref() {
         let line = line?;
         count += 1;
+        if line.seq != count {
+            let problem = format!("the line has number {}, and {count} is due: lines are missing", line.seq);
+            return Err(Error::Trace { file: args.trace.clone(), line: line.number, problem });
+        }
         if let Some(machine) = machines.iter_mut().find(|m| m.who() == line.who) {
             let bad = |problem| Error::Trace { file: args.trace.clone(), line: line.number, problem };
             decided += machine.take(&line).map_err(bad)?;
         }
     }
-    if let Some(problem) = machines.iter().find_map(|m| m.unrecorded()) {
+    if !lines.is_cut
+        && let Some(problem) = machines.iter().find_map(|m| m.unrecorded())
+    {
         return Err(lines.bad(problem));
     }
     if decided == 0 {
@@ -236,7 +271,11 @@ pub fn replay(args: &ReplayArgs, out: &mut Output<'_>) -> Result<()> {
         return Err(lines.bad(problem.into()));
     }
     if out.json {
-        return out.value(&serde_json::json!({ "lines": count, "actions": decided, "same": true }));
+        let same = serde_json::json!({
+            "lines": count, "actions": decided, "same": true, "cut": lines.is_cut,
+        });
+        return out.value(&same);
     }
-    say(out, &format!("{count} lines replayed, all {decided} actions are the same"))
+    let cut = if lines.is_cut { "; the line after them has no end and was left out" } else { "" };
+    say(out, &format!("{count} lines replayed, all {decided} actions are the same{cut}"))
 }
