@@ -1,7 +1,7 @@
 //! Several real agents on this machine, one a process, that know each other by a view the test gives them: so a test
 //! decides who is there, who owns what, and what each of them believes about it.
 
-use crate::common::{Helper, MIB, PAGE, assert_content, counter, open_dir_in, send_signal};
+use crate::common::{Helper, MIB, PAGE, assert_content, counter, make_file, open_dir_in, send_signal};
 use crate::roles::{hear, tell};
 use forebay_agent::{Agent, Config, Home};
 use forebay_client::{Client, ClientConfig};
@@ -82,6 +82,24 @@ impl Cluster {
     /// All members.
     pub fn members(&self) -> Vec<NodeInfo> {
         self.nodes.iter().map(|n| n.info.clone()).collect()
+    }
+
+    /// Makes a file of which node 1 owns about its share. The inode's number decides who owns what, so a file that
+    /// is made once may be owned by others nearly whole.
+    pub fn make_shared_file(&self, at: impl Fn(&str) -> PathBuf, seed: u64, size: u64) -> PathBuf {
+        let client = self.nodes[0].client();
+        let fair = size.div_ceil(EXTENT) as usize / self.nodes.len();
+        let is_shared = |path: &PathBuf| {
+            make_file(path, seed, size);
+            let extents = client.locate(path, 0, size).unwrap();
+            let owned =
+                extents.iter().filter(|e| e.hosts.first().is_some_and(|host| host == "node1")).count();
+            (fair - 1..=fair + 1).contains(&owned)
+        };
+        (0..100)
+            .map(|i| at(&format!("f{i}")))
+            .find(is_shared)
+            .expect("no file of which node 1 owns its share")
     }
 
     /// Gives every node the same view of all.

@@ -228,9 +228,8 @@ fn load_whole(client: &Client, path: &Path) -> LoadProgress {
 #[test]
 fn a_load_brings_pages_to_their_owners() {
     let Some(slow) = SlowFs::start() else { return };
-    let path = slow.at("f");
-    make_file(&path, SEED, SIZE);
     let cluster = Cluster::start(3, &NodeSetup::new(&slow.mount()));
+    let path = cluster.make_shared_file(|name| slow.at(name), SEED, SIZE);
     let before = slow.stats().read_bytes;
     let client = cluster.nodes[0].client();
     // They take so long that their owners say "not yet" in between; the load knows all the same what it has fetched.
@@ -276,9 +275,8 @@ fn load_while(
 #[test]
 fn what_an_owner_evicts_during_a_load_is_there_when_the_load_ends() {
     let Some(slow) = SlowFs::start() else { return };
-    let path = slow.at("f");
-    make_file(&path, SEED, SIZE);
     let mut cluster = Cluster::start(3, &NodeSetup::new(&slow.mount()));
+    let path = cluster.make_shared_file(|name| slow.at(name), SEED, SIZE);
     let end = load_while(&mut cluster, &slow, &path, |cluster| cluster.nodes[1].evict());
     assert!(cluster.nodes[1].counter("evicted_pages_total") > 0);
     assert!(cluster.nodes[0].counter("pages_replaced_total") > 0);
@@ -293,9 +291,8 @@ fn what_an_owner_evicts_during_a_load_is_there_when_the_load_ends() {
 #[test]
 fn what_an_owner_takes_with_it_during_a_load_is_elsewhere_when_the_load_ends() {
     let Some(slow) = SlowFs::start() else { return };
-    let path = slow.at("f");
-    make_file(&path, SEED, SIZE);
     let mut cluster = Cluster::start(3, &NodeSetup::new(&slow.mount()));
+    let path = cluster.make_shared_file(|name| slow.at(name), SEED, SIZE);
     load_while(&mut cluster, &slow, &path, |cluster| cluster.nodes[1].helper.kill_9());
     let node = &cluster.nodes[0];
     assert!(node.counter("peer_broken_total") > 0 && node.counter("pages_replaced_total") > 0);
@@ -307,10 +304,9 @@ fn what_an_owner_takes_with_it_during_a_load_is_elsewhere_when_the_load_ends() {
 #[test]
 fn a_load_that_a_node_cannot_keep_says_how_much_is_missing() {
     let pfs = plain_pfs();
-    let path = pfs.path().join("f");
-    make_file(&path, SEED, SIZE);
     // Node 1 owns about half of the file, and has room for a part of that.
     let mut cluster = Cluster::start(2, &NodeSetup::new(pfs.path()));
+    let path = cluster.make_shared_file(|name| pfs.path().join(name), SEED, SIZE);
     cluster.nodes[1].client().admin().set_capacity(BASE + 2 * MIB).unwrap();
     let members = cluster.members();
     cluster.tell(0, members);
