@@ -1,4 +1,5 @@
-# The one door to everything. Thin: each target is a command or two that can be typed by hand as well.
+# The one door to everything. Thin: each target is a command or two that can be typed by hand as
+# well.
 
 CARGO   ?= cargo
 PYTHON  ?= python3
@@ -6,7 +7,8 @@ PREFIX  ?= /usr/local
 # For packages: everything is put below it, and nothing that is installed names it.
 DESTDIR ?=
 
-# Of property tests, so that a run says the same as the one before; `make test-random` looks further.
+# Of property tests, so that a run says the same as the one before; `make test-random` looks
+# further.
 SEED    ?= 1
 CASES   ?= 1000
 ROUNDS  ?= 5
@@ -73,6 +75,7 @@ lint: ## Format and lints; changes nothing
 	$(CARGO) fmt --all --check
 	rustfmt --check --edition 2024 --config-path . fuzz/bodies/*.rs fuzz/fuzz_targets/*.rs
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	.ci/comment-width
 
 .PHONY: demo
 demo: build ## The main job straight from a slow file system and through Forebay
@@ -116,7 +119,8 @@ completions: build ## Shell completions and man pages, in target/share
 	for shell in bash zsh fish; do $(BUILT)/forebay completions $$shell > target/share/completions/$$shell || exit 1; done
 	$(BUILT)/forebay man target/share/man
 
-# Does not build, so that `sudo make install` needs no compiler and leaves nothing of root's in target/.
+# Does not build, so that `sudo make install` needs no compiler and leaves nothing of root's in
+# target/.
 .PHONY: install
 install: ## Program, C library, completions and man pages below PREFIX
 	@test -x $(BUILT)/forebay -a -f $(BUILT)/libforebay.so || { echo "nothing to install: run \`make build\` first" >&2; exit 1; }

@@ -173,11 +173,14 @@ def cached_bytes(path):
 @dataclass(frozen=True)
 class Memory:
     """Resident memory of a process and its descendants, in bytes."""
-    # Sum of VmRSS, as ps shows it: a page that two of them share (a program's text, say) counts twice, and so does mapped tier data.
+    # Sum of VmRSS, as ps shows it: a page that two of them share (a program's text, say) counts
+    # twice, and so does mapped tier data.
     rss_bytes: int = 0
-    # The part of it that is tmpfs or shared memory: for a cache daemon that maps its RAM tier, the cached data.
+    # The part of it that is tmpfs or shared memory: for a cache daemon that maps its RAM tier, the
+    # cached data.
     shmem_bytes: int = 0
-    # What the daemons cost beside the data they hold: without shmem, and a shared page counts once (PSS). The figure to compare.
+    # What the daemons cost beside the data they hold: without shmem, and a shared page counts once
+    # (PSS). The figure to compare.
     own_bytes: int = 0
 
 

@@ -31,7 +31,8 @@ BUILT = [path for path in (TARGET / "release/forebay", TARGET / "debug/forebay")
 PROGRAM = os.environ.get("FOREBAY_BIN") or str(max(BUILT, key=lambda path: path.stat().st_mtime, default=TARGET / "release/forebay"))
 EXTENT_BYTES = 2 << 20
 EXTENTS = 24
-# Slow enough that a job is in the middle of its input for some seconds, whatever else the machine does.
+# Slow enough that a job is in the middle of its input for some seconds, whatever else the machine
+# does.
 RATE = "2MB/s"
 SERVERS = 4
 PATIENCE_S = 120

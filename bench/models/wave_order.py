@@ -16,11 +16,13 @@ from dataclasses import dataclass, field
 
 NODES = SERVERS = 4
 PAGES = 4
-# What an agent has under way at most, of a planned wave, and of each that it brings ahead (docs/decisions/0016).
+# What an agent has under way at most, of a planned wave, and of each that it brings ahead
+# (docs/decisions/0016).
 MOST, PLANNED, AHEAD, AHEAD_WAVES = 8, 4, 1, 3
 # Of a job's waves so many allow for one ahead.
 WAVES_FOR_ONE_AHEAD = 5
-# Where it is known on which server what lies: pieces that a server has at a time, and a node, and waves within reach.
+# Where it is known on which server what lies: pieces that a server has at a time, and a node, and
+# waves within reach.
 DEPTH, HANDS, REACH = 2, 4, 8
 EPSILON = 1e-9
 

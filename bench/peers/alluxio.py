@@ -125,7 +125,8 @@ def _options(work, tier, size_bytes, ports):
         "master.journal.type": "UFS", "master.journal.folder": work / "journal", "master.metastore.dir": work / "metastore",
         "master.mount.table.root.ufs": work / "under-store",
         "worker.tieredstore.levels": 1, "worker.tieredstore.level0.alias": "MEM", "worker.tieredstore.level0.dirs.path": tier,
-        # The tier evicts above a high-water mark below its size: leave it room, so that the whole file stays.
+        # The tier evicts above a high-water mark below its size: leave it room, so that the whole
+        # file stays.
         "worker.ramdisk.size": 2 * size_bytes + common.GIB // 2,
     }
     (work / "under-store").mkdir()

@@ -65,7 +65,8 @@ def run(size_bytes=common.GIB, passes=7, mount_args=()):
     reason = missing()
     if reason:
         return [common.skipped(id, unit, command, reason) for id, unit in IDS.items()]
-    # Cache, kernel copy and limit file; JuiceFS itself stops caching when a tenth of the file system is all that is free.
+    # Cache, kernel copy and limit file; JuiceFS itself stops caching when a tenth of the file
+    # system is all that is free.
     need_bytes = 2 * size_bytes + common.GIB + shutil.disk_usage(SHM).total // 10
     if shutil.disk_usage(SHM).free < need_bytes:
         raise RuntimeError(f"{SHM} has {shutil.disk_usage(SHM).free // common.MIB} MiB free, the benchmark needs "
@@ -92,7 +93,8 @@ def _measure(work, cache, size_bytes, passes, mount_args):
         daemon.wait_until(lambda: _is_mounted(mount_point), what=f"mounted on {mount_point}", seconds=START_SECONDS)
         time.sleep(SETTLE_SECONDS)
         idle = common.memory_of_tree(daemon.pid)
-        # A read from a FUSE daemon that hangs cannot be interrupted, but it fails when the daemon ends.
+        # A read from a FUSE daemon that hangs cannot be interrupted, but it fails when the daemon
+        # ends.
         with daemon.ended_after(READ_SECONDS):
             figures = _read_warm(mount_point, size_bytes, passes)
         after = common.memory_of_tree(daemon.pid)

@@ -70,7 +70,8 @@ class Reading(unittest.TestCase):
     SIZE = 3 * common.MIB + 5
 
     def setUp(self):
-        # Beside this file and not in /tmp, which may be a tmpfs: there is no page cache to drop from.
+        # Beside this file and not in /tmp, which may be a tmpfs: there is no page cache to drop
+        # from.
         self.directory = tempfile.TemporaryDirectory(dir=Path(__file__).parent)
         self.addCleanup(self.directory.cleanup)
         self.path = Path(self.directory.name) / "file"
@@ -140,7 +141,8 @@ class Processes(unittest.TestCase):
             # user nice system idle iowait irq softirq steal guest guest_nice
             self._write(proc, "cpu 100 0 0 1000 0 0 0 0 0 0", {os.getpid(): (1, 10), 77: (os.getpid(), 10), 99: (1, 10)})
             with common.Neighbours() as neighbours:
-                # 200 ticks passed: 90 idle or waiting for a disk, 30 ours (10 by a child), 60 by another program, 20 stolen.
+                # 200 ticks passed: 90 idle or waiting for a disk, 30 ours (10 by a child), 60 by
+                # another program, 20 stolen.
                 self._write(proc, "cpu 190 0 0 1050 40 0 0 20 7 0", {os.getpid(): (1, 30), 77: (os.getpid(), 20), 99: (1, 70)})
         self.assertAlmostEqual(neighbours.share, 80 / 200)
 

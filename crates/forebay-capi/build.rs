@@ -1,6 +1,8 @@
-//! Gives the shared library its soname, so that a program linked today refuses a library with another ABI tomorrow.
+//! Gives the shared library its soname, so that a program linked today refuses a library with
+//! another ABI tomorrow.
 //!
-//! The number is the ABI's, not the release's: it goes up when a function of `include/forebay.h` changes or goes.
+//! The number is the ABI's, not the release's: it goes up when a function of `include/forebay.h`
+//! changes or goes.
 
 /// Also in the Makefile, which makes the symbolic links.
 const ABI: u32 = 0;

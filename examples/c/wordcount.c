@@ -4,8 +4,9 @@
  *     cc -O2 wordcount.c -o wordcount $(pkg-config --cflags --libs forebay)
  *     ./wordcount [-n PASSES] [--load] FILE...
  *
- * Bytes that are in the tier are counted where they are, without a copy; the others are read into a buffer. The rate goes to
- * stderr, so that the counts can be compared with wc's. With PASSES > 1 the later passes show what the tier is worth.
+ * Bytes that are in the tier are counted where they are, without a copy; the others are read into a
+ * buffer. The rate goes to stderr, so that the counts can be compared with wc's. With PASSES > 1
+ * the later passes show what the tier is worth.
  */
 #include <ctype.h>
 #include <errno.h>

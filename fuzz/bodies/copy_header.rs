@@ -1,5 +1,6 @@
-//! A new agent adopts what it finds in the tier, and an old one may have died, or its machine's memory may have gone bad,
-//! at any byte: a file is a whole copy or it is refused. Shared by the fuzzer and the ordinary tests of `forebay-store`.
+//! A new agent adopts what it finds in the tier, and an old one may have died, or its machine's
+//! memory may have gone bad, at any byte: a file is a whole copy or it is refused. Shared by the
+//! fuzzer and the ordinary tests of `forebay-store`.
 
 use forebay_pfs::FileVersion;
 use forebay_store::{CopyFile, CopyIdentity, CopyView, Tier, Word};
@@ -42,8 +43,8 @@ fn adopt(tier: &Tier) -> bool {
     true
 }
 
-/// `data` with the marks at both ends of the header that keep most inputs from getting any further: its number and its
-/// magic.
+/// `data` with the marks at both ends of the header that keep most inputs from getting any further:
+/// its number and its magic.
 pub fn labelled(data: &[u8]) -> Vec<u8> {
     let mut data = data.to_vec();
     let len = data.len().max(HEADER_BYTES);

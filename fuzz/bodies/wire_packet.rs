@@ -1,5 +1,6 @@
-//! Packets come from whoever can connect to the agent's socket: whatever arrives is decoded or refused, and what is
-//! decoded has one meaning. Shared by the fuzzer and the ordinary tests of `forebay-wire`.
+//! Packets come from whoever can connect to the agent's socket: whatever arrives is decoded or
+//! refused, and what is decoded has one meaning. Shared by the fuzzer and the ordinary tests of
+//! `forebay-wire`.
 
 use forebay_wire::channel::decode;
 use forebay_wire::{Hello, Reply, Request, Welcome};

@@ -39,7 +39,8 @@ def arguments():
     unknown = set(args.modes.split(",")) - set(jobs.TITLES)
     if unknown:
         parser.error(f"no such mode: {', '.join(unknown)}")
-    # With less, the files of a job itself are as many bytes as its data, and counters would prove nothing.
+    # With less, the files of a job itself are as many bytes as its data, and counters would prove
+    # nothing.
     if args.files < 1 or args.size < max(20, 2 * args.files) or args.rate <= 0:
         parser.error("--size must be at least 20, and 2 for each of --files, which must be at least 1; --rate must be positive")
     return args
@@ -69,11 +70,13 @@ def measure(args, place):
     rows = []
     with contextlib.ExitStack() as stage:
         pfs = stage.enter_context(pfs_of(args, place, backing))
-        # What is written stays with its writer, of which a quarter of the memory may be for files that belong to the other node.
+        # What is written stays with its writer, of which a quarter of the memory may be for files
+        # that belong to the other node.
         capacity_bytes = max(512 << 20, 12 * args.size * MB)
         print("starting two nodes ...", flush=True)
         cluster = stage.enter_context(yarn.Cluster(program(), jar, lib, place, pfs, EXTENT_BYTES, capacity_bytes))
-        # The first job finds daemons that have compiled nothing yet, which is no matter of its file system.
+        # The first job finds daemons that have compiled nothing yet, which is no matter of its file
+        # system.
         jobs.warm_up(cluster)
         for mode in args.modes.split(","):
             print(f"{jobs.TITLES[mode]}:", flush=True)

@@ -12,7 +12,8 @@ import lab
 EXAMPLES = "org.apache.hadoop.examples.ExampleDriver"
 DFSIO = "org.apache.hadoop.fs.TestDFSIO"
 ROW_BYTES = 100
-# Of the bytes that a job moves; the rest is for headers, and for what is read beside the agent because so little is missing.
+# Of the bytes that a job moves; the rest is for headers, and for what is read beside the agent
+# because so little is missing.
 MOST, LITTLE = 0.9, 0.1
 # The job's own jar and configuration, which each node fetches.
 JOB_FILES_BYTES = 4 << 20
@@ -21,8 +22,9 @@ TITLES = {
     "forebay": "forebay://",
     "mapped": "file://, mapped to Forebay",
 }
-# TeraSort's tasks look for its sampled partitions in the working directory of `file://`, which is the client's where that is the default file
-# system, and no container's. TeraGen's rows are spread evenly, so the partitioner that knows as much does as well.
+# TeraSort's tasks look for its sampled partitions in the working directory of `file://`, which is
+# the client's where that is the default file system, and no container's. TeraGen's rows are spread
+# evenly, so the partitioner that knows as much does as well.
 ON_LOCAL = {"mapreduce.terasort.simplepartitioner": "true"}
 MAPPED = {
     "fs.file.impl": "io.forebay.hadoop.ForebayLocalFileSystem",
@@ -172,7 +174,8 @@ def check_moved(row):
     writes = row.name in ("teragen", "terasort", "TestDFSIO -write")
     reads = row.name not in ("teragen", "TestDFSIO -write")
     if row.mode == "straight":
-        # The logs of its containers do go through Forebay, as the node managers', and each counts as a page.
+        # The logs of its containers do go through Forebay, as the node managers', and each counts
+        # as a page.
         require(row, moved["stored_bytes"] + moved["fetched_bytes"] < row.data_bytes / 2, "has gone through Forebay, which it should not")
         return
     if writes:

@@ -35,7 +35,8 @@ FOREBAY = {
     "fs.forebay.impl": "io.forebay.hadoop.ForebayFileSystem",
     "fs.AbstractFileSystem.forebay.impl": "io.forebay.hadoop.ForebayFs",
 }
-# What a node manager takes from its own environment into that of its containers: the socket is another one on each node here.
+# What a node manager takes from its own environment into that of its containers: the socket is
+# another one on each node here.
 WHITELIST = "JAVA_HOME,LANG,LC_ALL,TZ,FOREBAY_SOCKET"
 LOG4J = """log4j.rootLogger=INFO,console
 log4j.appender.console=org.apache.log4j.ConsoleAppender
@@ -75,7 +76,8 @@ class Cluster(loopback.Cluster):
 
     def start_engine(self):
         self.shared = self.pfs / "yarn"
-        # Nothing below it is made here: Hadoop makes its own directories, with the permissions it wants, through Forebay.
+        # Nothing below it is made here: Hadoop makes its own directories, with the permissions it
+        # wants, through Forebay.
         self.shared.mkdir()
         self.write_hosts()
         names = ("resourcemanager", "scheduler", "tracker", "admin", "web", "history", "history-web", "history-admin")

@@ -108,7 +108,8 @@ def step(what, command):
 
 
 def main():
-    # A shell starts what it puts into the background with SIGINT ignored, and Python then leaves it so.
+    # A shell starts what it puts into the background with SIGINT ignored, and Python then leaves it
+    # so.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     args = arguments()
     if os.environ.get("FOREBAY_DEMO_READY") != "1":

@@ -20,7 +20,8 @@ BLOCK_BYTES = 64 << 10
 SAMPLE_BYTES = 8 << 10
 CENTRES = 5
 TERMS = 2
-# What tells comments from code, tables and headers: end of line, tab, underscore, and the 0 of numbers.
+# What tells comments from code, tables and headers: end of line, tab, underscore, and the 0 of
+# numbers.
 CHARACTERS = b"\n\t_0"
 # Long words, as they are both more telling and faster to look for.
 WORD = re.compile(rb"[A-Za-z_]{10,24}")
@@ -82,7 +83,8 @@ class Analysis:
         self.spread = numpy.sqrt(numpy.maximum(squares / blocks - self.mean**2, 1e-12))
         # Centres start at blocks spread evenly over the data: the same in every run.
         self.centres = (numpy.array(first[:: max(len(first) // CENTRES, 1)][:CENTRES]) - self.mean) / self.spread
-        # The most frequent words stand everywhere and tell nothing; those behind them tell something.
+        # The most frequent words stand everywhere and tell nothing; those behind them tell
+        # something.
         ranked = sorted(words.items(), key=lambda item: (-item[1], item[0]))
         self.terms = [word for word, _ in ranked[20 : 20 + TERMS]]
         self.result |= {"lines_in_blocks": lines, "blocks": blocks, "terms": [term.decode() for term in self.terms]}

@@ -19,8 +19,8 @@ DRIVER = "c1"
 UP_S = 600
 # One status of the lab asks the kernel for much, and takes some tens of milliseconds.
 SAMPLE_S = 0.3
-# A client of sharded GlusterFS that has written goes on seeing times that the others do not: to each of them the files would be others
-# than to this node. So the one that writes ends with it.
+# A client of sharded GlusterFS that has written goes on seeing times that the others do not: to
+# each of them the files would be others than to this node. So the one that writes ends with it.
 THROUGH_A_CLIENT = """mount=$(mktemp -d) && glusterfs -f "$1/servers/client.vol" -l /dev/null "$mount" && cp -r "$2" "$mount/"
 code=$?
 umount "$mount" && rmdir "$mount"

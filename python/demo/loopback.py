@@ -51,7 +51,8 @@ class Cluster:
     sample_s = 0.1
     # Further lines for the mount in the agents' configuration.
     mount_options = ""
-    # A directory of text on the local disk that a workload is run over before its time is taken; None: none.
+    # A directory of text on the local disk that a workload is run over before its time is taken;
+    # None: none.
     warm = None
 
     def __init__(self, program, home, jars, place, pfs, extent, capacity_bytes, hosts=HOSTS, cores=1, memory="1g"):
@@ -188,7 +189,8 @@ class Cluster:
             "spark.executor.memory": self.memory,
             "spark.ui.enabled": "false",
             **start_together(len(self.nodes) * self.cores),
-            # Long enough that a task waits for its node while that is busy, short enough that a node without work takes some in the end.
+            # Long enough that a task waits for its node while that is busy, short enough that a
+            # node without work takes some in the end.
             "spark.locality.wait": "1s",
         }
         command = [str(self.home / "bin/spark-submit"), "--master", self.master, "--class", "io.forebay.workloads.Main"]

@@ -23,7 +23,8 @@ SERVERS, RATE, RATE_BYTES_PER_S = 4, "50 MB/s", 50_000_000
 # Beside the files themselves: page rounding of each, and the agent's own memory.
 CAPACITY_SLACK_BYTES = 512 << 20
 
-# `mount.settle_ms` on a FUSE file system, and a little more: what was written later is not cached yet.
+# `mount.settle_ms` on a FUSE file system, and a little more: what was written later is not cached
+# yet.
 SETTLE_S = 3.5
 
 

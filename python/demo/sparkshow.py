@@ -17,18 +17,22 @@ import timeline
 import waves
 
 SERVERS = 4
-# A task reads one extent. Small ones, so that few bytes make many waves; a real cluster has 128 MiB.
+# A task reads one extent. Small ones, so that few bytes make many waves; a real cluster has 128
+# MiB.
 EXTENT_BYTES = 8 << 20
 FILE_BYTES = 64 << 20
-# Pieces in which the lab's PFSes spread a file over their servers; the text is written once, so GlusterFS may have them.
+# Pieces in which the lab's PFSes spread a file over their servers; the text is written once, so
+# GlusterFS may have them.
 LAB_STRIPES = {"glusterfs": "4MiB"}
 # Where they do not: so that each wave is on several servers, as it is where files have many chunks.
 LAB_FILE_BYTES = EXTENT_BYTES
-# A reader gets one stripe at a time from one server, as the clients of a PFS without a read-ahead of their own do it.
+# A reader gets one stripe at a time from one server, as the clients of a PFS without a read-ahead
+# of their own do it.
 READ_AHEAD = "128KiB"
 STRIPE = "1MiB"
 LAB_NODES = 4
-# What each slot works on before time is taken: until then the virtual machines of the executors interpret and compile.
+# What each slot works on before time is taken: until then the virtual machines of the executors
+# interpret and compile.
 WARM_EXTENTS = 3
 # Beside the text: page rounding, what the other node's tasks have read, and the agent's own memory.
 CAPACITY_SLACK_BYTES = 256 << 20

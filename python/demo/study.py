@@ -20,7 +20,8 @@ class Setting:
     speed: float
     # Whether each run begins with nothing in memory.
     cold: bool = True
-    # Most change of the map time, as a share, and least hidden share; None: whatever comes is reported.
+    # Most change of the map time, as a share, and least hidden share; None: whatever comes is
+    # reported.
     change_max: float | None = None
     hidden_min: float | None = None
 

@@ -14,7 +14,8 @@ SIZE = 8 << 20
 
 @pytest.fixture(autouse=True)
 def forks_are_meant():
-    # Newer versions of Python warn of forks in processes with threads, of which pytest may have some.
+    # Newer versions of Python warn of forks in processes with threads, of which pytest may have
+    # some.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         yield

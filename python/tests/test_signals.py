@@ -3,8 +3,8 @@
 import subprocess
 import sys
 
-# A thread waits for the first bytes to arrive and sends the signal. The read may be over by then, so it is tried often; a read
-# that lets no signal in fills the whole buffer each time.
+# A thread waits for the first bytes to arrive and sends the signal. The read may be over by then,
+# so it is tried often; a read that lets no signal in fills the whole buffer each time.
 INTERRUPTED = """
 import os, signal, sys, threading
 

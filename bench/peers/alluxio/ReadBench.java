@@ -17,12 +17,15 @@ import java.util.zip.CRC32C;
 /**
  * Sequential read of one cached file through Alluxio's own client, 1 MiB at a time.
  *
- * <p>Usage: {@code ReadBench SIZE_BYTES PASSES}; where the cluster is comes in as {@code -Dalluxio...} properties. It writes the file
- * to the RAM tier only, reads it back once to compare checksums, warms up the compiler, and then times whole passes, each with
- * its own open. Two ways are timed, into a heap array and into a direct buffer, because which one is faster depends on the client's version;
- * the caller takes the better one. The last line on stdout is one JSON object, rates in GB/s (1e9 bytes).
+ * <p>Usage: {@code ReadBench SIZE_BYTES PASSES}; where the cluster is comes in as {@code
+ * -Dalluxio...} properties. It writes the file to the RAM tier only, reads it back once to compare
+ * checksums, warms up the compiler, and then times whole passes, each with its own open. Two ways
+ * are timed, into a heap array and into a direct buffer, because which one is faster depends on the
+ * client's version; the caller takes the better one. The last line on stdout is one JSON object,
+ * rates in GB/s (1e9 bytes).
  *
- * <p>The client's own counter of short-circuit bytes is in the result: without it a misconfigured host name would silently time gRPC.
+ * <p>The client's own counter of short-circuit bytes is in the result: without it a misconfigured
+ * host name would silently time gRPC.
  */
 public final class ReadBench {
   private static final int BUFFER_BYTES = 1 << 20;

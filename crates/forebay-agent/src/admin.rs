@@ -1,4 +1,5 @@
-//! What operators and the command line ask for: state, listings, pins, evictions, loads, capacity, the end.
+//! What operators and the command line ask for: state, listings, pins, evictions, loads, capacity,
+//! the end.
 
 use crate::agent::Shared;
 use crate::cache::{Freed, NoCopy};
@@ -278,7 +279,8 @@ pub fn set_capacity(connection: &Connection, bytes: u64) -> Answer {
     }
 }
 
-/// Ends the agent, once the answer is on its way: an idle agent is gone faster than its last packet.
+/// Ends the agent, once the answer is on its way: an idle agent is gone faster than its last
+/// packet.
 pub fn shutdown(connection: &mut Connection) -> Answer {
     if !connection.shared.is_operator(connection.peer.uid) {
         return not_allowed();

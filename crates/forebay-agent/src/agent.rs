@@ -33,11 +33,12 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// What runs as root or as a user of its own keeps this much of the budget for code, stacks and the allocator.
+/// What runs as root or as a user of its own keeps this much of the budget for code, stacks and the
+/// allocator.
 const BASE_BYTES: u64 = 16 << 20;
 
-/// How often rings are drained and overtaken versions swept. Ten times a second: a ring of 4096 pages of 2 MiB then
-/// covers a reader of 80 GB/s.
+/// How often rings are drained and overtaken versions swept. Ten times a second: a ring of 4096
+/// pages of 2 MiB then covers a reader of 80 GB/s.
 const HOUSEKEEPING: Duration = Duration::from_millis(100);
 
 /// How long the start waits until it is known whether time stamps can be believed.
@@ -138,8 +139,9 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Starts an agent: takes the tier, adopts what is in it, listens, and joins the cluster. `program` is this executable,
-    /// for the keeper of a tier without root; `home` leads to the coordinator; `closer` was started before any thread.
+    /// Starts an agent: takes the tier, adopts what is in it, listens, and joins the cluster.
+    /// `program` is this executable, for the keeper of a tier without root; `home` leads to the
+    /// coordinator; `closer` was started before any thread.
     ///
     /// # Errors
     /// A message for the operator: what was tried, on what, why it failed.
@@ -192,7 +194,8 @@ impl Agent {
             config,
         });
         shared.adopt()?;
-        // Most file systems have been measured by now or are in a moment; others are while this agent serves.
+        // Most file systems have been measured by now or are in a moment; others are while this
+        // agent serves.
         let deadline = shared.started + MEASURING_MAX;
         shared.mounts.iter().for_each(|mount| mount.stamps.wait(deadline));
         serve_peers(&shared)?;
@@ -274,7 +277,8 @@ fn open_files_max() -> usize {
     ((limit / 4) as usize).clamp(64, OPEN_FILES_MAX)
 }
 
-/// Takes all descriptors the administrator allows; the usual soft limit of 1024 is for programs that use `select`.
+/// Takes all descriptors the administrator allows; the usual soft limit of 1024 is for programs
+/// that use `select`.
 fn raise_file_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
@@ -333,7 +337,8 @@ fn accept_loop(shared: &Arc<Shared>, listener: &OwnedFd) {
             Ok(socket) => connection::start(shared, socket),
             Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => {}
             Err(e) => {
-                // Out of descriptors or memory: clients wait in the backlog or read the PFS; try again shortly.
+                // Out of descriptors or memory: clients wait in the backlog or read the PFS; try
+                // again shortly.
                 tracing::warn!(error = %e, "cannot accept a connection");
                 std::thread::sleep(Duration::from_millis(50));
             }

@@ -1,11 +1,14 @@
-//! Opening a file by its name, for those who have no descriptor: orders of the coordinator and requests of peers.
+//! Opening a file by its name, for those who have no descriptor: orders of the coordinator and
+//! requests of peers.
 //!
-//! On one node a client's descriptor is the proof that its bytes may be had. Between nodes there is only a
-//! [`FileRef`]: a mount, a path below its root, and a version. The agent opens that path with its own credentials and
-//! beneath the root (no `..`, no symbolic link that leads out, none of the kernel's magic links), takes only a regular file
-//! on the mount's own device, and believes it only if its version is the one named. What it fetches this way goes into
-//! the tier, from where only those get it who show a descriptor of their own, so nothing is given to anybody by knowing
-//! a name. What the agent may not open is refused; then whoever reads it does so with their own rights.
+//! On one node a client's descriptor is the proof that its bytes may be had. Between nodes there is
+//! only a [`FileRef`]: a mount, a path below its root, and a version. The agent opens that path
+//! with its own credentials and beneath the root (no `..`, no symbolic link that leads out, none of
+//! the kernel's magic links), takes only a regular file on the mount's own device, and believes it
+//! only if its version is the one named. What it fetches this way goes into the tier, from where
+//! only those get it who show a descriptor of their own, so nothing is given to anybody by knowing
+//! a name. What the agent may not open is refused; then whoever reads it does so with their own
+//! rights.
 
 use crate::mounts::{Admitted, MountState, NoFile, admit};
 use forebay_wire::{FileRef, Refusal};
@@ -36,7 +39,8 @@ pub enum NoPath {
     Pfs(io::Error),
 }
 
-/// Opens `file` as this agent sees it. It may still be changing: the caller seals it ([`crate::seal`]).
+/// Opens `file` as this agent sees it. It may still be changing: the caller seals it
+/// ([`crate::seal`]).
 ///
 /// # Errors
 /// See [`NoPath`].
@@ -58,7 +62,8 @@ pub fn open_by_path(mounts: &[MountState], file: &FileRef) -> Result<ByPath, NoP
 }
 
 fn open_beneath(root: &Path, path: &[u8]) -> Result<OwnedFd, NoPath> {
-    // The root is opened each time: a PFS that is mounted anew is another directory under the same name.
+    // The root is opened each time: a PFS that is mounted anew is another directory under the same
+    // name.
     let dir = open(root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
         .map_err(|e| NoPath::Pfs(e.into()))?;
     // Without waiting: somebody may have put a pipe in the file's place.

@@ -1,8 +1,9 @@
 //! The index of cached versions, and how memory is found and given back.
 //!
-//! One lock covers the index, the eviction policy and the pins; it is held for lookups and decisions, never while the
-//! PFS or the kernel moves bytes. The order on eviction is fixed: under the lock the policy names victims and their
-//! words are withdrawn; outside of it the pages are punched and only then leave the budget.
+//! One lock covers the index, the eviction policy and the pins; it is held for lookups and
+//! decisions, never while the PFS or the kernel moves bytes. The order on eviction is fixed: under
+//! the lock the policy names victims and their words are withdrawn; outside of it the pages are
+//! punched and only then leave the budget.
 
 use crate::counters::{Counters, add};
 use crate::entry::{Entry, lock};
@@ -24,7 +25,8 @@ pub use pins::Lent;
 use pins::held_pages;
 
 /// What a copy costs beside its blocks. The agent's own record is about 460 bytes (`make bench`,
-/// `agent.memory_per_file`); the rest allows for the kernel's inode and directory entry, which no counter shows by file.
+/// `agent.memory_per_file`); the rest allows for the kernel's inode and directory entry, which no
+/// counter shows by file.
 pub const ENTRY_BYTES: u64 = 2048;
 
 /// Victims withdrawn under one hold of the lock; with 2 MiB pages, half a gigabyte.
@@ -56,8 +58,9 @@ struct Index {
     /// Versions that were overtaken, oldest first: they go before anything else.
     stale: VecDeque<Arc<Entry>>,
     policy: Box<dyn EvictionPolicy>,
-    /// Adopted copies with the pages that clients of the earlier agent may still map. Their pins died with that agent; the lock
-    /// on the copy's file has not. The pages are pinned and count as mapped.
+    /// Adopted copies with the pages that clients of the earlier agent may still map. Their pins
+    /// died with that agent; the lock on the copy's file has not. The pages are pinned and count as
+    /// mapped.
     held: Vec<(Arc<Entry>, Vec<u32>)>,
     /// Pages mapped by clients or on their way to peers: key to count.
     page_pins: HashMap<u64, u32>,
@@ -158,8 +161,8 @@ impl Cache {
         }
     }
 
-    /// The entry of the version that `facts` tell, if it is cached. A different version of the same file that is cached
-    /// is overtaken from now on.
+    /// The entry of the version that `facts` tell, if it is cached. A different version of the same
+    /// file that is cached is overtaken from now on.
     pub fn find(&self, mount: usize, facts: &FileFacts) -> Option<Arc<Entry>> {
         let mut index = self.index();
         let entry = index.newest.get(&(mount, facts.version.ino))?.clone();
@@ -171,8 +174,8 @@ impl Cache {
         None
     }
 
-    /// The entry of exactly this version, if it is cached. Nothing is overtaken: that somebody asks for a version does not
-    /// prove that it is the newest.
+    /// The entry of exactly this version, if it is cached. Nothing is overtaken: that somebody asks
+    /// for a version does not prove that it is the newest.
     pub fn find_version(&self, mount: usize, version: &FileVersion) -> Option<Arc<Entry>> {
         let index = self.index();
         index.newest.get(&(mount, version.ino)).filter(|e| e.identity.version == *version).cloned()
@@ -235,7 +238,8 @@ impl Cache {
         self.reserve(Class::Metadata, bytes, counters).ok_or(NoCopy::NoRoom)
     }
 
-    /// Adds a finished copy to the index; if another thread was faster with the same version, that one's entry.
+    /// Adds a finished copy to the index; if another thread was faster with the same version, that
+    /// one's entry.
     pub fn insert_entry(
         &self,
         identity: CopyIdentity,
@@ -271,8 +275,8 @@ impl Cache {
         }
     }
 
-    /// Takes up the copies an earlier agent left. `mount_of` gives the index of a label, `None` if it is not served any
-    /// more; such copies are removed. Returns how many were adopted.
+    /// Takes up the copies an earlier agent left. `mount_of` gives the index of a label, `None` if
+    /// it is not served any more; such copies are removed. Returns how many were adopted.
     ///
     /// # Errors
     /// The tier cannot be read.
@@ -339,7 +343,8 @@ impl Cache {
 
     /// Holds `bytes` of the budget, evicting as needed; `None` if there is nothing left to evict.
     pub fn reserve(&self, class: Class, bytes: u64, counters: &Counters) -> Option<Reservation> {
-        // Others may take what was just freed, so more than one round can be needed; a few are enough to give up after.
+        // Others may take what was just freed, so more than one round can be needed; a few are
+        // enough to give up after.
         for _ in 0..16 {
             match self.budget.reserve(class, bytes) {
                 Ok(reservation) => return Some(reservation),
@@ -363,10 +368,11 @@ impl Cache {
         lock(&self.pages).shrink(bytes);
     }
 
-    /// A page becomes resident: its word goes from `from` to `to`, and from now on it can be evicted. Its memory must
-    /// have been handed over by [`Cache::keep_pages`] before. Word, accounts and policy change under one hold of the
-    /// lock: an eviction that saw the word first would take bytes off the accounts that are not on them yet. `false`:
-    /// the word was not `from`, and nothing has changed.
+    /// A page becomes resident: its word goes from `from` to `to`, and from now on it can be
+    /// evicted. Its memory must have been handed over by [`Cache::keep_pages`] before. Word,
+    /// accounts and policy change under one hold of the lock: an eviction that saw the word first
+    /// would take bytes off the accounts that are not on them yet. `false`: the word was not
+    /// `from`, and nothing has changed.
     pub fn note_resident(
         &self,
         entry: &Arc<Entry>,
@@ -387,7 +393,8 @@ impl Cache {
         true
     }
 
-    /// Makes sure that guests take no more than their share of the capacity when `bytes` more of them come.
+    /// Makes sure that guests take no more than their share of the capacity when `bytes` more of
+    /// them come.
     pub fn bound_guests(&self, bytes: u64, counters: &Counters) {
         let guests = self.index().policy.guest_bytes() + bytes;
         let most = self.budget.capacity_bytes() / GUESTS_SHARE;
@@ -397,7 +404,8 @@ impl Cache {
         }
     }
 
-    /// A resident page is kept for `order` until it is used; not if plans have their share of the tier already.
+    /// A resident page is kept for `order` until it is used; not if plans have their share of the
+    /// tier already.
     pub fn plan(&self, key: u64, order: u64) {
         self.index().policy.plan(key, order);
     }
@@ -442,7 +450,8 @@ impl Cache {
             }
             match self.release(&victims, &mut freed, counters) + self.drop_entries(names) {
                 0 if !stale_too => break,
-                // Overtaken copies with pages on their way cannot go yet; that must not keep others from going.
+                // Overtaken copies with pages on their way cannot go yet; that must not keep others
+                // from going.
                 0 => stale_too = false,
                 round => released += round,
             }
@@ -450,7 +459,8 @@ impl Cache {
         freed
     }
 
-    /// Chooses victims and withdraws their pages from readers. Also returns overtaken entries that are to be removed.
+    /// Chooses victims and withdraws their pages from readers. Also returns overtaken entries that
+    /// are to be removed.
     fn withdraw_some(&self, want: u64, stale_too: bool) -> (Vec<Withdrawn>, Vec<Arc<Entry>>) {
         let mut index = self.index();
         let mut victims = Vec::new();
@@ -512,7 +522,8 @@ impl Cache {
             .collect()
     }
 
-    /// Punches withdrawn pages, and removes copies that have none left. Returns the bytes that left the budget.
+    /// Punches withdrawn pages, and removes copies that have none left. Returns the bytes that left
+    /// the budget.
     fn release(&self, victims: &[(Arc<Entry>, u32)], freed: &mut Freed, counters: &Counters) -> u64 {
         let mut sorted: Vec<_> = victims.iter().collect();
         sorted.sort_by_key(|(entry, page)| (entry.copy(), *page));
@@ -541,15 +552,16 @@ impl Cache {
     ) -> u64 {
         let geometry = entry.geometry();
         let bytes: u64 = (first..first + count).map(|p| blocks_bytes(geometry.page_len(p))).sum();
-        // As long as these pages count nobody removes the copy; afterwards whoever gives back its last ones does, and one whose descriptor had
-        // been closed could not be opened any more.
+        // As long as these pages count nobody removes the copy; afterwards whoever gives back its
+        // last ones does, and one whose descriptor had been closed could not be opened any more.
         let file = self.file(entry);
         let left = entry.resident_bytes.fetch_sub(bytes, Ordering::Relaxed) - bytes;
         freed.bytes += bytes;
         freed.pages += u64::from(count);
         add(&counters.evicted_pages_total, u64::from(count));
         add(&counters.evicted_bytes, bytes);
-        // Punched even if the whole copy goes: a client that has it open would keep the memory of an unlinked file.
+        // Punched even if the whole copy goes: a client that has it open would keep the memory of
+        // an unlinked file.
         if let Err(e) = file.and_then(|file| file.punch(first, count)) {
             // The pages stay withdrawn and counted: wrong by too much, never by too little.
             tracing::error!(copy = entry.copy(), error = %e, "cannot give back pages of the tier");
@@ -559,8 +571,8 @@ impl Cache {
         if left == 0 { bytes + self.drop_if_empty(entry) } else { bytes }
     }
 
-    /// Removes a copy that has no pages, none on their way, and no pin that waits for them; returns the bytes that left
-    /// the budget.
+    /// Removes a copy that has no pages, none on their way, and no pin that waits for them; returns
+    /// the bytes that left the budget.
     pub fn drop_if_empty(&self, entry: &Arc<Entry>) -> u64 {
         if entry.resident_bytes.load(Ordering::Relaxed) == 0 && self.forget(entry) {
             self.unlink(entry.copy());
@@ -569,8 +581,9 @@ impl Cache {
         0
     }
 
-    /// Takes an entry without pages out of the index, unless pages are on their way into it. Whether there are pages is
-    /// looked at under the lock: one may have landed since the caller looked.
+    /// Takes an entry without pages out of the index, unless pages are on their way into it.
+    /// Whether there are pages is looked at under the lock: one may have landed since the caller
+    /// looked.
     fn forget(&self, entry: &Arc<Entry>) -> bool {
         let mut index = self.index();
         let empty =
@@ -586,7 +599,8 @@ impl Cache {
         true
     }
 
-    /// Removes overtaken entries whose pages are gone; those with pages mapped or under way wait their turn again.
+    /// Removes overtaken entries whose pages are gone; those with pages mapped or under way wait
+    /// their turn again.
     fn drop_entries(&self, entries: Vec<Arc<Entry>>) -> u64 {
         let mut released = 0;
         for entry in entries {
@@ -648,8 +662,8 @@ impl Cache {
         }
     }
 
-    /// Waits for readers of a page's old content to be told: a withdrawn page that is asked for again has to be punched
-    /// first. Bounded; returns whether the page is free.
+    /// Waits for readers of a page's old content to be told: a withdrawn page that is asked for
+    /// again has to be punched first. Bounded; returns whether the page is free.
     pub fn wait_absent(&self, file: &CopyFile, page: u32) -> bool {
         for _ in 0..2000 {
             if file.word(page).state != State::Leaving {

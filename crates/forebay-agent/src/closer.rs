@@ -1,14 +1,15 @@
 //! Closes descriptors of file systems that this agent does not serve, in processes that may hang.
 //!
-//! Any user can send the agent a descriptor of a file system of their own. The kernel asks that file system's server at
-//! each close, and waits for the answer without end, even in a process that is being killed: the agent would never end,
-//! and would keep its locks, ports and connections. So a process of its own shares the agent's table of descriptors. It
-//! closes what the agent names in a child for each packet; a descriptor that hangs has left the table by then, and holds
-//! that child alone. When the agent is gone, however it ended, this process closes what is left: connections and ports
-//! first, then locks, so that whoever gets the locks can have the ports.
+//! Any user can send the agent a descriptor of a file system of their own. The kernel asks that
+//! file system's server at each close, and waits for the answer without end, even in a process that
+//! is being killed: the agent would never end, and would keep its locks, ports and connections. So
+//! a process of its own shares the agent's table of descriptors. It closes what the agent names in
+//! a child for each packet; a descriptor that hangs has left the table by then, and holds that
+//! child alone. When the agent is gone, however it ended, this process closes what is left:
+//! connections and ports first, then locks, so that whoever gets the locks can have the ports.
 //!
-//! Why not a thread: a thread that hangs keeps its process, and with it the table. Why not a process that is sent the
-//! descriptors: the agent would still have to close its own.
+//! Why not a thread: a thread that hangs keeps its process, and with it the table. Why not a
+//! process that is sent the descriptors: the agent would still have to close its own.
 
 use crate::entry::lock;
 use crate::mounts::{MountState, device_without_asking, is_on_mount};
@@ -26,7 +27,8 @@ use std::time::{Duration, Instant};
 /// A user whose descriptors keep so many children waiting is served no more until one is done.
 pub const USER_MAX: usize = 8;
 
-/// Children at a time, for all users. Beyond that descriptors stay open, and count for their users all the same.
+/// Children at a time, for all users. Beyond that descriptors stay open, and count for their users
+/// all the same.
 const CHILDREN_MAX: usize = 256;
 
 /// After the agent's end: how long one child is waited for before the next one closes what is left.
@@ -46,8 +48,8 @@ pub struct Closer {
 }
 
 impl Closer {
-    /// Starts the closing process. Its parent must be the main thread, which lives as long as the agent does; and the
-    /// process must have no other thread yet.
+    /// Starts the closing process. Its parent must be the main thread, which lives as long as the
+    /// agent does; and the process must have no other thread yet.
     ///
     /// # Errors
     /// There is another thread, or the kernel refuses a process or a socket.
@@ -68,7 +70,8 @@ impl Closer {
         Ok(Closer { process: Some(process), socket: ours, socket_device, waiting: Mutex::default() })
     }
 
-    /// Without a process, for an agent among other threads: what it would close stays open, and counts for its user.
+    /// Without a process, for an agent among other threads: what it would close stays open, and
+    /// counts for its user.
     ///
     /// # Errors
     /// The kernel refuses a socket.
@@ -83,8 +86,9 @@ impl Closer {
         self.process.is_some_and(|pid| matches!(waitpid(Some(pid), WaitOptions::NOHANG), Ok(None)))
     }
 
-    /// Keeps those of `fds` whose close waits for nobody but this kernel or a served mount. For each other there is a socket
-    /// in its place, which proves nothing; it is closed elsewhere, and counts for `uid` until then. Also tells how many.
+    /// Keeps those of `fds` whose close waits for nobody but this kernel or a served mount. For
+    /// each other there is a socket in its place, which proves nothing; it is closed elsewhere, and
+    /// counts for `uid` until then. Also tells how many.
     ///
     /// # Errors
     /// No descriptor is left for a stand-in.
@@ -158,10 +162,11 @@ impl Closer {
 /// The signals that were not blocked before.
 struct Blocked(libc::sigset_t);
 
-/// All signals wait: a terminal's Ctrl-C, or whoever ends all processes of a service, must not end the closing process
-/// before the agent.
+/// All signals wait: a terminal's Ctrl-C, or whoever ends all processes of a service, must not end
+/// the closing process before the agent.
 fn block_signals() -> io::Result<Blocked> {
-    // SAFETY: sigset_t is plain data; both sets live on this stack and are initialised by the calls.
+    // SAFETY: sigset_t is plain data; both sets live on this stack and are initialised by the
+    // calls.
     unsafe {
         let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
         libc::sigfillset(&mut all);
@@ -182,11 +187,13 @@ impl Blocked {
 /// Runs `act` in a child that shares this process's table of descriptors and copies its memory.
 fn start_sharing_descriptors(act: impl FnOnce()) -> io::Result<Pid> {
     let flags = libc::CLONE_FILES | libc::SIGCHLD;
-    // SAFETY: without CLONE_VM and with no stack given this is fork, in a process of one thread; the child never returns.
+    // SAFETY: without CLONE_VM and with no stack given this is fork, in a process of one thread;
+    // the child never returns.
     match unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) } {
         0 => {
             act();
-            // SAFETY: ends this process alone, without what the parent has registered for its own exit.
+            // SAFETY: ends this process alone, without what the parent has registered for its own
+            // exit.
             unsafe { libc::_exit(0) }
         }
         pid => Pid::from_raw(pid as i32).filter(|_| pid > 0).ok_or_else(io::Error::last_os_error),

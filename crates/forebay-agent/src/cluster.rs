@@ -1,10 +1,12 @@
-//! The cluster as this agent sees it: who is there, who owns which extent, and who is better left alone.
+//! The cluster as this agent sees it: who is there, who owns which extent, and who is better left
+//! alone.
 //!
-//! A view comes from the coordinator and is kept until a later one comes, so that reads go on while there is none. Owners
-//! follow from the view alone ([`forebay_policy::placement`]). A peer that did not answer in time is *avoided*: the extents it
-//! owns are looked for at the next in rank, by this agent only. That may bring a page to two nodes, never a wrong one. When its
-//! back-off ends it is greeted in the background, and asked for pages again only if it answers: no reader waits a second
-//! time for a peer that hangs.
+//! A view comes from the coordinator and is kept until a later one comes, so that reads go on while
+//! there is none. Owners follow from the view alone ([`forebay_policy::placement`]). A peer that
+//! did not answer in time is *avoided*: the extents it owns are looked for at the next in rank, by
+//! this agent only. That may bring a page to two nodes, never a wrong one. When its back-off ends
+//! it is greeted in the background, and asked for pages again only if it answers: no reader waits a
+//! second time for a peer that hangs.
 
 use crate::config::ClusterConfig;
 use crate::entry::lock;
@@ -21,7 +23,8 @@ const BACK_OFF: Duration = Duration::from_secs(2);
 /// And never longer than this: it is asked again some day.
 const BACK_OFF_MAX: Duration = Duration::from_secs(60);
 
-/// Ranks looked at before giving up: with three owners in a row unreachable, the PFS is the better place.
+/// Ranks looked at before giving up: with three owners in a row unreachable, the PFS is the better
+/// place.
 const RANKS: usize = 3;
 
 /// Where a page should come from.
@@ -94,7 +97,8 @@ impl Cluster {
         }
     }
 
-    /// Peers are served at this address: that of `cluster.listen` with the port it got. Told once, before the node joins.
+    /// Peers are served at this address: that of `cluster.listen` with the port it got. Told once,
+    /// before the node joins.
     pub fn set_address(&self, address: String) {
         // A second address would come too late for those who know the first.
         let _ = self.address.set(address);
@@ -110,9 +114,10 @@ impl Cluster {
         &self.config.node
     }
 
-    /// Takes a view over and forgets about peers that are gone. Views come over the one connection that lives, one after the
-    /// other; an earlier one of the same coordinator changes nothing. Terms of two coordinators are not compared: the clock that they are
-    /// taken from may have been set back, or be another machine's.
+    /// Takes a view over and forgets about peers that are gone. Views come over the one connection
+    /// that lives, one after the other; an earlier one of the same coordinator changes nothing.
+    /// Terms of two coordinators are not compared: the clock that they are taken from may have been
+    /// set back, or be another machine's.
     pub fn update(&self, cluster: ClusterView) {
         let mut view = lock(&self.view);
         let (new, held) = (cluster.epoch, view.cluster.epoch);
@@ -171,7 +176,8 @@ impl Cluster {
         avoided.insert(name.to_owned(), Avoided { until: now + back_off, back_off, greeted: false });
     }
 
-    /// Peers whose back-off has ended, each once: they are to be greeted, and then believed or avoided again.
+    /// Peers whose back-off has ended, each once: they are to be greeted, and then believed or
+    /// avoided again.
     pub fn to_greet(&self) -> Vec<NodeInfo> {
         // First of the two, as in `update`.
         let view = self.view();

@@ -1,7 +1,8 @@
 //! The configuration: one TOML file, one validated structure, every key with its reason.
 //!
-//! Nothing is repaired silently: what does not fit is refused, naming the keys. `KEYS` is the reference that
-//! `forebay config reference` and `docs/configuration.md` are made from; a test holds it against the structure.
+//! Nothing is repaired silently: what does not fit is refused, naming the keys. `KEYS` is the
+//! reference that `forebay config reference` and `docs/configuration.md` are made from; a test
+//! holds it against the structure.
 
 use crate::units::{Amount, Human, parse_bytes};
 use forebay_pfs::Revalidate;
@@ -336,13 +337,15 @@ pub struct MountConfig {
     pub fetch_threads: usize,
     /// Most bytes ahead of a reader.
     pub read_ahead_bytes: u64,
-    /// What filling pages that small random reads keep missing may cost, in hundredths of the misses.
+    /// What filling pages that small random reads keep missing may cost, in hundredths of the
+    /// misses.
     pub random_fill_percent: u32,
     /// How attributes are asked for.
     pub revalidate: Revalidate,
     /// Granularity of time stamps in nanoseconds.
     pub stamp_granularity_ns: i64,
-    /// How long a file must be quiet where writers cannot be excluded, in nanoseconds; `None`: the file system decides.
+    /// How long a file must be quiet where writers cannot be excluded, in nanoseconds; `None`: the
+    /// file system decides.
     pub settle_ns: Option<i64>,
     /// Believe its time stamps unseen.
     pub trusts_stamps: bool,

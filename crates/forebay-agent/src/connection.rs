@@ -1,7 +1,9 @@
-//! One client's connection: a thread that takes packets, answers them in order, and cleans up when the client is gone.
+//! One client's connection: a thread that takes packets, answers them in order, and cleans up when
+//! the client is gone.
 //!
-//! A thread a connection costs little and keeps clients apart: one whose PFS hangs waits alone. Whatever the connection
-//! holds (loads, pins, staging buffers, its job's files, its ring) goes when it ends, however it ends.
+//! A thread a connection costs little and keeps clients apart: one whose PFS hangs waits alone.
+//! Whatever the connection holds (loads, pins, staging buffers, its job's files, its ring) goes
+//! when it ends, however it ends.
 
 use crate::agent::Shared;
 use crate::closer::USER_MAX;
@@ -34,7 +36,8 @@ const SEND_TIME: Duration = Duration::from_secs(10);
 /// What a connection costs: the part of its thread's stack in use, the packet buffer, and the ring.
 const CONNECTION_BYTES: u64 = 144 << 10;
 
-/// Connections the operator may have beyond `agent.connections_max`, so that the agent can always be asked and ended.
+/// Connections the operator may have beyond `agent.connections_max`, so that the agent can always
+/// be asked and ended.
 const OPERATOR_CONNECTIONS: usize = 8;
 
 /// Stack of a connection's thread; it needs a packet's worth and little more.
@@ -43,7 +46,8 @@ const STACK_BYTES: usize = 512 << 10;
 /// Packets up to this size are decoded without waiting for each other.
 const SMALL_PACKET_BYTES: usize = 2 << 10;
 
-/// A packet may take so many times its length in memory, besides its text: splits of two bytes, that is, and nothing smaller.
+/// A packet may take so many times its length in memory, besides its text: splits of two bytes,
+/// that is, and nothing smaller.
 const DECODED_SHARE: u64 = 32;
 
 /// A request comes with so many descriptors at most, except on a connection that has begun a load.
@@ -147,8 +151,8 @@ fn is_operator(shared: &Shared, channel: &Channel) -> bool {
     channel.peer().is_ok_and(|peer| shared.is_operator(peer.uid))
 }
 
-/// Room for a connection. The operator's is counted like any other but never refused: whoever has set the capacity too
-/// low must be able to raise it again.
+/// Room for a connection. The operator's is counted like any other but never refused: whoever has
+/// set the capacity too low must be able to raise it again.
 fn room_for(shared: &Shared, channel: &Channel) -> Option<Reservation> {
     let room = shared.cache.reserve(Class::Clients, CONNECTION_BYTES, &shared.counters);
     let always = || shared.budget.reserve_existing(Class::Clients, CONNECTION_BYTES);
@@ -244,7 +248,8 @@ impl Connection {
             self.shared.stop();
         }
         sent?;
-        // Opens and fetches come in bursts: whoever has just been answered often asks again at once.
+        // Opens and fetches come in bursts: whoever has just been answered often asks again at
+        // once.
         self.channel.spin_readable();
         Ok(())
     }
@@ -264,8 +269,8 @@ impl Connection {
         Ok((received?, fds))
     }
 
-    /// Decodes a request and reserves room for what it reports about a job. Large packets are decoded one at a
-    /// time: unreserved memory is that of one packet, however many clients send.
+    /// Decodes a request and reserves room for what it reports about a job. Large packets are
+    /// decoded one at a time: unreserved memory is that of one packet, however many clients send.
     fn decode(&self, packet: &[u8]) -> io::Result<Result<(Request, Option<Reservation>), Refusal>> {
         let _one_at_a_time = (packet.len() > SMALL_PACKET_BYTES).then(|| lock(&self.shared.decoding));
         let allowance = packet.len().max(SMALL_PACKET_BYTES) as u64 * DECODED_SHARE;
@@ -404,7 +409,8 @@ impl Drop for Connection {
         if self.tells {
             self.shared.link.end_job(self.id);
         }
-        // What it has used last is not lost with it: many programs are gone before the ring is looked at.
+        // What it has used last is not lost with it: many programs are gone before the ring is
+        // looked at.
         let ring = lock(&self.shared.rings).remove(&self.id);
         if let Some(mut ring) = ring {
             let mut keys = Vec::new();

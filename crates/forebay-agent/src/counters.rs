@@ -1,4 +1,5 @@
-//! Counters of an agent: a contract with whoever watches it. Names carry their units and are never reused.
+//! Counters of an agent: a contract with whoever watches it. Names carry their units and are never
+//! reused.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -52,7 +53,8 @@ counters! {
     to_peers_bytes,
     /// Pages brought into peers' tiers by loads of this node.
     pages_placed_total,
-    /// Pages that were gone from the nodes they were brought to before their load ended, and were brought again.
+    /// Pages that were gone from the nodes they were brought to before their load ended, and were
+    /// brought again.
     pages_replaced_total,
     /// Pages that a peer would not serve.
     peer_refusals_total,

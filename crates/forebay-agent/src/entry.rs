@@ -1,7 +1,8 @@
 //! One cached version as the agent knows it, and the fetches under way for it.
 //!
-//! The residency words in the copy are the truth about pages; an entry adds what clients need not see: which pages are
-//! being fetched and who waits for them. A page has at most one flight, so however many ask, the PFS is read once.
+//! The residency words in the copy are the truth about pages; an entry adds what clients need not
+//! see: which pages are being fetched and who waits for them. A page has at most one flight, so
+//! however many ask, the PFS is read once.
 
 use crate::fill::Begun;
 use crate::shares::{PfsFile, Share};
@@ -14,8 +15,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Instant;
 
-/// Locks, and goes on if a thread has panicked while it held the lock: the structures under our locks are changed in
-/// single steps.
+/// Locks, and goes on if a thread has panicked while it held the lock: the structures under our
+/// locks are changed in single steps.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -108,7 +109,8 @@ impl Flight {
         }
     }
 
-    /// True for the first thread that asks: the one that fetches. A flight is queued again when it becomes urgent.
+    /// True for the first thread that asks: the one that fetches. A flight is queued again when it
+    /// becomes urgent.
     pub fn take(&self) -> bool {
         !self.taken.swap(true, Ordering::AcqRel)
     }
@@ -160,7 +162,8 @@ impl Flight {
         self.pfs_only.load(Ordering::Acquire)
     }
 
-    /// Makes `watcher` hear of the end; if it has come already, `watcher` hears of it now and the answer is `false`.
+    /// Makes `watcher` hear of the end; if it has come already, `watcher` hears of it now and the
+    /// answer is `false`.
     pub fn watch(&self, watcher: Arc<dyn Watcher>) -> bool {
         let mut watchers = lock(&self.watchers);
         // Under the watchers' lock: a flight that has ended drains them after it has said so.
@@ -183,8 +186,8 @@ impl Flight {
         self.changed.notify_all();
     }
 
-    /// Waits until the first `bytes` of the page are valid, the flight has ended, or `deadline` has come; returns the
-    /// state then.
+    /// Waits until the first `bytes` of the page are valid, the flight has ended, or `deadline` has
+    /// come; returns the state then.
     pub fn wait(&self, bytes: u64, deadline: Instant) -> FlightState {
         let mut state = lock(&self.state);
         loop {
@@ -198,10 +201,11 @@ impl Flight {
     }
 }
 
-/// The descriptors by which a file is read from the PFS, and where each would go on, while somebody has them open.
+/// The descriptors by which a file is read from the PFS, and where each would go on, while somebody
+/// has them open.
 ///
-/// Clients of a PFS read ahead for each descriptor. So who goes on where somebody else has been reads by the same one: an order
-/// after a reader, or a reader after an order.
+/// Clients of a PFS read ahead for each descriptor. So who goes on where somebody else has been
+/// reads by the same one: an order after a reader, or a reader after an order.
 #[derive(Debug, Default)]
 pub struct Readers(Mutex<Vec<(Weak<PfsFile>, u64)>>);
 
@@ -247,7 +251,8 @@ pub struct Entry {
     sealed: AtomicBool,
     /// Bytes reserved for the copy beside its pages.
     pub metadata_bytes: u64,
-    /// After so many bytes the file goes on on another server; 0 if the PFS does not tell, or has but one. Asked once.
+    /// After so many bytes the file goes on on another server; 0 if the PFS does not tell, or has
+    /// but one. Asked once.
     stripe_bytes: OnceLock<u64>,
     /// By what it is read from the PFS.
     pub readers: Readers,
@@ -292,7 +297,8 @@ impl Entry {
         }
     }
 
-    /// Stripe size of the file on the PFS, which `pfs` is open on; 0 if it is not known or all is on one server.
+    /// Stripe size of the file on the PFS, which `pfs` is open on; 0 if it is not known or all is
+    /// on one server.
     pub fn stripe_bytes(&self, pfs: BorrowedFd<'_>) -> u64 {
         let layout = || layout::probe(pfs).filter(|layout| layout.servers.len() > 1);
         *self.stripe_bytes.get_or_init(|| layout().map_or(0, |layout| layout.stripe_bytes))

@@ -1,16 +1,19 @@
 //! Fetching pages from the PFS.
 //!
-//! A page whose owner is another node goes to a queue of that peer (see `peer_client`), all others to the mount's.
+//! A page whose owner is another node goes to a queue of that peer (see `peer_client`), all others
+//! to the mount's.
 //!
-//! Each mount has a few fetch threads and a queue with one lane per urgency: a waiting reader goes before read-ahead,
-//! read-ahead before what jobs will read, and that before loads. A mount that hangs holds its own threads and nobody else's. A page is fetched in chunks;
-//! after each the file's version is looked at again, and only then do readers see the chunk. So bytes of two versions
-//! never meet in one copy, and a reader of the page's front does not wait for its end.
+//! Each mount has a few fetch threads and a queue with one lane per urgency: a waiting reader goes
+//! before read-ahead, read-ahead before what jobs will read, and that before loads. A mount that
+//! hangs holds its own threads and nobody else's. A page is fetched in chunks; after each the
+//! file's version is looked at again, and only then do readers see the chunk. So bytes of two
+//! versions never meet in one copy, and a reader of the page's front does not wait for its end.
 //!
-//! Where one server has many pages in a row and the PFS's client reads ahead by itself (`stream_of`), pages of such a row are fetched
-//! one after the other, as long as a page takes its time. Side by side they would come no sooner, the first
-//! of them as late as the last, and the client would throw away what it has read ahead of each whenever it is asked for another. On a PFS so
-//! fast that latency counts they go side by side.
+//! Where one server has many pages in a row and the PFS's client reads ahead by itself
+//! (`stream_of`), pages of such a row are fetched one after the other, as long as a page takes its
+//! time. Side by side they would come no sooner, the first of them as late as the last, and the
+//! client would throw away what it has read ahead of each whenever it is asked for another. On a
+//! PFS so fast that latency counts they go side by side.
 
 use crate::agent::Shared;
 use crate::counters::add;
@@ -33,14 +36,16 @@ const FIRST_CHUNK_BYTES: usize = 256 << 10;
 /// Later chunks of a page that somebody waits for.
 const DEMAND_CHUNK_BYTES: usize = 1 << 20;
 
-/// Chunks of other pages, and the buffer of a fetch thread: a page of 2 MiB in one read, so that the file system asks all
-/// the servers it is striped over at the same time.
+/// Chunks of other pages, and the buffer of a fetch thread: a page of 2 MiB in one read, so that
+/// the file system asks all the servers it is striped over at the same time.
 const CHUNK_BYTES: usize = 2 << 20;
 
-/// Chunks of a page that only random reads want: small, so that one of them waits little behind it at its server.
+/// Chunks of a page that only random reads want: small, so that one of them waits little behind it
+/// at its server.
 const REFILL_CHUNK_BYTES: usize = 64 << 10;
 
-/// Pages waiting to be fetched ahead, per mount; more are refused. 1024 pages of 2 MiB are 32 full windows.
+/// Pages waiting to be fetched ahead, per mount; more are refused. 1024 pages of 2 MiB are 32 full
+/// windows.
 const AHEAD_MAX: usize = 1024;
 
 /// A task that takes longer keeps others of its stream waiting no longer: it may hang.
@@ -160,8 +165,8 @@ impl<T> Queue<T> {
         self.push_in(None, urgency, task)
     }
 
-    /// As [`Queue::push`]. Of the tasks of one stream the next is taken up when the one before has ended: the most urgent, and of those
-    /// the first by its place.
+    /// As [`Queue::push`]. Of the tasks of one stream the next is taken up when the one before has
+    /// ended: the most urgent, and of those the first by its place.
     pub fn push_in(&self, at: Option<InStream>, urgency: Urgency, task: T) -> Result<(), T> {
         let mut lanes = lock(&self.lanes);
         let lane = &mut lanes.waiting[urgency as usize];
@@ -176,7 +181,8 @@ impl<T> Queue<T> {
         Ok(())
     }
 
-    /// The most urgent task, waiting for one; `None` once the queue is closed. `thread` is the caller's number.
+    /// The most urgent task, waiting for one; `None` once the queue is closed. `thread` is the
+    /// caller's number.
     pub fn pop(&self, thread: usize) -> Option<T> {
         let mut lanes = lock(&self.lanes);
         lanes.rest(thread);
@@ -197,7 +203,8 @@ impl<T> Queue<T> {
         }
     }
 
-    /// A thread that has ended a task may have taken up one of another stream: what waits for the first is for others.
+    /// A thread that has ended a task may have taken up one of another stream: what waits for the
+    /// first is for others.
     fn wake_next(&self, lanes: &Lanes<T>) {
         if lanes.len() > 0 {
             self.ready.notify_one();
@@ -236,8 +243,8 @@ impl<T> Queue<T> {
         popped
     }
 
-    /// Whether more tasks wait than there are threads in [`Queue::pop_within`]. One that has a task is not among them, from the
-    /// moment on in which it took it.
+    /// Whether more tasks wait than there are threads in [`Queue::pop_within`]. One that has a task
+    /// is not among them, from the moment on in which it took it.
     pub fn is_short_of_threads(&self) -> bool {
         let lanes = lock(&self.lanes);
         lanes.len() > lanes.idle
@@ -266,7 +273,8 @@ impl<T> Queue<T> {
 pub fn run(shared: &Arc<Shared>, mount: usize, thread: usize) {
     let mut buffer = Vec::new();
     while let Some(task) = shared.mounts[mount].queue.pop(thread) {
-        // A flight that somebody in more of a hurry has queued again is fetched by whoever comes first.
+        // A flight that somebody in more of a hurry has queued again is fetched by whoever comes
+        // first.
         if task.flight.take() {
             let cancelled = matches!(task.urgency, Urgency::Load | Urgency::Plan)
                 && !task.flight.is_demanded()
@@ -287,8 +295,8 @@ pub fn all_cancelled(task: &Task) -> bool {
     !watchers.is_empty() && watchers.iter().all(|w| w.is_cancelled())
 }
 
-/// Puts a page on its way: to the peer that owns it, or to the PFS. One that cannot be queued ends at once, so that nobody
-/// waits for it.
+/// Puts a page on its way: to the peer that owns it, or to the PFS. One that cannot be queued ends
+/// at once, so that nobody waits for it.
 pub fn send(shared: &Arc<Shared>, task: Task) {
     if task.urgency == Urgency::Demand {
         let _ = task.flight.demand();
@@ -392,7 +400,8 @@ fn fill(shared: &Shared, task: &Task, begun: &mut Begun, buffer: &mut Vec<u8>) -
     let start = u64::from(task.flight.page) * geometry.page_bytes;
     if buffer.is_empty() {
         *buffer = vec![0; CHUNK_BYTES];
-        // Kept by the thread until it ends; one chunk more cannot be refused when the page itself had room.
+        // Kept by the thread until it ends; one chunk more cannot be refused when the page itself
+        // had room.
         std::mem::forget(shared.budget.reserve_existing(Class::Buffers, CHUNK_BYTES as u64));
     }
     while begun.done() < page_len {
@@ -403,7 +412,8 @@ fn fill(shared: &Shared, task: &Task, begun: &mut Begun, buffer: &mut Vec<u8>) -
             Urgency::Demand => DEMAND_CHUNK_BYTES,
             _ => CHUNK_BYTES,
         };
-        // Chunks end at multiples of their size, so that every read of the PFS but the last is aligned.
+        // Chunks end at multiples of their size, so that every read of the PFS but the last is
+        // aligned.
         let to_boundary = DEMAND_CHUNK_BYTES.max(bound) as u64 - done % DEMAND_CHUNK_BYTES.max(bound) as u64;
         let chunk = (page_len - done).min(bound as u64).min(to_boundary) as usize;
         read_chunk(shared, task, &mut buffer[..chunk], start + done)?;
@@ -415,7 +425,8 @@ fn fill(shared: &Shared, task: &Task, begun: &mut Begun, buffer: &mut Vec<u8>) -
 
 /// Reads one chunk and makes sure that it is of the entry's version.
 ///
-/// By the descriptor that has come so far, where the PFS's client reads ahead; all who have a task have shown that they may read the file.
+/// By the descriptor that has come so far, where the PFS's client reads ahead; all who have a task
+/// have shown that they may read the file.
 fn read_chunk(shared: &Shared, task: &Task, buffer: &mut [u8], offset: u64) -> Result<(), FlightError> {
     if shared.mounts[task.entry.mount].row_bytes.is_none() {
         return read_chunk_by(shared, task, &task.pfs, buffer, offset);

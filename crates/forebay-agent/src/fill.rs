@@ -1,8 +1,9 @@
 //! A page on its way into the tier, whoever brings it: the PFS or a peer.
 //!
-//! The order is the same for both. Memory is reserved; the page's word goes from absent to filling; bytes are written and
-//! then shown, from the page's start on; at last the page is resident and the eviction policy knows it. A page that a peer
-//! has brought half of is finished by the PFS: what is filled belongs to the flight, not to the thread.
+//! The order is the same for both. Memory is reserved; the page's word goes from absent to filling;
+//! bytes are written and then shown, from the page's start on; at last the page is resident and the
+//! eviction policy knows it. A page that a peer has brought half of is finished by the PFS: what is
+//! filled belongs to the flight, not to the thread.
 
 use crate::agent::Shared;
 use crate::cache::no_copy;
@@ -63,7 +64,8 @@ impl Begun {
         self.done
     }
 
-    /// Shows readers the next `bytes`, which have been written: whole blocks, or all that is left of the page.
+    /// Shows readers the next `bytes`, which have been written: whole blocks, or all that is left
+    /// of the page.
     pub fn show(&mut self, task: &Task, bytes: u64) {
         let (page, page_len) = (task.flight.page, task.entry.geometry().page_len(task.flight.page));
         self.done += bytes;

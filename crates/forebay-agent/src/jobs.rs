@@ -1,11 +1,13 @@
 //! Analytics jobs of local programs: what they have told, kept so that it can be told again.
 //!
-//! The coordinator remembers nothing over its death, so each agent keeps the jobs of its own clients, as long as their
-//! connections live, and tells them from the beginning whenever it has joined (again). What is told twice changes nothing
-//! there. Kept is only what a coordinator that has just come needs: of stages that have ended nothing, of slots the last.
-//! The book is bounded in jobs and bytes, and what it takes is counted in the agent's budget.
+//! The coordinator remembers nothing over its death, so each agent keeps the jobs of its own
+//! clients, as long as their connections live, and tells them from the beginning whenever it has
+//! joined (again). What is told twice changes nothing there. Kept is only what a coordinator that
+//! has just come needs: of stages that have ended nothing, of slots the last. The book is bounded
+//! in jobs and bytes, and what it takes is counted in the agent's budget.
 //!
-//! Where files lie is added to what a job tells ([`crate::layouts`]), and is never a reason to refuse it.
+//! Where files lie is added to what a job tells ([`crate::layouts`]), and is never a reason to
+//! refuse it.
 
 use crate::agent::Shared;
 use crate::connection::{Answer, Connection, reply};
@@ -19,16 +21,20 @@ use std::time::Duration;
 /// Jobs of one agent at a time.
 const JOBS_MAX: usize = 64;
 
-/// What one job may tell, as it is in memory: a hundred thousand files of a hundred bytes, and as many splits.
+/// What one job may tell, as it is in memory: a hundred thousand files of a hundred bytes, and as
+/// many splits.
 const JOB_BYTES_MAX: u64 = 64 << 20;
 
-/// Bytes of layouts that are kept of one job. Further ones are told once; a coordinator that comes later knows less.
+/// Bytes of layouts that are kept of one job. Further ones are told once; a coordinator that comes
+/// later knows less.
 const LAYOUT_BYTES_MAX: u64 = 32 << 20;
 
-/// What is kept may be on its way to the coordinator as well, and the coordinator may be in this process.
+/// What is kept may be on its way to the coordinator as well, and the coordinator may be in this
+/// process.
 const COPIES: u64 = 3;
 
-/// All jobs of one user may take this share of the capacity, copies included: one in eight. The operator is not bound by it.
+/// All jobs of one user may take this share of the capacity, copies included: one in eight. The
+/// operator is not bound by it.
 const USER_SHARE: u64 = 8;
 
 /// The jobs of all users may take this share: one in four.

@@ -1,13 +1,16 @@
-//! Where the files of analytics jobs lie on the servers of the PFS: asked when a job tells of them, and told along with them.
+//! Where the files of analytics jobs lie on the servers of the PFS: asked when a job tells of them,
+//! and told along with them.
 //!
-//! The coordinator has prefetches ordered so that every server is busy, and opens no files itself. So the agent of the job's program
-//! asks: it opens each file by its name with its own rights, as orders do ([`crate::by_path`]), or has the tool of MooseFS asked for
-//! all of them, which needs no more than their paths.
+//! The coordinator has prefetches ordered so that every server is busy, and opens no files itself.
+//! So the agent of the job's program asks: it opens each file by its name with its own rights, as
+//! orders do ([`crate::by_path`]), or has the tool of MooseFS asked for all of them, which needs no
+//! more than their paths.
 //!
-//! Nobody depends on the answers, and the job waits for them. So all that one message tells of has a second; what is not known by
-//! then is told as unknown. A thread that hangs in the PFS is left behind, and there is a bound to how many are. A PFS that does not
-//! tell of the first files is not asked for the rest, and one that is silent or slow not for [`SILENCE`], or a job of many messages would wait a
-//! second for each.
+//! Nobody depends on the answers, and the job waits for them. So all that one message tells of has
+//! a second; what is not known by then is told as unknown. A thread that hangs in the PFS is left
+//! behind, and there is a bound to how many are. A PFS that does not tell of the first files is not
+//! asked for the rest, and one that is silent or slow not for [`SILENCE`], or a job of many
+//! messages would wait a second for each.
 
 use crate::agent::Shared;
 use crate::by_path::open_by_path;
@@ -45,7 +48,8 @@ const SILENT_FILES: usize = 32;
 /// A PFS that does not tell, or not in time, is not asked again for so long.
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// Stripes of one file at most: a file of 256 GiB in chunks of MooseFS. One with more is told as unknown.
+/// Stripes of one file at most: a file of 256 GiB in chunks of MooseFS. One with more is told as
+/// unknown.
 const STRIPES_MAX: usize = 4096;
 
 /// Bytes of layouts beside one message. Files for which there is no room in it are told as unknown.
@@ -138,7 +142,8 @@ fn ask(shared: &Arc<Shared>, files: &[&FileRef], deadline: Instant) -> Vec<Optio
     layouts
 }
 
-/// Asks `probe` for files of MooseFS, which takes paths. Those that it knows come back with their numbers.
+/// Asks `probe` for files of MooseFS, which takes paths. Those that it knows come back with their
+/// numbers.
 fn ask_by_path(
     root: &Path,
     files: &[(usize, FileRef)],
@@ -196,8 +201,9 @@ struct Asking<P> {
     speaks: AtomicBool,
 }
 
-/// Asks `probe` for one file after the other in as many threads as there are `rooms`, which pay for them; returns at `deadline`, whatever
-/// they do. Files of which is known where they lie come back with their numbers.
+/// Asks `probe` for one file after the other in as many threads as there are `rooms`, which pay for
+/// them; returns at `deadline`, whatever they do. Files of which is known where they lie come back
+/// with their numbers.
 fn ask_by_opening(
     files: Vec<(usize, FileRef)>,
     rooms: Vec<Reservation>,
@@ -277,8 +283,8 @@ impl Drop for Counted {
     }
 }
 
-/// What the coordinator is told of `files`, which lie as `layouts` say; nothing if it is known of none. What is told takes its room from
-/// `room_bytes`.
+/// What the coordinator is told of `files`, which lie as `layouts` say; nothing if it is known of
+/// none. What is told takes its room from `room_bytes`.
 fn told(
     files: &[FileRef],
     layouts: impl Iterator<Item = Option<Layout>>,
@@ -298,7 +304,8 @@ struct Servers {
 }
 
 impl Servers {
-    /// `layout` with numbers, the first server first; `None` if it names none, or too many. Servers of two mounts are never the same.
+    /// `layout` with numbers, the first server first; `None` if it names none, or too many. Servers
+    /// of two mounts are never the same.
     fn number(&mut self, mount: &str, layout: &Layout, room_bytes: &mut usize) -> Option<FileLayout> {
         let count = layout.servers.len();
         let is_known = layout.stripe_bytes > 0 && layout.servers.iter().any(|name| !name.is_empty());

@@ -1,9 +1,10 @@
 //! The node agent: one process per node that holds the RAM tier and brings pages into it.
 //!
-//! A read of a client that misses goes through these files in order: `connection` takes the packet, `open` admits the
-//! descriptor, `read` finds or starts the page's flight, `fetch` reads the PFS, `cache` finds the memory. `load`,
-//! `write` and `scratch` are the other ways in; `admin` tells and changes the state of things. What is cached, and what
-//! of it goes first, is decided by the policy crate.
+//! A read of a client that misses goes through these files in order: `connection` takes the packet,
+//! `open` admits the descriptor, `read` finds or starts the page's flight, `fetch` reads the PFS,
+//! `cache` finds the memory. `load`, `write` and `scratch` are the other ways in; `admin` tells and
+//! changes the state of things. What is cached, and what of it goes first, is decided by the policy
+//! crate.
 
 pub mod admin;
 pub mod agent;

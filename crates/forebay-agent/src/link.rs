@@ -1,19 +1,21 @@
-//! This agent's connection to its coordinator: one thread that joins, sends a heartbeat a second, takes views and orders,
-//! and comes back when the connection is lost.
+//! This agent's connection to its coordinator: one thread that joins, sends a heartbeat a second,
+//! takes views and orders, and comes back when the connection is lost.
 //!
-//! Nothing here waits for an answer, and nothing else in the agent waits for this thread: what others have to say is put
-//! into the outbox while there is a connection and told anew when there is one again. The coordinator may be in this
-//! process ([`Home::Local`]); the words are the same.
+//! Nothing here waits for an answer, and nothing else in the agent waits for this thread: what
+//! others have to say is put into the outbox while there is a connection and told anew when there
+//! is one again. The coordinator may be in this process ([`Home::Local`]); the words are the same.
 //!
-//! A coordinator that hangs, or a network that swallows everything, leaves the connection as it is. So heartbeats are
-//! answered, and when nothing at all has come for several of them the connection is given up like one that broke. What
-//! counts is bytes, not answers: behind a long message an answer may take its time.
+//! A coordinator that hangs, or a network that swallows everything, leaves the connection as it is.
+//! So heartbeats are answered, and when nothing at all has come for several of them the connection
+//! is given up like one that broke. What counts is bytes, not answers: behind a long message an
+//! answer may take its time.
 //!
-//! Orders outlive the coordinator's last word by as long as it waits for this node, and no longer: without it nobody
-//! would end them. With a new connection they are void, too.
+//! Orders outlive the coordinator's last word by as long as it waits for this node, and no longer:
+//! without it nobody would end them. With a new connection they are void, too.
 //!
-//! Coming back is tried at once, then after twice as long each time up to a second, shifted by chance so that a thousand
-//! agents do not come in step. A new coordinator waits two heartbeats before its first view, so nobody comes too late.
+//! Coming back is tried at once, then after twice as long each time up to a second, shifted by
+//! chance so that a thousand agents do not come in step. A new coordinator waits two heartbeats
+//! before its first view, so nobody comes too late.
 
 use crate::agent::Shared;
 use crate::entry::lock;
@@ -40,11 +42,13 @@ const CONNECT_TIME: Duration = Duration::from_secs(5);
 /// First and longest pause between two attempts.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
-/// Heartbeats without any answer after which the coordinator counts as gone. More than it waits for an agent itself: to give
-/// up early costs a thousand agents a new connection each, to give up late costs nobody anything.
+/// Heartbeats without any answer after which the coordinator counts as gone. More than it waits for
+/// an agent itself: to give up early costs a thousand agents a new connection each, to give up late
+/// costs nobody anything.
 const UNANSWERED_HEARTBEATS: u32 = 5;
 
-/// Heartbeats since the coordinator was last heard after which orders are dropped: by then the coordinator has given this node up.
+/// Heartbeats since the coordinator was last heard after which orders are dropped: by then the
+/// coordinator has given this node up.
 const ORPHANED_HEARTBEATS: u32 = 3;
 
 /// How often the progress of orders is told.
@@ -53,12 +57,12 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 /// Time for the last words at the end.
 const FAREWELL_TIME: Duration = Duration::from_millis(500);
 
-/// Bytes sent and not acknowledged by the coordinator's machine end the connection after this time. Without it a machine
-/// that has vanished would be noticed after a quarter of an hour.
+/// Bytes sent and not acknowledged by the coordinator's machine end the connection after this time.
+/// Without it a machine that has vanished would be noticed after a quarter of an hour.
 const UNACKNOWLEDGED_MS: u32 = 5000;
 
-/// What others have said stays in the outbox while this much waits to be sent, so that a book of jobs longer than the
-/// connection's bound can be told.
+/// What others have said stays in the outbox while this much waits to be sent, so that a book of
+/// jobs longer than the connection's bound can be told.
 const SEND_AHEAD_BYTES: usize = 4 << 20;
 
 /// A way to the coordinator of this very process.
@@ -205,7 +209,8 @@ impl Link {
         state.live = true;
     }
 
-    /// From now on nothing can be said. Whoever has asked hears at once that there will be no answer.
+    /// From now on nothing can be said. Whoever has asked hears at once that there will be no
+    /// answer.
     fn end(&self) {
         let mut state = lock(&self.state);
         state.live = false;
@@ -302,8 +307,9 @@ impl Answers {
         self.asked_at.get_or_insert(now);
     }
 
-    /// So many bytes had come when all was taken in that there was at `now`. What arrived while this agent itself did not
-    /// run has been counted: an agent that slept does not take the coordinator for dead.
+    /// So many bytes had come when all was taken in that there was at `now`. What arrived while
+    /// this agent itself did not run has been counted: an agent that slept does not take the
+    /// coordinator for dead.
     fn note(&mut self, now: Instant, received_bytes: u64) {
         if std::mem::replace(&mut self.received_bytes, received_bytes) != received_bytes {
             (self.heard_at, self.asked_at) = (now, None);
@@ -363,7 +369,8 @@ fn meet(shared: &Arc<Shared>, home: &Home) -> io::Result<Meeting> {
     })
 }
 
-/// Waits until something arrives, there is room for what waits to be sent, or somebody calls; at most `limit`.
+/// Waits until something arrives, there is room for what waits to be sent, or somebody calls; at
+/// most `limit`.
 fn wait_for(link: &Framed, calls: &Link, limit: Duration) -> io::Result<()> {
     let room = if link.wants_room() { PollFlags::OUT } else { PollFlags::empty() };
     let mut fds = [
@@ -406,7 +413,8 @@ impl Meeting {
         }
     }
 
-    /// Gives up a coordinator that has been silent for too long at `now`, before all was taken in that has come.
+    /// Gives up a coordinator that has been silent for too long at `now`, before all was taken in
+    /// that has come.
     fn listen(&mut self, now: Instant) -> io::Result<()> {
         self.answers.note(now, self.link.received_bytes());
         let (silence, limit) = (self.answers.silence(now), self.heartbeat * UNANSWERED_HEARTBEATS);

@@ -1,12 +1,14 @@
 //! Loads: bringing whole files into the tier because somebody asked for it.
 //!
-//! A load belongs to the connection that began it and ends with it. A thread of its own feeds pages to the fetch queue,
-//! at the asked rate and a bounded number at a time, behind every reader and all read-ahead. A file counts as done when
-//! each of its pages has been seen in the tier it belongs to, all of one version; otherwise it is reported with its reason.
+//! A load belongs to the connection that began it and ends with it. A thread of its own feeds pages
+//! to the fetch queue, at the asked rate and a bounded number at a time, behind every reader and
+//! all read-ahead. A file counts as done when each of its pages has been seen in the tier it
+//! belongs to, all of one version; otherwise it is reported with its reason.
 //!
-//! Pages that belong to other nodes are seen by those. By the end of a file they may have evicted some of them, or have died;
-//! so at the end each is asked what it still has ([`peer_client::Peers::check`]), all of them at the same time, and what
-//! is gone is brought again, to whoever owns it by then. That is done a few times: a cluster that is too small for the
+//! Pages that belong to other nodes are seen by those. By the end of a file they may have evicted
+//! some of them, or have died; so at the end each is asked what it still has
+//! ([`peer_client::Peers::check`]), all of them at the same time, and what is gone is brought
+//! again, to whoever owns it by then. That is done a few times: a cluster that is too small for the
 //! file would go on for ever.
 
 use crate::agent::Shared;
@@ -32,16 +34,19 @@ use std::time::{Duration, Instant};
 /// Files waiting in one load; each holds a descriptor.
 const QUEUE_MAX: usize = 512;
 
-/// Pages of one load in the fetch queue: enough for every fetch thread to find the next one waiting, unless pages are fetched in rows.
+/// Pages of one load in the fetch queue: enough for every fetch thread to find the next one
+/// waiting, unless pages are fetched in rows.
 const PAGES_IN_FLIGHT: u64 = 64;
 
-/// Burst of a limited load: one page's worth at least, so that a page is never split over two refills.
+/// Burst of a limited load: one page's worth at least, so that a page is never split over two
+/// refills.
 const BURST_BYTES: u64 = 4 << 20;
 
 /// How often what has gone from other nodes is brought again before the file is given up.
 const AGAIN_MAX: u32 = 3;
 
-/// A load waits so long for programs to close the files they write, and for files that keep changing.
+/// A load waits so long for programs to close the files they write, and for files that keep
+/// changing.
 const UNSETTLED_MAX: Duration = Duration::from_secs(5);
 
 /// How often it is looked whether a file is still open for writing.
@@ -69,8 +74,8 @@ struct JobState {
 }
 
 impl LoadJob {
-    /// A load limited to `rate_bytes_per_s` (0: not at all), and the thread that feeds it. The thread holds `share`: a load that
-    /// was cancelled may hang in the PFS for a while.
+    /// A load limited to `rate_bytes_per_s` (0: not at all), and the thread that feeds it. The
+    /// thread holds `share`: a load that was cancelled may hang in the PFS for a while.
     ///
     /// # Errors
     /// No thread could be started.
@@ -241,7 +246,8 @@ pub struct FileLoad {
     index: u64,
     entry: Arc<Entry>,
     pfs: Arc<PfsFile>,
-    /// Pages not landed yet, or nodes that have not said what they have, and one for whoever sends or asks.
+    /// Pages not landed yet, or nodes that have not said what they have, and one for whoever sends
+    /// or asks.
     left: AtomicU64,
     elsewhere: Mutex<Elsewhere>,
     failure: Mutex<Option<(i32, String)>>,
@@ -291,7 +297,8 @@ impl FileLoad {
         &self.pfs
     }
 
-    /// One of its pages is where it belongs, on `node`; whether it was fetched from the PFS for that.
+    /// One of its pages is where it belongs, on `node`; whether it was fetched from the PFS for
+    /// that.
     pub fn page_placed(&self, page: u32, node: &str, fetched: bool) {
         lock(&self.elsewhere).placed.entry(node.to_owned()).or_default().insert(page);
         let bytes = self.entry.geometry().page_len(page);
@@ -300,7 +307,8 @@ impl FileLoad {
         self.one_less();
     }
 
-    /// A node has said which of the pages placed with it are gone; or nobody knows, and all of them count as gone.
+    /// A node has said which of the pages placed with it are gone; or nobody knows, and all of them
+    /// count as gone.
     pub fn checked(&self, gone: &[u32]) {
         lock(&self.elsewhere).gone.extend(gone);
         self.one_less();
@@ -473,8 +481,8 @@ impl Feeder<'_> {
         load.one_less();
     }
 
-    /// The copy to fill, `None` for an empty file. A load waits until the stamps can be believed and writers have closed
-    /// the file, within bounds.
+    /// The copy to fill, `None` for an empty file. A load waits until the stamps can be believed
+    /// and writers have closed the file, within bounds.
     fn entry(&self, fd: BorrowedFd<'_>) -> Result<Option<Arc<Entry>>, (i32, String)> {
         let started = Instant::now();
         loop {

@@ -1,4 +1,5 @@
-//! How much memory this node may use: its own, and the limit of the control group the agent runs in.
+//! How much memory this node may use: its own, and the limit of the control group the agent runs
+//! in.
 
 use std::path::{Path, PathBuf};
 
@@ -19,8 +20,9 @@ pub fn total_bytes() -> u64 {
     info.totalram as u64 * u64::from(info.mem_unit)
 }
 
-/// The smallest memory limit of the control groups this process is in, of either version; `None` if there is none below
-/// the physical memory. tmpfs pages and page cache are charged to the group, so the tier must fit into it.
+/// The smallest memory limit of the control groups this process is in, of either version; `None` if
+/// there is none below the physical memory. tmpfs pages and page cache are charged to the group, so
+/// the tier must fit into it.
 pub fn group_limit() -> Option<GroupLimit> {
     let table = std::fs::read_to_string("/proc/self/cgroup").ok()?;
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;

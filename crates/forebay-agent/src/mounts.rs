@@ -1,7 +1,7 @@
 //! The PFS mounts of an agent: which one a descriptor lives on, and what may come through it.
 //!
-//! An open descriptor is the proof of access: whoever could open the file may have its bytes. So everything here is
-//! taken from the descriptor itself, never from what a client says about it.
+//! An open descriptor is the proof of access: whoever could open the file may have its bytes. So
+//! everything here is taken from the descriptor itself, never from what a client says about it.
 
 use crate::config::MountConfig;
 use crate::entry::Task;
@@ -30,10 +30,12 @@ const MISSED_PAGES: usize = 65_536;
 /// What was just written is not kept where two writes so far apart may leave the same stamps.
 pub const COARSE: Duration = Duration::from_secs(1);
 
-/// Pages of one row are fetched one after the other as long as one takes longer: the PFS is busy with each for most of that time.
+/// Pages of one row are fetched one after the other as long as one takes longer: the PFS is busy
+/// with each for most of that time.
 const SLOW_PAGE: Duration = Duration::from_millis(20);
 
-/// Pages that go side by side do so until one takes longer: eight of them that take [`SLOW_PAGE`] each take so long together.
+/// Pages that go side by side do so until one takes longer: eight of them that take [`SLOW_PAGE`]
+/// each take so long together.
 const SLOW_BESIDE: Duration = Duration::from_millis(160);
 
 /// Of Linux; `rustix` lacks it.
@@ -54,12 +56,14 @@ pub struct MountState {
     pub fetched_bytes: AtomicU64,
     /// Fetches that failed.
     pub fetch_errors: AtomicU64,
-    /// So many bytes of a file in a row are on one server, and the PFS's client reads ahead there by itself; `None` if that is not
-    /// known. Looked at once: the file system has to be mounted when the agent starts.
+    /// So many bytes of a file in a row are on one server, and the PFS's client reads ahead there
+    /// by itself; `None` if that is not known. Looked at once: the file system has to be mounted
+    /// when the agent starts.
     pub row_bytes: Option<u64>,
     /// What is mounted there at this moment is local: other nodes cannot write it.
     is_local: AtomicBool,
-    /// How long a file must be quiet where writers cannot be excluded: as configured, or by the type of what is mounted.
+    /// How long a file must be quiet where writers cannot be excluded: as configured, or by the
+    /// type of what is mounted.
     settle_ns: AtomicI64,
     /// Whether its time stamps can be believed.
     pub stamps: Arc<StampCheck>,
@@ -67,7 +71,8 @@ pub struct MountState {
     page_ns: AtomicU64,
     /// Pages of a row go side by side.
     is_fast: AtomicBool,
-    /// Nothing that is written through can be kept ([`COARSE`]): set from the start, or when that is seen.
+    /// Nothing that is written through can be kept ([`COARSE`]): set from the start, or when that
+    /// is seen.
     pub is_coarse: AtomicBool,
     /// Its root with symbolic links resolved.
     root: PathBuf,
@@ -151,8 +156,9 @@ impl MountState {
         &self.root
     }
 
-    /// The first page of the row that `page` is one of, if pages of a row are fetched one after the other: where the PFS's client reads
-    /// ahead there, and a page takes its time, or none has come yet.
+    /// The first page of the row that `page` is one of, if pages of a row are fetched one after the
+    /// other: where the PFS's client reads ahead there, and a page takes its time, or none has come
+    /// yet.
     pub fn row_of(&self, page_bytes: u64, page: u32) -> Option<u32> {
         if self.is_fast.load(Relaxed) {
             return None;
@@ -211,19 +217,20 @@ impl MountState {
         self.stamps.trust() == Trust::Believed
     }
 
-    /// False if the PFS was unmounted since the start. Its root may be there all the same, as a directory of the file
-    /// system below, which the agent must not take for the PFS.
+    /// False if the PFS was unmounted since the start. Its root may be there all the same, as a
+    /// directory of the file system below, which the agent must not take for the PFS.
     pub fn is_mounted(&self) -> bool {
         !self.must_be_mounted || root_is_mounted(&self.root)
     }
 
-    /// Whether `dev` is the file system mounted on the root at this moment. Looked at every time, in the kernel's own tables
-    /// and without asking a server: a PFS that is mounted anew has another number, and the number of one that is gone may
-    /// be given to a file system of somebody's own.
+    /// Whether `dev` is the file system mounted on the root at this moment. Looked at every time,
+    /// in the kernel's own tables and without asking a server: a PFS that is mounted anew has
+    /// another number, and the number of one that is gone may be given to a file system of
+    /// somebody's own.
     fn has_device(&self, dev: u64) -> bool {
         use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
-        // The number of a mount, never given twice. Kernels before 6.8 tell one that may be, those before 5.8 none: the
-        // device's number tells most mounts apart then.
+        // The number of a mount, never given twice. Kernels before 6.8 tell one that may be, those
+        // before 5.8 none: the device's number tells most mounts apart then.
         let mask = StatxFlags::MNT_ID | StatxFlags::from_bits_retain(STATX_MNT_ID_UNIQUE);
         let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
         let Ok(stat) = statx(CWD, &self.root, flags, mask) else { return false };
@@ -257,8 +264,9 @@ impl MountState {
         Duration::from_nanos(facts.granularity_ns(self.config.stamp_granularity_ns).unsigned_abs())
     }
 
-    /// How long until the file's stamps can be believed, if it does not change again; `None` if they can. `alone`: nobody
-    /// on this node writes it. Then only a node elsewhere may, and a local file system has none.
+    /// How long until the file's stamps can be believed, if it does not change again; `None` if
+    /// they can. `alone`: nobody on this node writes it. Then only a node elsewhere may, and a
+    /// local file system has none.
     pub fn settles_in(&self, facts: &FileFacts, alone: bool) -> Option<Duration> {
         let newest = facts.version.mtime_ns.max(facts.version.ctime_ns);
         let age_ns = wall_clock_ns().saturating_sub(newest);
@@ -285,7 +293,8 @@ fn root_is_mounted(root: &Path) -> bool {
     statx(CWD, root, flags, StatxFlags::empty()).is_ok_and(|stat| is_mount_root(&stat, root))
 }
 
-/// Whether `stat` is of the root of a mount. Kernels before 5.8 tell it in their table alone, which takes longer.
+/// Whether `stat` is of the root of a mount. Kernels before 5.8 tell it in their table alone, which
+/// takes longer.
 fn is_mount_root(stat: &rustix::fs::Statx, root: &Path) -> bool {
     use rustix::fs::StatxAttributes;
     let tells = stat.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT);
@@ -295,8 +304,9 @@ fn is_mount_root(stat: &rustix::fs::Statx, root: &Path) -> bool {
 fn page_cache_of(root: &Path, keep: bool) -> PageCache {
     match keep {
         true => PageCache::Keep,
-        // Its client drops cached pages some time after it has given up the right to cache them, and an open keeps
-        // what is left: a read through the cache may see old bytes, and leave them there for other programs.
+        // Its client drops cached pages some time after it has given up the right to cache them,
+        // and an open keeps what is left: a read through the cache may see old bytes, and leave
+        // them there for other programs.
         false if is_ceph_fuse(root) => PageCache::Bypass,
         false => PageCache::Drop,
     }
@@ -307,7 +317,8 @@ pub fn wall_clock_ns() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as i64)
 }
 
-/// Checks that `fd` is open for reading, is a regular file, and lives on one of `mounts` as this agent sees them.
+/// Checks that `fd` is open for reading, is a regular file, and lives on one of `mounts` as this
+/// agent sees them.
 ///
 /// # Errors
 /// See [`NoFile`].
@@ -320,8 +331,8 @@ pub fn admit(mounts: &[MountState], fd: BorrowedFd<'_>) -> Result<Admitted, NoFi
     Ok(Admitted { mount, facts })
 }
 
-/// Checks that `fd` is open for writing anywhere in the file that `facts` tell. One that can only append has not proved
-/// that its owner may change what is there.
+/// Checks that `fd` is open for writing anywhere in the file that `facts` tell. One that can only
+/// append has not proved that its owner may change what is there.
 ///
 /// # Errors
 /// It is not.
@@ -337,8 +348,9 @@ pub fn require_writer(fd: BorrowedFd<'_>, facts: &FileFacts) -> Result<(), Refus
     }
 }
 
-/// The part of [`admit`] that asks no server: the mount and the inode. A descriptor on somebody's own file system must not
-/// make the agent wait for it, and a miss that is only counted must not cost the PFS a request.
+/// The part of [`admit`] that asks no server: the mount and the inode. A descriptor on somebody's
+/// own file system must not make the agent wait for it, and a miss that is only counted must not
+/// cost the PFS a request.
 ///
 /// # Errors
 /// See [`NoFile`].
@@ -354,10 +366,11 @@ pub fn identify(mounts: &[MountState], fd: BorrowedFd<'_>) -> Result<(usize, u64
     let bypasses = mounts[mount].reader.page_cache() == PageCache::Bypass;
     match (bypasses, flags.contains(OFlags::DIRECT)) {
         (false, false) | (true, true) => {}
-        // The client shares the open file with the agent, so its own reads bypass the page cache as well. Without the flag
-        // reads are as a plain program's.
+        // The client shares the open file with the agent, so its own reads bypass the page cache as
+        // well. Without the flag reads are as a plain program's.
         (true, false) => drop(fcntl_setfl(fd, flags | OFlags::DIRECT)),
-        // Its alignment rules differ by file system; a program that asks for direct reads gets them from the PFS.
+        // Its alignment rules differ by file system; a program that asks for direct reads gets them
+        // from the PFS.
         (false, true) => {
             return Err(NoFile::Refused(Refusal::Invalid("the descriptor is open with O_DIRECT".into())));
         }

@@ -7,7 +7,8 @@ use forebay_wire::Reply;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
-/// Tells the client what the PFS says about the file now, and hands out the cached copy if there is one.
+/// Tells the client what the PFS says about the file now, and hands out the cached copy if there is
+/// one.
 pub fn open(connection: &Connection, file: Admitted, _fd: &OwnedFd) -> Answer {
     let shared = &connection.shared;
     let counters = &shared.counters;

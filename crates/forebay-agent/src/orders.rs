@@ -1,15 +1,20 @@
-//! Orders of the coordinator: bringing what a wave will read into this node's tier, and keeping it there.
+//! Orders of the coordinator: bringing what a wave will read into this node's tier, and keeping it
+//! there.
 //!
-//! An order names files by their paths, parts of them in the order in which they will be read, and a pace. A thread of its
-//! own opens one file after the other with the agent's rights ([`crate::by_path`]) and feeds pages to the mount's fetch queue,
-//! behind every reader and all read-ahead and before loads; `threads` pages at a time, but of a row (`MountState::row_of`) one, at the order's rate, and over all
-//! orders never more than half of the mount's fetch threads, so that a reader does not even wait for a page that is being
-//! fetched. A page that another node owns is here because its task will be: it comes by way of its owner, so that the PFS
-//! serves it once for the cluster, and then it is the owner's fetch threads that are spared ([`Orders::pass`]).
-//! What has come is kept for the order until its first use or the order's end (`forebay_policy::eviction::Planned`).
+//! An order names files by their paths, parts of them in the order in which they will be read, and
+//! a pace. A thread of its own opens one file after the other with the agent's rights
+//! ([`crate::by_path`]) and feeds pages to the mount's fetch queue, behind every reader and all
+//! read-ahead and before loads; `threads` pages at a time, but of a row (`MountState::row_of`) one,
+//! at the order's rate, and over all orders never more than half of the mount's fetch threads, so
+//! that a reader does not even wait for a page that is being fetched. A page that another node owns
+//! is here because its task will be: it comes by way of its owner, so that the PFS serves it once
+//! for the cluster, and then it is the owner's fetch threads that are spared ([`Orders::pass`]).
+//! What has come is kept for the order until its first use or the order's end
+//! (`forebay_policy::eviction::Planned`).
 //!
-//! An order lives until it is cancelled, also when all of it has come. All of them go when the coordinator is lost for
-//! longer than it waits for this node, or met anew: it orders again what is still wanted.
+//! An order lives until it is cancelled, also when all of it has come. All of them go when the
+//! coordinator is lost for longer than it waits for this node, or met anew: it orders again what is
+//! still wanted.
 
 use crate::agent::Shared;
 use crate::by_path::{ByPath, NoPath, open_by_path};
@@ -38,7 +43,8 @@ const ORDERS_MAX: usize = 256;
 /// Burst of a limited order: a page is never split over two refills.
 const BURST_BYTES: u64 = 4 << 20;
 
-/// How often a young file is looked at again before it is given up; each time after its stamps could have been believed.
+/// How often a young file is looked at again before it is given up; each time after its stamps
+/// could have been believed.
 const YOUNG_LOOKS: usize = 3;
 
 /// What a file and a part of an order take, roughly.
@@ -58,7 +64,8 @@ pub struct Orders {
 #[derive(Debug, Default)]
 struct State {
     orders: BTreeMap<u64, Run>,
-    /// Pages under way from the PFS, by mount: those of orders here, and those passed on to peers for theirs.
+    /// Pages under way from the PFS, by mount: those of orders here, and those passed on to peers
+    /// for theirs.
     in_flight: BTreeMap<usize, usize>,
     /// Peers that wait to have a page fetched for an order of theirs, by mount.
     waiting_peers: BTreeMap<usize, usize>,
@@ -66,8 +73,9 @@ struct State {
     serial: u64,
 }
 
-/// Names an order as it was begun here. Its number alone does not: a coordinator that has been started again counts from one,
-/// and what is under way for an order of its predecessor is not for its own.
+/// Names an order as it was begun here. Its number alone does not: a coordinator that has been
+/// started again counts from one, and what is under way for an order of its predecessor is not for
+/// its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Ticket {
     id: u64,
@@ -84,8 +92,9 @@ struct Run {
     ahead: bool,
     bucket: TokenBucket,
     in_flight: u32,
-    /// The row of its last page, by key (`MountState::row_of`), and how many of it are under way: one has to have come before the next is
-    /// sent, or they would wait for each other in places that others could have.
+    /// The row of its last page, by key (`MountState::row_of`), and how many of it are under way:
+    /// one has to have come before the next is sent, or they would wait for each other in places
+    /// that others could have.
     row: Option<u64>,
     in_row: u32,
     /// The row of the page that waits.
@@ -104,7 +113,8 @@ struct Run {
 }
 
 impl Orders {
-    /// Begins to carry out `order`. One that cannot be carried out ends at once, with all of it failed.
+    /// Begins to carry out `order`. One that cannot be carried out ends at once, with all of it
+    /// failed.
     pub fn begin(shared: &Arc<Shared>, order: Order) {
         let id = order.order;
         let bytes = order.files.len() as u64 * FILE_BYTES + order.parts.len() as u64 * PART_BYTES;
@@ -158,7 +168,8 @@ impl Orders {
     pub fn adjust(&self, shared: &Shared, id: u64, threads: u32, rate_bytes_per_s: u64) {
         if let Some(run) = lock(&self.state).orders.get_mut(&id) {
             run.threads = threads;
-            // One that has more than a page at a time by now has become a planned one, and one that has one is behind those.
+            // One that has more than a page at a time by now has become a planned one, and one that
+            // has one is behind those.
             run.ahead = threads == 1;
             run.bucket.set_rate(started_ns(shared), limit(rate_bytes_per_s));
         }
@@ -188,7 +199,8 @@ impl Orders {
         lock(&self.state).orders.values().any(|run| !run.told)
     }
 
-    /// What is to be told of orders now: those that have ended, and with `all` those that have moved.
+    /// What is to be told of orders now: those that have ended, and with `all` those that have
+    /// moved.
     pub fn take_progress(&self, all: bool) -> Vec<OrderProgress> {
         let mut state = lock(&self.state);
         let moved = state.orders.values_mut().filter(|run| run.dirty && (all || run.progress.done));
@@ -221,8 +233,9 @@ impl Orders {
         lock(&self.state).run_mut(ticket).is_some()
     }
 
-    /// Waits until the order may send another page of `bytes` on its way, with `mount` to the PFS of that mount; `false` if
-    /// it is not wanted any more. Pages that peers wait for go first, or two nodes with much to do would wait for each other.
+    /// Waits until the order may send another page of `bytes` on its way, with `mount` to the PFS
+    /// of that mount; `false` if it is not wanted any more. Pages that peers wait for go first, or
+    /// two nodes with much to do would wait for each other.
     fn take_off(
         &self,
         shared: &Shared,
@@ -264,13 +277,15 @@ impl Orders {
             if has_waited && run.waits_for.is_none() {
                 self.changed.notify_all();
             }
-            // Woken when a page lands, the pace changes or the order goes; at the latest to look whether the agent ends.
+            // Woken when a page lands, the pace changes or the order goes; at the latest to look
+            // whether the agent ends.
             let wait = Duration::from_nanos(wait_ns).min(Duration::from_millis(500));
             state = self.changed.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    /// Waits until `deadline` for leave to fetch a page of `mount` that a peer has an order for; `None` if none came.
+    /// Waits until `deadline` for leave to fetch a page of `mount` that a peer has an order for;
+    /// `None` if none came.
     pub fn pass(shared: &Arc<Shared>, mount: usize, deadline: Instant) -> Option<Passed> {
         let orders = &shared.orders;
         let mut state = lock(&orders.state);
@@ -326,9 +341,10 @@ impl State {
         self.orders.get_mut(&ticket.id).filter(|run| run.serial == ticket.serial)
     }
 
-    /// Whether a page of another order has to go before those of `id` to the PFS of `mount`: what is brought ahead of the planned
-    /// waves waits for planned orders of several pages, and for all that were given before. (Those of one page are pieces, which are given in the order
-    /// in which they are needed.)
+    /// Whether a page of another order has to go before those of `id` to the PFS of `mount`: what
+    /// is brought ahead of the planned waves waits for planned orders of several pages, and for all
+    /// that were given before. (Those of one page are pieces, which are given in the order in which
+    /// they are needed.)
     fn outranked(&self, id: u64, mount: usize) -> bool {
         if !self.orders.get(&id).is_some_and(|run| run.ahead) {
             return false;
@@ -359,7 +375,8 @@ fn take_one(counts: &mut BTreeMap<usize, usize>, mount: usize) {
     }
 }
 
-/// Leave to fetch a page for an order of a peer. Watches the flight, and with its end makes room for the next.
+/// Leave to fetch a page for an order of a peer. Watches the flight, and with its end makes room
+/// for the next.
 #[derive(Debug)]
 pub struct Passed {
     shared: Arc<Shared>,
@@ -585,7 +602,8 @@ impl Feeder {
                     None => break,
                 },
             };
-            // One that is under way may be waiting behind a load; a second task for it moves it to its place.
+            // One that is under way may be waiting behind a load; a second task for it moves it to
+            // its place.
             if flight.watch(Arc::new(ordered(entry.clone()))) && (is_new || !flight.is_taken()) {
                 let pfs = source.pfs.clone();
                 fetch::send(shared, Task { entry, flight, pfs, urgency: Urgency::Plan });
@@ -600,8 +618,9 @@ impl Feeder {
         lock(&self.shared.orders.state).run_mut(self.ticket).map_or(u64::MAX, |run| run.progress.failed_bytes)
     }
 
-    /// The file's entry, made anew; `None` if the file has changed or the tier has no room, or if something has failed since the file was
-    /// opened: then it may have gone for that, and a server that does not answer is not asked page by page.
+    /// The file's entry, made anew; `None` if the file has changed or the tier has no room, or if
+    /// something has failed since the file was opened: then it may have gone for that, and a server
+    /// that does not answer is not asked page by page.
     fn entry_again(&self, source: &Source) -> Option<Arc<Entry>> {
         if self.failed_bytes() > source.failed_before {
             return None;

@@ -1,18 +1,22 @@
 //! Asking peers for the pages they own.
 //!
-//! A page that is missed here and owned by another node is received from that node's tier instead of being read from the
-//! PFS: so the PFS serves it once for the whole cluster. It stays here as a *guest* ([`forebay_policy::eviction::Guests`]).
-//! Whatever goes wrong ends in the PFS, in the same flight: the reader notices nothing but time.
+//! A page that is missed here and owned by another node is received from that node's tier instead
+//! of being read from the PFS: so the PFS serves it once for the whole cluster. It stays here as a
+//! *guest* ([`forebay_policy::eviction::Guests`]). Whatever goes wrong ends in the PFS, in the same
+//! flight: the reader notices nothing but time.
 //!
-//! **Queues and threads.** Each peer has a queue of its own and up to [`LINKS_PER_PEER`] threads, each with one connection;
-//! they start when there is work and end when there is none. So a peer that hangs holds its own threads and nobody
-//! else's, and no thread that reads the PFS ever waits for a peer.
+//! **Queues and threads.** Each peer has a queue of its own and up to [`LINKS_PER_PEER`] threads,
+//! each with one connection; they start when there is work and end when there is none. So a peer
+//! that hangs holds its own threads and nobody else's, and no thread that reads the PFS ever waits
+//! for a peer.
 //!
-//! **Time.** The deadline of a page is taken before anything is asked. What arrives is copied into the tier, then the clock is
-//! looked at, and only if the deadline is still to come are the bytes shown to readers: until then the owner has kept them
-//! in place (see `forebay_wire::peer`). That holds for each piece by itself, so a reader need not wait for a whole page.
-//! A peer that misses a deadline is avoided, and all connections to it are cut, so that whoever else waits for it reads the PFS
-//! at once. One that answers "not yet" is alive: a reader reads the PFS, read-ahead asks again later.
+//! **Time.** The deadline of a page is taken before anything is asked. What arrives is copied into
+//! the tier, then the clock is looked at, and only if the deadline is still to come are the bytes
+//! shown to readers: until then the owner has kept them in place (see `forebay_wire::peer`). That
+//! holds for each piece by itself, so a reader need not wait for a whole page. A peer that misses a
+//! deadline is avoided, and all connections to it are cut, so that whoever else waits for it reads
+//! the PFS at once. One that answers "not yet" is alive: a reader reads the PFS, read-ahead asks
+//! again later.
 
 use crate::agent::Shared;
 use crate::cluster::Owner;
@@ -36,8 +40,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Connections to one peer, and pages under way from it: as many as a mount has fetch threads by default, so that a
-/// stream of pages from one peer keeps as many servers of the PFS busy as one's own would.
+/// Connections to one peer, and pages under way from it: as many as a mount has fetch threads by
+/// default, so that a stream of pages from one peer keeps as many servers of the PFS busy as one's
+/// own would.
 const LINKS_PER_PEER: usize = 8;
 
 /// A thread without work for so long ends, and its connection with it.
@@ -49,7 +54,8 @@ const DECLINED: Duration = Duration::from_secs(5);
 /// Files remembered as declined; beyond that the memory starts anew.
 const DECLINED_MAX: usize = 4096;
 
-/// Read-ahead is given up when a peer has said "not yet" for so long; a reader that comes to the page asks anew.
+/// Read-ahead is given up when a peer has said "not yet" for so long; a reader that comes to the
+/// page asks anew.
 const AHEAD_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What a thread with its connection and pipe costs.
@@ -143,7 +149,8 @@ pub fn owner_of(
     }
 }
 
-/// Path of an open file below its mount's root, as peers can find it; empty if it is not below it as this agent sees it.
+/// Path of an open file below its mount's root, as peers can find it; empty if it is not below it
+/// as this agent sees it.
 fn path_below(mount: &MountState, fd: &OwnedFd) -> Vec<u8> {
     let path = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap_or_default();
     path.strip_prefix(mount.root()).map(|p| p.as_os_str().as_bytes().to_vec()).unwrap_or_default()
@@ -184,7 +191,8 @@ impl Peers {
         })
     }
 
-    /// Asks a node whether it still has pages that a load has placed with it; the load is told in any case.
+    /// Asks a node whether it still has pages that a load has placed with it; the load is told in
+    /// any case.
     pub fn check(&self, shared: &Arc<Shared>, node: &str, check: Check) {
         if let Err(job) = self.push_job(shared, node, Urgency::Load, Job::Check(check)) {
             turn_away(shared, job);
@@ -305,7 +313,8 @@ impl Peer {
                     drop(crew);
                     self.serve(shared, number, &mut link, job);
                 }
-                // Under the lock: whoever pushes now sees that this thread is gone, or this thread sees what was pushed.
+                // Under the lock: whoever pushes now sees that this thread is gone, or this thread
+                // sees what was pushed.
                 Popped::Nothing if self.queue.waiting() > 0 => {}
                 Popped::Nothing | Popped::Closed => {
                     crew.threads.remove(&number);
@@ -400,8 +409,9 @@ impl Peer {
             task.urgency = Urgency::Demand;
         }
         match answer {
-            // A reader has come meanwhile, or nobody waits: ask again, behind what is more urgent. An order waits as long as it
-            // lives: its turn comes, and the PFS is not to be read twice. Nor by a reader, if the rest comes as fast.
+            // A reader has come meanwhile, or nobody waits: ask again, behind what is more urgent.
+            // An order waits as long as it lives: its turn comes, and the PFS is not to be read
+            // twice. Nor by a reader, if the rest comes as fast.
             Answer::NotYet
                 if is_coming
                     || wanted == Wanted::Plan
@@ -412,7 +422,8 @@ impl Peer {
                     Err(job) => turn_away(shared, job),
                 }
             }
-            // Whoever comes to the page asks for it. The PFS is not to be read twice for what may never be read.
+            // Whoever comes to the page asks for it. The PFS is not to be read twice for what may
+            // never be read.
             Answer::NotYet | Answer::Busy if nobody_waits => {
                 if task.flight.take() {
                     finish(shared, &task, Err(FlightError::Cancelled));
@@ -451,7 +462,8 @@ impl Peer {
         }
     }
 
-    /// Asks whether pages are where they were placed. A peer that cannot be asked has none as far as anybody can tell.
+    /// Asks whether pages are where they were placed. A peer that cannot be asked has none as far
+    /// as anybody can tell.
     fn check(self: &Arc<Self>, shared: &Arc<Shared>, number: usize, link: &mut Option<Link>, check: Check) {
         let Check { load, pages } = check;
         let Some(node) = self.node(shared) else { return load.checked(&pages) };
@@ -466,7 +478,8 @@ impl Peer {
         }
     }
 
-    /// Asks over this thread's connection, made if need be, and draws the conclusions about the peer.
+    /// Asks over this thread's connection, made if need be, and draws the conclusions about the
+    /// peer.
     fn with_link(
         &self,
         shared: &Arc<Shared>,
@@ -475,7 +488,8 @@ impl Peer {
         version: &FileVersion,
         mut ask: impl FnMut(&mut Link, Instant) -> Answer,
     ) -> Answer {
-        // Before the request: what the owner promises to keep in place until the deadline it keeps for longer than this.
+        // Before the request: what the owner promises to keep in place until the deadline it keeps
+        // for longer than this.
         let deadline = Instant::now() + shared.config.cluster.peer_deadline;
         loop {
             let fresh = link.is_none();
@@ -488,7 +502,8 @@ impl Peer {
                 *link = None;
                 lock(&self.crew).sockets.remove(&number);
             }
-            // A connection from before may have ended with the peer's last process: once more with a new one.
+            // A connection from before may have ended with the peer's last process: once more with
+            // a new one.
             if !matches!(answer, Answer::Broken) || fresh || shared.cluster.is_avoided(&self.name) {
                 self.conclude(shared, version, &answer);
                 return answer;

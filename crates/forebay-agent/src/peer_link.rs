@@ -14,13 +14,15 @@ use std::net::TcpStream;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// First bytes of a page that are shown to readers, as with a page from the PFS: somebody may be waiting for them.
+/// First bytes of a page that are shown to readers, as with a page from the PFS: somebody may be
+/// waiting for them.
 const FIRST_SHOWN_BYTES: u64 = 256 << 10;
 
 /// And so many at a time after that.
 const SHOWN_BYTES: u64 = 1 << 20;
 
-/// Room of the pipe between socket and tier; what an ordinary user may have. It holds references, not bytes.
+/// Room of the pipe between socket and tier; what an ordinary user may have. It holds references,
+/// not bytes.
 const PIPE_BYTES: usize = 1 << 20;
 
 /// What a stream that is not plain is read into.
@@ -97,7 +99,8 @@ impl Link {
     /// Connects and says who asks.
     ///
     /// # Errors
-    /// The peer is not there, not of this cluster, or does not want this node; or the deadline has passed.
+    /// The peer is not there, not of this cluster, or does not want this node; or the deadline has
+    /// passed.
     pub fn connect(shared: &Shared, node: &NodeInfo, deadline: Instant) -> io::Result<Self> {
         let stream = shared.security.connect(&node.address, deadline)?;
         if !stream.may_speak_for(&node.name) {
@@ -148,8 +151,8 @@ impl Link {
         frame::receive(&mut Until(&mut self.stream, deadline))
     }
 
-    /// Asks for what is missing of the page and shows it to readers as it comes. `deadline` was taken before anything was
-    /// asked.
+    /// Asks for what is missing of the page and shows it to readers as it comes. `deadline` was
+    /// taken before anything was asked.
     pub fn page(
         &mut self,
         shared: &Shared,
@@ -190,7 +193,8 @@ impl Link {
         }
     }
 
-    /// Moves `len` bytes into the copy. They are shown only if the deadline is still to come when they are there.
+    /// Moves `len` bytes into the copy. They are shown only if the deadline is still to come when
+    /// they are there.
     fn take_piece(
         &mut self,
         task: &Task,
@@ -222,7 +226,8 @@ impl Link {
         Ok(())
     }
 
-    /// Moves what has arrived, up to `len` bytes, into the copy at `offset`; waits for the first of it.
+    /// Moves what has arrived, up to `len` bytes, into the copy at `offset`; waits for the first of
+    /// it.
     fn move_some(&mut self, begun: &Begun, offset: u64, len: u64, deadline: Instant) -> Result<u64, Answer> {
         let lost = |e: io::Error| answer_of(&e);
         let tier = |e: io::Error| Answer::Tier(tier_failed(e));

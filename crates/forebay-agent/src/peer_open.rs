@@ -1,9 +1,10 @@
 //! Files open for peers, and those being opened for them.
 //!
-//! A file is opened by its path with this agent's own rights, once for all pages that peers ask of it within some seconds. That
-//! can take as long as a page does: a busy PFS lets it wait behind what is read. So each is opened by a thread of its own, and
-//! those who want the file wait for it no longer than for a page, and say "not yet" then. A thread that
-//! hung in the open would say nothing, and its peer would take this node for dead.
+//! A file is opened by its path with this agent's own rights, once for all pages that peers ask of
+//! it within some seconds. That can take as long as a page does: a busy PFS lets it wait behind
+//! what is read. So each is opened by a thread of its own, and those who want the file wait for it
+//! no longer than for a page, and say "not yet" then. A thread that hung in the open would say
+//! nothing, and its peer would take this node for dead.
 
 use crate::agent::Shared;
 use crate::by_path::{ByPath, NoPath, open_by_path};
@@ -25,10 +26,12 @@ const OPEN_MAX: usize = 64;
 /// And for so long after the last.
 const OPEN_TIME: Duration = Duration::from_secs(5);
 
-/// Why a file could not be opened is remembered for so long: who was told "not yet" comes back for it.
+/// Why a file could not be opened is remembered for so long: who was told "not yet" comes back for
+/// it.
 const FAILED_TIME: Duration = Duration::from_secs(2);
 
-/// Files being opened at a time on one mount. On a PFS that hangs these are the threads that hang in it.
+/// Files being opened at a time on one mount. On a PFS that hangs these are the threads that hang
+/// in it.
 const OPENING_MAX: usize = 64;
 
 const STACK_BYTES: usize = 128 << 10;
@@ -177,7 +180,8 @@ fn open_now(shared: &Shared, file: &FileRef) -> Result<Opened, PeerReply> {
     })?;
     seal(&shared.mounts[admitted.mount], fd.as_fd(), lease::Opened::Here, &admitted.facts)
         .map_err(|why| PeerReply::Refused(why.to_string()))?;
-    // The kernel's read-ahead on this descriptor would fetch what belongs to other nodes. Advice: no harm if it is not taken.
+    // The kernel's read-ahead on this descriptor would fetch what belongs to other nodes. Advice:
+    // no harm if it is not taken.
     let _ = rustix::fs::fadvise(&fd, 0, None, rustix::fs::Advice::Random);
     Ok(Arc::new(fd.into()))
 }

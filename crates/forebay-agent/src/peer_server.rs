@@ -1,13 +1,14 @@
 //! Serving pages to peers.
 //!
-//! A page that is whole in the tier is sent by `sendfile`, without a copy, and is *lent* meanwhile: it stays in place until
-//! the asker says that it has it, or until its deadline has passed here; in the latter case the connection is reset first, so that
-//! nothing of what is queued is sent any more, and only then is the page let go. A page that is not there is fetched from the PFS
-//! for whoever asks, once, like for a local reader: opened by its path with this agent's own rights. It is sent as it comes, from a
-//! buffer: a fetch may fail half way, and takes its bytes back then.
+//! A page that is whole in the tier is sent by `sendfile`, without a copy, and is *lent* meanwhile:
+//! it stays in place until the asker says that it has it, or until its deadline has passed here; in
+//! the latter case the connection is reset first, so that nothing of what is queued is sent any
+//! more, and only then is the page let go. A page that is not there is fetched from the PFS for
+//! whoever asks, once, like for a local reader: opened by its path with this agent's own rights. It
+//! is sent as it comes, from a buffer: a fetch may fail half way, and takes its bytes back then.
 //!
-//! Two agents whose views differ may each take the other for the owner. So a request of a peer is never passed on to another
-//! peer, and a page that waits for a peer here is not promised to one.
+//! Two agents whose views differ may each take the other for the owner. So a request of a peer is
+//! never passed on to another peer, and a page that waits for a peer here is not promised to one.
 //!
 //! One thread a connection, as for clients, bounded in number and within the budget.
 
@@ -55,13 +56,15 @@ const STACK_BYTES: usize = 256 << 10;
 /// Nobody may make a page wait for longer than this.
 const DEADLINE_MAX: Duration = Duration::from_secs(600);
 
-/// Of the asker's deadline, this part (three of four) may pass before it is told "not yet": the answer must not be late.
+/// Of the asker's deadline, this part (three of four) may pass before it is told "not yet": the
+/// answer must not be late.
 const PATIENCE: (u32, u32) = (3, 4);
 
 /// Who does not wait for the page is told so soon, and can then ask for what is more urgent.
 const PATIENCE_AHEAD: Duration = Duration::from_millis(20);
 
-/// Connections proving themselves at a time. They are among all connections, and strangers cannot take more.
+/// Connections proving themselves at a time. They are among all connections, and strangers cannot
+/// take more.
 const PROVING_MAX: usize = 64;
 
 /// What serves peers: how many are connected, and the files open for them.
@@ -201,9 +204,9 @@ impl<'a> Serving<'a> {
         if refusal.is_empty() { Ok(self) } else { Err(io::Error::other(refusal)) }
     }
 
-    /// Why `node` is not served, or nothing. A certificate proves a name; the view says whether the name is a member. A node that
-    /// has just joined may know it before this one does. Without TLS a name proves nothing, and nobody but this user and
-    /// root is here at all.
+    /// Why `node` is not served, or nothing. A certificate proves a name; the view says whether the
+    /// name is a member. A node that has just joined may know it before this one does. Without TLS
+    /// a name proves nothing, and nobody but this user and root is here at all.
     fn membership(&self, node: &str) -> String {
         let until = Instant::now() + JOIN_TIME;
         while self.stream.peer_name().is_some() {
@@ -275,8 +278,9 @@ impl<'a> Serving<'a> {
         if from >= page_len || !from.is_multiple_of(BLOCK_BYTES) {
             return Ok(Err(PeerReply::Refused(format!("nothing at byte {from} of a page of {page_len}"))));
         }
-        // Whoever fetched it for this request has counted that as its first use. To be passed on to where a task will read it is
-        // none, and must not end the protection that an order here gives it.
+        // Whoever fetched it for this request has counted that as its first use. To be passed on to
+        // where a task will read it is none, and must not end the protection that an order here
+        // gives it.
         if wanted != Wanted::Plan && (flight.is_none() || wanted == Wanted::Ahead) {
             self.shared.cache.touch(&[entry.key(page.page)]);
         }
@@ -301,7 +305,8 @@ impl<'a> Serving<'a> {
         Ok(Ok(()))
     }
 
-    /// Sends what is left of a whole page straight out of the tier, and keeps it there until the asker has it.
+    /// Sends what is left of a whole page straight out of the tier, and keeps it there until the
+    /// asker has it.
     fn send_lent(
         &mut self,
         shared: &Shared,
@@ -374,7 +379,8 @@ impl<'a> Serving<'a> {
         }
     }
 
-    /// Sends the bytes up to `valid` of a page from the buffer; `false` if they went away meanwhile.
+    /// Sends the bytes up to `valid` of a page from the buffer; `false` if they went away
+    /// meanwhile.
     fn send_valid(&mut self, entry: &Arc<Entry>, page: u32, from: &mut u64, valid: u64) -> io::Result<bool> {
         let Ok(file) = self.shared.cache.file(entry) else { return Ok(false) };
         self.buffer.resize(BUFFER_BYTES, 0);
@@ -559,8 +565,9 @@ fn left(deadline: Instant) -> io::Result<Duration> {
     if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
 }
 
-/// Ends the connection so that nothing queued is sent any more: without lingering, closing throws it away. The socket itself
-/// is disconnected at once, since other owners of the descriptor could keep it open.
+/// Ends the connection so that nothing queued is sent any more: without lingering, closing throws
+/// it away. The socket itself is disconnected at once, since other owners of the descriptor could
+/// keep it open.
 fn reset(stream: &Stream) {
     let socket = stream.socket();
     // Best effort: the asker's own deadline holds without it.
@@ -577,8 +584,8 @@ fn disconnect(socket: &TcpStream) {
     let _ = unsafe { libc::connect(socket.as_raw_fd(), &raw const nowhere, len) };
 }
 
-/// The copy, if its pages are those that were asked for. One from before the mount got another size of page has others, and
-/// the page of a number is other bytes in it.
+/// The copy, if its pages are those that were asked for. One from before the mount got another size
+/// of page has others, and the page of a number is other bytes in it.
 fn in_pages_of(page_bytes: u64, entry: Arc<Entry>) -> Result<Arc<Entry>, PeerReply> {
     if entry.identity.page_bytes == page_bytes {
         return Ok(entry);

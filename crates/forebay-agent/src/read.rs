@@ -18,7 +18,8 @@ use std::time::Instant;
 /// Most pages one prefetch may ask for; a window of 64 MiB in pages of 64 KiB.
 const PREFETCH_PAGES_MAX: u32 = 1024;
 
-/// A share of the capacity, one in four, that pages fetched ahead and not yet read may take in one request.
+/// A share of the capacity, one in four, that pages fetched ahead and not yet read may take in one
+/// request.
 const AHEAD_SHARE: u64 = 4;
 
 /// What a fetch asks for.
@@ -101,7 +102,8 @@ enum Outcome {
     Failed(FlightError),
 }
 
-/// Boards the flights of every missing page first, then waits for each: several pages come at the same time.
+/// Boards the flights of every missing page first, then waits for each: several pages come at the
+/// same time.
 fn bring(connection: &Connection, entry: &Arc<Entry>, pfs: &Arc<PfsFile>, wanted: &Wanted) -> Outcome {
     let geometry = entry.geometry();
     let end = wanted.offset.saturating_add(wanted.len).min(geometry.size);
@@ -122,8 +124,8 @@ fn bring(connection: &Connection, entry: &Arc<Entry>, pfs: &Arc<PfsFile>, wanted
             }
             Boarding::Joined(flight) => {
                 if flight.demand() && !flight.is_taken() {
-                    // It may be waiting behind read-ahead or a load; a second task for it moves it to the front. One is
-                    // enough, however often readers give up and come back.
+                    // It may be waiting behind read-ahead or a load; a second task for it moves it
+                    // to the front. One is enough, however often readers give up and come back.
                     send(connection, entry, &flight, pfs, Urgency::Demand);
                 }
                 flights.push((flight, needed));
@@ -212,13 +214,14 @@ pub fn prefetch(
     shared.cache.drop_if_empty(&entry);
 }
 
-/// A small read has missed a page and gone to the PFS: once that has happened often enough, the page is fetched, behind
-/// everything else and within its share of the PFS's time.
+/// A small read has missed a page and gone to the PFS: once that has happened often enough, the
+/// page is fetched, behind everything else and within its share of the PFS's time.
 pub fn missed(connection: &Connection, fd: OwnedFd, version: &FileVersion, page: u32, bytes: u32) {
     let shared = &connection.shared;
     let Ok((mount, ino)) = identify(&shared.mounts, fd.as_fd()) else { return };
     let mount = &shared.mounts[mount];
-    // The version is part of the key's meaning, but a file that changes between two misses only costs one fetch.
+    // The version is part of the key's meaning, but a file that changes between two misses only
+    // costs one fetch.
     let key = ino << 24 ^ u64::from(page);
     if !lock(&mount.ledger).missed(key, bytes.into(), mount.config.page_bytes) {
         return;
@@ -230,7 +233,8 @@ pub fn missed(connection: &Connection, fd: OwnedFd, version: &FileVersion, page:
     }
 }
 
-/// Puts one page on its way at the lowest urgency; the fetch thread tells the ledger when it has ended.
+/// Puts one page on its way at the lowest urgency; the fetch thread tells the ledger when it has
+/// ended.
 fn start_refill(
     connection: &Connection,
     file: &Admitted,
@@ -262,7 +266,8 @@ pub fn pin_pages(connection: &mut Connection, fds: &[OwnedFd], copy: u64, first:
     let Some(entry) = connection.shared.cache.by_copy(copy) else {
         return reply(Reply::Refused(Refusal::Invalid("no such copy any more".into())));
     };
-    // Only who was given the copy may hold its pages; and a copy of an earlier agent may have had the same number.
+    // Only who was given the copy may hold its pages; and a copy of an earlier agent may have had
+    // the same number.
     let held = connection.shared.cache.file(&entry);
     if !matches!((fds, held), ([shown], Ok(copy)) if copy.is_same_file(shown.as_fd())) {
         return reply(Reply::Refused(Refusal::NoDescriptor));

@@ -1,9 +1,10 @@
 //! Memory-only files: a job's scratch space.
 //!
-//! They are files without a name on the tier's tmpfs, known by (job, name) to this agent only. The promise: they live in
-//! the memory of this node until the job ends, that is, until the connection that began it closes; they never reach the
-//! PFS, and they are lost if the node or the agent dies. Room is reserved in the budget before it is written, so a job
-//! that wants too much gets an error and nobody else suffers.
+//! They are files without a name on the tier's tmpfs, known by (job, name) to this agent only. The
+//! promise: they live in the memory of this node until the job ends, that is, until the connection
+//! that began it closes; they never reach the PFS, and they are lost if the node or the agent dies.
+//! Room is reserved in the budget before it is written, so a job that wants too much gets an error
+//! and nobody else suffers.
 
 use crate::connection::{Answer, Connection, reply};
 use crate::entry::lock;
@@ -20,8 +21,8 @@ const LIST_MAX: usize = 500;
 /// Longest name of a memory-only file in bytes.
 const NAME_MAX: usize = 4096;
 
-/// What a file costs besides its bytes: its name, its record, and its file system. The block that it may have before it
-/// has any room is in it.
+/// What a file costs besides its bytes: its name, its record, and its file system. The block that
+/// it may have before it has any room is in it.
 const FILE_BYTES: u64 = 16 << 10;
 
 /// Files of one user, with those that are given up and still open.
@@ -31,7 +32,8 @@ const USER_FILES_MAX: usize = 4096;
 #[derive(Debug, Default)]
 pub struct Jobs {
     by_token: Mutex<BTreeMap<String, Job>>,
-    /// Files that are given up and that programs may still have open, with the room that they take until then.
+    /// Files that are given up and that programs may still have open, with the room that they take
+    /// until then.
     remains: Mutex<Vec<(u32, Remains, Held, Share)>>,
 }
 
@@ -155,7 +157,8 @@ pub fn create(connection: &Connection, token: &str, name: Vec<u8>, exclusive: bo
 }
 
 impl Scratch {
-    /// A writer that is done gives back what it asked for and did not use, but never what the file takes.
+    /// A writer that is done gives back what it asked for and did not use, but never what the file
+    /// takes.
     fn give_back_beyond(&mut self, wanted: u64) {
         if self.room.bytes() > wanted && self.file.set_room(wanted - FILE_BYTES).unwrap_or(false) {
             self.room.shrink(self.room.bytes() - wanted);

@@ -1,17 +1,21 @@
-//! Before any page of a version is fetched from the PFS, the version is *sealed*: proved to have no write under way.
+//! Before any page of a version is fetched from the PFS, the version is *sealed*: proved to have no
+//! write under way.
 //!
-//! Time stamps tell when a write began. A page that is read while the write goes on may be half old, and the stamps do
-//! not move when it ends. So a version is sealed in this order:
+//! Time stamps tell when a write began. A page that is read while the write goes on may be half
+//! old, and the stamps do not move when it ends. So a version is sealed in this order:
 //!
-//! 1. its facts are taken (the caller has done that), and its stamps are old enough for any later write to move them;
-//! 2. nobody on this node has the file open for writing, by a momentary lease ([`forebay_pfs::lease`]).
+//! 1. its facts are taken (the caller has done that), and its stamps are old enough for any later
+//!    write to move them;
+//! 2. nobody on this node has the file open for writing, by a momentary lease
+//!    ([`forebay_pfs::lease`]).
 //!
-//! A write that began before the facts were taken is seen by 2, or has ended and left its bytes. One that begins after 2
-//! moves the stamps before it changes a byte, and every chunk that is fetched is followed by a look at them. So the seal
-//! holds for the version for good, and is asked for once, not for each page.
+//! A write that began before the facts were taken is seen by 2, or has ended and left its bytes.
+//! One that begins after 2 moves the stamps before it changes a byte, and every chunk that is
+//! fetched is followed by a look at them. So the seal holds for the version for good, and is asked
+//! for once, not for each page.
 //!
-//! A lease knows nothing of other nodes, and some file systems grant none. There the stamps must be older than
-//! `mount.settle_ms`: evidence and no proof, see the limits in `docs/semantics.md`.
+//! A lease knows nothing of other nodes, and some file systems grant none. There the stamps must be
+//! older than `mount.settle_ms`: evidence and no proof, see the limits in `docs/semantics.md`.
 
 use crate::agent::Shared;
 use crate::cache::NoCopy;
@@ -28,13 +32,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// `mount.settle_ms` where none is configured: longer than the clients of most file systems hold back a change of stamps.
+/// `mount.settle_ms` where none is configured: longer than the clients of most file systems hold
+/// back a change of stamps.
 pub const SETTLE_NS: i64 = 3_000_000_000;
 
 /// The same on MooseFS, which stamps an overwrite in place when it begins and not again.
 pub const SETTLE_MOOSEFS_NS: i64 = 30_000_000_000;
 
-/// For how long a file on the file system that is mounted on `root` must be quiet, where nothing is configured.
+/// For how long a file on the file system that is mounted on `root` must be quiet, where nothing is
+/// configured.
 pub fn default_settle_ns(root: &Path) -> i64 {
     if is_moosefs(root) { SETTLE_MOOSEFS_NS } else { SETTLE_NS }
 }
@@ -87,7 +93,8 @@ fn believe(mount: &MountState) -> Result<(), Unsettled> {
     }
 }
 
-/// Seals the version that `facts`, taken from `fd` a moment ago, tell. `opened` says by whom `fd` was.
+/// Seals the version that `facts`, taken from `fd` a moment ago, tell. `opened` says by whom `fd`
+/// was.
 ///
 /// # Errors
 /// See [`Unsettled`].
@@ -112,7 +119,8 @@ pub fn seal(
     }
 }
 
-/// The entry of the version of `file`, sealed, made if need be. `fd` is the file on the PFS, opened by `opened`.
+/// The entry of the version of `file`, sealed, made if need be. `fd` is the file on the PFS, opened
+/// by `opened`.
 ///
 /// # Errors
 /// See [`NoEntry`].

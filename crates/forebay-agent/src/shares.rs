@@ -1,9 +1,10 @@
 //! What an ordinary user may hold of the agent at a time, counted before it is taken.
 //!
-//! One ledger serves all resources that have no other bound for one user. [`Shared::share`] takes an amount for a user, or
-//! refuses and says how much one user may have; dropping the [`Share`] returns it. All ordinary users together have a bound
-//! as well, so that something is left for the operator, whom this ledger does not bind: the budget, the connections and the
-//! kernel's limits do.
+//! One ledger serves all resources that have no other bound for one user. [`Shared::share`] takes
+//! an amount for a user, or refuses and says how much one user may have; dropping the [`Share`]
+//! returns it. All ordinary users together have a bound as well, so that something is left for the
+//! operator, whom this ledger does not bind: the budget, the connections and the kernel's limits
+//! do.
 
 use crate::agent::Shared;
 use crate::entry::lock;
@@ -22,7 +23,8 @@ pub enum Kind {
     Connections,
     /// Loads, each with its thread.
     Loads,
-    /// Descriptors that outlive the request they came with: of loads, fetches, memory-only files and files written through.
+    /// Descriptors that outlive the request they came with: of loads, fetches, memory-only files
+    /// and files written through.
     Descriptors,
     /// Bytes of pages under way from the PFS for reads and read-ahead.
     Fetching,
@@ -76,7 +78,8 @@ impl Bounds {
         }
     }
 
-    /// Whether a user that has `own` with the request, of `all` that ordinary users have, stays within both bounds.
+    /// Whether a user that has `own` with the request, of `all` that ordinary users have, stays
+    /// within both bounds.
     fn check(&self, own: u64, all: u64) -> Result<(), Refusal> {
         let (whose, wanted, bound) = match own > self.own {
             true => ("one user", own, self.own),
@@ -94,7 +97,8 @@ impl Bounds {
     }
 }
 
-/// Descriptors that the kernel allows this process. Asked each time: the administrator may change it.
+/// Descriptors that the kernel allows this process. Asked each time: the administrator may change
+/// it.
 fn descriptors_max() -> u64 {
     rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1 << 20)
 }
@@ -240,7 +244,8 @@ impl Held {
     }
 }
 
-/// A file of the PFS, open for reading, with what it takes of its user's shares for as long as it is open.
+/// A file of the PFS, open for reading, with what it takes of its user's shares for as long as it
+/// is open.
 #[derive(Debug)]
 pub struct PfsFile {
     fd: OwnedFd,

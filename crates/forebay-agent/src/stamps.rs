@@ -1,8 +1,10 @@
-//! Whether the time stamps of a mount can be believed: measured when it is first served, and again after a remount.
+//! Whether the time stamps of a mount can be believed: measured when it is first served, and again
+//! after a remount.
 //!
-//! A mount is known by the kernel's number for it. Every request looks that up anyway (`MountState::has_device`), so a
-//! remount is noticed by the first request after it. Until the new mount is measured, nothing of it is cached and no
-//! copy is handed out. The measurement has a thread of its own: on a file system that hangs it hangs alone.
+//! A mount is known by the kernel's number for it. Every request looks that up anyway
+//! (`MountState::has_device`), so a remount is noticed by the first request after it. Until the new
+//! mount is measured, nothing of it is cached and no copy is handed out. The measurement has a
+//! thread of its own: on a file system that hangs it hangs alone.
 
 use crate::config::MountConfig;
 use crate::entry::lock;

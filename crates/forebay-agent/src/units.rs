@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-/// Units with their factors. SI and IEC are told apart: storage is sold in the one and memory in the other.
+/// Units with their factors. SI and IEC are told apart: storage is sold in the one and memory in
+/// the other.
 const UNITS: [(&str, u64); 13] = [
     ("KiB", 1 << 10),
     ("MiB", 1 << 20),
@@ -36,8 +37,8 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
     Ok(bytes as u64)
 }
 
-/// Parses a rate: a size with its unit, with or without `/s`; `unlimited` is no limit (0). A number alone is refused: who
-/// writes 100 rarely means a hundred bytes a second.
+/// Parses a rate: a size with its unit, with or without `/s`; `unlimited` is no limit (0). A number
+/// alone is refused: who writes 100 rarely means a hundred bytes a second.
 ///
 /// # Errors
 /// As [`parse_bytes`].

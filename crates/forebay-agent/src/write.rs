@@ -1,8 +1,9 @@
 //! A client writes a file through: to the PFS itself, and to the tier by way of a staging buffer.
 //!
-//! The pages gather in a file of the tier that nobody can read yet. When the writer is done it says which version it has
-//! left on the PFS; only if the PFS says the same now do the pages become that version's copy. Whatever goes wrong before
-//! costs the copy and nothing else: the PFS has the data.
+//! The pages gather in a file of the tier that nobody can read yet. When the writer is done it says
+//! which version it has left on the PFS; only if the PFS says the same now do the pages become that
+//! version's copy. Whatever goes wrong before costs the copy and nothing else: the PFS has the
+//! data.
 
 use crate::connection::{Answer, Connection, reply};
 use crate::counters::add;
@@ -45,7 +46,8 @@ pub struct Stage {
 impl Drop for Stage {
     fn drop(&mut self) {
         if !self.committed {
-            // What is left of a copy that never was: its name. The next start sweeps it if this fails.
+            // What is left of a copy that never was: its name. The next start sweeps it if this
+            // fails.
             let _ = self.shared.cache.tier.remove_unfinished(self.copy);
         }
     }
@@ -93,7 +95,8 @@ fn make_stage(connection: &Connection) -> Result<(Stage, OwnedFd), NoStage> {
     if shared.mounts.iter().all(|mount| mount.is_coarse.load(Ordering::Relaxed)) {
         return Err(Refusal::NoRoom.into());
     }
-    // Pages are as large as on the mount with the largest ones: which mount it will be is known only at the end.
+    // Pages are as large as on the mount with the largest ones: which mount it will be is known
+    // only at the end.
     let page_bytes = shared.mounts.iter().map(|m| m.config.page_bytes).max().unwrap_or(2 << 20);
     let bytes = Staging::bytes(SLOTS, page_bytes);
     let buffer_room = shared.hold(uid, Class::Clients, bytes)?;
@@ -159,7 +162,8 @@ pub fn commit(connection: &mut Connection, file: Admitted, fd: &OwnedFd, version
     }
     let mount = &connection.shared.mounts[file.mount];
     if mount.youth(&facts) >= COARSE && mount.is_young(&facts) {
-        // Whoever writes it again in the same second, here or elsewhere, leaves the same stamps. The next one need not be staged.
+        // Whoever writes it again in the same second, here or elsewhere, leaves the same stamps.
+        // The next one need not be staged.
         mount.is_coarse.store(true, Ordering::Relaxed);
         return reply(Reply::Refused(Refusal::Young));
     }

@@ -35,8 +35,9 @@ pub fn open(rig: &Rig) -> Result<Vec<Record>, String> {
         let pairs = in_turn(rig.runs, ours, plain)?;
         let extra = median(pairs.iter().map(|(a, b)| a - b));
         let note = "open, read 4 KiB, close: microseconds more than on the PFS itself (page-cached)";
-        // On the slow file system the look for fresh attributes (mount.revalidate = "force") is a round trip of its own,
-        // which says more about that file system than about Forebay: reported, without a target.
+        // On the slow file system the look for fresh attributes (mount.revalidate = "force") is a
+        // round trip of its own, which says more about that file system than about Forebay:
+        // reported, without a target.
         let local = id == "open.cached.local";
         let (target, note) = match local {
             true => (Target::AtMost(60.0), note.to_owned()),

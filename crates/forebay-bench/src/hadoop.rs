@@ -1,7 +1,8 @@
 //! Cached reads through the Hadoop file system, beside the client core in the same minutes.
 //!
-//! The JVM runs the jar as it is shipped, on the Hadoop that the contract tests run on; each run starts one, which reads the
-//! file in three ways until its compiler has settled, and the client core reads it in turn with it.
+//! The JVM runs the jar as it is shipped, on the Hadoop that the contract tests run on; each run
+//! starts one, which reads the file in three ways until its compiler has settled, and the client
+//! core reads it in turn with it.
 
 use crate::measure::{Record, Target};
 use crate::others::json_of;

@@ -1,8 +1,10 @@
-//! `make bench`: what Forebay costs and gains, measured beside the alternative and the physical limit in the same run.
+//! `make bench`: what Forebay costs and gains, measured beside the alternative and the physical
+//! limit in the same run.
 //!
-//! Machines drift and neighbours disturb, so no figure stands alone: the thing and its reference are measured in turn,
-//! A B A B ..., and what counts is the median of the pairwise ratios. The table is printed and written to
-//! `target/bench.json` as a list of {id, value, unit, reference, ratio, target, met, runs, command}; ids never change.
+//! Machines drift and neighbours disturb, so no figure stands alone: the thing and its reference
+//! are measured in turn, A B A B ..., and what counts is the median of the pairwise ratios. The
+//! table is printed and written to `target/bench.json` as a list of {id, value, unit, reference,
+//! ratio, target, met, runs, command}; ids never change.
 
 mod files;
 mod hadoop;

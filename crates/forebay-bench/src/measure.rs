@@ -127,7 +127,8 @@ pub fn median(values: impl Iterator<Item = f64>) -> f64 {
     }
 }
 
-/// Runs `ours` and `reference` in turn, once unmeasured and then `runs` times; each returns its own figure.
+/// Runs `ours` and `reference` in turn, once unmeasured and then `runs` times; each returns its own
+/// figure.
 pub fn in_turn(
     runs: usize,
     mut ours: impl FnMut() -> Result<f64, String>,

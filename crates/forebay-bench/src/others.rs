@@ -57,10 +57,12 @@ pub fn python(rig: &Rig) -> Result<Vec<Record>, String> {
     Ok(vec![aligned, offset])
 }
 
-/// glibc's distance of a large allocation from the start of its page, plus that of the bytes of a bytearray from its own.
+/// glibc's distance of a large allocation from the start of its page, plus that of the bytes of a
+/// bytearray from its own.
 const BYTEARRAY_AT: usize = 16;
 
-/// The default policy beside LRU and LFU: the smallest lead over the better of the two on each kind of trace.
+/// The default policy beside LRU and LFU: the smallest lead over the better of the two on each kind
+/// of trace.
 pub fn hit_ratio(rig: &Rig) -> Result<Vec<Record>, String> {
     let out = rig.dir.join("hit_ratio.json");
     let mut command = Command::new("cargo");

@@ -126,7 +126,8 @@ fn load(client: &Client, paths: &[PathBuf]) -> Result<(), String> {
     load().map_err(|e| failed("load", e))
 }
 
-/// GB/s of whole pages from the other node's tier into this one's, beside a bare `sendfile` of as many bytes.
+/// GB/s of whole pages from the other node's tier into this one's, beside a bare `sendfile` of as
+/// many bytes.
 pub fn page(rig: &Rig) -> Result<Vec<Record>, String> {
     let bytes = rig.sized(64 << 20);
     let paths: Vec<_> = (0..FILES).map(|i| rig.directory_pfs().join(format!("file{i}"))).collect();
@@ -178,7 +179,8 @@ pub fn page(rig: &Rig) -> Result<Vec<Record>, String> {
     ])
 }
 
-/// GB/s of so many `sendfile`s over loopback TCP, each of its part of the file to a thread that reads into a buffer of 1 MiB.
+/// GB/s of so many `sendfile`s over loopback TCP, each of its part of the file to a thread that
+/// reads into a buffer of 1 MiB.
 fn bare_streams(path: &Path, bytes: u64, streams: u64) -> Result<f64, String> {
     let part = bytes / streams;
     let elapsed = seconds(|| {
@@ -221,7 +223,8 @@ fn bare_stream(path: &Path, start: u64, len: u64) -> std::io::Result<()> {
     })
 }
 
-/// Two agents, on each of which a process reads a whole cold file at the same time: bytes of the PFS per byte of the file.
+/// Two agents, on each of which a process reads a whole cold file at the same time: bytes of the
+/// PFS per byte of the file.
 pub fn cold(rig: &Rig) -> Result<Vec<Record>, String> {
     let bytes = rig.sized(128 << 20);
     let slow = rig.slow_pfs(4, 50_000_000)?;

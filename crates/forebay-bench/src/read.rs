@@ -178,8 +178,8 @@ pub fn shared(rig: &Rig) -> Result<Vec<Record>, String> {
     Ok(vec![Record::alone("read.shared.pfs_bytes", value, "per byte", Target::AtMost(1.0), 1, note)])
 }
 
-/// GB/s of one thread reading `file` in pieces of 1 MiB into a buffer that begins `at` bytes after a page boundary: copies are
-/// slower into one that is not aligned.
+/// GB/s of one thread reading `file` in pieces of 1 MiB into a buffer that begins `at` bytes after
+/// a page boundary: copies are slower into one that is not aligned.
 pub fn sequential_file(file: &File, bytes: u64, passes: u32, at: usize) -> Result<f64, String> {
     const PAGE: usize = 4096;
     let mut memory = vec![0u8; MIB + 2 * PAGE];

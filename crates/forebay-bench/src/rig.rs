@@ -1,5 +1,6 @@
-//! What a benchmark stands on: an agent process, a PFS (a directory or the lab's slow file system), and a bare tmpfs with
-//! the same kind of pages as the tier's, for the physical limit. All of it goes when the rig is dropped.
+//! What a benchmark stands on: an agent process, a PFS (a directory or the lab's slow file system),
+//! and a bare tmpfs with the same kind of pages as the tier's, for the physical limit. All of it
+//! goes when the rig is dropped.
 
 use forebay_client::{Client, ClientConfig};
 use forebay_lab::fixture::SlowFsProcess;
@@ -174,8 +175,8 @@ impl Drop for AgentProcess {
     }
 }
 
-/// Writes a file of `bytes` that no compression or deduplication makes smaller, and waits until it is old enough for its
-/// time stamps to be believed.
+/// Writes a file of `bytes` that no compression or deduplication makes smaller, and waits until it
+/// is old enough for its time stamps to be believed.
 pub fn make_file(path: &Path, bytes: u64) -> Result<(), String> {
     let mut file = fs::File::create(path).map_err(|e| failed("make a file", e))?;
     let mut state = 0x9E37_79B9_7F4A_7C15u64 ^ bytes;
@@ -197,7 +198,8 @@ pub fn make_file(path: &Path, bytes: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Takes a file out of the kernel's page cache, so that the next read of it goes to the file system.
+/// Takes a file out of the kernel's page cache, so that the next read of it goes to the file
+/// system.
 pub fn drop_page_cache(path: &Path) -> Result<(), String> {
     let file = fs::File::open(path).map_err(|e| failed("open a file", e))?;
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)

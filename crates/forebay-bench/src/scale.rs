@@ -1,9 +1,10 @@
-//! A coordinator of a thousand nodes: what it costs while nothing happens, how long a change takes to reach everybody, and
-//! how much of the placement it moves.
+//! A coordinator of a thousand nodes: what it costs while nothing happens, how long a change takes
+//! to reach everybody, and how much of the placement it moves.
 //!
-//! The coordinator is a real process. The agents are simulated in this one: each has its own connection, joins, beats once a
-//! second and decodes every view it is sent, as a real one does. So the times include a thousand agents' decoding on the
-//! cores of one machine, which real agents do side by side.
+//! The coordinator is a real process. The agents are simulated in this one: each has its own
+//! connection, joins, beats once a second and decodes every view it is sent, as a real one does. So
+//! the times include a thousand agents' decoding on the cores of one machine, which real agents do
+//! side by side.
 
 use crate::measure::{Record, Target};
 use crate::rig::Rig;
@@ -24,8 +25,9 @@ const WATCH: Duration = Duration::from_secs(30);
 
 const HEARTBEAT: Duration = Duration::from_secs(1);
 
-/// Threads in which agents connect. Proving that both ends are of one user costs some 20 ms of searching the kernel's table of
-/// sockets (there is none of that over TLS); more threads would only keep the agents that have joined from beating.
+/// Threads in which agents connect. Proving that both ends are of one user costs some 20 ms of
+/// searching the kernel's table of sockets (there is none of that over TLS); more threads would
+/// only keep the agents that have joined from beating.
 const JOINERS: usize = 2;
 
 /// How often simulated agents look at their sockets; times are good to this.
@@ -34,7 +36,8 @@ const TURN: Duration = Duration::from_millis(20);
 /// A change that has not reached everybody by then is lost.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Extents looked at before and after a join; the share that moves is then known to about a tenth of itself.
+/// Extents looked at before and after a join; the share that moves is then known to about a tenth
+/// of itself.
 const EXTENTS: u64 = 100_000;
 
 /// One group: CPU, join, leave, extents moved.
@@ -129,7 +132,8 @@ impl Coordinator {
         let stat = std::fs::read_to_string(&path).map_err(|e| format!("{path}: {e}"))?;
         let after_name = stat.rsplit(')').next().unwrap_or_default();
         let fields: Vec<u64> = after_name.split_whitespace().filter_map(|f| f.parse().ok()).collect();
-        // Without pid, name and state, which is no number: utime and stime are the eleventh and twelfth.
+        // Without pid, name and state, which is no number: utime and stime are the eleventh and
+        // twelfth.
         let ticks = fields.get(10).zip(fields.get(11)).map(|(u, s)| u + s);
         let ticks = ticks.ok_or_else(|| format!("{path}: not as expected"))?;
         Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
@@ -166,7 +170,8 @@ struct Simulated {
 }
 
 impl Swarm {
-    /// Many join at about the same time, as when a cluster starts; those who have joined beat while the others come.
+    /// Many join at about the same time, as when a cluster starts; those who have joined beat while
+    /// the others come.
     fn join_all(&mut self, address: &str, count: usize) -> Result<(), String> {
         let (send, joined) = channel();
         std::thread::scope(|scope| {
@@ -212,7 +217,8 @@ impl Swarm {
         let now = Instant::now();
         self.last_turn = Some(now);
         for agent in &mut self.agents {
-            // One that a busy machine has kept from beating was thrown out; as a real one, it comes back.
+            // One that a busy machine has kept from beating was thrown out; as a real one, it comes
+            // back.
             if agent.turn(now).is_err() {
                 *agent = Simulated::join(&agent.address, agent.number)?;
             }

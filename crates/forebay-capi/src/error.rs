@@ -13,7 +13,8 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
 }
 
-/// What the last failed call of this thread has to say; never NULL. Valid until this thread's next failure.
+/// What the last failed call of this thread has to say; never NULL. Valid until this thread's next
+/// failure.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_last_error() -> *const c_char {
     // While a thread ends its text may be gone already.
@@ -22,8 +23,8 @@ pub extern "C" fn forebay_last_error() -> *const c_char {
 
 /// Runs `body`; on failure or panic notes it for this thread and returns `failed`.
 pub(crate) fn guard<T>(failed: T, body: impl FnOnce() -> io::Result<T>) -> T {
-    // Nothing is seen half done after a panic: the core's locks are taken over from a thread that panicked, and handles
-    // are behind them.
+    // Nothing is seen half done after a panic: the core's locks are taken over from a thread that
+    // panicked, and handles are behind them.
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(value)) => return value,
         Ok(Err(e)) => note(&e),
@@ -43,7 +44,8 @@ pub(crate) fn note(e: &io::Error) {
     let text = CString::new(e.to_string().replace('\0', "\\0")).unwrap_or_default();
     // While a thread ends its text may be gone already; errno still tells.
     let _ = LAST.try_with(|last| *last.borrow_mut() = text);
-    // SAFETY: the location is this thread's own and always valid. Last, since what is above may change errno.
+    // SAFETY: the location is this thread's own and always valid. Last, since what is above may
+    // change errno.
     unsafe { *libc::__errno_location() = errno };
 }
 
@@ -96,7 +98,8 @@ pub(crate) fn errno_of(e: &io::Error) -> i32 {
     known.map_or(libc::EIO, |(_, errno)| *errno)
 }
 
-/// The error number for each kind of error that the client core makes without one. Others are `EIO`.
+/// The error number for each kind of error that the client core makes without one. Others are
+/// `EIO`.
 const KINDS: &[(ErrorKind, i32)] = &[
     (ErrorKind::NotFound, libc::ENOENT),
     (ErrorKind::PermissionDenied, libc::EACCES),
@@ -119,7 +122,8 @@ const KINDS: &[(ErrorKind, i32)] = &[
     (ErrorKind::ConnectionReset, libc::ECONNRESET),
     (ErrorKind::BrokenPipe, libc::EPIPE),
     (ErrorKind::Unsupported, libc::ENOTSUP),
-    // The agent closed, or said something that is no answer: the conversation broke, not the file system.
+    // The agent closed, or said something that is no answer: the conversation broke, not the file
+    // system.
     (ErrorKind::UnexpectedEof, libc::ECONNRESET),
     (ErrorKind::InvalidData, libc::EPROTO),
 ];
@@ -146,7 +150,8 @@ mod tests {
 
     #[test]
     fn every_kind_of_the_table_is_the_kind_of_its_number() {
-        // The wire's own kinds have no number, and EINVAL, ENOTSUP and EDQUOT may share a kind with others.
+        // The wire's own kinds have no number, and EINVAL, ENOTSUP and EDQUOT may share a kind with
+        // others.
         let own = [ErrorKind::UnexpectedEof, ErrorKind::InvalidData];
         for (kind, errno) in KINDS.iter().filter(|(kind, _)| !own.contains(kind)) {
             assert_eq!(io::Error::from_raw_os_error(*errno).kind(), *kind, "errno {errno}");

@@ -80,7 +80,8 @@ pub unsafe extern "C" fn forebay_pread(
         if buffer.is_null() || isize::try_from(length).is_err() {
             return Err(invalid("the buffer is NULL or larger than half of the address space"));
         }
-        // SAFETY: the caller vouches for `length` bytes at `buffer` that nobody else uses during the call.
+        // SAFETY: the caller vouches for `length` bytes at `buffer` that nobody else uses during
+        // the call.
         let buffer = unsafe { std::slice::from_raw_parts_mut(buffer.cast::<u8>(), length) };
         let n = open.file.read_at(buffer, offset).map_err(|e| open.not_in_tier(e))?;
         Ok(n as isize)
@@ -88,8 +89,8 @@ pub unsafe extern "C" fn forebay_pread(
 }
 
 impl ForebayFile {
-    /// "Not in the tier" has no [`io::ErrorKind`] of its own. In the tier-only mode it is the only failure that has
-    /// neither a kind nor a number of the operating system.
+    /// "Not in the tier" has no [`io::ErrorKind`] of its own. In the tier-only mode it is the only
+    /// failure that has neither a kind nor a number of the operating system.
     fn not_in_tier(&self, e: io::Error) -> io::Error {
         let nameless = e.kind() == io::Error::from_raw_os_error(libc::ENODATA).kind();
         if self.mode == ReadMode::TierOnly && nameless && e.raw_os_error().is_none() {

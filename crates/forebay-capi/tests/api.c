@@ -1,6 +1,7 @@
 /*
- * Holds the library to its header: every function, every error the header names, threads and fork. Takes a directory on
- * a file system that the agent serves, or `--no-agent` and a directory. Run by crates/forebay-cli/tests/c_library.rs.
+ * Holds the library to its header: every function, every error the header names, threads and fork.
+ * Takes a directory on a file system that the agent serves, or `--no-agent` and a directory. Run by
+ * crates/forebay-cli/tests/c_library.rs.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Every C type of the header with the Rust type that has its size and meaning. A type that is not here is refused.
+/// Every C type of the header with the Rust type that has its size and meaning. A type that is not
+/// here is refused.
 const TYPES: &[(&str, &str)] = &[
     ("void", ""),
     ("int", "c_int"),

@@ -1,4 +1,5 @@
-//! What all actors have in common: where the files are, when to end, the log, and the beat by which a hang is seen.
+//! What all actors have in common: where the files are, when to end, the log, and the beat by which
+//! a hang is seen.
 
 use crate::random::Random;
 use crate::record::{Log, PathId, Record, now_ns};

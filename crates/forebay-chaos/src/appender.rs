@@ -1,5 +1,5 @@
-//! Appenders: many processes that append records to the same files, plainly and by the library. A record that was
-//! acknowledged is in the file, once, whatever was killed.
+//! Appenders: many processes that append records to the same files, plainly and by the library. A
+//! record that was acknowledged is in the file, once, whatever was killed.
 
 use crate::actor::Actor;
 use crate::changes::errno_of;
@@ -26,7 +26,8 @@ fn record(appender: u32, number: u32) -> [u8; RECORD_BYTES] {
     bytes
 }
 
-/// The records in these bytes, by appender; and what is between them, if it is not a record that was cut off.
+/// The records in these bytes, by appender; and what is between them, if it is not a record that
+/// was cut off.
 pub fn parse(bytes: &[u8]) -> (BTreeMap<u32, Vec<u32>>, Option<String>) {
     let mut found: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     let (mut at, mut broken) = (0, None);
@@ -86,7 +87,8 @@ pub fn run(mut actor: Actor) -> io::Result<()> {
                     actor.note(&Record::AppendDone { at, file, appender, number })?;
                 }
             }
-            // Nothing was acknowledged. Some file systems cannot create one file on two nodes at the same time.
+            // Nothing was acknowledged. Some file systems cannot create one file on two nodes at
+            // the same time.
             Err(e) if [libc::ENOSPC, libc::EEXIST].contains(&errno_of(&e)) => {}
             Err(e) => return Err(e),
         }
@@ -149,8 +151,8 @@ fn read_by(client: &Client, path: &std::path::Path) -> io::Result<(Vec<u8>, bool
     Ok((bytes, file.is_tiered()))
 }
 
-/// A violation of what appenders were promised, as text; and how many reads were judged. Plain reads, and those without an
-/// agent, only where these are to be relied on (`plain`).
+/// A violation of what appenders were promised, as text; and how many reads were judged. Plain
+/// reads, and those without an agent, only where these are to be relied on (`plain`).
 pub fn judge(records: &[Record], plain: bool) -> (Vec<String>, u64) {
     let (mut acknowledged, mut begun) = (BTreeMap::new(), BTreeMap::new());
     for record in records {

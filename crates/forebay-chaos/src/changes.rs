@@ -42,7 +42,8 @@ impl Changes {
         Changes { client }
     }
 
-    /// Removes the names that a change which was cut off may have left, and gives a file back its own.
+    /// Removes the names that a change which was cut off may have left, and gives a file back its
+    /// own.
     pub fn clear_away(&self, path: &Path) -> io::Result<()> {
         let away = beside(path, ".away");
         if away.exists() && !path.exists() {

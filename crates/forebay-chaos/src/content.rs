@@ -1,8 +1,10 @@
-//! Bytes that tell which write they came from, and the content of a file as the list of writes that made it.
+//! Bytes that tell which write they came from, and the content of a file as the list of writes that
+//! made it.
 //!
-//! Every aligned word of eight bytes is a mixture, which can be undone, of the number of its write and its place in the
-//! file. So a reader needs no copy of what it should find: it decodes what it read into "bytes 0 to 4096 are of write 17",
-//! and the oracle compares lists of writes, not bytes. A word of zeros was never written, or was punched.
+//! Every aligned word of eight bytes is a mixture, which can be undone, of the number of its write
+//! and its place in the file. So a reader needs no copy of what it should find: it decodes what it
+//! read into "bytes 0 to 4096 are of write 17", and the oracle compares lists of writes, not bytes.
+//! A word of zeros was never written, or was punched.
 
 use serde::{Deserialize, Serialize};
 
@@ -175,7 +177,8 @@ impl State {
         &self.parts
     }
 
-    /// Puts a write over `start` to `end`; what lies between the end of the file and `start` is zeros.
+    /// Puts a write over `start` to `end`; what lies between the end of the file and `start` is
+    /// zeros.
     pub fn put(&mut self, start: u64, end: u64, write: WriteId) {
         if start >= end {
             return;
@@ -216,7 +219,8 @@ impl State {
     }
 }
 
-/// The first byte of `part` that is in none of these contents at its place; zeros may stand anywhere if `zeros`.
+/// The first byte of `part` that is in none of these contents at its place; zeros may stand
+/// anywhere if `zeros`.
 pub fn first_foreign(part: &Part, of: &[&State], zeros: bool) -> Option<u64> {
     let mut at = part.start;
     while at < part.end {

@@ -1,7 +1,9 @@
-//! Faults: what is done to agents, the coordinator, actors, memory and disks while files are read and written.
+//! Faults: what is done to agents, the coordinator, actors, memory and disks while files are read
+//! and written.
 //!
-//! A fault has a beginning and mostly an end, both on one list by time, so that nothing waits for anything. It is counted
-//! when it has happened: a process that was to be killed has died of it, a limit was hit, a disk was full.
+//! A fault has a beginning and mostly an end, both on one list by time, so that nothing waits for
+//! anything. It is counted when it has happened: a process that was to be killed has died of it, a
+//! limit was hit, a disk was full.
 
 use crate::random::Random;
 use crate::record::now_ns;

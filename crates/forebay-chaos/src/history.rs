@@ -1,9 +1,9 @@
 //! What became of every file, put together from the logs of those who changed it.
 //!
-//! A name leads to an object (an inode) for a time, and an object has versions, one after the other, each made by a change
-//! that took from its `begin` to its `end`. Objects and names are kept apart because a handle stands for the object that
-//! it opened, whatever its name leads to later. What a change that was killed has left is another version, found by who
-//! came after it.
+//! A name leads to an object (an inode) for a time, and an object has versions, one after the
+//! other, each made by a change that took from its `begin` to its `end`. Objects and names are kept
+//! apart because a handle stands for the object that it opened, whatever its name leads to later.
+//! What a change that was killed has left is another version, found by who came after it.
 
 use crate::content::State;
 use crate::record::{Found, Op, PathId, Record, Style, Way};
@@ -119,7 +119,8 @@ impl History {
         self.bindings.keys().filter_map(last).collect()
     }
 
-    /// Takes in a writer's log. Each name is written by one writer only, so logs need not be merged.
+    /// Takes in a writer's log. Each name is written by one writer only, so logs need not be
+    /// merged.
     ///
     /// # Errors
     /// The log does not make sense.
@@ -224,7 +225,8 @@ impl History {
         self.objects[object].versions.last().map(|v| v.state.clone()).unwrap_or_default()
     }
 
-    /// A change was cut off between `begin` and `at`: it may have been done wholly, partly or not at all, and this is left.
+    /// A change was cut off between `begin` and `at`: it may have been done wholly, partly or not
+    /// at all, and this is left.
     fn observe(&mut self, op: &Op, begin: u64, at: u64, path: PathId, found: Option<&Found>) {
         self.gaps.entry(path).or_default().push((begin, at));
         let old = self.bound(path);
@@ -284,7 +286,8 @@ fn keeps_stamp(op: &Op, after: &State, before: &State) -> bool {
     matches!(op, Op::Overwrite { keep_mtime: true, .. }) && after.size() == before.size()
 }
 
-/// A change after which every file system has new stamps when it ends, however late it moves those of a write.
+/// A change after which every file system has new stamps when it ends, however late it moves those
+/// of a write.
 fn stamps(op: &Op, after: &State, before: &State) -> bool {
     let times_set = matches!(
         op,

@@ -1,11 +1,13 @@
-//! The chaos test of the tier: real agents, a real coordinator and a real file system; writers that change files in every
-//! way there is, readers that know what every byte may be, and faults in between.
+//! The chaos test of the tier: real agents, a real coordinator and a real file system; writers that
+//! change files in every way there is, readers that know what every byte may be, and faults in
+//! between.
 //!
-//! `forebay-chaos run` starts rounds (`round`). In each, actors in processes of their own (`writer`, `reader`, `appender`)
-//! work for some seconds and write down what they did and saw (`record`), while agents, coordinator and actors are killed
-//! and stopped and run out of memory and disk (`faults`). After it the logs of the writers are put together to what became
-//! of each file (`history`), and each read is judged by that (`oracle`). Nothing is mocked and no content is stored: each
-//! word of a file tells which write it came from (`content`).
+//! `forebay-chaos run` starts rounds (`round`). In each, actors in processes of their own
+//! (`writer`, `reader`, `appender`) work for some seconds and write down what they did and saw
+//! (`record`), while agents, coordinator and actors are killed and stopped and run out of memory
+//! and disk (`faults`). After it the logs of the writers are put together to what became of each
+//! file (`history`), and each read is judged by that (`oracle`). Nothing is mocked and no content
+//! is stored: each word of a file tells which write it came from (`content`).
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "what is unwrapped is what the test asserts"))]
 

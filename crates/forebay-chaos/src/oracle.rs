@@ -1,16 +1,19 @@
-//! Judges what readers saw by what writers did: the promises of `docs/semantics.md`, and its limits, and nothing else.
+//! Judges what readers saw by what writers did: the promises of `docs/semantics.md`, and its
+//! limits, and nothing else.
 //!
-//! All times are wide: a change begins before its first system call and ends after its last, and so does an open or a
-//! read. Whatever lies within an overlap may have come first or last; what is settled before cannot be unseen.
+//! All times are wide: a change begins before its first system call and ends after its last, and so
+//! does an open or a read. Whatever lies within an overlap may have come first or last; what is
+//! settled before cannot be unseen.
 //!
-//! - *Close-to-open.* A handle stands for the newest version that was settled when its open began, or a later one whose
-//!   change began before its open ended. If no change overlaps the open there is exactly one. If one does, the handle may
-//!   see any mixture of these versions, as any plain program may.
-//! - *Within one open.* Reads give bytes of that version or `ESTALE`. Newer bytes are allowed only as the limits say: direct
-//!   reads until 50 ms after the change (not from the tier), and a change on another node that set mtime back beside a
-//!   change of attributes.
-//! - `ESTALE` is right only if the content or its mtime changed after the open, or another node changed attributes, or any node
-//!   did and all of the file was in the tier at the open.
+//! - *Close-to-open.* A handle stands for the newest version that was settled when its open began,
+//!   or a later one whose change began before its open ended. If no change overlaps the open there
+//!   is exactly one. If one does, the handle may see any mixture of these versions, as any plain
+//!   program may.
+//! - *Within one open.* Reads give bytes of that version or `ESTALE`. Newer bytes are allowed only
+//!   as the limits say: direct reads until 50 ms after the change (not from the tier), and a change
+//!   on another node that set mtime back beside a change of attributes.
+//! - `ESTALE` is right only if the content or its mtime changed after the open, or another node
+//!   changed attributes, or any node did and all of the file was in the tier at the open.
 //! - Without an agent (and for plain reads) a read sees what is settled when it begins, or newer.
 
 use crate::content::{Part, State, first_foreign};
@@ -21,16 +24,19 @@ use std::ops::AddAssign;
 /// What the file system under test does to these rules.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
-    /// A handle that reads only the PFS looks at the file this often (50 ms), through the node's attribute cache.
+    /// A handle that reads only the PFS looks at the file this often (50 ms), through the node's
+    /// attribute cache.
     pub look_ns: u64,
     /// Two changes closer than this may leave the same stamps.
     pub granularity_ns: u64,
-    /// Plain reads see every change that has ended before they begin. Where the clients of a file system do not promise that,
-    /// neither plain reads are judged nor what the library reads as a plain program: without an agent, or PFS-only.
+    /// Plain reads see every change that has ended before they begin. Where the clients of a file
+    /// system do not promise that, neither plain reads are judged nor what the library reads as a
+    /// plain program: without an agent, or PFS-only.
     pub plain: bool,
     /// A change by another node is seen within this time, by what the file system itself does.
     pub lag_ns: u64,
-    /// The same for a change that moved the file's stamps at its end: another length, or times that the writer set.
+    /// The same for a change that moved the file's stamps at its end: another length, or times that
+    /// the writer set.
     pub stamped_lag_ns: u64,
     /// All nodes share a kernel, which tells every handle who did what to its file.
     pub one_kernel: bool,
@@ -173,7 +179,8 @@ impl Judge<'_> {
     fn opened(&self) -> (usize, usize) {
         let low = self.settled(self.handle.begin);
         let mut high = self.begun(self.handle.end).max(low);
-        // A second change within the granularity of stamps cannot be told from the first, nor from the creation of the file.
+        // A second change within the granularity of stamps cannot be told from the first, nor from
+        // the creation of the file.
         while let Some(next) = self.versions().get(high + 1)
             && self.versions()[high].node != NOWHERE
             && next.begin < self.versions()[high].end + self.rules.granularity_ns
@@ -203,7 +210,8 @@ impl Judge<'_> {
     }
 
     fn error(&self, low: usize, read: &ReadSeen, errno: i32) -> Result<(), Fault> {
-        // Stamps may follow a change after the lag of the file system, on the writer's node as well.
+        // Stamps may follow a change after the lag of the file system, on the writer's node as
+        // well.
         let stamped = |v: &Version| v.begin <= read.end && v.end + self.rules.lag_ns >= self.handle.begin;
         let changed = self.begun(read.end) > low
             || self.touched_elsewhere(read.end)
@@ -253,28 +261,31 @@ impl Judge<'_> {
         self.handle.kind == Kind::Cached && read.begin <= next.end.saturating_add(patience_ns)
     }
 
-    /// Another node changed links, owner, mode or name since the open: what it did to ctime is taken for a write.
+    /// Another node changed links, owner, mode or name since the open: what it did to ctime is
+    /// taken for a write.
     fn touched_elsewhere(&self, until: u64) -> bool {
         let (begin, node) = (self.handle.begin, self.handle.node);
         let since = |o: &Other| o.end >= begin && o.begin <= until && o.node != node;
         !self.rules.one_kernel && self.object.others.iter().any(since)
     }
 
-    /// The file was small and wholly in the tier when it was opened, so the handle watched nothing: a change of attributes or of the name
-    /// since then ends it when it misses.
+    /// The file was small and wholly in the tier when it was opened, so the handle watched nothing:
+    /// a change of attributes or of the name since then ends it when it misses.
     fn touched_unseen(&self, until: u64) -> bool {
         let since = |o: &Other| o.end >= self.handle.begin && o.begin <= until;
         self.handle.whole && self.object.others.iter().any(since)
     }
 
-    /// All changes since set mtime back, and another node changed links, owner, mode or name beside them.
+    /// All changes since set mtime back, and another node changed links, owner, mode or name beside
+    /// them.
     fn hidden(&self, high: usize, newest: usize, read: &ReadSeen) -> bool {
         self.handle.kind == Kind::Cached
             && self.versions()[high + 1..=newest].iter().all(|v| v.keeps_stamp)
             && self.touched_elsewhere(read.end)
     }
 
-    /// What is wrong with the read as a mixture of these versions and what the file passed through between them.
+    /// What is wrong with the read as a mixture of these versions and what the file passed through
+    /// between them.
     fn mixture(&self, from: usize, to: usize, read: &ReadSeen, parts: &[Part]) -> Option<Fault> {
         let versions = &self.versions()[from..=to];
         let mut states: Vec<&State> = versions.iter().map(|v| &v.state).collect();

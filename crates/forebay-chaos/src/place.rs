@@ -1,4 +1,5 @@
-//! Where the test runs: on this machine's own disk, or on the nodes of a lab before a real parallel file system.
+//! Where the test runs: on this machine's own disk, or on the nodes of a lab before a real parallel
+//! file system.
 
 use crate::oracle::Rules;
 use clap::ValueEnum;
@@ -49,15 +50,17 @@ impl Pfs {
         let remote = Rules { look_ns: 1100 * MS, plain: false, one_kernel: false, ..local };
         match self {
             Pfs::Ext4 => local,
-            // Its clients report the stamps of a write about once a second. The promise is three seconds.
+            // Its clients report the stamps of a write about once a second. The promise is three
+            // seconds.
             Pfs::Moosefs => Rules { granularity_ns: 2000 * MS, lag_ns: 3000 * MS, ..remote },
             Pfs::Glusterfs => Rules { lag_ns: 1000 * MS, stamped_lag_ns: 1000 * MS, ..remote },
             Pfs::Cephfs => remote,
         }
     }
 
-    /// Agents before a shared file system keep only what nobody has changed for some seconds, so there writers are slower:
-    /// the longest pause of one between two changes, and the shortest time between two of one file, in milliseconds.
+    /// Agents before a shared file system keep only what nobody has changed for some seconds, so
+    /// there writers are slower: the longest pause of one between two changes, and the shortest
+    /// time between two of one file, in milliseconds.
     pub fn pace(self) -> (u64, u64) {
         match self {
             Pfs::Ext4 => (12, 0),
@@ -78,7 +81,8 @@ impl Pfs {
         }
     }
 
-    /// Appenders of several nodes lose nothing of each other. On CephFS they do, without Forebay as well.
+    /// Appenders of several nodes lose nothing of each other. On CephFS they do, without Forebay as
+    /// well.
     pub fn appends_from_all_nodes(self) -> bool {
         self != Pfs::Cephfs
     }
@@ -86,7 +90,8 @@ impl Pfs {
     /// Its description for the agents.
     fn mount_options(self) -> &'static str {
         match self {
-            // Settled within a round, and yet longer than any overwrite takes, stops of its writer included.
+            // Settled within a round, and yet longer than any overwrite takes, stops of its writer
+            // included.
             Pfs::Moosefs => "stamp_granularity_ms = 2000\nsettle_ms = 5000\n",
             _ => "",
         }
@@ -220,7 +225,8 @@ pub enum Place {
 }
 
 impl Place {
-    /// A program on a node. On a lab's node the process becomes the program, so that its number is the program's.
+    /// A program on a node. On a lab's node the process becomes the program, so that its number is
+    /// the program's.
     pub fn on(&self, number: u32, program: &Path) -> Command {
         match self {
             Place::Local(_) => Command::new(program),

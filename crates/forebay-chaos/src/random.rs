@@ -1,11 +1,13 @@
-//! Random numbers of which the whole run is a function: the same seed gives the same decisions on every machine.
+//! Random numbers of which the whole run is a function: the same seed gives the same decisions on
+//! every machine.
 
 /// Splitmix64 (Steele, Lea and Flood 2014).
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// A stream of its own for each purpose, so that one more number drawn here moves nothing there.
+    /// A stream of its own for each purpose, so that one more number drawn here moves nothing
+    /// there.
     pub fn new(seed: u64, purpose: &str, number: u64) -> Self {
         let mut state = seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         for byte in purpose.bytes() {

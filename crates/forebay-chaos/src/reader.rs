@@ -1,6 +1,8 @@
-//! A reader: opens files in every way there is, reads them at once or over some time, and writes down what it saw.
+//! A reader: opens files in every way there is, reads them at once or over some time, and writes
+//! down what it saw.
 //!
-//! It judges nothing: what a read may give depends on what others did meanwhile, which only their logs tell.
+//! It judges nothing: what a read may give depends on what others did meanwhile, which only their
+//! logs tell.
 
 use crate::actor::Actor;
 use crate::changes::errno_of;
@@ -15,7 +17,8 @@ use std::time::Duration;
 /// Files held open over many other reads.
 const HELD_MAX: usize = 12;
 
-/// A file of so many bytes (eight pages) that is wholly in the tier at its open is not watched until a read misses.
+/// A file of so many bytes (eight pages) that is wholly in the tier at its open is not watched
+/// until a read misses.
 const UNWATCHED_BYTES: u64 = 8 * (64 << 10);
 
 /// Most bytes of one read; files are read whole in pieces of these.
@@ -190,7 +193,8 @@ impl Reader {
         (offset, random.pick(&[1, 512, 4096, 4096, 4096, 16_384, 70_000]))
     }
 
-    /// Small reads, some time apart: with and without the tier, and over more than the time between two looks.
+    /// Small reads, some time apart: with and without the tier, and over more than the time between
+    /// two looks.
     fn ranges(&mut self, path: PathId) -> io::Result<()> {
         let kind = self.any_kind();
         let Some(mut held) = self.open(path, kind)? else { return Ok(()) };
@@ -301,7 +305,8 @@ fn read_plain(file: &std::fs::File, buffer: &mut [u8], offset: u64) -> io::Resul
     Ok(done)
 }
 
-/// Reads every file once in each way, when nobody writes: exactly the last content must come, now and for ever.
+/// Reads every file once in each way, when nobody writes: exactly the last content must come, now
+/// and for ever.
 pub fn check(actor: Actor) -> io::Result<()> {
     let client = actor.client();
     let mut reader = Reader { client, actor, held: Vec::new(), buffer: vec![0; BUFFER_BYTES as usize] };
@@ -311,7 +316,8 @@ pub fn check(actor: Actor) -> io::Result<()> {
             let Some(mut held) = reader.open(path, kind)? else { continue };
             let size = held.seen.opened.unwrap_or(0) + 8;
             let mut at = 0;
-            // What of it is in the tier is looked at piece by piece; a missing one is no error there.
+            // What of it is in the tier is looked at piece by piece; a missing one is no error
+            // there.
             while at < size {
                 let piece = if kind == Kind::TierOnly { 64 << 10 } else { BUFFER_BYTES };
                 reader.read(&mut held, at, piece.min(size - at))?;

@@ -1,8 +1,10 @@
-//! What actors write down, each in a log of its own: one `write` a record, so that a killed actor leaves whole records.
+//! What actors write down, each in a log of its own: one `write` a record, so that a killed actor
+//! leaves whole records.
 //!
-//! A writer says what it will do before it begins and that it is done after the last system call has returned; a reader
-//! says when it opened, when each read began and ended, and what it saw. All times are of the monotonic clock, which all
-//! processes of a machine share. The oracle works from these logs alone.
+//! A writer says what it will do before it begins and that it is done after the last system call
+//! has returned; a reader says when it opened, when each read began and ended, and what it saw. All
+//! times are of the monotonic clock, which all processes of a machine share. The oracle works from
+//! these logs alone.
 
 use crate::content::{Part, State, WriteId};
 use serde::{Deserialize, Serialize};
@@ -109,7 +111,8 @@ impl Op {
         }
     }
 
-    /// The contents the file passes through, the last being what is left; none if the content stays.
+    /// The contents the file passes through, the last being what is left; none if the content
+    /// stays.
     pub fn states(&self, before: &State) -> Vec<State> {
         let mut state = before.clone();
         match self {

@@ -1,5 +1,5 @@
-//! A round: everybody reads, writes and breaks things for some seconds; then all is repaired, every file is read in every
-//! way on every node, and what was seen is judged.
+//! A round: everybody reads, writes and breaks things for some seconds; then all is repaired, every
+//! file is read in every way on every node, and what was seen is judged.
 
 use crate::appender;
 use crate::content::State;
@@ -231,15 +231,15 @@ pub fn leak_when_empty(stage: &Stage, number: u32) -> Option<String> {
     }
 }
 
-/// How many of the files that are left are pinned and have no name any more, by which they could be unpinned: a documented
-/// limit.
+/// How many of the files that are left are pinned and have no name any more, by which they could be
+/// unpinned: a documented limit.
 fn gone_but_pinned(stage: &Stage, number: u32) -> u64 {
     let listed = stage.client(number).admin().list().unwrap_or_default();
     listed.iter().filter(|file| file.pinned).count() as u64
 }
 
-/// Of each class of the budget, what an agent may have that holds nothing. A connection between agents is kept for ten
-/// seconds and costs its buffers meanwhile.
+/// Of each class of the budget, what an agent may have that holds nothing. A connection between
+/// agents is kept for ten seconds and costs its buffers meanwhile.
 fn at_most(class: &str) -> u64 {
     match class {
         "pages" | "metadata" | "scratch" => 0,

@@ -23,8 +23,9 @@ pub struct RunArgs {
     /// Length of a round, in seconds
     #[arg(long, default_value_t = 12)]
     round: u64,
-    /// What lies beneath: this machine's own disk, or a lab's file system. May be given more than once; the time is divided
-    /// [default: all that this machine can run, half of the time for ext4]
+    /// What lies beneath: this machine's own disk, or a lab's file system. May be given more than
+    /// once; the time is divided [default: all that this machine can run, half of the time for
+    /// ext4]
     #[arg(long)]
     pfs: Vec<Pfs>,
     /// The program under test [default: beside this one]

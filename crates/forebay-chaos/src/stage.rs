@@ -1,4 +1,5 @@
-//! What is tested: a file system, a coordinator and an agent a node, as processes of the real program.
+//! What is tested: a file system, a coordinator and an agent a node, as processes of the real
+//! program.
 
 use crate::actor::place;
 use crate::place::{Lab, Pfs, Place, run};
@@ -77,8 +78,8 @@ pub fn signal(pid: u32, signal: Signal) -> io::Result<()> {
 }
 
 impl Stage {
-    /// Mounts and starts what there is to test. As root the file system and the tiers have mounts of their own, which can
-    /// be full; else they are directories.
+    /// Mounts and starts what there is to test. As root the file system and the tiers have mounts
+    /// of their own, which can be full; else they are directories.
     ///
     /// # Errors
     /// What could not be made.
@@ -303,8 +304,8 @@ impl Stage {
         (node.own_tmpfs && system("mount", &["-o", &size, &text(&tier)]).is_ok()).then_some(())
     }
 
-    /// Limits the memory of a node's agent, its tier included, to what it has and this much more; `None`: no limit.
-    /// Returns how often a limit was hit so far.
+    /// Limits the memory of a node's agent, its tier included, to what it has and this much more;
+    /// `None`: no limit. Returns how often a limit was hit so far.
     pub fn limit_memory(&self, number: u32, more_bytes: Option<u64>) -> Option<u64> {
         let group = self.nodes[number as usize].cgroup.as_ref()?;
         let read = |name: &str| std::fs::read_to_string(group.join(name)).ok()?.trim().parse::<u64>().ok();

@@ -1,8 +1,9 @@
 //! A single `write` that takes as long as we like, and stores to a shared mapping.
 //!
-//! The kernel takes the time stamps of a write when it begins and copies page by page. A source that is missing in its
-//! middle (`userfaultfd`) holds it there, as a slow source, a busy machine or a very long write do, without moving
-//! gigabytes. Where that is not permitted, the write is an ordinary one.
+//! The kernel takes the time stamps of a write when it begins and copies page by page. A source
+//! that is missing in its middle (`userfaultfd`) holds it there, as a slow source, a busy machine
+//! or a very long write do, without moving gigabytes. Where that is not permitted, the write is an
+//! ordinary one.
 
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::mm::{
@@ -81,7 +82,8 @@ fn give(fault: &OwnedFd, target: usize, rest: &[u8]) -> io::Result<()> {
         let from = rest.as_ptr() as usize + done;
         let mut copy = [(target + done) as u64, from as u64, (rest.len() - done) as u64, 0, 0];
         let result = request(fault, UFFDIO_COPY, &mut copy);
-        // The fifth word is what was copied, or an error; a copy that was cut short is asked for again.
+        // The fifth word is what was copied, or an error; a copy that was cut short is asked for
+        // again.
         match (result, copy[4] as i64) {
             (_, copied) if copied > 0 => done += copied as usize,
             (Err(e), _) if e.raw_os_error() != Some(libc::EAGAIN) => return Err(e),
@@ -92,7 +94,8 @@ fn give(fault: &OwnedFd, target: usize, rest: &[u8]) -> io::Result<()> {
 }
 
 fn request(fault: &OwnedFd, what: libc::c_ulong, words: &mut [u64]) -> io::Result<()> {
-    // SAFETY: each request takes a structure of exactly these words, which the callers lay out as the header does.
+    // SAFETY: each request takes a structure of exactly these words, which the callers lay out as
+    // the header does.
     let result = unsafe { libc::ioctl(fault.as_raw_fd(), what, words.as_mut_ptr()) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
@@ -133,7 +136,8 @@ pub fn store_mapped(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// A store that the file system does not take, such as a full one, would be a signal that ends the writer. This is an error.
+/// A store that the file system does not take, such as a full one, would be a signal that ends the
+/// writer. This is an error.
 fn make_writable(target: *mut u8, len: usize) -> io::Result<()> {
     let lead = target.addr() % PAGE;
     // SAFETY: of a mapping of the caller's; nothing in it changes.

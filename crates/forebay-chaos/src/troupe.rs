@@ -1,4 +1,5 @@
-//! The actors' processes: starts them, kills and stops some, starts others in their place, and sees who hangs.
+//! The actors' processes: starts them, kills and stops some, starts others in their place, and sees
+//! who hangs.
 
 use crate::actor::beat_of;
 use crate::random::Random;

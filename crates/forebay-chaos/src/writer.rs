@@ -1,5 +1,5 @@
-//! A writer: changes files of its own, one after the other, and says so before and after. It begins by looking what the
-//! process before it has left in the middle.
+//! A writer: changes files of its own, one after the other, and says so before and after. It begins
+//! by looking what the process before it has left in the middle.
 
 use crate::actor::Actor;
 use crate::changes::{Changes, errno_of};
@@ -13,7 +13,8 @@ use std::time::Duration;
 /// Write numbers of one process.
 const WRITES: u32 = 1 << 16;
 
-/// A file written through is left alone for so long: a second write within the granularity of stamps is a documented limit.
+/// A file written through is left alone for so long: a second write within the granularity of
+/// stamps is a documented limit.
 const THROUGH_REST_MS: u64 = 25;
 
 /// Runs until the time is over.

@@ -1,5 +1,5 @@
-//! A short run of the chaos test, as a part of all tests. It fails on any wrong byte, lost record, hang or leak; it need not
-//! have seen every kind of fault. `make chaos` is the long one.
+//! A short run of the chaos test, as a part of all tests. It fails on any wrong byte, lost record,
+//! hang or leak; it need not have seen every kind of fault. `make chaos` is the long one.
 
 #![allow(clippy::unwrap_used, reason = "what is unwrapped is what the test asserts")]
 
@@ -7,7 +7,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// `cargo test --workspace` has built it. To build it here would compile its dependencies again, with other features.
+/// `cargo test --workspace` has built it. To build it here would compile its dependencies again,
+/// with other features.
 fn forebay() -> PathBuf {
     let program = Path::new(env!("CARGO_BIN_EXE_forebay-chaos")).with_file_name("forebay");
     assert!(program.exists(), "{} is missing: run `cargo build -p forebay-cli` first", program.display());

@@ -1,4 +1,5 @@
-//! The command tree: one definition for the parser, the help, the shell completions and the man page.
+//! The command tree: one definition for the parser, the help, the shell completions and the man
+//! page.
 
 use crate::Outcome;
 use crate::out::write_out;
@@ -40,7 +41,8 @@ impl Cli {
 }
 
 impl Cli {
-    /// What the command line leaves open is taken from the environment. An empty variable counts as unset, as everywhere.
+    /// What the command line leaves open is taken from the environment. An empty variable counts as
+    /// unset, as everywhere.
     fn take_environment(&mut self) {
         let variable = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
         self.global.socket = self.global.socket.take().or_else(|| variable("FOREBAY_SOCKET"));
@@ -55,13 +57,15 @@ impl Cli {
     }
 }
 
-/// Options of every command. Clap hands them to all commands by their names: no command may take one of these names again.
+/// Options of every command. Clap hands them to all commands by their names: no command may take
+/// one of these names again.
 #[derive(Debug, Args)]
 pub struct Global {
     /// Write JSON instead of text
     #[arg(long, global = true)]
     pub json: bool,
-    /// The agent's socket [default: where an agent of this user or of root would be] [env: FOREBAY_SOCKET]
+    /// The agent's socket [default: where an agent of this user or of root would be] [env:
+    /// FOREBAY_SOCKET]
     #[arg(long, global = true, value_name = "PATH")]
     pub socket: Option<PathBuf>,
 }
@@ -101,7 +105,8 @@ pub enum Command {
     Evict(EvictArgs),
     /// Keep files in the tier once they are there
     Pin(PathsArgs),
-    /// Let pinned files go again when room is needed; also ones that are gone, by the path that ls shows
+    /// Let pinned files go again when room is needed; also ones that are gone, by the path that ls
+    /// shows
     Unpin(PathsArgs),
     /// Show or change the capacity of the running agent
     Capacity(CapacityArgs),
@@ -188,7 +193,8 @@ pub struct CoordinatorArgs {
     /// Configuration file, of which the table cluster is used [env: FOREBAY_CONFIG]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Where to listen, instead of cluster.coordinator_listen; port 0 picks a free one, which is printed
+    /// Where to listen, instead of cluster.coordinator_listen; port 0 picks a free one, which is
+    /// printed
     #[arg(long, value_name = "IP:PORT")]
     pub listen: Option<String>,
 }
@@ -353,7 +359,8 @@ pub struct InitArgs {
     /// Name of the cluster, for people
     #[arg(long, value_name = "NAME")]
     pub cluster: Option<String>,
-    /// A node, by its stable name and the address on which it serves its peers; may be given more than once
+    /// A node, by its stable name and the address on which it serves its peers; may be given more
+    /// than once
     #[arg(long = "node", value_name = "NAME[=IP[:PORT]]")]
     pub nodes: Vec<String>,
     /// The node that runs the coordinator [default: the first one, port 7850]
@@ -369,13 +376,15 @@ pub struct DoctorArgs {
     /// Configuration file, to look at the certificates it names as well [env: FOREBAY_CONFIG]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// A PFS to look at as well: a directory where you may write, for a small file that is removed at once
+    /// A PFS to look at as well: a directory where you may write, for a small file that is removed
+    /// at once
     #[arg(long, value_name = "DIR")]
     pub pfs: Vec<PathBuf>,
     /// The same directory on another mount of that PFS: are changes made by --pfs seen here?
     #[arg(long, value_name = "DIR", requires = "pfs")]
     pub second: Option<PathBuf>,
-    /// Overwrite a file of this size through --pfs by one write, and report what --second sees of its time stamps
+    /// Overwrite a file of this size through --pfs by one write, and report what --second sees of
+    /// its time stamps
     #[arg(long, value_name = "SIZE", requires = "second", value_parser = forebay_agent::units::parse_bytes)]
     pub long_write: Option<u64>,
 }
@@ -393,7 +402,8 @@ pub enum ConfigCommand {
 
 /// Prints completions for `shell`.
 pub fn completions(shell: clap_complete::Shell) -> Outcome {
-    // Into memory first: the generator panics where a write fails, as on a pipe that is closed early.
+    // Into memory first: the generator panics where a write fails, as on a pipe that is closed
+    // early.
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "forebay", &mut text);
     write_out(&text)?;
@@ -426,7 +436,8 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    /// Clap's own check accepts such a collision, and the program then panics when it reads the option.
+    /// Clap's own check accepts such a collision, and the program then panics when it reads the
+    /// option.
     #[test]
     fn no_command_takes_the_name_of_an_option_of_all_commands() {
         fn collisions(command: &clap::Command, global: &[clap::Arg], found: &mut Vec<String>) {

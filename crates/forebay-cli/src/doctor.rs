@@ -1,6 +1,7 @@
 //! `doctor`: what on this machine will hurt, and what to do about it.
 //!
-//! Each finding names what was looked at, what it means for Forebay, and the remedy. Nothing is changed.
+//! Each finding names what was looked at, what it means for Forebay, and the remedy. Nothing is
+//! changed.
 
 use crate::Outcome;
 use crate::cli::{DoctorArgs, Global};
@@ -19,7 +20,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
-/// A certificate that ends so soon should be renewed: a month, since whoever does it may be on holiday.
+/// A certificate that ends so soon should be renewed: a month, since whoever does it may be on
+/// holiday.
 const EXPIRY_WARNING_DAYS: u64 = 30;
 
 /// A stamp that is older than the last byte by less is of the same moment: some looks apart.
@@ -239,7 +241,8 @@ fn agent(global: &Global) -> Finding {
     }
 }
 
-/// Whether the tier that a configuration asks for fits this node. A file that cannot be read is reported by [`certificates`].
+/// Whether the tier that a configuration asks for fits this node. A file that cannot be read is
+/// reported by [`certificates`].
 fn tier_size(config: &Path) -> Option<Finding> {
     let config = Config::load(config).ok()?;
     Some(match config.sizes(memory::usable_bytes()) {
@@ -268,7 +271,8 @@ fn served_mounts(global: &Global) -> Vec<Finding> {
     mounts.iter().map(finding).collect()
 }
 
-/// A warning if `root` is a plain directory of a local file system: most likely the PFS is not mounted.
+/// A warning if `root` is a plain directory of a local file system: most likely the PFS is not
+/// mounted.
 fn local_directory(root: &Path) -> Option<Finding> {
     use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
     let kind = match rustix::fs::statfs(root).ok()?.f_type as u32 {
@@ -357,8 +361,8 @@ fn pfs(path: &Path) -> Finding {
     }
 }
 
-/// Whether writes move the time stamps of `path`'s file system, as this node sees them, or as `second`, another mount of the same
-/// directory, does.
+/// Whether writes move the time stamps of `path`'s file system, as this node sees them, or as
+/// `second`, another mount of the same directory, does.
 fn time_stamps(path: &Path, second: Option<&Path>) -> Finding {
     let what = "time stamps";
     let seen = second.unwrap_or(path);

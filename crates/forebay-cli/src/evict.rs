@@ -73,8 +73,8 @@ pub fn pin(global: &Global, args: &PathsArgs, on: bool) -> Outcome {
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
-/// Unpins the copies that `forebay ls` shows at the paths, or below them with `--recursive`: older versions and files that
-/// are gone included.
+/// Unpins the copies that `forebay ls` shows at the paths, or below them with `--recursive`: older
+/// versions and files that are gone included.
 fn unpin_copies(
     client: &Client,
     args: &PathsArgs,

@@ -1,11 +1,12 @@
-//! From what the user named to files: patterns are expanded, directories walked, and nothing is followed in circles.
+//! From what the user named to files: patterns are expanded, directories walked, and nothing is
+//! followed in circles.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Calls `each` for every regular file that `paths` name, in order; directories are descended into if `recursive`.
-/// Symbolic links are followed where the user named them and not below. What cannot be read is handed to `failed`, and
-/// the walk goes on.
+/// Calls `each` for every regular file that `paths` name, in order; directories are descended into
+/// if `recursive`. Symbolic links are followed where the user named them and not below. What cannot
+/// be read is handed to `failed`, and the walk goes on.
 ///
 /// # Errors
 /// What `each` returns ends the walk.
@@ -61,7 +62,8 @@ fn expand(pattern: &Path, failed: &mut dyn FnMut(&Path, io::Error)) -> Vec<PathB
     found
 }
 
-/// Depth first, names in order, so that two runs see the same order; one directory's names in memory at a time and level.
+/// Depth first, names in order, so that two runs see the same order; one directory's names in
+/// memory at a time and level.
 fn walk<E>(
     dir: &Path,
     recursive: bool,

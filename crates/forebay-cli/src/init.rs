@@ -1,9 +1,11 @@
 //! `init`: the certificates by which the nodes of a cluster know each other.
 //!
-//! A directory holds the cluster: its CA (`ca.pem`, `ca.key`), what was said about it (`cluster.toml`), and for each node a
-//! directory to be copied there (`ca.pem`, `node.pem`, `node.key`, and an example configuration). What exists is never
-//! written again, so the command can be repeated: with more nodes it adds them under the same CA. A node's directory
-//! appears whole or not at all, and what was made is read again the way an agent reads it before it is said to be done.
+//! A directory holds the cluster: its CA (`ca.pem`, `ca.key`), what was said about it
+//! (`cluster.toml`), and for each node a directory to be copied there (`ca.pem`, `node.pem`,
+//! `node.key`, and an example configuration). What exists is never written again, so the command
+//! can be repeated: with more nodes it adds them under the same CA. A node's directory appears
+//! whole or not at all, and what was made is read again the way an agent reads it before it is said
+//! to be done.
 
 use crate::Outcome;
 use crate::cli::{Global, InitArgs};

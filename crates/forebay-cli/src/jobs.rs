@@ -1,4 +1,5 @@
-//! `jobs`: the analytics jobs that the coordinator knows, their stages and waves, and what their prefetches came to.
+//! `jobs`: the analytics jobs that the coordinator knows, their stages and waves, and what their
+//! prefetches came to.
 
 use crate::Outcome;
 use crate::cli::{Global, JobsArgs};
@@ -86,7 +87,8 @@ fn span(began: Option<u64>, ended: Option<u64>) -> String {
     }
 }
 
-/// The share of all prefetch time during which an earlier wave of the stage computed; `None` if nothing was prefetched.
+/// The share of all prefetch time during which an earlier wave of the stage computed; `None` if
+/// nothing was prefetched.
 fn hidden(waves: &[WaveStatus]) -> Option<f64> {
     let (mut hidden_ms, mut all_ms) = (0, 0);
     for (number, wave) in waves.iter().enumerate() {

@@ -1,8 +1,9 @@
 //! `load`: bring files into the tier, with true progress.
 //!
-//! The walk and the load go on at the same time, so a tree of a million files starts at once. Ctrl-C cancels: what is
-//! fetched stays, what is not yet fetched is forgotten. At the end the agent has seen every page of every file in the
-//! tier, all of the version the file has; with `--verify` every byte is compared as well.
+//! The walk and the load go on at the same time, so a tree of a million files starts at once.
+//! Ctrl-C cancels: what is fetched stays, what is not yet fetched is forgotten. At the end the
+//! agent has seen every page of every file in the tier, all of the version the file has; with
+//! `--verify` every byte is compared as well.
 
 use crate::Outcome;
 use crate::cli::{Global, LoadArgs};

@@ -114,7 +114,8 @@ struct ExtentReport {
     offset: u64,
     bytes: u64,
     resident_bytes: u64,
-    /// The storage servers of the extent's bytes, where the PFS reports them; several if it is striped over them.
+    /// The storage servers of the extent's bytes, where the PFS reports them; several if it is
+    /// striped over them.
     servers: Vec<String>,
 }
 

@@ -1,7 +1,8 @@
 //! `forebay`, the one program.
 //!
-//! The command tree is in `cli`; each command has a file of its own that says what it does and how it ends. Exit codes:
-//! 0 it is done; 1 it could not be done, for the reason printed; 2 the command line is wrong.
+//! The command tree is in `cli`; each command has a file of its own that says what it does and how
+//! it ends. Exit codes: 0 it is done; 1 it could not be done, for the reason printed; 2 the command
+//! line is wrong.
 
 mod cli;
 mod coordinator;

@@ -5,7 +5,8 @@ use serde::Serialize;
 use std::io::{self, Write};
 use std::path::Path;
 
-/// Prints `value` as JSON with `--json`, else what `text` writes. A closed pipe is no error: the reader has seen enough.
+/// Prints `value` as JSON with `--json`, else what `text` writes. A closed pipe is no error: the
+/// reader has seen enough.
 pub fn print<T: Serialize>(
     global: &Global,
     value: &T,
@@ -37,7 +38,8 @@ fn unless_closed(written: io::Result<()>) -> Result<(), String> {
     }
 }
 
-/// Pairs of a name and a number as one JSON object. The wire has them as a list, which keeps their order.
+/// Pairs of a name and a number as one JSON object. The wire has them as a list, which keeps their
+/// order.
 pub fn object(pairs: &[(String, u64)]) -> serde_json::Value {
     pairs
         .iter()

@@ -1,7 +1,8 @@
 //! `up`, `down` and `config check`: the life of an agent.
 //!
-//! `up` returns when the agent answers, so that a script can go on with the next line. It starts this program again in
-//! the foreground, in a session of its own, and waits for it; whatever keeps it from starting is printed here.
+//! `up` returns when the agent answers, so that a script can go on with the next line. It starts
+//! this program again in the foreground, in a session of its own, and waits for it; whatever keeps
+//! it from starting is printed here.
 
 use crate::Outcome;
 use crate::cli::{AgentArgs, DownArgs, Global, UpArgs};
@@ -244,7 +245,8 @@ fn serve(config: Config) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Gives back the memory file system of an agent that could not start. One that was there before stays: it holds a cache.
+/// Gives back the memory file system of an agent that could not start. One that was there before
+/// stays: it holds a cache.
 fn forget_tier(state_dir: &Path) {
     let destroyed = Tier::reopen(state_dir).and_then(|tier| tier.map_or(Ok(()), Tier::destroy));
     if let Err(e) = destroyed {
@@ -252,7 +254,8 @@ fn forget_tier(state_dir: &Path) {
     }
 }
 
-/// tmpfs pages count in the control group: say so where the operator looks when something was killed.
+/// tmpfs pages count in the control group: say so where the operator looks when something was
+/// killed.
 fn log_limits(config: &Config) {
     match memory::group_limit() {
         Some(limit) => tracing::info!(

@@ -1,5 +1,5 @@
-//! `verify`: the cached bytes against those of the PFS. It changes nothing: what is not in this node's tier is reported and
-//! not fetched.
+//! `verify`: the cached bytes against those of the PFS. It changes nothing: what is not in this
+//! node's tier is reported and not fetched.
 
 use crate::Outcome;
 use crate::cli::{Global, PathsArgs};
@@ -43,7 +43,8 @@ impl std::ops::AddAssign for Compared {
 pub fn compare(client: &Client, path: &Path) -> Result<Compared, String> {
     let io = |e: io::Error| e.to_string();
     let cached = client.open_with(path, ReadMode::TierOnly).map_err(io)?;
-    // The descriptor that the agent has seen: where it reads past the kernel's page cache, so does the comparison.
+    // The descriptor that the agent has seen: where it reads past the kernel's page cache, so does
+    // the comparison.
     let direct = cached.pfs_fd().ok_or("it is a memory-only file")?;
     let version = cached.version();
     let mut compared = Compared::default();

@@ -1,7 +1,9 @@
-//! Bad input at the command line: a table of command lines, the exit code of each and words of its message.
+//! Bad input at the command line: a table of command lines, the exit code of each and words of its
+//! message.
 //!
-//! Whatever is typed, the program does not panic, does not hang, and does not report success for what it has not done.
-//! Each command runs in a directory of its own and without an agent, unless a test starts one.
+//! Whatever is typed, the program does not panic, does not hang, and does not report success for
+//! what it has not done. Each command runs in a directory of its own and without an agent, unless a
+//! test starts one.
 
 #![allow(clippy::unwrap_used, reason = "what is unwrapped is what the test asserts")]
 
@@ -16,7 +18,8 @@ use std::time::{Duration, Instant};
 const FAILED: i32 = 1;
 const WRONG: i32 = 2;
 
-/// Command line, exit code, words of the message. `{dir}` is the test's directory; no word has a space in it.
+/// Command line, exit code, words of the message. `{dir}` is the test's directory; no word has a
+/// space in it.
 const TABLE: &[(&str, i32, &[&str])] = &[
     ("", WRONG, &["Usage"]),
     ("nonsense", WRONG, &["nonsense"]),
@@ -258,7 +261,8 @@ fn down_says_that_the_cache_stays_and_ends_the_agent_that_is_named() {
     assert!(node.client().admin().status().is_err(), "another agent was ended");
 }
 
-/// An agent that is stopped in its tracks costs a command the deadline, and the message says what to do.
+/// An agent that is stopped in its tracks costs a command the deadline, and the message says what
+/// to do.
 #[test]
 fn a_hung_agent_is_named_with_what_to_do() {
     let node = Node::start(&["--capacity", "64MiB"]);

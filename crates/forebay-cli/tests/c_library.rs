@@ -1,5 +1,5 @@
-//! The C library as a C programmer uses it: compiled against the header with `cc`, linked both ways, run beside a real
-//! agent and beside none.
+//! The C library as a C programmer uses it: compiled against the header with `cc`, linked both
+//! ways, run beside a real agent and beside none.
 
 #![allow(clippy::unwrap_used, reason = "what is unwrapped is what the test asserts")]
 

@@ -1,13 +1,14 @@
-//! Two nodes that write the same files in turn on a real file system: each open sees what the other node has closed, through
-//! Forebay and without it.
+//! Two nodes that write the same files in turn on a real file system: each open sees what the other
+//! node has closed, through Forebay and without it.
 //!
-//! Nobody else writes a file between a close and the reads after it, so each byte read has one right value. Threads work on
-//! files of their own, at the same time, and step from node to node. Writes go in place, partly, after a truncation, by an
-//! `O_TRUNC`, and some set the mtime back. After each read through Forebay the file is read plainly on the same mount:
-//! what Forebay reads in the background must not leave old pages in the kernel's cache for other programs.
+//! Nobody else writes a file between a close and the reads after it, so each byte read has one
+//! right value. Threads work on files of their own, at the same time, and step from node to node.
+//! Writes go in place, partly, after a truncation, by an `O_TRUNC`, and some set the mtime back.
+//! After each read through Forebay the file is read plainly on the same mount: what Forebay reads
+//! in the background must not leave old pages in the kernel's cache for other programs.
 //!
-//! `FOREBAY_COHERENCE_SEED` repeats a run, `FOREBAY_COHERENCE_STEPS` makes it longer, `FOREBAY_COHERENCE_PLAIN=1` leaves
-//! Forebay out of it.
+//! `FOREBAY_COHERENCE_SEED` repeats a run, `FOREBAY_COHERENCE_STEPS` makes it longer,
+//! `FOREBAY_COHERENCE_PLAIN=1` leaves Forebay out of it.
 
 #![allow(clippy::unwrap_used, reason = "what is unwrapped is what the test asserts")]
 
@@ -34,7 +35,8 @@ const FILE_MAX: u64 = 5 << 20;
 /// Longer than `mount.settle_ms`: whoever reads now may find the file in the tier.
 const SETTLED_MS: u64 = 3_300;
 
-/// The client of MooseFS 3.0 reports the stamps of what it has written once a second, however soon the file is closed.
+/// The client of MooseFS 3.0 reports the stamps of what it has written once a second, however soon
+/// the file is closed.
 const STAMPS_LAG: Duration = Duration::from_secs(3);
 
 /// What is compared at a time.
@@ -196,7 +198,8 @@ struct Case {
     pfs: &'static str,
     /// Plain reads may be wrong there even without Forebay.
     plain_may_fail: bool,
-    /// After a close the stamps move later. The writer sets them at once with `utimensat`, or waits.
+    /// After a close the stamps move later. The writer sets them at once with `utimensat`, or
+    /// waits.
     stamps_lag: bool,
     plain_only: bool,
 }
@@ -218,7 +221,8 @@ fn settle_stamps(path: &Path, random: &mut Random) {
 }
 
 fn work(stations: &[Station], pfs: &Path, seed: u64, steps: u64, case: Case) -> Tally {
-    // SAFETY: this thread's working directory and mounts are its own from here on; nothing relies on the old ones.
+    // SAFETY: this thread's working directory and mounts are its own from here on; nothing relies
+    // on the old ones.
     unsafe { unshare_unsafe(UnshareFlags::FS) }.unwrap();
     let mut random = Random(seed);
     let mut tally = Tally::default();
@@ -293,8 +297,8 @@ fn closed_on_one_node_is_seen_on_the_other(case: Case) {
 
 #[test]
 fn cephfs_shows_at_an_open_what_the_other_node_has_closed() {
-    // ceph-fuse gives up its right to cache before the kernel has dropped its pages, and an open keeps them: without
-    // Forebay one read of some thousand sees old bytes.
+    // ceph-fuse gives up its right to cache before the kernel has dropped its pages, and an open
+    // keeps them: without Forebay one read of some thousand sees old bytes.
     closed_on_one_node_is_seen_on_the_other(Case { plain_may_fail: true, ..Case::of("cephfs") });
 }
 
@@ -308,8 +312,8 @@ fn moosefs_shows_at_an_open_what_the_other_node_has_closed_and_stamped() {
     closed_on_one_node_is_seen_on_the_other(Case { stamps_lag: true, ..Case::of("moosefs") });
 }
 
-/// A file that is created anew is cut off first, which the servers learn at once: its stamps do not wait for the client. The
-/// reader has the old version, of the same length, in its tier.
+/// A file that is created anew is cut off first, which the servers learn at once: its stamps do not
+/// wait for the client. The reader has the old version, of the same length, in its tier.
 #[test]
 fn moosefs_shows_at_an_open_what_forebays_writers_have_closed_on_the_other_node() {
     let Some(lab) = Lab::possible("moosefs") else { return };
@@ -317,7 +321,8 @@ fn moosefs_shows_at_an_open_what_forebays_writers_have_closed_on_the_other_node(
     let [writer, reader] = ["c1", "c2"].map(|node| Station::of(&lab, node));
     let mount = lab.dir.path().join("pfs");
     let work = || {
-        // SAFETY: this thread's working directory and mounts are its own from here on; nothing relies on the old ones.
+        // SAFETY: this thread's working directory and mounts are its own from here on; nothing
+        // relies on the old ones.
         unsafe { unshare_unsafe(UnshareFlags::FS) }.unwrap();
         let read = |path: &Path| {
             let file = reader.client.open(path).unwrap();

@@ -1,8 +1,10 @@
-//! The documentation is held to the program: links lead somewhere, commands are understood, generated parts are what the
-//! program generates, every promise names a test that exists, every counter and variable is explained.
+//! The documentation is held to the program: links lead somewhere, commands are understood,
+//! generated parts are what the program generates, every promise names a test that exists, every
+//! counter and variable is explained.
 //!
-//! A command line is checked by appending `--help`, at which the parser stops after it has understood everything before
-//! it; so options, values and subcommands are checked, missing arguments are not, and nothing is run.
+//! A command line is checked by appending `--help`, at which the parser stops after it has
+//! understood everything before it; so options, values and subcommands are checked, missing
+//! arguments are not, and nothing is run.
 
 #![allow(clippy::unwrap_used, reason = "what is unwrapped is what the test asserts")]
 

@@ -1,7 +1,9 @@
-//! The lab's cluster: a small one comes up, holds what it promises, and leaves nothing, however it ended.
+//! The lab's cluster: a small one comes up, holds what it promises, and leaves nothing, however it
+//! ended.
 //!
-//! They need root, namespaces, `/dev/fuse` and the packages of the file system, and are left out where something of that is
-//! missing. `FOREBAY_REQUIRE_LAB=moosefs,glusterfs,cephfs` makes them fail there instead, for those file systems that it names.
+//! They need root, namespaces, `/dev/fuse` and the packages of the file system, and are left out
+//! where something of that is missing. `FOREBAY_REQUIRE_LAB=moosefs,glusterfs,cephfs` makes them
+//! fail there instead, for those file systems that it names.
 
 #![allow(clippy::unwrap_used, reason = "what is unwrapped is what the test asserts")]
 
@@ -154,7 +156,8 @@ fn stores_are_bounded(lab: &Lab) {
     assert!(text(&filled).parse::<u64>().unwrap() <= STORE_BYTES, "{filled:?}");
 }
 
-/// What Forebay relies on to tell versions of a file apart, for a change that leaves the size as it was.
+/// What Forebay relies on to tell versions of a file apart, for a change that leaves the size as it
+/// was.
 fn changes_are_seen_by_others(lab: &Lab) {
     let version = || text(&lab.run("c2", &["sh", "-c", "stat -c '%i %s %.9Y %.9Z' $FOREBAY_LAB_PFS/f"]));
     let before = version();
@@ -230,8 +233,9 @@ fn a_lab_without_its_record_is_cleared_from_what_the_kernel_shows() {
     lab.assert_nothing_left();
 }
 
-/// A client of the PFS that stands still, and a program that closes a file of it in the middle of an `exec`: until the client is gone
-/// nobody can look at that program, and who tries hangs as well.
+/// A client of the PFS that stands still, and a program that closes a file of it in the middle of
+/// an `exec`: until the client is gone nobody can look at that program, and who tries hangs as
+/// well.
 #[test]
 fn a_program_that_hangs_in_an_exec_does_not_hold_up_the_end() {
     let Some(lab) = Lab::possible("moosefs") else { return };
@@ -307,7 +311,8 @@ fn cephfs_ends_in_time_whichever_daemon_was_killed_under_fsync() {
     ends_in_time("cephfs", &["ceph-mon", "ceph-osd", "ceph-mds", "ceph-fuse"]);
 }
 
-/// For each daemon a lab: programs write and fsync, the daemon is killed, and `down` neither waits for it nor leaves a program.
+/// For each daemon a lab: programs write and fsync, the daemon is killed, and `down` neither waits
+/// for it nor leaves a program.
 fn ends_in_time(pfs: &'static str, daemons: &[&str]) {
     const BOUND: Duration = Duration::from_secs(30);
     for daemon in daemons {
@@ -332,7 +337,8 @@ fn ends_in_time(pfs: &'static str, daemons: &[&str]) {
     }
 }
 
-/// A program on a node that writes and fsyncs until it is killed or fails; it has done so once when this returns.
+/// A program on a node that writes and fsyncs until it is killed or fails; it has done so once when
+/// this returns.
 fn fsync_in_a_loop(lab: &Lab, node: &str) -> Child {
     let code = "import os\n\
         name = os.environ['FOREBAY_LAB_PFS'] + '/' + os.environ['FOREBAY_LAB_NODE']\n\

@@ -1,10 +1,11 @@
 //! What may import what, and what may not be known at all to the crates that decide.
 //!
-//! The table below is the whole truth about the direction of imports; a crate that is not in it fails, so that a new
-//! one has to be placed. The crates of the policy layer are pure: no I/O, no clock, no threads, no order that depends on
-//! a random hash. `no_std` shuts out most of that, and the compiler sees to it; the search for words below catches what
-//! an `extern crate std` would let in again. (A build for a target that has no `std`, x86_64-unknown-none, would prove
-//! the same of the outside crates; rustup does not install that target by itself, so it is not asked for here.)
+//! The table below is the whole truth about the direction of imports; a crate that is not in it
+//! fails, so that a new one has to be placed. The crates of the policy layer are pure: no I/O, no
+//! clock, no threads, no order that depends on a random hash. `no_std` shuts out most of that, and
+//! the compiler sees to it; the search for words below catches what an `extern crate std` would let
+//! in again. (A build for a target that has no `std`, x86_64-unknown-none, would prove the same of
+//! the outside crates; rustup does not install that target by itself, so it is not asked for here.)
 
 #![allow(clippy::unwrap_used, reason = "what is unwrapped is what the test asserts")]
 
@@ -21,7 +22,8 @@ enum May {
     ImportAll,
 }
 
-/// Crates of ours, from the bottom up. Some are not written yet; they are here so that their place is known.
+/// Crates of ours, from the bottom up. Some are not written yet; they are here so that their place
+/// is known.
 const LAYERS: &[(&str, May)] = &[
     // Policy: pure.
     ("forebay-model", May::Import(&[])),
@@ -34,7 +36,8 @@ const LAYERS: &[(&str, May)] = &[
     ("forebay-pfs", May::Import(&[])),
     ("forebay-wire", May::Import(&["forebay-pfs"])),
     ("forebay-store", May::Import(&["forebay-pfs", "forebay-wire"])),
-    // Runtime: policies and mechanisms together. Client and agent know each other by `forebay-wire` only.
+    // Runtime: policies and mechanisms together. Client and agent know each other by `forebay-wire`
+    // only.
     ("forebay-client", May::Import(RUNTIME)),
     ("forebay-agent", May::Import(RUNTIME)),
     ("forebay-coordinator", May::Import(RUNTIME)),
@@ -48,7 +51,8 @@ const LAYERS: &[(&str, May)] = &[
     // The one program, and what measures it.
     ("forebay-cli", May::ImportAll),
     ("forebay-bench", May::ImportAll),
-    // The chaos test uses what users have: the client and the program. What it judges by is its own.
+    // The chaos test uses what users have: the client and the program. What it judges by is its
+    // own.
     ("forebay-chaos", May::Import(&["forebay-client", "forebay-wire"])),
 ];
 
@@ -56,11 +60,13 @@ const RUNTIME: &[&str] =
     &["forebay-model", "forebay-policy", "forebay-trace", "forebay-pfs", "forebay-wire", "forebay-store"];
 const BINDING: &[&str] = &["forebay-client", "forebay-pfs", "forebay-wire"];
 
-/// The pure crates, and the outside crates they may use: data structures and data description, usable without `std`.
+/// The pure crates, and the outside crates they may use: data structures and data description,
+/// usable without `std`.
 const PURE: &[&str] = &["forebay-model", "forebay-policy"];
 const PURE_OUTSIDE: &[&str] = &["hashbrown", "serde"];
 
-/// What a pure crate must not name: the world, the clock, threads, and maps whose order differs from run to run.
+/// What a pure crate must not name: the world, the clock, threads, and maps whose order differs
+/// from run to run.
 const IMPURE: &[&str] = &[
     "std::",
     "extern crate std",

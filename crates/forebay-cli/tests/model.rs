@@ -1,10 +1,11 @@
-//! The reference model: random operations on files behind a real agent, and the same on a plain directory. Whatever is read
-//! must be what the plain directory holds; what an open file yields must be what it held when it was opened, or ESTALE.
+//! The reference model: random operations on files behind a real agent, and the same on a plain
+//! directory. Whatever is read must be what the plain directory holds; what an open file yields
+//! must be what it held when it was opened, or ESTALE.
 //!
-//! A run is a seed. One that fails prints the command that repeats it and the operations that led there. What a sequence
-//! does to the tier depends a little on time (a file changed a moment ago is not cached yet), what it does to the files
-//! and what is asserted does not. A run in which no cached byte was read, nothing was evicted or no agent was killed has
-//! shown nothing, and fails.
+//! A run is a seed. One that fails prints the command that repeats it and the operations that led
+//! there. What a sequence does to the tier depends a little on time (a file changed a moment ago is
+//! not cached yet), what it does to the files and what is asserted does not. A run in which no
+//! cached byte was read, nothing was evicted or no agent was killed has shown nothing, and fails.
 
 #![allow(clippy::unwrap_used, reason = "what is unwrapped is what the test asserts")]
 
@@ -26,11 +27,12 @@ const NAMES: [&[u8]; 7] = [b"a", b"b", b"c", b"with space", b"line\nbreak", b"no
 /// The agent's page size here: small, so that files of several pages are cheap.
 const PAGE_BYTES: u64 = 64 << 10;
 
-/// Less than the agent's own buffers, room for a page or two, for a part of the files, for all of them.
+/// Less than the agent's own buffers, room for a page or two, for a part of the files, for all of
+/// them.
 const CAPACITIES: [u64; 5] = [1 << 20, 25 << 20, 26 << 20, 28 << 20, 64 << 20];
 
-/// Two changes of a file closer than this may leave the same stamps (`mount.stamp_granularity_ms` is 20), and nothing could
-/// tell its contents apart: changes from outside wait as long.
+/// Two changes of a file closer than this may leave the same stamps (`mount.stamp_granularity_ms`
+/// is 20), and nothing could tell its contents apart: changes from outside wait as long.
 const STAMP_GRANULARITY: Duration = Duration::from_millis(25);
 
 /// Splitmix64 (Steele, Lea and Flood 2014): the same numbers everywhere, for ever.
@@ -391,7 +393,8 @@ impl World {
             while !load.poll(Duration::from_secs(10))?.idle {}
             Ok(load.failures().to_vec())
         });
-        // A file may be refused for want of room or for its youth; the load as a whole may not fail.
+        // A file may be refused for want of room or for its youth; the load as a whole may not
+        // fail.
         loaded.map(drop).map_err(|e| format!("load: {e}"))
     }
 

@@ -116,7 +116,8 @@ fn a_capacity_that_does_not_fit_is_refused_with_both_numbers() {
     }
 }
 
-/// A group of this machine's memory controller, of either version; `None` if it has none that can be used.
+/// A group of this machine's memory controller, of either version; `None` if it has none that can
+/// be used.
 fn memory_group() -> Option<(std::path::PathBuf, &'static str)> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
     let at = |line: &str| line.split(' ').nth(4).map(std::path::PathBuf::from);

@@ -1,8 +1,9 @@
-//! Networks that swallow packets: a coordinator and two agents, each in a network namespace of its own at one bridge, whose
-//! ports are cut off from each other. Nothing is refused and nothing is closed; what is sent just does not arrive.
+//! Networks that swallow packets: a coordinator and two agents, each in a network namespace of its
+//! own at one bridge, whose ports are cut off from each other. Nothing is refused and nothing is
+//! closed; what is sent just does not arrive.
 //!
-//! It needs root, namespaces and `ip` of iproute2, and is left out where something of that is missing, unless
-//! `FOREBAY_REQUIRE_LAB` asks for any lab: what a lab needs is enough for this.
+//! It needs root, namespaces and `ip` of iproute2, and is left out where something of that is
+//! missing, unless `FOREBAY_REQUIRE_LAB` asks for any lab: what a lab needs is enough for this.
 
 #![allow(clippy::unwrap_used, reason = "what is unwrapped is what the test asserts")]
 
@@ -22,7 +23,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Not a whole number of pages or extents.
 const FILE_BYTES: usize = (12 << 20) + 777;
 
-/// Connections to one peer: so many may be waiting for it when it is cut off, and all of them give up together.
+/// Connections to one peer: so many may be waiting for it when it is cut off, and all of them give
+/// up together.
 const LINKS_PER_PEER: u64 = 8;
 
 static COUNT: AtomicU32 = AtomicU32::new(0);

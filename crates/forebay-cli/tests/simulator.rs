@@ -1,7 +1,9 @@
-//! `forebay sim` and `forebay model` as their users run them: results, records, and refusals that say what to do.
+//! `forebay sim` and `forebay model` as their users run them: results, records, and refusals that
+//! say what to do.
 //!
-//! Every test runs the real program. A parser made for the test would not have the options that all commands share, and
-//! so could not show where one of them collides with an option of the simulator.
+//! Every test runs the real program. A parser made for the test would not have the options that all
+//! commands share, and so could not show where one of them collides with an option of the
+//! simulator.
 
 #![allow(clippy::unwrap_used, reason = "what is unwrapped is what the test asserts")]
 
@@ -113,7 +115,8 @@ fn compare_shows_every_policy() {
     }
 }
 
-/// Everything that a scenario can say: it runs, and what was recorded is decided again in the same way, learning included.
+/// Everything that a scenario can say: it runs, and what was recorded is decided again in the same
+/// way, learning included.
 #[test]
 fn the_mixed_cluster_runs_and_replays() {
     let dir = tempfile::tempdir().expect("a temporary directory");
@@ -127,7 +130,8 @@ fn the_mixed_cluster_runs_and_replays() {
     assert!(out.contains("actions are the same"), "{out}");
 }
 
-/// Each of these is wrong in one place; the message is one line with file, key, value and what is allowed.
+/// Each of these is wrong in one place; the message is one line with file, key, value and what is
+/// allowed.
 #[test]
 fn bad_scenarios_are_refused_in_one_line() {
     let dir = tempfile::tempdir().expect("a temporary directory");
@@ -353,7 +357,8 @@ fn access_and_allocation_policies_are_compared_and_swept() {
     assert!(error.contains("access.policy = \"lifo\": one of none, sys-fcfs,"), "{error}");
 }
 
-/// W8 of the paper as a scenario comes to what its reproduction comes to, in each of its orders of arrival.
+/// W8 of the paper as a scenario comes to what its reproduction comes to, in each of its orders of
+/// arrival.
 #[test]
 fn the_papers_workload_as_a_scenario_is_the_papers_workload() {
     use forebay_sim::burst::batch::simulate;

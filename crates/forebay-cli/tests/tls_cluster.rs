@@ -170,7 +170,8 @@ fn pages_go_between_nodes_over_tls_and_nobody_joins_under_anothers_name() {
     assert_eq!((one.members(), posing.members()), (2, 0));
 }
 
-/// Keeps `count` connections open from 127.0.0.2, each of which says nothing, and opens another for each that is closed.
+/// Keeps `count` connections open from 127.0.0.2, each of which says nothing, and opens another for
+/// each that is closed.
 struct Strangers {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<usize>>,

@@ -1,8 +1,9 @@
 //! Errors with both words and a number.
 //!
-//! A message alone is of no use to a C or Python program that looks at `errno`, and a number alone does not say which
-//! file was meant. `io::Error` carries one or the other; this puts both into one. Why not an error enum of our own:
-//! programs take our reads for those of a file, and handle what they already handle.
+//! A message alone is of no use to a C or Python program that looks at `errno`, and a number alone
+//! does not say which file was meant. `io::Error` carries one or the other; this puts both into
+//! one. Why not an error enum of our own: programs take our reads for those of a file, and handle
+//! what they already handle.
 
 use std::fmt;
 use std::io::{self, ErrorKind};
@@ -39,8 +40,8 @@ pub(crate) fn no_agent(errno: i32, message: impl Into<String>) -> io::Error {
     io::Error::new(os.kind(), Told { os, message: message.into(), no_agent: true })
 }
 
-/// Whether a request failed because no agent listens, rather than because a file on the PFS is missing: both can be
-/// `ENOENT`.
+/// Whether a request failed because no agent listens, rather than because a file on the PFS is
+/// missing: both can be `ENOENT`.
 pub fn is_no_agent(e: &io::Error) -> bool {
     e.get_ref().and_then(|inner| inner.downcast_ref::<Told>()).is_some_and(|told| told.no_agent)
 }
@@ -58,7 +59,8 @@ pub(crate) fn out_of_files(e: &io::Error) -> Option<&'static str> {
     }
 }
 
-/// Kinds that the standard library makes without a number, and the number a system call would have returned.
+/// Kinds that the standard library makes without a number, and the number a system call would have
+/// returned.
 const KINDS: &[(ErrorKind, i32)] = &[
     (ErrorKind::NotFound, libc::ENOENT),
     (ErrorKind::PermissionDenied, libc::EACCES),
@@ -76,8 +78,8 @@ const KINDS: &[(ErrorKind, i32)] = &[
     (ErrorKind::OutOfMemory, libc::ENOMEM),
 ];
 
-/// The error number of any error this crate returns: the PFS's own where there is one, else the one that says the same
-/// as its kind, else `EIO`.
+/// The error number of any error this crate returns: the PFS's own where there is one, else the one
+/// that says the same as its kind, else `EIO`.
 pub fn errno(e: &io::Error) -> i32 {
     if let Some(errno) = e.raw_os_error() {
         return errno;

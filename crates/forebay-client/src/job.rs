@@ -1,14 +1,16 @@
 //! Analytics jobs: telling the cluster what will be read, and asking it where.
 //!
-//! A framework's plug-in (Spark's driver, a scheduler of one's own) holds a [`Job`] and tells it what its stages will read
-//! and how far they are; the coordinator plans the prefetch from that. Nothing here is needed to read: a job that cannot
-//! be told, or an agent that is gone, costs the prefetch and no more. A job lives as long as its connection, so that one
-//! whose program dies leaves no prefetch behind.
+//! A framework's plug-in (Spark's driver, a scheduler of one's own) holds a [`Job`] and tells it
+//! what its stages will read and how far they are; the coordinator plans the prefetch from that.
+//! Nothing here is needed to read: a job that cannot be told, or an agent that is gone, costs the
+//! prefetch and no more. A job lives as long as its connection, so that one whose program dies
+//! leaves no prefetch behind.
 //!
-//! [`Client::locate`] computes where a range is kept from the members and their capacities alone. There is no table to
-//! ask, so listing ten thousand files costs one question to the agent. [`Client::homes`] answers another question: where to
-//! run the tasks that read the range, so that nodes have the same to do ([`forebay_policy::homes`]). What one client has been told
-//! is evened out, so all of a program's questions should go to one.
+//! [`Client::locate`] computes where a range is kept from the members and their capacities alone.
+//! There is no table to ask, so listing ten thousand files costs one question to the agent.
+//! [`Client::homes`] answers another question: where to run the tasks that read the range, so that
+//! nodes have the same to do ([`forebay_policy::homes`]). What one client has been told is evened
+//! out, so all of a program's questions should go to one.
 
 use crate::error::{errno, told};
 use crate::session::{Client, lock, unexpected};
@@ -73,7 +75,8 @@ struct Range {
 }
 
 impl Client {
-    /// Begins an analytics job called `name` whose prefetch is planned by `planner` (empty: the cluster's default).
+    /// Begins an analytics job called `name` whose prefetch is planned by `planner` (empty: the
+    /// cluster's default).
     ///
     /// # Errors
     /// No agent, or it refused; programs go on without.
@@ -103,17 +106,18 @@ impl Client {
         view_in(self.ask_aside(&Request::Members)?)
     }
 
-    /// The name of a file by which every node finds it, in the version that it has now. The file is opened with the
-    /// program's own rights.
+    /// The name of a file by which every node finds it, in the version that it has now. The file is
+    /// opened with the program's own rights.
     ///
     /// # Errors
-    /// It cannot be opened, is not a regular file, or is on no mount that the agent serves; no agent.
+    /// It cannot be opened, is not a regular file, or is on no mount that the agent serves; no
+    /// agent.
     pub fn file_ref(&self, path: impl AsRef<Path>) -> io::Result<FileRef> {
         self.named(path.as_ref()).map(|(file, _)| file)
     }
 
-    /// Where `len` bytes from `offset` of the file are kept, extent by extent; ranges beyond its end are left out. Without
-    /// members the hosts are empty.
+    /// Where `len` bytes from `offset` of the file are kept, extent by extent; ranges beyond its
+    /// end are left out. Without members the hosts are empty.
     ///
     /// # Errors
     /// As [`Client::file_ref`].
@@ -130,9 +134,10 @@ impl Client {
         self.owners_of(&self.mount_called(&file.mount)?, range(file, offset, len))
     }
 
-    /// Where tasks that read `len` bytes from `offset` of the file should run, extent by extent: at the owner, or, where that
-    /// has been named more often than the next in its ranking, there. As [`Client::locate`] otherwise. The same extent has the same
-    /// home while the members are the same.
+    /// Where tasks that read `len` bytes from `offset` of the file should run, extent by extent: at
+    /// the owner, or, where that has been named more often than the next in its ranking, there. As
+    /// [`Client::locate`] otherwise. The same extent has the same home while the members are the
+    /// same.
     ///
     /// # Errors
     /// As [`Client::file_ref`].
@@ -186,7 +191,8 @@ impl Client {
         Ok((file, mount))
     }
 
-    /// Whoever asks for the view holds up all others, so an agent that hangs is left alone, as it is for reads.
+    /// Whoever asks for the view holds up all others, so an agent that hangs is left alone, as it
+    /// is for reads.
     fn with_view<T>(&self, use_it: impl FnOnce(&ClusterView) -> T) -> io::Result<T> {
         let mut known = lock(&self.session.view.0);
         if !matches!(&*known, Some((at, _)) if at.elapsed() < VIEW_LIFE) {
@@ -200,7 +206,8 @@ impl Client {
         }
     }
 
-    /// On a connection of its own: neither delayed by an earlier failure nor, by itself, a reason to leave the agent alone.
+    /// On a connection of its own: neither delayed by an earlier failure nor, by itself, a reason
+    /// to leave the agent alone.
     fn ask_aside(&self, request: &Request) -> io::Result<Reply> {
         let channel = self.session.connect_to_agent()?;
         channel.send(request, &[])?;
@@ -208,7 +215,8 @@ impl Client {
     }
 }
 
-/// Why the agent takes no more of a job: `ENOSPC` says that there is too much of it, `ENOMEM` that there is no memory for it now.
+/// Why the agent takes no more of a job: `ENOSPC` says that there is too much of it, `ENOMEM` that
+/// there is no memory for it now.
 fn refused(reply: &Reply) -> io::Error {
     match reply {
         Reply::Refused(Refusal::NoRoom) => told(libc::ENOMEM, Refusal::NoRoom.to_string()),
@@ -249,7 +257,8 @@ fn homes(view: &ClusterView, mount: &MountInfo, range: Range, given: &mut Homes)
     by_extent(mount, &keepers, range, |key, bytes| given.home(&candidates, key, bytes))
 }
 
-/// The host of the node that `choose` finds for each extent, given its key and the bytes that the file has of it.
+/// The host of the node that `choose` finds for each extent, given its key and the bytes that the
+/// file has of it.
 fn by_extent(
     mount: &MountInfo,
     keepers: &[&NodeInfo],
@@ -276,8 +285,8 @@ impl Job {
     /// Tells what has happened, in order; lists of any length, in as many packets as they need.
     ///
     /// # Errors
-    /// The agent is gone or refuses; one update does not fit a packet (a list of slots of thousands of hosts). The job
-    /// then gets no prefetch, and reads go on as before.
+    /// The agent is gone or refuses; one update does not fit a packet (a list of slots of thousands
+    /// of hosts). The job then gets no prefetch, and reads go on as before.
     pub fn tell(&self, updates: &[JobUpdate]) -> io::Result<()> {
         let mut packet = Vec::new();
         let mut bytes = 0;
@@ -322,7 +331,8 @@ fn pieces(update: &JobUpdate) -> io::Result<Vec<JobUpdate>> {
     })
 }
 
-/// A split of so many parts that it does not fit is told by its first parts: the rest is not prefetched.
+/// A split of so many parts that it does not fit is told by its first parts: the rest is not
+/// prefetched.
 fn cut_split(split: &Split) -> io::Result<Split> {
     let mut parts = split.parts.clone();
     while encoded_len(&parts)? > PACKET_BYTES / 2 {
@@ -398,7 +408,8 @@ mod tests {
         nodes[2].capacity_bytes = 1 << 28;
         let view = ClusterView { epoch: Epoch::default(), nodes };
         let mut given = Homes::default();
-        // Files of one extent, as they are written by a job: what is within a file cannot be evened out.
+        // Files of one extent, as they are written by a job: what is within a file cannot be evened
+        // out.
         let file = |ino| Range { ino, size: 1 << 20, offset: 0, len: 1 << 20 };
         let told: Vec<String> =
             (0..60).map(|ino| homes(&view, &mount(), file(ino), &mut given)[0].hosts[0].clone()).collect();

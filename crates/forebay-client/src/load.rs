@@ -77,7 +77,8 @@ impl Load {
     pub fn add(&mut self, path: &Path) -> io::Result<()> {
         match open(path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty()) {
             Ok(fd) => {
-                // The agent reads with large reads of its own; read-ahead would fetch some bytes twice.
+                // The agent reads with large reads of its own; read-ahead would fetch some bytes
+                // twice.
                 let _ = fadvise(&fd, 0, None, Advice::Random);
                 self.batch.push(fd);
                 self.paths.push(path.to_owned());
@@ -122,7 +123,8 @@ impl Load {
         Ok(())
     }
 
-    /// How far the load is, waiting up to `limit` for it to end. `files_done` counts those that could not be opened.
+    /// How far the load is, waiting up to `limit` for it to end. `files_done` counts those that
+    /// could not be opened.
     ///
     /// # Errors
     /// The agent is gone.

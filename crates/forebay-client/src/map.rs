@@ -1,8 +1,8 @@
 //! Bytes of the tier in the program's own address space, without a copy.
 //!
-//! A mapping does not look at the residency words, so its pages must stay: the agent pins them, within a bound, for as
-//! long as this process's connection lives. A shared lock on the copy's file tells an agent that starts anew, and that
-//! never heard of the pin, to leave the copy alone.
+//! A mapping does not look at the residency words, so its pages must stay: the agent pins them,
+//! within a bound, for as long as this process's connection lives. A shared lock on the copy's file
+//! tells an agent that starts anew, and that never heard of the pin, to leave the copy alone.
 
 use crate::session::{Client, lock};
 use forebay_store::copy::CopyView;
@@ -25,7 +25,8 @@ pub struct MappedRange {
     len: usize,
     first_page: u32,
     pages: u32,
-    /// The process that holds the pin; a forked child has the memory, but must not give up its parent's pin.
+    /// The process that holds the pin; a forked child has the memory, but must not give up its
+    /// parent's pin.
     pid: u32,
 }
 
@@ -37,7 +38,8 @@ impl MappedRange {
         let pages = ((end - 1) / geometry.page_bytes) as u32 - first_page + 1;
         flock(view.file(), FlockOperation::NonBlockingLockShared).ok()?;
         let anchor = pin(client, &view, first_page, pages)?;
-        // The agent has looked at its copy of that number; this one may be of an agent before it, and empty by now.
+        // The agent has looked at its copy of that number; this one may be of an agent before it,
+        // and empty by now.
         if !(first_page..first_page + pages).all(|page| view.is_resident(page)) {
             unpin(&anchor, view.copy(), first_page, pages);
             return None;
@@ -67,7 +69,8 @@ fn pin(client: &Client, view: &CopyView, first_page: u32, pages: u32) -> Option<
     let (session, copy) = (&client.session, view.copy());
     let anchor = session.unless_left_alone(|| session.anchor()).ok()?;
     let answer = {
-        // Held until a failure is noted: who waits for it then asks nothing, and does not take a late answer for its own.
+        // Held until a failure is noted: who waits for it then asks nothing, and does not take a
+        // late answer for its own.
         let channel = lock(&anchor);
         session.unless_left_alone(|| {
             // The copy itself is the proof that its pages may be held.
@@ -86,15 +89,17 @@ fn pin(client: &Client, view: &CopyView, first_page: u32, pages: u32) -> Option<
 }
 
 fn unpin(anchor: &Mutex<Channel>, copy: u64, first_page: u32, pages: u32) {
-    // Waits if many go at a time, within the send timeout. If it cannot be sent the agent is gone, and the pin with it.
+    // Waits if many go at a time, within the send timeout. If it cannot be sent the agent is gone,
+    // and the pin with it.
     let _ = lock(anchor).send(&Request::UnpinPages { copy, first_page, pages }, &[]);
 }
 
 impl Deref for MappedRange {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: the range lies within the map, which lives as long as `self`; its pages are resident and pinned, so
-        // nobody changes or takes them away, and a page of a version is never rewritten.
+        // SAFETY: the range lies within the map, which lives as long as `self`; its pages are
+        // resident and pinned, so nobody changes or takes them away, and a page of a version is
+        // never rewritten.
         unsafe { std::slice::from_raw_parts(self.map.as_ptr().add(self.lead), self.len) }
     }
 }

@@ -4,8 +4,9 @@ use crate::session::lock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-/// Something behind a lock that a forked child starts anew, with a lock of its own: another thread of the parent may have held
-/// the parent's lock at the fork, and in the child nobody would ever release it.
+/// Something behind a lock that a forked child starts anew, with a lock of its own: another thread
+/// of the parent may have held the parent's lock at the fork, and in the child nobody would ever
+/// release it.
 #[derive(Debug)]
 pub(crate) struct OwnLock<T>(AtomicPtr<Own<T>>);
 
@@ -47,8 +48,8 @@ impl<T: Default> OwnLock<T> {
         let set = self.0.compare_exchange(parents, fresh, Ordering::AcqRel, Ordering::Acquire);
         let current = match set {
             Ok(_) => {
-                // The parent's stays allocated, once for each fork: its lock may be held for ever. If it is not, what it holds
-                // goes, such as copies of the parent's connections.
+                // The parent's stays allocated, once for each fork: its lock may be held for ever.
+                // If it is not, what it holds goes, such as copies of the parent's connections.
                 // SAFETY: as in `lock`.
                 match unsafe { &*parents }.value.try_lock() {
                     Ok(mut value) => *value = T::default(),
@@ -71,7 +72,8 @@ impl<T: Default> OwnLock<T> {
 impl<T> Drop for OwnLock<T> {
     fn drop(&mut self) {
         let own = std::mem::replace(self.0.get_mut(), std::ptr::null_mut());
-        // SAFETY: it was made by `Own::new`, and nobody has `self` any more. What a child of a fork drops is its copy of it.
+        // SAFETY: it was made by `Own::new`, and nobody has `self` any more. What a child of a fork
+        // drops is its copy of it.
         drop(unsafe { Box::from_raw(own) });
     }
 }
@@ -85,7 +87,8 @@ mod tests {
         let own = OwnLock::<u32>::default();
         let mut held = own.lock();
         *held = 7;
-        // SAFETY: the child makes system calls, allocates (which libc allows after a fork), and ends.
+        // SAFETY: the child makes system calls, allocates (which libc allows after a fork), and
+        // ends.
         match unsafe { libc::fork() } {
             0 => {
                 // SAFETY: a system call without pointers. It ends the child if it hangs.

@@ -1,12 +1,12 @@
 //! Whether the file is still what a handle has opened.
 //!
-//! Within one open, bytes of the tier are never mixed with bytes of another version. Those of the tier are of the version
-//! opened, by construction. A direct read is followed by a look at the file, and if its content is
-//! not what was opened, the read fails with `ESTALE`; a program that opens again gets the new
-//! version. A look costs a round trip to some file systems, as much as a small read itself, so it
-//! may be put off while only the PFS has been read: it is due before the first byte from the tier,
-//! when it costs less than a hundredth of the reads since the last one, and every 50 ms at the
-//! latest. (A version that has not changed by then had not changed before.)
+//! Within one open, bytes of the tier are never mixed with bytes of another version. Those of the
+//! tier are of the version opened, by construction. A direct read is followed by a look at the
+//! file, and if its content is not what was opened, the read fails with `ESTALE`; a program that
+//! opens again gets the new version. A look costs a round trip to some file systems, as much as a
+//! small read itself, so it may be put off while only the PFS has been read: it is due before the
+//! first byte from the tier, when it costs less than a hundredth of the reads since the last one,
+//! and every 50 ms at the latest. (A version that has not changed by then had not changed before.)
 //!
 //! A look compares what the descriptor tells now with what the last look has proved, never with a
 //! path. Where only ctime moved, the kernel's reports of this node (`watch`) tell an attribute that
@@ -64,7 +64,8 @@ pub(crate) struct Proof {
 #[derive(Debug)]
 enum Watching {
     Since(Watch),
-    /// The file was changed between the open and the watch. No report tells whether that was a write.
+    /// The file was changed between the open and the watch. No report tells whether that was a
+    /// write.
     TooLate,
     /// The kernel allows no more watches, or there is no `/proc`.
     Impossible,
@@ -102,7 +103,8 @@ impl Proof {
     }
 
     /// Watches what programs of this node do to the file, from now on at the latest. False if it
-    /// was changed since it was opened and before this: whatever comes later, nothing can be proved.
+    /// was changed since it was opened and before this: whatever comes later, nothing can be
+    /// proved.
     pub fn watch(&self, watches: &Arc<Watches>, file: BorrowedFd<'_>) -> bool {
         let begin = || {
             let watch = watches.watch(file)?;
@@ -112,7 +114,8 @@ impl Proof {
             Some(if is_as_opened { Watching::Since(watch) } else { Watching::TooLate })
         };
         if self.watch.get().is_none() {
-            // Before it is stored: a child forked by another thread meanwhile must not wait for this one.
+            // Before it is stored: a child forked by another thread meanwhile must not wait for
+            // this one.
             let watching = begin().unwrap_or(Watching::Impossible);
             let _others_was_first = self.watch.set(watching);
         }
@@ -173,14 +176,16 @@ impl Proof {
         let last = self.proved_at_ms.load(Ordering::Relaxed);
         let due = read_ns >= self.look_ns.load(Ordering::Relaxed).saturating_mul(PROOF_SHARE)
             || self.age_ms() >= last + PROOF_INTERVAL_MS;
-        // Order matters between threads: each first says what it has done and then looks at what the other has.
+        // Order matters between threads: each first says what it has done and then looks at what
+        // the other has.
         if due || ended || self.serves_tier.load(Ordering::SeqCst) {
             return self.look(file, Revalidate::AsStat);
         }
         Ok(Ok(()))
     }
 
-    /// Looks at the file: all bytes read from the PFS so far were of the version opened, or [`Changed`].
+    /// Looks at the file: all bytes read from the PFS so far were of the version opened, or
+    /// [`Changed`].
     ///
     /// # Errors
     /// What the PFS returns.
@@ -209,7 +214,8 @@ impl Proof {
         }
         let proved = last.unwrap_or_else(|| self.at_open());
         let before = self.events();
-        // Past this node's attribute cache: reports of changes that the facts do not show yet would be used up.
+        // Past this node's attribute cache: reports of changes that the facts do not show yet would
+        // be used up.
         let facts = FileFacts::of(file, Revalidate::Force)?;
         let difference = proved.facts.difference(&facts);
         if difference == Difference::None {

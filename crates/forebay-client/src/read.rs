@@ -1,9 +1,10 @@
 //! Reading a file.
 //!
-//! The order of things on a read: what is resident is copied from shared memory, without a lock, a lease or a call (see
-//! `forebay_store::word`). What is missing is either brought by the agent, which fills the tier for the next reader, or
-//! read from the PFS by the program itself; the read-ahead policy decides which, by the pattern of the reads. Every
-//! failure of the agent ends in the PFS.
+//! The order of things on a read: what is resident is copied from shared memory, without a lock, a
+//! lease or a call (see `forebay_store::word`). What is missing is either brought by the agent,
+//! which fills the tier for the next reader, or read from the PFS by the program itself; the
+//! read-ahead policy decides which, by the pattern of the reads. Every failure of the agent ends in
+//! the PFS.
 //!
 //! `proof` ensures that one open never returns bytes of two versions.
 
@@ -27,11 +28,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-/// The agent answers by the deadline; the client allows this much more before it believes that it will not.
+/// The agent answers by the deadline; the client allows this much more before it believes that it
+/// will not.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// A stream starts with at least this much ahead: eight pages of 2 MiB are under way at once, so that every server of a
-/// small PFS has work from the first moment on.
+/// A stream starts with at least this much ahead: eight pages of 2 MiB are under way at once, so
+/// that every server of a small PFS has work from the first moment on.
 const FIRST_WINDOW_BYTES: u64 = 16 << 20;
 
 /// Where the bytes of a read may come from.
@@ -84,12 +86,14 @@ struct Tiered {
     advised_random: AtomicBool,
     /// Small reads that missed.
     misses: AtomicU64,
-    /// The agent has refused to cache the file, and is not asked again until so many milliseconds after it was opened.
+    /// The agent has refused to cache the file, and is not asked again until so many milliseconds
+    /// after it was opened.
     refused_until_ms: AtomicU64,
 }
 
-/// A file that the agent refuses to cache, such as one that is being written, is read from the PFS for so long before the agent is
-/// asked again. Small reads would otherwise take many times as long as without Forebay.
+/// A file that the agent refuses to cache, such as one that is being written, is read from the PFS
+/// for so long before the agent is asked again. Small reads would otherwise take many times as long
+/// as without Forebay.
 const REFUSED_PAUSE_MS: u64 = 10;
 
 /// Of so many small reads that miss, the agent hears of one.
@@ -134,7 +138,8 @@ impl Client {
     /// Opens `path` for reading.
     ///
     /// # Errors
-    /// What the PFS returns for the open; for [`ReadMode::TierOnly`] also `NotConnected` without an agent.
+    /// What the PFS returns for the open; for [`ReadMode::TierOnly`] also `NotConnected` without an
+    /// agent.
     pub fn open_with(&self, path: impl AsRef<Path>, mode: ReadMode) -> io::Result<File> {
         let path = path.as_ref();
         if mode != ReadMode::PfsOnly
@@ -161,7 +166,8 @@ impl Client {
         Ok(File { client: self.clone(), path: path.to_owned(), source })
     }
 
-    /// Shows the descriptor to the agent; gives it back if no agent takes it, with the error if one could not be asked.
+    /// Shows the descriptor to the agent; gives it back if no agent takes it, with the error if one
+    /// could not be asked.
     fn show(&self, pfs: OwnedFd, mode: ReadMode) -> Result<Tiered, (OwnedFd, Option<io::Error>)> {
         let Opened { mount, proof, view, page_bytes, pinned } = match self.ask_until_watched(&pfs) {
             Ok(opened) => opened,
@@ -266,8 +272,9 @@ impl File {
         }
     }
 
-    /// A descriptor for a program that reads the file itself: the bytes that the file has now, not cached. It is opened anew,
-    /// because the agent and forked children share the position of the one that this handle holds.
+    /// A descriptor for a program that reads the file itself: the bytes that the file has now, not
+    /// cached. It is opened anew, because the agent and forked children share the position of the
+    /// one that this handle holds.
     ///
     /// # Errors
     /// What the PFS returns for the open.
@@ -285,11 +292,12 @@ impl File {
         layout::probe(self.pfs_fd()?)
     }
 
-    /// Reads at `offset`; returns the bytes read, fewer than `buffer` holds only at the end of the file.
+    /// Reads at `offset`; returns the bytes read, fewer than `buffer` holds only at the end of the
+    /// file.
     ///
     /// # Errors
-    /// What the PFS returns. `ESTALE`: the file's content has changed since it was opened. In [`ReadMode::TierOnly`],
-    /// `ENODATA`: not in the tier.
+    /// What the PFS returns. `ESTALE`: the file's content has changed since it was opened. In
+    /// [`ReadMode::TierOnly`], `ENODATA`: not in the tier.
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         match &self.source {
             Source::Pfs(file) | Source::Scratch { file, .. } => read_full(file.as_fd(), buffer, offset),
@@ -297,11 +305,12 @@ impl File {
         }
     }
 
-    /// [`File::read_at`], but only if nothing has to be asked or waited for: the bytes are resident and the file's version
-    /// is beyond doubt. `None` otherwise; the caller goes on with [`File::read_at`].
+    /// [`File::read_at`], but only if nothing has to be asked or waited for: the bytes are resident
+    /// and the file's version is beyond doubt. `None` otherwise; the caller goes on with
+    /// [`File::read_at`].
     ///
-    /// For callers that hold something others wait for, such as a Java program that lends the memory of an array and
-    /// keeps its garbage collector waiting meanwhile.
+    /// For callers that hold something others wait for, such as a Java program that lends the
+    /// memory of an array and keeps its garbage collector waiting meanwhile.
     pub fn read_resident(&self, buffer: &mut [u8], offset: u64) -> Option<usize> {
         match &self.source {
             Source::Tiered(t) => t.read_resident(&self.client.session, &self.path, buffer, offset),
@@ -338,8 +347,8 @@ impl File {
         matches!(&self.source, Source::Tiered(_))
     }
 
-    /// Maps `len` bytes at `offset` straight from the tier, if all of them are resident and may be pinned; `None`
-    /// otherwise, and the caller copies with [`File::read_at`].
+    /// Maps `len` bytes at `offset` straight from the tier, if all of them are resident and may be
+    /// pinned; `None` otherwise, and the caller copies with [`File::read_at`].
     pub fn map(&self, offset: u64, len: u64) -> Option<MappedRange> {
         let Source::Tiered(t) = &self.source else { return None };
         let range = MappedRange::new(&self.client, t.view()?, offset, len)?;
@@ -390,7 +399,8 @@ impl Tiered {
             return Ok(want);
         }
         let serve = match self.mode {
-            // Whoever reads the tier only wants to change nothing: nothing is fetched ahead of this reader either.
+            // Whoever reads the tier only wants to change nothing: nothing is fetched ahead of this
+            // reader either.
             ReadMode::TierOnly => Serve::Pfs,
             _ => self.consult(session, offset, want as u64),
         };
@@ -399,7 +409,8 @@ impl Tiered {
             let (at, rest) = (offset + done as u64, &mut buffer[done..]);
             // Three times: a page may be evicted again between being brought and being copied.
             let brought = match tries {
-                // The second time with the copy anew: ours may be of an earlier agent that numbered another one so.
+                // The second time with the copy anew: ours may be of an earlier agent that numbered
+                // another one so.
                 0..3 => self.bring(session, path, serve, (at, rest.len()), tries > 0)?,
                 _ => Brought::ReadPfs,
             };
@@ -419,8 +430,8 @@ impl Tiered {
         Ok(done)
     }
 
-    /// Only once a read before it has found everything resident and has seen to the version, so that neither the policy
-    /// nor the PFS need be asked.
+    /// Only once a read before it has found everything resident and has seen to the version, so
+    /// that neither the policy nor the PFS need be asked.
     fn read_resident(&self, session: &Session, path: &Path, buffer: &mut [u8], offset: u64) -> Option<usize> {
         let want = (buffer.len() as u64).min(self.proof.facts.version.size.saturating_sub(offset)) as usize;
         let settled = self.all_resident.load(Ordering::Relaxed) && self.proof.is_settled();
@@ -488,8 +499,8 @@ impl Tiered {
         self.all_resident.store(all, Ordering::Relaxed);
     }
 
-    /// The agent fetches with large reads of its own choosing; the kernel's read-ahead on the shared descriptor would
-    /// fetch some bytes twice.
+    /// The agent fetches with large reads of its own choosing; the kernel's read-ahead on the
+    /// shared descriptor would fetch some bytes twice.
     fn advise(&self, advice: Advice) {
         let random = matches!(advice, Advice::Random);
         if self.advised_random.swap(random, Ordering::Relaxed) != random {
@@ -498,7 +509,8 @@ impl Tiered {
         }
     }
 
-    /// Gets the page at `offset` into the tier, or decides not to. `anew`: with a new descriptor of the copy.
+    /// Gets the page at `offset` into the tier, or decides not to. `anew`: with a new descriptor of
+    /// the copy.
     fn bring(
         &self,
         session: &Session,
@@ -524,13 +536,15 @@ impl Tiered {
             return Ok(Brought::ReadPfs);
         }
         if !self.proof.is_stamped_as_opened() {
-            // The stamps have moved since, though the content has not: the agent fetches nothing more of that version.
+            // The stamps have moved since, though the content has not: the agent fetches nothing
+            // more of that version.
             self.advise(Advice::Normal);
             return Ok(Brought::ReadPfs);
         }
         self.advise(Advice::Random);
         let deadline = session.config.deadline;
-        // To the end of the page and no further: the rest of a long read is on its way, and the front can be copied.
+        // To the end of the page and no further: the rest of a long read is on its way, and the
+        // front can be copied.
         let to_page_end = self.page_bytes - offset % self.page_bytes;
         let request = Request::Fetch {
             version: self.proof.facts.version,
@@ -548,8 +562,8 @@ impl Tiered {
         }
     }
 
-    /// Tells the agent of one small miss in [`MISSES_TOLD`], for all of them: the sum over many misses is the same, and
-    /// telling of each would cost a busy node more than it is worth.
+    /// Tells the agent of one small miss in [`MISSES_TOLD`], for all of them: the sum over many
+    /// misses is the same, and telling of each would cost a busy node more than it is worth.
     fn tell_missed(&self, session: &Session, offset: u64, len: usize) {
         if !self.misses.fetch_add(1, Ordering::Relaxed).is_multiple_of(MISSES_TOLD) {
             return;
@@ -577,7 +591,8 @@ impl Tiered {
                 Ok(Brought::Resident)
             }
             Reply::Changed(_) => {
-                // The agent may know more than this node's attribute cache, and other things than this handle has proved.
+                // The agent may know more than this node's attribute cache, and other things than
+                // this handle has proved.
                 let looked = self.proof.look(self.pfs.as_fd(), Revalidate::Force)?;
                 looked.map_err(|Changed| changed(path))?;
                 Ok(Brought::ReadPfs)
@@ -602,7 +617,8 @@ impl Tiered {
         (self.proof.age_ms()) < self.refused_until_ms.load(Ordering::Relaxed)
     }
 
-    /// Reads the PFS, to the end of the page at most while there is an agent: the next page may be resident.
+    /// Reads the PFS, to the end of the page at most while there is an agent: the next page may be
+    /// resident.
     fn read_pfs(&self, session: &Session, path: &Path, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let want = match session.may_ask() {
             true => buffer.len().min((self.page_bytes - offset % self.page_bytes) as usize),
@@ -619,9 +635,9 @@ impl Tiered {
     }
 }
 
-/// A page that is not resident: the first from `from` on, else the first of all, which may have been evicted meanwhile;
-/// `None` once each page was looked at. A stream whose pages come in order looks at one or two on each read, not at all
-/// that it has behind it.
+/// A page that is not resident: the first from `from` on, else the first of all, which may have
+/// been evicted meanwhile; `None` once each page was looked at. A stream whose pages come in order
+/// looks at one or two on each read, not at all that it has behind it.
 fn first_missing(pages: u64, from: u64, is_resident: impl Fn(u64) -> bool) -> Option<u64> {
     (from..pages).chain(0..from).find(|page| !is_resident(*page))
 }
@@ -654,7 +670,8 @@ mod tests {
             }
         }
         assert!(looks.get() <= 11 * pages, "{} looks", looks.get());
-        // The last has come, and one behind the reader has gone; that one comes again, and a later one goes.
+        // The last has come, and one behind the reader has gone; that one comes again, and a later
+        // one goes.
         assert_eq!(look(from, &|page| page != 3), Some(3));
         assert_eq!(look(3, &|page| page != 900), Some(900));
         looks.set(0);

@@ -1,8 +1,9 @@
 //! The process's connection to its node's agent, and what happens when there is none.
 //!
-//! Connections are kept in a small pool; each carries one request at a time, so no thread of ours runs in the program.
-//! A connection that fails in any way is thrown away with its late answers. After a failure the agent is left alone for
-//! a second, so that a program without an agent pays nothing for asking. A forked child starts with an empty pool.
+//! Connections are kept in a small pool; each carries one request at a time, so no thread of ours
+//! runs in the program. A connection that fails in any way is thrown away with its late answers.
+//! After a failure the agent is left alone for a second, so that a program without an agent pays
+//! nothing for asking. A forked child starts with an empty pool.
 
 use crate::error::{errno, no_agent, out_of_files, told};
 use crate::own::OwnLock;
@@ -20,8 +21,8 @@ use std::time::{Duration, Instant};
 /// How long an agent that failed is left alone.
 const LEAVE_ALONE: Duration = Duration::from_secs(1);
 
-/// One that did not answer in time is left alone for this many times what it has cost, so that an agent that hangs takes no
-/// more than a tenth of a program's time.
+/// One that did not answer in time is left alone for this many times what it has cost, so that an
+/// agent that hangs takes no more than a tenth of a program's time.
 const LEAVE_ALONE_TIMES: u32 = 10;
 
 /// Connections kept for later; more threads at a time make their own and close them again.
@@ -36,7 +37,8 @@ pub struct ClientConfig {
     pub deadline: Duration,
     /// Users whose agents are believed, beside root and the program's own user.
     pub trusted_uids: Vec<u32>,
-    /// Most bytes a reader may ask for ahead of its position, if less than the agent allows; 0: none.
+    /// Most bytes a reader may ask for ahead of its position, if less than the agent allows; 0:
+    /// none.
     pub read_ahead_bytes: Option<u64>,
     /// Say nothing on stderr.
     pub quiet: bool,
@@ -55,9 +57,9 @@ impl Default for ClientConfig {
 }
 
 impl ClientConfig {
-    /// From the environment: `FOREBAY_SOCKET` (a path, or `none`), `FOREBAY_DEADLINE_MS`, `FOREBAY_TRUST_UID`,
-    /// `FOREBAY_QUIET=1`. Without `FOREBAY_SOCKET` the usual places are looked at: `/run/forebay`,
-    /// `$XDG_RUNTIME_DIR/forebay`, `/tmp/forebay-UID`.
+    /// From the environment: `FOREBAY_SOCKET` (a path, or `none`), `FOREBAY_DEADLINE_MS`,
+    /// `FOREBAY_TRUST_UID`, `FOREBAY_QUIET=1`. Without `FOREBAY_SOCKET` the usual places are looked
+    /// at: `/run/forebay`, `$XDG_RUNTIME_DIR/forebay`, `/tmp/forebay-UID`.
     pub fn from_env() -> Self {
         let socket = match std::env::var_os("FOREBAY_SOCKET") {
             Some(path) if path == "none" => None,
@@ -182,7 +184,8 @@ impl Session {
         self.config.socket.is_some() && self.now_ms() >= self.leave_alone_until_ms.load(Ordering::Relaxed)
     }
 
-    /// Asks the agent by `ask`, unless it is left alone now. If that fails it is left alone from then on.
+    /// Asks the agent by `ask`, unless it is left alone now. If that fails it is left alone from
+    /// then on.
     ///
     /// # Errors
     /// `NotConnected`: the agent is not to be asked now. Else those of `ask`.
@@ -231,8 +234,8 @@ impl Session {
         }
     }
 
-    /// Connects and greets, within the deadline. Whoever listens there must be root, this user, or trusted by name: an agent
-    /// is believed about the content of files.
+    /// Connects and greets, within the deadline. Whoever listens there must be root, this user, or
+    /// trusted by name: an agent is believed about the content of files.
     pub(crate) fn connect(&self, want_ring: bool) -> io::Result<Channel> {
         let socket = self.config.socket.as_deref().ok_or(io::ErrorKind::NotFound)?;
         let deadline = Instant::now() + self.config.deadline;
@@ -258,8 +261,8 @@ impl Session {
         Ok(channel)
     }
 
-    /// [`Session::connect`] for a request that only an agent can serve: without one, the error says where it was looked
-    /// for and what to do.
+    /// [`Session::connect`] for a request that only an agent can serve: without one, the error says
+    /// where it was looked for and what to do.
     pub(crate) fn connect_to_agent(&self) -> io::Result<Channel> {
         self.connect(false).map_err(|e| self.in_words(&e))
     }
@@ -326,7 +329,8 @@ impl Session {
     /// Asks and waits for the answer until `limit` has passed.
     ///
     /// # Errors
-    /// The agent is not there, does not answer in time, or is not to be asked now. The caller reads the PFS.
+    /// The agent is not there, does not answer in time, or is not to be asked now. The caller reads
+    /// the PFS.
     pub(crate) fn call(
         &self,
         request: &Request,
@@ -344,7 +348,8 @@ impl Session {
     ) -> io::Result<Received<Reply>> {
         let deadline = Instant::now() + limit;
         let mut last = io::Error::from(io::ErrorKind::NotConnected);
-        // A kept connection may belong to an agent that has been replaced since; a fresh one does not.
+        // A kept connection may belong to an agent that has been replaced since; a fresh one does
+        // not.
         for _ in 0..2 {
             let channel = match self.take() {
                 Ok(channel) => channel,
@@ -375,8 +380,8 @@ impl Session {
         Err(last)
     }
 
-    /// Tells without waiting for an answer; lost if the agent is not keeping up. A connection to an agent that hangs costs
-    /// the deadline, which is remembered like any other failure.
+    /// Tells without waiting for an answer; lost if the agent is not keeping up. A connection to an
+    /// agent that hangs costs the deadline, which is remembered like any other failure.
     pub(crate) fn tell(&self, request: &Request, fds: &[BorrowedFd<'_>]) {
         let Ok(channel) = self.unless_left_alone(|| self.take()) else { return };
         if channel.try_send(request, fds).is_ok() {
@@ -466,7 +471,8 @@ pub(crate) mod tests {
 
     const DEADLINE: Duration = Duration::from_millis(200);
 
-    /// A client of an agent that hangs: the kernel lets connections wait, and nobody takes them. With the agent's socket.
+    /// A client of an agent that hangs: the kernel lets connections wait, and nobody takes them.
+    /// With the agent's socket.
     pub(crate) fn hung_agent(dir: &Path) -> (OwnedFd, Client) {
         let path = dir.join("agent.sock");
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -478,8 +484,8 @@ pub(crate) mod tests {
         (socket, Client::new(config))
     }
 
-    /// Asserts that the agent, which has cost one deadline, is left alone for ten; then has it left alone for ever, so that
-    /// the time of a slow machine does not run out.
+    /// Asserts that the agent, which has cost one deadline, is left alone for ten; then has it left
+    /// alone for ever, so that the time of a slow machine does not run out.
     pub(crate) fn assert_left_alone(client: &Client) {
         let until_ms = client.session.leave_alone_until_ms.swap(u64::MAX, Ordering::Relaxed);
         assert!(until_ms >= 11 * DEADLINE.as_millis() as u64, "left alone until {until_ms} ms only");

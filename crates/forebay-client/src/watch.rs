@@ -1,12 +1,15 @@
-//! What programs of this node do to files that are open here: writes and changes of attributes, by inotify.
+//! What programs of this node do to files that are open here: writes and changes of attributes, by
+//! inotify.
 //!
-//! Time stamps cannot tell a rename, a link or a `chmod` there and back from a write whose mtime was set back: either moves
-//! ctime and nothing else. The kernel can tell, for system calls on this node. It reports nothing of other nodes, of
-//! stores to a mapped page, and of asynchronous writes (`io_submit`); whoever asks must not take silence for proof.
+//! Time stamps cannot tell a rename, a link or a `chmod` there and back from a write whose mtime
+//! was set back: either moves ctime and nothing else. The kernel can tell, for system calls on this
+//! node. It reports nothing of other nodes, of stores to a mapped page, and of asynchronous writes
+//! (`io_submit`); whoever asks must not take silence for proof.
 //!
-//! One inotify instance for each process, a watch for each file that is open. Nothing is read until somebody asks, so
-//! a watch costs its setting and its removal. A forked child shares the instance with its parent, and what it read
-//! would be lost to the parent: it reads nothing, and makes an instance of its own for the files that it opens itself.
+//! One inotify instance for each process, a watch for each file that is open. Nothing is read until
+//! somebody asks, so a watch costs its setting and its removal. A forked child shares the instance
+//! with its parent, and what it read would be lost to the parent: it reads nothing, and makes an
+//! instance of its own for the files that it opens itself.
 
 use crate::own::OwnLock;
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
@@ -83,7 +86,8 @@ impl Watches {
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         (0..TRIES).find_map(|_| {
             let (inotify, removed) = self.instance()?;
-            // Without the lock: on NFS the kernel asks the server, and one that hangs must not hold up other files.
+            // Without the lock: on NFS the kernel asks the server, and one that hangs must not hold
+            // up other files.
             let wd = inotify::add_watch(&*inotify, &path, wanted).ok()?;
             let at_open = self.0.lock().as_mut()?.add(wd, removed)?;
             Some(Watch { all: self.clone(), wd, pid, at_open })
@@ -106,7 +110,8 @@ impl Instance {
         Ok(Instance { inotify: Arc::new(inotify), files: HashMap::new(), removed: 0 })
     }
 
-    /// Takes in one more handle of a file; `None` if its watch may be among those removed since there were `removed`.
+    /// Takes in one more handle of a file; `None` if its watch may be among those removed since
+    /// there were `removed`.
     fn add(&mut self, wd: i32, removed: u64) -> Option<Events> {
         if self.files.contains_key(&wd) {
             // What was done to the file before this open must not be counted after it.

@@ -3,18 +3,20 @@
 //! Every mode states its promise:
 //!
 //! - **bypass**: the PFS and nothing else. What a program gets without Forebay.
-//! - **through**: the PFS, and the tier beside it, so that the next reader finds it in memory. The promise is the PFS's:
-//!   a write that returned is where the PFS put it, and an error of the PFS is the program's error. The tier can only
-//!   miss pages, never fail a write.
-//! - **memory-only**: this node's memory. Gone with the job, the agent or the node; never on the PFS. Known by its path
-//!   to the processes of the job.
+//! - **through**: the PFS, and the tier beside it, so that the next reader finds it in memory. The
+//!   promise is the PFS's: a write that returned is where the PFS put it, and an error of the PFS
+//!   is the program's error. The tier can only miss pages, never fail a write.
+//! - **memory-only**: this node's memory. Gone with the job, the agent or the node; never on the
+//!   PFS. Known by its path to the processes of the job.
 //!
 //! (Write-back, acknowledged before it is on the PFS, will be a fourth.)
 //!
-//! Small writes are gathered to one megabyte, as a C library gathers them to blocks; `sync` and `close` send what is
-//! left. An appender opens the file with `O_APPEND` and lets the PFS place each write, since others may append as well;
-//! it sends whole calls only, so that no record of one appender is cut by a record of another. Pages reach the tier only if they were written in one go from the start; a file that somebody else changes
-//! meanwhile is noticed by its time stamps and not kept.
+//! Small writes are gathered to one megabyte, as a C library gathers them to blocks; `sync` and
+//! `close` send what is left. An appender opens the file with `O_APPEND` and lets the PFS place
+//! each write, since others may append as well; it sends whole calls only, so that no record of one
+//! appender is cut by a record of another. Pages reach the tier only if they were written in one go
+//! from the start; a file that somebody else changes meanwhile is noticed by its time stamps and
+//! not kept.
 
 use crate::error::{errno, out_of_files, told};
 use crate::session::{Client, Session, unexpected};
@@ -59,8 +61,8 @@ pub struct WriteOptions {
     pub mode: WriteMode,
     /// Fail if the file exists.
     pub exclusive: bool,
-    /// Keep what is there and write at its end, wherever that is at each write (`O_APPEND`). What is appended is not
-    /// kept in the tier: the writer does not know its place in the file.
+    /// Keep what is there and write at its end, wherever that is at each write (`O_APPEND`). What
+    /// is appended is not kept in the tier: the writer does not know its place in the file.
     pub append: bool,
     /// Permission bits of a new file, before the process's umask.
     pub permissions: u32,
@@ -83,7 +85,8 @@ pub struct FileWriter {
     position: u64,
     sink: Sink,
     closed: bool,
-    /// The process that opened it: what is gathered is written once, not by every forked child as well.
+    /// The process that opened it: what is gathered is written once, not by every forked child as
+    /// well.
     pid: u32,
 }
 
@@ -97,7 +100,8 @@ impl Client {
     /// Creates (or truncates) `path` for writing.
     ///
     /// # Errors
-    /// What the PFS returns. For memory-only files `NotConnected` without an agent, and `ENOSPC` without room.
+    /// What the PFS returns. For memory-only files `NotConnected` without an agent, and `ENOSPC`
+    /// without room.
     pub fn create(&self, path: impl AsRef<Path>, mode: WriteMode) -> io::Result<FileWriter> {
         self.create_with(path, WriteOptions { mode, ..WriteOptions::default() })
     }
@@ -105,8 +109,8 @@ impl Client {
     /// Opens `path` for writing.
     ///
     /// # Errors
-    /// As [`Client::create`]; `EEXIST` with [`WriteOptions::exclusive`]; `EINVAL`: [`WriteOptions::append`] to a
-    /// memory-only file.
+    /// As [`Client::create`]; `EEXIST` with [`WriteOptions::exclusive`]; `EINVAL`:
+    /// [`WriteOptions::append`] to a memory-only file.
     pub fn create_with(&self, path: impl AsRef<Path>, options: WriteOptions) -> io::Result<FileWriter> {
         let path = path.as_ref();
         if options.append && options.mode == WriteMode::MemoryOnly {
@@ -159,7 +163,8 @@ impl Client {
         }
     }
 
-    /// Removes a file: the memory-only one of that path if this job has one, else the one on the PFS.
+    /// Removes a file: the memory-only one of that path if this job has one, else the one on the
+    /// PFS.
     ///
     /// # Errors
     /// What the PFS returns.
@@ -200,14 +205,14 @@ impl Client {
         }
     }
 
-    /// Whether this process belongs to a job that has begun. If not, its first memory-only file begins one, which ends with
-    /// the process.
+    /// Whether this process belongs to a job that has begun. If not, its first memory-only file
+    /// begins one, which ends with the process.
     pub fn in_scratch_job(&self) -> bool {
         self.session.known_job().is_some()
     }
 
-    /// Begins a job with memory-only files for this process and its children, who find it in the environment variable
-    /// `FOREBAY_JOB`. Returns its token. The job ends with this process.
+    /// Begins a job with memory-only files for this process and its children, who find it in the
+    /// environment variable `FOREBAY_JOB`. Returns its token. The job ends with this process.
     ///
     /// # Errors
     /// No agent, or it refused.
@@ -242,13 +247,14 @@ impl FileWriter {
         &self.path
     }
 
-    /// Bytes written so far, those still gathered included. An appender adds the length that the file had when it was
-    /// opened; what others append meanwhile is not counted.
+    /// Bytes written so far, those still gathered included. An appender adds the length that the
+    /// file had when it was opened; what others append meanwhile is not counted.
     pub fn position(&self) -> u64 {
         self.position + self.gathered.len() as u64
     }
 
-    /// After an error the rest stays: the program counts on its being written, so the next call tries again.
+    /// After an error the rest stays: the program counts on its being written, so the next call
+    /// tries again.
     fn send_gathered(&mut self) -> io::Result<()> {
         let mut gathered = std::mem::take(&mut self.gathered);
         let mut sent = Ok(());
@@ -292,8 +298,9 @@ impl FileWriter {
         Ok(sent)
     }
 
-    /// Hands what was gathered to the PFS and returns a descriptor of the file, for a program that goes on by itself, at any
-    /// position. The tier keeps nothing of the file: it can no longer know what was written.
+    /// Hands what was gathered to the PFS and returns a descriptor of the file, for a program that
+    /// goes on by itself, at any position. The tier keeps nothing of the file: it can no longer
+    /// know what was written.
     ///
     /// # Errors
     /// What the PFS returns; `EINVAL` for memory-only files, whose room is reserved as they grow.
@@ -314,7 +321,8 @@ impl FileWriter {
         }
     }
 
-    /// Makes what was written durable, as the PFS promises for `fsync`. For memory-only files there is nothing to do.
+    /// Makes what was written durable, as the PFS promises for `fsync`. For memory-only files there
+    /// is nothing to do.
     ///
     /// # Errors
     /// What the PFS returns.
@@ -326,11 +334,12 @@ impl FileWriter {
         }
     }
 
-    /// Writes what is left and closes. After it has returned, the next open finds the file in the tier (through mode,
-    /// if there was room).
+    /// Writes what is left and closes. After it has returned, the next open finds the file in the
+    /// tier (through mode, if there was room).
     ///
     /// # Errors
-    /// What the PFS returns for the last write; only a file closed without error is surely all there.
+    /// What the PFS returns for the last write; only a file closed without error is surely all
+    /// there.
     pub fn close(mut self) -> io::Result<()> {
         self.finish()
     }
@@ -347,7 +356,8 @@ impl FileWriter {
                 }
             }
             Sink::Scratch { copy, client, .. } => {
-                // Give back the part of the last step that was not used; if it fails it goes with the job.
+                // Give back the part of the last step that was not used; if it fails it goes with
+                // the job.
                 let request = Request::ScratchReserve { copy: *copy, bytes: self.position };
                 let _ = client.session.call(&request, &[], client.session.config.deadline);
             }
@@ -372,7 +382,8 @@ fn reserve_scratch(client: &Client, copy: u64, end: u64) -> io::Result<u64> {
 impl Write for FileWriter {
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
         let room = GATHER_BYTES - self.gathered.len();
-        // An appender takes the data of one call as a whole or not at all: another one may write in between.
+        // An appender takes the data of one call as a whole or not at all: another one may write in
+        // between.
         if room == 0 || self.append && room < data.len() {
             // Before anything of `data` is taken, so that an error means that nothing of it was.
             self.send_gathered()?;
@@ -397,7 +408,8 @@ impl Drop for FileWriter {
     }
 }
 
-/// Writes `data` at an offset, or where the kernel puts it; returns fewer bytes than there are if an error came behind them.
+/// Writes `data` at an offset, or where the kernel puts it; returns fewer bytes than there are if
+/// an error came behind them.
 fn write_some(fd: BorrowedFd<'_>, data: &[u8], at: Option<u64>) -> io::Result<usize> {
     let mut done = 0;
     while done < data.len() {
@@ -417,8 +429,8 @@ fn write_some(fd: BorrowedFd<'_>, data: &[u8], at: Option<u64>) -> io::Result<us
     Ok(done)
 }
 
-/// The tier's half of a file written through. Nothing here can fail the write: a page that does not fit is left out, and
-/// an agent that goes away ends it.
+/// The tier's half of a file written through. Nothing here can fail the write: a page that does not
+/// fit is left out, and an agent that goes away ends it.
 #[derive(Debug)]
 struct TierWriter {
     channel: Channel,
@@ -462,8 +474,8 @@ impl TierWriter {
         })
     }
 
-    /// Looks whether somebody else has changed the file since our last write. A look costs a round trip to the PFS; right
-    /// after the last one it would show nothing new.
+    /// Looks whether somebody else has changed the file since our last write. A look costs a round
+    /// trip to the PFS; right after the last one it would show nothing new.
     fn before_write(&mut self, file: BorrowedFd<'_>) {
         if self.spoiled || self.seen_at.elapsed() < LOOK_AGAIN {
             return;
@@ -474,8 +486,8 @@ impl TierWriter {
         }
     }
 
-    /// Looks after every write, whatever it ends with: any may be the last, and what is not seen right after it cannot be
-    /// told from the work of others.
+    /// Looks after every write, whatever it ends with: any may be the last, and what is not seen
+    /// right after it cannot be told from the work of others.
     fn after_write(&mut self, file: BorrowedFd<'_>, data: &[u8], offset: u64) {
         if !self.spoiled {
             let end = offset + data.len() as u64;
@@ -530,17 +542,20 @@ impl TierWriter {
         }
     }
 
-    /// Tells the agent that the file is done. Waits for its answer, so that the next open finds the copy.
+    /// Tells the agent that the file is done. Waits for its answer, so that the next open finds the
+    /// copy.
     fn commit(mut self, path: &Path, file: BorrowedFd<'_>, length: u64) {
         self.flush_page();
         let now = FileFacts::of(file, Revalidate::AsStat).ok();
-        // Exactly what our last write has left: whatever happened since, and before this, was somebody else's.
+        // Exactly what our last write has left: whatever happened since, and before this, was
+        // somebody else's.
         let left = self.seen.map(|s| s.version);
         let Some(now) = now.filter(|n| !self.spoiled && n.version.size == length && Some(n.version) == left)
         else {
             return;
         };
-        // The agent wants one descriptor open for reading and, as a proof, the one that was written through.
+        // The agent wants one descriptor open for reading and, as a proof, the one that was written
+        // through.
         let Ok(reading) = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else { return };
         let request = Request::StageCommit { version: now.version };
         if self.channel.send(&request, &[reading.as_fd(), file]).is_ok() {

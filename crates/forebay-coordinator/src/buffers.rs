@@ -1,9 +1,10 @@
 //! What the buffers of all connections hold together, and who is to go when it is too much.
 //!
-//! Each connection has a bound of its own, which a thousand of them may reach at the same time. So the sum has one, too. Over it
-//! the connection goes that has been *behind* for longest: that has not, since then, got all that was said to it, nor said
-//! all of a message it has begun. One that is quick is behind for a moment at a time and stays, however much it is told; not
-//! so by size, where the one with the most to do would go and the one that hangs would stay.
+//! Each connection has a bound of its own, which a thousand of them may reach at the same time. So
+//! the sum has one, too. Over it the connection goes that has been *behind* for longest: that has
+//! not, since then, got all that was said to it, nor said all of a message it has begun. One that
+//! is quick is behind for a moment at a time and stays, however much it is told; not so by size,
+//! where the one with the most to do would go and the one that hangs would stay.
 //!
 //! What is encoded once for many (a view) counts once, for as long as anybody has not got it.
 
@@ -46,7 +47,8 @@ impl Buffers {
         self.most_bytes
     }
 
-    /// A connection holds `bytes` of its own from `now` on; `waits`: and something that is shared, perhaps.
+    /// A connection holds `bytes` of its own from `now` on; `waits`: and something that is shared,
+    /// perhaps.
     pub fn note(&mut self, now: Nanos, session: Session, bytes: u64, waits: bool) {
         if bytes == 0 && !waits {
             return self.forget(session);
@@ -75,7 +77,8 @@ impl Buffers {
         self.own_bytes + shared.map(|frame| frame.len() as u64).sum::<u64>()
     }
 
-    /// Who has to go because too much is held; of several since the same moment, the one that holds most.
+    /// Who has to go because too much is held; of several since the same moment, the one that holds
+    /// most.
     pub fn over(&self) -> Option<Behind> {
         if self.total_bytes() <= self.most_bytes {
             return None;

@@ -1,4 +1,5 @@
-//! What the coordinator does with what it is told, without sockets and without a clock: messages in, effects out.
+//! What the coordinator does with what it is told, without sockets and without a clock: messages
+//! in, effects out.
 
 use crate::members::{Joined, Members, Session, Timing};
 use crate::pump::Pump;
@@ -25,8 +26,8 @@ pub struct Core {
 }
 
 impl Core {
-    /// Knows nothing yet. `term` is the start in milliseconds since 1970, `now` the same moment on the driver's clock.
-    /// What jobs report goes to `pump`.
+    /// Knows nothing yet. `term` is the start in milliseconds since 1970, `now` the same moment on
+    /// the driver's clock. What jobs report goes to `pump`.
     pub fn new(term: u64, now: Nanos, timing: Timing, pump: Pump) -> Self {
         Core { members: Members::new(term, now, timing), pump }
     }
@@ -47,7 +48,8 @@ impl Core {
             return self.joined(session, joined, out);
         }
         let Some(node) = self.members.by_session(session).map(|m| m.info.name.clone()) else {
-            // It was thrown out while this was on its way, or never joined: it has to join (again) on a new connection.
+            // It was thrown out while this was on its way, or never joined: it has to join (again)
+            // on a new connection.
             return out.push(Effect::Close(session));
         };
         match message {
@@ -83,7 +85,8 @@ impl Core {
                 out.extend(replaces.map(Effect::Close));
                 out.push(Effect::Send(session, welcome(String::new())));
                 if self.members.has_published() {
-                    // It may be the only one who missed the last view; what has changed since comes with the next.
+                    // It may be the only one who missed the last view; what has changed since comes
+                    // with the next.
                     out.push(Effect::Send(session, ToAgent::Members(self.members.view())));
                 }
             }

@@ -1,9 +1,10 @@
 //! The coordinator: who is in the cluster, which jobs run, and what is prefetched for them.
 //!
-//! There is one per cluster, in an agent's process or in its own, and nothing depends on it for reading: it is off the
-//! data path and holds nothing that the agents do not tell it again when it comes back. `server` is one thread that waits
-//! for all agents, and `buffers` what it may hold for them. Below it everything takes the time as an argument and knows no
-//! sockets: `members` is the membership, and `pump` drives the stage machine of the policy crate, which decides what is
+//! There is one per cluster, in an agent's process or in its own, and nothing depends on it for
+//! reading: it is off the data path and holds nothing that the agents do not tell it again when it
+//! comes back. `server` is one thread that waits for all agents, and `buffers` what it may hold for
+//! them. Below it everything takes the time as an argument and knows no sockets: `members` is the
+//! membership, and `pump` drives the stage machine of the policy crate, which decides what is
 //! prefetched; `record` keeps what it decided.
 
 mod buffers;

@@ -1,14 +1,15 @@
 //! Who is in the cluster: a machine without sockets and without a clock.
 //!
-//! A node is a member from its join until it says that it goes, has been silent for three heartbeats, or another process
-//! of its name has joined. Every change makes a new epoch (term, number). The term is the start of the coordinator, so
-//! that a new coordinator's epochs are others than the old one's without anything being written down. A new
-//! coordinator publishes nothing for two heartbeats: agents come back within that time, and a view that grew node by
-//! node would make every extent wander to and fro.
+//! A node is a member from its join until it says that it goes, has been silent for three
+//! heartbeats, or another process of its name has joined. Every change makes a new epoch (term,
+//! number). The term is the start of the coordinator, so that a new coordinator's epochs are others
+//! than the old one's without anything being written down. A new coordinator publishes nothing for
+//! two heartbeats: agents come back within that time, and a view that grew node by node would make
+//! every extent wander to and fro.
 //!
-//! A connection that breaks does not end a membership: its agent comes back, or falls silent. So a coordinator's or a
-//! network's hiccup moves no extent. And what the coordinator itself has slept through is held against nobody
-//! ([`Members::forgive`]).
+//! A connection that breaks does not end a membership: its agent comes back, or falls silent. So a
+//! coordinator's or a network's hiccup moves no extent. And what the coordinator itself has slept
+//! through is held against nobody ([`Members::forgive`]).
 
 use forebay_policy::machine::Nanos;
 use forebay_wire::{ClusterView, Epoch, NodeInfo};
@@ -29,8 +30,9 @@ pub struct Timing {
     pub grace_ns: u64,
     /// Between two views: changes within it are published together.
     pub batch_ns: u64,
-    /// Added to `batch_ns` for each member. A view is as long as there are members and goes to each of them, so that views at
-    /// a fixed pace would take a coordinator of a thousand nodes that all start at once a whole core.
+    /// Added to `batch_ns` for each member. A view is as long as there are members and goes to each
+    /// of them, so that views at a fixed pace would take a coordinator of a thousand nodes that all
+    /// start at once a whole core.
     pub batch_per_member_ns: u64,
 }
 
@@ -38,7 +40,8 @@ pub struct Timing {
 const MISSED_MAX: u64 = 3;
 
 impl Timing {
-    /// A heartbeat a second, two of them for agents to come back, views every 100 ms (600 ms with a thousand members).
+    /// A heartbeat a second, two of them for agents to come back, views every 100 ms (600 ms with a
+    /// thousand members).
     pub const DEFAULT: Timing = Timing {
         heartbeat_ns: 1_000_000_000,
         grace_ns: 2_000_000_000,
@@ -98,8 +101,8 @@ pub struct Members {
 }
 
 impl Members {
-    /// No members. `term` is the coordinator's start in milliseconds since 1970, `now` the same moment on the driver's
-    /// clock.
+    /// No members. `term` is the coordinator's start in milliseconds since 1970, `now` the same
+    /// moment on the driver's clock.
     pub fn new(term: u64, now: Nanos, timing: Timing) -> Self {
         Members {
             timing,
@@ -201,7 +204,8 @@ impl Members {
         Some(name)
     }
 
-    /// Ends the membership of those who have been silent for too long; returns who they were, with their connections.
+    /// Ends the membership of those who have been silent for too long; returns who they were, with
+    /// their connections.
     pub fn expire(&mut self, now: Nanos) -> Vec<(String, Session)> {
         if now < self.nobody_silent_before {
             return Vec::new();
@@ -219,8 +223,9 @@ impl Members {
         gone
     }
 
-    /// Before the first view is published at `now`: ends the membership of those whose extents of a mount have another size than
-    /// most nodes have. Returns who they were, with their connections; when they come again they are told why.
+    /// Before the first view is published at `now`: ends the membership of those whose extents of a
+    /// mount have another size than most nodes have. Returns who they were, with their connections;
+    /// when they come again they are told why.
     pub fn outvote(&mut self, now: Nanos) -> Vec<(String, Session)> {
         if self.published.is_some() || now < self.publish_at() {
             return Vec::new();
@@ -260,8 +265,8 @@ impl Members {
         }
     }
 
-    /// The view to publish now, if there is one: something has changed, agents have had the time to come back, and the last
-    /// view is not too fresh.
+    /// The view to publish now, if there is one: something has changed, agents have had the time to
+    /// come back, and the last view is not too fresh.
     pub fn publish(&mut self, now: Nanos) -> Option<ClusterView> {
         if !self.changed || now < self.publish_at() {
             return None;
@@ -458,8 +463,9 @@ mod tests {
     }
 
     proptest! {
-        /// Over any history, two coordinators in sequence included: epochs only grow, every published member was heard
-        /// within the silence allowed, views are apart by the batch time, and a name stands once.
+        /// Over any history, two coordinators in sequence included: epochs only grow, every
+        /// published member was heard within the silence allowed, views are apart by the batch
+        /// time, and a name stands once.
         #[test]
         fn epochs_only_grow_and_members_are_alive(ops in prop::collection::vec(op(), 1..200)) {
             let timing = Timing::DEFAULT;

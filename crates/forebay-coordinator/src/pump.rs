@@ -1,8 +1,8 @@
-//! Drives the stage machine with the real clock: translates the wire's messages into its events, and its actions into
-//! messages to agents.
+//! Drives the stage machine with the real clock: translates the wire's messages into its events,
+//! and its actions into messages to agents.
 //!
-//! Nothing is decided here. The machine knows jobs and files by number; this keeps what a number stands for: the node and
-//! program that a job belongs to, and the path and version of each file.
+//! Nothing is decided here. The machine knows jobs and files by number; this keeps what a number
+//! stands for: the node and program that a job belongs to, and the path and version of each file.
 
 use crate::record::Recorder;
 use forebay_policy::machine::{Machine, Nanos};
@@ -162,7 +162,8 @@ impl Pump {
         Some(key)
     }
 
-    /// Drops a job whose report takes the memory of all beyond the limit; its reads go on without a plan.
+    /// Drops a job whose report takes the memory of all beyond the limit; its reads go on without a
+    /// plan.
     fn bound_reports(&mut self, now: Nanos, owner: &Owner) {
         let reported_bytes: u64 = self.jobs.values().map(|job| job.reported.bytes()).sum();
         if reported_bytes > REPORTED_BYTES_MAX {
@@ -514,7 +515,8 @@ mod tests {
         assert!(pump.jobs.is_empty() && pump.keys.is_empty());
     }
 
-    /// Drives a fresh machine from a file of the log; returns the number of its actions, and that of jobs still there.
+    /// Drives a fresh machine from a file of the log; returns the number of its actions, and that
+    /// of jobs still there.
     fn replay(path: &std::path::Path) -> (usize, usize) {
         let text = std::fs::read_to_string(path).unwrap();
         let mut lines = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());

@@ -1,12 +1,14 @@
-//! The decision log: what the stage machine hears and decides, in the format of the simulator's traces.
+//! The decision log: what the stage machine hears and decides, in the format of the simulator's
+//! traces.
 //!
-//! Each file starts with a machine that has no jobs, so that `forebay replay` can drive a fresh one from its first line on. A
-//! file that has become long is followed by the next one when no job runs. If jobs never pause, recording stops at
-//! [`FILE_BYTES_MAX`] and resumes with the next file: a record with a gap could not be replayed.
+//! Each file starts with a machine that has no jobs, so that `forebay replay` can drive a fresh one
+//! from its first line on. A file that has become long is followed by the next one when no job
+//! runs. If jobs never pause, recording stops at [`FILE_BYTES_MAX`] and resumes with the next file:
+//! a record with a gap could not be replayed.
 //!
-//! The coordinator waits for the disk only when it starts, and for a moment when it ends. A thread of its own creates,
-//! writes and removes files, and what waits for it is bounded; beyond that bound, or when the disk fails, recording
-//! stops in the same way.
+//! The coordinator waits for the disk only when it starts, and for a moment when it ends. A thread
+//! of its own creates, writes and removes files, and what waits for it is bounded; beyond that
+//! bound, or when the disk fails, recording stops in the same way.
 
 use forebay_policy::machine::Nanos;
 use forebay_policy::stage::Config;
@@ -66,7 +68,8 @@ impl Recorder {
         Recorder { log: None, trace: Trace::off() }
     }
 
-    /// Records into files of `dir`, which is made if needed, starting with a machine that is built from `config`.
+    /// Records into files of `dir`, which is made if needed, starting with a machine that is built
+    /// from `config`.
     ///
     /// # Errors
     /// The directory or the file cannot be made.
@@ -89,7 +92,8 @@ impl Recorder {
         })
     }
 
-    /// Begins the next file, with a machine that is built from `config`. Once something is written there, the oldest goes.
+    /// Begins the next file, with a machine that is built from `config`. Once something is written
+    /// there, the oldest goes.
     ///
     /// # Errors
     /// There is no thread for it; it is tried again after a pause.

@@ -1,17 +1,20 @@
-//! The coordinator's one thread: waits for all agents at once, hands what they say to [`Core`], and carries out what comes
-//! of it.
+//! The coordinator's one thread: waits for all agents at once, hands what they say to [`Core`], and
+//! carries out what comes of it.
 //!
-//! One thread and readiness events instead of a thread per agent: a thousand heartbeats a second are then a thousand short
-//! reads and nothing else. Nothing in the loop waits for a single agent. Proving who a new connection is (a TLS handshake)
-//! takes a while and the other side's cooperation, so that happens in a short-lived thread with a deadline, a bounded
-//! number of them at a time, of which strangers cannot take all (`proving`). An agent that does not read fills its bounded buffer and is dropped; it will come back. What
-//! all connections hold together is bounded as well (`buffers`).
+//! One thread and readiness events instead of a thread per agent: a thousand heartbeats a second
+//! are then a thousand short reads and nothing else. Nothing in the loop waits for a single agent.
+//! Proving who a new connection is (a TLS handshake) takes a while and the other side's
+//! cooperation, so that happens in a short-lived thread with a deadline, a bounded number of them
+//! at a time, of which strangers cannot take all (`proving`). An agent that does not read fills its
+//! bounded buffer and is dropped; it will come back. What all connections hold together is bounded
+//! as well (`buffers`).
 //!
-//! The coordinator may be kept from running, by SIGSTOP or by a machine that thrashes. Agents have given it up meanwhile and
-//! tried again, so it finds connections that nobody is at any more, with a join in each. They are told from the others by
-//! their end having come already, and whatever is read in the wrong order all the same is put right by the number of the
-//! connection (`members`). One time is taken for each turn, right after the wait: what passes between two of these
-//! moments is held against nobody, wherever in the loop it has passed.
+//! The coordinator may be kept from running, by SIGSTOP or by a machine that thrashes. Agents have
+//! given it up meanwhile and tried again, so it finds connections that nobody is at any more, with
+//! a join in each. They are told from the others by their end having come already, and whatever is
+//! read in the wrong order all the same is put right by the number of the connection (`members`).
+//! One time is taken for each turn, right after the wait: what passes between two of these moments
+//! is held against nobody, wherever in the loop it has passed.
 
 use crate::buffers::Buffers;
 use crate::core::{Core, Effect};
@@ -186,8 +189,8 @@ fn accept(inner: &Arc<Inner>, listener: &Arc<Listener>) {
     }
 }
 
-/// Whether the other end has closed, be it that something it said before is still to be read: it has waited in the backlog
-/// for longer than its agent would.
+/// Whether the other end has closed, be it that something it said before is still to be read: it
+/// has waited in the backlog for longer than its agent would.
 fn has_gone(socket: &TcpStream) -> bool {
     let ended = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
     let mut fds = [PollFd::new(socket, PollFlags::RDHUP)];
@@ -202,7 +205,8 @@ fn proved(inner: &Inner, listener: &Listener, socket: TcpStream) {
     }
 }
 
-/// Lets a connection prove itself in a thread of its own. If too many do, another has to end for it.
+/// Lets a connection prove itself in a thread of its own. If too many do, another has to end for
+/// it.
 fn prove(inner: &Arc<Inner>, listener: &Arc<Listener>, socket: TcpStream) {
     let place = match inner.proving.enter(&socket) {
         Ok(place) => place,
@@ -334,7 +338,8 @@ impl Server {
 
     fn wait(&mut self, timeout: Duration) -> io::Result<Vec<(Session, epoll::EventFlags)>> {
         let mut events = Vec::with_capacity(1024);
-        // Rounded up to a millisecond: a deadline that is not reached yet must not make the loop spin.
+        // Rounded up to a millisecond: a deadline that is not reached yet must not make the loop
+        // spin.
         let timeout = if timeout.is_zero() { timeout } else { timeout + Duration::from_micros(999) };
         let limit = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
         match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&limit)) {
@@ -370,7 +375,8 @@ impl Server {
         let arrived = agent.link.receive()?;
         while let Some(message) = agent.link.next_message::<ToCoordinator>()? {
             match &message {
-                // Its agent has given up waiting for the answer, and has another connection by now or is gone.
+                // Its agent has given up waiting for the answer, and has another connection by now
+                // or is gone.
                 ToCoordinator::Join { .. } if arrived == Arrived::Closed => break,
                 ToCoordinator::Join { node, .. } if !agent.link.stream().may_speak_for(&node.name) => {
                     let own = agent.link.stream().peer_name().unwrap_or_default();
@@ -477,7 +483,8 @@ impl Server {
         }
     }
 
-    /// Closes connections, the one that has been behind for longest first, until all of them hold no more than they may.
+    /// Closes connections, the one that has been behind for longest first, until all of them hold
+    /// no more than they may.
     fn bound_buffers(&mut self) {
         while let Some(slowest) = self.buffers.over() {
             let node = self.core.node_of(slowest.session).unwrap_or("?").to_owned();
@@ -520,7 +527,8 @@ impl Server {
         }
     }
 
-    /// Closing the socket takes it out of the waiting set as well. A member stays one until it is silent for too long.
+    /// Closing the socket takes it out of the waiting set as well. A member stays one until it is
+    /// silent for too long.
     fn drop_agent(&mut self, session: Session, why: &str) {
         self.buffers.forget(session);
         if self.agents.remove(&session).is_some() {

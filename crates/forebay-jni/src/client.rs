@@ -53,8 +53,8 @@ fn configuration(wishes: Wishes) -> ClientConfig {
     config
 }
 
-/// A new client. `socket`: null for the environment's or the usual one, "none" for no agent. Of the numbers, negative ones
-/// stand for the environment's or the default.
+/// A new client. `socket`: null for the environment's or the usual one, "none" for no agent. Of the
+/// numbers, negative ones stand for the environment's or the default.
 ///
 /// # Safety
 /// Called by the JVM.
@@ -95,8 +95,8 @@ pub unsafe extern "system" fn Java_io_forebay_core_Native_clientFree(
     unsafe { Jni::run(env, class, (), body) }
 }
 
-/// The mounts that the agent serves: how many, and for each its label, root, and the bytes of a page and of an extent. None
-/// without an agent.
+/// The mounts that the agent serves: how many, and for each its label, root, and the bytes of a
+/// page and of an extent. None without an agent.
 ///
 /// # Safety
 /// Called by the JVM.
@@ -120,7 +120,8 @@ pub unsafe extern "system" fn Java_io_forebay_core_Native_mounts(
     unsafe { Jni::run(env, class, null_mut(), body) }
 }
 
-/// What the agent has counted: how many, and for each its name and value. An error without an agent.
+/// What the agent has counted: how many, and for each its name and value. An error without an
+/// agent.
 ///
 /// # Safety
 /// Called by the JVM.
@@ -154,8 +155,9 @@ pub unsafe extern "system" fn Java_io_forebay_core_Native_counters(
     unsafe { Jni::run(env, class, null_mut(), body) }
 }
 
-/// Where `length` bytes of a file from `offset` on are kept, or, if `balanced`, where tasks that read them should run: how many
-/// parts, and for each its offset and length in bytes, how many hosts, and their names. An error without an agent.
+/// Where `length` bytes of a file from `offset` on are kept, or, if `balanced`, where tasks that
+/// read them should run: how many parts, and for each its offset and length in bytes, how many
+/// hosts, and their names. An error without an agent.
 ///
 /// # Safety
 /// Called by the JVM.
@@ -181,7 +183,8 @@ pub unsafe extern "system" fn Java_io_forebay_core_Native_locate(
     unsafe { Jni::run(env, class, null_mut(), body) }
 }
 
-/// As `locate`, for a file whose inode number and length in bytes are known from a listing: the file is not touched.
+/// As `locate`, for a file whose inode number and length in bytes are known from a listing: the
+/// file is not touched.
 ///
 /// # Safety
 /// Called by the JVM.

@@ -1,4 +1,5 @@
-//! Answers with a structure, as `java.io.DataInputStream` reads them: big-endian numbers, byte strings behind their length.
+//! Answers with a structure, as `java.io.DataInputStream` reads them: big-endian numbers, byte
+//! strings behind their length.
 
 /// An answer being put together.
 #[derive(Debug, Default)]

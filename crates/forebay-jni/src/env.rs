@@ -1,7 +1,8 @@
 //! The JVM, as far as it is needed: arrays, direct buffers, exceptions.
 //!
-//! A [`Jni`] is made from what the JVM passes to a native method and lives for that call. Failures of the JVM itself (no
-//! memory for an array) leave an exception pending in it; the functions here then say [`Pending`], and the call returns.
+//! A [`Jni`] is made from what the JVM passes to a native method and lives for that call. Failures
+//! of the JVM itself (no memory for an array) leave an exception pending in it; the functions here
+//! then say [`Pending`], and the call returns.
 
 use crate::named;
 use jni_sys::{
@@ -69,11 +70,12 @@ impl Span {
 }
 
 impl Jni {
-    /// Runs the body of a native method. On failure or panic an exception is pending afterwards, and `failed` is returned
-    /// to a caller that will not look at it.
+    /// Runs the body of a native method. On failure or panic an exception is pending afterwards,
+    /// and `failed` is returned to a caller that will not look at it.
     ///
     /// # Safety
-    /// `env` and `class` are what the JVM has passed to the native method that calls this, in this thread.
+    /// `env` and `class` are what the JVM has passed to the native method that calls this, in this
+    /// thread.
     pub unsafe fn run<T>(
         env: *mut JNIEnv,
         class: jclass,
@@ -81,7 +83,8 @@ impl Jni {
         body: impl FnOnce(&Jni) -> Outcome<T>,
     ) -> T {
         let jni = Jni { env, class };
-        // Nothing is seen half done after a panic: the core takes its locks over from a thread that panicked.
+        // Nothing is seen half done after a panic: the core takes its locks over from a thread that
+        // panicked.
         let outcome = catch_unwind(AssertUnwindSafe(|| body(&jni)));
         match outcome {
             Ok(Ok(value)) => return value,
@@ -93,7 +96,8 @@ impl Jni {
     }
 
     fn functions(&self) -> &JNINativeInterface__1_4 {
-        // SAFETY: the JVM's table outlives every call; each JVM that runs today has the functions of version 1.4.
+        // SAFETY: the JVM's table outlives every call; each JVM that runs today has the functions
+        // of version 1.4.
         unsafe { &(**self.env).v1_4 }
     }
 
@@ -101,13 +105,14 @@ impl Jni {
         if good { Ok(()) } else { Err(Failure::Pending) }
     }
 
-    /// Leaves an exception pending, made by the class's own `static void fail(int, byte[])`: only Java knows which
-    /// exception suits which number, and text goes as bytes because the JVM's own strings have an encoding of their own.
+    /// Leaves an exception pending, made by the class's own `static void fail(int, byte[])`: only
+    /// Java knows which exception suits which number, and text goes as bytes because the JVM's own
+    /// strings have an encoding of their own.
     fn fail(&self, errno: i32, words: &str) {
         let f = self.functions();
         let Ok(text) = self.new_bytes(words.as_bytes()) else { return };
-        // SAFETY: env and class are the JVM's for this call; names and signature end in a zero byte; a missing method
-        // leaves its own exception pending.
+        // SAFETY: env and class are the JVM's for this call; names and signature end in a zero
+        // byte; a missing method leaves its own exception pending.
         unsafe {
             let method = (f.GetStaticMethodID)(self.env, self.class, c"fail".as_ptr(), c"(I[B)V".as_ptr());
             if !method.is_null() {
@@ -162,8 +167,8 @@ impl Jni {
         }
     }
 
-    /// Lends `span` of a Java array in place. The JVM may hold up its garbage collection meanwhile: `body` must not
-    /// wait for anything, nor call into the JVM.
+    /// Lends `span` of a Java array in place. The JVM may hold up its garbage collection meanwhile:
+    /// `body` must not wait for anything, nor call into the JVM.
     pub fn with_array<T>(
         &self,
         array: jbyteArray,
@@ -174,12 +179,14 @@ impl Jni {
             return Err(Failure::invalid("a range that is not within its array"));
         };
         let f = self.functions();
-        // SAFETY: a reference to an array; nothing of the JVM is called until the address is given back below.
+        // SAFETY: a reference to an array; nothing of the JVM is called until the address is given
+        // back below.
         let address = unsafe { (f.GetPrimitiveArrayCritical)(self.env, array, std::ptr::null_mut()) };
         self.pending_unless(!address.is_null())?;
         let lent = Lent { jni: self, array, address };
-        // SAFETY: the array has at least `start + length` bytes at this address, and the JVM has been told that they are
-        // in use; that a Java thread may write them meanwhile is the program's affair, as with any read into a buffer.
+        // SAFETY: the array has at least `start + length` bytes at this address, and the JVM has
+        // been told that they are in use; that a Java thread may write them meanwhile is the
+        // program's affair, as with any read into a buffer.
         let slice = unsafe { std::slice::from_raw_parts_mut(address.cast::<u8>().add(start), length) };
         let result = body(slice);
         drop(lent);
@@ -195,8 +202,8 @@ impl Jni {
             return Err(Failure::invalid("no buffer where one is needed"));
         }
         let f = self.functions();
-        // SAFETY: a reference to a ByteBuffer, as the signature of the native method says; others than direct ones have
-        // no address and a negative capacity.
+        // SAFETY: a reference to a ByteBuffer, as the signature of the native method says; others
+        // than direct ones have no address and a negative capacity.
         let (address, capacity) = unsafe {
             ((f.GetDirectBufferAddress)(self.env, buffer), (f.GetDirectBufferCapacity)(self.env, buffer))
         };
@@ -204,7 +211,8 @@ impl Jni {
         let Some((start, length)) = within else {
             return Err(Failure::invalid("a range that is not within a direct buffer"));
         };
-        // SAFETY: within the buffer, which lives for the call because the JVM holds a reference for it.
+        // SAFETY: within the buffer, which lives for the call because the JVM holds a reference for
+        // it.
         Ok(unsafe { std::slice::from_raw_parts_mut(address.cast::<u8>().add(start), length) })
     }
 
@@ -222,7 +230,8 @@ impl Jni {
     /// A direct buffer over memory of ours.
     ///
     /// # Safety
-    /// `bytes` stay where they are for as long as Java uses the buffer, and Java does not write them.
+    /// `bytes` stay where they are for as long as Java uses the buffer, and Java does not write
+    /// them.
     pub unsafe fn new_direct(&self, bytes: &[u8]) -> Outcome<jobject> {
         let address: *mut c_void = bytes.as_ptr().cast_mut().cast();
         // SAFETY: the caller's promise; a length of a slice fits a jlong.
@@ -242,7 +251,8 @@ struct Lent<'a> {
 
 impl Drop for Lent<'_> {
     fn drop(&mut self) {
-        // 0: keep what was written, also where the JVM has lent a copy. (JNI_ABORT would throw it away.)
+        // 0: keep what was written, also where the JVM has lent a copy. (JNI_ABORT would throw it
+        // away.)
         const KEEP: i32 = 0;
         const { assert!(KEEP != JNI_ABORT) };
         let f = self.jni.functions();

@@ -1,8 +1,9 @@
 //! What Java holds numbers of.
 //!
-//! A table costs a lock and a count for each call, some tens of nanoseconds, where an address would cost nothing. For that
-//! no mistake in Java, nor a close in one thread during a read in another, can touch memory that is gone: whoever has
-//! looked up a thing keeps it until the call is over. Numbers are never used twice.
+//! A table costs a lock and a count for each call, some tens of nanoseconds, where an address would
+//! cost nothing. For that no mistake in Java, nor a close in one thread during a read in another,
+//! can touch memory that is gone: whoever has looked up a thing keeps it until the call is over.
+//! Numbers are never used twice.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -37,7 +38,8 @@ impl<T> Handles<T> {
         things.get(&handle).cloned().ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
     }
 
-    /// Forgets the thing of that number; it ends when the last call that uses it does. `None`: it was taken before.
+    /// Forgets the thing of that number; it ends when the last call that uses it does. `None`: it
+    /// was taken before.
     pub fn take(&self, handle: i64) -> Option<Arc<T>> {
         self.things.write().unwrap_or_else(PoisonError::into_inner).remove(&handle)
     }

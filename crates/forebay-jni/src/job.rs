@@ -1,8 +1,10 @@
-//! Analytics jobs: what a plug-in in Java tells (`io.forebay.core.JobUpdate`), in the words of the wire.
+//! Analytics jobs: what a plug-in in Java tells (`io.forebay.core.JobUpdate`), in the words of the
+//! wire.
 //!
-//! Java names files by their paths. Here each is opened once for its version; one that cannot be named (it is gone, it is
-//! on no mount of the agent's, it may not be read) is left out, and with it the parts of splits that are in it: their
-//! tasks read what they read without a prefetch. The numbers of files are therefore not the same on the two sides.
+//! Java names files by their paths. Here each is opened once for its version; one that cannot be
+//! named (it is gone, it is on no mount of the agent's, it may not be read) is left out, and with
+//! it the parts of splits that are in it: their tasks read what they read without a prefetch. The
+//! numbers of files are therefore not the same on the two sides.
 
 use crate::client::CLIENTS;
 use crate::env::{Failure, Jni, Outcome};
@@ -17,7 +19,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 static JOBS: Handles<ToldJob> = Handles::new();
 
-/// Files named at a time: a file system answers many opens at once much sooner than one after the other.
+/// Files named at a time: a file system answers many opens at once much sooner than one after the
+/// other.
 const NAMING_THREADS: usize = 8;
 
 struct ToldJob {
@@ -85,7 +88,8 @@ impl<'a> Decoder<'a> {
         Ok(String::from_utf8_lossy(self.bytes()?).into_owned())
     }
 
-    /// As many things as are announced. The number is not believed beforehand: no memory is taken for it.
+    /// As many things as are announced. The number is not believed beforehand: no memory is taken
+    /// for it.
     fn list<T>(&mut self, mut one: impl FnMut(&mut Self) -> Outcome<T>) -> Outcome<Vec<T>> {
         let mut all = Vec::new();
         for _ in 0..self.int()? {

@@ -1,12 +1,14 @@
 //! The native half of the Java binding: the `native` methods of `io.forebay.core.Native`.
 //!
-//! Java holds numbers, not addresses: every handle is looked up in a table here (`handles`), so a handle that was closed,
-//! or closed by another thread just now, is an exception and never a wild pointer. Paths come as bytes, answers with a
-//! structure go as bytes (`encode`), and a failure becomes an exception with its error number (`env`). What is unsafe is
-//! in `env` and in the signatures; the rest is plain Rust on the client core.
+//! Java holds numbers, not addresses: every handle is looked up in a table here (`handles`), so a
+//! handle that was closed, or closed by another thread just now, is an exception and never a wild
+//! pointer. Paths come as bytes, answers with a structure go as bytes (`encode`), and a failure
+//! becomes an exception with its error number (`env`). What is unsafe is in `env` and in the
+//! signatures; the rest is plain Rust on the client core.
 //!
-//! Why not the `jni` crate: of the two hundred functions of a JVM ten are needed here, and its care for references and
-//! exceptions pays off in code that works with Java objects, of which there are none.
+//! Why not the `jni` crate: of the two hundred functions of a JVM ten are needed here, and its care
+//! for references and exceptions pays off in code that works with Java objects, of which there are
+//! none.
 
 mod client;
 mod encode;

@@ -5,8 +5,9 @@ use crate::env::{Failure, Jni};
 use jni_sys::{JNIEnv, jbyteArray, jclass, jint, jlong};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
-/// Renames without replacing anything, in one step of the file system. Returns 0, or the error number: `EEXIST` if there
-/// is something of that name, `EINVAL` or `ENOSYS` where the file system cannot do it in one step.
+/// Renames without replacing anything, in one step of the file system. Returns 0, or the error
+/// number: `EEXIST` if there is something of that name, `EINVAL` or `ENOSYS` where the file system
+/// cannot do it in one step.
 ///
 /// # Safety
 /// Called by the JVM.

@@ -1,9 +1,10 @@
 //! Reading: into direct buffers, into arrays, and mapped.
 //!
-//! A read into an array in the heap has two ways. What is resident is copied straight into the array, which the JVM lends
-//! for the some ten microseconds that takes; its garbage collector may have to wait for them, so nothing that could block
-//! is done meanwhile, and long reads are cut into pieces. Everything else goes through a buffer of this thread: a second
-//! copy, out of the processor's cache, which beside a wait for the agent or the PFS does not count.
+//! A read into an array in the heap has two ways. What is resident is copied straight into the
+//! array, which the JVM lends for the some ten microseconds that takes; its garbage collector may
+//! have to wait for them, so nothing that could block is done meanwhile, and long reads are cut
+//! into pieces. Everything else goes through a buffer of this thread: a second copy, out of the
+//! processor's cache, which beside a wait for the agent or the PFS does not count.
 
 use crate::client::{CLIENTS, offset_of, path};
 use crate::env::{Failure, Jni, Outcome, Span};
@@ -15,15 +16,16 @@ use std::cell::RefCell;
 use std::io;
 use std::ptr::null_mut;
 
-/// Longest piece for which an array is lent by the JVM, and the size of a thread's buffer: copied in about a
-/// tenth of a millisecond.
+/// Longest piece for which an array is lent by the JVM, and the size of a thread's buffer: copied
+/// in about a tenth of a millisecond.
 const PIECE_BYTES: usize = 1 << 20;
 
 static FILES: Handles<File> = Handles::new();
 static MAPPINGS: Handles<MappedRange> = Handles::new();
 
 thread_local! {
-    /// For what cannot be copied straight into an array. Threads of a JVM come and go with their memory.
+    /// For what cannot be copied straight into an array. Threads of a JVM come and go with their
+    /// memory.
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -121,8 +123,8 @@ pub unsafe extern "system" fn Java_io_forebay_core_Native_residentBytes(
     unsafe { Jni::run(env, class, -1, body) }
 }
 
-/// Reads at `offset` into `length` bytes of a direct buffer from `start` on; returns the bytes read, fewer only at the end
-/// of the file.
+/// Reads at `offset` into `length` bytes of a direct buffer from `start` on; returns the bytes
+/// read, fewer only at the end of the file.
 ///
 /// # Safety
 /// Called by the JVM.
@@ -184,7 +186,8 @@ fn read_piece(jni: &Jni, file: &File, offset: u64, array: jbyteArray, piece: Spa
         return Ok(n as jint);
     }
     BUFFER.with_borrow_mut(|buffer| {
-        // `piece.length` is neither negative, or it could not have been lent, nor larger than a piece.
+        // `piece.length` is neither negative, or it could not have been lent, nor larger than a
+        // piece.
         let length = piece.length as usize;
         if buffer.len() < length {
             buffer.resize(length, 0);
@@ -252,7 +255,8 @@ pub unsafe extern "system" fn Java_io_forebay_core_Native_readResidentArray(
     unsafe { Jni::run(env, class, -1, body) }
 }
 
-/// Maps `length` bytes at `offset` out of the tier; 0 if not all of them are resident, or no more may be held.
+/// Maps `length` bytes at `offset` out of the tier; 0 if not all of them are resident, or no more
+/// may be held.
 ///
 /// # Safety
 /// Called by the JVM.
@@ -284,8 +288,9 @@ pub unsafe extern "system" fn Java_io_forebay_core_Native_mapped(
 ) -> jobject {
     let body = |jni: &Jni| {
         let range = MAPPINGS.get(mapping)?;
-        // SAFETY: the range stays until `unmap`, which `io.forebay.core.Mapping` calls when no buffer on it is left or
-        // its owner has given it back; Java only ever hands it out read-only.
+        // SAFETY: the range stays until `unmap`, which `io.forebay.core.Mapping` calls when no
+        // buffer on it is left or its owner has given it back; Java only ever hands it out
+        // read-only.
         unsafe { jni.new_direct(&range) }
     };
     // SAFETY: what the JVM has passed.

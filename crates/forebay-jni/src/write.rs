@@ -1,8 +1,8 @@
 //! Writing.
 //!
-//! An array is copied piece by piece through a buffer of the thread: a write may wait for the PFS, so the array cannot be
-//! lent by the JVM for as long as that takes. What is appended is copied as a whole: an append in two parts could have
-//! another program's bytes between them.
+//! An array is copied piece by piece through a buffer of the thread: a write may wait for the PFS,
+//! so the array cannot be lent by the JVM for as long as that takes. What is appended is copied as
+//! a whole: an append in two parts could have another program's bytes between them.
 
 use crate::client::{CLIENTS, path};
 use crate::env::{Failure, Jni, Outcome, Span};
@@ -49,8 +49,8 @@ impl Open {
     }
 }
 
-/// Opens a file for writing. `mode`: 0 through, 1 bypass, 2 memory-only; `permissions`: bits of a new file, before the
-/// umask of the process.
+/// Opens a file for writing. `mode`: 0 through, 1 bypass, 2 memory-only; `permissions`: bits of a
+/// new file, before the umask of the process.
 ///
 /// # Safety
 /// Called by the JVM.

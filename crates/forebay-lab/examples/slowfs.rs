@@ -1,4 +1,5 @@
-//! `forebay lab` without the rest of Forebay, for the tests of this crate: `slowfs slowfs --backing ... --mount ...`.
+//! `forebay lab` without the rest of Forebay, for the tests of this crate: `slowfs slowfs --backing
+//! ... --mount ...`.
 
 use std::process::ExitCode;
 

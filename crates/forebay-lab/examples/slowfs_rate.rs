@@ -1,8 +1,10 @@
-//! Does the limit hold, and what does it cost? Measures a slow file system with 1, 2, 4 and 8 streams, reads and writes,
-//! and without a limit, and prints a table; the figures in docs/lab.md come from here.
+//! Does the limit hold, and what does it cost? Measures a slow file system with 1, 2, 4 and 8
+//! streams, reads and writes, and without a limit, and prints a table; the figures in docs/lab.md
+//! come from here.
 //!
-//! `cargo run --release -p forebay-lab --example slowfs_rate -- [MiB per measurement] [RATE per server]`
-//! Needs root, /dev/fuse, twice the MiB of free memory, and the example `slowfs` of the same build beside it.
+//! `cargo run --release -p forebay-lab --example slowfs_rate -- [MiB per measurement] [RATE per
+//! server]` Needs root, /dev/fuse, twice the MiB of free memory, and the example `slowfs` of the
+//! same build beside it.
 
 use std::error::Error;
 use std::fs::{self, File};
@@ -38,7 +40,8 @@ fn main() -> Result<()> {
     outcome
 }
 
-/// Memory that a virtual machine has given back to its host is slow to touch for the first time; that is not ours to measure.
+/// Memory that a virtual machine has given back to its host is slow to touch for the first time;
+/// that is not ours to measure.
 fn warm_up(backing: &Path, total_mib: usize) -> Result<()> {
     let path = backing.join("warm-up");
     write_stream(path.clone(), 2 * total_mib)?;

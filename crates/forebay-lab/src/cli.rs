@@ -15,7 +15,8 @@ use crate::cluster::{self, run::RunArgs, space::LAB_VARIABLE, spark::SparkComman
 use crate::quantity::{Rate, parse_bytes, parse_duration_ns, parse_rate};
 use crate::slowfs::{self, Config, Stamps, StatsLog, remote};
 
-/// Fixtures for trying Forebay out on one machine: a cluster (`up` to `spark`) and a slow file system (`slowfs` and below).
+/// Fixtures for trying Forebay out on one machine: a cluster (`up` to `spark`) and a slow file
+/// system (`slowfs` and below).
 #[derive(Debug, Subcommand)]
 pub enum LabCommand {
     /// Start a cluster with a real parallel file system, in namespaces of this machine
@@ -63,7 +64,8 @@ pub enum LabCommand {
     Spark(SparkCommand),
     /// Mount a slow, striped parallel file system over a directory
     Slowfs(SlowfsArgs),
-    /// Make a slow file system fail, hang or wait: read=EIO, write=ENOSPC,count=3, read=hang:30s,path=*.bin, latency=50ms, none
+    /// Make a slow file system fail, hang or wait: read=EIO, write=ENOSPC,count=3,
+    /// read=hang:30s,path=*.bin, latency=50ms, none
     Fault {
         /// Where the slow file system is mounted
         mount: PathBuf,
@@ -113,10 +115,12 @@ pub struct SlowfsArgs {
     /// Time added to each operation
     #[arg(long, value_name = "TIME", default_value = "0.2ms", value_parser = parse_duration_ns)]
     pub latency: u64,
-    /// How far the kernel reads ahead of a sequential reader [default: four stripes a server, at least 4MiB]
+    /// How far the kernel reads ahead of a sequential reader [default: four stripes a server, at
+    /// least 4MiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub read_ahead: Option<u64>,
-    /// How much an open file may have written before the servers have it; 0: writes wait [default: two stripes a server]
+    /// How much an open file may have written before the servers have it; 0: writes wait [default:
+    /// two stripes a server]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub write_behind: Option<u64>,
     /// How long the kernel may trust names and attributes without asking
@@ -170,8 +174,9 @@ impl SlowfsArgs {
     }
 }
 
-/// Carries out a lab command. `slowfs` in the foreground returns when the file system has been unmounted; call it before
-/// the process starts threads. `json`: write JSON where there is a text for people too.
+/// Carries out a lab command. `slowfs` in the foreground returns when the file system has been
+/// unmounted; call it before the process starts threads. `json`: write JSON where there is a text
+/// for people too.
 ///
 /// # Errors
 /// A sentence for the user.
@@ -204,9 +209,11 @@ pub(crate) fn print_json(value: &impl serde::Serialize) -> Result<(), LabError> 
     writeln!(io::stdout(), "{text}").map_err(|error| LabError::io("cannot write to stdout", error))
 }
 
-/// Starts this very command again in the foreground, in a session of its own, and returns once that is ready.
+/// Starts this very command again in the foreground, in a session of its own, and returns once that
+/// is ready.
 ///
-/// Not fork(2) alone: the caller may have threads, and a forked child of such a process may do almost nothing.
+/// Not fork(2) alone: the caller may have threads, and a forked child of such a process may do
+/// almost nothing.
 fn daemonize() -> Result<(), LabError> {
     let failed = |error| LabError::io("cannot start the slow file system in the background", error);
     let program = std::env::current_exe().map_err(failed)?;

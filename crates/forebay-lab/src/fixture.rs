@@ -1,7 +1,8 @@
 //! A slow file system as a child process, for tests and benchmarks.
 //!
-//! A child and not a thread: a process that uses its own FUSE mount can deadlock with itself (at exit, in a page fault), and
-//! a test wants to kill the server too. The program is whatever understands `lab slowfs ...` (or `slowfs ...`), see [`find_program`].
+//! A child and not a thread: a process that uses its own FUSE mount can deadlock with itself (at
+//! exit, in a page fault), and a test wants to kill the server too. The program is whatever
+//! understands `lab slowfs ...` (or `slowfs ...`), see [`find_program`].
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read};
@@ -25,7 +26,8 @@ pub struct SlowFsProcess {
 }
 
 impl SlowFsProcess {
-    /// Starts `program` with `prefix` (such as `["lab"]`) and the arguments for `config`; returns once it is mounted.
+    /// Starts `program` with `prefix` (such as `["lab"]`) and the arguments for `config`; returns
+    /// once it is mounted.
     ///
     /// # Errors
     /// That the program cannot be started, or what it wrote to stderr instead of getting ready.
@@ -126,8 +128,8 @@ fn words(child: &mut Child) -> String {
     String::from_utf8_lossy(&text).trim().to_string()
 }
 
-/// A program that serves `lab slowfs`: `$FOREBAY_BIN`, or `forebay` beside the running test or benchmark (cargo puts test
-/// programs into `target/<profile>/deps`).
+/// A program that serves `lab slowfs`: `$FOREBAY_BIN`, or `forebay` beside the running test or
+/// benchmark (cargo puts test programs into `target/<profile>/deps`).
 pub fn find_program() -> Option<PathBuf> {
     if let Some(program) = std::env::var_os("FOREBAY_BIN") {
         return Some(program.into());

@@ -1,13 +1,15 @@
 //! The lab: fixtures that stand in for the machines one does not have.
 //!
 //! * [`cluster`]: a real parallel file system and its clients, in namespaces behind shaped links.
-//! * [`slowfs`]: a striped parallel file system with a set bandwidth, in user space, over a directory.
+//! * [`slowfs`]: a striped parallel file system with a set bandwidth, in user space, over a
+//!   directory.
 //! * [`quantity`]: sizes, rates and durations as people write them (`1MiB`, `50MB/s`, `0.2ms`).
 //! * [`cli`]: the `forebay lab ...` commands; the command line crate only forwards to [`cli::run`].
-//! * [`fixture`]: starts the file system as a child process and stops it on drop, for tests and benchmarks.
+//! * [`fixture`]: starts the file system as a child process and stops it on drop, for tests and
+//!   benchmarks.
 //!
-//! Nothing of the product depends on this crate but the command line, and nothing here depends on the product:
-//! a fixture that shared code with what it tests would share its mistakes.
+//! Nothing of the product depends on this crate but the command line, and nothing here depends on
+//! the product: a fixture that shared code with what it tests would share its mistakes.
 
 pub mod cli;
 pub mod cluster;

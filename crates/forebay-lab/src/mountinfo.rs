@@ -1,4 +1,5 @@
-//! What is mounted where, from `/proc/thread-self/mountinfo`: asked of the kernel alone, so a file system that hangs cannot hang us.
+//! What is mounted where, from `/proc/thread-self/mountinfo`: asked of the kernel alone, so a file
+//! system that hangs cannot hang us.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;

@@ -1,8 +1,9 @@
 //! Sizes, rates and durations as people write them.
 //!
-//! One table of units serves sizes and rates: powers of ten (`kB`, `MB`, `GB`, `TB`) and of two (`KiB` ... `TiB`).
-//! A bare number is bytes, or seconds. Case matters only where it must not: `mb` is accepted as `MB`, but nothing
-//! is ever read as bits. Numbers may have a fraction (`0.2ms`, `1.5GiB`).
+//! One table of units serves sizes and rates: powers of ten (`kB`, `MB`, `GB`, `TB`) and of two
+//! (`KiB` ... `TiB`). A bare number is bytes, or seconds. Case matters only where it must not: `mb`
+//! is accepted as `MB`, but nothing is ever read as bits. Numbers may have a fraction (`0.2ms`,
+//! `1.5GiB`).
 
 /// A rate: bytes a second, or no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +34,8 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("`{text}` is not a size; write for example 4096, 64KiB or 1.5GB"))
 }
 
-/// Parses a rate: `50MB/s`, `1GiB/s`, `200MB` (a second), `unlimited`. Zero is refused: it would never end.
+/// Parses a rate: `50MB/s`, `1GiB/s`, `200MB` (a second), `unlimited`. Zero is refused: it would
+/// never end.
 pub fn parse_rate(text: &str) -> Result<Rate, String> {
     if text.trim().eq_ignore_ascii_case("unlimited") {
         return Ok(Rate { bytes_per_s: None });

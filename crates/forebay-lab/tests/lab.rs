@@ -226,7 +226,8 @@ fn counters_say_which_server_gave_how_much() {
     assert_eq!(lab.stats().read_bytes, 2 * MIB, "reading at the end moves nothing");
 }
 
-/// The kernel may take back a page that it has read ahead, and read it again: a few, on a machine that reclaims early.
+/// The kernel may take back a page that it has read ahead, and read it again: a few, on a machine
+/// that reclaims early.
 fn assert_served(lab: &Lab, bytes: u64, what: &str) {
     let served = lab.stats().read_bytes;
     assert!((bytes..bytes + bytes / 16).contains(&served), "{what}: {served} bytes were served, not {bytes}");
@@ -289,8 +290,8 @@ fn the_rate_can_be_changed_and_nonsense_is_refused() {
     assert!(elsewhere.contains("lab slowfs"), "{elsewhere}");
 }
 
-/// The one half of the limit that does not depend on the machine's speed: it is never exceeded. That it is reached is measured
-/// by the example `slowfs_rate`.
+/// The one half of the limit that does not depend on the machine's speed: it is never exceeded.
+/// That it is reached is measured by the example `slowfs_rate`.
 #[test]
 fn concurrent_streams_never_exceed_the_limit() {
     if skipped() {

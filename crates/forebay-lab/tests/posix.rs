@@ -1,5 +1,5 @@
-//! The slow file system is a file system: what is true of its backing directory is true of its mount.
-//! Needs root and /dev/fuse; FOREBAY_SKIP_FUSE=1 leaves these tests out.
+//! The slow file system is a file system: what is true of its backing directory is true of its
+//! mount. Needs root and /dev/fuse; FOREBAY_SKIP_FUSE=1 leaves these tests out.
 
 #![allow(clippy::unwrap_used)] // helpers of tests: a failed unwrap is a failed test
 
@@ -321,7 +321,8 @@ fn ten_thousand_files_open_at_once() {
     }
 }
 
-/// The same random operations on the mount and on a plain directory: same results, same errors, same trees.
+/// The same random operations on the mount and on a plain directory: same results, same errors,
+/// same trees.
 #[test]
 fn random_operations_agree_with_a_plain_directory() {
     if skipped() {

@@ -1,9 +1,11 @@
-//! What will happen if a prefetch is carried out in a given way, beside HPC jobs that alternate compute and I/O.
+//! What will happen if a prefetch is carried out in a given way, beside HPC jobs that alternate
+//! compute and I/O.
 //!
-//! The closed forms know one phase and one prefetch that are asked for at the same moment. Here any number of HPC jobs
-//! runs on, phase after phase, while one prefetch follows a list of steps (wait, run at one setting, change to another).
-//! Time goes from one change to the next; between changes every pace is constant ([`crate::sharing`]), so the result is
-//! exact. With one phase and one step it equals [`crate::overlap::integrate`].
+//! The closed forms know one phase and one prefetch that are asked for at the same moment. Here any
+//! number of HPC jobs runs on, phase after phase, while one prefetch follows a list of steps (wait,
+//! run at one setting, change to another). Time goes from one change to the next; between changes
+//! every pace is constant ([`crate::sharing`]), so the result is exact. With one phase and one step
+//! it equals [`crate::overlap::integrate`].
 
 use alloc::vec::Vec;
 
@@ -15,7 +17,8 @@ use crate::sharing;
 pub struct Chain {
     /// Whether an I/O phase is under way.
     pub in_phase: bool,
-    /// In a phase: its I/O time alone that is left. Otherwise: time until the next phase; infinite if none comes.
+    /// In a phase: its I/O time alone that is left. Otherwise: time until the next phase; infinite
+    /// if none comes.
     pub left_s: f64,
     /// By when the phase under way must be done.
     pub deadline_s: f64,
@@ -47,8 +50,8 @@ pub struct Step {
 pub struct Outcome {
     /// When the prefetch is done, in seconds from now; infinite if it never is.
     pub end_s: f64,
-    /// The worst end of a phase minus its deadline, over all phases that the prefetch could touch; negative if all
-    /// are met, minus infinity if there was none.
+    /// The worst end of a phase minus its deadline, over all phases that the prefetch could touch;
+    /// negative if all are met, minus infinity if there was none.
     pub late_s: f64,
 }
 
@@ -59,10 +62,12 @@ impl Outcome {
     }
 }
 
-/// Most changes that one forecast follows; a prefetch that yields to a busy file system for longer counts as never done.
+/// Most changes that one forecast follows; a prefetch that yields to a busy file system for longer
+/// counts as never done.
 const MAX_CHANGES: usize = 4096;
 
-/// What ends within this factor of a piece ends with it: rounding must not leave a last billionth of a second.
+/// What ends within this factor of a piece ends with it: rounding must not leave a last billionth
+/// of a second.
 const SLACK: f64 = 1.0 + 1e-12;
 
 /// Runs forecasts and keeps their buffers, since a planner asks for thousands of them.
@@ -76,9 +81,9 @@ pub struct Forecaster {
 }
 
 impl Forecaster {
-    /// Follows a prefetch of `bytes` through `steps` beside `chains`, and beside `others`: prefetches of other jobs,
-    /// taken to go on as they are. Returns when it ends and how late it makes any phase, up to the end of the last
-    /// phase that it overlapped.
+    /// Follows a prefetch of `bytes` through `steps` beside `chains`, and beside `others`:
+    /// prefetches of other jobs, taken to go on as they are. Returns when it ends and how late it
+    /// makes any phase, up to the end of the last phase that it overlapped.
     pub fn run(
         &mut self,
         chains: &[Chain],
@@ -90,8 +95,9 @@ impl Forecaster {
         self.follow(chains, others, steps, bytes, pfs_bytes_per_s, false)
     }
 
-    /// The same, but only up to the end of the phases that are under way now, and only for their deadlines: for planners
-    /// that decide again when the next phase begins. `end_s` is infinite if the prefetch is not done by then.
+    /// The same, but only up to the end of the phases that are under way now, and only for their
+    /// deadlines: for planners that decide again when the next phase begins. `end_s` is infinite if
+    /// the prefetch is not done by then.
     pub fn run_present(
         &mut self,
         chains: &[Chain],
@@ -152,7 +158,8 @@ impl Forecaster {
         Outcome { end_s: f64::INFINITY, late_s: f64::INFINITY }
     }
 
-    /// By how much a second of a chain's own time is stretched: by other phases in proportion to weights, and by `excess`.
+    /// By how much a second of a chain's own time is stretched: by other phases in proportion to
+    /// weights, and by `excess`.
     fn stretch(&self, chain: &Chain, excess: f64) -> f64 {
         if !chain.in_phase {
             return 1.0;
@@ -256,15 +263,17 @@ mod tests {
         }
     }
 
-    /// Two phases of 10 s with 5 s of compute between; 12 s of prefetch at I = 2 (both ways), from now on.
-    /// Phase 1 is stretched to 20 s and the prefetch does 10 s of work in it; the last 2 s fit into the gap.
+    /// Two phases of 10 s with 5 s of compute between; 12 s of prefetch at I = 2 (both ways), from
+    /// now on. Phase 1 is stretched to 20 s and the prefetch does 10 s of work in it; the last 2 s
+    /// fit into the gap.
     #[test]
     fn a_second_phase_begins_when_the_first_was_stretched() {
         let chain = Chain { compute_s: 5.0, phases_after: 1, ..phase(10.0, 15.0) };
         let out = Forecaster::default().run(&[chain], &[], &[step(FREE, 2.0, 2.0)], 12.0, FREE);
         assert!((out.end_s - 22.0).abs() < 1e-9 && (out.late_s - 5.0).abs() < 1e-9, "{out:?}");
-        // 20 s of work: 10 in phase 1, 5 in the gap, 5 in phase 2, which then takes 10 s longer beside 10 s of prefetch:
-        // it ends at 25 + 5 * 2 + 5 = 40, its own deadline being 25 + 10.5.
+        // 20 s of work: 10 in phase 1, 5 in the gap, 5 in phase 2, which then takes 10 s longer
+        // beside 10 s of prefetch: it ends at 25 + 5 * 2 + 5 = 40, its own deadline being 25 +
+        // 10.5.
         let out = Forecaster::default().run(&[chain], &[], &[step(FREE, 2.0, 2.0)], 20.0, FREE);
         assert!((out.end_s - 35.0).abs() < 1e-9 && (out.late_s - 5.0).abs() < 1e-9, "{out:?}");
     }

@@ -1,10 +1,12 @@
-//! Two flows that slow each other down while they overlap, and the closed forms of it that the Eley paper prints.
+//! Two flows that slow each other down while they overlap, and the closed forms of it that the Eley
+//! paper prints.
 //!
-//! Flow A (an I/O phase of an HPC job) needs `alone_s` by itself, flow B (a prefetch) likewise. While both run, each
-//! progresses at 1/I of its own pace, I being its interference factor; while alone at pace 1. [`integrate`] follows that
-//! piece by piece and is exact for any two starts. Equations (6) to (11) of Yildiz et al., *Improving the Effectiveness
-//! of Burst Buffers for Big Data Processing in HPC Systems with Eley* (FGCS 2018), section 5.1, are special cases, kept
-//! here so that tests can hold one against the other; policies use the integrator.
+//! Flow A (an I/O phase of an HPC job) needs `alone_s` by itself, flow B (a prefetch) likewise.
+//! While both run, each progresses at 1/I of its own pace, I being its interference factor; while
+//! alone at pace 1. [`integrate`] follows that piece by piece and is exact for any two starts.
+//! Equations (6) to (11) of Yildiz et al., *Improving the Effectiveness of Burst Buffers for Big
+//! Data Processing in HPC Systems with Eley* (FGCS 2018), section 5.1, are special cases, kept here
+//! so that tests can hold one against the other; policies use the integrator.
 
 /// One of two flows that may overlap.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -13,13 +15,15 @@ pub struct Flow {
     pub start_s: f64,
     /// How long it takes alone, in seconds.
     pub alone_s: f64,
-    /// Its interference factor, at least 1: time of the same I/O beside the other flow over time alone.
+    /// Its interference factor, at least 1: time of the same I/O beside the other flow over time
+    /// alone.
     pub factor: f64,
 }
 
 /// When both flows end, in seconds from the common origin: `(end of a, end of b)`.
 ///
-/// Equations (1) and (4): each end is the start, plus the work done alone, plus the work done together times I.
+/// Equations (1) and (4): each end is the start, plus the work done alone, plus the work done
+/// together times I.
 pub fn integrate(a: Flow, b: Flow) -> (f64, f64) {
     let (first, second) = if a.start_s <= b.start_s { (a, b) } else { (b, a) };
     let (end_first, end_second) = integrate_ordered(first, second);
@@ -61,20 +65,23 @@ pub fn full_delay(io_s: f64, prefetch_s: f64) -> (f64, f64) {
     (io_s, io_s + prefetch_s)
 }
 
-/// *Partial Delay* by `delay_s`, equations (6) and (7), where the prefetch outlasts the phase. (7) as printed counts
-/// from the start of the prefetch; here `delay_s` is added, so that both ends count from the request.
+/// *Partial Delay* by `delay_s`, equations (6) and (7), where the prefetch outlasts the phase. (7)
+/// as printed counts from the start of the prefetch; here `delay_s` is added, so that both ends
+/// count from the request.
 pub fn partial_delay(io_s: f64, i_hpc: f64, prefetch_s: f64, i_bd: f64, delay_s: f64) -> (f64, f64) {
     let together_s = (io_s - delay_s) * i_hpc;
     (delay_s + together_s, delay_s + prefetch_s + together_s * (1.0 - 1.0 / i_bd))
 }
 
-/// *Scale Up*, equations (8) and (9): factors and time of the new thread count; the prefetch ends first.
+/// *Scale Up*, equations (8) and (9): factors and time of the new thread count; the prefetch ends
+/// first.
 pub fn scale_up(io_s: f64, i_hpc: f64, prefetch_s: f64, i_bd: f64) -> (f64, f64) {
     let together_s = prefetch_s * i_bd;
     (io_s + together_s * (1.0 - 1.0 / i_hpc), together_s)
 }
 
-/// *Scale Down*, equations (10) and (11): factors and time of the new thread count; the phase ends first.
+/// *Scale Down*, equations (10) and (11): factors and time of the new thread count; the phase ends
+/// first.
 pub fn scale_down(io_s: f64, i_hpc: f64, prefetch_s: f64, i_bd: f64) -> (f64, f64) {
     let together_s = io_s * i_hpc;
     (together_s, prefetch_s + together_s * (1.0 - 1.0 / i_bd))
@@ -93,8 +100,9 @@ mod tests {
         (a.0 - b.0).abs() <= 1e-9 * a.0.abs().max(1.0) && (a.1 - b.1).abs() <= 1e-9 * a.1.abs().max(1.0)
     }
 
-    /// Worked by hand: a phase of 10 s (I = 2), a prefetch of 6 s (I = 1.5) that starts 4 s later. Together for 9 s
-    /// the prefetch is done (4 + 9 = 13 s); the phase has done 4 + 4.5 s and needs 1.5 s more.
+    /// Worked by hand: a phase of 10 s (I = 2), a prefetch of 6 s (I = 1.5) that starts 4 s later.
+    /// Together for 9 s the prefetch is done (4 + 9 = 13 s); the phase has done 4 + 4.5 s and needs
+    /// 1.5 s more.
     #[test]
     fn by_hand() {
         assert!(near(integrate(flow(0.0, 10.0, 2.0), flow(4.0, 6.0, 1.5)), (14.5, 13.0)));
@@ -121,7 +129,8 @@ mod tests {
             }
         }
 
-        /// (1) and (4): the end is the work alone plus the work together times I, whoever starts first.
+        /// (1) and (4): the end is the work alone plus the work together times I, whoever starts
+        /// first.
         #[test]
         fn work_is_conserved(
             sa in 0.0f64..100.0, sb in 0.0f64..100.0, a in 0.1f64..100.0, b in 0.1f64..100.0,

@@ -1,11 +1,14 @@
-//! How fast a prefetch is and how much it hurts, for every number of nodes and threads, from few measurements.
+//! How fast a prefetch is and how much it hurts, for every number of nodes and threads, from few
+//! measurements.
 //!
-//! Measuring all n x m combinations of burst buffer nodes and threads is too dear, so the paper assumes that the two
-//! levels are independent and measures each alone, O(n + m) runs: equation (2), `I(n, t) = TI(t) * NI(n) * I(1, 1)`, and
-//! (3), `T(n, t) = NS(n) * TS(t) * T(1, 1)` (Yildiz et al., FGCS 2018, section 4). Between two measured points the
-//! curve is a straight line; beyond the ends it stays flat rather than going where nobody has measured.
+//! Measuring all n x m combinations of burst buffer nodes and threads is too dear, so the paper
+//! assumes that the two levels are independent and measures each alone, O(n + m) runs: equation
+//! (2), `I(n, t) = TI(t) * NI(n) * I(1, 1)`, and (3), `T(n, t) = NS(n) * TS(t) * T(1, 1)` (Yildiz
+//! et al., FGCS 2018, section 4). Between two measured points the curve is a straight line; beyond
+//! the ends it stays flat rather than going where nobody has measured.
 //!
-//! [`Correction`] scales such an estimate by what was observed since, so that a profile need not be right, only a start.
+//! [`Correction`] scales such an estimate by what was observed since, so that a profile need not be
+//! right, only a start.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -20,7 +23,8 @@ pub struct Curve {
 }
 
 impl Curve {
-    /// A curve through `points` = (count, value). Counts must be positive and ascending, values positive and finite.
+    /// A curve through `points` = (count, value). Counts must be positive and ascending, values
+    /// positive and finite.
     ///
     /// # Errors
     /// Says which point is wrong, and why.
@@ -166,8 +170,8 @@ impl Profile {
 
 /// A factor by which estimates are scaled, learned from what was observed.
 ///
-/// An exponentially weighted mean of observed / estimated. It is bounded, because one stalled transfer must not
-/// convince a planner that the file system has become a hundred times slower.
+/// An exponentially weighted mean of observed / estimated. It is bounded, because one stalled
+/// transfer must not convince a planner that the file system has become a hundred times slower.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Correction {
     factor: f64,
@@ -180,14 +184,15 @@ impl Correction {
     /// Bounds of the factor.
     pub const BOUNDS: (f64, f64) = (0.25, 4.0);
 
-    /// No correction yet; a new observation counts `weight` in (0, 1], all earlier ones together the rest.
+    /// No correction yet; a new observation counts `weight` in (0, 1], all earlier ones together
+    /// the rest.
     pub fn new(weight: f64) -> Self {
         assert!(weight > 0.0 && weight <= 1.0, "an observation cannot weigh {weight}");
         Correction { factor: 1.0, deviation: 0.0, weight }
     }
 
-    /// Takes in that `observed` came where the *uncorrected* model said `estimated`. Both must be positive; anything
-    /// else is no observation and is ignored.
+    /// Takes in that `observed` came where the *uncorrected* model said `estimated`. Both must be
+    /// positive; anything else is no observation and is ignored.
     pub fn observe(&mut self, estimated: f64, observed: f64) {
         let ratio = observed / estimated;
         if ratio.is_finite() && ratio > 0.0 {
@@ -203,8 +208,9 @@ impl Correction {
         self.factor
     }
 
-    /// The same on the cautious side: higher by the mean deviation. A mean that creeps up to the truth from below would
-    /// break a little of every promise made on the way; this is at the truth after the first observation.
+    /// The same on the cautious side: higher by the mean deviation. A mean that creeps up to the
+    /// truth from below would break a little of every promise made on the way; this is at the truth
+    /// after the first observation.
     pub fn cautious(&self) -> f64 {
         self.factor + self.deviation
     }

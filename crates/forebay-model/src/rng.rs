@@ -1,8 +1,9 @@
 //! Random numbers that are the same on every machine and in every year.
 //!
-//! xoshiro256** (Blackman and Vigna, 2018), seeded through splitmix64 so that neighbouring seeds give unrelated
-//! streams. Not a crate from outside, because those keep the right to change a stream between versions, and a trace
-//! has to be reproducible byte for byte long after it was recorded.
+//! xoshiro256** (Blackman and Vigna, 2018), seeded through splitmix64 so that neighbouring seeds
+//! give unrelated streams. Not a crate from outside, because those keep the right to change a
+//! stream between versions, and a trace has to be reproducible byte for byte long after it was
+//! recorded.
 
 /// A stream of pseudo-random numbers; equal seeds give equal streams.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +27,8 @@ impl Rng {
         Rng { state: [splitmix64(&mut s), splitmix64(&mut s), splitmix64(&mut s), splitmix64(&mut s)] }
     }
 
-    /// An independent stream for the part `label` of a run, so that drawing more in one part never shifts another.
+    /// An independent stream for the part `label` of a run, so that drawing more in one part never
+    /// shifts another.
     pub fn fork(&self, label: u64) -> Self {
         let mut s = self.state[0] ^ label.wrapping_mul(0xd6e8_feb8_6659_fd93);
         Rng::new(splitmix64(&mut s))

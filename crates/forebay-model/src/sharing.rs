@@ -1,34 +1,39 @@
-//! Who gets along how fast on a shared file system: any number of HPC phases and prefetches at once.
+//! Who gets along how fast on a shared file system: any number of HPC phases and prefetches at
+//! once.
 //!
-//! The papers measure pairs: I_hpc and I_bd of one phase beside one prefetch. For more, the *excesses* I - 1 add up:
+//! The papers measure pairs: I_hpc and I_bd of one phase beside one prefetch. For more, the
+//! *excesses* I - 1 add up:
 //!
 //! ```text
 //! pace of phase h    = share(h) / (1 + sum over prefetches f of (I_hpc(f) - 1) * u(f))
-//! pace of prefetch f = min(rate(f), 1 / (1 + phases * (I_bd(f) - 1)))         (then bounded by the PFS as a whole)
+//! pace of prefetch f = min(rate(f), 1 / (1 + phases * (I_bd(f) - 1)))
 //! ```
 //!
-//! Adding excesses is what dividing a bandwidth does: with n equal phases each has the excess n - 1 of the others and
-//! runs at 1/n. With one phase and one prefetch it is exactly the papers' model. `u(f)` is the load of a throttled
-//! prefetch: the pace it has over the pace it would have unthrottled, so a prefetch held to half of its speed
-//! disturbs half as much.
+//! The PFS as a whole bounds the pace of prefetches further.
+//!
+//! Adding excesses is what dividing a bandwidth does: with n equal phases each has the excess n - 1
+//! of the others and runs at 1/n. With one phase and one prefetch it is exactly the papers' model.
+//! `u(f)` is the load of a throttled prefetch: the pace it has over the pace it would have
+//! unthrottled, so a prefetch held to half of its speed disturbs half as much.
 
 use alloc::vec::Vec;
 
 use crate::profile::Strain;
 
-/// Paces of all flows: `(phases, prefetches)`. A phase's pace is relative to running alone; a prefetch's is in bytes
-/// per second.
+/// Paces of all flows: `(phases, prefetches)`. A phase's pace is relative to running alone; a
+/// prefetch's is in bytes per second.
 ///
-/// `shares[h]` is what phase h gets of the file system where no prefetch runs, in (0, 1]; see [`fair_shares`].
-/// `pfs_bytes_per_s` bounds the sum over prefetches.
+/// `shares[h]` is what phase h gets of the file system where no prefetch runs, in (0, 1]; see
+/// [`fair_shares`]. `pfs_bytes_per_s` bounds the sum over prefetches.
 pub fn paces(shares: &[f64], fetches: &[Strain], pfs_bytes_per_s: f64) -> (Vec<f64>, Vec<f64>) {
     let mut speeds = Vec::with_capacity(fetches.len());
     let excess = load(shares.len(), fetches, pfs_bytes_per_s, &mut speeds);
     (shares.iter().map(|share| share / (1.0 + excess)).collect(), speeds)
 }
 
-/// Fills `speeds` with the prefetches' speeds (bytes per second) beside `phases` active phases, and returns the sum of
-/// the excesses that they cause. Split from [`paces`] for planners, which call it thousands of times.
+/// Fills `speeds` with the prefetches' speeds (bytes per second) beside `phases` active phases, and
+/// returns the sum of the excesses that they cause. Split from [`paces`] for planners, which call
+/// it thousands of times.
 pub fn load(phases: usize, fetches: &[Strain], pfs_bytes_per_s: f64, speeds: &mut Vec<f64>) -> f64 {
     speeds.clear();
     let mut excess = 0.0;
@@ -46,7 +51,8 @@ pub fn load(phases: usize, fetches: &[Strain], pfs_bytes_per_s: f64, speeds: &mu
     excess
 }
 
-/// Shares of phases in proportion to their weights (processes): what a file system does that knows no jobs.
+/// Shares of phases in proportion to their weights (processes): what a file system does that knows
+/// no jobs.
 pub fn fair_shares(weights: &[f64]) -> Vec<f64> {
     let total: f64 = weights.iter().sum();
     weights.iter().map(|w| w / total).collect()

@@ -1,9 +1,10 @@
 //! Throughput of storage for data-intensive computing, and what a MapReduce job pays for its I/O.
 //!
-//! Four kinds are compared: a distributed file system on the compute nodes' disks (HDFS), a parallel file system (PFS), an
-//! in-memory file system, and a two-level storage (TLS) that has memory over a PFS. All throughputs are those of one
-//! compute node while N of them read or write at once; N times that is the aggregate. Source: TLS, dissertation, chapter 2,
-//! equations re-derived.
+//! Four kinds are compared: a distributed file system on the compute nodes' disks (HDFS), a
+//! parallel file system (PFS), an in-memory file system, and a two-level storage (TLS) that has
+//! memory over a PFS. All throughputs are those of one compute node while N of them read or write
+//! at once; N times that is the aggregate. Source: TLS, dissertation, chapter 2, equations
+//! re-derived.
 //!
 //! Rates may be in any unit of bytes per second, the same for all.
 
@@ -48,7 +49,8 @@ impl Cluster {
         }
     }
 
-    /// HDFS with three copies: two cross the network, and each disk takes three writes per byte of its node's.
+    /// HDFS with three copies: two cross the network, and each disk takes three writes per byte of
+    /// its node's.
     pub fn hdfs_write(&self) -> f64 {
         (self.link / 2.0).min(self.backplane / (2.0 * self.compute_nodes)).min(self.disk_write / 3.0)
     }
@@ -143,10 +145,11 @@ impl MapReduce {
     }
 }
 
-/// One node that reads through TLS: the "storage mountain", throughput over data size and skip size.
+/// One node that reads through TLS: the "storage mountain", throughput over data size and skip
+/// size.
 ///
-/// A program reads `access_bytes`, skips, and so on. Each level fetches through a buffer: what is skipped within the buffer
-/// is moved for nothing, and a skip beyond it costs a new request.
+/// A program reads `access_bytes`, skips, and so on. Each level fetches through a buffer: what is
+/// skipped within the buffer is moved for nothing, and a skip beyond it costs a new request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Mountain {
     /// Memory tier of the node.
@@ -168,7 +171,8 @@ pub struct Mountain {
 }
 
 impl Mountain {
-    /// Bytes per second that the program gets, skipped bytes not counted. The tier holds as much of the data as fits.
+    /// Bytes per second that the program gets, skipped bytes not counted. The tier holds as much of
+    /// the data as fits.
     pub fn read(&self, data_bytes: f64, skip_bytes: f64) -> f64 {
         let hit = (self.tier_bytes / data_bytes).min(1.0);
         let level = |rate: f64, buffer_bytes: f64, request_s: f64| {

@@ -1,8 +1,9 @@
 //! How a file is striped over the servers of a PFS, where the PFS tells.
 //!
-//! One probe per kind of PFS, tried in turn; a file system that answers none has no known layout, which is no error. What can be
-//! asked while pages are fetched is in [`probe`]; [`probe_servers`] asks more, and each question may be a message to a server.
-//! MooseFS has no attribute: [`probe_paths`].
+//! One probe per kind of PFS, tried in turn; a file system that answers none has no known layout,
+//! which is no error. What can be asked while pages are fetched is in [`probe`]; [`probe_servers`]
+//! asks more, and each question may be a message to a server. MooseFS has no attribute:
+//! [`probe_paths`].
 
 mod glusterfs;
 mod lustre;
@@ -14,12 +15,15 @@ use rustix::fs::fgetxattr;
 use serde::{Deserialize, Serialize};
 use std::os::fd::BorrowedFd;
 
-/// Stripe layout of one file: stripe `i` (of `stripe_bytes`) lives on server `(first_server + i) % servers.len()`.
+/// Stripe layout of one file: stripe `i` (of `stripe_bytes`) lives on server `(first_server + i) %
+/// servers.len()`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layout {
-    /// Bytes of one stripe; `u64::MAX` for a file that is on one server as a whole, 0 if it is not known.
+    /// Bytes of one stripe; `u64::MAX` for a file that is on one server as a whole, 0 if it is not
+    /// known.
     pub stripe_bytes: u64,
-    /// Names of the servers, in stripe order; none if the PFS does not tell them. An empty name stands for one that is not known.
+    /// Names of the servers, in stripe order; none if the PFS does not tell them. An empty name
+    /// stands for one that is not known.
     pub servers: Vec<String>,
     /// Index of the server that holds stripe 0.
     pub first_server: usize,
@@ -43,7 +47,8 @@ pub const LAYOUT_XATTR: &str = "user.forebay.layout";
 /// Longest value of an extended attribute that Linux hands out.
 const XATTR_BYTES_MAX: usize = 64 << 10;
 
-/// Asks the PFS for the layout of an open file; `None` where it does not tell. Only what costs little is asked.
+/// Asks the PFS for the layout of an open file; `None` where it does not tell. Only what costs
+/// little is asked.
 pub fn probe(fd: BorrowedFd<'_>) -> Option<Layout> {
     probe_json(fd).or_else(|| probe_ceph(fd))
 }
@@ -57,8 +62,8 @@ fn probe_json(fd: BorrowedFd<'_>) -> Option<Layout> {
     serde_json::from_slice(&xattr(fd, LAYOUT_XATTR)?).ok()
 }
 
-/// CephFS: `stripe_unit=4194304 stripe_count=1 object_size=4194304 pool=...`; objects are placed by hash, so the file
-/// tells the unit but not the servers.
+/// CephFS: `stripe_unit=4194304 stripe_count=1 object_size=4194304 pool=...`; objects are placed by
+/// hash, so the file tells the unit but not the servers.
 fn probe_ceph(fd: BorrowedFd<'_>) -> Option<Layout> {
     let text = String::from_utf8(xattr(fd, "ceph.file.layout")?).ok()?;
     parse_ceph(&text)
@@ -82,7 +87,8 @@ fn xattr(fd: BorrowedFd<'_>, name: &str) -> Option<Vec<u8>> {
     xattr_of(fd, name, 4096)
 }
 
-/// With room for the longest value it is had at once; to ask for its length before would be one message more.
+/// With room for the longest value it is had at once; to ask for its length before would be one
+/// message more.
 fn xattr_of(fd: BorrowedFd<'_>, name: &str, bytes_max: usize) -> Option<Vec<u8>> {
     let mut value = vec![0u8; bytes_max];
     let len = fgetxattr(fd, name, &mut value[..]).ok()?;

@@ -1,11 +1,13 @@
 //! Whether somebody on this node has a file open for writing.
 //!
-//! The kernel grants a read lease (`F_SETLEASE`) only while nobody here has the inode open for writing, by a descriptor or
-//! by a shared writable mapping. So a lease that is granted and released at once proves that no write is under way, which
-//! time stamps cannot: the kernel stamps a write when it begins, however long it takes.
+//! The kernel grants a read lease (`F_SETLEASE`) only while nobody here has the inode open for
+//! writing, by a descriptor or by a shared writable mapping. So a lease that is granted and
+//! released at once proves that no write is under way, which time stamps cannot: the kernel stamps
+//! a write when it begins, however long it takes.
 //!
-//! The lease is taken on an open file description of our own. On one that somebody sent us, that program could choose the
-//! signal by which the kernel reports a conflicting open, and end us with it.
+//! The lease is taken on an open file description of our own. On one that somebody sent us, that
+//! program could choose the signal by which the kernel reports a conflicting open, and end us with
+//! it.
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
@@ -34,8 +36,9 @@ pub enum Opened {
     Elsewhere,
 }
 
-/// Looks whether somebody has the file that `fd` is open on open for writing. A program that opens it for writing within
-/// the microsecond of the lease waits for its end; with `O_NONBLOCK` it gets `EWOULDBLOCK`.
+/// Looks whether somebody has the file that `fd` is open on open for writing. A program that opens
+/// it for writing within the microsecond of the lease waits for its end; with `O_NONBLOCK` it gets
+/// `EWOULDBLOCK`.
 pub fn writers(fd: BorrowedFd<'_>, opened: Opened) -> Writers {
     if opened == Opened::Here {
         return lease_once(fd);
@@ -57,12 +60,14 @@ fn lease_once(own: BorrowedFd<'_>) -> Writers {
             _ => Ok(()),
         }
     };
-    // The default signal, SIGIO, ends a process that does not expect it; this one is ignored by default.
+    // The default signal, SIGIO, ends a process that does not expect it; this one is ignored by
+    // default.
     let lease = control(F_SETSIG, libc::SIGURG).and_then(|()| control(libc::F_SETLEASE, libc::F_RDLCK));
     match lease {
         Ok(()) => match control(libc::F_SETLEASE, libc::F_UNLCK) {
             Ok(()) => Writers::None,
-            // The lease ends when the descriptor is closed. Whoever opens it for writing before waits for that.
+            // The lease ends when the descriptor is closed. Whoever opens it for writing before
+            // waits for that.
             Err(_) => Writers::Unknown,
         },
         Err(Errno::AGAIN) => Writers::Some,

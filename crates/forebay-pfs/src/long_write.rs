@@ -1,7 +1,7 @@
 //! What one mount sees of the time stamps while another writes a file in place by one long write.
 //!
-//! Some file systems move the stamps when a write begins and not again. A reader elsewhere that waits for less time than
-//! the write takes then cannot tell half-old content from new.
+//! Some file systems move the stamps when a write begins and not again. A reader elsewhere that
+//! waits for less time than the write takes then cannot tell half-old content from new.
 
 use crate::stamps::Probe;
 use crate::{FileFacts, Revalidate};
@@ -39,12 +39,13 @@ pub struct LongWrite {
     pub took: Duration,
     /// So often the stamps were seen to move.
     pub moves: u32,
-    /// Bytes were still old when the stamps had moved for the last time, so long before. `None`: they moved after that, so no
-    /// reader takes the file for settled while bytes are missing.
+    /// Bytes were still old when the stamps had moved for the last time, so long before. `None`:
+    /// they moved after that, so no reader takes the file for settled while bytes are missing.
     pub behind: Option<Duration>,
 }
 
-/// Overwrites a file of `bytes` in `dir` by one write, and looks at it through `seen_in`, another mount of the same directory.
+/// Overwrites a file of `bytes` in `dir` by one write, and looks at it through `seen_in`, another
+/// mount of the same directory.
 ///
 /// # Errors
 /// The file cannot be made, written or looked at, or the write takes more than ten minutes.
@@ -125,7 +126,8 @@ impl Watch {
     fn look(&mut self, probe: &Probe) -> io::Result<()> {
         let file = probe.reader()?;
         let at = now_ns();
-        // The kernel may hold old pages of a file whose stamps rest; without its help they are read again.
+        // The kernel may hold old pages of a file whose stamps rest; without its help they are read
+        // again.
         fadvise(&file, 0, None, Advice::DontNeed)?;
         let mut byte = [0];
         let mut missing = Vec::new();

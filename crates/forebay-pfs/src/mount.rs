@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 /// One mounted PFS as a node sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// The operator's name for it; cached versions are kept under this name, so that a remount, which may change the
-    /// device number, does not cool the cache.
+    /// The operator's name for it; cached versions are kept under this name, so that a remount,
+    /// which may change the device number, does not cool the cache.
     pub label: String,
     /// Absolute directory, symbolic links resolved.
     pub root: PathBuf,
@@ -47,14 +47,15 @@ pub fn find_mount<'a>(mounts: &'a [Mount], path: &Path) -> Option<(usize, &'a Mo
         .max_by_key(|(_, m)| m.root.components().count())
 }
 
-/// Whether `root` (absolute, symbolic links resolved) lies on MooseFS. The kernel's own table tells, so a file system that hangs
-/// cannot hang us.
+/// Whether `root` (absolute, symbolic links resolved) lies on MooseFS. The kernel's own table
+/// tells, so a file system that hangs cannot hang us.
 pub fn is_moosefs(root: &Path) -> bool {
     line_of(root).is_some_and(|line| line.is_moosefs())
 }
 
-/// File systems that only this node can write, and where a lease knows every writer of this node. Not overlay: it gives a
-/// shared mapping the file below, so once the descriptor is closed a lease does not see the mapping.
+/// File systems that only this node can write, and where a lease knows every writer of this node.
+/// Not overlay: it gives a shared mapping the file below, so once the descriptor is closed a lease
+/// does not see the mapping.
 const LOCAL: [&[u8]; 13] = [
     b"ext2",
     b"ext3",
@@ -71,17 +72,18 @@ const LOCAL: [&[u8]; 13] = [
     b"exfat",
 ];
 
-/// Whether `root` (absolute, symbolic links resolved) lies on a file system where a lease proves that nobody writes a file.
-/// One of unknown type other nodes may write.
+/// Whether `root` (absolute, symbolic links resolved) lies on a file system where a lease proves
+/// that nobody writes a file. One of unknown type other nodes may write.
 pub fn is_local(root: &Path) -> bool {
     line_of(root).is_some_and(|line| LOCAL.contains(&line.fs_type.as_slice()))
 }
 
-/// File systems that close a file without asking anybody. Not those that lie on others, as overlays do.
+/// File systems that close a file without asking anybody. Not those that lie on others, as overlays
+/// do.
 const WITHOUT_SERVER: [&[u8]; 7] = [b"ext2", b"ext3", b"ext4", b"xfs", b"f2fs", b"tmpfs", b"ramfs"];
 
-/// Whether device `dev` is a mount of this process's whose files close without asking anybody. One of unknown type, or that is
-/// mounted for others only, is not.
+/// Whether device `dev` is a mount of this process's whose files close without asking anybody. One
+/// of unknown type, or that is mounted for others only, is not.
 pub fn is_kernels_own(dev: u64) -> bool {
     let number = format!("{}:{}", rustix::fs::major(dev), rustix::fs::minor(dev));
     let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
@@ -92,7 +94,8 @@ pub fn is_kernels_own(dev: u64) -> bool {
         .is_some_and(|line| WITHOUT_SERVER.contains(&line.fs_type.as_slice()))
 }
 
-/// Other file systems whose time stamps are known to follow writes: by their documents, or measured.
+/// Other file systems whose time stamps are known to follow writes: by their documents, or
+/// measured.
 const STAMPED: [&[u8]; 10] = [
     b"overlay",
     b"lustre",
@@ -118,7 +121,8 @@ pub fn is_ceph_fuse(root: &Path) -> bool {
     line_of(root).is_some_and(|line| line.is_ceph_fuse())
 }
 
-/// Whether something is mounted on `root` (absolute, symbolic links resolved) itself, by the kernel's table.
+/// Whether something is mounted on `root` (absolute, symbolic links resolved) itself, by the
+/// kernel's table.
 pub fn is_mount_point(root: &Path) -> bool {
     line_of(root).is_some_and(|line| line.mount_point == root)
 }
@@ -154,14 +158,16 @@ impl MountLine {
             || (self.fs_type == b"fuse" && self.source == b"ceph-fuse")
     }
 
-    /// Its client is a FUSE program that names no type of its own, but begins the source with its name.
+    /// Its client is a FUSE program that names no type of its own, but begins the source with its
+    /// name.
     fn is_moosefs(&self) -> bool {
         let types: [&[u8]; 3] = [b"moosefs", b"fuse.mfs", b"fuse.moosefs"];
         types.contains(&self.fs_type.as_slice()) || self.source.starts_with(b"mfs#")
     }
 }
 
-/// The mount that `path` lies on: of several that contain it, the deepest; of several in one place, the last.
+/// The mount that `path` lies on: of several that contain it, the deepest; of several in one place,
+/// the last.
 fn mounted_at(table: &[u8], path: &Path) -> Option<MountLine> {
     let lines = table.split(|&b| b == b'\n').filter_map(MountLine::parse);
     lines.filter(|m| path.starts_with(&m.mount_point)).max_by_key(|m| m.mount_point.components().count())

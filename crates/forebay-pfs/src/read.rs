@@ -1,16 +1,19 @@
 //! Reading ranges of a PFS file without leaving a second copy in the page cache.
 //!
-//! The tier keeps what it fetched, so the kernel's copy would only take memory twice. Kernels since 6.14 can drop what a
-//! read itself brought in (`RWF_DONTCACHE`) on the file systems that support it; elsewhere the range is advised away
-//! after it was read. Pages that others had cached before stay with `RWF_DONTCACHE` and may go with the advice; a mount
-//! can turn either off.
+//! The tier keeps what it fetched, so the kernel's copy would only take memory twice. Kernels since
+//! 6.14 can drop what a read itself brought in (`RWF_DONTCACHE`) on the file systems that support
+//! it; elsewhere the range is advised away after it was read. Pages that others had cached before
+//! stay with `RWF_DONTCACHE` and may go with the advice; a mount can turn either off.
 //!
-//! With [`PageCache::Bypass`] the descriptors are open with `O_DIRECT`, and the kernel's copy is neither used nor made.
+//! With [`PageCache::Bypass`] the descriptors are open with `O_DIRECT`, and the kernel's copy is
+//! neither used nor made.
 //!
-//! One read of 2 MiB is not one request: where the kernel reads ahead little (128 KiB is the default of FUSE and NFS), it asks for
-//! piece after piece, each of one server, and waits for each. So where a range is striped over several servers all pieces are announced
-//! first; then the file system asks these servers at the same time. Only there: a client that drops its cache when somebody
-//! opens the file (MooseFS has been seen to) would fetch twice what was announced and not read yet.
+//! One read of 2 MiB is not one request: where the kernel reads ahead little (128 KiB is the
+//! default of FUSE and NFS), it asks for piece after piece, each of one server, and waits for each.
+//! So where a range is striped over several servers all pieces are announced first; then the file
+//! system asks these servers at the same time. Only there: a client that drops its cache when
+//! somebody opens the file (MooseFS has been seen to) would fetch twice what was announced and not
+//! read yet.
 
 use rustix::fs::{Advice, fadvise, major, minor};
 use std::io;
@@ -32,8 +35,8 @@ pub enum PageCache {
     Drop,
     /// Use it and leave it alone.
     Keep,
-    /// Neither use it nor add to it: descriptors are open with `O_DIRECT`. For file systems that take such reads at any
-    /// alignment, as all of FUSE do.
+    /// Neither use it nor add to it: descriptors are open with `O_DIRECT`. For file systems that
+    /// take such reads at any alignment, as all of FUSE do.
     Bypass,
 }
 
@@ -64,8 +67,8 @@ impl Reader {
         *self.page_cache.write().unwrap_or_else(PoisonError::into_inner) = page_cache;
     }
 
-    /// Reads at `offset` until `buffer` is full or the file ends; returns the bytes read. `stripe_bytes`: after so many the file goes on
-    /// on another server; 0 if that is not known.
+    /// Reads at `offset` until `buffer` is full or the file ends; returns the bytes read.
+    /// `stripe_bytes`: after so many the file goes on on another server; 0 if that is not known.
     ///
     /// # Errors
     /// What the PFS returns; interrupted reads are repeated.
@@ -95,8 +98,8 @@ impl Reader {
         Ok(done)
     }
 
-    /// Has the kernel ask for all of a range at once. Not where it drops by itself what a read has brought: it would
-    /// not drop what came by the announcement, and such file systems are local.
+    /// Has the kernel ask for all of a range at once. Not where it drops by itself what a read has
+    /// brought: it would not drop what came by the announcement, and such file systems are local.
     fn announce(&self, fd: BorrowedFd<'_>, offset: u64, len: u64) {
         let caches = match self.page_cache() {
             PageCache::Keep => true,

@@ -1,7 +1,7 @@
 //! Whether a file system's time stamps follow writes, found out by writing a small file.
 //!
-//! A version is known by its stamps. Some file systems do not move them: OrangeFS by pvfs2fuse for no write at all. On such a
-//! file system no cache can tell old content from new.
+//! A version is known by its stamps. Some file systems do not move them: OrangeFS by pvfs2fuse for
+//! no write at all. On such a file system no cache can tell old content from new.
 
 use crate::{FileFacts, Revalidate};
 use rustix::fs::OFlags;
@@ -19,8 +19,8 @@ use std::time::Duration;
 /// Names of probe files begin so.
 pub const PROBE_PREFIX: &str = ".forebay-probe-";
 
-/// Times between two writes that are tried in turn until the stamps of the second differ: more than one tick of a kernel with 100 a
-/// second, some ticks, and more than one and two whole seconds.
+/// Times between two writes that are tried in turn until the stamps of the second differ: more than
+/// one tick of a kernel with 100 a second, some ticks, and more than one and two whole seconds.
 const WAITS: [Duration; 4] = [
     Duration::from_millis(12),
     Duration::from_millis(25),
@@ -57,8 +57,9 @@ pub enum Stamps {
     Rest(Change),
 }
 
-/// Writes a small file in `dir`, changes it through one path and looks at it through `seen_in`, another mount of the same
-/// directory or `dir` itself. Takes 25 to 50 ms on most file systems, 2 to 6 s where stamps are whole seconds or rest.
+/// Writes a small file in `dir`, changes it through one path and looks at it through `seen_in`,
+/// another mount of the same directory or `dir` itself. Takes 25 to 50 ms on most file systems, 2
+/// to 6 s where stamps are whole seconds or rest.
 ///
 /// # Errors
 /// The file cannot be made, written or looked at.
@@ -127,8 +128,8 @@ impl Probe {
         self.open(&self.seen, OpenOptions::new().read(true))
     }
 
-    /// Opens the file that was made and no other. Whoever owns the directory could put a link in its place, and root would write
-    /// where that leads.
+    /// Opens the file that was made and no other. Whoever owns the directory could put a link in
+    /// its place, and root would write where that leads.
     fn open(&self, path: &Path, options: &mut OpenOptions) -> io::Result<File> {
         let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let file = options.custom_flags(flags.bits() as i32).open(path)?;

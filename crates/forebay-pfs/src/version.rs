@@ -1,12 +1,14 @@
 //! The identity of a file's content: inode, size, mtime and ctime.
 //!
-//! Whatever Forebay holds belongs to one version, and bytes of two versions are never mixed within one open. mtime alone
-//! is not enough (`cp -p`, `tar` and `rsync` set it back), so ctime is part of the version. ctime, however, also moves
-//! when only the name, the links, the owner or the mode change; [`FileFacts::difference`] tells these apart, so that a
-//! file that is unlinked or renamed while somebody reads it can still be read to its end.
+//! Whatever Forebay holds belongs to one version, and bytes of two versions are never mixed within
+//! one open. mtime alone is not enough (`cp -p`, `tar` and `rsync` set it back), so ctime is part
+//! of the version. ctime, however, also moves when only the name, the links, the owner or the mode
+//! change; [`FileFacts::difference`] tells these apart, so that a file that is unlinked or renamed
+//! while somebody reads it can still be read to its end.
 //!
-//! Time stamps have a granularity: two writes within it leave the same stamp. [`FileFacts::is_young`] says when a version
-//! may still change without showing it; what is fetched while a file is young is not believed by a later open.
+//! Time stamps have a granularity: two writes within it leave the same stamp.
+//! [`FileFacts::is_young`] says when a version may still change without showing it; what is fetched
+//! while a file is young is not believed by a later open.
 
 use rustix::fs::{AtFlags, Statx, StatxFlags, statx};
 use serde::{Deserialize, Serialize};
@@ -54,11 +56,12 @@ pub struct FileFacts {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Revalidate {
-    /// Ask the servers even if this node has the attributes cached (`AT_STATX_FORCE_SYNC`). Local file systems and
-    /// those with coherent attributes (Lustre, GPFS) answer without a round trip.
+    /// Ask the servers even if this node has the attributes cached (`AT_STATX_FORCE_SYNC`). Local
+    /// file systems and those with coherent attributes (Lustre, GPFS) answer without a round trip.
     #[default]
     Force,
-    /// Believe the node's attribute cache, as `stat` does: cheaper, and as stale as that cache may be.
+    /// Believe the node's attribute cache, as `stat` does: cheaper, and as stale as that cache may
+    /// be.
     AsStat,
 }
 
@@ -67,8 +70,8 @@ pub enum Revalidate {
 pub enum Difference {
     /// The same version.
     None,
-    /// ctime moved, and links, owner or mode moved with it: an unlink, a link, a `chown`, a `chmod`. The content's own
-    /// marks (inode, size, mtime) stand.
+    /// ctime moved, and links, owner or mode moved with it: an unlink, a link, a `chown`, a
+    /// `chmod`. The content's own marks (inode, size, mtime) stand.
     Attributes,
     /// ctime moved alone. A rename does that; so does a write whose mtime was set back.
     CtimeOnly,
@@ -126,16 +129,18 @@ impl FileFacts {
         }
     }
 
-    /// True if the file was changed less than [`FileFacts::granularity_ns`] before `now_ns` (both by the wall clock, as
-    /// time stamps are), so that another write may yet leave the very same stamps. A stamp from the future counts as young.
+    /// True if the file was changed less than [`FileFacts::granularity_ns`] before `now_ns` (both
+    /// by the wall clock, as time stamps are), so that another write may yet leave the very same
+    /// stamps. A stamp from the future counts as young.
     pub fn is_young(&self, now_ns: i64, granularity_ns: i64) -> bool {
         let newest = self.version.mtime_ns.max(self.version.ctime_ns);
         newest > now_ns.saturating_sub(self.granularity_ns(granularity_ns))
     }
 
-    /// How far two changes of this file must be apart for their stamps to differ, where nothing is known of its file system
-    /// but `configured_ns`. Stamps without fractions are whole seconds, taken some time before the write is
-    /// complete: two seconds at least. Zero stays zero: whoever says that wants every stamp believed.
+    /// How far two changes of this file must be apart for their stamps to differ, where nothing is
+    /// known of its file system but `configured_ns`. Stamps without fractions are whole seconds,
+    /// taken some time before the write is complete: two seconds at least. Zero stays zero: whoever
+    /// says that wants every stamp believed.
     pub fn granularity_ns(&self, configured_ns: i64) -> i64 {
         const SECOND_NS: i64 = 1_000_000_000;
         let whole = self.version.mtime_ns % SECOND_NS == 0 && self.version.ctime_ns % SECOND_NS == 0;

@@ -1,10 +1,11 @@
 //! Hit ratios of every eviction policy on the same traces, beside Belady's bound.
 //!
-//! `cargo run --release -p forebay-policy --example hit_ratio [-- --scale 1.0 --heard 1.0 --seed 0 --bytes] > table.txt`
+//! `cargo run --release -p forebay-policy --example hit_ratio [-- --scale 1.0 --heard 1.0 --seed 0
+//! --bytes] > table.txt`
 //!
-//! The table goes to standard output, the same figures as JSON to `target/hit_ratio.json` (`--json FILE`). `--heard 0.25`
-//! drops three touches in four, as sampling does. `--bytes` prints byte hit ratios. A `<` marks a policy that hits less
-//! than LRU or LFU there.
+//! The table goes to standard output, the same figures as JSON to `target/hit_ratio.json` (`--json
+//! FILE`). `--heard 0.25` drops three touches in four, as sampling does. `--bytes` prints byte hit
+//! ratios. A `<` marks a policy that hits less than LRU or LFU there.
 
 #[path = "support/mod.rs"]
 mod support;

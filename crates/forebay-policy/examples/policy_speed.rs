@@ -1,11 +1,13 @@
 //! What one operation of each eviction policy costs, and how much memory an entry takes.
 //!
-//! `cargo run --release -p forebay-policy --example policy_speed [-- ENTRIES...]`, by default 100,000 and 1,000,000.
+//! `cargo run --release -p forebay-policy --example policy_speed [-- ENTRIES...]`, by default
+//! 100,000 and 1,000,000.
 //!
-//! insert: into an empty policy. touch: a random resident page (half of them from the hottest 1 %). replace: one eviction
-//! and one insertion into a full policy, the newcomers random, so that ghosts are found at times. Medians of five runs, in
-//! nanoseconds per operation; keys have the shape of the agent's, file slot << 24 | page. Memory is what the allocator
-//! holds per resident entry, after the insertions and after the replacements (ghosts included).
+//! insert: into an empty policy. touch: a random resident page (half of them from the hottest 1 %).
+//! replace: one eviction and one insertion into a full policy, the newcomers random, so that ghosts
+//! are found at times. Medians of five runs, in nanoseconds per operation; keys have the shape of
+//! the agent's, file slot << 24 | page. Memory is what the allocator holds per resident entry,
+//! after the insertions and after the replacements (ghosts included).
 
 #[path = "support/mod.rs"]
 mod support;
@@ -21,7 +23,8 @@ struct Counting;
 
 static HELD_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: every call is passed on unchanged to the system's allocator, which keeps the contract; we only count.
+// SAFETY: every call is passed on unchanged to the system's allocator, which keeps the contract; we
+// only count.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         HELD_BYTES.fetch_add(layout.size(), Ordering::Relaxed);

@@ -1,14 +1,17 @@
-//! The shelf every eviction policy keeps its entries on: a slab of nodes, linked lists through it, and an index.
+//! The shelf every eviction policy keeps its entries on: a slab of nodes, linked lists through it,
+//! and an index.
 //!
-//! A policy moves entries between a handful of lists and looks them up by key, a million times a second and with a
-//! million entries. Nodes therefore sit in one vector and are linked by 32-bit slots: no allocation per entry, half the
-//! size of pointers, and an entry knows its place so that every move is O(1).
+//! A policy moves entries between a handful of lists and looks them up by key, a million times a
+//! second and with a million entries. Nodes therefore sit in one vector and are linked by 32-bit
+//! slots: no allocation per entry, half the size of pointers, and an entry knows its place so that
+//! every move is O(1).
 //!
-//! The index maps keys to slots. A `BTreeMap` needs some 20 dependent cache misses at 10^6 entries; a hash table needs
-//! two. The one used is `hashbrown::HashTable` over bare slots (5 bytes a bucket): it has no hasher of its own, we pass
-//! the hash of [`spread`], a fixed bijection, so a run is the same on every machine. Nothing ever iterates over the
-//! table, so hash order cannot leak into a decision. Keys are made by the agent from file slots and page numbers, not by
-//! users, so a fixed hash opens no door to crafted collisions worth the price of a keyed one.
+//! The index maps keys to slots. A `BTreeMap` needs some 20 dependent cache misses at 10^6 entries;
+//! a hash table needs two. The one used is `hashbrown::HashTable` over bare slots (5 bytes a
+//! bucket): it has no hasher of its own, we pass the hash of [`spread`], a fixed bijection, so a
+//! run is the same on every machine. Nothing ever iterates over the table, so hash order cannot
+//! leak into a decision. Keys are made by the agent from file slots and page numbers, not by users,
+//! so a fixed hash opens no door to crafted collisions worth the price of a keyed one.
 
 use crate::eviction::Victim;
 use alloc::vec::Vec;
@@ -17,7 +20,8 @@ use hashbrown::HashTable;
 /// No slot: the end of a list.
 pub(crate) const NIL: u32 = u32::MAX;
 
-/// Spreads the bits of a key over the whole word: the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
+/// Spreads the bits of a key over the whole word: the finaliser of SplitMix64 (Steele, Lea, Flood,
+/// OOPSLA 2014).
 #[inline]
 pub(crate) fn spread(key: u64) -> u64 {
     let mut hash = key.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -209,8 +213,8 @@ impl List {
         node.bytes = bytes;
     }
 
-    /// Evicts from the front until `want_bytes` are covered; entries that are refused go to the back, and each entry is
-    /// looked at once at most. Returns the bytes evicted.
+    /// Evicts from the front until `want_bytes` are covered; entries that are refused go to the
+    /// back, and each entry is looked at once at most. Returns the bytes evicted.
     pub fn evict_front<T>(
         &mut self,
         arena: &mut Arena<T>,

@@ -1,15 +1,18 @@
-//! How many requests a server should have at a time: enough that it never rests, and no more, so that the next urgent one
-//! finds a short queue.
+//! How many requests a server should have at a time: enough that it never rests, and no more, so
+//! that the next urgent one finds a short queue.
 //!
-//! After TCP Vegas (L. Brakmo and L. Peterson, 1995): of `n` requests in service, each taking `t` per byte where one
-//! alone takes `t1`, a server that works on one at a time has `n * (1 - t1 / t)` in its queue. Between half a
-//! request and one and a half is as it should be; below that there may be one more, above it one less. A server that works on
-//! eight at a time shows no queue until it has eight, and so gets nine.
+//! After TCP Vegas (L. Brakmo and L. Peterson, 1995): of `n` requests in service, each taking `t`
+//! per byte where one alone takes `t1`, a server that works on one at a time has `n * (1 - t1 / t)`
+//! in its queue. Between half a request and one and a half is as it should be; below that there may
+//! be one more, above it one less. A server that works on eight at a time shows no queue until it
+//! has eight, and so gets nine.
 //!
-//! What one alone takes is not known for ever: others come and go, and a server that has become slow would seem to have a queue. So now
-//! and then one is sent alone (BBR, N. Cardwell et al. 2016, does the same), and the first of all is.
+//! What one alone takes is not known for ever: others come and go, and a server that has become
+//! slow would seem to have a queue. So now and then one is sent alone (BBR, N. Cardwell et al.
+//! 2016, does the same), and the first of all is.
 
-/// Requests between two that are sent alone, for each at a time: while the others end the server is not full.
+/// Requests between two that are sent alone, for each at a time: while the others end the server is
+/// not full.
 pub const PROBE_EVERY: u32 = 32;
 
 /// Most requests at a time.
@@ -46,7 +49,8 @@ impl Depth {
         if self.alone.is_none() { 1 } else { self.depth }
     }
 
-    /// A request of `bytes` has come after `ns`. `beside` were in service when it was sent, itself among them.
+    /// A request of `bytes` has come after `ns`. `beside` were in service when it was sent, itself
+    /// among them.
     pub fn served(&mut self, bytes: u64, ns: u64, beside: u32) {
         if bytes == 0 || ns == 0 {
             return;
@@ -78,7 +82,8 @@ impl Depth {
         let mean = self.sum / f64::from(self.seen);
         (self.sum, self.seen) = (0.0, 0);
         if mean > alone * f64::from(self.depth) * STALE {
-            // No queue of this length makes it so slow: the one alone came from elsewhere, or the server has become slow since.
+            // No queue of this length makes it so slow: the one alone came from elsewhere, or the
+            // server has become slow since.
             self.alone = None;
             return;
         }
@@ -99,10 +104,11 @@ mod tests {
 
     const BYTES: u64 = 4 << 20;
 
-    /// Feeds requests to a server that works on `at_once` of them, each alone `alone_ns`, evenly shared beyond that, for so
-    /// many requests; gives the depths it had.
+    /// Feeds requests to a server that works on `at_once` of them, each alone `alone_ns`, evenly
+    /// shared beyond that, for so many requests; gives the depths it had.
     fn depths(depth: &mut Depth, at_once: u32, alone_ns: u64, requests: u32) -> Vec<u32> {
-        // When each in service began, and how many were beside it. All take as long as there are now: so they end in turn.
+        // When each in service began, and how many were beside it. All take as long as there are
+        // now: so they end in turn.
         let mut in_service: VecDeque<u32> = VecDeque::new();
         let mut had = Vec::new();
         for _ in 0..requests {

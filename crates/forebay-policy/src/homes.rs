@@ -1,15 +1,17 @@
 //! Homes: at which node the task that reads an extent should run.
 //!
-//! Owners are drawn by lot ([`crate::placement`]): of 30 extents on two nodes one may own 19. Who keeps a page may be uneven,
-//! but tasks are run by slots, and the node with 19 is at work when the other has long been done. So a task is not
-//! always sent to the owner. Each extent has two candidates, its owner and the next of its ranking that runs tasks; the home is
-//! the owner, unless the other would still have been given no more than the owner with the extent on top. That is the power of
-//! two choices: with n nodes the fullest is about ln ln n extents above the mean, where one choice alone leaves it some
-//! sqrt(ln n) deviations above.
+//! Owners are drawn by lot ([`crate::placement`]): of 30 extents on two nodes one may own 19. Who
+//! keeps a page may be uneven, but tasks are run by slots, and the node with 19 is at work when the
+//! other has long been done. So a task is not always sent to the owner. Each extent has two
+//! candidates, its owner and the next of its ranking that runs tasks; the home is the owner, unless
+//! the other would still have been given no more than the owner with the extent on top. That is the
+//! power of two choices: with n nodes the fullest is about ln ln n extents above the mean, where
+//! one choice alone leaves it some sqrt(ln n) deviations above.
 //!
-//! Given bytes are weighed by the weight that ownership has, so that where all is well the owner stays the home. A choice is
-//! remembered: who asks twice for an extent is told the same, and it counts once. Both are forgotten when the nodes change, and
-//! when there is more to remember than [`EXTENTS_MAX`].
+//! Given bytes are weighed by the weight that ownership has, so that where all is well the owner
+//! stays the home. A choice is remembered: who asks twice for an extent is told the same, and it
+//! counts once. Both are forgotten when the nodes change, and when there is more to remember than
+//! [`EXTENTS_MAX`].
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -39,8 +41,8 @@ pub struct Homes {
 }
 
 impl Homes {
-    /// Place among `nodes` of the home of the extent with key `extent`, of which the file has `bytes`; `None` if nobody can
-    /// own it.
+    /// Place among `nodes` of the home of the extent with key `extent`, of which the file has
+    /// `bytes`; `None` if nobody can own it.
     pub fn home(&mut self, nodes: &[Candidate], extent: u64, bytes: u64) -> Option<usize> {
         if self.nodes != nodes {
             self.forget();
@@ -138,8 +140,8 @@ mod tests {
     }
 
     proptest! {
-        /// Two equal nodes: whatever is asked for, in whatever order and however often, they differ by two of the largest
-        /// extents at most, and whoever asks again is told the same.
+        /// Two equal nodes: whatever is asked for, in whatever order and however often, they differ
+        /// by two of the largest extents at most, and whoever asks again is told the same.
         #[test]
         fn two_equal_nodes_are_even_after_any_sequence(
             asked in prop::collection::vec((0u64..500, 1u64..=100), 1..400)
@@ -158,8 +160,9 @@ mod tests {
             }
         }
 
-        /// Many nodes: the home is always one of the first two of the ranking, equal nodes get equal numbers but for a few
-        /// extents, weights are kept, and the same questions have the same answers.
+        /// Many nodes: the home is always one of the first two of the ranking, equal nodes get
+        /// equal numbers but for a few extents, weights are kept, and the same questions have the
+        /// same answers.
         #[test]
         fn many_nodes_get_their_shares(
             count in 2usize..40, heavy in any::<prop::sample::Index>(), seed in any::<u64>()
@@ -182,7 +185,8 @@ mod tests {
             }
             for (got, weight) in given(&found, count).iter().zip(&weights) {
                 let want = each as f64 * weight;
-                // A binomial of one choice has deviations of 7 and 10 here; two choices stay within a few.
+                // A binomial of one choice has deviations of 7 and 10 here; two choices stay within
+                // a few.
                 prop_assert!((*got as f64 - want).abs() <= 8.0 * weight, "{got} of {want}");
             }
         }

@@ -1,8 +1,9 @@
 //! Decisions, and nothing else.
 //!
-//! Every planner, scheduler, cache policy and controller of Forebay is a small machine in this crate: events and `now`
-//! go in, plain actions come out. The crate is `no_std`, so there is no clock, file, socket, thread or randomly seeded
-//! map to reach for; the daemons, the simulator and `forebay replay` drive the very same code.
+//! Every planner, scheduler, cache policy and controller of Forebay is a small machine in this
+//! crate: events and `now` go in, plain actions come out. The crate is `no_std`, so there is no
+//! clock, file, socket, thread or randomly seeded map to reach for; the daemons, the simulator and
+//! `forebay replay` drive the very same code.
 #![cfg_attr(not(test), no_std)]
 extern crate alloc;
 

@@ -1,15 +1,16 @@
 //! The contract of a policy.
 //!
-//! Three drivers, one policy: a pump with the real clock in the daemons, the event queue of the simulator with virtual
-//! time, and a replay of a recorded trace. For all three to take the same decisions a machine knows nothing but its
-//! configuration (seed included) and the events it was given; ties are broken by sequence numbers, never by addresses
-//! or hash order.
+//! Three drivers, one policy: a pump with the real clock in the daemons, the event queue of the
+//! simulator with virtual time, and a replay of a recorded trace. For all three to take the same
+//! decisions a machine knows nothing but its configuration (seed included) and the events it was
+//! given; ties are broken by sequence numbers, never by addresses or hash order.
 
 use core::ops::{Add, Sub};
 
 use serde::{Deserialize, Serialize};
 
-/// A moment, in nanoseconds since an epoch that the driver chooses (boot in the daemons, 0 in the simulator).
+/// A moment, in nanoseconds since an epoch that the driver chooses (boot in the daemons, 0 in the
+/// simulator).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Nanos(pub u64);
@@ -49,7 +50,8 @@ impl Sub<u64> for Nanos {
 pub trait Machine {
     /// What the machine is told.
     type Event;
-    /// What the machine decides. An action that takes time carries an id; its completion comes back as an event.
+    /// What the machine decides. An action that takes time carries an id; its completion comes back
+    /// as an event.
     type Action;
     /// The state a person or a test may look at.
     type Snapshot;

@@ -1,17 +1,21 @@
 //! Whether, and when, a page that small random reads keep missing is worth filling.
 //!
-//! Filling a 2 MiB page for a 4 KiB read moves 512 times the bytes; done by reflex, a random reader of a large file gets
-//! a fraction of the file system's speed and empties the tier besides. It is the problem of renting or buying: each miss
-//! pays rent, filling buys. So a page is bought once the rent paid for it has reached its price, which is never more than
-//! twice as dear as the best decision made with hindsight. Rent and price are counted in bytes; a small read costs the
-//! file system as much as [`LEAST_RENT_BYTES`], since its time goes into the request and not into the bytes.
+//! Filling a 2 MiB page for a 4 KiB read moves 512 times the bytes; done by reflex, a random reader
+//! of a large file gets a fraction of the file system's speed and empties the tier besides. It is
+//! the problem of renting or buying: each miss pays rent, filling buys. So a page is bought once
+//! the rent paid for it has reached its price, which is never more than twice as dear as the best
+//! decision made with hindsight. Rent and price are counted in bytes; a small read costs the file
+//! system as much as [`LEAST_RENT_BYTES`], since its time goes into the request and not into the
+//! bytes.
 //!
-//! Twice as dear is still too dear for a tier that must not slow anybody down while it warms up. So filling has a purse of
-//! its own, into which every miss pays a share of its rent and from which every fill is paid: misses lose no more than
-//! that share of the file system to fills, and the first fill has to be saved for.
+//! Twice as dear is still too dear for a tier that must not slow anybody down while it warms up. So
+//! filling has a purse of its own, into which every miss pays a share of its rent and from which
+//! every fill is paid: misses lose no more than that share of the file system to fills, and the
+//! first fill has to be saved for.
 //!
-//! The memory is the last `capacity` missed pages. It ages by other misses and not by time: a page that came back after
-//! fewer misses than the tier has pages would have been a hit had it been filled, which is what the question is about.
+//! The memory is the last `capacity` missed pages. It ages by other misses and not by time: a page
+//! that came back after fewer misses than the tier has pages would have been a hit had it been
+//! filled, which is what the question is about.
 
 use crate::arena::{Arena, List};
 
@@ -27,16 +31,16 @@ pub struct MissLedger {
     capacity: usize,
     /// Hundredths of the misses' rent that fills may cost, 0 to 100.
     share_percent: u32,
-    /// Hundredths of bytes saved for fills; never more than the next one costs, so that a long time of misses on pages
-    /// that do not pay is not followed by a burst of fills.
+    /// Hundredths of bytes saved for fills; never more than the next one costs, so that a long time
+    /// of misses on pages that do not pay is not followed by a burst of fills.
     purse: u64,
     /// A fill is under way.
     filling: bool,
 }
 
 impl MissLedger {
-    /// Remembers up to `capacity` pages; fills may cost `share_percent` of the misses. With 0 of either no page is ever
-    /// filled.
+    /// Remembers up to `capacity` pages; fills may cost `share_percent` of the misses. With 0 of
+    /// either no page is ever filled.
     pub fn new(capacity: usize, share_percent: u32) -> Self {
         MissLedger {
             arena: Arena::default(),
@@ -48,8 +52,8 @@ impl MissLedger {
         }
     }
 
-    /// Tells of a miss of `read_bytes` on a page of `page_bytes`. `true`: fill the page now, and call
-    /// [`MissLedger::filled`] when that has ended, well or not.
+    /// Tells of a miss of `read_bytes` on a page of `page_bytes`. `true`: fill the page now, and
+    /// call [`MissLedger::filled`] when that has ended, well or not.
     pub fn missed(&mut self, key: u64, read_bytes: u64, page_bytes: u64) -> bool {
         let rent = read_bytes.max(LEAST_RENT_BYTES);
         let paid = match self.forget(key) {

@@ -1,15 +1,17 @@
 //! Placement: which node keeps an extent, and where a task runs best.
 //!
-//! **Owners** by weighted rendezvous hashing: every node has a score for every extent, and the best score owns it. There is
-//! no table and no server to ask; all who know the epoch's nodes agree. When a node comes or goes only the extents move
-//! that it wins or held: a part w / W of them, the least possible. A ring of hashes would need hundreds of points a node
-//! for the same balance, and weights in whole points.
+//! **Owners** by weighted rendezvous hashing: every node has a score for every extent, and the best
+//! score owns it. There is no table and no server to ask; all who know the epoch's nodes agree.
+//! When a node comes or goes only the extents move that it wins or held: a part w / W of them, the
+//! least possible. A ring of hashes would need hundreds of points a node for the same balance, and
+//! weights in whole points.
 //!
-//! With u the hash as a number in (0, 1), the score is -w / ln u (Schindelhauer and Schomaker, 2005): node i wins with
-//! probability w_i / W exactly. Nodes are named by a stable number, not by their place in a list.
+//! With u the hash as a number in (0, 1), the score is -w / ln u (Schindelhauer and Schomaker,
+//! 2005): node i wins with probability w_i / W exactly. Nodes are named by a stable number, not by
+//! their place in a list.
 //!
-//! **Tasks** go where their bytes are: first where they are in memory, then where the prefetch will bring them, then near
-//! the PFS servers of their stripes.
+//! **Tasks** go where their bytes are: first where they are in memory, then where the prefetch will
+//! bring them, then near the PFS servers of their stripes.
 
 use alloc::vec::Vec;
 
@@ -20,7 +22,8 @@ use serde::{Deserialize, Serialize};
 pub struct Member {
     /// Its stable number.
     pub node: u64,
-    /// Its share of extents is its weight over the sum of weights; the bytes of RAM that it lends, for example.
+    /// Its share of extents is its weight over the sum of weights; the bytes of RAM that it lends,
+    /// for example.
     pub weight: f64,
 }
 
@@ -29,8 +32,8 @@ pub fn node_number(name: &str) -> u64 {
     hash_bytes(name.as_bytes())
 }
 
-/// The key of one extent: the same on every node, whatever the path under which the file was opened. The version is not part
-/// of it, so that a file that is written anew stays where it was.
+/// The key of one extent: the same on every node, whatever the path under which the file was
+/// opened. The version is not part of it, so that a file that is written anew stays where it was.
 pub fn extent_key(mount_label: &str, ino: u64, extent: u64) -> u64 {
     hash(hash(hash_bytes(mount_label.as_bytes()), ino), extent)
 }
@@ -52,8 +55,9 @@ fn hash(a: u64, b: u64) -> u64 {
     mix(mix(a.wrapping_add(0x9e37_79b9_7f4a_7c15)) ^ b.wrapping_mul(0x9fb2_1c65_1e98_df25))
 }
 
-/// Natural logarithm of a number in (0, 1]: the crate has none, and all machines must agree to the last bit, which a
-/// system's mathematical library does not promise. Reduced to [sqrt(1/2), sqrt(2)), then ln m = 2 artanh((m-1)/(m+1)).
+/// Natural logarithm of a number in (0, 1]: the crate has none, and all machines must agree to the
+/// last bit, which a system's mathematical library does not promise. Reduced to [sqrt(1/2),
+/// sqrt(2)), then ln m = 2 artanh((m-1)/(m+1)).
 fn ln(x: f64) -> f64 {
     const LN_2: f64 = core::f64::consts::LN_2;
     let (mut m, mut exponent) = (x, 0.0);
@@ -94,8 +98,8 @@ pub fn owner(extent: u64, members: &[Member]) -> Option<u64> {
     best.map(|b| b.1)
 }
 
-/// Places of the owner of `extent` among `members`, and of the best of the others that `may` takes: in that order the first of
-/// the ranking, without the sorting of [`owners`].
+/// Places of the owner of `extent` among `members`, and of the best of the others that `may` takes:
+/// in that order the first of the ranking, without the sorting of [`owners`].
 pub fn owner_and_next<'a>(
     extent: u64,
     members: impl Iterator<Item = &'a Member> + Clone,
@@ -122,8 +126,9 @@ pub enum Residence {
     Stripe(u64),
 }
 
-/// What a byte on a node is worth to a task that runs there, over a byte that crosses the network: memory saves the
-/// network and the PFS, a plan may come late, a near stripe saves part of the network only.
+/// What a byte on a node is worth to a task that runs there, over a byte that crosses the network:
+/// memory saves the network and the PFS, a plan may come late, a near stripe saves part of the
+/// network only.
 fn worth(residence: Residence) -> (u64, f64) {
     match residence {
         Residence::Cached(node) => (node, 1.0),
@@ -132,8 +137,9 @@ fn worth(residence: Residence) -> (u64, f64) {
     }
 }
 
-/// Nodes for a task that reads these bytes, best first, at most `count`; ties by node number. Nodes that hold less than a
-/// tenth of the best one's worth are left out: a scheduler would wait for them in vain.
+/// Nodes for a task that reads these bytes, best first, at most `count`; ties by node number. Nodes
+/// that hold less than a tenth of the best one's worth are left out: a scheduler would wait for
+/// them in vain.
 pub fn preferred(parts: &[(Residence, u64)], count: usize) -> Vec<u64> {
     let mut by_node: alloc::collections::BTreeMap<u64, f64> = Default::default();
     for &(residence, bytes) in parts {
@@ -194,7 +200,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(48))]
 
-        /// When a node leaves, its extents move and no other; when it joins, it takes its part and nothing else moves.
+        /// When a node leaves, its extents move and no other; when it joins, it takes its part and
+        /// nothing else moves.
         #[test]
         fn a_change_of_one_node_moves_its_share_only(
             weights in prop::collection::vec(1.0f64..8.0, 2..24), which in any::<prop::sample::Index>()

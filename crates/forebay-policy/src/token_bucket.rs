@@ -1,19 +1,22 @@
 //! A rate limit in exact integers.
 //!
-//! A bucket holds at most `burst_bytes` of tokens and fills at `rate_bytes_per_s`. Tokens are counted in byte-nanoseconds
-//! per second (bytes x 10^9), so that `elapsed_ns * rate` is added without any rounding: a bucket asked a million times
-//! a second for a year has not drifted by a byte. The usual bucket with floating-point or whole-byte tokens loses a
-//! fraction at each refill, always to the same side, and the more often it is asked the more it loses.
+//! A bucket holds at most `burst_bytes` of tokens and fills at `rate_bytes_per_s`. Tokens are
+//! counted in byte-nanoseconds per second (bytes x 10^9), so that `elapsed_ns * rate` is added
+//! without any rounding: a bucket asked a million times a second for a year has not drifted by a
+//! byte. The usual bucket with floating-point or whole-byte tokens loses a fraction at each refill,
+//! always to the same side, and the more often it is asked the more it loses.
 //!
-//! Two ways to ask. [`TokenBucket::take`] grants now or says when to ask again; nothing is booked meanwhile, so a brake
-//! (a lower rate, or 0) acts at once. [`TokenBucket::reserve`] books at once and says how long to wait before going;
-//! callers are served in the order in which they asked, but a booked wait does not see a later change of rate.
+//! Two ways to ask. [`TokenBucket::take`] grants now or says when to ask again; nothing is booked
+//! meanwhile, so a brake (a lower rate, or 0) acts at once. [`TokenBucket::reserve`] books at once
+//! and says how long to wait before going; callers are served in the order in which they asked, but
+//! a booked wait does not see a later change of rate.
 //!
-//! Promise, for any interval: granted bytes <= rate * (interval + 1 ns) + burst. A request above the burst is granted
-//! too, and stands for the burst in the intervals it is in (use one of the two ways for such requests; mixed, the excess
-//! of one of each kind may meet). The nanosecond is there because waits are whole ones, rounded up, and what flows in during the rounding is kept: dropped, it would be a
-//! drift again. And the bucket is work conserving: whoever asks again after the wait that `take` told is granted, if no
-//! one else was in between.
+//! Promise, for any interval: granted bytes <= rate * (interval + 1 ns) + burst. A request above
+//! the burst is granted too, and stands for the burst in the intervals it is in (use one of the two
+//! ways for such requests; mixed, the excess of one of each kind may meet). The nanosecond is there
+//! because waits are whole ones, rounded up, and what flows in during the rounding is kept:
+//! dropped, it would be a drift again. And the bucket is work conserving: whoever asks again after
+//! the wait that `take` told is granted, if no one else was in between.
 
 use crate::machine::Nanos;
 
@@ -28,21 +31,23 @@ pub const FOREVER_NS: u64 = u64::MAX;
 pub struct TokenBucket {
     rate_bytes_per_s: u64,
     burst_bytes: u64,
-    /// Tokens in bytes x 10^9 at `settled_at`; negative while a reservation or a request above the burst is being paid.
+    /// Tokens in bytes x 10^9 at `settled_at`; negative while a reservation or a request above the
+    /// burst is being paid.
     level: i128,
     settled_at: Nanos,
 }
 
 impl TokenBucket {
-    /// A full bucket. A rate of 0 grants only the burst. A burst of 0 is taken as 1 byte, else nothing could ever be
-    /// granted.
+    /// A full bucket. A rate of 0 grants only the burst. A burst of 0 is taken as 1 byte, else
+    /// nothing could ever be granted.
     pub fn new(now: Nanos, rate_bytes_per_s: u64, burst_bytes: u64) -> Self {
         let burst_bytes = burst_bytes.max(1);
         Self { rate_bytes_per_s, burst_bytes, level: i128::from(burst_bytes) * SCALE, settled_at: now }
     }
 
-    /// Grants `bytes` and returns 0, or grants nothing and returns the nanoseconds after which to ask again
-    /// ([`FOREVER_NS`] at rate 0). A request above the burst is granted by a full bucket, which then is in debt.
+    /// Grants `bytes` and returns 0, or grants nothing and returns the nanoseconds after which to
+    /// ask again ([`FOREVER_NS`] at rate 0). A request above the burst is granted by a full bucket,
+    /// which then is in debt.
     pub fn take(&mut self, now: Nanos, bytes: u64) -> u64 {
         self.settle(now);
         let needed = i128::from(bytes.min(self.burst_bytes)) * SCALE;
@@ -53,8 +58,9 @@ impl TokenBucket {
         0
     }
 
-    /// Books `bytes` and returns how long to wait before using them; reservations are paid in the order they were made.
-    /// At rate 0 with too few tokens nothing is booked and the answer is [`FOREVER_NS`].
+    /// Books `bytes` and returns how long to wait before using them; reservations are paid in the
+    /// order they were made. At rate 0 with too few tokens nothing is booked and the answer is
+    /// [`FOREVER_NS`].
     pub fn reserve(&mut self, now: Nanos, bytes: u64) -> u64 {
         self.settle(now);
         let level = self.level - i128::from(bytes) * SCALE;
@@ -101,7 +107,8 @@ impl TokenBucket {
         u64::try_from(settled.level / SCALE).unwrap_or(0)
     }
 
-    /// The level at which inflow is lost: the burst, and what a wait for it brings in by being rounded up.
+    /// The level at which inflow is lost: the burst, and what a wait for it brings in by being
+    /// rounded up.
     fn full(&self) -> i128 {
         i128::from(self.burst_bytes) * SCALE + i128::from(self.rate_bytes_per_s.saturating_sub(1))
     }
@@ -184,7 +191,8 @@ mod tests {
     }
 
     proptest! {
-        /// Over every interval between two grants: sum <= rate * (interval + 1 ns) + max(burst, largest request).
+        /// Over every interval between two grants: sum <= rate * (interval + 1 ns) + max(burst,
+        /// largest request).
         #[test]
         fn never_above_the_rate(
             rate in 1u64..5_000_000_000,
@@ -239,7 +247,8 @@ mod tests {
                 }
                 granted += u128::from(bytes);
             }
-            // Asked without pause, the bucket has let through all that flew in: nothing was lost to rounding.
+            // Asked without pause, the bucket has let through all that flew in: nothing was lost to
+            // rounding.
             let inflow = u128::from(rate) * u128::from(now) + u128::from(burst) * SCALE as u128;
             let level = bucket.level;
             prop_assert_eq!(inflow as i128 - (granted * SCALE as u128) as i128, level);

@@ -1,5 +1,6 @@
-//! The promise by which the default policy was chosen: on a loop larger than the tier, on zipf, and on zipf interrupted
-//! by scans it hits at least as often as LRU and as LFU. Traces are those of `examples/hit_ratio.rs`, a tenth or a quarter as long.
+//! The promise by which the default policy was chosen: on a loop larger than the tier, on zipf, and
+//! on zipf interrupted by scans it hits at least as often as LRU and as LFU. Traces are those of
+//! `examples/hit_ratio.rs`, a tenth or a quarter as long.
 
 #[path = "../examples/support/mod.rs"]
 mod support;
@@ -65,7 +66,8 @@ fn sampled_touches() {
     beats_lru_and_lfu("loop", 0.1, 0.25);
 }
 
-/// One job after another on data that fit: W-TinyLFU and LFU hold on to the last job; the default must let go.
+/// One job after another on data that fit: W-TinyLFU and LFU hold on to the last job; the default
+/// must let go.
 #[test]
 fn job_changes() {
     let jobs: Vec<Trace> = all_traces(0.1, 0).into_iter().filter(|trace| trace.family == "jobs").collect();

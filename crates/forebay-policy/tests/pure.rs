@@ -1,13 +1,16 @@
-//! The policy crates decide and do nothing else: no I/O, clock, threads or randomly seeded maps, and no crate that has them.
+//! The policy crates decide and do nothing else: no I/O, clock, threads or randomly seeded maps,
+//! and no crate that has them.
 //!
-//! `no_std` makes the compiler refuse most of that. What it cannot see is somebody linking `std` again, an exception by
-//! attribute, or a new dependency; this test reads the sources and manifests for those.
+//! `no_std` makes the compiler refuse most of that. What it cannot see is somebody linking `std`
+//! again, an exception by attribute, or a new dependency; this test reads the sources and manifests
+//! for those.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 const CRATES: [&str; 2] = ["forebay-model", "forebay-policy"];
-/// What a policy crate may depend on: layers below, data description, and hash tables that are told how to hash.
+/// What a policy crate may depend on: layers below, data description, and hash tables that are told
+/// how to hash.
 const ALLOWED: [&str; 3] = ["forebay-model", "serde", "hashbrown"];
 const FORBIDDEN: [&str; 12] = [
     "std::",
@@ -46,7 +49,8 @@ fn code(text: &str) -> String {
     text.lines().map(without_comment).collect::<Vec<_>>().join("\n")
 }
 
-/// Forbidden words in `code`, standing by themselves (the `threads` of a prefetch are not threads of ours).
+/// Forbidden words in `code`, standing by themselves (the `threads` of a prefetch are not threads
+/// of ours).
 fn offences(code: &str) -> Vec<&'static str> {
     let is_word = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
     let stands_alone = |at: usize, word: &str| {
@@ -88,7 +92,8 @@ fn policy_crates_depend_on_nothing_that_could_do_io() {
             assert!(ALLOWED.contains(&dependency), "{name} must not depend on {dependency}");
         }
     }
-    // Those from outside without their std part (and, for hashbrown, without its default hasher), for all who inherit them.
+    // Those from outside without their std part (and, for hashbrown, without its default hasher),
+    // for all who inherit them.
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.toml");
     let workspace = fs::read_to_string(manifest).expect("the workspace's manifest");
     for outside in ["serde", "hashbrown"] {

@@ -1,8 +1,9 @@
 //! The caller's memory, by the buffer protocol.
 //!
-//! Any C-contiguous buffer is taken, of whatever element type (`bytearray`, `memoryview`, NumPy, PyArrow): its bytes are
-//! what counts. While a `Contiguous` lives the object cannot be resized, so the address stays good while other Python
-//! threads run. That one of them may change the bytes meanwhile is the program's affair, as with `io.FileIO`.
+//! Any C-contiguous buffer is taken, of whatever element type (`bytearray`, `memoryview`, NumPy,
+//! PyArrow): its bytes are what counts. While a `Contiguous` lives the object cannot be resized, so
+//! the address stays good while other Python threads run. That one of them may change the bytes
+//! meanwhile is the program's affair, as with `io.FileIO`.
 
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyBufferError, PyTypeError};
@@ -37,7 +38,8 @@ impl Contiguous {
         if self.0.len_bytes() == 0 {
             return &[];
         }
-        // SAFETY: the exporter keeps `len_bytes` contiguous bytes at this address until the buffer is released, in drop.
+        // SAFETY: the exporter keeps `len_bytes` contiguous bytes at this address until the buffer
+        // is released, in drop.
         unsafe { std::slice::from_raw_parts(self.0.buf_ptr().cast(), self.0.len_bytes()) }
     }
 
@@ -47,7 +49,8 @@ impl Contiguous {
         if self.0.len_bytes() == 0 {
             return &mut [];
         }
-        // SAFETY: as in `bytes`; it is writable, as `target` has checked, and `self` is borrowed alone.
+        // SAFETY: as in `bytes`; it is writable, as `target` has checked, and `self` is borrowed
+        // alone.
         unsafe { std::slice::from_raw_parts_mut(self.0.buf_ptr().cast(), self.0.len_bytes()) }
     }
 }

@@ -15,12 +15,14 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-/// A program's access to Forebay: one session with the agent of this node, shared by threads and by forked children.
+/// A program's access to Forebay: one session with the agent of this node, shared by threads and by
+/// forked children.
 ///
-/// `socket`: the agent's socket, or "none" to read the PFS only. `deadline_s`: seconds a read waits for the agent before
-/// it reads the PFS itself. `trusted_uids`: users whose agents are believed, beside root and one's own. `quiet`: say
-/// nothing on stderr. What is not given comes from the environment (FOREBAY_SOCKET, FOREBAY_DEADLINE_MS,
-/// FOREBAY_TRUST_UID, FOREBAY_QUIET) or is the default. It connects when first needed.
+/// `socket`: the agent's socket, or "none" to read the PFS only. `deadline_s`: seconds a read waits
+/// for the agent before it reads the PFS itself. `trusted_uids`: users whose agents are believed,
+/// beside root and one's own. `quiet`: say nothing on stderr. What is not given comes from the
+/// environment (FOREBAY_SOCKET, FOREBAY_DEADLINE_MS, FOREBAY_TRUST_UID, FOREBAY_QUIET) or is the
+/// default. It connects when first needed.
 #[pyclass(frozen, module = "forebay._core")]
 pub struct Client {
     inner: forebay_client::Client,
@@ -82,8 +84,9 @@ impl Client {
         self.inner.socket().map(|path| path.as_os_str().to_owned())
     }
 
-    /// Opens `path` for reading. `mode`: "cached" (the tier, else the PFS, cached on the way), "tier" (the tier only) or
-    /// "pfs" (the PFS only). OSError: the PFS's; for "tier" ENOTCONN without an agent.
+    /// Opens `path` for reading. `mode`: "cached" (the tier, else the PFS, cached on the way),
+    /// "tier" (the tier only) or "pfs" (the PFS only). OSError: the PFS's; for "tier" ENOTCONN
+    /// without an agent.
     #[pyo3(signature = (path, mode = "cached"))]
     fn open(&self, py: Python<'_>, path: PathArg, mode: &str) -> PyResult<File> {
         let mode = read_mode(mode)?;
@@ -91,9 +94,10 @@ impl Client {
         Ok(File::new(path.0, file))
     }
 
-    /// Creates or truncates `path` for writing. `mode`: "through" (the PFS and the tier), "bypass" (the PFS only) or
-    /// "memory" (this node's memory, gone with the job). `exclusive`: fail if it exists. `append`: keep what is there.
-    /// `permissions`: bits of a new file, before the umask. OSError: the PFS's; for "memory" ENOTCONN without an agent.
+    /// Creates or truncates `path` for writing. `mode`: "through" (the PFS and the tier), "bypass"
+    /// (the PFS only) or "memory" (this node's memory, gone with the job). `exclusive`: fail if it
+    /// exists. `append`: keep what is there. `permissions`: bits of a new file, before the umask.
+    /// OSError: the PFS's; for "memory" ENOTCONN without an agent.
     #[pyo3(signature = (path, mode = "through", *, exclusive = false, append = false, permissions = 0o666))]
     fn create(
         &self,
@@ -109,28 +113,31 @@ impl Client {
         Ok(Writer::new(path.0, writer))
     }
 
-    /// Removes the memory-only file of that path if this job has one, else the file on the PFS. OSError: the PFS's.
+    /// Removes the memory-only file of that path if this job has one, else the file on the PFS.
+    /// OSError: the PFS's.
     fn remove(&self, py: Python<'_>, path: PathArg) -> PyResult<()> {
         self.ask(py, Some(&path.0), |client| client.remove(&path.0))
     }
 
-    /// Path and length in bytes of each memory-only file of this job. OSError: the agent does not answer.
+    /// Path and length in bytes of each memory-only file of this job. OSError: the agent does not
+    /// answer.
     fn scratch_files(&self, py: Python<'_>) -> PyResult<Vec<(OsString, u64)>> {
         let files =
             self.ask_agent(py, "list the memory-only files", None, |client| client.scratch_files())?;
         Ok(files.into_iter().map(|(path, bytes)| (path.into_os_string(), bytes)).collect())
     }
 
-    /// Begins a job for this process, which ends with it; returns the token that its children find in the environment
-    /// variable FOREBAY_JOB. OSError: no agent, or it refused.
+    /// Begins a job for this process, which ends with it; returns the token that its children find
+    /// in the environment variable FOREBAY_JOB. OSError: no agent, or it refused.
     fn begin_job(&self, py: Python<'_>) -> PyResult<String> {
         self.ask_agent(py, "begin a job", None, |client| client.begin_scratch_job())
     }
 
-    /// Brings files into the tier, at most `rate_bytes_per_s` (0: no limit), and returns when they are there, or failed.
-    /// `paths`: any iterable of files. `progress`: called about five times a second with a dict of `files`,
-    /// `files_done`, `bytes`, `bytes_fetched` and `bytes_resident`; if it raises, the load is cancelled. Returns that
-    /// dict with `seconds` and `failures`, a list of (path, errno, message). OSError: no agent.
+    /// Brings files into the tier, at most `rate_bytes_per_s` (0: no limit), and returns when they
+    /// are there, or failed. `paths`: any iterable of files. `progress`: called about five times a
+    /// second with a dict of `files`, `files_done`, `bytes`, `bytes_fetched` and `bytes_resident`;
+    /// if it raises, the load is cancelled. Returns that dict with `seconds` and `failures`, a list
+    /// of (path, errno, message). OSError: no agent.
     #[pyo3(signature = (paths, *, rate_bytes_per_s = 0, progress = None))]
     fn load<'py>(
         &self,
@@ -141,17 +148,20 @@ impl Client {
         load::run(&self.inner, paths, rate_bytes_per_s, progress)
     }
 
-    /// Gives back the memory of one file; returns the bytes. OSError: no agent; it is pinned; the PFS's.
+    /// Gives back the memory of one file; returns the bytes. OSError: no agent; it is pinned; the
+    /// PFS's.
     fn evict(&self, py: Python<'_>, path: PathArg) -> PyResult<u64> {
         self.ask_agent(py, "evict", Some(&path.0), |client| client.admin().evict(&path.0))
     }
 
-    /// Gives back the memory of all that is not pinned; returns the bytes. OSError: no agent; EPERM: not the operator.
+    /// Gives back the memory of all that is not pinned; returns the bytes. OSError: no agent;
+    /// EPERM: not the operator.
     fn evict_all(&self, py: Python<'_>) -> PyResult<u64> {
         self.ask_agent(py, "evict", None, |client| client.admin().evict_all())
     }
 
-    /// Keeps a file in the tier once it is there. OSError: no agent; ENOSPC: too much is pinned; the PFS's.
+    /// Keeps a file in the tier once it is there. OSError: no agent; ENOSPC: too much is pinned;
+    /// the PFS's.
     fn pin(&self, py: Python<'_>, path: PathArg) -> PyResult<()> {
         self.ask_agent(py, "pin", Some(&path.0), |client| client.admin().pin(&path.0, true))
     }
@@ -169,7 +179,8 @@ impl Client {
         )
     }
 
-    /// The cached files, a list of dicts; those of other users for the operator only. OSError: no agent.
+    /// The cached files, a list of dicts; those of other users for the operator only. OSError: no
+    /// agent.
     fn list<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let files = self.ask_agent(py, "list the cached files", None, |client| client.admin().list())?;
         let rows = files.iter().map(|file| file_dict(py, file)).collect::<PyResult<Vec<_>>>()?;
@@ -183,7 +194,8 @@ impl Client {
     }
 }
 
-/// Longest wait for the agent that can be asked for: a day. Without a bound, the end of a wait has no place on the clock.
+/// Longest wait for the agent that can be asked for: a day. Without a bound, the end of a wait has
+/// no place on the clock.
 const LONGEST_DEADLINE_S: f64 = 86_400.0;
 
 fn deadline(seconds: f64) -> PyResult<Duration> {

@@ -8,7 +8,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
-/// A path as Python's own functions take it: `str` (with surrogates for what is not UTF-8), `bytes` or `os.PathLike`.
+/// A path as Python's own functions take it: `str` (with surrogates for what is not UTF-8), `bytes`
+/// or `os.PathLike`.
 pub struct PathArg(pub PathBuf);
 
 impl<'a, 'py> FromPyObject<'a, 'py> for PathArg {

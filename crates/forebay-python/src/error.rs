@@ -5,7 +5,8 @@ use pyo3::exceptions::PyOSError;
 use std::io;
 use std::path::Path;
 
-/// `OSError(errno, text, path)`; Python picks the subclass by the number, such as `FileNotFoundError`.
+/// `OSError(errno, text, path)`; Python picks the subclass by the number, such as
+/// `FileNotFoundError`.
 pub fn os_error(e: &io::Error, path: Option<&Path>) -> PyErr {
     let errno = forebay_client::errno(e);
     let text = e.to_string();
@@ -20,8 +21,8 @@ pub fn os_error(e: &io::Error, path: Option<&Path>) -> PyErr {
     }
 }
 
-/// The error of a request about the tier itself. `what` completes "cannot ..."; an agent that is missing is `ENOTCONN`, so
-/// that no program takes it for a missing file.
+/// The error of a request about the tier itself. `what` completes "cannot ..."; an agent that is
+/// missing is `ENOTCONN`, so that no program takes it for a missing file.
 pub fn tier_error(e: &io::Error, what: &str, path: Option<&Path>, socket: Option<&Path>) -> PyErr {
     if forebay_client::is_no_agent(e) {
         let none = io::Error::from(io::ErrorKind::NotConnected);

@@ -13,11 +13,12 @@ use std::os::raw::c_int;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// Reads longer than this look at the file's length first, rather than allocate what the file does not have.
+/// Reads longer than this look at the file's length first, rather than allocate what the file does
+/// not have.
 const TRUSTED_LENGTH_BYTES: usize = 1 << 20;
 
-/// A long read lets Ctrl-C in each time it has read this much: a tenth of a second of a slow PFS, and a call of Python that
-/// does not count.
+/// A long read lets Ctrl-C in each time it has read this much: a tenth of a second of a slow PFS,
+/// and a call of Python that does not count.
 const PIECE_BYTES: usize = 16 << 20;
 
 /// A file open for reading at any position. Threads may share it. Made by `Client.open`.
@@ -38,8 +39,8 @@ impl File {
         inner.clone().ok_or_else(|| closed("file"))
     }
 
-    /// Fills `target` from `offset` on while other Python threads run; fewer bytes only at the end of the file. An exception
-    /// of a signal handler ends it, such as that of Ctrl-C.
+    /// Fills `target` from `offset` on while other Python threads run; fewer bytes only at the end
+    /// of the file. An exception of a signal handler ends it, such as that of Ctrl-C.
     fn fill(
         &self,
         py: Python<'_>,
@@ -72,14 +73,16 @@ impl File {
         self.path.clone().into_os_string()
     }
 
-    /// Length in bytes: of the version that was opened, or, without an agent, now. OSError: the PFS's.
+    /// Length in bytes: of the version that was opened, or, without an agent, now. OSError: the
+    /// PFS's.
     #[getter]
     fn size(&self, py: Python<'_>) -> PyResult<u64> {
         let file = self.get()?;
         py.detach(|| file.size()).map_err(|e| os_error(&e, Some(&self.path)))
     }
 
-    /// The version that was opened: a dict of `ino`, `size_bytes`, `mtime_ns` and `ctime_ns`; None if no agent serves it.
+    /// The version that was opened: a dict of `ino`, `size_bytes`, `mtime_ns` and `ctime_ns`; None
+    /// if no agent serves it.
     #[getter]
     fn version<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         let Some(version) = self.get()?.version() else { return Ok(None) };
@@ -103,8 +106,8 @@ impl File {
         Ok(self.get()?.is_pinned())
     }
 
-    /// A new file descriptor, which the caller owns, to read the file with past the tier: the bytes it has now. OSError: the
-    /// PFS's.
+    /// A new file descriptor, which the caller owns, to read the file with past the tier: the bytes
+    /// it has now. OSError: the PFS's.
     fn descriptor(&self, py: Python<'_>) -> PyResult<RawFd> {
         let file = self.get()?;
         let opened = py.detach(|| file.descriptor());
@@ -124,7 +127,8 @@ impl File {
 
     /// Up to `length` bytes at `offset`, fewer only at the end of the file. One copy.
     ///
-    /// OSError: the PFS's. ESTALE: the content was changed since it was opened. ENODATA (read mode `tier`): not there.
+    /// OSError: the PFS's. ESTALE: the content was changed since it was opened. ENODATA (read mode
+    /// `tier`): not there.
     fn read_at<'py>(&self, py: Python<'py>, offset: u64, length: usize) -> PyResult<Bound<'py, PyBytes>> {
         let file = self.get()?;
         let mut length = length;
@@ -143,8 +147,9 @@ impl File {
         }
     }
 
-    /// Fills `buffer`, any writable contiguous one, from `offset` on; returns the bytes read, fewer only at the end of
-    /// the file. One copy, out of shared memory into the buffer. OSError: as `read_at`.
+    /// Fills `buffer`, any writable contiguous one, from `offset` on; returns the bytes read, fewer
+    /// only at the end of the file. One copy, out of shared memory into the buffer. OSError: as
+    /// `read_at`.
     #[pyo3(signature = (buffer, offset = 0))]
     fn readinto(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, offset: u64) -> PyResult<usize> {
         let file = self.get()?;
@@ -152,9 +157,10 @@ impl File {
         self.fill(py, &file, target.bytes_mut(), offset)
     }
 
-    /// `length` bytes at `offset` (to the end if not given) as a read-only memoryview of the tier itself: no copy. None
-    /// if not all of it is resident, or no more may be held: read it then. The agent cannot give this memory back until
-    /// the view is released; do not use it in a forked child.
+    /// `length` bytes at `offset` (to the end if not given) as a read-only memoryview of the tier
+    /// itself: no copy. None if not all of it is resident, or no more may be held: read it then.
+    /// The agent cannot give this memory back until the view is released; do not use it in a forked
+    /// child.
     #[pyo3(signature = (offset = 0, length = None))]
     fn map<'py>(
         &self,
@@ -218,8 +224,8 @@ impl Mapping {
         let length = ffi::Py_ssize_t::try_from(range.len())
             .map_err(|_| PyValueError::new_err("too long for a memoryview"))?;
         let start = range.as_ptr().cast_mut().cast();
-        // SAFETY: `view` is the interpreter's; the view keeps a reference to `slf`, which keeps the bytes mapped, and is
-        // read-only.
+        // SAFETY: `view` is the interpreter's; the view keeps a reference to `slf`, which keeps the
+        // bytes mapped, and is read-only.
         let filled = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), start, length, 1, flags) };
         if filled == 0 { Ok(()) } else { Err(PyErr::fetch(slf.py())) }
     }

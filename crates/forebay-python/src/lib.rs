@@ -1,12 +1,13 @@
 //! The Python module `forebay._core`: a thin binding on the client core.
 //!
-//! Nothing is decided here. Each class holds one handle of the core; each method turns arguments into Rust, lets other
-//! Python threads run (`py.detach`) while the core works, and turns the answer back. Bytes go straight between the tier
-//! and the caller's memory: `readinto` and `write` take any contiguous buffer, `map` gives a `memoryview` of the tier
-//! itself. What a Python program expects of a file (position, lines, text, fsspec) is written in Python, above this.
+//! Nothing is decided here. Each class holds one handle of the core; each method turns arguments
+//! into Rust, lets other Python threads run (`py.detach`) while the core works, and turns the
+//! answer back. Bytes go straight between the tier and the caller's memory: `readinto` and `write`
+//! take any contiguous buffer, `map` gives a `memoryview` of the tier itself. What a Python program
+//! expects of a file (position, lines, text, fsspec) is written in Python, above this.
 //!
-//! Handles are behind locks of their own, taken only while detached: a thread that waits for a lock with the interpreter
-//! in its hands could wait for ever.
+//! Handles are behind locks of their own, taken only while detached: a thread that waits for a lock
+//! with the interpreter in its hands could wait for ever.
 
 mod buffer;
 mod client;

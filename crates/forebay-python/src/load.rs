@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 /// Time between two calls of the progress function, and longest delay of Ctrl-C.
 const STEP: Duration = Duration::from_millis(200);
 
-/// Loads every path that `paths` gives. An exception, from the progress function, the iterator or Ctrl-C, drops the
-/// load, which cancels it.
+/// Loads every path that `paths` gives. An exception, from the progress function, the iterator or
+/// Ctrl-C, drops the load, which cancels it.
 pub fn run<'py>(
     client: &forebay_client::Client,
     paths: &Bound<'py, PyAny>,

@@ -10,14 +10,16 @@ use std::os::fd::{BorrowedFd, IntoRawFd, RawFd};
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-/// Sets the times of a file that was overwritten by this descriptor to now, if its file system is one on which other nodes would
-/// see the change only some time after the close (MooseFS). OSError: the PFS's.
+/// Sets the times of a file that was overwritten by this descriptor to now, if its file system is
+/// one on which other nodes would see the change only some time after the close (MooseFS). OSError:
+/// the PFS's.
 #[pyfunction]
 pub fn stamp_written(py: Python<'_>, descriptor: RawFd) -> PyResult<()> {
     if descriptor < 0 {
         return Err(closed("file"));
     }
-    // SAFETY: the caller, a file object, has it open and closes it only after this call; it is not -1.
+    // SAFETY: the caller, a file object, has it open and closes it only after this call; it is not
+    // -1.
     let file = unsafe { BorrowedFd::borrow_raw(descriptor) };
     py.detach(|| forebay_client::stamp_written(file)).map_err(|e| os_error(&e, None))
 }
@@ -62,8 +64,9 @@ impl Writer {
         self.with(py, |writer| Ok(writer.position()))
     }
 
-    /// Writes all of `data`, any contiguous buffer, and returns its bytes. Small writes are gathered to 1 MiB; large
-    /// ones leave without a copy. OSError: the PFS's; in write mode `memory` ENOSPC: no room in the tier.
+    /// Writes all of `data`, any contiguous buffer, and returns its bytes. Small writes are
+    /// gathered to 1 MiB; large ones leave without a copy. OSError: the PFS's; in write mode
+    /// `memory` ENOSPC: no room in the tier.
     fn write(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<usize> {
         let data = Contiguous::source(data)?;
         let bytes = data.bytes();
@@ -76,8 +79,9 @@ impl Writer {
         self.with(py, Write::flush)
     }
 
-    /// Hands what was gathered to the PFS and returns a new file descriptor, which the caller owns, to go on with by itself;
-    /// the tier keeps nothing of the file then. OSError: the PFS's; EINVAL: a memory-only file has none.
+    /// Hands what was gathered to the PFS and returns a new file descriptor, which the caller owns,
+    /// to go on with by itself; the tier keeps nothing of the file then. OSError: the PFS's;
+    /// EINVAL: a memory-only file has none.
     fn descriptor(&self, py: Python<'_>) -> PyResult<RawFd> {
         self.with(py, |writer| Ok(writer.descriptor()?.into_raw_fd()))
     }
@@ -87,8 +91,8 @@ impl Writer {
         self.with(py, FileWriter::sync)
     }
 
-    /// Writes what is left and closes; a second time does nothing. Only a file closed without an error is surely all
-    /// there. OSError: the PFS's.
+    /// Writes what is left and closes; a second time does nothing. Only a file closed without an
+    /// error is surely all there. OSError: the PFS's.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let ended = py.detach(|| {
             let writer = self.inner.lock().unwrap_or_else(PoisonError::into_inner).take();

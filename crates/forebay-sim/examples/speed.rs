@@ -1,4 +1,5 @@
-//! How fast the simulator and the planner are here: `cargo run --release -p forebay-sim --example speed`.
+//! How fast the simulator and the planner are here: `cargo run --release -p forebay-sim --example
+//! speed`.
 //!
 //! An example and not a test, because a result of a test must not depend on the machine.
 
@@ -81,8 +82,8 @@ fn writers(jobs: u64, max_width: u64) {
     );
 }
 
-/// A planner in the middle of a phase, with waves that compute for longer than they take to bring and with waves that do not: how long
-/// a decision takes.
+/// A planner in the middle of a phase, with waves that compute for longer than they take to bring
+/// and with waves that do not: how long a decision takes.
 fn decisions() {
     let mut setup = system::cell("forebay", 0, 1, 0.05);
     setup.planner.learning = 0.5;
@@ -138,7 +139,8 @@ fn decisions() {
     }
 }
 
-/// The access scheduler with `pending` steps that wait, at the moment when one that writes has ended.
+/// The access scheduler with `pending` steps that wait, at the moment when one that writes has
+/// ended.
 fn access_decisions(name: &str, pending: u64) {
     let config = access::Config { nodes: NODES as u32, ..access::Config::default() };
     let mut rng = Rng::new(2);
@@ -169,7 +171,8 @@ fn access_decisions(name: &str, pending: u64) {
     );
 }
 
-/// The longest call of the access scheduler while it searches orders of `pending` steps that arrived together.
+/// The longest call of the access scheduler while it searches orders of `pending` steps that
+/// arrived together.
 fn access_searches(pending: u64) {
     let config = access::Config { nodes: NODES as u32, ..access::Config::default() };
     let mut rng = Rng::new(3);

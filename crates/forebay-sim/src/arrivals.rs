@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 pub enum Arrivals {
     /// A phase begins a compute time after the last one ended.
     Periodic,
-    /// The same, with each compute time drawn evenly from (1 - spread) to (1 + spread) times the mean.
+    /// The same, with each compute time drawn evenly from (1 - spread) to (1 + spread) times the
+    /// mean.
     Jittered {
         /// From 0 to 1.
         spread: f64,
@@ -25,7 +26,8 @@ pub enum Arrivals {
 }
 
 impl Arrivals {
-    /// When phase number `begun` (from 0) begins, if the one before it ended `now` and compute takes `mean_ns`.
+    /// When phase number `begun` (from 0) begins, if the one before it ended `now` and compute
+    /// takes `mean_ns`.
     pub fn next(&self, now: Nanos, begun: u32, mean_ns: u64, rng: &mut Rng) -> Nanos {
         let mean_ns = mean_ns as f64;
         let wait_ns = match self {

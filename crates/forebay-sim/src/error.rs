@@ -1,4 +1,5 @@
-//! What can go wrong outside a simulation: files and their contents. Inside, a broken invariant panics with words.
+//! What can go wrong outside a simulation: files and their contents. Inside, a broken invariant
+//! panics with words.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,9 @@
 //! A deterministic, event-driven simulator of a cluster that shares storage.
 //!
-//! It holds the *physics* (who gets how much bandwidth, when a transfer ends) and the *workloads* (when jobs arrive and
-//! what they ask for). It decides nothing: every decision comes from a machine of `forebay-policy`, driven here with
-//! virtual time exactly as the daemons drive it with the real clock.
+//! It holds the *physics* (who gets how much bandwidth, when a transfer ends) and the *workloads*
+//! (when jobs arrive and what they ask for). It decides nothing: every decision comes from a
+//! machine of `forebay-policy`, driven here with virtual time exactly as the daemons drive it with
+//! the real clock.
 //!
 //! | module | what it holds |
 //! | --- | --- |
@@ -19,8 +20,9 @@
 //! | [`reproduce`] | the papers' tables and figures, one file per paper |
 //! | [`report`], [`plot`] | Markdown with every number beside the printed one, and figures as SVG |
 //!
-//! Why not SimGrid or CODES: they bring their own schedulers and their own language, and a policy written twice is two
-//! policies. The price is that this simulator has to be validated by itself, which its tests do against queueing theory.
+//! Why not SimGrid or CODES: they bring their own schedulers and their own language, and a policy
+//! written twice is two policies. The price is that this simulator has to be validated by itself,
+//! which its tests do against queueing theory.
 
 pub mod arrivals;
 pub mod burst;
@@ -39,10 +41,11 @@ pub mod scenario;
 pub mod station;
 pub use forebay_trace as trace;
 
-/// How long `bytes` take at `rate_bytes_per_s`, rounded up to whole nanoseconds; `None` if they never arrive.
+/// How long `bytes` take at `rate_bytes_per_s`, rounded up to whole nanoseconds; `None` if they
+/// never arrive.
 ///
-/// Rounding up keeps the promise that no byte moves faster than its bandwidth; the error is below a nanosecond a
-/// transfer.
+/// Rounding up keeps the promise that no byte moves faster than its bandwidth; the error is below a
+/// nanosecond a transfer.
 pub fn transfer_ns(bytes: f64, rate_bytes_per_s: f64) -> Option<u64> {
     if bytes <= 0.0 {
         return Some(0);

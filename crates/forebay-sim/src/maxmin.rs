@@ -1,12 +1,14 @@
 //! Flows over several shared resources: weighted max-min fairness, recomputed at every change.
 //!
-//! A flow crosses one or more resources (a client's link, a PFS server, the backplane, a burst buffer node) and has a
-//! weight, its number of processes. *Progressive filling*: the rate per unit of weight rises for all flows together
-//! until a resource is full; its flows are frozen at that level and the rest goes on (Bertsekas and Gallager, *Data
-//! Networks*, section 6.5). With one resource this is an even division over processes; with several, no flow can get
-//! more without taking from one that has no more than it.
+//! A flow crosses one or more resources (a client's link, a PFS server, the backplane, a burst
+//! buffer node) and has a weight, its number of processes. *Progressive filling*: the rate per unit
+//! of weight rises for all flows together until a resource is full; its flows are frozen at that
+//! level and the rest goes on (Bertsekas and Gallager, *Data Networks*, section 6.5). With one
+//! resource this is an even division over processes; with several, no flow can get more without
+//! taking from one that has no more than it.
 //!
-//! Only the part of the network that a change can reach (flows linked through resources) is computed anew.
+//! Only the part of the network that a change can reach (flows linked through resources) is
+//! computed anew.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -89,7 +91,8 @@ impl MaxMin {
         self.settle(now, &[first]);
     }
 
-    /// Changes a flow's weight and cap from `now` on; a cap of 0 holds it. Unknown flows are ignored.
+    /// Changes a flow's weight and cap from `now` on; a cap of 0 holds it. Unknown flows are
+    /// ignored.
     pub fn reshape(&mut self, now: Nanos, id: FlowId, weight: f64, cap_bytes_per_s: f64) {
         let Some(flow) = self.flows.get_mut(&id) else { return };
         (flow.weight, flow.cap_bytes_per_s) = (weight, cap_bytes_per_s);
@@ -97,8 +100,9 @@ impl MaxMin {
         self.settle(now, &[first]);
     }
 
-    /// A new resource that is to `resource` what a twin is: as large, and with a flow for each of its flows (which must not
-    /// cross other resources), as far as they have come. `name` gives the id of the twin of a flow.
+    /// A new resource that is to `resource` what a twin is: as large, and with a flow for each of
+    /// its flows (which must not cross other resources), as far as they have come. `name` gives the
+    /// id of the twin of a flow.
     pub fn twin(&mut self, resource: usize, name: impl Fn(usize, FlowId) -> FlowId) -> usize {
         let twin = self.add_resource(self.resources[resource].capacity_bytes_per_s);
         for id in self.resources[resource].flows.clone() {
@@ -214,7 +218,8 @@ impl MaxMin {
             let lowest = levels.iter().copied().fold(f64::INFINITY, f64::min);
             let mut still_open = Vec::new();
             for (&i, level) in open.iter().zip(levels) {
-                // Equal up to rounding: freezing two equal bottlenecks together saves a round and changes nothing.
+                // Equal up to rounding: freezing two equal bottlenecks together saves a round and
+                // changes nothing.
                 if level > lowest * (1.0 + 1e-12) {
                     still_open.push(i);
                     continue;
@@ -300,7 +305,8 @@ mod tests {
     }
 
     proptest! {
-        /// No capacity is exceeded, and every flow is held back by a full resource or by its cap (work conservation).
+        /// No capacity is exceeded, and every flow is held back by a full resource or by its cap
+        /// (work conservation).
         #[test]
         fn rates_are_feasible_and_nobody_can_have_more(
             capacities in prop::collection::vec(1.0f64..100.0, 1..6),

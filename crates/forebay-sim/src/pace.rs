@@ -1,9 +1,10 @@
 //! Flows that slow each other down by measured factors rather than by dividing a known bandwidth.
 //!
-//! The papers on interference do not know the file system's inside: they measure that an I/O phase beside a prefetch
-//! takes I times as long. So a flow here is an amount of *work* (nanoseconds alone, or bytes) and has a *pace* in that
-//! unit per nanosecond, which falls while another flow disturbs it. Who runs at which pace is a model (`forebay_model`), not decided here; this
-//! table only integrates: work left, moment of the end, exact under any sequence of changes.
+//! The papers on interference do not know the file system's inside: they measure that an I/O phase
+//! beside a prefetch takes I times as long. So a flow here is an amount of *work* (nanoseconds
+//! alone, or bytes) and has a *pace* in that unit per nanosecond, which falls while another flow
+//! disturbs it. Who runs at which pace is a model (`forebay_model`), not decided here; this table
+//! only integrates: work left, moment of the end, exact under any sequence of changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,7 +33,8 @@ impl Paces {
         Self::default()
     }
 
-    /// Starts a flow with `work` to do, at pace 0 until [`Paces::set_pace`] says more. `id` must be new.
+    /// Starts a flow with `work` to do, at pace 0 until [`Paces::set_pace`] says more. `id` must be
+    /// new.
     pub fn start(&mut self, now: Nanos, id: PacedId, work: f64) {
         let flow = Paced { left: work, pace: 0.0, updated: now, scheduled: None };
         assert!(self.flows.insert(id, flow).is_none(), "flow {id} runs already");
@@ -82,7 +84,8 @@ impl Paces {
         self.next.first().map(|&(at, _)| at)
     }
 
-    /// Completes the flow that `next_end` announced. The paces of the others are the caller's to renew.
+    /// Completes the flow that `next_end` announced. The paces of the others are the caller's to
+    /// renew.
     pub fn pop_end(&mut self) -> Option<(Nanos, PacedId)> {
         let (at, id) = self.next.pop_first()?;
         self.flows.remove(&id);

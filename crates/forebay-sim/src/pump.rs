@@ -1,7 +1,7 @@
 //! Drives one policy machine with virtual time and records both sides of the conversation.
 //!
-//! The daemons have the same pump with the real clock. Nothing in between may decide: a pump hands events in, actions
-//! out, and wakes the machine when it asked for it.
+//! The daemons have the same pump with the real clock. Nothing in between may decide: a pump hands
+//! events in, actions out, and wakes the machine when it asked for it.
 
 use forebay_policy::machine::{Machine, Nanos};
 use serde::Serialize;
@@ -35,7 +35,8 @@ where
         actions
     }
 
-    /// A wake-up came. Calls the machine if its deadline has indeed come; a wake-up that it no longer wants is nothing.
+    /// A wake-up came. Calls the machine if its deadline has indeed come; a wake-up that it no
+    /// longer wants is nothing.
     pub fn wake(&mut self, now: Nanos, trace: &mut Trace) -> Vec<M::Action> {
         self.armed = self.armed.filter(|&at| at > now);
         let mut actions = Vec::new();
@@ -47,8 +48,8 @@ where
         actions
     }
 
-    /// Schedules `event` for the machine's deadline unless one is under way early enough. To be called after each
-    /// `tell` and `wake`; the world answers `event` with [`Pump::wake`].
+    /// Schedules `event` for the machine's deadline unless one is under way early enough. To be
+    /// called after each `tell` and `wake`; the world answers `event` with [`Pump::wake`].
     pub fn arm<E>(&mut self, queue: &mut EventQueue<E>, event: E) {
         // A deadline at the end of the clock never comes: no time that is added up is later.
         if let Some(at) = self.machine.next_deadline().filter(|at| at.0 != u64::MAX) {

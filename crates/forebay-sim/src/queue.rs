@@ -1,9 +1,10 @@
 //! The order in which things happen.
 //!
-//! A binary heap over (time, sequence number). The sequence number makes the order total: two events of the same
-//! nanosecond come out as they went in, on every machine and with every compiler. Events are never removed; who no
-//! longer wants one gives it a generation number and ignores it when it comes. A calendar queue would be faster for
-//! millions of pending events, but its bucket width has to be tuned to the scenario and a heap's need not.
+//! A binary heap over (time, sequence number). The sequence number makes the order total: two
+//! events of the same nanosecond come out as they went in, on every machine and with every
+//! compiler. Events are never removed; who no longer wants one gives it a generation number and
+//! ignores it when it comes. A calendar queue would be faster for millions of pending events, but
+//! its bucket width has to be tuned to the scenario and a heap's need not.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -58,7 +59,8 @@ impl<E> EventQueue<E> {
         self.now
     }
 
-    /// Schedules `event`. A time in the past is a mistake of the caller, and means a broken simulation: it panics.
+    /// Schedules `event`. A time in the past is a mistake of the caller, and means a broken
+    /// simulation: it panics.
     pub fn at(&mut self, at: Nanos, event: E) {
         assert!(at >= self.now, "event scheduled at {} ns, but it is already {} ns", at.0, self.now.0);
         self.heap.push(Entry { at, seq: self.next_seq, event });

@@ -1,7 +1,8 @@
-//! A report of a reproduction: prose, tables and figures as Markdown, and every number beside the printed one as JSON.
+//! A report of a reproduction: prose, tables and figures as Markdown, and every number beside the
+//! printed one as JSON.
 //!
-//! The Markdown is for a reader of the papers; `summary.json` is for machines, with ids that stay the same so that two
-//! versions can be compared.
+//! The Markdown is for a reader of the papers; `summary.json` is for machines, with ids that stay
+//! the same so that two versions can be compared.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -181,7 +182,8 @@ impl Report {
     }
 }
 
-/// A number for people: three decimals below 10, two below 100, one below 1,000, none above; without trailing zeros.
+/// A number for people: three decimals below 10, two below 100, one below 1,000, none above;
+/// without trailing zeros.
 pub fn number(value: f64) -> String {
     let decimals = match value.abs() {
         v if v < 10.0 => 3,

@@ -1,9 +1,9 @@
 //! The loop of a simulation.
 //!
-//! Two sources of time: the event queue, and the world's own completions (transfers), whose moments change whenever
-//! the sharing changes. Keeping completions out of the queue avoids one stale event per flow and change. When both
-//! fall on the same nanosecond the completion comes first: a transfer that ends frees its share before anything else
-//! happens at that moment.
+//! Two sources of time: the event queue, and the world's own completions (transfers), whose moments
+//! change whenever the sharing changes. Keeping completions out of the queue avoids one stale event
+//! per flow and change. When both fall on the same nanosecond the completion comes first: a
+//! transfer that ends frees its share before anything else happens at that moment.
 
 use forebay_policy::machine::Nanos;
 
@@ -22,7 +22,8 @@ pub trait World {
         None
     }
 
-    /// `next_completion` has come. Must make progress: the next call may come at the same `now`, but not for ever.
+    /// `next_completion` has come. Must make progress: the next call may come at the same `now`,
+    /// but not for ever.
     fn on_completion(&mut self, _now: Nanos, _queue: &mut EventQueue<Self::Event>) {}
 }
 
@@ -44,7 +45,8 @@ const END_OF_TIME: Nanos = Nanos(u64::MAX);
 
 /// Runs `world` until nothing is left to happen or `max_events` were handled.
 ///
-/// The bound is not optional: a policy that answers an event with an event at the same moment would otherwise hang.
+/// The bound is not optional: a policy that answers an event with an event at the same moment would
+/// otherwise hang.
 pub fn run<W: World>(world: &mut W, queue: &mut EventQueue<W::Event>, max_events: u64) -> RunStats {
     let mut events = 0;
     while events < max_events {

@@ -1,11 +1,13 @@
-//! Processor sharing on independent stations: burst buffer nodes whose bandwidth is divided evenly over processes.
+//! Processor sharing on independent stations: burst buffer nodes whose bandwidth is divided evenly
+//! over processes.
 //!
-//! A transfer of weight w (its processes on that node) gets `w / W` of the station's rate, W being the sum over all
-//! transfers there. Instead of touching every transfer at every change, each station keeps a *virtual clock* that
-//! advances by rate / W: a transfer of b bytes that starts at virtual time v ends at v + b / w, whatever comes and
-//! goes in between (generalised processor sharing). So a change costs O(log n), which is what makes ten thousand jobs
-//! on hundreds of nodes a matter of seconds. Where a transfer crosses several shared resources, or has a cap of its
-//! own, this trick does not hold; [`crate::maxmin`] is for those.
+//! A transfer of weight w (its processes on that node) gets `w / W` of the station's rate, W being
+//! the sum over all transfers there. Instead of touching every transfer at every change, each
+//! station keeps a *virtual clock* that advances by rate / W: a transfer of b bytes that starts at
+//! virtual time v ends at v + b / w, whatever comes and goes in between (generalised processor
+//! sharing). So a change costs O(log n), which is what makes ten thousand jobs on hundreds of nodes
+//! a matter of seconds. Where a transfer crosses several shared resources, or has a cap of its own,
+//! this trick does not hold; [`crate::maxmin`] is for those.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeSet, BinaryHeap};
@@ -64,7 +66,8 @@ impl Station {
         transfer_ns(bytes, self.rate_bytes_per_s).map(|ns| self.updated + ns)
     }
 
-    /// Sums the weights anew rather than subtracting: the sum must not drift over millions of changes.
+    /// Sums the weights anew rather than subtracting: the sum must not drift over millions of
+    /// changes.
     fn reset_if_idle(&mut self) {
         if self.pending.is_empty() {
             self.weight = 0.0;
@@ -115,7 +118,8 @@ impl Stations {
         self.stations.is_empty()
     }
 
-    /// Starts moving `bytes` at `station` with `weight` processes. `id` must be unique at that station.
+    /// Starts moving `bytes` at `station` with `weight` processes. `id` must be unique at that
+    /// station.
     pub fn start(&mut self, now: Nanos, station: usize, id: TransferId, bytes: f64, weight: f64) {
         assert!(weight > 0.0 && bytes >= 0.0, "transfer {id}: weight {weight}, {bytes} bytes");
         let s = &mut self.stations[station];
@@ -125,7 +129,8 @@ impl Stations {
         self.reschedule(station);
     }
 
-    /// Takes transfer `id` away from `station` before its end; returns the bytes that were still to move.
+    /// Takes transfer `id` away from `station` before its end; returns the bytes that were still to
+    /// move.
     pub fn abort(&mut self, now: Nanos, station: usize, id: TransferId) -> Option<f64> {
         let s = &mut self.stations[station];
         s.advance(now);
@@ -164,7 +169,8 @@ impl Stations {
         Some((at, station, done.id))
     }
 
-    /// Bytes that `station` has moved up to its last change. For checks of work conservation and for utilisation.
+    /// Bytes that `station` has moved up to its last change. For checks of work conservation and
+    /// for utilisation.
     pub fn bytes_done(&self, station: usize) -> f64 {
         self.stations[station].bytes_done
     }
@@ -206,7 +212,8 @@ mod tests {
         for (id, gb, procs) in [(1, 32e9, 32.0), (2, 64e9, 128.0), (3, 64e9, 512.0)] {
             bank.start(Nanos(0), 0, id, gb, procs);
         }
-        // Job 3 has 512/672 of 5 GB/s: 16.8 s. Then job 2 has 128/160 of it, 48 GB to go: 12 s. Then job 1 alone.
+        // Job 3 has 512/672 of 5 GB/s: 16.8 s. Then job 2 has 128/160 of it, 48 GB to go: 12 s.
+        // Then job 1 alone.
         let got = ends(&mut bank);
         let want = [(16.8, 3), (28.8, 2), (32.0, 1)];
         for (g, w) in got.iter().zip(want) {
@@ -237,8 +244,8 @@ mod tests {
     }
 
     proptest! {
-        /// Work conservation: however transfers arrive, a station that is never idle ends when total bytes / rate have
-        /// passed, to a nanosecond a transfer.
+        /// Work conservation: however transfers arrive, a station that is never idle ends when
+        /// total bytes / rate have passed, to a nanosecond a transfer.
         #[test]
         fn a_busy_station_ends_when_the_bytes_are_moved(
             jobs in prop::collection::vec((1u64..1_000_000_000, 1u32..600, 0u64..900_000_000), 1..40)

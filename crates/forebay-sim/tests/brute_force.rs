@@ -6,8 +6,9 @@ use forebay_sim::colocate::simulate;
 use forebay_sim::reproduce::eley::system::cell;
 use forebay_sim::trace::Trace;
 
-/// When the second wave is there at best: all pairs of settings (8 nodes x 4 threads, and the pause) with a switch at
-/// every quarter of a second, one phase of `io_s` with `allowance`, asked for at the begin of the phase.
+/// When the second wave is there at best: all pairs of settings (8 nodes x 4 threads, and the
+/// pause) with a switch at every quarter of a second, one phase of `io_s` with `allowance`, asked
+/// for at the begin of the phase.
 fn optimum_s(profile: &Profile, io_s: f64, allowance: f64, bytes: f64, pfs: f64) -> f64 {
     let chain = Chain {
         in_phase: true,
@@ -40,14 +41,15 @@ fn optimum_s(profile: &Profile, io_s: f64, allowance: f64, bytes: f64, pfs: f64)
     best_s
 }
 
-/// A job that waits for its second wave when a phase begins: `forebay` brings it as soon as the best of some 200,000 plans,
-/// to within the quarter of a second of their grid (it may be sooner, since it is not bound to the grid).
+/// A job that waits for its second wave when a phase begins: `forebay` brings it as soon as the
+/// best of some 200,000 plans, to within the quarter of a second of their grid (it may be sooner,
+/// since it is not bound to the grid).
 #[test]
 fn forebay_is_as_good_as_the_best_of_all_plans() {
     for (io_s, allowance) in [(20.0, 0.05), (20.0, 0.3), (60.0, 0.05), (60.0, 0.15), (30.0, 1.0)] {
         let mut setup = cell("forebay", 0, 0, allowance);
-        // The first wave is read directly in 12.5 s; its compute ends just when the phase begins, and nothing was fetched
-        // meanwhile, as memory holds one wave until then.
+        // The first wave is read directly in 12.5 s; its compute ends just when the phase begins,
+        // and nothing was fetched meanwhile, as memory holds one wave until then.
         setup.jobs[0].waves = 2;
         setup.jobs[0].compute_ns = 1_000_000_000;
         setup.jobs[0].tier_read_ns = 0;

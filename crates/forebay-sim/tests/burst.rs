@@ -77,7 +77,8 @@ fn holds(outcome: &Outcome) -> Vec<(usize, u64, u64, Ended)> {
     outcome.holds.iter().map(seconds).collect()
 }
 
-/// It is let in at 0, renews at 3 and 6 s, and dies at 7 s; its lease runs out at 15 s, and the next is let in.
+/// It is let in at 0, renews at 3 and 6 s, and dies at 7 s; its lease runs out at 15 s, and the
+/// next is let in.
 #[test]
 fn a_dead_holders_token_goes_to_the_next_when_its_lease_runs_out() {
     for access in ["sys-fcfs", "sys-sjf", "sa-fcfs", "sa-sjf", "forebay"] {
@@ -102,7 +103,8 @@ fn a_dead_holders_token_goes_to_the_next_when_its_lease_runs_out() {
     }
 }
 
-/// A step that waits while its job is dead is withdrawn when the batch system has noticed, after a lease.
+/// A step that waits while its job is dead is withdrawn when the batch system has noticed, after a
+/// lease.
 #[test]
 fn a_dead_job_in_the_queue_is_withdrawn() {
     let jobs = vec![job("writes", 1, 40, &[0]), job("dies", 1, 10, &[1]), job("last", 1, 10, &[2])];
@@ -121,8 +123,8 @@ fn a_dead_job_in_the_queue_is_withdrawn() {
     assert_eq!(outcome.jobs[1].wasted_bytes, 0.0);
 }
 
-/// Shorter than what is left of the lease: it goes on where it stood. Longer: the token is gone, and the step is written
-/// anew when the next is done.
+/// Shorter than what is left of the lease: it goes on where it stood. Longer: the token is gone,
+/// and the step is written anew when the next is done.
 #[test]
 fn a_job_that_stands_still_keeps_its_token_for_a_lease() {
     let jobs = || vec![job("stops", 1, 20, &[0]), job("waits", 1, 10, &[1])];
@@ -139,7 +141,8 @@ fn a_job_that_stands_still_keeps_its_token_for_a_lease() {
     assert!((outcome.jobs[0].wasted_bytes - 500.0).abs() < 1e-6);
 }
 
-/// Two nodes of four; node 1 fails at 5 s. The step is written anew at once, on the two that are next in turn.
+/// Two nodes of four; node 1 fails at 5 s. The step is written anew at once, on the two that are
+/// next in turn.
 #[test]
 fn a_step_whose_node_fails_is_written_anew_elsewhere() {
     let mut setup = setup(4, "sa-fcfs", vec![job("hit", 2, 20, &[0, 100]), job("other", 1, 50, &[0])]);
@@ -159,7 +162,8 @@ fn a_step_whose_node_fails_is_written_anew_elsewhere() {
     assert_eq!((outcome.jobs[0].nodes_lost, outcome.jobs[0].steps_lost), (2, 1));
 }
 
-/// All nodes are taken and one fails for good: who held it is without nodes until the other job gives its own back.
+/// All nodes are taken and one fails for good: who held it is without nodes until the other job
+/// gives its own back.
 #[test]
 fn a_job_without_nodes_waits_until_some_are_given_back() {
     let mut setup = setup(2, "sa-fcfs", vec![job("hit", 1, 20, &[0]), job("holds", 1, 30, &[0])]);
@@ -201,7 +205,8 @@ fn nodes_fail_by_chance() {
     assert!(outcome.jobs.iter().all(|j| j.steps.len() == 30));
     let wasted: f64 = outcome.jobs.iter().map(|j| j.wasted_bytes).sum();
     assert!(wasted > 0.0, "no failure hit a job that wrote");
-    // The mean is what was asked for: expected are 8 nodes times the run over the time between failures.
+    // The mean is what was asked for: expected are 8 nodes times the run over the time between
+    // failures.
     let expected = 8.0 * outcome.end_s() / 320.0;
     let got = outcome.down.len() as f64;
     assert!((got / expected - 1.0).abs() < 0.6, "{got} failures, expected {expected}");
@@ -309,9 +314,10 @@ fn sim_on(trace: &[u8], command: fn(PathBuf) -> SimCommand) -> Result<String, St
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Whatever is asked for, whatever breaks: tokens never overlap on a node (guests within their shares), one at a time is
-    /// one at a time, no node is used that is down, none is given out beyond its space, nothing is written faster than
-    /// alone, and every job writes all of its steps or dies.
+    /// Whatever is asked for, whatever breaks: tokens never overlap on a node (guests within their
+    /// shares), one at a time is one at a time, no node is used that is down, none is given out
+    /// beyond its space, nothing is written faster than alone, and every job writes all of its
+    /// steps or dies.
     #[test]
     fn what_holds_in_every_run(setup in scenarios()) {
         let outcome = run(&setup);
@@ -367,8 +373,9 @@ proptest! {
         }
     }
 
-    /// Without faults: a token is worth what it says (no holder waits for bandwidth that its share promises), and while a step
-    /// waits somebody holds one of its nodes (work conservation; with patience, and by `forebay`, nodes may be kept free).
+    /// Without faults: a token is worth what it says (no holder waits for bandwidth that its share
+    /// promises), and while a step waits somebody holds one of its nodes (work conservation; with
+    /// patience, and by `forebay`, nodes may be kept free).
     #[test]
     fn work_is_conserved(mut setup in scenarios()) {
         setup.faults.clear();
@@ -380,7 +387,8 @@ proptest! {
         }
         for hold in &outcome.holds {
             let alone_ns = outcome.jobs[hold.job].steps[hold.index as usize].alone_ns as f64;
-            // A nanosecond of rounding for each change of its share. Clients with a cap need not use all of a share.
+            // A nanosecond of rounding for each change of its share. Clients with a cap need not
+            // use all of a share.
             let slack_ns = 2.0 + hold.shares.len() as f64;
             if setup.jobs[hold.job].client_bytes_per_s.is_infinite() {
                 prop_assert!(worth_ns(hold) <= alone_ns + slack_ns, "{} {:?}", alone_ns, hold);
@@ -396,7 +404,8 @@ proptest! {
                 let holds = outcome.holds.iter().filter(|h| h.from_ns <= t && t < h.to_ns && shares(h, of));
                 holds.map(|h| h.to_ns).max()
             };
-            // `forebay` keeps nodes free for a step that would wait too long, which then waits for a node that is held.
+            // `forebay` keeps nodes free for a step that would wait too long, which then waits for
+            // a node that is held.
             let kept_until = |of: &Hold, t: u64| {
                 let waits = |h: &&Hold| asks_ns(h) <= t && t < h.from_ns && shares(h, of);
                 let waiting = outcome.holds.iter().filter(|_| setup.access == "forebay").filter(waits);
@@ -411,9 +420,10 @@ proptest! {
         }
     }
 
-    /// One step a job at fixed moments, nodes given by hand. Faster nodes never make any step end later: unscheduled, where all
-    /// share, and first come first served, one at a time or all on the same nodes. (With other orders and overlaps it is
-    /// not so: a step that ends earlier can let in another that then holds up a third.)
+    /// One step a job at fixed moments, nodes given by hand. Faster nodes never make any step end
+    /// later: unscheduled, where all share, and first come first served, one at a time or all on
+    /// the same nodes. (With other orders and overlaps it is not so: a step that ends earlier can
+    /// let in another that then holds up a third.)
     #[test]
     fn more_bandwidth_makes_nothing_later(
         access in prop::sample::select(vec!["none", "sys-fcfs", "sa-fcfs"]),
@@ -442,7 +452,8 @@ proptest! {
         prop_assert!(after.aggregate_s() <= before.aggregate_s() + 1e-6);
     }
 
-    /// With ageing a, a step of p seconds is overtaken by none that comes p / a or more after it: nobody starves.
+    /// With ageing a, a step of p seconds is overtaken by none that comes p / a or more after it:
+    /// nobody starves.
     #[test]
     fn ageing_bounds_overtaking(
         steps in prop::collection::vec((1u64..60, 0u64..300), 2..24), ageing in 0.05f64..3.0
@@ -469,7 +480,8 @@ proptest! {
     // Fewer, since each writes a trace of thousands of lines and reads it twice.
     #![proptest_config(ProptestConfig::with_cases(40))]
 
-    /// The bytes of a trace depend on nothing but the scenario, and machines that are told what was recorded decide the same.
+    /// The bytes of a trace depend on nothing but the scenario, and machines that are told what was
+    /// recorded decide the same.
     #[test]
     fn traces_are_identical_and_replay(setup in scenarios()) {
         let trace = trace_of(&setup);

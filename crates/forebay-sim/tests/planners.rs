@@ -40,10 +40,11 @@ fn forebay_meets_every_deadline_and_is_never_worse_than_eley() {
     assert_eq!(cells, 72);
 }
 
-/// One phase of 20 s, one job of two waves, worked by hand. Prefetch of a wave alone: 25 s at I_bd 1.2, I_hpc 1.3.
-/// The HPC job computes for 30 s, so wave 0 is there at 25 s; it computes until 25 + 3 + 40 = 68 s. Wave 1 starts at 25 s: 5 s
-/// alone, then beside the phase, which takes 20 s * 1.3 = 26 s if the prefetch outlasts it: 20 s of work left take 24 s,
-/// so the prefetch ends at 54 s and the phase, with 20 - 24 / 1.3 = 1.538 s left, at 55.538 s.
+/// One phase of 20 s, one job of two waves, worked by hand. Prefetch of a wave alone: 25 s at I_bd
+/// 1.2, I_hpc 1.3. The HPC job computes for 30 s, so wave 0 is there at 25 s; it computes until
+/// 25 + 3 + 40 = 68 s. Wave 1 starts at 25 s: 5 s alone, then beside the phase, which takes
+/// 20 s * 1.3 = 26 s if the prefetch outlasts it: 20 s of work left take 24 s, so the prefetch ends at 54 s
+/// and the phase, with 20 - 24 / 1.3 = 1.538 s left, at 55.538 s.
 #[test]
 fn no_action_by_hand() {
     let mut setup = cell("no-action", 0, 0, 0.3);
@@ -106,10 +107,12 @@ fn late_and_beside(outcome: &Outcome) -> Vec<(bool, bool)> {
     outcome.hpc.iter().flat_map(|h| &h.phases).map(|p| (p.missed(), beside(p))).collect()
 }
 
-/// Several HPC jobs and several Big Data jobs at once. Phases that share the file system can be late by that alone; but a
-/// phase that anything was fetched beside is in time, since the planner knows when it cannot afford it.
+/// Several HPC jobs and several Big Data jobs at once. Phases that share the file system can be
+/// late by that alone; but a phase that anything was fetched beside is in time, since the planner
+/// knows when it cannot afford it.
 ///
-/// Seed 10 is a job that brought a later wave when its next plan began with a pause: nobody told the fetch under way to stop.
+/// Seed 10 is a job that brought a later wave when its next plan began with a pause: nobody told
+/// the fetch under way to stop.
 #[test]
 fn no_phase_is_late_beside_a_prefetch_among_several_jobs() {
     let (mut all_beside, mut late_anyway) = (0, 0);
@@ -120,14 +123,16 @@ fn no_phase_is_late_beside_a_prefetch_among_several_jobs() {
             late_anyway += u32::from(late);
         }
     }
-    // The test would show nothing if nothing was fetched beside phases, or if every deadline was easy.
+    // The test would show nothing if nothing was fetched beside phases, or if every deadline was
+    // easy.
     assert!(
         all_beside > 300 && late_anyway > 50,
         "{all_beside} phases beside a prefetch, {late_anyway} late without"
     );
 }
 
-/// A prefetch is paused in the nanosecond in which it should have ended, with nothing left but rounding.
+/// A prefetch is paused in the nanosecond in which it should have ended, with nothing left but
+/// rounding.
 #[test]
 fn what_is_paused_at_its_end_is_fetched_all_the_same() {
     let mut setup = with_deadlines(1, 2, 582_731);
@@ -181,8 +186,8 @@ fn random_cluster(policy: &str, hpc: u32, jobs: u32, seed: u64, arrivals: Arriva
     setup
 }
 
-/// What the model does not know, it learns: with interference half as strong again as profiled, deadlines are missed at
-/// first, and fewer than without learning.
+/// What the model does not know, it learns: with interference half as strong again as profiled,
+/// deadlines are missed at first, and fewer than without learning.
 #[test]
 fn learning_reduces_missed_deadlines_when_the_profile_is_wrong() {
     let missed = |learning: f64| {
@@ -202,8 +207,8 @@ fn learning_reduces_missed_deadlines_when_the_profile_is_wrong() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// Any cluster, any policy: every job ends, memory is never overbooked, phases never run faster than alone, and a run
-    /// gives the same trace twice.
+    /// Any cluster, any policy: every job ends, memory is never overbooked, phases never run faster
+    /// than alone, and a run gives the same trace twice.
     #[test]
     fn invariants_hold_on_random_clusters(
         policy in 0..forebay_policy::planner::POLICIES.len(), hpc in 0u32..4, jobs in 1u32..4, seed in 0u64..1000, kind in 0usize..3, shrink in 0u32..2
@@ -233,9 +238,10 @@ fn node_fails(node: u16, at_s: u64, for_s: Option<u64>) -> NodeFault {
     NodeFault { node, at_ns: at_s * 1_000_000_000, for_ns: for_s.map(|s| s * 1_000_000_000) }
 }
 
-/// One job of three waves of 50 GB and no phase, worked by hand. A wave takes 25 s with 8 nodes of one thread and
-/// 200 / 7 = 28.571 s with 7. Wave 0 is there at 25 s and computes for 43 s, to 68 s; wave 1 is there at 50 s. At 60 s a node
-/// goes away and with it an eighth of wave 1, 6.25 GB, which take 3.571 s with the seven that are left.
+/// One job of three waves of 50 GB and no phase, worked by hand. A wave takes 25 s with 8 nodes of
+/// one thread and 200 / 7 = 28.571 s with 7. Wave 0 is there at 25 s and computes for 43 s, to 68
+/// s; wave 1 is there at 50 s. At 60 s a node goes away and with it an eighth of wave 1, 6.25 GB,
+/// which take 3.571 s with the seven that are left.
 #[test]
 fn a_lost_part_is_fetched_again_by_hand() {
     let mut setup = cell("no-action", 0, 0, 0.3);
@@ -261,8 +267,8 @@ fn a_lost_part_is_fetched_again_by_hand() {
     assert_eq!(outcome.overbooked_bytes, 0);
 }
 
-/// Memory for two waves only, both taken when a node fails as tasks wait for the second: no room is left for its lost part,
-/// so they read that themselves.
+/// Memory for two waves only, both taken when a node fails as tasks wait for the second: no room is
+/// left for its lost part, so they read that themselves.
 #[test]
 fn what_has_no_room_any_more_is_read_directly() {
     for policy in ["no-action", "full-delay", "eley", "forebay"] {
@@ -283,8 +289,9 @@ fn what_has_no_room_any_more_is_read_directly() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// Any cluster, any policy, nodes that fail and return: every job ends, memory is never overbooked though it shrinks and
-    /// grows, what was lost is counted, and the trace is the same twice.
+    /// Any cluster, any policy, nodes that fail and return: every job ends, memory is never
+    /// overbooked though it shrinks and grows, what was lost is counted, and the trace is the same
+    /// twice.
     #[test]
     fn nodes_of_the_tier_come_and_go(
         policy in 0..forebay_policy::planner::POLICIES.len(), hpc in 0u32..3, jobs in 1u32..4, seed in 0u64..1000,

@@ -1,12 +1,15 @@
-//! The simulator against queueing theory: event queue, random arrivals, stations and the run loop together.
+//! The simulator against queueing theory: event queue, random arrivals, stations and the run loop
+//! together.
 //!
 //! With Poisson arrivals at rate l, service of mean S and load r = l S < 1:
 //!
-//! - first come, first served (Pollaczek and Khinchine): mean wait = r S (1 + c^2) / (2 (1 - r)), c being the coefficient of
-//!   variation of the service, 1 if exponential (M/M/1) and 0 if constant (M/D/1);
+//! - first come, first served (Pollaczek and Khinchine): mean wait = r S (1 + c^2) / (2 (1 - r)), c
+//!   being the coefficient of variation of the service, 1 if exponential (M/M/1) and 0 if constant
+//!   (M/D/1);
 //! - processor sharing: mean time in system = S / (1 - r), whatever the distribution.
 //!
-//! 400,000 jobs leave a statistical error of about 1 % at r = 0.7; the seeds are fixed, so the errors are too.
+//! 400,000 jobs leave a statistical error of about 1 % at r = 0.7; the seeds are fixed, so the
+//! errors are too.
 
 use std::collections::VecDeque;
 

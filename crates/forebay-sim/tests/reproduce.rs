@@ -7,7 +7,8 @@ use std::path::Path;
 use forebay_sim::report::{Record, Report};
 use forebay_sim::reproduce::{PARTS, reproduce};
 
-/// Results that are known not to be as they should be; the report says why. Whoever improves one takes it off this list.
+/// Results that are known not to be as they should be; the report says why. Whoever improves one
+/// takes it off this list.
 const NOT_MET: [&str; 0] = [];
 
 fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {

@@ -1,9 +1,10 @@
 //! A file in memory that somebody else writes and that cannot outgrow its room.
 //!
-//! The writer is another program and has the file open, so nothing but the kernel can hold it to its room. Where this process
-//! may mount, each such file lies on a tmpfs of its own, whose size is the room: a write beyond it fails with `ENOSPC`. The
-//! mount has no place in any directory; it goes with its last descriptor, however this process ends. Elsewhere the file lies
-//! on the tier's tmpfs, and only that one's size bounds it.
+//! The writer is another program and has the file open, so nothing but the kernel can hold it to
+//! its room. Where this process may mount, each such file lies on a tmpfs of its own, whose size is
+//! the room: a write beyond it fails with `ENOSPC`. The mount has no place in any directory; it
+//! goes with its last descriptor, however this process ends. Elsewhere the file lies on the tier's
+//! tmpfs, and only that one's size bounds it.
 
 use crate::tier::{Backing, Tier};
 use crate::{BLOCK_BYTES, blocks_bytes};

@@ -1,7 +1,8 @@
 //! One budget for every byte: cached pages, their maps, buffers, rings and metadata.
 //!
-//! The long history of out-of-memory kills in systems of this kind has one cause: several pools, none of them counted
-//! against one limit. Here nothing is allocated before it is reserved, and a reservation can be refused.
+//! The long history of out-of-memory kills in systems of this kind has one cause: several pools,
+//! none of them counted against one limit. Here nothing is allocated before it is reserved, and a
+//! reservation can be refused.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -92,8 +93,9 @@ impl Budget {
         Ok(Reservation { budget: self.clone(), class, bytes })
     }
 
-    /// Holds `bytes` whether they fit or not: for what is already in use, as the copies an agent adopts. Until enough
-    /// is given back, [`Budget::excess_bytes`] is above 0 and every other reservation is refused.
+    /// Holds `bytes` whether they fit or not: for what is already in use, as the copies an agent
+    /// adopts. Until enough is given back, [`Budget::excess_bytes`] is above 0 and every other
+    /// reservation is refused.
     pub fn reserve_existing(&self, class: Class, bytes: u64) -> Reservation {
         self.limits().used_bytes += bytes;
         self.inner.by_class[class as usize].fetch_add(bytes, Ordering::Relaxed);

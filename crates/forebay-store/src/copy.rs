@@ -4,14 +4,16 @@
 //! 0                        size   words                     path, label   header
 //! [ pages, sparse           ][pad][ one 64-bit word a page ][ .......... ][ 128 bytes ]
 //! ```
-//! Everything about a version is in one inode, for three reasons. A client gets one descriptor, and who got it may read
-//! it all. A copy of 20 KiB costs a block, not an inode, beside its data. And an agent that starts anew finds the very
-//! words that clients of the old one still look at: it adopts them instead of rebuilding them, so those readers need not
-//! notice. A map common to all files was the alternative; it shows each user what others read, and has to be torn down
-//! when an agent restarts.
+//! Everything about a version is in one inode, for three reasons. A client gets one descriptor, and
+//! who got it may read it all. A copy of 20 KiB costs a block, not an inode, beside its data. And
+//! an agent that starts anew finds the very words that clients of the old one still look at: it
+//! adopts them instead of rebuilding them, so those readers need not notice. A map common to all
+//! files was the alternative; it shows each user what others read, and has to be torn down when an
+//! agent restarts.
 //!
-//! The blocks of the tail are allocated when the copy is made and never punched, so a mapping of them cannot fault on a
-//! full tmpfs. Pages are written with `pwrite`, for which a full tmpfs is an error and no signal.
+//! The blocks of the tail are allocated when the copy is made and never punched, so a mapping of
+//! them cannot fault on a full tmpfs. Pages are written with `pwrite`, for which a full tmpfs is an
+//! error and no signal.
 
 use crate::map::Map;
 use crate::tier::Tier;
@@ -27,9 +29,10 @@ use std::sync::atomic::{Ordering, fence};
 mod stream;
 
 const HEADER_BYTES: u64 = 128;
-/// An agent drops copies with another number when it starts: it unlinks them and does not punch them, so their readers go
-/// on. The second layout has [`Word::mapped`]. Agents that wrote the second kept pages of files that were being written,
-/// so their copies may be half old; the third is laid out alike and its versions were sealed.
+/// An agent drops copies with another number when it starts: it unlinks them and does not punch
+/// them, so their readers go on. The second layout has [`Word::mapped`]. Agents that wrote the
+/// second kept pages of files that were being written, so their copies may be half old; the third
+/// is laid out alike and its versions were sealed.
 const MAGIC: u64 = u64::from_le_bytes(*b"fb-copy3");
 
 /// The operator wants the whole file kept.
@@ -91,7 +94,8 @@ impl Geometry {
         self.words_at() + self.pages() * 8
     }
 
-    /// Bytes of memory the tail takes beside the pages: the blocks that hold anything behind the file's last byte.
+    /// Bytes of memory the tail takes beside the pages: the blocks that hold anything behind the
+    /// file's last byte.
     pub fn tail_bytes(&self, identity: &CopyIdentity) -> u64 {
         let end = self.words_end() + names_len(identity) + HEADER_BYTES;
         blocks_bytes(end) - self.size / BLOCK_BYTES * BLOCK_BYTES
@@ -120,13 +124,15 @@ impl CopyFile {
     pub fn create(tier: &Tier, identity: &CopyIdentity) -> io::Result<Self> {
         let file = tier.create_copy(identity.copy)?;
         Self::finish(file, identity).inspect_err(|_| {
-            // The name is all that could be left; a failed unlink is found and removed at the next start.
+            // The name is all that could be left; a failed unlink is found and removed at the next
+            // start.
             let _ = tier.remove_copy(identity.copy);
         })
     }
 
-    /// Turns a file whose pages were written before its length was known into a copy: adds the tail. The words are all
-    /// absent, whatever was written where they are now; the caller marks what it wrote.
+    /// Turns a file whose pages were written before its length was known into a copy: adds the
+    /// tail. The words are all absent, whatever was written where they are now; the caller marks
+    /// what it wrote.
     ///
     /// # Errors
     /// `ENOSPC`: the tmpfs is full.
@@ -237,7 +243,8 @@ impl CopyFile {
     pub fn punch(&self, first: u32, count: u32) -> io::Result<()> {
         let start = u64::from(first) * self.geometry.page_bytes;
         let end = (start + u64::from(count) * self.geometry.page_bytes).min(self.geometry.size);
-        // The words were changed before; readers that looked at them earlier will look again and see it.
+        // The words were changed before; readers that looked at them earlier will look again and
+        // see it.
         fence(Ordering::SeqCst);
         self.punch_bytes(start, end - start)?;
         for page in first..first + count {
@@ -256,7 +263,8 @@ impl CopyFile {
         Ok(fallocate(&self.file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len)?)
     }
 
-    /// Drops what a dead agent left half done: pages being filled or given back become absent and lose their memory.
+    /// Drops what a dead agent left half done: pages being filled or given back become absent and
+    /// lose their memory.
     ///
     /// # Errors
     /// What `fallocate` returns.
@@ -291,9 +299,9 @@ impl CopyFile {
         tier.open_copy(copy, false)
     }
 
-    /// Whether anybody holds a lock on the copy, as clients do that map pages of it. Any reader can take one, so it says
-    /// something only of pages that are [`Word::mapped`]. The answer is for a moment when no new
-    /// locks are expected; the lock taken to find out is given back at once.
+    /// Whether anybody holds a lock on the copy, as clients do that map pages of it. Any reader can
+    /// take one, so it says something only of pages that are [`Word::mapped`]. The answer is for a
+    /// moment when no new locks are expected; the lock taken to find out is given back at once.
     ///
     /// # Errors
     /// What `flock` returns.
@@ -496,8 +504,9 @@ impl CopyView {
         (u64::from(self.word(page).valid_blocks) * BLOCK_BYTES).min(self.geometry.page_len(page))
     }
 
-    /// Copies bytes at `offset` into `buffer` as far as they are resident without a gap; returns how many. 0 means that
-    /// the page at `offset` is missing (or that `offset` is at or behind the end).
+    /// Copies bytes at `offset` into `buffer` as far as they are resident without a gap; returns
+    /// how many. 0 means that the page at `offset` is missing (or that `offset` is at or behind the
+    /// end).
     ///
     /// # Errors
     /// What `pread` on the tmpfs returns.

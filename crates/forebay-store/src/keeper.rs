@@ -1,9 +1,10 @@
 //! The keeper: a process that does nothing but hold a tmpfs in a user namespace.
 //!
-//! Without root a tmpfs can be mounted only inside a user and mount namespace, and it lives as long as some process is in
-//! there. If that were the agent, killing the agent would cool the cache, and the agent would see the users of the node
-//! through its own mapping. So a second process is in there instead: it mounts, listens on `keeper.sock` in the state
-//! directory, and hands a descriptor of the mount's root to its own user. It ends when told, or with its directory.
+//! Without root a tmpfs can be mounted only inside a user and mount namespace, and it lives as long
+//! as some process is in there. If that were the agent, killing the agent would cool the cache, and
+//! the agent would see the users of the node through its own mapping. So a second process is in
+//! there instead: it mounts, listens on `keeper.sock` in the state directory, and hands a
+//! descriptor of the mount's root to its own user. It ends when told, or with its directory.
 
 use crate::tier::{TierOptions, huge_setting, mount_or_resize};
 use forebay_wire::Channel;
@@ -118,7 +119,8 @@ fn start(options: &TierOptions) -> io::Result<Channel> {
     Err(io::Error::new(io::ErrorKind::TimedOut, "keeper did not start in time"))
 }
 
-/// Runs as the keeper of `state_dir` until told to quit. Must be called before the process has a second thread.
+/// Runs as the keeper of `state_dir` until told to quit. Must be called before the process has a
+/// second thread.
 ///
 /// # Errors
 /// No user namespaces on this system, or the mount failed.

@@ -6,8 +6,8 @@ use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// A shared mapping of part of a file. The file must not shrink below it while it lives; our copies never shrink and our
-/// memfds are sealed against it.
+/// A shared mapping of part of a file. The file must not shrink below it while it lives; our copies
+/// never shrink and our memfds are sealed against it.
 #[derive(Debug)]
 pub struct Map {
     base: NonNull<u8>,
@@ -15,8 +15,8 @@ pub struct Map {
     writable: bool,
 }
 
-// SAFETY: the mapping is plain memory that stays until drop; all access through it is by atomics or by raw pointers
-// handed to system calls.
+// SAFETY: the mapping is plain memory that stays until drop; all access through it is by atomics or
+// by raw pointers handed to system calls.
 unsafe impl Send for Map {}
 // SAFETY: as above.
 unsafe impl Sync for Map {}
@@ -25,11 +25,12 @@ impl Map {
     /// Maps `len` bytes at `offset` (a multiple of the page size) of `fd`.
     ///
     /// # Errors
-    /// What `mmap` returns: `ENOMEM` when the process is at its limit of maps, `EACCES` when the descriptor does not
-    /// allow it.
+    /// What `mmap` returns: `ENOMEM` when the process is at its limit of maps, `EACCES` when the
+    /// descriptor does not allow it.
     pub fn new(fd: BorrowedFd<'_>, offset: u64, len: usize, writable: bool) -> io::Result<Self> {
         let prot = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
-        // SAFETY: a fresh mapping at an address the kernel chooses; nothing in this process refers to it yet.
+        // SAFETY: a fresh mapping at an address the kernel chooses; nothing in this process refers
+        // to it yet.
         let base = unsafe { mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, fd, offset)? };
         let base =
             NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mmap returned a null address"))?;
@@ -61,8 +62,9 @@ impl Map {
             "word at {offset} of a map of {} bytes",
             self.len
         );
-        // SAFETY: in bounds and aligned by the assertion (the base is page aligned); shared memory that other processes
-        // change only by atomic stores or as whole blocks before they announce them.
+        // SAFETY: in bounds and aligned by the assertion (the base is page aligned); shared memory
+        // that other processes change only by atomic stores or as whole blocks before they announce
+        // them.
         unsafe { &*self.base.as_ptr().add(offset).cast::<AtomicU64>() }
     }
 

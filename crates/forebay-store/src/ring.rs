@@ -1,11 +1,13 @@
 //! The touch ring: how a client that never calls the agent still tells it what it reads.
 //!
-//! A local cached read never leaves the client's process, yet eviction needs to know what is in use. So each process
-//! shares one small ring with the agent: it stores the key of a page when a handle moves on to it, the agent drains the
-//! ring when it likes. The ring is lossy by design, overwriting the oldest; a lost touch costs a little accuracy, a full
-//! ring must never cost the reader a wait. The agent believes nothing in it: a key it does not know is skipped.
+//! A local cached read never leaves the client's process, yet eviction needs to know what is in
+//! use. So each process shares one small ring with the agent: it stores the key of a page when a
+//! handle moves on to it, the agent drains the ring when it likes. The ring is lossy by design,
+//! overwriting the oldest; a lost touch costs a little accuracy, a full ring must never cost the
+//! reader a wait. The agent believes nothing in it: a key it does not know is skipped.
 //!
-//! The memfd is sealed against shrinking, so that no client can make the agent fault on memory that is gone.
+//! The memfd is sealed against shrinking, so that no client can make the agent fault on memory that
+//! is gone.
 
 use crate::map::Map;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
@@ -106,7 +108,8 @@ impl RingReader {
     /// Appends the keys stored since the last call, at most [`RING_SLOTS`] of them, in order.
     pub fn drain(&mut self, keys: &mut Vec<u64>) {
         let head = self.map.word(0).load(Ordering::Acquire);
-        // A client may set the head to anything; what it says decides only how many of its own slots are looked at.
+        // A client may set the head to anything; what it says decides only how many of its own
+        // slots are looked at.
         let first =
             if head.wrapping_sub(self.seen) > RING_SLOTS { head.wrapping_sub(RING_SLOTS) } else { self.seen };
         let mut at = first;

@@ -1,8 +1,9 @@
 //! The staging buffer: how pages that a client writes to the PFS get into the tier as well.
 //!
-//! The writer must not be given the cached copy itself: it could change "cached" bytes after it has closed the file, for
-//! all who may read it. So it fills slots of a small shared buffer, and the agent copies each into a file of its own.
-//! A writer that finds no free slot for a moment leaves the page out; it is simply not cached.
+//! The writer must not be given the cached copy itself: it could change "cached" bytes after it has
+//! closed the file, for all who may read it. So it fills slots of a small shared buffer, and the
+//! agent copies each into a file of its own. A writer that finds no free slot for a moment leaves
+//! the page out; it is simply not cached.
 
 use crate::map::Map;
 use crate::ring::sealed_memfd;
@@ -94,8 +95,8 @@ impl Staging {
         )
     }
 
-    /// Agent: writes the first `len` bytes of `slot` to `target` at `offset`, straight from the shared memory and in one
-    /// call, so that a whole page of a tmpfs with huge pages becomes one.
+    /// Agent: writes the first `len` bytes of `slot` to `target` at `offset`, straight from the
+    /// shared memory and in one call, so that a whole page of a tmpfs with huge pages becomes one.
     ///
     /// # Errors
     /// `InvalidInput`: no such slot, or more bytes than a slot has. `ENOSPC`: the tmpfs is full.
@@ -108,8 +109,9 @@ impl Staging {
         let mut done = 0;
         while done < len {
             let to = libc::off_t::try_from(offset + done).map_err(|_| io::ErrorKind::InvalidInput)?;
-            // SAFETY: the range lies within the map, since `len` is at most `page_bytes`; the client may write to it
-            // meanwhile, which is why the kernel copies it and no reference to it is made.
+            // SAFETY: the range lies within the map, since `len` is at most `page_bytes`; the
+            // client may write to it meanwhile, which is why the kernel copies it and no reference
+            // to it is made.
             let n = unsafe {
                 let from = map.as_ptr().add(done as usize).cast();
                 libc::pwrite(target.as_raw_fd(), from, (len - done) as usize, to)

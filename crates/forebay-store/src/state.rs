@@ -1,10 +1,12 @@
 //! The agent's own directory: whose it is, and which tier belongs to it.
 //!
-//! The directory often lies where everybody may write (`/tmp/forebay-UID`). Who made it first owns what is in it: the
-//! log, the socket, the keeper's socket. So it must be the agent's own, and closed to others' writes.
+//! The directory often lies where everybody may write (`/tmp/forebay-UID`). Who made it first owns
+//! what is in it: the log, the socket, the keeper's socket. So it must be the agent's own, and
+//! closed to others' writes.
 //!
-//! Which backing the tier has taken is written down here. A later command that drops the cache must find the same one:
-//! guessing could mount a fresh tmpfs, empty that, and leave the real cache in memory.
+//! Which backing the tier has taken is written down here. A later command that drops the cache must
+//! find the same one: guessing could mount a fresh tmpfs, empty that, and leave the real cache in
+//! memory.
 
 use crate::tier::{Backing, backing_name, explain};
 use rustix::fs::{AtFlags, CWD, FileType, statat};
@@ -25,7 +27,8 @@ fn record_path(state_dir: &Path) -> PathBuf {
 /// It cannot be made; it is no directory, belongs to another user, or others may write in it.
 pub fn claim(state_dir: &Path) -> io::Result<()> {
     use std::os::unix::fs::DirBuilderExt;
-    // 0755: clients of other users have to reach the socket. The mask of the process may take more away.
+    // 0755: clients of other users have to reach the socket. The mask of the process may take more
+    // away.
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o755).create(state_dir);
     made.map_err(|e| explain(e, format!("cannot make {}", state_dir.display())))?;
     let stat = statat(CWD, state_dir, AtFlags::SYMLINK_NOFOLLOW)?;

@@ -1,12 +1,14 @@
 //! The tmpfs that holds the copies, and how an agent comes by one.
 //!
-//! Huge pages are worth two to three times the bandwidth and fifty times the speed of giving memory back, but the system's
-//! own `/dev/shm` rarely has them. So the tier has a tmpfs of its own, mounted with `huge=within_size`:
+//! Huge pages are worth two to three times the bandwidth and fifty times the speed of giving memory
+//! back, but the system's own `/dev/shm` rarely has them. So the tier has a tmpfs of its own,
+//! mounted with `huge=within_size`:
 //!
-//! - *mount*: the agent may mount (root). The mount stays when the agent dies, and the next agent adopts what is in it.
-//! - *namespace*: it may not, but it may make a user and mount namespace. A tiny *keeper* process lives in there, holds
-//!   the mount, and hands out a descriptor of its root; the agent itself stays in the namespaces of its users, and its
-//!   death does not take the cache along.
+//! - *mount*: the agent may mount (root). The mount stays when the agent dies, and the next agent
+//!   adopts what is in it.
+//! - *namespace*: it may not, but it may make a user and mount namespace. A tiny *keeper* process
+//!   lives in there, holds the mount, and hands out a descriptor of its root; the agent itself
+//!   stays in the namespaces of its users, and its death does not take the cache along.
 //! - *directory*: neither; a directory on an existing tmpfs, with that tmpfs's page size.
 
 use crate::{keeper, state};
@@ -84,7 +86,8 @@ impl Tier {
             Backing::Directory => &[Backing::Directory],
         };
         state::claim(&options.state_dir)?;
-        // Before anything is mounted or resized: a second agent must not change what the first one uses.
+        // Before anything is mounted or resized: a second agent must not change what the first one
+        // uses.
         let state_lock = lock_file(CWD, &options.state_dir.join("lock"))?;
         let mut failures = String::new();
         for backing in candidates {
@@ -99,8 +102,8 @@ impl Tier {
         Err(io::Error::other(format!("no memory file system for the tier:{failures}")))
     }
 
-    /// Opens the tier that an agent with this state directory has left, as it is; `None` if none has, or if it went with
-    /// a restart of the machine.
+    /// Opens the tier that an agent with this state directory has left, as it is; `None` if none
+    /// has, or if it went with a restart of the machine.
     ///
     /// # Errors
     /// Another agent has the tier, or it cannot be opened.
@@ -178,9 +181,10 @@ impl Tier {
         Ok(openat(&self.copies, name, flags, Mode::from(0o600))?)
     }
 
-    /// Makes the file of a copy whose length is not known yet; [`crate::CopyFile::finish`] completes it and
-    /// [`Tier::publish`] gives it the name of a copy. Until then its name is none that an agent adopts: what a client
-    /// has staged in it could look like a finished copy of any file.
+    /// Makes the file of a copy whose length is not known yet; [`crate::CopyFile::finish`]
+    /// completes it and [`Tier::publish`] gives it the name of a copy. Until then its name is none
+    /// that an agent adopts: what a client has staged in it could look like a finished copy of any
+    /// file.
     ///
     /// # Errors
     /// `ENOSPC`: the tmpfs is full.
@@ -246,8 +250,8 @@ impl Tier {
         Ok(openat(&self.root, ".", flags, Mode::from(0o600))?)
     }
 
-    /// Lets another agent have the tier, for a process about to end: a thread that hangs in the PFS keeps the process's
-    /// descriptors open, and with them its locks, until the PFS answers.
+    /// Lets another agent have the tier, for a process about to end: a thread that hangs in the PFS
+    /// keeps the process's descriptors open, and with them its locks, until the PFS answers.
     pub fn release(&self) {
         for lock in &self.locks {
             // If it fails they go with the process.
@@ -255,10 +259,12 @@ impl Tier {
         }
     }
 
-    /// Gives up the tmpfs and all that is in it: unmounts it, ends its keeper, or empties the directory.
+    /// Gives up the tmpfs and all that is in it: unmounts it, ends its keeper, or empties the
+    /// directory.
     ///
     /// # Errors
-    /// What the unmount returns; clients that still have copies open keep their memory until they close.
+    /// What the unmount returns; clients that still have copies open keep their memory until they
+    /// close.
     pub fn destroy(self) -> io::Result<()> {
         for copy in self.list_copies()? {
             self.remove_copy(copy)?;
@@ -275,7 +281,8 @@ impl Tier {
         state::forget(&self.state_dir)
     }
 
-    /// A tier in a fresh directory, for tests of this and other crates. The directory goes with the guard.
+    /// A tier in a fresh directory, for tests of this and other crates. The directory goes with the
+    /// guard.
     #[doc(hidden)]
     pub fn for_tests() -> (TestDir, Tier) {
         use std::sync::atomic::{AtomicU32, Ordering};

@@ -4,19 +4,20 @@
 //! 63            32  31     30     29        8 7      0
 //! [  generation  ][guest][mapped][ valid blocks ][ state ]
 //! ```
-//! *valid blocks* counts the 4 KiB blocks from the start of the page that hold the file's bytes; it only grows while the
-//! generation stands, so a page can be read from its front while its end is still being fetched. *generation* moves on
-//! whenever valid bytes go away. A reader that sees enough valid blocks, copies, and then sees the same generation has
-//! copied the file's bytes: the agent changes the word before it punches the page, and fills a page only under a new
-//! generation.
+//! *valid blocks* counts the 4 KiB blocks from the start of the page that hold the file's bytes; it
+//! only grows while the generation stands, so a page can be read from its front while its end is
+//! still being fetched. *generation* moves on whenever valid bytes go away. A reader that sees
+//! enough valid blocks, copies, and then sees the same generation has copied the file's bytes: the
+//! agent changes the word before it punches the page, and fills a page only under a new generation.
 //!
-//! *guest* is for the agent alone: the page came from its owner, another node. It stands here so that the agent's successor
-//! knows it. It is set on whole pages only, and in the highest bit of what once were valid blocks: a reader that does not
-//! know it sees a page with more blocks than it has, which is as good as whole.
+//! *guest* is for the agent alone: the page came from its owner, another node. It stands here so
+//! that the agent's successor knows it. It is set on whole pages only, and in the highest bit of
+//! what once were valid blocks: a reader that does not know it sees a page with more blocks than it
+//! has, which is as good as whole.
 //!
-//! *mapped* is for the agent alone, too: it has let a client map the page. The client's lock on the copy outlives the agent,
-//! and so does this bit: the successor keeps the pages that have both. A lock alone proves nothing, since any reader
-//! can take one.
+//! *mapped* is for the agent alone, too: it has let a client map the page. The client's lock on the
+//! copy outlives the agent, and so does this bit: the successor keeps the pages that have both. A
+//! lock alone proves nothing, since any reader can take one.
 
 use crate::BLOCK_BYTES;
 
@@ -60,8 +61,8 @@ impl Word {
     pub const ABSENT: Word =
         Word { generation: 0, valid_blocks: 0, guest: false, mapped: false, state: State::Absent };
 
-    /// Unpacks a word. An unknown state, which only a damaged tier can hold, reads as [`State::Absent`] with nothing
-    /// valid.
+    /// Unpacks a word. An unknown state, which only a damaged tier can hold, reads as
+    /// [`State::Absent`] with nothing valid.
     pub fn unpack(raw: u64) -> Self {
         let generation = (raw >> 32) as u32;
         let valid_blocks = (raw >> 8) as u32 & VALID_BLOCKS_MAX;

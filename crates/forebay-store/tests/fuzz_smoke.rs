@@ -1,4 +1,5 @@
-//! The fuzzer's body (`fuzz/`) over a fixed set of inputs, so that every run of the tests covers some of its ground.
+//! The fuzzer's body (`fuzz/`) over a fixed set of inputs, so that every run of the tests covers
+//! some of its ground.
 
 #[path = "../../../fuzz/bodies/copy_header.rs"]
 mod body;

@@ -1,8 +1,9 @@
 //! The record of a run: what every machine was told, what it decided, and what came of it.
 //!
-//! One JSON object a line, so that a trace can be cut, searched and compared with the usual tools. The first line is the
-//! header: schema, version, kind of scenario, and whatever is needed to build the same machines again. Then, with `seq` counting lines
-//! and `t_ns` the virtual (or, live, the monotonic) time:
+//! One JSON object a line, so that a trace can be cut, searched and compared with the usual tools.
+//! The first line is the header: schema, version, kind of scenario, and whatever is needed to build
+//! the same machines again. Then, with `seq` counting lines and `t_ns` the virtual (or, live, the
+//! monotonic) time:
 //!
 //! | key | meaning |
 //! | --- | --- |
@@ -10,8 +11,8 @@
 //! | `who`, `action`, `cause` | it decided `action` on the event with `seq` = `cause` |
 //! | `who`, `note` | the world reports something that is nobody's decision, such as the end of a phase |
 //!
-//! A run leaves the same bytes every time: keys come in a fixed order, numbers in their shortest exact form, and
-//! nothing in a line depends on the machine it was written on.
+//! A run leaves the same bytes every time: keys come in a fixed order, numbers in their shortest
+//! exact form, and nothing in a line depends on the machine it was written on.
 
 use std::io::{self, Write};
 
@@ -69,7 +70,8 @@ impl Trace {
         Trace { out: None, seq: 0, line: Vec::new(), bytes: 0, failure: None }
     }
 
-    /// Records into `out`, starting with a header that holds the kind of the scenario and its `setup`.
+    /// Records into `out`, starting with a header that holds the kind of the scenario and its
+    /// `setup`.
     pub fn to(out: Box<dyn Write + Send>, kind: &str, setup: &impl Serialize) -> Self {
         let mut trace = Trace { out: Some(out), ..Trace::off() };
         trace.write(&Header { schema: SCHEMA, version: VERSION, kind, setup });
@@ -81,7 +83,8 @@ impl Trace {
         self.out.is_some()
     }
 
-    /// Records that machine `who` is told `event`; returns the line's number, the `cause` of what it then decides.
+    /// Records that machine `who` is told `event`; returns the line's number, the `cause` of what
+    /// it then decides.
     pub fn event(&mut self, now: Nanos, who: &str, event: &impl Serialize) -> u64 {
         self.line(now, who, What::Event { event })
     }
@@ -101,8 +104,8 @@ impl Trace {
         self.bytes
     }
 
-    /// Passes on what was recorded. Fails from the first failure to write on: later lines are not recorded, since a record
-    /// with a gap cannot be replayed.
+    /// Passes on what was recorded. Fails from the first failure to write on: later lines are not
+    /// recorded, since a record with a gap cannot be replayed.
     pub fn flush(&mut self) -> io::Result<()> {
         if let Some(failure) = &self.failure {
             return Err(io::Error::new(failure.kind(), failure.to_string()));
@@ -141,7 +144,8 @@ impl Trace {
     }
 }
 
-/// A buffer that can be read after the trace that writes to it is gone; for tests and for `compare`.
+/// A buffer that can be read after the trace that writes to it is gone; for tests and for
+/// `compare`.
 #[derive(Clone, Default)]
 pub struct SharedBuffer(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
 

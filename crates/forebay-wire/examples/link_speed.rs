@@ -1,7 +1,8 @@
 //! What a page over a link costs each end: MB per second of processor time, plain and over TLS.
 //!
-//! `cargo run --release -p forebay-wire --example link_speed -- [MIB]`. Processor time is taken for each thread, so that
-//! the figure is that of one core whatever else the machine does. The plain one goes by `write`; an agent uses `sendfile`.
+//! `cargo run --release -p forebay-wire --example link_speed -- [MIB]`. Processor time is taken for
+//! each thread, so that the figure is that of one core whatever else the machine does. The plain
+//! one goes by `write`; an agent uses `sendfile`.
 
 #![allow(clippy::unwrap_used, reason = "a measurement that fails says where")]
 

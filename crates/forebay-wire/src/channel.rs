@@ -18,14 +18,17 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Largest packet either side sends. Well below the default socket buffer (208 KiB), which bounds a SEQPACKET message.
+/// Largest packet either side sends. Well below the default socket buffer (208 KiB), which bounds a
+/// SEQPACKET message.
 pub const MAX_PACKET_BYTES: usize = 64 << 10;
 
-/// Most descriptors in one packet. The kernel allows 253; 64 keeps one batch of `load` well inside a process's limits.
+/// Most descriptors in one packet. The kernel allows 253; 64 keeps one batch of `load` well inside
+/// a process's limits.
 pub const MAX_FDS: usize = 64;
 
-/// How long an answer is looked for before the thread goes to sleep. An agent answers an open in 10 to 20 us; a processor
-/// that has gone idle meanwhile takes as long again, in a virtual machine three times, to come back.
+/// How long an answer is looked for before the thread goes to sleep. An agent answers an open in 10
+/// to 20 us; a processor that has gone idle meanwhile takes as long again, in a virtual machine
+/// three times, to come back.
 const SPIN: Duration = Duration::from_micros(30);
 
 /// One end of a connection.
@@ -49,19 +52,21 @@ impl Channel {
         Channel { socket }
     }
 
-    /// Connects to the agent's socket at `path`. Waits without bound if as many wait there already as may; see
-    /// [`Channel::connect_within`].
+    /// Connects to the agent's socket at `path`. Waits without bound if as many wait there already
+    /// as may; see [`Channel::connect_within`].
     ///
     /// # Errors
-    /// `ENOENT`: no agent has been here; `ECONNREFUSED`: its socket is left but nobody listens; `EACCES`: not for you.
+    /// `ENOENT`: no agent has been here; `ECONNREFUSED`: its socket is left but nobody listens;
+    /// `EACCES`: not for you.
     pub fn connect(path: &Path) -> io::Result<Self> {
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         connect(&socket, &SocketAddrUnix::new(path)?)?;
         Ok(Channel { socket })
     }
 
-    /// As [`Channel::connect`], for an agent that may hang: once as many wait to be accepted as may, the next waits for room.
-    /// `limit` bounds that, and every later send ([`Channel::set_send_timeout`]).
+    /// As [`Channel::connect`], for an agent that may hang: once as many wait to be accepted as
+    /// may, the next waits for room. `limit` bounds that, and every later send
+    /// ([`Channel::set_send_timeout`]).
     ///
     /// # Errors
     /// As [`Channel::connect`]. `TimedOut`: there was no room.
@@ -87,7 +92,8 @@ impl Channel {
         Err(io::Error::new(io::ErrorKind::TimedOut, "no room for a connection in time"))
     }
 
-    /// Bounds every later send: a peer that does not take packets any more gives `WouldBlock` after `limit`.
+    /// Bounds every later send: a peer that does not take packets any more gives `WouldBlock` after
+    /// `limit`.
     ///
     /// # Errors
     /// The kernel refused the option.
@@ -95,7 +101,8 @@ impl Channel {
         Ok(sockopt::set_socket_timeout(&self.socket, sockopt::Timeout::Send, Some(limit))?)
     }
 
-    /// User, group and process at the other end, as the kernel recorded them when the connection was made.
+    /// User, group and process at the other end, as the kernel recorded them when the connection
+    /// was made.
     ///
     /// # Errors
     /// The kernel refused.
@@ -107,8 +114,9 @@ impl Channel {
     /// Sends `message` with `fds`.
     ///
     /// # Errors
-    /// `EPIPE` or `ECONNRESET`: the peer is gone. `WouldBlock`: the send timeout passed. `InvalidInput`: the message is
-    /// larger than [`MAX_PACKET_BYTES`] or carries more than [`MAX_FDS`] descriptors.
+    /// `EPIPE` or `ECONNRESET`: the peer is gone. `WouldBlock`: the send timeout passed.
+    /// `InvalidInput`: the message is larger than [`MAX_PACKET_BYTES`] or carries more than
+    /// [`MAX_FDS`] descriptors.
     pub fn send<T: Serialize>(&self, message: &T, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         self.send_flags(message, fds, SendFlags::NOSIGNAL)
     }
@@ -151,8 +159,9 @@ impl Channel {
     /// Waits for the next packet until `deadline` (`None`: for ever).
     ///
     /// # Errors
-    /// `TimedOut`: nothing came. `UnexpectedEof`: the peer closed. `InvalidData`: the packet is garbage or too large.
-    /// `EMFILE`, `ENFILE`: this process or the machine may open no more files, so the packet's descriptors are lost.
+    /// `TimedOut`: nothing came. `UnexpectedEof`: the peer closed. `InvalidData`: the packet is
+    /// garbage or too large. `EMFILE`, `ENFILE`: this process or the machine may open no more
+    /// files, so the packet's descriptors are lost.
     pub fn recv<T: DeserializeOwned>(&self, deadline: Option<Instant>) -> io::Result<Received<T>> {
         thread_local! {
             // Clearing 64 KiB for every answer would cost more than the answer.
@@ -166,8 +175,8 @@ impl Channel {
         })
     }
 
-    /// As [`Channel::recv`], into buffers the caller keeps, and without decoding. What came in `fds` is the caller's also
-    /// after an error.
+    /// As [`Channel::recv`], into buffers the caller keeps, and without decoding. What came in
+    /// `fds` is the caller's also after an error.
     ///
     /// # Errors
     /// As [`Channel::recv`].
@@ -183,7 +192,8 @@ impl Channel {
             self.wait_readable(deadline)?;
         }
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
-        // Beyond that the kernel drops descriptors without closing them as a process does: nobody is asked.
+        // Beyond that the kernel drops descriptors without closing them as a process does: nobody
+        // is asked.
         let bytes = if limits.fds == 0 { 0 } else { rustix::cmsg_space!(ScmRights(limits.fds)) };
         let mut control = RecvAncillaryBuffer::new(&mut space[..bytes]);
         let received = loop {
@@ -229,7 +239,8 @@ impl Channel {
         }
     }
 
-    /// Waits for an answer, as [`Channel::recv`] does, and takes it out of the file if it came in one.
+    /// Waits for an answer, as [`Channel::recv`] does, and takes it out of the file if it came in
+    /// one.
     ///
     /// # Errors
     /// As [`Channel::recv`].

@@ -1,9 +1,10 @@
 //! The words between agents and their coordinator, and what programs ask of the cluster.
 //!
-//! An agent keeps one connection to the coordinator: [`ToCoordinator`] one way, [`ToAgent`] the other, as frames
-//! ([`crate::frame`]). Neither side waits for answers: everything is told when it changes and told again when a connection
-//! is made anew, so that a coordinator which has forgotten everything knows it again after a heartbeat. Heartbeats alone are
-//! answered ([`ToAgent::Heard`]): by that an agent knows that the coordinator is still there.
+//! An agent keeps one connection to the coordinator: [`ToCoordinator`] one way, [`ToAgent`] the
+//! other, as frames ([`crate::frame`]). Neither side waits for answers: everything is told when it
+//! changes and told again when a connection is made anew, so that a coordinator which has forgotten
+//! everything knows it again after a heartbeat. Heartbeats alone are answered ([`ToAgent::Heard`]):
+//! by that an agent knows that the coordinator is still there.
 
 use crate::counted::{block_bytes, sequence};
 use forebay_pfs::FileVersion;
@@ -12,7 +13,8 @@ use serde::{Deserialize, Serialize};
 /// Number of this protocol. Both sides must speak the same.
 pub const CLUSTER_PROTOCOL: u32 = 5;
 
-/// A version of the membership. Later ones of a coordinator are greater, and those of a later coordinator, if its clock was not set back.
+/// A version of the membership. Later ones of a coordinator are greater, and those of a later
+/// coordinator, if its clock was not set back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Epoch {
     /// Start of the coordinator, in milliseconds since 1970.
@@ -67,8 +69,9 @@ pub struct ClusterView {
 }
 
 impl ClusterView {
-    /// The nodes that keep extents of the mount labelled `mount`: those that serve it to peers. If nobody serves peers,
-    /// every node that has the mount, each for its own tasks. Everybody who asks where an extent is goes by this list.
+    /// The nodes that keep extents of the mount labelled `mount`: those that serve it to peers. If
+    /// nobody serves peers, every node that has the mount, each for its own tasks. Everybody who
+    /// asks where an extent is goes by this list.
     pub fn keepers(&self, mount: &str) -> Vec<&NodeInfo> {
         let has: Vec<&NodeInfo> = self.nodes.iter().filter(|n| n.mounts.iter().any(|m| m == mount)).collect();
         let serve: Vec<&NodeInfo> = has.iter().copied().filter(|n| !n.address.is_empty()).collect();
@@ -104,7 +107,8 @@ pub struct Split {
     /// Its parts.
     #[serde(deserialize_with = "sequence")]
     pub parts: Vec<Part>,
-    /// The host that its task will be sent to, as far as the job knows; empty for the owner of most of it.
+    /// The host that its task will be sent to, as far as the job knows; empty for the owner of most
+    /// of it.
     pub home: String,
 }
 
@@ -113,7 +117,8 @@ pub struct Split {
 pub struct FileLayout {
     /// Bytes of one stripe; 0 if it is not known where the file lies.
     pub stripe_bytes: u64,
-    /// The server of each stripe, by its number among those told with it; after the last it begins again with the first.
+    /// The server of each stripe, by its number among those told with it; after the last it begins
+    /// again with the first.
     #[serde(deserialize_with = "sequence")]
     pub servers: Vec<u32>,
 }
@@ -130,9 +135,11 @@ pub enum JobUpdate {
     },
     /// Its slots (tasks at a time) by host, all of them; told again when executors come or go.
     Slots(#[serde(deserialize_with = "sequence")] Vec<(String, u32)>),
-    /// Files that its splits name. They are numbered from 0 in the order they are told, over the whole life of the job.
+    /// Files that its splits name. They are numbered from 0 in the order they are told, over the
+    /// whole life of the job.
     Files(#[serde(deserialize_with = "sequence")] Vec<FileRef>),
-    /// Splits of a stage, in the order of its tasks, following those told before; a stage may take several of these.
+    /// Splits of a stage, in the order of its tasks, following those told before; a stage may take
+    /// several of these.
     Splits {
         /// The stage.
         stage: u32,
@@ -172,7 +179,8 @@ pub enum JobUpdate {
     },
     /// The job has ended. Said by the agent if the job's connection ends before.
     End,
-    /// Where as many of the files told last lie, in their order. Said by the agent, which asks the PFS.
+    /// Where as many of the files told last lie, in their order. Said by the agent, which asks the
+    /// PFS.
     Layouts {
         /// Names of servers.
         #[serde(deserialize_with = "sequence")]
@@ -184,8 +192,8 @@ pub enum JobUpdate {
 }
 
 impl JobUpdate {
-    /// Bytes of memory that whoever keeps the update needs for it: several times its encoded length. A split brings its task along,
-    /// which the coordinator keeps.
+    /// Bytes of memory that whoever keeps the update needs for it: several times its encoded
+    /// length. A split brings its task along, which the coordinator keeps.
     pub fn held_bytes(&self) -> u64 {
         const TASK_BYTES: u64 = 64;
         let blocks = match self {
@@ -270,8 +278,9 @@ pub enum ToCoordinator {
         node: NodeInfo,
         /// Differs between two processes of one name: nanoseconds since 1970 at its start.
         incarnation: u64,
-        /// Counts the connections of that process: of two that are open, the later one is used. A coordinator that hung finds
-        /// those of agents which have given up waiting beside those of agents which still do.
+        /// Counts the connections of that process: of two that are open, the later one is used. A
+        /// coordinator that hung finds those of agents which have given up waiting beside those of
+        /// agents which still do.
         attempt: u64,
     },
     /// I am here, once a second. → [`ToAgent::Heard`]
@@ -299,7 +308,8 @@ pub enum ToCoordinator {
     },
     /// This node is going; its pages are gone at once.
     Leave,
-    /// A local HPC job, or one of its I/O phases, begins or ends. `hpc` is unique among those of this agent's process.
+    /// A local HPC job, or one of its I/O phases, begins or ends. `hpc` is unique among those of
+    /// this agent's process.
     Hpc {
         /// Which.
         hpc: u64,

@@ -1,8 +1,9 @@
 //! Decoding that counts what it builds, before it builds it.
 //!
-//! Two bytes of a packet can be a split of 48 bytes in memory, so the length of a packet bounds nothing. Sequences in messages are
-//! decoded by [`sequence`], which takes the size of all its elements out of an allowance first; [`within`] sets the
-//! allowance. Without one nothing is refused: what members of the cluster send each other is bounded by its frame.
+//! Two bytes of a packet can be a split of 48 bytes in memory, so the length of a packet bounds
+//! nothing. Sequences in messages are decoded by [`sequence`], which takes the size of all its
+//! elements out of an allowance first; [`within`] sets the allowance. Without one nothing is
+//! refused: what members of the cluster send each other is bounded by its frame.
 
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
 use std::cell::Cell;
@@ -16,14 +17,16 @@ thread_local! {
 /// What [`sequence`] says when the allowance is spent.
 pub const TOO_LARGE: &str = "it takes too much memory when decoded";
 
-/// Runs `decode`, whose sequences may take `bytes` in all. The second value tells whether they would have taken more.
+/// Runs `decode`, whose sequences may take `bytes` in all. The second value tells whether they
+/// would have taken more.
 pub fn within<T>(bytes: u64, decode: impl FnOnce() -> T) -> (T, bool) {
     LEFT_BYTES.set(Some(bytes));
     let decoded = decode();
     (decoded, LEFT_BYTES.take().is_none())
 }
 
-/// For `#[serde(deserialize_with)]` on every vector of a message whose elements may be larger than their encoding.
+/// For `#[serde(deserialize_with)]` on every vector of a message whose elements may be larger than
+/// their encoding.
 ///
 /// # Errors
 /// The allowance is spent; those of the elements.

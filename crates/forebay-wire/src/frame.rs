@@ -1,16 +1,20 @@
-//! Messages over a byte stream: three bytes of length (little endian), a mark, then the message as postcard.
+//! Messages over a byte stream: three bytes of length (little endian), a mark, then the message as
+//! postcard.
 //!
-//! The mark tells with the first four bytes that the other end speaks something else, before anything is waited for that
-//! will not come: TLS where plain was expected, or a protocol that has nothing to do here.
+//! The mark tells with the first four bytes that the other end speaks something else, before
+//! anything is waited for that will not come: TLS where plain was expected, or a protocol that has
+//! nothing to do here.
 //!
-//! [`FrameReader`] collects what arrives in pieces, so that a loop over many sockets can use it as well as a thread that
-//! waits on one. A frame longer than the bound ends the connection before anything is allocated for it.
+//! [`FrameReader`] collects what arrives in pieces, so that a loop over many sockets can use it as
+//! well as a thread that waits on one. A frame longer than the bound ends the connection before
+//! anything is allocated for it.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io::{self, Read, Write};
 
-/// Longest frame. A view of a thousand nodes takes about 100 KiB; splits and orders are told in pieces well below it.
+/// Longest frame. A view of a thousand nodes takes about 100 KiB; splits and orders are told in
+/// pieces well below it.
 pub const MAX_FRAME_BYTES: usize = 8 << 20;
 
 const HEAD_BYTES: usize = 4;

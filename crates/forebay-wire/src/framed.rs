@@ -1,9 +1,11 @@
-//! One end of a connection that never waits: frames out of what has arrived, and a bounded heap of what is still to go.
+//! One end of a connection that never waits: frames out of what has arrived, and a bounded heap of
+//! what is still to go.
 //!
-//! The coordinator has a thousand of these in one loop, an agent one. Frames that say the same to many (a view of the
-//! members) are encoded once and shared. A peer that does not read fills its heap; at the bound the connection is given up,
-//! so that one that hangs takes a known amount of memory from the others and nothing else. Whoever has many connections adds
-//! up what they hold ([`Framed::held_bytes`]) and bounds the sum.
+//! The coordinator has a thousand of these in one loop, an agent one. Frames that say the same to
+//! many (a view of the members) are encoded once and shared. A peer that does not read fills its
+//! heap; at the bound the connection is given up, so that one that hangs takes a known amount of
+//! memory from the others and nothing else. Whoever has many connections adds up what they hold
+//! ([`Framed::held_bytes`]) and bounds the sum.
 
 use crate::frame::{FrameReader, encode};
 use crate::link::Stream;
@@ -132,7 +134,8 @@ impl Framed {
         self.push(Outgoing { frame: shared(message)?, replaceable: false })
     }
 
-    /// Puts a frame on its way that makes earlier ones of this kind needless, if they have not begun to go.
+    /// Puts a frame on its way that makes earlier ones of this kind needless, if they have not
+    /// begun to go.
     ///
     /// # Errors
     /// As [`Framed::send`].
@@ -192,7 +195,8 @@ impl Framed {
         Ok(!self.stream.wants_write())
     }
 
-    /// Whether something waits for room in the socket: what was sent here, or what the stream has to say by itself.
+    /// Whether something waits for room in the socket: what was sent here, or what the stream has
+    /// to say by itself.
     pub fn wants_room(&self) -> bool {
         !self.out.is_empty() || self.stream.wants_write()
     }
@@ -207,8 +211,8 @@ impl Framed {
         self.received_bytes
     }
 
-    /// Bytes of memory that this connection alone holds: what waits to be sent, but for frames that are shared, and what has
-    /// come of a message that is not whole yet.
+    /// Bytes of memory that this connection alone holds: what waits to be sent, but for frames that
+    /// are shared, and what has come of a message that is not whole yet.
     pub fn held_bytes(&self) -> usize {
         self.own_bytes + self.reader.len()
     }

@@ -1,9 +1,10 @@
 //! Connections between nodes: TCP, plain on loopback, otherwise with mutual TLS.
 //!
-//! [`Security`] says which; it makes listeners and connections, and both give the same [`Stream`]. Whoever has a stream
-//! knows that the other end belongs to the cluster: over TLS because the cluster's CA vouches for it (`tls`), in plain
-//! because the kernel says that it is a process of the same user or of root (`owner`). What is left to check above is
-//! that a node uses its own name: [`Stream::peer_name`].
+//! [`Security`] says which; it makes listeners and connections, and both give the same [`Stream`].
+//! Whoever has a stream knows that the other end belongs to the cluster: over TLS because the
+//! cluster's CA vouches for it (`tls`), in plain because the kernel says that it is a process of
+//! the same user or of root (`owner`). What is left to check above is that a node uses its own
+//! name: [`Stream::peer_name`].
 
 use crate::owner;
 use crate::tls::{Facts, Identity};
@@ -43,13 +44,15 @@ pub struct Listener {
 
 /// A connection to a process of the same cluster.
 ///
-/// Blocking, it is used like a socket. In non-blocking use (an epoll loop) three things differ over TLS, and whoever does
-/// them need not know which of the two it has:
+/// Blocking, it is used like a socket. In non-blocking use (an epoll loop) three things differ over
+/// TLS, and whoever does them need not know which of the two it has:
 ///
-/// - Bytes may be held here that the socket does not announce any more: after each event, read until `WouldBlock`.
+/// - Bytes may be held here that the socket does not announce any more: after each event, read
+///   until `WouldBlock`.
 /// - A write may be done for the writer and not yet for the socket: wait for `EPOLLOUT` as long as
 ///   [`Stream::wants_write`], and `flush` (or write more) when it comes.
-/// - Reading may have something to send (an answer to a change of keys): look at [`Stream::wants_write`] after reads, too.
+/// - Reading may have something to send (an answer to a change of keys): look at
+///   [`Stream::wants_write`] after reads, too.
 ///
 /// What is held is bounded: 128 KiB each way.
 #[derive(Debug)]
@@ -61,11 +64,12 @@ pub enum Stream {
 }
 
 impl Security {
-    /// Mutual TLS with `ca.pem`, `node.pem` and `node.key` of `directory`. The files are looked at again whenever a
-    /// connection is made, and new ones are used if they are of use.
+    /// Mutual TLS with `ca.pem`, `node.pem` and `node.key` of `directory`. The files are looked at
+    /// again whenever a connection is made, and new ones are used if they are of use.
     ///
     /// # Errors
-    /// Names the file and what is wrong: missing, expired, of another CA, a key that others may read.
+    /// Names the file and what is wrong: missing, expired, of another CA, a key that others may
+    /// read.
     pub fn load(directory: &Path) -> io::Result<Self> {
         Ok(Security::Tls(Arc::new(Identity::load(directory)?)))
     }
@@ -86,8 +90,8 @@ impl Security {
         }
     }
 
-    /// Memory that the buffers of a stream take, for those who keep accounts: of one that carries pages one way and words
-    /// the other.
+    /// Memory that the buffers of a stream take, for those who keep accounts: of one that carries
+    /// pages one way and words the other.
     pub fn buffer_bytes(&self) -> u64 {
         match self {
             Security::Loopback => 0,
@@ -129,7 +133,8 @@ impl Security {
                 break;
             }
             match TcpStream::connect_timeout(&resolved, left) {
-                // A node that answers and is not of the cluster is not looked for at its other addresses.
+                // A node that answers and is not of the cluster is not looked for at its other
+                // addresses.
                 Ok(socket) => return self.meet(socket, deadline).map_err(failed),
                 Err(e) => last = e,
             }
@@ -175,8 +180,8 @@ impl Listener {
         self.socket.local_addr()
     }
 
-    /// Waits for a connection. Its proof is taken by [`Listener::prove`], in a thread of its own unless
-    /// [`Listener::proves_at_once`]: one that does not go on must not keep others waiting.
+    /// Waits for a connection. Its proof is taken by [`Listener::prove`], in a thread of its own
+    /// unless [`Listener::proves_at_once`]: one that does not go on must not keep others waiting.
     ///
     /// # Errors
     /// Out of descriptors or memory.
@@ -184,8 +189,9 @@ impl Listener {
         Ok(self.socket.accept()?.0)
     }
 
-    /// Makes sure that the other end belongs to the cluster, at the latest at `deadline`, whatever it does. One refusal
-    /// an hour is logged, all are counted: a scanner of ports must not fill the disk, and a certificate that has expired is to be seen.
+    /// Makes sure that the other end belongs to the cluster, at the latest at `deadline`, whatever
+    /// it does. One refusal an hour is logged, all are counted: a scanner of ports must not fill
+    /// the disk, and a certificate that has expired is to be seen.
     ///
     /// # Errors
     /// It does not, or not in time.
@@ -224,8 +230,8 @@ impl Listener {
         }
     }
 
-    /// Whether [`Listener::prove`] decides by itself and at once: the other end cannot hold it up. Then it needs no thread, and
-    /// a flood of strangers costs a question to the kernel each.
+    /// Whether [`Listener::prove`] decides by itself and at once: the other end cannot hold it up.
+    /// Then it needs no thread, and a flood of strangers costs a question to the kernel each.
     pub fn proves_at_once(&self) -> bool {
         matches!(self.security, Security::Loopback)
     }
@@ -244,8 +250,8 @@ impl AsFd for Listener {
 }
 
 impl Stream {
-    /// The node at the other end, as its certificate names it: whoever speaks for another node has to be refused. `None`
-    /// without TLS, where all processes of the user are equal.
+    /// The node at the other end, as its certificate names it: whoever speaks for another node has
+    /// to be refused. `None` without TLS, where all processes of the user are equal.
     pub fn peer_name(&self) -> Option<&str> {
         match self {
             Stream::Plain(_) => None,
@@ -258,8 +264,9 @@ impl Stream {
         self.peer_name().is_none_or(|own| own.eq_ignore_ascii_case(name))
     }
 
-    /// Two ends within this process: who keeps its coordinator in its own process speaks to it as to any other. A pair of
-    /// Unix sockets, which read and write like the others; nothing of TCP is asked of them.
+    /// Two ends within this process: who keeps its coordinator in its own process speaks to it as
+    /// to any other. A pair of Unix sockets, which read and write like the others; nothing of TCP
+    /// is asked of them.
     ///
     /// # Errors
     /// Out of descriptors.
@@ -293,7 +300,8 @@ impl Stream {
         }
     }
 
-    /// Bounds every read and every write; `None` waits for ever. What takes longer gives `WouldBlock`.
+    /// Bounds every read and every write; `None` waits for ever. What takes longer gives
+    /// `WouldBlock`.
     ///
     /// # Errors
     /// The kernel refused.

@@ -1,12 +1,13 @@
 //! The words of the protocol.
 //!
-//! A connection starts with [`Hello`] and its answer, whose layout never changes, so that two versions can always tell
-//! each other that they do not fit. After that the client sends [`Request`]s. Each is answered by one [`Reply`], in
-//! order, except those marked *one way*. New variants are added at the end of an enum; a change of meaning is a new
-//! [`PROTOCOL`] number.
+//! A connection starts with [`Hello`] and its answer, whose layout never changes, so that two
+//! versions can always tell each other that they do not fit. After that the client sends
+//! [`Request`]s. Each is answered by one [`Reply`], in order, except those marked *one way*. New
+//! variants are added at the end of an enum; a change of meaning is a new [`PROTOCOL`] number.
 //!
-//! Descriptors are proofs: where a request says "with the file", its packet carries a descriptor of the PFS file, open
-//! for reading, and the agent takes the identity from that descriptor and from nothing else.
+//! Descriptors are proofs: where a request says "with the file", its packet carries a descriptor of
+//! the PFS file, open for reading, and the agent takes the identity from that descriptor and from
+//! nothing else.
 
 use crate::cluster::{ClusterView, JobStatus, JobUpdate};
 use forebay_pfs::{FileFacts, FileVersion};
@@ -69,8 +70,9 @@ pub enum Request {
     Mounts,
     /// A client opened a file. With the file. → [`Reply::Opened`] or [`Reply::Refused`]
     Open,
-    /// Bring `[offset, offset + len)` of the file as it was at `version`. With the file. → [`Reply::Ready`],
-    /// [`Reply::Changed`], [`Reply::Refused`], [`Reply::Failed`] or [`Reply::TimedOut`]
+    /// Bring `[offset, offset + len)` of the file as it was at `version`. With the file. →
+    /// [`Reply::Ready`], [`Reply::Changed`], [`Reply::Refused`], [`Reply::Failed`] or
+    /// [`Reply::TimedOut`]
     Fetch {
         /// The version the client opened.
         version: FileVersion,
@@ -101,7 +103,8 @@ pub enum Request {
         /// Bytes of the read, and of those it stands for.
         bytes: u32,
     },
-    /// Keep pages in place while this connection maps them. With the copy, as the client got it. → [`Reply::Done`] or [`Reply::Refused`]
+    /// Keep pages in place while this connection maps them. With the copy, as the client got it. →
+    /// [`Reply::Done`] or [`Reply::Refused`]
     PinPages {
         /// The copy.
         copy: CopyId,
@@ -119,7 +122,8 @@ pub enum Request {
         /// Pages.
         pages: u32,
     },
-    /// Keep the whole file until told otherwise (`true`), or not any more. With the file. → [`Reply::Done`]
+    /// Keep the whole file until told otherwise (`true`), or not any more. With the file. →
+    /// [`Reply::Done`]
     PinFile(bool),
     /// Give back the file's pages. With the file. → [`Reply::Evicted`]
     EvictFile,
@@ -130,8 +134,8 @@ pub enum Request {
         /// Bytes a second, 0 for no limit.
         rate_bytes_per_s: u64,
     },
-    /// Files to load, up to [`crate::MAX_FDS`], with the files. Answered when there is room for more.
-    /// → [`Reply::Done`]
+    /// Files to load, up to [`crate::MAX_FDS`], with the files. Answered when there is room for
+    /// more. → [`Reply::Done`]
     LoadFiles {
         /// Number of the first of them in this load.
         first_index: u64,
@@ -143,10 +147,11 @@ pub enum Request {
     },
     /// Forget what is not yet fetched. → [`Reply::Load`]
     LoadCancel,
-    /// Start to write a file through: the agent lends a staging buffer. → [`Reply::Staging`] or [`Reply::Refused`]
+    /// Start to write a file through: the agent lends a staging buffer. → [`Reply::Staging`] or
+    /// [`Reply::Refused`]
     StageBegin,
-    /// Slot `slot` of the staging buffer holds the first `len` bytes of page `page`. One way; the slot is free again
-    /// when the agent has stored it in the slot's word of the buffer's head.
+    /// Slot `slot` of the staging buffer holds the first `len` bytes of page `page`. One way; the
+    /// slot is free again when the agent has stored it in the slot's word of the buffer's head.
     StagePage {
         /// Slot number.
         slot: u32,
@@ -155,17 +160,20 @@ pub enum Request {
         /// Bytes.
         len: u64,
     },
-    /// The file is written: what was staged is its content. With the file twice, opened for reading and, as the proof
-    /// that the sender may say what is in it, for writing. → [`Reply::Done`] or [`Reply::Refused`]
+    /// The file is written: what was staged is its content. With the file twice, opened for reading
+    /// and, as the proof that the sender may say what is in it, for writing. → [`Reply::Done`] or
+    /// [`Reply::Refused`]
     StageCommit {
-        /// What the writer saw when it was done; the agent believes the staged pages only if it sees the same.
+        /// What the writer saw when it was done; the agent believes the staged pages only if it
+        /// sees the same.
         version: FileVersion,
     },
     /// Forget what was staged. → [`Reply::Done`]
     StageAbort,
     /// Start a job: memory-only files live until this connection ends. → [`Reply::Job`]
     JobBegin,
-    /// Create or truncate a memory-only file. → [`Reply::Scratch`] with the file, or [`Reply::Refused`]
+    /// Create or truncate a memory-only file. → [`Reply::Scratch`] with the file, or
+    /// [`Reply::Refused`]
     ScratchCreate {
         /// The job's token.
         job: String,
@@ -181,7 +189,8 @@ pub enum Request {
         /// Wanted length.
         bytes: u64,
     },
-    /// Open a memory-only file for reading. → [`Reply::Scratch`] with the file, or [`Reply::Failed`]
+    /// Open a memory-only file for reading. → [`Reply::Scratch`] with the file, or
+    /// [`Reply::Failed`]
     ScratchOpen {
         /// The job's token.
         job: String,
@@ -202,7 +211,8 @@ pub enum Request {
         /// Answer names after this one.
         after: Vec<u8>,
     },
-    /// Cached files, in pages. Those of other users are shown to the operator only. → [`Reply::List`]
+    /// Cached files, in pages. Those of other users are shown to the operator only. →
+    /// [`Reply::List`]
     List {
         /// Answer copies after this one.
         after: CopyId,
@@ -216,15 +226,16 @@ pub enum Request {
     },
     /// End the agent. Operator only. → [`Reply::Done`]
     Shutdown,
-    /// The members of the cluster, from which anybody can tell where an extent is kept. → [`Reply::Members`]
+    /// The members of the cluster, from which anybody can tell where an extent is kept. →
+    /// [`Reply::Members`]
     Members,
-    /// What this connection's analytics job (waves of tasks) has to tell; the job ends with the connection.
-    /// → [`Reply::Done`] or [`Reply::Refused`]
+    /// What this connection's analytics job (waves of tasks) has to tell; the job ends with the
+    /// connection. → [`Reply::Done`] or [`Reply::Refused`]
     JobTell(#[serde(deserialize_with = "crate::counted::sequence")] Vec<JobUpdate>),
     /// The analytics jobs the coordinator knows. → [`Reply::Jobs`] or [`Reply::Failed`]
     Jobs,
-    /// Do not keep this copy any more: its file may be gone. For who has pinned it and the operator. → [`Reply::Done`] or
-    /// [`Reply::Refused`]
+    /// Do not keep this copy any more: its file may be gone. For who has pinned it and the
+    /// operator. → [`Reply::Done`] or [`Reply::Refused`]
     UnpinCopy(CopyId),
 }
 
@@ -233,8 +244,8 @@ pub enum Request {
 pub enum Reply {
     /// To [`Request::Mounts`].
     Mounts(Vec<MountInfo>),
-    /// The file is on mount `mount`, and these are its facts. If `copy` is not 0 the packet carries the copy, open for
-    /// reading.
+    /// The file is on mount `mount`, and these are its facts. If `copy` is not 0 the packet carries
+    /// the copy, open for reading.
     Opened {
         /// Index into the mounts.
         mount: u32,
@@ -278,7 +289,8 @@ pub enum Reply {
     },
     /// Progress of a load.
     Load(LoadProgress),
-    /// The staging buffer, carried by the packet: `head_bytes` of control words, then `slots` of `page_bytes` each.
+    /// The staging buffer, carried by the packet: `head_bytes` of control words, then `slots` of
+    /// `page_bytes` each.
     Staging {
         /// Bytes before the first slot.
         head_bytes: u64,
@@ -334,7 +346,8 @@ pub enum Refusal {
     NotOnMount,
     /// The budget has no room, and nothing can be evicted.
     NoRoom,
-    /// The file was changed so short a time ago that another write could leave the same time stamps.
+    /// The file was changed so short a time ago that another write could leave the same time
+    /// stamps.
     Young,
     /// Too many clients, loads or pinned pages.
     TooMany(String),
@@ -497,7 +510,8 @@ mod tests {
         assert_eq!(postcard::to_stdvec(&welcome).unwrap(), [2, 0, 2, b'n', b'o']);
     }
 
-    /// A field or a variant that is added fails here: give the protocol its next number, and write the new bytes down.
+    /// A field or a variant that is added fails here: give the protocol its next number, and write
+    /// the new bytes down.
     #[test]
     fn what_looks_different_on_the_wire_has_another_number() {
         let mount = MountStatus {

@@ -1,20 +1,23 @@
 //! Whose the other end of a loopback connection is, as the kernel says.
 //!
-//! Any user of a machine can connect to a loopback port, and listen on one that is free. A connection between processes
-//! of one machine shows in the kernel's tables (`sock_diag`, or `/proc/net/tcp` and `tcp6`) twice, once for each end, with the user each end belongs to; so
-//! both sides can make sure that the other is of their own user, or root's, without a secret to keep.
+//! Any user of a machine can connect to a loopback port, and listen on one that is free. A
+//! connection between processes of one machine shows in the kernel's tables (`sock_diag`, or
+//! `/proc/net/tcp` and `tcp6`) twice, once for each end, with the user each end belongs to; so both
+//! sides can make sure that the other is of their own user, or root's, without a secret to keep.
 //!
-//! Two traps. A connection that nobody has accepted yet is shown as root's by older kernels (by newer ones as that of
-//! whoever listens), and so is one whose process has closed it: such rows have no inode and prove nothing. So a connection
-//! that still waits in the queue of its listener is believed only if the listening socket is of a user we trust, and that
-//! socket is looked for *before*: a stranger's queue is emptied when the stranger closes the listening socket, so what waits
-//! afterwards cannot be the stranger's.
+//! Two traps. A connection that nobody has accepted yet is shown as root's by older kernels (by
+//! newer ones as that of whoever listens), and so is one whose process has closed it: such rows
+//! have no inode and prove nothing. So a connection that still waits in the queue of its listener
+//! is believed only if the listening socket is of a user we trust, and that socket is looked for
+//! *before*: a stranger's queue is emptied when the stranger closes the listening socket, so what
+//! waits afterwards cannot be the stranger's.
 
 use crate::sock_diag;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 
-/// Rows can be skipped while others come and go in the same bucket of the kernel's table; then another look helps.
+/// Rows can be skipped while others come and go in the same bucket of the kernel's table; then
+/// another look helps.
 const LOOKS: usize = 4;
 
 const ESTABLISHED: u8 = 1;
@@ -66,8 +69,8 @@ pub fn check_listener(socket: &TcpStream) -> io::Result<()> {
     Err(denied(format!("the kernel does not tell whose the process on {there} is; it may have gone")))
 }
 
-/// Whose a connection is: its own user's, or while it waits in a queue, that of whoever was seen to listen before. Empty: it
-/// cannot be told.
+/// Whose a connection is: its own user's, or while it waits in a queue, that of whoever was seen to
+/// listen before. Empty: it cannot be told.
 fn owners(row: &Row, listeners: &[Row]) -> Vec<u32> {
     match row.inode {
         0 => listeners.iter().map(|listener| listener.uid).collect(),
@@ -125,9 +128,9 @@ fn denied(text: String) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, text)
 }
 
-/// The TCP sockets of this thread's network namespace that `wanted` picks. A look costs the kernel a walk over its whole
-/// table (1.5 ms for one of 262144 buckets, however few sockets there are), so the second one is read only if the first
-/// has none of them.
+/// The TCP sockets of this thread's network namespace that `wanted` picks. A look costs the kernel
+/// a walk over its whole table (1.5 ms for one of 262144 buckets, however few sockets there are),
+/// so the second one is read only if the first has none of them.
 fn rows(wanted: impl Fn(&Row) -> bool) -> io::Result<Vec<Row>> {
     let path = "/proc/thread-self/net/tcp";
     let pick = |text: String| -> Vec<Row> { text.lines().filter_map(parse_row).filter(&wanted).collect() };
@@ -154,7 +157,8 @@ fn parse_row(line: &str) -> Option<Row> {
     })
 }
 
-/// The kernel prints an address as 32-bit words in the order of this machine, each word's bytes being in network order.
+/// The kernel prints an address as 32-bit words in the order of this machine, each word's bytes
+/// being in network order.
 fn parse_address(text: &str) -> Option<SocketAddr> {
     let (address, port) = text.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;

@@ -1,15 +1,17 @@
 //! The words between agents: one asks, the owner answers with the page.
 //!
-//! A connection carries one request at a time. A page comes in pieces: each is announced by [`PeerReply::Piece`] and
-//! follows as raw bytes. A page that is whole in the owner's tier is one piece, sent straight out of the tier; one that the
-//! owner is still fetching comes as it is fetched, so that a reader need not wait for all of it.
+//! A connection carries one request at a time. A page comes in pieces: each is announced by
+//! [`PeerReply::Piece`] and follows as raw bytes. A page that is whole in the owner's tier is one
+//! piece, sent straight out of the tier; one that the owner is still fetching comes as it is
+//! fetched, so that a reader need not wait for all of it.
 //!
-//! **Why no byte that was taken away on the way is believed.** What is sent out of the tier without a copy is not in the
-//! socket but referred to by it: memory that is given back meanwhile would arrive as zeros. So the owner keeps the page in place
-//! until the asker's [`PeerRequest::Taken`], or until the asker's deadline has passed by the owner's clock; then it resets the connection
-//! first and lets go of the page after. The asker measures the same deadline from *before* it asked, so its own ends earlier,
-//! and believes a piece of bytes only if its clock shows, after the copy was made, that the deadline is still to come. A lost
-//! peer costs nothing but time.
+//! **Why no byte that was taken away on the way is believed.** What is sent out of the tier without
+//! a copy is not in the socket but referred to by it: memory that is given back meanwhile would
+//! arrive as zeros. So the owner keeps the page in place until the asker's [`PeerRequest::Taken`],
+//! or until the asker's deadline has passed by the owner's clock; then it resets the connection
+//! first and lets go of the page after. The asker measures the same deadline from *before* it
+//! asked, so its own ends earlier, and believes a piece of bytes only if its clock shows, after the
+//! copy was made, that the deadline is still to come. A lost peer costs nothing but time.
 
 use crate::cluster::FileRef;
 use serde::{Deserialize, Serialize};
@@ -31,7 +33,8 @@ pub enum PeerRequest {
         /// Name of the asking node.
         node: String,
     },
-    /// One page of a file, sent here. → [`PeerReply::Piece`] until the page is whole, or any of the others
+    /// One page of a file, sent here. → [`PeerReply::Piece`] until the page is whole, or any of the
+    /// others
     Page {
         /// The page.
         page: PageRef,
@@ -44,15 +47,16 @@ pub enum PeerRequest {
     },
     /// The pieces have been taken, or will not be: the owner may let go of the page. One way.
     Taken,
-    /// One page of a file, to be brought into the owner's tier and not sent. → [`PeerReply::Brought`], or any of the
-    /// others but a piece
+    /// One page of a file, to be brought into the owner's tier and not sent. →
+    /// [`PeerReply::Brought`], or any of the others but a piece
     Bring {
         /// The page.
         page: PageRef,
         /// Answer within so many milliseconds.
         deadline_ms: u32,
     },
-    /// Which of these pages are in the owner's tier. → [`PeerReply::Missing`], or [`PeerReply::Refused`]
+    /// Which of these pages are in the owner's tier. → [`PeerReply::Missing`], or
+    /// [`PeerReply::Refused`]
     Check {
         /// The file and its version.
         file: FileRef,
@@ -66,7 +70,8 @@ pub enum PeerRequest {
 /// A page of one version of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PageRef {
-    /// The file and its version. The path may be empty if the asker does not know it: then the owner has the page or not.
+    /// The file and its version. The path may be empty if the asker does not know it: then the
+    /// owner has the page or not.
     pub file: FileRef,
     /// Unit of caching in bytes; both sides must use the same.
     pub page_bytes: u64,
@@ -81,7 +86,8 @@ pub enum Wanted {
     Now,
     /// A reader will probably come to it.
     Ahead,
-    /// A task will read it there; until then nobody waits for it, and it is behind all that is read.
+    /// A task will read it there; until then nobody waits for it, and it is behind all that is
+    /// read.
     Plan,
     /// Small random reads keep missing it.
     Refill,
@@ -114,9 +120,11 @@ pub enum PeerReply {
     },
     /// The file is another version here.
     Changed,
-    /// The owner will not serve this file for now: no permission, no such mount, another page size, too young. Read the PFS.
+    /// The owner will not serve this file for now: no permission, no such mount, another page size,
+    /// too young. Read the PFS.
     Refused(String),
-    /// The owner cannot serve this page at this moment, and has not tried: too much to do, or no room.
+    /// The owner cannot serve this page at this moment, and has not tried: too much to do, or no
+    /// room.
     Busy(String),
     /// The PFS failed at the owner.
     Failed {
@@ -125,12 +133,13 @@ pub enum PeerReply {
         /// What was tried, on what.
         message: String,
     },
-    /// The owner is there and has begun, but the page, or the rest of it, is not ready in time. It may be asked again.
+    /// The owner is there and has begun, but the page, or the rest of it, is not ready in time. It
+    /// may be asked again.
     NotYet,
 }
 
-/// A deadline as it is told to the owner, `left` before it passes at the asker: rounded up, so that the owner, who counts
-/// from a later moment, is never done with a page before the asker is.
+/// A deadline as it is told to the owner, `left` before it passes at the asker: rounded up, so that
+/// the owner, who counts from a later moment, is never done with a page before the asker is.
 pub fn deadline_ms(left: Duration) -> u32 {
     left.as_nanos().div_ceil(1_000_000).min(u128::from(u32::MAX)) as u32
 }
@@ -141,8 +150,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// The rule of the module, on a line of time in nanoseconds: whatever the delays, bytes that the asker believes were
-        /// copied while the owner still kept the page.
+        /// The rule of the module, on a line of time in nanoseconds: whatever the delays, bytes
+        /// that the asker believes were copied while the owner still kept the page.
         #[test]
         fn whatever_is_believed_was_copied_while_the_page_was_kept(
             allowed in 1u64..5_000_000_000,

@@ -1,8 +1,10 @@
-//! Places for connections that are proving who they are: a bounded number, which strangers cannot use up.
+//! Places for connections that are proving who they are: a bounded number, which strangers cannot
+//! use up.
 //!
-//! A TLS handshake takes as long as the other end likes, up to its deadline. Whoever opens connections and says nothing would
-//! hold all places, and members would wait. So when all are taken, a newcomer displaces the oldest handshake of the address
-//! that has the most: a member needs milliseconds, and one place. Nobody waits for a place.
+//! A TLS handshake takes as long as the other end likes, up to its deadline. Whoever opens
+//! connections and says nothing would hold all places, and members would wait. So when all are
+//! taken, a newcomer displaces the oldest handshake of the address that has the most: a member
+//! needs milliseconds, and one place. Nobody waits for a place.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -41,7 +43,8 @@ impl Proving {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a place for `socket`. If none is free, another handshake is shut down for it: its reader sees the end at once.
+    /// Takes a place for `socket`. If none is free, another handshake is shut down for it: its
+    /// reader sees the end at once.
     ///
     /// # Errors
     /// Out of descriptors.
@@ -65,7 +68,8 @@ impl Proving {
 }
 
 impl Inner {
-    /// Ends the oldest handshake of the address that has the most; between equals, the one with the oldest.
+    /// Ends the oldest handshake of the address that has the most; between equals, the one with the
+    /// oldest.
     fn displace(&mut self) {
         let mut by_address: BTreeMap<IpAddr, (usize, u64)> = BTreeMap::new();
         for (number, (address, _)) in &self.handshakes {

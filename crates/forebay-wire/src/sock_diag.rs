@@ -1,8 +1,9 @@
 //! Asks the kernel about one TCP socket, whatever the number of sockets.
 //!
-//! `/proc/net/tcp` lists all of them, and a walk over the kernel's table takes milliseconds; a user who opens connections
-//! in a loop would keep a processor busy with it. The kernel's socket diagnostics find one socket by both its addresses
-//! in microseconds. Where they are missing ([`ask`] fails) the caller reads the list.
+//! `/proc/net/tcp` lists all of them, and a walk over the kernel's table takes milliseconds; a user
+//! who opens connections in a loop would keep a processor busy with it. The kernel's socket
+//! diagnostics find one socket by both its addresses in microseconds. Where they are missing
+//! ([`ask`] fails) the caller reads the list.
 
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with,
@@ -27,8 +28,8 @@ const INODE_AT: usize = HEADER + 68;
 
 static ANSWERED: AtomicBool = AtomicBool::new(false);
 
-/// Whether the kernel has described a socket to this process. `ENOENT` of [`ask`] then says that there is no such socket;
-/// before, it may as well say that TCP has no diagnostics here.
+/// Whether the kernel has described a socket to this process. `ENOENT` of [`ask`] then says that
+/// there is no such socket; before, it may as well say that TCP has no diagnostics here.
 pub fn has_answered() -> bool {
     ANSWERED.load(Ordering::Relaxed)
 }
@@ -44,8 +45,8 @@ pub struct Socket {
     pub inode: u64,
 }
 
-/// The socket of this network namespace that is bound to `local` and connected to `remote`. If there is none, the kernel may
-/// answer with one that listens on `local`; the state tells.
+/// The socket of this network namespace that is bound to `local` and connected to `remote`. If
+/// there is none, the kernel may answer with one that listens on `local`; the state tells.
 ///
 /// # Errors
 /// The kernel has no socket diagnostics, or they are not permitted here.

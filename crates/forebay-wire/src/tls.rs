@@ -1,12 +1,14 @@
 //! Who belongs to the cluster: its certificates, read, judged and kept up to date.
 //!
-//! A cluster has a certificate authority of its own (`forebay init` makes it), and belonging to the cluster means to have a
-//! certificate signed by it. Both sides of a connection show theirs. The name by which a node was reached is not compared
-//! with the certificate, since addresses move and any member is as good as another at that point; instead, the name of the
-//! node *in* the certificate is handed up, so that nobody joins under another's.
+//! A cluster has a certificate authority of its own (`forebay init` makes it), and belonging to the
+//! cluster means to have a certificate signed by it. Both sides of a connection show theirs. The
+//! name by which a node was reached is not compared with the certificate, since addresses move and
+//! any member is as good as another at that point; instead, the name of the node *in* the
+//! certificate is handed up, so that nobody joins under another's.
 //!
-//! TLS 1.3 alone, one provider of ciphers (`ring`), no session tickets: connections live for hours, and each of them is
-//! judged afresh. The files are looked at whenever a connection is made, so that renewed ones are used without a restart.
+//! TLS 1.3 alone, one provider of ciphers (`ring`), no session tickets: connections live for hours,
+//! and each of them is judged afresh. The files are looked at whenever a connection is made, so
+//! that renewed ones are used without a restart.
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, verify_server_cert_signed_by_trust_anchor};
@@ -64,7 +66,8 @@ pub(crate) struct Material {
 pub struct Facts {
     /// The node it names.
     pub node: String,
-    /// When it ends. The CA's own dates are not asked for: who is trusted has no date, only who is vouched for.
+    /// When it ends. The CA's own dates are not asked for: who is trusted has no date, only who is
+    /// vouched for.
     pub expires: SystemTime,
 }
 
@@ -91,8 +94,8 @@ impl Identity {
         self.material().facts.clone()
     }
 
-    /// What is in the files now, or was in them when they were last of use: while they are being replaced, certificate and
-    /// key do not belong together for a moment.
+    /// What is in the files now, or was in them when they were last of use: while they are being
+    /// replaced, certificate and key do not belong together for a moment.
     pub(crate) fn material(&self) -> Arc<Material> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let directory = self.directory.display();
@@ -174,7 +177,8 @@ fn read_key(path: &Path) -> io::Result<PrivateKeyDer<'static>> {
         .map_err(|e| wrong(path, &format!("there is no private key in it: {e}")))
 }
 
-/// Reads a file with a private key. One that others can read proves nothing, so it is not used: as ssh does.
+/// Reads a file with a private key. One that others can read proves nothing, so it is not used: as
+/// ssh does.
 ///
 /// # Errors
 /// Names the file: it cannot be read, others can read it, or it is somebody else's.
@@ -212,8 +216,8 @@ fn judge(roots: &RootCertStore, chain: &[CertificateDer<'_>]) -> Result<Facts, S
     Ok(Facts { node: node_name(chain).map_err(|e| e.to_string())?, expires })
 }
 
-/// The last moment at which `check` is content: asked about a later one, it says when the certificate ended. There is no
-/// other way to learn it short of another parser of certificates.
+/// The last moment at which `check` is content: asked about a later one, it says when the
+/// certificate ended. There is no other way to learn it short of another parser of certificates.
 fn last_valid(check: impl Fn(UnixTime) -> Result<(), webpki::Error>) -> SystemTime {
     // More than one step if a certificate between this one and the CA ends before it.
     let mut moment = UnixTime::since_unix_epoch(Duration::from_secs(253_402_300_799)); // the year 9999

@@ -1,9 +1,9 @@
 //! A TLS session over a socket, to be read and written like the socket itself.
 //!
-//! Two things are between it and the socket. Bytes that arrived but are no whole record yet, or were not asked for yet,
-//! are held here; and so are records that the socket does not take yet. What a poller has to do about it is told at
-//! [`crate::link::Stream`]. Records of 16 KiB are read and written many at a time: the system call, not the cipher, would
-//! be what costs otherwise.
+//! Two things are between it and the socket. Bytes that arrived but are no whole record yet, or
+//! were not asked for yet, are held here; and so are records that the socket does not take yet.
+//! What a poller has to do about it is told at [`crate::link::Stream`]. Records of 16 KiB are read
+//! and written many at a time: the system call, not the cipher, would be what costs otherwise.
 
 use crate::tls::in_words;
 use rustls::Connection;
@@ -12,8 +12,8 @@ use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Most bytes taken from the socket at once. A stream starts with a small buffer that grows when it is filled, since a
-/// coordinator has a thousand connections on which little is said.
+/// Most bytes taken from the socket at once. A stream starts with a small buffer that grows when it
+/// is filled, since a coordinator has a thousand connections on which little is said.
 const RECEIVE_BYTES_MAX: usize = 128 << 10;
 const RECEIVE_BYTES_MIN: usize = 4 << 10;
 
@@ -23,8 +23,9 @@ const SEND_BYTES_MAX: usize = 128 << 10;
 /// What a stream on which pages go one way holds at most.
 pub(crate) const BUFFER_BYTES: u64 = (RECEIVE_BYTES_MIN + RECEIVE_BYTES_MAX) as u64;
 
-/// What the listening side says first: it has seen the other's certificate and is content. In TLS 1.3 the connecting side
-/// would otherwise believe itself connected before it is, and learn of a refusal only when it reads.
+/// What the listening side says first: it has seen the other's certificate and is content. In TLS
+/// 1.3 the connecting side would otherwise believe itself connected before it is, and learn of a
+/// refusal only when it reads.
 const ACCEPTED: u8 = b'F';
 
 /// Both ends have proved themselves.
@@ -122,7 +123,8 @@ impl TlsStream {
         self.session.wants_write()
     }
 
-    /// When a read or write that begins now has to be over. The socket's own bound restarts with every byte that drips in.
+    /// When a read or write that begins now has to be over. The socket's own bound restarts with
+    /// every byte that drips in.
     fn deadline(&self) -> Option<Instant> {
         match self.limit_ns.load(Ordering::Relaxed) {
             _ if self.nonblocking.load(Ordering::Relaxed) => None,
@@ -131,7 +133,8 @@ impl TlsStream {
         }
     }
 
-    /// Takes what the socket has, at most what fits, and opens it. `WouldBlock`: nothing (more) by the deadline.
+    /// Takes what the socket has, at most what fits, and opens it. `WouldBlock`: nothing (more) by
+    /// the deadline.
     fn pull(&mut self, deadline: Option<Instant>) -> io::Result<()> {
         if self.start == self.end {
             if let Some(deadline) = deadline {

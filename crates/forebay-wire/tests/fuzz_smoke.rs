@@ -1,4 +1,5 @@
-//! The fuzzer's body (`fuzz/`) over a fixed set of inputs, so that every run of the tests covers some of its ground.
+//! The fuzzer's body (`fuzz/`) over a fixed set of inputs, so that every run of the tests covers
+//! some of its ground.
 
 #![allow(clippy::unwrap_used, reason = "what is unwrapped is what the test asserts")]
 
@@ -54,7 +55,8 @@ fn good_packets_are_understood_and_every_cut_or_flipped_one_is_survived() {
 
 #[test]
 fn a_length_that_promises_more_than_the_packet_holds_costs_nothing() {
-    // A list, a name or a text whose length fills the varint: the decoder must not reserve room for it.
+    // A list, a name or a text whose length fills the varint: the decoder must not reserve room for
+    // it.
     for filler in [0xff, 0x80, 0x7f, 0x00] {
         for first in 0..=40 {
             let mut packet = vec![filler; MAX_PACKET_BYTES];

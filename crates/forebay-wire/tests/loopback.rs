@@ -1,4 +1,5 @@
-//! Plain connections are between processes of one user, or root: what another user connects or offers is refused.
+//! Plain connections are between processes of one user, or root: what another user connects or
+//! offers is refused.
 
 #![allow(clippy::unwrap_used, reason = "what is unwrapped is what the test asserts")]
 
@@ -16,7 +17,8 @@ fn soon() -> Instant {
     Instant::now() + Duration::from_secs(20)
 }
 
-/// Runs `work` as another user. For the kernel, a thread has a user of its own; the thread ends with `work`.
+/// Runs `work` as another user. For the kernel, a thread has a user of its own; the thread ends
+/// with `work`.
 fn as_stranger<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| {
         let worker = scope.spawn(|| {
@@ -62,7 +64,8 @@ fn a_stranger_cannot_pose_as_a_node_and_root_can_serve_everybody() {
     }
     let posing = as_stranger(|| TcpListener::bind("127.0.0.1:0").unwrap());
     let address = posing.local_addr().unwrap().to_string();
-    // In the stranger's queue the connection is shown as root's by older kernels; that must not be believed.
+    // In the stranger's queue the connection is shown as root's by older kernels; that must not be
+    // believed.
     let e = Security::Loopback.connect(&address, soon()).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::PermissionDenied);
     assert!(e.to_string().contains(&format!("user {STRANGER}'s")), "{e}");

@@ -340,7 +340,8 @@ fn who_does_not_go_on_is_left_at_the_deadline() {
     assert_eq!(e.kind(), ErrorKind::TimedOut, "{e}");
 }
 
-/// Millions of bytes both ways at once between two pollers with small buffers: nothing is lost, nothing hangs.
+/// Millions of bytes both ways at once between two pollers with small buffers: nothing is lost,
+/// nothing hangs.
 #[test]
 fn non_blocking_streams_lose_nothing() {
     let (_at, one, two) = pair();

@@ -21,10 +21,12 @@ from typing import Any, Callable, Literal, Optional, Union, get_args
 from ._core import Client, File, Writer, stamp_written
 from .process import default_client
 
-# Room for lines and small reads. The tier answers in microseconds, so more would only make a random small read copy more.
+# Room for lines and small reads. The tier answers in microseconds, so more would only make a random
+# small read copy more.
 BUFFER_BYTES = 128 << 10
 
-# One piece of a copy from file to file: long enough that the system call does not count, short enough for a CPU's cache.
+# One piece of a copy from file to file: long enough that the system call does not count, short
+# enough for a CPU's cache.
 COPY_BYTES = 1 << 20
 
 PROTOCOL = "forebay"
@@ -87,7 +89,8 @@ class _RawReader(io.RawIOBase):
             try:
                 self._plain = io.FileIO(self._file.descriptor(), "rb")
             except PermissionError as error:
-                # A memory-only file belongs to the agent's user, and permissions on the PFS may have changed since the open.
+                # A memory-only file belongs to the agent's user, and permissions on the PFS may
+                # have changed since the open.
                 text = f"{self._file.path}: there is no descriptor, as it cannot be opened again ({error.strerror}); read and readinto work"
                 raise io.UnsupportedOperation(text) from error
         return self._plain.fileno()
@@ -164,8 +167,8 @@ class ReadFile(io.BufferedIOBase):
         super().close()
 
     def __del__(self):
-        # Closes nothing: a method of the reader inside may outlive this, as in `open(path, "rb").read()`. The reader closes
-        # itself when it is collected.
+        # Closes nothing: a method of the reader inside may outlive this, as in `open(path,
+        # "rb").read()`. The reader closes itself when it is collected.
         pass
 
     def __reduce__(self):
@@ -325,7 +328,8 @@ class WriteFile(io.RawIOBase):
         try:
             if self._plain is not None:
                 if self._pid != os.getpid():
-                    # What is gathered is written once, by the parent, not by every forked child as well.
+                    # What is gathered is written once, by the parent, not by every forked child as
+                    # well.
                     self._plain.raw.close()
                 self._plain.close()
             self._writer.close()

@@ -40,7 +40,8 @@ _OPTIONS_OF_FSSPEC = (
     "batch_size",
 )
 
-# What `open` takes for one file, and what callers of fsspec give to any file system, which means nothing here.
+# What `open` takes for one file, and what callers of fsspec give to any file system, which means
+# nothing here.
 _OPEN_OPTIONS = ("read_mode", "write_mode", "block_size", "autocommit")
 _OPEN_OPTIONS_OF_FSSPEC = ("cache_type", "cache_options", "fill_cache", "size", "compression")
 

@@ -32,5 +32,6 @@ def begin_job(client: Optional[Client] = None) -> str:
     return token
 
 
-# Another thread of the parent may hold the lock at the moment of a fork; in the child nobody would ever release it.
+# Another thread of the parent may hold the lock at the moment of a fork; in the child nobody would
+# ever release it.
 os.register_at_fork(after_in_child=lambda: globals().__setitem__("_lock", threading.Lock()))

@@ -1,8 +1,9 @@
-//! What keeps pages from being evicted: whole files that the operator pins, pages that clients map, and pages that are on
-//! their way to a peer.
+//! What keeps pages from being evicted: whole files that the operator pins, pages that clients map,
+//! and pages that are on their way to a peer.
 //!
-//! Each of the three has a bound of its own, a share of the capacity; over it, one more is refused and nothing breaks: a file is not
-//! pinned, a client copies instead of mapping, a page is sent from a buffer.
+//! Each of the three has a bound of its own, a share of the capacity; over it, one more is refused
+//! and nothing breaks: a file is not pinned, a client copies instead of mapping, a page is sent
+//! from a buffer.
 
 use super::{Cache, NoCopy};
 use crate::entry::Entry;
@@ -17,8 +18,8 @@ use std::sync::atomic::Ordering;
 /// Most pages that clients may pin by mapping them, as a share of the capacity: one in four.
 const CLIENT_PINS_SHARE: u64 = 4;
 
-/// Most of the capacity that may be on its way to peers without a copy: one in four. Pages are under way for
-/// milliseconds; only peers that hang hold them for their deadline.
+/// Most of the capacity that may be on its way to peers without a copy: one in four. Pages are
+/// under way for milliseconds; only peers that hang hold them for their deadline.
 const LENT_SHARE: u64 = 4;
 
 /// Most of the capacity that whole files may pin: four fifths.
@@ -51,8 +52,8 @@ fn unpin(pins: &mut HashMap<u64, u32>, key: u64) -> bool {
     *count == 0 && pins.remove(&key).is_some()
 }
 
-/// The pages of an adopted copy that a client may still map: those that the earlier agent let one map, as long as somebody has a
-/// lock on the copy. Of the others the mark goes.
+/// The pages of an adopted copy that a client may still map: those that the earlier agent let one
+/// map, as long as somebody has a lock on the copy. Of the others the mark goes.
 pub(super) fn held_pages(file: &CopyFile, resident: &[u32]) -> Vec<u32> {
     let mapped: Vec<u32> = resident.iter().copied().filter(|page| file.word(*page).mapped).collect();
     if mapped.is_empty() || file.is_locked_by_others().unwrap_or(true) {
@@ -63,7 +64,8 @@ pub(super) fn held_pages(file: &CopyFile, resident: &[u32]) -> Vec<u32> {
 }
 
 impl Cache {
-    /// Keeps a page in place while it is sent to a peer; `None` if it is not whole, or too much is on its way already.
+    /// Keeps a page in place while it is sent to a peer; `None` if it is not whole, or too much is
+    /// on its way already.
     pub fn lend(&self, entry: &Arc<Entry>, page: u32) -> Option<Lent<'_>> {
         let file = self.file(entry).ok()?;
         let bytes = entry.geometry().page_len(page);
@@ -80,7 +82,8 @@ impl Cache {
         Some(Lent { cache: self, file, key, bytes })
     }
 
-    /// Pins a whole file; `share` is its size in the share of the user who asks. If it is pinned already, that pin stays.
+    /// Pins a whole file; `share` is its size in the share of the user who asks. If it is pinned
+    /// already, that pin stays.
     ///
     /// # Errors
     /// [`NoCopy::NoRoom`]: more than four fifths of the capacity would be pinned.
@@ -130,7 +133,8 @@ impl Cache {
         }
     }
 
-    /// Pins pages that a client maps; `false` if one is not resident or the bound for pins is reached.
+    /// Pins pages that a client maps; `false` if one is not resident or the bound for pins is
+    /// reached.
     pub fn pin_pages(&self, entry: &Arc<Entry>, first: u32, count: u32) -> bool {
         let Ok(file) = self.file(entry) else { return false };
         let mut index = self.index();
@@ -152,8 +156,8 @@ impl Cache {
         true
     }
 
-    /// Keeps `pages` of an adopted copy until [`Cache::retest_held`] finds that nobody maps them. They count as mapped, so the
-    /// bound of mapped pages holds for one agent after the other.
+    /// Keeps `pages` of an adopted copy until [`Cache::retest_held`] finds that nobody maps them.
+    /// They count as mapped, so the bound of mapped pages holds for one agent after the other.
     pub(super) fn hold(&self, entry: &Arc<Entry>, pages: Vec<u32>) {
         if pages.is_empty() {
             return;
@@ -170,7 +174,8 @@ impl Cache {
     pub fn retest_held(&self) {
         let held = self.index().held.clone();
         for (entry, pages) in held {
-            // A copy that cannot be opened now, for want of descriptors for example, may be mapped all the same.
+            // A copy that cannot be opened now, for want of descriptors for example, may be mapped
+            // all the same.
             if self.file(&entry).is_ok_and(|file| !file.is_locked_by_others().unwrap_or(true)) {
                 self.index().held.retain(|(e, _)| !Arc::ptr_eq(e, &entry));
                 for page in pages {

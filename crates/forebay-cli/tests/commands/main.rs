@@ -1,8 +1,10 @@
-//! Every command block of the README and the guides is run by the real program, or says why it is not.
+//! Every command block of the README and the guides is run by the real program, or says why it is
+//! not.
 //!
-//! A page is a session: its blocks run in order, in one shell, on a machine of their own (`sandbox.sh`), as a reader would
-//! type them. The notation in the pages is described in CONTRIBUTING.md. It needs root, namespaces, `/dev/fuse` and
-//! iproute2; without them only the notation is checked, unless `FOREBAY_REQUIRE_LAB` asks for any lab.
+//! A page is a session: its blocks run in order, in one shell, on a machine of their own
+//! (`sandbox.sh`), as a reader would type them. The notation in the pages is described in
+//! CONTRIBUTING.md. It needs root, namespaces, `/dev/fuse` and iproute2; without them only the
+//! notation is checked, unless `FOREBAY_REQUIRE_LAB` asks for any lab.
 
 #![allow(clippy::unwrap_used, reason = "what is unwrapped is what the test asserts")]
 

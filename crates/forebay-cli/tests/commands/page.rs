@@ -115,7 +115,8 @@ fn console(block: &[(usize, &str)]) -> Result<Vec<Command>, String> {
     Ok(commands)
 }
 
-/// A line is a command, with those that the shell reads on to: after a backslash, within quotes, in a here-document.
+/// A line is a command, with those that the shell reads on to: after a backslash, within quotes, in
+/// a here-document.
 fn plain(block: &[(usize, &str)]) -> Vec<Command> {
     let mut commands = Vec::new();
     let mut pending: Option<Command> = None;
@@ -136,8 +137,8 @@ fn plain(block: &[(usize, &str)]) -> Vec<Command> {
     commands
 }
 
-/// Whether `printed` is what `shown` says. `<name>` stands for any text within a line, a line `...` for any lines; the
-/// number of spaces does not matter, since columns grow with their figures.
+/// Whether `printed` is what `shown` says. `<name>` stands for any text within a line, a line `...`
+/// for any lines; the number of spaces does not matter, since columns grow with their figures.
 pub fn matches(shown: &str, printed: &str) -> bool {
     let lines = |text: &str| -> Vec<String> {
         let words = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));

@@ -1,5 +1,6 @@
-# Runs one page's commands as root of a machine that exists only for them: own /tmp, /run, /etc, /dev/shm, home directory,
-# processes and loopback network. Started inside new namespaces; all of it ends with this process.
+# Runs one page's commands as root of a machine that exists only for them: own /tmp, /run, /etc,
+# /dev/shm, home directory, processes and loopback network. Started inside new namespaces; all of it
+# ends with this process.
 #
 # sandbox.sh ROOT REPOSITORY PROGRAM SESSION
 

@@ -1,7 +1,9 @@
-//! What an ordinary user can take of an agent, and for how long they can hold up others: no more than is stated.
+//! What an ordinary user can take of an agent, and for how long they can hold up others: no more
+//! than is stated.
 //!
-//! The agent runs as root. The abuser is a second user in a process of its own, and a third user, or root, must be served
-//! meanwhile. What is asserted are shares and counts, never times of this machine.
+//! The agent runs as root. The abuser is a second user in a process of its own, and a third user,
+//! or root, must be served meanwhile. What is asserted are shares and counts, never times of this
+//! machine.
 
 use crate::common::{Agent, Helper, MIB, OTHER_UID, PAGE, Setup, SlowFs, make_file, plain_pfs, wait_for};
 use crate::coordinator::start_coordinator;
@@ -247,8 +249,8 @@ pub fn flood(address: &str, count: usize) {
     tell(&format!("refused {refused}"));
 }
 
-/// An agent of a plain PFS, and another file system whose server answers no request at a close. The second user has a
-/// file of it open.
+/// An agent of a plain PFS, and another file system whose server answers no request at a close. The
+/// second user has a file of it open.
 fn agent_beside_a_file_system_that_hangs(pfs: &Path, slow: &SlowFs) -> (Agent, Helper) {
     let path = pfs.join("f");
     make_file(&path, 1, MIB);
@@ -354,7 +356,8 @@ fn a_memory_only_file_cannot_outgrow_its_room_nor_its_reservation_its_memory() {
     writer.finish();
 }
 
-/// Writes a memory-only file as far as it goes, without room and with 8 MiB; ends the job and keeps the file open.
+/// Writes a memory-only file as far as it goes, without room and with 8 MiB; ends the job and keeps
+/// the file open.
 pub fn outgrow(socket: &str) {
     let raw = Raw::connect(Path::new(socket));
     let Reply::Job(job) = raw.ask(&Request::JobBegin, &[]) else { panic!("no job") };

@@ -1,4 +1,5 @@
-//! Who may not read a file gets none of its bytes, and who may not write it does not say what is in it.
+//! Who may not read a file gets none of its bytes, and who may not write it does not say what is in
+//! it.
 
 use crate::common::{
     Agent, Helper, MIB, OTHER_UID, PAGE, assert_content, content, grow_old, make_file, open_dir_in,
@@ -172,7 +173,8 @@ fn who_may_only_read_a_file_cannot_say_what_is_in_it() {
     agent.assert_nothing_left();
 }
 
-/// What is staged behind the end of a file must not become the residency map of its copy, nor, after a crash, a copy.
+/// What is staged behind the end of a file must not become the residency map of its copy, nor,
+/// after a crash, a copy.
 #[test]
 fn staged_bytes_are_never_taken_for_the_tiers_own_records() {
     let pfs = plain_pfs();
@@ -200,7 +202,8 @@ fn staged_bytes_are_never_taken_for_the_tiers_own_records() {
     // What somebody has open for writing is not cached.
     drop(writing);
 
-    // A whole copy of another file, as its staged bytes: label, words and header of the tier's own making.
+    // A whole copy of another file, as its staged bytes: label, words and header of the tier's own
+    // making.
     verify_once(&agent.client(), &path, 1, 0);
     let tier = agent.dir().join("tier/copies");
     let name = std::fs::read_dir(&tier).unwrap().next().unwrap().unwrap().path();

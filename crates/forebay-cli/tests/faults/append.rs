@@ -33,8 +33,8 @@ fn assert_all_there(bytes: &[u8], who: &[u8], count: u64, len: usize) {
     }
 }
 
-/// A client process: opens the file, appends a record and closes it, `count` times. It writes when the test says so: then
-/// the other has the file open, too, and both have seen the same end.
+/// A client process: opens the file, appends a record and closes it, `count` times. It writes when
+/// the test says so: then the other has the file open, too, and both have seen the same end.
 pub fn append_again_and_again(path: &str, who: u8, count: u64) {
     let client = Client::from_env();
     for number in 0..count {
@@ -66,7 +66,8 @@ fn two_appenders_at_the_same_time_lose_nothing() {
 
 #[test]
 fn appenders_that_stay_open_write_behind_each_other_and_cut_no_record() {
-    // Neither divides what a writer gathers, nor fits into it more than once; the last one is larger.
+    // Neither divides what a writer gathers, nor fits into it more than once; the last one is
+    // larger.
     for (len, count) in [(1000, 3000), (700_000, 6), (3_000_001, 3)] {
         for mode in [WriteMode::Through, WriteMode::Bypass] {
             let pfs = plain_pfs();

@@ -19,7 +19,8 @@ const UNWATCHED: u64 = 8 * PAGE;
 
 type Change = fn(&Path);
 
-/// A reader that has read the first half of a file of content 1; what then happens to the file is up to `change`.
+/// A reader that has read the first half of a file of content 1; what then happens to the file is
+/// up to `change`.
 fn half_read(change: impl FnOnce(&Path)) -> (tempfile::TempDir, Agent, forebay_client::File) {
     let pfs = plain_pfs();
     let path = pfs.path().join("f");
@@ -97,8 +98,8 @@ fn overwrite_and_set_mtime_back(path: &Path) {
     assert!((before.ctime(), before.ctime_nsec()) < (after.ctime(), after.ctime_nsec()));
 }
 
-/// A client process: reads the first half of a file by a path relative to its directory, moves elsewhere, and reads the rest
-/// when the test says so.
+/// A client process: reads the first half of a file by a path relative to its directory, moves
+/// elsewhere, and reads the rest when the test says so.
 pub fn read_from_elsewhere(dir: &str, name: &str) {
     std::env::set_current_dir(dir).unwrap();
     let file = Client::from_env().open(name).unwrap();
@@ -166,7 +167,8 @@ const THERE_AND_BACK: [(&str, Change); 8] = [
     }),
 ];
 
-/// Both times, as utime and touch set them; the kernel reports a change of mtime alone as it reports a write.
+/// Both times, as utime and touch set them; the kernel reports a change of mtime alone as it
+/// reports a write.
 fn times_of(path: &Path) -> FileTimes {
     let now = path.metadata().unwrap();
     FileTimes::new().set_accessed(now.accessed().unwrap()).set_modified(now.modified().unwrap())
@@ -244,8 +246,8 @@ fn open_in_the_tier(agent: &Agent, path: &Path, len: u64) -> forebay_client::Fil
     file
 }
 
-/// A handle of a file that is wholly in the tier needs no watch. When the pages are evicted, it must not take a write that it
-/// has not seen for the change of attributes beside it.
+/// A handle of a file that is wholly in the tier needs no watch. When the pages are evicted, it
+/// must not take a write that it has not seen for the change of attributes beside it.
 #[test]
 fn a_file_evicted_after_a_write_with_mtime_set_back_and_a_change_of_attributes_is_not_mixed() {
     let changes: [Change; 3] = [
@@ -295,7 +297,8 @@ fn a_large_file_in_the_tier_that_is_changed_in_its_attributes_and_evicted_is_rea
     }
 }
 
-/// Two handles of one file have one watch: neither the end of the other nor what it has seen matters.
+/// Two handles of one file have one watch: neither the end of the other nor what it has seen
+/// matters.
 #[test]
 fn handles_of_one_file_do_not_take_each_others_changes() {
     let pfs = plain_pfs();
@@ -320,7 +323,8 @@ fn handles_of_one_file_do_not_take_each_others_changes() {
     assert!(is_stale(third.read_at(&mut page, 9 * PAGE)));
 }
 
-/// A change that this node's kernel hears nothing of, as one of another node: what cannot be told from a write ends the handle.
+/// A change that this node's kernel hears nothing of, as one of another node: what cannot be told
+/// from a write ends the handle.
 #[test]
 fn a_change_on_another_node_that_moves_ctime_alone_is_taken_for_a_write() {
     let Some(pfs) = SlowFs::start() else { return };
@@ -392,7 +396,8 @@ fn renamed_or_its_mode_changed() {
     second_half(&file).unwrap();
 }
 
-/// Readers of a file that is rewritten all the time: every open sees one version from beginning to end, or `ESTALE`.
+/// Readers of a file that is rewritten all the time: every open sees one version from beginning to
+/// end, or `ESTALE`.
 #[test]
 fn a_file_rewritten_again_and_again_is_never_mixed_within_one_open() {
     let pfs = plain_pfs();
@@ -430,7 +435,8 @@ fn a_file_rewritten_again_and_again_is_never_mixed_within_one_open() {
                 }
             });
         }
-        // Replaced as a whole, so that the PFS itself never shows a mixture; in place, the old inode goes on being read.
+        // Replaced as a whole, so that the PFS itself never shows a mixture; in place, the old
+        // inode goes on being read.
         let mut version = 0;
         wait_for("readers have seen enough versions", || {
             version += 1;
@@ -439,7 +445,8 @@ fn a_file_rewritten_again_and_again_is_never_mixed_within_one_open() {
             std::fs::rename(&fresh, &path).unwrap();
             newest.store(version, Ordering::SeqCst);
             if version % 8 == 0 {
-                // Old enough to be cached; then cut off under its readers, who must not take the rest for zeros.
+                // Old enough to be cached; then cut off under its readers, who must not take the
+                // rest for zeros.
                 grow_old(&path);
                 let passes = whole.load(Ordering::Relaxed);
                 wait_for("it is read", || whole.load(Ordering::Relaxed) > passes + 8);
@@ -503,7 +510,8 @@ fn what_was_read_from_the_pfs_is_proved_before_the_first_byte_of_the_tier() {
     // The first direct read is followed by a look at the file; the next need not be.
     assert_content(&small_read(&file).unwrap(), 1, 8 * PAGE + 100);
     overwrite(&pfs.path().join("f"), 2, LEN);
-    // New bytes may be handed out while only the PFS is read; on a slow machine the handle may have noticed already.
+    // New bytes may be handed out while only the PFS is read; on a slow machine the handle may have
+    // noticed already.
     if let Ok(bytes) = small_read(&file) {
         assert_content(&bytes, 2, 8 * PAGE + 100);
     }

@@ -1,5 +1,6 @@
-//! Several real agents on this machine, one a process, that know each other by a view the test gives them: so a test
-//! decides who is there, who owns what, and what each of them believes about it.
+//! Several real agents on this machine, one a process, that know each other by a view the test
+//! gives them: so a test decides who is there, who owns what, and what each of them believes about
+//! it.
 
 use crate::common::{Helper, MIB, PAGE, assert_content, counter, make_file, open_dir_in, send_signal};
 use crate::roles::{hear, tell};
@@ -84,8 +85,8 @@ impl Cluster {
         self.nodes.iter().map(|n| n.info.clone()).collect()
     }
 
-    /// Makes a file of which node 1 owns about its share. The inode's number decides who owns what, so a file that
-    /// is made once may be owned by others nearly whole.
+    /// Makes a file of which node 1 owns about its share. The inode's number decides who owns what,
+    /// so a file that is made once may be owned by others nearly whole.
     pub fn make_shared_file(&self, at: impl Fn(&str) -> PathBuf, seed: u64, size: u64) -> PathBuf {
         let client = self.nodes[0].client();
         let fair = size.div_ceil(EXTENT) as usize / self.nodes.len();
@@ -119,13 +120,15 @@ impl Cluster {
         helper.expect(&format!("view {}", self.number));
     }
 
-    /// Kills an agent and starts another one in its place, with what it has left in its tier; all are told where it is now.
+    /// Kills an agent and starts another one in its place, with what it has left in its tier; all
+    /// are told where it is now.
     pub fn kill_and_restart(&mut self, node: usize) {
         self.nodes[node].restart();
         self.tell_all();
     }
 
-    /// Kills all agents and starts them again with pages of another size; what is in their tiers stays.
+    /// Kills all agents and starts them again with pages of another size; what is in their tiers
+    /// stays.
     pub fn restart_with_pages_of(&mut self, bytes: u64) {
         for node in &mut self.nodes {
             let config = node.dir.path().join("config.toml");
@@ -142,7 +145,8 @@ impl Cluster {
         self.nodes.iter().map(|n| n.counter(name)).sum()
     }
 
-    /// Reads the file with so many readers on each of these nodes at the same time; all of them check every byte.
+    /// Reads the file with so many readers on each of these nodes at the same time; all of them
+    /// check every byte.
     pub fn read_on(&self, nodes: &[usize], readers: usize, path: &Path, seed: u64) {
         std::thread::scope(|scope| {
             for node in nodes {
@@ -155,7 +159,8 @@ impl Cluster {
     }
 }
 
-/// One pass over a file of content `seed`, from its start, in pieces whose length differs by reader.
+/// One pass over a file of content `seed`, from its start, in pieces whose length differs by
+/// reader.
 pub fn read_whole(client: &Client, path: &Path, seed: u64, reader: u64) {
     crate::roles::verify_once(client, path, seed, reader);
 }

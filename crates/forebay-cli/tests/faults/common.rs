@@ -1,4 +1,5 @@
-//! Agents, slow file systems and client processes for tests, and bytes that tell where they come from.
+//! Agents, slow file systems and client processes for tests, and bytes that tell where they come
+//! from.
 
 use forebay_client::{Client, ClientConfig};
 use forebay_lab::fixture::SlowFsProcess;
@@ -52,7 +53,8 @@ pub fn plain_pfs() -> TempDir {
     open_dir_in("/tmp")
 }
 
-// Bytes: byte `i` of content `seed` depends on both, so that a read tells its version and its place.
+// Bytes: byte `i` of content `seed` depends on both, so that a read tells its version and its
+// place.
 
 fn word(seed: u64, index: u64) -> [u8; 8] {
     let mut z =
@@ -180,8 +182,9 @@ pub struct Agent {
     program: PathBuf,
 }
 
-/// An agent on a busy machine answers before it knows whether time stamps can be believed, and caches nothing until then. On a PFS
-/// that hangs or keeps whole seconds that takes longer; tests of those wait for what they need.
+/// An agent on a busy machine answers before it knows whether time stamps can be believed, and
+/// caches nothing until then. On a PFS that hangs or keeps whole seconds that takes longer; tests
+/// of those wait for what they need.
 const MEASURED: Duration = Duration::from_secs(1);
 
 fn is_being_measured(mount: &forebay_wire::MountStatus) -> bool {
@@ -261,7 +264,8 @@ impl Agent {
         stat.rsplit(')').next().is_some_and(|rest| !rest.trim_start().starts_with('Z') && !rest.is_empty())
     }
 
-    /// Starts another in its place, though the old process may not be gone to its last thread. Returns the old one.
+    /// Starts another in its place, though the old process may not be gone to its last thread.
+    /// Returns the old one.
     pub fn replace(&mut self) -> Child {
         let next = spawn_agent(&self.program, self.dir.path(), self.setup.uid);
         let old = std::mem::replace(&mut self.child, next);
@@ -323,8 +327,8 @@ impl Agent {
         std::fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap().count()
     }
 
-    /// Asserts that giving back all leaves nothing of files, pages or what clients cost; connections that are on their
-    /// way out are waited for.
+    /// Asserts that giving back all leaves nothing of files, pages or what clients cost;
+    /// connections that are on their way out are waited for.
     pub fn assert_nothing_left(&self) {
         wait_for("all is given back", || {
             // Each time: a fetch that nobody waits for any more may land in between.
@@ -352,7 +356,8 @@ impl Drop for Agent {
             eprintln!("--- log of the agent\n{}---", self.log());
         }
         let _ = self.child.kill();
-        // A thread that hangs in a file system is not gone before that file system answers, and its test may have failed.
+        // A thread that hangs in a file system is not gone before that file system answers, and its
+        // test may have failed.
         let deadline = Instant::now() + Duration::from_secs(5);
         while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(2));

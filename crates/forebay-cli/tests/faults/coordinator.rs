@@ -1,4 +1,5 @@
-//! A coordinator and its agents, each a real process: killed, stopped, started again, while a job runs.
+//! A coordinator and its agents, each a real process: killed, stopped, started again, while a job
+//! runs.
 
 use crate::common::{
     FOREBAY, Helper, MIB, PAGE, PATIENCE, SlowFs, counter, make_file, open_dir_in, plain_pfs, send_signal,
@@ -509,7 +510,8 @@ fn a_job_whose_program_is_killed_leaves_no_prefetch_behind() {
     let Some(slow) = SlowFs::start() else { return };
     make_file(&slow.at("data"), SEED, 64 * EXTENT);
     let cluster = Cluster::start(1, &slow.mount(), &[512 * MIB]);
-    // Every read takes a while: the prefetch of a wave of 32 MiB is far from done when the program dies.
+    // Every read takes a while: the prefetch of a wave of 32 MiB is far from done when the program
+    // dies.
     slow.fault("read=delay:20ms");
     let socket = cluster.socket(0);
     let mut program = Helper::start_as(&socket, None, "waves", &[slow.at("data").to_str().unwrap(), "32"]);
@@ -735,7 +737,8 @@ fn a_file_that_changes_between_planning_and_reading_is_not_fetched() {
     crate::cluster::read_piece(&client, &path, SEED + 1, 0, MIB as usize);
 }
 
-/// Reads the file on these nodes at the same time, two readers each, who check every byte; returns what the PFS served.
+/// Reads the file on these nodes at the same time, two readers each, who check every byte; returns
+/// what the PFS served.
 fn read_on(cluster: &Cluster, slow: &SlowFs, nodes: &[usize]) -> u64 {
     let before = slow.stats().read_bytes;
     std::thread::scope(|scope| {
@@ -771,7 +774,8 @@ fn readers_go_on_when_a_node_and_then_the_coordinator_are_killed() {
     once(&cluster, &[0, 1, 2], read_on(&cluster, &slow, &[0, 1, 2]));
     assert!(cluster.sum("pages_from_peers_total") > 0);
 
-    // What the dead node had comes from the PFS; the others keep what they have, and share what is new among them.
+    // What the dead node had comes from the PFS; the others keep what they have, and share what is
+    // new among them.
     cluster.agents[2].kill_9();
     read_on(&cluster, &slow, &[0, 1]);
     agree(&cluster, &[0, 1], 2);

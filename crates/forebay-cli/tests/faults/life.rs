@@ -123,7 +123,8 @@ fn a_load_keeps_its_rate_on_average() {
     assert!(out.status.success(), "{}", text(&out.stderr));
     let report: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
     assert_eq!(report["bytes_fetched"].as_u64(), Some(16 * MIB));
-    // The burst is 4 MiB; for the rest there was a second for each 8 MiB at least, however slow the machine.
+    // The burst is 4 MiB; for the rest there was a second for each 8 MiB at least, however slow the
+    // machine.
     let least = (16.0 - 4.0) / 8.0;
     assert!(report["seconds"].as_f64().unwrap() > 0.99 * least, "{report}");
     agent.assert_nothing_left();

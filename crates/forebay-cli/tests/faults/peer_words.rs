@@ -1,5 +1,5 @@
-//! Peers that do not keep to what is promised, one played by the test: what arrives after the deadline is not believed, and
-//! what was lent is let go of when it passes.
+//! Peers that do not keep to what is promised, one played by the test: what arrives after the
+//! deadline is not believed, and what was lent is let go of when it passes.
 
 use crate::cluster::{Cluster, EXTENT, NodeSetup};
 use crate::common::{MIB, PAGE, assert_content, make_file, plain_pfs, wait_for};

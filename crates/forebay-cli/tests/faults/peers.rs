@@ -1,4 +1,5 @@
-//! Pages between agents: each byte from the PFS once for the whole cluster, and nothing but time lost when a peer fails.
+//! Pages between agents: each byte from the PFS once for the whole cluster, and nothing but time
+//! lost when a peer fails.
 
 use crate::cluster::{Cluster, EXTENT, NodeSetup, read_piece};
 use crate::common::{
@@ -172,7 +173,8 @@ fn a_file_that_its_owner_may_not_open_is_read_with_the_readers_rights() {
     assert_eq!(slow.stats().read_bytes - before, SIZE);
     let node = &cluster.nodes[0];
     let refused = node.counter("peer_refusals_total");
-    // Remembered, so that not every page asks; those that were on their way when it was learned have asked as well.
+    // Remembered, so that not every page asks; those that were on their way when it was learned
+    // have asked as well.
     assert!((1..=8).contains(&refused), "{refused} refusals for {} pages", SIZE / PAGE);
     assert_eq!(node.counter("pages_from_peers_total"), 0);
     assert!(node.cluster().avoided.is_empty(), "a refusal is an answer");
@@ -232,7 +234,8 @@ fn a_load_brings_pages_to_their_owners() {
     let path = cluster.make_shared_file(|name| slow.at(name), SEED, SIZE);
     let before = slow.stats().read_bytes;
     let client = cluster.nodes[0].client();
-    // They take so long that their owners say "not yet" in between; the load knows all the same what it has fetched.
+    // They take so long that their owners say "not yet" in between; the load knows all the same
+    // what it has fetched.
     slow.fault("read=delay:150ms,count=100000");
     let end = load_whole(&client, &path);
     assert_eq!((end.bytes_fetched, end.bytes_resident), (SIZE, 0));
@@ -246,7 +249,8 @@ fn a_load_brings_pages_to_their_owners() {
     assert_eq!(slow.stats().read_bytes - before, SIZE, "the PFS was read for what was loaded");
 }
 
-/// Loads the file by way of node 0 while `meanwhile` happens, which is given the cluster when node 1 has some of it.
+/// Loads the file by way of node 0 while `meanwhile` happens, which is given the cluster when node
+/// 1 has some of it.
 fn load_while(
     cluster: &mut Cluster,
     slow: &SlowFs,

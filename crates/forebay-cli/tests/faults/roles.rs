@@ -1,4 +1,5 @@
-//! What client processes do. They tell by lines that start with `@`, and end when their standard input does.
+//! What client processes do. They tell by lines that start with `@`, and end when their standard
+//! input does.
 
 use crate::common::{assert_content, content};
 use forebay_client::{Client, ReadMode, WriteMode};
@@ -68,7 +69,8 @@ pub fn hear() -> Option<String> {
     (n > 0).then(|| line.trim().to_owned())
 }
 
-/// Reads a file of content `seed` over and over, whole and in odd pieces, each time opened anew; `pass N` after each.
+/// Reads a file of content `seed` over and over, whole and in odd pieces, each time opened anew;
+/// `pass N` after each.
 fn read(path: &str, seed: u64) {
     let client = Client::from_env();
     let ended = std::thread::spawn(|| while hear().is_some() {});
@@ -80,7 +82,8 @@ fn read(path: &str, seed: u64) {
     }
 }
 
-/// One pass over a file of content `seed`: in pieces whose length and start change from pass to pass.
+/// One pass over a file of content `seed`: in pieces whose length and start change from pass to
+/// pass.
 pub fn verify_once(client: &Client, path: &Path, seed: u64, pass: u64) {
     let file = client.open(path).unwrap();
     let size = file.size().unwrap();
@@ -141,8 +144,8 @@ fn handles(dir: &str, count: u64) {
     limit.current = limit.maximum;
     rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
     let client = Client::from_env();
-    // Few files, many handles: each handle has a descriptor of the PFS and one of the copy. Where a process may not have
-    // as many, the last ones do without the copy.
+    // Few files, many handles: each handle has a descriptor of the PFS and one of the copy. Where a
+    // process may not have as many, the last ones do without the copy.
     let cached = limit.current.unwrap_or(u64::MAX).saturating_sub(count + 100).min(count);
     let mode = |i| if i < cached { ReadMode::Cached } else { ReadMode::PfsOnly };
     let names: Vec<_> = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().path()).collect();
@@ -161,7 +164,8 @@ fn handles(dir: &str, count: u64) {
     hear();
 }
 
-/// Writes a memory-only file of `len` bytes in the job that the environment names, or one of its own.
+/// Writes a memory-only file of `len` bytes in the job that the environment names, or one of its
+/// own.
 fn job(path: &str, len: usize) {
     let client = Client::from_env();
     let mut writer = client.create(path, WriteMode::MemoryOnly).unwrap();

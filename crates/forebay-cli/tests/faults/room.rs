@@ -121,7 +121,8 @@ fn a_full_tmpfs_is_want_of_room_and_no_signal() {
     verify_once(&agent.client(), &path, 1, 0);
     assert!(tmpfs.free_bytes() < PAGE, "the tmpfs is not full");
     assert!(agent.counter("pages_failed_total") > 0);
-    // Copies of many small files cannot even be made; memory-only files and writers hear of it or do without.
+    // Copies of many small files cannot even be made; memory-only files and writers hear of it or
+    // do without.
     for i in 0..20 {
         let small = pfs.path().join(format!("s{i}"));
         make_file(&small, i, 3 * PAGE);

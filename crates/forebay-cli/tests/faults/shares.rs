@@ -1,7 +1,9 @@
-//! What one ordinary user may hold of an agent at a time ends at a stated share, and others are served beyond it.
+//! What one ordinary user may hold of an agent at a time ends at a stated share, and others are
+//! served beyond it.
 //!
-//! The greedy user is a process of its own that takes until the agent refuses, and keeps what it has. Each test then asserts
-//! the share, that the refusal names it, and that another user still gets the same thing.
+//! The greedy user is a process of its own that takes until the agent refuses, and keeps what it
+//! has. Each test then asserts the share, that the refusal names it, and that another user still
+//! gets the same thing.
 
 use crate::abuse::{as_user, of_process, third_user_is_served};
 use crate::common::{
@@ -210,7 +212,8 @@ fn loads_of_a_user_take_a_share_of_descriptors_and_of_threads() {
     loads.say("go");
     let loads = got(loads);
     assert!(slow.stats().hung_now > 0, "nothing hung");
-    // A load that is cancelled before its thread looks at a file ends at once, and makes place for one more.
+    // A load that is cancelled before its thread looks at a file ends at once, and makes place for
+    // one more.
     assert!((16..64).contains(&loads.amount), "{} loads: {}", loads.amount, loads.refusal);
     assert!(loads.refusal.contains("loads of one user"), "{}", loads.refusal);
     assert!(agent.open_files() < files + 1024 / 4 + 40, "{} descriptors", agent.open_files());
@@ -354,8 +357,8 @@ fn map(socket: &Path, path: &Path) {
     while hear().is_some() {}
 }
 
-/// Asks for pages and does not wait for them, each time with a descriptor of its own. What it took are the requests that
-/// were not refused.
+/// Asks for pages and does not wait for them, each time with a descriptor of its own. What it took
+/// are the requests that were not refused.
 fn fetch(socket: &Path, path: &Path, times: u64, range: impl Fn(u64) -> (u64, u64)) {
     let raw = Raw::connect(socket);
     let version = FileFacts::of(File::open(path).unwrap().as_fd(), Revalidate::AsStat).unwrap().version;
@@ -372,7 +375,8 @@ fn fetch(socket: &Path, path: &Path, times: u64, range: impl Fn(u64) -> (u64, u6
     while hear().is_some() {}
 }
 
-/// Begins loads on some connections, again and again, each with one file; then gives them as many files as they take.
+/// Begins loads on some connections, again and again, each with one file; then gives them as many
+/// files as they take.
 fn load(socket: &Path, path: &Path) {
     let file = File::open(path).unwrap();
     tell("open");

@@ -1,5 +1,5 @@
-//! A PFS that is not mounted any more. Its root is a directory all the same, of the file system below it: empty, healthy, and
-//! not the PFS.
+//! A PFS that is not mounted any more. Its root is a directory all the same, of the file system
+//! below it: empty, healthy, and not the PFS.
 
 use crate::common::{
     Agent, FOREBAY, MIB, Setup, content, grow_old, make_file, open_dir_in, read_all, text, wait_for,

@@ -1,4 +1,5 @@
-//! `forebay verify` compares and changes nothing: it fetches no page, and says what it could not compare.
+//! `forebay verify` compares and changes nothing: it fetches no page, and says what it could not
+//! compare.
 
 use crate::cluster::{Cluster, NodeSetup};
 use crate::common::{Agent, FOREBAY, MIB, PAGE, Setup, make_file, open_dir_in, plain_pfs, text};

@@ -1,7 +1,7 @@
 //! Somebody changes a file for longer than its time stamps tell.
 //!
-//! The kernel stamps a write when it begins. What is read while the write goes on may be half old, and nothing moves
-//! the stamps when it ends: so the agent must not keep what it reads meanwhile.
+//! The kernel stamps a write when it begins. What is read while the write goes on may be half old,
+//! and nothing moves the stamps when it ends: so the agent must not keep what it reads meanwhile.
 
 use crate::common::{
     Agent, MIB, OTHER_UID, Setup, SlowFs, assert_content, content, grow_old, make_file, plain_pfs, read_all,
@@ -85,7 +85,8 @@ impl Readers {
     }
 }
 
-/// Ends the fault, also when the test fails: an agent that waits for the stalled write could not be killed.
+/// Ends the fault, also when the test fails: an agent that waits for the stalled write could not be
+/// killed.
 struct Stall<'a>(&'a SlowFs);
 
 impl Drop for Stall<'_> {

@@ -1,4 +1,5 @@
-//! One node for a test: a directory that stands for the PFS, and a real agent before it in a process of its own.
+//! One node for a test: a directory that stands for the PFS, and a real agent before it in a
+//! process of its own.
 
 #![allow(dead_code, reason = "every test program uses its own part of this")]
 

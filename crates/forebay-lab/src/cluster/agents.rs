@@ -1,5 +1,5 @@
-//! Forebay on the nodes: a coordinator on the head and an agent on each compute node, which know each other by certificates.
-//! All that the lab knows of Forebay is here.
+//! Forebay on the nodes: a coordinator on the head and an agent on each compute node, which know
+//! each other by certificates. All that the lab knows of Forebay is here.
 //!
 //! The lab knows Forebay as its users do, by command line and configuration file.
 
@@ -26,13 +26,15 @@ pub const LABEL: &str = "pfs";
 /// The coordinator's service.
 const COORDINATOR: &str = "coordinator";
 
-/// Twice the default: with files on one server each, half of the reads under way are at servers that others wait for as well.
+/// Twice the default: with files on one server each, half of the reads under way are at servers
+/// that others wait for as well.
 const FETCH_THREADS: usize = 16;
 
 const COORDINATOR_PORT: u16 = 7850;
 const PEER_PORT: u16 = 7851;
 
-/// Starts the coordinator and an agent on each compute node, and waits until each of them knows all.
+/// Starts the coordinator and an agent on each compute node, and waits until each of them knows
+/// all.
 ///
 /// # Errors
 /// What did not come up.
@@ -117,7 +119,8 @@ fn agent_configuration(record: &Record, node: &Node, agents: &AgentsRecord) -> R
         node.address,
         authority(record).join(name).display()
     );
-    // The default on MooseFS is 30 s, for long overwrites in place. The lab's programs make none that take longer than 3 s.
+    // The default on MooseFS is 30 s, for long overwrites in place. The lab's programs make none
+    // that take longer than 3 s.
     text += &format!(
         "[[mount]]\nlabel = \"{LABEL}\"\nroot = \"{}\"\nstamp_granularity_ms = {}\nsettle_ms = 3000\n\
          fetch_threads = {FETCH_THREADS}\n",

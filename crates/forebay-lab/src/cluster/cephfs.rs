@@ -1,8 +1,10 @@
-//! CephFS 16 from Debian: monitor and metadata server on the head, an object store on each server, one copy of each object.
+//! CephFS 16 from Debian: monitor and metadata server on the head, an object store on each server,
+//! one copy of each object.
 //!
-//! Daemons and clients use one configuration file that is written here, and no authentication; nothing comes from `/etc/ceph`.
-//! There is no manager daemon: it costs 300 MB and serves statistics only, so `df` shows no sizes. An object store is a
-//! sparse file on the server's bounded tmpfs, which takes direct I/O since Linux 6.6.
+//! Daemons and clients use one configuration file that is written here, and no authentication;
+//! nothing comes from `/etc/ceph`. There is no manager daemon: it costs 300 MB and serves
+//! statistics only, so `df` shows no sizes. An object store is a sparse file on the server's
+//! bounded tmpfs, which takes direct I/O since Linux 6.6.
 
 use std::fs;
 use std::io::Write;
@@ -35,7 +37,8 @@ const MONITOR_PORTS: [u16; 2] = [3300, 6789];
 /// Of a server's storage, what the object store's own small files may take beside its data.
 const OVERHEAD_BYTES: u64 = 64 << 20;
 
-/// Starts monitor, object stores and metadata server, and waits until the file system can be mounted.
+/// Starts monitor, object stores and metadata server, and waits until the file system can be
+/// mounted.
 ///
 /// # Errors
 /// What did not come up.
@@ -139,7 +142,8 @@ fn make_store(record: &Record, number: usize, server: &str, uuid: &str) -> Resul
     run(holder, &mut mkfs).map(drop)
 }
 
-/// Gives commands to the monitor in one session: each run of the tool starts a Python, which takes half a second.
+/// Gives commands to the monitor in one session: each run of the tool starts a Python, which takes
+/// half a second.
 fn ask(record: &Record, head: ProcessId, lines: &str) -> Result<String, LabError> {
     let mut command = ceph(record, "ceph");
     command.args(["--connect-timeout", "20"]).stdin(Stdio::piped());
@@ -192,8 +196,8 @@ fn uuid() -> Result<String, LabError> {
     Ok(text.trim().to_owned())
 }
 
-/// Caches are small, since many labs share one machine. Deadlines of heartbeats are long: a machine whose cores are busy
-/// would otherwise lose its servers.
+/// Caches are small, since many labs share one machine. Deadlines of heartbeats are long: a machine
+/// whose cores are busy would otherwise lose its servers.
 fn configuration_text(record: &Record, cluster: &str) -> Result<String, LabError> {
     let address = record.node(HEAD)?.address;
     let [v2, v1] = MONITOR_PORTS;

@@ -1,10 +1,12 @@
-//! Cores of the compute nodes: each is a control group with a quota, so that a node has what a machine of its own would have.
+//! Cores of the compute nodes: each is a control group with a quota, so that a node has what a
+//! machine of its own would have.
 //!
-//! Without that, four nodes on a machine of two cores have more cores together than there are: while a task of one node waits
-//! for the file system, those of the others run twice as fast, and waiting costs nothing. On real machines a core
-//! whose task waits is idle.
+//! Without that, four nodes on a machine of two cores have more cores together than there are:
+//! while a task of one node waits for the file system, those of the others run twice as fast, and
+//! waiting costs nothing. On real machines a core whose task waits is idle.
 //!
-//! The control group is `forebay-LAB/NODE` below the hierarchy that has the `cpu` controller, of version 2 or 1.
+//! The control group is `forebay-LAB/NODE` below the hierarchy that has the `cpu` controller, of
+//! version 2 or 1.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -19,8 +21,8 @@ use super::plan;
 use super::process::wait_until;
 use crate::{LabError, mountinfo};
 
-/// Of the machine's cores so much is for the compute nodes together, if they get less than they ask for; servers, head and
-/// drivers need the rest.
+/// Of the machine's cores so much is for the compute nodes together, if they get less than they ask
+/// for; servers, head and drivers need the rest.
 const SHARE_OF_COMPUTE: f64 = 0.8;
 
 /// The kernel counts use of cores in periods of this length.
@@ -54,8 +56,8 @@ pub fn parse_cpus(text: &str) -> Result<Cpus, String> {
     }
 }
 
-/// Thousandths of a core of each of `nodes` compute nodes that asks for `slots`, on a machine of `cores`: no limit if there is
-/// enough for all.
+/// Thousandths of a core of each of `nodes` compute nodes that asks for `slots`, on a machine of
+/// `cores`: no limit if there is enough for all.
 pub fn even_share(cores: usize, nodes: usize, slots: usize) -> Option<u32> {
     let share = SHARE_OF_COMPUTE * cores as f64 / nodes.max(1) as f64;
     (share < slots as f64).then_some((share * 1e3) as u32)

@@ -1,8 +1,9 @@
 //! The lab's directory: made, or found fit, and marked, so that `down` may delete it.
 //!
-//! Who brings a lab up is root, and the directory often lies where everybody may write (`/dev/shm`). Who made it first owns
-//! what is in it: a link in the place of the mark would have root write over any file. So it must be our own, and closed to
-//! others' writes, before anything in it is believed.
+//! Who brings a lab up is root, and the directory often lies where everybody may write
+//! (`/dev/shm`). Who made it first owns what is in it: a link in the place of the mark would have
+//! root write over any file. So it must be our own, and closed to others' writes, before anything
+//! in it is believed.
 
 use std::fs::{self, DirBuilder, File, Metadata};
 use std::io::{self, Read, Write};
@@ -12,8 +13,8 @@ use std::path::Path;
 use super::plan::Place;
 use crate::{LabError, mountinfo};
 
-/// Servers and agents run as root, but the file system mounted below is anybody's: programs of other users on the nodes have
-/// to pass through.
+/// Servers and agents run as root, but the file system mounted below is anybody's: programs of
+/// other users on the nodes have to pass through.
 const MODE: u32 = 0o711;
 
 /// More than the name of any lab: what is longer is no mark.
@@ -82,7 +83,8 @@ pub fn owner(place: &Place) -> Result<Option<String>, LabError> {
     Ok((!lab.is_empty()).then(|| lab.to_owned()))
 }
 
-/// Why others could meddle with what is in a directory; `None` if it is our own and closed to their writes.
+/// Why others could meddle with what is in a directory; `None` if it is our own and closed to their
+/// writes.
 ///
 /// # Errors
 /// That it cannot be looked at.

@@ -1,15 +1,16 @@
 //! `forebay lab down`: ends whatever there is of a lab, as the kernel tells, and deletes its files.
 //!
-//! It does not ask whether the lab was ever complete. All processes in the lab's network namespaces are told to end and,
-//! a second later, killed; this is repeated until there are none, since a process may start another meanwhile. Mounts
-//! end with the processes that see them. Then the names of the namespaces and the host's link go, and last the
-//! directory, if it bears the mark of a lab.
+//! It does not ask whether the lab was ever complete. All processes in the lab's network namespaces
+//! are told to end and, a second later, killed; this is repeated until there are none, since a
+//! process may start another meanwhile. Mounts end with the processes that see them. Then the names
+//! of the namespaces and the host's link go, and last the directory, if it bears the mark of a lab.
 //!
-//! A process that waits for a FUSE file system cannot be killed until the kernel has given up the connection to that file
-//! system. Worse, a process that closes files of it in the middle of an `exec` keeps everybody waiting who looks at it, and
-//! the client itself may be who looks (mfsmount reads `/proc/PID/cwd`): neither ever goes on, not even when killed. So `down`
-//! aborts the nodes' FUSE connections first and then kills the clients, before it looks at any other process. Every wait has
-//! an end, and `down` reports what is left then.
+//! A process that waits for a FUSE file system cannot be killed until the kernel has given up the
+//! connection to that file system. Worse, a process that closes files of it in the middle of an
+//! `exec` keeps everybody waiting who looks at it, and the client itself may be who looks (mfsmount
+//! reads `/proc/PID/cwd`): neither ever goes on, not even when killed. So `down` aborts the nodes'
+//! FUSE connections first and then kills the clients, before it looks at any other process. Every
+//! wait has an end, and `down` reports what is left then.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -29,8 +30,8 @@ use super::space::{DIR_VARIABLE, LAB_VARIABLE, NODE_VARIABLE, namespace_path};
 use super::{cpu, directory, fuse, net, packages, space, state};
 use crate::{LabError, mountinfo};
 
-/// How long processes may take to end by themselves. What they hold is thrown away anyway; a MooseFS master that still has
-/// clients waits for them longer than anyone wants to.
+/// How long processes may take to end by themselves. What they hold is thrown away anyway; a
+/// MooseFS master that still has clients waits for them longer than anyone wants to.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// How long the kernel may take to end those that were killed: their memory has to be given back.
@@ -174,7 +175,8 @@ fn spaces(lab: &str) -> BTreeSet<NamespaceId> {
     spaces
 }
 
-/// Where the lab's files are: as the record says, else as its processes know, else where they are by default.
+/// Where the lab's files are: as the record says, else as its processes know, else where they are
+/// by default.
 fn directory(lab: &str) -> PathBuf {
     if let Ok(Some(record)) = state::load(lab) {
         return record.place.dir;
@@ -183,8 +185,8 @@ fn directory(lab: &str) -> PathBuf {
     told.map_or_else(|| plan::default_dir(lab), PathBuf::from)
 }
 
-/// Aborts the FUSE connections of the nodes, so that nobody waits for a file system any more. Where that cannot be done, killing
-/// the clients is mostly enough.
+/// Aborts the FUSE connections of the nodes, so that nobody waits for a file system any more. Where
+/// that cannot be done, killing the clients is mostly enough.
 fn abort_connections(lab: &str) {
     let wanted = |name: &str| name == space::HOLDER || PFS_CLIENTS.contains(&name);
     if let Err(why) = fuse::abort(pids_called(&signs(lab), wanted).into_iter()) {
@@ -250,7 +252,8 @@ fn delete(lab: &str, dir: PathBuf, report: &mut Report) {
     if !directory::owner(&place).is_ok_and(|owner| owner.as_deref() == Some(lab)) {
         return;
     }
-    // Others can put a mark into a directory where they may write, such as `/tmp`, and lead us there.
+    // Others can put a mark into a directory where they may write, such as `/tmp`, and lead us
+    // there.
     let fault = directory::fault(&place.dir).unwrap_or_else(|e| Some(format!("cannot be looked at ({e})")));
     if let Some(why) = fault {
         report.kept = Some(format!(

@@ -1,9 +1,10 @@
 //! FUSE connections of a lab's nodes, and their abort.
 //!
-//! A program that waits for a FUSE server cannot be killed, and neither can a server one of whose own threads waits for such a program.
-//! `down` therefore aborts the connections first: the kernel then answers every request with an error. This needs neither
-//! the server nor a look at any waiting program; of processes it reads only `comm`, `ns` and `mountinfo`, which do
-//! not wait for them.
+//! A program that waits for a FUSE server cannot be killed, and neither can a server one of whose
+//! own threads waits for such a program. `down` therefore aborts the connections first: the kernel
+//! then answers every request with an error. This needs neither the server nor a look at any
+//! waiting program; of processes it reads only `comm`, `ns` and `mountinfo`, which do not wait for
+//! them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,7 +20,8 @@ use crate::{LabError, mountinfo};
 /// Where the kernel shows connections, once the control file system is mounted.
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 
-/// Aborts the connection of every FUSE mount that one of `pids` sees and this process does not. Returns how many there were.
+/// Aborts the connection of every FUSE mount that one of `pids` sees and this process does not.
+/// Returns how many there were.
 ///
 /// # Errors
 /// That the control file system cannot be mounted or written.

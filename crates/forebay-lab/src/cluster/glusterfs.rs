@@ -1,12 +1,15 @@
 //! GlusterFS from Debian without its manager: the daemons take volume files that are written here.
 //!
-//! `glusterd` would keep its state in `/var/lib/glusterd` and wants to be the only one on its machine, and this machine
-//! is several. What it would do is to write these files, and nothing the lab needs is lost without it.
+//! `glusterd` would keep its state in `/var/lib/glusterd` and wants to be the only one on its
+//! machine, and this machine is several. What it would do is to write these files, and nothing the
+//! lab needs is lost without it.
 //!
-//! A file lies on one server as a whole unless it is asked to be in shards. Those spread it over all of them, but then a
-//! client does not see that another has written beyond a file's first shard: neither time stamps nor size change for it
-//! (10.3, with and without `utime`; seen 2.5 s after the fsync). Whoever caches by version must not stand on that, so it is
-//! for files that are written once. Erasure coding would spread files and keep the times right, but two cores encode 60 MB/s.
+//! A file lies on one server as a whole unless it is asked to be in shards. Those spread it over
+//! all of them, but then a client does not see that another has written beyond a file's first
+//! shard: neither time stamps nor size change for it (10.3, with and without `utime`; seen 2.5 s
+//! after the fsync). Whoever caches by version must not stand on that, so it is for files that are
+//! written once. Erasure coding would spread files and keep the times right, but two cores encode
+//! 60 MB/s.
 
 use std::fmt::Write;
 use std::fs;
@@ -90,7 +93,8 @@ fn write_brick(record: &Record, server: &str) -> io::Result<Command> {
 pub fn mount(record: &Record) -> Command {
     let mut command = packages::command("glusterfs");
     command.arg("-N").arg("-f").arg(client_file(record)).arg("-l").arg("/dev/stderr");
-    // Else pages that another client has overwritten since are read from the page cache, also by a later open.
+    // Else pages that another client has overwritten since are read from the page cache, also by a
+    // later open.
     command.arg("--fopen-keep-cache=off");
     command.arg(record.place.pfs()).current_dir("/");
     command

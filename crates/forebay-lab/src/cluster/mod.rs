@@ -1,22 +1,27 @@
-//! A cluster with a real parallel file system, on one machine: `forebay lab up`, `down`, `run`, `status`.
+//! A cluster with a real parallel file system, on one machine: `forebay lab up`, `down`, `run`,
+//! `status`.
 //!
-//! Every machine of the cluster is a set of namespaces (network, mounts, host name) that a sleeping process holds open. The
-//! servers of the file system, its clients and Forebay's agents are the programs one would run on real machines, started
-//! inside; what is between them are pairs of virtual links on a bridge, those of the servers shaped to a set rate.
+//! Every machine of the cluster is a set of namespaces (network, mounts, host name) that a sleeping
+//! process holds open. The servers of the file system, its clients and Forebay's agents are the
+//! programs one would run on real machines, started inside; what is between them are pairs of
+//! virtual links on a bridge, those of the servers shaped to a set rate.
 //!
 //! ```text
-//!            c1        c2        c3        c4      head          each: PFS client, agent, Spark worker; head: metadata
-//!             |         |         |         |       |            server, coordinator, Spark master; unshaped links
+//!            c1        c2        c3        c4      head          PFS client, agent, Spark worker;
+//!             |         |         |         |       |            head: metadata server, coordinator,
+//!             |         |         |         |       |            Spark master; links unshaped
 //!          ===+=========+=========+=========+=======+==+===      bridge in a namespace of its own
 //!             |         |         |         |          |
 //!          pfs-s1    pfs-s2    pfs-s3    pfs-s4     the host     80 MB/s each way for each server
 //! ```
 //!
-//! Not containers, for they need a daemon and images that the lab has no use for; and not one machine
-//! with many ports, for then every path and host name would exist once and links could not be shaped one by one.
+//! Not containers, for they need a daemon and images that the lab has no use for; and not one
+//! machine with many ports, for then every path and host name would exist once and links could not
+//! be shaped one by one.
 //!
-//! What the lab leaves in the kernel can be found again without any record of it: names of network namespaces begin with
-//! `forebay-LAB-`, its control group is `forebay-LAB`, and every process of the lab is in one of these. So `down` works after any crash, see [`down`].
+//! What the lab leaves in the kernel can be found again without any record of it: names of network
+//! namespaces begin with `forebay-LAB-`, its control group is `forebay-LAB`, and every process of
+//! the lab is in one of these. So `down` works after any crash, see [`down`].
 //!
 //! | what | where |
 //! | --- | --- |

@@ -1,6 +1,8 @@
-//! MooseFS 3, from Debian: a master on the head, a chunk server on each server, one copy of each chunk.
+//! MooseFS 3, from Debian: a master on the head, a chunk server on each server, one copy of each
+//! chunk.
 //!
-//! Nothing comes from `/etc/mfs`, and no daemon is left to fork itself away: all run in the foreground of a service.
+//! Nothing comes from `/etc/mfs`, and no daemon is left to fork itself away: all run in the
+//! foreground of a service.
 
 use std::fs;
 use std::io;
@@ -32,7 +34,8 @@ const CLIENT_PORT: u16 = 9421;
 /// What Debian's package has as the metadata of an empty file system.
 const EMPTY_METADATA: &str = "/var/lib/mfs/metadata.mfs.empty";
 
-/// The same in a package of somebody else: version 1.5 or later takes this for an empty file system.
+/// The same in a package of somebody else: version 1.5 or later takes this for an empty file
+/// system.
 const EMPTY_SIGNATURE: &[u8] = b"MFSM NEW";
 
 /// Starts the master and the chunk servers and waits until they know each other.
@@ -64,8 +67,9 @@ fn write_master(record: &Record) -> io::Result<Command> {
     fs::write(dir.join("metadata.mfs"), empty)?;
     fs::write(dir.join("exports.cfg"), "* / rw,alldirs,maproot=0,mingoal=1\n* . rw\n")?;
     fs::write(dir.join("topology.cfg"), "")?;
-    // Chunks of deleted files go within a minute and not within five: they take this machine's memory. And none is moved
-    // from server to server: it would take the bandwidth that is being measured, and count as sent.
+    // Chunks of deleted files go within a minute and not within five: they take this machine's
+    // memory. And none is moved from server to server: it would take the bandwidth that is being
+    // measured, and count as sent.
     let text = format!(
         "WORKING_USER = root\nWORKING_GROUP = root\nDATA_PATH = {0}\nEXPORTS_FILENAME = {0}/exports.cfg\n\
          TOPOLOGY_FILENAME = {0}/topology.cfg\nCHUNKS_LOOP_MIN_TIME = 60\nCHUNKS_SOFT_DEL_LIMIT = 1000\n\
@@ -109,7 +113,8 @@ pub fn mount(record: &Record) -> Command {
     command
 }
 
-/// One copy of each chunk, so that four servers have the bandwidth of four; and what is deleted is gone, not in the trash.
+/// One copy of each chunk, so that four servers have the bandwidth of four; and what is deleted is
+/// gone, not in the trash.
 ///
 /// # Errors
 /// What the tools said.
@@ -128,7 +133,8 @@ pub fn settle(record: &Record, client: &str) -> Result<(), LabError> {
     Ok(())
 }
 
-/// Whether somebody listens on a port of a node, and from how many addresses there are connections to it.
+/// Whether somebody listens on a port of a node, and from how many addresses there are connections
+/// to it.
 pub(super) fn connections(holder: super::process::ProcessId, port: u16) -> Result<(bool, usize), LabError> {
     space::inside(holder, || {
         let text = fs::read_to_string("/proc/thread-self/net/tcp");

@@ -1,11 +1,12 @@
 //! Bridge, links, rates and counters, by `ip` and `tc` of iproute2.
 //!
-//! Every node has one link to the bridge. A server's link is shaped at both ends with a token bucket (`tbf`), since a
-//! queue can only shape what leaves it: the server's end limits what it sends, the bridge's end what it receives.
-//! Frames of 9000 bytes, as storage networks have them: less work for two cores, and 99 % of the rate is payload.
+//! Every node has one link to the bridge. A server's link is shaped at both ends with a token
+//! bucket (`tbf`), since a queue can only shape what leaves it: the server's end limits what it
+//! sends, the bridge's end what it receives. Frames of 9000 bytes, as storage networks have them:
+//! less work for two cores, and 99 % of the rate is payload.
 //!
-//! What passed a link is counted by the bridge's end, so one look into one namespace tells all, and a server that has
-//! died does not take its figures with it.
+//! What passed a link is counted by the bridge's end, so one look into one namespace tells all, and
+//! a server that has died does not take its figures with it.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -20,7 +21,8 @@ use crate::LabError;
 
 const MTU_BYTES: u32 = 9000;
 
-/// What may leave at once. A frame may hold 64 KiB before it is cut up, and the kernel's timer needs some slack.
+/// What may leave at once. A frame may hold 64 KiB before it is cut up, and the kernel's timer
+/// needs some slack.
 const BURST_BYTES: u64 = 256 << 10;
 
 /// What went over a node's link, in bytes, headers included.
@@ -203,7 +205,8 @@ fn queues(namespace: &str) -> Result<BTreeMap<String, u64>, LabError> {
     Ok(shaped.filter_map(|queue| Some((queue.dev, queue.options.rate?))).collect())
 }
 
-/// Removes the host's link to a lab. The kernel removes it with the bridge's namespace too, but some time later.
+/// Removes the host's link to a lab. The kernel removes it with the bridge's namespace too, but
+/// some time later.
 pub fn disconnect_host(lab: &str) {
     if host_link_exists(lab) {
         // Without `ip` the kernel has to do it alone; whoever cares looks at `host_link_exists`.
@@ -232,7 +235,8 @@ fn batch(program: &str, namespace: Option<&str>, lines: &str) -> Result<(), LabE
     checked(program, lines, output).map(drop)
 }
 
-/// The output of a program that succeeded; else an error with the line that failed, if the program has told its number.
+/// The output of a program that succeeded; else an error with the line that failed, if the program
+/// has told its number.
 fn checked(program: &str, lines: &str, output: Output) -> Result<Output, LabError> {
     if output.status.success() {
         return Ok(output);

@@ -15,7 +15,8 @@ pub const COMMON: &[(&str, &str)] = &[("ip", "iproute2"), ("tc", "iproute2"), ("
 /// What asks whether a service may be started when a package is installed.
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 
-/// No service may. The second line tells it from everybody else's: an installation that was killed leaves it behind.
+/// No service may. The second line tells it from everybody else's: an installation that was killed
+/// leaves it behind.
 const POLICY_TEXT: &[u8] = b"#!/bin/sh\n\
     # forebay lab: no service is started while it installs packages; `forebay lab down` removes what was left of that\n\
     exit 101\n";
@@ -95,7 +96,8 @@ fn missing<'a>(programs: &[(&str, &'a str)]) -> Vec<&'a str> {
     packages
 }
 
-/// Runs apt-get with what it says on standard error: standard output is for results. Whether it succeeded.
+/// Runs apt-get with what it says on standard error: standard output is for results. Whether it
+/// succeeded.
 fn apt(arguments: &[&str], packages: &[&str]) -> Result<bool, LabError> {
     let mut command = command("apt-get");
     command.args(arguments).args(packages).env("DEBIAN_FRONTEND", "noninteractive");
@@ -137,9 +139,10 @@ fn remove_ours(policy: &Path) -> Result<(), LabError> {
     fs::remove_file(policy).map_err(|e| LabError::io(format!("cannot remove {}", policy.display()), e))
 }
 
-/// While this is held, installing a package starts no daemon: the lab runs its own, and one of the package's would only
-/// be in the way. It is what Debian's policy has `policy-rc.d` for; where there is one already, it is left alone, unless
-/// it is what an earlier installation of ours has left.
+/// While this is held, installing a package starts no daemon: the lab runs its own, and one of the
+/// package's would only be in the way. It is what Debian's policy has `policy-rc.d` for; where
+/// there is one already, it is left alone, unless it is what an earlier installation of ours has
+/// left.
 struct NoServices {
     /// What is to be removed.
     ours: Option<PathBuf>,

@@ -1,5 +1,5 @@
-//! The file systems a lab can have, and what is common to them: servers are started, clients mount, a file is written to
-//! see that it all works.
+//! The file systems a lab can have, and what is common to them: servers are started, clients mount,
+//! a file is written to see that it all works.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -26,7 +26,8 @@ pub enum PfsKind {
     Moosefs,
     /// GlusterFS: no metadata server, each file on one of the servers
     Glusterfs,
-    /// CephFS: a metadata server on the head, files in objects of 4 MiB over all servers, one copy of each
+    /// CephFS: a metadata server on the head, files in objects of 4 MiB over all servers, one copy
+    /// of each
     Cephfs,
 }
 
@@ -85,7 +86,8 @@ pub fn check_stripe(kind: PfsKind, stripe_bytes: Option<u64>) -> Result<(), LabE
     }
 }
 
-/// Starts the servers, mounts the file system on all compute nodes, and sees that it can be written.
+/// Starts the servers, mounts the file system on all compute nodes, and sees that it can be
+/// written.
 ///
 /// # Errors
 /// What did not come up, with the last words of its log.
@@ -126,8 +128,9 @@ pub fn is_mounted(place: &Place) -> bool {
     mountinfo::read().iter().any(|mount| mount.mount_point == pfs && mount.fs_type.starts_with("fuse"))
 }
 
-/// Servers that have just met may refuse the first files for some seconds; afterwards they do not. One file for each
-/// server and some more, since nobody can say on which server a file will come to lie.
+/// Servers that have just met may refuse the first files for some seconds; afterwards they do not.
+/// One file for each server and some more, since nobody can say on which server a file will come to
+/// lie.
 fn try_writing(lab: &mut Raising, client: &str) -> Result<(), LabError> {
     let holder = lab.record.holder(client)?;
     let pfs = lab.record.place.pfs();

@@ -1,6 +1,7 @@
 //! Names, addresses and paths of a lab. Pure: nothing here looks at the machine.
 //!
-//! Everything a lab makes is named after it, so that several can be up at the same time and each can be found again.
+//! Everything a lab makes is named after it, so that several can be up at the same time and each
+//! can be found again.
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -60,11 +61,13 @@ impl Place {
     /// A place with the default directory unless one is given.
     ///
     /// # Errors
-    /// A name that would not fit into the names the kernel takes, a directory that is not absolute or too long.
+    /// A name that would not fit into the names the kernel takes, a directory that is not absolute
+    /// or too long.
     pub fn new(name: &str, dir: Option<&Path>) -> Result<Self, LabError> {
         check_name(name)?;
         let dir = dir.map_or_else(|| default_dir(name), Path::to_owned);
-        // Without a slash at the end, for the name of a link with one is the directory that it leads to.
+        // Without a slash at the end, for the name of a link with one is the directory that it
+        // leads to.
         let dir: PathBuf = dir.components().collect();
         // Paths of Unix sockets end at 107 bytes, and the agent's lies some way below.
         if !dir.is_absolute() || dir.as_os_str().len() > 70 {
@@ -160,8 +163,8 @@ pub fn default_dir(lab: &str) -> PathBuf {
 }
 
 /// # Errors
-/// If `name` is not one to ten of `a-z0-9`: it becomes part of names of links, which are short, and a hyphen in it would
-/// make one lab's names begin like another's.
+/// If `name` is not one to ten of `a-z0-9`: it becomes part of names of links, which are short, and
+/// a hyphen in it would make one lab's names begin like another's.
 pub fn check_name(name: &str) -> Result<(), LabError> {
     let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     if (1..=10).contains(&name.len()) && name.chars().all(good) {

@@ -1,7 +1,8 @@
 //! Processes: which one, is it alive, who is in a namespace, and the end of them.
 //!
-//! A process is known by its number and the time of its start, as numbers are used again. Who belongs to a lab is asked of
-//! the kernel: whoever is in one of its network namespaces, see [`members`].
+//! A process is known by its number and the time of its start, as numbers are used again. Who
+//! belongs to a lab is asked of the kernel: whoever is in one of its network namespaces, see
+//! [`members`].
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
@@ -94,9 +95,9 @@ impl NamespaceId {
 pub struct Signs {
     /// It is in one of these network namespaces.
     pub namespaces: BTreeSet<NamespaceId>,
-    /// It is in another than ours, and its environment has this line and the variable below: a node whose name in
-    /// `/run/netns` somebody has removed. It must be in our own pid namespace: a container may have inherited the
-    /// environment, or have a lab of its own by the same name.
+    /// It is in another than ours, and its environment has this line and the variable below: a node
+    /// whose name in `/run/netns` somebody has removed. It must be in our own pid namespace: a
+    /// container may have inherited the environment, or have a lab of its own by the same name.
     pub tag: String,
     /// The variable that is there beside the tag.
     pub variable: &'static str,
@@ -109,13 +110,14 @@ pub fn members(signs: &Signs) -> BTreeSet<ProcessId> {
     members_called(signs, |_| true)
 }
 
-/// Those of [`members`] whose program's name is `wanted`. Of the others nothing else is looked at: the kernel lets nobody see the
-/// state of a process that has hung in the middle of an `exec`.
+/// Those of [`members`] whose program's name is `wanted`. Of the others nothing else is looked at:
+/// the kernel lets nobody see the state of a process that has hung in the middle of an `exec`.
 pub fn members_called(signs: &Signs, wanted: impl Fn(&str) -> bool) -> BTreeSet<ProcessId> {
     pids_called(signs, wanted).into_iter().filter_map(ProcessId::of).collect()
 }
 
-/// Numbers of [`members_called`], without a look at the state of any process: such a look can wait for a file system.
+/// Numbers of [`members_called`], without a look at the state of any process: such a look can wait
+/// for a file system.
 pub fn pids_called(signs: &Signs, wanted: impl Fn(&str) -> bool) -> Vec<u32> {
     let ours = NamespaceId::of("/proc/self/ns/net");
     let our_pids = NamespaceId::of("/proc/self/ns/pid");

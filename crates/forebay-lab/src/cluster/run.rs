@@ -1,7 +1,8 @@
 //! `forebay lab run`: a program on a node, in all of the node's namespaces.
 //!
-//! On one node this process becomes the program, so that terminal, signals and exit code are the program's own. On all
-//! nodes the programs are children, and their output is told apart by the node's name.
+//! On one node this process becomes the program, so that terminal, signals and exit code are the
+//! program's own. On all nodes the programs are children, and their output is told apart by the
+//! node's name.
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -29,10 +30,12 @@ pub struct RunArgs {
     /// Where to run it, such as c2, pfs-s1 or head
     #[arg(long, value_name = "NODE", default_value = "c1")]
     pub node: String,
-    /// Run it on all compute nodes at the same time; each line of output begins with the node's name
+    /// Run it on all compute nodes at the same time; each line of output begins with the node's
+    /// name
     #[arg(long, conflicts_with = "node")]
     pub all: bool,
-    /// Do not count it to the node's cores, for what would run elsewhere on a real cluster, such as drivers
+    /// Do not count it to the node's cores, for what would run elsewhere on a real cluster, such as
+    /// drivers
     #[arg(long)]
     pub free: bool,
     /// The program and its arguments

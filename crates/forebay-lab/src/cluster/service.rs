@@ -1,4 +1,5 @@
-//! Services: programs that are started on nodes, recorded, watched while the lab comes up, and end with it.
+//! Services: programs that are started on nodes, recorded, watched while the lab comes up, and end
+//! with it.
 
 use std::fs;
 use std::process::{Child, Command};
@@ -51,7 +52,8 @@ impl Raising {
     /// Waits until `service` is ready, as long as all that was started still runs.
     ///
     /// # Errors
-    /// That a service has ended, or that it takes too long; with the last words of the one concerned.
+    /// That a service has ended, or that it takes too long; with the last words of the one
+    /// concerned.
     pub fn wait_for(
         &mut self,
         service: &str,
@@ -85,7 +87,8 @@ impl Raising {
     }
 }
 
-/// The end of a service's log, as a text to put behind a message; the lab is cleared after an error, and its logs with it.
+/// The end of a service's log, as a text to put behind a message; the lab is cleared after an
+/// error, and its logs with it.
 fn last_words(record: &Record, service: &str) -> String {
     let text = fs::read_to_string(record.place.log(service)).unwrap_or_default();
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();

@@ -1,14 +1,17 @@
 //! Nodes: making one, and working inside of it.
 //!
-//! A node is a network, a mount and a host-name namespace. The network namespace has a name below `/run/netns` and would
-//! live by that alone; the other two live as long as a process is in them, so each node has a *holder*, a `sleep` that
-//! is in all three. Whoever wants to get in follows the holder.
+//! A node is a network, a mount and a host-name namespace. The network namespace has a name below
+//! `/run/netns` and would live by that alone; the other two live as long as a process is in them,
+//! so each node has a *holder*, a `sleep` that is in all three. Whoever wants to get in follows the
+//! holder.
 //!
-//! Mounts of the host come into a node as they are made, but nothing a node mounts is seen outside (the propagation is
-//! `slave`): when a node's last process is gone, so are its mounts, whatever state they were in.
+//! Mounts of the host come into a node as they are made, but nothing a node mounts is seen outside
+//! (the propagation is `slave`): when a node's last process is gone, so are its mounts, whatever
+//! state they were in.
 //!
-//! Work inside is done by a thread that goes there and ends afterwards. A thread can, alone, and what it starts is in
-//! there as well; so errors come back as values and no helper program is needed.
+//! Work inside is done by a thread that goes there and ends afterwards. A thread can, alone, and
+//! what it starts is in there as well; so errors come back as values and no helper program is
+//! needed.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -45,8 +48,8 @@ pub fn namespace_path(namespace: &str) -> PathBuf {
     Path::new("/run/netns").join(namespace)
 }
 
-/// Makes the mount and host-name namespaces of a node whose network namespace is there already, with storage of `store_bytes`
-/// if it is a server. Returns the holder, a child.
+/// Makes the mount and host-name namespaces of a node whose network namespace is there already,
+/// with storage of `store_bytes` if it is a server. Returns the holder, a child.
 ///
 /// # Errors
 /// Which step failed and why.
@@ -137,13 +140,14 @@ fn enter_net(namespace: &str) -> Result<(), LabError> {
 }
 
 pub(super) fn leave(flags: UnshareFlags) -> rustix::io::Result<()> {
-    // SAFETY: the flags leave file descriptors and memory shared; working directory, mounts and host name of this
-    // thread become its own, on which no other code of this process relies.
+    // SAFETY: the flags leave file descriptors and memory shared; working directory, mounts and
+    // host name of this thread become its own, on which no other code of this process relies.
     unsafe { rustix::thread::unshare_unsafe(flags) }
 }
 
-/// Starts a service inside of a node, in a session of its own, so that a Ctrl-C meant for `lab up` does not reach it.
-/// Its output goes to its log; `cpu_door` leads to the cores it may use, if those are limited.
+/// Starts a service inside of a node, in a session of its own, so that a Ctrl-C meant for `lab up`
+/// does not reach it. Its output goes to its log; `cpu_door` leads to the cores it may use, if
+/// those are limited.
 ///
 /// # Errors
 /// That it cannot be started.

@@ -1,7 +1,8 @@
 //! Spark standalone in the lab: a master on the head, a worker on each compute node.
 //!
-//! Spark comes from PyPI, in a virtual environment that outlives the lab, for it takes a minute to get. Workers are known
-//! by the host names of their nodes, the names that agents give as locations.
+//! Spark comes from PyPI, in a virtual environment that outlives the lab, for it takes a minute to
+//! get. Workers are known by the host names of their nodes, the names that agents give as
+//! locations.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -207,7 +208,8 @@ pub fn worker_service(node: &str) -> String {
     format!("spark-worker-{node}")
 }
 
-/// A daemon of Spark; `spark-class` becomes it, so that the process that was started is the one that runs.
+/// A daemon of Spark; `spark-class` becomes it, so that the process that was started is the one
+/// that runs.
 fn daemon(place: &Place, spark: &SparkRecord, node: &str, class: &str) -> Command {
     let mut command = Command::new(spark.home.join("bin/spark-class"));
     command.args([class, "--host", node]).current_dir("/").env("SPARK_DAEMON_MEMORY", "512m");
@@ -218,7 +220,8 @@ fn daemon(place: &Place, spark: &SparkRecord, node: &str, class: &str) -> Comman
     command
 }
 
-/// What a program on a node needs to use the lab's Spark: `spark-submit` and `pyspark` then need no further options.
+/// What a program on a node needs to use the lab's Spark: `spark-submit` and `pyspark` then need no
+/// further options.
 pub fn environment(command: &mut Command, spark: &SparkRecord, node: &str) {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let dirs = [spark.venv.join("bin")].into_iter().chain(std::env::split_paths(&path));

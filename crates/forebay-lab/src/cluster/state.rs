@@ -1,8 +1,9 @@
 //! The record of a lab, `/run/forebay-lab/LAB.json`, and the lock of who works on it.
 //!
-//! The record is written before anything is made and again after each step, so that whoever comes after a crash knows
-//! more than the kernel tells: where the files are, and what each process was for. `/run` is emptied at boot, as are the
-//! namespaces. It is a help and not the truth: `down` works without it.
+//! The record is written before anything is made and again after each step, so that whoever comes
+//! after a crash knows more than the kernel tells: where the files are, and what each process was
+//! for. `/run` is emptied at boot, as are the namespaces. It is a help and not the truth: `down`
+//! works without it.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -72,7 +73,8 @@ pub struct Record {
     pub subnet: u8,
     /// The file system.
     pub pfs: PfsKind,
-    /// Bytes of a file that lie on one server before the next comes; `None`: as the file system has it.
+    /// Bytes of a file that lie on one server before the next comes; `None`: as the file system has
+    /// it.
     #[serde(default)]
     pub stripe_bytes: Option<u64>,
     /// Storage of each server.
@@ -201,7 +203,8 @@ pub fn remove(lab: &str) -> Result<(), LabError> {
     Ok(())
 }
 
-/// Whoever holds this is the only one to change the lab. Given back when dropped, or when the process dies.
+/// Whoever holds this is the only one to change the lab. Given back when dropped, or when the
+/// process dies.
 #[derive(Debug)]
 pub struct Lock {
     file: File,
@@ -209,7 +212,8 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Gives the lock back and removes its file; whoever has opened it meanwhile notices, see [`lock`].
+    /// Gives the lock back and removes its file; whoever has opened it meanwhile notices, see
+    /// [`lock`].
     pub fn remove(self) {
         // Left behind it does no harm.
         let _ = fs::remove_file(&self.path);
@@ -225,7 +229,8 @@ impl Lock {
 /// Takes the lock of a lab.
 ///
 /// # Errors
-/// That another holds it: this waits for nobody, for `up` may take long and a `down` should say so at once.
+/// That another holds it: this waits for nobody, for `up` may take long and a `down` should say so
+/// at once.
 pub fn lock(lab: &str) -> Result<Lock, LabError> {
     loop {
         let lock = open_lock(&format!("{lab}.lock"))?;
@@ -243,8 +248,8 @@ pub fn lock(lab: &str) -> Result<Lock, LabError> {
     }
 }
 
-/// Takes the right to install packages, which one has at a time: what hinders services meanwhile is then its own. Waits for
-/// its turn if `wait`; else `None` if another has it.
+/// Takes the right to install packages, which one has at a time: what hinders services meanwhile is
+/// then its own. Waits for its turn if `wait`; else `None` if another has it.
 ///
 /// # Errors
 /// That it cannot be taken.
@@ -259,8 +264,9 @@ pub fn lock_packages(wait: bool) -> Result<Option<Lock>, LabError> {
     }
 }
 
-/// The lowest number for the addresses of a new lab that neither another lab nor the host uses. The answer is good while
-/// the lock that comes with it is held; by then the new lab's record should have been saved.
+/// The lowest number for the addresses of a new lab that neither another lab nor the host uses. The
+/// answer is good while the lock that comes with it is held; by then the new lab's record should
+/// have been saved.
 ///
 /// # Errors
 /// That the records cannot be read, or that all numbers are taken.
@@ -272,7 +278,8 @@ pub fn free_subnet() -> Result<(u8, Lock), LabError> {
     let mut taken = Vec::new();
     for entry in fs::read_dir(RECORDS).map_err(failed)? {
         let path = entry.map_err(failed)?.path();
-        // One that cannot be understood is of another version, and its addresses are among the host's routes.
+        // One that cannot be understood is of another version, and its addresses are among the
+        // host's routes.
         if path.extension().is_some_and(|e| e == "json")
             && let Ok(record) = serde_json::from_slice::<Record>(&fs::read(&path).unwrap_or_default())
         {
@@ -287,7 +294,8 @@ pub fn free_subnet() -> Result<(u8, Lock), LabError> {
     Ok((free, lock))
 }
 
-/// Third numbers of the routes below 10.77. Routes are written as the bytes of the address, in the order of memory.
+/// Third numbers of the routes below 10.77. Routes are written as the bytes of the address, in the
+/// order of memory.
 fn subnets_in_use(routes: &str) -> Vec<u8> {
     let destination = |line: &str| u32::from_str_radix(line.split_whitespace().nth(1)?, 16).ok();
     let addresses = routes.lines().skip(1).filter_map(destination).map(u32::to_ne_bytes);

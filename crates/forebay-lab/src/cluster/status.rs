@@ -1,7 +1,8 @@
-//! `forebay lab status`, `traffic` and `mark`: what is up, and what has passed the links since the mark.
+//! `forebay lab status`, `traffic` and `mark`: what is up, and what has passed the links since the
+//! mark.
 //!
-//! Everything is asked of the kernel at that moment: processes, mounts, queues, counters. The record only says what to
-//! ask for.
+//! Everything is asked of the kernel at that moment: processes, mounts, queues, counters. The
+//! record only says what to ask for.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -29,7 +30,8 @@ pub struct Status {
     pub dir: PathBuf,
     /// Which file system.
     pub pfs: PfsKind,
-    /// Bytes of a file that lie on one server before the next comes; `None`: as the file system has it.
+    /// Bytes of a file that lie on one server before the next comes; `None`: as the file system has
+    /// it.
     pub stripe_bytes: Option<u64>,
     /// Where it is mounted on every compute node.
     pub mount: PathBuf,
@@ -200,8 +202,9 @@ struct TrafficLine {
     nodes: BTreeMap<String, Traffic>,
 }
 
-/// Prints what has passed the links since the mark as one line of JSON; with `every_ns` again and again, until nobody reads
-/// it or the lab is gone. Much cheaper than the whole status, so it can be asked often.
+/// Prints what has passed the links since the mark as one line of JSON; with `every_ns` again and
+/// again, until nobody reads it or the lab is gone. Much cheaper than the whole status, so it can
+/// be asked often.
 ///
 /// # Errors
 /// That the lab is not up, or has gone.

@@ -1,7 +1,8 @@
 //! Storage of the servers: one tmpfs of a fixed size for each, mounted inside its node.
 //!
-//! File systems keep deleted data for minutes. Without a bound, ten minutes of writing and deleting fill the machine's memory,
-//! and the kernel kills what it likes. With one, programs get `ENOSPC`. The mount ends with the node, whoever was killed.
+//! File systems keep deleted data for minutes. Without a bound, ten minutes of writing and deleting
+//! fill the machine's memory, and the kernel kills what it likes. With one, programs get `ENOSPC`.
+//! The mount ends with the node, whoever was killed.
 
 use std::path::Path;
 

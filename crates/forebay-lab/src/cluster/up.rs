@@ -1,4 +1,5 @@
-//! `forebay lab up`: links, nodes, file system, agents, Spark, in this order; and all of it cleared if a step fails.
+//! `forebay lab up`: links, nodes, file system, agents, Spark, in this order; and all of it cleared
+//! if a step fails.
 
 use std::fs;
 use std::path::PathBuf;
@@ -22,13 +23,15 @@ pub struct UpArgs {
     /// Name of the lab, if there shall be more than one
     #[arg(long, value_name = "LAB", env = space::LAB_VARIABLE, default_value = "lab")]
     pub name: String,
-    /// Directory for the servers' data, logs and records; it must be new, or empty and root's own [default: /dev/shm/forebay-LAB]
+    /// Directory for the servers' data, logs and records; it must be new, or empty and root's own
+    /// [default: /dev/shm/forebay-LAB]
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
     /// Which parallel file system
     #[arg(long, value_enum, default_value = "moosefs")]
     pub pfs: PfsKind,
-    /// GlusterFS: spread each file over the servers in pieces of this size, at least 4MiB; for files that are written once
+    /// GlusterFS: spread each file over the servers in pieces of this size, at least 4MiB; for
+    /// files that are written once
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub stripe: Option<u64>,
     /// Number of storage servers
@@ -37,13 +40,15 @@ pub struct UpArgs {
     /// Number of compute nodes
     #[arg(long, value_name = "N", default_value_t = 4)]
     pub nodes: usize,
-    /// Storage of all servers together, in memory as it is used [default: 8GiB, at most a third of the machine's memory]
+    /// Storage of all servers together, in memory as it is used [default: 8GiB, at most a third of
+    /// the machine's memory]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub store: Option<u64>,
     /// Bandwidth of each server's link, each way
     #[arg(long, value_name = "RATE", default_value = "80MB/s", value_parser = parse_rate)]
     pub rate: Rate,
-    /// Cores of each compute node, such as 0.5, or unlimited [default: unlimited if the machine has enough for all, else an even share of four fifths of its cores]
+    /// Cores of each compute node, such as 0.5, or unlimited [default: unlimited if the machine has
+    /// enough for all, else an even share of four fifths of its cores]
     #[arg(long, value_name = "N", value_parser = cpu::parse_cpus)]
     pub cpus: Option<Cpus>,
     /// Memory of each agent
@@ -205,7 +210,8 @@ fn connect(record: &mut Record) -> Result<(), LabError> {
     }
 }
 
-/// Gives each compute node its cores. Where that cannot be done, and nobody has asked for it, the lab comes up without and says so.
+/// Gives each compute node its cores. Where that cannot be done, and nobody has asked for it, the
+/// lab comes up without and says so.
 fn limit_cores(record: &mut Record, asked: bool) -> Result<(), LabError> {
     let Some(millis) = record.cpu_millis else { return Ok(()) };
     let compute = record.nodes.iter().filter(|node| node.role == Role::Compute);

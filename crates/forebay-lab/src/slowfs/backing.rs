@@ -1,9 +1,10 @@
 //! The backing directory: from inode numbers to descriptors, and the calls made on them.
 //!
-//! Everything starts from one descriptor of the backing root and stays beneath it (`openat2` with `RESOLVE_BENEATH` and no
-//! symbolic links), so neither a link in the data nor a mount over the backing directory leads elsewhere.
-//! Calls that exist only for paths go through `/proc/self/fd/N`, which names the object itself, symbolic links
-//! included, and works for files that have no name any more.
+//! Everything starts from one descriptor of the backing root and stays beneath it (`openat2` with
+//! `RESOLVE_BENEATH` and no symbolic links), so neither a link in the data nor a mount over the
+//! backing directory leads elsewhere. Calls that exist only for paths go through `/proc/self/fd/N`,
+//! which names the object itself, symbolic links included, and works for files that have no name
+//! any more.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -100,8 +101,9 @@ impl Backing {
 
     /// The attributes of `name` in the directory `parent`.
     /// # Errors
-    /// `EXDEV` for a directory on which something is mounted inside the backing directory: inode numbers below could collide
-    /// with ours. Asked of directories only: on an overlay, files may show another device without being elsewhere.
+    /// `EXDEV` for a directory on which something is mounted inside the backing directory: inode
+    /// numbers below could collide with ours. Asked of directories only: on an overlay, files may
+    /// show another device without being elsewhere.
     pub fn stat_child(&self, parent: BorrowedFd<'_>, name: &OsStr) -> Result<Stat> {
         let stat = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
         let mounted_over = stat.st_dev != self.dev && kind(stat.st_mode) == Some(FileType::Directory);
@@ -116,8 +118,8 @@ impl Backing {
         rustix::fs::open(self_path(at), flags | OFlags::CLOEXEC, Mode::empty())
     }
 
-    /// Creates and opens a regular file. Made with mode 0600 first and opened up last, so that at no moment the wrong user can
-    /// open it.
+    /// Creates and opens a regular file. Made with mode 0600 first and opened up last, so that at
+    /// no moment the wrong user can open it.
     pub fn create(
         &self,
         parent: BorrowedFd<'_>,
@@ -134,7 +136,8 @@ impl Backing {
                 rustix::fs::fchmod(&fd, Mode::from_raw_mode(mode & 0o7777))?;
                 Ok(fd)
             }
-            // Somebody else made it between the kernel's lookup and now: open it, as without O_EXCL.
+            // Somebody else made it between the kernel's lookup and now: open it, as without
+            // O_EXCL.
             Err(Errno::EXIST) if flags & libc::O_EXCL == 0 => {
                 let truncate = if flags & libc::O_TRUNC != 0 { OFlags::TRUNC } else { OFlags::empty() };
                 rustix::fs::openat(parent, name, flags_kept | truncate, Mode::empty())
@@ -181,13 +184,15 @@ pub fn self_path(fd: BorrowedFd<'_>) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
 
-/// What of a program's open flags is passed to the backing file. `O_APPEND` must not be: the kernel sends offsets, and Linux
-/// would append in spite of them. `O_SYNC` and `O_DIRECT` are the business of the model, not of the backing disk.
+/// What of a program's open flags is passed to the backing file. `O_APPEND` must not be: the kernel
+/// sends offsets, and Linux would append in spite of them. `O_SYNC` and `O_DIRECT` are the business
+/// of the model, not of the backing disk.
 pub fn backing_open_flags(flags: i32) -> OFlags {
     OFlags::from_bits_truncate((flags & libc::O_ACCMODE) as u32)
 }
 
-/// Attributes in FUSE's form. `ino` is the number to be shown, which for the root differs from FUSE's own.
+/// Attributes in FUSE's form. `ino` is the number to be shown, which for the root differs from
+/// FUSE's own.
 pub fn attributes(stat: &Stat) -> Result<FileAttr> {
     Ok(FileAttr {
         ino: INodeNo(stat.st_ino),

@@ -1,9 +1,10 @@
 //! Bytes: what a read, a write or a sync costs, and when it is answered.
 //!
-//! A read is charged to its servers when it arrives and carried out when it is due: while it waits it holds no data. A write is
-//! carried out at once, straight from the request's buffer, and only its acknowledgement waits; so memory does not grow
-//! with what is under way in either direction. The one exception is a write held by a hang, whose bytes must be
-//! kept: [`HELD_WRITES_BYTES_MAX`] bounds them.
+//! A read is charged to its servers when it arrives and carried out when it is due: while it waits
+//! it holds no data. A write is carried out at once, straight from the request's buffer, and only
+//! its acknowledgement waits; so memory does not grow with what is under way in either direction.
+//! The one exception is a write held by a hang, whose bytes must be kept: [`HELD_WRITES_BYTES_MAX`]
+//! bounds them.
 
 use std::cell::RefCell;
 use std::os::fd::AsFd;
@@ -24,7 +25,8 @@ const HELD_WRITES_BYTES_MAX: u64 = 256 << 20;
 static HELD_WRITES_BYTES: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// One buffer a thread, as large as the largest request it has served (1 MiB): warm in the cache, never zeroed again.
+    /// One buffer a thread, as large as the largest request it has served (1 MiB): warm in the
+    /// cache, never zeroed again.
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -136,8 +138,9 @@ fn write_fully(fd: BorrowedFd<'_>, mut offset: u64, mut data: &[u8]) -> Result<(
     Ok(())
 }
 
-/// Serves fsync and the flush at close: both wait until the servers have what was written through this open file.
-/// `to_disk` is what fsync asks for: `Some(true)` for the data only, `None` for a flush, which asks for nothing.
+/// Serves fsync and the flush at close: both wait until the servers have what was written through
+/// this open file. `to_disk` is what fsync asks for: `Some(true)` for the data only, `None` for a
+/// flush, which asks for nothing.
 pub fn sync(state: &Arc<State>, file: Arc<OpenFile>, to_disk: Option<bool>, reply: ReplyEmpty) {
     state.counters.syncs.fetch_add(1, Ordering::Relaxed);
     let decision = state.decide(Op::Sync, || file.path.clone());

@@ -4,15 +4,16 @@
 //!
 //! ```text
 //! SPEC   := "none" | FAULT { ";" FAULT }
-//! FAULT  := OP "=" EFFECT { "," "path=" GLOB | "," "count=" N }  |  "latency=" DURATION { "," ... }
+//! FAULT  := OP "=" EFFECT { "," "path=" GLOB | "," "count=" N } | "latency=" DURATION { "," ... }
 //! OP     := read | write | open | meta | sync | all
 //! EFFECT := an errno name such as EIO  |  hang[:DURATION]  |  delay:DURATION
 //! ```
 //!
-//! `meta` is everything on names and attributes, `sync` is fsync and the flush of a close, `latency=D` is short for
-//! `all=delay:D`. A hang without a duration lasts until the specification is replaced. A glob without a slash is
-//! matched against the file's name, one with a slash against its path below the mount; `*` and `?` as in a shell, `*` does
-//! not cross a slash. The first fault that fails or hangs an operation wins, delays add up.
+//! `meta` is everything on names and attributes, `sync` is fsync and the flush of a close,
+//! `latency=D` is short for `all=delay:D`. A hang without a duration lasts until the specification
+//! is replaced. A glob without a slash is matched against the file's name, one with a slash against
+//! its path below the mount; `*` and `?` as in a shell, `*` does not cross a slash. The first fault
+//! that fails or hangs an operation wins, delays add up.
 //!
 //! The decision is pure: it neither waits nor touches a file, so tests assert exact decisions.
 
@@ -207,7 +208,8 @@ fn path_matches(pattern: &[u8], path: &[u8]) -> bool {
     glob_matches(pattern, name)
 }
 
-/// `*` and `?` over bytes (names need not be UTF-8); linear space, backtracks to the last star only.
+/// `*` and `?` over bytes (names need not be UTF-8); linear space, backtracks to the last star
+/// only.
 fn glob_matches(pattern: &[u8], text: &[u8]) -> bool {
     let (mut p, mut t) = (0, 0);
     let mut star: Option<(usize, usize)> = None;

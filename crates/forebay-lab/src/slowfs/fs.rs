@@ -1,5 +1,5 @@
-//! The FUSE requests, one method each. No logic lives here: a method unpacks its request, names the function that
-//! serves it and the way its result is answered.
+//! The FUSE requests, one method each. No logic lives here: a method unpacks its request, names the
+//! function that serves it and the way its result is answered.
 
 use std::ffi::OsStr;
 use std::io;
@@ -22,9 +22,11 @@ use super::meta::{self, Changes, On, Opened, run};
 use super::nodes::ROOT;
 use super::state::State;
 
-/// The largest request: 256 pages, the kernel's default limit. Smaller costs round trips, larger is refused.
+/// The largest request: 256 pages, the kernel's default limit. Smaller costs round trips, larger is
+/// refused.
 const REQUEST_BYTES_MAX: u32 = 1 << 20;
-/// Background requests (read-ahead) under way at once. Hung ones count too, so it must exceed what a test hangs.
+/// Background requests (read-ahead) under way at once. Hung ones count too, so it must exceed what
+/// a test hangs.
 const BACKGROUND_MAX: u16 = 1024;
 
 /// The kernel's view of the shared state.
@@ -41,10 +43,11 @@ impl SlowFs {
         move |reply, attr| reply.attr(&ttl, &attr)
     }
 
-    /// The page cache of a file is kept from one open to the next only while somebody has it open and nothing has changed it:
-    /// readers at the same time share what one of them fetched, as the clients of real parallel file systems let them. Otherwise
-    /// an open starts from the servers, so what was changed in the backing directory is seen, and a second
-    /// pass over a file is as slow as the first.
+    /// The page cache of a file is kept from one open to the next only while somebody has it open
+    /// and nothing has changed it: readers at the same time share what one of them fetched, as the
+    /// clients of real parallel file systems let them. Otherwise an open starts from the servers,
+    /// so what was changed in the backing directory is seen, and a second pass over a file is as
+    /// slow as the first.
     fn open_flags(&self) -> impl FnOnce(&Opened) -> FopenFlags + Send + 'static {
         let direct_io = self.0.direct_io;
         move |opened| match (direct_io, opened.keep_cache) {
@@ -305,7 +308,8 @@ impl Filesystem for SlowFs {
     }
 
     fn fsyncdir(&self, _request: &Request, ino: INodeNo, _fh: FileHandle, _data: bool, reply: ReplyEmpty) {
-        // Names are in the backing directory the moment they are made; only the round trip is left to model.
+        // Names are in the backing directory the moment they are made; only the round trip is left
+        // to model.
         run(&self.0, Op::Sync, On::Inode(ino.0), reply, |_| Ok(()), done);
     }
 

@@ -1,4 +1,5 @@
-//! Open files and directories: one backing descriptor each, so that what was opened stays what it is after unlink and rename.
+//! Open files and directories: one backing descriptor each, so that what was opened stays what it
+//! is after unlink and rename.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -46,7 +47,8 @@ pub struct OpenFile {
 }
 
 impl OpenFile {
-    /// `flags` and `opener` (a thread's number) are those of the opening program, `stat` is of the file as it was opened.
+    /// `flags` and `opener` (a thread's number) are those of the opening program, `stat` is of the
+    /// file as it was opened.
     pub fn new(fd: OwnedFd, stat: &Stat, flags: i32, opener: u32, path: Vec<u8>) -> Self {
         Self {
             fd,
@@ -68,9 +70,10 @@ impl OpenFile {
 
     /// The thread `closer` has closed a descriptor of this open file.
     ///
-    /// The kernel's release comes only when nobody waits for it any more; a second pass over a file may have opened
-    /// it by then. The flush is in time, but it also comes when a child closes what it inherited (each fork and exec does):
-    /// that is no end, so a flush counts only from the opener's own process, or when the opener has gone.
+    /// The kernel's release comes only when nobody waits for it any more; a second pass over a file
+    /// may have opened it by then. The flush is in time, but it also comes when a child closes what
+    /// it inherited (each fork and exec does): that is no end, so a flush counts only from the
+    /// opener's own process, or when the opener has gone.
     pub fn flushed(&self, closer: u32) {
         let threads = format!("/proc/{}/task", self.opener);
         let elsewhere = closer != self.opener
@@ -81,8 +84,8 @@ impl OpenFile {
         }
     }
 
-    /// Whether what the kernel has cached of the file since this open is good for `other`, opened later: somebody still has it
-    /// open, and nothing has changed in between.
+    /// Whether what the kernel has cached of the file since this open is good for `other`, opened
+    /// later: somebody still has it open, and nothing has changed in between.
     pub fn vouches_for(&self, other: &OpenFile) -> bool {
         !self.closed.load(Ordering::Relaxed) && self.version == other.version
     }

@@ -1,7 +1,9 @@
-//! Names and attributes: each operation is carried out when it arrives and answered one latency later.
+//! Names and attributes: each operation is carried out when it arrives and answered one latency
+//! later.
 //!
-//! [`run`] is the one way through: it asks the fault set, holds, refuses or carries out, and answers. The operations
-//! themselves are plain functions from the shared state to a result, in the order of the POSIX calls they serve.
+//! [`run`] is the one way through: it asks the fault set, holds, refuses or carries out, and
+//! answers. The operations themselves are plain functions from the shared state to a result, in the
+//! order of the POSIX calls they serve.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
@@ -48,12 +50,13 @@ pub enum On<'a> {
     Inode(u64),
     /// A name in a directory.
     Name(u64, &'a OsStr),
-    /// The attributes of the root. Every walk to a control attribute asks for them, and a fault that could not be cleared
-    /// would be a trap: so they are free of faults and of latency.
+    /// The attributes of the root. Every walk to a control attribute asks for them, and a fault
+    /// that could not be cleared would be a trap: so they are free of faults and of latency.
     RootAttributes,
 }
 
-/// Carries out `act` and answers with `answer`, one latency later; or does what the faults in force say instead.
+/// Carries out `act` and answers with `answer`, one latency later; or does what the faults in force
+/// say instead.
 pub fn run<R: Refuse, T: Send + 'static>(
     state: &Arc<State>,
     op: Op,
@@ -286,8 +289,8 @@ pub struct DirEntry {
     name: Vec<u8>,
 }
 
-/// The entries after `offset`, about as many as one reply holds. Offsets are the backing file system's own, so nothing is
-/// kept between two calls, however large the directory.
+/// The entries after `offset`, about as many as one reply holds. Offsets are the backing file
+/// system's own, so nothing is kept between two calls, however large the directory.
 pub fn readdir(state: &State, handle: u64, offset: u64) -> Result<Vec<DirEntry>> {
     let dir = state.dirs.get(handle).ok_or(Errno::BADF)?;
     let fd = dir.lock().unwrap_or_else(PoisonError::into_inner);

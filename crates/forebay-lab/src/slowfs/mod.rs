@@ -1,8 +1,9 @@
 //! A slow parallel file system, in user space, over a directory.
 //!
-//! It stands in for `n` storage servers with a bandwidth each, behind one client mount. The data are the files of the backing
-//! directory, byte for byte and inode for inode; what this file system adds is *time* (a striped rate model and a latency),
-//! *knowledge* (the stripe layout as an extended attribute, counters) and *trouble* (faults that are switched on and off).
+//! It stands in for `n` storage servers with a bandwidth each, behind one client mount. The data
+//! are the files of the backing directory, byte for byte and inode for inode; what this file system
+//! adds is *time* (a striped rate model and a latency), *knowledge* (the stripe layout as an
+//! extended attribute, counters) and *trouble* (faults that are switched on and off).
 //!
 //! ```text
 //!  kernel --/dev/fuse--> fs.rs            one method a request, no logic
@@ -11,12 +12,14 @@
 //!                          '- control.rs  xattrs: layout, counters, faults, rate
 //!        decide:  stripe.rs  rate.rs  fault.rs      pure, no clock
 //!        do:      backing.rs nodes.rs handles.rs timer.rs stats.rs
-//!        around:  mount.rs (mount, unmount, kernel tuning)  serve.rs (the process)  remote.rs (talk to a mount)
+//!        around:  mount.rs (mount, unmount, kernel tuning)  serve.rs (the process)
+//!                 remote.rs (talk to a mount)
 //! ```
 //!
-//! Why not throttle a loop device or a network link: those cannot tell the layout, inject EIO into one file, count who
-//! read what, or start in 50 ms on any machine with `/dev/fuse`; and the page cache hides them. Why not sleep in the
-//! request threads: eight streams with read-ahead have hundreds of requests under way.
+//! Why not throttle a loop device or a network link: those cannot tell the layout, inject EIO into
+//! one file, count who read what, or start in 50 ms on any machine with `/dev/fuse`; and the page
+//! cache hides them. Why not sleep in the request threads: eight streams with read-ahead have
+//! hundreds of requests under way.
 
 mod backing;
 mod control;
@@ -96,10 +99,11 @@ pub struct Config {
     pub stripe_bytes: u64,
     /// Added to each metadata operation and to each read and write.
     pub latency_ns: u64,
-    /// How far the kernel reads ahead of a sequential reader; `None`: four stripes per server, at least 4 MiB.
+    /// How far the kernel reads ahead of a sequential reader; `None`: four stripes per server, at
+    /// least 4 MiB.
     pub read_ahead_bytes: Option<u64>,
-    /// How much one open file may have written that the servers do not have yet; `None`: two stripes per server. 0: each
-    /// write waits for its servers.
+    /// How much one open file may have written that the servers do not have yet; `None`: two
+    /// stripes per server. 0: each write waits for its servers.
     pub write_behind_bytes: Option<u64>,
     /// How long the kernel may trust attributes and names without asking.
     pub attr_ttl_ns: u64,
@@ -140,10 +144,11 @@ impl Config {
     }
 
     fn read_ahead_or_default(&self) -> u64 {
-        // A reader on a busy machine may come late by the time of one window; two windows are under way, each of twice what
-        // keeps the servers busy.
+        // A reader on a busy machine may come late by the time of one window; two windows are under
+        // way, each of twice what keeps the servers busy.
         let window_bytes = self.window_bytes().saturating_mul(2);
-        // Above 64 MiB, the read-ahead of a few files would fill a small machine's memory with what nobody asked for.
+        // Above 64 MiB, the read-ahead of a few files would fill a small machine's memory with what
+        // nobody asked for.
         self.read_ahead_bytes.unwrap_or_else(|| window_bytes.clamp(4 << 20, 64 << 20))
     }
 

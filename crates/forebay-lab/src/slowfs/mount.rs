@@ -1,10 +1,11 @@
 //! Mounting, unmounting, and telling the kernel how far to read ahead.
 //!
-//! As root we call mount(2) ourselves and hand the descriptor to the FUSE library: then the unmount is ours too, and can be
-//! bounded in time. Other users go through `fusermount3`. Ending a mount has three steps, each for a case that
-//! was met: everything that waits is answered (a hang would hold the unmount for its whole length); a plain
-//! unmount; and if files are still open, a forced one that aborts the connection, so that their users get ENOTCONN
-//! instead of a hang in the kernel.
+//! As root we call mount(2) ourselves and hand the descriptor to the FUSE library: then the unmount
+//! is ours too, and can be bounded in time. Other users go through `fusermount3`. Ending a mount
+//! has three steps, each for a case that was met: everything that waits is answered (a hang would
+//! hold the unmount for its whole length); a plain unmount; and if files are still open, a forced
+//! one that aborts the connection, so that their users get ENOTCONN instead of a hang in the
+//! kernel.
 
 use std::ffi::CString;
 use std::fs::OpenOptions;
@@ -26,7 +27,8 @@ use super::{Config, FS_TYPE};
 use crate::LabError;
 use crate::mountinfo::{self, MountLine};
 
-/// Threads that take requests from the kernel. They never wait, so a few are enough; two copy in parallel while two receive.
+/// Threads that take requests from the kernel. They never wait, so a few are enough; two copy in
+/// parallel while two receive.
 const REQUEST_THREADS: usize = 4;
 /// How long an orderly end may take before the process leaves without it.
 const END_DEADLINE: Duration = Duration::from_secs(5);
@@ -45,8 +47,9 @@ impl Mounted {
     /// Mounts. When this returns, the file system can be used.
     ///
     /// # Errors
-    /// What stands in the way, and how to remove it: no `/dev/fuse`, no right to mount, something mounted there already. A dead mount
-    /// (its server was killed) is removed, not complained about.
+    /// What stands in the way, and how to remove it: no `/dev/fuse`, no right to mount, something
+    /// mounted there already. A dead mount (its server was killed) is removed, not complained
+    /// about.
     pub fn start(config: &Config) -> Result<Self, LabError> {
         let mount = prepare_mount_point(&config.mount)?;
         raise_descriptor_limit();
@@ -76,7 +79,8 @@ impl Mounted {
         self.state.stats()
     }
 
-    /// Readable as soon as the file system has gone, by [`Mounted::stop`] or by an `umount` from outside.
+    /// Readable as soon as the file system has gone, by [`Mounted::stop`] or by an `umount` from
+    /// outside.
     pub fn ended(&self) -> &OwnedFd {
         &self.ended
     }
@@ -122,7 +126,8 @@ impl Mounted {
             return helper.unmount();
         }
         match unmount(&self.mount, UnmountFlags::empty()) {
-            // Not a mount point: an `umount` from outside was faster, and the session is about to end.
+            // Not a mount point: an `umount` from outside was faster, and the session is about to
+            // end.
             Ok(()) | Err(Errno::INVAL) => Ok(()),
             Err(_) => match unmount(&self.mount, UnmountFlags::FORCE | UnmountFlags::DETACH) {
                 Ok(()) | Err(Errno::INVAL) => Ok(()),
@@ -131,8 +136,9 @@ impl Mounted {
         }
     }
 
-    /// FUSE cannot ask for more read-ahead than the default of 128 KiB; the mount's sysfs entry can. Without the right to write
-    /// it, one stream reaches less than the whole bandwidth and everything else works, so that is not an error.
+    /// FUSE cannot ask for more read-ahead than the default of 128 KiB; the mount's sysfs entry
+    /// can. Without the right to write it, one stream reaches less than the whole bandwidth and
+    /// everything else works, so that is not an error.
     fn set_read_ahead(&self, bytes: u64) {
         let ours = |line: &MountLine| line.mount_point == self.mount && line.fs_type == FS_TYPE;
         let Some(line) = mountinfo::read().into_iter().rev().find(ours) else { return };
@@ -234,7 +240,8 @@ fn prepare_mount_point(path: &Path) -> Result<PathBuf, LabError> {
     Ok(path)
 }
 
-/// Each open file costs a descriptor here and one in its program: take what the system allows, as 10,000 open files are normal.
+/// Each open file costs a descriptor here and one in its program: take what the system allows, as
+/// 10,000 open files are normal.
 fn raise_descriptor_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);

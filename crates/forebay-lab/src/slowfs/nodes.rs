@@ -1,13 +1,15 @@
 //! Which inode numbers the kernel knows, and under which names they were found.
 //!
-//! FUSE names files by a number, the backing directory by path. The number given to the kernel is the backing file's own
-//! `st_ino`, so that a file's identity (inode, size, mtime, ctime) is the same here and there and survives a remount.
-//! For the way back, each known inode keeps the names by which it was last looked up, and the files open on it.
+//! FUSE names files by a number, the backing directory by path. The number given to the kernel is
+//! the backing file's own `st_ino`, so that a file's identity (inode, size, mtime, ctime) is the
+//! same here and there and survives a remount. For the way back, each known inode keeps the names
+//! by which it was last looked up, and the files open on it.
 //!
-//! Not one `O_PATH` descriptor per inode, the usual way: the kernel may know hundreds of thousands of inodes, and
-//! descriptors are limited to some 20,000. A name can go stale (a rename behind our back), so whoever follows it compares the
-//! inode number; the kernel looks names up again at each use (entry lifetime 0), which renews them. An unlinked file has no
-//! name but lives on through its open descriptor.
+//! Not one `O_PATH` descriptor per inode, the usual way: the kernel may know hundreds of thousands
+//! of inodes, and descriptors are limited to some 20,000. A name can go stale (a rename behind our
+//! back), so whoever follows it compares the inode number; the kernel looks names up again at each
+//! use (entry lifetime 0), which renews them. An unlinked file has no name but lives on through its
+//! open descriptor.
 //!
 //! Memory: one entry per inode the kernel holds, released when it forgets.
 
@@ -23,7 +25,8 @@ pub const ROOT: u64 = 1;
 
 /// Hard links beyond this many are found again by their next lookup.
 const NAMES_MAX: usize = 8;
-/// Deeper than any path that `PATH_MAX` allows: ends a walk in a tree that is being renamed into a circle.
+/// Deeper than any path that `PATH_MAX` allows: ends a walk in a tree that is being renamed into a
+/// circle.
 const DEPTH_MAX: usize = 2048;
 
 #[derive(Default)]
@@ -72,7 +75,8 @@ impl Nodes {
         }
     }
 
-    /// A file was opened. True if another open of the same version still stands, so that what is cached is good.
+    /// A file was opened. True if another open of the same version still stands, so that what is
+    /// cached is good.
     pub fn opened(&self, file: &Arc<OpenFile>) -> bool {
         let mut table = self.lock();
         let open = &mut table.entry(file.ino()).or_default().open;
@@ -92,21 +96,24 @@ impl Nodes {
         }
     }
 
-    /// An open file of this inode; one that can be written, if there is one and `writable` is asked for.
+    /// An open file of this inode; one that can be written, if there is one and `writable` is asked
+    /// for.
     pub fn open_file(&self, ino: u64, writable: bool) -> Option<Arc<OpenFile>> {
         let table = self.lock();
         let open = &table.get(&ino)?.open;
         open.iter().find(|file| !writable || file.writable()).cloned()
     }
 
-    /// The paths under which `ino` may be found, relative to the root without a leading slash, the likeliest first.
+    /// The paths under which `ino` may be found, relative to the root without a leading slash, the
+    /// likeliest first.
     pub fn paths(&self, ino: u64) -> Vec<Vec<u8>> {
         let table = self.lock();
         let Some(node) = table.get(&ino) else { return Vec::new() };
         node.names.iter().rev().filter_map(|(parent, name)| join_upwards(&table, *parent, name)).collect()
     }
 
-    /// The likeliest path of `name` in `parent`, for messages and fault patterns; the bare name if unknown.
+    /// The likeliest path of `name` in `parent`, for messages and fault patterns; the bare name if
+    /// unknown.
     pub fn child_path(&self, parent: u64, name: &OsStr) -> Vec<u8> {
         join_upwards(&self.lock(), parent, name).unwrap_or_else(|| name.as_bytes().to_vec())
     }

@@ -1,24 +1,26 @@
 //! When will it be done: the bandwidth of the servers, without a clock.
 //!
-//! Each server is a queue that serves one request after the other at its rate. All it takes to model that is one
-//! number a server, `free_at_ns`: when everything accepted so far will have passed. A request of `bytes` moves it on by
-//! `bytes / rate` and is done at the new value. Nothing ticks and nothing is refilled, so the model costs nothing while idle
-//! and its limit is exact, whatever the size or the number of requests: that is why it is not a token bucket
-//! refilled by a timer.
+//! Each server is a queue that serves one request after the other at its rate. All it takes to
+//! model that is one number a server, `free_at_ns`: when everything accepted so far will have
+//! passed. A request of `bytes` moves it on by `bytes / rate` and is done at the new value. Nothing
+//! ticks and nothing is refilled, so the model costs nothing while idle and its limit is exact,
+//! whatever the size or the number of requests: that is why it is not a token bucket refilled by a
+//! timer.
 //!
-//! A server that was idle may lag behind real time by at most [`BURST_NS`]. This small credit lets a
-//! client that sends its next request only after the last reply (a wake-up later) still use the whole rate, and it
-//! is the most by which any span of time can exceed the limit.
+//! A server that was idle may lag behind real time by at most [`BURST_NS`]. This small credit lets
+//! a client that sends its next request only after the last reply (a wake-up later) still use the
+//! whole rate, and it is the most by which any span of time can exceed the limit.
 //!
-//! [`WriteBehind`] models a client's write cache: writes are acknowledged at once until so many bytes are under way, and
-//! `fsync` and `close` wait for the last of them. Without it, one writer with 1 MiB writes would keep one server busy at a time.
+//! [`WriteBehind`] models a client's write cache: writes are acknowledged at once until so many
+//! bytes are under way, and `fsync` and `close` wait for the last of them. Without it, one writer
+//! with 1 MiB writes would keep one server busy at a time.
 
 use std::collections::VecDeque;
 
 use super::stripe::{SERVERS_MAX, Share};
 
-/// Credit an idle server may gather, in time: 5 ms at 50 MB/s are 250 kB. Covers a late wake-up on a busy
-/// machine, and is 0.5 % of a measurement of one second.
+/// Credit an idle server may gather, in time: 5 ms at 50 MB/s are 250 kB. Covers a late wake-up on
+/// a busy machine, and is 0.5 % of a measurement of one second.
 pub const BURST_NS: u64 = 5_000_000;
 
 /// The queues of all servers.
@@ -40,7 +42,8 @@ impl RateModel {
         self.rate_bytes_per_s
     }
 
-    /// Accepts `share[i]` bytes on each server `i` and says when the last of them has passed; never before `now_ns`.
+    /// Accepts `share[i]` bytes on each server `i` and says when the last of them has passed; never
+    /// before `now_ns`.
     pub fn submit(&mut self, now_ns: u64, share: &Share) -> u64 {
         let Some(rate) = self.rate_bytes_per_s else { return now_ns };
         let mut done_ns = now_ns;
@@ -52,8 +55,8 @@ impl RateModel {
         done_ns
     }
 
-    /// Sets another limit for requests from now on. What waits in a queue keeps its bytes, so its time is rescaled
-    /// for those behind it; replies already promised keep their moment.
+    /// Sets another limit for requests from now on. What waits in a queue keeps its bytes, so its
+    /// time is rescaled for those behind it; replies already promised keep their moment.
     pub fn set_rate(&mut self, now_ns: u64, rate_bytes_per_s: Option<u64>) {
         for free_at_ns in &mut self.free_at_ns {
             let backlog_ns = free_at_ns.saturating_sub(now_ns);
@@ -82,10 +85,11 @@ pub struct WriteBehind {
 }
 
 impl WriteBehind {
-    /// Notes a write of `bytes` that the servers will have taken at `done_ns`; says when its writer may go on:
-    /// as soon as at most `window_bytes` are under way.
+    /// Notes a write of `bytes` that the servers will have taken at `done_ns`; says when its writer
+    /// may go on: as soon as at most `window_bytes` are under way.
     pub fn write(&mut self, now_ns: u64, bytes: u64, done_ns: u64, window_bytes: u64) -> u64 {
-        // Monotone, so that the front is always the first to leave; servers finish in almost this order anyway.
+        // Monotone, so that the front is always the first to leave; servers finish in almost this
+        // order anyway.
         self.last_done_ns = self.last_done_ns.max(done_ns);
         self.under_way.push_back((self.last_done_ns, bytes));
         self.under_way_bytes += bytes;
@@ -101,7 +105,8 @@ impl WriteBehind {
         acknowledged_ns
     }
 
-    /// When everything written so far is on the servers: what `fsync` and `close` wait for. Zero if nothing was written.
+    /// When everything written so far is on the servers: what `fsync` and `close` wait for. Zero if
+    /// nothing was written.
     pub fn drained_ns(&self) -> u64 {
         self.last_done_ns
     }
@@ -183,7 +188,8 @@ mod tests {
     }
 
     proptest! {
-        /// However requests come, no span since the start carries more than rate x time + burst, on any server.
+        /// However requests come, no span since the start carries more than rate x time + burst, on
+        /// any server.
         #[test]
         fn the_limit_holds(requests in prop::collection::vec((0u64..50_000_000, 0usize..4, 1u64..4 * MIB), 1..200)) {
             let rate = 50_000_000;

@@ -1,6 +1,7 @@
 //! Talks to a mounted slow file system from another process, through the attributes of its root.
 //!
-//! Texts are parsed here first: a setxattr can only answer EINVAL, and a person deserves to hear what was wrong.
+//! Texts are parsed here first: a setxattr can only answer EINVAL, and a person deserves to hear
+//! what was wrong.
 
 use std::path::Path;
 
@@ -11,7 +12,8 @@ use super::{FAULT_XATTR, LAYOUT_XATTR, Layout, RATE_XATTR, RESET_XATTR, STATS_XA
 use crate::LabError;
 use crate::quantity::parse_rate;
 
-/// Replaces the faults in force by `spec` (see [`super::fault`]); `none` clears them and lets hanging operations go on.
+/// Replaces the faults in force by `spec` (see [`super::fault`]); `none` clears them and lets
+/// hanging operations go on.
 /// # Errors
 /// What in `spec` is wrong, or that `mount` is not the root of a slow file system.
 pub fn set_fault(mount: &Path, spec: &str) -> Result<(), LabError> {
@@ -49,7 +51,8 @@ pub fn layout(file: &Path) -> Result<Layout, LabError> {
 }
 
 fn set(path: &Path, name: &str, value: &str) -> Result<(), LabError> {
-    // A plain file system takes an attribute of any name and does nothing with it. Only a slow one has counters.
+    // A plain file system takes an attribute of any name and does nothing with it. Only a slow one
+    // has counters.
     get::<Stats>(path, STATS_XATTR)?;
     rustix::fs::setxattr(path, name, value.as_bytes(), XattrFlags::empty())
         .map_err(|error| LabError::io(format!("cannot set {name} of {}; {HINT}", path.display()), error))

@@ -1,8 +1,9 @@
-//! The process around a mount: says `ready`, writes counters if asked to, and ends on SIGTERM, SIGINT or an `umount`.
+//! The process around a mount: says `ready`, writes counters if asked to, and ends on SIGTERM,
+//! SIGINT or an `umount`.
 //!
-//! Signals are blocked before the first thread starts and read from a descriptor, so they interrupt nothing and the
-//! ordinary code below handles them, together with the other two things that can happen: the time for
-//! the next line of counters, and the end of the session.
+//! Signals are blocked before the first thread starts and read from a descriptor, so they interrupt
+//! nothing and the ordinary code below handles them, together with the other two things that can
+//! happen: the time for the next line of counters, and the end of the session.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -24,10 +25,12 @@ pub struct StatsLog {
     pub interval: Duration,
 }
 
-/// Mounts, prints `ready` on stdout and serves until told to stop. Call it before the process has threads.
+/// Mounts, prints `ready` on stdout and serves until told to stop. Call it before the process has
+/// threads.
 ///
 /// # Errors
-/// Those of [`Mounted::start`] and [`Mounted::stop`]; a file for the counters that cannot be written.
+/// Those of [`Mounted::start`] and [`Mounted::stop`]; a file for the counters that cannot be
+/// written.
 pub fn serve(config: &Config, log: Option<&StatsLog>) -> Result<(), LabError> {
     let signals =
         block_signals().map_err(|error| LabError::io("cannot take over SIGTERM and SIGINT", error))?;
@@ -55,8 +58,8 @@ pub fn serve(config: &Config, log: Option<&StatsLog>) -> Result<(), LabError> {
     mounted.stop()
 }
 
-/// Real storage servers are other machines: what keeps this one busy does not slow them. So we go first here, where we may;
-/// at full rate we need a tenth of a core.
+/// Real storage servers are other machines: what keeps this one busy does not slow them. So we go
+/// first here, where we may; at full rate we need a tenth of a core.
 fn act_like_another_machine() {
     let _ = rustix::process::setpriority_process(None, -10);
 }
@@ -105,10 +108,11 @@ impl StatsWriter {
     }
 }
 
-/// Blocks SIGTERM and SIGINT in this thread and those it will start; they are read from the descriptor instead.
+/// Blocks SIGTERM and SIGINT in this thread and those it will start; they are read from the
+/// descriptor instead.
 fn block_signals() -> io::Result<OwnedFd> {
-    // SAFETY: `set` is initialised by sigemptyset before it is read; all pointers are valid for the calls; the descriptor
-    // is checked and owned by nobody else.
+    // SAFETY: `set` is initialised by sigemptyset before it is read; all pointers are valid for the
+    // calls; the descriptor is checked and owned by nobody else.
     unsafe {
         let mut set = std::mem::zeroed::<libc::sigset_t>();
         libc::sigemptyset(&mut set);

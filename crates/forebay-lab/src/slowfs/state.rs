@@ -1,4 +1,5 @@
-//! What all requests share: the model, the faults, the counters and the tables; and how an answer is delayed.
+//! What all requests share: the model, the faults, the counters and the tables; and how an answer
+//! is delayed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,7 +1,9 @@
-//! What the servers have done: counters that let a test prove that each byte was served once, or that a fault struck.
+//! What the servers have done: counters that let a test prove that each byte was served once, or
+//! that a fault struck.
 //!
-//! Counters are relaxed atomics, counted before the reply is sent: a client that has its answer sees it counted.
-//! [`Stats`] is the contract: field names are stable, units are in them, new fields are added at will.
+//! Counters are relaxed atomics, counted before the reply is sent: a client that has its answer
+//! sees it counted. [`Stats`] is the contract: field names are stable, units are in them, new
+//! fields are added at will.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

@@ -1,9 +1,10 @@
 //! Which server holds which byte.
 //!
-//! A file is cut into stripes of `stripe_bytes`; stripe `i` lives on server `(i + first_server) mod servers`. The first
-//! server follows from the inode number, so that files spread over the servers as on a real parallel file
-//! system and a small file is not always the business of server 0. Inode numbers of one directory are mostly
-//! consecutive, so a plain remainder deals files out in turn; a hash would only make that uneven.
+//! A file is cut into stripes of `stripe_bytes`; stripe `i` lives on server `(i + first_server) mod
+//! servers`. The first server follows from the inode number, so that files spread over the servers
+//! as on a real parallel file system and a small file is not always the business of server 0. Inode
+//! numbers of one directory are mostly consecutive, so a plain remainder deals files out in turn; a
+//! hash would only make that uneven.
 
 /// The most servers a lab file system may have; bounds the per-request arrays on the stack.
 pub const SERVERS_MAX: usize = 64;
@@ -52,9 +53,11 @@ impl Striping {
         ((stripe % self.servers as u64) as usize + first_server) % self.servers
     }
 
-    /// How many bytes of `[offset, offset + len)` each server holds. The range is cut at `u64::MAX`.
+    /// How many bytes of `[offset, offset + len)` each server holds. The range is cut at
+    /// `u64::MAX`.
     ///
-    /// Walks at most one round of stripes by hand and multiplies the whole rounds, so its cost does not grow with `len`.
+    /// Walks at most one round of stripes by hand and multiplies the whole rounds, so its cost does
+    /// not grow with `len`.
     pub fn share(&self, first_server: usize, offset: u64, len: u64) -> Share {
         let mut share = [0; SERVERS_MAX];
         let mut at = offset;

@@ -1,15 +1,16 @@
 //! Answers that are given later: a heap of jobs by due time, and two threads that run them.
 //!
-//! A request that must wait costs one heap entry, not a blocked thread: a thousand requests may be on their way to a server
-//! with a handful of threads here. Reads carry no data while they wait (the bytes are read when due), so the heap
-//! stays small however much is in flight.
+//! A request that must wait costs one heap entry, not a blocked thread: a thousand requests may be
+//! on their way to a server with a handful of threads here. Reads carry no data while they wait
+//! (the bytes are read when due), so the heap stays small however much is in flight.
 //!
-//! Of the idle threads only one, the leader, sleeps until the next due time; the others sleep until called. When the leader
-//! takes a job it calls the next one. Two threads are enough to copy several GB/s, and one slow `pread`
-//! does not hold up all other answers.
+//! Of the idle threads only one, the leader, sleeps until the next due time; the others sleep until
+//! called. When the leader takes a job it calls the next one. Two threads are enough to copy
+//! several GB/s, and one slow `pread` does not hold up all other answers.
 //!
-//! A *parked* job is one held by an injected hang: it can be released before its time, and is dropped at shutdown. A dropped job
-//! drops its FUSE reply, which answers EIO, so nobody waits for ever.
+//! A *parked* job is one held by an injected hang: it can be released before its time, and is
+//! dropped at shutdown. A dropped job drops its FUSE reply, which answers EIO, so nobody waits for
+//! ever.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -125,8 +126,8 @@ impl Timer {
         self.shared.wake.notify_all();
     }
 
-    /// From now on nothing waits: what is queued is run at once, what is parked is dropped (answers EIO), and so it is with
-    /// all that comes after.
+    /// From now on nothing waits: what is queued is run at once, what is parked is dropped (answers
+    /// EIO), and so it is with all that comes after.
     pub fn drain(&self) {
         let mut state = self.shared.lock();
         state.draining = true;
@@ -174,7 +175,8 @@ impl Shared {
     }
 
     fn work(&self) {
-        // The default slack of 50 us would be a quarter of a metadata operation. Refusal only costs precision.
+        // The default slack of 50 us would be a quarter of a metadata operation. Refusal only costs
+        // precision.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1_000));
         let mut state = self.lock();
         loop {

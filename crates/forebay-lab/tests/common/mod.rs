@@ -1,4 +1,5 @@
-//! A slow file system for a test: temporary directories, a child process, and a loud failure where FUSE is missing.
+//! A slow file system for a test: temporary directories, a child process, and a loud failure where
+//! FUSE is missing.
 #![allow(dead_code)] // each test program uses its part
 
 use std::path::{Path, PathBuf};
@@ -13,7 +14,8 @@ pub struct Lab {
     dirs: TempDir,
 }
 
-/// True if the user said so by `FOREBAY_SKIP_FUSE=1`; without `/dev/fuse` and without that, tests fail.
+/// True if the user said so by `FOREBAY_SKIP_FUSE=1`; without `/dev/fuse` and without that, tests
+/// fail.
 pub fn skipped() -> bool {
     let skip = std::env::var_os("FOREBAY_SKIP_FUSE").is_some_and(|value| value == "1");
     if skip {
@@ -82,7 +84,8 @@ impl Lab {
         self.process().fault(spec).unwrap();
     }
 
-    /// SIGTERM; fails the test unless the mount ends cleanly. The directories stay until the result is dropped.
+    /// SIGTERM; fails the test unless the mount ends cleanly. The directories stay until the result
+    /// is dropped.
     pub fn stop(mut self) -> TempDir {
         self.process.take().unwrap().stop().unwrap();
         std::mem::replace(&mut self.dirs, tempfile::tempdir().unwrap())

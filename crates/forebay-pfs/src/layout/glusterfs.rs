@@ -1,4 +1,5 @@
-//! GlusterFS: each file on one brick, or on several that have a copy each; the path of a file through its volume says which.
+//! GlusterFS: each file on one brick, or on several that have a copy each; the path of a file
+//! through its volume says which.
 
 use super::Layout;
 
@@ -8,11 +9,13 @@ pub(super) const XATTRS: [&str; 2] = ["trusted.glusterfs.pathinfo", "glusterfs.p
 /// Translators that spread each file over all that is below them.
 const SPREADING: [&str; 3] = ["<STRIPE:", "<DISPERSE:", "<EC:"];
 
-/// Reads `(<DISTRIBUTE:v-dht> (<REPLICATE:v-replicate-0> <POSIX(/b1):host1:/b1/f> <POSIX(/b2):host2:/b2/f>))`, which ends with a
-/// zero byte. Of several copies it takes the first. A spread file is on no server more than on another, so none is told.
+/// Reads `(<DISTRIBUTE:v-dht> (<REPLICATE:v-replicate-0> <POSIX(/b1):host1:/b1/f>
+/// <POSIX(/b2):host2:/b2/f>))`, which ends with a zero byte. Of several copies it takes the first.
+/// A spread file is on no server more than on another, so none is told.
 pub(super) fn parse(value: &[u8]) -> Option<Layout> {
     let text = String::from_utf8_lossy(value);
-    // What stands before the first brick is the volume's; behind it are names of files, which may be anything.
+    // What stands before the first brick is the volume's; behind it are names of files, which may
+    // be anything.
     let (above, brick) = text.split_once("<POSIX(")?;
     if SPREADING.iter().any(|tag| above.contains(tag)) {
         return Some(Layout { stripe_bytes: 0, servers: Vec::new(), first_server: 0 });

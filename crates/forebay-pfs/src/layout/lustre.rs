@@ -1,17 +1,20 @@
 //! Lustre: stripes go round the objects of a file, each on an OST (object storage target).
 //!
-//! The client hands out the layout as Lustre's own tools see it (`struct lov_user_md` in `lustre_user.h`), little endian. Layouts of
-//! several components differ along the file, and are not read.
+//! The client hands out the layout as Lustre's own tools see it (`struct lov_user_md` in
+//! `lustre_user.h`), little endian. Layouts of several components differ along the file, and are
+//! not read.
 
 use super::Layout;
 
 /// The attribute.
 pub(super) const XATTR: &str = "lustre.lov";
 
-/// The layout without and with the name of a pool, by their first number, and where their objects begin.
+/// The layout without and with the name of a pool, by their first number, and where their objects
+/// begin.
 const KINDS: [(u32, usize); 2] = [(0x0BD1_0BD0, 32), (0x0BD3_0BD0, 48)];
 
-/// The pattern of plain striping. Others, as data on the metadata server or files that were moved to an archive, have none.
+/// The pattern of plain striping. Others, as data on the metadata server or files that were moved
+/// to an archive, have none.
 const RAID0: u32 = 1;
 
 /// Identifier, generation, and number of the OST.

@@ -1,7 +1,8 @@
-//! MooseFS: files are cut into chunks of 64 MiB, each on a server of its own. No attribute tells of them, but a tool of its client does.
+//! MooseFS: files are cut into chunks of 64 MiB, each on a server of its own. No attribute tells of
+//! them, but a tool of its client does.
 //!
-//! The tool asks the metadata server for each file by its path, and is run once for many. It may hang as the PFS does: it has a
-//! deadline, is killed then, and nobody waits for its end.
+//! The tool asks the metadata server for each file by its path, and is run once for many. It may
+//! hang as the PFS does: it has a deadline, is killed then, and nobody waits for its end.
 
 use super::Layout;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -18,7 +19,8 @@ pub const CHUNK_BYTES: u64 = 64 << 20;
 /// The tool, on the `PATH`.
 const TOOL: &str = "mfsfileinfo";
 
-/// Paths for one run; with all of them as long as they may be, half of what Linux takes as arguments.
+/// Paths for one run; with all of them as long as they may be, half of what Linux takes as
+/// arguments.
 const RUN_PATHS: usize = 256;
 
 /// Longest path that Linux takes, with its end.
@@ -38,9 +40,10 @@ const STACK_BYTES: usize = 64 << 10;
 
 static HUNG: AtomicUsize = AtomicUsize::new(0);
 
-/// Where files of MooseFS (absolute paths) lie, in their order, as far as that is known by `deadline`; `None` for all if the tool is not
-/// installed. A layout has an entry for each chunk, the first copy that is good, empty if there is none. It ends early if the tool had
-/// to stop in the middle of a file: whoever knows the file's size can tell.
+/// Where files of MooseFS (absolute paths) lie, in their order, as far as that is known by
+/// `deadline`; `None` for all if the tool is not installed. A layout has an entry for each chunk,
+/// the first copy that is good, empty if there is none. It ends early if the tool had to stop in
+/// the middle of a file: whoever knows the file's size can tell.
 pub fn probe_paths(paths: &[&Path], deadline: Instant) -> Vec<Option<Layout>> {
     let mut layouts = vec![None; paths.len()];
     let asked: Vec<usize> = (0..paths.len()).filter(|&i| can_be_asked(paths[i])).collect();
@@ -102,7 +105,8 @@ fn read_until(mut from: ChildStdout, deadline: Instant, output: &mut Vec<u8>) ->
     Ok(())
 }
 
-/// Ends the tool. One that hangs in the PFS dies when that answers, and only a thread of its own waits for it.
+/// Ends the tool. One that hangs in the PFS dies when that answers, and only a thread of its own
+/// waits for it.
 fn end(mut child: Child) {
     // It may have ended by itself.
     let _ = child.kill();
@@ -118,12 +122,14 @@ fn end(mut child: Child) {
         let _ = child.wait();
         HUNG.fetch_sub(1, Ordering::Relaxed);
     };
-    // Without a thread it stays in the count, and as an ended process in the kernel's table, for as long as this one lives.
+    // Without a thread it stays in the count, and as an ended process in the kernel's table, for as
+    // long as this one lives.
     let _ = std::thread::Builder::new().name("reap".into()).stack_size(STACK_BYTES).spawn(wait);
 }
 
-/// What the tool has said of `paths`, in their order. A file begins with a line of its path and a colon; all that belongs to it is
-/// indented. Of a file that it cannot tell about it says so in another line.
+/// What the tool has said of `paths`, in their order. A file begins with a line of its path and a
+/// colon; all that belongs to it is indented. Of a file that it cannot tell about it says so in
+/// another line.
 fn parse(output: &[u8], paths: &[&Path]) -> Vec<Option<Layout>> {
     let mut layouts: Vec<Option<Layout>> = vec![None; paths.len()];
     let mut current: Option<usize> = None;

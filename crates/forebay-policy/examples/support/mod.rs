@@ -1,7 +1,8 @@
 //! Traces and their replay, shared by the examples and by the test of the default policy.
 //!
-//! A trace is a list of (page, size) in the order of use; the same seed gives the same trace on every machine. The replay
-//! drives a policy as the agent does: a hit is a touch; a miss evicts the room it needs and inserts.
+//! A trace is a list of (page, size) in the order of use; the same seed gives the same trace on
+//! every machine. The replay drives a policy as the agent does: a hit is a touch; a miss evicts the
+//! room it needs and inserts.
 #![allow(dead_code, clippy::unwrap_used)] // each user takes its part; a broken example may stop
 
 use forebay_policy::eviction::{EvictionPolicy, Fill};
@@ -55,7 +56,8 @@ impl Random {
     }
 }
 
-/// Draws ranks 0..n with probability proportional to 1 / (rank + 1)^alpha, by inversion of the cumulated weights.
+/// Draws ranks 0..n with probability proportional to 1 / (rank + 1)^alpha, by inversion of the
+/// cumulated weights.
 pub struct Zipf(Vec<f64>);
 
 impl Zipf {
@@ -90,7 +92,8 @@ pub fn looping(tier_pages: usize, ratio: f64, rounds: usize) -> Trace {
     Trace { family: "loop", name, uses, capacity_bytes: pages(tier_pages) }
 }
 
-/// Training: `epochs` passes over a data set of which the tier holds `ratio`, each in a new random order.
+/// Training: `epochs` passes over a data set of which the tier holds `ratio`, each in a new random
+/// order.
 pub fn shuffled(tier_pages: usize, ratio: f64, epochs: usize, seed: u64) -> Trace {
     let mut random = Random(seed);
     let mut order: Vec<u64> = (0..(tier_pages as f64 / ratio).round() as u64).collect();
@@ -113,8 +116,8 @@ pub fn zipf(catalogue: usize, alpha: f64, tier_pages: usize, uses: usize, seed: 
     Trace { family: "zipf", name, uses, capacity_bytes: pages(tier_pages) }
 }
 
-/// A zipf working set that long sequential scans interrupt: every `scan_every` uses a scan of `scan_pages`, each over new
-/// pages, or always over the same ones.
+/// A zipf working set that long sequential scans interrupt: every `scan_every` uses a scan of
+/// `scan_pages`, each over new pages, or always over the same ones.
 pub fn scan_zipf(
     catalogue: usize,
     alpha: f64,
@@ -180,7 +183,8 @@ pub fn mixed(catalogue: usize, alpha: f64, ratio: f64, uses: usize, seed: u64) -
     Trace { family: "mixed sizes", name, uses, capacity_bytes: (total_bytes as f64 * ratio) as u64 }
 }
 
-/// A zipf law whose ranks move on to other pages: every `shift_every` uses the whole law slides by `shift_by` pages.
+/// A zipf law whose ranks move on to other pages: every `shift_every` uses the whole law slides by
+/// `shift_by` pages.
 pub fn drifting(
     catalogue: usize,
     alpha: f64,
@@ -197,7 +201,8 @@ pub fn drifting(
     Trace { family: "drift", name, uses, capacity_bytes: pages(tier_pages) }
 }
 
-/// One pass over new data, each page used `repeat` times at distances up to `spread` pages: pure recency.
+/// One pass over new data, each page used `repeat` times at distances up to `spread` pages: pure
+/// recency.
 pub fn recency(uses: usize, tier_pages: usize, spread: u64, seed: u64) -> Trace {
     let mut random = Random(seed);
     let uses = (0..uses as u64).map(|count| (count / 4 + random.below(spread), PAGE_BYTES)).collect();
@@ -231,8 +236,8 @@ pub fn zipf_jobs(
     Trace { family: "jobs", name, uses, capacity_bytes: pages(tier_pages) }
 }
 
-/// Replays `trace` through `policy`, which must be empty and know the capacity. Of the touches, the share `heard` gets
-/// through: the agent samples them.
+/// Replays `trace` through `policy`, which must be empty and know the capacity. Of the touches, the
+/// share `heard` gets through: the agent samples them.
 pub fn replay(policy: &mut dyn EvictionPolicy, trace: &Trace, heard: f64) -> Outcome {
     let mut random = Random(0xf0eb);
     let (mut hits, mut hit_bytes, mut all_bytes) = (0u64, 0u64, 0u64);
@@ -262,8 +267,8 @@ pub fn replay(policy: &mut dyn EvictionPolicy, trace: &Trace, heard: f64) -> Out
     }
 }
 
-/// Belady's rule: keep the pages whose next use is soonest, the newcomer included. No policy hits more often if all
-/// pages have one size; with mixed sizes it is a strong reference and no bound.
+/// Belady's rule: keep the pages whose next use is soonest, the newcomer included. No policy hits
+/// more often if all pages have one size; with mixed sizes it is a strong reference and no bound.
 pub fn belady(trace: &Trace) -> Outcome {
     let mut next_use = vec![u64::MAX; trace.uses.len()];
     let mut seen: HashMap<u64, u64> = HashMap::new();
@@ -299,7 +304,8 @@ pub fn belady(trace: &Trace) -> Outcome {
     }
 }
 
-/// The traces of the comparison; `scale` 1 for the record, below for a quick look; `seed` 0 for the record.
+/// The traces of the comparison; `scale` 1 for the record, below for a quick look; `seed` 0 for the
+/// record.
 pub fn all_traces(scale: f64, seed: u64) -> Vec<Trace> {
     let n = |count: usize| ((count as f64 * scale) as usize).max(16);
     let mut traces = Vec::new();

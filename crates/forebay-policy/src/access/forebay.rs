@@ -1,21 +1,25 @@
-//! `forebay`: the order that is best for all, not just the shortest first, and room for short steps beside long ones.
+//! `forebay`: the order that is best for all, not just the shortest first, and room for short steps
+//! beside long ones.
 //!
-//! **Order.** Where steps share only some nodes, shortest-first is not optimal: a short wide step can hold up many narrow
-//! ones. The policy searches orders ([`super::search`]); the best one stays in force until another step arrives. It is never
-//! worse than SA-SJF, in the sum of ends or in the longest wait.
+//! **Order.** Where steps share only some nodes, shortest-first is not optimal: a short wide step
+//! can hold up many narrow ones. The policy searches orders ([`super::search`]); the best one stays
+//! in force until another step arrives. It is never worse than SA-SJF, in the sum of ends or in the
+//! longest wait.
 //!
-//! The work is bounded twice. A search ends after [`ORDERS_PER_SEARCH`] orders, a few milliseconds beside steps of seconds,
-//! and what happens meanwhile makes it begin anew with what is left of them. And it is done in slices: the machine asks to be
-//! called again at once, and hears what has come in between, so that a call is short. With more than
-//! [`MOST_PLANNED`] steps waiting the order is SA-SJF: then the end of the order is too far away to plan.
+//! The work is bounded twice. A search ends after [`ORDERS_PER_SEARCH`] orders, a few milliseconds
+//! beside steps of seconds, and what happens meanwhile makes it begin anew with what is left of
+//! them. And it is done in slices: the machine asks to be called again at once, and hears what has
+//! come in between, so that a call is short. With more than [`MOST_PLANNED`] steps waiting the
+//! order is SA-SJF: then the end of the order is too far away to plan.
 //!
-//! **Waiting.** Over time a step can be overtaken again and again. So SA-SJF runs beside as a [`super::shadow`] with the same
-//! arrivals, and nodes are kept free for a step as soon as it would otherwise wait longer than any did there.
+//! **Waiting.** Over time a step can be overtaken again and again. So SA-SJF runs beside as a
+//! [`super::shadow`] with the same arrivals, and nodes are kept free for a step as soon as it would
+//! otherwise wait longer than any did there.
 //!
-//! **Shares.** A step that arrives behind a long one would wait for all of it. If it needs at most an eighth of what each
-//! holder of its nodes has left, it is let in as a guest with four fifths of the bandwidth: the holders end
-//! later by the guest's own time, the guest is spared many times that. The holders keep a fifth, so that their writes
-//! never stand still and time out.
+//! **Shares.** A step that arrives behind a long one would wait for all of it. If it needs at most
+//! an eighth of what each holder of its nodes has left, it is let in as a guest with four fifths of
+//! the bandwidth: the holders end later by the guest's own time, the guest is spared many times
+//! that. The holders keep a fifth, so that their writes never stand still and time out.
 
 use alloc::vec::Vec;
 

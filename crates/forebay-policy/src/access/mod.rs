@@ -1,12 +1,14 @@
 //! Access to shared burst buffer nodes: which job's I/O step may write now.
 //!
-//! A step is one job's whole write to the burst buffer (a checkpoint), not a request. A job's coordinator process asks,
-//! waits for a token, lets all of its processes write and reports the end; so all nodes of a step serve the same step
-//! at the same time, and no straggler is left behind by a node that served somebody else. A token is a lease: who does
-//! not renew it loses it, and the next step is let in.
+//! A step is one job's whole write to the burst buffer (a checkpoint), not a request. A job's
+//! coordinator process asks, waits for a token, lets all of its processes write and reports the
+//! end; so all nodes of a step serve the same step at the same time, and no straggler is left
+//! behind by a node that served somebody else. A token is a lease: who does not renew it loses it,
+//! and the next step is let in.
 //!
-//! One machine, [`Access`], keeps the queue, the leases and the nodes; a *policy* says in which order steps are looked
-//! at and what may run side by side. A policy is one file here and a line in [`POLICIES`]:
+//! One machine, [`Access`], keeps the queue, the leases and the nodes; a *policy* says in which
+//! order steps are looked at and what may run side by side. A policy is one file here and a line in
+//! [`POLICIES`]:
 //!
 //! | policy | order | at once |
 //! | --- | --- | --- |
@@ -15,8 +17,8 @@
 //! | `sa-fcfs`, `sa-sjf` | the same | steps without a common node (sharing-aware) |
 //! | `forebay` | the best order that a bounded search finds | the same, and short guests at a share of the bandwidth |
 //!
-//! Source: *Managing I/O Interference in a Shared Burst Buffer System*, ICPP 2016, Algorithm 1, and what it leaves open:
-//! bandwidth shares and starvation.
+//! Source: *Managing I/O Interference in a Shared Burst Buffer System*, ICPP 2016, Algorithm 1, and
+//! what it leaves open: bandwidth shares and starvation.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -43,7 +45,8 @@ pub use run::{Access, Snapshot};
 
 /// Names a step; never used twice.
 pub type StepId = u64;
-/// Names a grant; they only rise, so that a node can refuse a holder whose token is older than the last that it saw.
+/// Names a grant; they only rise, so that a node can refuse a holder whose token is older than the
+/// last that it saw.
 pub type Token = u64;
 
 /// What the machine is told.
@@ -86,7 +89,8 @@ pub enum Action {
         token: Token,
         /// Which step.
         step: StepId,
-        /// Its part of the bandwidth of each of its nodes, in (0, 1]; `None`: nodes divide themselves over processes.
+        /// Its part of the bandwidth of each of its nodes, in (0, 1]; `None`: nodes divide
+        /// themselves over processes.
         share: Option<f64>,
         /// The lease's end.
         until: Nanos,
@@ -145,11 +149,12 @@ pub struct Config {
     pub nodes: u32,
     /// How long a token is good for without renewal.
     pub lease_ns: u64,
-    /// Ageing: each second that a step has waited counts like so many seconds less to write; 0 for none.
+    /// Ageing: each second that a step has waited counts like so many seconds less to write; 0 for
+    /// none.
     pub ageing: f64,
-    /// A step that has waited so long goes before all that have not, and for the one of them that has waited longest
-    /// nodes are kept free as they fall idle.
-    /// `u64::MAX` for never, which is Algorithm 1 as printed.
+    /// A step that has waited so long goes before all that have not, and for the one of them that
+    /// has waited longest nodes are kept free as they fall idle. `u64::MAX` for never, which is
+    /// Algorithm 1 as printed.
     pub patience_ns: u64,
 }
 
@@ -216,8 +221,9 @@ pub trait Policy: Send {
     /// The step's place in the order; it never changes while the step waits.
     fn key(&self, arrived: Nanos, alone_ns: u64) -> u64;
 
-    /// Puts `pending` in another order than by key. Called before steps are let in, and again at once, with the same news
-    /// but for what has come since, as long as the answer is [`Arranged::NotYet`].
+    /// Puts `pending` in another order than by key. Called before steps are let in, and again at
+    /// once, with the same news but for what has come since, as long as the answer is
+    /// [`Arranged::NotYet`].
     fn arrange(
         &mut self,
         _now: Nanos,
@@ -228,7 +234,8 @@ pub trait Policy: Send {
         Arranged::Ready
     }
 
-    /// How long a step may be made to wait, in ns: nodes are kept free for one that would otherwise wait longer.
+    /// How long a step may be made to wait, in ns: nodes are kept free for one that would otherwise
+    /// wait longer.
     fn longest_wait_ns(&self) -> u64 {
         u64::MAX
     }

@@ -5,8 +5,8 @@ use alloc::vec::Vec;
 
 use serde::Serialize;
 
-/// A set of node numbers. It knows which words its members are in: most steps are on neighbouring nodes, and a comparison
-/// then looks at one word or two.
+/// A set of node numbers. It knows which words its members are in: most steps are on neighbouring
+/// nodes, and a comparison then looks at one word or two.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct NodeSet {
     words: Vec<u64>,

@@ -1,4 +1,5 @@
-//! `none`: no scheduling. Every step writes at once, and the nodes divide their bandwidth over all processes.
+//! `none`: no scheduling. Every step writes at once, and the nodes divide their bandwidth over all
+//! processes.
 
 use super::{Policy, Scope};
 use crate::machine::Nanos;

@@ -1,8 +1,8 @@
 //! The machine: queue, leases and nodes.
 //!
-//! Decisions are taken when the time comes, not in the middle of an event: all that happens at the same moment is heard
-//! first. So ten steps that arrive together are ordered together, and two steps that end together free their nodes
-//! together, whatever the order of the messages.
+//! Decisions are taken when the time comes, not in the middle of an event: all that happens at the
+//! same moment is heard first. So ten steps that arrive together are ordered together, and two
+//! steps that end together free their nodes together, whatever the order of the messages.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -52,7 +52,8 @@ pub struct Snapshot {
     pub pending: Vec<StepId>,
     /// Token, step and share of bandwidth of those that write.
     pub active: Vec<(Token, StepId, Option<f64>)>,
-    /// How long a step may be made to wait before nodes are kept free for it, in ns; the most there is if the policy has no bound.
+    /// How long a step may be made to wait before nodes are kept free for it, in ns; the most there
+    /// is if the policy has no bound.
     pub longest_wait_ns: u64,
 }
 
@@ -100,8 +101,8 @@ impl Access {
         self.news = News { arrived: true, changed: true };
     }
 
-    /// Takes the token back; nobody holds it afterwards. Unknown tokens are nothing: a holder may be late to hear of its
-    /// loss.
+    /// Takes the token back; nobody holds it afterwards. Unknown tokens are nothing: a holder may
+    /// be late to hear of its loss.
     fn release(&mut self, now: Nanos, token: Token, out: &mut Vec<Action>) -> Option<StepId> {
         let gone = self.active.remove(&token)?;
         self.news.changed = true;
@@ -132,7 +133,8 @@ impl Access {
         }
     }
 
-    /// Which nodes are held, counted anew: guests and hosts overlap, so taking a leaver's nodes away would be wrong.
+    /// Which nodes are held, counted anew: guests and hosts overlap, so taking a leaver's nodes
+    /// away would be wrong.
     fn count_nodes(&mut self) {
         if self.policy.scope() != Scope::Everything {
             self.busy.clear();
@@ -202,8 +204,9 @@ impl Access {
         }
     }
 
-    /// Whether `p` goes before all that are not overdue: it has been patient long enough, or if anything else were let in on
-    /// its nodes it would wait longer than its policy allows. `longest_left_ns` is the most that any holder has left.
+    /// Whether `p` goes before all that are not overdue: it has been patient long enough, or if
+    /// anything else were let in on its nodes it would wait longer than its policy allows.
+    /// `longest_left_ns` is the most that any holder has left.
     fn is_overdue(&self, now: Nanos, p: &Pending, longest_left_ns: u64) -> bool {
         let waited_ns = now.saturating_since(p.arrived);
         let allowed_ns = self.policy.longest_wait_ns().saturating_add(ROUNDING_NS);
@@ -222,7 +225,8 @@ impl Access {
         self.active.values().map(|a| self.writes_for_ns(a)).max().unwrap_or(0)
     }
 
-    /// How long a holder will still write, in ns: a host ends later by what its guest writes, a guest has its share.
+    /// How long a holder will still write, in ns: a host ends later by what its guest writes, a
+    /// guest has its share.
     fn writes_for_ns(&self, a: &Active) -> u64 {
         let guest_ns = a.guest.and_then(|g| self.active.get(&g)).map_or(0, |g| g.left_ns);
         let share = if a.guest.is_some() { 1.0 } else { a.share.unwrap_or(1.0) };
@@ -241,7 +245,8 @@ impl Access {
         late
     }
 
-    /// Lets in what may run, at most `most` steps; returns the nodes that are kept free for an overdue step.
+    /// Lets in what may run, at most `most` steps; returns the nodes that are kept free for an
+    /// overdue step.
     fn admit(&mut self, now: Nanos, most: usize, out: &mut Vec<Action>) -> NodeSet {
         let mut reserved = NodeSet::empty(self.config.nodes);
         let mut taken = self.busy.clone();
@@ -257,8 +262,8 @@ impl Access {
                 taken.add(&p.nodes);
                 continue;
             }
-            // Only for the one that has waited longest are nodes kept free: for all of them it would be most of the
-            // system, standing idle. The next in line has its turn after it.
+            // Only for the one that has waited longest are nodes kept free: for all of them it
+            // would be most of the system, standing idle. The next in line has its turn after it.
             if reserved.is_empty() {
                 reserved.add(&p.nodes);
                 taken.add(&p.nodes);
@@ -302,8 +307,9 @@ impl Access {
         taken
     }
 
-    /// Lets in short steps beside holders that have much more to do and began before they came: those that were there
-    /// already have their place in the plan, and a guest would upset it. A holder has one guest at a time, a guest none.
+    /// Lets in short steps beside holders that have much more to do and began before they came:
+    /// those that were there already have their place in the plan, and a guest would upset it. A
+    /// holder has one guest at a time, a guest none.
     fn admit_guests(&mut self, now: Nanos, share: f64, reserved: &NodeSet, out: &mut Vec<Action>) {
         let longest = self.active.values().map(|a| a.left_ns).max().unwrap_or(0);
         let mut at = 0;

@@ -1,12 +1,14 @@
 //! A search for the best order of pending steps that can be left and taken up again at any point.
 //!
-//! It starts from SA-SJF and some other orders, and moves single steps to other places as long as that lowers the sum of
-//! ends; when no move helps it shakes the best order a little and tries again. An order counts only if its sum is
-//! below that of SA-SJF *and* its longest wait is not above SA-SJF's.
+//! It starts from SA-SJF and some other orders, and moves single steps to other places as long as
+//! that lowers the sum of ends; when no move helps it shakes the best order a little and tries
+//! again. An order counts only if its sum is below that of SA-SJF *and* its longest wait is not
+//! above SA-SJF's.
 //!
-//! A search of a thousand orders takes milliseconds, and whoever waits for an answer of the machine would wait for it. So the
-//! search is a machine of its own: [`Search::run`] does a bounded amount of work, counted in node words looked at and
-//! not in time, so that the outcome is the same on every machine and however the work is cut up.
+//! A search of a thousand orders takes milliseconds, and whoever waits for an answer of the machine
+//! would wait for it. So the search is a machine of its own: [`Search::run`] does a bounded amount
+//! of work, counted in node words looked at and not in time, so that the outcome is the same on
+//! every machine and however the work is cut up.
 
 use alloc::vec::Vec;
 
@@ -124,7 +126,8 @@ impl Search {
         false
     }
 
-    /// Plays `order`; its outcome if it keeps the bound on waiting and its sum is at most `limit_ns`.
+    /// Plays `order`; its outcome if it keeps the bound on waiting and its sum is at most
+    /// `limit_ns`.
     fn try_order(&mut self, order: &[u32], limit_ns: u64) -> Option<Outcome> {
         self.tries_left = self.tries_left.saturating_sub(1);
         self.sketch.play(order, limit_ns).filter(|o| o.longest_wait_ns <= self.longest_wait_ns)

@@ -1,9 +1,11 @@
-//! What SA-SJF would do with the same steps: a shadow schedule that runs beside the real one, as a yardstick for waiting.
+//! What SA-SJF would do with the same steps: a shadow schedule that runs beside the real one, as a
+//! yardstick for waiting.
 //!
-//! An order that is planned for steps that are there keeps their longest wait within SA-SJF's. That is no promise over
-//! time: steps that come later overtake again and again, and guests do. So the shadow lets the same arrivals run under SA-SJF,
-//! each for the time that was said, and the longest wait there so far, those waits included that are sure to come, is how long a
-//! step may be made to wait here.
+//! An order that is planned for steps that are there keeps their longest wait within SA-SJF's. That
+//! is no promise over time: steps that come later overtake again and again, and guests do. So the
+//! shadow lets the same arrivals run under SA-SJF, each for the time that was said, and the longest
+//! wait there so far, those waits included that are sure to come, is how long a step may be made to
+//! wait here.
 
 use alloc::vec::Vec;
 
@@ -36,7 +38,8 @@ impl Shadow {
         shadow
     }
 
-    /// Takes in the steps of `pending` that it has not heard of, and looks how long the longest wait will be.
+    /// Takes in the steps of `pending` that it has not heard of, and looks how long the longest
+    /// wait will be.
     pub fn hear(&mut self, now: Nanos, pending: &[Pending]) {
         self.advance(now);
         let known = self.next_seq;

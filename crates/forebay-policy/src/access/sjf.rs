@@ -1,8 +1,9 @@
 //! `sys-sjf`, `sa-sjf`: the shortest step first, with ageing.
 //!
-//! With ageing a, a step of p seconds that has waited w counts as p - a w. What has to be compared is then p + a * arrival
-//! for all of them, which does not change as time goes by: the queue need not be sorted anew. A step can only be
-//! overtaken in the order by steps that come less than p / a after it, so with a > 0 none is overtaken for ever.
+//! With ageing a, a step of p seconds that has waited w counts as p - a w. What has to be compared
+//! is then p + a * arrival for all of them, which does not change as time goes by: the queue need
+//! not be sorted anew. A step can only be overtaken in the order by steps that come less than p / a
+//! after it, so with a > 0 none is overtaken for ever.
 
 use super::{Policy, Scope};
 use crate::machine::Nanos;

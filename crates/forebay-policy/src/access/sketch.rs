@@ -1,8 +1,9 @@
-//! What an order of the pending steps would come to: a list schedule, played through without the machine around it.
+//! What an order of the pending steps would come to: a list schedule, played through without the
+//! machine around it.
 //!
-//! Steps are looked at in the order; each whose nodes are free starts, the others wait for the next end of a step, when
-//! the rest of the order is looked at again. That is what [`super::Access`] does, so a sketch is what will happen if
-//! nothing else arrives and times are as expected.
+//! Steps are looked at in the order; each whose nodes are free starts, the others wait for the next
+//! end of a step, when the rest of the order is looked at again. That is what [`super::Access`]
+//! does, so a sketch is what will happen if nothing else arrives and times are as expected.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -75,7 +76,8 @@ impl Sketch {
             if self.rest.is_empty() {
                 return (got.sum_ns <= limit_ns).then_some(got);
             }
-            // All that still wait end after the next end of a running step; most bad orders are given up here.
+            // All that still wait end after the next end of a running step; most bad orders are
+            // given up here.
             t_ns = self.running.iter().map(|r| r.0).min()?;
             if got.sum_ns + t_ns * self.rest.len() as u64 > limit_ns {
                 return None;

@@ -81,7 +81,8 @@ fn a_withdrawn_step_is_forgotten() {
     assert_eq!(granted(&out), [(3, Reason::First)]);
 }
 
-/// Steps 1 and 2 keep slipping in on node 0 or 1; step 9 wants both and gets them once its patience is over.
+/// Steps 1 and 2 keep slipping in on node 0 or 1; step 9 wants both and gets them once its patience
+/// is over.
 #[test]
 fn an_overdue_step_has_its_nodes_kept_free() {
     let mut m = with("sa-sjf", Config { nodes: 2, patience_ns: 3 * S, ..Config::default() });
@@ -94,7 +95,8 @@ fn an_overdue_step_has_its_nodes_kept_free() {
     assert_eq!(granted(&out), [(9, Reason::Overdue)]);
 }
 
-/// Step 9 has node 0 kept free and waits for node 1; when it is withdrawn, whoever waits for node 0 has it at once.
+/// Step 9 has node 0 kept free and waits for node 1; when it is withdrawn, whoever waits for node 0
+/// has it at once.
 #[test]
 fn nodes_kept_free_for_a_withdrawn_step_are_given_out() {
     let mut m = with("sa-fcfs", Config { nodes: 2, patience_ns: 3 * S, ..Config::default() });
@@ -105,8 +107,9 @@ fn nodes_kept_free_for_a_withdrawn_step_are_given_out() {
     assert_eq!(granted(&out), [(3, Reason::First)]);
 }
 
-/// Behind a step of 80 s, one of 2 s runs as its guest at four fifths; then the host has all again. Who waits for the host pays
-/// with the guest's time, but with no more: nobody else goes before it then.
+/// Behind a step of 80 s, one of 2 s runs as its guest at four fifths; then the host has all again.
+/// Who waits for the host pays with the guest's time, but with no more: nobody else goes before it
+/// then.
 #[test]
 fn a_short_step_is_a_guest_of_a_long_one() {
     let mut m = machine("forebay", 2);
@@ -116,7 +119,8 @@ fn a_short_step_is_a_guest_of_a_long_one() {
     assert!(matches!(out[0], Action::Share { token: 1, share } if (share - 0.2).abs() < 1e-12));
     let out = at(&mut m, Nanos(12 * S + S / 2), vec![Event::Done { token: 2 }]);
     assert_eq!(out, [Action::Share { token: 1, share: 1.0 }]);
-    // Under SA-SJF it would have waited 70 s; by its host's guest it waits 72 s, so it is overdue and goes before all.
+    // Under SA-SJF it would have waited 70 s; by its host's guest it waits 72 s, so it is overdue
+    // and goes before all.
     let out = at(&mut m, Nanos(82 * S), vec![Event::Done { token: 1 }, arrives(4, &[0], 1)]);
     assert_eq!(granted(&out), [(3, Reason::Overdue)]);
 }
@@ -135,7 +139,8 @@ fn a_guest_takes_over_when_its_host_is_gone() {
     assert_eq!(granted(&out), [(4, Reason::NodesFree { ahead: 1 })], "node 1 is still the guest's");
 }
 
-/// A wide step of 4 s holds up four narrow ones of 5 s: shortest first is (4 + 4 * 9), the other way round (4 * 5 + 9).
+/// A wide step of 4 s holds up four narrow ones of 5 s: shortest first is (4 + 4 * 9), the other
+/// way round (4 * 5 + 9).
 #[test]
 fn forebay_beats_shortest_first_where_width_matters_but_not_against_the_longest_wait() {
     let steps = || {
@@ -157,8 +162,8 @@ fn steps(nodes: u32, count: std::ops::Range<usize>) -> impl Strategy<Value = Vec
     prop::collection::vec((members.prop_map(|m| m.into_iter().collect()), 1u64..100), count)
 }
 
-/// Runs steps that arrive at the given seconds to their ends; (step, start, end) of each, checking the nodes at every
-/// moment.
+/// Runs steps that arrive at the given seconds to their ends; (step, start, end) of each, checking
+/// the nodes at every moment.
 fn play(m: &mut Access, steps: &[(Vec<u32>, u64)], arrivals_s: &[u64]) -> Vec<(StepId, u64, u64)> {
     let config_nodes = 16;
     // Token: step, what is left in ns, share, start.
@@ -225,9 +230,10 @@ const LONG: u64 = u64::MAX / 4;
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Tokens never overlap on a node (guests within their share), every step gets its turn, and when the machine has
-    /// decided, no step waits whose nodes are all free. `forebay` keeps nodes free for one step that would wait too long
-    /// otherwise: then that one waits for a node that is held.
+    /// Tokens never overlap on a node (guests within their share), every step gets its turn, and
+    /// when the machine has decided, no step waits whose nodes are all free. `forebay` keeps nodes
+    /// free for one step that would wait too long otherwise: then that one waits for a node that is
+    /// held.
     #[test]
     fn tokens_do_not_overlap_and_nobody_waits_for_nothing(
         which in 3usize..6, steps in steps(16, 1..14), gaps in prop::collection::vec(0u64..40, 14)
@@ -249,7 +255,8 @@ proptest! {
             others.filter_map(|d| held_until(d.0, t)).max()
         };
         for &(step, start, _) in &done {
-            // Work conservation: while it waited, one of its nodes was always held by somebody, or kept for somebody.
+            // Work conservation: while it waited, one of its nodes was always held by somebody, or
+            // kept for somebody.
             let mut t = arrivals[step as usize] * S;
             while t < start {
                 let covering = held_until(step, t).or_else(|| kept_until(step, t));
@@ -259,7 +266,8 @@ proptest! {
         }
     }
 
-    /// With patience nobody waits much longer than it: what holds its nodes then ends, and overdue ones go by arrival.
+    /// With patience nobody waits much longer than it: what holds its nodes then ends, and overdue
+    /// ones go by arrival.
     #[test]
     fn nobody_starves_with_patience(which in 4usize..6, width in 2u32..16) {
         let config = Config { nodes: 16, lease_ns: LONG, patience_ns: 50 * S, ..Config::default() };
@@ -276,9 +284,10 @@ proptest! {
         prop_assert!(wide.1 <= (1 + 50 + 7 + 7) * S, "the wide step started at {} s", wide.1 / S);
     }
 
-    /// No starvation under ageing a: keys are p + a * arrival, so of those that come later than p / a after a step none goes
-    /// before it, and with patience nodes are kept free for it then. It waits for its patience at most, and then, for itself and
-    /// for each overdue one that came before it, for what holds nodes when its turn comes.
+    /// No starvation under ageing a: keys are p + a * arrival, so of those that come later than p /
+    /// a after a step none goes before it, and with patience nodes are kept free for it then. It
+    /// waits for its patience at most, and then, for itself and for each overdue one that came
+    /// before it, for what holds nodes when its turn comes.
     #[test]
     fn no_starvation_under_ageing(
         which in 4usize..6, ageing in 0.01f64..1.0, steps in steps(16, 1..24),
@@ -299,7 +308,8 @@ proptest! {
         }
     }
 
-    /// With ageing alone, on one node, nobody that came more than p / a after a step of p seconds is let in before it.
+    /// With ageing alone, on one node, nobody that came more than p / a after a step of p seconds
+    /// is let in before it.
     #[test]
     fn ageing_bounds_who_may_overtake(
         ageing in 0.05f64..1.0, seconds in prop::collection::vec(1u64..100, 2..20),
@@ -320,9 +330,10 @@ proptest! {
         }
     }
 
-    /// Over time, with what is guaranteed without any patience: once a step of `forebay` has waited as long as any in the shadow
-    /// under SA-SJF, nobody who came later is let in on its nodes; not as a guest either. Nodes are kept for one at a time,
-    /// so this holds for those that no earlier one waits beside.
+    /// Over time, with what is guaranteed without any patience: once a step of `forebay` has waited
+    /// as long as any in the shadow under SA-SJF, nobody who came later is let in on its nodes; not
+    /// as a guest either. Nodes are kept for one at a time, so this holds for those that no earlier
+    /// one waits beside.
     #[test]
     fn over_time_nobody_overtakes_who_has_waited_as_long_as_any_in_the_shadow(
         steps in steps(16, 2..24), gaps in prop::collection::vec(0u64..40, 24)
@@ -349,7 +360,8 @@ proptest! {
         }
     }
 
-    /// A step that is withdrawn, or was never there, makes nobody else end later under one node's SJF: monotone in load.
+    /// A step that is withdrawn, or was never there, makes nobody else end later under one node's
+    /// SJF: monotone in load.
     #[test]
     fn fewer_steps_on_a_node_never_wait_longer(seconds in prop::collection::vec(1u64..100, 2..16), gone in 0usize..16) {
         let gone = gone % seconds.len();
@@ -369,7 +381,8 @@ proptest! {
         }
     }
 
-    /// However the search is cut up, it comes to the same order, and no call does more than it was given but for one order.
+    /// However the search is cut up, it comes to the same order, and no call does more than it was
+    /// given but for one order.
     #[test]
     fn a_search_in_slices_finds_the_same(steps in steps(16, 2..16), slice in 1u64..5_000) {
         let pending: Vec<Pending> = steps.iter().zip(0u64..).map(|((nodes, s), seq)| Pending {
@@ -386,7 +399,8 @@ proptest! {
         prop_assert_eq!(whole.best(), cut.best());
     }
 
-    /// What the sketch says is what the machine does; and the plan is never worse than SA-SJF, in sum or in longest wait.
+    /// What the sketch says is what the machine does; and the plan is never worse than SA-SJF, in
+    /// sum or in longest wait.
     #[test]
     fn forebay_is_never_worse_than_sa_sjf(steps in steps(16, 2..16)) {
         let arrivals = vec![0; steps.len()];

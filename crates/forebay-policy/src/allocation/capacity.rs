@@ -1,4 +1,5 @@
-//! `1x` (`interference`) and `2x`: the fewest nodes with room for one or two outputs of the job, round robin.
+//! `1x` (`interference`) and `2x`: the fewest nodes with room for one or two outputs of the job,
+//! round robin.
 //!
 //! Few nodes are shared with few other jobs, which keeps interference low, and bandwidth with it.
 

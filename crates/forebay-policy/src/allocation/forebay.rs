@@ -1,13 +1,16 @@
-//! `forebay`, `forebay-placed`: the need for bandwidth weighed against the overlap with running jobs.
+//! `forebay`, `forebay-placed`: the need for bandwidth weighed against the overlap with running
+//! jobs.
 //!
-//! **Where.** Nodes are taken in ascending order of what is booked on them; among equals, those that hold the same jobs stay
-//! together. So the load is even, and a step finds few others in its way: two steps on eight common nodes wait for each
-//! other once, eight steps on a node each would be eight times to wait.
+//! **Where.** Nodes are taken in ascending order of what is booked on them; among equals, those
+//! that hold the same jobs stay together. So the load is even, and a step finds few others in its
+//! way: two steps on eight common nodes wait for each other once, eight steps on a node each would
+//! be eight times to wait.
 //!
-//! **How many.** A step of L bytes on k nodes of rate b takes t(k) = L / (k b), no less than its clients need. With D the
-//! most that is booked on those nodes and j the number of jobs there, it ends about D / b + t(k) after it is asked for,
-//! if it is served last, or holds up j others by t(k) each, if it is served first; shortest-first does whichever is
-//! less. The policy takes the k that makes
+//! **How many.** A step of L bytes on k nodes of rate b takes t(k) = L / (k b), no less than its
+//! clients need. With D the most that is booked on those nodes and j the number of jobs there, it
+//! ends about D / b + t(k) after it is asked for, if it is served last, or holds up j others by
+//! t(k) each, if it is served first; shortest-first does whichever is less. The policy takes the k
+//! that makes
 //!
 //! ```text
 //! t(k) + min(D(k) / b, j(k) t(k))
@@ -44,7 +47,8 @@ fn ranked(board: &Board) -> Vec<u32> {
     nodes
 }
 
-/// The expected seconds of a step on `nodes`, in ranked order, with what it costs the `jobs` there or waits for them.
+/// The expected seconds of a step on `nodes`, in ranked order, with what it costs the `jobs` there
+/// or waits for them.
 fn cost_s(board: &Board, demand: &Demand, nodes: &[u32], jobs: usize) -> f64 {
     let rate = (nodes.len() as f64 * board.rate_bytes_per_s).min(demand.client_bytes_per_s);
     let alone_s = demand.bytes as f64 / rate;

@@ -1,4 +1,5 @@
-//! `full` (`bandwidth`): every job on all nodes that are up. The most bandwidth alone, and everybody in everybody's way.
+//! `full` (`bandwidth`): every job on all nodes that are up. The most bandwidth alone, and
+//! everybody in everybody's way.
 
 use super::{Board, Choice, Demand, Policy};
 

@@ -1,7 +1,8 @@
 //! Allocation: which burst buffer nodes a job's files are striped over.
 //!
-//! A job asks with its bytes, and may say how many nodes it wants. One machine, [`Allocator`], keeps the free space of
-//! each node and what is booked on it; a *policy* chooses the nodes. A policy is one file here and a line in [`POLICIES`]:
+//! A job asks with its bytes, and may say how many nodes it wants. One machine, [`Allocator`],
+//! keeps the free space of each node and what is booked on it; a *policy* chooses the nodes. A
+//! policy is one file here and a line in [`POLICIES`]:
 //!
 //! | policy | nodes |
 //! | --- | --- |
@@ -12,8 +13,8 @@
 //! | `forebay-placed` | as many as the job wants, where least is booked and fewest jobs are in the way |
 //! | `forebay` | as many as pay off, the same way |
 //!
-//! Source: *Managing I/O Interference in a Shared Burst Buffer System*, ICPP 2016, sections II-D and IV-A; an allocation by
-//! need for bandwidth and overlap is what it leaves open.
+//! Source: *Managing I/O Interference in a Shared Burst Buffer System*, ICPP 2016, sections II-D
+//! and IV-A; an allocation by need for bandwidth and overlap is what it leaves open.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -66,7 +67,8 @@ pub enum Event {
         /// Its id.
         job: JobId,
     },
-    /// A node is gone, and what was on it. Jobs that hold it keep what they hold until they give it back.
+    /// A node is gone, and what was on it. Jobs that hold it keep what they hold until they give it
+    /// back.
     NodeFails {
         /// Which.
         node: u32,
@@ -130,12 +132,14 @@ impl Board {
         self.nodes.iter().filter(|n| n.up).count()
     }
 
-    /// How many nodes a job gets that wants `count`: no more than are up. More than there ever were are refused instead.
+    /// How many nodes a job gets that wants `count`: no more than are up. More than there ever were
+    /// are refused instead.
     pub fn at_hand(&self, count: usize) -> usize {
         if count <= self.nodes.len() { count.min(self.up()) } else { count }
     }
 
-    /// The next `count` nodes from the cursor on that have `bytes` free, or `None` if there are not so many.
+    /// The next `count` nodes from the cursor on that have `bytes` free, or `None` if there are not
+    /// so many.
     pub fn round_robin(&self, count: usize, bytes: u64) -> Option<Vec<u32>> {
         let n = self.nodes.len();
         let ring = (0..n).map(|i| (self.cursor + i) % n);
@@ -145,7 +149,8 @@ impl Board {
     }
 }
 
-/// What a policy chose: nodes, in the order in which it came upon them, and the space to reserve on each.
+/// What a policy chose: nodes, in the order in which it came upon them, and the space to reserve on
+/// each.
 pub type Choice = (Vec<u32>, u64);
 
 /// The part that differs between policies.
@@ -344,8 +349,8 @@ mod tests {
         assert_eq!(nodes(ask(&mut a, 4, demand(40, Some(2)))), [1, 2]);
     }
 
-    /// A failed node is given to nobody, wishes for more nodes than are up are cut down, and it comes back empty but for
-    /// what is still reserved there.
+    /// A failed node is given to nobody, wishes for more nodes than are up are cut down, and it
+    /// comes back empty but for what is still reserved there.
     #[test]
     fn a_failed_node_is_out_of_reach_until_it_returns() {
         for name in ["striped", "full", "forebay-placed"] {

@@ -1,4 +1,5 @@
-//! `fair-share`: every process of every job gets the same, which is what a file system does that knows no jobs.
+//! `fair-share`: every process of every job gets the same, which is what a file system does that
+//! knows no jobs.
 
 use alloc::vec::Vec;
 

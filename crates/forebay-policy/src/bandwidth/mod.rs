@@ -1,8 +1,8 @@
 //! Cross-job bandwidth: what the I/O phases of several HPC jobs do to each other.
 //!
-//! The machine hears which phases are under way and answers with the share of the file system that each one gets. It is
-//! the baseline against which holding phases to their deadlines has to be judged. A policy is one file here and one
-//! line in [`POLICIES`]:
+//! The machine hears which phases are under way and answers with the share of the file system that
+//! each one gets. It is the baseline against which holding phases to their deadlines has to be
+//! judged. A policy is one file here and one line in [`POLICIES`]:
 //!
 //! | policy | what it does |
 //! | --- | --- |
@@ -148,7 +148,8 @@ mod tests {
         assert_eq!(shares("fair-share", &[(1.0, 10), (3.0, 1000)]), [0.25, 0.75]);
     }
 
-    /// Periods of 8 and 12 s belong to the set of 10 s, where the first come is served; 100 s has a tenth of the priority.
+    /// Periods of 8 and 12 s belong to the set of 10 s, where the first come is served; 100 s has a
+    /// tenth of the priority.
     #[test]
     fn set_10_takes_turns_within_a_set_and_weighs_between_sets() {
         let got = shares("set-10", &[(1.0, 8), (9.0, 12), (1.0, 100)]);

@@ -1,10 +1,11 @@
-//! `set-10`: IO-Sets with sets by powers of ten (Boito, Pallez, Teylo and Vidal, *IO-SETS: Simple and Efficient Approaches
-//! for I/O Bandwidth Management*, IEEE TPDS 2023).
+//! `set-10`: IO-Sets with sets by powers of ten (Boito, Pallez, Teylo and Vidal, *IO-SETS: Simple
+//! and Efficient Approaches for I/O Bandwidth Management*, IEEE TPDS 2023).
 //!
-//! Two jobs of like period gain nothing from sharing: both phases take longer and neither ends sooner. So jobs are put
-//! into sets by the order of magnitude of their period, `round(log10(period))`; within a set one phase runs at a time,
-//! the first come first; sets run beside each other with priority `10^-set`, so that a job that does I/O often is not
-//! held up by one that does it rarely, and the latter hardly notices.
+//! Two jobs of like period gain nothing from sharing: both phases take longer and neither ends
+//! sooner. So jobs are put into sets by the order of magnitude of their period,
+//! `round(log10(period))`; within a set one phase runs at a time, the first come first; sets run
+//! beside each other with priority `10^-set`, so that a job that does I/O often is not held up by
+//! one that does it rarely, and the latter hardly notices.
 
 use alloc::vec::Vec;
 
@@ -13,8 +14,8 @@ use super::{Active, Policy};
 /// Turns within a set, shares between sets.
 pub struct Set10;
 
-/// `round(log10(period in seconds))`, by comparison, since the crate has no logarithm. Half-way points are powers of
-/// sqrt(10). Periods below a millisecond count as one.
+/// `round(log10(period in seconds))`, by comparison, since the crate has no logarithm. Half-way
+/// points are powers of sqrt(10). Periods below a millisecond count as one.
 fn set_of(period_ns: u64) -> i32 {
     const SQRT_10: f64 = 3.162_277_660_168_379_5;
     let (mut set, mut upper_ns) = (-3, 1e6 * SQRT_10);

@@ -118,7 +118,8 @@ fn names_are_read_back() {
     );
 }
 
-/// Nine pages in ten are pinned for good. Leaving refused pages where they are would make each call walk over all 900.
+/// Nine pages in ten are pinned for good. Leaving refused pages where they are would make each call
+/// walk over all 900.
 #[test]
 fn pinned_pages_are_not_walked_over_by_every_call() {
     for &kind in EvictionKind::ALL {

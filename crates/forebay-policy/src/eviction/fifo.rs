@@ -1,7 +1,7 @@
 //! First in, first out.
 //!
-//! Uses are ignored. It is the bottom line of every comparison, and the cheapest order there is for data that each job
-//! reads once.
+//! Uses are ignored. It is the bottom line of every comparison, and the cheapest order there is for
+//! data that each job reads once.
 
 use super::{Dump, EvictionKind, EvictionPolicy, Fill, Victim};
 use crate::arena::{Arena, List};

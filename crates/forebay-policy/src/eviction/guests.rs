@@ -1,21 +1,24 @@
-//! Guests: pages that belong to another node of the cluster and are here because somebody here has read them.
+//! Guests: pages that belong to another node of the cluster and are here because somebody here has
+//! read them.
 //!
-//! Losing a guest costs a transfer from its owner's memory, losing a page of one's own a read of the PFS. So guests are
-//! the first to go, whatever the policy says about the rest, and they never take part in its contest. A guest that is used
-//! a second time is no guest any more: it enters the policy as any page does (a hot page may well be in the memory of
-//! every node that reads it).
+//! Losing a guest costs a transfer from its owner's memory, losing a page of one's own a read of
+//! the PFS. So guests are the first to go, whatever the policy says about the rest, and they never
+//! take part in its contest. A guest that is used a second time is no guest any more: it enters the
+//! policy as any page does (a hot page may well be in the memory of every node that reads it).
 //!
-//! Guests that nobody has read yet are the read-ahead of a reader at work; to throw them out for each new page would bring
-//! them twice. So up to [`UNREAD_DIVISOR`]th of the capacity they go last instead of first.
+//! Guests that nobody has read yet are the read-ahead of a reader at work; to throw them out for
+//! each new page would bring them twice. So up to [`UNREAD_DIVISOR`]th of the capacity they go last
+//! instead of first.
 //!
-//! One wrapper around every policy, rather than a case in each: what "first" means does not depend on the order of the
-//! rest, and the policies stay what their papers say.
+//! One wrapper around every policy, rather than a case in each: what "first" means does not depend
+//! on the order of the rest, and the policies stay what their papers say.
 
 use super::{Dump, EvictionKind, EvictionPolicy, Fill, Victim};
 use crate::arena::{Arena, List};
 use alloc::{boxed::Box, vec::Vec};
 
-/// Guests not yet read may hold this part of the capacity, an eighth, before they are the first to go.
+/// Guests not yet read may hold this part of the capacity, an eighth, before they are the first to
+/// go.
 const UNREAD_DIVISOR: u64 = 8;
 
 /// A policy and the guests beside it.
@@ -49,8 +52,9 @@ impl Guests {
         self.inner.insert(key, bytes, Fill::Demand);
     }
 
-    /// Evicts guests from the front of one list until `want_bytes` are covered or no more than `keep_bytes` are left. One
-    /// that is refused is in use here: it settles, so that no later call meets it again.
+    /// Evicts guests from the front of one list until `want_bytes` are covered or no more than
+    /// `keep_bytes` are left. One that is refused is in use here: it settles, so that no later call
+    /// meets it again.
     fn evict_guests(
         &mut self,
         read: bool,

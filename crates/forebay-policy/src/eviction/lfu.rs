@@ -1,14 +1,16 @@
 //! Least frequently used.
 //!
-//! The policy of DynIMS (Xuan et al., DynIMS: A Dynamic Memory Controller for In-memory Storage on HPC Systems): the page
-//! used least often since it came in leaves first; among equals the one whose last use is longest ago. A page that has
-//! left is forgotten: it starts at one use again.
+//! The policy of DynIMS (Xuan et al., DynIMS: A Dynamic Memory Controller for In-memory Storage on
+//! HPC Systems): the page used least often since it came in leaves first; among equals the one
+//! whose last use is longest ago. A page that has left is forgotten: it starts at one use again.
 //!
-//! Pages with the same count share a bucket, and the buckets are linked by ascending count, so that a use moves a page
-//! from its bucket to the next one in O(1). A heap would need O(log n) and scatter its writes.
+//! Pages with the same count share a bucket, and the buckets are linked by ascending count, so that
+//! a use moves a page from its bucket to the next one in O(1). A heap would need O(log n) and
+//! scatter its writes.
 //!
-//! Plain LFU never lets go of what was popular once. [`Lfu::with_ageing`] halves all counts after so many counted uses;
-//! off by default, because the baseline is the paper's. Halving touches every page: O(n) once in `ageing_uses`.
+//! Plain LFU never lets go of what was popular once. [`Lfu::with_ageing`] halves all counts after
+//! so many counted uses; off by default, because the baseline is the paper's. Halving touches every
+//! page: O(n) once in `ageing_uses`.
 
 use crate::arena::{Arena, List, NIL};
 use crate::eviction::{Dump, EvictionKind, EvictionPolicy, Fill, Victim};

@@ -1,7 +1,8 @@
 //! Least recently used.
 //!
-//! Good when what was used lately is used again; on a loop larger than the tier it evicts every page just before its
-//! next use and hits nothing, and one long scan empties it. Kept as the papers' baseline.
+//! Good when what was used lately is used again; on a loop larger than the tier it evicts every
+//! page just before its next use and hits nothing, and one long scan empties it. Kept as the
+//! papers' baseline.
 
 use super::{Dump, EvictionKind, EvictionPolicy, Fill, Victim};
 use crate::arena::{Arena, List};

@@ -1,18 +1,19 @@
 //! Which page leaves the RAM tier next.
 //!
-//! One policy per file behind one trait, [`EvictionPolicy`]; [`EvictionKind`] names them for the configuration and
-//! builds them. A policy only orders pages. It does not own them, does not know the memory budget's state and never
-//! decides *that* something must go: the agent does, and asks [`EvictionPolicy::evict`] for victims.
+//! One policy per file behind one trait, [`EvictionPolicy`]; [`EvictionKind`] names them for the
+//! configuration and builds them. A policy only orders pages. It does not own them, does not know
+//! the memory budget's state and never decides *that* something must go: the agent does, and asks
+//! [`EvictionPolicy::evict`] for victims.
 //!
 //! How the agent uses a policy:
-//! - it calls `evict` for the room it needs and `insert` for the page it has filled, in either order. A newcomer may be
-//!   the next victim (that is how a policy refuses to admit), so a page is served to its reader before `evict` is asked
-//!   again, or the closure refuses it;
-//! - pages that must stay (pinned, dirty, being read or filled) are refused by the closure. A refused page is treated as
-//!   if it had just been used, without being counted, so that a tier full of pins is walked once per round and not from
-//!   the start by every call;
-//! - `touch` comes late, in batches, sampled, and for keys that are gone by then. Policies must do well with that, and
-//!   nothing breaks without it;
+//! - it calls `evict` for the room it needs and `insert` for the page it has filled, in either
+//!   order. A newcomer may be the next victim (that is how a policy refuses to admit), so a page is
+//!   served to its reader before `evict` is asked again, or the closure refuses it;
+//! - pages that must stay (pinned, dirty, being read or filled) are refused by the closure. A
+//!   refused page is treated as if it had just been used, without being counted, so that a tier
+//!   full of pins is walked once per round and not from the start by every call;
+//! - `touch` comes late, in batches, sampled, and for keys that are gone by then. Policies must do
+//!   well with that, and nothing breaks without it;
 //! - keys are opaque. A file's new version has new keys; the memory of evicted pages is by key.
 //!
 //! All of them are deterministic: same calls, same victims.
@@ -44,8 +45,8 @@ pub use sieve::Sieve;
 pub use windowed_lfu::WindowedLfu;
 pub use wtinylfu::WTinyLfu;
 
-/// Most of a tier that pages fetched by plan may take until they are used, in percent ([`Planned`]). The rest is for what is
-/// read without a plan.
+/// Most of a tier that pages fetched by plan may take until they are used, in percent
+/// ([`Planned`]). The rest is for what is read without a plan.
 pub const PLANNED_SHARE_PERCENT: u64 = 75;
 
 /// Why a page comes into the tier.
@@ -53,10 +54,11 @@ pub const PLANNED_SHARE_PERCENT: u64 = 75;
 pub enum Fill {
     /// Somebody reads it now, or asked for it by name (`load`): the insertion is its first use.
     Demand,
-    /// Read-ahead: nobody has used it yet, so its first touch is the first use and not a sign of re-use.
+    /// Read-ahead: nobody has used it yet, so its first touch is the first use and not a sign of
+    /// re-use.
     Ahead,
-    /// It came from its owner, another node, for a reader here: the first to go until it is used a second time
-    /// ([`Guests`]). No policy but that wrapper ever sees it.
+    /// It came from its owner, another node, for a reader here: the first to go until it is used a
+    /// second time ([`Guests`]). No policy but that wrapper ever sees it.
     Guest,
 }
 
@@ -69,10 +71,12 @@ pub struct Victim {
     pub bytes: u32,
 }
 
-/// The exact state of a policy, for tests and for looking at a live agent: named queues, next victim first.
+/// The exact state of a policy, for tests and for looking at a live agent: named queues, next
+/// victim first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dump {
-    /// Queue name and keys; queues that only remember evicted pages have names that begin with `ghost`.
+    /// Queue name and keys; queues that only remember evicted pages have names that begin with
+    /// `ghost`.
     pub queues: Vec<(String, Vec<u64>)>,
 }
 
@@ -81,19 +85,21 @@ pub trait EvictionPolicy: fmt::Debug + Send {
     /// Which policy this is.
     fn kind(&self) -> EvictionKind;
 
-    /// Takes in a page that is now resident. A key that is known already is touched and takes the new size.
+    /// Takes in a page that is now resident. A key that is known already is touched and takes the
+    /// new size.
     fn insert(&mut self, key: u64, bytes: u32, fill: Fill);
 
     /// A page was used. Unknown keys are ignored: touches are sampled and late.
     fn touch(&mut self, key: u64);
 
-    /// A page is gone for another reason than eviction (file deleted, replaced, evicted by the user). Returns its size;
-    /// `None` if it was not resident. The page is not remembered.
+    /// A page is gone for another reason than eviction (file deleted, replaced, evicted by the
+    /// user). Returns its size; `None` if it was not resident. The page is not remembered.
     fn remove(&mut self, key: u64) -> Option<u32>;
 
-    /// Appends victims to `victims`, in order, until they cover `want_bytes`, and returns the bytes they cover: less
-    /// than wanted only if `may_evict` refuses all the rest. A page may be offered a few times in a call; the work is
-    /// O(victims + refused), and O(len) when everything is pinned.
+    /// Appends victims to `victims`, in order, until they cover `want_bytes`, and returns the bytes
+    /// they cover: less than wanted only if `may_evict` refuses all the rest. A page may be offered
+    /// a few times in a call; the work is O(victims + refused), and O(len) when everything is
+    /// pinned.
     fn evict(
         &mut self,
         want_bytes: u64,
@@ -101,7 +107,8 @@ pub trait EvictionPolicy: fmt::Debug + Send {
         victims: &mut Vec<Victim>,
     ) -> u64;
 
-    /// The tier's capacity has changed. Evicts nothing by itself; policies that split the tier use it as the whole.
+    /// The tier's capacity has changed. Evicts nothing by itself; policies that split the tier use
+    /// it as the whole.
     fn set_capacity(&mut self, capacity_bytes: u64);
 
     /// The capacity last set.
@@ -121,8 +128,9 @@ pub trait EvictionPolicy: fmt::Debug + Send {
         0
     }
 
-    /// A resident page was brought by `order` and stays until its first touch, or until [`EvictionPolicy::unplan`] of that
-    /// order ([`Planned`]). `false`: it is not resident, or planned pages have their share already.
+    /// A resident page was brought by `order` and stays until its first touch, or until
+    /// [`EvictionPolicy::unplan`] of that order ([`Planned`]). `false`: it is not resident, or
+    /// planned pages have their share already.
     fn plan(&mut self, _key: u64, _order: u64) -> bool {
         false
     }

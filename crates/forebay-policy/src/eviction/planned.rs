@@ -1,15 +1,18 @@
 //! Planned pages: fetched because a job will read them, and kept until it has.
 //!
-//! A page that was prefetched and is thrown out before it is read has cost the PFS a read for nothing, and the task that
-//! comes for it reads the PFS once more. So planned pages stay out of the policy's contest until their first touch: one
-//! prefetch never pushes out what another has brought, nor does what is read meanwhile. That promise is bounded in two
-//! ways. Together they take at most [`PLANNED_SHARE_PERCENT`] of the capacity; what is beyond is an ordinary page that was
-//! read ahead. And each belongs to an order, with whose end it loses the promise.
+//! A page that was prefetched and is thrown out before it is read has cost the PFS a read for
+//! nothing, and the task that comes for it reads the PFS once more. So planned pages stay out of
+//! the policy's contest until their first touch: one prefetch never pushes out what another has
+//! brought, nor does what is read meanwhile. That promise is bounded in two ways. Together they
+//! take at most [`PLANNED_SHARE_PERCENT`] of the capacity; what is beyond is an ordinary page that
+//! was read ahead. And each belongs to an order, with whose end it loses the promise.
 //!
-//! Guests ([`super::Guests`]) may be planned too: a task is not always sent to the owner of what it reads. While they are,
-//! they are no guests to the bound on those; with their first use, or the order's end, they are guests again.
+//! Guests ([`super::Guests`]) may be planned too: a task is not always sent to the owner of what it
+//! reads. While they are, they are no guests to the bound on those; with their first use, or the
+//! order's end, they are guests again.
 //!
-//! A wrapper around every policy, as for guests: what must not go does not depend on the order of the rest.
+//! A wrapper around every policy, as for guests: what must not go does not depend on the order of
+//! the rest.
 
 use super::{Dump, EvictionKind, EvictionPolicy, Fill, PLANNED_SHARE_PERCENT, Victim};
 use alloc::boxed::Box;
@@ -237,7 +240,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is done, the books balance, the share is kept, and no planned page is ever a victim.
+        /// Whatever is done, the books balance, the share is kept, and no planned page is ever a
+        /// victim.
         #[test]
         fn books_balance(ops in prop::collection::vec((0u8..7, 0u64..20, 0u64..4), 0..300)) {
             let mut policy = policy(1000);

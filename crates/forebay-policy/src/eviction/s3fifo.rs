@@ -1,10 +1,11 @@
 //! S3-FIFO: three first-in-first-out queues.
 //!
-//! Yang et al., "FIFO queues are all you need for cache eviction" (SOSP 2023). Newcomers enter the *small* queue (10 % of
-//! the bytes); who was used twice by the time it reaches the front moves to the *main* queue, everyone else leaves and is
-//! remembered in the *ghost* queue, and enters the main queue directly if it comes back soon. At the front of the
-//! main queue a page that was used goes around again, with one use less. A use only raises a counter of two bits: with
-//! one exclusive owner that spares no lock here, but it is the cheapest scan-resistant policy to run.
+//! Yang et al., "FIFO queues are all you need for cache eviction" (SOSP 2023). Newcomers enter the
+//! *small* queue (10 % of the bytes); who was used twice by the time it reaches the front moves to
+//! the *main* queue, everyone else leaves and is remembered in the *ghost* queue, and enters the
+//! main queue directly if it comes back soon. At the front of the main queue a page that was used
+//! goes around again, with one use less. A use only raises a counter of two bits: with one
+//! exclusive owner that spares no lock here, but it is the cheapest scan-resistant policy to run.
 
 use crate::arena::{Arena, List};
 use crate::eviction::{Dump, EvictionKind, EvictionPolicy, Fill, Victim};
@@ -80,7 +81,8 @@ impl S3Fifo {
         self.arena.find(key).filter(|&slot| self.arena.at(slot).data.place != Place::Ghost)
     }
 
-    /// The paper bounds the ghosts by the number of pages in the main queue; a small floor lets a small tier start.
+    /// The paper bounds the ghosts by the number of pages in the main queue; a small floor lets a
+    /// small tier start.
     fn bound_ghosts(&mut self) {
         while self.ghosts.len() > self.main.len().max(64) {
             let Some(slot) = self.ghosts.front() else { return };
@@ -89,8 +91,8 @@ impl S3Fifo {
         }
     }
 
-    /// Which queue gives a page now. What is freed will be filled through the small queue. `main_refuses`: all pages of
-    /// the main queue have been offered in vain.
+    /// Which queue gives a page now. What is freed will be filled through the small queue.
+    /// `main_refuses`: all pages of the main queue have been offered in vain.
     fn turn(&self, freed_bytes: u64, main_refuses: bool) -> Option<u32> {
         let small_bytes = self.capacity_bytes / 100 * SMALL_PERCENT;
         if main_refuses || self.small.bytes() + freed_bytes >= small_bytes {
@@ -145,8 +147,9 @@ impl EvictionPolicy for S3Fifo {
         victims: &mut Vec<Victim>,
     ) -> u64 {
         let mut freed_bytes = 0;
-        // A page of the main queue goes around once per use before it is offered, so after so many refusals all of them
-        // have been; then the small queue is left, whose pages move on to the main queue when they refuse.
+        // A page of the main queue goes around once per use before it is offered, so after so many
+        // refusals all of them have been; then the small queue is left, whose pages move on to the
+        // main queue when they refuse.
         let (mut main_refusals, rounds) = (0, usize::from(MAX_USES) + 1);
         let mut patience = (rounds + 1) * self.len();
         while freed_bytes < want_bytes && patience > 0 {
@@ -162,8 +165,8 @@ impl EvictionPolicy for S3Fifo {
                     freed_bytes += u64::from(bytes);
                     victims.push(Victim { key, bytes });
                 }
-                // Refused pages gather in the main queue: they would fill the small one, and it is the main one that
-                // is walked least.
+                // Refused pages gather in the main queue: they would fill the small one, and it is
+                // the main one that is walked least.
                 _ => {
                     main_refusals += usize::from(place == Place::Main);
                     self.move_to(slot, Place::Main, 0);

@@ -1,8 +1,9 @@
 //! SIEVE: one queue, one bit, one hand.
 //!
-//! Zhang et al., "SIEVE is simpler than LRU" (NSDI 2024). A use sets the page's bit and moves nothing. The hand walks from
-//! the oldest page to the newest: it clears the bits it meets and evicts the first page without one, staying where it is
-//! rather than going back, so that newcomers are sifted soon and used pages keep their place.
+//! Zhang et al., "SIEVE is simpler than LRU" (NSDI 2024). A use sets the page's bit and moves
+//! nothing. The hand walks from the oldest page to the newest: it clears the bits it meets and
+//! evicts the first page without one, staying where it is rather than going back, so that newcomers
+//! are sifted soon and used pages keep their place.
 
 use crate::arena::{Arena, List};
 use crate::eviction::{Dump, EvictionKind, EvictionPolicy, Fill, Victim};

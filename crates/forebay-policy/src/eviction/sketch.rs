@@ -1,9 +1,10 @@
 //! How often a key was seen lately, in a few bits a key.
 //!
-//! A count-min sketch of 4-bit counters behind a doorkeeper, as in TinyLFU (Einziger, Friedman, Manes, ACM ToS 2017,
-//! section 3): the first sighting only sets a bit in a Bloom filter; from the second on four counters are raised, and
-//! their minimum is the estimate, never too low by more than ageing takes. After `10 x width` sightings all counters are
-//! halved and the doorkeeper is emptied.
+//! A count-min sketch of 4-bit counters behind a doorkeeper, as in TinyLFU (Einziger, Friedman,
+//! Manes, ACM ToS 2017, section 3): the first sighting only sets a bit in a Bloom filter; from the
+//! second on four counters are raised, and their minimum is the estimate, never too low by more
+//! than ageing takes. After `10 x width` sightings all counters are halved and the doorkeeper is
+//! emptied.
 
 use crate::arena::spread;
 use alloc::{vec, vec::Vec};

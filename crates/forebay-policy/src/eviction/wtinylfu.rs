@@ -1,9 +1,10 @@
 //! W-TinyLFU, as published.
 //!
-//! Einziger, Friedman, Manes, "TinyLFU: A Highly Efficient Cache Admission Policy" (ACM ToS 2017): an LRU window of 1 %,
-//! a main part of segmented LRU (a fifth on probation, the rest protected), and a sketch of recent frequencies which
-//! decides whether the page that drops out of the window may replace the one next to leave the main part. The window is
-//! fixed; [`super::WindowedLfu`] is what came of making it follow the load.
+//! Einziger, Friedman, Manes, "TinyLFU: A Highly Efficient Cache Admission Policy" (ACM ToS 2017):
+//! an LRU window of 1 %, a main part of segmented LRU (a fifth on probation, the rest protected),
+//! and a sketch of recent frequencies which decides whether the page that drops out of the window
+//! may replace the one next to leave the main part. The window is fixed; [`super::WindowedLfu`] is
+//! what came of making it follow the load.
 
 use super::sketch::Sketch;
 use crate::arena::{Arena, List};
@@ -75,7 +76,8 @@ impl WTinyLfu {
         list.push_back(arena, slot);
     }
 
-    /// A sketch that is too narrow for the pages takes all for popular. It is replaced by an empty one of twice the size.
+    /// A sketch that is too narrow for the pages takes all for popular. It is replaced by an empty
+    /// one of twice the size.
     fn widen_sketch(&mut self) {
         if self.arena.len() > self.sketch.width() {
             self.sketch = Sketch::new(2 * self.arena.len());
@@ -162,8 +164,9 @@ impl EvictionPolicy for WTinyLfu {
         victims: &mut Vec<Victim>,
     ) -> u64 {
         let mut freed_bytes = 0;
-        // A page that refuses goes to the back of the protected part. After as many refusals as the main part has pages
-        // all of them have been offered, and only the window is left; it drains into the main part as it refuses.
+        // A page that refuses goes to the back of the protected part. After as many refusals as the
+        // main part has pages all of them have been offered, and only the window is left; it drains
+        // into the main part as it refuses.
         let mut main_left = self.len() - self.window.len();
         while freed_bytes < want_bytes && (main_left > 0 || !self.window.is_empty()) {
             let due = self.window.bytes() + freed_bytes >= self.window_target_bytes();

@@ -4,8 +4,9 @@
 //! u[i+1] = u[i] - lambda v[i] (r[i] - r0) / r0,   r = v / M
 //! ```
 //!
-//! if |v - r0 M| is at least two blocks; rounded to (floor(u / B) + 1) B and held within [U_min, U_max]. Near r0 the
-//! error v - r0 M is multiplied by 1 - lambda each period (v / (r0 M) is about 1), so it dies out for 0 < lambda < 2.
+//! if |v - r0 M| is at least two blocks; rounded to (floor(u / B) + 1) B and held within [U_min,
+//! U_max]. Near r0 the error v - r0 M is multiplied by 1 - lambda each period (v / (r0 M) is about
+//! 1), so it dies out for 0 < lambda < 2.
 
 use super::{Config, Policy, Reason, Sample, Wish};
 use crate::machine::Nanos;

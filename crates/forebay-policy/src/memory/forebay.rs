@@ -1,27 +1,32 @@
 //! `forebay`: quick to give, slow to take, ahead of growth, and not shaken by noise.
 //!
-//! The printed law answers an error with a part of it, one period later; while compute grows by g bytes a second, memory
-//! stays g T / lambda above the target. Here the tier's room is computed rather than approached: what compute has is known
-//! (c = v - what the tier holds), so the tier may have
+//! The printed law answers an error with a part of it, one period later; while compute grows by g
+//! bytes a second, memory stays g T / lambda above the target. Here the tier's room is computed
+//! rather than approached: what compute has is known (c = v - what the tier holds), so the tier may
+//! have
 //!
 //! ```text
 //! now    = r0 M - c - g h            while compute stays where it is    calm = r0 M - m - s - g h
 //! ```
 //!
-//! with g the growth that lasts (the lesser of the last two samples', not below 0), h the time until the next decision has
-//! taken effect, m the running mean of c, and s the deviation of its noise. If memory is above the target, the tier gives
-//! what it has beyond `now`, at once. If it has less than both, it takes a fifth of the difference per period: memory that is free
-//! for a moment is not worth filling, and a fill that has to be evicted again costs the file system twice.
+//! with g the growth that lasts (the lesser of the last two samples', not below 0), h the time
+//! until the next decision has taken effect, m the running mean of c, and s the deviation of its
+//! noise. If memory is above the target, the tier gives what it has beyond `now`, at once. If it
+//! has less than both, it takes a fifth of the difference per period: memory that is free for a
+//! moment is not worth filling, and a fill that has to be evicted again costs the file system
+//! twice.
 //!
-//! **Noise.** Compute that goes up and down by itself would drive a law that only knows `now` from peak to peak: it gives
-//! way to each and takes back slowly, so that it lives by the highest peak of the last second. So c within four deviations of m
-//! is noise. For it one deviation is kept free all the time, what is above the target by less than an alarm is let pass, and
-//! what was given to a peak is taken back when that is over: four deviations at once, what is free beyond that by fifths. The
-//! deviation comes from second differences of c, which a steady growth does not have: for independent noise their mean
-//! absolute value is 1.954 s.
+//! **Noise.** Compute that goes up and down by itself would drive a law that only knows `now` from
+//! peak to peak: it gives way to each and takes back slowly, so that it lives by the highest peak
+//! of the last second. So c within four deviations of m is noise. For it one deviation is kept free
+//! all the time, what is above the target by less than an alarm is let pass, and what was given to
+//! a peak is taken back when that is over: four deviations at once, what is free beyond that by
+//! fifths. The deviation comes from second differences of c, which a steady growth does not have:
+//! for independent noise their mean absolute value is 1.954 s.
 //!
-//! While compute grows, and after an alarm, samples come every `fast_period_ns`, so that a burst that starts between two
-//! samples is met after milliseconds; a quiet node is looked at as rarely as before.
+//! While compute grows, and after an alarm, samples come every `fast_period_ns`, so that a burst
+//! that starts between two samples is met after milliseconds; a quiet node is looked at as rarely
+//! as before.
 
 use super::{Config, Policy, Reason, Sample, Wish};
 use crate::machine::Nanos;
@@ -32,12 +37,15 @@ const TAKE: f64 = 0.2;
 const GROWTH: f64 = 0.004;
 /// Slower sampling again after so many fast periods without growth.
 const CALM_AFTER: u32 = 10;
-/// Weights of a new sample in the mean and in the deviation: the mean over some two seconds, the deviation over five.
+/// Weights of a new sample in the mean and in the deviation: the mean over some two seconds, the
+/// deviation over five.
 const MEAN_WEIGHT: f64 = 0.05;
 const NOISE_WEIGHT: f64 = 0.02;
-/// What is further from the mean than so many deviations is no noise, and the mean starts anew there.
+/// What is further from the mean than so many deviations is no noise, and the mean starts anew
+/// there.
 const NOISE_LIMIT: f64 = 4.0;
-/// Mean absolute second difference of independent normal noise, in deviations: sqrt(6) sqrt(2 / pi).
+/// Mean absolute second difference of independent normal noise, in deviations: sqrt(6) sqrt(2 /
+/// pi).
 const SECOND_DIFFERENCE: f64 = 1.954;
 
 /// Deadbeat downwards with feed-forward, first order upwards.
@@ -85,7 +93,8 @@ impl Noise {
 }
 
 impl Forebay {
-    /// Growth of compute's memory in bytes per ns that lasts over two samples, and the time since the last one in ns.
+    /// Growth of compute's memory in bytes per ns that lasts over two samples, and the time since
+    /// the last one in ns.
     fn growth(&mut self, now: Nanos, compute: f64) -> (f64, u64) {
         let Some((then, before)) = self.last.replace((now, compute)) else { return (0.0, 0) };
         let dt_ns = now.saturating_since(then);
@@ -129,8 +138,9 @@ impl Policy for Forebay {
         if grows || missing < block {
             return Wish { capacity: None, after_ns };
         }
-        // Whole blocks, at least one per period: a fifth of little is nothing. What a peak can have taken comes back at once; what
-        // is free beyond that is compute that has gone, and not hurried after.
+        // Whole blocks, at least one per period: a fifth of little is nothing. What a peak can have
+        // taken comes back at once; what is free beyond that is compute that has gone, and not
+        // hurried after.
         let after_peak = if noisy { missing.min(peak) + 0.5 * block } else { 0.0 };
         let taken = (TAKE * periods * missing).max(after_peak);
         wish(capacity + if periods >= 1.0 { taken.max(block) } else { taken }, Reason::Below)

@@ -1,9 +1,10 @@
 //! The memory controller: how much of a node's memory the tier may have.
 //!
-//! Compute comes first: when it needs memory the tier gives way before the node swaps; when it needs less the tier takes
-//! what is left. The machine hears samples of the node's memory and answers with the tier's capacity and with how soon it
-//! wants to hear again. It runs on each node by itself, so its cost does not depend on the size of the cluster. The law is
-//! a policy, one file here and a line in [`POLICIES`]:
+//! Compute comes first: when it needs memory the tier gives way before the node swaps; when it
+//! needs less the tier takes what is left. The machine hears samples of the node's memory and
+//! answers with the tier's capacity and with how soon it wants to hear again. It runs on each node
+//! by itself, so its cost does not depend on the size of the cluster. The law is a policy, one file
+//! here and a line in [`POLICIES`]:
 //!
 //! | policy | law |
 //! | --- | --- |
@@ -30,7 +31,8 @@ mod forebay;
 pub enum Event {
     /// A sample that was asked for.
     Sample(Sample),
-    /// Memory runs short: the kernel reports stalls, or use has passed [`Config::alarm_bytes`]. Comes unasked.
+    /// Memory runs short: the kernel reports stalls, or use has passed [`Config::alarm_bytes`].
+    /// Comes unasked.
     Pressure(Sample),
 }
 
@@ -95,8 +97,9 @@ pub struct Config {
 }
 
 impl Default for Config {
-    /// The paper's values, for 125 GB of memory. It does not print B; 128 MiB is an HDFS block, and small enough for the
-    /// dead zone of two blocks to be no more than a fifth of a percent of the memory.
+    /// The paper's values, for 125 GB of memory. It does not print B; 128 MiB is an HDFS block, and
+    /// small enough for the dead zone of two blocks to be no more than a fifth of a percent of the
+    /// memory.
     fn default() -> Self {
         Config {
             memory_bytes: 125_000_000_000,
@@ -117,8 +120,9 @@ impl Config {
         self.target * self.memory_bytes as f64
     }
 
-    /// Where an unasked event is wanted: a fifth of a percent of the memory above the target. Kernels report a threshold
-    /// of memory use at once and for nothing, while a stall comes when memory is gone.
+    /// Where an unasked event is wanted: a fifth of a percent of the memory above the target.
+    /// Kernels report a threshold of memory use at once and for nothing, while a stall comes when
+    /// memory is gone.
     pub fn alarm_bytes(&self) -> u64 {
         (self.target_bytes() + 0.002 * self.memory_bytes as f64) as u64
     }
@@ -261,23 +265,28 @@ mod tests {
         Controller::new(policy("forebay").expect("it exists"), config(), tier_bytes)
     }
 
-    /// `forebay` gives all that is needed at once, more if use goes on growing, and takes back a part of what is free.
+    /// `forebay` gives all that is needed at once, more if use goes on growing, and takes back a
+    /// part of what is free.
     #[test]
     fn forebay_is_quick_to_give_and_slow_to_take() {
         let mut m = forebay(40 * GB);
-        // 118.75 is the target: 28.75 are left beside 90, and 24.75 beside 94. A single jump is no growth that lasts.
+        // 118.75 is the target: 28.75 are left beside 90, and 24.75 beside 94. A single jump is no
+        // growth that lasts.
         assert_eq!(resized(&mut m, 0, 90 * GB), Some((28 * GB, Reason::Above)));
         assert_eq!(resized(&mut m, 100, 94 * GB), Some((24 * GB, Reason::Above)));
-        // 4 GB in 100 ms once more: that is expected until the next look, 10 ms from now, and 10 more to act.
+        // 4 GB in 100 ms once more: that is expected until the next look, 10 ms from now, and 10
+        // more to act.
         assert_eq!(resized(&mut m, 200, 98 * GB), Some((19 * GB, Reason::Growth)));
-        // 58.75 would be free: a fifth of what is missing is taken, though the last sample is long ago.
+        // 58.75 would be free: a fifth of what is missing is taken, though the last sample is long
+        // ago.
         let (back, why) = resized(&mut m, 1000, 60 * GB).expect("it grows");
         assert!(back > 19 * GB && back <= 19 * GB + 40 * GB / 5 && why == Reason::Below, "{back}");
     }
 
-    /// Compute goes up and down by 1 GB around 80, from sample to sample. One deviation is kept free; with it no peak is above
-    /// the target by a block and a half, so that nothing moves. A peak of 6 GB is met at once, and when it is over what it took is
-    /// taken back at once, where a fifth per period would be slow.
+    /// Compute goes up and down by 1 GB around 80, from sample to sample. One deviation is kept
+    /// free; with it no peak is above the target by a block and a half, so that nothing moves. A
+    /// peak of 6 GB is met at once, and when it is over what it took is taken back at once, where a
+    /// fifth per period would be slow.
     #[test]
     fn forebay_is_not_shaken_by_noise() {
         let mut m = forebay(30 * GB);
@@ -297,8 +306,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happens the capacity stays within its limits. More compute never means more for the tier, except
-        /// under the printed law: its step v (r - r0) is greatest at v = r0 M / 2, so far below it gives less to less.
+        /// Whatever happens the capacity stays within its limits. More compute never means more for
+        /// the tier, except under the printed law: its step v (r - r0) is greatest at v = r0 M / 2,
+        /// so far below it gives less to less.
         #[test]
         fn limits_hold_and_the_laws_are_monotone(
             which in 0usize..3, start in 0u64..=60, loads in prop::collection::vec(0u64..130, 1..30), more in 0u64..20

@@ -1,8 +1,10 @@
-//! What the planner knows: the HPC jobs and their phases, the Big Data jobs and their waves, and how far each is.
+//! What the planner knows: the HPC jobs and their phases, the Big Data jobs and their waves, and
+//! how far each is.
 //!
-//! Between events the board moves everything forward with the same model that makes the forecasts, so that a plan made
-//! in the middle of a phase starts from the work that is really left. When an event shows that the model was wrong (a
-//! phase ended earlier or later than thought), the error is taken into [`Correction`]s that scale the model.
+//! Between events the board moves everything forward with the same model that makes the forecasts,
+//! so that a plan made in the middle of a phase starts from the work that is really left. When an
+//! event shows that the model was wrong (a phase ended earlier or later than thought), the error is
+//! taken into [`Correction`]s that scale the model.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -47,7 +49,8 @@ pub struct Hpc {
 struct Phase {
     deadline: Nanos,
     alone_s: f64,
-    /// I/O time alone that is left by the model; below zero if the phase lasts longer than the model says.
+    /// I/O time alone that is left by the model; below zero if the phase lasts longer than the
+    /// model says.
     left_s: f64,
     /// Time that prefetches have cost it so far, by the model.
     lost_s: f64,
@@ -110,7 +113,8 @@ impl Board {
         self.corrected(self.config.profile.strain(setting))
     }
 
-    /// `strain` as corrected by what was observed; its harm to phases on the cautious side, for promises rest on it.
+    /// `strain` as corrected by what was observed; its harm to phases on the cautious side, for
+    /// promises rest on it.
     pub fn corrected(&self, mut strain: Strain) -> Strain {
         if let Some(c) = &self.excess_correction {
             strain.i_hpc = 1.0 + (strain.i_hpc - 1.0) * c.cautious();
@@ -172,14 +176,15 @@ impl Board {
     pub fn left_bytes(&self, job: JobId, wave: u32) -> f64 {
         let j = self.job(job);
         let whole = j.wave_bytes as f64;
-        // As with phases: what lasts longer than the model says is taken to end soon. Also what was paused with nothing left but
-        // rounding: a plan that brings less than a byte would be none, and nobody would ever say that the wave is there.
+        // As with phases: what lasts longer than the model says is taken to end soon. Also what was
+        // paused with nothing left but rounding: a plan that brings less than a byte would be none,
+        // and nobody would ever say that the wave is there.
         let left = j.part(wave).left_bytes;
         if left > LEAST_BYTES { left } else { (whole * 1e-3).max(2.0 * LEAST_BYTES) }
     }
 
-    /// Bytes that `job` may bring beside those in the tier now, if the other jobs keep what they are entitled to
-    /// once it has its next wave.
+    /// Bytes that `job` may bring beside those in the tier now, if the other jobs keep what they
+    /// are entitled to once it has its next wave.
     pub fn room_bytes(&self, job: JobId) -> f64 {
         let j = self.job(job);
         let reserved = if j.first_missing() > j.started { self.entitled_bytes_of_others(job) } else { 0.0 };
@@ -190,7 +195,8 @@ impl Board {
         self.jobs.values().map(|j| j.tier_bytes() + j.coming_bytes()).sum()
     }
 
-    /// The first wave of `job` that is missing, if it may be fetched now at this depth and memory allows.
+    /// The first wave of `job` that is missing, if it may be fetched now at this depth and memory
+    /// allows.
     pub fn next_wave(&self, job: JobId, depth: Depth) -> Option<u32> {
         let j = self.job(job);
         let wave = j.first_missing();
@@ -228,22 +234,24 @@ impl Board {
         used + reserved + needed <= self.ram_bytes as f64 + ROUNDING_BYTES
     }
 
-    /// Whether memory is kept for `wave`, or there is room for what is missing of it. Of a planner that brings parts it is taken
-    /// that it has seen to it.
+    /// Whether memory is kept for `wave`, or there is room for what is missing of it. Of a planner
+    /// that brings parts it is taken that it has seen to it.
     pub fn has_room(&self, job: JobId, wave: u32, depth: Depth) -> bool {
         let kept = self.job(job).fetch.is_some_and(|f| f.wave == wave && !f.direct);
         kept || self.by_parts(depth) || self.fits(job, wave, f64::INFINITY)
     }
 
-    /// Whether tasks wait for `wave`, of which a part was lost with a node, and memory has no room left for that part. It
-    /// cannot wait for room: what takes the room may be waves that wait in the same way.
+    /// Whether tasks wait for `wave`, of which a part was lost with a node, and memory has no room
+    /// left for that part. It cannot wait for room: what takes the room may be waves that wait in
+    /// the same way.
     pub fn must_be_read_directly(&self, job: JobId, wave: u32) -> bool {
         let (j, part) = (self.job(job), self.job(job).part(wave));
         let damaged = part.damaged && j.fetch.is_none_or(|f| f.wave != wave || f.direct);
         damaged && j.waits() && self.used_bytes() + part.left_bytes > self.ram_bytes as f64 + ROUNDING_BYTES
     }
 
-    /// Every job is entitled to two waves, one in compute and the next; this is what the others have not taken of it.
+    /// Every job is entitled to two waves, one in compute and the next; this is what the others
+    /// have not taken of it.
     fn entitled_bytes_of_others(&self, job: JobId) -> f64 {
         let missing = |j: &Job| {
             let entitled = f64::from(2.min(j.waves - j.finished())) * j.wave_bytes as f64;
@@ -252,7 +260,8 @@ impl Board {
         self.jobs.iter().filter(|(id, _)| **id != job).map(|(_, j)| missing(j)).sum()
     }
 
-    /// Notes that `wave` of `job` is fetched with `strain` from now on, by its own tasks if `direct`.
+    /// Notes that `wave` of `job` is fetched with `strain` from now on, by its own tasks if
+    /// `direct`.
     pub fn set_fetch(&mut self, job: JobId, wave: u32, strain: Strain, direct: bool) {
         if let Some(j) = self.jobs.get_mut(&job) {
             j.set_fetch(wave, strain, direct);
@@ -350,7 +359,8 @@ impl Board {
         let Some(h) = self.hpc.get_mut(&hpc) else { return };
         h.next_at = (h.phases_left > 0).then(|| self.now + h.compute_ns);
         let Some(phase) = h.phase.take() else { return };
-        // It lost `lost_s` by the model, and in truth as much more as the model had it further than the end.
+        // It lost `lost_s` by the model, and in truth as much more as the model had it further than
+        // the end.
         let enough = phase.lost_s > 0.01 * phase.alone_s;
         if let (true, Some(c)) = (enough, self.excess_correction.as_mut()) {
             let truly_lost_s = (phase.lost_s - phase.left_s).max(0.0);
@@ -370,7 +380,8 @@ impl Board {
     }
 }
 
-/// Takes in an observation beside what the uncorrected model said, unless they agree with the correction so far.
+/// Takes in an observation beside what the uncorrected model said, unless they agree with the
+/// correction so far.
 fn observe(correction: &mut Correction, uncorrected: f64, observed: f64) {
     if (observed / (uncorrected * correction.factor()) - 1.0).abs() > NOISE {
         correction.observe(uncorrected, observed);

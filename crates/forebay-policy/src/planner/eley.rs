@@ -1,13 +1,15 @@
 //! `eley` (Yildiz et al., FGCS 2018): the best of five actions, chosen at the start of each wave.
 //!
-//! The rule is the paper's (section 5.2): actions are estimated in the order of its Table 1; the first with no cost that
-//! meets every deadline is taken, otherwise the one of least cost that meets them; for *Partial Delay* the least delay
-//! that does, for scaling the thread count of least cost. Equation (5) counts the cost from the request.
+//! The rule is the paper's (section 5.2): actions are estimated in the order of its Table 1; the
+//! first with no cost that meets every deadline is taken, otherwise the one of least cost that
+//! meets them; for *Partial Delay* the least delay that does, for scaling the thread count of least
+//! cost. Equation (5) counts the cost from the request.
 //!
-//! Two things differ from the printed formulas, because they do not hold outside one phase. The ends are computed by the
-//! exact forecast, which also knows the phases after this one, and the paper's closed forms are its special cases.
-//! And where the gaps between phases are shorter than a prefetch, no single action may meet every deadline (the formulas
-//! do not see the next phase); then the full delay is repeated at each phase, which always does.
+//! Two things differ from the printed formulas, because they do not hold outside one phase. The
+//! ends are computed by the exact forecast, which also knows the phases after this one, and the
+//! paper's closed forms are its special cases. And where the gaps between phases are shorter than a
+//! prefetch, no single action may meet every deadline (the formulas do not see the next phase);
+//! then the full delay is repeated at each phase, which always does.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -20,7 +22,8 @@ use super::plan::{ActionKind, Estimate, Plan, PlannedStep};
 use super::{Board, Depth, JobId, Policy};
 use crate::machine::Nanos;
 
-/// Phases have to end this much before their deadlines: far more than rounding, far less than anyone can measure.
+/// Phases have to end this much before their deadlines: far more than rounding, far less than
+/// anyone can measure.
 pub const MARGIN_S: f64 = 2e-6;
 
 /// One way to prefetch the wave, and what would come of it.
@@ -182,7 +185,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Seconds until the phases under way are over without a prefetch; if none is, until the next one is.
+    /// Seconds until the phases under way are over without a prefetch; if none is, until the next
+    /// one is.
     fn quiet_in_s(&self) -> f64 {
         let weights: f64 = self.chains.iter().filter(|c| c.in_phase).map(|c| c.weight).sum();
         let shared = |c: &Chain| c.left_s * weights / c.weight;
@@ -209,7 +213,8 @@ fn seconds_up(seconds: f64) -> u64 {
 pub struct Eley;
 
 impl Eley {
-    /// Every action that meets the deadlines, in the paper's order, up to the first that costs nothing.
+    /// Every action that meets the deadlines, in the paper's order, up to the first that costs
+    /// nothing.
     fn candidates(search: &mut Search<'_>) -> Vec<Candidate> {
         let config = &search.board.config;
         let default = config.default_setting;
@@ -243,7 +248,8 @@ impl Eley {
     }
 }
 
-/// Keeps a candidate that meets the deadlines; true if it also costs nothing, so that the search is over.
+/// Keeps a candidate that meets the deadlines; true if it also costs nothing, so that the search is
+/// over.
 fn keep(search: &Search<'_>, candidate: Option<Candidate>, found: &mut Vec<Candidate>) -> bool {
     let Some(candidate) = candidate.filter(|c| search.allows(c)) else { return false };
     let free = search.cost_s(&candidate) <= 0.0;

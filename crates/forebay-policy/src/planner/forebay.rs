@@ -1,28 +1,36 @@
-//! `forebay`: searches start, nodes, threads, rate, depth and order of waves, and decides anew at every event.
+//! `forebay`: searches start, nodes, threads, rate, depth and order of waves, and decides anew at
+//! every event.
 //!
-//! Between phases the fastest setting hurts nobody. Within a phase the prefetch may *spend* what the phase has in hand:
-//! a phase with A seconds of I/O left (alone) and a deadline S seconds later than that can afford to lose S. A setting
-//! moves v bytes a second and costs the phase c = 1 - 1/I of every second, so the question is how to turn S into bytes:
+//! Between phases the fastest setting hurts nobody. Within a phase the prefetch may *spend* what
+//! the phase has in hand: a phase with A seconds of I/O left (alone) and a deadline S seconds later
+//! than that can afford to lose S. A setting moves v bytes a second and costs the phase c = 1 - 1/I
+//! of every second, so the question is how to turn S into bytes:
 //!
-//! 1. Of all settings (nodes x threads x rate) only those on the *concave hull* of v over c matter: any other is beaten
-//!    by switching between two of them. There are about ten. The pause is one of them, at c = 0.
-//! 2. A course through the phase is a pair (first, second) of hull settings and the moments to switch and to pause. They
-//!    come in closed form from spending S exactly by the end of the phase, or by the moment the wave is there. The
-//!    papers' actions are such pairs: the delays are (pause, default), the scalings a single setting.
-//! 3. Each course is *played out* ([`play`]): through the phase, the gaps and phases after it, with as many waves ahead as the
-//!    memory holds, to the end of what is in sight. The earliest wins; of equals the one
-//!    that costs the phase least. So a prefetch that would only wait in memory spends nothing, and a job that
-//!    lives from hand to mouth gets all there is. A play-out ends as soon as it is certain not to win: most do within
-//!    the first waves, which changes no choice and is what makes a decision quick.
-//! 4. With the best courses it is played out which waves come first (the *feed*): tasks that wait between phases read what is
-//!    missing themselves, faster than any prefetch, so waves may be left to them while those for the phase are brought.
-//! 5. The winner is checked by the exact forecast over all HPC jobs, and is shortened until no deadline is missed.
+//! 1. Of all settings (nodes x threads x rate) only those on the *concave hull* of v over c matter:
+//!    any other is beaten by switching between two of them. There are about ten. The pause is one
+//!    of them, at c = 0.
+//! 2. A course through the phase is a pair (first, second) of hull settings and the moments to
+//!    switch and to pause. They come in closed form from spending S exactly by the end of the
+//!    phase, or by the moment the wave is there. The papers' actions are such pairs: the delays are
+//!    (pause, default), the scalings a single setting.
+//! 3. Each course is *played out* ([`play`]): through the phase, the gaps and phases after it, with
+//!    as many waves ahead as the memory holds, to the end of what is in sight. The earliest wins;
+//!    of equals the one that costs the phase least. So a prefetch that would only wait in memory
+//!    spends nothing, and a job that lives from hand to mouth gets all there is. A play-out ends as
+//!    soon as it is certain not to win: most do within the first waves, which changes no choice and
+//!    is what makes a decision quick.
+//! 4. With the best courses it is played out which waves come first (the *feed*): tasks that wait
+//!    between phases read what is missing themselves, faster than any prefetch, so waves may be
+//!    left to them while those for the phase are brought.
+//! 5. The winner is checked by the exact forecast over all HPC jobs, and is shortened until no
+//!    deadline is missed.
 //!
-//! Several Big Data jobs are served one at a time, the one whose compute stalls first before the others: halving the
-//! bandwidth between two waves delays the first and does not bring the second sooner.
+//! Several Big Data jobs are served one at a time, the one whose compute stalls first before the
+//! others: halving the bandwidth between two waves delays the first and does not bring the second
+//! sooner.
 //!
-//! Why not a linear program over the whole future: it would be out of date at the next phase that comes a second late;
-//! deciding again at each event is cheap and starts from what is true.
+//! Why not a linear program over the whole future: it would be out of date at the next phase that
+//! comes a second late; deciding again at each event is cheap and starts from what is true.
 
 use alloc::vec::Vec;
 
@@ -75,7 +83,8 @@ impl Forebay {
         &hull.points
     }
 
-    /// The best course through the phases under way and the best feed with it, and how many pairs were looked at.
+    /// The best course through the phases under way and the best feed with it, and how many pairs
+    /// were looked at.
     ///
     /// Every course is played in order; feeds are tried with the [`FINALISTS`] best.
     fn best_course(
@@ -90,8 +99,8 @@ impl Forebay {
         let nothing = Course { legs: [REST; 3], lost_s: 0.0 };
         let all = [nothing].into_iter().chain(courses(self.hull(board, phases), present));
         played.extend(all.map(|c| (c.moves_bytes(present.left_s), c)));
-        // Those that bring most first: they are likely to be the best, and the others are soon seen to be worse then. Of equals
-        // the first that is listed stays the first.
+        // Those that bring most first: they are likely to be the best, and the others are soon seen
+        // to be worse then. Of equals the first that is listed stays the first.
         let mut order: Vec<usize> = (0..played.len()).collect();
         order.sort_by(|&a, &b| played[b].0.total_cmp(&played[a].0));
         let mut finalists = Finalists::default();
@@ -258,11 +267,12 @@ impl Finalists {
     }
 }
 
-/// Every course that is looked at. To bring a wave by a mix of settings that costs a given amount, two neighbours on the hull are
-/// best.
+/// Every course that is looked at. To bring a wave by a mix of settings that costs a given amount,
+/// two neighbours on the hull are best.
 fn courses<'a>(hull: &'a [Point], present: &'a Present) -> impl Iterator<Item = Course> + 'a {
     let through = hull.iter().flat_map(move |&a| hull.iter().flat_map(move |&b| present.through(a, b)));
-    // Not the pause, by which nothing comes; and a wave brought by one setting is among the pairs above.
+    // Not the pause, by which nothing comes; and a wave brought by one setting is among the pairs
+    // above.
     let neighbours = (2..hull.len()).flat_map(move |i| [(hull[i - 1], hull[i]), (hull[i], hull[i - 1])]);
     let until_there = neighbours.flat_map(move |(a, b)| {
         let gentler = hull.iter().take_while(move |c| c.cost < a.cost.max(b.cost));
@@ -271,8 +281,8 @@ fn courses<'a>(hull: &'a [Point], present: &'a Present) -> impl Iterator<Item = 
     through.chain(until_there).flatten()
 }
 
-/// What `feed` brings first: how many missing waves from `wave` on it skips, and how many bytes it brings. `None` if memory is
-/// full.
+/// What `feed` brings first: how many missing waves from `wave` on it skips, and how many bytes it
+/// brings. `None` if memory is full.
 fn target(board: &Board, job: JobId, wave: u32, scene: &Scene, feed: Feed) -> Option<(u32, f64)> {
     let (i, bytes) = scene.work.choose(0, feed)?;
     Some(((board.job(job).started + i as u32).saturating_sub(wave), bytes))
@@ -308,8 +318,9 @@ fn stop_at(steps: &mut Vec<PlannedStep>, at: Nanos) {
     steps.push(PlannedStep { at, setting: Setting::PAUSED, yields: false });
 }
 
-/// Tasks that wait anyway read what is missing themselves if that is faster: what they read directly need not pass through
-/// the tier. `tier_s` is how long the fastest setting needs for the rest of the wave.
+/// Tasks that wait anyway read what is missing themselves if that is faster: what they read
+/// directly need not pass through the tier. `tier_s` is how long the fastest setting needs for the
+/// rest of the wave.
 fn direct_is_faster(board: &Board, job: JobId, wave: u32, tier_s: f64) -> Option<Plan> {
     let j = board.job(job);
     let left_bytes = board.left_bytes(job, wave);
@@ -344,7 +355,8 @@ fn steps_of(course: &Course, now: Nanos) -> Vec<PlannedStep> {
         if leg.for_s.is_infinite() {
             break;
         }
-        // Rounded down: the dearer setting usually comes first, and the margin covers the other order.
+        // Rounded down: the dearer setting usually comes first, and the margin covers the other
+        // order.
         at = at + (leg.for_s * 1e9) as u64;
     }
     steps

@@ -1,4 +1,5 @@
-//! `full-delay` (Eley 2017): at once where that meets every deadline, otherwise when the phase is over.
+//! `full-delay` (Eley 2017): at once where that meets every deadline, otherwise when the phase is
+//! over.
 
 use super::eley::Search;
 use super::plan::{ActionKind, Plan};

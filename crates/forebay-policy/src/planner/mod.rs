@@ -1,11 +1,13 @@
-//! The prefetch planner: when to copy the next wave of a Big Data job, with how many nodes and threads, at what rate.
+//! The prefetch planner: when to copy the next wave of a Big Data job, with how many nodes and
+//! threads, at what rate.
 //!
-//! A Big Data job reads its input in waves; while one wave computes, the next is copied from the parallel file system
-//! (PFS) into the burst buffer nodes' memory. HPC jobs on the same PFS have I/O phases with deadlines. The planner hears
-//! of phases and waves, and says for each wave how its prefetch is carried out; an HPC deadline always comes first.
+//! A Big Data job reads its input in waves; while one wave computes, the next is copied from the
+//! parallel file system (PFS) into the burst buffer nodes' memory. HPC jobs on the same PFS have
+//! I/O phases with deadlines. The planner hears of phases and waves, and says for each wave how its
+//! prefetch is carried out; an HPC deadline always comes first.
 //!
-//! One machine, [`Planner`], keeps the books ([`board`]), asks a *policy* for a [`Plan`] and carries it out step by step.
-//! A policy is one file here and one line in [`POLICIES`]:
+//! One machine, [`Planner`], keeps the books ([`board`]), asks a *policy* for a [`Plan`] and
+//! carries it out step by step. A policy is one file here and one line in [`POLICIES`]:
 //!
 //! | policy | what it does |
 //! | --- | --- |
@@ -104,7 +106,8 @@ pub enum Event {
         job: JobId,
         /// Which wave, from 0.
         wave: u32,
-        /// How long it will take, in ns: less than the job's `compute_ns` if a part was read directly.
+        /// How long it will take, in ns: less than the job's `compute_ns` if a part was read
+        /// directly.
         compute_ns: u64,
     },
     /// The job has nothing to compute until this wave is there.
@@ -131,7 +134,8 @@ pub enum Event {
         /// Bytes of the tier in all.
         bytes: u64,
     },
-    /// A node went, and with it a part of what the tier held of this job. Its fetch under way has come to a stop.
+    /// A node went, and with it a part of what the tier held of this job. Its fetch under way has
+    /// come to a stop.
     Lost {
         /// The job.
         job: JobId,
@@ -157,7 +161,8 @@ pub enum Action {
         /// By which decision.
         decision: u64,
     },
-    /// From now on, let the tasks read (the rest of) this wave from the PFS themselves; only while they wait for it.
+    /// From now on, let the tasks read (the rest of) this wave from the PFS themselves; only while
+    /// they wait for it.
     Direct {
         /// The job.
         job: JobId,
@@ -175,13 +180,15 @@ pub struct Config {
     pub profile: Profile,
     /// Setting of *No Action*: the default of the system.
     pub default_setting: Setting,
-    /// Tasks that read the PFS directly: their speed together, and what they do to phases and suffer from them.
+    /// Tasks that read the PFS directly: their speed together, and what they do to phases and
+    /// suffer from them.
     pub direct: DirectStrain,
     /// Bandwidth of the PFS for all prefetches together, in bytes per second.
     pub pfs_bytes_per_s: f64,
     /// Memory of the tier, in bytes.
     pub ram_bytes: u64,
-    /// Weight of a new observation in the correction of the model, in (0, 1]; 0 to trust the profile.
+    /// Weight of a new observation in the correction of the model, in (0, 1]; 0 to trust the
+    /// profile.
     pub learning: f64,
 }
 
@@ -224,7 +231,9 @@ pub trait Policy: Send {
         false
     }
 
-    /// Whether nodes bring later waves as well where the wave that is fetched leaves gaps, as far as memory goes. Only for policies that do not mind phases: no plan knows of what is brought so.
+    /// Whether nodes bring later waves as well where the wave that is fetched leaves gaps, as far
+    /// as memory goes. Only for policies that do not mind phases: no plan knows of what is brought
+    /// so.
     fn works_ahead(&self) -> bool {
         false
     }

@@ -1,5 +1,5 @@
-//! `no-action` (Eley-NoAction): the next wave is prefetched at once, with the default nodes and threads, whatever the
-//! HPC jobs do.
+//! `no-action` (Eley-NoAction): the next wave is prefetched at once, with the default nodes and
+//! threads, whatever the HPC jobs do.
 
 use super::eley::Search;
 use super::plan::{ActionKind, Plan};

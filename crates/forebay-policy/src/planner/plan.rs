@@ -50,7 +50,8 @@ pub struct Estimate {
     pub fetched_in_s: Option<f64>,
     /// Equation (5): the part of it that compute does not hide, in seconds.
     pub cost_s: Option<f64>,
-    /// What the tightest phase has left before its deadline, in seconds; `None` if no phase is touched.
+    /// What the tightest phase has left before its deadline, in seconds; `None` if no phase is
+    /// touched.
     pub margin_s: Option<f64>,
 }
 
@@ -59,7 +60,8 @@ pub struct Estimate {
 pub struct Plan {
     /// What it does, in the papers' words.
     pub kind: ActionKind,
-    /// Missing waves before the one that is fetched, which are left for later or for the tasks to read themselves.
+    /// Missing waves before the one that is fetched, which are left for later or for the tasks to
+    /// read themselves.
     pub skips: u32,
     /// In ascending `at`, the first one not later than now; empty for [`ActionKind::Direct`].
     pub steps: Vec<PlannedStep>,
@@ -78,7 +80,8 @@ pub struct SeenPhase {
     pub hpc: HpcId,
     /// Whether a phase was under way.
     pub in_phase: bool,
-    /// I/O time alone that was left, or time to the next phase, in seconds; `None` if no more comes.
+    /// I/O time alone that was left, or time to the next phase, in seconds; `None` if no more
+    /// comes.
     pub left_s: Option<f64>,
     /// Time to the deadline of the phase under way, in seconds.
     pub deadline_s: Option<f64>,

@@ -64,8 +64,8 @@ impl Planner {
         let ids: Vec<JobId> = self.board.jobs().map(|(id, _)| id).collect();
         for job in ids {
             let Some(wave) = self.board.next_wave(job, self.policy.depth()) else {
-                // Memory has no room for the next wave. What is brought of a later one has no plan any more that knows of the
-                // phases, so it stops.
+                // Memory has no room for the next wave. What is brought of a later one has no plan
+                // any more that knows of the phases, so it stops.
                 if stop(&mut self.board, job, self.decisions, out) {
                     self.running.remove(&job);
                 }
@@ -118,8 +118,8 @@ impl Planner {
 
     /// Announces every setting that has changed, be it by a step or by a phase to yield to.
     ///
-    /// There was room for each wave when its plan was made; who begins later, or after another in the same moment, may find
-    /// none. Its plan is dropped then, and made anew when there is room.
+    /// There was room for each wave when its plan was made; who begins later, or after another in
+    /// the same moment, may find none. Its plan is dropped then, and made anew when there is room.
     fn carry_out(&mut self, out: &mut Vec<Action>) {
         let (now, busy) = (self.board.now(), self.board.active_phases() > 0);
         let mut without_room = Vec::new();
@@ -132,8 +132,8 @@ impl Planner {
             let (wave, decision) = (running.wave, running.decision);
             let begins = !running.direct && running.setting.is_none();
             if begins && setting.is_paused() {
-                // A fetch that has not begun needs no announcement that it is paused; one of another wave that it follows
-                // does, or it would go on through the pause.
+                // A fetch that has not begun needs no announcement that it is paused; one of
+                // another wave that it follows does, or it would go on through the pause.
                 stop(&mut self.board, job, decision, out);
             } else if self.board.has_room(job, wave, self.policy.depth()) {
                 out.push(Action::Fetch { job, wave, setting, decision });
@@ -175,8 +175,8 @@ fn stop(board: &mut Board, job: JobId, decision: u64, out: &mut Vec<Action>) -> 
     true
 }
 
-/// Tasks read `wave` themselves, which should come through the tier from now on, but there is no room for it: they read on while
-/// no phase is under way, and rest while one is.
+/// Tasks read `wave` themselves, which should come through the tier from now on, but there is no
+/// room for it: they read on while no phase is under way, and rest while one is.
 fn go_on_directly(board: &mut Board, job: JobId, wave: u32, decision: u64, out: &mut Vec<Action>) {
     let moves = board.job(job).fetch.is_some_and(|f| f.strain.speed_bytes_per_s > 0.0);
     if board.active_phases() > 0 && moves {

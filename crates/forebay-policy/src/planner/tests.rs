@@ -15,7 +15,8 @@ fn separable(at_one: f64, nodes: &[(u16, f64)], threads: &[(u16, f64)]) -> Separ
     Separable { at_one, nodes: curve(nodes), threads: curve(threads) }
 }
 
-/// Two nodes of up to two threads. Two nodes: a wave in 10 s, I_hpc 1.5, I_bd 1.25. One: 20 s, I_hpc 1.04. Two threads: 8 s.
+/// Two nodes of up to two threads. Two nodes: a wave in 10 s, I_hpc 1.5, I_bd 1.25. One: 20 s,
+/// I_hpc 1.04. Two threads: 8 s.
 fn config() -> Config {
     Config {
         profile: Profile {
@@ -40,7 +41,8 @@ fn planner(name: &str) -> Planner {
     Planner::new(config, policy)
 }
 
-/// A phase of 20 s alone begins at once, `allowance` above its time alone, and more every `compute_s` after.
+/// A phase of 20 s alone begins at once, `allowance` above its time alone, and more every
+/// `compute_s` after.
 fn phase(p: &mut Planner, allowance: f64, compute_s: u64) {
     let mut out = vec![];
     let (io_ns, compute_ns) = (20 * S, compute_s * S);
@@ -51,7 +53,8 @@ fn phase(p: &mut Planner, allowance: f64, compute_s: u64) {
     p.handle(Nanos(0), Event::PhaseBegins { hpc: 0, alone_ns: io_ns, deadline }, &mut out);
 }
 
-/// A job whose first wave computes for `compute_s` from now on; returns what the planner decides on the second.
+/// A job whose first wave computes for `compute_s` from now on; returns what the planner decides on
+/// the second.
 fn second_wave(p: &mut Planner, compute_s: u64) -> Vec<Action> {
     let mut out = vec![];
     let joins =
@@ -84,8 +87,9 @@ fn eley_takes_no_action_where_it_costs_nothing_and_nobody_is_there() {
     );
 }
 
-/// 20 s of phase, 12.5 s of prefetch beside it stretch it to 20 + 12.5 / 3 = 24.17 s (8): too late at 5 %. After the phase
-/// the prefetch ends at 30 s, in time for 40 s of compute, which the paper's order finds before any other action.
+/// 20 s of phase, 12.5 s of prefetch beside it stretch it to 20 + 12.5 / 3 = 24.17 s (8): too late
+/// at 5 %. After the phase the prefetch ends at 30 s, in time for 40 s of compute, which the
+/// paper's order finds before any other action.
 #[test]
 fn eley_delays_fully_where_compute_hides_it() {
     let mut p = planner("eley");
@@ -98,9 +102,10 @@ fn eley_delays_fully_where_compute_hides_it() {
     assert!(matches!(out[..], [Action::Fetch { setting, .. }] if setting == Setting::new(2, 1)), "{out:?}");
 }
 
-/// With 22 s of compute the full delay costs 8 s. A partial delay may overlap the phase by what costs it 1 s: work x at
-/// I = 1.5 with 0.5 x = 1, so x = 2 and t_d = 18 s; by (7), the prefetch ends at 18 + 10 + 3 * 0.2 = 28.6 s. Scaling down
-/// to one node ends at 20 + 20.8 * 0.2 = 24.16 s by (11), and meets the deadline: 20.8 <= 21. It costs least.
+/// With 22 s of compute the full delay costs 8 s. A partial delay may overlap the phase by what
+/// costs it 1 s: work x at I = 1.5 with 0.5 x = 1, so x = 2 and t_d = 18 s; by (7), the prefetch
+/// ends at 18 + 10 + 3 * 0.2 = 28.6 s. Scaling down to one node ends at 20 + 20.8 * 0.2 = 24.16 s
+/// by (11), and meets the deadline: 20.8 <= 21. It costs least.
 #[test]
 fn eley_scales_down_where_that_costs_least() {
     let mut p = planner("eley");
@@ -152,15 +157,16 @@ fn forebay_fetches_as_far_ahead_as_memory_holds() {
     assert!(out.iter().any(|a| matches!(a, Action::Fetch { wave: 3, .. })), "{out:?}");
 }
 
-/// The same beside a job that computes and has not fetched its next wave yet: its room is left free.
+/// The same beside a job that computes and has not fetched its next wave yet: its room is left
+/// free.
 #[test]
 fn forebay_leaves_room_for_the_next_wave_of_others() {
     let mut p = planner("forebay");
     let mut out = second_wave(&mut p, 100);
     let other = Event::JobJoins { job: 1, waves: 9, wave_bytes: 50, compute_ns: 500 * S, tier_read_ns: 0 };
     p.handle(Nanos(1), other, &mut out);
-    // Job 0 holds 100 bytes in compute and 100 fetched, job 1 has 50 in compute. Half of a third wave of job 0 would fit into 301,
-    // but not beside the 50 that job 1 is entitled to.
+    // Job 0 holds 100 bytes in compute and 100 fetched, job 1 has 50 in compute. Half of a third
+    // wave of job 0 would fit into 301, but not beside the 50 that job 1 is entitled to.
     p.handle(Nanos(1), Event::Memory { bytes: 301 }, &mut out);
     p.handle(Nanos(S), Event::Fetched { job: 1, wave: 0 }, &mut out);
     p.handle(Nanos(S), Event::WaveStarts { job: 1, wave: 0, compute_ns: 500 * S }, &mut out);
@@ -201,9 +207,10 @@ fn forebay_serves_the_job_that_stalls_first() {
     assert!(out.iter().any(|a| matches!(a, Action::Fetch { job: 1, wave: 0, .. })), "{out:?}");
 }
 
-/// A gap of 40 s, then a phase of 20 s that gives almost nothing; direct reads at 20 bytes a second, prefetches at 12.5. What
-/// tasks can read themselves before the phase is left to them, and the waves that will compute in it come first; when memory
-/// has no more room but for the next wave, nothing is brought.
+/// A gap of 40 s, then a phase of 20 s that gives almost nothing; direct reads at 20 bytes a
+/// second, prefetches at 12.5. What tasks can read themselves before the phase is left to them, and
+/// the waves that will compute in it come first; when memory has no more room but for the next
+/// wave, nothing is brought.
 #[test]
 fn forebay_stocks_waves_for_the_phase_and_leaves_the_next_to_the_tasks() {
     let mut config = config();
@@ -237,8 +244,9 @@ fn forebay_stocks_waves_for_the_phase_and_leaves_the_next_to_the_tasks() {
     assert!(matches!(&out[..], [Action::Decided(_), Action::Direct { wave: 1, .. }]), "{out:?}");
 }
 
-/// While a later wave is brought, as in the case above, a phase begins early that cannot lose anything. The plan for it is a pause
-/// of another wave than the one under way, which has to stop all the same.
+/// While a later wave is brought, as in the case above, a phase begins early that cannot lose
+/// anything. The plan for it is a pause of another wave than the one under way, which has to stop
+/// all the same.
 #[test]
 fn a_pause_of_one_wave_stops_what_is_brought_of_another() {
     let mut config = config();
@@ -274,8 +282,8 @@ fn a_pause_of_one_wave_stops_what_is_brought_of_another() {
     );
 }
 
-/// Direct reads at 20 bytes a second are faster than 12.5 through the tier, but only for tasks that wait, and only between
-/// phases; when a phase begins the rest comes through the tier.
+/// Direct reads at 20 bytes a second are faster than 12.5 through the tier, but only for tasks that
+/// wait, and only between phases; when a phase begins the rest comes through the tier.
 #[test]
 fn forebay_lets_waiting_tasks_read_directly_between_phases() {
     let mut config = config();
@@ -313,7 +321,8 @@ fn an_observed_error_corrects_the_model() {
     let policy = policy("no-action", &config).expect("it exists");
     let mut p = Planner::new(config, policy);
     second_wave(&mut p, 100);
-    // Expected after 10 s, there after 20 s: the speed is half of the profile's; half of the news is believed.
+    // Expected after 10 s, there after 20 s: the speed is half of the profile's; half of the news
+    // is believed.
     p.handle(Nanos(20 * S), Event::Fetched { job: 0, wave: 1 }, &mut vec![]);
     let (_, speed) = p.board().corrections();
     assert!((speed - 0.75).abs() < 1e-9, "{speed}");
@@ -329,7 +338,8 @@ fn unknown_policies_are_named_with_the_known_ones() {
 }
 
 proptest! {
-    /// The same events give the same actions, and the estimates of planners that heed deadlines keep them.
+    /// The same events give the same actions, and the estimates of planners that heed deadlines
+    /// keep them.
     #[test]
     fn plans_are_repeatable_and_keep_deadlines(
         which in 2usize..5, allowance in 0.01f64..0.5, compute_s in 1u64..60, gap_s in 1u64..60

@@ -1,30 +1,35 @@
 //! What to fetch ahead of one open file's reads, and who serves a read that misses.
 //!
-//! One [`Readahead`] belongs to one open handle and sees its reads as (offset, length). It answers two questions: which
-//! pages the agent should fetch now (in the background), and whether a miss of this read should wait for the agent,
-//! which fills the tier, or go to the file system itself.
+//! One [`Readahead`] belongs to one open handle and sees its reads as (offset, length). It answers
+//! two questions: which pages the agent should fetch now (in the background), and whether a miss of
+//! this read should wait for the agent, which fills the tier, or go to the file system itself.
 //!
-//! **Sequential.** A read at offset 0 of at least 64 KiB, or a read that goes on where the one before ended, makes
-//! a stream; a forward skip below one page keeps it. A stream has a window, at first two pages, and a frontier: all
-//! pages before it have been asked for. When no more than half the window lies between the reader and the frontier,
-//! the window doubles, up to a bound, and the frontier moves to one window ahead of the reader. Asking at the half mark
-//! and not at the end keeps the file system busy while the reader works through the other half, so that a reader slower
-//! than the file system never waits; asking at each read would ask for single pages, one message each.
+//! **Sequential.** A read at offset 0 of at least 64 KiB, or a read that goes on where the one
+//! before ended, makes a stream; a forward skip below one page keeps it. A stream has a window, at
+//! first two pages, and a frontier: all pages before it have been asked for. When no more than half
+//! the window lies between the reader and the frontier, the window doubles, up to a bound, and the
+//! frontier moves to one window ahead of the reader. Asking at the half mark and not at the end
+//! keeps the file system busy while the reader works through the other half, so that a reader
+//! slower than the file system never waits; asking at each read would ask for single pages, one
+//! message each.
 //!
-//! A window ends a page after the *extent* in which the reader is, until the reader has gone half a page into the next: there another node keeps
-//! the file, and tasks that divide a file among them by extents read a line of the next one and no more. Without
-//! this each brought a window of what others would read.
+//! A window ends a page after the *extent* in which the reader is, until the reader has gone half a
+//! page into the next: there another node keeps the file, and tasks that divide a file among them
+//! by extents read a line of the next one and no more. Without this each brought a window of what
+//! others would read.
 //!
-//! **Strided.** Three reads of at least 64 KiB at a constant forward distance: the pages of the next reads are asked for
-//! within the same window.
+//! **Strided.** Three reads of at least 64 KiB at a constant forward distance: the pages of the
+//! next reads are asked for within the same window.
 //!
-//! **Random.** Everything else. A read of at least half a page (or half a small file) fills the pages it covers; a
-//! smaller one goes to the file system, and the agent is told (see [`crate::miss_ledger`]). A stray read does not end a
-//! stream: readers look at a footer or an index in between, and threads share a handle. So a handle has up to four
-//! streams, which share the bound of the window, and one that no read has continued for 32 reads is dropped.
+//! **Random.** Everything else. A read of at least half a page (or half a small file) fills the
+//! pages it covers; a smaller one goes to the file system, and the agent is told (see
+//! [`crate::miss_ledger`]). A stray read does not end a stream: readers look at a footer or an
+//! index in between, and threads share a handle. So a handle has up to four streams, which share
+//! the bound of the window, and one that no read has continued for 32 reads is dropped.
 //!
-//! **Refused.** The agent may refuse (budget, brake). Then the window halves, the frontier falls back, and nothing is
-//! asked ahead until the reader has moved on by half the smaller window. What a read itself needs is always asked for.
+//! **Refused.** The agent may refuse (budget, brake). Then the window halves, the frontier falls
+//! back, and nothing is asked ahead until the reader has moved on by half the smaller window. What
+//! a read itself needs is always asked for.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -43,7 +48,8 @@ pub struct ReadaheadConfig {
     pub max_window_bytes: u64,
     /// A read at offset 0, and reads at a constant stride, make a stream only from this length on.
     pub stream_read_bytes: u64,
-    /// Unit of placement, whole pages, which a contiguous stream does not ask beyond before its reader is there. 0: none.
+    /// Unit of placement, whole pages, which a contiguous stream does not ask beyond before its
+    /// reader is there. 0: none.
     pub extent_bytes: u64,
 }
 
@@ -71,7 +77,8 @@ pub enum Serve {
 
 /// Streams of one handle.
 const MAX_STREAMS: usize = 4;
-/// Reads that go elsewhere before a stream is given up: a few rounds of four interleaved readers with strays.
+/// Reads that go elsewhere before a stream is given up: a few rounds of four interleaved readers
+/// with strays.
 const MAX_STRAYS: u32 = 32;
 
 /// The read-ahead machine of one open handle.
@@ -100,7 +107,8 @@ struct Units {
 }
 
 impl Units {
-    /// The page before which a stream that has begun at `began` may ask now that it reads `read`; `None`: not ahead at all.
+    /// The page before which a stream that has begun at `began` may ask now that it reads `read`;
+    /// `None`: not ahead at all.
     fn end_page(self, began: u64, read: Span) -> Option<u64> {
         let last = self.file_bytes.div_ceil(self.page_bytes);
         if self.extent_bytes == 0 {
@@ -129,20 +137,23 @@ struct Stream {
     asked_until: u64,
     /// After a refusal: nothing is asked ahead until a read ends at this offset or later.
     hold_until: u64,
-    /// Whether the window has been asked for since the stream began or was refused; only then does it double.
+    /// Whether the window has been asked for since the stream began or was refused; only then does
+    /// it double.
     opened: bool,
     strays: u32,
 }
 
 impl Readahead {
-    /// For a handle on a file of `file_bytes` (fixed for the handle: a version never changes within one open).
+    /// For a handle on a file of `file_bytes` (fixed for the handle: a version never changes within
+    /// one open).
     pub fn new(config: ReadaheadConfig, file_bytes: u64) -> Self {
         Self { config, file_bytes, streams: Vec::new(), strays: Vec::new() }
     }
 
-    /// Takes in a read. Appends the pages to ask for to `ask` (ranges of page numbers, ascending, none for which `known`
-    /// says that it is resident or asked for already) and says who serves what is missing. A page that was asked for,
-    /// came, and left again before it was read is not asked for a second time: the agent meets it as a plain miss.
+    /// Takes in a read. Appends the pages to ask for to `ask` (ranges of page numbers, ascending,
+    /// none for which `known` says that it is resident or asked for already) and says who serves
+    /// what is missing. A page that was asked for, came, and left again before it was read is not
+    /// asked for a second time: the agent meets it as a plain miss.
     pub fn on_read(
         &mut self,
         offset: u64,
@@ -222,7 +233,8 @@ impl Readahead {
         Some(self.streams.len() - 1)
     }
 
-    /// The stride of `read` and the two strays before it; `Some(0)` if the gap is below a page, which is contiguous.
+    /// The stride of `read` and the two strays before it; `Some(0)` if the gap is below a page,
+    /// which is contiguous.
     fn constant_stride(&self, read: Span) -> Option<u64> {
         let [.., first, second] = self.strays[..] else { return None };
         let stride_bytes = read.offset.checked_sub(second.offset)?;
@@ -301,7 +313,8 @@ impl Stream {
         match self.asked_until.saturating_sub(self.next_offset).checked_div(self.stride_bytes) {
             None => {
                 let ahead_bytes = self.frontier.saturating_mul(page_bytes).saturating_sub(read.end);
-                // At the end of the extent there is less ahead than the window would have, and that is no reason to double it.
+                // At the end of the extent there is less ahead than the window would have, and that
+                // is no reason to double it.
                 let Some(end) = units.end_page(self.began, read).filter(|end| *end > self.frontier) else {
                     return;
                 };
@@ -319,7 +332,8 @@ impl Stream {
         }
     }
 
-    /// Whether to ask ahead now, with `ahead_bytes` already asked for and not read; if so, opens or doubles the window.
+    /// Whether to ask ahead now, with `ahead_bytes` already asked for and not read; if so, opens or
+    /// doubles the window.
     fn is_due(&mut self, ahead_bytes: u64, max_window_bytes: u64) -> bool {
         if !self.opened {
             self.opened = true;

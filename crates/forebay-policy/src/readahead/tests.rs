@@ -167,7 +167,8 @@ fn a_window_of_zero_turns_it_off() {
     assert_eq!(asked, [vec![0..1], vec![], vec![1..2], vec![]]);
 }
 
-/// Tasks that divide a file by extents bring their own extent and the page with the rest of their last line.
+/// Tasks that divide a file by extents bring their own extent and the page with the rest of their
+/// last line.
 #[test]
 fn the_next_extent_is_not_asked_for_before_the_reader_is_in_it() {
     let extent_pages = 8;
@@ -206,7 +207,8 @@ fn config() -> impl Strategy<Value = ReadaheadConfig> {
 }
 
 proptest! {
-    /// A scan asks for every page exactly once and in order, by itself: nothing is known to be resident or asked for.
+    /// A scan asks for every page exactly once and in order, by itself: nothing is known to be
+    /// resident or asked for.
     #[test]
     fn a_scan_asks_for_every_page_once_in_order(
         config in config(),
@@ -233,8 +235,8 @@ proptest! {
         prop_assert_eq!(asked, (0..file_bytes.div_ceil(page_bytes)).collect::<Vec<_>>());
     }
 
-    /// Any reads, any refusals: nothing beyond the end, nothing twice while outstanding, never more than the window, and
-    /// what a read served by the tier needs is outstanding or resident.
+    /// Any reads, any refusals: nothing beyond the end, nothing twice while outstanding, never more
+    /// than the window, and what a read served by the tier needs is outstanding or resident.
     #[test]
     fn any_pattern_keeps_the_promises(
         config in config(),

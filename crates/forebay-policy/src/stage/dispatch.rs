@@ -1,4 +1,5 @@
-//! Which requests go out next: while a queue is free in which something waits, the chunk that is needed soonest.
+//! Which requests go out next: while a queue is free in which something waits, the chunk that is
+//! needed soonest.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};
@@ -10,13 +11,15 @@ use super::run::{QueueKey, Rank, StageRun, Wanted};
 use super::{Requested, Stages, plannable_bytes};
 use crate::machine::Nanos;
 
-/// Of what a node may be asked to hold, the part that must be free of other requests for waves after the planned one.
+/// Of what a node may be asked to hold, the part that must be free of other requests for waves
+/// after the planned one.
 const AHEAD_ROOM: u64 = 2;
 
 /// Chunks made per deadline: some 20 ms.
 const SPLIT_CHUNKS: usize = 20_000;
 
-/// A look at the first chunk of a node in a queue takes about so long, and after so many looks it counts.
+/// A look at the first chunk of a node in a queue takes about so long, and after so many looks it
+/// counts.
 const LOOK_NS: u64 = 1_000;
 const RESTLESS_LOOKS: usize = 2_000;
 
@@ -29,7 +32,8 @@ const LOOKS_MAX: usize = 100;
 /// How often queues are looked at in which something waits, beside when something changes.
 const QUEUES_LOOK_NS: u64 = 1_000_000_000;
 
-/// The chunk that is needed soonest: in how many waves and after how many bytes, and of which of the stages looked at.
+/// The chunk that is needed soonest: in how many waves and after how many bytes, and of which of
+/// the stages looked at.
 struct Soonest {
     soon: (u64, u64),
     stage: usize,
@@ -52,8 +56,8 @@ struct Look {
 }
 
 impl Stages {
-    /// Sends requests while a queue is free in which something waits: of all queues and stages, the chunk first that is needed
-    /// soonest, counted in waves.
+    /// Sends requests while a queue is free in which something waits: of all queues and stages, the
+    /// chunk first that is needed soonest, counted in waves.
     pub(super) fn serve_queues(&mut self, now: Nanos) {
         self.queues_due = None;
         let stages = self.jobs.iter().flat_map(|(key, r)| r.stages.keys().map(move |n| (*key, *n)));
@@ -99,7 +103,8 @@ impl Stages {
         }
     }
 
-    /// What each free queue would send next, as far as that was looked at; `true` if there are more.
+    /// What each free queue would send next, as far as that was looked at; `true` if there are
+    /// more.
     fn look(&mut self, now: Nanos, look: &mut Look) -> (BTreeSet<Next>, bool) {
         let mut next = BTreeSet::new();
         let waiting = self.queues_waiting(&look.stages);
@@ -119,7 +124,8 @@ impl Stages {
         (next, false)
     }
 
-    /// Splits what has come into reach of stages, as far as one deadline goes; `false` if there is more.
+    /// Splits what has come into reach of stages, as far as one deadline goes; `false` if there is
+    /// more.
     fn split_some(&mut self, stages: &[(JobKey, u32)]) -> bool {
         let speed = if self.speed.is_known { self.speed.bytes_per_s } else { 0.0 };
         let chunk_bytes = chunk_bytes(speed, self.queues_waiting(stages).len());
@@ -151,7 +157,8 @@ impl Stages {
         held
     }
 
-    /// Of the chunks that wait in `queue`, and whose nodes have a place and room for them, the one that is needed soonest.
+    /// Of the chunks that wait in `queue`, and whose nodes have a place and room for them, the one
+    /// that is needed soonest.
     fn soonest(&mut self, now: Nanos, queue: &QueueKey, look: &mut Look) -> Option<Soonest> {
         let mut best: Option<Soonest> = None;
         for (stage, (key, number)) in look.stages.iter().enumerate() {
@@ -194,8 +201,8 @@ impl Stages {
     }
 }
 
-/// How long after a deadline the queues rest in which so many nodes were looked at, each for a queue and a stage: as long
-/// again as that has taken, or nothing.
+/// How long after a deadline the queues rest in which so many nodes were looked at, each for a
+/// queue and a stage: as long again as that has taken, or nothing.
 fn rest_ns(looked_at: usize) -> u64 {
     if looked_at < RESTLESS_LOOKS { 0 } else { 2 * looked_at as u64 * LOOK_NS }
 }

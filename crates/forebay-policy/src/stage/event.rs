@@ -1,7 +1,8 @@
-//! What the stage machine hears and what it decides: plain values, without paths, sockets or clocks.
+//! What the stage machine hears and what it decides: plain values, without paths, sockets or
+//! clocks.
 //!
-//! Nodes go by name, jobs, files and requests by number. The driver keeps what a number stands for (the path of a file,
-//! the connection of a node) and translates.
+//! Nodes go by name, jobs, files and requests by number. The driver keeps what a number stands for
+//! (the path of a file, the connection of a node) and translates.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;

@@ -13,8 +13,9 @@ use crate::machine::Nanos;
 const REQUEST_BYTES_MAX: u64 = 1 << 50;
 
 impl Stages {
-    /// Brings the pace of a wave's requests in line with its setting. One that is paused leaves its queue, so that its server
-    /// and its node have a place for others, and comes back when it goes on.
+    /// Brings the pace of a wave's requests in line with its setting. One that is paused leaves its
+    /// queue, so that its server and its node have a place for others, and comes back when it goes
+    /// on.
     pub(super) fn adjust(&mut self, now: Nanos, key: JobKey, stage: u32, wave: WaveId) {
         let speed = self.speed.bytes_per_s;
         let Some(run) = self.run_mut(key, stage) else { return };

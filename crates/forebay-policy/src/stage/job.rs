@@ -18,7 +18,8 @@ pub struct Job {
     pub slots: Vec<(String, u32)>,
     /// Files by their number.
     pub files: Vec<File>,
-    /// Where they lie, by their number, with queues in place of servers. Shorter than `files` if nobody has told of the last.
+    /// Where they lie, by their number, with queues in place of servers. Shorter than `files` if
+    /// nobody has told of the last.
     pub layouts: Vec<Layout>,
     /// Its stages that read files, but for those that have ended.
     pub stages: BTreeMap<u32, Stage>,
@@ -78,7 +79,8 @@ pub enum Change {
 }
 
 impl Job {
-    /// Takes in an update. What does not fit what was told before (a task of no split) changes nothing.
+    /// Takes in an update. What does not fit what was told before (a task of no split) changes
+    /// nothing.
     pub fn apply(&mut self, update: JobUpdate) -> Change {
         match update {
             JobUpdate::Begin { name, planner } => {
@@ -150,8 +152,9 @@ impl Job {
         Change::Done(stage, number)
     }
 
-    /// Lets go of a stage that has ended: what comes late of it changes nothing, and told again it is another. What its tasks
-    /// have taken stays known. Returns the stage, of which nothing runs any more.
+    /// Lets go of a stage that has ended: what comes late of it changes nothing, and told again it
+    /// is another. What its tasks have taken stays known. Returns the stage, of which nothing runs
+    /// any more.
     pub fn forget(&mut self, stage: u32) -> Option<Stage> {
         let ended = self.stages.remove(&stage)?;
         self.ended_run_ms_sum = self.ended_run_ms_sum.saturating_add(ended.run_ms_sum);
@@ -159,7 +162,8 @@ impl Job {
         Some(Stage { running: 0, ..ended })
     }
 
-    /// Mean run time of the tasks that ended well, in nanoseconds: of the stage, else of the whole job, else `None`.
+    /// Mean run time of the tasks that ended well, in nanoseconds: of the stage, else of the whole
+    /// job, else `None`.
     pub fn task_ns(&self, stage: u32) -> Option<u64> {
         let mean = |sum_ms: u64, count: u64| (count > 0).then(|| sum_ms.saturating_mul(1_000_000) / count);
         let own = self.stages.get(&stage).and_then(|s| mean(s.run_ms_sum, s.done));

@@ -16,8 +16,8 @@ impl Stages {
         self.tell_memory(now);
         for running in self.jobs.values_mut() {
             running.to_cut.extend(running.stages.keys());
-            // A stage that is placed for the first time goes on, and is placed again afterwards: it has no waves yet, and
-            // where members come and go it might never have any.
+            // A stage that is placed for the first time goes on, and is placed again afterwards: it
+            // has no waves yet, and where members come and go it might never have any.
             let is_first = |stage: &u32| !running.stages.contains_key(stage);
             let first = running.placing.iter_mut().filter(|(stage, _)| is_first(stage));
             first.for_each(|(_, placing)| placing.is_stale = true);

@@ -1,19 +1,23 @@
-//! The stage machine: turns the stages of analytics jobs into waves, and waves into requests to nodes.
+//! The stage machine: turns the stages of analytics jobs into waves, and waves into requests to
+//! nodes.
 //!
-//! A planner knows jobs, their waves and how large they are; it says "from now on fetch wave 3 with so many nodes and
-//! threads". The rest is here. To a planner each *stage* of a real job is a job. The machine spreads each of its waves over
-//! the nodes that keep its extents, or over those where its tasks will run, and sends these nodes requests. Events go the
-//! other way: a wave computes once its first task has started, and it is fetched once every request of it has ended.
+//! A planner knows jobs, their waves and how large they are; it says "from now on fetch wave 3 with
+//! so many nodes and threads". The rest is here. To a planner each *stage* of a real job is a job.
+//! The machine spreads each of its waves over the nodes that keep its extents, or over those where
+//! its tasks will run, and sends these nodes requests. Events go the other way: a wave computes
+//! once its first task has started, and it is fetched once every request of it has ended.
 //!
-//! Three rules keep a prefetch from doing harm. A node is asked for no more than fits its tier beside what it holds for other
-//! waves. A request whose tasks have all started is released if its planner minds phases: they read the file system
-//! themselves now, at their own pace. And when a job ends, all its requests are released.
+//! Three rules keep a prefetch from doing harm. A node is asked for no more than fits its tier
+//! beside what it holds for other waves. A request whose tasks have all started is released if its
+//! planner minds phases: they read the file system themselves now, at their own pace. And when a
+//! job ends, all its requests are released.
 //!
-//! When members or slots change, the machine partitions again what has not begun, and leaves the rest as it is. The requests
-//! of the new waves find pages that were fetched for the old ones.
+//! When members or slots change, the machine partitions again what has not begun, and leaves the
+//! rest as it is. The requests of the new waves find pages that were fetched for the old ones.
 //!
-//! The coordinator, the simulator and `forebay replay` drive the machine by the contract of [`crate::machine`]. It wants its
-//! deadline after every event that leaves something to decide, so that a driver may report many events first.
+//! The coordinator, the simulator and `forebay replay` drive the machine by the contract of
+//! [`crate::machine`]. It wants its deadline after every event that leaves something to decide, so
+//! that a driver may report many events first.
 //!
 //! | file | what it does |
 //! | --- | --- |
@@ -61,8 +65,8 @@ use queues::Queues;
 use run::{QueueKey, StageRun};
 pub use status::WAVES_SHOWN_MAX;
 
-/// Of what a tier protects for plans, so much in percent is planned for: pages, buffers and what else the agent needs are
-/// in the same budget.
+/// Of what a tier protects for plans, so much in percent is planned for: pages, buffers and what
+/// else the agent needs are in the same budget.
 const PLANNED_OF_PROTECTED_PERCENT: u64 = 85;
 
 /// Speed of the file system until the first prefetch has shown it.
@@ -226,8 +230,9 @@ impl Stages {
         }
     }
 
-    /// Takes its own place as a new machine, if it has no jobs: from here on it can be replayed from the configuration returned.
-    /// It keeps what [`Before`] holds, and shows the jobs that have ended; it forgets the windows of queues.
+    /// Takes its own place as a new machine, if it has no jobs: from here on it can be replayed
+    /// from the configuration returned. It keeps what [`Before`] holds, and shows the jobs that
+    /// have ended; it forgets the windows of queues.
     pub fn restart(&mut self) -> Option<&Config> {
         let rests = self.jobs.is_empty() && self.requests.is_empty() && self.hpc.is_empty();
         if !rests || !self.gone.is_empty() {
@@ -264,8 +269,8 @@ impl Stages {
             let begins = may_cut && matches!(update, JobUpdate::TaskStarted { .. });
             if begins && self.jobs.get(&key).is_some_and(|running| !running.to_cut.is_empty()) {
                 may_cut = false;
-                // What one report says happened one after the other: the first tasks have a wave, too, though they started
-                // before anything could be partitioned.
+                // What one report says happened one after the other: the first tasks have a wave,
+                // too, though they started before anything could be partitioned.
                 self.cut_some(now);
             }
             let Some(running) = self.jobs.get_mut(&key) else { return };

@@ -1,13 +1,14 @@
 //! Cutting the tasks of a stage into waves: what all slots read at once.
 //!
-//! A scheduler that is told where the input of a task is runs it there if it can. So the tasks that a node with `s` slots
-//! runs first are the first `s` of those whose input it keeps, and so on: wave `k` is, over all nodes, the `k`-th batch of
-//! so many tasks, in task order. Tasks whose input is kept where no slots are (dedicated nodes, or nobody) run anywhere:
-//! they take the slots that the others leave free.
+//! A scheduler that is told where the input of a task is runs it there if it can. So the tasks that
+//! a node with `s` slots runs first are the first `s` of those whose input it keeps, and so on:
+//! wave `k` is, over all nodes, the `k`-th batch of so many tasks, in task order. Tasks whose input
+//! is kept where no slots are (dedicated nodes, or nobody) run anywhere: they take the slots that
+//! the others leave free.
 //!
-//! Where a scheduler will send a task is known best to whoever told it: a split may name its home. Then what the owner would
-//! have had most of is brought there instead, so that waves are as even as the homes are. Owners are drawn by lot, and
-//! are not.
+//! Where a scheduler will send a task is known best to whoever told it: a split may name its home.
+//! Then what the owner would have had most of is brought there instead, so that waves are as even
+//! as the homes are. Owners are drawn by lot, and are not.
 
 use alloc::borrow::ToOwned;
 use alloc::collections::BTreeMap;
@@ -17,11 +18,13 @@ use alloc::vec::Vec;
 use super::event::{File, Node, Part, Split};
 use crate::placement::{Member, extent_key, node_number, owner};
 
-/// Pieces of one split that are planned, at most; the rest of it is read without a plan. A file of 8 TiB has so many
-/// extents of 128 MiB: nobody gives one task more, but a size that a program tells can be anything.
+/// Pieces of one split that are planned, at most; the rest of it is read without a plan. A file of
+/// 8 TiB has so many extents of 128 MiB: nobody gives one task more, but a size that a program
+/// tells can be anything.
 const PIECES_MAX: usize = 1 << 16;
 
-/// Members looked at for one split, summed over extents, at most: some 200 ms, for which heartbeats wait.
+/// Members looked at for one split, summed over extents, at most: some 200 ms, for which heartbeats
+/// wait.
 const SPLIT_WORK_MAX: u64 = 1 << 22;
 
 /// What one node has to bring for one task.
@@ -38,7 +41,8 @@ pub struct Need {
 pub struct Placed {
     /// By name of the node.
     pub needs: BTreeMap<String, Need>,
-    /// Where the task is expected: its told home, or the node that owns most of it; of several, the first by name.
+    /// Where the task is expected: its told home, or the node that owns most of it; of several, the
+    /// first by name.
     pub home: Option<String>,
 }
 
@@ -76,9 +80,10 @@ impl<'a> Owners<'a> {
         self.work
     }
 
-    /// What each node has to bring for `split`: its owner, but what most is owned of by one node its home, if the job has told
-    /// one that keeps these extents and has slots. Parts of files that were never told, or of mounts that nobody has, are left
-    /// out: whoever reads them reads the PFS.
+    /// What each node has to bring for `split`: its owner, but what most is owned of by one node
+    /// its home, if the job has told one that keeps these extents and has slots. Parts of files
+    /// that were never told, or of mounts that nobody has, are left out: whoever reads them reads
+    /// the PFS.
     pub fn place(&mut self, files: &'a [File], split: &Split) -> Placed {
         let pieces = self.pieces(files, split);
         let mut owned_bytes: BTreeMap<&str, u64> = BTreeMap::new();
@@ -100,7 +105,8 @@ impl<'a> Owners<'a> {
         Placed { needs, home: Some(home.to_owned()) }
     }
 
-    /// The node that the job has told as the home of `split`, if it can take what the node `most` owns of it.
+    /// The node that the job has told as the home of `split`, if it can take what the node `most`
+    /// owns of it.
     fn told_home<'b>(
         &mut self,
         files: &'a [File],
@@ -343,8 +349,8 @@ mod tests {
     }
 
     proptest! {
-        /// Every task is in exactly one wave, the order of a node's tasks is kept, and no wave has more of a node's tasks
-        /// than the node has slots, nor more tasks than there are slots.
+        /// Every task is in exactly one wave, the order of a node's tasks is kept, and no wave has
+        /// more of a node's tasks than the node has slots, nor more tasks than there are slots.
         #[test]
         fn waves_hold_every_task_once_in_order_and_within_the_slots(
             homes in prop::collection::vec(prop::option::of(0usize..5), 0..300),

@@ -1,4 +1,5 @@
-//! HPC jobs and their I/O phases, as every planner hears them, also one that is made when they are under way.
+//! HPC jobs and their I/O phases, as every planner hears them, also one that is made when they are
+//! under way.
 
 use super::Stages;
 use super::event::HpcUpdate;
@@ -40,7 +41,8 @@ impl Hpc {
 }
 
 impl Stages {
-    /// Something is reported of an HPC job. What does not fit what was reported before changes nothing.
+    /// Something is reported of an HPC job. What does not fit what was reported before changes
+    /// nothing.
     pub(super) fn hpc(&mut self, now: Nanos, hpc: HpcId, update: HpcUpdate) {
         let Some(event) = self.note_hpc(now, hpc, update) else { return };
         let names: alloc::vec::Vec<_> = self.planners.keys().cloned().collect();

@@ -1,7 +1,9 @@
-//! Planning: partitions stages into waves, and drives the planners, each of which sees a stage as a job.
+//! Planning: partitions stages into waves, and drives the planners, each of which sees a stage as a
+//! job.
 //!
-//! Finding the owners of what a large stage reads takes seconds (100,000 splits in a cluster of 1000 nodes: 4.4 s), and other
-//! events must not wait for it. So the machine places a slice of tasks per deadline; meanwhile the stage keeps its waves.
+//! Finding the owners of what a large stage reads takes seconds (100,000 splits in a cluster of
+//! 1000 nodes: 4.4 s), and other events must not wait for it. So the machine places a slice of
+//! tasks per deadline; meanwhile the stage keeps its waves.
 
 use alloc::borrow::ToOwned;
 use alloc::collections::BTreeMap;
@@ -18,14 +20,15 @@ use super::{Driven, Placing, Running, SPEED_WEIGHT, Stages, plannable_bytes};
 use crate::machine::{Machine, Nanos};
 use crate::planner::{self, Config, DirectStrain, Event, JobId, Planner};
 
-/// Threads of a node for *No Action*: half of the default fetch threads of a mount, so that a reader always finds one.
+/// Threads of a node for *No Action*: half of the default fetch threads of a mount, so that a
+/// reader always finds one.
 const DEFAULT_THREADS: u16 = 4;
 
 /// Most threads of a node that a planner may ask for.
 const MAX_THREADS: u16 = 8;
 
-/// By how much a prefetch and an I/O phase stretch each other until phases have shown it: what is observed scales the excess
-/// over 1, so it must have one.
+/// By how much a prefetch and an I/O phase stretch each other until phases have shown it: what is
+/// observed scales the excess over 1, so it must have one.
 const FIRST_INTERFERENCE: f64 = 1.25;
 
 /// Parts of files that are planned for one stage, at most: some 200 MB of the coordinator's memory.
@@ -69,7 +72,8 @@ impl Stages {
         }
     }
 
-    /// Finds owners for tasks of a stage until `work_left` is used up; whether all of them have been found.
+    /// Finds owners for tasks of a stage until `work_left` is used up; whether all of them have
+    /// been found.
     pub(super) fn place_some(&mut self, key: JobKey, number: u32, work_left: &mut u64) -> bool {
         let Some(Running { job, placing, .. }) = self.jobs.get_mut(&key) else { return true };
         let Some(stage) = job.stages.get(&number).filter(|s| s.ready) else { return true };
@@ -82,7 +86,8 @@ impl Stages {
                 return false;
             }
             if task.started.is_none() && !task.done {
-                // Tasks beyond that have no parts: they have their turn in waves, and read by themselves.
+                // Tasks beyond that have no parts: they have their turn in waves, and read by
+                // themselves.
                 let enough = *parts >= PARTS_MAX;
                 let of_task =
                     if enough { Placed::default() } else { owners.place(&job.files, &stage.splits[*next]) };

@@ -1,11 +1,14 @@
-//! Queues of requests by server of the file system, and how what tasks read is split into chunks by queue.
+//! Queues of requests by server of the file system, and how what tasks read is split into chunks by
+//! queue.
 //!
-//! Where the layout of a file is known, nodes are not asked for their part of a wave at once but for a chunk of some MiB at a
-//! time, server by server, the chunk that is needed first of all. So no server rests while another has a queue, and what a
-//! later wave needs never comes before what an earlier one waits for. `docs/decisions/0016` says what that is worth.
+//! Where the layout of a file is known, nodes are not asked for their part of a wave at once but
+//! for a chunk of some MiB at a time, server by server, the chunk that is needed first of all. So
+//! no server rests while another has a queue, and what a later wave needs never comes before what
+//! an earlier one waits for. `docs/decisions/0016` says what that is worth.
 //!
-//! [`Depth`] finds the concurrency window of each queue. A file that lies on several servers within a chunk, or whose layout
-//! is unknown, has the queue [`WIDE`]: it has no window, and nodes have as many of its requests as their limit allows.
+//! [`Depth`] finds the concurrency window of each queue. A file that lies on several servers within
+//! a chunk, or whose layout is unknown, has the queue [`WIDE`]: it has no window, and nodes have as
+//! many of its requests as their limit allows.
 
 use alloc::borrow::ToOwned;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -27,8 +30,9 @@ const QUEUES_MAX: usize = 1 << 14;
 /// Stripes of one round at most; a file with more counts as if nobody knew where it lies.
 const SERVERS_MAX: usize = 4096;
 
-/// Smallest and largest request. Clients of a PFS read ahead, and what they read beyond a request's end comes once more with the next one: MooseFS
-/// reads 1.2 MiB too much for each. The largest still goes into one order.
+/// Smallest and largest request. Clients of a PFS read ahead, and what they read beyond a request's
+/// end comes once more with the next one: MooseFS reads 1.2 MiB too much for each. The largest
+/// still goes into one order.
 const CHUNK_BYTES: (u64, u64) = (16 << 20, 128 << 20);
 
 /// A request takes its server about so long.
@@ -40,21 +44,25 @@ const CHUNK_PARTS_MAX: usize = 512;
 /// A request ends with the stripe if stripes have so much.
 const STRIPE_BYTES: u64 = 4 << 20;
 
-/// If no job runs, and there are more queues than this, all are forgotten: file systems and their servers come and go.
+/// If no job runs, and there are more queues than this, all are forgotten: file systems and their
+/// servers come and go.
 const QUEUES_KEPT: usize = 1024;
 
-/// Beside requests of an earlier wave a queue has so many less than its depth: what seems to be the work of two or three at a time may be
-/// that of one, beside readers who are in no queue, and then what is needed later would take its share from what is waited for.
+/// Beside requests of an earlier wave a queue has so many less than its depth: what seems to be the
+/// work of two or three at a time may be that of one, beside readers who are in no queue, and then
+/// what is needed later would take its share from what is waited for.
 const LATER_LESS: u32 = 2;
 
-/// A part that is smaller goes with the request before it, on whichever server it lies: many small files are no reason for as many orders.
+/// A part that is smaller goes with the request before it, on whichever server it lies: many small
+/// files are no reason for as many orders.
 const SMALL_BYTES: u64 = 1 << 20;
 
-/// A request that has been under way for so long does not count: the node that has it hangs, or the server.
+/// A request that has been under way for so long does not count: the node that has it hangs, or the
+/// server.
 const PATIENCE_NS: u64 = 30_000_000_000;
 
-/// A queue that has such requests of so many nodes gets no more until they end, and a node that has so many of them: whoever fetches there
-/// would hang as well.
+/// A queue that has such requests of so many nodes gets no more until they end, and a node that has
+/// so many of them: whoever fetches there would hang as well.
 const HANGING_MAX: usize = 2;
 
 /// A wave of a stage, by the stage's serial.
@@ -129,7 +137,8 @@ impl Queues {
         nodes.len() < HANGING_MAX && of_queue.counting(now) < of_queue.depth.get()
     }
 
-    /// Whether a queue that is free may have a request of this wave: beside what is needed earlier only if its server clearly does more at a time.
+    /// Whether a queue that is free may have a request of this wave: beside what is needed earlier
+    /// only if its server clearly does more at a time.
     pub fn takes(&self, queue: QueueId, wave: StageWave, now: Nanos) -> bool {
         let Some(of_queue) = self.queues.get(queue as usize).filter(|_| queue != WIDE) else { return true };
         let is_earlier = |request: &UnderWay| {
@@ -154,7 +163,8 @@ impl Queues {
         self.by_node.entry(node.to_owned()).or_default().insert(order, now);
     }
 
-    /// An order of the queue is over; `fetched_bytes` is what it has brought from the PFS, if that is what took its time.
+    /// An order of the queue is over; `fetched_bytes` is what it has brought from the PFS, if that
+    /// is what took its time.
     pub fn end(&mut self, queue: QueueId, order: u64, now: Nanos, fetched_bytes: Option<u64>) {
         let Some(queue) = self.queues.get_mut(queue as usize) else { return };
         let Some(request) = queue.under_way.remove(&order) else { return };
@@ -194,7 +204,8 @@ fn is_fresh(since: Nanos, now: Nanos) -> bool {
     now.saturating_since(since) < PATIENCE_NS
 }
 
-/// How large chunks should be if so many queues together bring so many bytes a second: a power of two.
+/// How large chunks should be if so many queues together bring so many bytes a second: a power of
+/// two.
 pub fn chunk_bytes(bytes_per_s: f64, queues: usize) -> u64 {
     let wanted = (bytes_per_s * CHUNK_S / queues.max(1) as f64) as u64;
     wanted.clamp(CHUNK_BYTES.0, CHUNK_BYTES.1).next_power_of_two()
@@ -215,9 +226,10 @@ pub struct Chunk {
     pub at: u64,
 }
 
-/// Cuts what a node brings for a task into chunks of `chunk_bytes` at most, none on more than one queue. Files are cut at multiples of that,
-/// which are multiples of pages, too, and where large stripes end. What is left after `most` chunks is in none: a size that a program tells can
-/// be anything.
+/// Cuts what a node brings for a task into chunks of `chunk_bytes` at most, none on more than one
+/// queue. Files are cut at multiples of that, which are multiples of pages, too, and where large
+/// stripes end. What is left after `most` chunks is in none: a size that a program tells can be
+/// anything.
 pub fn chunks(task: u32, need: &Need, layouts: &[Layout], chunk_bytes: u64, most: usize) -> Vec<Chunk> {
     let mut chunks: Vec<Chunk> = Vec::new();
     let mut at = 0;

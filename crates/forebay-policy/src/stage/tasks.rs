@@ -13,11 +13,13 @@ use crate::planner::Event;
 /// Ended jobs that are still shown.
 const ENDED_MAX: usize = 32;
 
-/// Ended stages of a job that are still shown: an application that runs for days has any number of them.
+/// Ended stages of a job that are still shown: an application that runs for days has any number of
+/// them.
 pub(super) const ENDED_STAGES_MAX: usize = 64;
 
 impl Running {
-    /// No task of the stage will run any more: it is forgotten, but for what is shown of it. Returns its orders, which are void.
+    /// No task of the stage will run any more: it is forgotten, but for what is shown of it.
+    /// Returns its orders, which are void.
     fn end_stage(&mut self, number: u32) -> Vec<u64> {
         self.to_cut.remove(&number);
         self.placing.remove(&number);

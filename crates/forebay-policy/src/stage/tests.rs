@@ -218,7 +218,8 @@ fn nodes_fetch_later_waves_where_the_planned_one_leaves_them_idle() {
     };
     let tasks = |from: u64, to: u64, ahead: bool| (from..to).map(|task| (task, ahead)).collect::<Vec<_>>();
     assert_eq!(open(&world), tasks(0, 4, false), "the first wave alone: nothing computes until it is there");
-    // One node has its part and waits for the other: behind the first wave nothing is fetched ahead.
+    // One node has its part and waits for the other: behind the first wave nothing is fetched
+    // ahead.
     let of_a: Vec<u64> = world.orders.iter().filter(|(_, o)| o.0 == "a").map(|(id, _)| *id).collect();
     of_a.iter().for_each(|id| world.end(*id, 0));
     assert_eq!(open(&world), [(1, false), (3, false)]);
@@ -255,7 +256,8 @@ fn ahead_goes_only_what_leaves_half_of_the_room() {
 
 #[test]
 fn where_hands_are_few_they_bring_what_is_needed_first_whichever_server_has_it() {
-    // The servers of the first wave are the last, and each would have something of the waves within reach.
+    // The servers of the first wave are the last, and each would have something of the waves within
+    // reach.
     let told = |world: &mut World| {
         let mut updates = laid_out(told(40, &[("a", 2)]), 8);
         for update in &mut updates {
@@ -597,7 +599,8 @@ fn op() -> impl Strategy<Value = Op> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Whatever jobs, agents and members do: nobody is ordered more than fits, and when the job ends nothing is left.
+    /// Whatever jobs, agents and members do: nobody is ordered more than fits, and when the job
+    /// ends nothing is left.
     #[test]
     fn nothing_is_ordered_beyond_the_room_and_nothing_outlives_the_job(
         ops in prop::collection::vec(op(), 0..120), planner in 0usize..5, homes in any::<bool>(), servers in 0u32..4
@@ -662,8 +665,8 @@ proptest! {
         prop_assert!(world.machine.queues.are_idle(), "{:?}", world.machine.queues);
     }
 
-    /// Where it is known on which server what lies, every piece comes once, whatever ends first, and none in place of an earlier one
-    /// of its server.
+    /// Where it is known on which server what lies, every piece comes once, whatever ends first,
+    /// and none in place of an earlier one of its server.
     #[test]
     fn every_piece_is_ordered_once_and_in_the_order_of_its_server(
         servers in 1u32..5, slots in 1u32..4, tasks in 1u32..60, choices in prop::collection::vec(any::<u8>(), 400)
@@ -720,8 +723,8 @@ proptest! {
         let mut tasks_seen: Vec<u64> = seen.values().copied().collect();
         tasks_seen.sort_unstable();
         prop_assert_eq!(tasks_seen, (0..u64::from(tasks)).collect::<Vec<_>>());
-        // Tasks are started in their order here, so the waves are in that order, too: at each server nothing later came first,
-        // but what another node has hands for.
+        // Tasks are started in their order here, so the waves are in that order, too: at each
+        // server nothing later came first, but what another node has hands for.
         let wave = |task: u64| task / (2 * u64::from(slots));
         for (server, node) in (0..u64::from(servers)).flat_map(|server| [(server, "a"), (server, "b")]) {
             let is_its = |task: &&u64| **task % u64::from(servers) == server && home(**task as u32) == node;
@@ -790,7 +793,8 @@ fn what_started_tasks_wait_for_outlives_a_new_partition() {
     assert!(!first.iter().any(|id| world.orders.contains_key(id)), "they have outlived their tasks");
 }
 
-/// A planner's setting is what each node has: requests at a time, their rate, and nothing while it pauses.
+/// A planner's setting is what each node has: requests at a time, their rate, and nothing while it
+/// pauses.
 #[test]
 fn requests_follow_the_setting_of_their_wave() {
     let mut world = World::new("full-delay", &[("a", 1 << 40), ("b", 1 << 40)]);
@@ -989,7 +993,8 @@ fn planners_that_mind_phases_wait_for_one_that_is_under_way_also_if_they_come_la
     }
 }
 
-/// Tasks that wait for a wave whose prefetch would disturb a phase read it by themselves, and nothing more is fetched of it.
+/// Tasks that wait for a wave whose prefetch would disturb a phase read it by themselves, and
+/// nothing more is fetched of it.
 #[test]
 fn a_wave_that_is_to_be_read_directly_is_not_fetched_any_more() {
     let mut world = World::new("full-delay", &[("a", 1 << 30)]);

@@ -1,5 +1,5 @@
-//! The plain case: every job has one step to write, nothing breaks, and all hold their nodes to the end. The papers'
-//! workloads are of this kind.
+//! The plain case: every job has one step to write, nothing breaks, and all hold their nodes to the
+//! end. The papers' workloads are of this kind.
 
 use forebay_policy::access;
 use forebay_policy::allocation::{self, Allocator, Demand};

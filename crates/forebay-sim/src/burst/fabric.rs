@@ -1,8 +1,9 @@
 //! Burst buffer nodes and what is being written to them.
 //!
-//! Nodes that have had the same to do since they were last idle behave alike, so one of each such *class* is simulated: a
-//! class is split when a write uses only a part of it, and classes that fall idle are merged again. This is exact, and
-//! a step on hundreds of nodes costs what a step on one costs.
+//! Nodes that have had the same to do since they were last idle behave alike, so one of each such
+//! *class* is simulated: a class is split when a write uses only a part of it, and classes that
+//! fall idle are merged again. This is exact, and a step on hundreds of nodes costs what a step on
+//! one costs.
 
 use std::collections::BTreeMap;
 
@@ -53,8 +54,8 @@ impl Fabric {
         }
     }
 
-    /// Begins to write `bytes` to each of `nodes`, as `weight` processes that send at most `cap_bytes_per_s` to each. Nodes
-    /// that are down are a mistake of the caller.
+    /// Begins to write `bytes` to each of `nodes`, as `weight` processes that send at most
+    /// `cap_bytes_per_s` to each. Nodes that are down are a mistake of the caller.
     pub fn start(
         &mut self,
         now: Nanos,
@@ -219,8 +220,8 @@ mod tests {
     }
 
     proptest! {
-        /// Classes are exact: every write ends in the nanosecond in which it would if each node stood for itself, whatever
-        /// begins, changes and is stopped on the way.
+        /// Classes are exact: every write ends in the nanosecond in which it would if each node
+        /// stood for itself, whatever begins, changes and is stopped on the way.
         #[test]
         fn like_nodes_one_by_one(
             writes in prop::collection::vec(

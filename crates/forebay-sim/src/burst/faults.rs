@@ -1,8 +1,8 @@
 //! What breaks in a run, and what those concerned do then.
 //!
-//! A job that is dead or stands still does nothing and tells nobody: the access scheduler learns of it when the lease
-//! runs out. A job that is well notices at once that a node of its own has gone. The batch system notices a death
-//! after the time of a lease.
+//! A job that is dead or stands still does nothing and tells nobody: the access scheduler learns of
+//! it when the lease runs out. A job that is well notices at once that a node of its own has gone.
+//! The batch system notices a death after the time of a lease.
 
 use forebay_policy::access;
 use forebay_policy::allocation;
@@ -169,7 +169,8 @@ impl Burst<'_> {
         self.rehouse(now, queue);
     }
 
-    /// Job `j` has lost a node: it gives everything back, asks for other nodes, and writes its step anew.
+    /// Job `j` has lost a node: it gives everything back, asks for other nodes, and writes its step
+    /// anew.
     fn loses_nodes(&mut self, now: Nanos, j: usize, queue: &mut EventQueue<Happening>) {
         let stage = self.jobs[j].stage;
         match stage {

@@ -1,13 +1,14 @@
 //! Jobs that write their steps to shared burst buffer nodes.
 //!
-//! A job computes and writes a step (a checkpoint), over and over. The allocation machine of `forebay-policy` decides
-//! which nodes it has, the access machine when a step may write; the world holds bandwidth and data only. A node divides
-//! its bandwidth over the processes (or, once the access scheduler regulates it, over the shares) of the steps that write
-//! to it; a step ends when the last of its nodes has its data.
+//! A job computes and writes a step (a checkpoint), over and over. The allocation machine of
+//! `forebay-policy` decides which nodes it has, the access machine when a step may write; the world
+//! holds bandwidth and data only. A node divides its bandwidth over the processes (or, once the
+//! access scheduler regulates it, over the shares) of the steps that write to it; a step ends when
+//! the last of its nodes has its data.
 //!
-//! Things break: a job dies or stands still with its token in hand, a node goes away with what was on it. What follows
-//! is what would follow there: a holder that is not heard of loses its lease, a job whose node has gone gives its
-//! token back, asks for other nodes and writes its step anew.
+//! Things break: a job dies or stands still with its token in hand, a node goes away with what was
+//! on it. What follows is what would follow there: a holder that is not heard of loses its lease, a
+//! job whose node has gone gives its token back, asks for other nodes and writes its step anew.
 
 use forebay_policy::access;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -123,7 +124,8 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// Bytes to each of `nodes` nodes and the most that the clients of `job` send to each, in bytes per second.
+    /// Bytes to each of `nodes` nodes and the most that the clients of `job` send to each, in bytes
+    /// per second.
     pub fn per_node(&self, job: usize, nodes: usize) -> (f64, f64) {
         let (spec, n) = (&self.jobs[job], nodes as f64);
         (spec.step_bytes as f64 / n, spec.client_bytes_per_s / n)

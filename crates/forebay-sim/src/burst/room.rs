@@ -1,7 +1,7 @@
 //! Nodes for jobs: who asks the allocator when, and what is booked where.
 //!
-//! The world keeps books of its own, against which the allocator's decisions are checked: space beyond a node's, or a node
-//! that is down, is a broken policy.
+//! The world keeps books of its own, against which the allocator's decisions are checked: space
+//! beyond a node's, or a node that is down, is a broken policy.
 
 use forebay_policy::allocation::{self, Demand};
 use forebay_policy::machine::Nanos;

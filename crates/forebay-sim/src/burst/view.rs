@@ -56,7 +56,8 @@ pub fn rows(setup: &Setup, outcome: &Outcome) -> Vec<Vec<String>> {
     rows
 }
 
-/// Number of steps, sum and mean of I/O times, mean and longest waiting, mean of I/O time over time alone.
+/// Number of steps, sum and mean of I/O times, mean and longest waiting, mean of I/O time over time
+/// alone.
 fn times(steps: &[&StepOutcome]) -> [String; 6] {
     let n = steps.len().max(1) as f64;
     let sum = |of: fn(&StepOutcome) -> f64| steps.iter().map(|s| of(s)).sum::<f64>();

@@ -1,4 +1,5 @@
-//! The events of a run: jobs that compute, ask for access and write. Nodes are asked for in `room`; what breaks is in `faults`.
+//! The events of a run: jobs that compute, ask for access and write. Nodes are asked for in `room`;
+//! what breaks is in `faults`.
 
 use std::collections::BTreeMap;
 
@@ -105,7 +106,8 @@ pub(super) struct Burst<'a> {
     pub jobs: Vec<Job>,
     /// Jobs that wait for nodes, in the order in which they began to.
     pub homeless: Vec<usize>,
-    /// Whose step it is, of those that wait, and who holds a token under which entry of the list of holds.
+    /// Whose step it is, of those that wait, and who holds a token under which entry of the list of
+    /// holds.
     asking: BTreeMap<StepId, usize>,
     holders: BTreeMap<Token, (usize, usize)>,
     next_step: StepId,

@@ -1,8 +1,10 @@
-//! `sim explain` for shared burst buffers: why a step was let in or had to wait, and why nodes were given or refused.
+//! `sim explain` for shared burst buffers: why a step was let in or had to wait, and why nodes were
+//! given or refused.
 //!
-//! The scheduler's record has a reason for each grant, but a step that waits leaves no record: nothing was done. So the
-//! trace is gone through from the start, who waits and who holds which nodes is followed, and at the end of each round of
-//! decisions those who came and were not let in are entries too.
+//! The scheduler's record has a reason for each grant, but a step that waits leaves no record:
+//! nothing was done. So the trace is gone through from the start, who waits and who holds which
+//! nodes is followed, and at the end of each round of decisions those who came and were not let in
+//! are entries too.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! What `run`, `compare`, `sweep` and `replay` need to know of the kinds of scenarios: one place, so that the commands do not.
+//! What `run`, `compare`, `sweep` and `replay` need to know of the kinds of scenarios: one place,
+//! so that the commands do not.
 
 use std::io::Write;
 

@@ -1,7 +1,8 @@
 //! The command line of the simulator: `forebay sim ...` and `forebay model ...`.
 //!
-//! Everything is written to the output that the caller hands in, and to files only where an option names them. The one
-//! program of the project parses the arguments; its `--json` holds for every command here and must not be taken again.
+//! Everything is written to the output that the caller hands in, and to files only where an option
+//! names them. The one program of the project parses the arguments; its `--json` holds for every
+//! command here and must not be taken again.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -48,7 +49,8 @@ pub enum SimCommand {
 pub struct RunArgs {
     /// Scenario file
     scenario: PathBuf,
-    /// Planner's policy, or that of access to burst buffers (or ALLOCATION/ACCESS), instead of the scenario's
+    /// Planner's policy, or that of access to burst buffers (or ALLOCATION/ACCESS), instead of the
+    /// scenario's
     #[arg(long)]
     policy: Option<String>,
     /// Seed, instead of the scenario's

@@ -98,7 +98,8 @@ pub fn model(command: &ModelCommand, out: &mut Output<'_>) -> Result<()> {
     }
 }
 
-/// Bounds of what can be asked. They only catch slips of the pen, and keep every result a finite number.
+/// Bounds of what can be asked. They only catch slips of the pen, and keep every result a finite
+/// number.
 const LEAST: f64 = 1e-9;
 const MOST: f64 = 1e12;
 
@@ -183,7 +184,8 @@ fn interference(a: &InterferenceArgs, out: &mut Output<'_>) -> Result<()> {
             Flow { start_s: delay_s, alone_s: a.prefetch, factor: a.i_bd },
         )
     };
-    // The end of the phase falls as the delay grows, so the least delay that is in time is found by halving.
+    // The end of the phase falls as the delay grows, so the least delay that is in time is found by
+    // halving.
     let (mut early_s, mut late_s) = (0.0, a.io);
     for _ in 0..60 {
         let middle_s = 0.5 * (early_s + late_s);

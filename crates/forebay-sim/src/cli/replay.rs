@@ -1,8 +1,8 @@
 //! `forebay replay`: the policies driven by a record, of a simulation or of a live coordinator.
 //!
-//! The header of the record has what the machines were built from. A fresh machine of the same kind hears each recorded
-//! event, and what it decides must be what was recorded, to the byte. A difference means that a policy is not a function
-//! of what it hears, or has changed since.
+//! The header of the record has what the machines were built from. A fresh machine of the same kind
+//! hears each recorded event, and what it decides must be what was recorded, to the byte. A
+//! difference means that a policy is not a function of what it hears, or has changed since.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -164,7 +164,8 @@ struct Replayed<M: Machine> {
 /// A [`Replayed`] of any machine.
 trait Replay {
     fn who(&self) -> &'static str;
-    /// Takes one line of its own, and returns how many actions it confirms. An error says how record and machine differ.
+    /// Takes one line of its own, and returns how many actions it confirms. An error says how
+    /// record and machine differ.
     fn take(&mut self, line: &Line) -> std::result::Result<u64, String>;
     /// A decision that the record lacks so far.
     fn unrecorded(&self) -> Option<String>;

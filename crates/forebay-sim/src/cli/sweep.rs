@@ -1,7 +1,8 @@
 //! `sim sweep`: a scenario over a grid of parameters.
 //!
-//! Every point of the grid is a run of its own; threads take the next one from a counter and results are put back in the
-//! order of the grid, so that the output does not depend on how many threads there were.
+//! Every point of the grid is a run of its own; threads take the next one from a counter and
+//! results are put back in the order of the grid, so that the output does not depend on how many
+//! threads there were.
 
 use std::fs;
 use std::sync::Mutex;

@@ -4,29 +4,33 @@ use forebay_policy::planner::SpeedCurve;
 
 use super::{Arrivals, Setup};
 
-/// A lower bound of the map time of job `job`, in seconds, for any planner that meets every deadline.
+/// A lower bound of the map time of job `job`, in seconds, for any planner that meets every
+/// deadline.
 ///
-/// Let the tasks have waited S seconds in all when wave k begins to compute, so that waves 0 to k end at
+/// Let the tasks have waited S seconds in all when wave k begins to compute, so that waves 0 to k
+/// end at
 ///
 /// ```text
 /// E_k(S) = (k + 1) C + R max(0, k + 1 - D / W) + S,    D = d min(S, g) + d / I_bd max(0, S - g)
 /// ```
 ///
-/// with C the compute of a wave, W its bytes, d the speed of direct reads, g the time between phases, and R the time to read a
-/// wave from the tier, which direct reads (at most D bytes, since tasks read only while they wait, and beside a phase at
-/// d / I_bd) need not. All k + 1 waves are there by E_k - C, and no more bytes than
+/// with C the compute of a wave, W its bytes, d the speed of direct reads, g the time between
+/// phases, and R the time to read a wave from the tier, which direct reads (at most D bytes, since
+/// tasks read only while they wait, and beside a phase at d / I_bd) need not. All k + 1 waves are
+/// there by E_k - C, and no more bytes than
 ///
 /// ```text
 /// B(E_k - C) + (d - v0) min(S, g),    B(t) = g(t) v0 + p(t) v(S_p(t) / p(t))
 /// ```
 ///
-/// can be. g(t) is the time between phases up to t, p(t) = t - g(t), v0 the fastest setting between phases, v(c) the best
-/// mean speed of prefetching and direct reads within phases that lose the share c of their time, and S_p(t) what the phases
-/// begun by t may lose in all. Between phases direct reads bring d - v0 beyond prefetching, but only while tasks wait.
-/// g is taken from phases that are not stretched, which gives more time between phases than there can be (moving time
-/// from p to g never lowers B, since v(c) - c v'(c) <= v0). The least S that allows all bytes gives E_k; each later wave needs C and the lesser of R and W / d
-/// more; the bound is the greatest over k. Memory is taken to be unlimited. With other than one periodic HPC job, phases
-/// are ignored.
+/// can be. g(t) is the time between phases up to t, p(t) = t - g(t), v0 the fastest setting between
+/// phases, v(c) the best mean speed of prefetching and direct reads within phases that lose the
+/// share c of their time, and S_p(t) what the phases begun by t may lose in all. Between phases
+/// direct reads bring d - v0 beyond prefetching, but only while tasks wait. g is taken from phases
+/// that are not stretched, which gives more time between phases than there can be (moving time from
+/// p to g never lowers B, since v(c) - c v'(c) <= v0). The least S that allows all bytes gives E_k;
+/// each later wave needs C and the lesser of R and W / d more; the bound is the greatest over k.
+/// Memory is taken to be unlimited. With other than one periodic HPC job, phases are ignored.
 pub fn lower_bound_s(setup: &Setup, job: usize) -> f64 {
     let spec = &setup.jobs[job];
     let to_s = |ns: u64| ns as f64 * 1e-9;

@@ -1,4 +1,5 @@
-//! Nodes of the tier that fail: their memory is gone, what was in it is lost, and they fetch nothing.
+//! Nodes of the tier that fail: their memory is gone, what was in it is lost, and they fetch
+//! nothing.
 
 use forebay_model::profile::{Setting, Strain};
 use forebay_policy::machine::Nanos;
@@ -77,8 +78,8 @@ impl Colocation<'_> {
         self.tell_memory(now, queue);
     }
 
-    /// One of `nodes` nodes has gone with its part of what the tier holds of job `j`: the waves and bytes, none if nothing of
-    /// it is in the tier. Otherwise the fetch under way stops.
+    /// One of `nodes` nodes has gone with its part of what the tier holds of job `j`: the waves and
+    /// bytes, none if nothing of it is in the tier. Otherwise the fetch under way stops.
     fn lose_a_part(&mut self, now: Nanos, j: usize, nodes: u64) -> Vec<(u32, u64)> {
         let under_way = self.jobs[j].fetch;
         let wave_bytes = self.setup.jobs[j].wave_bytes as f64;
@@ -99,7 +100,8 @@ impl Colocation<'_> {
         lost
     }
 
-    /// A node that is down or up again changes what the settings of the fetches under way amount to.
+    /// A node that is down or up again changes what the settings of the fetches under way amount
+    /// to.
     fn renew_strains(&mut self, now: Nanos) {
         for j in 0..self.jobs.len() {
             let setting = self.jobs[j].fetch.and_then(|f| f.setting);

@@ -1,9 +1,10 @@
 //! HPC jobs and Big Data jobs on one parallel file system, with burst buffer nodes that prefetch.
 //!
-//! HPC jobs alternate compute and I/O phases; Big Data jobs compute wave after wave, each of which has to be in the tier
-//! (or be read directly) first. The planner of `forebay_policy::planner` decides every prefetch, the machine of
-//! `forebay_policy::bandwidth` how phases divide the file system. The world knows only physics: how far each flow has
-//! come, at the paces that `forebay_model::sharing` gives, with factors that need not be those the planner believes in.
+//! HPC jobs alternate compute and I/O phases; Big Data jobs compute wave after wave, each of which
+//! has to be in the tier (or be read directly) first. The planner of `forebay_policy::planner`
+//! decides every prefetch, the machine of `forebay_policy::bandwidth` how phases divide the file
+//! system. The world knows only physics: how far each flow has come, at the paces that
+//! `forebay_model::sharing` gives, with factors that need not be those the planner believes in.
 
 use forebay_model::profile::Profile;
 use forebay_policy::planner::{ActionKind, Config, DirectStrain};
@@ -60,7 +61,8 @@ pub struct JobSpec {
     pub starts_ns: u64,
 }
 
-/// The tier's memory changes: nodes give memory to compute, or take it back. Nothing is lost by that.
+/// The tier's memory changes: nodes give memory to compute, or take it back. Nothing is lost by
+/// that.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MemoryChange {
     /// When, in ns from the start.
@@ -71,8 +73,8 @@ pub struct MemoryChange {
 
 /// A node of the tier goes away with its memory and what is in it.
 ///
-/// Waves lie evenly on all nodes that are up, so each loses the same part. What had not begun to compute has to be fetched
-/// again; a wave in compute has been read from the tier already.
+/// Waves lie evenly on all nodes that are up, so each loses the same part. What had not begun to
+/// compute has to be fetched again; a wave in compute has been read from the tier already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeFault {
     /// Which, below the profile's number of nodes.

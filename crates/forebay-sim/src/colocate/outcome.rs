@@ -130,7 +130,8 @@ pub struct Outcome {
     pub events: u64,
     /// Most bytes that the tier held at once.
     pub peak_bytes: u64,
-    /// Most bytes that it held beyond its memory when room was taken: only after memory was given back to compute.
+    /// Most bytes that it held beyond its memory when room was taken: only after memory was given
+    /// back to compute.
     pub overbooked_bytes: u64,
     /// Every time that a node was down.
     pub down: Vec<DownSpan>,

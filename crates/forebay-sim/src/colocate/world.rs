@@ -38,7 +38,8 @@ pub(super) enum Happening {
     DividerWakes,
 }
 
-/// Notes in the trace, when a phase, a wave or a job is over or a node comes or goes: facts, not decisions.
+/// Notes in the trace, when a phase, a wave or a job is over or a node comes or goes: facts, not
+/// decisions.
 #[derive(Serialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub(super) enum Note {
@@ -61,7 +62,8 @@ struct Hpc {
 pub(super) struct Job {
     pub started: u32,
     computing: bool,
-    /// Bytes that each wave still lacks: 0 when it is there. That of the fetch under way is in the table of flows.
+    /// Bytes that each wave still lacks: 0 when it is there. That of the fetch under way is in the
+    /// table of flows.
     pub left: Vec<f64>,
     /// Which waves are in the tier, be it in part: being fetched, waiting, or in compute.
     pub in_tier: Vec<bool>,
@@ -313,8 +315,9 @@ impl<'a> Colocation<'a> {
         bytes
     }
 
-    /// To be called before anything is freed. A fetch of `job` may not bring more than there was memory since it began: it need not
-    /// stop when memory shrinks, and what others begin when memory has grown is not its fault.
+    /// To be called before anything is freed. A fetch of `job` may not bring more than there was
+    /// memory since it began: it need not stop when memory shrinks, and what others begin when
+    /// memory has grown is not its fault.
     fn note_peak(&mut self, now: Nanos, job: usize) {
         let bytes = self.tier_bytes(now) as u64;
         self.peak_bytes = self.peak_bytes.max(bytes);

@@ -1,4 +1,5 @@
-//! A heat map: a value over two axes of categories, such as throughput over data size and skip size.
+//! A heat map: a value over two axes of categories, such as throughput over data size and skip
+//! size.
 
 use super::svg::{Anchor, Canvas};
 use crate::report::number;

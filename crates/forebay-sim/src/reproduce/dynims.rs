@@ -1,8 +1,10 @@
-//! DynIMS, dissertation, chapter 3: the memory tier gives way to compute. The printed law, and how far `forebay` goes beyond.
+//! DynIMS, dissertation, chapter 3: the memory tier gives way to compute. The printed law, and how
+//! far `forebay` goes beyond.
 //!
-//! The plant: a node of 125 GB, compute that holds memory as a curve over time says, and a tier that is always full and
-//! follows its capacity at once, up and down. So what is seen is the law and nothing else. Memory is looked at every
-//! millisecond; the machine sees it only when it asked for a sample, or when an alarm goes off.
+//! The plant: a node of 125 GB, compute that holds memory as a curve over time says, and a tier
+//! that is always full and follows its capacity at once, up and down. So what is seen is the law
+//! and nothing else. Memory is looked at every millisecond; the machine sees it only when it asked
+//! for a sample, or when an alarm goes off.
 
 use forebay_model::rng::Rng;
 use forebay_policy::machine::{Machine, Nanos};
@@ -60,7 +62,8 @@ fn load_gb(ms: u64) -> f64 {
     BASE_GB + up.min(BURST_GB) - down.min(BURST_GB)
 }
 
-/// Runs `law` with `gain`; `noise_gb` is the deviation of compute's memory around its curve, new every 100 ms.
+/// Runs `law` with `gain`; `noise_gb` is the deviation of compute's memory around its curve, new
+/// every 100 ms.
 fn run_law(law: &str, gain: f64, noise_gb: f64) -> Result<Run> {
     let config = Config { gain, ..Config::default() };
     let start = (config.target_bytes() - BASE_GB * GB) as u64 / config.block_bytes * config.block_bytes;

@@ -1,6 +1,7 @@
 //! The papers' tables and figures, computed anew.
 //!
-//! One file per paper; each adds its part to a [`Report`]. A part is listed in [`PARTS`] and nowhere else.
+//! One file per paper; each adds its part to a [`Report`]. A part is listed in [`PARTS`] and
+//! nowhere else.
 
 pub mod bb;
 pub mod dynims;

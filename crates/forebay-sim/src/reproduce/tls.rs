@@ -1,4 +1,5 @@
-//! Two-level storage: TLS, dissertation, chapter 2. Where HDFS overtakes, what memory adds, and the storage mountain.
+//! Two-level storage: TLS, dissertation, chapter 2. Where HDFS overtakes, what memory adds, and the
+//! storage mountain.
 
 use forebay_model::storage::{Cluster, Locality, Mountain};
 
@@ -23,7 +24,8 @@ fn palmetto(pfs_gb_per_s: f64) -> Cluster {
 /// More nodes than any crossover needs.
 const LIMIT: u32 = 100_000;
 
-/// PFS aggregate in GB/s; the printed crossovers for reading with 0, 0.2 and 0.5 in memory, and for writing.
+/// PFS aggregate in GB/s; the printed crossovers for reading with 0, 0.2 and 0.5 in memory, and for
+/// writing.
 const PRINTED: [(f64, [f64; 3], f64); 2] =
     [(10.0, [43.0, 53.0, 83.0], 259.0), (50.0, [211.0, 262.0, 414.0], 1294.0)];
 const HITS: [f64; 3] = [0.0, 0.2, 0.5];
@@ -124,9 +126,9 @@ fn throughput_figure(report: &mut Report) -> Result<()> {
 const GB: f64 = 1e9;
 const MB: f64 = 1e6;
 
-/// One compute node of the paper's prototype. The ridges are as measured; the PFS ridge and the request times are fitted to
-/// what Figures 2-10 and 2-11 tell: below 1 GB/s beyond the tier, below 512 MB/s at 256 GB, and a fall once the skip
-/// passes the buffers.
+/// One compute node of the paper's prototype. The ridges are as measured; the PFS ridge and the
+/// request times are fitted to what Figures 2-10 and 2-11 tell: below 1 GB/s beyond the tier, below
+/// 512 MB/s at 256 GB, and a fall once the skip passes the buffers.
 const PROTOTYPE: Mountain = Mountain {
     tier_bytes: 16.0 * GB,
     memory: 13.2 * GB,

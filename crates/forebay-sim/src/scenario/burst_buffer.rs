@@ -135,7 +135,8 @@ fn jobs(s: &Section<'_>, setup: &Setup) -> Result<Vec<JobSpec>> {
     Ok(if count == 1 { vec![spec] } else { (1..=count).map(instance).collect() })
 }
 
-/// Whether the allocation policy has room for it on an empty system. Nodes given by hand have no book to be full.
+/// Whether the allocation policy has room for it on an empty system. Nodes given by hand have no
+/// book to be full.
 fn fits(setup: &Setup, spec: &JobSpec) -> bool {
     if let Some(on) = &spec.on {
         return spec.step_bytes.div_ceil(on.len() as u64) <= setup.node_bytes;

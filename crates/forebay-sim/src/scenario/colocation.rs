@@ -82,7 +82,8 @@ fn profile(
     Ok((profile, Setting::new(nodes, threads), direct))
 }
 
-/// A value with one node and one thread, and its curves over nodes and threads (flat if they are missing).
+/// A value with one node and one thread, and its curves over nodes and threads (flat if they are
+/// missing).
 fn separable(s: &Section<'_>, keys: [&'static str; 3], min: f64, max: f64) -> Result<Separable> {
     let at_one = s.number(keys[0], min, max, None)?;
     let curve = |key: &'static str| -> Result<Curve> {
@@ -95,7 +96,8 @@ fn separable(s: &Section<'_>, keys: [&'static str; 3], min: f64, max: f64) -> Re
     Ok(Separable { at_one, nodes: curve(keys[1])?, threads: curve(keys[2])? })
 }
 
-/// An interference factor. Nothing runs faster because it is disturbed: the factor is at least 1 at every setting.
+/// An interference factor. Nothing runs faster because it is disturbed: the factor is at least 1 at
+/// every setting.
 fn interference(s: &Section<'_>, keys: [&'static str; 3]) -> Result<Separable> {
     let factor = separable(s, keys, 1.0, MAX_FACTOR)?;
     let least = factor.at_one * factor.nodes.least() * factor.threads.least();

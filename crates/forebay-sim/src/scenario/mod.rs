@@ -1,9 +1,10 @@
 //! Scenario files: a cluster, its jobs, the policies and a seed, as TOML.
 //!
-//! A scenario of kind `colocation` puts HPC jobs beside Big Data jobs whose waves are prefetched, one of kind
-//! `burst-buffer` has jobs that write their steps to shared burst buffer nodes. The reference of all keys is
-//! `docs/simulator.md`. Reading is strict, and an override such as `hpc.0.allowance_percent=15` is read as if it stood
-//! in the file, so it is checked in the same way.
+//! A scenario of kind `colocation` puts HPC jobs beside Big Data jobs whose waves are prefetched,
+//! one of kind `burst-buffer` has jobs that write their steps to shared burst buffer nodes. The
+//! reference of all keys is `docs/simulator.md`. Reading is strict, and an override such as
+//! `hpc.0.allowance_percent=15` is read as if it stood in the file, so it is checked in the same
+//! way.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -91,7 +92,8 @@ impl File {
         Ok(File { path: path.into(), table })
     }
 
-    /// Sets `key` (dotted; a number is an index into a list) to `value`, which is read as TOML, or else as text.
+    /// Sets `key` (dotted; a number is an index into a list) to `value`, which is read as TOML, or
+    /// else as text.
     ///
     /// # Errors
     /// If the key leads nowhere.

@@ -1,7 +1,8 @@
-//! Reads TOML strictly: every key is asked for by name, type and range, and one that nobody asked for is an error.
+//! Reads TOML strictly: every key is asked for by name, type and range, and one that nobody asked
+//! for is an error.
 //!
-//! serde could fill structs from TOML, but its messages speak of types and columns; a person who wrote `io_gb = -3` wants
-//! to hear the file, the key, the value and what is allowed, in one line.
+//! serde could fill structs from TOML, but its messages speak of types and columns; a person who
+//! wrote `io_gb = -3` wants to hear the file, the key, the value and what is allowed, in one line.
 
 use std::cell::RefCell;
 use std::path::Path;

@@ -1,11 +1,13 @@
 //! Pages from socket to copy and from copy to socket.
 //!
-//! Sending is `sendfile`: the socket refers to the copy's memory, nothing is copied. Whoever sends so must keep the page in
-//! place until the other end has it: memory that is punched meanwhile is sent as zeros. Receiving goes through a pipe
-//! (`splice`): what arrives is moved into the pipe by reference and copied once, into the copy. Receiving into a mapping
-//! of the copy is one copy as well, but each fresh page is cleared and faulted in before it is overwritten; a buffer and
-//! `pwrite` is two copies. Medians of one stream over loopback in GB/s, huge pages (small ones): splice 2.3 (1.8), buffer 1.7
-//! (1.4), mapping 1.5 (1.0), and 1.5 for receiving into a buffer and leaving it there.
+//! Sending is `sendfile`: the socket refers to the copy's memory, nothing is copied. Whoever sends
+//! so must keep the page in place until the other end has it: memory that is punched meanwhile is
+//! sent as zeros. Receiving goes through a pipe (`splice`): what arrives is moved into the pipe by
+//! reference and copied once, into the copy. Receiving into a mapping of the copy is one copy as
+//! well, but each fresh page is cleared and faulted in before it is overwritten; a buffer and
+//! `pwrite` is two copies. Medians of one stream over loopback in GB/s, huge pages (small ones):
+//! splice 2.3 (1.8), buffer 1.7 (1.4), mapping 1.5 (1.0), and 1.5 for receiving into a buffer and
+//! leaving it there.
 
 use super::{CopyFile, read_exact_at};
 use rustix::fs::sendfile;
@@ -14,7 +16,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
 impl CopyFile {
-    /// Sends up to `len` bytes at `offset` to `socket` without copying them; returns how many were taken.
+    /// Sends up to `len` bytes at `offset` to `socket` without copying them; returns how many were
+    /// taken.
     ///
     /// # Errors
     /// Those of the socket; `WouldBlock` when its send timeout has passed.
@@ -26,7 +29,8 @@ impl CopyFile {
         Ok(sendfile(socket, &self.file, Some(&mut offset), len as usize)? as u64)
     }
 
-    /// Moves up to `len` bytes from `pipe` into the copy at `offset` without telling readers; returns how many.
+    /// Moves up to `len` bytes from `pipe` into the copy at `offset` without telling readers;
+    /// returns how many.
     ///
     /// # Errors
     /// `ENOSPC`: the tmpfs is full.
@@ -39,8 +43,8 @@ impl CopyFile {
         Ok(splice(pipe, None, to, Some(&mut offset), len as usize, flags)? as u64)
     }
 
-    /// Reads `buffer` full at `offset`. The bytes are the file's only if the page's word shows the same generation before
-    /// and after, and covers them.
+    /// Reads `buffer` full at `offset`. The bytes are the file's only if the page's word shows the
+    /// same generation before and after, and covers them.
     ///
     /// # Errors
     /// What `pread` returns.

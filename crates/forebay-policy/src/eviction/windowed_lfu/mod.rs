@@ -1,40 +1,49 @@
-//! W-LFU: exact use counts, a memory of evicted pages, and a window that is as large as it pays. The default.
+//! W-LFU: exact use counts, a memory of evicted pages, and a window that is as large as it pays.
+//! The default.
 //!
-//! W-TinyLFU (Einziger, Friedman, Manes, ACM ToS 2017) shaped it: newcomers enter a small *window*; who drops out of it
-//! must have been used more often than the weakest page of the *main* part to take its place. Three things are different,
-//! because a tier holds some 10^5 pages of 2 MiB and not 10^8 objects of 100 bytes, so that 40 bytes a page are nothing:
+//! W-TinyLFU (Einziger, Friedman, Manes, ACM ToS 2017) shaped it: newcomers enter a small *window*;
+//! who drops out of it must have been used more often than the weakest page of the *main* part to
+//! take its place. Three things are different, because a tier holds some 10^5 pages of 2 MiB and
+//! not 10^8 objects of 100 bytes, so that 40 bytes a page are nothing:
 //!
-//! - **Exact counts instead of a sketch.** Every resident page has its count, and evicted pages keep theirs as *ghosts*,
-//!   two per resident page. The main part is ordered by count (one list per count, the lowest leaves first), not by
-//!   recency: on a fixed popularity law that is what LFU does, and with ghosts more, as a page that comes back does not
-//!   start at one again. Ghosts that were used once go first when there are too many, so that a scan cannot wash out the rest.
-//! - **A margin.** A newcomer needs [`MARGIN`] more uses than the weakest page. In a loop over more data than the tier
-//!   holds, all counts differ by one at most; without the margin the page that was just read (k uses) would displace one
-//!   that is about to be read (k - 1), page after page, and hit nothing, as LRU does. With it the tier keeps its part
-//!   of the loop. For the same reason who enters the main part without a contest is the first to leave among its equals.
-//! - **The window follows marginal utility.** Would a larger window have served more? A miss on a page that dropped out
-//!   of the window lately (within 1/20 of the capacity) would have been a hit; a hit on the
-//!   main part's weakest pages (the same share) would have been a miss. Each of the former moves the bound one way
-//!   by twice the page's size, each of the latter the other way by four times. W-TinyLFU's hill climbing needs whole sample periods of hit ratios, which
-//!   an agent that sees sampled touches cannot have, and walks at random where the slope is flat. Where popularity
-//!   moves on, the window grows until the policy is LRU; in a loop or a scan it stays at its smallest.
+//! - **Exact counts instead of a sketch.** Every resident page has its count, and evicted pages
+//!   keep theirs as *ghosts*, two per resident page. The main part is ordered by count (one list
+//!   per count, the lowest leaves first), not by recency: on a fixed popularity law that is what
+//!   LFU does, and with ghosts more, as a page that comes back does not start at one again. Ghosts
+//!   that were used once go first when there are too many, so that a scan cannot wash out the rest.
+//! - **A margin.** A newcomer needs [`MARGIN`] more uses than the weakest page. In a loop over more
+//!   data than the tier holds, all counts differ by one at most; without the margin the page that
+//!   was just read (k uses) would displace one that is about to be read (k - 1), page after page,
+//!   and hit nothing, as LRU does. With it the tier keeps its part of the loop. For the same reason
+//!   who enters the main part without a contest is the first to leave among its equals.
+//! - **The window follows marginal utility.** Would a larger window have served more? A miss on a
+//!   page that dropped out of the window lately (within 1/20 of the capacity) would have been a
+//!   hit; a hit on the main part's weakest pages (the same share) would have been a miss. Each of
+//!   the former moves the bound one way by twice the page's size, each of the latter the other way
+//!   by four times. W-TinyLFU's hill climbing needs whole sample periods of hit ratios, which an
+//!   agent that sees sampled touches cannot have, and walks at random where the slope is flat.
+//!   Where popularity moves on, the window grows until the policy is LRU; in a loop or a scan it
+//!   stays at its smallest.
 //!
-//! **Ageing.** After [`AGEING_USES_PER_PAGE`] counted uses per page all counts are halved, at once, so that counts that
-//! differ by one never differ by more. The lists are joined pairwise in O(64); entries and ghosts carry the *era* of their
-//! count and are halved when looked at.
+//! **Ageing.** After [`AGEING_USES_PER_PAGE`] counted uses per page all counts are halved, at once,
+//! so that counts that differ by one never differ by more. The lists are joined pairwise in O(64);
+//! entries and ghosts carry the *era* of their count and are halved when looked at.
 //!
-//! **Bursts.** A page is read in pieces, and each piece may be a touch. Uses of one page within len/8 counted uses of
-//! each other count once. A page that is used more often than that loses nothing: there are len/8 such pages at most, all
-//! of them far from leaving.
+//! **Bursts.** A page is read in pieces, and each piece may be a touch. Uses of one page within
+//! len/8 counted uses of each other count once. A page that is used more often than that loses
+//! nothing: there are len/8 such pages at most, all of them far from leaving.
 //!
-//! **Job change.** Counts of a job that has ended would hold the tier for as long as it takes to age them. When evicted
-//! pages come back and resident ones are not used, the longest unused lose their counts (see `stale.rs`).
+//! **Job change.** Counts of a job that has ended would hold the tier for as long as it takes to
+//! age them. When evicted pages come back and resident ones are not used, the longest unused lose
+//! their counts (see `stale.rs`).
 //!
-//! **Read-ahead.** Pages filled ahead wait in a queue of their own, outside the contest they could not win, until
-//! their first touch brings them to the window. The queue gives pages back, oldest first, when it holds more than a
-//! quarter of the capacity or its oldest page has waited for as many uses as there are pages.
+//! **Read-ahead.** Pages filled ahead wait in a queue of their own, outside the contest they could
+//! not win, until their first touch brings them to the window. The queue gives pages back, oldest
+//! first, when it holds more than a quarter of the capacity or its oldest page has waited for as
+//! many uses as there are pages.
 //!
-//! What it costs: 40 bytes for a page or ghost and about 8 for the index. What it does not do: weigh sizes.
+//! What it costs: 40 bytes for a page or ghost and about 8 for the index. What it does not do:
+//! weigh sizes.
 
 use crate::arena::{Arena, List};
 use crate::eviction::{Dump, EvictionKind, EvictionPolicy, Fill, Victim};
@@ -45,14 +54,16 @@ mod stale;
 mod tests;
 mod window;
 
-/// Counts stop here: one list a count, and one word says which lists hold pages. Ageing keeps the counts of pages that
-/// are near leaving far below.
+/// Counts stop here: one list a count, and one word says which lists hold pages. Ageing keeps the
+/// counts of pages that are near leaving far below.
 const MAX_USES: u8 = 63;
 /// How many uses more than the weakest page a newcomer needs: the least that holds a loop.
 const MARGIN: u8 = 1;
-/// Evicted pages remembered per resident page. On zipf 0.7 with a tier of 5 %: one 0.343, two 0.354, four 0.359.
+/// Evicted pages remembered per resident page. On zipf 0.7 with a tier of 5 %: one 0.343, two
+/// 0.354, four 0.359.
 const GHOSTS_PER_PAGE: usize = 2;
-/// Counted uses per page between two halvings. 10 (W-TinyLFU's) loses up to 0.015 on zipf; 100 adapts too late.
+/// Counted uses per page between two halvings. 10 (W-TinyLFU's) loses up to 0.015 on zipf; 100
+/// adapts too late.
 const AGEING_USES_PER_PAGE: u64 = 32;
 /// Uses of a page closer together than len/8 counted uses count once.
 const BURST_DIVISOR: usize = 8;
@@ -323,11 +334,13 @@ impl WindowedLfu {
             walk.ahead = self.ahead.after(&self.arena, slot);
             return Some((slot, None));
         }
-        // What is freed will be filled by newcomers, which push out the window's front: that is who contests.
+        // What is freed will be filled by newcomers, which push out the window's front: that is who
+        // contests.
         let due = self.window.bytes() + freed_bytes >= self.window_target_bytes();
         let winner = match (walk.newcomer, walk.resident) {
             (Some(newcomer), Some(resident)) if due => {
-                // In an idle tier a page without uses gives way to anyone, else a first pass over new data leaves no trace.
+                // In an idle tier a page without uses gives way to anyone, else a first pass over
+                // new data leaves no trace.
                 let bar = match self.uses_at(resident) {
                     0 if self.is_idle() => 0,
                     uses => uses.saturating_add(MARGIN),
@@ -379,8 +392,8 @@ impl EvictionPolicy for WindowedLfu {
                 self.arena.add(key, bytes, entry)
             }
         };
-        // A page filled ahead is counted now and not at its first touch: read-ahead is rarely wrong, and its turn in the
-        // contest comes after that touch anyway.
+        // A page filled ahead is counted now and not at its first touch: read-ahead is rarely
+        // wrong, and its turn in the contest comes after that touch anyway.
         self.count(slot);
         self.link(slot, place);
         self.age_if_due();
@@ -418,7 +431,8 @@ impl EvictionPolicy for WindowedLfu {
         let mut again = false;
         while freed_bytes < want_bytes {
             let Some((slot, winner)) = self.pick(&mut walk, freed_bytes) else {
-                // A winner may have entered the main part behind the walk. Look there once more, then give up.
+                // A winner may have entered the main part behind the walk. Look there once more,
+                // then give up.
                 if !core::mem::take(&mut again) {
                     break;
                 }

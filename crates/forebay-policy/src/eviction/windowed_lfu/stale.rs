@@ -1,17 +1,19 @@
 //! Noticing that the job has changed.
 //!
-//! Counts are a promise of the past. When one job ends and the next reads other data, the tier is full of high counts
-//! that nobody will use again, and ageing takes 32 uses per page to halve them. What gives it away: pages that were evicted
-//! keep coming back while those that stayed are not used. There are two ghosts per resident page, so even if the tier had
-//! chosen no better than by chance, ghosts would be used at most twice as often as residents. Beyond four times, over
-//! an eighth of the tier, the tier is *stale*: pages unused for half as long again as those that come back had been, and
-//! for as many uses as there are pages at least, lose their count and are the next to leave, the longest unused first. The
-//! age is what keeps a loop over more data than the tier safe: there, what is kept is used once a round, and a round is
-//! the age at which pages come back.
+//! Counts are a promise of the past. When one job ends and the next reads other data, the tier is
+//! full of high counts that nobody will use again, and ageing takes 32 uses per page to halve them.
+//! What gives it away: pages that were evicted keep coming back while those that stayed are not
+//! used. There are two ghosts per resident page, so even if the tier had chosen no better than by
+//! chance, ghosts would be used at most twice as often as residents. Beyond four times, over an
+//! eighth of the tier, the tier is *stale*: pages unused for half as long again as those that come
+//! back had been, and for as many uses as there are pages at least, lose their count and are the
+//! next to leave, the longest unused first. The age is what keeps a loop over more data than the
+//! tier safe: there, what is kept is used once a round, and a round is the age at which pages come
+//! back.
 //!
-//! Data of more than three times the tier come back after their ghosts are forgotten. There the tier is stale after misses
-//! of eight times its pages without one hit (long enough for a scan to pass), and a page that has lost its count gives way
-//! to any newcomer.
+//! Data of more than three times the tier come back after their ghosts are forgotten. There the
+//! tier is stale after misses of eight times its pages without one hit (long enough for a scan to
+//! pass), and a page that has lost its count gives way to any newcomer.
 
 use super::{Place, WindowedLfu};
 use crate::eviction::EvictionPolicy;
@@ -55,7 +57,8 @@ impl WindowedLfu {
             age.max(self.return_age - (self.return_age.saturating_sub(age)).div_ceil(AGE_MEMORY));
     }
 
-    /// If the tier is stale: takes the count of the pages that are longest unused, up to `want_bytes` of them.
+    /// If the tier is stale: takes the count of the pages that are longest unused, up to
+    /// `want_bytes` of them.
     pub(super) fn demote_stale(&mut self, want_bytes: u64) {
         if !self.is_stale() {
             return;
@@ -74,8 +77,9 @@ impl WindowedLfu {
         }
     }
 
-    /// Among the first pages of the lists with a count, the longest unused one and its age. Joined lists are in order
-    /// only piece by piece, so it may not be the oldest of all; the next call comes closer.
+    /// Among the first pages of the lists with a count, the longest unused one and its age. Joined
+    /// lists are in order only piece by piece, so it may not be the oldest of all; the next call
+    /// comes closer.
     fn longest_unused(&self) -> Option<(u32, u32)> {
         let lists = self.main[1..].iter();
         let age = |slot: u32| self.clock.wrapping_sub(self.arena.at(slot).data.stamp);

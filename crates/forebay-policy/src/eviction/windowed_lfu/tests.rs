@@ -126,7 +126,8 @@ fn ghosts_are_bounded_and_scans_go_first() {
     assert_eq!(policy.uses(2_000), None);
 }
 
-/// Passes until all but the window's page of a data set of `pages` (below the tier) or of the tier's part is hit.
+/// Passes until all but the window's page of a data set of `pages` (below the tier) or of the
+/// tier's part is hit.
 fn passes_to_settle(policy: &mut WindowedLfu, first: u64, pages: u64, hits_wanted: u64) -> u64 {
     for pass in 1..40 {
         let mut hits = 0;

@@ -1,4 +1,5 @@
-//! How large the window is: what it would have gained by being larger against what the main part would have lost.
+//! How large the window is: what it would have gained by being larger against what the main part
+//! would have lost.
 
 use super::{Place, WindowedLfu};
 
@@ -10,12 +11,13 @@ const MAX_WINDOW_PERMILLE: u64 = 990;
 const MARGINAL_DIVISOR: u64 = 20;
 /// Bytes by which the window's bound moves per byte that a larger window would have served.
 pub(super) const WINDOW_GAIN: u64 = 2;
-/// ... and per byte that it would have lost. More than the gain, since misses are all seen and touches are sampled: with
-/// one touch in four heard, equal weights lose to LFU on scans by up to 0.007 and these do not. Where popularity moves
-/// it costs up to 0.04.
+/// ... and per byte that it would have lost. More than the gain, since misses are all seen and
+/// touches are sampled: with one touch in four heard, equal weights lose to LFU on scans by up to
+/// 0.007 and these do not. Where popularity moves it costs up to 0.04.
 const WINDOW_LOSS: u64 = 4;
-/// The distance between a page's leaving the window and its return is told in 1/64 of what is marginal, by marks of 16 bits:
-/// they wrap after 51 times the capacity, when a ghost is long forgotten.
+/// The distance between a page's leaving the window and its return is told in 1/64 of what is
+/// marginal, by marks of 16 bits: they wrap after 51 times the capacity, when a ghost is long
+/// forgotten.
 const MARKS_PER_MARGIN: u64 = 64;
 
 impl WindowedLfu {
@@ -36,7 +38,8 @@ impl WindowedLfu {
         (self.trail_bytes / (self.marginal_bytes() / MARKS_PER_MARGIN).max(1)) as u16
     }
 
-    /// A remembered page is back: if it left the window only just before, a larger window would have kept it.
+    /// A remembered page is back: if it left the window only just before, a larger window would
+    /// have kept it.
     pub(super) fn value_window(&mut self, slot: u32) {
         let node = self.arena.at(slot);
         let marks = self.trail_mark().wrapping_sub(node.data.mark);
@@ -46,7 +49,8 @@ impl WindowedLfu {
         }
     }
 
-    /// A page of the main part is used: if it is among the weakest, a larger window would have lost it.
+    /// A page of the main part is used: if it is among the weakest, a larger window would have lost
+    /// it.
     pub(super) fn value_main(&mut self, slot: u32) {
         let uses = self.uses_at(slot);
         let mut rest_bytes = self.marginal_bytes();
@@ -59,7 +63,8 @@ impl WindowedLfu {
             rest_bytes -= bytes;
             lower &= lower - 1;
         }
-        // The page's place within its list is unknown, so it counts by the share of the list that is marginal.
+        // The page's place within its list is unknown, so it counts by the share of the list that
+        // is marginal.
         let (bytes, list_bytes) =
             (u64::from(self.arena.at(slot).bytes), self.main[usize::from(uses)].bytes());
         let share_bytes =

@@ -1,8 +1,8 @@
 //! A Big Data job on the board: its waves, and how much of each is in the tier.
 //!
-//! Waves compute in ascending order but may be fetched in any: a planner may leave the next wave for the tasks to read
-//! themselves and bring a later one meanwhile. So each wave from the one in compute on has its own account, kept only
-//! once something of it was fetched.
+//! Waves compute in ascending order but may be fetched in any: a planner may leave the next wave
+//! for the tasks to read themselves and bring a later one meanwhile. So each wave from the one in
+//! compute on has its own account, kept only once something of it was fetched.
 
 use alloc::collections::BTreeMap;
 
@@ -68,7 +68,8 @@ impl Job {
         if self.computing_until.is_some() { self.started.saturating_sub(1) } else { self.started }
     }
 
-    /// Bytes of it in the tier: of the wave in compute, of those waiting for it, and of those fetched in part.
+    /// Bytes of it in the tier: of the wave in compute, of those waiting for it, and of those
+    /// fetched in part.
     pub fn tier_bytes(&self) -> f64 {
         self.parts.values().map(|p| p.tier_bytes(self.wave_bytes)).sum()
     }

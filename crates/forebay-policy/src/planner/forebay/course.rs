@@ -9,7 +9,8 @@ use super::hull::{PAUSE, Point};
 /// Times of compute closer than this are equal, so that the kinder course wins.
 pub(super) const SAME_S: f64 = 1e-3;
 
-/// Up to three settings in a row, the last one to the end of the phase; and what the phase loses by them.
+/// Up to three settings in a row, the last one to the end of the phase; and what the phase loses by
+/// them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Course {
     pub(super) legs: [Leg; 3],
@@ -78,7 +79,8 @@ impl Present {
     pub(super) fn new(chains: &[(HpcId, Chain)], left_bytes: f64) -> Self {
         let active = || chains.iter().map(|(_, c)| c).filter(|c| c.in_phase);
         let weights: f64 = active().map(|c| c.weight).sum();
-        // Phases that share: each needs its own work times what the others take; the last ends with all work done.
+        // Phases that share: each needs its own work times what the others take; the last ends with
+        // all work done.
         let total_s: f64 = active().map(|c| c.left_s).sum();
         let ends_s = |c: &Chain| (c.left_s * weights / c.weight).min(total_s);
         let left_s = active().map(ends_s).fold(0.0, f64::max);
@@ -91,15 +93,17 @@ impl Present {
         }
     }
 
-    /// Courses that begin with `first` and go on with `second` to the end of the phase: one that spends the slack exactly by
-    /// then, and one that switches when the wave is there. `None` where there is none.
+    /// Courses that begin with `first` and go on with `second` to the end of the phase: one that
+    /// spends the slack exactly by then, and one that switches when the wave is there. `None` where
+    /// there is none.
     pub(super) fn through(&self, first: Point, second: Point) -> [Option<Course>; 2] {
         let (a, s) = (self.left_s, self.slack_s);
         if first.setting == second.setting {
             let lost_s = a * ratio(first);
             return [(lost_s <= s).then_some(Course::two(first, f64::INFINITY, first, lost_s)), None];
         }
-        // Lost by `first` for t seconds and `second` for the rest: cost1 t + (A - t (1 - cost1)) ratio2.
+        // Lost by `first` for t seconds and `second` for the rest: cost1 t + (A - t (1 - cost1))
+        // ratio2.
         let slope = first.cost - (1.0 - first.cost) * ratio(second);
         let longest_s = a / (1.0 - first.cost);
         let spend_s = (s - a * ratio(second)) / slope;
@@ -108,17 +112,20 @@ impl Present {
             let fits = for_s > 0.0 && for_s < longest_s && lost_s <= s * (1.0 + 1e-12);
             fits.then_some(Course::two(first, for_s, second, lost_s))
         };
-        // A little longer than the wave needs, so that rounding cannot leave a last byte for after the switch.
+        // A little longer than the wave needs, so that rounding cannot leave a last byte for after
+        // the switch.
         let there_s = if first.speed > 0.0 { self.left_bytes / first.speed + SAME_S } else { -1.0 };
         [course(spend_s), course(there_s)]
     }
 
-    /// `first`, then `second` until the wave is there, and `third` to the end of the phase, so that all slack is spent: for a
-    /// wave that is waited for, while those after it can come gently. `None` if there is no such course.
+    /// `first`, then `second` until the wave is there, and `third` to the end of the phase, so that
+    /// all slack is spent: for a wave that is waited for, while those after it can come gently.
+    /// `None` if there is no such course.
     pub(super) fn until_there(&self, first: Point, second: Point, third: Point) -> Option<Course> {
         let (a, s, r) = (self.left_s, self.slack_s, ratio(third));
         // t at `first`, u at `second`, and `third` for what is left of the phase's I/O then:
-        //   v1 t + v2 u = L    and    c1 t + c2 u + (A - (1 - c1) t - (1 - c2) u) r3 = S,    r = c / (1 - c).
+        //   v1 t + v2 u = L,
+        //   c1 t + c2 u + (A - (1 - c1) t - (1 - c2) u) r3 = S,    r = c / (1 - c).
         // The slack is taken short by what the second setting costs for longer than needed.
         let dearer = |p: Point| p.cost - (1.0 - p.cost) * r;
         let spendable_s = s - a * r - second.cost * SAME_S;
@@ -132,9 +139,11 @@ impl Present {
         if !(for_s > 0.0 && rest_s >= 0.0) {
             return None;
         }
-        // A little longer than the wave needs, so that rounding cannot leave a last byte for after the switch.
+        // A little longer than the wave needs, so that rounding cannot leave a last byte for after
+        // the switch.
         let rest_s = rest_s + SAME_S;
-        // All of it has to happen before the phase is over: its I/O gets the share 1 - cost of every second.
+        // All of it has to happen before the phase is over: its I/O gets the share 1 - cost of
+        // every second.
         let after_s = a - (1.0 - first.cost) * for_s - (1.0 - second.cost) * rest_s;
         let lost_s = first.cost * for_s + second.cost * rest_s + after_s * r;
         let legs = [

@@ -23,7 +23,8 @@ pub(super) struct Point {
 pub(super) const PAUSE: Point =
     Point { setting: Setting::PAUSED, strain: Strain::NONE, speed: 0.0, cost: 0.0 };
 
-/// Every setting beside `phases` phases. A rate that the phases do not let it reach is left out: it is like the one before.
+/// Every setting beside `phases` phases. A rate that the phases do not let it reach is left out: it
+/// is like the one before.
 pub(super) fn all_points(board: &Board, phases: usize) -> impl Iterator<Item = Point> + '_ {
     let profile = &board.config.profile;
     let pairs = (1..=profile.max_nodes).flat_map(|n| (1..=profile.max_threads).map(move |t| (n, t)));
@@ -63,8 +64,9 @@ pub(super) fn concave_hull(points: impl Iterator<Item = Point>) -> Vec<Point> {
     hull
 }
 
-/// Adds `p` to points in ascending cost and speed, unless one of them costs no more and is no slower; those that it beats go. Of
-/// two that are the same in both the one with fewer threads stays. Few are unbeaten, so this is sooner than to sort all.
+/// Adds `p` to points in ascending cost and speed, unless one of them costs no more and is no
+/// slower; those that it beats go. Of two that are the same in both the one with fewer threads
+/// stays. Few are unbeaten, so this is sooner than to sort all.
 fn add_unbeaten(unbeaten: &mut Vec<Point>, p: Point) {
     let threads = |p: &Point| u32::from(p.setting.nodes) * u32::from(p.setting.threads);
     let after = unbeaten.partition_point(|q| q.cost <= p.cost);
@@ -79,8 +81,8 @@ fn add_unbeaten(unbeaten: &mut Vec<Point>, p: Point) {
     unbeaten.splice(first..first + beaten, [p]);
 }
 
-/// The best mean speed that any mix of settings and direct reads reaches, over what phases may lose for it. No planner can
-/// move more; the lower bound of map times rests on it.
+/// The best mean speed that any mix of settings and direct reads reaches, over what phases may lose
+/// for it. No planner can move more; the lower bound of map times rests on it.
 pub struct SpeedCurve {
     hull: Vec<Point>,
 }
@@ -139,7 +141,8 @@ mod tests {
     }
 
     proptest! {
-        /// No setting, and no mix of two settings, is above the hull; every corner of the hull is a setting or the pause.
+        /// No setting, and no mix of two settings, is above the hull; every corner of the hull is a
+        /// setting or the pause.
         #[test]
         fn nothing_is_above_the_hull(
             points in prop::collection::vec((0.001f64..0.9, 0.1f64..10.0), 1..40), mix in 0.0f64..1.0

@@ -1,19 +1,21 @@
 //! How far compute gets: the waves in sight played out through the phases and gaps to come.
 //!
-//! A play-out follows one job beside one HPC job from change to change, with the rules that the planner itself keeps to:
-//! in phases the prefetch moves at the pace of a course, in gaps at the fastest setting, and tasks that wait in a gap read
-//! what they lack themselves. What differs between play-outs is the course through the present phase and the *feed*: which
-//! waves the prefetch brings first.
+//! A play-out follows one job beside one HPC job from change to change, with the rules that the
+//! planner itself keeps to: in phases the prefetch moves at the pace of a course, in gaps at the
+//! fastest setting, and tasks that wait in a gap read what they lack themselves. What differs
+//! between play-outs is the course through the present phase and the *feed*: which waves the
+//! prefetch brings first.
 //!
-//! The order matters because waiting is worth something between phases and nothing within: while tasks wait and read
-//! directly, the file system moves more than any prefetch does. A wave that is left for them there lets the prefetch bring
-//! those that will compute in the phase, when the file system has little to give.
+//! The order matters because waiting is worth something between phases and nothing within: while
+//! tasks wait and read directly, the file system moves more than any prefetch does. A wave that is
+//! left for them there lets the prefetch bring those that will compute in the phase, when the file
+//! system has little to give.
 
 use super::super::board::LEAST_PART;
 use super::course::{Course, SAME_S};
 
-/// Most waves that are played out: more than a job computes between the begins of two phases in the papers' systems, so that
-/// each play-out sees what a stock for the next phase is worth.
+/// Most waves that are played out: more than a job computes between the begins of two phases in the
+/// papers' systems, so that each play-out sees what a stock for the next phase is worth.
 pub(super) const HORIZON_WAVES: usize = 32;
 
 /// Bytes below which a wave is there: rounding must not make a step of its own.
@@ -22,10 +24,11 @@ const SAME_BYTES: f64 = 1.0;
 /// A play-out that takes more steps than this is given up as endless.
 const MAX_STEPS: u32 = 2_000;
 
-/// Which waves are brought first in the phase or gap under way; afterwards the first that is missing.
+/// Which waves are brought first in the phase or gap under way; afterwards the first that is
+/// missing.
 ///
-/// Of waves `from..to` (counted from the next to compute) all but `keep_bytes` are brought in their order, the rest after
-/// everything else.
+/// Of waves `from..to` (counted from the next to compute) all but `keep_bytes` are brought in their
+/// order, the rest after everything else.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Feed {
     pub(super) from: usize,
@@ -128,7 +131,8 @@ impl Work {
         }
     }
 
-    /// The wave that `feed` brings next, and how many bytes of it; `next` is the first that has not begun to compute.
+    /// The wave that `feed` brings next, and how many bytes of it; `next` is the first that has not
+    /// begun to compute.
     #[inline]
     pub(super) fn choose(&self, next: usize, feed: Feed) -> Option<(usize, f64)> {
         let held_back = |i: usize| i >= feed.from && i < feed.to;
@@ -164,7 +168,8 @@ impl Work {
 pub(super) struct Scene {
     pub(super) calendar: Calendar,
     pub(super) work: Work,
-    /// For each wave: what the judged ends from it on come to at least, as their sum, if compute is free for it at 0.
+    /// For each wave: what the judged ends from it on come to at least, as their sum, if compute is
+    /// free for it at 0.
     least_sums_s: [f64; HORIZON_WAVES + 1],
 }
 
@@ -179,11 +184,13 @@ impl Scene {
         scene
     }
 
-    /// When compute could be over, in seconds from now, if the phase under way (with `left_s` of I/O left) is spent by `course` and
-    /// `feed` says what comes first until it or the gap under way is over. If the job goes on beyond what is in sight, the mean
-    /// over the waves in sight: the last of them alone would say more about how waves happen to fall than about progress.
+    /// When compute could be over, in seconds from now, if the phase under way (with `left_s` of
+    /// I/O left) is spent by `course` and `feed` says what comes first until it or the gap under
+    /// way is over. If the job goes on beyond what is in sight, the mean over the waves in sight:
+    /// the last of them alone would say more about how waves happen to fall than about progress.
     ///
-    /// Whatever is later than `limit_s` is of no interest: it may come back as infinity, as soon as that is certain.
+    /// Whatever is later than `limit_s` is of no interest: it may come back as infinity, as soon as
+    /// that is certain.
     pub(super) fn play(&self, course: &Course, left_s: f64, feed: Feed, limit_s: f64) -> f64 {
         let judged = self.work.judged as f64;
         let mut limit_sum_s = limit_s * judged + SAME_S;
@@ -199,8 +206,9 @@ impl Scene {
         run.later(self, Later::ByUse, limit_sum_s).min(sum_s) / judged
     }
 
-    /// How long `wave` keeps compute from those after it, at least. What is missing comes through the tier, from which it is read
-    /// as part of the compute, or is read directly, while nothing computes; so all of it comes in the way that is shorter.
+    /// How long `wave` keeps compute from those after it, at least. What is missing comes through
+    /// the tier, from which it is read as part of the compute, or is read directly, while nothing
+    /// computes; so all of it comes in the way that is shorter.
     fn takes_at_least_s(&self, wave: &Wave) -> f64 {
         let through_tier_s = self.work.computes_for_s(wave);
         if self.calendar.direct_speed <= 0.0 {
@@ -210,20 +218,22 @@ impl Scene {
         through_tier_s + (wave.left_bytes.max(0.0) * per_byte_s).min(0.0)
     }
 
-    /// The least that the judged ends from wave `next` on can come to, as their sum, if compute is not free for it before `free_s`.
+    /// The least that the judged ends from wave `next` on can come to, as their sum, if compute is
+    /// not free for it before `free_s`.
     fn least_sum_s(&self, next: usize, free_s: f64) -> f64 {
         self.work.judged_from(next) * free_s + self.least_sums_s[next]
     }
 
-    /// The feed of a gap to come of `gap_s`: the waves that tasks can begin in it by reading them themselves come last.
+    /// The feed of a gap to come of `gap_s`: the waves that tasks can begin in it by reading them
+    /// themselves come last.
     fn stocking(&self, work: &Work, next: usize, gap_s: f64) -> Feed {
         let cycle_s = work.wave_bytes / self.calendar.direct_speed + work.compute_s;
         let waves = (gap_s / cycle_s).min(HORIZON_WAVES as f64) as usize;
         Feed { from: next, to: next + waves, keep_bytes: work.wave_bytes }
     }
 
-    /// The feed within a phase to come: a wave that would still compute in the gap after it waits for that gap instead, lacking
-    /// what tasks can read there.
+    /// The feed within a phase to come: a wave that would still compute in the gap after it waits
+    /// for that gap instead, lacking what tasks can read there.
     fn thrifty(&self, work: &Work, next: usize, busy_s: f64, supply: &Supply<'_>) -> Feed {
         let Some(i) = (next..work.count).find(|&i| !work.waves[i].is_there()) else { return Feed::IN_ORDER };
         let compute_s = work.compute_s + work.read_s;
@@ -236,7 +246,8 @@ impl Scene {
         Feed { from: i, to: i + 1, keep_bytes }
     }
 
-    /// The best of `feeds` beside `course`: in order unless another is sooner by more than rounding.
+    /// The best of `feeds` beside `course`: in order unless another is sooner by more than
+    /// rounding.
     pub(super) fn best_feed(
         &self,
         course: &Course,
@@ -286,8 +297,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Through the phase or gap under way: the sum of the judged ends if it comes to that, infinite if it is certain to be more than
-    /// `limit_sum_s`, and otherwise `None`.
+    /// Through the phase or gap under way: the sum of the judged ends if it comes to that, infinite
+    /// if it is certain to be more than `limit_sum_s`, and otherwise `None`.
     fn present(&mut self, scene: &Scene, limit_sum_s: f64) -> Option<f64> {
         loop {
             match self.step(scene, false, limit_sum_s) {
@@ -298,7 +309,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Through the phases and gaps after that. The sum of the judged ends, or infinity if it is certain to be more than `limit_sum_s`.
+    /// Through the phases and gaps after that. The sum of the judged ends, or infinity if it is
+    /// certain to be more than `limit_sum_s`.
     fn later(mut self, scene: &Scene, later: Later, limit_sum_s: f64) -> f64 {
         let by_use = later == Later::ByUse;
         let mut ended = true;
@@ -317,8 +329,9 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// To the next change: waves that are there begin to compute, until one is missing or compute is busy; then to the moment when
-    /// a wave is brought, compute is free, or the bandwidth changes. In phases to come waves are left for direct reads if `thrifty`.
+    /// To the next change: waves that are there begin to compute, until one is missing or compute
+    /// is busy; then to the moment when a wave is brought, compute is free, or the bandwidth
+    /// changes. In phases to come waves are left for direct reads if `thrifty`.
     fn step(&mut self, scene: &Scene, thrifty: bool, limit_sum_s: f64) -> Step {
         let Run { supply, work, .. } = self;
         self.steps += 1;
@@ -370,7 +383,8 @@ impl<'a> Run<'a> {
     }
 }
 
-/// `f64::min` where nothing is not a number, which is one instruction: the step is all that a decision spends its time on.
+/// `f64::min` where nothing is not a number, which is one instruction: the step is all that a
+/// decision spends its time on.
 fn sooner(a: f64, b: f64) -> f64 {
     if a < b { a } else { b }
 }
@@ -453,8 +467,9 @@ mod tests {
     use super::super::hull::Point;
     use super::*;
 
-    /// Waves of 100 bytes of which nothing is there, 10 s of compute each and 2 s to read one from the tier. Phases of 20 s, gaps of
-    /// 30 s; direct reads take 4 s a wave and prefetches 10 s or 20 s.
+    /// Waves of 100 bytes of which nothing is there, 10 s of compute each and 2 s to read one from
+    /// the tier. Phases of 20 s, gaps of 30 s; direct reads take 4 s a wave and prefetches 10 s or
+    /// 20 s.
     fn scene(count: usize, judged: usize) -> Scene {
         let calendar = Calendar {
             in_phase: true,
@@ -486,7 +501,8 @@ mod tests {
         Course { legs: [Leg { point, for_s: f64::INFINITY }, REST, REST], lost_s: 0.0 }
     }
 
-    /// Each wave is there before the one before it is over, so compute goes from 20 s on, 12 s a wave, and ends are 32, 44 and 56.
+    /// Each wave is there before the one before it is over, so compute goes from 20 s on, 12 s a
+    /// wave, and ends are 32, 44 and 56.
     #[test]
     fn the_least_is_what_it_comes_to_where_compute_never_waits() {
         let scene = scene(3, 3);
@@ -496,7 +512,8 @@ mod tests {
     }
 
     proptest! {
-        /// What comes to no more than the limit is never given up, whatever is there at first and however it goes on.
+        /// What comes to no more than the limit is never given up, whatever is there at first and
+        /// however it goes on.
         #[test]
         fn a_limit_that_is_kept_changes_nothing(
             parts in prop::collection::vec((0.0f64..1.0, 0.0f64..1.0, 0u8..4), HORIZON_WAVES),

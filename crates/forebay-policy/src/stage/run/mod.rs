@@ -1,11 +1,13 @@
-//! How one stage is carried out: its waves, what each node has to fetch for them, and how far that is.
+//! How one stage is carried out: its waves, what each node has to fetch for them, and how far that
+//! is.
 //!
-//! A stage is partitioned once when it is ready and again whenever members or slots change. Waves that have begun by then
-//! stay, with the tasks that have started; the others are replaced. So waves have two numbers: an id, under which requests
-//! know them for good, and the planner's, which counts from the last partition.
+//! A stage is partitioned once when it is ready and again whenever members or slots change. Waves
+//! that have begun by then stay, with the tasks that have started; the others are replaced. So
+//! waves have two numbers: an id, under which requests know them for good, and the planner's, which
+//! counts from the last partition.
 //!
-//! A node's part of a wave is split into chunks when the wave comes into reach ([`waiting`]). Each chunk becomes a request of
-//! its own. The part is over when all its chunks are.
+//! A node's part of a wave is split into chunks when the wave comes into reach ([`waiting`]). Each
+//! chunk becomes a request of its own. The part is over when all its chunks are.
 
 mod part;
 mod waiting;
@@ -28,11 +30,13 @@ use waiting::Waiting;
 /// See the module.
 #[derive(Debug, Default)]
 pub struct StageRun {
-    /// Names it among all stages, as long as it is there; its planner's name for it changes with each cut.
+    /// Names it among all stages, as long as it is there; its planner's name for it changes with
+    /// each cut.
     pub serial: u32,
     /// The planner that has it, and as which job.
     pub planner: Option<(String, JobId)>,
-    /// Nodes fetch later waves than the planned one as well, and requests go on when their tasks have started.
+    /// Nodes fetch later waves than the planned one as well, and requests go on when their tasks
+    /// have started.
     pub works_ahead: bool,
     /// Tasks that were started at their home: where most of their input is brought.
     pub local: u32,
@@ -131,8 +135,8 @@ impl StageRun {
 
     // Cutting.
 
-    /// Forgets the waves that have not begun, and takes the tasks that have not started out of the others. Returns the
-    /// orders that are void.
+    /// Forgets the waves that have not begun, and takes the tasks that have not started out of the
+    /// others. Returns the orders that are void.
     pub fn drop_waves_not_begun(&mut self, since_ms: u64) -> Vec<u64> {
         let mut void = Vec::new();
         let mut kept = Vec::new();
@@ -259,7 +263,8 @@ impl StageRun {
         }
     }
 
-    /// The planner wants the tasks of its wave to read by themselves. Returns the requests to release.
+    /// The planner wants the tasks of its wave to read by themselves. Returns the requests to
+    /// release.
     pub fn read_directly(&mut self, wave: u32) -> Vec<RequestId> {
         let Some(found) = self.waves.get_mut(self.base + wave as usize) else { return Vec::new() };
         found.is_direct = true;
@@ -268,8 +273,8 @@ impl StageRun {
         parts.flat_map(NodePart::withdraw).collect()
     }
 
-    /// A node has gone, and with it what it held: the bytes by wave, of waves that the planner knows and that have not begun. They
-    /// are to be reported as fetched once more.
+    /// A node has gone, and with it what it held: the bytes by wave, of waves that the planner
+    /// knows and that have not begun. They are to be reported as fetched once more.
     pub fn lose(&mut self, node: &str) -> Vec<(u32, u64)> {
         let first = self.base + self.started as usize;
         let waves = self.waves.iter().enumerate().skip(first);
@@ -286,8 +291,8 @@ impl StageRun {
         lost
     }
 
-    /// The pace of each request of the wave, if all nodes together reach `speed_bytes_per_s`: pages at a time and bytes per
-    /// second, 0 for no limit.
+    /// The pace of each request of the wave, if all nodes together reach `speed_bytes_per_s`: pages
+    /// at a time and bytes per second, 0 for no limit.
     fn pace(&self, wave: &Wave, speed_bytes_per_s: f64) -> (u32, u64) {
         match wave.setting {
             Some(setting) if setting.rate < 1.0 && !setting.is_paused() => {
@@ -299,8 +304,8 @@ impl StageRun {
         }
     }
 
-    /// Requests of the wave whose pace has changed with its setting, with their nodes and new paces. Of a node that has more of
-    /// them than its setting allows by now, the last pause.
+    /// Requests of the wave whose pace has changed with its setting, with their nodes and new
+    /// paces. Of a node that has more of them than its setting allows by now, the last pause.
     pub fn adjust(&mut self, id: WaveId, speed_bytes_per_s: f64) -> Vec<Adjusted> {
         let Some(setting) = self.wave(id).and_then(|wave| wave.setting).filter(|_| !self.works_ahead) else {
             return Vec::new();
@@ -324,7 +329,8 @@ impl StageRun {
         changed
     }
 
-    /// A chunk of [`StageRun::next_chunk`] is requested as `request`; gives what to fetch and at what pace.
+    /// A chunk of [`StageRun::next_chunk`] is requested as `request`; gives what to fetch and at
+    /// what pace.
     pub fn ask(
         &mut self,
         queue: QueueId,
@@ -348,7 +354,8 @@ impl StageRun {
         }
     }
 
-    /// The node has forgotten its requests: they have to be given anew, if anybody still waits for them.
+    /// The node has forgotten its requests: they have to be given anew, if anybody still waits for
+    /// them.
     pub fn part_lost(&mut self, id: WaveId, node: &str) {
         let works_ahead = self.works_ahead;
         let Some(wave) = self.wave_mut(id) else { return };
@@ -386,7 +393,8 @@ impl StageRun {
 
     // Tasks.
 
-    /// A task runs on `node`. Returns the orders that end with it: those whose tasks have all started, unless orders go on.
+    /// A task runs on `node`. Returns the orders that end with it: those whose tasks have all
+    /// started, unless orders go on.
     pub fn task_started(&mut self, number: u32, node: Option<&str>, since_ms: u64) -> Vec<u64> {
         let Some(wave) = self.wave_of.get(number as usize).copied().flatten() else { return Vec::new() };
         let wave = &mut self.waves[wave];

@@ -1,5 +1,5 @@
-//! Chunks that wait for a request: split when their wave comes into reach, and given out in the order in which they are
-//! needed, by wave, and within a wave by how soon their task comes to them.
+//! Chunks that wait for a request: split when their wave comes into reach, and given out in the
+//! order in which they are needed, by wave, and within a wave by how soon their task comes to them.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
@@ -10,24 +10,27 @@ use super::{StageRun, Wave};
 use crate::stage::event::{Layout, QueueId, WaveId};
 use crate::stage::queues::{Chunk, WIDE, chunks};
 
-/// Waves after the planned one that may be begun, if memory allows: enough that every server has something to fetch.
+/// Waves after the planned one that may be begun, if memory allows: enough that every server has
+/// something to fetch.
 const REACH: usize = 6;
 
 /// Of these, waves that are begun in the wide queue.
 const AHEAD_WAVES: usize = 3;
 
-/// A stage has one of these for so many waves, and one at least: what comes of later waves takes from the next, and a stage
-/// of few waves has no time to make up for it.
+/// A stage has one of these for so many waves, and one at least: what comes of later waves takes
+/// from the next, and a stage of few waves has no time to make up for it.
 const WAVES_FOR_ONE_AHEAD: usize = 5;
 
-/// Requests of a node at a time for waves that no planner wants yet: as many as its fetch threads serve for orders, so that
-/// none waits there and keeps a server from others.
+/// Requests of a node at a time for waves that no planner wants yet: as many as its fetch threads
+/// serve for orders, so that none waits there and keeps a server from others.
 const AHEAD_LIMIT: usize = 4;
 
-/// Requests of a node at a time if some of them are of the wide queue: one of each later wave beside those of the planned one.
+/// Requests of a node at a time if some of them are of the wide queue: one of each later wave
+/// beside those of the planned one.
 const WIDE_LIMIT: usize = 8;
 
-/// If so many chunks of a stage wait no more waves are split; and of one wave no more than make it twice as many.
+/// If so many chunks of a stage wait no more waves are split; and of one wave no more than make it
+/// twice as many.
 const WAITING_MAX: usize = 100_000;
 
 /// Where a chunk is, in the order in which chunks are needed.
@@ -54,8 +57,8 @@ pub struct Wanted {
     pub limit: usize,
 }
 
-/// A queue, or one node's share of the queue that has no window: there nodes do not wait for each other, and to look at all of
-/// them for each request would take too long.
+/// A queue, or one node's share of the queue that has no window: there nodes do not wait for each
+/// other, and to look at all of them for each request would take too long.
 pub type QueueKey = (QueueId, Option<Arc<str>>);
 
 /// Chunks of one node and queue: the wave, what its task reads before it, and its number.
@@ -98,7 +101,8 @@ impl Waiting {
         self.count = self.queues.values().flat_map(BTreeMap::values).map(BTreeSet::len).sum();
     }
 
-    /// What may go next: of a queue by server the first of each node; of a node's share of the wide queue the first of each wave.
+    /// What may go next: of a queue by server the first of each node; of a node's share of the wide
+    /// queue the first of each wave.
     fn heads(&self, (queue, node): &QueueKey) -> Vec<Rank> {
         let Some(nodes) = self.queues.get(queue) else { return Vec::new() };
         let rank = |node: &Arc<str>, &(wave, at, number): &(WaveId, u64, usize)| Rank {
@@ -122,8 +126,8 @@ impl Waiting {
 }
 
 impl StageRun {
-    /// Splits what has come into reach into chunks of `chunk_bytes` at most, wave by wave until `budget` chunks are made or
-    /// enough wait; `false` if the budget was not enough.
+    /// Splits what has come into reach into chunks of `chunk_bytes` at most, wave by wave until
+    /// `budget` chunks are made or enough wait; `false` if the budget was not enough.
     pub fn split(&mut self, layouts: &[Layout], chunk_bytes: u64, budget: &mut usize) -> bool {
         let Some(planned) = self.waves.iter().rposition(Wave::is_planned) else { return true };
         let reach = if self.works_ahead { REACH } else { 0 };
@@ -180,8 +184,9 @@ impl StageRun {
         self.waiting.retain(&waves);
     }
 
-    /// The chunk of the queue that is needed first, of those that may be requested: `may` is asked with the node and what the
-    /// request would take. A node gets its chunks in their order, or a later one would take the place of the first.
+    /// The chunk of the queue that is needed first, of those that may be requested: `may` is asked
+    /// with the node and what the request would take. A node gets its chunks in their order, or a
+    /// later one would take the place of the first.
     pub fn next_chunk(&mut self, key: &QueueKey, may: impl Fn(&str, Wanted) -> bool) -> Option<Rank> {
         let queue = key.0;
         loop {
@@ -239,9 +244,10 @@ impl StageRun {
         has_turn.then_some(Wanted { bytes, is_planned, limit: usize::from(setting.threads.max(1)) })
     }
 
-    /// Requests of the wave that the node may have in the wide queue, under a planner that works ahead. Nobody knows on which
-    /// server they are, and those of one wave may all be on one. So beside the earliest wave of the node, each later one within
-    /// reach has one request: other files, and with luck other servers. Nothing computes before the first wave is there, so
+    /// Requests of the wave that the node may have in the wide queue, under a planner that works
+    /// ahead. Nobody knows on which server they are, and those of one wave may all be on one. So
+    /// beside the earliest wave of the node, each later one within reach has one request: other
+    /// files, and with luck other servers. Nothing computes before the first wave is there, so
     /// nothing goes beside that.
     fn wide_limit(&self, wave: &Wave, node: &str) -> usize {
         let is_fetching = |wave: &Wave| wave.parts.get(node).is_some_and(|part| part.state != State::Ended);

@@ -1,7 +1,8 @@
-//! Figures 5 and 10: three jobs of 24, 96 and 384 processes on Catalyst, which write to the same 8 nodes.
+//! Figures 5 and 10: three jobs of 24, 96 and 384 processes on Catalyst, which write to the same 8
+//! nodes.
 //!
-//! A small job cannot saturate eight nodes: its clients bound it. One cap per job, as a part of what the nodes give
-//! together, is all that is fitted; every process writes the same amount.
+//! A small job cannot saturate eight nodes: its clients bound it. One cap per job, as a part of
+//! what the nodes give together, is all that is fitted; every process writes the same amount.
 
 use super::on;
 use crate::burst::batch::{Job, Setup, lasting_leases};
@@ -9,8 +10,8 @@ use crate::error::Result;
 use crate::plot::bars::Bars;
 use crate::report::{Record, Report, number};
 
-/// Processes, and what the clients can send as a part of the nodes' bandwidth: the caps that make the greatest of the
-/// relative errors below least.
+/// Processes, and what the clients can send as a part of the nodes' bandwidth: the caps that make
+/// the greatest of the relative errors below least.
 const JOBS: [(u64, f64); 3] = [(24, CAPS[0]), (96, CAPS[1]), (384, CAPS[2])];
 const CAPS: [f64; 3] = [0.281, 0.726, 0.782];
 /// Bandwidth of a node; any number will do, since only ratios are compared.

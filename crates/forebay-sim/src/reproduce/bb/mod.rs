@@ -1,5 +1,6 @@
-//! Shared burst buffers: *Managing I/O Interference in a Shared Burst Buffer System*, ICPP 2016. Workloads W1 to W12,
-//! allocation, the jobs on Catalyst and on Trinity, and how far `forebay` goes beyond.
+//! Shared burst buffers: *Managing I/O Interference in a Shared Burst Buffer System*, ICPP 2016.
+//! Workloads W1 to W12, allocation, the jobs on Catalyst and on Trinity, and how far `forebay` goes
+//! beyond.
 
 use crate::burst::batch::{Outcome, allocate, simulate, simulate_on};
 use crate::error::Result;
@@ -19,7 +20,8 @@ use workloads::{MIXES, setup};
 
 /// Random orders of arrival that each workload is averaged over.
 const ORDERS: u64 = 200;
-/// Orders of arrival for which the long search is run, and the orders of steps that it tries each time.
+/// Orders of arrival for which the long search is run, and the orders of steps that it tries each
+/// time.
 const SEARCHED: u64 = 8;
 const SEARCH_TRIES: u32 = 20_000;
 
@@ -39,8 +41,8 @@ const FOREBAY: usize = 5;
 const PLACED: usize = 6;
 const ALLOCATED: usize = 7;
 
-/// Change of the aggregate against NS in percent, from an independent simulation of the same model: SJF for W1 to W6,
-/// SA-SJF for W7 to W12.
+/// Change of the aggregate against NS in percent, from an independent simulation of the same model:
+/// SJF for W1 to W6, SA-SJF for W7 to W12.
 const INDEPENDENT: [f64; 12] =
     [-26.0, -36.0, -30.0, -45.0, -48.0, -48.0, -30.0, -35.0, -27.0, -30.0, -27.0, -37.0];
 
@@ -84,7 +86,8 @@ pub fn run(report: &mut Report) -> Result<()> {
     trinity::three_jobs(report)
 }
 
-/// All workloads, in as many threads as there are cores; each is a run of its own, so the result does not depend on that.
+/// All workloads, in as many threads as there are cores; each is a run of its own, so the result
+/// does not depend on that.
 fn all_means() -> Result<Vec<Means>> {
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
     // The partly striped ones cost most; dealt out in turn each thread gets its part of them.

@@ -1,7 +1,8 @@
-//! Steps that arrive over time: where bandwidth shares and patience come in, which a batch has no use for.
+//! Steps that arrive over time: where bandwidth shares and patience come in, which a batch has no
+//! use for.
 //!
-//! Nine steps of ten are short, on 8 to 32 nodes; one is long, on 64. They arrive at random moments (Poisson) and keep the
-//! nodes busy for about half of the time.
+//! Nine steps of ten are short, on 8 to 32 nodes; one is long, on 64. They arrive at random moments
+//! (Poisson) and keep the nodes busy for about half of the time.
 
 use forebay_model::rng::Rng;
 use forebay_policy::access::Config;

@@ -1,6 +1,8 @@
-//! The best order that a long search finds: simulated annealing over orders of a sharing-aware list schedule.
+//! The best order that a long search finds: simulated annealing over orders of a sharing-aware list
+//! schedule.
 //!
-//! Written without the policy's own search and evaluator, so that it can judge them. It knows nothing of a bound on waiting.
+//! Written without the policy's own search and evaluator, so that it can judge them. It knows
+//! nothing of a bound on waiting.
 
 use forebay_model::rng::Rng;
 
@@ -36,7 +38,8 @@ fn aggregate_s(steps: &[Step], order: &[usize]) -> f64 {
     sum
 }
 
-/// The least aggregate in seconds that `tries` orders come to, for steps of `alone_ns` on `nodes` (below 128).
+/// The least aggregate in seconds that `tries` orders come to, for steps of `alone_ns` on `nodes`
+/// (below 128).
 pub fn best_s(nodes: &[Vec<u32>], alone_ns: &[u64], tries: u32, seed: u64) -> f64 {
     let bits = |nodes: &Vec<u32>| nodes.iter().fold(0u128, |b, n| b | 1 << n);
     let steps: Vec<Step> =

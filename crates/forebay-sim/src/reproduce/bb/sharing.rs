@@ -1,7 +1,8 @@
 //! Figure 6: instances of one job of 192 processes that share none, some or all of their nodes.
 //!
-//! The figure's sizes are not in the text; two nodes an instance are assumed. It makes no difference here: a step ends when
-//! the last of its nodes has its data, so one shared node costs as much as all.
+//! The figure's sizes are not in the text; two nodes an instance are assumed. It makes no
+//! difference here: a step ends when the last of its nodes has its data, so one shared node costs
+//! as much as all.
 
 use super::on;
 use crate::burst::batch::{Job, Setup, lasting_leases};

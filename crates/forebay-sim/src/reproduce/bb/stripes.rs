@@ -1,4 +1,5 @@
-//! Figure 3: what an allocation is worth to a job by itself, and Figure 4: several instances of one job.
+//! Figure 3: what an allocation is worth to a job by itself, and Figure 4: several instances of one
+//! job.
 
 use super::on;
 use super::workloads::MB;

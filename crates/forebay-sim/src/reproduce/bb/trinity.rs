@@ -1,7 +1,9 @@
-//! Figure 1: three jobs on a pool of 100 nodes of Trinity, under the bandwidth and the interference policy.
+//! Figure 1: three jobs on a pool of 100 nodes of Trinity, under the bandwidth and the interference
+//! policy.
 //!
-//! The paper prints the results and one size: J1 has 800 compute nodes. So a family of three jobs is run, all that the
-//! machine has room for, and its extremes are held against the figures, beside the bounds that the model puts on them.
+//! The paper prints the results and one size: J1 has 800 compute nodes. So a family of three jobs
+//! is run, all that the machine has room for, and its extremes are held against the figures, beside
+//! the bounds that the model puts on them.
 
 use crate::burst::batch::{Job, Setup, lasting_leases, simulate};
 use crate::error::Result;

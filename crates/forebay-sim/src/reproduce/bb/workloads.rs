@@ -4,12 +4,13 @@ use forebay_model::rng::Rng;
 
 use crate::burst::batch::{Job, Setup, lasting_leases};
 
-/// Megabytes and gigabytes of the table are binary; so is the nodes' bandwidth, since 32 GB per node at 5 GB/s are 6.4 s.
+/// Megabytes and gigabytes of the table are binary; so is the nodes' bandwidth, since 32 GB per
+/// node at 5 GB/s are 6.4 s.
 pub const MB: u64 = 1 << 20;
 const GB: u64 = 1 << 30;
 
-/// Processes, data per process, burst buffer nodes of J1 to J7. J4 and J5 contradict themselves in print (the data per
-/// node are exchanged); processes times data per process is used.
+/// Processes, data per process, burst buffer nodes of J1 to J7. J4 and J5 contradict themselves in
+/// print (the data per node are exchanged); processes times data per process is used.
 const JOBS: [(u64, u64, u32); 7] = [
     (4096, 1024, 128),
     (16384, 512, 128),

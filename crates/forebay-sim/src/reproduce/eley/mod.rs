@@ -1,5 +1,6 @@
-//! Eley: Yildiz, Zhou and Ibrahim, *Improving the Effectiveness of Burst Buffers for Big Data Processing in HPC Systems with
-//! Eley*, FGCS 2018. Tables 4 to 6, Figures 5 to 8, and how far `forebay` goes beyond.
+//! Eley: Yildiz, Zhou and Ibrahim, *Improving the Effectiveness of Burst Buffers for Big Data
+//! Processing in HPC Systems with Eley*, FGCS 2018. Tables 4 to 6, Figures 5 to 8, and how far
+//! `forebay` goes beyond.
 
 use crate::colocate::{HpcOutcome, Outcome, Setup, action_name, simulate, view};
 use crate::error::Result;
@@ -48,7 +49,8 @@ impl Cell {
         self.outcome.jobs[0].map_ns as f64 * 1e-9
     }
 
-    /// Mean slowdown in percent of the phases that began while the Big Data job ran; 0 if there was none.
+    /// Mean slowdown in percent of the phases that began while the Big Data job ran; 0 if there was
+    /// none.
     fn hpc_slowdown_percent(&self) -> f64 {
         let end_ns = self.outcome.jobs[0].map_ns;
         let beside: Vec<_> =
@@ -57,7 +59,8 @@ impl Cell {
     }
 }
 
-/// Every run that tables and figures need: policies that heed no deadline once, the others at each QoS level.
+/// Every run that tables and figures need: policies that heed no deadline once, the others at each
+/// QoS level.
 struct Grid {
     /// `[hpc][app]`
     naive: Vec<Vec<Cell>>,

@@ -1,12 +1,13 @@
-//! Table 4: one run of Sort beside IOR on the real cluster, as a simulation with the same constants.
+//! Table 4: one run of Sort beside IOR on the real cluster, as a simulation with the same
+//! constants.
 
 use super::system::{self, GB};
 use super::{Cell, Report, Result, action_name, cell, simulate, timeline};
 use crate::report::{Record, number};
 use crate::trace::Trace;
 
-/// Sort and IOR on Grid'5000 (section 7.1.2): waves of 32 GB that compute for 12 s and prefetch in 16 s; IOR takes 17 s
-/// alone and sleeps as long as Sort computes.
+/// Sort and IOR on Grid'5000 (section 7.1.2): waves of 32 GB that compute for 12 s and prefetch in
+/// 16 s; IOR takes 17 s alone and sleeps as long as Sort computes.
 fn sort(policy: &str, allowance: f64) -> Result<Cell> {
     let mut setup = cell(policy, 0, 0, allowance);
     let profile = system::profile(32.0 * GB, 16.0);

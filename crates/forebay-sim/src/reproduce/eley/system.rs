@@ -1,9 +1,11 @@
-//! The simulated system of the Eley paper (FGCS 2018, section 6.2), and the constants that it does not print.
+//! The simulated system of the Eley paper (FGCS 2018, section 6.2), and the constants that it does
+//! not print.
 //!
-//! Printed: the PFS at 4 GB/s, 50 GB a wave, 8 burst buffer nodes, Tables 2 and 3, 25 s to prefetch a wave with 8 nodes
-//! of one thread, 12.5 s to read it directly by all compute nodes.
+//! Printed: the PFS at 4 GB/s, 50 GB a wave, 8 burst buffer nodes, Tables 2 and 3, 25 s to prefetch
+//! a wave with 8 nodes of one thread, 12.5 s to read it directly by all compute nodes.
 //!
-//! Fitted, one set for everything (the paper used profiles of its own cluster, which it does not print):
+//! Fitted, one set for everything (the paper used profiles of its own cluster, which it does not
+//! print):
 //!
 //! | constant | value | from |
 //! | --- | --- | --- |
@@ -50,7 +52,8 @@ fn curve(points: &[(u16, f64)]) -> Curve {
     Curve::new(points.to_vec()).unwrap_or_else(|why| panic!("a constant of the Eley system is wrong: {why}"))
 }
 
-/// Prefetch times of `wave_bytes` that take `default_s` with 8 nodes of one thread, and their interference.
+/// Prefetch times of `wave_bytes` that take `default_s` with 8 nodes of one thread, and their
+/// interference.
 pub fn profile(wave_bytes: f64, default_s: f64) -> Profile {
     let per_node = |f: &dyn Fn(f64) -> f64| -> Vec<(u16, f64)> {
         (1..=8).map(|n| (n, f(f64::from(n)) / f(1.0))).collect()
@@ -78,8 +81,8 @@ pub fn profile(wave_bytes: f64, default_s: f64) -> Profile {
     }
 }
 
-/// HPC application `hpc` (an index into [`HPC`]) with deadlines `allowance` above its time alone, beside application
-/// `app` (an index into [`APPLICATIONS`]) under `policy`.
+/// HPC application `hpc` (an index into [`HPC`]) with deadlines `allowance` above its time alone,
+/// beside application `app` (an index into [`APPLICATIONS`]) under `policy`.
 pub fn cell(policy: &str, hpc: usize, app: usize, allowance: f64) -> Setup {
     let (name, compute_s, volume_gb) = HPC[hpc];
     let (app_compute_s, input_gb) = APPLICATIONS[app];

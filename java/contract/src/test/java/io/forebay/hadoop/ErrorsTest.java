@@ -18,7 +18,10 @@ import org.apache.hadoop.fs.PathIsNotEmptyDirectoryException;
 import org.apache.hadoop.security.AccessControlException;
 import org.junit.Test;
 
-/** Errors of the operating system, by number and by the JDK's classes, are those that Hadoop's users catch. */
+/**
+ * Errors of the operating system, by number and by the JDK's classes, are those that Hadoop's users
+ * catch.
+ */
 public class ErrorsTest {
   private static void assertTranslated(IOException from, Class<? extends IOException> to) {
     IOException e = Errors.translate(from, "/pfs/a");

@@ -22,7 +22,10 @@ import org.apache.hadoop.fs.FSDataOutputStream;
 import org.apache.hadoop.fs.FileSystem;
 import org.junit.Test;
 
-/** Without an agent, or with one that dies, or without the native library, the PFS is read and written itself. */
+/**
+ * Without an agent, or with one that dies, or without the native library, the PFS is read and
+ * written itself.
+ */
 public class FailureTest {
   private static final int SIZE = (6 << 20) + 77;
 

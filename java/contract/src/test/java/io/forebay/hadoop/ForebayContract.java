@@ -9,7 +9,10 @@ import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.fs.contract.AbstractFSContract;
 
-/** What Hadoop's contract tests need to know: the file system, where to write, and what is promised (contract/forebay.xml, the same for both schemes). */
+/**
+ * What Hadoop's contract tests need to know: the file system, where to write, and what is promised
+ * (contract/forebay.xml, the same for both schemes).
+ */
 final class ForebayContract extends AbstractFSContract {
   private final String scheme;
   private FileSystem fs;

@@ -22,7 +22,10 @@ import org.apache.hadoop.fs.contract.AbstractFSContract;
 import org.junit.experimental.runners.Enclosed;
 import org.junit.runner.RunWith;
 
-/** Hadoop's contract tests for {@code forebay:///}. The other ones it has are about what only some stores have: etags, leases, path handles, multipart uploads, safe mode. */
+/**
+ * Hadoop's contract tests for {@code forebay:///}. The other ones it has are about what only some
+ * stores have: etags, leases, path handles, multipart uploads, safe mode.
+ */
 @RunWith(Enclosed.class)
 public class ForebayContractTest {
   public static class Append extends AbstractContractAppendTest {

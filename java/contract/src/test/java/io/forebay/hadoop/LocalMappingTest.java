@@ -25,7 +25,10 @@ import org.junit.After;
 import org.junit.Before;
 import org.junit.Test;
 
-/** file:// with the PFS taken over: Forebay's below the roots, LocalFileSystem's own everywhere else. */
+/**
+ * file:// with the PFS taken over: Forebay's below the roots, LocalFileSystem's own everywhere
+ * else.
+ */
 public class LocalMappingTest {
   private final TestAgent agent = TestAgent.shared();
   private final java.nio.file.Path pfs = agent.root().resolve("mapping");

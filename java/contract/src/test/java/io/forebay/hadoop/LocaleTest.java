@@ -19,9 +19,15 @@ import org.junit.After;
 import org.junit.Before;
 import org.junit.Test;
 
-/** Names that the JVM's locale cannot write, and names that are no text: an error that says so, and a listing without them. */
+/**
+ * Names that the JVM's locale cannot write, and names that are no text: an error that says so, and
+ * a listing without them.
+ */
 public class LocaleTest {
-  /** An ASCII name, one that UTF-8 has, and one that is no UTF-8. By the shell, which takes them for what they are: bytes. */
+  /**
+   * An ASCII name, one that UTF-8 has, and one that is no UTF-8. By the shell, which takes them for
+   * what they are: bytes.
+   */
   private static final String MAKE_FILES = "cd \"$1\" && : >plain && : >\"$(printf 'u-\\303\\274')\" && : >\"$(printf 'latin-\\374')\"";
 
   private Path directory;
@@ -105,7 +111,8 @@ public class LocaleTest {
   }
 
   /**
-   * Lists a directory twice, by two file systems, and a file in it, and looks at a file that the locale has no letters for; run as a program of its own.
+   * Lists a directory twice, by two file systems, and a file in it, and looks at a file that the
+   * locale has no letters for; run as a program of its own.
    */
   public static final class ListTwice {
     public static void main(String[] args) throws Exception {

@@ -145,7 +145,10 @@ public class NamesTest {
     });
   }
 
-  /** Makes a file again as soon as it is gone, as a task does that has not heard of its end: so often, or until its directory is gone. */
+  /**
+   * Makes a file again as soon as it is gone, as a task does that has not heard of its end: so
+   * often, or until its directory is gone.
+   */
   private static Thread maker(java.nio.file.Path file, int times, AtomicBoolean end) {
     Thread maker = new Thread(() -> {
       try {

@@ -13,11 +13,13 @@ import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.fs.ReadOption;
 
 /**
- * Sequential reads of one cached file through the Hadoop file system, 1 MiB at a time: into a direct buffer, into an array, and mapped, where
- * every byte is summed in place so that it has been read. {@code make bench ONLY=hadoop} runs it beside the client core.
+ * Sequential reads of one cached file through the Hadoop file system, 1 MiB at a time: into a
+ * direct buffer, into an array, and mapped, where every byte is summed in place so that it has been
+ * read. {@code make bench ONLY=hadoop} runs it beside the client core.
  *
- * <p>Usage: {@code ReadBench FILE PASSES}; the agent comes from FOREBAY_SOCKET. After two passes for the compiler, whole passes are timed, each with
- * its own open; the median of each kind is printed, in GB/s (1e9 bytes), as one JSON object.
+ * <p>Usage: {@code ReadBench FILE PASSES}; the agent comes from FOREBAY_SOCKET. After two passes
+ * for the compiler, whole passes are timed, each with its own open; the median of each kind is
+ * printed, in GB/s (1e9 bytes), as one JSON object.
  */
 public final class ReadBench {
   private static final int BUFFER_BYTES = 1 << 20;

@@ -63,7 +63,10 @@ public class ReadTest {
     }
   }
 
-  /** Reads the whole stream in sequence by pieces of many sizes, into an array or into a buffer of each kind. */
+  /**
+   * Reads the whole stream in sequence by pieces of many sizes, into an array or into a buffer of
+   * each kind.
+   */
   private static byte[] drain(FSDataInputStream in, Random random, int kind) throws IOException {
     ByteBuffer all = ByteBuffer.allocate(SIZE);
     while (true) {
@@ -145,7 +148,8 @@ public class ReadTest {
     byte[] bytes = TestAgent.pattern(SIZE, 2);
     java.nio.file.Path file = agent.file("read/cold", bytes);
     assertEquals(0, residentBytes(file));
-    // On a machine that is very slow a reader may give up waiting and read the PFS itself; sooner or later all of it is there.
+    // On a machine that is very slow a reader may give up waiting and read the PFS itself; sooner
+    // or later all of it is there.
     long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(60);
     do {
       readsInSequence(file, bytes);

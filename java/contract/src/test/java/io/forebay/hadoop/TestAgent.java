@@ -12,12 +12,16 @@ import java.util.concurrent.TimeUnit;
 import org.apache.hadoop.conf.Configuration;
 
 /**
- * A real agent over a plain directory that stands for the PFS. One serves all tests that leave it alive ({@link #shared}); it ends with the JVM.
+ * A real agent over a plain directory that stands for the PFS. One serves all tests that leave it
+ * alive ({@link #shared}); it ends with the JVM.
  *
  * <p>The program is the system property {@code forebay.program}, which `make test-java` sets.
  */
 final class TestAgent implements AutoCloseable {
-  /** Twice the default {@code mount.stamp_granularity_ms}: files younger than that are not cached yet. */
+  /**
+   * Twice the default {@code mount.stamp_granularity_ms}: files younger than that are not cached
+   * yet.
+   */
   private static final long SETTLE_MS = 50;
 
   private static final long START_SECONDS = 60;

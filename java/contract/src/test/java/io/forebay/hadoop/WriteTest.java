@@ -74,7 +74,8 @@ public class WriteTest {
   public void throughIsOnThePfsAndInTheTier() throws Exception {
     byte[] bytes = TestAgent.pattern(SIZE, 20);
     try (FileSystem fs = fs("through")) {
-      // A page that finds no room in the staging buffer in time is left out: on a slow machine it may take a second try.
+      // A page that finds no room in the staging buffer in time is left out: on a slow machine it
+      // may take a second try.
       long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(60);
       do {
         try (FSDataOutputStream out = fs.create(path("through"))) {

@@ -124,7 +124,9 @@ public class FileSchemeTest {
     assertSame(before, files());
   }
 
-  /** As in a session of Spark Connect, whose own class loader knows what was there when it was made. */
+  /**
+   * As in a session of Spark Connect, whose own class loader knows what was there when it was made.
+   */
   @Test
   public void aClassLoaderThatDoesNotKnowForebayDoesNotMatter() throws IOException {
     FileScheme.fill(driver());

@@ -29,7 +29,10 @@ import io.forebay.hadoop.ForebayConfig;
 import io.forebay.hadoop.ForebayFileSystem;
 import io.forebay.hadoop.ForebayLocalFileSystem;
 
-/** The plug-in as Spark starts it, in applications of this process one after another, without an agent. */
+/**
+ * The plug-in as Spark starts it, in applications of this process one after another, without an
+ * agent.
+ */
 public class PluginTest {
   @Rule public final TemporaryFolder folder = new TemporaryFolder();
 

@@ -38,7 +38,10 @@ public class SettingsTest {
     }
   }
 
-  /** The baseline reads as Spark does without Forebay: the PFS, and what is next wherever a core is free. */
+  /**
+   * The baseline reads as Spark does without Forebay: the PFS, and what is next wherever a core is
+   * free.
+   */
   @Test
   public void theBaselineHasNoHomes() {
     Configuration conf = settled("naive-bb");

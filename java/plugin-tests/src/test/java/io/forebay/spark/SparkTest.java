@@ -119,7 +119,10 @@ public class SparkTest {
     session.stop();
   }
 
-  /** A job of a few milliseconds may be over before it is looked at, which is as well; one that is to be told takes longer. */
+  /**
+   * A job of a few milliseconds may be over before it is looked at, which is as well; one that is
+   * to be told takes longer.
+   */
   private static boolean slowly() throws InterruptedException {
     Thread.sleep(300);
     return true;

@@ -162,7 +162,8 @@ public class TellerTest {
     teller.start();
     assertTrue(toldTheLast.tryAcquire(PATIENCE_S, TimeUnit.SECONDS));
     assertEquals("one refusal is enough", 1, refused.get());
-    // One that comes later: it might be that what has ended is in its way, so it is tried once more.
+    // One that comes later: it might be that what has ended is in its way, so it is tried once
+    // more.
     teller.put(book -> book.stageReads(3, input()));
     assertTrue(toldTheLast.tryAcquire(2, PATIENCE_S, TimeUnit.SECONDS));
     for (int i = 0; i < 4; i++) {
@@ -220,7 +221,10 @@ public class TellerTest {
     assertEquals(1, told.all(JobUpdate.StageReady.class).size());
   }
 
-  /** Throws it, whatever the compiler thinks of that; declared to return so that the call can be thrown. */
+  /**
+   * Throws it, whatever the compiler thinks of that; declared to return so that the call can be
+   * thrown.
+   */
   @SuppressWarnings("unchecked")
   private static <E extends Throwable> E undeclared(Throwable e) throws E {
     throw (E) e;

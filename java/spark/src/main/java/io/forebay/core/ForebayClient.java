@@ -11,20 +11,28 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * A program's access to Forebay: one session with the agent of this node, connected when first needed, shared by threads.
+ * A program's access to Forebay: one session with the agent of this node, connected when first
+ * needed, shared by threads.
  *
- * <p>Reading and writing never depend on the agent: without one, the PFS is read and written itself. Only what is about the tier fails then.
+ * <p>Reading and writing never depend on the agent: without one, the PFS is read and written
+ * itself. Only what is about the tier fails then.
  */
 public final class ForebayClient implements AutoCloseable {
   /** A mount that the agent serves. */
   public record Mount(String label, String root, long pageBytes, long extentBytes) {}
 
-  /** Where a part of a file is, or will be brought: nodes by the names that schedulers know, best first. */
+  /**
+   * Where a part of a file is, or will be brought: nodes by the names that schedulers know, best
+   * first.
+   */
   public record Location(long offset, long length, List<String> hosts) {}
 
   private final long handle;
 
-  /** A client. Throws if the native library cannot be loaded: ask {@link NativeLibrary#failure} first. */
+  /**
+   * A client. Throws if the native library cannot be loaded: ask {@link NativeLibrary#failure}
+   * first.
+   */
   public ForebayClient(ClientOptions options) throws IOException {
     if (NativeLibrary.failure() != null) {
       throw new IOException("Forebay's native library cannot be loaded: " + NativeLibrary.failure(), NativeLibrary.failure());
@@ -63,18 +71,20 @@ public final class ForebayClient implements AutoCloseable {
   }
 
   /**
-   * Where {@code length} bytes from {@code offset} of a file are kept, extent by extent; what is beyond its end is left out. The hosts are empty
-   * while there is no coordinator. Fails without an agent, and for a file that it does not serve.
+   * Where {@code length} bytes from {@code offset} of a file are kept, extent by extent; what is
+   * beyond its end is left out. The hosts are empty while there is no coordinator. Fails without an
+   * agent, and for a file that it does not serve.
    *
-   * @param balanced where tasks that read it should run, instead of who owns it: what this client was told is evened out
+   * @param balanced where tasks that read it should run, instead of who owns it: what this client
+   * was told is evened out
    */
   public List<Location> locate(String path, long offset, long length, boolean balanced) throws IOException {
     return locations(Native.locate(handle, bytes(path), offset, length, balanced));
   }
 
   /**
-   * As {@link #locate}, for a file on a mount of that label whose inode number and length are known from a listing: the file is not touched, so this
-   * is cheap for ten thousand files.
+   * As {@link #locate}, for a file on a mount of that label whose inode number and length are known
+   * from a listing: the file is not touched, so this is cheap for ten thousand files.
    */
   public List<Location> locateListed(String mountLabel, long inode, long size, long offset, long length, boolean balanced)
       throws IOException {
@@ -101,12 +111,17 @@ public final class ForebayClient implements AutoCloseable {
     return numbers(Native.counters(handle));
   }
 
-  /** Path and length in bytes of this job's memory-only files. Fails if the agent does not answer. */
+  /**
+   * Path and length in bytes of this job's memory-only files. Fails if the agent does not answer.
+   */
   public Map<String, Long> memoryOnlyFiles() throws IOException {
     return numbers(Native.memoryOnlyFiles(handle));
   }
 
-  /** Gives back the memory of one file; returns the bytes. Fails without an agent, or if the file is pinned. */
+  /**
+   * Gives back the memory of one file; returns the bytes. Fails without an agent, or if the file is
+   * pinned.
+   */
   public long evict(String path) throws ForebayException {
     return Native.evict(handle, bytes(path));
   }
@@ -117,8 +132,8 @@ public final class ForebayClient implements AutoCloseable {
   }
 
   /**
-   * Renames in one step of the file system, replacing nothing. Returns 0 or an error number: EEXIST if there is something of that
-   * name, EINVAL or ENOSYS where the file system cannot do this.
+   * Renames in one step of the file system, replacing nothing. Returns 0 or an error number: EEXIST
+   * if there is something of that name, EINVAL or ENOSYS where the file system cannot do this.
    */
   public static int renameNew(String from, String to) throws ForebayException {
     return Native.renameNew(bytes(from), bytes(to));

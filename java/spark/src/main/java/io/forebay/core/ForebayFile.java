@@ -3,7 +3,10 @@ package io.forebay.core;
 import java.nio.ByteBuffer;
 import java.nio.ReadOnlyBufferException;
 
-/** A file open for reading at any position. Threads may share it; a read during a close finishes, one after it fails with EBADF. */
+/**
+ * A file open for reading at any position. Threads may share it; a read during a close finishes,
+ * one after it fails with EBADF.
+ */
 public final class ForebayFile implements AutoCloseable {
   private final long handle;
 
@@ -21,12 +24,18 @@ public final class ForebayFile implements AutoCloseable {
     return Native.residentBytes(handle);
   }
 
-  /** Fills an array from {@code start} on; returns the bytes read, fewer than {@code length} only at the end of the file. */
+  /**
+   * Fills an array from {@code start} on; returns the bytes read, fewer than {@code length} only at
+   * the end of the file.
+   */
   public int read(long offset, byte[] array, int start, int length) throws ForebayException {
     return Native.readArray(handle, offset, array, start, length);
   }
 
-  /** Fills a buffer, direct (one copy) or not, and moves its position; returns the bytes read, fewer than asked for only at the end of the file. */
+  /**
+   * Fills a buffer, direct (one copy) or not, and moves its position; returns the bytes read, fewer
+   * than asked for only at the end of the file.
+   */
   public int read(long offset, ByteBuffer target) throws ForebayException {
     int position = target.position();
     int n;
@@ -41,7 +50,10 @@ public final class ForebayFile implements AutoCloseable {
     return n;
   }
 
-  /** As {@link #read(long, ByteBuffer)}, but only if nobody has to be asked or waited for; -1 otherwise, and nothing is changed. */
+  /**
+   * As {@link #read(long, ByteBuffer)}, but only if nobody has to be asked or waited for; -1
+   * otherwise, and nothing is changed.
+   */
   public int readResident(long offset, ByteBuffer target) throws ForebayException {
     int position = target.position();
     int n;
@@ -57,8 +69,9 @@ public final class ForebayFile implements AutoCloseable {
   }
 
   /**
-   * The tier's own memory for a range of the file, without a copy; null if not all of it is resident, or the agent lets no more be held:
-   * read it then. The agent cannot give this memory back until the mapping is closed.
+   * The tier's own memory for a range of the file, without a copy; null if not all of it is
+   * resident, or the agent lets no more be held: read it then. The agent cannot give this memory
+   * back until the mapping is closed.
    */
   public Mapping map(long offset, int length) throws ForebayException {
     long mapping = Native.map(handle, offset, length);

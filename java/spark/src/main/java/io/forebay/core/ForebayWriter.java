@@ -1,6 +1,9 @@
 package io.forebay.core;
 
-/** A file open for writing, at its end. Small writes are gathered to 1 MiB. Only a file closed without an exception is surely all there. */
+/**
+ * A file open for writing, at its end. Small writes are gathered to 1 MiB. Only a file closed
+ * without an exception is surely all there.
+ */
 public final class ForebayWriter implements AutoCloseable {
   private final long handle;
 

@@ -7,10 +7,11 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * What an analytics job tells, in the order in which it happened; the words are those of {@code JobUpdate} in crates/forebay-wire.
+ * What an analytics job tells, in the order in which it happened; the words are those of {@code
+ * JobUpdate} in crates/forebay-wire.
  *
- * <p>The encoding is the one that crates/forebay-jni/src/job.rs reads: a byte that says which, then big-endian numbers; text and paths are
- * their UTF-8 bytes behind their number.
+ * <p>The encoding is the one that crates/forebay-jni/src/job.rs reads: a byte that says which, then
+ * big-endian numbers; text and paths are their UTF-8 bytes behind their number.
  */
 public sealed interface JobUpdate {
   /** Writes this for the native side. */
@@ -29,7 +30,10 @@ public sealed interface JobUpdate {
     }
   }
 
-  /** Files that splits name: numbered from 0 in the order they are told, over the whole life of the job. */
+  /**
+   * Files that splits name: numbered from 0 in the order they are told, over the whole life of the
+   * job.
+   */
   record Files(List<String> paths) implements JobUpdate {
     @Override
     public void encode(DataOutputStream out) throws IOException {
@@ -44,7 +48,10 @@ public sealed interface JobUpdate {
   /** A part of a file, in bytes. */
   record Part(int file, long offset, long length) {}
 
-  /** What each of the tasks reads that follow those told before, in order, and the host that each will be sent to; empty if that is anybody's guess. */
+  /**
+   * What each of the tasks reads that follow those told before, in order, and the host that each
+   * will be sent to; empty if that is anybody's guess.
+   */
   record Splits(int stage, List<List<Part>> splits, List<String> homes) implements JobUpdate {
     @Override
     public void encode(DataOutputStream out) throws IOException {

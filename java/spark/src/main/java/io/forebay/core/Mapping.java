@@ -6,8 +6,9 @@ import java.nio.ByteBuffer;
 /**
  * Bytes of the tier in this program's memory, read-only.
  *
- * <p>It ends with {@link #close}, after which no buffer of it may be touched: as with any explicit unmapping the JVM would crash. Who cannot
- * be sure leaves it open: it ends by itself when neither it nor any buffer made from its buffer can be reached.
+ * <p>It ends with {@link #close}, after which no buffer of it may be touched: as with any explicit
+ * unmapping the JVM would crash. Who cannot be sure leaves it open: it ends by itself when neither
+ * it nor any buffer made from its buffer can be reached.
  */
 public final class Mapping implements AutoCloseable {
   private static final Cleaner CLEANER = Cleaner.create();
@@ -23,7 +24,8 @@ public final class Mapping implements AutoCloseable {
       Native.unmap(handle);
       throw e;
     }
-    // Every slice and duplicate of a direct buffer refers to the first one, so this is the one to watch.
+    // Every slice and duplicate of a direct buffer refers to the first one, so this is the one to
+    // watch.
     end = CLEANER.register(whole, () -> Native.unmap(handle));
     buffer = whole.asReadOnlyBuffer();
   }

@@ -4,8 +4,9 @@ import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 
 /**
- * The native methods, in crates/forebay-jni. Handles are numbers out of a table on the other side, so that a wrong or closed
- * one is an exception; 0 is none. Paths are their bytes, since the JVM's own strings reach native code in an encoding of their own.
+ * The native methods, in crates/forebay-jni. Handles are numbers out of a table on the other side,
+ * so that a wrong or closed one is an exception; 0 is none. Paths are their bytes, since the JVM's
+ * own strings reach native code in an encoding of their own.
  */
 final class Native {
   private Native() {}

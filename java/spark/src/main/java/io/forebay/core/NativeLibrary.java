@@ -8,10 +8,12 @@ import java.nio.file.StandardCopyOption;
 import java.util.Locale;
 
 /**
- * Loads libforebay_jni.so: the one named by the system property {@value #PROPERTY}, else the one inside the jar, else one in {@code java.library.path}.
+ * Loads libforebay_jni.so: the one named by the system property {@value #PROPERTY}, else the one
+ * inside the jar, else one in {@code java.library.path}.
  *
- * <p>The one inside is copied to a file of its own in {@code java.io.tmpdir}, loaded, and removed at once, so nothing is left behind and
- * two programs, or two class loaders of one, never meet. Where files there may not be executed, unpack the library once and name it by the property.
+ * <p>The one inside is copied to a file of its own in {@code java.io.tmpdir}, loaded, and removed
+ * at once, so nothing is left behind and two programs, or two class loaders of one, never meet.
+ * Where files there may not be executed, unpack the library once and name it by the property.
  */
 public final class NativeLibrary {
   /** System property that names the library file. */

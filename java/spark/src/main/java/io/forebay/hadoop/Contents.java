@@ -8,7 +8,10 @@ import java.nio.ByteBuffer;
 import java.util.List;
 import java.util.Map;
 
-/** How file contents are reached. Paths are absolute ones of the operating system. Errors are those of the layer below: see {@link Errors}. */
+/**
+ * How file contents are reached. Paths are absolute ones of the operating system. Errors are those
+ * of the layer below: see {@link Errors}.
+ */
 interface Contents {
   /** A file open for reading at any position, by any thread. */
   interface Reader extends Closeable {
@@ -48,16 +51,25 @@ interface Contents {
 
   Reader open(String path) throws IOException;
 
-  /** Opens for writing; {@code permissions} are those of a new file, before the umask of the process. */
+  /**
+   * Opens for writing; {@code permissions} are those of a new file, before the umask of the
+   * process.
+   */
   Writer create(String path, boolean exclusive, boolean append, int permissions) throws IOException;
 
   /** What the agent serves; nothing if there is no agent. */
   List<ForebayClient.Mount> mounts() throws IOException;
 
-  /** Where a range of a file is kept, or if {@code balanced} where tasks that read it should run; null if nobody knows. */
+  /**
+   * Where a range of a file is kept, or if {@code balanced} where tasks that read it should run;
+   * null if nobody knows.
+   */
   List<ForebayClient.Location> locate(String path, long offset, long length, boolean balanced);
 
-  /** As {@link #locate}, for a file on a mount whose inode number and length are known: without a look at the file. */
+  /**
+   * As {@link #locate}, for a file on a mount whose inode number and length are known: without a
+   * look at the file.
+   */
   List<ForebayClient.Location> locateListed(ForebayClient.Mount mount, long inode, long size, long offset, long length, boolean balanced);
 
   /** Path and length of the memory-only files of this job, which the PFS does not know. */

@@ -19,7 +19,10 @@ import org.slf4j.LoggerFactory;
 final class CoreContents implements Contents {
   private static final Logger LOG = LoggerFactory.getLogger(CoreContents.class);
 
-  /** File systems come and go with their users; a session with the agent is worth keeping, and one will do for all that want the same. */
+  /**
+   * File systems come and go with their users; a session with the agent is worth keeping, and one
+   * will do for all that want the same.
+   */
   private static final Map<ClientOptions, ForebayClient> CLIENTS = new HashMap<>();
 
   private final ForebayClient client;
@@ -45,7 +48,8 @@ final class CoreContents implements Contents {
 
   @Override
   public Reader open(String path) throws IOException {
-    // Native code writes names as UTF-8 whatever the locale: a file that cannot be looked at is not to be opened or made either.
+    // Native code writes names as UTF-8 whatever the locale: a file that cannot be looked at is not
+    // to be opened or made either.
     Names.path(path);
     return new CoreReader(client.open(path, readMode));
   }
@@ -53,7 +57,8 @@ final class CoreContents implements Contents {
   @Override
   public Writer create(String path, boolean exclusive, boolean append, int permissions) throws IOException {
     Names.path(path);
-    // Appending is to the PFS: what is there already need not be in the tier, and in memory-only files there is no appending.
+    // Appending is to the PFS: what is there already need not be in the tier, and in memory-only
+    // files there is no appending.
     WriteMode mode = append && writeMode == WriteMode.MEMORY_ONLY ? WriteMode.BYPASS : writeMode;
     return new CoreWriter(client.create(path, mode, exclusive, append, permissions), mode != WriteMode.MEMORY_ONLY);
   }

@@ -18,7 +18,10 @@ import org.apache.hadoop.security.AccessControlException;
 final class Errors {
   private Errors() {}
 
-  /** The exception for {@code e}, which happened at {@code path}; itself if Hadoop has no special one. */
+  /**
+   * The exception for {@code e}, which happened at {@code path}; itself if Hadoop has no special
+   * one.
+   */
   static IOException translate(IOException e, String path) {
     if (e instanceof ForebayException forebay) {
       return because(e, byNumber(forebay.errno(), path, e.getMessage()));

@@ -11,38 +11,63 @@ import java.util.concurrent.TimeUnit;
 import org.apache.hadoop.conf.Configuration;
 
 /**
- * The configuration, read once when a file system is made. What is not understood is refused with the key in the message, never guessed.
- * docs/hadoop.md has a row for each key, and a test that compares.
+ * The configuration, read once when a file system is made. What is not understood is refused with
+ * the key in the message, never guessed. docs/hadoop.md has a row for each key, and a test that
+ * compares.
  */
 public final class ForebayConfig {
-  /** Where bytes come from: "cached" (the tier, else the PFS, cached on the way) or "bypass" (the PFS only, for a baseline). */
+  /**
+   * Where bytes come from: "cached" (the tier, else the PFS, cached on the way) or "bypass" (the
+   * PFS only, for a baseline).
+   */
   public static final String READ_MODE = "fs.forebay.read.mode";
 
-  /** Where bytes go: "through" (the PFS and the tier), "bypass" (the PFS only) or "memory" (this node's memory, gone with the job). */
+  /**
+   * Where bytes go: "through" (the PFS and the tier), "bypass" (the PFS only) or "memory" (this
+   * node's memory, gone with the job).
+   */
   public static final String WRITE_MODE = "fs.forebay.write.mode";
 
   /** The agent's socket; empty for the usual places, "none" for no agent. */
   public static final String SOCKET = "fs.forebay.socket";
 
-  /** How long a read waits for the agent before it reads the PFS itself, such as "10s" or "500ms"; empty for the client's default. */
+  /**
+   * How long a read waits for the agent before it reads the PFS itself, such as "10s" or "500ms";
+   * empty for the client's default.
+   */
   public static final String DEADLINE = "fs.forebay.deadline";
 
-  /** Most bytes that the agent is asked for ahead of a reader, such as "64m"; 0 for none, -1 as the agent's configuration says. */
+  /**
+   * Most bytes that the agent is asked for ahead of a reader, such as "64m"; 0 for none, -1 as the
+   * agent's configuration says.
+   */
   public static final String READ_AHEAD = "fs.forebay.read-ahead";
 
   /** User whose agent is believed beside root's and one's own; -1 for nobody. */
   public static final String TRUSTED_UID = "fs.forebay.trusted-uid";
 
-  /** Most bytes of a file held mapped at a time by one stream that is read without a copy, up to "1g"; 0 never maps. */
+  /**
+   * Most bytes of a file held mapped at a time by one stream that is read without a copy, up to
+   * "1g"; 0 never maps.
+   */
   public static final String MAP_WINDOW = "fs.forebay.map.window";
 
-  /** Whether block locations name the nodes that own the file's extents; with false they name "localhost", as the local file system's do. */
+  /**
+   * Whether block locations name the nodes that own the file's extents; with false they name
+   * "localhost", as the local file system's do.
+   */
   public static final String LOCALITY = "fs.forebay.locality";
 
-  /** Which node they name: "owner" (who keeps the extent) or "balanced" (as many for each node; the Spark plug-in's default). */
+  /**
+   * Which node they name: "owner" (who keeps the extent) or "balanced" (as many for each node; the
+   * Spark plug-in's default).
+   */
   public static final String LOCATIONS = "fs.forebay.locations";
 
-  /** Directories, with commas, that {@link ForebayLocalFileSystem} takes over; empty for the mounts that the agent serves. */
+  /**
+   * Directories, with commas, that {@link ForebayLocalFileSystem} takes over; empty for the mounts
+   * that the agent serves.
+   */
   public static final String ROOTS = "fs.forebay.roots";
 
   /** A buffer's length is a number of 31 bits. */
@@ -55,7 +80,10 @@ public final class ForebayConfig {
     this.conf = conf;
   }
 
-  /** Throws what a file system with this configuration would refuse to start with, for who must know before there is one. */
+  /**
+   * Throws what a file system with this configuration would refuse to start with, for who must know
+   * before there is one.
+   */
   public void check() {
     client();
     readMode();
@@ -149,7 +177,10 @@ public final class ForebayConfig {
     };
   }
 
-  /** Configured roots as absolute paths without a slash at their end; null if the agent is to be asked. */
+  /**
+   * Configured roots as absolute paths without a slash at their end; null if the agent is to be
+   * asked.
+   */
   List<String> roots() {
     List<String> roots = new ArrayList<>();
     for (String root : conf.getTrimmedStrings(ROOTS)) {

@@ -43,11 +43,14 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * The PFS as a Hadoop file system: {@code forebay:///pfs/dir/file} is the file {@code /pfs/dir/file}.
+ * The PFS as a Hadoop file system: {@code forebay:///pfs/dir/file} is the file {@code
+ * /pfs/dir/file}.
  *
- * <p>What HDFS does is done wherever the two could differ (what a rename returns, which exception is thrown), because that is what jobs were written
- * against. What a mounted PFS cannot do (block-level concat, snapshots, Hadoop's ACLs, delegation tokens) is not offered, and
- * {@link #hasPathCapability} says so. Whoever the process runs as is who reads and writes: there is no second permission system.
+ * <p>What HDFS does is done wherever the two could differ (what a rename returns, which exception
+ * is thrown), because that is what jobs were written against. What a mounted PFS cannot do
+ * (block-level concat, snapshots, Hadoop's ACLs, delegation tokens) is not offered, and {@link
+ * #hasPathCapability} says so. Whoever the process runs as is who reads and writes: there is no
+ * second permission system.
  */
 public class ForebayFileSystem extends FileSystem {
   /** The scheme. */
@@ -89,7 +92,8 @@ public class ForebayFileSystem extends FileSystem {
     uri = URI.create(name.getScheme() + ":///");
     workingDirectory = makeQualified(new Path(System.getProperty("user.dir")));
     Names.warnOfLocale();
-    // All of it now: what is not understood is refused before a file is touched, and not when the first one is opened.
+    // All of it now: what is not understood is refused before a file is touched, and not when the
+    // first one is opened.
     ForebayConfig config = new ForebayConfig(conf);
     ClientOptions options = config.client();
     ReadMode readMode = config.readMode();
@@ -201,7 +205,10 @@ public class ForebayFileSystem extends FileSystem {
     return create(path, masked(permission), flags.contains(CreateFlag.OVERWRITE), false, bufferBytes);
   }
 
-  /** What FileContext calls: its own umask is off these permissions already, and may be less than the configuration's. */
+  /**
+   * What FileContext calls: its own umask is off these permissions already, and may be less than
+   * the configuration's.
+   */
   @Override
   @SuppressWarnings("deprecation")
   protected FSDataOutputStream primitiveCreate(Path path, FsPermission absolute, EnumSet<CreateFlag> flags, int bufferBytes, short replication,
@@ -213,7 +220,10 @@ public class ForebayFileSystem extends FileSystem {
         : create(path, absolute.toShort(), flags.contains(CreateFlag.OVERWRITE), true, bufferBytes);
   }
 
-  /** Bits of a new file, less the configuration's umask: also from permissions that the caller has named, as HDFS and the local file system do. */
+  /**
+   * Bits of a new file, less the configuration's umask: also from permissions that the caller has
+   * named, as HDFS and the local file system do.
+   */
   private int masked(FsPermission permission) {
     FsPermission wanted = permission == null ? FsPermission.getFileDefault() : permission;
     return wanted.applyUMask(FsPermission.getUMask(getConf())).toShort();
@@ -372,7 +382,10 @@ public class ForebayFileSystem extends FileSystem {
     }
   }
 
-  /** A path below another, of a name that may have a colon in it, which Path's own constructor takes for a scheme. */
+  /**
+   * A path below another, of a name that may have a colon in it, which Path's own constructor takes
+   * for a scheme.
+   */
   private static Path child(Path directory, String name) {
     String parent = directory.toUri().getPath();
     return new Path(directory.toUri().getScheme(), null, parent.endsWith("/") ? parent + name : parent + "/" + name);
@@ -430,7 +443,9 @@ public class ForebayFileSystem extends FileSystem {
     return true;
   }
 
-  /** Before a rename that is a copy: it would take the file that lasts and leave one that does not. */
+  /**
+   * Before a rename that is a copy: it would take the file that lasts and leave one that does not.
+   */
   void refuseCopyToMemory(String from, String to) throws IOException {
     if (writeMode == WriteMode.MEMORY_ONLY) {
       throw new IOException(from + ": " + to + " is on another file system, and a copy there would be in memory only: " + ForebayConfig.WRITE_MODE
@@ -444,8 +459,9 @@ public class ForebayFileSystem extends FileSystem {
   }
 
   /**
-   * A rename that the operating system does not do, by copying. As with any rename nothing is replaced and no directory is made above the target: false
-   * then. The source goes when all of it has arrived, so that a copy that fails has cost nothing.
+   * A rename that the operating system does not do, by copying. As with any rename nothing is
+   * replaced and no directory is made above the target: false then. The source goes when all of it
+   * has arrived, so that a copy that fails has cost nothing.
    */
   static boolean copyAndDelete(FileSystem fs, Path source, Path target) throws IOException {
     return copy(fs, source, target) && fs.delete(source, true);
@@ -473,7 +489,10 @@ public class ForebayFileSystem extends FileSystem {
         || e instanceof java.nio.file.AtomicMoveNotSupportedException;
   }
 
-  /** Renames as FileContext does: with Rename.OVERWRITE in one step, and with exceptions instead of false. */
+  /**
+   * Renames as FileContext does: with Rename.OVERWRITE in one step, and with exceptions instead of
+   * false.
+   */
   @Override
   @SuppressWarnings("deprecation")
   public void rename(Path source, Path target, Options.Rename... options) throws IOException {
@@ -682,8 +701,9 @@ public class ForebayFileSystem extends FileSystem {
   // ---- checksum files, which LocalFileSystem keeps beside its own ----
 
   /*
-   * A file that was written through file:// without Forebay has a checksum file `.NAME.crc` beside it. If the file is changed here and
-   * that one stays, the next reader without Forebay is told that the file is corrupt. So it goes when its file changes, and moves with it.
+   * A file that was written through file:// without Forebay has a checksum file `.NAME.crc` beside
+   * it. If the file is changed here and that one stays, the next reader without Forebay is told
+   * that the file is corrupt. So it goes when its file changes, and moves with it.
    */
 
   private static String checksum(String file) {
@@ -703,7 +723,9 @@ public class ForebayFileSystem extends FileSystem {
     }
   }
 
-  /** After a rename: the checksum file follows, and if there is none that of what was replaced goes. */
+  /**
+   * After a rename: the checksum file follows, and if there is none that of what was replaced goes.
+   */
   void moveChecksum(String from, String to, boolean directory) {
     if (directory) {
       return;

@@ -9,7 +9,10 @@ import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Options;
 import org.apache.hadoop.fs.Path;
 
-/** {@link ForebayFileSystem} for users of FileContext: {@code fs.AbstractFileSystem.forebay.impl=io.forebay.hadoop.ForebayFs}. */
+/**
+ * {@link ForebayFileSystem} for users of FileContext: {@code
+ * fs.AbstractFileSystem.forebay.impl=io.forebay.hadoop.ForebayFs}.
+ */
 public class ForebayFs extends DelegateToFileSystem {
   /** Called by FileContext. */
   public ForebayFs(URI uri, Configuration conf) throws IOException, URISyntaxException {

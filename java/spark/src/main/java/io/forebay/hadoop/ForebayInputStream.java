@@ -23,12 +23,15 @@ import org.apache.hadoop.fs.StreamCapabilities;
 import org.apache.hadoop.io.ByteBufferPool;
 
 /**
- * A file being read: by position, in sequence, into arrays and buffers, by many ranges at once, and without a copy.
+ * A file being read: by position, in sequence, into arrays and buffers, by many ranges at once, and
+ * without a copy.
  *
- * <p>Reads of at least the buffer's size go straight to the caller's memory; only smaller ones in sequence are served from the buffer, which is
- * made when the first of them comes. Read-ahead is the agent's, so nothing is fetched here before it is asked for.
+ * <p>Reads of at least the buffer's size go straight to the caller's memory; only smaller ones in
+ * sequence are served from the buffer, which is made when the first of them comes. Read-ahead is
+ * the agent's, so nothing is fetched here before it is asked for.
  *
- * <p>Threads may read by position at the same time; the position of the stream is for one at a time, and guarded all the same.
+ * <p>Threads may read by position at the same time; the position of the stream is for one at a
+ * time, and guarded all the same.
  */
 final class ForebayInputStream extends FSInputStream
     implements ByteBufferReadable, ByteBufferPositionedReadable, HasEnhancedByteBufferAccess, CanUnbuffer, StreamCapabilities {
@@ -50,7 +53,10 @@ final class ForebayInputStream extends FSInputStream
   private long position;
   private volatile boolean closed;
 
-  /** A stream on {@code reader}, which is closed with it; and at once if there is no stream after all, as nobody else could. */
+  /**
+   * A stream on {@code reader}, which is closed with it; and at once if there is no stream after
+   * all, as nobody else could.
+   */
   static ForebayInputStream on(String path, Contents.Reader reader, FileSystem.Statistics statistics, int bufferBytes, int mapWindowBytes)
       throws IOException {
     try {
@@ -260,7 +266,10 @@ final class ForebayInputStream extends FSInputStream
     return counted(reader.readResident(offset, target));
   }
 
-  /** Overrides {@code PositionedReadable.readVectored} where Hadoop has it: by its erasure, as the oldest has no FileRange to name. */
+  /**
+   * Overrides {@code PositionedReadable.readVectored} where Hadoop has it: by its erasure, as the
+   * oldest has no FileRange to name.
+   */
   public void readVectored(List<?> ranges, IntFunction<ByteBuffer> allocate) throws IOException {
     checkOpen();
     VectoredRead.read(this, size, ranges, allocate);

@@ -29,15 +29,19 @@ import org.apache.hadoop.fs.permission.FsPermission;
 import org.apache.hadoop.util.Progressable;
 
 /**
- * The local file system, except that what is on the PFS goes through Forebay: with {@code fs.file.impl} set to this class, a job whose paths
- * are {@code file:///pfs/...} gains without an edit.
+ * The local file system, except that what is on the PFS goes through Forebay: with {@code
+ * fs.file.impl} set to this class, a job whose paths are {@code file:///pfs/...} gains without an
+ * edit.
  *
- * <p>Paths below {@value ForebayConfig#ROOTS} (or below the mounts that the agent serves) are {@link ForebayFileSystem}'s, under their
- * {@code file:} names; all others are LocalFileSystem's own, with its checksum files. Below the roots there are no checksum files: none are written
- * or verified, none are shown, and one that another job has left goes when its file changes. A PFS has checksums of its own, and a
- * second small file beside each would cost its metadata servers more than it gains.
+ * <p>Paths below {@value ForebayConfig#ROOTS} (or below the mounts that the agent serves) are
+ * {@link ForebayFileSystem}'s, under their {@code file:} names; all others are LocalFileSystem's
+ * own, with its checksum files. Below the roots there are no checksum files: none are written or
+ * verified, none are shown, and one that another job has left goes when its file changes. A PFS has
+ * checksums of its own, and a second small file beside each would cost its metadata servers more
+ * than it gains.
  *
- * <p>Each method here asks only whose the path is. A rename or a copy from one side to the other is a copy of bytes.
+ * <p>Each method here asks only whose the path is. A rename or a copy from one side to the other is
+ * a copy of bytes.
  */
 public class ForebayLocalFileSystem extends LocalFileSystem {
   private final ForebayFileSystem pfs = ForebayFileSystem.withoutChecksumFiles();
@@ -131,7 +135,10 @@ public class ForebayLocalFileSystem extends LocalFileSystem {
     return mine == null ? super.truncate(path, newLength) : pfs.truncate(mine, newLength);
   }
 
-  /** What FileContext calls: as any other creation, where FilterFileSystem hands it to the raw file system, past Forebay and past checksum files. */
+  /**
+   * What FileContext calls: as any other creation, where FilterFileSystem hands it to the raw file
+   * system, past Forebay and past checksum files.
+   */
   @Override
   @SuppressWarnings("deprecation")
   protected FSDataOutputStream primitiveCreate(Path path, FsPermission permission, EnumSet<CreateFlag> flags, int bufferBytes, short replication,
@@ -215,14 +222,18 @@ public class ForebayLocalFileSystem extends LocalFileSystem {
     if (mySource == null && myTarget == null) {
       boolean directory = Names.isDirectory(from);
       super.rename(source, target, options);
-      // It is the raw file system's rename: the checksum file has stayed where it was, and what there is at the target is of another file.
+      // It is the raw file system's rename: the checksum file has stayed where it was, and what
+      // there is at the target is of another file.
       pfs.moveChecksum(from, to, directory);
     } else {
       copyInPlaceOf(source, target, overwrite);
     }
   }
 
-  /** As {@link #copyAndDelete}, for FileContext: with exceptions instead of false, and in place of what is there if that is allowed. */
+  /**
+   * As {@link #copyAndDelete}, for FileContext: with exceptions instead of false, and in place of
+   * what is there if that is allowed.
+   */
   private void copyInPlaceOf(Path source, Path target, boolean overwrite) throws IOException {
     FileStatus what = getFileStatus(source);
     refuseCopyToMemory(source, target);
@@ -246,7 +257,10 @@ public class ForebayLocalFileSystem extends LocalFileSystem {
     return new IOException(source + " cannot be renamed to " + target + ": something is in the way, or there is no directory to put it into");
   }
 
-  /** Copies beside the target, which stays until all has arrived and is then replaced in one step. The source goes last. */
+  /**
+   * Copies beside the target, which stays until all has arrived and is then replaced in one step.
+   * The source goes last.
+   */
   private void replaceByCopy(Path source, Path target) throws IOException {
     String to = local(target);
     // Of no more letters than a name may have, whatever the target's.
@@ -262,7 +276,8 @@ public class ForebayLocalFileSystem extends LocalFileSystem {
       if (!ForebayFileSystem.copy(this, source, beside)) {
         throw notRenamed(source, target);
       }
-      // Of either side: these are the operating system's names, and LocalFileSystem would remove the target first. The checksum file comes along.
+      // Of either side: these are the operating system's names, and LocalFileSystem would remove
+      // the target first. The checksum file comes along.
       pfs.rename(beside, target, Options.Rename.OVERWRITE);
     } catch (IOException | RuntimeException e) {
       try {

@@ -8,7 +8,10 @@ import java.util.Objects;
 import org.apache.hadoop.fs.StreamCapabilities;
 import org.apache.hadoop.fs.Syncable;
 
-/** A file being written. Single bytes are gathered here, small writes once more in the client core, which sends a megabyte at a time. */
+/**
+ * A file being written. Single bytes are gathered here, small writes once more in the client core,
+ * which sends a megabyte at a time.
+ */
 final class ForebayOutputStream extends OutputStream implements Syncable, StreamCapabilities {
   private final String path;
   private final Contents.Writer writer;
@@ -72,7 +75,9 @@ final class ForebayOutputStream extends OutputStream implements Syncable, Stream
     }
   }
 
-  /** As of other Hadoop streams: hands on what is gathered here, but promises nothing. Use hflush. */
+  /**
+   * As of other Hadoop streams: hands on what is gathered here, but promises nothing. Use hflush.
+   */
   @Override
   public synchronized void flush() throws IOException {
     checkOpen();

@@ -4,7 +4,10 @@ import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.fs.permission.FsPermission;
 
-/** The status of a file that remembers its inode number, so that its place can be told without another look at the file. */
+/**
+ * The status of a file that remembers its inode number, so that its place can be told without
+ * another look at the file.
+ */
 final class ListedStatus extends FileStatus {
   private static final long serialVersionUID = 1L;
 

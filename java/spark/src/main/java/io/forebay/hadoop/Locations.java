@@ -11,10 +11,12 @@ import org.apache.hadoop.fs.FileStatus;
 /**
  * Where the extents of files are, for schedulers.
  *
- * <p>One location for each extent, with the name of one node: its owner, which has the bytes or will be the one to fetch them. To name
- * more would spread the tasks over nodes that have to ask it. Owners are drawn by lot, so one node may have a good deal more than its share of a
- * job. Where somebody brings the input to the tasks before they run, it is better that tasks are <em>balanced</em>: then the second in the
- * ranking of the extent is named where the owner has been named more often. Without a coordinator nothing is named, and tasks go anywhere, as on any shared
+ * <p>One location for each extent, with the name of one node: its owner, which has the bytes or
+ * will be the one to fetch them. To name more would spread the tasks over nodes that have to ask
+ * it. Owners are drawn by lot, so one node may have a good deal more than its share of a job. Where
+ * somebody brings the input to the tasks before they run, it is better that tasks are
+ * <em>balanced</em>: then the second in the ranking of the extent is named where the owner has been
+ * named more often. Without a coordinator nothing is named, and tasks go anywhere, as on any shared
  * file system.
  */
 final class Locations {
@@ -50,7 +52,9 @@ final class Locations {
     return path.startsWith(root) && (path.length() == root.length() || root.endsWith("/") || path.charAt(root.length()) == '/');
   }
 
-  /** The mount that {@code path} is on; null if the agent serves none there, or there is no agent. */
+  /**
+   * The mount that {@code path} is on; null if the agent serves none there, or there is no agent.
+   */
   ForebayClient.Mount mountOf(String path) {
     ForebayClient.Mount found = null;
     try {

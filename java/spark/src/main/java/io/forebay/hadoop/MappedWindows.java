@@ -9,9 +9,11 @@ import java.util.Map;
 /**
  * Bytes without a copy for a stream that reads on and on.
  *
- * <p>To map costs a request to the agent and page faults, about what it costs to copy a hundred KiB; so a window is mapped, and slices of it
- * are lent. A window is given back when the stream has moved on and its last slice has been returned; slices that never are go
- * with the garbage collector (see {@link Mapping}), so that a stream that is closed early cannot take memory away that is still read.
+ * <p>To map costs a request to the agent and page faults, about what it costs to copy a hundred
+ * KiB; so a window is mapped, and slices of it are lent. A window is given back when the stream has
+ * moved on and its last slice has been returned; slices that never are go with the garbage
+ * collector (see {@link Mapping}), so that a stream that is closed early cannot take memory away
+ * that is still read.
  */
 final class MappedWindows {
   private final Contents.Reader reader;
@@ -48,7 +50,10 @@ final class MappedWindows {
     }
   }
 
-  /** At most {@code length} bytes at {@code offset}, which is before the end of a file of {@code size}; null if they cannot be mapped. */
+  /**
+   * At most {@code length} bytes at {@code offset}, which is before the end of a file of {@code
+   * size}; null if they cannot be mapped.
+   */
   synchronized ByteBuffer lend(long offset, int length, long size) throws IOException {
     if (windowBytes == 0) {
       return null;

@@ -39,11 +39,13 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Names and attributes on the PFS, by the operating system's own calls. Paths are absolute ones of the operating system.
+ * Names and attributes on the PFS, by the operating system's own calls. Paths are absolute ones of
+ * the operating system.
  *
- * <p>Why not Hadoop's RawLocalFileSystem: without libhadoop it starts a process for the permissions of each file, and its rename replaces a
- * file that another job has made in the meantime. Here a listing takes one call for each entry, and a rename that must not replace anything
- * is one step where the file system has it.
+ * <p>Why not Hadoop's RawLocalFileSystem: without libhadoop it starts a process for the permissions
+ * of each file, and its rename replaces a file that another job has made in the meantime. Here a
+ * listing takes one call for each entry, and a rename that must not replace anything is one step
+ * where the file system has it.
  */
 final class Names {
   private static final Logger LOG = LoggerFactory.getLogger(Names.class);
@@ -71,7 +73,10 @@ final class Names {
   /** What the PFS tells of a name. Times are milliseconds of the epoch. */
   record Attributes(boolean isDirectory, long size, long inode, int permissions, String owner, String group, long modifiedMs, long accessedMs) {}
 
-  /** Says once if the JVM writes names otherwise than native code does, which is as UTF-8: the two would not mean the same file. */
+  /**
+   * Says once if the JVM writes names otherwise than native code does, which is as UTF-8: the two
+   * would not mean the same file.
+   */
   static void warnOfLocale() {
     if (!UTF_8 && !ENCODING_WARNED.getAndSet(true)) {
       LOG.warn("The JVM's locale writes file names as {} (sun.jnu.encoding) and not as UTF-8: files with other letters than ASCII in their names are "
@@ -79,7 +84,10 @@ final class Names {
     }
   }
 
-  /** The name as the JDK has it. One that the locale cannot write is an IOException, and not the JDK's unchecked one, which nobody expects of a file. */
+  /**
+   * The name as the JDK has it. One that the locale cannot write is an IOException, and not the
+   * JDK's unchecked one, which nobody expects of a file.
+   */
   static Path path(String name) throws IOException {
     try {
       return Path.of(name);
@@ -89,7 +97,10 @@ final class Names {
     }
   }
 
-  /** Whether a name that was read from a directory is the same one after it has been a String, as which Hadoop has it. */
+  /**
+   * Whether a name that was read from a directory is the same one after it has been a String, as
+   * which Hadoop has it.
+   */
   private static boolean isText(Path name) {
     try {
       return Path.of(name.toString()).equals(name);
@@ -109,8 +120,8 @@ final class Names {
   }
 
   /**
-   * Something at or below that name which a copy by way of listings would lose, or by which it would leave the tree: a link, a device, or a name that
-   * is no text. Null if there is none.
+   * Something at or below that name which a copy by way of listings would lose, or by which it
+   * would leave the tree: a link, a device, or a name that is no text. Null if there is none.
    */
   static Path notCopied(String path) throws IOException {
     try (Stream<Path> all = Files.walk(path(path))) {
@@ -156,8 +167,9 @@ final class Names {
   }
 
   /**
-   * Names in a directory, in no order. One that is no text is left out, as no path could be made of it; but in a JVM that does not write names as UTF-8
-   * that may be any name with other letters than ASCII, so there it is an error: a job would lose input and not know.
+   * Names in a directory, in no order. One that is no text is left out, as no path could be made of
+   * it; but in a JVM that does not write names as UTF-8 that may be any name with other letters
+   * than ASCII, so there it is an error: a job would lose input and not know.
    */
   List<String> list(String directory) throws IOException {
     List<String> names = new ArrayList<>();
@@ -201,7 +213,10 @@ final class Names {
     }
   }
 
-  /** Renames; what is there of the new name is replaced, in one step, if that is allowed. FileAlreadyExistsException if it is not. */
+  /**
+   * Renames; what is there of the new name is replaced, in one step, if that is allowed.
+   * FileAlreadyExistsException if it is not.
+   */
   void rename(String from, String to, boolean replace) throws IOException {
     if (replace) {
       Files.move(path(from), path(to), StandardCopyOption.ATOMIC_MOVE);
@@ -222,10 +237,12 @@ final class Names {
   }
 
   /**
-   * Removes a name; a directory with all below it if {@code recursive}. A link is removed and not followed.
+   * Removes a name; a directory with all below it if {@code recursive}. A link is removed and not
+   * followed.
    *
-   * <p>Tasks that have not heard of their end go on making files, and NFS keeps those that somebody has open under a name of its own (.nfsXXXX): what
-   * appears behind a walk is met by the next one. False if each of them has left something.
+   * <p>Tasks that have not heard of their end go on making files, and NFS keeps those that somebody
+   * has open under a name of its own (.nfsXXXX): what appears behind a walk is met by the next one.
+   * False if each of them has left something.
    */
   boolean delete(String path, boolean recursive) throws IOException {
     Path start = path(path);
@@ -260,7 +277,8 @@ final class Names {
           // Others may clear up the same directory.
           Files.deleteIfExists(file);
         } catch (FileSystemException e) {
-          // What NFS keeps for somebody goes when it is closed; until then its directory is not empty.
+          // What NFS keeps for somebody goes when it is closed; until then its directory is not
+          // empty.
           if (!"Device or resource busy".equals(e.getReason())) {
             throw e;
           }

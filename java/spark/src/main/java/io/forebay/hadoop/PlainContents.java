@@ -16,7 +16,10 @@ import java.util.Map;
 import java.util.Set;
 import org.apache.hadoop.fs.permission.FsPermission;
 
-/** Contents straight from the PFS, where there is no native library: what a job would get without Forebay. */
+/**
+ * Contents straight from the PFS, where there is no native library: what a job would get without
+ * Forebay.
+ */
 final class PlainContents implements Contents {
   @Override
   public Reader open(String path) throws IOException {

@@ -17,11 +17,13 @@ import java.util.function.IntFunction;
 /**
  * Many ranges of a file at once (Hadoop 3.3.5 and later).
  *
- * <p>Ranges that are in the tier are copied at once by the caller's thread: handing them to another would take longer. The others are read by a
- * few threads together, so that the waits for the agent and the PFS overlap.
+ * <p>Ranges that are in the tier are copied at once by the caller's thread: handing them to another
+ * would take longer. The others are read by a few threads together, so that the waits for the agent
+ * and the PFS overlap.
  *
- * <p>Spark 3.5 comes with Hadoop 3.3.4, which has no {@code FileRange}; so that one jar serves both, its three methods are looked up by name when
- * the first vectored read comes, which on 3.3.4 is never.
+ * <p>Spark 3.5 comes with Hadoop 3.3.4, which has no {@code FileRange}; so that one jar serves
+ * both, its three methods are looked up by name when the first vectored read comes, which on 3.3.4
+ * is never.
  */
 final class VectoredRead {
   /** Enough to keep a few storage servers busy. */
@@ -60,7 +62,10 @@ final class VectoredRead {
   /** A range with what is to become of it. */
   private record Range(long offset, int length, CompletableFuture<ByteBuffer> data) {}
 
-  /** Reads {@code ranges}, objects of FileRange, out of a file of {@code size} bytes into buffers of {@code allocate}. */
+  /**
+   * Reads {@code ranges}, objects of FileRange, out of a file of {@code size} bytes into buffers of
+   * {@code allocate}.
+   */
   static void read(ForebayInputStream stream, long size, List<?> ranges, IntFunction<ByteBuffer> allocate) throws IOException {
     Objects.requireNonNull(ranges, "ranges");
     Objects.requireNonNull(allocate, "allocate");

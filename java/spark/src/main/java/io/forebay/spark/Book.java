@@ -12,11 +12,12 @@ import io.forebay.core.JobUpdate;
 import io.forebay.core.JobUpdate.Part;
 
 /**
- * What is so in the application, and what the coordinator has to be told of it. No threads, no clock, no calls to anybody: {@link Teller} feeds
- * it and carries away its {@link #take updates}.
+ * What is so in the application, and what the coordinator has to be told of it. No threads, no
+ * clock, no calls to anybody: {@link Teller} feeds it and carries away its {@link #take updates}.
  *
- * <p>It remembers all of the stages that have not ended, so that an agent that was restarted can be told again ({@link #again}). A stage that
- * has ended is forgotten; if Spark runs some of its tasks again because their output was lost, those read their input without a plan.
+ * <p>It remembers all of the stages that have not ended, so that an agent that was restarted can be
+ * told again ({@link #again}). A stage that has ended is forgotten; if Spark runs some of its tasks
+ * again because their output was lost, those read their input without a plan.
  */
 final class Book {
   /** What is so of no stage: the slots. Spark counts its stages from 0. */
@@ -36,7 +37,10 @@ final class Book {
 
   private record Executor(String host, int slots) {}
 
-  /** A task: how many of its attempts run, where the first of them was started, and whether one has ended well. */
+  /**
+   * A task: how many of its attempts run, where the first of them was started, and whether one has
+   * ended well.
+   */
   private static final class Task {
     int running;
     String host;
@@ -71,7 +75,10 @@ final class Book {
     return taken;
   }
 
-  /** All that is so, for an agent that knows nothing, by stage and in order; takes the place of what was to be told. */
+  /**
+   * All that is so, for an agent that knows nothing, by stage and in order; takes the place of what
+   * was to be told.
+   */
   Map<Integer, List<JobUpdate>> again() {
     updates = new ArrayList<>();
     filesTold = 0;
@@ -96,7 +103,9 @@ final class Book {
     return again;
   }
 
-  /** The agent has no room for this stage: until it ends it is known, and not told {@link #again}. */
+  /**
+   * The agent has no room for this stage: until it ends it is known, and not told {@link #again}.
+   */
   void leaveOut(int stage) {
     StageEntry entry = stages.get(stage);
     if (entry != null) {
@@ -130,7 +139,10 @@ final class Book {
     jobs.put(job, itsStages);
   }
 
-  /** Ends those stages of the job that no other job shares: skipped ones, which never ran, among them. */
+  /**
+   * Ends those stages of the job that no other job shares: skipped ones, which never ran, among
+   * them.
+   */
   void jobEnded(int job) {
     List<Integer> itsStages = jobs.remove(job);
     if (itsStages == null) {
@@ -144,8 +156,8 @@ final class Book {
   }
 
   /**
-   * A look at the jobs that run, now and then: others end, as their end was not heard. One that was not here at the look before stays: what
-   * has just begun may not be among those that run yet.
+   * A look at the jobs that run, now and then: others end, as their end was not heard. One that was
+   * not here at the look before stays: what has just begun may not be among those that run yet.
    */
   void onlyRunning(Set<Integer> running) {
     for (int job : jobsLookedAt) {
@@ -197,7 +209,10 @@ final class Book {
     }
   }
 
-  /** An attempt at a task is over. The task has ended with the first that ends well, or the last that runs. */
+  /**
+   * An attempt at a task is over. The task has ended with the first that ends well, or the last
+   * that runs.
+   */
   void taskEnded(int stage, int partition, boolean ok, long runMs) {
     StageEntry entry = stages.get(stage);
     Integer number = entry == null ? null : entry.numbers.get(partition);

@@ -23,21 +23,28 @@ import io.forebay.hadoop.ForebayFileSystem;
 import io.forebay.hadoop.ForebayLocalFileSystem;
 
 /**
- * Puts Forebay's file system in the place of Hadoop's for {@code file:///}, so that paths stay as they are, and makes both of Forebay's, that for
- * {@code forebay:///} too, with the settings of this application.
+ * Puts Forebay's file system in the place of Hadoop's for {@code file:///}, so that paths stay as
+ * they are, and makes both of Forebay's, that for {@code forebay:///} too, with the settings of
+ * this application.
  *
- * <p>Why not {@code spark.hadoop.fs.file.impl}: Spark itself looks for the files of {@code spark.jars} by that scheme, before it has loaded the jar
- * that would have the class, and ends with a ClassNotFoundException. By the time a plug-in starts, the jar is there.
+ * <p>Why not {@code spark.hadoop.fs.file.impl}: Spark itself looks for the files of {@code
+ * spark.jars} by that scheme, before it has loaded the jar that would have the class, and ends with
+ * a ClassNotFoundException. By the time a plug-in starts, the jar is there.
  *
- * <p>Why they are made here and not when the first path is opened: Hadoop keeps one file system for each scheme as long as the process lives, whatever
- * the configuration of who asks next says. Whoever asked first, with a configuration or a class loader that knows nothing of Forebay, would decide for
- * all; and a second application in this process would go on with the settings of the first.
+ * <p>Why they are made here and not when the first path is opened: Hadoop keeps one file system for
+ * each scheme as long as the process lives, whatever the configuration of who asks next says.
+ * Whoever asked first, with a configuration or a class loader that knows nothing of Forebay, would
+ * decide for all; and a second application in this process would go on with the settings of the
+ * first.
  */
 final class FileScheme {
   static final URI FILES = URI.create("file:///");
   static final URI FOREBAY = URI.create(ForebayFileSystem.SCHEME + ":///");
 
-  /** What the names of Forebay's own settings begin with; that of the class for {@code forebay:///} among them. */
+  /**
+   * What the names of Forebay's own settings begin with; that of the class for {@code forebay:///}
+   * among them.
+   */
   private static final String SETTINGS = "fs.forebay.";
 
   private static final String FILES_CLASS = "fs.file.impl";
@@ -51,7 +58,8 @@ final class FileScheme {
   private FileScheme() {}
 
   /**
-   * Names the class for {@code file:///}, for everything that takes its configuration from this one, tasks among it. A class named by the user stays.
+   * Names the class for {@code file:///}, for everything that takes its configuration from this
+   * one, tasks among it. A class named by the user stays.
    *
    * @return whether none was named
    */
@@ -61,17 +69,26 @@ final class FileScheme {
     return unset;
   }
 
-  /** Undoes {@link #takeOver}, for who has named the class by it: tasks would make a file system of it on every node. */
+  /**
+   * Undoes {@link #takeOver}, for who has named the class by it: tasks would make a file system of
+   * it on every node.
+   */
   static void giveBack(Configuration hadoop) {
     hadoop.unset(FILES_CLASS);
   }
 
-  /** Names the class for {@code forebay:///}: Hadoop has looked for file systems before the jar of the plug-in was there, and would not find it. */
+  /**
+   * Names the class for {@code forebay:///}: Hadoop has looked for file systems before the jar of
+   * the plug-in was there, and would not find it.
+   */
   static void name(Configuration hadoop) {
     hadoop.setIfUnset(FOREBAY_CLASS, ForebayFileSystem.class.getName());
   }
 
-  /** Makes, of those file systems that are Forebay's in this configuration, the ones that everybody in this process gets from here on. */
+  /**
+   * Makes, of those file systems that are Forebay's in this configuration, the ones that everybody
+   * in this process gets from here on.
+   */
   static void fill(Configuration hadoop) {
     Configuration ours = withOurClasses(hadoop);
     boolean forebay = names(hadoop, FOREBAY_CLASS, ForebayFileSystem.class);
@@ -91,7 +108,10 @@ final class FileScheme {
     }
   }
 
-  /** At the end of an application: who comes next in this process finds nothing of it. What is not Forebay's stays, as others hold it. */
+  /**
+   * At the end of an application: who comes next in this process finds nothing of it. What is not
+   * Forebay's stays, as others hold it.
+   */
   static void leave() {
     Configuration next = withOurClasses(new Configuration());
     name(next);
@@ -104,7 +124,8 @@ final class FileScheme {
   }
 
   /**
-   * After a failure. {@code file:///} is made at once, as Hadoop has it: a task's configuration may name our class still, and would make it again.
+   * After a failure. {@code file:///} is made at once, as Hadoop has it: a task's configuration may
+   * name our class still, and would make it again.
    */
   static void back() {
     try {
@@ -114,12 +135,16 @@ final class FileScheme {
     }
   }
 
-  /** What executors need to know to do as the driver does; values as they were written, as tasks get them. */
+  /**
+   * What executors need to know to do as the driver does; values as they were written, as tasks get
+   * them.
+   */
   static Map<String, String> settings(Configuration hadoop) {
     Map<String, String> settings = new HashMap<>();
     for (Map.Entry<String, String> entry : hadoop) {
       String key = entry.getKey();
-      // The umask as well: what is made with a node's own would have other permissions than the user has asked for.
+      // The umask as well: what is made with a node's own would have other permissions than the
+      // user has asked for.
       if ((key.startsWith(SETTINGS) || key.equals(FsPermission.UMASK_LABEL)) && entry.getValue() != null) {
         settings.put(key, entry.getValue());
       }
@@ -148,7 +173,8 @@ final class FileScheme {
    */
   static Predicate<URI> ours(Configuration hadoop, boolean filePaths) {
     boolean files = filePaths && names(hadoop, FILES_CLASS, ForebayLocalFileSystem.class);
-    // As ForebayConfig reads them; without any it is the agent that knows which paths are on the PFS.
+    // As ForebayConfig reads them; without any it is the agent that knows which paths are on the
+    // PFS.
     List<String> roots = Arrays.stream(hadoop.getTrimmedStrings(ForebayConfig.ROOTS)).map(root -> root.replaceAll("/+$", "")).toList();
     return path -> {
       String scheme = path.getScheme();
@@ -169,7 +195,10 @@ final class FileScheme {
     return implementation.getName().equals(hadoop.getTrimmed(key));
   }
 
-  /** A copy whose classes are looked for where the plug-in is from: the thread's own class loader need not know the jar. */
+  /**
+   * A copy whose classes are looked for where the plug-in is from: the thread's own class loader
+   * need not know the jar.
+   */
   private static Configuration withOurClasses(Configuration hadoop) {
     Configuration ours = new Configuration(hadoop);
     ours.setClassLoader(FileScheme.class.getClassLoader());
@@ -195,7 +224,8 @@ final class FileScheme {
   static void forget(URI uri, Configuration next) {
     FileSystem before = get(uri, next);
     Set<Path> kept = new LinkedHashSet<>();
-    // Those of others who live as long as the process: a close would delete them now. Again, as more may come while these are taken out.
+    // Those of others who live as long as the process: a close would delete them now. Again, as
+    // more may come while these are taken out.
     for (List<Path> paths = toDelete(before); !paths.isEmpty(); paths = toDelete(before)) {
       paths.forEach(before::cancelDeleteOnExit);
       kept.addAll(paths);
@@ -229,7 +259,8 @@ final class FileScheme {
   /**
    * What it has promised to delete when the process ends; Hadoop does not say.
    *
-   * @throws IllegalStateException if that cannot be found out: it must not be closed then, as that would delete all of it now
+   * @throws IllegalStateException if that cannot be found out: it must not be closed then, as that
+   * would delete all of it now
    */
   private static List<Path> toDelete(FileSystem fs) {
     try {

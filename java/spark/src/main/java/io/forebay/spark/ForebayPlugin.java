@@ -17,7 +17,8 @@ import io.forebay.core.NativeLibrary;
 import io.forebay.hadoop.ForebayConfig;
 
 /**
- * What {@code spark.plugins} names. The driver's half does the work; the executors' only sees to it that the file systems are there as in the driver.
+ * What {@code spark.plugins} names. The driver's half does the work; the executors' only sees to it
+ * that the file systems are there as in the driver.
  *
  * <p>Whatever fails here is said once in the log and costs the prefetch, never the application.
  */
@@ -25,10 +26,16 @@ public final class ForebayPlugin implements SparkPlugin {
   /** Planner of this application's prefetch; empty for the coordinator's default. */
   public static final String PLANNER = "spark.forebay.planner";
 
-  /** Whether paths that begin with {@code file:///}, or with no scheme, are read through Forebay where they are on the PFS; true unless said. */
+  /**
+   * Whether paths that begin with {@code file:///}, or with no scheme, are read through Forebay
+   * where they are on the PFS; true unless said.
+   */
   public static final String FILE_PATHS = "spark.forebay.file-paths";
 
-  /** The planner that plans nothing: tasks read the PFS themselves, wherever a core is free, and nothing is cached. */
+  /**
+   * The planner that plans nothing: tasks read the PFS themselves, wherever a core is free, and
+   * nothing is cached.
+   */
   static final String NAIVE = "naive-bb";
 
   /** Name of the driver among Spark's executors. */
@@ -63,7 +70,10 @@ public final class ForebayPlugin implements SparkPlugin {
     }
   }
 
-  /** After a failure, which must not cost more than the prefetch: what has been put in the place of Hadoop's own goes again. */
+  /**
+   * After a failure, which must not cost more than the prefetch: what has been put in the place of
+   * Hadoop's own goes again.
+   */
   private static void backToHadoops() {
     try {
       FileScheme.back();
@@ -74,14 +84,18 @@ public final class ForebayPlugin implements SparkPlugin {
 
   static final class Driver implements DriverPlugin {
     private Teller teller;
-    /** Whether it was we who named the class for {@code file:///}; the user's is not ours to take back. */
+    /**
+     * Whether it was we who named the class for {@code file:///}; the user's is not ours to take
+     * back.
+     */
     private boolean tookOver;
 
     @Override
     public Map<String, String> init(SparkContext context, PluginContext plugin) {
       Configuration hadoop = context.hadoopConfiguration();
       try {
-        // Before anything can fail: paths of this scheme are read and written, past the tier, also where there is no native library.
+        // Before anything can fail: paths of this scheme are read and written, past the tier, also
+        // where there is no native library.
         FileScheme.name(hadoop);
         if (NativeLibrary.failure() != null) {
           throw new IllegalStateException("the native library cannot be loaded: " + NativeLibrary.failure());
@@ -126,23 +140,29 @@ public final class ForebayPlugin implements SparkPlugin {
       AgentDial dial = new AgentDial(new ForebayConfig(hadoop).client(), planner);
       teller = new Teller(book, dial, Teller.QUEUE_MAX, b -> JobListener.look(context, b), Teller.LOOK_MS);
       teller.start();
-      // A queue of its own on the bus: whatever happens to this listener, Spark's own hear everything.
+      // A queue of its own on the bus: whatever happens to this listener, Spark's own hear
+      // everything.
       context.listenerBus().addToQueue(new JobListener(context, teller, FileScheme.ours(hadoop, filePaths)), "forebay");
     }
 
-    /** Whether the coordinator is told of this application: not if the tasks pass by what is brought. The baseline is, for who looks at its progress. */
+    /**
+     * Whether the coordinator is told of this application: not if the tasks pass by what is
+     * brought. The baseline is, for who looks at its progress.
+     */
     static boolean isTold(Configuration hadoop, String planner) {
       String mode = hadoop.getTrimmed(ForebayConfig.READ_MODE, "");
       return planner.equals(NAIVE) || !(mode.equals("bypass") || mode.equals("pfs"));
     }
 
     /**
-     * Chooses, of what the user has not, how this application's files are read and where its tasks go. Goes with every stage to the executors.
+     * Chooses, of what the user has not, how this application's files are read and where its tasks
+     * go. Goes with every stage to the executors.
      */
     static void settle(Configuration hadoop, String planner) {
       if (planner.equals(NAIVE)) {
         hadoop.setIfUnset(ForebayConfig.READ_MODE, "bypass");
-        // Nothing is brought to a home, so homes would only change in which order files are read, and with that which servers of the PFS rest.
+        // Nothing is brought to a home, so homes would only change in which order files are read,
+        // and with that which servers of the PFS rest.
         hadoop.setIfUnset(ForebayConfig.LOCALITY, "false");
       }
       // The coordinator is told where each task will be sent, so its input can be brought there.

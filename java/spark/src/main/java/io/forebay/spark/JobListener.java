@@ -27,11 +27,13 @@ import org.apache.spark.scheduler.StageInfo;
 import scala.Option;
 
 /**
- * What Spark says, for the teller's thread. Nothing is worked out here, nothing waits, and what goes wrong is said by the teller.
+ * What Spark says, for the teller's thread. Nothing is worked out here, nothing waits, and what
+ * goes wrong is said by the teller.
  *
- * <p>The stages of a job are all known when it starts, the later ones too; so their input is told then, and the first wave of a stage may be
- * in memory when it begins. The driver's table of stages is read from another thread than the scheduler's: a look may miss a stage while the
- * table grows, so there is a second one when the stage is submitted.
+ * <p>The stages of a job are all known when it starts, the later ones too; so their input is told
+ * then, and the first wave of a stage may be in memory when it begins. The driver's table of stages
+ * is read from another thread than the scheduler's: a look may miss a stage while the table grows,
+ * so there is a second one when the stage is submitted.
  */
 final class JobListener extends SparkListener {
   private final SparkContext context;
@@ -45,7 +47,10 @@ final class JobListener extends SparkListener {
     this.ours = ours;
   }
 
-  /** For the teller, now and then: the bus drops events when it has too many, and a job whose end was dropped would keep its stages for ever. */
+  /**
+   * For the teller, now and then: the bus drops events when it has too many, and a job whose end
+   * was dropped would keep its stages for ever.
+   */
   static void look(SparkContext context, Book book) {
     Set<Integer> running = new HashSet<>();
     for (int job : context.statusTracker().getActiveJobIds()) {

@@ -13,7 +13,10 @@ import org.apache.spark.rdd.NewHadoopPartition;
 import org.apache.spark.sql.execution.datasources.FilePartition;
 import org.apache.spark.sql.execution.datasources.PartitionedFile;
 
-/** The partitions that stand for ranges of files: of Hadoop's two input format interfaces, of SQL's file scans, and of SQL's data sources V2. */
+/**
+ * The partitions that stand for ranges of files: of Hadoop's two input format interfaces, of SQL's
+ * file scans, and of SQL's data sources V2.
+ */
 final class Leaf {
   /** Whether SQL is there at all: a program may bring Spark's core alone. */
   private static final boolean SQL = sqlIsThere();
@@ -32,7 +35,10 @@ final class Leaf {
     void range(Path path, long offset, long length);
   }
 
-  /** Hands over what the partition reads of paths that are ours; nothing if it is not of a kind that names files. */
+  /**
+   * Hands over what the partition reads of paths that are ours; nothing if it is not of a kind that
+   * names files.
+   */
   static void of(Partition partition, Predicate<URI> ours, Sink sink) throws ReflectiveOperationException {
     Found found = (path, offset, length) -> {
       URI uri = path.toUri();

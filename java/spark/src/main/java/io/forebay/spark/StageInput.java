@@ -27,14 +27,19 @@ import io.forebay.core.JobUpdate.Part;
 /**
  * What the tasks of a stage read: ranges of files by task, in the order of the tasks.
  *
- * <p>Spark's events do not say it, but the driver knows: a stage has an RDD, a task computes one partition of it, and narrow dependencies
- * lead from there to the partitions that stand for a range of a file ({@link Leaf}). The walk stops at shuffles, which end a stage, and at
- * partitions that are cached: those are not read again. On its way it meets the locations by which the scheduler will choose a host: those of the
- * first partition that has any, as in {@code DAGScheduler.getPreferredLocs}. It asks nothing of the file system, and computes no partition that the scheduler has
- * not computed.
+ * <p>Spark's events do not say it, but the driver knows: a stage has an RDD, a task computes one
+ * partition of it, and narrow dependencies lead from there to the partitions that stand for a range
+ * of a file ({@link Leaf}). The walk stops at shuffles, which end a stage, and at partitions that
+ * are cached: those are not read again. On its way it meets the locations by which the scheduler
+ * will choose a host: those of the first partition that has any, as in {@code
+ * DAGScheduler.getPreferredLocs}. It asks nothing of the file system, and computes no partition
+ * that the scheduler has not computed.
  */
 final class StageInput {
-  /** Steps of one walk. A lineage of a thousand RDDs with a thousand tasks is a million; what is longer is not worth the driver's time. */
+  /**
+   * Steps of one walk. A lineage of a thousand RDDs with a thousand tasks is a million; what is
+   * longer is not worth the driver's time.
+   */
   static final int STEPS_MAX = 4_000_000;
 
   /** Paths, by their numbers. */
@@ -65,7 +70,10 @@ final class StageInput {
     return new StageInput(files, partitions, splits, homes);
   }
 
-  /** Null if the stage has nothing to do, or none of its tasks reads files whose paths are {@code ours}. */
+  /**
+   * Null if the stage has nothing to do, or none of its tasks reads files whose paths are {@code
+   * ours}.
+   */
   static StageInput of(Stage stage, Predicate<URI> ours) throws ReflectiveOperationException {
     int[] partitions;
     if (stage instanceof ResultStage result) {
@@ -132,7 +140,8 @@ final class StageInput {
       List<Part> parts = new ArrayList<>();
       home = "";
       Deque<Place> open = new ArrayDeque<>();
-      // A partition that is reached in two ways is read once here: the second reading finds it in the tier.
+      // A partition that is reached in two ways is read once here: the second reading finds it in
+      // the tier.
       Set<Long> seen = new HashSet<>();
       open.push(new Place(node(rdd), partition));
       while (!open.isEmpty()) {

@@ -15,17 +15,22 @@ import io.forebay.core.ForebayException;
 import io.forebay.core.JobUpdate;
 
 /**
- * The thread that tells: everything that may take time, or fail, happens on it, and on nothing of Spark's.
+ * The thread that tells: everything that may take time, or fail, happens on it, and on nothing of
+ * Spark's.
  *
- * <p>What the listener hears goes into a bounded queue and is done here in that order; updates are told together, at most {@value #BATCH_MS} ms
- * after the first of them. A full queue drops what comes; an agent that is gone is tried again, and told all of it again; a stage that names more
+ * <p>What the listener hears goes into a bounded queue and is done here in that order; updates are
+ * told together, at most {@value #BATCH_MS} ms after the first of them. A full queue drops what
+ * comes; an agent that is gone is tried again, and told all of it again; a stage that names more
  * than an agent keeps is left out. Each is said once.
  */
 final class Teller implements AutoCloseable {
   /** Half of what a task of the shortest useful length takes, and far less than a wave. */
   static final long BATCH_MS = 50;
 
-  /** Events that may wait: some seconds of the busiest scheduler (tens of thousands of tasks a second). */
+  /**
+   * Events that may wait: some seconds of the busiest scheduler (tens of thousands of tasks a
+   * second).
+   */
   static final int QUEUE_MAX = 1 << 16;
 
   private static final long RETRY_MIN_MS = 500;
@@ -73,7 +78,9 @@ final class Teller implements AutoCloseable {
     this(book, dial, queueMax, b -> { }, LOOK_MS);
   }
 
-  /** With a look that is taken on this thread every {@code lookMs}, whether or not there are events. */
+  /**
+   * With a look that is taken on this thread every {@code lookMs}, whether or not there are events.
+   */
   Teller(Book book, Dial dial, int queueMax, Consumer<Book> look, long lookMs) {
     this.book = book;
     this.dial = dial;
@@ -175,7 +182,8 @@ final class Teller implements AutoCloseable {
     try {
       event.accept(book);
     } catch (Exception | LinkageError | StackOverflowError e) {
-      // Not only RuntimeException: Scala throws what it likes without a word, and a lineage may be deep.
+      // Not only RuntimeException: Scala throws what it likes without a word, and a lineage may be
+      // deep.
       if (e instanceof InterruptedException) {
         // Seen at the next wait.
         Thread.currentThread().interrupt();
@@ -220,7 +228,8 @@ final class Teller implements AutoCloseable {
       } else {
         failed(line == null ? "there is no agent to tell" : "the agent does not listen", e);
       }
-      // Also after a refusal: the agent has a part of the stage, and its numbers of files are not ours any more.
+      // Also after a refusal: the agent has a part of the stage, and its numbers of files are not
+      // ours any more.
       hangUp();
       retryLater();
     }
@@ -231,7 +240,8 @@ final class Teller implements AutoCloseable {
       line.tell(updates);
     } catch (IOException | RuntimeException | LinkageError e) {
       if (isTooMuch(e)) {
-        // There, files count until the job ends. It begins again without those of ended stages; then it shows whether one is too large.
+        // There, files count until the job ends. It begins again without those of ended stages;
+        // then it shows whether one is too large.
         LOG.debug("Forebay: the agent has no room for more of this job, which begins again", e);
       } else {
         failed("the agent does not listen", e);

@@ -3,8 +3,8 @@ package io.forebay.workloads;
 import java.io.Serializable;
 
 /**
- * What is compared between two runs: how many records came out, how many went in, and a sum over the records, which does not depend on the order
- * in which tasks end.
+ * What is compared between two runs: how many records came out, how many went in, and a sum over
+ * the records, which does not depend on the order in which tasks end.
  */
 public record Digest(long records, long total, long sum) implements Serializable {
   static final Digest NOTHING = new Digest(0, 0, 0);

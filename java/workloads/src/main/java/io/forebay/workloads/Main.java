@@ -9,10 +9,12 @@ import org.apache.spark.api.java.JavaSparkContext;
 import org.apache.spark.sql.SparkSession;
 
 /**
- * {@code spark-submit --class io.forebay.workloads.Main forebay-workloads.jar WORKLOAD INPUT REDUCERS REPORT [WARM]}
+ * {@code spark-submit --class io.forebay.workloads.Main forebay-workloads.jar WORKLOAD INPUT
+ * REDUCERS REPORT [WARM]}
  *
- * <p>Runs one workload over a directory of text, and writes what it found and when each of its tasks ran to the file REPORT, as JSON. If
- * there is a directory WARM, the workload is run over that first, so that the virtual machines have compiled what they run by then.
+ * <p>Runs one workload over a directory of text, and writes what it found and when each of its
+ * tasks ran to the file REPORT, as JSON. If there is a directory WARM, the workload is run over
+ * that first, so that the virtual machines have compiled what they run by then.
  */
 public final class Main {
   private Main() {}
@@ -33,7 +35,8 @@ public final class Main {
     long began = System.currentTimeMillis();
     Digest found = workload.run(session, context, arguments[1], reducers);
     long ended = System.currentTimeMillis();
-    // The listener hears of the last tasks a little later; it has heard all of them when Spark has stopped.
+    // The listener hears of the last tasks a little later; it has heard all of them when Spark has
+    // stopped.
     session.stop();
     String report = String.format("{\"began_ms\": %d, \"ended_ms\": %d, \"result\": %s, \"stages\": %s, \"tasks\": %s}%n", began, ended,
         found.json(), log.stagesJson(), log.tasksJson());

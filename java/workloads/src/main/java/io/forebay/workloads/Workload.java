@@ -16,7 +16,10 @@ import org.apache.spark.sql.Row;
 import org.apache.spark.sql.SparkSession;
 import scala.Tuple2;
 
-/** WordCount and Sort, as HiBench has them: one stage that reads and maps (whose time is the map time), one that reduces. */
+/**
+ * WordCount and Sort, as HiBench has them: one stage that reads and maps (whose time is the map
+ * time), one that reduces.
+ */
 public enum Workload {
   WORDCOUNT {
     @Override
@@ -30,7 +33,8 @@ public enum Workload {
   SORT {
     @Override
     Digest run(SparkSession session, JavaSparkContext spark, String input, int reducers) {
-      // Ranges that are known beforehand. Spark's sortBy reads all of the input once more to find them, which would hide what is measured.
+      // Ranges that are known beforehand. Spark's sortBy reads all of the input once more to find
+      // them, which would hide what is measured.
       return spark.textFile(input).mapToPair(line -> new Tuple2<>(line, 1))
           .repartitionAndSortWithinPartitions(new ByFirstLetter(reducers)).keys()
           .mapPartitionsWithIndex(Workload::checked, true).fold(Digest.NOTHING, Digest::plus);
@@ -72,7 +76,10 @@ public enum Workload {
     return List.of(digest).iterator();
   }
 
-  /** Lines by their first letter, in order: the partitions one after the other are sorted if each is. */
+  /**
+   * Lines by their first letter, in order: the partitions one after the other are sorted if each
+   * is.
+   */
   static final class ByFirstLetter extends Partitioner {
     private final int partitions;
 
