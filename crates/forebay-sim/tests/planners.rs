@@ -43,8 +43,8 @@ fn forebay_meets_every_deadline_and_is_never_worse_than_eley() {
 /// One phase of 20 s, one job of two waves, worked by hand. Prefetch of a wave alone: 25 s at I_bd
 /// 1.2, I_hpc 1.3. The HPC job computes for 30 s, so wave 0 is there at 25 s; it computes until
 /// 25 + 3 + 40 = 68 s. Wave 1 starts at 25 s: 5 s alone, then beside the phase, which takes
-/// 20 s * 1.3 = 26 s if the prefetch outlasts it: 20 s of work left take 24 s, so the prefetch ends at 54 s
-/// and the phase, with 20 - 24 / 1.3 = 1.538 s left, at 55.538 s.
+/// 20 s * 1.3 = 26 s if the prefetch outlasts it: 20 s of work left take 24 s, so the prefetch ends
+/// at 54 s and the phase, with 20 - 24 / 1.3 = 1.538 s left, at 55.538 s.
 #[test]
 fn no_action_by_hand() {
     let mut setup = cell("no-action", 0, 0, 0.3);
