@@ -1,20 +1,20 @@
 //! Start, housekeeping and end of an agent.
 
 use crate::cache::Cache;
-use crate::closer::Closer;
+use crate::cache::entry::{FlightError, lock};
 use crate::cluster::Cluster;
 use crate::config::Config;
-use crate::connection;
+use crate::coordinator::link::{self, Home, Link};
 use crate::counters::{Counters, add};
-use crate::entry::{FlightError, lock};
-use crate::fetch;
-use crate::link::{self, Home, Link};
+use crate::fetch::peers::Peers;
+use crate::fetch::pfs;
 use crate::memory;
 use crate::mounts::MountState;
-use crate::orders::Orders;
-use crate::peer_client::Peers;
-use crate::peer_server::{self, PeerServer};
-use crate::scratch::Jobs;
+use crate::peers::server::{self, PeerServer};
+use crate::prefetch::orders::Orders;
+use crate::serve::closer::Closer;
+use crate::serve::connection;
+use crate::serve::scratch::Jobs;
 use crate::shares::{Kind, Ledger};
 use forebay_store::ring::RingReader;
 use forebay_store::tier::TierOptions;
@@ -73,7 +73,7 @@ pub struct Shared {
     /// How connections between nodes prove themselves.
     pub security: Security,
     /// Mounts that do not tell where files lie.
-    pub layouts: crate::layouts::Silent,
+    pub layouts: crate::jobs::layouts::Silent,
     /// Peers as they are asked.
     pub peers: Peers,
     /// Peers as they are served.
@@ -179,7 +179,7 @@ impl Agent {
             link: Link::new()?,
             orders: Orders::default(),
             security,
-            layouts: crate::layouts::Silent::default(),
+            layouts: crate::jobs::layouts::Silent::default(),
             peers: Peers::default(),
             peer_server: PeerServer::default(),
             connections: AtomicUsize::new(0),
@@ -236,7 +236,7 @@ impl Agent {
         }
         for mount in &self.shared.mounts {
             for task in mount.queue.close() {
-                fetch::finish(&self.shared, &task, Err(FlightError::Cancelled));
+                pfs::finish(&self.shared, &task, Err(FlightError::Cancelled));
             }
         }
         self.shared.peers.close(&self.shared);
@@ -308,7 +308,7 @@ fn spawn_workers(shared: &Arc<Shared>) -> io::Result<Vec<JoinHandle<()>>> {
             let shared = shared.clone();
             let name = format!("fetch-{}-{number}", shared.mounts[mount].label());
             threads.push(
-                std::thread::Builder::new().name(name).spawn(move || fetch::run(&shared, mount, number))?,
+                std::thread::Builder::new().name(name).spawn(move || pfs::run(&shared, mount, number))?,
             );
         }
     }
@@ -327,7 +327,7 @@ fn serve_peers(shared: &Arc<Shared>) -> io::Result<()> {
     // Not joined at the end, as the other one.
     std::thread::Builder::new()
         .name("accept-peers".into())
-        .spawn(move || peer_server::accept_loop(&accepting, listener))?;
+        .spawn(move || server::accept_loop(&accepting, listener))?;
     Ok(())
 }
 

@@ -7,7 +7,7 @@
 //! do.
 
 use crate::agent::Shared;
-use crate::entry::lock;
+use crate::cache::entry::lock;
 use crate::units::Human;
 use forebay_store::{Class, Reservation};
 use forebay_wire::Refusal;

@@ -7,7 +7,7 @@
 use crate::Outcome;
 use crate::cli::{AgentArgs, DownArgs, Global, UpArgs};
 use crate::out::{no_agent, print};
-use forebay_agent::closer::Closer;
+use forebay_agent::Closer;
 use forebay_agent::config::{KEYS, Key, default_state_dir};
 use forebay_agent::memory;
 use forebay_agent::units::Human;

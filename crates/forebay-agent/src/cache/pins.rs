@@ -6,7 +6,7 @@
 //! from a buffer.
 
 use super::{Cache, NoCopy};
-use crate::entry::Entry;
+use crate::cache::entry::Entry;
 use crate::shares::Share;
 use forebay_store::State;
 use forebay_store::copy::{CopyFile, FLAG_PINNED};

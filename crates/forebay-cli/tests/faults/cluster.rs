@@ -248,7 +248,7 @@ impl Node {
 pub fn agent(config: &str) {
     // Nobody is there: the views come from the test.
     let home = Home::Remote("127.0.0.1:1".into(), Security::Loopback);
-    let closer = forebay_agent::closer::Closer::absent().unwrap();
+    let closer = forebay_agent::Closer::absent().unwrap();
     let agent = Agent::start(Config::load(Path::new(config)).unwrap(), None, home, closer).unwrap();
     let shared = agent.shared().clone();
     tell(&format!("address {}", shared.cluster.address()));

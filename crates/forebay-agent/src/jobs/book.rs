@@ -6,12 +6,12 @@
 //! has just come needs: of stages that have ended nothing, of slots the last. The book is bounded
 //! in jobs and bytes, and what it takes is counted in the agent's budget.
 //!
-//! Where files lie is added to what a job tells ([`crate::layouts`]), and is never a reason to
-//! refuse it.
+//! Where files lie is added to what a job tells ([`crate::jobs::layouts`]), and is never a reason
+//! to refuse it.
 
 use crate::agent::Shared;
-use crate::connection::{Answer, Connection, reply};
-use crate::layouts;
+use crate::jobs::layouts;
+use crate::serve::connection::{Answer, Connection, reply};
 use forebay_store::{Class, Reservation};
 use forebay_wire::cluster::ToCoordinator;
 use forebay_wire::{JobUpdate, Refusal, Reply};

@@ -13,13 +13,13 @@
 //! One thread a connection, as for clients, bounded in number and within the budget.
 
 use crate::agent::Shared;
+use crate::cache::entry::{Boarding, Entry, Flight, FlightError, FlightState, Task, Urgency};
 use crate::cache::{Lent, NoCopy};
 use crate::counters::add;
-use crate::entry::{Boarding, Entry, Flight, FlightError, FlightState, Task, Urgency};
-use crate::fetch;
+use crate::fetch::pfs;
 use crate::mounts::display_path;
-use crate::orders::Orders;
-use crate::peer_open::{self, OpenFiles};
+use crate::peers::files::{self, OpenFiles};
+use crate::prefetch::orders::Orders;
 use crate::shares::PfsFile;
 use forebay_store::{BLOCK_BYTES, Class, State};
 use forebay_wire::link::{Listener, Stream};
@@ -460,7 +460,7 @@ impl<'a> Serving<'a> {
         {
             return Ok(Found::Whole(entry));
         }
-        let pfs = peer_open::open(shared, &page.file, until)?;
+        let pfs = files::open(shared, &page.file, until)?;
         let leave = match urgency {
             Urgency::Plan if !on_its_way => {
                 let leave = Orders::pass(shared, mount, Instant::now() + PATIENCE_AHEAD);
@@ -535,7 +535,7 @@ impl<'a> Serving<'a> {
             // Never on to a third: the PFS, whatever the view here says.
             flight.keep_from_peers();
             let task = Task { entry: entry.clone(), flight: flight.clone(), pfs: pfs.clone(), urgency };
-            fetch::send(self.shared, task);
+            pfs::send(self.shared, task);
         }
         Ok(Some(Found::Coming(entry, flight, mine)))
     }

@@ -19,9 +19,9 @@
 
 use crate::agent::Shared;
 use crate::cache::NoCopy;
-use crate::entry::Entry;
+use crate::cache::entry::Entry;
+use crate::mounts::stamps::Trust;
 use crate::mounts::{Admitted, MountState, display_path};
-use crate::stamps::Trust;
 use forebay_pfs::FileFacts;
 use forebay_pfs::lease::{Opened, Writers, writers};
 use forebay_pfs::mount::is_moosefs;

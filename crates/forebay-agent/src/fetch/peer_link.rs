@@ -1,9 +1,9 @@
 //! One connection to a peer, as the asker sees it: what is said on it, and where the bytes go.
 
 use crate::agent::Shared;
+use crate::cache::entry::{FlightError, Task};
+use crate::cache::fill::{Begun, tier_failed};
 use crate::counters::add;
-use crate::entry::{FlightError, Task};
-use crate::fill::{Begun, tier_failed};
 use forebay_store::BLOCK_BYTES;
 use forebay_wire::link::Stream;
 use forebay_wire::peer::{CHECKED_MAX, PEER_PROTOCOL, PageRef, PeerReply, PeerRequest, Wanted, deadline_ms};

@@ -18,9 +18,9 @@
 //! before its first view, so nobody comes too late.
 
 use crate::agent::Shared;
-use crate::entry::lock;
-use crate::jobs::{Bounds, JobBook};
-use crate::orders::Orders;
+use crate::cache::entry::lock;
+use crate::jobs::book::{Bounds, JobBook};
+use crate::prefetch::orders::Orders;
 use forebay_store::Reservation;
 use forebay_wire::cluster::{CLUSTER_PROTOCOL, ToAgent, ToCoordinator};
 use forebay_wire::framed::{Arrived, Framed};

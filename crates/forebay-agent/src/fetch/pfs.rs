@@ -16,10 +16,10 @@
 //! PFS so fast that latency counts they go side by side.
 
 use crate::agent::Shared;
+use crate::cache::entry::{FlightError, FlightState, Task, Urgency, lock};
+use crate::cache::fill::{Begun, tier_failed};
 use crate::counters::add;
-use crate::entry::{FlightError, FlightState, Task, Urgency, lock};
-use crate::fill::{Begun, tier_failed};
-use crate::peer_client;
+use crate::fetch::peers;
 use forebay_pfs::FileFacts;
 use forebay_policy::eviction::Fill;
 use forebay_store::Class;
@@ -301,7 +301,7 @@ pub fn send(shared: &Arc<Shared>, task: Task) {
     if task.urgency == Urgency::Demand {
         let _ = task.flight.demand();
     }
-    let refused = match peer_client::route(shared, &task) {
+    let refused = match peers::route(shared, &task) {
         Some(peer) => shared.peers.push(shared, &peer, task),
         None => shared.mounts[task.entry.mount].queue.push_in(stream_of(shared, &task), task.urgency, task),
     };

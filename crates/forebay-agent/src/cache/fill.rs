@@ -6,8 +6,8 @@
 //! filled belongs to the flight, not to the thread.
 
 use crate::agent::Shared;
+use crate::cache::entry::{FlightError, FlightState, Task};
 use crate::cache::no_copy;
-use crate::entry::{FlightError, FlightState, Task};
 use forebay_policy::eviction::Fill;
 use forebay_store::copy::CopyFile;
 use forebay_store::{BLOCK_BYTES, Class, Reservation, State, Word, blocks_bytes};

@@ -5,8 +5,8 @@
 //! the lock the policy names victims and their words are withdrawn; outside of it the pages are
 //! punched and only then leave the budget.
 
+use crate::cache::entry::{Entry, lock};
 use crate::counters::{Counters, add};
-use crate::entry::{Entry, lock};
 use forebay_pfs::{FileFacts, FileVersion};
 use forebay_policy::eviction::{EvictionKind, EvictionPolicy, Fill, Victim};
 use forebay_store::copy::{CopyFile, CopyIdentity, FLAG_PINNED, Geometry};
@@ -19,6 +19,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
+pub mod entry;
+pub mod fill;
 mod pins;
 
 pub use pins::Lent;

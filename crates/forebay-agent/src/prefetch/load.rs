@@ -7,18 +7,18 @@
 //!
 //! Pages that belong to other nodes are seen by those. By the end of a file they may have evicted
 //! some of them, or have died; so at the end each is asked what it still has
-//! ([`peer_client::Peers::check`]), all of them at the same time, and what is gone is brought
+//! ([`peers::Peers::check`]), all of them at the same time, and what is gone is brought
 //! again, to whoever owns it by then. That is done a few times: a cluster that is too small for the
 //! file would go on for ever.
 
 use crate::agent::Shared;
 use crate::cache::NoCopy;
+use crate::cache::entry::{Boarding, Entry, FlightError, Task, Urgency, Watcher, lock};
 use crate::counters::add;
-use crate::entry::{Boarding, Entry, FlightError, Task, Urgency, Watcher, lock};
-use crate::fetch;
+use crate::fetch::peers::{self, Check, Place};
+use crate::fetch::pfs;
+use crate::mounts::seal::{NoEntry, Unsettled, sealed_entry};
 use crate::mounts::{NoFile, admit};
-use crate::peer_client::{self, Check, Place};
-use crate::seal::{NoEntry, Unsettled, sealed_entry};
 use crate::shares::{PfsFile, Share};
 use forebay_pfs::lease::Opened;
 use forebay_policy::machine::Nanos;
@@ -327,7 +327,7 @@ impl FileLoad {
                 // A reader may have joined it by now, had it fetched and seen it end.
                 if flight.watch(self.clone()) {
                     let (entry, pfs) = (self.entry.clone(), self.pfs.clone());
-                    fetch::send(&self.shared, Task { entry, flight, pfs, urgency: Urgency::Load });
+                    pfs::send(&self.shared, Task { entry, flight, pfs, urgency: Urgency::Load });
                 }
             }
             Boarding::Joined(flight) => {
@@ -568,7 +568,7 @@ impl Feeder<'_> {
             true => None,
             false => {
                 let (version, page_bytes) = (&load.entry.identity.version, load.entry.identity.page_bytes);
-                peer_client::owner_of(self.shared, load.entry.mount, version, page_bytes, page)
+                peers::owner_of(self.shared, load.entry.mount, version, page_bytes, page)
             }
         };
         let here = match owner {

@@ -1,8 +1,8 @@
 //! A client has opened a file.
 
-use crate::connection::{Answer, Connection, reply};
 use crate::counters::add;
 use crate::mounts::Admitted;
+use crate::serve::connection::{Answer, Connection, reply};
 use forebay_wire::Reply;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;

@@ -2,11 +2,11 @@
 //! the end.
 
 use crate::agent::Shared;
+use crate::cache::entry::Entry;
 use crate::cache::{Freed, NoCopy};
-use crate::connection::{Answer, Connection, reply};
-use crate::entry::Entry;
-use crate::load::LoadJob;
 use crate::mounts::{Admitted, display_path};
+use crate::prefetch::load::LoadJob;
+use crate::serve::connection::{Answer, Connection, reply};
 use crate::shares::Kind;
 use crate::units::Human;
 use forebay_store::budget::CLASSES;

@@ -7,9 +7,9 @@
 //! nothing, and its peer would take this node for dead.
 
 use crate::agent::Shared;
-use crate::by_path::{ByPath, NoPath, open_by_path};
-use crate::entry::lock;
-use crate::seal::seal;
+use crate::cache::entry::lock;
+use crate::mounts::by_path::{ByPath, NoPath, open_by_path};
+use crate::mounts::seal::seal;
 use crate::shares::PfsFile;
 use forebay_pfs::lease;
 use forebay_store::{Class, Reservation};

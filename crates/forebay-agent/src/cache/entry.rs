@@ -4,7 +4,7 @@
 //! see: which pages are being fetched and who waits for them. A page has at most one flight, so
 //! however many ask, the PFS is read once.
 
-use crate::fill::Begun;
+use crate::cache::fill::Begun;
 use crate::shares::{PfsFile, Share};
 use forebay_pfs::layout;
 use forebay_store::copy::{CopyFile, CopyIdentity, Geometry};
@@ -247,7 +247,7 @@ pub struct Entry {
     pin: Mutex<Option<Share>>,
     /// A newer version was seen.
     pub stale: AtomicBool,
-    /// See [`crate::seal`]. Nothing is fetched before.
+    /// See [`crate::mounts::seal`]. Nothing is fetched before.
     sealed: AtomicBool,
     /// Bytes reserved for the copy beside its pages.
     pub metadata_bytes: u64,

@@ -3,11 +3,15 @@
 //! An open descriptor is the proof of access: whoever could open the file may have its bytes. So
 //! everything here is taken from the descriptor itself, never from what a client says about it.
 
+pub mod by_path;
+pub mod seal;
+pub mod stamps;
+
+use crate::cache::entry::Task;
 use crate::config::MountConfig;
-use crate::entry::Task;
-use crate::fetch::Queue;
-use crate::seal::{SETTLE_MOOSEFS_NS, default_settle_ns};
-use crate::stamps::{StampCheck, Trust};
+use crate::fetch::pfs::Queue;
+use crate::mounts::seal::{SETTLE_MOOSEFS_NS, default_settle_ns};
+use crate::mounts::stamps::{StampCheck, Trust};
 use forebay_pfs::layout::MOOSEFS_CHUNK_BYTES;
 use forebay_pfs::mount::{is_ceph_fuse, is_local, is_moosefs, is_mount_point};
 use forebay_pfs::read::{PageCache, Reader};
@@ -408,7 +412,7 @@ pub fn display_path(fd: BorrowedFd<'_>) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::seal::SETTLE_NS;
+    use crate::mounts::seal::SETTLE_NS;
 
     #[test]
     fn a_young_file_is_waited_for_as_long_as_it_stays_young() {

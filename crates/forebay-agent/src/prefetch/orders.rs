@@ -3,13 +3,13 @@
 //!
 //! An order names files by their paths, parts of them in the order in which they will be read, and
 //! a pace. A thread of its own opens one file after the other with the agent's rights
-//! ([`crate::by_path`]) and feeds pages to the mount's fetch queue, behind every reader and all
-//! read-ahead and before loads; `threads` pages at a time, but of a row (`MountState::row_of`) one,
-//! at the order's rate, and over all orders never more than half of the mount's fetch threads, so
-//! that a reader does not even wait for a page that is being fetched. A page that another node owns
-//! is here because its task will be: it comes by way of its owner, so that the PFS serves it once
-//! for the cluster, and then it is the owner's fetch threads that are spared ([`Orders::pass`]).
-//! What has come is kept for the order until its first use or the order's end
+//! ([`crate::mounts::by_path`]) and feeds pages to the mount's fetch queue, behind every reader and
+//! all read-ahead and before loads; `threads` pages at a time, but of a row (`MountState::row_of`)
+//! one, at the order's rate, and over all orders never more than half of the mount's fetch threads,
+//! so that a reader does not even wait for a page that is being fetched. A page that another node
+//! owns is here because its task will be: it comes by way of its owner, so that the PFS serves it
+//! once for the cluster, and then it is the owner's fetch threads that are spared
+//! ([`Orders::pass`]). What has come is kept for the order until its first use or the order's end
 //! (`forebay_policy::eviction::Planned`).
 //!
 //! An order lives until it is cancelled, also when all of it has come. All of them go when the
@@ -17,13 +17,13 @@
 //! still wanted.
 
 use crate::agent::Shared;
-use crate::by_path::{ByPath, NoPath, open_by_path};
+use crate::cache::entry::{Boarding, Entry, FlightError, Task, Urgency, Watcher, lock};
 use crate::counters::add;
-use crate::entry::{Boarding, Entry, FlightError, Task, Urgency, Watcher, lock};
-use crate::fetch;
+use crate::fetch::peers;
+use crate::fetch::pfs;
 use crate::mounts::Admitted;
-use crate::peer_client;
-use crate::seal::{NoEntry, Unsettled, sealed_entry};
+use crate::mounts::by_path::{ByPath, NoPath, open_by_path};
+use crate::mounts::seal::{NoEntry, Unsettled, sealed_entry};
 use crate::shares::PfsFile;
 use forebay_pfs::FileFacts;
 use forebay_pfs::lease::Opened;
@@ -569,7 +569,7 @@ impl Feeder {
         let geometry = entry.geometry();
         let len = if resident { 0 } else { geometry.page_len(page) };
         let version = &entry.identity.version;
-        let owner = peer_client::owner_of(shared, entry.mount, version, geometry.page_bytes, page);
+        let owner = peers::owner_of(shared, entry.mount, version, geometry.page_bytes, page);
         let mount = (owner.is_none() && !resident).then_some(entry.mount);
         let row = shared.mounts[entry.mount].row_of(geometry.page_bytes, page).filter(|_| mount.is_some());
         let row = row.map(|first| entry.key(first));
@@ -606,7 +606,7 @@ impl Feeder {
             // its place.
             if flight.watch(Arc::new(ordered(entry.clone()))) && (is_new || !flight.is_taken()) {
                 let pfs = source.pfs.clone();
-                fetch::send(shared, Task { entry, flight, pfs, urgency: Urgency::Plan });
+                pfs::send(shared, Task { entry, flight, pfs, urgency: Urgency::Plan });
             }
             return;
         }

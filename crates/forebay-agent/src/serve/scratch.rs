@@ -6,8 +6,8 @@
 //! Room is reserved in the budget before it is written, so a job that wants too much gets an error
 //! and nobody else suffers.
 
-use crate::connection::{Answer, Connection, reply};
-use crate::entry::lock;
+use crate::cache::entry::lock;
+use crate::serve::connection::{Answer, Connection, reply};
 use crate::shares::{Held, Kind, Share};
 use forebay_store::bounded::{BoundedFile, Remains};
 use forebay_store::{Class, blocks_bytes};

@@ -1,11 +1,11 @@
 //! A client misses pages: wait for them, fetch them ahead, or remember that they were missed.
 
 use crate::cache::NoCopy;
-use crate::connection::{Answer, Connection, PagePins, reply};
+use crate::cache::entry::{Boarding, Entry, Flight, FlightError, FlightState, Task, Urgency, lock};
 use crate::counters::add;
-use crate::entry::{Boarding, Entry, Flight, FlightError, FlightState, Task, Urgency, lock};
+use crate::mounts::seal::{NoEntry, sealed_entry};
 use crate::mounts::{Admitted, admit, identify};
-use crate::seal::{NoEntry, sealed_entry};
+use crate::serve::connection::{Answer, Connection, PagePins, reply};
 use crate::shares::{Kind, PfsFile};
 use forebay_pfs::FileVersion;
 use forebay_pfs::lease::Opened;
@@ -154,7 +154,7 @@ fn send(
     urgency: Urgency,
 ) {
     let task = Task { entry: entry.clone(), flight: flight.clone(), pfs: pfs.clone(), urgency };
-    crate::fetch::send(&connection.shared, task);
+    crate::fetch::pfs::send(&connection.shared, task);
 }
 
 fn ready(connection: &Connection, entry: &Arc<Entry>, has: u64) -> Answer {

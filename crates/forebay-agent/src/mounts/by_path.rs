@@ -40,7 +40,7 @@ pub enum NoPath {
 }
 
 /// Opens `file` as this agent sees it. It may still be changing: the caller seals it
-/// ([`crate::seal`]).
+/// ([`crate::mounts::seal`]).
 ///
 /// # Errors
 /// See [`NoPath`].

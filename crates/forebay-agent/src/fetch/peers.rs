@@ -19,14 +19,14 @@
 //! again later.
 
 use crate::agent::Shared;
+use crate::cache::entry::{FlightError, Task, Urgency, Watcher, lock};
+use crate::cache::fill::Begun;
 use crate::cluster::Owner;
 use crate::counters::add;
-use crate::entry::{FlightError, Task, Urgency, Watcher, lock};
-use crate::fetch::{self, Popped, Queue};
-use crate::fill::Begun;
-use crate::load::FileLoad;
+use crate::fetch::peer_link::{Answer, Link};
+use crate::fetch::pfs::{self, Popped, Queue};
 use crate::mounts::MountState;
-use crate::peer_link::{Answer, Link};
+use crate::prefetch::load::FileLoad;
 use forebay_pfs::FileVersion;
 use forebay_policy::eviction::Fill;
 use forebay_store::Class;
@@ -156,7 +156,7 @@ fn path_below(mount: &MountState, fd: &OwnedFd) -> Vec<u8> {
     path.strip_prefix(mount.root()).map(|p| p.as_os_str().as_bytes().to_vec()).unwrap_or_default()
 }
 
-fn page_ref(shared: &Shared, entry: &crate::entry::Entry, pfs: &OwnedFd, page: u32) -> PageRef {
+fn page_ref(shared: &Shared, entry: &crate::cache::entry::Entry, pfs: &OwnedFd, page: u32) -> PageRef {
     let mount = &shared.mounts[entry.mount];
     let file = FileRef {
         mount: mount.label().to_owned(),
@@ -258,7 +258,7 @@ impl Peers {
                 if let Job::Page(task, _) = job
                     && task.flight.take()
                 {
-                    fetch::finish(shared, &task, Err(FlightError::Cancelled));
+                    pfs::finish(shared, &task, Err(FlightError::Cancelled));
                 }
             }
             peer.cut();
@@ -351,12 +351,12 @@ impl Peer {
     ) {
         // Owner and view may have changed while the task waited.
         let node = route(shared, &task).filter(|node| node.name == self.name);
-        let Some(node) = node else { return fetch::send(shared, task) };
+        let Some(node) = node else { return pfs::send(shared, task) };
         if !task.flight.take() {
             return refilled(shared, &task);
         }
         let ordered = task.urgency == Urgency::Plan && !task.flight.is_demanded();
-        if ordered && fetch::all_cancelled(&task) {
+        if ordered && pfs::all_cancelled(&task) {
             return finish(shared, &task, Err(FlightError::Cancelled));
         }
         let mut begun = match begin(shared, &task) {
@@ -433,7 +433,7 @@ impl Peer {
             }
             _ => {
                 task.flight.keep_from_peers();
-                fetch::send(shared, task);
+                pfs::send(shared, task);
             }
         }
     }
@@ -593,7 +593,7 @@ fn begin(shared: &Shared, task: &Task) -> Result<Option<Begun>, FlightError> {
 
 /// Ends a flight that no queue of the mount will see again.
 fn finish(shared: &Shared, task: &Task, outcome: Result<u64, FlightError>) {
-    fetch::finish(shared, task, outcome);
+    pfs::finish(shared, task, outcome);
     refilled(shared, task);
 }
 
@@ -609,7 +609,7 @@ fn turn_away(shared: &Arc<Shared>, job: Job) {
     match job {
         Job::Page(task, _) => {
             task.flight.keep_from_peers();
-            fetch::send(shared, task);
+            pfs::send(shared, task);
         }
         Job::Place(place) => place.load.fetch_here(place.page),
         Job::Check(check) => check.load.checked(&check.pages),

@@ -5,9 +5,9 @@
 //! version's copy. Whatever goes wrong before costs the copy and nothing else: the PFS has the
 //! data.
 
-use crate::connection::{Answer, Connection, reply};
 use crate::counters::add;
 use crate::mounts::{Admitted, COARSE, display_path};
+use crate::serve::connection::{Answer, Connection, reply};
 use crate::shares::{Held, Kind, Share};
 use forebay_pfs::FileVersion;
 use forebay_policy::eviction::Fill;

@@ -5,16 +5,17 @@
 //! Whatever the connection holds (loads, pins, staging buffers, its job's files, its ring) goes
 //! when it ends, however it ends.
 
+use super::{admin, open, read, scratch, write};
 use crate::agent::Shared;
-use crate::closer::USER_MAX;
+use crate::cache::entry::lock;
 use crate::counters::add;
-use crate::entry::lock;
-use crate::jobs::room_for_told;
-use crate::load::LoadJob;
+use crate::jobs::book as jobs;
+use crate::jobs::book::room_for_told;
 use crate::mounts::{Admitted, NoFile, admit, require_writer};
+use crate::prefetch::load::LoadJob;
+use crate::serve::closer::USER_MAX;
+use crate::serve::write::Stage;
 use crate::shares::{Kind, Share};
-use crate::write::Stage;
-use crate::{admin, jobs, open, read, scratch, write};
 use forebay_pfs::FileVersion;
 use forebay_store::ring::{self, RingReader};
 use forebay_store::{Class, Reservation};
@@ -254,7 +255,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Takes a packet. What is not of a mount is never closed by this process: [`crate::closer`].
+    /// Takes a packet. What is not of a mount is never closed by this process:
+    /// [`crate::serve::closer`].
     fn receive(&self, buffer: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
         let (shared, uid) = (&self.shared, self.peer.uid);
         if shared.closer.waiting(Some(uid)) >= USER_MAX {

@@ -1,0 +1,3 @@
+//! The connection to the coordinator.
+
+pub mod link;

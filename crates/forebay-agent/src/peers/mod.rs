@@ -1,0 +1,4 @@
+//! Serving pages to peers.
+
+pub mod files;
+pub mod server;
