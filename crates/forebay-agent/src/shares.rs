@@ -8,6 +8,7 @@
 
 use crate::agent::Shared;
 use crate::cache::entry::lock;
+use crate::mounts::MountState;
 use crate::units::Human;
 use forebay_store::{Class, Reservation};
 use forebay_wire::Refusal;
@@ -257,6 +258,11 @@ impl PfsFile {
     pub fn with(mut self, share: Share) -> Self {
         self._shares.push(share);
         self
+    }
+
+    /// As [`MountState::for_fetching`], of its mount.
+    pub fn for_fetching(self, mount: &MountState) -> Self {
+        PfsFile { fd: mount.for_fetching(self.fd), _shares: self._shares }
     }
 }
 

@@ -383,3 +383,53 @@ fn what_forebay_reads_of_cephfs_stays_out_of_the_kernels_page_cache() {
     assert!(lab.run("c2", &["sh", "-c", "cat $FOREBAY_LAB_PFS/f > /dev/null"]).status.success());
     assert_ne!(cached(), "0", "a plain read fills the cache, or this test sees nothing");
 }
+
+/// `ceph-fuse` has a cache of its own, which may keep old bytes after another client's write. It
+/// serves them to all descriptors that were opened without `O_DIRECT`, also if they get the flag
+/// later.
+#[test]
+fn what_forebay_reads_of_cephfs_comes_from_the_servers() {
+    const BYTES: u64 = 12_000_000;
+    let Some(lab) = Lab::possible("cephfs") else { return };
+    succeeded(&mut lab.up());
+    let write = format!("head -c {BYTES} /dev/urandom > $FOREBAY_LAB_PFS/f");
+    assert!(lab.run("c1", &["sh", "-c", &write]).status.success());
+    let station = Station::of(&lab, "c2");
+    let path = lab.dir.path().join("pfs/f");
+    let sent = || lab.status()["servers_sent_bytes"].as_u64().unwrap();
+    let work = || {
+        // SAFETY: this thread's working directory and mounts are its own from here on; nothing
+        // relies on the old ones.
+        unsafe { unshare_unsafe(UnshareFlags::FS) }.unwrap();
+        station.enter();
+        let plain = std::fs::read(&path).unwrap();
+        let read = || {
+            let file = station.client.open(&path).unwrap();
+            let mut bytes = vec![0; BYTES as usize];
+            assert_eq!(file.read_at(&mut bytes, 0).unwrap(), bytes.len());
+            assert!(bytes == plain);
+            file.resident_bytes()
+        };
+        let mut before = sent();
+        let flagged_later = File::open(&path).unwrap();
+        rustix::fs::fcntl_setfl(&flagged_later, rustix::fs::OFlags::DIRECT).unwrap();
+        flagged_later.read_exact_at(&mut vec![0; BYTES as usize], 0).unwrap();
+        assert!(sent() - before < BYTES / 2, "the client's cache is cold, and this test sees nothing");
+        before = sent();
+        read();
+        assert!(sent() - before >= BYTES, "read at first: {} bytes", sent() - before);
+        std::thread::sleep(Duration::from_millis(SETTLED_MS));
+        let evict = format!("{} evict $FOREBAY_LAB_PFS/f", node::FOREBAY);
+        for node in ["c1", "c2"] {
+            assert!(lab.run(node, &["sh", "-c", &evict]).status.success());
+        }
+        before = sent();
+        wait_for("the file to be in the tier", || read() == BYTES);
+        assert!(sent() - before >= BYTES, "fetched by the agents: {} bytes", sent() - before);
+        before = sent();
+        let verify = format!("{} verify $FOREBAY_LAB_PFS/f", node::FOREBAY);
+        assert!(lab.run("c2", &["sh", "-c", &verify]).status.success());
+        assert!(sent() - before >= BYTES, "read to be verified: {} bytes", sent() - before);
+    };
+    std::thread::scope(|scope| scope.spawn(work).join().unwrap());
+}

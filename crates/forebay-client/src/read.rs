@@ -13,6 +13,7 @@ use crate::proof::{Changed, Proof};
 use crate::session::{Client, Session, lock, unexpected};
 use crate::{EXTENT_BYTES, MappedRange};
 use forebay_pfs::layout::{self, Layout};
+use forebay_pfs::read::reopen_direct;
 use forebay_pfs::{FileFacts, FileVersion, Revalidate};
 use forebay_policy::miss_ledger::LEAST_RENT_BYTES;
 use forebay_policy::readahead::{Readahead, ReadaheadConfig, Serve};
@@ -20,12 +21,12 @@ use forebay_store::copy::{CopyView, Geometry};
 use forebay_store::ring::page_key;
 use forebay_store::word::State;
 use forebay_wire::{Reply, Request};
-use rustix::fs::{Advice, Mode, OFlags, fadvise};
+use rustix::fs::{Advice, Mode, OFlags, fadvise, fcntl_getfl};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 /// The agent answers by the deadline; the client allows this much more before it believes that it
@@ -69,6 +70,9 @@ enum Source {
 #[derive(Debug)]
 struct Tiered {
     pfs: OwnedFd,
+    /// The same file opened past all caches, where the agent asks for that; unset until the PFS
+    /// has to be read.
+    past_caches: OnceLock<Option<OwnedFd>>,
     /// Of the version opened, and whether it is still that.
     proof: Proof,
     mode: ReadMode,
@@ -179,6 +183,7 @@ impl Client {
                 proof.facts.version.size,
             )),
             pfs,
+            past_caches: OnceLock::new(),
             proof,
             mode,
             page_bytes,
@@ -267,7 +272,7 @@ impl File {
     pub fn pfs_fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.source {
             Source::Pfs(pfs) => Some(pfs.as_fd()),
-            Source::Tiered(t) => Some(t.pfs.as_fd()),
+            Source::Tiered(t) => Some(t.to_read()),
             Source::Scratch { .. } => None,
         }
     }
@@ -384,6 +389,17 @@ impl Tiered {
         self.view.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// The descriptor by which this handle and the agent read the PFS. Where caches hold old bytes
+    /// the agent has set `O_DIRECT` on the open file, which both share. The kernel heeds that;
+    /// `ceph-fuse` sees the flag of an open only.
+    fn to_read(&self) -> BorrowedFd<'_> {
+        let opened = self.past_caches.get_or_init(|| {
+            let is_direct = fcntl_getfl(&self.pfs).is_ok_and(|flags| flags.contains(OFlags::DIRECT));
+            is_direct.then(|| reopen_direct(self.pfs.as_fd()).ok()).flatten()
+        });
+        opened.as_ref().map_or(self.pfs.as_fd(), AsFd::as_fd)
+    }
+
     fn read_at(&self, session: &Session, path: &Path, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let size = self.proof.facts.version.size;
         if offset >= size || buffer.is_empty() {
@@ -484,7 +500,7 @@ impl Tiered {
                 first_page: range.start as u32,
                 pages: (range.end - range.start).min(u64::from(u32::MAX)) as u32,
             };
-            session.tell(&request, &[self.pfs.as_fd()]);
+            session.tell(&request, &[self.to_read()]);
         }
         serve
     }
@@ -553,7 +569,7 @@ impl Tiered {
             len: (len as u64).min(to_page_end),
             deadline_ms: deadline.as_millis().min(u128::from(u32::MAX)) as u32,
         };
-        match session.call(&request, &[self.pfs.as_fd()], deadline + GRACE) {
+        match session.call(&request, &[self.to_read()], deadline + GRACE) {
             Ok(answer) => self.take_answer(session, path, answer),
             Err(_) => {
                 self.advise(Advice::Normal);
@@ -571,8 +587,7 @@ impl Tiered {
         let page = (offset / self.page_bytes) as u32;
         let rent = (len as u64).clamp(LEAST_RENT_BYTES, self.page_bytes) * MISSES_TOLD;
         let bytes = rent.min(u64::from(u32::MAX)) as u32;
-        session
-            .tell(&Request::Missed { version: self.proof.facts.version, page, bytes }, &[self.pfs.as_fd()]);
+        session.tell(&Request::Missed { version: self.proof.facts.version, page, bytes }, &[self.to_read()]);
     }
 
     fn take_answer(
@@ -625,7 +640,7 @@ impl Tiered {
             false => buffer.len(),
         };
         let started = Instant::now();
-        let got = read_full(self.pfs.as_fd(), &mut buffer[..want], offset)?;
+        let got = read_full(self.to_read(), &mut buffer[..want], offset)?;
         let proof = self.proof.after_direct_read(self.pfs.as_fd(), started.elapsed(), got < want)?;
         proof.map_err(|Changed| changed(path))?;
         if got < want {

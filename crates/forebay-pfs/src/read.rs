@@ -5,8 +5,9 @@
 //! it; elsewhere the range is advised away after it was read. Pages that others had cached before
 //! stay with `RWF_DONTCACHE` and may go with the advice; a mount can turn either off.
 //!
-//! With [`PageCache::Bypass`] the descriptors are open with `O_DIRECT`, and the kernel's copy is
-//! neither used nor made.
+//! With [`PageCache::Bypass`] the descriptors are opened with `O_DIRECT` ([`reopen_direct`]): the
+//! kernel's copy is neither used nor made, and neither is that of a file system's client that sees
+//! the flag at the open.
 //!
 //! One read of 2 MiB is not one request: where the kernel reads ahead little (128 KiB is the
 //! default of FUSE and NFS), it asks for piece after piece, each of one server, and waits for each.
@@ -15,10 +16,10 @@
 //! somebody opens the file (MooseFS has been seen to) would fetch twice what was announced and not
 //! read yet.
 
-use rustix::fs::{Advice, fadvise, major, minor};
+use rustix::fs::{Advice, Mode, OFlags, fadvise, major, minor, open};
 use std::io;
 use std::num::NonZeroU64;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock};
 
@@ -38,6 +39,16 @@ pub enum PageCache {
     /// Neither use it nor add to it: descriptors are open with `O_DIRECT`. For file systems that
     /// take such reads at any alignment, as all of FUSE do.
     Bypass,
+}
+
+/// The file behind `fd`, opened anew with `O_DIRECT`. Setting the flag later would tell the kernel
+/// alone, and not the file system's client, which may have a cache of its own.
+///
+/// # Errors
+/// What the file system returns for the open; there may be no `/proc`.
+pub fn reopen_direct(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    Ok(open(path, OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty())?)
 }
 
 /// How fetched ranges are read.

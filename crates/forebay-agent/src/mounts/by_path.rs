@@ -58,7 +58,7 @@ pub fn open_by_path(mounts: &[MountState], file: &FileRef) -> Result<ByPath, NoP
     if admitted.facts.version != file.version {
         return Err(NoPath::Changed);
     }
-    Ok(ByPath { fd, file: admitted })
+    Ok(ByPath { fd: mounts[number].for_fetching(fd), file: admitted })
 }
 
 fn open_beneath(root: &Path, path: &[u8]) -> Result<OwnedFd, NoPath> {

@@ -14,13 +14,13 @@ use crate::mounts::seal::{SETTLE_MOOSEFS_NS, default_settle_ns};
 use crate::mounts::stamps::{StampCheck, Trust};
 use forebay_pfs::layout::MOOSEFS_CHUNK_BYTES;
 use forebay_pfs::mount::{is_ceph_fuse, is_local, is_moosefs, is_mount_point};
-use forebay_pfs::read::{PageCache, Reader};
+use forebay_pfs::read::{PageCache, Reader, reopen_direct};
 use forebay_pfs::{FileFacts, Mount, Revalidate};
 use forebay_policy::miss_ledger::MissLedger;
 use forebay_wire::{MountInfo, MountStatus, Refusal};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -258,6 +258,16 @@ impl MountState {
         }
     }
 
+    /// The descriptor to fetch the file by, for one that has been admitted. Where reads bypass
+    /// caches it is opened anew. If the agent may not, the client's own is used: the library opens
+    /// the file so before it sends it to be fetched.
+    pub fn for_fetching(&self, fd: OwnedFd) -> OwnedFd {
+        if self.reader.page_cache() != PageCache::Bypass {
+            return fd;
+        }
+        reopen_direct(fd.as_fd()).unwrap_or(fd)
+    }
+
     /// True if the file was changed too short a time ago for its time stamps to be believed.
     pub fn is_young(&self, facts: &FileFacts) -> bool {
         facts.is_young(wall_clock_ns(), self.config.stamp_granularity_ns)
@@ -308,9 +318,10 @@ fn is_mount_root(stat: &rustix::fs::Statx, root: &Path) -> bool {
 fn page_cache_of(root: &Path, keep: bool) -> PageCache {
     match keep {
         true => PageCache::Keep,
-        // Its client drops cached pages some time after it has given up the right to cache them,
-        // and an open keeps what is left: a read through the cache may see old bytes, and leave
-        // them there for other programs.
+        // Its client drops the kernel's pages some time after it has given up the right to cache
+        // them, and an open keeps what is left: a read through the cache may see old bytes, and
+        // leave them there for other programs. Its own cache keeps old bytes as well, and serves
+        // them to descriptors that were opened without `O_DIRECT`.
         false if is_ceph_fuse(root) => PageCache::Bypass,
         false => PageCache::Drop,
     }
@@ -370,8 +381,9 @@ pub fn identify(mounts: &[MountState], fd: BorrowedFd<'_>) -> Result<(usize, u64
     let bypasses = mounts[mount].reader.page_cache() == PageCache::Bypass;
     match (bypasses, flags.contains(OFlags::DIRECT)) {
         (false, false) | (true, true) => {}
-        // The client shares the open file with the agent, so its own reads bypass the page cache as
-        // well. Without the flag reads are as a plain program's.
+        // The client shares the open file with the agent. It sees the flag and opens the file anew
+        // with it; where it cannot, its reads bypass the kernel's page cache at least. Without the
+        // flag reads are as a plain program's.
         (true, false) => drop(fcntl_setfl(fd, flags | OFlags::DIRECT)),
         // Its alignment rules differ by file system; a program that asks for direct reads gets them
         // from the PFS.

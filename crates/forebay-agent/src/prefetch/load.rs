@@ -462,6 +462,7 @@ impl Feeder<'_> {
             self.job.file_ended(index, None);
             return Ok(());
         };
+        let fd = fd.for_fetching(&self.shared.mounts[entry.mount]);
         let load = self.begin(index, entry, fd);
         self.send_all(&load, 0..load.entry.geometry().pages() as u32, bucket);
         Ok(())

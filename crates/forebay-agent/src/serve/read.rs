@@ -54,7 +54,7 @@ pub fn fetch(connection: &Connection, file: Admitted, fd: OwnedFd, wanted: &Want
     }
     let last = wanted.offset.saturating_add(wanted.len - 1).min(size - 1) / page_bytes;
     let pages = last - wanted.offset / page_bytes + 1;
-    let pfs = match keep_file(connection, fd, pages * page_bytes) {
+    let pfs = match keep_file(connection, &file, fd, pages * page_bytes) {
         Ok(pfs) => pfs,
         Err(refusal) => return reply(Reply::Refused(refusal)),
     };
@@ -75,10 +75,16 @@ pub fn fetch(connection: &Connection, file: Admitted, fd: OwnedFd, wanted: &Want
 }
 
 /// Keeps a client's file for as long as pages of it are under way, `bytes` at most.
-fn keep_file(connection: &Connection, fd: OwnedFd, bytes: u64) -> Result<Arc<PfsFile>, Refusal> {
+fn keep_file(
+    connection: &Connection,
+    file: &Admitted,
+    fd: OwnedFd,
+    bytes: u64,
+) -> Result<Arc<PfsFile>, Refusal> {
     let (shared, uid) = (&connection.shared, connection.peer.uid);
     let fetching = shared.share(Kind::Fetching, uid, bytes)?;
-    Ok(Arc::new(shared.keep_file(uid, fd)?.with(fetching)))
+    let kept = shared.keep_file(uid, fd)?.for_fetching(&shared.mounts[file.mount]);
+    Ok(Arc::new(kept.with(fetching)))
 }
 
 fn entry_for(connection: &Connection, file: &Admitted, pfs: &Arc<PfsFile>) -> Result<Arc<Entry>, Answer> {
@@ -194,7 +200,7 @@ pub fn prefetch(
     let page_bytes = shared.mounts[file.mount].config.page_bytes;
     let room = shared.budget.capacity_bytes() / AHEAD_SHARE / page_bytes;
     let count = pages.min(PREFETCH_PAGES_MAX).min(room.min(u64::from(u32::MAX)) as u32);
-    let Ok(pfs) = keep_file(connection, fd, u64::from(count) * page_bytes) else {
+    let Ok(pfs) = keep_file(connection, &file, fd, u64::from(count) * page_bytes) else {
         return add(&shared.counters.ahead_refused_total, 1);
     };
     let Ok(entry) = entry_for(connection, &file, &pfs) else { return };
@@ -246,7 +252,7 @@ fn start_refill(
         return false;
     }
     let page_bytes = connection.shared.mounts[file.mount].config.page_bytes;
-    let Ok(pfs) = keep_file(connection, fd, page_bytes) else { return false };
+    let Ok(pfs) = keep_file(connection, file, fd, page_bytes) else { return false };
     let Ok(entry) = entry_for(connection, file, &pfs) else { return false };
     if u64::from(page) >= entry.geometry().pages() {
         connection.shared.cache.drop_if_empty(&entry);
