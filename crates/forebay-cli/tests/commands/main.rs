@@ -187,9 +187,14 @@ fn shown_output_is_compared_up_to_its_placeholders() {
 }
 
 #[test]
-fn a_block_without_a_label_or_a_reason_is_refused() {
+fn a_block_that_would_silently_not_be_run_is_refused() {
     for bad in [
         "```\nforebay ls\n```\n",
+        "```consol\n$ forebay ls\n```\n",
+        "```sh run\nforebay ls\n```\n",
+        "```text\n$ forebay ls\n```\n",
+        "~~~sh\nforebay ls\n~~~\n",
+        "```sh\nforebay ls\n",
         "<!-- not run: -->\n```sh\nforebay ls\n```\n",
         "```console\nforebay ls\n```\n",
     ] {

@@ -33,7 +33,12 @@ impl Step {
     }
 }
 
-const SHELLS: [&str; 4] = ["sh", "bash", "shell", "console"];
+/// Blocks of commands, which are run.
+const SHELLS: [&str; 3] = ["sh", "bash", "console"];
+
+/// Blocks that are not run. A label outside both lists is an error, because a misspelt `console`
+/// would otherwise be a command that nothing runs.
+const OTHERS: [&str; 8] = ["c", "ini", "json", "properties", "python", "rust", "text", "toml"];
 
 /// The steps of a page in order; an error begins with the number of the line.
 pub fn steps(text: &str) -> Result<Vec<Step>, String> {
@@ -55,11 +60,16 @@ pub fn steps(text: &str) -> Result<Vec<Step>, String> {
             } else {
                 comment = Some(content);
             }
+        } else if line.trim_start().starts_with("~~~") {
+            return Err(format!("{number}: write the fence of the block as ```"));
         } else if let Some(label) = line.trim_start().strip_prefix("```") {
-            let block: Vec<_> =
-                lines.by_ref().take_while(|(_, l)| !l.trim_start().starts_with("```")).collect();
-            if label.is_empty() {
-                return Err(format!("{number}: the block has no label (sh, console, text, toml ...)"));
+            let mut block = Vec::new();
+            loop {
+                let line = lines.next().ok_or(format!("{number}: the block does not end"))?;
+                if line.1.trim_start().starts_with("```") {
+                    break;
+                }
+                block.push(line);
             }
             steps.extend(step(number, label, &block, comment.take())?);
         } else if !line.trim().is_empty() {
@@ -85,8 +95,14 @@ fn step(
         let script = format!("cat > {} <<'END OF FILE'\n{content}END OF FILE", path.trim());
         return Ok(Some(Step::Hidden(hidden(number, &script))));
     }
+    if OTHERS.contains(&label) {
+        let command = block.iter().find(|(_, line)| line.starts_with("$ "));
+        return command.map_or(Ok(None), |(number, _)| {
+            Err(format!("{number}: a command in a block `{label}` is not run; label the block `console`"))
+        });
+    }
     if !SHELLS.contains(&label) {
-        return Ok(None);
+        return Err(format!("{number}: the label {label:?} of the block is none of {SHELLS:?}, {OTHERS:?}"));
     }
     if let Some(why) = comment.strip_prefix("not run:") {
         let why = why.split_whitespace().collect::<Vec<_>>().join(" ");

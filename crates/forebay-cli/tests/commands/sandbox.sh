@@ -64,6 +64,8 @@ rmdir /old
 exec env -i PATH="/home/me/bin:$PATH" HOME=/home/me USER=root LC_ALL=C.UTF-8 TERM=dumb \
     /bin/bash --noprofile --norc -c '
         cd ~/forebay
+        # A command fails with any part of its pipe.
+        set -o pipefail
         for command in /opt-session/*.sh; do
             { . "$command"; } >"${command%.sh}.out" 2>&1 </dev/null
             status=$?
