@@ -1,9 +1,9 @@
-//! What an ordinary user may hold of the agent at a time, counted before it is taken.
+//! Limits what an ordinary user may hold of the agent at a time, and counts it before allocation.
 //!
-//! One ledger serves all resources that have no other bound for one user. [`Shared::share`] takes
-//! an amount for a user, or refuses and says how much one user may have; dropping the [`Share`]
-//! returns it. All ordinary users together have a bound as well, so that something is left for the
-//! operator, whom this ledger does not bind: the budget, the connections and the kernel's limits
+//! One ledger serves all resources that have no other limit for one user. [`Shared::share`] takes
+//! an amount for a user, or refuses and names the user's share; dropping the [`Share`] returns the
+//! amount. All ordinary users together have a limit as well, so that something is left for the
+//! operator. This ledger does not limit the operator; the budget, the connections and the kernel
 //! do.
 
 use crate::agent::Shared;

@@ -8,13 +8,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// A load that the agent gives no file to do waits so long for other loads of its user.
+/// How long a load waits for other loads of its user while the agent accepts none of its files.
 const IDLE_MAX: Duration = Duration::from_secs(30);
 
 /// A file that could not be loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadFailure {
-    /// Which; empty if the agent has only counted it.
+    /// Its path; empty if the agent has only counted it.
     pub path: PathBuf,
     /// Error number, 0 if there is none.
     pub errno: i32,
@@ -22,7 +22,7 @@ pub struct LoadFailure {
     pub message: String,
 }
 
-/// A load under way, on a connection of its own: it is cancelled when this is dropped.
+/// A load in progress, on a connection of its own: dropping this cancels it.
 #[derive(Debug)]
 pub struct Load {
     channel: Channel,

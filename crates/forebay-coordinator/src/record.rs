@@ -84,7 +84,7 @@ impl Recorder {
         Ok(recorder)
     }
 
-    /// Whether another file is to begin once the machine can be built anew.
+    /// Whether the next file should begin as soon as the machine can restart.
     pub fn is_over(&self) -> bool {
         self.log.as_ref().is_some_and(|log| {
             let may = log.not_before.is_none_or(|time| Instant::now() >= time);
@@ -92,18 +92,18 @@ impl Recorder {
         })
     }
 
-    /// Begins the next file, with a machine that is built from `config`. Once something is written
-    /// there, the oldest goes.
+    /// Begins the next file, with a machine that is built from `config`. The first write to it
+    /// removes the oldest file.
     ///
     /// # Errors
-    /// There is no thread for it; it is tried again after a pause.
+    /// No thread can be started; the recorder tries again after a pause.
     pub fn begin(&mut self, config: &Config) -> io::Result<()> {
         self.begin_in(None, config)
     }
 
     fn begin_in(&mut self, file: Option<File>, config: &Config) -> io::Result<()> {
         let Some(log) = &mut self.log else { return Ok(()) };
-        // Whatever becomes of the new file: the machine is another from here on.
+        // Even if the new file fails: the machine is a new one from here on.
         self.trace = Trace::off();
         (log.is_over, log.not_before) = (true, Some(Instant::now() + PAUSE));
         let (disk, ended) = Disk::start(log.dir.clone(), log.next, file)?;

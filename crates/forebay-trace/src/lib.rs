@@ -1,18 +1,19 @@
-//! The record of a run: what every machine was told, what it decided, and what came of it.
+//! Writes and reads the record of a run: the events of every machine, its actions, and their
+//! effects.
 //!
-//! One JSON object a line, so that a trace can be cut, searched and compared with the usual tools.
-//! The first line is the header: schema, version, kind of scenario, and whatever is needed to build
-//! the same machines again. Then, with `seq` counting lines and `t_ns` the virtual (or, live, the
-//! monotonic) time:
+//! A trace has one JSON object in each line, so the usual tools can split, search and compare it.
+//! The first line is the header: schema, version, kind of scenario, and everything that is needed
+//! to build the same machines again. In the other lines `seq` counts lines, and `t_ns` is the
+//! virtual (or, live, the monotonic) time:
 //!
 //! | key | meaning |
 //! | --- | --- |
-//! | `who`, `event` | machine `who` was told `event`; the string `"deadline"` if only its time had come |
-//! | `who`, `action`, `cause` | it decided `action` on the event with `seq` = `cause` |
-//! | `who`, `note` | the world reports something that is nobody's decision, such as the end of a phase |
+//! | `who`, `event` | machine `who` received `event`; the string `"deadline"` if only its timer expired |
+//! | `who`, `action`, `cause` | it decided `action` in response to the event with `seq` = `cause` |
+//! | `who`, `note` | the driver reports something that no machine decided, such as the end of a phase |
 //!
-//! A run leaves the same bytes every time: keys come in a fixed order, numbers in their shortest
-//! exact form, and nothing in a line depends on the machine it was written on.
+//! A run writes the same bytes every time: keys have a fixed order, numbers their shortest exact
+//! form, and no line depends on the computer.
 
 use std::io::{self, Write};
 

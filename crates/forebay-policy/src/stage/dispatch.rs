@@ -1,5 +1,5 @@
-//! Which requests go out next: while a queue is free in which something waits, the chunk that is
-//! needed soonest.
+//! Decides which requests to send next: while a queue with waiting chunks is free, the chunk that
+//! is needed soonest.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};
@@ -11,29 +11,29 @@ use super::run::{QueueKey, Rank, StageRun, Wanted};
 use super::{Requested, Stages, plannable_bytes};
 use crate::machine::Nanos;
 
-/// Of what a node may be asked to hold, the part that must be free of other requests for waves
-/// after the planned one.
+/// The part of a node's room that must be free of other requests before chunks of waves after the
+/// planned one are requested.
 const AHEAD_ROOM: u64 = 2;
 
 /// Chunks made per deadline: some 20 ms.
 const SPLIT_CHUNKS: usize = 20_000;
 
-/// A look at the first chunk of a node in a queue takes about so long, and after so many looks it
-/// counts.
+/// Examining the first chunk of a node in a queue takes about this long, and matters after this
+/// many times.
 const LOOK_NS: u64 = 1_000;
 const RESTLESS_LOOKS: usize = 2_000;
 
-/// Looks in each half of a deadline: some 0.1 s, for which other events wait.
+/// Chunks examined in each half of a deadline: about 0.1 s, during which other events wait.
 #[cfg(not(test))]
 const LOOKS_MAX: usize = 100_000;
 #[cfg(test)]
 const LOOKS_MAX: usize = 100;
 
-/// How often queues are looked at in which something waits, beside when something changes.
+/// How often queues with waiting chunks are examined, in addition to every change.
 const QUEUES_LOOK_NS: u64 = 1_000_000_000;
 
-/// The chunk that is needed soonest: in how many waves and after how many bytes, and of which of
-/// the stages looked at.
+/// The chunk that is needed soonest: after how many waves and bytes, and in which of the examined
+/// stages.
 struct Soonest {
     soon: (u64, u64),
     stage: usize,
@@ -46,7 +46,7 @@ type Next = ((u64, u64), QueueKey);
 /// Bytes by node.
 type ByNode = BTreeMap<String, u64>;
 
-/// What was seen in one deadline.
+/// What one deadline has examined.
 struct Look {
     stages: Vec<(JobKey, u32)>,
     /// What each node may hold, and what it was asked to hold.
@@ -56,8 +56,8 @@ struct Look {
 }
 
 impl Stages {
-    /// Sends requests while a queue is free in which something waits: of all queues and stages, the
-    /// chunk first that is needed soonest, counted in waves.
+    /// Sends requests while a queue with waiting chunks is free. Of all queues and stages, the
+    /// chunk that is needed soonest, counted in waves, goes first.
     pub(super) fn serve_queues(&mut self, now: Nanos) {
         self.queues_due = None;
         let stages = self.jobs.iter().flat_map(|(key, r)| r.stages.keys().map(move |n| (*key, *n)));
@@ -93,7 +93,7 @@ impl Stages {
         }
         self.queues_rest_until = now + rest_ns(look.looked_at);
         for (key, number) in &look.stages {
-            // Chunks that are of no use any more may have been the last of a wave.
+            // Dropped chunks that nobody needs any more may have been the last of a wave.
             self.settle_fetched(now, *key, *number);
         }
         if is_enough || !is_all_split || self.has_changed {
@@ -103,12 +103,12 @@ impl Stages {
         }
     }
 
-    /// What each free queue would send next, as far as that was looked at; `true` if there are
-    /// more.
+    /// What each free queue would send next, as far as this deadline examined them; `true` if more
+    /// queues remain.
     fn look(&mut self, now: Nanos, look: &mut Look) -> (BTreeSet<Next>, bool) {
         let mut next = BTreeSet::new();
         let waiting = self.queues_waiting(&look.stages);
-        // Where the deadline before had looked enough.
+        // Continues where the previous deadline stopped.
         let from = core::mem::take(&mut self.queues_from);
         for key in waiting.range(from.clone()..).chain(waiting.range(..from)) {
             if look.looked_at >= LOOKS_MAX {
@@ -124,8 +124,8 @@ impl Stages {
         (next, false)
     }
 
-    /// Splits what has come into reach of stages, as far as one deadline goes; `false` if there is
-    /// more.
+    /// Splits the waves that have come within reach into chunks, as far as one deadline permits;
+    /// `false` if more remain.
     fn split_some(&mut self, stages: &[(JobKey, u32)]) -> bool {
         let speed = if self.speed.is_known { self.speed.bytes_per_s } else { 0.0 };
         let chunk_bytes = chunk_bytes(speed, self.queues_waiting(stages).len());
@@ -142,13 +142,13 @@ impl Stages {
         runs.flat_map(StageRun::queues_waiting).collect()
     }
 
-    /// What each node may be asked to hold in all; nothing of one that has gone.
+    /// The bytes that may be requested from each node in all; 0 for a node that has left.
     fn room_bytes(&self) -> ByNode {
         let there = self.nodes.iter().filter(|node| !self.gone.contains(&node.name));
         there.map(|node| (node.name.clone(), plannable_bytes(node.capacity_bytes))).collect()
     }
 
-    /// Bytes that each node was asked to hold and may not let go of yet.
+    /// The bytes that were requested from each node and that it may not release yet.
     pub(super) fn held_bytes(&self) -> ByNode {
         let mut held = BTreeMap::new();
         for run in self.jobs.values().flat_map(|r| r.stages.values()) {
@@ -157,8 +157,8 @@ impl Stages {
         held
     }
 
-    /// Of the chunks that wait in `queue`, and whose nodes have a place and room for them, the one
-    /// that is needed soonest.
+    /// The chunk in `queue` that is needed soonest, among those whose nodes have a free request and
+    /// room for them.
     fn soonest(&mut self, now: Nanos, queue: &QueueKey, look: &mut Look) -> Option<Soonest> {
         let mut best: Option<Soonest> = None;
         for (stage, (key, number)) in look.stages.iter().enumerate() {
@@ -201,8 +201,8 @@ impl Stages {
     }
 }
 
-/// How long after a deadline the queues rest in which so many nodes were looked at, each for a
-/// queue and a stage: as long again as that has taken, or nothing.
+/// The pause after a deadline that has examined this many nodes, each for a queue and a stage: as
+/// long as the examination took, or none.
 fn rest_ns(looked_at: usize) -> u64 {
     if looked_at < RESTLESS_LOOKS { 0 } else { 2 * looked_at as u64 * LOOK_NS }
 }

@@ -18,16 +18,16 @@ pub struct Job {
     pub slots: Vec<(String, u32)>,
     /// Files by their number.
     pub files: Vec<File>,
-    /// Where they lie, by their number, with queues in place of servers. Shorter than `files` if
-    /// nobody has told of the last.
+    /// Their layouts, by their number, with queues in place of servers. Shorter than `files` if the
+    /// last layouts are unknown.
     pub layouts: Vec<Layout>,
-    /// Its stages that read files, but for those that have ended.
+    /// Its stages that read files and have not ended.
     pub stages: BTreeMap<u32, Stage>,
-    /// Run times of the tasks that ended well, of stages that have ended.
+    /// Run times of the tasks that succeeded, of stages that have ended.
     pub ended_run_ms_sum: u64,
     /// Those tasks.
     pub ended_done: u64,
-    /// When it was first heard of.
+    /// The time of its first report.
     pub began: Nanos,
 }
 
@@ -38,11 +38,11 @@ pub struct Stage {
     pub splits: Vec<Split>,
     /// Its tasks, one for each split.
     pub tasks: Vec<Task>,
-    /// All splits are told.
+    /// All splits are reported.
     pub ready: bool,
-    /// Run times of the tasks that ended well.
+    /// Run times of the tasks that succeeded.
     pub run_ms_sum: u64,
-    /// Tasks whose results stand.
+    /// Tasks that have succeeded.
     pub done: u64,
     /// Attempts running now, of all tasks.
     pub running: u64,
@@ -55,22 +55,22 @@ pub struct Task {
     pub running: u32,
     /// It was started at least once, first on this host.
     pub started: Option<String>,
-    /// Its result stands.
+    /// It has succeeded.
     pub done: bool,
 }
 
-/// What an update comes to.
+/// The effect of an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Nothing to act upon.
+    /// None.
     Noted,
-    /// Slots have come or gone.
+    /// The number of slots has changed.
     Slots,
     /// A stage may be planned.
     Ready(u32),
     /// A task runs that did not before.
     Started(u32, u32),
-    /// A task's result stands.
+    /// A task has succeeded.
     Done(u32, u32),
     /// A stage has ended.
     StageEnded(u32),
@@ -79,7 +79,7 @@ pub enum Change {
 }
 
 impl Job {
-    /// Takes in an update. What does not fit what was told before (a task of no split) changes
+    /// Applies an update. An update that contradicts earlier ones (a task without a split) changes
     /// nothing.
     pub fn apply(&mut self, update: JobUpdate) -> Change {
         match update {
@@ -152,9 +152,9 @@ impl Job {
         Change::Done(stage, number)
     }
 
-    /// Lets go of a stage that has ended: what comes late of it changes nothing, and told again it
-    /// is another. What its tasks have taken stays known. Returns the stage, of which nothing runs
-    /// any more.
+    /// Removes a stage that has ended, and returns it without running tasks. Late reports about it
+    /// change nothing; if it is reported again, it is another stage. The run times of its tasks
+    /// stay known.
     pub fn forget(&mut self, stage: u32) -> Option<Stage> {
         let ended = self.stages.remove(&stage)?;
         self.ended_run_ms_sum = self.ended_run_ms_sum.saturating_add(ended.run_ms_sum);
@@ -162,8 +162,8 @@ impl Job {
         Some(Stage { running: 0, ..ended })
     }
 
-    /// Mean run time of the tasks that ended well, in nanoseconds: of the stage, else of the whole
-    /// job, else `None`.
+    /// Mean run time of the tasks that succeeded, in nanoseconds: of the stage, otherwise of the
+    /// whole job, otherwise `None`.
     pub fn task_ns(&self, stage: u32) -> Option<u64> {
         let mean = |sum_ms: u64, count: u64| (count > 0).then(|| sum_ms.saturating_mul(1_000_000) / count);
         let own = self.stages.get(&stage).and_then(|s| mean(s.run_ms_sum, s.done));

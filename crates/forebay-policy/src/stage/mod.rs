@@ -2,10 +2,10 @@
 //! nodes.
 //!
 //! A planner knows jobs, their waves and how large they are; it says "from now on fetch wave 3 with
-//! so many nodes and threads". The rest is here. To a planner each *stage* of a real job is a job.
-//! The machine spreads each of its waves over the nodes that keep its extents, or over those where
-//! its tasks will run, and sends these nodes requests. Events go the other way: a wave computes
-//! once its first task has started, and it is fetched once every request of it has ended.
+//! 4 nodes and 2 threads". This module does the rest. To a planner each *stage* of a real job is a
+//! job. The machine spreads each of its waves over the nodes that keep its extents, or over those
+//! where its tasks will run, and sends these nodes requests. Events go the other way: a wave
+//! computes once its first task has started, and it is fetched once every request of it has ended.
 //!
 //! Three rules keep a prefetch from doing harm. A node is asked for no more than fits its tier
 //! beside what it holds for other waves. A request whose tasks have all started is released if its
@@ -16,8 +16,8 @@
 //! rest as it is. The requests of the new waves find pages that were fetched for the old ones.
 //!
 //! The coordinator, the simulator and `forebay replay` drive the machine by the contract of
-//! [`crate::machine`]. It wants its deadline after every event that leaves something to decide, so
-//! that a driver may report many events first.
+//! [`crate::machine`]. It sets its deadline after every event that needs a decision, so that a
+//! driver may report many events first.
 //!
 //! | file | what it does |
 //! | --- | --- |
@@ -65,8 +65,8 @@ use queues::Queues;
 use run::{QueueKey, StageRun};
 pub use status::WAVES_SHOWN_MAX;
 
-/// Of what a tier protects for plans, so much in percent is planned for: pages, buffers and what
-/// else the agent needs are in the same budget.
+/// Percentage of the room that a tier protects for plans which the machine uses: the agent's
+/// buffers and other needs are in the same budget.
 const PLANNED_OF_PROTECTED_PERCENT: u64 = 85;
 
 /// Speed of the file system until the first prefetch has shown it.
@@ -78,14 +78,14 @@ const SPEED_WEIGHT: f64 = 0.3;
 /// What a machine is built from.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Config {
-    /// The planner of jobs that name none, or one that does not exist.
+    /// The planner of jobs that name none, or an unknown one.
     pub default_planner: String,
-    /// What a machine before this one leaves to it.
+    /// State that an earlier machine leaves to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<Before>,
 }
 
-/// What a machine without jobs leaves to the one that takes its place.
+/// State that a machine without jobs leaves to its successor.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Before {
     /// The members.
@@ -99,7 +99,7 @@ pub struct Before {
 /// See the module.
 pub struct Stages {
     nodes: Vec<Node>,
-    /// Nodes of these that have gone since.
+    /// Those of these nodes that have left since.
     gone: BTreeSet<String>,
     jobs: BTreeMap<JobKey, Running>,
     ended: VecDeque<JobStatus>,
@@ -111,35 +111,35 @@ pub struct Stages {
     requests: BTreeMap<RequestId, Requested>,
     speed: Speed,
     out: Vec<Action>,
-    /// Since the last event something is left to decide.
+    /// An event needs a decision.
     due: Option<Nanos>,
-    /// When a slice of placing was left to do.
+    /// When a slice of placing was postponed.
     unplaced_since: Option<Nanos>,
-    /// Something may have come into reach of a node, or a place become free.
+    /// A wave may have come within reach of a node, or a slot may have become free.
     has_changed: bool,
     queues: Queues,
-    /// When the queues are looked at at the latest, if anything waits in them: a request may hang.
+    /// Latest time to examine the queues if chunks wait in them: a request may hang.
     queues_due: Option<Nanos>,
-    /// They are not looked at before: looking at very many takes time that other events need.
+    /// Earliest time to examine them: examining very many takes time that other events need.
     queues_rest_until: Nanos,
-    /// The queue that is looked at first.
+    /// The queue that is examined first.
     queues_from: QueueKey,
 }
 
-/// A job and how its stages are carried out.
+/// A job and the progress of its stages.
 #[derive(Default)]
 struct Running {
     job: Job,
     stages: BTreeMap<u32, StageRun>,
     /// Stages to partition (again).
     to_cut: BTreeSet<u32>,
-    /// Stages on the way there, and the owners of what their first tasks read.
+    /// Stages that are being partitioned, and the owners of the input of their first tasks.
     placing: BTreeMap<u32, Placing>,
-    /// What is shown of the last stages that have ended; nothing else of them is kept.
+    /// The display of the last stages that have ended; nothing else of them is kept.
     ended: VecDeque<StageStatus>,
 }
 
-/// How far the placing of a stage's tasks is.
+/// Progress of placing a stage's tasks.
 #[derive(Default)]
 struct Placing {
     next: usize,
@@ -152,7 +152,7 @@ struct Placing {
     is_stale: bool,
 }
 
-/// A planner and whose jobs it has.
+/// A planner and its jobs.
 struct Driven {
     planner: Planner,
     jobs: BTreeMap<JobId, (JobKey, u32)>,
@@ -169,7 +169,7 @@ struct Requested {
     number: usize,
 }
 
-/// What prefetches reach, second by second.
+/// The speed of prefetches, second by second.
 struct Speed {
     bytes_per_s: f64,
     since: Nanos,
@@ -178,14 +178,14 @@ struct Speed {
 }
 
 impl Speed {
-    /// Takes in `bytes` fetched; once a second makes an observation of them.
+    /// Adds fetched `bytes`; makes an observation once a second.
     fn observe(&mut self, now: Nanos, bytes: u64) {
         self.bytes += bytes;
         let ns = now.saturating_since(self.since);
         if ns < 1_000_000_000 {
             return;
         }
-        // Longer pauses are no measurements: nothing was asked for.
+        // Longer pauses are no measurements: nothing was requested.
         if ns < 2_000_000_000 && self.bytes > 0 {
             let seen = self.bytes as f64 * 1e9 / ns as f64;
             self.bytes_per_s += SPEED_WEIGHT * (seen - self.bytes_per_s);
@@ -230,9 +230,9 @@ impl Stages {
         }
     }
 
-    /// Takes its own place as a new machine, if it has no jobs: from here on it can be replayed
-    /// from the configuration returned. It keeps what [`Before`] holds, and shows the jobs that
-    /// have ended; it forgets the windows of queues.
+    /// Restarts as a new machine if it has no jobs. A replay from here on needs only the returned
+    /// configuration. The machine keeps the state in [`Before`], and shows the jobs that have
+    /// ended; it forgets the windows of queues.
     pub fn restart(&mut self) -> Option<&Config> {
         let rests = self.jobs.is_empty() && self.requests.is_empty() && self.hpc.is_empty();
         if !rests || !self.gone.is_empty() {
@@ -269,8 +269,8 @@ impl Stages {
             let begins = may_cut && matches!(update, JobUpdate::TaskStarted { .. });
             if begins && self.jobs.get(&key).is_some_and(|running| !running.to_cut.is_empty()) {
                 may_cut = false;
-                // What one report says happened one after the other: the first tasks have a wave,
-                // too, though they started before anything could be partitioned.
+                // The events of one report happened one after the other. So the first tasks have a
+                // wave as well, although they started before the stage was partitioned.
                 self.cut_some(now);
             }
             let Some(running) = self.jobs.get_mut(&key) else { return };
@@ -327,7 +327,7 @@ impl Machine for Stages {
         planners.chain(self.due).chain(self.unplaced_since).chain(self.queues_due).min()
     }
 
-    /// Partitions what has changed, lets planners go on, and dispatches requests.
+    /// Partitions changed stages, lets planners continue, and dispatches requests.
     fn on_deadline(&mut self, now: Nanos, out: &mut Vec<Action>) {
         self.due = None;
         self.cut_some(now);
@@ -364,7 +364,7 @@ impl core::fmt::Debug for Stages {
     }
 }
 
-/// What a node with a tier of `capacity_bytes` may be asked to hold at a time.
+/// The bytes that may be requested at a time from a node with a tier of `capacity_bytes`.
 pub fn plannable_bytes(capacity_bytes: u64) -> u64 {
     capacity_bytes / 100 * PLANNED_SHARE_PERCENT / 100 * PLANNED_OF_PROTECTED_PERCENT
 }

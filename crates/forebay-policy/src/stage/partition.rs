@@ -1,14 +1,14 @@
-//! Cutting the tasks of a stage into waves: what all slots read at once.
+//! Partitions the tasks of a stage into waves: the tasks that all slots run at the same time.
 //!
-//! A scheduler that is told where the input of a task is runs it there if it can. So the tasks that
-//! a node with `s` slots runs first are the first `s` of those whose input it keeps, and so on:
-//! wave `k` is, over all nodes, the `k`-th batch of so many tasks, in task order. Tasks whose input
-//! is kept where no slots are (dedicated nodes, or nobody) run anywhere: they take the slots that
-//! the others leave free.
+//! A scheduler that knows where the input of a task is runs the task there if it can. So a node
+//! with `s` slots first runs the first `s` of the tasks whose input it keeps, then the next `s`.
+//! Wave `k` contains the `k`-th such batch of every node, in task order. Tasks whose input is on
+//! nodes without slots (dedicated nodes, or no node) run anywhere: they take the slots that other
+//! tasks leave free.
 //!
-//! Where a scheduler will send a task is known best to whoever told it: a split may name its home.
-//! Then what the owner would have had most of is brought there instead, so that waves are as even
-//! as the homes are. Owners are drawn by lot, and are not.
+//! The job knows best where its scheduler will send a task, so a split may name its preferred node.
+//! That node then fetches the part that the node with most of the split would have fetched, and
+//! waves are as even as the preferred nodes are. Owners are drawn by a hash and are less even.
 
 use alloc::borrow::ToOwned;
 use alloc::collections::BTreeMap;
@@ -18,16 +18,16 @@ use alloc::vec::Vec;
 use super::event::{File, Node, Part, Split};
 use crate::placement::{Member, extent_key, node_number, owner};
 
-/// Pieces of one split that are planned, at most; the rest of it is read without a plan. A file of
-/// 8 TiB has so many extents of 128 MiB: nobody gives one task more, but a size that a program
-/// tells can be anything.
+/// Limit on the planned parts of one split; the task reads the rest without a plan. A file of 8 TiB
+/// has this many extents of 128 MiB. No job gives one task more, but a reported size may be any
+/// number.
 const PIECES_MAX: usize = 1 << 16;
 
-/// Members looked at for one split, summed over extents, at most: some 200 ms, for which heartbeats
-/// wait.
+/// Limit on the members examined for one split, summed over extents: about 200 ms, during which
+/// heartbeats wait.
 const SPLIT_WORK_MAX: u64 = 1 << 22;
 
-/// What one node has to bring for one task.
+/// The bytes that one node has to fetch for one task.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Need {
     /// Parts of files, in the order of reading; none reaches over the end of an extent.
@@ -36,13 +36,13 @@ pub struct Need {
     pub bytes: u64,
 }
 
-/// What a task reads, by the node that brings it.
+/// The input of a task, by the node that fetches it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placed {
     /// By name of the node.
     pub needs: BTreeMap<String, Need>,
-    /// Where the task is expected: its told home, or the node that owns most of it; of several, the
-    /// first by name.
+    /// Where the task is expected: its reported preferred node, or the node that owns most of it;
+    /// of several, the first by name.
     pub home: Option<String>,
 }
 
@@ -53,7 +53,7 @@ impl Placed {
     }
 }
 
-/// Finds the nodes that bring what tasks read; remembers the members of each mount.
+/// Finds the nodes that fetch the input of tasks; remembers the members of each mount.
 #[derive(Debug)]
 pub struct Owners<'a> {
     view: &'a [Node],
@@ -75,15 +75,15 @@ impl<'a> Owners<'a> {
         Owners { view, slots, by_mount: BTreeMap::new(), work: 0 }
     }
 
-    /// How much has been done so far: members looked at, summed over extents.
+    /// The work so far: members examined, summed over extents.
     pub fn work(&self) -> u64 {
         self.work
     }
 
-    /// What each node has to bring for `split`: its owner, but what most is owned of by one node
-    /// its home, if the job has told one that keeps these extents and has slots. Parts of files
-    /// that were never told, or of mounts that nobody has, are left out: whoever reads them reads
-    /// the PFS.
+    /// The bytes that each node has to fetch for `split`. Each owner fetches its part, except that
+    /// the preferred node fetches the largest part, if the job has reported one that keeps these
+    /// extents and has slots. Parts of unknown files and of mounts without members are omitted;
+    /// tasks read them from the PFS.
     pub fn place(&mut self, files: &'a [File], split: &Split) -> Placed {
         let pieces = self.pieces(files, split);
         let mut owned_bytes: BTreeMap<&str, u64> = BTreeMap::new();

@@ -1,10 +1,10 @@
-//! How one stage is carried out: its waves, what each node has to fetch for them, and how far that
-//! is.
+//! Keeps the progress of one stage: its waves, what each node has to fetch for them, and how much
+//! of it has been fetched.
 //!
 //! A stage is partitioned once when it is ready and again whenever members or slots change. Waves
-//! that have begun by then stay, with the tasks that have started; the others are replaced. So
-//! waves have two numbers: an id, under which requests know them for good, and the planner's, which
-//! counts from the last partition.
+//! that have begun by then stay, with the tasks that have started; the others are replaced. So a
+//! wave has two numbers: a permanent id for requests, and the planner's number, which counts from
+//! the last partition.
 //!
 //! A node's part of a wave is split into chunks when the wave comes into reach ([`waiting`]). Each
 //! chunk becomes a request of its own. The part is over when all its chunks are.
@@ -30,15 +30,15 @@ use waiting::Waiting;
 /// See the module.
 #[derive(Debug, Default)]
 pub struct StageRun {
-    /// Names it among all stages, as long as it is there; its planner's name for it changes with
-    /// each cut.
+    /// Identifies it among all stages while it exists; its planner's number for it changes with
+    /// each partition.
     pub serial: u32,
-    /// The planner that has it, and as which job.
+    /// Its planner, and its job number there.
     pub planner: Option<(String, JobId)>,
-    /// Nodes fetch later waves than the planned one as well, and requests go on when their tasks
-    /// have started.
+    /// Nodes also fetch waves after the planned one, and requests continue when their tasks have
+    /// started.
     pub works_ahead: bool,
-    /// Tasks that were started at their home: where most of their input is brought.
+    /// Tasks that were started on their preferred node, which fetches most of their input.
     pub local: u32,
     /// In the order of their ids.
     waves: Vec<Wave>,
@@ -47,11 +47,11 @@ pub struct StageRun {
     base: usize,
     /// Place of each task's wave.
     wave_of: Vec<Option<usize>>,
-    /// Waves that the planner was told have begun.
+    /// Waves that were reported to the planner as begun.
     started: u32,
-    /// Waves that the planner was told are fetched.
+    /// Waves that were reported to the planner as fetched.
     fetched: u32,
-    /// Waves whose prefetch is under way.
+    /// Waves whose prefetch is in progress.
     fetching: Vec<WaveId>,
     waiting: Waiting,
 }
@@ -106,12 +106,12 @@ impl Wave {
         self.parts.values().all(|p| p.state == State::Ended)
     }
 
-    /// All orders that keep something for it.
+    /// All requests that keep bytes for it.
     fn take_requests(&mut self) -> Vec<u64> {
         self.parts.values_mut().flat_map(NodePart::take_requests).collect()
     }
 
-    /// Every task has ended: nothing is kept for it any more.
+    /// Every task has ended, and no request keeps bytes for it.
     fn finish(&mut self, since_ms: u64) -> Vec<u64> {
         if !self.is_finished() || self.status.compute_ended_ms.is_some() || self.tasks.is_empty() {
             return Vec::new();
@@ -133,10 +133,10 @@ impl StageRun {
         StageRun { serial, ..StageRun::default() }
     }
 
-    // Cutting.
+    // Partitioning.
 
-    /// Forgets the waves that have not begun, and takes the tasks that have not started out of the
-    /// others. Returns the orders that are void.
+    /// Removes the waves that have not begun, and from the others the tasks that have not started.
+    /// Returns the requests that are void.
     pub fn drop_waves_not_begun(&mut self, since_ms: u64) -> Vec<u64> {
         let mut void = Vec::new();
         let mut kept = Vec::new();
@@ -152,7 +152,7 @@ impl StageRun {
                 wave.status.bytes -= gone.map_or(0, |t| t.bytes);
                 wave.parts.values_mut().for_each(|p| drop(p.needs.remove(task)));
             }
-            // All that is left of it has started, and reads by itself unless its orders go on.
+            // Its remaining tasks have started, and read by themselves unless requests continue.
             for part in wave.parts.values_mut() {
                 part.unstarted = 0;
                 part.forget_tasks(&left);
@@ -174,9 +174,10 @@ impl StageRun {
         void
     }
 
-    /// Adds waves of tasks, each with what nodes bring for it.
+    /// Adds waves of tasks, each with the bytes that nodes fetch for it.
     pub fn add_waves(&mut self, tasks: usize, waves: &[Vec<u32>], placed: Vec<(u32, Placed)>) {
-        // By number: with 100,000 tasks a map takes several times as long, and all wait for it.
+        // A vector by number: with 100,000 tasks a map takes several times as long, and all events
+        // wait for it.
         let mut by_task: Vec<Option<Placed>> = vec![None; tasks];
         for (task, found) in placed {
             if let Some(slot) = by_task.get_mut(task as usize) {
@@ -210,7 +211,7 @@ impl StageRun {
         }
     }
 
-    /// Waves that the planner has to know of.
+    /// Waves that the planner has to know.
     pub fn planned_waves(&self) -> u32 {
         (self.waves.len() - self.base) as u32
     }
@@ -220,7 +221,7 @@ impl StageRun {
         self.waves[self.base..].iter().map(|w| w.status.bytes).max().unwrap_or(0)
     }
 
-    // Orders.
+    // Requests.
 
     /// Where its tasks are to run.
     #[cfg(test)]
@@ -254,7 +255,7 @@ impl StageRun {
         Some(found.id)
     }
 
-    /// A part of the wave is begun, perhaps before the planner has asked for the wave.
+    /// Begins a part of the wave, perhaps before the planner has requested the wave.
     fn begin(&mut self, id: WaveId, since_ms: u64) {
         let Some(wave) = self.wave_mut(id) else { return };
         if wave.status.prefetch_began_ms.is_none() {
@@ -273,8 +274,8 @@ impl StageRun {
         parts.flat_map(NodePart::withdraw).collect()
     }
 
-    /// A node has gone, and with it what it held: the bytes by wave, of waves that the planner
-    /// knows and that have not begun. They are to be reported as fetched once more.
+    /// A node has left. Returns the bytes that it held, by wave, for waves that the planner knows
+    /// and that have not begun. These waves will be reported as fetched again.
     pub fn lose(&mut self, node: &str) -> Vec<(u32, u64)> {
         let first = self.base + self.started as usize;
         let waves = self.waves.iter().enumerate().skip(first);
@@ -305,7 +306,7 @@ impl StageRun {
     }
 
     /// Requests of the wave whose pace has changed with its setting, with their nodes and new
-    /// paces. Of a node that has more of them than its setting allows by now, the last pause.
+    /// paces. If a node has more requests than the new setting allows, the last ones pause.
     pub fn adjust(&mut self, id: WaveId, speed_bytes_per_s: f64) -> Vec<Adjusted> {
         let Some(setting) = self.wave(id).and_then(|wave| wave.setting).filter(|_| !self.works_ahead) else {
             return Vec::new();
@@ -329,8 +330,8 @@ impl StageRun {
         changed
     }
 
-    /// A chunk of [`StageRun::next_chunk`] is requested as `request`; gives what to fetch and at
-    /// what pace.
+    /// Requests a chunk of [`StageRun::next_chunk`] as `request`; returns what to fetch, and the
+    /// pace.
     pub fn ask(
         &mut self,
         queue: QueueId,
@@ -347,15 +348,14 @@ impl StageRun {
         (part.chunks.get(rank.number).map(|asked| asked.chunk.parts.clone()).unwrap_or_default(), pace)
     }
 
-    /// Nothing (more) comes of a node's part.
+    /// Gives up the rest of a node's part.
     pub fn part_ended(&mut self, id: WaveId, node: &str) {
         if let Some(part) = self.part(id, node) {
             part.state = State::Ended;
         }
     }
 
-    /// The node has forgotten its requests: they have to be given anew, if anybody still waits for
-    /// them.
+    /// The node has lost its requests. They must be sent again if a task still waits for them.
     pub fn part_lost(&mut self, id: WaveId, node: &str) {
         let works_ahead = self.works_ahead;
         let Some(wave) = self.wave_mut(id) else { return };
@@ -366,7 +366,7 @@ impl StageRun {
         }
     }
 
-    /// Notes how far a request is; returns the bytes fetched since the last time.
+    /// Records the progress of a request; returns the bytes fetched since the last call.
     pub fn progress(
         &mut self,
         wave: WaveId,
@@ -378,7 +378,7 @@ impl StageRun {
         self.part(wave, node).map_or(0, |part| part.progress(number, request, progress))
     }
 
-    /// Adds what nodes were asked to hold for waves that are not over.
+    /// Adds the bytes that were requested from nodes for waves that are not over.
     pub fn add_held(&self, held: &mut BTreeMap<String, u64>) {
         for wave in self.waves.iter().filter(|w| w.status.prefetch_began_ms.is_some() && !w.is_finished()) {
             for (node, part) in wave.parts.iter().filter(|(_, part)| !part.chunks.is_empty()) {
@@ -393,8 +393,8 @@ impl StageRun {
 
     // Tasks.
 
-    /// A task runs on `node`. Returns the orders that end with it: those whose tasks have all
-    /// started, unless orders go on.
+    /// A task runs on `node`. Returns the requests that end with it: those whose tasks have all
+    /// started, unless requests continue.
     pub fn task_started(&mut self, number: u32, node: Option<&str>, since_ms: u64) -> Vec<u64> {
         let Some(wave) = self.wave_of.get(number as usize).copied().flatten() else { return Vec::new() };
         let wave = &mut self.waves[wave];
@@ -424,7 +424,7 @@ impl StageRun {
         Some(wave)
     }
 
-    /// A task's result stands. Returns the orders of its wave if the wave is over with it.
+    /// A task has succeeded. Returns the requests of its wave if the wave is over with it.
     pub fn task_done(&mut self, number: u32, since_ms: u64) -> Vec<u64> {
         let Some(wave) = self.wave_of.get(number as usize).copied().flatten() else { return Vec::new() };
         let wave = &mut self.waves[wave];
@@ -440,13 +440,13 @@ impl StageRun {
         (self.started < self.planned_waves() && self.waves[last].is_finished()).then_some(self.started)
     }
 
-    // Fetched waves, told to the planner in order.
+    // Fetched waves, reported to the planner in order.
 
-    /// The next wave to tell as fetched, if all that was ordered for it has ended.
+    /// The next wave to report as fetched, if all its requests have ended.
     pub fn next_fetched(&mut self, since_ms: u64) -> Option<u32> {
         self.note_ends(since_ms);
         let wave = self.waves.get(self.base + self.fetched as usize)?;
-        // One that was brought ahead has its turn later, unless its tasks could not wait for it.
+        // A wave that was fetched ahead is reported later, unless its tasks have started.
         let ahead = wave.setting.is_none() && wave.status.prefetch_began_ms.is_some();
         let unplanned = ahead && wave.started < wave.tasks.len();
         let is_read = wave.is_finished() || !wave.is_direct;
@@ -457,7 +457,8 @@ impl StageRun {
         Some(self.fetched - 1)
     }
 
-    /// The next wave before `wave` that was not told as fetched; it is told now, however far it is.
+    /// The next wave before `wave` that was not reported as fetched; it is reported now, whatever
+    /// its progress.
     pub fn force_fetched(&mut self, wave: u32) -> Option<u32> {
         if self.fetched >= wave {
             return None;
@@ -478,7 +479,7 @@ impl StageRun {
         });
     }
 
-    /// The stage has ended; returns all its orders.
+    /// The stage has ended; returns all its requests.
     pub fn end(&mut self) -> Vec<u64> {
         self.waiting = Waiting::default();
         let mut orders = Vec::new();
