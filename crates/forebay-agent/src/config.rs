@@ -568,7 +568,7 @@ impl Config {
                     return Err(format!("mount.label = {:?} stands twice; labels must differ", mount.label));
                 }
                 if other.root == mount.root {
-                    return Err(format!("mount.root = {:?} stands under two labels", mount.root));
+                    return Err(format!("mount.root = {:?} has two labels", mount.root));
                 }
             }
         }
@@ -669,7 +669,7 @@ impl ClusterConfig {
         }
         forebay_policy::planner::POLICIES.iter().any(|p| p.0 == self.planner).then_some(()).ok_or_else(|| {
             let names: Vec<_> = forebay_policy::planner::POLICIES.iter().map(|p| p.0).collect();
-            format!("cluster.planner = {:?}: there are {}", self.planner, names.join(", "))
+            format!("cluster.planner = {:?}: the planners are {}", self.planner, names.join(", "))
         })
     }
 }

@@ -33,7 +33,7 @@ impl Cli {
             _ => return cli,
         };
         if cli.global.json {
-            let message = format!("{writes} and has no other form: leave --json out");
+            let message = format!("{writes} and has no JSON form: omit --json");
             Cli::command().error(ErrorKind::ArgumentConflict, message).exit();
         }
         cli

@@ -104,10 +104,8 @@ fn kernel() -> Finding {
         v if v >= (6, 14) => good("kernel", found),
         v if v >= (4, 14) => warn(
             "kernel",
-            format!(
-                "{found}: fetched bytes stay in the page cache for a moment (no uncached reads before 6.14)"
-            ),
-            "nothing has to be done; newer kernels save some memory traffic",
+            format!("{found}: fetched bytes stay in the page cache briefly (no uncached reads before 6.14)"),
+            "no action needed; newer kernels save some memory traffic",
         ),
         _ => bad("kernel", found, "Forebay needs Linux 4.14 or newer (huge pages on tmpfs, statx)"),
     }
@@ -139,7 +137,7 @@ fn dev_shm() -> Finding {
     let remedy = "only the directory backing uses it: mount -o remount,size=50% /dev/shm, or run `forebay up` where it \
                   can mount its own (root, or user namespaces)";
     match rustix::fs::statvfs("/dev/shm") {
-        Err(e) => warn("/dev/shm", format!("cannot be looked at: {e}"), remedy),
+        Err(e) => warn("/dev/shm", format!("cannot be examined: {e}"), remedy),
         Ok(s) => {
             let free = s.f_bavail * s.f_frsize;
             let found = format!("{} free", Human(free));
@@ -160,12 +158,12 @@ fn huge_pages() -> Finding {
         "" => warn(
             "huge pages",
             "this kernel has no huge pages for tmpfs".into(),
-            "expect half the bandwidth, and memory to be given back slowly; use a kernel with TRANSPARENT_HUGEPAGE",
+            "expect half the bandwidth and a slow release of memory; use a kernel with TRANSPARENT_HUGEPAGE",
         ),
         "deny" => bad(
             "huge pages",
             "denied for tmpfs".into(),
-            "echo never > /sys/kernel/mm/transparent_hugepage/shmem_enabled (the tier's own mount asks for them itself)",
+            "echo never > /sys/kernel/mm/transparent_hugepage/shmem_enabled (the tier's own mount requests them itself)",
         ),
         other => good(
             "huge pages",
@@ -214,7 +212,7 @@ fn locked_memory() -> Finding {
         Some(bytes) => warn(
             "locked memory",
             format!("{} a process", Human(bytes)),
-            "io_uring buffers and RDMA will need more (limits.conf memlock); nothing does today",
+            "no action needed now; io_uring buffers and RDMA will need more (limits.conf memlock)",
         ),
     }
 }
@@ -235,7 +233,7 @@ fn agent(global: &Global) -> Finding {
             let said = e.to_string();
             let (found, remedy) = said
                 .split_once("; ")
-                .unwrap_or((&said, "look at its log; `forebay up --pfs DIR` starts one"));
+                .unwrap_or((&said, "read its log; `forebay up --pfs DIR` starts an agent"));
             warn("agent", found.to_owned(), remedy)
         }
     }
@@ -249,7 +247,7 @@ fn tier_size(config: &Path) -> Option<Finding> {
         Ok((capacity, limit)) => {
             good("tier size", format!("capacity {}, limit {}", Human(capacity), Human(limit)))
         }
-        Err(e) => bad("tier size", e, "with it the agent does not start"),
+        Err(e) => bad("tier size", e, "the agent does not start with this capacity"),
     })
 }
 
@@ -265,7 +263,7 @@ fn served_mounts(global: &Global) -> Vec<Finding> {
         bad(
             "mount",
             format!("nothing is mounted on {}, the root of {:?}", root.display(), mount.label),
-            "mount the PFS again; until then nothing of it is served",
+            "mount the PFS again; until then the agent serves nothing of it",
         )
     };
     mounts.iter().map(finding).collect()
@@ -290,7 +288,7 @@ fn local_directory(root: &Path) -> Option<Finding> {
     }
     Some(warn(
         "mount",
-        format!("{} is no mount point, but a directory of a local file system ({kind})", root.display()),
+        format!("{} is not a mount point but a directory of a local file system ({kind})", root.display()),
         "mount the PFS there; with mount.require_mount = true the agent does not start without it",
     ))
 }
@@ -303,12 +301,19 @@ fn certificates(config: &Path) -> Finding {
         Err(e) => return bad(what, e, "`forebay config check` says more"),
     };
     let Some(directory) = &cluster.tls else {
-        return good(what, "none: this node talks to processes of its own user on this machine only".into());
+        return good(
+            what,
+            "none: this node communicates only with processes of its own user on this machine".into(),
+        );
     };
     let facts = match Identity::load(directory) {
         Ok(identity) => identity.facts(),
         Err(e) => {
-            return bad(what, e.to_string(), "without them the agent does not start; see docs/security.md");
+            return bad(
+                what,
+                e.to_string(),
+                "without valid files the agent does not start; see docs/security.md",
+            );
         }
     };
     if !facts.node.eq_ignore_ascii_case(&cluster.node) {
@@ -316,14 +321,18 @@ fn certificates(config: &Path) -> Finding {
         return bad(
             what,
             found,
-            "the others refuse it: give this node its own certificate, or change cluster.node",
+            "other nodes refuse it: give this node its own certificate, or change cluster.node",
         );
     }
     let left = facts.expires.duration_since(SystemTime::now()).unwrap_or_default();
     let days = left.as_secs() / 86_400;
-    let found = format!("{} in {}, good for {days} more days", facts.node, directory.display());
+    let found = format!("{} in {}, valid for {days} more days", facts.node, directory.display());
     if days < EXPIRY_WARNING_DAYS {
-        warn(what, found, "make a new one with `forebay init` and copy it over the old; no restart is needed")
+        warn(
+            what,
+            found,
+            "create a new one with `forebay init` and copy it over the old one; no restart is needed",
+        )
     } else {
         good(what, found)
     }
@@ -376,8 +385,10 @@ fn time_stamps(path: &Path, second: Option<&Path>) -> Finding {
         }
         Ok(Stamps::Rest(change)) => bad(
             what,
-            format!("{shown}: {change} does not move them, so new content cannot be told from old"),
-            "the agent does not cache it; mount.stamps = \"trust\" only if no file is changed once it was read",
+            format!(
+                "{shown}: {change} does not move them, so the agent cannot distinguish new content from old"
+            ),
+            "the agent does not cache it; set mount.stamps = \"trust\" only if no file changes after it was read",
         ),
         Err(e) => warn(
             what,
@@ -402,7 +413,9 @@ fn long_write(path: &Path, second: &Path, bytes: u64) -> Finding {
     let took = seen.took.as_secs_f64();
     let moves = format!("{shown}: the stamps moved {} times while {bytes} took {took:.1} s", seen.moves);
     match seen.behind {
-        _ if seen.moves == 0 => bad(what, moves, "no change is noticed there: do not cache this file system"),
+        _ if seen.moves == 0 => {
+            bad(what, moves, "that mount would notice no change: do not cache this file system")
+        }
         None => good(what, format!("{moves}, the last time after the last byte")),
         Some(behind) if behind < LATE => good(what, format!("{moves}, the last time with the last byte")),
         Some(behind) => warn(

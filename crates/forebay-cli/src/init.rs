@@ -82,7 +82,7 @@ pub fn init(global: &Global, args: &InitArgs) -> Outcome {
         (1..nodes.len()).find(|&i| nodes[..i].iter().any(|n| n.name.eq_ignore_ascii_case(&nodes[i].name)))
     {
         return Err(format!(
-            "--node {}: the name is given twice; nodes need names of their own",
+            "--node {}: the name is given twice; each node needs its own",
             nodes[twice].name
         ));
     }
@@ -179,14 +179,14 @@ fn make_authority(at: &Path, cluster: &Cluster) -> Result<Authority, String> {
     set_validity(&mut params, 1);
     // RFC 5280, 4.1.2.5: no end. It ends when the nodes are given another one.
     params.not_after = rcgen::date_time_ymd(9999, 12, 31);
-    let cannot = |e: rcgen::Error| format!("cannot make the certificate authority: {e}");
+    let cannot = |e: rcgen::Error| format!("cannot create the certificate authority: {e}");
     let key = KeyPair::generate().map_err(cannot)?;
     let pem = params.self_signed(&key).map_err(cannot)?.pem();
     // The certificate last: it is what tells that there is a CA.
     let key_path = at.join(CA_KEY_FILE);
     if key_path.exists() {
         return Err(format!(
-            "{} is there without {CA_FILE}, left from an attempt that failed: remove it",
+            "{} exists without {CA_FILE}, left by a failed attempt: remove it",
             key_path.display()
         ));
     }
@@ -199,8 +199,7 @@ fn read_authority(at: &Path) -> Result<Authority, String> {
     let (path, key_path) = (at.join(CA_FILE), at.join(CA_KEY_FILE));
     let pem = fs::read_to_string(&path).map_err(|e| failed("read", &path, &e))?;
     let key = tls::read_secret(&key_path).map_err(|e| e.to_string())?;
-    let no_key =
-        |e: &dyn std::fmt::Display| format!("{}: there is no private key in it: {e}", key_path.display());
+    let no_key = |e: &dyn std::fmt::Display| format!("{}: contains no private key: {e}", key_path.display());
     let key = String::from_utf8(key).map_err(|e| no_key(&e))?;
     let key = KeyPair::from_pem(&key).map_err(|e| no_key(&e))?;
     let issuer = Issuer::from_ca_cert_pem(&pem, key)
@@ -305,7 +304,7 @@ fn write_node(
     authority: &Authority,
     days: u32,
 ) -> Result<(), String> {
-    let cannot = |e: rcgen::Error| format!("cannot make the certificate of {}: {e}", node.name);
+    let cannot = |e: rcgen::Error| format!("cannot create the certificate of {}: {e}", node.name);
     let mut params = CertificateParams::new(vec![node.name.clone()]).map_err(cannot)?;
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, &*node.name);
@@ -350,7 +349,7 @@ fn example(node: &Node, cluster: &Cluster) -> String {
 
 /// Reads a node's directory as its agent will.
 fn check(node: &Node, directory: PathBuf, new: bool) -> Result<Made, String> {
-    let remedy = format!("move {} away to have it made anew", directory.display());
+    let remedy = format!("move {} away and repeat the command", directory.display());
     let facts = Identity::load(&directory).map_err(|e| format!("{e} ({remedy})"))?.facts();
     if facts.node != node.name {
         return Err(format!("{}: made for {:?}; {remedy}", directory.display(), facts.node));
@@ -363,12 +362,12 @@ impl Report {
     fn tell(&self, out: &mut dyn Write) -> io::Result<()> {
         let at = self.directory.display();
         match self.new_authority {
-            true => writeln!(out, "made the certificate authority {at}/{CA_FILE}")?,
+            true => writeln!(out, "created the certificate authority {at}/{CA_FILE}")?,
             false => writeln!(out, "the certificate authority {at}/{CA_FILE} exists and is used")?,
         }
         for node in &self.nodes {
-            let done = if node.new { "made" } else { "exists already and is left as it is" };
-            writeln!(out, "{}: {done}, good for {} days", node.directory.display(), node.days_left)?;
+            let done = if node.new { "created" } else { "exists already, unchanged" };
+            writeln!(out, "{}: {done}, valid for {} days", node.directory.display(), node.days_left)?;
         }
         let Some(first) = self.nodes.iter().find(|node| node.new) else { return Ok(()) };
         let (directory, node) = (first.directory.display(), &first.node);

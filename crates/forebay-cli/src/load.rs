@@ -217,7 +217,7 @@ pub fn why_unserved(mounts: &[MountStatus], path: &Path) -> Option<String> {
         return None;
     }
     let roots: Vec<_> = mounts.iter().map(|m| root(m).display().to_string()).collect();
-    Some(format!("on no file system that the agent serves; it serves {}", roots.join(", ")))
+    Some(format!("not on a file system that the agent serves; it serves {}", roots.join(", ")))
 }
 
 fn report_of(
@@ -267,7 +267,7 @@ impl Report {
         let what = if self.cancelled { "cancelled after" } else { "loaded" };
         writeln!(
             out,
-            "{what} {} files, {} fetched, {} there already, {} failed, in {:.2} s ({}/s)",
+            "{what} {} files, {} fetched, {} resident before, {} failed, in {:.2} s ({}/s)",
             self.loaded,
             Human(self.bytes_fetched),
             Human(self.bytes_resident),

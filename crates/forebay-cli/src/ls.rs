@@ -176,7 +176,7 @@ impl FileReport {
     fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "{}", self.path)?;
         if !self.tiered {
-            return writeln!(out, "  on no file system that an agent serves: read directly");
+            return writeln!(out, "  not on a file system that an agent serves: programs read it directly");
         }
         let pinned = if self.pinned { ", pinned" } else { "" };
         writeln!(out, "  {} of {} resident{pinned}", Human(self.resident_bytes), Human(self.size_bytes))?;

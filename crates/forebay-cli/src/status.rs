@@ -57,7 +57,7 @@ fn write(s: &Status, counters: bool, out: &mut dyn Write) -> io::Result<()> {
     for mount in &s.mounts {
         let (label, root) = (&mount.label, name(&mount.root));
         write!(out, "mount     {label} at {root}: {} fetched", Human(mount.fetched_bytes))?;
-        write!(out, ", {} under way, {} failed", mount.fetches_pending, mount.fetch_errors)?;
+        write!(out, ", {} in progress, {} failed", mount.fetches_pending, mount.fetch_errors)?;
         // A fetch takes milliseconds; one that takes seconds means a PFS in trouble.
         if mount.slowest_ms > 1000 {
             write!(out, "; the PFS has not answered for {:.1} s", mount.slowest_ms as f64 / 1e3)?;
@@ -96,10 +96,10 @@ fn cluster(cluster: &ClusterStatus, out: &mut dyn Write) -> io::Result<()> {
     };
     writeln!(out, "          this node is {}; the coordinator is {coordinator}", cluster.node)?;
     if !cluster.connected {
-        writeln!(out, "          the coordinator does not answer; these members were there last")?;
+        writeln!(out, "          the coordinator does not answer; these were the last known members")?;
     }
     for (name, ms) in &cluster.avoided {
-        writeln!(out, "          {name} does not answer and is not asked for {:.1} s", *ms as f64 / 1e3)?;
+        writeln!(out, "          {name} does not answer; the agent avoids it for {:.1} s", *ms as f64 / 1e3)?;
     }
     Ok(())
 }
@@ -113,7 +113,7 @@ fn peers(s: &Status, out: &mut dyn Write) -> io::Result<()> {
         return Ok(());
     }
     write!(out, "peers     {} received, {} sent", Human(came), Human(went))?;
-    write!(out, ", {} of guests here", Human(counter("guest_bytes")))?;
+    write!(out, ", {} in remote pages here", Human(counter("guest_bytes")))?;
     writeln!(out, ", {} refused, {failed} failed", counter("peer_refusals_total"))
 }
 

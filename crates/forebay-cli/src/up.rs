@@ -250,7 +250,7 @@ fn serve(config: Config) -> Outcome {
 fn forget_tier(state_dir: &Path) {
     let destroyed = Tier::reopen(state_dir).and_then(|tier| tier.map_or(Ok(()), Tier::destroy));
     if let Err(e) = destroyed {
-        tracing::warn!(error = %e, "the tier of an agent that did not start is left; `forebay down --drop` removes it");
+        tracing::warn!(error = %e, "the tier of an agent that did not start remains; `forebay down --drop` removes it");
     }
 }
 
@@ -313,7 +313,7 @@ pub fn down(global: &Global, args: &DownArgs) -> Outcome {
             None => writeln!(out, "no agent was running")?,
         }
         match args.drop {
-            true => writeln!(out, "the cache is dropped and its memory free"),
+            true => writeln!(out, "the cache is dropped and its memory is free"),
             false => writeln!(out, "{kept}"),
         }
     })?;
@@ -338,7 +338,7 @@ fn wait_gone(pid: u32) -> Result<(), String> {
     let deadline = Instant::now() + STOP_TIME;
     while Path::new(&format!("/proc/{pid}")).exists() && !is_zombie(pid) {
         if Instant::now() > deadline {
-            return Err(format!("agent {pid} is still there after {} s", STOP_TIME.as_secs()));
+            return Err(format!("agent {pid} still runs after {} s", STOP_TIME.as_secs()));
         }
         std::thread::sleep(Duration::from_millis(2));
     }
@@ -377,7 +377,7 @@ pub fn check_config(global: &Global, file: &Path) -> Outcome {
         if !mount.root.is_dir() {
             let (label, root) = (&mount.label, mount.root.display());
             return failed(format!(
-                "mount {label:?}: root = {root}: no directory on this machine; mount the PFS there"
+                "mount {label:?}: root = {root}: not a directory on this machine; mount the PFS there"
             ));
         }
     }

@@ -70,7 +70,7 @@ pub fn compare(client: &Client, path: &Path) -> Result<Compared, String> {
     // A file that was changed meanwhile differs rightly.
     let now = client.open(path).map_err(io)?.version();
     if now != version {
-        return Err("was changed while it was compared; compare it again".into());
+        return Err("changed while it was compared; run the command again".into());
     }
     Ok(compared)
 }
@@ -91,7 +91,7 @@ fn compare_block(pfs: BorrowedFd<'_>, cached: &[u8], buffer: &mut [u8], offset: 
             Ok(0) => break,
             Ok(more) => n += more,
             Err(rustix::io::Errno::INTR) => {}
-            Err(e) => return Err(format!("the PFS at {offset}: {e}")),
+            Err(e) => return Err(format!("cannot read the PFS at byte {offset}: {e}")),
         }
     }
     match cached.iter().zip(&buffer[..n]).position(|(a, b)| a != b) {

@@ -55,7 +55,7 @@ fn nodes_made_at_different_times_meet_and_nothing_is_written_twice() {
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path().join("cluster");
     let said = init(&at, &["--cluster", "lab", "--node", "n1=127.0.0.1:0", "--node", "n2"]);
-    assert!(said.contains("made the certificate authority") && said.contains("scp -p"), "{said}");
+    assert!(said.contains("created the certificate authority") && said.contains("scp -p"), "{said}");
     assert_eq!(
         (mode(at.join("ca.key")), mode(at.join("n1/node.key")), mode(at.join("n1"))),
         (0o600, 0o600, 0o700)
@@ -63,7 +63,7 @@ fn nodes_made_at_different_times_meet_and_nothing_is_written_twice() {
 
     let before = contents(&at);
     let said = init(&at, &["--node", "n1", "--node", "n3=10.0.0.3", "--days", "7"]);
-    assert!(said.contains("n1: exists already") && said.contains("n3: made, good for 7 days"), "{said}");
+    assert!(said.contains("n1: exists already") && said.contains("n3: created, valid for 7 days"), "{said}");
     let after = contents(&at);
     assert!(before.iter().all(|(path, bytes)| after[path] == *bytes));
     assert_eq!(after.len(), before.len() + 4);
@@ -154,7 +154,7 @@ fn doctor_looks_at_the_certificates() {
     };
     let (level, found) = finding("n1", "n1");
     assert_eq!(level, "good");
-    assert!(found.contains("good for 39 more days") || found.contains("good for 40 more days"), "{found}");
+    assert!(found.contains("valid for 39 more days") || found.contains("valid for 40 more days"), "{found}");
     assert_eq!(finding("n2", "n2").0, "warning");
     let (level, found) = finding("n1", "n2");
     assert!(level == "bad" && found.contains("made for \"n2\""), "{found}");

@@ -453,10 +453,7 @@ pub(crate) fn unexpected(reply: &Reply) -> io::Error {
             told(if *errno > 0 { *errno } else { libc::EIO }, message.as_str())
         }
         Reply::TimedOut => told(libc::ETIMEDOUT, "the agent was not ready in time"),
-        other => io::Error::new(
-            io::ErrorKind::InvalidData,
-            format!("an answer that does not belong here: {other:?}"),
-        ),
+        other => io::Error::new(io::ErrorKind::InvalidData, format!("an unexpected answer: {other:?}")),
     }
 }
 

@@ -93,7 +93,7 @@ impl Core {
             // Its agent does not listen there any more.
             Joined::Overtaken => out.push(Effect::Close(session)),
             Joined::Refused(why) => {
-                tracing::warn!(session, "a node may not join: {why}");
+                tracing::warn!(session, "refused a node: {why}");
                 out.push(Effect::Send(session, welcome(why)));
                 out.push(Effect::Close(session));
             }
@@ -103,12 +103,12 @@ impl Core {
     /// Does what is due. Called after every batch of messages and at [`Core::next_deadline`].
     pub fn tick(&mut self, now: Nanos, out: &mut Vec<Effect>) {
         for (name, session) in self.members.expire(now) {
-            tracing::warn!(node = name, "is silent and no member any more");
+            tracing::warn!(node = name, "sends no heartbeats and is no longer a member");
             self.pump.node_went(now, &name);
             out.push(Effect::Close(session));
         }
         for (name, session) in self.members.outvote(now) {
-            tracing::warn!(node = name, "has another mount.extent_size than most nodes, and is no member");
+            tracing::warn!(node = name, "has another mount.extent_size than most nodes, and is not a member");
             self.pump.node_went(now, &name);
             out.push(Effect::Close(session));
         }

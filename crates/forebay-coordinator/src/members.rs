@@ -145,7 +145,7 @@ impl Members {
 
     fn may_join(&self, info: &NodeInfo, incarnation: Incarnation) -> Result<(), String> {
         if info.name.is_empty() || info.mounts.len() != info.extent_bytes.len() {
-            return Err("the node does not describe itself as this protocol wants it".into());
+            return Err("the node's description does not match this protocol".into());
         }
         if self.members.get(&info.name).is_some_and(|m| m.incarnation > incarnation) {
             return Err(format!(

@@ -170,7 +170,7 @@ impl Pump {
             tracing::warn!(
                 node = owner.0,
                 reported_bytes,
-                "the reports of all jobs take more than {REPORTED_BYTES_MAX} bytes: one job of this node is not planned any more"
+                "the reports of all jobs take more than {REPORTED_BYTES_MAX} bytes: one job of this node is no longer planned"
             );
             self.forget_job(now, owner);
         }

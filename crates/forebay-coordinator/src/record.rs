@@ -140,7 +140,7 @@ impl Recorder {
             Ok(()) => (format!("it has {FILE_BYTES_MAX} bytes"), None),
             Err(e) => (e.to_string(), Some(Instant::now() + PAUSE)),
         };
-        tracing::warn!("the decision log ends here and goes on in another file when no job runs: {why}");
+        tracing::warn!("the decision log stops here and continues in another file when no job runs: {why}");
         self.trace = Trace::off();
         if let Some(log) = &mut self.log {
             (log.is_over, log.not_before) = (true, not_before);

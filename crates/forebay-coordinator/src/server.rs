@@ -306,7 +306,7 @@ impl Server {
             self.turn = self.now();
             let late_ns = self.turn.saturating_since(due);
             if late_ns > STALL_NS {
-                tracing::warn!(late_ms = late_ns / 1_000_000, "the coordinator was kept from running");
+                tracing::warn!(late_ms = late_ns / 1_000_000, "the coordinator was prevented from running");
                 self.core.forgive(late_ns);
             }
             for (session, events) in ready {

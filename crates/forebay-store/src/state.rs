@@ -44,7 +44,7 @@ pub fn claim(state_dir: &Path) -> io::Result<()> {
         return refuse(format!("belongs to user {}, not to {own}", stat.st_uid));
     }
     if stat.st_mode & 0o022 != 0 {
-        return refuse("can be written by other users".into());
+        return refuse("is writable by other users".into());
     }
     Ok(())
 }
@@ -117,7 +117,7 @@ mod tests {
         let state = dir.path().join("state");
         claim(&state).unwrap();
         std::fs::set_permissions(&state, std::fs::Permissions::from_mode(0o777)).unwrap();
-        assert!(claim(&state).unwrap_err().to_string().contains("can be written by other users"));
+        assert!(claim(&state).unwrap_err().to_string().contains("is writable by other users"));
         let link = dir.path().join("link");
         std::os::unix::fs::symlink("/", &link).unwrap();
         assert!(claim(&link).unwrap_err().to_string().contains("is not a directory"));

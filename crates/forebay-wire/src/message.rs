@@ -371,7 +371,7 @@ impl std::fmt::Display for Refusal {
             Refusal::NotRegular => f.write_str("not a regular file"),
             Refusal::NotOnMount => f.write_str("not on a file system this agent serves"),
             Refusal::Young => {
-                f.write_str("changed a moment ago; it is cached once its time stamps can be believed")
+                f.write_str("changed a moment ago; it is cached once its time stamps are reliable")
             }
             Refusal::StampsUnproved => {
                 f.write_str("this file system is not cached; `forebay status` says why")

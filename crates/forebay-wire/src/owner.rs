@@ -45,7 +45,7 @@ pub fn check_connector(socket: &TcpStream) -> io::Result<()> {
         }
     }
     Err(denied(format!(
-        "the kernel does not tell whose the connection from {there} is; it may be closed already"
+        "the kernel does not report the user of the connection from {there}; it may be closed already"
     )))
 }
 
@@ -66,7 +66,7 @@ pub fn check_listener(socket: &TcpStream) -> io::Result<()> {
         // Not accepted yet: see whose queue it may be in, and look again.
         listeners = rows(|row| listens_on(row, there))?;
     }
-    Err(denied(format!("the kernel does not tell whose the process on {there} is; it may have gone")))
+    Err(denied(format!("the kernel does not report the user of the process on {there}; it may have ended")))
 }
 
 /// Whose a connection is: its own user's, or while it waits in a queue, that of whoever was seen to
@@ -120,7 +120,7 @@ fn trust(uid: u32, whose: &str) -> io::Result<()> {
         return Ok(());
     }
     Err(denied(format!(
-        "{whose} user {uid}'s; without TLS only user {own} and root are believed (see cluster.tls)"
+        "{whose} user {uid}'s; without TLS only user {own} and root are trusted (see cluster.tls)"
     )))
 }
 
@@ -136,7 +136,7 @@ fn rows(wanted: impl Fn(&Row) -> bool) -> io::Result<Vec<Row>> {
     let pick = |text: String| -> Vec<Row> { text.lines().filter_map(parse_row).filter(&wanted).collect() };
     let found = std::fs::read_to_string(path).map(pick).map_err(|e| {
         denied(format!(
-            "cannot read {path}, which tells whose a loopback connection is: {e}; use cluster.tls instead"
+            "cannot read {path}, which names the user of a loopback connection: {e}; use cluster.tls instead"
         ))
     })?;
     if !found.is_empty() {

@@ -166,15 +166,14 @@ fn read_certificates(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
     let certificates: Result<Vec<_>, pem::Error> = CertificateDer::pem_slice_iter(&text).collect();
     match certificates {
         Ok(found) if !found.is_empty() => Ok(found),
-        Ok(_) => Err(wrong(path, "there is no certificate in it (-----BEGIN CERTIFICATE-----)")),
+        Ok(_) => Err(wrong(path, "contains no certificate (-----BEGIN CERTIFICATE-----)")),
         Err(e) => Err(wrong(path, &format!("not a PEM file: {e}"))),
     }
 }
 
 fn read_key(path: &Path) -> io::Result<PrivateKeyDer<'static>> {
     let text = read_secret(path)?;
-    PrivateKeyDer::from_pem_slice(&text)
-        .map_err(|e| wrong(path, &format!("there is no private key in it: {e}")))
+    PrivateKeyDer::from_pem_slice(&text).map_err(|e| wrong(path, &format!("contains no private key: {e}")))
 }
 
 /// Reads a file with a private key. One that others can read proves nothing, so it is not used: as
@@ -188,7 +187,7 @@ pub fn read_secret(path: &Path) -> io::Result<Vec<u8>> {
     let (own, owner, mode) = (rustix::process::geteuid().as_raw(), metadata.uid(), metadata.mode() & 0o777);
     if mode & 0o077 != 0 {
         let what = format!(
-            "others may read this key (mode {mode:04o}); chmod 600 it, or make a new one if they have"
+            "others may read this key (mode {mode:04o}); chmod 600 it, or create a new one if they have"
         );
         return Err(wrong(path, &what));
     }
@@ -234,7 +233,7 @@ fn in_plain_words(e: &webpki::Error) -> String {
     match e {
         webpki::Error::CertExpired { not_after, .. } => {
             let days = UnixTime::now().as_secs().saturating_sub(not_after.as_secs()) / 86_400;
-            format!("this certificate expired {days} days ago; make a new one with `forebay init`")
+            format!("this certificate expired {days} days ago; create a new one with `forebay init`")
         }
         webpki::Error::CertNotValidYet { .. } => {
             "this certificate is not valid yet; is this node's clock right?".into()
@@ -243,7 +242,7 @@ fn in_plain_words(e: &webpki::Error) -> String {
             "this certificate was not signed by the CA of ca.pem beside it".into()
         }
         webpki::Error::RequiredEkuNotFoundContext(_) | webpki::Error::EmptyEkuExtension => {
-            "this certificate is not made for both ends of a connection (it needs serverAuth and clientAuth)"
+            "this certificate is not valid for both ends of a connection (it needs serverAuth and clientAuth)"
                 .into()
         }
         webpki::Error::CaUsedAsEndEntity => "this is a CA's certificate, not a node's".into(),
@@ -324,7 +323,7 @@ impl ServerCertVerifier for AnyMember {
         _certificate: &CertificateDer<'_>,
         _signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Err(rustls::Error::General("TLS 1.2 is not spoken here".into()))
+        Err(rustls::Error::General("TLS 1.2 is not supported".into()))
     }
 
     fn verify_tls13_signature(
@@ -369,9 +368,9 @@ fn complaint(what: &CertificateError) -> String {
         C::NotValidYet | C::NotValidYetContext { .. } => "is not valid yet (or a clock is wrong)".into(),
         C::UnknownIssuer | C::BadSignature => "was not signed by this cluster's CA".into(),
         C::InvalidPurpose | C::InvalidPurposeContext { .. } => {
-            "is not made for this end of a connection".into()
+            "is not valid for this end of a connection".into()
         }
-        other => format!("cannot be believed: {other}"),
+        other => format!("cannot be trusted: {other}"),
     }
 }
 
@@ -383,9 +382,9 @@ fn objection(alert: AlertDescription) -> String {
             "it says that this node's certificate has expired (or a clock is wrong)".into()
         }
         A::UnsupportedCertificate => {
-            "it says that this node's certificate is not made for this purpose".into()
+            "it says that this node's certificate is not valid for this purpose".into()
         }
-        A::CertificateRequired => "it wants a certificate".into(),
+        A::CertificateRequired => "it requires a certificate".into(),
         other => format!("it says {other:?}"),
     }
 }

@@ -57,10 +57,10 @@ impl TlsStream {
         };
         stream.session.set_buffer_limit(Some(SEND_BYTES_MAX));
         stream.shake_hands(deadline).map_err(|e| match e.kind() {
-            ErrorKind::WouldBlock => io::Error::new(ErrorKind::TimedOut, "the other end did not go on in time"),
+            ErrorKind::WouldBlock => io::Error::new(ErrorKind::TimedOut, "the other end did not continue in time"),
             ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset => io::Error::new(
                 e.kind(),
-                "the other end closed the connection instead of proving itself; if it uses no TLS, set cluster.tls there",
+                "the other end closed the connection instead of authenticating itself; if it uses no TLS, set cluster.tls there",
             ),
             _ => e,
         })?;

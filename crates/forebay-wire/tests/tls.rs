@@ -181,7 +181,7 @@ fn a_listener_lets_nobody_in_whose_certificate_is_no_good() {
     assert!(refusal(&Node { names: &[], ..Node::GOOD }).contains("shows no certificate"));
     assert!(refusal(&Node { valid: (-30, -1), ..Node::GOOD }).contains("has expired"));
     assert!(refusal(&Node { valid: (1, 30), ..Node::GOOD }).contains("is not valid yet"));
-    assert!(refusal(&Node { usages: &[ServerAuth], ..Node::GOOD }).contains("not made for this end"));
+    assert!(refusal(&Node { usages: &[ServerAuth], ..Node::GOOD }).contains("not valid for this end"));
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn who_connects_believes_nobody_whose_certificate_is_no_good() {
     let own = Security::load(&ca.issue(&at.path().join("own"), &Node::GOOD)).unwrap();
     for (node, why) in [
         (Node { valid: (-30, -1), ..Node::GOOD }, "has expired"),
-        (Node { usages: &[ClientAuth], ..Node::GOOD }, "not made for this end"),
+        (Node { usages: &[ClientAuth], ..Node::GOOD }, "not valid for this end"),
         (Node { names: &[], ..Node::GOOD }, "names no node"),
     ] {
         let directory = ca.issue(&at.path().join("bad"), &node);
@@ -253,7 +253,7 @@ fn files_that_are_no_good_are_refused_by_name() {
 
     let directory = ca.issue(&at("empty"), &Node::GOOD);
     fs::write(directory.join("node.pem"), "nothing\n").unwrap();
-    assert!(refuse(&directory).contains("no certificate in it"));
+    assert!(refuse(&directory).contains("contains no certificate"));
 }
 
 #[test]

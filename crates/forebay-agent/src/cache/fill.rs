@@ -95,7 +95,7 @@ impl Begun {
         let now = self.file.word(page);
         self.file.change(page, now, now.withdrawn(State::Leaving));
         if let Err(e) = self.file.punch(page, 1) {
-            tracing::error!(copy = task.entry.copy(), page, error = %e, "cannot give back a page that was not filled");
+            tracing::error!(copy = task.entry.copy(), page, error = %e, "cannot release a page that was not filled");
             // It takes memory that nobody will give back: it stays counted.
             shared.cache.keep_pages(self.room);
         }

@@ -273,7 +273,7 @@ impl Cache {
 
     fn unlink(&self, copy: u64) {
         if let Err(e) = self.tier.remove_copy(copy) {
-            tracing::warn!(copy, error = %e, "cannot remove a copy; it is looked at again at the next start");
+            tracing::warn!(copy, error = %e, "cannot remove a copy; the next start checks it again");
         }
     }
 
@@ -566,7 +566,7 @@ impl Cache {
         // an unlinked file.
         if let Err(e) = file.and_then(|file| file.punch(first, count)) {
             // The pages stay withdrawn and counted: wrong by too much, never by too little.
-            tracing::error!(copy = entry.copy(), error = %e, "cannot give back pages of the tier");
+            tracing::error!(copy = entry.copy(), error = %e, "cannot release pages of the tier");
             return 0;
         }
         lock(&self.pages).shrink(bytes);

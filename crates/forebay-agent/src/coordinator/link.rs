@@ -257,7 +257,7 @@ pub fn run(shared: &Arc<Shared>, home: &Home) {
                 // Each reason once: a coordinator that is away for a night must not fill the log.
                 let reason = e.to_string();
                 if complained.len() < COMPLAINTS_MAX && !complained.contains(&reason) {
-                    tracing::warn!(coordinator = ?home, error = %e, "cannot join; reads go on, and joining is tried again");
+                    tracing::warn!(coordinator = ?home, error = %e, "cannot join; reads continue, and the agent tries again");
                     complained.push(reason);
                 }
             }

@@ -222,7 +222,7 @@ pub fn tell(connection: &mut Connection, updates: Vec<JobUpdate>, mut room: Rese
         return reply(Reply::Done);
     }
     if updates.iter().any(is_layouts) {
-        let why = "layouts are the agent's to tell".into();
+        let why = "only the agent may report layouts".into();
         return reply(Reply::Refused(Refusal::Invalid(why)));
     }
     let bounds = Bounds::of(shared, connection.peer.uid);
@@ -251,7 +251,9 @@ fn room_for(shared: &Shared, updates: &[JobUpdate]) -> Option<Reservation> {
 pub fn list(shared: &Shared) -> Answer {
     match shared.link.ask_jobs(ASK_TIME) {
         Ok(jobs) => reply(Reply::Jobs(jobs)),
-        Err(e) => reply(Reply::Failed { errno: libc::EAGAIN, message: format!("cannot ask for jobs: {e}") }),
+        Err(e) => {
+            reply(Reply::Failed { errno: libc::EAGAIN, message: format!("cannot request the jobs: {e}") })
+        }
     }
 }
 

@@ -123,7 +123,7 @@ impl StampCheck {
     /// For operators: whether the mount is cached, and why.
     pub fn report(&self) -> (bool, String) {
         if self.config.trusts_stamps {
-            return (true, "time stamps are believed, as mount.stamps says".into());
+            return (true, "time stamps are trusted, as mount.stamps says".into());
         }
         match lock(&self.state).verdict.clone() {
             Verdict::Measuring => (false, "its time stamps are still being measured".into()),
@@ -160,7 +160,7 @@ fn verdict(config: &MountConfig) -> Verdict {
             Verdict::Believed(format!("time stamps follow writes {} ms apart", within.as_millis()))
         }
         Ok(Stamps::Rest(change)) => Verdict::Refused(format!(
-            "{change} does not move the time stamps, so new content cannot be told from old; \
+            "{change} does not move the time stamps, so the agent cannot distinguish new content from old; \
              mount.stamps = \"trust\" caches it anyway"
         )),
         Err(e) => unmeasured(&config.root, dir, &e),
@@ -171,7 +171,7 @@ fn verdict(config: &MountConfig) -> Verdict {
 fn unmeasured(root: &Path, dir: &Path, e: &io::Error) -> Verdict {
     if has_known_stamps(root) {
         return Verdict::Believed(format!(
-            "time stamps are believed for the file system's type; {}: {e}",
+            "time stamps are trusted for the file system's type; {}: {e}",
             dir.display()
         ));
     }

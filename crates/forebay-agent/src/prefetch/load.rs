@@ -391,7 +391,7 @@ impl FileLoad {
         tracing::info!(
             path = %String::from_utf8_lossy(&self.entry.identity.path),
             pages = gone.len(),
-            "pages are gone from the nodes they were loaded to; they are brought again"
+            "pages are missing on the nodes to which they were loaded; they are fetched again"
         );
         add(&self.shared.counters.pages_replaced_total, gone.len() as u64);
         let again = self.me.upgrade().is_some_and(|load| {

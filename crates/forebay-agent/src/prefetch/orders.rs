@@ -158,7 +158,7 @@ impl Orders {
             std::thread::Builder::new().name("order".into()).stack_size(STACK_BYTES).spawn(feed)
         });
         if !matches!(spawned, Some(Ok(_))) {
-            tracing::warn!(order = id, "cannot carry out an order: too many, or no memory");
+            tracing::warn!(order = id, "cannot execute a prefetch request: too many, or no memory");
             shared.orders.note(shared, ticket, |p| p.failed_bytes += all);
             shared.orders.end_feeding(shared, ticket);
         }
@@ -189,7 +189,7 @@ impl Orders {
         let dropped = std::mem::take(&mut lock(&self.state).orders);
         self.changed.notify_all();
         if !dropped.is_empty() {
-            tracing::info!(orders = dropped.len(), "orders are void without the coordinator who gave them");
+            tracing::info!(orders = dropped.len(), "prefetch requests are void without their coordinator");
             shared.cache.unplan(None);
         }
     }

@@ -283,7 +283,7 @@ impl Connection {
             }
             Ok(request) => Ok(Ok((request, None))),
             Err(_) if too_large => Ok(Err(Refusal::TooMany(format!(
-                "elements in one packet: it would take more than {allowance} bytes; tell less at a time"
+                "elements in one packet: it would take more than {allowance} bytes; report less at a time"
             )))),
             Err(e) => {
                 add(&self.shared.counters.garbage_total, 1);
@@ -372,7 +372,7 @@ impl Connection {
             Err(NoFile::Refused(refusal)) => reply(Reply::Refused(refusal)),
             Err(NoFile::Pfs(e)) => reply(Reply::Failed {
                 errno: e.raw_os_error().unwrap_or(libc::EIO),
-                message: format!("the file system failed to tell about the file: {e}"),
+                message: format!("the file system did not return the file's attributes: {e}"),
             }),
         }
     }
