@@ -77,7 +77,7 @@ def load(
     paths: a file, a directory (with all below it) or a pattern, or several of them; they are walked while the load goes on.
     rate: most bytes a second taken from the PFS, a number or a text such as "100MB/s" or "1GiB/s"; 0 for no limit.
     progress: called about five times a second with a dict of `files` and `bytes` (found so far), `files_done`, `bytes_fetched`
-        and `bytes_resident` (there already). If it raises, or on Ctrl-C, the load is cancelled; what is fetched stays.
+        and `bytes_resident` (resident before). If it raises, or on Ctrl-C, the load is cancelled; fetched bytes stay.
 
     Returns that dict, with `seconds` and an empty list `failures`. LoadError: some files failed. OSError: no agent.
     """

@@ -91,7 +91,7 @@ class _RawReader(io.RawIOBase):
             except PermissionError as error:
                 # A memory-only file belongs to the agent's user, and permissions on the PFS may
                 # have changed since the open.
-                text = f"{self._file.path}: there is no descriptor, as it cannot be opened again ({error.strerror}); read and readinto work"
+                text = f"{self._file.path}: no descriptor is available, because the file cannot be opened again ({error.strerror}); read and readinto work"
                 raise io.UnsupportedOperation(text) from error
         return self._plain.fileno()
 
@@ -173,7 +173,7 @@ class ReadFile(io.BufferedIOBase):
 
     def __reduce__(self):
         if self._reopen is None:
-            raise TypeError(f"{self.name}: cannot be pickled, as it was opened with client=; open it by forebay.fs or without client=")
+            raise TypeError(f"{self.name}: cannot be pickled, because it was opened with client=; open it through forebay.fs or without client=")
         _require_open(self)
         return _unpickled, (self._reopen, self.tell(), self.version)
 

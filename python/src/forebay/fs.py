@@ -340,7 +340,7 @@ def _refuse_unknown(what, given, own, of_fsspec):
         if name not in own and name not in of_fsspec:
             close = difflib.get_close_matches(name, own, 1)
             hint = f"; did you mean {close[0]!r}?" if close else "."
-            raise TypeError(f"forebay: unknown {what} {name!r}{hint} Known are {', '.join(own)}, and fsspec's {', '.join(of_fsspec)}")
+            raise TypeError(f"forebay: unknown {what} {name!r}{hint} The known ones are {', '.join(own)}, and fsspec's {', '.join(of_fsspec)}")
 
 
 def _has_magic(path):

@@ -203,6 +203,6 @@ public final class ForebayConfig {
   }
 
   private static IllegalArgumentException refused(String key, String value, String hint) {
-    return new IllegalArgumentException(key + " = \"" + value + "\" is not understood: " + hint);
+    return new IllegalArgumentException(key + " = \"" + value + "\" is not valid: " + hint);
   }
 }

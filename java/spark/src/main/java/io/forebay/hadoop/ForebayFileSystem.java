@@ -85,7 +85,7 @@ public class ForebayFileSystem extends FileSystem {
   @Override
   public void initialize(URI name, Configuration conf) throws IOException {
     if (name.getAuthority() != null) {
-      throw new IOException(name + ": there is no host in such a path; write " + name.getScheme() + ":///path/on/the/pfs");
+      throw new IOException(name + ": such a path has no host; write " + name.getScheme() + ":///path/on/the/pfs");
     }
     super.initialize(name, conf);
     setConf(conf);
@@ -478,8 +478,8 @@ public class ForebayFileSystem extends FileSystem {
     }
     java.nio.file.Path lost = Names.isDirectory(from) ? Names.notCopied(from) : null;
     if (lost != null) {
-      throw new IOException(from + " cannot be renamed to " + to + ": it would have to be copied, as that is another file system or another side of "
-          + "file://, and " + lost + " is no plain file and no directory, or its name is no text");
+      throw new IOException(from + " cannot be renamed to " + to + ": the rename needs a copy to another file system or another part of "
+          + "file://, and " + lost + " is neither a plain file nor a directory, or its name is not valid text");
     }
     return FileUtil.copy(fs, source, fs, target, false, false, fs.getConf());
   }
@@ -509,7 +509,7 @@ public class ForebayFileSystem extends FileSystem {
       throw exists(to + " exists already");
     }
     if (there != null && there.isDirectory() != what.isDirectory()) {
-      throw new IOException(from + ": a file does not replace a directory, nor the other way round: " + to);
+      throw new IOException(from + ": a file cannot replace a directory, nor a directory a file: " + to);
     }
     Path parent = target.getParent();
     if (parent != null && !getFileStatus(parent).isDirectory()) {
@@ -604,7 +604,7 @@ public class ForebayFileSystem extends FileSystem {
   /** Name of an attribute as the operating system's calls without their prefix know it. */
   private static String attribute(String name) {
     if (!name.toLowerCase(Locale.ROOT).startsWith(USER_ATTRIBUTE)) {
-      throw new UnsupportedOperationException("attribute " + name + ": only those of the user name space are offered, such as user.name");
+      throw new UnsupportedOperationException("attribute " + name + ": only attributes of the user namespace are supported, such as user.name");
     }
     return name.substring(USER_ATTRIBUTE.length());
   }

@@ -293,7 +293,7 @@ final class ForebayInputStream extends FSInputStream
       return mapped;
     }
     if (pool == null) {
-      throw new UnsupportedOperationException(path + ": these bytes cannot be had without a copy, and no pool was given to copy into");
+      throw new UnsupportedOperationException(path + ": these bytes cannot be read without a copy, and the call has no pool for one");
     }
     ByteBuffer copied = ByteBufferUtil.fallbackRead(this, pool, maxLength);
     if (copied != null) {

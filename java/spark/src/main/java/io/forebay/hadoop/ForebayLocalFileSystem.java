@@ -242,7 +242,7 @@ public class ForebayLocalFileSystem extends LocalFileSystem {
         throw new FileAlreadyExistsException(target + " exists already");
       }
       if (getFileStatus(target).isDirectory() != what.isDirectory()) {
-        throw new IOException(source + ": a file does not replace a directory, nor the other way round: " + target);
+        throw new IOException(source + ": a file cannot replace a directory, nor a directory a file: " + target);
       }
       if (what.isDirectory() && listStatus(target).length > 0) {
         throw new PathIsNotEmptyDirectoryException(local(target));
@@ -254,7 +254,7 @@ public class ForebayLocalFileSystem extends LocalFileSystem {
   }
 
   private static IOException notRenamed(Path source, Path target) {
-    return new IOException(source + " cannot be renamed to " + target + ": something is in the way, or there is no directory to put it into");
+    return new IOException(source + " cannot be renamed to " + target + ": the target exists, or its parent directory does not");
   }
 
   /**
@@ -267,7 +267,7 @@ public class ForebayLocalFileSystem extends LocalFileSystem {
     Path beside = new Path("file", null, to.substring(0, to.lastIndexOf('/') + 1) + ".forebay-" + UUID.randomUUID());
     boolean targetOnPfs = onPfs(target) != null;
     if (targetOnPfs != (onPfs(beside) != null)) {
-      throw new IOException(source + " cannot be renamed to " + target + ": that is where the PFS begins, and is not replaced");
+      throw new IOException(source + " cannot be renamed to " + target + ": the target is the root of the PFS");
     }
     if (targetOnPfs) {
       pfs.refuseMemoryOnly(to, "replaced by a rename");
@@ -288,7 +288,7 @@ public class ForebayLocalFileSystem extends LocalFileSystem {
       throw e;
     }
     if (!delete(source, true)) {
-      throw new IOException(source + ": has been copied to " + target + " and could not be removed");
+      throw new IOException(source + ": was copied to " + target + ", but could not be removed");
     }
   }
 

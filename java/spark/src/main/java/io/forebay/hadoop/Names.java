@@ -179,10 +179,10 @@ final class Names {
         if (isText(name)) {
           names.add(name.toString());
         } else if (!UTF_8) {
-          throw new IOException(directory + ": cannot be listed, as the JVM cannot read the name " + name + " in it as " + ENCODING
+          throw new IOException(directory + ": cannot be listed, because the JVM cannot read the name " + name + " in it as " + ENCODING
               + "; names with other letters than ASCII need a UTF-8 locale, such as LC_ALL=C.UTF-8");
         } else if (!LEFT_OUT_WARNED.getAndSet(true)) {
-          LOG.warn("{}: {} is left out of the listing, as are all names from now on that are no text in UTF-8, the JVM's encoding of "
+          LOG.warn("{}: {} is omitted from the listing, and so are all later names that are not valid UTF-8, the JVM's encoding of "
               + "names", directory, name);
         }
       }
@@ -256,7 +256,7 @@ final class Names {
         return true;
       } catch (DirectoryNotEmptyException e) {
         if (walk == DELETE_WALKS) {
-          LOG.warn("{}: not removed, as after {} walks there is still something in {}", path, walk, e.getFile());
+          LOG.warn("{}: not removed: after {} attempts {} is still not empty", path, walk, e.getFile());
           return false;
         }
       }

@@ -65,7 +65,7 @@ final class PlainContents implements Contents {
 
   @Override
   public void removeMemoryOnly(String path) throws IOException {
-    throw new IOException(path + ": there are no memory-only files without Forebay's native library");
+    throw new IOException(path + ": memory-only files need Forebay's native library");
   }
 
   private record PlainReader(FileChannel channel) implements Reader {

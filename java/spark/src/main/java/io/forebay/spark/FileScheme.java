@@ -213,7 +213,7 @@ final class FileScheme {
       }
       // Somebody with another configuration has asked in between.
     }
-    LOG.warn("Forebay: the file system for {} has been made by another part of this process, and is as that wants it", uri);
+    LOG.warn("Forebay: another part of this process has created the file system for {}; its settings apply", uri);
   }
 
   /**
@@ -271,7 +271,7 @@ final class FileScheme {
         return paths.stream().map(Path.class::cast).toList();
       }
     } catch (ReflectiveOperationException | RuntimeException e) {
-      throw new IllegalStateException("this version of Hadoop is another inside than those known, so its file systems cannot be replaced: " + e, e);
+      throw new IllegalStateException("this version of Hadoop differs internally from the known ones, so its file systems cannot be replaced: " + e, e);
     }
   }
 }

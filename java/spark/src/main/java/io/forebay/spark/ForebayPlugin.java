@@ -78,7 +78,7 @@ public final class ForebayPlugin implements SparkPlugin {
     try {
       FileScheme.back();
     } catch (RuntimeException | LinkageError e) {
-      LOG.warn("Forebay: the file systems stay as they are: {}", e.toString());
+      LOG.warn("Forebay: the original file systems could not be restored: {}", e.toString());
     }
   }
 
@@ -103,7 +103,7 @@ public final class ForebayPlugin implements SparkPlugin {
         start(context, hadoop);
         return FileScheme.settings(hadoop);
       } catch (Exception | LinkageError e) {
-        LOG.warn("Forebay: the plug-in does not work with this installation; the application runs on without prefetch: {}", e.toString());
+        LOG.warn("Forebay: the plug-in does not work with this installation; the application continues without prefetch: {}", e.toString());
         undo(hadoop);
         // Executors stay as they are, too: what has failed here would fail there.
         return Map.of();
@@ -132,7 +132,7 @@ public final class ForebayPlugin implements SparkPlugin {
       settle(hadoop, planner);
       FileScheme.fill(hadoop);
       if (!isTold(hadoop, planner)) {
-        LOG.info("Forebay: with {} = {} tasks read past the tier, so nothing is brought there for this application", ForebayConfig.READ_MODE,
+        LOG.info("Forebay: with {} = {} tasks read past the tier, so nothing is prefetched for this application", ForebayConfig.READ_MODE,
             hadoop.getTrimmed(ForebayConfig.READ_MODE));
         return;
       }

@@ -167,6 +167,6 @@ final class JobListener extends SparkListener {
   }
 
   private static IllegalStateException unknownSpark(ReflectiveOperationException e) {
-    return new IllegalStateException("this version of Spark is another inside than those known (3.5 to 4.3)", e);
+    return new IllegalStateException("this version of Spark differs internally from the known ones (3.5 to 4.3)", e);
   }
 }

@@ -110,7 +110,7 @@ final class Teller implements AutoCloseable {
     }
     if (!queue.offer(event) && !dropped) {
       dropped = true;
-      LOG.warn("Forebay: more than {} events wait to be told; some are left out, and the prefetch of this application is not as good as it could be", QUEUE_MAX);
+      LOG.warn("Forebay: more than {} events are waiting; some are dropped, which makes the prefetch of this application less effective", QUEUE_MAX);
     }
   }
 
@@ -259,7 +259,7 @@ final class Teller implements AutoCloseable {
     book.leaveOut(stage);
     if (!leftOutSaid) {
       leftOutSaid = true;
-      LOG.warn("Forebay: the agent has no room for what stage {} reads; this stage, and others of which the same is so, run without prefetch: {}",
+      LOG.warn("Forebay: the agent has no room for the report of stage {}; this stage, and others like it, run without prefetch: {}",
           stage, why.toString());
     } else {
       LOG.debug("Forebay: no room for stage {}", stage, why);
@@ -288,7 +288,7 @@ final class Teller implements AutoCloseable {
   private void failed(String what, Throwable why) {
     if (!failureSaid) {
       failureSaid = true;
-      LOG.warn("Forebay: {}; the application runs on, without prefetch if this stays so: {}", what, why.toString());
+      LOG.warn("Forebay: {}; the application continues, without prefetch if this persists: {}", what, why.toString());
     } else {
       LOG.debug("Forebay: {}", what, why);
     }
