@@ -1,9 +1,9 @@
 """Files on a parallel file system (PFS) at memory speed.
 
-The PFS is the only namespace: a path means the same with and without Forebay, and whoever may not open a file on the PFS cannot
-read its cached bytes. Without an agent, with a dead or a slow one, every read goes to the PFS itself, and one line on stderr says
-so; only the functions about the tier itself (`load`, `evict`, `pin`, `unpin`, `status`, `cached_files`, memory-only files) fail
-then, with `OSError`.
+The PFS is the only namespace: a path has the same meaning with and without Forebay. A user who may not open a file on the PFS
+cannot read its cached bytes. If the agent is missing, dead or slow, every read goes to the PFS directly, and one line on stderr
+reports this. Only the functions about the tier itself (`load`, `evict`, `pin`, `unpin`, `status`, `cached_files`, memory-only
+files) then fail, with `OSError`.
 
     with forebay.open("/pfs/data/part-0001", "rb") as file:
         n = file.readinto(buffer)                 # one copy: tier -> buffer
@@ -12,7 +12,7 @@ then, with `OSError`.
     pandas.read_parquet("forebay:///pfs/data/t")  # through fsspec
 
 All functions use one client for the process, configured from the environment (`FOREBAY_SOCKET` and others, see `Client`), unless
-given another as `client=`. Sizes are bytes, rates are bytes a second, times are seconds.
+the argument `client=` names another. Sizes are bytes, rates are bytes a second, times are seconds.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ Paths = Union[AnyPath, Iterable[AnyPath]]
 
 
 class LoadError(OSError):
-    """Some files could not be loaded; the others were. `report` is what `load` would have returned."""
+    """Some files could not be loaded; the others were. `report` is the dict that `load` returns otherwise."""
 
     def __init__(self, report: dict[str, Any]):
         path, number, message = report["failures"][0]
@@ -72,10 +72,10 @@ def load(
     progress: Optional[Callable[[dict[str, int]], object]] = None,
     client: Optional[Client] = None,
 ) -> dict[str, Any]:
-    """Brings files into the tier and returns when they are there.
+    """Loads files into the tier and returns when they are resident.
 
-    paths: a file, a directory (with all below it) or a pattern, or several of them; they are walked while the load goes on.
-    rate: most bytes a second taken from the PFS, a number or a text such as "100MB/s" or "1GiB/s"; 0 for no limit.
+    paths: a file, a directory (with everything below it) or a pattern, or several of them. Directories are walked during the load.
+    rate: limit in bytes a second on reads from the PFS, a number or a text such as "100MB/s" or "1GiB/s"; 0 for no limit.
     progress: called about five times a second with a dict of `files` and `bytes` (found so far), `files_done`, `bytes_fetched`
         and `bytes_resident` (resident before). If it raises, or on Ctrl-C, the load is cancelled; fetched bytes stay.
 
@@ -89,9 +89,9 @@ def load(
 
 
 def evict(paths: Optional[Paths] = None, *, client: Optional[Client] = None) -> int:
-    """Gives back the memory of files, directories or patterns; of all that is not pinned if none is given (operator only).
+    """Releases the memory of files, directories or patterns; without an argument, of all files that are not pinned (operator only).
 
-    Returns the bytes given back. OSError: no agent; a file is pinned or cannot be opened.
+    Returns the released bytes. OSError: no agent; a file is pinned or cannot be opened.
     """
     client = client or default_client()
     if paths is None:
@@ -107,7 +107,7 @@ def pin(paths: Paths, *, client: Optional[Client] = None) -> None:
 
 
 def unpin(paths: Paths, *, client: Optional[Client] = None) -> None:
-    """Lets pinned files go again when room is needed. OSError: no agent."""
+    """Unpins files, so that they can be evicted again. OSError: no agent."""
     client = client or default_client()
     for path in _files_of(paths):
         client.unpin(path)
@@ -119,17 +119,17 @@ def status(*, client: Optional[Client] = None) -> dict[str, Any]:
 
 
 def cached_files(*, client: Optional[Client] = None) -> list[dict[str, Any]]:
-    """What is cached: dicts of `path`, `mount`, `size_bytes`, `resident_bytes`, `pinned` and `stale` (a newer version is known).
+    """The cached files: dicts of `path`, `mount`, `size_bytes`, `resident_bytes`, `pinned` and `stale` (a newer version is known).
 
-    Other users' files are shown to the operator only. OSError: no agent.
+    Only the operator sees other users' files. OSError: no agent.
     """
     return (client or default_client()).list()
 
 
 def residency(path: AnyPath, *, client: Optional[Client] = None) -> dict[str, Any]:
-    """What of a file is in the tier: a dict of `size_bytes`, `resident_bytes`, `tiered`, `pinned` and `extents`.
+    """The resident part of a file: a dict of `size_bytes`, `resident_bytes`, `tiered`, `pinned` and `extents`.
 
-    `extents` has one (length, resident) pair in bytes for each `EXTENT_BYTES` of the file. OSError: the PFS's.
+    `extents` has one (length, resident) pair in bytes for each `EXTENT_BYTES` of the file. OSError: an error of the PFS.
     """
     with (client or default_client()).open(path) as file:
         return {
@@ -168,7 +168,7 @@ _RATE_HELP = "give bytes a second as a number, or a text such as '100MB/s', '1Gi
 
 
 def _files_of(paths: Paths) -> Iterator[str]:
-    """Files of what the user named, found while they are asked for. A name without a file is given as it is, to fail by name."""
+    """The files that the user's names match, found on demand. A name without a file is returned unchanged, so that it fails by name."""
     for path in [paths] if isinstance(paths, (str, bytes, os.PathLike)) else paths:
         path = os.fsdecode(path)
         if os.path.isdir(path):

@@ -157,7 +157,7 @@ class ReadFile(io.BufferedIOBase):
         return self._buffered.seekable()
 
     def fileno(self) -> int:
-        """A descriptor of the file on the PFS: what is read through it is read past the tier and of no certain version."""
+        """A descriptor of the file on the PFS: reads through it bypass the tier, and check no version."""
         return self._buffered.fileno()
 
     def close(self):
@@ -191,7 +191,7 @@ class ReadFile(io.BufferedIOBase):
 
     @property
     def version(self) -> Optional[dict[str, int]]:
-        """Identity of what was opened: `ino`, `size_bytes`, `mtime_ns`, `ctime_ns`; None without an agent."""
+        """Identity of the opened version: `ino`, `size_bytes`, `mtime_ns`, `ctime_ns`; None without an agent."""
         return self._file.version
 
     @property
@@ -224,7 +224,7 @@ def _unpickled(reopen: Callable[[], ReadFile], position: int, version: Optional[
 class PlainFile(io.FileIO):
     """A file of the PFS that is written at any position, without the tier.
 
-    Where other nodes would see what was overwritten only some time after the close (MooseFS), its times are set before it.
+    On MooseFS, where other nodes would see the overwritten bytes only some time after the close, `close` sets the file's times first.
     """
 
     # The process that has written: a forked child's close changes nothing.
@@ -245,11 +245,11 @@ class PlainFile(io.FileIO):
 class WriteFile(io.RawIOBase):
     """A file open for writing in binary mode; one thread at a time.
 
-    While it is written in one go from its start, the tier keeps what goes to the PFS. The first seek to another place, `truncate`
+    While it is written sequentially from its start, the tier keeps the bytes that go to the PFS. The first seek to another place, `truncate`
     or `fileno` makes it a plain file of the PFS, which the tier does not keep; a later read caches it.
 
-    Only a file closed without an error is surely all there. With `rename_to` it appears under that name at `commit`, or is
-    removed at `discard`, as fsspec's transactions have it.
+    A file is complete only if `close` reports no error. With `rename_to` it appears under that name at `commit`, or is
+    removed at `discard`, as in fsspec's transactions.
     """
 
     def __init__(self, writer: Writer, mode: str = "wb", rename_to: Optional[str] = None, memory_only: bool = False):
@@ -308,7 +308,7 @@ class WriteFile(io.RawIOBase):
         return plain.fileno()
 
     def flush(self):
-        """Hands what was gathered to the PFS. OSError: the PFS's."""
+        """Sends the buffered bytes to the PFS. OSError: an error of the PFS."""
         _require_open(self)
         if self._plain is not None:
             self._plain.flush()
@@ -316,7 +316,7 @@ class WriteFile(io.RawIOBase):
             self._writer.flush()
 
     def sync(self) -> None:
-        """Makes what was written durable, as fsync. OSError: the PFS's."""
+        """Makes the written bytes durable, as fsync does. OSError: an error of the PFS."""
         if self._plain is None:
             self._writer.sync()
         else:
@@ -324,7 +324,7 @@ class WriteFile(io.RawIOBase):
             os.fsync(self._plain.fileno())
 
     def close(self):
-        """Writes what is left and closes. OSError: the PFS's; the file may not be all there then."""
+        """Writes the buffered bytes and closes. OSError: an error of the PFS; the file may then be incomplete."""
         try:
             if self._plain is not None:
                 if self._pid != os.getpid():
@@ -423,15 +423,15 @@ def open(
 
     path: `str` (surrogates for bytes that are not UTF-8), `bytes`, `os.PathLike`, or a `forebay:///` URL.
     buffering: bytes kept for lines and small reads, -1 for the default.
-    read_mode: "cached" (the tier, else the PFS, cached on the way), "tier" (the tier only; OSError ENODATA if it is not there),
+    read_mode: "cached" (the tier, otherwise the PFS, and cached), "tier" (the tier only; OSError ENODATA if not resident),
         "pfs" (the PFS only, not cached).
     write_mode: "through" (the PFS and the tier), "bypass" (the PFS only), "memory" (this node's memory, for this job: see
         `begin_job`).
 
     A mode with `+` reads and writes the PFS only, as the built-in `open` does.
 
-    Within one open all bytes are of one version: if somebody changes the file's content meanwhile, a read fails with
-    OSError ESTALE; open it again. Other errors are the PFS's.
+    Within one open all bytes are of one version: if another program changes the file's content meanwhile, a read fails with
+    OSError ESTALE; open the file again. Other errors come from the PFS.
     """
     if not isinstance(mode, str) or not isinstance(buffering, int):
         raise TypeError(f"mode={mode!r}, buffering={buffering!r}: a mode is a str such as 'rb', buffering an int")
@@ -452,7 +452,7 @@ def open(
 
 
 def copy_to_local(file: ReadFile, target: str, callback: Optional[Callable[[int], object]] = None) -> None:
-    """Copies what is left of an open file to a local path through one buffer; `callback` hears of the bytes of each piece."""
+    """Copies the rest of an open file to a local path through one buffer; `callback` receives the bytes of each part."""
     buffer = memoryview(bytearray(COPY_BYTES))
     with builtins.open(target, "wb", buffering=0) as out:
         while n := file.readinto(buffer):

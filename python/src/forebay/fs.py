@@ -1,8 +1,8 @@
 """The fsspec file system `forebay`: pandas, PyArrow, Dask, Ray and others read and write `forebay:///path/on/the/pfs`.
 
-There is no namespace of its own: names, attributes, links and permissions are those of the PFS and are asked of the operating
-system (`os`), so nothing can go stale; file contents go through Forebay's client. Memory-only files of the job, which the PFS
-does not know, are shown among the others.
+It has no namespace of its own: names, attributes, links and permissions are those of the PFS and come from the operating
+system (`os`), so nothing can become stale. File contents go through Forebay's client. Listings also show the job's memory-only
+files, which the PFS does not know.
 """
 
 import datetime
@@ -58,7 +58,7 @@ class ForebayFileSystem(AbstractFileSystem):
     auto_mkdir: make missing parent directories of a file opened for writing. True by default: `fsspec.open` makes them in any
         case, and zarr and others write to keys, as in an object store, and make no directories.
 
-    Options of fsspec itself (`skip_instance_cache` and others) are taken as well. TypeError: another option.
+    Options of fsspec itself (`skip_instance_cache` and others) are accepted as well. TypeError: another option.
     """
 
     protocol = PROTOCOL
@@ -159,7 +159,7 @@ class ForebayFileSystem(AbstractFileSystem):
         return hashlib.sha256(repr((st.st_ino, st.st_size, st.st_mtime_ns, st.st_ctime_ns)).encode()).hexdigest()
 
     def _scratch(self):
-        """Memory-only files of this job; none if there is no agent to have any."""
+        """Memory-only files of this job; none without an agent."""
         try:
             return self.client.scratch_files()
         except OSError:
@@ -373,7 +373,7 @@ def _time(info, name):
 
 
 def _info(path, st):
-    """What fsspec wants to know of an entry; of a link, what it leads to."""
+    """The attributes of an entry that fsspec needs; of a link, those of its target."""
     link = stat.S_ISLNK(st.st_mode)
     info = {"name": path, "islink": link, "created": st.st_ctime}
     if link:

@@ -13,7 +13,7 @@ _client: Optional[Client] = None
 
 
 def default_client() -> Client:
-    """The client of this process, configured from the environment at the first call. All calls give the same one."""
+    """The client of this process, configured from the environment at the first call. All calls return the same one."""
     global _client
     with _lock:
         if _client is None:
@@ -25,7 +25,7 @@ def begin_job(client: Optional[Client] = None) -> str:
     """Begins a job: memory-only files live as long as this process, and its children see them.
 
     Sets FOREBAY_JOB in `os.environ`, where children started later find the job, and returns its token. Not needed under
-    `forebay run`, which has begun one. OSError: no agent, or it refused.
+    `forebay run`, which has begun one. OSError: no agent, or the agent refuses.
     """
     token = (client or default_client()).begin_job()
     os.environ["FOREBAY_JOB"] = token
