@@ -11,7 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// A memory-speed tier in front of a parallel file system.
+/// A memory-speed cache for a parallel file system (PFS).
 #[derive(Debug, Parser)]
 #[command(name = "forebay", version, propagate_version = true, max_term_width = 110)]
 pub struct Cli {
@@ -22,7 +22,7 @@ pub struct Cli {
 }
 
 impl Cli {
-    /// The command line. One that cannot be meant ends the program here, with exit code 2.
+    /// Parses the command line. An invalid one ends the program here, with exit code 2.
     pub fn from_args() -> Cli {
         let mut cli = Cli::parse();
         cli.take_environment();
@@ -41,8 +41,8 @@ impl Cli {
 }
 
 impl Cli {
-    /// What the command line leaves open is taken from the environment. An empty variable counts as
-    /// unset, as everywhere.
+    /// Takes options that the command line does not set from the environment. An empty variable
+    /// counts as unset.
     fn take_environment(&mut self) {
         let variable = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
         self.global.socket = self.global.socket.take().or_else(|| variable("FOREBAY_SOCKET"));
@@ -57,15 +57,14 @@ impl Cli {
     }
 }
 
-/// Options of every command. Clap hands them to all commands by their names: no command may take
-/// one of these names again.
+/// Options of every command. Clap passes them to all commands by name, so no command may reuse one
+/// of these names.
 #[derive(Debug, Args)]
 pub struct Global {
     /// Write JSON instead of text
     #[arg(long, global = true)]
     pub json: bool,
-    /// The agent's socket [default: where an agent of this user or of root would be] [env:
-    /// FOREBAY_SOCKET]
+    /// The agent's socket [default: that of this user's or of root's agent] [env: FOREBAY_SOCKET]
     #[arg(long, global = true, value_name = "PATH")]
     pub socket: Option<PathBuf>,
 }
@@ -85,28 +84,27 @@ impl Global {
 pub enum Command {
     /// Start the agent of this node, with an embedded coordinator
     Up(UpArgs),
-    /// Run the agent of a node of a cluster in the foreground; the coordinator is elsewhere
+    /// Run the agent of a cluster's node in the foreground, without a coordinator
     Agent(AgentArgs),
     /// Run the coordinator of a cluster in the foreground
     Coordinator(CoordinatorArgs),
     /// End the agent; the cache stays for the next one
     Down(DownArgs),
-    /// Show what the agent holds and does
+    /// Show the state of the agent
     Status(StatusArgs),
     /// Show analytics jobs: their stages, waves and prefetches
     Jobs(JobsArgs),
-    /// List cached files, or what of the given files is cached
+    /// List all cached files, or the cached part of the given files
     Ls(LsArgs),
-    /// Show what of a file is cached, extent by extent
+    /// Show the cached part of a file, extent by extent
     Stat(PathsArgs),
-    /// Bring files into the tier
+    /// Load files into the tier
     Load(LoadArgs),
-    /// Give back the memory of files, or of all that is not pinned
+    /// Release the memory of files, or of all files that are not pinned
     Evict(EvictArgs),
     /// Keep files in the tier once they are there
     Pin(PathsArgs),
-    /// Let pinned files go again when room is needed; also ones that are gone, by the path that ls
-    /// shows
+    /// Unpin files, so that they can be evicted; also deleted files, by the path that ls shows
     Unpin(PathsArgs),
     /// Show or change the capacity of the running agent
     Capacity(CapacityArgs),
@@ -114,32 +112,32 @@ pub enum Command {
     Cat(CatArgs),
     /// Copy a file, through the tier
     Cp(CpArgs),
-    /// Compare what is cached with the PFS, byte by byte
+    /// Compare cached bytes with the PFS
     Verify(PathsArgs),
     /// Run a program as a job with memory-only scratch space
     Run(RunArgs),
-    /// Make the certificates by which the nodes of a cluster know each other
+    /// Create the certificates with which the nodes of a cluster authenticate each other
     Init(InitArgs),
-    /// Look for what on this machine will hurt, with the remedy
+    /// Check this machine for problems, and name the remedies
     Doctor(DoctorArgs),
     /// Check or explain the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Fixtures to try things with: a cluster on one machine, a slow parallel file system
+    /// Start test fixtures: a cluster on one machine, a slow parallel file system
     #[command(subcommand)]
     Lab(forebay_lab::cli::LabCommand),
-    /// Simulate what a policy would do to a cluster
+    /// Simulate the effect of a policy on a cluster
     Sim(forebay_sim::cli::SimArgs),
-    /// Ask a model a quick question
+    /// Compute a figure from a model
     Model(forebay_sim::cli::ModelArgs),
-    /// Check that the policies decide again what a simulation or a live coordinator has recorded
+    /// Repeat the decisions that a simulation or a live coordinator has recorded, and compare them
     Replay(forebay_sim::cli::ReplayArgs),
     /// Print completions for a shell
     Completions {
         /// Which shell
         shell: clap_complete::Shell,
     },
-    /// Print the man page, or write one page a command into a directory
+    /// Print the man page, or write one page for each command into a directory
     Man {
         /// Directory for the pages
         #[arg(value_name = "DIR")]
@@ -164,10 +162,10 @@ pub struct UpArgs {
     /// Unit of caching of the mounts given with --pfs [default: 2MiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub page_size: Option<u64>,
-    /// Where the tier's tmpfs comes from: auto, mount, namespace or directory
+    /// Source of the tier's tmpfs: auto, mount, namespace or directory
     #[arg(long, value_name = "KIND")]
     pub backing: Option<String>,
-    /// Order of eviction
+    /// Eviction policy
     #[arg(long, value_name = "POLICY")]
     pub eviction: Option<String>,
     /// Directory of socket, lock and mount point
@@ -190,28 +188,28 @@ pub struct AgentArgs {
 
 #[derive(Debug, Args)]
 pub struct CoordinatorArgs {
-    /// Configuration file, of which the table cluster is used [env: FOREBAY_CONFIG]
+    /// Configuration file; the coordinator uses its table [cluster] [env: FOREBAY_CONFIG]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Where to listen, instead of cluster.coordinator_listen; port 0 picks a free one, which is
-    /// printed
+    /// Address to listen on, instead of cluster.coordinator_listen; port 0 picks a free port and
+    /// prints it
     #[arg(long, value_name = "IP:PORT")]
     pub listen: Option<String>,
 }
 
 #[derive(Debug, Args)]
 pub struct JobsArgs {
-    /// Show them again every second until interrupted
+    /// Repeat every second until interrupted
     #[arg(long, short)]
     pub watch: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct DownArgs {
-    /// Give up the cache and its memory as well
+    /// Also drop the cache and release its memory
     #[arg(long)]
     pub drop: bool,
-    /// State directory of the agent, such as one that has died and whose cache is to be dropped
+    /// State directory of the agent, also of one that has died
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
 }
@@ -225,7 +223,7 @@ pub struct StatusArgs {
 
 #[derive(Debug, Args)]
 pub struct LsArgs {
-    /// Files or directories; all that is cached if none is given
+    /// Files or directories [default: all cached files]
     pub paths: Vec<PathBuf>,
     /// Descend into directories
     #[arg(long, short)]
@@ -244,19 +242,19 @@ pub struct PathsArgs {
 
 #[derive(Debug, Args)]
 pub struct LoadArgs {
-    /// Files, directories (with all below them) or patterns
+    /// Files, directories (with everything below them) or patterns
     #[arg(required = true)]
     pub paths: Vec<PathBuf>,
-    /// Most bytes a second taken from the PFS
+    /// Limit on bytes a second from the PFS
     #[arg(long, value_name = "RATE", default_value = "unlimited", value_parser = parse_rate)]
     pub rate: u64,
     /// Keep the files in the tier
     #[arg(long)]
     pub pin: bool,
-    /// Compare every byte with the PFS afterwards, which reads the PFS again
+    /// Compare every byte with the PFS afterwards; this reads the PFS again
     #[arg(long)]
     pub verify: bool,
-    /// No progress bar
+    /// Show no progress bar
     #[arg(long, short)]
     pub quiet: bool,
 }
@@ -266,7 +264,7 @@ pub struct EvictArgs {
     /// Files, directories or patterns
     #[arg(required_unless_present = "all")]
     pub paths: Vec<PathBuf>,
-    /// All that is not pinned
+    /// All files that are not pinned
     #[arg(long, conflicts_with = "paths")]
     pub all: bool,
 }
@@ -281,7 +279,7 @@ pub struct CapacityArgs {
 /// Where reads may come from.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum ReadModeArg {
-    /// The tier, else the PFS, cached on the way
+    /// The tier, otherwise the PFS, and cache the bytes
     Cached,
     /// The tier only
     Tier,
@@ -356,31 +354,32 @@ pub struct InitArgs {
     /// Directory of the cluster's certificates; run again with the same one to add nodes
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
-    /// Name of the cluster, for people
+    /// Name of the cluster, shown to users
     #[arg(long, value_name = "NAME")]
     pub cluster: Option<String>,
-    /// A node, by its stable name and the address on which it serves its peers; may be given more
+    /// A node: its stable name, and the address on which it serves its peers; may be given more
     /// than once
     #[arg(long = "node", value_name = "NAME[=IP[:PORT]]")]
     pub nodes: Vec<String>,
     /// The node that runs the coordinator [default: the first one, port 7850]
     #[arg(long, value_name = "NAME[:PORT]")]
     pub coordinator: Option<String>,
-    /// Days for which the nodes' certificates are good
+    /// Days for which the nodes' certificates are valid
     #[arg(long, value_name = "DAYS", default_value_t = 365, value_parser = clap::value_parser!(u32).range(1..=36_500))]
     pub days: u32,
 }
 
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
-    /// Configuration file, to look at the certificates it names as well [env: FOREBAY_CONFIG]
+    /// Configuration file; also checks the certificates that it names [env: FOREBAY_CONFIG]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// A PFS to look at as well: a directory where you may write, for a small file that is removed
-    /// at once
+    /// Also check this PFS: a directory where you may write, for a small file that is removed at
+    /// once
     #[arg(long, value_name = "DIR")]
     pub pfs: Vec<PathBuf>,
-    /// The same directory on another mount of that PFS: are changes made by --pfs seen here?
+    /// The same directory on another mount of that PFS: check whether it shows changes made through
+    /// --pfs
     #[arg(long, value_name = "DIR", requires = "pfs")]
     pub second: Option<PathBuf>,
     /// Overwrite a file of this size through --pfs by one write, and report what --second sees of
@@ -391,7 +390,7 @@ pub struct DoctorArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
-    /// Read a configuration file and say what is wrong with it
+    /// Check a configuration file and print its errors
     Check {
         /// The file
         file: PathBuf,

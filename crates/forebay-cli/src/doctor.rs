@@ -1,6 +1,6 @@
 //! `doctor`: what on this machine will hurt, and what to do about it.
 //!
-//! Each finding names what was looked at, what it means for Forebay, and the remedy. Nothing is
+//! Each finding names what was checked, what it means for Forebay, and the remedy. Nothing is
 //! changed.
 
 use crate::Outcome;

@@ -1,4 +1,4 @@
-//! `load`: bring files into the tier, with true progress.
+//! `load`: loads files into the tier, with true progress.
 //!
 //! The walk and the load go on at the same time, so a tree of a million files starts at once.
 //! Ctrl-C cancels: what is fetched stays, what is not yet fetched is forgotten. At the end the

@@ -13,7 +13,7 @@ use std::process::ExitCode;
 /// Bytes moved at a time.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// Hands the whole file to `sink`, piece by piece; returns its length.
+/// Passes the whole file to `sink`, part by part; returns its length.
 fn pour(file: &File, sink: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<u64> {
     let mut buffer = vec![0; BUFFER_BYTES];
     let mut offset = 0;

@@ -117,7 +117,7 @@ impl Admin<'_> {
         Self::done(self.ask(&Request::UnpinCopy(copy), &[])?)
     }
 
-    /// Changes the capacity; returns the bytes given back.
+    /// Changes the capacity; returns the released bytes.
     ///
     /// # Errors
     /// No agent; not the operator; more than the tier's tmpfs can hold.

@@ -45,7 +45,7 @@ pub struct Job {
     patience: Duration,
 }
 
-/// Where a part of a file is, or will be brought.
+/// Where a part of a file is, or will be prefetched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Location {
     /// First byte.
@@ -60,7 +60,7 @@ pub struct Location {
 #[derive(Debug, Default)]
 pub(crate) struct KnownView(Mutex<Option<(Instant, ClusterView)>>);
 
-/// The homes that a client was told, by the labels of mounts.
+/// The preferred nodes that a client has chosen, by the labels of mounts.
 #[derive(Debug, Default)]
 pub(crate) struct GivenHomes(Mutex<BTreeMap<String, Homes>>);
 
@@ -249,7 +249,7 @@ fn owners(view: &ClusterView, mount: &MountInfo, range: Range) -> Vec<Location> 
     })
 }
 
-/// The home of each extent in the range.
+/// The preferred node of each extent in the range.
 fn homes(view: &ClusterView, mount: &MountInfo, range: Range, given: &mut Homes) -> Vec<Location> {
     let keepers = view.keepers(&mount.label);
     let candidate = |n: &&NodeInfo| Candidate { member: member(n), runs_tasks: n.role == Role::CoLocated };
@@ -318,7 +318,7 @@ fn encoded_len<T: Serialize>(value: &T) -> io::Result<usize> {
     frame::encode(value).map(|bytes| bytes.len())
 }
 
-/// `update` in pieces that fit a packet each.
+/// `update` in parts that each fit a packet.
 fn pieces(update: &JobUpdate) -> io::Result<Vec<JobUpdate>> {
     Ok(match update {
         JobUpdate::Files(files) => chunks(files)?.into_iter().map(JobUpdate::Files).collect(),

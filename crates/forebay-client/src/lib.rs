@@ -2,7 +2,7 @@
 //!
 //! A program opens a path of the PFS as it always does; the core opens it with the program's own
 //! rights and shows the descriptor to the node's agent. From then on a read of cached bytes is one
-//! copy out of shared memory, without a call to anybody (`read`); a miss is brought by the agent,
+//! copy out of shared memory, without any call (`read`); the agent fetches what is missing,
 //! or read from the PFS directly, whichever hurts less. Without an agent, with a dead or a slow
 //! one, everything is read from the PFS, and the program hears of it once (`session`).
 //!

@@ -1,4 +1,4 @@
-//! Loading files into the tier on request, with true progress.
+//! Loads files into the tier on request, with true progress.
 
 use crate::session::{Client, unexpected};
 use forebay_wire::{Channel, LoadProgress, MAX_FDS, Refusal, Reply, Request};

@@ -1,6 +1,6 @@
 //! Bytes of the tier in the program's own address space, without a copy.
 //!
-//! A mapping does not look at the residency words, so its pages must stay: the agent pins them,
+//! A mapping does not check the residency words, so its pages must stay: the agent pins them,
 //! within a bound, for as long as this process's connection lives. A shared lock on the copy's file
 //! tells an agent that starts anew, and that never heard of the pin, to leave the copy alone.
 

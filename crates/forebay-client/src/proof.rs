@@ -1,16 +1,16 @@
-//! Whether the file is still what a handle has opened.
+//! Checks whether a file still has the version that a handle has opened.
 //!
-//! Within one open, bytes of the tier are never mixed with bytes of another version. Those of the
-//! tier are of the version opened, by construction. A direct read is followed by a look at the
-//! file, and if its content is not what was opened, the read fails with `ESTALE`; a program that
-//! opens again gets the new version. A look costs a round trip to some file systems, as much as a
-//! small read itself, so it may be put off while only the PFS has been read: it is due before the
-//! first byte from the tier, when it costs less than a hundredth of the reads since the last one,
-//! and every 50 ms at the latest. (A version that has not changed by then had not changed before.)
+//! Within one open, bytes of the tier are never mixed with bytes of another version. Bytes of the
+//! tier are of the opened version by construction. A check of the file follows a direct read; if it
+//! finds other content, the read fails with `ESTALE`, and a program that opens the file again gets
+//! the new version. On some file systems a check costs a round trip, as much as a small read. So it
+//! may be postponed while the handle has read only the PFS: it is due before the first byte from
+//! the tier, when it costs less than a hundredth of the time of the reads since the last one, and
+//! every 50 ms at the latest. (A version that has not changed by then had not changed before.)
 //!
-//! A look compares what the descriptor tells now with what the last look has proved, never with a
-//! path. Where only ctime moved, the kernel's reports of this node (`watch`) tell an attribute that
-//! was changed from a write whose mtime was set back.
+//! A check compares the descriptor's attributes with those that the last check has proved; it never
+//! uses a path. If only ctime has moved, the kernel's reports of this node (`watch`) distinguish a
+//! change of an attribute from a write whose mtime was set back.
 
 use crate::own::OwnLock;
 use crate::watch::{Events, Watch, Watches};
@@ -24,12 +24,12 @@ use std::time::{Duration, Instant};
 /// How long to wait for a kernel event after the time stamps have changed.
 const EVENT_PATIENCE: Duration = Duration::from_millis(50);
 
-/// While a file is read from the PFS only, a look at it may take this part of the time of the reads
-/// since the last one: a hundredth. Where a look is free, or the reads are long, every read is
-/// followed by one.
+/// While a handle reads the PFS only, a check may take this part of the time of the reads since the
+/// last one: a hundredth. Where a check is cheap, or the reads are long, every read is followed by
+/// one.
 const PROOF_SHARE: u64 = 100;
 
-/// And it is looked at this often at least.
+/// Longest time without a check.
 const PROOF_INTERVAL_MS: u64 = 50;
 
 /// What a handle knows of its file's content.
@@ -37,24 +37,24 @@ const PROOF_INTERVAL_MS: u64 = 50;
 pub(crate) struct Proof {
     /// Of the version opened.
     pub facts: FileFacts,
-    /// Of the same content, as the last look has proved it; `None` before the first.
+    /// Of the same content, as the last check has proved it; `None` before the first.
     proved: OwnLock<Option<Proved>>,
     /// The inotify watch; unset until it is needed.
     watch: OnceLock<Watching>,
-    /// A look has proved a content whose stamps are not those of the open. A forked child sees
-    /// this, and not what was proved.
+    /// A check has proved the content under other stamps than those of the open. A forked child
+    /// sees this flag, but not the proved attributes.
     has_moved: AtomicBool,
-    /// Somebody wants to hand out bytes of the tier: every direct read is followed by a look.
+    /// The handle is about to return bytes of the tier: a check follows every direct read.
     serves_tier: AtomicBool,
-    /// Bytes of the tier may be handed out: what was read directly before was of this content.
+    /// The handle may return bytes of the tier: all earlier direct reads were of this content.
     tier_is_proved: AtomicBool,
-    /// The PFS has been read since the file was last looked at.
+    /// The PFS has been read since the last check.
     unproved: AtomicBool,
-    /// The content was found changed: nothing more is handed out.
+    /// A check found other content: the handle returns nothing more.
     changed: AtomicBool,
-    /// When the file was last looked at, in milliseconds since it was opened.
+    /// Time of the last check, in milliseconds since the open.
     proved_at_ms: AtomicU64,
-    /// Time that the last look took, and that direct reads have taken since, in nanoseconds.
+    /// Time of the last check, and of the direct reads since, in nanoseconds.
     look_ns: AtomicU64,
     read_ns: AtomicU64,
     opened: Instant,
@@ -71,7 +71,7 @@ enum Watching {
     Impossible,
 }
 
-/// What a look has proved to be the content that was opened.
+/// Attributes that a check has proved to belong to the opened content.
 #[derive(Clone, Copy, Debug)]
 struct Proved {
     facts: FileFacts,
@@ -132,17 +132,17 @@ impl Proof {
         self.changed.load(Ordering::Relaxed)
     }
 
-    /// Whether bytes of the tier have been handed out, and nothing has been found changed.
+    /// Whether the handle has returned bytes of the tier, and no check has found other content.
     pub fn is_settled(&self) -> bool {
         self.tier_is_proved.load(Ordering::Acquire) && !self.has_failed()
     }
 
-    /// Whether the stamps have not moved since the open, as far as looks have seen.
+    /// Whether the stamps have not moved since the open, as far as checks have shown.
     pub fn is_stamped_as_opened(&self) -> bool {
         !self.has_moved.load(Ordering::Acquire)
     }
 
-    /// Bytes of the tier were copied and are about to be handed out.
+    /// Bytes of the tier were copied and are about to be returned.
     ///
     /// # Errors
     /// What the PFS returns; [`Changed`] if bytes read from it before are of another content.
@@ -176,15 +176,15 @@ impl Proof {
         let last = self.proved_at_ms.load(Ordering::Relaxed);
         let due = read_ns >= self.look_ns.load(Ordering::Relaxed).saturating_mul(PROOF_SHARE)
             || self.age_ms() >= last + PROOF_INTERVAL_MS;
-        // Order matters between threads: each first says what it has done and then looks at what
-        // the other has.
+        // Order matters between threads: each first announces what it has done and then checks
+        // what the other has announced.
         if due || ended || self.serves_tier.load(Ordering::SeqCst) {
             return self.look(file, Revalidate::AsStat);
         }
         Ok(Ok(()))
     }
 
-    /// Looks at the file: all bytes read from the PFS so far were of the version opened, or
+    /// Checks the file: all bytes read from the PFS so far were of the opened version, or
     /// [`Changed`].
     ///
     /// # Errors
@@ -203,9 +203,9 @@ impl Proof {
         Ok(Ok(()))
     }
 
-    /// Whether the content is the one opened though the file looks another; if so, later looks
-    /// compare with what it looks like now. One thread at a time: what another has proved meanwhile
-    /// is newer than what this one has seen.
+    /// Whether the content is the opened one although the attributes differ; if so, later checks
+    /// compare with the attributes of now. One thread at a time: what another thread has proved
+    /// meanwhile is newer than what this one has read.
     fn look_again(&self, file: BorrowedFd<'_>) -> io::Result<bool> {
         let mut last = self.proved.lock();
         if last.is_none() && self.has_moved.load(Ordering::Acquire) {

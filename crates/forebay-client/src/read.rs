@@ -86,7 +86,7 @@ struct Tiered {
     all_resident: AtomicBool,
     /// The page that was missing when last looked: where to look first the next time.
     missing: AtomicU64,
-    /// The kernel was told not to read ahead, since the agent does.
+    /// The kernel does not read ahead here, because the agent does.
     advised_random: AtomicBool,
     /// Small reads that missed.
     misses: AtomicU64,
@@ -110,7 +110,7 @@ const OPEN_TRIES: usize = 3;
 /// watch for each open of a small file would double what the open costs.
 const UNWATCHED_PAGES: u64 = 8;
 
-/// What the agent tells about a file.
+/// The agent's report about a file.
 struct Opened {
     /// Number of its mount.
     mount: usize,
@@ -292,7 +292,7 @@ impl File {
         Ok(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
     }
 
-    /// The stripe layout, where the PFS tells.
+    /// The stripe layout, if the PFS reports it.
     pub fn layout(&self) -> Option<Layout> {
         layout::probe(self.pfs_fd()?)
     }
@@ -423,7 +423,7 @@ impl Tiered {
         let mut tries = 0;
         while done < want {
             let (at, rest) = (offset + done as u64, &mut buffer[done..]);
-            // Three times: a page may be evicted again between being brought and being copied.
+            // Three times: a page may be evicted again between its fetch and its copy.
             let brought = match tries {
                 // The second time with the copy anew: ours may be of an earlier agent that numbered
                 // another one so.
@@ -458,7 +458,7 @@ impl Tiered {
         copied.ok().filter(|n| *n == want)
     }
 
-    /// Copies what is resident; tells the agent of a page it moves on to.
+    /// Copies resident bytes; reports to the agent when the handle moves to another page.
     fn copy_resident(
         &self,
         session: &Session,

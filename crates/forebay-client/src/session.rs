@@ -28,7 +28,7 @@ const LEAVE_ALONE_TIMES: u32 = 10;
 /// Connections kept for later; more threads at a time make their own and close them again.
 const POOL_MAX: usize = 4;
 
-/// What a client is told from outside.
+/// Settings of a client from outside.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
     /// The agent's socket; `None` reads the PFS only.

@@ -4,7 +4,7 @@
 //! Time stamps cannot tell a rename, a link or a `chmod` there and back from a write whose mtime
 //! was set back: either moves ctime and nothing else. The kernel can tell, for system calls on this
 //! node. It reports nothing of other nodes, of stores to a mapped page, and of asynchronous writes
-//! (`io_submit`); whoever asks must not take silence for proof.
+//! (`io_submit`); so the absence of a report proves nothing.
 //!
 //! One inotify instance for each process, a watch for each file that is open. Nothing is read until
 //! somebody asks, so a watch costs its setting and its removal. A forked child shares the instance

@@ -39,7 +39,7 @@ const RESERVE_STEP_BYTES: u64 = 64 << 20;
 /// How long a writer waits for a free slot of the staging buffer before it leaves the page out.
 const SLOT_PATIENCE: Duration = Duration::from_millis(20);
 
-/// A file that was looked at so short a time ago need not be looked at again before the next write.
+/// A file that was checked less than this time ago needs no check before the next write.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// Where written bytes go.
@@ -403,7 +403,7 @@ impl Write for FileWriter {
 
 impl Drop for FileWriter {
     fn drop(&mut self) {
-        // As a dropped std File: errors are lost; whoever wants them calls `close`.
+        // As with a dropped std File, errors are lost; a program that needs them calls `close`.
         let _ = self.finish();
     }
 }

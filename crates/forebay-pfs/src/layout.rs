@@ -1,4 +1,4 @@
-//! How a file is striped over the servers of a PFS, where the PFS tells.
+//! How a file is striped over the servers of a PFS, if the PFS reports it.
 //!
 //! One probe per kind of PFS, tried in turn; a file system that answers none has no known layout,
 //! which is no error. What can be asked while pages are fetched is in [`probe`]; [`probe_servers`]
@@ -41,10 +41,10 @@ impl Layout {
     }
 }
 
-/// Extended attribute by which the lab's slow file system tells its layout, as JSON.
+/// Extended attribute in which the lab's slow file system reports its layout, as JSON.
 pub const LAYOUT_XATTR: &str = "user.forebay.layout";
 
-/// Longest value of an extended attribute that Linux hands out.
+/// Longest value of an extended attribute in Linux.
 const XATTR_BYTES_MAX: usize = 64 << 10;
 
 /// Asks the PFS for the layout of an open file; `None` where it does not tell. Only what costs

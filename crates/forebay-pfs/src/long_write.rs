@@ -27,7 +27,7 @@ const REST: Duration = Duration::from_millis(2_100);
 /// A file system that has not come to an end by then is given up.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Bytes of the file that are looked at, evenly spaced, the first and the last among them.
+/// Number of examined bytes of the file, evenly spaced, including the first and the last.
 const SAMPLES: u64 = 16;
 
 const SECOND_NS: i64 = 1_000_000_000;
@@ -48,7 +48,7 @@ pub struct LongWrite {
 /// mount of the same directory.
 ///
 /// # Errors
-/// The file cannot be made, written or looked at, or the write takes more than ten minutes.
+/// The file cannot be created, written or read, or the write takes more than ten minutes.
 pub fn measure(dir: &Path, seen_in: &Path, bytes: u64, how: Revalidate) -> io::Result<LongWrite> {
     let bytes = bytes.clamp(SAMPLES, BYTES_MAX) as usize;
     let probe = Probe::create(dir, seen_in)?;
@@ -97,7 +97,7 @@ fn write_beside(file: File, bytes: usize) -> io::Result<Receiver<io::Result<Dura
     let body = move || {
         let begun = Instant::now();
         let result = overwrite(&file, &content).map(|()| begun.elapsed());
-        // Many file systems tell their servers of a change only then.
+        // Many file systems report a change to their servers only then.
         drop(file);
         // Nobody waits any more if it took too long.
         let _ = sender.send(result);

@@ -1,7 +1,7 @@
 //! Whether a file system's time stamps follow writes, found out by writing a small file.
 //!
 //! A version is known by its stamps. Some file systems do not move them: OrangeFS by pvfs2fuse for
-//! no write at all. On such a file system no cache can tell old content from new.
+//! no write at all. On such a file system no cache can distinguish old content from new.
 
 use crate::{FileFacts, Revalidate};
 use rustix::fs::OFlags;
@@ -62,7 +62,7 @@ pub enum Stamps {
 /// to 6 s where stamps are whole seconds or rest.
 ///
 /// # Errors
-/// The file cannot be made, written or looked at.
+/// The file cannot be created, written or read.
 pub fn measure(dir: &Path, seen_in: &Path, how: Revalidate) -> io::Result<Stamps> {
     let probe = Probe::create(dir, seen_in)?;
     let mut within = Duration::ZERO;
@@ -79,7 +79,7 @@ pub fn measure(dir: &Path, seen_in: &Path, how: Revalidate) -> io::Result<Stamps
 pub(crate) struct Probe {
     /// Where it is changed.
     path: PathBuf,
-    /// Where it is looked at.
+    /// The path through which it is read.
     seen: PathBuf,
     /// Of the file that was made.
     ino: u64,
@@ -101,7 +101,7 @@ impl Probe {
         let mut before = self.stamps(how)?;
         for (round, wait) in WAITS.into_iter().enumerate() {
             sleep(wait);
-            // Closed each time: many file systems tell their servers of a change only then.
+            // Closed each time: many file systems report a change to their servers only then.
             let file = self.writer()?;
             let offset = match change {
                 Change::Overwrite => 0,
@@ -123,7 +123,7 @@ impl Probe {
         self.open(&self.path, OpenOptions::new().write(true))
     }
 
-    /// For reading, where it is looked at.
+    /// For reading the stamps.
     pub(crate) fn reader(&self) -> io::Result<File> {
         self.open(&self.seen, OpenOptions::new().read(true))
     }

@@ -35,7 +35,7 @@ impl fmt::Display for FileVersion {
     }
 }
 
-/// A version and what else `statx` tells about the file.
+/// A version, and the other attributes that `statx` returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileFacts {
     /// The content's identity.

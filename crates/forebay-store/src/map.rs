@@ -1,4 +1,4 @@
-//! Shared memory maps, the one home of `mmap` and of atomics in shared memory.
+//! Shared memory maps: the only module that uses `mmap` and atomics in shared memory.
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::io;

@@ -1,4 +1,4 @@
-//! The touch ring: how a client that never calls the agent still tells it what it reads.
+//! The touch ring: a client that never calls the agent reports here which pages it reads.
 //!
 //! A local cached read never leaves the client's process, yet eviction needs to know what is in
 //! use. So each process shares one small ring with the agent: it stores the key of a page when a

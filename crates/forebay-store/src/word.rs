@@ -21,7 +21,7 @@
 
 use crate::BLOCK_BYTES;
 
-/// What the agent is doing with a page. Readers do not look at it.
+/// What the agent is doing with a page. Readers ignore it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum State {
@@ -31,7 +31,7 @@ pub enum State {
     Filling = 1,
     /// Whole.
     Resident = 2,
-    /// Withdrawn; its memory is being given back.
+    /// Withdrawn; its memory is being released.
     Leaving = 3,
 }
 
@@ -50,7 +50,7 @@ pub struct Word {
     pub state: State,
 }
 
-/// Largest number of valid blocks a word can tell.
+/// Largest number of valid blocks that a word can hold.
 pub const VALID_BLOCKS_MAX: u32 = (1 << 22) - 1;
 
 const GUEST: u64 = 1 << 31;

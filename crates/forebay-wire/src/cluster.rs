@@ -93,7 +93,7 @@ pub struct FileRef {
 /// A part of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
-    /// Index into the files told before.
+    /// Index into the files reported before.
     pub file: u32,
     /// First byte.
     pub offset: u64,
@@ -112,7 +112,7 @@ pub struct Split {
     pub home: String,
 }
 
-/// Where a file lies, as its PFS tells.
+/// The layout of a file, as its PFS reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileLayout {
     /// Bytes of one stripe; 0 if it is not known where the file lies.
@@ -123,7 +123,7 @@ pub struct FileLayout {
     pub servers: Vec<u32>,
 }
 
-/// What a job tells, in the order in which it happened.
+/// What a job reports, in the order of events.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum JobUpdate {
     /// A job begins. First of all, once.
@@ -147,7 +147,7 @@ pub enum JobUpdate {
         #[serde(deserialize_with = "sequence")]
         splits: Vec<Split>,
     },
-    /// All splits of the stage have been told: it may be planned.
+    /// All splits of the stage have been reported: it may be planned.
     StageReady {
         /// The stage.
         stage: u32,
@@ -292,7 +292,7 @@ pub enum ToCoordinator {
         /// Bytes read from the PFS since the agent's start.
         fetched_bytes: u64,
     },
-    /// A local job tells something. `job` is unique among the jobs of this agent's process.
+    /// A report of a local job. `job` is unique among the jobs of this agent's process.
     Job {
         /// Which.
         job: u64,
@@ -329,11 +329,11 @@ pub struct OrderProgress {
     pub resident_bytes: u64,
     /// Bytes that will not come: changed, refused, failed.
     pub failed_bytes: u64,
-    /// Nothing more will be told.
+    /// No more reports follow.
     pub done: bool,
 }
 
-/// What an agent is to bring into its tier.
+/// What an agent has to fetch into its tier.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Order {
     /// Its number, unique in the coordinator's term.
@@ -417,7 +417,7 @@ pub struct StageStatus {
     pub tasks_done: u32,
     /// Running now.
     pub tasks_running: u32,
-    /// Of those started, on their home: where most of their input is brought.
+    /// Of those started, the tasks on their preferred node, which fetches most of their input.
     pub tasks_local: u32,
     /// Its waves.
     pub waves: Vec<WaveStatus>,

@@ -98,7 +98,7 @@ fn garbage(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("not a message of this protocol: {what}"))
 }
 
-/// Frames out of pieces.
+/// Assembles frames from parts.
 #[derive(Debug, Default)]
 pub struct FrameReader {
     bytes: Vec<u8>,

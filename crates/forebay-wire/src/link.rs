@@ -142,7 +142,7 @@ impl Security {
         Err(failed(last))
     }
 
-    /// Proves itself to whoever listens, and takes their proof.
+    /// Authenticates to the listening side, and authenticates that side.
     fn meet(&self, socket: TcpStream, deadline: Instant) -> io::Result<Stream> {
         socket.set_nodelay(true)?;
         match self {
@@ -175,7 +175,7 @@ impl Listener {
     /// Where it listens.
     ///
     /// # Errors
-    /// The kernel does not tell.
+    /// The kernel does not report it.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
     }

@@ -29,7 +29,7 @@ pub struct Hello {
     pub magic: u64,
     /// [`PROTOCOL`] of the sender.
     pub protocol: u32,
-    /// Ask for the ring through which this process tells what it touched; once a process.
+    /// Request the ring in which this process reports the pages it touched; once for each process.
     pub want_ring: bool,
 }
 
@@ -125,9 +125,9 @@ pub enum Request {
     /// Keep the whole file until told otherwise (`true`), or not any more. With the file. →
     /// [`Reply::Done`]
     PinFile(bool),
-    /// Give back the file's pages. With the file. → [`Reply::Evicted`]
+    /// Release the file's pages. With the file. → [`Reply::Evicted`]
     EvictFile,
-    /// Give back everything that is not pinned. Operator only. → [`Reply::Evicted`]
+    /// Release everything that is not pinned. Operator only. → [`Reply::Evicted`]
     EvictAll,
     /// Start a load on this connection. → [`Reply::Done`]
     LoadBegin {
@@ -280,7 +280,7 @@ pub enum Reply {
     TimedOut,
     /// It is so.
     Done,
-    /// Bytes given back.
+    /// Released bytes.
     Evicted {
         /// Bytes of the tier.
         bytes: u64,

@@ -33,7 +33,7 @@ struct Row {
     inode: u64,
 }
 
-/// Makes sure that whoever connected `socket` to this process is of this user or root.
+/// Makes sure that the process that connected `socket` to this one belongs to this user or root.
 ///
 /// # Errors
 /// `PermissionDenied`: it is not, or it cannot be told. Those of the socket.
@@ -49,7 +49,7 @@ pub fn check_connector(socket: &TcpStream) -> io::Result<()> {
     )))
 }
 
-/// Makes sure that whoever `socket` is connected to is of this user or root.
+/// Makes sure that the process to which `socket` is connected belongs to this user or root.
 ///
 /// # Errors
 /// As [`check_connector`].
