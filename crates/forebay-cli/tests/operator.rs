@@ -64,7 +64,7 @@ fn a_command_that_has_no_json_to_write_refuses_the_option() {
     for args in [&["cat", file.to_str().expect("UTF-8")][..], &["completions", "bash"], &["man"]] {
         let out = forebay(&node, &[args, &["--json"]].concat());
         assert_eq!((out.status.code(), out.stdout.len()), (Some(2), 0), "{args:?}: {out:?}");
-        assert!(text(&out.stderr).contains("leave --json out"), "{args:?}: {out:?}");
+        assert!(text(&out.stderr).contains("omit --json"), "{args:?}: {out:?}");
     }
     let keys: Value =
         serde_json::from_slice(&forebay(&node, &["config", "reference", "--json"]).stdout).expect("JSON");

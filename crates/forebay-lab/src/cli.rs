@@ -15,13 +15,13 @@ use crate::cluster::{self, run::RunArgs, space::LAB_VARIABLE, spark::SparkComman
 use crate::quantity::{Rate, parse_bytes, parse_duration_ns, parse_rate};
 use crate::slowfs::{self, Config, Stamps, StatsLog, remote};
 
-/// Fixtures for trying Forebay out on one machine: a cluster (`up` to `spark`) and a slow file
-/// system (`slowfs` and below).
+/// Test fixtures on one machine: a cluster (`up` to `spark`) and a slow file system (`slowfs` and
+/// the following commands).
 #[derive(Debug, Subcommand)]
 pub enum LabCommand {
     /// Start a cluster with a real parallel file system, in namespaces of this machine
     Up(UpArgs),
-    /// End the cluster, or what a crash has left of it
+    /// End the cluster, and remove what a crash has left of it
     Down {
         /// Name of the lab
         #[arg(long, value_name = "LAB", env = LAB_VARIABLE, default_value = "lab")]
@@ -29,28 +29,28 @@ pub enum LabCommand {
     },
     /// Run a program on a node of the cluster
     Run(RunArgs),
-    /// Show the cluster: nodes, links and what has passed them, what runs
+    /// Show the cluster: nodes, links, bytes and processes
     Status {
         /// Name of the lab
         #[arg(long, value_name = "LAB", env = LAB_VARIABLE, default_value = "lab")]
         name: String,
     },
-    /// Print what has passed the links, as a line of JSON
+    /// Print the bytes on the links, as a line of JSON
     Traffic {
         /// Name of the lab
         #[arg(long, value_name = "LAB", env = LAB_VARIABLE, default_value = "lab")]
         name: String,
-        /// Print another line each time this has passed, until it is interrupted
+        /// Print another line after each interval of this length, until interrupted
         #[arg(long, value_name = "TIME", value_parser = parse_duration_ns)]
         every: Option<u64>,
     },
-    /// Set the counters of the links to zero, as `status` shows them
+    /// Set the counters of the links that `status` shows to zero
     Mark {
         /// Name of the lab
         #[arg(long, value_name = "LAB", env = LAB_VARIABLE, default_value = "lab")]
         name: String,
     },
-    /// Change the rate of the links of the cluster's servers, while everything runs
+    /// Change the rate of the servers' links while programs run
     Links {
         /// Name of the lab
         #[arg(long, value_name = "LAB", env = LAB_VARIABLE, default_value = "lab")]
@@ -59,7 +59,7 @@ pub enum LabCommand {
         #[arg(value_parser = parse_rate)]
         rate: Rate,
     },
-    /// Spark on the cluster
+    /// Start or stop Spark on the cluster
     #[command(subcommand)]
     Spark(SparkCommand),
     /// Mount a slow, striped parallel file system over a directory
@@ -69,7 +69,7 @@ pub enum LabCommand {
     Fault {
         /// Where the slow file system is mounted
         mount: PathBuf,
-        /// What shall go wrong; several faults are separated by `;`
+        /// The faults, separated by `;`
         spec: String,
     },
     /// Print the counters of a slow file system as JSON
@@ -119,17 +119,17 @@ pub struct SlowfsArgs {
     /// least 4MiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub read_ahead: Option<u64>,
-    /// How much an open file may have written before the servers have it; 0: writes wait [default:
-    /// two stripes a server]
+    /// Bytes that an open file may have written before the servers have them; 0: writes wait
+    /// [default: two stripes a server]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub write_behind: Option<u64>,
     /// How long the kernel may trust names and attributes without asking
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = parse_duration_ns)]
     pub attr_ttl: u64,
-    /// What time stamps tell of changes
+    /// How time stamps follow changes
     #[arg(long, value_enum, default_value_t)]
     pub stamps: Stamps,
-    /// Let other users in
+    /// Allow other users to access the mount
     #[arg(long)]
     pub allow_other: bool,
     /// Bypass the page cache: each read reaches the servers with the size the program asked for

@@ -431,8 +431,8 @@ fn why_missing(pages: u32, here: usize, elsewhere: usize) -> Option<(i32, String
     }
     if elsewhere > 0 {
         why.push(format!(
-            "{elsewhere} of {pages} pages are gone from the nodes they were brought to, though they were brought again \
-             {AGAIN_MAX} times: those nodes evict them, or come and go"
+            "{elsewhere} of {pages} pages are gone from the nodes that fetched them, although they were fetched again \
+             {AGAIN_MAX} times: those nodes evict them, or leave and join again"
         ));
     }
     (!why.is_empty()).then(|| (libc::ENOSPC, why.join("; ")))

@@ -115,7 +115,7 @@ fn where_the_agent_may_not_write_the_type_decides_or_a_directory_is_named() {
     let pfs = plain_pfs();
     let uid = Some(OTHER_UID);
     let agent = Agent::start(Setup { uid, ..Setup::new(pfs.path()) });
-    measured(&agent, "believed for the file system's type");
+    measured(&agent, "trusted for the file system's type");
 
     let Some(slow) = SlowFs::start() else { return };
     let path = slow.at("f");

@@ -254,7 +254,7 @@ fn delete(lab: &str, dir: PathBuf, report: &mut Report) {
     }
     // Others can put a mark into a directory where they may write, such as `/tmp`, and lead us
     // there.
-    let fault = directory::fault(&place.dir).unwrap_or_else(|e| Some(format!("cannot be looked at ({e})")));
+    let fault = directory::fault(&place.dir).unwrap_or_else(|e| Some(format!("cannot be examined ({e})")));
     if let Some(why) = fault {
         report.kept = Some(format!(
             "{} bears the mark of lab `{lab}`, but {why}: remove it yourself",

@@ -42,7 +42,7 @@ pub fn check_stripe(bytes: u64) -> Result<(), LabError> {
     if (SHARD_MIN..=SHARD_MAX).contains(&bytes) && bytes.is_power_of_two() {
         return Ok(());
     }
-    Err(LabError::new("--stripe: GlusterFS has pieces of 4MiB, 8MiB, 16MiB ... 4TiB"))
+    Err(LabError::new("--stripe: GlusterFS has shards of 4MiB, 8MiB, 16MiB ... 4TiB"))
 }
 
 /// Starts a brick on each server and waits until all listen.

@@ -54,7 +54,7 @@ pub fn require(programs: &[(&str, &str)], install: bool) -> Result<(), LabError>
         let named: Vec<_> =
             programs.iter().filter(|(program, _)| find(program).is_none()).map(|(p, _)| *p).collect();
         return Err(LabError::new(format!(
-            "not installed: {}. `apt-get install --no-install-recommends {}` brings it, and so does `--install`",
+            "not installed: {}. Run `apt-get install --no-install-recommends {}`, or pass `--install`",
             named.join(", "),
             missing.join(" ")
         )));
@@ -84,7 +84,7 @@ pub fn install(packages: &[&str]) -> Result<(), LabError> {
     if apt(&arguments, packages)? {
         return Ok(());
     }
-    Err(LabError::new(format!("apt-get could not install {}; what it said stands above", packages.join(" "))))
+    Err(LabError::new(format!("apt-get could not install {}; its output is above", packages.join(" "))))
 }
 
 /// Packages of the programs that are not there, each once.
@@ -123,7 +123,7 @@ pub fn clear_leftover() {
         None => Ok(()),
     });
     if let Err(why) = cleared {
-        eprintln!("{why}; it keeps services from being started");
+        eprintln!("{why}; it prevents services from starting");
     }
 }
 
@@ -171,7 +171,7 @@ impl Drop for NoServices {
         if let Some(policy) = &self.ours
             && let Err(e) = fs::remove_file(policy)
         {
-            eprintln!("cannot remove {}, which keeps services from being started: {e}", policy.display());
+            eprintln!("cannot remove {}, which prevents services from starting: {e}", policy.display());
         }
     }
 }

@@ -77,9 +77,9 @@ pub fn check_stripe(kind: PfsKind, stripe_bytes: Option<u64>) -> Result<(), LabE
     match (kind, stripe_bytes) {
         (_, None) => Ok(()),
         (PfsKind::Glusterfs, Some(bytes)) => glusterfs::check_stripe(bytes),
-        (PfsKind::Moosefs, Some(_)) => Err(LabError::new(
-            "--stripe is for GlusterFS: files of MooseFS are in chunks of 64 MiB, whatever is asked",
-        )),
+        (PfsKind::Moosefs, Some(_)) => {
+            Err(LabError::new("--stripe is for GlusterFS: files of MooseFS are always in chunks of 64 MiB"))
+        }
         (PfsKind::Cephfs, Some(_)) => {
             Err(LabError::new("--stripe is for GlusterFS: files of CephFS are in objects of 4 MiB here"))
         }

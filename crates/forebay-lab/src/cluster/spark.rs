@@ -128,7 +128,7 @@ pub fn prepare(args: &SparkArgs, install: bool) -> Result<Prepared, LabError> {
         let package = format!("pyspark=={}", args.spark_version);
         if !install {
             return Err(LabError::new(format!(
-                "no pyspark in {0}. `python3 -m venv {0} && {0}/bin/pip install {package}` brings it, and so does \
+                "no pyspark in {0}. Run `python3 -m venv {0} && {0}/bin/pip install {package}`, or pass \
                  `--install`",
                 venv.display()
             )));
@@ -167,7 +167,7 @@ fn quietly(command: &mut Command) -> Result<(), LabError> {
     if status.success() {
         Ok(())
     } else {
-        Err(LabError::new(format!("{shown} failed ({status}); why stands above")))
+        Err(LabError::new(format!("{shown} failed ({status}); its output is above")))
     }
 }
 

@@ -254,7 +254,7 @@ fn write(out: &mut impl Write, status: &Status) -> io::Result<()> {
         status.mount.display()
     )?;
     if let Some(bytes) = status.stripe_bytes {
-        writeln!(out, "files in pieces of {}", show_bytes(bytes))?;
+        writeln!(out, "files in shards of {}", show_bytes(bytes))?;
     }
     if let Some(cpus) = status.cpus {
         writeln!(out, "cores of each compute node: {cpus}")?;

@@ -117,7 +117,7 @@ impl Mounted {
             // A request was being received at the moment of the unmount; the kernel has ended it.
             Ok(Err(error)) if error.raw_os_error() == Some(libc::ECONNABORTED) => Ok(()),
             Ok(Err(error)) => Err(LabError::io("the FUSE session failed", error)),
-            Err(_) => Err(LabError::new("a FUSE thread panicked; its words are above")),
+            Err(_) => Err(LabError::new("a FUSE thread panicked; its message is above")),
         }
     }
 

@@ -63,7 +63,7 @@ fn get<T: serde::de::DeserializeOwned>(path: &Path, name: &str) -> Result<T, Lab
     let len = rustix::fs::getxattr(path, name, &mut value[..])
         .map_err(|error| LabError::io(format!("cannot read {name} of {}; {HINT}", path.display()), error))?;
     serde_json::from_slice(&value[..len])
-        .map_err(|error| LabError::io(format!("{name} of {} makes no sense", path.display()), error))
+        .map_err(|error| LabError::io(format!("{name} of {} is not valid", path.display()), error))
 }
 
 const HINT: &str = "is it where `forebay lab slowfs` is mounted?";
