@@ -78,11 +78,11 @@ lint: ## Format and lints; changes nothing
 	.ci/comment-width
 
 .PHONY: demo
-demo: build ## The main job straight from a slow file system and through Forebay
+demo: build ## The main job directly from a slow file system and through Forebay
 	$(PYTHON) python/demo
 
 .PHONY: lab-demo
-lab-demo: build ## The demo on Spark, on four nodes before a real PFS, as root (LAB=glusterfs)
+lab-demo: build ## The demo on Spark, on four nodes with a real PFS, as root (LAB=glusterfs)
 	$(PYTHON) python/demo --lab $(or $(LAB),moosefs)
 
 .PHONY: lab
@@ -90,15 +90,15 @@ lab: build ## A cluster with a real parallel file system on this machine, as roo
 	$(BUILT)/forebay lab up --install $(ARGS)
 
 .PHONY: lab-down
-lab-down: ## Ends the lab, or what a crash has left of it
+lab-down: ## Ends the lab, and removes what a crash has left of it
 	$(BUILT)/forebay lab down
 
 .PHONY: bench
-bench: build ## Every claim beside its reference, in target/bench.json (ONLY=read.cached for one group, RUNS=9)
+bench: build ## Every figure with its reference, in target/bench.json (ONLY=read.cached for one group, RUNS=9)
 	$(BUILT)/forebay-bench $(if $(ONLY),--only $(ONLY)) $(if $(RUNS),--runs $(RUNS))
 
 .PHONY: bench-spark
-bench-spark: build ## What waves gain and cost on Spark, by how fast the PFS is; some 40 minutes (LAB=moosefs for the lab's cluster, ARGS="--setting fast --repeats 5")
+bench-spark: build ## Gain and cost of waves on Spark, at several speeds of the PFS; about 40 minutes (LAB=moosefs for the lab's cluster, ARGS="--setting fast --repeats 5")
 	$(PYTHON) python/demo --study $(if $(LAB),--lab $(LAB)) $(ARGS)
 
 .PHONY: chaos
@@ -106,7 +106,7 @@ chaos: build ## Kills, stops and starves everything while readers check every by
 	$(BUILT)/forebay-chaos run --seconds $$(($(or $(MINUTES),60) * 60)) $(addprefix --pfs ,$(PFS)) $(if $(filter command line environment,$(origin SEED)),--seed $(SEED)) $(ARGS)
 
 .PHONY: docs
-docs: ## Reference of the crates for who works on them, in target/doc
+docs: ## Reference of the crates for developers, in target/doc
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" $(CARGO) doc --workspace --no-deps --document-private-items --locked
 
 .PHONY: site

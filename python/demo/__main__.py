@@ -30,15 +30,15 @@ REQUIREMENTS = REPOSITORY / "python/requirements-demo.txt"
 
 def arguments():
     parser = argparse.ArgumentParser(prog="python3 python/demo", description="One analysis, straight from a slow PFS and through Forebay.")
-    parser.add_argument("--data", type=Path, metavar="DIR", help="files to analyse instead of the Linux source; they are only read")
-    parser.add_argument("--size", type=float, metavar="MB", help="use so much of the Linux source [default: 1000]")
-    parser.add_argument("--passes", type=int, metavar="N", help="how often the analysis goes over the data [default: 6]")
-    parser.add_argument("--quick", action="store_true", help="little data and 2 passes, to see whether it works at all")
-    parser.add_argument("--only", choices=["analysis", "spark"], help="one part of it")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="files to analyse instead of the Linux source; the demo only reads them")
+    parser.add_argument("--size", type=float, metavar="MB", help="amount of the Linux source to use [default: 1000]")
+    parser.add_argument("--passes", type=int, metavar="N", help="number of passes over the data [default: 6]")
+    parser.add_argument("--quick", action="store_true", help="little data and 2 passes, for a quick check")
+    parser.add_argument("--only", choices=["analysis", "spark"], help="run one part only")
     parser.add_argument("--spark-size", type=float, metavar="MB", help="text for Spark [default: 256]")
     parser.add_argument("--spark-rate", type=float, metavar="MB/S", help="rate of each of the four servers in Spark's part [default: as fast as the cores compute]")
-    parser.add_argument("--output", type=Path, metavar="DIR", default=TARGET / "demo", help="where results go [default: %(default)s]")
-    parser.add_argument("--lab", choices=["moosefs", "glusterfs"], help="Spark's part alone, on four nodes before a real PFS; needs root")
+    parser.add_argument("--output", type=Path, metavar="DIR", default=TARGET / "demo", help="directory of the results [default: %(default)s]")
+    parser.add_argument("--lab", choices=["moosefs", "glusterfs"], help="Spark's part alone, on four nodes with a real PFS; needs root")
     parser.add_argument("--study", action="store_true", help="Spark's part alone, with PFSes of several speeds: the figures of docs/benchmarks.md")
     parser.add_argument("--setting", action="append", default=[], metavar="NAME", help="with --study: one of its settings [default: all]")
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="with --study: runs of each [default: 3]")
@@ -74,7 +74,7 @@ def prepare(args):
         program = TARGET / "release/forebay"
     python = VENV / "bin/python"
     if not python.exists():
-        print(f"making {VENV}", flush=True)
+        print(f"creating {VENV}", flush=True)
         venv.create(VENV, with_pip=True)
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     step("installing numpy and matplotlib", [*pip, "-r", str(REQUIREMENTS)])
@@ -104,7 +104,7 @@ def step(what, command):
     except FileNotFoundError:
         raise SystemExit(f"demo: {command[0]} is not installed; it is needed for {what}") from None
     except subprocess.CalledProcessError as error:
-        raise SystemExit(f"demo: {what} failed with exit code {error.returncode}; the reason stands above") from None
+        raise SystemExit(f"demo: {what} failed with exit code {error.returncode}; its output is above") from None
 
 
 def main():
@@ -125,7 +125,7 @@ def main():
 
     parts = ([show.show] if with_analysis(args) else []) + ([show.show_spark] if with_spark(args) else [])
     if with_analysis(args) and not with_spark(args) and args.only is None:
-        print("Spark, Java or Maven has not been installed here, and --quick installs nothing: Spark's part is left out.\n")
+        print("Spark, Java or Maven is not installed, and --quick installs nothing: the demo skips Spark's part.\n")
     return show.run(parts, args, os.environ["FOREBAY_BIN"])
 
 

@@ -31,7 +31,7 @@ def linux_text(directory, size, progress):
     text.mkdir(parents=True)
     free = shutil.disk_usage(directory).free
     if free < size + PACKAGE_BYTES:
-        raise DataError(f"{directory} has room for {free / 1e6:.0f} MB, and {size / 1e6:.0f} MB are wanted; use less: --size, or --output")
+        raise DataError(f"{directory} has room for {free / 1e6:.0f} MB, but the demo needs {size / 1e6:.0f} MB; reduce --size, or set --output")
     try:
         with archive(directory) as stream, tarfile.open(fileobj=stream, mode="r|*") as tar:
             Packer(text).pack(tar, size, progress)
@@ -49,13 +49,13 @@ def archive(directory):
     if installed:
         return open(installed[-1], "rb")
     if not shutil.which("apt-get"):
-        raise DataError("the Linux source comes from Debian's archive, and there is no apt-get here; name files of your own: --data DIR")
+        raise DataError("the Linux source comes from Debian's archive, but apt-get is not installed; use your own files: --data DIR")
     package = package_name()
     if package is None:
         call(["apt-get", "update", "-qq"], directory)
         package = package_name()
     if package is None:
-        raise DataError("apt knows no package linux-source; run `apt-get update`, or name files of your own: --data DIR")
+        raise DataError("apt knows no package linux-source; run `apt-get update`, or use your own files: --data DIR")
     try:
         call(["apt-get", "download", "-qq", package], directory)
     except DataError:
@@ -83,7 +83,7 @@ def call(command, directory):
     done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
     if done.returncode:
         said = (done.stderr or done.stdout).strip().splitlines()
-        raise DataError(f"`{' '.join(command)}` failed: {said[-1] if said else done.returncode}; or name files of your own: --data DIR")
+        raise DataError(f"`{' '.join(command)}` failed: {said[-1] if said else done.returncode}; you can use your own files: --data DIR")
 
 
 class Packer:
@@ -112,7 +112,7 @@ class Packer:
             for file in self.open.values():
                 file.close()
         if done < size:
-            raise DataError(f"the Linux source has only {done / 1e6:.0f} MB of text; ask for less: --size {done / 1e6:.0f}")
+            raise DataError(f"the Linux source has only {done / 1e6:.0f} MB of text; use --size {done / 1e6:.0f}")
 
     def add(self, name, content):
         parts = name.split("/")

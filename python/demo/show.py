@@ -53,7 +53,7 @@ def run(parts, args, program):
         for part in parts:
             part(args, program)
     except KeyboardInterrupt:
-        print("\ndemo: stopped; agent and mount are gone", file=sys.stderr)
+        print("\ndemo: stopped; agent and mount are removed", file=sys.stderr)
         return 130
     except (data.DataError, lab.LabError, waves.WavesError, OSError) as error:
         print(f"\ndemo: {error}", file=sys.stderr)
@@ -74,7 +74,7 @@ def show(args, program):
     require_memory(total)
     rate = SERVERS * RATE_BYTES_PER_S
     print(f"{total / 1e6:.0f} MB of text in {len(names)} files, on a PFS of {SERVERS} servers of {RATE} each; {args.passes} passes")
-    print("Between passes the kernel's page cache is emptied: real data sets are larger than it.\n")
+    print("The demo empties the kernel's page cache between passes, because real data sets are larger than the cache.\n")
     with contextlib.ExitStack() as stage:
         # Sockets have short paths, so the place for them is not the output directory.
         place = Path(tempfile.mkdtemp(prefix="forebay-demo-"))
@@ -174,7 +174,7 @@ def report(args, runs, total, rate):
         print(f"{rows[0].name:14}" + "".join(cells(one.end - one.start, one.read_bytes, one.served_bytes) for one in rows))
     print(f"{'all':14}" + "".join(cells(run.seconds, total * args.passes, run.served_bytes) for run in runs))
     result = cached.result
-    print(f"\nBoth runs found the same: {result['lines_in_blocks'] / 1e6:.1f} million lines in {result['blocks']} blocks;")
+    print(f"\nBoth runs found the same result: {result['lines_in_blocks'] / 1e6:.1f} million lines in {result['blocks']} blocks;")
     print("  " + ", ".join(f"{term} {n} times, most of all in {result['term_files'][term]}" for term, n in result["term_counts"].items()))
     if "cluster_blocks" in result:
         print(f"  blocks of each kind of text: {', '.join(map(str, sorted(result['cluster_blocks'], reverse=True)))}")
@@ -183,7 +183,7 @@ def report(args, runs, total, rate):
     picture.draw(runs, rate, subtitle, pictures)
     figures = {"bytes": total, "pfs_rate_bytes_per_s": rate, "runs": {run.key: summary(run) for run in runs}, "result": result}
     (args.output / "demo.json").write_text(json.dumps(figures, indent=1) + "\n")
-    print(f"\n{straight.seconds:.1f} s straight, {cached.seconds:.1f} s through Forebay: {straight.seconds / cached.seconds:.1f} times as fast.")
+    print(f"\n{straight.seconds:.1f} s straight from the PFS, {cached.seconds:.1f} s through Forebay: {straight.seconds / cached.seconds:.1f} times as fast.")
     print(f"Picture: {pictures[0]}")
 
 

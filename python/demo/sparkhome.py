@@ -32,7 +32,7 @@ def ready(target):
 def need(target, version=VERSION):
     """Spark's home; installs it if need be."""
     for program, package in missing_programs():
-        raise SparkMissing(f"{program} is not installed, and Spark's part needs it (Debian: apt install {package}); leave it out with --only analysis")
+        raise SparkMissing(f"{program} is not installed, and Spark's part needs it (Debian: apt install {package}); --only analysis runs without Spark")
     home = find(target, version)
     if home:
         return home
@@ -42,7 +42,7 @@ def need(target, version=VERSION):
     pip = [place / "bin/python", "-m", "pip", "install", "--disable-pip-version-check", f"pyspark=={version}"]
     # pip draws its progress on a terminal, and says little elsewhere.
     if subprocess.run([*map(str, pip), *([] if sys.stdout.isatty() else ["--quiet"])], check=False).returncode:
-        raise SparkMissing(f"pyspark {version} could not be installed; the reason stands above. Leave Spark out with --only analysis")
+        raise SparkMissing(f"pyspark {version} could not be installed; the output of pip is above. --only analysis runs without Spark")
     home = find(target, version)
     if home is None:
         raise SparkMissing(f"pyspark {version} is installed in {place}, but has no bin/spark-class")

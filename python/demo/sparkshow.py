@@ -59,7 +59,7 @@ def run(args, program, line):
         nodes = slots
         busiest_bytes = cluster.busiest_bytes(data) or size / SERVERS
         say(f"\n{size / 1e6:.0f} MB of text, {nodes} nodes of one core, splits of {EXTENT_BYTES >> 20} MiB: {size // EXTENT_BYTES // nodes} waves of {nodes} tasks.")
-        say(f"The PFS: {where}. Each run begins cold.\n")
+        say(f"The PFS: {where}. Each run starts with a cold cache.\n")
         try:
             if args.study:
                 return report_study(args, study.run_all(cluster, backing, data, size, SERVERS, busiest_bytes, args.repeats, args.setting, say))
@@ -89,7 +89,7 @@ def set_rate(args, cluster, backing, size):
     Machines differ by ten times in what a core counts, and a PFS that is much faster or slower than that shows nothing.
     """
     if args.spark_rate is None and not args.study:
-        say("How fast are the cores? WordCount, from the local disk ...")
+        say("Measuring the cores: WordCount from the local disk ...")
         map_s = waves.compute_s(cluster, backing, "wordcount")
         args.spark_rate = max(round(size / map_s / SERVERS / 1e6, 1), 0.5)
         say(f"    map {map_s:.1f} s; the PFS gets {SERVERS} servers of {args.spark_rate:g} MB/s, so that reading takes as long. (--spark-rate sets another.)")
@@ -124,9 +124,9 @@ def report(args, runs, size, where, busiest_bytes):
     pfs_s = busiest_bytes / args.spark_rate / 1e6
     print()
     print("\n".join(waves.table(runs)))
-    print(f"\nThe limit: {pfs_s:.1f} s, in which the server of the PFS that has most of the text, {busiest_bytes / 1e6:.0f} MB, sends it.")
-    print("\nAll found the same. The change is that of the map time; at home: tasks that ran on the node that was named for their extent;")
-    print("prefetch hidden: share of the prefetch time before the wave's own tasks and behind those of an earlier wave, the first wave left out.")
+    print(f"\nLower bound: {pfs_s:.1f} s, the time that the busiest server of the PFS needs to send its {busiest_bytes / 1e6:.0f} MB of the text.")
+    print("\nAll runs found the same result. The change is that of the map time. Local: tasks that ran on their preferred node.")
+    print("Prefetch hidden: share of the prefetch time before the wave's first task and while an earlier wave computed, without the first wave.")
     name = f"waves-{args.lab}" if args.lab else "waves"
     pictures = [args.output / f"{name}.png", args.output / f"{name}.svg"]
     timeline.draw(runs, rate, f"{size / 1e6:.0f} MB of text, Spark standalone, {where}", pictures)
@@ -137,8 +137,8 @@ def report(args, runs, size, where, busiest_bytes):
 
 def report_study(args, outcomes):
     print("\n" + "\n".join(study.table(outcomes)))
-    print("\nMedians; at home, hidden: of the runs with waves. PFS alone: what its server with most of the text takes to send it, the least there can")
-    print("be where nothing is in memory. as wanted: what docs/benchmarks.md holds waves to.")
+    print("\nMedians. Local, hidden: of the runs with waves. PFS alone: the time that its busiest server needs to send its text, the lower bound")
+    print("if nothing is in memory. Target met: the targets of docs/benchmarks.md.")
     path = args.output / f"study{'-' + args.lab if args.lab else ''}.json"
     path.write_text(json.dumps(study.figures(outcomes), indent=1) + "\n")
     print(f"Figures: {path}")

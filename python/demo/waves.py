@@ -151,12 +151,12 @@ def check(runs, total_bytes):
         if run.served_bytes < 0.98 * total_bytes:
             raise WavesError(f"{run.workload}, {run.mode}: the PFS served {run.served_bytes} of {total_bytes} bytes; the run was not cold")
         if run.mode == "no-action" and len(run.waves) < WAVES_MIN:
-            raise WavesError(f"{run.workload}: {len(run.waves)} waves were told to the coordinator, at least {WAVES_MIN} were expected")
+            raise WavesError(f"{run.workload}: {len(run.waves)} waves were reported to the coordinator, at least {WAVES_MIN} were expected")
 
 
 def table(runs):
     """Lines of text."""
-    head = ["", "map time", "", "all", "PFS served", "at home", "waves", "prefetch hidden"]
+    head = ["", "map time", "", "all", "PFS served", "local", "waves", "prefetch hidden"]
     widths = [36, 10, 8, 9, 12, 10, 7, 17]
     lines = ["".join(cell.rjust(width) if i else cell.ljust(width) for i, (cell, width) in enumerate(zip(head, widths)))]
     for run in runs:

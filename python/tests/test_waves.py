@@ -145,9 +145,9 @@ def test_a_study_sets_rates_by_what_the_cores_compute(monkeypatch):
 
 def test_a_study_says_what_is_not_as_wanted(monkeypatch):
     outcomes = studied(monkeypatch, {"naive-bb": 10.0, "no-action": 7.0}, served=400_000_000)[1]
-    assert outcomes[0].misses() == ["map time -30.0 %, -35 % at most was wanted"]
+    assert outcomes[0].misses() == ["map time -30.0 %, target -35 % at most"]
     outcomes = studied(monkeypatch, {"naive-bb": 10.0, "no-action": 10.4}, served=400_000_000, only=("fast",))[1]
-    assert study.figures(outcomes)[1]["misses"] == ["map time +4.0 %, +3 % at most was wanted"]
+    assert study.figures(outcomes)[1]["misses"] == ["map time +4.0 %, target +3 % at most"]
 
 
 def test_a_study_of_what_is_cached_reads_nothing_anew(monkeypatch):
