@@ -19,10 +19,10 @@ use std::time::Duration;
 /// forked children.
 ///
 /// `socket`: the agent's socket, or "none" to read the PFS only. `deadline_s`: seconds a read waits
-/// for the agent before it reads the PFS itself. `trusted_uids`: users whose agents are believed,
-/// beside root and one's own. `quiet`: say nothing on stderr. What is not given comes from the
-/// environment (FOREBAY_SOCKET, FOREBAY_DEADLINE_MS, FOREBAY_TRUST_UID, FOREBAY_QUIET) or is the
-/// default. It connects when first needed.
+/// for the agent before it reads the PFS itself. `trusted_uids`: users whose agents the client
+/// trusts, besides root and the process's own. `quiet`: print nothing on stderr. Other values come
+/// from the environment (FOREBAY_SOCKET, FOREBAY_DEADLINE_MS, FOREBAY_TRUST_UID, FOREBAY_QUIET) or
+/// are the defaults. The client connects at its first request.
 #[pyclass(frozen, module = "forebay._core")]
 pub struct Client {
     inner: forebay_client::Client,
@@ -78,15 +78,15 @@ impl Client {
         Ok(Client { inner: forebay_client::Client::new(config) })
     }
 
-    /// The agent's socket; None if the PFS is read only.
+    /// The agent's socket; None if the client reads only the PFS.
     #[getter]
     fn socket(&self) -> Option<OsString> {
         self.inner.socket().map(|path| path.as_os_str().to_owned())
     }
 
-    /// Opens `path` for reading. `mode`: "cached" (the tier, else the PFS, cached on the way),
-    /// "tier" (the tier only) or "pfs" (the PFS only). OSError: the PFS's; for "tier" ENOTCONN
-    /// without an agent.
+    /// Opens `path` for reading. `mode`: "cached" (the tier, otherwise the PFS, and cached),
+    /// "tier" (the tier only) or "pfs" (the PFS only). OSError: an error of the PFS; for "tier"
+    /// ENOTCONN without an agent.
     #[pyo3(signature = (path, mode = "cached"))]
     fn open(&self, py: Python<'_>, path: PathArg, mode: &str) -> PyResult<File> {
         let mode = read_mode(mode)?;
@@ -95,9 +95,9 @@ impl Client {
     }
 
     /// Creates or truncates `path` for writing. `mode`: "through" (the PFS and the tier), "bypass"
-    /// (the PFS only) or "memory" (this node's memory, gone with the job). `exclusive`: fail if it
-    /// exists. `append`: keep what is there. `permissions`: bits of a new file, before the umask.
-    /// OSError: the PFS's; for "memory" ENOTCONN without an agent.
+    /// (the PFS only) or "memory" (this node's memory, until the job ends). `exclusive`: fail if it
+    /// exists. `append`: keep the content. `permissions`: bits of a new file, before the umask.
+    /// OSError: an error of the PFS; for "memory" ENOTCONN without an agent.
     #[pyo3(signature = (path, mode = "through", *, exclusive = false, append = false, permissions = 0o666))]
     fn create(
         &self,
@@ -113,8 +113,8 @@ impl Client {
         Ok(Writer::new(path.0, writer))
     }
 
-    /// Removes the memory-only file of that path if this job has one, else the file on the PFS.
-    /// OSError: the PFS's.
+    /// Removes the memory-only file of that path if this job has one, otherwise the file on the
+    /// PFS. OSError: an error of the PFS.
     fn remove(&self, py: Python<'_>, path: PathArg) -> PyResult<()> {
         self.ask(py, Some(&path.0), |client| client.remove(&path.0))
     }
@@ -128,16 +128,16 @@ impl Client {
     }
 
     /// Begins a job for this process, which ends with it; returns the token that its children find
-    /// in the environment variable FOREBAY_JOB. OSError: no agent, or it refused.
+    /// in the environment variable FOREBAY_JOB. OSError: no agent, or the agent refuses.
     fn begin_job(&self, py: Python<'_>) -> PyResult<String> {
         self.ask_agent(py, "begin a job", None, |client| client.begin_scratch_job())
     }
 
-    /// Brings files into the tier, at most `rate_bytes_per_s` (0: no limit), and returns when they
-    /// are there, or failed. `paths`: any iterable of files. `progress`: called about five times a
-    /// second with a dict of `files`, `files_done`, `bytes`, `bytes_fetched` and `bytes_resident`;
-    /// if it raises, the load is cancelled. Returns that dict with `seconds` and `failures`, a list
-    /// of (path, errno, message). OSError: no agent.
+    /// Loads files into the tier, at most `rate_bytes_per_s` (0: no limit), and returns when they
+    /// are resident or have failed. `paths`: any iterable of files. `progress`: called about five
+    /// times a second with a dict of `files`, `files_done`, `bytes`, `bytes_fetched` and
+    /// `bytes_resident`; if it raises, the load is cancelled. Returns that dict with `seconds` and
+    /// `failures`, a list of (path, errno, message). OSError: no agent.
     #[pyo3(signature = (paths, *, rate_bytes_per_s = 0, progress = None))]
     fn load<'py>(
         &self,
@@ -148,25 +148,25 @@ impl Client {
         load::run(&self.inner, paths, rate_bytes_per_s, progress)
     }
 
-    /// Gives back the memory of one file; returns the bytes. OSError: no agent; it is pinned; the
-    /// PFS's.
+    /// Releases the memory of one file; returns the bytes. OSError: no agent; the file is pinned;
+    /// an error of the PFS.
     fn evict(&self, py: Python<'_>, path: PathArg) -> PyResult<u64> {
         self.ask_agent(py, "evict", Some(&path.0), |client| client.admin().evict(&path.0))
     }
 
-    /// Gives back the memory of all that is not pinned; returns the bytes. OSError: no agent;
+    /// Releases the memory of all files that are not pinned; returns the bytes. OSError: no agent;
     /// EPERM: not the operator.
     fn evict_all(&self, py: Python<'_>) -> PyResult<u64> {
         self.ask_agent(py, "evict", None, |client| client.admin().evict_all())
     }
 
-    /// Keeps a file in the tier once it is there. OSError: no agent; ENOSPC: too much is pinned;
-    /// the PFS's.
+    /// Keeps a file in the tier once it is there. OSError: no agent; ENOSPC: too much is pinned; an
+    /// error of the PFS.
     fn pin(&self, py: Python<'_>, path: PathArg) -> PyResult<()> {
         self.ask_agent(py, "pin", Some(&path.0), |client| client.admin().pin(&path.0, true))
     }
 
-    /// Lets a pinned file go again when room is needed. OSError: no agent; the PFS's.
+    /// Unpins a file, so that it can be evicted again. OSError: no agent; an error of the PFS.
     fn unpin(&self, py: Python<'_>, path: PathArg) -> PyResult<()> {
         self.ask_agent(py, "unpin", Some(&path.0), |client| client.admin().pin(&path.0, false))
     }

@@ -67,21 +67,21 @@ impl File {
 
 #[pymethods]
 impl File {
-    /// The path it was opened by.
+    /// The path that opened it.
     #[getter]
     fn path(&self) -> OsString {
         self.path.clone().into_os_string()
     }
 
-    /// Length in bytes: of the version that was opened, or, without an agent, now. OSError: the
-    /// PFS's.
+    /// Length in bytes: of the opened version, or, without an agent, of the current one. OSError:
+    /// an error of the PFS.
     #[getter]
     fn size(&self, py: Python<'_>) -> PyResult<u64> {
         let file = self.get()?;
         py.detach(|| file.size()).map_err(|e| os_error(&e, Some(&self.path)))
     }
 
-    /// The version that was opened: a dict of `ino`, `size_bytes`, `mtime_ns` and `ctime_ns`; None
+    /// The opened version: a dict of `ino`, `size_bytes`, `mtime_ns` and `ctime_ns`; None
     /// if no agent serves it.
     #[getter]
     fn version<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
@@ -94,7 +94,7 @@ impl File {
         Ok(Some(dict))
     }
 
-    /// Whether an agent stands before the PFS for this file.
+    /// Whether an agent serves this file.
     #[getter]
     fn tiered(&self) -> PyResult<bool> {
         Ok(self.get()?.is_tiered())
@@ -106,8 +106,8 @@ impl File {
         Ok(self.get()?.is_pinned())
     }
 
-    /// A new file descriptor, which the caller owns, to read the file with past the tier: the bytes
-    /// it has now. OSError: the PFS's.
+    /// A new file descriptor, which the caller owns. Reads through it bypass the tier and return
+    /// the file's current bytes. OSError: an error of the PFS.
     fn descriptor(&self, py: Python<'_>) -> PyResult<RawFd> {
         let file = self.get()?;
         let opened = py.detach(|| file.descriptor());
@@ -120,15 +120,15 @@ impl File {
         Ok(self.get()?.resident_bytes())
     }
 
-    /// For each extent (`EXTENT_BYTES`) its length and what of it is in the tier now, in bytes.
+    /// For each extent (`EXTENT_BYTES`) its length and its resident part, in bytes.
     fn extents(&self) -> PyResult<Vec<(u64, u64)>> {
         Ok(self.get()?.extents())
     }
 
     /// Up to `length` bytes at `offset`, fewer only at the end of the file. One copy.
     ///
-    /// OSError: the PFS's. ESTALE: the content was changed since it was opened. ENODATA (read mode
-    /// `tier`): not there.
+    /// OSError: an error of the PFS. ESTALE: the content has changed since the open. ENODATA (read
+    /// mode `tier`): not resident.
     fn read_at<'py>(&self, py: Python<'py>, offset: u64, length: usize) -> PyResult<Bound<'py, PyBytes>> {
         let file = self.get()?;
         let mut length = length;
@@ -158,9 +158,9 @@ impl File {
     }
 
     /// `length` bytes at `offset` (to the end if not given) as a read-only memoryview of the tier
-    /// itself: no copy. None if not all of it is resident, or no more may be held: read it then.
-    /// The agent cannot give this memory back until the view is released; do not use it in a forked
-    /// child.
+    /// itself, without a copy. None if some of it is not resident, or no more may be held: then
+    /// read it. The agent cannot evict this memory until the view is released; do not use it in a
+    /// forked child.
     #[pyo3(signature = (offset = 0, length = None))]
     fn map<'py>(
         &self,
@@ -182,7 +182,7 @@ impl File {
         }
     }
 
-    /// Closes it. A read under way in another thread is finished first; views from `map` stay.
+    /// Closes the file. A read in another thread finishes first; views from `map` stay valid.
     fn close(&self) {
         self.inner.write().unwrap_or_else(PoisonError::into_inner).take();
     }
