@@ -33,7 +33,8 @@ pub fn give_back(rig: &Rig) -> Result<Vec<Record>, String> {
     };
     let shrunk = in_turn(runs, shrink, punch)?;
     let target = if rig.quick { Target::Report } else { Target::AtMost(50.0) };
-    let note = "4 GiB in huge pages, readers checking meanwhile; reference: one bare hole punch of as much";
+    let note =
+        "4 GiB in huge pages, readers verify meanwhile; reference: one bare hole punch of the same size";
     Ok(vec![
         Record::pairs("give_back.evict.4g", &evicted, "ms", target, note),
         Record::pairs("give_back.shrink.4g", &shrunk, "ms", target, note),

@@ -96,7 +96,7 @@ fn lead(family: &str, rows: &[Value]) -> Result<Record, String> {
     let least = leads.iter().map(|(ours, best)| ours - best).fold(f64::INFINITY, f64::min);
     let id = format!("hit_ratio.{}", family.replace('+', "_"));
     let note = format!(
-        "least lead of w-lfu over the better of LRU and LFU on {} traces; medians {:.3} and {:.3}",
+        "smallest lead of w-lfu over the better of LRU and LFU on {} traces; medians {:.3} and {:.3}",
         leads.len(),
         median(leads.iter().map(|l| l.0)),
         median(leads.iter().map(|l| l.1)),

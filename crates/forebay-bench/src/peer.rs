@@ -171,8 +171,7 @@ pub fn page(rig: &Rig) -> Result<Vec<Record>, String> {
     }
     let note = "whole pages from a peer's tier into this node's, by a load of a pinned file; reference: sendfile from a tmpfs of \
                 the same kind to a thread that reads into one buffer, one stream over loopback TCP";
-    let many_note =
-        "the same; reference: as many bare streams at the same time as there are connections to a peer";
+    let many_note = "the same; reference: as many concurrent bare streams as connections to a peer";
     Ok(vec![
         Record::pairs("peer.page", &one, "GB/s", Target::RatioAtLeast(0.8), note),
         Record::pairs("peer.page.streams", &many, "GB/s", Target::Report, many_note),
