@@ -4,9 +4,9 @@
  *     cc -O2 wordcount.c -o wordcount $(pkg-config --cflags --libs forebay)
  *     ./wordcount [-n PASSES] [--load] FILE...
  *
- * Bytes that are in the tier are counted where they are, without a copy; the others are read into a
- * buffer. The rate goes to stderr, so that the counts can be compared with wc's. With PASSES > 1
- * the later passes show what the tier is worth.
+ * The program counts resident bytes in place, without a copy, and reads the others into a buffer.
+ * The rate goes to stderr, so that the counts can be compared with wc's. With PASSES > 1 the later
+ * passes show the gain from the tier.
  */
 #include <ctype.h>
 #include <errno.h>
@@ -16,7 +16,7 @@
 #include <string.h>
 #include <time.h>
 
-/* Large enough that one call costs nothing beside the copy, small enough for the L2 cache. */
+/* Large enough to make the cost of a call negligible, small enough for the L2 cache. */
 enum { BUFFER_BYTES = 1 << 20 };
 
 struct counts {
