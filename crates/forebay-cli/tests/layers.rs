@@ -240,6 +240,25 @@ fn the_coordinator_reaches_planners_through_the_stage_machine_only() {
     }
 }
 
+/// The simulator's co-located world models flows, tasks and nodes; what to fetch, when and at what
+/// pace is the machine's, as it is live.
+#[test]
+fn the_simulated_world_reaches_planners_through_the_stage_machine_only() {
+    let packages = packages();
+    let sources = sources(&packages["forebay-sim"].directory.join("src/colocate"));
+    let world: Vec<_> = sources.iter().filter(|(path, _)| !path.ends_with("bound.rs")).collect();
+    let uses = |word: &str| {
+        let lines = world.iter().flat_map(|(_, text)| text.lines());
+        lines.filter(|line| names(without_comment(line), word)).count()
+    };
+    assert!(uses("forebay_policy::stage") > 0, "the stage machine was not found in the simulated world");
+    let decides =
+        ["Planner", "Policy", "Board", "Plan", "placement", "depth", "homes", "eviction", "WaveStarts"];
+    for word in decides {
+        assert_eq!(uses(word), 0, "the simulated world uses {word}");
+    }
+}
+
 #[test]
 fn impurities_are_found_where_they_are() {
     let text = "use core::fmt; // no std::fmt here\nuse std::time::Instant;\nlet threads = map_of::<HashMap<u8, u8>>();\n";

@@ -236,15 +236,16 @@ impl Pump {
         for action in actions {
             tracing::debug!(?action, "decided");
             let message = match action {
-                Action::Decided { .. } => continue,
-                Action::Fetch { request, node, job, threads, rate_bytes_per_s, priority, parts } => {
+                // Tasks read what is missing by themselves in any case.
+                Action::Decided { .. } | Action::Direct { .. } => continue,
+                Action::Fetch { request, node, job, threads, rate_bytes_per_s, priority, parts, .. } => {
                     let ahead = priority == Priority::Ahead;
                     let files = self.jobs.get(&job).map_or(&[][..], |job| &job.files);
                     let (files, parts) = named(files, &parts);
                     let order = Order { order: request, threads, rate_bytes_per_s, ahead, files, parts };
                     (node, ToAgent::Fetch(order))
                 }
-                Action::Adjust { request: order, node, threads, rate_bytes_per_s } => {
+                Action::Adjust { request: order, node, threads, rate_bytes_per_s, .. } => {
                     (node, ToAgent::Adjust { order, threads, rate_bytes_per_s })
                 }
                 Action::Release { node, requests: orders } => (node, ToAgent::Cancel { orders }),
@@ -316,7 +317,10 @@ fn translate(update: JobUpdate, files: &mut Vec<FileRef>) -> event::JobUpdate {
 fn hpc_update(update: HpcUpdate) -> event::HpcUpdate {
     match update {
         HpcUpdate::Joins { io_ns, compute_ns, phases, allowance_permille, weight } => {
-            event::HpcUpdate::Joins { io_ns, compute_ns, phases, allowance_permille, weight }
+            let allowance = f64::from(allowance_permille) / 1000.0;
+            // Jobs report when they begin to compute.
+            let first_in_ns = compute_ns;
+            event::HpcUpdate::Joins { io_ns, compute_ns, phases, allowance, weight, first_in_ns }
         }
         HpcUpdate::PhaseBegins { alone_ns } => event::HpcUpdate::PhaseBegins { alone_ns },
         HpcUpdate::PhaseEnds => event::HpcUpdate::PhaseEnds,
@@ -393,7 +397,7 @@ mod tests {
     const NOW: Nanos = Nanos(1);
 
     fn config() -> Config {
-        Config { default_planner: "no-action".into(), before: None }
+        Config { default_planner: "no-action".into(), ..Config::default() }
     }
 
     fn pump() -> Pump {

@@ -230,7 +230,7 @@ fn prove(inner: &Arc<Inner>, listener: &Arc<Listener>, socket: TcpStream) {
 }
 
 fn pump(options: &Options) -> io::Result<Pump> {
-    let config = Config { default_planner: options.planner.clone(), before: None };
+    let config = Config { default_planner: options.planner.clone(), ..Config::default() };
     let recorder = match &options.decision_log {
         None => Recorder::off(),
         Some(dir) => Recorder::start(dir, &config).map_err(|e| {

@@ -117,7 +117,7 @@ fn decisions() {
                 },
                 &mut out,
             );
-            p.handle(Nanos(s), Event::Fetched { job: 0, wave: 0 }, &mut out);
+            p.handle(Nanos(s), Event::Fetched { job: 0, wave: 0, resident_bytes: 0 }, &mut out);
             p.handle(Nanos(s), Event::WaveStarts { job: 0, wave: 0, compute_ns: compute_s * s }, &mut out);
             out.clear();
             // The decision: a phase begins; hulls are computed too, as nothing is cached yet.

@@ -7,7 +7,7 @@ use forebay_policy::access::{self, Config};
 use forebay_policy::allocation;
 use forebay_sim::arrivals::Arrivals;
 use forebay_sim::burst::{Broken, Ended, Fault, Hold, JobSpec, Outcome, RandomFailures, Setup, simulate};
-use forebay_sim::cli::{ExplainArgs, ReplayArgs, SimArgs, SimCommand};
+use forebay_sim::cli::{ReplayArgs, SimArgs, SimCommand};
 use forebay_sim::trace::{SharedBuffer, Trace};
 use proptest::prelude::*;
 
@@ -487,8 +487,10 @@ proptest! {
         let trace = trace_of(&setup);
         prop_assert!(trace == trace_of(&setup));
         let said = sim_on(&trace, |trace| SimCommand::Replay(ReplayArgs { trace }));
-        prop_assert!(said.as_ref().is_ok_and(|s| s.contains("actions are the same")), "{:?}", said);
-        let said = sim_on(&trace, |trace| SimCommand::Explain(ExplainArgs { trace, decision: None }));
-        prop_assert!(said.is_ok(), "{:?}", said);
+        let decides = String::from_utf8_lossy(&trace).contains("\"action\":");
+        let is_same = said.as_ref().is_ok_and(|s| s.contains("actions are the same"));
+        // One who is alone and unscheduled, and gone before it asks, is no case for a machine.
+        let is_empty = said.as_ref().is_err_and(|s| s.contains("there is nothing to check"));
+        prop_assert!(if decides { is_same } else { is_empty }, "{:?}", said);
     }
 }

@@ -246,7 +246,9 @@ impl Board {
     /// the same way.
     pub fn must_be_read_directly(&self, job: JobId, wave: u32) -> bool {
         let (j, part) = (self.job(job), self.job(job).part(wave));
-        let damaged = part.damaged && j.fetch.is_none_or(|f| f.wave != wave || f.direct);
+        // One that memory never holds cannot wait either.
+        let fits_never = part.left_bytes > self.ram_bytes as f64;
+        let damaged = (part.damaged || fits_never) && j.fetch.is_none_or(|f| f.wave != wave || f.direct);
         damaged && j.waits() && self.used_bytes() + part.left_bytes > self.ram_bytes as f64 + ROUNDING_BYTES
     }
 
@@ -333,7 +335,7 @@ impl Board {
                     j.forget_before(j.started);
                 }
             }
-            Event::Fetched { job, wave } => self.fetched(job, wave),
+            Event::Fetched { job, wave, resident_bytes } => self.fetched(job, wave, resident_bytes),
             Event::JobLeaves { job } => {
                 self.jobs.remove(&job);
             }
@@ -371,11 +373,11 @@ impl Board {
         }
     }
 
-    fn fetched(&mut self, job: JobId, wave: u32) {
+    fn fetched(&mut self, job: JobId, wave: u32, resident_bytes: u64) {
         let Some(j) = self.jobs.get_mut(&job) else { return };
         let Some(by_the_model) = j.fetched(wave) else { return };
         if let Some(c) = self.speed_correction.as_mut() {
-            observe(c, by_the_model / c.factor(), j.wave_bytes as f64);
+            observe(c, by_the_model / c.factor(), j.wave_bytes.saturating_sub(resident_bytes) as f64);
         }
     }
 }

@@ -123,6 +123,8 @@ pub enum Event {
         job: JobId,
         /// Which wave, from 0.
         wave: u32,
+        /// Bytes of it that were in the tier before they were asked for.
+        resident_bytes: u64,
     },
     /// The Big Data job is done.
     JobLeaves {

@@ -154,7 +154,7 @@ impl Planner {
 
     fn drop_finished(&mut self, event: &Event) {
         match *event {
-            Event::Fetched { job, wave } if self.running.get(&job).is_some_and(|r| r.wave == wave) => {
+            Event::Fetched { job, wave, .. } if self.running.get(&job).is_some_and(|r| r.wave == wave) => {
                 self.running.remove(&job);
             }
             Event::JobLeaves { job } | Event::Lost { job, .. } => {

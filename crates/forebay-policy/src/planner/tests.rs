@@ -60,7 +60,7 @@ fn second_wave(p: &mut Planner, compute_s: u64) -> Vec<Action> {
     let joins =
         Event::JobJoins { job: 0, waves: 9, wave_bytes: 100, compute_ns: compute_s * S, tier_read_ns: 0 };
     p.handle(Nanos(0), joins, &mut out);
-    p.handle(Nanos(0), Event::Fetched { job: 0, wave: 0 }, &mut out);
+    p.handle(Nanos(0), Event::Fetched { job: 0, wave: 0, resident_bytes: 0 }, &mut out);
     out.clear();
     let starts = Event::WaveStarts { job: 0, wave: 0, compute_ns: compute_s * S };
     p.handle(Nanos(0), starts, &mut out);
@@ -149,7 +149,11 @@ fn forebay_fetches_as_far_ahead_as_memory_holds() {
     assert_eq!(p.snapshot().fetching, [(0, 1, Some(Setting::new(2, 2)))]);
     for wave in [1, 2] {
         out.clear();
-        p.handle(Nanos(10 * S * u64::from(wave)), Event::Fetched { job: 0, wave }, &mut out);
+        p.handle(
+            Nanos(10 * S * u64::from(wave)),
+            Event::Fetched { job: 0, wave, resident_bytes: 0 },
+            &mut out,
+        );
     }
     assert!(!out.iter().any(|a| matches!(a, Action::Fetch { wave: 3, .. })), "{out:?}");
     out.clear();
@@ -168,10 +172,10 @@ fn forebay_leaves_room_for_the_next_wave_of_others() {
     // Job 0 holds 100 bytes in compute and 100 fetched, job 1 has 50 in compute. Half of a third
     // wave of job 0 would fit into 301, but not beside the 50 that job 1 is entitled to.
     p.handle(Nanos(1), Event::Memory { bytes: 301 }, &mut out);
-    p.handle(Nanos(S), Event::Fetched { job: 1, wave: 0 }, &mut out);
+    p.handle(Nanos(S), Event::Fetched { job: 1, wave: 0, resident_bytes: 0 }, &mut out);
     p.handle(Nanos(S), Event::WaveStarts { job: 1, wave: 0, compute_ns: 500 * S }, &mut out);
     out.clear();
-    p.handle(Nanos(10 * S), Event::Fetched { job: 0, wave: 1 }, &mut out);
+    p.handle(Nanos(10 * S), Event::Fetched { job: 0, wave: 1, resident_bytes: 0 }, &mut out);
     assert!(!out.iter().any(|a| matches!(a, Action::Fetch { job: 0, .. })), "{out:?}");
     assert!(p.snapshot().fetching.iter().any(|f| f.0 == 1 && f.1 == 1), "{:?}", p.snapshot());
 }
@@ -202,7 +206,7 @@ fn forebay_serves_the_job_that_stalls_first() {
         "{out:?}"
     );
     out.clear();
-    p.handle(Nanos(8 * S), Event::Fetched { job: 0, wave: 0 }, &mut out);
+    p.handle(Nanos(8 * S), Event::Fetched { job: 0, wave: 0, resident_bytes: 0 }, &mut out);
     p.handle(Nanos(8 * S), Event::WaveStarts { job: 0, wave: 0, compute_ns: 10 * S }, &mut out);
     assert!(out.iter().any(|a| matches!(a, Action::Fetch { job: 1, wave: 0, .. })), "{out:?}");
 }
@@ -232,7 +236,7 @@ fn forebay_stocks_waves_for_the_phase_and_leaves_the_next_to_the_tasks() {
     p.handle(Nanos(0), joins, &mut out);
     assert!(matches!(&out[..], [Action::Decided(_), Action::Direct { wave: 0, .. }]), "{out:?}");
     out.clear();
-    p.handle(Nanos(5 * S), Event::Fetched { job: 0, wave: 0 }, &mut out);
+    p.handle(Nanos(5 * S), Event::Fetched { job: 0, wave: 0, resident_bytes: 0 }, &mut out);
     p.handle(Nanos(5 * S), Event::WaveStarts { job: 0, wave: 0, compute_ns: 5 * S }, &mut out);
     let fetched = out.iter().rev().find_map(|a| match a {
         Action::Fetch { wave, setting, .. } if !setting.is_paused() => Some(*wave),
@@ -267,7 +271,7 @@ fn a_pause_of_one_wave_stops_what_is_brought_of_another() {
     p.handle(Nanos(0), joins, &mut out);
     let joins = Event::JobJoins { job: 0, waves: 99, wave_bytes: 100, compute_ns: 5 * S, tier_read_ns: 0 };
     p.handle(Nanos(0), joins, &mut out);
-    p.handle(Nanos(5 * S), Event::Fetched { job: 0, wave: 0 }, &mut out);
+    p.handle(Nanos(5 * S), Event::Fetched { job: 0, wave: 0, resident_bytes: 0 }, &mut out);
     p.handle(Nanos(5 * S), Event::WaveStarts { job: 0, wave: 0, compute_ns: 5 * S }, &mut out);
     let begins = Event::PhaseBegins { hpc: 0, alone_ns: io_ns, deadline: Nanos(27 * S) };
     p.handle(Nanos(7 * S), begins, &mut out);
@@ -309,7 +313,7 @@ fn forebay_lets_waiting_tasks_read_directly_between_phases() {
         "{out:?}"
     );
     out.clear();
-    p.handle(Nanos(9 * S), Event::Fetched { job: 0, wave: 0 }, &mut out);
+    p.handle(Nanos(9 * S), Event::Fetched { job: 0, wave: 0, resident_bytes: 0 }, &mut out);
     p.handle(Nanos(9 * S), Event::WaveStarts { job: 0, wave: 0, compute_ns: 10 * S }, &mut out);
     assert!(!out.iter().any(|a| matches!(a, Action::Direct { .. })), "{out:?}");
 }
@@ -323,7 +327,7 @@ fn an_observed_error_corrects_the_model() {
     second_wave(&mut p, 100);
     // Expected after 10 s, there after 20 s: the speed is half of the profile's; half of the news
     // is believed.
-    p.handle(Nanos(20 * S), Event::Fetched { job: 0, wave: 1 }, &mut vec![]);
+    p.handle(Nanos(20 * S), Event::Fetched { job: 0, wave: 1, resident_bytes: 0 }, &mut vec![]);
     let (_, speed) = p.board().corrections();
     assert!((speed - 0.75).abs() < 1e-9, "{speed}");
 }

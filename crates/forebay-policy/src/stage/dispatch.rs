@@ -7,8 +7,8 @@ use alloc::vec::Vec;
 
 use super::event::{Action, JobKey, Priority, QueueId};
 use super::queues::chunk_bytes;
-use super::run::{QueueKey, Rank, StageRun, Wanted};
-use super::{Requested, Stages, plannable_bytes};
+use super::run::{Pace, QueueKey, Rank, StageRun, Wanted};
+use super::{Requested, Stages};
 use crate::machine::Nanos;
 
 /// The part of a node's room that must be free of other requests before chunks of waves after the
@@ -98,7 +98,7 @@ impl Stages {
         }
         if is_enough || !is_all_split || self.has_changed {
             self.queues_due = Some(now + rest_ns(look.looked_at));
-        } else if !self.queues_waiting(&look.stages).is_empty() {
+        } else if !self.config.rules.whole_parts && !self.queues_waiting(&look.stages).is_empty() {
             self.queues_due = Some(now + QUEUES_LOOK_NS);
         }
     }
@@ -128,7 +128,10 @@ impl Stages {
     /// `false` if more remain.
     fn split_some(&mut self, stages: &[(JobKey, u32)]) -> bool {
         let speed = if self.speed.is_known { self.speed.bytes_per_s } else { 0.0 };
-        let chunk_bytes = chunk_bytes(speed, self.queues_waiting(stages).len());
+        let chunk_bytes = match self.config.rules.whole_parts {
+            true => u64::MAX,
+            false => chunk_bytes(speed, self.queues_waiting(stages).len()),
+        };
         let mut budget = SPLIT_CHUNKS;
         stages.iter().all(|(key, number)| {
             let Some(running) = self.jobs.get_mut(key) else { return true };
@@ -145,7 +148,7 @@ impl Stages {
     /// The bytes that may be requested from each node in all; 0 for a node that has left.
     fn room_bytes(&self) -> ByNode {
         let there = self.nodes.iter().filter(|node| !self.gone.contains(&node.name));
-        there.map(|node| (node.name.clone(), plannable_bytes(node.capacity_bytes))).collect()
+        there.map(|node| (node.name.clone(), self.config.rules.plannable_bytes(node))).collect()
     }
 
     /// The bytes that were requested from each node and that it may not release yet.
@@ -165,7 +168,12 @@ impl Stages {
             let Some(run) = self.jobs.get_mut(key).and_then(|r| r.stages.get_mut(number)) else { continue };
             look.looked_at += run.nodes_waiting(queue);
             let (queues, room, held) = (&self.queues, &look.room, &look.held);
+            let whole_parts = self.config.rules.whole_parts;
             let may = |node: &str, wanted: Wanted| {
+                if whole_parts {
+                    // Its planner keeps the account of memory, by what has come.
+                    return true;
+                }
                 let share = if wanted.is_planned { 1 } else { AHEAD_ROOM };
                 let room = room.get(node).copied().unwrap_or(0) / share;
                 queues.has_slot(node, wanted.limit, now)
@@ -190,13 +198,23 @@ impl Stages {
         let request = self.next_request;
         self.next_request += 1;
         let priority = if run.is_planned(rank.wave) { Priority::Planned } else { Priority::Ahead };
-        let (parts, (threads, rate_bytes_per_s)) = run.ask(queue, rank, request, since_ms, speed);
+        let (parts, pace) = run.ask(queue, rank, request, since_ms, speed);
         let (node, number) = (rank.node.to_string(), rank.number);
         self.queues.begin(queue, request, &node, (run.serial, rank.wave), now);
         let requested = Requested { job: key, stage, wave: rank.wave, node: node.clone(), queue, number };
         self.requests.insert(request, requested);
         let bytes = parts.iter().map(|part| part.len).sum();
-        self.out.push(Action::Fetch { request, node, job: key, threads, rate_bytes_per_s, priority, parts });
+        let Pace { threads, rate_bytes_per_s, setting } = pace;
+        self.out.push(Action::Fetch {
+            request,
+            node,
+            job: key,
+            threads,
+            rate_bytes_per_s,
+            priority,
+            setting,
+            parts,
+        });
         bytes
     }
 }

@@ -11,6 +11,8 @@ use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
 
+use forebay_model::profile::Setting;
+
 use crate::planner;
 
 /// Names a job; the driver chooses it and never uses it twice.
@@ -89,6 +91,14 @@ pub enum JobUpdate {
         /// Its planner; empty for the default.
         planner: String,
     },
+    /// What a profile of the job says of each of its waves. Without it that is learned from its
+    /// tasks.
+    Expected {
+        /// How long a wave computes, reading it from the tier included, in ns.
+        wave_ns: u64,
+        /// The part of it that reading a whole wave from the tier takes, in ns.
+        tier_read_ns: u64,
+    },
     /// All its slots (tasks at a time) by host.
     Slots {
         /// Host and number.
@@ -161,21 +171,23 @@ pub struct Progress {
 }
 
 /// What is reported of an HPC job, whose I/O a prefetch must not disturb.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum HpcUpdate {
     /// It is there.
     Joins {
         /// I/O time of a phase alone, in ns.
         io_ns: u64,
-        /// Compute time between phases, in ns; the first phase is expected after as long.
+        /// Compute time between phases, in ns.
         compute_ns: u64,
         /// Number of phases that it will have.
         phases: u32,
-        /// How much longer than alone a phase may take, in thousandths.
-        allowance_permille: u32,
+        /// How much longer than alone a phase may take: 0.05 for 5 %.
+        allowance: f64,
         /// Its weight where phases share the file system (processes).
         weight: u32,
+        /// When its first phase is expected, in ns from now.
+        first_in_ns: u64,
     },
     /// An I/O phase begins.
     PhaseBegins {
@@ -255,6 +267,12 @@ pub enum Action {
     Decided {
         /// The planner.
         planner: String,
+        /// The job whose wave it plans.
+        job: JobKey,
+        /// The stage.
+        stage: u32,
+        /// First task of the wave.
+        task: u32,
         /// Its plan and the reason.
         decision: Box<planner::Decision>,
     },
@@ -272,6 +290,10 @@ pub enum Action {
         rate_bytes_per_s: u64,
         /// Before or after others of the node.
         priority: Priority,
+        /// The planner's setting of the whole wave, if each node has one request for its part of it
+        /// ([`super::Rules::whole_parts`]).
+        #[serde(skip_serializing_if = "Option::is_none")]
+        setting: Option<Setting>,
         /// What, in the order in which tasks read it.
         parts: Vec<Part>,
     },
@@ -285,6 +307,21 @@ pub enum Action {
         threads: u32,
         /// Bytes per second, 0 for no limit.
         rate_bytes_per_s: u64,
+        /// As in `Fetch`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        setting: Option<Setting>,
+    },
+    /// Tasks that wait for a wave may read what is missing of it from the file system themselves,
+    /// or no longer. Nothing to do where tasks do so anyway.
+    Direct {
+        /// Their job.
+        job: JobKey,
+        /// The stage.
+        stage: u32,
+        /// The tasks of the wave.
+        tasks: Vec<u32>,
+        /// Whether they may.
+        may: bool,
     },
     /// Stop these requests if they go on, and keep nothing for them.
     Release {

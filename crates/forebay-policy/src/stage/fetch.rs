@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use super::Stages;
 use super::event::{Action, JobKey, Progress, RequestId, WaveId};
-use super::run::Adjusted;
+use super::run::{Adjusted, Pace};
 use crate::machine::Nanos;
 
 /// No request fetches more.
@@ -22,13 +22,13 @@ impl Stages {
         let of = (run.serial, wave);
         for Adjusted { node, request, pace, was_paused } in run.adjust(wave, speed) {
             let Some(queue) = self.requests.get(&request).map(|requested| requested.queue) else { continue };
-            let (threads, rate_bytes_per_s) = pace;
+            let Pace { threads, rate_bytes_per_s, setting } = pace;
             match (was_paused, threads == 0) {
                 (false, true) => self.queues.end(queue, request, now, None),
                 (true, false) => self.queues.begin(queue, request, &node, of, now),
                 _ => {}
             }
-            self.out.push(Action::Adjust { request, node, threads, rate_bytes_per_s });
+            self.out.push(Action::Adjust { request, node, threads, rate_bytes_per_s, setting });
         }
     }
 

@@ -14,6 +14,9 @@ pub struct Job {
     pub name: String,
     /// The planner it wants; empty for the default.
     pub planner: String,
+    /// How long a wave computes and, of that, reads from the tier, if a profile of the job says so,
+    /// in ns.
+    pub expected_ns: Option<(u64, u64)>,
     /// Slots by host.
     pub slots: Vec<(String, u32)>,
     /// Files by their number.
@@ -86,6 +89,10 @@ impl Job {
             JobUpdate::Begin { name, planner } => {
                 self.name = name;
                 self.planner = planner;
+                Change::Noted
+            }
+            JobUpdate::Expected { wave_ns, tier_read_ns } => {
+                self.expected_ns = Some((wave_ns, tier_read_ns.min(wave_ns)));
                 Change::Noted
             }
             JobUpdate::Slots { slots } => {

@@ -4,7 +4,8 @@ use alloc::borrow::ToOwned;
 use alloc::vec::Vec;
 
 use super::event::{Node, RequestId};
-use super::{Requested, Stages, plannable_bytes};
+use super::run::StageRun;
+use super::{Requested, Stages};
 use crate::machine::Nanos;
 use crate::planner::Event;
 
@@ -25,13 +26,24 @@ impl Stages {
     }
 
     /// Planners hear how large the tier is now.
-    fn tell_memory(&mut self, now: Nanos) {
+    pub(super) fn tell_memory(&mut self, now: Nanos) {
+        let bytes = self.memory_bytes();
+        if core::mem::replace(&mut self.memory_told, bytes) == bytes {
+            return;
+        }
         let planners: Vec<_> = self.planners.keys().cloned().collect();
-        let there = self.nodes.iter().filter(|node| !self.gone.contains(&node.name));
-        let bytes = there.map(|n| plannable_bytes(n.capacity_bytes)).sum();
         for name in planners {
             self.tell(now, &name, Event::Memory { bytes });
         }
+    }
+
+    /// What planners may fill: all tiers, without what is held for waves that no planner knows any
+    /// more.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        let there = self.nodes.iter().filter(|node| !self.gone.contains(&node.name));
+        let all: u64 = there.map(|node| self.config.rules.plannable_bytes(node)).sum();
+        let runs = self.jobs.values().flat_map(|running| running.stages.values());
+        all.saturating_sub(runs.map(StageRun::held_before_bytes).sum())
     }
 
     /// Planners hear which part of the waves that wait has gone with a node.

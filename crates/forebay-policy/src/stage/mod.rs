@@ -56,7 +56,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::eviction::PLANNED_SHARE_PERCENT;
 use crate::machine::{Machine, Nanos};
-use crate::planner::{HpcId, JobId, Planner};
+use crate::planner::{self, HpcId, JobId, Planner};
 use event::{Action, Event, JobKey, JobStatus, JobUpdate, Node, QueueId, RequestId, StageStatus, WaveId};
 use job::{Change, Job};
 use partition::{Placed, Slots};
@@ -80,9 +80,50 @@ const SPEED_WEIGHT: f64 = 0.3;
 pub struct Config {
     /// The planner of jobs that name none, or an unknown one.
     pub default_planner: String,
+    /// The system as it was measured. Without it planners start from what prefetches have reached.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system: Option<planner::Config>,
+    /// How planners' decisions become requests.
+    #[serde(default, skip_serializing_if = "Rules::are_default")]
+    pub rules: Rules,
     /// State that an earlier machine leaves to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<Before>,
+}
+
+/// How planners' decisions become requests. The defaults are those of real nodes; the simulator's
+/// reproductions of papers differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rules {
+    /// Of the capacity of a tier, so much in percent may be planned for.
+    pub plannable_percent: u64,
+    /// Whether planners that do not mind phases fetch later waves in gaps of the planned one.
+    pub works_ahead: bool,
+    /// Each node has one request for all of its part of a wave, at the setting of the whole wave,
+    /// and its planner keeps the account of memory. Otherwise parts are split into chunks, so that
+    /// servers have short queues and tiers room for every request.
+    pub whole_parts: bool,
+    /// A task starts when all of its input is there. Otherwise it starts when it has a slot, and
+    /// reads what is missing by itself.
+    pub tasks_wait: bool,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        let plannable_percent = PLANNED_SHARE_PERCENT * PLANNED_OF_PROTECTED_PERCENT / 100;
+        Rules { plannable_percent, works_ahead: true, whole_parts: false, tasks_wait: false }
+    }
+}
+
+impl Rules {
+    fn are_default(&self) -> bool {
+        *self == Rules::default()
+    }
+
+    /// What `node` may be asked to hold at a time.
+    fn plannable_bytes(&self, node: &Node) -> u64 {
+        (u128::from(node.capacity_bytes) * u128::from(self.plannable_percent) / 100) as u64
+    }
 }
 
 /// State that a machine without jobs leaves to its successor.
@@ -104,6 +145,8 @@ pub struct Stages {
     jobs: BTreeMap<JobKey, Running>,
     ended: VecDeque<JobStatus>,
     planners: BTreeMap<String, Driven>,
+    /// What planners may fill, as they were told last.
+    memory_told: u64,
     hpc: BTreeMap<HpcId, Hpc>,
     config: Config,
     next_id: JobId,
@@ -208,6 +251,7 @@ impl Stages {
             jobs: BTreeMap::new(),
             ended: VecDeque::new(),
             planners: BTreeMap::new(),
+            memory_told: 0,
             hpc: BTreeMap::new(),
             config,
             next_id: 1,
@@ -243,9 +287,8 @@ impl Stages {
             next_request: self.next_request,
             speed_bytes_per_s: self.speed.is_known.then_some(self.speed.bytes_per_s),
         };
-        let default_planner = core::mem::take(&mut self.config.default_planner);
         let ended = core::mem::take(&mut self.ended);
-        let config = Config { default_planner, before: Some(before) };
+        let config = Config { before: Some(before), ..core::mem::take(&mut self.config) };
         *self = Stages { ended, ..Stages::new(config) };
         Some(&self.config)
     }
@@ -362,9 +405,4 @@ impl core::fmt::Debug for Stages {
             .field("requests", &self.requests.len())
             .finish()
     }
-}
-
-/// The bytes that may be requested at a time from a node with a tier of `capacity_bytes`.
-pub fn plannable_bytes(capacity_bytes: u64) -> u64 {
-    capacity_bytes / 100 * PLANNED_SHARE_PERCENT / 100 * PLANNED_OF_PROTECTED_PERCENT
 }

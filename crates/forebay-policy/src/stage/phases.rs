@@ -7,10 +7,10 @@ use crate::machine::Nanos;
 use crate::planner::{Event, HpcId};
 
 /// Times that are reported are between these: figures beyond are nobody's, and sums stay sums.
-const NS: core::ops::RangeInclusive<u64> = 1_000_000..=(30 * 86_400 * 1_000_000_000);
+const NS: core::ops::RangeInclusive<u64> = 1..=(30 * 86_400 * 1_000_000_000);
 
-/// Most that a phase may take beyond its time alone, in thousandths.
-const ALLOWANCE_PERMILLE_MAX: u32 = 100_000;
+/// Most that a phase may take beyond its time alone.
+const ALLOWANCE_MAX: f64 = 100.0;
 
 /// An HPC job.
 pub(super) struct Hpc {
@@ -19,20 +19,21 @@ pub(super) struct Hpc {
     phases_left: u32,
     allowance: f64,
     weight: f64,
-    /// Since when it computes, or has been in a phase.
-    since: Nanos,
+    /// When its next phase is expected.
+    next_at: Nanos,
     /// The phase under way: its time alone and its deadline.
     phase: Option<(u64, Nanos)>,
 }
 
 impl Hpc {
     fn joins(&self, now: Nanos, hpc: HpcId) -> Event {
-        let first_in_ns = self.compute_ns.saturating_sub(now.saturating_since(self.since));
+        let first_in_ns = self.next_at.saturating_since(now);
         Event::HpcJoins {
             hpc,
             io_ns: self.io_ns,
             compute_ns: self.compute_ns,
-            phases: self.phases_left,
+            // One that is under way begins for who hears of the job now.
+            phases: self.phases_left + u32::from(self.phase.is_some()),
             allowance: self.allowance,
             weight: self.weight,
             first_in_ns,
@@ -54,14 +55,14 @@ impl Stages {
     fn note_hpc(&mut self, now: Nanos, hpc: HpcId, update: HpcUpdate) -> Option<Event> {
         let bounded = |ns: u64| ns.clamp(*NS.start(), *NS.end());
         match update {
-            HpcUpdate::Joins { io_ns, compute_ns, phases, allowance_permille, weight } => {
+            HpcUpdate::Joins { io_ns, compute_ns, phases, allowance, weight, first_in_ns } => {
                 let joined = Hpc {
                     io_ns: bounded(io_ns),
                     compute_ns: bounded(compute_ns),
                     phases_left: phases,
-                    allowance: f64::from(allowance_permille.min(ALLOWANCE_PERMILLE_MAX)) / 1000.0,
+                    allowance: if allowance > 0.0 { allowance.min(ALLOWANCE_MAX) } else { 0.0 },
                     weight: f64::from(weight.max(1)),
-                    since: now,
+                    next_at: now + first_in_ns.min(*NS.end()),
                     phase: None,
                 };
                 let joins = joined.joins(now, hpc);
@@ -71,14 +72,14 @@ impl Stages {
                 let job = self.hpc.get_mut(&hpc).filter(|job| job.phase.is_none())?;
                 let alone_ns = bounded(alone_ns);
                 let deadline = now + (alone_ns as f64 * (1.0 + job.allowance)) as u64;
-                (job.since, job.phase) = (now, Some((alone_ns, deadline)));
+                job.phase = Some((alone_ns, deadline));
                 job.phases_left = job.phases_left.saturating_sub(1);
                 Some(Event::PhaseBegins { hpc, alone_ns, deadline })
             }
             HpcUpdate::PhaseEnds => {
                 let job = self.hpc.get_mut(&hpc)?;
                 job.phase.take()?;
-                job.since = now;
+                job.next_at = now + job.compute_ns;
                 Some(Event::PhaseEnds { hpc })
             }
             HpcUpdate::Leaves => self.hpc.remove(&hpc).map(|_| Event::HpcLeaves { hpc }),

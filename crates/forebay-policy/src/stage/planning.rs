@@ -6,6 +6,7 @@
 //! tasks per deadline; meanwhile the stage keeps its waves.
 
 use alloc::borrow::ToOwned;
+use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec;
@@ -13,10 +14,10 @@ use alloc::vec::Vec;
 
 use forebay_model::profile::{Curve, Profile, Separable, Setting};
 
-use super::event::{Action, JobKey};
+use super::event::{Action, JobKey, WaveId};
 use super::partition::{Owners, Placed, Slots, cut};
 use super::run::StageRun;
-use super::{Driven, Placing, Running, SPEED_WEIGHT, Stages, plannable_bytes};
+use super::{Driven, Placing, Running, SPEED_WEIGHT, Stages};
 use crate::machine::{Machine, Nanos};
 use crate::planner::{self, Config, DirectStrain, Event, JobId, Planner};
 
@@ -106,7 +107,7 @@ impl Stages {
         let Some(running) = self.jobs.get_mut(&key) else { return };
         let Some(stage) = running.job.stages.get(&number).filter(|s| s.ready) else { return };
         let serial = self.next_id;
-        let run = running.stages.entry(number).or_insert_with(|| StageRun::new(serial));
+        let run = running.stages.entry(number).or_insert_with(|| StageRun::new(serial, self.config.rules));
         // The stage's, if it is new, and in any case not the planner's.
         self.next_id += 1;
         let since_ms = now.saturating_since(running.job.began) / 1_000_000;
@@ -122,8 +123,12 @@ impl Stages {
         let told = (run.planned_waves() > 0).then(|| {
             let wave_bytes = run.largest_wave_bytes();
             let slots = slots.total().max(1) as f64;
-            let tier_read_ns = (wave_bytes as f64 / slots / TIER_BYTES_PER_S * 1e9) as u64;
-            let compute_ns = running.job.task_ns(number).unwrap_or(FIRST_TASK_NS).max(tier_read_ns);
+            let learned_ns = || {
+                let tier_read_ns = (wave_bytes as f64 / slots / TIER_BYTES_PER_S * 1e9) as u64;
+                let task_ns = running.job.task_ns(number).unwrap_or(FIRST_TASK_NS);
+                (task_ns.max(tier_read_ns), tier_read_ns)
+            };
+            let (compute_ns, tier_read_ns) = running.job.expected_ns.unwrap_or_else(learned_ns);
             (run.planned_waves(), wave_bytes, compute_ns, tier_read_ns)
         });
         let planner = running.job.planner.clone();
@@ -134,7 +139,7 @@ impl Stages {
         let mut works_ahead = false;
         if let Some(driven) = self.planners.get_mut(&name) {
             driven.jobs.insert(job, (key, number));
-            works_ahead = driven.planner.works_ahead();
+            works_ahead = driven.planner.works_ahead() && self.config.rules.works_ahead;
         }
         if let Some(run) = self.run_mut(key, number) {
             run.planner = Some((name.clone(), job));
@@ -145,6 +150,7 @@ impl Stages {
 
     /// The name of the planner that will have the job; it is made if it is the first of its kind.
     pub(super) fn planner_called(&mut self, now: Nanos, wanted: &str) -> String {
+        self.tell_memory(now);
         let known = |name: &str| planner::POLICIES.iter().any(|(n, _)| *n == name);
         let name = if known(wanted) { wanted } else { self.config.default_planner.as_str() };
         let name = if known(name) { name } else { "no-action" }.to_owned();
@@ -163,6 +169,10 @@ impl Stages {
 
     /// What is known of the system now: nodes, memory, and the speed that prefetches have reached.
     pub(super) fn planner_config(&self) -> Config {
+        let ram_bytes = self.memory_bytes();
+        if let Some(system) = &self.config.system {
+            return Config { ram_bytes, ..system.clone() };
+        }
         let nodes = u16::try_from(self.nodes.len()).unwrap_or(u16::MAX).max(1);
         let speed = self.speed.bytes_per_s.max(1.0);
         let flat = |at_one: f64| Separable { at_one, nodes: curve(&[(1, 1.0)]), threads: curve(&[(1, 1.0)]) };
@@ -188,7 +198,7 @@ impl Stages {
                 i_bd: FIRST_INTERFERENCE,
             },
             pfs_bytes_per_s: speed,
-            ram_bytes: self.nodes.iter().map(|n| plannable_bytes(n.capacity_bytes)).sum(),
+            ram_bytes,
             learning: SPEED_WEIGHT,
         }
     }
@@ -206,7 +216,7 @@ impl Stages {
         for action in actions {
             match action {
                 planner::Action::Decided(decision) => {
-                    self.out.push(Action::Decided { planner: name.to_owned(), decision });
+                    self.decided(name, decision);
                 }
                 planner::Action::Fetch { job, wave, setting, .. } => {
                     self.fetch(now, name, job, wave, setting)
@@ -216,23 +226,42 @@ impl Stages {
         }
     }
 
+    fn decided(&mut self, name: &str, decision: Box<planner::Decision>) {
+        let Some((job, stage)) = self.stage_of(name, decision.job) else { return };
+        let run = self.run_mut(job, stage);
+        let Some(task) = run.and_then(|run| run.tasks_of(decision.wave).next()) else { return };
+        self.out.push(Action::Decided { planner: name.to_owned(), job, stage, task, decision });
+    }
+
+    fn stage_of(&self, planner: &str, job: JobId) -> Option<(JobKey, u32)> {
+        self.planners.get(planner)?.jobs.get(&job).copied()
+    }
+
     /// The tasks read a wave by themselves: what its nodes are at ends.
     fn read_directly(&mut self, now: Nanos, name: &str, job: JobId, wave: u32) {
-        let of = self.planners.get(name).and_then(|d| d.jobs.get(&job)).copied();
-        let Some((key, stage)) = of else { return };
-        let requests = self.run_mut(key, stage).map(|run| run.read_directly(wave)).unwrap_or_default();
+        let Some((key, stage)) = self.stage_of(name, job) else { return };
+        let Some(run) = self.run_mut(key, stage) else { return };
+        let tasks = run.tasks_of(wave).collect();
+        let (requests, others) = (run.read_directly(wave), run.pause_others(WaveId::MAX));
         self.release(now, requests);
+        others.into_iter().for_each(|other| self.adjust(now, key, stage, other));
+        self.out.push(Action::Direct { job: key, stage, tasks, may: true });
     }
 
     pub(super) fn fetch(&mut self, now: Nanos, name: &str, job: JobId, wave: u32, setting: Setting) {
-        let Some((key, stage)) = self.planners.get(name).and_then(|d| d.jobs.get(&job)).cloned() else {
-            return;
-        };
+        let Some((key, stage)) = self.stage_of(name, job) else { return };
         let Some(running) = self.jobs.get_mut(&key) else { return };
         let since_ms = now.saturating_since(running.job.began) / 1_000_000;
         let Some(run) = running.stages.get_mut(&stage) else { return };
-        let Some(wave) = run.set_setting(wave, setting, since_ms) else { return };
-        self.adjust(now, key, stage, wave);
+        let Some((id, was_direct)) = run.set_setting(wave, setting, since_ms) else { return };
+        let tasks = if was_direct { run.tasks_of(wave).collect() } else { Vec::new() };
+        for other in run.pause_others(id) {
+            self.adjust(now, key, stage, other);
+        }
+        if was_direct {
+            self.out.push(Action::Direct { job: key, stage, tasks, may: false });
+        }
+        self.adjust(now, key, stage, id);
         self.settle(now, key, stage);
     }
 }

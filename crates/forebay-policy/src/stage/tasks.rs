@@ -43,13 +43,19 @@ impl Stages {
         let since_ms = now.saturating_since(running.job.began) / 1_000_000;
         let host = stage.tasks[task as usize].started.as_deref().unwrap_or_default();
         let host_node = self.nodes.iter().find(|n| n.host == host).map(|n| n.name.as_str());
-        let compute_ns = running.job.task_ns(number).unwrap_or(FIRST_TASK_NS);
+        let learned_ns = running.job.task_ns(number).unwrap_or(FIRST_TASK_NS);
+        let expected_ns = running.job.expected_ns;
         let withdrawn = run.task_started(task, host_node, since_ms);
-        let begins = run.begins(task);
+        let begins = run.begins(task).map(|wave| (wave, run.tier_share(wave)));
         self.release(now, withdrawn);
-        if let Some(wave) = begins {
+        if let Some((wave, tier_share)) = begins {
+            // What tasks have read directly is not read from the tier.
+            let less =
+                |(wave_ns, read_ns): (u64, u64)| wave_ns - read_ns + (read_ns as f64 * tier_share) as u64;
+            let compute_ns = expected_ns.map_or(learned_ns, less);
             // The planner's books want the waves before it to be over and fetched.
-            self.tell_fetched_before(now, key, number, wave);
+            let fetched = wave + u32::from(self.config.rules.tasks_wait);
+            self.tell_fetched_before(now, key, number, fetched);
             if let Some((name, job)) = self.run_mut(key, number).and_then(|run| run.planner.clone()) {
                 self.tell(now, &name, Event::WaveStarts { job, wave, compute_ns });
             }
@@ -64,9 +70,13 @@ impl Stages {
         let Some(run) = running.stages.get_mut(&number) else { return };
         let finished = run.task_done(task, since_ms);
         let wanted = if idle { run.wanted() } else { None };
+        let frees = run.is_before_cut(task);
         if !finished.is_empty() {
             self.release(now, finished);
             self.settle(now, key, number);
+        }
+        if frees {
+            self.tell_memory(now);
         }
         if let Some(wave) = wanted {
             self.tell_fetched_before(now, key, number, wave);
@@ -89,7 +99,8 @@ impl Stages {
             let (Some(wave), Some((name, job))) = (run.next_fetched(since_ms), run.planner.clone()) else {
                 break;
             };
-            self.tell(now, &name, Event::Fetched { job, wave });
+            let resident_bytes = run.resident_bytes(wave);
+            self.tell(now, &name, Event::Fetched { job, wave, resident_bytes });
         }
     }
 
@@ -98,7 +109,8 @@ impl Stages {
             let (Some(fetched), Some((name, job))) = (run.force_fetched(wave), run.planner.clone()) else {
                 return;
             };
-            self.tell(now, &name, Event::Fetched { job, wave: fetched });
+            let resident_bytes = run.resident_bytes(fetched);
+            self.tell(now, &name, Event::Fetched { job, wave: fetched, resident_bytes });
         }
     }
 
@@ -107,7 +119,7 @@ impl Stages {
         self.tell(now, &name, Event::JobLeaves { job });
         let Some(driven) = self.planners.get_mut(&name) else { return };
         driven.jobs.remove(&job);
-        if driven.jobs.is_empty() {
+        if driven.jobs.is_empty() && self.config.system.is_none() {
             // The next one starts from what is known of the system by then.
             self.planners.remove(&name);
         }

@@ -11,8 +11,6 @@ use clap::{Args, Subcommand};
 
 use crate::error::{Error, Result};
 
-mod explain;
-mod explain_access;
 mod kinds;
 mod model;
 mod replay;
@@ -38,8 +36,6 @@ pub enum SimCommand {
     Sweep(SweepArgs),
     /// Compute the papers' tables and figures anew
     Reproduce(ReproduceArgs),
-    /// Tell why a recorded decision was taken
-    Explain(ExplainArgs),
     /// Drive the policies from a recorded trace and check that they decide the same
     Replay(ReplayArgs),
 }
@@ -115,16 +111,6 @@ pub struct ReproduceArgs {
     out: PathBuf,
 }
 
-/// Options of `explain`.
-#[derive(Args, Debug)]
-pub struct ExplainArgs {
-    /// Recorded trace
-    pub trace: PathBuf,
-    /// Number of the decision; without it, all decisions are listed
-    #[arg(long)]
-    pub decision: Option<u64>,
-}
-
 /// Options of `replay`.
 #[derive(Args, Debug)]
 pub struct ReplayArgs {
@@ -150,7 +136,6 @@ pub fn sim(args: &SimArgs, json: bool, out: &mut dyn Write) -> Result<()> {
         SimCommand::Compare(a) => run::compare(a, out),
         SimCommand::Sweep(a) => sweep::sweep(a, out),
         SimCommand::Reproduce(a) => reproduce(a, out),
-        SimCommand::Explain(a) => explain::explain(a, out),
         SimCommand::Replay(a) => replay::replay(a, out),
     }
 }

@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 
 use forebay_policy::bandwidth::{self, Divider};
 use forebay_policy::machine::{Machine, Nanos};
-use forebay_policy::planner::{self, Planner};
 use forebay_policy::stage::Stages;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -32,9 +31,9 @@ struct Header {
     setup: Value,
 }
 
-/// A line after the header. Exactly one of `event`, `action` and `note` is there.
+/// A line after the header. It has an event, an action, or a note, which no machine hears.
 #[derive(Deserialize)]
-pub struct Line {
+struct Line {
     /// The line as it stands in the file, and its number, from 1.
     #[serde(skip)]
     text: String,
@@ -45,15 +44,13 @@ pub struct Line {
     /// The event on which a machine decided.
     cause: Option<u64>,
     /// When.
-    pub t_ns: u64,
+    t_ns: u64,
     /// Which machine, or which part of the world.
-    pub who: String,
+    who: String,
     /// What a machine was told.
-    pub event: Option<Value>,
+    event: Option<Value>,
     /// What it decided.
-    pub action: Option<Value>,
-    /// What happened without a decision.
-    pub note: Option<Value>,
+    action: Option<Value>,
 }
 
 /// The lines after the header, read one at a time: the log of a coordinator may be long.
@@ -121,17 +118,6 @@ fn open(path: &Path) -> Result<(String, Value, Lines)> {
 fn not_a_header(lines: &Lines, e: serde_json::Error) -> Error {
     let writers = "`sim run --trace` or by a coordinator with cluster.decision_log";
     lines.bad(format!("not the header of a trace ({e}); was it written by {writers}?"))
-}
-
-/// Reads the trace of a simulation: its scenario and its lines.
-pub fn read(path: &Path) -> Result<(Scenario, Vec<Line>)> {
-    let (kind, setup, mut lines) = open(path)?;
-    let scenario = scenario(&kind, setup, &lines)?;
-    let read = lines.by_ref().collect::<Result<_>>()?;
-    match lines.is_cut {
-        false => Ok((scenario, read)),
-        true => Err(lines.bad("the last line has no end; was it cut off?".into())),
-    }
 }
 
 fn scenario(kind: &str, setup: Value, lines: &Lines) -> Result<Scenario> {
@@ -231,12 +217,8 @@ fn machines(kind: &str, setup: Value, lines: &Lines) -> Result<Vec<Box<dyn Repla
     }
     Ok(match scenario(kind, setup, lines)? {
         Scenario::Colocation(setup) => {
-            let policy = planner::policy(&setup.policy, &setup.planner).map_err(Error::Usage)?;
             let divider = bandwidth::policy(&setup.bandwidth).map_err(Error::Usage)?;
-            vec![
-                replayed("planner", Planner::new(setup.planner.clone(), policy)),
-                replayed("bandwidth", Divider::new(divider)),
-            ]
+            vec![replayed(STAGES, Stages::new(setup.stages()?)), replayed("bandwidth", Divider::new(divider))]
         }
         Scenario::BurstBuffer(setup) => {
             let (access, allocator) = burst::machines(&setup)?;

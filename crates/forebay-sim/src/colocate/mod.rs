@@ -7,12 +7,16 @@
 //! `forebay_model::sharing` gives, with factors that need not be those the planner believes in.
 
 use forebay_model::profile::Profile;
-use forebay_policy::planner::{ActionKind, Config, DirectStrain};
+use forebay_policy::planner::{self, ActionKind, Config, DirectStrain};
+use forebay_policy::stage::{self, Rules};
 use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
 
 mod bound;
 mod faults;
 mod outcome;
+mod tier;
 pub mod view;
 mod world;
 
@@ -60,6 +64,21 @@ pub struct JobSpec {
     /// When it begins, in ns from the start.
     pub starts_ns: u64,
 }
+
+impl JobSpec {
+    /// The mount of the job at this place in the setup.
+    fn mount(&self, place: usize) -> String {
+        format!("job/{place}")
+    }
+
+    /// Waves are spread over so many nodes extent by extent: enough that all get about as much.
+    fn extent_bytes(&self, nodes: u64) -> u64 {
+        self.wave_bytes.div_ceil(EXTENTS_PER_NODE * nodes).max(1)
+    }
+}
+
+/// Extents of a wave for each node, on average.
+const EXTENTS_PER_NODE: u64 = 8;
 
 /// The tier's memory changes: nodes give memory to compute, or take it back. Nothing is lost by
 /// that.
@@ -109,6 +128,24 @@ pub struct Setup {
     pub faults: Vec<NodeFault>,
     /// Seed of all that is drawn.
     pub seed: u64,
+}
+
+impl Setup {
+    /// What the stage machine is built from. Of its rules, those differ that the papers have: a
+    /// wave is fetched as a whole, only when a plan says so, into memory that the planner accounts
+    /// for, and its tasks wait until it is there.
+    ///
+    /// # Errors
+    /// If the policy does not exist.
+    pub fn stages(&self) -> Result<stage::Config> {
+        planner::policy(&self.policy, &self.planner).map_err(Error::Usage)?;
+        Ok(stage::Config {
+            default_planner: self.policy.clone(),
+            system: Some(self.planner.clone()),
+            rules: Rules { plannable_percent: 100, works_ahead: false, whole_parts: true, tasks_wait: true },
+            before: None,
+        })
+    }
 }
 
 /// Name of an action for people, as the papers write it.

@@ -1,28 +1,32 @@
 //! The events of a co-located run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use forebay_model::profile::{Setting, Strain};
+use forebay_model::profile::Setting;
 use forebay_model::rng::Rng;
-use forebay_model::sharing;
 use forebay_policy::bandwidth::{self, Divider};
 use forebay_policy::machine::Nanos;
-use forebay_policy::planner::{self, Action, ActionKind, Decision, Event as Told, Planner};
+use forebay_policy::planner::{ActionKind, Decision};
+use forebay_policy::stage::Stages;
+use forebay_policy::stage::event::{Action, Event, File, HpcUpdate, JobUpdate, Part, Split};
 use serde::Serialize;
 
-use super::outcome::{DownSpan, FetchSpan, HpcOutcome, JobOutcome, Outcome, PhaseOutcome, WaveOutcome};
-use super::{HpcSpec, NodeFault, Setup};
+use super::outcome::{DownSpan, HpcOutcome, JobOutcome, Outcome, PhaseOutcome, WaveOutcome};
+use super::tier::{Of, Tier, fetched};
+use super::{HpcSpec, JobSpec, NodeFault, Setup};
 use crate::error::{Error, Result};
 use crate::pace::Paces;
 use crate::pump::Pump;
 use crate::queue::EventQueue;
 use crate::run::{World, run};
-use crate::trace::Trace;
+use crate::trace::{STAGES, Trace};
 
 /// Far above any sensible scenario: a run that needs more is one that does not end.
 const MAX_EVENTS: u64 = 200_000_000;
-/// Ids of fetches in the table of flows; phases have the index of their job.
-const FETCH: u64 = 1 << 32;
+/// A job has one stage, of one task a wave.
+const STAGE: u32 = 0;
+/// Where tasks run: not on the nodes of the tier.
+const HOST: &str = "compute";
 
 /// What happens by itself.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +38,7 @@ pub(super) enum Happening {
     Memory(u64),
     NodeFails(NodeFault),
     NodeReturns(u16),
-    PlannerWakes,
+    MachineWakes,
     DividerWakes,
 }
 
@@ -50,66 +54,52 @@ pub(super) enum Note {
     Returns,
 }
 
-struct Hpc {
+pub(super) struct Hpc {
     spec: HpcSpec,
     rng: Rng,
     begun: u32,
-    share: f64,
-    phase: Option<PhaseOutcome>,
+    pub share: f64,
+    pub phase: Option<PhaseOutcome>,
     done: HpcOutcome,
 }
 
 pub(super) struct Job {
+    /// Waves whose compute has begun.
     pub started: u32,
     computing: bool,
-    /// Bytes that each wave still lacks: 0 when it is there. That of the fetch under way is in the
-    /// table of flows.
+    /// It is known to the machine.
+    has_joined: bool,
+    /// Bytes that each wave lacks: 0 when it is there.
     pub left: Vec<f64>,
-    /// Which waves are in the tier, be it in part: being fetched, waiting, or in compute.
-    pub in_tier: Vec<bool>,
+    /// Waves that tasks may read by themselves.
+    pub may_read: BTreeSet<u32>,
     idle_since: u64,
-    pub fetch: Option<Fetch>,
     pub done: JobOutcome,
 }
 
-#[derive(Clone, Copy)]
-pub(super) struct Fetch {
-    pub wave: u32,
-    pub strain: Strain,
-    pub setting: Option<Setting>,
-    kind: ActionKind,
-    since: u64,
-    /// Bytes that were left at `since`.
-    left: f64,
-    /// The most memory that the tier had since it was announced.
-    pub memory_bytes: u64,
-}
-
-impl Fetch {
-    /// Bytes read directly since `since`, now that `left` are left.
-    fn read_directly(&self, left: f64) -> f64 {
-        if self.setting.is_none() { self.left - left } else { 0.0 }
+impl Job {
+    /// Whether it has nothing to compute until this wave is there.
+    pub fn waits_for(&self, wave: u32) -> bool {
+        self.has_joined && !self.computing && wave == self.started
     }
 }
 
 pub(super) struct Colocation<'a> {
     pub setup: &'a Setup,
     pub trace: &'a mut Trace,
-    planner: Pump<Planner>,
+    stages: Pump<Stages>,
     divider: Pump<Divider>,
-    flows: Paces,
-    hpc: Vec<Hpc>,
+    pub flows: Paces,
+    pub hpc: Vec<Hpc>,
     pub jobs: Vec<Job>,
+    pub tier: Tier,
     /// How many faults keep each node down, and the tier's memory with all nodes up.
     pub faults_on: Vec<u32>,
     pub ram_bytes: u64,
     pub down: Vec<DownSpan>,
-    kinds: BTreeMap<u64, ActionKind>,
-    out_fetches: Vec<FetchSpan>,
+    /// What the last plan for each wave does.
+    pub kinds: BTreeMap<Of, ActionKind>,
     decisions: Vec<Decision>,
-    peak_bytes: u64,
-    overbooked_bytes: u64,
-    speeds: Vec<f64>,
 }
 
 /// Runs `setup` to the end and records into `trace`.
@@ -117,15 +107,10 @@ pub(super) struct Colocation<'a> {
 /// # Errors
 /// If a policy does not exist, or the run does not come to an end.
 pub fn simulate(setup: &Setup, trace: &mut Trace) -> Result<Outcome> {
-    let policy = planner::policy(&setup.policy, &setup.planner).map_err(Error::Usage)?;
     let divider = bandwidth::policy(&setup.bandwidth).map_err(Error::Usage)?;
     let mut queue = EventQueue::new();
-    let mut world = Colocation::new(
-        setup,
-        trace,
-        Pump::new("planner", Planner::new(setup.planner.clone(), policy)),
-        Pump::new("bandwidth", Divider::new(divider)),
-    );
+    let stages = Pump::new(STAGES, Stages::new(setup.stages()?));
+    let mut world = Colocation::new(setup, trace, stages, Pump::new("bandwidth", Divider::new(divider)));
     for (h, spec) in setup.hpc.iter().enumerate() {
         queue.at(Nanos(spec.starts_ns), Happening::HpcStarts(h));
     }
@@ -138,6 +123,7 @@ pub fn simulate(setup: &Setup, trace: &mut Trace) -> Result<Outcome> {
     for fault in &setup.faults {
         queue.at(Nanos(fault.at_ns), Happening::NodeFails(*fault));
     }
+    world.tell_members(Nanos(0), &mut queue);
     let stats = run(&mut world, &mut queue, MAX_EVENTS);
     if stats.cut_short || stats.out_of_time {
         let bound = if stats.cut_short {
@@ -162,20 +148,21 @@ pub fn simulate(setup: &Setup, trace: &mut Trace) -> Result<Outcome> {
             setup.policy
         )));
     }
+    let (fetches, peak_bytes, overbooked_bytes) = world.tier.outcome();
     Ok(Outcome {
         hpc: world.hpc.into_iter().map(|h| h.done).collect(),
         jobs: world.jobs.into_iter().map(|j| j.done).collect(),
-        fetches: world.out_fetches,
+        fetches,
         decisions: world.decisions,
         events: stats.events,
-        peak_bytes: world.peak_bytes,
-        overbooked_bytes: world.overbooked_bytes,
+        peak_bytes,
+        overbooked_bytes,
         down: world.down,
     })
 }
 
 impl<'a> Colocation<'a> {
-    fn new(setup: &'a Setup, trace: &'a mut Trace, planner: Pump<Planner>, divider: Pump<Divider>) -> Self {
+    fn new(setup: &'a Setup, trace: &'a mut Trace, stages: Pump<Stages>, divider: Pump<Divider>) -> Self {
         let rng = Rng::new(setup.seed);
         let hpc = |(i, spec): (usize, &HpcSpec)| Hpc {
             spec: spec.clone(),
@@ -185,13 +172,13 @@ impl<'a> Colocation<'a> {
             phase: None,
             done: HpcOutcome { name: spec.name.clone(), phases: Vec::new() },
         };
-        let job = |spec: &super::JobSpec| Job {
+        let job = |spec: &JobSpec| Job {
             started: 0,
             computing: false,
+            has_joined: false,
             left: vec![spec.wave_bytes as f64; spec.waves as usize],
-            in_tier: vec![false; spec.waves as usize],
+            may_read: BTreeSet::new(),
             idle_since: spec.starts_ns,
-            fetch: None,
             done: JobOutcome {
                 name: spec.name.clone(),
                 map_ns: 0,
@@ -202,157 +189,75 @@ impl<'a> Colocation<'a> {
         Colocation {
             setup,
             trace,
-            planner,
+            stages,
             divider,
             flows: Paces::new(),
             hpc: setup.hpc.iter().enumerate().map(hpc).collect(),
             jobs: setup.jobs.iter().map(job).collect(),
+            tier: Tier::default(),
             faults_on: vec![0; usize::from(setup.planner.profile.max_nodes)],
             ram_bytes: setup.planner.ram_bytes,
             down: Vec::new(),
             kinds: BTreeMap::new(),
-            out_fetches: Vec::new(),
             decisions: Vec::new(),
-            peak_bytes: 0,
-            overbooked_bytes: 0,
-            speeds: Vec::new(),
         }
     }
 
-    pub fn tell(&mut self, now: Nanos, event: Told, queue: &mut EventQueue<Happening>) {
-        let actions = self.planner.tell(now, event, self.trace);
+    /// The machine hears of something, and before it of how far requests are.
+    pub fn tell(&mut self, now: Nanos, event: Event, queue: &mut EventQueue<Happening>) {
+        for report in self.progress(now) {
+            self.tell_one(now, report, queue);
+        }
+        self.tell_one(now, event, queue);
+    }
+
+    pub fn tell_one(&mut self, now: Nanos, event: Event, queue: &mut EventQueue<Happening>) {
+        let actions = self.stages.tell(now, event, self.trace);
         self.obey(now, actions, queue);
     }
 
+    fn tell_job(&mut self, now: Nanos, j: usize, updates: Vec<JobUpdate>, queue: &mut EventQueue<Happening>) {
+        self.tell(now, Event::Job { job: j as u64, updates }, queue);
+    }
+
     fn obey(&mut self, now: Nanos, actions: Vec<Action>, queue: &mut EventQueue<Happening>) {
+        let mut changed: BTreeSet<Of> = BTreeSet::new();
         for action in actions {
             match action {
-                Action::Decided(decision) => {
-                    self.kinds.insert(decision.id, decision.kind);
-                    let wave = &mut self.jobs[decision.job as usize].done.waves[decision.wave as usize];
-                    wave.kind.get_or_insert(decision.kind);
-                    self.decisions.push(*decision);
+                Action::Decided { job, task, decision, .. } => self.decided((job as usize, task), *decision),
+                Action::Fetch { request, node, job, setting, parts, .. } => {
+                    let wave = parts.first().map_or(0, |part| part.file);
+                    let of = (job as usize, wave);
+                    self.asked(request, of, node, parts, setting.unwrap_or(Setting::PAUSED));
+                    changed.insert(of);
                 }
-                Action::Fetch { job, wave, setting, decision } => {
-                    let strain = self.true_strain(setting);
-                    self.fetch(now, job as usize, wave, strain, Some(setting), decision);
+                Action::Adjust { request, setting, .. } => changed.extend(self.adjusted(request, setting)),
+                Action::Release { requests, .. } => {
+                    changed.extend(requests.into_iter().filter_map(|id| self.released(now, id)));
                 }
-                Action::Direct { job, wave, decision } => {
-                    let strain = self.setup.true_direct.strain();
-                    self.fetch(now, job as usize, wave, strain, None, decision);
+                Action::Direct { job, tasks, may, .. } => {
+                    let waits = &mut self.jobs[job as usize].may_read;
+                    for wave in tasks {
+                        let _ = if may { waits.insert(wave) } else { waits.remove(&wave) };
+                        changed.insert((job as usize, wave));
+                    }
                 }
             }
         }
-        self.planner.arm(queue, Happening::PlannerWakes);
+        changed.into_iter().for_each(|of| self.renew(now, of));
+        self.stages.arm(queue, Happening::MachineWakes);
         self.set_paces(now);
     }
 
-    /// Begins a fetch, or goes on with it at another setting.
-    fn fetch(
-        &mut self,
-        now: Nanos,
-        job: usize,
-        wave: u32,
-        strain: Strain,
-        setting: Option<Setting>,
-        decision: u64,
-    ) {
-        let kind = self.kinds.get(&decision).copied().unwrap_or(ActionKind::Search);
-        let id = FETCH + job as u64;
-        self.put_down(now, job);
-        let state = &self.jobs[job];
-        let left = state.left[wave as usize];
-        assert!(left > 0.0, "the planner fetched wave {wave} of job {job}, which is there already");
-        let waits = !state.computing && wave == state.started;
-        assert!(
-            setting.is_some() || waits,
-            "tasks of job {job} read wave {wave} directly, for which they do not wait"
-        );
-        let memory_bytes = self.memory_bytes();
-        self.flows.start(now, id, left);
-        self.jobs[job].fetch = Some(Fetch { wave, strain, setting, kind, since: now.0, left, memory_bytes });
-        if setting.is_some() {
-            self.jobs[job].in_tier[wave as usize] = true;
-        }
+    /// A plan for a wave, in the numbers of the setup.
+    fn decided(&mut self, of: Of, decision: Decision) {
+        self.kinds.insert(of, decision.kind);
+        self.jobs[of.0].done.waves[of.1 as usize].kind.get_or_insert(decision.kind);
+        self.decisions.push(Decision { job: of.0 as u32, wave: of.1, ..decision });
     }
 
-    /// Ends the fetch under way of `job`, if any, and books what it has brought.
-    pub fn put_down(&mut self, now: Nanos, job: usize) {
-        self.note_peak(now, job);
-        let Some(fetch) = self.jobs[job].fetch.take() else { return };
-        // A wave is there when its end was announced, and not by rounding before.
-        let left = self.flows.abort(now, FETCH + job as u64).map_or(0.0, |left| left.max(f64::MIN_POSITIVE));
-        self.note_span(now, job, fetch);
-        let state = &mut self.jobs[job];
-        state.left[fetch.wave as usize] = left;
-        state.done.waves[fetch.wave as usize].direct_bytes += fetch.read_directly(left);
-    }
-
-    /// Goes on with a fetch that was put down and of which nothing has changed.
-    pub fn take_up(&mut self, now: Nanos, job: usize, fetch: Fetch) {
-        let left = self.jobs[job].left[fetch.wave as usize];
-        self.flows.start(now, FETCH + job as u64, left);
-        self.jobs[job].fetch = Some(Fetch { since: now.0, left, ..fetch });
-    }
-
-    /// Bytes in the tier now.
-    fn tier_bytes(&self, now: Nanos) -> f64 {
-        let mut bytes = 0.0;
-        for (j, (job, spec)) in self.jobs.iter().zip(&self.setup.jobs).enumerate() {
-            // Waves before the one in compute are gone.
-            for wave in ((job.started as usize).saturating_sub(1)..job.left.len()).filter(|&w| job.in_tier[w])
-            {
-                let (left, direct) = match job.fetch.filter(|f| f.wave as usize == wave) {
-                    Some(f) => {
-                        let left = self.flows.left(now, FETCH + j as u64).unwrap_or(0.0);
-                        (left, f.read_directly(left))
-                    }
-                    None => (job.left[wave], 0.0),
-                };
-                bytes += spec.wave_bytes as f64 - left - direct - job.done.waves[wave].direct_bytes;
-            }
-        }
-        bytes
-    }
-
-    /// To be called before anything is freed. A fetch of `job` may not bring more than there was
-    /// memory since it began: it need not stop when memory shrinks, and what others begin when
-    /// memory has grown is not its fault.
-    fn note_peak(&mut self, now: Nanos, job: usize) {
-        let bytes = self.tier_bytes(now) as u64;
-        self.peak_bytes = self.peak_bytes.max(bytes);
-        let brought = self.jobs[job].fetch.filter(|f| f.setting.is_some() && now.0 > f.since);
-        let over = brought.map_or(0, |f| bytes.saturating_sub(f.memory_bytes));
-        self.overbooked_bytes = self.overbooked_bytes.max(over);
-    }
-
-    fn note_span(&mut self, now: Nanos, job: usize, f: Fetch) {
-        if now.0 > f.since && f.strain.speed_bytes_per_s > 0.0 {
-            self.out_fetches.push(FetchSpan {
-                job,
-                wave: f.wave,
-                from_ns: f.since,
-                to_ns: now.0,
-                setting: f.setting,
-                kind: f.kind,
-            });
-        }
-    }
-
-    /// Renews every pace; called whenever a flow begins, ends or changes.
-    pub fn set_paces(&mut self, now: Nanos) {
-        let fetching: Vec<(usize, Strain)> =
-            self.jobs.iter().enumerate().filter_map(|(i, j)| Some((i, j.fetch?.strain))).collect();
-        let strains: Vec<Strain> = fetching.iter().map(|f| f.1).collect();
-        let active = self.hpc.iter().filter(|h| h.phase.is_some()).count();
-        let pfs = self.setup.planner.pfs_bytes_per_s;
-        let excess = sharing::load(active, &strains, pfs, &mut self.speeds);
-        for (h, hpc) in self.hpc.iter().enumerate().filter(|(_, h)| h.phase.is_some()) {
-            self.flows.set_pace(now, h as u64, hpc.share / (1.0 + excess));
-        }
-        for ((job, _), speed) in fetching.iter().zip(&self.speeds) {
-            self.flows.set_pace(now, FETCH + *job as u64, speed * 1e-9);
-        }
+    fn tell_hpc(&mut self, now: Nanos, h: usize, update: HpcUpdate, queue: &mut EventQueue<Happening>) {
+        self.tell(now, Event::Hpc { hpc: h as u32, update }, queue);
     }
 
     fn divide(&mut self, now: Nanos, event: bandwidth::Event, queue: &mut EventQueue<Happening>) {
@@ -369,19 +274,17 @@ impl<'a> Colocation<'a> {
         let (io_first, compute_ns) = (hpc.spec.io_first, hpc.spec.compute_ns);
         let first = hpc.spec.arrivals.first(now, io_first, compute_ns, &mut hpc.rng);
         let spec = &self.hpc[h].spec;
-        // The planner is told what a profile would say, not what was drawn.
-        let expected_ns = if spec.io_first { 0 } else { spec.compute_ns };
-        let joins = Told::HpcJoins {
-            hpc: h as u32,
+        // The machine is told what a profile would say, not what was drawn.
+        let joins = HpcUpdate::Joins {
             io_ns: spec.io_ns,
             compute_ns: spec.compute_ns,
             phases: spec.phases,
             allowance: spec.allowance,
-            weight: f64::from(spec.processes),
-            first_in_ns: expected_ns,
+            weight: spec.processes,
+            first_in_ns: if spec.io_first { 0 } else { spec.compute_ns },
         };
         queue.at(first, Happening::PhaseBegins(h));
-        self.tell(now, joins, queue);
+        self.tell_hpc(now, h, joins, queue);
     }
 
     fn phase_begins(&mut self, now: Nanos, h: usize, queue: &mut EventQueue<Happening>) {
@@ -393,7 +296,7 @@ impl<'a> Colocation<'a> {
         let (weight, period_ns) = (f64::from(hpc.spec.processes), alone_ns + hpc.spec.compute_ns);
         self.flows.start(now, h as u64, alone_ns as f64);
         self.divide(now, bandwidth::Event::PhaseBegins { hpc: h as u32, weight, period_ns }, queue);
-        self.tell(now, Told::PhaseBegins { hpc: h as u32, alone_ns, deadline }, queue);
+        self.tell_hpc(now, h, HpcUpdate::PhaseBegins { alone_ns }, queue);
     }
 
     fn phase_ends(&mut self, now: Nanos, h: usize, queue: &mut EventQueue<Happening>) {
@@ -403,78 +306,90 @@ impl<'a> Colocation<'a> {
         let note = Note::Phase { late: phase.missed(), slowdown: phase.slowdown() };
         self.trace.note(now, &format!("hpc/{h}"), &note);
         self.divide(now, bandwidth::Event::PhaseEnds { hpc: h as u32 }, queue);
-        self.tell(now, Told::PhaseEnds { hpc: h as u32 }, queue);
+        self.tell_hpc(now, h, HpcUpdate::PhaseEnds, queue);
         if self.hpc[h].begun < self.hpc[h].spec.phases {
             let hpc = &mut self.hpc[h];
             let at = hpc.spec.arrivals.next(now, hpc.begun, hpc.spec.compute_ns, &mut hpc.rng);
             queue.at(at, Happening::PhaseBegins(h));
         } else {
-            self.tell(now, Told::HpcLeaves { hpc: h as u32 }, queue);
+            self.tell_hpc(now, h, HpcUpdate::Leaves, queue);
         }
     }
 
+    /// Each wave is a file of its own, and a job a mount of its own, since it has its own size of
+    /// extents.
     fn job_starts(&mut self, now: Nanos, j: usize, queue: &mut EventQueue<Happening>) {
         let spec = &self.setup.jobs[j];
-        let joins = Told::JobJoins {
-            job: j as u32,
-            waves: spec.waves,
-            wave_bytes: spec.wave_bytes,
-            compute_ns: spec.compute_ns + spec.tier_read_ns,
-            tier_read_ns: spec.tier_read_ns,
-        };
-        self.tell(now, joins, queue);
+        self.jobs[j].has_joined = true;
+        let file = |wave: u32| File { mount: spec.mount(j), ino: u64::from(wave), bytes: spec.wave_bytes };
+        let part = |file: u32| Part { file, offset: 0, len: spec.wave_bytes };
+        let split = |wave: u32| Split { parts: vec![part(wave)], home: String::new() };
+        let (wave_ns, tier_read_ns) = (spec.compute_ns + spec.tier_read_ns, spec.tier_read_ns);
+        let updates = vec![
+            JobUpdate::Begin { name: spec.name.clone(), planner: self.setup.policy.clone() },
+            JobUpdate::Expected { wave_ns, tier_read_ns },
+            JobUpdate::Slots { slots: vec![(HOST.into(), 1)] },
+            JobUpdate::Files { files: (0..spec.waves).map(file).collect() },
+            JobUpdate::Splits { stage: STAGE, splits: (0..spec.waves).map(split).collect() },
+            JobUpdate::StageReady { stage: STAGE },
+        ];
+        self.tell_job(now, j, updates, queue);
     }
 
-    fn fetch_ends(&mut self, now: Nanos, j: usize, queue: &mut EventQueue<Happening>) {
-        let Some(Fetch { wave, .. }) = self.jobs[j].fetch else { return };
-        self.put_down(now, j);
-        let job = &mut self.jobs[j];
-        job.left[wave as usize] = 0.0;
-        job.done.waves[wave as usize].fetched_ns = now.0;
-        let wanted = !job.computing && wave == job.started;
-        self.tell(now, Told::Fetched { job: j as u32, wave }, queue);
-        if wanted {
-            self.start_wave(now, j, queue);
+    fn fetch_ends(&mut self, now: Nanos, of: Of, queue: &mut EventQueue<Happening>) {
+        let reports = self.complete(now, of);
+        self.jobs[of.0].done.waves[of.1 as usize].fetched_ns = now.0;
+        reports.into_iter().for_each(|report| self.tell_one(now, report, queue));
+        if self.jobs[of.0].waits_for(of.1) {
+            self.start_wave(now, of.0, queue);
         }
+        self.set_paces(now);
     }
 
     fn start_wave(&mut self, now: Nanos, j: usize, queue: &mut EventQueue<Happening>) {
         let spec = &self.setup.jobs[j];
         let job = &mut self.jobs[j];
-        let wave = job.started;
-        let in_tier = 1.0 - job.done.waves[wave as usize].direct_bytes / spec.wave_bytes as f64;
+        let task = job.started;
+        let in_tier = 1.0 - job.done.waves[task as usize].direct_bytes / spec.wave_bytes as f64;
         let compute_ns = spec.compute_ns + (spec.tier_read_ns as f64 * in_tier) as u64;
         job.started += 1;
         job.computing = true;
-        let outcome = &mut job.done.waves[wave as usize];
+        let outcome = &mut job.done.waves[task as usize];
         outcome.begin_ns = now.0;
         outcome.stall_ns = now.0 - job.idle_since;
         queue.after(compute_ns, Happening::ComputeEnds(j));
-        self.tell(now, Told::WaveStarts { job: j as u32, wave, compute_ns }, queue);
+        let started = JobUpdate::TaskStarted { stage: STAGE, task, host: HOST.into() };
+        self.tell_job(now, j, vec![started], queue);
     }
 
     fn compute_ends(&mut self, now: Nanos, j: usize, queue: &mut EventQueue<Happening>) {
-        self.note_peak(now, j);
         let job = &mut self.jobs[j];
-        let wave = job.started - 1;
+        let task = job.started - 1;
         job.computing = false;
         job.idle_since = now.0;
-        let outcome = &mut job.done.waves[wave as usize];
+        let outcome = &mut job.done.waves[task as usize];
         outcome.end_ns = now.0;
-        let stall_ns = outcome.stall_ns;
-        job.in_tier[wave as usize] = false;
-        self.trace.note(now, &format!("job/{j}"), &Note::Wave { wave, stall_ns });
-        let job = &mut self.jobs[j];
-        if job.started == self.setup.jobs[j].waves {
-            job.done.map_ns = now.0 - self.setup.jobs[j].starts_ns;
-            let map_ns = job.done.map_ns;
+        let (stall_ns, run_ms) = (outcome.stall_ns, (now.0 - outcome.begin_ns) / 1_000_000);
+        self.trace.note(now, &format!("job/{j}"), &Note::Wave { wave: task, stall_ns });
+        let mut updates = vec![JobUpdate::TaskEnded { stage: STAGE, task, ok: true, run_ms }];
+        let spec = &self.setup.jobs[j];
+        let is_last = task + 1 == spec.waves;
+        if is_last {
+            let map_ns = now.0 - spec.starts_ns;
+            self.jobs[j].done.map_ns = map_ns;
             self.trace.note(now, &format!("job/{j}"), &Note::Job { map_ns });
-            self.tell(now, Told::JobLeaves { job: j as u32 }, queue);
-        } else if job.left[job.started as usize] <= 0.0 {
+            updates.push(JobUpdate::End);
+        }
+        self.tell_job(now, j, updates, queue);
+        let next = (j, task + 1);
+        if is_last {
+            return;
+        }
+        if self.jobs[j].left[next.1 as usize] <= 0.0 {
             self.start_wave(now, j, queue);
         } else {
-            let wave = job.started;
-            self.tell(now, Told::WaveWanted { job: j as u32, wave }, queue);
+            self.renew(now, next);
+            self.set_paces(now);
         }
     }
 }
@@ -490,12 +405,15 @@ impl World for Colocation<'_> {
             Happening::ComputeEnds(j) => self.compute_ends(now, j, queue),
             Happening::Memory(bytes) => {
                 self.ram_bytes = bytes;
-                self.tell_memory(now, queue);
+                self.tell_members(now, queue);
             }
             Happening::NodeFails(fault) => self.node_fails(now, fault, queue),
             Happening::NodeReturns(node) => self.node_returns(now, node, queue),
-            Happening::PlannerWakes => {
-                let actions = self.planner.wake(now, self.trace);
+            Happening::MachineWakes => {
+                for report in self.progress(now) {
+                    self.tell_one(now, report, queue);
+                }
+                let actions = self.stages.wake(now, self.trace);
                 self.obey(now, actions, queue);
             }
             Happening::DividerWakes => {
@@ -510,10 +428,9 @@ impl World for Colocation<'_> {
 
     fn on_completion(&mut self, _now: Nanos, queue: &mut EventQueue<Happening>) {
         let Some((at, id)) = self.flows.pop_end() else { return };
-        if id >= FETCH {
-            self.fetch_ends(at, (id - FETCH) as usize, queue);
-        } else {
-            self.phase_ends(at, id as usize, queue);
+        match fetched(id) {
+            Some(of) => self.fetch_ends(at, of, queue),
+            None => self.phase_ends(at, id as usize, queue),
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::error::Result;
 /// An upper bound that only catches slips of the pen.
 const MAX_FACTOR: f64 = 1e3;
 /// As many as there may be phases; each costs memory.
-const MAX_WAVES: f64 = 1e6;
+const MAX_WAVES: f64 = 1e4;
 
 /// Reads the whole file.
 pub fn read(root: &Section<'_>) -> Result<Setup> {

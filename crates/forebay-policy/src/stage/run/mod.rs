@@ -21,6 +21,7 @@ use alloc::vec::Vec;
 
 use forebay_model::profile::Setting;
 
+use super::Rules;
 use super::event::{Part, Progress, QueueId, RequestId, WaveId, WaveStatus};
 use super::partition::Placed;
 use crate::planner::JobId;
@@ -30,6 +31,7 @@ use waiting::Waiting;
 /// See the module.
 #[derive(Debug, Default)]
 pub struct StageRun {
+    rules: Rules,
     /// Identifies it among all stages while it exists; its planner's number for it changes with
     /// each partition.
     pub serial: u32,
@@ -49,8 +51,10 @@ pub struct StageRun {
     wave_of: Vec<Option<usize>>,
     /// Waves that were reported to the planner as begun.
     started: u32,
-    /// Waves that were reported to the planner as fetched.
+    /// The planner's waves before this one were reported to it as fetched.
     fetched: u32,
+    /// Place of the last wave for which the planner has chosen a setting.
+    last_planned: usize,
     /// Waves whose prefetch is in progress.
     fetching: Vec<WaveId>,
     waiting: Waiting,
@@ -69,6 +73,10 @@ struct Wave {
     is_split: bool,
     /// Its tasks read it by themselves, as its planner wants it.
     is_direct: bool,
+    /// Its requests were given up for that.
+    is_withdrawn: bool,
+    /// The planner was told that it is fetched.
+    is_told: bool,
 }
 
 #[derive(Debug, Default)]
@@ -79,6 +87,21 @@ struct WaveTask {
     done: bool,
 }
 
+/// How fast a node may be at a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Pace {
+    /// Pages at a time, 0 to pause.
+    pub threads: u32,
+    /// Bytes per second, 0 for no limit.
+    pub rate_bytes_per_s: u64,
+    /// The setting of the wave, if its parts are not split into chunks.
+    pub setting: Option<Setting>,
+}
+
+impl Pace {
+    const PAUSED: Pace = Pace { threads: 0, rate_bytes_per_s: 0, setting: None };
+}
+
 /// A request whose pace has changed.
 #[derive(Debug)]
 pub struct Adjusted {
@@ -87,7 +110,7 @@ pub struct Adjusted {
     /// Which.
     pub request: RequestId,
     /// Pages at a time and bytes per second.
-    pub pace: (u32, u64),
+    pub pace: Pace,
     /// It had no pages at a time before.
     pub was_paused: bool,
 }
@@ -104,6 +127,15 @@ impl Wave {
 
     fn is_over(&self) -> bool {
         self.parts.values().all(|p| p.state == State::Ended)
+    }
+
+    /// Whether a planner may hear that it is fetched: all that was requested for it has ended. One
+    /// that was fetched ahead has its turn later, unless its tasks could not wait for it.
+    fn is_fetched(&self) -> bool {
+        let is_ahead = self.setting.is_none() && self.status.prefetch_began_ms.is_some();
+        let is_unplanned = is_ahead && self.started < self.tasks.len();
+        let is_read = self.is_finished() || !self.is_direct && !self.is_withdrawn;
+        self.is_over() && !is_unplanned && is_read
     }
 
     /// All requests that keep bytes for it.
@@ -129,8 +161,8 @@ impl Wave {
 
 impl StageRun {
     /// A stage without waves.
-    pub fn new(serial: u32) -> Self {
-        StageRun { serial, ..StageRun::default() }
+    pub fn new(serial: u32, rules: Rules) -> Self {
+        StageRun { rules, serial, ..StageRun::default() }
     }
 
     // Partitioning.
@@ -169,7 +201,7 @@ impl StageRun {
         self.waves = kept;
         self.forget_waiting_of_others();
         self.base = self.waves.len();
-        (self.started, self.fetched) = (0, 0);
+        (self.started, self.fetched, self.last_planned) = (0, 0, self.base);
         self.fetching = self.waves.iter().filter(|wave| !wave.is_over()).map(|wave| wave.id).collect();
         void
     }
@@ -237,22 +269,50 @@ impl StageRun {
         self.waves.binary_search_by_key(&id, |w| w.id).ok().map(|place| &mut self.waves[place])
     }
 
+    /// The tasks of the planner's wave.
+    pub fn tasks_of(&self, wave: u32) -> impl Iterator<Item = u32> + '_ {
+        let wave = self.waves.get(self.base + wave as usize);
+        wave.into_iter().flat_map(|wave| wave.tasks.keys().copied())
+    }
+
     /// Whether the planner wants the wave to be fetched.
     pub fn is_planned(&self, id: WaveId) -> bool {
         self.wave(id).is_some_and(Wave::is_planned)
     }
 
-    /// The planner wants its wave `wave` to be fetched with `setting`; gives the wave's id.
-    pub fn set_setting(&mut self, wave: u32, setting: Setting, since_ms: u64) -> Option<WaveId> {
+    /// The planner wants its wave `wave` to be fetched with `setting`; gives the wave's id, and
+    /// whether its tasks might read it by themselves until now.
+    pub fn set_setting(&mut self, wave: u32, setting: Setting, since_ms: u64) -> Option<(WaveId, bool)> {
         let place = self.base + wave as usize;
         let found = self.waves.get_mut(place)?;
         found.setting = Some(setting);
-        found.is_direct = false;
+        self.last_planned = self.last_planned.max(place);
+        let was_direct = core::mem::take(&mut found.is_direct);
+        if !setting.is_paused() && core::mem::take(&mut found.is_withdrawn) {
+            // What was given up for its tasks is fetched after all.
+            found.parts.values_mut().for_each(|part| part.restart(part.unstarted > 0));
+            found.is_split = false;
+        }
         if !setting.is_paused() && found.status.prefetch_began_ms.is_none() && !found.is_over() {
             found.status.prefetch_began_ms = Some(since_ms);
             self.fetching.push(found.id);
         }
-        Some(found.id)
+        Some((found.id, was_direct))
+    }
+
+    /// A planner that minds phases fetches one wave of a job at a time: the others pause that have
+    /// not begun to compute.
+    pub fn pause_others(&mut self, id: WaveId) -> Vec<WaveId> {
+        let first = self.base + self.started as usize;
+        let end = if self.works_ahead { first } else { self.waves.len().min(self.last_planned + 1) };
+        let waves = self.waves.get_mut(first..end).into_iter().flatten();
+        let others = waves.filter(|wave| wave.id != id && wave.is_planned());
+        others
+            .map(|wave| {
+                wave.setting = Some(Setting::PAUSED);
+                wave.id
+            })
+            .collect()
     }
 
     /// Begins a part of the wave, perhaps before the planner has requested the wave.
@@ -270,6 +330,7 @@ impl StageRun {
         let Some(found) = self.waves.get_mut(self.base + wave as usize) else { return Vec::new() };
         found.is_direct = true;
         let was_wanted = found.setting.replace(Setting::PAUSED).is_some();
+        found.is_withdrawn |= was_wanted;
         let parts = found.parts.values_mut().filter(|_| was_wanted);
         parts.flat_map(NodePart::withdraw).collect()
     }
@@ -277,13 +338,14 @@ impl StageRun {
     /// A node has left. Returns the bytes that it held, by wave, for waves that the planner knows
     /// and that have not begun. These waves will be reported as fetched again.
     pub fn lose(&mut self, node: &str) -> Vec<(u32, u64)> {
-        let first = self.base + self.started as usize;
-        let waves = self.waves.iter().enumerate().skip(first);
+        let (base, first) = (self.base, self.base + self.started as usize);
+        let waves = self.waves.iter_mut().enumerate().skip(first);
         let lost: Vec<(u32, u64)> = waves
             .filter_map(|(place, wave)| {
                 let part = wave.parts.get(node)?;
                 let bytes = part.fetched_bytes + part.resident_bytes;
-                (bytes > 0).then_some(((place - self.base) as u32, bytes))
+                wave.is_told &= bytes == 0;
+                (bytes > 0).then_some(((place - base) as u32, bytes))
             })
             .collect();
         if let Some((first, _)) = lost.first() {
@@ -294,14 +356,20 @@ impl StageRun {
 
     /// The pace of each request of the wave, if all nodes together reach `speed_bytes_per_s`: pages
     /// at a time and bytes per second, 0 for no limit.
-    fn pace(&self, wave: &Wave, speed_bytes_per_s: f64) -> (u32, u64) {
+    fn pace(&self, wave: &Wave, speed_bytes_per_s: f64) -> Pace {
+        let limit = |setting: Setting| {
+            let nodes = wave.parts.len().min(setting.nodes.into()).max(1) as f64;
+            let requests = nodes * f64::from(setting.threads.max(1));
+            ((speed_bytes_per_s * setting.rate / requests) as u64).max(1)
+        };
         match wave.setting {
-            Some(setting) if setting.rate < 1.0 && !setting.is_paused() => {
-                let nodes = wave.parts.len().min(setting.nodes.into()).max(1) as f64;
-                let requests = nodes * f64::from(setting.threads.max(1));
-                (1, ((speed_bytes_per_s * setting.rate / requests) as u64).max(1))
+            Some(setting) if self.rules.whole_parts => {
+                Pace { threads: setting.threads.into(), rate_bytes_per_s: 0, setting: Some(setting) }
             }
-            _ => (1, 0),
+            Some(setting) if setting.rate < 1.0 && !setting.is_paused() => {
+                Pace { threads: 1, rate_bytes_per_s: limit(setting), setting: None }
+            }
+            _ => Pace { threads: 1, ..Pace::default() },
         }
     }
 
@@ -311,17 +379,22 @@ impl StageRun {
         let Some(setting) = self.wave(id).and_then(|wave| wave.setting).filter(|_| !self.works_ahead) else {
             return Vec::new();
         };
-        let pace = self.wave(id).map_or((1, 0), |wave| self.pace(wave, speed_bytes_per_s));
+        let pace = self.wave(id).map_or(Pace::PAUSED, |wave| self.pace(wave, speed_bytes_per_s));
+        let whole_parts = self.rules.whole_parts;
         let Some(wave) = self.wave_mut(id) else { return Vec::new() };
         let mut changed = Vec::new();
-        let mut nodes_left = if setting.is_paused() { 0 } else { usize::from(setting.nodes) };
+        let mut nodes_left = match setting {
+            setting if setting.is_paused() => 0,
+            _ if whole_parts => usize::MAX,
+            setting => usize::from(setting.nodes),
+        };
         for (node, part) in wave.parts.iter_mut().filter(|(_, part)| part.active > 0) {
             let allowed = if nodes_left > 0 { usize::from(setting.threads.max(1)) } else { 0 };
             nodes_left = nodes_left.saturating_sub(1);
             for (place, asked) in part.in_flight().enumerate() {
-                let pace = if place < allowed { pace } else { (0, 0) };
+                let pace = if place < allowed { pace } else { Pace::PAUSED };
                 if let Some(request) = asked.request.filter(|_| asked.pace != pace) {
-                    let was_paused = asked.pace.0 == 0;
+                    let was_paused = asked.pace.threads == 0;
                     asked.pace = pace;
                     changed.push(Adjusted { node: node.clone(), request, pace, was_paused });
                 }
@@ -339,10 +412,10 @@ impl StageRun {
         request: RequestId,
         since_ms: u64,
         speed_bytes_per_s: f64,
-    ) -> (Vec<Part>, (u32, u64)) {
+    ) -> (Vec<Part>, Pace) {
         self.waiting.remove(queue, rank);
         self.begin(rank.wave, since_ms);
-        let pace = self.wave(rank.wave).map_or((1, 0), |wave| self.pace(wave, speed_bytes_per_s));
+        let pace = self.wave(rank.wave).map_or(Pace::PAUSED, |wave| self.pace(wave, speed_bytes_per_s));
         let Some(part) = self.part(rank.wave, &rank.node) else { return (Vec::new(), pace) };
         part.ask(rank.number, request, pace);
         (part.chunks.get(rank.number).map(|asked| asked.chunk.parts.clone()).unwrap_or_default(), pace)
@@ -437,24 +510,49 @@ impl StageRun {
     /// The wave that the job waits for, given that none of its tasks runs.
     pub fn wanted(&self) -> Option<u32> {
         let last = self.base + (self.started.checked_sub(1)?) as usize;
-        (self.started < self.planned_waves() && self.waves[last].is_finished()).then_some(self.started)
+        let wave = self.waves.get(last + 1)?;
+        (self.waves[last].is_finished() && !wave.is_told).then_some(self.started)
     }
 
-    // Fetched waves, reported to the planner in order.
+    /// Of what the wave's tasks read, the share that is in tiers.
+    pub fn tier_share(&self, wave: u32) -> f64 {
+        let Some(wave) = self.waves.get(self.base + wave as usize) else { return 0.0 };
+        let there: u64 = wave.parts.values().map(|part| part.fetched_bytes + part.resident_bytes).sum();
+        (there as f64 / wave.status.bytes.max(1) as f64).min(1.0)
+    }
+
+    /// Bytes of the wave that were in tiers before they were asked for.
+    pub fn resident_bytes(&self, wave: u32) -> u64 {
+        let wave = self.waves.get(self.base + wave as usize);
+        wave.map_or(0, |wave| wave.parts.values().map(|part| part.resident_bytes).sum())
+    }
+
+    /// Whether the task's wave was partitioned before those that the planner knows.
+    pub fn is_before_cut(&self, task: u32) -> bool {
+        self.wave_of.get(task as usize).copied().flatten().is_some_and(|place| place < self.base)
+    }
+
+    /// What nodes hold for waves that were partitioned before those that the planner knows.
+    pub fn held_before_bytes(&self) -> u64 {
+        let waves = self.waves[..self.base].iter().filter(|wave| !wave.is_finished());
+        let parts = waves.flat_map(|wave| wave.parts.values());
+        parts.map(|part| part.asked_bytes.saturating_sub(part.failed_bytes)).sum()
+    }
+
+    // Fetched waves, reported to the planner in order, except for those that it planned earlier.
 
     /// The next wave to report as fetched, if all its requests have ended.
     pub fn next_fetched(&mut self, since_ms: u64) -> Option<u32> {
         self.note_ends(since_ms);
-        let wave = self.waves.get(self.base + self.fetched as usize)?;
-        // A wave that was fetched ahead is reported later, unless its tasks have started.
-        let ahead = wave.setting.is_none() && wave.status.prefetch_began_ms.is_some();
-        let unplanned = ahead && wave.started < wave.tasks.len();
-        let is_read = wave.is_finished() || !wave.is_direct;
-        if !wave.is_over() || unplanned || !is_read {
-            return None;
-        }
-        self.fetched += 1;
-        Some(self.fetched - 1)
+        let first = self.base + self.fetched as usize;
+        let end = if self.works_ahead { first } else { self.last_planned } + 1;
+        let is_next = |(place, wave): &(usize, &Wave)| {
+            let is_due = *place == first || wave.setting.is_some();
+            is_due && !wave.is_told && wave.is_fetched()
+        };
+        let mut waves = self.waves.iter().enumerate().take(end.max(first + 1)).skip(first);
+        let (place, _) = waves.find(is_next)?;
+        self.tell(place)
     }
 
     /// The next wave before `wave` that was not reported as fetched; it is reported now, whatever
@@ -463,8 +561,15 @@ impl StageRun {
         if self.fetched >= wave {
             return None;
         }
-        self.fetched += 1;
-        Some(self.fetched - 1)
+        self.tell(self.base + self.fetched as usize)
+    }
+
+    fn tell(&mut self, place: usize) -> Option<u32> {
+        self.waves.get_mut(place)?.is_told = true;
+        while self.waves.get(self.base + self.fetched as usize).is_some_and(|wave| wave.is_told) {
+            self.fetched += 1;
+        }
+        Some((place - self.base) as u32)
     }
 
     fn note_ends(&mut self, since_ms: u64) {

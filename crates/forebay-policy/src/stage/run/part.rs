@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use crate::stage::event::{Progress, QueueId, RequestId};
 use crate::stage::partition::Need;
 use crate::stage::queues::Chunk;
+use crate::stage::run::Pace;
 
 /// What one node fetches for a wave.
 #[derive(Debug, Default)]
@@ -48,7 +49,7 @@ pub(super) struct Asked {
     /// Its request; its pages are kept for the wave until that is released.
     pub request: Option<RequestId>,
     /// The pace that the node has for it: pages at a time, bytes per second.
-    pub pace: (u32, u64),
+    pub pace: Pace,
     progress: Progress,
 }
 
@@ -97,7 +98,7 @@ impl NodePart {
     }
 
     /// The node is asked for a chunk.
-    pub fn ask(&mut self, number: usize, request: RequestId, pace: (u32, u64)) {
+    pub fn ask(&mut self, number: usize, request: RequestId, pace: Pace) {
         let Some(asked) = self.chunks.get_mut(number) else { return };
         (asked.state, asked.request, asked.pace) = (State::Active, Some(request), pace);
         self.state = State::Active;

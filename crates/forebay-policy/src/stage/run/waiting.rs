@@ -230,6 +230,9 @@ impl StageRun {
         let part = wave.parts.get(&*rank.node)?;
         let bytes = part.chunks.get(rank.number)?.chunk.bytes;
         let is_planned = wave.is_planned();
+        if self.rules.whole_parts {
+            return is_planned.then_some(Wanted { bytes, is_planned, limit: usize::MAX });
+        }
         if self.works_ahead && queue == WIDE {
             let may_go = part.active < self.wide_limit(wave, &rank.node);
             return may_go.then_some(Wanted { bytes, is_planned, limit: WIDE_LIMIT });
