@@ -1,4 +1,4 @@
-//! `coordinator`: a coordinator in a process of its own.
+//! `coordinator`: runs a coordinator in a process of its own.
 
 use crate::Outcome;
 use crate::cli::{CoordinatorArgs, Global};

@@ -1,4 +1,4 @@
-//! `doctor`: what on this machine will hurt, and what to do about it.
+//! `doctor`: finds problems of this machine, and names their remedies.
 //!
 //! Each finding names what was checked, what it means for Forebay, and the remedy. Nothing is
 //! changed.

@@ -1,4 +1,4 @@
-//! `evict`, `pin`, `unpin` and `capacity`: what stays and what goes.
+//! `evict`, `pin`, `unpin` and `capacity`: decide what stays in the tier.
 
 use crate::Outcome;
 use crate::cli::{CapacityArgs, EvictArgs, Global, PathsArgs};

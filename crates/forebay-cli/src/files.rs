@@ -1,5 +1,5 @@
-//! From what the user named to files: patterns are expanded, directories walked, and nothing is
-//! followed in circles.
+//! Turns the names on a command line into files: expands patterns and walks directories, without
+//! cycles.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! `init`: the certificates by which the nodes of a cluster know each other.
+//! `init`: creates the certificates with which the nodes of a cluster authenticate each other.
 //!
 //! A directory holds the cluster: its CA (`ca.pem`, `ca.key`), what was said about it
 //! (`cluster.toml`), and for each node a directory to be copied there (`ca.pem`, `node.pem`,

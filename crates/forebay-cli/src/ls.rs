@@ -1,4 +1,4 @@
-//! `ls` and `stat`: what is in the tier.
+//! `ls` and `stat`: show the content of the tier.
 
 use crate::Outcome;
 use crate::cli::{Global, LsArgs, PathsArgs};

@@ -1,4 +1,4 @@
-//! `forebay`, the one program.
+//! `forebay`: the program that contains all commands.
 //!
 //! The command tree is in `cli`; each command has a file of its own that says what it does and how
 //! it ends. Exit codes: 0 it is done; 1 it could not be done, for the reason printed; 2 the command

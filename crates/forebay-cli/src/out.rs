@@ -1,4 +1,4 @@
-//! Printing: text for people, JSON for programs, and the difference between them.
+//! Prints results: text for people, JSON for programs.
 
 use crate::cli::Global;
 use serde::Serialize;

@@ -1,4 +1,4 @@
-//! `run`: a program as a job, with memory-only scratch space that is gone when it ends.
+//! `run`: runs a program as a job, with memory-only scratch space that disappears at its end.
 
 use crate::Outcome;
 use crate::cli::{Global, RunArgs};

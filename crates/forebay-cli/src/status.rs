@@ -1,4 +1,4 @@
-//! `status`: what the agent holds and does.
+//! `status`: shows the state of the agent.
 
 use crate::Outcome;
 use crate::cli::{Global, StatusArgs};

@@ -1,4 +1,4 @@
-//! `cat` and `cp`: files through the tier.
+//! `cat` and `cp`: read and copy files through the tier.
 
 use crate::Outcome;
 use crate::cli::{CatArgs, CpArgs, Global};

@@ -1,4 +1,4 @@
-//! `up`, `down` and `config check`: the life of an agent.
+//! `up`, `down` and `config check`: start, end and check an agent.
 //!
 //! `up` returns when the agent answers, so that a script can go on with the next line. It starts
 //! this program again in the foreground, in a session of its own, and waits for it; whatever keeps

@@ -1,4 +1,4 @@
-//! Asking about and changing the state of an agent; unlike reads, these fail if there is none.
+//! Queries and changes the state of an agent; unlike reads, these calls fail without one.
 
 use crate::session::{Client, unexpected};
 use forebay_wire::{CachedFile, Reply, Request, Status};

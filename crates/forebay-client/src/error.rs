@@ -1,4 +1,4 @@
-//! Errors with both words and a number.
+//! Errors with both a message and a number.
 //!
 //! A message alone is of no use to a C or Python program that looks at `errno`, and a number alone
 //! does not say which file was meant. `io::Error` carries one or the other; this puts both into

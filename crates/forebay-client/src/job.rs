@@ -1,16 +1,16 @@
-//! Analytics jobs: telling the cluster what will be read, and asking it where.
+//! Reports analytics jobs to the cluster, and asks it for locations.
 //!
-//! A framework's plug-in (Spark's driver, a scheduler of one's own) holds a [`Job`] and tells it
+//! A framework's plug-in (Spark's driver, a user's own scheduler) holds a [`Job`] and reports to it
 //! what its stages will read and how far they are; the coordinator plans the prefetch from that.
-//! Nothing here is needed to read: a job that cannot be told, or an agent that is gone, costs the
-//! prefetch and no more. A job lives as long as its connection, so that one whose program dies
+//! Reads do not depend on it: a job that cannot be reported, or a missing agent, costs the prefetch
+//! and nothing else. A job lives as long as its connection, so that one whose program dies
 //! leaves no prefetch behind.
 //!
 //! [`Client::locate`] computes where a range is kept from the members and their capacities alone.
 //! There is no table to ask, so listing ten thousand files costs one question to the agent.
 //! [`Client::homes`] answers another question: where to run the tasks that read the range, so that
-//! nodes have the same to do ([`forebay_policy::homes`]). What one client has been told is evened
-//! out, so all of a program's questions should go to one.
+//! nodes get equal work ([`forebay_policy::homes`]). Each client balances its own answers, so a
+//! program should ask through one client.
 
 use crate::error::{errno, told};
 use crate::session::{Client, lock, unexpected};
@@ -191,7 +191,7 @@ impl Client {
         Ok((file, mount))
     }
 
-    /// Whoever asks for the view holds up all others, so an agent that hangs is left alone, as it
+    /// A request for the view delays all others, so the client avoids an agent that hangs, as it
     /// is for reads.
     fn with_view<T>(&self, use_it: impl FnOnce(&ClusterView) -> T) -> io::Result<T> {
         let mut known = lock(&self.session.view.0);
@@ -331,7 +331,7 @@ fn pieces(update: &JobUpdate) -> io::Result<Vec<JobUpdate>> {
     })
 }
 
-/// A split of so many parts that it does not fit is told by its first parts: the rest is not
+/// A split of so many parts that it does not fit is reported by its first parts: the rest is not
 /// prefetched.
 fn cut_split(split: &Split) -> io::Result<Split> {
     let mut parts = split.parts.clone();
@@ -442,7 +442,7 @@ mod tests {
 
     #[test]
     fn too_much_of_a_job_and_no_memory_for_it_now_are_told_apart() {
-        // By the first the plug-in for Spark knows that the stage is not to be told again.
+        // The first one shows the Spark plug-in that it must not report the stage again.
         let too_much = Refusal::TooMany("files and splits in one analytics job".into());
         for (refusal, number) in [(too_much, libc::ENOSPC), (Refusal::NoRoom, libc::ENOMEM)] {
             assert_eq!(errno(&refused(&Reply::Refused(refusal))), number);

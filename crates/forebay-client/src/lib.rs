@@ -1,4 +1,4 @@
-//! The client core: what every binding of Forebay stands on.
+//! The client core: the library below every binding of Forebay.
 //!
 //! A program opens a path of the PFS as it always does; the core opens it with the program's own
 //! rights and shows the descriptor to the node's agent. From then on a read of cached bytes is one

@@ -1,8 +1,8 @@
-//! Bytes of the tier in the program's own address space, without a copy.
+//! Maps bytes of the tier into the program's own address space, without a copy.
 //!
 //! A mapping does not check the residency words, so its pages must stay: the agent pins them,
 //! within a bound, for as long as this process's connection lives. A shared lock on the copy's file
-//! tells an agent that starts anew, and that never heard of the pin, to leave the copy alone.
+//! makes the next agent, which does not know the pin, keep the mapped pages.
 
 use crate::session::{Client, lock};
 use forebay_store::copy::CopyView;
@@ -38,7 +38,7 @@ impl MappedRange {
         let pages = ((end - 1) / geometry.page_bytes) as u32 - first_page + 1;
         flock(view.file(), FlockOperation::NonBlockingLockShared).ok()?;
         let anchor = pin(client, &view, first_page, pages)?;
-        // The agent has looked at its copy of that number; this one may be of an agent before it,
+        // The agent has pinned its own copy of that number; this one may be of an earlier agent,
         // and empty by now.
         if !(first_page..first_page + pages).all(|page| view.is_resident(page)) {
             unpin(&anchor, view.copy(), first_page, pages);

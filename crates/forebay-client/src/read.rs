@@ -1,10 +1,9 @@
-//! Reading a file.
+//! Reads a file.
 //!
-//! The order of things on a read: what is resident is copied from shared memory, without a lock, a
-//! lease or a call (see `forebay_store::word`). What is missing is either brought by the agent,
-//! which fills the tier for the next reader, or read from the PFS by the program itself; the
-//! read-ahead policy decides which, by the pattern of the reads. Every failure of the agent ends in
-//! the PFS.
+//! A read copies resident bytes from shared memory, without a lock, a lease or a call (see
+//! `forebay_store::word`). Either the agent fetches missing bytes, which fills the tier for the
+//! next reader, or the program reads them from the PFS itself; the read-ahead policy decides which,
+//! by the pattern of the reads. After any failure of the agent the program reads the PFS.
 //!
 //! `proof` ensures that one open never returns bytes of two versions.
 
@@ -651,8 +650,8 @@ impl Tiered {
 }
 
 /// A page that is not resident: the first from `from` on, else the first of all, which may have
-/// been evicted meanwhile; `None` once each page was looked at. A stream whose pages come in order
-/// looks at one or two on each read, not at all that it has behind it.
+/// been evicted meanwhile; `None` once each page was checked. A stream whose pages come in order
+/// checks one or two on each read, not all earlier ones.
 fn first_missing(pages: u64, from: u64, is_resident: impl Fn(u64) -> bool) -> Option<u64> {
     (from..pages).chain(0..from).find(|page| !is_resident(*page))
 }

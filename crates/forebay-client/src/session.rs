@@ -1,4 +1,4 @@
-//! The process's connection to its node's agent, and what happens when there is none.
+//! The process's connection to its node's agent, and its replacement by the PFS without one.
 //!
 //! Connections are kept in a small pool; each carries one request at a time, so no thread of ours
 //! runs in the program. A connection that fails in any way is thrown away with its late answers.

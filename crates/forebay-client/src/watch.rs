@@ -1,14 +1,13 @@
-//! What programs of this node do to files that are open here: writes and changes of attributes, by
-//! inotify.
+//! Watches open files by inotify for writes and changes of attributes by programs of this node.
 //!
-//! Time stamps cannot tell a rename, a link or a `chmod` there and back from a write whose mtime
-//! was set back: either moves ctime and nothing else. The kernel can tell, for system calls on this
-//! node. It reports nothing of other nodes, of stores to a mapped page, and of asynchronous writes
-//! (`io_submit`); so the absence of a report proves nothing.
+//! Time stamps cannot distinguish a rename, a link or a `chmod` there and back from a write whose
+//! mtime was set back: either moves ctime and nothing else. The kernel can, for system calls on
+//! this node. It reports nothing of other nodes, of stores to a mapped page, and of asynchronous
+//! writes (`io_submit`); so the absence of a report proves nothing.
 //!
-//! One inotify instance for each process, a watch for each file that is open. Nothing is read until
-//! somebody asks, so a watch costs its setting and its removal. A forked child shares the instance
-//! with its parent, and what it read would be lost to the parent: it reads nothing, and makes an
+//! One inotify instance for each process, a watch for each file that is open. Events are read only
+//! on demand, so a watch costs its setting and its removal. A forked child shares the instance with
+//! its parent, and what it read would be lost to the parent: it reads nothing, and makes an
 //! instance of its own for the files that it opens itself.
 
 use crate::own::OwnLock;

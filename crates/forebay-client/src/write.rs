@@ -1,4 +1,4 @@
-//! Writing a file.
+//! Writes a file.
 //!
 //! Every mode states its promise:
 //!
@@ -487,7 +487,7 @@ impl TierWriter {
     }
 
     /// Looks after every write, whatever it ends with: any may be the last, and what is not seen
-    /// right after it cannot be told from the work of others.
+    /// right after it cannot be distinguished from writes of others.
     fn after_write(&mut self, file: BorrowedFd<'_>, data: &[u8], offset: u64) {
         if !self.spoiled {
             let end = offset + data.len() as u64;

@@ -22,7 +22,7 @@ pub struct Layout {
     /// Bytes of one stripe; `u64::MAX` for a file that is on one server as a whole, 0 if it is not
     /// known.
     pub stripe_bytes: u64,
-    /// Names of the servers, in stripe order; none if the PFS does not tell them. An empty name
+    /// Names of the servers, in stripe order; none if the PFS does not report them. An empty name
     /// stands for one that is not known.
     pub servers: Vec<String>,
     /// Index of the server that holds stripe 0.
@@ -47,7 +47,7 @@ pub const LAYOUT_XATTR: &str = "user.forebay.layout";
 /// Longest value of an extended attribute in Linux.
 const XATTR_BYTES_MAX: usize = 64 << 10;
 
-/// Asks the PFS for the layout of an open file; `None` where it does not tell. Only what costs
+/// Asks the PFS for the layout of an open file; `None` if it does not report one. Only what costs
 /// little is asked.
 pub fn probe(fd: BorrowedFd<'_>) -> Option<Layout> {
     probe_json(fd).or_else(|| probe_ceph(fd))
@@ -63,7 +63,7 @@ fn probe_json(fd: BorrowedFd<'_>) -> Option<Layout> {
 }
 
 /// CephFS: `stripe_unit=4194304 stripe_count=1 object_size=4194304 pool=...`; objects are placed by
-/// hash, so the file tells the unit but not the servers.
+/// hash, so the file shows the unit but not the servers.
 fn probe_ceph(fd: BorrowedFd<'_>) -> Option<Layout> {
     let text = String::from_utf8(xattr(fd, "ceph.file.layout")?).ok()?;
     parse_ceph(&text)

@@ -1,4 +1,4 @@
-//! Whether somebody on this node has a file open for writing.
+//! Checks whether a program on this node has a file open for writing.
 //!
 //! The kernel grants a read lease (`F_SETLEASE`) only while nobody here has the inode open for
 //! writing, by a descriptor or by a shared writable mapping. So a lease that is granted and

@@ -1,7 +1,7 @@
-//! Access to the parallel file system (PFS): who a file is, which mount it is on, how it is
+//! Access to the parallel file system (PFS): the identity of a file, its mount, how it is
 //! striped, and its bytes.
 //!
-//! The PFS is the namespace and the truth. Nothing here knows of a cache; the crate turns
+//! The PFS is the namespace and the truth. Nothing here depends on a cache; the crate turns
 //! descriptors into identities (`version`), paths into mounts (`mount`), attributes into stripe
 //! layouts (`layout`) and ranges into bytes (`read`), and finds out who writes a file (`lease`) and
 //! whether time stamps follow writes (`stamps`).

@@ -1,7 +1,8 @@
-//! What one mount sees of the time stamps while another writes a file in place by one long write.
+//! Measures what one mount sees of the time stamps while another overwrites a file by one long
+//! write.
 //!
 //! Some file systems move the stamps when a write begins and not again. A reader elsewhere that
-//! waits for less time than the write takes then cannot tell half-old content from new.
+//! waits for less time than the write takes then cannot distinguish half-old content from new.
 
 use crate::stamps::Probe;
 use crate::{FileFacts, Revalidate};
@@ -44,7 +45,7 @@ pub struct LongWrite {
     pub behind: Option<Duration>,
 }
 
-/// Overwrites a file of `bytes` in `dir` by one write, and looks at it through `seen_in`, another
+/// Overwrites a file of `bytes` in `dir` by one write, and reads it through `seen_in`, another
 /// mount of the same directory.
 ///
 /// # Errors

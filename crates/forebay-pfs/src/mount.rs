@@ -1,4 +1,4 @@
-//! Labelled PFS mounts, and which of them a path or a device belongs to.
+//! Labelled PFS mounts, and the mount of a path or a device.
 
 use std::ffi::OsString;
 use std::io;

@@ -1,4 +1,4 @@
-//! Reading ranges of a PFS file without leaving a second copy in the page cache.
+//! Reads ranges of a PFS file without leaving a second copy in the page cache.
 //!
 //! The tier keeps what it fetched, so the kernel's copy would only take memory twice. Kernels since
 //! 6.14 can drop what a read itself brought in (`RWF_DONTCACHE`) on the file systems that support

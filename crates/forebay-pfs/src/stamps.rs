@@ -1,4 +1,4 @@
-//! Whether a file system's time stamps follow writes, found out by writing a small file.
+//! Measures whether a file system's time stamps follow writes, by writing a small file.
 //!
 //! A version is known by its stamps. Some file systems do not move them: OrangeFS by pvfs2fuse for
 //! no write at all. On such a file system no cache can distinguish old content from new.
@@ -57,9 +57,9 @@ pub enum Stamps {
     Rest(Change),
 }
 
-/// Writes a small file in `dir`, changes it through one path and looks at it through `seen_in`,
-/// another mount of the same directory or `dir` itself. Takes 25 to 50 ms on most file systems, 2
-/// to 6 s where stamps are whole seconds or rest.
+/// Writes a small file in `dir`, changes it through one path and reads its stamps through
+/// `seen_in`, another mount of the same directory or `dir` itself. Takes 25 to 50 ms on most file
+/// systems, 2 to 6 s where stamps are whole seconds or rest.
 ///
 /// # Errors
 /// The file cannot be created, written or read.

@@ -1,4 +1,4 @@
-//! A file in memory that somebody else writes and that cannot outgrow its room.
+//! A file in memory that another process writes and that cannot outgrow its room.
 //!
 //! The writer is another program and has the file open, so nothing but the kernel can hold it to
 //! its room. Where this process may mount, each such file lies on a tmpfs of its own, whose size is

@@ -1,4 +1,4 @@
-//! The keeper: a process that does nothing but hold a tmpfs in a user namespace.
+//! The keeper: a process that only holds a tmpfs in a user namespace.
 //!
 //! Without root a tmpfs can be mounted only inside a user and mount namespace, and it lives as long
 //! as some process is in there. If that were the agent, killing the agent would cool the cache, and

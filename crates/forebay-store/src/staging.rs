@@ -1,4 +1,4 @@
-//! The staging buffer: how pages that a client writes to the PFS get into the tier as well.
+//! The staging buffer: puts pages that a client writes to the PFS into the tier as well.
 //!
 //! The writer must not be given the cached copy itself: it could change "cached" bytes after it has
 //! closed the file, for all who may read it. So it fills slots of a small shared buffer, and the

@@ -1,4 +1,4 @@
-//! The agent's own directory: whose it is, and which tier belongs to it.
+//! The agent's own directory: its owner, and the tier that belongs to it.
 //!
 //! The directory often lies where everybody may write (`/tmp/forebay-UID`). Who made it first owns
 //! what is in it: the log, the socket, the keeper's socket. So it must be the agent's own, and

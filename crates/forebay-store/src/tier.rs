@@ -1,4 +1,4 @@
-//! The tmpfs that holds the copies, and how an agent comes by one.
+//! The tmpfs that holds the copies, and how an agent gets one.
 //!
 //! Huge pages are worth two to three times the bandwidth and fifty times the speed of giving memory
 //! back, but the system's own `/dev/shm` rarely has them. So the tier has a tmpfs of its own,

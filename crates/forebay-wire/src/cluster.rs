@@ -1,4 +1,4 @@
-//! The words between agents and their coordinator, and what programs ask of the cluster.
+//! The messages between agents and their coordinator, and the requests of programs to the cluster.
 //!
 //! An agent keeps one connection to the coordinator: [`ToCoordinator`] one way, [`ToAgent`] the
 //! other, as frames ([`crate::frame`]). Neither side waits for answers: everything is told when it

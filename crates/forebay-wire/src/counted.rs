@@ -1,4 +1,4 @@
-//! Decoding that counts what it builds, before it builds it.
+//! Decodes messages, and counts the memory of each part before it builds it.
 //!
 //! Two bytes of a packet can be a split of 48 bytes in memory, so the length of a packet bounds
 //! nothing. Sequences in messages are decoded by [`sequence`], which takes the size of all its

@@ -1,4 +1,4 @@
-//! What clients, agents and the coordinator say to each other.
+//! The protocols between clients, agents and the coordinator.
 //!
 //! On one node, `message` has the words and `channel` carries them over a Unix socket together with
 //! file descriptors. A message is one packet (`SOCK_SEQPACKET`): a packet arrives whole or not at

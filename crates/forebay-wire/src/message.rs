@@ -1,7 +1,7 @@
-//! The words of the protocol.
+//! The messages between clients and their agent.
 //!
 //! A connection starts with [`Hello`] and its answer, whose layout never changes, so that two
-//! versions can always tell each other that they do not fit. After that the client sends
+//! incompatible versions can always report this to each other. After that the client sends
 //! [`Request`]s. Each is answered by one [`Reply`], in order, except those marked *one way*. New
 //! variants are added at the end of an enum; a change of meaning is a new [`PROTOCOL`] number.
 //!

@@ -1,4 +1,4 @@
-//! Whose the other end of a loopback connection is, as the kernel says.
+//! Finds the user at the other end of a loopback connection, by asking the kernel.
 //!
 //! Any user of a machine can connect to a loopback port, and listen on one that is free. A
 //! connection between processes of one machine shows in the kernel's tables (`sock_diag`, or

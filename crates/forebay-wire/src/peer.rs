@@ -1,4 +1,4 @@
-//! The words between agents: one asks, the owner answers with the page.
+//! The messages between agents: one requests a page, the owner answers with it.
 //!
 //! A connection carries one request at a time. A page comes in pieces: each is announced by
 //! [`PeerReply::Piece`] and follows as raw bytes. A page that is whole in the owner's tier is one

@@ -1,10 +1,10 @@
-//! Places for connections that are proving who they are: a bounded number, which strangers cannot
+//! Places for connections that are authenticating: a bounded number, which strangers cannot
 //! use up.
 //!
-//! A TLS handshake takes as long as the other end likes, up to its deadline. Whoever opens
-//! connections and says nothing would hold all places, and members would wait. So when all are
-//! taken, a newcomer displaces the oldest handshake of the address that has the most: a member
-//! needs milliseconds, and one place. Nobody waits for a place.
+//! A TLS handshake takes as long as the other end likes, up to its deadline. A stranger that opens
+//! connections and sends nothing would hold all places, and members would wait. So when all are
+//! taken, a new connection displaces the oldest handshake of the address that has the most: a
+//! member needs milliseconds, and one place. Nobody waits for a place.
 
 use std::collections::BTreeMap;
 use std::io;

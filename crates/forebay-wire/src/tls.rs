@@ -1,4 +1,4 @@
-//! Who belongs to the cluster: its certificates, read, judged and kept up to date.
+//! Reads, checks and reloads the certificates that decide who belongs to the cluster.
 //!
 //! A cluster has a certificate authority of its own (`forebay init` makes it), and belonging to the
 //! cluster means to have a certificate signed by it. Both sides of a connection show theirs. The

@@ -1,4 +1,4 @@
-//! A TLS session over a socket, to be read and written like the socket itself.
+//! A TLS session over a socket, which is read and written like the socket itself.
 //!
 //! Two things are between it and the socket. Bytes that arrived but are no whole record yet, or
 //! were not asked for yet, are held here; and so are records that the socket does not take yet.

@@ -3,7 +3,7 @@
 
 use super::Layout;
 
-/// Attributes by which its client tells that path: to root, and to everybody.
+/// Attributes in which its client reports that path: to root, and to everybody.
 pub(super) const XATTRS: [&str; 2] = ["trusted.glusterfs.pathinfo", "glusterfs.pathinfo"];
 
 /// Translators that spread each file over all that is below them.
@@ -11,7 +11,7 @@ const SPREADING: [&str; 3] = ["<STRIPE:", "<DISPERSE:", "<EC:"];
 
 /// Reads `(<DISTRIBUTE:v-dht> (<REPLICATE:v-replicate-0> <POSIX(/b1):host1:/b1/f>
 /// <POSIX(/b2):host2:/b2/f>))`, which ends with a zero byte. Of several copies it takes the first.
-/// A spread file is on no server more than on another, so none is told.
+/// A spread file is on no server more than on another, so no server is reported.
 pub(super) fn parse(value: &[u8]) -> Option<Layout> {
     let text = String::from_utf8_lossy(value);
     // What stands before the first brick is the volume's; behind it are names of files, which may

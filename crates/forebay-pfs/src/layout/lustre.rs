@@ -1,6 +1,6 @@
 //! Lustre: stripes go round the objects of a file, each on an OST (object storage target).
 //!
-//! The client hands out the layout as Lustre's own tools see it (`struct lov_user_md` in
+//! The client returns the layout as Lustre's own tools see it (`struct lov_user_md` in
 //! `lustre_user.h`), little endian. Layouts of several components differ along the file, and are
 //! not read.
 

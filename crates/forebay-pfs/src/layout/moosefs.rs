@@ -1,4 +1,4 @@
-//! MooseFS: files are cut into chunks of 64 MiB, each on a server of its own. No attribute tells of
+//! MooseFS: files are cut into chunks of 64 MiB, each on a server of its own. No attribute reports
 //! them, but a tool of its client does.
 //!
 //! The tool asks the metadata server for each file by its path, and is run once for many. It may
@@ -43,7 +43,7 @@ static HUNG: AtomicUsize = AtomicUsize::new(0);
 /// Where files of MooseFS (absolute paths) lie, in their order, as far as that is known by
 /// `deadline`; `None` for all if the tool is not installed. A layout has an entry for each chunk,
 /// the first copy that is good, empty if there is none. It ends early if the tool had to stop in
-/// the middle of a file: whoever knows the file's size can tell.
+/// the middle of a file; the file's size distinguishes the two.
 pub fn probe_paths(paths: &[&Path], deadline: Instant) -> Vec<Option<Layout>> {
     let mut layouts = vec![None; paths.len()];
     let asked: Vec<usize> = (0..paths.len()).filter(|&i| can_be_asked(paths[i])).collect();

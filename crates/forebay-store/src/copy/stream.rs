@@ -1,4 +1,4 @@
-//! Pages from socket to copy and from copy to socket.
+//! Transfers pages from socket to copy and from copy to socket.
 //!
 //! Sending is `sendfile`: the socket refers to the copy's memory, nothing is copied. Whoever sends
 //! so must keep the page in place until the other end has it: memory that is punched meanwhile is
