@@ -77,7 +77,9 @@ impl Pfs {
             Pfs::Moosefs => &["truncate", "punch", "exchange", "lazy-mmap"],
             // A punched hole moves no time stamp there.
             Pfs::Glusterfs => &["punch", "exchange", "lazy-mmap"],
-            Pfs::Cephfs => &["exchange", "lazy-mmap"],
+            // Its clients keep old bytes: a store to a mapping writes those of its page back, and a
+            // look at what a change has left sees them.
+            Pfs::Cephfs => &["exchange", "lazy-mmap", "mmap", "cached-look"],
         }
     }
 

@@ -6,8 +6,10 @@ use crate::changes::{Changes, errno_of};
 use crate::content::decode;
 use crate::record::{Found, How, Op, PathId, Record, Style, Way, now_ns, read_log};
 use std::collections::BTreeMap;
-use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
 use std::time::Duration;
 
 /// Write numbers of one process.
@@ -107,7 +109,7 @@ impl Writer {
         for path in op.paths() {
             let name = self.actor.path(path);
             self.changes.clear_away(&name)?;
-            let found = match std::fs::read(&name) {
+            let found = match self.read_whole(&name) {
                 Ok(bytes) => Some(Found { ino: std::fs::metadata(&name)?.ino(), parts: decode(&bytes, 0) }),
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {
                     std::fs::write(&name, b"")?;
@@ -118,6 +120,13 @@ impl Writer {
             self.actor.note(&Record::Observed { at: now_ns(), path, found })?;
         }
         Ok(())
+    }
+
+    fn read_whole(&self, name: &Path) -> io::Result<Vec<u8>> {
+        let flags = if self.actor.can("cached-look") { 0 } else { libc::O_DIRECT };
+        let mut bytes = Vec::new();
+        File::options().read(true).custom_flags(flags).open(name)?.read_to_end(&mut bytes)?;
+        Ok(bytes)
     }
 
     fn perform(&mut self, op: &Op) -> io::Result<()> {
@@ -180,6 +189,7 @@ impl Writer {
 
     fn op(&mut self, wish: Wish, path: PathId, size: u64, usual: u64) -> Op {
         let (write, lazy, cuts) = (self.write_id(), self.actor.can("lazy-mmap"), self.actor.can("truncate"));
+        let maps = self.actor.can("mmap");
         let random = &mut self.actor.random;
         let (a, b) = (place_in(random, size), place_in(random, size));
         let (start, end) = (a.min(b), a.max(b).max(a.min(b) + 1));
@@ -206,7 +216,7 @@ impl Writer {
                 let (start, end) = if end - start < 16 << 10 { (0, size) } else { (start, end) };
                 Op::Overwrite { path, write, start, end, style, keep_mtime: random.percent(20) }
             }
-            Wish::Mapped if size > 0 => {
+            Wish::Mapped if size > 0 && maps => {
                 let (style, end) = (Style::Mapped { touch: !lazy || random.percent(30) }, end.min(size));
                 Op::Overwrite { path, write, start, end, style, keep_mtime: false }
             }
