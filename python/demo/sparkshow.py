@@ -10,6 +10,7 @@ from pathlib import Path
 import lab
 import labcluster
 import loopback
+import predict
 import sparkhome
 import study
 import text
@@ -24,12 +25,17 @@ FILE_BYTES = 64 << 20
 # Pieces in which the lab's PFSes spread a file over their servers; the text is written once, so
 # GlusterFS may have them.
 LAB_STRIPES = {"glusterfs": "4MiB"}
+LAB_STRIPE_BYTES = 4 << 20
 # Where they do not: so that each wave is on several servers, as it is where files have many chunks.
 LAB_FILE_BYTES = EXTENT_BYTES
 # A reader gets one stripe at a time from one server, as the clients of a PFS without a read-ahead
 # of their own do it.
-READ_AHEAD = "128KiB"
-STRIPE = "1MiB"
+READ_AHEAD_BYTES = 128 << 10
+STRIPE_BYTES = 1 << 20
+READ_AHEAD, STRIPE = "128KiB", "1MiB"
+# What MooseFS's client reads ahead of a reader, and too much for each request that does not reach
+# the end of its file.
+MOOSEFS_AHEAD_BYTES = 1258291
 LAB_NODES = 4
 # What each slot works on before time is taken: until then the virtual machines of the executors
 # interpret and compile.
@@ -62,13 +68,28 @@ def run(args, program, line):
         say(f"The PFS: {where}. Each run starts with a cold cache.\n")
         try:
             if args.study:
-                return report_study(args, study.run_all(cluster, backing, data, size, SERVERS, busiest_bytes, args.repeats, args.setting, say))
+                predictor = predict.Predictor(program, args.output / "scenarios", shape(args.lab, size, file_bytes))
+                outcomes = study.run_all(cluster, backing, data, size, SERVERS, busiest_bytes, args.repeats, args.setting, say, predictor)
+                return report_study(args, outcomes)
             runs = waves.run_all(cluster, data, size, say)
         except (lab.LabError, waves.WavesError):
             loopback.keep_logs(place, args.output / "spark-logs")
             say(f"\nlogs are in {args.output}/spark-logs")
             raise
     report(args, runs, size, f"{nodes} nodes of one core, {where}", busiest_bytes)
+
+
+def shape(pfs, size, file_bytes):
+    """The cluster as the simulator wants it: `pfs` is that of the lab, or None."""
+    common = {"extent_bytes": EXTENT_BYTES, "input_bytes": size, "file_bytes": file_bytes, "servers": SERVERS}
+    if pfs is None:
+        tier = {"nodes": len(loopback.HOSTS), "tier_bytes": size + size // 10 + CAPACITY_SLACK_BYTES}
+        return predict.Shape(**common, **tier, stripe_bytes=STRIPE_BYTES, placement="in-turn", layout_known=False, read_ahead_bytes=READ_AHEAD_BYTES)
+    tier = {"nodes": LAB_NODES, "tier_bytes": 2 * size // LAB_NODES + CAPACITY_SLACK_BYTES, "layout_known": True}
+    if pfs in LAB_STRIPES:
+        return predict.Shape(**common, **tier, stripe_bytes=LAB_STRIPE_BYTES, placement="random", read_ahead_bytes=READ_AHEAD_BYTES)
+    ahead = {"read_ahead_bytes": MOOSEFS_AHEAD_BYTES, "read_beyond_bytes": MOOSEFS_AHEAD_BYTES}
+    return predict.Shape(**common, **tier, stripe_bytes=None, placement="in-turn", **ahead)
 
 
 def on_loopback(stage, args, program, home, jars, place, backing, size, warm):
@@ -139,6 +160,7 @@ def report_study(args, outcomes):
     print("\n" + "\n".join(study.table(outcomes)))
     print("\nMedians. Local, hidden: of the runs with waves. PFS alone: the time that its busiest server needs to send its text, the lower bound")
     print("if nothing is in memory. Target met: the targets of docs/benchmarks.md.")
+    print("simulated: what `forebay sim run` predicts from the speeds of cores and links, and how far that is from what was measured.")
     path = args.output / f"study{'-' + args.lab if args.lab else ''}.json"
     path.write_text(json.dumps(study.figures(outcomes), indent=1) + "\n")
     print(f"Figures: {path}")

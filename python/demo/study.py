@@ -5,7 +5,7 @@ Each setting is a speed of the PFS as a multiple of what the cores compute, meas
 """
 
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import waves
 
@@ -47,6 +47,8 @@ class Outcome:
     runs: dict
     # What the PFS's busiest server takes to send what it has of the input.
     pfs_s: float = 0.0
+    # Map times that the simulator predicts, by mode; empty where nothing is fetched.
+    predicted_s: dict = field(default_factory=dict)
 
     def map_s(self, mode):
         return statistics.median(run.map_s for run in self.runs[mode])
@@ -59,6 +61,11 @@ class Outcome:
         """Median of a share of the runs with waves; None if they do not have it."""
         values = [value for value in (getattr(run, name) for run in self.runs["no-action"]) if value is not None]
         return statistics.median(values) if values else None
+
+    def prediction(self, mode):
+        """What the simulator says, and how far that is from what was measured."""
+        predicted_s = self.predicted_s.get(mode)
+        return "-" if predicted_s is None else f"{predicted_s:.1f} s ({100 * (predicted_s / self.map_s(mode) - 1):+.0f} %)"
 
     def misses(self):
         """What is not as it should be, in words."""
@@ -73,9 +80,9 @@ class Outcome:
         return found
 
 
-def run_all(cluster, backing, data, size, servers, busiest_bytes, repeats, only, say):
-    """Every setting of `only` (names; empty: all) with every workload, of `size` bytes on so many servers, most of them on one. Gives
-    outcomes."""
+def run_all(cluster, backing, data, size, servers, busiest_bytes, repeats, only, say, predict=None):
+    """Every setting of `only` (names; empty: all) with every workload, of `size` bytes on so many servers, most of them on one. `predict`
+    (a predict.Predictor) says before each what the simulator expects. Gives outcomes."""
     compute_s = {}
     for workload in waves.WORKLOADS:
         say(f"{waves.WORKLOADS[workload]} from the local disk ...")
@@ -89,9 +96,12 @@ def run_all(cluster, backing, data, size, servers, busiest_bytes, repeats, only,
             rate = setting.speed * size / compute_s[workload] / 1e6
             cluster.set_rate(rate / servers)
             say(f"{title}, {setting.title}: {rate:.1f} MB/s")
+            predicted_s = {}
+            if predict and setting.cold:
+                predicted_s = {mode: predict(setting.name, workload, mode, rate / servers, compute_s[workload]) for mode in MODES}
             inputs = {"naive-bb": data if setting.cold else backing, "no-action": data}
             runs = measure(cluster, inputs, size, setting, workload, repeats, say)
-            outcomes.append(Outcome(setting, workload, rate, runs, busiest_bytes / (rate / servers) / 1e6))
+            outcomes.append(Outcome(setting, workload, rate, runs, busiest_bytes / (rate / servers) / 1e6, predicted_s))
     return outcomes
 
 
@@ -121,15 +131,14 @@ def measure(cluster, inputs, size, setting, workload, repeats, say):
 def table(outcomes):
     """Lines of Markdown."""
     lines = [
-        "| | PFS | map time, naive-bb | no-action | PFS alone | change | local | waves | prefetch hidden | target met |",
-        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |",
+        "| | PFS | map time, naive-bb | simulated | no-action | simulated | PFS alone | change | local | waves | prefetch hidden | target met |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |",
     ]
     for one in outcomes:
         cells = [
             waves.WORKLOADS[one.workload],
             f"{one.setting.title}, {one.rate:.0f} MB/s",
-            f"{one.map_s('naive-bb'):.1f} s",
-            f"{one.map_s('no-action'):.1f} s",
+            *(cell for mode in MODES for cell in (f"{one.map_s(mode):.1f} s", one.prediction(mode))),
             f"{one.pfs_s:.1f} s" if one.setting.cold else "-",
             f"{100 * one.change:+.1f} %",
             waves.percent(one.share("local_share")),
@@ -149,6 +158,7 @@ def figures(outcomes):
             "workload": one.workload,
             "rate_bytes_per_s": one.rate * 1e6,
             "pfs_s": one.pfs_s,
+            "predicted_map_s": one.predicted_s,
             "map_s": {mode: [run.map_s for run in runs] for mode, runs in one.runs.items()},
             "change": one.change,
             "local_share": one.share("local_share"),

@@ -1,15 +1,21 @@
 """The code of Spark's part of the demonstration, without Spark: what it makes of reports, and the text it runs on."""
 
+import json
+import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
-from conftest import REPOSITORY
+from conftest import REPOSITORY, binary
 
 numpy = pytest.importorskip("numpy")
 pytest.importorskip("matplotlib")
 sys.path.insert(0, str(REPOSITORY / "python/demo"))
 
 import labcluster  # noqa: E402
+import predict  # noqa: E402
+import sparkshow  # noqa: E402
 import study  # noqa: E402
 import text  # noqa: E402
 import timeline  # noqa: E402
@@ -118,7 +124,7 @@ class StudiedCluster:
         pass
 
 
-def studied(monkeypatch, map_s, served=1000, only=("limit",)):
+def studied(monkeypatch, map_s, served=1000, only=("limit",), predictor=None):
     asked = []
 
     def measure(cluster, data, workload, mode, cold=True):
@@ -128,7 +134,7 @@ def studied(monkeypatch, map_s, served=1000, only=("limit",)):
     monkeypatch.setattr(waves, "measure", measure)
     monkeypatch.setattr(waves, "compute_s", lambda cluster, local, workload: {"wordcount": 10.0, "sort": 20.0}[workload])
     cluster = StudiedCluster()
-    outcomes = study.run_all(cluster, "local", "data", 400_000_000, 4, 120_000_000, 2, only, lambda words: None)
+    outcomes = study.run_all(cluster, "local", "data", 400_000_000, 4, 120_000_000, 2, only, lambda words: None, predictor)
     return cluster, outcomes, asked
 
 
@@ -141,6 +147,39 @@ def test_a_study_sets_rates_by_what_the_cores_compute(monkeypatch):
     # Its busiest server has 120 of 400 MB.
     assert [one.pfs_s for one in outcomes] == [pytest.approx(16.0), pytest.approx(32.0)] and "| 16.0 s |" in study.table(outcomes)[2]
     assert "-40.0 %" in study.table(outcomes)[2] and study.table(outcomes)[2].endswith("| yes |")
+
+
+def test_a_study_predicts_each_cold_run_from_what_it_measures_and_sets(monkeypatch, tmp_path):
+    asked = []
+
+    def run(command, **_):
+        scenario = tomllib.loads(Path(command[-1]).read_text())
+        asked.append(scenario)
+        map_ns = 9e9 if scenario["planner"]["policy"] == "naive-bb" else 6.6e9
+        return subprocess.CompletedProcess(command, 0, json.dumps({"jobs": [{"map_ns": map_ns}]}), "")
+
+    monkeypatch.setattr(predict.subprocess, "run", run)
+    shape = sparkshow.shape("moosefs", 400_000_000, 8 << 20)
+    predictor = predict.Predictor("forebay", tmp_path / "scenarios", shape)
+    studied(monkeypatch, {"naive-bb": 10.0, "no-action": 10.0}, only=("cached",), predictor=predictor)
+    assert not asked, "what is cached is not predicted"
+    outcomes = studied(monkeypatch, {"naive-bb": 10.0, "no-action": 6.0}, served=400_000_000, predictor=predictor)[1]
+    assert len(asked) == 4
+    assert asked[0]["pfs"]["server_bytes_per_s"] == 7_500_000 and asked[0]["job"][0]["input_bytes"] == 400_000_000
+    # 10 s of all four cores together, over 48 tasks.
+    assert asked[0]["job"][0]["task_cpu_s"] == pytest.approx(10.0 * 4 / 48)
+    line = study.table(outcomes)[2]
+    assert "| 10.0 s | 9.0 s (-10 %) | 6.0 s | 6.6 s (+10 %) |" in line and study.figures(outcomes)[0]["predicted_map_s"]["no-action"] == 6.6
+
+
+def test_the_simulator_takes_every_scenario_of_the_studies(tmp_path):
+    for pfs, file_bytes in ((None, 64 << 20), ("moosefs", 8 << 20), ("glusterfs", 64 << 20)):
+        shape = sparkshow.shape(pfs, 28 * (8 << 20), file_bytes)
+        predictor = predict.Predictor(binary(), tmp_path, shape)
+        naive, waves_s = (predictor("equal", "sort", mode, 5.0, 11.7) for mode in study.MODES)
+        assert min(naive, waves_s) > 11.7 and max(naive, waves_s) < 100, pfs
+    with pytest.raises(waves.WavesError, match="placement"):
+        predict.map_s(binary(), tmp_path, "bad", predict.scenario(shape, "sort", "no-action", 5.0, 11.7).replace("random", "nowhere"))
 
 
 def test_a_study_says_what_is_not_as_wanted(monkeypatch):

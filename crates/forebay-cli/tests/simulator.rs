@@ -237,6 +237,35 @@ fn checkpoints() -> PathBuf {
     scenario().with_file_name("checkpoints.toml")
 }
 
+/// The lab's runs as scenarios: what waves gain is predicted, and what was recorded is decided
+/// again.
+#[test]
+fn runs_of_the_lab_are_predicted_and_replayed() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let trace = dir.path().join("t");
+    for name in ["lab-moosefs.toml", "lab-glusterfs.toml", "slow-pfs.toml"] {
+        let file = scenario().with_file_name(name);
+        let map_s = |policy: &str| {
+            let args = ["sim", "run", path(&file), "--policy", policy, "--trace", path(&trace), "--json"];
+            let text = forebay(&args).expect("it runs");
+            let out: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+            let number = |value: &serde_json::Value| value.as_f64().expect("a number");
+            assert!(number(&out["jobs"][0]["map_ns"]) >= number(&out["bound_ns"]), "{name}: {text}");
+            let out = forebay(&["replay", path(&trace)]).expect("the same decisions");
+            assert!(out.contains("actions are the same"), "{out}");
+            number(&serde_json::from_str::<serde_json::Value>(&text).expect("JSON")["jobs"][0]["map_ns"])
+        };
+        let (naive, waves) = (map_s("naive-bb"), map_s("no-action"));
+        // MooseFS places files in turn, and readers take them in turn: there is nothing to gain.
+        assert!(waves < naive || name == "lab-moosefs.toml", "{name}: {waves} {naive}");
+    }
+    let text = fs::read_to_string(scenario().with_file_name("lab-moosefs.toml")).expect("a scenario");
+    let file = dir.path().join("bad.toml");
+    fs::write(&file, text.replace("placement = \"in-turn\"", "placement = \"by-hash\"")).expect("writable");
+    let error = forebay(&["sim", "run", path(&file)]).expect_err("no such placement");
+    assert!(error.contains("pfs.placement = \"by-hash\": one of in-turn, random is needed"), "{error}");
+}
+
 /// The other kind of scenario, with everything that breaks in it.
 #[test]
 fn shared_burst_buffers_can_be_run_and_replayed() {
@@ -299,7 +328,9 @@ fn a_changed_grant_is_noticed() {
     fs::write(&trace, unknown).expect("the directory is writable");
     let error = forebay(&["sim", "replay", path(&trace)]).expect_err("no such kind");
     assert!(
-        error.contains("this is a run of kind 'tape'; colocation and burst-buffer can be read"),
+        error.contains(
+            "this is a run of kind 'tape'; colocation, burst-buffer, cluster and stages can be replayed"
+        ),
         "{error}"
     );
 }
@@ -364,7 +395,7 @@ fn bad_burst_buffer_scenarios_are_refused_in_one_line() {
     };
     assert_eq!(
         refuse("\"burst-buffer\"", "\"tape\""),
-        "kind = \"tape\": one of colocation, burst-buffer is needed"
+        "kind = \"tape\": one of colocation, burst-buffer, cluster is needed"
     );
     assert!(
         refuse("[access]", "[acess]").starts_with("acess = a table: unknown key; allowed are kind, seed")

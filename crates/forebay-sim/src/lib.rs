@@ -16,6 +16,7 @@
 //! | [`trace`] | the record of a run: JSON lines with a schema version |
 //! | [`arrivals`] | when the next phase of a job begins |
 //! | [`burst`] | jobs that write their steps to shared burst buffer nodes |
+//! | [`cluster`] | nodes that run Spark's tasks before a file system of several servers |
 //! | [`colocate`] | HPC jobs beside Big Data jobs whose waves are prefetched |
 //! | [`reproduce`] | the papers' tables and figures, one file per paper |
 //! | [`report`], [`plot`] | Markdown with every number beside the printed one, and figures as SVG |
@@ -27,6 +28,7 @@
 pub mod arrivals;
 pub mod burst;
 pub mod cli;
+pub mod cluster;
 pub mod colocate;
 pub mod error;
 pub mod maxmin;

@@ -7,14 +7,15 @@ use forebay_policy::{access, planner};
 
 use super::Output;
 use crate::error::{Error, Result};
-use crate::scenario::{BURST_BUFFER, COLOCATION, File, Scenario};
+use crate::scenario::{BURST_BUFFER, CLUSTER, COLOCATION, File, Scenario};
 use crate::trace::Trace;
-use crate::{burst, colocate};
+use crate::{burst, cluster, colocate};
 
 /// What a run amounted to.
 pub enum Done {
     Colocation(colocate::Outcome),
     BurstBuffer(burst::Outcome),
+    Cluster(cluster::Outcome),
 }
 
 /// Policies that `compare` shows if none are named.
@@ -46,6 +47,7 @@ impl Scenario {
         match self {
             Scenario::Colocation(_) => &colocate::view::COLUMNS,
             Scenario::BurstBuffer(_) => &burst::view::COLUMNS,
+            Scenario::Cluster(_) => &cluster::view::COLUMNS,
         }
     }
 
@@ -54,6 +56,7 @@ impl Scenario {
         match self {
             Scenario::Colocation(setup) => Trace::to(out, COLOCATION, setup),
             Scenario::BurstBuffer(setup) => Trace::to(out, BURST_BUFFER, setup),
+            Scenario::Cluster(setup) => Trace::to(out, CLUSTER, setup),
         }
     }
 
@@ -62,6 +65,7 @@ impl Scenario {
         match self {
             Scenario::Colocation(setup) => colocate::simulate(setup, trace).map(Done::Colocation),
             Scenario::BurstBuffer(setup) => burst::simulate(setup, trace).map(Done::BurstBuffer),
+            Scenario::Cluster(setup) => cluster::simulate(setup, trace).map(Done::Cluster),
         }
     }
 
@@ -70,6 +74,7 @@ impl Scenario {
         match (self, done) {
             (Scenario::Colocation(setup), Done::Colocation(outcome)) => colocate::view::rows(setup, outcome),
             (Scenario::BurstBuffer(setup), Done::BurstBuffer(outcome)) => burst::view::rows(setup, outcome),
+            (Scenario::Cluster(setup), Done::Cluster(outcome)) => cluster::view::rows(setup, outcome),
             _ => unreachable!("a scenario of one kind was run as another"),
         }
     }
@@ -81,6 +86,10 @@ impl Scenario {
             (Scenario::Colocation(setup), Done::Colocation(outcome)) => {
                 let title = format!("{name} ({})", setup.policy);
                 colocate::view::timeline(setup, outcome, &title, window_s)
+            }
+            (Scenario::Cluster(setup), Done::Cluster(outcome)) => {
+                let title = format!("{name} ({})", setup.policy);
+                cluster::view::timeline(setup, outcome, &title, window_s)
             }
             (Scenario::BurstBuffer(setup), Done::BurstBuffer(outcome)) => {
                 let title = format!("{name} ({}/{})", setup.allocation, setup.access);
@@ -97,6 +106,7 @@ impl Done {
         let json = match self {
             Done::Colocation(outcome) => serde_json::to_string_pretty(outcome),
             Done::BurstBuffer(outcome) => serde_json::to_string_pretty(outcome),
+            Done::Cluster(outcome) => serde_json::to_string_pretty(outcome),
         };
         Ok(json.map_err(std::io::Error::from)? + "\n")
     }
@@ -106,6 +116,7 @@ impl Done {
         match self {
             Done::Colocation(outcome) => out.value(outcome),
             Done::BurstBuffer(outcome) => out.value(outcome),
+            Done::Cluster(outcome) => out.value(outcome),
         }
     }
 
@@ -113,6 +124,7 @@ impl Done {
     pub fn summary(&self) -> String {
         match self {
             Done::Colocation(o) => format!("{} events, {} decisions", o.events, o.decisions.len()),
+            Done::Cluster(o) => format!("{} events, {} requests", o.events, o.requests),
             Done::BurstBuffer(o) => {
                 format!("{} events, {} tokens, {} nodes down", o.events, o.holds.len(), o.down.len())
             }
@@ -123,6 +135,7 @@ impl Done {
         match self {
             Done::Colocation(o) => o.end_s(),
             Done::BurstBuffer(o) => o.end_s(),
+            Done::Cluster(o) => o.end_s(),
         }
     }
 }

@@ -13,9 +13,10 @@ use toml::{Table, Value};
 
 use crate::arrivals::Arrivals;
 use crate::error::{Error, Result};
-use crate::{burst, colocate};
+use crate::{burst, cluster, colocate};
 
 mod burst_buffer;
+mod cluster_of_nodes;
 mod colocation;
 pub mod reader;
 
@@ -31,6 +32,9 @@ pub const COLOCATION: &str = "colocation";
 /// Name of the kind with shared burst buffers.
 pub const BURST_BUFFER: &str = "burst-buffer";
 
+/// Name of the kind with the tasks of jobs on nodes before a file system of several servers.
+pub const CLUSTER: &str = "cluster";
+
 /// A scenario that was read and checked.
 #[derive(Clone, Debug)]
 pub enum Scenario {
@@ -38,6 +42,8 @@ pub enum Scenario {
     Colocation(Box<colocate::Setup>),
     /// Jobs that write their steps to shared burst buffer nodes.
     BurstBuffer(Box<burst::Setup>),
+    /// Tasks of jobs on nodes before a file system of several servers.
+    Cluster(Box<cluster::Setup>),
 }
 
 fn ns(seconds: f64) -> u64 {
@@ -137,7 +143,8 @@ impl File {
     /// One line that names file, key, value and what is allowed.
     pub fn scenario(&self) -> Result<Scenario> {
         let root = Section::root(&self.path, &self.table);
-        match root.choice("kind", &[COLOCATION, BURST_BUFFER], Some(COLOCATION))?.as_str() {
+        match root.choice("kind", &[COLOCATION, BURST_BUFFER, CLUSTER], Some(COLOCATION))?.as_str() {
+            CLUSTER => Ok(Scenario::Cluster(Box::new(cluster_of_nodes::read(&root)?))),
             BURST_BUFFER => Ok(Scenario::BurstBuffer(Box::new(burst_buffer::read(&root)?))),
             _ => Ok(Scenario::Colocation(Box::new(colocation::read(&root)?))),
         }

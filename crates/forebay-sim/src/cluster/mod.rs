@@ -1,0 +1,160 @@
+//! Nodes that run the tasks of Spark jobs before a parallel file system of several servers.
+//!
+//! The world models what a cluster does by itself: slots that take tasks, cores that compute what
+//! was read, readers with their client's read-ahead, and servers that divide the bandwidth of their
+//! links evenly. The stage machine of `forebay_policy::stage` decides which node fetches what, and
+//! when, with the rules that it has live.
+
+use forebay_model::rng::Rng;
+use forebay_policy::stage;
+use serde::{Deserialize, Serialize};
+
+pub mod view;
+mod world;
+
+pub use world::simulate;
+
+/// How files lie on servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Placement {
+    /// Stripe by stripe on one server after the other; a file begins where the one before it ended.
+    InTurn,
+    /// Each stripe on a server drawn at random.
+    Random,
+}
+
+/// A job with one stage that reads files.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct JobSpec {
+    /// For people.
+    pub name: String,
+    /// Bytes that it reads, in files of `file_bytes` each; the last may be shorter.
+    pub input_bytes: u64,
+    /// Bytes of a file.
+    pub file_bytes: u64,
+    /// Bytes that one task reads.
+    pub split_bytes: u64,
+    /// Time for which a core computes what one task reads, in ns.
+    pub task_cpu_ns: u64,
+    /// When it begins, in ns from the start.
+    pub starts_ns: u64,
+}
+
+impl JobSpec {
+    fn files(&self) -> u32 {
+        self.input_bytes.div_ceil(self.file_bytes) as u32
+    }
+
+    fn bytes_of(&self, file: u32) -> u64 {
+        (self.input_bytes - u64::from(file) * self.file_bytes).min(self.file_bytes)
+    }
+
+    /// The file, offset and length of what each task reads.
+    fn splits(&self) -> Vec<(u32, u64, u64)> {
+        let of_file = |file: u32| {
+            let bytes = self.bytes_of(file);
+            let starts = (0..bytes.div_ceil(self.split_bytes)).map(|split| split * self.split_bytes);
+            starts.map(move |at| (file, at, self.split_bytes.min(bytes - at)))
+        };
+        (0..self.files()).flat_map(of_file).collect()
+    }
+}
+
+/// Everything that a run depends on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Setup {
+    /// Name of the planner's policy.
+    pub policy: String,
+    /// Nodes with a tier and slots.
+    pub nodes: u32,
+    /// Tasks at a time on each node.
+    pub slots: u32,
+    /// Capacity of each node's tier.
+    pub tier_bytes: u64,
+    /// Unit of placement on nodes.
+    pub extent_bytes: u64,
+    /// Unit of what nodes fetch.
+    pub page_bytes: u64,
+    /// How long the scheduler waits for a slot on a task's own node, in ns.
+    pub locality_wait_ns: u64,
+    /// Servers of the file system.
+    pub servers: u32,
+    /// Bandwidth of each server's link.
+    pub server_bytes_per_s: f64,
+    /// Bytes of a file that lie on one server.
+    pub stripe_bytes: u64,
+    /// How stripes lie on servers.
+    pub placement: Placement,
+    /// Whether the file system tells where files lie.
+    pub layout_known: bool,
+    /// What a client reads ahead of a reader.
+    pub read_ahead_bytes: u64,
+    /// What a client reads beyond the end of a request.
+    pub read_beyond_bytes: u64,
+    /// Jobs.
+    pub jobs: Vec<JobSpec>,
+    /// Seed of all that is drawn.
+    pub seed: u64,
+}
+
+impl Setup {
+    /// What the stage machine is built from: as live.
+    pub fn stages(&self) -> stage::Config {
+        stage::Config { default_planner: self.policy.clone(), ..stage::Config::default() }
+    }
+
+    /// The server of each stripe of each file of a job.
+    fn servers_of(&self, job: usize) -> Vec<Vec<u32>> {
+        let spec = &self.jobs[job];
+        let stripes = spec.file_bytes.div_ceil(self.stripe_bytes);
+        let mut rng = Rng::new(self.seed).fork(job as u64);
+        let servers = u64::from(self.servers);
+        let server = |rng: &mut Rng, file: u64, stripe: u64| match self.placement {
+            Placement::InTurn => (file * stripes + stripe) % servers,
+            Placement::Random => rng.below(servers),
+        };
+        let files = 0..u64::from(spec.files());
+        files.map(|file| (0..stripes).map(|s| server(&mut rng, file, s) as u32).collect()).collect()
+    }
+}
+
+/// A job that has ended.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct JobOutcome {
+    /// For people.
+    pub name: String,
+    /// From its begin to the end of its last task, in ns.
+    pub map_ns: u64,
+    /// Its tasks.
+    pub tasks: u32,
+    /// Tasks that ran on the node that was named for them.
+    pub local: u32,
+    /// When each task ran: the slot, its begin and its end, in ns.
+    pub ran: Vec<(usize, u64, u64)>,
+    /// Waves into which the machine has partitioned it.
+    pub waves: u32,
+}
+
+/// A run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Outcome {
+    /// Jobs in the order of the setup.
+    pub jobs: Vec<JobOutcome>,
+    /// Bytes that servers have sent.
+    pub served_bytes: f64,
+    /// What the busiest server needs to send all that the jobs read, in ns.
+    pub bound_ns: u64,
+    /// Requests that the machine made.
+    pub requests: u64,
+    /// Events handled.
+    pub events: u64,
+}
+
+impl Outcome {
+    /// When the last task has ended, in seconds.
+    pub fn end_s(&self) -> f64 {
+        let ends = self.jobs.iter().flat_map(|job| &job.ran).map(|(_, _, end)| *end);
+        ends.max().unwrap_or(0) as f64 * 1e-9
+    }
+}

@@ -1,0 +1,43 @@
+//! A run for people: rows for a table or a spreadsheet, and a timeline.
+
+use super::{Outcome, Setup};
+use crate::plot::timeline::{Span, Timeline};
+
+/// Names of the columns of [`rows`].
+pub const COLUMNS: [&str; 9] =
+    ["policy", "seed", "name", "map_s", "pfs_alone_s", "pfs_mb", "tasks", "tasks_local", "waves"];
+
+/// One row per job. The bytes that the file system served are those of all jobs.
+pub fn rows(setup: &Setup, outcome: &Outcome) -> Vec<Vec<String>> {
+    let row = |job: &super::JobOutcome| {
+        vec![
+            setup.policy.clone(),
+            setup.seed.to_string(),
+            job.name.clone(),
+            format!("{:.3}", job.map_ns as f64 * 1e-9),
+            format!("{:.3}", outcome.bound_ns as f64 * 1e-9),
+            format!("{:.3}", outcome.served_bytes * 1e-6),
+            job.tasks.to_string(),
+            job.local.to_string(),
+            job.waves.to_string(),
+        ]
+    };
+    outcome.jobs.iter().map(row).collect()
+}
+
+/// What each slot runs, between two moments (seconds).
+pub fn timeline(setup: &Setup, outcome: &Outcome, title: &str, window_s: (f64, f64)) -> String {
+    let s = |ns: u64| ns as f64 * 1e-9;
+    let slots = setup.nodes * setup.slots;
+    let rows = (0..slots).map(|slot| format!("node {}", slot % setup.nodes)).collect();
+    let span = |tip: &str, &(row, from, to): &(usize, u64, u64)| Span {
+        row,
+        from_s: s(from),
+        to_s: s(to),
+        kind: 0,
+        tip: tip.into(),
+    };
+    let jobs = outcome.jobs.iter();
+    let spans = jobs.flat_map(|job| job.ran.iter().map(|ran| span(&job.name, ran))).collect();
+    Timeline { title, rows, kinds: vec![("task", "#0072b2")], spans, window_s }.svg()
+}

@@ -1,0 +1,76 @@
+//! Scenarios of kind `cluster`.
+
+use forebay_policy::planner;
+
+use super::reader::Section;
+use super::{MAX_GB, MAX_S, ns};
+use crate::cluster::{JobSpec, Placement, Setup};
+use crate::error::Result;
+
+/// An upper bound that only catches slips of the pen.
+const MAX_BYTES: u64 = (MAX_GB * 1e9) as u64;
+/// Each costs memory.
+const MAX_TASKS: u64 = 1_000_000;
+
+/// Reads the whole file.
+pub fn read(root: &Section<'_>) -> Result<Setup> {
+    let seed = root.whole("seed", 0, i64::MAX as u64, Some(0))?;
+    let policy = match root.section("planner")? {
+        None => "no-action".into(),
+        Some(s) => {
+            let names: Vec<&str> = planner::POLICIES.iter().map(|p| p.0).collect();
+            let policy = s.choice("policy", &names, Some("no-action"))?;
+            s.done()?;
+            policy
+        }
+    };
+    let cluster = root.need("cluster")?;
+    let pfs = root.need("pfs")?;
+    let bytes = |s: &Section<'_>, key, default| s.whole(key, 1, MAX_BYTES, default);
+    let placement = match pfs.choice("placement", &["in-turn", "random"], Some("in-turn"))?.as_str() {
+        "random" => Placement::Random,
+        _ => Placement::InTurn,
+    };
+    let mut setup = Setup {
+        policy,
+        nodes: cluster.whole("nodes", 1, 4096, None)? as u32,
+        slots: cluster.whole("slots", 1, 1024, Some(1))? as u32,
+        tier_bytes: bytes(&cluster, "tier_bytes", None)?,
+        extent_bytes: bytes(&cluster, "extent_bytes", Some(128 << 20))?,
+        page_bytes: bytes(&cluster, "page_bytes", Some(2 << 20))?,
+        locality_wait_ns: ns(cluster.number("locality_wait_s", 0.0, MAX_S, Some(1.0))?),
+        servers: pfs.whole("servers", 1, 4096, None)? as u32,
+        server_bytes_per_s: pfs.number("server_bytes_per_s", 1.0, MAX_BYTES as f64, None)?,
+        stripe_bytes: bytes(&pfs, "stripe_bytes", Some(MAX_BYTES))?,
+        placement,
+        layout_known: pfs.flag("layout_known", true)?,
+        read_ahead_bytes: pfs.whole("read_ahead_bytes", 4096, MAX_BYTES, Some(128 << 10))?,
+        read_beyond_bytes: pfs.whole("read_beyond_bytes", 0, MAX_BYTES, Some(0))?,
+        jobs: Vec::new(),
+        seed,
+    };
+    cluster.done()?;
+    pfs.done()?;
+    setup.jobs = root.list("job")?.iter().map(|s| job(s, &setup)).collect::<Result<_>>()?;
+    root.done()?;
+    Ok(setup)
+}
+
+fn job(s: &Section<'_>, setup: &Setup) -> Result<JobSpec> {
+    let spec = JobSpec {
+        name: s.text("name", None)?,
+        input_bytes: s.whole("input_bytes", 1, MAX_BYTES, None)?,
+        file_bytes: s.whole("file_bytes", 1, MAX_BYTES, None)?,
+        split_bytes: s.whole("split_bytes", 1, MAX_BYTES, Some(setup.extent_bytes))?,
+        task_cpu_ns: ns(s.number("task_cpu_s", 0.0, MAX_S, None)?),
+        starts_ns: ns(s.number("starts_s", 0.0, MAX_S, Some(0.0))?),
+    };
+    s.done()?;
+    let least_bytes = spec.split_bytes.min(spec.file_bytes).min(setup.stripe_bytes);
+    let tasks = spec.input_bytes / least_bytes;
+    if tasks > MAX_TASKS {
+        let problem = format!("it has {tasks} files, splits or stripes and at most {MAX_TASKS} are allowed");
+        return Err(s.error("input_bytes", problem));
+    }
+    Ok(spec)
+}
