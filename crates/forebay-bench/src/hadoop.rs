@@ -5,9 +5,8 @@
 //! core reads it in turn with it.
 
 use crate::measure::{Record, Target};
-use crate::others::json_of;
 use crate::read::{mapped_file, sequential_file};
-use crate::rig::{Rig, make_file};
+use crate::rig::{Rig, json_of, make_file};
 use forebay_client::File;
 use std::path::Path;
 use std::process::Command;

@@ -4,19 +4,10 @@
 
 use crate::hadoop::{self, Figures};
 use crate::measure::{Record, Target, median};
-use crate::rig::{Rig, make_file};
+use crate::rig::{Rig, json_of, make_file};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-/// Runs a program that prints JSON to standard output.
-pub fn json_of(command: &mut Command) -> Result<Value, String> {
-    let output = command.output().map_err(|e| format!("{:?}: {e}", command.get_program()))?;
-    if !output.status.success() {
-        return Err(String::from_utf8_lossy(&output.stderr).trim().to_owned());
-    }
-    serde_json::from_slice(&output.stdout).map_err(|e| format!("{:?}: {e}", command.get_program()))
-}
 
 /// The interpreter that has the binding: `make python` puts it into `target/venv`.
 fn interpreter() -> Option<PathBuf> {

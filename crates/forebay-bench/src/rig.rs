@@ -205,3 +205,12 @@ pub fn drop_page_cache(path: &Path) -> Result<(), String> {
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)
         .map_err(|e| failed("drop the page cache", e))
 }
+
+/// Runs a program that prints JSON to standard output.
+pub fn json_of(command: &mut Command) -> Result<serde_json::Value, String> {
+    let output = command.output().map_err(|e| format!("{:?}: {e}", command.get_program()))?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).trim().to_owned());
+    }
+    serde_json::from_slice(&output.stdout).map_err(|e| format!("{:?}: {e}", command.get_program()))
+}

@@ -24,7 +24,6 @@ use forebay_wire::{
 };
 use rustix::fs::{Mode, OFlags, open};
 use serde::Serialize;
-use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
@@ -55,14 +54,6 @@ pub struct Location {
     /// Nodes by the names that schedulers know, best first.
     pub hosts: Vec<String>,
 }
-
-/// What a client remembers of the cluster between two questions.
-#[derive(Debug, Default)]
-pub(crate) struct KnownView(Mutex<Option<(Instant, ClusterView)>>);
-
-/// The preferred nodes that a client has chosen, by the labels of mounts.
-#[derive(Debug, Default)]
-pub(crate) struct GivenHomes(Mutex<BTreeMap<String, Homes>>);
 
 /// A range of a file.
 #[derive(Clone, Copy)]

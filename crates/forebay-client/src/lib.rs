@@ -18,7 +18,9 @@
 pub mod admin;
 pub mod error;
 pub mod job;
+mod known;
 pub mod load;
+mod lock;
 pub mod map;
 mod own;
 mod proof;

@@ -1,6 +1,6 @@
 //! State of a process that a forked child must not share.
 
-use crate::session::lock;
+use crate::lock::lock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 

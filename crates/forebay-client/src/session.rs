@@ -6,6 +6,7 @@
 //! nothing for asking. A forked child starts with an empty pool.
 
 use crate::error::{errno, no_agent, out_of_files, told};
+pub(crate) use crate::lock::lock;
 use crate::own::OwnLock;
 use forebay_store::ring::RingWriter;
 use forebay_wire::{Channel, Hello, MAGIC, MountInfo, PROTOCOL, Received, Refusal, Reply, Request, Welcome};
@@ -130,8 +131,8 @@ pub(crate) struct Session {
     /// The connection whose end would end this process's job, and the job's token.
     job: Mutex<Option<(Option<Channel>, String)>>,
     /// The members as they were a moment ago.
-    pub(crate) view: crate::job::KnownView,
-    pub(crate) homes: crate::job::GivenHomes,
+    pub(crate) view: crate::known::KnownView,
+    pub(crate) homes: crate::known::GivenHomes,
     /// What this node does to the files that are open.
     pub(crate) watches: Arc<crate::watch::Watches>,
 }
@@ -142,10 +143,6 @@ struct Pool {
     idle: Vec<Channel>,
     /// Holds the ring and the pins; kept apart so that it is never thrown away for being late.
     anchor: Option<Arc<Mutex<Channel>>>,
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Longest path of a Unix socket: the kernel's 108 bytes less the zero at the end.
@@ -162,8 +159,8 @@ impl Session {
             born: Instant::now(),
             warned: AtomicBool::new(false),
             job: Mutex::new(None),
-            view: crate::job::KnownView::default(),
-            homes: crate::job::GivenHomes::default(),
+            view: crate::known::KnownView::default(),
+            homes: crate::known::GivenHomes::default(),
             watches: Arc::default(),
         }
     }

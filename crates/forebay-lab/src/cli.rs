@@ -12,6 +12,7 @@ use clap::{Args, Subcommand};
 
 use crate::LabError;
 use crate::cluster::{self, run::RunArgs, space::LAB_VARIABLE, spark::SparkCommand, up::UpArgs};
+use crate::print::print_json;
 use crate::quantity::{Rate, parse_bytes, parse_duration_ns, parse_rate};
 use crate::slowfs::{self, Config, Stamps, StatsLog, remote};
 
@@ -200,13 +201,6 @@ pub fn run(command: &LabCommand, json: bool) -> Result<(), LabError> {
             if *reset { remote::reset(mount) } else { Ok(()) }
         }
     }
-}
-
-/// Writes a value to standard output.
-pub(crate) fn print_json(value: &impl serde::Serialize) -> Result<(), LabError> {
-    let text =
-        serde_json::to_string_pretty(value).map_err(|error| LabError::io("cannot write JSON", error))?;
-    writeln!(io::stdout(), "{text}").map_err(|error| LabError::io("cannot write to stdout", error))
 }
 
 /// Starts this very command again in the foreground, in a session of its own, and returns once that

@@ -16,6 +16,7 @@ pub mod cluster;
 pub mod error;
 pub mod fixture;
 mod mountinfo;
+mod print;
 pub mod quantity;
 pub mod slowfs;
 

@@ -13,9 +13,17 @@
 //! leak into a decision. Keys are made by the agent from file slots and page numbers, not by users,
 //! so a fixed hash opens no door to crafted collisions worth the price of a keyed one.
 
-use crate::eviction::Victim;
 use alloc::vec::Vec;
 use hashbrown::HashTable;
+
+/// A page that has left the policy and is the agent's to punch out of the tier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Victim {
+    /// The page.
+    pub key: u64,
+    /// Its size as given to `insert`.
+    pub bytes: u32,
+}
 
 /// No slot: the end of a list.
 pub(crate) const NIL: u32 = u32::MAX;

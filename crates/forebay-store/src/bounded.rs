@@ -6,7 +6,8 @@
 //! goes with its last descriptor, however this process ends. Elsewhere the file lies on the tier's
 //! tmpfs, and only that one's size bounds it.
 
-use crate::tier::{Backing, Tier};
+use crate::mounting::Backing;
+use crate::tier::Tier;
 use crate::{BLOCK_BYTES, blocks_bytes};
 use rustix::fs::{CWD, Mode, OFlags, fstat, fstatvfs, openat};
 use rustix::io::Errno;

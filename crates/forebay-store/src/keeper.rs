@@ -6,7 +6,7 @@
 //! there instead: it mounts, listens on `keeper.sock` in the state directory, and hands a
 //! descriptor of the mount's root to its own user. It ends when told, or with its directory.
 
-use crate::tier::{TierOptions, huge_setting, mount_or_resize};
+use crate::mounting::{TierOptions, huge_setting, mount_or_resize};
 use forebay_wire::Channel;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::net::{

@@ -10,6 +10,7 @@ pub mod budget;
 pub mod copy;
 pub mod keeper;
 pub mod map;
+mod mounting;
 pub mod ring;
 pub mod staging;
 mod state;

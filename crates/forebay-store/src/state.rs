@@ -8,7 +8,7 @@
 //! find the same one: guessing could mount a fresh tmpfs, empty that, and leave the real cache in
 //! memory.
 
-use crate::tier::{Backing, backing_name, explain};
+use crate::mounting::{Backing, backing_name, explain};
 use rustix::fs::{AtFlags, CWD, FileType, statat};
 use std::ffi::OsStr;
 use std::io;

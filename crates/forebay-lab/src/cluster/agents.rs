@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
-use super::pfs::PfsKind;
+use super::kind::PfsKind;
 use super::plan::{HEAD, Node, Role};
 use super::service::Raising;
 use super::space;

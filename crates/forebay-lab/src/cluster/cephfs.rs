@@ -11,9 +11,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use super::PATIENCE;
 use super::moosefs::connections;
 use super::packages;
-use super::pfs::PATIENCE;
 use super::plan::{HEAD, Node, Role};
 use super::process::ProcessId;
 use super::service::Raising;

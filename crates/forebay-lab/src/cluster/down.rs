@@ -84,7 +84,7 @@ impl Report {
 /// That somebody else is at work on it, or what is left.
 pub fn down(lab: &str, json: bool) -> Result<(), LabError> {
     plan::check_name(lab)?;
-    super::up::need_root("down")?;
+    super::root::need_root("down")?;
     if namespaces(lab)
         .iter()
         .any(|name| NamespaceId::of(namespace_path(name)) == NamespaceId::of("/proc/self/ns/net"))
@@ -97,7 +97,7 @@ pub fn down(lab: &str, json: bool) -> Result<(), LabError> {
     report.complete()?;
     lock.remove();
     if json {
-        return crate::cli::print_json(&report);
+        return crate::print::print_json(&report);
     }
     if report.nothing_was_there() {
         println!("no lab `{lab}` was up");

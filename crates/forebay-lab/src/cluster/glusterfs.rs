@@ -17,8 +17,8 @@ use std::io;
 use std::path::PathBuf;
 use std::process::Command;
 
+use super::PATIENCE;
 use super::packages;
-use super::pfs::PATIENCE;
 use super::plan::{Node, Role};
 use super::service::Raising;
 use super::space;

@@ -47,12 +47,14 @@ pub mod directory;
 pub mod down;
 pub mod fuse;
 pub mod glusterfs;
+pub mod kind;
 pub mod moosefs;
 pub mod net;
 pub mod packages;
 pub mod pfs;
 pub mod plan;
 pub mod process;
+mod root;
 pub mod run;
 pub mod service;
 pub mod space;
@@ -61,3 +63,8 @@ pub mod state;
 pub mod status;
 pub mod store;
 pub mod up;
+
+use std::time::Duration;
+
+/// Longest wait for servers to come up, and for a mount.
+const PATIENCE: Duration = Duration::from_secs(30);

@@ -9,8 +9,8 @@ use std::io;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use super::PATIENCE;
 use super::packages;
-use super::pfs::PATIENCE;
 use super::plan::{HEAD, Role};
 use super::service::Raising;
 use super::space;

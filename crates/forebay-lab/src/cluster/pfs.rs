@@ -4,32 +4,13 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
-use std::time::Duration;
 
-use clap::ValueEnum;
-use serde::{Deserialize, Serialize};
-
+use super::kind::PfsKind;
 use super::plan::{Place, Role};
 use super::process::wait_until;
 use super::service::Raising;
-use super::{cephfs, glusterfs, moosefs, space};
+use super::{PATIENCE, cephfs, glusterfs, moosefs, space};
 use crate::{LabError, mountinfo};
-
-/// Longest wait for servers to come up, and for a mount.
-pub const PATIENCE: Duration = Duration::from_secs(30);
-
-/// Which file system.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum PfsKind {
-    /// MooseFS: a metadata server on the head, files in chunks of 64 MiB, one copy of each
-    Moosefs,
-    /// GlusterFS: no metadata server, each file on one of the servers
-    Glusterfs,
-    /// CephFS: a metadata server on the head, files in objects of 4 MiB over all servers, one copy
-    /// of each
-    Cephfs,
-}
 
 impl PfsKind {
     /// What is needed, as program and the Debian package it comes from.

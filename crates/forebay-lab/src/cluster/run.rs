@@ -48,7 +48,7 @@ pub struct RunArgs {
 /// # Errors
 /// That it could not be started, or that it failed on some node.
 pub fn run(args: &RunArgs) -> Result<(), LabError> {
-    super::up::need_root("run")?;
+    super::root::need_root("run")?;
     let record = Record::of_running(&args.name)?;
     if args.all {
         run_on_all(&record, &args.command, args.free)

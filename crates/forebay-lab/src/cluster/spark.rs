@@ -91,7 +91,7 @@ pub struct Prepared {
 /// # Errors
 /// What is missing or did not come up.
 pub fn run(command: &SparkCommand, json: bool) -> Result<(), LabError> {
-    super::up::need_root("spark")?;
+    super::root::need_root("spark")?;
     match command {
         SparkCommand::Up { name, args, install } => {
             let prepared = prepare(args, *install)?;

@@ -16,8 +16,8 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::cpu;
+use super::kind::PfsKind;
 use super::net::Traffic;
-use super::pfs::PfsKind;
 use super::plan::{self, Node, Place, Role};
 use super::process::ProcessId;
 use crate::LabError;

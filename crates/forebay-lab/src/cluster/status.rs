@@ -12,8 +12,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
+use super::kind::PfsKind;
 use super::net::{self, Rates, Traffic};
-use super::pfs::{self, PfsKind};
+use super::pfs;
 use super::plan::{Node, Role, host_address};
 use super::process::ProcessId;
 use super::state::{self, Record};
@@ -159,7 +160,7 @@ fn others(record: &Record) -> usize {
 pub fn print(lab: &str, json: bool) -> Result<(), LabError> {
     let status = look(&Record::of_running(lab)?)?;
     if json {
-        return crate::cli::print_json(&status);
+        return crate::print::print_json(&status);
     }
     match write(&mut io::stdout().lock(), &status) {
         Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(LabError::io("cannot write to stdout", e)),
@@ -172,7 +173,7 @@ pub fn print(lab: &str, json: bool) -> Result<(), LabError> {
 /// # Errors
 /// That the lab is not up.
 pub fn mark(lab: &str) -> Result<(), LabError> {
-    super::up::need_root("mark")?;
+    super::root::need_root("mark")?;
     let _lock = state::lock(lab)?;
     let mut record = Record::of_running(lab)?;
     record.mark = net::traffic(&record.place)?;
@@ -184,7 +185,7 @@ pub fn mark(lab: &str) -> Result<(), LabError> {
 /// # Errors
 /// That the lab is not up, or what `tc` said.
 pub fn set_rate(lab: &str, bytes_per_s: Option<u64>) -> Result<(), LabError> {
-    super::up::need_root("links")?;
+    super::root::need_root("links")?;
     let _lock = state::lock(lab)?;
     let mut record = Record::of_running(lab)?;
     net::reshape(&record.place, &record.nodes, bytes_per_s)?;
@@ -209,7 +210,7 @@ struct TrafficLine {
 /// # Errors
 /// That the lab is not up, or has gone.
 pub fn traffic(lab: &str, every_ns: Option<u64>) -> Result<(), LabError> {
-    super::up::need_root("traffic")?;
+    super::root::need_root("traffic")?;
     let start = Instant::now();
     let mut lines = 0;
     loop {

@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::cpu::{self, Cpus};
-use super::pfs::{self, PfsKind};
+use super::kind::PfsKind;
+use super::pfs;
 use super::plan::{self, Place, Role};
 use super::process::ProcessId;
 use super::service::Raising;
@@ -77,7 +78,7 @@ pub struct UpArgs {
 /// What is missing, what failed, or that the lab is up already.
 pub fn up(args: &UpArgs, json: bool) -> Result<(), LabError> {
     let place = Place::new(&args.name, args.dir.as_deref())?;
-    need_root("up")?;
+    super::root::need_root("up")?;
     packages::clear_leftover();
     pfs::check_stripe(args.pfs, args.stripe)?;
     let store_bytes = store::of_each(args.store.unwrap_or_else(store::default_bytes), args.servers)?;
@@ -137,18 +138,6 @@ impl UpArgs {
         let (capacity_bytes, extent_bytes) = (self.capacity, self.extent_size);
         Ok(Some(AgentsRecord { program: program()?, capacity_bytes, extent_bytes }))
     }
-}
-
-/// # Errors
-/// If the user is not root, with what to do.
-pub fn need_root(command: &str) -> Result<(), LabError> {
-    if rustix::process::geteuid().is_root() {
-        return Ok(());
-    }
-    Err(LabError::new(format!(
-        "`forebay lab {command}` needs root: it works with network namespaces, links and mounts; try `sudo forebay lab \
-         {command}`. `forebay lab slowfs` needs less"
-    )))
 }
 
 /// The program that agents are started from: this one, unless the environment names another.

@@ -31,6 +31,7 @@ mod sketch;
 mod windowed_lfu;
 mod wtinylfu;
 
+pub use crate::arena::Victim;
 use alloc::collections::BTreeSet;
 use alloc::{boxed::Box, string::String, vec::Vec};
 use core::{fmt, str::FromStr};
@@ -60,15 +61,6 @@ pub enum Fill {
     /// It came from its owner, another node, for a reader here: the first to go until it is used a
     /// second time ([`Guests`]). No policy but that wrapper ever sees it.
     Guest,
-}
-
-/// A page that has left the policy and is the agent's to punch out of the tier.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Victim {
-    /// The page.
-    pub key: u64,
-    /// Its size as given to `insert`.
-    pub bytes: u32,
 }
 
 /// The exact state of a policy, for tests and for looking at a live agent: named queues, next
