@@ -1,35 +1,36 @@
-//! Start, housekeeping and end of an agent.
+//! Start, housekeeping and end of an agent: builds its rooms, each from those that it needs.
 
 use crate::cache::Cache;
-use crate::cache::entry::{FlightError, lock};
 use crate::cluster::Cluster;
 use crate::config::Config;
-use crate::coordinator::link::{self, Home, Link};
+use crate::coordinator::home::Home;
+use crate::coordinator::link::Link;
+use crate::coordinator::meeting;
 use crate::counters::{Counters, add};
+use crate::fetch::Fetch;
 use crate::fetch::peers::Peers;
-use crate::fetch::pfs;
+use crate::fetch::pfs::Pfs;
+use crate::jobs::files::Jobs;
+use crate::jobs::layouts::Layouts;
 use crate::memory;
 use crate::mounts::MountState;
 use crate::peers::server::{self, PeerServer};
 use crate::prefetch::orders::Orders;
 use crate::serve::closer::Closer;
-use crate::serve::connection;
-use crate::serve::scratch::Jobs;
-use crate::shares::{Kind, Ledger};
-use forebay_store::ring::RingReader;
+use crate::serve::connection::Clients;
+use crate::serve::session::Node;
+use crate::shares::{Kind, Shares};
+use crate::stop::{Stop, Wake};
 use forebay_store::tier::TierOptions;
 use forebay_store::{Budget, Class, Tier};
 use forebay_wire::link::Security;
 use rustix::fs::Mode;
-use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
-};
-use std::collections::BTreeMap;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -47,93 +48,10 @@ const MEASURING_MAX: Duration = Duration::from_millis(50);
 /// Copies kept open at a time, at most; each takes a descriptor and a map.
 const OPEN_FILES_MAX: usize = 4096;
 
-/// What all threads of an agent share.
-#[derive(Debug)]
-pub struct Shared {
-    /// Its configuration.
-    pub config: Config,
-    /// The budget.
-    pub budget: Budget,
-    /// Cached versions.
-    pub cache: Cache,
-    /// The mounts, in the order of the configuration.
-    pub mounts: Vec<MountState>,
-    /// Counters.
-    pub counters: Counters,
-    /// Memory-only files by job.
-    pub jobs: Jobs,
-    /// Rings of the connected clients, by connection.
-    pub rings: Mutex<BTreeMap<u64, RingReader>>,
-    /// The cluster.
-    pub cluster: Cluster,
-    /// The connection to the coordinator.
-    pub link: Link,
-    /// What the coordinator has ordered.
-    pub orders: Orders,
-    /// How connections between nodes prove themselves.
-    pub security: Security,
-    /// Mounts that do not tell where files lie.
-    pub layouts: crate::jobs::layouts::Silent,
-    /// Peers as they are asked.
-    pub peers: Peers,
-    /// Peers as they are served.
-    pub peer_server: PeerServer,
-    /// Open connections.
-    pub connections: AtomicUsize,
-    /// What ordinary users hold.
-    pub ledger: Ledger,
-    /// Closes what is not of a mount.
-    pub closer: Closer,
-    /// Held while a large packet is decoded and not yet counted in the budget.
-    pub decoding: Mutex<()>,
-    /// Number of the next connection.
-    pub next_connection: AtomicU64,
-    /// When it started.
-    pub started: Instant,
-    /// This program's user.
-    pub uid: u32,
-    stopping: AtomicBool,
-    stop_signal: (Mutex<()>, Condvar),
-}
-
-impl Shared {
-    /// True once the agent is to end.
-    pub fn is_stopping(&self) -> bool {
-        self.stopping.load(Ordering::Acquire)
-    }
-
-    /// Asks the agent to end.
-    pub fn stop(&self) {
-        self.stopping.store(true, Ordering::Release);
-        let _guard = lock(&self.stop_signal.0);
-        self.stop_signal.1.notify_all();
-        self.link.wake();
-    }
-
-    /// Waits for [`Shared::stop`], at most `limit`; tells whether it came.
-    pub fn wait_stop(&self, limit: Duration) -> bool {
-        let guard = lock(&self.stop_signal.0);
-        if !self.is_stopping() {
-            drop(self.stop_signal.1.wait_timeout(guard, limit).unwrap_or_else(PoisonError::into_inner));
-        }
-        self.is_stopping()
-    }
-
-    /// Labels of the mounts, in the order of the configuration.
-    pub fn labels(&self) -> Vec<String> {
-        self.mounts.iter().map(|m| m.label().to_owned()).collect()
-    }
-
-    /// True if a peer with user `uid` may do what only the operator may.
-    pub fn is_operator(&self, uid: u32) -> bool {
-        uid == 0 || uid == self.uid
-    }
-}
-
 /// A running agent.
 #[derive(Debug)]
 pub struct Agent {
-    shared: Arc<Shared>,
+    node: Arc<Node>,
     socket: PathBuf,
     threads: Vec<JoinHandle<()>>,
 }
@@ -147,85 +65,99 @@ impl Agent {
     /// A message for the operator: what was tried, on what, why it failed.
     pub fn start(config: Config, program: Option<PathBuf>, home: Home, closer: Closer) -> io::Result<Self> {
         raise_file_limit();
-        let mounts = config.mounts.iter().cloned().map(MountState::new).collect::<io::Result<Vec<_>>>()?;
-        if mounts.is_empty() {
-            return Err(io::Error::other(
-                "no PFS to serve: give --pfs DIR, or a [[mount]] in the configuration",
-            ));
-        }
-        mounts.iter().for_each(MountState::begin_to_measure);
+        let mounts = open_mounts(&config)?;
         let security = Security::configured(config.cluster.tls.as_deref())?;
-        let (capacity, limit) = config.sizes(memory::usable_bytes()).map_err(io::Error::other)?;
-        let tier = Tier::open(&TierOptions {
-            state_dir: config.state_dir.clone(),
-            backing: config.backing,
-            directory: config.directory.clone(),
-            limit_bytes: limit,
-            huge_pages: config.huge_pages,
-            program,
-        })?;
-        let budget = Budget::new(capacity);
-        // Held for as long as the process lives.
-        std::mem::forget(budget.reserve_existing(Class::Buffers, BASE_BYTES));
-        let cache = Cache::new(tier, budget.clone(), config.eviction, open_files_max());
-        let shared = Arc::new(Shared {
-            budget,
-            cache,
+        let counters = Arc::new(Counters::default());
+        let cache = Arc::new(open_cache(&config, program, counters.clone())?);
+        let shares = Arc::new(Shares::new(cache.budget.clone(), config.connections_max));
+        adopt(&cache, &mounts, &shares, &counters)?;
+        let wake = Arc::new(Wake::new()?);
+        let stop = Arc::new(Stop::new(wake.clone()));
+        let cluster = Arc::new(Cluster::new(config.cluster.clone()));
+        let pfs = Arc::new(Pfs::new(mounts.clone(), cache.clone(), counters.clone()));
+        let peers = Peers::new(pfs.clone(), cluster.clone(), security.clone(), config.cluster.peer_deadline);
+        let fetch = Arc::new(Fetch {
+            mounts: mounts.clone(),
+            cache: cache.clone(),
+            counters: counters.clone(),
+            pfs,
+            peers: Arc::new(peers),
+        });
+        let orders = Arc::new(Orders::new(fetch.clone(), stop.clone(), wake.clone()));
+        let link = Arc::new(Link::new(wake.clone()));
+        let meeting = meeting::Node {
+            config: config.cluster.clone(),
+            mounts: mounts.clone(),
+            budget: cache.budget.clone(),
+            counters: counters.clone(),
+            cluster: cluster.clone(),
+            orders: orders.clone(),
+            link: link.clone(),
+            stop: stop.clone(),
+            wake,
+        };
+        let node = Arc::new(Node {
+            layouts: Layouts::new(mounts.clone(), cache.clone()),
             mounts,
-            counters: Counters::default(),
-            jobs: Jobs::default(),
+            cache,
+            counters,
+            fetch,
+            cluster,
+            link,
+            shares,
+            memory_files: Jobs::default(),
             rings: Mutex::default(),
-            cluster: Cluster::new(config.cluster.clone()),
-            link: Link::new()?,
-            orders: Orders::default(),
-            security,
-            layouts: crate::jobs::layouts::Silent::default(),
-            peers: Peers::default(),
-            peer_server: PeerServer::default(),
             connections: AtomicUsize::new(0),
-            ledger: Ledger::default(),
             closer,
-            decoding: Mutex::default(),
-            next_connection: AtomicU64::new(1),
+            stop,
             started: Instant::now(),
-            uid: rustix::process::geteuid().as_raw(),
-            stopping: AtomicBool::new(false),
-            stop_signal: Default::default(),
             config,
         });
-        shared.adopt()?;
         // Most file systems have been measured by now or are in a moment; others are while this
         // agent serves.
-        let deadline = shared.started + MEASURING_MAX;
-        shared.mounts.iter().for_each(|mount| mount.stamps.wait(deadline));
-        serve_peers(&shared)?;
-        let socket = shared.config.socket();
-        let listener = listen_on(&socket, shared.config.socket_mode)?;
-        let mut threads = spawn_workers(&shared)?;
-        let accepting = shared.clone();
-        // Not joined at the end: it sits in accept until the process or the listener goes.
-        std::thread::Builder::new()
-            .name("accept".into())
-            .spawn(move || accept_loop(&accepting, &listener))?;
-        let keeping = shared.clone();
-        threads.push(
-            std::thread::Builder::new().name("housekeeping".into()).spawn(move || keep_house(&keeping))?,
-        );
+        let deadline = node.started + MEASURING_MAX;
+        node.mounts.iter().for_each(|mount| mount.stamps.wait(deadline));
+        let server = serve_peers(&node, orders, &security)?;
+        let socket = serve_clients(&node)?;
+        let mut threads = spawn_workers(&node)?;
+        let keeping = node.clone();
+        threads.push(spawn("housekeeping", move || keep_house(&keeping, &server))?);
         // Last: whoever joins is asked for pages.
-        let joining = shared.clone();
-        threads
-            .push(std::thread::Builder::new().name("link".into()).spawn(move || link::run(&joining, &home))?);
-        Ok(Agent { shared, socket, threads })
+        threads.push(spawn("link", move || meeting::run(&meeting, &home))?);
+        Ok(Agent { node, socket, threads })
     }
 
-    /// What its threads share.
-    pub fn shared(&self) -> &Arc<Shared> {
-        &self.shared
+    /// What ends the agent.
+    pub fn stop(&self) -> Arc<Stop> {
+        self.node.stop.clone()
+    }
+
+    /// The members as this agent knows them.
+    pub fn cluster(&self) -> Arc<Cluster> {
+        self.node.cluster.clone()
+    }
+
+    /// Its configuration.
+    pub fn config(&self) -> &Config {
+        &self.node.config
+    }
+
+    /// Where it keeps pages.
+    pub fn tier(&self) -> &Tier {
+        &self.node.cache.tier
+    }
+
+    /// The capacity in bytes.
+    pub fn capacity_bytes(&self) -> u64 {
+        self.node.cache.budget.capacity_bytes()
     }
 
     /// Waits until somebody asks it to end, then ends: bounded in time, whatever the PFS does.
+    ///
+    /// # Errors
+    /// Its socket cannot be removed.
     pub fn run(self) -> io::Result<()> {
-        while !self.shared.wait_stop(Duration::from_secs(3600)) {}
+        while !self.node.stop.wait(Duration::from_secs(3600)) {}
         self.finish()
     }
 
@@ -234,12 +166,8 @@ impl Agent {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
             _ => {}
         }
-        for mount in &self.shared.mounts {
-            for task in mount.queue.close() {
-                pfs::finish(&self.shared, &task, Err(FlightError::Cancelled));
-            }
-        }
-        self.shared.peers.close(&self.shared);
+        self.node.fetch.pfs.close();
+        self.node.fetch.peers.close();
         // A fetch thread that hangs in the PFS is left behind; the process ends without it.
         let deadline = Instant::now() + Duration::from_secs(2);
         for thread in self.threads {
@@ -248,28 +176,51 @@ impl Agent {
             }
         }
         // Else the locks go last, after the ports: who has the locks can listen.
-        if !self.shared.closer.is_alive() {
-            self.shared.cache.tier.release();
+        if !self.node.closer.is_alive() {
+            self.node.cache.tier.release();
         }
         Ok(())
     }
 }
 
-impl Shared {
-    fn adopt(&self) -> io::Result<()> {
-        let adopted = self.cache.adopt(|label| self.mounts.iter().position(|m| m.label() == label))?;
-        add(&self.counters.adopted_files_total, adopted);
-        self.cache.for_pinned(|entry, uid, bytes| entry.set_pin(self.share_existing(Kind::Held, uid, bytes)));
-        let freed = self.cache.settle_excess(&self.counters);
-        if adopted > 0 {
-            tracing::info!(
-                files = adopted,
-                given_back_bytes = freed.bytes,
-                "adopted the cache of an earlier agent"
-            );
-        }
-        Ok(())
+fn open_mounts(config: &Config) -> io::Result<Arc<[MountState]>> {
+    let mounts = config.mounts.iter().cloned().map(MountState::new).collect::<io::Result<Arc<[_]>>>()?;
+    if mounts.is_empty() {
+        return Err(io::Error::other("no PFS to serve: give --pfs DIR, or a [[mount]] in the configuration"));
     }
+    mounts.iter().for_each(MountState::begin_to_measure);
+    Ok(mounts)
+}
+
+fn open_cache(config: &Config, program: Option<PathBuf>, counters: Arc<Counters>) -> io::Result<Cache> {
+    let (capacity, limit) = config.sizes(memory::usable_bytes()).map_err(io::Error::other)?;
+    let tier = Tier::open(&TierOptions {
+        state_dir: config.state_dir.clone(),
+        backing: config.backing,
+        directory: config.directory.clone(),
+        limit_bytes: limit,
+        huge_pages: config.huge_pages,
+        program,
+    })?;
+    let budget = Budget::new(capacity);
+    // Held for as long as the process lives.
+    std::mem::forget(budget.reserve_existing(Class::Buffers, BASE_BYTES));
+    Ok(Cache::new(tier, budget, config.eviction, open_files_max(), counters))
+}
+
+fn adopt(cache: &Cache, mounts: &[MountState], shares: &Shares, counters: &Counters) -> io::Result<()> {
+    let adopted = cache.adopt(|label| mounts.iter().position(|m| m.label() == label))?;
+    add(&counters.adopted_files_total, adopted);
+    cache.for_pinned(|entry, uid, bytes| entry.set_pin(shares.share_existing(Kind::Held, uid, bytes)));
+    let freed = cache.settle_excess();
+    if adopted > 0 {
+        tracing::info!(
+            files = adopted,
+            given_back_bytes = freed.bytes,
+            "adopted the cache of an earlier agent"
+        );
+    }
+    Ok(())
 }
 
 fn open_files_max() -> usize {
@@ -301,67 +252,55 @@ fn listen_on(path: &Path, mode: u32) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-fn spawn_workers(shared: &Arc<Shared>) -> io::Result<Vec<JoinHandle<()>>> {
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name(name.into()).spawn(body)
+}
+
+fn spawn_workers(node: &Arc<Node>) -> io::Result<Vec<JoinHandle<()>>> {
     let mut threads = Vec::new();
-    for mount in 0..shared.mounts.len() {
-        for number in 0..shared.mounts[mount].config.fetch_threads {
-            let shared = shared.clone();
-            let name = format!("fetch-{}-{number}", shared.mounts[mount].label());
-            threads.push(
-                std::thread::Builder::new().name(name).spawn(move || pfs::run(&shared, mount, number))?,
-            );
+    for (mount, state) in node.mounts.iter().enumerate() {
+        for number in 0..state.config.fetch_threads {
+            let pfs = node.fetch.pfs.clone();
+            let name = format!("fetch-{}-{number}", state.label());
+            threads.push(spawn(&name, move || pfs.work(mount, number))?);
         }
     }
     Ok(threads)
 }
 
+/// Listens for programs of this node. Returns the path of the socket.
+fn serve_clients(node: &Arc<Node>) -> io::Result<PathBuf> {
+    let socket = node.config.socket();
+    let listener = listen_on(&socket, node.config.socket_mode)?;
+    let clients = Clients::new(node.clone());
+    // Not joined at the end: it sits in accept until the process or the listener goes.
+    spawn("accept", move || clients.accept(&listener))?;
+    Ok(socket)
+}
+
 /// Listens for peers, if this node has any.
-fn serve_peers(shared: &Arc<Shared>) -> io::Result<()> {
-    let address = &shared.config.cluster.listen;
-    if address.is_empty() {
-        return Ok(());
+fn serve_peers(node: &Node, orders: Arc<Orders>, security: &Security) -> io::Result<Arc<PeerServer>> {
+    let (fetch, cluster, stop) = (node.fetch.clone(), node.cluster.clone(), node.stop.clone());
+    let peers = Arc::new(PeerServer::new(fetch, orders, cluster, stop));
+    let address = &node.config.cluster.listen;
+    if !address.is_empty() {
+        let listener = security.listen(address)?;
+        node.cluster.set_address(listener.address()?.to_string());
+        let accepting = peers.clone();
+        // Not joined at the end, as the other one.
+        spawn("accept-peers", move || server::accept_loop(&accepting, listener))?;
     }
-    let listener = shared.security.listen(address)?;
-    shared.cluster.set_address(listener.address()?.to_string());
-    let accepting = shared.clone();
-    // Not joined at the end, as the other one.
-    std::thread::Builder::new()
-        .name("accept-peers".into())
-        .spawn(move || server::accept_loop(&accepting, listener))?;
-    Ok(())
+    Ok(peers)
 }
 
-fn accept_loop(shared: &Arc<Shared>, listener: &OwnedFd) {
-    while !shared.is_stopping() {
-        match accept_with(listener.as_fd(), SocketFlags::CLOEXEC) {
-            Ok(socket) => connection::start(shared, socket),
-            Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => {}
-            Err(e) => {
-                // Out of descriptors or memory: clients wait in the backlog or read the PFS; try
-                // again shortly.
-                tracing::warn!(error = %e, "cannot accept a connection");
-                std::thread::sleep(Duration::from_millis(50));
-            }
-        }
-    }
-}
-
-fn keep_house(shared: &Arc<Shared>) {
-    let mut keys = Vec::new();
-    while !shared.wait_stop(HOUSEKEEPING) {
-        keys.clear();
-        for ring in lock(&shared.rings).values_mut() {
-            ring.drain(&mut keys);
-        }
-        if !keys.is_empty() {
-            add(&shared.counters.touches_total, keys.len() as u64);
-            shared.cache.touch(&keys);
-        }
-        shared.jobs.keep_house();
-        shared.cache.retest_held();
-        shared.cache.sweep_stale(&shared.counters);
-        shared.cache.settle_excess(&shared.counters);
-        shared.peers.keep_house(shared);
-        shared.peer_server.files.keep_house();
+fn keep_house(node: &Node, peers: &PeerServer) {
+    while !node.stop.wait(HOUSEKEEPING) {
+        node.drain_rings();
+        node.memory_files.keep_house();
+        node.cache.retest_held();
+        node.cache.sweep_stale();
+        node.cache.settle_excess();
+        node.fetch.peers.keep_house();
+        peers.keep_house();
     }
 }

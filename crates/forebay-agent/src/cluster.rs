@@ -8,8 +8,8 @@
 //! it is greeted in the background, and asked for pages again only if it answers: no reader waits a
 //! second time for a peer that hangs.
 
-use crate::cache::entry::lock;
 use crate::config::ClusterConfig;
+use crate::lock::lock;
 use forebay_policy::placement::{Member, extent_key, node_number, owners};
 use forebay_wire::{ClusterStatus, ClusterView, NodeInfo};
 use std::collections::{BTreeMap, BTreeSet};

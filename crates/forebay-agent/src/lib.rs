@@ -13,10 +13,11 @@
 //! | `mounts` | the PFS mounts: which files they serve, and whether a version is settled |
 //! | `cluster` | the members, and who owns which extent |
 //! | `shares` | what one user may hold |
-//! | `config`, `counters`, `units`, `memory` | what all rooms use |
+//! | `config`, `counters`, `stop`, `lock`, `units`, `memory` | what all rooms use |
 //!
-//! A read that misses goes through `serve/connection`, `serve/read`, `fetch`, `cache`. What is
-//! cached, and what of it is evicted first, is decided by the policy crate.
+//! The table is in order: a room imports rooms below it and none above. A read that misses goes
+//! through `serve/connection`, `serve/read`, `fetch`, `cache`. What is cached, and what of it is
+//! evicted first, is decided by the policy crate.
 
 pub mod agent;
 pub mod cache;
@@ -26,15 +27,17 @@ pub mod coordinator;
 pub mod counters;
 pub mod fetch;
 pub mod jobs;
+pub mod lock;
 pub mod memory;
 pub mod mounts;
 pub mod peers;
 pub mod prefetch;
 pub mod serve;
 pub mod shares;
+pub mod stop;
 pub mod units;
 
-pub use agent::{Agent, Shared};
+pub use agent::Agent;
 pub use config::{ClusterConfig, Config, MountConfig};
-pub use coordinator::link::Home;
+pub use coordinator::home::Home;
 pub use serve::closer::Closer;

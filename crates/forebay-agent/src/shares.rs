@@ -1,16 +1,15 @@
 //! Limits what an ordinary user may hold of the agent at a time, and counts it before allocation.
 //!
-//! One ledger serves all resources that have no other limit for one user. [`Shared::share`] takes
+//! One ledger serves all resources that have no other limit for one user. [`Shares::share`] takes
 //! an amount for a user, or refuses and names the user's share; dropping the [`Share`] returns the
 //! amount. All ordinary users together have a limit as well, so that something is left for the
 //! operator. This ledger does not limit the operator; the budget, the connections and the kernel
 //! do.
 
-use crate::agent::Shared;
-use crate::cache::entry::lock;
+use crate::lock::lock;
 use crate::mounts::MountState;
 use crate::units::Human;
-use forebay_store::{Class, Reservation};
+use forebay_store::Budget;
 use forebay_wire::Refusal;
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -27,8 +26,10 @@ pub enum Kind {
     /// Descriptors that outlive the request they came with: of loads, fetches, memory-only files
     /// and files written through.
     Descriptors,
-    /// Bytes of pages under way from the PFS for reads and read-ahead.
+    /// Bytes of pages under way from the PFS that reads wait for.
     Fetching,
+    /// The same for read-ahead and refills, which must not keep the user's own reads from going.
+    Ahead,
     /// Bytes that cannot be evicted: memory-only files, files being written through, pinned files.
     Held,
     /// Bytes of pages that programs map.
@@ -45,14 +46,15 @@ struct Bounds {
 }
 
 impl Bounds {
-    fn of(shared: &Shared, kind: Kind) -> Self {
-        let capacity = shared.budget.capacity_bytes();
-        let connections = shared.config.connections_max as u64;
+    fn of(shares: &Shares, kind: Kind) -> Self {
+        let capacity = shares.budget.capacity_bytes();
+        let connections = shares.connections_max as u64;
         let descriptors = descriptors_max();
         let (own, all) = match kind {
             Kind::Connections | Kind::Loads => (connections.div_ceil(2), connections),
             Kind::Descriptors => (descriptors / 4, descriptors / 2),
             Kind::Fetching => (capacity / 2, capacity),
+            Kind::Ahead => (capacity / 4, capacity / 2),
             Kind::Held => (capacity / 2, capacity / 4 * 3),
             Kind::Mapped => (capacity / 8, capacity / 4),
         };
@@ -63,7 +65,7 @@ impl Bounds {
                 "open files at the agent",
                 "wait for loads and reads to end, remove memory-only files, or raise the agent's `ulimit -n`",
             ),
-            Kind::Fetching => ("bytes under way from the file system", "wait for reads to end"),
+            Kind::Fetching | Kind::Ahead => ("bytes under way from the file system", "wait for reads to end"),
             Kind::Held => (
                 "bytes of memory-only, pinned and not yet closed files",
                 "remove or unpin some, or raise tier.capacity",
@@ -75,7 +77,7 @@ impl Bounds {
             all,
             what,
             remedy,
-            is_bytes: matches!(kind, Kind::Fetching | Kind::Held | Kind::Mapped),
+            is_bytes: matches!(kind, Kind::Fetching | Kind::Ahead | Kind::Held | Kind::Mapped),
         }
     }
 
@@ -146,6 +148,11 @@ impl Share {
         self.uid
     }
 
+    /// Whether it is the operator's, whose shares are not counted.
+    pub fn is_of_operator(&self) -> bool {
+        self.ledger.is_none()
+    }
+
     /// Takes in another share of the same user and kind.
     ///
     /// # Panics
@@ -174,7 +181,28 @@ impl Drop for Share {
     }
 }
 
-impl Shared {
+/// Who may hold how much.
+#[derive(Debug)]
+pub struct Shares {
+    ledger: Ledger,
+    budget: Budget,
+    connections_max: usize,
+    /// The user of this program.
+    agent_uid: u32,
+}
+
+impl Shares {
+    /// Nobody holds anything. The shares are parts of `budget`, and of `connections_max`.
+    pub fn new(budget: Budget, connections_max: usize) -> Self {
+        let agent_uid = rustix::process::geteuid().as_raw();
+        Shares { ledger: Ledger::default(), budget, connections_max, agent_uid }
+    }
+
+    /// True if a program of user `uid` may do what only the operator may.
+    pub fn is_operator(&self, uid: u32) -> bool {
+        uid == 0 || uid == self.agent_uid
+    }
+
     /// Takes `amount` of `kind` for user `uid`. The operator gets it always.
     ///
     /// # Errors
@@ -186,20 +214,10 @@ impl Shared {
         self.ledger.take(kind, uid, amount, Some(&Bounds::of(self, kind)))
     }
 
-    /// As [`Shared::share`], of what the user has already: pins that an earlier agent granted.
+    /// As [`Shares::share`], of what the user has already: pins that an earlier agent granted.
     pub fn share_existing(&self, kind: Kind, uid: u32, amount: u64) -> Share {
         let counted = (!self.is_operator(uid)).then(|| self.ledger.take(kind, uid, amount, None).ok());
         counted.flatten().unwrap_or(Share { ledger: None, kind, uid, amount })
-    }
-
-    /// Holds `bytes` of the budget for user `uid`, evicting as needed.
-    ///
-    /// # Errors
-    /// More than the user's share, or nothing is left to evict.
-    pub fn hold(&self, uid: u32, class: Class, bytes: u64) -> Result<Held, Refusal> {
-        let share = self.share(Kind::Held, uid, bytes)?;
-        let room = self.cache.reserve(class, bytes, &self.counters).ok_or(Refusal::NoRoom)?;
-        Ok(Held { room, share })
     }
 
     /// A file that user `uid` has sent and that outlives the request.
@@ -209,39 +227,6 @@ impl Shared {
     pub fn keep_file(&self, uid: u32, fd: OwnedFd) -> Result<PfsFile, Refusal> {
         let share = self.share(Kind::Descriptors, uid, 1)?;
         Ok(PfsFile { fd, _shares: vec![share] })
-    }
-}
-
-/// Bytes of the budget that are part of a user's share.
-#[derive(Debug)]
-pub struct Held {
-    room: Reservation,
-    share: Share,
-}
-
-impl Held {
-    /// How many.
-    pub fn bytes(&self) -> u64 {
-        self.room.bytes()
-    }
-
-    /// Takes in more, of the same user and class.
-    pub fn merge(&mut self, other: Held) {
-        self.room.merge(other.room);
-        self.share.merge(other.share);
-    }
-
-    /// Returns a part.
-    pub fn shrink(&mut self, bytes: u64) {
-        self.room.shrink(bytes);
-        self.share.shrink(bytes);
-    }
-
-    /// Takes all of it out of the user's share: the bytes may be evicted from now on.
-    pub fn let_go(&mut self) -> Reservation {
-        let bytes = self.room.bytes();
-        self.share.shrink(bytes);
-        self.room.split(bytes)
     }
 }
 

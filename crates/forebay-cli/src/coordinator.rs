@@ -24,7 +24,7 @@ pub fn coordinator(global: &Global, args: &CoordinatorArgs) -> Outcome {
             "the coordinator has no address: give --listen IP:PORT, or cluster.coordinator_listen".into()
         );
     }
-    crate::up::start_log();
+    crate::log::start_log();
     let mut signals = signal_hook::iterator::Signals::new([libc::SIGTERM, libc::SIGINT])
         .map_err(|e| format!("cannot handle signals: {e}"))?;
     let coordinator = start(&config).map_err(|e| e.to_string())?;

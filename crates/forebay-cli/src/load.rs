@@ -9,16 +9,14 @@ use crate::Outcome;
 use crate::cli::{Global, LoadArgs};
 use crate::files::for_each_file;
 use crate::out::{no_agent, print, with_path};
+use crate::served::why_unserved;
 use crate::verify::{Compared, compare};
 use forebay_agent::units::Human;
 use forebay_client::{Client, Load, LoadFailure};
-use forebay_wire::{LoadProgress, MountStatus};
+use forebay_wire::LoadProgress;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
-use std::ffi::OsStr;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -197,27 +195,6 @@ impl Job {
         failures.extend_from_slice(self.load.failures());
         report_of(&self.progress, failures, elapsed, cancelled)
     }
-}
-
-/// Why the agent serves nothing below a directory. An empty answer would look like an empty PFS.
-pub fn why_unserved(mounts: &[MountStatus], path: &Path) -> Option<String> {
-    let device = |path: &Path| std::fs::metadata(path).map(|meta| meta.dev());
-    let real = path.canonicalize().ok().filter(|real| real.is_dir())?;
-    let root = |mount: &MountStatus| PathBuf::from(OsStr::from_bytes(&mount.root));
-    let around = mounts.iter().filter(|m| real.starts_with(root(m))).max_by_key(|m| m.root.len());
-    if let Some(mount) = around.filter(|m| !m.mounted) {
-        let (root, label) = (root(mount), &mount.label);
-        return Some(format!(
-            "nothing is mounted on {}, the root of {label:?}: mount the PFS again",
-            root.display()
-        ));
-    }
-    let here = device(&real).ok()?;
-    if mounts.iter().any(|m| m.mounted && device(&root(m)).is_ok_and(|dev| dev == here)) {
-        return None;
-    }
-    let roots: Vec<_> = mounts.iter().map(|m| root(m).display().to_string()).collect();
-    Some(format!("not on a file system that the agent serves; it serves {}", roots.join(", ")))
 }
 
 fn report_of(

@@ -1,6 +1,6 @@
 //! Prints results: text for people, JSON for programs.
 
-use crate::cli::Global;
+use crate::global::Global;
 use serde::Serialize;
 use std::io::{self, Write};
 use std::path::Path;

@@ -6,6 +6,7 @@
 
 use crate::Outcome;
 use crate::cli::{AgentArgs, DownArgs, Global, UpArgs};
+use crate::log::start_log;
 use crate::out::{no_agent, print};
 use forebay_agent::Closer;
 use forebay_agent::config::{KEYS, Key, default_state_dir};
@@ -221,20 +222,19 @@ fn serve(config: Config) -> Outcome {
         }
         e.to_string()
     })?;
-    let shared = agent.shared().clone();
     tracing::info!(
-        socket = %shared.config.socket().display(),
-        tier = shared.cache.tier.description(),
-        huge_pages = shared.cache.tier.huge_pages(),
-        capacity_bytes = shared.budget.capacity_bytes(),
+        socket = %agent.config().socket().display(),
+        tier = agent.tier().description(),
+        huge_pages = agent.tier().huge_pages(),
+        capacity_bytes = agent.capacity_bytes(),
         "agent is ready"
     );
-    let stopping = shared.clone();
+    let stop = agent.stop();
     let mut signals = signal_hook::iterator::Signals::new([libc::SIGTERM, libc::SIGINT])
         .map_err(|e| format!("cannot handle signals: {e}"))?;
     std::thread::spawn(move || {
         if signals.forever().next().is_some() {
-            stopping.stop();
+            stop.stop();
         }
     });
     agent.run().map_err(|e| format!("cannot end cleanly: {e}"))?;
@@ -268,15 +268,6 @@ fn log_limits(config: &Config) {
             tracing::info!(total_bytes = memory::total_bytes(), "no control group limits the tier's memory")
         }
     }
-}
-
-/// Messages go to standard error, from the level that `FOREBAY_LOG` names.
-pub fn start_log() {
-    tracing_subscriber::fmt().with_writer(io::stderr).with_ansi(false).with_max_level(log_level()).init();
-}
-
-fn log_level() -> tracing::Level {
-    std::env::var("FOREBAY_LOG").ok().and_then(|text| text.parse().ok()).unwrap_or(tracing::Level::INFO)
 }
 
 /// Ends the agent.

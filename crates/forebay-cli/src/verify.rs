@@ -4,8 +4,8 @@
 use crate::Outcome;
 use crate::cli::{Global, PathsArgs};
 use crate::files::list_files;
-use crate::load::why_unserved;
 use crate::out::{no_agent, print, with_path};
+use crate::served::why_unserved;
 use forebay_agent::units::Human;
 use forebay_client::{Client, File, ReadMode, errno};
 use forebay_wire::MountStatus;

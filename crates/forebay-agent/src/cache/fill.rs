@@ -5,43 +5,29 @@
 //! eviction policy knows it. A page that a peer has brought half of is finished by the PFS: what is
 //! filled belongs to the flight, not to the thread.
 
-use crate::agent::Shared;
-use crate::cache::entry::{FlightError, FlightState, Task};
-use crate::cache::no_copy;
+use super::entry::Task;
+use super::flight::{Begun, FlightError, FlightState};
+use super::{Cache, NoCopy, no_copy};
 use forebay_policy::eviction::Fill;
 use forebay_store::copy::CopyFile;
-use forebay_store::{BLOCK_BYTES, Class, Reservation, State, Word, blocks_bytes};
+use forebay_store::{BLOCK_BYTES, Class, State, Word, blocks_bytes};
 use std::io;
-use std::sync::Arc;
-
-/// A page being filled. Whoever has it is the only one to change its word.
-#[derive(Debug)]
-pub struct Begun {
-    file: Arc<CopyFile>,
-    room: Reservation,
-    word: Word,
-    /// Bytes valid from the page's start.
-    done: u64,
-}
 
 impl Begun {
     /// Makes room for the page and takes it; `None` if it is resident.
     ///
     /// # Errors
     /// No room, or the tier failed.
-    pub fn begin(shared: &Shared, task: &Task) -> Result<Option<Begun>, FlightError> {
+    pub fn begin(cache: &Cache, task: &Task) -> Result<Option<Begun>, FlightError> {
         let page = task.flight.page;
         assert!(task.entry.is_sealed(), "page {page} of copy {} is fetched unsealed", task.entry.copy());
         let len = task.entry.geometry().page_len(page);
-        let file = shared.cache.file(&task.entry).map_err(tier_failed)?;
+        let file = cache.file(&task.entry).map_err(tier_failed)?;
         if file.word(page).state == State::Resident {
             return Ok(None);
         }
-        let room = shared
-            .cache
-            .reserve(Class::Pages, blocks_bytes(len), &shared.counters)
-            .ok_or(FlightError::NoRoom)?;
-        if !shared.cache.wait_absent(&file, page) {
+        let room = cache.reserve(Class::Pages, blocks_bytes(len)).ok_or(FlightError::NoRoom)?;
+        if !cache.wait_absent(&file, page) {
             return Err(FlightError::NoRoom);
         }
         let absent = file.word(page);
@@ -81,23 +67,23 @@ impl Begun {
     }
 
     /// All of it is there: it can be evicted from now on.
-    pub fn land(self, shared: &Shared, task: &Task, fill: Fill) {
+    pub fn land(self, cache: &Cache, task: &Task, fill: Fill) {
         let whole = Word { state: State::Resident, guest: fill == Fill::Guest, ..self.word };
-        shared.cache.keep_pages(self.room);
+        cache.keep_pages(self.room);
         let words = (self.word, whole);
-        let ours = shared.cache.note_resident(&task.entry, &self.file, task.flight.page, words, fill);
+        let ours = cache.note_resident(&task.entry, &self.file, task.flight.page, words, fill);
         assert!(ours, "a page being filled has one owner");
     }
 
     /// The rest will not come: what was shown is withdrawn.
-    pub fn abandon(self, shared: &Shared, task: &Task) {
+    pub fn abandon(self, cache: &Cache, task: &Task) {
         let page = task.flight.page;
         let now = self.file.word(page);
         self.file.change(page, now, now.withdrawn(State::Leaving));
         if let Err(e) = self.file.punch(page, 1) {
             tracing::error!(copy = task.entry.copy(), page, error = %e, "cannot release a page that was not filled");
             // It takes memory that nobody will give back: it stays counted.
-            shared.cache.keep_pages(self.room);
+            cache.keep_pages(self.room);
         }
     }
 }
@@ -105,7 +91,7 @@ impl Begun {
 /// A failure of the tier, as the end of a flight.
 pub fn tier_failed(e: io::Error) -> FlightError {
     match no_copy(e) {
-        crate::cache::NoCopy::Tier(e) => FlightError::Pfs {
+        NoCopy::Tier(e) => FlightError::Pfs {
             errno: e.raw_os_error().unwrap_or(libc::EIO),
             message: format!("the tier failed: {e}"),
         },

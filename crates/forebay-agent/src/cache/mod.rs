@@ -1,16 +1,24 @@
 //! The index of cached versions, and how memory is found and given back.
 //!
 //! One lock covers the index, the eviction policy and the pins; it is held for lookups and
-//! decisions, never while the PFS or the kernel moves bytes. The order on eviction is fixed: under
-//! the lock the policy names victims and their words are withdrawn; outside of it the pages are
-//! punched and only then leave the budget.
+//! decisions, never while the PFS or the kernel moves bytes.
+//!
+//! | file | what it does |
+//! | --- | --- |
+//! | `entry` | one cached version, and the fetches under way for it |
+//! | `flight` | the fetch of one page, and who waits for it |
+//! | `fill` | a page on its way into the tier |
+//! | `evict` | gives memory back |
+//! | `pins`, `held` | what may not be evicted, and whose it is |
+//! | `adopt` | takes over the copies of an earlier agent |
 
-use crate::cache::entry::{Entry, lock};
-use crate::counters::{Counters, add};
+use crate::counters::Counters;
+use crate::lock::lock;
+use entry::Entry;
 use forebay_pfs::{FileFacts, FileVersion};
-use forebay_policy::eviction::{EvictionKind, EvictionPolicy, Fill, Victim};
-use forebay_store::copy::{CopyFile, CopyIdentity, FLAG_PINNED, Geometry};
-use forebay_store::ring::{PAGES_MAX, split_key};
+use forebay_policy::eviction::{EvictionKind, EvictionPolicy, Fill};
+use forebay_store::copy::{CopyFile, CopyIdentity, Geometry};
+use forebay_store::ring::PAGES_MAX;
 use forebay_store::{Budget, Class, Reservation, State, Tier, Word, blocks_bytes};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io;
@@ -19,20 +27,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
+mod adopt;
 pub mod entry;
+mod evict;
 pub mod fill;
+pub mod flight;
+pub mod held;
 mod pins;
 
-pub use pins::Lent;
-use pins::held_pages;
+pub use pins::{Lent, NoPin};
 
 /// What a copy costs beside its blocks. The agent's own record is about 460 bytes (`make bench`,
 /// `agent.memory_per_file`); the rest allows for the kernel's inode and directory entry, which no
 /// counter shows by file.
 pub const ENTRY_BYTES: u64 = 2048;
-
-/// Victims withdrawn under one hold of the lock; with 2 MiB pages, half a gigabyte.
-const VICTIMS_PER_ROUND: u64 = 256;
 
 /// Guests (pages of other nodes) may take this share of the capacity: one in four.
 const GUESTS_SHARE: u64 = 4;
@@ -44,6 +52,7 @@ pub struct Cache {
     pub tier: Tier,
     /// The budget of the whole agent.
     pub budget: Budget,
+    counters: Arc<Counters>,
     index: Mutex<Index>,
     pages: Mutex<Reservation>,
     metadata: Mutex<Reservation>,
@@ -99,9 +108,6 @@ pub struct Totals {
     pub planned_bytes: u64,
 }
 
-/// A page that readers do not see any more.
-type Withdrawn = (Arc<Entry>, u32);
-
 /// What was given back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Freed {
@@ -113,7 +119,13 @@ pub struct Freed {
 
 impl Cache {
     /// An empty cache over `tier`. Keeps at most `open_files_max` copies open.
-    pub fn new(tier: Tier, budget: Budget, eviction: EvictionKind, open_files_max: usize) -> Self {
+    pub fn new(
+        tier: Tier,
+        budget: Budget,
+        eviction: EvictionKind,
+        open_files_max: usize,
+        counters: Arc<Counters>,
+    ) -> Self {
         let index = Index {
             newest: HashMap::new(),
             by_copy: BTreeMap::new(),
@@ -130,6 +142,7 @@ impl Cache {
             metadata: Mutex::new(budget.reserve_existing(Class::Metadata, 0)),
             tier,
             budget,
+            counters,
             index: Mutex::new(index),
             open_files: Mutex::new(VecDeque::new()),
             open_files_max,
@@ -204,7 +217,6 @@ impl Cache {
         page_bytes: u64,
         facts: &FileFacts,
         path: impl FnOnce() -> Vec<u8>,
-        counters: &Counters,
     ) -> Result<Arc<Entry>, NoCopy> {
         if let Some(entry) = self.find(mount, facts) {
             return Ok(entry);
@@ -217,7 +229,7 @@ impl Cache {
             version: facts.version,
             page_bytes,
         };
-        let metadata = self.reserve_metadata(&identity, counters)?;
+        let metadata = self.reserve_metadata(&identity)?;
         let file = CopyFile::create(&self.tier, &identity).map_err(no_copy)?;
         let entry = self.insert_entry(identity, mount, metadata, file);
         Ok(entry)
@@ -227,17 +239,13 @@ impl Cache {
     ///
     /// # Errors
     /// Too many pages, or no room.
-    pub fn reserve_metadata(
-        &self,
-        identity: &CopyIdentity,
-        counters: &Counters,
-    ) -> Result<Reservation, NoCopy> {
+    pub fn reserve_metadata(&self, identity: &CopyIdentity) -> Result<Reservation, NoCopy> {
         let geometry = Geometry { size: identity.version.size, page_bytes: identity.page_bytes };
         if geometry.pages() >= PAGES_MAX {
             return Err(NoCopy::TooLarge);
         }
         let bytes = geometry.tail_bytes(identity) + ENTRY_BYTES;
-        self.reserve(Class::Metadata, bytes, counters).ok_or(NoCopy::NoRoom)
+        self.reserve(Class::Metadata, bytes).ok_or(NoCopy::NoRoom)
     }
 
     /// Adds a finished copy to the index; if another thread was faster with the same version, that
@@ -277,81 +285,15 @@ impl Cache {
         }
     }
 
-    /// Takes up the copies an earlier agent left. `mount_of` gives the index of a label, `None` if
-    /// it is not served any more; such copies are removed. Returns how many were adopted.
-    ///
-    /// # Errors
-    /// The tier cannot be read.
-    pub fn adopt(&self, mount_of: impl Fn(&str) -> Option<usize>) -> io::Result<u64> {
-        let mut adopted = 0;
-        let mut copies = self.tier.list_copies()?;
-        copies.sort_unstable();
-        if let Some(last) = copies.last() {
-            self.next_copy.store(last + 1, Ordering::Relaxed);
-        }
-        for copy in copies {
-            let opened = CopyFile::open(&self.tier, copy).and_then(|(identity, file)| {
-                file.settle()?;
-                Ok((identity, file))
-            });
-            let kept = opened.ok().and_then(|(identity, file)| self.adopt_one(identity, file, &mount_of));
-            match kept {
-                Some(()) => adopted += 1,
-                None => self.unlink(copy),
-            }
-        }
-        Ok(adopted)
-    }
-
-    fn adopt_one(
-        &self,
-        identity: CopyIdentity,
-        file: CopyFile,
-        mount_of: &impl Fn(&str) -> Option<usize>,
-    ) -> Option<()> {
-        let mount = mount_of(&identity.mount)?;
-        let geometry = file.geometry();
-        let resident: Vec<u32> =
-            (0..geometry.pages() as u32).filter(|p| file.word(*p).state == State::Resident).collect();
-        if resident.is_empty() {
-            return None;
-        }
-        let newest = (mount, identity.version.ino);
-        if self.index().newest.get(&newest).is_some_and(|e| e.identity.version == identity.version) {
-            // The earlier agent died between making a second copy of one version and removing it.
-            return None;
-        }
-        let pinned = file.flags() & FLAG_PINNED != 0;
-        let held = held_pages(&file, &resident);
-        let metadata = geometry.tail_bytes(&identity) + ENTRY_BYTES;
-        let metadata = self.budget.reserve_existing(Class::Metadata, metadata);
-        let entry = self.insert_entry(identity, mount, metadata, file);
-        self.hold(&entry, held);
-        let bytes: u64 = resident.iter().map(|p| blocks_bytes(geometry.page_len(*p))).sum();
-        self.keep_pages(self.budget.reserve_existing(Class::Pages, bytes));
-        let file = self.file(&entry).ok()?;
-        for page in resident {
-            let word = file.word(page);
-            // A guest that had been used often begins anew: in a crash nobody knows what was used.
-            let fill = if word.guest { Fill::Guest } else { Fill::Demand };
-            self.note_resident(&entry, &file, page, (word, word), fill);
-        }
-        if pinned {
-            entry.pinned.store(true, Ordering::Relaxed);
-            self.index().pinned_bytes += geometry.size;
-        }
-        Some(())
-    }
-
     /// Holds `bytes` of the budget, evicting as needed; `None` if there is nothing left to evict.
-    pub fn reserve(&self, class: Class, bytes: u64, counters: &Counters) -> Option<Reservation> {
+    pub fn reserve(&self, class: Class, bytes: u64) -> Option<Reservation> {
         // Others may take what was just freed, so more than one round can be needed; a few are
         // enough to give up after.
         for _ in 0..16 {
             match self.budget.reserve(class, bytes) {
                 Ok(reservation) => return Some(reservation),
                 Err(over) => {
-                    if self.evict(over.missing_bytes, counters).bytes == 0 {
+                    if self.evict(over.missing_bytes).bytes == 0 {
                         return self.budget.reserve(class, bytes).ok();
                     }
                 }
@@ -397,12 +339,12 @@ impl Cache {
 
     /// Makes sure that guests take no more than their share of the capacity when `bytes` more of
     /// them come.
-    pub fn bound_guests(&self, bytes: u64, counters: &Counters) {
+    pub fn bound_guests(&self, bytes: u64) {
         let guests = self.index().policy.guest_bytes() + bytes;
         let most = self.budget.capacity_bytes() / GUESTS_SHARE;
         if guests > most {
             // The policy gives guests back before anything else while there are so many.
-            self.evict(guests - most, counters);
+            self.evict(guests - most);
         }
     }
 
@@ -426,219 +368,10 @@ impl Cache {
     }
 
     /// Sets the budget's capacity and gives back what is over it.
-    pub fn set_capacity(&self, bytes: u64, counters: &Counters) -> Freed {
+    pub fn set_capacity(&self, bytes: u64) -> Freed {
         self.budget.set_capacity_bytes(bytes);
         self.index().policy.set_capacity(bytes);
-        self.settle_excess(counters)
-    }
-
-    /// Evicts until the budget holds no more than its capacity, or nothing more can go.
-    pub fn settle_excess(&self, counters: &Counters) -> Freed {
-        match self.budget.excess_bytes() {
-            0 => Freed::default(),
-            excess => self.evict(excess, counters),
-        }
-    }
-
-    /// Gives back at least `want` bytes of pages and copies if there are as many that may go.
-    pub fn evict(&self, want: u64, counters: &Counters) -> Freed {
-        let mut freed = Freed::default();
-        let mut released = 0;
-        let mut stale_too = true;
-        while released < want {
-            let (victims, names) = self.withdraw_some(want - released, stale_too);
-            if victims.is_empty() && names.is_empty() {
-                break;
-            }
-            match self.release(&victims, &mut freed, counters) + self.drop_entries(names) {
-                0 if !stale_too => break,
-                // Overtaken copies with pages on their way cannot go yet; that must not keep others
-                // from going.
-                0 => stale_too = false,
-                round => released += round,
-            }
-        }
-        freed
-    }
-
-    /// Chooses victims and withdraws their pages from readers. Also returns overtaken entries that
-    /// are to be removed.
-    fn withdraw_some(&self, want: u64, stale_too: bool) -> (Vec<Withdrawn>, Vec<Arc<Entry>>) {
-        let mut index = self.index();
-        let mut victims = Vec::new();
-        let mut names = Vec::new();
-        let mut waiting = Vec::new();
-        let mut covered = 0;
-        while stale_too && covered < want && (victims.len() as u64) < VICTIMS_PER_ROUND {
-            let Some(entry) = index.stale.pop_front() else { break };
-            let pages = self.withdraw_all(&entry, &index);
-            let bytes: u64 = pages.iter().map(|page| blocks_bytes(entry.geometry().page_len(*page))).sum();
-            covered += bytes;
-            victims.extend(pages.into_iter().map(|page| (entry.clone(), page)));
-            if entry.resident_bytes.load(Ordering::Relaxed) > bytes {
-                // Clients map the rest.
-                waiting.push(entry);
-            } else {
-                covered += entry.metadata_bytes;
-                names.push(entry);
-            }
-        }
-        index.stale.extend(waiting);
-        if covered < want {
-            self.withdraw_by_policy(&mut index, want - covered, &mut victims);
-        }
-        (victims, names)
-    }
-
-    fn withdraw_by_policy(&self, index: &mut Index, want: u64, victims: &mut Vec<(Arc<Entry>, u32)>) {
-        let Index { policy, by_copy, page_pins, .. } = index;
-        let bound = want.min(VICTIMS_PER_ROUND * (2 << 20));
-        let mut may_go = |key: u64| {
-            let entry = by_copy.get(&split_key(key).0);
-            !page_pins.contains_key(&key) && entry.is_none_or(|e| e.may_go())
-        };
-        let mut chosen: Vec<Victim> = Vec::new();
-        policy.evict(bound, &mut may_go, &mut chosen);
-        for victim in chosen {
-            let (copy, page) = split_key(victim.key);
-            let Some(entry) = by_copy.get(&copy) else { continue };
-            match self.file(entry) {
-                Ok(file) => {
-                    if file.withdraw(page) {
-                        victims.push((entry.clone(), page));
-                    }
-                }
-                Err(e) => {
-                    tracing::warn!(copy, error = %e, "cannot open a copy to evict from it");
-                    policy.insert(victim.key, victim.bytes, Fill::Demand);
-                }
-            }
-        }
-    }
-
-    /// Withdraws every page of `entry` that nobody has mapped; the policy forgets them.
-    fn withdraw_all(&self, entry: &Arc<Entry>, index: &Index) -> Vec<u32> {
-        let Ok(file) = self.file(entry) else { return Vec::new() };
-        (0..entry.geometry().pages() as u32)
-            .filter(|page| !index.page_pins.contains_key(&entry.key(*page)) && file.withdraw(*page))
-            .collect()
-    }
-
-    /// Punches withdrawn pages, and removes copies that have none left. Returns the bytes that left
-    /// the budget.
-    fn release(&self, victims: &[(Arc<Entry>, u32)], freed: &mut Freed, counters: &Counters) -> u64 {
-        let mut sorted: Vec<_> = victims.iter().collect();
-        sorted.sort_by_key(|(entry, page)| (entry.copy(), *page));
-        let mut released = 0;
-        let mut at = 0;
-        while at < sorted.len() {
-            let (entry, first) = (&sorted[at].0, sorted[at].1);
-            let run = sorted[at..]
-                .iter()
-                .enumerate()
-                .take_while(|(i, (e, page))| Arc::ptr_eq(e, entry) && *page == first + *i as u32)
-                .count();
-            released += self.punch(entry, first, run as u32, freed, counters);
-            at += run;
-        }
-        released
-    }
-
-    fn punch(
-        &self,
-        entry: &Arc<Entry>,
-        first: u32,
-        count: u32,
-        freed: &mut Freed,
-        counters: &Counters,
-    ) -> u64 {
-        let geometry = entry.geometry();
-        let bytes: u64 = (first..first + count).map(|p| blocks_bytes(geometry.page_len(p))).sum();
-        // As long as these pages count nobody removes the copy; afterwards whoever gives back its
-        // last ones does, and one whose descriptor had been closed could not be opened any more.
-        let file = self.file(entry);
-        let left = entry.resident_bytes.fetch_sub(bytes, Ordering::Relaxed) - bytes;
-        freed.bytes += bytes;
-        freed.pages += u64::from(count);
-        add(&counters.evicted_pages_total, u64::from(count));
-        add(&counters.evicted_bytes, bytes);
-        // Punched even if the whole copy goes: a client that has it open would keep the memory of
-        // an unlinked file.
-        if let Err(e) = file.and_then(|file| file.punch(first, count)) {
-            // The pages stay withdrawn and counted: wrong by too much, never by too little.
-            tracing::error!(copy = entry.copy(), error = %e, "cannot release pages of the tier");
-            return 0;
-        }
-        lock(&self.pages).shrink(bytes);
-        if left == 0 { bytes + self.drop_if_empty(entry) } else { bytes }
-    }
-
-    /// Removes a copy that has no pages, none on their way, and no pin that waits for them; returns
-    /// the bytes that left the budget.
-    pub fn drop_if_empty(&self, entry: &Arc<Entry>) -> u64 {
-        if entry.resident_bytes.load(Ordering::Relaxed) == 0 && self.forget(entry) {
-            self.unlink(entry.copy());
-            return entry.metadata_bytes;
-        }
-        0
-    }
-
-    /// Takes an entry without pages out of the index, unless pages are on their way into it.
-    /// Whether there are pages is looked at under the lock: one may have landed since the caller
-    /// looked.
-    fn forget(&self, entry: &Arc<Entry>) -> bool {
-        let mut index = self.index();
-        let empty =
-            entry.resident_bytes.load(Ordering::Relaxed) == 0 && !entry.pinned.load(Ordering::Relaxed);
-        if !empty || !entry.try_remove() || index.by_copy.remove(&entry.copy()).is_none() {
-            return false;
-        }
-        lock(&self.metadata).shrink(entry.metadata_bytes);
-        let key = (entry.mount, entry.identity.version.ino);
-        if index.newest.get(&key).is_some_and(|e| Arc::ptr_eq(e, entry)) {
-            index.newest.remove(&key);
-        }
-        true
-    }
-
-    /// Removes overtaken entries whose pages are gone; those with pages mapped or under way wait
-    /// their turn again.
-    fn drop_entries(&self, entries: Vec<Arc<Entry>>) -> u64 {
-        let mut released = 0;
-        for entry in entries {
-            if self.by_copy(entry.copy()).is_none() {
-                continue;
-            }
-            match self.drop_if_empty(&entry) {
-                0 => self.index().stale.push_back(entry),
-                bytes => released += bytes,
-            }
-        }
-        released
-    }
-
-    /// Gives back every page of one file.
-    pub fn evict_entry(&self, entry: &Arc<Entry>, counters: &Counters) -> Freed {
-        let mut freed = Freed::default();
-        let mut index = self.index();
-        let victims: Vec<_> =
-            self.withdraw_all(entry, &index).into_iter().map(|page| (entry.clone(), page)).collect();
-        for (entry, page) in &victims {
-            index.policy.remove(entry.key(*page));
-        }
-        drop(index);
-        self.release(&victims, &mut freed, counters);
-        self.drop_if_empty(entry);
-        freed
-    }
-
-    /// Gives back versions that were overtaken. Called when there is time.
-    pub fn sweep_stale(&self, counters: &Counters) {
-        let entries: Vec<_> = self.index().stale.drain(..).collect();
-        for entry in entries {
-            self.evict_entry(&entry, counters);
-            self.drop_entries(vec![entry]);
-        }
+        self.settle_excess()
     }
 
     /// Entries after copy number `after`, up to `max`.
@@ -718,7 +451,7 @@ mod tests {
             program: None,
         });
         let budget = Budget::new(1 << 30);
-        let cache = Cache::new(tier.unwrap(), budget.clone(), EvictionKind::default(), 100);
+        let cache = Cache::new(tier.unwrap(), budget.clone(), EvictionKind::default(), 100, Arc::default());
         let identity = |copy: u64| CopyIdentity {
             copy,
             mount: "pfs".into(),
@@ -739,7 +472,7 @@ mod tests {
             });
             for copy in 1..=copies {
                 let identity = identity(copy);
-                let metadata = cache.reserve_metadata(&identity, &Counters::default()).unwrap();
+                let metadata = cache.reserve_metadata(&identity).unwrap();
                 let file = CopyFile::create(&cache.tier, &identity).unwrap();
                 cache.insert_entry(identity, 0, metadata, file);
             }

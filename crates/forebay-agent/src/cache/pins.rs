@@ -5,13 +5,14 @@
 //! and nothing breaks: a file is not pinned, a client copies instead of mapping, a page is sent
 //! from a buffer.
 
-use super::{Cache, NoCopy};
-use crate::cache::entry::Entry;
+use super::Cache;
+use super::entry::Entry;
 use crate::shares::Share;
 use forebay_store::State;
 use forebay_store::copy::{CopyFile, FLAG_PINNED};
 use forebay_store::ring::{page_key, split_key};
 use std::collections::HashMap;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -24,6 +25,17 @@ const LENT_SHARE: u64 = 4;
 
 /// Most of the capacity that whole files may pin: four fifths.
 const FILE_PINS_SHARE: (u64, u64) = (4, 5);
+
+/// Why a file cannot be pinned, or its pin not undone.
+#[derive(Debug)]
+pub enum NoPin {
+    /// More than four fifths of the capacity would be pinned.
+    TooMuch,
+    /// The file has changed since.
+    Superseded,
+    /// The tier failed.
+    Tier(io::Error),
+}
 
 /// A whole page that stays where it is for as long as this lives.
 #[derive(Debug)]
@@ -83,20 +95,28 @@ impl Cache {
     }
 
     /// Pins a whole file; `share` is its size in the share of the user who asks. If it is pinned
-    /// already, that pin stays.
+    /// already, that pin stays; but the operator's takes the place of a user's, and outlasts it.
     ///
     /// # Errors
-    /// [`NoCopy::NoRoom`]: more than four fifths of the capacity would be pinned.
-    pub fn pin_entry(&self, entry: &Arc<Entry>, share: Share) -> Result<(), NoCopy> {
-        let file = self.file(entry).map_err(NoCopy::Tier)?;
+    /// See [`NoPin`].
+    pub fn pin_entry(&self, entry: &Arc<Entry>, share: Share) -> Result<(), NoPin> {
+        let file = self.file(entry).map_err(NoPin::Tier)?;
         let mut index = self.index();
+        // Looked at under the lock: what is superseded is evicted, and unpinned for that.
+        if entry.stale.load(Ordering::Relaxed) {
+            return Err(NoPin::Superseded);
+        }
         if entry.pinned.load(Ordering::Relaxed) {
+            if share.is_of_operator() {
+                file.set_pinned_by(share.uid());
+                entry.set_pin(share);
+            }
             return Ok(());
         }
         let (part, whole) = FILE_PINS_SHARE;
         let size = entry.geometry().size;
         if index.pinned_bytes + size > self.budget.capacity_bytes() / whole * part {
-            return Err(NoCopy::NoRoom);
+            return Err(NoPin::TooMuch);
         }
         index.pinned_bytes += size;
         entry.pinned.store(true, Ordering::Relaxed);
@@ -110,8 +130,8 @@ impl Cache {
     ///
     /// # Errors
     /// The copy cannot be opened.
-    pub fn unpin_entry(&self, entry: &Arc<Entry>) -> Result<(), NoCopy> {
-        let file = self.file(entry).map_err(NoCopy::Tier)?;
+    pub fn unpin_entry(&self, entry: &Arc<Entry>) -> Result<(), NoPin> {
+        let file = self.file(entry).map_err(NoPin::Tier)?;
         let mut index = self.index();
         if entry.pinned.swap(false, Ordering::Relaxed) {
             index.pinned_bytes -= entry.geometry().size;
@@ -158,7 +178,7 @@ impl Cache {
 
     /// Keeps `pages` of an adopted copy until [`Cache::retest_held`] finds that nobody maps them.
     /// They count as mapped, so the bound of mapped pages holds for one agent after the other.
-    pub(super) fn hold(&self, entry: &Arc<Entry>, pages: Vec<u32>) {
+    pub(super) fn hold_mapped(&self, entry: &Arc<Entry>, pages: Vec<u32>) {
         if pages.is_empty() {
             return;
         }

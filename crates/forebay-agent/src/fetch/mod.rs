@@ -1,5 +1,94 @@
-//! What a miss does: a page comes into the tier from the peer that owns it, or from the PFS.
+//! What a miss does: a page comes into the tier, from the peer that owns it or from the PFS.
+//!
+//! | file | what it does |
+//! | --- | --- |
+//! | `find` | finds or creates the entry of a version; says why there is none |
+//! | `peers`, `peer_link` | requests pages from the peers that own them; the PFS where that fails |
+//! | `pfs` | the fetch threads of a mount |
+//! | `queue` | what waits for a thread, by urgency |
+//! | `streams` | pages that one server sends faster one after the other |
+//!
+//! [`Fetch::request`] is the way in. Whoever wants a page joins the fetch of it that is under way,
+//! or starts one.
 
+pub mod find;
 pub mod peer_link;
 pub mod peers;
 pub mod pfs;
+pub mod queue;
+pub mod streams;
+
+use crate::cache::Cache;
+use crate::cache::entry::{Boarding, Entry, Task};
+use crate::cache::flight::{Flight, Urgency, Watcher};
+use crate::counters::Counters;
+use crate::mounts::MountState;
+use crate::shares::PfsFile;
+use peers::Peers;
+use pfs::Pfs;
+use std::sync::Arc;
+
+/// What fetches pages into the tier.
+#[derive(Debug)]
+pub struct Fetch {
+    /// From where.
+    pub mounts: Arc<[MountState]>,
+    /// To where.
+    pub cache: Arc<Cache>,
+    /// Counters.
+    pub counters: Arc<Counters>,
+    /// Fetches from the PFS.
+    pub pfs: Arc<Pfs>,
+    /// Fetches from peers.
+    pub peers: Arc<Peers>,
+}
+
+/// A page that is on its way.
+#[derive(Debug)]
+pub struct Requested {
+    /// Its fetch.
+    pub flight: Arc<Flight>,
+    /// It was not on its way before.
+    pub is_new: bool,
+}
+
+impl Fetch {
+    /// Puts a page on its way, or joins those who wait for it; `watcher` hears of its end. `None`
+    /// if the entry was removed meanwhile.
+    pub fn request(
+        &self,
+        entry: &Arc<Entry>,
+        page: u32,
+        pfs: &Arc<PfsFile>,
+        urgency: Urgency,
+        watcher: Option<Arc<dyn Watcher>>,
+    ) -> Option<Requested> {
+        let (flight, is_new) = match entry.board(page) {
+            Boarding::New(flight) => (flight, true),
+            Boarding::Joined(flight) => (flight, false),
+            Boarding::Gone => return None,
+        };
+        // A reader may have joined it by now, had it fetched and seen it end.
+        let goes_on = watcher.is_none_or(|watcher| flight.watch(watcher));
+        // A full queue ends what is fetched ahead, and must not end what others wait for.
+        if goes_on && (is_new || urgency != Urgency::Ahead) && flight.raise(urgency) {
+            self.queue(entry, &flight, pfs, urgency);
+        }
+        Some(Requested { flight, is_new })
+    }
+
+    /// Queues a page that has become more urgent. Behind what it waited for before it still waits:
+    /// the second of the two tasks finds it taken.
+    pub fn queue(&self, entry: &Arc<Entry>, flight: &Arc<Flight>, pfs: &Arc<PfsFile>, urgency: Urgency) {
+        if !flight.is_taken() {
+            let (entry, flight, pfs) = (entry.clone(), flight.clone(), pfs.clone());
+            self.peers.send(Task { entry, flight, pfs, urgency });
+        }
+    }
+
+    /// Whether a page is in the tier, whole.
+    pub fn is_resident(&self, entry: &Arc<Entry>, page: u32) -> bool {
+        let file = self.cache.file(entry);
+        file.is_ok_and(|file| file.word(page).state == forebay_store::State::Resident)
+    }
+}

@@ -1,11 +1,11 @@
 //! One connection to a peer, as the asker sees it: what is said on it, and where the bytes go.
 
-use crate::agent::Shared;
-use crate::cache::entry::{FlightError, Task};
-use crate::cache::fill::{Begun, tier_failed};
-use crate::counters::add;
+use crate::cache::entry::Task;
+use crate::cache::fill::tier_failed;
+use crate::cache::flight::{Begun, FlightError};
+use crate::counters::{Counters, add};
 use forebay_store::BLOCK_BYTES;
-use forebay_wire::link::Stream;
+use forebay_wire::link::{Security, Stream};
 use forebay_wire::peer::{CHECKED_MAX, PEER_PROTOCOL, PageRef, PeerReply, PeerRequest, Wanted, deadline_ms};
 use forebay_wire::{FileRef, NodeInfo, frame};
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
@@ -96,13 +96,13 @@ fn told(deadline: Instant) -> u32 {
 }
 
 impl Link {
-    /// Connects and says who asks.
+    /// Connects, and says that node `from` asks.
     ///
     /// # Errors
     /// The peer is not there, not of this cluster, or does not want this node; or the deadline has
     /// passed.
-    pub fn connect(shared: &Shared, node: &NodeInfo, deadline: Instant) -> io::Result<Self> {
-        let stream = shared.security.connect(&node.address, deadline)?;
+    pub fn connect(security: &Security, from: &str, node: &NodeInfo, deadline: Instant) -> io::Result<Self> {
+        let stream = security.connect(&node.address, deadline)?;
         if !stream.may_speak_for(&node.name) {
             let who = stream.peer_name().unwrap_or_default();
             return Err(io::Error::new(
@@ -120,7 +120,7 @@ impl Link {
             }
         };
         let mut link = Link { stream, way };
-        let hello = PeerRequest::Hello { protocol: PEER_PROTOCOL, node: shared.cluster.node().to_owned() };
+        let hello = PeerRequest::Hello { protocol: PEER_PROTOCOL, node: from.to_owned() };
         link.send(&hello, deadline)?;
         match link.receive(deadline)? {
             PeerReply::Welcome { protocol: PEER_PROTOCOL, refusal } if refusal.is_empty() => Ok(link),
@@ -155,7 +155,7 @@ impl Link {
     /// taken before anything was asked.
     pub fn page(
         &mut self,
-        shared: &Shared,
+        counters: &Counters,
         task: &Task,
         page: &PageRef,
         wanted: Wanted,
@@ -181,7 +181,7 @@ impl Link {
             if let Err(answer) = self.take_piece(task, begun, len, deadline) {
                 return answer;
             }
-            add(&shared.counters.from_peers_bytes, len);
+            add(&counters.from_peers_bytes, len);
         }
         match self.send(&PeerRequest::Taken, deadline) {
             Ok(()) => Answer::Done(0),

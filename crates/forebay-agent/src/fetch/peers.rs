@@ -18,18 +18,21 @@
 //! the PFS at once. One that answers "not yet" is alive: a reader reads the PFS, read-ahead asks
 //! again later.
 
-use crate::agent::Shared;
-use crate::cache::entry::{FlightError, Task, Urgency, Watcher, lock};
-use crate::cache::fill::Begun;
-use crate::cluster::Owner;
-use crate::counters::add;
-use crate::fetch::peer_link::{Answer, Link};
-use crate::fetch::pfs::{self, Popped, Queue};
+use super::peer_link::{Answer, Link};
+use super::pfs::{Pfs, all_cancelled};
+use super::queue::{Popped, Queue};
+use crate::cache::Cache;
+use crate::cache::entry::{Entry, Task};
+use crate::cache::flight::{Begun, FlightError, Urgency, Watcher};
+use crate::cluster::{Cluster, Owner};
+use crate::counters::{Counters, add};
+use crate::lock::lock;
 use crate::mounts::MountState;
-use crate::prefetch::load::FileLoad;
+use crate::shares::PfsFile;
 use forebay_pfs::FileVersion;
 use forebay_policy::eviction::Fill;
 use forebay_store::Class;
+use forebay_wire::link::Security;
 use forebay_wire::peer::{PageRef, Wanted};
 use forebay_wire::{FileRef, NodeInfo};
 use std::collections::{BTreeMap, BTreeSet};
@@ -64,8 +67,17 @@ const LINK_BYTES: u64 = 128 << 10;
 const STACK_BYTES: usize = 256 << 10;
 
 /// All peers of this agent.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Peers {
+    /// For what no peer serves.
+    pfs: Arc<Pfs>,
+    mounts: Arc<[MountState]>,
+    cache: Arc<Cache>,
+    counters: Arc<Counters>,
+    cluster: Arc<Cluster>,
+    security: Security,
+    /// A peer answers within so long, or is avoided.
+    deadline: Duration,
     peers: Mutex<BTreeMap<String, Arc<Peer>>>,
     /// Files that a peer would not serve, and until when that is believed.
     declined: Mutex<BTreeMap<(String, FileVersion), Instant>>,
@@ -98,11 +110,31 @@ enum Job {
     Check(Check),
 }
 
+/// A file whose pages are brought into the tiers of their owners.
+pub trait Placing: Watcher {
+    /// The file's copy on this node.
+    fn entry(&self) -> &Entry;
+
+    /// The file on the PFS.
+    fn pfs(&self) -> &Arc<PfsFile>;
+
+    /// One of its pages is where it belongs, on `node`; whether it was fetched from the PFS for
+    /// that.
+    fn page_placed(&self, page: u32, node: &str, fetched: bool);
+
+    /// One of its pages is to be fetched to this node.
+    fn fetch_here(&self, page: u32);
+
+    /// A node has said which of the pages placed with it are gone; or nobody knows, and all of them
+    /// count as gone.
+    fn checked(&self, gone: &[u32]);
+}
+
 /// Pages that a load has placed with one peer.
 #[derive(Debug)]
 pub struct Check {
-    /// The load of the file.
-    pub load: Arc<FileLoad>,
+    /// The file.
+    pub of: Arc<dyn Placing>,
     /// The pages.
     pub pages: Vec<u32>,
 }
@@ -110,43 +142,12 @@ pub struct Check {
 /// A page that a load wants in its owner's tier.
 #[derive(Debug)]
 pub struct Place {
-    /// The load of the file.
-    pub load: Arc<FileLoad>,
+    /// The file.
+    pub of: Arc<dyn Placing>,
     /// The page.
     pub page: u32,
     /// The peer has begun to fetch it because of this load.
     pub begun: bool,
-}
-
-/// The peer that `task` should be asked of; `None` for the PFS.
-pub fn route(shared: &Shared, task: &Task) -> Option<NodeInfo> {
-    if task.flight.is_kept_from_peers() {
-        return None;
-    }
-    owner_of(
-        shared,
-        task.entry.mount,
-        &task.entry.identity.version,
-        task.entry.geometry().page_bytes,
-        task.flight.page,
-    )
-}
-
-/// The peer that owns a page and would serve it.
-pub fn owner_of(
-    shared: &Shared,
-    mount: usize,
-    version: &FileVersion,
-    page_bytes: u64,
-    page: u32,
-) -> Option<NodeInfo> {
-    let config = &shared.mounts[mount].config;
-    let offset = u64::from(page) * page_bytes;
-    match shared.cluster.owner(&config.label, config.extent_bytes, version.ino, offset) {
-        Owner::Here => None,
-        Owner::Peer(node) if shared.peers.has_declined(&node.name, version) => None,
-        Owner::Peer(node) => Some(node),
-    }
 }
 
 /// Path of an open file below its mount's root, as peers can find it; empty if it is not below it
@@ -156,36 +157,66 @@ fn path_below(mount: &MountState, fd: &OwnedFd) -> Vec<u8> {
     path.strip_prefix(mount.root()).map(|p| p.as_os_str().as_bytes().to_vec()).unwrap_or_default()
 }
 
-fn page_ref(shared: &Shared, entry: &crate::cache::entry::Entry, pfs: &OwnedFd, page: u32) -> PageRef {
-    let mount = &shared.mounts[entry.mount];
-    let file = FileRef {
-        mount: mount.label().to_owned(),
-        path: path_below(mount, pfs),
-        version: entry.identity.version,
-    };
-    PageRef { file, page_bytes: entry.identity.page_bytes, page }
-}
-
 impl Peers {
-    /// Queues a page; hands it back if there is too much read-ahead, or nobody could ask.
-    ///
-    /// # Errors
-    /// The task.
-    pub fn push(&self, shared: &Arc<Shared>, node: &NodeInfo, task: Task) -> Result<(), Task> {
-        self.push_job(shared, &node.name, task.urgency, Job::Page(task, Instant::now())).map_err(|job| {
-            match job {
-                Job::Page(task, _) => task,
-                Job::Place(_) | Job::Check(_) => unreachable!("what was pushed comes back"),
-            }
-        })
+    /// Nobody was asked yet. Peers are to answer within `deadline`.
+    pub fn new(pfs: Arc<Pfs>, cluster: Arc<Cluster>, security: Security, deadline: Duration) -> Self {
+        Peers {
+            mounts: pfs.mounts.clone(),
+            cache: pfs.cache.clone(),
+            counters: pfs.counters.clone(),
+            pfs,
+            cluster,
+            security,
+            deadline,
+            peers: Mutex::default(),
+            declined: Mutex::default(),
+        }
+    }
+
+    /// Puts a page on its way: to the peer that owns it, or to the PFS.
+    pub fn send(self: &Arc<Self>, task: Task) {
+        let Some(node) = self.route(&task) else { return self.pfs.send(task) };
+        let pushed = self.push_job(&node.name, task.urgency, Job::Page(task, Instant::now()));
+        if let Err(Job::Page(task, _)) = pushed {
+            self.pfs.refuse(&task);
+        }
+    }
+
+    /// The peer that `task` should be asked of; `None` for the PFS.
+    fn route(&self, task: &Task) -> Option<NodeInfo> {
+        if task.flight.is_kept_from_peers() {
+            return None;
+        }
+        self.owner_of(&task.entry, task.flight.page)
+    }
+
+    /// The peer that owns a page and would serve it.
+    pub fn owner_of(&self, entry: &Entry, page: u32) -> Option<NodeInfo> {
+        let (version, config) = (&entry.identity.version, &self.mounts[entry.mount].config);
+        let offset = u64::from(page) * entry.identity.page_bytes;
+        match self.cluster.owner(&config.label, config.extent_bytes, version.ino, offset) {
+            Owner::Here => None,
+            Owner::Peer(node) if self.has_declined(&node.name, version) => None,
+            Owner::Peer(node) => Some(node),
+        }
+    }
+
+    fn page_ref(&self, entry: &Entry, pfs: &OwnedFd, page: u32) -> PageRef {
+        let mount = &self.mounts[entry.mount];
+        let file = FileRef {
+            mount: mount.label().to_owned(),
+            path: path_below(mount, pfs),
+            version: entry.identity.version,
+        };
+        PageRef { file, page_bytes: entry.identity.page_bytes, page }
     }
 
     /// Queues a page of a load; hands it back if nobody could ask.
     ///
     /// # Errors
     /// The page.
-    pub fn place(&self, shared: &Arc<Shared>, node: &NodeInfo, place: Place) -> Result<(), Place> {
-        self.push_job(shared, &node.name, Urgency::Load, Job::Place(place)).map_err(|job| match job {
+    pub fn place(self: &Arc<Self>, node: &NodeInfo, place: Place) -> Result<(), Place> {
+        self.push_job(&node.name, Urgency::Load, Job::Place(place)).map_err(|job| match job {
             Job::Place(place) => place,
             Job::Page(..) | Job::Check(_) => unreachable!("what was pushed comes back"),
         })
@@ -193,13 +224,13 @@ impl Peers {
 
     /// Asks a node whether it still has pages that a load has placed with it; the load is told in
     /// any case.
-    pub fn check(&self, shared: &Arc<Shared>, node: &str, check: Check) {
-        if let Err(job) = self.push_job(shared, node, Urgency::Load, Job::Check(check)) {
-            turn_away(shared, job);
+    pub fn check(self: &Arc<Self>, node: &str, check: Check) {
+        if let Err(job) = self.push_job(node, Urgency::Load, Job::Check(check)) {
+            self.turn_away(job);
         }
     }
 
-    fn push_job(&self, shared: &Arc<Shared>, node: &str, urgency: Urgency, job: Job) -> Result<(), Job> {
+    fn push_job(self: &Arc<Self>, node: &str, urgency: Urgency, job: Job) -> Result<(), Job> {
         let peer = lock(&self.peers)
             .entry(node.to_owned())
             .or_insert_with(|| {
@@ -208,7 +239,7 @@ impl Peers {
             })
             .clone();
         peer.queue.push(urgency, job)?;
-        peer.staff(shared);
+        peer.staff(self);
         Ok(())
     }
 
@@ -227,38 +258,35 @@ impl Peers {
     }
 
     /// Greets peers whose back-off has ended, and forgets what is over. Called when there is time.
-    pub fn keep_house(&self, shared: &Arc<Shared>) {
+    pub fn keep_house(self: &Arc<Self>) {
         let now = Instant::now();
         lock(&self.declined).retain(|_, until| now < *until);
-        for node in shared.cluster.to_greet() {
-            let shared = shared.clone();
-            let name = node.name.clone();
+        for node in self.cluster.to_greet() {
+            let (peers, name) = (self.clone(), node.name.clone());
+            let body = move || match Link::connect(
+                &peers.security,
+                peers.cluster.node(),
+                &node,
+                Instant::now() + peers.deadline,
+            ) {
+                Ok(_) => peers.cluster.believe(&node.name),
+                Err(_) => peers.cluster.avoid(&node.name),
+            };
             let greeting = std::thread::Builder::new().name("greet".into()).stack_size(STACK_BYTES);
-            let greeting = greeting.spawn({
-                let shared = shared.clone();
-                move || match Link::connect(
-                    &shared,
-                    &node,
-                    Instant::now() + shared.config.cluster.peer_deadline,
-                ) {
-                    Ok(_) => shared.cluster.believe(&node.name),
-                    Err(_) => shared.cluster.avoid(&node.name),
-                }
-            });
-            if greeting.is_err() {
-                shared.cluster.avoid(&name);
+            if greeting.spawn(body).is_err() {
+                self.cluster.avoid(&name);
             }
         }
     }
 
     /// Ends all that waits. Called at the end of the agent.
-    pub fn close(&self, shared: &Shared) {
+    pub fn close(&self) {
         for peer in lock(&self.peers).values() {
             for job in peer.queue.close() {
                 if let Job::Page(task, _) = job
                     && task.flight.take()
                 {
-                    pfs::finish(shared, &task, Err(FlightError::Cancelled));
+                    self.pfs.finish(&task, Err(FlightError::Cancelled));
                 }
             }
             peer.cut();
@@ -268,22 +296,19 @@ impl Peers {
 
 impl Peer {
     /// Starts a thread if there is more to do than there are threads without work.
-    fn staff(self: &Arc<Self>, shared: &Arc<Shared>) {
+    fn staff(self: &Arc<Self>, peers: &Arc<Peers>) {
         let mut crew = lock(&self.crew);
         if !self.queue.is_short_of_threads() || crew.threads.len() >= LINKS_PER_PEER {
             return;
         }
-        let room = shared.cache.reserve(
-            Class::Clients,
-            LINK_BYTES + shared.security.buffer_bytes(),
-            &shared.counters,
-        );
+        let cost = LINK_BYTES + peers.security.buffer_bytes();
+        let room = peers.cache.reserve(Class::Clients, cost);
         let number = (0..).find(|n| !crew.threads.contains(n)).unwrap_or_default();
         let spawned = room.and_then(|room| {
-            let (peer, shared) = (self.clone(), shared.clone());
+            let (peer, peers) = (self.clone(), peers.clone());
             let builder = std::thread::Builder::new().name(format!("peer-{number}")).stack_size(STACK_BYTES);
             let body = move || {
-                peer.work(&shared, number);
+                peer.work(&peers, number);
                 drop(room);
             };
             builder.spawn(body).ok()
@@ -296,14 +321,14 @@ impl Peer {
             None if crew.threads.is_empty() => {
                 drop(crew);
                 for job in self.queue.take_all() {
-                    turn_away(shared, job);
+                    peers.turn_away(job);
                 }
             }
             None => {}
         }
     }
 
-    fn work(self: &Arc<Self>, shared: &Arc<Shared>, number: usize) {
+    fn work(self: &Arc<Self>, peers: &Arc<Peers>, number: usize) {
         let mut link = None;
         loop {
             let popped = self.queue.pop_within(number, IDLE);
@@ -311,7 +336,7 @@ impl Peer {
             match popped {
                 Popped::Task(job) => {
                     drop(crew);
-                    self.serve(shared, number, &mut link, job);
+                    self.serve(peers, number, &mut link, job);
                 }
                 // Under the lock: whoever pushes now sees that this thread is gone, or this thread
                 // sees what was pushed.
@@ -325,44 +350,44 @@ impl Peer {
         }
     }
 
-    fn serve(self: &Arc<Self>, shared: &Arc<Shared>, number: usize, link: &mut Option<Link>, job: Job) {
+    fn serve(self: &Arc<Self>, peers: &Arc<Peers>, number: usize, link: &mut Option<Link>, job: Job) {
         match job {
-            Job::Page(task, since) => self.fetch(shared, number, link, task, since),
-            Job::Place(place) => self.place(shared, number, link, place),
-            Job::Check(check) => self.check(shared, number, link, check),
+            Job::Page(task, since) => self.fetch(peers, number, link, task, since),
+            Job::Place(place) => self.place(peers, number, link, place),
+            Job::Check(check) => self.check(peers, number, link, check),
         }
     }
 
     /// This peer as the view has it now, if it may be asked.
-    fn node(&self, shared: &Shared) -> Option<NodeInfo> {
-        let view = shared.cluster.view();
+    fn node(&self, peers: &Peers) -> Option<NodeInfo> {
+        let view = peers.cluster.view();
         let node = view.cluster.nodes.iter().find(|n| n.name == self.name);
-        node.filter(|_| !shared.cluster.is_avoided(&self.name)).cloned()
+        node.filter(|_| !peers.cluster.is_avoided(&self.name)).cloned()
     }
 
     /// Brings one page here.
     fn fetch(
         self: &Arc<Self>,
-        shared: &Arc<Shared>,
+        peers: &Arc<Peers>,
         number: usize,
         link: &mut Option<Link>,
         task: Task,
         since: Instant,
     ) {
         // Owner and view may have changed while the task waited.
-        let node = route(shared, &task).filter(|node| node.name == self.name);
-        let Some(node) = node else { return pfs::send(shared, task) };
+        let node = peers.route(&task).filter(|node| node.name == self.name);
+        let Some(node) = node else { return peers.send(task) };
         if !task.flight.take() {
-            return refilled(shared, &task);
+            return peers.pfs.refilled(&task);
         }
         let ordered = task.urgency == Urgency::Plan && !task.flight.is_demanded();
-        if ordered && pfs::all_cancelled(&task) {
-            return finish(shared, &task, Err(FlightError::Cancelled));
+        if ordered && all_cancelled(&task) {
+            return peers.finish(&task, Err(FlightError::Cancelled));
         }
-        let mut begun = match begin(shared, &task) {
+        let mut begun = match peers.begin(&task) {
             Ok(Some(begun)) => begun,
-            Ok(None) => return finish(shared, &task, Ok(0)),
-            Err(e) => return finish(shared, &task, Err(e)),
+            Ok(None) => return peers.finish(&task, Ok(0)),
+            Err(e) => return peers.finish(&task, Err(e)),
         };
         task.flight.ask_peer();
         let wanted = match task.urgency {
@@ -371,33 +396,33 @@ impl Peer {
             Urgency::Plan => Wanted::Plan,
             _ => Wanted::Ahead,
         };
-        let page = page_ref(shared, &task.entry, &task.pfs, task.flight.page);
+        let page = peers.page_ref(&task.entry, &task.pfs, task.flight.page);
         let before = begun.done();
-        let answer = self.with_link(shared, &node, (number, link), &page.file.version, |link, deadline| {
-            link.page(shared, &task, &page, wanted, &mut begun, deadline)
+        let answer = self.with_link(peers, &node, (number, link), &page.file.version, |link, deadline| {
+            link.page(&peers.counters, &task, &page, wanted, &mut begun, deadline)
         });
         match answer {
             Answer::Done(_) => {
-                add(&shared.counters.pages_from_peers_total, 1);
+                add(&peers.counters.pages_from_peers_total, 1);
                 let len = begun.done();
-                begun.land(shared, &task, Fill::Guest);
-                finish(shared, &task, Ok(len));
+                begun.land(&peers.cache, &task, Fill::Guest);
+                peers.finish(&task, Ok(len));
             }
             Answer::Tier(e) => {
-                begun.abandon(shared, &task);
-                finish(shared, &task, Err(e));
+                begun.abandon(&peers.cache, &task);
+                peers.finish(&task, Err(e));
             }
             answer => {
                 let came = begun.done() - before;
                 let is_coming =
                     came > 0 && came >= task.entry.geometry().page_len(task.flight.page) - begun.done();
-                self.fall_back(shared, Asked { task, begun, wanted, since, is_coming }, &answer);
+                self.fall_back(peers, Asked { task, begun, wanted, since, is_coming }, &answer);
             }
         }
     }
 
     /// The peer has not brought the page, or not all of it.
-    fn fall_back(self: &Arc<Self>, shared: &Arc<Shared>, asked: Asked, answer: &Answer) {
+    fn fall_back(self: &Arc<Self>, peers: &Arc<Peers>, asked: Asked, answer: &Answer) {
         let Asked { mut task, begun, wanted, since, is_coming } = asked;
         task.flight.hand_over(Some(begun));
         let waits = wanted == Wanted::Now || task.flight.is_demanded();
@@ -405,7 +430,7 @@ impl Peer {
             && matches!(task.urgency, Urgency::Ahead | Urgency::Refill)
             && lock(&task.flight.watchers).is_empty();
         if waits && task.urgency != Urgency::Demand {
-            refilled(shared, &task);
+            peers.pfs.refilled(&task);
             task.urgency = Urgency::Demand;
         }
         match answer {
@@ -418,59 +443,59 @@ impl Peer {
                     || wanted != Wanted::Now && since.elapsed() < AHEAD_PATIENCE =>
             {
                 match self.queue.push(task.urgency, Job::Page(task, since)) {
-                    Ok(()) => self.staff(shared),
-                    Err(job) => turn_away(shared, job),
+                    Ok(()) => self.staff(peers),
+                    Err(job) => peers.turn_away(job),
                 }
             }
             // Whoever comes to the page asks for it. The PFS is not to be read twice for what may
             // never be read.
             Answer::NotYet | Answer::Busy if nobody_waits => {
                 if task.flight.take() {
-                    finish(shared, &task, Err(FlightError::Cancelled));
+                    peers.finish(&task, Err(FlightError::Cancelled));
                 } else {
-                    refilled(shared, &task);
+                    peers.pfs.refilled(&task);
                 }
             }
             _ => {
                 task.flight.keep_from_peers();
-                pfs::send(shared, task);
+                peers.pfs.send(task);
             }
         }
     }
 
     /// Has one page brought where it belongs.
-    fn place(self: &Arc<Self>, shared: &Arc<Shared>, number: usize, link: &mut Option<Link>, place: Place) {
-        if place.load.is_cancelled() {
-            return place.load.page_done(place.page, &Err(FlightError::Cancelled));
+    fn place(self: &Arc<Self>, peers: &Arc<Peers>, number: usize, link: &mut Option<Link>, place: Place) {
+        if place.of.is_cancelled() {
+            return place.of.page_done(place.page, &Err(FlightError::Cancelled));
         }
-        let Some(node) = self.node(shared) else { return place.load.fetch_here(place.page) };
-        let page = page_ref(shared, place.load.entry(), place.load.pfs(), place.page);
+        let Some(node) = self.node(peers) else { return place.of.fetch_here(place.page) };
+        let page = peers.page_ref(place.of.entry(), place.of.pfs(), place.page);
         let link = (number, link);
-        match self.with_link(shared, &node, link, &page.file.version, |link, d| link.bring(&page, d)) {
+        match self.with_link(peers, &node, link, &page.file.version, |link, d| link.bring(&page, d)) {
             Answer::Done(fetched_bytes) => {
-                add(&shared.counters.pages_placed_total, 1);
-                place.load.page_placed(place.page, &self.name, place.begun || fetched_bytes > 0);
+                add(&peers.counters.pages_placed_total, 1);
+                place.of.page_placed(place.page, &self.name, place.begun || fetched_bytes > 0);
             }
             // It is at it, and a load can wait.
             Answer::NotYet => {
                 match self.queue.push(Urgency::Load, Job::Place(Place { begun: true, ..place })) {
-                    Ok(()) => self.staff(shared),
-                    Err(job) => turn_away(shared, job),
+                    Ok(()) => self.staff(peers),
+                    Err(job) => peers.turn_away(job),
                 }
             }
-            _ => place.load.fetch_here(place.page),
+            _ => place.of.fetch_here(place.page),
         }
     }
 
     /// Asks whether pages are where they were placed. A peer that cannot be asked has none as far
     /// as anybody can tell.
-    fn check(self: &Arc<Self>, shared: &Arc<Shared>, number: usize, link: &mut Option<Link>, check: Check) {
-        let Check { load, pages } = check;
-        let Some(node) = self.node(shared) else { return load.checked(&pages) };
-        let page = page_ref(shared, load.entry(), load.pfs(), 0);
+    fn check(self: &Arc<Self>, peers: &Arc<Peers>, number: usize, link: &mut Option<Link>, check: Check) {
+        let Check { of: load, pages } = check;
+        let Some(node) = self.node(peers) else { return load.checked(&pages) };
+        let page = peers.page_ref(load.entry(), load.pfs(), 0);
         let mut missing = Vec::new();
         let of = (&page.file, page.page_bytes);
-        match self.with_link(shared, &node, (number, link), &page.file.version, |link, deadline| {
+        match self.with_link(peers, &node, (number, link), &page.file.version, |link, deadline| {
             link.check(of, &pages, &mut missing, deadline)
         }) {
             Answer::Done(_) => load.checked(&missing),
@@ -482,7 +507,7 @@ impl Peer {
     /// peer.
     fn with_link(
         &self,
-        shared: &Arc<Shared>,
+        peers: &Arc<Peers>,
         node: &NodeInfo,
         (number, link): (usize, &mut Option<Link>),
         version: &FileVersion,
@@ -490,10 +515,10 @@ impl Peer {
     ) -> Answer {
         // Before the request: what the owner promises to keep in place until the deadline it keeps
         // for longer than this.
-        let deadline = Instant::now() + shared.config.cluster.peer_deadline;
+        let deadline = Instant::now() + peers.deadline;
         loop {
             let fresh = link.is_none();
-            let answer = match self.linked(shared, node, (number, &mut *link), deadline) {
+            let answer = match self.linked(peers, node, (number, &mut *link), deadline) {
                 Ok(link) => ask(link, deadline),
                 Err(_) if Instant::now() >= deadline => Answer::Late,
                 Err(_) => Answer::Broken,
@@ -504,8 +529,8 @@ impl Peer {
             }
             // A connection from before may have ended with the peer's last process: once more with
             // a new one.
-            if !matches!(answer, Answer::Broken) || fresh || shared.cluster.is_avoided(&self.name) {
-                self.conclude(shared, version, &answer);
+            if !matches!(answer, Answer::Broken) || fresh || peers.cluster.is_avoided(&self.name) {
+                self.conclude(peers, version, &answer);
                 return answer;
             }
         }
@@ -513,54 +538,54 @@ impl Peer {
 
     fn linked<'a>(
         &self,
-        shared: &Arc<Shared>,
+        peers: &Arc<Peers>,
         node: &NodeInfo,
         (number, link): (usize, &'a mut Option<Link>),
         deadline: Instant,
     ) -> io::Result<&'a mut Link> {
         if link.is_none() {
-            let made = Link::connect(shared, node, deadline)?;
+            let made = Link::connect(&peers.security, peers.cluster.node(), node, deadline)?;
             lock(&self.crew).sockets.insert(number, made.socket()?);
             *link = Some(made);
         }
         link.as_mut().ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
-    fn conclude(&self, shared: &Shared, version: &FileVersion, answer: &Answer) {
-        let counters = &shared.counters;
+    fn conclude(&self, peers: &Peers, version: &FileVersion, answer: &Answer) {
+        let counters = &peers.counters;
         match answer {
             Answer::Late => {
                 add(&counters.peer_late_total, 1);
-                if !shared.cluster.is_avoided(&self.name) {
+                if !peers.cluster.is_avoided(&self.name) {
                     tracing::warn!(
                         peer = self.name,
                         "does not answer; its pages are read from the PFS until it does"
                     );
                 }
-                shared.cluster.avoid(&self.name);
+                peers.cluster.avoid(&self.name);
                 self.cut();
                 return;
             }
             Answer::Broken => {
                 // Others may have cut this connection.
-                if !shared.cluster.is_avoided(&self.name) {
+                if !peers.cluster.is_avoided(&self.name) {
                     add(&counters.peer_broken_total, 1);
                     tracing::warn!(
                         peer = self.name,
                         "cannot be reached; its pages are read from the PFS until it can"
                     );
                 }
-                return shared.cluster.avoid(&self.name);
+                return peers.cluster.avoid(&self.name);
             }
             Answer::Changed | Answer::Refused => {
                 add(&counters.peer_refusals_total, 1);
-                shared.peers.decline(&self.name, version);
+                peers.decline(&self.name, version);
             }
             Answer::NotYet => add(&counters.peer_not_yet_total, 1),
             Answer::Busy | Answer::Failed => add(&counters.peer_refusals_total, 1),
             Answer::Done(_) | Answer::Tier(_) => {}
         }
-        shared.cluster.believe(&self.name);
+        peers.cluster.believe(&self.name);
     }
 
     /// Ends all connections: whoever waits on one hears of it at once.
@@ -582,36 +607,31 @@ struct Asked {
     is_coming: bool,
 }
 
-/// Takes up what is there of the page, or makes room for it.
-fn begin(shared: &Shared, task: &Task) -> Result<Option<Begun>, FlightError> {
-    if let Some(begun) = task.flight.take_begun() {
-        return Ok(Some(begun));
-    }
-    shared.cache.bound_guests(task.entry.geometry().page_len(task.flight.page), &shared.counters);
-    Begun::begin(shared, task)
-}
-
-/// Ends a flight that no queue of the mount will see again.
-fn finish(shared: &Shared, task: &Task, outcome: Result<u64, FlightError>) {
-    pfs::finish(shared, task, outcome);
-    refilled(shared, task);
-}
-
-/// Tells the ledger that a refill is over.
-fn refilled(shared: &Shared, task: &Task) {
-    if task.urgency == Urgency::Refill {
-        lock(&shared.mounts[task.entry.mount].ledger).filled();
-    }
-}
-
-/// Nobody will ask the peer: the PFS does it.
-fn turn_away(shared: &Arc<Shared>, job: Job) {
-    match job {
-        Job::Page(task, _) => {
-            task.flight.keep_from_peers();
-            pfs::send(shared, task);
+impl Peers {
+    /// Takes up what is there of the page, or makes room for it.
+    fn begin(&self, task: &Task) -> Result<Option<Begun>, FlightError> {
+        if let Some(begun) = task.flight.take_begun() {
+            return Ok(Some(begun));
         }
-        Job::Place(place) => place.load.fetch_here(place.page),
-        Job::Check(check) => check.load.checked(&check.pages),
+        self.cache.bound_guests(task.entry.geometry().page_len(task.flight.page));
+        Begun::begin(&self.cache, task)
+    }
+
+    /// Ends a flight that no queue of the mount will see again.
+    fn finish(&self, task: &Task, outcome: Result<u64, FlightError>) {
+        self.pfs.finish(task, outcome);
+        self.pfs.refilled(task);
+    }
+
+    /// Nobody will ask the peer: the PFS does it.
+    fn turn_away(&self, job: Job) {
+        match job {
+            Job::Page(task, _) => {
+                task.flight.keep_from_peers();
+                self.pfs.send(task);
+            }
+            Job::Place(place) => place.of.fetch_here(place.page),
+            Job::Check(check) => check.of.checked(&check.pages),
+        }
     }
 }

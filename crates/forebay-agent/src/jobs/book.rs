@@ -5,18 +5,11 @@
 //! joined (again). What is told twice changes nothing there. Kept is only what a coordinator that
 //! has just come needs: of stages that have ended nothing, of slots the last. The book is bounded
 //! in jobs and bytes, and what it takes is counted in the agent's budget.
-//!
-//! Where files lie is added to what a job tells ([`crate::jobs::layouts`]), and is never a reason
-//! to refuse it.
 
-use crate::agent::Shared;
-use crate::jobs::layouts;
-use crate::serve::connection::{Answer, Connection, reply};
-use forebay_store::{Class, Reservation};
+use forebay_store::Reservation;
 use forebay_wire::cluster::ToCoordinator;
-use forebay_wire::{JobUpdate, Refusal, Reply};
+use forebay_wire::{JobUpdate, Refusal};
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 /// Jobs of one agent at a time.
 const JOBS_MAX: usize = 64;
@@ -31,7 +24,7 @@ const LAYOUT_BYTES_MAX: u64 = 32 << 20;
 
 /// What is kept may be on its way to the coordinator as well, and the coordinator may be in this
 /// process.
-const COPIES: u64 = 3;
+pub const COPIES: u64 = 3;
 
 /// All jobs of one user may take this share of the capacity, copies included: one in eight. The
 /// operator is not bound by it.
@@ -42,9 +35,6 @@ const ALL_SHARE: u64 = 4;
 
 /// Bytes of updates in one message to the coordinator, as they are in memory.
 const MESSAGE_BYTES: u64 = 4 << 20;
-
-/// Longest wait for the coordinator's list of jobs.
-const ASK_TIME: Duration = Duration::from_secs(5);
 
 /// The jobs of local clients, by connection.
 #[derive(Debug, Default)]
@@ -61,10 +51,10 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    fn of(shared: &Shared, uid: u32) -> Self {
-        let capacity = shared.budget.capacity_bytes();
+    /// Those of user `uid`, as shares of a capacity in bytes.
+    pub fn of(uid: u32, is_operator: bool, capacity: u64) -> Self {
         let all_bytes = capacity / ALL_SHARE;
-        let user_bytes = if shared.is_operator(uid) { all_bytes } else { capacity / USER_SHARE };
+        let user_bytes = if is_operator { all_bytes } else { capacity / USER_SHARE };
         Bounds { uid, user_bytes, all_bytes }
     }
 }
@@ -197,70 +187,15 @@ impl Kept {
     }
 }
 
-fn is_layouts(update: &JobUpdate) -> bool {
+/// Whether the agent has added it.
+pub fn is_layouts(update: &JobUpdate) -> bool {
     matches!(update, JobUpdate::Layouts { .. })
-}
-
-/// Reserves room for what a client's job reports, or returns why not. Called right after decoding.
-pub fn room_for_told(connection: &Connection, updates: &[JobUpdate]) -> Result<Reservation, Refusal> {
-    let shared = &connection.shared;
-    if !updates.is_empty() && !updates.contains(&JobUpdate::End) {
-        shared.link.may_tell_job(connection.id, updates, Bounds::of(shared, connection.peer.uid))?;
-    }
-    room_for(shared, updates).ok_or(Refusal::NoRoom)
-}
-
-/// Handles what a client's job reports; `room` is reserved for it.
-pub fn tell(connection: &mut Connection, updates: Vec<JobUpdate>, mut room: Reservation) -> Answer {
-    let shared = &connection.shared;
-    if updates.is_empty() {
-        return reply(Reply::Done);
-    }
-    if updates.contains(&JobUpdate::End) {
-        shared.link.end_job(connection.id);
-        connection.tells = false;
-        return reply(Reply::Done);
-    }
-    if updates.iter().any(is_layouts) {
-        let why = "only the agent may report layouts".into();
-        return reply(Reply::Refused(Refusal::Invalid(why)));
-    }
-    let bounds = Bounds::of(shared, connection.peer.uid);
-    let mut updates = layouts::with_layouts(shared, updates);
-    let layouts: Vec<_> = updates.iter().filter(|u| is_layouts(u)).cloned().collect();
-    // Their room is not worth a refusal.
-    match room_for(shared, &layouts) {
-        Some(more) if shared.link.may_tell_job(connection.id, &updates, bounds).is_ok() => room.merge(more),
-        _ => updates.retain(|u| !is_layouts(u)),
-    }
-    match shared.link.tell_job(connection.id, updates, bounds, room) {
-        Ok(()) => {
-            connection.tells = true;
-            reply(Reply::Done)
-        }
-        Err(refusal) => reply(Reply::Refused(refusal)),
-    }
-}
-
-fn room_for(shared: &Shared, updates: &[JobUpdate]) -> Option<Reservation> {
-    let bytes: u64 = updates.iter().map(|u| u.held_bytes() * COPIES).sum();
-    shared.cache.reserve(Class::Clients, bytes, &shared.counters)
-}
-
-/// The jobs that the coordinator knows.
-pub fn list(shared: &Shared) -> Answer {
-    match shared.link.ask_jobs(ASK_TIME) {
-        Ok(jobs) => reply(Reply::Jobs(jobs)),
-        Err(e) => {
-            reply(Reply::Failed { errno: libc::EAGAIN, message: format!("cannot request the jobs: {e}") })
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_store::Budget;
+    use forebay_store::{Budget, Class};
     use forebay_wire::{FileLayout, Split};
 
     const FREE: Bounds = Bounds { uid: 0, user_bytes: u64::MAX, all_bytes: u64::MAX };

@@ -12,8 +12,8 @@
 //! asked for the rest, and one that is silent or slow not for [`SILENCE`], or a job of many
 //! messages would wait a second for each.
 
-use crate::agent::Shared;
-use crate::cache::entry::lock;
+use crate::cache::Cache;
+use crate::lock::lock;
 use crate::mounts::MountState;
 use crate::mounts::by_path::open_by_path;
 use forebay_pfs::layout::{self, Layout};
@@ -63,9 +63,17 @@ const UNKNOWN_SERVER: u32 = u32::MAX;
 
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 
+/// What finds out where files lie.
+#[derive(Debug)]
+pub struct Layouts {
+    mounts: Arc<[MountState]>,
+    cache: Arc<Cache>,
+    silent: Silent,
+}
+
 /// Mounts that are not asked, by their numbers, and until when.
 #[derive(Debug, Default)]
-pub struct Silent(Mutex<BTreeMap<usize, Instant>>);
+struct Silent(Mutex<BTreeMap<usize, Instant>>);
 
 impl Silent {
     fn is_asked(&self, mount: usize, now: Instant) -> bool {
@@ -80,10 +88,48 @@ impl Silent {
     }
 }
 
-/// What a job tells, and after each lot of files where they lie, if that is known of any.
-pub fn with_layouts(shared: &Arc<Shared>, updates: Vec<JobUpdate>) -> Vec<JobUpdate> {
-    let deadline = Instant::now() + ASK_TIME;
-    insert(updates, |files| ask(shared, files, deadline))
+impl Layouts {
+    /// No mount was asked yet.
+    pub fn new(mounts: Arc<[MountState]>, cache: Arc<Cache>) -> Self {
+        Layouts { mounts, cache, silent: Silent::default() }
+    }
+
+    /// What a job tells, and after each lot of files where they lie, if that is known of any.
+    pub fn with_layouts(&self, updates: Vec<JobUpdate>) -> Vec<JobUpdate> {
+        let deadline = Instant::now() + ASK_TIME;
+        insert(updates, |files| self.ask(files, deadline))
+    }
+
+    /// Where each of `files` lies, in their order; `None` where that has not come by `deadline`.
+    fn ask(&self, files: &[&FileRef], deadline: Instant) -> Vec<Option<Layout>> {
+        let mut layouts = vec![None; files.len()];
+        let mounts = self.mounts.iter().enumerate().filter(|(_, mount)| mount.config.layout);
+        for (number, mount) in mounts.filter(|(number, _)| self.silent.is_asked(*number, Instant::now())) {
+            let of_mount: Vec<(usize, FileRef)> = files
+                .iter()
+                .enumerate()
+                .filter(|(_, file)| file.mount == mount.label())
+                .map(|(number, file)| (number, FileRef::clone(file)))
+                .collect();
+            let asked = of_mount.len();
+            if asked == 0 {
+                continue;
+            }
+            let lie = if is_moosefs(mount.root()) {
+                ask_by_path(mount.root(), &of_mount, |paths| layout::probe_paths(paths, deadline))
+            } else {
+                let room = || self.cache.reserve(Class::Clients, STACK_BYTES as u64);
+                let rooms = (0..of_mount.len().min(OPENING_MAX)).map_while(|_| room()).collect();
+                let opening = self.mounts.clone();
+                ask_by_opening(of_mount, rooms, deadline, move |file| probe(&opening, file))
+            };
+            self.silent.note(number, (asked, lie.len()), (Instant::now(), deadline));
+            for (number, layout) in lie {
+                layouts[number] = Some(layout);
+            }
+        }
+        layouts
+    }
 }
 
 /// `ask` is called once, if there are files at all.
@@ -109,37 +155,6 @@ fn files_of(update: &JobUpdate) -> &[FileRef] {
         JobUpdate::Files(files) => files,
         _ => &[],
     }
-}
-
-/// Where each of `files` lies, in their order; `None` where that has not come by `deadline`.
-fn ask(shared: &Arc<Shared>, files: &[&FileRef], deadline: Instant) -> Vec<Option<Layout>> {
-    let mut layouts = vec![None; files.len()];
-    let mounts = shared.mounts.iter().enumerate().filter(|(_, mount)| mount.config.layout);
-    for (number, mount) in mounts.filter(|(number, _)| shared.layouts.is_asked(*number, Instant::now())) {
-        let of_mount: Vec<(usize, FileRef)> = files
-            .iter()
-            .enumerate()
-            .filter(|(_, file)| file.mount == mount.label())
-            .map(|(number, file)| (number, FileRef::clone(file)))
-            .collect();
-        let asked = of_mount.len();
-        if asked == 0 {
-            continue;
-        }
-        let lie = if is_moosefs(mount.root()) {
-            ask_by_path(mount.root(), &of_mount, |paths| layout::probe_paths(paths, deadline))
-        } else {
-            let room = || shared.cache.reserve(Class::Clients, STACK_BYTES as u64, &shared.counters);
-            let rooms = (0..of_mount.len().min(OPENING_MAX)).map_while(|_| room()).collect();
-            let opening = shared.clone();
-            ask_by_opening(of_mount, rooms, deadline, move |file| probe(&opening.mounts, file))
-        };
-        shared.layouts.note(number, (asked, lie.len()), (Instant::now(), deadline));
-        for (number, layout) in lie {
-            layouts[number] = Some(layout);
-        }
-    }
-    layouts
 }
 
 /// Asks `probe` for files of MooseFS, which takes paths. Those that it knows come back with their

@@ -1,4 +1,11 @@
-//! Jobs of local programs: what they report to the coordinator, and where their files lie.
+//! Jobs of local programs.
+//!
+//! | file | what it does |
+//! | --- | --- |
+//! | `book` | what analytics jobs have reported, for the coordinator |
+//! | `layouts` | where their files lie on the servers of the PFS |
+//! | `files` | memory-only files |
 
 pub mod book;
+pub mod files;
 pub mod layouts;

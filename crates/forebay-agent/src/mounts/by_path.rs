@@ -10,7 +10,8 @@
 //! a name. What the agent may not open is refused; then whoever reads it does so with their own
 //! rights.
 
-use crate::mounts::{Admitted, MountState, NoFile, admit};
+use super::MountState;
+use super::admit::{Admitted, NoFile, admit};
 use forebay_wire::{FileRef, Refusal};
 use rustix::fs::{Mode, OFlags, ResolveFlags, open, openat2};
 use std::ffi::OsStr;

@@ -1,46 +1,41 @@
-//! The PFS mounts of an agent: which one a descriptor lives on, and what may come through it.
+//! The PFS mounts of an agent.
 //!
-//! An open descriptor is the proof of access: whoever could open the file may have its bytes. So
-//! everything here is taken from the descriptor itself, never from what a client says about it.
+//! | file | what it does |
+//! | --- | --- |
+//! | `admit` | which mount a descriptor lives on, and whether it may be served |
+//! | `by_path` | opens a file by its path, for requests that come without a descriptor |
+//! | `stamps` | whether the time stamps of a mount can be believed |
+//! | `seal` | whether a version is settled: no write to it is under way |
 
+pub mod admit;
 pub mod by_path;
 pub mod seal;
 pub mod stamps;
 
-use crate::cache::entry::Task;
 use crate::config::MountConfig;
-use crate::fetch::pfs::Queue;
-use crate::mounts::seal::{SETTLE_MOOSEFS_NS, default_settle_ns};
-use crate::mounts::stamps::{StampCheck, Trust};
-use forebay_pfs::layout::MOOSEFS_CHUNK_BYTES;
 use forebay_pfs::mount::{is_ceph_fuse, is_local, is_moosefs, is_mount_point};
 use forebay_pfs::read::{PageCache, Reader, reopen_direct};
-use forebay_pfs::{FileFacts, Mount, Revalidate};
-use forebay_policy::miss_ledger::MissLedger;
-use forebay_wire::{MountInfo, MountStatus, Refusal};
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use forebay_pfs::{FileFacts, Mount};
+use forebay_wire::{MountInfo, MountStatus};
+use stamps::{StampCheck, Trust};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
-/// Pages whose misses are remembered, per mount: 128 GiB in pages of 2 MiB.
-const MISSED_PAGES: usize = 65_536;
 
 /// What was just written is not kept where two writes so far apart may leave the same stamps.
 pub const COARSE: Duration = Duration::from_secs(1);
 
-/// Pages of one row are fetched one after the other as long as one takes longer: the PFS is busy
-/// with each for most of that time.
-const SLOW_PAGE: Duration = Duration::from_millis(20);
+/// `mount.settle_ms` where none is configured: longer than the clients of most file systems hold
+/// back a change of stamps.
+pub const SETTLE_NS: i64 = 3_000_000_000;
 
-/// Pages that go side by side do so until one takes longer: eight of them that take [`SLOW_PAGE`]
-/// each take so long together.
-const SLOW_BESIDE: Duration = Duration::from_millis(160);
+/// The same on MooseFS, which stamps an overwrite in place when it begins and not again.
+pub const SETTLE_MOOSEFS_NS: i64 = 30_000_000_000;
 
 /// Of Linux; `rustix` lacks it.
 const STATX_MNT_ID_UNIQUE: u32 = 0x4000;
@@ -52,18 +47,10 @@ pub struct MountState {
     pub config: MountConfig,
     /// Reads it.
     pub reader: Reader,
-    /// Fetches waiting for a thread.
-    pub queue: Queue<Task>,
-    /// Which pages small reads keep missing.
-    pub ledger: Mutex<MissLedger>,
     /// Bytes read from it.
     pub fetched_bytes: AtomicU64,
     /// Fetches that failed.
     pub fetch_errors: AtomicU64,
-    /// So many bytes of a file in a row are on one server, and the PFS's client reads ahead there
-    /// by itself; `None` if that is not known. Looked at once: the file system has to be mounted
-    /// when the agent starts.
-    pub row_bytes: Option<u64>,
     /// What is mounted there at this moment is local: other nodes cannot write it.
     is_local: AtomicBool,
     /// How long a file must be quiet where writers cannot be excluded: as configured, or by the
@@ -71,10 +58,6 @@ pub struct MountState {
     settle_ns: AtomicI64,
     /// Whether its time stamps can be believed.
     pub stamps: Arc<StampCheck>,
-    /// What a page has taken of late, in nanoseconds; 0 before the first.
-    page_ns: AtomicU64,
-    /// Pages of a row go side by side.
-    is_fast: AtomicBool,
     /// Nothing that is written through can be kept ([`COARSE`]): set from the start, or when that
     /// is seen.
     pub is_coarse: AtomicBool,
@@ -82,24 +65,6 @@ pub struct MountState {
     root: PathBuf,
     /// Something was mounted there at the start, or has to be: the bare directory is not the PFS.
     must_be_mounted: bool,
-}
-
-/// Why a descriptor cannot be served.
-#[derive(Debug)]
-pub enum NoFile {
-    /// Not acceptable.
-    Refused(Refusal),
-    /// The PFS failed to tell about it.
-    Pfs(io::Error),
-}
-
-/// A descriptor that has proved itself.
-#[derive(Clone, Copy, Debug)]
-pub struct Admitted {
-    /// Index of the mount.
-    pub mount: usize,
-    /// What the PFS tells about the file now.
-    pub facts: FileFacts,
 }
 
 impl MountState {
@@ -132,16 +97,11 @@ impl MountState {
         Ok(MountState {
             must_be_mounted: is_mount_point,
             reader: Reader::new(probed.dev, page_cache),
-            queue: Queue::new(),
-            ledger: Mutex::new(MissLedger::new(MISSED_PAGES, config.random_fill_percent)),
             fetched_bytes: AtomicU64::new(0),
             fetch_errors: AtomicU64::new(0),
-            page_ns: AtomicU64::new(0),
-            is_fast: AtomicBool::new(false),
             is_coarse: AtomicBool::new(
                 Duration::from_nanos(config.stamp_granularity_ns.unsigned_abs()) >= COARSE,
             ),
-            row_bytes: is_moosefs(&probed.root).then_some(MOOSEFS_CHUNK_BYTES),
             is_local: AtomicBool::new(false),
             settle_ns: AtomicI64::new(SETTLE_MOOSEFS_NS),
             stamps: StampCheck::new(&config),
@@ -160,26 +120,6 @@ impl MountState {
         &self.root
     }
 
-    /// The first page of the row that `page` is one of, if pages of a row are fetched one after the
-    /// other: where the PFS's client reads ahead there, and a page takes its time, or none has come
-    /// yet.
-    pub fn row_of(&self, page_bytes: u64, page: u32) -> Option<u32> {
-        if self.is_fast.load(Relaxed) {
-            return None;
-        }
-        let pages = (self.row_bytes? / page_bytes).max(1);
-        Some((u64::from(page) / pages * pages) as u32)
-    }
-
-    /// A whole page has been fetched in so long.
-    pub fn page_took(&self, took: Duration) {
-        let (now, before) = (took.as_nanos() as u64, self.page_ns.load(Relaxed));
-        let mean = if before == 0 { now } else { (before / 8 * 7).saturating_add(now / 8) };
-        self.page_ns.store(mean.max(1), Relaxed);
-        let slow = if self.is_fast.load(Relaxed) { SLOW_BESIDE } else { SLOW_PAGE };
-        self.is_fast.store(Duration::from_nanos(mean) < slow, Relaxed);
-    }
-
     /// What clients are told.
     pub fn info(&self) -> MountInfo {
         MountInfo {
@@ -193,9 +133,9 @@ impl MountState {
         }
     }
 
-    /// What operators are told.
-    pub fn status(&self) -> MountStatus {
-        let (fetches_pending, slowest_ms) = self.queue.load();
+    /// What operators are told. Fetches waiting or running are counted elsewhere, and so is the age
+    /// in milliseconds of the oldest running one.
+    pub fn status(&self, (fetches_pending, slowest_ms): (u64, u64)) -> MountStatus {
         let (cached, stamps) = self.stamps.report();
         MountStatus {
             label: self.config.label.clone(),
@@ -327,104 +267,22 @@ fn page_cache_of(root: &Path, keep: bool) -> PageCache {
     }
 }
 
+/// For how long a file on the file system that is mounted on `root` must be quiet, where nothing is
+/// configured.
+pub fn default_settle_ns(root: &Path) -> i64 {
+    if is_moosefs(root) { SETTLE_MOOSEFS_NS } else { SETTLE_NS }
+}
+
 /// Nanoseconds since 1970, as file systems stamp.
 pub fn wall_clock_ns() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as i64)
 }
 
-/// Checks that `fd` is open for reading, is a regular file, and lives on one of `mounts` as this
-/// agent sees them.
-///
-/// # Errors
-/// See [`NoFile`].
-pub fn admit(mounts: &[MountState], fd: BorrowedFd<'_>) -> Result<Admitted, NoFile> {
-    let (mount, _) = identify(mounts, fd)?;
-    let facts = FileFacts::of(fd, mounts[mount].config.revalidate).map_err(NoFile::Pfs)?;
-    if !facts.is_regular() {
-        return Err(NoFile::Refused(Refusal::NotRegular));
-    }
-    Ok(Admitted { mount, facts })
-}
-
-/// Checks that `fd` is open for writing anywhere in the file that `facts` tell. One that can only
-/// append has not proved that its owner may change what is there.
-///
-/// # Errors
-/// It is not.
-pub fn require_writer(fd: BorrowedFd<'_>, facts: &FileFacts) -> Result<(), Refusal> {
-    let flags = fcntl_getfl(fd).map_err(|_| Refusal::NotWritable)?;
-    let writes = matches!(flags & OFlags::RWMODE, OFlags::WRONLY | OFlags::RDWR);
-    if !writes || flags.intersects(OFlags::PATH | OFlags::APPEND) {
-        return Err(Refusal::NotWritable);
-    }
-    match FileFacts::of(fd, Revalidate::AsStat) {
-        Ok(same) if (same.dev, same.version.ino) == (facts.dev, facts.version.ino) => Ok(()),
-        _ => Err(Refusal::NotWritable),
-    }
-}
-
-/// The part of [`admit`] that asks no server: the mount and the inode. A descriptor on somebody's
-/// own file system must not make the agent wait for it, and a miss that is only counted must not
-/// cost the PFS a request.
-///
-/// # Errors
-/// See [`NoFile`].
-pub fn identify(mounts: &[MountState], fd: BorrowedFd<'_>) -> Result<(usize, u64), NoFile> {
-    let flags = fcntl_getfl(fd).map_err(|e| NoFile::Pfs(e.into()))?;
-    if flags.contains(OFlags::PATH) || flags & OFlags::RWMODE == OFlags::WRONLY {
-        return Err(NoFile::Refused(Refusal::NotReadable));
-    }
-    let (dev, ino) = identity_without_asking(fd).map_err(NoFile::Pfs)?;
-    let Some(mount) = mounts.iter().position(|m| m.has_device(dev)) else {
-        return Err(NoFile::Refused(Refusal::NotOnMount));
-    };
-    let bypasses = mounts[mount].reader.page_cache() == PageCache::Bypass;
-    match (bypasses, flags.contains(OFlags::DIRECT)) {
-        (false, false) | (true, true) => {}
-        // The client shares the open file with the agent. It sees the flag and opens the file anew
-        // with it; where it cannot, its reads bypass the kernel's page cache at least. Without the
-        // flag reads are as a plain program's.
-        (true, false) => drop(fcntl_setfl(fd, flags | OFlags::DIRECT)),
-        // Its alignment rules differ by file system; a program that asks for direct reads gets them
-        // from the PFS.
-        (false, true) => {
-            return Err(NoFile::Refused(Refusal::Invalid("the descriptor is open with O_DIRECT".into())));
-        }
-    }
-    Ok((mount, ino))
-}
-
-/// Device and inode from the kernel's own tables: neither ever changes for an open file.
-fn identity_without_asking(fd: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
-    use rustix::fs::{AtFlags, StatxFlags, makedev, statx};
-    let stat = statx(fd, c"", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, StatxFlags::INO)?;
-    Ok((makedev(stat.stx_dev_major, stat.stx_dev_minor), stat.stx_ino))
-}
-
-/// The device of an open file, as [`identify`] takes it.
-///
-/// # Errors
-/// `fd` is none.
-pub fn device_without_asking(fd: BorrowedFd<'_>) -> io::Result<u64> {
-    identity_without_asking(fd).map(|(dev, _)| dev)
-}
-
-/// Whether `dev` is one of `mounts` at this moment.
-pub fn is_on_mount(mounts: &[MountState], dev: u64) -> bool {
-    mounts.iter().any(|m| m.has_device(dev))
-}
-
-/// The path under which `fd` was opened, as this agent sees it; for people, not for decisions.
-pub fn display_path(fd: BorrowedFd<'_>) -> Vec<u8> {
-    std::fs::read_link(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()))
-        .map(|path| path.as_os_str().as_bytes().to_vec())
-        .unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mounts::seal::SETTLE_NS;
+    use forebay_pfs::Revalidate;
+    use std::os::fd::AsRawFd;
 
     #[test]
     fn a_young_file_is_waited_for_as_long_as_it_stays_young() {
@@ -504,32 +362,5 @@ mod tests {
             mount.has_device(0);
             assert_eq!(mount.settle_ns.load(Relaxed), wanted);
         }
-    }
-
-    #[test]
-    fn pages_of_a_row_go_one_after_the_other_where_they_take_their_time() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut mount = MountState::new(MountConfig::new("pfs", dir.path())).unwrap();
-        let page = 2 << 20;
-        assert_eq!(mount.row_of(page, 33), None, "no rows on a local disk");
-        mount.row_bytes = Some(64 << 20);
-        assert_eq!(
-            (mount.row_of(page, 31), mount.row_of(page, 33)),
-            (Some(0), Some(32)),
-            "before any has come"
-        );
-        let comes_in = |ms| {
-            mount.page_took(Duration::from_millis(ms));
-            mount.row_of(page, 33)
-        };
-        assert_eq!(comes_in(19), None, "side by side");
-        assert_eq!(comes_in(150), None, "which makes each slower");
-        assert_eq!(comes_in(150), None);
-        assert_eq!(comes_in(3_000), Some(32));
-        assert_eq!(comes_in(30), Some(32), "one of many that is fast");
-        for _ in 0..40 {
-            comes_in(15);
-        }
-        assert_eq!(comes_in(15), None);
     }
 }

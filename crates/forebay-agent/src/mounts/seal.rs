@@ -17,33 +17,14 @@
 //! A lease knows nothing of other nodes, and some file systems grant none. There the stamps must be
 //! older than `mount.settle_ms`: evidence and no proof, see the limits in `docs/semantics.md`.
 
-use crate::agent::Shared;
-use crate::cache::NoCopy;
-use crate::cache::entry::Entry;
-use crate::mounts::stamps::Trust;
-use crate::mounts::{Admitted, MountState, display_path};
+use super::MountState;
+use super::stamps::Trust;
 use forebay_pfs::FileFacts;
 use forebay_pfs::lease::{Opened, Writers, writers};
-use forebay_pfs::mount::is_moosefs;
 use forebay_wire::Refusal;
 use std::fmt;
 use std::os::fd::BorrowedFd;
-use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
-
-/// `mount.settle_ms` where none is configured: longer than the clients of most file systems hold
-/// back a change of stamps.
-pub const SETTLE_NS: i64 = 3_000_000_000;
-
-/// The same on MooseFS, which stamps an overwrite in place when it begins and not again.
-pub const SETTLE_MOOSEFS_NS: i64 = 30_000_000_000;
-
-/// For how long a file on the file system that is mounted on `root` must be quiet, where nothing is
-/// configured.
-pub fn default_settle_ns(root: &Path) -> i64 {
-    if is_moosefs(root) { SETTLE_MOOSEFS_NS } else { SETTLE_NS }
-}
 
 /// Why a version cannot be sealed now. Later it may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,19 +54,14 @@ impl fmt::Display for Unsettled {
     }
 }
 
-/// Why there is no entry to fill.
-#[derive(Debug)]
-pub enum NoEntry {
-    /// The version is not sealed.
-    Unsettled(Unsettled),
-    /// There is no copy.
-    Copy(NoCopy),
-}
-
 /// While a mount is measured, its files count as too recent for this long.
 const MEASURING: Duration = Duration::from_secs(1);
 
-fn believe(mount: &MountState) -> Result<(), Unsettled> {
+/// Whether the mount's time stamps can be believed.
+///
+/// # Errors
+/// See [`Unsettled`].
+pub fn believe(mount: &MountState) -> Result<(), Unsettled> {
     match mount.stamps.trust() {
         Trust::Believed => Ok(()),
         Trust::Measuring => Err(Unsettled::Young(MEASURING)),
@@ -117,35 +93,4 @@ pub fn seal(
             Some(left) => Err(Unsettled::Young(left)),
         },
     }
-}
-
-/// The entry of the version of `file`, sealed, made if need be. `fd` is the file on the PFS, opened
-/// by `opened`.
-///
-/// # Errors
-/// See [`NoEntry`].
-pub fn sealed_entry(
-    shared: &Shared,
-    file: &Admitted,
-    fd: BorrowedFd<'_>,
-    opened: Opened,
-) -> Result<Arc<Entry>, NoEntry> {
-    let mount = &shared.mounts[file.mount];
-    believe(mount).map_err(NoEntry::Unsettled)?;
-    let cached = shared.cache.find(file.mount, &file.facts);
-    if let Some(entry) = cached.filter(|entry| entry.is_sealed()) {
-        return Ok(entry);
-    }
-    seal(mount, fd, opened, &file.facts).map_err(NoEntry::Unsettled)?;
-    let made = shared.cache.find_or_create(
-        file.mount,
-        mount.label(),
-        mount.config.page_bytes,
-        &file.facts,
-        || display_path(fd),
-        &shared.counters,
-    );
-    let entry = made.map_err(NoEntry::Copy)?;
-    entry.seal();
-    Ok(entry)
 }

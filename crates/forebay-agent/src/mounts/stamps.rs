@@ -6,8 +6,8 @@
 //! mount is measured, nothing of it is cached and no copy is handed out. The measurement has a
 //! thread of its own: on a file system that hangs it hangs alone.
 
-use crate::cache::entry::lock;
 use crate::config::MountConfig;
+use crate::lock::lock;
 use forebay_pfs::mount::has_known_stamps;
 use forebay_pfs::stamps::{Stamps, measure};
 use std::io;

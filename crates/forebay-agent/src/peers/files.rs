@@ -6,8 +6,9 @@
 //! no longer than for a page, and say "not yet" then. A thread that hung in the open would say
 //! nothing, and its peer would take this node for dead.
 
-use crate::agent::Shared;
-use crate::cache::entry::lock;
+use crate::cache::Cache;
+use crate::lock::lock;
+use crate::mounts::MountState;
 use crate::mounts::by_path::{ByPath, NoPath, open_by_path};
 use crate::mounts::seal::seal;
 use crate::shares::PfsFile;
@@ -37,9 +38,11 @@ const OPENING_MAX: usize = 64;
 const STACK_BYTES: usize = 128 << 10;
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct OpenFiles {
     state: Mutex<State>,
+    mounts: Arc<[MountState]>,
+    cache: Arc<Cache>,
 }
 
 #[derive(Debug, Default)]
@@ -76,6 +79,11 @@ impl Opening {
 }
 
 impl OpenFiles {
+    /// None is open.
+    pub fn new(mounts: Arc<[MountState]>, cache: Arc<Cache>) -> Self {
+        OpenFiles { state: Mutex::default(), mounts, cache }
+    }
+
     /// Closes files that no peer has asked for lately. Called when there is time.
     pub fn keep_house(&self) {
         let now = Instant::now();
@@ -97,80 +105,84 @@ impl OpenFiles {
         drop(state);
         drop(gone);
     }
-}
 
-/// The file, open; waits until `until` for it.
-///
-/// # Errors
-/// What to tell the peer.
-pub fn open(shared: &Arc<Shared>, file: &FileRef, until: Instant) -> Result<Opened, PeerReply> {
-    let opening = {
-        let mut state = lock(&shared.peer_server.files.state);
-        if let Some((_, opened, used)) = state.open.iter_mut().find(|(of, ..)| of == file) {
-            *used = Instant::now();
-            return Ok(opened.clone());
-        }
-        let is_fresh = |since: &Instant| since.elapsed() < FAILED_TIME;
-        if let Some((_, why, _)) = state.failed.iter().find(|(of, _, since)| of == file && is_fresh(since)) {
-            return Err(why.clone());
-        }
-        if file.path.is_empty() {
-            return Err(PeerReply::Refused("it is not here, and has no path to find it by".into()));
-        }
-        match state.opening.iter().find(|(of, _)| of == file) {
-            Some((_, opening)) => opening.clone(),
-            None if state.opening.iter().filter(|(of, _)| of.mount == file.mount).count() >= OPENING_MAX => {
-                return Err(PeerReply::Busy("too many files are being opened".into()));
+    /// The file, open; waits until `until` for it.
+    ///
+    /// # Errors
+    /// What to tell the peer.
+    pub fn open(self: &Arc<Self>, file: &FileRef, until: Instant) -> Result<Opened, PeerReply> {
+        let opening = {
+            let mut state = lock(&self.state);
+            if let Some((_, opened, used)) = state.open.iter_mut().find(|(of, ..)| of == file) {
+                *used = Instant::now();
+                return Ok(opened.clone());
             }
-            None => {
-                let opening = Arc::new(Opening::default());
-                let room = shared.cache.reserve(Class::Clients, STACK_BYTES as u64, &shared.counters);
-                let room = room.ok_or_else(|| PeerReply::Busy("no memory to open a file".into()))?;
-                start(shared, file, &opening, room)
-                    .map_err(|e| PeerReply::Busy(format!("no thread: {e}")))?;
-                state.opening.push((file.clone(), opening.clone()));
-                opening
+            let is_fresh = |since: &Instant| since.elapsed() < FAILED_TIME;
+            if let Some((_, why, _)) =
+                state.failed.iter().find(|(of, _, since)| of == file && is_fresh(since))
+            {
+                return Err(why.clone());
             }
-        }
-    };
-    opening.wait(until)
-}
-
-fn start(
-    shared: &Arc<Shared>,
-    file: &FileRef,
-    opening: &Arc<Opening>,
-    room: Reservation,
-) -> std::io::Result<()> {
-    let (shared, file, opening) = (shared.clone(), file.clone(), opening.clone());
-    let body = move || {
-        let opened = open_now(&shared, &file);
-        let mut state = lock(&shared.peer_server.files.state);
-        state.opening.retain(|(_, other)| !Arc::ptr_eq(other, &opening));
-        let mut closed = None;
-        match &opened {
-            Ok(opened) => {
-                closed = (state.open.len() >= OPEN_MAX).then(|| state.open.pop_front());
-                state.open.push_back((file, opened.clone(), Instant::now()));
+            if file.path.is_empty() {
+                return Err(PeerReply::Refused("it is not here, and has no path to find it by".into()));
             }
-            Err(why) => {
-                if state.failed.len() >= OPEN_MAX {
-                    state.failed.pop_front();
+            match state.opening.iter().find(|(of, _)| of == file) {
+                Some((_, opening)) => opening.clone(),
+                None if state.opening.iter().filter(|(of, _)| of.mount == file.mount).count()
+                    >= OPENING_MAX =>
+                {
+                    return Err(PeerReply::Busy("too many files are being opened".into()));
                 }
-                state.failed.push_back((file, why.clone(), Instant::now()));
+                None => {
+                    let opening = Arc::new(Opening::default());
+                    let room = self.cache.reserve(Class::Clients, STACK_BYTES as u64);
+                    let room = room.ok_or_else(|| PeerReply::Busy("no memory to open a file".into()))?;
+                    self.start(file, &opening, room)
+                        .map_err(|e| PeerReply::Busy(format!("no thread: {e}")))?;
+                    state.opening.push((file.clone(), opening.clone()));
+                    opening
+                }
             }
-        }
-        drop(state);
-        drop(closed);
-        *lock(&opening.ended) = Some(opened);
-        opening.changed.notify_all();
-        drop(room);
-    };
-    std::thread::Builder::new().name("open".into()).stack_size(STACK_BYTES).spawn(body).map(drop)
+        };
+        opening.wait(until)
+    }
+
+    fn start(
+        self: &Arc<Self>,
+        file: &FileRef,
+        opening: &Arc<Opening>,
+        room: Reservation,
+    ) -> std::io::Result<()> {
+        let (files, file, opening) = (self.clone(), file.clone(), opening.clone());
+        let body = move || {
+            let opened = open_now(&files.mounts, &file);
+            let mut state = lock(&files.state);
+            state.opening.retain(|(_, other)| !Arc::ptr_eq(other, &opening));
+            let mut closed = None;
+            match &opened {
+                Ok(opened) => {
+                    closed = (state.open.len() >= OPEN_MAX).then(|| state.open.pop_front());
+                    state.open.push_back((file, opened.clone(), Instant::now()));
+                }
+                Err(why) => {
+                    if state.failed.len() >= OPEN_MAX {
+                        state.failed.pop_front();
+                    }
+                    state.failed.push_back((file, why.clone(), Instant::now()));
+                }
+            }
+            drop(state);
+            drop(closed);
+            *lock(&opening.ended) = Some(opened);
+            opening.changed.notify_all();
+            drop(room);
+        };
+        std::thread::Builder::new().name("open".into()).stack_size(STACK_BYTES).spawn(body).map(drop)
+    }
 }
 
-fn open_now(shared: &Shared, file: &FileRef) -> Result<Opened, PeerReply> {
-    let ByPath { fd, file: admitted } = open_by_path(&shared.mounts, file).map_err(|e| match e {
+fn open_now(mounts: &[MountState], file: &FileRef) -> Result<Opened, PeerReply> {
+    let ByPath { fd, file: admitted } = open_by_path(mounts, file).map_err(|e| match e {
         NoPath::Changed => PeerReply::Changed,
         NoPath::Refused(refusal) => PeerReply::Refused(refusal.to_string()),
         NoPath::Pfs(e) => PeerReply::Failed {
@@ -178,7 +190,7 @@ fn open_now(shared: &Shared, file: &FileRef) -> Result<Opened, PeerReply> {
             message: format!("cannot open {}: {e}", String::from_utf8_lossy(&file.path)),
         },
     })?;
-    seal(&shared.mounts[admitted.mount], fd.as_fd(), lease::Opened::Here, &admitted.facts)
+    seal(&mounts[admitted.mount], fd.as_fd(), lease::Opened::Here, &admitted.facts)
         .map_err(|why| PeerReply::Refused(why.to_string()))?;
     // The kernel's read-ahead on this descriptor would fetch what belongs to other nodes. Advice:
     // no harm if it is not taken.

@@ -12,15 +12,19 @@
 //!
 //! One thread a connection, as for clients, bounded in number and within the budget.
 
-use crate::agent::Shared;
-use crate::cache::entry::{Boarding, Entry, Flight, FlightError, FlightState, Task, Urgency};
-use crate::cache::{Lent, NoCopy};
-use crate::counters::add;
-use crate::fetch::pfs;
-use crate::mounts::display_path;
-use crate::peers::files::{self, OpenFiles};
+use super::files::OpenFiles;
+use crate::cache::entry::{Boarding, Entry};
+use crate::cache::flight::{Flight, FlightError, FlightState, Urgency};
+use crate::cache::{Cache, Lent};
+use crate::cluster::Cluster;
+use crate::counters::{Counters, add};
+use crate::fetch::Fetch;
+use crate::fetch::find::NoEntry;
+use crate::mounts::MountState;
+use crate::mounts::admit::Admitted;
 use crate::prefetch::orders::Orders;
 use crate::shares::PfsFile;
+use crate::stop::Stop;
 use forebay_store::{BLOCK_BYTES, Class, State};
 use forebay_wire::link::{Listener, Stream};
 use forebay_wire::peer::{CHECKED_MAX, PEER_PROTOCOL, PageRef, PeerReply, PeerRequest, Wanted};
@@ -67,38 +71,52 @@ const PATIENCE_AHEAD: Duration = Duration::from_millis(20);
 /// take more.
 const PROVING_MAX: usize = 64;
 
-/// What serves peers: how many are connected, and the files open for them.
+/// What serves peers.
 #[derive(Debug)]
 pub struct PeerServer {
+    fetch: Arc<Fetch>,
+    orders: Arc<Orders>,
+    cluster: Arc<Cluster>,
+    stop: Arc<Stop>,
+    mounts: Arc<[MountState]>,
+    cache: Arc<Cache>,
+    counters: Arc<Counters>,
     connections: AtomicUsize,
     proving: Proving,
     /// Files open for them.
-    pub files: OpenFiles,
-}
-
-impl Default for PeerServer {
-    fn default() -> Self {
-        PeerServer {
-            connections: AtomicUsize::new(0),
-            proving: Proving::new(PROVING_MAX),
-            files: OpenFiles::default(),
-        }
-    }
+    files: Arc<OpenFiles>,
 }
 
 impl PeerServer {
-    /// Connections of peers.
-    pub fn connections(&self) -> usize {
-        self.connections.load(Ordering::Relaxed)
+    /// Nobody is connected.
+    pub fn new(fetch: Arc<Fetch>, orders: Arc<Orders>, cluster: Arc<Cluster>, stop: Arc<Stop>) -> Self {
+        let (mounts, cache) = (fetch.mounts.clone(), fetch.cache.clone());
+        PeerServer {
+            files: Arc::new(OpenFiles::new(mounts.clone(), cache.clone())),
+            mounts,
+            cache,
+            counters: fetch.counters.clone(),
+            fetch,
+            orders,
+            cluster,
+            stop,
+            connections: AtomicUsize::new(0),
+            proving: Proving::new(PROVING_MAX),
+        }
+    }
+
+    /// Closes files that no peer has asked for lately. Called when there is time.
+    pub fn keep_house(&self) {
+        self.files.keep_house();
     }
 }
 
 /// Takes connections until the agent ends.
-pub fn accept_loop(shared: &Arc<Shared>, listener: Listener) {
+pub fn accept_loop(server: &Arc<PeerServer>, listener: Listener) {
     let listener = Arc::new(listener);
-    while !shared.is_stopping() {
+    while !server.stop.is_stopping() {
         match listener.accept() {
-            Ok(socket) => start(shared, &listener, socket),
+            Ok(socket) => start(server, &listener, socket),
             Err(e) if e.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(e) => {
                 tracing::warn!(error = %e, "cannot accept a connection of a peer");
@@ -109,11 +127,11 @@ pub fn accept_loop(shared: &Arc<Shared>, listener: Listener) {
 }
 
 /// One in the count of connections, for as long as it lives.
-struct Counted(Arc<Shared>);
+struct Counted(Arc<PeerServer>);
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.peer_server.connections.fetch_sub(1, Ordering::AcqRel);
+        self.0.connections.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -124,25 +142,25 @@ enum Proved {
 }
 
 /// Strangers on loopback are refused before they cost a thread or a place among the connections.
-fn prove_at_once(shared: &Shared, listener: &Listener, socket: TcpStream) -> io::Result<Proved> {
+fn prove_at_once(server: &PeerServer, listener: &Listener, socket: TcpStream) -> io::Result<Proved> {
     if listener.proves_at_once() {
         return listener.prove(socket, Instant::now() + HELLO_TIME).map(Proved::Yes);
     }
-    let place = shared.peer_server.proving.enter(&socket)?;
+    let place = server.proving.enter(&socket)?;
     Ok(Proved::NotYet(socket, place))
 }
 
-fn start(shared: &Arc<Shared>, listener: &Arc<Listener>, socket: TcpStream) {
-    let proved = match prove_at_once(shared, listener, socket) {
+fn start(server: &Arc<PeerServer>, listener: &Arc<Listener>, socket: TcpStream) {
+    let proved = match prove_at_once(server, listener, socket) {
         Ok(proved) => proved,
         Err(e) => return tracing::debug!(error = %e, "a connection of a peer is refused"),
     };
-    let over = shared.peer_server.connections.fetch_add(1, Ordering::AcqRel) >= CONNECTIONS_MAX;
-    let counted = Counted(shared.clone());
-    let cost = shared.cache.reserve(Class::Clients, CONNECTION_BYTES, &shared.counters);
+    let over = server.connections.fetch_add(1, Ordering::AcqRel) >= CONNECTIONS_MAX;
+    let counted = Counted(server.clone());
+    let cost = server.cache.reserve(Class::Clients, CONNECTION_BYTES);
     let (Some(cost), false) = (cost, over) else {
         // Closed without a word: the peer reads the PFS and comes back later.
-        add(&shared.counters.refusals_total, 1);
+        add(&server.counters.refusals_total, 1);
         return;
     };
     let listener = listener.clone();
@@ -169,7 +187,7 @@ fn start(shared: &Arc<Shared>, listener: &Arc<Listener>, socket: TcpStream) {
 
 /// One connection.
 struct Serving<'a> {
-    shared: &'a Arc<Shared>,
+    server: &'a Arc<PeerServer>,
     stream: Stream,
     buffer: Vec<u8>,
 }
@@ -183,14 +201,14 @@ enum Found {
 }
 
 impl<'a> Serving<'a> {
-    fn new(shared: &'a Arc<Shared>, stream: Stream) -> Self {
-        Serving { shared, stream, buffer: Vec::new() }
+    fn new(server: &'a Arc<PeerServer>, stream: Stream) -> Self {
+        Serving { server, stream, buffer: Vec::new() }
     }
 
     fn greet(mut self) -> io::Result<Self> {
         self.stream.set_timeout(Some(HELLO_TIME))?;
         let PeerRequest::Hello { protocol, node } = frame::receive(&mut self.stream)? else {
-            add(&self.shared.counters.garbage_total, 1);
+            add(&self.server.counters.garbage_total, 1);
             return Err(io::ErrorKind::InvalidData.into());
         };
         let refusal = match protocol {
@@ -210,12 +228,12 @@ impl<'a> Serving<'a> {
     fn membership(&self, node: &str) -> String {
         let until = Instant::now() + JOIN_TIME;
         while self.stream.peer_name().is_some() {
-            let view = self.shared.cluster.view();
+            let view = self.server.cluster.view();
             if view.cluster.nodes.iter().any(|member| member.name.eq_ignore_ascii_case(node)) {
                 break;
             }
-            if Instant::now() >= until || self.shared.is_stopping() {
-                add(&self.shared.counters.refusals_total, 1);
+            if Instant::now() >= until || self.server.stop.is_stopping() {
+                add(&self.server.counters.refusals_total, 1);
                 return format!("node {node:?} is no member of the cluster; only members are served");
             }
             std::thread::sleep(Duration::from_millis(10));
@@ -282,7 +300,7 @@ impl<'a> Serving<'a> {
         // where a task will read it is none, and must not end the protection that an order here
         // gives it.
         if wanted != Wanted::Plan && (flight.is_none() || wanted == Wanted::Ahead) {
-            self.shared.cache.touch(&[entry.key(page.page)]);
+            self.server.cache.touch(&[entry.key(page.page)]);
         }
         if let Some(flight) = flight
             && let Err(refusal) = self.send_coming(&entry, &flight, &mut from, patience)?
@@ -290,10 +308,10 @@ impl<'a> Serving<'a> {
             return Ok(Err(refusal));
         }
         if from < page_len {
-            let sent = match self.shared.cache.lend(&entry, page.page) {
+            let sent = match self.server.cache.lend(&entry, page.page) {
                 Some(lent) if self.stream.plain().is_some() => {
-                    let shared = self.shared;
-                    return self.send_lent(shared, lent, &entry, page.page, from, deadline).map(Ok);
+                    let server = self.server;
+                    return self.send_lent(server, lent, &entry, page.page, from, deadline).map(Ok);
                 }
                 _ => self.send_valid(&entry, page.page, &mut from, page_len)?,
             };
@@ -301,7 +319,7 @@ impl<'a> Serving<'a> {
                 return Ok(Err(PeerReply::Busy("the page was evicted meanwhile".into())));
             }
         }
-        add(&self.shared.counters.pages_to_peers_total, 1);
+        add(&self.server.counters.pages_to_peers_total, 1);
         Ok(Ok(()))
     }
 
@@ -309,7 +327,7 @@ impl<'a> Serving<'a> {
     /// asker has it.
     fn send_lent(
         &mut self,
-        shared: &Shared,
+        server: &PeerServer,
         lent: Lent<'_>,
         entry: &Entry,
         page: u32,
@@ -325,8 +343,8 @@ impl<'a> Serving<'a> {
         );
         match &sent {
             Ok(()) => {
-                add(&shared.counters.pages_to_peers_total, 1);
-                add(&shared.counters.to_peers_bytes, geometry.page_len(page) - from);
+                add(&server.counters.pages_to_peers_total, 1);
+                add(&server.counters.to_peers_bytes, geometry.page_len(page) - from);
             }
             // Before the page is let go of: what is still queued here must not be sent any more.
             Err(_) => reset(&self.stream),
@@ -382,7 +400,7 @@ impl<'a> Serving<'a> {
     /// Sends the bytes up to `valid` of a page from the buffer; `false` if they went away
     /// meanwhile.
     fn send_valid(&mut self, entry: &Arc<Entry>, page: u32, from: &mut u64, valid: u64) -> io::Result<bool> {
-        let Ok(file) = self.shared.cache.file(entry) else { return Ok(false) };
+        let Ok(file) = self.server.cache.file(entry) else { return Ok(false) };
         self.buffer.resize(BUFFER_BYTES, 0);
         let start = u64::from(page) * entry.geometry().page_bytes;
         while *from < valid {
@@ -398,7 +416,7 @@ impl<'a> Serving<'a> {
             }
             frame::send(&mut self.stream, &PeerReply::Piece { len: piece })?;
             io::Write::write_all(&mut self.stream, bytes)?;
-            add(&self.shared.counters.to_peers_bytes, piece);
+            add(&self.server.counters.to_peers_bytes, piece);
             *from += piece;
         }
         Ok(true)
@@ -424,8 +442,8 @@ impl<'a> Serving<'a> {
         if pages.len() > CHECKED_MAX {
             return PeerReply::Refused(format!("at most {CHECKED_MAX} pages are looked for at a time"));
         }
-        let cache = &self.shared.cache;
-        let mount = self.shared.mounts.iter().position(|m| m.label() == file.mount);
+        let cache = &self.server.cache;
+        let mount = self.server.mounts.iter().position(|m| m.label() == file.mount);
         let entry = mount.and_then(|mount| cache.find_version(mount, &file.version));
         let copy = entry.filter(|e| e.identity.page_bytes == page_bytes).and_then(|e| cache.file(&e).ok());
         let is_here = |page: u32| {
@@ -437,33 +455,33 @@ impl<'a> Serving<'a> {
 
     /// Finds the page or puts it on its way; waits until `until` for its file to be opened.
     fn find(&self, page: &PageRef, urgency: Urgency, until: Instant) -> Result<Found, PeerReply> {
-        let shared = self.shared;
+        let server = self.server;
         let refuse = |why: String| Err(PeerReply::Refused(why));
-        let Some(mount) = shared.mounts.iter().position(|m| m.label() == page.file.mount) else {
+        let Some(mount) = server.mounts.iter().position(|m| m.label() == page.file.mount) else {
             return refuse(format!("no mount is called {:?} here", page.file.mount));
         };
-        let page_bytes = shared.mounts[mount].config.page_bytes;
+        let page_bytes = server.mounts[mount].config.page_bytes;
         if page.page_bytes != page_bytes {
             return refuse(format!("pages of {:?} have {page_bytes} bytes here", page.file.mount));
         }
         if u64::from(page.page) >= page.file.version.size.div_ceil(page_bytes) {
             return refuse(format!("the file has no page {}", page.page));
         }
-        if !shared.mounts[mount].is_believed() {
+        if !server.mounts[mount].is_believed() {
             return refuse(Refusal::StampsUnproved.to_string());
         }
-        let known = shared.cache.find_version(mount, &page.file.version);
+        let known = server.cache.find_version(mount, &page.file.version);
         let known = known.filter(|e| e.identity.page_bytes == page_bytes);
         let on_its_way = known.as_ref().is_some_and(|e| e.has_flight(page.page));
         if let Some(entry) = known
-            && shared.cache.file(&entry).is_ok_and(|f| f.word(page.page).state == State::Resident)
+            && server.cache.file(&entry).is_ok_and(|f| f.word(page.page).state == State::Resident)
         {
             return Ok(Found::Whole(entry));
         }
-        let pfs = files::open(shared, &page.file, until)?;
+        let pfs = server.files.open(&page.file, until)?;
         let leave = match urgency {
             Urgency::Plan if !on_its_way => {
-                let leave = Orders::pass(shared, mount, Instant::now() + PATIENCE_AHEAD);
+                let leave = server.orders.pass(mount, Instant::now() + PATIENCE_AHEAD);
                 Some(Arc::new(leave.ok_or(PeerReply::NotYet)?))
             }
             _ => None,
@@ -483,34 +501,22 @@ impl<'a> Serving<'a> {
     }
 
     fn entry(&self, mount: usize, page: &PageRef, pfs: &Arc<PfsFile>) -> Result<Arc<Entry>, PeerReply> {
-        let shared = self.shared;
-        // `peer_open` has sealed the version.
-        if let Some(entry) = shared.cache.find_version(mount, &page.file.version) {
+        let server = self.server;
+        // `OpenFiles` has sealed the version.
+        if let Some(entry) = server.cache.find_version(mount, &page.file.version) {
             entry.seal();
             return in_pages_of(page.page_bytes, entry);
         }
-        let state = &shared.mounts[mount];
+        let state = &server.mounts[mount];
         let facts = forebay_pfs::FileFacts::of(pfs.as_fd(), state.config.revalidate).map_err(|e| {
             PeerReply::Failed { errno: e.raw_os_error().unwrap_or(libc::EIO), message: e.to_string() }
         })?;
         if facts.version != page.file.version {
-            shared.peer_server.files.forget(&page.file);
+            server.files.forget(&page.file);
             return Err(PeerReply::Changed);
         }
-        let path = || display_path(pfs.as_fd());
-        let made = shared.cache.find_or_create(
-            mount,
-            state.label(),
-            page.page_bytes,
-            &facts,
-            path,
-            &shared.counters,
-        );
-        let made = made.map_err(|e| match e {
-            NoCopy::NoRoom => PeerReply::Busy("no room in the tier".into()),
-            NoCopy::TooLarge => PeerReply::Refused("too many pages".into()),
-            NoCopy::Tier(e) => PeerReply::Busy(format!("the tier failed: {e}")),
-        })?;
+        let made = server.fetch.entry(&Admitted { mount, facts }, pfs.as_fd());
+        let made = made.map_err(NoEntry::peer_reply)?;
         made.seal();
         in_pages_of(page.page_bytes, made)
     }
@@ -531,11 +537,13 @@ impl<'a> Serving<'a> {
         if flight.is_at_peer() {
             return Err(PeerReply::Busy("the page is being asked of another peer here".into()));
         }
-        if mine || !flight.is_taken() {
-            // Never on to a third: the PFS, whatever the view here says.
-            flight.keep_from_peers();
-            let task = Task { entry: entry.clone(), flight: flight.clone(), pfs: pfs.clone(), urgency };
-            pfs::send(self.shared, task);
+        // Never on to a third: the PFS, whatever the view here says.
+        let was_for_peers = flight.keep_from_peers();
+        // A page that is requested again while it waits gets no second task; nor does one for
+        // read-ahead, whose queue may be full, and that must not end what others wait for.
+        let may_queue = mine || urgency != Urgency::Ahead;
+        if may_queue && (flight.raise(urgency) || was_for_peers && !mine) {
+            self.server.fetch.queue(&entry, &flight, pfs, urgency);
         }
         Ok(Some(Found::Coming(entry, flight, mine)))
     }

@@ -7,24 +7,25 @@
 //!
 //! Pages that belong to other nodes are seen by those. By the end of a file they may have evicted
 //! some of them, or have died; so at the end each is asked what it still has
-//! ([`peers::Peers::check`]), all of them at the same time, and what is gone is brought
-//! again, to whoever owns it by then. That is done a few times: a cluster that is too small for the
-//! file would go on for ever.
+//! ([`crate::fetch::peers::Peers::check`]), all of them at the same time, and what is gone is
+//! brought again, to whoever owns it by then. That is done a few times: a cluster that is too small
+//! for the file would go on for ever.
 
-use crate::agent::Shared;
-use crate::cache::NoCopy;
-use crate::cache::entry::{Boarding, Entry, FlightError, Task, Urgency, Watcher, lock};
+use super::feeder::{Errand, Next, Source, feed, open_settled};
+use crate::cache::entry::Entry;
+use crate::cache::flight::{FlightError, Urgency, Watcher};
 use crate::counters::add;
-use crate::fetch::peers::{self, Check, Place};
-use crate::fetch::pfs;
-use crate::mounts::seal::{NoEntry, Unsettled, sealed_entry};
-use crate::mounts::{NoFile, admit};
+use crate::fetch::Fetch;
+use crate::fetch::peers::{Check, Place, Placing};
+use crate::lock::lock;
+use crate::mounts::admit::{NoFile, admit};
+use crate::mounts::seal::Unsettled;
 use crate::shares::{PfsFile, Share};
 use forebay_pfs::lease::Opened;
 use forebay_policy::machine::Nanos;
 use forebay_policy::token_bucket::TokenBucket;
 use forebay_store::State;
-use forebay_wire::LoadProgress;
+use forebay_wire::{LoadProgress, NodeInfo};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -35,7 +36,7 @@ use std::time::{Duration, Instant};
 const QUEUE_MAX: usize = 512;
 
 /// Pages of one load in the fetch queue: enough for every fetch thread to find the next one
-/// waiting, unless pages are fetched in rows.
+/// waiting, unless they are of one stream.
 const PAGES_IN_FLIGHT: u64 = 64;
 
 /// Burst of a limited load: one page's worth at least, so that a page is never split over two
@@ -58,7 +59,9 @@ pub struct LoadJob {
     state: Mutex<JobState>,
     changed: Condvar,
     cancelled: AtomicBool,
-    rate_bytes_per_s: u64,
+    /// How fast it may be; `None`: as fast as it can.
+    pace: Option<Mutex<TokenBucket>>,
+    started: Instant,
     waited_for_writers_ms: AtomicU64,
 }
 
@@ -79,17 +82,19 @@ impl LoadJob {
     ///
     /// # Errors
     /// No thread could be started.
-    pub fn start(shared: &Arc<Shared>, rate_bytes_per_s: u64, share: Share) -> std::io::Result<Arc<Self>> {
+    pub fn start(fetch: &Arc<Fetch>, rate_bytes_per_s: u64, share: Share) -> std::io::Result<Arc<Self>> {
         let job = Arc::new(LoadJob {
             state: Mutex::default(),
             changed: Condvar::new(),
             cancelled: AtomicBool::new(false),
-            rate_bytes_per_s,
+            pace: (rate_bytes_per_s > 0)
+                .then(|| Mutex::new(TokenBucket::new(Nanos(0), rate_bytes_per_s, BURST_BYTES))),
+            started: Instant::now(),
             waited_for_writers_ms: AtomicU64::new(0),
         });
-        let (shared, feeding) = (shared.clone(), job.clone());
+        let (fetch, feeding) = (fetch.clone(), job.clone());
         std::thread::Builder::new().name("load".into()).spawn(move || {
-            feeding.feed(&shared);
+            feeding.feed(&fetch);
             drop(share);
         })?;
         Ok(job)
@@ -154,22 +159,81 @@ impl LoadJob {
         self.cancelled.load(Ordering::Relaxed)
     }
 
-    fn feed(self: &Arc<Self>, shared: &Arc<Shared>) {
-        let started = Instant::now();
-        let mut bucket = TokenBucket::new(Nanos(0), self.rate_bytes_per_s, BURST_BYTES);
+    fn feed(self: &Arc<Self>, fetch: &Arc<Fetch>) {
         while let Some(work) = self.next_work() {
-            let feeder = Feeder { job: self, shared, started };
             match work {
-                Work::File(index, fd) => {
-                    if let Err((errno, message)) = feeder.feed(index, fd, &mut bucket) {
-                        self.file_ended(index, Some((errno, message)));
-                    }
-                }
-                Work::Again(load, pages) => feeder.send_all(&load, pages.into_iter(), &mut bucket),
+                Work::File(index, fd) => match self.begin(fetch, index, fd) {
+                    Ok(load) => load.send_all(0..load.entry.geometry().pages() as u32),
+                    Err(failure) => self.file_ended(index, failure),
+                },
+                Work::Again(load, pages) => load.send_all(pages.into_iter()),
             }
             lock(&self.state).feeding = false;
             self.changed.notify_all();
         }
+    }
+
+    /// # Errors
+    /// Why the file cannot be loaded at all, or nothing if it is empty. Once it is under way, its
+    /// [`FileLoad`] reports for it.
+    fn begin(
+        self: &Arc<Self>,
+        fetch: &Arc<Fetch>,
+        index: u64,
+        pfs: PfsFile,
+    ) -> Result<Arc<FileLoad>, Option<(i32, String)>> {
+        let entry = self.entry(fetch, pfs.as_fd())?;
+        let pfs = pfs.for_fetching(&fetch.mounts[entry.mount]);
+        Ok(Arc::new_cyclic(|me| FileLoad {
+            job: self.clone(),
+            index,
+            entry,
+            pfs: Arc::new(pfs),
+            left: AtomicU64::new(1),
+            elsewhere: Mutex::default(),
+            failure: Mutex::new(None),
+            fetch: fetch.clone(),
+            me: me.clone(),
+        }))
+    }
+
+    /// The copy to fill. A load waits until the stamps can be believed and writers have closed the
+    /// file, within bounds.
+    fn entry(&self, fetch: &Fetch, fd: BorrowedFd<'_>) -> Result<Arc<Entry>, Option<(i32, String)>> {
+        let started = Instant::now();
+        let open = || {
+            if self.is_cancelled() {
+                return Err(Some(explain(&FlightError::Cancelled)));
+            }
+            let admitted = admit(&fetch.mounts, fd).map_err(|e| match e {
+                NoFile::Refused(refusal) => Some((libc::EINVAL, refusal.to_string())),
+                NoFile::Pfs(e) => Some((e.raw_os_error().unwrap_or(libc::EIO), e.to_string())),
+            })?;
+            if admitted.facts.version.size == 0 { Err(None) } else { Ok((fd, admitted)) }
+        };
+        let wait = |why, settling| self.wait_settled(why, started, settling);
+        let opened = open_settled(fetch, Opened::Elsewhere, open, wait, |e| Some(e.errno_and_message()));
+        opened.map(|(_, entry)| entry)
+    }
+
+    /// Waits for a file that the load began to wait for at `started`; `false` if it may no more.
+    fn wait_settled(&self, why: Unsettled, started: Instant, settling: Duration) -> bool {
+        let pause = match why {
+            Unsettled::Young(_) if started.elapsed() > settling + UNSETTLED_MAX => return false,
+            Unsettled::Young(left) => left.min(settling),
+            Unsettled::BeingWritten => {
+                // Of all files together: there may be thousands.
+                let look_ms = WRITTEN_LOOK.as_millis() as u64;
+                let waited_ms = self.waited_for_writers_ms.fetch_add(look_ms, Ordering::Relaxed);
+                if Duration::from_millis(waited_ms) >= UNSETTLED_MAX {
+                    return false;
+                }
+                WRITTEN_LOOK
+            }
+            Unsettled::StampsUnproved => return false,
+        };
+        self.pause(pause);
+        true
     }
 
     fn next_work(&self) -> Option<Work> {
@@ -201,14 +265,24 @@ impl LoadJob {
         self.changed.notify_all();
     }
 
-    /// Waits until fewer than [`PAGES_IN_FLIGHT`] are; `false` if the load was cancelled.
-    fn take_off(&self) -> bool {
+    /// Waits until fewer than [`PAGES_IN_FLIGHT`] are, and until `bytes` may be fetched; `false` if
+    /// the load was cancelled.
+    fn take_off(&self, bytes: u64) -> bool {
         let mut state = lock(&self.state);
         while state.pages_in_flight >= PAGES_IN_FLIGHT && !self.is_cancelled() {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+        if self.is_cancelled() {
+            return false;
+        }
         state.pages_in_flight += 1;
-        !self.is_cancelled()
+        drop(state);
+        if let Some(pace) = self.pace.as_ref().filter(|_| bytes > 0) {
+            let now = Nanos(self.started.elapsed().as_nanos() as u64);
+            let wait_ns = lock(pace).reserve(now, bytes);
+            self.pause(Duration::from_nanos(wait_ns));
+        }
+        true
     }
 
     fn page_landed(&self, bytes_fetched: u64, bytes_resident: u64) {
@@ -251,7 +325,7 @@ pub struct FileLoad {
     left: AtomicU64,
     elsewhere: Mutex<Elsewhere>,
     failure: Mutex<Option<(i32, String)>>,
-    shared: Arc<Shared>,
+    fetch: Arc<Fetch>,
     me: Weak<FileLoad>,
 }
 
@@ -286,20 +360,16 @@ impl Watcher for FileLoad {
     }
 }
 
-impl FileLoad {
-    /// The file's copy on this node.
-    pub fn entry(&self) -> &Entry {
+impl Placing for FileLoad {
+    fn entry(&self) -> &Entry {
         &self.entry
     }
 
-    /// The file on the PFS.
-    pub fn pfs(&self) -> &Arc<PfsFile> {
+    fn pfs(&self) -> &Arc<PfsFile> {
         &self.pfs
     }
 
-    /// One of its pages is where it belongs, on `node`; whether it was fetched from the PFS for
-    /// that.
-    pub fn page_placed(&self, page: u32, node: &str, fetched: bool) {
+    fn page_placed(&self, page: u32, node: &str, fetched: bool) {
         lock(&self.elsewhere).placed.entry(node.to_owned()).or_default().insert(page);
         let bytes = self.entry.geometry().page_len(page);
         let (fetched_bytes, resident_bytes) = if fetched { (bytes, 0) } else { (0, bytes) };
@@ -307,10 +377,50 @@ impl FileLoad {
         self.one_less();
     }
 
-    /// A node has said which of the pages placed with it are gone; or nobody knows, and all of them
-    /// count as gone.
-    pub fn checked(&self, gone: &[u32]) {
+    fn fetch_here(&self, page: u32) {
+        let watcher = self.me.upgrade().map(|load| load as Arc<dyn Watcher>);
+        if self.fetch.request(&self.entry, page, &self.pfs, Urgency::Load, watcher).is_none() {
+            self.page_done(page, &Err(FlightError::NoRoom));
+        }
+    }
+
+    fn checked(&self, gone: &[u32]) {
         lock(&self.elsewhere).gone.extend(gone);
+        self.one_less();
+    }
+}
+
+impl Errand for Arc<FileLoad> {
+    const URGENCY: Urgency = Urgency::Load;
+
+    fn take_off(&self, next: &Next) -> bool {
+        let goes = self.job.take_off(next.fetch_bytes());
+        if goes {
+            self.left.fetch_add(1, Ordering::AcqRel);
+        }
+        goes
+    }
+
+    fn watcher(&self, _next: &Next) -> Arc<dyn Watcher> {
+        self.clone()
+    }
+
+    /// A pinned file is wanted on this node; others are best where all nodes look for them.
+    fn place(&self, owner: &NodeInfo, next: &Next) -> bool {
+        let place = || Place { of: self.clone(), page: next.page, begun: false };
+        !self.entry.pinned.load(Ordering::Relaxed) && self.fetch.peers.place(owner, place()).is_ok()
+    }
+}
+
+impl FileLoad {
+    /// Puts these pages on their way; the file is counted on for as long as that takes.
+    fn send_all(self: &Arc<Self>, pages: impl Iterator<Item = u32>) {
+        let mut source = Source { entry: self.entry.clone(), pfs: self.pfs.clone() };
+        let geometry = self.entry.geometry();
+        let pages = pages.map(|page| (page, geometry.page_len(page)));
+        if !feed(&self.fetch, self, &mut source, pages) {
+            lock(&self.failure).get_or_insert_with(|| explain(&FlightError::Cancelled));
+        }
         self.one_less();
     }
 
@@ -318,23 +428,6 @@ impl FileLoad {
     fn page_landed(&self, fetched_bytes: u64, resident_bytes: u64) {
         let first = lock(&self.elsewhere).again == 0;
         self.job.page_landed(if first { fetched_bytes } else { 0 }, if first { resident_bytes } else { 0 });
-    }
-
-    /// Brings one of its pages here.
-    pub fn fetch_here(self: &Arc<Self>, page: u32) {
-        match self.entry.board(page) {
-            Boarding::New(flight) => {
-                // A reader may have joined it by now, had it fetched and seen it end.
-                if flight.watch(self.clone()) {
-                    let (entry, pfs) = (self.entry.clone(), self.pfs.clone());
-                    pfs::send(&self.shared, Task { entry, flight, pfs, urgency: Urgency::Load });
-                }
-            }
-            Boarding::Joined(flight) => {
-                flight.watch(self.clone());
-            }
-            Boarding::Gone => self.page_done(page, &Err(FlightError::NoRoom)),
-        }
     }
 
     fn one_less(&self) {
@@ -369,7 +462,7 @@ impl FileLoad {
         };
         self.left.store(asked.len() as u64 + 1, Ordering::Release);
         for (node, pages) in asked {
-            self.shared.peers.check(&self.shared, &node, Check { load: load.clone(), pages });
+            self.fetch.peers.check(&node, Check { of: load.clone(), pages });
         }
         self.one_less();
     }
@@ -393,7 +486,7 @@ impl FileLoad {
             pages = gone.len(),
             "pages are missing on the nodes to which they were loaded; they are fetched again"
         );
-        add(&self.shared.counters.pages_replaced_total, gone.len() as u64);
+        add(&self.fetch.counters.pages_replaced_total, gone.len() as u64);
         let again = self.me.upgrade().is_some_and(|load| {
             load.left.store(1, Ordering::Release);
             self.job.bring_again(load, gone.into_iter().collect())
@@ -405,7 +498,7 @@ impl FileLoad {
 
     fn end(&self, failure: Option<(i32, String)>) {
         // A load that was cancelled may have brought nothing of it.
-        self.shared.cache.drop_if_empty(&self.entry);
+        self.fetch.cache.drop_if_empty(&self.entry);
         self.job.file_ended(self.index, failure);
     }
 
@@ -414,7 +507,7 @@ impl FileLoad {
         let pages = self.entry.geometry().pages() as u32;
         let elsewhere = lock(&self.elsewhere);
         let is_placed = |page: u32| elsewhere.placed.values().any(|pages| pages.contains(&page));
-        let file = self.shared.cache.file(&self.entry).ok();
+        let file = self.fetch.cache.file(&self.entry).ok();
         let is_here = |page: u32| file.as_ref().is_some_and(|file| file.word(page).state == State::Resident);
         let here = (0..pages).filter(|page| !is_placed(*page) && !is_here(*page)).count();
         why_missing(pages, here, elsewhere.gone.iter().filter(|page| !is_here(**page)).count())
@@ -444,144 +537,6 @@ fn explain(e: &FlightError) -> (i32, String) {
         FlightError::NoRoom => (libc::ENOSPC, "no room in the tier".into()),
         FlightError::Pfs { errno, message } => (*errno, message.clone()),
         FlightError::Cancelled => (libc::ECANCELED, "cancelled".into()),
-    }
-}
-
-/// Puts the pages of one file on their way.
-struct Feeder<'a> {
-    job: &'a Arc<LoadJob>,
-    shared: &'a Arc<Shared>,
-    started: Instant,
-}
-
-impl Feeder<'_> {
-    /// # Errors
-    /// The file cannot be loaded at all; once it is under way, its [`FileLoad`] reports for it.
-    fn feed(&self, index: u64, fd: PfsFile, bucket: &mut TokenBucket) -> Result<(), (i32, String)> {
-        let Some(entry) = self.entry(fd.as_fd())? else {
-            self.job.file_ended(index, None);
-            return Ok(());
-        };
-        let fd = fd.for_fetching(&self.shared.mounts[entry.mount]);
-        let load = self.begin(index, entry, fd);
-        self.send_all(&load, 0..load.entry.geometry().pages() as u32, bucket);
-        Ok(())
-    }
-
-    /// Puts these pages on their way; the file is counted on for as long as that takes.
-    fn send_all(&self, load: &Arc<FileLoad>, pages: impl Iterator<Item = u32>, bucket: &mut TokenBucket) {
-        for page in pages {
-            if !self.job.take_off() {
-                self.job.page_landed(0, 0);
-                lock(&load.failure).get_or_insert_with(|| explain(&FlightError::Cancelled));
-                break;
-            }
-            load.left.fetch_add(1, Ordering::AcqRel);
-            self.send(load, page, bucket);
-        }
-        load.one_less();
-    }
-
-    /// The copy to fill, `None` for an empty file. A load waits until the stamps can be believed
-    /// and writers have closed the file, within bounds.
-    fn entry(&self, fd: BorrowedFd<'_>) -> Result<Option<Arc<Entry>>, (i32, String)> {
-        let started = Instant::now();
-        loop {
-            let admitted = admit(&self.shared.mounts, fd).map_err(|e| match e {
-                NoFile::Refused(refusal) => (libc::EINVAL, refusal.to_string()),
-                NoFile::Pfs(e) => (e.raw_os_error().unwrap_or(libc::EIO), e.to_string()),
-            })?;
-            if admitted.facts.version.size == 0 {
-                return Ok(None);
-            }
-            let settling = self.shared.mounts[admitted.mount].settling(&admitted.facts);
-            let (why, pause) = match sealed_entry(self.shared, &admitted, fd, Opened::Elsewhere) {
-                Ok(entry) => return Ok(Some(entry)),
-                Err(NoEntry::Unsettled(why @ Unsettled::Young(left))) => (why, left.min(settling)),
-                Err(NoEntry::Unsettled(why @ Unsettled::BeingWritten)) => (why, WRITTEN_LOOK),
-                Err(NoEntry::Unsettled(why @ Unsettled::StampsUnproved)) => {
-                    return Err((libc::EOPNOTSUPP, why.to_string()));
-                }
-                Err(NoEntry::Copy(NoCopy::NoRoom)) => return Err(explain(&FlightError::NoRoom)),
-                Err(NoEntry::Copy(NoCopy::TooLarge)) => {
-                    return Err((libc::EFBIG, "too many pages; use a larger mount.page_size".into()));
-                }
-                Err(NoEntry::Copy(NoCopy::Tier(e))) => {
-                    return Err((libc::EIO, format!("the tier failed: {e}")));
-                }
-            };
-            if self.job.is_cancelled() {
-                return Err(explain(&FlightError::Cancelled));
-            }
-            self.wait_settled(why, started, settling)?;
-            self.job.pause(pause);
-        }
-    }
-
-    /// Whether the load may go on waiting for a file that it began to wait for at `started`.
-    fn wait_settled(
-        &self,
-        why: Unsettled,
-        started: Instant,
-        settling: Duration,
-    ) -> Result<(), (i32, String)> {
-        let is_over = match why {
-            Unsettled::Young(_) => started.elapsed() > settling + UNSETTLED_MAX,
-            // Of all files together: there may be thousands.
-            Unsettled::BeingWritten | Unsettled::StampsUnproved => {
-                let look_ms = WRITTEN_LOOK.as_millis() as u64;
-                let waited_ms = self.job.waited_for_writers_ms.fetch_add(look_ms, Ordering::Relaxed);
-                Duration::from_millis(waited_ms) >= UNSETTLED_MAX
-            }
-        };
-        if is_over { Err((libc::EBUSY, why.to_string())) } else { Ok(()) }
-    }
-
-    fn begin(&self, index: u64, entry: Arc<Entry>, fd: PfsFile) -> Arc<FileLoad> {
-        Arc::new_cyclic(|me| FileLoad {
-            job: self.job.clone(),
-            index,
-            entry,
-            pfs: Arc::new(fd),
-            left: AtomicU64::new(1),
-            elsewhere: Mutex::default(),
-            failure: Mutex::new(None),
-            shared: self.shared.clone(),
-            me: me.clone(),
-        })
-    }
-
-    fn send(&self, load: &Arc<FileLoad>, page: u32, bucket: &mut TokenBucket) {
-        let resident =
-            self.shared.cache.file(&load.entry).is_ok_and(|f| f.word(page).state == State::Resident);
-        if resident {
-            return load.page_done(page, &Ok(0));
-        }
-        if self.job.rate_bytes_per_s > 0 {
-            let wait_ns = bucket.reserve(
-                Nanos(self.started.elapsed().as_nanos() as u64),
-                load.entry.geometry().page_len(page),
-            );
-            self.job.pause(Duration::from_nanos(wait_ns));
-        }
-        // A pinned file is wanted on this node; others are best where all nodes look for them.
-        let owner = match load.entry.pinned.load(Ordering::Relaxed) {
-            true => None,
-            false => {
-                let (version, page_bytes) = (&load.entry.identity.version, load.entry.identity.page_bytes);
-                peers::owner_of(self.shared, load.entry.mount, version, page_bytes, page)
-            }
-        };
-        let here = match owner {
-            None => true,
-            Some(node) => {
-                let place = Place { load: load.clone(), page, begun: false };
-                self.shared.peers.place(self.shared, &node, place).is_err()
-            }
-        };
-        if here {
-            load.fetch_here(page);
-        }
     }
 }
 

@@ -16,24 +16,24 @@
 //! coordinator is lost for longer than it waits for this node, or met anew: it orders again what is
 //! still wanted.
 
-use crate::agent::Shared;
-use crate::cache::entry::{Boarding, Entry, FlightError, Task, Urgency, Watcher, lock};
+use super::feeder::{Errand, Next, Source, entry_again, feed, open_settled};
+use crate::cache::entry::Entry;
+use crate::cache::flight::{FlightError, Urgency, Watcher};
 use crate::counters::add;
-use crate::fetch::peers;
-use crate::fetch::pfs;
-use crate::mounts::Admitted;
+use crate::fetch::Fetch;
+use crate::fetch::find::NoEntry;
+use crate::lock::lock;
 use crate::mounts::by_path::{ByPath, NoPath, open_by_path};
-use crate::mounts::seal::{NoEntry, Unsettled, sealed_entry};
-use crate::shares::PfsFile;
-use forebay_pfs::FileFacts;
+use crate::mounts::seal::Unsettled;
+use crate::stop::{Stop, Wake};
 use forebay_pfs::lease::Opened;
 use forebay_policy::machine::Nanos;
 use forebay_policy::token_bucket::TokenBucket;
-use forebay_store::{Class, Reservation, State as PageState};
+use forebay_store::{Class, Reservation};
+use forebay_wire::FileRef;
 use forebay_wire::cluster::{Order, OrderProgress, Part};
-use forebay_wire::{FileRef, Refusal};
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -55,10 +55,15 @@ const PART_BYTES: u64 = 24;
 const STACK_BYTES: usize = 256 << 10;
 
 /// The orders of this agent.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Orders {
     state: Mutex<State>,
     changed: Condvar,
+    fetch: Arc<Fetch>,
+    stop: Arc<Stop>,
+    /// Calls the thread that reports progress.
+    reporting: Arc<Wake>,
+    started: Instant,
 }
 
 #[derive(Debug, Default)]
@@ -113,19 +118,24 @@ struct Run {
 }
 
 impl Orders {
+    /// None yet. An order that has ended calls `reporting`.
+    pub fn new(fetch: Arc<Fetch>, stop: Arc<Stop>, reporting: Arc<Wake>) -> Self {
+        let (state, changed, started) = (Mutex::default(), Condvar::new(), Instant::now());
+        Orders { state, changed, fetch, stop, reporting, started }
+    }
+
     /// Begins to carry out `order`. One that cannot be carried out ends at once, with all of it
     /// failed.
-    pub fn begin(shared: &Arc<Shared>, order: Order) {
+    pub fn begin(self: &Arc<Self>, order: Order) {
         let id = order.order;
         let bytes = order.files.len() as u64 * FILE_BYTES + order.parts.len() as u64 * PART_BYTES;
-        let room = shared.cache.reserve(Class::Clients, bytes, &shared.counters);
-        let started = started_ns(shared);
+        let room = self.fetch.cache.reserve(Class::Clients, bytes);
         let fits = room.is_some();
         let run = Run {
             serial: 0,
             threads: order.threads,
             ahead: order.ahead,
-            bucket: TokenBucket::new(started, limit(order.rate_bytes_per_s), BURST_BYTES),
+            bucket: TokenBucket::new(self.now(), limit(order.rate_bytes_per_s), BURST_BYTES),
             in_flight: 0,
             row: None,
             in_row: 0,
@@ -144,7 +154,7 @@ impl Orders {
             room,
         };
         let (accepted, ticket) = {
-            let mut state = lock(&shared.orders.state);
+            let mut state = lock(&self.state);
             let accepted = fits && state.orders.values().filter(|r| !r.fed).count() < ORDERS_MAX;
             state.serial += 1;
             let ticket = Ticket { id, serial: state.serial };
@@ -152,45 +162,42 @@ impl Orders {
             (accepted, ticket)
         };
         let all: u64 = order.parts.iter().map(|p| p.len).sum();
-        let feeding = shared.clone();
+        let orders = self.clone();
         let spawned = accepted.then(|| {
-            let feed = move || Feeder { shared: feeding, ticket }.feed(&order);
+            let feed = move || Feeder { orders, ticket }.feed(&order);
             std::thread::Builder::new().name("order".into()).stack_size(STACK_BYTES).spawn(feed)
         });
         if !matches!(spawned, Some(Ok(_))) {
             tracing::warn!(order = id, "cannot execute a prefetch request: too many, or no memory");
-            shared.orders.note(shared, ticket, |p| p.failed_bytes += all);
-            shared.orders.end_feeding(shared, ticket);
+            self.note(ticket, |p| p.failed_bytes += all);
+            self.end_feeding(ticket);
         }
     }
 
     /// Changes the pace of an order; no pages at a time pause it.
-    pub fn adjust(&self, shared: &Shared, id: u64, threads: u32, rate_bytes_per_s: u64) {
+    pub fn adjust(&self, id: u64, threads: u32, rate_bytes_per_s: u64) {
         if let Some(run) = lock(&self.state).orders.get_mut(&id) {
             run.threads = threads;
-            // One that has more than a page at a time by now has become a planned one, and one that
-            // has one is behind those.
-            run.ahead = threads == 1;
-            run.bucket.set_rate(started_ns(shared), limit(rate_bytes_per_s));
+            run.bucket.set_rate(self.now(), limit(rate_bytes_per_s));
         }
         self.changed.notify_all();
     }
 
     /// Forgets orders: what is not fetched is not fetched any more, and what came may go.
-    pub fn cancel(&self, shared: &Shared, ids: &[u64]) {
+    pub fn cancel(&self, ids: &[u64]) {
         let ids: BTreeSet<u64> = ids.iter().copied().collect();
         lock(&self.state).orders.retain(|id, _| !ids.contains(id));
         self.changed.notify_all();
-        shared.cache.unplan(Some(&ids));
+        self.fetch.cache.unplan(Some(&ids));
     }
 
     /// Forgets all orders.
-    pub fn drop_all(&self, shared: &Shared) {
+    pub fn drop_all(&self) {
         let dropped = std::mem::take(&mut lock(&self.state).orders);
         self.changed.notify_all();
         if !dropped.is_empty() {
             tracing::info!(orders = dropped.len(), "prefetch requests are void without their coordinator");
-            shared.cache.unplan(None);
+            self.fetch.cache.unplan(None);
         }
     }
 
@@ -213,19 +220,19 @@ impl Orders {
             .collect()
     }
 
-    fn note(&self, shared: &Shared, ticket: Ticket, change: impl FnOnce(&mut OrderProgress)) {
+    fn note(&self, ticket: Ticket, change: impl FnOnce(&mut OrderProgress)) {
         if let Some(run) = lock(&self.state).run_mut(ticket) {
             change(&mut run.progress);
             run.dirty = true;
-            run.end_if_done(shared);
+            run.end_if_done(&self.reporting);
         }
     }
 
-    fn end_feeding(&self, shared: &Shared, ticket: Ticket) {
+    fn end_feeding(&self, ticket: Ticket) {
         if let Some(run) = lock(&self.state).run_mut(ticket) {
             run.fed = true;
             run.room = None;
-            run.end_if_done(shared);
+            run.end_if_done(&self.reporting);
         }
     }
 
@@ -236,26 +243,19 @@ impl Orders {
     /// Waits until the order may send another page of `bytes` on its way, with `mount` to the PFS
     /// of that mount; `false` if it is not wanted any more. Pages that peers wait for go first, or
     /// two nodes with much to do would wait for each other.
-    fn take_off(
-        &self,
-        shared: &Shared,
-        ticket: Ticket,
-        mount: Option<usize>,
-        row: Option<u64>,
-        bytes: u64,
-    ) -> bool {
+    fn take_off(&self, ticket: Ticket, next: &Next) -> bool {
+        let (mount, row, bytes) = (next.mount(), next.stream, next.fetch_bytes());
         let mut state = lock(&self.state);
         loop {
             let busy = mount.is_some_and(|mount| {
                 let peer = usize::from(state.waiting_peers.contains_key(&mount));
                 state.outranked(ticket.id, mount)
-                    || state.under_way(mount) + peer >= most_under_way(shared, mount)
+                    || state.under_way(mount) + peer >= self.most_under_way(mount)
             });
-            let Some(run) = state.run_mut(ticket).filter(|_| !shared.is_stopping()) else { return false };
+            let Some(run) = state.run_mut(ticket).filter(|_| !self.stop.is_stopping()) else { return false };
             run.next_row = row;
             let may_send = run.in_flight < run.threads && !run.waits_for_row();
-            let wait_ns =
-                if may_send && !busy { run.bucket.take(started_ns(shared), bytes) } else { u64::MAX };
+            let wait_ns = if may_send && !busy { run.bucket.take(self.now(), bytes) } else { u64::MAX };
             let has_waited = run.waits_for.is_some();
             // Not if it is its own rate that holds it up.
             run.waits_for = mount.filter(|_| wait_ns == u64::MAX);
@@ -286,12 +286,11 @@ impl Orders {
 
     /// Waits until `deadline` for leave to fetch a page of `mount` that a peer has an order for;
     /// `None` if none came.
-    pub fn pass(shared: &Arc<Shared>, mount: usize, deadline: Instant) -> Option<Passed> {
-        let orders = &shared.orders;
-        let mut state = lock(&orders.state);
+    pub fn pass(self: &Arc<Self>, mount: usize, deadline: Instant) -> Option<Passed> {
+        let mut state = lock(&self.state);
         *state.waiting_peers.entry(mount).or_default() += 1;
         let free = loop {
-            if state.under_way(mount) < most_under_way(shared, mount) {
+            if state.under_way(mount) < self.most_under_way(mount) {
                 *state.in_flight.entry(mount).or_default() += 1;
                 break true;
             }
@@ -299,17 +298,17 @@ impl Orders {
             if left.is_zero() {
                 break false;
             }
-            state = orders.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         };
         take_one(&mut state.waiting_peers, mount);
         drop(state);
         // Orders here may have waited for this one.
-        orders.changed.notify_all();
-        free.then(|| Passed { shared: shared.clone(), mount })
+        self.changed.notify_all();
+        free.then(|| Passed { orders: self.clone(), mount })
     }
 
     /// A page that was under way has ended.
-    fn landed(&self, shared: &Shared, page: &OrderedPage, outcome: &Result<u64, FlightError>) {
+    fn landed(&self, page: &OrderedPage, outcome: &Result<u64, FlightError>) {
         let mut state = lock(&self.state);
         if page.from_pfs {
             take_one(&mut state.in_flight, page.entry.mount);
@@ -326,13 +325,22 @@ impl Orders {
             }
             if outcome.is_ok() {
                 // Under the lock: an order that is cancelled now takes its claim back afterwards.
-                shared.cache.plan(page.entry.key(page.page), page.order.id);
+                self.fetch.cache.plan(page.entry.key(page.page), page.order.id);
             }
             run.dirty = true;
-            run.end_if_done(shared);
+            run.end_if_done(&self.reporting);
         }
         drop(state);
         self.changed.notify_all();
+    }
+
+    /// Pages of orders that may be under way from the PFS of a mount.
+    fn most_under_way(&self, mount: usize) -> usize {
+        (self.fetch.mounts[mount].config.fetch_threads / 2).max(1)
+    }
+
+    fn now(&self) -> Nanos {
+        Nanos(self.started.elapsed().as_nanos() as u64)
     }
 }
 
@@ -342,28 +350,20 @@ impl State {
     }
 
     /// Whether a page of another order has to go before those of `id` to the PFS of `mount`: what
-    /// is brought ahead of the planned waves waits for planned orders of several pages, and for all
-    /// that were given before. (Those of one page are pieces, which are given in the order in which
-    /// they are needed.)
+    /// is fetched ahead of the planned waves waits for planned orders, and for all that were given
+    /// before.
     fn outranked(&self, id: u64, mount: usize) -> bool {
         if !self.orders.get(&id).is_some_and(|run| run.ahead) {
             return false;
         }
         let may_go =
             |run: &Run| run.waits_for == Some(mount) && run.in_flight < run.threads && !run.waits_for_row();
-        self.orders
-            .iter()
-            .any(|(other, run)| *other != id && may_go(run) && (*other < id || !run.ahead && run.threads > 1))
+        self.orders.iter().any(|(other, run)| *other != id && may_go(run) && (*other < id || !run.ahead))
     }
 
     fn under_way(&self, mount: usize) -> usize {
         self.in_flight.get(&mount).copied().unwrap_or(0)
     }
-}
-
-/// Pages of orders that may be under way from the PFS of a mount.
-fn most_under_way(shared: &Shared, mount: usize) -> usize {
-    (shared.mounts[mount].config.fetch_threads / 2).max(1)
 }
 
 fn take_one(counts: &mut BTreeMap<usize, usize>, mount: usize) {
@@ -379,7 +379,7 @@ fn take_one(counts: &mut BTreeMap<usize, usize>, mount: usize) {
 /// for the next.
 #[derive(Debug)]
 pub struct Passed {
-    shared: Arc<Shared>,
+    orders: Arc<Orders>,
     mount: usize,
 }
 
@@ -393,8 +393,8 @@ impl Watcher for Passed {
 
 impl Drop for Passed {
     fn drop(&mut self) {
-        take_one(&mut lock(&self.shared.orders.state).in_flight, self.mount);
-        self.shared.orders.changed.notify_all();
+        take_one(&mut lock(&self.orders.state).in_flight, self.mount);
+        self.orders.changed.notify_all();
     }
 }
 
@@ -404,11 +404,11 @@ impl Run {
         self.next_row.is_some() && self.next_row == self.row && self.in_row > 0
     }
 
-    fn end_if_done(&mut self, shared: &Shared) {
+    fn end_if_done(&mut self, reporting: &Wake) {
         if self.fed && self.in_flight == 0 && !self.progress.done {
             self.progress.done = true;
             self.dirty = true;
-            shared.link.wake();
+            reporting.call();
         }
     }
 }
@@ -418,14 +418,10 @@ fn limit(rate_bytes_per_s: u64) -> u64 {
     if rate_bytes_per_s == 0 { 1 << 50 } else { rate_bytes_per_s }
 }
 
-fn started_ns(shared: &Shared) -> Nanos {
-    Nanos(shared.started.elapsed().as_nanos() as u64)
-}
-
 /// A page under way for an order.
 #[derive(Debug)]
 struct OrderedPage {
-    shared: Arc<Shared>,
+    orders: Arc<Orders>,
     order: Ticket,
     entry: Arc<Entry>,
     page: u32,
@@ -439,66 +435,66 @@ struct OrderedPage {
 
 impl Watcher for OrderedPage {
     fn page_done(&self, _page: u32, outcome: &Result<u64, FlightError>) {
-        self.shared.orders.landed(&self.shared, self, outcome);
+        self.orders.landed(self, outcome);
     }
 
     fn is_cancelled(&self) -> bool {
-        !self.shared.orders.is_live(self.order)
+        !self.orders.is_live(self.order)
     }
 }
 
 /// Feeds the pages of one order.
 struct Feeder {
-    shared: Arc<Shared>,
+    orders: Arc<Orders>,
     ticket: Ticket,
 }
 
 /// A file of an order, open.
-struct Source {
+struct File<'a> {
+    feeder: &'a Feeder,
     number: u32,
-    entry: Arc<Entry>,
-    pfs: Arc<PfsFile>,
+    source: Source,
     /// See [`Feeder::failed_bytes`].
     failed_before: u64,
 }
 
 impl Feeder {
     fn feed(&self, order: &Order) {
-        let mut source: Option<Source> = None;
+        let mut open: Option<File<'_>> = None;
         let mut bad: Option<u32> = None;
         for part in &order.parts {
-            if !self.shared.orders.is_live(self.ticket) {
+            if !self.orders.is_live(self.ticket) {
                 break;
             }
-            if source.as_ref().is_none_or(|s| s.number != part.file) && bad != Some(part.file) {
-                self.close(source.take());
+            if open.as_ref().is_none_or(|s| s.number != part.file) && bad != Some(part.file) {
+                self.close(open.take());
                 match order.files.get(part.file as usize).and_then(|file| self.open(part.file, file)) {
-                    Some(opened) => source = Some(opened),
+                    Some(opened) => open = Some(opened),
                     None => bad = Some(part.file),
                 }
             }
-            match &mut source {
-                Some(source) if source.number == part.file => self.feed_part(source, part),
-                _ => self.shared.orders.note(&self.shared, self.ticket, |p| p.failed_bytes += part.len),
+            match &mut open {
+                Some(file) if file.number == part.file => file.feed(part),
+                _ => self.orders.note(self.ticket, |p| p.failed_bytes += part.len),
             }
         }
-        self.close(source);
-        self.shared.orders.end_feeding(&self.shared, self.ticket);
+        self.close(open);
+        self.orders.end_feeding(self.ticket);
     }
 
     /// Nothing of it may have come.
-    fn close(&self, source: Option<Source>) {
-        if let Some(source) = source {
-            self.shared.cache.drop_if_empty(&source.entry);
+    fn close(&self, file: Option<File<'_>>) {
+        if let Some(file) = file {
+            self.orders.fetch.cache.drop_if_empty(&file.source.entry);
         }
     }
 
-    fn open(&self, number: u32, file: &FileRef) -> Option<Source> {
+    fn open(&self, number: u32, file: &FileRef) -> Option<File<'_>> {
         let path = String::from_utf8_lossy(&file.path);
-        let (fd, entry) = match self.open_settled(file) {
+        let (opened, entry) = match self.open_settled(file) {
             Ok(opened) => opened,
             Err(NoPath::Changed) => {
-                add(&self.shared.counters.changed_total, 1);
+                add(&self.orders.fetch.counters.changed_total, 1);
                 tracing::info!(path = &*path, "has changed since it was planned; it is not fetched");
                 return None;
             }
@@ -511,35 +507,32 @@ impl Feeder {
                 return None;
             }
         };
-        let failed_before = self.failed_bytes();
-        Some(Source { number, entry, pfs: Arc::new(fd.into()), failed_before })
+        let source = Source { entry, pfs: Arc::new(opened.into()) };
+        Some(File { feeder: self, number, source, failed_before: self.failed_bytes() })
     }
 
     /// A file that was changed a moment ago is looked at again when its stamps can be believed.
     fn open_settled(&self, file: &FileRef) -> Result<(OwnedFd, Arc<Entry>), NoPath> {
-        let mut refused = NoPath::Changed;
-        for _ in 0..YOUNG_LOOKS {
-            let ByPath { fd, file: opened } = open_by_path(&self.shared.mounts, file)?;
-            let left = match sealed_entry(&self.shared, &opened, fd.as_fd(), Opened::Here) {
-                Ok(entry) => return Ok((fd, entry)),
-                Err(NoEntry::Unsettled(Unsettled::Young(left))) => left,
-                Err(NoEntry::Unsettled(why)) => return Err(NoPath::Refused(why.refusal())),
-                Err(NoEntry::Copy(_)) => return Err(NoPath::Refused(Refusal::NoRoom)),
-            };
-            if left > self.shared.mounts[opened.mount].settling(&opened.facts) {
-                // From the future: clocks differ, and waiting might not end.
-                break;
+        let fetch = &self.orders.fetch;
+        let open = || open_by_path(&fetch.mounts, file).map(|ByPath { fd, file }| (fd, file));
+        let mut looks = 0;
+        let wait = |why, settling| {
+            let Unsettled::Young(left) = why else { return false };
+            looks += 1;
+            // From the future: clocks differ, and waiting might not end.
+            let may_wait = looks < YOUNG_LOOKS && left <= settling;
+            if may_wait {
+                self.pause(left);
             }
-            refused = NoPath::Refused(Refusal::Young);
-            self.pause(left);
-        }
-        Err(refused)
+            may_wait
+        };
+        open_settled(fetch, Opened::Here, open, wait, NoEntry::no_path)
     }
 
     /// Sleeps, but not through the order's end.
     fn pause(&self, length: Duration) {
         let deadline = Instant::now() + length;
-        while self.shared.orders.is_live(self.ticket) && !self.shared.is_stopping() {
+        while self.orders.is_live(self.ticket) && !self.orders.stop.is_stopping() {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return;
@@ -548,90 +541,59 @@ impl Feeder {
         }
     }
 
-    fn feed_part(&self, source: &mut Source, part: &Part) {
-        let geometry = source.entry.geometry();
-        let end = part.offset.saturating_add(part.len).min(geometry.size);
-        let mut at = part.offset;
-        while at < end {
-            let page = at / geometry.page_bytes;
-            let next = ((page + 1) * geometry.page_bytes).min(end);
-            // Pages of a copy fit 32 bits, or it would not have been made.
-            self.feed_page(source, page as u32, next - at);
-            at = next;
-        }
-    }
-
-    fn feed_page(&self, source: &mut Source, page: u32, bytes: u64) {
-        let shared = &self.shared;
-        let entry = source.entry.clone();
-        let resident =
-            shared.cache.file(&entry).is_ok_and(|file| file.word(page).state == PageState::Resident);
-        let geometry = entry.geometry();
-        let len = if resident { 0 } else { geometry.page_len(page) };
-        let version = &entry.identity.version;
-        let owner = peers::owner_of(shared, entry.mount, version, geometry.page_bytes, page);
-        let mount = (owner.is_none() && !resident).then_some(entry.mount);
-        let row = shared.mounts[entry.mount].row_of(geometry.page_bytes, page).filter(|_| mount.is_some());
-        let row = row.map(|first| entry.key(first));
-        if !shared.orders.take_off(shared, self.ticket, mount, row, len) {
-            return;
-        }
-        let ordered = |entry: Arc<Entry>| OrderedPage {
-            shared: shared.clone(),
-            order: self.ticket,
-            entry,
-            page,
-            bytes,
-            from_pfs: mount.is_some(),
-            row,
-        };
-        if resident {
-            return ordered(entry).page_done(page, &Ok(0));
-        }
-        // Twice: while this waited the copy may have gone from the tier with the last of its pages.
-        for _ in 0..2 {
-            let entry = source.entry.clone();
-            let (flight, is_new) = match entry.board(page) {
-                Boarding::New(flight) => (flight, true),
-                Boarding::Joined(flight) => (flight, false),
-                Boarding::Gone => match self.entry_again(source) {
-                    Some(entry) => {
-                        source.entry = entry;
-                        continue;
-                    }
-                    None => break,
-                },
-            };
-            // One that is under way may be waiting behind a load; a second task for it moves it to
-            // its place.
-            if flight.watch(Arc::new(ordered(entry.clone()))) && (is_new || !flight.is_taken()) {
-                let pfs = source.pfs.clone();
-                pfs::send(shared, Task { entry, flight, pfs, urgency: Urgency::Plan });
-            }
-            return;
-        }
-        ordered(entry).page_done(page, &Err(FlightError::NoRoom));
-    }
-
     /// Bytes of the order that could not be brought.
     fn failed_bytes(&self) -> u64 {
-        lock(&self.shared.orders.state).run_mut(self.ticket).map_or(u64::MAX, |run| run.progress.failed_bytes)
+        lock(&self.orders.state).run_mut(self.ticket).map_or(u64::MAX, |run| run.progress.failed_bytes)
+    }
+}
+
+impl File<'_> {
+    fn feed(&mut self, part: &Part) {
+        let geometry = self.source.entry.geometry();
+        let end = part.offset.saturating_add(part.len).min(geometry.size);
+        let first = part.offset / geometry.page_bytes;
+        // Pages of a copy fit 32 bits, or it would not have been made.
+        let pages = (first..end.div_ceil(geometry.page_bytes)).map(|page| {
+            let from = part.offset.max(page * geometry.page_bytes);
+            (page as u32, ((page + 1) * geometry.page_bytes).min(end) - from)
+        });
+        let errand = Ordered { feeder: self.feeder, failed_before: self.failed_before };
+        feed(&self.feeder.orders.fetch, &errand, &mut self.source, pages);
+    }
+}
+
+/// The pages of a file of an order.
+struct Ordered<'a> {
+    feeder: &'a Feeder,
+    failed_before: u64,
+}
+
+impl Errand for Ordered<'_> {
+    const URGENCY: Urgency = Urgency::Plan;
+
+    fn take_off(&self, next: &Next) -> bool {
+        self.feeder.orders.take_off(self.feeder.ticket, next)
     }
 
-    /// The file's entry, made anew; `None` if the file has changed or the tier has no room, or if
-    /// something has failed since the file was opened: then it may have gone for that, and a server
-    /// that does not answer is not asked page by page.
+    fn watcher(&self, next: &Next) -> Arc<dyn Watcher> {
+        Arc::new(OrderedPage {
+            orders: self.feeder.orders.clone(),
+            order: self.feeder.ticket,
+            entry: next.entry.clone(),
+            page: next.page,
+            bytes: next.wanted_bytes,
+            from_pfs: next.mount().is_some(),
+            row: next.stream,
+        })
+    }
+
+    /// Not if something has failed since the file was opened: then it may have gone for that, and a
+    /// server that does not answer is not asked page by page.
     fn entry_again(&self, source: &Source) -> Option<Arc<Entry>> {
-        if self.failed_bytes() > source.failed_before {
+        if self.feeder.failed_bytes() > self.failed_before {
             return None;
         }
-        let mount = &self.shared.mounts[source.entry.mount];
-        let facts = FileFacts::of(source.pfs.as_fd(), mount.config.revalidate).ok()?;
-        if facts.version != source.entry.identity.version {
-            return None;
-        }
-        let file = Admitted { mount: source.entry.mount, facts };
-        sealed_entry(&self.shared, &file, source.pfs.as_fd(), Opened::Here).ok()
+        entry_again(&self.feeder.orders.fetch, source, Opened::Here)
     }
 }
 
@@ -671,7 +633,7 @@ mod tests {
         assert!(outranked((4, run(1, true))), "given before");
         assert!(!outranked((6, run(1, true))));
         assert!(outranked((6, run(4, false))), "a planned wave");
-        assert!(!outranked((6, run(1, false))), "a piece that is needed later");
+        assert!(outranked((6, run(1, false))), "and one of a page at a time");
         assert!(!outranked((4, Run { waits_for: None, ..run(4, false) })), "it has no page to send");
         assert!(!outranked((4, Run { waits_for: Some(1), ..run(4, false) })), "to another mount");
         assert!(!outranked((4, Run { in_flight: 4, ..run(4, false) })), "or may not");

@@ -11,8 +11,9 @@
 //! Why not a thread: a thread that hangs keeps its process, and with it the table. Why not a
 //! process that is sent the descriptors: the agent would still have to close its own.
 
-use crate::cache::entry::lock;
-use crate::mounts::{MountState, device_without_asking, is_on_mount};
+use crate::lock::lock;
+use crate::mounts::MountState;
+use crate::mounts::admit::{device_without_asking, is_on_mount};
 use forebay_pfs::mount::is_kernels_own;
 use forebay_store::Tier;
 use rustix::event::{PollFd, PollFlags, poll};

@@ -1,9 +1,27 @@
-//! Serving the programs of this node: connections, and a file for each kind of request.
+//! Serving the programs of this node.
+//!
+//! | file | what it does |
+//! | --- | --- |
+//! | `connection` | takes packets of a client, and sends answers |
+//! | `requests` | which file answers which request |
+//! | `open`, `read`, `write`, `pins` | files of the PFS: opened, read, written through, pinned |
+//! | `loads` | the load of a connection |
+//! | `scratch` | memory-only files |
+//! | `jobs` | what jobs report |
+//! | `admin` | what operators and the command line request |
+//! | `session`, `stage` | what a client has here while it is connected |
+//! | `closer` | closes descriptors that may hang |
 
 pub mod admin;
 pub mod closer;
 pub mod connection;
+pub mod jobs;
+pub mod loads;
 pub mod open;
+pub mod pins;
 pub mod read;
+pub mod requests;
 pub mod scratch;
+pub mod session;
+pub mod stage;
 pub mod write;

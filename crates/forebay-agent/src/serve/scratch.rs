@@ -1,19 +1,13 @@
-//! Memory-only files: a job's scratch space.
-//!
-//! They are files without a name on the tier's tmpfs, known by (job, name) to this agent only. The
-//! promise: they live in the memory of this node until the job ends, that is, until the connection
-//! that began it closes; they never reach the PFS, and they are lost if the node or the agent dies.
-//! Room is reserved in the budget before it is written, so a job that wants too much gets an error
-//! and nobody else suffers.
+//! Requests about memory-only files ([`crate::jobs::files`]).
 
-use crate::cache::entry::lock;
-use crate::serve::connection::{Answer, Connection, reply};
-use crate::shares::{Held, Kind, Share};
-use forebay_store::bounded::{BoundedFile, Remains};
+use super::session::{Answer, Connection, reply};
+use crate::jobs::files::{FILE_BYTES, Job, Scratch, find};
+use crate::lock::lock;
+use crate::shares::Kind;
+use forebay_store::bounded::BoundedFile;
 use forebay_store::{Class, blocks_bytes};
 use forebay_wire::{Refusal, Reply};
 use std::collections::BTreeMap;
-use std::sync::Mutex;
 
 /// Names in one answer to a listing.
 const LIST_MAX: usize = 500;
@@ -21,71 +15,8 @@ const LIST_MAX: usize = 500;
 /// Longest name of a memory-only file in bytes.
 const NAME_MAX: usize = 4096;
 
-/// What a file costs besides its bytes: its name, its record, and its file system. The block that
-/// it may have before it has any room is in it.
-const FILE_BYTES: u64 = 16 << 10;
-
 /// Files of one user, with those that are given up and still open.
 const USER_FILES_MAX: usize = 4096;
-
-/// Jobs and their files.
-#[derive(Debug, Default)]
-pub struct Jobs {
-    by_token: Mutex<BTreeMap<String, Job>>,
-    /// Files that are given up and that programs may still have open, with the room that they take
-    /// until then.
-    remains: Mutex<Vec<(u32, Remains, Held, Share)>>,
-}
-
-#[derive(Debug)]
-struct Job {
-    uid: u32,
-    files: BTreeMap<Vec<u8>, Scratch>,
-}
-
-#[derive(Debug)]
-struct Scratch {
-    copy: u64,
-    file: BoundedFile,
-    room: Held,
-    descriptors: Share,
-}
-
-impl Jobs {
-    /// The job has ended: its files go, and with the last open descriptor their memory.
-    pub fn end(&self, token: &str) {
-        let job = lock(&self.by_token).remove(token);
-        for (uid, scratch) in
-            job.into_iter().flat_map(|job| job.files.into_values().map(move |s| (job.uid, s)))
-        {
-            self.give_up(uid, scratch);
-        }
-    }
-
-    /// Its room is given back when its memory is free.
-    fn give_up(&self, uid: u32, scratch: Scratch) {
-        if let Some(remains) = scratch.file.give_up().filter(|remains| !remains.are_gone()) {
-            lock(&self.remains).push((uid, remains, scratch.room, scratch.descriptors));
-        }
-    }
-
-    /// Gives back the room of what programs have closed since.
-    pub fn keep_house(&self) {
-        lock(&self.remains).retain(|(_, remains, ..)| !remains.are_gone());
-    }
-
-    /// Files of user `uid`, and what remains of them.
-    fn files_of(&self, uid: u32) -> usize {
-        let remains = lock(&self.remains).iter().filter(|(owner, ..)| *owner == uid).count();
-        let jobs = lock(&self.by_token);
-        remains + jobs.values().filter(|job| job.uid == uid).map(|job| job.files.len()).sum::<usize>()
-    }
-
-    /// Number of memory-only files.
-    pub fn files(&self) -> u64 {
-        lock(&self.by_token).values().map(|job| job.files.len() as u64).sum()
-    }
-}
 
 /// Starts a job on this connection.
 pub fn begin(connection: &mut Connection) -> Answer {
@@ -101,14 +32,14 @@ pub fn begin(connection: &mut Connection) -> Answer {
     }
     let token: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
     let job = Job { uid: connection.peer.uid, files: BTreeMap::new() };
-    lock(&connection.shared.jobs.by_token).insert(token.clone(), job);
+    lock(&connection.node.memory_files.by_token).insert(token.clone(), job);
     connection.job = Some(token.clone());
     reply(Reply::Job(token))
 }
 
 /// Runs `act` on the job if it is the peer's own.
 fn with_job(connection: &Connection, token: &str, act: impl FnOnce(&mut Job) -> Answer) -> Answer {
-    let mut jobs = lock(&connection.shared.jobs.by_token);
+    let mut jobs = lock(&connection.node.memory_files.by_token);
     match jobs.get_mut(token).filter(|job| job.uid == connection.peer.uid) {
         Some(job) => act(job),
         None => reply(Reply::Failed {
@@ -127,69 +58,59 @@ pub fn create(connection: &Connection, token: &str, name: Vec<u8>, exclusive: bo
     if name.is_empty() || name.len() > NAME_MAX {
         return failed(libc::EINVAL, "a name has 1 to 4096 bytes", &name);
     }
-    let shared = &connection.shared;
+    let node = &connection.node;
     let uid = connection.peer.uid;
-    if shared.jobs.files_of(uid) >= USER_FILES_MAX {
+    if node.memory_files.files_of(uid) >= USER_FILES_MAX {
         return reply(Reply::Refused(Refusal::TooMany("memory-only files of this user".into())));
     }
-    let room = shared.hold(uid, Class::Scratch, FILE_BYTES).and_then(|room| {
-        Ok((room, shared.share(Kind::Descriptors, uid, BoundedFile::descriptors(&shared.cache.tier))?))
+    let room = node.cache.hold(&node.shares, uid, Class::Scratch, FILE_BYTES).and_then(|room| {
+        Ok((room, node.shares.share(Kind::Descriptors, uid, BoundedFile::descriptors(&node.cache.tier))?))
     });
     let (room, descriptors) = match room {
         Ok(both) => both,
         Err(refusal) => return reply(Reply::Refused(refusal)),
     };
-    let made = BoundedFile::create(&shared.cache.tier).and_then(|file| Ok((file.for_writing()?, file)));
+    let made = BoundedFile::create(&node.cache.tier).and_then(|file| Ok((file.for_writing()?, file)));
     let (sent, file) = match made {
         Ok(pair) => pair,
         Err(e) => return failed(e.raw_os_error().unwrap_or(libc::EIO), "cannot be made", &name),
     };
-    let copy = shared.cache.next_copy();
+    let copy = node.cache.next_copy();
     with_job(connection, token, |job| {
         if exclusive && job.files.contains_key(&name) {
             return failed(libc::EEXIST, "exists already", &name);
         }
         if let Some(replaced) = job.files.insert(name, Scratch { copy, file, room, descriptors }) {
-            shared.jobs.give_up(uid, replaced);
+            node.memory_files.give_up(uid, replaced);
         }
         Some((Reply::Scratch { copy, size: 0 }, vec![sent]))
     })
 }
 
-impl Scratch {
-    /// A writer that is done gives back what it asked for and did not use, but never what the file
-    /// takes.
-    fn give_back_beyond(&mut self, wanted: u64) {
-        if self.room.bytes() > wanted && self.file.set_room(wanted - FILE_BYTES).unwrap_or(false) {
-            self.room.shrink(self.room.bytes() - wanted);
-        }
-    }
-}
-
 /// Sets the room of a file: more for it to grow, or less once it is written.
 pub fn reserve(connection: &Connection, copy: u64, bytes: u64) -> Answer {
-    let shared = &connection.shared;
+    let node = &connection.node;
     let uid = connection.peer.uid;
     let wanted = blocks_bytes(bytes).saturating_add(FILE_BYTES);
     let held = {
-        let mut jobs = lock(&shared.jobs.by_token);
+        let mut jobs = lock(&node.memory_files.by_token);
         match find(&mut jobs, uid, copy) {
             Some(scratch) => scratch.room.bytes(),
             None => return failed(libc::ENOENT, "no such memory-only file", b"scratch"),
         }
     };
     if wanted <= held {
-        if let Some(scratch) = find(&mut lock(&shared.jobs.by_token), uid, copy) {
+        if let Some(scratch) = find(&mut lock(&node.memory_files.by_token), uid, copy) {
             scratch.give_back_beyond(wanted);
         }
         return reply(Reply::Done);
     }
     // Outside of the lock: room may have to be made first.
-    let more = match shared.hold(uid, Class::Scratch, wanted - held) {
+    let more = match node.cache.hold(&node.shares, uid, Class::Scratch, wanted - held) {
         Ok(more) => more,
         Err(refusal) => return reply(Reply::Refused(refusal)),
     };
-    match find(&mut lock(&shared.jobs.by_token), uid, copy) {
+    match find(&mut lock(&node.memory_files.by_token), uid, copy) {
         Some(scratch) => {
             scratch.room.merge(more);
             if let Err(e) = scratch.file.set_room(scratch.room.bytes() - FILE_BYTES) {
@@ -199,13 +120,6 @@ pub fn reserve(connection: &Connection, copy: u64, bytes: u64) -> Answer {
         None => return failed(libc::ENOENT, "no such memory-only file", b"scratch"),
     }
     reply(Reply::Done)
-}
-
-fn find(jobs: &mut BTreeMap<String, Job>, uid: u32, copy: u64) -> Option<&mut Scratch> {
-    jobs.values_mut()
-        .filter(|job| job.uid == uid)
-        .flat_map(|job| job.files.values_mut())
-        .find(|s| s.copy == copy)
 }
 
 /// Opens a file for reading.
@@ -225,7 +139,7 @@ pub fn open(connection: &Connection, token: &str, name: &[u8]) -> Answer {
 pub fn remove(connection: &Connection, token: &str, name: &[u8]) -> Answer {
     with_job(connection, token, |job| match job.files.remove(name) {
         Some(scratch) => {
-            connection.shared.jobs.give_up(connection.peer.uid, scratch);
+            connection.node.memory_files.give_up(connection.peer.uid, scratch);
             reply(Reply::Done)
         }
         None => failed(libc::ENOENT, "no such memory-only file", name),

@@ -250,13 +250,13 @@ pub fn agent(config: &str) {
     let home = Home::Remote("127.0.0.1:1".into(), Security::Loopback);
     let closer = forebay_agent::Closer::absent().unwrap();
     let agent = Agent::start(Config::load(Path::new(config)).unwrap(), None, home, closer).unwrap();
-    let shared = agent.shared().clone();
-    tell(&format!("address {}", shared.cluster.address()));
+    let cluster = agent.cluster();
+    tell(&format!("address {}", cluster.address()));
     std::thread::spawn(move || {
         while let Some(line) = hear() {
             let view: ClusterView = serde_json::from_str(&line).unwrap();
             let number = view.epoch.number;
-            shared.cluster.update(view);
+            cluster.update(view);
             tell(&format!("view {number}"));
         }
         std::process::exit(0);

@@ -100,7 +100,7 @@ fn a_user_may_pin_half_of_the_capacity_and_nobody_elses_pins_are_its_to_undo() {
     let mut pinned = greedy(&agent, OTHER_UID, "pin", &pfs.path().join("p"));
     assert_eq!(pinned.amount, 5, "files of 9 MiB");
     assert!(pinned.refusal.contains("of one user"), "{}", pinned.refusal);
-    pinned.helper.say("unpin");
+    pinned.helper.say("f");
     assert!(pinned.helper.expect("unpinned").contains("user 0 has pinned"));
     assert_eq!(agent.status().pinned_bytes, 46 * MIB);
     pinned.helper.finish();
@@ -110,9 +110,13 @@ fn a_user_may_pin_half_of_the_capacity_and_nobody_elses_pins_are_its_to_undo() {
     verify_once(&agent.client(), &pfs.path().join("p0"), 1, 0);
     agent.kill_9();
     agent.restart();
-    let again = greedy(&agent, OTHER_UID, "pin", &pfs.path().join("p"));
+    let mut again = greedy(&agent, OTHER_UID, "pin", &pfs.path().join("p"));
     assert_eq!(again.amount, 5);
     assert!(again.refusal.contains("of one user"), "{}", again.refusal);
+    // What the operator pins as well stays when the user has had enough of it.
+    agent.client().admin().pin(&pfs.path().join("p1"), true).unwrap();
+    again.helper.say("p1");
+    assert!(again.helper.expect("unpinned").contains("user 0 has pinned"));
     again.helper.finish();
     for name in ["f", "p0", "p1", "p2", "p3", "p4"] {
         agent.client().admin().pin(&pfs.path().join(name), false).unwrap();
@@ -331,12 +335,11 @@ fn pin(socket: &Path, prefix: &Path) {
         count += 1;
     };
     tell(&format!("took {count} {why}"));
-    if hear().is_some() {
-        let Reply::Refused(why) = raw.ask_with(&Request::PinFile(false), file("f".into())) else {
+    while let Some(name) = hear() {
+        let Reply::Refused(why) = raw.ask_with(&Request::PinFile(false), file(name)) else {
             panic!("it undid the pin of another user")
         };
         tell(&format!("unpinned {why}"));
-        while hear().is_some() {}
     }
 }
 

@@ -1,0 +1,200 @@
+//! The fetch of a page, which all share who wait for the page.
+
+use crate::lock::lock;
+use forebay_store::copy::CopyFile;
+use forebay_store::{Reservation, Word};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Instant;
+
+/// Why pages are fetched; also the order in which waiting fetches are taken up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Urgency {
+    /// Somebody waits.
+    Demand,
+    /// Somebody will probably read on.
+    Ahead,
+    /// A job will read it.
+    Plan,
+    /// A load.
+    Load,
+    /// Small random reads would profit.
+    Refill,
+}
+
+/// Why a page is not there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FlightError {
+    /// The file is another version by now.
+    Changed,
+    /// No room in the budget or on the tmpfs.
+    NoRoom,
+    /// The PFS failed.
+    Pfs {
+        /// Its error number.
+        errno: i32,
+        /// What was tried, on what.
+        message: String,
+    },
+    /// The load was cancelled.
+    Cancelled,
+}
+
+/// Who counts pages and hears of the end of each.
+pub trait Watcher: std::fmt::Debug + Send + Sync {
+    /// The page has landed with so many bytes read (0: it was there), or will not come.
+    fn page_done(&self, page: u32, outcome: &Result<u64, FlightError>);
+
+    /// Nobody wants its pages any more.
+    fn is_cancelled(&self) -> bool;
+}
+
+/// State of a flight.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FlightState {
+    /// Waiting for a fetch thread, or being fetched; so many bytes from the page's start are valid.
+    Under(u64),
+    /// The page is whole.
+    Landed,
+    /// It will not come.
+    Failed(FlightError),
+}
+
+/// One page being fetched.
+#[derive(Debug)]
+pub struct Flight {
+    /// The page.
+    pub page: u32,
+    state: Mutex<FlightState>,
+    changed: Condvar,
+    taken: AtomicBool,
+    /// The most urgent request for it so far, as a number.
+    urgency: AtomicU8,
+    /// A peer has been asked for it and has not answered yet.
+    at_peer: AtomicBool,
+    /// No peer is to be asked for it.
+    pfs_only: AtomicBool,
+    /// What has been filled of it so far, between one thread that had it and the next.
+    begun: Mutex<Option<Begun>>,
+    /// Loads and orders that count this page.
+    pub watchers: Mutex<Vec<Arc<dyn Watcher>>>,
+}
+
+impl Flight {
+    /// Nobody fetches it yet.
+    pub(super) fn new(page: u32) -> Self {
+        Flight {
+            page,
+            state: Mutex::new(FlightState::Under(0)),
+            changed: Condvar::new(),
+            taken: AtomicBool::new(false),
+            urgency: AtomicU8::new(u8::MAX),
+            at_peer: AtomicBool::new(false),
+            pfs_only: AtomicBool::new(false),
+            begun: Mutex::new(None),
+            watchers: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// True for the first thread that asks: the one that fetches. A flight is queued again when it
+    /// becomes urgent.
+    pub fn take(&self) -> bool {
+        !self.taken.swap(true, Ordering::AcqRel)
+    }
+
+    /// True once a thread fetches it.
+    pub fn is_taken(&self) -> bool {
+        self.taken.load(Ordering::Acquire)
+    }
+
+    /// Leaves it to the next thread that takes it, with what was filled so far.
+    pub fn hand_over(&self, begun: Option<Begun>) {
+        *lock(&self.begun) = begun;
+        self.at_peer.store(false, Ordering::Release);
+        self.taken.store(false, Ordering::Release);
+    }
+
+    /// What an earlier thread has filled of it. Only for the thread that has taken it.
+    pub fn take_begun(&self) -> Option<Begun> {
+        lock(&self.begun).take()
+    }
+
+    /// It is requested so urgently; true if it was not before. Then it has to be queued, again if
+    /// it waits already.
+    pub fn raise(&self, urgency: Urgency) -> bool {
+        self.urgency.fetch_min(urgency as u8, Ordering::AcqRel) > urgency as u8
+    }
+
+    /// Whether a reader waits for it.
+    pub fn is_demanded(&self) -> bool {
+        self.urgency.load(Ordering::Acquire) == Urgency::Demand as u8
+    }
+
+    /// A peer is asked for it now.
+    pub fn ask_peer(&self) {
+        self.at_peer.store(true, Ordering::Release);
+    }
+
+    /// Whether it waits for a peer.
+    pub fn is_at_peer(&self) -> bool {
+        self.at_peer.load(Ordering::Acquire)
+    }
+
+    /// From now on only the PFS is asked for it; true if peers might have been before.
+    pub fn keep_from_peers(&self) -> bool {
+        !self.pfs_only.swap(true, Ordering::AcqRel)
+    }
+
+    /// Whether only the PFS may be asked for it.
+    pub fn is_kept_from_peers(&self) -> bool {
+        self.pfs_only.load(Ordering::Acquire)
+    }
+
+    /// Makes `watcher` hear of the end; if it has come already, `watcher` hears of it now and the
+    /// answer is `false`.
+    pub fn watch(&self, watcher: Arc<dyn Watcher>) -> bool {
+        let mut watchers = lock(&self.watchers);
+        // Under the watchers' lock: a flight that has ended drains them after it has said so.
+        let outcome = match self.wait(0, Instant::now()) {
+            FlightState::Under(_) => {
+                watchers.push(watcher);
+                return true;
+            }
+            FlightState::Landed => Ok(0),
+            FlightState::Failed(e) => Err(e),
+        };
+        drop(watchers);
+        watcher.page_done(self.page, &outcome);
+        false
+    }
+
+    /// Moves on and wakes whoever waits.
+    pub fn set(&self, state: FlightState) {
+        *lock(&self.state) = state;
+        self.changed.notify_all();
+    }
+
+    /// Waits until the first `bytes` of the page are valid, the flight has ended, or `deadline` has
+    /// come; returns the state then.
+    pub fn wait(&self, bytes: u64, deadline: Instant) -> FlightState {
+        let mut state = lock(&self.state);
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match &*state {
+                FlightState::Under(valid) if *valid < bytes && !left.is_zero() => {}
+                _ => return state.clone(),
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+/// A page being filled (see [`super::fill`]). Whoever has it is the only one to change its word.
+#[derive(Debug)]
+pub struct Begun {
+    pub(super) file: Arc<CopyFile>,
+    pub(super) room: Reservation,
+    pub(super) word: Word,
+    /// Bytes valid from the page's start.
+    pub(super) done: u64,
+}

@@ -1,0 +1,63 @@
+//! Whether the coordinator still answers.
+
+use std::time::{Duration, Instant};
+
+/// Whether the coordinator still answers. The time is an argument.
+#[derive(Clone, Copy, Debug)]
+pub struct Answers {
+    /// When it was last heard.
+    pub heard_at: Instant,
+    received_bytes: u64,
+    /// The first heartbeat since then.
+    asked_at: Option<Instant>,
+}
+
+impl Answers {
+    /// Nothing was asked yet.
+    pub fn new(now: Instant) -> Self {
+        Answers { heard_at: now, received_bytes: 0, asked_at: None }
+    }
+
+    /// A heartbeat goes out.
+    pub fn ask(&mut self, now: Instant) {
+        self.asked_at.get_or_insert(now);
+    }
+
+    /// So many bytes had come when all was taken in that there was at `now`. What arrived while
+    /// this agent itself did not run has been counted: an agent that slept does not take the
+    /// coordinator for dead.
+    pub fn note(&mut self, now: Instant, received_bytes: u64) {
+        if std::mem::replace(&mut self.received_bytes, received_bytes) != received_bytes {
+            (self.heard_at, self.asked_at) = (now, None);
+        }
+    }
+
+    /// How long it has owed an answer.
+    pub fn silence(&self, now: Instant) -> Duration {
+        self.asked_at.map_or(Duration::ZERO, |asked| now.saturating_duration_since(asked))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_unanswered_heartbeat_counts_as_silence() {
+        let start = Instant::now();
+        let at = |s: u64| start + Duration::from_secs(s);
+        let mut answers = Answers::new(at(0));
+        assert_eq!(answers.silence(at(90)), Duration::ZERO, "nothing was asked");
+        answers.ask(at(90));
+        answers.ask(at(91));
+        assert_eq!(answers.silence(at(93)), Duration::from_secs(3), "the first that is not answered counts");
+        answers.note(at(93), 0);
+        assert_eq!((answers.silence(at(94)).as_secs(), answers.heard_at), (4, at(0)));
+        // Half a message is a sign of life as well.
+        answers.note(at(95), 3);
+        assert_eq!((answers.silence(at(99)), answers.heard_at), (Duration::ZERO, at(95)));
+        answers.ask(at(99));
+        answers.note(at(100), 3);
+        assert_eq!(answers.silence(at(101)), Duration::from_secs(2));
+    }
+}

@@ -1,0 +1,120 @@
+//! Which mount a descriptor lives on, and whether it may be served.
+//!
+//! An open descriptor is the proof of access: whoever could open the file may have its bytes. So
+//! everything here is taken from the descriptor itself, never from what a client says about it.
+
+use super::MountState;
+use forebay_pfs::read::PageCache;
+use forebay_pfs::{FileFacts, Revalidate};
+use forebay_wire::Refusal;
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+
+/// Why a descriptor cannot be served.
+#[derive(Debug)]
+pub enum NoFile {
+    /// Not acceptable.
+    Refused(Refusal),
+    /// The PFS failed to tell about it.
+    Pfs(io::Error),
+}
+
+/// A descriptor that has proved itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Admitted {
+    /// Index of the mount.
+    pub mount: usize,
+    /// What the PFS tells about the file now.
+    pub facts: FileFacts,
+}
+
+/// Checks that `fd` is open for reading, is a regular file, and lives on one of `mounts` as this
+/// agent sees them.
+///
+/// # Errors
+/// See [`NoFile`].
+pub fn admit(mounts: &[MountState], fd: BorrowedFd<'_>) -> Result<Admitted, NoFile> {
+    let (mount, _) = identify(mounts, fd)?;
+    let facts = FileFacts::of(fd, mounts[mount].config.revalidate).map_err(NoFile::Pfs)?;
+    if !facts.is_regular() {
+        return Err(NoFile::Refused(Refusal::NotRegular));
+    }
+    Ok(Admitted { mount, facts })
+}
+
+/// Checks that `fd` is open for writing anywhere in the file that `facts` tell. One that can only
+/// append has not proved that its owner may change what is there.
+///
+/// # Errors
+/// It is not.
+pub fn require_writer(fd: BorrowedFd<'_>, facts: &FileFacts) -> Result<(), Refusal> {
+    let flags = fcntl_getfl(fd).map_err(|_| Refusal::NotWritable)?;
+    let writes = matches!(flags & OFlags::RWMODE, OFlags::WRONLY | OFlags::RDWR);
+    if !writes || flags.intersects(OFlags::PATH | OFlags::APPEND) {
+        return Err(Refusal::NotWritable);
+    }
+    match FileFacts::of(fd, Revalidate::AsStat) {
+        Ok(same) if (same.dev, same.version.ino) == (facts.dev, facts.version.ino) => Ok(()),
+        _ => Err(Refusal::NotWritable),
+    }
+}
+
+/// The part of [`admit`] that asks no server: the mount and the inode. A descriptor on somebody's
+/// own file system must not make the agent wait for it, and a miss that is only counted must not
+/// cost the PFS a request.
+///
+/// # Errors
+/// See [`NoFile`].
+pub fn identify(mounts: &[MountState], fd: BorrowedFd<'_>) -> Result<(usize, u64), NoFile> {
+    let flags = fcntl_getfl(fd).map_err(|e| NoFile::Pfs(e.into()))?;
+    if flags.contains(OFlags::PATH) || flags & OFlags::RWMODE == OFlags::WRONLY {
+        return Err(NoFile::Refused(Refusal::NotReadable));
+    }
+    let (dev, ino) = identity_without_asking(fd).map_err(NoFile::Pfs)?;
+    let Some(mount) = mounts.iter().position(|m| m.has_device(dev)) else {
+        return Err(NoFile::Refused(Refusal::NotOnMount));
+    };
+    let bypasses = mounts[mount].reader.page_cache() == PageCache::Bypass;
+    match (bypasses, flags.contains(OFlags::DIRECT)) {
+        (false, false) | (true, true) => {}
+        // The client shares the open file with the agent. It sees the flag and opens the file anew
+        // with it; where it cannot, its reads bypass the kernel's page cache at least. Without the
+        // flag reads are as a plain program's.
+        (true, false) => drop(fcntl_setfl(fd, flags | OFlags::DIRECT)),
+        // Its alignment rules differ by file system; a program that asks for direct reads gets them
+        // from the PFS.
+        (false, true) => {
+            return Err(NoFile::Refused(Refusal::Invalid("the descriptor is open with O_DIRECT".into())));
+        }
+    }
+    Ok((mount, ino))
+}
+
+/// Device and inode from the kernel's own tables: neither ever changes for an open file.
+fn identity_without_asking(fd: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
+    use rustix::fs::{AtFlags, StatxFlags, makedev, statx};
+    let stat = statx(fd, c"", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, StatxFlags::INO)?;
+    Ok((makedev(stat.stx_dev_major, stat.stx_dev_minor), stat.stx_ino))
+}
+
+/// The device of an open file, as [`identify`] takes it.
+///
+/// # Errors
+/// `fd` is none.
+pub fn device_without_asking(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    identity_without_asking(fd).map(|(dev, _)| dev)
+}
+
+/// Whether `dev` is one of `mounts` at this moment.
+pub fn is_on_mount(mounts: &[MountState], dev: u64) -> bool {
+    mounts.iter().any(|m| m.has_device(dev))
+}
+
+/// The path under which `fd` was opened, as this agent sees it; for people, not for decisions.
+pub fn display_path(fd: BorrowedFd<'_>) -> Vec<u8> {
+    std::fs::read_link(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()))
+        .map(|path| path.as_os_str().as_bytes().to_vec())
+        .unwrap_or_default()
+}

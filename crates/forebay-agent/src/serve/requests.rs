@@ -1,0 +1,117 @@
+//! The requests of clients, and who answers each.
+
+use super::session::{Answer, Connection, reply};
+use super::{admin, jobs, loads, open, pins, read, scratch, write};
+use crate::mounts::admit::{Admitted, NoFile, admit, require_writer};
+use forebay_pfs::FileVersion;
+use forebay_store::Reservation;
+use forebay_wire::{Refusal, Reply, Request};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+impl Connection {
+    /// Answers a request; room for what it reports about a job is reserved in `told`.
+    pub fn answer(&mut self, request: Request, mut fds: Vec<OwnedFd>, told: Option<Reservation>) -> Answer {
+        match request {
+            Request::Mounts => reply(Reply::Mounts(self.node.mounts.iter().map(|m| m.info()).collect())),
+            Request::Open => self.with_file(fds, |c, file, fd| open::open(c, file, &fd)),
+            Request::Fetch { version, copy, offset, len, deadline_ms } => {
+                let deadline = Instant::now() + Duration::from_millis(deadline_ms.into());
+                let wanted = read::Wanted { version, copy, offset, len, deadline };
+                self.with_file(fds, |c, file, fd| read::fetch(c, file, fd, &wanted))
+            }
+            Request::Prefetch { version, first_page, pages } => {
+                self.one_way(fds, |c, file, fd| read::prefetch(c, file, fd, &version, first_page, pages))
+            }
+            Request::Missed { version, page, bytes } => {
+                if let (Some(fd), true) = (fds.pop(), fds.is_empty()) {
+                    read::missed(self, fd, &version, page, bytes);
+                }
+                None
+            }
+            Request::PinPages { copy, first_page, pages } => {
+                pins::pin_pages(self, &fds, copy, first_page, pages)
+            }
+            Request::UnpinPages { copy, first_page, pages } => {
+                pins::unpin_pages(self, copy, first_page, pages);
+                None
+            }
+            Request::PinFile(on) => self.with_file(fds, |c, file, fd| pins::pin_file(c, file, &fd, on)),
+            Request::UnpinCopy(copy) => pins::unpin_copy(self, copy),
+            Request::EvictFile => self.with_file(fds, |c, file, _| admin::evict_file(c, file)),
+            Request::EvictAll => admin::evict_all(self),
+            Request::LoadBegin { rate_bytes_per_s } => loads::begin(self, rate_bytes_per_s),
+            Request::LoadFiles { first_index } => loads::files(self, first_index, fds),
+            Request::LoadPoll { wait_ms } => loads::poll(self, wait_ms),
+            Request::LoadCancel => loads::cancel(self),
+            Request::StageBegin => write::begin(self),
+            Request::StagePage { slot, page, len } => {
+                write::page(self, slot, page, len);
+                None
+            }
+            Request::StageCommit { version } => {
+                let answer = self.commit(fds, &version);
+                self.stage = None;
+                answer
+            }
+            Request::StageAbort => {
+                self.stage = None;
+                reply(Reply::Done)
+            }
+            Request::JobBegin => scratch::begin(self),
+            Request::ScratchCreate { job, name, exclusive } => scratch::create(self, &job, name, exclusive),
+            Request::ScratchReserve { copy, bytes } => scratch::reserve(self, copy, bytes),
+            Request::ScratchOpen { job, name } => scratch::open(self, &job, &name),
+            Request::ScratchRemove { job, name } => scratch::remove(self, &job, &name),
+            Request::ScratchList { job, after } => scratch::list(self, &job, &after),
+            Request::List { after } => admin::list(self, after),
+            Request::Status => reply(Reply::Status(Box::new(admin::status(&self.node)))),
+            Request::SetCapacity { bytes } => admin::set_capacity(self, bytes),
+            Request::Shutdown => admin::shutdown(self),
+            Request::Members => reply(Reply::Members(self.node.cluster.view().cluster.clone())),
+            Request::Jobs => jobs::list(&self.node),
+            Request::JobTell(updates) => match told {
+                Some(room) => jobs::tell(self, updates, room),
+                None => reply(Reply::Refused(Refusal::NoRoom)),
+            },
+        }
+    }
+
+    /// Admits the one descriptor that came with a request and goes on with it.
+    fn with_file(
+        &mut self,
+        mut fds: Vec<OwnedFd>,
+        go_on: impl FnOnce(&mut Self, Admitted, OwnedFd) -> Answer,
+    ) -> Answer {
+        let (Some(fd), true) = (fds.pop(), fds.is_empty()) else {
+            return reply(Reply::Refused(Refusal::NoDescriptor));
+        };
+        match admit(&self.node.mounts, fd.as_fd()) {
+            Ok(file) => go_on(self, file, fd),
+            Err(NoFile::Refused(refusal)) => reply(Reply::Refused(refusal)),
+            Err(NoFile::Pfs(e)) => reply(Reply::Failed {
+                errno: e.raw_os_error().unwrap_or(libc::EIO),
+                message: format!("the file system did not return the file's attributes: {e}"),
+            }),
+        }
+    }
+
+    /// A commit comes with two descriptors: who may only read a file must not say what is in it.
+    fn commit(&mut self, mut fds: Vec<OwnedFd>, version: &FileVersion) -> Answer {
+        let (Some(writing), 1) = (fds.pop(), fds.len()) else {
+            return reply(Reply::Refused(Refusal::NoDescriptor));
+        };
+        self.with_file(fds, |c, file, fd| match require_writer(writing.as_fd(), &file.facts) {
+            Ok(()) => write::commit(c, file, &fd, version),
+            Err(refusal) => reply(Reply::Refused(refusal)),
+        })
+    }
+
+    fn one_way(&mut self, fds: Vec<OwnedFd>, go_on: impl FnOnce(&mut Self, Admitted, OwnedFd)) -> Answer {
+        self.with_file(fds, |c, file, fd| {
+            go_on(c, file, fd);
+            None
+        });
+        None
+    }
+}

@@ -1,0 +1,153 @@
+//! What a client has at this agent while it is connected, and what its requests act on.
+
+use super::closer::Closer;
+use super::stage::Stage;
+use crate::cache::Cache;
+use crate::cluster::Cluster;
+use crate::config::Config;
+use crate::coordinator::link::Link;
+use crate::counters::{Counters, add};
+use crate::fetch::Fetch;
+use crate::jobs::files::Jobs;
+use crate::jobs::layouts::Layouts;
+use crate::lock::lock;
+use crate::mounts::MountState;
+use crate::prefetch::load::LoadJob;
+use crate::shares::{Share, Shares};
+use crate::stop::Stop;
+use forebay_store::ring::RingReader;
+use forebay_wire::channel::Peer;
+use forebay_wire::{Refusal, Reply};
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+/// What requests act on.
+#[derive(Debug)]
+pub struct Node {
+    /// The configuration.
+    pub config: Config,
+    /// The mounts, in the order of the configuration.
+    pub mounts: Arc<[MountState]>,
+    /// Cached versions.
+    pub cache: Arc<Cache>,
+    /// Counters.
+    pub counters: Arc<Counters>,
+    /// Fetches pages.
+    pub fetch: Arc<Fetch>,
+    /// The members.
+    pub cluster: Arc<Cluster>,
+    /// What is said to the coordinator.
+    pub link: Arc<Link>,
+    /// Where files lie.
+    pub layouts: Layouts,
+    /// What users hold.
+    pub shares: Arc<Shares>,
+    /// Memory-only files by job.
+    pub memory_files: Jobs,
+    /// Rings of the connected clients, by connection.
+    pub rings: Mutex<BTreeMap<u64, RingReader>>,
+    /// Open connections.
+    pub connections: AtomicUsize,
+    /// Closes what is not of a mount.
+    pub closer: Closer,
+    /// The agent's end.
+    pub stop: Arc<Stop>,
+    /// When it started.
+    pub started: Instant,
+}
+
+impl Node {
+    /// Takes the touches of pages from the clients' rings. Called when there is time.
+    pub fn drain_rings(&self) {
+        let mut keys = Vec::new();
+        for ring in lock(&self.rings).values_mut() {
+            ring.drain(&mut keys);
+        }
+        self.touch(&keys);
+    }
+
+    fn touch(&self, keys: &[u64]) {
+        if !keys.is_empty() {
+            add(&self.counters.touches_total, keys.len() as u64);
+            self.cache.touch(keys);
+        }
+    }
+}
+
+/// State of one connection.
+pub struct Connection {
+    /// What its requests act on.
+    pub node: Arc<Node>,
+    /// Its number.
+    pub id: u64,
+    /// Who is at the other end.
+    pub peer: Peer,
+    /// The load begun on it.
+    pub load: Option<Arc<LoadJob>>,
+    /// The file being written through.
+    pub stage: Option<Stage>,
+    /// Ranges of pages pinned.
+    pub pins: Vec<PagePins>,
+    /// The job with memory-only files begun on it.
+    pub job: Option<String>,
+    /// It tells of an analytics job.
+    pub tells: bool,
+    /// The operator has asked for the agent's end; it comes after the answer.
+    pub ends_agent: bool,
+}
+
+/// Pages that a client maps.
+#[derive(Debug)]
+pub struct PagePins {
+    /// Of which copy.
+    pub copy: u64,
+    /// Its page size in bytes.
+    pub page_bytes: u64,
+    /// First page.
+    pub first: u32,
+    /// Pages.
+    pub count: u32,
+    /// Of the user's share.
+    pub share: Share,
+}
+
+/// A reply and the descriptors that go with it; `None` for one-way requests.
+pub type Answer = Option<(Reply, Vec<OwnedFd>)>;
+
+/// An answer without descriptors.
+pub fn reply(reply: Reply) -> Answer {
+    Some((reply, Vec::new()))
+}
+
+/// A refusal.
+pub fn refuse(why: Refusal) -> Answer {
+    reply(Reply::Refused(why))
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if let Some(load) = self.load.take() {
+            load.cancel();
+        }
+        for pins in self.pins.drain(..) {
+            self.node.cache.unpin_pages(pins.copy, pins.page_bytes, pins.first, pins.count);
+        }
+        if let Some(job) = self.job.take() {
+            self.node.memory_files.end(&job);
+        }
+        if self.tells {
+            self.node.link.end_job(self.id);
+        }
+        // What it has used last is not lost with it: many programs are gone before the ring is
+        // looked at.
+        let ring = lock(&self.node.rings).remove(&self.id);
+        if let Some(mut ring) = ring {
+            let mut keys = Vec::new();
+            ring.drain(&mut keys);
+            self.node.touch(&keys);
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! A file that is being written through: its pages gather in a file of the tier that nobody can
+//! read yet.
+
+use crate::cache::Cache;
+use crate::cache::held::Held;
+use crate::counters::{Counters, add};
+use crate::shares::{Kind, Share, Shares};
+use forebay_policy::eviction::Fill;
+use forebay_store::copy::{CopyFile, CopyIdentity};
+use forebay_store::staging::Staging;
+use forebay_store::{BLOCK_BYTES, Class, State, Word, blocks_bytes};
+use forebay_wire::Refusal;
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+/// Slots of a staging buffer: one being filled, one being taken over, two to even out.
+pub const SLOTS: u32 = 4;
+
+/// Descriptors of a stage: of the buffer and of the file.
+const STAGE_DESCRIPTORS: u64 = 2;
+
+/// A file being written through on one connection.
+pub struct Stage {
+    buffer: Staging,
+    file: OwnedFd,
+    /// Number of the copy.
+    pub copy: u64,
+    /// Bytes of a page.
+    pub page_bytes: u64,
+    /// Bytes of each page that was staged.
+    pub pages: BTreeMap<u32, u64>,
+    room: Held,
+    _buffer_room: Held,
+    _descriptors: Share,
+    uid: u32,
+    cache: Arc<Cache>,
+    counters: Arc<Counters>,
+    shares: Arc<Shares>,
+    committed: bool,
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        if !self.committed {
+            // What is left of a copy that never was: its name. The next start sweeps it if this
+            // fails.
+            let _ = self.cache.tier.remove_unfinished(self.copy);
+        }
+    }
+}
+
+/// Why there is no staging buffer.
+#[derive(Debug)]
+pub enum NoStage {
+    /// The user may have none, or there is no room.
+    Refused(Refusal),
+    /// The tier failed.
+    Tier(io::Error),
+}
+
+impl From<Refusal> for NoStage {
+    fn from(refusal: Refusal) -> Self {
+        NoStage::Refused(refusal)
+    }
+}
+
+impl From<io::Error> for NoStage {
+    fn from(e: io::Error) -> Self {
+        NoStage::Tier(e)
+    }
+}
+
+impl Stage {
+    /// A stage of user `uid`, and the descriptor of its buffer. Pages have `page_bytes`.
+    ///
+    /// # Errors
+    /// See [`NoStage`].
+    pub fn new(
+        cache: &Arc<Cache>,
+        shares: &Arc<Shares>,
+        counters: &Arc<Counters>,
+        uid: u32,
+        page_bytes: u64,
+    ) -> Result<(Self, OwnedFd), NoStage> {
+        let bytes = Staging::bytes(SLOTS, page_bytes);
+        let buffer_room = cache.hold(shares, uid, Class::Clients, bytes)?;
+        let room = cache.hold(shares, uid, Class::Pages, 0)?;
+        let descriptors = shares.share(Kind::Descriptors, uid, STAGE_DESCRIPTORS)?;
+        let buffer = Staging::create(SLOTS, page_bytes)?;
+        let fd = buffer.fd().try_clone_to_owned()?;
+        let copy = cache.next_copy();
+        let file = cache.tier.create_unfinished(copy)?;
+        let stage = Stage {
+            buffer,
+            file,
+            copy,
+            page_bytes,
+            pages: BTreeMap::new(),
+            room,
+            _buffer_room: buffer_room,
+            _descriptors: descriptors,
+            uid,
+            cache: cache.clone(),
+            counters: counters.clone(),
+            shares: shares.clone(),
+            committed: false,
+        };
+        Ok((stage, fd))
+    }
+
+    /// Takes over one page from the buffer. One that cannot be taken over does not count: it may be
+    /// half there.
+    pub fn page(&mut self, slot: u32, page: u32, len: u64) {
+        if self.take_over(slot, page, len).is_err() {
+            self.pages.remove(&page);
+        }
+        self.buffer.release(slot);
+    }
+
+    fn take_over(&mut self, slot: u32, page: u32, len: u64) -> io::Result<()> {
+        if len == 0 || len > self.page_bytes || u64::from(page) >= forebay_store::ring::PAGES_MAX {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let held = self.pages.get(&page).map_or(0, |old| blocks_bytes(*old));
+        if blocks_bytes(len) > held {
+            let more = blocks_bytes(len) - held;
+            let room = self.cache.hold(&self.shares, self.uid, Class::Pages, more);
+            self.room.merge(room.map_err(|_| io::ErrorKind::StorageFull)?);
+        }
+        self.buffer.store(slot, len, self.file.as_fd(), u64::from(page) * self.page_bytes)?;
+        self.pages.insert(page, len);
+        Ok(())
+    }
+
+    /// Makes a copy of what was staged.
+    ///
+    /// # Errors
+    /// No room, or the tier failed.
+    pub fn finish(&mut self, identity: CopyIdentity, mount: usize) -> io::Result<()> {
+        let cache = self.cache.clone();
+        let metadata = cache
+            .reserve_metadata(&identity)
+            .map_err(|_| io::Error::new(io::ErrorKind::StorageFull, "no room"))?;
+        let copy = CopyFile::finish(self.file.try_clone()?, &identity)?;
+        let geometry = copy.geometry();
+        let whole: Vec<u32> = (self.pages.iter())
+            .filter(|(page, len)| u64::from(**page) < geometry.pages() && geometry.page_len(**page) == **len)
+            .map(|(page, _)| *page)
+            .collect();
+        for (page, _) in self.pages.iter().filter(|(page, _)| u64::from(**page) < geometry.pages()) {
+            if whole.binary_search(page).is_err() {
+                copy.discard(*page)?;
+            }
+        }
+        let bytes_of = |page: u32| blocks_bytes(geometry.page_len(page));
+        let kept: u64 = whole.iter().map(|page| bytes_of(*page)).sum();
+        cache.tier.publish(self.copy)?;
+        self.committed = true;
+        let entry = cache.insert_entry(identity, mount, metadata, copy);
+        if entry.copy() != self.copy {
+            return Ok(()); // Somebody has fetched the same version already; theirs stays.
+        }
+        let file = cache.file(&entry)?;
+        self.room.shrink(self.room.bytes() - kept);
+        cache.keep_pages(self.room.let_go());
+        for page in &whole {
+            let absent = Word::ABSENT;
+            let valid_blocks = geometry.page_len(*page).div_ceil(BLOCK_BYTES) as u32;
+            let resident = Word { valid_blocks, state: State::Resident, ..absent };
+            if !cache.note_resident(&entry, &file, *page, (absent, resident), Fill::Demand) {
+                // A reader was faster, and its fetch brings the same bytes and counts them.
+                cache.release_pages(bytes_of(*page));
+            }
+        }
+        add(&self.counters.pages_written_total, whole.len() as u64);
+        Ok(())
+    }
+}
