@@ -10,9 +10,9 @@
 //! | `prefetch` | loads, and requests of the coordinator |
 //! | `fetch` | what a miss does: a page comes from the peer that owns it, or from the PFS |
 //! | `cache` | cached versions and their pages, pins, and eviction |
-//! | `mounts` | the PFS mounts: which files they serve, and whether a version is settled |
 //! | `cluster` | the members, and who owns which extent |
 //! | `shares` | what one user may hold |
+//! | `mounts` | the PFS mounts: which files they serve, and whether a version is settled |
 //! | `config`, `counters`, `stop`, `lock`, `units`, `memory` | what all rooms use |
 //!
 //! The table is in order: a room imports rooms below it and none above. A read that misses goes
