@@ -24,12 +24,37 @@ pub struct Link {
 struct State {
     /// There is a connection; what is put into the outbox will be sent.
     live: bool,
-    outbox: VecDeque<ToCoordinator>,
+    outbox: VecDeque<Said>,
     /// Who waits for the answer to a question.
     asking: BTreeMap<u64, Sender<Vec<JobStatus>>>,
     next_ask: u64,
     /// The jobs of local clients.
     jobs: JobBook,
+}
+
+/// A message that waits to be sent. What a local program has made it hold is counted: a coordinator
+/// that reads slowly must not cost this agent more memory than its users may take.
+#[derive(Debug)]
+struct Said {
+    message: ToCoordinator,
+    /// Whose, and its memory.
+    room: Option<(u32, Reservation)>,
+}
+
+impl From<ToCoordinator> for Said {
+    fn from(message: ToCoordinator) -> Self {
+        Said { message, room: None }
+    }
+}
+
+impl State {
+    /// The message leaves the outbox.
+    fn release(&mut self, said: Said) -> ToCoordinator {
+        if let Some((uid, room)) = said.room {
+            self.jobs.unqueue(uid, room.bytes());
+        }
+        said.message
+    }
 }
 
 impl Link {
@@ -52,7 +77,7 @@ impl Link {
             let ask = state.next_ask;
             state.next_ask += 1;
             state.asking.insert(ask, answer);
-            state.outbox.push_back(ToCoordinator::AskJobs { ask });
+            state.outbox.push_back(ToCoordinator::AskJobs { ask }.into());
             ask
         };
         self.wake.call();
@@ -81,9 +106,11 @@ impl Link {
         room: Reservation,
     ) -> Result<(), Refusal> {
         let mut state = lock(&self.state);
-        state.jobs.tell(job, &updates, bounds, room)?;
+        let room = state.jobs.tell(job, &updates, bounds, room)?;
         if state.live {
-            state.outbox.push_back(ToCoordinator::Job { job, updates });
+            state.jobs.queue(bounds.uid(), room.bytes());
+            let message = ToCoordinator::Job { job, updates };
+            state.outbox.push_back(Said { message, room: Some((bounds.uid(), room)) });
             drop(state);
             self.wake.call();
         }
@@ -94,7 +121,7 @@ impl Link {
     pub fn end_job(&self, job: u64) {
         let mut state = lock(&self.state);
         if state.jobs.end(job) && state.live {
-            state.outbox.push_back(ToCoordinator::Job { job, updates: vec![JobUpdate::End] });
+            state.outbox.push_back(ToCoordinator::Job { job, updates: vec![JobUpdate::End] }.into());
             drop(state);
             self.wake.call();
         }
@@ -103,7 +130,8 @@ impl Link {
     /// From now on what is said is sent; first of all what local jobs have told so far.
     pub(super) fn begin(&self) {
         let mut state = lock(&self.state);
-        state.outbox = state.jobs.tell_again().into();
+        let again = state.jobs.tell_again();
+        state.outbox.extend(again.into_iter().map(Said::from));
         state.live = true;
     }
 
@@ -112,12 +140,16 @@ impl Link {
     pub(super) fn end(&self) {
         let mut state = lock(&self.state);
         state.live = false;
-        state.outbox.clear();
+        while let Some(said) = state.outbox.pop_front() {
+            state.release(said);
+        }
         state.asking.clear();
     }
 
     pub(super) fn next_said(&self) -> Option<ToCoordinator> {
-        lock(&self.state).outbox.pop_front()
+        let mut state = lock(&self.state);
+        let said = state.outbox.pop_front()?;
+        Some(state.release(said))
     }
 
     pub(super) fn answer(&self, ask: u64, jobs: Vec<JobStatus>) {

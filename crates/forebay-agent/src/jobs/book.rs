@@ -22,9 +22,12 @@ const JOB_BYTES_MAX: u64 = 64 << 20;
 /// later knows less.
 const LAYOUT_BYTES_MAX: u64 = 32 << 20;
 
-/// What is kept may be on its way to the coordinator as well, and the coordinator may be in this
-/// process.
-pub const COPIES: u64 = 3;
+/// A kept update may also be in a message that repeats it to a new coordinator, and in a coordinator
+/// in this process.
+const COPIES: u64 = 3;
+
+/// A new update is also in the message that sends it, even after its stage has ended.
+pub const NEW_COPIES: u64 = COPIES + 1;
 
 /// All jobs of one user may take this share of the capacity, copies included: one in eight. The
 /// operator is not bound by it.
@@ -40,6 +43,8 @@ const MESSAGE_BYTES: u64 = 4 << 20;
 #[derive(Debug, Default)]
 pub struct JobBook {
     jobs: BTreeMap<u64, Kept>,
+    /// Bytes of each user's updates that the coordinator has not been sent yet.
+    unsent: BTreeMap<u32, u64>,
 }
 
 /// Whose a job is, and how much the jobs of one user and of all may take.
@@ -51,6 +56,11 @@ pub struct Bounds {
 }
 
 impl Bounds {
+    /// Whose job it is.
+    pub fn uid(&self) -> u32 {
+        self.uid
+    }
+
     /// Those of user `uid`, as shares of a capacity in bytes.
     pub fn of(uid: u32, is_operator: bool, capacity: u64) -> Self {
         let all_bytes = capacity / ALL_SHARE;
@@ -87,8 +97,9 @@ impl JobBook {
         if self.jobs.get(&job).map_or(0, |kept| kept.bytes - kept.layout_bytes) + told > JOB_BYTES_MAX {
             return Err(Refusal::TooMany("files and splits in one analytics job".into()));
         }
-        let more: u64 = updates.iter().map(|u| u.held_bytes() * COPIES).sum();
-        let (mut all, mut own) = (more, more);
+        let more = held_bytes(updates) * NEW_COPIES;
+        let mut all = more + self.unsent.values().sum::<u64>();
+        let mut own = more + self.unsent.get(&bounds.uid).copied().unwrap_or(0);
         for kept in self.jobs.values() {
             all += kept.bytes * COPIES;
             own += if kept.uid == bounds.uid { kept.bytes * COPIES } else { 0 };
@@ -102,7 +113,8 @@ impl JobBook {
         Ok(())
     }
 
-    /// Adds what job `job` reports; `room` is its memory.
+    /// Adds what job `job` reports; `room` is its memory. Returns the part of it that the message
+    /// to the coordinator takes until it has been sent.
     ///
     /// # Errors
     /// As [`JobBook::may_tell`].
@@ -111,9 +123,10 @@ impl JobBook {
         job: u64,
         updates: &[JobUpdate],
         bounds: Bounds,
-        room: Reservation,
-    ) -> Result<(), Refusal> {
+        mut room: Reservation,
+    ) -> Result<Reservation, Refusal> {
         self.may_tell(job, updates, bounds)?;
+        let message = room.split(held_bytes(updates).min(room.bytes()));
         let kept = self.jobs.entry(job).or_default();
         kept.uid = bounds.uid;
         match &mut kept.room {
@@ -124,7 +137,22 @@ impl JobBook {
             kept.take(update);
         }
         kept.give_back();
-        Ok(())
+        Ok(message)
+    }
+
+    /// So many bytes of user `uid` wait to be sent to the coordinator.
+    pub fn queue(&mut self, uid: u32, bytes: u64) {
+        *self.unsent.entry(uid).or_default() += bytes;
+    }
+
+    /// So many of them wait no longer.
+    pub fn unqueue(&mut self, uid: u32, bytes: u64) {
+        if let Some(unsent) = self.unsent.get_mut(&uid) {
+            *unsent = unsent.saturating_sub(bytes);
+            if *unsent == 0 {
+                self.unsent.remove(&uid);
+            }
+        }
     }
 
     /// The job has ended; tells whether there was one.
@@ -185,6 +213,11 @@ impl Kept {
             room.shrink(over);
         }
     }
+}
+
+/// Memory of one copy of them.
+pub fn held_bytes(updates: &[JobUpdate]) -> u64 {
+    updates.iter().map(JobUpdate::held_bytes).sum()
 }
 
 /// Whether the agent has added it.

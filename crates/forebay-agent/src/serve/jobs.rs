@@ -4,7 +4,7 @@
 //! to refuse it.
 
 use super::session::{Answer, Connection, Node, reply};
-use crate::jobs::book::{Bounds, COPIES, is_layouts};
+use crate::jobs::book::{Bounds, NEW_COPIES, held_bytes, is_layouts};
 use forebay_store::{Class, Reservation};
 use forebay_wire::{JobUpdate, Refusal, Reply};
 use std::time::Duration;
@@ -59,7 +59,7 @@ pub fn tell(connection: &mut Connection, updates: Vec<JobUpdate>, mut room: Rese
 }
 
 fn room_for(node: &Node, updates: &[JobUpdate]) -> Option<Reservation> {
-    let bytes: u64 = updates.iter().map(|u| u.held_bytes() * COPIES).sum();
+    let bytes = held_bytes(updates) * NEW_COPIES;
     node.cache.reserve(Class::Clients, bytes)
 }
 

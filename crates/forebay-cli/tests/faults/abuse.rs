@@ -16,6 +16,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
 /// Neither the agent's user nor the abuser.
 const THIRD_UID: u32 = OTHER_UID + 1;
@@ -91,6 +92,50 @@ pub fn bomb(socket: &str) {
     tell(&format!("sent {sent}"));
     while hear().is_some() {}
     assert!(refused > 0, "all of it was taken");
+}
+
+#[test]
+fn what_waits_for_a_coordinator_that_hangs_counts_until_it_is_sent() {
+    let dir = TempDir::new().unwrap();
+    let (coordinator, address) = start_coordinator(dir.path(), "127.0.0.1:0");
+    let pfs = plain_pfs();
+    let path = pfs.path().join("f");
+    make_file(&path, 1, MIB);
+    let capacity = 256 * MIB;
+    let more = format!("[cluster]\ncoordinator = \"{address}\"\n");
+    let agent = Agent::start(Setup { more, ..Setup::new(pfs.path()).capacity(capacity) });
+    verify_once(&agent.client(), &path, 1, 0);
+    wait_for("the agent to join", || agent.status().cluster.connected);
+    let before_kib = of_process(agent.pid(), "VmHWM");
+    coordinator.stop();
+    let mut bomber = as_user(&agent, OTHER_UID, "end-stages", &[agent.socket().to_str().unwrap()]);
+    let taken: u64 = bomber.expect("taken").parse().unwrap();
+    let grown_bytes = (of_process(agent.pid(), "VmHWM") - before_kib) << 10;
+    assert!(grown_bytes < capacity / 4, "{taken} updates made the agent grow by {grown_bytes}");
+    third_user_is_served(&agent, &path, 1);
+    coordinator.go_on();
+    bomber.finish();
+    wait_for("the agent to have sent it all", || agent.used("clients") < MIB);
+    agent.assert_nothing_left();
+}
+
+/// Reports stages that end at once, of which nothing is kept, until it is refused.
+pub fn end_stages(socket: &str) {
+    const STAGES: u32 = 3000;
+    let raw = Raw::connect(Path::new(socket));
+    let begin = JobUpdate::Begin { name: "stages".into(), planner: String::new() };
+    assert_eq!(raw.ask(&Request::JobTell(vec![begin]), &[]), Reply::Done);
+    let splits = vec![Split::default(); 20_000];
+    let taken = (0..STAGES).find(|&stage| {
+        let updates = [JobUpdate::Splits { stage, splits: splits.clone() }, JobUpdate::StageEnded { stage }];
+        match raw.ask(&Request::JobTell(updates.to_vec()), &[]) {
+            Reply::Done => false,
+            Reply::Refused(Refusal::TooMany(_) | Refusal::NoRoom) => true,
+            other => panic!("{other:?}"),
+        }
+    });
+    tell(&format!("taken {}", taken.expect("all of it was taken")));
+    while hear().is_some() {}
 }
 
 #[test]

@@ -33,12 +33,12 @@ impl Process {
     }
 
     /// Stops it, as a machine that thrashes would; it is stopped when this returns.
-    fn stop(&self) {
+    pub fn stop(&self) {
         send_signal(self.pid(), libc::SIGSTOP);
         wait_for("it stands still", || self.state() == Some('T'));
     }
 
-    fn go_on(&self) {
+    pub fn go_on(&self) {
         assert_eq!(self.state(), Some('T'), "it has not stood still");
         send_signal(self.pid(), libc::SIGCONT);
     }

@@ -36,6 +36,7 @@ pub fn run() {
         "stranger" => crate::access::stranger(args[0], args[1]),
         "unwelcome" => crate::access::unwelcome(args[0]),
         "bomb" => crate::abuse::bomb(args[0]),
+        "end-stages" => crate::abuse::end_stages(args[0]),
         "crowd" => crate::abuse::crowd(args[0]),
         "lock" => crate::abuse::lock(args[0], &args[1..]),
         "send" => crate::abuse::send(args[0], args[1]),
