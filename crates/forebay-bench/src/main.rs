@@ -6,6 +6,7 @@
 //! table is printed and written to `target/bench.json` as a list of {id, value, unit, reference,
 //! ratio, target, met, runs, command}; ids never change.
 
+mod decide;
 mod files;
 mod hadoop;
 mod measure;
@@ -42,7 +43,7 @@ struct Args {
 
 type Group = fn(&Rig) -> Result<Vec<Record>, String>;
 
-const GROUPS: [(&str, Group); 14] = [
+const GROUPS: [(&str, Group); 15] = [
     ("read.cached", read::cached),
     ("read.cold", read::cold),
     ("read.shared", read::shared),
@@ -56,6 +57,7 @@ const GROUPS: [(&str, Group); 14] = [
     ("agent", files::agent),
     ("hit_ratio", others::hit_ratio),
     ("cluster.scale", scale::scale),
+    ("decide", decide::decide),
     ("peer", others::peers),
 ];
 

@@ -193,11 +193,12 @@ impl StageRun {
             let mut over = Vec::new();
             let mut found: Option<Rank> = None;
             for rank in self.waiting.heads(key) {
+                if found.as_ref().is_some_and(|found| *found < rank) {
+                    continue;
+                }
                 if self.is_over(queue, &rank) {
                     over.push(rank);
-                } else if found.as_ref().is_none_or(|found| rank < *found)
-                    && self.offer(queue, &rank).is_some_and(|wanted| may(&rank.node, wanted))
-                {
+                } else if self.offer(queue, &rank).is_some_and(|wanted| may(&rank.node, wanted)) {
                     found = Some(rank);
                 }
             }

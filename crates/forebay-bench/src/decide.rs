@@ -1,0 +1,243 @@
+//! How long the coordinator's stage machine takes for a decision, at 64 nodes and 16 jobs.
+//!
+//! The machine is the one that the daemons drive. Here it runs in virtual time: nodes fetch at the
+//! speed of their link, tasks run as long as they say, and an HPC job has its phases. What is
+//! measured is the processor time of each call, because every other event waits for it.
+
+use crate::measure::{Record, Target, median};
+use crate::rig::Rig;
+use forebay_policy::machine::{Machine, Nanos};
+use forebay_policy::stage::event::{
+    Action, Event, File, HpcUpdate, JobUpdate, Layout, Node, Part, Progress, RequestId, Split,
+};
+use forebay_policy::stage::{Config, Stages};
+use rustix::time::{ClockId, clock_gettime};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+
+const NODES: usize = 64;
+const JOBS: u64 = 16;
+const SERVERS: u32 = 16;
+const WAVES: u32 = 8;
+
+/// Tasks that each job runs on each node at a time; 16 jobs share the 64 cores of a node.
+const SLOTS: u32 = 4;
+const SPLIT_BYTES: u64 = 64 << 20;
+const NODE_BYTES_PER_S: u64 = 1_000_000_000;
+const TASK_NS: u64 = 8_000_000_000;
+const PHASE_NS: u64 = 5_000_000_000;
+const BETWEEN_PHASES_NS: u64 = 20_000_000_000;
+const TASKS: u32 = WAVES * SLOTS * NODES as u32;
+
+/// Moments later than this are of a run that stands still.
+const END_NS: u64 = 3600 * 1_000_000_000;
+
+/// One group: the median, the 99th percentile and the longest call, by planner.
+pub fn decide(rig: &Rig) -> Result<Vec<Record>, String> {
+    let mut records = Vec::new();
+    for planner in ["no-action", "forebay"] {
+        let runs = if rig.quick { 1 } else { rig.runs };
+        let runs: Vec<Vec<f64>> = (0..runs).map(|_| World::new(planner).play()).collect::<Result<_, _>>()?;
+        let at = |share: f64| median(runs.iter().map(|run| run[((run.len() - 1) as f64 * share) as usize]));
+        let note = format!(
+            "{planner}: calls of the stage machine, {NODES} nodes, {JOBS} jobs of {TASKS} tasks, {SERVERS} servers, {} calls a run",
+            runs[0].len()
+        );
+        for (name, share, target) in [
+            ("median", 0.5, Target::Report),
+            ("p99", 0.99, Target::AtMost(1.0)),
+            ("longest", 1.0, Target::Report),
+        ] {
+            let id = format!("decide.{planner}.{name}");
+            records.push(Record::alone(&id, at(share), "ms", target, runs.len(), &note));
+        }
+    }
+    Ok(records)
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Due {
+    Phase(bool),
+    Fetched(RequestId),
+    Ends { job: u64, task: u32, node: usize },
+}
+
+struct World {
+    machine: Stages,
+    now: u64,
+    due: BinaryHeap<Reverse<(u64, u64, Due)>>,
+    scheduled: u64,
+    /// When each node's link is free.
+    free_at: Vec<u64>,
+    /// Node and bytes of the requests that are not released.
+    requests: BTreeMap<RequestId, (usize, u64)>,
+    /// The next task of each job on each node, and tasks that are done.
+    next: BTreeMap<(u64, usize), u32>,
+    done: BTreeMap<u64, BTreeSet<u32>>,
+    calls_ms: Vec<f64>,
+}
+
+impl World {
+    fn new(planner: &str) -> Self {
+        let config = Config { default_planner: planner.into(), ..Config::default() };
+        World {
+            machine: Stages::new(config),
+            now: 1_000_000_000,
+            due: BinaryHeap::new(),
+            scheduled: 0,
+            free_at: vec![0; NODES],
+            requests: BTreeMap::new(),
+            next: BTreeMap::new(),
+            done: (0..JOBS).map(|job| (job, BTreeSet::new())).collect(),
+            calls_ms: Vec::new(),
+        }
+    }
+
+    /// Plays all jobs to their end; the time of each call in milliseconds, ascending.
+    fn play(mut self) -> Result<Vec<f64>, String> {
+        let keeps = BTreeMap::from([("pfs".to_owned(), 64 << 20)]);
+        let node =
+            |n: usize| Node { name: name(n), host: name(n), capacity_bytes: 64 << 30, keeps: keeps.clone() };
+        self.tell(Event::Members { nodes: (0..NODES).map(node).collect() });
+        let joins = HpcUpdate::Joins {
+            io_ns: PHASE_NS,
+            compute_ns: BETWEEN_PHASES_NS,
+            phases: 100,
+            allowance_permille: 50,
+            weight: 1,
+        };
+        self.tell(Event::Hpc { hpc: 1, update: joins });
+        self.at(self.now + BETWEEN_PHASES_NS, Due::Phase(true));
+        for job in 0..JOBS {
+            self.begin(job);
+        }
+        while self.done.values().any(|done| done.len() < TASKS as usize) {
+            let deadline = self.machine.next_deadline().map_or(u64::MAX, |at| at.0.max(self.now));
+            let next = self.due.peek().map_or(u64::MAX, |Reverse((at, ..))| *at);
+            if deadline.min(next) > END_NS {
+                return Err(format!(
+                    "the jobs of the benchmark stand still at {} s",
+                    self.now / 1_000_000_000
+                ));
+            }
+            if deadline <= next {
+                self.now = deadline;
+                self.call(|machine, now, out| machine.on_deadline(now, out));
+            } else if let Some(Reverse((at, _, due))) = self.due.pop() {
+                self.now = at;
+                self.happen(due);
+            }
+        }
+        self.calls_ms.sort_by(f64::total_cmp);
+        Ok(self.calls_ms)
+    }
+
+    fn at(&mut self, ns: u64, due: Due) {
+        self.scheduled += 1;
+        self.due.push(Reverse((ns, self.scheduled, due)));
+    }
+
+    fn begin(&mut self, job: u64) {
+        let file = |i: u32| File { mount: "pfs".into(), ino: job << 32 | u64::from(i), bytes: SPLIT_BYTES };
+        let layout = |i: u32| Layout { stripe_bytes: 4 << 20, servers: vec![i % SERVERS] };
+        let split = |i: u32| Split {
+            parts: vec![Part { file: i, offset: 0, len: SPLIT_BYTES }],
+            home: String::new(),
+        };
+        let updates = vec![
+            JobUpdate::Begin { name: format!("job {job}"), planner: String::new() },
+            JobUpdate::Slots { slots: (0..NODES).map(|n| (name(n), SLOTS)).collect() },
+            JobUpdate::Files { files: (0..TASKS).map(file).collect() },
+            JobUpdate::Layouts {
+                servers: (0..SERVERS).map(|s| format!("pfs:s{s}")).collect(),
+                files: (0..TASKS).map(layout).collect(),
+            },
+            JobUpdate::Splits { stage: 0, splits: (0..TASKS).map(split).collect() },
+            JobUpdate::StageReady { stage: 0 },
+        ];
+        self.tell(Event::Job { job, updates });
+        for node in 0..NODES {
+            for _ in 0..SLOTS {
+                self.start(job, node);
+            }
+        }
+    }
+
+    /// The next task of `job` starts on `node`.
+    fn start(&mut self, job: u64, node: usize) {
+        let of_node = self.next.entry((job, node)).or_default();
+        let task = *of_node * NODES as u32 + node as u32;
+        if task >= TASKS {
+            return;
+        }
+        *of_node += 1;
+        let update = JobUpdate::TaskStarted { stage: 0, task, host: name(node) };
+        self.tell(Event::Job { job, updates: vec![update] });
+        // Tasks do not end in step.
+        let jitter = u64::from(task.wrapping_mul(2_654_435_761)) % (TASK_NS / 4);
+        self.at(self.now + TASK_NS + jitter, Due::Ends { job, task, node });
+    }
+
+    fn happen(&mut self, due: Due) {
+        match due {
+            Due::Phase(true) => {
+                let update = HpcUpdate::PhaseBegins { alone_ns: PHASE_NS };
+                self.tell(Event::Hpc { hpc: 1, update });
+                self.at(self.now + PHASE_NS, Due::Phase(false));
+            }
+            Due::Phase(false) => {
+                self.tell(Event::Hpc { hpc: 1, update: HpcUpdate::PhaseEnds });
+                self.at(self.now + BETWEEN_PHASES_NS, Due::Phase(true));
+            }
+            Due::Fetched(request) => {
+                let Some(&(node, bytes)) = self.requests.get(&request) else { return };
+                let progress = Progress { fetched_bytes: bytes, done: true, ..Progress::default() };
+                self.tell(Event::Request { request, node: name(node), progress });
+            }
+            Due::Ends { job, task, node } => {
+                let update = JobUpdate::TaskEnded { stage: 0, task, ok: true, run_ms: TASK_NS / 1_000_000 };
+                self.tell(Event::Job { job, updates: vec![update] });
+                self.done.entry(job).or_default().insert(task);
+                self.start(job, node);
+            }
+        }
+    }
+
+    fn tell(&mut self, event: Event) {
+        self.call(|machine, now, out| machine.handle(now, event, out));
+    }
+
+    /// One call of the machine, timed; then its actions.
+    fn call(&mut self, call: impl FnOnce(&mut Stages, Nanos, &mut Vec<Action>)) {
+        let mut out = Vec::new();
+        let began = thread_seconds();
+        call(&mut self.machine, Nanos(self.now), &mut out);
+        self.calls_ms.push((thread_seconds() - began) * 1e3);
+        for action in out {
+            match action {
+                Action::Fetch { request, node, parts, .. } => {
+                    let Ok(node) = node[1..].parse::<usize>() else { continue };
+                    let bytes = parts.iter().map(|part| part.len).sum();
+                    self.requests.insert(request, (node, bytes));
+                    let ends = self.free_at[node].max(self.now) + bytes * 1_000_000_000 / NODE_BYTES_PER_S;
+                    self.free_at[node] = ends;
+                    self.at(ends, Due::Fetched(request));
+                }
+                Action::Release { requests, .. } => {
+                    self.requests.retain(|request, _| !requests.contains(request));
+                }
+                Action::Adjust { .. } | Action::Decided { .. } => {}
+            }
+        }
+    }
+}
+
+/// Processor time of this thread.
+fn thread_seconds() -> f64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
+}
+
+fn name(node: usize) -> String {
+    format!("n{node}")
+}
