@@ -433,3 +433,54 @@ fn what_forebay_reads_of_cephfs_comes_from_the_servers() {
     };
     std::thread::scope(|scope| scope.spawn(work).join().unwrap());
 }
+
+/// What *Limits* say of a client whose clock lags: its overwrite in place moves no stamp, the other
+/// node's tier keeps the old bytes, `forebay verify` finds them, and `forebay evict` repairs it.
+#[test]
+fn an_overwrite_by_a_cephfs_client_whose_clock_lags_is_found_by_verify_and_repaired_by_evict() {
+    const BYTES: usize = 4 << 20;
+    let Some(lab) = Lab::possible("cephfs") else { return };
+    if std::process::Command::new("faketime").arg("--version").output().is_err() {
+        assert!(std::env::var_os("CI").is_none(), "faketime is not installed");
+        eprintln!("skipped: faketime is not installed");
+        return;
+    }
+    succeeded(&mut lab.up());
+    let shell = |node: &str, script: &str| lab.run(node, &["sh", "-c", script]);
+    let forebay = node::FOREBAY;
+    assert!(shell("c1", &format!("yes old | head -c {BYTES} > $FOREBAY_LAB_PFS/f")).status.success());
+    let digest = || text(&shell("c2", &format!("{forebay} cat $FOREBAY_LAB_PFS/f | sha256sum")));
+    let fetched = |node| {
+        let status: serde_json::Value =
+            serde_json::from_str(&text(&shell(node, &format!("{forebay} status --json")))).unwrap();
+        status["counters"]["fetched_bytes"].as_u64().unwrap()
+    };
+    let old = digest();
+    wait_for("the file to be in the tier", || {
+        assert_eq!(digest(), old);
+        fetched("c1") + fetched("c2") >= BYTES as u64
+    });
+    let stamps = || text(&shell("c2", "stat --format '%y %z' $FOREBAY_LAB_PFS/f"));
+    let before = stamps();
+    // A second client on the writer's node, like the first but for its clock.
+    let lagging = format!(
+        "set -e; mkdir -p /tmp/lagging
+        pid=$(pgrep --newest --exact ceph-fuse --ns $$ --nslist mnt)
+        set -- $(tr '\\0' ' ' < /proc/$pid/cmdline | sed 's| [^ ]* *$| /tmp/lagging|')
+        faketime -m -f -30m \"$@\" & client=$!
+        trap 'umount /tmp/lagging; wait $client' EXIT
+        for i in $(seq 300); do mountpoint -q /tmp/lagging && break; sleep 0.1; done
+        yes new | head -c {BYTES} | dd of=/tmp/lagging/f bs=1M iflag=fullblock conv=notrunc,fsync"
+    );
+    let overwritten = shell("c1", &lagging);
+    assert!(overwritten.status.success(), "{}", String::from_utf8_lossy(&overwritten.stderr));
+    let new = text(&shell("c2", &format!("yes new | head -c {BYTES} | sha256sum")));
+    assert_eq!(text(&shell("c2", "sha256sum < $FOREBAY_LAB_PFS/f")), new);
+    assert_eq!(stamps(), before, "the stamps have moved, and this test sees nothing");
+    assert_eq!(digest(), old, "the limit no longer holds: rewrite *Limits*");
+    assert!(!shell("c2", &format!("{forebay} verify $FOREBAY_LAB_PFS/f")).status.success());
+    for node in ["c1", "c2"] {
+        assert!(shell(node, &format!("{forebay} evict $FOREBAY_LAB_PFS/f")).status.success());
+    }
+    assert_eq!(digest(), new);
+}
