@@ -103,8 +103,9 @@ impl World {
             io_ns: PHASE_NS,
             compute_ns: BETWEEN_PHASES_NS,
             phases: 100,
-            allowance_permille: 50,
+            allowance: 0.05,
             weight: 1,
+            first_in_ns: BETWEEN_PHASES_NS,
         };
         self.tell(Event::Hpc { hpc: 1, update: joins });
         self.at(self.now + BETWEEN_PHASES_NS, Due::Phase(true));
@@ -226,7 +227,7 @@ impl World {
                 Action::Release { requests, .. } => {
                     self.requests.retain(|request, _| !requests.contains(request));
                 }
-                Action::Adjust { .. } | Action::Decided { .. } => {}
+                Action::Adjust { .. } | Action::Direct { .. } | Action::Decided { .. } => {}
             }
         }
     }

@@ -172,15 +172,16 @@ impl Faults {
             let Some(agent) = &mut node.agent else { continue };
             let Some(status) = agent.try_wait()? else { continue };
             node.agent = None;
-            let by_limit =
+            let is_limited =
                 self.later.iter().any(|(_, a)| matches!(a, After::MemoryIsFree(n, _) if *n == number));
-            if by_limit && status.signal() == Some(libc::SIGKILL) {
+            // By the kernel, perhaps only seen now that the limit has been lifted.
+            if stage.has_oom_kill(number) && status.signal() == Some(libc::SIGKILL) {
                 self.count("killed for want of memory", format!("node {number}"));
             } else {
                 let log = stage.agent_log(number);
                 self.trouble.push(format!("agent {number} has ended by itself ({status}):\n{log}"));
             }
-            if !by_limit {
+            if !is_limited {
                 self.later.push((0, After::StartAgent(number)));
             }
         }

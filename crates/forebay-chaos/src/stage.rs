@@ -46,6 +46,8 @@ pub struct Node {
     /// Not to be disturbed until then: it is down, stopped or short of something.
     pub busy: bool,
     cgroup: Option<PathBuf>,
+    /// Agents that the kernel has ended there for want of memory.
+    oom_kills: u64,
     own_tmpfs: bool,
 }
 
@@ -159,7 +161,7 @@ impl Stage {
         let cgroup =
             PathBuf::from(format!("/sys/fs/cgroup/memory/forebay-chaos-{}-{number}", std::process::id()));
         let cgroup = std::fs::create_dir(&cgroup).is_ok().then_some(cgroup);
-        Ok(Node { dir, agent: None, busy: false, cgroup, own_tmpfs })
+        Ok(Node { dir, agent: None, busy: false, cgroup, oom_kills: 0, own_tmpfs })
     }
 
     fn config(&self, number: u32) -> String {
@@ -313,6 +315,16 @@ impl Stage {
         let limit = more_bytes.map_or("-1".to_owned(), |more| (used + more).to_string());
         std::fs::write(group.join("memory.limit_in_bytes"), limit).ok()?;
         read("memory.failcnt")
+    }
+
+    /// Whether the kernel has ended an agent of the node for want of memory since the last call.
+    pub fn has_oom_kill(&mut self, number: u32) -> bool {
+        let node = &mut self.nodes[number as usize];
+        let Some(group) = &node.cgroup else { return false };
+        let control = std::fs::read_to_string(group.join("memory.oom_control")).unwrap_or_default();
+        let kills = control.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok());
+        let kills = kills.unwrap_or(0u64);
+        kills > std::mem::replace(&mut node.oom_kills, kills)
     }
 
     /// Ends everything and says what was left behind.
