@@ -11,8 +11,9 @@ use serde::{Deserialize, Serialize};
 /// Number of a write; 0 stands for zeros.
 pub type WriteId = u32;
 
-/// A read that decodes into more parts than this is no content of ours.
-const PARTS_MAX: usize = 4096;
+/// A read that decodes into more parts than this is no content of ours. A store to a mapping that
+/// was cut off leaves two in each page.
+const PARTS_MAX: usize = 1 << 18;
 
 /// Bytes that could not be decoded are kept in parts of at most this length.
 const RAW_BYTES: usize = 64;
@@ -263,6 +264,15 @@ mod tests {
             assert_eq!(write_of(word(write, index), index + 1), None);
         }
         assert_eq!(write_of([0; 8], 9), Some(0));
+    }
+
+    #[test]
+    fn a_large_file_with_half_of_each_page_stored_is_decoded_to_its_end() {
+        let words = |page: u64| (0..512).map(move |i| page * 512 + i);
+        let half = |i: u64| if i % 512 < 256 { word(7, i) } else { [0; 8] };
+        let bytes: Vec<u8> = (0..8192).flat_map(words).flat_map(half).collect();
+        let parts = decode(&bytes, 0);
+        assert_eq!((parts.len(), parts.last().map(|p| p.end)), (16_384, Some(bytes.len() as u64)));
     }
 
     #[test]
