@@ -43,6 +43,8 @@ class Cluster:
         self.slots = nodes
         self.stack = contextlib.ExitStack()
         self.mount = None
+        # The coordinator's record of decisions.
+        self.decisions = None
         self.jobs_run = 0
         # Sizes of the files of each directory that was brought, by their paths there.
         self.brought = {}
@@ -51,7 +53,9 @@ class Cluster:
         try:
             self.stack.callback(self.lab, "down")
             self.lab("up", *self.options, "--spark", "--spark-venv", str(self.venv), "--install", check=True)
-            self.mount = Path(self.status()["mount"])
+            status = self.status()
+            self.mount = Path(status["mount"])
+            self.decisions = Path(status["dir"]) / "nodes/head/decisions"
         except BaseException:
             self.stack.close()
             raise

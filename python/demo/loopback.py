@@ -61,6 +61,7 @@ class Cluster:
         self.nodes = [Node(f"n{i + 1}", host, place / f"n{i + 1}") for i, host in enumerate(hosts)]
         self.stack = contextlib.ExitStack()
         self.address = self.master = self.coordinator = None
+        self.decisions = place / "decisions"
         self.jobs_run = 0
 
     def __enter__(self):
@@ -86,7 +87,9 @@ class Cluster:
     # Forebay
 
     def start_coordinator(self, listen):
-        command = [self.program, "coordinator", "--listen", listen]
+        config = self.place / "coordinator.toml"
+        config.write_text(f'[cluster]\ndecision_log = "{self.decisions}"\n')
+        command = [self.program, "coordinator", "--config", str(config), "--listen", listen]
         log = self.place / "coordinator.log"
         self.coordinator = self.spawn(command, log)
         self.address = self.said(self.coordinator, log, r"coordinator listens on (\S+)", "the coordinator")
@@ -269,6 +272,20 @@ class Submitted:
 def members(status):
     """Nodes in the view of an agent, as `forebay status --json` says."""
     return len(status["cluster"]["view"]["nodes"])
+
+
+def replay(program, decisions):
+    """Has the policies decide again what a coordinator has recorded below a directory; lines and actions. Raises LabError if one differs."""
+    lines = actions = 0
+    for log in sorted(decisions.glob("decisions-*.log")):
+        done = subprocess.run([program, "--json", "replay", str(log)], capture_output=True, text=True, timeout=60, check=False)
+        if done.returncode:
+            raise lab.LabError(f"`forebay replay {log.name}` fails: {done.stderr.strip() or done.stdout.strip()}")
+        found = json.loads(done.stdout)
+        lines, actions = lines + found["lines"], actions + found["actions"]
+    if not lines:
+        raise lab.LabError(f"the coordinator has recorded no decision in {decisions}")
+    return lines, actions
 
 
 def keep_logs(place, where):

@@ -97,10 +97,19 @@ def on_loopback(stage, args, program, home, jars, place, backing, size, warm):
     options = ["--read-ahead", READ_AHEAD, "--stripe", STRIPE]
     mount = stage.enter_context(lab.slow_pfs(program, backing, place / "pfs", SERVERS, f"{args.spark_rate or 50:g}MB/s", options))
     capacity_bytes = size + size // 10 + CAPACITY_SLACK_BYTES
+    # After the coordinator has ended.
+    stage.push(lambda kind, *_: replay(kind, cluster))
     cluster = stage.enter_context(loopback.Cluster(program, home, jars, place, mount, EXTENT_BYTES, capacity_bytes))
     cluster.warm = warm
     set_rate(args, cluster, backing, size)
     return cluster, mount, f"{SERVERS} servers of {rate_words(args)}, stripes of {STRIPE}, {READ_AHEAD} of read-ahead"
+
+
+def replay(failure, cluster):
+    """Unless the run failed: its decisions once more, by `forebay replay`."""
+    if failure is None:
+        lines, actions = loopback.replay(cluster.program, cluster.decisions)
+        say(f"\nforebay replay: {lines} recorded lines, all {actions} actions decided again the same.")
 
 
 def set_rate(args, cluster, backing, size):
@@ -126,6 +135,8 @@ def in_the_lab(stage, args, program, home, jars, place, backing, size, warm):
     stripe = LAB_STRIPES.get(args.lab)
     cluster = labcluster.Cluster(program, venv, jars, place, LAB_NODES, "unlimited", EXTENT_BYTES, capacity_bytes, args.lab, stripe)
     stage.enter_context(cluster)
+    # Its files end with the lab.
+    stage.push(lambda kind, *_: replay(kind, cluster))
     cluster.warm = warm
     data = cluster.bring(backing)
     set_rate(args, cluster, backing, size)

@@ -98,9 +98,10 @@ fn write(record: &Record, node: &str, text: &str) -> Result<PathBuf, LabError> {
 
 fn coordinator_configuration(record: &Record) -> Result<String, LabError> {
     Ok(format!(
-        "[cluster]\ncoordinator_listen = \"{}:{COORDINATOR_PORT}\"\nnode = \"{HEAD}\"\ntls = \"{}\"\n",
+        "[cluster]\ncoordinator_listen = \"{}:{COORDINATOR_PORT}\"\nnode = \"{HEAD}\"\ntls = \"{}\"\ndecision_log = \"{}\"\n",
         record.node(HEAD)?.address,
-        authority(record).join(HEAD).display()
+        authority(record).join(HEAD).display(),
+        record.place.own().join("decisions").display()
     ))
 }
 
