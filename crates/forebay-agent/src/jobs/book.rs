@@ -22,8 +22,8 @@ const JOB_BYTES_MAX: u64 = 64 << 20;
 /// later knows less.
 const LAYOUT_BYTES_MAX: u64 = 32 << 20;
 
-/// A kept update may also be in a message that repeats it to a new coordinator, and in a coordinator
-/// in this process.
+/// A kept update may also be in a message that repeats it to a new coordinator, and in a
+/// coordinator in this process.
 const COPIES: u64 = 3;
 
 /// A new update is also in the message that sends it, even after its stage has ended.
