@@ -118,8 +118,8 @@ impl Agent {
         let deadline = node.started + MEASURING_MAX;
         node.mounts.iter().for_each(|mount| mount.stamps.wait(deadline));
         let server = serve_peers(&node, orders, &security)?;
-        let socket = serve_clients(&node)?;
         let mut threads = spawn_workers(&node)?;
+        let socket = serve_clients(&node)?;
         let keeping = node.clone();
         threads.push(spawn("housekeeping", move || keep_house(&keeping, &server))?);
         // Last: whoever joins is asked for pages.

@@ -12,6 +12,7 @@ use crate::units::Human;
 use forebay_store::Budget;
 use forebay_wire::Refusal;
 use std::collections::BTreeMap;
+use std::io;
 use std::ops::Deref;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
@@ -53,8 +54,7 @@ impl Bounds {
         let (own, all) = match kind {
             Kind::Connections | Kind::Loads => (connections.div_ceil(2), connections),
             Kind::Descriptors => (descriptors / 4, descriptors / 2),
-            Kind::Fetching => (capacity / 2, capacity),
-            Kind::Ahead => (capacity / 4, capacity / 2),
+            Kind::Fetching | Kind::Ahead => (capacity / 2, capacity),
             Kind::Held => (capacity / 2, capacity / 4 * 3),
             Kind::Mapped => (capacity / 8, capacity / 4),
         };
@@ -248,6 +248,14 @@ impl PfsFile {
     /// As [`MountState::for_fetching`], of its mount.
     pub fn for_fetching(self, mount: &MountState) -> Self {
         PfsFile { fd: mount.for_fetching(self.fd), _shares: self._shares }
+    }
+
+    /// As [`MountState::opened_for_fetching`], of its mount.
+    ///
+    /// # Errors
+    /// Those of it.
+    pub fn opened_for_fetching(self, mount: &MountState) -> io::Result<Self> {
+        Ok(PfsFile { fd: mount.opened_for_fetching(self.fd)?, _shares: self._shares })
     }
 }
 

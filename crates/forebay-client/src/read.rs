@@ -392,11 +392,17 @@ impl Tiered {
     /// the agent has set `O_DIRECT` on the open file, which both share. The kernel heeds that;
     /// `ceph-fuse` sees the flag of an open only.
     fn to_read(&self) -> BorrowedFd<'_> {
-        let opened = self.past_caches.get_or_init(|| {
+        let opened = self.past_caches.get().or_else(|| {
             let is_direct = fcntl_getfl(&self.pfs).is_ok_and(|flags| flags.contains(OFlags::DIRECT));
-            is_direct.then(|| reopen_direct(self.pfs.as_fd()).ok()).flatten()
+            let opened = match is_direct.then(|| reopen_direct(self.pfs.as_fd())) {
+                Some(Ok(fd)) => Some(fd),
+                // Out of descriptors or memory: the next read may have more luck.
+                Some(Err(e)) if !matches!(e.raw_os_error(), Some(libc::EACCES | libc::EPERM)) => return None,
+                Some(Err(_)) | None => None,
+            };
+            Some(self.past_caches.get_or_init(|| opened))
         });
-        opened.as_ref().map_or(self.pfs.as_fd(), AsFd::as_fd)
+        opened.and_then(Option::as_ref).map_or(self.pfs.as_fd(), AsFd::as_fd)
     }
 
     fn read_at(&self, session: &Session, path: &Path, buffer: &mut [u8], offset: u64) -> io::Result<usize> {

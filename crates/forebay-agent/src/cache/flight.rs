@@ -67,6 +67,8 @@ pub struct Flight {
     pub page: u32,
     state: Mutex<FlightState>,
     changed: Condvar,
+    /// It and `urgency` are in one order: whoever raises the one and finds the other taken has it
+    /// seen by the thread that hands over.
     taken: AtomicBool,
     /// The most urgent request for it so far, as a number.
     urgency: AtomicU8,
@@ -99,19 +101,19 @@ impl Flight {
     /// True for the first thread that asks: the one that fetches. A flight is queued again when it
     /// becomes urgent.
     pub fn take(&self) -> bool {
-        !self.taken.swap(true, Ordering::AcqRel)
+        !self.taken.swap(true, Ordering::SeqCst)
     }
 
     /// True once a thread fetches it.
     pub fn is_taken(&self) -> bool {
-        self.taken.load(Ordering::Acquire)
+        self.taken.load(Ordering::SeqCst)
     }
 
     /// Leaves it to the next thread that takes it, with what was filled so far.
     pub fn hand_over(&self, begun: Option<Begun>) {
         *lock(&self.begun) = begun;
         self.at_peer.store(false, Ordering::Release);
-        self.taken.store(false, Ordering::Release);
+        self.taken.store(false, Ordering::SeqCst);
     }
 
     /// What an earlier thread has filled of it. Only for the thread that has taken it.
@@ -122,12 +124,12 @@ impl Flight {
     /// It is requested so urgently; true if it was not before. Then it has to be queued, again if
     /// it waits already.
     pub fn raise(&self, urgency: Urgency) -> bool {
-        self.urgency.fetch_min(urgency as u8, Ordering::AcqRel) > urgency as u8
+        self.urgency.fetch_min(urgency as u8, Ordering::SeqCst) > urgency as u8
     }
 
     /// Whether a reader waits for it.
     pub fn is_demanded(&self) -> bool {
-        self.urgency.load(Ordering::Acquire) == Urgency::Demand as u8
+        self.urgency.load(Ordering::SeqCst) == Urgency::Demand as u8
     }
 
     /// A peer is asked for it now.

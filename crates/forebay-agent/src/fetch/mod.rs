@@ -48,8 +48,8 @@ pub struct Fetch {
 pub struct Requested {
     /// Its fetch.
     pub flight: Arc<Flight>,
-    /// It was not on its way before.
-    pub is_new: bool,
+    /// This request has queued it, at its own urgency: it was not as urgent before.
+    pub is_queued: bool,
 }
 
 impl Fetch {
@@ -71,10 +71,11 @@ impl Fetch {
         // A reader may have joined it by now, had it fetched and seen it end.
         let goes_on = watcher.is_none_or(|watcher| flight.watch(watcher));
         // A full queue ends what is fetched ahead, and must not end what others wait for.
-        if goes_on && (is_new || urgency != Urgency::Ahead) && flight.raise(urgency) {
+        let is_queued = goes_on && (is_new || urgency != Urgency::Ahead) && flight.raise(urgency);
+        if is_queued {
             self.queue(entry, &flight, pfs, urgency);
         }
-        Some(Requested { flight, is_new })
+        Some(Requested { flight, is_queued })
     }
 
     /// Queues a page that has become more urgent. Behind what it waited for before it still waits:

@@ -208,6 +208,17 @@ impl MountState {
         reopen_direct(fd.as_fd()).unwrap_or(fd)
     }
 
+    /// As [`MountState::for_fetching`], of a file that nobody has opened so yet.
+    ///
+    /// # Errors
+    /// The agent may not open it, or has too many files open.
+    pub fn opened_for_fetching(&self, fd: OwnedFd) -> io::Result<OwnedFd> {
+        if self.reader.page_cache() != PageCache::Bypass {
+            return Ok(fd);
+        }
+        reopen_direct(fd.as_fd())
+    }
+
     /// True if the file was changed too short a time ago for its time stamps to be believed.
     pub fn is_young(&self, facts: &FileFacts) -> bool {
         facts.is_young(wall_clock_ns(), self.config.stamp_granularity_ns)

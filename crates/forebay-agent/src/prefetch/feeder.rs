@@ -61,6 +61,9 @@ pub trait Errand {
     /// How urgent its pages are.
     const URGENCY: Urgency;
 
+    /// Before a page takes off it may have waited so long that others have fetched or evicted it.
+    const WAITS_LONG: bool = false;
+
     /// Waits until the page may go; `false` if nothing is wanted any more.
     fn take_off(&self, next: &Next) -> bool;
 
@@ -104,6 +107,10 @@ pub fn feed<E: Errand>(
 
 fn send<E: Errand>(fetch: &Fetch, errand: &E, source: &mut Source, mut next: Next) {
     let page = next.page;
+    if E::WAITS_LONG {
+        next.is_resident = fetch.is_resident(&next.entry, page);
+        next.owner = fetch.peers.owner_of(&next.entry, page);
+    }
     if next.is_resident {
         return errand.watcher(&next).page_done(page, &Ok(0));
     }

@@ -183,7 +183,13 @@ impl LoadJob {
         pfs: PfsFile,
     ) -> Result<Arc<FileLoad>, Option<(i32, String)>> {
         let entry = self.entry(fetch, pfs.as_fd())?;
-        let pfs = pfs.for_fetching(&fetch.mounts[entry.mount]);
+        let pfs = pfs.opened_for_fetching(&fetch.mounts[entry.mount]).map_err(|e| {
+            fetch.cache.drop_if_empty(&entry);
+            Some((
+                e.raw_os_error().unwrap_or(libc::EIO),
+                format!("the agent cannot open it past the client's cache: {e}"),
+            ))
+        })?;
         Ok(Arc::new_cyclic(|me| FileLoad {
             job: self.clone(),
             index,
@@ -392,6 +398,7 @@ impl Placing for FileLoad {
 
 impl Errand for Arc<FileLoad> {
     const URGENCY: Urgency = Urgency::Load;
+    const WAITS_LONG: bool = true;
 
     fn take_off(&self, next: &Next) -> bool {
         let goes = self.job.take_off(next.fetch_bytes());

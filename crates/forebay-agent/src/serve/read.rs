@@ -223,5 +223,5 @@ fn start_refill(
         return false;
     }
     let requested = connection.node.fetch.request(&entry, page, &pfs, Urgency::Refill, None);
-    requested.is_some_and(|requested| requested.is_new)
+    requested.is_some_and(|requested| requested.is_queued)
 }
