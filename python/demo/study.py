@@ -5,6 +5,7 @@ Each setting is a speed of the PFS as a multiple of what the cores compute, meas
 """
 
 import statistics
+import subprocess
 from dataclasses import dataclass, field
 
 import waves
@@ -98,7 +99,11 @@ def run_all(cluster, backing, data, size, servers, busiest_bytes, repeats, only,
             say(f"{title}, {setting.title}: {rate:.1f} MB/s")
             predicted_s = {}
             if predict and setting.cold:
-                predicted_s = {mode: predict(setting.name, workload, mode, rate / servers, compute_s[workload]) for mode in MODES}
+                try:
+                    predicted_s = {mode: predict(setting.name, workload, mode, rate / servers, compute_s[workload]) for mode in MODES}
+                except (waves.WavesError, OSError, subprocess.TimeoutExpired, KeyError, ValueError) as error:
+                    # The column is beside the measurement and does not end it.
+                    say(f"    no prediction: {error}")
             inputs = {"naive-bb": data if setting.cold else backing, "no-action": data}
             runs = measure(cluster, inputs, size, setting, workload, repeats, say)
             outcomes.append(Outcome(setting, workload, rate, runs, busiest_bytes / (rate / servers) / 1e6, predicted_s))

@@ -15,6 +15,10 @@ use std::collections::BTreeMap;
 /// Limit on the memory that the reports of all jobs take: three million splits and as many files.
 const REPORTED_BYTES_MAX: u64 = 1 << 30;
 
+/// Shortest time of an HPC job that counts: shorter ones make a forecast of thousands of phases,
+/// and no prefetch fits between them.
+const SHORTEST_NS: u64 = 1_000_000;
+
 /// Live jobs; later ones get no prefetch.
 const JOBS_MAX: usize = 1024;
 
@@ -320,9 +324,12 @@ fn hpc_update(update: HpcUpdate) -> event::HpcUpdate {
             let allowance = f64::from(allowance_permille) / 1000.0;
             // Jobs report when they begin to compute.
             let first_in_ns = compute_ns;
+            let (io_ns, compute_ns) = (io_ns.max(SHORTEST_NS), compute_ns.max(SHORTEST_NS));
             event::HpcUpdate::Joins { io_ns, compute_ns, phases, allowance, weight, first_in_ns }
         }
-        HpcUpdate::PhaseBegins { alone_ns } => event::HpcUpdate::PhaseBegins { alone_ns },
+        HpcUpdate::PhaseBegins { alone_ns } => {
+            event::HpcUpdate::PhaseBegins { alone_ns: alone_ns.max(SHORTEST_NS) }
+        }
         HpcUpdate::PhaseEnds => event::HpcUpdate::PhaseEnds,
         HpcUpdate::Leaves => event::HpcUpdate::Leaves,
     }

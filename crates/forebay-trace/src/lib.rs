@@ -23,7 +23,7 @@ use serde::Serialize;
 /// Name of the format, in every header.
 pub const SCHEMA: &str = "forebay.trace";
 /// Version of the format; raised when a reader of the old one could misread a new trace.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Kind of a record of a live coordinator, and the name of its stage machine.
 pub const STAGES: &str = "stages";
@@ -182,7 +182,7 @@ mod tests {
         t.note(Nanos(6), "pfs", &"idle");
         t.finish().expect("a buffer can be written");
         let want = concat!(
-            "{\"schema\":\"forebay.trace\",\"version\":1,\"kind\":\"kind\",\"setup\":\"setup\"}\n",
+            "{\"schema\":\"forebay.trace\",\"version\":2,\"kind\":\"kind\",\"setup\":\"setup\"}\n",
             "{\"seq\":1,\"t_ns\":5,\"who\":\"planner/0\",\"event\":[\"wave\",1]}\n",
             "{\"seq\":2,\"t_ns\":5,\"who\":\"planner/0\",\"action\":[\"start\",0.5],\"cause\":1}\n",
             "{\"seq\":3,\"t_ns\":6,\"who\":\"pfs\",\"note\":\"idle\"}\n",

@@ -4,7 +4,6 @@ use alloc::borrow::ToOwned;
 use alloc::vec::Vec;
 
 use super::event::{Node, RequestId};
-use super::run::StageRun;
 use super::{Requested, Stages};
 use crate::machine::Nanos;
 use crate::planner::Event;
@@ -37,13 +36,16 @@ impl Stages {
         }
     }
 
-    /// What planners may fill: all tiers, without what is held for waves that no planner knows any
-    /// more.
+    /// What planners may fill: all tiers. If they keep the account of memory it is without what is
+    /// held for waves that no planner knows any more; otherwise requests wait for room anyway.
     pub(super) fn memory_bytes(&self) -> u64 {
         let there = self.nodes.iter().filter(|node| !self.gone.contains(&node.name));
         let all: u64 = there.map(|node| self.config.rules.plannable_bytes(node)).sum();
+        if !self.config.rules.whole_parts {
+            return all;
+        }
         let runs = self.jobs.values().flat_map(|running| running.stages.values());
-        all.saturating_sub(runs.map(StageRun::held_before_bytes).sum())
+        all.saturating_sub(runs.map(|run| run.held_before_bytes(&self.gone)).sum())
     }
 
     /// Planners hear which part of the waves that wait has gone with a node.

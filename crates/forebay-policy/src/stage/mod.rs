@@ -95,8 +95,8 @@ pub struct Config {
 /// reproductions of papers differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rules {
-    /// Of the capacity of a tier, so much in percent may be planned for.
-    pub plannable_percent: u64,
+    /// Of the capacity of a tier, so many ten-thousandths may be planned for; 10,000 at most.
+    pub plannable_per_10000: u64,
     /// Whether planners that do not mind phases fetch later waves in gaps of the planned one.
     pub works_ahead: bool,
     /// Each node has one request for all of its part of a wave, at the setting of the whole wave,
@@ -110,8 +110,8 @@ pub struct Rules {
 
 impl Default for Rules {
     fn default() -> Self {
-        let plannable_percent = PLANNED_SHARE_PERCENT * PLANNED_OF_PROTECTED_PERCENT / 100;
-        Rules { plannable_percent, works_ahead: true, whole_parts: false, tasks_wait: false }
+        let plannable_per_10000 = PLANNED_SHARE_PERCENT * PLANNED_OF_PROTECTED_PERCENT;
+        Rules { plannable_per_10000, works_ahead: true, whole_parts: false, tasks_wait: false }
     }
 }
 
@@ -122,7 +122,7 @@ impl Rules {
 
     /// What `node` may be asked to hold at a time.
     fn plannable_bytes(&self, node: &Node) -> u64 {
-        (u128::from(node.capacity_bytes) * u128::from(self.plannable_percent) / 100) as u64
+        (u128::from(node.capacity_bytes) * u128::from(self.plannable_per_10000.min(10_000)) / 10_000) as u64
     }
 }
 

@@ -50,8 +50,9 @@ impl Stages {
         self.release(now, withdrawn);
         if let Some((wave, tier_share)) = begins {
             // What tasks have read directly is not read from the tier.
-            let less =
-                |(wave_ns, read_ns): (u64, u64)| wave_ns - read_ns + (read_ns as f64 * tier_share) as u64;
+            let less = |(wave_ns, read_ns): (u64, u64)| {
+                wave_ns.saturating_sub(read_ns).saturating_add((read_ns as f64 * tier_share) as u64)
+            };
             let compute_ns = expected_ns.map_or(learned_ns, less);
             // The planner's books want the waves before it to be over and fetched.
             let fetched = wave + u32::from(self.config.rules.tasks_wait);
@@ -129,6 +130,7 @@ impl Stages {
         self.planner_forgets(now, key, stage);
         let orders = self.jobs.get_mut(&key).map(|running| running.end_stage(stage)).unwrap_or_default();
         self.release(now, orders);
+        self.tell_memory(now);
     }
 
     pub(super) fn end_job(&mut self, now: Nanos, key: JobKey, show: bool) {

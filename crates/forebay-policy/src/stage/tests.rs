@@ -798,6 +798,26 @@ fn what_started_tasks_wait_for_outlives_a_new_partition() {
     assert!(!first.iter().any(|id| world.orders.contains_key(id)), "they have outlived their tasks");
 }
 
+/// The new partition comes while the first wave holds most of the room: the next wave waits for it
+/// and is not left to its tasks.
+#[test]
+fn a_wave_that_waits_for_the_room_of_a_running_one_is_fetched_when_that_ends() {
+    for planner in ["no-action", "full-delay", "eley"] {
+        let mut world = World::new(planner, &[("a", 8 * MIB)]);
+        assert_eq!(plannable(8 * MIB), 51 * MIB / 10);
+        world.tell(told(8, &[("a", 4)]));
+        world.bring();
+        (0..4).for_each(|task| world.start(task, "a"));
+        world.tell(vec![JobUpdate::Slots { slots: vec![("a".into(), 5)] }]);
+        world.bring();
+        (0..4).for_each(|task| world.finish(task));
+        world.turn();
+        world.bring();
+        let fetched: u64 = world.waves().iter().map(|wave| wave.fetched_bytes).sum();
+        assert_eq!(fetched, 8 * MIB, "{planner}: {:?}", world.waves());
+    }
+}
+
 /// A planner's setting is what each node has: requests at a time, their rate, and nothing while it
 /// pauses.
 #[test]

@@ -246,6 +246,9 @@ pub fn replay(args: &ReplayArgs, out: &mut Output<'_>) -> Result<()> {
         if let Some(machine) = machines.iter_mut().find(|m| m.who() == line.who) {
             let bad = |problem| Error::Trace { file: args.trace.clone(), line: line.number, problem };
             decided += machine.take(&line).map_err(bad)?;
+        } else if line.event.is_some() || line.action.is_some() {
+            let problem = format!("a record of kind '{kind}' has no machine '{}'", line.who);
+            return Err(Error::Trace { file: args.trace.clone(), line: line.number, problem });
         }
     }
     if !lines.is_cut

@@ -29,13 +29,16 @@ impl Colocation<'_> {
         self.setup.truth.strain(setting)
     }
 
-    fn node_bytes(&self) -> u64 {
-        self.ram_bytes / self.faults_on.len().max(1) as u64
+    /// Memory of node `number`: together the nodes have all of it, to the byte.
+    fn node_bytes(&self, number: usize) -> u64 {
+        let nodes = self.faults_on.len().max(1) as u64;
+        self.ram_bytes / nodes + u64::from((number as u64) < self.ram_bytes % nodes)
     }
 
     /// Memory of the nodes that are up.
     pub fn memory_bytes(&self) -> u64 {
-        self.node_bytes() * self.up()
+        let up = self.faults_on.iter().enumerate().filter(|(_, faults)| **faults == 0);
+        up.map(|(number, _)| self.node_bytes(number)).sum()
     }
 
     /// The machine hears which nodes are up, and how large they are.
@@ -48,7 +51,7 @@ impl Colocation<'_> {
         let node = |(number, _): (usize, &u32)| Node {
             name: name(number),
             host: name(number),
-            capacity_bytes: self.node_bytes(),
+            capacity_bytes: self.node_bytes(number),
             keeps: keeps.clone(),
         };
         let nodes = self.faults_on.iter().enumerate().filter(is_up).map(node).collect();

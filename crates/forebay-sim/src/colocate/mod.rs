@@ -142,7 +142,12 @@ impl Setup {
         Ok(stage::Config {
             default_planner: self.policy.clone(),
             system: Some(self.planner.clone()),
-            rules: Rules { plannable_percent: 100, works_ahead: false, whole_parts: true, tasks_wait: true },
+            rules: Rules {
+                plannable_per_10000: 10_000,
+                works_ahead: false,
+                whole_parts: true,
+                tasks_wait: true,
+            },
             before: None,
         })
     }

@@ -37,7 +37,7 @@ pub fn read(root: &Section<'_>) -> Result<Setup> {
         slots: cluster.whole("slots", 1, 1024, Some(1))? as u32,
         tier_bytes: bytes(&cluster, "tier_bytes", None)?,
         extent_bytes: bytes(&cluster, "extent_bytes", Some(128 << 20))?,
-        page_bytes: bytes(&cluster, "page_bytes", Some(2 << 20))?,
+        page_bytes: cluster.whole("page_bytes", 4096, MAX_BYTES, Some(2 << 20))?,
         locality_wait_ns: ns(cluster.number("locality_wait_s", 0.0, MAX_S, Some(1.0))?),
         servers: pfs.whole("servers", 1, 4096, None)? as u32,
         server_bytes_per_s: pfs.number("server_bytes_per_s", 1.0, MAX_BYTES as f64, None)?,
@@ -57,10 +57,11 @@ pub fn read(root: &Section<'_>) -> Result<Setup> {
 }
 
 fn job(s: &Section<'_>, setup: &Setup) -> Result<JobSpec> {
+    let input_bytes = s.whole("input_bytes", 1, MAX_BYTES, None)?;
     let spec = JobSpec {
         name: s.text("name", None)?,
-        input_bytes: s.whole("input_bytes", 1, MAX_BYTES, None)?,
-        file_bytes: s.whole("file_bytes", 1, MAX_BYTES, None)?,
+        input_bytes,
+        file_bytes: s.whole("file_bytes", 1, MAX_BYTES, None)?.min(input_bytes),
         split_bytes: s.whole("split_bytes", 1, MAX_BYTES, Some(setup.extent_bytes))?,
         task_cpu_ns: ns(s.number("task_cpu_s", 0.0, MAX_S, None)?),
         starts_ns: ns(s.number("starts_s", 0.0, MAX_S, Some(0.0))?),

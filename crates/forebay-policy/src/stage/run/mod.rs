@@ -289,8 +289,10 @@ impl StageRun {
         self.last_planned = self.last_planned.max(place);
         let was_direct = core::mem::take(&mut found.is_direct);
         if !setting.is_paused() && core::mem::take(&mut found.is_withdrawn) {
-            // What was given up for its tasks is fetched after all.
-            found.parts.values_mut().for_each(|part| part.restart(part.unstarted > 0));
+            // What was given up for its tasks is fetched after all. Parts that were complete by
+            // then stay, with their requests.
+            let given_up = found.parts.values_mut().filter(|part| part.chunks.is_empty());
+            given_up.for_each(|part| part.restart(part.unstarted > 0));
             found.is_split = false;
         }
         if !setting.is_paused() && found.status.prefetch_began_ms.is_none() && !found.is_over() {
@@ -532,11 +534,13 @@ impl StageRun {
         self.wave_of.get(task as usize).copied().flatten().is_some_and(|place| place < self.base)
     }
 
-    /// What nodes hold for waves that were partitioned before those that the planner knows.
-    pub fn held_before_bytes(&self) -> u64 {
+    /// What nodes hold for waves that were partitioned before those that the planner knows; those
+    /// of `gone` hold nothing.
+    pub fn held_before_bytes(&self, gone: &BTreeSet<String>) -> u64 {
         let waves = self.waves[..self.base].iter().filter(|wave| !wave.is_finished());
-        let parts = waves.flat_map(|wave| wave.parts.values());
-        parts.map(|part| part.asked_bytes.saturating_sub(part.failed_bytes)).sum()
+        let parts = waves.flat_map(|wave| wave.parts.iter());
+        let held = parts.filter(|(node, _)| !gone.contains(*node)).map(|(_, part)| part);
+        held.map(|part| part.asked_bytes.saturating_sub(part.failed_bytes)).sum()
     }
 
     // Fetched waves, reported to the planner in order, except for those that it planned earlier.
