@@ -66,10 +66,11 @@ impl Pair {
     ) -> Result<(), String> {
         let state = rig.dir.join(format!("state{node}"));
         let config = rig.dir.join(format!("node{node}.toml"));
+        // What is measured is not how long a fresh file is left alone.
         let text = format!(
             "[agent]\nstate_dir = {state:?}\n[tier]\ncapacity = \"{capacity}\"\n[cluster]\nnode = \"node{node}\"\n\
              listen = \"127.0.0.1:0\"\ncoordinator = \"{coordinator}\"\npeer_deadline_ms = 30000\n[[mount]]\nlabel = \"pfs\"\n\
-             root = {pfs:?}\nextent_size = \"{extent}\"\n"
+             root = {pfs:?}\nsettle_ms = 0\nextent_size = \"{extent}\"\n"
         );
         std::fs::write(&config, text).map_err(|e| failed("write a configuration", e))?;
         let log =

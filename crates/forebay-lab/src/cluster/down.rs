@@ -27,7 +27,7 @@ use super::process::{
     NamespaceId, ProcessId, Signs, members, members_called, pids_called, variable, wait_until,
 };
 use super::space::{DIR_VARIABLE, LAB_VARIABLE, NODE_VARIABLE, namespace_path};
-use super::{cpu, directory, fuse, net, packages, space, state};
+use super::{cpu, directory, fuse, lock, net, packages, space, state};
 use crate::{LabError, mountinfo};
 
 /// How long processes may take to end by themselves. What they hold is thrown away anyway; a
@@ -92,7 +92,7 @@ pub fn down(lab: &str, json: bool) -> Result<(), LabError> {
         return Err(LabError::new(format!("this is inside of lab `{lab}`: end it from the host")));
     }
     packages::clear_leftover();
-    let lock = state::lock(lab)?;
+    let lock = lock::lab(lab)?;
     let report = clear(lab)?;
     report.complete()?;
     lock.remove();

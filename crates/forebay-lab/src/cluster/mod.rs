@@ -26,7 +26,8 @@
 //! | what | where |
 //! | --- | --- |
 //! | names, addresses, paths; pure | [`plan`] |
-//! | the record of a lab below `/run`, and its lock | [`state`] |
+//! | the record of a lab below `/run` | [`state`] |
+//! | locks of labs, packages and addresses | [`lock`] |
 //! | the directory of a lab, and whose it is | [`directory`] |
 //! | making nodes and entering them | [`space`] |
 //! | storage of the servers, and its bound | [`store`] |
@@ -48,6 +49,7 @@ pub mod down;
 pub mod fuse;
 pub mod glusterfs;
 pub mod kind;
+pub mod lock;
 pub mod moosefs;
 pub mod net;
 pub mod packages;

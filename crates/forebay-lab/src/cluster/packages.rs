@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::state;
+use super::lock;
 use crate::LabError;
 
 /// What every lab needs, as program and package.
@@ -73,7 +73,7 @@ pub fn require(programs: &[(&str, &str)], install: bool) -> Result<(), LabError>
 /// That apt-get is not there or failed.
 pub fn install(packages: &[&str]) -> Result<(), LabError> {
     eprintln!("installing {}", packages.join(" "));
-    let _turn = state::lock_packages(true)?;
+    let _turn = lock::packages(true)?;
     let _quiet = NoServices::start(Path::new(POLICY))?;
     let arguments = ["install", "-q", "-y", "--no-install-recommends"];
     if apt(&arguments, packages)? {
@@ -117,7 +117,7 @@ pub fn clear_leftover() {
     if !is_ours(policy) {
         return;
     }
-    let cleared = state::lock_packages(false).and_then(|turn| match turn {
+    let cleared = lock::packages(false).and_then(|turn| match turn {
         Some(_turn) => remove_ours(policy),
         // Who installs at this moment removes it when that is done.
         None => Ok(()),

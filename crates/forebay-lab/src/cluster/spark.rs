@@ -17,8 +17,8 @@ use rustix::process::Signal;
 use super::plan::{HEAD, Place, Role};
 use super::process::{ProcessId, wait_until};
 use super::service::Raising;
-use super::state::{self, Record, SparkRecord};
-use super::{packages, space, status};
+use super::state::{Record, SparkRecord};
+use super::{lock, packages, space, status};
 use crate::LabError;
 use crate::quantity::parse_bytes;
 
@@ -95,7 +95,7 @@ pub fn run(command: &SparkCommand, json: bool) -> Result<(), LabError> {
     match command {
         SparkCommand::Up { name, args, install } => {
             let prepared = prepare(args, *install)?;
-            let _lock = state::lock(name)?;
+            let _lock = lock::lab(name)?;
             let mut lab = Raising::new(Record::of_running(name)?);
             if lab.record.spark.is_some() {
                 return Err(LabError::new(format!(
@@ -109,7 +109,7 @@ pub fn run(command: &SparkCommand, json: bool) -> Result<(), LabError> {
             status::print(name, json)
         }
         SparkCommand::Down { name } => {
-            let _lock = state::lock(name)?;
+            let _lock = lock::lab(name)?;
             stop(&mut Record::of_running(name)?)
         }
     }

@@ -1,4 +1,4 @@
-//! The record of a lab, `/run/forebay-lab/LAB.json`, and the lock of who works on it.
+//! The record of a lab, `/run/forebay-lab/LAB.json`.
 //!
 //! The record is written before anything is made and again after each step, so that whoever comes
 //! after a crash knows more than the kernel tells: where the files are, and what each process was
@@ -8,22 +8,17 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::cpu;
 use super::kind::PfsKind;
+use super::lock::{self, Lock, RECORDS};
 use super::net::Traffic;
 use super::plan::{self, Node, Place, Role};
 use super::process::ProcessId;
 use crate::LabError;
-
-/// Where the records are.
-pub const RECORDS: &str = "/run/forebay-lab";
 
 /// A process of a lab.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -203,67 +198,6 @@ pub fn remove(lab: &str) -> Result<(), LabError> {
     Ok(())
 }
 
-/// Whoever holds this is the only one to change the lab. Given back when dropped, or when the
-/// process dies.
-#[derive(Debug)]
-pub struct Lock {
-    file: File,
-    path: PathBuf,
-}
-
-impl Lock {
-    /// Gives the lock back and removes its file; whoever has opened it meanwhile notices, see
-    /// [`lock`].
-    pub fn remove(self) {
-        // Left behind it does no harm.
-        let _ = fs::remove_file(&self.path);
-    }
-
-    /// Whether the file that is locked is still the one that others would lock.
-    fn is_current(&self) -> bool {
-        let (Ok(ours), Ok(theirs)) = (self.file.metadata(), fs::metadata(&self.path)) else { return false };
-        ours.ino() == theirs.ino() && ours.dev() == theirs.dev()
-    }
-}
-
-/// Takes the lock of a lab.
-///
-/// # Errors
-/// That another holds it: this waits for nobody, for `up` may take long and a `down` should say so
-/// at once.
-pub fn lock(lab: &str) -> Result<Lock, LabError> {
-    loop {
-        let lock = open_lock(&format!("{lab}.lock"))?;
-        match flock(&lock.file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) if lock.is_current() => return Ok(lock),
-            // Somebody has removed it since it was opened: again, with the one that is there now.
-            Ok(()) => {}
-            Err(Errno::WOULDBLOCK) => {
-                let message =
-                    format!("another `forebay lab` is at work on lab `{lab}`; wait for it or end it");
-                return Err(LabError::new(message));
-            }
-            Err(e) => return Err(LabError::io(format!("cannot lock {}", lock.path.display()), e)),
-        }
-    }
-}
-
-/// Takes the right to install packages, which one has at a time: what hinders services meanwhile is
-/// then its own. Waits for its turn if `wait`; else `None` if another has it.
-///
-/// # Errors
-/// That it cannot be taken.
-pub fn lock_packages(wait: bool) -> Result<Option<Lock>, LabError> {
-    let lock = open_lock(".packages")?;
-    let operation =
-        if wait { FlockOperation::LockExclusive } else { FlockOperation::NonBlockingLockExclusive };
-    match flock(&lock.file, operation) {
-        Ok(()) => Ok(Some(lock)),
-        Err(Errno::WOULDBLOCK) => Ok(None),
-        Err(e) => Err(LabError::io(format!("cannot lock {}", lock.path.display()), e)),
-    }
-}
-
 /// The lowest number for the addresses of a new lab that neither another lab nor the host uses. The
 /// answer is good while the lock that comes with it is held; by then the new lab's record should
 /// have been saved.
@@ -271,9 +205,7 @@ pub fn lock_packages(wait: bool) -> Result<Option<Lock>, LabError> {
 /// # Errors
 /// That the records cannot be read, or that all numbers are taken.
 pub fn free_subnet() -> Result<(u8, Lock), LabError> {
-    let lock = open_lock(".subnets")?;
-    flock(&lock.file, FlockOperation::LockExclusive)
-        .map_err(|e| LabError::io(format!("cannot lock {RECORDS}"), e))?;
+    let lock = lock::subnets()?;
     let failed = |e| LabError::io(format!("cannot read {RECORDS}"), e);
     let mut taken = Vec::new();
     for entry in fs::read_dir(RECORDS).map_err(failed)? {
@@ -300,14 +232,6 @@ fn subnets_in_use(routes: &str) -> Vec<u8> {
     let destination = |line: &str| u32::from_str_radix(line.split_whitespace().nth(1)?, 16).ok();
     let addresses = routes.lines().skip(1).filter_map(destination).map(u32::to_ne_bytes);
     addresses.filter(|bytes| bytes[..2] == [10, 77]).map(|bytes| bytes[2]).collect()
-}
-
-fn open_lock(name: &str) -> Result<Lock, LabError> {
-    let path = Path::new(RECORDS).join(name);
-    let failed = |e| LabError::io(format!("cannot lock {}", path.display()), e);
-    fs::create_dir_all(RECORDS).map_err(failed)?;
-    let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
-    Ok(Lock { file, path })
 }
 
 #[cfg(test)]

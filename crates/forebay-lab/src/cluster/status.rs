@@ -17,8 +17,8 @@ use super::net::{self, Rates, Traffic};
 use super::pfs;
 use super::plan::{Node, Role, host_address};
 use super::process::ProcessId;
-use super::state::{self, Record};
-use super::{down, space};
+use super::state::Record;
+use super::{down, lock, space};
 use crate::LabError;
 use crate::quantity::show_bytes;
 
@@ -174,7 +174,7 @@ pub fn print(lab: &str, json: bool) -> Result<(), LabError> {
 /// That the lab is not up.
 pub fn mark(lab: &str) -> Result<(), LabError> {
     super::root::need_root("mark")?;
-    let _lock = state::lock(lab)?;
+    let _lock = lock::lab(lab)?;
     let mut record = Record::of_running(lab)?;
     record.mark = net::traffic(&record.place)?;
     record.save()
@@ -186,7 +186,7 @@ pub fn mark(lab: &str) -> Result<(), LabError> {
 /// That the lab is not up, or what `tc` said.
 pub fn set_rate(lab: &str, bytes_per_s: Option<u64>) -> Result<(), LabError> {
     super::root::need_root("links")?;
-    let _lock = state::lock(lab)?;
+    let _lock = lock::lab(lab)?;
     let mut record = Record::of_running(lab)?;
     net::reshape(&record.place, &record.nodes, bytes_per_s)?;
     record.rate_bytes_per_s = bytes_per_s;

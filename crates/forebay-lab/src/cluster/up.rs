@@ -14,7 +14,7 @@ use super::process::ProcessId;
 use super::service::Raising;
 use super::spark::{self, SparkArgs};
 use super::state::{self, AgentsRecord, Record};
-use super::{agents, directory, down, net, packages, space, status, store};
+use super::{agents, directory, down, lock, net, packages, space, status, store};
 use crate::LabError;
 use crate::quantity::{Rate, parse_bytes, parse_rate};
 
@@ -89,7 +89,7 @@ pub fn up(args: &UpArgs, json: bool) -> Result<(), LabError> {
         ));
     }
     let spark = if args.spark { Some(spark::prepare(&args.spark_args, args.install)?) } else { None };
-    let _lock = state::lock(&args.name)?;
+    let _lock = lock::lab(&args.name)?;
     clear_remains(&place)?;
     let record = Record {
         nodes: plan::nodes(0, args.servers, args.nodes)?,

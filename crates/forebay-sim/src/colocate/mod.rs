@@ -14,9 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 
 mod bound;
-mod faults;
 mod outcome;
-mod tier;
 pub mod view;
 mod world;
 

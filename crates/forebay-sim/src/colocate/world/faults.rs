@@ -7,9 +7,9 @@ use forebay_model::profile::{Setting, Strain};
 use forebay_policy::machine::Nanos;
 use forebay_policy::stage::event::{Event, Node};
 
-use super::NodeFault;
-use super::outcome::DownSpan;
-use super::world::{Colocation, Happening, Note};
+use super::{Colocation, Happening, Note};
+use crate::colocate::NodeFault;
+use crate::colocate::outcome::DownSpan;
 use crate::queue::EventQueue;
 
 /// Names sort as numbers do.

@@ -1,4 +1,7 @@
-//! The events of a co-located run.
+//! The events of a co-located run; `tier` is what moves to nodes, `faults` what happens to them.
+
+mod faults;
+mod tier;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +15,6 @@ use forebay_policy::stage::event::{Action, Event, File, HpcUpdate, JobUpdate, Pa
 use serde::Serialize;
 
 use super::outcome::{DownSpan, HpcOutcome, JobOutcome, Outcome, PhaseOutcome, WaveOutcome};
-use super::tier::{Of, Tier, fetched};
 use super::{HpcSpec, JobSpec, NodeFault, Setup};
 use crate::error::{Error, Result};
 use crate::pace::Paces;
@@ -20,6 +22,7 @@ use crate::pump::Pump;
 use crate::queue::EventQueue;
 use crate::run::{World, run};
 use crate::trace::{STAGES, Trace};
+use tier::{Of, Tier, fetched};
 
 /// Far above any sensible scenario: a run that needs more is one that does not end.
 const MAX_EVENTS: u64 = 200_000_000;

@@ -12,8 +12,8 @@ use forebay_policy::machine::Nanos;
 use forebay_policy::planner::ActionKind;
 use forebay_policy::stage::event::{Event, Part, Progress, RequestId};
 
-use super::outcome::FetchSpan;
-use super::world::Colocation;
+use super::Colocation;
+use crate::colocate::outcome::FetchSpan;
 
 /// A wave of a job, by the places of both.
 pub type Of = (usize, u32);
