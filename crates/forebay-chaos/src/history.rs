@@ -252,6 +252,10 @@ impl History {
                 self.add_torn(old, op, begin, at);
             }
         }
+        if replaces && let Some(object) = same {
+            // It was killed before it replaced anything: the file is as it was.
+            return self.bind_if_new(path, object, old, (begin, at));
+        }
         let new = match same {
             Some(object) => object,
             None => self.add_object(found.ino, begin, begin, State::default(), "created by what was cut off"),
@@ -264,8 +268,12 @@ impl History {
         let (node, passed, stamped) = (self.node, Vec::new(), false);
         let version = Version { begin, end: at, state, passed, node, what, keeps_stamp, stamped };
         self.objects[new].versions.push(version);
+        self.bind_if_new(path, new, old, (begin, at));
+    }
+
+    fn bind_if_new(&mut self, path: PathId, new: usize, old: Option<usize>, (begin, end): (u64, u64)) {
         if old != Some(new) {
-            self.unbind(path, at);
+            self.unbind(path, end);
             self.bind(path, new, begin);
         }
     }

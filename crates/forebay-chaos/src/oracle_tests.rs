@@ -208,3 +208,25 @@ fn a_file_overwritten_within_the_granularity_of_its_creation_may_have_the_same_v
     assert_eq!(kind_by(&coarse, &overwritten(1500), &handle(800, &[(6000, 3)])), "right");
     assert_eq!(kind_by(&coarse, &overwritten(2500), &handle(800, &[(6000, 3)])), "newer within one open");
 }
+
+/// A replacement that was killed before its rename has changed nothing of the file, however its
+/// content is put in words; a change that came later begins the time of direct reads.
+#[test]
+fn a_replacement_that_was_cut_off_is_no_change_of_the_old_file() {
+    let mut history = history(&[]);
+    let op = Op::Rewrite { path: 0, write: 2, size: 4096, how: How::Plain(4096), way: Way::Rename };
+    let mut whole = vec![0; 4096];
+    crate::content::fill(1, 0, &mut whole);
+    let mut parts = decode(&whole[..4090], 0);
+    parts.push(crate::content::Part { start: 4090, end: 4096, source: Source::Raw(whole[4090..].to_vec()) });
+    let found = Some(Found { ino: 7, parts });
+    let log = [
+        Record::Begin { at: 100 * MS, op },
+        Record::Observed { at: 110 * MS, path: 0, found },
+        Record::Begin { at: 500 * MS, op: overwrite(3, true) },
+        Record::Done { at: 501 * MS, inos: vec![7] },
+    ];
+    history.take(&log, 1).unwrap();
+    assert_eq!(kind(&history, &handle(50, &[(60, 1), (520, 3)])), "right");
+    assert_eq!(kind(&history, &handle(50, &[(60, 1), (600, 3)])), "newer within one open");
+}

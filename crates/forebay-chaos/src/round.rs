@@ -143,7 +143,7 @@ fn judge(plan: &Plan<'_>, troupe: &Troupe, checked: &Troupe) -> io::Result<Outco
         }
     }
     seen.extend(logs_of(troupe.logs(Role::Appender))?);
-    let (lost, looks) = appender::judge(&seen, plan.rules.plain);
+    let (lost, looks) = appender::judge(&seen, plan.rules.plain, plan.rules.lag_ns);
     trouble.extend(lost.into_iter().map(|why| format!("lost or broken append: {why}")));
     verified.reads += looks;
     let contents = history.contents();
