@@ -14,7 +14,7 @@ use forebay_wire::Refusal;
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Deref;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 
 /// A resource of which users have shares.
@@ -226,7 +226,7 @@ impl Shares {
     /// The user has too many.
     pub fn keep_file(&self, uid: u32, fd: OwnedFd) -> Result<PfsFile, Refusal> {
         let share = self.share(Kind::Descriptors, uid, 1)?;
-        Ok(PfsFile { fd, _shares: vec![share] })
+        Ok(PfsFile { fd: Arc::new(fd), _descriptor: Some(Arc::new(share)), _under_way: None })
     }
 }
 
@@ -234,35 +234,43 @@ impl Shares {
 /// is open.
 #[derive(Debug)]
 pub struct PfsFile {
-    fd: OwnedFd,
-    _shares: Vec<Share>,
+    fd: Arc<OwnedFd>,
+    _descriptor: Option<Arc<Share>>,
+    _under_way: Option<Share>,
 }
 
 impl PfsFile {
-    /// Adds to what it takes.
-    pub fn with(mut self, share: Share) -> Self {
-        self._shares.push(share);
-        self
+    /// The same open file, for pages under way that take `share`.
+    pub fn with(&self, share: Share) -> Self {
+        let (fd, descriptor) = (self.fd.clone(), self._descriptor.clone());
+        PfsFile { fd, _descriptor: descriptor, _under_way: Some(share) }
     }
 
     /// As [`MountState::for_fetching`], of its mount.
     pub fn for_fetching(self, mount: &MountState) -> Self {
-        PfsFile { fd: mount.for_fetching(self.fd), _shares: self._shares }
+        match mount.opened_past_caches(self.as_fd()) {
+            Some(Ok(fd)) => PfsFile { fd: Arc::new(fd), ..self },
+            Some(Err(_)) | None => self,
+        }
     }
 
-    /// As [`MountState::opened_for_fetching`], of its mount.
+    /// As [`PfsFile::for_fetching`], of a file that nobody has opened so yet.
     ///
     /// # Errors
-    /// Those of it.
+    /// The agent may not open it, or has too many files open.
     pub fn opened_for_fetching(self, mount: &MountState) -> io::Result<Self> {
-        Ok(PfsFile { fd: mount.opened_for_fetching(self.fd)?, _shares: self._shares })
+        let opened = mount.opened_past_caches(self.as_fd()).transpose()?;
+        Ok(match opened {
+            Some(fd) => PfsFile { fd: Arc::new(fd), ..self },
+            None => self,
+        })
     }
 }
 
 /// A file that the agent has opened itself.
 impl From<OwnedFd> for PfsFile {
     fn from(fd: OwnedFd) -> Self {
-        PfsFile { fd, _shares: Vec::new() }
+        PfsFile { fd: Arc::new(fd), _descriptor: None, _under_way: None }
     }
 }
 

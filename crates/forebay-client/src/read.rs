@@ -19,7 +19,7 @@ use forebay_policy::readahead::{Readahead, ReadaheadConfig, Serve};
 use forebay_store::copy::{CopyView, Geometry};
 use forebay_store::ring::page_key;
 use forebay_store::word::State;
-use forebay_wire::{Reply, Request};
+use forebay_wire::{PageRun, Reply, Request};
 use rustix::fs::{Advice, Mode, OFlags, fadvise, fcntl_getfl};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -375,6 +375,26 @@ fn read_full(fd: BorrowedFd<'_>, buffer: &mut [u8], offset: u64) -> io::Result<u
     Ok(done)
 }
 
+/// What the read-ahead policy wants for a read.
+struct Advised {
+    /// Who serves what is missing.
+    serve: Serve,
+    /// Pages that are to be on their way.
+    pages: Vec<PageRun>,
+}
+
+impl Advised {
+    /// The pages but `page`, which is at the front of a run if it is among them: it is being asked
+    /// for by itself.
+    fn take_all_but(&mut self, page: u32) -> Vec<PageRun> {
+        for run in self.pages.iter_mut().filter(|run| run.first_page == page && run.pages > 0) {
+            *run = PageRun { first_page: page + 1, pages: run.pages - 1 };
+        }
+        self.pages.retain(|run| run.pages > 0);
+        std::mem::take(&mut self.pages)
+    }
+}
+
 /// What came of a miss.
 enum Brought {
     /// Look again.
@@ -419,12 +439,16 @@ impl Tiered {
         if done == want && self.all_resident.load(Ordering::Relaxed) {
             return Ok(want);
         }
-        let serve = match self.mode {
+        let mut advised = match self.mode {
             // Whoever reads the tier only wants to change nothing: nothing is fetched ahead of this
             // reader either.
-            ReadMode::TierOnly => Serve::Pfs,
-            _ => self.consult(session, offset, want as u64),
+            ReadMode::TierOnly => Advised { serve: Serve::Pfs, pages: Vec::new() },
+            _ => self.consult(offset, want as u64),
         };
+        if done == want {
+            self.prefetch(session, advised.pages);
+            return Ok(want);
+        }
         let mut tries = 0;
         while done < want {
             let (at, rest) = (offset + done as u64, &mut buffer[done..]);
@@ -432,7 +456,7 @@ impl Tiered {
             let brought = match tries {
                 // The second time with the copy anew: ours may be of an earlier agent that numbered
                 // another one so.
-                0..3 => self.bring(session, path, serve, (at, rest.len()), tries > 0)?,
+                0..3 => self.bring(session, path, &mut advised, (at, rest.len()), tries > 0)?,
                 _ => Brought::ReadPfs,
             };
             let n = match brought {
@@ -488,26 +512,30 @@ impl Tiered {
         Ok(n)
     }
 
-    /// Tells the policy of a read; asks the agent for what it wants ahead.
-    fn consult(&self, session: &Session, offset: u64, len: u64) -> Serve {
+    /// Tells the policy of a read; what it wants.
+    fn consult(&self, offset: u64, len: u64) -> Advised {
         let view = self.view();
         let mut ask = Vec::new();
         let mut known = |page: u64| view.as_ref().is_some_and(|v| v.word(page as u32).state != State::Absent);
         let serve = lock(&self.readahead).on_read(offset, len, &mut known, &mut ask);
         if ask.is_empty() || self.is_refused() {
             self.note_all_resident(view.as_deref());
-            return serve;
+            return Advised { serve, pages: Vec::new() };
         }
-        self.advise(Advice::Random);
-        for range in ask {
-            let request = Request::Prefetch {
-                version: self.proof.facts.version,
-                first_page: range.start as u32,
-                pages: (range.end - range.start).min(u64::from(u32::MAX)) as u32,
-            };
+        let run = |pages: std::ops::Range<u64>| PageRun {
+            first_page: pages.start as u32,
+            pages: (pages.end - pages.start).min(u64::from(u32::MAX)) as u32,
+        };
+        Advised { serve, pages: ask.into_iter().map(run).collect() }
+    }
+
+    /// Has pages fetched that this read does not wait for.
+    fn prefetch(&self, session: &Session, runs: Vec<PageRun>) {
+        if !runs.is_empty() {
+            self.advise(Advice::Random);
+            let request = Request::Prefetch { version: self.proof.facts.version, runs };
             session.tell(&request, &[self.to_read()]);
         }
-        serve
     }
 
     fn note_all_resident(&self, view: Option<&CopyView>) {
@@ -531,12 +559,12 @@ impl Tiered {
     }
 
     /// Gets the page at `offset` into the tier, or decides not to. `anew`: with a new descriptor of
-    /// the copy.
+    /// the copy. The window goes along: one request, and this page before those behind it.
     fn bring(
         &self,
         session: &Session,
         path: &Path,
-        serve: Serve,
+        advised: &mut Advised,
         (offset, len): (u64, usize),
         anew: bool,
     ) -> io::Result<Brought> {
@@ -547,7 +575,7 @@ impl Tiered {
         }
         // It may have been resident when it was opened.
         self.proof.watch(&session.watches, self.pfs.as_fd());
-        if serve == Serve::Pfs {
+        if advised.serve == Serve::Pfs {
             self.advise(Advice::Random);
             self.tell_missed(session, offset, len);
             return Ok(Brought::ReadPfs);
@@ -573,6 +601,7 @@ impl Tiered {
             offset,
             len: (len as u64).min(to_page_end),
             deadline_ms: deadline.as_millis().min(u128::from(u32::MAX)) as u32,
+            ahead: advised.take_all_but((offset / self.page_bytes) as u32),
         };
         match session.call(&request, &[self.to_read()], deadline + GRACE) {
             Ok(answer) => self.take_answer(session, path, answer),
@@ -669,8 +698,22 @@ fn changed(path: &Path) -> io::Error {
 
 #[cfg(test)]
 mod tests {
-    use super::first_missing;
+    use super::{Advised, first_missing};
+    use forebay_policy::readahead::Serve;
+    use forebay_wire::PageRun;
     use std::cell::Cell;
+
+    #[test]
+    fn the_page_that_is_fetched_is_not_among_those_behind_it() {
+        let run = |first_page, pages| PageRun { first_page, pages };
+        let advised = |pages| Advised { serve: Serve::Tier, pages };
+        let mut window = advised(vec![run(3, 8)]);
+        assert_eq!(window.take_all_but(3), [run(4, 7)]);
+        assert_eq!(window.take_all_but(4), [], "the window goes along once");
+        let mut stride = advised(vec![run(3, 1), run(13, 1)]);
+        assert_eq!(stride.take_all_but(3), [run(13, 1)]);
+        assert_eq!(advised(vec![run(4, 2)]).take_all_but(3), [run(4, 2)], "it was on its way");
+    }
 
     #[test]
     fn a_stream_does_not_look_at_all_it_has_behind_it_and_all_resident_is_a_look_at_each_page() {

@@ -14,7 +14,7 @@ use forebay_pfs::{FileFacts, FileVersion};
 use serde::{Deserialize, Serialize};
 
 /// Number of this protocol. Both sides must speak the same.
-pub const PROTOCOL: u32 = 5;
+pub const PROTOCOL: u32 = 6;
 
 /// First eight bytes of every connection: "forebay" and a zero.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"forebay\0");
@@ -63,6 +63,15 @@ pub struct MountInfo {
     pub extent_bytes: u64,
 }
 
+/// Consecutive pages of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PageRun {
+    /// First page.
+    pub first_page: u32,
+    /// Pages.
+    pub pages: u32,
+}
+
 /// What a client asks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Request {
@@ -84,15 +93,15 @@ pub enum Request {
         len: u64,
         /// The agent answers at the latest after this many milliseconds.
         deadline_ms: u32,
+        /// Pages to fetch behind that range in the background, as by [`Request::Prefetch`].
+        ahead: Vec<PageRun>,
     },
-    /// Bring pages in the background, if there is room. With the file. One way.
+    /// Fetch pages in the background, if there is room. With the file. One way.
     Prefetch {
         /// The version the client opened.
         version: FileVersion,
-        /// First page.
-        first_page: u32,
-        /// Pages.
-        pages: u32,
+        /// The pages.
+        runs: Vec<PageRun>,
     },
     /// A small random read missed `page` and went to the PFS. With the file. One way.
     Missed {
@@ -526,12 +535,12 @@ mod tests {
             stamps: "s".into(),
         };
         let bytes = postcard::to_stdvec(&mount).unwrap();
-        assert_eq!((PROTOCOL, bytes), (5, vec![1, b'm', 1, b'/', 1, 1, 2, 3, 4, 1, 1, b's']));
+        assert_eq!((PROTOCOL, bytes), (6, vec![1, b'm', 1, b'/', 1, 1, 2, 3, 4, 1, 1, b's']));
         let status = Status { mounts: vec![mount], ..Status::default() };
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&status).unwrap().len()), (5, 34));
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&Refusal::StampsUnproved).unwrap()), (5, vec![11]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&status).unwrap().len()), (6, 34));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&Refusal::StampsUnproved).unwrap()), (6, vec![11]));
         let facts = postcard::to_stdvec(&FileVersion { ino: 1, size: 2, mtime_ns: 3, ctime_ns: 4 }).unwrap();
-        assert_eq!((PROTOCOL, facts), (5, vec![1, 2, 6, 8]));
+        assert_eq!((PROTOCOL, facts), (6, vec![1, 2, 6, 8]));
     }
 
     #[test]

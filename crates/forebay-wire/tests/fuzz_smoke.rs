@@ -7,7 +7,7 @@
 mod body;
 
 use forebay_pfs::{FileFacts, FileVersion};
-use forebay_wire::{Hello, LoadProgress, MAGIC, MAX_PACKET_BYTES, Refusal, Reply, Request, Welcome};
+use forebay_wire::{Hello, LoadProgress, MAGIC, MAX_PACKET_BYTES, PageRun, Refusal, Reply, Request, Welcome};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
@@ -16,7 +16,14 @@ fn good_packets() -> Vec<Vec<u8>> {
     let facts = FileFacts { version, dev: 3, nlink: 1, mode: 0o100_644, uid: 1000, gid: 1000 };
     let progress = LoadProgress { failures: vec![(3, 5, "why".into())], ..LoadProgress::default() };
     let requests = [
-        Request::Fetch { version, copy: 9, offset: 1 << 33, len: 4096, deadline_ms: 10_000 },
+        Request::Fetch {
+            version,
+            copy: 9,
+            offset: 1 << 33,
+            len: 4096,
+            deadline_ms: 10_000,
+            ahead: vec![PageRun { first_page: 4097, pages: 8 }],
+        },
         Request::ScratchCreate { job: "job".into(), name: b"\xff\n".to_vec(), exclusive: true },
         Request::LoadPoll { wait_ms: 0 },
     ];

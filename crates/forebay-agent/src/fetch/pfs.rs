@@ -67,6 +67,17 @@ impl Waiting {
     }
 }
 
+/// Size of the next chunk of a page, of which `done` bytes are there. Somebody may have come to
+/// wait for it since it was put on its way.
+fn chunk_bound(urgency: Urgency, is_demanded: bool, done: u64) -> usize {
+    match urgency {
+        _ if is_demanded && done == 0 => FIRST_CHUNK_BYTES,
+        _ if is_demanded => DEMAND_CHUNK_BYTES,
+        Urgency::Refill => REFILL_CHUNK_BYTES,
+        _ => CHUNK_BYTES,
+    }
+}
+
 /// Whether all who have asked for the page have gone since.
 pub fn all_cancelled(task: &Task) -> bool {
     let watchers = lock(&task.flight.watchers);
@@ -245,12 +256,7 @@ impl Pfs {
         }
         while begun.done() < page_len {
             let done = begun.done();
-            let bound = match task.urgency {
-                Urgency::Refill => REFILL_CHUNK_BYTES,
-                Urgency::Demand if done == 0 => FIRST_CHUNK_BYTES,
-                Urgency::Demand => DEMAND_CHUNK_BYTES,
-                _ => CHUNK_BYTES,
-            };
+            let bound = chunk_bound(task.urgency, task.flight.is_demanded(), done);
             // Chunks end at multiples of their size, so that every read of the PFS but the last is
             // aligned.
             let to_boundary =
@@ -319,4 +325,18 @@ impl Pfs {
 
 fn buffer_len(task: &Task, offset: u64) -> u64 {
     (task.entry.identity.version.size - offset).min(CHUNK_BYTES as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_are_as_large_as_they_may_be_for_whoever_waits_by_then() {
+        assert_eq!(chunk_bound(Urgency::Demand, true, 0), FIRST_CHUNK_BYTES);
+        assert_eq!(chunk_bound(Urgency::Ahead, true, 0), FIRST_CHUNK_BYTES, "a reader has come up to it");
+        assert_eq!(chunk_bound(Urgency::Refill, true, 64 << 10), DEMAND_CHUNK_BYTES);
+        assert_eq!(chunk_bound(Urgency::Ahead, false, 0), CHUNK_BYTES);
+        assert_eq!(chunk_bound(Urgency::Refill, false, 0), REFILL_CHUNK_BYTES);
+    }
 }

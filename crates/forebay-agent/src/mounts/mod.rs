@@ -19,7 +19,7 @@ use forebay_pfs::{FileFacts, Mount};
 use forebay_wire::{MountInfo, MountStatus};
 use stamps::{StampCheck, Trust};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -202,21 +202,12 @@ impl MountState {
     /// caches it is opened anew. If the agent may not, the client's own is used: the library opens
     /// the file so before it sends it to be fetched.
     pub fn for_fetching(&self, fd: OwnedFd) -> OwnedFd {
-        if self.reader.page_cache() != PageCache::Bypass {
-            return fd;
-        }
-        reopen_direct(fd.as_fd()).unwrap_or(fd)
+        self.opened_past_caches(fd.as_fd()).and_then(Result::ok).unwrap_or(fd)
     }
 
-    /// As [`MountState::for_fetching`], of a file that nobody has opened so yet.
-    ///
-    /// # Errors
-    /// The agent may not open it, or has too many files open.
-    pub fn opened_for_fetching(&self, fd: OwnedFd) -> io::Result<OwnedFd> {
-        if self.reader.page_cache() != PageCache::Bypass {
-            return Ok(fd);
-        }
-        reopen_direct(fd.as_fd())
+    /// The file of `fd`, opened anew past caches where reads bypass them.
+    pub fn opened_past_caches(&self, fd: BorrowedFd<'_>) -> Option<io::Result<OwnedFd>> {
+        (self.reader.page_cache() == PageCache::Bypass).then(|| reopen_direct(fd))
     }
 
     /// True if the file was changed too short a time ago for its time stamps to be believed.

@@ -9,8 +9,9 @@ use crate::mounts::admit::{Admitted, admit, identify};
 use crate::shares::{Kind, PfsFile};
 use forebay_pfs::FileVersion;
 use forebay_pfs::lease::Opened;
+use forebay_store::copy::CopyFile;
 use forebay_store::{BLOCK_BYTES, State};
-use forebay_wire::{Refusal, Reply};
+use forebay_wire::{PageRun, Refusal, Reply};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
@@ -34,6 +35,22 @@ pub struct Wanted {
     pub len: u64,
     /// When the client stops waiting.
     pub deadline: Instant,
+    /// Pages that the client will probably read on, without waiting now.
+    pub ahead: Vec<PageRun>,
+}
+
+impl Wanted {
+    /// Pages of its range in a file of `size` bytes.
+    fn pages(&self, size: u64, page_bytes: u64) -> Result<u64, Refusal> {
+        if self.len / page_bytes >= u64::from(PREFETCH_PAGES_MAX) {
+            return Err(Refusal::Invalid("too much at a time".into()));
+        }
+        if self.offset >= size || self.len == 0 {
+            return Err(Refusal::Invalid("nothing to fetch there".into()));
+        }
+        let last = self.offset.saturating_add(self.len - 1).min(size - 1) / page_bytes;
+        Ok(last - self.offset / page_bytes + 1)
+    }
 }
 
 /// Brings a range and waits for it.
@@ -44,27 +61,26 @@ pub fn fetch(connection: &Connection, file: Admitted, fd: OwnedFd, wanted: &Want
         add(&node.counters.changed_total, 1);
         return reply(Reply::Changed(file.facts));
     }
-    let size = file.facts.version.size;
     let page_bytes = node.mounts[file.mount].config.page_bytes;
-    if wanted.len / page_bytes >= u64::from(PREFETCH_PAGES_MAX) {
-        return refuse(Refusal::Invalid("too much at a time".into()));
-    }
-    if wanted.offset >= size || wanted.len == 0 {
-        return refuse(Refusal::Invalid("nothing to fetch there".into()));
-    }
-    let last = wanted.offset.saturating_add(wanted.len - 1).min(size - 1) / page_bytes;
-    let pages = last - wanted.offset / page_bytes + 1;
-    let pfs = match keep_file(connection, Kind::Fetching, &file, fd, pages * page_bytes) {
-        Ok(pfs) => pfs,
+    let under_way = wanted
+        .pages(file.facts.version.size, page_bytes)
+        .and_then(|pages| node.shares.share(Kind::Fetching, connection.peer.uid, pages * page_bytes));
+    let under_way = match under_way {
+        Ok(share) => share,
         Err(refusal) => return refuse(refusal),
     };
+    let kept = match keep_file(connection, &file, fd) {
+        Ok(kept) => kept,
+        Err(refusal) => return refuse(refusal),
+    };
+    let (ahead, pfs) = (Ahead::of(connection, &file, &kept, &wanted.ahead), Arc::new(kept.with(under_way)));
     // Twice: an entry can be removed between being found and being boarded.
     for _ in 0..2 {
         let entry = match entry_for(connection, &file, &pfs) {
             Ok(entry) => entry,
             Err(why) => return reply(why.reply()),
         };
-        match bring(connection, &entry, &pfs, wanted) {
+        match bring(connection, &entry, &pfs, wanted, ahead.as_ref()) {
             Outcome::Ready => return ready(connection, &entry, wanted.copy),
             Outcome::Gone => {}
             Outcome::Late => return reply(Reply::TimedOut),
@@ -74,18 +90,53 @@ pub fn fetch(connection: &Connection, file: Admitted, fd: OwnedFd, wanted: &Want
     refuse(Refusal::NoRoom)
 }
 
-/// Keeps a client's file for as long as pages of it are under way, `bytes` at most.
-fn keep_file(
-    connection: &Connection,
-    kind: Kind,
-    file: &Admitted,
-    fd: OwnedFd,
-    bytes: u64,
-) -> Result<Arc<PfsFile>, Refusal> {
-    let (node, uid) = (&connection.node, connection.peer.uid);
-    let fetching = node.shares.share(kind, uid, bytes)?;
-    let kept = node.shares.keep_file(uid, fd)?.for_fetching(&node.mounts[file.mount]);
-    Ok(Arc::new(kept.with(fetching)))
+/// Keeps a client's file for as long as pages of it are under way.
+fn keep_file(connection: &Connection, file: &Admitted, fd: OwnedFd) -> Result<PfsFile, Refusal> {
+    let node = &connection.node;
+    Ok(node.shares.keep_file(connection.peer.uid, fd)?.for_fetching(&node.mounts[file.mount]))
+}
+
+/// Pages to fetch for which nobody waits.
+struct Ahead<'a> {
+    runs: &'a [PageRun],
+    /// Of all runs together, so many at most.
+    count: usize,
+    pfs: Arc<PfsFile>,
+}
+
+impl<'a> Ahead<'a> {
+    /// `None` if there are none, or if the user has too many under way.
+    fn of(connection: &Connection, file: &Admitted, kept: &PfsFile, runs: &'a [PageRun]) -> Option<Self> {
+        let node = &connection.node;
+        let page_bytes = node.mounts[file.mount].config.page_bytes;
+        let room = node.cache.budget.capacity_bytes() / AHEAD_SHARE / page_bytes;
+        let wanted = runs.iter().fold(0u64, |sum, run| sum.saturating_add(run.pages.into()));
+        let count = wanted.min(PREFETCH_PAGES_MAX.into()).min(room);
+        if count == 0 {
+            return None;
+        }
+        match node.shares.share(Kind::Ahead, connection.peer.uid, count * page_bytes) {
+            Ok(share) => Some(Ahead { runs, count: count as usize, pfs: Arc::new(kept.with(share)) }),
+            Err(_) => {
+                add(&node.counters.ahead_refused_total, 1);
+                None
+            }
+        }
+    }
+
+    /// Puts them on their way; what is in the tier, or on its way, stays as it is.
+    fn request(&self, connection: &Connection, entry: &Arc<Entry>, copy: &CopyFile) {
+        let in_file = entry.geometry().pages();
+        let run = |run: &PageRun| run.first_page..run.first_page.saturating_add(run.pages);
+        let pages = self.runs.iter().flat_map(run).take(self.count);
+        for page in pages.filter(|page| u64::from(*page) < in_file) {
+            if copy.word(page).state == State::Absent
+                && connection.node.fetch.request(entry, page, &self.pfs, Urgency::Ahead, None).is_none()
+            {
+                return;
+            }
+        }
+    }
 }
 
 fn entry_for(connection: &Connection, file: &Admitted, pfs: &Arc<PfsFile>) -> Result<Arc<Entry>, NoEntry> {
@@ -99,9 +150,15 @@ enum Outcome {
     Failed(FlightError),
 }
 
-/// Boards the flights of every missing page first, then waits for each: several pages come at the
-/// same time.
-fn bring(connection: &Connection, entry: &Arc<Entry>, pfs: &Arc<PfsFile>, wanted: &Wanted) -> Outcome {
+/// Boards the flights of every missing page first, then those ahead, then waits for each of the
+/// first: several pages come at the same time, and what is waited for before the rest.
+fn bring(
+    connection: &Connection,
+    entry: &Arc<Entry>,
+    pfs: &Arc<PfsFile>,
+    wanted: &Wanted,
+    ahead: Option<&Ahead<'_>>,
+) -> Outcome {
     let geometry = entry.geometry();
     let end = wanted.offset.saturating_add(wanted.len).min(geometry.size);
     let first = (wanted.offset / geometry.page_bytes) as u32;
@@ -116,6 +173,9 @@ fn bring(connection: &Connection, entry: &Arc<Entry>, pfs: &Arc<PfsFile>, wanted
         let requested = connection.node.fetch.request(entry, page, pfs, Urgency::Demand, None);
         let Some(requested) = requested else { return Outcome::Gone };
         flights.push((requested.flight, needed));
+    }
+    if let Some(ahead) = ahead {
+        ahead.request(connection, entry, &file);
     }
     for (flight, needed) in flights {
         match flight
@@ -157,30 +217,19 @@ pub fn prefetch(
     file: Admitted,
     fd: OwnedFd,
     version: &FileVersion,
-    first: u32,
-    pages: u32,
+    runs: &[PageRun],
 ) {
     let node = &connection.node;
     if file.facts.version != *version || file.facts.version.size == 0 {
         return;
     }
-    let page_bytes = node.mounts[file.mount].config.page_bytes;
-    let room = node.cache.budget.capacity_bytes() / AHEAD_SHARE / page_bytes;
-    let count = pages.min(PREFETCH_PAGES_MAX).min(room.min(u64::from(u32::MAX)) as u32);
-    let Ok(pfs) = keep_file(connection, Kind::Ahead, &file, fd, u64::from(count) * page_bytes) else {
+    let Ok(kept) = keep_file(connection, &file, fd) else {
         return add(&node.counters.ahead_refused_total, 1);
     };
-    let Ok(entry) = entry_for(connection, &file, &pfs) else { return };
+    let Some(ahead) = Ahead::of(connection, &file, &kept, runs) else { return };
+    let Ok(entry) = entry_for(connection, &file, &ahead.pfs) else { return };
     let Ok(copy) = node.cache.file(&entry) else { return };
-    let in_file = entry.geometry().pages() as u32;
-    for page in first..first.saturating_add(count).min(in_file) {
-        if copy.word(page).state != State::Absent {
-            continue;
-        }
-        if node.fetch.request(&entry, page, &pfs, Urgency::Ahead, None).is_none() {
-            return;
-        }
-    }
+    ahead.request(connection, &entry, &copy);
     // Nothing of it may have been put on its way.
     node.cache.drop_if_empty(&entry);
 }
@@ -215,13 +264,17 @@ fn start_refill(
     if file.facts.version != *version {
         return false;
     }
-    let page_bytes = connection.node.mounts[file.mount].config.page_bytes;
-    let Ok(pfs) = keep_file(connection, Kind::Ahead, file, fd, page_bytes) else { return false };
+    let node = &connection.node;
+    let page_bytes = node.mounts[file.mount].config.page_bytes;
+    let Ok(share) = node.shares.share(Kind::Ahead, connection.peer.uid, page_bytes) else { return false };
+    let Ok(pfs) = keep_file(connection, file, fd).map(|kept| Arc::new(kept.with(share))) else {
+        return false;
+    };
     let Ok(entry) = entry_for(connection, file, &pfs) else { return false };
     if u64::from(page) >= entry.geometry().pages() {
-        connection.node.cache.drop_if_empty(&entry);
+        node.cache.drop_if_empty(&entry);
         return false;
     }
-    let requested = connection.node.fetch.request(&entry, page, &pfs, Urgency::Refill, None);
+    let requested = node.fetch.request(&entry, page, &pfs, Urgency::Refill, None);
     requested.is_some_and(|requested| requested.is_queued)
 }

@@ -15,13 +15,13 @@ impl Connection {
         match request {
             Request::Mounts => reply(Reply::Mounts(self.node.mounts.iter().map(|m| m.info()).collect())),
             Request::Open => self.with_file(fds, |c, file, fd| open::open(c, file, &fd)),
-            Request::Fetch { version, copy, offset, len, deadline_ms } => {
+            Request::Fetch { version, copy, offset, len, deadline_ms, ahead } => {
                 let deadline = Instant::now() + Duration::from_millis(deadline_ms.into());
-                let wanted = read::Wanted { version, copy, offset, len, deadline };
+                let wanted = read::Wanted { version, copy, offset, len, deadline, ahead };
                 self.with_file(fds, |c, file, fd| read::fetch(c, file, fd, &wanted))
             }
-            Request::Prefetch { version, first_page, pages } => {
-                self.one_way(fds, |c, file, fd| read::prefetch(c, file, fd, &version, first_page, pages))
+            Request::Prefetch { version, runs } => {
+                self.one_way(fds, |c, file, fd| read::prefetch(c, file, fd, &version, &runs))
             }
             Request::Missed { version, page, bytes } => {
                 if let (Some(fd), true) = (fds.pop(), fds.is_empty()) {

@@ -181,6 +181,28 @@ fn the_pfs_serves_each_byte_of_a_cold_file_once_however_many_read_it() {
 }
 
 #[test]
+fn the_page_that_a_reader_waits_for_is_not_fetched_as_read_ahead() {
+    let pfs = plain_pfs();
+    let path = pfs.path().join("f");
+    make_file(&path, 1, 16 * PAGE);
+    let mut setup = Setup::new(pfs.path());
+    setup.read_ahead = 16 * PAGE;
+    let agent = Agent::start(setup);
+    let file = agent.client().open(&path).unwrap();
+    let mut first = vec![0; PAGE as usize];
+    file.read_at(&mut first, 0).unwrap();
+    assert_content(&first, 1, 0);
+    wait_for("the window is there", || file.resident_bytes() == 16 * PAGE);
+    wait_for("all are counted", || {
+        agent.counter("pages_demanded_total") + agent.counter("pages_ahead_total") == 16
+    });
+    assert_eq!(agent.counter("pages_demanded_total"), 1);
+    assert_eq!(agent.counter("fetch_requests_total"), 1);
+    drop(file);
+    agent.assert_nothing_left();
+}
+
+#[test]
 fn one_long_read_of_a_cold_file_comes_by_the_agent_page_by_page() {
     let Some(pfs) = SlowFs::start() else { return };
     let path = pfs.at("f");

@@ -368,7 +368,7 @@ fn fetch(socket: &Path, path: &Path, times: u64, range: impl Fn(u64) -> (u64, u6
     let (mut taken, mut why) = (0, String::new());
     for i in 0..times {
         let (offset, len) = range(i);
-        let fetch = Request::Fetch { version, copy: 0, offset, len, deadline_ms: 0 };
+        let fetch = Request::Fetch { version, copy: 0, offset, len, deadline_ms: 0, ahead: vec![] };
         match refused(raw.ask_with(&fetch, File::open(path).unwrap())) {
             Some(words) => why = words,
             None => taken += 1,

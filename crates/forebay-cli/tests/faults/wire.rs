@@ -3,7 +3,7 @@
 use crate::common::{Agent, FOREBAY, MIB, make_file, plain_pfs, text, wait_for};
 use crate::roles::{Raw, verify_once};
 use forebay_pfs::{FileFacts, Revalidate};
-use forebay_wire::{Channel, Hello, MAGIC, PROTOCOL, Reply, Request, Welcome};
+use forebay_wire::{Channel, Hello, MAGIC, PROTOCOL, PageRun, Reply, Request, Welcome};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -52,12 +52,16 @@ fn garbage_costs_its_sender_the_connection_and_nobody_anything_else() {
     let version = FileFacts::of(file.as_fd(), Revalidate::Force).unwrap().version;
     let refused = |reply: Reply| assert!(matches!(reply, Reply::Refused(_)), "{reply:?}");
     for (offset, len) in [(u64::MAX, 1), (0, 0), (MIB, 1), (0, u64::MAX), (1, u64::MAX - 1)] {
-        refused(raw.ask_with(&Request::Fetch { version, copy: 0, offset, len, deadline_ms: 0 }, &file));
+        let fetch = Request::Fetch { version, copy: 0, offset, len, deadline_ms: 0, ahead: vec![] };
+        refused(raw.ask_with(&fetch, &file));
     }
     for (first_page, pages) in [(0, 0), (0, u32::MAX), (u32::MAX, 1), (u32::MAX, u32::MAX)] {
         refused(raw.ask(&Request::PinPages { copy: 1, first_page, pages }, &[]));
         raw.0.send(&Request::UnpinPages { copy: 1, first_page, pages }, &[]).unwrap();
-        raw.0.send(&Request::Prefetch { version, first_page, pages }, &[file.as_fd()]).unwrap();
+        let runs = vec![PageRun { first_page, pages }; 2];
+        raw.0.send(&Request::Prefetch { version, runs: runs.clone() }, &[file.as_fd()]).unwrap();
+        let fetch = Request::Fetch { version, copy: 0, offset: 0, len: 1, deadline_ms: 20_000, ahead: runs };
+        assert!(matches!(raw.ask_with(&fetch, &file), Reply::Ready { .. }));
     }
     refused(raw.ask(&Request::PinPages { copy: u64::MAX, first_page: 0, pages: 1 }, &[]));
     assert_eq!(raw.ask(&Request::List { after: u64::MAX }, &[]), Reply::List { files: vec![], more: false });
