@@ -30,13 +30,46 @@ pub struct Admitted {
     pub facts: FileFacts,
 }
 
+/// Where an open file lies, as the kernel tells without asking a server. Device and inode of an
+/// open file never change.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// Device of its file system.
+    pub device: u64,
+    /// Its inode.
+    pub ino: u64,
+    /// Index of the mount that had this device when the place was looked up.
+    pub mount: Option<usize>,
+}
+
+impl Place {
+    /// Looks it up. A descriptor on somebody's own file system must not make the agent wait for
+    /// that, so this comes before anything else.
+    ///
+    /// # Errors
+    /// `fd` is none.
+    pub fn of(mounts: &[MountState], fd: BorrowedFd<'_>) -> io::Result<Self> {
+        let (device, ino) = identity_without_asking(fd)?;
+        Ok(Place { device, ino, mount: mounts.iter().position(|m| m.has_device(device)) })
+    }
+}
+
 /// Checks that `fd` is open for reading, is a regular file, and lives on one of `mounts` as this
 /// agent sees them.
 ///
 /// # Errors
 /// See [`NoFile`].
 pub fn admit(mounts: &[MountState], fd: BorrowedFd<'_>) -> Result<Admitted, NoFile> {
-    let (mount, _) = identify(mounts, fd)?;
+    let place = Place::of(mounts, fd).map_err(NoFile::Pfs)?;
+    admit_at(mounts, fd, &place)
+}
+
+/// As [`admit`], of a descriptor whose place was looked up for this request.
+///
+/// # Errors
+/// See [`NoFile`].
+pub fn admit_at(mounts: &[MountState], fd: BorrowedFd<'_>, place: &Place) -> Result<Admitted, NoFile> {
+    let mount = require_reader(mounts, fd, place)?;
     let facts = FileFacts::of(fd, mounts[mount].config.revalidate).map_err(NoFile::Pfs)?;
     if !facts.is_regular() {
         return Err(NoFile::Refused(Refusal::NotRegular));
@@ -61,19 +94,17 @@ pub fn require_writer(fd: BorrowedFd<'_>, facts: &FileFacts) -> Result<(), Refus
     }
 }
 
-/// The part of [`admit`] that asks no server: the mount and the inode. A descriptor on somebody's
-/// own file system must not make the agent wait for it, and a miss that is only counted must not
-/// cost the PFS a request.
+/// The part of [`admit_at`] that asks no server: a miss that is only counted must not cost the PFS
+/// a request. Returns the mount.
 ///
 /// # Errors
 /// See [`NoFile`].
-pub fn identify(mounts: &[MountState], fd: BorrowedFd<'_>) -> Result<(usize, u64), NoFile> {
+pub fn require_reader(mounts: &[MountState], fd: BorrowedFd<'_>, place: &Place) -> Result<usize, NoFile> {
     let flags = fcntl_getfl(fd).map_err(|e| NoFile::Pfs(e.into()))?;
     if flags.contains(OFlags::PATH) || flags & OFlags::RWMODE == OFlags::WRONLY {
         return Err(NoFile::Refused(Refusal::NotReadable));
     }
-    let (dev, ino) = identity_without_asking(fd).map_err(NoFile::Pfs)?;
-    let Some(mount) = mounts.iter().position(|m| m.has_device(dev)) else {
+    let Some(mount) = place.mount else {
         return Err(NoFile::Refused(Refusal::NotOnMount));
     };
     let bypasses = mounts[mount].reader.page_cache() == PageCache::Bypass;
@@ -89,17 +120,17 @@ pub fn identify(mounts: &[MountState], fd: BorrowedFd<'_>) -> Result<(usize, u64
             return Err(NoFile::Refused(Refusal::Invalid("the descriptor is open with O_DIRECT".into())));
         }
     }
-    Ok((mount, ino))
+    Ok(mount)
 }
 
-/// Device and inode from the kernel's own tables: neither ever changes for an open file.
+/// Device and inode from the kernel's own tables.
 fn identity_without_asking(fd: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
     use rustix::fs::{AtFlags, StatxFlags, makedev, statx};
     let stat = statx(fd, c"", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, StatxFlags::INO)?;
     Ok((makedev(stat.stx_dev_major, stat.stx_dev_minor), stat.stx_ino))
 }
 
-/// The device of an open file, as [`identify`] takes it.
+/// The device of an open file, as [`Place::of`] takes it.
 ///
 /// # Errors
 /// `fd` is none.
@@ -107,14 +138,31 @@ pub fn device_without_asking(fd: BorrowedFd<'_>) -> io::Result<u64> {
     identity_without_asking(fd).map(|(dev, _)| dev)
 }
 
-/// Whether `dev` is one of `mounts` at this moment.
-pub fn is_on_mount(mounts: &[MountState], dev: u64) -> bool {
-    mounts.iter().any(|m| m.has_device(dev))
-}
-
 /// The path under which `fd` was opened, as this agent sees it; for people, not for decisions.
 pub fn display_path(fd: BorrowedFd<'_>) -> Vec<u8> {
     std::fs::read_link(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()))
         .map(|path| path.as_os_str().as_bytes().to_vec())
         .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::MountConfig;
+    use std::fs::File;
+
+    #[test]
+    fn what_is_admitted_lies_where_it_was_found_and_is_not_looked_up_again() {
+        let pfs = tempfile::tempdir().unwrap();
+        std::fs::write(pfs.path().join("f"), "bytes").unwrap();
+        let mounts = [MountState::new(MountConfig::new("pfs", pfs.path())).unwrap()];
+        let file = File::open(pfs.path().join("f")).unwrap();
+        let place = Place::of(&mounts, file.as_fd()).unwrap();
+        let admitted = admit_at(&mounts, file.as_fd(), &place).unwrap();
+        assert_eq!((admitted.mount, admitted.facts.version.size), (0, 5));
+        assert_eq!((admitted.facts.dev, admitted.facts.version.ino), (place.device, place.ino));
+        let foreign = Place { mount: None, ..place };
+        let refused = admit_at(&mounts, file.as_fd(), &foreign);
+        assert!(matches!(refused, Err(NoFile::Refused(Refusal::NotOnMount))), "{refused:?}");
+    }
 }

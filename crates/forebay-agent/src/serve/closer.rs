@@ -13,7 +13,7 @@
 
 use crate::lock::lock;
 use crate::mounts::MountState;
-use crate::mounts::admit::{device_without_asking, is_on_mount};
+use crate::mounts::admit::{Place, device_without_asking};
 use forebay_pfs::mount::is_kernels_own;
 use forebay_store::Tier;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -46,6 +46,15 @@ pub struct Closer {
     socket_device: u64,
     /// Packets whose descriptors are not closed yet, by user.
     waiting: Mutex<BTreeMap<u32, usize>>,
+}
+
+/// A descriptor that came with a request, and where it leads.
+#[derive(Debug)]
+pub struct Sent {
+    /// The descriptor.
+    pub fd: OwnedFd,
+    /// Where the file lies.
+    pub place: Place,
 }
 
 impl Closer {
@@ -99,33 +108,34 @@ impl Closer {
         tier: &Tier,
         uid: u32,
         fds: Vec<OwnedFd>,
-    ) -> io::Result<(Vec<OwnedFd>, u64)> {
-        let known = |fd: &OwnedFd| self.closes_at_once(mounts, tier, fd.as_fd());
-        if fds.iter().all(known) {
-            return Ok((fds, 0));
-        }
-        let (mut kept, mut foreign) = (Vec::new(), Vec::new());
+    ) -> io::Result<(Vec<Sent>, u64)> {
+        let (mut kept, mut foreign) = (Vec::with_capacity(fds.len()), Vec::new());
         for fd in fds {
-            if known(&fd) {
-                kept.push(Some(fd));
-            } else {
-                foreign.push(fd.into_raw_fd());
-                kept.push(None);
+            match Place::of(mounts, fd.as_fd()) {
+                Ok(place) if self.closes_at_once(tier, &place) => kept.push(Some(Sent { fd, place })),
+                Ok(_) | Err(_) => {
+                    foreign.push(fd.into_raw_fd());
+                    kept.push(None);
+                }
             }
         }
-        let count = foreign.len() as u64;
-        self.close(uid, &foreign);
-        let stand_in = |fd: Option<OwnedFd>| fd.map_or_else(|| self.socket.try_clone(), Ok);
-        kept.into_iter().map(stand_in).collect::<io::Result<_>>().map(|kept| (kept, count))
+        if !foreign.is_empty() {
+            self.close(uid, &foreign);
+        }
+        let kept = kept.into_iter().map(|sent| sent.map_or_else(|| self.stand_in(), Ok));
+        kept.collect::<io::Result<_>>().map(|kept| (kept, foreign.len() as u64))
     }
 
-    fn closes_at_once(&self, mounts: &[MountState], tier: &Tier, fd: BorrowedFd<'_>) -> bool {
-        device_without_asking(fd).is_ok_and(|device| {
-            is_on_mount(mounts, device)
-                || device == self.socket_device
-                || tier.device().is_ok_and(|tier| tier == device)
-                || is_kernels_own(device)
-        })
+    fn stand_in(&self) -> io::Result<Sent> {
+        let place = Place { device: self.socket_device, ino: 0, mount: None };
+        Ok(Sent { fd: self.socket.try_clone()?, place })
+    }
+
+    fn closes_at_once(&self, tier: &Tier, place: &Place) -> bool {
+        place.mount.is_some()
+            || place.device == self.socket_device
+            || tier.device().is_ok_and(|tier| tier == place.device)
+            || is_kernels_own(place.device)
     }
 
     fn close(&self, uid: u32, fds: &[RawFd]) {

@@ -5,7 +5,7 @@
 //! Whatever the connection holds (loads, pins, staging buffers, its job's files, its ring) goes
 //! when it ends, however it ends.
 
-use super::closer::USER_MAX;
+use super::closer::{Sent, USER_MAX};
 use super::jobs::room_for_told;
 use super::session::{Connection, Node, reply};
 use crate::counters::add;
@@ -218,9 +218,9 @@ struct Conversation<'a> {
 
 impl Conversation<'_> {
     fn one_request(&mut self, buffer: &mut [u8]) -> io::Result<()> {
-        let (len, fds) = self.receive(buffer)?;
+        let (len, sent) = self.receive(buffer)?;
         let answer = match self.decode(&buffer[..len])? {
-            Ok((request, told)) => self.connection.answer(request, fds, told),
+            Ok((request, told)) => self.connection.answer(request, sent, told),
             Err(refusal) => reply(Reply::Refused(refusal)),
         };
         let Some((reply, fds)) = answer else { return Ok(()) };
@@ -243,7 +243,7 @@ impl Conversation<'_> {
 
     /// Takes a packet. What is not of a mount is never closed by this process:
     /// [`super::closer`].
-    fn receive(&self, buffer: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
+    fn receive(&self, buffer: &mut [u8]) -> io::Result<(usize, Vec<Sent>)> {
         let (node, uid) = (&self.connection.node, self.connection.peer.uid);
         if node.closer.waiting(Some(uid)) >= USER_MAX {
             add(&node.counters.refusals_total, 1);
@@ -252,9 +252,9 @@ impl Conversation<'_> {
         let fds_max = if self.connection.load.is_some() { MAX_FDS } else { REQUEST_FDS_MAX };
         let mut fds = Vec::new();
         let received = self.channel.recv_packet(buffer, Limits { deadline: None, fds: fds_max }, &mut fds);
-        let (fds, foreign) = node.closer.keep_known(&node.mounts, &node.cache.tier, uid, fds)?;
+        let (sent, foreign) = node.closer.keep_known(&node.mounts, &node.cache.tier, uid, fds)?;
         add(&node.counters.foreign_descriptors_total, foreign);
-        Ok((received?, fds))
+        Ok((received?, sent))
     }
 
     /// Decodes a request and reserves room for what it reports about a job. Large packets are

@@ -1,10 +1,10 @@
 //! Requests about the load of a connection ([`crate::prefetch::load`]).
 
+use super::closer::Sent;
 use super::session::{Answer, Connection, reply};
 use crate::prefetch::load::LoadJob;
 use crate::shares::Kind;
 use forebay_wire::{LoadProgress, Refusal, Reply};
-use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 /// Failures of a load in one answer; the rest comes with the next.
@@ -32,11 +32,11 @@ pub fn begin(connection: &mut Connection, rate_bytes_per_s: u64) -> Answer {
 }
 
 /// Adds files to the load.
-pub fn files(connection: &Connection, first_index: u64, fds: Vec<OwnedFd>) -> Answer {
+pub fn files(connection: &Connection, first_index: u64, fds: Vec<Sent>) -> Answer {
     let Some(job) = &connection.load else {
         return reply(Reply::Refused(Refusal::Invalid("no load was begun".into())));
     };
-    let keep = |fd| connection.node.shares.keep_file(connection.peer.uid, fd);
+    let keep = |sent: Sent| connection.node.shares.keep_file(connection.peer.uid, sent.fd);
     match fds.into_iter().map(keep).collect() {
         Ok(files) => match job.add(first_index, files) {
             true => reply(Reply::Done),

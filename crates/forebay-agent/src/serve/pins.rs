@@ -1,5 +1,6 @@
 //! Pins: whole files that users keep in the tier, and pages that programs map.
 
+use super::closer::Sent;
 use super::session::{Answer, Connection, PagePins, refuse, reply};
 use crate::cache::NoPin;
 use crate::cache::entry::Entry;
@@ -67,14 +68,14 @@ fn pin_answer(pinned: Result<(), NoPin>) -> Answer {
 }
 
 /// Pins pages that the client maps, if it shows the copy.
-pub fn pin_pages(connection: &mut Connection, fds: &[OwnedFd], copy: u64, first: u32, pages: u32) -> Answer {
+pub fn pin_pages(connection: &mut Connection, fds: &[Sent], copy: u64, first: u32, pages: u32) -> Answer {
     let Some(entry) = connection.node.cache.by_copy(copy) else {
         return reply(Reply::Refused(Refusal::Invalid("no such copy any more".into())));
     };
     // Only who was given the copy may hold its pages; and a copy of an earlier agent may have had
     // the same number.
     let held = connection.node.cache.file(&entry);
-    if !matches!((fds, held), ([shown], Ok(copy)) if copy.is_same_file(shown.as_fd())) {
+    if !matches!((fds, held), ([shown], Ok(copy)) if copy.is_same_file(shown.fd.as_fd())) {
         return reply(Reply::Refused(Refusal::NoDescriptor));
     }
     let page_bytes = entry.identity.page_bytes;

@@ -1,11 +1,12 @@
 //! A client misses pages: wait for them, fetch them ahead, or remember that they were missed.
 
+use super::closer::Sent;
 use super::session::{Answer, Connection, refuse, reply};
 use crate::cache::entry::Entry;
 use crate::cache::flight::{FlightError, FlightState, Urgency};
 use crate::counters::add;
 use crate::fetch::find::NoEntry;
-use crate::mounts::admit::{Admitted, admit, identify};
+use crate::mounts::admit::{Admitted, admit_at, require_reader};
 use crate::shares::{Kind, PfsFile};
 use forebay_pfs::FileVersion;
 use forebay_pfs::lease::Opened;
@@ -236,17 +237,17 @@ pub fn prefetch(
 
 /// A small read has missed a page and gone to the PFS: once that has happened often enough, the
 /// page is fetched, behind everything else and within its share of the PFS's time.
-pub fn missed(connection: &Connection, fd: OwnedFd, version: &FileVersion, page: u32, bytes: u32) {
-    let node = &connection.node;
-    let Ok((mount, ino)) = identify(&node.mounts, fd.as_fd()) else { return };
+pub fn missed(connection: &Connection, sent: Sent, version: &FileVersion, page: u32, bytes: u32) {
+    let (node, Sent { fd, place }) = (&connection.node, sent);
+    let Ok(mount) = require_reader(&node.mounts, fd.as_fd(), &place) else { return };
     // The version is part of the key's meaning, but a file that changes between two misses only
     // costs one fetch.
-    let key = ino << 24 ^ u64::from(page);
+    let key = place.ino << 24 ^ u64::from(page);
     if !node.fetch.pfs.missed(mount, key, bytes.into()) {
         return;
     }
-    let started =
-        admit(&node.mounts, fd.as_fd()).is_ok_and(|file| start_refill(connection, &file, fd, version, page));
+    let admitted = admit_at(&node.mounts, fd.as_fd(), &place);
+    let started = admitted.is_ok_and(|file| start_refill(connection, &file, fd, version, page));
     if !started {
         node.fetch.pfs.missed_page_ended(mount);
     }

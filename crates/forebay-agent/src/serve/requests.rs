@@ -1,8 +1,9 @@
 //! The requests of clients, and who answers each.
 
+use super::closer::Sent;
 use super::session::{Answer, Connection, reply};
 use super::{admin, jobs, loads, open, pins, read, scratch, write};
-use crate::mounts::admit::{Admitted, NoFile, admit, require_writer};
+use crate::mounts::admit::{Admitted, NoFile, admit_at, require_writer};
 use forebay_pfs::FileVersion;
 use forebay_store::Reservation;
 use forebay_wire::{Refusal, Reply, Request};
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 
 impl Connection {
     /// Answers a request; room for what it reports about a job is reserved in `told`.
-    pub fn answer(&mut self, request: Request, mut fds: Vec<OwnedFd>, told: Option<Reservation>) -> Answer {
+    pub fn answer(&mut self, request: Request, mut fds: Vec<Sent>, told: Option<Reservation>) -> Answer {
         match request {
             Request::Mounts => reply(Reply::Mounts(self.node.mounts.iter().map(|m| m.info()).collect())),
             Request::Open => self.with_file(fds, |c, file, fd| open::open(c, file, &fd)),
@@ -24,8 +25,8 @@ impl Connection {
                 self.one_way(fds, |c, file, fd| read::prefetch(c, file, fd, &version, &runs))
             }
             Request::Missed { version, page, bytes } => {
-                if let (Some(fd), true) = (fds.pop(), fds.is_empty()) {
-                    read::missed(self, fd, &version, page, bytes);
+                if let (Some(sent), true) = (fds.pop(), fds.is_empty()) {
+                    read::missed(self, sent, &version, page, bytes);
                 }
                 None
             }
@@ -80,13 +81,13 @@ impl Connection {
     /// Admits the one descriptor that came with a request and goes on with it.
     fn with_file(
         &mut self,
-        mut fds: Vec<OwnedFd>,
+        mut fds: Vec<Sent>,
         go_on: impl FnOnce(&mut Self, Admitted, OwnedFd) -> Answer,
     ) -> Answer {
-        let (Some(fd), true) = (fds.pop(), fds.is_empty()) else {
+        let (Some(Sent { fd, place }), true) = (fds.pop(), fds.is_empty()) else {
             return reply(Reply::Refused(Refusal::NoDescriptor));
         };
-        match admit(&self.node.mounts, fd.as_fd()) {
+        match admit_at(&self.node.mounts, fd.as_fd(), &place) {
             Ok(file) => go_on(self, file, fd),
             Err(NoFile::Refused(refusal)) => reply(Reply::Refused(refusal)),
             Err(NoFile::Pfs(e)) => reply(Reply::Failed {
@@ -97,17 +98,17 @@ impl Connection {
     }
 
     /// A commit comes with two descriptors: who may only read a file must not say what is in it.
-    fn commit(&mut self, mut fds: Vec<OwnedFd>, version: &FileVersion) -> Answer {
+    fn commit(&mut self, mut fds: Vec<Sent>, version: &FileVersion) -> Answer {
         let (Some(writing), 1) = (fds.pop(), fds.len()) else {
             return reply(Reply::Refused(Refusal::NoDescriptor));
         };
-        self.with_file(fds, |c, file, fd| match require_writer(writing.as_fd(), &file.facts) {
+        self.with_file(fds, |c, file, fd| match require_writer(writing.fd.as_fd(), &file.facts) {
             Ok(()) => write::commit(c, file, &fd, version),
             Err(refusal) => reply(Reply::Refused(refusal)),
         })
     }
 
-    fn one_way(&mut self, fds: Vec<OwnedFd>, go_on: impl FnOnce(&mut Self, Admitted, OwnedFd)) -> Answer {
+    fn one_way(&mut self, fds: Vec<Sent>, go_on: impl FnOnce(&mut Self, Admitted, OwnedFd)) -> Answer {
         self.with_file(fds, |c, file, fd| {
             go_on(c, file, fd);
             None
