@@ -10,6 +10,7 @@ use crate::counters::{Counters, add};
 use crate::fetch::Fetch;
 use crate::fetch::peers::Peers;
 use crate::fetch::pfs::Pfs;
+use crate::jobs::book::JobBook;
 use crate::jobs::files::Jobs;
 use crate::jobs::layouts::Layouts;
 use crate::memory;
@@ -84,7 +85,7 @@ impl Agent {
             peers: Arc::new(peers),
         });
         let orders = Arc::new(Orders::new(fetch.clone(), stop.clone(), wake.clone()));
-        let link = Arc::new(Link::new(wake.clone()));
+        let (jobs, link) = (Arc::new(JobBook::default()), Arc::new(Link::new(wake.clone())));
         let meeting = meeting::Node {
             config: config.cluster.clone(),
             mounts: mounts.clone(),
@@ -92,6 +93,7 @@ impl Agent {
             counters: counters.clone(),
             cluster: cluster.clone(),
             orders: orders.clone(),
+            jobs: jobs.clone(),
             link: link.clone(),
             stop: stop.clone(),
             wake,
@@ -103,6 +105,7 @@ impl Agent {
             counters,
             fetch,
             cluster,
+            jobs,
             link,
             shares,
             memory_files: Jobs::default(),

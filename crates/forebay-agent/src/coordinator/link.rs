@@ -1,13 +1,12 @@
 //! What the rest of the agent says to the coordinator: put into the outbox while there is a
 //! connection, and said anew when there is one again.
 
-use crate::jobs::book::{Bounds, JobBook};
 use crate::lock::lock;
 use crate::stop::Wake;
-use forebay_store::Reservation;
+use forebay_wire::JobStatus;
 use forebay_wire::cluster::ToCoordinator;
-use forebay_wire::{JobStatus, JobUpdate, Refusal};
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt::Debug;
 use std::io;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -28,32 +27,22 @@ struct State {
     /// Who waits for the answer to a question.
     asking: BTreeMap<u64, Sender<Vec<JobStatus>>>,
     next_ask: u64,
-    /// The jobs of local clients.
-    jobs: JobBook,
 }
 
-/// A message that waits to be sent. What a local program has made it hold is counted: a coordinator
-/// that reads slowly must not cost this agent more memory than its users may take.
+/// What is given back when a message has been sent, or is not sent: a coordinator that reads slowly
+/// must not cost this agent more memory than its users may take.
+pub type Held = Box<dyn Debug + Send>;
+
+/// A message that waits to be sent.
 #[derive(Debug)]
 struct Said {
     message: ToCoordinator,
-    /// Whose, and its memory.
-    room: Option<(u32, Reservation)>,
+    _held: Option<Held>,
 }
 
 impl From<ToCoordinator> for Said {
     fn from(message: ToCoordinator) -> Self {
-        Said { message, room: None }
-    }
-}
-
-impl State {
-    /// The message leaves the outbox.
-    fn release(&mut self, said: Said) -> ToCoordinator {
-        if let Some((uid, room)) = said.room {
-            self.jobs.unqueue(uid, room.bytes());
-        }
-        said.message
+        Said { message, _held: None }
     }
 }
 
@@ -86,52 +75,20 @@ impl Link {
         jobs.map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "the coordinator has not answered in time"))
     }
 
-    /// Whether a local client's job may tell so much.
-    ///
-    /// # Errors
-    /// As [`JobBook::may_tell`].
-    pub fn may_tell_job(&self, job: u64, updates: &[JobUpdate], bounds: Bounds) -> Result<(), Refusal> {
-        lock(&self.state).jobs.may_tell(job, updates, bounds)
-    }
-
-    /// A local client's job tells something: it is kept, and sent on if there is a coordinator.
-    ///
-    /// # Errors
-    /// As [`JobBook::tell`].
-    pub fn tell_job(
-        &self,
-        job: u64,
-        updates: Vec<JobUpdate>,
-        bounds: Bounds,
-        room: Reservation,
-    ) -> Result<(), Refusal> {
+    /// Sends a message if there is a coordinator.
+    pub fn say(&self, message: ToCoordinator, held: Option<Held>) {
         let mut state = lock(&self.state);
-        let room = state.jobs.tell(job, &updates, bounds, room)?;
         if state.live {
-            state.jobs.queue(bounds.uid(), room.bytes());
-            let message = ToCoordinator::Job { job, updates };
-            state.outbox.push_back(Said { message, room: Some((bounds.uid(), room)) });
-            drop(state);
-            self.wake.call();
-        }
-        Ok(())
-    }
-
-    /// A local client's job has ended, be it that its program has died.
-    pub fn end_job(&self, job: u64) {
-        let mut state = lock(&self.state);
-        if state.jobs.end(job) && state.live {
-            state.outbox.push_back(ToCoordinator::Job { job, updates: vec![JobUpdate::End] }.into());
+            state.outbox.push_back(Said { message, _held: held });
             drop(state);
             self.wake.call();
         }
     }
 
-    /// From now on what is said is sent; first of all what local jobs have told so far.
-    pub(super) fn begin(&self) {
+    /// From now on what is said is sent, after `first`.
+    pub(super) fn begin(&self, first: Vec<ToCoordinator>) {
         let mut state = lock(&self.state);
-        let again = state.jobs.tell_again();
-        state.outbox.extend(again.into_iter().map(Said::from));
+        state.outbox.extend(first.into_iter().map(Said::from));
         state.live = true;
     }
 
@@ -140,16 +97,12 @@ impl Link {
     pub(super) fn end(&self) {
         let mut state = lock(&self.state);
         state.live = false;
-        while let Some(said) = state.outbox.pop_front() {
-            state.release(said);
-        }
+        state.outbox.clear();
         state.asking.clear();
     }
 
     pub(super) fn next_said(&self) -> Option<ToCoordinator> {
-        let mut state = lock(&self.state);
-        let said = state.outbox.pop_front()?;
-        Some(state.release(said))
+        lock(&self.state).outbox.pop_front().map(|said| said.message)
     }
 
     pub(super) fn answer(&self, ask: u64, jobs: Vec<JobStatus>) {

@@ -23,6 +23,7 @@ use super::link::Link;
 use crate::cluster::Cluster;
 use crate::config::ClusterConfig;
 use crate::counters::Counters;
+use crate::jobs::book::JobBook;
 use crate::mounts::MountState;
 use crate::prefetch::orders::Orders;
 use crate::stop::{Stop, Wake};
@@ -79,6 +80,8 @@ pub struct Node {
     pub cluster: Arc<Cluster>,
     /// What the coordinator has ordered.
     pub orders: Arc<Orders>,
+    /// The jobs of local clients.
+    pub jobs: Arc<JobBook>,
     /// What others have to say.
     pub link: Arc<Link>,
     /// The agent's end.
@@ -176,7 +179,7 @@ fn meet(node: &Node, home: &Home, (incarnation, attempt): (u64, u64)) -> io::Res
     };
     // It does not know them; what is still wanted is ordered anew.
     node.orders.drop_all();
-    node.link.begin();
+    node.jobs.tell_again(|told| node.link.begin(told));
     node.cluster.set_connected(true);
     let now = Instant::now();
     Ok(Meeting {

@@ -6,10 +6,12 @@
 //! has just come needs: of stages that have ended nothing, of slots the last. The book is bounded
 //! in jobs and bytes, and what it takes is counted in the agent's budget.
 
+use crate::lock::lock;
 use forebay_store::Reservation;
 use forebay_wire::cluster::ToCoordinator;
 use forebay_wire::{JobUpdate, Refusal};
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 
 /// Jobs of one agent at a time.
 const JOBS_MAX: usize = 64;
@@ -42,9 +44,85 @@ const MESSAGE_BYTES: u64 = 4 << 20;
 /// The jobs of local clients, by connection.
 #[derive(Debug, Default)]
 pub struct JobBook {
-    jobs: BTreeMap<u64, Kept>,
-    /// Bytes of each user's updates that the coordinator has not been sent yet.
-    unsent: BTreeMap<u32, u64>,
+    jobs: Mutex<BTreeMap<u64, Kept>>,
+    unsent: UnsentBytes,
+}
+
+/// Bytes of each user's updates that the coordinator has not been sent yet.
+type UnsentBytes = Arc<Mutex<BTreeMap<u32, u64>>>;
+
+/// The memory of updates that wait to be sent to the coordinator; dropped when they have been.
+#[derive(Debug)]
+pub struct Unsent {
+    bytes: UnsentBytes,
+    uid: u32,
+    room: Reservation,
+}
+
+impl Unsent {
+    fn new(bytes: &UnsentBytes, uid: u32, room: Reservation) -> Self {
+        *lock(bytes).entry(uid).or_default() += room.bytes();
+        Unsent { bytes: bytes.clone(), uid, room }
+    }
+}
+
+impl Drop for Unsent {
+    fn drop(&mut self) {
+        let mut all = lock(&self.bytes);
+        if let Some(bytes) = all.get_mut(&self.uid) {
+            *bytes = bytes.saturating_sub(self.room.bytes());
+            if *bytes == 0 {
+                all.remove(&self.uid);
+            }
+        }
+    }
+}
+
+/// What a job reports, and the memory for it.
+#[derive(Debug)]
+pub struct Report {
+    /// The updates.
+    pub updates: Vec<JobUpdate>,
+    /// What one copy of them takes.
+    pub size: Size,
+    /// Reserved for [`NEW_COPIES`] of them.
+    pub room: Reservation,
+}
+
+impl Report {
+    /// Goes without the layouts that the agent has added, which are not worth a refusal.
+    pub fn drop_layouts(&mut self) {
+        self.updates.retain(|update| !is_layouts(update));
+        let over = (self.size.layouts * NEW_COPIES).min(self.room.bytes());
+        self.room.shrink(over);
+        self.size.layouts = 0;
+    }
+}
+
+/// Memory of one copy of some updates. Each of them is walked for it, so it is taken once.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Size {
+    /// Of what programs report.
+    pub reported: u64,
+    /// Of the layouts that the agent has added.
+    pub layouts: u64,
+}
+
+impl Size {
+    /// Of these.
+    pub fn of(updates: &[JobUpdate]) -> Self {
+        let mut size = Size::default();
+        for update in updates {
+            let part = if is_layouts(update) { &mut size.layouts } else { &mut size.reported };
+            *part += update.held_bytes();
+        }
+        size
+    }
+
+    /// Of all.
+    pub fn bytes(self) -> u64 {
+        self.reported + self.layouts
+    }
 }
 
 /// Whose a job is, and how much the jobs of one user and of all may take.
@@ -56,11 +134,6 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// Whose job it is.
-    pub fn uid(&self) -> u32 {
-        self.uid
-    }
-
     /// Those of user `uid`, as shares of a capacity in bytes.
     pub fn of(uid: u32, is_operator: bool, capacity: u64) -> Self {
         let all_bytes = capacity / ALL_SHARE;
@@ -81,26 +154,44 @@ struct Kept {
 }
 
 impl JobBook {
-    /// Whether job `job` may tell as much: looked at before room is made for it.
+    /// Whether job `job` may report `updates`, of which one copy takes `size`: looked at before
+    /// room is made for them.
     ///
     /// # Errors
-    /// Too many jobs, too much told, or not begun by [`JobUpdate::Begin`].
-    pub fn may_tell(&self, job: u64, updates: &[JobUpdate], bounds: Bounds) -> Result<(), Refusal> {
+    /// Too many jobs, too much reported, or not begun by [`JobUpdate::Begin`].
+    pub fn may_tell(
+        &self,
+        job: u64,
+        updates: &[JobUpdate],
+        size: Size,
+        bounds: Bounds,
+    ) -> Result<(), Refusal> {
+        self.check(&lock(&self.jobs), job, updates, size, bounds)
+    }
+
+    fn check(
+        &self,
+        jobs: &BTreeMap<u64, Kept>,
+        job: u64,
+        updates: &[JobUpdate],
+        size: Size,
+        bounds: Bounds,
+    ) -> Result<(), Refusal> {
         let begins = matches!(updates.first(), Some(JobUpdate::Begin { .. }));
-        if begins == self.jobs.contains_key(&job) {
+        if begins == jobs.contains_key(&job) {
             return Err(Refusal::Invalid("a job begins once, and first of all".into()));
         }
-        if begins && self.jobs.len() >= JOBS_MAX {
+        if begins && jobs.len() >= JOBS_MAX {
             return Err(Refusal::TooMany("analytics jobs at this node".into()));
         }
-        let told = updates.iter().filter(|u| !is_layouts(u)).map(|u| u.held_bytes()).sum::<u64>();
-        if self.jobs.get(&job).map_or(0, |kept| kept.bytes - kept.layout_bytes) + told > JOB_BYTES_MAX {
+        if jobs.get(&job).map_or(0, |kept| kept.bytes - kept.layout_bytes) + size.reported > JOB_BYTES_MAX {
             return Err(Refusal::TooMany("files and splits in one analytics job".into()));
         }
-        let more = held_bytes(updates) * NEW_COPIES;
-        let mut all = more + self.unsent.values().sum::<u64>();
-        let mut own = more + self.unsent.get(&bounds.uid).copied().unwrap_or(0);
-        for kept in self.jobs.values() {
+        let more = size.bytes() * NEW_COPIES;
+        let unsent = lock(&self.unsent);
+        let mut all = more + unsent.values().sum::<u64>();
+        let mut own = more + unsent.get(&bounds.uid).copied().unwrap_or(0);
+        for kept in jobs.values() {
             all += kept.bytes * COPIES;
             own += if kept.uid == bounds.uid { kept.bytes * COPIES } else { 0 };
         }
@@ -113,57 +204,55 @@ impl JobBook {
         Ok(())
     }
 
-    /// Adds what job `job` reports; `room` is its memory. Returns the part of it that the message
-    /// to the coordinator takes until it has been sent.
+    /// Adds what job `job` reports, and says it by `say`, in the order in which it is kept. If its
+    /// layouts are what there is no room for, it goes without them.
     ///
     /// # Errors
     /// As [`JobBook::may_tell`].
     pub fn tell(
-        &mut self,
+        &self,
         job: u64,
-        updates: &[JobUpdate],
+        mut report: Report,
         bounds: Bounds,
-        mut room: Reservation,
-    ) -> Result<Reservation, Refusal> {
-        self.may_tell(job, updates, bounds)?;
-        let message = room.split(held_bytes(updates).min(room.bytes()));
-        let kept = self.jobs.entry(job).or_default();
+        say: impl FnOnce(ToCoordinator, Unsent),
+    ) -> Result<(), Refusal> {
+        let mut jobs = lock(&self.jobs);
+        let mut checked = self.check(&jobs, job, &report.updates, report.size, bounds);
+        if checked.is_err() && report.size.layouts > 0 {
+            report.drop_layouts();
+            checked = self.check(&jobs, job, &report.updates, report.size, bounds);
+        }
+        checked?;
+        let Report { updates, size, mut room } = report;
+        let message = room.split(size.bytes().min(room.bytes()));
+        let kept = jobs.entry(job).or_default();
         kept.uid = bounds.uid;
         match &mut kept.room {
             Some(kept) => kept.merge(room),
             none => *none = Some(room),
         }
-        for update in updates {
+        for update in &updates {
             kept.take(update);
         }
         kept.give_back();
-        Ok(message)
+        say(ToCoordinator::Job { job, updates }, Unsent::new(&self.unsent, bounds.uid, message));
+        Ok(())
     }
 
-    /// So many bytes of user `uid` wait to be sent to the coordinator.
-    pub fn queue(&mut self, uid: u32, bytes: u64) {
-        *self.unsent.entry(uid).or_default() += bytes;
-    }
-
-    /// So many of them wait no longer.
-    pub fn unqueue(&mut self, uid: u32, bytes: u64) {
-        if let Some(unsent) = self.unsent.get_mut(&uid) {
-            *unsent = unsent.saturating_sub(bytes);
-            if *unsent == 0 {
-                self.unsent.remove(&uid);
-            }
+    /// The job has ended. If there was one, that is said by `say`.
+    pub fn end(&self, job: u64, say: impl FnOnce(ToCoordinator)) {
+        let mut jobs = lock(&self.jobs);
+        if jobs.remove(&job).is_some() {
+            say(ToCoordinator::Job { job, updates: vec![JobUpdate::End] });
         }
     }
 
-    /// The job has ended; tells whether there was one.
-    pub fn end(&mut self, job: u64) -> bool {
-        self.jobs.remove(&job).is_some()
-    }
-
-    /// All of it from the beginning, as messages to a coordinator that knows nothing.
-    pub fn tell_again(&self) -> Vec<ToCoordinator> {
+    /// Says all of it from the beginning by `say`, as messages to a coordinator that knows nothing.
+    /// What is told next is said after them.
+    pub fn tell_again(&self, say: impl FnOnce(Vec<ToCoordinator>)) {
+        let jobs = lock(&self.jobs);
         let mut messages = Vec::new();
-        for (&job, kept) in &self.jobs {
+        for (&job, kept) in &*jobs {
             let mut updates = Vec::new();
             let mut bytes = 0u64;
             for (update, len) in &kept.updates {
@@ -176,7 +265,7 @@ impl JobBook {
             }
             messages.push(ToCoordinator::Job { job, updates });
         }
-        messages
+        say(messages);
     }
 }
 
@@ -215,11 +304,6 @@ impl Kept {
     }
 }
 
-/// Memory of one copy of them.
-pub fn held_bytes(updates: &[JobUpdate]) -> u64 {
-    updates.iter().map(JobUpdate::held_bytes).sum()
-}
-
 /// Whether the agent has added it.
 pub fn is_layouts(update: &JobUpdate) -> bool {
     matches!(update, JobUpdate::Layouts { .. })
@@ -237,6 +321,24 @@ mod tests {
         JobUpdate::Begin { name: "app".into(), planner: String::new() }
     }
 
+    /// Job `job` reports; the message is sent at once.
+    fn tell(book: &JobBook, job: u64, updates: &[JobUpdate], room: Reservation) -> Result<(), Refusal> {
+        let report = Report { updates: updates.to_vec(), size: Size::of(updates), room };
+        book.tell(job, report, FREE, |_, unsent| drop(unsent))
+    }
+
+    fn again(book: &JobBook) -> Vec<ToCoordinator> {
+        let mut all = Vec::new();
+        book.tell_again(|messages| all = messages);
+        all
+    }
+
+    fn ends(book: &JobBook, job: u64) -> bool {
+        let mut ended = false;
+        book.end(job, |_| ended = true);
+        ended
+    }
+
     fn splits(stage: u32) -> JobUpdate {
         JobUpdate::Splits { stage, splits: vec![Split::default(); 10] }
     }
@@ -245,33 +347,54 @@ mod tests {
     fn what_is_told_again_is_what_a_new_coordinator_needs() {
         let budget = Budget::new(1 << 20);
         let room = |bytes| budget.reserve_existing(Class::Clients, bytes);
-        let mut book = JobBook::default();
-        assert!(book.tell(1, &[splits(0)], FREE, room(100)).is_err(), "not begun");
-        book.tell(1, &[begin(), JobUpdate::Slots(vec![("a".into(), 1)]), splits(0)], FREE, room(100))
-            .unwrap();
-        assert!(book.tell(1, &[begin()], FREE, room(10)).is_err(), "begun twice");
+        let book = JobBook::default();
+        assert!(tell(&book, 1, &[splits(0)], room(100)).is_err(), "not begun");
+        tell(&book, 1, &[begin(), JobUpdate::Slots(vec![("a".into(), 1)]), splits(0)], room(100)).unwrap();
+        assert!(tell(&book, 1, &[begin()], room(10)).is_err(), "begun twice");
         let slots = JobUpdate::Slots(vec![("a".into(), 2)]);
-        book.tell(1, &[JobUpdate::StageEnded { stage: 0 }, slots.clone(), splits(1)], FREE, room(100))
-            .unwrap();
-        let again = book.tell_again();
-        assert_eq!(again, [ToCoordinator::Job { job: 1, updates: vec![begin(), slots, splits(1)] }]);
+        tell(&book, 1, &[JobUpdate::StageEnded { stage: 0 }, slots.clone(), splits(1)], room(100)).unwrap();
+        assert_eq!(again(&book), [ToCoordinator::Job { job: 1, updates: vec![begin(), slots, splits(1)] }]);
         assert!(budget.class_bytes(Class::Clients) <= 200, "what is not kept is not paid for");
-        assert!(book.end(1) && !book.end(1));
-        assert_eq!((book.tell_again(), budget.class_bytes(Class::Clients)), (vec![], 0));
+        assert!(ends(&book, 1) && !ends(&book, 1));
+        assert_eq!((again(&book), budget.class_bytes(Class::Clients)), (vec![], 0));
     }
 
     #[test]
     fn the_book_is_bounded() {
         let budget = Budget::new(1 << 30);
         let room = || budget.reserve_existing(Class::Clients, 0);
-        let mut book = JobBook::default();
+        let book = JobBook::default();
         for job in 0..JOBS_MAX as u64 {
-            book.tell(job, &[begin()], FREE, room()).unwrap();
+            tell(&book, job, &[begin()], room()).unwrap();
         }
-        assert!(matches!(book.tell(1000, &[begin()], FREE, room()), Err(Refusal::TooMany(_))));
+        assert!(matches!(tell(&book, 1000, &[begin()], room()), Err(Refusal::TooMany(_))));
         let long = JobUpdate::Splits { stage: 0, splits: vec![Split::default(); 150_000] };
-        let told: Vec<_> = (0..5).map(|_| book.tell(0, std::slice::from_ref(&long), FREE, room())).collect();
+        let told: Vec<_> = (0..5).map(|_| tell(&book, 0, std::slice::from_ref(&long), room())).collect();
         assert!(told[0].is_ok() && matches!(told[4], Err(Refusal::TooMany(_))));
+    }
+
+    #[test]
+    fn what_waits_to_be_sent_counts_for_its_user_and_layouts_go_before_a_job_is_refused() {
+        let budget = Budget::new(1 << 30);
+        let book = JobBook::default();
+        let layouts = JobUpdate::Layouts { servers: vec!["pfs:s".into()], files: Vec::new() };
+        let bounded = |job, updates: &[JobUpdate], user_bytes, held: &mut Vec<_>| {
+            let size = Size::of(updates);
+            let room = budget.reserve_existing(Class::Clients, size.bytes() * NEW_COPIES);
+            let bounds = Bounds { user_bytes, ..FREE };
+            let report = Report { updates: updates.to_vec(), size, room };
+            book.tell(job, report, bounds, |message, unsent| held.push((message, unsent)))
+        };
+        let size = Size::of(&[begin()]).bytes();
+        let mut held = Vec::new();
+        bounded(1, &[begin()], size * NEW_COPIES, &mut held).unwrap();
+        let both = size * (COPIES + NEW_COPIES);
+        assert!(bounded(2, &[begin()], both, &mut held).is_err(), "the first is still to be sent");
+        held.clear();
+        bounded(2, &[begin(), layouts], both, &mut held).unwrap();
+        assert_eq!(held[0].0, ToCoordinator::Job { job: 2, updates: vec![begin()] });
+        held.clear();
+        assert_eq!(budget.class_bytes(Class::Clients), 2 * size * COPIES, "what is sent is not paid for");
     }
 
     #[test]
@@ -284,20 +407,21 @@ mod tests {
             files: vec![FileLayout { stripe_bytes: 1, servers: vec![0; stripes] }],
         };
         let told = [begin(), files.clone(), layouts(1), splits(0), files, layouts(2), splits(1)];
-        let mut book = JobBook::default();
-        book.tell(1, &told, FREE, room(10_000)).unwrap();
-        assert_eq!(book.tell_again(), [ToCoordinator::Job { job: 1, updates: told.to_vec() }]);
-        book.tell(1, &[JobUpdate::StageEnded { stage: 0 }], FREE, room(0)).unwrap();
-        let again = [&told[..3], &told[4..]].concat();
-        assert_eq!(book.tell_again(), [ToCoordinator::Job { job: 1, updates: again }]);
+        let book = JobBook::default();
+        tell(&book, 1, &told, room(10_000)).unwrap();
+        assert_eq!(again(&book), [ToCoordinator::Job { job: 1, updates: told.to_vec() }]);
+        tell(&book, 1, &[JobUpdate::StageEnded { stage: 0 }], room(0)).unwrap();
+        let left = [&told[..3], &told[4..]].concat();
+        assert_eq!(again(&book), [ToCoordinator::Job { job: 1, updates: left }]);
 
         let (each, times) = (2 << 20, 10);
         assert!(4 * each as u64 * times > JOB_BYTES_MAX.max(LAYOUT_BYTES_MAX), "more than all bounds");
         for _ in 0..times {
-            book.tell(1, &[layouts(each)], FREE, room(COPIES * 5 * each as u64)).unwrap();
+            tell(&book, 1, &[layouts(each)], room(COPIES * 5 * each as u64)).unwrap();
         }
-        book.tell(1, &[splits(2)], FREE, room(10_000)).unwrap();
-        let kept = &book.jobs[&1];
+        tell(&book, 1, &[splits(2)], room(10_000)).unwrap();
+        let jobs = lock(&book.jobs);
+        let kept = &jobs[&1];
         assert!(kept.layout_bytes > LAYOUT_BYTES_MAX / 2 && kept.layout_bytes <= LAYOUT_BYTES_MAX);
         assert_eq!(kept.bytes, kept.updates.iter().map(|(_, len)| *len).sum::<u64>());
         assert!(kept.updates.iter().any(|(update, _)| *update == splits(2)));

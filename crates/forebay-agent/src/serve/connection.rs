@@ -9,6 +9,7 @@ use super::closer::{Sent, USER_MAX};
 use super::jobs::room_for_told;
 use super::session::{Connection, Node, reply};
 use crate::counters::add;
+use crate::jobs::book::Size;
 use crate::lock::lock;
 use crate::shares::Kind;
 use forebay_store::ring::{self, RingReader};
@@ -208,6 +209,9 @@ fn make_ring(node: &Node, id: u64) -> Option<OwnedFd> {
     Some(fd)
 }
 
+/// A request, and if it reports about a job, its size and the room for that.
+type Decoded = (Request, Option<(Size, Reservation)>);
+
 /// Packets and answers on one connection.
 struct Conversation<'a> {
     connection: Connection,
@@ -259,14 +263,14 @@ impl Conversation<'_> {
 
     /// Decodes a request and reserves room for what it reports about a job. Large packets are
     /// decoded one at a time: unreserved memory is that of one packet, however many clients send.
-    fn decode(&self, packet: &[u8]) -> io::Result<Result<(Request, Option<Reservation>), Refusal>> {
+    fn decode(&self, packet: &[u8]) -> io::Result<Result<Decoded, Refusal>> {
         let _one_at_a_time = (packet.len() > SMALL_PACKET_BYTES).then(|| lock(self.decoding));
         let allowance = packet.len().max(SMALL_PACKET_BYTES) as u64 * DECODED_SHARE;
         let (decoded, too_large) = counted::within(allowance, || decode::<Request>(packet));
         match decoded {
             Ok(Request::JobTell(updates)) => {
                 Ok(room_for_told(&self.connection, &updates)
-                    .map(|room| (Request::JobTell(updates), Some(room))))
+                    .map(|told| (Request::JobTell(updates), Some(told))))
             }
             Ok(request) => Ok(Ok((request, None))),
             Err(_) if too_large => Ok(Err(Refusal::TooMany(format!(

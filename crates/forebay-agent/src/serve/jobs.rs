@@ -4,7 +4,7 @@
 //! to refuse it.
 
 use super::session::{Answer, Connection, Node, reply};
-use crate::jobs::book::{Bounds, NEW_COPIES, held_bytes, is_layouts};
+use crate::jobs::book::{Bounds, NEW_COPIES, Report, Size, is_layouts};
 use forebay_store::{Class, Reservation};
 use forebay_wire::{JobUpdate, Refusal, Reply};
 use std::time::Duration;
@@ -18,22 +18,26 @@ fn bounds(connection: &Connection) -> Bounds {
 }
 
 /// Reserves room for what a client's job reports, or returns why not. Called right after decoding.
-pub fn room_for_told(connection: &Connection, updates: &[JobUpdate]) -> Result<Reservation, Refusal> {
-    let node = &connection.node;
+pub fn room_for_told(connection: &Connection, updates: &[JobUpdate]) -> Result<(Size, Reservation), Refusal> {
+    let (node, size) = (&connection.node, Size::of(updates));
     if !updates.is_empty() && !updates.contains(&JobUpdate::End) {
-        node.link.may_tell_job(connection.id, updates, bounds(connection))?;
+        node.jobs.may_tell(connection.id, updates, size, bounds(connection))?;
     }
-    room_for(node, updates).ok_or(Refusal::NoRoom)
+    room_for(node, size).map(|room| (size, room)).ok_or(Refusal::NoRoom)
 }
 
-/// Handles what a client's job reports; `room` is reserved for it.
-pub fn tell(connection: &mut Connection, updates: Vec<JobUpdate>, mut room: Reservation) -> Answer {
+/// Handles what a client's job reports; one copy of it takes `size`, and `room` is reserved for it.
+pub fn tell(
+    connection: &mut Connection,
+    updates: Vec<JobUpdate>,
+    (mut size, mut room): (Size, Reservation),
+) -> Answer {
     let node = &connection.node;
     if updates.is_empty() {
         return reply(Reply::Done);
     }
     if updates.contains(&JobUpdate::End) {
-        node.link.end_job(connection.id);
+        node.end_job(connection.id);
         connection.tells = false;
         return reply(Reply::Done);
     }
@@ -41,15 +45,19 @@ pub fn tell(connection: &mut Connection, updates: Vec<JobUpdate>, mut room: Rese
         let why = "only the agent may report layouts".into();
         return reply(Reply::Refused(Refusal::Invalid(why)));
     }
-    let bounds = bounds(connection);
     let mut updates = node.layouts.with_layouts(updates);
-    let layouts: Vec<_> = updates.iter().filter(|u| is_layouts(u)).cloned().collect();
+    let layouts = updates.iter().filter(|u| is_layouts(u)).map(JobUpdate::held_bytes).sum();
     // Their room is not worth a refusal.
-    match room_for(node, &layouts) {
-        Some(more) if node.link.may_tell_job(connection.id, &updates, bounds).is_ok() => room.merge(more),
-        _ => updates.retain(|u| !is_layouts(u)),
+    match room_for(node, Size { reported: 0, layouts }) {
+        Some(more) => {
+            size.layouts = layouts;
+            room.merge(more);
+        }
+        None => updates.retain(|u| !is_layouts(u)),
     }
-    match node.link.tell_job(connection.id, updates, bounds, room) {
+    let report = Report { updates, size, room };
+    let say = |message, unsent| node.link.say(message, Some(Box::new(unsent)));
+    match node.jobs.tell(connection.id, report, bounds(connection), say) {
         Ok(()) => {
             connection.tells = true;
             reply(Reply::Done)
@@ -58,9 +66,8 @@ pub fn tell(connection: &mut Connection, updates: Vec<JobUpdate>, mut room: Rese
     }
 }
 
-fn room_for(node: &Node, updates: &[JobUpdate]) -> Option<Reservation> {
-    let bytes = held_bytes(updates) * NEW_COPIES;
-    node.cache.reserve(Class::Clients, bytes)
+fn room_for(node: &Node, size: Size) -> Option<Reservation> {
+    node.cache.reserve(Class::Clients, size.bytes() * NEW_COPIES)
 }
 
 /// The jobs that the coordinator knows.

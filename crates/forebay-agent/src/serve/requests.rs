@@ -3,6 +3,7 @@
 use super::closer::Sent;
 use super::session::{Answer, Connection, reply};
 use super::{admin, jobs, loads, open, pins, read, scratch, write};
+use crate::jobs::book::Size;
 use crate::mounts::admit::{Admitted, NoFile, admit_at, require_writer};
 use forebay_pfs::FileVersion;
 use forebay_store::Reservation;
@@ -11,8 +12,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 impl Connection {
-    /// Answers a request; room for what it reports about a job is reserved in `told`.
-    pub fn answer(&mut self, request: Request, mut fds: Vec<Sent>, told: Option<Reservation>) -> Answer {
+    /// Answers a request; for what it reports about a job, `told` is its size and the room for it.
+    pub fn answer(
+        &mut self,
+        request: Request,
+        mut fds: Vec<Sent>,
+        told: Option<(Size, Reservation)>,
+    ) -> Answer {
         match request {
             Request::Mounts => reply(Reply::Mounts(self.node.mounts.iter().map(|m| m.info()).collect())),
             Request::Open => self.with_file(fds, |c, file, fd| open::open(c, file, &fd)),
@@ -72,7 +78,7 @@ impl Connection {
             Request::Members => reply(Reply::Members(self.node.cluster.view().cluster.clone())),
             Request::Jobs => jobs::list(&self.node),
             Request::JobTell(updates) => match told {
-                Some(room) => jobs::tell(self, updates, room),
+                Some(told) => jobs::tell(self, updates, told),
                 None => reply(Reply::Refused(Refusal::NoRoom)),
             },
         }

@@ -8,6 +8,7 @@ use crate::config::Config;
 use crate::coordinator::link::Link;
 use crate::counters::{Counters, add};
 use crate::fetch::Fetch;
+use crate::jobs::book::JobBook;
 use crate::jobs::files::Jobs;
 use crate::jobs::layouts::Layouts;
 use crate::lock::lock;
@@ -39,6 +40,8 @@ pub struct Node {
     pub fetch: Arc<Fetch>,
     /// The members.
     pub cluster: Arc<Cluster>,
+    /// What analytics jobs have reported.
+    pub jobs: Arc<JobBook>,
     /// What is said to the coordinator.
     pub link: Arc<Link>,
     /// Where files lie.
@@ -67,6 +70,11 @@ impl Node {
             ring.drain(&mut keys);
         }
         self.touch(&keys);
+    }
+
+    /// The analytics job of a connection has ended, be it that its program has died.
+    pub fn end_job(&self, connection: u64) {
+        self.jobs.end(connection, |message| self.link.say(message, None));
     }
 
     fn touch(&self, keys: &[u64]) {
@@ -139,7 +147,7 @@ impl Drop for Connection {
             self.node.memory_files.end(&job);
         }
         if self.tells {
-            self.node.link.end_job(self.id);
+            self.node.end_job(self.id);
         }
         // What it has used last is not lost with it: many programs are gone before the ring is
         // looked at.
