@@ -33,7 +33,7 @@ pub enum Owner {
     /// This node: fetch it from the PFS.
     Here,
     /// Ask this peer.
-    Peer(NodeInfo),
+    Peer(Arc<NodeInfo>),
 }
 
 /// See the module.
@@ -59,7 +59,7 @@ pub struct View {
 #[derive(Debug, Default)]
 struct Keepers {
     /// In the order of `members`.
-    nodes: Vec<NodeInfo>,
+    nodes: Vec<Arc<NodeInfo>>,
     members: Vec<Member>,
 }
 
@@ -75,9 +75,9 @@ impl View {
     fn new(cluster: ClusterView) -> Self {
         let labels: BTreeSet<&String> = cluster.nodes.iter().flat_map(|n| &n.mounts).collect();
         let keepers = |label: &String| {
-            let nodes: Vec<NodeInfo> = cluster.keepers(label).into_iter().cloned().collect();
+            let nodes: Vec<_> = cluster.keepers(label).into_iter().cloned().map(Arc::new).collect();
             let member =
-                |n: &NodeInfo| Member { node: node_number(&n.name), weight: n.capacity_bytes as f64 };
+                |n: &Arc<NodeInfo>| Member { node: node_number(&n.name), weight: n.capacity_bytes as f64 };
             Keepers { members: nodes.iter().map(member).collect(), nodes }
         };
         let by_mount = labels.into_iter().map(|label| (label.clone(), keepers(label))).collect();
@@ -146,14 +146,12 @@ impl Cluster {
         let view = self.view();
         let Some(keepers) = view.by_mount.get(mount_label) else { return Owner::Here };
         let key = extent_key(mount_label, ino, offset / extent_bytes);
-        for number in owners(key, &keepers.members, RANKS) {
-            let node = keepers.members.iter().position(|m| m.node == number).map(|i| &keepers.nodes[i]);
-            match node {
-                Some(node) if node.name == self.config.node => return Owner::Here,
-                Some(node) if !node.address.is_empty() && !self.is_avoided(&node.name) => {
-                    return Owner::Peer(node.clone());
-                }
-                _ => {}
+        for node in owners::<RANKS>(key, &keepers.members).map(|place| &keepers.nodes[place]) {
+            if node.name == self.config.node {
+                return Owner::Here;
+            }
+            if !node.address.is_empty() && !self.is_avoided(&node.name) {
+                return Owner::Peer(node.clone());
             }
         }
         Owner::Here
@@ -229,6 +227,10 @@ mod tests {
         }
     }
 
+    fn peer(name: &str) -> Owner {
+        Owner::Peer(Arc::new(node(name)))
+    }
+
     fn cluster_of(names: &[&str]) -> Cluster {
         let cluster = Cluster::new(ClusterConfig {
             node: "a".into(),
@@ -252,15 +254,15 @@ mod tests {
         let cluster = cluster_of(&["a", "b", "c"]);
         let before = owners_of(&cluster);
         for name in ["b", "c"] {
-            assert!(before.iter().filter(|o| **o == Owner::Peer(node(name))).count() > 8);
+            assert!(before.iter().filter(|o| **o == peer(name)).count() > 8);
         }
         cluster.avoid("b");
         let after = owners_of(&cluster);
         for (before, after) in before.iter().zip(&after) {
-            assert_ne!(*after, Owner::Peer(node("b")));
-            assert!(*before == Owner::Peer(node("b")) || before == after);
+            assert_ne!(*after, peer("b"));
+            assert!(*before == peer("b") || before == after);
         }
-        assert!(after.contains(&Owner::Here) && after.contains(&Owner::Peer(node("c"))));
+        assert!(after.contains(&Owner::Here) && after.contains(&peer("c")));
         assert_eq!(cluster.status().avoided[0].0, "b");
         assert!(cluster.to_greet().is_empty(), "its back-off has not ended");
         cluster.believe("b");

@@ -1,7 +1,8 @@
 //! Reads a file.
 //!
-//! A read copies resident bytes from shared memory, without a lock, a lease or a call (see
-//! `forebay_store::word`). Either the agent fetches missing bytes, which fills the tier for the
+//! A read copies resident bytes from shared memory, without a lease, a call, or a lock that anybody
+//! outside this process could hold (see `forebay_store::word`); a handle's own lock guards only its
+//! view of the copy. Either the agent fetches missing bytes, which fills the tier for the
 //! next reader, or the program reads them from the PFS itself; the read-ahead policy decides which,
 //! by the pattern of the reads. After any failure of the agent the program reads the PFS.
 //!
@@ -225,7 +226,9 @@ impl Client {
         let session = &self.session;
         let mut config = ReadaheadConfig::for_page(page_bytes as u32);
         config.first_window_bytes = config.first_window_bytes.max(FIRST_WINDOW_BYTES);
-        if let Some(info) = session.mounts().ok().and_then(|m| m.get(mount).cloned()) {
+        if let Ok(mounts) = session.mounts()
+            && let Some(info) = mounts.get(mount)
+        {
             config.max_window_bytes = info.read_ahead_bytes;
             config.extent_bytes = info.extent_bytes;
         }

@@ -183,7 +183,7 @@ impl Peers {
     }
 
     /// The peer that `task` should be asked of; `None` for the PFS.
-    fn route(&self, task: &Task) -> Option<NodeInfo> {
+    fn route(&self, task: &Task) -> Option<Arc<NodeInfo>> {
         if task.flight.is_kept_from_peers() {
             return None;
         }
@@ -191,7 +191,7 @@ impl Peers {
     }
 
     /// The peer that owns a page and would serve it.
-    pub fn owner_of(&self, entry: &Entry, page: u32) -> Option<NodeInfo> {
+    pub fn owner_of(&self, entry: &Entry, page: u32) -> Option<Arc<NodeInfo>> {
         let (version, config) = (&entry.identity.version, &self.mounts[entry.mount].config);
         let offset = u64::from(page) * entry.identity.page_bytes;
         match self.cluster.owner(&config.label, config.extent_bytes, version.ino, offset) {

@@ -39,7 +39,7 @@ pub struct Next {
     /// It is in the tier already.
     pub is_resident: bool,
     /// The peer that owns it.
-    pub owner: Option<NodeInfo>,
+    pub owner: Option<Arc<NodeInfo>>,
     /// The stream that it is fetched in order with, if it has to be fetched from the PFS here.
     pub stream: Option<u64>,
 }

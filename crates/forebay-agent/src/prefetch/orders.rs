@@ -4,7 +4,7 @@
 //! An order names files by their paths, parts of them in the order in which they will be read, and
 //! a pace. A thread of its own opens one file after the other with the agent's rights
 //! ([`crate::mounts::by_path`]) and feeds pages to the mount's fetch queue, behind every reader and
-//! all read-ahead and before loads; `threads` pages at a time, but of a row (`MountState::row_of`)
+//! all read-ahead and before loads; `threads` pages at a time, but of a row (`Pfs::stream`)
 //! one, at the order's rate, and over all orders never more than half of the mount's fetch threads,
 //! so that a reader does not even wait for a page that is being fetched. A page that another node
 //! owns is here because its task will be: it comes by way of its owner, so that the PFS serves it
@@ -97,7 +97,7 @@ struct Run {
     ahead: bool,
     bucket: TokenBucket,
     in_flight: u32,
-    /// The row of its last page, by key (`MountState::row_of`), and how many of it are under way:
+    /// The row of its last page, by key (`Pfs::stream`), and how many of it are under way:
     /// one has to have come before the next is sent, or they would wait for each other in places
     /// that others could have.
     row: Option<u64>,
