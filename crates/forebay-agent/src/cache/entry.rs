@@ -81,17 +81,6 @@ struct Inner {
     removed: bool,
 }
 
-/// Answer of [`Entry::board`].
-#[derive(Debug)]
-pub enum Boarding {
-    /// A new flight: somebody has to fetch.
-    New(Arc<Flight>),
-    /// Under way already.
-    Joined(Arc<Flight>),
-    /// The entry was removed meanwhile; look the file up again.
-    Gone,
-}
-
 impl Entry {
     /// An entry for an open copy.
     pub fn new(identity: CopyIdentity, mount: usize, metadata_bytes: u64, file: CopyFile) -> Self {
@@ -179,18 +168,19 @@ impl Entry {
         lock(&self.inner).file = None;
     }
 
-    /// Joins the flight of `page`, or starts one.
-    pub fn board(&self, page: u32) -> Boarding {
+    /// Joins the flight of `page`, or starts one, which somebody has to fetch then: the flag tells.
+    /// `None` if the entry was removed meanwhile; look the file up again.
+    pub fn board(&self, page: u32) -> Option<(Arc<Flight>, bool)> {
         let mut inner = lock(&self.inner);
         if inner.removed {
-            return Boarding::Gone;
+            return None;
         }
         if let Some(flight) = inner.flights.iter().find(|f| f.page == page) {
-            return Boarding::Joined(flight.clone());
+            return Some((flight.clone(), false));
         }
         let flight = Arc::new(Flight::new(page));
         inner.flights.push(flight.clone());
-        Boarding::New(flight)
+        Some((flight, true))
     }
 
     /// Whether `page` is on its way.

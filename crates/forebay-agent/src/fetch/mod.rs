@@ -8,8 +8,8 @@
 //! | `queue` | what waits for a thread, by urgency |
 //! | `streams` | pages that one server sends faster one after the other |
 //!
-//! [`Fetch::request`] is the way in. Whoever wants a page joins the fetch of it that is under way,
-//! or starts one.
+//! [`Fetch::request`] is the way in, for peers [`Fetch::request_for_peer`]. Whoever wants a page
+//! joins the fetch of it that is under way, or starts one.
 
 pub mod find;
 pub mod peer_link;
@@ -19,7 +19,7 @@ pub mod queue;
 pub mod streams;
 
 use crate::cache::Cache;
-use crate::cache::entry::{Boarding, Entry, Task};
+use crate::cache::entry::{Entry, Task};
 use crate::cache::flight::{Flight, Urgency, Watcher};
 use crate::counters::Counters;
 use crate::mounts::MountState;
@@ -48,9 +48,15 @@ pub struct Fetch {
 pub struct Requested {
     /// Its fetch.
     pub flight: Arc<Flight>,
+    /// It was not on its way before.
+    pub is_new: bool,
     /// This request has queued it, at its own urgency: it was not as urgent before.
     pub is_queued: bool,
 }
+
+/// The page waits for another peer, and is not promised to one.
+#[derive(Debug)]
+pub struct AtPeer;
 
 impl Fetch {
     /// Puts a page on its way, or joins those who wait for it; `watcher` hears of its end. `None`
@@ -63,28 +69,53 @@ impl Fetch {
         urgency: Urgency,
         watcher: Option<Arc<dyn Watcher>>,
     ) -> Option<Requested> {
-        let (flight, is_new) = match entry.board(page) {
-            Boarding::New(flight) => (flight, true),
-            Boarding::Joined(flight) => (flight, false),
-            Boarding::Gone => return None,
-        };
+        let (flight, is_new) = entry.board(page)?;
         // A reader may have joined it by now, had it fetched and seen it end.
         let goes_on = watcher.is_none_or(|watcher| flight.watch(watcher));
-        // A full queue ends what is fetched ahead, and must not end what others wait for.
-        let is_queued = goes_on && (is_new || urgency != Urgency::Ahead) && flight.raise(urgency);
-        if is_queued {
-            self.queue(entry, &flight, pfs, urgency);
-        }
-        Some(Requested { flight, is_queued })
+        let is_queued = goes_on && self.queue(entry, (&flight, is_new), pfs, urgency, false);
+        Some(Requested { flight, is_new, is_queued })
     }
 
-    /// Queues a page that has become more urgent. Behind what it waited for before it still waits:
-    /// the second of the two tasks finds it taken.
-    pub fn queue(&self, entry: &Arc<Entry>, flight: &Arc<Flight>, pfs: &Arc<PfsFile>, urgency: Urgency) {
+    /// As [`Fetch::request`], for a peer: never on to a third node, whatever the view here says.
+    ///
+    /// # Errors
+    /// See [`AtPeer`].
+    pub fn request_for_peer(
+        &self,
+        entry: &Arc<Entry>,
+        page: u32,
+        pfs: &Arc<PfsFile>,
+        urgency: Urgency,
+    ) -> Result<Option<Requested>, AtPeer> {
+        let Some((flight, is_new)) = entry.board(page) else { return Ok(None) };
+        if flight.is_at_peer() {
+            return Err(AtPeer);
+        }
+        let waits_for_peer = flight.keep_from_peers() && !is_new;
+        let is_queued = self.queue(entry, (&flight, is_new), pfs, urgency, waits_for_peer);
+        Ok(Some(Requested { flight, is_new, is_queued }))
+    }
+
+    /// Queues a page that has become more urgent, or if `again`. Behind what it waited for before
+    /// it still waits: the second of the two tasks finds it taken. Whether it was to be queued.
+    fn queue(
+        &self,
+        entry: &Arc<Entry>,
+        (flight, is_new): (&Arc<Flight>, bool),
+        pfs: &Arc<PfsFile>,
+        urgency: Urgency,
+        again: bool,
+    ) -> bool {
+        // A full queue ends what is fetched ahead, and must not end what others wait for.
+        let may = is_new || urgency != Urgency::Ahead;
+        if !may || !flight.raise(urgency) && !again {
+            return false;
+        }
         if !flight.is_taken() {
             let (entry, flight, pfs) = (entry.clone(), flight.clone(), pfs.clone());
             self.peers.send(Task { entry, flight, pfs, urgency });
         }
+        true
     }
 
     /// Whether a page is in the tier, whole.

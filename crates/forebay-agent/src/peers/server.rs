@@ -13,13 +13,13 @@
 //! One thread a connection, as for clients, bounded in number and within the budget.
 
 use super::files::OpenFiles;
-use crate::cache::entry::{Boarding, Entry};
+use crate::cache::entry::Entry;
 use crate::cache::flight::{Flight, FlightError, FlightState, Urgency};
 use crate::cache::{Cache, Lent};
 use crate::cluster::Cluster;
 use crate::counters::{Counters, add};
-use crate::fetch::Fetch;
 use crate::fetch::find::NoEntry;
+use crate::fetch::{AtPeer, Fetch, Requested};
 use crate::mounts::MountState;
 use crate::mounts::admit::Admitted;
 use crate::prefetch::orders::Orders;
@@ -529,23 +529,11 @@ impl<'a> Serving<'a> {
         pfs: &Arc<PfsFile>,
         urgency: Urgency,
     ) -> Result<Option<Found>, PeerReply> {
-        let (flight, mine) = match entry.board(page) {
-            Boarding::Gone => return Ok(None),
-            Boarding::New(flight) => (flight, true),
-            Boarding::Joined(flight) => (flight, false),
-        };
-        if flight.is_at_peer() {
-            return Err(PeerReply::Busy("the page is being asked of another peer here".into()));
+        match self.server.fetch.request_for_peer(&entry, page, pfs, urgency) {
+            Ok(Some(Requested { flight, is_new, .. })) => Ok(Some(Found::Coming(entry, flight, is_new))),
+            Ok(None) => Ok(None),
+            Err(AtPeer) => Err(PeerReply::Busy("the page is being asked of another peer here".into())),
         }
-        // Never on to a third: the PFS, whatever the view here says.
-        let was_for_peers = flight.keep_from_peers();
-        // A page that is requested again while it waits gets no second task; nor does one for
-        // read-ahead, whose queue may be full, and that must not end what others wait for.
-        let may_queue = mine || urgency != Urgency::Ahead;
-        if may_queue && (flight.raise(urgency) || was_for_peers && !mine) {
-            self.server.fetch.queue(&entry, &flight, pfs, urgency);
-        }
-        Ok(Some(Found::Coming(entry, flight, mine)))
     }
 }
 
