@@ -8,6 +8,7 @@ use crate::coordinator::link::Link;
 use crate::coordinator::meeting;
 use crate::counters::{Counters, add};
 use crate::fetch::Fetch;
+use crate::fetch::ends::Ends;
 use crate::fetch::peers::Peers;
 use crate::fetch::pfs::Pfs;
 use crate::jobs::book::JobBook;
@@ -75,12 +76,15 @@ impl Agent {
         let wake = Arc::new(Wake::new()?);
         let stop = Arc::new(Stop::new(wake.clone()));
         let cluster = Arc::new(Cluster::new(config.cluster.clone()));
-        let pfs = Arc::new(Pfs::new(mounts.clone(), cache.clone(), counters.clone()));
-        let peers = Peers::new(pfs.clone(), cluster.clone(), security.clone(), config.cluster.peer_deadline);
+        let ends = Arc::new(Ends::new(mounts.clone(), cache.clone(), counters.clone()));
+        let pfs = Arc::new(Pfs::new(ends.clone()));
+        let deadline = config.cluster.peer_deadline;
+        let peers = Peers::new(pfs.clone(), ends.clone(), cluster.clone(), security.clone(), deadline);
         let fetch = Arc::new(Fetch {
             mounts: mounts.clone(),
             cache: cache.clone(),
             counters: counters.clone(),
+            ends,
             pfs,
             peers: Arc::new(peers),
         });

@@ -2,6 +2,7 @@
 //!
 //! | file | what it does |
 //! | --- | --- |
+//! | `ends` | ends the way of a page: readers are woken, and it is counted |
 //! | `find` | finds or creates the entry of a version; says why there is none |
 //! | `peers`, `peer_link` | requests pages from the peers that own them; the PFS where that fails |
 //! | `pfs` | the fetch threads of a mount |
@@ -11,6 +12,7 @@
 //! [`Fetch::request`] is the way in, for peers [`Fetch::request_for_peer`]. Whoever wants a page
 //! joins the fetch of it that is under way, or starts one.
 
+pub mod ends;
 pub mod find;
 pub mod peer_link;
 pub mod peers;
@@ -24,6 +26,7 @@ use crate::cache::flight::{Flight, Urgency, Watcher};
 use crate::counters::Counters;
 use crate::mounts::MountState;
 use crate::shares::PfsFile;
+use ends::Ends;
 use peers::Peers;
 use pfs::Pfs;
 use std::sync::Arc;
@@ -37,6 +40,8 @@ pub struct Fetch {
     pub cache: Arc<Cache>,
     /// Counters.
     pub counters: Arc<Counters>,
+    /// What ends fetches.
+    pub ends: Arc<Ends>,
     /// Fetches from the PFS.
     pub pfs: Arc<Pfs>,
     /// Fetches from peers.

@@ -18,6 +18,7 @@
 //! the PFS at once. One that answers "not yet" is alive: a reader reads the PFS, read-ahead asks
 //! again later.
 
+use super::ends::Ends;
 use super::peer_link::{Answer, Link};
 use super::pfs::{Pfs, all_cancelled};
 use super::queue::{Popped, Queue};
@@ -71,6 +72,7 @@ const STACK_BYTES: usize = 256 << 10;
 pub struct Peers {
     /// For what no peer serves.
     pfs: Arc<Pfs>,
+    ends: Arc<Ends>,
     mounts: Arc<[MountState]>,
     cache: Arc<Cache>,
     counters: Arc<Counters>,
@@ -159,12 +161,19 @@ fn path_below(mount: &MountState, fd: &OwnedFd) -> Vec<u8> {
 
 impl Peers {
     /// Nobody was asked yet. Peers are to answer within `deadline`.
-    pub fn new(pfs: Arc<Pfs>, cluster: Arc<Cluster>, security: Security, deadline: Duration) -> Self {
+    pub fn new(
+        pfs: Arc<Pfs>,
+        ends: Arc<Ends>,
+        cluster: Arc<Cluster>,
+        security: Security,
+        deadline: Duration,
+    ) -> Self {
         Peers {
-            mounts: pfs.mounts.clone(),
-            cache: pfs.cache.clone(),
-            counters: pfs.counters.clone(),
+            mounts: ends.mounts.clone(),
+            cache: ends.cache.clone(),
+            counters: ends.counters.clone(),
             pfs,
+            ends,
             cluster,
             security,
             deadline,
@@ -286,7 +295,7 @@ impl Peers {
                 if let Job::Page(task, _) = job
                     && task.flight.take()
                 {
-                    self.pfs.finish(&task, Err(FlightError::Cancelled));
+                    self.ends.finish(&task, Err(FlightError::Cancelled));
                 }
             }
             peer.cut();
@@ -378,7 +387,7 @@ impl Peer {
         let node = peers.route(&task).filter(|node| node.name == self.name);
         let Some(node) = node else { return peers.send(task) };
         if !task.flight.take() {
-            return peers.pfs.refilled(&task);
+            return peers.ends.refilled(&task);
         }
         let ordered = task.urgency == Urgency::Plan && !task.flight.is_demanded();
         if ordered && all_cancelled(&task) {
@@ -430,7 +439,7 @@ impl Peer {
             && matches!(task.urgency, Urgency::Ahead | Urgency::Refill)
             && lock(&task.flight.watchers).is_empty();
         if waits && task.urgency != Urgency::Demand {
-            peers.pfs.refilled(&task);
+            peers.ends.refilled(&task);
             task.urgency = Urgency::Demand;
         }
         match answer {
@@ -453,7 +462,7 @@ impl Peer {
                 if task.flight.take() {
                     peers.finish(&task, Err(FlightError::Cancelled));
                 } else {
-                    peers.pfs.refilled(&task);
+                    peers.ends.refilled(&task);
                 }
             }
             _ => {
@@ -619,8 +628,8 @@ impl Peers {
 
     /// Ends a flight that no queue of the mount will see again.
     fn finish(&self, task: &Task, outcome: Result<u64, FlightError>) {
-        self.pfs.finish(task, outcome);
-        self.pfs.refilled(task);
+        self.ends.finish(task, outcome);
+        self.ends.refilled(task);
     }
 
     /// Nobody will ask the peer: the PFS does it.

@@ -5,27 +5,24 @@
 //! at again, and only then do readers see the chunk. So bytes of two versions never meet in one
 //! copy, and a reader of the page's front does not wait for its end.
 
+use super::ends::Ends;
 use super::queue::{InStream, Queue};
 use super::streams::Streams;
 use crate::cache::Cache;
 use crate::cache::entry::{Entry, Task};
 use crate::cache::fill::tier_failed;
-use crate::cache::flight::{Begun, FlightError, FlightState, Urgency};
+use crate::cache::flight::{Begun, FlightError, Urgency};
 use crate::counters::{Counters, add};
 use crate::lock::lock;
 use crate::mounts::MountState;
 use forebay_pfs::FileFacts;
 use forebay_policy::eviction::Fill;
-use forebay_policy::miss_ledger::MissLedger;
 use forebay_store::Class;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
 use std::time::Instant;
-
-/// Pages whose misses are remembered, per mount: 128 GiB in pages of 2 MiB.
-const MISSED_PAGES: usize = 65_536;
 
 /// First chunk of a page: small, since somebody may be waiting for the page's first bytes.
 const FIRST_CHUNK_BYTES: usize = 256 << 10;
@@ -44,9 +41,10 @@ const REFILL_CHUNK_BYTES: usize = 64 << 10;
 /// What fetches pages from the PFS.
 #[derive(Debug)]
 pub struct Pfs {
-    pub(super) mounts: Arc<[MountState]>,
-    pub(super) cache: Arc<Cache>,
-    pub(super) counters: Arc<Counters>,
+    mounts: Arc<[MountState]>,
+    cache: Arc<Cache>,
+    counters: Arc<Counters>,
+    ends: Arc<Ends>,
     /// In the order of the mounts.
     waiting: Vec<Waiting>,
 }
@@ -56,15 +54,6 @@ pub struct Pfs {
 struct Waiting {
     queue: Queue<Task>,
     streams: Streams,
-    /// Which pages small reads keep missing.
-    misses: Mutex<MissLedger>,
-}
-
-impl Waiting {
-    fn of(mount: &MountState) -> Self {
-        let misses = MissLedger::new(MISSED_PAGES, mount.config.random_fill_percent);
-        Waiting { queue: Queue::new(), streams: Streams::of(mount.root()), misses: Mutex::new(misses) }
-    }
 }
 
 /// Size of the next chunk of a page, of which `done` bytes are there. Somebody may have come to
@@ -86,9 +75,11 @@ pub fn all_cancelled(task: &Task) -> bool {
 
 impl Pfs {
     /// Nothing waits yet.
-    pub fn new(mounts: Arc<[MountState]>, cache: Arc<Cache>, counters: Arc<Counters>) -> Self {
-        let waiting = mounts.iter().map(Waiting::of).collect();
-        Pfs { mounts, cache, counters, waiting }
+    pub fn new(ends: Arc<Ends>) -> Self {
+        let (mounts, cache, counters) = (ends.mounts.clone(), ends.cache.clone(), ends.counters.clone());
+        let waiting_of = |m: &MountState| Waiting { queue: Queue::new(), streams: Streams::of(m.root()) };
+        let waiting = mounts.iter().map(waiting_of).collect();
+        Pfs { mounts, cache, counters, ends, waiting }
     }
 
     /// A fetch thread of mount `mount`: works until the queue is closed.
@@ -105,9 +96,9 @@ impl Pfs {
                     true => Err(FlightError::Cancelled),
                     false => self.fetch_page(&task, &mut buffer),
                 };
-                self.finish(&task, outcome);
+                self.ends.finish(&task, outcome);
             }
-            self.refilled(&task);
+            self.ends.refilled(&task);
         }
     }
 
@@ -125,7 +116,7 @@ impl Pfs {
             add(&self.counters.ahead_refused_total, 1);
         }
         if task.flight.take() {
-            self.finish(task, Err(FlightError::Cancelled));
+            self.ends.finish(task, Err(FlightError::Cancelled));
         }
     }
 
@@ -137,25 +128,7 @@ impl Pfs {
     /// Ends all that waits. Called at the end of the agent.
     pub fn close(&self) {
         for task in self.waiting.iter().flat_map(|waiting| waiting.queue.close()) {
-            self.finish(&task, Err(FlightError::Cancelled));
-        }
-    }
-
-    /// A small read of `bytes` has missed a page; whether it is to be fetched now.
-    pub fn missed(&self, mount: usize, key: u64, bytes: u64) -> bool {
-        let page_bytes = self.mounts[mount].config.page_bytes;
-        lock(&self.waiting[mount].misses).missed(key, bytes, page_bytes)
-    }
-
-    /// A page that [`Pfs::missed`] wanted was fetched, or is not.
-    pub fn missed_page_ended(&self, mount: usize) {
-        lock(&self.waiting[mount].misses).filled();
-    }
-
-    /// If `task` was a refill, that is over.
-    pub fn refilled(&self, task: &Task) {
-        if task.urgency == Urgency::Refill {
-            self.missed_page_ended(task.entry.mount);
+            self.ends.finish(&task, Err(FlightError::Cancelled));
         }
     }
 
@@ -173,47 +146,6 @@ impl Pfs {
         }
         let stream = self.stream(&task.entry, task.flight.page)?;
         Some(InStream { stream, place: task.flight.page })
-    }
-
-    /// Ends a flight: readers are woken, loads are told.
-    pub fn finish(&self, task: &Task, outcome: Result<u64, FlightError>) {
-        let counters = &self.counters;
-        if let Some(begun) = task.flight.take_begun() {
-            begun.abandon(&self.cache, task);
-        }
-        match &outcome {
-            Ok(_) => match task.urgency {
-                Urgency::Demand => add(&counters.pages_demanded_total, 1),
-                Urgency::Ahead => add(&counters.pages_ahead_total, 1),
-                Urgency::Plan => add(&counters.pages_planned_total, 1),
-                Urgency::Load => add(&counters.pages_loaded_total, 1),
-                Urgency::Refill => add(&counters.pages_refilled_total, 1),
-            },
-            Err(FlightError::Cancelled) => {}
-            Err(e) => {
-                add(&counters.pages_failed_total, 1);
-                if let FlightError::Pfs { message, .. } = e {
-                    self.mounts[task.entry.mount].fetch_errors.fetch_add(1, Ordering::Relaxed);
-                    tracing::warn!("{message}");
-                }
-                if *e == FlightError::Changed {
-                    add(&counters.changed_total, 1);
-                }
-            }
-        }
-        task.entry.land(&task.flight);
-        let state = match &outcome {
-            Ok(_) => FlightState::Landed,
-            Err(e) => FlightState::Failed(e.clone()),
-        };
-        task.flight.set(state);
-        // After landing: who adds itself to the watchers of an ended flight sees that it has ended.
-        for watcher in lock(&task.flight.watchers).drain(..) {
-            watcher.page_done(task.flight.page, &outcome);
-        }
-        if outcome.is_err() {
-            self.cache.drop_if_empty(&task.entry);
-        }
     }
 
     /// Brings one page into the tier. Returns the bytes read from the PFS, 0 if the page was there.

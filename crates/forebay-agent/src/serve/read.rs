@@ -243,13 +243,13 @@ pub fn missed(connection: &Connection, sent: Sent, version: &FileVersion, page: 
     // The version is part of the key's meaning, but a file that changes between two misses only
     // costs one fetch.
     let key = place.ino << 24 ^ u64::from(page);
-    if !node.fetch.pfs.missed(mount, key, bytes.into()) {
+    if !node.fetch.ends.missed(mount, key, bytes.into()) {
         return;
     }
     let admitted = admit_at(&node.mounts, fd.as_fd(), &place);
     let started = admitted.is_ok_and(|file| start_refill(connection, &file, fd, version, page));
     if !started {
-        node.fetch.pfs.missed_page_ended(mount);
+        node.fetch.ends.missed_page_ended(mount);
     }
 }
 

@@ -1,0 +1,94 @@
+//! How a page's way ends, whoever has fetched it: readers are woken, loads and prefetch requests
+//! hear of it, and it is counted. Beside it the ledger of misses, which has to hear of the end of
+//! each page that it wanted.
+
+use crate::cache::Cache;
+use crate::cache::entry::Task;
+use crate::cache::flight::{FlightError, FlightState, Urgency};
+use crate::counters::{Counters, add};
+use crate::lock::lock;
+use crate::mounts::MountState;
+use forebay_policy::miss_ledger::MissLedger;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+/// Pages whose misses are remembered, per mount: 128 GiB in pages of 2 MiB.
+const MISSED_PAGES: usize = 65_536;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Ends {
+    pub(super) mounts: Arc<[MountState]>,
+    pub(super) cache: Arc<Cache>,
+    pub(super) counters: Arc<Counters>,
+    /// Which pages small reads keep missing, in the order of the mounts.
+    misses: Vec<Mutex<MissLedger>>,
+}
+
+impl Ends {
+    /// Nothing was missed yet.
+    pub fn new(mounts: Arc<[MountState]>, cache: Arc<Cache>, counters: Arc<Counters>) -> Self {
+        let ledger = |m: &MountState| MissLedger::new(MISSED_PAGES, m.config.random_fill_percent);
+        let misses = mounts.iter().map(ledger).map(Mutex::new).collect();
+        Ends { mounts, cache, counters, misses }
+    }
+
+    /// Ends a flight: readers are woken, loads are told.
+    pub fn finish(&self, task: &Task, outcome: Result<u64, FlightError>) {
+        let counters = &self.counters;
+        if let Some(begun) = task.flight.take_begun() {
+            begun.abandon(&self.cache, task);
+        }
+        match &outcome {
+            Ok(_) => match task.urgency {
+                Urgency::Demand => add(&counters.pages_demanded_total, 1),
+                Urgency::Ahead => add(&counters.pages_ahead_total, 1),
+                Urgency::Plan => add(&counters.pages_planned_total, 1),
+                Urgency::Load => add(&counters.pages_loaded_total, 1),
+                Urgency::Refill => add(&counters.pages_refilled_total, 1),
+            },
+            Err(FlightError::Cancelled) => {}
+            Err(e) => {
+                add(&counters.pages_failed_total, 1);
+                if let FlightError::Pfs { message, .. } = e {
+                    self.mounts[task.entry.mount].fetch_errors.fetch_add(1, Ordering::Relaxed);
+                    tracing::warn!("{message}");
+                }
+                if *e == FlightError::Changed {
+                    add(&counters.changed_total, 1);
+                }
+            }
+        }
+        task.entry.land(&task.flight);
+        let state = match &outcome {
+            Ok(_) => FlightState::Landed,
+            Err(e) => FlightState::Failed(e.clone()),
+        };
+        task.flight.set(state);
+        // After landing: who adds itself to the watchers of an ended flight sees that it has ended.
+        for watcher in lock(&task.flight.watchers).drain(..) {
+            watcher.page_done(task.flight.page, &outcome);
+        }
+        if outcome.is_err() {
+            self.cache.drop_if_empty(&task.entry);
+        }
+    }
+
+    /// A small read of `bytes` has missed a page; whether it is to be fetched now.
+    pub fn missed(&self, mount: usize, key: u64, bytes: u64) -> bool {
+        let page_bytes = self.mounts[mount].config.page_bytes;
+        lock(&self.misses[mount]).missed(key, bytes, page_bytes)
+    }
+
+    /// A page that [`Ends::missed`] wanted was fetched, or is not.
+    pub fn missed_page_ended(&self, mount: usize) {
+        lock(&self.misses[mount]).filled();
+    }
+
+    /// If `task` was a refill, that is over.
+    pub fn refilled(&self, task: &Task) {
+        if task.urgency == Urgency::Refill {
+            self.missed_page_ended(task.entry.mount);
+        }
+    }
+}
