@@ -2,11 +2,12 @@
 //! is needed soonest.
 
 use alloc::collections::{BTreeMap, BTreeSet};
-use alloc::string::{String, ToString};
+use alloc::string::ToString;
 use alloc::vec::Vec;
 
 use super::event::{Action, JobKey, Priority, QueueId};
-use super::queues::chunk_bytes;
+use super::nodes::NodeNumber;
+use super::queues::{AtNode, chunk_bytes};
 use super::run::{Pace, QueueKey, Rank, StageRun, Wanted};
 use super::{Requested, Stages};
 use crate::machine::Nanos;
@@ -37,21 +38,36 @@ const QUEUES_LOOK_NS: u64 = 1_000_000_000;
 struct Soonest {
     soon: (u64, u64),
     stage: usize,
+    node: NodeNumber,
     rank: Rank,
 }
 
 /// What a queue would send next: how soon it is needed, and the queue.
 type Next = ((u64, u64), QueueKey);
 
-/// Bytes by node.
-type ByNode = BTreeMap<String, u64>;
+/// What a node may be asked for.
+#[derive(Clone, Default)]
+struct Room {
+    /// What it may hold, and what it was asked to hold.
+    plannable_bytes: u64,
+    held_bytes: u64,
+    requests: AtNode,
+}
+
+impl Room {
+    /// Whether it has a slot and room for one more request.
+    fn has_room(&self, wanted: Wanted) -> bool {
+        let share = if wanted.is_planned { 1 } else { AHEAD_ROOM };
+        let is_left = self.held_bytes + wanted.bytes <= self.plannable_bytes / share;
+        is_left && self.requests.has_slot(wanted.limit)
+    }
+}
 
 /// What one deadline has examined.
 struct Look {
     stages: Vec<(JobKey, u32)>,
-    /// What each node may hold, and what it was asked to hold.
-    room: ByNode,
-    held: ByNode,
+    /// By the number of the node.
+    rooms: Vec<Room>,
     looked_at: usize,
 }
 
@@ -70,7 +86,7 @@ impl Stages {
             return;
         }
         let is_all_split = self.split_some(&stages);
-        let mut look = Look { stages, room: self.room_bytes(), held: self.held_bytes(), looked_at: 0 };
+        let mut look = Look { stages, rooms: self.rooms(now), looked_at: 0 };
         let (mut next, mut is_enough) = self.look(now, &mut look);
         // As much again for sending: however many queues there are, each deadline sends something.
         let enough = look.looked_at + LOOKS_MAX;
@@ -87,7 +103,9 @@ impl Stages {
             if found.soon <= soon {
                 let (job, number) = look.stages[found.stage];
                 let bytes = self.ask(now, job, number, queue, &found.rank);
-                *look.held.entry(found.rank.node.to_string()).or_default() += bytes;
+                let room = &mut look.rooms[found.node];
+                room.held_bytes += bytes;
+                room.requests.begin();
             }
             next.insert((found.soon, key));
         }
@@ -98,7 +116,7 @@ impl Stages {
         }
         if is_enough || !is_all_split || self.has_changed {
             self.queues_due = Some(now + rest_ns(look.looked_at));
-        } else if !self.config.rules.whole_parts && !self.queues_waiting(&look.stages).is_empty() {
+        } else if !self.config.rules.whole_parts && self.runs(&look.stages).any(StageRun::waits) {
             self.queues_due = Some(now + QUEUES_LOOK_NS);
         }
     }
@@ -127,6 +145,9 @@ impl Stages {
     /// Splits the waves that have come within reach into chunks, as far as one deadline permits;
     /// `false` if more remain.
     fn split_some(&mut self, stages: &[(JobKey, u32)]) -> bool {
+        if !self.runs(stages).any(StageRun::has_to_split) {
+            return true;
+        }
         let speed = if self.speed.is_known { self.speed.bytes_per_s } else { 0.0 };
         let chunk_bytes = match self.config.rules.whole_parts {
             true => u64::MAX,
@@ -141,19 +162,31 @@ impl Stages {
     }
 
     fn queues_waiting(&self, stages: &[(JobKey, u32)]) -> BTreeSet<QueueKey> {
-        let runs = stages.iter().filter_map(|(key, number)| self.jobs.get(key)?.stages.get(number));
-        runs.flat_map(StageRun::queues_waiting).collect()
+        self.runs(stages).flat_map(StageRun::queues_waiting).collect()
     }
 
-    /// The bytes that may be requested from each node in all; 0 for a node that has left.
-    fn room_bytes(&self) -> ByNode {
+    fn runs<'a>(&'a self, stages: &'a [(JobKey, u32)]) -> impl Iterator<Item = &'a StageRun> {
+        stages.iter().filter_map(|(key, number)| self.jobs.get(key)?.stages.get(number))
+    }
+
+    /// What each node may be asked for; nothing if it has left.
+    fn rooms(&self, now: Nanos) -> Vec<Room> {
         let there = self.nodes.iter().filter(|node| !self.gone.contains(&node.name));
-        there.map(|node| (node.name.clone(), self.config.rules.plannable_bytes(node))).collect()
+        let plannable: BTreeMap<&str, u64> =
+            there.map(|node| (node.name.as_str(), self.config.rules.plannable_bytes(node))).collect();
+        let mut rooms = self.numbers.table(|name| Room {
+            plannable_bytes: plannable.get(name).copied().unwrap_or(0),
+            held_bytes: 0,
+            requests: self.queues.at_node(name, now),
+        });
+        rooms.iter_mut().zip(self.held_bytes()).for_each(|(room, held)| room.held_bytes = held);
+        rooms
     }
 
-    /// The bytes that were requested from each node and that it may not release yet.
-    pub(super) fn held_bytes(&self) -> ByNode {
-        let mut held = BTreeMap::new();
+    /// The bytes that were requested from each node, by its number, and that it may not release
+    /// yet.
+    pub(super) fn held_bytes(&self) -> Vec<u64> {
+        let mut held = self.numbers.table(|_| 0);
         for run in self.jobs.values().flat_map(|r| r.stages.values()) {
             run.add_held(&mut held);
         }
@@ -163,27 +196,18 @@ impl Stages {
     /// The chunk in `queue` that is needed soonest, among those whose nodes have a free request and
     /// room for them.
     fn soonest(&mut self, now: Nanos, queue: &QueueKey, look: &mut Look) -> Option<Soonest> {
+        let (rooms, whole_parts) = (&look.rooms, self.config.rules.whole_parts);
         let mut best: Option<Soonest> = None;
         for (stage, (key, number)) in look.stages.iter().enumerate() {
             let Some(run) = self.jobs.get_mut(key).and_then(|r| r.stages.get_mut(number)) else { continue };
             look.looked_at += run.nodes_waiting(queue);
-            let (queues, room, held) = (&self.queues, &look.room, &look.held);
-            let whole_parts = self.config.rules.whole_parts;
-            let may = |node: &str, wanted: Wanted| {
-                if whole_parts {
-                    // Its planner keeps the account of memory, by what has come.
-                    return true;
-                }
-                let share = if wanted.is_planned { 1 } else { AHEAD_ROOM };
-                let room = room.get(node).copied().unwrap_or(0) / share;
-                queues.has_slot(node, wanted.limit, now)
-                    && held.get(node).copied().unwrap_or(0) + wanted.bytes <= room
-            };
-            let Some(rank) = run.next_chunk(queue, may) else { continue };
+            // A planner of whole parts keeps the account of memory, by what has come.
+            let may = |node: NodeNumber, wanted| whole_parts || rooms[node].has_room(wanted);
+            let Some((rank, node)) = run.next_chunk(queue, may) else { continue };
             let soon = (run.distance(&rank), rank.at);
             let is_sooner = best.as_ref().is_none_or(|best| soon < best.soon);
             if is_sooner && self.queues.takes(queue.0, (run.serial, rank.wave), now) {
-                best = Some(Soonest { soon, stage, rank });
+                best = Some(Soonest { soon, stage, node, rank });
             }
         }
         best

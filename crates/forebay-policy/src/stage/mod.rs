@@ -28,7 +28,7 @@
 //! | `run` | one stage: its waves and how far their requests are |
 //! | `queues` | queues of requests by server, and their concurrency windows |
 //! | `dispatch`, `fetch` | which requests go out next, and at what pace |
-//! | `members` | nodes that come, go or change |
+//! | `members`, `nodes` | nodes that come, go or change; their numbers |
 //! | `phases` | I/O phases of HPC jobs |
 //! | `tasks` | starts and ends of tasks, stages and jobs |
 //! | `status` | the state for people |
@@ -38,6 +38,7 @@ pub mod event;
 mod fetch;
 mod job;
 mod members;
+mod nodes;
 mod partition;
 mod phases;
 mod planning;
@@ -59,6 +60,7 @@ use crate::machine::{Machine, Nanos};
 use crate::planner::{self, HpcId, JobId, Planner};
 use event::{Action, Event, JobKey, JobStatus, JobUpdate, Node, QueueId, RequestId, StageStatus, WaveId};
 use job::{Change, Job};
+use nodes::Numbers;
 use partition::{Placed, Slots};
 use phases::Hpc;
 use queues::Queues;
@@ -142,6 +144,7 @@ pub struct Stages {
     nodes: Vec<Node>,
     /// Those of these nodes that have left since.
     gone: BTreeSet<String>,
+    numbers: Numbers,
     jobs: BTreeMap<JobKey, Running>,
     ended: VecDeque<JobStatus>,
     planners: BTreeMap<String, Driven>,
@@ -248,6 +251,7 @@ impl Stages {
         Stages {
             nodes,
             gone: BTreeSet::new(),
+            numbers: Numbers::default(),
             jobs: BTreeMap::new(),
             ended: VecDeque::new(),
             planners: BTreeMap::new(),

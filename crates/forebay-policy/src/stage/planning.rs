@@ -119,7 +119,7 @@ impl Stages {
         });
         let homes: Vec<(u32, Option<&str>)> = placed.iter().map(|(i, p)| (*i, p.home.as_deref())).collect();
         let waves = cut(&homes, &slots);
-        run.add_waves(stage.tasks.len(), &waves, placed);
+        run.add_waves(stage.tasks.len(), &waves, placed, &mut self.numbers);
         let told = (run.planned_waves() > 0).then(|| {
             let wave_bytes = run.largest_wave_bytes();
             let slots = slots.total().max(1) as f64;

@@ -84,6 +84,25 @@ struct Queue {
     under_way: BTreeMap<u64, UnderWay>,
 }
 
+/// How many requests a node is at.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AtNode {
+    fresh: usize,
+    hanging: usize,
+}
+
+impl AtNode {
+    /// Whether the node may have one more if `limit` at a time are enough.
+    pub fn has_slot(&self, limit: usize) -> bool {
+        self.fresh < limit && self.hanging < HANGING_MAX
+    }
+
+    /// It has one more.
+    pub fn begin(&mut self) {
+        self.fresh += 1;
+    }
+}
+
 #[derive(Debug)]
 struct UnderWay {
     node: String,
@@ -148,11 +167,11 @@ impl Queues {
             || of_queue.counting(now) + LATER_LESS < of_queue.depth.get()
     }
 
-    /// Whether the node may have one more request, of any queue, if `limit` at a time are enough.
-    pub fn has_slot(&self, node: &str, limit: usize, now: Nanos) -> bool {
-        let Some(orders) = self.by_node.get(node) else { return true };
+    /// The requests that the node is at, of all queues.
+    pub fn at_node(&self, node: &str, now: Nanos) -> AtNode {
+        let Some(orders) = self.by_node.get(node) else { return AtNode::default() };
         let fresh = orders.values().filter(|since| is_fresh(**since, now)).count();
-        fresh < limit && orders.len() - fresh < HANGING_MAX
+        AtNode { fresh, hanging: orders.len() - fresh }
     }
 
     /// A node is given an order of the queue, for a wave.
@@ -354,10 +373,10 @@ mod tests {
         assert_eq!(queues.queues[a as usize].under_way[&9].beside, 1, "nor does it count");
         let later = Nanos(2 * PATIENCE_NS);
         assert!(queues.is_free(a, later), "both are of one node: it hangs, and not the server");
-        assert!(!queues.has_slot("n", 4, later) && queues.has_slot("m", 4, later));
+        assert!(!queues.at_node("n", later).has_slot(4) && queues.at_node("m", later).has_slot(4));
         queues.begin(a, 8, "m", (1, 0), late);
         assert!(!queues.is_free(a, later), "of two nodes");
-        assert!(queues.has_slot("m", 4, later), "one is not enough");
+        assert!(queues.at_node("m", later).has_slot(4), "one is not enough");
         queues.end(a, 8, late, None);
         queues.end(a, 9, late, None);
         queues.end(a, 10, Nanos(1_000_000), Some(4 * MIB));
@@ -367,16 +386,16 @@ mod tests {
         assert!(!queues.is_free(a, Nanos(0)));
         queues.begin(b, 13, "n", (1, 0), Nanos(0));
         queues.begin(b, 14, "n", (1, 0), Nanos(0));
-        assert!(!queues.has_slot("n", 4, Nanos(0)) && queues.has_slot("m", 4, Nanos(0)));
+        assert!(!queues.at_node("n", Nanos(0)).has_slot(4) && queues.at_node("m", Nanos(0)).has_slot(4));
         (20..30).for_each(|order| queues.begin(WIDE, order, "m", (1, 0), Nanos(0)));
         assert!(
-            queues.is_free(WIDE, Nanos(0)) && !queues.has_slot("m", 4, Nanos(0)),
+            queues.is_free(WIDE, Nanos(0)) && !queues.at_node("m", Nanos(0)).has_slot(4),
             "it has what nodes have hands for"
         );
         for (queue, order) in [(a, 11), (a, 12), (b, 13), (b, 14), (b, 14)] {
             queues.end(queue, order, Nanos(0), None);
         }
-        assert!(queues.has_slot("n", 4, Nanos(0)) && !queues.by_node.contains_key("n"));
+        assert!(queues.at_node("n", Nanos(0)).has_slot(4) && !queues.by_node.contains_key("n"));
     }
 
     #[test]

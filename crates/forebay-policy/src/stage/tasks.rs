@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 
 use super::event::{JobKey, JobStatus};
+use super::nodes::Numbers;
 use super::planning::FIRST_TASK_NS;
 use super::run::StageRun;
 use super::status::stage_status;
@@ -142,6 +143,7 @@ impl Stages {
         let ended = self.jobs.remove(&key);
         if self.jobs.is_empty() {
             self.queues.rest();
+            self.numbers = Numbers::default();
         }
         if let Some(running) = ended.filter(|_| show) {
             self.ended.push_back(JobStatus { ended: true, ..self.status_of(&running) });

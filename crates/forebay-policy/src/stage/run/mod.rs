@@ -15,7 +15,7 @@ mod waiting;
 pub use waiting::{QueueKey, Rank, Wanted};
 
 use alloc::collections::{BTreeMap, BTreeSet};
-use alloc::string::String;
+use alloc::string::{String, ToString};
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -23,9 +23,10 @@ use forebay_model::profile::Setting;
 
 use super::Rules;
 use super::event::{Part, Progress, QueueId, RequestId, WaveId, WaveStatus};
+use super::nodes::Numbers;
 use super::partition::Placed;
 use crate::planner::JobId;
-use part::{NodePart, State};
+use part::{NodePart, Parts, State};
 use waiting::Waiting;
 
 /// See the module.
@@ -66,7 +67,7 @@ struct Wave {
     tasks: BTreeMap<u32, WaveTask>,
     started: usize,
     done: usize,
-    parts: BTreeMap<String, NodePart>,
+    parts: Parts,
     setting: Option<Setting>,
     status: WaveStatus,
     /// Those of its parts that wait are split into chunks.
@@ -207,7 +208,13 @@ impl StageRun {
     }
 
     /// Adds waves of tasks, each with the bytes that nodes fetch for it.
-    pub fn add_waves(&mut self, tasks: usize, waves: &[Vec<u32>], placed: Vec<(u32, Placed)>) {
+    pub fn add_waves(
+        &mut self,
+        tasks: usize,
+        waves: &[Vec<u32>],
+        placed: Vec<(u32, Placed)>,
+        numbers: &mut Numbers,
+    ) {
         // A vector by number: with 100,000 tasks a map takes several times as long, and all events
         // wait for it.
         let mut by_task: Vec<Option<Placed>> = vec![None; tasks];
@@ -226,7 +233,8 @@ impl StageRun {
                 let of_wave = WaveTask { home: found.home, bytes, ..WaveTask::default() };
                 wave.tasks.insert(task, of_wave);
                 for (node, need) in found.needs {
-                    let part = wave.parts.entry(node).or_default();
+                    let (name, number) = numbers.of(&node);
+                    let part = wave.parts.of(name, number);
                     part.unstarted += 1;
                     part.needs.insert(task, need);
                 }
@@ -398,7 +406,7 @@ impl StageRun {
                 if let Some(request) = asked.request.filter(|_| asked.pace != pace) {
                     let was_paused = asked.pace.threads == 0;
                     asked.pace = pace;
-                    changed.push(Adjusted { node: node.clone(), request, pace, was_paused });
+                    changed.push(Adjusted { node: node.to_string(), request, pace, was_paused });
                 }
             }
         }
@@ -453,11 +461,11 @@ impl StageRun {
         self.part(wave, node).map_or(0, |part| part.progress(number, request, progress))
     }
 
-    /// Adds the bytes that were requested from nodes for waves that are not over.
-    pub fn add_held(&self, held: &mut BTreeMap<String, u64>) {
+    /// Adds the bytes that were requested from nodes, by their numbers, for waves that are not over.
+    pub fn add_held(&self, held: &mut [u64]) {
         for wave in self.waves.iter().filter(|w| w.status.prefetch_began_ms.is_some() && !w.is_finished()) {
-            for (node, part) in wave.parts.iter().filter(|(_, part)| !part.chunks.is_empty()) {
-                *held.entry(node.clone()).or_default() += part.asked_bytes.saturating_sub(part.failed_bytes);
+            for part in wave.parts.values().filter(|part| !part.chunks.is_empty()) {
+                held[part.node] += part.asked_bytes.saturating_sub(part.failed_bytes);
             }
         }
     }
@@ -539,7 +547,7 @@ impl StageRun {
     pub fn held_before_bytes(&self, gone: &BTreeSet<String>) -> u64 {
         let waves = self.waves[..self.base].iter().filter(|wave| !wave.is_finished());
         let parts = waves.flat_map(|wave| wave.parts.iter());
-        let held = parts.filter(|(node, _)| !gone.contains(*node)).map(|(_, part)| part);
+        let held = parts.filter(|(node, _)| !gone.contains(&***node)).map(|(_, part)| part);
         held.map(|part| part.asked_bytes.saturating_sub(part.failed_bytes)).sum()
     }
 

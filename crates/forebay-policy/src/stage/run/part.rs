@@ -1,16 +1,72 @@
 //! What one node fetches for one wave, and the requests that this is split into.
 
 use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::stage::event::{Progress, QueueId, RequestId};
+use crate::stage::nodes::NodeNumber;
 use crate::stage::partition::Need;
 use crate::stage::queues::Chunk;
 use crate::stage::run::Pace;
 
+/// The parts of a wave, by node in the order of their names.
+#[derive(Debug, Default)]
+pub(super) struct Parts(Vec<(Arc<str>, NodePart)>);
+
+impl Parts {
+    /// Where a node's part is. It stays there: a wave never loses a part.
+    fn place(&self, node: &str) -> Result<usize, usize> {
+        self.0.binary_search_by(|(name, _)| (**name).cmp(node))
+    }
+
+    /// The part of a node, made if there is none.
+    pub fn of(&mut self, name: Arc<str>, node: NodeNumber) -> &mut NodePart {
+        let place = self.place(&name).unwrap_or_else(|place| {
+            self.0.insert(place, (name, NodePart { node, ..NodePart::default() }));
+            place
+        });
+        &mut self.0[place].1
+    }
+
+    pub fn get(&self, node: &str) -> Option<&NodePart> {
+        self.place(node).ok().map(|place| &self.0[place].1)
+    }
+
+    pub fn get_mut(&mut self, node: &str) -> Option<&mut NodePart> {
+        self.place(node).ok().map(|place| &mut self.0[place].1)
+    }
+
+    /// The part in this place.
+    pub fn at(&self, place: usize) -> Option<&NodePart> {
+        self.0.get(place).map(|(_, part)| part)
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&Arc<str>, &NodePart)> {
+        self.0.iter().map(|(name, part)| (name, part))
+    }
+
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (&Arc<str>, &mut NodePart)> {
+        self.0.iter_mut().map(|(name, part)| (&*name, part))
+    }
+
+    pub fn values(&self) -> impl Iterator<Item = &NodePart> {
+        self.0.iter().map(|(_, part)| part)
+    }
+
+    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut NodePart> {
+        self.0.iter_mut().map(|(_, part)| part)
+    }
+}
+
 /// What one node fetches for a wave.
 #[derive(Debug, Default)]
 pub(super) struct NodePart {
+    pub node: NodeNumber,
     pub needs: BTreeMap<u32, Need>,
     pub state: State,
     /// Tasks that have not started.
@@ -85,8 +141,8 @@ impl NodePart {
     /// The node has forgotten its requests: `waits` says whether anybody still waits for them.
     pub fn restart(&mut self, waits: bool) {
         let state = if waits { State::Waiting } else { State::Ended };
-        let (needs, unstarted) = (core::mem::take(&mut self.needs), self.unstarted);
-        *self = NodePart { needs, unstarted, state, ..NodePart::default() };
+        let (node, needs, unstarted) = (self.node, core::mem::take(&mut self.needs), self.unstarted);
+        *self = NodePart { node, needs, unstarted, state, ..NodePart::default() };
     }
 
     pub fn split(&mut self, chunks: Vec<Chunk>) {

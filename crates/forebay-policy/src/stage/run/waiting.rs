@@ -5,9 +5,10 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use super::part::State;
+use super::part::{NodePart, State};
 use super::{StageRun, Wave};
 use crate::stage::event::{Layout, QueueId, WaveId};
+use crate::stage::nodes::NodeNumber;
 use crate::stage::queues::{Chunk, WIDE, chunks};
 
 /// Waves after the planned one that may be begun, if memory allows: enough that every server has
@@ -44,6 +45,8 @@ pub struct Rank {
     pub node: Arc<str>,
     /// Its number among those of the node and wave.
     pub number: usize,
+    /// Where the node's part is in the wave.
+    part: usize,
 }
 
 /// What a request for a chunk would take of its node.
@@ -57,12 +60,26 @@ pub struct Wanted {
     pub limit: usize,
 }
 
+/// What is to be done about a chunk that waits.
+enum Offer {
+    /// It is of no use any more: its task has ended, or reads by itself.
+    Over,
+    /// Its planner does not want it now.
+    Later,
+    /// It may be requested.
+    Now(Wanted),
+}
+
+/// Nodes that are at requests of a wave, counted once for all chunks that are looked at in turn.
+type Fetching = Option<(WaveId, usize)>;
+
 /// A queue, or one node's share of the queue that has no window: there nodes do not wait for each
 /// other, and to look at all of them for each request would take too long.
 pub type QueueKey = (QueueId, Option<Arc<str>>);
 
-/// Chunks of one node and queue: the wave, what its task reads before it, and its number.
-type OfNode = BTreeSet<(WaveId, u64, usize)>;
+/// A chunk of one node and queue: the wave, what its task reads before it, its number, and the
+/// place of the node's part in the wave.
+type Place = (WaveId, u64, usize, usize);
 
 /// Chunks that wait. Some may be over: whoever comes to them looks.
 #[derive(Debug, Default)]
@@ -71,17 +88,46 @@ pub(super) struct Waiting {
     count: usize,
 }
 
+/// Those of one node in one queue, and the first of them once more: at most deadlines that is all
+/// that is looked at.
+#[derive(Debug)]
+struct OfNode {
+    first: Place,
+    chunks: BTreeSet<Place>,
+}
+
+impl OfNode {
+    /// Looks for the first again; `false` if none is left.
+    fn has_first(&mut self) -> bool {
+        self.chunks.first().inspect(|first| self.first = **first).is_some()
+    }
+}
+
+impl Rank {
+    fn of(node: &Arc<str>, (wave, at, number, part): Place) -> Self {
+        Rank { wave, at, node: node.clone(), number, part }
+    }
+
+    fn place(&self) -> Place {
+        (self.wave, self.at, self.number, self.part)
+    }
+}
+
 impl Waiting {
     fn insert(&mut self, queue: QueueId, rank: Rank) {
-        let of_node = self.queues.entry(queue).or_default().entry(rank.node).or_default();
-        self.count += usize::from(of_node.insert((rank.wave, rank.at, rank.number)));
+        let place = rank.place();
+        let nodes = self.queues.entry(queue).or_default();
+        let new = || OfNode { first: place, chunks: BTreeSet::new() };
+        let of_node = nodes.entry(rank.node).or_insert_with(new);
+        of_node.first = of_node.first.min(place);
+        self.count += usize::from(of_node.chunks.insert(place));
     }
 
     pub(super) fn remove(&mut self, queue: QueueId, rank: &Rank) {
         let Some(nodes) = self.queues.get_mut(&queue) else { return };
         let Some(of_node) = nodes.get_mut(&rank.node) else { return };
-        self.count -= usize::from(of_node.remove(&(rank.wave, rank.at, rank.number)));
-        if of_node.is_empty() {
+        self.count -= usize::from(of_node.chunks.remove(&rank.place()));
+        if !of_node.has_first() {
             nodes.remove(&rank.node);
         }
         if nodes.is_empty() {
@@ -93,51 +139,54 @@ impl Waiting {
     fn retain(&mut self, waves: &BTreeSet<WaveId>) {
         for nodes in self.queues.values_mut() {
             for of_node in nodes.values_mut() {
-                of_node.retain(|(wave, ..)| waves.contains(wave));
+                of_node.chunks.retain(|(wave, ..)| waves.contains(wave));
             }
-            nodes.retain(|_, of_node| !of_node.is_empty());
+            nodes.retain(|_, of_node| of_node.has_first());
         }
         self.queues.retain(|_, nodes| !nodes.is_empty());
-        self.count = self.queues.values().flat_map(BTreeMap::values).map(BTreeSet::len).sum();
+        self.count =
+            self.queues.values().flat_map(BTreeMap::values).map(|of_node| of_node.chunks.len()).sum();
     }
 
-    /// What may go next: of a queue by server the first of each node; of a node's share of the wide
-    /// queue the first of each wave.
-    fn heads(&self, (queue, node): &QueueKey) -> Vec<Rank> {
-        let Some(nodes) = self.queues.get(queue) else { return Vec::new() };
-        let rank = |node: &Arc<str>, &(wave, at, number): &(WaveId, u64, usize)| Rank {
-            wave,
-            at,
-            node: node.clone(),
-            number,
-        };
+    /// Shows `look` what may go next: of a queue by server the first of each node, in the order of
+    /// their names; of a node's share of the wide queue the first of each wave.
+    fn heads<'a>(&'a self, (queue, node): &QueueKey, mut look: impl FnMut(&'a Arc<str>, Place)) {
+        let Some(nodes) = self.queues.get(queue) else { return };
         let Some(node) = node else {
-            return nodes.iter().filter_map(|(node, chunks)| Some(rank(node, chunks.first()?))).collect();
+            return nodes.iter().for_each(|(node, of_node)| look(node, of_node.first));
         };
-        let mut heads = Vec::new();
-        let Some(chunks) = nodes.get(node) else { return heads };
+        let Some((node, OfNode { chunks, .. })) = nodes.get_key_value(node) else { return };
         let mut next = chunks.first();
-        while let Some(chunk) = next {
-            heads.push(rank(node, chunk));
-            next = chunks.range((chunk.0 + 1, 0, 0)..).next();
+        while let Some(place) = next {
+            look(node, *place);
+            next = chunks.range((place.0 + 1, 0, 0, 0)..).next();
         }
-        heads
     }
 }
 
 impl StageRun {
+    /// Whether a wave that has come into reach is not split into chunks yet.
+    pub fn has_to_split(&self) -> bool {
+        self.waves[..self.reach()].iter().any(|wave| !wave.is_split)
+    }
+
+    /// The number of waves that may be begun, if memory allows.
+    fn reach(&self) -> usize {
+        let Some(planned) = self.waves.iter().rposition(Wave::is_planned) else { return 0 };
+        let ahead = if self.works_ahead { REACH } else { 0 };
+        self.waves.len().min(planned + 1 + ahead)
+    }
+
     /// Splits what has come into reach into chunks of `chunk_bytes` at most, wave by wave until
     /// `budget` chunks are made or enough wait; `false` if the budget was not enough.
     pub fn split(&mut self, layouts: &[Layout], chunk_bytes: u64, budget: &mut usize) -> bool {
-        let Some(planned) = self.waves.iter().rposition(Wave::is_planned) else { return true };
-        let reach = if self.works_ahead { REACH } else { 0 };
-        let end = self.waves.len().min(planned + 1 + reach);
+        let end = self.reach();
         for wave in self.waves[..end].iter_mut().filter(|wave| !wave.is_split) {
             if *budget == 0 || self.waiting.count >= WAITING_MAX {
                 return *budget > 0;
             }
             wave.is_split = true;
-            for (node, part) in wave.parts.iter_mut() {
+            for (place, (node, part)) in wave.parts.iter_mut().enumerate() {
                 if part.state != State::Waiting || part.left > 0 {
                     continue;
                 }
@@ -151,9 +200,8 @@ impl StageRun {
                 }
                 // What is beyond the bound is read without a plan.
                 part.given_up_bytes += left_bytes - split.iter().map(|chunk| chunk.bytes).sum::<u64>();
-                let name: Arc<str> = node.as_str().into();
                 for (number, chunk) in split.iter().enumerate() {
-                    let rank = Rank { wave: wave.id, at: chunk.at, node: name.clone(), number };
+                    let rank = Rank::of(node, (wave.id, chunk.at, number, place));
                     self.waiting.insert(chunk.queue, rank);
                 }
                 *budget = budget.saturating_sub(split.len());
@@ -161,6 +209,11 @@ impl StageRun {
             }
         }
         true
+    }
+
+    /// Whether chunks may wait.
+    pub fn waits(&self) -> bool {
+        !self.waiting.queues.is_empty()
     }
 
     /// Queues in which chunks may wait.
@@ -187,65 +240,98 @@ impl StageRun {
     /// The chunk of the queue that is needed first, of those that may be requested: `may` is asked
     /// with the node and what the request would take. A node gets its chunks in their order, or a
     /// later one would take the place of the first.
-    pub fn next_chunk(&mut self, key: &QueueKey, may: impl Fn(&str, Wanted) -> bool) -> Option<Rank> {
-        let queue = key.0;
+    pub fn next_chunk(
+        &mut self,
+        key: &QueueKey,
+        may: impl Fn(NodeNumber, Wanted) -> bool,
+    ) -> Option<(Rank, NodeNumber)> {
         loop {
-            let mut over = Vec::new();
-            let mut found: Option<Rank> = None;
-            for rank in self.waiting.heads(key) {
-                if found.as_ref().is_some_and(|found| *found < rank) {
-                    continue;
+            let (mut over, mut found, mut fetching) =
+                (Vec::new(), None::<(&Arc<str>, Place, NodeNumber)>, None);
+            self.waiting.heads(key, |node, place| {
+                // Of two that are needed at the same time the first by name goes first.
+                if found.is_some_and(|(_, found, _)| (found.0, found.1) <= (place.0, place.1)) {
+                    return;
                 }
-                if self.is_over(queue, &rank) {
-                    over.push(rank);
-                } else if self.offer(queue, &rank).is_some_and(|wanted| may(&rank.node, wanted)) {
-                    found = Some(rank);
+                let Some((wave, part)) = self.part_at(place) else {
+                    return over.push(Rank::of(node, place));
+                };
+                match self.offer(key.0, node, place, (wave, part), &mut fetching) {
+                    Offer::Over => over.push(Rank::of(node, place)),
+                    Offer::Now(wanted) if may(part.node, wanted) => found = Some((node, place, part.node)),
+                    Offer::Later | Offer::Now(_) => {}
                 }
-            }
+            });
+            let found = found.map(|(node, place, number)| (Rank::of(node, place), number));
             if over.is_empty() {
                 return found;
             }
             for rank in over {
-                self.waiting.remove(queue, &rank);
+                self.waiting.remove(key.0, &rank);
                 if let Some(part) = self.part(rank.wave, &rank.node) {
-                    part.give_up(queue, rank.number);
+                    part.give_up(key.0, rank.number);
                 }
             }
         }
     }
 
-    /// Whether a chunk that waits is of no use any more: its task has ended, or reads by itself.
-    fn is_over(&self, queue: QueueId, rank: &Rank) -> bool {
-        let Some(wave) = self.wave(rank.wave) else { return true };
-        let part = wave.parts.get(&*rank.node).filter(|part| part.state != State::Ended);
-        let asked = part.and_then(|part| part.chunks.get(rank.number)).filter(|c| c.state == State::Waiting);
-        // Its name may have been another's, before the node came back.
-        let Some(asked) = asked.filter(|asked| asked.chunk.queue == queue) else { return true };
-        let Some(task) = wave.tasks.get(&asked.chunk.task) else { return true };
-        task.done || task.started && !self.works_ahead
+    fn part_at(&self, (wave, .., part): Place) -> Option<(&Wave, &NodePart)> {
+        let wave = self.wave(wave)?;
+        Some((wave, wave.parts.at(part)?))
     }
 
-    /// What a request for the chunk would take; `None` if its planner does not want it now.
-    fn offer(&self, queue: QueueId, rank: &Rank) -> Option<Wanted> {
-        let wave = self.wave(rank.wave)?;
-        let part = wave.parts.get(&*rank.node)?;
-        let bytes = part.chunks.get(rank.number)?.chunk.bytes;
-        let is_planned = wave.is_planned();
+    /// Whether a chunk that waits is wanted, and what a request for it would take.
+    fn offer(
+        &self,
+        queue: QueueId,
+        node: &str,
+        place: Place,
+        (wave, part): (&Wave, &NodePart),
+        fetching: &mut Fetching,
+    ) -> Offer {
+        let waits = part.chunks.get(place.2).filter(|_| part.state != State::Ended);
+        let waits = waits.filter(|asked| asked.state == State::Waiting);
+        // Its number may have been another's, before the node came back.
+        let Some(asked) = waits.filter(|asked| asked.chunk.queue == queue) else { return Offer::Over };
+        // No task of a wave that has not begun is over, and this is asked of very many chunks.
+        if wave.started > 0 || wave.done > 0 {
+            let task = wave.tasks.get(&asked.chunk.task);
+            if task.is_none_or(|task| task.done || task.started && !self.works_ahead) {
+                return Offer::Over;
+            }
+        }
+        let limit = match self.limit(queue, node, (wave, part), fetching) {
+            Some(limit) => limit,
+            None => return Offer::Later,
+        };
+        Offer::Now(Wanted { bytes: asked.chunk.bytes, is_planned: wave.is_planned(), limit })
+    }
+
+    /// Requests that the node may have at a time, with one more of the wave; `None` if the wave's
+    /// planner does not want one now.
+    fn limit(
+        &self,
+        queue: QueueId,
+        node: &str,
+        (wave, part): (&Wave, &NodePart),
+        fetching: &mut Fetching,
+    ) -> Option<usize> {
         if self.rules.whole_parts {
-            return is_planned.then_some(Wanted { bytes, is_planned, limit: usize::MAX });
+            return wave.is_planned().then_some(usize::MAX);
         }
         if self.works_ahead && queue == WIDE {
-            let may_go = part.active < self.wide_limit(wave, &rank.node);
-            return may_go.then_some(Wanted { bytes, is_planned, limit: WIDE_LIMIT });
+            return (part.active < self.wide_limit(wave, node)).then_some(WIDE_LIMIT);
         }
-        let Some(setting) = wave.setting.filter(|_| is_planned) else {
-            return self.works_ahead.then_some(Wanted { bytes, is_planned, limit: AHEAD_LIMIT });
+        let Some(setting) = wave.setting.filter(|_| wave.is_planned()) else {
+            return self.works_ahead.then_some(AHEAD_LIMIT);
         };
         let nodes = usize::from(setting.nodes);
-        let has_turn = part.active > 0
-            || nodes >= wave.parts.len()
-            || wave.parts.values().filter(|part| part.active > 0).count() < nodes;
-        has_turn.then_some(Wanted { bytes, is_planned, limit: usize::from(setting.threads.max(1)) })
+        let has_turn = part.active > 0 || nodes >= wave.parts.len() || {
+            let count = || wave.parts.values().filter(|part| part.active > 0).count();
+            let known = fetching.filter(|(of, _)| *of == wave.id);
+            fetching.insert(known.unwrap_or_else(|| (wave.id, count()))).1 < nodes
+        };
+        has_turn.then_some(usize::from(setting.threads.max(1)))
     }
 
     /// Requests of the wave that the node may have in the wide queue, under a planner that works
