@@ -141,6 +141,12 @@ pub const KEYS: &[Key] = &[
                  prefetches.",
     },
     Key {
+        name: "cluster.profile",
+        default: "\"\"",
+        reason: "File with the measured speed of prefetches and their interference with I/O phases, for the planners of the \
+                 coordinator of this process (docs/operations.md). Empty: planners learn both from prefetches and phases.",
+    },
+    Key {
         name: "cluster.decision_log",
         default: "\"\"",
         reason: "Directory in which the coordinator of this process records its events and decisions for \
@@ -297,6 +303,8 @@ pub struct ClusterConfig {
     pub peer_deadline: Duration,
     /// Planner of jobs that name none.
     pub planner: String,
+    /// File with the system as it was measured.
+    pub profile: Option<PathBuf>,
     /// Directory of the coordinator's decision log.
     pub decision_log: Option<PathBuf>,
 }
@@ -315,6 +323,7 @@ impl Default for ClusterConfig {
             tls: None,
             peer_deadline: Duration::from_millis(2000),
             planner: "no-action".into(),
+            profile: None,
             decision_log: None,
         }
     }
@@ -456,6 +465,7 @@ struct RawCluster {
     tls: Option<PathBuf>,
     peer_deadline_ms: Option<u64>,
     planner: Option<String>,
+    profile: Option<PathBuf>,
     decision_log: Option<PathBuf>,
 }
 
@@ -626,6 +636,7 @@ impl ClusterConfig {
             tls: raw.tls.filter(|dir| !dir.as_os_str().is_empty()),
             peer_deadline: raw.peer_deadline_ms.map_or(default.peer_deadline, Duration::from_millis),
             planner: raw.planner.unwrap_or(default.planner),
+            profile: raw.profile.filter(|file| !file.as_os_str().is_empty()),
             decision_log: raw.decision_log.filter(|dir| !dir.as_os_str().is_empty()),
         };
         Ok(())

@@ -5,7 +5,7 @@ use crate::cli::{CoordinatorArgs, Global};
 use crate::out::print;
 use forebay_agent::{ClusterConfig, Config};
 use forebay_coordinator::members::Timing;
-use forebay_coordinator::{Coordinator, Options};
+use forebay_coordinator::{Coordinator, Options, Profile};
 use forebay_wire::link::Security;
 use std::io;
 use std::process::ExitCode;
@@ -46,7 +46,14 @@ pub fn start(config: &ClusterConfig) -> io::Result<Coordinator> {
         security: Security::configured(config.tls.as_deref())?,
         timing: Timing::DEFAULT,
         planner: config.planner.clone(),
+        profile: profile(config).map_err(io::Error::other)?,
         buffers_bytes: config.coordinator_buffers_bytes,
         decision_log: config.decision_log.clone(),
     })
+}
+
+/// What `cluster.profile` says, if it names a file.
+pub fn profile(config: &ClusterConfig) -> Result<Option<Profile>, String> {
+    let read = |path| forebay_sim::scenario::profile::read(path).map_err(|e| format!("cluster.profile: {e}"));
+    config.profile.as_deref().map(read).transpose()
 }

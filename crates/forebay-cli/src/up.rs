@@ -359,6 +359,9 @@ pub fn check_config(global: &Global, file: &Path) -> Outcome {
     let config = Config::load(file)?;
     config.sizes(memory::usable_bytes()).map_err(|e| format!("{}: {e}", file.display()))?;
     let failed = |why: String| Err(format!("{}: {why}", file.display()));
+    if let Err(why) = crate::coordinator::profile(&config.cluster) {
+        return failed(why);
+    }
     if config.mounts.is_empty() && config.cluster.coordinator_listen.is_empty() {
         return failed(
             "no PFS to serve: an agent needs a [[mount]] with label and root, a coordinator cluster.coordinator_listen".into(),

@@ -79,6 +79,12 @@ const TABLE: &[(&str, i32, &[&str])] = &[
     ("config check {dir}/empty.toml", FAILED, &["no PFS to serve", "[[mount]]"]),
     ("config check {dir}/rootless.toml", FAILED, &["/no/such/root", "mount the PFS"]),
     ("config check {dir}/single.toml", FAILED, &["[[mount]] in double brackets"]),
+    (
+        "config check {dir}/profile.toml",
+        FAILED,
+        &["cluster.profile", "bad-profile.toml:7:", "profile.i_hpc", "0.5"],
+    ),
+    ("coordinator --listen 127.0.0.1:0 --config {dir}/profile.toml", FAILED, &["bad-profile.toml:7:", "0.5"]),
     ("config check {dir}/number.toml", FAILED, &["capacity = 1", "in quotes", "16GiB"]),
     ("init", WRONG, &["DIR"]),
     ("init {dir}/ca --node a=127.0.0.1 --node a=127.0.0.2", FAILED, &["--node a", "twice"]),
@@ -178,6 +184,10 @@ fn run(line: &str, dir: &Path, variables: &[(&str, &str)]) -> (Option<i32>, Stri
     (out.status.code(), said)
 }
 
+/// A profile as far as its interference.
+const PROFILE: &str =
+    "version = 1\ncluster = { pfs_gb_per_s = 4, nodes = 8 }\n\n[profile]\nbytes_gb = 50\nprefetch_s = 200\n";
+
 fn directory() -> tempfile::TempDir {
     let dir = tempfile::Builder::new().prefix("forebay-bad-").tempdir().unwrap();
     std::fs::create_dir(dir.path().join("sub")).unwrap();
@@ -188,6 +198,8 @@ fn directory() -> tempfile::TempDir {
         ("good.toml", format!("{mount} {:?}\n", dir.path())),
         ("rootless.toml", format!("{mount} \"/no/such/root\"\n")),
         ("single.toml", "[mount]\nlabel = \"a\"\nroot = \"/\"\n".to_owned()),
+        ("profile.toml", format!("[cluster]\nprofile = {:?}\n", dir.path().join("bad-profile.toml"))),
+        ("bad-profile.toml", format!("{PROFILE}i_hpc = 0.5\ni_bd = 1.2\n")),
         ("number.toml", format!("[tier]\ncapacity = 1\n{mount} \"/\"\n")),
     ] {
         std::fs::write(dir.path().join(name), text).unwrap();

@@ -14,4 +14,6 @@ pub mod pump;
 pub mod record;
 pub mod server;
 
+/// The system as it was measured.
+pub use forebay_policy::planner::Config as Profile;
 pub use server::{Coordinator, Options};

@@ -70,6 +70,8 @@ pub struct Options {
     pub timing: Timing,
     /// The planner of jobs that name none.
     pub planner: String,
+    /// The system as it was measured, if it was.
+    pub profile: Option<crate::Profile>,
     /// Most bytes that the buffers of all connections hold together.
     pub buffers_bytes: u64,
     /// Directory of the decision log, if there is to be one.
@@ -230,7 +232,8 @@ fn prove(inner: &Arc<Inner>, listener: &Arc<Listener>, socket: TcpStream) {
 }
 
 fn pump(options: &Options) -> io::Result<Pump> {
-    let config = Config { default_planner: options.planner.clone(), ..Config::default() };
+    let (default_planner, system) = (options.planner.clone(), options.profile.clone());
+    let config = Config { default_planner, system, ..Config::default() };
     let recorder = match &options.decision_log {
         None => Recorder::off(),
         Some(dir) => Recorder::start(dir, &config).map_err(|e| {

@@ -457,6 +457,38 @@ fn a_live_planner_waits_for_the_io_phase_that_another_node_reports() {
 }
 
 #[test]
+fn a_measured_profile_is_in_the_first_line_of_the_decision_log_and_planners_start_from_it() {
+    let pfs = plain_pfs();
+    let path = pfs.path().join("data");
+    make_file(&path, SEED, 8 * EXTENT);
+    let dir = open_dir_in("/dev/shm");
+    let at = |name: &str| dir.path().join(name);
+    let (config, log, profile) = (at("coordinator.toml"), at("decisions"), at("profile.toml"));
+    let text = "version = 1\n[cluster]\npfs_gb_per_s = 4\nnodes = 8\n[profile]\nbytes_gb = 50\nprefetch_s = 200\n\
+                i_hpc = 1.5\ni_bd = 1.2\ndefault_nodes = 1\ndefault_threads = 3\n";
+    std::fs::write(&profile, text).unwrap();
+    std::fs::write(&config, format!("[cluster]\nprofile = {profile:?}\ndecision_log = {log:?}\n")).unwrap();
+    let arguments = ["--listen", "127.0.0.1:0", "--config", config.to_str().unwrap()];
+    let (coordinator, address) = start_coordinator_with(dir.path(), &arguments);
+    let mut cluster = Cluster::under(coordinator, address, dir, 1, pfs.path(), &[]);
+    let (job, _) = begin(&cluster.client(0), &path, 1);
+    wait_for("the first wave is fetched", || {
+        cluster.waves(0).first().is_some_and(|w| w.prefetch_ended_ms.is_some())
+    });
+    drop(job);
+    cluster.coordinator.end();
+
+    let text = std::fs::read_to_string(log.join("decisions-000001.log")).unwrap();
+    let lines: Vec<serde_json::Value> =
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(lines[0].to_string().contains("\"pfs_bytes_per_s\":4000000000.0"), "{}", lines[0]);
+    let decided = lines.iter().find(|line| line["action"]["is"] == "decided");
+    let setting = &decided.unwrap_or_else(|| panic!("no plan in {text}"))["action"]["decision"]["steps"][0];
+    assert_eq!(setting["setting"]["threads"], 3, "the profile's setting: {setting}");
+    assert!(replay(&log.join("decisions-000001.log")).unwrap()["same"] == true);
+}
+
+#[test]
 fn a_coordinator_whose_buffers_are_full_closes_the_slowest_connection_and_serves_the_others() {
     let (dir, pfs) = (open_dir_in("/dev/shm"), plain_pfs());
     let config = dir.path().join("coordinator.toml");

@@ -1,16 +1,15 @@
 //! Scenarios of kind `colocation`.
 
-use forebay_model::profile::{Curve, Profile, Separable, Setting};
+use forebay_model::profile::Profile;
 use forebay_policy::bandwidth;
-use forebay_policy::planner::{self, Config, DirectStrain};
+use forebay_policy::planner::{self, Config};
 
+use super::profile::{LEAST_FACTOR, System};
 use super::reader::Section;
 use super::{GB, MAX_GB, MAX_S, arrivals, for_ns, ns};
 use crate::colocate::{HpcSpec, JobSpec, MemoryChange, NodeFault, Setup};
 use crate::error::Result;
 
-/// An upper bound that only catches slips of the pen.
-const MAX_FACTOR: f64 = 1e3;
 /// As many as there may be phases; each costs memory.
 const MAX_WAVES: f64 = 1e4;
 
@@ -18,16 +17,14 @@ const MAX_WAVES: f64 = 1e4;
 pub fn read(root: &Section<'_>) -> Result<Setup> {
     let seed = root.whole("seed", 0, i64::MAX as u64, Some(0))?;
     let cluster = root.need("cluster")?;
-    let pfs_bytes_per_s = cluster.number("pfs_gb_per_s", 1e-6, MAX_GB, None)? * GB;
-    let nodes = cluster.whole("nodes", 1, 4096, None)? as u16;
-    let max_threads = cluster.whole("max_threads", 1, 1024, Some(16))? as u16;
+    let system = System::read(&cluster)?;
+    let (nodes, pfs_bytes_per_s) = (system.max_nodes, system.pfs_bytes_per_s);
     let ram_bytes = cluster.number("ram_gb", 1e-6, MAX_GB, None)? * GB;
     cluster.done()?;
-    let (profile, default_setting, direct) =
-        profile(&root.need("profile")?, nodes, max_threads, pfs_bytes_per_s)?;
+    let planner = system.profile(&root.need("profile")?)?;
     let (policy, learning) = match root.section("planner")? {
         None => ("forebay".into(), 0.0),
-        Some(s) => planner(&s)?,
+        Some(s) => policy(&s)?,
     };
     let bandwidth = match root.section("bandwidth")? {
         None => "fair-share".into(),
@@ -39,83 +36,26 @@ pub fn read(root: &Section<'_>) -> Result<Setup> {
         }
     };
     let truth = match root.section("truth")? {
-        None => profile.clone(),
-        Some(s) => truth(&s, &profile)?,
+        None => planner.profile.clone(),
+        Some(s) => truth(&s, &planner.profile)?,
     };
     let hpc = root.list("hpc")?.iter().map(|s| hpc(s, pfs_bytes_per_s)).collect::<Result<Vec<_>>>()?;
     let jobs = root.list("job")?.iter().map(|s| job(s, ram_bytes)).collect::<Result<Vec<_>>>()?;
     let memory = root.list("memory")?.iter().map(memory).collect::<Result<Vec<_>>>()?;
     let faults = root.list("fault")?.iter().map(|s| fault(s, nodes)).collect::<Result<Vec<_>>>()?;
     root.done()?;
-    let planner =
-        Config { profile, default_setting, direct, pfs_bytes_per_s, ram_bytes: ram_bytes as u64, learning };
-    Ok(Setup { policy, bandwidth, planner, truth, true_direct: direct, hpc, jobs, memory, faults, seed })
+    let true_direct = planner.direct;
+    let planner = Config { ram_bytes: ram_bytes as u64, learning, ..planner };
+    Ok(Setup { policy, bandwidth, planner, truth, true_direct, hpc, jobs, memory, faults, seed })
 }
 
-fn planner(s: &Section<'_>) -> Result<(String, f64)> {
+fn policy(s: &Section<'_>) -> Result<(String, f64)> {
     let names: Vec<&str> = planner::POLICIES.iter().map(|p| p.0).collect();
     let policy = s.choice("policy", &names, Some("forebay"))?;
     let learning = s.number("learning", 0.0, 1.0, Some(0.0))?;
     s.done()?;
     Ok((policy, learning))
 }
-
-fn profile(
-    s: &Section<'_>,
-    max_nodes: u16,
-    max_threads: u16,
-    pfs_bytes_per_s: f64,
-) -> Result<(Profile, Setting, DirectStrain)> {
-    let wave_bytes = s.number("bytes_gb", 1e-6, MAX_GB, None)? * GB;
-    let prefetch_s = separable(s, ["prefetch_s", "prefetch_nodes", "prefetch_threads"], 1e-6, MAX_S)?;
-    let i_hpc = interference(s, ["i_hpc", "i_hpc_nodes", "i_hpc_threads"])?;
-    let i_bd = interference(s, ["i_bd", "i_bd_nodes", "i_bd_threads"])?;
-    let nodes = s.whole("default_nodes", 1, u64::from(max_nodes), Some(u64::from(max_nodes)))? as u16;
-    let threads = s.whole("default_threads", 1, u64::from(max_threads), Some(1))? as u16;
-    let direct = DirectStrain {
-        speed_bytes_per_s: s.number("direct_gb_per_s", 1e-6, MAX_GB, Some(pfs_bytes_per_s / GB))? * GB,
-        i_hpc: s.number("direct_i_hpc", 1.0, MAX_FACTOR, Some(2.0))?,
-        i_bd: s.number("direct_i_bd", 1.0, MAX_FACTOR, Some(2.0))?,
-    };
-    s.done()?;
-    let profile = Profile { prefetch_s, wave_bytes, i_hpc, i_bd, max_nodes, max_threads };
-    Ok((profile, Setting::new(nodes, threads), direct))
-}
-
-/// A value with one node and one thread, and its curves over nodes and threads (flat if they are
-/// missing).
-fn separable(s: &Section<'_>, keys: [&'static str; 3], min: f64, max: f64) -> Result<Separable> {
-    let at_one = s.number(keys[0], min, max, None)?;
-    let curve = |key: &'static str| -> Result<Curve> {
-        let points = s.points(key)?.unwrap_or_else(|| vec![(1, 1.0)]);
-        if points.first().is_none_or(|p| p.0 != 1) {
-            return Err(s.error(key, "the first point must be at 1, to which the others are relative"));
-        }
-        Curve::relative(&points).map_err(|why| s.error(key, why))
-    };
-    Ok(Separable { at_one, nodes: curve(keys[1])?, threads: curve(keys[2])? })
-}
-
-/// An interference factor. Nothing runs faster because it is disturbed: the factor is at least 1 at
-/// every setting.
-fn interference(s: &Section<'_>, keys: [&'static str; 3]) -> Result<Separable> {
-    let factor = separable(s, keys, 1.0, MAX_FACTOR)?;
-    let least = factor.at_one * factor.nodes.least() * factor.threads.least();
-    if least < LEAST_FACTOR {
-        let at_fault = if factor.nodes.least() < factor.threads.least() { keys[1] } else { keys[2] };
-        let [one, nodes, threads] = keys;
-        return Err(s.error(
-            at_fault,
-            format!(
-                "{one}, {nodes} and {threads} together make a factor of {least}, and at least 1 is needed"
-            ),
-        ));
-    }
-    Ok(factor)
-}
-
-/// 1, less what rounding takes from a curve of raw measurements.
-const LEAST_FACTOR: f64 = 1.0 - 1e-9;
 
 /// What is true where the profile is wrong: interference and speed as multiples of the profile's.
 fn truth(s: &Section<'_>, profile: &Profile) -> Result<Profile> {

@@ -18,6 +18,7 @@ use crate::{burst, cluster, colocate};
 mod burst_buffer;
 mod cluster_of_nodes;
 mod colocation;
+pub mod profile;
 pub mod reader;
 
 use reader::Section;

@@ -461,7 +461,7 @@ impl StageRun {
         self.part(wave, node).map_or(0, |part| part.progress(number, request, progress))
     }
 
-    /// Adds the bytes that were requested from nodes, by their numbers, for waves that are not over.
+    /// Adds the bytes requested from nodes, by their numbers, for waves that are not over.
     pub fn add_held(&self, held: &mut [u64]) {
         for wave in self.waves.iter().filter(|w| w.status.prefetch_began_ms.is_some() && !w.is_finished()) {
             for part in wave.parts.values().filter(|part| !part.chunks.is_empty()) {
