@@ -25,7 +25,7 @@ impl Policy for DynIms {
         let utilisation = used / config.memory_bytes as f64;
         let wanted =
             capacity_bytes as f64 - config.gain * used * (utilisation - config.target) / config.target;
-        let blocks = (wanted.max(0.0) / config.block_bytes as f64) as u64 + 1;
+        let blocks = ((wanted.max(0.0) / config.block_bytes as f64) as u64).saturating_add(1);
         let why = if error > 0.0 { Reason::Above } else { Reason::Below };
         // A wish below nothing is nothing, not one block.
         let bytes = if wanted < 0.0 { 0 } else { blocks.saturating_mul(config.block_bytes) };

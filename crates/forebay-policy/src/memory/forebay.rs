@@ -1,4 +1,4 @@
-//! `forebay`: quick to give, slow to take, ahead of growth, and not shaken by noise.
+//! `forebay`: gives at once and ahead of growth, takes back what stays, and is not shaken by noise.
 //!
 //! The printed law answers an error with a part of it, one period later; while compute grows by g
 //! bytes a second, memory stays g T / lambda above the target. Here the tier's room is computed
@@ -10,139 +10,156 @@
 //! ```
 //!
 //! with g the growth that lasts (the lesser of the last two samples', not below 0), h the time
-//! until the next decision has taken effect, m the running mean of c, and s the deviation of its
-//! noise. If memory is above the target, the tier gives what it has beyond `now`, at once. If it
-//! has less than both, it takes a fifth of the difference per period: memory that is free for a
-//! moment is not worth filling, and a fill that has to be evicted again costs the file system
-//! twice.
+//! until the next decision has taken effect, m the running mean of c, and s half of the deviation
+//! of its noise ([`noise`]). If memory is above the target, the tier gives what it has beyond
+//! `now`, at once. If it has less than both, it takes the difference, but no more often than five
+//! times a period.
 //!
-//! **Noise.** Compute that goes up and down by itself would drive a law that only knows `now` from
-//! peak to peak: it gives way to each and takes back slowly, so that it lives by the highest peak
-//! of the last second. So c within four deviations of m is noise. For it one deviation is kept free
-//! all the time, what is above the target by less than an alarm is let pass, and what was given to
-//! a peak is taken back when that is over: four deviations at once, what is free beyond that by
-//! fifths. The deviation comes from second differences of c, which a steady growth does not have:
-//! for independent noise their mean absolute value is 1.954 s.
+//! Why at once and not by parts: the tier refills from a file system, so that what it may have and
+//! what it has differ for seconds anyway, and a part of the difference per period only adds to
+//! that. What a slow law protects from is memory that is free for a moment. That is looked at by
+//! itself: noise is not followed, and neither is an oscillation that is too short to be worth a
+//! fill ([`rhythm`]).
 //!
-//! While compute grows, and after an alarm, samples come every `fast_period_ns`, so that a burst
+//! While compute moves, and after an alarm, samples come every `fast_period_ns`, so that a burst
 //! that starts between two samples is met after milliseconds; a quiet node is looked at as rarely
 //! as before.
+//!
+//! **Bound.** A capacity is a number of whole blocks, a growth comes at most five times a period,
+//! and each resize moves at least one block. So a run of n periods has at most 5 n + 1 growths, and
+//! no more blocks can be given than were taken and there at the start.
 
 use super::{Config, Policy, Reason, Sample, Wish};
 use crate::machine::Nanos;
 
-/// Part of the missing room that is taken in one period.
-const TAKE: f64 = 0.2;
+mod noise;
+mod rhythm;
+
+use noise::Noise;
+use rhythm::Rhythm;
+
 /// Growth in a period that counts as such, as a part of the memory; less is met when it is there.
 const GROWTH: f64 = 0.004;
-/// Slower sampling again after so many fast periods without growth.
-const CALM_AFTER: u32 = 10;
-/// Weights of a new sample in the mean and in the deviation: the mean over some two seconds, the
-/// deviation over five.
-const MEAN_WEIGHT: f64 = 0.05;
-const NOISE_WEIGHT: f64 = 0.02;
-/// What is further from the mean than so many deviations is no noise, and the mean starts anew
-/// there.
-const NOISE_LIMIT: f64 = 4.0;
-/// Mean absolute second difference of independent normal noise, in deviations: sqrt(6) sqrt(2 /
-/// pi).
-const SECOND_DIFFERENCE: f64 = 1.954;
+/// Slower sampling again after so many fast periods without movement.
+const CALM_AFTER: u32 = 30;
+/// Change of direction that is a swing of an oscillation, as a part of the memory.
+const SWING: f64 = 0.01;
+/// Growths of the tier in a period, at most.
+const TAKES_PER_PERIOD: u64 = 5;
+/// After an alarm the next sample comes after this part of a fast period: a threshold that is still
+/// exceeded does not ring again.
+const ALARMED_PARTS: u64 = 4;
+/// An oscillation shorter than so many periods is not followed.
+const SHORT_PERIODS: u64 = 5;
 
-/// Deadbeat downwards with feed-forward, first order upwards.
+fn short_ns(config: &Config) -> u64 {
+    config.period_ns.saturating_mul(SHORT_PERIODS)
+}
+
+/// Deadbeat with feed-forward downwards, and held back by noise and rhythm upwards.
 #[derive(Default)]
 pub struct Forebay {
     last: Option<(Nanos, f64)>,
     last_growth: f64,
+    last_taken: Option<Nanos>,
     fast_left: u32,
     noise: Noise,
+    rhythm: Rhythm,
 }
 
-/// What compute's memory does by itself, from one sample a period.
-#[derive(Default)]
-struct Noise {
-    seen: Option<Nanos>,
-    /// The last two samples, the later one first.
-    before: [Option<f64>; 2],
-    mean: f64,
-    deviation: f64,
-}
-
-impl Noise {
-    fn observe(&mut self, now: Nanos, period_ns: u64, compute: f64, growth: f64) {
-        match self.seen {
-            Some(then) if now.saturating_since(then) < period_ns => return,
-            Some(_) => {}
-            None => self.mean = compute,
-        }
-        self.seen = Some(now);
-        if let [Some(last), Some(earlier)] = self.before {
-            let second_difference = (compute - 2.0 * last + earlier).abs();
-            self.deviation += NOISE_WEIGHT * (second_difference / SECOND_DIFFERENCE - self.deviation);
-        }
-        self.before = [Some(compute), self.before[0]];
-        self.mean += growth * period_ns as f64;
-        self.mean += MEAN_WEIGHT * (compute - self.mean);
-        if (compute - self.mean).abs() > NOISE_LIMIT * self.deviation {
-            self.mean = compute;
-        }
-    }
-
-    fn explains(&self, compute: f64) -> bool {
-        self.deviation > 0.0 && compute - self.mean < NOISE_LIMIT * self.deviation
-    }
+/// What the samples say.
+struct Seen {
+    compute: f64,
+    /// Growth that lasts, in bytes per ns.
+    growth: f64,
+    grows: bool,
+    /// Whether compute is where its noise takes it.
+    noisy: bool,
+    after_ns: u64,
 }
 
 impl Forebay {
-    /// Growth of compute's memory in bytes per ns that lasts over two samples, and the time since
-    /// the last one in ns.
-    fn growth(&mut self, now: Nanos, compute: f64) -> (f64, u64) {
-        let Some((then, before)) = self.last.replace((now, compute)) else { return (0.0, 0) };
+    /// Growth of compute's memory in bytes per ns that lasts over two samples, and how far it has
+    /// moved since the last one.
+    fn growth(&mut self, now: Nanos, compute: f64) -> (f64, f64) {
+        let Some((then, before)) = self.last.replace((now, compute)) else { return (0.0, 0.0) };
         let dt_ns = now.saturating_since(then);
         let growth = if dt_ns > 0 { ((compute - before) / dt_ns as f64).max(0.0) } else { 0.0 };
-        (core::mem::replace(&mut self.last_growth, growth).min(growth), dt_ns)
+        let lasting = core::mem::replace(&mut self.last_growth, growth).min(growth);
+        (lasting, (compute - before).abs())
+    }
+
+    fn see(&mut self, now: Nanos, config: &Config, sample: Sample) -> Seen {
+        let memory = config.memory_bytes as f64;
+        let compute = sample.used_bytes.saturating_sub(sample.tier_bytes) as f64;
+        let (growth, moved) = self.growth(now, compute);
+        let grows = growth * config.period_ns as f64 > GROWTH * memory;
+        let growth = if grows { growth } else { 0.0 };
+        let noisy = self.noise.explains(compute);
+        self.noise.observe(now, config, compute, growth);
+        let limit = self.noise.limit();
+        self.rhythm.observe(now, compute, limit.max(SWING * memory));
+        let alarmed = sample.used_bytes > config.alarm_bytes();
+        let moves = grows || alarmed || moved > limit.max(GROWTH * memory);
+        let due = self.rhythm.is_due(now, config.period_ns);
+        self.fast_left = if moves || due { CALM_AFTER } else { self.fast_left.saturating_sub(1) };
+        let after_ns = match self.fast_left {
+            _ if alarmed => (config.fast_period_ns / ALARMED_PARTS).max(1),
+            0 => config.period_ns,
+            _ => config.fast_period_ns,
+        };
+        Seen { compute, growth, grows, noisy, after_ns }
+    }
+
+    /// By how much compute grows until the next sample, and once more for that to take effect.
+    fn ahead(&self, now: Nanos, config: &Config, seen: &Seen) -> f64 {
+        let ahead = seen.growth * 2.0 * seen.after_ns.max(config.fast_period_ns) as f64;
+        // A rise that is part of a known short oscillation ends where the last one did.
+        match self.rhythm.top(now, short_ns(config)) {
+            Some(top) if seen.compute <= top + SWING * config.memory_bytes as f64 => {
+                ahead.min((top - seen.compute).max(0.0))
+            }
+            _ => ahead,
+        }
+    }
+
+    /// Whether the tier may take memory now: not more often than said, and not shortly
+    /// before compute is due to grow.
+    fn may_take(&self, now: Nanos, config: &Config) -> bool {
+        // A clock that has gone back says nothing of how long ago that was.
+        let rested = self.last_taken.is_none_or(|then| {
+            now < then || now.saturating_since(then) >= config.period_ns / TAKES_PER_PERIOD
+        });
+        rested && !self.rhythm.is_due(now, config.fast_period_ns.saturating_mul(2))
     }
 }
 
 impl Policy for Forebay {
     fn next(&mut self, now: Nanos, config: &Config, capacity_bytes: u64, sample: Sample) -> Wish {
+        let seen = self.see(now, config, sample);
         let (block, target) = (config.block_bytes as f64, config.target_bytes());
         let (used, capacity) = (sample.used_bytes as f64, capacity_bytes as f64);
-        let compute = (used - sample.tier_bytes as f64).max(0.0);
-        let (growth, dt_ns) = self.growth(now, compute);
-        let grows = growth * config.period_ns as f64 > GROWTH * config.memory_bytes as f64;
-        let lasting = if grows { growth } else { 0.0 };
-        let peak = NOISE_LIMIT * self.noise.deviation;
-        self.noise.observe(now, config.period_ns, compute, lasting);
-        let alarmed = sample.used_bytes > config.alarm_bytes();
-        self.fast_left = if grows || alarmed { CALM_AFTER } else { self.fast_left.saturating_sub(1) };
-        let after_ns = if self.fast_left > 0 { config.fast_period_ns } else { config.period_ns };
-        // Until the next sample, and once more for it to take effect.
-        let ahead = lasting * 2.0 * after_ns as f64;
-        let room_now = (target - compute - ahead).max(0.0);
-        let room_calm = (target - self.noise.mean - self.noise.deviation - ahead).max(0.0);
-        let noisy = self.noise.explains(compute);
-        let wish = |bytes: f64, why| Wish {
-            capacity: Some(((bytes / block) as u64 * config.block_bytes, why)),
-            after_ns,
+        let ahead = self.ahead(now, config, &seen);
+        let room_now = (target - seen.compute - ahead).max(0.0);
+        let room_calm = (target - self.noise.calm() - ahead).max(0.0);
+        let wish = |bytes: f64, why| {
+            let whole = ((bytes / block) as u64).saturating_mul(config.block_bytes);
+            Wish { capacity: Some((whole, why)), after_ns: seen.after_ns }
         };
-        let periods = (dt_ns as f64 / config.period_ns as f64).min(1.0);
-        let above = used > target + if noisy { 1.5 } else { 0.5 } * block;
-        let shrinks = above || (!noisy && room_now < capacity - 0.5 * block);
+        let above = used > target + if seen.noisy { 1.0 } else { 0.5 } * block;
+        let shrinks = above || (!seen.noisy && room_now < capacity - 0.5 * block);
         if shrinks && room_now < capacity {
-            return wish(room_now, if grows { Reason::Growth } else { Reason::Above });
+            return wish(room_now, if seen.grows { Reason::Growth } else { Reason::Above });
         }
-        if noisy && room_calm < capacity - block {
-            return wish(capacity - TAKE * periods * (capacity - room_calm), Reason::Above);
+        if seen.noisy && room_calm < capacity - block {
+            return wish(room_calm, Reason::Above);
         }
-        let missing = room_calm.min(room_now) - capacity;
-        if grows || missing < block {
-            return Wish { capacity: None, after_ns };
+        let ceiling = self.rhythm.ceiling(now, short_ns(config));
+        let room = room_calm.min(room_now).min(ceiling.map_or(f64::INFINITY, |high| target - high));
+        if seen.grows || room - capacity < block || !self.may_take(now, config) {
+            return Wish { capacity: None, after_ns: seen.after_ns };
         }
-        // Whole blocks, at least one per period: a fifth of little is nothing. What a peak can have
-        // taken comes back at once; what is free beyond that is compute that has gone, and not
-        // hurried after.
-        let after_peak = if noisy { missing.min(peak) + 0.5 * block } else { 0.0 };
-        let taken = (TAKE * periods * missing).max(after_peak);
-        wish(capacity + if periods >= 1.0 { taken.max(block) } else { taken }, Reason::Below)
+        self.last_taken = Some(now);
+        wish(room, Reason::Below)
     }
 }
