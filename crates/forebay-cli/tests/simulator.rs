@@ -540,3 +540,47 @@ fn a_job_that_is_left_without_nodes_costs_the_others_nothing() {
     assert!(row(" stays ").ends_with("written") && row(" left ").ends_with("no nodes left"), "{out}");
     assert!(row("(all)").ends_with("0 died, 1 without nodes"), "{out}");
 }
+
+/// The kind of scenario with a node whose tier gives way: run, recorded, replayed, compared, and
+/// with a measured load.
+#[test]
+fn a_node_whose_tier_gives_way_is_run_and_replayed() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let file = |name: &str| dir.path().join(name);
+    let (trace, svg) = (file("t"), file("s"));
+    let scenario = scenario().with_file_name("memory-bursts.toml");
+    let out = forebay(&["sim", "run", path(&scenario), "--trace", path(&trace), "--timeline", path(&svg)])
+        .expect("it runs");
+    assert!(out.contains("clairvoyant_gb") && out.contains("resizes"), "{out}");
+    assert!(fs::read_to_string(&svg).expect("written").contains("clairvoyant tier"));
+    let out = forebay(&["replay", path(&trace)]).expect("the same decisions");
+    assert!(out.contains("actions are the same"), "{out}");
+    let text = fs::read_to_string(&trace).expect("written");
+    let changed = text.replacen("\"capacity_bytes\":", "\"capacity_bytes\":1", 1);
+    assert_ne!(text, changed);
+    fs::write(&trace, changed).expect("writable");
+    forebay(&["replay", path(&trace)]).expect_err("another capacity was recorded");
+    let rows = forebay(&["sim", "compare", path(&scenario)]).expect("it runs");
+    assert!(["static", "dynims", "forebay"].iter().all(|law| rows.contains(law)), "{rows}");
+
+    let text = fs::read_to_string(&scenario).expect("a scenario");
+    let measured = text.replace("base_gb = 12", "trace = \"load.csv\"");
+    assert_ne!(text, measured);
+    fs::write(file("measured.toml"), measured).expect("writable");
+    fs::write(file("load.csv"), "0,12000000000\n60,20000000000\n").expect("writable");
+    forebay(&["sim", "run", path(&file("measured.toml"))]).expect("it runs");
+    fs::write(file("load.csv"), "0,12000000000\nten,20000000000\n").expect("writable");
+    let error = forebay(&["sim", "run", path(&file("measured.toml"))]).expect_err("not a number");
+    assert!(error.contains("load.csv:2: SECONDS,BYTES is needed"), "{error}");
+}
+
+#[test]
+fn laws_are_compared_with_a_clairvoyant() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let csv = dir.path().join("c");
+    let out = forebay(&["sim", "laws", "--count", "2", "--csv", path(&csv)]).expect("it runs");
+    assert!(["static", "dynims", "forebay"].iter().all(|law| out.contains(law)), "{out}");
+    assert_eq!(fs::read_to_string(&csv).expect("written").lines().count(), 1 + 3 * 2);
+    let error = forebay(&["sim", "laws", "--policies", "best"]).expect_err("there is none");
+    assert!(error.contains("no memory policy is called 'best'"), "{error}");
+}

@@ -18,6 +18,7 @@
 //! | [`burst`] | jobs that write their steps to shared burst buffer nodes |
 //! | [`cluster`] | nodes that run Spark's tasks before a file system of several servers |
 //! | [`colocate`] | HPC jobs beside Big Data jobs whose waves are prefetched |
+//! | [`memory`] | a node whose tier gives way to compute |
 //! | [`reproduce`] | the papers' tables and figures, one file per paper |
 //! | [`report`], [`plot`] | Markdown with every number beside the printed one, and figures as SVG |
 //!
@@ -32,6 +33,7 @@ pub mod cluster;
 pub mod colocate;
 pub mod error;
 pub mod maxmin;
+pub mod memory;
 pub mod pace;
 pub mod plot;
 pub mod pump;

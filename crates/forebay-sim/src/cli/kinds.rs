@@ -3,33 +3,37 @@
 
 use std::io::Write;
 
-use forebay_policy::{access, planner};
+use forebay_policy::{access, memory as laws, planner};
 
 use super::Output;
 use crate::error::{Error, Result};
-use crate::scenario::{BURST_BUFFER, CLUSTER, COLOCATION, File, Scenario};
+use crate::scenario::{BURST_BUFFER, CLUSTER, COLOCATION, File, MEMORY, Scenario};
 use crate::trace::Trace;
-use crate::{burst, cluster, colocate};
+use crate::{burst, cluster, colocate, memory};
 
 /// What a run amounted to.
 pub enum Done {
     Colocation(colocate::Outcome),
     BurstBuffer(burst::Outcome),
     Cluster(cluster::Outcome),
+    Memory(memory::Outcome),
 }
 
 /// Policies that `compare` shows if none are named.
 pub fn policies(file: &File) -> Vec<String> {
     match file.kind() {
         BURST_BUFFER => access::POLICIES.iter().map(|p| p.0.to_string()).collect(),
+        MEMORY => laws::POLICIES.iter().map(|p| p.0.to_string()).collect(),
         _ => planner::POLICIES.iter().map(|p| p.0.to_string()).collect(),
     }
 }
 
-/// Sets the policy: the planner's, or that of access, or `ALLOCATION/ACCESS`.
+/// Sets the policy: the planner's, the memory law, or that of access, or `ALLOCATION/ACCESS`.
 pub fn set_policy(file: &mut File, policy: &str) -> Result<()> {
-    if file.kind() != BURST_BUFFER {
-        return file.set("planner.policy", policy);
+    match file.kind() {
+        BURST_BUFFER => {}
+        MEMORY => return file.set("memory.policy", policy),
+        _ => return file.set("planner.policy", policy),
     }
     let access = match policy.split_once('/') {
         None => policy,
@@ -48,6 +52,7 @@ impl Scenario {
             Scenario::Colocation(_) => &colocate::view::COLUMNS,
             Scenario::BurstBuffer(_) => &burst::view::COLUMNS,
             Scenario::Cluster(_) => &cluster::view::COLUMNS,
+            Scenario::Memory(_) => &memory::view::COLUMNS,
         }
     }
 
@@ -57,6 +62,7 @@ impl Scenario {
             Scenario::Colocation(setup) => Trace::to(out, COLOCATION, setup),
             Scenario::BurstBuffer(setup) => Trace::to(out, BURST_BUFFER, setup),
             Scenario::Cluster(setup) => Trace::to(out, CLUSTER, setup),
+            Scenario::Memory(setup) => Trace::to(out, MEMORY, setup),
         }
     }
 
@@ -66,6 +72,7 @@ impl Scenario {
             Scenario::Colocation(setup) => colocate::simulate(setup, trace).map(Done::Colocation),
             Scenario::BurstBuffer(setup) => burst::simulate(setup, trace).map(Done::BurstBuffer),
             Scenario::Cluster(setup) => cluster::simulate(setup, trace).map(Done::Cluster),
+            Scenario::Memory(setup) => memory::simulate(setup, trace).map(Done::Memory),
         }
     }
 
@@ -75,6 +82,7 @@ impl Scenario {
             (Scenario::Colocation(setup), Done::Colocation(outcome)) => colocate::view::rows(setup, outcome),
             (Scenario::BurstBuffer(setup), Done::BurstBuffer(outcome)) => burst::view::rows(setup, outcome),
             (Scenario::Cluster(setup), Done::Cluster(outcome)) => cluster::view::rows(setup, outcome),
+            (Scenario::Memory(setup), Done::Memory(outcome)) => memory::view::rows(setup, outcome),
             _ => unreachable!("a scenario of one kind was run as another"),
         }
     }
@@ -90,6 +98,10 @@ impl Scenario {
             (Scenario::Cluster(setup), Done::Cluster(outcome)) => {
                 let title = format!("{name} ({})", setup.policy);
                 cluster::view::timeline(setup, outcome, &title, window_s)
+            }
+            (Scenario::Memory(setup), Done::Memory(outcome)) => {
+                let title = format!("{name} ({})", setup.policy);
+                memory::view::timeline(setup, outcome, &title, window_s)
             }
             (Scenario::BurstBuffer(setup), Done::BurstBuffer(outcome)) => {
                 let title = format!("{name} ({}/{})", setup.allocation, setup.access);
@@ -107,6 +119,7 @@ impl Done {
             Done::Colocation(outcome) => serde_json::to_string_pretty(outcome),
             Done::BurstBuffer(outcome) => serde_json::to_string_pretty(outcome),
             Done::Cluster(outcome) => serde_json::to_string_pretty(outcome),
+            Done::Memory(outcome) => serde_json::to_string_pretty(outcome),
         };
         Ok(json.map_err(std::io::Error::from)? + "\n")
     }
@@ -117,6 +130,7 @@ impl Done {
             Done::Colocation(outcome) => out.value(outcome),
             Done::BurstBuffer(outcome) => out.value(outcome),
             Done::Cluster(outcome) => out.value(outcome),
+            Done::Memory(outcome) => out.value(outcome),
         }
     }
 
@@ -125,6 +139,7 @@ impl Done {
         match self {
             Done::Colocation(o) => format!("{} events, {} decisions", o.events, o.decisions.len()),
             Done::Cluster(o) => format!("{} events, {} requests", o.events, o.requests),
+            Done::Memory(o) => format!("{} samples, {} resizes", o.samples, o.resizes.len()),
             Done::BurstBuffer(o) => {
                 format!("{} events, {} tokens, {} nodes down", o.events, o.holds.len(), o.down.len())
             }
@@ -136,6 +151,7 @@ impl Done {
             Done::Colocation(o) => o.end_s(),
             Done::BurstBuffer(o) => o.end_s(),
             Done::Cluster(o) => o.end_s(),
+            Done::Memory(o) => o.end_s,
         }
     }
 }

@@ -12,6 +12,7 @@ use clap::{Args, Subcommand};
 use crate::error::{Error, Result};
 
 mod kinds;
+mod laws;
 mod model;
 mod replay;
 mod run;
@@ -34,6 +35,8 @@ pub enum SimCommand {
     Compare(CompareArgs),
     /// Run a scenario over a grid of parameters, in parallel
     Sweep(SweepArgs),
+    /// Compare memory laws with a clairvoyant on random loads
+    Laws(LawsArgs),
     /// Compute the papers' tables and figures anew
     Reproduce(ReproduceArgs),
     /// Drive the policies from a recorded trace and check that they decide the same
@@ -45,8 +48,8 @@ pub enum SimCommand {
 pub struct RunArgs {
     /// Scenario file
     scenario: PathBuf,
-    /// Planner's policy, or that of access to burst buffers (or ALLOCATION/ACCESS), instead of the
-    /// scenario's
+    /// Planner's policy, memory law, or policy of access to burst buffers (or ALLOCATION/ACCESS),
+    /// instead of the scenario's
     #[arg(long)]
     policy: Option<String>,
     /// Seed, instead of the scenario's
@@ -101,6 +104,29 @@ pub struct SweepArgs {
     csv: Option<PathBuf>,
 }
 
+/// Options of `laws`.
+#[derive(Args, Debug)]
+pub struct LawsArgs {
+    /// Laws to compare; all of them by default
+    #[arg(long, value_delimiter = ',')]
+    policies: Vec<String>,
+    /// How many loads
+    #[arg(long, default_value_t = 30)]
+    count: u64,
+    /// Number of the first load
+    #[arg(long, default_value_t = 0)]
+    first: u64,
+    /// Seed of all loads
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Tiers refill and release memory at once instead of at a drawn speed
+    #[arg(long)]
+    at_once: bool,
+    /// Write one row per law and load as CSV
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+}
+
 /// Options of `reproduce`.
 #[derive(Args, Debug)]
 pub struct ReproduceArgs {
@@ -135,6 +161,7 @@ pub fn sim(args: &SimArgs, json: bool, out: &mut dyn Write) -> Result<()> {
         SimCommand::Run(a) => run::run(a, out),
         SimCommand::Compare(a) => run::compare(a, out),
         SimCommand::Sweep(a) => sweep::sweep(a, out),
+        SimCommand::Laws(a) => laws::laws(a, out),
         SimCommand::Reproduce(a) => reproduce(a, out),
         SimCommand::Replay(a) => replay::replay(a, out),
     }

@@ -18,9 +18,9 @@ use serde_json::Value;
 
 use super::{Output, ReplayArgs, say};
 use crate::error::{Error, Result};
-use crate::scenario::{BURST_BUFFER, CLUSTER, COLOCATION, Scenario};
+use crate::scenario::{BURST_BUFFER, CLUSTER, COLOCATION, MEMORY, Scenario};
 use crate::trace::{SCHEMA, STAGES, VERSION};
-use crate::{burst, cluster, colocate};
+use crate::{burst, cluster, colocate, memory};
 
 #[derive(Deserialize)]
 struct Header {
@@ -135,8 +135,13 @@ fn scenario(kind: &str, setup: Value, lines: &Lines) -> Result<Scenario> {
             let setup: cluster::Setup = serde_json::from_value(setup).map_err(not_one)?;
             Ok(Scenario::Cluster(Box::new(setup)))
         }
+        MEMORY => {
+            let setup: memory::Setup = serde_json::from_value(setup).map_err(not_one)?;
+            Ok(Scenario::Memory(Box::new(setup)))
+        }
         other => {
-            let known = format!("{COLOCATION}, {BURST_BUFFER}, {CLUSTER} and {STAGES} can be replayed");
+            let known =
+                format!("{COLOCATION}, {BURST_BUFFER}, {CLUSTER}, {MEMORY} and {STAGES} can be replayed");
             Err(lines.bad(format!("this is a run of kind '{other}'; {known}")))
         }
     }
@@ -224,6 +229,7 @@ fn machines(kind: &str, setup: Value, lines: &Lines) -> Result<Vec<Box<dyn Repla
             let divider = bandwidth::policy(&setup.bandwidth).map_err(Error::Usage)?;
             vec![replayed(STAGES, Stages::new(setup.stages()?)), replayed("bandwidth", Divider::new(divider))]
         }
+        Scenario::Memory(setup) => vec![replayed(MEMORY, memory::controller(&setup)?)],
         Scenario::Cluster(setup) => vec![replayed(STAGES, Stages::new(setup.stages()))],
         Scenario::BurstBuffer(setup) => {
             let (access, allocator) = burst::machines(&setup)?;

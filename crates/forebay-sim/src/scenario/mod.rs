@@ -1,8 +1,8 @@
 //! Scenario files: a cluster, its jobs, the policies and a seed, as TOML.
 //!
 //! A scenario of kind `colocation` puts HPC jobs beside Big Data jobs whose waves are prefetched,
-//! one of kind `burst-buffer` has jobs that write their steps to shared burst buffer nodes. The
-//! reference of all keys is `docs/simulator.md`. Reading is strict, and an override such as
+//! one of kind `burst-buffer` has jobs that write their steps to shared burst buffer nodes, and so
+//! on. The reference of all keys is `docs/simulator.md`. Reading is strict, and an override such as
 //! `hpc.0.allowance_percent=15` is read as if it stood in the file, so it is checked in the same
 //! way.
 
@@ -13,11 +13,12 @@ use toml::{Table, Value};
 
 use crate::arrivals::Arrivals;
 use crate::error::{Error, Result};
-use crate::{burst, cluster, colocate};
+use crate::{burst, cluster, colocate, memory};
 
 mod burst_buffer;
 mod cluster_of_nodes;
 mod colocation;
+mod memory_of_a_node;
 pub mod profile;
 pub mod reader;
 
@@ -35,6 +36,8 @@ pub const BURST_BUFFER: &str = "burst-buffer";
 
 /// Name of the kind with the tasks of jobs on nodes before a file system of several servers.
 pub const CLUSTER: &str = "cluster";
+/// Name of the kind with a node whose tier gives way to compute.
+pub const MEMORY: &str = "memory";
 
 /// A scenario that was read and checked.
 #[derive(Clone, Debug)]
@@ -45,6 +48,8 @@ pub enum Scenario {
     BurstBuffer(Box<burst::Setup>),
     /// Tasks of jobs on nodes before a file system of several servers.
     Cluster(Box<cluster::Setup>),
+    /// A node whose tier gives way to compute.
+    Memory(Box<memory::Setup>),
 }
 
 fn ns(seconds: f64) -> u64 {
@@ -144,8 +149,9 @@ impl File {
     /// One line that names file, key, value and what is allowed.
     pub fn scenario(&self) -> Result<Scenario> {
         let root = Section::root(&self.path, &self.table);
-        match root.choice("kind", &[COLOCATION, BURST_BUFFER, CLUSTER], Some(COLOCATION))?.as_str() {
+        match root.choice("kind", &[COLOCATION, BURST_BUFFER, CLUSTER, MEMORY], Some(COLOCATION))?.as_str() {
             CLUSTER => Ok(Scenario::Cluster(Box::new(cluster_of_nodes::read(&root)?))),
+            MEMORY => Ok(Scenario::Memory(Box::new(memory_of_a_node::read(&root)?))),
             BURST_BUFFER => Ok(Scenario::BurstBuffer(Box::new(burst_buffer::read(&root)?))),
             _ => Ok(Scenario::Colocation(Box::new(colocation::read(&root)?))),
         }

@@ -5,7 +5,7 @@
 //! wrote `io_gb = -3` wants to hear the file, the key, the value and what is allowed, in one line.
 
 use std::cell::RefCell;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
@@ -75,6 +75,11 @@ impl<'a> Section<'a> {
             Some(v) if (min..=max).contains(&v) => Ok(v),
             _ => Err(self.error(key, format!("a whole number from {min} to {max} is needed"))),
         }
+    }
+
+    /// The path of a file whose name is relative to the scenario's directory.
+    pub fn beside(&self, name: &str) -> PathBuf {
+        self.file.with_file_name(name)
     }
 
     /// true or false.

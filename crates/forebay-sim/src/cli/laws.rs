@@ -1,0 +1,83 @@
+//! `sim laws`: memory laws against a clairvoyant on random loads.
+
+use std::fs;
+
+use forebay_policy::memory;
+
+use super::{LawsArgs, Output, csv, say, table};
+use crate::error::{Error, Result};
+use crate::memory::Outcome;
+use crate::memory::random::Family;
+use crate::memory::view;
+
+/// A tier is as large as the clairvoyant's within so many percent, and too small beyond so many.
+const WITHIN_PERCENT: f64 = 2.0;
+const BEYOND_PERCENT: f64 = 10.0;
+
+const COLUMNS: [&str; 12] = [
+    "policy",
+    "loads",
+    "tier_percent",
+    "worst_percent",
+    "within_2_percent",
+    "beyond_10_percent",
+    "above_s",
+    "above_2_percent_s",
+    "peak_percent",
+    "resizes",
+    "fetched_gb",
+    "samples",
+];
+
+pub fn laws(args: &LawsArgs, out: &mut Output<'_>) -> Result<()> {
+    let family = Family { seed: args.seed, at_once: args.at_once };
+    let names: Vec<String> = match args.policies.is_empty() {
+        true => memory::POLICIES.iter().map(|p| p.0.to_string()).collect(),
+        false => args.policies.clone(),
+    };
+    let (mut rows, mut loads) = (Vec::new(), Vec::new());
+    for name in &names {
+        let outcomes: Vec<Outcome> = (args.first..args.first.saturating_add(args.count))
+            .map(|number| family.run(number, name))
+            .collect::<Result<_>>()?;
+        rows.push(row(name, &outcomes));
+        for (number, outcome) in (args.first..).zip(&outcomes) {
+            loads.extend(view::rows(&family.node(number, name), outcome));
+        }
+    }
+    if let Some(path) = &args.csv {
+        fs::write(path, csv(&view::COLUMNS, &loads)).map_err(Error::io("write the rows to", path))?;
+    }
+    table(out, &COLUMNS, &rows)?;
+    if out.json {
+        return Ok(());
+    }
+    let refill = if args.at_once { "at once" } else { "at 0.5 to 4 GB/s" };
+    say(
+        out,
+        &format!(
+            "random loads of seed {}, tiers refill {refill}; sizes against the clairvoyant's",
+            args.seed
+        ),
+    )
+}
+
+fn row(name: &str, outcomes: &[Outcome]) -> Vec<String> {
+    let percent: Vec<f64> = outcomes.iter().map(Outcome::tier_percent).collect();
+    let fewer = |by: f64| percent.iter().filter(|p| **p < 100.0 - by).count();
+    let sum = |of: fn(&Outcome) -> f64| outcomes.iter().map(of).sum::<f64>();
+    vec![
+        name.into(),
+        outcomes.len().to_string(),
+        format!("{:.2}", percent.iter().sum::<f64>() / percent.len().max(1) as f64),
+        format!("{:.2}", percent.iter().copied().fold(f64::INFINITY, f64::min)),
+        (outcomes.len() - fewer(WITHIN_PERCENT)).to_string(),
+        fewer(BEYOND_PERCENT).to_string(),
+        format!("{:.3}", sum(|o| o.above_s)),
+        format!("{:.3}", sum(|o| o.far_above_s)),
+        format!("{:.2}", 100.0 * outcomes.iter().map(|o| o.peak).fold(0.0, f64::max)),
+        outcomes.iter().map(|o| o.resizes.len()).sum::<usize>().to_string(),
+        format!("{:.0}", sum(|o| o.fetched_bytes) / 1e9),
+        outcomes.iter().map(|o| o.samples).sum::<u64>().to_string(),
+    ]
+}
