@@ -100,6 +100,25 @@ impl MaxMin {
         self.settle(now, &[first]);
     }
 
+    /// Flows on a resource, ascending.
+    pub fn flows_on(&self, resource: usize) -> impl Iterator<Item = FlowId> {
+        self.resources[resource].flows.iter().copied()
+    }
+
+    /// Changes the weights of flows on `resource` from `now` on; their caps stay.
+    pub fn reweigh(&mut self, now: Nanos, resource: usize, weights: &[(FlowId, f64)]) {
+        let mut changed = false;
+        for &(id, weight) in weights {
+            if let Some(flow) = self.flows.get_mut(&id) {
+                changed |= flow.weight != weight;
+                flow.weight = weight;
+            }
+        }
+        if changed {
+            self.settle(now, &[resource]);
+        }
+    }
+
     /// A new resource that is to `resource` what a twin is: as large, and with a flow for each of
     /// its flows (which must not cross other resources), as far as they have come. `name` gives the
     /// id of the twin of a flow.

@@ -16,6 +16,7 @@
 //! | `sys-fcfs`, `sys-sjf` | arrival; shortest step first | one step |
 //! | `sa-fcfs`, `sa-sjf` | the same | steps without a common node (sharing-aware) |
 //! | `forebay` | the best order that a bounded search finds | the same, and short guests at a share of the bandwidth |
+//! | `coflow` | on each node, who can be over soonest | everything; nodes divide themselves by the order |
 //!
 //! Source: *Managing I/O Interference in a Shared Burst Buffer System*, ICPP 2016, Algorithm 1, and
 //! what it leaves open: bandwidth shares and starvation.
@@ -28,6 +29,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::machine::Nanos;
 
+mod coflow;
 mod fcfs;
 mod forebay;
 mod nodes;
@@ -40,6 +42,7 @@ mod sketch;
 #[cfg(test)]
 mod tests;
 
+pub use coflow::{LEAD_SHARE, share};
 pub use nodes::NodeSet;
 pub use run::{Access, Snapshot};
 
@@ -104,6 +107,12 @@ pub enum Action {
         /// From now on, in (0, 1].
         share: f64,
     },
+    /// From now on each node serves its steps in this order: see [`share`]. Steps that are not in
+    /// it come after those that are, by token.
+    Rank {
+        /// First first.
+        order: Vec<Token>,
+    },
     /// The lease has been extended.
     Renewed {
         /// Its token.
@@ -126,6 +135,8 @@ pub enum Action {
 pub enum Reason {
     /// The policy does not schedule.
     Unscheduled,
+    /// Everything is let in; its place in the order says what it gets.
+    Ranked,
     /// It was first in the policy's order.
     First,
     /// Its nodes were free, while this many steps before it in the order had to wait for theirs.
@@ -189,6 +200,8 @@ pub type Holder<'a> = (&'a NodeSet, u64);
 pub enum Scope {
     /// Everything, unregulated.
     Everything,
+    /// Everything, and nodes serve steps by [`Policy::rank`].
+    Ranked,
     /// One step on the whole system.
     One,
     /// Steps without a common node.
@@ -234,6 +247,22 @@ pub trait Policy: Send {
         Arranged::Ready
     }
 
+    /// A step was let in with `token`; only with [`Scope::Ranked`].
+    fn begins(&mut self, _token: Token, _step: &Pending) {}
+
+    /// `token` is no longer held; only with [`Scope::Ranked`].
+    fn ends(&mut self, _now: Nanos, _token: Token) {}
+
+    /// The order in which nodes serve steps; only with [`Scope::Ranked`].
+    fn rank(&mut self, _now: Nanos) -> Vec<Token> {
+        Vec::new()
+    }
+
+    /// When the order changes though nothing happens.
+    fn next_overdue(&self, _now: Nanos) -> Option<Nanos> {
+        None
+    }
+
     /// How long a step may be made to wait, in ns: nodes are kept free for one that would otherwise
     /// wait longer.
     fn longest_wait_ns(&self) -> u64 {
@@ -257,6 +286,7 @@ pub const POLICIES: &[(&str, MakePolicy)] = &[
     ("sa-fcfs", |_| Box::new(fcfs::Fcfs { scope: Scope::Disjoint })),
     ("sa-sjf", |c| Box::new(sjf::Sjf { scope: Scope::Disjoint, ageing: c.ageing })),
     ("forebay", |c| Box::new(forebay::Forebay::new(c))),
+    ("coflow", |c| Box::new(coflow::Coflow::new(c))),
 ];
 
 /// The policy called `name`.

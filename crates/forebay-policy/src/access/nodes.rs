@@ -68,6 +68,12 @@ impl NodeSet {
         self.words.iter().all(|&w| w == 0)
     }
 
+    /// Its members, ascending.
+    pub fn members(&self) -> impl Iterator<Item = u32> {
+        let words = (0u32..).zip(&self.words);
+        words.flat_map(|(i, word)| (0..64).filter(move |b| (word >> b) & 1 == 1).map(move |b| 64 * i + b))
+    }
+
     /// The bits, 64 nodes a word, node 0 lowest in the first.
     pub fn words(&self) -> &[u64] {
         &self.words

@@ -71,6 +71,8 @@ pub struct Access {
     next_token: Token,
     decide_at: Option<Nanos>,
     news: News,
+    /// The order that nodes were last given.
+    ranked: Vec<Token>,
 }
 
 impl Access {
@@ -89,6 +91,7 @@ impl Access {
             next_token: 1,
             decide_at: None,
             news: News { arrived: false, changed: false },
+            ranked: Vec::new(),
         }
     }
 
@@ -107,6 +110,9 @@ impl Access {
         let gone = self.active.remove(&token)?;
         self.news.changed = true;
         self.leases.remove(&(gone.until, token));
+        if self.policy.scope() == Scope::Ranked {
+            self.policy.ends(now, token);
+        }
         for host in gone.hosts {
             if let Some(h) = self.active.get_mut(&host) {
                 h.settle(now);
@@ -136,7 +142,7 @@ impl Access {
     /// Which nodes are held, counted anew: guests and hosts overlap, so taking a leaver's nodes
     /// away would be wrong.
     fn count_nodes(&mut self) {
-        if self.policy.scope() != Scope::Everything {
+        if !matches!(self.policy.scope(), Scope::Everything | Scope::Ranked) {
             self.busy.clear();
             self.guests.clear();
             for a in self.active.values() {
@@ -184,6 +190,7 @@ impl Access {
                     self.grant(now, p, None, Reason::Unscheduled, out);
                 }
             }
+            Scope::Ranked => self.rank(now, out),
             Scope::One if !self.active.is_empty() => {}
             scope => {
                 self.active.values_mut().for_each(|a| a.settle(now));
@@ -202,6 +209,20 @@ impl Access {
                 }
             }
         }
+    }
+
+    /// Lets in all that wait, and orders them among those that write.
+    fn rank(&mut self, now: Nanos, out: &mut Vec<Action>) {
+        for p in core::mem::take(&mut self.pending) {
+            self.policy.begins(self.next_token, &p);
+            self.grant(now, p, None, Reason::Ranked, out);
+        }
+        let order = self.policy.rank(now);
+        if order != self.ranked {
+            self.ranked.clone_from(&order);
+            out.push(Action::Rank { order });
+        }
+        self.decide_at = self.policy.next_overdue(now);
     }
 
     /// Whether `p` goes before all that are not overdue: it has been patient long enough, or if

@@ -227,8 +227,75 @@ use alloc::collections::BTreeMap;
 
 const LONG: u64 = u64::MAX / 4;
 
+/// The order that nodes were last given.
+fn ranked(actions: &[Action]) -> Option<Vec<Token>> {
+    actions.iter().rev().find_map(|a| match a {
+        Action::Rank { order } => Some(order.clone()),
+        _ => None,
+    })
+}
+
+/// All are let in when they come. One of 4 s on both nodes goes before two of 5 s on one each, and
+/// behind one of 1 s. Behind these, the one on the node without it is over sooner.
+#[test]
+fn coflow_serves_who_can_be_over_first() {
+    let mut m = machine("coflow", 2);
+    let out = at(&mut m, Nanos(0), vec![arrives(1, &[0], 5), arrives(2, &[0, 1], 4), arrives(3, &[1], 5)]);
+    assert_eq!(granted(&out).len(), 3);
+    assert!(granted(&out).iter().all(|g| g.1 == Reason::Ranked));
+    assert_eq!(ranked(&out), Some(vec![2, 1, 3]));
+    let out = at(&mut m, Nanos(S), vec![arrives(4, &[0], 1)]);
+    assert_eq!(ranked(&out), Some(vec![4, 2, 3, 1]));
+    let out = at(&mut m, Nanos(2 * S), vec![Event::Done { token: 4 }]);
+    assert_eq!(ranked(&out), Some(vec![2, 3, 1]));
+}
+
+#[test]
+fn coflow_puts_overdue_steps_first_and_late_ones_last() {
+    let config = Config { nodes: 1, lease_ns: LONG, patience_ns: 20 * S, ..Config::default() };
+    let mut m = with("coflow", config);
+    at(&mut m, Nanos(0), vec![arrives(1, &[0], 100), arrives(2, &[0], 1)]);
+    // The second has had its second long ago and a tenth more, and is not over.
+    let out = at(&mut m, Nanos(10 * S), vec![arrives(3, &[0], 5)]);
+    assert_eq!(ranked(&out), Some(vec![3, 1, 2]));
+    assert_eq!(m.next_deadline(), Some(Nanos(20 * S)));
+    let mut out = Vec::new();
+    m.on_deadline(Nanos(20 * S), &mut out);
+    assert_eq!(ranked(&out), Some(vec![1, 2, 3]), "the third is late by now, the first overdue");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// The parts of a node add up to the whole, none has more than one before it, and all have
+    /// something.
+    #[test]
+    fn shares_are_the_whole_node(count in 1usize..12) {
+        let shares: Vec<f64> = (0..count).map(|place| share(place, count)).collect();
+        prop_assert!((shares.iter().sum::<f64>() - 1.0).abs() < 1e-12);
+        prop_assert!(shares.windows(2).all(|w| w[0] > w[1]) && shares.iter().all(|&s| s > 0.0));
+    }
+
+    /// Whatever comes and goes: nobody waits, and the order names each step that writes once.
+    #[test]
+    fn coflow_lets_all_in_and_ranks_them(steps in steps(16, 1..24), gaps in prop::collection::vec(0u64..40, 24)) {
+        let mut m = with("coflow", Config { nodes: 16, lease_ns: LONG, ..Config::default() });
+        let (mut now, mut order) = (0, Vec::new());
+        for (i, ((nodes, seconds), gap)) in (1..).zip(steps.iter().zip(&gaps)) {
+            now += gap * S;
+            let mut events = vec![arrives(i, nodes, *seconds)];
+            events.extend((i % 3 == 0).then_some(Event::Done { token: i / 2 }));
+            let out = at(&mut m, Nanos(now), events);
+            order = ranked(&out).unwrap_or(order);
+            let snapshot = m.snapshot();
+            prop_assert!(snapshot.pending.is_empty());
+            let mut active: Vec<Token> = snapshot.active.iter().map(|a| a.0).collect();
+            let mut named = order.clone();
+            active.sort_unstable();
+            named.sort_unstable();
+            prop_assert_eq!(active, named);
+        }
+    }
 
     /// Tokens never overlap on a node (guests within their share), every step gets its turn, and
     /// when the machine has decided, no step waits whose nodes are all free. `forebay` keeps nodes

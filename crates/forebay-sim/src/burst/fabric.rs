@@ -7,12 +7,16 @@
 
 use std::collections::BTreeMap;
 
+use forebay_policy::access::share;
 use forebay_policy::machine::Nanos;
 
 use crate::maxmin::{FlowSpec, MaxMin};
 
 /// Names a write; the caller chooses it, never twice.
 pub type WriteId = u32;
+
+/// A node tells so many writes apart; those behind share what the last of them gets.
+const MOST_SHARES: usize = 8;
 
 struct Write {
     classes: Vec<usize>,
@@ -31,6 +35,9 @@ pub struct Fabric {
     idle: Option<usize>,
     spare: Vec<usize>,
     writes: BTreeMap<WriteId, Write>,
+    /// Place of each write in the order in which nodes serve them, if there is one; who has none
+    /// comes last.
+    places: Option<BTreeMap<WriteId, usize>>,
 }
 
 fn flow(write: WriteId, class: usize) -> u64 {
@@ -51,6 +58,7 @@ impl Fabric {
             idle: Some(0),
             spare: Vec::new(),
             writes: BTreeMap::new(),
+            places: None,
         }
     }
 
@@ -79,6 +87,7 @@ impl Fabric {
             self.users[class] += 1;
             let spec = FlowSpec { path: vec![class], bytes, weight, cap_bytes_per_s };
             self.net.start(now, flow(id, class), spec);
+            self.serve_in_order(now, class);
             classes.push(class);
         }
         self.writes.insert(id, Write { classes });
@@ -136,6 +145,31 @@ impl Fabric {
         for &class in &write.classes {
             self.net.reshape(now, flow(id, class), weight, cap_bytes_per_s);
         }
+        for class in write.classes.clone() {
+            self.serve_in_order(now, class);
+        }
+    }
+
+    /// From now on nodes serve writes in this order, and those that are not in it last.
+    pub fn rank(&mut self, now: Nanos, order: &[WriteId]) {
+        self.places = Some(order.iter().enumerate().map(|(place, &id)| (id, place)).collect());
+        for class in 0..self.users.len() {
+            self.serve_in_order(now, class);
+        }
+    }
+
+    /// Divides the bandwidth of a class by the order, if there is one.
+    fn serve_in_order(&mut self, now: Nanos, class: usize) {
+        let Some(places) = &self.places else { return };
+        let mut ids: Vec<(usize, u64)> = self
+            .net
+            .flows_on(class)
+            .map(|f| (places.get(&((f >> 32) as WriteId)).copied().unwrap_or(usize::MAX), f))
+            .collect();
+        ids.sort_unstable();
+        let last = ids.len().min(MOST_SHARES);
+        let weights = ids.iter().enumerate().map(|(k, &(_, f))| (f, share(k.min(last - 1), last)));
+        self.net.reweigh(now, class, &weights.collect::<Vec<_>>());
     }
 
     /// Ends write `id` early; the bytes that were still to write, if it was under way.
@@ -144,6 +178,7 @@ impl Fabric {
         let mut left = 0.0;
         for class in write.classes {
             let on_each = self.net.abort(now, flow(id, class)).unwrap_or(0.0);
+            self.serve_in_order(now, class);
             left += on_each * self.members[class].len() as f64;
             self.leave(class);
         }
@@ -162,8 +197,9 @@ impl Fabric {
 
     /// Completes what `next_end` announced; the write, if that was the last of its nodes.
     pub fn pop_end(&mut self) -> Option<WriteId> {
-        let (_, flow) = self.net.pop_end()?;
+        let (now, flow) = self.net.pop_end()?;
         let (id, class) = ((flow >> 32) as WriteId, (flow & u64::from(u32::MAX)) as usize);
+        self.serve_in_order(now, class);
         let write = self.writes.get_mut(&id)?;
         write.classes.retain(|&c| c != class);
         let over = write.classes.is_empty();

@@ -233,6 +233,7 @@ impl<'a> Burst<'a> {
             match action {
                 Action::Grant { token, step, share, .. } => self.granted(now, token, step, share, queue),
                 Action::Share { token, share } => self.reshared(now, token, share),
+                Action::Rank { order } => self.ranked(now, &order),
                 Action::Revoke { token, .. } => self.revoked(now, token, queue),
                 Action::Renewed { .. } => {}
             }
@@ -328,6 +329,12 @@ impl<'a> Burst<'a> {
             let (weight, cap) = self.weight_and_cap(j, hold);
             self.fabric.reshape(now, hold as u32, weight, cap);
         }
+    }
+
+    fn ranked(&mut self, now: Nanos, order: &[Token]) {
+        let holds: Vec<u32> =
+            order.iter().filter_map(|token| self.holders.get(token)).map(|h| h.1 as u32).collect();
+        self.fabric.rank(now, &holds);
     }
 
     /// A lease ran out. Nodes refuse what comes with this token from now on.

@@ -1,0 +1,235 @@
+//! `coflow`: everything at once, and on each node the step first that can be over soonest.
+//!
+//! A step on several nodes is a *coflow*: it is over when the last of its nodes has its data. To
+//! let it in as a whole or not at all leaves nodes idle while somebody has bytes for them. Here all
+//! steps write at once, and one order of all of them says whom each node serves first: the node
+//! gives [`LEAD_SHARE`] of its bandwidth to the first step that has bytes for it, as much of the
+//! rest to the next, and so on ([`share`]). Nobody is held, so no write times out, and a node with
+//! bytes to write is never idle.
+//!
+//! **Order.** Again and again the step is next that would be over first behind those before it:
+//! the least, over steps, of the greatest, over its nodes, of what the node has to write for those
+//! before it and for itself. With one node this is the least remaining time first, which is optimal
+//! there; with several it is *least remaining bottleneck first* (Varys) that knows who is ahead
+//! (compare Sincronia's order, which the theory has a bound for).
+//!
+//! **Ageing.** Each second since a step came counts like [`AGEING`] seconds less (or the configured
+//! ageing, if that is more), which shortens the longest step at little cost. With patience, steps
+//! that are older than it go first, the oldest before all.
+//!
+//! **Progress** is computed, not reported: nodes do what the order says. A step that has had its
+//! time and a tenth more and is not over has said too little, or its processes hang: it goes behind
+//! all others.
+//!
+//! **Cost.** Keys only grow while steps are put in order, so a step is looked at again when it is
+//! the next, not after each choice. At most [`MOST_RANKED`] steps have a place; the others share
+//! what these leave.
+
+use alloc::collections::{BTreeMap, BinaryHeap};
+use alloc::vec;
+use alloc::vec::Vec;
+use core::cmp::Reverse;
+
+use super::{Config, Pending, Policy, Scope, Token};
+use crate::machine::Nanos;
+
+/// The first step's part of a node's bandwidth, the second's of the rest, and so on.
+pub const LEAD_SHARE: f64 = 0.9;
+/// Seconds that a second of age counts for.
+const AGEING: f64 = 0.1;
+/// Steps that have a place in the order.
+const MOST_RANKED: usize = 256;
+/// Steps of a node whose progress is computed; what the others get is nothing beside it.
+const COUNTED: usize = 3;
+/// Less than this is over, in ns.
+const ROUNDING_NS: f64 = 1000.0;
+/// A step that is not over goes last after this part of its time alone, and a millisecond.
+const OVERTIME: f64 = 0.1;
+const OVERTIME_NS: f64 = 1e6;
+
+/// Part of a node's bandwidth of the step at `place`, from 0, of `count` that have bytes for it.
+pub fn share(place: usize, count: usize) -> f64 {
+    let rest = (0..place).fold(1.0, |rest, _| rest * (1.0 - LEAD_SHARE));
+    if place + 1 == count { rest } else { rest * LEAD_SHARE }
+}
+
+struct Step {
+    nodes: Vec<u32>,
+    /// What is left on each of its nodes, in ns at full bandwidth.
+    left_ns: Vec<f64>,
+    /// The most of it.
+    bottleneck_ns: f64,
+    alone_ns: u64,
+    arrived: Nanos,
+    /// When the last of the nodes that are done with it was, by this account.
+    written: Nanos,
+}
+
+impl Step {
+    fn is_late(&self, now: Nanos) -> bool {
+        let allowed_ns = self.alone_ns as f64 * OVERTIME + OVERTIME_NS;
+        self.bottleneck_ns == 0.0 && now.saturating_since(self.written) as f64 > allowed_ns
+    }
+
+    /// Its key behind what nodes have to write for others, in ns.
+    fn key(&self, ageing: f64, before_ns: &[f64]) -> u64 {
+        let parts = self.nodes.iter().zip(&self.left_ns).filter(|(_, left)| **left > 0.0);
+        let end_ns = parts.fold(0.0f64, |end, (&n, left)| end.max(before_ns[n as usize] + left));
+        (end_ns + ageing * self.arrived.0 as f64) as u64
+    }
+}
+
+/// The steps that write, and whom each node serves.
+pub struct Coflow {
+    ageing: f64,
+    patience_ns: u64,
+    steps: BTreeMap<Token, Step>,
+    /// Steps with bytes for each node, in order, with the index of the node among theirs.
+    queues: Vec<Vec<(Token, u32)>>,
+    updated: Nanos,
+}
+
+impl Coflow {
+    pub fn new(config: &Config) -> Self {
+        Coflow {
+            ageing: config.ageing.max(AGEING),
+            patience_ns: config.patience_ns,
+            steps: BTreeMap::new(),
+            queues: vec![Vec::new(); config.nodes as usize],
+            updated: Nanos(0),
+        }
+    }
+
+    /// Takes off what nodes have written since the last time.
+    fn advance(&mut self, now: Nanos) {
+        let from = core::mem::replace(&mut self.updated, now);
+        for queue in self.queues.iter_mut().filter(|queue| !queue.is_empty()) {
+            serve(queue, from, now, &mut self.steps);
+        }
+        for step in self.steps.values_mut() {
+            step.bottleneck_ns = step.left_ns.iter().copied().fold(0.0, f64::max);
+        }
+    }
+
+    fn is_overdue(&self, now: Nanos, step: &Step) -> bool {
+        self.patience_ns != u64::MAX && now.saturating_since(step.arrived) >= self.patience_ns
+    }
+
+    /// Overdue steps by arrival, then those that are put in order, and last those that are late.
+    fn order(&self, now: Nanos) -> Vec<Token> {
+        let mut order: Vec<Token> = Vec::new();
+        let (mut open, mut late) = (Vec::new(), Vec::new());
+        for (&token, step) in &self.steps {
+            match (step.is_late(now), self.is_overdue(now, step)) {
+                (true, _) => late.push(token),
+                (false, true) => order.push(token),
+                (false, false) => open.push(token),
+            }
+        }
+        order.sort_by_key(|token| (self.steps[token].arrived, *token));
+        let room = MOST_RANKED.saturating_sub(order.len());
+        if open.len() > room {
+            let key = |token: &Token| {
+                let step = &self.steps[token];
+                ((step.bottleneck_ns + self.ageing * step.arrived.0 as f64) as u64, *token)
+            };
+            open.select_nth_unstable_by_key(room, key);
+            open.truncate(room);
+        }
+        let mut before_ns = vec![0.0; self.queues.len()];
+        order.iter().for_each(|token| self.book(*token, &mut before_ns));
+        let key = |token: Token, before_ns: &[f64]| self.steps[&token].key(self.ageing, before_ns);
+        let mut heap: BinaryHeap<_> =
+            open.into_iter().map(|token| Reverse((key(token, &before_ns), token))).collect();
+        while let Some(Reverse((known, token))) = heap.pop() {
+            let key = key(token, &before_ns);
+            if key > known && heap.peek().is_some_and(|next| next.0 < (key, token)) {
+                heap.push(Reverse((key, token)));
+                continue;
+            }
+            self.book(token, &mut before_ns);
+            order.push(token);
+        }
+        order.extend(late);
+        order.truncate(MOST_RANKED);
+        order
+    }
+
+    fn book(&self, token: Token, before_ns: &mut [f64]) {
+        let step = &self.steps[&token];
+        for (&node, left) in step.nodes.iter().zip(&step.left_ns) {
+            before_ns[node as usize] += left;
+        }
+    }
+}
+
+/// Lets a node write from `from` to `now`.
+fn serve(queue: &mut Vec<(Token, u32)>, from: Nanos, now: Nanos, steps: &mut BTreeMap<Token, Step>) {
+    let (all_ns, mut at_ns) = (now.saturating_since(from) as f64, 0.0);
+    while at_ns < all_ns && !queue.is_empty() {
+        let count = queue.len();
+        let rate = |place: usize| share(place, count.min(COUNTED));
+        let left = |&(token, i): &(Token, u32)| steps.get(&token).map_or(0.0, |s| s.left_ns[i as usize]);
+        let ends = queue.iter().take(COUNTED).enumerate().map(|(k, part)| left(part) / rate(k));
+        let for_ns = ends.fold(all_ns - at_ns, f64::min);
+        at_ns += for_ns;
+        for (k, &(token, i)) in queue.iter().take(COUNTED).enumerate() {
+            let Some(step) = steps.get_mut(&token) else { continue };
+            let left_ns = &mut step.left_ns[i as usize];
+            *left_ns -= for_ns * rate(k);
+            if *left_ns < ROUNDING_NS {
+                *left_ns = 0.0;
+                step.written = step.written.max(from + at_ns as u64);
+            }
+        }
+        queue.retain(|&(token, i)| steps.get(&token).is_some_and(|s| s.left_ns[i as usize] > 0.0));
+    }
+}
+
+impl Policy for Coflow {
+    fn scope(&self) -> Scope {
+        Scope::Ranked
+    }
+
+    fn key(&self, arrived: Nanos, _alone_ns: u64) -> u64 {
+        arrived.0
+    }
+
+    fn begins(&mut self, token: Token, step: &Pending) {
+        let nodes: Vec<u32> = step.nodes.members().collect();
+        let begun = Step {
+            left_ns: vec![step.alone_ns as f64; nodes.len()],
+            nodes,
+            bottleneck_ns: step.alone_ns as f64,
+            alone_ns: step.alone_ns,
+            arrived: step.arrived,
+            written: step.arrived,
+        };
+        self.steps.insert(token, begun);
+    }
+
+    fn ends(&mut self, now: Nanos, token: Token) {
+        self.advance(now);
+        self.steps.remove(&token);
+    }
+
+    fn rank(&mut self, now: Nanos) -> Vec<Token> {
+        self.advance(now);
+        let order = self.order(now);
+        self.queues.iter_mut().for_each(Vec::clear);
+        for token in &order {
+            let step = &self.steps[token];
+            for (i, &node) in (0..).zip(&step.nodes) {
+                if step.left_ns[i as usize] > 0.0 {
+                    self.queues[node as usize].push((*token, i));
+                }
+            }
+        }
+        order
+    }
+
+    fn next_overdue(&self, now: Nanos) -> Option<Nanos> {
+        let at = |step: &Step| step.arrived + self.patience_ns;
+        self.steps.values().map(at).filter(|&at| self.patience_ns != u64::MAX && at > now).min()
+    }
+}
