@@ -16,6 +16,7 @@ mod laws;
 mod model;
 mod replay;
 mod run;
+mod steps;
 mod sweep;
 
 /// `forebay sim`: what would a policy do to my cluster?
@@ -37,6 +38,8 @@ pub enum SimCommand {
     Sweep(SweepArgs),
     /// Compare memory laws with a clairvoyant on random loads
     Laws(LawsArgs),
+    /// Compare access policies on random workloads of shared burst buffers
+    Steps(StepsArgs),
     /// Compute the papers' tables and figures anew
     Reproduce(ReproduceArgs),
     /// Drive the policies from a recorded trace and check that they decide the same
@@ -127,6 +130,26 @@ pub struct LawsArgs {
     csv: Option<PathBuf>,
 }
 
+/// Options of `steps`.
+#[derive(Args, Debug)]
+pub struct StepsArgs {
+    /// When steps come
+    #[arg(long, value_enum, default_value = "arrivals")]
+    kind: crate::burst::random::Kind,
+    /// Policies to compare with none; all of them by default
+    #[arg(long, value_delimiter = ',')]
+    policies: Vec<String>,
+    /// How many workloads
+    #[arg(long, default_value_t = 200)]
+    count: u64,
+    /// Number of the first workload
+    #[arg(long, default_value_t = 0)]
+    first: u64,
+    /// Seed of all workloads
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
 /// Options of `reproduce`.
 #[derive(Args, Debug)]
 pub struct ReproduceArgs {
@@ -162,6 +185,7 @@ pub fn sim(args: &SimArgs, json: bool, out: &mut dyn Write) -> Result<()> {
         SimCommand::Compare(a) => run::compare(a, out),
         SimCommand::Sweep(a) => sweep::sweep(a, out),
         SimCommand::Laws(a) => laws::laws(a, out),
+        SimCommand::Steps(a) => steps::steps(a, out),
         SimCommand::Reproduce(a) => reproduce(a, out),
         SimCommand::Replay(a) => replay::replay(a, out),
     }

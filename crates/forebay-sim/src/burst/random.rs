@@ -1,0 +1,199 @@
+//! Random workloads on shared burst buffers, which no policy was tuned on.
+//!
+//! | drawn | from |
+//! | --- | --- |
+//! | nodes | 16, 32, 64 or 128, of 1 GB/s |
+//! | nodes of a step | 1 to all, the next ones in turn |
+//! | a step alone | 1 s to a longest of 10 to 200 s |
+//! | its processes on a node | 1 to 512 |
+//! | steps that arrive | 100 to 299, at exponential intervals, for a load of 0.3 to 0.95 |
+//! | jobs in a closed loop | 4 to 64, of 10 to 29 steps each; undisturbed, they would need 1 to 2 times the bandwidth |
+//! | steps of a batch | 3 to 60, all at once |
+//!
+//! Where two values are given, as many lie between 1 and 2 as between 2 and 4, except for counts
+//! and loads. A job in a closed loop computes for 0.5 to 1.5 times its mean between two steps.
+
+use forebay_model::rng::Rng;
+use forebay_policy::access;
+
+use super::batch::lasting_leases;
+use super::{JobSpec, Outcome, Setup, simulate};
+use crate::arrivals::Arrivals;
+use crate::error::Result;
+use crate::trace::Trace;
+
+const NODE_BYTES_PER_S: f64 = 1e9;
+
+/// When steps come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Kind {
+    /// Over time, whatever becomes of those before.
+    Arrivals,
+    /// A job computes after each step.
+    Closed,
+    /// All at once.
+    Batch,
+}
+
+/// What is common to all workloads of a comparison.
+#[derive(Clone, Copy, Debug)]
+pub struct Family {
+    /// Seed of all workloads.
+    pub seed: u64,
+    /// When steps come.
+    pub kind: Kind,
+}
+
+/// As many between 1 and 2 as between 2 and 4.
+fn by_order(rng: &mut Rng, low: f64, high: f64) -> f64 {
+    low * (high / low).powf(rng.unit())
+}
+
+fn ns(seconds: f64) -> u64 {
+    (seconds * 1e9) as u64
+}
+
+struct Drawn {
+    on: Vec<u32>,
+    alone_s: f64,
+    processes: f64,
+}
+
+impl Drawn {
+    fn job(&self, i: usize, steps: u32, compute_s: f64, arrivals: Arrivals) -> JobSpec {
+        let width = self.on.len() as f64;
+        JobSpec {
+            name: format!("job {i}"),
+            processes: self.processes * width,
+            step_bytes: (self.alone_s * NODE_BYTES_PER_S * width) as u64,
+            nodes: None,
+            on: Some(self.on.clone()),
+            client_bytes_per_s: f64::INFINITY,
+            steps,
+            compute_ns: ns(compute_s),
+            starts_ns: 0,
+            io_first: false,
+            arrivals,
+        }
+    }
+}
+
+/// `count` steps on `nodes` nodes.
+fn draw(rng: &mut Rng, nodes: u32, count: u64) -> Vec<Drawn> {
+    let longest_s = by_order(rng, 10.0, 200.0);
+    let mut turn = 0;
+    let mut one = || {
+        let width = (by_order(rng, 1.0, f64::from(nodes) + 1.0) as u32).min(nodes);
+        let on: Vec<u32> = (0..width).map(|k| (turn + k) % nodes).collect();
+        turn = (turn + width) % nodes;
+        let alone_s = by_order(rng, 1.0, longest_s);
+        Drawn { on, alone_s, processes: by_order(rng, 1.0, 513.0).floor() }
+    };
+    let mut drawn: Vec<Drawn> = (0..count).map(|_| one()).collect();
+    drawn.iter_mut().for_each(|d| d.on.sort_unstable());
+    drawn
+}
+
+/// Node seconds per node.
+fn work_s(drawn: &[Drawn], nodes: u32) -> f64 {
+    drawn.iter().map(|d| d.alone_s * d.on.len() as f64).sum::<f64>() / f64::from(nodes)
+}
+
+fn arrivals(rng: &mut Rng, nodes: u32) -> Vec<JobSpec> {
+    let load = 0.3 + 0.65 * rng.unit();
+    let count = 100 + rng.below(200);
+    let drawn = draw(rng, nodes, count);
+    let gap_s = work_s(&drawn, nodes) / load / count as f64;
+    let mut at_s = 0.0;
+    let mut next = || {
+        at_s -= (1.0 - rng.unit()).ln() * gap_s;
+        Arrivals::Trace { at_ns: vec![ns(at_s)] }
+    };
+    drawn.iter().enumerate().map(|(i, d)| d.job(i, 1, 0.0, next())).collect()
+}
+
+/// Computing k - 1 times as long as it writes alone, a job needs one k-th of its nodes' time.
+fn closed(rng: &mut Rng, nodes: u32) -> Vec<JobSpec> {
+    let count = by_order(rng, 4.0, 64.0) as u64;
+    let load = 1.0 + rng.unit();
+    let drawn = draw(rng, nodes, count);
+    let widths: f64 = drawn.iter().map(|d| d.on.len() as f64).sum();
+    let k = (widths / f64::from(nodes) / load).max(1.05);
+    let mut job = |(i, d): (usize, &Drawn)| {
+        let steps = 10 + rng.below(20) as u32;
+        d.job(i, steps, (k - 1.0) * d.alone_s, Arrivals::Jittered { spread: 0.5 })
+    };
+    drawn.iter().enumerate().map(&mut job).collect()
+}
+
+impl Family {
+    /// Workload `number` under the access policy `policy`.
+    pub fn workload(&self, number: u64, policy: &str) -> Setup {
+        let mut rng = Rng::new(self.seed).fork(number);
+        let nodes = 16 << rng.below(4);
+        let jobs = match self.kind {
+            Kind::Arrivals => arrivals(&mut rng, nodes),
+            Kind::Closed => closed(&mut rng, nodes),
+            Kind::Batch => {
+                let count = 3 + rng.below(58);
+                let at = Arrivals::Trace { at_ns: vec![0] };
+                let drawn = draw(&mut rng, nodes, count);
+                drawn.iter().enumerate().map(|(i, d)| d.job(i, 1, 0.0, at.clone())).collect()
+            }
+        };
+        Setup {
+            nodes,
+            node_bytes: 1 << 60,
+            node_bytes_per_s: NODE_BYTES_PER_S,
+            allocation: "striped".into(),
+            access: policy.into(),
+            config: access::Config { nodes, ..lasting_leases() },
+            jobs,
+            faults: Vec::new(),
+            random: None,
+            seed: number,
+        }
+    }
+
+    /// Runs workload `number` under `policy`.
+    ///
+    /// # Errors
+    /// If no access policy has this name.
+    pub fn run(&self, number: u64, policy: &str) -> Result<Made> {
+        Ok(Made::of(&simulate(&self.workload(number, policy), &mut Trace::off())?))
+    }
+}
+
+/// What a policy makes of a workload.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Made {
+    /// Steps.
+    pub steps: usize,
+    /// Sum of I/O times in seconds.
+    pub sum_s: f64,
+    /// The longest.
+    pub longest_s: f64,
+    /// Mean over steps of I/O time by time alone.
+    pub slowdown: f64,
+    /// Sum of the times that steps take alone: no policy can be below it.
+    pub alone_s: f64,
+    /// The longest time alone.
+    pub longest_alone_s: f64,
+}
+
+impl Made {
+    fn of(outcome: &Outcome) -> Self {
+        let mut made = Made::default();
+        for step in outcome.jobs.iter().flat_map(|job| &job.steps) {
+            let (io_s, alone_s) = (step.io_s(), step.alone_ns as f64 * 1e-9);
+            made.steps += 1;
+            made.sum_s += io_s;
+            made.longest_s = made.longest_s.max(io_s);
+            made.slowdown += io_s / alone_s;
+            made.alone_s += alone_s;
+            made.longest_alone_s = made.longest_alone_s.max(alone_s);
+        }
+        made.slowdown /= made.steps.max(1) as f64;
+        made
+    }
+}
