@@ -329,7 +329,7 @@ fn a_changed_grant_is_noticed() {
     let error = forebay(&["sim", "replay", path(&trace)]).expect_err("no such kind");
     assert!(
         error.contains(
-            "this is a run of kind 'tape'; colocation, burst-buffer, cluster and stages can be replayed"
+            "this is a run of kind 'tape'; colocation, burst-buffer, cluster, memory and stages can be replayed"
         ),
         "{error}"
     );
@@ -344,7 +344,8 @@ fn access_and_allocation_policies_are_compared_and_swept() {
     for (policy, _) in forebay_policy::access::POLICIES {
         assert!(out.contains(policy), "{policy} is missing from {out}");
     }
-    assert_eq!(fs::read_to_string(&csv).expect("written").lines().count(), 1 + 6 * 6);
+    let rows = 6 * forebay_policy::access::POLICIES.len();
+    assert_eq!(fs::read_to_string(&csv).expect("written").lines().count(), 1 + rows);
     let out = forebay(&["sim", "compare", path(&scenario), "--policies", "full/sa-fcfs,forebay/forebay"]);
     let out = out.expect("it runs");
     assert!(out.contains("full        sa-fcfs") && out.contains("forebay     forebay"), "{out}");
@@ -395,7 +396,7 @@ fn bad_burst_buffer_scenarios_are_refused_in_one_line() {
     };
     assert_eq!(
         refuse("\"burst-buffer\"", "\"tape\""),
-        "kind = \"tape\": one of colocation, burst-buffer, cluster is needed"
+        "kind = \"tape\": one of colocation, burst-buffer, cluster, memory is needed"
     );
     assert!(
         refuse("[access]", "[acess]").starts_with("acess = a table: unknown key; allowed are kind, seed")

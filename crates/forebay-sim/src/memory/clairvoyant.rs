@@ -4,7 +4,8 @@
 //! can, and it begins to release memory just early enough. No law can have a larger mean without
 //! being above r0 at some moment, and where compute alone is above r0 nobody can help it.
 
-use super::{STEP_NS, Setup};
+use super::Setup;
+use super::load::STEP_NS;
 
 /// What it holds at every step.
 pub fn tier(setup: &Setup, compute: &[f64]) -> Vec<f64> {

@@ -3,7 +3,8 @@
 use forebay_model::rng::Rng;
 use serde::{Deserialize, Serialize};
 
-use super::STEP_NS;
+/// Length of a step, in ns.
+pub const STEP_NS: u64 = 1_000_000;
 
 /// What compute holds: the sum of its parts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -17,9 +17,6 @@ mod world;
 
 pub use load::{Load, Noise, Pulse};
 pub use world::{controller, simulate};
-
-/// Length of a step, in ns.
-pub const STEP_NS: u64 = 1_000_000;
 /// Steps from one recorded point to the next.
 pub const POINT_STEPS: usize = 20;
 

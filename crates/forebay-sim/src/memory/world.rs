@@ -3,7 +3,8 @@
 use forebay_policy::machine::{Machine, Nanos};
 use forebay_policy::memory::{Action, Controller, Event, Sample, policy};
 
-use super::{Outcome, POINT_STEPS, Point, Resize, STEP_NS, Setup, clairvoyant};
+use super::load::STEP_NS;
+use super::{Outcome, POINT_STEPS, Point, Resize, Setup, clairvoyant};
 use crate::error::{Error, Result};
 use crate::pump::Pump;
 use crate::trace::Trace;
