@@ -3,6 +3,7 @@
 use crate::cache::Cache;
 use crate::cluster::Cluster;
 use crate::config::Config;
+use crate::control::Control;
 use crate::coordinator::home::Home;
 use crate::coordinator::link::Link;
 use crate::coordinator::meeting;
@@ -74,7 +75,8 @@ impl Agent {
         let shares = Arc::new(Shares::new(cache.budget.clone(), config.connections_max));
         adopt(&cache, &mounts, &shares, &counters)?;
         let wake = Arc::new(Wake::new()?);
-        let stop = Arc::new(Stop::new(wake.clone()));
+        let looking = Arc::new(Wake::new()?);
+        let stop = Arc::new(Stop::new([wake.clone(), looking.clone()]));
         let cluster = Arc::new(Cluster::new(config.cluster.clone()));
         let ends = Arc::new(Ends::new(mounts.clone(), cache.clone(), counters.clone()));
         let pfs = Arc::new(Pfs::new(ends.clone()));
@@ -88,12 +90,17 @@ impl Agent {
             pfs,
             peers: Arc::new(peers),
         });
+        let min_bytes = config.memory.min.of(memory::usable_bytes());
+        let control =
+            Control::new(config.memory.clone(), min_bytes, cache.clone(), counters.clone(), looking);
+        let control = Arc::new(control);
         let orders = Arc::new(Orders::new(fetch.clone(), stop.clone(), wake.clone()));
         let (jobs, link) = (Arc::new(JobBook::default()), Arc::new(Link::new(wake.clone())));
         let meeting = meeting::Node {
             config: config.cluster.clone(),
             mounts: mounts.clone(),
             budget: cache.budget.clone(),
+            control: control.clone(),
             counters: counters.clone(),
             cluster: cluster.clone(),
             orders: orders.clone(),
@@ -106,6 +113,7 @@ impl Agent {
             layouts: Layouts::new(mounts.clone(), cache.clone()),
             mounts,
             cache,
+            control: control.clone(),
             counters,
             fetch,
             cluster,
@@ -129,6 +137,10 @@ impl Agent {
         let socket = serve_clients(&node)?;
         let keeping = node.clone();
         threads.push(spawn("housekeeping", move || keep_house(&keeping, &server))?);
+        if node.config.memory.policy != "static" {
+            let stop = node.stop.clone();
+            threads.push(spawn("memory", move || control.run(&stop))?);
+        }
         // Last: whoever joins is asked for pages.
         threads.push(spawn("link", move || meeting::run(&meeting, &home))?);
         Ok(Agent { node, socket, threads })

@@ -4,6 +4,10 @@
 //! reference that `forebay config reference` and `docs/configuration.md` are made from; a test
 //! holds it against the structure.
 
+mod memory;
+
+pub use memory::MemoryConfig;
+
 use crate::units::{Amount, Human, parse_bytes};
 use forebay_pfs::Revalidate;
 use forebay_policy::eviction::EvictionKind;
@@ -80,6 +84,30 @@ pub const KEYS: &[Key] = &[
         default: DEFAULT_EVICTION_TOML,
         reason: "The policy that chooses pages to evict. The default has the best hit ratios over loops, \
                  skewed and scanning access; see docs/decisions/0003-default-eviction-policy.md.",
+    },
+    Key {
+        name: "memory.policy",
+        default: "\"forebay\"",
+        reason: "The law by which the tier gives memory back when compute needs it, and takes it again, up to tier.capacity: \
+                 forebay, dynims, or static, which never changes the capacity.",
+    },
+    Key {
+        name: "memory.target",
+        default: "\"95%\"",
+        reason: "Share of the memory that may be in use before the tier gives way: of the node's, and of the limit of each \
+                 control group around the agent. Clean pages of the page cache count as free.",
+    },
+    Key {
+        name: "memory.min",
+        default: "\"0\"",
+        reason: "The tier keeps this much even if compute runs short: a size, or a share of the node's memory or control \
+                 group limit.",
+    },
+    Key {
+        name: "memory.period_ms",
+        default: "100",
+        reason: "Time between two looks at a quiet node, from 10 to 1000. While use grows the agent looks ten times as \
+                 often, and at once when the kernel reports stalls or use beyond the target.",
     },
     Key {
         name: "cluster.coordinator",
@@ -274,6 +302,8 @@ pub struct Config {
     pub huge_pages: bool,
     /// Order of eviction.
     pub eviction: EvictionKind,
+    /// How the tier gives way to compute.
+    pub memory: MemoryConfig,
     /// The cluster this agent belongs to.
     pub cluster: ClusterConfig,
     /// The PFS mounts; at least one.
@@ -401,6 +431,7 @@ impl Default for Config {
             directory: None,
             huge_pages: true,
             eviction: EvictionKind::default(),
+            memory: MemoryConfig::default(),
             cluster: ClusterConfig::default(),
             mounts: Vec::new(),
         }
@@ -427,6 +458,8 @@ struct RawConfig {
     agent: RawAgent,
     #[serde(default)]
     tier: RawTier,
+    #[serde(default)]
+    memory: memory::RawMemory,
     #[serde(default)]
     cluster: RawCluster,
     #[serde(default)]
@@ -509,6 +542,7 @@ impl Config {
         let mut config = Config::default();
         config.take_agent(raw.agent)?;
         config.take_tier(raw.tier)?;
+        config.memory.take(raw.memory)?;
         config.cluster.take(raw.cluster)?;
         config.mounts = raw.mount.into_iter().map(take_mount).collect::<Result<_, _>>()?;
         config.validate()?;
@@ -835,6 +869,7 @@ mod tests {
         for (table, reject) in [
             ("agent", "[agent]\n"),
             ("tier", "[tier]\n"),
+            ("memory", "[memory]\n"),
             ("cluster", "[cluster]\n"),
             ("mount", "[[mount]]\n"),
         ] {
@@ -875,6 +910,9 @@ mod tests {
             refuse("[[mount]]\nlabel=\"a\"\nroot=\"/b\"\nextent_size=\"3MiB\"")
                 .contains("multiple of page_size")
         );
+        assert!(refuse("[memory]\npolicy=\"lru\"").contains("static, dynims, forebay"));
+        assert!(refuse("[memory]\ntarget=\"30%\"").contains("from 50% to 99%"));
+        assert!(refuse("[memory]\nperiod_ms=1").contains("from 10 to 1000"));
         assert!(refuse("[agent]\nsocket_mode=\"rw\"").contains("octal"));
     }
 }

@@ -82,6 +82,14 @@ counters! {
     touches_total,
     /// Copies adopted from an earlier agent.
     adopted_files_total,
+    /// Changes of the capacity by the memory controller.
+    capacity_changes_total,
+    /// Bytes that the memory controller took from the tier.
+    given_back_bytes,
+    /// Reports of the kernel that memory runs short.
+    memory_alarms_total,
+    /// Looks at the memory that could not be understood.
+    memory_unreadable_total,
 }
 
 /// Adds to a counter.

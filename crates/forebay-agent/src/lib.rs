@@ -9,6 +9,7 @@
 //! | `jobs` | what jobs of local programs report, and where their files lie |
 //! | `prefetch` | loads, and requests of the coordinator |
 //! | `fetch` | what a miss does: a page comes from the peer that owns it, or from the PFS |
+//! | `control` | the memory controller: the tier gives way to compute |
 //! | `cache` | cached versions and their pages, pins, and eviction |
 //! | `cluster` | the members, and who owns which extent |
 //! | `shares` | what one user may hold |
@@ -23,6 +24,7 @@ pub mod agent;
 pub mod cache;
 pub mod cluster;
 pub mod config;
+pub mod control;
 pub mod coordinator;
 pub mod counters;
 pub mod fetch;

@@ -46,13 +46,13 @@ impl AsFd for Wake {
 pub struct Stop {
     stopping: AtomicBool,
     signal: (Mutex<()>, Condvar),
-    /// Calls the thread that polls the coordinator's connection.
-    polling: Arc<Wake>,
+    /// Call the threads that poll.
+    polling: [Arc<Wake>; 2],
 }
 
 impl Stop {
     /// The agent goes on; its end calls `polling`.
-    pub fn new(polling: Arc<Wake>) -> Self {
+    pub fn new(polling: [Arc<Wake>; 2]) -> Self {
         Stop { stopping: AtomicBool::new(false), signal: Default::default(), polling }
     }
 
@@ -66,7 +66,7 @@ impl Stop {
         self.stopping.store(true, Ordering::Release);
         let _guard = lock(&self.signal.0);
         self.signal.1.notify_all();
-        self.polling.call();
+        self.polling.iter().for_each(|wake| wake.call());
     }
 
     /// Waits for [`Stop::stop`], at most `limit`; tells whether it came.

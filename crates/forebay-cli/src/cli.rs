@@ -85,6 +85,8 @@ pub enum Command {
     Unpin(PathsArgs),
     /// Show or change the capacity of the running agent
     Capacity(CapacityArgs),
+    /// Show how the tier gives memory back to compute, and the last minutes as a chart
+    Memory,
     /// Write files to standard output, through the tier
     Cat(CatArgs),
     /// Copy a file, through the tier

@@ -69,6 +69,7 @@ pub fn doctor(global: &Global, args: &DoctorArgs) -> Outcome {
         agent(global),
     ];
     findings.extend(args.config.as_deref().and_then(tier_size));
+    findings.extend(memory_controller(global));
     findings.extend(served_mounts(global));
     findings.extend(args.config.as_deref().map(certificates));
     for path in &args.pfs {
@@ -237,6 +238,31 @@ fn agent(global: &Global) -> Finding {
             warn("agent", found.to_owned(), remedy)
         }
     }
+}
+
+/// What makes the agent give memory back; nothing without an agent, or if it has not looked yet.
+fn memory_controller(global: &Global) -> Option<Finding> {
+    let what = "memory law";
+    let status = global.client().admin().memory().ok()?;
+    if status.policy == "static" {
+        let remedy = "memory.policy = \"forebay\" lets the tier give way when programs need memory";
+        return Some(warn(what, "static: the capacity never changes".into(), remedy));
+    }
+    let list = |names: Vec<&str>| names.join(", ");
+    let places = list(status.places.iter().map(|place| place.name.as_str()).collect());
+    if places.is_empty() {
+        return Some(warn(what, format!("{}: no memory to watch yet", status.policy), "see the agent's log"));
+    }
+    let target = f64::from(status.target_per_10000) / 100.0;
+    let found = format!("{} keeps use below {target} % of: {places}", status.policy);
+    if status.alarms.is_empty() {
+        let remedy = "the agent only looks ten times a second; boot with psi=1 and it is woken at once";
+        return Some(warn(what, format!("{found}; the kernel reports no stalls"), remedy));
+    }
+    Some(good(
+        what,
+        format!("{found}; woken by {}", list(status.alarms.iter().map(String::as_str).collect())),
+    ))
 }
 
 /// Whether the tier that a configuration asks for fits this node. A file that cannot be read is

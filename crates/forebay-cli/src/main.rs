@@ -15,6 +15,7 @@ mod jobs;
 mod load;
 mod log;
 mod ls;
+mod memory;
 mod out;
 mod run;
 mod served;
@@ -56,6 +57,7 @@ fn run_command(cli: Cli) -> Outcome {
         Command::Pin(args) => evict::pin(&global, &args, true),
         Command::Unpin(args) => evict::pin(&global, &args, false),
         Command::Capacity(args) => evict::capacity(&global, &args),
+        Command::Memory => memory::memory(&global),
         Command::Cat(args) => transfer::cat(&global, &args),
         Command::Cp(args) => transfer::cp(&global, &args),
         Command::Verify(args) => verify::verify(&global, &args),

@@ -1,7 +1,7 @@
 //! Queries and changes the state of an agent; unlike reads, these calls fail without one.
 
 use crate::session::{Client, unexpected};
-use forebay_wire::{CachedFile, Reply, Request, Status};
+use forebay_wire::{CachedFile, MemoryStatus, Reply, Request, Status};
 use rustix::fs::{Mode, OFlags, open};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -59,6 +59,17 @@ impl Admin<'_> {
     pub fn status(&self) -> io::Result<Status> {
         match self.ask(&Request::Status, &[])? {
             Reply::Status(status) => Ok(*status),
+            reply => Err(unexpected(&reply)),
+        }
+    }
+
+    /// How the tier gives way to compute.
+    ///
+    /// # Errors
+    /// No agent.
+    pub fn memory(&self) -> io::Result<MemoryStatus> {
+        match self.ask(&Request::Memory, &[])? {
+            Reply::Memory(status) => Ok(*status),
             reply => Err(unexpected(&reply)),
         }
     }

@@ -246,6 +246,8 @@ pub enum Request {
     /// Do not keep this copy any more: its file may be gone. For who has pinned it and the
     /// operator. → [`Reply::Done`] or [`Reply::Refused`]
     UnpinCopy(CopyId),
+    /// How the tier gives way to compute. → [`Reply::Memory`]
+    Memory,
 }
 
 /// What the agent answers.
@@ -340,6 +342,8 @@ pub enum Reply {
     /// The answer is too long for a packet: it is in the file that the packet carries, as a frame
     /// ([`crate::frame`]). [`Channel::recv_reply`](crate::Channel::recv_reply) gives what is in it.
     Attached,
+    /// To [`Request::Memory`].
+    Memory(Box<MemoryStatus>),
 }
 
 /// Why the agent will not do something. Never an error to the program: it reads the PFS.
@@ -466,6 +470,71 @@ pub struct Status {
     pub counters: Vec<(String, u64)>,
     /// The mounts.
     pub mounts: Vec<MountStatus>,
+}
+
+/// How an agent's tier gives way to compute.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryStatus {
+    /// Name of the law.
+    pub policy: String,
+    /// Share of the memory that may be in use, in ten-thousandths.
+    pub target_per_10000: u32,
+    /// The least that the tier may have, in bytes.
+    pub min_bytes: u64,
+    /// The most that the operator allows it.
+    pub max_bytes: u64,
+    /// What it may have now.
+    pub capacity_bytes: u64,
+    /// What it holds, buffers and records included.
+    pub tier_bytes: u64,
+    /// The size by which other nodes place extents here.
+    pub weight_bytes: u64,
+    /// Where memory may run short: the node first, then control groups with a limit.
+    pub places: Vec<MemoryPlace>,
+    /// What the kernel reports at once.
+    pub alarms: Vec<String>,
+    /// The last minutes, the oldest point first.
+    pub points: Vec<MemoryPoint>,
+}
+
+/// A place where memory may run short.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryPlace {
+    /// `node`, or the directory of a control group.
+    pub name: String,
+    /// The node's memory, or the group's limit.
+    pub total_bytes: u64,
+    /// What is in use of it and cannot be taken back at once, the tier included.
+    pub used_bytes: u64,
+}
+
+/// The node's memory at a moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryPoint {
+    /// Milliseconds since the agent's start.
+    pub at_ms: u64,
+    /// In use on the node, the tier included, in bytes.
+    pub used_bytes: u64,
+    /// The node's memory.
+    pub total_bytes: u64,
+    /// What the tier held.
+    pub tier_bytes: u64,
+    /// What it was allowed then.
+    pub capacity_bytes: u64,
+    /// Why that has changed, if it has.
+    pub reason: Option<MemoryReason>,
+}
+
+/// Why the capacity has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MemoryReason {
+    /// More memory was in use than the target.
+    Above,
+    /// Less was in use.
+    Below,
+    /// It would have been above before the next look.
+    Growth,
 }
 
 /// The cluster as one agent sees it.

@@ -33,6 +33,7 @@ fn good_packets() -> Vec<Vec<u8>> {
         Reply::Load(progress),
         Reply::ScratchList { files: vec![(b"a".to_vec(), 1)], more: false },
         Reply::Status(Box::default()),
+        Reply::Memory(Box::default()),
     ];
     let mut packets = vec![
         postcard::to_stdvec(&Hello { magic: MAGIC, protocol: 1, want_ring: true }).unwrap(),

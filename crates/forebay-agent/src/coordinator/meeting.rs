@@ -22,6 +22,7 @@ use super::home::Home;
 use super::link::Link;
 use crate::cluster::Cluster;
 use crate::config::ClusterConfig;
+use crate::control::Control;
 use crate::counters::Counters;
 use crate::jobs::book::JobBook;
 use crate::mounts::MountState;
@@ -74,6 +75,8 @@ pub struct Node {
     pub mounts: Arc<[MountState]>,
     /// What it has.
     pub budget: Budget,
+    /// How large it is to others.
+    pub control: Arc<Control>,
     /// What it has fetched.
     pub counters: Arc<Counters>,
     /// The members, as the coordinator tells them.
@@ -272,7 +275,7 @@ impl Meeting {
             self.last_heartbeat = Instant::now();
             self.answers.ask(self.last_heartbeat);
             self.link.send(&ToCoordinator::Heartbeat {
-                capacity_bytes: node.budget.capacity_bytes(),
+                capacity_bytes: node.control.weight_bytes(),
                 resident_bytes: node.budget.class_bytes(forebay_store::Class::Pages),
                 fetched_bytes: node.counters.fetched_bytes.load(Ordering::Relaxed),
             })?;
@@ -313,7 +316,7 @@ impl Node {
             host: cluster.host.clone(),
             address: self.cluster.address().to_owned(),
             role: cluster.role,
-            capacity_bytes: self.budget.capacity_bytes(),
+            capacity_bytes: self.control.weight_bytes(),
             mounts: self.mounts.iter().map(|m| m.label().to_owned()).collect(),
             extent_bytes: self.mounts.iter().map(|m| m.config.extent_bytes).collect(),
         }

@@ -129,7 +129,7 @@ pub fn set_capacity(connection: &Connection, bytes: u64) -> Answer {
             Human(bytes),
             Human(total)
         )))),
-        _ => evicted(node.cache.set_capacity(bytes)),
+        _ => evicted(node.control.set_max(bytes)),
     }
 }
 

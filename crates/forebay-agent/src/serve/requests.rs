@@ -74,6 +74,7 @@ impl Connection {
             Request::List { after } => admin::list(self, after),
             Request::Status => reply(Reply::Status(Box::new(admin::status(&self.node)))),
             Request::SetCapacity { bytes } => admin::set_capacity(self, bytes),
+            Request::Memory => reply(Reply::Memory(Box::new(self.node.control.status()))),
             Request::Shutdown => admin::shutdown(self),
             Request::Members => reply(Reply::Members(self.node.cluster.view().cluster.clone())),
             Request::Jobs => jobs::list(&self.node),

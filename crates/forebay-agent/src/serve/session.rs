@@ -5,6 +5,7 @@ use super::stage::Stage;
 use crate::cache::Cache;
 use crate::cluster::Cluster;
 use crate::config::Config;
+use crate::control::Control;
 use crate::coordinator::link::Link;
 use crate::counters::{Counters, add};
 use crate::fetch::Fetch;
@@ -34,6 +35,8 @@ pub struct Node {
     pub mounts: Arc<[MountState]>,
     /// Cached versions.
     pub cache: Arc<Cache>,
+    /// Gives its memory back.
+    pub control: Arc<Control>,
     /// Counters.
     pub counters: Arc<Counters>,
     /// Fetches pages.

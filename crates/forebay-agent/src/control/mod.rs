@@ -1,0 +1,197 @@
+//! The memory controller of this node: takes memory from the tier before compute runs short of it,
+//! and gives it back when compute needs less.
+//!
+//! One thread looks at the places where memory may run short ([`crate::memory::place`]) and asks a
+//! law for each ([`forebay_policy::memory`]); the tier gets the least of what the laws allow. It
+//! looks as rarely as the laws let it, and at once when the kernel reports a stall, or use beyond a
+//! threshold. Nothing here waits for another node, so the cost does not depend on the cluster.
+//!
+//! | file | what it does |
+//! | --- | --- |
+//! | `watched` | one place, its law and its threshold |
+//! | `weight` | what other nodes take as this node's size: changes of the capacity, damped |
+//! | `calls` | waits for the kernel's events |
+//! | `history` | the last minutes, for people |
+
+mod calls;
+mod history;
+mod watched;
+mod weight;
+
+use crate::cache::{Cache, Freed};
+use crate::config::MemoryConfig;
+use crate::counters::{Counters, add};
+use crate::lock::lock;
+use crate::memory::alarm::Alarm;
+use crate::memory::place::{BUFFER_BYTES, Use, places};
+use crate::stop::{Stop, Wake};
+use calls::Calls;
+use forebay_policy::machine::Nanos;
+use forebay_wire::{MemoryPlace, MemoryStatus};
+use history::History;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use watched::{Bounds, Watched};
+use weight::Weight;
+
+/// Longest time between two looks, whatever the laws say: a group may be given a limit.
+const LOOK_AT_LEAST: Duration = Duration::from_secs(1);
+
+/// Shortest time between two looks, whatever the kernel reports.
+const LOOK_AT_MOST: Duration = Duration::from_millis(1);
+
+/// The controller; shared by its thread and those who ask or tell it something.
+#[derive(Debug)]
+pub struct Control {
+    config: MemoryConfig,
+    min_bytes: u64,
+    cache: Arc<Cache>,
+    counters: Arc<Counters>,
+    wake: Arc<Wake>,
+    /// The most that the operator allows.
+    max_bytes: AtomicU64,
+    weight_bytes: AtomicU64,
+    seen: Mutex<Seen>,
+}
+
+/// What it has seen and done, for people.
+#[derive(Debug, Default)]
+struct Seen {
+    places: Vec<MemoryPlace>,
+    alarms: Vec<String>,
+    history: History,
+}
+
+impl Control {
+    /// A controller of `cache`, whose capacity is the most that the operator allows. `wake` is
+    /// called when the agent ends.
+    pub fn new(
+        config: MemoryConfig,
+        min_bytes: u64,
+        cache: Arc<Cache>,
+        counters: Arc<Counters>,
+        wake: Arc<Wake>,
+    ) -> Self {
+        let max = cache.budget.capacity_bytes();
+        let (max_bytes, weight_bytes) = (AtomicU64::new(max), AtomicU64::new(max));
+        Control { config, min_bytes, cache, counters, wake, max_bytes, weight_bytes, seen: Mutex::default() }
+    }
+
+    /// Sets the most that the tier may have, which it has at once. The controller then takes from
+    /// it what compute needs.
+    pub fn set_max(&self, bytes: u64) -> Freed {
+        self.max_bytes.store(bytes, Ordering::Release);
+        let freed = self.cache.set_capacity(bytes);
+        self.wake.call();
+        freed
+    }
+
+    /// The most that the operator allows, in bytes.
+    pub fn max_bytes(&self) -> u64 {
+        self.max_bytes.load(Ordering::Acquire)
+    }
+
+    /// The size by which other nodes place extents here, in bytes.
+    pub fn weight_bytes(&self) -> u64 {
+        self.weight_bytes.load(Ordering::Acquire)
+    }
+
+    /// The last minutes, for people.
+    pub fn status(&self) -> MemoryStatus {
+        let seen = lock(&self.seen);
+        MemoryStatus {
+            policy: self.config.policy.clone(),
+            target_per_10000: (self.config.target * 10_000.0).round() as u32,
+            min_bytes: self.min_bytes.min(self.max_bytes()),
+            max_bytes: self.max_bytes(),
+            capacity_bytes: self.cache.budget.capacity_bytes(),
+            tier_bytes: self.cache.budget.used_bytes(),
+            weight_bytes: self.weight_bytes(),
+            places: seen.places.clone(),
+            alarms: seen.alarms.clone(),
+            points: seen.history.points(),
+        }
+    }
+
+    /// The thread: until the agent ends. It allocates when a place or a limit is new, and not
+    /// otherwise.
+    pub fn run(&self, stop: &Stop) {
+        let started = Instant::now();
+        let mut buffer = Box::new([0; BUFFER_BYTES]);
+        let mut watched: Vec<Watched> = places().into_iter().map(Watched::new).collect();
+        let stalls: Vec<Alarm> = watched.iter().filter_map(|w| Alarm::of_stalls(&w.place)).collect();
+        let calls = match Calls::new(&self.wake, &stalls) {
+            Ok(calls) => calls,
+            Err(e) => return tracing::error!("there is no memory controller, the capacity stays: {e}"),
+        };
+        let mut weight = Weight::new(self.max_bytes());
+        let mut pressed = false;
+        while !stop.is_stopping() {
+            let now = Nanos(started.elapsed().as_nanos() as u64);
+            let after = self.turn(now, pressed, &mut watched, &mut buffer);
+            let bytes = weight.of(now, self.cache.budget.capacity_bytes(), self.max_bytes());
+            self.weight_bytes.store(bytes, Ordering::Release);
+            if watched.iter_mut().filter_map(|place| place.take_is_new(&calls).then_some(())).count() > 0 {
+                let alarms = stalls.iter().chain(watched.iter().filter_map(Watched::alarm));
+                lock(&self.seen).alarms = alarms.map(|alarm| alarm.name.clone()).collect();
+            }
+            pressed = calls.wait(after, &self.wake);
+            add(&self.counters.memory_alarms_total, u64::from(pressed));
+        }
+    }
+
+    /// Looks at every place, and resizes the tier. Returns when to look again.
+    fn turn(
+        &self,
+        now: Nanos,
+        pressed: bool,
+        watched: &mut [Watched],
+        buffer: &mut [u8; BUFFER_BYTES],
+    ) -> Duration {
+        let (budget, max_bytes) = (&self.cache.budget, self.max_bytes());
+        let before = budget.capacity_bytes();
+        let bounds = Bounds { min_bytes: self.min_bytes.min(max_bytes), max_bytes, capacity_bytes: before };
+        let (mut capacity, mut after, mut reason) = (max_bytes, LOOK_AT_LEAST, None);
+        for place in &mut *watched {
+            match place.look(now, pressed, &self.config, &bounds, budget.used_bytes(), buffer) {
+                Ok(Some(wish)) => {
+                    if wish.capacity_bytes <= capacity {
+                        (capacity, reason) = (wish.capacity_bytes, wish.reason);
+                    }
+                    after = after.min(wish.after);
+                }
+                Ok(None) => {}
+                Err(e) => {
+                    capacity = capacity.min(before);
+                    add(&self.counters.memory_unreadable_total, 1);
+                    if place.complains() {
+                        tracing::warn!("the memory controller cannot use {}: {e}", place.place.name);
+                    }
+                }
+            }
+        }
+        if capacity != before {
+            let freed = self.cache.set_capacity(capacity);
+            add(&self.counters.capacity_changes_total, 1);
+            add(&self.counters.given_back_bytes, freed.bytes);
+        }
+        let mut seen = lock(&self.seen);
+        note_places(&mut seen.places, watched);
+        let node = seen.places.first().map(|p| (p.used_bytes, p.total_bytes)).unwrap_or_default();
+        seen.history.note(now, node, (budget.used_bytes(), capacity), reason.filter(|_| capacity != before));
+        after.max(LOOK_AT_MOST)
+    }
+}
+
+fn note_places(seen: &mut Vec<MemoryPlace>, watched: &[Watched]) {
+    let found = || watched.iter().filter_map(Watched::seen);
+    let are_same = seen.len() == found().count() && seen.iter().zip(found()).all(|(a, b)| a.name == b.0);
+    if !are_same {
+        let place = |(name, _): (&str, Use)| MemoryPlace { name: name.to_owned(), ..MemoryPlace::default() };
+        *seen = found().map(place).collect();
+    }
+    for (place, (_, found)) in seen.iter_mut().zip(found()) {
+        (place.total_bytes, place.used_bytes) = (found.total_bytes, found.used_bytes);
+    }
+}

@@ -1,0 +1,65 @@
+//! The size by which other nodes place extents on this one.
+//!
+//! An extent that changes its owner is fetched again, so a capacity that goes up and down must not
+//! move extents. The size follows the capacity only once that has been out of its range for a
+//! while: below half of the size, above twice of it, or at the most again. What the operator sets
+//! counts at once.
+
+use forebay_policy::machine::Nanos;
+
+/// How long the capacity has to be out of range.
+const LASTS_NS: u64 = 30_000_000_000;
+
+/// See the module.
+pub struct Weight {
+    bytes: u64,
+    max_bytes: u64,
+    out_since: Option<Nanos>,
+}
+
+impl Weight {
+    /// Follows a capacity that is `bytes` now.
+    pub fn new(bytes: u64) -> Self {
+        Weight { bytes, max_bytes: bytes, out_since: None }
+    }
+
+    /// The size, where the capacity is `capacity_bytes` of `max_bytes`.
+    pub fn of(&mut self, now: Nanos, capacity_bytes: u64, max_bytes: u64) -> u64 {
+        if max_bytes != self.max_bytes {
+            *self = Weight { bytes: max_bytes, max_bytes, out_since: None };
+        }
+        let is_full_again = capacity_bytes == max_bytes && self.bytes != max_bytes;
+        let is_out = capacity_bytes < self.bytes / 2 || capacity_bytes / 2 > self.bytes || is_full_again;
+        if !is_out {
+            self.out_since = None;
+        } else if now.saturating_since(*self.out_since.get_or_insert(now)) >= LASTS_NS {
+            (self.bytes, self.out_since) = (capacity_bytes, None);
+        }
+        self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(weight: &mut Weight, s: u64, capacity: u64) -> u64 {
+        weight.of(Nanos(s * 1_000_000_000), capacity, 100)
+    }
+
+    #[test]
+    fn a_capacity_that_swings_moves_nothing_and_one_that_stays_does() {
+        let mut weight = Weight::new(100);
+        for s in 0..320 {
+            let capacity = if (s / 20) % 2 == 0 { 10 } else { 80 };
+            assert_eq!(at(&mut weight, s, capacity), 100, "at {s} s");
+        }
+        at(&mut weight, 320, 20);
+        assert_eq!(at(&mut weight, 349, 20), 100);
+        assert_eq!(at(&mut weight, 350, 20), 20);
+        assert_eq!(at(&mut weight, 400, 39), 20, "less than twice");
+        at(&mut weight, 401, 100);
+        assert_eq!(at(&mut weight, 431, 100), 100, "all of it again");
+        assert_eq!(weight.of(Nanos(432_000_000_000), 50, 50), 50, "the operator has set it");
+    }
+}

@@ -1,0 +1,75 @@
+//! Events of the kernel that say at once when memory runs short, so that nobody has to look often:
+//! pressure stall information of the node and of control groups, and thresholds of memory use of
+//! groups of version 1.
+
+use super::place::{Place, tells_thresholds};
+use rustix::event::epoll::EventFlags;
+use rustix::event::{EventfdFlags, eventfd};
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// Stalls that count, in a window, in microseconds. The shortest window needs privileges; without
+/// them it has to be a multiple of two seconds.
+const STALLS: [&str; 2] = ["some 10000 500000\0", "some 40000 2000000\0"];
+
+/// Something that the kernel reports.
+#[derive(Debug)]
+pub struct Alarm {
+    /// For people.
+    pub name: String,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    /// Tasks wait for memory.
+    Stalls(File),
+    /// Use has passed a threshold, in either direction.
+    Threshold { event: OwnedFd, _usage: File },
+}
+
+impl Alarm {
+    /// Stalls on the whole node or in a group; `None` if the kernel does not report them here.
+    pub fn of_stalls(place: &Place) -> Option<Self> {
+        let path = match &place.group {
+            None => PathBuf::from("/proc/pressure/memory"),
+            Some(group) if group.version == 2 => group.directory.join("memory.pressure"),
+            Some(_) => return None,
+        };
+        let file = STALLS.iter().find_map(|stalls| stalls_in(&path, stalls).ok())?;
+        Some(Alarm { name: format!("stalls ({})", path.display()), kind: Kind::Stalls(file) })
+    }
+
+    /// Use of `bytes` in a group; `None` if its kind of group does not report that.
+    pub fn of_threshold(place: &Place, bytes: u64) -> Option<Self> {
+        let group = place.group.as_ref().filter(|group| tells_thresholds(group))?;
+        let kind = threshold(&group.directory, bytes).ok()?;
+        Some(Alarm { name: format!("threshold ({})", group.directory.display()), kind })
+    }
+
+    /// What to wait for, and the event that each report is an edge of.
+    pub fn source(&self) -> (BorrowedFd<'_>, EventFlags) {
+        match &self.kind {
+            Kind::Stalls(file) => (file.as_fd(), EventFlags::PRI),
+            Kind::Threshold { event, .. } => (event.as_fd(), EventFlags::IN),
+        }
+    }
+}
+
+fn stalls_in(path: &Path, stalls: &str) -> io::Result<File> {
+    let nonblock = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+    let mut file = File::options().read(true).write(true).custom_flags(nonblock).open(path)?;
+    file.write_all(stalls.as_bytes())?;
+    Ok(file)
+}
+
+fn threshold(group: &Path, bytes: u64) -> io::Result<Kind> {
+    let usage = File::open(group.join("memory.usage_in_bytes"))?;
+    let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+    let order = format!("{} {} {bytes}", event.as_fd().as_raw_fd(), usage.as_raw_fd());
+    File::options().write(true).open(group.join("cgroup.event_control"))?.write_all(order.as_bytes())?;
+    Ok(Kind::Threshold { event, _usage: usage })
+}

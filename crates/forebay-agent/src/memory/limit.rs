@@ -1,0 +1,111 @@
+//! How much memory the agent may plan with: the node's own, and the limit of its control group.
+
+use std::path::{Path, PathBuf};
+
+/// A limit of a control group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupLimit {
+    /// 1 or 2.
+    pub version: u8,
+    /// Directory of the group that sets it.
+    pub group: PathBuf,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// Physical memory in bytes.
+pub fn total_bytes() -> u64 {
+    let info = rustix::system::sysinfo();
+    info.totalram as u64 * u64::from(info.mem_unit)
+}
+
+/// The smallest memory limit of the control groups this process is in, of either version; `None` if
+/// there is none below the physical memory. tmpfs pages and page cache are charged to the group, so
+/// the tier must fit into it.
+pub fn group_limit() -> Option<GroupLimit> {
+    let limit = |group: &Group| {
+        let text = std::fs::read_to_string(group.directory.join(group.limit_file())).ok()?;
+        let bytes = text.trim().parse().ok()?;
+        Some(GroupLimit { version: group.version, group: group.directory.clone(), bytes })
+    };
+    groups().iter().filter_map(limit).min_by_key(|l| l.bytes).filter(|l| l.bytes < total_bytes())
+}
+
+/// A control group that may limit memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// 1 or 2.
+    pub version: u8,
+    /// Its directory.
+    pub directory: PathBuf,
+}
+
+impl Group {
+    /// The file that holds its limit in bytes.
+    pub fn limit_file(&self) -> &'static str {
+        if self.version == 2 { "memory.max" } else { "memory.limit_in_bytes" }
+    }
+}
+
+/// The control groups of this process that may limit its memory, from its own to the outermost: a
+/// parent's limit binds its children too.
+pub fn groups() -> Vec<Group> {
+    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+    let (table, mounts) = (read("/proc/self/cgroup"), read("/proc/self/mountinfo"));
+    table.lines().flat_map(|line| groups_of_line(line, &mounts)).collect()
+}
+
+/// Those of one line of /proc/self/cgroup: `4:memory:/path` (v1) or `0::/path` (v2).
+fn groups_of_line(line: &str, mounts: &str) -> Vec<Group> {
+    let mut parts = line.splitn(3, ':').skip(1);
+    let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { return Vec::new() };
+    let (version, kind) = match controllers {
+        "" => (2, " - cgroup2 "),
+        c if c.split(',').any(|c| c == "memory") => (1, " - cgroup "),
+        _ => return Vec::new(),
+    };
+    let of_memory = |l: &&str| l.rsplit(' ').next().is_some_and(|o| o.split(',').any(|o| o == "memory"));
+    let mut mounted = mounts.lines().filter(|l| l.contains(kind));
+    let mount = mounted.find(|l| version == 2 || of_memory(l));
+    let Some(root) = mount.and_then(|l| l.split(' ').nth(4)).map(Path::new) else { return Vec::new() };
+    let leaf = root.join(path.strip_prefix('/').unwrap_or(path));
+    let group = |directory: &Path| Group { version, directory: directory.to_owned() };
+    let around: Vec<Group> = leaf.ancestors().take_while(|dir| dir.starts_with(root)).map(group).collect();
+    around.into_iter().filter(|group| group.directory.join(group.limit_file()).exists()).collect()
+}
+
+/// What the agent may plan with: the smaller of physical memory and control group limit, in bytes.
+pub fn usable_bytes() -> u64 {
+    group_limit().map_or(total_bytes(), |limit| limit.bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_groups_around_this_process_that_may_limit_memory() {
+        let dir = tempfile::tempdir().unwrap();
+        let leaf = dir.path().join("job/step");
+        std::fs::create_dir_all(&leaf).unwrap();
+        for directory in [dir.path(), &dir.path().join("job"), &leaf] {
+            std::fs::write(directory.join("memory.max"), "max\n").unwrap();
+        }
+        std::fs::write(leaf.join("memory.limit_in_bytes"), "700\n").unwrap();
+        let found = |line: &str, mounts: &str| {
+            let groups = groups_of_line(line, mounts);
+            groups.into_iter().map(|group| (group.version, group.directory)).collect::<Vec<_>>()
+        };
+        let v2 = format!("1 2 0:1 / {} rw - cgroup2 cgroup2 rw", dir.path().display());
+        let all = [leaf.clone(), dir.path().join("job"), dir.path().to_owned()].map(|path| (2, path));
+        assert_eq!(found("0::/job/step", &v2), all);
+        let v1 = format!("1 2 0:1 / {} rw - cgroup cgroup rw,memory", dir.path().display());
+        assert_eq!(found("4:memory:/job/step", &v1), [(1, leaf)]);
+        assert_eq!(found("5:cpu:/job", &v1), []);
+    }
+
+    #[test]
+    fn this_machine_has_memory() {
+        assert!(usable_bytes() > 0 && usable_bytes() <= total_bytes());
+    }
+}

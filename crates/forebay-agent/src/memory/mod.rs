@@ -1,0 +1,13 @@
+//! The memory of this node: what the agent may plan with, where it may run short, and what says so.
+//!
+//! | file | what it does |
+//! | --- | --- |
+//! | `limit` | physical memory, and the limit of the agent's control group |
+//! | `place` | what is in use on the node and in each group that has a limit |
+//! | `alarm` | events of the kernel: stalls, and thresholds of use |
+
+pub mod alarm;
+pub mod limit;
+pub mod place;
+
+pub use limit::{GroupLimit, group_limit, total_bytes, usable_bytes};

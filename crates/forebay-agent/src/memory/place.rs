@@ -1,0 +1,207 @@
+//! Where memory may run short: the node itself, and each control group around the agent.
+//!
+//! What the kernel can take back at once counts as free: clean pages of the page cache. Dirty pages
+//! have to be written first, and a tmpfs, huge pages and slab do not go at all, so they count as
+//! used. The tier is a tmpfs, and therefore part of what is used.
+//!
+//! The files stay open and are read into the caller's buffer: a look costs some microseconds and
+//! allocates nothing.
+
+use super::limit::{Group, groups, total_bytes};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// What the files of a place fit into.
+pub const BUFFER_BYTES: usize = 8192;
+
+/// A place where memory may run short.
+#[derive(Debug)]
+pub struct Place {
+    /// For people: `node`, or the group's directory.
+    pub name: String,
+    /// The group; `None`: the node.
+    pub group: Option<Group>,
+    files: Files,
+}
+
+#[derive(Debug)]
+enum Files {
+    /// /proc/meminfo.
+    Node(File),
+    Group {
+        limit: File,
+        usage: File,
+        stat: File,
+        /// A limit of so much or more is none.
+        node_bytes: u64,
+    },
+}
+
+/// What is in use in a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Use {
+    /// The memory of the node, or the limit of the group.
+    pub total_bytes: u64,
+    /// What cannot be taken back at once.
+    pub used_bytes: u64,
+}
+
+/// The node, and the groups around this process whose memory can be read. The groups need not have
+/// a limit: they may be given one.
+pub fn places() -> Vec<Place> {
+    let meminfo = File::open("/proc/meminfo");
+    let node = meminfo.map(|file| Place { name: "node".into(), group: None, files: Files::Node(file) });
+    let of_group = |group| Place::of(group, total_bytes());
+    node.into_iter().chain(groups().into_iter().filter_map(of_group)).collect()
+}
+
+impl Place {
+    /// A control group on a node with `node_bytes` of memory; `None` if its memory cannot be read.
+    pub fn of(group: Group, node_bytes: u64) -> Option<Self> {
+        let open = |name: &str| File::open(group.directory.join(name)).ok();
+        let usage = if group.version == 2 { "memory.current" } else { "memory.usage_in_bytes" };
+        let files = Files::Group {
+            limit: open(group.limit_file())?,
+            usage: open(usage)?,
+            stat: open("memory.stat")?,
+            node_bytes,
+        };
+        Some(Place { name: group.directory.display().to_string(), group: Some(group), files })
+    }
+
+    /// What is in use; `None` if the place has no limit.
+    ///
+    /// # Errors
+    /// What cannot be read or understood.
+    pub fn look(&self, buffer: &mut [u8; BUFFER_BYTES]) -> Result<Option<Use>, String> {
+        let failed = |what: &str| format!("{what} of {} cannot be understood", self.name);
+        match &self.files {
+            Files::Node(meminfo) => {
+                let text = read(meminfo, buffer).map_err(|e| format!("/proc/meminfo: {e}"))?;
+                of_meminfo(text).map(Some).ok_or_else(|| failed("/proc/meminfo"))
+            }
+            Files::Group { limit, usage, stat, node_bytes } => {
+                let number = |file, buffer: &mut _| -> Result<Option<u64>, String> {
+                    let text = read(file, buffer).map_err(|e| format!("{}: {e}", self.name))?.trim();
+                    match text {
+                        "max" => Ok(None),
+                        text => text.parse().map(Some).map_err(|_| failed(text)),
+                    }
+                };
+                // Version 1 has a number for "no limit".
+                let limit = number(limit, buffer)?.filter(|limit| limit < node_bytes);
+                let Some(total_bytes) = limit else { return Ok(None) };
+                let usage = number(usage, buffer)?.ok_or_else(|| failed("memory use"))?;
+                let text = read(stat, buffer).map_err(|e| format!("{}: {e}", self.name))?;
+                let clean = clean_of_stat(text).ok_or_else(|| failed("memory.stat"))?;
+                Ok(Some(Use { total_bytes, used_bytes: usage.saturating_sub(clean) }))
+            }
+        }
+    }
+}
+
+/// Whether `directory` is of a group that tells when use passes a threshold.
+pub fn tells_thresholds(group: &Group) -> bool {
+    group.version == 1 && Path::new(&group.directory).join("cgroup.event_control").exists()
+}
+
+fn read<'a>(file: &File, buffer: &'a mut [u8; BUFFER_BYTES]) -> std::io::Result<&'a str> {
+    let len = file.read_at(buffer, 0)?;
+    std::str::from_utf8(&buffer[..len]).map_err(|_| std::io::ErrorKind::InvalidData.into())
+}
+
+fn of_meminfo(text: &str) -> Option<Use> {
+    let (mut total, mut available, mut unwritten) = (None, None, 0);
+    for line in text.lines() {
+        let (key, rest) = line.split_once(':')?;
+        let kib = || rest.split_ascii_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024);
+        match key {
+            "MemTotal" => total = kib(),
+            "MemAvailable" => available = kib(),
+            "Dirty" | "Writeback" => unwritten += kib()?,
+            _ => {}
+        }
+    }
+    let (total_bytes, available) = (total.filter(|total| *total > 0)?, available?);
+    let free = available.saturating_sub(unwritten).min(total_bytes);
+    Some(Use { total_bytes, used_bytes: total_bytes - free })
+}
+
+/// Clean pages of the page cache in a group. Version 1 has the sums over groups below as `total_*`.
+fn clean_of_stat(text: &str) -> Option<u64> {
+    let (mut cached, mut unwritten, mut found) = (0u64, 0u64, false);
+    let is_v1 = text.lines().any(|line| line.starts_with("total_active_file "));
+    for line in text.lines() {
+        let (key, value) = line.split_once(' ')?;
+        let key = if is_v1 { key.strip_prefix("total_").unwrap_or("") } else { key };
+        match key {
+            "active_file" | "inactive_file" => {
+                found = true;
+                cached += value.parse::<u64>().ok()?;
+            }
+            "dirty" | "writeback" | "file_dirty" | "file_writeback" => {
+                unwritten += value.parse::<u64>().ok()?
+            }
+            _ => {}
+        }
+    }
+    found.then(|| cached.saturating_sub(unwritten))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clean_page_cache_is_free_and_dirty_pages_are_not() {
+        let text =
+            "MemTotal: 1000 kB\nMemFree: 100 kB\nMemAvailable: 600 kB\nDirty: 50 kB\nWriteback: 10 kB\n";
+        let expected = Use { total_bytes: 1000 * 1024, used_bytes: 460 * 1024 };
+        assert_eq!(of_meminfo(text), Some(expected));
+        let v2 = "anon 5\nactive_file 70\ninactive_file 30\nfile_dirty 20\nfile_writeback 1\nshmem 9\n";
+        assert_eq!(clean_of_stat(v2), Some(79));
+        let v1 = "active_file 1\ndirty 1\ntotal_active_file 70\ntotal_inactive_file 30\ntotal_dirty 25\ntotal_writeback 0\n";
+        assert_eq!(clean_of_stat(v1), Some(75));
+    }
+
+    #[test]
+    fn garbage_is_an_error_and_not_a_number() {
+        for text in ["", "MemTotal: lots kB\n", "MemTotal: 0 kB\nMemAvailable: 0 kB\n", "no colon\n", "\u{0}"]
+        {
+            assert_eq!(of_meminfo(text), None, "{text:?}");
+        }
+        // More is available than there is.
+        let odd = "MemTotal: 10 kB\nMemAvailable: 1844674407370955 kB\nDirty: 3 kB\nWriteback: 0 kB\n";
+        assert_eq!(of_meminfo(odd), Some(Use { total_bytes: 10 * 1024, used_bytes: 0 }));
+        for text in ["", "active_file many\n", "anon 5\n", "x"] {
+            assert_eq!(clean_of_stat(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_group_without_a_limit_is_no_place_and_one_that_is_given_one_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+        write("memory.max", "max\n");
+        write("memory.current", "900\n");
+        write("memory.stat", "active_file 100\ninactive_file 0\nfile_dirty 40\nfile_writeback 0\n");
+        let place = Place::of(Group { version: 2, directory: dir.path().to_owned() }, 2000).unwrap();
+        let mut buffer = [0; BUFFER_BYTES];
+        assert_eq!(place.look(&mut buffer), Ok(None));
+        write("memory.max", "9223372036854771712\n");
+        assert_eq!(place.look(&mut buffer), Ok(None), "what version 1 says without a limit");
+        write("memory.max", "1000\n");
+        assert_eq!(place.look(&mut buffer), Ok(Some(Use { total_bytes: 1000, used_bytes: 840 })));
+        write("memory.current", "what\n");
+        assert!(place.look(&mut buffer).unwrap_err().contains("what"));
+    }
+
+    #[test]
+    fn this_node_is_a_place() {
+        let here = places();
+        let mut buffer = [0; BUFFER_BYTES];
+        let found = here[0].look(&mut buffer).unwrap().unwrap();
+        assert!(here[0].name == "node" && found.used_bytes < found.total_bytes);
+    }
+}
