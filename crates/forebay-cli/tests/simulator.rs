@@ -150,7 +150,7 @@ fn bad_scenarios_are_refused_in_one_line() {
     assert_eq!(refuse("[profile]", "[profil]"), "profile = (missing): a table [profile] is needed");
     assert_eq!(
         refuse("\"eley\"", "\"best\""),
-        "planner.policy = \"best\": one of naive-bb, no-action, full-delay, eley, forebay is needed"
+        "planner.policy = \"best\": one of naive-bb, no-action, full-delay, eley, eley-direct, forebay is needed"
     );
     assert!(refuse("phases = 10", "phases = 10\nio_s = 4").contains("hpc[0].io_gb = 235.8: give either"));
     assert!(refuse("i_bd = 1.2", "i_bd = 0.9").starts_with("profile.i_bd = 0.9: a number from 1 to"));

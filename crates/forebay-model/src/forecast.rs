@@ -9,6 +9,8 @@
 
 use alloc::vec::Vec;
 
+use serde::{Deserialize, Serialize};
+
 use crate::profile::Strain;
 use crate::sharing;
 
@@ -32,6 +34,79 @@ pub struct Chain {
     pub phases_after: u32,
     /// Its weight where phases share the file system (processes).
     pub weight: f64,
+    /// Where sets of jobs take turns: its set, and the place of its phase in the order of arrival.
+    pub turn: Turn,
+}
+
+/// A place among phases that take turns.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Turn {
+    /// Order of magnitude of its period.
+    pub set: i32,
+    /// Earlier phases have less.
+    pub arrival: u64,
+}
+
+/// How phases divide the file system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Division {
+    /// In proportion to weights.
+    #[default]
+    FairShare,
+    /// In each set the phase that came first, and sets in proportion to 10^-set (IO-Sets).
+    #[serde(rename = "set-10")]
+    Set10,
+}
+
+impl Division {
+    /// Whether it is the default.
+    pub fn is_default(&self) -> bool {
+        *self == Division::default()
+    }
+
+    /// What `chain`, of all of `chains`, claims of the file system: its share is its claim over the
+    /// sum of all claims.
+    pub fn claim(self, chains: &[Chain], chain: &Chain) -> f64 {
+        if !chain.in_phase {
+            return 0.0;
+        }
+        match self {
+            Division::FairShare => chain.weight,
+            Division::Set10 => {
+                let Turn { set, arrival } = chain.turn;
+                let is_before = |c: &Chain| c.in_phase && c.turn.set == set && c.turn.arrival < arrival;
+                if chains.iter().any(is_before) { 0.0 } else { priority(set) }
+            }
+        }
+    }
+
+    /// By how much phases stretch each other, for each of `chains`; infinite for one that has to
+    /// wait, 1 for those that compute.
+    pub fn stretches(self, chains: &[Chain], out: &mut Vec<f64>) {
+        out.clear();
+        out.extend(chains.iter().map(|c| self.claim(chains, c)));
+        let total: f64 = out.iter().sum();
+        for (claim, chain) in out.iter_mut().zip(chains) {
+            *claim = if chain.in_phase { total / *claim } else { 1.0 };
+        }
+    }
+}
+
+impl Division {
+    /// Each phase of `chains` under way, and when it is over if nothing else begins, at the latest:
+    /// its own work times what the others take; and the last ends with all work done.
+    pub fn ends_s(self, chains: &[Chain]) -> impl Iterator<Item = (&Chain, f64)> {
+        let active = || chains.iter().filter(|c| c.in_phase);
+        let total_s: f64 = active().map(|c| c.left_s).sum();
+        let claims: f64 = active().map(|c| self.claim(chains, c)).sum();
+        active().map(move |c| (c, (c.left_s * claims / self.claim(chains, c)).min(total_s)))
+    }
+}
+
+/// 10^-set.
+fn priority(set: i32) -> f64 {
+    (0..set.abs()).fold(1.0, |p, _| if set > 0 { p / 10.0 } else { p * 10.0 })
 }
 
 /// A stretch of a prefetch at one setting.
@@ -73,6 +148,7 @@ const SLACK: f64 = 1.0 + 1e-12;
 /// Runs forecasts and keeps their buffers, since a planner asks for thousands of them.
 #[derive(Clone, Debug, Default)]
 pub struct Forecaster {
+    division: Division,
     chains: Vec<Chain>,
     watched: Vec<bool>,
     strains: Vec<Strain>,
@@ -81,6 +157,11 @@ pub struct Forecaster {
 }
 
 impl Forecaster {
+    /// For phases that divide the file system like this.
+    pub fn dividing_by(division: Division) -> Self {
+        Forecaster { division, ..Forecaster::default() }
+    }
+
     /// Follows a prefetch of `bytes` through `steps` beside `chains`, and beside `others`:
     /// prefetches of other jobs, taken to go on as they are. Returns when it ends and how late it
     /// makes any phase, up to the end of the last phase that it overlapped.
@@ -140,7 +221,8 @@ impl Forecaster {
             let (excess, speed) = self.load(phases, strain, others, pfs_bytes_per_s);
             let fetch_s = if speed > 0.0 { left / speed } else { f64::INFINITY };
             let change_s = if left > 0.0 { step_left_s.min(fetch_s) } else { f64::INFINITY };
-            let dt_s = self.until_turn(excess).min(change_s);
+            self.stretch(excess);
+            let dt_s = self.until_turn().min(change_s);
             if dt_s.is_infinite() {
                 return out;
             }
@@ -148,7 +230,7 @@ impl Forecaster {
             if speed > 0.0 {
                 left = if left <= speed * dt_s * SLACK { 0.0 } else { left - speed * dt_s };
             }
-            self.advance(dt_s, now_s, excess, present, &mut out);
+            self.advance(dt_s, now_s, present, &mut out);
             step_left_s -= dt_s;
             if step_left_s <= 0.0 && step + 1 < steps.len() {
                 step += 1;
@@ -158,28 +240,24 @@ impl Forecaster {
         Outcome { end_s: f64::INFINITY, late_s: f64::INFINITY }
     }
 
-    /// By how much a second of a chain's own time is stretched: by other phases in proportion to
-    /// weights, and by `excess`.
-    fn stretch(&self, chain: &Chain, excess: f64) -> f64 {
-        if !chain.in_phase {
-            return 1.0;
+    /// Notes by how much a second of each chain's own time is stretched: by other phases, and by
+    /// `excess`.
+    fn stretch(&mut self, excess: f64) {
+        self.division.stretches(&self.chains, &mut self.stretches);
+        for (stretch, _) in self.stretches.iter_mut().zip(&self.chains).filter(|(_, c)| c.in_phase) {
+            *stretch *= 1.0 + excess;
         }
-        let total: f64 = self.chains.iter().filter(|c| c.in_phase).map(|c| c.weight).sum();
-        total / chain.weight * (1.0 + excess)
     }
 
     /// Time until the first chain changes between compute and I/O.
-    fn until_turn(&self, excess: f64) -> f64 {
-        self.chains.iter().map(|c| c.left_s * self.stretch(c, excess)).fold(f64::INFINITY, f64::min)
+    fn until_turn(&self) -> f64 {
+        let turns_s = self.chains.iter().zip(&self.stretches).map(|(c, stretch)| c.left_s * stretch);
+        turns_s.fold(f64::INFINITY, f64::min)
     }
 
     /// Moves all chains on by `dt_s`, to `now_s`, and notes how late phases end.
-    fn advance(&mut self, dt_s: f64, now_s: f64, excess: f64, present: bool, out: &mut Outcome) {
-        self.stretches.clear();
-        for chain in &self.chains {
-            let stretch = self.stretch(chain, excess);
-            self.stretches.push(stretch);
-        }
+    fn advance(&mut self, dt_s: f64, now_s: f64, present: bool, out: &mut Outcome) {
+        let mut arrivals = self.chains.iter().map(|c| c.turn.arrival).max().unwrap_or(0);
         for (i, chain) in self.chains.iter_mut().enumerate() {
             if chain.left_s * self.stretches[i] > dt_s * SLACK {
                 chain.left_s -= dt_s / self.stretches[i];
@@ -191,6 +269,8 @@ impl Forecaster {
                 }
                 self.watched[i] = false;
             }
+            arrivals += 1;
+            chain.turn.arrival = arrivals;
             turn(chain, now_s);
         }
     }
@@ -236,6 +316,7 @@ mod tests {
             allowance: 0.05,
             phases_after: 0,
             weight: 1.0,
+            turn: Turn::default(),
         }
     }
 
@@ -285,6 +366,25 @@ mod tests {
         let out = Forecaster::default().run(&[chain], &[], &steps, 12.0, FREE);
         // Gaps 10-15, 25-30 and 40-42.
         assert!((out.end_s - 42.0).abs() < 1e-9 && out.late_s.abs() < 1e-9, "{out:?}");
+    }
+
+    /// Phases of 10 and 20 s of one set take turns: the second begins when the first is over, at
+    /// 10 s, and ends at 30 s. One of 5 s of the next set has a tenth of their priority: in the 30
+    /// s it gets 30 / 11 s of I/O, while the others get 10 / 11 of theirs; they end at 11 and 33
+    /// s, with 3 s of it done, and it goes on alone to 35 s.
+    #[test]
+    fn phases_of_a_set_take_turns_and_sets_share() {
+        let turn = |set, arrival| Turn { set, arrival };
+        let first = Chain { turn: turn(1, 1), ..phase(10.0, 10.0) };
+        let second = Chain { turn: turn(1, 2), ..phase(20.0, 25.0) };
+        let other = Chain { turn: turn(2, 3), ..phase(5.0, 6.0) };
+        let late_s = |chains: &[Chain]| {
+            let mut forecaster = Forecaster::dividing_by(Division::Set10);
+            let nothing = Step { for_s: FREE, strain: WAIT, yields: true };
+            forecaster.run_present(chains, &[], &[nothing], 1.0, FREE).late_s
+        };
+        assert!((late_s(&[first, second]) - 5.0).abs() < 1e-9, "{}", late_s(&[first, second]));
+        assert!((late_s(&[first, second, other]) - 29.0).abs() < 1e-9, "{}", late_s(&[first, second, other]));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The planner against every plan of a small case, tried out one by one.
 
-use forebay_model::forecast::{Chain, Forecaster, Step};
+use forebay_model::forecast::{Chain, Forecaster, Step, Turn};
 use forebay_model::profile::{Profile, Setting, Strain};
 use forebay_sim::colocate::simulate;
 use forebay_sim::reproduce::eley::system::cell;
@@ -19,6 +19,7 @@ fn optimum_s(profile: &Profile, io_s: f64, allowance: f64, bytes: f64, pfs: f64)
         allowance,
         phases_after: 0,
         weight: 1.0,
+        turn: Turn::default(),
     };
     let mut strains = vec![Strain::NONE];
     for nodes in 1..=8 {

@@ -3,6 +3,7 @@
 
 use alloc::vec::Vec;
 
+use forebay_model::forecast::Division;
 use forebay_model::sharing;
 
 use super::{Active, Policy};
@@ -11,6 +12,10 @@ use super::{Active, Policy};
 pub struct FairShare;
 
 impl Policy for FairShare {
+    fn division(&self) -> Division {
+        Division::FairShare
+    }
+
     fn shares(&self, active: &[Active]) -> Vec<f64> {
         let weights: Vec<f64> = active.iter().map(|a| a.weight).collect();
         sharing::fair_shares(&weights)

@@ -14,12 +14,15 @@ use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use forebay_model::forecast::Division;
 use serde::{Deserialize, Serialize};
 
 use crate::machine::{Machine, Nanos};
 
 mod fair_share;
 mod set10;
+
+pub use set10::set_of;
 
 /// What the machine is told.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -63,6 +66,9 @@ pub struct Active {
 
 /// How the file system is divided: the part that differs between policies.
 pub trait Policy: Send {
+    /// The same for forecasts, which look at phases to come as well.
+    fn division(&self) -> Division;
+
     /// The share of each phase of `active`, in its order. Must add up to 1 (work conservation).
     fn shares(&self, active: &[Active]) -> Vec<f64>;
 }
@@ -131,6 +137,7 @@ impl Machine for Divider {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_model::forecast::{Chain, Turn};
     use proptest::prelude::*;
 
     fn shares(name: &str, phases: &[(f64, u64)]) -> Vec<f64> {
@@ -163,6 +170,30 @@ mod tests {
     }
 
     proptest! {
+        /// Forecasts take phases to get what the policy gives them.
+        #[test]
+        fn forecasts_divide_as_the_policy_does(
+            which in 0usize..2, phases in prop::collection::vec((1.0f64..4096.0, 1u64..100_000), 1..20)
+        ) {
+            let chain = |(i, &(weight, period_s)): (usize, &(f64, u64))| Chain {
+                in_phase: true,
+                left_s: 1.0,
+                deadline_s: 1.0,
+                io_s: 1.0,
+                compute_s: 1.0,
+                allowance: 0.0,
+                phases_after: 0,
+                weight,
+                turn: Turn { set: set_of(period_s * 1_000_000_000), arrival: i as u64 },
+            };
+            let chains: Vec<Chain> = phases.iter().enumerate().map(chain).collect();
+            let mut stretches = Vec::new();
+            policy(POLICIES[which].0).expect("it exists").division().stretches(&chains, &mut stretches);
+            for (share, stretch) in shares(POLICIES[which].0, &phases).into_iter().zip(stretches) {
+                prop_assert!((share - 1.0 / stretch).abs() < 1e-9, "{share} {stretch}");
+            }
+        }
+
         #[test]
         fn nothing_is_left_over(
             which in 0usize..2, phases in prop::collection::vec((1.0f64..4096.0, 1u64..100_000), 1..20)

@@ -9,6 +9,8 @@
 
 use alloc::vec::Vec;
 
+use forebay_model::forecast::Division;
+
 use super::{Active, Policy};
 
 /// Turns within a set, shares between sets.
@@ -16,7 +18,7 @@ pub struct Set10;
 
 /// `round(log10(period in seconds))`, by comparison, since the crate has no logarithm. Half-way
 /// points are powers of sqrt(10). Periods below a millisecond count as one.
-fn set_of(period_ns: u64) -> i32 {
+pub fn set_of(period_ns: u64) -> i32 {
     const SQRT_10: f64 = 3.162_277_660_168_379_5;
     let (mut set, mut upper_ns) = (-3, 1e6 * SQRT_10);
     while period_ns as f64 >= upper_ns {
@@ -31,6 +33,10 @@ fn priority(set: i32) -> f64 {
 }
 
 impl Policy for Set10 {
+    fn division(&self) -> Division {
+        Division::Set10
+    }
+
     fn shares(&self, active: &[Active]) -> Vec<f64> {
         let first_of_its_set = |a: &Active| {
             let set = set_of(a.period_ns);

@@ -9,11 +9,12 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use forebay_model::forecast::Chain;
+use forebay_model::forecast::{Chain, Turn};
 use forebay_model::profile::{Correction, Setting, Strain};
 use forebay_model::sharing;
 
 use super::{Config, Depth, Event, HpcId, JobId};
+use crate::bandwidth;
 use crate::machine::Nanos;
 
 mod job;
@@ -47,6 +48,8 @@ pub struct Hpc {
 
 #[derive(Clone, Debug)]
 struct Phase {
+    /// Its place in the order in which phases began.
+    arrival: u64,
     deadline: Nanos,
     alone_s: f64,
     /// I/O time alone that is left by the model; below zero if the phase lasts longer than the
@@ -65,6 +68,8 @@ pub struct Board {
     hpc: BTreeMap<HpcId, Hpc>,
     jobs: BTreeMap<JobId, Job>,
     ram_bytes: u64,
+    /// Phases that have begun.
+    arrivals: u64,
     excess_correction: Option<Correction>,
     speed_correction: Option<Correction>,
     speeds: Vec<f64>,
@@ -79,6 +84,7 @@ impl Board {
             hpc: BTreeMap::new(),
             jobs: BTreeMap::new(),
             ram_bytes: config.ram_bytes,
+            arrivals: 0,
             excess_correction: learn(),
             speed_correction: learn(),
             speeds: Vec::new(),
@@ -148,9 +154,14 @@ impl Board {
             allowance: h.allowance,
             phases_after: h.phases_left.saturating_sub(1),
             weight: h.weight,
+            turn: Turn {
+                set: bandwidth::set_of(h.io_ns.saturating_add(h.compute_ns)),
+                arrival: self.arrivals,
+            },
         };
         if let Some(phase) = &h.phase {
             chain.in_phase = true;
+            chain.turn.arrival = phase.arrival;
             // A phase that lasts longer than the model says is taken to end soon.
             chain.left_s = if phase.left_s > 0.0 { phase.left_s } else { phase.alone_s * 1e-3 };
             chain.deadline_s = (phase.deadline.0 as f64 - self.now.0 as f64) * 1e-9;
@@ -163,6 +174,16 @@ impl Board {
     pub fn others(&self, job: JobId) -> Vec<Strain> {
         let others = self.jobs.iter().filter(|(id, _)| **id != job);
         others.filter_map(|(_, j)| j.fetch).map(|f| f.strain).filter(|s| s.speed_bytes_per_s > 0.0).collect()
+    }
+
+    /// Memory of the tier, in bytes.
+    pub fn ram_bytes(&self) -> f64 {
+        self.ram_bytes as f64
+    }
+
+    /// Until the compute under way of `job` is over, in ns; 0 if it waits.
+    pub fn busy_ns(&self, job: JobId) -> u64 {
+        self.job(job).computing_until.map_or(0, |at| at.saturating_since(self.now))
     }
 
     /// Seconds of compute that hide a prefetch for `job`: until it has nothing left to do.
@@ -280,10 +301,12 @@ impl Board {
         let phases = self.active_phases();
         let strains: Vec<Strain> = self.jobs.values().filter_map(|j| j.fetch).map(|f| f.strain).collect();
         let excess = sharing::load(phases, &strains, self.config.pfs_bytes_per_s, &mut self.speeds);
-        let weights: f64 = self.hpc.values().filter(|h| h.phase.is_some()).map(|h| h.weight).sum();
-        for h in self.hpc.values_mut() {
+        let chains: Vec<Chain> = self.hpc.values().map(|h| self.chain(h)).collect();
+        let mut stretches = Vec::with_capacity(chains.len());
+        self.config.division.stretches(&chains, &mut stretches);
+        for (h, stretch) in self.hpc.values_mut().zip(stretches) {
             if let Some(phase) = h.phase.as_mut() {
-                let alone = h.weight / weights;
+                let alone = 1.0 / stretch;
                 phase.left_s -= dt_s * alone / (1.0 + excess);
                 phase.lost_s += dt_s * alone * (1.0 - 1.0 / (1.0 + excess));
             }
@@ -351,7 +374,8 @@ impl Board {
     fn phase_begins(&mut self, hpc: HpcId, alone_ns: u64, deadline: Nanos) {
         if let Some(h) = self.hpc.get_mut(&hpc) {
             let alone_s = alone_ns as f64 * 1e-9;
-            h.phase = Some(Phase { deadline, alone_s, left_s: alone_s, lost_s: 0.0 });
+            self.arrivals += 1;
+            h.phase = Some(Phase { arrival: self.arrivals, deadline, alone_s, left_s: alone_s, lost_s: 0.0 });
             h.phases_left = h.phases_left.saturating_sub(1);
             h.next_at = None;
         }

@@ -18,6 +18,7 @@ use forebay_model::forecast::{Chain, Forecaster, Outcome, Step};
 use forebay_model::overlap;
 use forebay_model::profile::{Setting, Strain};
 
+use super::direct::direct_is_faster;
 use super::plan::{ActionKind, Estimate, Plan, PlannedStep};
 use super::{Board, Depth, JobId, Policy};
 use crate::machine::Nanos;
@@ -59,7 +60,7 @@ impl<'a> Search<'a> {
             bytes: board.left_bytes(job, wave),
             hidden_s: board.hidden_s(job),
             unavoidable_s: f64::NEG_INFINITY,
-            forecaster: Forecaster::default(),
+            forecaster: Forecaster::dividing_by(board.config.division),
             candidates: 0,
         };
         let waiting = Step { for_s: f64::INFINITY, strain: Strain::NONE, yields: true };
@@ -188,13 +189,14 @@ impl<'a> Search<'a> {
     /// Seconds until the phases under way are over without a prefetch; if none is, until the next
     /// one is.
     fn quiet_in_s(&self) -> f64 {
-        let weights: f64 = self.chains.iter().filter(|c| c.in_phase).map(|c| c.weight).sum();
-        let shared = |c: &Chain| c.left_s * weights / c.weight;
-        let active = self.chains.iter().filter(|c| c.in_phase);
-        if weights > 0.0 {
-            // An upper bound where several share: the last is done when all work is.
-            let total: f64 = active.clone().map(|c| c.left_s).sum();
-            return active.map(shared).fold(0.0, f64::max).min(total);
+        if self.chains.iter().any(|c| c.in_phase) {
+            return self
+                .board
+                .config
+                .division
+                .ends_s(&self.chains)
+                .map(|(_, end_s)| end_s)
+                .fold(0.0, f64::max);
         }
         let next = self.chains.iter().filter(|c| c.left_s.is_finite());
         let ends = next.map(|c| c.left_s + c.io_s);
@@ -210,7 +212,11 @@ fn seconds_up(seconds: f64) -> u64 {
 }
 
 /// Five actions.
-pub struct Eley;
+pub struct Eley {
+    /// A sixth action that the paper does not have: tasks that wait between phases read missing
+    /// bytes directly if that is faster.
+    pub reads_directly: bool,
+}
 
 impl Eley {
     /// Every action that meets the deadlines, in the paper's order, up to the first that costs
@@ -265,8 +271,21 @@ impl Policy for Eley {
         Depth::Waves(1)
     }
 
+    /// Tasks that wait need a plan when a phase ends, and another one when the next begins.
+    fn replans(&self, board: &Board, job: JobId) -> bool {
+        let j = board.job(job);
+        let reads = j.fetch.is_some_and(|f| f.direct);
+        self.reads_directly && j.waits() && (reads || board.active_phases() == 0)
+    }
+
     fn plan(&mut self, board: &Board, job: JobId, wave: u32) -> Plan {
         let mut search = Search::new(board, job, wave);
+        if self.reads_directly && board.active_phases() == 0 {
+            let tier_s = search.at_once(ActionKind::NoAction, board.config.default_setting).outcome.end_s;
+            if let Some(plan) = direct_is_faster(board, job, wave, tier_s) {
+                return plan;
+            }
+        }
         let found = Eley::candidates(&mut search);
         let best = found.into_iter().reduce(|a, b| if search.cost_s(&b) < search.cost_s(&a) { b } else { a });
         match best {

@@ -25,9 +25,9 @@
 //! 5. The winner is checked by the exact forecast over all HPC jobs, and is shortened until no
 //!    deadline is missed.
 //!
-//! Several Big Data jobs are served one at a time, the one whose compute stalls first before the
-//! others: halving the bandwidth between two waves delays the first and does not bring the second
-//! sooner.
+//! Several Big Data jobs are planned together ([`joint`]): they divide what the PFS and the phases
+//! leave by one allocation, because one prefetch does not fill the PFS, and two gentle prefetches
+//! move more beside a phase than a rough one. The courses above are those of a job that is alone.
 //!
 //! Why not a linear program over the whole future: it would be out of date at the next phase that
 //! comes a second late; deciding again at each event is cheap and starts from what is true.
@@ -37,20 +37,29 @@ use alloc::vec::Vec;
 use forebay_model::forecast::{Chain, Forecaster, Outcome, Step};
 use forebay_model::profile::{Setting, Strain};
 
+use super::direct::direct_is_faster;
 use super::eley::MARGIN_S;
-use super::plan::{ActionKind, Estimate, Plan, PlannedStep};
-use super::{Board, Depth, JobId, Policy};
+use super::plan::{Estimate, Plan, PlannedStep};
+use super::{Board, Config, Depth, JobId, Policy};
 use crate::machine::Nanos;
 
 mod course;
 mod hull;
+mod joint;
 mod look;
 mod play;
+mod say;
+mod share;
+mod stock;
+mod together;
 
 use course::{Course, Leg, Present, REST, SAME_S};
 use hull::{Hull, PAUSE, Point, all_points, concave_hull, speed_at};
+use joint::{Joint, Settings};
 use look::{feeds_between, feeds_within, scene};
 use play::{Feed, Scene};
+use say::{kind_of, waits};
+use share::Curve;
 
 pub use hull::SpeedCurve;
 
@@ -58,15 +67,25 @@ pub use hull::SpeedCurve;
 const FINALISTS: usize = 3;
 
 /// Searches the whole space.
-#[derive(Default)]
 pub struct Forebay {
     hulls: Vec<Hull>,
     forecaster: Forecaster,
     /// Courses with what they come to; kept for its memory.
     played: Vec<(f64, Course)>,
+    joint: Joint,
 }
 
 impl Forebay {
+    /// For a system as configured.
+    pub fn new(config: &Config) -> Self {
+        Forebay {
+            hulls: Vec::new(),
+            forecaster: Forecaster::dividing_by(config.division),
+            played: Vec::new(),
+            joint: Joint::new(config.division),
+        }
+    }
+
     fn hull(&mut self, board: &Board, phases: usize) -> &[Point] {
         let corrections = board.corrections();
         let at = match self.hulls.iter().position(|h| h.phases == phases) {
@@ -148,11 +167,14 @@ impl Forebay {
         let nothing =
             Step { strain: Strain { speed_bytes_per_s: f64::MAX, ..Strain::NONE }, yields: true, ..pause };
         let unavoidable_s = self.forecaster.run_present(&chains, &others, &[nothing], bytes, pfs).late_s;
+        if unavoidable_s > -MARGIN_S {
+            // A phase that is late anyway is not made later, nor any other beside it.
+            course = course.harmless();
+        }
         loop {
             let step = |leg: Leg| Step { for_s: leg.for_s, strain: leg.point.strain, yields: false };
             let outcome = self.forecaster.run_present(&chains, &others, &course.legs.map(step), bytes, pfs);
-            let allowed_s = unavoidable_s.max(-MARGIN_S) + 1e-9;
-            if course.is_harmless() || outcome.late_s <= allowed_s {
+            if course.is_harmless() || outcome.late_s <= -MARGIN_S + 1e-9 {
                 return (course, outcome);
             }
             course = course.halved();
@@ -196,6 +218,17 @@ impl Forebay {
         }
     }
 
+    /// Whether `wave` may as well be fetched later; see [`stock`].
+    fn is_stocked(&mut self, board: &Board, job: JobId, wave: u32) -> bool {
+        let j = board.job(job);
+        if j.buffered() == 0 || j.part(wave).in_tier {
+            return false;
+        }
+        let gap_speed = self.hull(board, 0).last().map_or(0.0, |p| p.speed);
+        let beside_one = self.hull(board, 1);
+        board.hidden_s(job) >= stock::enough_s(board, job, gap_speed, |share| speed_at(beside_one, share))
+    }
+
     /// The waves in sight and the calendar, with this planner's speeds.
     fn scene(&mut self, board: &Board, job: JobId) -> Scene {
         let gap_speed = self.hull(board, 0).last().map_or(0.0, |p| p.speed);
@@ -206,7 +239,8 @@ impl Forebay {
     fn within_phases(&mut self, board: &Board, job: JobId, wave: u32) -> Plan {
         let phases = board.active_phases();
         let scene = self.scene(board, job);
-        let mut present = Present::new(&board.chains(), board.left_bytes(job, wave));
+        let chains: Vec<Chain> = board.chains().into_iter().map(|(_, c)| c).collect();
+        let mut present = Present::new(board.config.division, &chains, board.left_bytes(job, wave));
         let (course, feed, candidates) = self.best_course(board, &present, &scene, phases);
         let Some((skips, until_bytes)) = target(board, job, wave, &scene, feed) else {
             return waits_for_memory(board);
@@ -289,14 +323,7 @@ fn target(board: &Board, job: JobId, wave: u32, scene: &Scene, feed: Feed) -> Op
 }
 
 fn waits_for_memory(board: &Board) -> Plan {
-    Plan {
-        kind: ActionKind::Wait,
-        skips: 0,
-        steps: [PlannedStep { at: board.now(), setting: Setting::PAUSED, yields: false }].to_vec(),
-        estimate: Estimate { fetched_in_s: None, cost_s: None, margin_s: None },
-        candidates: 1,
-        reason: "the tier's memory is full until the wave in compute is over".into(),
-    }
+    waits(board, "the tier's memory is full until the wave in compute is over".into())
 }
 
 /// When `course` has moved so many bytes, in seconds; `None` if it does not.
@@ -316,28 +343,6 @@ fn moved_in_s(course: &Course, mut bytes: f64) -> Option<f64> {
 fn stop_at(steps: &mut Vec<PlannedStep>, at: Nanos) {
     steps.retain(|s| s.at < at);
     steps.push(PlannedStep { at, setting: Setting::PAUSED, yields: false });
-}
-
-/// Tasks that wait anyway read what is missing themselves if that is faster: what they read
-/// directly need not pass through the tier. `tier_s` is how long the fastest setting needs for the
-/// rest of the wave.
-fn direct_is_faster(board: &Board, job: JobId, wave: u32, tier_s: f64) -> Option<Plan> {
-    let j = board.job(job);
-    let left_bytes = board.left_bytes(job, wave);
-    let tier_read_s = j.tier_read_ns as f64 * 1e-9;
-    let direct_s = left_bytes / board.corrected(board.config.direct.strain()).speed_bytes_per_s;
-    let through_tier_s = tier_s + tier_read_s;
-    let past_tier_s = direct_s + tier_read_s * (1.0 - left_bytes / j.wave_bytes as f64);
-    (j.waits() && past_tier_s < through_tier_s).then(|| Plan {
-        kind: ActionKind::Direct,
-skips: 0,
-        steps: Vec::new(),
-        estimate: Estimate { fetched_in_s: Some(direct_s), cost_s: Some(direct_s), margin_s: None },
-        candidates: 2,
-        reason: alloc::format!(
-            "tasks wait and no phase is under way: reading the rest themselves they begin in {past_tier_s:.3} s, through the tier in {through_tier_s:.3} s"
-        ),
-    })
 }
 
 /// A course as steps from `now` on.
@@ -362,48 +367,33 @@ fn steps_of(course: &Course, now: Nanos) -> Vec<PlannedStep> {
     steps
 }
 
-/// The papers' word for it, where they have one.
-fn kind_of(board: &Board, setting: Setting, delay_s: f64) -> ActionKind {
-    let default = board.config.default_setting;
-    let threads = |s: Setting| u32::from(s.nodes) * u32::from(s.threads);
-    match (delay_s > 0.0, setting) {
-        (_, s) if s.is_paused() => ActionKind::FullDelay,
-        (true, s) if s == default => ActionKind::PartialDelay,
-        (true, _) => ActionKind::Search,
-        (false, s) if s == default => ActionKind::NoAction,
-        (false, s) if s.rate < 1.0 => ActionKind::Search,
-        (false, s) if s.nodes == default.nodes && s.threads > default.threads => ActionKind::ScaleUp,
-        (false, s) if threads(s) < threads(default) => ActionKind::ScaleDown,
-        _ => ActionKind::Search,
-    }
-}
-
-/// The job whose compute runs dry first, of those that have something to fetch.
-fn most_urgent(board: &Board) -> Option<JobId> {
-    let wanting = board.jobs().map(|(id, _)| id).filter(|&id| board.next_wave(id, Depth::Memory).is_some());
-    wanting.min_by(|&a, &b| board.hidden_s(a).total_cmp(&board.hidden_s(b)).then(a.cmp(&b)))
-}
-
 impl Policy for Forebay {
     fn depth(&self) -> Depth {
         Depth::Memory
     }
 
-    fn replans(&self) -> bool {
+    fn replans(&self, _board: &Board, _job: JobId) -> bool {
         true
     }
 
+    fn begin(&mut self, board: &Board) {
+        if board.jobs().count() < 2 {
+            self.joint.clear();
+            return;
+        }
+        let phases = board.active_phases();
+        let curves = (1..=phases.max(1)).map(|n| Curve::of(self.hull(board, n))).collect();
+        let fastest = *self.hull(board, 0).last().unwrap_or(&PAUSE);
+        let (beside_one, beside) = (self.hull(board, 1).to_vec(), self.hull(board, phases).to_vec());
+        let settings = Settings { fastest, beside_one: &beside_one, beside: &beside, curves };
+        self.joint.prepare(board, &settings);
+    }
+
     fn plan(&mut self, board: &Board, job: JobId, wave: u32) -> Plan {
-        match most_urgent(board) {
-            Some(urgent) if urgent != job => Plan {
-                kind: ActionKind::Wait,
-                skips: 0,
-                steps: [PlannedStep { at: board.now(), setting: Setting::PAUSED, yields: false }].to_vec(),
-                estimate: Estimate { fetched_in_s: None, cost_s: None, margin_s: None },
-                candidates: 1,
-                reason: alloc::format!("job {urgent} runs out of input sooner"),
-            },
-            _ if board.active_phases() == 0 => self.between_phases(board, job, wave),
+        match (board.jobs().count(), board.active_phases()) {
+            (2.., _) => self.joint.plan(board, job),
+            _ if self.is_stocked(board, job, wave) => waits(board, "compute has input for long".into()),
+            (_, 0) => self.between_phases(board, job, wave),
             _ => self.within_phases(board, job, wave),
         }
     }

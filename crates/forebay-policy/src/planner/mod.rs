@@ -15,18 +15,21 @@
 //! | `no-action` | always at once, with the default nodes and threads |
 //! | `full-delay` | at once, or when the phase is over (Eley 2017) |
 //! | `eley` | the best of five actions by the paper's rule (Eley 2018) |
+//! | `eley-direct` | the same, and tasks that wait between phases read by themselves if that is sooner |
 //! | `forebay` | searches start, nodes, threads, rate and depth, and decides anew at every event |
 
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use forebay_model::forecast::Division;
 use forebay_model::profile::{Profile, Setting, Strain};
 use serde::{Deserialize, Serialize};
 
 use crate::machine::Nanos;
 
 pub mod board;
+mod direct;
 mod eley;
 mod forebay;
 mod full_delay;
@@ -192,6 +195,9 @@ pub struct Config {
     /// Weight of a new observation in the correction of the model, in (0, 1]; 0 to trust the
     /// profile.
     pub learning: f64,
+    /// How phases divide the file system. Older records do not know of it.
+    #[serde(default, skip_serializing_if = "Division::is_default")]
+    pub division: Division,
 }
 
 /// Direct reads as one flow.
@@ -228,8 +234,8 @@ pub trait Policy: Send {
     /// How far ahead it fetches.
     fn depth(&self) -> Depth;
 
-    /// Whether every event makes it plan anew, rather than only a new wave.
-    fn replans(&self) -> bool {
+    /// Whether this event makes it plan anew for `job`, rather than only a new wave.
+    fn replans(&self, _board: &Board, _job: JobId) -> bool {
         false
     }
 
@@ -239,6 +245,9 @@ pub trait Policy: Send {
     fn works_ahead(&self) -> bool {
         false
     }
+
+    /// Plans are about to be made, of what is on the board now.
+    fn begin(&mut self, _board: &Board) {}
 
     /// A plan for `wave` of `job`, which is the next to fetch (and may be fetched in part already).
     fn plan(&mut self, board: &Board, job: JobId, wave: u32) -> Plan;
@@ -252,8 +261,9 @@ pub const POLICIES: &[(&str, MakePolicy)] = &[
     ("naive-bb", |_| Box::new(naive_bb::NaiveBb)),
     ("no-action", |_| Box::new(no_action::NoAction)),
     ("full-delay", |_| Box::new(full_delay::FullDelay)),
-    ("eley", |_| Box::new(eley::Eley)),
-    ("forebay", |_| Box::new(forebay::Forebay::default())),
+    ("eley", |_| Box::new(eley::Eley { reads_directly: false })),
+    ("eley-direct", |_| Box::new(eley::Eley { reads_directly: true })),
+    ("forebay", |config| Box::new(forebay::Forebay::new(config))),
 ];
 
 /// The policy called `name`, or the names that there are.

@@ -62,6 +62,7 @@ impl Planner {
 
     fn plan_where_needed(&mut self, out: &mut Vec<Action>) {
         let ids: Vec<JobId> = self.board.jobs().map(|(id, _)| id).collect();
+        self.policy.begin(&self.board);
         for job in ids {
             let Some(wave) = self.board.next_wave(job, self.policy.depth()) else {
                 // Memory has no room for the next wave. What is brought of a later one has no plan
@@ -72,7 +73,7 @@ impl Planner {
                 continue;
             };
             let has_plan = self.running.get(&job).is_some_and(|r| r.wave == wave + r.plan.skips);
-            if !has_plan || self.policy.replans() {
+            if !has_plan || self.policy.replans(&self.board, job) {
                 let plan = match self.board.must_be_read_directly(job, wave) {
                     true => read_directly(&self.board, job, wave),
                     false => self.policy.plan(&self.board, job, wave),
@@ -136,6 +137,10 @@ impl Planner {
                 // another wave that it follows does, or it would go on through the pause.
                 stop(&mut self.board, job, decision, out);
             } else if self.board.has_room(job, wave, self.policy.depth()) {
+                if self.board.job(job).fetch.is_some_and(|f| f.direct && f.wave != wave) {
+                    // Direct reads of another wave would go on unplanned beside this fetch.
+                    stop(&mut self.board, job, decision, out);
+                }
                 out.push(Action::Fetch { job, wave, setting, decision });
                 self.board.set_fetch(job, wave, self.board.strain(setting), false);
             } else if running.direct {
@@ -241,7 +246,8 @@ impl Machine for Planner {
 
     fn on_deadline(&mut self, now: Nanos, out: &mut Vec<Action>) {
         self.board.advance(now);
-        if self.policy.replans() {
+        let (board, policy) = (&self.board, &self.policy);
+        if board.jobs().any(|(job, _)| policy.replans(board, job)) {
             self.plan_where_needed(out);
         }
         self.carry_out(out);

@@ -32,6 +32,7 @@ fn config() -> Config {
         pfs_bytes_per_s: 1e9,
         ram_bytes: 300,
         learning: 0.0,
+        division: Division::default(),
     }
 }
 
@@ -141,24 +142,35 @@ fn naive_reads_directly_and_only_on_demand() {
     assert!(matches!(out[..], [Action::Decided(_), Action::Direct { wave: 1, .. }]), "{out:?}");
 }
 
-/// Memory for three waves: one in compute, two ahead, and no fourth.
+/// Memory for three waves: one in compute, two ahead, and no fourth. A wave takes 8 s to fetch and
+/// computes for 10 s.
 #[test]
 fn forebay_fetches_as_far_ahead_as_memory_holds() {
     let mut p = planner("forebay");
-    let mut out = second_wave(&mut p, 100);
+    let mut out = second_wave(&mut p, 10);
     assert_eq!(p.snapshot().fetching, [(0, 1, Some(Setting::new(2, 2)))]);
     for wave in [1, 2] {
         out.clear();
-        p.handle(
-            Nanos(10 * S * u64::from(wave)),
-            Event::Fetched { job: 0, wave, resident_bytes: 0 },
-            &mut out,
-        );
+        let at = Nanos(S * u64::from(7 + wave));
+        p.handle(at, Event::Fetched { job: 0, wave, resident_bytes: 0 }, &mut out);
     }
     assert!(!out.iter().any(|a| matches!(a, Action::Fetch { wave: 3, .. })), "{out:?}");
     out.clear();
-    p.handle(Nanos(100 * S), Event::WaveStarts { job: 0, wave: 1, compute_ns: 100 * S }, &mut out);
+    p.handle(Nanos(10 * S), Event::WaveStarts { job: 0, wave: 1, compute_ns: 10 * S }, &mut out);
     assert!(out.iter().any(|a| matches!(a, Action::Fetch { wave: 3, .. })), "{out:?}");
+}
+
+/// With 100 s of compute in hand, three waves could be fetched: the memory is left to jobs that may
+/// come.
+#[test]
+fn forebay_takes_no_memory_for_waves_that_are_needed_much_later() {
+    let mut p = planner("forebay");
+    let mut out = second_wave(&mut p, 100);
+    out.clear();
+    p.handle(Nanos(8 * S), Event::Fetched { job: 0, wave: 1, resident_bytes: 0 }, &mut out);
+    assert!(!out.iter().any(|a| matches!(a, Action::Fetch { .. })), "{out:?}");
+    p.handle(Nanos(100 * S), Event::WaveStarts { job: 0, wave: 1, compute_ns: 10 * S }, &mut out);
+    assert!(out.iter().any(|a| matches!(a, Action::Fetch { wave: 2, .. })), "{out:?}");
 }
 
 /// The same beside a job that computes and has not fetched its next wave yet: its room is left
@@ -192,23 +204,51 @@ fn forebay_spends_nothing_of_a_phase_without_need() {
     );
 }
 
-#[test]
-fn forebay_serves_the_job_that_stalls_first() {
-    let mut p = planner("forebay");
+/// Two jobs that wait for their first waves of 100 bytes; a prefetch reaches 12.5 bytes a second.
+fn two_jobs_wait(pfs_bytes_per_s: f64) -> Vec<(JobId, f64)> {
+    let config = Config { pfs_bytes_per_s, ..config() };
+    let policy = policy("forebay", &config).expect("it exists");
+    let mut p = Planner::new(config, policy);
     let mut out = vec![];
     for job in [0, 1] {
         let joins = Event::JobJoins { job, waves: 9, wave_bytes: 100, compute_ns: 10 * S, tier_read_ns: 0 };
         p.handle(Nanos(0), joins, &mut out);
     }
-    assert!(
-        matches!(&out[..], [Action::Decided(_), Action::Fetch { job: 0, .. }, Action::Decided(w)]
-        if w.kind == ActionKind::Wait && w.job == 1),
-        "{out:?}"
-    );
-    out.clear();
-    p.handle(Nanos(8 * S), Event::Fetched { job: 0, wave: 0, resident_bytes: 0 }, &mut out);
-    p.handle(Nanos(8 * S), Event::WaveStarts { job: 0, wave: 0, compute_ns: 10 * S }, &mut out);
-    assert!(out.iter().any(|a| matches!(a, Action::Fetch { job: 1, wave: 0, .. })), "{out:?}");
+    let fetching = p.snapshot().fetching;
+    let moving = fetching.into_iter().filter_map(|(job, _, setting)| Some((job, setting?.rate)));
+    moving.filter(|(_, rate)| *rate > 0.0).collect()
+}
+
+#[test]
+fn forebay_serves_jobs_together_where_the_file_system_has_room() {
+    assert_eq!(two_jobs_wait(1e9), [(0, 1.0), (1, 1.0)]);
+    // One leaves 7.5 bytes a second; in any case they use all 20.
+    let together = two_jobs_wait(20.0);
+    let rates: f64 = together.iter().map(|(_, rate)| rate).sum();
+    assert!(together.len() == 2 && (rates - 20.0 / 12.5).abs() < 1e-9, "{together:?}");
+}
+
+/// Half of the bandwidth each would delay the first wave and not bring the second sooner.
+#[test]
+fn forebay_serves_one_job_after_the_other_where_one_fills_the_file_system() {
+    assert_eq!(two_jobs_wait(12.5), [(0, 1.0)]);
+}
+
+/// Beside a phase of 20 s that bears 5 %: one node causes an excess of 0.04, two of 0.5. One job
+/// may use one node of each second; two do so at once only as far as the phase bears it.
+#[test]
+fn forebay_divides_what_a_phase_bears_among_jobs() {
+    let mut p = planner("forebay");
+    phase(&mut p, 0.1, 100);
+    let mut out = vec![];
+    for job in [0, 1] {
+        let joins = Event::JobJoins { job, waves: 9, wave_bytes: 50, compute_ns: 10 * S, tier_read_ns: 0 };
+        p.handle(Nanos(0), joins, &mut out);
+    }
+    let both = |s: &Snapshot| s.fetching.iter().filter(|f| f.2.is_some_and(|s| !s.is_paused())).count();
+    assert_eq!(both(&p.snapshot()), 2, "{:?}", p.snapshot());
+    let strains = [0, 1].map(|job| p.board().job(job).fetch.map_or(1.0, |f| f.strain.i_hpc));
+    assert!(strains.iter().map(|i| i - 1.0).sum::<f64>() > 0.079, "{strains:?}");
 }
 
 /// A gap of 40 s, then a phase of 20 s that gives almost nothing; direct reads at 20 bytes a
@@ -337,7 +377,7 @@ fn unknown_policies_are_named_with_the_known_ones() {
     let error = policy("best", &config()).err().expect("there is none");
     assert_eq!(
         error,
-        "no planner is called 'best'; there are naive-bb, no-action, full-delay, eley, forebay"
+        "no planner is called 'best'; there are naive-bb, no-action, full-delay, eley, eley-direct, forebay"
     );
 }
 
@@ -346,7 +386,7 @@ proptest! {
     /// keep them.
     #[test]
     fn plans_are_repeatable_and_keep_deadlines(
-        which in 2usize..5, allowance in 0.01f64..0.5, compute_s in 1u64..60, gap_s in 1u64..60
+        which in 2usize..6, allowance in 0.01f64..0.5, compute_s in 1u64..60, gap_s in 1u64..60
     ) {
         let name = POLICIES[which].0;
         let run = || {

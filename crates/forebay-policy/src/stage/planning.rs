@@ -12,6 +12,7 @@ use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 
+use forebay_model::forecast::Division;
 use forebay_model::profile::{Curve, Profile, Separable, Setting};
 
 use super::event::{Action, JobKey, WaveId};
@@ -200,6 +201,8 @@ impl Stages {
             pfs_bytes_per_s: speed,
             ram_bytes,
             learning: SPEED_WEIGHT,
+            // No file system that is mounted lets phases take turns.
+            division: Division::default(),
         }
     }
 

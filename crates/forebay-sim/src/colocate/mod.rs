@@ -7,6 +7,7 @@
 //! `forebay_model::sharing` gives, with factors that need not be those the planner believes in.
 
 use forebay_model::profile::Profile;
+use forebay_policy::bandwidth;
 use forebay_policy::planner::{self, ActionKind, Config, DirectStrain};
 use forebay_policy::stage::{self, Rules};
 use serde::{Deserialize, Serialize};
@@ -137,9 +138,10 @@ impl Setup {
     /// If the policy does not exist.
     pub fn stages(&self) -> Result<stage::Config> {
         planner::policy(&self.policy, &self.planner).map_err(Error::Usage)?;
+        let division = bandwidth::policy(&self.bandwidth).map_err(Error::Usage)?.division();
         Ok(stage::Config {
             default_planner: self.policy.clone(),
-            system: Some(self.planner.clone()),
+            system: Some(Config { division, ..self.planner.clone() }),
             rules: Rules {
                 plannable_per_10000: 10_000,
                 works_ahead: false,

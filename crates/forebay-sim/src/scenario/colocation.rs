@@ -8,7 +8,7 @@ use super::profile::{LEAST_FACTOR, System};
 use super::reader::Section;
 use super::{GB, MAX_GB, MAX_S, arrivals, for_ns, ns};
 use crate::colocate::{HpcSpec, JobSpec, MemoryChange, NodeFault, Setup};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// As many as there may be phases; each costs memory.
 const MAX_WAVES: f64 = 1e4;
@@ -45,7 +45,8 @@ pub fn read(root: &Section<'_>) -> Result<Setup> {
     let faults = root.list("fault")?.iter().map(|s| fault(s, nodes)).collect::<Result<Vec<_>>>()?;
     root.done()?;
     let true_direct = planner.direct;
-    let planner = Config { ram_bytes: ram_bytes as u64, learning, ..planner };
+    let division = bandwidth::policy(&bandwidth).map_err(Error::Usage)?.division();
+    let planner = Config { ram_bytes: ram_bytes as u64, learning, division, ..planner };
     Ok(Setup { policy, bandwidth, planner, truth, true_direct, hpc, jobs, memory, faults, seed })
 }
 

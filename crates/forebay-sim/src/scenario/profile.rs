@@ -7,6 +7,7 @@
 use std::fs;
 use std::path::Path;
 
+use forebay_model::forecast::Division;
 use forebay_model::profile::{Curve, Profile, Separable, Setting};
 use forebay_policy::planner::{Config, DirectStrain};
 
@@ -120,6 +121,7 @@ impl System {
             pfs_bytes_per_s,
             ram_bytes: 0,
             learning: 0.0,
+            division: Division::default(),
         };
         s.done()?;
         Ok(config)

@@ -1,8 +1,7 @@
 //! Courses through the phases under way: settings in a row that spend what these have in hand.
 
-use forebay_model::forecast::Chain;
+use forebay_model::forecast::{Chain, Division};
 
-use super::super::HpcId;
 use super::super::eley::MARGIN_S;
 use super::hull::{PAUSE, Point};
 
@@ -59,6 +58,12 @@ impl Course {
         self
     }
 
+    /// Without what costs a phase something.
+    pub(super) fn harmless(mut self) -> Self {
+        self.legs.iter_mut().filter(|leg| leg.point.cost > 0.0).for_each(|leg| *leg = REST);
+        self
+    }
+
     pub(super) fn is_harmless(&self) -> bool {
         self.legs.iter().all(|leg| leg.point.cost == 0.0)
     }
@@ -76,15 +81,10 @@ pub(super) struct Present {
 
 impl Present {
     /// What is under way on the board, beside a wave that lacks `left_bytes`.
-    pub(super) fn new(chains: &[(HpcId, Chain)], left_bytes: f64) -> Self {
-        let active = || chains.iter().map(|(_, c)| c).filter(|c| c.in_phase);
-        let weights: f64 = active().map(|c| c.weight).sum();
-        // Phases that share: each needs its own work times what the others take; the last ends with
-        // all work done.
-        let total_s: f64 = active().map(|c| c.left_s).sum();
-        let ends_s = |c: &Chain| (c.left_s * weights / c.weight).min(total_s);
-        let left_s = active().map(ends_s).fold(0.0, f64::max);
-        let slack_s = active().map(|c| c.deadline_s - ends_s(c)).fold(f64::INFINITY, f64::min);
+    pub(super) fn new(division: Division, chains: &[Chain], left_bytes: f64) -> Self {
+        let left_s = division.ends_s(chains).map(|(_, end_s)| end_s).fold(0.0, f64::max);
+        let slacks_s = division.ends_s(chains).map(|(c, end_s)| c.deadline_s - end_s);
+        let slack_s = slacks_s.fold(f64::INFINITY, f64::min);
         Present {
             left_s,
             // Held back: the margin, and a billionth of everything for rounding.

@@ -1,6 +1,6 @@
 //! `forebay` against `eley` in every cell, with the distance of both to a lower bound.
 
-use super::{ALLOWANCES, APPLICATIONS, Cell, Grid, HPC, Report, Result};
+use super::{ALLOWANCES, APPLICATIONS, Cell, Grid, HPC, Report, Result, cell};
 use crate::colocate::lower_bound_s;
 use crate::plot::bars::Bars;
 use crate::report::{Record, number};
@@ -16,6 +16,45 @@ pub fn all(report: &mut Report, grid: &Grid) -> Result<()> {
     for (q, allowance) in ALLOWANCES.into_iter().enumerate() {
         level(report, grid, q, allowance)?;
     }
+    direct_reads(report, grid)
+}
+
+/// The part of the gain that direct reads contribute, which `eley` does not have.
+fn direct_reads(report: &mut Report, grid: &Grid) -> Result<()> {
+    report.heading(4, "What direct reads in gaps are worth");
+    report.text(
+        "`eley` has no action by which tasks that wait between phases read what they lack by themselves. `eley-direct` is `eley` with it. \
+         The last column is `forebay` without it: it takes direct reads to move one byte a second. Geometric means over 24 cells.",
+    );
+    let (mut rows, mut records) = (Vec::new(), Vec::new());
+    for (q, allowance) in ALLOWANCES.into_iter().enumerate() {
+        let mut ratios = [vec![], vec![], vec![]];
+        for (h, a) in (0..HPC.len()).flat_map(|h| (0..APPLICATIONS.len()).map(move |a| (h, a))) {
+            let eley_s = grid.eley[q][h][a].map_s();
+            let mut without = cell("forebay", h, a, allowance);
+            without.planner.direct.speed_bytes_per_s = 1.0;
+            ratios[0].push(Cell::new("eley-direct", h, a, allowance)?.map_s() / eley_s);
+            ratios[1].push(grid.forebay[q][h][a].map_s() / eley_s);
+            ratios[2].push(Cell::of(without)?.map_s() / eley_s);
+        }
+        let percent = (100.0 * allowance).round() as u32;
+        let [eley_direct, ours, without] = ratios.map(|ratios| geometric_percent(&ratios));
+        rows.push([percent.into(), eley_direct, ours, without].map(number).to_vec());
+        let reported = |what: &str, value: f64| {
+            let id = format!("eley/{what}/{percent}");
+            Record::checked(id, value, "% against eley", "reported", true)
+        };
+        records.push(reported("eley-direct/geomean", eley_direct));
+        records.push(reported("forebay/geomean-without-direct-reads", without));
+    }
+    let header = [
+        "deadlines (%)",
+        "eley-direct / eley (%)",
+        "forebay / eley (%)",
+        "forebay without direct reads / eley (%)",
+    ];
+    report.table(&header, &rows);
+    report.records(records);
     Ok(())
 }
 

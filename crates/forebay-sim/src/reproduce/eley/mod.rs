@@ -41,7 +41,10 @@ struct Cell {
 
 impl Cell {
     fn new(policy: &str, hpc: usize, app: usize, allowance: f64) -> Result<Self> {
-        let setup = cell(policy, hpc, app, allowance);
+        Cell::of(cell(policy, hpc, app, allowance))
+    }
+
+    fn of(setup: Setup) -> Result<Self> {
         Ok(Cell { outcome: simulate(&setup, &mut Trace::off())?, setup })
     }
 

@@ -19,6 +19,7 @@
 //! | HPC jobs begin with compute | | NaiveBB column of Table 5, application 1 |
 //! | the last wave counts as a whole one | | application 4: 2018 s is 8 times 236 s and more, for 7.1 waves |
 
+use forebay_model::forecast::Division;
 use forebay_model::profile::{Curve, Profile, Separable, Setting};
 use forebay_policy::planner::{Config, DirectStrain};
 
@@ -99,6 +100,7 @@ pub fn cell(policy: &str, hpc: usize, app: usize, allowance: f64) -> Setup {
             pfs_bytes_per_s: PFS_BYTES_PER_S,
             ram_bytes: RAM_BYTES,
             learning: 0.0,
+            division: Division::default(),
         },
         truth: profile,
         true_direct: direct,
