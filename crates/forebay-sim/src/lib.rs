@@ -19,6 +19,7 @@
 //! | [`cluster`] | nodes that run Spark's tasks before a file system of several servers |
 //! | [`colocate`] | HPC jobs beside Big Data jobs whose waves are prefetched |
 //! | [`memory`] | a node whose tier gives way to compute |
+//! | [`random`] | random systems, and policies compared on them |
 //! | [`reproduce`] | the papers' tables and figures, one file per paper |
 //! | [`report`], [`plot`] | Markdown with every number beside the printed one, and figures as SVG |
 //!
@@ -38,6 +39,7 @@ pub mod pace;
 pub mod plot;
 pub mod pump;
 pub mod queue;
+pub mod random;
 pub mod report;
 pub mod reproduce;
 pub mod run;

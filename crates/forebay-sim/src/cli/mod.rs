@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 mod kinds;
 mod laws;
 mod model;
+mod random;
 mod replay;
 mod run;
 mod steps;
@@ -40,6 +41,8 @@ pub enum SimCommand {
     Laws(LawsArgs),
     /// Compare access policies on random workloads of shared burst buffers
     Steps(StepsArgs),
+    /// Compare a planner with others on random clusters
+    Random(RandomArgs),
     /// Compute the papers' tables and figures anew
     Reproduce(ReproduceArgs),
     /// Drive the policies from a recorded trace and check that they decide the same
@@ -130,6 +133,41 @@ pub struct LawsArgs {
     csv: Option<PathBuf>,
 }
 
+/// Options of `random`.
+#[derive(Args, Debug)]
+pub struct RandomArgs {
+    /// Kind of the random systems: HPC jobs beside Big Data jobs
+    #[arg(long, default_value = "colocation", value_parser = ["colocation"])]
+    kind: String,
+    /// How many clusters
+    #[arg(long, default_value_t = 100)]
+    count: u64,
+    /// Number of the first cluster
+    #[arg(long, default_value_t = 0)]
+    first: u64,
+    /// Seed of all clusters
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// The planner that is compared
+    #[arg(long, default_value = "forebay")]
+    policy: String,
+    /// Planners it is compared with; all of them by default
+    #[arg(long, value_delimiter = ',')]
+    policies: Vec<String>,
+    /// How much longer than alone a phase may take, in percent
+    #[arg(long, default_value_t = 5.0)]
+    allowance_percent: f64,
+    /// How HPC phases divide the file system
+    #[arg(long, default_value = "fair-share")]
+    bandwidth: String,
+    /// Number of threads; as many as there are cores by default
+    #[arg(long)]
+    threads: Option<std::num::NonZeroUsize>,
+    /// Write one row per cluster and policy as CSV
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+}
+
 /// Options of `steps`.
 #[derive(Args, Debug)]
 pub struct StepsArgs {
@@ -186,6 +224,7 @@ pub fn sim(args: &SimArgs, json: bool, out: &mut dyn Write) -> Result<()> {
         SimCommand::Sweep(a) => sweep::sweep(a, out),
         SimCommand::Laws(a) => laws::laws(a, out),
         SimCommand::Steps(a) => steps::steps(a, out),
+        SimCommand::Random(a) => random::random(a, out),
         SimCommand::Reproduce(a) => reproduce(a, out),
         SimCommand::Replay(a) => replay::replay(a, out),
     }

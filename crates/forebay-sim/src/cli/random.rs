@@ -1,0 +1,160 @@
+//! `sim random`: one policy against the others on random systems.
+
+use std::fs;
+use std::ops::Range;
+use std::thread;
+
+use forebay_policy::planner;
+
+use super::{Output, RandomArgs, csv, say, table};
+use crate::error::{Error, Result};
+use crate::random::colocation::{Against, Family, Made, equal_shares_s};
+use crate::random::in_parallel;
+
+const COLUMNS: [&str; 11] = [
+    "policy",
+    "map_s",
+    "change_percent",
+    "slower",
+    "worst_percent",
+    "slower_no_fewer_missed",
+    "worst_no_fewer_missed_percent",
+    "deadlines_missed",
+    "missed_beside_fetch",
+    "phases",
+    "worst_stretch",
+];
+const ROW_COLUMNS: [&str; 7] =
+    ["cluster", "policy", "hpc_jobs", "jobs", "map_s", "deadlines_missed", "missed_beside_fetch"];
+
+pub fn random(args: &RandomArgs, out: &mut Output<'_>) -> Result<()> {
+    let names: Vec<&str> = planner::POLICIES.iter().map(|p| p.0).collect();
+    let policies = match args.policies.is_empty() {
+        true => names.iter().map(|name| name.to_string()).collect(),
+        false => args.policies.clone(),
+    };
+    for name in policies.iter().chain([&args.policy]) {
+        if !names.contains(&name.as_str()) {
+            return Err(Error::Usage(format!(
+                "no planner is called '{name}'; there are {}",
+                names.join(", ")
+            )));
+        }
+    }
+    let others: Vec<String> = policies.into_iter().filter(|name| *name != args.policy).collect();
+    let family = family(args);
+    let numbers = args.first..args.first.saturating_add(args.count);
+    let threads =
+        args.threads.map_or_else(|| thread::available_parallelism().map_or(1, |n| n.get()), |n| n.get());
+    let clusters = clusters(&family, &args.policy, &others, numbers, threads)?;
+    if let Some(path) = &args.csv {
+        let rows = rows(&family, &args.policy, &others, &clusters);
+        fs::write(path, csv(&ROW_COLUMNS, &rows)).map_err(Error::io("write the rows to", path))?;
+    }
+    summary(args, &others, &clusters, out)
+}
+
+/// A cluster.
+struct Cluster {
+    number: u64,
+    /// What each policy made of it.
+    made: Vec<Made>,
+    /// Map times on equal shares.
+    shares_s: Vec<f64>,
+}
+
+/// What every policy makes of every cluster; the policy in question comes first.
+fn clusters(
+    family: &Family,
+    policy: &str,
+    others: &[String],
+    numbers: Range<u64>,
+    threads: usize,
+) -> Result<Vec<Cluster>> {
+    let policies: Vec<&str> = [policy].into_iter().chain(others.iter().map(String::as_str)).collect();
+    let count = usize::try_from(numbers.end - numbers.start).unwrap_or(usize::MAX);
+    let of = |i: usize| -> Result<Cluster> {
+        let number = numbers.start + i as u64;
+        let made = policies.iter().map(|policy| Made::of(&family.cluster(number, policy)));
+        let made = made.collect::<Result<_>>()?;
+        Ok(Cluster { number, made, shares_s: equal_shares_s(&family.cluster(number, policy))? })
+    };
+    in_parallel(count, threads, of).into_iter().collect()
+}
+
+/// One row for each cluster and policy.
+fn rows(family: &Family, policy: &str, others: &[String], clusters: &[Cluster]) -> Vec<Vec<String>> {
+    let policies: Vec<&str> = [policy].into_iter().chain(others.iter().map(String::as_str)).collect();
+    let mut rows = Vec::new();
+    for Cluster { number, made, .. } in clusters {
+        let setup = family.cluster(*number, policy);
+        for (policy, made) in policies.iter().zip(made) {
+            rows.push(vec![
+                number.to_string(),
+                policy.to_string(),
+                setup.hpc.len().to_string(),
+                setup.jobs.len().to_string(),
+                format!("{:.6}", made.sum_s()),
+                made.missed.to_string(),
+                made.missed_beside.to_string(),
+            ]);
+        }
+    }
+    rows
+}
+
+fn summary(args: &RandomArgs, others: &[String], clusters: &[Cluster], out: &mut Output<'_>) -> Result<()> {
+    let row = |name: &str, of: usize, middle: Vec<String>| {
+        let sum = |value: &dyn Fn(&Made) -> f64| clusters.iter().map(|c| value(&c.made[of])).sum::<f64>();
+        let mut row = vec![name.to_owned(), format!("{:.0}", sum(&Made::sum_s))];
+        row.extend(middle);
+        row.push(sum(&|made| made.missed as f64).to_string());
+        row.push(sum(&|made| made.missed_beside as f64).to_string());
+        row.push(sum(&|made| made.phases as f64).to_string());
+        let stretches = clusters.iter().map(|c| c.made[of].stretch(&c.shares_s));
+        row.push(format!("{:.2}", stretches.fold(0.0, f64::max)));
+        row
+    };
+    let mut rows = vec![row(&args.policy, 0, vec!["-".into(); 5])];
+    let mut worst = Vec::new();
+    for (o, other) in others.iter().enumerate() {
+        let mut against = Against::default();
+        clusters.iter().for_each(|c| against.add(c.number, &c.made[0], &c.made[o + 1]));
+        rows.push(row(other, o + 1, cells(&against)));
+        worst.extend(against.slower_for_nothing.first().and(against.worst_for_nothing).map(|(_, number)| {
+            let Family { seed, allowance, bandwidth } = family(args);
+            let percent = 100.0 * allowance;
+            format!(
+                "worst against {other} without fewer missed deadlines: forebay sim random --seed {seed} --allowance-percent {percent} --bandwidth {bandwidth} --first {number} --count 1"
+            )
+        }));
+    }
+    table(out, &COLUMNS, &rows)?;
+    if out.json {
+        return Ok(());
+    }
+    let (count, seed, policy) = (clusters.len(), args.seed, &args.policy);
+    say(
+        out,
+        &format!("{count} random clusters of seed {seed}; changes are those of {policy} against each policy"),
+    )?;
+    worst.iter().try_for_each(|line| say(out, line))
+}
+
+/// The middle columns of a policy's row.
+fn cells(against: &Against) -> Vec<String> {
+    let percent = |worst: Option<(f64, u64)>| {
+        worst.map_or("-".into(), |(ratio, _)| format!("{:.2}", 100.0 * (ratio - 1.0)))
+    };
+    vec![
+        format!("{:.2}", against.mean_percent()),
+        against.slower.len().to_string(),
+        percent(against.worst),
+        against.slower_for_nothing.len().to_string(),
+        percent(against.worst_for_nothing),
+    ]
+}
+
+fn family(args: &RandomArgs) -> Family {
+    Family { seed: args.seed, allowance: args.allowance_percent / 100.0, bandwidth: args.bandwidth.clone() }
+}

@@ -1,0 +1,83 @@
+//! Planners on random clusters that none of them was tuned on.
+
+use forebay_sim::random::colocation::{Against, Family, Made, equal_shares_s};
+use forebay_sim::random::in_parallel;
+
+fn family(seed: u64) -> Family {
+    Family { seed, allowance: 0.05, bandwidth: "fair-share".into() }
+}
+
+fn made(family: &Family, number: u64, policy: &str) -> Made {
+    Made::of(&family.cluster(number, policy)).expect("it comes to an end")
+}
+
+/// `forebay` against `other` on the first `count` clusters of a seed.
+fn against(family: &Family, count: usize, other: &str, threads: usize) -> Against {
+    let both = |i: usize| (made(family, i as u64, "forebay"), made(family, i as u64, other));
+    let mut against = Against::default();
+    for (number, (ours, theirs)) in (0..).zip(in_parallel(count, threads, both)) {
+        assert_eq!(ours.missed_beside, 0, "cluster {number}: a phase is late beside a prefetch");
+        against.add(number, &ours, &theirs);
+    }
+    against
+}
+
+/// Nothing was tuned on this seed.
+#[test]
+fn forebay_is_not_slower_where_it_misses_no_fewer_deadlines() {
+    for other in ["eley", "full-delay"] {
+        let against = against(&family(20_261_123), 60, other, 2);
+        assert_eq!(against.slower_for_nothing, [0; 0], "clusters that are slower than under {other}");
+        assert!(against.mean_percent() < -2.0, "{other}: {}", against.mean_percent());
+    }
+}
+
+/// Two jobs of 20 waves on a file system that two prefetches just fill: each takes as long as
+/// alone.
+#[test]
+fn two_jobs_that_fit_do_not_wait_for_each_other() {
+    let mut setup = forebay_sim::reproduce::eley::system::cell("forebay", 0, 0, 0.05);
+    setup.hpc.clear();
+    setup.planner.ram_bytes = 400_000_000_000;
+    setup.planner.profile.max_threads = 1;
+    setup.truth.max_threads = 1;
+    setup.planner.direct.speed_bytes_per_s = 0.5e9;
+    setup.true_direct = setup.planner.direct;
+    setup.jobs[0].waves = 20;
+    setup.jobs[0].compute_ns = 25_000_000_000;
+    setup.jobs[0].tier_read_ns = 0;
+    setup.jobs.push(setup.jobs[0].clone());
+    let made = Made::of(&setup).expect("it comes to an end");
+    assert!(made.map_s.iter().all(|s| (s - 525.0).abs() < 1e-3), "{:?}", made.map_s);
+}
+
+/// The bound that docs/policies.md states.
+#[test]
+fn no_job_takes_twice_as_long_as_on_its_equal_share() {
+    let family = family(7_001);
+    let stretches = in_parallel(40, 2, |i| {
+        let setup = family.cluster(i as u64, "forebay");
+        let alone_s = equal_shares_s(&setup).expect("it comes to an end");
+        (setup.jobs.len(), made(&family, i as u64, "forebay").stretch(&alone_s))
+    });
+    assert!(stretches.iter().filter(|(jobs, _)| *jobs > 1).count() > 20);
+    for (number, (_, stretch)) in stretches.into_iter().enumerate() {
+        assert!(stretch <= 2.0, "cluster {number}: {stretch}");
+    }
+}
+
+/// Phases that take turns: the planner knows what each of them gets.
+#[test]
+fn no_phase_is_late_beside_a_prefetch_where_phases_take_turns() {
+    let family = Family { bandwidth: "set-10".into(), ..family(7_002) };
+    let made = in_parallel(40, 2, |i| made(&family, i as u64, "forebay"));
+    assert!(made.iter().map(|m| m.phases).sum::<usize>() > 500);
+    for (number, made) in made.iter().enumerate() {
+        assert_eq!(made.missed_beside, 0, "cluster {number}");
+    }
+}
+
+#[test]
+fn results_do_not_depend_on_the_number_of_threads() {
+    assert_eq!(against(&family(3), 8, "eley", 1), against(&family(3), 8, "eley", 3));
+}
