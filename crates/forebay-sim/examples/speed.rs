@@ -114,6 +114,7 @@ fn decisions() {
                     wave_bytes: 50_000_000_000,
                     compute_ns: compute_s * s,
                     tier_read_ns: 3 * s,
+                    computing_ns: None,
                 },
                 &mut out,
             );

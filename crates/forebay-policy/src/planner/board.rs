@@ -331,14 +331,14 @@ impl Board {
             Event::HpcLeaves { hpc } => {
                 self.hpc.remove(&hpc);
             }
-            Event::JobJoins { job, waves, wave_bytes, compute_ns, tier_read_ns } => {
+            Event::JobJoins { job, waves, wave_bytes, compute_ns, tier_read_ns, computing_ns } => {
                 let joined = Job {
                     waves,
                     wave_bytes,
                     compute_ns,
                     tier_read_ns,
                     started: 0,
-                    computing_until: None,
+                    computing_until: computing_ns.map(|ns| self.now + ns),
                     fetch: None,
                     parts: BTreeMap::new(),
                 };

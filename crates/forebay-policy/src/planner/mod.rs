@@ -90,7 +90,7 @@ pub enum Event {
         /// Its id.
         hpc: HpcId,
     },
-    /// A Big Data job is there and wants its first wave.
+    /// A Big Data job is there and wants its first wave, or will.
     JobJoins {
         /// Its id.
         job: JobId,
@@ -102,6 +102,8 @@ pub enum Event {
         compute_ns: u64,
         /// The part of `compute_ns` that reading a whole wave from the tier takes.
         tier_read_ns: u64,
+        /// How long it still computes what came before, in ns; `None` if it waits.
+        computing_ns: Option<u64>,
     },
     /// The compute of a wave begins.
     WaveStarts {
@@ -258,13 +260,19 @@ pub type MakePolicy = fn(&Config) -> Box<dyn Policy>;
 
 /// Every policy: its name and how to make it. A new one is a file in this folder and a line here.
 pub const POLICIES: &[(&str, MakePolicy)] = &[
-    ("naive-bb", |_| Box::new(naive_bb::NaiveBb)),
+    (naive_bb::NAME, |_| Box::new(naive_bb::NaiveBb)),
     ("no-action", |_| Box::new(no_action::NoAction)),
     ("full-delay", |_| Box::new(full_delay::FullDelay)),
     ("eley", |_| Box::new(eley::Eley { reads_directly: false })),
     ("eley-direct", |_| Box::new(eley::Eley { reads_directly: true })),
     ("forebay", |config| Box::new(forebay::Forebay::new(config))),
 ];
+
+/// Whether the policy called `name` ever fetches. Tasks of a job for which nothing is fetched read
+/// past the tier.
+pub fn fetches(name: &str) -> bool {
+    name != naive_bb::NAME
+}
 
 /// The policy called `name`, or the names that there are.
 pub fn policy(name: &str, config: &Config) -> Result<Box<dyn Policy>, String> {

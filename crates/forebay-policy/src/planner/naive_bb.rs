@@ -7,6 +7,9 @@ use alloc::vec::Vec;
 use super::plan::{ActionKind, Estimate, Plan};
 use super::{Board, Depth, JobId, Policy};
 
+/// Its name.
+pub const NAME: &str = "naive-bb";
+
 /// No prefetching.
 pub struct NaiveBb;
 

@@ -58,8 +58,14 @@ fn phase(p: &mut Planner, allowance: f64, compute_s: u64) {
 /// the second.
 fn second_wave(p: &mut Planner, compute_s: u64) -> Vec<Action> {
     let mut out = vec![];
-    let joins =
-        Event::JobJoins { job: 0, waves: 9, wave_bytes: 100, compute_ns: compute_s * S, tier_read_ns: 0 };
+    let joins = Event::JobJoins {
+        job: 0,
+        waves: 9,
+        wave_bytes: 100,
+        compute_ns: compute_s * S,
+        tier_read_ns: 0,
+        computing_ns: None,
+    };
     p.handle(Nanos(0), joins, &mut out);
     p.handle(Nanos(0), Event::Fetched { job: 0, wave: 0, resident_bytes: 0 }, &mut out);
     out.clear();
@@ -179,7 +185,14 @@ fn forebay_takes_no_memory_for_waves_that_are_needed_much_later() {
 fn forebay_leaves_room_for_the_next_wave_of_others() {
     let mut p = planner("forebay");
     let mut out = second_wave(&mut p, 100);
-    let other = Event::JobJoins { job: 1, waves: 9, wave_bytes: 50, compute_ns: 500 * S, tier_read_ns: 0 };
+    let other = Event::JobJoins {
+        job: 1,
+        waves: 9,
+        wave_bytes: 50,
+        compute_ns: 500 * S,
+        tier_read_ns: 0,
+        computing_ns: None,
+    };
     p.handle(Nanos(1), other, &mut out);
     // Job 0 holds 100 bytes in compute and 100 fetched, job 1 has 50 in compute. Half of a third
     // wave of job 0 would fit into 301, but not beside the 50 that job 1 is entitled to.
@@ -211,7 +224,14 @@ fn two_jobs_wait(pfs_bytes_per_s: f64) -> Vec<(JobId, f64)> {
     let mut p = Planner::new(config, policy);
     let mut out = vec![];
     for job in [0, 1] {
-        let joins = Event::JobJoins { job, waves: 9, wave_bytes: 100, compute_ns: 10 * S, tier_read_ns: 0 };
+        let joins = Event::JobJoins {
+            job,
+            waves: 9,
+            wave_bytes: 100,
+            compute_ns: 10 * S,
+            tier_read_ns: 0,
+            computing_ns: None,
+        };
         p.handle(Nanos(0), joins, &mut out);
     }
     let fetching = p.snapshot().fetching;
@@ -272,7 +292,14 @@ fn forebay_stocks_waves_for_the_phase_and_leaves_the_next_to_the_tasks() {
         first_in_ns: 40 * S,
     };
     p.handle(Nanos(0), joins, &mut out);
-    let joins = Event::JobJoins { job: 0, waves: 99, wave_bytes: 100, compute_ns: 5 * S, tier_read_ns: 0 };
+    let joins = Event::JobJoins {
+        job: 0,
+        waves: 99,
+        wave_bytes: 100,
+        compute_ns: 5 * S,
+        tier_read_ns: 0,
+        computing_ns: None,
+    };
     p.handle(Nanos(0), joins, &mut out);
     assert!(matches!(&out[..], [Action::Decided(_), Action::Direct { wave: 0, .. }]), "{out:?}");
     out.clear();
@@ -309,7 +336,14 @@ fn a_pause_of_one_wave_stops_what_is_brought_of_another() {
         first_in_ns: compute_ns,
     };
     p.handle(Nanos(0), joins, &mut out);
-    let joins = Event::JobJoins { job: 0, waves: 99, wave_bytes: 100, compute_ns: 5 * S, tier_read_ns: 0 };
+    let joins = Event::JobJoins {
+        job: 0,
+        waves: 99,
+        wave_bytes: 100,
+        compute_ns: 5 * S,
+        tier_read_ns: 0,
+        computing_ns: None,
+    };
     p.handle(Nanos(0), joins, &mut out);
     p.handle(Nanos(5 * S), Event::Fetched { job: 0, wave: 0, resident_bytes: 0 }, &mut out);
     p.handle(Nanos(5 * S), Event::WaveStarts { job: 0, wave: 0, compute_ns: 5 * S }, &mut out);
@@ -335,8 +369,14 @@ fn forebay_lets_waiting_tasks_read_directly_between_phases() {
     let policy = policy("forebay", &config).expect("it exists");
     let mut p = Planner::new(config, policy);
     let mut out = vec![];
-    let joins =
-        Event::JobJoins { job: 0, waves: 9, wave_bytes: 100, compute_ns: 10 * S, tier_read_ns: 2 * S };
+    let joins = Event::JobJoins {
+        job: 0,
+        waves: 9,
+        wave_bytes: 100,
+        compute_ns: 10 * S,
+        tier_read_ns: 2 * S,
+        computing_ns: None,
+    };
     p.handle(Nanos(0), joins, &mut out);
     assert!(matches!(&out[..], [Action::Decided(_), Action::Direct { wave: 0, .. }]), "{out:?}");
     out.clear();

@@ -130,11 +130,13 @@ impl Stages {
                 (task_ns.max(tier_read_ns), tier_read_ns)
             };
             let (compute_ns, tier_read_ns) = running.job.expected_ns.unwrap_or_else(learned_ns);
-            (run.planned_waves(), wave_bytes, compute_ns, tier_read_ns)
+            let left_ns = |began| compute_ns.saturating_sub((since_ms - began) * 1_000_000);
+            let computing_ns = run.computes_since_ms().map(left_ns);
+            (run.planned_waves(), wave_bytes, compute_ns, tier_read_ns, computing_ns)
         });
         let planner = running.job.planner.clone();
         self.release(now, withdrawn);
-        let Some((waves, wave_bytes, compute_ns, tier_read_ns)) = told else { return };
+        let Some((waves, wave_bytes, compute_ns, tier_read_ns, computing_ns)) = told else { return };
         let (job, name) = (self.next_id, self.planner_called(now, &planner));
         self.next_id += 1;
         let mut works_ahead = false;
@@ -146,7 +148,8 @@ impl Stages {
             run.planner = Some((name.clone(), job));
             run.works_ahead = works_ahead;
         }
-        self.tell(now, &name, Event::JobJoins { job, waves, wave_bytes, compute_ns, tier_read_ns });
+        let joins = Event::JobJoins { job, waves, wave_bytes, compute_ns, tier_read_ns, computing_ns };
+        self.tell(now, &name, joins);
     }
 
     /// The name of the planner that will have the job; it is made if it is the first of its kind.

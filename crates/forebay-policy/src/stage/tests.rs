@@ -818,6 +818,34 @@ fn a_wave_that_waits_for_the_room_of_a_running_one_is_fetched_when_that_ends() {
     }
 }
 
+/// Members change while the first wave computes: the planner joins the rest anew, and hears how
+/// long that takes, and of its end.
+#[test]
+fn a_new_partition_tells_the_planner_what_computes() {
+    let seen = |planner: &str| {
+        let mut world = World::new(planner, &[("a", 1 << 30)]);
+        let mut updates = told(8, &[("a", 4)]);
+        updates.push(JobUpdate::Expected { wave_ns: 30 * SECOND, tier_read_ns: 0 });
+        world.tell(updates);
+        world.bring();
+        (0..4).for_each(|task| world.start(task, "a"));
+        world.now = Nanos(10 * SECOND);
+        world.report(members(&[("a", 1 << 30), ("b", 1 << 30)]));
+        world.machine.on_deadline(world.now, &mut world.out);
+        let hidden_s = world.out.iter().find_map(|action| match action {
+            Action::Decided { decision, .. } => Some(decision.hidden_s),
+            _ => None,
+        });
+        (0..3).for_each(|task| world.finish(task));
+        world.job(vec![JobUpdate::TaskEnded { stage: 1, task: 3, ok: true, run_ms: 1000 }]);
+        let reads = |action: &Action| matches!(action, Action::Direct { may: true, .. });
+        (hidden_s, world.out.iter().any(reads))
+    };
+    assert_eq!(seen("no-action"), (Some(20.0), false));
+    // It plans when its tasks wait, and not before.
+    assert_eq!(seen("naive-bb"), (None, true));
+}
+
 /// A planner's setting is what each node has: requests at a time, their rate, and nothing while it
 /// pauses.
 #[test]

@@ -256,6 +256,12 @@ impl StageRun {
         (self.waves.len() - self.base) as u32
     }
 
+    /// When the wave before them began, if it still computes.
+    pub fn computes_since_ms(&self) -> Option<u64> {
+        let wave = self.waves[..self.base].last().filter(|wave| !wave.is_finished())?;
+        wave.status.compute_began_ms
+    }
+
     /// Bytes of the largest of them.
     pub fn largest_wave_bytes(&self) -> u64 {
         self.waves[self.base..].iter().map(|w| w.status.bytes).max().unwrap_or(0)
@@ -519,7 +525,7 @@ impl StageRun {
 
     /// The wave that the job waits for, given that none of its tasks runs.
     pub fn wanted(&self) -> Option<u32> {
-        let last = self.base + (self.started.checked_sub(1)?) as usize;
+        let last = (self.base + self.started as usize).checked_sub(1)?;
         let wave = self.waves.get(last + 1)?;
         (self.waves[last].is_finished() && !wave.is_told).then_some(self.started)
     }
