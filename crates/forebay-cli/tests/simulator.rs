@@ -138,6 +138,10 @@ fn bad_scenarios_are_refused_in_one_line() {
         error.rsplit_once("bad.toml: ").map_or(error.clone(), |(_, e)| e.into())
     };
     assert!(refuse("nodes = 8", "nodez = 8").contains("cluster.nodes = (missing)"));
+    assert_eq!(
+        refuse("nodes = 8", "nodes = 725"),
+        "cluster.nodes = 725: a whole number from 1 to 724 is needed"
+    );
     assert!(refuse("ram_gb = 256", "ram_gb = 256\ncolour = 1").contains("cluster.colour = 1: unknown key"));
     assert_eq!(
         refuse("input_gb = 799", "input_gb = -799"),

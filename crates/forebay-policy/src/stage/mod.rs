@@ -61,6 +61,7 @@ use crate::planner::{self, HpcId, JobId, Planner};
 use event::{Action, Event, JobKey, JobStatus, JobUpdate, Node, QueueId, RequestId, StageStatus, WaveId};
 use job::{Change, Job};
 use nodes::Numbers;
+pub use partition::SPLIT_WORK_MAX;
 use partition::{Placed, Slots};
 use phases::Hpc;
 use queues::Queues;

@@ -25,7 +25,7 @@ const PIECES_MAX: usize = 1 << 16;
 
 /// Limit on the members examined for one split, summed over extents: about 200 ms, during which
 /// heartbeats wait.
-const SPLIT_WORK_MAX: u64 = 1 << 22;
+pub const SPLIT_WORK_MAX: u64 = 1 << 22;
 
 /// The bytes that one node has to fetch for one task.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -293,6 +293,22 @@ mod tests {
         let part = Part { file: 0, offset: 0, len: u64::MAX };
         let split = Split { parts: vec![part; 3], home: String::new() };
         assert_eq!(Owners::new(&view, &slots).place(&files, &split).parts(), PIECES_MAX);
+    }
+
+    #[test]
+    fn all_of_a_split_is_planned_up_to_the_bound_of_work() {
+        let nodes = SPLIT_WORK_MAX.isqrt();
+        let names: Vec<String> = (0..=nodes).map(|node| node.to_string()).collect();
+        let planned_bytes = |nodes: u64| {
+            let names: Vec<&str> = names[..nodes as usize].iter().map(String::as_str).collect();
+            let (view, files) = (view(&names), [file(nodes << 20)]);
+            let part = Part { file: 0, offset: 0, len: nodes << 20 };
+            let split = Split { parts: vec![part], home: String::new() };
+            let placed = Owners::new(&view, &slots(&["0"])).place(&files, &split);
+            placed.needs.values().map(|need| need.bytes).sum::<u64>()
+        };
+        assert_eq!(planned_bytes(nodes), nodes << 20);
+        assert!(planned_bytes(nodes + 1) < (nodes + 1) << 20);
     }
 
     #[test]

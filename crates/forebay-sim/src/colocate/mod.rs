@@ -9,7 +9,7 @@
 use forebay_model::profile::Profile;
 use forebay_policy::bandwidth;
 use forebay_policy::planner::{self, ActionKind, Config, DirectStrain};
-use forebay_policy::stage::{self, Rules};
+use forebay_policy::stage::{self, Rules, SPLIT_WORK_MAX};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
@@ -78,6 +78,10 @@ impl JobSpec {
 
 /// Extents of a wave for each node, on average.
 const EXTENTS_PER_NODE: u64 = 8;
+
+/// The machine examines each node for each extent of a wave, up to a bound: of more nodes it would
+/// leave the rest of the wave without a plan.
+pub const NODES_MAX: u64 = (SPLIT_WORK_MAX / EXTENTS_PER_NODE).isqrt();
 
 /// The tier's memory changes: nodes give memory to compute, or take it back. Nothing is lost by
 /// that.

@@ -7,7 +7,7 @@ use forebay_policy::planner::{self, Config};
 use super::profile::{LEAST_FACTOR, System};
 use super::reader::Section;
 use super::{GB, MAX_GB, MAX_S, arrivals, for_ns, ns};
-use crate::colocate::{HpcSpec, JobSpec, MemoryChange, NodeFault, Setup};
+use crate::colocate::{HpcSpec, JobSpec, MemoryChange, NODES_MAX, NodeFault, Setup};
 use crate::error::{Error, Result};
 
 /// As many as there may be phases; each costs memory.
@@ -17,6 +17,8 @@ const MAX_WAVES: f64 = 1e4;
 pub fn read(root: &Section<'_>) -> Result<Setup> {
     let seed = root.whole("seed", 0, i64::MAX as u64, Some(0))?;
     let cluster = root.need("cluster")?;
+    // Of a live cluster a profile may have more nodes.
+    cluster.whole("nodes", 1, NODES_MAX, None)?;
     let system = System::read(&cluster)?;
     let (nodes, pfs_bytes_per_s) = (system.max_nodes, system.pfs_bytes_per_s);
     let ram_bytes = cluster.number("ram_gb", 1e-6, MAX_GB, None)? * GB;
