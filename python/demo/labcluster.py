@@ -8,6 +8,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import lab
@@ -27,6 +28,20 @@ umount "$mount" && rmdir "$mount"
 exit $code
 """
 
+# Of MooseFS.
+CHUNK_BYTES = 64 << 20
+# Prints what a brick of sharded GlusterFS has: the files of a directory with their ids, and all
+# other pieces. A file with the sticky bit only names the brick that has the file.
+PIECES = """import json, os, stat, sys, uuid
+brick, name = sys.argv[1:]
+def own(directory):
+    if not os.path.isdir(directory):
+        return []
+    return [one for one in os.scandir(directory) if one.is_file() and not one.stat().st_mode & stat.S_ISVTX]
+files = {one.name: str(uuid.UUID(bytes=os.getxattr(one.path, "trusted.gfid"))) for one in own(os.path.join(brick, name))}
+print(json.dumps({"files": files, "shards": [one.name for one in own(os.path.join(brick, ".shard"))]}))
+"""
+
 
 class Cluster:
     sample_s = SAMPLE_S
@@ -36,7 +51,8 @@ class Cluster:
     def __init__(self, program, venv, jars, place, nodes, rate, extent, capacity_bytes, pfs="moosefs", stripe=None):
         self.program, self.venv, self.jars, self.place = str(program), venv, jars, place
         self.options = ["--nodes", str(nodes), "--rate", rate, "--extent-size", str(extent), "--capacity", str(capacity_bytes), "--pfs", pfs]
-        self.options += ["--stripe", stripe] if stripe else []
+        self.options += ["--stripe", f"{stripe >> 20}MiB"] if stripe else []
+        # Bytes of the pieces into which files are divided, if they are.
         self.stripe = stripe
         self.extent = extent
         # Workers of a lab have one core each unless they are told otherwise.
@@ -92,11 +108,26 @@ class Cluster:
         self.brought[data] = {str(data / path.name): path.stat().st_size for path in sorted(Path(directory).iterdir())}
         return data
 
-    def busiest_bytes(self, data):
-        """Bytes of the files of `data` on the server that has most of them; None if the PFS does not tell."""
+    def layout(self, data):
+        """The number of the server of each stripe of each file of `data`, by name; None if the PFS does not tell."""
         sizes = self.brought.get(data, {})
-        done = self.run("mfsfileinfo", *sizes) if sizes and not self.stripe else None
-        return busiest(sizes, done.stdout) if done and done.returncode == 0 else None
+        if not sizes:
+            return None
+        if not self.stripe:
+            done = self.run("mfsfileinfo", *sizes)
+            return chunks(sizes, done.stdout) if done.returncode == 0 else None
+        status = self.status()
+        servers = [node["name"] for node in status["nodes"] if node["role"] == "server"]
+        brick = "{}/servers/{}/store/brick"
+        found = [
+            self.lab("run", "--node", server, "--", sys.executable, "-c", PIECES, brick.format(status["dir"], server), data.name) for server in servers
+        ]
+        if any(done.returncode for done in found):
+            return None
+        try:
+            return pieces(sizes, [json.loads(done.stdout) for done in found], self.stripe)
+        except (ValueError, KeyError):
+            return None
 
     def set_rate(self, mb_per_s):
         """Of each server's link."""
@@ -129,15 +160,30 @@ class Cluster:
         return json.loads(report.read_text())
 
 
-def busiest(sizes, told):
-    """Of files of one chunk each (path to bytes): bytes on the server that has most, from what `mfsfileinfo` says of them; None if it does
-    not say where each is."""
+def chunks(sizes, told):
+    """Of each file (path to bytes): the number of the server of each chunk, from what `mfsfileinfo` says; None if it does not say where
+    each is."""
     servers, name = {}, None
     for text in told.splitlines():
         if text.rstrip(":") in sizes and text.endswith(":"):
             name = text.rstrip(":")
         elif name and (found := re.match(r"\s+copy 1: ([\d.]+):", text)):
-            servers.setdefault(found[1], set()).add(name)
-    if sum(len(names) for names in servers.values()) != len(sizes):
+            servers.setdefault(name, []).append(found[1])
+    if any(len(servers.get(name, [])) != -(-size // CHUNK_BYTES) for name, size in sizes.items()):
         return None
-    return max(sum(sizes[name] for name in names) for names in servers.values())
+    numbers = {server: number for number, server in enumerate(sorted({one for some in servers.values() for one in some}))}
+    return [[numbers[server] for server in servers[name]] for name in sorted(sizes)]
+
+
+def pieces(sizes, told, piece_bytes):
+    """As `chunks`, of GlusterFS with shards, from what PIECES has printed on each server."""
+    ids = {name: identity for server in told for name, identity in server["files"].items()}
+    on = {}
+    for number, server in enumerate(told):
+        on.update({(identity, 0): number for identity in server["files"].values()})
+        for shard in server["shards"]:
+            identity, _, piece = shard.rpartition(".")
+            on[identity, int(piece)] = number
+    named = [(ids.get(Path(path).name), sizes[path]) for path in sorted(sizes)]
+    layout = [[on.get((identity, piece)) for piece in range(-(-size // piece_bytes))] for identity, size in named]
+    return None if any(None in servers for servers in layout) else layout

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import lab
 
@@ -24,6 +25,8 @@ START_S = 180
 # A job that hangs is a failure of the demonstration, not a reason to wait for ever.
 JOB_S = 600
 PLUGIN = "io.forebay.spark.ForebayPlugin"
+# In which the slow file system reports the layout of a file.
+LAYOUT_XATTR = "user.forebay.layout"
 
 
 @dataclass
@@ -132,8 +135,12 @@ class Cluster:
         answer = self.forebay("--json", "jobs")
         return json.loads(answer.stdout) if answer.returncode == 0 else []
 
-    def busiest_bytes(self, _data):
-        """As of labcluster.Cluster: stripes are spread evenly."""
+    def layout(self, data):
+        """As of labcluster.Cluster."""
+        try:
+            return [stripes_on(json.loads(os.getxattr(path, LAYOUT_XATTR)), path.stat().st_size) for path in sorted(Path(data).iterdir())]
+        except (OSError, ValueError, KeyError):
+            return None
 
     def set_rate(self, mb_per_s):
         """Of each of the PFS's servers."""
@@ -224,6 +231,12 @@ class Cluster:
                 tail = log.read_text(errors="replace").strip().splitlines()[-3:]
                 raise lab.LabError(f"{what} did not start: {' / '.join(tail) or 'it said nothing'}")
             time.sleep(0.1)
+
+
+def stripes_on(layout, size):
+    """Of a file of `size` bytes with this layout: the number of the server of each stripe."""
+    servers = len(layout["servers"])
+    return [(layout["first_server"] + stripe) % servers for stripe in range(-(-size // layout["stripe_bytes"]))]
 
 
 def warm_argument(warm):

@@ -24,8 +24,7 @@ EXTENT_BYTES = 8 << 20
 FILE_BYTES = 64 << 20
 # Pieces in which the lab's PFSes spread a file over their servers; the text is written once, so
 # GlusterFS may have them.
-LAB_STRIPES = {"glusterfs": "4MiB"}
-LAB_STRIPE_BYTES = 4 << 20
+LAB_STRIPES = {"glusterfs": 4 << 20}
 # Where they do not: so that each wave is on several servers, as it is where files have many chunks.
 LAB_FILE_BYTES = EXTENT_BYTES
 # A reader gets one stripe at a time from one server, as the clients of a PFS without a read-ahead
@@ -33,9 +32,11 @@ LAB_FILE_BYTES = EXTENT_BYTES
 READ_AHEAD_BYTES = 128 << 10
 STRIPE_BYTES = 1 << 20
 READ_AHEAD, STRIPE = "128KiB", "1MiB"
-# What MooseFS's client reads ahead of a reader, and too much for each request that does not reach
-# the end of its file.
-MOOSEFS_AHEAD_BYTES = 1258291
+# What MooseFS's client requests ahead of a reader at a time (mfsreadaheadleng).
+MOOSEFS_AHEAD_BYTES = 1 << 20
+MOOSEFS_CHUNK_BYTES = 64 << 20
+# Of an agent for a mount: by default, and as the lab configures it.
+FETCH_THREADS, LAB_FETCH_THREADS = 8, 16
 LAB_NODES = 4
 # What each slot works on before time is taken: until then the virtual machines of the executors
 # interpret and compile.
@@ -63,12 +64,13 @@ def run(args, program, line):
         raise_stage = in_the_lab if args.lab else on_loopback
         cluster, data, where = raise_stage(stage, args, program, home, jars, place, backing, size, warm)
         nodes = slots
-        busiest_bytes = cluster.busiest_bytes(data) or size / SERVERS
+        described = shape(args.lab, size, file_bytes, cluster.layout(data))
+        busiest_bytes = described.busiest_bytes()
         say(f"\n{size / 1e6:.0f} MB of text, {nodes} nodes of one core, splits of {EXTENT_BYTES >> 20} MiB: {size // EXTENT_BYTES // nodes} waves of {nodes} tasks.")
         say(f"The PFS: {where}. Each run starts with a cold cache.\n")
         try:
             if args.study:
-                predictor = predict.Predictor(program, args.output / "scenarios", shape(args.lab, size, file_bytes))
+                predictor = predict.Predictor(program, args.output / "scenarios", described)
                 outcomes = study.run_all(cluster, backing, data, size, SERVERS, busiest_bytes, args.repeats, args.setting, say, predictor)
                 return report_study(args, outcomes)
             runs = waves.run_all(cluster, data, size, say)
@@ -79,17 +81,22 @@ def run(args, program, line):
     report(args, runs, size, f"{nodes} nodes of one core, {where}", busiest_bytes)
 
 
-def shape(pfs, size, file_bytes):
-    """The cluster as the simulator wants it: `pfs` is that of the lab, or None."""
-    common = {"extent_bytes": EXTENT_BYTES, "input_bytes": size, "file_bytes": file_bytes, "servers": SERVERS}
+def shape(pfs, size, file_bytes, stripes_on):
+    """The cluster as the simulator wants it: `pfs` is that of the lab, or None; `stripes_on` is the server of each stripe of each file, or
+    None."""
+    common = {"extent_bytes": EXTENT_BYTES, "input_bytes": size, "file_bytes": file_bytes, "servers": SERVERS, "stripes_on": stripes_on}
+    known = {"layout_known": True, "streams": False, "fetch_threads": FETCH_THREADS, "read_ahead_bytes": READ_AHEAD_BYTES}
     if pfs is None:
         tier = {"nodes": len(loopback.HOSTS), "tier_bytes": size + size // 10 + CAPACITY_SLACK_BYTES}
-        return predict.Shape(**common, **tier, stripe_bytes=STRIPE_BYTES, placement="in-turn", layout_known=False, read_ahead_bytes=READ_AHEAD_BYTES)
-    tier = {"nodes": LAB_NODES, "tier_bytes": 2 * size // LAB_NODES + CAPACITY_SLACK_BYTES, "layout_known": True}
+        return predict.Shape(**{**common, **known, **tier}, stripe_bytes=STRIPE_BYTES)
+    tier = {"nodes": LAB_NODES, "tier_bytes": 2 * size // LAB_NODES + CAPACITY_SLACK_BYTES}
+    known["fetch_threads"] = LAB_FETCH_THREADS
     if pfs in LAB_STRIPES:
-        return predict.Shape(**common, **tier, stripe_bytes=LAB_STRIPE_BYTES, placement="random", read_ahead_bytes=READ_AHEAD_BYTES)
-    ahead = {"read_ahead_bytes": MOOSEFS_AHEAD_BYTES, "read_beyond_bytes": MOOSEFS_AHEAD_BYTES}
-    return predict.Shape(**common, **tier, stripe_bytes=None, placement="in-turn", **ahead)
+        # Of a file in pieces GlusterFS tells where the first is, so the lab's agents do not ask.
+        known["layout_known"] = False
+        return predict.Shape(**{**common, **known, **tier}, stripe_bytes=LAB_STRIPES[pfs])
+    known.update(streams=True, read_ahead_bytes=MOOSEFS_AHEAD_BYTES)
+    return predict.Shape(**{**common, **known, **tier}, stripe_bytes=MOOSEFS_CHUNK_BYTES)
 
 
 def on_loopback(stage, args, program, home, jars, place, backing, size, warm):
@@ -120,7 +127,7 @@ def set_rate(args, cluster, backing, size):
     """
     if args.spark_rate is None and not args.study:
         say("Measuring the cores: WordCount from the local disk ...")
-        map_s = waves.compute_s(cluster, backing, "wordcount")
+        map_s = waves.cores(cluster, backing, "wordcount").map_s
         args.spark_rate = max(round(size / map_s / SERVERS / 1e6, 1), 0.5)
         say(f"    map {map_s:.1f} s; the PFS gets {SERVERS} servers of {args.spark_rate:g} MB/s, so that reading takes as long. (--spark-rate sets another.)")
     if args.spark_rate is not None:
@@ -140,7 +147,7 @@ def in_the_lab(stage, args, program, home, jars, place, backing, size, warm):
     cluster.warm = warm
     data = cluster.bring(backing)
     set_rate(args, cluster, backing, size)
-    return cluster, data, f"{args.lab}, {SERVERS} servers behind links of {rate_words(args)}{f', pieces of {stripe}' if stripe else ''}"
+    return cluster, data, f"{args.lab}, {SERVERS} servers behind links of {rate_words(args)}{f', pieces of {stripe >> 20} MiB' if stripe else ''}"
 
 
 def rate_words(args):

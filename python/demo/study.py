@@ -36,6 +36,8 @@ SETTINGS = (
 )
 # Least share of tasks where their extent is, in every setting.
 LOCAL_MIN = 0.95
+# How far the simulator may be off: map time and PFS bytes, as shares.
+PREDICTED_WITHIN = (0.15, 0.05)
 
 
 @dataclass
@@ -48,8 +50,9 @@ class Outcome:
     runs: dict
     # What the PFS's busiest server takes to send what it has of the input.
     pfs_s: float = 0.0
-    # Map times that the simulator predicts, by mode; empty where nothing is fetched.
-    predicted_s: dict = field(default_factory=dict)
+    # What the simulator predicts (a predict.Prediction), by mode; empty where nothing is fetched.
+    predicted: dict = field(default_factory=dict)
+    cores: waves.Cores | None = None
 
     def map_s(self, mode):
         return statistics.median(run.map_s for run in self.runs[mode])
@@ -63,10 +66,21 @@ class Outcome:
         values = [value for value in (getattr(run, name) for run in self.runs["no-action"]) if value is not None]
         return statistics.median(values) if values else None
 
+    def served_bytes(self, mode):
+        return statistics.median(run.served_bytes for run in self.runs[mode])
+
+    def off(self, mode):
+        """How far the predicted map time and PFS bytes are from the measured ones, as shares."""
+        predicted = self.predicted[mode]
+        return predicted.map_s / self.map_s(mode) - 1, predicted.served_bytes / max(self.served_bytes(mode), 1) - 1
+
     def prediction(self, mode):
         """What the simulator says, and how far that is from what was measured."""
-        predicted_s = self.predicted_s.get(mode)
-        return "-" if predicted_s is None else f"{predicted_s:.1f} s ({100 * (predicted_s / self.map_s(mode) - 1):+.0f} %)"
+        predicted = self.predicted.get(mode)
+        if predicted is None:
+            return "-"
+        map_off, bytes_off = self.off(mode)
+        return f"{predicted.map_s:.1f} s ({100 * map_off:+.0f} %), {predicted.served_bytes / 1e6:.0f} MB ({100 * bytes_off:+.1f} %)"
 
     def misses(self):
         """What is not as it should be, in words."""
@@ -78,35 +92,40 @@ class Outcome:
             found.append(f"{waves.percent(hidden)} hidden, target {100 * self.setting.hidden_min:.0f} % at least")
         if local < LOCAL_MIN:
             found.append(f"{waves.percent(local)} local, target {100 * LOCAL_MIN:.0f} % at least")
+        for mode in self.predicted:
+            for what, off, most in zip(("map time", "PFS bytes"), self.off(mode), PREDICTED_WITHIN):
+                if abs(off) > most:
+                    found.append(f"simulated {what} of {mode} {100 * off:+.1f} %, target within {100 * most:.0f} %")
         return found
 
 
 def run_all(cluster, backing, data, size, servers, busiest_bytes, repeats, only, say, predict=None):
     """Every setting of `only` (names; empty: all) with every workload, of `size` bytes on so many servers, most of them on one. `predict`
     (a predict.Predictor) says before each what the simulator expects. Gives outcomes."""
-    compute_s = {}
+    cores = {}
     for workload in waves.WORKLOADS:
         say(f"{waves.WORKLOADS[workload]} from the local disk ...")
-        compute_s[workload] = waves.compute_s(cluster, backing, workload)
-        say(f"    map {compute_s[workload]:.1f} s")
+        cores[workload] = waves.cores(cluster, backing, workload)
+        say(f"    map {cores[workload].map_s:.1f} s, the first task of each node {cores[workload].first_task_s:.1f} s")
     outcomes = []
     for setting in SETTINGS:
         if only and setting.name not in only:
             continue
         for workload, title in waves.WORKLOADS.items():
-            rate = setting.speed * size / compute_s[workload] / 1e6
+            rate = setting.speed * size / cores[workload].map_s / 1e6
             cluster.set_rate(rate / servers)
             say(f"{title}, {setting.title}: {rate:.1f} MB/s")
-            predicted_s = {}
+            predicted = {}
             if predict and setting.cold:
                 try:
-                    predicted_s = {mode: predict(setting.name, workload, mode, rate / servers, compute_s[workload]) for mode in MODES}
+                    predicted = {mode: predict(setting.name, workload, mode, rate / servers, cores[workload]) for mode in MODES}
                 except (waves.WavesError, OSError, subprocess.TimeoutExpired, KeyError, ValueError) as error:
                     # The column is beside the measurement and does not end it.
                     say(f"    no prediction: {error}")
             inputs = {"naive-bb": data if setting.cold else backing, "no-action": data}
             runs = measure(cluster, inputs, size, setting, workload, repeats, say)
-            outcomes.append(Outcome(setting, workload, rate, runs, busiest_bytes / (rate / servers) / 1e6, predicted_s))
+            pfs_s = busiest_bytes / (rate / servers) / 1e6
+            outcomes.append(Outcome(setting, workload, rate, runs, pfs_s, predicted, cores[workload]))
     return outcomes
 
 
@@ -163,7 +182,8 @@ def figures(outcomes):
             "workload": one.workload,
             "rate_bytes_per_s": one.rate * 1e6,
             "pfs_s": one.pfs_s,
-            "predicted_map_s": one.predicted_s,
+            "cores": one.cores and vars(one.cores),
+            "predicted": {mode: vars(predicted) for mode, predicted in one.predicted.items()},
             "map_s": {mode: [run.map_s for run in runs] for mode, runs in one.runs.items()},
             "change": one.change,
             "local_share": one.share("local_share"),

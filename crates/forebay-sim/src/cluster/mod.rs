@@ -1,14 +1,23 @@
 //! Nodes that run the tasks of Spark jobs before a parallel file system of several servers.
 //!
-//! The world models what a cluster does by itself: slots that take tasks, cores that compute what
-//! was read, readers with their client's read-ahead, and servers that divide the bandwidth of their
-//! links evenly. The stage machine of `forebay_policy::stage` decides which node fetches what, and
-//! when, with the rules that it has live.
+//! The world models what a cluster does by itself. The stage machine of `forebay_policy::stage`
+//! decides which node fetches what, and when, with the rules that it has live.
+//!
+//! | file | what it models |
+//! | --- | --- |
+//! | `world` | a run, and the conversation with the machine |
+//! | `tasks` | slots that take tasks, which read and compute |
+//! | `fetch` | what nodes fetch into the tier |
+//! | `pfs` | servers, and the read-ahead of their clients |
+//! | `view` | a run for people |
 
 use forebay_model::rng::Rng;
-use forebay_policy::stage;
+use forebay_policy::{planner, stage};
 use serde::{Deserialize, Serialize};
 
+mod fetch;
+mod pfs;
+mod tasks;
 pub mod view;
 mod world;
 
@@ -18,7 +27,7 @@ pub use world::simulate;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Placement {
-    /// Stripe by stripe on one server after the other; a file begins where the one before it ended.
+    /// Stripe by stripe on one server after the other; each file begins on the next server.
     InTurn,
     /// Each stripe on a server drawn at random.
     Random,
@@ -37,16 +46,23 @@ pub struct JobSpec {
     pub split_bytes: u64,
     /// Time for which a core computes what one task reads, in ns.
     pub task_cpu_ns: u64,
+    /// The same of the first task of each core, during which a virtual machine compiles; `None`: as
+    /// of others.
+    pub first_task_cpu_ns: Option<u64>,
+    /// The server of each stripe of each file; drawn by the placement if it is not given.
+    pub servers: Option<Vec<Vec<u32>>>,
     /// When it begins, in ns from the start.
     pub starts_ns: u64,
 }
 
 impl JobSpec {
-    fn files(&self) -> u32 {
+    /// Files of its input.
+    pub fn files(&self) -> u32 {
         self.input_bytes.div_ceil(self.file_bytes) as u32
     }
 
-    fn bytes_of(&self, file: u32) -> u64 {
+    /// Bytes of a file.
+    pub fn bytes_of(&self, file: u32) -> u64 {
         (self.input_bytes - u64::from(file) * self.file_bytes).min(self.file_bytes)
     }
 
@@ -76,6 +92,8 @@ pub struct Setup {
     pub extent_bytes: u64,
     /// Unit of what nodes fetch.
     pub page_bytes: u64,
+    /// Pages that a node fetches at a time.
+    pub fetch_threads: u32,
     /// How long the scheduler waits for a slot on a task's own node, in ns.
     pub locality_wait_ns: u64,
     /// Servers of the file system.
@@ -88,10 +106,10 @@ pub struct Setup {
     pub placement: Placement,
     /// Whether the file system tells where files lie.
     pub layout_known: bool,
-    /// What a client reads ahead of a reader.
+    /// A client requests so much at a time for whoever reads a file in sequence.
     pub read_ahead_bytes: u64,
-    /// What a client reads beyond the end of a request.
-    pub read_beyond_bytes: u64,
+    /// Whether nodes fetch the pages of a stripe one after the other, by one descriptor.
+    pub streams: bool,
     /// Jobs.
     pub jobs: Vec<JobSpec>,
     /// Seed of all that is drawn.
@@ -104,18 +122,38 @@ impl Setup {
         stage::Config { default_planner: self.policy.clone(), ..stage::Config::default() }
     }
 
+    /// Whether tasks read past the tier: those of a planner under which it holds nothing.
+    fn reads_past_tier(&self) -> bool {
+        !planner::fetches(&self.policy)
+    }
+
+    /// What an agent requests of a page at a time: all of it where it knows that it lies on several
+    /// servers, and otherwise what the client reads ahead.
+    fn page_window_bytes(&self) -> u64 {
+        let is_striped = self.layout_known && self.stripe_bytes < self.page_bytes;
+        if is_striped { self.page_bytes } else { self.read_ahead_bytes }
+    }
+
     /// The server of each stripe of each file of a job.
     fn servers_of(&self, job: usize) -> Vec<Vec<u32>> {
         let spec = &self.jobs[job];
+        if let Some(servers) = &spec.servers {
+            return servers.clone();
+        }
         let stripes = spec.file_bytes.div_ceil(self.stripe_bytes);
         let mut rng = Rng::new(self.seed).fork(job as u64);
         let servers = u64::from(self.servers);
         let server = |rng: &mut Rng, file: u64, stripe: u64| match self.placement {
-            Placement::InTurn => (file * stripes + stripe) % servers,
+            Placement::InTurn => (file + stripe) % servers,
             Placement::Random => rng.below(servers),
         };
         let files = 0..u64::from(spec.files());
         files.map(|file| (0..stripes).map(|s| server(&mut rng, file, s) as u32).collect()).collect()
+    }
+
+    /// The stream of a page: pages of one stream are fetched one after the other.
+    fn stream_of(&self, (job, file, number): fetch::Page) -> Option<fetch::Stream> {
+        self.streams.then(|| (job, file, number * self.page_bytes / self.stripe_bytes))
     }
 }
 
@@ -132,8 +170,6 @@ pub struct JobOutcome {
     pub local: u32,
     /// When each task ran: the slot, its begin and its end, in ns.
     pub ran: Vec<(usize, u64, u64)>,
-    /// Waves into which the machine has partitioned it.
-    pub waves: u32,
 }
 
 /// A run.
@@ -142,7 +178,7 @@ pub struct Outcome {
     /// Jobs in the order of the setup.
     pub jobs: Vec<JobOutcome>,
     /// Bytes that servers have sent.
-    pub served_bytes: f64,
+    pub served_bytes: u64,
     /// What the busiest server needs to send all that the jobs read, in ns.
     pub bound_ns: u64,
     /// Requests that the machine made.

@@ -4,8 +4,8 @@ use super::{Outcome, Setup};
 use crate::plot::timeline::{Span, Timeline};
 
 /// Names of the columns of [`rows`].
-pub const COLUMNS: [&str; 9] =
-    ["policy", "seed", "name", "map_s", "pfs_alone_s", "pfs_mb", "tasks", "tasks_local", "waves"];
+pub const COLUMNS: [&str; 8] =
+    ["policy", "seed", "name", "map_s", "pfs_alone_s", "pfs_mb", "tasks", "tasks_local"];
 
 /// One row per job. The bytes that the file system served are those of all jobs.
 pub fn rows(setup: &Setup, outcome: &Outcome) -> Vec<Vec<String>> {
@@ -16,10 +16,9 @@ pub fn rows(setup: &Setup, outcome: &Outcome) -> Vec<Vec<String>> {
             job.name.clone(),
             format!("{:.3}", job.map_ns as f64 * 1e-9),
             format!("{:.3}", outcome.bound_ns as f64 * 1e-9),
-            format!("{:.3}", outcome.served_bytes * 1e-6),
+            format!("{:.3}", outcome.served_bytes as f64 * 1e-6),
             job.tasks.to_string(),
             job.local.to_string(),
-            job.waves.to_string(),
         ]
     };
     outcome.jobs.iter().map(row).collect()

@@ -38,6 +38,7 @@ pub fn read(root: &Section<'_>) -> Result<Setup> {
         tier_bytes: bytes(&cluster, "tier_bytes", None)?,
         extent_bytes: bytes(&cluster, "extent_bytes", Some(128 << 20))?,
         page_bytes: cluster.whole("page_bytes", 4096, MAX_BYTES, Some(2 << 20))?,
+        fetch_threads: cluster.whole("fetch_threads", 1, 1024, Some(8))? as u32,
         locality_wait_ns: ns(cluster.number("locality_wait_s", 0.0, MAX_S, Some(1.0))?),
         servers: pfs.whole("servers", 1, 4096, None)? as u32,
         server_bytes_per_s: pfs.number("server_bytes_per_s", 1.0, MAX_BYTES as f64, None)?,
@@ -45,7 +46,7 @@ pub fn read(root: &Section<'_>) -> Result<Setup> {
         placement,
         layout_known: pfs.flag("layout_known", true)?,
         read_ahead_bytes: pfs.whole("read_ahead_bytes", 4096, MAX_BYTES, Some(128 << 10))?,
-        read_beyond_bytes: pfs.whole("read_beyond_bytes", 0, MAX_BYTES, Some(0))?,
+        streams: pfs.flag("streams", false)?,
         jobs: Vec::new(),
         seed,
     };
@@ -58,20 +59,33 @@ pub fn read(root: &Section<'_>) -> Result<Setup> {
 
 fn job(s: &Section<'_>, setup: &Setup) -> Result<JobSpec> {
     let input_bytes = s.whole("input_bytes", 1, MAX_BYTES, None)?;
-    let spec = JobSpec {
+    let task_cpu_s = s.number("task_cpu_s", 0.0, MAX_S, None)?;
+    let mut spec = JobSpec {
         name: s.text("name", None)?,
         input_bytes,
         file_bytes: s.whole("file_bytes", 1, MAX_BYTES, None)?.min(input_bytes),
         split_bytes: s.whole("split_bytes", 1, MAX_BYTES, Some(setup.extent_bytes))?,
-        task_cpu_ns: ns(s.number("task_cpu_s", 0.0, MAX_S, None)?),
+        task_cpu_ns: ns(task_cpu_s),
+        first_task_cpu_ns: Some(ns(s.number("first_task_cpu_s", 0.0, MAX_S, Some(task_cpu_s))?)),
+        servers: None,
         starts_ns: ns(s.number("starts_s", 0.0, MAX_S, Some(0.0))?),
     };
-    s.done()?;
     let least_bytes = spec.split_bytes.min(spec.file_bytes).min(setup.stripe_bytes);
     let tasks = spec.input_bytes / least_bytes;
     if tasks > MAX_TASKS {
         let problem = format!("it has {tasks} files, splits or stripes and at most {MAX_TASKS} are allowed");
         return Err(s.error("input_bytes", problem));
+    }
+    spec.servers = s.members_of_lists("servers", setup.servers)?;
+    s.done()?;
+    if let Some(servers) = &spec.servers {
+        let stripes = |file| spec.bytes_of(file).div_ceil(setup.stripe_bytes);
+        let lengths: Vec<u64> = (0..spec.files()).map(stripes).collect();
+        if !lengths.iter().copied().eq(servers.iter().map(|file| file.len() as u64)) {
+            return Err(
+                s.error("servers", format!("a server for each stripe of {} files is needed", lengths.len()))
+            );
+        }
     }
     Ok(spec)
 }

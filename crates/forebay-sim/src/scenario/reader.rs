@@ -141,6 +141,16 @@ impl<'a> Section<'a> {
         }
     }
 
+    /// A list of lists of whole numbers below `end`, if it is there.
+    pub fn members_of_lists(&self, key: &'static str, end: u32) -> Result<Option<Vec<Vec<u32>>>> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        let number = |v: &Value| v.as_integer().and_then(|i| u32::try_from(i).ok()).filter(|i| *i < end);
+        let list = |v: &Value| v.as_array()?.iter().map(number).collect::<Option<Vec<u32>>>();
+        let lists = value.as_array().and_then(|lists| lists.iter().map(list).collect::<Option<Vec<_>>>());
+        let needed = || format!("a list of lists of whole numbers from 0 to {} is needed", end - 1);
+        lists.map(Some).ok_or_else(|| self.error(key, needed()))
+    }
+
     /// A list of [count, value] pairs.
     pub fn points(&self, key: &'static str) -> Result<Option<Vec<(u16, f64)>>> {
         let Some(value) = self.get(key) else { return Ok(None) };

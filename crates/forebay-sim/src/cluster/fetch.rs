@@ -1,0 +1,358 @@
+//! What nodes fetch into the tier: pages that readers miss, and what the machine requests.
+//!
+//! As in an agent, fetch threads take pages by urgency, and requests may have half of them. Of the
+//! requests of a node, those of planned waves go first, then the earliest. Where the client of the
+//! file system reads ahead by itself, pages of a stream are fetched one after the other, by one
+//! descriptor.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use forebay_policy::machine::Nanos;
+use forebay_policy::stage::event::{Event, Part, Priority, Progress, RequestId};
+use forebay_policy::token_bucket::{FOREVER_NS, TokenBucket};
+
+use super::Setup;
+use super::pfs::Reader;
+use super::world::{Cluster, Happening, name};
+use crate::queue::EventQueue;
+
+/// Burst of a request with a rate: a page at least.
+const BURST_BYTES: u64 = 4 << 20;
+/// Stands for no limit.
+const NO_LIMIT_BYTES_PER_S: u64 = 1 << 50;
+
+/// A page: its job, file and number.
+pub(super) type Page = (usize, u32, u64);
+
+/// Pages of a file that lie together on one server: the job, the file and the stripe.
+pub(super) type Stream = (usize, u32, u64);
+
+/// Why a page is fetched; the more urgent goes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Urgency {
+    Demand,
+    Ahead,
+    Plan,
+}
+
+/// What goes on when a page is there.
+#[derive(Clone, Copy)]
+pub(super) enum Waiter {
+    Slot(usize),
+    Request { id: RequestId, node: usize, bytes: u64 },
+}
+
+/// A page in the tier, or on its way.
+struct Flight {
+    urgency: Urgency,
+    state: State,
+    waiting: Vec<Waiter>,
+}
+
+enum State {
+    Queued,
+    Fetched { node: usize, reader: Reader },
+    There,
+}
+
+/// The fetch threads of a node.
+#[derive(Default)]
+struct Threads {
+    queued: BTreeMap<Urgency, VecDeque<Page>>,
+    busy: u32,
+    /// Pages under way for requests.
+    for_requests: u32,
+    /// Streams of which a page is fetched.
+    streams: BTreeSet<Stream>,
+    /// The descriptor by which a stream was read last.
+    readers: BTreeMap<Stream, Reader>,
+}
+
+/// What a node was asked for.
+struct Request {
+    node: usize,
+    pages: VecDeque<(Page, u64)>,
+    under_way: u32,
+    threads: u32,
+    priority: Priority,
+    bucket: TokenBucket,
+    progress: Progress,
+}
+
+/// The tier of all nodes.
+#[derive(Default)]
+pub(super) struct Tier {
+    flights: BTreeMap<Page, Flight>,
+    /// By node.
+    threads: Vec<Threads>,
+    requests: BTreeMap<RequestId, Request>,
+    /// Requests so far.
+    pub asked: u64,
+}
+
+impl Tier {
+    /// Nothing was fetched.
+    pub fn new(nodes: u32) -> Self {
+        Tier { threads: (0..nodes).map(|_| Threads::default()).collect(), ..Tier::default() }
+    }
+
+    /// Whether a page is in the tier.
+    pub fn has(&self, page: Page) -> bool {
+        self.flights.get(&page).is_some_and(|flight| matches!(flight.state, State::There))
+    }
+
+    /// Whether a page is in the tier or on its way.
+    pub fn knows(&self, page: Page) -> bool {
+        self.flights.contains_key(&page)
+    }
+
+    /// A node takes up the most urgent page: none of a stream that is busy, and of a stream the
+    /// first.
+    fn next_of(&mut self, setup: &Setup, node: usize) -> Option<Page> {
+        let Tier { flights, threads, .. } = self;
+        let Threads { queued, streams, .. } = &mut threads[node];
+        let is_queued = |page: &Page| flights.get(page).is_some_and(|f| matches!(f.state, State::Queued));
+        let is_free = |page: &Page| setup.stream_of(*page).is_none_or(|stream| !streams.contains(&stream));
+        let page = queued.values_mut().find_map(|pages| {
+            pages.retain(is_queued);
+            let first = pages.iter().position(is_free)?;
+            let stream = setup.stream_of(pages[first]);
+            let of_stream = (first..pages.len()).filter(|i| setup.stream_of(pages[*i]) == stream);
+            let next = if stream.is_some() { of_stream.min_by_key(|i| pages[*i])? } else { first };
+            pages.remove(next)
+        })?;
+        streams.extend(setup.stream_of(page));
+        Some(page)
+    }
+
+    /// Who reads a page for a node: who has read the stream up to there, or a new one.
+    fn reader_of(&mut self, setup: &Setup, node: usize, page: Page) -> Reader {
+        let (job, file, _) = page;
+        let (from, end) = page_range(setup, page);
+        let stream = setup.stream_of(page);
+        let before = stream.and_then(|stream| self.threads[node].readers.remove(&stream));
+        let file_end = setup.jobs[job].bytes_of(file);
+        let ahead_to = stream
+            .map_or(end, |(_, _, stripe)| (stripe + 1).saturating_mul(setup.stripe_bytes).min(file_end));
+        let new = || Reader::new((job, file), (from, ahead_to), setup.page_window_bytes());
+        before.filter(|reader| (from..end).contains(&reader.at())).unwrap_or_else(new)
+    }
+}
+
+impl Request {
+    /// What is to be reported of it now.
+    fn report(&mut self, id: RequestId) -> Event {
+        self.progress.done = self.pages.is_empty() && self.under_way == 0;
+        Event::Request { request: id, node: name(self.node), progress: self.progress }
+    }
+}
+
+/// A limit of 0 is none.
+fn limit(rate_bytes_per_s: u64) -> u64 {
+    if rate_bytes_per_s == 0 { NO_LIMIT_BYTES_PER_S } else { rate_bytes_per_s }
+}
+
+impl Cluster<'_> {
+    // Pages.
+
+    /// A node fetches a page unless it is there or on its way; `waiter` goes on when it is there.
+    pub fn want(
+        &mut self,
+        now: Nanos,
+        node: usize,
+        page: Page,
+        urgency: Urgency,
+        waiter: Option<Waiter>,
+        queue: &mut EventQueue<Happening>,
+    ) {
+        let new = || Flight { urgency, state: State::Queued, waiting: Vec::new() };
+        let is_new = !self.tier.knows(page);
+        let flight = self.tier.flights.entry(page).or_insert_with(new);
+        flight.waiting.extend(waiter);
+        if is_new || urgency < flight.urgency {
+            // Where it waited before it is passed over later.
+            flight.urgency = urgency;
+            self.tier.threads[node].queued.entry(urgency).or_default().push_back(page);
+        }
+        self.fetch_some(now, node, queue);
+    }
+
+    /// Free threads of a node take up the most urgent pages.
+    fn fetch_some(&mut self, now: Nanos, node: usize, queue: &mut EventQueue<Happening>) {
+        while self.tier.threads[node].busy < self.setup.fetch_threads {
+            let Some(page) = self.tier.next_of(self.setup, node) else { return };
+            let mut reader = self.tier.reader_of(self.setup, node, page);
+            reader.request(now, &mut self.pfs);
+            reader.come_at().for_each(|at| queue.at(at.max(now), Happening::PageGrows(page)));
+            self.tier.threads[node].busy += 1;
+            if let Some(flight) = self.tier.flights.get_mut(&page) {
+                flight.state = State::Fetched { node, reader };
+            }
+        }
+    }
+
+    /// A window of a page may have come.
+    pub fn page_grows(&mut self, now: Nanos, page: Page, queue: &mut EventQueue<Happening>) {
+        let Some(flight) = self.tier.flights.get_mut(&page) else { return };
+        let State::Fetched { node, reader } = &mut flight.state else { return };
+        let (node, end) = (*node, page_range(self.setup, page).1);
+        while reader.at() < end && reader.there(now).is_some() {
+            let ahead = reader.request(now, &mut self.pfs);
+            reader.take();
+            let comes_to_next = reader.at() < end;
+            let next = comes_to_next.then(|| reader.request(now, &mut self.pfs)).flatten();
+            ahead.into_iter().chain(next).for_each(|at| queue.at(at, Happening::PageGrows(page)));
+        }
+        if reader.at() < end {
+            return;
+        }
+        let reader = std::mem::take(reader);
+        flight.state = State::There;
+        let waiting = std::mem::take(&mut flight.waiting);
+        let threads = &mut self.tier.threads[node];
+        threads.busy -= 1;
+        if let Some(stream) = self.setup.stream_of(page) {
+            threads.streams.remove(&stream);
+            threads.readers.insert(stream, reader);
+        }
+        for waiter in waiting {
+            match waiter {
+                Waiter::Slot(slot) => self.go_on(now, slot, queue),
+                Waiter::Request { id, node, bytes } => self.landed(now, id, node, bytes, queue),
+            }
+        }
+        self.fetch_some(now, node, queue);
+    }
+
+    // Requests.
+
+    /// The machine requests parts of files from a node.
+    pub fn asked(
+        &mut self,
+        now: Nanos,
+        id: RequestId,
+        (node, job): (&str, usize),
+        (threads, rate_bytes_per_s, priority): (u32, u64, Priority),
+        parts: &[Part],
+        queue: &mut EventQueue<Happening>,
+    ) {
+        let Some(node) = (0..self.tier.threads.len()).find(|number| name(*number) == node) else { return };
+        let request = Request {
+            node,
+            pages: parts.iter().flat_map(|part| pages_of(self.setup, job, part)).collect(),
+            under_way: 0,
+            threads,
+            priority,
+            bucket: TokenBucket::new(now, limit(rate_bytes_per_s), BURST_BYTES),
+            progress: Progress::default(),
+        };
+        self.tier.requests.insert(id, request);
+        self.tier.asked += 1;
+        self.feed(now, node, queue);
+    }
+
+    /// A request goes on at another pace.
+    pub fn adjusted(
+        &mut self,
+        now: Nanos,
+        id: RequestId,
+        (threads, rate_bytes_per_s): (u32, u64),
+        queue: &mut EventQueue<Happening>,
+    ) {
+        let Some(request) = self.tier.requests.get_mut(&id) else { return };
+        request.threads = threads;
+        request.bucket.set_rate(now, limit(rate_bytes_per_s));
+        let node = request.node;
+        self.feed(now, node, queue);
+    }
+
+    /// Nothing more is fetched for a request.
+    pub fn released(&mut self, id: RequestId) {
+        self.tier.requests.remove(&id);
+    }
+
+    /// The requests of a node put pages on their way, as far as they may.
+    pub fn feed(&mut self, now: Nanos, node: usize, queue: &mut EventQueue<Happening>) {
+        let open = self.tier.requests.iter().filter(|(_, r)| r.node == node && !r.progress.done);
+        let mut open: Vec<(Priority, RequestId)> = open.map(|(id, r)| (r.priority, *id)).collect();
+        open.sort_unstable();
+        for (_, id) in open {
+            while let Some((page, bytes)) = self.next_page(now, id, queue) {
+                self.tier.threads[node].for_requests += 1;
+                let waiter = Waiter::Request { id, node, bytes };
+                self.want(now, node, page, Urgency::Plan, Some(waiter), queue);
+            }
+        }
+    }
+
+    /// The next page of a request that is not there, if it may go now.
+    fn next_page(
+        &mut self,
+        now: Nanos,
+        id: RequestId,
+        queue: &mut EventQueue<Happening>,
+    ) -> Option<(Page, u64)> {
+        let request = self.tier.requests.get_mut(&id)?;
+        let flights = &self.tier.flights;
+        let is_there = |page: &Page| flights.get(page).is_some_and(|f| matches!(f.state, State::There));
+        while let Some((_, bytes)) = request.pages.front().copied().filter(|(page, _)| is_there(page)) {
+            request.progress.resident_bytes += bytes;
+            request.pages.pop_front();
+        }
+        let Some((_, bytes)) = request.pages.front().copied() else {
+            if request.under_way == 0 && !request.progress.done {
+                self.reports.push_back(request.report(id));
+            }
+            return None;
+        };
+        let for_requests = self.tier.threads[request.node].for_requests;
+        if request.under_way >= request.threads || for_requests >= (self.setup.fetch_threads / 2).max(1) {
+            return None;
+        }
+        match request.bucket.take(now, bytes) {
+            0 => {}
+            FOREVER_NS => return None,
+            wait_ns => {
+                queue.after(wait_ns, Happening::Feeds(request.node));
+                return None;
+            }
+        }
+        request.under_way += 1;
+        request.pages.pop_front()
+    }
+
+    /// A page has come for a request, which may have been released since.
+    fn landed(
+        &mut self,
+        now: Nanos,
+        id: RequestId,
+        node: usize,
+        bytes: u64,
+        queue: &mut EventQueue<Happening>,
+    ) {
+        self.tier.threads[node].for_requests -= 1;
+        if let Some(request) = self.tier.requests.get_mut(&id) {
+            request.under_way -= 1;
+            request.progress.fetched_bytes += bytes;
+            let report = request.report(id);
+            self.reports.push_back(report);
+        }
+        self.feed(now, node, queue);
+    }
+}
+
+/// The bytes of its file that a page has.
+fn page_range(setup: &Setup, (job, file, number): Page) -> (u64, u64) {
+    let from = number * setup.page_bytes;
+    (from, (from + setup.page_bytes).min(setup.jobs[job].bytes_of(file)))
+}
+
+/// The pages of a part of a file, and the bytes of each.
+fn pages_of(setup: &Setup, job: usize, part: &Part) -> Vec<(Page, u64)> {
+    let (first, end) = (part.offset / setup.page_bytes, part.offset + part.len);
+    let page = |number: u64| {
+        let from = part.offset.max(number * setup.page_bytes);
+        ((job, part.file, number), end.min((number + 1) * setup.page_bytes) - from)
+    };
+    (first..end.div_ceil(setup.page_bytes)).map(page).collect()
+}

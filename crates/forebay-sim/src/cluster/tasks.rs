@@ -1,0 +1,202 @@
+//! Tasks: slots take them, read their input past the tier or through it, and compute it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use forebay_policy::machine::Nanos;
+use forebay_policy::readahead::{Readahead, ReadaheadConfig};
+use forebay_policy::stage::event::JobUpdate;
+
+use super::fetch::{Urgency, Waiter};
+use super::pfs::Reader;
+use super::world::{Cluster, Happening, STAGE, name};
+use super::{JobOutcome, Setup};
+use crate::queue::EventQueue;
+
+/// What a stream of the client core has ahead at first.
+const FIRST_WINDOW_BYTES: u64 = 16 << 20;
+
+/// A job that runs.
+pub(super) struct Job {
+    /// What each task reads: file, offset, length.
+    pub splits: Vec<(u32, u64, u64)>,
+    /// Tasks that have not started: their number, and the node that was named for them.
+    pub pending: BTreeMap<u32, Option<usize>>,
+    pub left: u32,
+    pub done: JobOutcome,
+}
+
+/// A task that runs.
+struct Running {
+    job: usize,
+    task: u32,
+    since: Nanos,
+    input: Input,
+    /// For how long it computes all of a split.
+    cpu_ns: u64,
+    /// Bytes that it computes now.
+    computing: Option<u64>,
+}
+
+/// How a task reads.
+enum Input {
+    /// From the file system, past the tier.
+    Past(Reader),
+    /// Through the tier, from `at` to `end` of a file.
+    Tier { file: u32, at: u64, end: u64, ahead: Readahead },
+}
+
+/// A core.
+pub(super) struct Slot {
+    node: usize,
+    /// Jobs that have had a task here.
+    ran: BTreeSet<usize>,
+    running: Option<Running>,
+    /// Since when it has had no task.
+    free_since: Nanos,
+}
+
+impl Slot {
+    /// A free core of a node.
+    pub fn of(node: usize) -> Self {
+        Slot { node, ran: BTreeSet::new(), running: None, free_since: Nanos(0) }
+    }
+}
+
+impl Input {
+    fn of(setup: &Setup, job: usize, (file, offset, len): (u32, u64, u64)) -> Self {
+        if setup.reads_past_tier() {
+            return Input::Past(Reader::new((job, file), (offset, offset + len), setup.read_ahead_bytes));
+        }
+        let mut config = ReadaheadConfig::for_page(setup.page_bytes as u32);
+        config.first_window_bytes = config.first_window_bytes.max(FIRST_WINDOW_BYTES);
+        config.extent_bytes = setup.extent_bytes;
+        let ahead = Readahead::new(config, setup.jobs[job].bytes_of(file));
+        Input::Tier { file, at: offset, end: offset + len, ahead }
+    }
+}
+
+impl Cluster<'_> {
+    /// A slot takes the first task that is to run there, or, after a while, any.
+    pub fn take_task(&mut self, now: Nanos, slot: usize, queue: &mut EventQueue<Happening>) {
+        let Slot { node, running: None, free_since, .. } = self.slots[slot] else { return };
+        let wait_ns = self.setup.locality_wait_ns;
+        let first = |which: &dyn Fn(usize, Option<usize>) -> bool| {
+            let mut jobs = self.jobs.iter().enumerate();
+            jobs.find_map(|(j, job)| {
+                let found = job.pending.iter().find(|(_, home)| which(j, **home))?;
+                Some((j, *found.0))
+            })
+        };
+        // A slot waits for tasks of its own node from the moment on in which there are any.
+        let patient_until = |j: usize| free_since.max(Nanos(self.setup.jobs[j].starts_ns)) + wait_ns;
+        let own = first(&|_, home| home == Some(node));
+        let found = own.or_else(|| first(&|j, home| home.is_none() || now >= patient_until(j)));
+        let Some((j, task)) = found else {
+            if let Some((j, _)) = first(&|_, _| true) {
+                queue.at(patient_until(j), Happening::Looks(slot));
+            }
+            return;
+        };
+        let home = self.jobs[j].pending.remove(&task).flatten();
+        self.jobs[j].done.local += u32::from(home == Some(node));
+        let input = Input::of(self.setup, j, self.jobs[j].splits[task as usize]);
+        let is_first = self.slots[slot].ran.insert(j);
+        let spec = &self.setup.jobs[j];
+        let cpu_ns = spec.first_task_cpu_ns.filter(|_| is_first).unwrap_or(spec.task_cpu_ns);
+        let running = Running { job: j, task, since: now, input, cpu_ns, computing: None };
+        self.slots[slot].running = Some(running);
+        self.tell_job(now, j, vec![JobUpdate::TaskStarted { stage: STAGE, task, host: name(node) }], queue);
+        self.read_on(now, slot, queue);
+        self.go_on(now, slot, queue);
+    }
+
+    /// The task of a slot has come to the next window or page: it has what comes next requested.
+    fn read_on(&mut self, now: Nanos, slot: usize, queue: &mut EventQueue<Happening>) {
+        let Slot { node, running: Some(running), .. } = &mut self.slots[slot] else { return };
+        let (node, job, page_bytes) = (*node, running.job, self.setup.page_bytes);
+        match &mut running.input {
+            Input::Past(reader) => {
+                let there_at = reader.request(now, &mut self.pfs);
+                there_at.into_iter().for_each(|at| queue.at(at, Happening::WindowCame(slot)));
+            }
+            Input::Tier { file, at, end, ahead } => {
+                let (file, page) = (*file, *at / page_bytes);
+                let (mut ask, tier) = (Vec::new(), &self.tier);
+                let len = ((page + 1) * page_bytes).min(*end) - *at;
+                ahead.on_read(*at, len, &mut |page| tier.knows((job, file, page)), &mut ask);
+                if !tier.has((job, file, page)) {
+                    let waiter = Some(Waiter::Slot(slot));
+                    self.want(now, node, (job, file, page), Urgency::Demand, waiter, queue);
+                }
+                for page in ask.into_iter().flatten() {
+                    self.want(now, node, (job, file, page), Urgency::Ahead, None, queue);
+                }
+            }
+        }
+    }
+
+    /// A window has come that the task of a slot reads past the tier.
+    pub fn window_came(&mut self, now: Nanos, slot: usize, queue: &mut EventQueue<Happening>) {
+        // The next is requested when the first has come.
+        self.read_on(now, slot, queue);
+        self.go_on(now, slot, queue);
+    }
+
+    /// The task of a slot computes what has come, a window or a page at a time.
+    pub fn go_on(&mut self, now: Nanos, slot: usize, queue: &mut EventQueue<Happening>) {
+        let Some(task) = self.slots[slot].running.as_mut().filter(|task| task.computing.is_none()) else {
+            return;
+        };
+        let page_bytes = self.setup.page_bytes;
+        let bytes = match &task.input {
+            Input::Past(reader) => reader.there(now),
+            Input::Tier { file, at, end, .. } => {
+                let page = *at / page_bytes;
+                let is_there = self.tier.has((task.job, *file, page));
+                is_there.then(|| ((page + 1) * page_bytes).min(*end) - *at)
+            }
+        };
+        let Some(bytes) = bytes else { return };
+        task.computing = Some(bytes);
+        let share = bytes as f64 / self.setup.jobs[task.job].split_bytes as f64;
+        queue.after((share * task.cpu_ns as f64) as u64, Happening::Computed(slot));
+    }
+
+    /// The task of a slot has computed what it read.
+    pub fn computed(&mut self, now: Nanos, slot: usize, queue: &mut EventQueue<Happening>) {
+        let Some(task) = self.slots[slot].running.as_mut() else { return };
+        let Some(bytes) = task.computing.take() else { return };
+        let is_done = match &mut task.input {
+            Input::Past(reader) => {
+                reader.take();
+                reader.is_done()
+            }
+            Input::Tier { at, end, .. } => {
+                *at += bytes;
+                at == end
+            }
+        };
+        if is_done {
+            return self.task_ends(now, slot, queue);
+        }
+        self.read_on(now, slot, queue);
+        self.go_on(now, slot, queue);
+    }
+
+    fn task_ends(&mut self, now: Nanos, slot: usize, queue: &mut EventQueue<Happening>) {
+        let Some(Running { job: j, task, since, .. }) = self.slots[slot].running.take() else { return };
+        self.slots[slot].free_since = now;
+        let job = &mut self.jobs[j];
+        job.left -= 1;
+        job.done.tasks += 1;
+        job.done.ran.push((slot, since.0, now.0));
+        let run_ms = now.saturating_since(since) / 1_000_000;
+        let mut updates = vec![JobUpdate::TaskEnded { stage: STAGE, task, ok: true, run_ms }];
+        if job.left == 0 {
+            job.done.map_ns = now.0 - self.setup.jobs[j].starts_ns;
+            updates.push(JobUpdate::End);
+        }
+        self.tell_job(now, j, updates, queue);
+        self.take_task(now, slot, queue);
+    }
+}
