@@ -38,6 +38,7 @@ const ONE_WITH_THEIR_FILE: &[(&str, &str, &str)] = &[
     ("forebay-sim", "reproduce::eley", STUDY),
     ("forebay-policy", "stage", MACHINE),
     ("forebay-policy", "stage::run", MACHINE),
+    ("forebay-sim", "cluster::world", WORLD),
     ("forebay-sim", "colocate::world", WORLD),
 ];
 

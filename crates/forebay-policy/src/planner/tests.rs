@@ -262,7 +262,14 @@ fn forebay_divides_what_a_phase_bears_among_jobs() {
     phase(&mut p, 0.1, 100);
     let mut out = vec![];
     for job in [0, 1] {
-        let joins = Event::JobJoins { job, waves: 9, wave_bytes: 50, compute_ns: 10 * S, tier_read_ns: 0 };
+        let joins = Event::JobJoins {
+            job,
+            waves: 9,
+            wave_bytes: 50,
+            compute_ns: 10 * S,
+            tier_read_ns: 0,
+            computing_ns: None,
+        };
         p.handle(Nanos(0), joins, &mut out);
     }
     let both = |s: &Snapshot| s.fetching.iter().filter(|f| f.2.is_some_and(|s| !s.is_paused())).count();

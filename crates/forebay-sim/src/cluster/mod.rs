@@ -6,18 +6,15 @@
 //! | file | what it models |
 //! | --- | --- |
 //! | `world` | a run, and the conversation with the machine |
-//! | `tasks` | slots that take tasks, which read and compute |
-//! | `fetch` | what nodes fetch into the tier |
-//! | `pfs` | servers, and the read-ahead of their clients |
+//! | `world/tasks` | slots that take tasks, which read and compute |
+//! | `world/fetch` | what nodes fetch into the tier |
+//! | `world/pfs` | servers, and the read-ahead of their clients |
 //! | `view` | a run for people |
 
 use forebay_model::rng::Rng;
 use forebay_policy::{planner, stage};
 use serde::{Deserialize, Serialize};
 
-mod fetch;
-mod pfs;
-mod tasks;
 pub mod view;
 mod world;
 
@@ -149,11 +146,6 @@ impl Setup {
         };
         let files = 0..u64::from(spec.files());
         files.map(|file| (0..stripes).map(|s| server(&mut rng, file, s) as u32).collect()).collect()
-    }
-
-    /// The stream of a page: pages of one stream are fetched one after the other.
-    fn stream_of(&self, (job, file, number): fetch::Page) -> Option<fetch::Stream> {
-        self.streams.then(|| (job, file, number * self.page_bytes / self.stripe_bytes))
     }
 }
 

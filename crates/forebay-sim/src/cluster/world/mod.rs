@@ -1,5 +1,9 @@
 //! A run: what happens, and the conversation with the stage machine.
 
+mod fetch;
+mod pfs;
+mod tasks;
+
 use std::collections::{BTreeMap, VecDeque};
 
 use forebay_policy::homes::{Candidate, Homes};
@@ -8,15 +12,15 @@ use forebay_policy::placement::{Member, extent_key, node_number};
 use forebay_policy::stage::Stages;
 use forebay_policy::stage::event::{Action, Event, File, JobUpdate, Layout, Node, Part, Split};
 
-use super::fetch::{Page, Tier};
-use super::pfs::Pfs;
-use super::tasks::{Job, Slot};
 use super::{JobOutcome, JobSpec, Outcome, Setup};
 use crate::error::{Error, Result};
 use crate::pump::Pump;
 use crate::queue::EventQueue;
 use crate::run::{World, run};
 use crate::trace::{STAGES, Trace};
+use fetch::{Page, Tier};
+use pfs::Pfs;
+use tasks::{Job, Slot};
 
 /// Far above any sensible scenario: a run that needs more is one that does not end.
 const MAX_EVENTS: u64 = 200_000_000;

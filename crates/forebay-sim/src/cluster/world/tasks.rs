@@ -8,8 +8,8 @@ use forebay_policy::stage::event::JobUpdate;
 
 use super::fetch::{Urgency, Waiter};
 use super::pfs::Reader;
-use super::world::{Cluster, Happening, STAGE, name};
-use super::{JobOutcome, Setup};
+use super::{Cluster, Happening, STAGE, name};
+use crate::cluster::{JobOutcome, Setup};
 use crate::queue::EventQueue;
 
 /// What a stream of the client core has ahead at first.

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 
 use forebay_policy::machine::Nanos;
 
-use super::Setup;
+use crate::cluster::Setup;
 
 /// What servers are at.
 pub(super) struct Pfs<'a> {

@@ -11,9 +11,9 @@ use forebay_policy::machine::Nanos;
 use forebay_policy::stage::event::{Event, Part, Priority, Progress, RequestId};
 use forebay_policy::token_bucket::{FOREVER_NS, TokenBucket};
 
-use super::Setup;
 use super::pfs::Reader;
-use super::world::{Cluster, Happening, name};
+use super::{Cluster, Happening, name};
+use crate::cluster::Setup;
 use crate::queue::EventQueue;
 
 /// Burst of a request with a rate: a page at least.
@@ -112,16 +112,16 @@ impl Tier {
         let Tier { flights, threads, .. } = self;
         let Threads { queued, streams, .. } = &mut threads[node];
         let is_queued = |page: &Page| flights.get(page).is_some_and(|f| matches!(f.state, State::Queued));
-        let is_free = |page: &Page| setup.stream_of(*page).is_none_or(|stream| !streams.contains(&stream));
+        let is_free = |page: &Page| stream_of(setup, *page).is_none_or(|stream| !streams.contains(&stream));
         let page = queued.values_mut().find_map(|pages| {
             pages.retain(is_queued);
             let first = pages.iter().position(is_free)?;
-            let stream = setup.stream_of(pages[first]);
-            let of_stream = (first..pages.len()).filter(|i| setup.stream_of(pages[*i]) == stream);
+            let stream = stream_of(setup, pages[first]);
+            let of_stream = (first..pages.len()).filter(|i| stream_of(setup, pages[*i]) == stream);
             let next = if stream.is_some() { of_stream.min_by_key(|i| pages[*i])? } else { first };
             pages.remove(next)
         })?;
-        streams.extend(setup.stream_of(page));
+        streams.extend(stream_of(setup, page));
         Some(page)
     }
 
@@ -129,7 +129,7 @@ impl Tier {
     fn reader_of(&mut self, setup: &Setup, node: usize, page: Page) -> Reader {
         let (job, file, _) = page;
         let (from, end) = page_range(setup, page);
-        let stream = setup.stream_of(page);
+        let stream = stream_of(setup, page);
         let before = stream.and_then(|stream| self.threads[node].readers.remove(&stream));
         let file_end = setup.jobs[job].bytes_of(file);
         let ahead_to = stream
@@ -211,7 +211,7 @@ impl Cluster<'_> {
         let waiting = std::mem::take(&mut flight.waiting);
         let threads = &mut self.tier.threads[node];
         threads.busy -= 1;
-        if let Some(stream) = self.setup.stream_of(page) {
+        if let Some(stream) = stream_of(self.setup, page) {
             threads.streams.remove(&stream);
             threads.readers.insert(stream, reader);
         }
@@ -355,4 +355,9 @@ fn pages_of(setup: &Setup, job: usize, part: &Part) -> Vec<(Page, u64)> {
         ((job, part.file, number), end.min((number + 1) * setup.page_bytes) - from)
     };
     (first..end.div_ceil(setup.page_bytes)).map(page).collect()
+}
+
+/// The stream of a page: pages of one stream are fetched one after the other.
+fn stream_of(setup: &Setup, (job, file, number): Page) -> Option<Stream> {
+    setup.streams.then(|| (job, file, number * setup.page_bytes / setup.stripe_bytes))
 }
