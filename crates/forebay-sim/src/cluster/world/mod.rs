@@ -24,12 +24,12 @@ use tasks::{Job, Slot};
 
 /// Far above any sensible scenario: a run that needs more is one that does not end.
 const MAX_EVENTS: u64 = 200_000_000;
-pub(super) const STAGE: u32 = 1;
+const STAGE: u32 = 1;
 const MOUNT: &str = "pfs";
 
 /// What happens by itself.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Happening {
+enum Happening {
     JobStarts(usize),
     /// A window has come that the task of this slot reads past the tier.
     WindowCame(usize),
@@ -44,19 +44,19 @@ pub(super) enum Happening {
     MachineWakes,
 }
 
-pub(super) struct Cluster<'a> {
-    pub setup: &'a Setup,
+struct Cluster<'a> {
+    setup: &'a Setup,
     trace: &'a mut Trace,
     stages: Pump<Stages>,
-    pub pfs: Pfs<'a>,
-    pub tier: Tier,
-    pub jobs: Vec<Job>,
-    pub slots: Vec<Slot>,
+    pfs: Pfs<'a>,
+    tier: Tier,
+    jobs: Vec<Job>,
+    slots: Vec<Slot>,
     /// What nodes report, in turn.
-    pub reports: VecDeque<Event>,
+    reports: VecDeque<Event>,
 }
 
-pub(super) fn name(node: usize) -> String {
+fn name(node: usize) -> String {
     format!("node-{node:04}")
 }
 
