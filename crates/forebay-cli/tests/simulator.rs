@@ -580,12 +580,26 @@ fn a_node_whose_tier_gives_way_is_run_and_replayed() {
 }
 
 #[test]
-fn laws_are_compared_with_a_clairvoyant() {
+fn policies_are_compared_on_random_systems() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let csv = dir.path().join("c");
-    let out = forebay(&["sim", "laws", "--count", "2", "--csv", path(&csv)]).expect("it runs");
-    assert!(["static", "dynims", "forebay"].iter().all(|law| out.contains(law)), "{out}");
-    assert_eq!(fs::read_to_string(&csv).expect("written").lines().count(), 1 + 3 * 2);
-    let error = forebay(&["sim", "laws", "--policies", "best"]).expect_err("there is none");
-    assert!(error.contains("no memory policy is called 'best'"), "{error}");
+    let all: [(&str, Vec<&str>); 3] = [
+        ("planners", forebay_policy::planner::POLICIES.iter().map(|p| p.0).collect()),
+        ("access", forebay_policy::access::POLICIES.iter().map(|p| p.0).collect()),
+        ("memory", forebay_policy::memory::POLICIES.iter().map(|p| p.0).collect()),
+    ];
+    for (what, policies) in all {
+        let run = |threads: &str| {
+            let args = ["sim", "random", what, "--count", "2", "--threads", threads, "--csv", path(&csv)];
+            let out = forebay(&args).expect("it runs");
+            (out, fs::read_to_string(&csv).expect("written"))
+        };
+        let (out, rows) = run("1");
+        assert!(policies.iter().all(|policy| *policy == "none" || out.contains(policy)), "{out}");
+        assert_eq!(rows.lines().count(), 1 + policies.len() * 2, "{rows}");
+        assert_eq!(run("3"), (out, rows));
+        let error = forebay(&["sim", "random", what, "--policies", "best"]).expect_err("there is none");
+        assert!(error.contains("no policy is called 'best'"), "{error}");
+        forebay(&["sim", "random", what, "--count", "0"]).expect_err("nothing to run");
+    }
 }

@@ -19,7 +19,8 @@
 //! | [`cluster`] | nodes that run Spark's tasks before a file system of several servers |
 //! | [`colocate`] | HPC jobs beside Big Data jobs whose waves are prefetched |
 //! | [`memory`] | a node whose tier gives way to compute |
-//! | [`random`] | random systems, and policies compared on them |
+//! | [`random`] | random systems, on which policies are compared |
+//! | [`parallel`] | independent runs in several threads |
 //! | [`reproduce`] | the papers' tables and figures, one file per paper |
 //! | [`report`], [`plot`] | Markdown with every number beside the printed one, and figures as SVG |
 //!
@@ -36,6 +37,7 @@ pub mod error;
 pub mod maxmin;
 pub mod memory;
 pub mod pace;
+pub mod parallel;
 pub mod plot;
 pub mod pump;
 pub mod queue;

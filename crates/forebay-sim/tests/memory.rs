@@ -1,7 +1,7 @@
 //! Memory laws on nodes: what documents say of random loads, and what holds for every load.
 
-use forebay_sim::memory::random::Family;
 use forebay_sim::memory::{Outcome, Setup, simulate};
+use forebay_sim::random::loads::Family;
 use forebay_sim::trace::Trace;
 use proptest::prelude::*;
 

@@ -1,7 +1,7 @@
 //! Planners on random clusters that none of them was tuned on.
 
-use forebay_sim::random::colocation::{Against, Family, Made, equal_shares_s};
-use forebay_sim::random::in_parallel;
+use forebay_sim::parallel::in_parallel;
+use forebay_sim::random::clusters::{Against, Family, Made, equal_shares_s};
 
 fn family(seed: u64) -> Family {
     Family { seed, allowance: 0.05, bandwidth: "fair-share".into() }

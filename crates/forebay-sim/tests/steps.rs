@@ -1,6 +1,6 @@
 //! Access policies on random workloads: what documents say of `coflow`.
 
-use forebay_sim::burst::random::{Family, Kind, Made};
+use forebay_sim::random::steps::{Family, Kind, Made};
 
 /// Workloads that no constant of a policy was chosen on.
 const HELD_OUT: u64 = 1;

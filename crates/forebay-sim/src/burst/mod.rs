@@ -19,7 +19,6 @@ pub mod batch;
 mod fabric;
 mod faults;
 mod outcome;
-pub mod random;
 mod room;
 pub mod view;
 mod world;

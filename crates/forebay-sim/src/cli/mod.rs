@@ -12,12 +12,10 @@ use clap::{Args, Subcommand};
 use crate::error::{Error, Result};
 
 mod kinds;
-mod laws;
 mod model;
 mod random;
 mod replay;
 mod run;
-mod steps;
 mod sweep;
 
 /// `forebay sim`: what would a policy do to my cluster?
@@ -37,12 +35,8 @@ pub enum SimCommand {
     Compare(CompareArgs),
     /// Run a scenario over a grid of parameters, in parallel
     Sweep(SweepArgs),
-    /// Compare memory laws with a clairvoyant on random loads
-    Laws(LawsArgs),
-    /// Compare access policies on random workloads of shared burst buffers
-    Steps(StepsArgs),
-    /// Compare a planner with others on random clusters
-    Random(RandomArgs),
+    /// Compare policies on random systems, on which none was tuned
+    Random(random::RandomArgs),
     /// Compute the papers' tables and figures anew
     Reproduce(ReproduceArgs),
     /// Drive the policies from a recorded trace and check that they decide the same
@@ -110,84 +104,6 @@ pub struct SweepArgs {
     csv: Option<PathBuf>,
 }
 
-/// Options of `laws`.
-#[derive(Args, Debug)]
-pub struct LawsArgs {
-    /// Laws to compare; all of them by default
-    #[arg(long, value_delimiter = ',')]
-    policies: Vec<String>,
-    /// How many loads
-    #[arg(long, default_value_t = 30)]
-    count: u64,
-    /// Number of the first load
-    #[arg(long, default_value_t = 0)]
-    first: u64,
-    /// Seed of all loads
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Tiers refill and release memory at once instead of at a drawn speed
-    #[arg(long)]
-    at_once: bool,
-    /// Write one row per law and load as CSV
-    #[arg(long, value_name = "FILE")]
-    csv: Option<PathBuf>,
-}
-
-/// Options of `random`.
-#[derive(Args, Debug)]
-pub struct RandomArgs {
-    /// Kind of the random systems: HPC jobs beside Big Data jobs
-    #[arg(long, default_value = "colocation", value_parser = ["colocation"])]
-    kind: String,
-    /// How many clusters
-    #[arg(long, default_value_t = 100)]
-    count: u64,
-    /// Number of the first cluster
-    #[arg(long, default_value_t = 0)]
-    first: u64,
-    /// Seed of all clusters
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// The planner that is compared
-    #[arg(long, default_value = "forebay")]
-    policy: String,
-    /// Planners it is compared with; all of them by default
-    #[arg(long, value_delimiter = ',')]
-    policies: Vec<String>,
-    /// How much longer than alone a phase may take, in percent
-    #[arg(long, default_value_t = 5.0)]
-    allowance_percent: f64,
-    /// How HPC phases divide the file system
-    #[arg(long, default_value = "fair-share")]
-    bandwidth: String,
-    /// Number of threads; as many as there are cores by default
-    #[arg(long)]
-    threads: Option<std::num::NonZeroUsize>,
-    /// Write one row per cluster and policy as CSV
-    #[arg(long, value_name = "FILE")]
-    csv: Option<PathBuf>,
-}
-
-/// Options of `steps`.
-#[derive(Args, Debug)]
-pub struct StepsArgs {
-    /// When steps come
-    #[arg(long, value_enum, default_value = "arrivals")]
-    kind: crate::burst::random::Kind,
-    /// Policies to compare with none; all of them by default
-    #[arg(long, value_delimiter = ',')]
-    policies: Vec<String>,
-    /// How many workloads
-    #[arg(long, default_value_t = 200)]
-    count: u64,
-    /// Number of the first workload
-    #[arg(long, default_value_t = 0)]
-    first: u64,
-    /// Seed of all workloads
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-}
-
 /// Options of `reproduce`.
 #[derive(Args, Debug)]
 pub struct ReproduceArgs {
@@ -222,8 +138,6 @@ pub fn sim(args: &SimArgs, json: bool, out: &mut dyn Write) -> Result<()> {
         SimCommand::Run(a) => run::run(a, out),
         SimCommand::Compare(a) => run::compare(a, out),
         SimCommand::Sweep(a) => sweep::sweep(a, out),
-        SimCommand::Laws(a) => laws::laws(a, out),
-        SimCommand::Steps(a) => steps::steps(a, out),
         SimCommand::Random(a) => random::random(a, out),
         SimCommand::Reproduce(a) => reproduce(a, out),
         SimCommand::Replay(a) => replay::replay(a, out),

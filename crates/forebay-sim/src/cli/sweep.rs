@@ -5,15 +5,13 @@
 //! threads there were.
 
 use std::fs;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::kinds::{Done, same_kind};
 use super::{Output, SweepArgs, csv, table};
 use crate::error::{Error, Result};
+use crate::parallel::{in_parallel, threads};
 use crate::scenario::{File, Scenario};
 use crate::trace::Trace;
 
@@ -70,9 +68,7 @@ pub fn sweep(args: &SweepArgs, out: &mut Output<'_>) -> Result<()> {
     // All are checked before any is run: a slip in the last value should not cost an hour.
     let scenarios = (0..points).map(|i| scenario_at(&file, &axes, i)).collect::<Result<Vec<_>>>()?;
     same_kind(&scenarios)?;
-    let threads =
-        args.threads.map_or_else(|| thread::available_parallelism().map_or(1, |n| n.get()), |n| n.get());
-    let results = run_all(&scenarios, threads.clamp(1, points.max(1)));
+    let results = run_all(&scenarios, threads(args.threads));
     let mut rows = Vec::new();
     for (i, (scenario, result)) in scenarios.iter().zip(results).enumerate() {
         let values: Vec<String> = point(&axes, i).into_iter().map(String::from).collect();
@@ -102,29 +98,14 @@ fn run_all(scenarios: &[Scenario], threads: usize) -> Vec<Result<Done>> {
     if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} runs, {eta} left") {
         bar.set_style(style);
     }
-    let next = AtomicUsize::new(0);
-    let results: Mutex<Vec<Option<Result<Done>>>> = Mutex::new(scenarios.iter().map(|_| None).collect());
-    thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                loop {
-                    let i = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(scenario) = scenarios.get(i) else { return };
-                    let result = scenario.run(&mut Trace::off());
-                    bar.inc(1);
-                    if let Ok(mut results) = results.lock() {
-                        results[i] = Some(result);
-                    }
-                }
-            });
-        }
-    });
+    let run = |i: usize| {
+        let result = scenarios[i].run(&mut Trace::off());
+        bar.inc(1);
+        result
+    };
+    let results = in_parallel(scenarios.len(), threads, run);
     bar.finish_and_clear();
-    let results = results.into_inner().unwrap_or_default();
     results
-        .into_iter()
-        .map(|r| r.unwrap_or_else(|| Err(Error::Usage("a run of the sweep was lost".into()))))
-        .collect()
 }
 
 #[cfg(test)]

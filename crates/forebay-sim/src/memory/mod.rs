@@ -11,7 +11,6 @@ use serde::{Deserialize, Serialize};
 
 mod clairvoyant;
 mod load;
-pub mod random;
 pub mod view;
 mod world;
 

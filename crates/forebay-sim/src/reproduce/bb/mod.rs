@@ -4,6 +4,7 @@
 
 use crate::burst::batch::{Outcome, allocate, simulate, simulate_on};
 use crate::error::Result;
+use crate::parallel::{in_parallel, threads};
 use crate::plot::bars::Bars;
 use crate::report::{Record, Report, number};
 use crate::trace::Trace;
@@ -89,17 +90,7 @@ pub fn run(report: &mut Report) -> Result<()> {
 /// All workloads, in as many threads as there are cores; each is a run of its own, so the result
 /// does not depend on that.
 fn all_means() -> Result<Vec<Means>> {
-    let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
-    // The partly striped ones cost most; dealt out in turn each thread gets its part of them.
-    let deal =
-        |lane: usize| (lane..MIXES.len()).step_by(threads).map(|w| (w, workload(w))).collect::<Vec<_>>();
-    let mut all: Vec<(usize, Result<Means>)> = std::thread::scope(|scope| {
-        let lanes: Vec<_> = (0..threads).map(|lane| scope.spawn(move || deal(lane))).collect();
-        let joined = lanes.into_iter().map(|l| l.join().unwrap_or_else(|e| std::panic::resume_unwind(e)));
-        joined.flatten().collect()
-    });
-    all.sort_by_key(|m| m.0);
-    all.into_iter().map(|m| m.1).collect()
+    in_parallel(MIXES.len(), threads(None), workload).into_iter().collect()
 }
 
 /// W(w + 1) over all orders.

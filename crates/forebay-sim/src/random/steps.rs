@@ -16,9 +16,9 @@
 use forebay_model::rng::Rng;
 use forebay_policy::access;
 
-use super::batch::lasting_leases;
-use super::{JobSpec, Outcome, Setup, simulate};
 use crate::arrivals::Arrivals;
+use crate::burst::batch::lasting_leases;
+use crate::burst::{JobSpec, Outcome, Setup, simulate};
 use crate::error::Result;
 use crate::trace::Trace;
 

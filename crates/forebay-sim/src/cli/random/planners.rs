@@ -1,15 +1,28 @@
-//! `sim random`: one policy against the others on random systems.
+//! Planners on random clusters: one against each of the others.
 
-use std::fs;
-use std::ops::Range;
-use std::thread;
-
+use clap::Args;
 use forebay_policy::planner;
 
-use super::{Output, RandomArgs, csv, say, table};
-use crate::error::{Error, Result};
-use crate::random::colocation::{Against, Family, Made, equal_shares_s};
-use crate::random::in_parallel;
+use super::super::{Output, say, table};
+use super::Systems;
+use crate::error::Result;
+use crate::random::clusters::{Against, Family, Made, equal_shares_s};
+
+/// Options of `random planners`.
+#[derive(Args, Debug)]
+pub struct PlannersArgs {
+    #[command(flatten)]
+    systems: Systems,
+    /// The planner that the others are compared with
+    #[arg(long, default_value = "forebay")]
+    policy: String,
+    /// How much longer than alone a phase may take, in percent
+    #[arg(long, default_value_t = 5.0)]
+    allowance_percent: f64,
+    /// How HPC phases divide the file system
+    #[arg(long, default_value = "fair-share")]
+    bandwidth: String,
+}
 
 const COLUMNS: [&str; 11] = [
     "policy",
@@ -25,32 +38,21 @@ const COLUMNS: [&str; 11] = [
     "worst_stretch",
 ];
 const ROW_COLUMNS: [&str; 7] =
-    ["cluster", "policy", "hpc_jobs", "jobs", "map_s", "deadlines_missed", "missed_beside_fetch"];
+    ["number", "policy", "hpc_jobs", "jobs", "map_s", "deadlines_missed", "missed_beside_fetch"];
 
-pub fn random(args: &RandomArgs, out: &mut Output<'_>) -> Result<()> {
+pub fn planners(args: &PlannersArgs, out: &mut Output<'_>) -> Result<()> {
     let names: Vec<&str> = planner::POLICIES.iter().map(|p| p.0).collect();
-    let policies = match args.policies.is_empty() {
-        true => names.iter().map(|name| name.to_string()).collect(),
-        false => args.policies.clone(),
-    };
-    for name in policies.iter().chain([&args.policy]) {
-        if !names.contains(&name.as_str()) {
-            return Err(Error::Usage(format!(
-                "no planner is called '{name}'; there are {}",
-                names.join(", ")
-            )));
-        }
-    }
+    let policies = args.systems.policies(&names)?;
     let others: Vec<String> = policies.into_iter().filter(|name| *name != args.policy).collect();
     let family = family(args);
-    let numbers = args.first..args.first.saturating_add(args.count);
-    let threads =
-        args.threads.map_or_else(|| thread::available_parallelism().map_or(1, |n| n.get()), |n| n.get());
-    let clusters = clusters(&family, &args.policy, &others, numbers, threads)?;
-    if let Some(path) = &args.csv {
-        let rows = rows(&family, &args.policy, &others, &clusters);
-        fs::write(path, csv(&ROW_COLUMNS, &rows)).map_err(Error::io("write the rows to", path))?;
-    }
+    // The policy in question comes first.
+    let of = |number: u64| -> Result<Cluster> {
+        let policies = [&args.policy].into_iter().chain(&others);
+        let made = policies.map(|policy| Made::of(&family.cluster(number, policy))).collect::<Result<_>>()?;
+        Ok(Cluster { number, made, shares_s: equal_shares_s(&family.cluster(number, &args.policy))? })
+    };
+    let clusters = args.systems.run(of)?;
+    args.systems.write(&ROW_COLUMNS, || rows(&family, &args.policy, &others, &clusters))?;
     summary(args, &others, &clusters, out)
 }
 
@@ -61,25 +63,6 @@ struct Cluster {
     made: Vec<Made>,
     /// Map times on equal shares.
     shares_s: Vec<f64>,
-}
-
-/// What every policy makes of every cluster; the policy in question comes first.
-fn clusters(
-    family: &Family,
-    policy: &str,
-    others: &[String],
-    numbers: Range<u64>,
-    threads: usize,
-) -> Result<Vec<Cluster>> {
-    let policies: Vec<&str> = [policy].into_iter().chain(others.iter().map(String::as_str)).collect();
-    let count = usize::try_from(numbers.end - numbers.start).unwrap_or(usize::MAX);
-    let of = |i: usize| -> Result<Cluster> {
-        let number = numbers.start + i as u64;
-        let made = policies.iter().map(|policy| Made::of(&family.cluster(number, policy)));
-        let made = made.collect::<Result<_>>()?;
-        Ok(Cluster { number, made, shares_s: equal_shares_s(&family.cluster(number, policy))? })
-    };
-    in_parallel(count, threads, of).into_iter().collect()
 }
 
 /// One row for each cluster and policy.
@@ -103,7 +86,7 @@ fn rows(family: &Family, policy: &str, others: &[String], clusters: &[Cluster]) 
     rows
 }
 
-fn summary(args: &RandomArgs, others: &[String], clusters: &[Cluster], out: &mut Output<'_>) -> Result<()> {
+fn summary(args: &PlannersArgs, others: &[String], clusters: &[Cluster], out: &mut Output<'_>) -> Result<()> {
     let row = |name: &str, of: usize, middle: Vec<String>| {
         let sum = |value: &dyn Fn(&Made) -> f64| clusters.iter().map(|c| value(&c.made[of])).sum::<f64>();
         let mut row = vec![name.to_owned(), format!("{:.0}", sum(&Made::sum_s))];
@@ -125,7 +108,7 @@ fn summary(args: &RandomArgs, others: &[String], clusters: &[Cluster], out: &mut
             let Family { seed, allowance, bandwidth } = family(args);
             let percent = 100.0 * allowance;
             format!(
-                "worst against {other} without fewer missed deadlines: forebay sim random --seed {seed} --allowance-percent {percent} --bandwidth {bandwidth} --first {number} --count 1"
+                "worst against {other} without fewer missed deadlines: forebay sim random planners --seed {seed} --allowance-percent {percent} --bandwidth {bandwidth} --first {number} --count 1"
             )
         }));
     }
@@ -133,7 +116,7 @@ fn summary(args: &RandomArgs, others: &[String], clusters: &[Cluster], out: &mut
     if out.json {
         return Ok(());
     }
-    let (count, seed, policy) = (clusters.len(), args.seed, &args.policy);
+    let (count, seed, policy) = (clusters.len(), args.systems.seed, &args.policy);
     say(
         out,
         &format!("{count} random clusters of seed {seed}; changes are those of {policy} against each policy"),
@@ -155,6 +138,10 @@ fn cells(against: &Against) -> Vec<String> {
     ]
 }
 
-fn family(args: &RandomArgs) -> Family {
-    Family { seed: args.seed, allowance: args.allowance_percent / 100.0, bandwidth: args.bandwidth.clone() }
+fn family(args: &PlannersArgs) -> Family {
+    Family {
+        seed: args.systems.seed,
+        allowance: args.allowance_percent / 100.0,
+        bandwidth: args.bandwidth.clone(),
+    }
 }

@@ -21,8 +21,8 @@
 use forebay_model::rng::Rng;
 use forebay_policy::memory::Config;
 
-use super::{Load, Noise, Outcome, Pulse, Setup, simulate};
 use crate::error::Result;
+use crate::memory::{Load, Noise, Outcome, Pulse, Setup, simulate};
 use crate::trace::Trace;
 
 const GB: f64 = 1e9;

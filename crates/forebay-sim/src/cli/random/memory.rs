@@ -1,14 +1,23 @@
-//! `sim laws`: memory laws against a clairvoyant on random loads.
+//! Memory laws on random loads, beside one that knows the future.
 
-use std::fs;
-
+use clap::Args;
 use forebay_policy::memory;
 
-use super::{LawsArgs, Output, csv, say, table};
-use crate::error::{Error, Result};
-use crate::memory::Outcome;
-use crate::memory::random::Family;
-use crate::memory::view;
+use super::super::{Output, say, table};
+use super::Systems;
+use crate::error::Result;
+use crate::memory::{Outcome, view};
+use crate::random::loads::Family;
+
+/// Options of `random memory`.
+#[derive(Args, Debug)]
+pub struct MemoryArgs {
+    #[command(flatten)]
+    systems: Systems,
+    /// Tiers refill and release memory at once instead of at a drawn speed
+    #[arg(long)]
+    at_once: bool,
+}
 
 /// A tier is as large as the clairvoyant's within so many percent, and too small beyond so many.
 const WITHIN_PERCENT: f64 = 2.0;
@@ -29,37 +38,26 @@ const COLUMNS: [&str; 12] = [
     "samples",
 ];
 
-pub fn laws(args: &LawsArgs, out: &mut Output<'_>) -> Result<()> {
-    let family = Family { seed: args.seed, at_once: args.at_once };
-    let names: Vec<String> = match args.policies.is_empty() {
-        true => memory::POLICIES.iter().map(|p| p.0.to_string()).collect(),
-        false => args.policies.clone(),
-    };
+pub fn memory(args: &MemoryArgs, out: &mut Output<'_>) -> Result<()> {
+    let family = Family { seed: args.systems.seed, at_once: args.at_once };
+    let all: Vec<&str> = memory::POLICIES.iter().map(|p| p.0).collect();
+    let names = args.systems.policies(&all)?;
     let (mut rows, mut loads) = (Vec::new(), Vec::new());
     for name in &names {
-        let outcomes: Vec<Outcome> = (args.first..args.first.saturating_add(args.count))
-            .map(|number| family.run(number, name))
-            .collect::<Result<_>>()?;
+        let outcomes = args.systems.run(|number| family.run(number, name))?;
         rows.push(row(name, &outcomes));
-        for (number, outcome) in (args.first..).zip(&outcomes) {
+        for (number, outcome) in args.systems.numbers().zip(&outcomes) {
             loads.extend(view::rows(&family.node(number, name), outcome));
         }
     }
-    if let Some(path) = &args.csv {
-        fs::write(path, csv(&view::COLUMNS, &loads)).map_err(Error::io("write the rows to", path))?;
-    }
+    args.systems.write(&view::COLUMNS, || loads)?;
     table(out, &COLUMNS, &rows)?;
     if out.json {
         return Ok(());
     }
     let refill = if args.at_once { "at once" } else { "at 0.5 to 4 GB/s" };
-    say(
-        out,
-        &format!(
-            "random loads of seed {}, tiers refill {refill}; sizes against the clairvoyant's",
-            args.seed
-        ),
-    )
+    let seed = args.systems.seed;
+    say(out, &format!("random loads of seed {seed}, tiers refill {refill}; sizes against the clairvoyant's"))
 }
 
 fn row(name: &str, outcomes: &[Outcome]) -> Vec<String> {

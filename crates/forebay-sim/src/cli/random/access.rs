@@ -1,0 +1,98 @@
+//! Access policies on random workloads of shared burst buffers, against none.
+
+use clap::Args;
+use forebay_policy::access;
+
+use super::super::{Output, say, table};
+use super::Systems;
+use crate::error::Result;
+use crate::random::steps::{Family, Kind, Made};
+
+/// Options of `random access`.
+#[derive(Args, Debug)]
+pub struct AccessArgs {
+    #[command(flatten)]
+    systems: Systems,
+    /// When steps come
+    #[arg(long, value_enum, default_value = "arrivals")]
+    kind: Kind,
+}
+
+const COLUMNS: [&str; 9] = [
+    "policy",
+    "workloads",
+    "sum_percent",
+    "worse",
+    "worst_percent",
+    "longest_percent",
+    "longest_worse",
+    "longest_worst_percent",
+    "slowdown_percent",
+];
+
+const ROW_COLUMNS: [&str; 6] = ["number", "policy", "steps", "sum_s", "longest_s", "slowdown"];
+
+/// Sums that differ by less than this part are equal: events have whole nanoseconds.
+const EQUAL: f64 = 1e-6;
+const BASE: &str = "none";
+
+pub fn access(args: &AccessArgs, out: &mut Output<'_>) -> Result<()> {
+    let family = Family { seed: args.systems.seed, kind: args.kind };
+    let all: Vec<&str> = access::POLICIES.iter().map(|p| p.0).collect();
+    let names: Vec<String> = args.systems.policies(&all)?.into_iter().filter(|name| name != BASE).collect();
+    let run = |policy: &str| args.systems.run(|number| family.run(number, policy));
+    let base = run(BASE)?;
+    let (mut rows, mut workloads) = (Vec::new(), workloads(args, BASE, &base));
+    for name in &names {
+        let made = run(name)?;
+        rows.push(row(name, &made, &base));
+        workloads.extend(self::workloads(args, name, &made));
+    }
+    args.systems.write(&ROW_COLUMNS, || workloads)?;
+    let alone =
+        |made: &Made| Made { sum_s: made.alone_s, longest_s: made.longest_alone_s, slowdown: 1.0, ..*made };
+    rows.push(row("(bound: alone)", &base.iter().map(alone).collect::<Vec<_>>(), &base));
+    table(out, &COLUMNS, &rows)?;
+    if out.json {
+        return Ok(());
+    }
+    let (steps, seed) = (base.iter().map(|made| made.steps).sum::<usize>(), args.systems.seed);
+    say(out, &format!("{steps} steps, seed {seed}; I/O times against '{BASE}', geometric means"))
+}
+
+/// One row for each workload.
+fn workloads(args: &AccessArgs, policy: &str, made: &[Made]) -> Vec<Vec<String>> {
+    let row = |(number, made): (u64, &Made)| {
+        vec![
+            number.to_string(),
+            policy.to_owned(),
+            made.steps.to_string(),
+            format!("{:.6}", made.sum_s),
+            format!("{:.6}", made.longest_s),
+            format!("{:.6}", made.slowdown),
+        ]
+    };
+    args.systems.numbers().zip(made).map(row).collect()
+}
+
+fn row(name: &str, made: &[Made], base: &[Made]) -> Vec<String> {
+    let ratios =
+        |of: fn(&Made) -> f64| -> Vec<f64> { made.iter().zip(base).map(|(a, b)| of(a) / of(b)).collect() };
+    let percent = |ratio: f64| format!("{:.2}", 100.0 * (ratio - 1.0));
+    let mean =
+        |all: &[f64]| percent((all.iter().map(|r| r.ln()).sum::<f64>() / all.len().max(1) as f64).exp());
+    let worse = |all: &[f64]| all.iter().filter(|r| **r > 1.0 + EQUAL).count().to_string();
+    let worst = |all: &[f64]| percent(all.iter().copied().fold(0.0, f64::max));
+    let (sum, longest, slowdown) = (ratios(|m| m.sum_s), ratios(|m| m.longest_s), ratios(|m| m.slowdown));
+    vec![
+        name.into(),
+        made.len().to_string(),
+        mean(&sum),
+        worse(&sum),
+        worst(&sum),
+        mean(&longest),
+        worse(&longest),
+        worst(&longest),
+        mean(&slowdown),
+    ]
+}

@@ -1,0 +1,96 @@
+//! `sim random`: policies compared on random systems.
+
+use std::fs;
+use std::num::NonZeroUsize;
+use std::ops::Range;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::{Output, csv};
+use crate::error::{Error, Result};
+
+mod access;
+mod memory;
+mod planners;
+
+/// Options of `random`.
+#[derive(Args, Debug)]
+pub struct RandomArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+/// What is compared.
+#[derive(Subcommand, Debug)]
+enum What {
+    /// Planners, on clusters with HPC jobs beside Big Data jobs
+    Planners(planners::PlannersArgs),
+    /// Access policies, on steps that jobs write to shared burst buffers
+    Access(access::AccessArgs),
+    /// Memory laws, on what compute needs of a node; beside a law that knows the future
+    Memory(memory::MemoryArgs),
+}
+
+/// Which random systems, and where the rows go.
+#[derive(Args, Debug)]
+struct Systems {
+    /// Policies to compare; all of them by default
+    #[arg(long, value_delimiter = ',')]
+    policies: Vec<String>,
+    /// How many systems
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
+    count: u64,
+    /// Number of the first system
+    #[arg(long, default_value_t = 0)]
+    first: u64,
+    /// Seed of all systems
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Number of threads; as many as there are cores by default
+    #[arg(long)]
+    threads: Option<NonZeroUsize>,
+    /// Write one row per system and policy as CSV
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+}
+
+pub fn random(args: &RandomArgs, out: &mut Output<'_>) -> Result<()> {
+    match &args.what {
+        What::Planners(a) => planners::planners(a, out),
+        What::Access(a) => access::access(a, out),
+        What::Memory(a) => memory::memory(a, out),
+    }
+}
+
+impl Systems {
+    /// The policies asked for, of `all`.
+    fn policies(&self, all: &[&str]) -> Result<Vec<String>> {
+        match self.policies.iter().find(|name| !all.contains(&name.as_str())) {
+            Some(name) => {
+                Err(Error::Usage(format!("no policy is called '{name}'; there are {}", all.join(", "))))
+            }
+            None if self.policies.is_empty() => Ok(all.iter().map(|name| name.to_string()).collect()),
+            None => Ok(self.policies.clone()),
+        }
+    }
+
+    fn numbers(&self) -> Range<u64> {
+        self.first..self.first.saturating_add(self.count)
+    }
+
+    /// Runs `of` for each system, in their order.
+    fn run<T: Send>(&self, of: impl Fn(u64) -> Result<T> + Sync) -> Result<Vec<T>> {
+        let numbers = self.numbers();
+        let count = usize::try_from(numbers.end - numbers.start).unwrap_or(usize::MAX);
+        let threads = crate::parallel::threads(self.threads);
+        let each = |i: usize| of(numbers.start + i as u64);
+        crate::parallel::in_parallel(count, threads, each).into_iter().collect()
+    }
+
+    /// Writes the rows if a file is named.
+    fn write(&self, columns: &[&str], rows: impl FnOnce() -> Vec<Vec<String>>) -> Result<()> {
+        let Some(path) = &self.csv else { return Ok(()) };
+        fs::write(path, csv(columns, &rows())).map_err(Error::io("write the rows to", path))
+    }
+}
