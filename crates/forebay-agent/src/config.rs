@@ -624,6 +624,7 @@ impl Config {
     /// # Errors
     /// They do not fit the node or each other; says both numbers.
     pub fn sizes(&self, usable: u64) -> Result<(u64, u64), String> {
+        let min = self.memory.min.of(usable);
         let (capacity, limit) = (self.capacity.of(usable), self.limit.of(usable));
         let more = |bytes: u64, of: &str| {
             format!(
@@ -638,6 +639,13 @@ impl Config {
                 None => "this node's memory:".into(),
             };
             return Err(format!("{}; give the tier a part of it, for example \"25%\"", more(usable, &whose)));
+        }
+        if min > capacity {
+            return Err(format!(
+                "memory.min = {min} ({}) is more than tier.capacity = {capacity} ({})",
+                Human(min),
+                Human(capacity)
+            ));
         }
         if capacity > limit {
             return Err(format!("{}; raise the limit or lower the capacity", more(limit, "tier.limit =")));

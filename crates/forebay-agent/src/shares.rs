@@ -48,7 +48,7 @@ struct Bounds {
 
 impl Bounds {
     fn of(shares: &Shares, kind: Kind) -> Self {
-        let capacity = shares.budget.capacity_bytes();
+        let capacity = shares.budget.most_bytes();
         let connections = shares.connections_max as u64;
         let descriptors = descriptors_max();
         let (own, all) = match kind {

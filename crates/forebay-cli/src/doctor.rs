@@ -256,7 +256,7 @@ fn memory_controller(global: &Global) -> Option<Finding> {
     let target = f64::from(status.target_per_10000) / 100.0;
     let found = format!("{} keeps use below {target} % of: {places}", status.policy);
     if status.alarms.is_empty() {
-        let remedy = "the agent only looks ten times a second; boot with psi=1 and it is woken at once";
+        let remedy = "the agent only looks from time to time (memory.period_ms); boot with psi=1 and it is woken at once";
         return Some(warn(what, format!("{found}; the kernel reports no stalls"), remedy));
     }
     Some(good(

@@ -124,12 +124,16 @@ pub fn capacity(global: &Global, args: &CapacityArgs) -> Outcome {
         None => None,
     };
     let status = client.admin().status().map_err(|e| no_agent(global, &e))?;
+    let most_bytes = client.admin().memory().map_err(|e| no_agent(global, &e))?.max_bytes;
     let used: u64 = status.used_bytes.iter().map(|(_, bytes)| bytes).sum();
     let json = serde_json::json!({
-        "capacity_bytes": status.capacity_bytes, "used_bytes": used, "given_back_bytes": given_back,
+        "capacity_bytes": status.capacity_bytes, "most_bytes": most_bytes, "used_bytes": used, "given_back_bytes": given_back,
     });
     print(global, &json, |out| {
-        writeln!(out, "capacity {}, in use {}", Human(status.capacity_bytes), Human(used))?;
+        writeln!(out, "capacity {}, in use {}", Human(most_bytes), Human(used))?;
+        if status.capacity_bytes < most_bytes {
+            writeln!(out, "now      {}: programs need the memory", Human(status.capacity_bytes))?;
+        }
         match given_back {
             Some(bytes) if bytes > 0 => writeln!(out, "released {}", Human(bytes)),
             _ => Ok(()),

@@ -72,8 +72,8 @@ fn chart(s: &MemoryStatus, out: &mut dyn Write) -> io::Result<()> {
     for row in (0..ROWS).rev() {
         let cells: String = columns.iter().flatten().map(|point| cell(point, total, row)).collect();
         let label = match row {
-            _ if row + 1 == ROWS => Human(total).to_string(),
             _ if row == target => "target".into(),
+            _ if row + 1 == ROWS => Human(total).to_string(),
             0 => "0".into(),
             _ => String::new(),
         };

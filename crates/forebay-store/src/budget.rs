@@ -43,6 +43,8 @@ struct Inner {
 struct Limits {
     used_bytes: u64,
     capacity_bytes: u64,
+    /// The capacity that the operator has set; the other may be smaller for a while.
+    most_bytes: u64,
 }
 
 /// The budget; clones share it.
@@ -69,7 +71,7 @@ pub struct OverBudget {
 impl Budget {
     /// A budget of `capacity_bytes`, all of it free.
     pub fn new(capacity_bytes: u64) -> Self {
-        let limits = Mutex::new(Limits { used_bytes: 0, capacity_bytes });
+        let limits = Mutex::new(Limits { used_bytes: 0, capacity_bytes, most_bytes: capacity_bytes });
         Budget { inner: Arc::new(Inner { limits, by_class: Default::default() }) }
     }
 
@@ -117,9 +119,26 @@ impl Budget {
         self.limits().capacity_bytes
     }
 
+    /// Bytes that the operator allows; there may be fewer for a while.
+    pub fn most_bytes(&self) -> u64 {
+        self.limits().most_bytes
+    }
+
     /// Changes the capacity at once; what is held above it has to be given back by the holder.
     pub fn set_capacity_bytes(&self, bytes: u64) {
-        self.limits().capacity_bytes = bytes;
+        let mut limits = self.limits();
+        (limits.capacity_bytes, limits.most_bytes) = (bytes, bytes);
+    }
+
+    /// Changes the capacity for a while, unless the operator has set another one than `most_bytes`
+    /// meanwhile; tells whether.
+    pub fn give_way(&self, most_bytes: u64, bytes: u64) -> bool {
+        let mut limits = self.limits();
+        let is_current = limits.most_bytes == most_bytes;
+        if is_current {
+            limits.capacity_bytes = bytes.min(most_bytes);
+        }
+        is_current
     }
 
     /// Bytes held above the capacity.
@@ -198,5 +217,17 @@ mod tests {
         assert_eq!((held.bytes(), budget.excess_bytes()), (55, 5));
         drop(held.split(20));
         assert_eq!((held.bytes(), budget.used_bytes()), (35, 35));
+    }
+
+    #[test]
+    fn who_gives_way_does_not_undo_what_the_operator_sets() {
+        let budget = Budget::new(100);
+        assert!(budget.give_way(100, 40));
+        assert_eq!((budget.capacity_bytes(), budget.most_bytes()), (40, 100));
+        budget.set_capacity_bytes(70);
+        assert!(!budget.give_way(100, 90));
+        assert_eq!((budget.capacity_bytes(), budget.most_bytes()), (70, 70));
+        assert!(budget.give_way(70, 90));
+        assert_eq!(budget.capacity_bytes(), 70);
     }
 }

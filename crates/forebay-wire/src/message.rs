@@ -511,7 +511,7 @@ pub struct MemoryPlace {
 /// The node's memory at a moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryPoint {
-    /// Milliseconds since the agent's start.
+    /// Milliseconds since the memory controller's start.
     pub at_ms: u64,
     /// In use on the node, the tier included, in bytes.
     pub used_bytes: u64,

@@ -369,9 +369,25 @@ impl Cache {
 
     /// Sets the budget's capacity and gives back what is over it.
     pub fn set_capacity(&self, bytes: u64) -> Freed {
-        self.budget.set_capacity_bytes(bytes);
-        self.index().policy.set_capacity(bytes);
+        {
+            let mut index = self.index();
+            self.budget.set_capacity_bytes(bytes);
+            index.policy.set_capacity(bytes);
+        }
         self.settle_excess()
+    }
+
+    /// As [`Cache::set_capacity`], for a while ([`Budget::give_way`]); `None` if the operator has
+    /// set another capacity meanwhile.
+    pub fn give_way(&self, most_bytes: u64, bytes: u64) -> Option<Freed> {
+        {
+            let mut index = self.index();
+            if !self.budget.give_way(most_bytes, bytes) {
+                return None;
+            }
+            index.policy.set_capacity(bytes.min(most_bytes));
+        }
+        Some(self.settle_excess())
     }
 
     /// Entries after copy number `after`, up to `max`.

@@ -11,7 +11,7 @@ const POINTS_MAX: usize = 600;
 /// A point that says nothing new comes so much after the last one.
 const QUIET_NS: u64 = 1_000_000_000;
 
-/// Points of one second that say something new; more are not kept.
+/// Two points that say something new are at least so far apart; of more, the last is kept.
 const NEWS_NS: u64 = 50_000_000;
 
 /// See the module.
@@ -37,11 +37,15 @@ impl History {
         (tier_bytes, capacity_bytes): (u64, u64),
         reason: Option<Reason>,
     ) {
-        let least = if reason.is_some() { NEWS_NS } else { QUIET_NS };
-        if self.last.is_some_and(|last| now.saturating_since(last) < least) {
+        let since = self.last.map_or(u64::MAX, |last| now.saturating_since(last));
+        if reason.is_none() && since < QUIET_NS {
             return;
         }
-        self.last = Some(now);
+        if since < NEWS_NS {
+            self.points.pop_back();
+        } else {
+            self.last = Some(now);
+        }
         if self.points.len() == POINTS_MAX {
             self.points.pop_front();
         }

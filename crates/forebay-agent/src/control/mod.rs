@@ -49,8 +49,6 @@ pub struct Control {
     cache: Arc<Cache>,
     counters: Arc<Counters>,
     wake: Arc<Wake>,
-    /// The most that the operator allows.
-    max_bytes: AtomicU64,
     weight_bytes: AtomicU64,
     seen: Mutex<Seen>,
 }
@@ -73,23 +71,22 @@ impl Control {
         counters: Arc<Counters>,
         wake: Arc<Wake>,
     ) -> Self {
-        let max = cache.budget.capacity_bytes();
-        let (max_bytes, weight_bytes) = (AtomicU64::new(max), AtomicU64::new(max));
-        Control { config, min_bytes, cache, counters, wake, max_bytes, weight_bytes, seen: Mutex::default() }
+        let weight_bytes = AtomicU64::new(cache.budget.most_bytes());
+        Control { config, min_bytes, cache, counters, wake, weight_bytes, seen: Mutex::default() }
     }
 
     /// Sets the most that the tier may have, which it has at once. The controller then takes from
     /// it what compute needs.
     pub fn set_max(&self, bytes: u64) -> Freed {
-        self.max_bytes.store(bytes, Ordering::Release);
         let freed = self.cache.set_capacity(bytes);
+        self.weight_bytes.store(bytes, Ordering::Release);
         self.wake.call();
         freed
     }
 
     /// The most that the operator allows, in bytes.
     pub fn max_bytes(&self) -> u64 {
-        self.max_bytes.load(Ordering::Acquire)
+        self.cache.budget.most_bytes()
     }
 
     /// The size by which other nodes place extents here, in bytes.
@@ -114,8 +111,7 @@ impl Control {
         }
     }
 
-    /// The thread: until the agent ends. It allocates when a place or a limit is new, and not
-    /// otherwise.
+    /// The thread: until the agent ends. A look that changes nothing allocates nothing.
     pub fn run(&self, stop: &Stop) {
         let started = Instant::now();
         let mut buffer = Box::new([0; BUFFER_BYTES]);
@@ -126,10 +122,19 @@ impl Control {
             Err(e) => return tracing::error!("there is no memory controller, the capacity stays: {e}"),
         };
         let mut weight = Weight::new(self.max_bytes());
-        let mut pressed = false;
+        let (mut pressed, mut found) = (false, started);
         while !stop.is_stopping() {
-            let now = Nanos(started.elapsed().as_nanos() as u64);
-            let after = self.turn(now, pressed, &mut watched, &mut buffer);
+            let looked = Instant::now();
+            let now = Nanos(looked.duration_since(started).as_nanos() as u64);
+            let (after, failed) = self.turn(now, pressed, &mut watched, &mut buffer);
+            if failed && looked.duration_since(found) >= LOOK_AT_LEAST {
+                // The agent may have been moved to another group, and its own may be gone.
+                let places = places();
+                if !places.iter().map(|place| &place.name).eq(watched.iter().map(|w| &w.place.name)) {
+                    watched = places.into_iter().map(Watched::new).collect();
+                }
+                found = looked;
+            }
             let bytes = weight.of(now, self.cache.budget.capacity_bytes(), self.max_bytes());
             self.weight_bytes.store(bytes, Ordering::Release);
             if watched.iter_mut().filter_map(|place| place.take_is_new(&calls).then_some(())).count() > 0 {
@@ -138,32 +143,36 @@ impl Control {
             }
             pressed = calls.wait(after, &self.wake);
             add(&self.counters.memory_alarms_total, u64::from(pressed));
+            // A threshold may be passed to and fro very often.
+            std::thread::sleep(LOOK_AT_MOST.saturating_sub(looked.elapsed()));
         }
     }
 
-    /// Looks at every place, and resizes the tier. Returns when to look again.
+    /// Looks at every place, and resizes the tier. Returns when to look again, and whether a place
+    /// could not be read.
     fn turn(
         &self,
         now: Nanos,
         pressed: bool,
         watched: &mut [Watched],
         buffer: &mut [u8; BUFFER_BYTES],
-    ) -> Duration {
+    ) -> (Duration, bool) {
         let (budget, max_bytes) = (&self.cache.budget, self.max_bytes());
-        let before = budget.capacity_bytes();
+        let before = budget.capacity_bytes().min(max_bytes);
         let bounds = Bounds { min_bytes: self.min_bytes.min(max_bytes), max_bytes, capacity_bytes: before };
         let (mut capacity, mut after, mut reason) = (max_bytes, LOOK_AT_LEAST, None);
+        let mut failed = false;
         for place in &mut *watched {
             match place.look(now, pressed, &self.config, &bounds, budget.used_bytes(), buffer) {
                 Ok(Some(wish)) => {
-                    if wish.capacity_bytes <= capacity {
+                    if wish.capacity_bytes < capacity {
                         (capacity, reason) = (wish.capacity_bytes, wish.reason);
                     }
                     after = after.min(wish.after);
                 }
                 Ok(None) => {}
                 Err(e) => {
-                    capacity = capacity.min(before);
+                    (capacity, failed) = (capacity.min(before), true);
                     add(&self.counters.memory_unreadable_total, 1);
                     if place.complains() {
                         tracing::warn!("the memory controller cannot use {}: {e}", place.place.name);
@@ -171,8 +180,9 @@ impl Control {
                 }
             }
         }
-        if capacity != before {
-            let freed = self.cache.set_capacity(capacity);
+        if capacity != before
+            && let Some(freed) = self.cache.give_way(max_bytes, capacity)
+        {
             add(&self.counters.capacity_changes_total, 1);
             add(&self.counters.given_back_bytes, freed.bytes);
         }
@@ -180,7 +190,7 @@ impl Control {
         note_places(&mut seen.places, watched);
         let node = seen.places.first().map(|p| (p.used_bytes, p.total_bytes)).unwrap_or_default();
         seen.history.note(now, node, (budget.used_bytes(), capacity), reason.filter(|_| capacity != before));
-        after.max(LOOK_AT_MOST)
+        (after, failed)
     }
 }
 

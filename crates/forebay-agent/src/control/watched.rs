@@ -77,7 +77,7 @@ impl Watched {
         buffer: &mut [u8; BUFFER_BYTES],
     ) -> Result<Option<Wish>, String> {
         self.last = self.place.look(buffer)?;
-        let Some(Use { total_bytes, used_bytes }) = self.last else {
+        let Some(Use { total_bytes, used_bytes, shared_bytes }) = self.last else {
             self.law = None;
             return Ok(None);
         };
@@ -90,7 +90,7 @@ impl Watched {
             self.law = Some(Law::new(&self.place, config, bounds, total_bytes)?);
         }
         let Some(law) = &mut self.law else { return Ok(None) };
-        let sample = Sample { used_bytes, tier_bytes: tier_bytes.min(used_bytes) };
+        let sample = Sample { used_bytes, tier_bytes: tier_bytes.min(used_bytes).min(shared_bytes) };
         let event = if pressed { Event::Pressure(sample) } else { Event::Sample(sample) };
         law.actions.clear();
         law.controller.handle(now, event, &mut law.actions);

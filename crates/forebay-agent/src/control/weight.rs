@@ -14,26 +14,32 @@ const LASTS_NS: u64 = 30_000_000_000;
 pub struct Weight {
     bytes: u64,
     max_bytes: u64,
-    out_since: Option<Nanos>,
+    /// Since when the capacity has been out of range, and whether above it.
+    out: Option<(Nanos, bool)>,
 }
 
 impl Weight {
     /// Follows a capacity that is `bytes` now.
     pub fn new(bytes: u64) -> Self {
-        Weight { bytes, max_bytes: bytes, out_since: None }
+        Weight { bytes, max_bytes: bytes, out: None }
     }
 
     /// The size, where the capacity is `capacity_bytes` of `max_bytes`.
     pub fn of(&mut self, now: Nanos, capacity_bytes: u64, max_bytes: u64) -> u64 {
         if max_bytes != self.max_bytes {
-            *self = Weight { bytes: max_bytes, max_bytes, out_since: None };
+            *self = Weight { bytes: max_bytes, max_bytes, out: None };
         }
         let is_full_again = capacity_bytes == max_bytes && self.bytes != max_bytes;
         let is_out = capacity_bytes < self.bytes / 2 || capacity_bytes / 2 > self.bytes || is_full_again;
-        if !is_out {
-            self.out_since = None;
-        } else if now.saturating_since(*self.out_since.get_or_insert(now)) >= LASTS_NS {
-            (self.bytes, self.out_since) = (capacity_bytes, None);
+        let is_above = capacity_bytes > self.bytes;
+        match self.out {
+            _ if !is_out => self.out = None,
+            Some((since, above)) if above == is_above => {
+                if now.saturating_since(since) >= LASTS_NS {
+                    (self.bytes, self.out) = (capacity_bytes, None);
+                }
+            }
+            _ => self.out = Some((now, is_above)),
         }
         self.bytes
     }
@@ -58,8 +64,12 @@ mod tests {
         assert_eq!(at(&mut weight, 349, 20), 100);
         assert_eq!(at(&mut weight, 350, 20), 20);
         assert_eq!(at(&mut weight, 400, 39), 20, "less than twice");
-        at(&mut weight, 401, 100);
-        assert_eq!(at(&mut weight, 431, 100), 100, "all of it again");
-        assert_eq!(weight.of(Nanos(432_000_000_000), 50, 50), 50, "the operator has set it");
+        for s in 0..100 {
+            let capacity = if s % 2 == 0 { 5 } else { 80 };
+            assert_eq!(at(&mut weight, 400 + s, capacity), 20, "from one side to the other, {s}");
+        }
+        at(&mut weight, 501, 100);
+        assert_eq!(at(&mut weight, 531, 100), 100, "all of it again");
+        assert_eq!(weight.of(Nanos(532_000_000_000), 50, 50), 50, "the operator has set it");
     }
 }

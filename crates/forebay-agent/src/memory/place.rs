@@ -1,8 +1,7 @@
 //! Where memory may run short: the node itself, and each control group around the agent.
 //!
 //! What the kernel can take back at once counts as free: clean pages of the page cache. Dirty pages
-//! have to be written first, and a tmpfs, huge pages and slab do not go at all, so they count as
-//! used. The tier is a tmpfs, and therefore part of what is used.
+//! have to be written first, and a tmpfs and huge pages do not go at all, so they count as used. The tier is a tmpfs, and therefore part of what is used.
 //!
 //! The files stay open and are read into the caller's buffer: a look costs some microseconds and
 //! allocates nothing.
@@ -31,6 +30,8 @@ enum Files {
     Node(File),
     Group {
         limit: File,
+        /// Where the kernel begins to slow the group down; version 2 only.
+        high: Option<File>,
         usage: File,
         stat: File,
         /// A limit of so much or more is none.
@@ -45,6 +46,9 @@ pub struct Use {
     pub total_bytes: u64,
     /// What cannot be taken back at once.
     pub used_bytes: u64,
+    /// Of that, in a tmpfs: the tier has no more of it, though it may have pages that other groups
+    /// answer for, or that are swapped out.
+    pub shared_bytes: u64,
 }
 
 /// The node, and the groups around this process whose memory can be read. The groups need not have
@@ -65,6 +69,7 @@ impl Place {
             limit: open(group.limit_file())?,
             usage: open(usage)?,
             stat: open("memory.stat")?,
+            high: open("memory.high").filter(|_| group.version == 2),
             node_bytes,
         };
         Some(Place { name: group.directory.display().to_string(), group: Some(group), files })
@@ -81,7 +86,7 @@ impl Place {
                 let text = read(meminfo, buffer).map_err(|e| format!("/proc/meminfo: {e}"))?;
                 of_meminfo(text).map(Some).ok_or_else(|| failed("/proc/meminfo"))
             }
-            Files::Group { limit, usage, stat, node_bytes } => {
+            Files::Group { limit, high, usage, stat, node_bytes } => {
                 let number = |file, buffer: &mut _| -> Result<Option<u64>, String> {
                     let text = read(file, buffer).map_err(|e| format!("{}: {e}", self.name))?.trim();
                     match text {
@@ -89,13 +94,14 @@ impl Place {
                         text => text.parse().map(Some).map_err(|_| failed(text)),
                     }
                 };
+                let high = high.as_ref().map(|high| number(high, buffer)).transpose()?.flatten();
+                let limit = number(limit, buffer)?.into_iter().chain(high).min();
                 // Version 1 has a number for "no limit".
-                let limit = number(limit, buffer)?.filter(|limit| limit < node_bytes);
-                let Some(total_bytes) = limit else { return Ok(None) };
+                let Some(total_bytes) = limit.filter(|limit| limit < node_bytes) else { return Ok(None) };
                 let usage = number(usage, buffer)?.ok_or_else(|| failed("memory use"))?;
                 let text = read(stat, buffer).map_err(|e| format!("{}: {e}", self.name))?;
-                let clean = clean_of_stat(text).ok_or_else(|| failed("memory.stat"))?;
-                Ok(Some(Use { total_bytes, used_bytes: usage.saturating_sub(clean) }))
+                let (clean, shared_bytes) = of_stat(text).ok_or_else(|| failed("memory.stat"))?;
+                Ok(Some(Use { total_bytes, used_bytes: usage.saturating_sub(clean), shared_bytes }))
             }
         }
     }
@@ -112,7 +118,7 @@ fn read<'a>(file: &File, buffer: &'a mut [u8; BUFFER_BYTES]) -> std::io::Result<
 }
 
 fn of_meminfo(text: &str) -> Option<Use> {
-    let (mut total, mut available, mut unwritten) = (None, None, 0);
+    let (mut total, mut available, mut unwritten, mut shared) = (None, None, 0, u64::MAX);
     for line in text.lines() {
         let (key, rest) = line.split_once(':')?;
         let kib = || rest.split_ascii_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024);
@@ -120,17 +126,19 @@ fn of_meminfo(text: &str) -> Option<Use> {
             "MemTotal" => total = kib(),
             "MemAvailable" => available = kib(),
             "Dirty" | "Writeback" => unwritten += kib()?,
+            "Shmem" => shared = kib()?,
             _ => {}
         }
     }
     let (total_bytes, available) = (total.filter(|total| *total > 0)?, available?);
     let free = available.saturating_sub(unwritten).min(total_bytes);
-    Some(Use { total_bytes, used_bytes: total_bytes - free })
+    Some(Use { total_bytes, used_bytes: total_bytes - free, shared_bytes: shared })
 }
 
-/// Clean pages of the page cache in a group. Version 1 has the sums over groups below as `total_*`.
-fn clean_of_stat(text: &str) -> Option<u64> {
-    let (mut cached, mut unwritten, mut found) = (0u64, 0u64, false);
+/// Clean pages of the page cache in a group, and pages in tmpfs, in bytes. Version 1 has the sums
+/// over groups below as `total_*`.
+fn of_stat(text: &str) -> Option<(u64, u64)> {
+    let (mut cached, mut unwritten, mut shared, mut found) = (0u64, 0u64, u64::MAX, false);
     let is_v1 = text.lines().any(|line| line.starts_with("total_active_file "));
     for line in text.lines() {
         let (key, value) = line.split_once(' ')?;
@@ -143,10 +151,11 @@ fn clean_of_stat(text: &str) -> Option<u64> {
             "dirty" | "writeback" | "file_dirty" | "file_writeback" => {
                 unwritten += value.parse::<u64>().ok()?
             }
+            "shmem" => shared = value.parse().ok()?,
             _ => {}
         }
     }
-    found.then(|| cached.saturating_sub(unwritten))
+    found.then(|| (cached.saturating_sub(unwritten), shared))
 }
 
 #[cfg(test)]
@@ -155,14 +164,14 @@ mod tests {
 
     #[test]
     fn clean_page_cache_is_free_and_dirty_pages_are_not() {
-        let text =
-            "MemTotal: 1000 kB\nMemFree: 100 kB\nMemAvailable: 600 kB\nDirty: 50 kB\nWriteback: 10 kB\n";
-        let expected = Use { total_bytes: 1000 * 1024, used_bytes: 460 * 1024 };
+        let text = "MemTotal: 1000 kB\nMemFree: 100 kB\nMemAvailable: 600 kB\nDirty: 50 kB\n\
+                    Writeback: 10 kB\nShmem: 30 kB\n";
+        let expected = Use { total_bytes: 1000 * 1024, used_bytes: 460 * 1024, shared_bytes: 30 * 1024 };
         assert_eq!(of_meminfo(text), Some(expected));
         let v2 = "anon 5\nactive_file 70\ninactive_file 30\nfile_dirty 20\nfile_writeback 1\nshmem 9\n";
-        assert_eq!(clean_of_stat(v2), Some(79));
+        assert_eq!(of_stat(v2), Some((79, 9)));
         let v1 = "active_file 1\ndirty 1\ntotal_active_file 70\ntotal_inactive_file 30\ntotal_dirty 25\ntotal_writeback 0\n";
-        assert_eq!(clean_of_stat(v1), Some(75));
+        assert_eq!(of_stat(v1), Some((75, u64::MAX)));
     }
 
     #[test]
@@ -173,9 +182,10 @@ mod tests {
         }
         // More is available than there is.
         let odd = "MemTotal: 10 kB\nMemAvailable: 1844674407370955 kB\nDirty: 3 kB\nWriteback: 0 kB\n";
-        assert_eq!(of_meminfo(odd), Some(Use { total_bytes: 10 * 1024, used_bytes: 0 }));
+        let nothing = Use { total_bytes: 10 * 1024, used_bytes: 0, shared_bytes: u64::MAX };
+        assert_eq!(of_meminfo(odd), Some(nothing));
         for text in ["", "active_file many\n", "anon 5\n", "x"] {
-            assert_eq!(clean_of_stat(text), None, "{text:?}");
+            assert_eq!(of_stat(text), None, "{text:?}");
         }
     }
 
@@ -192,7 +202,8 @@ mod tests {
         write("memory.max", "9223372036854771712\n");
         assert_eq!(place.look(&mut buffer), Ok(None), "what version 1 says without a limit");
         write("memory.max", "1000\n");
-        assert_eq!(place.look(&mut buffer), Ok(Some(Use { total_bytes: 1000, used_bytes: 840 })));
+        let used = Use { total_bytes: 1000, used_bytes: 840, shared_bytes: u64::MAX };
+        assert_eq!(place.look(&mut buffer), Ok(Some(used)));
         write("memory.current", "what\n");
         assert!(place.look(&mut buffer).unwrap_err().contains("what"));
     }

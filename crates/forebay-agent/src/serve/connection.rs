@@ -93,11 +93,11 @@ impl Clients {
         let bound = node.config.connections_max + if operator { OPERATOR_CONNECTIONS } else { 0 };
         let counted = Counted::new(node);
         let share = node.shares.share(Kind::Connections, peer.uid, 1);
-        let room = self.room_for(operator);
-        let (Ok(share), true, Some(cost)) = (share, counted.all <= bound, room) else {
+        let (Ok(share), true) = (share, counted.all <= bound) else {
             add(&node.counters.refusals_total, 1);
             return;
         };
+        let cost = self.room();
         let clients = self.clone();
         let body = move || {
             if let Err(e) = clients.serve(channel, cost) {
@@ -111,12 +111,13 @@ impl Clients {
         }
     }
 
-    /// Room for a connection. The operator's is counted like any other but never refused: whoever
-    /// has set the capacity too low must be able to raise it again.
-    fn room_for(&self, operator: bool) -> Option<Reservation> {
+    /// Room for a connection, which is never refused for want of memory: the number of connections
+    /// is bounded, whoever has set the capacity too low must be able to raise it again, and a tier
+    /// that gives way to compute must not look like one that is gone.
+    fn room(&self) -> Reservation {
         let cache = &self.node.cache;
         let always = || cache.budget.reserve_existing(Class::Clients, CONNECTION_BYTES);
-        cache.reserve(Class::Clients, CONNECTION_BYTES).or_else(|| operator.then(always))
+        cache.reserve(Class::Clients, CONNECTION_BYTES).unwrap_or_else(always)
     }
 
     fn serve(&self, channel: Channel, cost: Reservation) -> io::Result<()> {

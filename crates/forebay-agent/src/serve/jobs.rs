@@ -14,7 +14,7 @@ const ASK_TIME: Duration = Duration::from_secs(5);
 
 fn bounds(connection: &Connection) -> Bounds {
     let (node, uid) = (&connection.node, connection.peer.uid);
-    Bounds::of(uid, node.shares.is_operator(uid), node.cache.budget.capacity_bytes())
+    Bounds::of(uid, node.shares.is_operator(uid), node.cache.budget.most_bytes())
 }
 
 /// Reserves room for what a client's job reports, or returns why not. Called right after decoding.

@@ -1,4 +1,4 @@
-//! `forebay`: gives at once and ahead of growth, takes back what stays, and is not shaken by noise.
+//! `forebay`: gives at once and ahead of growth, takes what is free at once, and is not shaken by noise.
 //!
 //! The printed law answers an error with a part of it, one period later; while compute grows by g
 //! bytes a second, memory stays g T / lambda above the target. Here the tier's room is computed
@@ -63,6 +63,8 @@ pub struct Forebay {
     last_growth: f64,
     last_taken: Option<Nanos>,
     fast_left: u32,
+    /// The capacity at the last sample, and samples above the alarm since it changed.
+    unmoved: (u64, u32),
     noise: Noise,
     rhythm: Rhythm,
 }
@@ -89,7 +91,16 @@ impl Forebay {
         (lasting, (compute - before).abs())
     }
 
-    fn see(&mut self, now: Nanos, config: &Config, sample: Sample) -> Seen {
+    /// Whether dense samples above the alarm are worth it: not for long when the capacity does not
+    /// change, because all is given or what is held cannot be.
+    fn can_help(&mut self, capacity_bytes: u64) -> bool {
+        let (before, samples) = self.unmoved;
+        let samples = if before == capacity_bytes { samples.saturating_add(1) } else { 0 };
+        self.unmoved = (capacity_bytes, samples);
+        samples < CALM_AFTER
+    }
+
+    fn see(&mut self, now: Nanos, config: &Config, capacity_bytes: u64, sample: Sample) -> Seen {
         let memory = config.memory_bytes as f64;
         let compute = sample.used_bytes.saturating_sub(sample.tier_bytes) as f64;
         let (growth, moved) = self.growth(now, compute);
@@ -99,7 +110,7 @@ impl Forebay {
         self.noise.observe(now, config, compute, growth);
         let limit = self.noise.limit();
         self.rhythm.observe(now, compute, limit.max(SWING * memory));
-        let alarmed = sample.used_bytes > config.alarm_bytes();
+        let alarmed = sample.used_bytes > config.alarm_bytes() && self.can_help(capacity_bytes);
         let moves = grows || alarmed || moved > limit.max(GROWTH * memory);
         let due = self.rhythm.is_due(now, config.period_ns);
         self.fast_left = if moves || due { CALM_AFTER } else { self.fast_left.saturating_sub(1) };
@@ -136,7 +147,7 @@ impl Forebay {
 
 impl Policy for Forebay {
     fn next(&mut self, now: Nanos, config: &Config, capacity_bytes: u64, sample: Sample) -> Wish {
-        let seen = self.see(now, config, sample);
+        let seen = self.see(now, config, capacity_bytes, sample);
         let (block, target) = (config.block_bytes as f64, config.target_bytes());
         let (used, capacity) = (sample.used_bytes as f64, capacity_bytes as f64);
         let ahead = self.ahead(now, config, &seen);

@@ -10,7 +10,7 @@
 //! | --- | --- |
 //! | `static` | never changes |
 //! | `dynims` | u - lambda v (r - r0) / r0 each period, as printed |
-//! | `forebay` | gives at once and ahead of growth, takes what stays |
+//! | `forebay` | gives at once and ahead of growth, takes what is free at once |
 //!
 //! Source: DynIMS, dissertation, chapter 3.
 

@@ -64,6 +64,7 @@ use nodes::Numbers;
 pub use partition::SPLIT_WORK_MAX;
 use partition::{Placed, Slots};
 use phases::Hpc;
+pub use planning::DEFAULT_THREADS;
 use queues::Queues;
 use run::{QueueKey, StageRun};
 pub use status::WAVES_SHOWN_MAX;

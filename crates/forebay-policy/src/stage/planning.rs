@@ -24,7 +24,7 @@ use crate::planner::{self, Config, DirectStrain, Event, JobId, Planner};
 
 /// Threads of a node for *No Action*: half of the default fetch threads of a mount, so that a
 /// reader always finds one.
-const DEFAULT_THREADS: u16 = 4;
+pub const DEFAULT_THREADS: u16 = 4;
 
 /// Most threads of a node that a planner may ask for.
 const MAX_THREADS: u16 = 8;

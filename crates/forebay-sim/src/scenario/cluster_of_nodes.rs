@@ -9,6 +9,8 @@ use crate::error::Result;
 
 /// An upper bound that only catches slips of the pen.
 const MAX_BYTES: u64 = (MAX_GB * 1e9) as u64;
+/// As for a mount of an agent.
+const MAX_PAGE_BYTES: u64 = 64 << 20;
 /// Each costs memory.
 const MAX_TASKS: u64 = 1_000_000;
 
@@ -37,7 +39,7 @@ pub fn read(root: &Section<'_>) -> Result<Setup> {
         slots: cluster.whole("slots", 1, 1024, Some(1))? as u32,
         tier_bytes: bytes(&cluster, "tier_bytes", None)?,
         extent_bytes: bytes(&cluster, "extent_bytes", Some(128 << 20))?,
-        page_bytes: cluster.whole("page_bytes", 4096, MAX_BYTES, Some(2 << 20))?,
+        page_bytes: cluster.whole("page_bytes", 4096, MAX_PAGE_BYTES, Some(2 << 20))?,
         fetch_threads: cluster.whole("fetch_threads", 1, 1024, Some(8))? as u32,
         locality_wait_ns: ns(cluster.number("locality_wait_s", 0.0, MAX_S, Some(1.0))?),
         servers: pfs.whole("servers", 1, 4096, None)? as u32,

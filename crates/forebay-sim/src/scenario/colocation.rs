@@ -23,7 +23,7 @@ pub fn read(root: &Section<'_>) -> Result<Setup> {
     let (nodes, pfs_bytes_per_s) = (system.max_nodes, system.pfs_bytes_per_s);
     let ram_bytes = cluster.number("ram_gb", 1e-6, MAX_GB, None)? * GB;
     cluster.done()?;
-    let planner = system.profile(&root.need("profile")?)?;
+    let planner = system.profile(&root.need("profile")?, 1)?;
     let (policy, learning) = match root.section("planner")? {
         None => ("forebay".into(), 0.0),
         Some(s) => policy(&s)?,

@@ -10,6 +10,7 @@ use std::path::Path;
 use forebay_model::forecast::Division;
 use forebay_model::profile::{Curve, Profile, Separable, Setting};
 use forebay_policy::planner::{Config, DirectStrain};
+use forebay_policy::stage::DEFAULT_THREADS;
 
 use super::reader::Section;
 use super::{File, GB, MAX_GB, MAX_S};
@@ -44,7 +45,7 @@ fn config(root: &Section<'_>) -> Result<Config> {
     let cluster = root.need("cluster")?;
     let system = System::read(&cluster)?;
     cluster.done()?;
-    let config = system.profile(&root.need("profile")?)?;
+    let config = system.profile(&root.need("profile")?, DEFAULT_THREADS)?;
     let learning = match root.section("planner")? {
         None => LEARNING,
         Some(s) => {
@@ -95,8 +96,9 @@ impl System {
         })
     }
 
-    /// With the section `[profile]`; without memory and without learning.
-    pub fn profile(&self, s: &Section<'_>) -> Result<Config> {
+    /// With the section `[profile]`; without memory and without learning. Planners that choose no
+    /// setting use `default_threads` of a node unless the section names others.
+    pub fn profile(&self, s: &Section<'_>, default_threads: u16) -> Result<Config> {
         let System { max_nodes, max_threads, pfs_bytes_per_s } = *self;
         let (most_nodes, most_threads) = (u64::from(max_nodes), u64::from(max_threads));
         let config = Config {
@@ -110,7 +112,8 @@ impl System {
             },
             default_setting: Setting::new(
                 s.whole("default_nodes", 1, most_nodes, Some(most_nodes))? as u16,
-                s.whole("default_threads", 1, most_threads, Some(1))? as u16,
+                s.whole("default_threads", 1, most_threads, Some(most_threads.min(default_threads.into())))?
+                    as u16,
             ),
             direct: DirectStrain {
                 speed_bytes_per_s: s.number("direct_gb_per_s", 1e-6, MAX_GB, Some(pfs_bytes_per_s / GB))?

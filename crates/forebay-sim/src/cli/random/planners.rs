@@ -17,7 +17,7 @@ pub struct PlannersArgs {
     #[arg(long, default_value = "forebay")]
     policy: String,
     /// How much longer than alone a phase may take, in percent
-    #[arg(long, default_value_t = 5.0)]
+    #[arg(long, default_value_t = 5.0, value_parser = percent)]
     allowance_percent: f64,
     /// How HPC phases divide the file system
     #[arg(long, default_value = "fair-share")]
@@ -39,6 +39,14 @@ const COLUMNS: [&str; 11] = [
 ];
 const ROW_COLUMNS: [&str; 7] =
     ["number", "policy", "hpc_jobs", "jobs", "map_s", "deadlines_missed", "missed_beside_fetch"];
+
+fn percent(text: &str) -> std::result::Result<f64, String> {
+    let percent: f64 = text.parse().map_err(|_| "a number is needed".to_string())?;
+    match (0.0..=1000.0).contains(&percent) {
+        true => Ok(percent),
+        false => Err("from 0 to 1000".into()),
+    }
+}
 
 pub fn planners(args: &PlannersArgs, out: &mut Output<'_>) -> Result<()> {
     let names: Vec<&str> = planner::POLICIES.iter().map(|p| p.0).collect();
@@ -105,10 +113,10 @@ fn summary(args: &PlannersArgs, others: &[String], clusters: &[Cluster], out: &m
         clusters.iter().for_each(|c| against.add(c.number, &c.made[0], &c.made[o + 1]));
         rows.push(row(other, o + 1, cells(&against)));
         worst.extend(against.slower_for_nothing.first().and(against.worst_for_nothing).map(|(_, number)| {
-            let Family { seed, allowance, bandwidth } = family(args);
-            let percent = 100.0 * allowance;
+            let PlannersArgs { policy, allowance_percent, bandwidth, systems } = args;
+            let seed = systems.seed;
             format!(
-                "worst against {other} without fewer missed deadlines: forebay sim random planners --seed {seed} --allowance-percent {percent} --bandwidth {bandwidth} --first {number} --count 1"
+                "worst against {other} without fewer missed deadlines: forebay sim random planners --policy {policy} --policies {other} --seed {seed} --allowance-percent {allowance_percent} --bandwidth {bandwidth} --first {number} --count 1"
             )
         }));
     }
