@@ -33,6 +33,7 @@ const ONE_WITH_THEIR_FILE: &[(&str, &str, &str)] = &[
     ("forebay-pfs", "layout", TABLE),
     ("forebay-sim", "scenario", TABLE),
     ("forebay-sim", "cli", COMMANDS),
+    ("forebay-sim", "cli::random", COMMANDS),
     ("forebay-cli", "", COMMANDS),
     ("forebay-sim", "reproduce::bb", STUDY),
     ("forebay-sim", "reproduce::eley", STUDY),

@@ -15,5 +15,5 @@ pub mod record;
 pub mod server;
 
 /// The system as it was measured.
-pub use forebay_policy::planner::Config as Profile;
+pub use forebay_policy::stage::Profile;
 pub use server::{Coordinator, Options};

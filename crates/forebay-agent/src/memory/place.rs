@@ -1,7 +1,8 @@
 //! Where memory may run short: the node itself, and each control group around the agent.
 //!
 //! What the kernel can take back at once counts as free: clean pages of the page cache. Dirty pages
-//! have to be written first, and a tmpfs and huge pages do not go at all, so they count as used. The tier is a tmpfs, and therefore part of what is used.
+//! have to be written first, and a tmpfs and huge pages do not go at all, so they count as used.
+//! The tier is a tmpfs, and therefore part of what is used.
 //!
 //! The files stay open and are read into the caller's buffer: a look costs some microseconds and
 //! allocates nothing.

@@ -1,4 +1,5 @@
-//! `forebay`: gives at once and ahead of growth, takes what is free at once, and is not shaken by noise.
+//! `forebay`: gives at once and ahead of growth, takes what is free at once, and is not shaken by
+//! noise.
 //!
 //! The printed law answers an error with a part of it, one period later; while compute grows by g
 //! bytes a second, memory stays g T / lambda above the target. Here the tier's room is computed

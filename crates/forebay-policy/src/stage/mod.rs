@@ -57,6 +57,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::eviction::PLANNED_SHARE_PERCENT;
 use crate::machine::{Machine, Nanos};
+/// What was measured of a system, from which planners start.
+pub use crate::planner::Config as Profile;
 use crate::planner::{self, HpcId, JobId, Planner};
 use event::{Action, Event, JobKey, JobStatus, JobUpdate, Node, QueueId, RequestId, StageStatus, WaveId};
 use job::{Change, Job};
