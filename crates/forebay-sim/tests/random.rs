@@ -1,7 +1,9 @@
 //! Planners on random clusters that none of them was tuned on.
 
+use forebay_sim::colocate::{JobSpec, simulate};
 use forebay_sim::parallel::in_parallel;
 use forebay_sim::random::clusters::{Against, Family, Made, equal_shares_s};
+use forebay_sim::trace::Trace;
 
 fn family(seed: u64) -> Family {
     Family { seed, allowance: 0.05, bandwidth: "fair-share".into() }
@@ -49,6 +51,38 @@ fn two_jobs_that_fit_do_not_wait_for_each_other() {
     setup.jobs.push(setup.jobs[0].clone());
     let made = Made::of(&setup).expect("it comes to an end");
     assert!(made.map_s.iter().all(|s| (s - 525.0).abs() < 1e-3), "{:?}", made.map_s);
+}
+
+/// A job that had the file system to itself for long, while another only computed, still gets its
+/// due of it when a stream of short jobs begins.
+#[test]
+fn what_a_job_got_alone_does_not_count_against_it() {
+    const S: u64 = 1_000_000_000;
+    let mut setup = forebay_sim::reproduce::eley::system::cell("forebay", 0, 0, 0.05);
+    setup.hpc.clear();
+    setup.planner.ram_bytes = 1_700_000_000_000;
+    setup.planner.profile.max_threads = 1;
+    setup.truth.max_threads = 1;
+    // As much as one prefetch takes.
+    setup.planner.pfs_bytes_per_s = 2e9;
+    setup.planner.direct.speed_bytes_per_s = 0.5e9;
+    setup.true_direct = setup.planner.direct;
+    let job = setup.jobs[0].clone();
+    let of = |waves, compute_s, starts_s| JobSpec {
+        waves,
+        wave_bytes: 50_000_000_000,
+        compute_ns: compute_s * S,
+        tier_read_ns: 0,
+        starts_ns: starts_s * S,
+        ..job.clone()
+    };
+    setup.jobs = vec![of(120, 5, 0), of(1, 10_000, 0)];
+    setup.jobs.extend((0..60).map(|i| of(2, 1, 2000 + 50 * i)));
+    let outcome = simulate(&setup, &mut Trace::off()).expect("it comes to an end");
+    let begun: Vec<u64> = outcome.jobs[0].waves.iter().map(|wave| wave.begin_ns / S).collect();
+    assert!(begun[119] > 3000, "the stream comes too late to disturb it: {begun:?}");
+    let longest = begun.windows(2).map(|w| w[1] - w[0]).max().expect("there are waves");
+    assert!(longest < 800, "no wave for {longest} s: {begun:?}");
 }
 
 /// The bound that docs/policies.md states.

@@ -66,9 +66,18 @@ struct Step {
 }
 
 impl Step {
+    fn allowed_ns(&self) -> u64 {
+        (self.alone_ns as f64 * OVERTIME + OVERTIME_NS) as u64
+    }
+
     fn is_late(&self, now: Nanos) -> bool {
-        let allowed_ns = self.alone_ns as f64 * OVERTIME + OVERTIME_NS;
-        self.bottleneck_ns == 0.0 && now.saturating_since(self.written) as f64 > allowed_ns
+        self.bottleneck_ns == 0.0 && now.saturating_since(self.written) > self.allowed_ns()
+    }
+
+    /// The first moment at which it can be late.
+    fn late_from(&self, now: Nanos) -> Nanos {
+        let written = if self.bottleneck_ns > 0.0 { now + self.bottleneck_ns as u64 } else { self.written };
+        written + self.allowed_ns() + 1
     }
 
     /// Its key behind what nodes have to write for others, in ns.
@@ -229,7 +238,8 @@ impl Policy for Coflow {
     }
 
     fn next_overdue(&self, now: Nanos) -> Option<Nanos> {
-        let at = |step: &Step| step.arrived + self.patience_ns;
-        self.steps.values().map(at).filter(|&at| self.patience_ns != u64::MAX && at > now).min()
+        let overdue = |step: &Step| step.arrived + self.patience_ns;
+        let overdue = self.steps.values().map(overdue).filter(|_| self.patience_ns != u64::MAX);
+        overdue.chain(self.steps.values().map(|step| step.late_from(now))).filter(|&at| at > now).min()
     }
 }

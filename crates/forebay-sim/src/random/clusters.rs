@@ -90,7 +90,7 @@ impl Family {
             jobs,
             memory: Vec::new(),
             faults: Vec::new(),
-            seed: number,
+            seed: rng.next_u64(),
         }
     }
 

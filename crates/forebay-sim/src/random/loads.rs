@@ -52,7 +52,7 @@ pub struct Family {
 impl Family {
     /// Node `number` under the law `policy`.
     pub fn node(&self, number: u64, policy: &str) -> Setup {
-        let mut setup = node(Rng::new(self.seed).fork(number), number, policy);
+        let mut setup = node(Rng::new(self.seed).fork(number), policy);
         if self.at_once {
             (setup.refill_bytes_per_s, setup.release_bytes_per_s) = (None, None);
         }
@@ -68,7 +68,7 @@ impl Family {
     }
 }
 
-fn node(mut rng: Rng, number: u64, policy: &str) -> Setup {
+fn node(mut rng: Rng, policy: &str) -> Setup {
     let memory = (by_order(&mut rng, 4.0, 256.0) * GIB) as u64 / PAGE_BYTES * PAGE_BYTES;
     let config = Config {
         memory_bytes: memory,
@@ -95,7 +95,7 @@ fn node(mut rng: Rng, number: u64, policy: &str) -> Setup {
         has_alarm: policy != "dynims",
         load: Load { base_bytes, pulses, noise, trace: Vec::new() },
         duration_ns: (DURATION_S * 1e9) as u64,
-        seed: number,
+        seed: rng.next_u64(),
     };
     setup.start_full();
     setup

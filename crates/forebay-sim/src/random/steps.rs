@@ -151,7 +151,7 @@ impl Family {
             jobs,
             faults: Vec::new(),
             random: None,
-            seed: number,
+            seed: rng.next_u64(),
         }
     }
 

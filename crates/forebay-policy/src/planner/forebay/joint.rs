@@ -132,7 +132,8 @@ impl Joint {
         let wanting = self.granted.iter().filter(|g| g.1).count();
         for &(id, _, speed) in self.granted.iter().filter(|g| g.1) {
             let owed = self.owed.entry(id).or_insert(0.0);
-            *owed += (DUE * total / wanting as f64 - speed) * dt_s;
+            // What it got while nobody else wanted any is no debt.
+            *owed = (*owed + (DUE * total / wanting as f64 - speed) * dt_s).max(0.0);
         }
     }
 

@@ -283,7 +283,8 @@ pub(super) fn owe(members: &mut [Member], wants: &[Want], grants: &[Grant], due:
     let total: f64 = grants.iter().map(|g| g.speed).sum();
     let part = due * total / wants.len().max(1) as f64;
     for want in wants {
-        members[want.job].owed_bytes += (part - grants[want.job].speed) * dt_s;
+        let owed = &mut members[want.job].owed_bytes;
+        *owed = (*owed + (part - grants[want.job].speed) * dt_s).max(0.0);
     }
 }
 

@@ -47,10 +47,11 @@ pub fn memory(args: &MemoryArgs, out: &mut Output<'_>) -> Result<()> {
         let outcomes = args.systems.run(|number| family.run(number, name))?;
         rows.push(row(name, &outcomes));
         for (number, outcome) in args.systems.numbers().zip(&outcomes) {
-            loads.extend(view::rows(&family.node(number, name), outcome));
+            let rows = view::rows(&family.node(number, name), outcome);
+            loads.extend(rows.into_iter().map(|row| [vec![number.to_string()], row].concat()));
         }
     }
-    args.systems.write(&view::COLUMNS, || loads)?;
+    args.systems.write(&[&["number"], &view::COLUMNS[..]].concat(), || loads)?;
     table(out, &COLUMNS, &rows)?;
     if out.json {
         return Ok(());
