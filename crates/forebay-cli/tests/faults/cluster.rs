@@ -85,8 +85,8 @@ impl Cluster {
         self.nodes.iter().map(|n| n.info.clone()).collect()
     }
 
-    /// Makes a file of which node 1 owns about its share. The inode's number decides who owns what,
-    /// so a file that is made once may be owned by others nearly whole.
+    /// Makes a file of which every node owns about its share. The inode's number decides who owns
+    /// what, so of a file that is made once a node may own nothing.
     pub fn make_shared_file(&self, at: impl Fn(&str) -> PathBuf, seed: u64, size: u64) -> PathBuf {
         let client = self.nodes[0].client();
         let fair = size.div_ceil(EXTENT) as usize / self.nodes.len();
@@ -94,13 +94,13 @@ impl Cluster {
             make_file(path, seed, size);
             let extents = client.locate(path, 0, size).unwrap();
             let owned =
-                extents.iter().filter(|e| e.hosts.first().is_some_and(|host| host == "node1")).count();
-            (fair - 1..=fair + 1).contains(&owned)
+                |node: &Node| extents.iter().filter(|e| e.hosts.first() == Some(&node.info.name)).count();
+            self.nodes.iter().all(|node| (fair - 1..=fair + 1).contains(&owned(node)))
         };
-        (0..100)
+        (0..200)
             .map(|i| at(&format!("f{i}")))
             .find(is_shared)
-            .expect("no file of which node 1 owns its share")
+            .expect("no file of which each node owns its share")
     }
 
     /// Gives every node the same view of all.

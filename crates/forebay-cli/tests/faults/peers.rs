@@ -20,11 +20,11 @@ const SEED: u64 = 71;
 #[test]
 fn the_pfs_serves_every_byte_once_however_many_nodes_read() {
     let Some(slow) = SlowFs::start() else { return };
-    make_file(&slow.at("f"), SEED, SIZE);
     for read_ahead in [0, 4 * MIB] {
         let cluster = Cluster::start(3, &NodeSetup { read_ahead, ..NodeSetup::new(&slow.mount()) });
+        let path = cluster.make_shared_file(|name| slow.at(name), SEED, SIZE);
         let before = slow.stats().read_bytes;
-        cluster.read_on(&[0, 1, 2], 3, &slow.at("f"), SEED);
+        cluster.read_on(&[0, 1, 2], 3, &path, SEED);
         assert_eq!(slow.stats().read_bytes - before, SIZE, "with read-ahead of {read_ahead}");
         assert_eq!(cluster.sum("fetched_bytes"), SIZE);
         for node in &cluster.nodes {
@@ -55,11 +55,11 @@ fn a_page_asked_for_again_is_kept_and_others_stay_guests() {
 #[test]
 fn agents_that_are_killed_while_readers_run_cost_only_time() {
     let Some(slow) = SlowFs::start() else { return };
-    make_file(&slow.at("f"), SEED, SIZE);
     let mut cluster = Cluster::start(3, &NodeSetup::new(&slow.mount()));
+    // A victim that owned nothing would not be asked, and its death not noticed.
+    let path = cluster.make_shared_file(|name| slow.at(name), SEED, SIZE);
     let (done, passes) = (AtomicBool::new(false), AtomicU64::new(0));
     let client = cluster.nodes[0].client();
-    let path = slow.at("f");
     std::thread::scope(|scope| {
         for reader in 0..3 {
             let (client, path, done, passes) = (client.clone(), &path, &done, &passes);
