@@ -4,17 +4,17 @@ use crate::cache::Cache;
 use crate::cluster::Cluster;
 use crate::config::Config;
 use crate::control::Control;
+use crate::coordinator::connection;
 use crate::coordinator::home::Home;
 use crate::coordinator::link::Link;
-use crate::coordinator::meeting;
 use crate::counters::{Counters, add};
 use crate::fetch::Fetch;
 use crate::fetch::ends::Ends;
 use crate::fetch::peers::Peers;
 use crate::fetch::pfs::Pfs;
 use crate::jobs::book::JobBook;
-use crate::jobs::files::Jobs;
 use crate::jobs::layouts::Layouts;
+use crate::jobs::scratch_files::Jobs;
 use crate::memory;
 use crate::mounts::MountState;
 use crate::peers::server::{self, PeerServer};
@@ -22,8 +22,8 @@ use crate::prefetch::orders::Orders;
 use crate::serve::closer::Closer;
 use crate::serve::connection::Clients;
 use crate::serve::session::Node;
-use crate::shares::{Kind, Shares};
 use crate::stop::{Stop, Wake};
+use crate::user_limits::{Kind, Shares};
 use forebay_store::tier::TierOptions;
 use forebay_store::{Budget, Class, Tier};
 use forebay_wire::link::Security;
@@ -96,7 +96,7 @@ impl Agent {
         let control = Arc::new(control);
         let orders = Arc::new(Orders::new(fetch.clone(), stop.clone(), wake.clone()));
         let (jobs, link) = (Arc::new(JobBook::default()), Arc::new(Link::new(wake.clone())));
-        let meeting = meeting::Node {
+        let joining = connection::Node {
             config: config.cluster.clone(),
             mounts: mounts.clone(),
             budget: cache.budget.clone(),
@@ -142,7 +142,7 @@ impl Agent {
             threads.push(spawn("memory", move || control.run(&stop))?);
         }
         // Last: whoever joins is asked for pages.
-        threads.push(spawn("link", move || meeting::run(&meeting, &home))?);
+        threads.push(spawn("link", move || connection::run(&joining, &home))?);
         Ok(Agent { node, socket, threads })
     }
 

@@ -35,9 +35,9 @@ pub mod mounts;
 pub mod peers;
 pub mod prefetch;
 pub mod serve;
-pub mod shares;
 pub mod stop;
 pub mod units;
+pub mod user_limits;
 
 pub use agent::Agent;
 pub use config::{ClusterConfig, Config, MountConfig};

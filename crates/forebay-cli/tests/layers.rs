@@ -233,8 +233,8 @@ fn the_coordinator_reaches_planners_through_the_stage_machine_only() {
     let sources = sources(&packages["forebay-coordinator"].directory.join("src"));
     let uses = |word: &str| sources.iter().filter(|(_, text)| text.contains(word)).count();
     assert!(uses("forebay_policy::stage") > 0, "the stage machine was not found in the coordinator");
-    let decides =
-        ["planner", "placement", "depth", "homes", "eviction"].map(|m| format!("forebay_policy::{m}"));
+    let decides = ["planner", "placement", "depth", "preferred_nodes", "eviction"]
+        .map(|m| format!("forebay_policy::{m}"));
     for word in decides {
         assert_eq!(uses(&word), 0, "the coordinator imports {word}");
     }
@@ -252,8 +252,17 @@ fn the_simulated_world_reaches_planners_through_the_stage_machine_only() {
         lines.filter(|line| names(without_comment(line), word)).count()
     };
     assert!(uses("forebay_policy::stage") > 0, "the stage machine was not found in the simulated world");
-    let decides =
-        ["Planner", "Policy", "Board", "Plan", "placement", "depth", "homes", "eviction", "WaveStarts"];
+    let decides = [
+        "Planner",
+        "Policy",
+        "Board",
+        "Plan",
+        "placement",
+        "depth",
+        "preferred_nodes",
+        "eviction",
+        "WaveStarts",
+    ];
     for word in decides {
         assert_eq!(uses(word), 0, "the simulated world uses {word}");
     }

@@ -8,15 +8,15 @@
 //!
 //! [`Client::locate`] computes where a range is kept from the members and their capacities alone.
 //! There is no table to ask, so listing ten thousand files costs one question to the agent.
-//! [`Client::homes`] answers another question: where to run the tasks that read the range, so that
-//! nodes get equal work ([`forebay_policy::homes`]). Each client balances its own answers, so a
-//! program should ask through one client.
+//! [`Client::preferred_nodes`] answers another question: where to run the tasks that read the
+//! range, so that nodes get equal work ([`forebay_policy::preferred_nodes`]). Each client balances
+//! its own answers, so a program should ask through one client.
 
 use crate::error::{errno, told};
 use crate::session::{Client, lock, unexpected};
 use forebay_pfs::FileFacts;
-use forebay_policy::homes::{Candidate, Homes};
 use forebay_policy::placement::{Member, extent_key, node_number, owner};
+use forebay_policy::preferred_nodes::{Candidate, PreferredNodes};
 use forebay_wire::frame;
 use forebay_wire::{
     Channel, ClusterView, FileRef, JobStatus, JobUpdate, MAX_PACKET_BYTES, MountInfo, NodeInfo, Refusal,
@@ -132,16 +132,21 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::file_ref`].
-    pub fn homes(&self, path: impl AsRef<Path>, offset: u64, len: u64) -> io::Result<Vec<Location>> {
+    pub fn preferred_nodes(
+        &self,
+        path: impl AsRef<Path>,
+        offset: u64,
+        len: u64,
+    ) -> io::Result<Vec<Location>> {
         let (file, mount) = self.named(path.as_ref())?;
         self.homes_of(&mount, range(&file, offset, len))
     }
 
-    /// As [`Client::homes`], for a file that has been named already.
+    /// As [`Client::preferred_nodes`], for a file that has been named already.
     ///
     /// # Errors
     /// The mount is not served any more; no agent.
-    pub fn homes_ref(&self, file: &FileRef, offset: u64, len: u64) -> io::Result<Vec<Location>> {
+    pub fn preferred_nodes_ref(&self, file: &FileRef, offset: u64, len: u64) -> io::Result<Vec<Location>> {
         self.homes_of(&self.mount_called(&file.mount)?, range(file, offset, len))
     }
 
@@ -150,9 +155,9 @@ impl Client {
     }
 
     fn homes_of(&self, mount: &MountInfo, range: Range) -> io::Result<Vec<Location>> {
-        let mut given = lock(&self.session.homes.0);
+        let mut given = lock(&self.session.preferred_nodes.0);
         let given = given.entry(mount.label.clone()).or_default();
-        self.with_view(|view| homes(view, mount, range, given))
+        self.with_view(|view| preferred_nodes(view, mount, range, given))
     }
 
     fn mount_called(&self, label: &str) -> io::Result<MountInfo> {
@@ -241,11 +246,16 @@ fn owners(view: &ClusterView, mount: &MountInfo, range: Range) -> Vec<Location> 
 }
 
 /// The preferred node of each extent in the range.
-fn homes(view: &ClusterView, mount: &MountInfo, range: Range, given: &mut Homes) -> Vec<Location> {
+fn preferred_nodes(
+    view: &ClusterView,
+    mount: &MountInfo,
+    range: Range,
+    given: &mut PreferredNodes,
+) -> Vec<Location> {
     let keepers = view.keepers(&mount.label);
     let candidate = |n: &&NodeInfo| Candidate { member: member(n), runs_tasks: n.role == Role::CoLocated };
     let candidates: Vec<Candidate> = keepers.iter().map(candidate).collect();
-    by_extent(mount, &keepers, range, |key, bytes| given.home(&candidates, key, bytes))
+    by_extent(mount, &keepers, range, |key, bytes| given.choose(&candidates, key, bytes))
 }
 
 /// The host of the node that `choose` finds for each extent, given its key and the bytes that the
@@ -398,23 +408,28 @@ mod tests {
         nodes[2].role = Role::Dedicated;
         nodes[2].capacity_bytes = 1 << 28;
         let view = ClusterView { epoch: Epoch::default(), nodes };
-        let mut given = Homes::default();
+        let mut given = PreferredNodes::default();
         // Files of one extent, as they are written by a job: what is within a file cannot be evened
         // out.
         let file = |ino| Range { ino, size: 1 << 20, offset: 0, len: 1 << 20 };
-        let told: Vec<String> =
-            (0..60).map(|ino| homes(&view, &mount(), file(ino), &mut given)[0].hosts[0].clone()).collect();
+        let told: Vec<String> = (0..60)
+            .map(|ino| preferred_nodes(&view, &mount(), file(ino), &mut given)[0].hosts[0].clone())
+            .collect();
         let on = |host: &str| told.iter().filter(|h| *h == host).count();
         assert!(on("a.host").abs_diff(on("b.host")) <= 1, "{told:?}");
         for (ino, host) in (0..60).zip(&told) {
             let owner = owners(&view, &mount(), file(ino))[0].hosts[0].clone();
             assert_eq!(host == "c.host", owner == "c.host");
-            assert_eq!(homes(&view, &mount(), file(ino), &mut given)[0].hosts[0], *host, "asked again");
+            assert_eq!(
+                preferred_nodes(&view, &mount(), file(ino), &mut given)[0].hosts[0],
+                *host,
+                "asked again"
+            );
         }
         assert!(on("c.host") > 0);
         // A part of an extent is told what the whole is.
         let half = Range { len: 1 << 19, ..file(5) };
-        assert_eq!(homes(&view, &mount(), half, &mut given)[0].hosts[0], told[5]);
+        assert_eq!(preferred_nodes(&view, &mount(), half, &mut given)[0].hosts[0], told[5]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What a client remembers between two questions to the cluster.
 
-use forebay_policy::homes::Homes;
+use forebay_policy::preferred_nodes::PreferredNodes;
 use forebay_wire::ClusterView;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -12,4 +12,4 @@ pub(crate) struct KnownView(pub(crate) Mutex<Option<(Instant, ClusterView)>>);
 
 /// The preferred nodes that a client has chosen, by the labels of mounts.
 #[derive(Debug, Default)]
-pub(crate) struct GivenHomes(pub(crate) Mutex<BTreeMap<String, Homes>>);
+pub(crate) struct GivenPreferred(pub(crate) Mutex<BTreeMap<String, PreferredNodes>>);

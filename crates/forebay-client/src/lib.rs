@@ -23,10 +23,10 @@ pub mod load;
 mod lock;
 pub mod map;
 mod own;
-mod proof;
 pub mod read;
 pub mod session;
 mod stamp;
+mod version_check;
 mod watch;
 pub mod write;
 

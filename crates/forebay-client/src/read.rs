@@ -6,11 +6,11 @@
 //! next reader, or the program reads them from the PFS itself; the read-ahead policy decides which,
 //! by the pattern of the reads. After any failure of the agent the program reads the PFS.
 //!
-//! `proof` ensures that one open never returns bytes of two versions.
+//! `version_check` ensures that one open never returns bytes of two versions.
 
 use crate::error::{errno, out_of_files, told};
-use crate::proof::{Changed, Proof};
 use crate::session::{Client, Session, lock, unexpected};
+use crate::version_check::{Changed, Proof};
 use crate::{EXTENT_BYTES, MappedRange};
 use forebay_pfs::layout::{self, Layout};
 use forebay_pfs::read::reopen_direct;

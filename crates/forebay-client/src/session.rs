@@ -132,7 +132,7 @@ pub(crate) struct Session {
     job: Mutex<Option<(Option<Channel>, String)>>,
     /// The members as they were a moment ago.
     pub(crate) view: crate::known::KnownView,
-    pub(crate) homes: crate::known::GivenHomes,
+    pub(crate) preferred_nodes: crate::known::GivenPreferred,
     /// What this node does to the files that are open.
     pub(crate) watches: Arc<crate::watch::Watches>,
 }
@@ -160,7 +160,7 @@ impl Session {
             warned: AtomicBool::new(false),
             job: Mutex::new(None),
             view: crate::known::KnownView::default(),
-            homes: crate::known::GivenHomes::default(),
+            preferred_nodes: crate::known::GivenPreferred::default(),
             watches: Arc::default(),
         }
     }

@@ -175,8 +175,11 @@ pub unsafe extern "system" fn Java_io_forebay_core_Native_locate(
         let file = path(jni, file)?;
         let (offset, length) = (offset_of(offset)?, offset_of(length)?);
         let client = CLIENTS.get(client)?;
-        let parts =
-            if balanced { client.homes(&file, offset, length) } else { client.locate(&file, offset, length) };
+        let parts = if balanced {
+            client.preferred_nodes(&file, offset, length)
+        } else {
+            client.locate(&file, offset, length)
+        };
         jni.new_bytes(&encode_locations(&parts.map_err(Failure::about(&file))?))
     };
     // SAFETY: what the JVM has passed.
@@ -208,7 +211,7 @@ pub unsafe extern "system" fn Java_io_forebay_core_Native_locateListed(
         let (offset, length) = (offset_of(offset)?, offset_of(length)?);
         let client = CLIENTS.get(client)?;
         let parts = if balanced {
-            client.homes_ref(&file, offset, length)?
+            client.preferred_nodes_ref(&file, offset, length)?
         } else {
             client.locate_ref(&file, offset, length)?
         };

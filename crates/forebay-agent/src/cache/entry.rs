@@ -6,7 +6,7 @@
 
 use super::flight::{Flight, Urgency};
 use crate::lock::lock;
-use crate::shares::{PfsFile, Share};
+use crate::user_limits::{PfsFile, Share};
 use forebay_pfs::layout;
 use forebay_store::copy::{CopyFile, CopyIdentity, Geometry};
 use forebay_store::ring::page_key;

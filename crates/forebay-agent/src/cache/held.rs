@@ -1,7 +1,7 @@
 //! Memory that cannot be evicted, held for a user.
 
 use super::Cache;
-use crate::shares::{Kind, Share, Shares};
+use crate::user_limits::{Kind, Share, Shares};
 use forebay_store::{Class, Reservation};
 use forebay_wire::Refusal;
 

@@ -7,7 +7,7 @@
 
 use super::Cache;
 use super::entry::Entry;
-use crate::shares::Share;
+use crate::user_limits::Share;
 use forebay_store::State;
 use forebay_store::copy::{CopyFile, FLAG_PINNED};
 use forebay_store::ring::{page_key, split_key};

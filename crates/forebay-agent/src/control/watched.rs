@@ -173,16 +173,16 @@ mod tests {
         Place::of(Group { version: 2, directory: directory.to_owned() }, u64::MAX).unwrap()
     }
 
+    const BOUNDS: Bounds = Bounds { min_bytes: 0, max_bytes: 400 * MIB, capacity_bytes: 400 * MIB };
+
     #[test]
     fn the_tier_gives_way_to_use_and_to_a_lower_limit() {
         let dir = tempfile::tempdir().unwrap();
         let mut watched = Watched::new(group(dir.path(), 1000 * MIB, 600 * MIB));
-        let config = MemoryConfig::default();
-        let bounds = Bounds { min_bytes: 0, max_bytes: 400 * MIB, capacity_bytes: 400 * MIB };
-        let mut buffer = [0; BUFFER_BYTES];
+        let (config, mut buffer) = (MemoryConfig::default(), [0; BUFFER_BYTES]);
         let mut look = |ms: u64, tier: u64| {
             watched
-                .look(Nanos(ms * 1_000_000), false, &config, &bounds, tier * MIB, &mut buffer)
+                .look(Nanos(ms * 1_000_000), false, &config, &BOUNDS, tier * MIB, &mut buffer)
                 .unwrap()
                 .unwrap()
         };
@@ -202,12 +202,10 @@ mod tests {
     fn a_place_that_cannot_be_read_is_an_error_and_its_law_stays() {
         let dir = tempfile::tempdir().unwrap();
         let mut watched = Watched::new(group(dir.path(), 1000 * MIB, 600 * MIB));
-        let config = MemoryConfig::default();
-        let bounds = Bounds { min_bytes: 0, max_bytes: 400 * MIB, capacity_bytes: 400 * MIB };
-        let mut buffer = [0; BUFFER_BYTES];
-        watched.look(Nanos(0), false, &config, &bounds, 0, &mut buffer).unwrap();
+        let (config, mut buffer) = (MemoryConfig::default(), [0; BUFFER_BYTES]);
+        watched.look(Nanos(0), false, &config, &BOUNDS, 0, &mut buffer).unwrap();
         std::fs::write(dir.path().join("memory.current"), "?\n").unwrap();
-        assert!(watched.look(Nanos(1), false, &config, &bounds, 0, &mut buffer).is_err());
+        assert!(watched.look(Nanos(1), false, &config, &BOUNDS, 0, &mut buffer).is_err());
         assert!(watched.law.is_some() && watched.complains() && !watched.complains());
     }
 }

@@ -4,10 +4,10 @@
 //! | --- | --- |
 //! | `home` | where the coordinator is |
 //! | `link` | what the rest of the agent says to it |
-//! | `meeting` | the thread that stays connected |
+//! | `connection` | the thread that stays connected |
 //! | `answers` | whether the coordinator still answers |
 
 mod answers;
+pub mod connection;
 pub mod home;
 pub mod link;
-pub mod meeting;

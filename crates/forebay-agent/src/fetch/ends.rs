@@ -33,7 +33,7 @@ impl Ends {
         Ends { mounts, cache, counters, misses }
     }
 
-    /// Ends a flight: readers are woken, loads are told.
+    /// Ends a flight: wakes its readers and reports it to its loads.
     pub fn finish(&self, task: &Task, outcome: Result<u64, FlightError>) {
         let counters = &self.counters;
         if let Some(begun) = task.flight.take_begun() {

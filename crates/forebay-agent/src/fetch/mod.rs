@@ -25,7 +25,7 @@ use crate::cache::entry::{Entry, Task};
 use crate::cache::flight::{Flight, Urgency, Watcher};
 use crate::counters::Counters;
 use crate::mounts::MountState;
-use crate::shares::PfsFile;
+use crate::user_limits::PfsFile;
 use ends::Ends;
 use peers::Peers;
 use pfs::Pfs;

@@ -29,7 +29,7 @@ use crate::cluster::{Cluster, Owner};
 use crate::counters::{Counters, add};
 use crate::lock::lock;
 use crate::mounts::MountState;
-use crate::shares::PfsFile;
+use crate::user_limits::PfsFile;
 use forebay_pfs::FileVersion;
 use forebay_policy::eviction::Fill;
 use forebay_store::Class;

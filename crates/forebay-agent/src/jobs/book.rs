@@ -247,8 +247,8 @@ impl JobBook {
         }
     }
 
-    /// Says all of it from the beginning by `say`, as messages to a coordinator that knows nothing.
-    /// What is told next is said after them.
+    /// Repeats all of it from the beginning by `say`, as messages to a coordinator that knows
+    /// nothing. Later reports follow these messages.
     pub fn tell_again(&self, say: impl FnOnce(Vec<ToCoordinator>)) {
         let jobs = lock(&self.jobs);
         let mut messages = Vec::new();

@@ -4,8 +4,8 @@
 //! | --- | --- |
 //! | `book` | what analytics jobs have reported, for the coordinator |
 //! | `layouts` | where their files lie on the servers of the PFS |
-//! | `files` | memory-only files |
+//! | `scratch_files` | memory-only files |
 
 pub mod book;
-pub mod files;
 pub mod layouts;
+pub mod scratch_files;

@@ -11,7 +11,7 @@ use crate::lock::lock;
 use crate::mounts::MountState;
 use crate::mounts::by_path::{ByPath, NoPath, open_by_path};
 use crate::mounts::seal::seal;
-use crate::shares::PfsFile;
+use crate::user_limits::PfsFile;
 use forebay_pfs::lease;
 use forebay_store::{Class, Reservation};
 use forebay_wire::FileRef;

@@ -10,7 +10,7 @@ use crate::fetch::Fetch;
 use crate::fetch::find::NoEntry;
 use crate::mounts::admit::Admitted;
 use crate::mounts::seal::Unsettled;
-use crate::shares::PfsFile;
+use crate::user_limits::PfsFile;
 use forebay_pfs::FileFacts;
 use forebay_pfs::lease::Opened;
 use forebay_wire::NodeInfo;

@@ -20,7 +20,7 @@ use crate::fetch::peers::{Check, Place, Placing};
 use crate::lock::lock;
 use crate::mounts::admit::{NoFile, admit};
 use crate::mounts::seal::Unsettled;
-use crate::shares::{PfsFile, Share};
+use crate::user_limits::{PfsFile, Share};
 use forebay_pfs::lease::Opened;
 use forebay_policy::machine::Nanos;
 use forebay_policy::token_bucket::TokenBucket;

@@ -11,7 +11,7 @@ use super::session::{Connection, Node, reply};
 use crate::counters::add;
 use crate::jobs::book::Size;
 use crate::lock::lock;
-use crate::shares::Kind;
+use crate::user_limits::Kind;
 use forebay_store::ring::{self, RingReader};
 use forebay_store::{Class, Reservation};
 use forebay_wire::channel::{Limits, MAX_FDS, decode};

@@ -3,7 +3,7 @@
 use super::closer::Sent;
 use super::session::{Answer, Connection, reply};
 use crate::prefetch::load::LoadJob;
-use crate::shares::Kind;
+use crate::user_limits::Kind;
 use forebay_wire::{LoadProgress, Refusal, Reply};
 use std::time::Duration;
 

@@ -4,12 +4,12 @@
 //! | --- | --- |
 //! | `connection` | takes packets of a client, and sends answers |
 //! | `requests` | which file answers which request |
-//! | `open`, `read`, `write`, `pins` | files of the PFS: opened, read, written through, pinned |
+//! | `open`, `miss`, `write`, `pins` | files of the PFS: opened, read, written through, pinned |
 //! | `loads` | the load of a connection |
 //! | `scratch` | memory-only files |
 //! | `jobs` | what jobs report |
 //! | `admin` | what operators and the command line request |
-//! | `session`, `stage` | what a client has here while it is connected |
+//! | `session`, `write_staging` | what a client has here while it is connected |
 //! | `closer` | closes descriptors that may hang |
 
 pub mod admin;
@@ -17,11 +17,11 @@ pub mod closer;
 pub mod connection;
 pub mod jobs;
 pub mod loads;
+pub mod miss;
 pub mod open;
 pub mod pins;
-pub mod read;
 pub mod requests;
 pub mod scratch;
 pub mod session;
-pub mod stage;
 pub mod write;
+pub mod write_staging;

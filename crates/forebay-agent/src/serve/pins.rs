@@ -5,7 +5,7 @@ use super::session::{Answer, Connection, PagePins, refuse, reply};
 use crate::cache::NoPin;
 use crate::cache::entry::Entry;
 use crate::mounts::admit::Admitted;
-use crate::shares::Kind;
+use crate::user_limits::Kind;
 use forebay_wire::{Refusal, Reply};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;

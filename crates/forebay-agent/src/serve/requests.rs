@@ -2,7 +2,7 @@
 
 use super::closer::Sent;
 use super::session::{Answer, Connection, reply};
-use super::{admin, jobs, loads, open, pins, read, scratch, write};
+use super::{admin, jobs, loads, miss, open, pins, scratch, write};
 use crate::jobs::book::Size;
 use crate::mounts::admit::{Admitted, NoFile, admit_at, require_writer};
 use forebay_pfs::FileVersion;
@@ -24,15 +24,15 @@ impl Connection {
             Request::Open => self.with_file(fds, |c, file, fd| open::open(c, file, &fd)),
             Request::Fetch { version, copy, offset, len, deadline_ms, ahead } => {
                 let deadline = Instant::now() + Duration::from_millis(deadline_ms.into());
-                let wanted = read::Wanted { version, copy, offset, len, deadline, ahead };
-                self.with_file(fds, |c, file, fd| read::fetch(c, file, fd, &wanted))
+                let wanted = miss::Wanted { version, copy, offset, len, deadline, ahead };
+                self.with_file(fds, |c, file, fd| miss::fetch(c, file, fd, &wanted))
             }
             Request::Prefetch { version, runs } => {
-                self.one_way(fds, |c, file, fd| read::prefetch(c, file, fd, &version, &runs))
+                self.one_way(fds, |c, file, fd| miss::prefetch(c, file, fd, &version, &runs))
             }
             Request::Missed { version, page, bytes } => {
                 if let (Some(sent), true) = (fds.pop(), fds.is_empty()) {
-                    read::missed(self, sent, &version, page, bytes);
+                    miss::missed(self, sent, &version, page, bytes);
                 }
                 None
             }

@@ -1,9 +1,9 @@
-//! Requests about memory-only files ([`crate::jobs::files`]).
+//! Requests about memory-only files ([`crate::jobs::scratch_files`]).
 
 use super::session::{Answer, Connection, reply};
-use crate::jobs::files::{FILE_BYTES, Job, Scratch, find};
+use crate::jobs::scratch_files::{FILE_BYTES, Job, Scratch, find};
 use crate::lock::lock;
-use crate::shares::Kind;
+use crate::user_limits::Kind;
 use forebay_store::bounded::BoundedFile;
 use forebay_store::{Class, blocks_bytes};
 use forebay_wire::{Refusal, Reply};

@@ -1,7 +1,7 @@
 //! What a client has at this agent while it is connected, and what its requests act on.
 
 use super::closer::Closer;
-use super::stage::Stage;
+use super::write_staging::Stage;
 use crate::cache::Cache;
 use crate::cluster::Cluster;
 use crate::config::Config;
@@ -10,13 +10,13 @@ use crate::coordinator::link::Link;
 use crate::counters::{Counters, add};
 use crate::fetch::Fetch;
 use crate::jobs::book::JobBook;
-use crate::jobs::files::Jobs;
 use crate::jobs::layouts::Layouts;
+use crate::jobs::scratch_files::Jobs;
 use crate::lock::lock;
 use crate::mounts::MountState;
 use crate::prefetch::load::LoadJob;
-use crate::shares::{Share, Shares};
 use crate::stop::Stop;
+use crate::user_limits::{Share, Shares};
 use forebay_store::ring::RingReader;
 use forebay_wire::channel::Peer;
 use forebay_wire::{Refusal, Reply};

@@ -6,7 +6,7 @@
 //! data.
 
 use super::session::{Answer, Connection, refuse, reply};
-use super::stage::{NoStage, SLOTS, Stage};
+use super::write_staging::{NoStage, SLOTS, Stage};
 use crate::mounts::COARSE;
 use crate::mounts::admit::{Admitted, display_path};
 use forebay_pfs::FileVersion;

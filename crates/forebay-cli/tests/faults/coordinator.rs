@@ -632,7 +632,7 @@ fn what_is_ordered_where_its_task_will_run_comes_by_way_of_its_owner_and_stays()
     let owners: Vec<String> =
         client.locate(&path, 0, 48 * EXTENT).unwrap().iter().map(|l| l.hosts[0].clone()).collect();
     let homes: Vec<String> =
-        client.homes(&path, 0, 48 * EXTENT).unwrap().iter().map(|l| l.hosts[0].clone()).collect();
+        client.preferred_nodes(&path, 0, 48 * EXTENT).unwrap().iter().map(|l| l.hosts[0].clone()).collect();
     let moved = owners.iter().zip(&homes).filter(|(owner, home)| owner != home).count();
     let on = |host: &str| homes.iter().filter(|h| *h == host).count();
     assert!(moved > 2 && (on("n0"), on("n1")) == (24, 24), "{owners:?} {homes:?}");

@@ -13,12 +13,12 @@
 //!    switch and to pause. They come in closed form from spending S exactly by the end of the
 //!    phase, or by the moment the wave is there. The papers' actions are such pairs: the delays are
 //!    (pause, default), the scalings a single setting.
-//! 3. Each course is *played out* ([`play`]): through the phase, the gaps and phases after it, with
-//!    as many waves ahead as the memory holds, to the end of what is in sight. The earliest wins;
-//!    of equals the one that costs the phase least. So a prefetch that would only wait in memory
-//!    spends nothing, and a job that lives from hand to mouth gets all there is. A play-out ends as
-//!    soon as it is certain not to win: most do within the first waves, which changes no choice and
-//!    is what makes a decision quick.
+//! 3. Each course is *played out* ([`rollout`]): through the phase, the gaps and phases after it,
+//!    with as many waves ahead as the memory holds, to the end of what is in sight. The earliest
+//!    wins; of equals the one that costs the phase least. So a prefetch that would only wait in
+//!    memory spends nothing, and a job that lives from hand to mouth gets all there is. A play-out
+//!    ends as soon as it is certain not to win: most do within the first waves, which changes no
+//!    choice and is what makes a decision quick.
 //! 4. With the best courses it is played out which waves come first (the *feed*): tasks that wait
 //!    between phases read what is missing themselves, faster than any prefetch, so waves may be
 //!    left to them while those for the phase are brought.
@@ -47,7 +47,7 @@ mod course;
 mod hull;
 mod joint;
 mod look;
-mod play;
+mod rollout;
 mod say;
 mod share;
 mod stock;
@@ -57,7 +57,7 @@ use course::{Course, Leg, Present, REST, SAME_S};
 use hull::{Hull, PAUSE, Point, all_points, concave_hull, speed_at};
 use joint::{Joint, Settings};
 use look::{feeds_between, feeds_within, scene};
-use play::{Feed, Scene};
+use rollout::{Feed, Scene};
 use say::{kind_of, waits};
 use share::Curve;
 

@@ -54,19 +54,16 @@ fn phase(p: &mut Planner, allowance: f64, compute_s: u64) {
     p.handle(Nanos(0), Event::PhaseBegins { hpc: 0, alone_ns: io_ns, deadline }, &mut out);
 }
 
+/// A job of equal waves, none of which is there.
+fn job_joins(job: JobId, waves: u32, wave_bytes: u64, compute_ns: u64) -> Event {
+    Event::JobJoins { job, waves, wave_bytes, compute_ns, tier_read_ns: 0, computing_ns: None }
+}
+
 /// A job whose first wave computes for `compute_s` from now on; returns what the planner decides on
 /// the second.
 fn second_wave(p: &mut Planner, compute_s: u64) -> Vec<Action> {
     let mut out = vec![];
-    let joins = Event::JobJoins {
-        job: 0,
-        waves: 9,
-        wave_bytes: 100,
-        compute_ns: compute_s * S,
-        tier_read_ns: 0,
-        computing_ns: None,
-    };
-    p.handle(Nanos(0), joins, &mut out);
+    p.handle(Nanos(0), job_joins(0, 9, 100, compute_s * S), &mut out);
     p.handle(Nanos(0), Event::Fetched { job: 0, wave: 0, resident_bytes: 0 }, &mut out);
     out.clear();
     let starts = Event::WaveStarts { job: 0, wave: 0, compute_ns: compute_s * S };
@@ -185,15 +182,7 @@ fn forebay_takes_no_memory_for_waves_that_are_needed_much_later() {
 fn forebay_leaves_room_for_the_next_wave_of_others() {
     let mut p = planner("forebay");
     let mut out = second_wave(&mut p, 100);
-    let other = Event::JobJoins {
-        job: 1,
-        waves: 9,
-        wave_bytes: 50,
-        compute_ns: 500 * S,
-        tier_read_ns: 0,
-        computing_ns: None,
-    };
-    p.handle(Nanos(1), other, &mut out);
+    p.handle(Nanos(1), job_joins(1, 9, 50, 500 * S), &mut out);
     // Job 0 holds 100 bytes in compute and 100 fetched, job 1 has 50 in compute. Half of a third
     // wave of job 0 would fit into 301, but not beside the 50 that job 1 is entitled to.
     p.handle(Nanos(1), Event::Memory { bytes: 301 }, &mut out);
@@ -224,15 +213,7 @@ fn two_jobs_wait(pfs_bytes_per_s: f64) -> Vec<(JobId, f64)> {
     let mut p = Planner::new(config, policy);
     let mut out = vec![];
     for job in [0, 1] {
-        let joins = Event::JobJoins {
-            job,
-            waves: 9,
-            wave_bytes: 100,
-            compute_ns: 10 * S,
-            tier_read_ns: 0,
-            computing_ns: None,
-        };
-        p.handle(Nanos(0), joins, &mut out);
+        p.handle(Nanos(0), job_joins(job, 9, 100, 10 * S), &mut out);
     }
     let fetching = p.snapshot().fetching;
     let moving = fetching.into_iter().filter_map(|(job, _, setting)| Some((job, setting?.rate)));
@@ -262,15 +243,7 @@ fn forebay_divides_what_a_phase_bears_among_jobs() {
     phase(&mut p, 0.1, 100);
     let mut out = vec![];
     for job in [0, 1] {
-        let joins = Event::JobJoins {
-            job,
-            waves: 9,
-            wave_bytes: 50,
-            compute_ns: 10 * S,
-            tier_read_ns: 0,
-            computing_ns: None,
-        };
-        p.handle(Nanos(0), joins, &mut out);
+        p.handle(Nanos(0), job_joins(job, 9, 50, 10 * S), &mut out);
     }
     let both = |s: &Snapshot| s.fetching.iter().filter(|f| f.2.is_some_and(|s| !s.is_paused())).count();
     assert_eq!(both(&p.snapshot()), 2, "{:?}", p.snapshot());
@@ -299,15 +272,7 @@ fn forebay_stocks_waves_for_the_phase_and_leaves_the_next_to_the_tasks() {
         first_in_ns: 40 * S,
     };
     p.handle(Nanos(0), joins, &mut out);
-    let joins = Event::JobJoins {
-        job: 0,
-        waves: 99,
-        wave_bytes: 100,
-        compute_ns: 5 * S,
-        tier_read_ns: 0,
-        computing_ns: None,
-    };
-    p.handle(Nanos(0), joins, &mut out);
+    p.handle(Nanos(0), job_joins(0, 99, 100, 5 * S), &mut out);
     assert!(matches!(&out[..], [Action::Decided(_), Action::Direct { wave: 0, .. }]), "{out:?}");
     out.clear();
     p.handle(Nanos(5 * S), Event::Fetched { job: 0, wave: 0, resident_bytes: 0 }, &mut out);
@@ -343,15 +308,7 @@ fn a_pause_of_one_wave_stops_what_is_brought_of_another() {
         first_in_ns: compute_ns,
     };
     p.handle(Nanos(0), joins, &mut out);
-    let joins = Event::JobJoins {
-        job: 0,
-        waves: 99,
-        wave_bytes: 100,
-        compute_ns: 5 * S,
-        tier_read_ns: 0,
-        computing_ns: None,
-    };
-    p.handle(Nanos(0), joins, &mut out);
+    p.handle(Nanos(0), job_joins(0, 99, 100, 5 * S), &mut out);
     p.handle(Nanos(5 * S), Event::Fetched { job: 0, wave: 0, resident_bytes: 0 }, &mut out);
     p.handle(Nanos(5 * S), Event::WaveStarts { job: 0, wave: 0, compute_ns: 5 * S }, &mut out);
     let begins = Event::PhaseBegins { hpc: 0, alone_ns: io_ns, deadline: Nanos(27 * S) };

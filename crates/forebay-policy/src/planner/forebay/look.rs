@@ -3,7 +3,7 @@
 use forebay_model::forecast::Chain;
 
 use super::super::{Board, JobId};
-use super::play::{Calendar, Feed, HORIZON_WAVES, Scene, Wave, Work};
+use super::rollout::{Calendar, Feed, HORIZON_WAVES, Scene, Wave, Work};
 
 /// Furthest wave, counted from the next to compute, that is brought before those ahead of it.
 const FURTHEST: usize = 16;

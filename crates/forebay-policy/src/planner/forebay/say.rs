@@ -7,7 +7,7 @@ use forebay_model::profile::Setting;
 use super::super::Board;
 use super::super::plan::{ActionKind, Estimate, Plan, PlannedStep};
 
-/// Fetches nothing for now.
+/// The plan to fetch nothing until the next event.
 pub(super) fn waits(board: &Board, reason: String) -> Plan {
     Plan {
         kind: ActionKind::Wait,

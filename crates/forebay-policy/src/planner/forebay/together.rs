@@ -1,7 +1,7 @@
 //! Simulates several Big Data jobs together, beside all HPC jobs.
 //!
-//! As in [`super::play`], a simulation goes from change to change by the planner's own rules. That
-//! one follows a single job, with waves in any order. This one follows all jobs, each with its
+//! As in [`super::rollout`], a simulation goes from change to change by the planner's own rules.
+//! That one follows a single job, with waves in any order. This one follows all jobs, each with its
 //! waves in order, and judges an [`Order`] of service by the sum of the ends of all jobs.
 
 use alloc::vec::Vec;
@@ -69,7 +69,7 @@ impl Member {
         self.busy_s + f64::from(self.there) * (self.compute_s + self.read_s)
     }
 
-    /// Whether it needs no further wave for now.
+    /// Whether what it has in stock keeps it busy long enough to begin no further wave.
     pub(super) fn is_stocked(&self) -> bool {
         self.there > 0 && self.hidden_s() >= self.stock_s
     }

@@ -9,10 +9,10 @@
 //! A node's part of a wave is split into chunks when the wave comes into reach ([`waiting`]). Each
 //! chunk becomes a request of its own. The part is over when all its chunks are.
 
+mod chunk_order;
 mod part;
-mod waiting;
 
-pub use waiting::{QueueKey, Rank, Wanted};
+pub use chunk_order::{QueueKey, Rank, Wanted};
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};
@@ -26,8 +26,8 @@ use super::event::{Part, Progress, QueueId, RequestId, WaveId, WaveStatus};
 use super::nodes::Numbers;
 use super::partition::Placed;
 use crate::planner::JobId;
+use chunk_order::Waiting;
 use part::{NodePart, Parts, State};
-use waiting::Waiting;
 
 /// See the module.
 #[derive(Debug, Default)]

@@ -6,9 +6,9 @@ mod tasks;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use forebay_policy::homes::{Candidate, Homes};
 use forebay_policy::machine::Nanos;
 use forebay_policy::placement::{Member, extent_key, node_number};
+use forebay_policy::preferred_nodes::{Candidate, PreferredNodes};
 use forebay_policy::stage::Stages;
 use forebay_policy::stage::event::{Action, Event, File, JobUpdate, Layout, Node, Part, Split};
 
@@ -195,10 +195,10 @@ impl<'a> Cluster<'a> {
         };
         let candidate = |node: u32| Candidate { member: member(node), runs_tasks: true };
         let candidates: Vec<Candidate> = (0..self.setup.nodes).map(candidate).collect();
-        let mut homes = Homes::default();
+        let mut homes = PreferredNodes::default();
         let mut home = |&(file, offset, len): &(u32, u64, u64)| {
             let extent = extent_key(MOUNT, inode(j, file), offset / self.setup.extent_bytes);
-            (!self.setup.reads_past_tier()).then(|| homes.home(&candidates, extent, len))?
+            (!self.setup.reads_past_tier()).then(|| homes.choose(&candidates, extent, len))?
         };
         self.jobs[j].splits.iter().map(&mut home).collect()
     }

@@ -1,17 +1,17 @@
-//! Homes: at which node the task that reads an extent should run.
+//! Preferred nodes: at which node the task that reads an extent should run.
 //!
 //! Owners are drawn by lot ([`crate::placement`]): of 30 extents on two nodes one may own 19. Who
 //! keeps a page may be uneven, but tasks are run by slots, and the node with 19 is at work when the
 //! other has long been done. So a task is not always sent to the owner. Each extent has two
-//! candidates, its owner and the next of its ranking that runs tasks; the home is the owner, unless
-//! the other would still have been given no more than the owner with the extent on top. That is the
-//! power of two choices: with n nodes the fullest is about ln ln n extents above the mean, where
-//! one choice alone leaves it some sqrt(ln n) deviations above.
+//! candidates, its owner and the next of its ranking that runs tasks; the owner is preferred unless
+//! the other, with this extent on top, would still have been given no more bytes. That is the power
+//! of two choices: with n nodes the fullest is about ln ln n extents above the mean, where one
+//! choice alone leaves it some sqrt(ln n) deviations above.
 //!
 //! Given bytes are weighed by the weight that ownership has, so that where all is well the owner
-//! stays the home. A choice is remembered: who asks twice for an extent is told the same, and it
-//! counts once. Both are forgotten when the nodes change, and when there is more to remember than
-//! [`EXTENTS_MAX`].
+//! stays the preferred node. A choice is remembered: who asks twice for an extent is told the same,
+//! and it counts once. Both are forgotten when the nodes change, and when there is more to remember
+//! than [`EXTENTS_MAX`].
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -21,29 +21,29 @@ use crate::placement::{Member, owner_and_next};
 /// Extents remembered: 32 TiB in extents of 128 MiB, and some 6 MB of memory.
 pub const EXTENTS_MAX: usize = 1 << 18;
 
-/// A node that may be a home.
+/// A node that may be preferred.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Candidate {
     /// As the placement knows it.
     pub member: Member,
-    /// Tasks may run there. A node that runs none is only the home of what it owns.
+    /// Tasks may run there. A node that runs none is preferred only for what it owns.
     pub runs_tasks: bool,
 }
 
-/// The homes given so far on one mount.
+/// The preferred nodes given so far on one mount.
 #[derive(Clone, Debug, Default)]
-pub struct Homes {
+pub struct PreferredNodes {
     nodes: Vec<Candidate>,
     /// Bytes given to each of them.
     given_bytes: Vec<u64>,
-    /// Places of the homes, by the extents' keys.
+    /// Places of the preferred nodes, by the extents' keys.
     chosen: BTreeMap<u64, u32>,
 }
 
-impl Homes {
-    /// Place among `nodes` of the home of the extent with key `extent`, of which the file has
-    /// `bytes`; `None` if nobody can own it.
-    pub fn home(&mut self, nodes: &[Candidate], extent: u64, bytes: u64) -> Option<usize> {
+impl PreferredNodes {
+    /// Place among `nodes` of the preferred node of the extent with key `extent`, of which the file
+    /// has `bytes`; `None` if nobody can own it.
+    pub fn choose(&mut self, nodes: &[Candidate], extent: u64, bytes: u64) -> Option<usize> {
         if self.nodes != nodes {
             self.forget();
             self.nodes = nodes.to_vec();
@@ -96,8 +96,8 @@ mod tests {
         weights.iter().zip(100..).map(node).collect()
     }
 
-    fn given(homes: &[usize], nodes: usize) -> Vec<usize> {
-        (0..nodes).map(|n| homes.iter().filter(|h| **h == n).count()).collect()
+    fn given(preferred: &[usize], nodes: usize) -> Vec<usize> {
+        (0..nodes).map(|n| preferred.iter().filter(|h| **h == n).count()).collect()
     }
 
     #[test]
@@ -107,36 +107,36 @@ mod tests {
         let key = |extent| extent_key("pfs", 7, extent);
         let uneven = (0..30).filter(|e| owner(key(*e), &members) == Some(100)).count();
         assert_ne!(uneven, 15, "nothing to even out");
-        let mut homes = Homes::default();
-        let found: Vec<usize> = (0..30).map(|e| homes.home(&nodes, key(e), 1 << 27).unwrap()).collect();
+        let mut preferred = PreferredNodes::default();
+        let found: Vec<usize> = (0..30).map(|e| preferred.choose(&nodes, key(e), 1 << 27).unwrap()).collect();
         assert_eq!(given(&found, 2), [15, 15]);
     }
 
     #[test]
-    fn a_node_that_runs_no_tasks_is_the_home_of_what_it_owns_and_of_nothing_else() {
+    fn a_node_that_runs_no_tasks_is_preferred_for_what_it_owns_and_nothing_else() {
         let mut nodes = nodes(&[1.0, 1.0, 1.0]);
         nodes[1].runs_tasks = false;
         let members: Vec<Member> = nodes.iter().map(|n| n.member).collect();
-        let mut homes = Homes::default();
+        let mut preferred = PreferredNodes::default();
         for extent in 0..300 {
-            let home = homes.home(&nodes, extent, 1).unwrap();
-            assert_eq!(home == 1, owner(extent, &members) == Some(101), "extent {extent}");
+            let chosen = preferred.choose(&nodes, extent, 1).unwrap();
+            assert_eq!(chosen == 1, owner(extent, &members) == Some(101), "extent {extent}");
         }
-        assert_eq!(homes.home(&[], 1, 1), None);
+        assert_eq!(preferred.choose(&[], 1, 1), None);
         let alone = [nodes[1]];
-        assert_eq!(homes.home(&alone, 1, 1), Some(0));
+        assert_eq!(preferred.choose(&alone, 1, 1), Some(0));
     }
 
     #[test]
     fn what_is_remembered_is_bounded_and_begins_anew_with_the_nodes() {
-        let mut homes = Homes::default();
+        let mut preferred = PreferredNodes::default();
         for extent in 0..EXTENTS_MAX as u64 + 10 {
-            homes.home(&nodes(&[1.0, 1.0]), extent, 1);
+            preferred.choose(&nodes(&[1.0, 1.0]), extent, 1);
         }
-        assert_eq!(homes.chosen.len(), 10);
-        assert_eq!(homes.given_bytes.iter().sum::<u64>(), 10);
-        homes.home(&nodes(&[1.0, 2.0]), 5, 3);
-        assert_eq!((homes.chosen.len(), homes.given_bytes.iter().sum::<u64>()), (1, 3));
+        assert_eq!(preferred.chosen.len(), 10);
+        assert_eq!(preferred.given_bytes.iter().sum::<u64>(), 10);
+        preferred.choose(&nodes(&[1.0, 2.0]), 5, 3);
+        assert_eq!((preferred.chosen.len(), preferred.given_bytes.iter().sum::<u64>()), (1, 3));
     }
 
     proptest! {
@@ -147,22 +147,22 @@ mod tests {
             asked in prop::collection::vec((0u64..500, 1u64..=100), 1..400)
         ) {
             let nodes = nodes(&[1.0, 1.0]);
-            let (mut homes, mut told) = (Homes::default(), BTreeMap::new());
+            let (mut preferred, mut told) = (PreferredNodes::default(), BTreeMap::new());
             let mut given = [0u64; 2];
             for (extent, bytes) in asked {
-                let home = homes.home(&nodes, extent, bytes).unwrap();
-                if let Some(before) = told.insert(extent, home) {
-                    prop_assert_eq!(before, home);
+                let chosen = preferred.choose(&nodes, extent, bytes).unwrap();
+                if let Some(before) = told.insert(extent, chosen) {
+                    prop_assert_eq!(before, chosen);
                 } else {
-                    given[home] += bytes;
+                    given[chosen] += bytes;
                 }
                 prop_assert!(given[0].abs_diff(given[1]) <= 200, "{given:?}");
             }
         }
 
-        /// Many nodes: the home is always one of the first two of the ranking, equal nodes get
-        /// equal numbers but for a few extents, weights are kept, and the same questions have the
-        /// same answers.
+        /// Many nodes: the preferred node is always one of the first two of the ranking, equal
+        /// nodes get equal numbers but for a few extents, weights are kept, and the same questions
+        /// have the same answers.
         #[test]
         fn many_nodes_get_their_shares(
             count in 2usize..40, heavy in any::<prop::sample::Index>(), seed in any::<u64>()
@@ -174,14 +174,14 @@ mod tests {
             let each = 50;
             let all = (count as u64 + 1) * each;
             let run = || {
-                let mut homes = Homes::default();
-                (0..all).map(|e| homes.home(&nodes, extent_key("pfs", seed, e), 1).unwrap()).collect::<Vec<_>>()
+                let mut preferred = PreferredNodes::default();
+                (0..all).map(|e| preferred.choose(&nodes, extent_key("pfs", seed, e), 1).unwrap()).collect::<Vec<_>>()
             };
             let found = run();
             prop_assert_eq!(&found, &run());
-            for (extent, home) in found.iter().enumerate() {
+            for (extent, chosen) in found.iter().enumerate() {
                 let key = extent_key("pfs", seed, extent as u64);
-                prop_assert!(crate::placement::owners::<2>(key, &members).any(|place| place == *home));
+                prop_assert!(crate::placement::owners::<2>(key, &members).any(|place| place == *chosen));
             }
             for (got, weight) in given(&found, count).iter().zip(&weights) {
                 let want = each as f64 * weight;

@@ -7,7 +7,7 @@ use crate::cache::flight::{FlightError, FlightState, Urgency};
 use crate::counters::add;
 use crate::fetch::find::NoEntry;
 use crate::mounts::admit::{Admitted, admit_at, require_reader};
-use crate::shares::{Kind, PfsFile};
+use crate::user_limits::{Kind, PfsFile};
 use forebay_pfs::FileVersion;
 use forebay_pfs::lease::Opened;
 use forebay_store::copy::CopyFile;

@@ -4,7 +4,7 @@
 use crate::cache::Cache;
 use crate::cache::held::Held;
 use crate::counters::{Counters, add};
-use crate::shares::{Kind, Share, Shares};
+use crate::user_limits::{Kind, Share, Shares};
 use forebay_policy::eviction::Fill;
 use forebay_store::copy::{CopyFile, CopyIdentity};
 use forebay_store::staging::Staging;

@@ -8,7 +8,7 @@
 
 use crate::cache::held::Held;
 use crate::lock::lock;
-use crate::shares::Share;
+use crate::user_limits::Share;
 use forebay_store::bounded::{BoundedFile, Remains};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
