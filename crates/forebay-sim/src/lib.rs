@@ -20,6 +20,7 @@
 //! | [`colocate`] | HPC jobs beside Big Data jobs whose waves are prefetched |
 //! | [`memory`] | a node whose tier gives way to compute |
 //! | [`random`] | random systems, on which policies are compared |
+//! | [`estimate`] | confidence intervals, and whether a difference is significant |
 //! | [`parallel`] | independent runs in several threads |
 //! | [`reproduce`] | the papers' tables and figures, one file per paper |
 //! | [`report`], [`plot`] | Markdown with every number beside the printed one, and figures as SVG |
@@ -34,6 +35,7 @@ pub mod cli;
 pub mod cluster;
 pub mod colocate;
 pub mod error;
+pub mod estimate;
 pub mod maxmin;
 pub mod memory;
 pub mod pace;

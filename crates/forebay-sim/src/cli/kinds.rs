@@ -56,6 +56,16 @@ impl Scenario {
         }
     }
 
+    /// Seed of all its random numbers.
+    pub fn seed(&self) -> u64 {
+        match self {
+            Scenario::Colocation(setup) => setup.seed,
+            Scenario::BurstBuffer(setup) => setup.seed,
+            Scenario::Cluster(setup) => setup.seed,
+            Scenario::Memory(setup) => setup.seed,
+        }
+    }
+
     /// A trace into `out` with this scenario in its header.
     pub fn trace(&self, out: Box<dyn Write + Send>) -> Trace {
         match self {

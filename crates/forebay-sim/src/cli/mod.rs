@@ -15,6 +15,7 @@ mod kinds;
 mod model;
 mod random;
 mod replay;
+mod replications;
 mod run;
 mod sweep;
 
@@ -42,6 +43,9 @@ pub enum SimCommand {
     /// Drive the policies from a recorded trace and check that they decide the same
     Replay(ReplayArgs),
 }
+
+/// More seeds than this are more likely a slip than a wish.
+const MAX_SEEDS: u64 = 100_000;
 
 /// Options of `run`.
 #[derive(Args, Debug)]
@@ -80,11 +84,18 @@ pub struct CompareArgs {
     /// Policies to compare, as for `run --policy`; all of them by default
     #[arg(long, value_delimiter = ',')]
     policies: Vec<String>,
+    /// Run so many seeds, from the scenario's on: means with 95 % confidence intervals, and changes
+    /// against the first policy, paired by seed
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..=MAX_SEEDS))]
+    seeds: Option<u64>,
+    /// Number of threads for several seeds; as many as there are cores by default
+    #[arg(long, requires = "seeds")]
+    threads: Option<std::num::NonZeroUsize>,
     /// Write one row per policy and job as CSV
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
     /// Write a timeline per policy into this directory
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", conflicts_with = "seeds")]
     timelines: Option<PathBuf>,
 }
 
@@ -96,6 +107,10 @@ pub struct SweepArgs {
     /// A key and its values, such as `hpc.0.allowance_percent=5,15,30`; repeat for a grid
     #[arg(long = "set", value_name = "KEY=V1,V2", required = true)]
     grid: Vec<String>,
+    /// Run each point with so many seeds, from the scenario's on: means with 95 % confidence
+    /// intervals, and changes against the first point, paired by seed
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..=MAX_SEEDS))]
+    seeds: Option<u64>,
     /// Number of threads; as many as there are cores by default
     #[arg(long)]
     threads: Option<std::num::NonZeroUsize>,
@@ -203,8 +218,21 @@ fn say(out: &mut Output<'_>, line: &str) -> Result<()> {
 }
 
 /// Columns of text. A job may be called `12`, and is that job in JSON, not a number.
-const TEXT_COLUMNS: [&str; 10] =
-    ["policy", "allocation", "access", "kind", "name", "job", "end", "storage", "action", "what"];
+const TEXT_COLUMNS: [&str; 13] = [
+    "policy",
+    "allocation",
+    "access",
+    "kind",
+    "name",
+    "job",
+    "end",
+    "storage",
+    "action",
+    "what",
+    "measure",
+    "change_in",
+    "difference",
+];
 
 /// A cell of a table in JSON: a number, a text, or nothing.
 fn cell(column: &str, text: &str) -> serde_json::Value {

@@ -5,8 +5,11 @@ use std::io::BufWriter;
 use std::path::Path;
 
 use super::kinds::{policies, set_policy};
+use super::replications::{self, Sample};
+use super::sweep::run_all;
 use super::{CompareArgs, Output, RunArgs, csv, say, table};
 use crate::error::{Error, Result};
+use crate::parallel::threads;
 use crate::scenario::{File, Scenario};
 use crate::trace::Trace;
 
@@ -77,6 +80,9 @@ pub fn run(args: &RunArgs, out: &mut Output<'_>) -> Result<()> {
 pub fn compare(args: &CompareArgs, out: &mut Output<'_>) -> Result<()> {
     let file = File::read(&args.scenario)?;
     let names = if args.policies.is_empty() { policies(&file) } else { args.policies.clone() };
+    if let Some(seeds) = args.seeds {
+        return compare_seeds(args, &file, &names, seeds, out);
+    }
     if let Some(dir) = &args.timelines {
         fs::create_dir_all(dir).map_err(Error::io("create the directory", dir))?;
     }
@@ -99,4 +105,25 @@ pub fn compare(args: &CompareArgs, out: &mut Output<'_>) -> Result<()> {
         write(path, "write the rows to", &csv(columns, &rows))?;
     }
     table(out, columns, &rows)
+}
+
+/// Every policy under the same seeds.
+fn compare_seeds(
+    args: &CompareArgs,
+    file: &File,
+    names: &[String],
+    seeds: u64,
+    out: &mut Output<'_>,
+) -> Result<()> {
+    let mut scenarios = Vec::new();
+    for name in names {
+        let mut file = file.clone();
+        set_policy(&mut file, name)?;
+        scenarios.extend(replications::seeded(&file, seeds)?);
+    }
+    let results = run_all(&scenarios, threads(args.threads));
+    let runs = replications::rows(&scenarios, results)?;
+    let sample = |runs: &[Vec<Vec<String>>]| Sample { label: Vec::new(), runs: runs.to_vec() };
+    let samples: Vec<Sample> = runs.chunks(runs.len() / names.len()).map(sample).collect();
+    replications::show(&[], &scenarios[0], &samples, args.csv.as_deref(), out)
 }

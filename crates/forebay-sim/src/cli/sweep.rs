@@ -9,6 +9,7 @@ use std::fs;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::kinds::{Done, same_kind};
+use super::replications::{self, Sample};
 use super::{Output, SweepArgs, csv, table};
 use crate::error::{Error, Result};
 use crate::parallel::{in_parallel, threads};
@@ -65,6 +66,9 @@ pub fn sweep(args: &SweepArgs, out: &mut Output<'_>) -> Result<()> {
     let file = File::read(&args.scenario)?;
     let axes = args.grid.iter().map(|text| axis(text)).collect::<Result<Vec<_>>>()?;
     let points = points(&axes)?;
+    if let Some(seeds) = args.seeds {
+        return sweep_seeds(args, &file, &axes, points, seeds, out);
+    }
     // All are checked before any is run: a slip in the last value should not cost an hour.
     let scenarios = (0..points).map(|i| scenario_at(&file, &axes, i)).collect::<Result<Vec<_>>>()?;
     same_kind(&scenarios)?;
@@ -84,15 +88,51 @@ pub fn sweep(args: &SweepArgs, out: &mut Output<'_>) -> Result<()> {
     }
 }
 
-fn scenario_at(file: &File, axes: &[Axis<'_>], index: usize) -> Result<Scenario> {
+/// Every point of the grid under the same seeds.
+fn sweep_seeds(
+    args: &SweepArgs,
+    file: &File,
+    axes: &[Axis<'_>],
+    points: usize,
+    seeds: u64,
+    out: &mut Output<'_>,
+) -> Result<()> {
+    if axes.iter().any(|axis| axis.key == "seed") {
+        return Err(Error::Usage("--seeds and --set seed=... are given: choose one of them".into()));
+    }
+    if seeds.checked_mul(points as u64).is_none_or(|runs| runs > MAX_POINTS as u64) {
+        return Err(Error::Usage(format!(
+            "{points} points under {seeds} seeds: at most {MAX_POINTS} runs are allowed"
+        )));
+    }
+    let mut scenarios = Vec::new();
+    for i in 0..points {
+        scenarios.extend(replications::seeded(&file_at(file, axes, i)?, seeds)?);
+    }
+    same_kind(&scenarios)?;
+    let runs = replications::rows(&scenarios, run_all(&scenarios, threads(args.threads)))?;
+    let sample = |(i, runs): (usize, &[Vec<Vec<String>>])| Sample {
+        label: point(axes, i).into_iter().map(String::from).collect(),
+        runs: runs.to_vec(),
+    };
+    let samples: Vec<Sample> = runs.chunks(runs.len() / points).enumerate().map(sample).collect();
+    let keys: Vec<&str> = axes.iter().map(|axis| axis.key).collect();
+    replications::show(&keys, &scenarios[0], &samples, args.csv.as_deref(), out)
+}
+
+fn file_at(file: &File, axes: &[Axis<'_>], index: usize) -> Result<File> {
     let mut file = file.clone();
     for (axis, value) in axes.iter().zip(point(axes, index)) {
         file.set(axis.key, value)?;
     }
-    file.scenario()
+    Ok(file)
 }
 
-fn run_all(scenarios: &[Scenario], threads: usize) -> Vec<Result<Done>> {
+fn scenario_at(file: &File, axes: &[Axis<'_>], index: usize) -> Result<Scenario> {
+    file_at(file, axes, index)?.scenario()
+}
+
+pub fn run_all(scenarios: &[Scenario], threads: usize) -> Vec<Result<Done>> {
     // Shown on a terminal only; goes to standard error.
     let bar = ProgressBar::new(scenarios.len() as u64);
     if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} runs, {eta} left") {

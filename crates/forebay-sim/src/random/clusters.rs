@@ -22,6 +22,7 @@ use forebay_policy::planner::{Config, DirectStrain};
 
 use crate::colocate::{Arrivals, FetchSpan, HpcSpec, JobSpec, Outcome, PhaseOutcome, Setup, simulate};
 use crate::error::Result;
+use crate::estimate::Estimate;
 use crate::trace::Trace;
 
 const GB: f64 = 1e9;
@@ -230,8 +231,8 @@ pub fn missed_beside(outcome: &Outcome) -> usize {
 /// One planner against another on many clusters.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Against {
-    /// Logarithms of the ratios of the sums of map times.
-    logs: Vec<f64>,
+    /// Ratios of the sums of map times.
+    ratios: Vec<f64>,
     /// Numbers of the clusters in which it was slower.
     pub slower: Vec<u64>,
     /// Those of them in which it missed no fewer deadlines.
@@ -247,7 +248,7 @@ impl Against {
     pub fn add(&mut self, number: u64, ours: &Made, other: &Made) {
         let ratio = ours.sum_s() / other.sum_s();
         let no_fewer = ours.missed >= other.missed;
-        self.logs.push(ratio.ln());
+        self.ratios.push(ratio);
         raise(&mut self.worst, ratio, number);
         if no_fewer {
             raise(&mut self.worst_for_nothing, ratio, number);
@@ -259,9 +260,8 @@ impl Against {
     }
 
     /// The geometric mean of the ratios, as a change in percent.
-    pub fn mean_percent(&self) -> f64 {
-        let count = self.logs.len().max(1) as f64;
-        100.0 * ((self.logs.iter().sum::<f64>() / count).exp() - 1.0)
+    pub fn change_percent(&self) -> Estimate {
+        Estimate::change_percent(&self.ratios)
     }
 }
 

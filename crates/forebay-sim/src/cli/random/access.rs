@@ -4,8 +4,9 @@ use clap::Args;
 use forebay_policy::access;
 
 use super::super::{Output, say, table};
-use super::Systems;
+use super::{Systems, TEST};
 use crate::error::Result;
+use crate::estimate::Estimate;
 use crate::random::steps::{Family, Kind, Made};
 
 /// Options of `random access`.
@@ -18,16 +19,23 @@ pub struct AccessArgs {
     kind: Kind,
 }
 
-const COLUMNS: [&str; 9] = [
+const COLUMNS: [&str; 16] = [
     "policy",
     "workloads",
     "sum_percent",
+    "sum_low",
+    "sum_high",
+    "difference",
     "worse",
     "worst_percent",
     "longest_percent",
+    "longest_low",
+    "longest_high",
     "longest_worse",
     "longest_worst_percent",
     "slowdown_percent",
+    "slowdown_low",
+    "slowdown_high",
 ];
 
 const ROW_COLUMNS: [&str; 6] = ["number", "policy", "steps", "sum_s", "longest_s", "slowdown"];
@@ -52,12 +60,14 @@ pub fn access(args: &AccessArgs, out: &mut Output<'_>) -> Result<()> {
     let alone =
         |made: &Made| Made { sum_s: made.alone_s, longest_s: made.longest_alone_s, slowdown: 1.0, ..*made };
     rows.push(row("(bound: alone)", &base.iter().map(alone).collect::<Vec<_>>(), &base));
+    args.systems.summarize(&COLUMNS, &rows)?;
     table(out, &COLUMNS, &rows)?;
     if out.json {
         return Ok(());
     }
     let (steps, seed) = (base.iter().map(|made| made.steps).sum::<usize>(), args.systems.seed);
-    say(out, &format!("{steps} steps, seed {seed}; I/O times against '{BASE}', geometric means"))
+    say(out, &format!("{steps} steps, seed {seed}; I/O times against '{BASE}', geometric means"))?;
+    say(out, TEST)
 }
 
 /// One row for each workload.
@@ -79,20 +89,16 @@ fn row(name: &str, made: &[Made], base: &[Made]) -> Vec<String> {
     let ratios =
         |of: fn(&Made) -> f64| -> Vec<f64> { made.iter().zip(base).map(|(a, b)| of(a) / of(b)).collect() };
     let percent = |ratio: f64| format!("{:.2}", 100.0 * (ratio - 1.0));
-    let mean =
-        |all: &[f64]| percent((all.iter().map(|r| r.ln()).sum::<f64>() / all.len().max(1) as f64).exp());
     let worse = |all: &[f64]| all.iter().filter(|r| **r > 1.0 + EQUAL).count().to_string();
     let worst = |all: &[f64]| percent(all.iter().copied().fold(0.0, f64::max));
     let (sum, longest, slowdown) = (ratios(|m| m.sum_s), ratios(|m| m.longest_s), ratios(|m| m.slowdown));
-    vec![
-        name.into(),
-        made.len().to_string(),
-        mean(&sum),
-        worse(&sum),
-        worst(&sum),
-        mean(&longest),
-        worse(&longest),
-        worst(&longest),
-        mean(&slowdown),
-    ]
+    let [sum_change, longest_change, slowdown_change] =
+        [&sum, &longest, &slowdown].map(|ratios| Estimate::change_percent(ratios));
+    let mut row = vec![name.into(), made.len().to_string()];
+    row.extend(sum_change.cells(2));
+    row.extend([sum_change.difference().word().into(), worse(&sum), worst(&sum)]);
+    row.extend(longest_change.cells(2));
+    row.extend([worse(&longest), worst(&longest)]);
+    row.extend(slowdown_change.cells(2));
+    row
 }

@@ -6,6 +6,7 @@ use forebay_policy::memory;
 use super::super::{Output, say, table};
 use super::Systems;
 use crate::error::Result;
+use crate::estimate::Estimate;
 use crate::memory::{Outcome, view};
 use crate::random::loads::Family;
 
@@ -23,14 +24,19 @@ pub struct MemoryArgs {
 const WITHIN_PERCENT: f64 = 2.0;
 const BEYOND_PERCENT: f64 = 10.0;
 
-const COLUMNS: [&str; 12] = [
+const COLUMNS: [&str; 17] = [
     "policy",
     "loads",
     "tier_percent",
+    "tier_low",
+    "tier_high",
     "worst_percent",
     "within_2_percent",
     "beyond_10_percent",
     "above_s",
+    "above_mean_s",
+    "above_low",
+    "above_high",
     "above_2_percent_s",
     "peak_percent",
     "resizes",
@@ -52,31 +58,40 @@ pub fn memory(args: &MemoryArgs, out: &mut Output<'_>) -> Result<()> {
         }
     }
     args.systems.write(&[&["number"], &view::COLUMNS[..]].concat(), || loads)?;
+    args.systems.summarize(&COLUMNS, &rows)?;
     table(out, &COLUMNS, &rows)?;
     if out.json {
         return Ok(());
     }
     let refill = if args.at_once { "at once" } else { "at 0.5 to 4 GB/s" };
     let seed = args.systems.seed;
-    say(out, &format!("random loads of seed {seed}, tiers refill {refill}; sizes against the clairvoyant's"))
+    say(
+        out,
+        &format!("random loads of seed {seed}, tiers refill {refill}; sizes against the clairvoyant's"),
+    )?;
+    say(out, "low, high: 95 % confidence interval of the mean load")
 }
 
 fn row(name: &str, outcomes: &[Outcome]) -> Vec<String> {
     let percent: Vec<f64> = outcomes.iter().map(Outcome::tier_percent).collect();
     let fewer = |by: f64| percent.iter().filter(|p| **p < 100.0 - by).count();
     let sum = |of: fn(&Outcome) -> f64| outcomes.iter().map(of).sum::<f64>();
-    vec![
-        name.into(),
-        outcomes.len().to_string(),
-        format!("{:.2}", percent.iter().sum::<f64>() / percent.len().max(1) as f64),
+    let above_s: Vec<f64> = outcomes.iter().map(|o| o.above_s).collect();
+    let mut row = vec![name.into(), outcomes.len().to_string()];
+    row.extend(Estimate::of(&percent).cells(2));
+    row.extend([
         format!("{:.2}", percent.iter().copied().fold(f64::INFINITY, f64::min)),
         (outcomes.len() - fewer(WITHIN_PERCENT)).to_string(),
         fewer(BEYOND_PERCENT).to_string(),
         format!("{:.3}", sum(|o| o.above_s)),
+    ]);
+    row.extend(Estimate::of(&above_s).cells(3));
+    row.extend([
         format!("{:.3}", sum(|o| o.far_above_s)),
         format!("{:.2}", 100.0 * outcomes.iter().map(|o| o.peak).fold(0.0, f64::max)),
         outcomes.iter().map(|o| o.resizes.len()).sum::<usize>().to_string(),
         format!("{:.0}", sum(|o| o.fetched_bytes) / 1e9),
         outcomes.iter().map(|o| o.samples).sum::<u64>().to_string(),
-    ]
+    ]);
+    row
 }

@@ -32,6 +32,9 @@ enum What {
     Memory(memory::MemoryArgs),
 }
 
+/// Below every table of changes.
+const TEST: &str = "low, high: 95 % confidence interval over the systems; difference: paired t test on the logarithms of the ratios, 5 %";
+
 /// Which random systems, and where the rows go.
 #[derive(Args, Debug)]
 struct Systems {
@@ -53,6 +56,9 @@ struct Systems {
     /// Write one row per system and policy as CSV
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
+    /// Write the table of all systems together, with its intervals, as CSV
+    #[arg(long, value_name = "FILE")]
+    summary: Option<PathBuf>,
 }
 
 pub fn random(args: &RandomArgs, out: &mut Output<'_>) -> Result<()> {
@@ -92,5 +98,11 @@ impl Systems {
     fn write(&self, columns: &[&str], rows: impl FnOnce() -> Vec<Vec<String>>) -> Result<()> {
         let Some(path) = &self.csv else { return Ok(()) };
         fs::write(path, csv(columns, &rows())).map_err(Error::io("write the rows to", path))
+    }
+
+    /// Writes the table if a file is named for it.
+    fn summarize(&self, columns: &[&str], rows: &[Vec<String>]) -> Result<()> {
+        let Some(path) = &self.summary else { return Ok(()) };
+        fs::write(path, csv(columns, rows)).map_err(Error::io("write the summary to", path))
     }
 }

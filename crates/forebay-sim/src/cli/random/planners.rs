@@ -4,7 +4,7 @@ use clap::Args;
 use forebay_policy::planner;
 
 use super::super::{Output, say, table};
-use super::Systems;
+use super::{Systems, TEST};
 use crate::error::Result;
 use crate::random::clusters::{Against, Family, Made, equal_shares_s};
 
@@ -24,10 +24,13 @@ pub struct PlannersArgs {
     bandwidth: String,
 }
 
-const COLUMNS: [&str; 11] = [
+const COLUMNS: [&str; 14] = [
     "policy",
     "map_s",
     "change_percent",
+    "change_low",
+    "change_high",
+    "difference",
     "slower",
     "worst_percent",
     "slower_no_fewer_missed",
@@ -106,7 +109,7 @@ fn summary(args: &PlannersArgs, others: &[String], clusters: &[Cluster], out: &m
         row.push(format!("{:.2}", stretches.fold(0.0, f64::max)));
         row
     };
-    let mut rows = vec![row(&args.policy, 0, vec!["-".into(); 5])];
+    let mut rows = vec![row(&args.policy, 0, vec!["-".into(); 8])];
     let mut worst = Vec::new();
     for (o, other) in others.iter().enumerate() {
         let mut against = Against::default();
@@ -120,6 +123,7 @@ fn summary(args: &PlannersArgs, others: &[String], clusters: &[Cluster], out: &m
             )
         }));
     }
+    args.systems.summarize(&COLUMNS, &rows)?;
     table(out, &COLUMNS, &rows)?;
     if out.json {
         return Ok(());
@@ -129,6 +133,7 @@ fn summary(args: &PlannersArgs, others: &[String], clusters: &[Cluster], out: &m
         out,
         &format!("{count} random clusters of seed {seed}; changes are those of {policy} against each policy"),
     )?;
+    say(out, TEST)?;
     worst.iter().try_for_each(|line| say(out, line))
 }
 
@@ -137,13 +142,16 @@ fn cells(against: &Against) -> Vec<String> {
     let percent = |worst: Option<(f64, u64)>| {
         worst.map_or("-".into(), |(ratio, _)| format!("{:.2}", 100.0 * (ratio - 1.0)))
     };
-    vec![
-        format!("{:.2}", against.mean_percent()),
+    let change = against.change_percent();
+    let mut cells = change.cells(2).to_vec();
+    cells.extend([
+        change.difference().word().into(),
         against.slower.len().to_string(),
         percent(against.worst),
         against.slower_for_nothing.len().to_string(),
         percent(against.worst_for_nothing),
-    ]
+    ]);
+    cells
 }
 
 fn family(args: &PlannersArgs) -> Family {
