@@ -12,11 +12,28 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
+/// What a number is held against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Class {
+    /// The number that a paper prints.
+    Print,
+    /// What follows from the model by other means (closed forms, bounds, another simulation), or
+    /// what a paper says in words.
+    Model,
+    /// Our own target: no paper prints anything to compare with.
+    Ours,
+    /// Nothing: constants were fitted on it, so its agreement shows nothing.
+    Fitted,
+}
+
 /// One number of ours beside the paper's.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
     /// Stable name, such as `eley/table5/naive-bb/1`.
     pub id: String,
+    /// What it is held against.
+    pub class: Class,
     /// What the paper prints, if it prints it.
     pub paper: Option<f64>,
     /// What we get.
@@ -27,14 +44,14 @@ pub struct Record {
     pub unit: String,
     /// What is asked of `ours`, in words.
     pub target: String,
-    /// Whether it holds.
-    pub met: bool,
+    /// Whether it holds; `None` if the number is shown without judgement.
+    pub met: Option<bool>,
     /// Why it differs, where it does; empty if there is nothing to say.
     pub note: String,
 }
 
 impl Record {
-    /// A number without a printed one beside it, and whether it is as it should be.
+    /// A number of ours without a printed one, and whether it is as it should be.
     pub fn checked(
         id: impl Into<String>,
         ours: f64,
@@ -44,26 +61,63 @@ impl Record {
     ) -> Self {
         Record {
             id: id.into(),
+            class: Class::Ours,
             paper: None,
             ours,
             difference: None,
             unit: unit.into(),
             target: target.into(),
-            met,
+            met: Some(met),
             note: String::new(),
         }
     }
 
-    /// A number that should be within `percent` of the printed one.
-    pub fn within_percent(id: impl Into<String>, paper: f64, ours: f64, unit: &str, percent: f64) -> Self {
-        let met = (ours / paper - 1.0).abs() * 100.0 <= percent;
-        Record::checked(id, ours, unit, format!("within {percent} % of the paper"), met).beside(paper)
+    /// A number that should be as the model says, or as a paper says in words.
+    pub fn model(id: impl Into<String>, ours: f64, unit: &str, target: impl Into<String>, met: bool) -> Self {
+        Record { class: Class::Model, ..Record::checked(id, ours, unit, target, met) }
     }
 
-    /// A number that should be within `by` (in its own unit) of the printed one.
-    pub fn within(id: impl Into<String>, paper: f64, ours: f64, unit: &str, by: f64) -> Self {
-        let met = (ours - paper).abs() <= by;
-        Record::checked(id, ours, unit, format!("within {by} {unit} of the paper"), met).beside(paper)
+    /// A number of ours that is shown without judgement.
+    pub fn reported(id: impl Into<String>, ours: f64, unit: &str) -> Self {
+        Record { met: None, ..Record::checked(id, ours, unit, "reported", true) }
+    }
+
+    /// A number that should be within `percent` of the printed one, relatively.
+    pub fn within_percent(id: impl Into<String>, paper: f64, ours: f64, unit: &str, percent: f64) -> Self {
+        let met = (ours / paper - 1.0).abs() * 100.0 <= percent;
+        Record::print(id, paper, ours, unit, format!("within {percent} % of the paper"), met)
+    }
+
+    /// A percentage that should be within so many points of the printed one.
+    pub fn within_points(id: impl Into<String>, paper: f64, ours: f64, points: f64) -> Self {
+        let met = (ours - paper).abs() <= points;
+        Record::print(id, paper, ours, "%", format!("within {points} points of the paper"), met)
+    }
+
+    /// A number that should be the printed one.
+    pub fn equal(id: impl Into<String>, paper: f64, ours: f64, unit: &str) -> Self {
+        Record::print(id, paper, ours, unit, "the paper's".into(), ours == paper)
+    }
+
+    fn print(id: impl Into<String>, paper: f64, ours: f64, unit: &str, target: String, met: bool) -> Self {
+        Record { class: Class::Print, ..Record::checked(id, ours, unit, target, met) }.beside(paper)
+    }
+
+    /// The same, shown without judgement because constants were fitted on it.
+    pub fn fitted(self) -> Self {
+        Record { class: Class::Fitted, met: None, target: "fitted".into(), ..self }
+    }
+
+    /// Whether a paper prints another number: the target on it is missed or, if the target is
+    /// another, it is off by more than 5 %.
+    pub fn differs_from_print(&self) -> bool {
+        match self.class {
+            Class::Fitted => false,
+            Class::Print => self.met == Some(false),
+            Class::Model | Class::Ours => {
+                self.difference.zip(self.paper).is_some_and(|(d, p)| d.abs() > 0.05 * p.abs())
+            }
+        }
     }
 
     /// The same with the paper's figure beside it.
@@ -80,10 +134,65 @@ impl Record {
     }
 }
 
+/// How many numbers a report has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    /// Those that hold, and all that are judged: against print, the model, our own targets.
+    pub print: (usize, usize),
+    /// Against the model.
+    pub model: (usize, usize),
+    /// Against our own targets.
+    pub ours: (usize, usize),
+    /// Those that constants were fitted on.
+    pub fitted: usize,
+    /// Others without judgement.
+    pub reported: usize,
+    /// Results that papers print and that the report does not reproduce.
+    pub not_reproduced: usize,
+}
+
+impl Counts {
+    /// Of these records.
+    pub fn of(records: &[Record], not_reproduced: usize) -> Self {
+        let mut counts = Counts { not_reproduced, ..Counts::default() };
+        for record in records {
+            let judged = match (record.class, record.met) {
+                (Class::Fitted, _) => {
+                    counts.fitted += 1;
+                    continue;
+                }
+                (_, None) => {
+                    counts.reported += 1;
+                    continue;
+                }
+                (Class::Print, Some(_)) => &mut counts.print,
+                (Class::Model, Some(_)) => &mut counts.model,
+                (Class::Ours, Some(_)) => &mut counts.ours,
+            };
+            judged.0 += usize::from(record.met == Some(true));
+            judged.1 += 1;
+        }
+        counts
+    }
+
+    /// What README, documents, report and command say.
+    pub fn sentence(&self) -> String {
+        let Counts { print, model, ours, fitted, reported, not_reproduced } = self;
+        format!(
+            "{} of {} numbers match the printed ones, {} of {} are consistent with the model, and {} of {} without a printed value meet our targets. \
+             {fitted} numbers on which constants were fitted and {reported} others are shown without judgement. \
+             {not_reproduced} printed results are not reproduced.",
+            print.0, print.1, model.0, model.1, ours.0, ours.1
+        )
+    }
+}
+
 /// A report in the making; written out by [`Report::write`].
 pub struct Report {
     dir: PathBuf,
+    title: String,
     markdown: String,
+    not_reproduced: usize,
     records: Vec<Record>,
 }
 
@@ -94,7 +203,13 @@ impl Report {
     /// If the directory cannot be made.
     pub fn new(dir: &Path, title: &str) -> Result<Self> {
         fs::create_dir_all(dir).map_err(Error::io("create the report's directory", dir))?;
-        Ok(Report { dir: dir.to_path_buf(), markdown: format!("# {title}\n"), records: Vec::new() })
+        Ok(Report {
+            dir: dir.to_path_buf(),
+            title: title.into(),
+            markdown: String::new(),
+            not_reproduced: 0,
+            records: Vec::new(),
+        })
     }
 
     /// Starts a section; `level` 2 is a chapter.
@@ -147,13 +262,29 @@ impl Report {
                     or_dash(r.difference),
                     r.unit.clone(),
                     r.target.clone(),
-                    if r.met { "yes" } else { "**no**" }.into(),
+                    match r.met {
+                        Some(true) => "yes",
+                        Some(false) => "**no**",
+                        None => "-",
+                    }
+                    .into(),
                     r.note.clone(),
                 ]
             })
             .collect();
         self.table(&["what", "paper", "ours", "difference", "unit", "target", "met", "note"], &rows);
         self.records.extend(records);
+    }
+
+    /// Shows as a table what papers print and the report does not reproduce, and counts it.
+    pub fn not_reproduced(&mut self, header: &[&str], rows: &[Vec<String>]) {
+        self.not_reproduced += rows.len();
+        self.table(header, rows);
+    }
+
+    /// How many numbers there are so far.
+    pub fn counts(&self) -> Counts {
+        Counts::of(&self.records, self.not_reproduced)
     }
 
     /// The numbers so far.
@@ -172,7 +303,8 @@ impl Report {
             return Err(Error::Usage(format!("two results are both called {}", twice[0])));
         }
         let path = self.dir.join("report.md");
-        fs::write(&path, &self.markdown).map_err(Error::io("write the report to", &path))?;
+        let text = format!("# {}\n\n{}\n{}", self.title, self.counts().sentence(), self.markdown);
+        fs::write(&path, text).map_err(Error::io("write the report to", &path))?;
         let path = self.dir.join("summary.json");
         let mut json = serde_json::to_string_pretty(&self.records).map_err(std::io::Error::from);
         if let Ok(text) = json.as_mut() {
@@ -208,10 +340,30 @@ mod tests {
 
     #[test]
     fn targets_are_judged() {
-        assert!(Record::within_percent("a", 100.0, 104.9, "s", 5.0).met);
-        assert!(!Record::within_percent("a", 100.0, 94.0, "s", 5.0).met);
-        let r = Record::within("a", 63.0, 60.0, "%", 5.0);
-        assert_eq!((r.met, r.difference), (true, Some(-3.0)));
+        assert_eq!(Record::within_percent("a", 100.0, 104.9, "s", 5.0).met, Some(true));
+        assert_eq!(Record::within_percent("a", 100.0, 94.0, "s", 5.0).met, Some(false));
+        let r = Record::within_points("a", 63.0, 60.0, 5.0);
+        assert_eq!(
+            (r.met, r.difference, r.target.as_str()),
+            (Some(true), Some(-3.0), "within 5 points of the paper")
+        );
+        let fitted = r.fitted();
+        assert_eq!((fitted.met, fitted.class), (None, Class::Fitted));
+    }
+
+    #[test]
+    fn numbers_are_counted_by_what_they_are_held_against() {
+        let records = [
+            Record::equal("a", 1.0, 1.0, "s"),
+            Record::equal("b", 1.0, 2.0, "s"),
+            Record::equal("c", 1.0, 2.0, "s").fitted(),
+            Record::model("d", 1.0, "s", "any", true),
+            Record::checked("e", 1.0, "s", "any", false),
+            Record::reported("f", 1.0, "s"),
+        ];
+        let want =
+            Counts { print: (1, 2), model: (1, 1), ours: (0, 1), fitted: 1, reported: 1, not_reproduced: 7 };
+        assert_eq!(Counts::of(&records, 7), want);
     }
 
     #[test]

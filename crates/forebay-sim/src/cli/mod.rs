@@ -180,13 +180,17 @@ fn reproduce(args: &ReproduceArgs, out: &mut Output<'_>) -> Result<()> {
     let mut report = crate::report::Report::new(&args.out, "Forebay: the papers' results, computed anew")?;
     crate::reproduce::reproduce(&args.what, &mut report)?;
     let all = report.all_records();
-    let met = all.iter().filter(|r| r.met).count();
+    let judged = all.iter().filter(|r| r.met.is_some()).count();
+    let met = all.iter().filter(|r| r.met == Some(true)).count();
+    let counts = report.counts();
     let path = args.out.join("report.md");
     if out.json {
-        return out.value(&serde_json::json!({ "report": path, "met": met, "results": all }));
+        return out.value(&serde_json::json!({
+            "report": path, "met": met, "judged": judged, "counts": counts, "results": all
+        }));
     }
-    say(out, &format!("{met} of {} results are as they should be", all.len()))?;
-    for r in all.iter().filter(|r| !r.met) {
+    say(out, &counts.sentence())?;
+    for r in all.iter().filter(|r| r.met == Some(false)) {
         say(
             out,
             &format!("  not met: {} = {} {}, {}", r.id, crate::report::number(r.ours), r.unit, r.target),

@@ -115,6 +115,7 @@ pub fn run(report: &mut Report) -> Result<()> {
     shrink(report);
     burst(report)?;
     oscillation(report)?;
+    super::dynims_reads::all(report);
     beyond(report)
 }
 
@@ -136,7 +137,7 @@ fn shrink(report: &mut Report) {
         let want: f64 = (1.0 - gain).abs();
         let verdict = if gain < 2.0 { "stable" } else { "grows: not stable" };
         records.push(
-            Record::checked(
+            Record::model(
                 format!("dynims/shrink/{gain}"),
                 factor,
                 "of the error",
@@ -169,8 +170,8 @@ fn burst(report: &mut Report) -> Result<()> {
     report.figure("dynims-burst.svg", &svg, "Utilisation during the burst under the printed law")?;
     let (slow, best) = (runs[0].peak(), runs[1].peak());
     report.records(vec![
-        Record::checked("dynims/peak/0.1", slow, "of memory", "above 1: swaps", slow > 1.0),
-        Record::checked(
+        Record::model("dynims/peak/0.1", slow, "of memory", "above 1: swaps", slow > 1.0),
+        Record::model(
             "dynims/peak/0.5",
             best,
             "of memory",
@@ -203,8 +204,8 @@ fn oscillation(report: &mut Report) -> Result<()> {
     // While the burst lasts, after it has settled.
     let swings: Vec<f64> = runs.iter().map(|r| r.swing_gb(30.0, 44.0)).collect();
     report.records(vec![
-        Record::checked("dynims/swing/0.5", swings[1], "GB between extremes", "reported", true),
-        Record::checked(
+        Record::reported("dynims/swing/0.5", swings[1], "GB between extremes"),
+        Record::model(
             "dynims/swing/2.5",
             swings[2],
             "GB between extremes",

@@ -102,10 +102,10 @@ pub fn run(report: &mut Report) -> Result<()> {
     let slowdown = 100.0 * (sums[1][0] / sums[0][0] - 1.0);
     let computing = 100.0 * (sums[1][1] / sums[0][1] - 1.0);
     report.records(vec![
-        Record::checked("io-sets/slowdown", slowdown, "% against fair share", "lower", slowdown < 0.0)
+        Record::model("io-sets/slowdown", slowdown, "% against fair share", "lower", slowdown < 0.0)
             .beside(-50.0),
-        Record::checked("io-sets/better", f64::from(better), "of 20 trials", "most", better > 15),
-        Record::checked("io-sets/utilisation", computing, "% against fair share", "higher", computing > 0.0)
+        Record::model("io-sets/better", f64::from(better), "of 20 trials", "most", better > 15),
+        Record::model("io-sets/utilisation", computing, "% against fair share", "higher", computing > 0.0)
             .beside(2.5),
     ]);
     Ok(())

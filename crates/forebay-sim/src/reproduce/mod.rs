@@ -5,8 +5,11 @@
 
 pub mod bb;
 pub mod dynims;
+mod dynims_reads;
 pub mod eley;
+pub mod fitted;
 mod io_sets;
+mod missing;
 pub mod tls;
 
 use crate::error::{Error, Result};
@@ -52,8 +55,12 @@ pub fn reproduce(name: &str, report: &mut Report) -> Result<()> {
             names.join(", ")
         )));
     }
-    for part in chosen {
+    for part in &chosen {
         (part.run)(report)?;
+    }
+    if chosen.len() == PARTS.len() {
+        fitted::chapter(report);
+        missing::chapter(report);
     }
     report.write()
 }

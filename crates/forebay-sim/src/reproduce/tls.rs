@@ -66,7 +66,7 @@ fn crossovers(report: &mut Report) {
 }
 
 fn nodes(id: String, printed: f64, got: Option<u32>) -> Record {
-    Record::within(id, printed, got.map_or(f64::NAN, f64::from), "nodes", 0.0)
+    Record::equal(id, printed, got.map_or(f64::NAN, f64::from), "nodes")
 }
 
 /// Aggregate reads at the crossover.
@@ -83,7 +83,7 @@ fn aggregates(report: &mut Report) {
             let id = format!("tls/aggregate/{pfs}/{hit}");
             records.push(Record::within_percent(id, printed, got, "GB/s", 1.0));
         }
-        let record = Record::within(format!("tls/gain/{hit}"), percent, gain, "%", 1.5);
+        let record = Record::within_points(format!("tls/gain/{hit}"), percent, gain, 1.5);
         records.push(record.note("printed as 'about'; the printed GB/s give 24 to 25 and 96 %"));
     }
     report.records(records);
@@ -162,16 +162,18 @@ fn mountain(report: &mut Report) -> Result<()> {
     let beyond = read(32.0, 0.0);
     let fall = read(32.0, 64.0) / beyond;
     report.records(vec![
-        Record::within_percent("tls/mountain/memory-ridge", 13_200.0, read(8.0, 0.0), "MB/s", 1.0),
-        Record::checked("tls/mountain/beyond-tier", beyond, "MB/s", "below 1000 at 32 GB", beyond < 1000.0),
-        Record::checked("tls/mountain/256", large, "MB/s", "below 512, at 256 GB", large < 512.0),
-        Record::checked(
+        Record::within_percent("tls/mountain/memory-ridge", 13_200.0, read(8.0, 0.0), "MB/s", 1.0).fitted(),
+        Record::model("tls/mountain/beyond-tier", beyond, "MB/s", "below 1000 at 32 GB", beyond < 1000.0)
+            .fitted(),
+        Record::model("tls/mountain/256", large, "MB/s", "below 512, at 256 GB", large < 512.0).fitted(),
+        Record::model(
             "tls/mountain/skip",
             fall,
             "of the throughput without skips, at 32 GB and 64 MB",
             "less than half",
             fall < 0.5,
         )
+        .fitted()
         .note(format!("at 16 GB, from memory: {}", number(read(16.0, 64.0) / read(16.0, 0.0)))),
     ]);
     Ok(())

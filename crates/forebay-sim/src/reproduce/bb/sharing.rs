@@ -53,12 +53,12 @@ pub fn instances(report: &mut Report) -> Result<()> {
                 true => ("twice as long, within 1 %", (slowdown / 2.0 - 1.0).abs() < 0.01),
                 false => ("as long as alone, within 1 %", (slowdown - 1.0).abs() < 0.01),
             };
-            records.push(Record::checked(id, *slowdown, "times as long as alone", target, met));
+            records.push(Record::model(id, *slowdown, "times as long as alone", target, met));
         }
         // Whoever shares nothing is not made to wait.
         let scheduled: f64 = slowdowns("sa-fcfs", &nodes)?.iter().sum();
         let unscheduled: f64 = slowdowns("none", &nodes)?.iter().sum();
-        records.push(Record::checked(
+        records.push(Record::model(
             format!("bb/sharing/{name}/sa-fcfs"),
             scheduled / unscheduled,
             "of the sum without scheduling",

@@ -53,10 +53,10 @@ pub fn efficiency(report: &mut Report) -> Result<()> {
     }
     let at_32k = |i: usize| series[i].1[3];
     let records = vec![
-        Record::within("bb/efficiency/1x", 76.0, at_32k(0), "%", 1.0),
-        Record::checked("bb/efficiency/2x", at_32k(1), "%", "above 85 %, as printed", at_32k(1) > 85.0)
+        Record::within_percent("bb/efficiency/1x", 76.0, at_32k(0), "%", 2.0),
+        Record::model("bb/efficiency/2x", at_32k(1), "%", "above 85 %, as printed", at_32k(1) > 85.0)
             .beside(85.0),
-        Record::checked("bb/efficiency/full", at_32k(2), "%", "above 99 % (printed: 95 %)", at_32k(2) > 99.0)
+        Record::model("bb/efficiency/full", at_32k(2), "%", "above 99 % (printed: 95 %)", at_32k(2) > 99.0)
             .beside(95.0),
     ];
     let svg = Bars {

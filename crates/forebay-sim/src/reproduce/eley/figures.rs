@@ -44,7 +44,7 @@ fn figure5(report: &mut Report, grid: &Grid) -> Result<()> {
             grid.no_action[h][a].hpc_slowdown_percent() > grid.naive[h][a].hpc_slowdown_percent() + 1e-9
         })
         .count() as f64;
-    report.records(vec![Record::checked(
+    report.records(vec![Record::model(
         "eley/figure5/no-action-worse",
         less,
         "cells",
@@ -103,13 +103,13 @@ fn figure7(report: &mut Report, grid: &Grid) -> Result<()> {
     for (q, allowance) in ALLOWANCES.into_iter().enumerate() {
         let missed: usize = grid.eley[q].iter().flatten().map(|c| c.outcome.missed()).sum();
         let id = format!("eley/figure7/missed/{}", percent(allowance));
-        records.push(Record::checked(id, missed as f64, "phases of 240", "none", missed == 0).beside(0.0));
+        records.push(Record::model(id, missed as f64, "phases of 240", "none", missed == 0).beside(0.0));
         means.push((0..8).map(|a| cost(q, a)).sum::<f64>() / 8.0);
     }
     for (q, allowance) in ALLOWANCES.into_iter().enumerate() {
         let falls = q == 0 || means[q] <= means[q - 1];
         let id = format!("eley/figure7/mean-cost/{}", percent(allowance));
-        records.push(Record::checked(id, means[q], "s", "falls as the deadline loosens", falls));
+        records.push(Record::model(id, means[q], "s", "falls as the deadline loosens", falls));
     }
     report.records(records);
     let worst = |q: usize, h: usize| {
@@ -159,12 +159,12 @@ fn figure8(report: &mut Report, grid: &Grid) -> Result<()> {
     report.figure("eley-figure8b.svg", &svg, "Change of the map time against NaiveBB")?;
     let spread = |a: usize| (change(0, a) - change(2, a)).abs();
     let mut records = vec![
-        Record::within("eley/figure8/app2/5", -19.0, change(0, 1), "%", 5.0),
-        Record::within("eley/figure8/app2/15", -30.0, change(1, 1), "%", 5.0),
+        Record::within_points("eley/figure8/app2/5", -19.0, change(0, 1), 5.0).fitted(),
+        Record::within_points("eley/figure8/app2/15", -30.0, change(1, 1), 5.0).fitted(),
     ];
     for a in [3, 5, 6] {
         let id = format!("eley/figure8/spread/{}", a + 1);
-        records.push(Record::checked(
+        records.push(Record::model(
             id,
             spread(a),
             "points",
@@ -175,7 +175,7 @@ fn figure8(report: &mut Report, grid: &Grid) -> Result<()> {
     for a in [2, 7] {
         let id = format!("eley/figure8/app{}/5", a + 1);
         let met = change(0, a).abs() <= 10.0;
-        records.push(Record::checked(id, change(0, a), "%", "hardly gains: within 10 %", met));
+        records.push(Record::model(id, change(0, a), "%", "hardly gains: within 10 points", met).fitted());
     }
     report.records(records);
     Ok(())

@@ -58,7 +58,7 @@ pub fn table4(report: &mut Report) -> Result<()> {
     report.table(&["iteration", "IOR, NoAction (s)", "IOR, Eley (s)", "action", "cost of Sort (s)"], &rows);
     let worst = |cell: &Cell| (0..5).map(|i| phase_s(cell, i)).fold(0.0, f64::max);
     let mut records = vec![
-        Record::checked(
+        Record::model(
             "eley/table4/worst-io/eley",
             worst(&eley),
             "s",
@@ -66,7 +66,7 @@ pub fn table4(report: &mut Report) -> Result<()> {
             worst(&eley) <= 17.85,
         )
         .beside(17.8),
-        Record::checked(
+        Record::model(
             "eley/table4/worst-io/no-action",
             worst(&no_action),
             "s",
@@ -83,10 +83,10 @@ pub fn table4(report: &mut Report) -> Result<()> {
     let (at_5, at_15) = (cost(0.05)?, cost(0.15)?);
     let falls = at_15 <= at_5 + 1e-9;
     records.push(
-        Record::checked("eley/table4/cost/5", at_5, "% of compute", "more than at 15 %", falls).beside(60.0),
+        Record::model("eley/table4/cost/5", at_5, "% of compute", "more than at 15 %", falls).beside(60.0),
     );
     records.push(
-        Record::checked("eley/table4/cost/15", at_15, "% of compute", "less than at 5 %", falls).beside(23.0),
+        Record::model("eley/table4/cost/15", at_15, "% of compute", "less than at 5 %", falls).beside(23.0),
     );
     report.records(records);
     timeline(report, "eley-table4.svg", &eley, 170.0, "Sort beside IOR under eley, 5 %")
