@@ -12,6 +12,8 @@ DESTDIR ?=
 SEED    ?= 1
 CASES   ?= 1000
 ROUNDS  ?= 5
+# Random systems that nobody has seen: the day, followed by the round.
+HELD_OUT ?= $(shell date -u +%Y%m%d)
 PURE    := forebay-model forebay-policy forebay-sim forebay-coordinator forebay-wire
 
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
@@ -39,7 +41,7 @@ test-rust: ## Tests of all crates; many start real agents
 .PHONY: test-random
 test-random: ## The property tests of the pure crates on more inputs, others each time (CASES=1000 ROUNDS=20)
 	for round in $$(seq $(ROUNDS)); do \
-	    PROPTEST_CASES=$(CASES) $(CARGO) test --release --locked --lib --tests $(addprefix -p ,$(PURE)) || exit 1; \
+	    FOREBAY_HELD_OUT_SEED=$(HELD_OUT)$$round PROPTEST_CASES=$(CASES) $(CARGO) test --release --locked --lib --tests $(addprefix -p ,$(PURE)) || exit 1; \
 	done
 
 .PHONY: test-bench

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
+use crate::estimate::Estimate;
 
 /// What a number is held against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,6 +39,8 @@ pub struct Record {
     pub paper: Option<f64>,
     /// What we get.
     pub ours: f64,
+    /// 95 % confidence interval of `ours` and the size of the sample, if it is a mean of one.
+    pub interval: Option<(f64, f64, usize)>,
     /// `ours - paper`, in the same unit.
     pub difference: Option<f64>,
     /// Unit of all three.
@@ -64,6 +67,7 @@ impl Record {
             class: Class::Ours,
             paper: None,
             ours,
+            interval: None,
             difference: None,
             unit: unit.into(),
             target: target.into(),
@@ -118,6 +122,12 @@ impl Record {
                 self.difference.zip(self.paper).is_some_and(|(d, p)| d.abs() > 0.05 * p.abs())
             }
         }
+    }
+
+    /// The same with the interval that it is judged on.
+    pub fn over(mut self, estimate: &Estimate) -> Self {
+        self.interval = estimate.interval.map(|(low, high)| (low, high, estimate.count));
+        self
     }
 
     /// The same with the paper's figure beside it.
@@ -259,6 +269,9 @@ impl Report {
                     r.id.clone(),
                     or_dash(r.paper),
                     number(r.ours),
+                    r.interval.map_or("-".into(), |(low, high, n)| {
+                        format!("{} to {} ({n})", number(low), number(high))
+                    }),
                     or_dash(r.difference),
                     r.unit.clone(),
                     r.target.clone(),
@@ -272,7 +285,10 @@ impl Report {
                 ]
             })
             .collect();
-        self.table(&["what", "paper", "ours", "difference", "unit", "target", "met", "note"], &rows);
+        self.table(
+            &["what", "paper", "ours", "95 % interval (of)", "difference", "unit", "target", "met", "note"],
+            &rows,
+        );
         self.records.extend(records);
     }
 

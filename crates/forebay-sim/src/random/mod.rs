@@ -7,8 +7,10 @@
 //! | --- | --- | --- |
 //! | [`clusters`] | HPC jobs beside Big Data jobs | planners |
 //! | [`steps`] | steps that jobs write to shared burst buffers | access policies |
+//! | [`allocations`] | the same, of jobs that request their nodes | allocation policies |
 //! | [`loads`] | memory that compute needs on a node | memory laws |
 
+pub mod allocations;
 pub mod clusters;
 pub mod loads;
 pub mod steps;

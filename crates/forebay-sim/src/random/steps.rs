@@ -182,7 +182,8 @@ pub struct Made {
 }
 
 impl Made {
-    fn of(outcome: &Outcome) -> Self {
+    /// Of a run.
+    pub fn of(outcome: &Outcome) -> Self {
         let mut made = Made::default();
         for step in outcome.jobs.iter().flat_map(|job| &job.steps) {
             let (io_s, alone_s) = (step.io_s(), step.alone_ns as f64 * 1e-9);

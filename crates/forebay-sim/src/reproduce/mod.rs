@@ -8,6 +8,7 @@ pub mod dynims;
 mod dynims_reads;
 pub mod eley;
 pub mod fitted;
+pub mod held_out;
 mod io_sets;
 mod missing;
 pub mod tls;
@@ -40,6 +41,7 @@ pub const PARTS: &[Part] = &[
     },
     Part { name: "tls", about: "two-level storage: crossovers and the storage mountain", run: tls::run },
     Part { name: "dynims", about: "memory for compute first: stability, a burst, noise", run: dynims::run },
+    Part { name: "held-out", about: "our policies on random systems of a seed", run: held_out::run },
 ];
 
 /// Runs the part called `name`, or all of them.

@@ -19,7 +19,7 @@ pub struct AccessArgs {
     kind: Kind,
 }
 
-const COLUMNS: [&str; 16] = [
+pub const COLUMNS: [&str; 16] = [
     "policy",
     "workloads",
     "sum_percent",
@@ -38,7 +38,7 @@ const COLUMNS: [&str; 16] = [
     "slowdown_high",
 ];
 
-const ROW_COLUMNS: [&str; 6] = ["number", "policy", "steps", "sum_s", "longest_s", "slowdown"];
+pub const ROW_COLUMNS: [&str; 6] = ["number", "policy", "steps", "sum_s", "longest_s", "slowdown"];
 
 /// Sums that differ by less than this part are equal: events have whole nanoseconds.
 const EQUAL: f64 = 1e-6;
@@ -50,11 +50,11 @@ pub fn access(args: &AccessArgs, out: &mut Output<'_>) -> Result<()> {
     let names: Vec<String> = args.systems.policies(&all)?.into_iter().filter(|name| name != BASE).collect();
     let run = |policy: &str| args.systems.run(|number| family.run(number, policy));
     let base = run(BASE)?;
-    let (mut rows, mut workloads) = (Vec::new(), workloads(args, BASE, &base));
+    let (mut rows, mut workloads) = (Vec::new(), workloads(&args.systems, BASE, &base));
     for name in &names {
         let made = run(name)?;
         rows.push(row(name, &made, &base));
-        workloads.extend(self::workloads(args, name, &made));
+        workloads.extend(self::workloads(&args.systems, name, &made));
     }
     args.systems.write(&ROW_COLUMNS, || workloads)?;
     let alone =
@@ -71,7 +71,7 @@ pub fn access(args: &AccessArgs, out: &mut Output<'_>) -> Result<()> {
 }
 
 /// One row for each workload.
-fn workloads(args: &AccessArgs, policy: &str, made: &[Made]) -> Vec<Vec<String>> {
+pub fn workloads(systems: &Systems, policy: &str, made: &[Made]) -> Vec<Vec<String>> {
     let row = |(number, made): (u64, &Made)| {
         vec![
             number.to_string(),
@@ -82,10 +82,11 @@ fn workloads(args: &AccessArgs, policy: &str, made: &[Made]) -> Vec<Vec<String>>
             format!("{:.6}", made.slowdown),
         ]
     };
-    args.systems.numbers().zip(made).map(row).collect()
+    systems.numbers().zip(made).map(row).collect()
 }
 
-fn row(name: &str, made: &[Made], base: &[Made]) -> Vec<String> {
+/// One row for a policy, with its changes against `base`.
+pub fn row(name: &str, made: &[Made], base: &[Made]) -> Vec<String> {
     let ratios =
         |of: fn(&Made) -> f64| -> Vec<f64> { made.iter().zip(base).map(|(a, b)| of(a) / of(b)).collect() };
     let percent = |ratio: f64| format!("{:.2}", 100.0 * (ratio - 1.0));

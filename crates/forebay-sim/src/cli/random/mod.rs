@@ -11,6 +11,7 @@ use super::{Output, csv};
 use crate::error::{Error, Result};
 
 mod access;
+mod allocation;
 mod memory;
 mod planners;
 
@@ -28,6 +29,8 @@ enum What {
     Planners(planners::PlannersArgs),
     /// Access policies, on steps that jobs write to shared burst buffers
     Access(access::AccessArgs),
+    /// Allocation policies with access policies, on the same steps
+    Allocation(allocation::AllocationArgs),
     /// Memory laws, on what compute needs of a node; beside a law that knows the future
     Memory(memory::MemoryArgs),
 }
@@ -65,6 +68,7 @@ pub fn random(args: &RandomArgs, out: &mut Output<'_>) -> Result<()> {
     match &args.what {
         What::Planners(a) => planners::planners(a, out),
         What::Access(a) => access::access(a, out),
+        What::Allocation(a) => allocation::allocation(a, out),
         What::Memory(a) => memory::memory(a, out),
     }
 }

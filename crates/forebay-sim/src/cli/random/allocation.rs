@@ -1,0 +1,56 @@
+//! Allocation policies on random workloads of shared burst buffers.
+
+use clap::Args;
+
+use super::super::{Output, say, table};
+use super::access::{COLUMNS, ROW_COLUMNS, row, workloads};
+use super::{Systems, TEST};
+use crate::error::Result;
+use crate::random::allocations::Family;
+use crate::random::steps::{self, Kind};
+
+/// Options of `random allocation`.
+#[derive(Args, Debug)]
+pub struct AllocationArgs {
+    #[command(flatten)]
+    systems: Systems,
+    /// When steps come
+    #[arg(long, value_enum, default_value = "arrivals")]
+    kind: Kind,
+    /// Clients fill a quarter to all of the nodes that their job requests
+    #[arg(long)]
+    limited: bool,
+    /// What the others are compared with, as ALLOCATION/ACCESS
+    #[arg(long, default_value = "full/sa-sjf")]
+    against: String,
+}
+
+/// Compared by default.
+const POLICIES: [&str; 5] =
+    ["striped/sa-sjf", "forebay-placed/sa-sjf", "forebay/sa-sjf", "full/forebay", "forebay/forebay"];
+
+pub fn allocation(args: &AllocationArgs, out: &mut Output<'_>) -> Result<()> {
+    let Systems { seed, .. } = args.systems;
+    let family = Family { steps: steps::Family { seed, kind: args.kind }, limited: args.limited };
+    let names = match args.systems.policies.is_empty() {
+        true => POLICIES.map(String::from).to_vec(),
+        false => args.systems.policies.clone(),
+    };
+    let run = |policy: &str| args.systems.run(|number| family.run(number, policy));
+    let base = run(&args.against)?;
+    let mut rows = Vec::new();
+    let mut all = workloads(&args.systems, &args.against, &base);
+    for name in names.iter().filter(|name| **name != args.against) {
+        let made = run(name)?;
+        rows.push(row(name, &made, &base));
+        all.extend(workloads(&args.systems, name, &made));
+    }
+    args.systems.write(&ROW_COLUMNS, || all)?;
+    args.systems.summarize(&COLUMNS, &rows)?;
+    table(out, &COLUMNS, &rows)?;
+    if out.json {
+        return Ok(());
+    }
+    say(out, &format!("seed {seed}; I/O times against '{}', geometric means", args.against))?;
+    say(out, TEST)
+}
