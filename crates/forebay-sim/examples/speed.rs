@@ -1,5 +1,4 @@
-//! How fast the simulator and the planner are here: `cargo run --release -p forebay-sim --example
-//! speed`.
+//! How fast policies decide here: `cargo run --release -p forebay-sim --example speed`.
 //!
 //! An example and not a test, because a result of a test must not depend on the machine.
 
@@ -9,78 +8,9 @@ use forebay_model::rng::Rng;
 use forebay_policy::access::{self, Access};
 use forebay_policy::machine::{Machine, Nanos};
 use forebay_policy::planner::{self, Event, Planner};
-use forebay_sim::queue::EventQueue;
 use forebay_sim::reproduce::eley::system;
-use forebay_sim::run::{World, run};
-use forebay_sim::station::Stations;
-
-/// Jobs that write to burst buffer nodes, all at once, each over `width` nodes in a row.
-struct Writers {
-    nodes: Stations,
-    rng: Rng,
-    left: Vec<u32>,
-    jobs: u64,
-    max_width: u64,
-    transfers: u64,
-}
 
 const NODES: u64 = 576;
-const NODE_BYTES_PER_S: f64 = 5e9;
-
-impl World for Writers {
-    type Event = ();
-
-    fn on_event(&mut self, now: Nanos, (): (), queue: &mut EventQueue<()>) {
-        let id = self.left.len() as u64;
-        let width = 1 + self.rng.below(self.max_width);
-        let first = self.rng.below(NODES);
-        let bytes = 1e9 * (1.0 + 9.0 * self.rng.unit());
-        self.left.push(width as u32);
-        for k in 0..width {
-            self.nodes.start(now, ((first + k) % NODES) as usize, id, bytes, 1.0 + id as f64 % 64.0);
-            self.transfers += 1;
-        }
-        if id + 1 < self.jobs {
-            // Load 0.8: mean bytes of a job over the bandwidth of all nodes.
-            let mean_s =
-                5.5e9 * (self.max_width as f64 + 1.0) / 2.0 / (NODES as f64 * NODE_BYTES_PER_S * 0.8);
-            let gap_s = -(1.0 - self.rng.unit()).ln() * mean_s;
-            queue.after((gap_s * 1e9) as u64, ());
-        }
-    }
-
-    fn next_completion(&self) -> Option<Nanos> {
-        self.nodes.next_end()
-    }
-
-    fn on_completion(&mut self, _: Nanos, _: &mut EventQueue<()>) {
-        if let Some((_, _, id)) = self.nodes.pop_end() {
-            self.left[id as usize] -= 1;
-        }
-    }
-}
-
-fn writers(jobs: u64, max_width: u64) {
-    let mut world = Writers {
-        nodes: Stations::uniform(NODES as usize, NODE_BYTES_PER_S),
-        rng: Rng::new(1),
-        left: Vec::new(),
-        jobs,
-        max_width,
-        transfers: 0,
-    };
-    let mut queue = EventQueue::new();
-    queue.at(Nanos(0), ());
-    let begin = Instant::now();
-    let stats = run(&mut world, &mut queue, u64::MAX);
-    let wall_s = begin.elapsed().as_secs_f64();
-    assert!(world.left.iter().all(|&n| n == 0), "a job did not end");
-    println!(
-        "{jobs} jobs over 1 to {max_width} of {NODES} nodes: {} events in {wall_s:.3} s, {:.2} million/s",
-        stats.events,
-        stats.events as f64 / wall_s * 1e-6
-    );
-}
 
 /// A planner in the middle of a phase, with waves that compute for longer than they take to bring
 /// and with waves that do not: how long a decision takes.
@@ -209,8 +139,5 @@ fn main() {
     access_searches(48);
     access_decisions("sa-sjf", 1000);
     access_decisions("forebay", 1000);
-    writers(10_000, 64);
-    writers(10_000, 576);
-    writers(200_000, 1);
     decisions();
 }

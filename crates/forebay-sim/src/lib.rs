@@ -9,7 +9,6 @@
 //! | --- | --- |
 //! | [`queue`] | the order of events: integer nanoseconds, ties by sequence number |
 //! | [`run`] | the loop, and the [`run::World`] that a scenario implements |
-//! | [`station`] | processor sharing on independent stations (burst buffer nodes), O(log n) a change |
 //! | [`maxmin`] | weighted max-min sharing of flows over several resources (links, servers, client caps) |
 //! | [`pace`] | flows that slow each other down by interference factors |
 //! | [`pump`] | drives one policy machine and records what it was told and what it decided |
@@ -48,7 +47,6 @@ pub mod report;
 pub mod reproduce;
 pub mod run;
 pub mod scenario;
-pub mod station;
 pub use forebay_trace as trace;
 
 /// How long `bytes` take at `rate_bytes_per_s`, rounded up to whole nanoseconds; `None` if they

@@ -27,47 +27,100 @@ pub trait World {
     fn on_completion(&mut self, _now: Nanos, _queue: &mut EventQueue<Self::Event>) {}
 }
 
+/// How far a run goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Events and completions. This bound is not optional: a policy that answers an event with an
+    /// event at the same moment would otherwise hang.
+    pub events: u64,
+    /// The last moment, in ns from the start.
+    pub horizon_ns: Option<u64>,
+}
+
+/// Far above any sensible scenario: a run that needs more is one that does not end.
+const MAX_EVENTS: u64 = 200_000_000;
+
+impl Limits {
+    /// Those of a scenario that has this horizon.
+    pub fn of(horizon_ns: Option<u64>) -> Self {
+        Limits { events: MAX_EVENTS, horizon_ns }
+    }
+}
+
+/// Why a run stopped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Stop {
+    /// Nothing is left to happen.
+    #[default]
+    Over,
+    /// The rest is to happen after the horizon.
+    Horizon,
+    /// It has had as many events as a run may have.
+    Events,
+    /// The rest is to happen beyond the end of the clock, after 584 years.
+    Clock,
+}
+
 /// What a run amounted to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RunStats {
     /// Events and completions handled.
     pub events: u64,
-    /// Virtual time of the last one.
+    /// Virtual time of the last one, or the horizon.
     pub end: Nanos,
-    /// True if `max_events` stopped it.
-    pub cut_short: bool,
-    /// True if something was left to happen beyond the end of the clock, after 584 years.
-    pub out_of_time: bool,
+    /// Why it stopped.
+    pub stop: Stop,
+}
+
+impl RunStats {
+    /// If a limit that the scenario does not set has cut the run: which, and what to do.
+    pub fn cut(&self) -> Option<String> {
+        let at_s = self.end.as_secs_f64();
+        match self.stop {
+            Stop::Over | Stop::Horizon => None,
+            Stop::Events => Some(format!(
+                "the run was cut at {at_s:.3} s after {} events, the most that a run may have: \
+                 simulate less, for example with horizon_s = {:.3}",
+                self.events,
+                at_s / 2.0
+            )),
+            Stop::Clock => Some(format!(
+                "after {at_s:.3} s the run came to the end of the clock, 584 years: \
+                 give it less to compute or to write, or a horizon_s"
+            )),
+        }
+    }
 }
 
 /// Sums of times stop at this moment, so it is no time of anything that happens.
 const END_OF_TIME: Nanos = Nanos(u64::MAX);
 
-/// Runs `world` until nothing is left to happen or `max_events` were handled.
-///
-/// The bound is not optional: a policy that answers an event with an event at the same moment would
-/// otherwise hang.
-pub fn run<W: World>(world: &mut W, queue: &mut EventQueue<W::Event>, max_events: u64) -> RunStats {
+/// Runs `world` until nothing is left to happen or a limit is reached.
+pub fn run<W: World>(world: &mut W, queue: &mut EventQueue<W::Event>, limits: Limits) -> RunStats {
     let mut events = 0;
-    while events < max_events {
-        match (world.next_completion(), queue.peek_time()) {
-            (None, None) => return RunStats { events, end: queue.now(), ..RunStats::default() },
-            (done, queued) if [done, queued].into_iter().flatten().min() == Some(END_OF_TIME) => {
-                return RunStats { events, end: queue.now(), out_of_time: true, ..RunStats::default() };
-            }
-            (Some(done), queued) if queued.is_none_or(|at| done <= at) => {
-                queue.advance_to(done);
-                world.on_completion(done, queue);
-            }
-            _ => {
-                if let Some((now, event)) = queue.pop() {
-                    world.on_event(now, event, queue);
-                }
-            }
+    let horizon = limits.horizon_ns.map_or(END_OF_TIME, Nanos);
+    let stopped = |events, end, stop| RunStats { events, end, stop };
+    while events < limits.events {
+        let (done, queued) = (world.next_completion(), queue.peek_time());
+        let Some(next) = [done, queued].into_iter().flatten().min() else {
+            return stopped(events, queue.now(), Stop::Over);
+        };
+        if next > horizon {
+            queue.advance_to(horizon);
+            return stopped(events, horizon, Stop::Horizon);
+        }
+        if next == END_OF_TIME {
+            return stopped(events, queue.now(), Stop::Clock);
+        }
+        if done == Some(next) {
+            queue.advance_to(next);
+            world.on_completion(next, queue);
+        } else if let Some((now, event)) = queue.pop() {
+            world.on_event(now, event, queue);
         }
         events += 1;
     }
-    RunStats { events, end: queue.now(), cut_short: true, out_of_time: false }
+    stopped(events, queue.now(), Stop::Events)
 }
 
 #[cfg(test)]
@@ -99,7 +152,7 @@ mod tests {
         let mut q = EventQueue::new();
         q.at(Nanos(3), "same");
         q.at(Nanos(2), "before");
-        let stats = run(&mut w, &mut q, 100);
+        let stats = run(&mut w, &mut q, Limits::of(None));
         assert_eq!(w.seen, ["before", "completion", "same"]);
         assert_eq!(stats, RunStats { events: 3, end: Nanos(3), ..RunStats::default() });
     }
@@ -110,8 +163,9 @@ mod tests {
         let mut q = EventQueue::new();
         q.at(Nanos(u64::MAX - 1), "last");
         q.at(Nanos(u64::MAX - 1) + 5, "too late");
-        let stats = run(&mut w, &mut q, 100);
-        assert_eq!((w.seen, stats.out_of_time), (vec!["last"], true));
+        let stats = run(&mut w, &mut q, Limits::of(None));
+        assert_eq!((w.seen, stats.stop), (vec!["last"], Stop::Clock));
+        assert!(stats.cut().is_some_and(|why| why.contains("584 years")));
     }
 
     #[test]
@@ -125,6 +179,22 @@ mod tests {
         }
         let mut q = EventQueue::new();
         q.at(Nanos(0), ());
-        assert!(run(&mut Echo, &mut q, 1_000).cut_short);
+        let stats = run(&mut Echo, &mut q, Limits { events: 1_000, horizon_ns: None });
+        let why = stats.cut().expect("it is cut");
+        assert!(why.contains("after 1000 events") && why.contains("horizon_s"), "{why}");
+    }
+
+    /// What happens at the horizon still happens.
+    #[test]
+    fn a_run_ends_at_its_horizon() {
+        let mut w = Log { completion: Some(Nanos(4)), seen: vec![] };
+        let mut q = EventQueue::new();
+        q.at(Nanos(4), "at");
+        q.at(Nanos(6), "after");
+        let stats = run(&mut w, &mut q, Limits::of(Some(4)));
+        assert_eq!(w.seen, ["completion", "at"]);
+        assert_eq!((stats.end, stats.stop, stats.cut()), (Nanos(4), Stop::Horizon, None));
+        let stats = run(&mut w, &mut q, Limits::of(Some(9)));
+        assert_eq!((stats.end, stats.stop), (Nanos(6), Stop::Over));
     }
 }

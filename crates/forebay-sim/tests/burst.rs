@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use forebay_policy::access::{self, Config};
 use forebay_policy::allocation;
 use forebay_sim::arrivals::Arrivals;
-use forebay_sim::burst::{Broken, Ended, Fault, Hold, JobSpec, Outcome, RandomFailures, Setup, simulate};
+use forebay_sim::burst::{
+    Broken, Ended, Fault, Hold, JobSpec, Outcome, RandomFailures, Setup, Unfinished, simulate,
+};
 use forebay_sim::cli::{ReplayArgs, SimArgs, SimCommand};
 use forebay_sim::trace::{SharedBuffer, Trace};
 use proptest::prelude::*;
@@ -44,6 +46,7 @@ fn setup(nodes: u32, access: &str, jobs: Vec<JobSpec>) -> Setup {
         faults: Vec::new(),
         random: None,
         seed: 1,
+        horizon_ns: None,
     }
 }
 
@@ -192,6 +195,23 @@ fn a_loss_that_a_job_slept_through_is_noticed_when_it_goes_on() {
     // A step that was due while it stood still is asked for when it goes on.
     setup.faults = vec![stops(0, 50, 30)];
     assert_eq!(holds(&run(&setup))[1], (0, 80, 100, Ended::Written));
+}
+
+/// The first step ends in time; the second is being written, and the other job has not begun.
+#[test]
+fn a_horizon_says_what_it_cut() {
+    let mut setup = setup(2, "sa-fcfs", vec![job("two", 2, 10, &[0, 20]), job("late", 1, 10, &[100])]);
+    let whole = run(&setup);
+    assert_eq!(whole.unfinished, None);
+    setup.horizon_ns = Some(25 * S);
+    let outcome = run(&setup);
+    assert_eq!(outcome.unfinished, Some(Unfinished { horizon_ns: 25 * S, jobs: 2, steps: 2 }));
+    assert_eq!(holds(&outcome), [(0, 0, 10, Ended::Written), (0, 20, 25, Ended::Open)]);
+    assert_eq!(outcome.jobs[0].steps, whole.jobs[0].steps[..1]);
+    assert!(outcome.jobs.iter().all(|job| job.unfinished && job.end_ns.is_none()));
+    // A horizon after the end changes nothing.
+    setup.horizon_ns = Some(1000 * S);
+    assert_eq!(run(&setup), whole);
 }
 
 /// Random failures come, hit, and end with the jobs.

@@ -37,6 +37,7 @@ fn setup(policy: &str, files: u64) -> Setup {
             starts_ns: 0,
         }],
         seed: 1,
+        horizon_ns: None,
     }
 }
 
@@ -146,6 +147,17 @@ fn a_job_that_starts_late_runs_as_one_that_starts_at_once() {
     setup.jobs[0].starts_ns = 100_000_000_000;
     let late = run(&setup);
     assert_eq!((late.jobs[0].local, late.jobs[0].map_ns), (20, at_once.jobs[0].map_ns));
+}
+
+/// Two nodes run twenty tasks of 2 s one after the other; nine have ended on each before 19 s.
+#[test]
+fn a_horizon_leaves_tasks() {
+    let mut setup = setup("naive-bb", 20);
+    (setup.server_bytes_per_s, setup.jobs[0].task_cpu_ns) = (4e9, 2_000_000_000);
+    setup.horizon_ns = Some(19_000_000_000);
+    let outcome = run(&setup);
+    let job = &outcome.jobs[0];
+    assert_eq!((job.tasks, job.tasks_left, job.map_ns), (18, 2, 0), "{outcome:?}");
 }
 
 proptest! {

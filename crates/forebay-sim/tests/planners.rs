@@ -4,7 +4,7 @@ use forebay_model::profile::Curve;
 use forebay_model::rng::Rng;
 use forebay_policy::placement::{Member, extent_key, node_number, owner};
 use forebay_sim::colocate::{
-    Arrivals, FetchSpan, HpcSpec, JobSpec, MemoryChange, NodeFault, Outcome, PhaseOutcome, Setup,
+    Arrivals, FetchSpan, HpcSpec, JobSpec, MemoryChange, NodeFault, Outcome, PhaseOutcome, Setup, Unfinished,
     lower_bound_s, simulate,
 };
 use forebay_sim::reproduce::eley::system::{ALLOWANCES, APPLICATIONS, HPC, cell};
@@ -39,6 +39,23 @@ fn forebay_meets_every_deadline_and_is_never_worse_than_eley() {
         }
     }
     assert_eq!(cells, 72);
+}
+
+/// Up to the horizon all is as it would be without one.
+#[test]
+fn a_horizon_leaves_waves_and_phases() {
+    let mut setup = cell("forebay", 0, 1, 0.05);
+    let whole = run(&setup);
+    let phases = whole.hpc[0].phases.len();
+    let horizon_ns = whole.hpc[0].phases[phases / 2].end_ns;
+    setup.horizon_ns = Some(horizon_ns);
+    let outcome = run(&setup);
+    let (done, job) = (&outcome.hpc[0].phases, &outcome.jobs[0]);
+    assert_eq!(done[..], whole.hpc[0].phases[..=phases / 2]);
+    let left = whole.jobs[0].waves.iter().filter(|wave| wave.end_ns > horizon_ns).count() as u32;
+    assert!(left > 0 && job.waves_left == left && job.map_ns == 0, "{left} {job:?}");
+    let phases_left = (phases - done.len()) as u32;
+    assert_eq!(outcome.unfinished, Some(Unfinished { horizon_ns, waves: left, phases: phases_left }));
 }
 
 /// One phase of 20 s, one job of two waves, worked by hand. Prefetch of a wave alone: 25 s at I_bd

@@ -168,6 +168,15 @@ impl Search {
             d.from = (d.from + 1) % n;
             return Stage::Descends(d);
         }
+        // Two steps without a common node do not see each other: with one before the other all
+        // ends as with the other before the one, and this place is no better than that before it.
+        let before = lifted.to.checked_sub(1).map(|at| d.order[at]);
+        if before.is_some_and(|before| !self.sketch.overlap(before, lifted.step)) {
+            self.tries_left = self.tries_left.saturating_sub(1);
+            lifted.to += 1;
+            d.lifted = Some(lifted);
+            return Stage::Descends(d);
+        }
         d.order.insert(lifted.to, lifted.step);
         if let Some(o) = self.try_order(&d.order, d.sum_ns.saturating_sub(1)) {
             d.sum_ns = o.sum_ns;

@@ -24,6 +24,8 @@ pub struct Outcome {
 pub struct Sketch {
     words: usize,
     masks: Vec<u64>,
+    /// Words of each mask that are not empty: first and end.
+    spans: Vec<(u32, u32)>,
     alone_ns: Vec<u64>,
     waited_ns: Vec<u64>,
     held: Vec<(u64, usize)>,
@@ -40,9 +42,16 @@ impl Sketch {
         let words = pending.first().map_or(0, |p| p.nodes.words().len());
         let mut masks: Vec<u64> = pending.iter().flat_map(|p| p.nodes.words().iter().copied()).collect();
         masks.extend(holders.iter().flat_map(|h| h.0.words().iter().copied()));
+        let span = |mask: &[u64]| {
+            let first = mask.iter().position(|&word| word != 0).unwrap_or(0);
+            let end = mask.iter().rposition(|&word| word != 0).map_or(first, |last| last + 1);
+            (first as u32, end as u32)
+        };
+        let spans = masks.chunks_exact(words.max(1)).map(span).collect();
         Sketch {
             words,
             masks,
+            spans,
             alone_ns: pending.iter().map(|p| p.alone_ns).collect(),
             waited_ns: pending.iter().map(|p| now.saturating_since(p.arrived)).collect(),
             held: holders.iter().enumerate().map(|(i, h)| (h.1, pending.len() + i)).collect(),
@@ -58,52 +67,84 @@ impl Sketch {
         self.looked_at
     }
 
+    /// Whether two steps have a node in common.
+    pub fn overlap(&mut self, one: u32, other: u32) -> bool {
+        self.looked_at += self.words as u64;
+        let mask = |step: u32| &self.masks[step as usize * self.words..][..self.words];
+        mask(one).iter().zip(mask(other)).any(|(a, b)| a & b != 0)
+    }
+
+    /// Nodes of a step, as the words that are not empty, and the first of these.
+    fn nodes(&self, i: usize) -> (usize, &[u64]) {
+        let (first, end) = (self.spans[i].0 as usize, self.spans[i].1 as usize);
+        (first, &self.masks[i * self.words + first..i * self.words + end])
+    }
+
     /// Plays `order` through; `None` once its sum exceeds `limit_ns`.
     pub fn play(&mut self, order: &[u32], limit_ns: u64) -> Option<Outcome> {
-        self.busy.fill(0);
+        let mut busy = core::mem::take(&mut self.busy);
+        busy.fill(0);
+        for &(_, i) in &self.held {
+            let (first, nodes) = self.nodes(i);
+            busy[first..].iter_mut().zip(nodes).for_each(|(b, m)| *b |= m);
+        }
+        self.busy = busy;
         self.running.clear();
         self.running.extend_from_slice(&self.held);
-        for &(_, i) in &self.held {
-            let mask = &self.masks[i * self.words..][..self.words];
-            self.busy.iter_mut().zip(mask).for_each(|(b, m)| *b |= m);
-        }
         self.rest.clear();
         self.rest.extend_from_slice(order);
         let mut got = Outcome { sum_ns: 0, longest_wait_ns: 0 };
+        let mut left_ns: u64 = order.iter().map(|&i| self.alone_ns[i as usize]).sum();
         let mut t_ns = 0;
         loop {
-            self.start(t_ns, &mut got);
+            left_ns -= self.start(t_ns, &mut got);
             if self.rest.is_empty() {
                 return (got.sum_ns <= limit_ns).then_some(got);
             }
-            // All that still wait end after the next end of a running step; most bad orders are
-            // given up here.
-            t_ns = self.running.iter().map(|r| r.0).min()?;
-            if got.sum_ns + t_ns * self.rest.len() as u64 > limit_ns {
+            // All that still wait begin at the next end of a running step at the earliest; most
+            // bad orders are given up here.
+            t_ns = self.next_end()?;
+            if got.sum_ns + left_ns + t_ns * self.rest.len() as u64 > limit_ns {
                 return None;
             }
             self.end(t_ns);
         }
     }
 
-    fn start(&mut self, t_ns: u64, got: &mut Outcome) {
+    fn next_end(&self) -> Option<u64> {
+        let mut next = None;
+        for &(end_ns, _) in &self.running {
+            if next.is_none_or(|next_ns| end_ns < next_ns) {
+                next = Some(end_ns);
+            }
+        }
+        next
+    }
+
+    /// Starts what can start; the sum of the times alone of these steps.
+    fn start(&mut self, t_ns: u64, got: &mut Outcome) -> u64 {
         let (mut kept, n) = (0, self.rest.len());
+        let mut started_ns = 0;
         self.looked_at += ((n + self.running.len()) * self.words) as u64;
         for at in 0..n {
             let i = self.rest[at] as usize;
-            let mask = &self.masks[i * self.words..][..self.words];
-            if self.busy.iter().zip(mask).any(|(b, m)| b & m != 0) {
+            let (first, end) = (self.spans[i].0 as usize, self.spans[i].1 as usize);
+            let mask = &self.masks[i * self.words + first..i * self.words + end];
+            let busy = &mut self.busy[first..end];
+            if busy.iter().zip(mask).any(|(b, m)| b & m != 0) {
                 self.rest[kept] = i as u32;
                 kept += 1;
                 continue;
             }
-            self.busy.iter_mut().zip(mask).for_each(|(b, m)| *b |= m);
+            busy.iter_mut().zip(mask).for_each(|(b, m)| *b |= m);
             let end_ns = t_ns + self.alone_ns[i];
             self.running.push((end_ns, i));
             got.sum_ns += end_ns;
             got.longest_wait_ns = got.longest_wait_ns.max(self.waited_ns[i] + t_ns);
+            started_ns += self.alone_ns[i];
         }
         self.rest.truncate(kept);
+        started_ns
     }
 
     fn end(&mut self, t_ns: u64) {
@@ -114,8 +155,9 @@ impl Sketch {
                 at += 1;
                 continue;
             }
-            let mask = &self.masks[i * self.words..][..self.words];
-            self.busy.iter_mut().zip(mask).for_each(|(b, m)| *b &= !m);
+            let (first, end) = (self.spans[i].0 as usize, self.spans[i].1 as usize);
+            let mask = &self.masks[i * self.words + first..i * self.words + end];
+            self.busy[first..end].iter_mut().zip(mask).for_each(|(b, m)| *b &= !m);
             self.running.swap_remove(at);
         }
     }

@@ -120,6 +120,7 @@ fn world_of(setup: &Setup, on: Option<Vec<Vec<u32>>>) -> super::Setup {
         faults: Vec::new(),
         random: None,
         seed: 0,
+        horizon_ns: None,
     }
 }
 

@@ -23,7 +23,7 @@ mod room;
 pub mod view;
 mod world;
 
-pub use outcome::{Death, Ended, Hold, JobOutcome, NodeOutcome, Outcome, StepOutcome, ranges};
+pub use outcome::{Death, Ended, Hold, JobOutcome, NodeOutcome, Outcome, StepOutcome, Unfinished, ranges};
 pub use world::{machines, simulate};
 
 /// Renewals per lease of a holder that is well: two may be lost.
@@ -121,6 +121,9 @@ pub struct Setup {
     pub random: Option<RandomFailures>,
     /// Seed of all that is drawn.
     pub seed: u64,
+    /// The run ends then, in ns from the start, whatever is left to do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub horizon_ns: Option<u64>,
 }
 
 impl Setup {

@@ -54,6 +54,9 @@ pub struct JobOutcome {
     pub died: Option<Death>,
     /// Whether the run left it without nodes: none that hold its step were left.
     pub without_nodes: bool,
+    /// Whether the horizon came before its end.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub unfinished: bool,
     /// Leases that it lost, dead or alive.
     pub leases_lost: u32,
     /// Nodes of its own that it lost.
@@ -121,6 +124,17 @@ pub struct NodeOutcome {
     pub jobs: u32,
 }
 
+/// What the horizon cut off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Unfinished {
+    /// The horizon, in ns.
+    pub horizon_ns: u64,
+    /// Jobs that had not ended.
+    pub jobs: usize,
+    /// Their steps that were not written.
+    pub steps: u64,
+}
+
 /// A run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcome {
@@ -136,6 +150,9 @@ pub struct Outcome {
     pub refusals: u64,
     /// Events handled.
     pub events: u64,
+    /// What is missing, if the run ended at its horizon.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unfinished: Option<Unfinished>,
 }
 
 impl Outcome {

@@ -37,6 +37,7 @@ pub fn rows(setup: &Setup, outcome: &Outcome) -> Vec<Vec<String>> {
         row.push(match job.died {
             Some(death) => format!("died {}", death.was),
             None if job.without_nodes => "no nodes left".into(),
+            None if job.unfinished => "unfinished".into(),
             None => "written".into(),
         });
         row
@@ -51,7 +52,14 @@ pub fn rows(setup: &Setup, outcome: &Outcome) -> Vec<Vec<String>> {
     all.push(exact(sum(|j| j.wasted_bytes) * 1e-9));
     let died = outcome.jobs.iter().filter(|j| j.died.is_some()).count();
     let left = outcome.jobs.iter().filter(|j| j.without_nodes).count();
-    all.push(if left == 0 { format!("{died} died") } else { format!("{died} died, {left} without nodes") });
+    let mut end = format!("{died} died");
+    if left > 0 {
+        end += &format!(", {left} without nodes");
+    }
+    if let Some(unfinished) = outcome.unfinished {
+        end += &format!(", {} unfinished", unfinished.jobs);
+    }
+    all.push(end);
     rows.push(all);
     rows
 }

@@ -10,16 +10,13 @@ use forebay_policy::machine::Nanos;
 use serde::Serialize;
 
 use super::fabric::Fabric;
-use super::outcome::{Ended, Hold, JobOutcome, Outcome, StepOutcome, ranges};
+use super::outcome::{Ended, Hold, JobOutcome, Outcome, StepOutcome, Unfinished, ranges};
 use super::{Broken, RENEWALS_PER_LEASE, Setup};
 use crate::error::{Error, Result};
 use crate::pump::Pump;
 use crate::queue::EventQueue;
-use crate::run::{World, run};
+use crate::run::{Limits, Stop, World, run};
 use crate::trace::Trace;
-
-/// Far above any sensible scenario: a run that needs more is one that does not end.
-const MAX_EVENTS: u64 = 200_000_000;
 
 /// What happens by itself.
 #[derive(Clone, Copy, Debug)]
@@ -132,32 +129,35 @@ pub fn simulate(setup: &Setup, trace: &mut Trace) -> Result<Outcome> {
         queue.at(Nanos(fault.at_ns), Happening::Breaks(fault.what, fault.for_ns));
     }
     world.draw_failures(&mut queue);
-    let stats = run(&mut world, &mut queue, MAX_EVENTS);
+    let stats = run(&mut world, &mut queue, Limits::of(setup.horizon_ns));
+    if let Some(why) = stats.cut() {
+        return Err(Error::Usage(why));
+    }
     for (j, job) in world.jobs.iter_mut().enumerate().filter(|(_, job)| job.stage != Stage::Over) {
-        let why = match job.stage {
-            _ if stats.cut_short => "with more events than any sensible run has",
-            _ if stats.out_of_time => {
-                "at the end of the clock, 584 years: give it fewer steps, or less compute_s or step_gb"
-            }
-            Stage::Waits(_) | Stage::Holds(..) => "with the access scheduler, which never let it in",
-            _ => {
-                job.done.without_nodes = true;
-                continue;
-            }
-        };
-        return Err(Error::Usage(format!(
-            "the run ended after {:.3} s with job '{}' at step {} of {} {why} (allocation '{}', access '{}')",
-            stats.end.as_secs_f64(),
-            setup.jobs[j].name,
-            job.done.steps.len(),
-            setup.jobs[j].steps,
-            setup.allocation,
-            setup.access
-        )));
+        match job.stage {
+            _ if stats.stop == Stop::Horizon => job.done.unfinished = true,
+            Stage::Waits(_) | Stage::Holds(..) => return Err(never_let_in(setup, j, &job.done, stats.end)),
+            _ => job.done.without_nodes = true,
+        }
+    }
+    if stats.stop == Stop::Horizon {
+        world.close_holds(stats.end);
     }
     world.out.jobs = world.jobs.into_iter().map(|j| j.done).collect();
     world.out.events = stats.events;
     Ok(world.out)
+}
+
+fn never_let_in(setup: &Setup, j: usize, done: &JobOutcome, end: Nanos) -> Error {
+    Error::Usage(format!(
+        "the run ended after {:.3} s with job '{}' at step {} of {} with the access scheduler, which never let it in (allocation '{}', access '{}')",
+        end.as_secs_f64(),
+        setup.jobs[j].name,
+        done.steps.len(),
+        setup.jobs[j].steps,
+        setup.allocation,
+        setup.access
+    ))
 }
 
 impl<'a> Burst<'a> {
@@ -185,6 +185,7 @@ impl<'a> Burst<'a> {
                 steps: Vec::new(),
                 died: None,
                 without_nodes: false,
+                unfinished: false,
                 leases_lost: 0,
                 nodes_lost: 0,
                 steps_lost: 0,
@@ -213,8 +214,25 @@ impl<'a> Burst<'a> {
                 peak_reserved_bytes: 0,
                 refusals: 0,
                 events: 0,
+                unfinished: None,
             },
         })
+    }
+
+    /// The run ends while tokens are held.
+    fn close_holds(&mut self, now: Nanos) {
+        self.out.holds.iter_mut().filter(|h| h.ended == Ended::Open).for_each(|h| h.to_ns = now.0);
+        self.out.unfinished = Some(Unfinished {
+            horizon_ns: now.0,
+            jobs: self.jobs.iter().filter(|job| job.done.unfinished).count(),
+            steps: self
+                .jobs
+                .iter()
+                .zip(&self.setup.jobs)
+                .filter(|(job, _)| job.done.unfinished)
+                .map(|(job, spec)| u64::from(spec.steps) - job.done.steps.len() as u64)
+                .sum(),
+        });
     }
 
     pub fn note(&mut self, now: Nanos, job: usize, note: &Note) {

@@ -146,13 +146,29 @@ impl Done {
 
     /// The last line of a run for people.
     pub fn summary(&self) -> String {
-        match self {
+        let amount = match self {
             Done::Colocation(o) => format!("{} events, {} decisions", o.events, o.decisions.len()),
             Done::Cluster(o) => format!("{} events, {} requests", o.events, o.requests),
             Done::Memory(o) => format!("{} samples, {} resizes", o.samples, o.resizes.len()),
             Done::BurstBuffer(o) => {
                 format!("{} events, {} tokens, {} nodes down", o.events, o.holds.len(), o.down.len())
             }
+        };
+        match self.unfinished() {
+            None => amount,
+            Some(what) => format!("{amount}; unfinished at the horizon: {what}"),
+        }
+    }
+
+    /// What the horizon left undone, if it left anything.
+    fn unfinished(&self) -> Option<String> {
+        match self {
+            Done::Colocation(o) => {
+                o.unfinished.map(|u| format!("{} waves, {} I/O phases", u.waves, u.phases))
+            }
+            Done::Cluster(o) => (o.tasks_left() > 0).then(|| format!("{} tasks", o.tasks_left())),
+            Done::BurstBuffer(o) => o.unfinished.map(|u| format!("{} jobs, {} steps", u.jobs, u.steps)),
+            Done::Memory(_) => None,
         }
     }
 

@@ -111,6 +111,9 @@ pub struct Setup {
     pub jobs: Vec<JobSpec>,
     /// Seed of all that is drawn.
     pub seed: u64,
+    /// The run ends then, in ns from the start, whatever is left to do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub horizon_ns: Option<u64>,
 }
 
 impl Setup {
@@ -149,19 +152,26 @@ impl Setup {
     }
 }
 
-/// A job that has ended.
+/// A job, at the end of the run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct JobOutcome {
     /// For people.
     pub name: String,
-    /// From its begin to the end of its last task, in ns.
+    /// From its begin to the end of its last task, in ns; 0 if tasks are left.
     pub map_ns: u64,
-    /// Its tasks.
+    /// Its tasks that have ended.
     pub tasks: u32,
+    /// Its tasks that had not ended at the horizon.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub tasks_left: u32,
     /// Tasks that ran on the node that was named for them.
     pub local: u32,
     /// When each task ran: the slot, its begin and its end, in ns.
     pub ran: Vec<(usize, u64, u64)>,
+}
+
+fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 /// A run.
@@ -180,6 +190,11 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// Tasks that had not ended at the horizon.
+    pub fn tasks_left(&self) -> u32 {
+        self.jobs.iter().map(|job| job.tasks_left).sum()
+    }
+
     /// When the last task has ended, in seconds.
     pub fn end_s(&self) -> f64 {
         let ends = self.jobs.iter().flat_map(|job| &job.ran).map(|(_, _, end)| *end);

@@ -7,14 +7,14 @@ use crate::plot::timeline::{Span, Timeline};
 pub const COLUMNS: [&str; 8] =
     ["policy", "seed", "name", "map_s", "pfs_alone_s", "pfs_mb", "tasks", "tasks_local"];
 
-/// One row per job. The bytes that the file system served are those of all jobs.
+/// One row per job; one that the horizon cut has no map time. The bytes that the file system served are those of all jobs.
 pub fn rows(setup: &Setup, outcome: &Outcome) -> Vec<Vec<String>> {
     let row = |job: &super::JobOutcome| {
         vec![
             setup.policy.clone(),
             setup.seed.to_string(),
             job.name.clone(),
-            format!("{:.3}", job.map_ns as f64 * 1e-9),
+            if job.tasks_left == 0 { format!("{:.3}", job.map_ns as f64 * 1e-9) } else { String::new() },
             format!("{:.3}", outcome.bound_ns as f64 * 1e-9),
             format!("{:.3}", outcome.served_bytes as f64 * 1e-6),
             job.tasks.to_string(),

@@ -21,7 +21,9 @@ mod world;
 
 pub use crate::arrivals::Arrivals;
 pub use bound::lower_bound_s;
-pub use outcome::{DownSpan, FetchSpan, HpcOutcome, JobOutcome, Outcome, PhaseOutcome, WaveOutcome};
+pub use outcome::{
+    DownSpan, FetchSpan, HpcOutcome, JobOutcome, Outcome, PhaseOutcome, Unfinished, WaveOutcome,
+};
 pub use world::simulate;
 
 /// An HPC job.
@@ -131,6 +133,9 @@ pub struct Setup {
     pub faults: Vec<NodeFault>,
     /// Seed of all that is drawn.
     pub seed: u64,
+    /// The run ends then, in ns from the start, whatever is left to do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub horizon_ns: Option<u64>,
 }
 
 impl Setup {

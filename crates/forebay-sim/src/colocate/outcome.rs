@@ -72,18 +72,26 @@ pub struct WaveOutcome {
 pub struct JobOutcome {
     /// For people.
     pub name: String,
-    /// From its begin to the end of its last wave, in ns.
+    /// From its begin to the end of its last wave, in ns; 0 if waves are left.
     pub map_ns: u64,
     /// Its waves in order.
     pub waves: Vec<WaveOutcome>,
     /// Bytes of it that were lost with nodes before they were computed.
     pub lost_bytes: f64,
+    /// Waves that were not computed at the horizon.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub waves_left: u32,
+}
+
+fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 impl JobOutcome {
     /// Mean cost of a wave after the first (which nothing can hide), in seconds.
     pub fn mean_cost_s(&self) -> f64 {
-        mean(self.waves.iter().skip(1).map(|w| w.stall_ns as f64 * 1e-9))
+        let computed = self.waves.len() - self.waves_left as usize;
+        mean(self.waves.iter().take(computed).skip(1).map(|w| w.stall_ns as f64 * 1e-9))
     }
 }
 
@@ -115,6 +123,17 @@ pub struct DownSpan {
     pub to_ns: Option<u64>,
 }
 
+/// What the horizon cut off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Unfinished {
+    /// The horizon, in ns.
+    pub horizon_ns: u64,
+    /// Waves that were not computed.
+    pub waves: u32,
+    /// Phases that had not ended.
+    pub phases: u32,
+}
+
 /// A run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcome {
@@ -135,12 +154,15 @@ pub struct Outcome {
     pub overbooked_bytes: u64,
     /// Every time that a node was down.
     pub down: Vec<DownSpan>,
+    /// What is missing, if the run ended at its horizon.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unfinished: Option<Unfinished>,
 }
 
 impl Outcome {
     /// When the last Big Data job or phase is over, in seconds.
     pub fn end_s(&self) -> f64 {
-        let jobs = self.jobs.iter().filter_map(|j| j.waves.last()).map(|w| w.end_ns);
+        let jobs = self.jobs.iter().flat_map(|j| &j.waves).map(|w| w.end_ns);
         let phases = self.hpc.iter().filter_map(|h| h.phases.last()).map(|p| p.end_ns);
         jobs.chain(phases).max().unwrap_or(0) as f64 * 1e-9
     }

@@ -53,7 +53,7 @@ pub fn timeline(setup: &Setup, outcome: &Outcome, title: &str, window_s: (f64, f
             let (from_s, to_s, kind) = (s(f.from_ns), s(f.to_ns), kind_index(f.kind));
             spans.push(Span { row, from_s, to_s, kind, tip: fetch_tip(f) });
         }
-        for (i, w) in job.waves.iter().enumerate() {
+        for (i, w) in job.waves.iter().enumerate().filter(|(_, w)| w.end_ns > 0) {
             let tip = format!("wave {i}, waited {} s", number(s(w.stall_ns)));
             spans.push(Span { row: row + 1, from_s: s(w.begin_ns), to_s: s(w.end_ns), kind: 2, tip });
         }
@@ -93,7 +93,8 @@ fn fetch_tip(f: &FetchSpan) -> String {
 pub const COLUMNS: [&str; 8] =
     ["policy", "seed", "kind", "name", "map_s", "mean_cost_s", "mean_slowdown_percent", "deadlines_missed"];
 
-/// One row per job: what is asked of it first. Cells that do not apply are empty.
+/// One row per job: what is asked of it first. Cells that do not apply are empty, and so is the map
+/// time of a job that the horizon cut.
 pub fn rows(setup: &Setup, outcome: &Outcome) -> Vec<Vec<String>> {
     let row = |kind: &str, name: &str, cells: [String; 4]| {
         let mut row = vec![setup.policy.clone(), setup.seed.to_string(), kind.into(), name.into()];
@@ -102,7 +103,8 @@ pub fn rows(setup: &Setup, outcome: &Outcome) -> Vec<Vec<String>> {
     };
     let none = String::new;
     let job = |j: &super::JobOutcome| {
-        row("job", &j.name, [exact(j.map_ns as f64 * 1e-9), exact(j.mean_cost_s()), none(), none()])
+        let map_s = if j.waves_left == 0 { exact(j.map_ns as f64 * 1e-9) } else { none() };
+        row("job", &j.name, [map_s, exact(j.mean_cost_s()), none(), none()])
     };
     let hpc = |h: &super::HpcOutcome| {
         row("hpc", &h.name, [none(), none(), exact(100.0 * h.slowdown()), h.missed().to_string()])

@@ -92,6 +92,7 @@ impl Family {
             memory: Vec::new(),
             faults: Vec::new(),
             seed: rng.next_u64(),
+            horizon_ns: None,
         }
     }
 

@@ -152,6 +152,7 @@ impl Family {
             faults: Vec::new(),
             random: None,
             seed: rng.next_u64(),
+            horizon_ns: None,
         }
     }
 

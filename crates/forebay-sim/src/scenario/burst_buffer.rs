@@ -8,12 +8,16 @@ use forebay_policy::allocation::{self, Action, Allocator, Demand, Event};
 use forebay_policy::machine::{Machine, Nanos};
 
 use super::reader::Section;
-use super::{GB, MAX_GB, MAX_S, arrivals, for_ns, ns};
+use super::{GB, MAX_GB, MAX_S, arrivals, for_ns, horizon_ns, ns};
 use crate::burst::{Broken, Fault, JobSpec, RandomFailures, Setup};
 use crate::error::Result;
 
 /// More nodes than the largest machines have; each costs memory.
 const MAX_NODES: u64 = 65_536;
+/// So many jobs take a gigabyte.
+const MAX_JOBS: u64 = 1_000_000;
+/// Number of the stream of random numbers that instances are drawn from; a job's own has its index.
+const DRAWS: u64 = u64::MAX - 1;
 
 /// Reads the whole file.
 pub fn read(root: &Section<'_>) -> Result<Setup> {
@@ -48,10 +52,13 @@ pub fn read(root: &Section<'_>) -> Result<Setup> {
         faults: Vec::new(),
         random: root.section("failures")?.map(|s| failures(&s)).transpose()?,
         seed,
+        horizon_ns: horizon_ns(root)?,
     };
     let mut names = BTreeSet::new();
-    for s in root.list("job")? {
-        for job in jobs(&s, &setup)? {
+    // One stream of random numbers for each [[job]], none of which the run uses.
+    let rng = Rng::new(seed).fork(DRAWS);
+    for (i, s) in (0..).zip(root.list("job")?) {
+        for job in jobs(&s, &setup, rng.fork(i))? {
             if !names.insert(job.name.clone()) {
                 return Err(s.error("name", "another job has this name; names have to be different"));
             }
@@ -84,11 +91,49 @@ fn access_policy(s: &Section<'_>, nodes: u32) -> Result<(String, access::Config)
 }
 
 /// The instances of one `[[job]]`.
-fn jobs(s: &Section<'_>, setup: &Setup) -> Result<Vec<JobSpec>> {
-    let name = s.text("name", None)?;
-    let count = s.whole("count", 1, 100_000, Some(1))?;
-    let processes = s.whole("processes", 1, 1_000_000_000, None)? as f64;
+fn jobs(s: &Section<'_>, setup: &Setup, mut rng: Rng) -> Result<Vec<JobSpec>> {
+    let count = s.whole("count", 1, MAX_JOBS, Some(1))?;
+    let interarrival_ns = ns(s.number("interarrival_s", 0.0, MAX_S, Some(0.0))?);
+    let sizes = s.choice("sizes", &["fixed", "exponential"], Some("fixed"))?;
     let size = if s.has("process_gb") { "process_gb" } else { "step_gb" };
+    let spec = job(s, setup)?;
+    s.done()?;
+    let mut starts_ns = spec.starts_ns;
+    let mut instance = |i: u64| {
+        let name = if count == 1 { spec.name.clone() } else { format!("{}#{i}", spec.name) };
+        let mut instance = JobSpec { name, starts_ns, ..spec.clone() };
+        if sizes == "exponential" {
+            instance.step_bytes = (exponential(&mut rng) * spec.step_bytes as f64).round().max(1.0) as u64;
+        }
+        if interarrival_ns > 0 {
+            starts_ns += (exponential(&mut rng) * interarrival_ns as f64) as u64;
+        }
+        instance
+    };
+    let jobs: Vec<JobSpec> = (1..=count).map(&mut instance).collect();
+    let largest = jobs.iter().max_by_key(|job| job.step_bytes).filter(|job| !fits(setup, job));
+    if let Some(spec) = largest {
+        let on = spec.on.as_ref().map(|on| on.len() as u32).or(spec.nodes).unwrap_or(setup.nodes);
+        let space_gb = setup.node_bytes as f64 / GB;
+        return Err(s.error(
+            size,
+            format!(
+                "a step has to fit on its nodes, {on} of {space_gb} GB, when nobody else is there (allocation '{}')",
+                setup.allocation
+            ),
+        ));
+    }
+    Ok(jobs)
+}
+
+/// A number with an exponential distribution of mean 1.
+fn exponential(rng: &mut Rng) -> f64 {
+    -(1.0 - rng.unit()).ln()
+}
+
+/// What the instances of one `[[job]]` have in common.
+fn job(s: &Section<'_>, setup: &Setup) -> Result<JobSpec> {
+    let processes = s.whole("processes", 1, 1_000_000_000, None)? as f64;
     let step_gb = match (s.has("step_gb"), s.has("process_gb")) {
         (true, true) => return Err(s.error("process_gb", "give either step_gb or process_gb")),
         (false, true) => processes * s.number("process_gb", 1e-9, MAX_GB, None)?,
@@ -106,8 +151,8 @@ fn jobs(s: &Section<'_>, setup: &Setup) -> Result<Vec<JobSpec>> {
         true => s.number("client_gb_per_s", 1e-9, MAX_GB, None)? * GB,
         false => f64::INFINITY,
     };
-    let spec = JobSpec {
-        name: name.clone(),
+    Ok(JobSpec {
+        name: s.text("name", None)?,
         processes,
         step_bytes: (step_gb * GB).round().max(1.0) as u64,
         nodes,
@@ -118,21 +163,7 @@ fn jobs(s: &Section<'_>, setup: &Setup) -> Result<Vec<JobSpec>> {
         starts_ns: ns(s.number("starts_s", 0.0, MAX_S, Some(0.0))?),
         io_first: s.flag("io_first", false)?,
         arrivals: arrivals(s)?,
-    };
-    s.done()?;
-    if !fits(setup, &spec) {
-        let on = spec.on.as_ref().map(|on| on.len() as u32).or(spec.nodes).unwrap_or(setup.nodes);
-        let space_gb = setup.node_bytes as f64 / GB;
-        return Err(s.error(
-            size,
-            format!(
-                "a step has to fit on its nodes, {on} of {space_gb} GB, when nobody else is there (allocation '{}')",
-                setup.allocation
-            ),
-        ));
-    }
-    let instance = |i: u64| JobSpec { name: format!("{name}#{i}"), ..spec.clone() };
-    Ok(if count == 1 { vec![spec] } else { (1..=count).map(instance).collect() })
+    })
 }
 
 /// Whether the allocation policy has room for it on an empty system. Nodes given by hand have no

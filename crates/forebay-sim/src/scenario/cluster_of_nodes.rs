@@ -3,7 +3,7 @@
 use forebay_policy::planner;
 
 use super::reader::Section;
-use super::{MAX_GB, MAX_S, ns};
+use super::{MAX_GB, MAX_S, horizon_ns, ns};
 use crate::cluster::{JobSpec, Placement, Setup};
 use crate::error::Result;
 
@@ -51,6 +51,7 @@ pub fn read(root: &Section<'_>) -> Result<Setup> {
         streams: pfs.flag("streams", false)?,
         jobs: Vec::new(),
         seed,
+        horizon_ns: horizon_ns(root)?,
     };
     cluster.done()?;
     pfs.done()?;

@@ -6,7 +6,7 @@ use forebay_policy::planner::{self, Config};
 
 use super::profile::{LEAST_FACTOR, System};
 use super::reader::Section;
-use super::{GB, MAX_GB, MAX_S, arrivals, for_ns, ns};
+use super::{GB, MAX_GB, MAX_S, arrivals, for_ns, horizon_ns, ns};
 use crate::colocate::{HpcSpec, JobSpec, MemoryChange, NODES_MAX, NodeFault, Setup};
 use crate::error::{Error, Result};
 
@@ -45,11 +45,12 @@ pub fn read(root: &Section<'_>) -> Result<Setup> {
     let jobs = root.list("job")?.iter().map(|s| job(s, ram_bytes)).collect::<Result<Vec<_>>>()?;
     let memory = root.list("memory")?.iter().map(memory).collect::<Result<Vec<_>>>()?;
     let faults = root.list("fault")?.iter().map(|s| fault(s, nodes)).collect::<Result<Vec<_>>>()?;
+    let horizon_ns = horizon_ns(root)?;
     root.done()?;
     let true_direct = planner.direct;
     let division = bandwidth::policy(&bandwidth).map_err(Error::Usage)?.division();
     let planner = Config { ram_bytes: ram_bytes as u64, learning, division, ..planner };
-    Ok(Setup { policy, bandwidth, planner, truth, true_direct, hpc, jobs, memory, faults, seed })
+    Ok(Setup { policy, bandwidth, planner, truth, true_direct, hpc, jobs, memory, faults, seed, horizon_ns })
 }
 
 fn policy(s: &Section<'_>) -> Result<(String, f64)> {

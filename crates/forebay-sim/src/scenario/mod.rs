@@ -28,6 +28,8 @@ const GB: f64 = 1e9;
 /// Upper bounds that only catch slips of the pen: a million seconds, an exabyte.
 const MAX_S: f64 = 1e6;
 const MAX_GB: f64 = 1e9;
+/// Logs of batch systems span years.
+const MAX_HORIZON_S: f64 = 1e9;
 
 /// Name of the kind with HPC jobs beside Big Data jobs.
 pub const COLOCATION: &str = "colocation";
@@ -60,6 +62,14 @@ fn ns(seconds: f64) -> u64 {
 fn for_ns(s: &Section<'_>) -> Result<Option<u64>> {
     Ok(match s.has("for_s") {
         true => Some(ns(s.number("for_s", 1e-9, MAX_S, None)?)),
+        false => None,
+    })
+}
+
+/// When the run ends, if the file says it.
+fn horizon_ns(root: &Section<'_>) -> Result<Option<u64>> {
+    Ok(match root.has("horizon_s") {
+        true => Some(ns(root.number("horizon_s", 1e-3, MAX_HORIZON_S, None)?)),
         false => None,
     })
 }

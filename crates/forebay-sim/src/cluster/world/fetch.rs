@@ -66,6 +66,8 @@ struct Threads {
     streams: BTreeSet<Stream>,
     /// The descriptor by which a stream was read last.
     readers: BTreeMap<Stream, Reader>,
+    /// When the next [`Happening::Feeds`] comes, if one is under way.
+    feeds_at: Option<Nanos>,
 }
 
 /// What a node was asked for.
@@ -271,6 +273,24 @@ impl Cluster<'_> {
         self.tier.requests.remove(&id);
     }
 
+    /// A request of a node may go on at this moment. One that comes before another replaces it: of
+    /// two that wait, each would else schedule both again.
+    fn feed_at(&mut self, node: usize, at: Nanos, queue: &mut EventQueue<Happening>) {
+        let next = &mut self.tier.threads[node].feeds_at;
+        if next.is_none_or(|next| at < next) {
+            *next = Some(at);
+            queue.at(at, Happening::Feeds(node));
+        }
+    }
+
+    /// The moment of [`Cluster::feed_at`] has come, unless an earlier one has replaced it.
+    pub fn feeds(&mut self, now: Nanos, node: usize, queue: &mut EventQueue<Happening>) {
+        let next = &mut self.tier.threads[node].feeds_at;
+        if next.take_if(|at| *at <= now).is_some() {
+            self.feed(now, node, queue);
+        }
+    }
+
     /// The requests of a node put pages on their way, as far as they may.
     pub fn feed(&mut self, now: Nanos, node: usize, queue: &mut EventQueue<Happening>) {
         let open = self.tier.requests.iter().filter(|(_, r)| r.node == node && !r.progress.done);
@@ -309,11 +329,12 @@ impl Cluster<'_> {
         if request.under_way >= request.threads || for_requests >= (self.setup.fetch_threads / 2).max(1) {
             return None;
         }
+        let node = request.node;
         match request.bucket.take(now, bytes) {
             0 => {}
             FOREVER_NS => return None,
             wait_ns => {
-                queue.after(wait_ns, Happening::Feeds(request.node));
+                self.feed_at(node, now + wait_ns, queue);
                 return None;
             }
         }

@@ -16,14 +16,12 @@ use super::{JobOutcome, JobSpec, Outcome, Setup};
 use crate::error::{Error, Result};
 use crate::pump::Pump;
 use crate::queue::EventQueue;
-use crate::run::{World, run};
+use crate::run::{Limits, Stop, World, run};
 use crate::trace::{STAGES, Trace};
 use fetch::{Page, Tier};
 use pfs::Pfs;
 use tasks::{Job, Slot};
 
-/// Far above any sensible scenario: a run that needs more is one that does not end.
-const MAX_EVENTS: u64 = 200_000_000;
 const STAGE: u32 = 1;
 const MOUNT: &str = "pfs";
 
@@ -71,8 +69,12 @@ pub fn simulate(setup: &Setup, trace: &mut Trace) -> Result<Outcome> {
         queue.at(Nanos(spec.starts_ns), Happening::JobStarts(j));
     }
     world.tell(Nanos(0), Event::Members { nodes: nodes(setup) }, &mut queue);
-    let stats = run(&mut world, &mut queue, MAX_EVENTS);
-    if let Some((job, spec)) = world.jobs.iter().zip(&setup.jobs).find(|(job, _)| job.left > 0) {
+    let stats = run(&mut world, &mut queue, Limits::of(setup.horizon_ns));
+    if let Some(why) = stats.cut() {
+        return Err(Error::Usage(why));
+    }
+    let is_cut = stats.stop == Stop::Horizon;
+    if let Some((job, spec)) = world.jobs.iter().zip(&setup.jobs).find(|(job, _)| job.left > 0 && !is_cut) {
         let (at, left, name) = (stats.end.as_secs_f64(), job.left, &spec.name);
         return Err(Error::Usage(format!(
             "the run ended after {at:.3} s with {left} tasks of job '{name}' left"
@@ -80,7 +82,7 @@ pub fn simulate(setup: &Setup, trace: &mut Trace) -> Result<Outcome> {
     }
     let bound_s = world.pfs.busiest_bytes() as f64 / setup.server_bytes_per_s;
     Ok(Outcome {
-        jobs: world.jobs.into_iter().map(|job| job.done).collect(),
+        jobs: world.jobs.into_iter().map(|job| JobOutcome { tasks_left: job.left, ..job.done }).collect(),
         served_bytes: world.pfs.served_bytes,
         bound_ns: (bound_s * 1e9) as u64,
         requests: world.tier.asked,
@@ -214,7 +216,7 @@ impl World for Cluster<'_> {
             Happening::Computed(slot) => self.computed(now, slot, queue),
             Happening::Looks(slot) => self.take_task(now, slot, queue),
             Happening::PageGrows(page) => self.page_grows(now, page, queue),
-            Happening::Feeds(node) => self.feed(now, node, queue),
+            Happening::Feeds(node) => self.feeds(now, node, queue),
             Happening::MachineWakes => {
                 let actions = self.stages.wake(now, self.trace);
                 self.obey(now, actions, queue);

@@ -14,18 +14,16 @@ use forebay_policy::stage::Stages;
 use forebay_policy::stage::event::{Action, Event, File, HpcUpdate, JobUpdate, Part, Split};
 use serde::Serialize;
 
-use super::outcome::{DownSpan, HpcOutcome, JobOutcome, Outcome, PhaseOutcome, WaveOutcome};
+use super::outcome::{DownSpan, HpcOutcome, JobOutcome, Outcome, PhaseOutcome, Unfinished, WaveOutcome};
 use super::{HpcSpec, JobSpec, NodeFault, Setup};
 use crate::error::{Error, Result};
 use crate::pace::Paces;
 use crate::pump::Pump;
 use crate::queue::EventQueue;
-use crate::run::{World, run};
+use crate::run::{Limits, RunStats, Stop, World, run};
 use crate::trace::{STAGES, Trace};
 use tier::{Of, Tier, fetched};
 
-/// Far above any sensible scenario: a run that needs more is one that does not end.
-const MAX_EVENTS: u64 = 200_000_000;
 /// A job has one stage, of one task a wave.
 const STAGE: u32 = 0;
 /// Where tasks run: not on the nodes of the tier.
@@ -81,6 +79,11 @@ pub(super) struct Job {
 }
 
 impl Job {
+    /// Waves that it has not computed.
+    fn waves_left(&self) -> u32 {
+        self.left.len() as u32 - self.started + u32::from(self.computing)
+    }
+
     /// Whether it has nothing to compute until this wave is there.
     pub fn waits_for(&self, wave: u32) -> bool {
         self.has_joined && !self.computing && wave == self.started
@@ -127,17 +130,12 @@ pub fn simulate(setup: &Setup, trace: &mut Trace) -> Result<Outcome> {
         queue.at(Nanos(fault.at_ns), Happening::NodeFails(*fault));
     }
     world.tell_members(Nanos(0), &mut queue);
-    let stats = run(&mut world, &mut queue, MAX_EVENTS);
-    if stats.cut_short || stats.out_of_time {
-        let bound = if stats.cut_short {
-            "more events than any sensible run has"
-        } else {
-            "the end of the clock, 584 years"
-        };
-        return Err(Error::Usage(format!(
-            "the run came after {:.3} s to {bound}: give the jobs fewer phases or waves, or less compute_s",
-            stats.end.as_secs_f64()
-        )));
+    let stats = run(&mut world, &mut queue, Limits::of(setup.horizon_ns));
+    if let Some(why) = stats.cut() {
+        return Err(Error::Usage(why));
+    }
+    if stats.stop == Stop::Horizon {
+        return Ok(world.outcome(stats));
     }
     let unfinished =
         world.jobs.iter().zip(&setup.jobs).find(|(j, spec)| j.started < spec.waves || j.computing);
@@ -151,17 +149,7 @@ pub fn simulate(setup: &Setup, trace: &mut Trace) -> Result<Outcome> {
             setup.policy
         )));
     }
-    let (fetches, peak_bytes, overbooked_bytes) = world.tier.outcome();
-    Ok(Outcome {
-        hpc: world.hpc.into_iter().map(|h| h.done).collect(),
-        jobs: world.jobs.into_iter().map(|j| j.done).collect(),
-        fetches,
-        decisions: world.decisions,
-        events: stats.events,
-        peak_bytes,
-        overbooked_bytes,
-        down: world.down,
-    })
+    Ok(world.outcome(stats))
 }
 
 impl<'a> Colocation<'a> {
@@ -187,6 +175,7 @@ impl<'a> Colocation<'a> {
                 map_ns: 0,
                 waves: vec![WaveOutcome::default(); spec.waves as usize],
                 lost_bytes: 0.0,
+                waves_left: 0,
             },
         };
         Colocation {
@@ -203,6 +192,30 @@ impl<'a> Colocation<'a> {
             down: Vec::new(),
             kinds: BTreeMap::new(),
             decisions: Vec::new(),
+        }
+    }
+
+    fn outcome(self, stats: RunStats) -> Outcome {
+        let unfinished = (stats.stop == Stop::Horizon).then(|| Unfinished {
+            horizon_ns: stats.end.0,
+            waves: self.jobs.iter().map(Job::waves_left).sum(),
+            phases: self.hpc.iter().map(|h| h.spec.phases - h.done.phases.len() as u32).sum(),
+        });
+        let (fetches, peak_bytes, overbooked_bytes) = self.tier.outcome();
+        Outcome {
+            hpc: self.hpc.into_iter().map(|h| h.done).collect(),
+            jobs: self
+                .jobs
+                .into_iter()
+                .map(|j| JobOutcome { waves_left: j.waves_left(), ..j.done })
+                .collect(),
+            fetches,
+            decisions: self.decisions,
+            events: stats.events,
+            peak_bytes,
+            overbooked_bytes,
+            down: self.down,
+            unfinished,
         }
     }
 

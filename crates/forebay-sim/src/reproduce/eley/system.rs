@@ -126,5 +126,6 @@ pub fn cell(policy: &str, hpc: usize, app: usize, allowance: f64) -> Setup {
         memory: Vec::new(),
         faults: Vec::new(),
         seed: 0,
+        horizon_ns: None,
     }
 }
