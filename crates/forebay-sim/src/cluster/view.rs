@@ -7,7 +7,8 @@ use crate::plot::timeline::{Span, Timeline};
 pub const COLUMNS: [&str; 8] =
     ["policy", "seed", "name", "map_s", "pfs_alone_s", "pfs_mb", "tasks", "tasks_local"];
 
-/// One row per job; one that the horizon cut has no map time. The bytes that the file system served are those of all jobs.
+/// One row per job; one that the horizon cut has no map time. The bytes that the file system served
+/// are those of all jobs.
 pub fn rows(setup: &Setup, outcome: &Outcome) -> Vec<Vec<String>> {
     let row = |job: &super::JobOutcome| {
         vec![
