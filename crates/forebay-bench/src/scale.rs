@@ -283,6 +283,7 @@ impl Simulated {
             self.next_heartbeat += HEARTBEAT;
             let (resident_bytes, fetched_bytes) = (1 << 30, 1 << 30);
             self.link.send(&ToCoordinator::Heartbeat {
+                weight_bytes: 64 << 30,
                 capacity_bytes: 64 << 30,
                 resident_bytes,
                 fetched_bytes,

@@ -251,7 +251,19 @@ impl Judge<'_> {
         }
         let newest = self.begun(read.end);
         let newer = newest > high && (self.within_a_look(high, read) || self.hidden(high, newest, read));
-        (low, if newer { newest } else { high })
+        (low, if newer { newest } else { high.max(self.fetched_late(high, newest)) })
+    }
+
+    /// The newest version of which a page may lie in the tier under the stamps of version `high`:
+    /// the stamps of another node's change come late, and a page that is fetched until then has
+    /// bytes of whatever has begun by then.
+    fn fetched_late(&self, high: usize, newest: usize) -> usize {
+        let Some(next) = self.versions().get(high + 1) else { return high };
+        let lag_ns = self.lag_ns(next);
+        if lag_ns <= self.rules.stamped_lag_ns {
+            return high;
+        }
+        self.begun(next.end.saturating_add(lag_ns)).min(newest)
     }
 
     /// Direct reads before the next look at the file may give newer bytes; bytes of the tier never.

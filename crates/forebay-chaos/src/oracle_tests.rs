@@ -201,6 +201,22 @@ fn late_stamps_excuse_an_old_version_only_where_nothing_else_moved_them() {
 }
 
 #[test]
+fn late_stamps_let_newer_pages_into_an_open_version_until_they_arrive() {
+    let late = Rules { lag_ns: 3000 * MS, ..RULES };
+    let tier_only = |at, write| HandleSeen { kind: Kind::TierOnly, ..handle(50, &[(60, 1), (at, write)]) };
+    let overwritten = [(100, 110, overwrite(2, false)), (4000, 4010, overwrite(3, false))];
+    let twice = history(&overwritten);
+    assert_eq!(kind_by(&late, &twice, &tier_only(150, 2)), "right");
+    assert_eq!(kind_by(&late, &twice, &tier_only(5000, 2)), "right", "the page stays");
+    assert_eq!(kind_by(&late, &twice, &tier_only(5000, 3)), "newer within one open");
+    assert_eq!(kind(&twice, &tier_only(150, 2)), "newer within one open");
+    let same_node = HandleSeen { node: 1, ..tier_only(150, 2) };
+    assert_eq!(kind_by(&late, &twice, &same_node), "newer within one open");
+    let times_set = history(&[(100, 110, overwrite(2, true))]);
+    assert_eq!(kind_by(&late, &times_set, &tier_only(150, 2)), "newer within one open");
+}
+
+#[test]
 fn a_file_overwritten_within_the_granularity_of_its_creation_may_have_the_same_version() {
     let coarse = Rules { granularity_ns: 2000 * MS, ..RULES };
     let new = Op::Rewrite { path: 0, write: 2, size: 4096, how: How::Through, way: Way::Rename };

@@ -53,8 +53,9 @@ impl Core {
             return out.push(Effect::Close(session));
         };
         match message {
-            ToCoordinator::Heartbeat { capacity_bytes, resident_bytes, fetched_bytes } => {
-                self.members.heartbeat(now, session, capacity_bytes, resident_bytes, fetched_bytes);
+            ToCoordinator::Heartbeat { weight_bytes, capacity_bytes, resident_bytes, fetched_bytes } => {
+                self.members.heartbeat(now, session, weight_bytes, resident_bytes, fetched_bytes);
+                self.pump.capacity(now, &node, capacity_bytes);
                 out.push(Effect::Send(session, ToAgent::Heard));
             }
             ToCoordinator::Leave => {
@@ -164,7 +165,12 @@ mod tests {
             let node = NodeInfo { name: "a".into(), ..NodeInfo::default() };
             ToCoordinator::Join { protocol: CLUSTER_PROTOCOL, node, incarnation: 1, attempt }
         };
-        let beat = || ToCoordinator::Heartbeat { capacity_bytes: 1, resident_bytes: 0, fetched_bytes: 0 };
+        let beat = || ToCoordinator::Heartbeat {
+            weight_bytes: 1,
+            capacity_bytes: 1,
+            resident_bytes: 0,
+            fetched_bytes: 0,
+        };
         core.handle(Nanos(1), 1, join(5), &mut out);
         core.tick(Nanos(2), &mut out);
         out.clear();

@@ -13,6 +13,7 @@ pub mod members;
 pub mod pump;
 pub mod record;
 pub mod server;
+mod translate;
 
 /// The system as it was measured.
 pub use forebay_policy::stage::Profile;

@@ -174,12 +174,13 @@ impl Members {
         Ok(())
     }
 
-    /// A node is alive, and so large. False if the connection belongs to no member (any more).
+    /// A node is alive, and has this weight in the placement. False if the connection belongs to no
+    /// member (any more).
     pub fn heartbeat(
         &mut self,
         now: Nanos,
         session: Session,
-        capacity_bytes: u64,
+        weight_bytes: u64,
         resident_bytes: u64,
         fetched_bytes: u64,
     ) -> bool {
@@ -189,8 +190,8 @@ impl Members {
         member.heard = now;
         member.resident_bytes = resident_bytes;
         member.fetched_bytes = fetched_bytes;
-        if member.info.capacity_bytes != capacity_bytes {
-            member.info.capacity_bytes = capacity_bytes;
+        if member.info.capacity_bytes != weight_bytes {
+            member.info.capacity_bytes = weight_bytes;
             self.changed = true;
         }
         true

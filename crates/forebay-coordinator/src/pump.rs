@@ -1,29 +1,29 @@
-//! Drives the stage machine with the real clock: translates the wire's messages into its events,
-//! and its actions into messages to agents.
+//! Drives the stage machine with the real clock: the wire's messages become its events, and its
+//! actions messages to agents.
 //!
 //! Nothing is decided here. The machine knows jobs and files by number; this keeps what a number
 //! stands for: the node and program that a job belongs to, and the path and version of each file.
 
 use crate::record::Recorder;
+use crate::translate;
 use forebay_policy::machine::{Machine, Nanos};
-use forebay_policy::stage::event::{self, Action, Event, File, JobKey, Layout, Node, Priority, Progress};
+use forebay_policy::stage::event::{Action, Event, JobKey, Priority, Progress};
 use forebay_policy::stage::{Config, Stages};
-use forebay_wire::cluster::{HpcUpdate, Order, OrderProgress, StageStatus, ToAgent, WaveStatus};
-use forebay_wire::{ClusterView, FileRef, JobStatus, JobUpdate, NodeInfo, Part, Split};
+use forebay_wire::cluster::{HpcUpdate, Order, OrderProgress, ToAgent};
+use forebay_wire::{ClusterView, FileRef, JobStatus, JobUpdate};
 use std::collections::BTreeMap;
 
 /// Limit on the memory that the reports of all jobs take: three million splits and as many files.
 const REPORTED_BYTES_MAX: u64 = 1 << 30;
-
-/// Shortest time of an HPC job that counts: shorter ones make a forecast of thousands of phases,
-/// and no prefetch fits between them.
-const SHORTEST_NS: u64 = 1_000_000;
 
 /// Live jobs; later ones get no prefetch.
 const JOBS_MAX: usize = 1024;
 
 /// HPC jobs at a time; planners hear nothing of later ones.
 const HPC_JOBS_MAX: usize = 1024;
+
+/// See [`Pump::capacity`].
+const CAPACITY_PARTS: u64 = 32;
 
 /// A message to the agent of a node.
 pub type ToNode = (String, ToAgent);
@@ -41,6 +41,8 @@ pub struct Pump {
     next_key: JobKey,
     hpc: BTreeMap<Owner, u32>,
     next_hpc: u32,
+    /// Bytes of each node's tier, as the machine was told last.
+    capacities: BTreeMap<String, u64>,
     out: Vec<ToNode>,
 }
 
@@ -85,6 +87,7 @@ impl Pump {
             next_key: 1,
             hpc: BTreeMap::new(),
             next_hpc: 1,
+            capacities: BTreeMap::new(),
             out: Vec::new(),
         }
     }
@@ -96,7 +99,7 @@ impl Pump {
 
     /// The members are these from now on.
     pub fn set_view(&mut self, now: Nanos, view: &ClusterView) {
-        let nodes = nodes_of(view);
+        let nodes = translate::nodes_of(view);
         self.drive(now, Event::Members { nodes });
     }
 
@@ -112,11 +115,23 @@ impl Pump {
         self.drive(now, Event::NodeWent { node: node.to_owned() });
     }
 
+    /// The tier of a node has so many bytes. The machine hears of changes that matter to plans: by
+    /// more than one part in [`CAPACITY_PARTS`].
+    pub fn capacity(&mut self, now: Nanos, node: &str, bytes: u64) {
+        let told = self.capacities.get(node).copied();
+        if told.is_some_and(|told| told.abs_diff(bytes) <= told / CAPACITY_PARTS) {
+            return;
+        }
+        self.capacities.insert(node.to_owned(), bytes);
+        self.drive(now, Event::Capacity { node: node.to_owned(), bytes });
+    }
+
     fn forget_jobs_of(&mut self, now: Nanos, node: &str) {
         let its: Vec<Owner> = self.keys.keys().filter(|owner| owner.0 == node).cloned().collect();
         its.iter().for_each(|owner| self.forget_job(now, owner));
         let its: Vec<Owner> = self.hpc.keys().filter(|owner| owner.0 == node).cloned().collect();
         its.iter().for_each(|owner| self.hpc_reports(now, owner, HpcUpdate::Leaves));
+        self.capacities.remove(node);
         // The node's next connection must not get what was meant for its last.
         self.out.retain(|(to, _)| to != node);
     }
@@ -138,7 +153,7 @@ impl Pump {
             let Some(of_job) = self.jobs.get_mut(&job) else { break };
             of_job.reported.add(&update);
             let ends = matches!(update, JobUpdate::End);
-            known.push(translate(update, &mut of_job.files));
+            known.push(translate::job_update(update, &mut of_job.files));
             if ends {
                 let updates = std::mem::take(&mut known);
                 self.drive(now, Event::Job { job, updates });
@@ -191,7 +206,7 @@ impl Pump {
         if update == HpcUpdate::Leaves {
             self.hpc.remove(owner);
         }
-        self.drive(now, Event::Hpc { hpc, update: hpc_update(update) });
+        self.drive(now, Event::Hpc { hpc, update: translate::hpc_update(update) });
     }
 
     /// An agent reports how far an order is.
@@ -245,7 +260,7 @@ impl Pump {
                 Action::Fetch { request, node, job, threads, rate_bytes_per_s, priority, parts, .. } => {
                     let ahead = priority == Priority::Ahead;
                     let files = self.jobs.get(&job).map_or(&[][..], |job| &job.files);
-                    let (files, parts) = named(files, &parts);
+                    let (files, parts) = translate::named(files, &parts);
                     let order = Order { order: request, threads, rate_bytes_per_s, ahead, files, parts };
                     (node, ToAgent::Fetch(order))
                 }
@@ -260,138 +275,7 @@ impl Pump {
 
     /// The jobs, those that have ended first.
     pub fn status(&self) -> Vec<JobStatus> {
-        self.machine.snapshot().into_iter().map(job_status).collect()
-    }
-}
-
-/// The members as the machine knows them.
-fn nodes_of(view: &ClusterView) -> Vec<Node> {
-    let mounts: std::collections::BTreeSet<&String> = view.nodes.iter().flat_map(|n| &n.mounts).collect();
-    let mut nodes: Vec<Node> = view.nodes.iter().map(node_of).collect();
-    for mount in mounts {
-        let keepers: std::collections::BTreeSet<&str> =
-            view.keepers(mount).into_iter().map(|n| n.name.as_str()).collect();
-        let others = nodes.iter_mut().filter(|n| !keepers.contains(n.name.as_str()));
-        for node in others {
-            node.keeps.remove(mount);
-        }
-    }
-    nodes
-}
-
-fn node_of(info: &NodeInfo) -> Node {
-    Node {
-        name: info.name.clone(),
-        host: info.host.clone(),
-        capacity_bytes: info.capacity_bytes,
-        keeps: info.mounts.iter().cloned().zip(info.extent_bytes.iter().copied()).collect(),
-    }
-}
-
-/// `update` for the machine; new files are added to those of the job.
-fn translate(update: JobUpdate, files: &mut Vec<FileRef>) -> event::JobUpdate {
-    match update {
-        JobUpdate::Begin { name, planner } => event::JobUpdate::Begin { name, planner },
-        JobUpdate::Slots(slots) => event::JobUpdate::Slots { slots },
-        JobUpdate::Files(named) => {
-            let new = named.iter().map(file_of).collect();
-            files.extend(named);
-            event::JobUpdate::Files { files: new }
-        }
-        JobUpdate::Layouts { servers, files } => {
-            let layout = |l: forebay_wire::cluster::FileLayout| Layout {
-                stripe_bytes: l.stripe_bytes,
-                servers: l.servers,
-            };
-            event::JobUpdate::Layouts { servers, files: files.into_iter().map(layout).collect() }
-        }
-        JobUpdate::Splits { stage, splits } => {
-            event::JobUpdate::Splits { stage, splits: splits.into_iter().map(split_of).collect() }
-        }
-        JobUpdate::StageReady { stage } => event::JobUpdate::StageReady { stage },
-        JobUpdate::TaskStarted { stage, task, host } => event::JobUpdate::TaskStarted { stage, task, host },
-        JobUpdate::TaskEnded { stage, task, ok, run_ms } => {
-            event::JobUpdate::TaskEnded { stage, task, ok, run_ms }
-        }
-        JobUpdate::StageEnded { stage } => event::JobUpdate::StageEnded { stage },
-        JobUpdate::End => event::JobUpdate::End,
-    }
-}
-
-fn hpc_update(update: HpcUpdate) -> event::HpcUpdate {
-    match update {
-        HpcUpdate::Joins { io_ns, compute_ns, phases, allowance_permille, weight } => {
-            let allowance = f64::from(allowance_permille) / 1000.0;
-            // Jobs report when they begin to compute.
-            let first_in_ns = compute_ns;
-            let (io_ns, compute_ns) = (io_ns.max(SHORTEST_NS), compute_ns.max(SHORTEST_NS));
-            event::HpcUpdate::Joins { io_ns, compute_ns, phases, allowance, weight, first_in_ns }
-        }
-        HpcUpdate::PhaseBegins { alone_ns } => {
-            event::HpcUpdate::PhaseBegins { alone_ns: alone_ns.max(SHORTEST_NS) }
-        }
-        HpcUpdate::PhaseEnds => event::HpcUpdate::PhaseEnds,
-        HpcUpdate::Leaves => event::HpcUpdate::Leaves,
-    }
-}
-
-fn file_of(file: &FileRef) -> File {
-    File { mount: file.mount.clone(), ino: file.version.ino, bytes: file.version.size }
-}
-
-fn split_of(split: Split) -> event::Split {
-    let part = |p: Part| event::Part { file: p.file, offset: p.offset, len: p.len };
-    event::Split { parts: split.parts.into_iter().map(part).collect(), home: split.home }
-}
-
-/// The files that `parts` name, and the parts with the files' places among these.
-fn named(files: &[FileRef], parts: &[event::Part]) -> (Vec<FileRef>, Vec<Part>) {
-    let mut places: BTreeMap<u32, u32> = BTreeMap::new();
-    let (mut used, mut out) = (Vec::<FileRef>::new(), Vec::with_capacity(parts.len()));
-    for part in parts {
-        let Some(file) = files.get(part.file as usize) else { continue };
-        let place = *places.entry(part.file).or_insert_with(|| {
-            used.push(file.clone());
-            used.len() as u32 - 1
-        });
-        out.push(Part { file: place, offset: part.offset, len: part.len });
-    }
-    (used, out)
-}
-
-fn job_status(job: event::JobStatus) -> JobStatus {
-    JobStatus {
-        name: job.name,
-        planner: job.planner,
-        slots: job.slots,
-        stages: job.stages.into_iter().map(stage_status).collect(),
-        ended: job.ended,
-    }
-}
-
-fn stage_status(stage: event::StageStatus) -> StageStatus {
-    StageStatus {
-        stage: stage.stage,
-        tasks: stage.tasks,
-        tasks_done: stage.tasks_done,
-        tasks_running: stage.tasks_running,
-        tasks_local: stage.tasks_local,
-        waves: stage.waves.into_iter().map(wave_status).collect(),
-    }
-}
-
-fn wave_status(wave: event::WaveStatus) -> WaveStatus {
-    WaveStatus {
-        tasks: wave.tasks,
-        tasks_done: wave.tasks_done,
-        bytes: wave.bytes,
-        fetched_bytes: wave.fetched_bytes,
-        resident_bytes: wave.resident_bytes,
-        failed_bytes: wave.failed_bytes,
-        prefetch_began_ms: wave.prefetch_began_ms,
-        prefetch_ended_ms: wave.prefetch_ended_ms,
-        compute_began_ms: wave.compute_began_ms,
-        compute_ended_ms: wave.compute_ended_ms,
+        self.machine.snapshot().into_iter().map(translate::job_status).collect()
     }
 }
 
@@ -399,6 +283,8 @@ fn wave_status(wave: event::WaveStatus) -> WaveStatus {
 mod tests {
     use super::*;
     use forebay_pfs::FileVersion;
+    use forebay_wire::cluster::{StageStatus, WaveStatus};
+    use forebay_wire::{NodeInfo, Part, Split};
 
     const MIB: u64 = 1 << 20;
     const NOW: Nanos = Nanos(1);
@@ -613,6 +499,28 @@ mod tests {
         assert_eq!(count(), 2, "no job runs");
         let bytes = std::fs::metadata(dir.path().join("decisions-000001.log")).unwrap().len();
         assert!(bytes < 128 << 10, "{bytes}");
+    }
+
+    #[test]
+    fn plans_follow_the_memory_that_a_node_has_now() {
+        let mut pump = pump();
+        let ordered = |messages: Vec<ToNode>| -> Vec<String> {
+            let fetches = messages.into_iter().filter(|(_, message)| matches!(message, ToAgent::Fetch(_)));
+            fetches.map(|(node, _)| node).collect()
+        };
+        pump.capacity(NOW, "a", 0);
+        pump.capacity(NOW, "b", 1 << 40);
+        pump.job_reports(NOW, &owner(), job(64, 1));
+        let first = ordered(turn(&mut pump));
+        assert!(!first.is_empty() && first.iter().all(|node| node == "b"), "{first:?}");
+        // A little more is no news, and much more is.
+        pump.capacity(NOW, "b", (1 << 40) + 1);
+        assert_eq!(pump.capacities["b"], 1 << 40);
+        pump.capacity(NOW, "a", 1 << 40);
+        assert!(ordered(turn(&mut pump)).contains(&"a".to_string()));
+        // A node that comes back has its weight until it says more.
+        pump.node_came(NOW, "a");
+        assert!(!pump.capacities.contains_key("a"));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use forebay_pfs::FileVersion;
 use serde::{Deserialize, Serialize};
 
 /// Number of this protocol. Both sides must speak the same.
-pub const CLUSTER_PROTOCOL: u32 = 5;
+pub const CLUSTER_PROTOCOL: u32 = 6;
 
 /// A version of the membership. Later ones of a coordinator are greater, and those of a later
 /// coordinator, if its clock was not set back.
@@ -285,6 +285,8 @@ pub enum ToCoordinator {
     },
     /// I am here, once a second. → [`ToAgent::Heard`]
     Heartbeat {
+        /// The size by which other nodes place extents on this one.
+        weight_bytes: u64,
         /// Bytes of the tier now.
         capacity_bytes: u64,
         /// Bytes of cached pages.

@@ -275,7 +275,8 @@ impl Meeting {
             self.last_heartbeat = Instant::now();
             self.answers.ask(self.last_heartbeat);
             self.link.send(&ToCoordinator::Heartbeat {
-                capacity_bytes: node.control.weight_bytes(),
+                weight_bytes: node.control.weight_bytes(),
+                capacity_bytes: node.budget.capacity_bytes(),
                 resident_bytes: node.budget.class_bytes(forebay_store::Class::Pages),
                 fetched_bytes: node.counters.fetched_bytes.load(Ordering::Relaxed),
             })?;

@@ -173,7 +173,7 @@ impl Stages {
     fn rooms(&self, now: Nanos) -> Vec<Room> {
         let there = self.nodes.iter().filter(|node| !self.gone.contains(&node.name));
         let plannable: BTreeMap<&str, u64> =
-            there.map(|node| (node.name.as_str(), self.config.rules.plannable_bytes(node))).collect();
+            there.map(|node| (node.name.as_str(), self.plannable_bytes(node))).collect();
         let mut rooms = self.numbers.table(|name| Room {
             plannable_bytes: plannable.get(name).copied().unwrap_or(0),
             held_bytes: 0,

@@ -34,7 +34,8 @@ pub struct Node {
     pub name: String,
     /// The name by which schedulers know it.
     pub host: String,
-    /// Bytes of its tier: its weight in the placement.
+    /// Its weight in the placement; also the bytes of its tier until [`Event::Capacity`] reports
+    /// them.
     pub capacity_bytes: u64,
     /// Labels of the mounts of which it keeps extents, and the bytes of an extent.
     pub keeps: BTreeMap<String, u64>,
@@ -218,6 +219,13 @@ pub enum Event {
     NodeWent {
         /// Its name.
         node: String,
+    },
+    /// The tier of a node holds so much until that is reported again, or the node comes or goes.
+    Capacity {
+        /// Its name.
+        node: String,
+        /// Bytes.
+        bytes: u64,
     },
     /// A job reports what happened, in this order.
     Job {

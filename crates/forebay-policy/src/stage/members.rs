@@ -1,6 +1,7 @@
 //! Members that come, go, or change.
 
 use alloc::borrow::ToOwned;
+use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::event::{Node, RequestId};
@@ -12,6 +13,8 @@ impl Stages {
     /// The members are these from now on. Everything that has not begun is partitioned again.
     pub(super) fn set_members(&mut self, now: Nanos, nodes: Vec<Node>) {
         self.nodes = nodes;
+        let nodes = &self.nodes;
+        self.capacities.retain(|name, _| nodes.iter().any(|node| node.name == *name));
         self.gone.clear();
         self.tell_memory(now);
         for running in self.jobs.values_mut() {
@@ -22,6 +25,20 @@ impl Stages {
             let first = running.placing.iter_mut().filter(|(stage, _)| is_first(stage));
             first.for_each(|(_, placing)| placing.is_stale = true);
         }
+    }
+
+    /// The tier of a node has another size now. What it was asked for stays; what comes next has to
+    /// fit.
+    pub(super) fn capacity(&mut self, now: Nanos, node: String, bytes: u64) {
+        self.capacities.insert(node, bytes);
+        self.has_changed = true;
+        self.tell_memory(now);
+    }
+
+    /// What `node` may be asked to hold at a time.
+    pub(super) fn plannable_bytes(&self, node: &Node) -> u64 {
+        let capacity_bytes = self.capacities.get(&node.name).copied().unwrap_or(node.capacity_bytes);
+        self.config.rules.plannable_bytes(capacity_bytes)
     }
 
     /// Planners hear how large the tier is now.
@@ -40,7 +57,7 @@ impl Stages {
     /// held for waves that no planner knows any more; otherwise requests wait for room anyway.
     pub(super) fn memory_bytes(&self) -> u64 {
         let there = self.nodes.iter().filter(|node| !self.gone.contains(&node.name));
-        let all: u64 = there.map(|node| self.config.rules.plannable_bytes(node)).sum();
+        let all: u64 = there.map(|node| self.plannable_bytes(node)).sum();
         if !self.config.rules.whole_parts {
             return all;
         }
@@ -66,6 +83,7 @@ impl Stages {
     /// A node has joined (again): it has none of its requests.
     pub(super) fn node_came(&mut self, now: Nanos, node: &str) {
         self.gone.remove(node);
+        self.capacities.remove(node);
         for lost in self.lose_requests(now, node) {
             if let Some(run) = self.run_mut(lost.job, lost.stage) {
                 run.part_lost(lost.wave, node);
@@ -77,6 +95,7 @@ impl Stages {
     /// A node has gone: nothing comes of its requests.
     pub(super) fn node_went(&mut self, now: Nanos, node: &str) {
         self.gone.insert(node.to_owned());
+        self.capacities.remove(node);
         for lost in self.lose_requests(now, node) {
             if let Some(run) = self.run_mut(lost.job, lost.stage) {
                 run.part_ended(lost.wave, node);

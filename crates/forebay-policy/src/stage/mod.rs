@@ -126,9 +126,9 @@ impl Rules {
         *self == Rules::default()
     }
 
-    /// What `node` may be asked to hold at a time.
-    fn plannable_bytes(&self, node: &Node) -> u64 {
-        (u128::from(node.capacity_bytes) * u128::from(self.plannable_per_10000.min(10_000)) / 10_000) as u64
+    /// What a node with a tier of `capacity_bytes` may be asked to hold at a time.
+    fn plannable_bytes(&self, capacity_bytes: u64) -> u64 {
+        (u128::from(capacity_bytes) * u128::from(self.plannable_per_10000.min(10_000)) / 10_000) as u64
     }
 }
 
@@ -137,6 +137,9 @@ impl Rules {
 pub struct Before {
     /// The members.
     pub nodes: Vec<Node>,
+    /// What their tiers hold, where it was reported.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub capacities: BTreeMap<String, u64>,
     /// The number of the next request.
     pub next_request: RequestId,
     /// The speed that prefetches reached, if there were any.
@@ -148,6 +151,8 @@ pub struct Stages {
     nodes: Vec<Node>,
     /// Those of these nodes that have left since.
     gone: BTreeSet<String>,
+    /// What tiers hold, where it was reported.
+    capacities: BTreeMap<String, u64>,
     numbers: Numbers,
     jobs: BTreeMap<JobKey, Running>,
     ended: VecDeque<JobStatus>,
@@ -248,13 +253,14 @@ impl Speed {
 impl Stages {
     /// No jobs.
     pub fn new(config: Config) -> Self {
-        let (nodes, next_request, speed_bytes_per_s) = match &config.before {
-            Some(before) => (before.nodes.clone(), before.next_request, before.speed_bytes_per_s),
-            None => (Vec::new(), 1, None),
+        let (nodes, capacities, next_request, speed_bytes_per_s) = match config.before.clone() {
+            Some(b) => (b.nodes, b.capacities, b.next_request, b.speed_bytes_per_s),
+            None => (Vec::new(), BTreeMap::new(), 1, None),
         };
         Stages {
             nodes,
             gone: BTreeSet::new(),
+            capacities,
             numbers: Numbers::default(),
             jobs: BTreeMap::new(),
             ended: VecDeque::new(),
@@ -292,6 +298,7 @@ impl Stages {
         }
         let before = Before {
             nodes: core::mem::take(&mut self.nodes),
+            capacities: core::mem::take(&mut self.capacities),
             next_request: self.next_request,
             speed_bytes_per_s: self.speed.is_known.then_some(self.speed.bytes_per_s),
         };
@@ -362,6 +369,7 @@ impl Machine for Stages {
             Event::Members { nodes } => self.set_members(now, nodes),
             Event::NodeCame { node } => self.node_came(now, &node),
             Event::NodeWent { node } => self.node_went(now, &node),
+            Event::Capacity { node, bytes } => self.capacity(now, node, bytes),
             Event::Job { job, updates } => self.job_reports(now, job, updates),
             Event::JobGone { job } => self.end_job(now, job, false),
             Event::Hpc { hpc, update } => self.hpc(now, hpc, update),

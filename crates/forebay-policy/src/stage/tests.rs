@@ -23,7 +23,7 @@ fn members(nodes: &[(&str, u64)]) -> Event {
 
 /// What a node with a tier of `capacity_bytes` may be asked to hold at a time.
 fn plannable(capacity_bytes: u64) -> u64 {
-    Rules::default().plannable_bytes(&Node { capacity_bytes, ..Node::default() })
+    Rules::default().plannable_bytes(capacity_bytes)
 }
 
 /// A job of `tasks` tasks, each of which reads one extent of one file, wherever that is.
@@ -585,6 +585,8 @@ enum Op {
     Lose(u8),
     StageEnds,
     StageAgain,
+    /// Of a node, in thirds of what it had at first.
+    Capacity(u8, u8),
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -596,9 +598,16 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (0u8..4, 0u8..4).prop_map(|(a, b)| Op::Slots(a, b)),
         3 => (0u64..5_000).prop_map(Op::Wait),
         1 => (0u8..3).prop_map(Op::Lose),
+        1 => (0u8..3, 0u8..4).prop_map(|(node, thirds)| Op::Capacity(node, thirds)),
         1 => Just(Op::StageEnds),
         1 => Just(Op::StageAgain),
     ]
+}
+
+/// Bytes that a node is asked to hold.
+fn ordered(world: &World, name: &str) -> u64 {
+    let its = world.orders.values().filter(|(node, _, _)| node == name);
+    its.flat_map(|(_, o, _)| &o.parts).map(|p| p.len).sum()
 }
 
 proptest! {
@@ -655,12 +664,19 @@ proptest! {
                     world.came(name);
                     world.turn();
                 }
+                Op::Capacity(which, thirds) => {
+                    let (name, first) = all[which as usize];
+                    let bytes = first * u64::from(thirds) / 3;
+                    world.report(Event::Capacity { node: name.into(), bytes });
+                    let before = ordered(&world, name);
+                    world.turn();
+                    prop_assert!(ordered(&world, name) <= before.max(plannable(bytes)), "{name} has {bytes}");
+                }
                 Op::StageEnds => world.tell(vec![JobUpdate::StageEnded { stage: 1 }]),
                 Op::StageAgain => world.tell(all_told[all_told.len() - 2..].to_vec()),
             }
             for (name, capacity) in all {
-                let its = world.orders.values().filter(|(node, _, _)| node == name);
-                let bytes: u64 = its.flat_map(|(_, o, _)| &o.parts).map(|p| p.len).sum();
+                let bytes = ordered(&world, name);
                 prop_assert!(bytes <= plannable(capacity), "{} has {} bytes", name, bytes);
             }
         }

@@ -1,0 +1,139 @@
+//! Translates between the wire's messages and what the stage machine hears, says and shows.
+
+use forebay_policy::stage::event::{self, File, Layout, Node};
+use forebay_wire::cluster::{FileLayout, HpcUpdate, StageStatus, WaveStatus};
+use forebay_wire::{ClusterView, FileRef, JobStatus, JobUpdate, NodeInfo, Part, Split};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Shortest time of an HPC job that counts: shorter ones make a forecast of thousands of phases,
+/// and no prefetch fits between them.
+const SHORTEST_NS: u64 = 1_000_000;
+
+/// The members as the machine knows them.
+pub fn nodes_of(view: &ClusterView) -> Vec<Node> {
+    let mounts: BTreeSet<&String> = view.nodes.iter().flat_map(|n| &n.mounts).collect();
+    let mut nodes: Vec<Node> = view.nodes.iter().map(node_of).collect();
+    for mount in mounts {
+        let keepers: BTreeSet<&str> = view.keepers(mount).into_iter().map(|n| n.name.as_str()).collect();
+        let others = nodes.iter_mut().filter(|n| !keepers.contains(n.name.as_str()));
+        for node in others {
+            node.keeps.remove(mount);
+        }
+    }
+    nodes
+}
+
+fn node_of(info: &NodeInfo) -> Node {
+    Node {
+        name: info.name.clone(),
+        host: info.host.clone(),
+        capacity_bytes: info.capacity_bytes,
+        keeps: info.mounts.iter().cloned().zip(info.extent_bytes.iter().copied()).collect(),
+    }
+}
+
+/// `update` for the machine; new files are added to those of the job.
+pub fn job_update(update: JobUpdate, files: &mut Vec<FileRef>) -> event::JobUpdate {
+    match update {
+        JobUpdate::Begin { name, planner } => event::JobUpdate::Begin { name, planner },
+        JobUpdate::Slots(slots) => event::JobUpdate::Slots { slots },
+        JobUpdate::Files(named) => {
+            let new = named.iter().map(file_of).collect();
+            files.extend(named);
+            event::JobUpdate::Files { files: new }
+        }
+        JobUpdate::Layouts { servers, files } => {
+            let layout = |l: FileLayout| Layout { stripe_bytes: l.stripe_bytes, servers: l.servers };
+            event::JobUpdate::Layouts { servers, files: files.into_iter().map(layout).collect() }
+        }
+        JobUpdate::Splits { stage, splits } => {
+            event::JobUpdate::Splits { stage, splits: splits.into_iter().map(split_of).collect() }
+        }
+        JobUpdate::StageReady { stage } => event::JobUpdate::StageReady { stage },
+        JobUpdate::TaskStarted { stage, task, host } => event::JobUpdate::TaskStarted { stage, task, host },
+        JobUpdate::TaskEnded { stage, task, ok, run_ms } => {
+            event::JobUpdate::TaskEnded { stage, task, ok, run_ms }
+        }
+        JobUpdate::StageEnded { stage } => event::JobUpdate::StageEnded { stage },
+        JobUpdate::End => event::JobUpdate::End,
+    }
+}
+
+/// `update` for the machine.
+pub fn hpc_update(update: HpcUpdate) -> event::HpcUpdate {
+    match update {
+        HpcUpdate::Joins { io_ns, compute_ns, phases, allowance_permille, weight } => {
+            let allowance = f64::from(allowance_permille) / 1000.0;
+            // Jobs report when they begin to compute.
+            let first_in_ns = compute_ns;
+            let (io_ns, compute_ns) = (io_ns.max(SHORTEST_NS), compute_ns.max(SHORTEST_NS));
+            event::HpcUpdate::Joins { io_ns, compute_ns, phases, allowance, weight, first_in_ns }
+        }
+        HpcUpdate::PhaseBegins { alone_ns } => {
+            event::HpcUpdate::PhaseBegins { alone_ns: alone_ns.max(SHORTEST_NS) }
+        }
+        HpcUpdate::PhaseEnds => event::HpcUpdate::PhaseEnds,
+        HpcUpdate::Leaves => event::HpcUpdate::Leaves,
+    }
+}
+
+fn file_of(file: &FileRef) -> File {
+    File { mount: file.mount.clone(), ino: file.version.ino, bytes: file.version.size }
+}
+
+fn split_of(split: Split) -> event::Split {
+    let part = |p: Part| event::Part { file: p.file, offset: p.offset, len: p.len };
+    event::Split { parts: split.parts.into_iter().map(part).collect(), home: split.home }
+}
+
+/// The files that `parts` name, and the parts with the files' places among these.
+pub fn named(files: &[FileRef], parts: &[event::Part]) -> (Vec<FileRef>, Vec<Part>) {
+    let mut places: BTreeMap<u32, u32> = BTreeMap::new();
+    let (mut used, mut out) = (Vec::<FileRef>::new(), Vec::with_capacity(parts.len()));
+    for part in parts {
+        let Some(file) = files.get(part.file as usize) else { continue };
+        let place = *places.entry(part.file).or_insert_with(|| {
+            used.push(file.clone());
+            used.len() as u32 - 1
+        });
+        out.push(Part { file: place, offset: part.offset, len: part.len });
+    }
+    (used, out)
+}
+
+/// A job for the wire.
+pub fn job_status(job: event::JobStatus) -> JobStatus {
+    JobStatus {
+        name: job.name,
+        planner: job.planner,
+        slots: job.slots,
+        stages: job.stages.into_iter().map(stage_status).collect(),
+        ended: job.ended,
+    }
+}
+
+fn stage_status(stage: event::StageStatus) -> StageStatus {
+    StageStatus {
+        stage: stage.stage,
+        tasks: stage.tasks,
+        tasks_done: stage.tasks_done,
+        tasks_running: stage.tasks_running,
+        tasks_local: stage.tasks_local,
+        waves: stage.waves.into_iter().map(wave_status).collect(),
+    }
+}
+
+fn wave_status(wave: event::WaveStatus) -> WaveStatus {
+    WaveStatus {
+        tasks: wave.tasks,
+        tasks_done: wave.tasks_done,
+        bytes: wave.bytes,
+        fetched_bytes: wave.fetched_bytes,
+        resident_bytes: wave.resident_bytes,
+        failed_bytes: wave.failed_bytes,
+        prefetch_began_ms: wave.prefetch_began_ms,
+        prefetch_ended_ms: wave.prefetch_ended_ms,
+        compute_began_ms: wave.compute_began_ms,
+        compute_ended_ms: wave.compute_ended_ms,
+    }
+}
