@@ -22,7 +22,8 @@
 //! | [`estimate`] | confidence intervals, and whether a difference is significant |
 //! | [`parallel`] | independent runs in several threads |
 //! | [`reproduce`] | the papers' tables and figures, one file per paper |
-//! | [`report`], [`plot`] | Markdown with every number beside the printed one, and figures as SVG |
+//! | [`csv`] | tables for spreadsheets and programs |
+//! | [`report`], [`plot`] | Markdown with every number beside the printed one, and figures as SVG with their data |
 //!
 //! Why not SimGrid or CODES: they bring their own schedulers and their own language, and a policy
 //! written twice is two policies. The price is that this simulator has to be validated by itself,
@@ -33,6 +34,7 @@ pub mod burst;
 pub mod cli;
 pub mod cluster;
 pub mod colocate;
+pub mod csv;
 pub mod error;
 pub mod estimate;
 pub mod maxmin;

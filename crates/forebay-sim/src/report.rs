@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::estimate::Estimate;
+use crate::plot::Figure;
 
 /// What a number is held against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -243,14 +244,13 @@ impl Report {
         self.markdown.push('\n');
     }
 
-    /// Writes `svg` to `name` beside the report and shows it with a caption.
+    /// Writes `figure` to `name` beside the report, with its data, and shows it with a caption.
     ///
     /// # Errors
-    /// If the file cannot be written.
-    pub fn figure(&mut self, name: &str, svg: &str, caption: &str) -> Result<()> {
-        let path = self.dir.join(name);
-        fs::write(&path, svg).map_err(Error::io("write the figure", &path))?;
-        let _ = write!(self.markdown, "![{caption}]({name})\n\n*{caption}*\n\n");
+    /// If a file cannot be written.
+    pub fn figure(&mut self, name: &str, figure: &Figure, caption: &str) -> Result<()> {
+        figure.write(&self.dir.join(name), "write the figure")?;
+        let _ = write!(self.markdown, "![{caption}]({name})\n\n*{caption}* ([data]({name}.csv))\n\n");
         Ok(())
     }
 

@@ -2,6 +2,8 @@
 
 use super::outcome::{Ended, Hold, JobOutcome, Outcome, StepOutcome};
 use super::{JobSpec, Setup};
+use crate::csv::seconds;
+use crate::plot::Figure;
 use crate::plot::timeline::{Span, Timeline};
 use crate::report::number;
 
@@ -64,6 +66,21 @@ pub fn rows(setup: &Setup, outcome: &Outcome) -> Vec<Vec<String>> {
     rows
 }
 
+/// Names of the columns of [`records`].
+pub const RECORDS: [&str; 7] = ["job", "step", "due_s", "granted_s", "end_s", "alone_s", "attempts"];
+
+/// A row per step that was written.
+pub fn records(outcome: &Outcome) -> Vec<Vec<String>> {
+    let step = |name: &str, (i, step): (usize, &StepOutcome)| {
+        let mut row = vec![name.to_owned(), i.to_string()];
+        row.extend([step.due_ns, step.granted_ns, step.end_ns, step.alone_ns].map(seconds));
+        row.push(step.attempts.to_string());
+        row
+    };
+    let steps = |job: &JobOutcome| job.steps.iter().enumerate().map(|s| step(&job.name, s)).collect();
+    outcome.jobs.iter().flat_map(|job| -> Vec<Vec<String>> { steps(job) }).collect()
+}
+
 /// Number of steps, sum and mean of I/O times, mean and longest waiting, mean of I/O time over time
 /// alone.
 fn times(steps: &[&StepOutcome]) -> [String; 6] {
@@ -98,7 +115,7 @@ const SILENT: usize = 4;
 const LOST: usize = 5;
 
 /// A row per job, and one per node that was down, between two moments (seconds).
-pub fn timeline(setup: &Setup, outcome: &Outcome, title: &str, window_s: (f64, f64)) -> String {
+pub fn timeline(setup: &Setup, outcome: &Outcome, title: &str, window_s: (f64, f64)) -> Figure {
     let mut rows: Vec<String> = setup.jobs.iter().map(|j| j.name.clone()).collect();
     let mut spans = Vec::new();
     for (row, job) in outcome.jobs.iter().enumerate() {
@@ -130,7 +147,7 @@ pub fn timeline(setup: &Setup, outcome: &Outcome, title: &str, window_s: (f64, f
             spans.push(Span { row, from_s: s(d.from_ns), to_s, kind: LOST, tip });
         }
     }
-    Timeline { title, rows, kinds: KINDS.to_vec(), spans, window_s }.svg()
+    Timeline { title, rows, kinds: KINDS.to_vec(), spans, window_s }.figure()
 }
 
 fn s(ns: u64) -> f64 {

@@ -7,6 +7,7 @@ use forebay_policy::{access, memory as laws, planner};
 
 use super::Output;
 use crate::error::{Error, Result};
+use crate::plot::Figure;
 use crate::scenario::{BURST_BUFFER, CLUSTER, COLOCATION, File, MEMORY, Scenario};
 use crate::trace::Trace;
 use crate::{burst, cluster, colocate, memory};
@@ -98,7 +99,7 @@ impl Scenario {
     }
 
     /// The timeline of a run of it, or of a part of the time in seconds.
-    pub fn timeline(&self, done: &Done, name: &str, window_s: Option<(f64, f64)>) -> String {
+    pub fn timeline(&self, done: &Done, name: &str, window_s: Option<(f64, f64)>) -> Figure {
         let window_s = window_s.unwrap_or((0.0, done.end_s()));
         match (self, done) {
             (Scenario::Colocation(setup), Done::Colocation(outcome)) => {
@@ -141,6 +142,16 @@ impl Done {
             Done::BurstBuffer(outcome) => out.value(outcome),
             Done::Cluster(outcome) => out.value(outcome),
             Done::Memory(outcome) => out.value(outcome),
+        }
+    }
+
+    /// Every record, with the names of the columns.
+    pub fn records(&self) -> (&'static [&'static str], Vec<Vec<String>>) {
+        match self {
+            Done::Colocation(outcome) => (&colocate::view::RECORDS, colocate::view::records(outcome)),
+            Done::BurstBuffer(outcome) => (&burst::view::RECORDS, burst::view::records(outcome)),
+            Done::Cluster(outcome) => (&cluster::view::RECORDS, cluster::view::records(outcome)),
+            Done::Memory(outcome) => (&memory::view::RECORDS, memory::view::records(outcome)),
         }
     }
 

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+use crate::csv::csv;
 use crate::error::{Error, Result};
 
 mod kinds;
@@ -65,10 +66,13 @@ pub struct RunArgs {
     /// Write one row per job as CSV
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
+    /// Write one row per step, wave and I/O phase, task or sample as CSV
+    #[arg(long, value_name = "FILE")]
+    records: Option<PathBuf>,
     /// Record every event and decision, as JSON lines
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Draw who does what over time, as SVG
+    /// Draw who does what over time, as SVG; the data are written to FILE.csv
     #[arg(long, value_name = "FILE")]
     timeline: Option<PathBuf>,
     /// Part of the time to draw, in seconds
@@ -94,7 +98,7 @@ pub struct CompareArgs {
     /// Write one row per policy and job as CSV
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
-    /// Write a timeline per policy into this directory
+    /// Write a timeline per policy and its data into this directory
     #[arg(long, value_name = "DIR", conflicts_with = "seeds")]
     timelines: Option<PathBuf>,
 }
@@ -278,18 +282,4 @@ fn table(out: &mut Output<'_>, header: &[&str], rows: &[Vec<String>]) -> Result<
         say(out, &line(row.iter().map(String::as_str).collect()))?;
     }
     Ok(())
-}
-
-/// Rows as CSV; cells are quoted where they have to be.
-fn csv(header: &[&str], rows: &[Vec<String>]) -> String {
-    let quote = |cell: &str| {
-        if cell.contains([',', '"', '\n']) {
-            format!("\"{}\"", cell.replace('"', "\"\""))
-        } else {
-            cell.into()
-        }
-    };
-    let line = |cells: Vec<&str>| cells.into_iter().map(quote).collect::<Vec<_>>().join(",") + "\n";
-    let body: String = rows.iter().map(|r| line(r.iter().map(String::as_str).collect())).collect();
-    line(header.to_vec()) + &body
 }

@@ -66,9 +66,13 @@ pub fn run(args: &RunArgs, out: &mut Output<'_>) -> Result<()> {
     if let Some(path) = &args.csv {
         write(path, "write the rows to", &csv(scenario.columns(), &rows))?;
     }
+    if let Some(path) = &args.records {
+        let (columns, records) = done.records();
+        write(path, "write the records to", &csv(columns, &records))?;
+    }
     if let Some(path) = &args.timeline {
-        let svg = scenario.timeline(&done, &title(&args.scenario), window_s);
-        write(path, "write the timeline to", &svg)?;
+        let figure = scenario.timeline(&done, &title(&args.scenario), window_s);
+        figure.write(path, "write the timeline to")?;
     }
     if out.json {
         return done.print(out);
@@ -94,9 +98,9 @@ pub fn compare(args: &CompareArgs, out: &mut Output<'_>) -> Result<()> {
         let scenario = file.scenario()?;
         let done = scenario.run(&mut Trace::off())?;
         if let Some(dir) = &args.timelines {
-            let svg = scenario.timeline(&done, &title(&args.scenario), None);
+            let figure = scenario.timeline(&done, &title(&args.scenario), None);
             let path = dir.join(format!("{}.svg", name.replace('/', "-")));
-            write(&path, "write the timeline to", &svg)?;
+            figure.write(&path, "write the timeline to")?;
         }
         columns = scenario.columns();
         rows.extend(scenario.rows(&done));

@@ -1,6 +1,8 @@
 //! A run for people: rows for a table or a spreadsheet, and a timeline.
 
 use super::{Outcome, Setup};
+use crate::csv::seconds;
+use crate::plot::Figure;
 use crate::plot::timeline::{Span, Timeline};
 
 /// Names of the columns of [`rows`].
@@ -25,8 +27,19 @@ pub fn rows(setup: &Setup, outcome: &Outcome) -> Vec<Vec<String>> {
     outcome.jobs.iter().map(row).collect()
 }
 
+/// Names of the columns of [`records`].
+pub const RECORDS: [&str; 4] = ["job", "slot", "begin_s", "end_s"];
+
+/// A row per task that has ended.
+pub fn records(outcome: &Outcome) -> Vec<Vec<String>> {
+    let task = |name: &str, (slot, begin_ns, end_ns): (usize, u64, u64)| {
+        vec![name.to_owned(), slot.to_string(), seconds(begin_ns), seconds(end_ns)]
+    };
+    outcome.jobs.iter().flat_map(|job| job.ran.iter().map(|ran| task(&job.name, *ran))).collect()
+}
+
 /// What each slot runs, between two moments (seconds).
-pub fn timeline(setup: &Setup, outcome: &Outcome, title: &str, window_s: (f64, f64)) -> String {
+pub fn timeline(setup: &Setup, outcome: &Outcome, title: &str, window_s: (f64, f64)) -> Figure {
     let s = |ns: u64| ns as f64 * 1e-9;
     let slots = setup.nodes * setup.slots;
     let rows = (0..slots).map(|slot| format!("node {}", slot % setup.nodes)).collect();
@@ -39,5 +52,5 @@ pub fn timeline(setup: &Setup, outcome: &Outcome, title: &str, window_s: (f64, f
     };
     let jobs = outcome.jobs.iter();
     let spans = jobs.flat_map(|job| job.ran.iter().map(|ran| span(&job.name, ran))).collect();
-    Timeline { title, rows, kinds: vec![("task", "#0072b2")], spans, window_s }.svg()
+    Timeline { title, rows, kinds: vec![("task", "#0072b2")], spans, window_s }.figure()
 }

@@ -4,6 +4,8 @@ use forebay_policy::planner::ActionKind;
 
 use super::outcome::{FetchSpan, Outcome};
 use super::{Setup, action_name};
+use crate::csv::seconds;
+use crate::plot::Figure;
 use crate::plot::timeline::{Span, Timeline};
 use crate::report::number;
 
@@ -34,7 +36,7 @@ fn kind_index(kind: ActionKind) -> usize {
 }
 
 /// HPC phases, prefetches with their action, and compute, between two moments (seconds).
-pub fn timeline(setup: &Setup, outcome: &Outcome, title: &str, window_s: (f64, f64)) -> String {
+pub fn timeline(setup: &Setup, outcome: &Outcome, title: &str, window_s: (f64, f64)) -> Figure {
     let s = |ns: u64| ns as f64 * 1e-9;
     let mut rows: Vec<String> = setup.hpc.iter().map(|h| h.name.clone()).collect();
     let mut spans = Vec::new();
@@ -70,7 +72,7 @@ pub fn timeline(setup: &Setup, outcome: &Outcome, title: &str, window_s: (f64, f
         }
     }
     let kinds = KINDS[..if nodes.is_empty() { DOWN } else { KINDS.len() }].to_vec();
-    Timeline { title, rows, kinds, spans, window_s }.svg()
+    Timeline { title, rows, kinds, spans, window_s }.figure()
 }
 
 fn fetch_tip(f: &FetchSpan) -> String {
@@ -110,6 +112,36 @@ pub fn rows(setup: &Setup, outcome: &Outcome) -> Vec<Vec<String>> {
         row("hpc", &h.name, [none(), none(), exact(100.0 * h.slowdown()), h.missed().to_string()])
     };
     outcome.jobs.iter().map(job).chain(outcome.hpc.iter().map(hpc)).collect()
+}
+
+/// Names of the columns of [`records`].
+pub const RECORDS: [&str; 8] =
+    ["kind", "name", "number", "begin_s", "end_s", "fetched_s", "stall_s", "deadline_s"];
+
+/// A row per wave that was computed and per I/O phase that has ended. Cells that do not apply are
+/// empty.
+pub fn records(outcome: &Outcome) -> Vec<Vec<String>> {
+    let none = String::new;
+    let row = |kind: &str, name: &str, number: usize, cells: [String; 5]| {
+        let mut row = vec![kind.to_owned(), name.to_owned(), number.to_string()];
+        row.extend(cells);
+        row
+    };
+    let mut rows = Vec::new();
+    for job in &outcome.jobs {
+        let computed = job.waves.len() - job.waves_left as usize;
+        for (i, w) in job.waves.iter().take(computed).enumerate() {
+            let [begin, end, fetched, stall] = [w.begin_ns, w.end_ns, w.fetched_ns, w.stall_ns].map(seconds);
+            rows.push(row("wave", &job.name, i, [begin, end, fetched, stall, none()]));
+        }
+    }
+    for hpc in &outcome.hpc {
+        for (i, p) in hpc.phases.iter().enumerate() {
+            let [begin, end, deadline] = [p.begin_ns, p.end_ns, p.deadline_ns].map(seconds);
+            rows.push(row("phase", &hpc.name, i, [begin, end, none(), none(), deadline]));
+        }
+    }
+    rows
 }
 
 /// A number to six decimals, as a spreadsheet takes it.

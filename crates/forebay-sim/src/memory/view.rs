@@ -1,6 +1,7 @@
 //! A run for people: a row for a table or a spreadsheet, and lines over time.
 
 use super::{Outcome, Point, Setup};
+use crate::plot::Figure;
 use crate::plot::lines::Lines;
 
 const GB: f64 = 1e9;
@@ -37,8 +38,21 @@ pub fn rows(setup: &Setup, outcome: &Outcome) -> Vec<Vec<String>> {
     ]]
 }
 
+/// Names of the columns of [`records`].
+pub const RECORDS: [&str; 5] = ["at_s", "compute_bytes", "tier_bytes", "capacity_bytes", "clairvoyant_bytes"];
+
+/// A row per recorded moment.
+pub fn records(outcome: &Outcome) -> Vec<Vec<String>> {
+    let row = |p: &Point| {
+        let bytes = [p.compute_bytes, p.tier_bytes, p.capacity_bytes as f64, p.clairvoyant_bytes];
+        let cells = bytes.map(|bytes| format!("{bytes:.0}"));
+        [format!("{:.3}", p.at_s)].into_iter().chain(cells).collect()
+    };
+    outcome.points.iter().map(row).collect()
+}
+
 /// Memory of compute, in use and of the tiers, between two moments (seconds).
-pub fn timeline(setup: &Setup, outcome: &Outcome, title: &str, window_s: (f64, f64)) -> String {
+pub fn timeline(setup: &Setup, outcome: &Outcome, title: &str, window_s: (f64, f64)) -> Figure {
     let line = |name: &str, bytes: fn(&Point) -> f64| {
         let shown = outcome.points.iter().filter(|p| (window_s.0..=window_s.1).contains(&p.at_s));
         (name.to_string(), shown.map(|p| (p.at_s, bytes(p) / GB)).collect())
@@ -56,5 +70,5 @@ pub fn timeline(setup: &Setup, outcome: &Outcome, title: &str, window_s: (f64, f
         ],
         marks: vec![("r0".into(), setup.config.target_bytes() / GB)],
     }
-    .svg()
+    .figure()
 }

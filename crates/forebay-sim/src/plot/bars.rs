@@ -1,8 +1,9 @@
 //! Grouped bars: one group per category, one bar per series.
 
 use super::axis::Frame;
-use super::colour;
 use super::svg::{Anchor, Canvas};
+use super::{Figure, colour};
+use crate::csv::csv;
 use crate::report::number;
 
 /// A bar chart.
@@ -20,8 +21,19 @@ pub struct Bars<'a> {
 }
 
 impl Bars<'_> {
-    /// The figure as SVG.
-    pub fn svg(&self) -> String {
+    /// The figure, and its bars and marks; a mark is of no group, and a gap has no value.
+    pub fn figure(&self) -> Figure {
+        let cell = |value: f64| if value.is_finite() { value.to_string() } else { String::new() };
+        let bars = |(name, values): &(String, Vec<f64>)| -> Vec<Vec<String>> {
+            let bar = |(group, value): (&String, &f64)| vec![name.clone(), group.clone(), cell(*value)];
+            self.groups.iter().zip(values).map(bar).collect()
+        };
+        let mut rows: Vec<Vec<String>> = self.series.iter().flat_map(bars).collect();
+        rows.extend(self.marks.iter().map(|(name, value)| vec![name.clone(), String::new(), cell(*value)]));
+        Figure { svg: self.svg(), csv: csv(&["series", "group", self.y_label], &rows) }
+    }
+
+    fn svg(&self) -> String {
         let per_group = self.series.len().max(1) as f64;
         let width = (140.0 + self.groups.len() as f64 * (per_group * 13.0 + 18.0)).max(480.0);
         let height = 320.0;
@@ -65,15 +77,16 @@ mod tests {
 
     #[test]
     fn every_value_has_its_bar_and_names_are_escaped() {
-        let svg = Bars {
+        let Figure { svg, csv } = Bars {
             title: "a < b",
             y_label: "s",
             groups: vec!["1".into(), "2".into()],
             series: vec![("x".into(), vec![1.0, 2.0]), ("y".into(), vec![3.0, f64::NAN])],
             marks: vec![("deadline".into(), 2.5)],
         }
-        .svg();
+        .figure();
         assert_eq!(svg.matches("<title>").count(), 3);
+        assert_eq!(csv, "series,group,s\nx,1,1\nx,2,2\ny,1,3\ny,2,\ndeadline,,2.5\n");
         assert!(svg.contains("a &lt; b") && svg.contains("stroke-dasharray"));
     }
 }

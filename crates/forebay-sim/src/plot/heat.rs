@@ -1,7 +1,9 @@
 //! A heat map: a value over two axes of categories, such as throughput over data size and skip
 //! size.
 
+use super::Figure;
 use super::svg::{Anchor, Canvas};
+use crate::csv::csv;
 use crate::report::number;
 
 /// A heat map.
@@ -21,8 +23,18 @@ pub struct Heat<'a> {
 }
 
 impl Heat<'_> {
-    /// The figure as SVG.
-    pub fn svg(&self) -> String {
+    /// The figure, and its values.
+    pub fn figure(&self) -> Figure {
+        let cells = |(row, values): (&String, &Vec<f64>)| -> Vec<Vec<String>> {
+            let cell =
+                |(column, value): (&String, &f64)| vec![row.clone(), column.clone(), value.to_string()];
+            self.columns.iter().zip(values).map(cell).collect()
+        };
+        let rows: Vec<Vec<String>> = self.rows.iter().zip(&self.values).flat_map(cells).collect();
+        Figure { svg: self.svg(), csv: csv(&[self.y_label, self.x_label, "value"], &rows) }
+    }
+
+    fn svg(&self) -> String {
         let (cell_width, cell_height, left, top) = (58.0, 26.0, 92.0, 34.0);
         let width = left + cell_width * self.columns.len() as f64 + 16.0;
         let height = top + cell_height * self.rows.len() as f64 + 48.0;
@@ -64,7 +76,7 @@ mod tests {
 
     #[test]
     fn extremes_have_the_extreme_colours() {
-        let svg = Heat {
+        let Figure { svg, csv } = Heat {
             title: "t",
             columns: vec!["a".into(), "b".into()],
             x_label: "x",
@@ -72,7 +84,8 @@ mod tests {
             y_label: "y",
             values: vec![vec![1.0, 100.0]],
         }
-        .svg();
+        .figure();
+        assert_eq!(csv, "y,x,value\nr,a,1\nr,b,100\n");
         assert!(svg.contains(&shade(0.0)) && svg.contains(&shade(1.0)));
         assert_eq!(svg.matches("<title>").count(), 2);
     }

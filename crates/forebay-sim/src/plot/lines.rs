@@ -1,8 +1,9 @@
 //! Lines over a numeric x axis, linear or logarithmic.
 
 use super::axis::{Frame, ticks};
-use super::colour;
 use super::svg::{Anchor, Canvas};
+use super::{Figure, colour};
+use crate::csv::csv;
 use crate::report::number;
 
 /// A line chart.
@@ -22,8 +23,18 @@ pub struct Lines<'a> {
 }
 
 impl Lines<'_> {
-    /// The figure as SVG.
-    pub fn svg(&self) -> String {
+    /// The figure, and its points and marks; a mark has no x.
+    pub fn figure(&self) -> Figure {
+        let points = |(name, points): &(String, Vec<(f64, f64)>)| -> Vec<Vec<String>> {
+            points.iter().map(|(x, y)| vec![name.clone(), x.to_string(), y.to_string()]).collect()
+        };
+        let mark = |(name, y): &(String, f64)| vec![name.clone(), String::new(), y.to_string()];
+        let mut rows: Vec<Vec<String>> = self.series.iter().flat_map(points).collect();
+        rows.extend(self.marks.iter().map(mark));
+        Figure { svg: self.svg(), csv: csv(&["series", self.x_label, self.y_label], &rows) }
+    }
+
+    fn svg(&self) -> String {
         let (width, height) = (640.0, 340.0);
         let points = || self.series.iter().flat_map(|s| s.1.iter());
         let ys = || points().map(|p| p.1).chain(self.marks.iter().map(|m| m.1));
@@ -65,16 +76,17 @@ mod tests {
 
     #[test]
     fn a_logarithmic_axis_is_even_in_decades() {
-        let svg = Lines {
+        let figure = Lines {
             title: "t",
             x_label: "x",
             y_label: "y",
             log_x: true,
             series: vec![("s".into(), vec![(1.0, 0.0), (10.0, 1.0), (100.0, 2.0)])],
-            marks: vec![],
+            marks: vec![("m".into(), 0.5)],
         }
-        .svg();
-        let points = svg.split("points=\"").nth(1).and_then(|s| s.split('"').next()).expect("a line");
+        .figure();
+        assert_eq!(figure.csv, "series,x,y\ns,1,0\ns,10,1\ns,100,2\nm,,0.5\n");
+        let points = figure.svg.split("points=\"").nth(1).and_then(|s| s.split('"').next()).expect("a line");
         let xs: Vec<f64> =
             points.split(' ').map(|p| p.split(',').next().expect("x").parse().expect("x")).collect();
         assert!((xs[1] - xs[0] - (xs[2] - xs[1])).abs() < 0.02, "{xs:?}");

@@ -1,7 +1,9 @@
 //! A timeline: rows of coloured spans over time, as in Gantt charts.
 
+use super::Figure;
 use super::axis::ticks;
 use super::svg::{Anchor, Canvas};
+use crate::csv::csv;
 use crate::report::number;
 
 /// A span of time in one row.
@@ -34,8 +36,18 @@ pub struct Timeline<'a> {
 }
 
 impl Timeline<'_> {
-    /// The figure as SVG.
-    pub fn svg(&self) -> String {
+    /// The figure, and all spans, those outside the window too.
+    pub fn figure(&self) -> Figure {
+        let row = |span: &Span| {
+            let kind = self.kinds[span.kind].0.to_owned();
+            let [from_s, to_s] = [span.from_s, span.to_s].map(|s| format!("{s:.9}"));
+            vec![self.rows[span.row].clone(), kind, from_s, to_s, span.tip.clone()]
+        };
+        let rows: Vec<Vec<String>> = self.spans.iter().map(row).collect();
+        Figure { svg: self.svg(), csv: csv(&["row", "kind", "from_s", "to_s", "what"], &rows) }
+    }
+
+    fn svg(&self) -> String {
         let (width, row_height, left, top) = (920.0, 30.0, 130.0, 52.0);
         let bottom = top + row_height * self.rows.len() as f64;
         let right = width - 20.0;
@@ -69,14 +81,15 @@ mod tests {
     #[test]
     fn spans_outside_the_window_are_left_out() {
         let span = |from_s, to_s| Span { row: 0, from_s, to_s, kind: 0, tip: "tip".into() };
-        let svg = Timeline {
+        let figure = Timeline {
             title: "t",
             rows: vec!["r".into()],
             kinds: vec![("k", "#123456")],
             spans: vec![span(0.0, 5.0), span(20.0, 30.0)],
             window_s: (0.0, 10.0),
         }
-        .svg();
-        assert_eq!(svg.matches("<title>").count(), 1);
+        .figure();
+        assert_eq!(figure.svg.matches("<title>").count(), 1);
+        assert!(figure.csv.ends_with("r,k,20.000000000,30.000000000,tip\n"), "{}", figure.csv);
     }
 }

@@ -166,7 +166,7 @@ fn burst(report: &mut Report) -> Result<()> {
             .collect(),
         marks: vec![("memory is full".into(), 1.0)],
     }
-    .svg();
+    .figure();
     report.figure("dynims-burst.svg", &svg, "Utilisation during the burst under the printed law")?;
     let (slow, best) = (runs[0].peak(), runs[1].peak());
     report.records(vec![
@@ -199,7 +199,7 @@ fn oscillation(report: &mut Report) -> Result<()> {
             .collect(),
         marks: vec![],
     }
-    .svg();
+    .figure();
     report.figure("dynims-noise.svg", &svg, "The tier's capacity, load with a deviation of 0.5 GB")?;
     // While the burst lasts, after it has settled.
     let swings: Vec<f64> = runs.iter().map(|r| r.swing_gb(30.0, 44.0)).collect();
@@ -243,7 +243,7 @@ fn beyond(report: &mut Report) -> Result<()> {
             ],
             marks: vec![],
         }
-        .svg();
+        .figure();
         report.figure(file, &svg, &format!("{title}: the printed law and forebay"))?;
     }
     let config = Config::default();

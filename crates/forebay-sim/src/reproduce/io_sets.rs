@@ -98,7 +98,7 @@ pub fn run(report: &mut Report) -> Result<()> {
         series: vec![("fair share".into(), by_kind[0].to_vec()), ("Set-10".into(), by_kind[1].to_vec())],
         marks: vec![],
     }
-    .svg();
+    .figure();
     report.figure("io-sets.svg", &svg, "Mean slowdown of phases by period")?;
     let change = |what: usize| Estimate::change_of_sums_percent(&measured[1][what], &measured[0][what]);
     let (slowdown, computing) = (change(0), change(1));

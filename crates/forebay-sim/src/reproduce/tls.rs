@@ -113,7 +113,7 @@ fn throughput_figure(report: &mut Report) -> Result<()> {
             ],
             marks: vec![],
         }
-        .svg();
+        .figure();
         report.figure(
             &format!("tls-read-{pfs}.svg"),
             &svg,
@@ -157,7 +157,7 @@ fn mountain(report: &mut Report) -> Result<()> {
         y_label: "data size",
         values: sizes.iter().map(|&size| skips.iter().map(|&skip| read(size, skip)).collect()).collect(),
     };
-    report.figure("tls-mountain.svg", &heat.svg(), "The storage mountain")?;
+    report.figure("tls-mountain.svg", &heat.figure(), "The storage mountain")?;
     let large = read(256.0, 0.0);
     let beyond = read(32.0, 0.0);
     let fall = read(32.0, 64.0) / beyond;

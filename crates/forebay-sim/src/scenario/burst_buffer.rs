@@ -8,7 +8,9 @@ use forebay_policy::allocation::{self, Action, Allocator, Demand, Event};
 use forebay_policy::machine::{Machine, Nanos};
 
 use super::reader::Section;
+use super::swf::{self, LogJob};
 use super::{GB, MAX_GB, MAX_S, arrivals, for_ns, horizon_ns, ns};
+use crate::arrivals::Arrivals;
 use crate::burst::{Broken, Fault, JobSpec, RandomFailures, Setup};
 use crate::error::Result;
 
@@ -16,6 +18,8 @@ use crate::error::Result;
 const MAX_NODES: u64 = 65_536;
 /// So many jobs take a gigabyte.
 const MAX_JOBS: u64 = 1_000_000;
+/// Of a job.
+const MAX_STEPS: u64 = 1_000_000;
 /// Number of the stream of random numbers that instances are drawn from; a job's own has its index.
 const DRAWS: u64 = u64::MAX - 1;
 
@@ -65,6 +69,18 @@ pub fn read(root: &Section<'_>) -> Result<Setup> {
             setup.jobs.push(job);
         }
     }
+    if let Some(s) = root.section("log")? {
+        for job in logged(&s, &setup)? {
+            if !names.insert(job.name.clone()) {
+                return Err(s.error("swf", format!("a [[job]] has the name of its job {}", job.name)));
+            }
+            setup.jobs.push(job);
+        }
+    }
+    if setup.jobs.len() as u64 > MAX_JOBS {
+        let problem = format!("there are {} jobs and at most {MAX_JOBS} are allowed", setup.jobs.len());
+        return Err(root.error("job", problem));
+    }
     if shuffle {
         Rng::new(seed).shuffle(&mut setup.jobs);
     }
@@ -111,19 +127,64 @@ fn jobs(s: &Section<'_>, setup: &Setup, mut rng: Rng) -> Result<Vec<JobSpec>> {
         instance
     };
     let jobs: Vec<JobSpec> = (1..=count).map(&mut instance).collect();
-    let largest = jobs.iter().max_by_key(|job| job.step_bytes).filter(|job| !fits(setup, job));
-    if let Some(spec) = largest {
-        let on = spec.on.as_ref().map(|on| on.len() as u32).or(spec.nodes).unwrap_or(setup.nodes);
-        let space_gb = setup.node_bytes as f64 / GB;
-        return Err(s.error(
-            size,
-            format!(
-                "a step has to fit on its nodes, {on} of {space_gb} GB, when nobody else is there (allocation '{}')",
-                setup.allocation
-            ),
-        ));
-    }
+    all_fit(s, size, setup, &jobs)?;
     Ok(jobs)
+}
+
+/// The jobs of a log. A job writes a step whenever it has run for `every_s`, and one at least.
+fn logged(s: &Section<'_>, setup: &Setup) -> Result<Vec<JobSpec>> {
+    let log = swf::jobs(s)?;
+    let process_gb = s.number("process_gb", 1e-9, MAX_GB, None)?;
+    let per_node = match s.has("processes_per_node") {
+        true => Some(s.whole("processes_per_node", 1, u64::from(u32::MAX), None)? as u32),
+        false => None,
+    };
+    let every_ns = match s.has("every_s") {
+        true => ns(s.number("every_s", 1.0, MAX_S, None)?),
+        false => u64::MAX,
+    };
+    s.done()?;
+    let job = |job: &LogJob| {
+        let (processes, compute_ns) = (f64::from(job.processors), job.run_ns.min(every_ns));
+        JobSpec {
+            name: format!("log#{}", job.number),
+            processes,
+            step_bytes: (processes * process_gb * GB).round().max(1.0) as u64,
+            nodes: per_node.map(|most| job.processors.div_ceil(most).min(setup.nodes)),
+            on: None,
+            client_bytes_per_s: f64::INFINITY,
+            steps: (job.run_ns / compute_ns).clamp(1, MAX_STEPS) as u32,
+            compute_ns,
+            starts_ns: job.starts_ns,
+            io_first: false,
+            arrivals: Arrivals::Periodic,
+        }
+    };
+    let jobs: Vec<JobSpec> = log.iter().map(job).collect();
+    all_fit(s, "process_gb", setup, &jobs)?;
+    Ok(jobs)
+}
+
+/// An error about the key `size` if a step would not fit on an empty system. Those are tried that
+/// are the largest, in total or on a node.
+fn all_fit(s: &Section<'_>, size: &str, setup: &Setup, jobs: &[JobSpec]) -> Result<()> {
+    let nodes = |job: &JobSpec| match (&job.on, job.nodes) {
+        (Some(on), _) => on.len() as u32,
+        (None, nodes) => nodes.unwrap_or(setup.nodes),
+    };
+    let largest = jobs.iter().max_by_key(|job| job.step_bytes);
+    let densest = jobs.iter().max_by_key(|job| job.step_bytes.div_ceil(u64::from(nodes(job))));
+    match largest.into_iter().chain(densest).find(|job| !fits(setup, job)) {
+        None => Ok(()),
+        Some(job) => {
+            let (on, space_gb) = (nodes(job), setup.node_bytes as f64 / GB);
+            let allocation = &setup.allocation;
+            Err(s.error(
+                size,
+                format!("a step has to fit on its nodes, {on} of {space_gb} GB, when nobody else is there (allocation '{allocation}')"),
+            ))
+        }
+    }
 }
 
 /// A number with an exponential distribution of mean 1.
@@ -158,7 +219,7 @@ fn job(s: &Section<'_>, setup: &Setup) -> Result<JobSpec> {
         nodes,
         on,
         client_bytes_per_s,
-        steps: s.whole("steps", 1, 1_000_000, Some(1))? as u32,
+        steps: s.whole("steps", 1, MAX_STEPS, Some(1))? as u32,
         compute_ns: ns(s.number("compute_s", 0.0, MAX_S, Some(0.0))?),
         starts_ns: ns(s.number("starts_s", 0.0, MAX_S, Some(0.0))?),
         io_first: s.flag("io_first", false)?,

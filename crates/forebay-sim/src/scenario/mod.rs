@@ -21,6 +21,7 @@ mod colocation;
 mod memory_of_a_node;
 pub mod profile;
 pub mod reader;
+mod swf;
 
 use reader::Section;
 

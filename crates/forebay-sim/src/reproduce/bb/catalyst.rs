@@ -137,7 +137,7 @@ fn pairs(report: &mut Report, alone: &[f64]) -> Result<()> {
         series,
         marks: vec![],
     }
-    .svg();
+    .figure();
     report.figure("bb-figure5.svg", &svg, "Slowdown beside none, one, and both of the others")?;
     report.records(records);
     Ok(())

@@ -307,7 +307,7 @@ fn figure(
         series: runs.iter().map(|&r| (name(r), of(r))).collect(),
         marks: vec![],
     }
-    .svg();
+    .figure();
     report.figure(file, &svg, &format!("{title}, mean of {ORDERS} orders of arrival"))
 }
 

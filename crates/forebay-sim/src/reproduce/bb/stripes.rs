@@ -66,7 +66,7 @@ pub fn efficiency(report: &mut Report) -> Result<()> {
         series,
         marks: vec![],
     }
-    .svg();
+    .figure();
     report.figure("bb-figure3b.svg", &svg, "Efficiency over the number of processes")?;
     report.records(records);
     instances(report)

@@ -43,7 +43,7 @@ pub fn all(report: &mut Report) -> Result<()> {
         series: policies.iter().map(|p| p.to_string()).zip(series).collect(),
         marks: vec![],
     }
-    .svg();
+    .figure();
     report.figure("eley-arrivals.svg", &svg, "Deadlines missed by arrival pattern")?;
     report.records(records);
     Ok(())

@@ -113,7 +113,7 @@ fn level(report: &mut Report, grid: &Grid, q: usize, allowance: f64) -> Result<(
         series,
         marks: vec![],
     }
-    .svg();
+    .figure();
     report.figure(
         &format!("eley-forebay-{percent}.svg"),
         &svg,

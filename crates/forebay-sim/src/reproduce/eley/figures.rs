@@ -34,7 +34,7 @@ fn figure5(report: &mut Report, grid: &Grid) -> Result<()> {
             ],
             marks: vec![],
         }
-        .svg();
+        .figure();
         let file = format!("eley-figure5-{}.svg", name.to_lowercase());
         report.figure(&file, &svg, &format!("Slowdown of {name} beside each application"))?;
     }
@@ -77,7 +77,7 @@ fn figure6(report: &mut Report, grid: &Grid) -> Result<()> {
             ],
             marks: vec![],
         }
-        .svg();
+        .figure();
         let file = format!("eley-figure6-{}.svg", name.to_lowercase());
         report.figure(&file, &svg, &format!("Slowdown of each application beside {name}"))?;
     }
@@ -96,7 +96,7 @@ fn figure7(report: &mut Report, grid: &Grid) -> Result<()> {
         series: (0..3).map(|q| (label(q), (0..8).map(|a| cost(q, a)).collect())).collect(),
         marks: vec![],
     }
-    .svg();
+    .figure();
     report.figure("eley-figure7a.svg", &svg, "Mean cost of a wave, over the three HPC applications")?;
     let mut records = Vec::new();
     let mut means = Vec::new();
@@ -123,7 +123,7 @@ fn figure7(report: &mut Report, grid: &Grid) -> Result<()> {
         series: (0..3).map(|q| (label(q), (0..3).map(|h| worst(q, h)).collect())).collect(),
         marks: vec![("deadline".into(), 1.0)],
     }
-    .svg();
+    .figure();
     report.figure("eley-figure7b.svg", &svg, "The worst phase of each HPC application, over its deadline")
 }
 
@@ -143,7 +143,7 @@ fn figure8(report: &mut Report, grid: &Grid) -> Result<()> {
         series: hpc,
         marks: vec![],
     }
-    .svg();
+    .figure();
     report.figure("eley-figure8a.svg", &svg, "Mean slowdown over the eight applications")?;
     let change = |q: usize, a: usize| {
         100.0 * (over_hpc(&grid.eley[q], a, Cell::map_s) / over_hpc(&grid.naive, a, Cell::map_s) - 1.0)
@@ -155,7 +155,7 @@ fn figure8(report: &mut Report, grid: &Grid) -> Result<()> {
         series: (0..3).map(|q| (label(q), (0..8).map(|a| change(q, a)).collect())).collect(),
         marks: vec![],
     }
-    .svg();
+    .figure();
     report.figure("eley-figure8b.svg", &svg, "Change of the map time against NaiveBB")?;
     let spread = |a: usize| (change(0, a) - change(2, a)).abs();
     let mut records = vec![
