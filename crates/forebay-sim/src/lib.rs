@@ -22,6 +22,7 @@
 //! | [`estimate`] | confidence intervals, and whether a difference is significant |
 //! | [`parallel`] | independent runs in several threads |
 //! | [`reproduce`] | the papers' tables and figures, one file per paper |
+//! | [`figure`] | a figure and the data behind it |
 //! | [`csv`] | tables for spreadsheets and programs |
 //! | [`report`], [`plot`] | Markdown with every number beside the printed one, and figures as SVG with their data |
 //!
@@ -37,6 +38,7 @@ pub mod colocate;
 pub mod csv;
 pub mod error;
 pub mod estimate;
+pub mod figure;
 pub mod maxmin;
 pub mod memory;
 pub mod pace;

@@ -3,7 +3,7 @@
 use super::outcome::{Ended, Hold, JobOutcome, Outcome, StepOutcome};
 use super::{JobSpec, Setup};
 use crate::csv::seconds;
-use crate::plot::Figure;
+use crate::figure::Figure;
 use crate::plot::timeline::{Span, Timeline};
 use crate::report::number;
 

@@ -7,7 +7,7 @@ use forebay_policy::{access, memory as laws, planner};
 
 use super::Output;
 use crate::error::{Error, Result};
-use crate::plot::Figure;
+use crate::figure::Figure;
 use crate::scenario::{BURST_BUFFER, CLUSTER, COLOCATION, File, MEMORY, Scenario};
 use crate::trace::Trace;
 use crate::{burst, cluster, colocate, memory};

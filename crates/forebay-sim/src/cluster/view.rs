@@ -2,7 +2,7 @@
 
 use super::{Outcome, Setup};
 use crate::csv::seconds;
-use crate::plot::Figure;
+use crate::figure::Figure;
 use crate::plot::timeline::{Span, Timeline};
 
 /// Names of the columns of [`rows`].

@@ -5,7 +5,7 @@ use forebay_policy::planner::ActionKind;
 use super::outcome::{FetchSpan, Outcome};
 use super::{Setup, action_name};
 use crate::csv::seconds;
-use crate::plot::Figure;
+use crate::figure::Figure;
 use crate::plot::timeline::{Span, Timeline};
 use crate::report::number;
 

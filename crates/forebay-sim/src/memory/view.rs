@@ -1,7 +1,7 @@
 //! A run for people: a row for a table or a spreadsheet, and lines over time.
 
 use super::{Outcome, Point, Setup};
-use crate::plot::Figure;
+use crate::figure::Figure;
 use crate::plot::lines::Lines;
 
 const GB: f64 = 1e9;

@@ -1,9 +1,10 @@
 //! Grouped bars: one group per category, one bar per series.
 
 use super::axis::Frame;
+use super::colour;
 use super::svg::{Anchor, Canvas};
-use super::{Figure, colour};
 use crate::csv::csv;
+use crate::figure::Figure;
 use crate::report::number;
 
 /// A bar chart.

@@ -1,9 +1,9 @@
 //! A heat map: a value over two axes of categories, such as throughput over data size and skip
 //! size.
 
-use super::Figure;
 use super::svg::{Anchor, Canvas};
 use crate::csv::csv;
+use crate::figure::Figure;
 use crate::report::number;
 
 /// A heat map.

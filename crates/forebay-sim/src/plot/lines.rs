@@ -1,9 +1,10 @@
 //! Lines over a numeric x axis, linear or logarithmic.
 
 use super::axis::{Frame, ticks};
+use super::colour;
 use super::svg::{Anchor, Canvas};
-use super::{Figure, colour};
 use crate::csv::csv;
+use crate::figure::Figure;
 use crate::report::number;
 
 /// A line chart.

@@ -1,9 +1,9 @@
 //! A timeline: rows of coloured spans over time, as in Gantt charts.
 
-use super::Figure;
 use super::axis::ticks;
 use super::svg::{Anchor, Canvas};
 use crate::csv::csv;
+use crate::figure::Figure;
 use crate::report::number;
 
 /// A span of time in one row.

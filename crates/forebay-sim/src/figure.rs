@@ -1,0 +1,28 @@
+//! A figure as it is written: what `plot` draws, and reports show.
+
+use std::fs;
+use std::path::Path;
+
+use crate::error::{Error, Result};
+
+/// A figure and what it shows.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Figure {
+    /// The figure.
+    pub svg: String,
+    /// What is drawn, as rows.
+    pub csv: String,
+}
+
+impl Figure {
+    /// Writes the figure to `path` and its data beside it, to the same name and `.csv`.
+    ///
+    /// # Errors
+    /// If a file cannot be written.
+    pub fn write(&self, path: &Path, what: &'static str) -> Result<()> {
+        fs::write(path, &self.svg).map_err(Error::io(what, path))?;
+        let mut data = path.as_os_str().to_owned();
+        data.push(".csv");
+        fs::write(&data, &self.csv).map_err(Error::io("write the figure's data to", Path::new(&data)))
+    }
+}
