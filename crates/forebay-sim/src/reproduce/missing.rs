@@ -8,7 +8,7 @@ use crate::report::{Report, number};
 /// Paper, what is printed, and why nothing here stands for it.
 type Item = (&'static str, &'static str, &'static str);
 
-const REAL_CLUSTER: &str = "measured on Grid'5000; the sizes of IOR and the PFS's speed beside it are not printed, so only Table 4's run of Sort is simulated";
+const REAL_CLUSTER: &str = "measured on Grid'5000, whose interference factors are not printed; only Table 4's run of Sort is simulated";
 const NO_VAS: &str =
     "no model of virtual machines on storage servers, of Hadoop's shuffle or of lock contention";
 const NO_COMPUTE: &str =
@@ -89,11 +89,6 @@ const ITEMS: &[Item] = &[
         "DynIMS, Figure 3-10",
         "K-means at 80 to 400 GB",
         "minutes are read off a figure; no model of its compute",
-    ),
-    (
-        "IO-Sets",
-        "half of the slowdown in most cases",
-        "the workloads are not those of the paper; see `io-sets/slowdown`",
     ),
 ];
 

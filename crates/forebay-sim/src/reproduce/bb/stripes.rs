@@ -56,8 +56,13 @@ pub fn efficiency(report: &mut Report) -> Result<()> {
         Record::within_percent("bb/efficiency/1x", 76.0, at_32k(0), "%", 2.0),
         Record::model("bb/efficiency/2x", at_32k(1), "%", "above 85 %, as printed", at_32k(1) > 85.0)
             .beside(85.0),
-        Record::model("bb/efficiency/full", at_32k(2), "%", "above 99 % (printed: 95 %)", at_32k(2) > 99.0)
-            .beside(95.0),
+        Record::model(
+            "bb/efficiency/full",
+            at_32k(2),
+            "%",
+            "above 99 % (printed: above 95 %)",
+            at_32k(2) > 99.0,
+        ),
     ];
     let svg = Bars {
         title: "Efficiency of a job that writes once an hour",
