@@ -209,8 +209,8 @@ def test_the_simulator_takes_every_scenario_of_the_studies(tmp_path):
         predictor = predict.Predictor(binary(), tmp_path, shape)
         naive, ahead = (predictor("equal", "sort", mode, 5.0, waves.Cores(11.7, 1.7)) for mode in study.MODES)
         assert all(11.7 < one.map_s < 30 and one.served_bytes == 28 * (8 << 20) for one in (naive, ahead)), pfs
-        # Files of MooseFS lie in turn and are read in turn, which leaves waves nothing to gain.
-        assert pfs == "moosefs" or ahead.map_s < naive.map_s, pfs
+        # Where files lie in turn and are read in turn waves have little to gain.
+        assert ahead.map_s < (1.1 if pfs == "moosefs" else 1.0) * naive.map_s, pfs
         scenario = predict.scenario(dataclasses.replace(shape, stripes_on=[[4]]), "sort", "no-action", 5.0, waves.Cores(11.7, 1.7))
         with pytest.raises(waves.WavesError, match="servers"):
             predict.prediction(binary(), tmp_path, "bad", scenario)
