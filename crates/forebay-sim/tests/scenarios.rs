@@ -1,0 +1,342 @@
+//! Random scenarios of every kind, right ones and wrong ones: each runs to its end or its horizon
+//! with numbers that make sense, or is refused in one line that names the file.
+//!
+//! A scenario that runs is changed at one to four keys. Values are right, at the edge of what is
+//! allowed, or nonsense. They are small where they are right, and there is a horizon, so that a
+//! run is short. `make test-random` runs more of them, others each time.
+
+use std::path::Path;
+
+use forebay_sim::scenario::File;
+use forebay_sim::trace::Trace;
+use proptest::prelude::*;
+
+const COLOCATION: &str = "
+horizon_s = 400
+[cluster]
+pfs_gb_per_s = 4
+nodes = 8
+ram_gb = 400
+[profile]
+bytes_gb = 50
+prefetch_s = 25
+i_hpc = 1.3
+i_bd = 1.2
+[[hpc]]
+name = 'checkpoints'
+compute_s = 30
+io_s = 10
+phases = 4
+[[job]]
+name = 'sort'
+input_gb = 200
+wave_gb = 50
+compute_s = 20
+";
+
+const BURST_BUFFER: &str = "
+kind = 'burst-buffer'
+horizon_s = 400
+[cluster]
+nodes = 8
+node_gb = 1000
+node_gb_per_s = 1
+[access]
+policy = 'forebay'
+[[job]]
+name = 'step'
+count = 20
+interarrival_s = 2
+processes = 8
+nodes = 3
+step_gb = 20
+steps = 2
+compute_s = 5
+[[fault]]
+node = 1
+at_s = 10
+for_s = 20
+";
+
+const CLUSTER: &str = "
+kind = 'cluster'
+horizon_s = 400
+[cluster]
+nodes = 2
+slots = 2
+tier_bytes = 100000000
+extent_bytes = 4000000
+page_bytes = 1000000
+[pfs]
+servers = 2
+server_bytes_per_s = 1000000
+stripe_bytes = 2000000
+[[job]]
+name = 'words'
+input_bytes = 20000000
+file_bytes = 4000000
+task_cpu_s = 1
+";
+
+const MEMORY: &str = "
+kind = 'memory'
+duration_s = 20
+[node]
+memory_gb = 16
+refill_gb_per_s = 1
+[memory]
+policy = 'forebay'
+[load]
+base_gb = 4
+noise_gb = 0.05
+[[process]]
+name = 'burst'
+gb = 6
+rise_gb_per_s = 2
+hold_s = 3
+rest_s = 2
+count = 3
+";
+
+/// Keys of each kind, and some that no kind has.
+const KEYS: [(&str, &[&str]); 4] = [
+    (
+        COLOCATION,
+        &[
+            "cluster.pfs_gb_per_s",
+            "cluster.nodes",
+            "cluster.max_threads",
+            "cluster.ram_gb",
+            "planner.policy",
+            "planner.learning",
+            "bandwidth.policy",
+            "profile.bytes_gb",
+            "profile.prefetch_s",
+            "profile.i_hpc",
+            "profile.i_bd",
+            "profile.direct_gb_per_s",
+            "profile.default_nodes",
+            "truth.i_hpc_times",
+            "truth.speed_times",
+            "hpc.0.compute_s",
+            "hpc.0.io_s",
+            "hpc.0.phases",
+            "hpc.0.allowance_percent",
+            "hpc.0.starts_s",
+            "hpc.0.io_first",
+            "hpc.0.arrivals",
+            "hpc.0.spread",
+            "job.0.input_gb",
+            "job.0.wave_gb",
+            "job.0.compute_s",
+            "job.0.tier_read_s",
+            "job.0.starts_s",
+        ],
+    ),
+    (
+        BURST_BUFFER,
+        &[
+            "shuffle",
+            "cluster.nodes",
+            "cluster.node_gb",
+            "cluster.node_gb_per_s",
+            "allocation.policy",
+            "access.policy",
+            "access.ageing",
+            "access.patience_s",
+            "access.lease_s",
+            "failures.node_mean_s",
+            "failures.node_down_s",
+            "job.0.count",
+            "job.0.interarrival_s",
+            "job.0.sizes",
+            "job.0.processes",
+            "job.0.step_gb",
+            "job.0.process_gb",
+            "job.0.nodes",
+            "job.0.on",
+            "job.0.client_gb_per_s",
+            "job.0.steps",
+            "job.0.compute_s",
+            "job.0.starts_s",
+            "job.0.io_first",
+            "job.0.arrivals",
+            "job.0.spread",
+            "job.0.at_s",
+            "fault.0.node",
+            "fault.0.job",
+            "fault.0.at_s",
+            "fault.0.for_s",
+            "log.swf",
+            "log.process_gb",
+        ],
+    ),
+    (
+        CLUSTER,
+        &[
+            "cluster.nodes",
+            "cluster.slots",
+            "cluster.tier_bytes",
+            "cluster.extent_bytes",
+            "cluster.page_bytes",
+            "cluster.fetch_threads",
+            "cluster.locality_wait_s",
+            "planner.policy",
+            "pfs.servers",
+            "pfs.server_bytes_per_s",
+            "pfs.stripe_bytes",
+            "pfs.placement",
+            "pfs.layout_known",
+            "pfs.read_ahead_bytes",
+            "pfs.streams",
+            "job.0.input_bytes",
+            "job.0.file_bytes",
+            "job.0.split_bytes",
+            "job.0.task_cpu_s",
+            "job.0.first_task_cpu_s",
+            "job.0.starts_s",
+            "job.0.servers",
+            "log.swf",
+        ],
+    ),
+    (
+        MEMORY,
+        &[
+            "duration_s",
+            "node.memory_gb",
+            "node.refill_gb_per_s",
+            "node.release_gb_per_s",
+            "memory.policy",
+            "memory.target",
+            "memory.gain",
+            "memory.block_bytes",
+            "memory.min_gb",
+            "memory.max_gb",
+            "memory.start_gb",
+            "memory.period_s",
+            "memory.fast_period_s",
+            "memory.alarm",
+            "load.base_gb",
+            "load.noise_gb",
+            "load.noise_every_s",
+            "load.trace",
+            "process.0.gb",
+            "process.0.rise_gb_per_s",
+            "process.0.fall_gb_per_s",
+            "process.0.hold_s",
+            "process.0.rest_s",
+            "process.0.count",
+            "process.0.jitter",
+            "process.0.starts_s",
+        ],
+    ),
+];
+
+const ANY_KIND: [&str; 6] = ["seed", "horizon_s", "kind", "no_such_key", "job.0.no_such_key", "cluster"];
+
+fn value() -> impl Strategy<Value = String> {
+    let known = [
+        "none",
+        "sys-fcfs",
+        "sys-sjf",
+        "sa-fcfs",
+        "sa-sjf",
+        "coflow",
+        "forebay",
+        "forebay-placed",
+        "striped",
+        "full",
+        "1x",
+        "2x",
+        "naive-bb",
+        "no-action",
+        "full-delay",
+        "eley",
+        "eley-direct",
+        "fair-share",
+        "set-10",
+        "static",
+        "dynims",
+        "periodic",
+        "jittered",
+        "poisson",
+        "trace",
+        "fixed",
+        "exponential",
+        "in-turn",
+        "random",
+        "step#1",
+        "memory",
+        "cluster",
+    ];
+    let odd = [
+        "-1",
+        "1e300",
+        "nan",
+        "inf",
+        "-inf",
+        "9223372036854775807",
+        "''",
+        "[]",
+        "{}",
+        "[0, 1]",
+        "[1, 0]",
+        "[[0], [1]]",
+        "true",
+        "false",
+        "'../x'",
+    ];
+    prop_oneof![
+        3 => (0u32..40).prop_map(|n| n.to_string()),
+        3 => (0.001f64..40.0).prop_map(|x| x.to_string()),
+        1 => prop::sample::select(vec!["4096", "65536", "1000000"]).prop_map(str::to_owned),
+        3 => prop::sample::select(known.to_vec()).prop_map(|word| format!("'{word}'")),
+        2 => prop::sample::select(odd.to_vec()).prop_map(str::to_owned),
+    ]
+}
+
+/// The text of a scenario, and what is changed in it.
+fn scenarios() -> impl Strategy<Value = (&'static str, Vec<(&'static str, String)>)> {
+    prop::sample::select(KEYS.to_vec()).prop_flat_map(|(text, keys)| {
+        let key = prop_oneof![6 => prop::sample::select(keys.to_vec()), 1 => prop::sample::select(ANY_KIND.to_vec())];
+        (Just(text), prop::collection::vec((key, value()), 0..=4))
+    })
+}
+
+/// The rows of a run, or its refusal.
+fn run(text: &str, changes: &[(&str, String)]) -> forebay_sim::error::Result<Vec<Vec<String>>> {
+    let mut file = File::parse(Path::new("random.toml"), text)?;
+    for (key, value) in changes {
+        file.set(key, value)?;
+    }
+    let scenario = file.scenario()?;
+    let done = scenario.run(&mut Trace::off())?;
+    Ok(scenario.rows(&done))
+}
+
+#[test]
+fn all_run_as_they_are() {
+    for (text, _) in KEYS {
+        run(text, &[]).unwrap_or_else(|e| panic!("{e}: {text}"));
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_scenario_runs_or_is_refused_in_one_line((text, changes) in scenarios()) {
+        match run(text, &changes) {
+            Ok(rows) => {
+                for cell in rows.iter().flatten() {
+                    // Names may be read as numbers, but none of these is called nan or inf.
+                    if let Ok(number) = cell.parse::<f64>() {
+                        prop_assert!(number.is_finite() && number >= 0.0, "{} in {:?}", cell, rows);
+                    }
+                }
+            }
+            Err(e) => {
+                let message = e.to_string();
+                prop_assert!(!message.is_empty() && !message.contains('\n'), "{}", message);
+            }
+        }
+    }
+}
