@@ -210,7 +210,7 @@ def test_the_simulator_takes_every_scenario_of_the_studies(tmp_path):
         naive, ahead = (predictor("equal", "sort", mode, 5.0, waves.Cores(11.7, 1.7)) for mode in study.MODES)
         assert all(11.7 < one.map_s < 30 and one.served_bytes == 28 * (8 << 20) for one in (naive, ahead)), pfs
         # Where files lie in turn and are read in turn waves have little to gain.
-        assert ahead.map_s < (1.1 if pfs == "moosefs" else 1.0) * naive.map_s, pfs
+        assert ahead.map_s < (1.15 if pfs == "moosefs" else 1.0) * naive.map_s, pfs
         scenario = predict.scenario(dataclasses.replace(shape, stripes_on=[[4]]), "sort", "no-action", 5.0, waves.Cores(11.7, 1.7))
         with pytest.raises(waves.WavesError, match="servers"):
             predict.prediction(binary(), tmp_path, "bad", scenario)

@@ -49,6 +49,17 @@ pub trait Watcher: std::fmt::Debug + Send + Sync {
     fn is_cancelled(&self) -> bool;
 }
 
+/// What has become of who wanted to watch a flight.
+#[derive(Debug)]
+pub enum Watched {
+    /// It will hear of the end.
+    Joined,
+    /// It has heard of the end.
+    Ended,
+    /// The flight was given up and goes in a moment: it needs another one.
+    GivenUp(Arc<dyn Watcher>),
+}
+
 /// State of a flight.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FlightState {
@@ -152,22 +163,34 @@ impl Flight {
         self.pfs_only.load(Ordering::Acquire)
     }
 
-    /// Makes `watcher` hear of the end; if it has come already, `watcher` hears of it now and the
-    /// answer is `false`.
-    pub fn watch(&self, watcher: Arc<dyn Watcher>) -> bool {
+    /// Makes `watcher` hear of the end; if it has come already, `watcher` hears of it now. That
+    /// others have given the page up is no end for `watcher`, which comes back then.
+    pub fn watch(&self, watcher: Arc<dyn Watcher>) -> Watched {
         let mut watchers = lock(&self.watchers);
         // Under the watchers' lock: a flight that has ended drains them after it has said so.
         let outcome = match self.wait(0, Instant::now()) {
             FlightState::Under(_) => {
                 watchers.push(watcher);
-                return true;
+                return Watched::Joined;
             }
+            FlightState::Failed(FlightError::Cancelled) => return Watched::GivenUp(watcher),
             FlightState::Landed => Ok(0),
             FlightState::Failed(e) => Err(e),
         };
         drop(watchers);
         watcher.page_done(self.page, &outcome);
-        false
+        Watched::Ended
+    }
+
+    /// Gives it up if all who have asked for it have gone since. Whoever comes from now on finds it
+    /// given up; the caller has to end it.
+    pub fn give_up_unwanted(&self) -> bool {
+        let watchers = lock(&self.watchers);
+        let is_unwanted = !watchers.is_empty() && watchers.iter().all(|w| w.is_cancelled());
+        if is_unwanted {
+            self.set(FlightState::Failed(FlightError::Cancelled));
+        }
+        is_unwanted
     }
 
     /// Moves on and wakes whoever waits.
@@ -199,4 +222,46 @@ pub struct Begun {
     pub(super) word: Word,
     /// Bytes valid from the page's start.
     pub(super) done: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Counts the ends that it hears of.
+    #[derive(Debug, Default)]
+    struct Wants {
+        ends: AtomicU8,
+        gone: AtomicBool,
+    }
+
+    impl Watcher for Wants {
+        fn page_done(&self, _page: u32, _outcome: &Result<u64, FlightError>) {
+            self.ends.fetch_add(1, Ordering::Relaxed);
+        }
+
+        fn is_cancelled(&self) -> bool {
+            self.gone.load(Ordering::Relaxed)
+        }
+    }
+
+    /// An order that is replaced by another one: the second comes while the page is given up for
+    /// the first, which must not count as a failure of the second.
+    #[test]
+    fn a_page_that_others_have_given_up_is_no_failure_for_who_comes_then() {
+        let (first, second) = (Arc::new(Wants::default()), Arc::new(Wants::default()));
+        let flight = Flight::new(3);
+        assert!(!flight.give_up_unwanted(), "a reader without a name may want it");
+        assert!(matches!(flight.watch(first.clone()), Watched::Joined));
+        assert!(!flight.give_up_unwanted());
+        first.gone.store(true, Ordering::Relaxed);
+        assert!(flight.give_up_unwanted());
+        assert!(matches!(flight.watch(second.clone()), Watched::GivenUp(_)));
+        assert_eq!(second.ends.load(Ordering::Relaxed), 0);
+        // Who has come before it is given up keeps it.
+        let flight = Flight::new(3);
+        assert!(matches!(flight.watch(first.clone()), Watched::Joined));
+        assert!(matches!(flight.watch(second), Watched::Joined));
+        assert!(!flight.give_up_unwanted());
+    }
 }

@@ -22,7 +22,7 @@ pub mod streams;
 
 use crate::cache::Cache;
 use crate::cache::entry::{Entry, Task};
-use crate::cache::flight::{Flight, Urgency, Watcher};
+use crate::cache::flight::{Flight, Urgency, Watched, Watcher};
 use crate::counters::Counters;
 use crate::mounts::MountState;
 use crate::user_limits::PfsFile;
@@ -30,6 +30,10 @@ use ends::Ends;
 use peers::Peers;
 use pfs::Pfs;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// Between two looks at whether a flight that was given up has gone.
+const GIVEN_UP_PAUSE: Duration = Duration::from_micros(100);
 
 /// What fetches pages into the tier.
 #[derive(Debug)]
@@ -63,6 +67,28 @@ pub struct Requested {
 #[derive(Debug)]
 pub struct AtPeer;
 
+/// Boards the flight of a page with who watches it, and whether it goes on: a reader may have
+/// joined it, had it fetched and seen it end before `watcher` came. One that others have given up
+/// is over in a moment, and the next one is boarded.
+fn board(
+    entry: &Entry,
+    page: u32,
+    mut watcher: Option<Arc<dyn Watcher>>,
+) -> Option<(Arc<Flight>, bool, bool)> {
+    loop {
+        let (flight, is_new) = entry.board(page)?;
+        let Some(watched) = watcher.take().map(|watcher| flight.watch(watcher)) else {
+            return Some((flight, is_new, true));
+        };
+        match watched {
+            Watched::Joined => return Some((flight, is_new, true)),
+            Watched::Ended => return Some((flight, is_new, false)),
+            Watched::GivenUp(back) => watcher = Some(back),
+        }
+        std::thread::sleep(GIVEN_UP_PAUSE);
+    }
+}
+
 impl Fetch {
     /// Puts a page on its way, or joins those who wait for it; `watcher` hears of its end. `None`
     /// if the entry was removed meanwhile.
@@ -74,9 +100,7 @@ impl Fetch {
         urgency: Urgency,
         watcher: Option<Arc<dyn Watcher>>,
     ) -> Option<Requested> {
-        let (flight, is_new) = entry.board(page)?;
-        // A reader may have joined it by now, had it fetched and seen it end.
-        let goes_on = watcher.is_none_or(|watcher| flight.watch(watcher));
+        let (flight, is_new, goes_on) = board(entry, page, watcher)?;
         let is_queued = goes_on && self.queue(entry, (&flight, is_new), pfs, urgency, false);
         Some(Requested { flight, is_new, is_queued })
     }

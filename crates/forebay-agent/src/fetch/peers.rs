@@ -20,7 +20,7 @@
 
 use super::ends::Ends;
 use super::peer_link::{Answer, Link};
-use super::pfs::{Pfs, all_cancelled};
+use super::pfs::Pfs;
 use super::queue::{Popped, Queue};
 use crate::cache::Cache;
 use crate::cache::entry::{Entry, Task};
@@ -390,7 +390,7 @@ impl Peer {
             return peers.ends.refilled(&task);
         }
         let ordered = task.urgency == Urgency::Plan && !task.flight.is_demanded();
-        if ordered && all_cancelled(&task) {
+        if ordered && task.flight.give_up_unwanted() {
             return peers.finish(&task, Err(FlightError::Cancelled));
         }
         let mut begun = match peers.begin(&task) {

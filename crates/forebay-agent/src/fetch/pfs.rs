@@ -13,7 +13,6 @@ use crate::cache::entry::{Entry, Task};
 use crate::cache::fill::tier_failed;
 use crate::cache::flight::{Begun, FlightError, Urgency};
 use crate::counters::{Counters, add};
-use crate::lock::lock;
 use crate::mounts::MountState;
 use forebay_pfs::FileFacts;
 use forebay_policy::eviction::Fill;
@@ -67,12 +66,6 @@ fn chunk_bound(urgency: Urgency, is_demanded: bool, done: u64) -> usize {
     }
 }
 
-/// Whether all who have asked for the page have gone since.
-pub fn all_cancelled(task: &Task) -> bool {
-    let watchers = lock(&task.flight.watchers);
-    !watchers.is_empty() && watchers.iter().all(|w| w.is_cancelled())
-}
-
 impl Pfs {
     /// Nothing waits yet.
     pub fn new(ends: Arc<Ends>) -> Self {
@@ -91,7 +84,7 @@ impl Pfs {
             if task.flight.take() {
                 let cancelled = matches!(task.urgency, Urgency::Load | Urgency::Plan)
                     && !task.flight.is_demanded()
-                    && all_cancelled(&task);
+                    && task.flight.give_up_unwanted();
                 let outcome = match cancelled {
                     true => Err(FlightError::Cancelled),
                     false => self.fetch_page(&task, &mut buffer),
