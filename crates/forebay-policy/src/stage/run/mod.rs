@@ -6,8 +6,8 @@
 //! wave has two numbers: a permanent id for requests, and the planner's number, which counts from
 //! the last partition.
 //!
-//! A node's part of a wave is split into chunks when the wave comes into reach ([`waiting`]). Each
-//! chunk becomes a request of its own. The part is over when all its chunks are.
+//! A node's part of a wave is split into chunks when the wave comes into reach ([`chunk_order`]).
+//! Each chunk becomes a request of its own. The part is over when all its chunks are.
 
 mod chunk_order;
 mod part;
