@@ -36,7 +36,7 @@ test: test-rust test-bench test-python test-java ## All tests
 
 .PHONY: test-rust
 test-rust: ## Tests of all crates; many start real agents
-	PROPTEST_RNG_SEED=$(SEED) $(CARGO) test --workspace --locked
+	PROPTEST_RNG_SEED=$(SEED) $(CARGO) test --workspace --locked --no-fail-fast
 
 .PHONY: test-random
 test-random: ## The property tests of the pure crates on more inputs, others each time (CASES=1000 ROUNDS=20)

@@ -130,8 +130,10 @@ fn clients_that_hang_up_before_they_are_greeted_cost_no_descriptors() {
         let channel = Channel::connect(&agent.socket()).unwrap();
         channel.send(&Hello { magic: MAGIC, protocol: PROTOCOL, want_ring: true }, &[]).unwrap();
     }
-    wait_for("all have been noticed", || agent.status().connections <= 1);
-    assert!(agent.open_files() < before + 10, "{before} descriptors have become {}", agent.open_files());
+    // A connection counts once it is accepted: some may wait for that when the first have ended.
+    wait_for("no connection keeps a descriptor", || {
+        agent.status().connections <= 1 && agent.open_files() < before + 10
+    });
     agent.assert_nothing_left();
 }
 
