@@ -41,7 +41,7 @@ pub struct Pump {
     next_key: JobKey,
     hpc: BTreeMap<Owner, u32>,
     next_hpc: u32,
-    /// Bytes of each node's tier, as the machine was told last.
+    /// Bytes of each node's tier, as last reported to the machine.
     capacities: BTreeMap<String, u64>,
     out: Vec<ToNode>,
 }

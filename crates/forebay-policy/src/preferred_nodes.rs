@@ -9,9 +9,9 @@
 //! choice alone leaves it some sqrt(ln n) deviations above.
 //!
 //! Given bytes are weighed by the weight that ownership has, so that where all is well the owner
-//! stays the preferred node. A choice is remembered: who asks twice for an extent is told the same,
-//! and it counts once. Both are forgotten when the nodes change, and when there is more to remember
-//! than [`EXTENTS_MAX`].
+//! stays the preferred node. A choice is remembered: a second question about an extent gets the
+//! same answer, and the extent counts once. Both are forgotten when the nodes change, and when
+//! there is more to remember than [`EXTENTS_MAX`].
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -141,7 +141,7 @@ mod tests {
 
     proptest! {
         /// Two equal nodes: whatever is asked for, in whatever order and however often, they differ
-        /// by two of the largest extents at most, and whoever asks again is told the same.
+        /// by two of the largest extents at most, and a second question gets the same answer.
         #[test]
         fn two_equal_nodes_are_even_after_any_sequence(
             asked in prop::collection::vec((0u64..500, 1u64..=100), 1..400)

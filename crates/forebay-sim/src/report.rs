@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::estimate::Estimate;
 use crate::figure::Figure;
 
-/// What a number is held against.
+/// What a number is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Class {
@@ -34,7 +34,7 @@ pub enum Class {
 pub struct Record {
     /// Stable name, such as `eley/table5/naive-bb/1`.
     pub id: String,
-    /// What it is held against.
+    /// What it is compared with.
     pub class: Class,
     /// What the paper prints, if it prints it.
     pub paper: Option<f64>,
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_counted_by_what_they_are_held_against() {
+    fn numbers_are_counted_by_what_they_are_compared_with() {
         let records = [
             Record::equal("a", 1.0, 1.0, "s"),
             Record::equal("b", 1.0, 2.0, "s"),

@@ -54,7 +54,7 @@ fn all_is_as_it_should_be_but_for_what_is_known() {
     for r in &records {
         assert_eq!(r.class == Class::Fitted, fitted::is_fitted(&r.id), "{}", r.id);
         assert!(r.class != Class::Fitted || r.met.is_none(), "{} is judged on its own fit", r.id);
-        assert!(r.class != Class::Print || r.paper.is_some(), "{} is held against nothing", r.id);
+        assert!(r.class != Class::Print || r.paper.is_some(), "{} is compared with nothing", r.id);
     }
     for on in fitted::FITTED.iter().flat_map(|f| f.on) {
         assert!(records.iter().any(|r| r.id.starts_with(on)), "no result is called {on}");

@@ -2,8 +2,8 @@
 //! policy.
 //!
 //! The paper prints the results and one size: J1 has 800 compute nodes. So a family of three jobs
-//! is run, all that the machine has room for, and its extremes are held against the figures, beside
-//! the bounds that the model puts on them.
+//! is run, all that the machine has room for, and its extremes are compared with the figures,
+//! beside the bounds that the model puts on them.
 
 use crate::burst::batch::{Job, Setup, lasting_leases, simulate};
 use crate::error::Result;
