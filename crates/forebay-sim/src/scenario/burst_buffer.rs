@@ -1,7 +1,5 @@
 //! Scenarios of kind `burst-buffer`.
 
-use std::collections::BTreeSet;
-
 use forebay_model::rng::Rng;
 use forebay_policy::access;
 use forebay_policy::allocation::{self, Action, Allocator, Demand, Event};
@@ -9,7 +7,7 @@ use forebay_policy::machine::{Machine, Nanos};
 
 use super::reader::Section;
 use super::swf::{self, LogJob};
-use super::{GB, MAX_GB, MAX_S, arrivals, for_ns, horizon_ns, ns};
+use super::{GB, MAX_GB, MAX_S, Names, arrivals, for_ns, horizon_ns, ns};
 use crate::arrivals::Arrivals;
 use crate::burst::{Broken, Fault, JobSpec, RandomFailures, Setup};
 use crate::error::Result;
@@ -58,22 +56,18 @@ pub fn read(root: &Section<'_>) -> Result<Setup> {
         seed,
         horizon_ns: horizon_ns(root)?,
     };
-    let mut names = BTreeSet::new();
+    let mut names = Names::default();
     // One stream of random numbers for each [[job]], none of which the run uses.
     let rng = Rng::new(seed).fork(DRAWS);
     for (i, s) in (0..).zip(root.list("job")?) {
         for job in jobs(&s, &setup, rng.fork(i))? {
-            if !names.insert(job.name.clone()) {
-                return Err(s.error("name", "another job has this name; names have to be different"));
-            }
+            names.add(&s, "name", &job.name)?;
             setup.jobs.push(job);
         }
     }
     if let Some(s) = root.section("log")? {
         for job in logged(&s, &setup)? {
-            if !names.insert(job.name.clone()) {
-                return Err(s.error("swf", format!("a [[job]] has the name of its job {}", job.name)));
-            }
+            names.add(&s, "swf", &job.name)?;
             setup.jobs.push(job);
         }
     }

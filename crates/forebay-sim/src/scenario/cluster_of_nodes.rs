@@ -4,7 +4,7 @@ use forebay_policy::planner;
 
 use super::reader::Section;
 use super::swf::{self, LogJob};
-use super::{MAX_GB, MAX_S, horizon_ns, ns};
+use super::{MAX_GB, MAX_S, Names, horizon_ns, ns};
 use crate::cluster::{JobSpec, Placement, Setup};
 use crate::error::Result;
 
@@ -56,9 +56,17 @@ pub fn read(root: &Section<'_>) -> Result<Setup> {
     };
     cluster.done()?;
     pfs.done()?;
-    setup.jobs = root.list("job")?.iter().map(|s| job(s, &setup)).collect::<Result<_>>()?;
+    let mut names = Names::default();
+    for s in root.list("job")? {
+        let job = job(&s, &setup)?;
+        names.add(&s, "name", &job.name)?;
+        setup.jobs.push(job);
+    }
     if let Some(s) = root.section("log")? {
-        setup.jobs.extend(logged(&s, &setup)?);
+        for job in logged(&s, &setup)? {
+            names.add(&s, "swf", &job.name)?;
+            setup.jobs.push(job);
+        }
     }
     root.done()?;
     Ok(setup)

@@ -6,7 +6,7 @@ use forebay_policy::planner::{self, Config};
 
 use super::profile::{LEAST_FACTOR, System};
 use super::reader::Section;
-use super::{GB, MAX_GB, MAX_S, arrivals, for_ns, horizon_ns, ns};
+use super::{GB, MAX_GB, MAX_S, Names, arrivals, for_ns, horizon_ns, ns};
 use crate::colocate::{HpcSpec, JobSpec, MemoryChange, NODES_MAX, NodeFault, Setup};
 use crate::error::{Error, Result};
 
@@ -41,8 +41,10 @@ pub fn read(root: &Section<'_>) -> Result<Setup> {
         None => planner.profile.clone(),
         Some(s) => truth(&s, &planner.profile)?,
     };
-    let hpc = root.list("hpc")?.iter().map(|s| hpc(s, pfs_bytes_per_s)).collect::<Result<Vec<_>>>()?;
-    let jobs = root.list("job")?.iter().map(|s| job(s, ram_bytes)).collect::<Result<Vec<_>>>()?;
+    let mut names = Names::default();
+    let sections = root.list("hpc")?;
+    let hpc = sections.iter().map(|s| hpc(s, pfs_bytes_per_s, &mut names)).collect::<Result<Vec<_>>>()?;
+    let jobs = root.list("job")?.iter().map(|s| job(s, ram_bytes, &mut names)).collect::<Result<Vec<_>>>()?;
     let memory = root.list("memory")?.iter().map(memory).collect::<Result<Vec<_>>>()?;
     let faults = root.list("fault")?.iter().map(|s| fault(s, nodes)).collect::<Result<Vec<_>>>()?;
     let horizon_ns = horizon_ns(root)?;
@@ -76,7 +78,7 @@ fn truth(s: &Section<'_>, profile: &Profile) -> Result<Profile> {
     Ok(truth)
 }
 
-fn hpc(s: &Section<'_>, pfs_bytes_per_s: f64) -> Result<HpcSpec> {
+fn hpc(s: &Section<'_>, pfs_bytes_per_s: f64, names: &mut Names) -> Result<HpcSpec> {
     let io_s = match (s.has("io_s"), s.has("io_gb")) {
         (true, true) => return Err(s.error("io_gb", "give either io_s or io_gb")),
         (true, false) => s.number("io_s", 1e-6, MAX_S, None)?,
@@ -94,10 +96,11 @@ fn hpc(s: &Section<'_>, pfs_bytes_per_s: f64) -> Result<HpcSpec> {
         arrivals: arrivals(s)?,
     };
     s.done()?;
+    names.add(s, "name", &spec.name)?;
     Ok(spec)
 }
 
-fn job(s: &Section<'_>, ram_bytes: f64) -> Result<JobSpec> {
+fn job(s: &Section<'_>, ram_bytes: f64, names: &mut Names) -> Result<JobSpec> {
     let input_bytes = s.number("input_gb", 1e-6, MAX_GB, None)? * GB;
     let wave_bytes = s.number("wave_gb", 1e-6, MAX_GB, None)? * GB;
     if 2.0 * wave_bytes > ram_bytes {
@@ -124,6 +127,7 @@ fn job(s: &Section<'_>, ram_bytes: f64) -> Result<JobSpec> {
         starts_ns: ns(s.number("starts_s", 0.0, MAX_S, Some(0.0))?),
     };
     s.done()?;
+    names.add(s, "name", &spec.name)?;
     Ok(spec)
 }
 

@@ -6,6 +6,7 @@
 //! `hpc.0.allowance_percent=15` is read as if it stood in the file, so it is checked in the same
 //! way.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -84,6 +85,23 @@ fn arrivals(s: &Section<'_>) -> Result<Arrivals> {
         "trace" => Arrivals::Trace { at_ns: s.ascending("at_s", 0.0, MAX_S)?.into_iter().map(ns).collect() },
         _ => Arrivals::Periodic,
     })
+}
+
+/// Names of the jobs of a scenario. Results, faults and comparisons find a job by its name.
+#[derive(Debug, Default)]
+struct Names(BTreeSet<String>);
+
+impl Names {
+    /// Adds the name of a job, which the value of `key` gives.
+    ///
+    /// # Errors
+    /// If another job of the scenario has it.
+    fn add(&mut self, s: &Section<'_>, key: &str, name: &str) -> Result<()> {
+        match self.0.insert(name.into()) {
+            true => Ok(()),
+            false => Err(s.error(key, format!("another job is called '{name}'; names have to be different"))),
+        }
+    }
 }
 
 /// A scenario file, not yet checked.

@@ -1,0 +1,102 @@
+//! Scenarios that cannot be run as they say: the command line refuses them in one line that names
+//! file, key, value and what is allowed.
+
+use std::fs;
+use std::path::Path;
+
+use clap::Parser;
+use forebay_sim::cli::{SimArgs, sim};
+
+#[derive(Parser)]
+struct Args {
+    #[command(flatten)]
+    sim: SimArgs,
+}
+
+/// Runs `text` beside `log.swf`: its output, or its error from the name of the scenario on.
+fn run(dir: &Path, text: &str) -> Result<String, String> {
+    let file = dir.join("a.toml");
+    fs::write(&file, text).expect("written");
+    let args = Args::parse_from(["sim", "run", file.to_str().expect("UTF-8")]);
+    let mut out = Vec::new();
+    let refusal = |e: forebay_sim::error::Error| {
+        let message = e.to_string();
+        assert!(!message.contains('\n'), "{message}");
+        message.split_once("a.toml: ").map_or(message.clone(), |(_, rest)| rest.to_owned())
+    };
+    sim(&args.sim, false, &mut out).map_err(refusal)?;
+    Ok(String::from_utf8(out).expect("text"))
+}
+
+const COLOCATION: &str = "
+cluster = { pfs_gb_per_s = 4, nodes = 8, ram_gb = 400 }
+profile = { bytes_gb = 50, prefetch_s = 25, i_hpc = 1.3, i_bd = 1.2 }
+[[hpc]]
+name = 'first'
+compute_s = 3
+io_s = 1
+phases = 2
+[[hpc]]
+name = 'second'
+compute_s = 3
+io_s = 1
+phases = 2
+[[job]]
+name = 'third'
+input_gb = 100
+wave_gb = 50
+compute_s = 2
+";
+
+const BURST: &str = "
+kind = 'burst-buffer'
+cluster = { nodes = 4, node_gb = 100, node_gb_per_s = 1 }
+log = { swf = 'log.swf', process_gb = 1, every_s = 40 }
+[[job]]
+name = 'first'
+processes = 1
+step_gb = 1
+count = 2
+[[job]]
+name = 'second'
+processes = 1
+step_gb = 1
+";
+
+const CLUSTER: &str = "
+kind = 'cluster'
+cluster = { nodes = 2, slots = 8, tier_bytes = 1000000000 }
+pfs = { servers = 1, server_bytes_per_s = 1000000 }
+log = { swf = 'log.swf', process_bytes = 1000000 }
+[[job]]
+name = 'first'
+input_bytes = 1000000
+file_bytes = 1000000
+task_cpu_s = 1
+[[job]]
+name = 'second'
+input_bytes = 1000000
+file_bytes = 1000000
+task_cpu_s = 1
+";
+
+const LOG: &str = "1 1000 0 100 8 -1 -1 8 -1 -1 1 1 1 -1 1 -1 -1 -1\n";
+
+#[test]
+fn two_jobs_of_one_name_are_refused() {
+    let dir = tempfile::tempdir().expect("a directory");
+    fs::write(dir.path().join("log.swf"), LOG).expect("written");
+    for (text, from, to, key) in [
+        (COLOCATION, "second", "first", "hpc[1].name = \"first\""),
+        (COLOCATION, "third", "first", "job[0].name = \"first\""),
+        (BURST, "second", "first#2", "job[1].name = \"first#2\""),
+        (BURST, "second", "log#1", "log.swf = \"log.swf\""),
+        (CLUSTER, "second", "first", "job[1].name = \"first\""),
+        (CLUSTER, "second", "log#1", "log.swf = \"log.swf\""),
+    ] {
+        run(dir.path(), text).expect("the names are different");
+        let error = run(dir.path(), &text.replacen(from, to, 1)).expect_err("they are equal");
+        let name = if to == "log#1" || to == "first#2" { to } else { "first" };
+        assert_eq!(error, format!("{key}: another job is called '{name}'; names have to be different"));
+    }
+}
