@@ -100,3 +100,30 @@ fn two_jobs_of_one_name_are_refused() {
         assert_eq!(error, format!("{key}: another job is called '{name}'; names have to be different"));
     }
 }
+
+/// A million jobs, a million seconds apart, start over 30,000 years.
+#[test]
+fn jobs_that_start_after_the_end_of_the_clock_are_refused() {
+    let dir = tempfile::tempdir().expect("a directory");
+    fs::write(dir.path().join("log.swf"), LOG).expect("written");
+    let text = BURST.replacen("count = 2", "count = 1000000\ninterarrival_s = 1e6", 1);
+    let error = run(dir.path(), &text).expect_err("the clock ends");
+    assert!(
+        error.starts_with("job[0].interarrival_s = 1000000.0: job ") && error.contains("(count)"),
+        "{error}"
+    );
+    assert!(error.contains("the end of the clock, 584 years"), "{error}");
+}
+
+/// 30 years, a step every ten seconds.
+#[test]
+fn jobs_of_a_log_with_too_many_steps_are_refused() {
+    let dir = tempfile::tempdir().expect("a directory");
+    fs::write(dir.path().join("log.swf"), LOG.replacen(" 100 ", " 1e9 ", 1)).expect("written");
+    let error = run(dir.path(), &BURST.replacen("every_s = 40", "every_s = 10", 1)).expect_err("too many");
+    assert_eq!(
+        error,
+        "log.every_s = 10: job 1 of the log ran for 1000000000 s and would write 100000000 steps, \
+         and at most 1000000 are allowed: a longer time is needed"
+    );
+}

@@ -108,19 +108,26 @@ fn jobs(s: &Section<'_>, setup: &Setup, mut rng: Rng) -> Result<Vec<JobSpec>> {
     let size = if s.has("process_gb") { "process_gb" } else { "step_gb" };
     let spec = job(s, setup)?;
     s.done()?;
-    let mut starts_ns = spec.starts_ns;
+    let mut starts_ns = Some(spec.starts_ns);
     let mut instance = |i: u64| {
         let name = if count == 1 { spec.name.clone() } else { format!("{}#{i}", spec.name) };
-        let mut instance = JobSpec { name, starts_ns, ..spec.clone() };
+        let starts = starts_ns.ok_or_else(|| {
+            let problem = format!(
+                "job {i} of {count} (count) would start after the end of the clock, 584 years: fewer jobs or a shorter time is needed"
+            );
+            s.error("interarrival_s", problem)
+        })?;
+        let mut instance = JobSpec { name, starts_ns: starts, ..spec.clone() };
         if sizes == "exponential" {
             instance.step_bytes = (exponential(&mut rng) * spec.step_bytes as f64).round().max(1.0) as u64;
         }
         if interarrival_ns > 0 {
-            starts_ns += (exponential(&mut rng) * interarrival_ns as f64) as u64;
+            let gap_ns = (exponential(&mut rng) * interarrival_ns as f64) as u64;
+            starts_ns = starts.checked_add(gap_ns);
         }
-        instance
+        Ok(instance)
     };
-    let jobs: Vec<JobSpec> = (1..=count).map(&mut instance).collect();
+    let jobs = (1..=count).map(&mut instance).collect::<Result<Vec<JobSpec>>>()?;
     all_fit(s, size, setup, &jobs)?;
     Ok(jobs)
 }
@@ -140,21 +147,29 @@ fn logged(s: &Section<'_>, setup: &Setup) -> Result<Vec<JobSpec>> {
     s.done()?;
     let job = |job: &LogJob| {
         let (processes, compute_ns) = (f64::from(job.processors), job.run_ns.min(every_ns));
-        JobSpec {
+        let steps = job.run_ns / compute_ns;
+        if steps > MAX_STEPS {
+            let (number, run_s) = (job.number, job.run_ns as f64 / 1e9);
+            let problem = format!(
+                "job {number} of the log ran for {run_s} s and would write {steps} steps, and at most {MAX_STEPS} are allowed: a longer time is needed"
+            );
+            return Err(s.error("every_s", problem));
+        }
+        Ok(JobSpec {
             name: format!("log#{}", job.number),
             processes,
             step_bytes: (processes * process_gb * GB).round().max(1.0) as u64,
             nodes: per_node.map(|most| job.processors.div_ceil(most).min(setup.nodes)),
             on: None,
             client_bytes_per_s: f64::INFINITY,
-            steps: (job.run_ns / compute_ns).clamp(1, MAX_STEPS) as u32,
+            steps: steps as u32,
             compute_ns,
             starts_ns: job.starts_ns,
             io_first: false,
             arrivals: Arrivals::Periodic,
-        }
+        })
     };
-    let jobs: Vec<JobSpec> = log.iter().map(job).collect();
+    let jobs = log.iter().map(job).collect::<Result<Vec<JobSpec>>>()?;
     all_fit(s, "process_gb", setup, &jobs)?;
     Ok(jobs)
 }
