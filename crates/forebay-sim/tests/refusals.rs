@@ -127,3 +127,15 @@ fn jobs_of_a_log_with_too_many_steps_are_refused() {
          and at most 1000000 are allowed: a longer time is needed"
     );
 }
+
+/// Such a run time was divided by itself, as 0 ns.
+#[test]
+fn jobs_of_a_log_that_ran_for_no_time_are_left_out() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let short = LOG.replacen("1 1000 0 100", "2 1000 0 1e-10", 1);
+    fs::write(dir.path().join("log.swf"), format!("{LOG}{short}")).expect("written");
+    for text in [BURST, CLUSTER] {
+        let out = run(dir.path(), text).expect("it runs");
+        assert!(out.contains("log#1") && !out.contains("log#2"), "{out}");
+    }
+}
