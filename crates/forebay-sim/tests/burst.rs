@@ -212,6 +212,11 @@ fn a_horizon_says_what_it_cut() {
     // A horizon after the end changes nothing.
     setup.horizon_ns = Some(1000 * S);
     assert_eq!(run(&setup), whole);
+    // One so shortly after it that a renewal of a lease is still due leaves nothing unfinished.
+    setup.horizon_ns = Some(111 * S);
+    let outcome = run(&setup);
+    assert!(outcome.events < whole.events, "nothing was due after the horizon");
+    assert_eq!((outcome.jobs, outcome.unfinished), (whole.jobs, None));
 }
 
 /// Random failures come, hit, and end with the jobs.

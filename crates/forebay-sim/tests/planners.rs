@@ -56,6 +56,12 @@ fn a_horizon_leaves_waves_and_phases() {
     assert!(left > 0 && job.waves_left == left && job.map_ns == 0, "{left} {job:?}");
     let phases_left = (phases - done.len()) as u32;
     assert_eq!(outcome.unfinished, Some(Unfinished { horizon_ns, waves: left, phases: phases_left }));
+    // Beyond the last end only memory is to change.
+    let end_ns = (whole.end_s() * 1e9).round() as u64;
+    setup.memory = vec![MemoryChange { at_ns: end_ns + 2_000_000_000, bytes: setup.planner.ram_bytes }];
+    setup.horizon_ns = Some(end_ns + 1_000_000_000);
+    let outcome = run(&setup);
+    assert_eq!((&outcome.hpc, &outcome.jobs, outcome.unfinished), (&whole.hpc, &whole.jobs, None));
 }
 
 /// One phase of 20 s, one job of two waves, worked by hand. Prefetch of a wave alone: 25 s at I_bd

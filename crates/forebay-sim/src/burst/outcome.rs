@@ -150,7 +150,7 @@ pub struct Outcome {
     pub refusals: u64,
     /// Events handled.
     pub events: u64,
-    /// What is missing, if the run ended at its horizon.
+    /// What is missing, if the run ended at its horizon before all had ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unfinished: Option<Unfinished>,
 }

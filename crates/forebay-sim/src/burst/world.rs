@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::fabric::Fabric;
 use super::outcome::{Ended, Hold, JobOutcome, Outcome, StepOutcome, Unfinished, ranges};
-use super::{Broken, RENEWALS_PER_LEASE, Setup};
+use super::{Broken, JobSpec, RENEWALS_PER_LEASE, Setup};
 use crate::error::{Error, Result};
 use crate::pump::Pump;
 use crate::queue::EventQueue;
@@ -164,7 +164,7 @@ impl<'a> Burst<'a> {
     fn new(setup: &'a Setup, trace: &'a mut Trace) -> Result<Self> {
         let (access, allocator) = machines(setup)?;
         let rng = Rng::new(setup.seed);
-        let job = |(j, spec): (usize, &super::JobSpec)| Job {
+        let job = |(j, spec): (usize, &JobSpec)| Job {
             rng: rng.fork(j as u64),
             nodes: Vec::new(),
             reserved_bytes: 0,
@@ -219,19 +219,15 @@ impl<'a> Burst<'a> {
         })
     }
 
-    /// The run ends while tokens are held.
+    /// The run ends at its horizon, and tokens may be held.
     fn close_holds(&mut self, now: Nanos) {
         self.out.holds.iter_mut().filter(|h| h.ended == Ended::Open).for_each(|h| h.to_ns = now.0);
-        self.out.unfinished = Some(Unfinished {
+        let jobs = || self.jobs.iter().zip(&self.setup.jobs).filter(|(job, _)| job.done.unfinished);
+        let steps_left = |(job, spec): (&Job, &JobSpec)| u64::from(spec.steps) - job.done.steps.len() as u64;
+        self.out.unfinished = jobs().next().is_some().then(|| Unfinished {
             horizon_ns: now.0,
-            jobs: self.jobs.iter().filter(|job| job.done.unfinished).count(),
-            steps: self
-                .jobs
-                .iter()
-                .zip(&self.setup.jobs)
-                .filter(|(job, _)| job.done.unfinished)
-                .map(|(job, spec)| u64::from(spec.steps) - job.done.steps.len() as u64)
-                .sum(),
+            jobs: jobs().count(),
+            steps: jobs().map(steps_left).sum(),
         });
     }
 

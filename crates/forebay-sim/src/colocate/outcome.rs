@@ -154,7 +154,7 @@ pub struct Outcome {
     pub overbooked_bytes: u64,
     /// Every time that a node was down.
     pub down: Vec<DownSpan>,
-    /// What is missing, if the run ended at its horizon.
+    /// What is missing, if the run ended at its horizon before all had ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unfinished: Option<Unfinished>,
 }

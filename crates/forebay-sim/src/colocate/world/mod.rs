@@ -196,11 +196,10 @@ impl<'a> Colocation<'a> {
     }
 
     fn outcome(self, stats: RunStats) -> Outcome {
-        let unfinished = (stats.stop == Stop::Horizon).then(|| Unfinished {
-            horizon_ns: stats.end.0,
-            waves: self.jobs.iter().map(Job::waves_left).sum(),
-            phases: self.hpc.iter().map(|h| h.spec.phases - h.done.phases.len() as u32).sum(),
-        });
+        let waves = self.jobs.iter().map(Job::waves_left).sum();
+        let phases = self.hpc.iter().map(|h| h.spec.phases - h.done.phases.len() as u32).sum();
+        let is_cut = stats.stop == Stop::Horizon && (waves, phases) != (0, 0);
+        let unfinished = is_cut.then_some(Unfinished { horizon_ns: stats.end.0, waves, phases });
         let (fetches, peak_bytes, overbooked_bytes) = self.tier.outcome();
         Outcome {
             hpc: self.hpc.into_iter().map(|h| h.done).collect(),
