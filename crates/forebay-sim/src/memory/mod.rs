@@ -100,12 +100,8 @@ pub struct Outcome {
     pub above_s: f64,
     /// Time with use above r0 + 2 % of the memory.
     pub far_above_s: f64,
-    /// Time with use above r0 + 2 B / M, outside the dead zone of the printed law.
-    pub blocks_above_s: f64,
     /// Bytes that were fetched into the tier.
     pub fetched_bytes: f64,
-    /// The same by the clairvoyant's tier.
-    pub clairvoyant_fetched_bytes: f64,
     /// Samples that the controller heard.
     pub samples: u64,
     /// Changes of the capacity.

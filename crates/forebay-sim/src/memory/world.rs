@@ -33,7 +33,6 @@ pub fn simulate(setup: &Setup, trace: &mut Trace) -> Result<Outcome> {
         alarmed: false,
         outcome: Outcome { end_s: setup.duration_ns as f64 * 1e-9, ..Outcome::default() },
     };
-    let mut ideal_before = setup.start_bytes as f64;
     for (step, (&compute_bytes, &ideal)) in compute.iter().zip(&clairvoyant).enumerate() {
         let now = Nanos(step as u64 * STEP_NS);
         let used = compute_bytes + node.tier_bytes;
@@ -41,8 +40,6 @@ pub fn simulate(setup: &Setup, trace: &mut Trace) -> Result<Outcome> {
         node.count(used);
         node.outcome.tier_bytes += node.tier_bytes;
         node.outcome.clairvoyant_bytes += ideal;
-        node.outcome.clairvoyant_fetched_bytes += (ideal - ideal_before).max(0.0);
-        ideal_before = ideal;
         if step.is_multiple_of(POINT_STEPS) {
             node.outcome.points.push(Point {
                 at_s: now.as_secs_f64(),
@@ -106,11 +103,9 @@ impl Node<'_> {
         let (memory, target) = (config.memory_bytes as f64, config.target_bytes());
         let step_s = STEP_NS as f64 * 1e-9;
         self.outcome.peak = self.outcome.peak.max(used / memory);
-        for (seconds, limit) in [
-            (&mut self.outcome.above_s, target),
-            (&mut self.outcome.far_above_s, target + 0.02 * memory),
-            (&mut self.outcome.blocks_above_s, target + 2.0 * config.block_bytes as f64),
-        ] {
+        for (seconds, limit) in
+            [(&mut self.outcome.above_s, target), (&mut self.outcome.far_above_s, target + 0.02 * memory)]
+        {
             if used > limit {
                 *seconds += step_s;
             }

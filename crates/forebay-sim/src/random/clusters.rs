@@ -20,6 +20,7 @@ use forebay_model::profile::{Curve, Profile, Separable, Setting};
 use forebay_model::rng::Rng;
 use forebay_policy::planner::{Config, DirectStrain};
 
+use super::{between, by_order};
 use crate::colocate::{Arrivals, FetchSpan, HpcSpec, JobSpec, Outcome, PhaseOutcome, Setup, simulate};
 use crate::error::Result;
 use crate::estimate::Estimate;
@@ -40,15 +41,6 @@ pub struct Family {
     pub allowance: f64,
     /// How phases divide the file system.
     pub bandwidth: String,
-}
-
-fn between(rng: &mut Rng, low: f64, high: f64) -> f64 {
-    low + (high - low) * rng.unit()
-}
-
-/// As many between 1 and 2 as between 2 and 4.
-fn by_order(rng: &mut Rng, low: f64, high: f64) -> f64 {
-    low * (high / low).powf(rng.unit())
 }
 
 fn ns(seconds: f64) -> u64 {

@@ -21,6 +21,7 @@
 use forebay_model::rng::Rng;
 use forebay_policy::memory::Config;
 
+use super::{between, by_order};
 use crate::error::Result;
 use crate::memory::{Load, Noise, Outcome, Pulse, Setup, simulate};
 use crate::trace::Trace;
@@ -29,15 +30,6 @@ const GB: f64 = 1e9;
 const GIB: f64 = (1u64 << 30) as f64;
 const PAGE_BYTES: u64 = 2 << 20;
 const DURATION_S: f64 = 120.0;
-
-fn between(rng: &mut Rng, low: f64, high: f64) -> f64 {
-    low + (high - low) * rng.unit()
-}
-
-/// As many between 1 and 2 as between 2 and 4.
-fn by_order(rng: &mut Rng, low: f64, high: f64) -> f64 {
-    low * (high / low).powf(rng.unit())
-}
 
 /// What is common to all nodes of a comparison.
 #[derive(Clone, Copy, Debug)]

@@ -14,3 +14,15 @@ pub mod allocations;
 pub mod clusters;
 pub mod loads;
 pub mod steps;
+
+use forebay_model::rng::Rng;
+
+/// Uniform from `low` to `high`.
+fn between(rng: &mut Rng, low: f64, high: f64) -> f64 {
+    low + (high - low) * rng.unit()
+}
+
+/// As many between 1 and 2 as between 2 and 4.
+fn by_order(rng: &mut Rng, low: f64, high: f64) -> f64 {
+    low * (high / low).powf(rng.unit())
+}

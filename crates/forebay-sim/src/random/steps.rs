@@ -16,6 +16,7 @@
 use forebay_model::rng::Rng;
 use forebay_policy::access;
 
+use super::by_order;
 use crate::arrivals::Arrivals;
 use crate::burst::batch::lasting_leases;
 use crate::burst::{JobSpec, Outcome, Setup, simulate};
@@ -42,11 +43,6 @@ pub struct Family {
     pub seed: u64,
     /// When steps come.
     pub kind: Kind,
-}
-
-/// As many between 1 and 2 as between 2 and 4.
-fn by_order(rng: &mut Rng, low: f64, high: f64) -> f64 {
-    low * (high / low).powf(rng.unit())
 }
 
 fn ns(seconds: f64) -> u64 {
