@@ -78,12 +78,18 @@ impl RunStats {
         let at_s = self.end.as_secs_f64();
         match self.stop {
             Stop::Over | Stop::Horizon => None,
-            Stop::Events => Some(format!(
-                "the run was cut at {at_s:.3} s after {} events, the most that a run may have: \
-                 simulate less, for example with horizon_s = {:.3}",
-                self.events,
-                at_s / 2.0
-            )),
+            Stop::Events => {
+                let advice = match at_s / 2.0 {
+                    // A scenario may end no earlier than after a millisecond.
+                    half_s if half_s >= 0.001 => format!(", for example with horizon_s = {half_s:.3}"),
+                    _ => ": fewer jobs, steps or tasks, or larger ones".into(),
+                };
+                Some(format!(
+                    "the run was cut at {at_s} s after {} events, the most that a run may have: \
+                     simulate less{advice}",
+                    self.events
+                ))
+            }
             Stop::Clock => Some(format!(
                 "after {at_s:.3} s the run came to the end of the clock, 584 years: \
                  give it less to compute or to write, or a horizon_s"
@@ -181,7 +187,13 @@ mod tests {
         q.at(Nanos(0), ());
         let stats = run(&mut Echo, &mut q, Limits { events: 1_000, horizon_ns: None });
         let why = stats.cut().expect("it is cut");
-        assert!(why.contains("after 1000 events") && why.contains("horizon_s"), "{why}");
+        assert!(why.contains("after 1000 events") && !why.contains("horizon_s"), "{why}");
+        let at =
+            |at_ns| RunStats { events: 9, end: Nanos(at_ns), stop: Stop::Events }.cut().expect("it is cut");
+        assert!(at(3_000_000_000).ends_with("simulate less, for example with horizon_s = 1.500"));
+        assert!(at(2_000_000).ends_with("horizon_s = 0.001"), "{}", at(2_000_000));
+        // Half of it is no horizon that a scenario may have.
+        assert!(at(1_999_999).contains("cut at 0.001999999 s") && !at(1_999_999).contains("horizon_s"));
     }
 
     /// What happens at the horizon still happens.

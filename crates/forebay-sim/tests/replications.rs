@@ -105,3 +105,36 @@ fn random_studies_carry_intervals_in_every_output() {
         assert!(csv.starts_with("policy,") && csv.contains(&format!("{mean},{low},")), "{csv}");
     }
 }
+
+/// Slowdowns are relative to the time alone on the nodes of a job. Access policies have the same
+/// nodes; allocations have not.
+#[test]
+fn only_access_policies_are_compared_by_slowdowns() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let file = dir.path().join("rows.csv");
+    for (what, has_slowdowns) in [("access", true), ("allocation", false)] {
+        let csv = file.to_str().expect("UTF-8");
+        let rows = rows(&["random", what, "--kind", "batch", "--count", "2", "--csv", csv]);
+        assert!(!rows.is_empty());
+        for row in &rows {
+            let row = row.as_object().expect("an object");
+            assert_eq!(row.keys().any(|key| key.starts_with("slowdown")), has_slowdowns, "{row:?}");
+        }
+        let csv = std::fs::read_to_string(&file).expect("written");
+        assert_eq!(csv.lines().next().expect("a header").ends_with(",slowdown"), has_slowdowns, "{csv}");
+    }
+}
+
+#[test]
+fn the_help_names_what_is_compared_by_default() {
+    let help = |what: &str| run(&["random", what, "--help"], false).expect_err("the help");
+    assert!(help("access").contains("all of them by default"), "{}", help("access"));
+    let words = help("allocation").split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("ALLOCATION/ACCESS; by default") && !words.contains("all of them"), "{words}");
+    let rows = rows(&["random", "allocation", "--kind", "batch", "--count", "1"]);
+    assert!(!rows.is_empty());
+    for row in &rows {
+        let policy = row["policy"].as_str().expect("a name");
+        assert!(words.contains(policy), "{policy}: {words}");
+    }
+}

@@ -19,7 +19,8 @@ pub struct AccessArgs {
     kind: Kind,
 }
 
-pub const COLUMNS: [&str; 16] = [
+/// Columns of [`row`].
+pub const COLUMNS: [&str; 13] = [
     "policy",
     "workloads",
     "sum_percent",
@@ -33,12 +34,11 @@ pub const COLUMNS: [&str; 16] = [
     "longest_high",
     "longest_worse",
     "longest_worst_percent",
-    "slowdown_percent",
-    "slowdown_low",
-    "slowdown_high",
 ];
+const SLOWDOWN_COLUMNS: [&str; 3] = ["slowdown_percent", "slowdown_low", "slowdown_high"];
 
-pub const ROW_COLUMNS: [&str; 6] = ["number", "policy", "steps", "sum_s", "longest_s", "slowdown"];
+/// Columns of [`workload`].
+pub const ROW_COLUMNS: [&str; 5] = ["number", "policy", "steps", "sum_s", "longest_s"];
 
 /// Sums that differ by less than this part are equal: events have whole nanoseconds.
 const EQUAL: f64 = 1e-6;
@@ -46,22 +46,30 @@ const BASE: &str = "none";
 
 pub fn access(args: &AccessArgs, out: &mut Output<'_>) -> Result<()> {
     let family = Family { seed: args.systems.seed, kind: args.kind };
-    let all: Vec<&str> = access::POLICIES.iter().map(|p| p.0).collect();
-    let names: Vec<String> = args.systems.policies(&all)?.into_iter().filter(|name| name != BASE).collect();
+    let known: Vec<&str> = access::POLICIES.iter().map(|p| p.0).collect();
+    let names: Vec<String> = args.systems.policies(&known)?.into_iter().filter(|name| name != BASE).collect();
     let run = |policy: &str| args.systems.run(|number| family.run(number, policy));
     let base = run(BASE)?;
-    let (mut rows, mut workloads) = (Vec::new(), workloads(&args.systems, BASE, &base));
+    let workloads = |policy: &str, made: &[Made]| {
+        let row = |number, made: &Made| {
+            [workload(number, policy, made), vec![format!("{:.6}", made.slowdown)]].concat()
+        };
+        args.systems.rows(made, row)
+    };
+    let (mut rows, mut all) = (Vec::new(), workloads(BASE, &base));
+    let row = |name: &str, made: &[Made]| [row(name, made, &base), slowdown(made, &base).to_vec()].concat();
     for name in &names {
         let made = run(name)?;
-        rows.push(row(name, &made, &base));
-        workloads.extend(self::workloads(&args.systems, name, &made));
+        rows.push(row(name, &made));
+        all.extend(workloads(name, &made));
     }
-    args.systems.write(&ROW_COLUMNS, || workloads)?;
+    args.systems.write(&[&ROW_COLUMNS[..], &["slowdown"]].concat(), || all)?;
     let alone =
         |made: &Made| Made { sum_s: made.alone_s, longest_s: made.longest_alone_s, slowdown: 1.0, ..*made };
-    rows.push(row("(bound: alone)", &base.iter().map(alone).collect::<Vec<_>>(), &base));
-    args.systems.summarize(&COLUMNS, &rows)?;
-    table(out, &COLUMNS, &rows)?;
+    rows.push(row("(bound: alone)", &base.iter().map(alone).collect::<Vec<_>>()));
+    let columns = [&COLUMNS[..], &SLOWDOWN_COLUMNS].concat();
+    args.systems.summarize(&columns, &rows)?;
+    table(out, &columns, &rows)?;
     if out.json {
         return Ok(());
     }
@@ -70,36 +78,38 @@ pub fn access(args: &AccessArgs, out: &mut Output<'_>) -> Result<()> {
     say(out, TEST)
 }
 
-/// One row for each workload.
-pub fn workloads(systems: &Systems, policy: &str, made: &[Made]) -> Vec<Vec<String>> {
-    let row = |(number, made): (u64, &Made)| {
-        vec![
-            number.to_string(),
-            policy.to_owned(),
-            made.steps.to_string(),
-            format!("{:.6}", made.sum_s),
-            format!("{:.6}", made.longest_s),
-            format!("{:.6}", made.slowdown),
-        ]
-    };
-    systems.numbers().zip(made).map(row).collect()
+/// A workload under a policy.
+pub fn workload(number: u64, policy: &str, made: &Made) -> Vec<String> {
+    vec![
+        number.to_string(),
+        policy.to_owned(),
+        made.steps.to_string(),
+        format!("{:.6}", made.sum_s),
+        format!("{:.6}", made.longest_s),
+    ]
+}
+
+fn ratios(made: &[Made], base: &[Made], of: fn(&Made) -> f64) -> Vec<f64> {
+    made.iter().zip(base).map(|(a, b)| of(a) / of(b)).collect()
+}
+
+/// The change of slowdowns under a policy against `base`.
+fn slowdown(made: &[Made], base: &[Made]) -> [String; 3] {
+    Estimate::change_percent(&ratios(made, base, |m| m.slowdown)).cells(2)
 }
 
 /// One row for a policy, with its changes against `base`.
 pub fn row(name: &str, made: &[Made], base: &[Made]) -> Vec<String> {
-    let ratios =
-        |of: fn(&Made) -> f64| -> Vec<f64> { made.iter().zip(base).map(|(a, b)| of(a) / of(b)).collect() };
+    let ratios = |of: fn(&Made) -> f64| ratios(made, base, of);
     let percent = |ratio: f64| format!("{:.2}", 100.0 * (ratio - 1.0));
     let worse = |all: &[f64]| all.iter().filter(|r| **r > 1.0 + EQUAL).count().to_string();
     let worst = |all: &[f64]| percent(all.iter().copied().fold(0.0, f64::max));
-    let (sum, longest, slowdown) = (ratios(|m| m.sum_s), ratios(|m| m.longest_s), ratios(|m| m.slowdown));
-    let [sum_change, longest_change, slowdown_change] =
-        [&sum, &longest, &slowdown].map(|ratios| Estimate::change_percent(ratios));
+    let (sum, longest) = (ratios(|m| m.sum_s), ratios(|m| m.longest_s));
+    let [sum_change, longest_change] = [&sum, &longest].map(|ratios| Estimate::change_percent(ratios));
     let mut row = vec![name.into(), made.len().to_string()];
     row.extend(sum_change.cells(2));
     row.extend([sum_change.difference().word().into(), worse(&sum), worst(&sum)]);
     row.extend(longest_change.cells(2));
     row.extend([worse(&longest), worst(&longest)]);
-    row.extend(slowdown_change.cells(2));
     row
 }

@@ -1,9 +1,12 @@
 //! Allocation policies on random workloads of shared burst buffers.
+//!
+//! There are no slowdowns here. They are relative to the time alone on the nodes that a job has, so
+//! an allocation of fewer nodes would have lower ones.
 
 use clap::Args;
 
 use super::super::{Output, say, table};
-use super::access::{COLUMNS, ROW_COLUMNS, row, workloads};
+use super::access::{COLUMNS, ROW_COLUMNS, row, workload};
 use super::{Systems, TEST};
 use crate::error::Result;
 use crate::random::allocations::Family;
@@ -11,6 +14,7 @@ use crate::random::steps::{self, Kind};
 
 /// Options of `random allocation`.
 #[derive(Args, Debug)]
+#[command(mut_arg("policies", |policies| policies.help(POLICIES_HELP)))]
 pub struct AllocationArgs {
     #[command(flatten)]
     systems: Systems,
@@ -25,9 +29,11 @@ pub struct AllocationArgs {
     against: String,
 }
 
-/// Compared by default.
+/// Compared by default: all pairs are too many for a table.
 const POLICIES: [&str; 5] =
     ["striped/sa-sjf", "forebay-placed/sa-sjf", "forebay/sa-sjf", "full/forebay", "forebay/forebay"];
+const POLICIES_HELP: &str = "Policies to compare, as ALLOCATION/ACCESS; by default striped/sa-sjf, \
+     forebay-placed/sa-sjf, forebay/sa-sjf, full/forebay and forebay/forebay";
 
 pub fn allocation(args: &AllocationArgs, out: &mut Output<'_>) -> Result<()> {
     let Systems { seed, .. } = args.systems;
@@ -39,11 +45,11 @@ pub fn allocation(args: &AllocationArgs, out: &mut Output<'_>) -> Result<()> {
     let run = |policy: &str| args.systems.run(|number| family.run(number, policy));
     let base = run(&args.against)?;
     let mut rows = Vec::new();
-    let mut all = workloads(&args.systems, &args.against, &base);
+    let mut all = args.systems.rows(&base, |number, made| workload(number, &args.against, made));
     for name in names.iter().filter(|name| **name != args.against) {
         let made = run(name)?;
         rows.push(row(name, &made, &base));
-        all.extend(workloads(&args.systems, name, &made));
+        all.extend(args.systems.rows(&made, |number, made| workload(number, name, made)));
     }
     args.systems.write(&ROW_COLUMNS, || all)?;
     args.systems.summarize(&COLUMNS, &rows)?;

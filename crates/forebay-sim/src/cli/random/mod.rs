@@ -98,6 +98,11 @@ impl Systems {
         crate::parallel::in_parallel(count, threads, each).into_iter().collect()
     }
 
+    /// A row for each system.
+    fn rows<T>(&self, made: &[T], row: impl Fn(u64, &T) -> Vec<String>) -> Vec<Vec<String>> {
+        self.numbers().zip(made).map(|(number, made)| row(number, made)).collect()
+    }
+
     /// Writes the rows if a file is named.
     fn write(&self, columns: &[&str], rows: impl FnOnce() -> Vec<Vec<String>>) -> Result<()> {
         let Some(path) = &self.csv else { return Ok(()) };
