@@ -86,6 +86,16 @@ fn a_scenario_without_anything_random_says_so() {
     assert!(text.ends_with("nothing in this scenario is random\n"), "{text}");
 }
 
+/// Eleven policies under 100,000 seeds would hold the rows of 1,100,000 runs.
+#[test]
+fn more_runs_than_a_sweep_may_have_are_refused() {
+    let given = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/eley-t2-app6.toml");
+    let policies = ["eley"; 11].join(",");
+    let error = run(&["compare", given, "--policies", &policies, "--seeds", "100000"], false)
+        .expect_err("too many runs");
+    assert_eq!(error, "11 policies under 100000 seeds: at most 1000000 runs are allowed");
+}
+
 #[test]
 fn random_studies_carry_intervals_in_every_output() {
     let dir = tempfile::tempdir().expect("a temporary directory");

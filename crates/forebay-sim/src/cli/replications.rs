@@ -3,10 +3,11 @@
 //! The same seed draws the same phases, orders and failures under every setting. So two settings
 //! are compared seed by seed, which takes out what the seeds differ by.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use super::kinds::Done;
+use super::sweep::{MAX_POINTS, Rows};
 use super::{Output, csv, say, table};
 use crate::error::{Error, Result};
 use crate::estimate::Estimate;
@@ -33,8 +34,47 @@ const MEASURED: [&str; 10] = [
 pub struct Sample {
     /// Values of the swept keys.
     pub label: Vec<String>,
-    /// `[seed][row][column]`
-    pub runs: Vec<Vec<Vec<String>>>,
+    /// Under each seed.
+    pub runs: Vec<Rows>,
+}
+
+/// Rows of a sample by whose they are, under each seed. Of several with the same name, the first.
+struct Index<'a>(Vec<BTreeMap<Vec<&'a str>, &'a [String]>>);
+
+impl<'a> Index<'a> {
+    /// `who` are the columns that say whose row it is.
+    fn of(sample: &'a Sample, who: &[usize]) -> Self {
+        let of_run = |rows: &'a Rows| {
+            let mut by_name = BTreeMap::new();
+            for row in rows {
+                by_name.entry(name(row, who)).or_insert(row.as_slice());
+            }
+            by_name
+        };
+        Index(sample.runs.iter().map(of_run).collect())
+    }
+
+    /// The column's value under each seed in the row of this name; `None` where it has none.
+    fn values(&self, name: &[&str], column: usize) -> Vec<Option<f64>> {
+        let of = |rows: &BTreeMap<Vec<&str>, &[String]>| {
+            rows.get(name)?[column].parse().ok().filter(|value: &f64| value.is_finite())
+        };
+        self.0.iter().map(of).collect()
+    }
+}
+
+fn name<'a>(row: &'a [String], who: &[usize]) -> Vec<&'a str> {
+    who.iter().map(|&c| row[c].as_str()).collect()
+}
+
+/// An error if so many settings under so many seeds are more runs than a command may have.
+pub fn limit(settings: usize, what: &str, seeds: u64) -> Result<()> {
+    match seeds.checked_mul(settings as u64).is_some_and(|runs| runs <= MAX_POINTS as u64) {
+        true => Ok(()),
+        false => Err(Error::Usage(format!(
+            "{settings} {what} under {seeds} seeds: at most {MAX_POINTS} runs are allowed"
+        ))),
+    }
 }
 
 /// The scenario with each of its seeds: the file's, and the next ones.
@@ -60,8 +100,10 @@ pub fn show(
     let identity: Vec<usize> = (0..columns.len()).filter(|&c| IDENTITY.contains(&columns[c])).collect();
     let names = identity.iter().map(|&c| columns[c]);
     let header: Vec<&str> = keys.iter().copied().chain(names).chain(MEASURED).collect();
-    let rows: Vec<Vec<String>> =
-        samples.iter().flat_map(|sample| of_sample(columns, &identity, sample, &samples[0])).collect();
+    let who: Vec<usize> = identity.iter().copied().filter(|&c| !SETTINGS.contains(&columns[c])).collect();
+    let base = Index::of(&samples[0], &who);
+    let changes = |(i, sample)| of_sample(columns, [&identity, &who], sample, (i > 0).then_some(&base));
+    let rows: Rows = samples.iter().enumerate().flat_map(changes).collect();
     match to {
         Some(path) => fs::write(path, csv(&header, &rows)).map_err(Error::io("write the rows to", path))?,
         None => table(out, &header, &rows)?,
@@ -89,18 +131,22 @@ fn same_but_for_the_seed(columns: &[&str], a: &[Vec<String>], b: &[Vec<String>])
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| rest(a) == rest(b))
 }
 
-fn of_sample(columns: &[&str], identity: &[usize], sample: &Sample, base: &Sample) -> Vec<Vec<String>> {
+/// The rows of a sample: `identity` are the columns that say whose row it is, and `who` those of
+/// them that a setting does not change. The first sample has no `base` to be compared with.
+fn of_sample(
+    columns: &[&str],
+    [identity, who]: [&[usize]; 2],
+    sample: &Sample,
+    base: Option<&Index<'_>>,
+) -> Rows {
+    let index = Index::of(sample, who);
     let mut rows = Vec::new();
     for row in sample.runs.first().into_iter().flatten() {
-        let who: Vec<(usize, &str)> = identity
-            .iter()
-            .filter(|&&c| !SETTINGS.contains(&columns[c]))
-            .map(|&c| (c, row[c].as_str()))
-            .collect();
+        let name = name(row, who);
         for (c, column) in
             columns.iter().enumerate().filter(|(c, name)| !identity.contains(c) && **name != "seed")
         {
-            let (ours, theirs) = (values(sample, &who, c), values(base, &who, c));
+            let ours = index.values(&name, c);
             let known: Vec<f64> = ours.iter().copied().flatten().collect();
             if known.is_empty() {
                 continue;
@@ -110,23 +156,14 @@ fn of_sample(columns: &[&str], identity: &[usize], sample: &Sample, base: &Sampl
             made.push((*column).into());
             made.extend(Estimate::of(&known).cells(4));
             made.push(known.len().to_string());
-            made.extend(match std::ptr::eq(sample, base) {
-                true => ["-"; 5].map(String::from),
-                false => change(&ours, &theirs),
+            made.extend(match base {
+                None => ["-"; 5].map(String::from),
+                Some(base) => change(&ours, &base.values(&name, c)),
             });
             rows.push(made);
         }
     }
     rows
-}
-
-/// The column's value under each seed in the row of `who`; `None` where it has none.
-fn values(sample: &Sample, who: &[(usize, &str)], column: usize) -> Vec<Option<f64>> {
-    let of = |rows: &Vec<Vec<String>>| {
-        let row = rows.iter().find(|row| who.iter().all(|(c, name)| row[*c] == *name))?;
-        row[column].parse().ok().filter(|value: &f64| value.is_finite())
-    };
-    sample.runs.iter().map(of).collect()
 }
 
 /// The last five columns.
@@ -145,7 +182,47 @@ fn change(ours: &[Option<f64>], theirs: &[Option<f64>]) -> [String; 5] {
     [unit.into(), mean, low, high, estimate.difference().word().into()]
 }
 
-/// The rows of runs that ended, or the first error.
-pub fn rows(scenarios: &[Scenario], results: Vec<Result<Done>>) -> Result<Vec<Vec<Vec<String>>>> {
-    scenarios.iter().zip(results).map(|(scenario, done)| Ok(scenario.rows(&done?))).collect()
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COLUMNS: [&str; 4] = ["policy", "seed", "name", "map_s"];
+
+    /// A search for each of so many rows in all of them did not end within minutes.
+    #[test]
+    fn samples_of_many_jobs_are_compared() {
+        const JOBS: usize = 50_000;
+        let rows = |policy: &str, seed: u64, map_s: usize| -> Rows {
+            let row = |job: usize| {
+                vec![policy.into(), seed.to_string(), format!("job#{job}"), (map_s + job).to_string()]
+            };
+            (0..JOBS).map(row).collect()
+        };
+        let sample = |policy, map_s| Sample {
+            label: Vec::new(),
+            runs: vec![rows(policy, 0, map_s), rows(policy, 1, map_s)],
+        };
+        let (base, ours) = (sample("eley", 100), sample("forebay", 200));
+        let made = of_sample(&COLUMNS, [&[0, 2], &[2]], &ours, Some(&Index::of(&base, &[2])));
+        assert_eq!(made.len(), JOBS);
+        let last = &made[JOBS - 1];
+        assert_eq!(last[..4], ["forebay", "job#49999", "map_s", "50199.0000"]);
+        assert_eq!((last[7].as_str(), last[8].as_str()), ("percent", "0.1996"));
+    }
+
+    /// Jobs that another setting has in another order, or not at all.
+    #[test]
+    fn rows_are_found_by_whose_they_are() {
+        let row =
+            |policy: &str, name: &str, map_s: &str| [policy, "0", name, map_s].map(String::from).to_vec();
+        let base = Sample {
+            label: Vec::new(),
+            runs: vec![vec![row("a", "x", "10"), row("a", "y", "20"), row("a", "x", "30")]],
+        };
+        let index = Index::of(&base, &[2]);
+        assert_eq!(index.values(&["y"], 3), [Some(20.0)]);
+        assert_eq!(index.values(&["x"], 3), [Some(10.0)]);
+        assert_eq!(index.values(&["z"], 3), [None]);
+        assert_eq!(index.values(&["y"], 2), [None]);
+    }
 }

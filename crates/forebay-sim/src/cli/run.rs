@@ -119,15 +119,15 @@ fn compare_seeds(
     seeds: u64,
     out: &mut Output<'_>,
 ) -> Result<()> {
+    replications::limit(names.len(), "policies", seeds)?;
     let mut scenarios = Vec::new();
     for name in names {
         let mut file = file.clone();
         set_policy(&mut file, name)?;
         scenarios.extend(replications::seeded(&file, seeds)?);
     }
-    let results = run_all(&scenarios, threads(args.threads));
-    let runs = replications::rows(&scenarios, results)?;
-    let sample = |runs: &[Vec<Vec<String>>]| Sample { label: Vec::new(), runs: runs.to_vec() };
-    let samples: Vec<Sample> = runs.chunks(runs.len() / names.len()).map(sample).collect();
+    let mut runs = run_all(&scenarios, threads(args.threads))?.into_iter();
+    let sample = |_| Sample { label: Vec::new(), runs: runs.by_ref().take(seeds as usize).collect() };
+    let samples: Vec<Sample> = names.iter().map(sample).collect();
     replications::show(&[], &scenarios[0], &samples, args.csv.as_deref(), out)
 }

@@ -8,7 +8,7 @@ use std::fs;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::kinds::{Done, same_kind};
+use super::kinds::same_kind;
 use super::replications::{self, Sample};
 use super::{Output, SweepArgs, csv, table};
 use crate::error::{Error, Result};
@@ -17,7 +17,10 @@ use crate::scenario::{File, Scenario};
 use crate::trace::Trace;
 
 /// More points than this are more likely a slip than a wish.
-const MAX_POINTS: usize = 1_000_000;
+pub const MAX_POINTS: usize = 1_000_000;
+
+/// Rows of a table: `[row][column]`.
+pub type Rows = Vec<Vec<String>>;
 
 /// One parameter: its key and values.
 struct Axis<'a> {
@@ -72,13 +75,11 @@ pub fn sweep(args: &SweepArgs, out: &mut Output<'_>) -> Result<()> {
     // All are checked before any is run: a slip in the last value should not cost an hour.
     let scenarios = (0..points).map(|i| scenario_at(&file, &axes, i)).collect::<Result<Vec<_>>>()?;
     same_kind(&scenarios)?;
-    let results = run_all(&scenarios, threads(args.threads));
+    let runs = run_all(&scenarios, threads(args.threads))?;
     let mut rows = Vec::new();
-    for (i, (scenario, result)) in scenarios.iter().zip(results).enumerate() {
+    for (i, run) in runs.into_iter().enumerate() {
         let values: Vec<String> = point(&axes, i).into_iter().map(String::from).collect();
-        for row in result.map(|done| scenario.rows(&done))? {
-            rows.push(values.iter().cloned().chain(row).collect());
-        }
+        rows.extend(run.into_iter().map(|row| [values.clone(), row].concat()));
     }
     let columns = scenarios.first().map_or(&[][..], |s| s.columns());
     let header: Vec<&str> = axes.iter().map(|a| a.key).chain(columns.iter().copied()).collect();
@@ -100,22 +101,18 @@ fn sweep_seeds(
     if axes.iter().any(|axis| axis.key == "seed") {
         return Err(Error::Usage("--seeds and --set seed=... are given: choose one of them".into()));
     }
-    if seeds.checked_mul(points as u64).is_none_or(|runs| runs > MAX_POINTS as u64) {
-        return Err(Error::Usage(format!(
-            "{points} points under {seeds} seeds: at most {MAX_POINTS} runs are allowed"
-        )));
-    }
+    replications::limit(points, "points", seeds)?;
     let mut scenarios = Vec::new();
     for i in 0..points {
         scenarios.extend(replications::seeded(&file_at(file, axes, i)?, seeds)?);
     }
     same_kind(&scenarios)?;
-    let runs = replications::rows(&scenarios, run_all(&scenarios, threads(args.threads)))?;
-    let sample = |(i, runs): (usize, &[Vec<Vec<String>>])| Sample {
+    let mut runs = run_all(&scenarios, threads(args.threads))?.into_iter();
+    let sample = |i| Sample {
         label: point(axes, i).into_iter().map(String::from).collect(),
-        runs: runs.to_vec(),
+        runs: runs.by_ref().take(seeds as usize).collect(),
     };
-    let samples: Vec<Sample> = runs.chunks(runs.len() / points).enumerate().map(sample).collect();
+    let samples: Vec<Sample> = (0..points).map(sample).collect();
     let keys: Vec<&str> = axes.iter().map(|axis| axis.key).collect();
     replications::show(&keys, &scenarios[0], &samples, args.csv.as_deref(), out)
 }
@@ -132,20 +129,21 @@ fn scenario_at(file: &File, axes: &[Axis<'_>], index: usize) -> Result<Scenario>
     file_at(file, axes, index)?.scenario()
 }
 
-pub fn run_all(scenarios: &[Scenario], threads: usize) -> Vec<Result<Done>> {
+/// The rows of each run, or the first error. What else is known of a run is dropped when it ends.
+pub fn run_all(scenarios: &[Scenario], threads: usize) -> Result<Vec<Rows>> {
     // Shown on a terminal only; goes to standard error.
     let bar = ProgressBar::new(scenarios.len() as u64);
     if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} runs, {eta} left") {
         bar.set_style(style);
     }
     let run = |i: usize| {
-        let result = scenarios[i].run(&mut Trace::off());
+        let rows = scenarios[i].run(&mut Trace::off()).map(|done| scenarios[i].rows(&done));
         bar.inc(1);
-        result
+        rows
     };
     let results = in_parallel(scenarios.len(), threads, run);
     bar.finish_and_clear();
-    results
+    results.into_iter().collect()
 }
 
 #[cfg(test)]
