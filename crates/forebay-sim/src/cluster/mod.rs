@@ -7,6 +7,7 @@
 //! | --- | --- |
 //! | `world` | a run, and the conversation with the machine |
 //! | `world/tasks` | slots that take tasks, which read and compute |
+//! | `world/pending` | the order in which they take them |
 //! | `world/fetch` | what nodes fetch into the tier |
 //! | `world/pfs` | servers, and the read-ahead of their clients |
 //! | `view` | a run for people |

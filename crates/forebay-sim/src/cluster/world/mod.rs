@@ -1,10 +1,11 @@
 //! A run: what happens, and the conversation with the stage machine.
 
 mod fetch;
+mod pending;
 mod pfs;
 mod tasks;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use forebay_policy::machine::Nanos;
 use forebay_policy::placement::{Member, extent_key, node_number};
@@ -19,6 +20,7 @@ use crate::queue::EventQueue;
 use crate::run::{Limits, Stop, World, run};
 use crate::trace::{STAGES, Trace};
 use fetch::{Page, Tier};
+use pending::Pending;
 use pfs::Pfs;
 use tasks::{Job, Slot};
 
@@ -109,7 +111,7 @@ impl<'a> Cluster<'a> {
     fn new(setup: &'a Setup, trace: &'a mut Trace, stages: Pump<Stages>) -> Self {
         let job = |spec: &JobSpec| Job {
             splits: spec.splits(),
-            pending: BTreeMap::new(),
+            pending: Pending::default(),
             left: spec.splits().len() as u32,
             done: JobOutcome { name: spec.name.clone(), ..JobOutcome::default() },
         };
@@ -184,7 +186,7 @@ impl<'a> Cluster<'a> {
         }
         updates.push(JobUpdate::Splits { stage: STAGE, splits });
         updates.push(JobUpdate::StageReady { stage: STAGE });
-        self.jobs[j].pending = (0..).zip(homes).collect();
+        self.jobs[j].pending = Pending::new(homes);
         self.tell_job(now, j, updates, queue);
         (0..self.slots.len()).for_each(|slot| self.take_task(now, slot, queue));
     }

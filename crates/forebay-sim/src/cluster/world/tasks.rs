@@ -1,12 +1,13 @@
 //! Tasks: slots take them, read their input past the tier or through it, and compute it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use forebay_policy::machine::Nanos;
 use forebay_policy::readahead::{Readahead, ReadaheadConfig};
 use forebay_policy::stage::event::JobUpdate;
 
 use super::fetch::{Urgency, Waiter};
+use super::pending::Pending;
 use super::pfs::Reader;
 use super::{Cluster, Happening, STAGE, name};
 use crate::cluster::{JobOutcome, Setup};
@@ -19,8 +20,7 @@ const FIRST_WINDOW_BYTES: u64 = 16 << 20;
 pub(super) struct Job {
     /// What each task reads: file, offset, length.
     pub splits: Vec<(u32, u64, u64)>,
-    /// Tasks that have not started: their number, and the node that was named for them.
-    pub pending: BTreeMap<u32, Option<usize>>,
+    pub pending: Pending,
     pub left: u32,
     pub done: JobOutcome,
 }
@@ -80,24 +80,24 @@ impl Cluster<'_> {
     pub fn take_task(&mut self, now: Nanos, slot: usize, queue: &mut EventQueue<Happening>) {
         let Slot { node, running: None, free_since, .. } = self.slots[slot] else { return };
         let wait_ns = self.setup.locality_wait_ns;
-        let first = |which: &dyn Fn(usize, Option<usize>) -> bool| {
+        let first = |of: &dyn Fn(usize, &Pending) -> Option<u32>| {
             let mut jobs = self.jobs.iter().enumerate();
-            jobs.find_map(|(j, job)| {
-                let found = job.pending.iter().find(|(_, home)| which(j, **home))?;
-                Some((j, *found.0))
-            })
+            jobs.find_map(|(j, job)| Some((j, of(j, &job.pending)?)))
         };
         // A slot waits for tasks of its own node from the moment on in which there are any.
         let patient_until = |j: usize| free_since.max(Nanos(self.setup.jobs[j].starts_ns)) + wait_ns;
-        let own = first(&|_, home| home == Some(node));
-        let found = own.or_else(|| first(&|j, home| home.is_none() || now >= patient_until(j)));
-        let Some((j, task)) = found else {
-            if let Some((j, _)) = first(&|_, _| true) {
+        let own = first(&|_, pending| pending.first_of(Some(node)));
+        let any = |j: usize, pending: &Pending| match now >= patient_until(j) {
+            true => pending.first(),
+            false => pending.first_of(None),
+        };
+        let Some((j, task)) = own.or_else(|| first(&any)) else {
+            if let Some((j, _)) = first(&|_, pending| pending.first()) {
                 queue.at(patient_until(j), Happening::Looks(slot));
             }
             return;
         };
-        let home = self.jobs[j].pending.remove(&task).flatten();
+        let home = self.jobs[j].pending.start(task);
         self.jobs[j].done.local += u32::from(home == Some(node));
         let input = Input::of(self.setup, j, self.jobs[j].splits[task as usize]);
         let is_first = self.slots[slot].ran.insert(j);
