@@ -1,5 +1,5 @@
 //! What the documents say of our policies, on random systems of a seed from outside: `make
-//! test-random` sets the day's.
+//! test-random` makes one of the day and the round.
 
 use forebay_sim::reproduce::held_out::study;
 
