@@ -3,7 +3,7 @@
 use crate::cache::Cache;
 use crate::cluster::Cluster;
 use crate::config::Config;
-use crate::control::Control;
+use crate::control::{Control, Recorded};
 use crate::coordinator::connection;
 use crate::coordinator::home::Home;
 use crate::coordinator::link::Link;
@@ -138,8 +138,8 @@ impl Agent {
         let keeping = node.clone();
         threads.push(spawn("housekeeping", move || keep_house(&keeping, &server))?);
         if node.config.memory.policy != "static" {
-            let stop = node.stop.clone();
-            threads.push(spawn("memory", move || control.run(&stop))?);
+            let (stop, machine) = (node.stop.clone(), Recorded::new(&node.config.memory)?);
+            threads.push(spawn("memory", move || control.run(&stop, machine))?);
         }
         // Last: whoever joins is asked for pages.
         threads.push(spawn("link", move || connection::run(&joining, &home))?);

@@ -110,6 +110,12 @@ pub const KEYS: &[Key] = &[
                  often, and at once when the kernel reports stalls or use beyond the target.",
     },
     Key {
+        name: "memory.decision_log",
+        default: "\"\"",
+        reason: "Directory in which the agent records what its memory controller sees and decides, for `forebay replay`: \
+                 four files of at most 64 MiB, some 2 kB a second on a quiet node. Empty: no record.",
+    },
+    Key {
         name: "cluster.coordinator",
         default: "\"\"",
         reason: "HOST:PORT of the cluster's coordinator. Empty: this agent runs the coordinator in its own process.",
@@ -165,8 +171,8 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "cluster.planner",
         default: "\"no-action\"",
-        reason: "Prefetch planner for analytics jobs that name none: no-action fetches the next wave at once, naive-bb never \
-                 prefetches.",
+        reason: "Prefetch planner for analytics jobs that name none: no-action fetches the next wave at once, naive-bb never; \
+                 full-delay, eley, eley-direct and forebay heed the I/O phases that HPC jobs report (docs/policies.md).",
     },
     Key {
         name: "cluster.profile",

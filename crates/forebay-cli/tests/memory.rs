@@ -129,7 +129,7 @@ struct Tier {
     client: Client,
     file: PathBuf,
     state: PathBuf,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 impl Tier {
@@ -140,7 +140,9 @@ impl Tier {
         let file = pfs.join("data");
         write_file(&file);
         let config = dir.path().join("forebay.toml");
-        std::fs::write(&config, format!("[memory]\npolicy = {policy:?}\n")).unwrap();
+        let decisions = dir.path().join("decisions");
+        let text = format!("[memory]\npolicy = {policy:?}\ndecision_log = {decisions:?}\n");
+        std::fs::write(&config, text).unwrap();
         let mut up = group.run(Path::new(node::FOREBAY));
         up.args(["up", "--foreground", "--capacity", &CAPACITY.to_string(), "--config"]).arg(&config);
         up.arg("--pfs").arg(&pfs).arg("--state-dir").arg(&state).env_remove("FOREBAY_SOCKET");
@@ -148,7 +150,7 @@ impl Tier {
         let agent = Running(up.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap());
         let socket = Some(state.join("agent.sock"));
         let client = ClientConfig { socket, quiet: true, deadline: PATIENCE, ..ClientConfig::default() };
-        let tier = Tier { agent, client: Client::new(client), file, state, _dir: dir };
+        let tier = Tier { agent, client: Client::new(client), file, state, dir };
         wait_for("the agent serves", || {
             let status = tier.client.admin().status().ok()?;
             status.mounts.iter().all(|mount| mount.cached).then_some(())
@@ -180,12 +182,30 @@ impl Tier {
     }
 }
 
-impl Drop for Tier {
-    fn drop(&mut self) {
+impl Tier {
+    /// Ends the agent, and has what its memory controller decided decided once more; lines of the
+    /// log with a new capacity.
+    fn replay(mut self) -> usize {
+        self.end();
+        let log = self.dir.path().join("decisions/memory-000001.log");
+        let replay = Command::new(node::FOREBAY).args(["--json", "replay"]).arg(&log).output().unwrap();
+        let said = String::from_utf8_lossy(&replay.stdout);
+        assert!(replay.status.success() && said.contains("\"same\": true"), "{replay:?}");
+        let text = std::fs::read_to_string(log).unwrap();
+        text.lines().filter(|line| line.contains("\"do\":\"resize\"")).count()
+    }
+
+    fn end(&mut self) {
         let mut down = Command::new(node::FOREBAY);
         down.arg("--socket").arg(self.state.join("agent.sock")).args(["down", "--drop", "--state-dir"]);
         let _ = down.arg(&self.state).output();
         let _ = self.agent.0.wait();
+    }
+}
+
+impl Drop for Tier {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 
@@ -219,6 +239,8 @@ fn the_tier_gives_its_memory_to_a_program_beside_it_and_takes_it_back() {
     assert!(hog.0.wait().unwrap().success());
     wait_for("the tier has its memory again", || (tier.capacity() == CAPACITY).then_some(()));
     tier.fill();
+    let resized = tier.replay();
+    assert!(resized >= 2, "there and back: {resized}");
 }
 
 /// What the test above prevents does happen.

@@ -5,13 +5,12 @@
 //! comes back. `server` is one thread that waits for all agents, and `buffers` what it may hold for
 //! them. Below it everything takes the time as an argument and knows no sockets: `members` is the
 //! membership, and `pump` drives the stage machine of the policy crate, which decides what is
-//! prefetched; `record` keeps what it decided.
+//! prefetched.
 
 mod buffers;
 pub mod core;
 pub mod members;
 pub mod pump;
-pub mod record;
 pub mod server;
 mod translate;
 

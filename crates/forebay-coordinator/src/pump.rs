@@ -4,11 +4,11 @@
 //! Nothing is decided here. The machine knows jobs and files by number; this keeps what a number
 //! stands for: the node and program that a job belongs to, and the path and version of each file.
 
-use crate::record::Recorder;
 use crate::translate;
 use forebay_policy::machine::{Machine, Nanos};
 use forebay_policy::stage::event::{Action, Event, JobKey, Priority, Progress};
 use forebay_policy::stage::{Config, Stages};
+use forebay_trace::log::Recorder;
 use forebay_wire::cluster::{HpcUpdate, Order, OrderProgress, ToAgent};
 use forebay_wire::{ClusterView, FileRef, JobStatus, JobUpdate};
 use std::collections::BTreeMap;
@@ -283,6 +283,7 @@ impl Pump {
 mod tests {
     use super::*;
     use forebay_pfs::FileVersion;
+    use forebay_trace::log::Files;
     use forebay_wire::cluster::{StageStatus, WaveStatus};
     use forebay_wire::{NodeInfo, Part, Split};
 
@@ -296,6 +297,8 @@ mod tests {
     fn pump() -> Pump {
         pump_with(Recorder::off())
     }
+
+    const FILES: Files = Files { bytes_max: 64 << 10, ..crate::server::LOG };
 
     fn pump_with(recorder: Recorder) -> Pump {
         let node = |name: &str| NodeInfo {
@@ -436,7 +439,7 @@ mod tests {
     #[test]
     fn each_file_of_a_long_log_replays_by_itself_and_the_oldest_go() {
         let dir = tempfile::tempdir().unwrap();
-        let mut pump = pump_with(Recorder::start(dir.path(), &config()).unwrap());
+        let mut pump = pump_with(Recorder::start(dir.path(), FILES, &config()).unwrap());
         let files = || {
             let names = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path());
             names.collect::<std::collections::BTreeSet<_>>()
@@ -482,7 +485,7 @@ mod tests {
     #[test]
     fn a_log_that_jobs_never_leave_ends_at_its_bound_and_goes_on_later() {
         let dir = tempfile::tempdir().unwrap();
-        let mut pump = pump_with(Recorder::start(dir.path(), &config()).unwrap());
+        let mut pump = pump_with(Recorder::start(dir.path(), FILES, &config()).unwrap());
         pump.job_reports(NOW, &owner(), job(40, 1));
         let other = ("b".to_owned(), 1);
         for _ in 0..60 {

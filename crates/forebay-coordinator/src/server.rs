@@ -20,9 +20,10 @@ use crate::buffers::Buffers;
 use crate::core::{Core, Effect};
 use crate::members::{Session, Timing};
 use crate::pump::Pump;
-use crate::record::Recorder;
 use forebay_policy::machine::Nanos;
 use forebay_policy::stage::Config;
+use forebay_trace::STAGES;
+use forebay_trace::log::{FILE_BYTES_MAX, Files, Recorder};
 use forebay_wire::cluster::{ToAgent, ToCoordinator};
 use forebay_wire::framed::{self, Arrived, Framed};
 use forebay_wire::link::{Listener, Security, Stream};
@@ -231,12 +232,15 @@ fn prove(inner: &Arc<Inner>, listener: &Arc<Listener>, socket: TcpStream) {
     }
 }
 
+/// The decision log of a coordinator.
+pub(crate) const LOG: Files = Files { who: STAGES, prefix: "decisions", bytes_max: FILE_BYTES_MAX };
+
 fn pump(options: &Options) -> io::Result<Pump> {
     let (default_planner, system) = (options.planner.clone(), options.profile.clone());
     let config = Config { default_planner, system, ..Config::default() };
     let recorder = match &options.decision_log {
         None => Recorder::off(),
-        Some(dir) => Recorder::start(dir, &config).map_err(|e| {
+        Some(dir) => Recorder::start(dir, LOG, &config).map_err(|e| {
             let dir = dir.display();
             io::Error::new(e.kind(), format!("cannot record decisions in {dir} (cluster.decision_log): {e}"))
         })?,

@@ -15,6 +15,8 @@
 //! A run writes the same bytes every time: keys have a fixed order, numbers their shortest exact
 //! form, and no line depends on the computer.
 
+pub mod log;
+
 use std::io::{self, Write};
 
 use forebay_policy::machine::Nanos;
@@ -27,6 +29,9 @@ pub const VERSION: u32 = 2;
 
 /// Kind of a record of a live coordinator, and the name of its stage machine.
 pub const STAGES: &str = "stages";
+
+/// Kind of a record of a node's memory controller, and the name of its machine.
+pub const LAWS: &str = "laws";
 
 /// First line of a trace. `setup` is what is needed to build the machines again.
 #[derive(Serialize)]

@@ -3,6 +3,7 @@
 use crate::units::Amount;
 use forebay_policy::memory;
 use serde::Deserialize;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// How the tier gives way to compute, validated.
@@ -16,6 +17,8 @@ pub struct MemoryConfig {
     pub min: Amount,
     /// Between two looks.
     pub period: Duration,
+    /// Directory of the decision log, if there is to be one.
+    pub decision_log: Option<PathBuf>,
 }
 
 impl Default for MemoryConfig {
@@ -25,6 +28,7 @@ impl Default for MemoryConfig {
             target: 0.95,
             min: Amount::Bytes(0),
             period: Duration::from_millis(100),
+            decision_log: None,
         }
     }
 }
@@ -37,6 +41,7 @@ pub(super) struct RawMemory {
     target: Option<String>,
     min: Option<String>,
     period_ms: Option<u64>,
+    decision_log: Option<PathBuf>,
 }
 
 impl MemoryConfig {
@@ -64,6 +69,7 @@ impl MemoryConfig {
             }
             self.period = Duration::from_millis(ms);
         }
+        self.decision_log = raw.decision_log.filter(|dir| !dir.as_os_str().is_empty());
         Ok(())
     }
 }

@@ -1,20 +1,22 @@
 //! The memory controller of this node: takes memory from the tier before compute runs short of it,
 //! and gives it back when compute needs less.
 //!
-//! One thread looks at the places where memory may run short ([`crate::memory::place`]) and asks a
-//! law for each ([`forebay_policy::memory`]); the tier gets the least of what the laws allow. It
-//! looks as rarely as the laws let it, and at once when the kernel reports a stall, or use beyond a
-//! threshold. Nothing here waits for another node, so the cost does not depend on the cluster.
+//! One thread looks at the places where memory may run short ([`crate::memory::place`]) and tells
+//! the machine that decides ([`forebay_policy::memory::node`]). It looks as rarely as that wants,
+//! and at once when the kernel reports a stall, or use beyond a threshold. Nothing here waits for
+//! another node, so the cost does not depend on the cluster.
 //!
 //! | file | what it does |
 //! | --- | --- |
-//! | `watched` | one place, its law and its threshold |
+//! | `recorded` | the machine, and the log of what it hears and decides |
+//! | `watched` | one place and its threshold |
 //! | `weight` | what other nodes take as this node's size: changes of the capacity, damped |
 //! | `calls` | waits for the kernel's events |
 //! | `history` | the last minutes, for people |
 
 mod calls;
 mod history;
+mod recorded;
 mod watched;
 mod weight;
 
@@ -27,16 +29,18 @@ use crate::memory::place::{BUFFER_BYTES, Use, places};
 use crate::stop::{Stop, Wake};
 use calls::Calls;
 use forebay_policy::machine::Nanos;
+use forebay_policy::memory::node::{Action, Event};
 use forebay_wire::{MemoryPlace, MemoryStatus};
 use history::History;
+pub use recorded::Recorded;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use watched::{Bounds, Watched};
+use watched::Watched;
 use weight::Weight;
 
-/// Longest time between two looks, whatever the laws say: a group may be given a limit.
-const LOOK_AT_LEAST: Duration = Duration::from_secs(1);
+/// Time between two searches for the places, if one of them is gone.
+const SEARCH: Duration = Duration::from_secs(1);
 
 /// Shortest time between two looks, whatever the kernel reports.
 const LOOK_AT_MOST: Duration = Duration::from_millis(1);
@@ -112,35 +116,33 @@ impl Control {
     }
 
     /// The thread: until the agent ends. A look that changes nothing allocates nothing.
-    pub fn run(&self, stop: &Stop) {
+    pub fn run(&self, stop: &Stop, mut machine: Recorded) {
         let started = Instant::now();
-        let mut buffer = Box::new([0; BUFFER_BYTES]);
         let mut watched: Vec<Watched> = places().into_iter().map(Watched::new).collect();
         let stalls: Vec<Alarm> = watched.iter().filter_map(|w| Alarm::of_stalls(&w.place)).collect();
         let calls = match Calls::new(&self.wake, &stalls) {
             Ok(calls) => calls,
             Err(e) => return tracing::error!("there is no memory controller, the capacity stays: {e}"),
         };
+        let mut buffer = Box::new([0; BUFFER_BYTES]);
         let mut weight = Weight::new(self.max_bytes());
-        let (mut pressed, mut found) = (false, started);
+        let (mut pressed, mut searched) = (false, started);
         while !stop.is_stopping() {
             let looked = Instant::now();
             let now = Nanos(looked.duration_since(started).as_nanos() as u64);
-            let (after, failed) = self.turn(now, pressed, &mut watched, &mut buffer);
-            if failed && looked.duration_since(found) >= LOOK_AT_LEAST {
+            let failed = self.look(now, pressed, &mut machine, &mut watched, &mut buffer);
+            let after = self.carry_out(now, &machine, &mut watched, &calls, &stalls);
+            if failed && looked.duration_since(searched) >= SEARCH {
                 // The agent may have been moved to another group, and its own may be gone.
                 let places = places();
                 if !places.iter().map(|place| &place.name).eq(watched.iter().map(|w| &w.place.name)) {
                     watched = places.into_iter().map(Watched::new).collect();
+                    machine.hear(now, Event::Moved);
                 }
-                found = looked;
+                searched = looked;
             }
             let bytes = weight.of(now, self.cache.budget.capacity_bytes(), self.max_bytes());
             self.weight_bytes.store(bytes, Ordering::Release);
-            if watched.iter_mut().filter_map(|place| place.take_is_new(&calls).then_some(())).count() > 0 {
-                let alarms = stalls.iter().chain(watched.iter().filter_map(Watched::alarm));
-                lock(&self.seen).alarms = alarms.map(|alarm| alarm.name.clone()).collect();
-            }
             pressed = calls.wait(after, &self.wake);
             add(&self.counters.memory_alarms_total, u64::from(pressed));
             // A threshold may be passed to and fro very often.
@@ -148,49 +150,83 @@ impl Control {
         }
     }
 
-    /// Looks at every place, and resizes the tier. Returns when to look again, and whether a place
-    /// could not be read.
-    fn turn(
+    /// Looks at every place, and tells the machine. Returns whether a place could not be read.
+    fn look(
         &self,
         now: Nanos,
         pressed: bool,
+        machine: &mut Recorded,
         watched: &mut [Watched],
         buffer: &mut [u8; BUFFER_BYTES],
-    ) -> (Duration, bool) {
+    ) -> bool {
         let (budget, max_bytes) = (&self.cache.budget, self.max_bytes());
-        let before = budget.capacity_bytes().min(max_bytes);
-        let bounds = Bounds { min_bytes: self.min_bytes.min(max_bytes), max_bytes, capacity_bytes: before };
-        let (mut capacity, mut after, mut reason) = (max_bytes, LOOK_AT_LEAST, None);
+        machine.begin();
+        machine.hear(
+            now,
+            Event::Look {
+                min_bytes: self.min_bytes.min(max_bytes),
+                max_bytes,
+                capacity_bytes: budget.capacity_bytes(),
+                tier_bytes: budget.used_bytes(),
+                pressed,
+            },
+        );
         let mut failed = false;
-        for place in &mut *watched {
-            match place.look(now, pressed, &self.config, &bounds, budget.used_bytes(), buffer) {
-                Ok(Some(wish)) => {
-                    if wish.capacity_bytes < capacity {
-                        (capacity, reason) = (wish.capacity_bytes, wish.reason);
-                    }
-                    after = after.min(wish.after);
+        for (number, place) in (0..).zip(watched) {
+            let seen = place.look(number, buffer).unwrap_or_else(|e| {
+                failed = true;
+                add(&self.counters.memory_unreadable_total, 1);
+                if place.complains() {
+                    tracing::warn!("the memory controller cannot use {}: {e}", place.place.name);
                 }
-                Ok(None) => {}
-                Err(e) => {
-                    (capacity, failed) = (capacity.min(before), true);
-                    add(&self.counters.memory_unreadable_total, 1);
-                    if place.complains() {
-                        tracing::warn!("the memory controller cannot use {}: {e}", place.place.name);
-                    }
+                Event::Unreadable { place: number }
+            });
+            machine.hear(now, seen);
+        }
+        machine.hear(now, Event::Decide);
+        failed
+    }
+
+    /// Does what the machine has decided, and returns when to look again.
+    fn carry_out(
+        &self,
+        now: Nanos,
+        machine: &Recorded,
+        watched: &mut [Watched],
+        calls: &Calls,
+        stalls: &[Alarm],
+    ) -> Duration {
+        let (mut after, mut capacity, mut reason) = (SEARCH, self.cache.budget.capacity_bytes(), None);
+        let mut has_new = false;
+        for action in machine.decided() {
+            match *action {
+                Action::Threshold { place, bytes } => {
+                    has_new = true;
+                    watched[place as usize].watch(bytes, calls);
                 }
+                Action::Resize { capacity_bytes, why, .. } => {
+                    (capacity, reason) = (capacity_bytes, why);
+                    self.resize(capacity_bytes);
+                }
+                Action::Watch { after_ns } => after = Duration::from_nanos(after_ns),
             }
         }
-        if capacity != before
-            && let Some(freed) = self.cache.give_way(max_bytes, capacity)
-        {
+        let mut seen = lock(&self.seen);
+        if has_new {
+            let alarms = stalls.iter().chain(watched.iter().filter_map(Watched::alarm));
+            seen.alarms = alarms.map(|alarm| alarm.name.clone()).collect();
+        }
+        note_places(&mut seen.places, watched);
+        let node = seen.places.first().map(|p| (p.used_bytes, p.total_bytes)).unwrap_or_default();
+        seen.history.note(now, node, (self.cache.budget.used_bytes(), capacity), reason);
+        after
+    }
+
+    fn resize(&self, capacity_bytes: u64) {
+        if let Some(freed) = self.cache.give_way(self.max_bytes(), capacity_bytes) {
             add(&self.counters.capacity_changes_total, 1);
             add(&self.counters.given_back_bytes, freed.bytes);
         }
-        let mut seen = lock(&self.seen);
-        note_places(&mut seen.places, watched);
-        let node = seen.places.first().map(|p| (p.used_bytes, p.total_bytes)).unwrap_or_default();
-        seen.history.note(now, node, (budget.used_bytes(), capacity), reason.filter(|_| capacity != before));
-        (after, failed)
     }
 }
 

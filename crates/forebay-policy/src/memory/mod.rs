@@ -24,6 +24,7 @@ use crate::machine::{Machine, Nanos};
 
 mod dynims;
 mod forebay;
+pub mod node;
 
 /// What the machine is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

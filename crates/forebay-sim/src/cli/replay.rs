@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use forebay_policy::bandwidth::{self, Divider};
 use forebay_policy::machine::{Machine, Nanos};
+use forebay_policy::memory::node::NodeMemory;
 use forebay_policy::stage::Stages;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -19,7 +20,7 @@ use serde_json::Value;
 use super::{Output, ReplayArgs, say};
 use crate::error::{Error, Result};
 use crate::scenario::{BURST_BUFFER, CLUSTER, COLOCATION, MEMORY, Scenario};
-use crate::trace::{SCHEMA, STAGES, VERSION};
+use crate::trace::{LAWS, SCHEMA, STAGES, VERSION};
 use crate::{burst, cluster, colocate, memory};
 
 #[derive(Deserialize)]
@@ -116,7 +117,7 @@ fn open(path: &Path) -> Result<(String, Value, Lines)> {
 }
 
 fn not_a_header(lines: &Lines, e: serde_json::Error) -> Error {
-    let writers = "`sim run --trace` or by a coordinator with cluster.decision_log";
+    let writers = "`sim run --trace`, or by a daemon with cluster.decision_log or memory.decision_log";
     lines.bad(format!("not the header of a trace ({e}); was it written by {writers}?"))
 }
 
@@ -140,8 +141,9 @@ fn scenario(kind: &str, setup: Value, lines: &Lines) -> Result<Scenario> {
             Ok(Scenario::Memory(Box::new(setup)))
         }
         other => {
-            let known =
-                format!("{COLOCATION}, {BURST_BUFFER}, {CLUSTER}, {MEMORY} and {STAGES} can be replayed");
+            let known = format!(
+                "{COLOCATION}, {BURST_BUFFER}, {CLUSTER}, {MEMORY}, {STAGES} and {LAWS} can be replayed"
+            );
             Err(lines.bad(format!("this is a run of kind '{other}'; {known}")))
         }
     }
@@ -223,6 +225,10 @@ fn machines(kind: &str, setup: Value, lines: &Lines) -> Result<Vec<Box<dyn Repla
     if kind == STAGES {
         let config = serde_json::from_value(setup).map_err(|e| not_a_header(lines, e))?;
         return Ok(vec![replayed(STAGES, Stages::new(config))]);
+    }
+    if kind == LAWS {
+        let config = serde_json::from_value(setup).map_err(|e| not_a_header(lines, e))?;
+        return Ok(vec![replayed(LAWS, NodeMemory::new(config).map_err(Error::Usage)?)]);
     }
     Ok(match scenario(kind, setup, lines)? {
         Scenario::Colocation(setup) => {

@@ -1,19 +1,18 @@
-//! The decision log: what the stage machine hears and decides, in the format of the simulator's
-//! traces.
+//! The decision log of a daemon: what a machine hears and decides, in the format of the simulator's
+//! traces, in files that replace each other.
 //!
-//! Each file starts with a machine that has no jobs, so that `forebay replay` can drive a fresh one
-//! from its first line on. A file that has become long is followed by the next one when no job
-//! runs. If jobs never pause, recording stops at [`FILE_BYTES_MAX`] and resumes with the next file:
-//! a record with a gap could not be replayed.
+//! Each file starts with a fresh machine, so that `forebay replay` can drive one from its first
+//! line on. A file that has become long is followed by the next one when the machine may be
+//! replaced by a fresh one. If it never may, recording stops at the greatest length of a file and
+//! resumes with the next file: a record with a gap could not be replayed.
 //!
-//! The coordinator waits for the disk only when it starts, and for a moment when it ends. A thread
-//! of its own creates, writes and removes files, and what waits for it is bounded; beyond that
-//! bound, or when the disk fails, recording stops in the same way.
+//! The daemon waits for the disk only when it starts, and for a moment when it ends. A thread of
+//! its own creates, writes and removes files, and what waits for it is bounded; beyond that bound,
+//! or when the disk fails, recording stops in the same way.
 
+use crate::Trace;
 use forebay_policy::machine::Nanos;
-use forebay_policy::stage::Config;
-use forebay_policy::stage::event::{Action, Event};
-use forebay_trace::{STAGES, Trace};
+use serde::Serialize;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -24,11 +23,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// A file ends here, whatever runs.
-const FILE_BYTES_MAX: u64 = if cfg!(test) { 64 << 10 } else { 64 << 20 };
-
-/// A file is followed by the next one from here on, when no job runs.
-const FILE_BYTES_LONG: u64 = FILE_BYTES_MAX / 4;
+/// A file ends here, whatever happens.
+pub const FILE_BYTES_MAX: u64 = 64 << 20;
 
 /// Files kept, the current one included.
 const FILES_KEPT: u64 = 4;
@@ -36,14 +32,25 @@ const FILES_KEPT: u64 = 4;
 /// Bytes that may wait for the disk.
 const WAITING_BYTES_MAX: usize = 16 << 20;
 
-/// So many bytes go to the thread at once, within one turn of the coordinator's loop.
+/// So many bytes go to the thread at once, within one turn of the daemon's loop.
 const CHUNK_BYTES: usize = 1 << 20;
 
 /// After a failure of the disk, the next file begins no sooner.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// At its end the coordinator waits so long for what is not written yet.
+/// At its end a daemon waits so long for what is not written yet.
 const LAST_WRITES: Duration = Duration::from_secs(1);
+
+/// Which machine is recorded, and in what files.
+#[derive(Clone, Copy, Debug)]
+pub struct Files {
+    /// The machine's name, which is also the kind of the record.
+    pub who: &'static str,
+    /// Their names begin so, and go on with a number.
+    pub prefix: &'static str,
+    /// A file ends here; a quarter of it is long enough for the next one to begin.
+    pub bytes_max: u64,
+}
 
 /// See the module.
 pub struct Recorder {
@@ -52,6 +59,7 @@ pub struct Recorder {
 }
 
 struct Log {
+    files: Files,
     dir: PathBuf,
     /// Number of the next file.
     next: u64,
@@ -68,27 +76,32 @@ impl Recorder {
         Recorder { log: None, trace: Trace::off() }
     }
 
-    /// Records into files of `dir`, which is made if needed, starting with a machine that is built
-    /// from `config`.
+    /// Records into `files` of `dir`, which is made if needed, starting with a machine that is
+    /// built from `config`.
     ///
     /// # Errors
     /// The directory or the file cannot be made.
-    pub fn start(dir: &Path, config: &Config) -> io::Result<Self> {
+    pub fn start(dir: &Path, files: Files, config: &impl Serialize) -> io::Result<Self> {
         fs::create_dir_all(dir)?;
-        let next = numbers(dir)?.into_iter().max().map_or(1, |last| last.saturating_add(1));
-        let first = create(dir, next)?;
+        let next = numbers(dir, files.prefix)?.into_iter().max().map_or(1, |last| last.saturating_add(1));
+        let first = create(&path(dir, files.prefix, next))?;
         let (is_over, not_before, ended) = (true, None, channel().1);
-        let log = Log { dir: dir.to_owned(), next, is_over, not_before, ended };
+        let log = Log { files, dir: dir.to_owned(), next, is_over, not_before, ended };
         let mut recorder = Recorder { log: Some(log), trace: Trace::off() };
         recorder.begin_in(Some(first), config)?;
         Ok(recorder)
+    }
+
+    /// Whether anything is recorded, or will be.
+    pub fn is_on(&self) -> bool {
+        self.log.is_some()
     }
 
     /// Whether the next file should begin as soon as the machine can restart.
     pub fn is_over(&self) -> bool {
         self.log.as_ref().is_some_and(|log| {
             let may = log.not_before.is_none_or(|time| Instant::now() >= time);
-            may && (log.is_over || self.trace.bytes() > FILE_BYTES_LONG)
+            may && (log.is_over || self.trace.bytes() > log.files.bytes_max / 4)
         })
     }
 
@@ -97,50 +110,59 @@ impl Recorder {
     ///
     /// # Errors
     /// No thread can be started; the recorder tries again after a pause.
-    pub fn begin(&mut self, config: &Config) -> io::Result<()> {
+    pub fn begin(&mut self, config: &impl Serialize) -> io::Result<()> {
         self.begin_in(None, config)
     }
 
-    fn begin_in(&mut self, file: Option<File>, config: &Config) -> io::Result<()> {
+    fn begin_in(&mut self, file: Option<File>, config: &impl Serialize) -> io::Result<()> {
         let Some(log) = &mut self.log else { return Ok(()) };
         // Even if the new file fails: the machine is a new one from here on.
         self.trace = Trace::off();
         (log.is_over, log.not_before) = (true, Some(Instant::now() + PAUSE));
-        let (disk, ended) = Disk::start(log.dir.clone(), log.next, file)?;
+        let (disk, ended) = Disk::start(log.dir.clone(), log.files.prefix, log.next, file)?;
         log.next = log.next.saturating_add(1);
         (log.is_over, log.not_before, log.ended) = (false, None, ended);
-        self.trace = Trace::to(Box::new(disk), STAGES, config);
+        self.trace = Trace::to(Box::new(disk), log.files.who, config);
         Ok(())
     }
 
-    /// The machine hears `event`; gives what [`Recorder::actions`] wants to know.
-    pub fn event(&mut self, now: Nanos, event: &Event) -> u64 {
-        self.trace.event(now, STAGES, event)
+    /// The machine hears `event`; returns the cause of what it then decides.
+    pub fn event(&mut self, now: Nanos, event: &impl Serialize) -> u64 {
+        let who = self.who();
+        self.trace.event(now, who, event)
     }
 
     /// The machine's deadline has come.
     pub fn deadline(&mut self, now: Nanos) -> u64 {
-        self.trace.event(now, STAGES, &"deadline")
+        let who = self.who();
+        self.trace.event(now, who, &"deadline")
     }
 
     /// The machine has decided.
-    pub fn actions(&mut self, now: Nanos, cause: u64, actions: &[Action]) {
+    pub fn actions(&mut self, now: Nanos, cause: u64, actions: &[impl Serialize]) {
+        let who = self.who();
         for action in actions {
-            self.trace.action(now, STAGES, cause, action);
+            self.trace.action(now, who, cause, action);
         }
     }
 
-    /// Hands what was recorded to the disk; called once per turn of the coordinator's loop.
+    fn who(&self) -> &'static str {
+        self.log.as_ref().map_or("", |log| log.files.who)
+    }
+
+    /// Hands what was recorded to the disk; called once per turn of the daemon's loop.
     pub fn flush(&mut self) {
         if !self.trace.is_on() {
             return;
         }
+        let bytes_max = self.log.as_ref().map_or(u64::MAX, |log| log.files.bytes_max);
         let (why, not_before) = match self.trace.flush() {
-            Ok(()) if self.trace.bytes() <= FILE_BYTES_MAX => return,
-            Ok(()) => (format!("it has {FILE_BYTES_MAX} bytes"), None),
+            Ok(()) if self.trace.bytes() <= bytes_max => return,
+            Ok(()) => (format!("it has {bytes_max} bytes"), None),
             Err(e) => (e.to_string(), Some(Instant::now() + PAUSE)),
         };
-        tracing::warn!("the decision log stops here and continues in another file when no job runs: {why}");
+        let who = self.who();
+        tracing::warn!("the decision log of {who} stops here and continues in another file later: {why}");
         self.trace = Trace::off();
         if let Some(log) = &mut self.log {
             (log.is_over, log.not_before) = (true, not_before);
@@ -165,20 +187,22 @@ impl std::fmt::Debug for Recorder {
     }
 }
 
-fn path(dir: &Path, number: u64) -> PathBuf {
-    dir.join(format!("decisions-{number:06}.log"))
+fn path(dir: &Path, prefix: &str, number: u64) -> PathBuf {
+    dir.join(format!("{prefix}-{number:06}.log"))
 }
 
-fn create(dir: &Path, number: u64) -> io::Result<File> {
-    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path(dir, number))
+fn create(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
 }
 
-fn numbers(dir: &Path) -> io::Result<Vec<u64>> {
+fn numbers(dir: &Path, prefix: &str) -> io::Result<Vec<u64>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir)? {
         let name = entry?.file_name();
-        let number = name.to_str().and_then(|n| n.strip_prefix("decisions-")?.strip_suffix(".log"));
-        found.extend(number.and_then(|n| n.parse::<u64>().ok()));
+        let number = |name: &str| {
+            name.strip_prefix(prefix)?.strip_prefix('-')?.strip_suffix(".log")?.parse::<u64>().ok()
+        };
+        found.extend(name.to_str().and_then(number));
     }
     Ok(found)
 }
@@ -194,14 +218,19 @@ struct Disk {
 
 impl Disk {
     /// Also returns what tells of the end of its thread. Without `file`, the thread creates it.
-    fn start(dir: PathBuf, number: u64, file: Option<File>) -> io::Result<(Self, Receiver<()>)> {
+    fn start(
+        dir: PathBuf,
+        prefix: &'static str,
+        number: u64,
+        file: Option<File>,
+    ) -> io::Result<(Self, Receiver<()>)> {
         let waiting_bytes = Arc::new(AtomicUsize::new(0));
         let (to_thread, chunks) = channel();
         let (end, ended) = channel();
         let waiting = waiting_bytes.clone();
         let thread = std::thread::Builder::new().name("decision-log".into()).spawn(move || {
             let _end = end;
-            write_file(&dir, number, file, &chunks, &waiting)
+            write_file(&dir, (prefix, number), file, &chunks, &waiting)
         })?;
         let disk =
             Disk { chunk: Vec::new(), waiting_bytes, to_thread: Some(to_thread), thread: Some(thread) };
@@ -211,35 +240,35 @@ impl Disk {
 
 fn write_file(
     dir: &Path,
-    number: u64,
+    (prefix, number): (&str, u64),
     file: Option<File>,
     chunks: &Receiver<Vec<u8>>,
     waiting_bytes: &AtomicUsize,
 ) -> io::Result<()> {
     let mut file = match file {
         Some(file) => file,
-        None => create(dir, number)?,
+        None => create(&path(dir, prefix, number))?,
     };
     for (written, chunk) in chunks.iter().enumerate() {
         if let Err(e) = file.write_all(&chunk) {
             if written == 0 {
-                let _nothing_in_it = fs::remove_file(path(dir, number));
+                let _nothing_in_it = fs::remove_file(path(dir, prefix, number));
             }
             return Err(e);
         }
         waiting_bytes.fetch_sub(chunk.len(), Ordering::AcqRel);
         if written == 0 {
-            remove_old(dir, number);
+            remove_old(dir, prefix, number);
         }
     }
     Ok(())
 }
 
 /// Another program may remove old files as well.
-fn remove_old(dir: &Path, current: u64) {
-    let old = numbers(dir).unwrap_or_default().into_iter();
+fn remove_old(dir: &Path, prefix: &str, current: u64) {
+    let old = numbers(dir, prefix).unwrap_or_default().into_iter();
     for number in old.filter(|number| number.saturating_add(FILES_KEPT) <= current) {
-        if let Err(e) = fs::remove_file(path(dir, number))
+        if let Err(e) = fs::remove_file(path(dir, prefix, number))
             && e.kind() != io::ErrorKind::NotFound
         {
             tracing::warn!(error = %e, number, "cannot remove an old file of the decision log");

@@ -1,0 +1,366 @@
+//! The memory controller of a node: a law for each place where memory may run short, and for the
+//! tier the least capacity that a law allows.
+//!
+//! A place is the node itself, or a control group with a limit. A law is built for the memory of
+//! its place and for what the operator allows the tier; when one of these changes it begins anew.
+//! What cannot be read never makes the tier grow.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Config as LawConfig, Controller, Event as LawEvent, Reason, Sample, policy};
+use crate::machine::{Machine, Nanos};
+
+/// The capacity changes by whole blocks: by a thousandth of the memory, at least by a huge page.
+const BLOCKS: u64 = 1024;
+const BLOCK_MIN_BYTES: u64 = 2 << 20;
+
+/// Longest time between two looks, whatever the laws say: a group may be given a limit.
+const LOOK_AT_LEAST_NS: u64 = 1_000_000_000;
+
+/// Places at most; later ones have no law.
+const PLACES_MAX: u32 = 64;
+
+/// What the controller is built from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Config {
+    /// Name of the law.
+    pub policy: String,
+    /// Share of each place's memory that may be in use.
+    pub target: f64,
+    /// Period of the laws.
+    pub period_ns: u64,
+}
+
+/// What the controller is told. A look is a `Look`, what was seen at each place, and `Decide`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "is", rename_all = "snake_case")]
+pub enum Event {
+    /// The places are others than before: all laws begin anew.
+    Moved,
+    /// A look begins.
+    Look {
+        /// What the operator allows: never less than this,
+        min_bytes: u64,
+        /// and never more.
+        max_bytes: u64,
+        /// The capacity, and what the tier holds.
+        capacity_bytes: u64,
+        /// See there.
+        tier_bytes: u64,
+        /// The kernel has asked for the look: memory runs short.
+        pressed: bool,
+    },
+    /// The memory of a place, and what is in use of it.
+    Place {
+        /// Its number, from 0.
+        place: u32,
+        /// The node's memory, or the group's limit.
+        total_bytes: u64,
+        /// What cannot be taken back at once.
+        used_bytes: u64,
+        /// Of that, in tmpfs: the tier has no more of it.
+        shared_bytes: u64,
+    },
+    /// A place has no limit now.
+    Unlimited {
+        /// Its number.
+        place: u32,
+    },
+    /// A place could not be read, or not be understood.
+    Unreadable {
+        /// Its number.
+        place: u32,
+    },
+    /// The look is over.
+    Decide,
+}
+
+/// What it decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "do", rename_all = "snake_case")]
+pub enum Action {
+    /// The law of a place is new: a look is wanted as soon as more than this is in use there.
+    Threshold {
+        /// The place.
+        place: u32,
+        /// How much.
+        bytes: u64,
+    },
+    /// The tier may hold so much from now on.
+    Resize {
+        /// The capacity.
+        capacity_bytes: u64,
+        /// The place that allows no more; `None`: the operator, or a place that cannot be read.
+        place: Option<u32>,
+        /// Why its law has changed what it allows, if it has.
+        why: Option<Reason>,
+    },
+    /// Look again after so long.
+    Watch {
+        /// From now.
+        after_ns: u64,
+    },
+}
+
+/// See the module.
+pub struct NodeMemory {
+    config: Config,
+    laws: Vec<Option<Law>>,
+    look: Look,
+    /// Of the law that was asked last.
+    wishes: Vec<super::Action>,
+}
+
+/// The law of a place, and what it was built for.
+struct Law {
+    controller: Controller,
+    total_bytes: u64,
+    bounds: (u64, u64),
+}
+
+/// What a look has found so far.
+#[derive(Clone, Copy, Debug, Default)]
+struct Look {
+    bounds: (u64, u64),
+    before_bytes: u64,
+    tier_bytes: u64,
+    pressed: bool,
+    capacity_bytes: u64,
+    by: Option<(u32, Option<Reason>)>,
+    after_ns: u64,
+}
+
+impl NodeMemory {
+    /// Knows no place yet.
+    ///
+    /// # Errors
+    /// No law has that name.
+    pub fn new(config: Config) -> Result<Self, String> {
+        policy(&config.policy)?;
+        Ok(NodeMemory { config, laws: Vec::new(), look: Look::default(), wishes: Vec::with_capacity(2) })
+    }
+
+    fn place(&mut self, now: Nanos, place: u32, memory: Memory, out: &mut Vec<Action>) {
+        let NodeMemory { config, laws, look, wishes } = self;
+        let Some(slot) = slot(laws, place) else { return };
+        let fits = |law: &Law| (law.total_bytes, law.bounds) == (memory.total_bytes, look.bounds);
+        if !slot.as_ref().is_some_and(fits) {
+            let Ok(policy) = policy(&config.policy) else { return };
+            let config = law_config(config, look.bounds, memory.total_bytes);
+            out.push(Action::Threshold { place, bytes: config.alarm_bytes() });
+            let controller = Controller::new(policy, config, look.before_bytes);
+            *slot = Some(Law { controller, total_bytes: memory.total_bytes, bounds: look.bounds });
+        }
+        let Some(law) = slot else { return };
+        let tier_bytes = look.tier_bytes.min(memory.used_bytes).min(memory.shared_bytes);
+        let sample = Sample { used_bytes: memory.used_bytes, tier_bytes };
+        let event = if look.pressed { LawEvent::Pressure(sample) } else { LawEvent::Sample(sample) };
+        wishes.clear();
+        law.controller.handle(now, event, wishes);
+        let mut why = None;
+        for wish in wishes {
+            match wish {
+                super::Action::Resize { why: reason, .. } => why = Some(*reason),
+                super::Action::Watch { after_ns } => look.after_ns = look.after_ns.min(*after_ns),
+            }
+        }
+        let capacity_bytes = law.controller.snapshot();
+        if capacity_bytes < look.capacity_bytes {
+            (look.capacity_bytes, look.by) = (capacity_bytes, Some((place, why)));
+        }
+    }
+
+    fn decide(&mut self, out: &mut Vec<Action>) {
+        let Look { capacity_bytes, before_bytes, by, after_ns, .. } = self.look;
+        if capacity_bytes != before_bytes {
+            let (place, why) = (by.map(|by| by.0), by.and_then(|by| by.1));
+            out.push(Action::Resize { capacity_bytes, place, why });
+        }
+        out.push(Action::Watch { after_ns });
+    }
+}
+
+/// What is in use of a place's memory.
+struct Memory {
+    total_bytes: u64,
+    used_bytes: u64,
+    shared_bytes: u64,
+}
+
+/// Where the law of a place is; `None` if the place is one too many.
+fn slot(laws: &mut Vec<Option<Law>>, place: u32) -> Option<&mut Option<Law>> {
+    let number = place as usize;
+    if place < PLACES_MAX && number >= laws.len() {
+        laws.resize_with(number + 1, || None);
+    }
+    laws.get_mut(number)
+}
+
+/// What a law for so much memory is built from.
+fn law_config(config: &Config, (min_bytes, max_bytes): (u64, u64), total_bytes: u64) -> LawConfig {
+    LawConfig {
+        memory_bytes: total_bytes,
+        target: config.target,
+        block_bytes: (total_bytes / BLOCKS / BLOCK_MIN_BYTES * BLOCK_MIN_BYTES).max(BLOCK_MIN_BYTES),
+        min_bytes,
+        max_bytes,
+        period_ns: config.period_ns,
+        fast_period_ns: config.period_ns / 10,
+        ..LawConfig::default()
+    }
+}
+
+impl Machine for NodeMemory {
+    type Event = Event;
+    type Action = Action;
+    /// The capacity that the last look has led to.
+    type Snapshot = u64;
+
+    fn handle(&mut self, now: Nanos, event: Event, out: &mut Vec<Action>) {
+        match event {
+            Event::Moved => self.laws.clear(),
+            Event::Look { min_bytes, max_bytes, capacity_bytes, tier_bytes, pressed } => {
+                self.look = Look {
+                    bounds: (min_bytes.min(max_bytes), max_bytes),
+                    before_bytes: capacity_bytes.min(max_bytes),
+                    tier_bytes,
+                    pressed,
+                    capacity_bytes: max_bytes,
+                    by: None,
+                    after_ns: LOOK_AT_LEAST_NS,
+                };
+            }
+            Event::Place { place, total_bytes, used_bytes, shared_bytes } => {
+                self.place(now, place, Memory { total_bytes, used_bytes, shared_bytes }, out);
+            }
+            Event::Unlimited { place } => {
+                if let Some(law) = self.laws.get_mut(place as usize) {
+                    *law = None;
+                }
+            }
+            Event::Unreadable { .. } => {
+                if self.look.before_bytes < self.look.capacity_bytes {
+                    (self.look.capacity_bytes, self.look.by) = (self.look.before_bytes, None);
+                }
+            }
+            Event::Decide => self.decide(out),
+        }
+    }
+
+    fn snapshot(&self) -> u64 {
+        self.look.capacity_bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+    use proptest::prelude::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn node(policy: &str) -> NodeMemory {
+        let config = Config { policy: policy.into(), target: 0.95, period_ns: 100_000_000 };
+        NodeMemory::new(config).expect("it exists")
+    }
+
+    /// One look, at places with a total and a use in MiB; the node's tier holds all it may. A total
+    /// of 0 stands for a place that cannot be read.
+    fn look(node: &mut NodeMemory, ms: u64, capacity: u64, places: &[(u64, u64)]) -> Vec<Action> {
+        let mut out = Vec::new();
+        let (capacity_bytes, max_bytes) = (capacity * MIB, 400 * MIB);
+        let look = Event::Look {
+            min_bytes: 0,
+            max_bytes,
+            capacity_bytes,
+            tier_bytes: capacity_bytes,
+            pressed: false,
+        };
+        let place = |(place, (total, used)): (u32, &(u64, u64))| match total {
+            0 => Event::Unreadable { place },
+            total => Event::Place {
+                place,
+                total_bytes: total * MIB,
+                used_bytes: used * MIB,
+                shared_bytes: used * MIB,
+            },
+        };
+        let events = [look].into_iter().chain((0..).zip(places).map(place)).chain([Event::Decide]);
+        events.for_each(|event| node.handle(Nanos(ms * 1_000_000), event, &mut out));
+        out
+    }
+
+    #[test]
+    fn the_tier_gives_way_to_use_and_to_a_lower_limit() {
+        let mut m = node("forebay");
+        let out = look(&mut m, 0, 300, &[(1000, 600)]);
+        assert_eq!(out[0], Action::Threshold { place: 0, bytes: 952 * MIB });
+        assert_eq!(m.snapshot(), 400 * MIB, "300 of compute leave 650");
+        // 700 of compute leave 250 below the target of 950.
+        let out = look(&mut m, 100, 300, &[(1000, 1000)]);
+        assert!((240..=250).contains(&(m.snapshot() / MIB)), "{out:?}");
+        assert!(matches!(
+            out[..],
+            [Action::Resize { place: Some(0), why: Some(_), .. }, Action::Watch { .. }]
+        ));
+        // A limit of 800 leaves 60 beside 700.
+        look(&mut m, 200, 300, &[(800, 1000)]);
+        assert!((50..=60).contains(&(m.snapshot() / MIB)));
+    }
+
+    #[test]
+    fn the_place_with_the_least_room_decides_and_one_that_cannot_be_read_lets_nothing_grow() {
+        let mut m = node("forebay");
+        look(&mut m, 0, 300, &[(10_000, 900), (1000, 800)]);
+        let out = look(&mut m, 100, 300, &[(10_000, 1100), (1000, 1000)]);
+        assert!(matches!(out[0], Action::Resize { place: Some(1), .. }), "{out:?}");
+        let capacity = m.snapshot() / MIB;
+        // All of it is free again, but who knows what there is at the second place?
+        for ms in [200, 300, 400] {
+            look(&mut m, ms, capacity, &[(10_000, 200), (0, 0)]);
+            assert_eq!(m.snapshot(), capacity * MIB);
+        }
+        look(&mut m, 500, capacity, &[(10_000, 200), (1000, capacity)]);
+        assert_eq!(m.snapshot(), 400 * MIB);
+    }
+
+    #[test]
+    fn without_a_limit_the_tier_has_what_the_operator_allows() {
+        let mut m = node("forebay");
+        look(&mut m, 0, 300, &[(1000, 900)]);
+        let mut out = Vec::new();
+        let look =
+            Event::Look { min_bytes: 0, max_bytes: 7, capacity_bytes: 3, tier_bytes: 0, pressed: false };
+        for event in [look, Event::Unlimited { place: 0 }, Event::Decide] {
+            m.handle(Nanos(1), event, &mut out);
+        }
+        let resize = Action::Resize { capacity_bytes: 7, place: None, why: None };
+        assert_eq!(out, vec![resize, Action::Watch { after_ns: LOOK_AT_LEAST_NS }]);
+    }
+
+    proptest! {
+        /// Whatever is seen, the capacity stays within what the operator allows, and no law allows
+        /// the tier more than the place with the least room would alone.
+        #[test]
+        fn each_place_holds_the_tier_as_it_would_alone(
+            which in 0usize..3, looks in prop::collection::vec((1u64..2000, 1u64..2000), 1..20)
+        ) {
+            let name = super::super::POLICIES[which].0;
+            let (mut both, mut first, mut second) = (node(name), node(name), node(name));
+            let mut capacity = 400;
+            for (i, &(one, two)) in looks.iter().enumerate() {
+                let ms = 100 * i as u64;
+                look(&mut both, ms, capacity, &[(2000, one), (1000, two)]);
+                look(&mut first, ms, capacity, &[(2000, one)]);
+                look(&mut second, ms, capacity, &[(1000, two)]);
+                prop_assert_eq!(both.snapshot(), first.snapshot().min(second.snapshot()));
+                prop_assert!(both.snapshot() <= 400 * MIB);
+                capacity = both.snapshot() / MIB;
+            }
+        }
+    }
+}
