@@ -43,9 +43,10 @@ const LAYERS: &[(&str, May)] = &[
     ("forebay-coordinator", May::Import(RUNTIME)),
     // The lab's fixtures share nothing with what they test.
     ("forebay-lab", May::Import(&[])),
-    // Bindings: thin, on the client core and the types it hands out.
+    // Bindings: thin, on the client core and the types it hands out. Python also has the simulator,
+    // for notebooks.
     ("forebay-capi", May::Import(BINDING)),
-    ("forebay-python", May::Import(BINDING)),
+    ("forebay-python", May::Import(&["forebay-client", "forebay-pfs", "forebay-wire", "forebay-sim"])),
     ("forebay-jni", May::Import(BINDING)),
     ("forebay-fuse", May::Import(BINDING)),
     // The one program, and what measures it.

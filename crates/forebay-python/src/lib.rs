@@ -1,4 +1,4 @@
-//! The Python module `forebay._core`: a thin binding on the client core.
+//! The Python module `forebay._core`: a thin binding on the client core, and on the simulator.
 //!
 //! Nothing is decided here. Each class holds one handle of the core; each method turns arguments
 //! into Rust, lets other Python threads run (`py.detach`) while the core works, and turns the
@@ -15,6 +15,7 @@ mod convert;
 mod error;
 mod file;
 mod load;
+mod sim;
 mod writer;
 
 use pyo3::prelude::*;
@@ -26,6 +27,8 @@ mod _core {
     use super::client::Client;
     #[pymodule_export]
     use super::file::{File, Mapping};
+    #[pymodule_export]
+    use super::sim::{SimRun, SimScenario, SimulationError, sim_reproduce};
     #[pymodule_export]
     use super::writer::{Writer, stamp_written};
 

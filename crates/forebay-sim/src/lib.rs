@@ -18,12 +18,14 @@
 //! | [`cluster`] | nodes that run Spark's tasks before a file system of several servers |
 //! | [`colocate`] | HPC jobs beside Big Data jobs whose waves are prefetched |
 //! | [`memory`] | a node whose tier gives way to compute |
+//! | [`kinds`] | what commands need to know of the kinds of scenarios |
 //! | [`random`] | random systems, on which policies are compared |
 //! | [`estimate`] | confidence intervals, and whether a difference is significant |
 //! | [`parallel`] | independent runs in several threads |
+//! | [`cancel`] | stops runs that nobody waits for any more |
 //! | [`reproduce`] | the papers' tables and figures, one file per paper |
 //! | [`figure`] | a figure and the data behind it |
-//! | [`csv`] | tables for spreadsheets and programs |
+//! | [`table`], [`csv`] | tables for spreadsheets and programs |
 //! | [`report`], [`plot`] | Markdown with every number beside the printed one, and figures as SVG with their data |
 //!
 //! Why not SimGrid or CODES: they bring their own schedulers and their own language, and a policy
@@ -32,6 +34,7 @@
 
 pub mod arrivals;
 pub mod burst;
+pub mod cancel;
 pub mod cli;
 pub mod cluster;
 pub mod colocate;
@@ -39,6 +42,7 @@ pub mod csv;
 pub mod error;
 pub mod estimate;
 pub mod figure;
+pub mod kinds;
 pub mod maxmin;
 pub mod memory;
 pub mod pace;
@@ -51,6 +55,7 @@ pub mod report;
 pub mod reproduce;
 pub mod run;
 pub mod scenario;
+pub mod table;
 pub use forebay_trace as trace;
 
 /// How long `bytes` take at `rate_bytes_per_s`, rounded up to whole nanoseconds; `None` if they

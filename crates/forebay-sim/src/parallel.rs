@@ -4,13 +4,15 @@ use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+use crate::cancel;
+
 /// As many threads as the user asks for, or as there are cores.
 pub fn threads(wanted: Option<NonZeroUsize>) -> usize {
     wanted.map_or_else(|| thread::available_parallelism().map_or(1, NonZeroUsize::get), NonZeroUsize::get)
 }
 
 /// Runs `of` for every number below `count` on so many threads; results come in ascending order,
-/// whatever the threads do.
+/// whatever the threads do. Runs in these threads stop when those of the calling thread do.
 pub fn in_parallel<T: Send>(count: usize, threads: usize, of: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let next = AtomicUsize::new(0);
     let work = || {
@@ -23,8 +25,10 @@ pub fn in_parallel<T: Send>(count: usize, threads: usize, of: impl Fn(usize) -> 
             done.push((i, of(i)));
         }
     };
+    let cancel = cancel::current();
+    let watched = || cancel.watch(work);
     let mut all: Vec<(usize, T)> = thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads.clamp(1, count.max(1))).map(|_| scope.spawn(work)).collect();
+        let workers: Vec<_> = (0..threads.clamp(1, count.max(1))).map(|_| scope.spawn(watched)).collect();
         workers.into_iter().flat_map(|worker| worker.join().expect("a run has panicked")).collect()
     });
     all.sort_by_key(|(i, _)| *i);

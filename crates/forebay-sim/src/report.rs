@@ -308,6 +308,23 @@ impl Report {
         &self.records
     }
 
+    /// Where [`Report::write`] writes the text.
+    pub fn path(&self) -> PathBuf {
+        self.dir.join("report.md")
+    }
+
+    /// Its numbers, and how many of them hold.
+    pub fn json(&self) -> serde_json::Value {
+        let count = |met: fn(Option<bool>) -> bool| self.records.iter().filter(|r| met(r.met)).count();
+        serde_json::json!({
+            "report": self.path(),
+            "met": count(|met| met == Some(true)),
+            "judged": count(|met| met.is_some()),
+            "counts": self.counts(),
+            "results": self.records,
+        })
+    }
+
     /// Writes `report.md` and `summary.json`.
     ///
     /// # Errors
@@ -318,7 +335,7 @@ impl Report {
         if let Some(twice) = ids.windows(2).find(|w| w[0] == w[1]) {
             return Err(Error::Usage(format!("two results are both called {}", twice[0])));
         }
-        let path = self.dir.join("report.md");
+        let path = self.path();
         let text = format!("# {}\n\n{}\n{}", self.title, self.counts().sentence(), self.markdown);
         fs::write(&path, text).map_err(Error::io("write the report to", &path))?;
         let path = self.dir.join("summary.json");

@@ -7,6 +7,7 @@
 
 use forebay_policy::machine::Nanos;
 
+use crate::cancel;
 use crate::queue::EventQueue;
 
 /// What a scenario has to say for itself.
@@ -40,6 +41,9 @@ pub struct Limits {
 /// Far above any sensible scenario: a run that needs more is one that does not end.
 const MAX_EVENTS: u64 = 200_000_000;
 
+/// A run looks at its [`cancel::Cancel`] once in so many events.
+const EVENTS_PER_LOOK: u64 = 256;
+
 impl Limits {
     /// Those of a scenario that has this horizon.
     pub fn of(horizon_ns: Option<u64>) -> Self {
@@ -59,6 +63,8 @@ pub enum Stop {
     Events,
     /// The rest is to happen beyond the end of the clock, after 584 years.
     Clock,
+    /// The caller has cancelled it.
+    Cancelled,
 }
 
 /// What a run amounted to.
@@ -73,7 +79,8 @@ pub struct RunStats {
 }
 
 impl RunStats {
-    /// If a limit that the scenario does not set has cut the run: which, and what to do.
+    /// If the caller, or a limit that the scenario does not set, has cut the run: why, and what to
+    /// do.
     pub fn cut(&self) -> Option<String> {
         let at_s = self.end.as_secs_f64();
         match self.stop {
@@ -94,6 +101,7 @@ impl RunStats {
                 "after {at_s:.3} s the run came to the end of the clock, 584 years: \
                  give it less to compute or to write, or a horizon_s"
             )),
+            Stop::Cancelled => Some(format!("the run was cancelled at {at_s:.3} s")),
         }
     }
 }
@@ -106,7 +114,11 @@ pub fn run<W: World>(world: &mut W, queue: &mut EventQueue<W::Event>, limits: Li
     let mut events = 0;
     let horizon = limits.horizon_ns.map_or(END_OF_TIME, Nanos);
     let stopped = |events, end, stop| RunStats { events, end, stop };
+    let cancel = cancel::current();
     while events < limits.events {
+        if events % EVENTS_PER_LOOK == 0 && cancel.is_cancelled() {
+            return stopped(events, queue.now(), Stop::Cancelled);
+        }
         let (done, queued) = (world.next_completion(), queue.peek_time());
         let Some(next) = [done, queued].into_iter().flatten().min() else {
             return stopped(events, queue.now(), Stop::Over);
@@ -174,15 +186,28 @@ mod tests {
         assert!(stats.cut().is_some_and(|why| why.contains("584 years")));
     }
 
+    /// Never ends.
+    struct Echo;
+    impl World for Echo {
+        type Event = ();
+        fn on_event(&mut self, _: Nanos, (): (), q: &mut EventQueue<()>) {
+            q.after(0, ());
+        }
+    }
+
+    #[test]
+    fn a_cancelled_run_stops() {
+        let cancel = cancel::Cancel::default();
+        cancel.cancel();
+        let mut q = EventQueue::new();
+        q.at(Nanos(0), ());
+        let stats = cancel.watch(|| run(&mut Echo, &mut q, Limits::of(None)));
+        assert_eq!((stats.events, stats.stop), (0, Stop::Cancelled));
+        assert_eq!(stats.cut().as_deref(), Some("the run was cancelled at 0.000 s"));
+    }
+
     #[test]
     fn an_endless_world_is_cut_short() {
-        struct Echo;
-        impl World for Echo {
-            type Event = ();
-            fn on_event(&mut self, _: Nanos, (): (), q: &mut EventQueue<()>) {
-                q.after(0, ());
-            }
-        }
         let mut q = EventQueue::new();
         q.at(Nanos(0), ());
         let stats = run(&mut Echo, &mut q, Limits { events: 1_000, horizon_ns: None });

@@ -11,8 +11,8 @@ use clap::{Args, Subcommand};
 
 use crate::csv::csv;
 use crate::error::{Error, Result};
+use crate::table::objects;
 
-mod kinds;
 mod model;
 mod random;
 mod replay;
@@ -181,26 +181,18 @@ pub fn model(args: &ModelArgs, json: bool, out: &mut dyn Write) -> Result<()> {
 }
 
 fn reproduce(args: &ReproduceArgs, out: &mut Output<'_>) -> Result<()> {
-    let mut report = crate::report::Report::new(&args.out, "Forebay: the papers' results, computed anew")?;
-    crate::reproduce::reproduce(&args.what, &mut report)?;
-    let all = report.all_records();
-    let judged = all.iter().filter(|r| r.met.is_some()).count();
-    let met = all.iter().filter(|r| r.met == Some(true)).count();
-    let counts = report.counts();
-    let path = args.out.join("report.md");
+    let report = crate::reproduce::report(&args.what, &args.out)?;
     if out.json {
-        return out.value(&serde_json::json!({
-            "report": path, "met": met, "judged": judged, "counts": counts, "results": all
-        }));
+        return out.value(&report.json());
     }
-    say(out, &counts.sentence())?;
-    for r in all.iter().filter(|r| r.met == Some(false)) {
+    say(out, &report.counts().sentence())?;
+    for r in report.all_records().iter().filter(|r| r.met == Some(false)) {
         say(
             out,
             &format!("  not met: {} = {} {}, {}", r.id, crate::report::number(r.ours), r.unit, r.target),
         )?;
     }
-    say(out, &format!("the report is {}", path.display()))
+    say(out, &format!("the report is {}", report.path().display()))
 }
 
 /// Where a command writes, and in which form.
@@ -223,45 +215,6 @@ impl Output<'_> {
 /// Writes a line for the user.
 fn say(out: &mut Output<'_>, line: &str) -> Result<()> {
     writeln!(out.out, "{line}").map_err(Error::io("write to", std::path::Path::new("standard output")))
-}
-
-/// Columns of text. A job may be called `12`, and is that job in JSON, not a number.
-const TEXT_COLUMNS: [&str; 13] = [
-    "policy",
-    "allocation",
-    "access",
-    "kind",
-    "name",
-    "job",
-    "end",
-    "storage",
-    "action",
-    "what",
-    "measure",
-    "change_in",
-    "difference",
-];
-
-/// A cell of a table in JSON: a number, a text, or nothing.
-fn cell(column: &str, text: &str) -> serde_json::Value {
-    if TEXT_COLUMNS.contains(&column) {
-        return text.into();
-    }
-    if text.is_empty() || text == "-" {
-        return serde_json::Value::Null;
-    }
-    let whole = text.parse::<i64>().ok().map(Into::into);
-    let number = || text.parse::<f64>().ok().and_then(serde_json::Number::from_f64).map(Into::into);
-    whole.or_else(number).unwrap_or_else(|| text.into())
-}
-
-/// Rows as JSON objects, by the names of the columns.
-fn objects(header: &[&str], rows: &[Vec<String>]) -> serde_json::Value {
-    let object = |row: &Vec<String>| -> serde_json::Value {
-        let cells = header.iter().zip(row).map(|(column, text)| (column.to_string(), cell(column, text)));
-        cells.collect::<serde_json::Map<_, _>>().into()
-    };
-    rows.iter().map(object).collect()
 }
 
 /// Writes rows in columns as wide as their widest cell, or as JSON objects.

@@ -1,35 +1,19 @@
 //! `sim run` and `sim compare`.
 
 use std::fs;
-use std::io::BufWriter;
 use std::path::Path;
 
-use super::kinds::{policies, set_policy};
 use super::replications::{self, Sample};
 use super::sweep::run_all;
 use super::{CompareArgs, Output, RunArgs, csv, say, table};
 use crate::error::{Error, Result};
+use crate::kinds::{policies, set_policy};
 use crate::parallel::threads;
-use crate::scenario::{File, Scenario};
+use crate::scenario::File;
 use crate::trace::Trace;
-
-fn trace_to(path: Option<&Path>, scenario: &Scenario) -> Result<Trace> {
-    Ok(match path {
-        None => Trace::off(),
-        Some(path) => {
-            let file = fs::File::create(path).map_err(Error::io("create the trace", path))?;
-            scenario.trace(Box::new(BufWriter::new(file)))
-        }
-    })
-}
 
 fn write(path: &Path, what: &'static str, contents: &str) -> Result<()> {
     fs::write(path, contents).map_err(Error::io(what, path))
-}
-
-/// A figure's title does not depend on where the scenario lies.
-fn title(scenario: &Path) -> String {
-    scenario.file_name().unwrap_or(scenario.as_os_str()).to_string_lossy().into_owned()
 }
 
 /// The part of the time to draw.
@@ -53,11 +37,7 @@ pub fn run(args: &RunArgs, out: &mut Output<'_>) -> Result<()> {
         file.set("seed", &seed.to_string())?;
     }
     let scenario = file.scenario()?;
-    let mut trace = trace_to(args.trace.as_deref(), &scenario)?;
-    let done = scenario.run(&mut trace)?;
-    if let Some(path) = &args.trace {
-        trace.finish().map_err(Error::io("write the trace", path))?;
-    }
+    let done = scenario.run_traced(args.trace.as_deref())?;
     if let Some(path) = &args.result {
         let json = done.json().map_err(Error::io("write the result to", path))?;
         write(path, "write the result to", &json)?;
@@ -71,11 +51,12 @@ pub fn run(args: &RunArgs, out: &mut Output<'_>) -> Result<()> {
         write(path, "write the records to", &csv(columns, &records))?;
     }
     if let Some(path) = &args.timeline {
-        let figure = scenario.timeline(&done, &title(&args.scenario), window_s);
+        let figure = scenario.timeline(&done, &file.name(), window_s);
         figure.write(path, "write the timeline to")?;
     }
     if out.json {
-        return done.print(out);
+        let json = done.json().map_err(Error::io("write JSON to", Path::new("standard output")))?;
+        return say(out, json.trim_end());
     }
     table(out, scenario.columns(), &rows)?;
     say(out, &done.summary())
@@ -98,7 +79,7 @@ pub fn compare(args: &CompareArgs, out: &mut Output<'_>) -> Result<()> {
         let scenario = file.scenario()?;
         let done = scenario.run(&mut Trace::off())?;
         if let Some(dir) = &args.timelines {
-            let figure = scenario.timeline(&done, &title(&args.scenario), None);
+            let figure = scenario.timeline(&done, &file.name(), None);
             let path = dir.join(format!("{}.svg", name.replace('/', "-")));
             figure.write(&path, "write the timeline to")?;
         }

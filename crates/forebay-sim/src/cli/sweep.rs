@@ -8,10 +8,10 @@ use std::fs;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::kinds::same_kind;
 use super::replications::{self, Sample};
 use super::{Output, SweepArgs, csv, table};
 use crate::error::{Error, Result};
+use crate::kinds::same_kind;
 use crate::parallel::{in_parallel, threads};
 use crate::scenario::{File, Scenario};
 use crate::trace::Trace;

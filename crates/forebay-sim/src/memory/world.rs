@@ -5,6 +5,7 @@ use forebay_policy::memory::{Action, Controller, Event, Sample, policy};
 
 use super::load::STEP_NS;
 use super::{Outcome, POINT_STEPS, Point, Resize, Setup, clairvoyant};
+use crate::cancel;
 use crate::error::{Error, Result};
 use crate::pump::Pump;
 use crate::trace::Trace;
@@ -21,8 +22,12 @@ pub fn controller(setup: &Setup) -> Result<Controller> {
 /// Runs it to the end.
 ///
 /// # Errors
-/// If no law has this name.
+/// If no law has this name, or the caller has cancelled it.
 pub fn simulate(setup: &Setup, trace: &mut Trace) -> Result<Outcome> {
+    // At most ten million steps follow, which take a few seconds.
+    if cancel::current().is_cancelled() {
+        return Err(Error::Usage("the run was cancelled at 0.000 s".into()));
+    }
     let compute = setup.compute();
     let clairvoyant = clairvoyant::tier(setup, &compute);
     let mut node = Node {

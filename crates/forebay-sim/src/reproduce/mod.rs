@@ -13,6 +13,8 @@ mod io_sets;
 mod missing;
 pub mod tls;
 
+use std::path::Path;
+
 use crate::error::{Error, Result};
 use crate::report::Report;
 
@@ -43,6 +45,16 @@ pub const PARTS: &[Part] = &[
     Part { name: "dynims", about: "memory for compute first: stability, a burst, noise", run: dynims::run },
     Part { name: "held-out", about: "our policies on random systems of a seed", run: held_out::run },
 ];
+
+/// A report in directory `dir` of the part called `name`, or of all of them.
+///
+/// # Errors
+/// If there is no such part, or the report cannot be written.
+pub fn report(name: &str, dir: &Path) -> Result<Report> {
+    let mut report = Report::new(dir, "Forebay: the papers' results, computed anew")?;
+    reproduce(name, &mut report)?;
+    Ok(report)
+}
 
 /// Runs the part called `name`, or all of them.
 ///

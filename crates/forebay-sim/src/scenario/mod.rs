@@ -130,20 +130,29 @@ impl File {
             let line = e.span().map_or(1, |s| 1 + text[..s.start].matches('\n').count());
             Error::Trace { file: path.into(), line, problem: format!("not TOML: {}", e.message()) }
         })?;
-        Ok(File { path: path.into(), table })
+        Ok(File::of(path, table))
     }
 
-    /// Sets `key` (dotted; a number is an index into a list) to `value`, which is read as TOML, or
-    /// else as text.
+    /// From `table`, as if it stood at `path`.
+    pub fn of(path: &Path, table: Table) -> Self {
+        File { path: path.into(), table }
+    }
+
+    /// Sets `key` to `value`, which is read as TOML, or else as text.
     ///
     /// # Errors
     /// If the key leads nowhere.
     pub fn set(&mut self, key: &str, value: &str) -> Result<()> {
-        let value = format!("v = {value}")
-            .parse::<Table>()
-            .ok()
-            .and_then(|mut t| t.remove("v"))
-            .unwrap_or_else(|| Value::String(value.into()));
+        let text = || Value::String(value.into());
+        let value = format!("v = {value}").parse::<Table>().ok().and_then(|mut t| t.remove("v"));
+        self.set_value(key, value.unwrap_or_else(text))
+    }
+
+    /// Sets `key` (dotted; a number is an index into a list).
+    ///
+    /// # Errors
+    /// If the key leads nowhere.
+    pub fn set_value(&mut self, key: &str, value: Value) -> Result<()> {
         let parts: Vec<&str> = key.split('.').collect();
         let missing = || Error::Scenario {
             file: self.path.clone(),
@@ -184,6 +193,11 @@ impl File {
             BURST_BUFFER => Ok(Scenario::BurstBuffer(Box::new(burst_buffer::read(&root)?))),
             _ => Ok(Scenario::Colocation(Box::new(colocation::read(&root)?))),
         }
+    }
+
+    /// The file's name for titles, which does not depend on where it is.
+    pub fn name(&self) -> String {
+        self.path.file_name().unwrap_or(self.path.as_os_str()).to_string_lossy().into_owned()
     }
 
     /// The kind as the file says it, unchecked; for what has to be known before the checks.

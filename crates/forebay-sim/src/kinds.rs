@@ -1,11 +1,12 @@
-//! What `run`, `compare`, `sweep` and `replay` need to know of the kinds of scenarios: one place,
-//! so that the commands do not.
+//! What `run`, `compare` and `sweep` need to know of the kinds of scenarios: one place, so that the
+//! commands and the Python module do not.
 
-use std::io::Write;
+use std::fs;
+use std::io::{BufWriter, Write};
+use std::path::Path;
 
 use forebay_policy::{access, memory as laws, planner};
 
-use super::Output;
 use crate::error::{Error, Result};
 use crate::figure::Figure;
 use crate::scenario::{BURST_BUFFER, CLUSTER, COLOCATION, File, MEMORY, Scenario};
@@ -14,9 +15,13 @@ use crate::{burst, cluster, colocate, memory};
 
 /// What a run amounted to.
 pub enum Done {
+    /// Of kind `colocation`.
     Colocation(colocate::Outcome),
+    /// Of kind `burst-buffer`.
     BurstBuffer(burst::Outcome),
+    /// Of kind `cluster`.
     Cluster(cluster::Outcome),
+    /// Of kind `memory`.
     Memory(memory::Outcome),
 }
 
@@ -30,6 +35,9 @@ pub fn policies(file: &File) -> Vec<String> {
 }
 
 /// Sets the policy: the planner's, the memory law, or that of access, or `ALLOCATION/ACCESS`.
+///
+/// # Errors
+/// If the file has a value where a table of policies is needed.
 pub fn set_policy(file: &mut File, policy: &str) -> Result<()> {
     match file.kind() {
         BURST_BUFFER => {}
@@ -78,6 +86,9 @@ impl Scenario {
     }
 
     /// Runs it to the end.
+    ///
+    /// # Errors
+    /// If it does not come to an end, or the caller cancels it.
     pub fn run(&self, trace: &mut Trace) -> Result<Done> {
         match self {
             Scenario::Colocation(setup) => colocate::simulate(setup, trace).map(Done::Colocation),
@@ -85,6 +96,19 @@ impl Scenario {
             Scenario::Cluster(setup) => cluster::simulate(setup, trace).map(Done::Cluster),
             Scenario::Memory(setup) => memory::simulate(setup, trace).map(Done::Memory),
         }
+    }
+
+    /// Runs it to the end, and writes its trace to `path` if there is one.
+    ///
+    /// # Errors
+    /// As for [`Scenario::run`], or if the trace cannot be written.
+    pub fn run_traced(&self, path: Option<&Path>) -> Result<Done> {
+        let Some(path) = path else { return self.run(&mut Trace::off()) };
+        let file = fs::File::create(path).map_err(Error::io("create the trace", path))?;
+        let mut trace = self.trace(Box::new(BufWriter::new(file)));
+        let done = self.run(&mut trace)?;
+        trace.finish().map_err(Error::io("write the trace", path))?;
+        Ok(done)
     }
 
     /// The rows of a run of it.
@@ -124,7 +148,10 @@ impl Scenario {
 }
 
 impl Done {
-    /// All of it as JSON.
+    /// All of it as JSON, with a line break at the end.
+    ///
+    /// # Errors
+    /// If a number is none that JSON has.
     pub fn json(&self) -> std::result::Result<String, std::io::Error> {
         let json = match self {
             Done::Colocation(outcome) => serde_json::to_string_pretty(outcome),
@@ -133,16 +160,6 @@ impl Done {
             Done::Memory(outcome) => serde_json::to_string_pretty(outcome),
         };
         Ok(json.map_err(std::io::Error::from)? + "\n")
-    }
-
-    /// Writes all of it as JSON.
-    pub(super) fn print(&self, out: &mut Output<'_>) -> Result<()> {
-        match self {
-            Done::Colocation(outcome) => out.value(outcome),
-            Done::BurstBuffer(outcome) => out.value(outcome),
-            Done::Cluster(outcome) => out.value(outcome),
-            Done::Memory(outcome) => out.value(outcome),
-        }
     }
 
     /// Every record, with the names of the columns.
@@ -193,7 +210,10 @@ impl Done {
     }
 }
 
-/// An error if the runs of a grid have different columns.
+/// Checks that the runs of a grid have the same columns.
+///
+/// # Errors
+/// If they are of different kinds.
 pub fn same_kind(scenarios: &[Scenario]) -> Result<()> {
     match scenarios.windows(2).all(|w| w[0].columns() == w[1].columns()) {
         true => Ok(()),

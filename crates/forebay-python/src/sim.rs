@@ -1,0 +1,212 @@
+//! The simulator: scenarios in, results out. The package `forebay.sim` is made of it.
+//!
+//! A run works in a thread of its own while the calling thread looks for signals, so that Ctrl-C
+//! stops it within a tenth of a second.
+
+use crate::convert::PathArg;
+use forebay_sim::cancel::Cancel;
+use forebay_sim::error::{Error, Result};
+use forebay_sim::kinds::{self, Done};
+use forebay_sim::reproduce;
+use forebay_sim::scenario::{File, Scenario};
+use forebay_sim::table;
+use pyo3::create_exception;
+use pyo3::exceptions::{
+    PyFileNotFoundError, PyIsADirectoryError, PyOSError, PyPermissionError, PyValueError,
+};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+use serde_json::Value;
+use std::io;
+use std::path::Path;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
+
+/// Longest delay of Ctrl-C.
+const STEP: Duration = Duration::from_millis(100);
+
+create_exception!(
+    forebay.sim,
+    SimulationError,
+    PyValueError,
+    "A scenario is wrong, or its run does not come to an end. The text is that of `forebay sim`."
+);
+
+/// The command line's message. Errors of files are `OSError` and its subclasses, with `errno`.
+fn py_error(py: Python<'_>, e: &Error) -> PyErr {
+    let Error::Io { source, .. } = e else { return SimulationError::new_err(e.to_string()) };
+    let text = e.to_string();
+    let error = match source.kind() {
+        io::ErrorKind::NotFound => PyFileNotFoundError::new_err(text),
+        io::ErrorKind::PermissionDenied => PyPermissionError::new_err(text),
+        io::ErrorKind::IsADirectory => PyIsADirectoryError::new_err(text),
+        _ => PyOSError::new_err(text),
+    };
+    // As an argument, the number would change the text.
+    if let Some(errno) = source.raw_os_error() {
+        let _ = error.value(py).setattr("errno", errno);
+    }
+    error
+}
+
+/// Does `work` while other Python threads run; an exception from a signal's handler cancels it.
+fn interruptible<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T> + Send) -> PyResult<T> {
+    let cancel = Cancel::default();
+    let (done, wait) = channel::<()>();
+    let outcome = py.detach(move || {
+        let cancel = &cancel;
+        thread::scope(|scope| {
+            let worker = scope.spawn(move || {
+                // Dropped when the work ends, in whatever way.
+                let _done = done;
+                cancel.watch(work)
+            });
+            let mut interrupted = Ok(());
+            while interrupted.is_ok() && wait.recv_timeout(STEP) == Err(RecvTimeoutError::Timeout) {
+                interrupted = Python::attach(|py| py.check_signals());
+            }
+            if interrupted.is_err() {
+                cancel.cancel();
+            }
+            let result = worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            interrupted.map(|()| result)
+        })
+    })?;
+    outcome.map_err(|e| py_error(py, &e))
+}
+
+/// A scenario that was read, and may be changed.
+#[pyclass(frozen, module = "forebay._core")]
+pub struct SimScenario(File);
+
+/// What a scenario that is no file is called in messages.
+const NO_FILE: &str = "<scenario>";
+
+fn json(text: &str) -> PyResult<toml::Value> {
+    serde_json::from_str(text).map_err(|e| {
+        SimulationError::new_err(format!("{NO_FILE}: {text} has a value that TOML does not have: {e}"))
+    })
+}
+
+#[pymethods]
+impl SimScenario {
+    /// The file at `path`.
+    #[staticmethod]
+    fn read(py: Python<'_>, path: PathArg) -> PyResult<Self> {
+        py.detach(|| File::read(&path.0)).map(SimScenario).map_err(|e| py_error(py, &e))
+    }
+
+    /// From TOML.
+    #[staticmethod]
+    fn parse(py: Python<'_>, text: &str) -> PyResult<Self> {
+        File::parse(Path::new(NO_FILE), text).map(SimScenario).map_err(|e| py_error(py, &e))
+    }
+
+    /// From an object as JSON.
+    #[staticmethod]
+    fn of(text: &str) -> PyResult<Self> {
+        match json(text)? {
+            toml::Value::Table(table) => Ok(SimScenario(File::of(Path::new(NO_FILE), table))),
+            _ => Err(SimulationError::new_err(format!("{NO_FILE}: a dict is needed"))),
+        }
+    }
+
+    /// The same with values of some keys, as JSON, and with a policy.
+    #[pyo3(signature = (values, policy = None))]
+    fn with_values(
+        &self,
+        py: Python<'_>,
+        values: Vec<(String, String)>,
+        policy: Option<&str>,
+    ) -> PyResult<Self> {
+        let mut file = self.0.clone();
+        for (key, text) in values {
+            file.set_value(&key, json(&text)?).map_err(|e| py_error(py, &e))?;
+        }
+        if let Some(policy) = policy {
+            kinds::set_policy(&mut file, policy).map_err(|e| py_error(py, &e))?;
+        }
+        Ok(SimScenario(file))
+    }
+
+    /// Runs it once.
+    #[pyo3(signature = (trace = None))]
+    fn run(&self, py: Python<'_>, trace: Option<PathArg>) -> PyResult<SimRun> {
+        let trace = trace.map(|path| path.0);
+        interruptible(py, || {
+            let scenario = self.0.scenario()?;
+            let done = scenario.run_traced(trace.as_deref())?;
+            Ok(SimRun { name: self.0.name(), scenario, done })
+        })
+    }
+}
+
+/// A run that has ended.
+#[pyclass(frozen, module = "forebay._core")]
+pub struct SimRun {
+    name: String,
+    scenario: Scenario,
+    done: Done,
+}
+
+#[pymethods]
+impl SimRun {
+    /// All of it as JSON.
+    fn json(&self, py: Python<'_>) -> PyResult<String> {
+        py.detach(|| self.done.json()).map_err(|e| SimulationError::new_err(e.to_string()))
+    }
+
+    /// The last line of the command's output.
+    fn summary(&self) -> String {
+        self.done.summary()
+    }
+
+    /// A row for each job: columns by name, in their order.
+    fn rows<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let rows = py.detach(|| self.scenario.rows(&self.done));
+        columns(py, self.scenario.columns(), &rows)
+    }
+
+    /// A row for each step, wave, I/O phase, task or sample.
+    fn records<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let (names, rows) = py.detach(|| self.done.records());
+        columns(py, names, &rows)
+    }
+
+    /// The timeline as SVG, and its data as CSV.
+    #[pyo3(signature = (window_s = None))]
+    fn timeline(&self, py: Python<'_>, window_s: Option<(f64, f64)>) -> (String, String) {
+        let figure = py.detach(|| self.scenario.timeline(&self.done, &self.name, window_s));
+        (figure.svg, figure.csv)
+    }
+}
+
+/// Lists of the values of each column.
+fn columns<'py, S: AsRef<str>>(
+    py: Python<'py>,
+    names: &[S],
+    rows: &[Vec<String>],
+) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    for (c, name) in names.iter().map(AsRef::as_ref).enumerate() {
+        let cells = rows.iter().map(|row| cell(py, table::value(name, &row[c])));
+        dict.set_item(name, PyList::new(py, cells.collect::<PyResult<Vec<_>>>()?)?)?;
+    }
+    Ok(dict)
+}
+
+fn cell(py: Python<'_>, value: Value) -> PyResult<Bound<'_, PyAny>> {
+    Ok(match value {
+        Value::Number(n) if n.is_f64() => n.as_f64().into_pyobject(py)?.into_any(),
+        Value::Number(n) => n.as_i64().into_pyobject(py)?.into_any(),
+        Value::String(text) => text.into_pyobject(py)?.into_any(),
+        _ => py.None().into_bound(py),
+    })
+}
+
+/// Writes a report of the papers' results into directory `out`; its numbers as JSON.
+#[pyfunction]
+pub fn sim_reproduce(py: Python<'_>, what: &str, out: PathArg) -> PyResult<String> {
+    interruptible(py, || Ok(reproduce::report(what, &out.0)?.json().to_string()))
+}

@@ -1,0 +1,200 @@
+"""The simulator from Python gives what the command gives."""
+
+import json
+import signal
+import subprocess
+import threading
+import time
+
+import pytest
+from conftest import REPOSITORY, binary, need
+
+from forebay import sim
+
+SCENARIOS = sorted((REPOSITORY / "scenarios").glob("*.toml"))
+CHECKPOINTS = REPOSITORY / "scenarios/checkpoints.toml"
+ELEY = REPOSITORY / "scenarios/eley-t2-app6.toml"
+
+SMALL = """
+kind = "burst-buffer"
+cluster = { nodes = 4, node_gb = 100, node_gb_per_s = 1 }
+[[job]]
+name = "12"
+processes = 8
+step_gb = 8
+steps = 2
+compute_s = 10
+"""
+
+# Many hours, if nothing stops it.
+ENDLESS = """
+kind = "burst-buffer"
+access = { policy = "none" }
+cluster = { nodes = 4, node_gb = 100, node_gb_per_s = 1 }
+[[job]]
+name = "a"
+count = 100
+processes = 8
+step_gb = 0.001
+steps = 1000000
+compute_s = 0.001
+"""
+
+
+def command(*words, cwd=REPOSITORY):
+    """What `forebay --json sim ...` prints."""
+    done = subprocess.run([binary(), "--json", "sim", *map(str, words)], cwd=cwd, capture_output=True, text=True)
+    return done.stdout if done.returncode == 0 else pytest.fail(done.stderr)
+
+
+def refusal(*words, cwd=REPOSITORY):
+    """The message with which the command refuses."""
+    done = subprocess.run([binary(), "sim", *map(str, words)], cwd=cwd, capture_output=True, text=True)
+    assert done.returncode != 0, "the command has succeeded"
+    return done.stderr.removeprefix("forebay: ").rstrip("\n")
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda path: path.stem)
+def test_run_gives_the_commands_bytes(scenario, tmp_path):
+    files = {name: tmp_path / name for name in ("result", "csv", "records", "trace", "timeline")}
+    options = [word for name, path in files.items() for word in (f"--{name}", path)]
+    printed = command("run", scenario, "--seed", 3, *options)
+    run = sim.run(scenario, seed=3, trace=tmp_path / "traced")
+    assert run.json == printed == files["result"].read_text()
+    assert run.result == json.loads(printed)
+    assert (tmp_path / "traced").read_bytes() == files["trace"].read_bytes()
+    assert run.timeline() == (files["timeline"].read_text(), (tmp_path / "timeline.csv").read_text())
+    for name, table in (("csv", run.rows), ("records", run.records)):
+        lines = files[name].read_text().splitlines()
+        assert lines[0] == ",".join(table.columns)
+        assert len(lines) == 1 + len(table) > 1
+    assert json.loads(command("run", scenario, "--seed", 3)) == run.result
+
+
+def test_values_are_those_of_the_csv(tmp_path):
+    pandas = need("pandas")
+    command("run", CHECKPOINTS, "--csv", tmp_path / "rows.csv", "--records", tmp_path / "records.csv")
+    run = sim.run(CHECKPOINTS)
+    for name, table in (("rows", run.rows), ("records", run.records)):
+        expected = pandas.read_csv(tmp_path / f"{name}.csv")
+        assert pandas.DataFrame(table.to_dict()).equals(expected)
+        assert pandas.DataFrame(table.to_records()).equals(expected)
+
+
+def test_arrow_takes_a_table():
+    arrow = need("pyarrow")
+    run = sim.run(CHECKPOINTS)
+    table = arrow.table(run.records.to_dict())
+    assert table.to_pylist() == run.records.to_records()
+
+
+def test_a_scenario_is_a_path_or_toml_or_a_dict():
+    text = CHECKPOINTS.read_text()
+    by_path = sim.run(str(CHECKPOINTS))
+    assert sim.run(text).json == by_path.json
+    tomllib = pytest.importorskip("tomllib")
+    assert sim.run(tomllib.loads(text)).json == by_path.json
+
+
+def test_values_and_policies_replace_those_of_the_scenario():
+    run = sim.run(ELEY, policy="forebay", set={"hpc.0.allowance_percent": 15, "hpc.0.name": "12"})
+    assert run.rows["policy"] == ["forebay"] * 2
+    assert run.rows["name"] == ["application 6", "12"]
+    assert run.rows["deadlines_missed"] == [None, 0]
+    both = sim.run(SMALL, policy="full/sa-sjf")
+    assert (both.rows[0]["allocation"], both.rows[0]["access"]) == ("full", "sa-sjf")
+    assert both.rows[0]["job"] == "12"
+
+
+def test_numpy_values_are_numbers():
+    numpy = need("numpy")
+    run = sim.run(SMALL, set={"job.0.steps": numpy.int64(3), "job.0.compute_s": numpy.float64(2.5)})
+    assert run.rows["steps"] == [3, 3]
+    trace = {"job.0.steps": 3, "job.0.arrivals": "trace", "job.0.at_s": numpy.array([1, 2, 30])}
+    assert sim.run(SMALL, set=trace).records["due_s"][0] == 1.0
+
+
+def test_refusals_have_the_commands_words(tmp_path):
+    scenario = tmp_path / "a.toml"
+    wrong = {
+        "out of range": SMALL.replace("nodes = 4", "nodes = 0"),
+        "unknown key": SMALL + "color = 'blue'\n",
+        "not TOML": SMALL + "= 3\n",
+        "a log that is missing": SMALL + "[log]\nswf = 'none.swf'\nprocess_gb = 1\n",
+    }
+    for what, text in wrong.items():
+        scenario.write_text(text)
+        expected = refusal("run", "a.toml", cwd=tmp_path)
+        with pytest.raises((sim.SimulationError, OSError)) as caught:
+            sim.run(scenario)
+        assert str(caught.value).replace(f"{tmp_path}/", "") == expected, what
+        with pytest.raises((sim.SimulationError, OSError)) as caught:
+            sim.run(text)
+        assert str(caught.value) == expected.replace("a.toml", "<scenario>"), what
+
+
+def test_refusals_are_of_the_right_type(tmp_path):
+    with pytest.raises(FileNotFoundError) as missing:
+        sim.run(tmp_path / "none.toml")
+    assert missing.value.errno == 2
+    assert str(missing.value) == refusal("run", tmp_path / "none.toml")
+    with pytest.raises(ValueError, match="bogus") as unknown:
+        sim.run(CHECKPOINTS, policy="bogus")
+    assert type(unknown.value) is sim.SimulationError
+    assert str(unknown.value) == refusal("run", CHECKPOINTS, "--policy", "bogus")
+    for values in ({"cluster": None}, {"cluster.nodes": 2**70}, {"seed": float("nan")}, {"no.0.key": 1}):
+        with pytest.raises(sim.SimulationError):
+            sim.run(CHECKPOINTS, set=values)
+    with pytest.raises(sim.SimulationError, match=r"^<scenario>: cluster = \(missing\)"):
+        sim.run({"kind": "burst-buffer"})
+    with pytest.raises(TypeError):
+        sim.run(SMALL, set={"seed": object()})
+    with pytest.raises(ValueError, match="window_s"):
+        sim.run(SMALL).timeline((5, 3))
+
+
+def test_tables():
+    table = sim.run(SMALL).records
+    assert table.columns == ["job", "step", "due_s", "granted_s", "end_s", "alone_s", "attempts"]
+    assert table[1] == table.to_records()[1] == list(table)[1]
+    assert table[1]["job"] == "12"
+    assert table["step"] == [0, 1]
+    assert table == sim.run(SMALL).records
+    assert repr(table).splitlines()[0].split() == table.columns
+    assert len(repr(sim.run(SMALL, set={"job.0.steps": 50}).records).splitlines()) == 22
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+def test_other_threads_run_and_ctrl_c_stops_a_run():
+    ticks = []
+    main = threading.get_ident()
+
+    def interrupt():
+        for _ in range(5):
+            time.sleep(0.02)
+            ticks.append(time.monotonic())
+        signal.pthread_kill(main, signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        sim.run(ENDLESS)
+    thread.join()
+    assert len(ticks) == 5
+    # The next run is not cancelled.
+    assert sim.run(SMALL).rows["steps"] == [2, 2]
+
+
+def test_reproduce_writes_the_commands_report(tmp_path):
+    printed = json.loads(command("reproduce", "tls", "--out", tmp_path / "a"))
+    returned = sim.reproduce("tls", tmp_path / "b")
+    assert returned.pop("report") == str(tmp_path / "b/report.md")
+    del printed["report"]
+    assert returned == printed
+    names = sorted(path.name for path in (tmp_path / "a").iterdir())
+    assert names == sorted(path.name for path in (tmp_path / "b").iterdir())
+    for name in names:
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+    with pytest.raises(sim.SimulationError) as unknown:
+        sim.reproduce("bogus", tmp_path / "c")
+    assert str(unknown.value) == refusal("reproduce", "bogus", "--out", tmp_path / "d")
