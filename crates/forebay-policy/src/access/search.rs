@@ -203,3 +203,108 @@ impl Search {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::access::NodeSet;
+
+    const NODES: u32 = 6;
+    const TRIES: u32 = 3_000;
+
+    /// Nodes, time alone and waiting of each step; nodes and time left of each holder.
+    type Situation = (Vec<(Vec<u32>, u64, u64)>, Vec<(Vec<u32>, u64)>);
+
+    fn situations() -> impl Strategy<Value = Situation> {
+        let nodes = || prop::collection::btree_set(0..NODES, 1..=3).prop_map(|set| set.into_iter().collect());
+        let steps = prop::collection::vec((nodes(), 1u64..60, 0u64..40), 2..=6);
+        (steps, prop::collection::vec((nodes(), 1u64..60), 0..2))
+    }
+
+    fn pending((steps, _): &Situation) -> Vec<Pending> {
+        let step = |(seq, (nodes, alone_ns, waited_ns)): (u64, &(Vec<u32>, u64, u64))| Pending {
+            step: seq,
+            nodes: NodeSet::of(NODES, nodes),
+            alone_ns: *alone_ns,
+            arrived: Nanos(100 - waited_ns),
+            seq,
+            key: *alone_ns,
+        };
+        (0..).zip(steps).map(step).collect()
+    }
+
+    fn held((_, holders): &Situation) -> Vec<(NodeSet, u64)> {
+        holders.iter().map(|(nodes, left_ns)| (NodeSet::of(NODES, nodes), *left_ns)).collect()
+    }
+
+    /// All orders of `rest` behind `order`.
+    fn orders(order: &mut Vec<u32>, rest: &mut Vec<u32>, with: &mut impl FnMut(&[u32])) {
+        if rest.is_empty() {
+            return with(order);
+        }
+        for at in 0..rest.len() {
+            let step = rest.remove(at);
+            order.push(step);
+            orders(order, rest, with);
+            order.pop();
+            rest.insert(at, step);
+        }
+    }
+
+    proptest! {
+        /// A descent leaves out places that cannot be better. Where it ends, no move of one step to
+        /// any place is better.
+        #[test]
+        fn a_pruned_descent_ends_where_no_single_move_helps(situation in situations()) {
+            let (pending, held) = (pending(&situation), held(&situation));
+            let holders: Vec<Holder> = held.iter().map(|(nodes, left_ns)| (nodes, *left_ns)).collect();
+            let mut search = Search::new(Nanos(100), &holders, &pending, u32::MAX);
+            // Shortest first is not tried against others where all steps wait for each other.
+            if matches!(search.stage, Stage::Over) {
+                return Ok(());
+            }
+            while !matches!(search.stage, Stage::Shakes) {
+                search.stage = match core::mem::replace(&mut search.stage, Stage::Over) {
+                    Stage::Offers(offers) => search.offer(offers),
+                    Stage::Descends(descent) => search.descend(descent),
+                    stage => stage,
+                };
+            }
+            let (best, sum_ns) = (search.best.clone(), search.sum_ns);
+            prop_assert_eq!(search.sketch.play(&best, u64::MAX).map(|o| o.sum_ns), Some(sum_ns));
+            for from in 0..best.len() {
+                for to in 0..best.len() {
+                    let mut order = best.clone();
+                    let step = order.remove(from);
+                    order.insert(to, step);
+                    let better = search.try_order(&order, sum_ns - 1);
+                    prop_assert_eq!(better, None, "{:?} is better than {:?}", order, best);
+                }
+            }
+        }
+
+        /// Of few steps the search finds the best order of all that keep the bound on waiting.
+        #[test]
+        fn the_search_finds_the_best_of_all_orders(situation in situations()) {
+            let (pending, held) = (pending(&situation), held(&situation));
+            let holders: Vec<Holder> = held.iter().map(|(nodes, left_ns)| (nodes, *left_ns)).collect();
+            let mut search = Search::new(Nanos(100), &holders, &pending, TRIES);
+            if matches!(search.stage, Stage::Over) {
+                return Ok(());
+            }
+            let longest_wait_ns = search.longest_wait_ns;
+            prop_assert!(search.run(u64::MAX / 2));
+            let mut sketch = Sketch::new(Nanos(100), &holders, &pending);
+            let found = sketch.play(search.best(), u64::MAX).expect("no limit");
+            prop_assert!(found.longest_wait_ns <= longest_wait_ns);
+            let mut least_ns = u64::MAX;
+            orders(&mut Vec::new(), &mut (0..pending.len() as u32).collect(), &mut |order| {
+                let played = sketch.play(order, u64::MAX).filter(|o| o.longest_wait_ns <= longest_wait_ns);
+                least_ns = played.map_or(least_ns, |o| o.sum_ns.min(least_ns));
+            });
+            prop_assert_eq!(found.sum_ns, least_ns);
+        }
+    }
+}
