@@ -58,12 +58,23 @@ fn jobs_of_a_log_write_steps() {
     );
 }
 
+/// Each task begins with its job, reads 1 MB and computes for as long as the job ran.
 #[test]
 fn jobs_of_a_log_run_tasks() {
     let dir = tempfile::tempdir().expect("a directory");
     let got = records(dir.path(), CLUSTER, LOG).expect("it runs");
-    let of = |job: &str| got.lines().filter(|row| row.starts_with(job)).count();
-    assert_eq!((of("log#1,"), of("log#3,"), got.lines().count()), (8, 2, 11), "{got}");
+    assert_eq!((got.lines().next(), got.lines().count()), (Some("job,slot,begin_s,end_s"), 11), "{got}");
+    // The server sends the 10 MB of both jobs in 10 s, and all cores are free.
+    for (job, tasks, begin_s, run_s) in [("log#1", 8, 0.0, 100.0), ("log#3", 2, 30.0, 50.0)] {
+        let rows: Vec<Vec<&str>> = got.lines().map(|row| row.split(',').collect()).collect();
+        let its: Vec<_> = rows.iter().filter(|row| row[0] == job).collect();
+        assert_eq!(its.len(), tasks, "{got}");
+        for row in its {
+            let s = |column: usize| row[column].parse::<f64>().expect("a time");
+            assert_eq!(s(2), begin_s, "{got}");
+            assert!((run_s..run_s + 10.0).contains(&(s(3) - s(2))), "{got}");
+        }
+    }
 }
 
 #[test]

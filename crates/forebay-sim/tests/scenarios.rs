@@ -1,5 +1,5 @@
 //! Random scenarios of every kind, right ones and wrong ones: each runs to its end or its horizon
-//! with numbers that make sense, or is refused in one line that names the file.
+//! with numbers that make sense, or is refused in one line.
 //!
 //! A scenario that runs is changed at one to four keys. Values are right, at the edge of what is
 //! allowed, or nonsense. They are small where they are right, and there is a horizon, so that a
