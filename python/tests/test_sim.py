@@ -198,3 +198,52 @@ def test_reproduce_writes_the_commands_report(tmp_path):
     with pytest.raises(sim.SimulationError) as unknown:
         sim.reproduce("bogus", tmp_path / "c")
     assert str(unknown.value) == refusal("reproduce", "bogus", "--out", tmp_path / "d")
+
+
+def test_compare_and_sweep_give_the_commands_rows():
+    policies = ["striped/sa-sjf", "full/forebay"]
+    printed = json.loads(command("compare", CHECKPOINTS, "--policies", ",".join(policies)))
+    assert sim.compare(CHECKPOINTS, policies).to_records() == printed
+    assert sim.compare(ELEY).to_records() == json.loads(command("compare", ELEY))
+    printed = json.loads(command("sweep", ELEY, "--set", "planner.policy=eley,forebay", "--set", "hpc.0.allowance_percent=5,7.5"))
+    grid = {"planner.policy": ["eley", "forebay"], "hpc.0.allowance_percent": [5, 7.5]}
+    table = sim.sweep(ELEY, grid)
+    assert table.to_records() == printed
+    assert table.columns[:3] == ["planner.policy", "hpc.0.allowance_percent", "policy"]
+    assert sim.sweep(ELEY, grid, threads=1) == table
+    assert sim.sweep(SMALL, {"seed": range(3)})["seed"] == [0, 0, 1, 1, 2, 2]
+
+
+def test_several_seeds_give_the_commands_rows():
+    options = ["--policies", "eley,forebay", "--seeds", 3]
+    assert sim.compare(ELEY, ["eley", "forebay"], seeds=3).to_records() == json.loads(command("compare", ELEY, *options))
+    random = {"hpc.0.arrivals": "poisson"}
+    table = sim.sweep(ELEY, {"hpc.0.arrivals": ["poisson"], "planner.policy": ["eley", "forebay"]}, seeds=3)
+    options = ["--set", "hpc.0.arrivals=poisson", "--set", "planner.policy=eley,forebay", "--seeds", 3]
+    assert table.to_records() == json.loads(command("sweep", ELEY, *options))
+    assert len(sim.compare(ELEY, ["eley"], seeds=2, set=random)) > 0
+
+
+def test_refusals_of_many_runs():
+    for call in (
+        lambda: sim.compare(ELEY, ["bogus"]),
+        lambda: sim.compare(ELEY, seeds=1),
+        lambda: sim.sweep(ELEY, {"seed": []}),
+        lambda: sim.sweep(ELEY, {"seed": range(1001), "horizon_s": range(1, 1001)}),
+        lambda: sim.sweep(ELEY, {"seed": [1]}, seeds=2),
+        lambda: sim.sweep(ELEY, {"hpc.0.allowance_percent": [5, -1]}),
+    ):
+        with pytest.raises(sim.SimulationError):
+            call()
+    with pytest.raises(sim.SimulationError) as caught:
+        sim.sweep(ELEY, {"hpc.0.allowance_percent": [5, -1]})
+    assert str(caught.value) == refusal("sweep", ELEY, "--set", "hpc.0.allowance_percent=5,-1")
+
+
+def test_ctrl_c_stops_all_threads_of_a_sweep():
+    main = threading.get_ident()
+    timer = threading.Timer(0.2, lambda: signal.pthread_kill(main, signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        sim.sweep(ENDLESS, {"seed": range(8)}, threads=2)
+    timer.join()

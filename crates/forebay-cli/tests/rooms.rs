@@ -35,6 +35,7 @@ const ONE_WITH_THEIR_FILE: &[(&str, &str, &str)] = &[
     ("forebay-sim", "cli", COMMANDS),
     ("forebay-sim", "cli::random", COMMANDS),
     ("forebay-cli", "", COMMANDS),
+    ("forebay-sim", "study", STUDY),
     ("forebay-sim", "reproduce::bb", STUDY),
     ("forebay-sim", "reproduce::eley", STUDY),
     ("forebay-policy", "stage", MACHINE),

@@ -7,9 +7,11 @@ use crate::convert::PathArg;
 use forebay_sim::cancel::Cancel;
 use forebay_sim::error::{Error, Result};
 use forebay_sim::kinds::{self, Done};
+use forebay_sim::parallel::threads;
 use forebay_sim::reproduce;
 use forebay_sim::scenario::{File, Scenario};
-use forebay_sim::table;
+use forebay_sim::study::{self, Axis};
+use forebay_sim::table::{Table, value};
 use pyo3::create_exception;
 use pyo3::exceptions::{
     PyFileNotFoundError, PyIsADirectoryError, PyOSError, PyPermissionError, PyValueError,
@@ -18,6 +20,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use serde_json::Value;
 use std::io;
+use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
@@ -140,6 +143,41 @@ impl SimScenario {
             Ok(SimRun { name: self.0.name(), scenario, done })
         })
     }
+
+    /// Runs it under several policies, or under all: rows of each, or measures over so many seeds.
+    fn compare<'py>(
+        &self,
+        py: Python<'py>,
+        policies: Vec<String>,
+        seeds: Option<u64>,
+        wanted: Option<NonZeroUsize>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let made = interruptible(py, || match seeds {
+            Some(seeds) => study::compare_seeds(&self.0, &policies, seeds, threads(wanted)).map(|s| s.table),
+            None => study::compare(&self.0, &policies, |_, _, _| Ok(())),
+        })?;
+        table(py, &made)
+    }
+
+    /// Runs it at each point of a grid, whose values are JSON.
+    fn sweep<'py>(
+        &self,
+        py: Python<'py>,
+        grid: Vec<(String, Vec<String>)>,
+        seeds: Option<u64>,
+        wanted: Option<NonZeroUsize>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let values = |texts: &[String]| texts.iter().map(|text| json(text)).collect::<PyResult<Vec<_>>>();
+        let axis = |(key, texts): &(String, Vec<String>)| {
+            Axis::of(key, values(texts)?).map_err(|e| py_error(py, &e))
+        };
+        let axes = grid.iter().map(axis).collect::<PyResult<Vec<_>>>()?;
+        let made = interruptible(py, || match seeds {
+            Some(seeds) => study::sweep_seeds(&self.0, &axes, seeds, threads(wanted)).map(|s| s.table),
+            None => study::sweep(&self.0, &axes, threads(wanted)),
+        })?;
+        table(py, &made)
+    }
 }
 
 /// A run that has ended.
@@ -182,6 +220,10 @@ impl SimRun {
     }
 }
 
+fn table<'py>(py: Python<'py>, table: &Table) -> PyResult<Bound<'py, PyDict>> {
+    columns(py, &table.columns, &table.rows)
+}
+
 /// Lists of the values of each column.
 fn columns<'py, S: AsRef<str>>(
     py: Python<'py>,
@@ -190,7 +232,7 @@ fn columns<'py, S: AsRef<str>>(
 ) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     for (c, name) in names.iter().map(AsRef::as_ref).enumerate() {
-        let cells = rows.iter().map(|row| cell(py, table::value(name, &row[c])));
+        let cells = rows.iter().map(|row| cell(py, value(name, &row[c])));
         dict.set_item(name, PyList::new(py, cells.collect::<PyResult<Vec<_>>>()?)?)?;
     }
     Ok(dict)

@@ -19,6 +19,7 @@
 //! | [`colocate`] | HPC jobs beside Big Data jobs whose waves are prefetched |
 //! | [`memory`] | a node whose tier gives way to compute |
 //! | [`kinds`] | what commands need to know of the kinds of scenarios |
+//! | [`study`] | many runs of a scenario: policies, values of keys, seeds |
 //! | [`random`] | random systems, on which policies are compared |
 //! | [`estimate`] | confidence intervals, and whether a difference is significant |
 //! | [`parallel`] | independent runs in several threads |
@@ -55,6 +56,7 @@ pub mod report;
 pub mod reproduce;
 pub mod run;
 pub mod scenario;
+pub mod study;
 pub mod table;
 pub use forebay_trace as trace;
 

@@ -6,6 +6,8 @@
     run.rows["io_s"]                      # a column
     pandas.DataFrame(run.records.to_dict())
     run.timeline()                        # a figure, in a notebook
+    sim.compare("scenarios/checkpoints.toml", ["striped/sa-sjf", "striped/forebay"])
+    sim.sweep("scenarios/eley-t2-app6.toml", {"hpc.0.allowance_percent": [5, 15, 30]})
 
 The functions run the same code as `forebay sim` and need no agent. The same scenario and seed give the same bytes as the command.
 
@@ -31,14 +33,14 @@ from __future__ import annotations
 import functools
 import json
 import os
-from typing import Any, Iterator, Mapping, NamedTuple, Optional, Union
+from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Optional, Union
 
 from ._core import SimRun as _SimRun
 from ._core import SimScenario as _SimScenario
 from ._core import SimulationError
 from ._core import sim_reproduce as _sim_reproduce
 
-__all__ = ["Figure", "Run", "SimulationError", "Table", "reproduce", "run"]
+__all__ = ["Figure", "Run", "SimulationError", "Table", "compare", "reproduce", "run", "sweep"]
 
 AnyPath = Union[str, bytes, os.PathLike]
 Scenario = Union[str, os.PathLike, Mapping[str, Any]]
@@ -170,6 +172,52 @@ def run(
     if seed is not None:
         values["seed"] = seed
     return Run(_read(scenario, values, policy).run(trace))
+
+
+def compare(
+    scenario: Scenario,
+    policies: Iterable[str] = (),
+    *,
+    seeds: Optional[int] = None,
+    threads: Optional[int] = None,
+    set: Optional[Mapping[str, Any]] = None,
+) -> Table:
+    """Simulates under several policies, as `forebay sim compare`.
+
+    policies: as for `run`; all of the scenario's kind by default. The first is what others are compared with.
+    seeds: from 2 to 100,000: run so many seeds, from the scenario's on. threads: for several seeds; all cores by default.
+    set: values of other keys.
+
+    Returns the rows of `run` under each policy. With `seeds`, a row for each policy, job and measure: `mean` and its 95 % confidence
+    interval from `low` to `high`, `change` against the first policy with `change_low` and `change_high`, in the unit `change_in`
+    ("percent" or "absolute"), and `difference`, the verdict of a paired t test.
+
+    SimulationError, OSError, KeyboardInterrupt: see the module.
+    """
+    names = [policies] if isinstance(policies, str) else list(policies)
+    return Table(_read(scenario, set or {}).compare(names, seeds, threads))
+
+
+def sweep(
+    scenario: Scenario,
+    grid: Mapping[str, Iterable[Any]],
+    *,
+    seeds: Optional[int] = None,
+    threads: Optional[int] = None,
+    set: Optional[Mapping[str, Any]] = None,
+) -> Table:
+    """Simulates every combination of some keys' values, as `forebay sim sweep`.
+
+    grid: keys, as in `set`, and the values of each: `{"planner.policy": ["eley", "forebay"], "seed": range(5)}`. The last key changes
+        fastest. At most 1,000,000 points.
+    seeds, threads, set: as for `compare`.
+
+    Returns the rows of `compare`, with a column for each key of the grid before them. The rows do not depend on the number of threads.
+
+    SimulationError, OSError, KeyboardInterrupt: see the module.
+    """
+    axes = [(key, [_json(value) for value in values]) for key, values in grid.items()]
+    return Table(_read(scenario, set or {}).sweep(axes, seeds, threads))
 
 
 def reproduce(what: str, out: AnyPath) -> dict[str, Any]:

@@ -4,19 +4,20 @@
 //! names them. The one program of the project parses the arguments; its `--json` holds for every
 //! command here and must not be taken again.
 
+use std::fs;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 
 use crate::csv::csv;
 use crate::error::{Error, Result};
-use crate::table::objects;
+use crate::study::MAX_SEEDS;
+use crate::table::{Table, objects};
 
 mod model;
 mod random;
 mod replay;
-mod replications;
 mod run;
 mod sweep;
 
@@ -44,9 +45,6 @@ pub enum SimCommand {
     /// Drive the policies from a recorded trace and check that they decide the same
     Replay(ReplayArgs),
 }
-
-/// More seeds than this are more likely a slip than a wish.
-const MAX_SEEDS: u64 = 100_000;
 
 /// Options of `run`.
 #[derive(Args, Debug)]
@@ -207,14 +205,25 @@ impl Output<'_> {
     fn value(&mut self, value: &impl serde::Serialize) -> Result<()> {
         let text = serde_json::to_string_pretty(value)
             .map_err(std::io::Error::from)
-            .map_err(Error::io("write JSON to", std::path::Path::new("standard output")))?;
+            .map_err(Error::io("write JSON to", Path::new("standard output")))?;
         say(self, &text)
     }
 }
 
 /// Writes a line for the user.
 fn say(out: &mut Output<'_>, line: &str) -> Result<()> {
-    writeln!(out.out, "{line}").map_err(Error::io("write to", std::path::Path::new("standard output")))
+    writeln!(out.out, "{line}").map_err(Error::io("write to", Path::new("standard output")))
+}
+
+/// Writes a table.
+fn show(out: &mut Output<'_>, rows: &Table) -> Result<()> {
+    let columns: Vec<&str> = rows.columns.iter().map(String::as_str).collect();
+    table(out, &columns, &rows.rows)
+}
+
+/// Writes a file that an option names.
+fn write(path: &Path, what: &'static str, contents: &str) -> Result<()> {
+    fs::write(path, contents).map_err(Error::io(what, path))
 }
 
 /// Writes rows in columns as wide as their widest cell, or as JSON objects.

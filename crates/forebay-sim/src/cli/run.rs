@@ -3,18 +3,12 @@
 use std::fs;
 use std::path::Path;
 
-use super::replications::{self, Sample};
-use super::sweep::run_all;
-use super::{CompareArgs, Output, RunArgs, csv, say, table};
+use super::{CompareArgs, Output, RunArgs, csv, say, show, table, write};
 use crate::error::{Error, Result};
-use crate::kinds::{policies, set_policy};
+use crate::kinds::{Done, set_policy};
 use crate::parallel::threads;
-use crate::scenario::File;
-use crate::trace::Trace;
-
-fn write(path: &Path, what: &'static str, contents: &str) -> Result<()> {
-    fs::write(path, contents).map_err(Error::io(what, path))
-}
+use crate::scenario::{File, Scenario};
+use crate::study::{self, Replicated};
 
 /// The part of the time to draw.
 fn window(args: &RunArgs) -> Result<Option<(f64, f64)>> {
@@ -64,51 +58,37 @@ pub fn run(args: &RunArgs, out: &mut Output<'_>) -> Result<()> {
 
 pub fn compare(args: &CompareArgs, out: &mut Output<'_>) -> Result<()> {
     let file = File::read(&args.scenario)?;
-    let names = if args.policies.is_empty() { policies(&file) } else { args.policies.clone() };
     if let Some(seeds) = args.seeds {
-        return compare_seeds(args, &file, &names, seeds, out);
+        let study = study::compare_seeds(&file, &args.policies, seeds, threads(args.threads))?;
+        return replicated(&study, args.csv.as_deref(), out);
     }
     if let Some(dir) = &args.timelines {
         fs::create_dir_all(dir).map_err(Error::io("create the directory", dir))?;
     }
-    let mut columns: &[&str] = &[];
-    let mut rows = Vec::new();
-    for name in names {
-        let mut file = file.clone();
-        set_policy(&mut file, &name)?;
-        let scenario = file.scenario()?;
-        let done = scenario.run(&mut Trace::off())?;
-        if let Some(dir) = &args.timelines {
-            let figure = scenario.timeline(&done, &file.name(), None);
-            let path = dir.join(format!("{}.svg", name.replace('/', "-")));
-            figure.write(&path, "write the timeline to")?;
-        }
-        columns = scenario.columns();
-        rows.extend(scenario.rows(&done));
-    }
+    let draw = |policy: &str, scenario: &Scenario, done: &Done| {
+        let Some(dir) = &args.timelines else { return Ok(()) };
+        let figure = scenario.timeline(done, &file.name(), None);
+        figure.write(&dir.join(format!("{}.svg", policy.replace('/', "-"))), "write the timeline to")
+    };
+    let rows = study::compare(&file, &args.policies, draw)?;
     if let Some(path) = &args.csv {
-        write(path, "write the rows to", &csv(columns, &rows))?;
+        write(path, "write the rows to", &rows.csv())?;
     }
-    table(out, columns, &rows)
+    show(out, &rows)
 }
 
-/// Every policy under the same seeds.
-fn compare_seeds(
-    args: &CompareArgs,
-    file: &File,
-    names: &[String],
-    seeds: u64,
-    out: &mut Output<'_>,
-) -> Result<()> {
-    replications::limit(names.len(), "policies", seeds)?;
-    let mut scenarios = Vec::new();
-    for name in names {
-        let mut file = file.clone();
-        set_policy(&mut file, name)?;
-        scenarios.extend(replications::seeded(&file, seeds)?);
+/// Shows settings under several seeds, or writes them `to` a file.
+pub fn replicated(study: &Replicated, to: Option<&Path>, out: &mut Output<'_>) -> Result<()> {
+    match to {
+        Some(path) => write(path, "write the rows to", &study.table.csv())?,
+        None => show(out, &study.table)?,
     }
-    let mut runs = run_all(&scenarios, threads(args.threads))?.into_iter();
-    let sample = |_| Sample { label: Vec::new(), runs: runs.by_ref().take(seeds as usize).collect() };
-    let samples: Vec<Sample> = names.iter().map(sample).collect();
-    replications::show(&[], &scenarios[0], &samples, args.csv.as_deref(), out)
+    match (out.json, study.is_random) {
+        (true, _) => Ok(()),
+        (_, false) => say(out, "every seed gives the same run: nothing in this scenario is random"),
+        (_, true) => say(
+            out,
+            "low, high: 95 % confidence interval over the seeds. change: against the first setting, paired by seed, of logarithms where all values are positive. difference: paired t test, 5 %",
+        ),
+    }
 }

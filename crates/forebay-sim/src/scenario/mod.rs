@@ -104,6 +104,12 @@ impl Names {
     }
 }
 
+/// What an override says: TOML, or else a text.
+pub fn value(text: &str) -> Value {
+    let toml = format!("v = {text}").parse::<Table>().ok().and_then(|mut table| table.remove("v"));
+    toml.unwrap_or_else(|| Value::String(text.into()))
+}
+
 /// A scenario file, not yet checked.
 #[derive(Clone, Debug)]
 pub struct File {
@@ -143,9 +149,7 @@ impl File {
     /// # Errors
     /// If the key leads nowhere.
     pub fn set(&mut self, key: &str, value: &str) -> Result<()> {
-        let text = || Value::String(value.into());
-        let value = format!("v = {value}").parse::<Table>().ok().and_then(|mut t| t.remove("v"));
-        self.set_value(key, value.unwrap_or_else(text))
+        self.set_value(key, self::value(value))
     }
 
     /// Sets `key` (dotted; a number is an index into a list).

@@ -4,14 +4,12 @@
 //! are compared seed by seed, which takes out what the seeds differ by.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::Path;
 
-use super::sweep::{MAX_POINTS, Rows};
-use super::{Output, csv, say, table};
+use super::{MAX_POINTS, MAX_SEEDS, Replicated, Rows};
 use crate::error::{Error, Result};
 use crate::estimate::Estimate;
 use crate::scenario::{File, Scenario};
+use crate::table::Table;
 
 /// Columns that say whose row it is; all others but the seed are measures.
 const IDENTITY: [&str; 6] = ["policy", "allocation", "access", "kind", "name", "job"];
@@ -67,8 +65,12 @@ fn name<'a>(row: &'a [String], who: &[usize]) -> Vec<&'a str> {
     who.iter().map(|&c| row[c].as_str()).collect()
 }
 
-/// An error if so many settings under so many seeds are more runs than a command may have.
+/// An error if so many settings under so many seeds are more runs than a study may have, or if
+/// there is nothing to take a mean of.
 pub fn limit(settings: usize, what: &str, seeds: u64) -> Result<()> {
+    if !(2..=MAX_SEEDS).contains(&seeds) {
+        return Err(Error::Usage(format!("{seeds} seeds: from 2 to {MAX_SEEDS} are needed")));
+    }
     match seeds.checked_mul(settings as u64).is_some_and(|runs| runs <= MAX_POINTS as u64) {
         true => Ok(()),
         false => Err(Error::Usage(format!(
@@ -88,14 +90,8 @@ pub fn seeded(file: &File, seeds: u64) -> Result<Vec<Scenario>> {
     (0..seeds).map(with).collect()
 }
 
-/// Writes one row per setting, job and measure. `keys` are those of the labels.
-pub fn show(
-    keys: &[&str],
-    scenario: &Scenario,
-    samples: &[Sample],
-    to: Option<&Path>,
-    out: &mut Output<'_>,
-) -> Result<()> {
+/// One row per setting, job and measure. `keys` are those of the labels.
+pub fn table(keys: &[&str], scenario: &Scenario, samples: &[Sample]) -> Replicated {
     let columns = scenario.columns();
     let identity: Vec<usize> = (0..columns.len()).filter(|&c| IDENTITY.contains(&columns[c])).collect();
     let names = identity.iter().map(|&c| columns[c]);
@@ -104,20 +100,8 @@ pub fn show(
     let base = Index::of(&samples[0], &who);
     let changes = |(i, sample)| of_sample(columns, [&identity, &who], sample, (i > 0).then_some(&base));
     let rows: Rows = samples.iter().enumerate().flat_map(changes).collect();
-    match to {
-        Some(path) => fs::write(path, csv(&header, &rows)).map_err(Error::io("write the rows to", path))?,
-        None => table(out, &header, &rows)?,
-    }
-    if out.json {
-        return Ok(());
-    }
-    if samples.iter().all(|s| s.runs.windows(2).all(|w| same_but_for_the_seed(columns, &w[0], &w[1]))) {
-        return say(out, "every seed gives the same run: nothing in this scenario is random");
-    }
-    say(
-        out,
-        "low, high: 95 % confidence interval over the seeds. change: against the first setting, paired by seed, of logarithms where all values are positive. difference: paired t test, 5 %",
-    )
+    let differs = |s: &Sample| s.runs.windows(2).any(|w| !same_but_for_the_seed(columns, &w[0], &w[1]));
+    Replicated { table: Table::new(&header, rows), is_random: samples.iter().any(differs) }
 }
 
 fn same_but_for_the_seed(columns: &[&str], a: &[Vec<String>], b: &[Vec<String>]) -> bool {
