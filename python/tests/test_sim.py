@@ -1,5 +1,6 @@
 """The simulator from Python gives what the command gives."""
 
+import csv
 import json
 import signal
 import subprocess
@@ -247,3 +248,21 @@ def test_ctrl_c_stops_all_threads_of_a_sweep():
     with pytest.raises(KeyboardInterrupt):
         sim.sweep(ENDLESS, {"seed": range(8)}, threads=2)
     timer.join()
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda path: path.stem)
+def test_records_as_parquet_are_those_of_the_csv(scenario, tmp_path):
+    parquet = need("pyarrow.parquet")
+    command("run", scenario, "--records", tmp_path / "records.csv")
+    command("run", scenario, "--records", tmp_path / "records.parquet")
+    table = parquet.read_table(tmp_path / "records.parquet")
+    with open(tmp_path / "records.csv", newline="") as file:
+        header, *rows = csv.reader(file)
+    assert table.column_names == header
+    assert table.num_rows == len(rows) > 0
+    readers = {"string": str, "int64": int, "double": float}
+    for name, column, cells in zip(header, table.columns, zip(*rows)):
+        read = readers[str(column.type)]
+        assert column.to_pylist() == [None if cell == "" else read(cell) for cell in cells], name
+    # As Python's records have them.
+    assert table.to_pydict() == sim.run(scenario).records.to_dict()

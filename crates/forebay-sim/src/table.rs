@@ -46,6 +46,27 @@ impl Table {
     }
 }
 
+/// What the cells of a column are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ColumnType {
+    /// Names.
+    Text,
+    /// Whole numbers: counts and bytes.
+    Whole,
+    /// Other numbers: moments and times.
+    Number,
+}
+
+/// What the cells of a column of records are. It follows from the name alone, so that the files of
+/// all runs have one schema.
+pub fn record_type(column: &str) -> ColumnType {
+    match column {
+        _ if TEXT_COLUMNS.contains(&column) => ColumnType::Text,
+        _ if column.ends_with("_s") => ColumnType::Number,
+        _ => ColumnType::Whole,
+    }
+}
+
 /// A cell of the column as a value: a number, a text, or null.
 pub fn value(column: &str, cell: &str) -> Value {
     if TEXT_COLUMNS.contains(&column) {

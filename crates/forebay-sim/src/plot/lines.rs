@@ -23,22 +23,38 @@ pub struct Lines<'a> {
     pub marks: Vec<(String, f64)>,
 }
 
+/// A point that a paper prints: number of its series, from 0, and where it is.
+pub type Printed = (usize, (f64, f64));
+
+/// What the legend calls the circles.
+const PRINTED: &str = "printed";
+
 impl Lines<'_> {
     /// The figure, and its points and marks; a mark has no x.
     pub fn figure(&self) -> Figure {
+        self.figure_beside(&[])
+    }
+
+    /// The same with hollow circles at points that a paper prints. In the data, such a point is in
+    /// the series `NAME (printed)`.
+    pub fn figure_beside(&self, printed: &[Printed]) -> Figure {
         let points = |(name, points): &(String, Vec<(f64, f64)>)| -> Vec<Vec<String>> {
             points.iter().map(|(x, y)| vec![name.clone(), x.to_string(), y.to_string()]).collect()
         };
         let mark = |(name, y): &(String, f64)| vec![name.clone(), String::new(), y.to_string()];
         let mut rows: Vec<Vec<String>> = self.series.iter().flat_map(points).collect();
+        rows.extend(printed.iter().map(|(series, (x, y))| {
+            vec![format!("{} ({PRINTED})", self.series[*series].0), x.to_string(), y.to_string()]
+        }));
         rows.extend(self.marks.iter().map(mark));
-        Figure { svg: self.svg(), csv: csv(&["series", self.x_label, self.y_label], &rows) }
+        Figure { svg: self.svg(printed), csv: csv(&["series", self.x_label, self.y_label], &rows) }
     }
 
-    fn svg(&self) -> String {
+    fn svg(&self, printed: &[Printed]) -> String {
         let (width, height) = (640.0, 340.0);
         let points = || self.series.iter().flat_map(|s| s.1.iter());
-        let ys = || points().map(|p| p.1).chain(self.marks.iter().map(|m| m.1));
+        let beside = || self.marks.iter().map(|m| m.1).chain(printed.iter().map(|p| p.1.1));
+        let ys = || points().map(|p| p.1).chain(beside());
         let frame = Frame::new(width, height, ys().fold(0.0, f64::min), ys().fold(0.0, f64::max));
         let scale = |x: f64| if self.log_x { x.log10() } else { x };
         let x_min = points().map(|p| scale(p.0)).fold(f64::INFINITY, f64::min);
@@ -54,13 +70,21 @@ impl Lines<'_> {
         canvas.text(((frame.left + frame.right) / 2.0, height - 10.0), self.x_label, 12.0, Anchor::Middle);
         let entries: Vec<(&str, &str)> =
             self.series.iter().enumerate().map(|(i, s)| (s.0.as_str(), colour(i))).collect();
-        canvas.legend((frame.left, 38.0), &entries);
+        let end = canvas.legend((frame.left, 38.0), &entries);
+        if !printed.is_empty() {
+            canvas.ring((end + 5.0, 34.0), 4.0, "");
+            canvas.text((end + 14.0, 38.0), PRINTED, 11.0, Anchor::Start);
+        }
         for (i, (_, line)) in self.series.iter().enumerate() {
             let pixels: Vec<(f64, f64)> = line.iter().map(|p| (x(scale(p.0)), frame.y(p.1))).collect();
             canvas.polyline(&pixels, colour(i));
             if line.len() <= 40 {
                 pixels.iter().for_each(|&p| canvas.circle(p, 2.5, colour(i)));
             }
+        }
+        for &(series, (at, value)) in printed {
+            let tip = format!("{}: {} at {}, {PRINTED}", self.series[series].0, number(value), number(at));
+            canvas.ring((x(scale(at)), frame.y(value)), 4.0, &tip);
         }
         for (name, value) in &self.marks {
             let y = frame.y(*value);
@@ -74,6 +98,21 @@ impl Lines<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn printed_points_are_circles_with_a_name_in_the_legend() {
+        let lines = Lines {
+            title: "t",
+            x_label: "x",
+            y_label: "y",
+            log_x: false,
+            series: vec![("s".into(), vec![(1.0, 0.0), (3.0, 1.0)])],
+            marks: vec![],
+        };
+        let Figure { svg, csv } = lines.figure_beside(&[(0, (2.0, 0.75))]);
+        assert_eq!(csv, "series,x,y\ns,1,0\ns,3,1\ns (printed),2,0.75\n");
+        assert!(svg.contains("s: 0.75 at 2, printed") && svg.contains(">printed</text>"));
+    }
 
     #[test]
     fn a_logarithmic_axis_is_even_in_decades() {

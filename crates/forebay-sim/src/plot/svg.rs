@@ -72,6 +72,17 @@ impl Canvas {
             writeln!(self.body, r#"<circle cx="{:.2}" cy="{:.2}" r="{radius}" fill="{fill}"/>"#, at.0, at.1);
     }
 
+    /// A hollow circle.
+    pub fn ring(&mut self, at: (f64, f64), radius: f64, tip: &str) {
+        let _ = writeln!(
+            self.body,
+            r##"<circle cx="{:.2}" cy="{:.2}" r="{radius}" fill="#fff" fill-opacity="0.6" stroke="#222" stroke-width="1.4"><title>{}</title></circle>"##,
+            at.0,
+            at.1,
+            escape(tip)
+        );
+    }
+
     pub fn text(&mut self, at: (f64, f64), text: &str, size: f64, anchor: Anchor) {
         let _ = writeln!(
             self.body,
@@ -93,8 +104,8 @@ impl Canvas {
         );
     }
 
-    /// Coloured squares with names in one row, from `at` to the right.
-    pub fn legend(&mut self, at: (f64, f64), entries: &[(&str, &str)]) {
+    /// Coloured squares with names in one row, from `at` to the right; where the row ends.
+    pub fn legend(&mut self, at: (f64, f64), entries: &[(&str, &str)]) -> f64 {
         let mut x = at.0;
         for (name, fill) in entries {
             self.rect(x, at.1 - 9.0, 10.0, 10.0, fill, "");
@@ -103,6 +114,7 @@ impl Canvas {
             // font and size.
             x += 28.0 + 6.2 * name.chars().count() as f64;
         }
+        x
     }
 
     pub fn finish(self) -> String {

@@ -9,7 +9,7 @@
 use super::on;
 use crate::burst::batch::{Job, Setup, lasting_leases};
 use crate::error::Result;
-use crate::plot::bars::Bars;
+use crate::plot::bars::{Bars, Printed};
 use crate::report::{Record, Report, number};
 
 /// Processes of the jobs.
@@ -136,8 +136,12 @@ fn pairs(report: &mut Report, alone: &[f64]) -> Result<()> {
         groups: together.iter().map(|t| t.0.to_string()).collect(),
         series,
         marks: vec![],
-    }
-    .figure();
+    };
+    // All three jobs together, unscheduled.
+    let printed =
+        |(series, value): (usize, &Option<f64>)| value.map(|value| Printed { series, group: 4, value });
+    let printed: Vec<Printed> = CASES[0].3.iter().enumerate().filter_map(printed).collect();
+    let svg = svg.figure_beside(&printed);
     report.figure("bb-figure5.svg", &svg, "Slowdown beside none, one, and both of the others")?;
     report.records(records);
     Ok(())

@@ -1,8 +1,14 @@
 //! Figures 5 to 8.
 
 use super::{ALLOWANCES, APPLICATIONS, Cell, Grid, HPC, Report, Result, over_hpc};
-use crate::plot::bars::Bars;
+use crate::plot::bars::{Bars, Printed};
 use crate::report::Record;
+
+/// Printed slowdowns of T1 beside application 8, in percent.
+pub(super) const T1_8_NAIVE: f64 = 63.0;
+pub(super) const T1_8_NO_ACTION: f64 = 26.0;
+/// Printed changes of application 2's map time under Eley at 5 and 15 %, in percent.
+const APP_2: [f64; 2] = [-19.0, -30.0];
 
 fn app_names() -> Vec<String> {
     (1..=APPLICATIONS.len()).map(|a| a.to_string()).collect()
@@ -33,8 +39,11 @@ fn figure5(report: &mut Report, grid: &Grid) -> Result<()> {
                 ("NoAction".into(), series(&grid.no_action)),
             ],
             marks: vec![],
-        }
-        .figure();
+        };
+        // The text gives the worst cell: T1 beside application 8.
+        let printed = |series, value| Printed { series, group: 7, value };
+        let printed = if h == 0 { vec![printed(0, T1_8_NAIVE), printed(1, T1_8_NO_ACTION)] } else { vec![] };
+        let svg = svg.figure_beside(&printed);
         let file = format!("eley-figure5-{}.svg", name.to_lowercase());
         report.figure(&file, &svg, &format!("Slowdown of {name} beside each application"))?;
     }
@@ -154,13 +163,14 @@ fn figure8(report: &mut Report, grid: &Grid) -> Result<()> {
         groups: app_names(),
         series: (0..3).map(|q| (label(q), (0..8).map(|a| change(q, a)).collect())).collect(),
         marks: vec![],
-    }
-    .figure();
+    };
+    let printed = |series, value| Printed { series, group: 1, value };
+    let svg = svg.figure_beside(&[printed(0, APP_2[0]), printed(1, APP_2[1])]);
     report.figure("eley-figure8b.svg", &svg, "Change of the map time against NaiveBB")?;
     let spread = |a: usize| (change(0, a) - change(2, a)).abs();
     let mut records = vec![
-        Record::within_points("eley/figure8/app2/5", -19.0, change(0, 1), 5.0).fitted(),
-        Record::within_points("eley/figure8/app2/15", -30.0, change(1, 1), 5.0).fitted(),
+        Record::within_points("eley/figure8/app2/5", APP_2[0], change(0, 1), 5.0).fitted(),
+        Record::within_points("eley/figure8/app2/15", APP_2[1], change(1, 1), 5.0).fitted(),
     ];
     for a in [3, 5, 6] {
         let id = format!("eley/figure8/spread/{}", a + 1);
