@@ -23,6 +23,14 @@ pub enum Arrivals {
         /// In ns from the start, ascending.
         at_ns: Vec<u64>,
     },
+    /// Phases of a job that was recorded, each with a compute time of its own before it. Beyond the
+    /// last one they are as the job's others.
+    Recorded {
+        /// Before each phase, in ns.
+        compute_ns: Vec<u64>,
+        /// I/O time of each phase alone, in ns; empty where phases have one length.
+        io_ns: Vec<u64>,
+    },
 }
 
 impl Arrivals {
@@ -38,8 +46,19 @@ impl Arrivals {
                 let at = at_ns.get(begun as usize).copied().unwrap_or(now.0);
                 return Nanos(at.max(now.0));
             }
+            Arrivals::Recorded { compute_ns, .. } => {
+                return now + compute_ns.get(begun as usize).copied().unwrap_or(mean_ns as u64);
+            }
         };
         now + wait_ns as u64
+    }
+
+    /// I/O time of phase number `begun` (from 0) alone, in ns, if it has one of its own.
+    pub fn io_ns(&self, begun: u32) -> Option<u64> {
+        match self {
+            Arrivals::Recorded { io_ns, .. } => io_ns.get(begun as usize).copied(),
+            _ => None,
+        }
     }
 
     /// When the first one begins: a job may begin with it rather than with compute.
@@ -71,6 +90,16 @@ mod tests {
         assert!((jittered / 1e6 - 1.0).abs() < 0.01 && least >= 750_000 && most <= 1_250_000);
         let (poisson, least, most) = mean(&Arrivals::Poisson);
         assert!((poisson / 1e6 - 1.0).abs() < 0.03 && least < 1_000 && most > 6_000_000);
+    }
+
+    #[test]
+    fn recorded_phases_follow_each_other_as_they_did() {
+        let recorded = Arrivals::Recorded { compute_ns: vec![5, 9], io_ns: vec![3] };
+        let mut rng = Rng::new(1);
+        assert_eq!(recorded.first(Nanos(2), false, 100, &mut rng), Nanos(7));
+        assert_eq!(recorded.next(Nanos(12), 1, 100, &mut rng), Nanos(21));
+        assert_eq!(recorded.next(Nanos(30), 2, 100, &mut rng), Nanos(130));
+        assert_eq!((recorded.io_ns(0), recorded.io_ns(1)), (Some(3), None));
     }
 
     #[test]

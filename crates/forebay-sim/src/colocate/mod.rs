@@ -33,7 +33,7 @@ pub struct HpcSpec {
     pub name: String,
     /// Mean compute time between phases, in ns.
     pub compute_ns: u64,
-    /// I/O time of a phase alone, in ns.
+    /// Mean I/O time of a phase alone, in ns.
     pub io_ns: u64,
     /// Number of phases.
     pub phases: u32,

@@ -5,6 +5,7 @@ use forebay_policy::access;
 use forebay_policy::allocation::{self, Action, Allocator, Demand, Event};
 use forebay_policy::machine::{Machine, Nanos};
 
+use super::darshan::{self, Moved};
 use super::reader::Section;
 use super::swf::{self, LogJob};
 use super::{GB, MAX_GB, MAX_S, Names, arrivals, for_ns, horizon_ns, ns};
@@ -105,7 +106,7 @@ fn jobs(s: &Section<'_>, setup: &Setup, mut rng: Rng) -> Result<Vec<JobSpec>> {
     let count = s.whole("count", 1, MAX_JOBS, Some(1))?;
     let interarrival_ns = ns(s.number("interarrival_s", 0.0, MAX_S, Some(0.0))?);
     let sizes = s.choice("sizes", &["fixed", "exponential"], Some("fixed"))?;
-    let size = if s.has("process_gb") { "process_gb" } else { "step_gb" };
+    let size = ["darshan", "process_gb"].into_iter().find(|key| s.has(key)).unwrap_or("step_gb");
     let spec = job(s, setup)?;
     s.done()?;
     let mut starts_ns = Some(spec.starts_ns);
@@ -203,11 +204,9 @@ fn exponential(rng: &mut Rng) -> f64 {
 
 /// What the instances of one `[[job]]` have in common.
 fn job(s: &Section<'_>, setup: &Setup) -> Result<JobSpec> {
-    let processes = s.whole("processes", 1, 1_000_000_000, None)? as f64;
-    let step_gb = match (s.has("step_gb"), s.has("process_gb")) {
-        (true, true) => return Err(s.error("process_gb", "give either step_gb or process_gb")),
-        (false, true) => processes * s.number("process_gb", 1e-9, MAX_GB, None)?,
-        _ => s.number("step_gb", 1e-9, MAX_GB, None)?,
+    let steps = match s.has("darshan") {
+        true => recorded(s)?,
+        false => steps(s)?,
     };
     let nodes = match s.has("nodes") {
         true => Some(s.whole("nodes", 1, u64::from(setup.nodes), None)? as u32),
@@ -223,16 +222,56 @@ fn job(s: &Section<'_>, setup: &Setup) -> Result<JobSpec> {
     };
     Ok(JobSpec {
         name: s.text("name", None)?,
-        processes,
-        step_bytes: (step_gb * GB).round().max(1.0) as u64,
+        processes: steps.processes,
+        step_bytes: steps.bytes.round().max(1.0) as u64,
         nodes,
         on,
         client_bytes_per_s,
-        steps: s.whole("steps", 1, MAX_STEPS, Some(1))? as u32,
-        compute_ns: ns(s.number("compute_s", 0.0, MAX_S, Some(0.0))?),
+        steps: steps.count,
+        compute_ns: steps.compute_ns,
         starts_ns: ns(s.number("starts_s", 0.0, MAX_S, Some(0.0))?),
+        io_first: steps.io_first,
+        arrivals: steps.arrivals,
+    })
+}
+
+/// What a job writes, and when.
+struct Steps {
+    processes: f64,
+    bytes: f64,
+    count: u32,
+    compute_ns: u64,
+    io_first: bool,
+    arrivals: Arrivals,
+}
+
+fn steps(s: &Section<'_>) -> Result<Steps> {
+    let processes = s.whole("processes", 1, 1_000_000_000, None)? as f64;
+    let step_gb = match (s.has("step_gb"), s.has("process_gb")) {
+        (true, true) => return Err(s.error("process_gb", "give either step_gb or process_gb")),
+        (false, true) => processes * s.number("process_gb", 1e-9, MAX_GB, None)?,
+        _ => s.number("step_gb", 1e-9, MAX_GB, None)?,
+    };
+    Ok(Steps {
+        processes,
+        bytes: step_gb * GB,
+        count: s.whole("steps", 1, MAX_STEPS, Some(1))? as u32,
+        compute_ns: ns(s.number("compute_s", 0.0, MAX_S, Some(0.0))?),
         io_first: s.flag("io_first", false)?,
         arrivals: arrivals(s)?,
+    })
+}
+
+/// Those of the job of a Darshan log: each of its phases that writes is a step of mean size.
+fn recorded(s: &Section<'_>) -> Result<Steps> {
+    let job = darshan::Job::read(s, Moved::Written)?;
+    Ok(Steps {
+        processes: s.whole("processes", 1, 1_000_000_000, Some(job.processes.into()))? as f64,
+        bytes: job.mean_bytes(),
+        count: job.phases.len() as u32,
+        compute_ns: job.mean_compute_ns(),
+        io_first: false,
+        arrivals: job.arrivals(None),
     })
 }
 

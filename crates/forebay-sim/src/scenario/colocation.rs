@@ -4,14 +4,19 @@ use forebay_model::profile::Profile;
 use forebay_policy::bandwidth;
 use forebay_policy::planner::{self, Config};
 
+use super::darshan::{self, Moved};
 use super::profile::{LEAST_FACTOR, System};
 use super::reader::Section;
 use super::{GB, MAX_GB, MAX_S, Names, arrivals, for_ns, horizon_ns, ns};
+use crate::arrivals::Arrivals;
 use crate::colocate::{HpcSpec, JobSpec, MemoryChange, NODES_MAX, NodeFault, Setup};
 use crate::error::{Error, Result};
 
 /// As many as there may be phases; each costs memory.
 const MAX_WAVES: f64 = 1e4;
+
+/// Of a job; an upper bound that only catches slips of the pen.
+const MAX_PROCESSES: u64 = 1_000_000_000;
 
 /// Reads the whole file.
 pub fn read(root: &Section<'_>) -> Result<Setup> {
@@ -78,26 +83,69 @@ fn truth(s: &Section<'_>, profile: &Profile) -> Result<Profile> {
     Ok(truth)
 }
 
+/// When and for how long a job does I/O.
+struct Habit {
+    compute_ns: u64,
+    io_ns: u64,
+    phases: u32,
+    processes: u32,
+    io_first: bool,
+    arrivals: Arrivals,
+}
+
 fn hpc(s: &Section<'_>, pfs_bytes_per_s: f64, names: &mut Names) -> Result<HpcSpec> {
+    let habit = match s.has("darshan") {
+        true => recorded(s, pfs_bytes_per_s)?,
+        false => habit(s, pfs_bytes_per_s)?,
+    };
+    let spec = HpcSpec {
+        name: s.text("name", None)?,
+        compute_ns: habit.compute_ns,
+        io_ns: habit.io_ns,
+        phases: habit.phases,
+        allowance: s.number("allowance_percent", 0.0, 1000.0, Some(5.0))? / 100.0,
+        processes: habit.processes,
+        starts_ns: ns(s.number("starts_s", 0.0, MAX_S, Some(0.0))?),
+        io_first: habit.io_first,
+        arrivals: habit.arrivals,
+    };
+    s.done()?;
+    names.add(s, "name", &spec.name)?;
+    Ok(spec)
+}
+
+fn habit(s: &Section<'_>, pfs_bytes_per_s: f64) -> Result<Habit> {
     let io_s = match (s.has("io_s"), s.has("io_gb")) {
         (true, true) => return Err(s.error("io_gb", "give either io_s or io_gb")),
         (true, false) => s.number("io_s", 1e-6, MAX_S, None)?,
         _ => s.number("io_gb", 1e-6, MAX_GB, None)? * GB / pfs_bytes_per_s,
     };
-    let spec = HpcSpec {
-        name: s.text("name", None)?,
+    Ok(Habit {
         compute_ns: ns(s.number("compute_s", 0.0, MAX_S, None)?),
         io_ns: ns(io_s),
         phases: s.whole("phases", 1, 1_000_000, Some(10))? as u32,
-        allowance: s.number("allowance_percent", 0.0, 1000.0, Some(5.0))? / 100.0,
-        processes: s.whole("processes", 1, 1_000_000_000, Some(1))? as u32,
-        starts_ns: ns(s.number("starts_s", 0.0, MAX_S, Some(0.0))?),
+        processes: s.whole("processes", 1, MAX_PROCESSES, Some(1))? as u32,
         io_first: s.flag("io_first", false)?,
         arrivals: arrivals(s)?,
-    };
-    s.done()?;
-    names.add(s, "name", &spec.name)?;
-    Ok(spec)
+    })
+}
+
+/// That of the job of a Darshan log. What a phase moved counts, and not how long it took there.
+fn recorded(s: &Section<'_>, pfs_bytes_per_s: f64) -> Result<Habit> {
+    let job = darshan::Job::read(s, Moved::All)?;
+    let longest = job.phases.iter().map(|phase| phase.bytes).fold(0.0, f64::max) / pfs_bytes_per_s;
+    if longest > MAX_S {
+        let problem = format!("its longest phase takes {longest} s alone, and at most {MAX_S} are allowed");
+        return Err(s.error("darshan", problem));
+    }
+    Ok(Habit {
+        compute_ns: job.mean_compute_ns(),
+        io_ns: ns(job.mean_bytes() / pfs_bytes_per_s).max(1),
+        phases: job.phases.len() as u32,
+        processes: s.whole("processes", 1, MAX_PROCESSES, Some(job.processes.into()))? as u32,
+        io_first: false,
+        arrivals: job.arrivals(Some(pfs_bytes_per_s)),
+    })
 }
 
 fn job(s: &Section<'_>, ram_bytes: f64, names: &mut Names) -> Result<JobSpec> {

@@ -19,6 +19,7 @@ use crate::{burst, cluster, colocate, memory};
 mod burst_buffer;
 mod cluster_of_nodes;
 mod colocation;
+mod darshan;
 mod memory_of_a_node;
 pub mod profile;
 pub mod reader;

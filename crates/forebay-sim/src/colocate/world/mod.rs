@@ -304,7 +304,7 @@ impl<'a> Colocation<'a> {
 
     fn phase_begins(&mut self, now: Nanos, h: usize, queue: &mut EventQueue<Happening>) {
         let hpc = &mut self.hpc[h];
-        let alone_ns = hpc.spec.io_ns;
+        let alone_ns = hpc.spec.arrivals.io_ns(hpc.begun).unwrap_or(hpc.spec.io_ns);
         let deadline = now + (alone_ns as f64 * (1.0 + hpc.spec.allowance)) as u64;
         hpc.begun += 1;
         hpc.phase = Some(PhaseOutcome { begin_ns: now.0, end_ns: now.0, alone_ns, deadline_ns: deadline.0 });
