@@ -18,7 +18,7 @@ thread_local! {
 pub struct Cancel(Arc<AtomicBool>);
 
 impl Cancel {
-    /// Stops them: each returns an error after at most a few hundred events.
+    /// Stops them: each returns an error before its next event.
     pub fn cancel(&self) {
         self.0.store(true, Ordering::Relaxed);
     }

@@ -41,9 +41,6 @@ pub struct Limits {
 /// Far above any sensible scenario: a run that needs more is one that does not end.
 const MAX_EVENTS: u64 = 200_000_000;
 
-/// A run looks at its [`cancel::Cancel`] once in so many events.
-const EVENTS_PER_LOOK: u64 = 256;
-
 impl Limits {
     /// Those of a scenario that has this horizon.
     pub fn of(horizon_ns: Option<u64>) -> Self {
@@ -116,7 +113,8 @@ pub fn run<W: World>(world: &mut W, queue: &mut EventQueue<W::Event>, limits: Li
     let stopped = |events, end, stop| RunStats { events, end, stop };
     let cancel = cancel::current();
     while events < limits.events {
-        if events % EVENTS_PER_LOOK == 0 && cancel.is_cancelled() {
+        // Policies may compute for milliseconds in one event, so each looks.
+        if cancel.is_cancelled() {
             return stopped(events, queue.now(), Stop::Cancelled);
         }
         let (done, queued) = (world.next_completion(), queue.peek_time());
