@@ -132,13 +132,15 @@ impl Agent {
         // agent serves.
         let deadline = node.started + MEASURING_MAX;
         node.mounts.iter().for_each(|mount| mount.stamps.wait(deadline));
+        let memory = Some(&node.config.memory).filter(|memory| memory.policy != "static");
+        let machine = memory.map(Recorded::new).transpose()?;
         let server = serve_peers(&node, orders, &security)?;
         let mut threads = spawn_workers(&node)?;
         let socket = serve_clients(&node)?;
         let keeping = node.clone();
         threads.push(spawn("housekeeping", move || keep_house(&keeping, &server))?);
-        if node.config.memory.policy != "static" {
-            let (stop, machine) = (node.stop.clone(), Recorded::new(&node.config.memory)?);
+        if let Some(machine) = machine {
+            let stop = node.stop.clone();
             threads.push(spawn("memory", move || control.run(&stop, machine))?);
         }
         // Last: whoever joins is asked for pages.

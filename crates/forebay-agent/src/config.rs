@@ -113,7 +113,8 @@ pub const KEYS: &[Key] = &[
         name: "memory.decision_log",
         default: "\"\"",
         reason: "Directory in which the agent records what its memory controller sees and decides, for `forebay replay`: \
-                 four files of at most 64 MiB, some 2 kB a second on a quiet node. Empty: no record.",
+                 four files of at most 64 MiB, in a directory with the host's name, some 5 kB a second on a quiet \
+                 node. Empty, or with the policy static: no record.",
     },
     Key {
         name: "cluster.coordinator",
@@ -171,8 +172,9 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "cluster.planner",
         default: "\"no-action\"",
-        reason: "Prefetch planner for analytics jobs that name none: no-action fetches the next wave at once, naive-bb never; \
-                 full-delay, eley, eley-direct and forebay heed the I/O phases that HPC jobs report (docs/policies.md).",
+        reason: "Prefetch planner for analytics jobs that name none: no-action fetches the next wave at once, naive-bb never prefetches; \
+                 full-delay, eley, eley-direct and forebay also plan around the I/O phases of HPC jobs, which no \
+                 program reports yet (docs/policies.md).",
     },
     Key {
         name: "cluster.profile",

@@ -187,7 +187,8 @@ impl Tier {
     /// log with a new capacity.
     fn replay(mut self) -> usize {
         self.end();
-        let log = self.dir.path().join("decisions/memory-000001.log");
+        let of_host = std::fs::read_dir(self.dir.path().join("decisions")).unwrap().next().unwrap();
+        let log = of_host.unwrap().path().join("memory-000001.log");
         let replay = Command::new(node::FOREBAY).args(["--json", "replay"]).arg(&log).output().unwrap();
         let said = String::from_utf8_lossy(&replay.stdout);
         assert!(replay.status.success() && said.contains("\"same\": true"), "{replay:?}");

@@ -298,7 +298,7 @@ mod tests {
         pump_with(Recorder::off())
     }
 
-    const FILES: Files = Files { bytes_max: 64 << 10, ..crate::server::LOG };
+    const FILES: Files = Files { bytes_long: 16 << 10, bytes_max: 64 << 10, ..crate::server::LOG };
 
     fn pump_with(recorder: Recorder) -> Pump {
         let node = |name: &str| NodeInfo {

@@ -233,7 +233,8 @@ fn prove(inner: &Arc<Inner>, listener: &Arc<Listener>, socket: TcpStream) {
 }
 
 /// The decision log of a coordinator.
-pub(crate) const LOG: Files = Files { who: STAGES, prefix: "decisions", bytes_max: FILE_BYTES_MAX };
+pub(crate) const LOG: Files =
+    Files { who: STAGES, prefix: "decisions", bytes_long: FILE_BYTES_MAX / 4, bytes_max: FILE_BYTES_MAX };
 
 fn pump(options: &Options) -> io::Result<Pump> {
     let (default_planner, system) = (options.planner.clone(), options.profile.clone());

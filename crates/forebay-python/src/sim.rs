@@ -88,7 +88,10 @@ const NO_FILE: &str = "<scenario>";
 
 fn json(text: &str) -> PyResult<toml::Value> {
     serde_json::from_str(text).map_err(|e| {
-        SimulationError::new_err(format!("{NO_FILE}: {text} has a value that TOML does not have: {e}"))
+        let shown: String = text.chars().take(200).collect();
+        SimulationError::new_err(format!(
+            "{NO_FILE}: {shown}: finite numbers, text, lists and tables are needed: {e}"
+        ))
     })
 }
 

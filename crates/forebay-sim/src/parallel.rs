@@ -6,6 +6,9 @@ use std::thread;
 
 use crate::cancel;
 
+/// Threads at most: more than any node has cores, and fewer than a system refuses.
+const THREADS_MAX: usize = 1024;
+
 /// As many threads as the user asks for, or as there are cores.
 pub fn threads(wanted: Option<NonZeroUsize>) -> usize {
     wanted.map_or_else(|| thread::available_parallelism().map_or(1, NonZeroUsize::get), NonZeroUsize::get)
@@ -28,7 +31,8 @@ pub fn in_parallel<T: Send>(count: usize, threads: usize, of: impl Fn(usize) -> 
     let cancel = cancel::current();
     let watched = || cancel.watch(work);
     let mut all: Vec<(usize, T)> = thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads.clamp(1, count.max(1))).map(|_| scope.spawn(watched)).collect();
+        let workers: Vec<_> =
+            (0..threads.clamp(1, count.clamp(1, THREADS_MAX))).map(|_| scope.spawn(watched)).collect();
         workers.into_iter().flat_map(|worker| worker.join().expect("a run has panicked")).collect()
     });
     all.sort_by_key(|(i, _)| *i);

@@ -35,8 +35,9 @@ const WAITING_BYTES_MAX: usize = 16 << 20;
 /// So many bytes go to the thread at once, within one turn of the daemon's loop.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// After a failure of the disk, the next file begins no sooner.
-const PAUSE: Duration = Duration::from_secs(10);
+/// After a failure of the disk, the next file begins no sooner; each failure after it doubles the
+/// pause, up to the second.
+const PAUSES: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(3600)];
 
 /// At its end a daemon waits so long for what is not written yet.
 const LAST_WRITES: Duration = Duration::from_secs(1);
@@ -48,7 +49,9 @@ pub struct Files {
     pub who: &'static str,
     /// Their names begin so, and go on with a number.
     pub prefix: &'static str,
-    /// A file ends here; a quarter of it is long enough for the next one to begin.
+    /// From here on the next one begins as soon as the machine may be replaced by a fresh one.
+    pub bytes_long: u64,
+    /// A file ends here.
     pub bytes_max: u64,
 }
 
@@ -66,8 +69,19 @@ struct Log {
     /// The current file is to be followed by another one, after a failure not before this time.
     is_over: bool,
     not_before: Option<Instant>,
+    /// After the next failure.
+    pause: Duration,
     /// Hears when the thread of the current file has ended.
     ended: Receiver<()>,
+}
+
+impl Log {
+    /// After a failure: when the next file may begin.
+    fn pause(&mut self) -> Instant {
+        let until = Instant::now() + self.pause;
+        self.pause = (2 * self.pause).min(PAUSES[1]);
+        until
+    }
 }
 
 impl Recorder {
@@ -86,7 +100,7 @@ impl Recorder {
         let next = numbers(dir, files.prefix)?.into_iter().max().map_or(1, |last| last.saturating_add(1));
         let first = create(&path(dir, files.prefix, next))?;
         let (is_over, not_before, ended) = (true, None, channel().1);
-        let log = Log { files, dir: dir.to_owned(), next, is_over, not_before, ended };
+        let log = Log { files, dir: dir.to_owned(), next, is_over, not_before, pause: PAUSES[0], ended };
         let mut recorder = Recorder { log: Some(log), trace: Trace::off() };
         recorder.begin_in(Some(first), config)?;
         Ok(recorder)
@@ -101,7 +115,7 @@ impl Recorder {
     pub fn is_over(&self) -> bool {
         self.log.as_ref().is_some_and(|log| {
             let may = log.not_before.is_none_or(|time| Instant::now() >= time);
-            may && (log.is_over || self.trace.bytes() > log.files.bytes_max / 4)
+            may && (log.is_over || self.trace.bytes() > log.files.bytes_long)
         })
     }
 
@@ -117,8 +131,12 @@ impl Recorder {
     fn begin_in(&mut self, file: Option<File>, config: &impl Serialize) -> io::Result<()> {
         let Some(log) = &mut self.log else { return Ok(()) };
         // Even if the new file fails: the machine is a new one from here on.
+        if self.trace.bytes() > log.files.bytes_long {
+            // The disk works.
+            log.pause = PAUSES[0];
+        }
         self.trace = Trace::off();
-        (log.is_over, log.not_before) = (true, Some(Instant::now() + PAUSE));
+        (log.is_over, log.not_before) = (true, Some(Instant::now() + log.pause));
         let (disk, ended) = Disk::start(log.dir.clone(), log.files.prefix, log.next, file)?;
         log.next = log.next.saturating_add(1);
         (log.is_over, log.not_before, log.ended) = (false, None, ended);
@@ -150,6 +168,12 @@ impl Recorder {
         self.log.as_ref().map_or("", |log| log.files.who)
     }
 
+    /// Something that people who read the record should know.
+    pub fn note(&mut self, now: Nanos, note: &impl Serialize) {
+        let who = self.who();
+        self.trace.note(now, who, note);
+    }
+
     /// Hands what was recorded to the disk; called once per turn of the daemon's loop.
     pub fn flush(&mut self) {
         if !self.trace.is_on() {
@@ -159,7 +183,7 @@ impl Recorder {
         let (why, not_before) = match self.trace.flush() {
             Ok(()) if self.trace.bytes() <= bytes_max => return,
             Ok(()) => (format!("it has {bytes_max} bytes"), None),
-            Err(e) => (e.to_string(), Some(Instant::now() + PAUSE)),
+            Err(e) => (e.to_string(), self.log.as_mut().map(Log::pause)),
         };
         let who = self.who();
         tracing::warn!("the decision log of {who} stops here and continues in another file later: {why}");

@@ -21,7 +21,7 @@ Messages call a scenario that is no file `<scenario>`; files that it names are r
 `set` is a dict from keys to values that replace those of the scenario. Keys are dotted, and a number is an index into a list:
 `{"hpc.0.allowance_percent": 15}`. A value is checked as if it stood in the file.
 
-Other Python threads run during a simulation. Ctrl-C stops it within about a tenth of a second, with `KeyboardInterrupt`; the files of
+Other Python threads run during a simulation. Ctrl-C stops it between two events, usually within a tenth of a second, with `KeyboardInterrupt`; the files of
 `trace=` and `reproduce` then remain as far as they were written.
 
 Errors have the text of the command. `SimulationError`, a `ValueError`: the scenario, a key, a policy or a log is wrong, or the run
@@ -216,7 +216,7 @@ def sweep(
 
     SimulationError, OSError, KeyboardInterrupt: see the module.
     """
-    axes = [(key, [_json(value) for value in values]) for key, values in grid.items()]
+    axes = [(key, [_json(value) for value in ([values] if isinstance(values, str) else values)]) for key, values in grid.items()]
     return Table(_read(scenario, set or {}).sweep(axes, seeds, threads))
 
 

@@ -1,10 +1,10 @@
 //! The memory controller of this node: takes memory from the tier before compute runs short of it,
 //! and gives it back when compute needs less.
 //!
-//! One thread looks at the places where memory may run short ([`crate::memory::place`]) and tells
-//! the machine that decides ([`forebay_policy::memory::node`]). It looks as rarely as that wants,
-//! and at once when the kernel reports a stall, or use beyond a threshold. Nothing here waits for
-//! another node, so the cost does not depend on the cluster.
+//! One thread looks at the places where memory may run short ([`crate::memory::place`]) and
+//! reports to the machine that decides ([`forebay_policy::memory::node`]). It looks as rarely as
+//! that wants, and at once when the kernel reports a stall, or use beyond a threshold. Nothing here
+//! waits for another node, so the cost does not depend on the cluster.
 //!
 //! | file | what it does |
 //! | --- | --- |
@@ -115,10 +115,12 @@ impl Control {
         }
     }
 
-    /// The thread: until the agent ends. A look that changes nothing allocates nothing.
+    /// The thread: until the agent ends. Without a decision log, a look that changes nothing
+    /// allocates nothing.
     pub fn run(&self, stop: &Stop, mut machine: Recorded) {
         let started = Instant::now();
         let mut watched: Vec<Watched> = places().into_iter().map(Watched::new).collect();
+        machine.moved(Nanos(0), names(&watched));
         let stalls: Vec<Alarm> = watched.iter().filter_map(|w| Alarm::of_stalls(&w.place)).collect();
         let calls = match Calls::new(&self.wake, &stalls) {
             Ok(calls) => calls,
@@ -130,14 +132,15 @@ impl Control {
         while !stop.is_stopping() {
             let looked = Instant::now();
             let now = Nanos(looked.duration_since(started).as_nanos() as u64);
-            let failed = self.look(now, pressed, &mut machine, &mut watched, &mut buffer);
-            let after = self.carry_out(now, &machine, &mut watched, &calls, &stalls);
+            let max_bytes = self.max_bytes();
+            let failed = self.look(now, (pressed, max_bytes), &mut machine, &mut watched, &mut buffer);
+            let after = self.carry_out((now, max_bytes), &machine, &mut watched, &calls, &stalls);
             if failed && looked.duration_since(searched) >= SEARCH {
                 // The agent may have been moved to another group, and its own may be gone.
                 let places = places();
                 if !places.iter().map(|place| &place.name).eq(watched.iter().map(|w| &w.place.name)) {
                     watched = places.into_iter().map(Watched::new).collect();
-                    machine.hear(now, Event::Moved);
+                    machine.moved(now, names(&watched));
                 }
                 searched = looked;
             }
@@ -150,17 +153,17 @@ impl Control {
         }
     }
 
-    /// Looks at every place, and tells the machine. Returns whether a place could not be read.
+    /// Looks at every place, and reports to the machine. Returns whether a place could not be read.
     fn look(
         &self,
         now: Nanos,
-        pressed: bool,
+        (pressed, max_bytes): (bool, u64),
         machine: &mut Recorded,
         watched: &mut [Watched],
         buffer: &mut [u8; BUFFER_BYTES],
     ) -> bool {
-        let (budget, max_bytes) = (&self.cache.budget, self.max_bytes());
-        machine.begin();
+        let budget = &self.cache.budget;
+        machine.begin(now);
         machine.hear(
             now,
             Event::Look {
@@ -190,31 +193,27 @@ impl Control {
     /// Does what the machine has decided, and returns when to look again.
     fn carry_out(
         &self,
-        now: Nanos,
+        (now, max_bytes): (Nanos, u64),
         machine: &Recorded,
         watched: &mut [Watched],
         calls: &Calls,
         stalls: &[Alarm],
     ) -> Duration {
         let (mut after, mut capacity, mut reason) = (SEARCH, self.cache.budget.capacity_bytes(), None);
-        let mut has_new = false;
         for action in machine.decided() {
             match *action {
-                Action::Threshold { place, bytes } => {
-                    has_new = true;
-                    watched[place as usize].watch(bytes, calls);
-                }
+                Action::Threshold { place, bytes } => watched[place as usize].watch(bytes, calls),
                 Action::Resize { capacity_bytes, why, .. } => {
                     (capacity, reason) = (capacity_bytes, why);
-                    self.resize(capacity_bytes);
+                    self.resize(max_bytes, capacity_bytes);
                 }
                 Action::Watch { after_ns } => after = Duration::from_nanos(after_ns),
             }
         }
         let mut seen = lock(&self.seen);
-        if has_new {
-            let alarms = stalls.iter().chain(watched.iter().filter_map(Watched::alarm));
-            seen.alarms = alarms.map(|alarm| alarm.name.clone()).collect();
+        let alarms = || stalls.iter().chain(watched.iter().filter_map(Watched::alarm));
+        if !alarms().map(|alarm| &alarm.name).eq(&seen.alarms) {
+            seen.alarms = alarms().map(|alarm| alarm.name.clone()).collect();
         }
         note_places(&mut seen.places, watched);
         let node = seen.places.first().map(|p| (p.used_bytes, p.total_bytes)).unwrap_or_default();
@@ -222,12 +221,17 @@ impl Control {
         after
     }
 
-    fn resize(&self, capacity_bytes: u64) {
-        if let Some(freed) = self.cache.give_way(self.max_bytes(), capacity_bytes) {
+    /// Unless the operator has set another maximum since the look began.
+    fn resize(&self, max_bytes: u64, capacity_bytes: u64) {
+        if let Some(freed) = self.cache.give_way(max_bytes, capacity_bytes) {
             add(&self.counters.capacity_changes_total, 1);
             add(&self.counters.given_back_bytes, freed.bytes);
         }
     }
+}
+
+fn names(watched: &[Watched]) -> Vec<String> {
+    watched.iter().map(|watched| watched.place.name.clone()).collect()
 }
 
 fn note_places(seen: &mut Vec<MemoryPlace>, watched: &[Watched]) {

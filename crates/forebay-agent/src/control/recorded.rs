@@ -1,62 +1,89 @@
-//! The machine that decides about the tier's capacity, and the log of what it hears and decides.
+//! The machine that decides about the tier's capacity, and the log of its inputs and decisions.
 
 use crate::config::MemoryConfig;
 use forebay_policy::machine::{Machine, Nanos};
 use forebay_policy::memory::node::{Action, Config, Event, NodeMemory};
 use forebay_trace::LAWS;
 use forebay_trace::log::{FILE_BYTES_MAX, Files, Recorder};
+use std::collections::BTreeMap;
 use std::io;
 
-/// The log of a memory controller.
-const LOG: Files = Files { who: LAWS, prefix: "memory", bytes_max: FILE_BYTES_MAX };
+/// The log of a memory controller. A new file costs the laws what they have learnt, so files are
+/// long.
+const LOG: Files = Files {
+    who: LAWS,
+    prefix: "memory",
+    bytes_long: FILE_BYTES_MAX - FILE_BYTES_MAX / 16,
+    bytes_max: FILE_BYTES_MAX,
+};
 
 /// See the module.
 pub struct Recorded {
     config: Config,
     machine: NodeMemory,
     recorder: Recorder,
+    /// Names of the places, by number.
+    names: Vec<String>,
     /// Decided upon what was heard since [`Recorded::begin`].
     decided: Vec<Action>,
 }
 
 impl Recorded {
-    /// A machine that has heard nothing.
+    /// A machine that has heard nothing. Its log is in a directory with the name of this host, as
+    /// agents of many nodes may share a configuration and a file system.
     ///
     /// # Errors
     /// The log cannot be written, or no law has that name.
     pub fn new(config: &MemoryConfig) -> io::Result<Self> {
-        let machine = Config {
-            policy: config.policy.clone(),
-            target: config.target,
-            period_ns: config.period.as_nanos() as u64,
-        };
-        let recorder = match &config.decision_log {
-            None => Recorder::off(),
-            Some(dir) => Recorder::start(dir, LOG, &machine).map_err(|e| {
-                let dir = dir.display();
-                io::Error::new(
-                    e.kind(),
-                    format!("cannot record decisions in {dir} (memory.decision_log): {e}"),
-                )
-            })?,
-        };
-        let config = machine.clone();
-        let machine = NodeMemory::new(machine).map_err(io::Error::other)?;
-        Ok(Recorded { config, machine, recorder, decided: Vec::with_capacity(8) })
+        Recorded::with(config, LOG)
     }
 
-    /// A look begins. If the log goes on in another file, it does so with new laws.
-    pub fn begin(&mut self) {
+    fn with(config: &MemoryConfig, files: Files) -> io::Result<Self> {
+        let period_ns = config.period.as_nanos() as u64;
+        let built_from = Config { policy: config.policy.clone(), target: config.target, period_ns };
+        let machine = NodeMemory::new(built_from.clone()).map_err(io::Error::other)?;
+        let recorder = match &config.decision_log {
+            None => Recorder::off(),
+            Some(dir) => {
+                let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+                Recorder::start(&dir.join(host), files, &built_from).map_err(|e| {
+                    let dir = dir.display();
+                    let why = format!("cannot record decisions in {dir} (memory.decision_log): {e}");
+                    io::Error::new(e.kind(), why)
+                })?
+            }
+        };
+        let (names, decided) = (Vec::new(), Vec::with_capacity(8));
+        Ok(Recorded { config: built_from, machine, recorder, names, decided })
+    }
+
+    /// The places are these now, and all laws begin anew.
+    pub fn moved(&mut self, now: Nanos, names: Vec<String>) {
+        self.names = names;
+        self.note_names(now);
+        self.hear(now, Event::Moved);
+    }
+
+    /// A look begins. If the log continues in another file, it does so with new laws.
+    pub fn begin(&mut self, now: Nanos) {
         self.decided.clear();
         self.recorder.flush();
-        if self.recorder.is_over()
-            && let Ok(machine) = NodeMemory::new(self.config.clone())
-        {
-            if let Err(e) = self.recorder.begin(&self.config) {
-                tracing::warn!("the decision log of the memory controller cannot go on: {e}");
-            }
-            self.machine = machine;
+        if !self.recorder.is_over() {
+            return;
         }
+        match (self.recorder.begin(&self.config), NodeMemory::new(self.config.clone())) {
+            (Ok(()), Ok(machine)) => {
+                self.machine = machine;
+                self.note_names(now);
+            }
+            (Err(e), _) => tracing::warn!("the decision log of the memory controller pauses: {e}"),
+            (_, Err(e)) => tracing::warn!("{e}"),
+        }
+    }
+
+    fn note_names(&mut self, now: Nanos) {
+        let places: BTreeMap<usize, &String> = self.names.iter().enumerate().collect();
+        self.recorder.note(now, &BTreeMap::from([("places", places)]));
     }
 
     /// The machine hears `event`.
@@ -72,5 +99,67 @@ impl Recorded {
     /// What it has decided since the look began.
     pub fn decided(&self) -> &[Action] {
         &self.decided
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    /// Decides again what a file has recorded; the number of actions.
+    fn replay(path: &Path) -> usize {
+        let text = std::fs::read_to_string(path).unwrap();
+        let lines = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+        let (mut machine, mut decided, mut count) = (None, Vec::new(), 0);
+        for mut line in lines {
+            if let Some(setup) = line.get_mut("setup") {
+                machine = Some(NodeMemory::new(serde_json::from_value(setup.take()).unwrap()).unwrap());
+            } else if line.get("event").is_some() {
+                assert!(decided.is_empty(), "{decided:?} was not recorded");
+                let at = Nanos(line["t_ns"].as_u64().unwrap());
+                let event = serde_json::from_value(line["event"].take()).unwrap();
+                machine.as_mut().unwrap().handle(at, event, &mut decided);
+            } else if let Some(action) = line.get("action") {
+                assert_eq!(*action, serde_json::to_value(decided.remove(0)).unwrap());
+                count += 1;
+            } else {
+                assert_eq!(line["note"]["places"]["0"], "node");
+            }
+        }
+        count
+    }
+
+    #[test]
+    fn each_file_of_a_long_log_replays_by_itself() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = MemoryConfig { decision_log: Some(dir.path().to_owned()), ..MemoryConfig::default() };
+        let files = Files { bytes_long: 8 << 10, bytes_max: 16 << 10, ..LOG };
+        let mut recorded = Recorded::with(&config, files).unwrap();
+        recorded.moved(Nanos(0), vec!["node".into()]);
+        for i in 0..100 {
+            let now = Nanos(i * 100_000_000);
+            recorded.begin(now);
+            let (max_bytes, used_bytes) = (1 << 30, (6 + i % 4) << 28);
+            let look = Event::Look {
+                min_bytes: 0,
+                max_bytes,
+                capacity_bytes: max_bytes,
+                tier_bytes: 1 << 28,
+                pressed: i % 7 == 0,
+            };
+            recorded.hear(now, look);
+            let place =
+                Event::Place { place: 0, total_bytes: 10 << 28, used_bytes, shared_bytes: used_bytes };
+            recorded.hear(now, place);
+            recorded.hear(now, Event::Decide);
+        }
+        drop(recorded);
+        let host = std::fs::read_dir(dir.path()).unwrap().next().unwrap().unwrap().path();
+        let mut files: Vec<_> = std::fs::read_dir(host).unwrap().map(|file| file.unwrap().path()).collect();
+        files.sort();
+        let replayed: Vec<usize> = files.iter().map(|file| replay(file)).collect();
+        // The last one may just have begun.
+        assert!(replayed.len() == 4 && replayed[..3].iter().all(|n| *n > 10), "{replayed:?}");
     }
 }

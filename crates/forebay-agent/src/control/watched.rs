@@ -30,7 +30,11 @@ impl Watched {
     pub fn look(&mut self, number: u32, buffer: &mut [u8; BUFFER_BYTES]) -> Result<Event, String> {
         self.last = self.place.look(buffer)?;
         Ok(match self.last {
-            None => Event::Unlimited { place: number },
+            None => {
+                // It was for the limit that is gone.
+                self.threshold = None;
+                Event::Unlimited { place: number }
+            }
             Some(Use { total_bytes, used_bytes, shared_bytes }) => {
                 Event::Place { place: number, total_bytes, used_bytes, shared_bytes }
             }

@@ -34,7 +34,7 @@ pub struct Config {
     pub period_ns: u64,
 }
 
-/// What the controller is told. A look is a `Look`, what was seen at each place, and `Decide`.
+/// Input of the controller. A look is a `Look`, what was seen at each place, and `Decide`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum Event {
@@ -137,9 +137,12 @@ impl NodeMemory {
     /// Knows no place yet.
     ///
     /// # Errors
-    /// No law has that name.
+    /// No law has that name, or the target is no share.
     pub fn new(config: Config) -> Result<Self, String> {
         policy(&config.policy)?;
+        if !(config.target > 0.0 && config.target < 1.0) {
+            return Err(alloc::format!("a target of {} is not between 0 and 1", config.target));
+        }
         Ok(NodeMemory { config, laws: Vec::new(), look: Look::default(), wishes: Vec::with_capacity(2) })
     }
 

@@ -265,6 +265,9 @@ fn steps(s: &Section<'_>) -> Result<Steps> {
 /// Those of the job of a Darshan log: each of its phases that writes is a step of mean size.
 fn recorded(s: &Section<'_>) -> Result<Steps> {
     let job = darshan::Job::read(s, Moved::Written)?;
+    if job.mean_bytes() > MAX_GB * GB {
+        return Err(s.error("darshan", format!("its phases write more than {MAX_GB} GB each")));
+    }
     Ok(Steps {
         processes: s.whole("processes", 1, 1_000_000_000, Some(job.processes.into()))? as f64,
         bytes: job.mean_bytes(),

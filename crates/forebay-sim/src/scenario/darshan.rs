@@ -175,8 +175,10 @@ fn parse(path: &Path, text: impl BufRead, wanted: &Wanted) -> Result<Job> {
 impl Wanted {
     fn nothing(&self) -> String {
         let what = if self.moved == Moved::All { "read or write" } else { "write" };
-        let place = self.mount.as_ref().map_or(String::new(), |mount| format!(" below {mount} (mount)"));
-        format!("no {what} of POSIX or MPI-IO{place} is in it")
+        let place =
+            self.mount.as_ref().map_or(String::new(), |mount| format!(" on the mount point {mount} (mount)"));
+        let hint = if self.mount.is_some() { "; the output of --total names no mount points" } else { "" };
+        format!("no {what} of POSIX or MPI-IO{place} is in it{hint}")
     }
 
     fn has_mount(&self, mount: &str) -> bool {
@@ -304,16 +306,23 @@ impl Reader<'_> {
     /// Those of the most exact source that has some.
     fn intervals(self) -> std::result::Result<Vec<Interval>, (usize, String)> {
         let Reader { wanted, modules, .. } = self;
-        let mut sources = Vec::new();
         let (mut records, mut totals) = (Vec::new(), Vec::new());
         for Module { segments, records: of_files, total } in modules {
-            sources.push(segments);
-            records.push(intervals(of_files.into_values(), wanted)?);
-            totals.push(intervals([total], wanted)?);
+            if !segments.is_empty() {
+                return Ok(segments);
+            }
+            records.push(of_files);
+            totals.push(total);
         }
-        sources.extend(records);
-        sources.extend(totals);
-        Ok(sources.into_iter().find(|intervals| !intervals.is_empty()).unwrap_or_default())
+        for of_files in records {
+            let found = intervals(of_files.into_values(), wanted)?;
+            if !found.is_empty() {
+                return Ok(found);
+            }
+        }
+        let [first, second] = [totals.remove(0), totals.remove(0)];
+        let found = intervals([first], wanted)?;
+        if found.is_empty() { intervals([second], wanted) } else { Ok(found) }
     }
 }
 
@@ -448,7 +457,8 @@ mod tests {
         let elsewhere = job(&text, Some("/home"), Moved::All).expect_err("nothing is there");
         assert_eq!(
             elsewhere.to_string(),
-            "a.txt:1: no read or write of POSIX or MPI-IO below /home (mount) is in it"
+            "a.txt:1: no read or write of POSIX or MPI-IO on the mount point /home (mount) is in it; the output of \
+             --total names no mount points"
         );
     }
 
