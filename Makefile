@@ -103,6 +103,10 @@ bench: build ## Every figure with its reference, in target/bench.json (ONLY=read
 bench-spark: build ## Gain and cost of waves on Spark, at several speeds of the PFS; about 40 minutes (LAB=moosefs for the lab's cluster, ARGS="--setting fast --repeats 5")
 	$(PYTHON) python/demo --study $(if $(LAB),--lab $(LAB)) $(ARGS)
 
+.PHONY: experiment-memory
+experiment-memory: build ## HPL and a memory hog beside Spark ML on a node whose tier gives way, as root; about 30 minutes (ARGS=--quick: some minutes; docs/benchmarks.md)
+	$(PYTHON) python/memory $(ARGS)
+
 .PHONY: chaos
 chaos: build ## Kills, stops and starves everything while readers check every byte (MINUTES=60, SEED=7, PFS="ext4 moosefs"; docs/chaos.md)
 	$(BUILT)/forebay-chaos run --seconds $$(($(or $(MINUTES),60) * 60)) $(addprefix --pfs ,$(PFS)) $(if $(filter command line environment,$(origin SEED)),--seed $(SEED)) $(ARGS)

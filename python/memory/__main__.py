@@ -1,0 +1,106 @@
+"""A tier that gives way to compute, measured: HPL in a burst and a memory hog beside Spark ML and a sequential reader, on a node of some GiB
+that is a control group, under each law of the memory controller and under static tiers.
+
+    python3 python/memory [--quick] [--setting NAME ...] [--node SIZE] [--hpl N]
+
+It needs root, Java 17, Maven, and Debian's packages hpcc, openmpi-bin and libopenblas0-serial, and leaves `memory.json`, `memory.md` and
+plots in `target/experiment-memory`. Each setting that has been measured stays there, in a file of its own, and is not measured again with the
+same sizes, so that a run can be resumed; --fresh forgets them.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import venv
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+REPOSITORY = HERE.parents[1]
+sys.path.insert(0, str(REPOSITORY / "python/demo"))
+
+import compute  # noqa: E402
+import sizes  # noqa: E402
+import sparkhome  # noqa: E402
+
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target"))
+VENV = TARGET / "venv"
+REQUIREMENTS = REPOSITORY / "python/requirements-demo.txt"
+READY = "FOREBAY_EXPERIMENT_READY"
+
+
+def arguments():
+    parser = argparse.ArgumentParser(prog="python3 python/memory", description="Laws of the memory controller beside HPL, with Spark ML and a reader.")
+    names = [setting.name for setting in sizes.SETTINGS]
+    parser.add_argument("--setting", action="append", choices=names, default=[], help="measure this setting; several times for several [default: all]")
+    parser.add_argument("--node", type=float, metavar="GIB", default=4.0, help="memory of the node [default: %(default)s]")
+    parser.add_argument("--hpl", type=int, metavar="N", help="order of HPL's matrix; all sizes follow [default: 6000]")
+    parser.add_argument("--pfs", type=float, metavar="MB/S", default=50.0, help="rate of the slow file system [default: %(default)s]")
+    parser.add_argument("--iterations", type=int, metavar="N", help="iterations of each program [default: 10]")
+    parser.add_argument("--quick", action="store_true", help="settings upper and forebay with little data and 2 iterations, for a quick check")
+    parser.add_argument("--fresh", action="store_true", help="measure again what has been measured")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="directory of the results [default: target/experiment-memory]")
+    args = parser.parse_args()
+    args.hpl = args.hpl or (4200 if args.quick else 6000)
+    args.iterations = args.iterations or (2 if args.quick else 10)
+    args.setting = args.setting or (["hpl", "upper", "forebay"] if args.quick else names)
+    args.output = (args.output or TARGET / ("experiment-memory-quick" if args.quick else "experiment-memory")).resolve()
+    return args
+
+
+def prepare(args):
+    """Builds what is not there yet. Returns the program `forebay` and the Python to go on with."""
+    missing = compute.missing_packages()
+    if missing:
+        raise SystemExit(f"experiment: HPL is not installed: apt-get install --no-install-recommends {' '.join(missing)} libopenblas0-serial")
+    if os.geteuid() != 0:
+        raise SystemExit("experiment: a control group with a memory limit needs root")
+    program = os.environ.get("FOREBAY_BIN")
+    if not program:
+        step("building the program", ["cargo", "build", "--release", "--locked", "-p", "forebay-cli"])
+        program = TARGET / "release/forebay"
+    python = VENV / "bin/python"
+    if not python.exists():
+        venv.create(VENV, with_pip=True)
+    step("installing numpy and matplotlib", [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", str(REQUIREMENTS)])
+    sparkhome.need(TARGET.resolve())
+    if not os.environ.get("FOREBAY_BIN"):
+        step("building the jar", ["make", "java"])
+    return program, python
+
+
+def step(what, command):
+    print(f"{what} ...", flush=True)
+    try:
+        subprocess.run(command, cwd=REPOSITORY, check=True)
+    except FileNotFoundError:
+        raise SystemExit(f"experiment: {command[0]} is not installed; it is needed for {what}") from None
+    except subprocess.CalledProcessError as error:
+        raise SystemExit(f"experiment: {what} failed with exit code {error.returncode}; its output is above") from None
+
+
+def main():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    args = arguments()
+    if os.environ.get(READY) != "1":
+        try:
+            program, python = prepare(args)
+        except sparkhome.SparkMissing as error:
+            raise SystemExit(f"experiment: {error}") from None
+        os.execve(python, [str(python), *sys.argv], {**os.environ, READY: "1", "FOREBAY_BIN": str(program)})
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    import experiment
+
+    try:
+        return experiment.run(args, os.environ["FOREBAY_BIN"], TARGET.resolve())
+    except KeyboardInterrupt:
+        print("experiment: stopped; what has been measured stays", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,150 @@
+"""What the results say about each target: measured, met or not, and why. Knows results as stage.measure() gives them, and nothing else."""
+
+import statistics
+from dataclasses import dataclass
+
+import sampler
+
+SPEED_MIN = 0.9
+OVER_SAFE_MIN = 3.0
+HPL_MAX = 0.03
+ABOVE_MAX_S = 0.05
+MEAN_MIN = 0.95
+PREDICTED_WITHIN = 0.10
+
+
+@dataclass(frozen=True)
+class Row:
+    """`met`: None where it was not measured, or is no target."""
+
+    what: str
+    measured: str
+    target: str
+    met: bool | None
+    why: str = ""
+
+
+def window(result):
+    """Seconds since 1970 at which the first program began and the last one ended."""
+    return result["programs"][0]["began_ms"] / 1e3, result["programs"][-1]["ended_ms"] / 1e3
+
+
+def seconds(result):
+    """Of all programs together; None if the kernel ended them before."""
+    if len(result.get("programs", [])) < 4:
+        return None
+    return sum(program["ended_ms"] - program["began_ms"] for program in result["programs"]) / 1e3
+
+
+def per_iteration(result):
+    """The same, over the iterations that were run."""
+    total = seconds(result)
+    return total / result["iterations"] if total else None
+
+
+def pass_s(result):
+    """Median time of one iteration, a job of Spark's, of all programs."""
+    return statistics.median((end - begin) / 1e3 for program in result["programs"] for begin, end in program["jobs_ms"][-result["iterations"]:])
+
+
+def hpl(result):
+    """HPL's burst, or None."""
+    return next((burst for burst in result.get("bursts", []) if burst["name"] == "HPL"), None)
+
+
+def hpl_s(result):
+    burst = hpl(result)
+    return burst and burst["solve_s"]
+
+
+def served_bytes(result):
+    """By the PFS while the programs ran."""
+    found = sampler.between(result["served"], *window(result))
+    return found[-1][1] - found[0][1] if found else 0
+
+
+def mean_tier(result):
+    found = sampler.between(result["samples"], *window(result))
+    return sampler.mean(found, 2) if found else None
+
+
+def bounds(results, pfs_bytes_per_s):
+    """What this machine and this load allow: the ratio of memory and PFS, and both speed-ups of a tier that decides without fail."""
+    upper = results["upper"]
+    sizes = upper["sizes"]
+    rate = sizes["input"] / pass_s(upper)
+    total = seconds(upper)
+    # What HPL takes has to come again from the PFS; while HPL has it, each pass reads it there.
+    taken = sizes["large"] - sizes["safe"]
+    found = {"memory_bytes_per_s": rate, "ratio": rate / pfs_bytes_per_s, "over_safe": (1 + rate / pfs_bytes_per_s) / 2}
+    burst = hpl(results.get("forebay", {}))
+    if burst and total:
+        slowed = (burst["ended"] - burst["began"]) * (1 - 1 / found["over_safe"])
+        found["of_upper"] = total / (total + taken / pfs_bytes_per_s + slowed)
+    return found
+
+
+def rows(results, predictions, pfs_bytes_per_s):
+    """Of the table of targets, for those results that there are."""
+    limits = bounds(results, pfs_bytes_per_s) if seconds(results.get("upper", {})) else {}
+    return [row for row in [*speed(results, limits), *beside(results), *memory(results), *simulated(results, predictions)] if row]
+
+
+def speed(results, limits):
+    upper, forebay, small = (per_iteration(results.get(name, {})) for name in ("upper", "forebay", "small"))
+    if upper and forebay:
+        bound = limits.get("of_upper")
+        why = f"bound of this load {100 * bound:.0f} %: HPL holds memory, and what it took is read again" if bound else ""
+        yield Row("Spark ML, `forebay`: speed of the upper bound", f"{100 * upper / forebay:.1f} %", f">= {100 * SPEED_MIN:.0f} %", upper / forebay >= SPEED_MIN, why)
+    if small and forebay:
+        why = f"memory is {limits['ratio']:.1f} times as fast as the PFS; half of the input in the tier: at most {limits['over_safe']:.1f} times" if limits else ""
+        yield Row("Spark ML, `forebay`: speed of the safe static tier", f"{small / forebay:.2f} times", f">= {OVER_SAFE_MIN:g} times", small / forebay >= OVER_SAFE_MIN, why)
+
+
+def beside(results):
+    alone, control = hpl_s(results.get("hpl", {})), hpl_s(results.get("control", {}))
+    found = hpl_s(results.get("forebay", {}))
+    if alone and found:
+        why = f"beside the same programs without a limit {100 * (control / alone - 1):+.1f} %: caches and memory bandwidth" if control else ""
+        change = found / alone - 1
+        yield Row("HPL beside `forebay`, against alone", f"{100 * change:+.1f} %", f"<= {100 * HPL_MAX:+.0f} %", change <= HPL_MAX, why)
+    if control and found:
+        change = found / control - 1
+        yield Row("the same, against the control without a limit", f"{100 * change:+.1f} %", f"<= {100 * HPL_MAX:+.0f} %", change <= HPL_MAX)
+    large = results.get("large")
+    if large:
+        time = hpl_s(large)
+        hurt = large["kills"] > 0 or (alone and time and time / alone - 1 > HPL_MAX)
+        ended = f"HPL {time:.2f} s" if time else "HPL did not end"
+        yield Row("static large hurts", f"{large['kills']} OOM kills, {ended}, {len(large['programs'])} of 4 programs ended", "shown", bool(hurt))
+
+
+def memory(results):
+    for name in ("forebay", "dynims"):
+        result = results.get(name)
+        if not result:
+            continue
+        target = name == "forebay"
+        longest, total = result["samples_exact"]["above_longest_s"]["target_2"], result["samples_exact"]["above_s"]["target_2"]
+        yield Row(f"`{name}`: above r0 + 2 %", f"{1e3 * longest:.0f} ms at a time, {total:.2f} s in all", f"<= {1e3 * ABOVE_MAX_S:.0f} ms" if target else "-",
+                  longest <= ABOVE_MAX_S if target else None, "four bursts: HPL, and the hog at three rates")
+        yield Row(f"`{name}`: OOM kills", str(result["kills"]), "0" if target else "-", result["kills"] == 0 if target else None)
+
+
+def simulated(results, predictions):
+    for name, predicted in predictions.items():
+        measured, peak = mean_tier(results[name]), peak_share(results[name])
+        target = name in ("forebay", "dynims")
+        if name == "forebay":
+            share = measured / predicted["clairvoyant_bytes"]
+            yield Row("mean tier, of a clairvoyant's", f"{100 * share:.1f} %", f">= {100 * MEAN_MIN:.0f} %", share >= MEAN_MIN,
+                      "the tier is filled by what Spark reads, the clairvoyant's as fast as the PFS can")
+        for what, ours, theirs in (("mean tier", measured, predicted["tier_bytes"]), ("highest use", peak, predicted["peak"])):
+            off = theirs / ours - 1
+            yield Row(f"simulated {what}, `{name}`", f"{100 * off:+.1f} %", f"within {100 * PREDICTED_WITHIN:.0f} %" if target else "-",
+                      abs(off) <= PREDICTED_WITHIN if target else None)
+
+
+def peak_share(result):
+    """Highest use while the programs ran, as a share of the node."""
+    return max(sample[1] for sample in sampler.between(result["samples"], *window(result))) / result["sizes"]["node"]

@@ -1,0 +1,133 @@
+"""The figures: memory of the node over time, throughput of the reader, times of programs and of iterations."""
+
+import matplotlib
+
+matplotlib.use("Agg")
+import judge
+import matplotlib.pyplot as plt
+import sampler
+
+INK, MUTED, GRID = "#1f2933", "#66717d", "#e3e7eb"
+COLOURS = {"upper": "#66717d", "forebay": "#1f77b4", "dynims": "#2a9d5c", "small": "#d95f02", "large": "#b3261e", "control": "#a58ac4", "none": "#c9a227"}
+USED, TIER = "#c3cbd4", "#1f77b4"
+GIB = 1 << 30
+WINDOW_S = 1.0
+
+
+def save(figure, directory, name):
+    for ending in ("svg", "png"):
+        figure.savefig(directory / f"{name}.{ending}", dpi=140)
+    plt.close(figure)
+    return f"{name}.svg"
+
+
+def plain(axis):
+    axis.set_axisbelow(True)
+    axis.grid(axis="y", color=GRID, linewidth=0.8)
+    axis.tick_params(color=GRID, labelcolor=MUTED, length=3, labelsize=8.5)
+    for side in ("top", "right"):
+        axis.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        axis.spines[side].set_color(GRID)
+
+
+def panels(count, height=2.1):
+    plt.rcParams.update({"font.family": "DejaVu Sans", "font.size": 9.5, "text.color": INK, "axes.labelcolor": INK, "svg.fonttype": "path"})
+    figure, axes = plt.subplots(count, 1, figsize=(9, height * count + 0.6), squeeze=False, layout="constrained")
+    return figure, [row[0] for row in axes]
+
+
+def memory(results, directory):
+    """Use and tier of each limited setting over time, bursts shaded."""
+    shown = [name for name in ("forebay", "dynims", "small", "large") if name in results]
+    figure, axes = panels(len(shown))
+    for axis, name in zip(axes, shown):
+        result = results[name]
+        start, limit = result["began"], result["sizes"]["node"]
+        times = [at - start for at, _, _ in result["samples"]]
+        axis.fill_between(times, [used / GIB for _, used, _ in result["samples"]], color=USED, linewidth=0, label="in use")
+        axis.plot(times, [tier / GIB for _, _, tier in result["samples"]], color=TIER, linewidth=1.4, label="of it the tier")
+        for burst in result["bursts"]:
+            axis.axvspan(burst["began"] - start, burst["ended"] - start, color="#d95f02", alpha=0.18, linewidth=0)
+        axis.axhline(limit * result["sizes"]["target"] / GIB, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)))
+        axis.axhline(limit / GIB, color=INK, linewidth=0.9)
+        axis.set_title(f"{name}: memory of the node; HPL and the hog shaded", loc="left", fontsize=10)
+        axis.set_ylabel("GiB")
+        plain(axis)
+    axes[0].legend(loc="lower right", fontsize=8.5, frameon=False)
+    axes[-1].set_xlabel("seconds", loc="right")
+    return save(figure, directory, "memory")
+
+
+def reader(results, directory):
+    """Throughput of the sequential reader over time."""
+    figure, (axis,) = panels(1, 3.2)
+    for name, colour in COLOURS.items():
+        reads = results.get(name, {}).get("reads", [])
+        if len(reads) > 1:
+            points = rates(reads)
+            axis.plot([at - reads[0][0] for at, _ in points], [rate / 1e6 for _, rate in points], color=colour, linewidth=1.4, label=name)
+    axis.set_yscale("log")
+    axis.set_title("Sequential reader, the hog beside it", loc="left", fontsize=10)
+    axis.set_ylabel("MB/s")
+    axis.set_xlabel("seconds", loc="right")
+    plain(axis)
+    axis.legend(fontsize=8.5, frameon=False, ncols=4)
+    return save(figure, directory, "reader")
+
+
+def rates(reads):
+    """Middle and rate of windows, from (seconds, bytes so far)."""
+    found, first = [], reads[0]
+    for sample in reads[1:]:
+        if sample[0] - first[0] >= WINDOW_S:
+            found.append(((sample[0] + first[0]) / 2, (sample[1] - first[1]) / (sample[0] - first[0])))
+            first = sample
+    return found
+
+
+def programs(results, directory):
+    """Seconds an iteration of each program, by setting."""
+    shown = [name for name in COLOURS if judge.seconds(results.get(name, {}))]
+    figure, (axis,) = panels(1, 3.2)
+    width = 0.8 / max(len(shown), 1)
+    for i, name in enumerate(shown):
+        result = results[name]
+        heights = [(one["ended_ms"] - one["began_ms"]) / 1e3 / result["iterations"] for one in result["programs"]]
+        axis.bar([x + (i - (len(shown) - 1) / 2) * width for x in range(len(heights))], heights, width, color=COLOURS[name], label=name)
+    axis.set_xticks(range(4), ["K-means", "logistic regression", "linear regression", "SVM"])
+    axis.set_title("Spark ML: time of a program over its iterations", loc="left", fontsize=10)
+    axis.set_ylabel("seconds")
+    plain(axis)
+    axis.legend(fontsize=8.5, frameon=False, ncols=4)
+    return save(figure, directory, "programs")
+
+
+def iterations(results, directory):
+    """Time of each pass over the input, over time."""
+    figure, (axis,) = panels(1, 3.2)
+    for name, colour in COLOURS.items():
+        result = results.get(name, {})
+        if judge.seconds(result):
+            start = result["programs"][0]["began_ms"]
+            jobs = [job for program in result["programs"] for job in program["jobs_ms"][-result["iterations"]:]]
+            axis.plot([(begin - start) / 1e3 for begin, _ in jobs], [(end - begin) / 1e3 for begin, end in jobs], "o-", markersize=3, linewidth=1, color=colour, label=name)
+    axis.set_title("Spark ML: time of each iteration", loc="left", fontsize=10)
+    axis.set_ylabel("seconds")
+    axis.set_xlabel("seconds since the first program began", loc="right")
+    plain(axis)
+    axis.legend(fontsize=8.5, frameon=False, ncols=4)
+    return save(figure, directory, "iterations")
+
+
+def draw(results, directory):
+    """File names by caption."""
+    found = {}
+    if any(name in results for name in ("forebay", "dynims", "small", "large")):
+        found["Memory of the node (the paper's figures 3-6 and 3-13)"] = memory(results, directory)
+    if any(results[name].get("reads") for name in results):
+        found["Sequential reader (figure 3-7)"] = reader(results, directory)
+    if any(judge.seconds(results[name]) for name in results):
+        found["Time of programs (figure 3-9)"] = programs(results, directory)
+        found["Time of iterations (figure 3-11)"] = iterations(results, directory)
+    return found
