@@ -3,11 +3,33 @@
 //! The daemons have the same pump with the real clock. Nothing in between may decide: a pump hands
 //! events in, actions out, and wakes the machine when it asked for it.
 
+use std::cell::RefCell;
+
 use forebay_policy::machine::{Machine, Nanos};
 use serde::Serialize;
 
-use crate::queue::EventQueue;
+use crate::queue::Agenda;
 use crate::trace::Trace;
+
+/// The trace of a run, into which all parts of its world write.
+pub struct Record<'a>(RefCell<&'a mut Trace>);
+
+impl<'a> Record<'a> {
+    /// Writes into `trace`.
+    pub fn new(trace: &'a mut Trace) -> Self {
+        Record(RefCell::new(trace))
+    }
+
+    /// As [`Trace::is_on`].
+    pub fn is_on(&self) -> bool {
+        self.0.borrow().is_on()
+    }
+
+    /// As [`Trace::note`].
+    pub fn note(&self, now: Nanos, who: &str, note: &impl Serialize) {
+        self.0.borrow_mut().note(now, who, note);
+    }
+}
 
 /// A machine, its name in the trace, and the wake-up that is under way for it.
 pub struct Pump<M: Machine> {
@@ -27,30 +49,30 @@ where
     }
 
     /// Tells the machine `event` and returns what it decides.
-    pub fn tell(&mut self, now: Nanos, event: M::Event, trace: &mut Trace) -> Vec<M::Action> {
-        let cause = trace.event(now, &self.who, &event);
+    pub fn tell(&mut self, now: Nanos, event: M::Event, record: &Record<'_>) -> Vec<M::Action> {
+        let cause = record.0.borrow_mut().event(now, &self.who, &event);
         let mut actions = Vec::new();
         self.machine.handle(now, event, &mut actions);
-        self.record(now, cause, &actions, trace);
+        self.record(now, cause, &actions, record);
         actions
     }
 
     /// A wake-up came. Calls the machine if its deadline has indeed come; a wake-up that it no
     /// longer wants is nothing.
-    pub fn wake(&mut self, now: Nanos, trace: &mut Trace) -> Vec<M::Action> {
+    pub fn wake(&mut self, now: Nanos, record: &Record<'_>) -> Vec<M::Action> {
         self.armed = self.armed.filter(|&at| at > now);
         let mut actions = Vec::new();
         if self.machine.next_deadline().is_some_and(|at| at <= now) {
-            let cause = trace.event(now, &self.who, &"deadline");
+            let cause = record.0.borrow_mut().event(now, &self.who, &"deadline");
             self.machine.on_deadline(now, &mut actions);
-            self.record(now, cause, &actions, trace);
+            self.record(now, cause, &actions, record);
         }
         actions
     }
 
     /// Schedules `event` for the machine's deadline unless one is under way early enough. To be
     /// called after each `tell` and `wake`; the world answers `event` with [`Pump::wake`].
-    pub fn arm<E>(&mut self, queue: &mut EventQueue<E>, event: E) {
+    pub fn arm<E>(&mut self, queue: &mut impl Agenda<E>, event: E) {
         // A deadline at the end of the clock never comes: no time that is added up is later.
         if let Some(at) = self.machine.next_deadline().filter(|at| at.0 != u64::MAX) {
             let at = at.max(queue.now());
@@ -66,9 +88,9 @@ where
         &self.machine
     }
 
-    fn record(&self, now: Nanos, cause: u64, actions: &[M::Action], trace: &mut Trace) {
+    fn record(&self, now: Nanos, cause: u64, actions: &[M::Action], record: &Record<'_>) {
         for action in actions {
-            trace.action(now, &self.who, cause, action);
+            record.0.borrow_mut().action(now, &self.who, cause, action);
         }
     }
 }
@@ -76,6 +98,7 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::queue::EventQueue;
 
     /// Answers each number with its double and wants to be woken that many nanoseconds later.
     #[derive(Default)]
@@ -104,14 +127,15 @@ mod tests {
     fn an_earlier_deadline_is_armed_and_the_stale_wake_up_does_nothing() {
         let (mut pump, mut queue, mut trace) =
             (Pump::new("d", Doubler::default()), EventQueue::new(), Trace::off());
-        assert_eq!(pump.tell(Nanos(0), 9, &mut trace), [18]);
+        let record = Record::new(&mut trace);
+        assert_eq!(pump.tell(Nanos(0), 9, &record), [18]);
         pump.arm(&mut queue, ());
-        assert_eq!(pump.tell(Nanos(0), 4, &mut trace), [8]);
+        assert_eq!(pump.tell(Nanos(0), 4, &record), [8]);
         pump.arm(&mut queue, ());
         pump.arm(&mut queue, ());
         let mut woken = Vec::new();
         while let Some((now, ())) = queue.pop() {
-            woken.push((now.0, pump.wake(now, &mut trace)));
+            woken.push((now.0, pump.wake(now, &record)));
             pump.arm(&mut queue, ());
         }
         assert_eq!(woken, [(4, vec![0]), (9, vec![])]);

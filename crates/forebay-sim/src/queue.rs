@@ -101,6 +101,31 @@ impl<E> EventQueue<E> {
     }
 }
 
+/// What a part of a world sees of the queue: it schedules events of its own kind, and does not know
+/// those of other parts.
+pub trait Agenda<E> {
+    /// As [`EventQueue::now`].
+    fn now(&self) -> Nanos;
+
+    /// As [`EventQueue::at`].
+    fn at(&mut self, at: Nanos, event: E);
+
+    /// As [`EventQueue::after`].
+    fn after(&mut self, nanos: u64, event: E) {
+        self.at(self.now() + nanos, event);
+    }
+}
+
+impl<E, All: From<E>> Agenda<E> for EventQueue<All> {
+    fn now(&self) -> Nanos {
+        self.now
+    }
+
+    fn at(&mut self, at: Nanos, event: E) {
+        EventQueue::at(self, at, All::from(event));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -11,7 +11,7 @@ use forebay_policy::machine::Nanos;
 use super::outcome::{Death, Ended, NodeOutcome};
 use super::world::{Burst, Happening, Note, Stage};
 use super::{Broken, RandomFailures};
-use crate::queue::EventQueue;
+use crate::queue::Agenda;
 
 impl Burst<'_> {
     pub fn breaks(
@@ -19,7 +19,7 @@ impl Burst<'_> {
         now: Nanos,
         what: Broken,
         for_ns: Option<u64>,
-        queue: &mut EventQueue<Happening>,
+        queue: &mut impl Agenda<Happening>,
     ) {
         match what {
             Broken::Node { node } => {
@@ -40,7 +40,7 @@ impl Burst<'_> {
         }
     }
 
-    pub fn mends(&mut self, now: Nanos, what: Broken, queue: &mut EventQueue<Happening>) {
+    pub fn mends(&mut self, now: Nanos, what: Broken, queue: &mut impl Agenda<Happening>) {
         match what {
             Broken::Node { node } => self.node_returns(now, node, queue),
             Broken::Job { job } => self.goes_on(now, job, queue),
@@ -57,7 +57,7 @@ impl Burst<'_> {
         }
     }
 
-    fn dies(&mut self, now: Nanos, j: usize, queue: &mut EventQueue<Happening>) {
+    fn dies(&mut self, now: Nanos, j: usize, queue: &mut impl Agenda<Happening>) {
         if self.jobs[j].stage == Stage::Over || self.jobs[j].done.died.is_some() {
             return;
         }
@@ -78,7 +78,7 @@ impl Burst<'_> {
     }
 
     /// The batch system clears up after a dead job; if it holds a token, once that is revoked.
-    pub fn noticed(&mut self, now: Nanos, j: usize, queue: &mut EventQueue<Happening>) {
+    pub fn noticed(&mut self, now: Nanos, j: usize, queue: &mut impl Agenda<Happening>) {
         if let Stage::Waits(step) = self.jobs[j].stage {
             self.withdraw(now, step, queue);
         }
@@ -87,7 +87,7 @@ impl Burst<'_> {
         }
     }
 
-    pub fn put_away(&mut self, now: Nanos, j: usize, queue: &mut EventQueue<Happening>) {
+    pub fn put_away(&mut self, now: Nanos, j: usize, queue: &mut impl Agenda<Happening>) {
         self.jobs[j].stage = Stage::Over;
         self.forget_homeless(j);
         if !self.jobs[j].nodes.is_empty() {
@@ -97,7 +97,7 @@ impl Burst<'_> {
     }
 
     /// A job that stood still is told all that it has missed.
-    fn goes_on(&mut self, now: Nanos, j: usize, queue: &mut EventQueue<Happening>) {
+    fn goes_on(&mut self, now: Nanos, j: usize, queue: &mut impl Agenda<Happening>) {
         if self.jobs[j].done.died.is_some() {
             return;
         }
@@ -137,13 +137,13 @@ impl Burst<'_> {
         }
     }
 
-    fn node_fails(&mut self, now: Nanos, node: u32, queue: &mut EventQueue<Happening>) {
+    fn node_fails(&mut self, now: Nanos, node: u32, queue: &mut impl Agenda<Happening>) {
         self.faults_on[node as usize] += 1;
         if self.faults_on[node as usize] > 1 {
             return;
         }
-        if self.trace.is_on() {
-            self.trace.note(now, &format!("node/{node}"), &Note::Fails);
+        if self.record.is_on() {
+            self.record.note(now, &format!("node/{node}"), &Note::Fails);
         }
         let hit: Vec<usize> = (0..self.jobs.len()).filter(|&j| self.jobs[j].nodes.contains(&node)).collect();
         let jobs = hit.len() as u32;
@@ -157,7 +157,7 @@ impl Burst<'_> {
             }
         }
         self.fabric.fail(node);
-        self.allocator.tell(now, allocation::Event::NodeFails { node }, self.trace);
+        self.allocator.tell(now, allocation::Event::NodeFails { node }, self.record);
         self.allocator.arm(queue, Happening::AllocationWakes);
         for j in hit {
             if self.jobs[j].silent {
@@ -171,7 +171,7 @@ impl Burst<'_> {
 
     /// Job `j` has lost a node: it gives everything back, asks for other nodes, and writes its step
     /// anew.
-    fn loses_nodes(&mut self, now: Nanos, j: usize, queue: &mut EventQueue<Happening>) {
+    fn loses_nodes(&mut self, now: Nanos, j: usize, queue: &mut impl Agenda<Happening>) {
         let stage = self.jobs[j].stage;
         match stage {
             Stage::Waits(step) => {
@@ -197,25 +197,25 @@ impl Burst<'_> {
         self.note(now, j, &Note::Anew { index, why: "node" });
     }
 
-    fn node_returns(&mut self, now: Nanos, node: u32, queue: &mut EventQueue<Happening>) {
+    fn node_returns(&mut self, now: Nanos, node: u32, queue: &mut impl Agenda<Happening>) {
         self.faults_on[node as usize] -= 1;
         if self.faults_on[node as usize] > 0 {
             return;
         }
-        if self.trace.is_on() {
-            self.trace.note(now, &format!("node/{node}"), &Note::Returns);
+        if self.record.is_on() {
+            self.record.note(now, &format!("node/{node}"), &Note::Returns);
         }
         if let Some(down) = self.out.down.iter_mut().rev().find(|d| d.node == node) {
             down.to_ns = Some(now.0);
         }
         self.fabric.restore(node);
-        self.allocator.tell(now, allocation::Event::NodeReturns { node }, self.trace);
+        self.allocator.tell(now, allocation::Event::NodeReturns { node }, self.record);
         self.allocator.arm(queue, Happening::AllocationWakes);
         self.rehouse(now, queue);
     }
 
     /// Draws the first failure of each node.
-    pub fn draw_failures(&mut self, queue: &mut EventQueue<Happening>) {
+    pub fn draw_failures(&mut self, queue: &mut impl Agenda<Happening>) {
         if let Some(random) = self.setup.random {
             (0..self.setup.nodes).for_each(|n| self.draw_failure(n, random, 0, queue));
         }
@@ -226,14 +226,14 @@ impl Burst<'_> {
         node: u32,
         random: RandomFailures,
         after_ns: u64,
-        queue: &mut EventQueue<Happening>,
+        queue: &mut impl Agenda<Happening>,
     ) {
         let wait_ns = -(1.0 - self.chance[node as usize].unit()).ln() * random.node_mean_ns as f64;
         queue.after(after_ns.saturating_add(wait_ns as u64), Happening::Chance(node));
     }
 
     /// A node fails by chance, unless nobody is left to notice.
-    pub fn chance_fails(&mut self, now: Nanos, node: u32, queue: &mut EventQueue<Happening>) {
+    pub fn chance_fails(&mut self, now: Nanos, node: u32, queue: &mut impl Agenda<Happening>) {
         if let Some(random) = self.setup.random.filter(|_| self.jobs.iter().any(|j| j.stage != Stage::Over)) {
             self.breaks(now, Broken::Node { node }, Some(random.node_down_ns), queue);
             self.draw_failure(node, random, random.node_down_ns, queue);

@@ -7,11 +7,11 @@ use forebay_policy::allocation::{self, Demand};
 use forebay_policy::machine::Nanos;
 
 use super::world::{Burst, Happening, Stage};
-use crate::queue::EventQueue;
+use crate::queue::Agenda;
 
 impl Burst<'_> {
     /// Job `j` asks for nodes.
-    pub fn ask_for_nodes(&mut self, now: Nanos, j: usize, queue: &mut EventQueue<Happening>) {
+    pub fn ask_for_nodes(&mut self, now: Nanos, j: usize, queue: &mut impl Agenda<Happening>) {
         let spec = &self.setup.jobs[j];
         let given = match &spec.on {
             Some(on) => on.iter().all(|&n| self.faults_on[n as usize] == 0).then(|| (on.clone(), 0)),
@@ -22,7 +22,7 @@ impl Burst<'_> {
                     client_bytes_per_s: spec.client_bytes_per_s,
                 };
                 let event = allocation::Event::Asks { job: j as u64, demand };
-                let answer = self.allocator.tell(now, event, self.trace).pop();
+                let answer = self.allocator.tell(now, event, self.record).pop();
                 self.allocator.arm(queue, Happening::AllocationWakes);
                 match answer {
                     Some(allocation::Action::Allocate { nodes, bytes_per_node, .. }) => {
@@ -47,7 +47,7 @@ impl Burst<'_> {
         j: usize,
         nodes: Vec<u32>,
         bytes: u64,
-        queue: &mut EventQueue<Happening>,
+        queue: &mut impl Agenda<Happening>,
     ) {
         for &n in &nodes {
             assert_eq!(self.faults_on[n as usize], 0, "job {j} was given node {n}, which is down");
@@ -70,20 +70,20 @@ impl Burst<'_> {
     }
 
     /// Job `j` gives its nodes back; to be followed by [`Burst::rehouse`].
-    pub fn give_nodes_back(&mut self, now: Nanos, j: usize, queue: &mut EventQueue<Happening>) {
+    pub fn give_nodes_back(&mut self, now: Nanos, j: usize, queue: &mut impl Agenda<Happening>) {
         let job = &mut self.jobs[j];
         job.has_step = false;
         for n in std::mem::take(&mut job.nodes) {
             self.reserved_bytes[n as usize] -= job.reserved_bytes;
         }
         if self.setup.jobs[j].on.is_none() {
-            self.allocator.tell(now, allocation::Event::Frees { job: j as u64 }, self.trace);
+            self.allocator.tell(now, allocation::Event::Frees { job: j as u64 }, self.record);
             self.allocator.arm(queue, Happening::AllocationWakes);
         }
     }
 
     /// Jobs that wait for nodes ask again.
-    pub fn rehouse(&mut self, now: Nanos, queue: &mut EventQueue<Happening>) {
+    pub fn rehouse(&mut self, now: Nanos, queue: &mut impl Agenda<Happening>) {
         for j in std::mem::take(&mut self.homeless) {
             if self.jobs[j].silent {
                 self.homeless.push(j);

@@ -13,8 +13,8 @@ use super::fabric::Fabric;
 use super::outcome::{Ended, Hold, JobOutcome, Outcome, StepOutcome, Unfinished, ranges};
 use super::{Broken, JobSpec, RENEWALS_PER_LEASE, Setup};
 use crate::error::{Error, Result};
-use crate::pump::Pump;
-use crate::queue::EventQueue;
+use crate::pump::{Pump, Record};
+use crate::queue::{Agenda, EventQueue};
 use crate::run::{Limits, Stop, World, run};
 use crate::trace::Trace;
 
@@ -96,7 +96,7 @@ pub(super) struct Job {
 
 pub(super) struct Burst<'a> {
     pub setup: &'a Setup,
-    pub trace: &'a mut Trace,
+    pub record: &'a Record<'a>,
     pub access: Pump<Access>,
     pub allocator: Pump<Allocator>,
     pub fabric: Fabric,
@@ -120,7 +120,8 @@ pub(super) struct Burst<'a> {
 /// # Errors
 /// If a policy does not exist, never lets a step in, or the run does not come to an end.
 pub fn simulate(setup: &Setup, trace: &mut Trace) -> Result<Outcome> {
-    let mut world = Burst::new(setup, trace)?;
+    let record = Record::new(trace);
+    let mut world = Burst::new(setup, &record)?;
     let mut queue = EventQueue::new();
     for (j, spec) in setup.jobs.iter().enumerate() {
         queue.at(Nanos(spec.starts_ns), Happening::JobStarts(j));
@@ -161,7 +162,7 @@ fn never_let_in(setup: &Setup, j: usize, done: &JobOutcome, end: Nanos) -> Error
 }
 
 impl<'a> Burst<'a> {
-    fn new(setup: &'a Setup, trace: &'a mut Trace) -> Result<Self> {
+    fn new(setup: &'a Setup, record: &'a Record<'a>) -> Result<Self> {
         let (access, allocator) = machines(setup)?;
         let rng = Rng::new(setup.seed);
         let job = |(j, spec): (usize, &JobSpec)| Job {
@@ -195,7 +196,7 @@ impl<'a> Burst<'a> {
         let chance = rng.fork(u64::MAX);
         Ok(Burst {
             setup,
-            trace,
+            record,
             access: Pump::new("access", access),
             allocator: Pump::new("allocation", allocator),
             fabric: Fabric::new(setup.nodes, setup.node_bytes_per_s),
@@ -232,17 +233,17 @@ impl<'a> Burst<'a> {
     }
 
     pub fn note(&mut self, now: Nanos, job: usize, note: &Note) {
-        if self.trace.is_on() {
-            self.trace.note(now, &format!("job/{job}"), note);
+        if self.record.is_on() {
+            self.record.note(now, &format!("job/{job}"), note);
         }
     }
 
-    pub fn tell_access(&mut self, now: Nanos, event: access::Event, queue: &mut EventQueue<Happening>) {
-        let actions = self.access.tell(now, event, self.trace);
+    pub fn tell_access(&mut self, now: Nanos, event: access::Event, queue: &mut impl Agenda<Happening>) {
+        let actions = self.access.tell(now, event, self.record);
         self.obey(now, actions, queue);
     }
 
-    fn obey(&mut self, now: Nanos, actions: Vec<Action>, queue: &mut EventQueue<Happening>) {
+    fn obey(&mut self, now: Nanos, actions: Vec<Action>, queue: &mut impl Agenda<Happening>) {
         for action in actions {
             match action {
                 Action::Grant { token, step, share, .. } => self.granted(now, token, step, share, queue),
@@ -255,7 +256,7 @@ impl<'a> Burst<'a> {
         self.access.arm(queue, Happening::AccessWakes);
     }
 
-    pub fn step_due(&mut self, now: Nanos, j: usize, queue: &mut EventQueue<Happening>) {
+    pub fn step_due(&mut self, now: Nanos, j: usize, queue: &mut impl Agenda<Happening>) {
         let job = &mut self.jobs[j];
         if job.stage == Stage::Over {
             return;
@@ -270,7 +271,7 @@ impl<'a> Burst<'a> {
         }
     }
 
-    pub fn ask_for_access(&mut self, now: Nanos, j: usize, queue: &mut EventQueue<Happening>) {
+    pub fn ask_for_access(&mut self, now: Nanos, j: usize, queue: &mut impl Agenda<Happening>) {
         let step = self.next_step;
         self.next_step += 1;
         let job = &mut self.jobs[j];
@@ -284,7 +285,7 @@ impl<'a> Burst<'a> {
     }
 
     /// The step of `j` that waits is withdrawn.
-    pub fn withdraw(&mut self, now: Nanos, step: StepId, queue: &mut EventQueue<Happening>) {
+    pub fn withdraw(&mut self, now: Nanos, step: StepId, queue: &mut impl Agenda<Happening>) {
         self.asking.remove(&step);
         self.tell_access(now, access::Event::Leaves { step }, queue);
     }
@@ -295,7 +296,7 @@ impl<'a> Burst<'a> {
         token: Token,
         step: StepId,
         share: Option<f64>,
-        queue: &mut EventQueue<Happening>,
+        queue: &mut impl Agenda<Happening>,
     ) {
         let Some(j) = self.asking.remove(&step) else {
             panic!("step {step} was let in, which nobody asks for")
@@ -352,7 +353,7 @@ impl<'a> Burst<'a> {
     }
 
     /// A lease ran out. Nodes refuse what comes with this token from now on.
-    fn revoked(&mut self, now: Nanos, token: Token, queue: &mut EventQueue<Happening>) {
+    fn revoked(&mut self, now: Nanos, token: Token, queue: &mut impl Agenda<Happening>) {
         let Some(&(j, hold)) = self.holders.get(&token) else { return };
         self.end_hold(now, j, hold, Ended::Revoked);
         let job = &mut self.jobs[j];
@@ -366,7 +367,7 @@ impl<'a> Burst<'a> {
     }
 
     /// The step of job `j` is written anew, on the nodes that it has.
-    pub fn anew(&mut self, now: Nanos, j: usize, why: &'static str, queue: &mut EventQueue<Happening>) {
+    pub fn anew(&mut self, now: Nanos, j: usize, why: &'static str, queue: &mut impl Agenda<Happening>) {
         let index = self.jobs[j].done.steps.len() as u32;
         self.note(now, j, &Note::Anew { index, why });
         if !self.jobs[j].nodes.is_empty() {
@@ -390,7 +391,7 @@ impl<'a> Burst<'a> {
         }
     }
 
-    fn written(&mut self, now: Nanos, hold: usize, queue: &mut EventQueue<Happening>) {
+    fn written(&mut self, now: Nanos, hold: usize, queue: &mut impl Agenda<Happening>) {
         let entry = &mut self.out.holds[hold];
         (entry.to_ns, entry.ended) = (now.0, Ended::Written);
         let (j, token, granted_ns) = (entry.job, entry.token, entry.from_ns);
@@ -424,12 +425,12 @@ impl<'a> Burst<'a> {
         }
     }
 
-    pub fn renew_later(&mut self, j: usize, token: Token, queue: &mut EventQueue<Happening>) {
+    pub fn renew_later(&mut self, j: usize, token: Token, queue: &mut impl Agenda<Happening>) {
         self.jobs[j].renewing = Some(token);
         queue.after(self.setup.config.lease_ns / RENEWALS_PER_LEASE, Happening::Renew(j, token));
     }
 
-    pub fn renew(&mut self, now: Nanos, j: usize, token: Token, queue: &mut EventQueue<Happening>) {
+    pub fn renew(&mut self, now: Nanos, j: usize, token: Token, queue: &mut impl Agenda<Happening>) {
         let job = &mut self.jobs[j];
         job.renewing = job.renewing.filter(|&t| t != token);
         if !job.silent && matches!(job.stage, Stage::Holds(t, _) if t == token) {
@@ -461,11 +462,11 @@ impl World for Burst<'_> {
             Happening::StepDue(j) => self.step_due(now, j, queue),
             Happening::Renew(j, token) => self.renew(now, j, token, queue),
             Happening::AccessWakes => {
-                let actions = self.access.wake(now, self.trace);
+                let actions = self.access.wake(now, self.record);
                 self.obey(now, actions, queue);
             }
             Happening::AllocationWakes => {
-                self.allocator.wake(now, self.trace);
+                self.allocator.wake(now, self.record);
             }
             Happening::Breaks(what, for_ns) => self.breaks(now, what, for_ns, queue),
             Happening::Mends(what) => self.mends(now, what, queue),

@@ -7,7 +7,7 @@ use super::load::STEP_NS;
 use super::{Outcome, POINT_STEPS, Point, Resize, Setup, clairvoyant};
 use crate::cancel;
 use crate::error::{Error, Result};
-use crate::pump::Pump;
+use crate::pump::{Pump, Record};
 use crate::trace::Trace;
 
 /// The machine of a run.
@@ -30,6 +30,7 @@ pub fn simulate(setup: &Setup, trace: &mut Trace) -> Result<Outcome> {
     }
     let compute = setup.compute();
     let clairvoyant = clairvoyant::tier(setup, &compute);
+    let record = Record::new(trace);
     let mut node = Node {
         setup,
         pump: Pump::new("memory", controller(setup)?),
@@ -41,7 +42,7 @@ pub fn simulate(setup: &Setup, trace: &mut Trace) -> Result<Outcome> {
     for (step, (&compute_bytes, &ideal)) in compute.iter().zip(&clairvoyant).enumerate() {
         let now = Nanos(step as u64 * STEP_NS);
         let used = compute_bytes + node.tier_bytes;
-        node.sample(now, used, trace);
+        node.sample(now, used, &record);
         node.count(used);
         node.outcome.tier_bytes += node.tier_bytes;
         node.outcome.clairvoyant_bytes += ideal;
@@ -72,7 +73,7 @@ struct Node<'a> {
 
 impl Node<'_> {
     /// The controller looks, if it is time or use has passed the alarm, and the tier follows.
-    fn sample(&mut self, now: Nanos, used: f64, trace: &mut Trace) {
+    fn sample(&mut self, now: Nanos, used: f64, record: &Record<'_>) {
         let over = used as u64 > self.setup.config.alarm_bytes();
         let rings = self.setup.has_alarm && over && !self.alarmed;
         self.alarmed = over;
@@ -80,7 +81,7 @@ impl Node<'_> {
             let sample = Sample { used_bytes: used as u64, tier_bytes: self.tier_bytes as u64 };
             let event = if rings { Event::Pressure(sample) } else { Event::Sample(sample) };
             self.outcome.samples += 1;
-            for action in self.pump.tell(now, event, trace) {
+            for action in self.pump.tell(now, event, record) {
                 match action {
                     Action::Watch { after_ns } => self.next_ns = (now + after_ns).0,
                     Action::Resize { capacity_bytes, why } => {

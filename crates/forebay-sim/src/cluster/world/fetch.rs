@@ -14,7 +14,7 @@ use forebay_policy::token_bucket::{FOREVER_NS, TokenBucket};
 use super::pfs::Reader;
 use super::{Cluster, Happening, name};
 use crate::cluster::Setup;
-use crate::queue::EventQueue;
+use crate::queue::Agenda;
 
 /// Burst of a request with a rate: a page at least.
 const BURST_BYTES: u64 = 4 << 20;
@@ -165,7 +165,7 @@ impl Cluster<'_> {
         page: Page,
         urgency: Urgency,
         waiter: Option<Waiter>,
-        queue: &mut EventQueue<Happening>,
+        queue: &mut impl Agenda<Happening>,
     ) {
         let new = || Flight { urgency, state: State::Queued, waiting: Vec::new() };
         let is_new = !self.tier.knows(page);
@@ -180,7 +180,7 @@ impl Cluster<'_> {
     }
 
     /// Free threads of a node take up the most urgent pages.
-    fn fetch_some(&mut self, now: Nanos, node: usize, queue: &mut EventQueue<Happening>) {
+    fn fetch_some(&mut self, now: Nanos, node: usize, queue: &mut impl Agenda<Happening>) {
         while self.tier.threads[node].busy < self.setup.fetch_threads {
             let Some(page) = self.tier.next_of(self.setup, node) else { return };
             let mut reader = self.tier.reader_of(self.setup, node, page);
@@ -194,7 +194,7 @@ impl Cluster<'_> {
     }
 
     /// A window of a page may have come.
-    pub fn page_grows(&mut self, now: Nanos, page: Page, queue: &mut EventQueue<Happening>) {
+    pub fn page_grows(&mut self, now: Nanos, page: Page, queue: &mut impl Agenda<Happening>) {
         let Some(flight) = self.tier.flights.get_mut(&page) else { return };
         let State::Fetched { node, reader } = &mut flight.state else { return };
         let (node, end) = (*node, page_range(self.setup, page).1);
@@ -236,7 +236,7 @@ impl Cluster<'_> {
         (node, job): (&str, usize),
         (threads, rate_bytes_per_s, priority): (u32, u64, Priority),
         parts: &[Part],
-        queue: &mut EventQueue<Happening>,
+        queue: &mut impl Agenda<Happening>,
     ) {
         let Some(node) = (0..self.tier.threads.len()).find(|number| name(*number) == node) else { return };
         let request = Request {
@@ -259,7 +259,7 @@ impl Cluster<'_> {
         now: Nanos,
         id: RequestId,
         (threads, rate_bytes_per_s): (u32, u64),
-        queue: &mut EventQueue<Happening>,
+        queue: &mut impl Agenda<Happening>,
     ) {
         let Some(request) = self.tier.requests.get_mut(&id) else { return };
         request.threads = threads;
@@ -275,7 +275,7 @@ impl Cluster<'_> {
 
     /// A request of a node may go on at this moment. One that comes before another replaces it: of
     /// two that wait, each would else schedule both again.
-    fn feed_at(&mut self, node: usize, at: Nanos, queue: &mut EventQueue<Happening>) {
+    fn feed_at(&mut self, node: usize, at: Nanos, queue: &mut impl Agenda<Happening>) {
         let next = &mut self.tier.threads[node].feeds_at;
         if next.is_none_or(|next| at < next) {
             *next = Some(at);
@@ -284,7 +284,7 @@ impl Cluster<'_> {
     }
 
     /// The moment of [`Cluster::feed_at`] has come, unless an earlier one has replaced it.
-    pub fn feeds(&mut self, now: Nanos, node: usize, queue: &mut EventQueue<Happening>) {
+    pub fn feeds(&mut self, now: Nanos, node: usize, queue: &mut impl Agenda<Happening>) {
         let next = &mut self.tier.threads[node].feeds_at;
         if next.take_if(|at| *at <= now).is_some() {
             self.feed(now, node, queue);
@@ -292,7 +292,7 @@ impl Cluster<'_> {
     }
 
     /// The requests of a node put pages on their way, as far as they may.
-    pub fn feed(&mut self, now: Nanos, node: usize, queue: &mut EventQueue<Happening>) {
+    pub fn feed(&mut self, now: Nanos, node: usize, queue: &mut impl Agenda<Happening>) {
         let open = self.tier.requests.iter().filter(|(_, r)| r.node == node && !r.progress.done);
         let mut open: Vec<(Priority, RequestId)> = open.map(|(id, r)| (r.priority, *id)).collect();
         open.sort_unstable();
@@ -310,7 +310,7 @@ impl Cluster<'_> {
         &mut self,
         now: Nanos,
         id: RequestId,
-        queue: &mut EventQueue<Happening>,
+        queue: &mut impl Agenda<Happening>,
     ) -> Option<(Page, u64)> {
         let request = self.tier.requests.get_mut(&id)?;
         let flights = &self.tier.flights;
@@ -349,7 +349,7 @@ impl Cluster<'_> {
         id: RequestId,
         node: usize,
         bytes: u64,
-        queue: &mut EventQueue<Happening>,
+        queue: &mut impl Agenda<Happening>,
     ) {
         self.tier.threads[node].for_requests -= 1;
         if let Some(request) = self.tier.requests.get_mut(&id) {

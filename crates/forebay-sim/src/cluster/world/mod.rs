@@ -15,8 +15,8 @@ use forebay_policy::stage::event::{Action, Event, File, JobUpdate, Layout, Node,
 
 use super::{JobOutcome, JobSpec, Outcome, Setup};
 use crate::error::{Error, Result};
-use crate::pump::Pump;
-use crate::queue::EventQueue;
+use crate::pump::{Pump, Record};
+use crate::queue::{Agenda, EventQueue};
 use crate::run::{Limits, Stop, World, run};
 use crate::trace::{STAGES, Trace};
 use fetch::{Page, Tier};
@@ -46,7 +46,7 @@ enum Happening {
 
 struct Cluster<'a> {
     setup: &'a Setup,
-    trace: &'a mut Trace,
+    record: &'a Record<'a>,
     stages: Pump<Stages>,
     pfs: Pfs<'a>,
     tier: Tier,
@@ -65,7 +65,8 @@ fn name(node: usize) -> String {
 /// # Errors
 /// If the run does not come to an end.
 pub fn simulate(setup: &Setup, trace: &mut Trace) -> Result<Outcome> {
-    let mut world = Cluster::new(setup, trace, Pump::new(STAGES, Stages::new(setup.stages())));
+    let record = Record::new(trace);
+    let mut world = Cluster::new(setup, &record, Pump::new(STAGES, Stages::new(setup.stages())));
     let mut queue = EventQueue::new();
     for (j, spec) in setup.jobs.iter().enumerate() {
         queue.at(Nanos(spec.starts_ns), Happening::JobStarts(j));
@@ -108,7 +109,7 @@ fn inode(job: usize, file: u32) -> u64 {
 }
 
 impl<'a> Cluster<'a> {
-    fn new(setup: &'a Setup, trace: &'a mut Trace, stages: Pump<Stages>) -> Self {
+    fn new(setup: &'a Setup, record: &'a Record<'a>, stages: Pump<Stages>) -> Self {
         let job = |spec: &JobSpec| Job {
             splits: spec.splits(),
             pending: Pending::default(),
@@ -119,7 +120,7 @@ impl<'a> Cluster<'a> {
         let slots = (0..setup.slots).flat_map(|_| 0..setup.nodes as usize);
         Cluster {
             setup,
-            trace,
+            record,
             stages,
             pfs: Pfs::new(setup),
             tier: Tier::new(setup.nodes),
@@ -129,8 +130,8 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    fn tell(&mut self, now: Nanos, event: Event, queue: &mut EventQueue<Happening>) {
-        let actions = self.stages.tell(now, event, self.trace);
+    fn tell(&mut self, now: Nanos, event: Event, queue: &mut impl Agenda<Happening>) {
+        let actions = self.stages.tell(now, event, self.record);
         self.obey(now, actions, queue);
     }
 
@@ -139,12 +140,12 @@ impl<'a> Cluster<'a> {
         now: Nanos,
         j: usize,
         updates: Vec<JobUpdate>,
-        queue: &mut EventQueue<Happening>,
+        queue: &mut impl Agenda<Happening>,
     ) {
         self.tell(now, Event::Job { job: j as u64, updates }, queue);
     }
 
-    fn obey(&mut self, now: Nanos, actions: Vec<Action>, queue: &mut EventQueue<Happening>) {
+    fn obey(&mut self, now: Nanos, actions: Vec<Action>, queue: &mut impl Agenda<Happening>) {
         for action in actions {
             match action {
                 Action::Fetch { request, node, job, threads, rate_bytes_per_s, priority, parts, .. } => {
@@ -162,7 +163,7 @@ impl<'a> Cluster<'a> {
         self.stages.arm(queue, Happening::MachineWakes);
     }
 
-    fn job_starts(&mut self, now: Nanos, j: usize, queue: &mut EventQueue<Happening>) {
+    fn job_starts(&mut self, now: Nanos, j: usize, queue: &mut impl Agenda<Happening>) {
         let spec = &self.setup.jobs[j];
         let homes = self.homes(j);
         let file = |file: u32| File { mount: MOUNT.into(), ino: inode(j, file), bytes: spec.bytes_of(file) };
@@ -220,7 +221,7 @@ impl World for Cluster<'_> {
             Happening::PageGrows(page) => self.page_grows(now, page, queue),
             Happening::Feeds(node) => self.feeds(now, node, queue),
             Happening::MachineWakes => {
-                let actions = self.stages.wake(now, self.trace);
+                let actions = self.stages.wake(now, self.record);
                 self.obey(now, actions, queue);
             }
         }

@@ -11,7 +11,7 @@ use super::pending::Pending;
 use super::pfs::Reader;
 use super::{Cluster, Happening, STAGE, name};
 use crate::cluster::{JobOutcome, Setup};
-use crate::queue::EventQueue;
+use crate::queue::Agenda;
 
 /// What a stream of the client core has ahead at first.
 const FIRST_WINDOW_BYTES: u64 = 16 << 20;
@@ -77,7 +77,7 @@ impl Input {
 
 impl Cluster<'_> {
     /// A slot takes the first task that is to run there, or, after a while, any.
-    pub fn take_task(&mut self, now: Nanos, slot: usize, queue: &mut EventQueue<Happening>) {
+    pub fn take_task(&mut self, now: Nanos, slot: usize, queue: &mut impl Agenda<Happening>) {
         let Slot { node, running: None, free_since, .. } = self.slots[slot] else { return };
         let wait_ns = self.setup.locality_wait_ns;
         let first = |of: &dyn Fn(usize, &Pending) -> Option<u32>| {
@@ -111,7 +111,7 @@ impl Cluster<'_> {
     }
 
     /// The task of a slot has come to the next window or page: it has what comes next requested.
-    fn read_on(&mut self, now: Nanos, slot: usize, queue: &mut EventQueue<Happening>) {
+    fn read_on(&mut self, now: Nanos, slot: usize, queue: &mut impl Agenda<Happening>) {
         let Slot { node, running: Some(running), .. } = &mut self.slots[slot] else { return };
         let (node, job, page_bytes) = (*node, running.job, self.setup.page_bytes);
         match &mut running.input {
@@ -136,14 +136,14 @@ impl Cluster<'_> {
     }
 
     /// A window has come that the task of a slot reads past the tier.
-    pub fn window_came(&mut self, now: Nanos, slot: usize, queue: &mut EventQueue<Happening>) {
+    pub fn window_came(&mut self, now: Nanos, slot: usize, queue: &mut impl Agenda<Happening>) {
         // The next is requested when the first has come.
         self.read_on(now, slot, queue);
         self.go_on(now, slot, queue);
     }
 
     /// The task of a slot computes what has come, a window or a page at a time.
-    pub fn go_on(&mut self, now: Nanos, slot: usize, queue: &mut EventQueue<Happening>) {
+    pub fn go_on(&mut self, now: Nanos, slot: usize, queue: &mut impl Agenda<Happening>) {
         let Some(task) = self.slots[slot].running.as_mut().filter(|task| task.computing.is_none()) else {
             return;
         };
@@ -163,7 +163,7 @@ impl Cluster<'_> {
     }
 
     /// The task of a slot has computed what it read.
-    pub fn computed(&mut self, now: Nanos, slot: usize, queue: &mut EventQueue<Happening>) {
+    pub fn computed(&mut self, now: Nanos, slot: usize, queue: &mut impl Agenda<Happening>) {
         let Some(task) = self.slots[slot].running.as_mut() else { return };
         let Some(bytes) = task.computing.take() else { return };
         let is_done = match &mut task.input {
@@ -183,7 +183,7 @@ impl Cluster<'_> {
         self.go_on(now, slot, queue);
     }
 
-    fn task_ends(&mut self, now: Nanos, slot: usize, queue: &mut EventQueue<Happening>) {
+    fn task_ends(&mut self, now: Nanos, slot: usize, queue: &mut impl Agenda<Happening>) {
         let Some(Running { job: j, task, since, .. }) = self.slots[slot].running.take() else { return };
         self.slots[slot].free_since = now;
         let job = &mut self.jobs[j];

@@ -60,8 +60,8 @@ impl Colocation<'_> {
     }
 
     fn note_node(&mut self, now: Nanos, node: u16, note: &Note) {
-        if self.trace.is_on() {
-            self.trace.note(now, &format!("node/{node}"), note);
+        if self.record.is_on() {
+            self.record.note(now, &format!("node/{node}"), note);
         }
     }
 

@@ -18,7 +18,7 @@ use super::outcome::{DownSpan, HpcOutcome, JobOutcome, Outcome, PhaseOutcome, Un
 use super::{HpcSpec, JobSpec, NodeFault, Setup};
 use crate::error::{Error, Result};
 use crate::pace::Paces;
-use crate::pump::Pump;
+use crate::pump::{Pump, Record};
 use crate::queue::EventQueue;
 use crate::run::{Limits, RunStats, Stop, World, run};
 use crate::trace::{STAGES, Trace};
@@ -92,7 +92,7 @@ impl Job {
 
 pub(super) struct Colocation<'a> {
     pub setup: &'a Setup,
-    pub trace: &'a mut Trace,
+    pub record: &'a Record<'a>,
     stages: Pump<Stages>,
     divider: Pump<Divider>,
     pub flows: Paces,
@@ -116,7 +116,8 @@ pub fn simulate(setup: &Setup, trace: &mut Trace) -> Result<Outcome> {
     let divider = bandwidth::policy(&setup.bandwidth).map_err(Error::Usage)?;
     let mut queue = EventQueue::new();
     let stages = Pump::new(STAGES, Stages::new(setup.stages()?));
-    let mut world = Colocation::new(setup, trace, stages, Pump::new("bandwidth", Divider::new(divider)));
+    let record = Record::new(trace);
+    let mut world = Colocation::new(setup, &record, stages, Pump::new("bandwidth", Divider::new(divider)));
     for (h, spec) in setup.hpc.iter().enumerate() {
         queue.at(Nanos(spec.starts_ns), Happening::HpcStarts(h));
     }
@@ -153,7 +154,7 @@ pub fn simulate(setup: &Setup, trace: &mut Trace) -> Result<Outcome> {
 }
 
 impl<'a> Colocation<'a> {
-    fn new(setup: &'a Setup, trace: &'a mut Trace, stages: Pump<Stages>, divider: Pump<Divider>) -> Self {
+    fn new(setup: &'a Setup, record: &'a Record<'a>, stages: Pump<Stages>, divider: Pump<Divider>) -> Self {
         let rng = Rng::new(setup.seed);
         let hpc = |(i, spec): (usize, &HpcSpec)| Hpc {
             spec: spec.clone(),
@@ -180,7 +181,7 @@ impl<'a> Colocation<'a> {
         };
         Colocation {
             setup,
-            trace,
+            record,
             stages,
             divider,
             flows: Paces::new(),
@@ -227,7 +228,7 @@ impl<'a> Colocation<'a> {
     }
 
     pub fn tell_one(&mut self, now: Nanos, event: Event, queue: &mut EventQueue<Happening>) {
-        let actions = self.stages.tell(now, event, self.trace);
+        let actions = self.stages.tell(now, event, self.record);
         self.obey(now, actions, queue);
     }
 
@@ -276,7 +277,7 @@ impl<'a> Colocation<'a> {
     }
 
     fn divide(&mut self, now: Nanos, event: bandwidth::Event, queue: &mut EventQueue<Happening>) {
-        for shares in self.divider.tell(now, event, self.trace) {
+        for shares in self.divider.tell(now, event, self.record) {
             for (h, share) in shares.shares {
                 self.hpc[h as usize].share = share;
             }
@@ -319,7 +320,7 @@ impl<'a> Colocation<'a> {
         phase.end_ns = now.0;
         self.hpc[h].done.phases.push(phase);
         let note = Note::Phase { late: phase.missed(), slowdown: phase.slowdown() };
-        self.trace.note(now, &format!("hpc/{h}"), &note);
+        self.record.note(now, &format!("hpc/{h}"), &note);
         self.divide(now, bandwidth::Event::PhaseEnds { hpc: h as u32 }, queue);
         self.tell_hpc(now, h, HpcUpdate::PhaseEnds, queue);
         if self.hpc[h].begun < self.hpc[h].spec.phases {
@@ -385,14 +386,14 @@ impl<'a> Colocation<'a> {
         let outcome = &mut job.done.waves[task as usize];
         outcome.end_ns = now.0;
         let (stall_ns, run_ms) = (outcome.stall_ns, (now.0 - outcome.begin_ns) / 1_000_000);
-        self.trace.note(now, &format!("job/{j}"), &Note::Wave { wave: task, stall_ns });
+        self.record.note(now, &format!("job/{j}"), &Note::Wave { wave: task, stall_ns });
         let mut updates = vec![JobUpdate::TaskEnded { stage: STAGE, task, ok: true, run_ms }];
         let spec = &self.setup.jobs[j];
         let is_last = task + 1 == spec.waves;
         if is_last {
             let map_ns = now.0 - spec.starts_ns;
             self.jobs[j].done.map_ns = map_ns;
-            self.trace.note(now, &format!("job/{j}"), &Note::Job { map_ns });
+            self.record.note(now, &format!("job/{j}"), &Note::Job { map_ns });
             updates.push(JobUpdate::End);
         }
         self.tell_job(now, j, updates, queue);
@@ -428,11 +429,11 @@ impl World for Colocation<'_> {
                 for report in self.progress(now) {
                     self.tell_one(now, report, queue);
                 }
-                let actions = self.stages.wake(now, self.trace);
+                let actions = self.stages.wake(now, self.record);
                 self.obey(now, actions, queue);
             }
             Happening::DividerWakes => {
-                self.divider.wake(now, self.trace);
+                self.divider.wake(now, self.record);
             }
         }
     }
