@@ -608,3 +608,27 @@ fn policies_are_compared_on_random_systems() {
         forebay(&["sim", "random", what, "--count", "0"]).expect_err("nothing to run");
     }
 }
+
+/// All parts at once, compared, recorded and replayed.
+#[test]
+fn a_world_can_be_compared_run_and_replayed() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let file = |name: &str| dir.path().join(name);
+    let (trace, json, records, svg) = (file("t"), file("j"), file("r.parquet"), file("s"));
+    let scenario = scenario().with_file_name("world.toml");
+    let out = forebay(&["sim", "compare", path(&scenario), "--policies", "no-action/at-once,forebay/yield"]);
+    let out = out.expect("it runs");
+    assert!(out.contains("at-once") && out.contains("yield") && out.contains("word-count"), "{out}");
+    let files = ["--trace", path(&trace), "--result", path(&json), "--records", path(&records)];
+    let run = [&["sim", "run", path(&scenario), "--timeline", path(&svg)][..], &files].concat();
+    let out = forebay(&run).expect("it runs");
+    assert!(out.contains("7 steps drained"), "{out}");
+    let result: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(json).expect("written")).expect("JSON");
+    assert_eq!(result["buffers"]["drained_bytes"], 720_000_000_000_u64);
+    assert_eq!(result["hpc"][0]["phases"].as_array().expect("phases").len(), 4);
+    assert!(fs::read(records).expect("written").starts_with(b"PAR1"));
+    assert!(fs::read_to_string(svg).expect("written").contains("climate: drains"));
+    let out = forebay(&["sim", "replay", path(&trace)]).expect("the same decisions");
+    assert!(out.contains("actions are the same") && !out.contains("all 0 actions"), "{out}");
+}

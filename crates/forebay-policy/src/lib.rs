@@ -12,6 +12,7 @@ pub mod allocation;
 mod arena;
 pub mod bandwidth;
 pub mod depth;
+pub mod drain;
 pub mod eviction;
 pub mod machine;
 pub mod memory;

@@ -9,9 +9,9 @@ use forebay_policy::{access, memory as laws, planner};
 
 use crate::error::{Error, Result};
 use crate::figure::Figure;
-use crate::scenario::{BURST_BUFFER, CLUSTER, COLOCATION, File, MEMORY, Scenario};
+use crate::scenario::{BURST_BUFFER, CLUSTER, COLOCATION, File, MEMORY, Scenario, WORLD};
 use crate::trace::Trace;
-use crate::{burst, cluster, colocate, memory};
+use crate::{burst, cluster, colocate, memory, world};
 
 /// What a run amounted to.
 pub enum Done {
@@ -23,6 +23,8 @@ pub enum Done {
     Cluster(cluster::Outcome),
     /// Of kind `memory`.
     Memory(memory::Outcome),
+    /// Of kind `world`.
+    World(Box<world::Outcome>),
 }
 
 /// Policies that `compare` shows if none are named.
@@ -34,7 +36,8 @@ pub fn policies(file: &File) -> Vec<String> {
     }
 }
 
-/// Sets the policy: the planner's, the memory law, or that of access, or `ALLOCATION/ACCESS`.
+/// Sets the policy: the planner's, the memory law, or that of access, or `ALLOCATION/ACCESS`. In a
+/// world, the planner's, or `PLANNER/DRAIN` or `PLANNER/DRAIN/ACCESS`.
 ///
 /// # Errors
 /// If the file has a value where a table of policies is needed.
@@ -42,6 +45,11 @@ pub fn set_policy(file: &mut File, policy: &str) -> Result<()> {
     match file.kind() {
         BURST_BUFFER => {}
         MEMORY => return file.set("memory.policy", policy),
+        WORLD => {
+            let keys = ["planner.policy", "drain.policy", "access.policy"];
+            let mut names = policy.splitn(keys.len(), '/');
+            return keys.iter().zip(&mut names).try_for_each(|(key, name)| file.set(key, name));
+        }
         _ => return file.set("planner.policy", policy),
     }
     let access = match policy.split_once('/') {
@@ -62,6 +70,7 @@ impl Scenario {
             Scenario::BurstBuffer(_) => &burst::view::COLUMNS,
             Scenario::Cluster(_) => &cluster::view::COLUMNS,
             Scenario::Memory(_) => &memory::view::COLUMNS,
+            Scenario::World(_) => &world::view::COLUMNS,
         }
     }
 
@@ -72,6 +81,7 @@ impl Scenario {
             Scenario::BurstBuffer(setup) => setup.seed,
             Scenario::Cluster(setup) => setup.seed,
             Scenario::Memory(setup) => setup.seed,
+            Scenario::World(setup) => setup.seed,
         }
     }
 
@@ -82,6 +92,7 @@ impl Scenario {
             Scenario::BurstBuffer(setup) => Trace::to(out, BURST_BUFFER, setup),
             Scenario::Cluster(setup) => Trace::to(out, CLUSTER, setup),
             Scenario::Memory(setup) => Trace::to(out, MEMORY, setup),
+            Scenario::World(setup) => Trace::to(out, WORLD, setup),
         }
     }
 
@@ -95,6 +106,7 @@ impl Scenario {
             Scenario::BurstBuffer(setup) => burst::simulate(setup, trace).map(Done::BurstBuffer),
             Scenario::Cluster(setup) => cluster::simulate(setup, trace).map(Done::Cluster),
             Scenario::Memory(setup) => memory::simulate(setup, trace).map(Done::Memory),
+            Scenario::World(setup) => world::simulate(setup, trace).map(Box::new).map(Done::World),
         }
     }
 
@@ -118,6 +130,7 @@ impl Scenario {
             (Scenario::BurstBuffer(setup), Done::BurstBuffer(outcome)) => burst::view::rows(setup, outcome),
             (Scenario::Cluster(setup), Done::Cluster(outcome)) => cluster::view::rows(setup, outcome),
             (Scenario::Memory(setup), Done::Memory(outcome)) => memory::view::rows(setup, outcome),
+            (Scenario::World(setup), Done::World(outcome)) => world::view::rows(setup, outcome),
             _ => unreachable!("a scenario of one kind was run as another"),
         }
     }
@@ -137,6 +150,10 @@ impl Scenario {
             (Scenario::Memory(setup), Done::Memory(outcome)) => {
                 let title = format!("{name} ({})", setup.policy);
                 memory::view::timeline(setup, outcome, &title, window_s)
+            }
+            (Scenario::World(setup), Done::World(outcome)) => {
+                let title = format!("{name} ({})", setup.cluster.policy);
+                world::view::timeline(setup, outcome, &title, window_s)
             }
             (Scenario::BurstBuffer(setup), Done::BurstBuffer(outcome)) => {
                 let title = format!("{name} ({}/{})", setup.allocation, setup.access);
@@ -158,6 +175,7 @@ impl Done {
             Done::BurstBuffer(outcome) => serde_json::to_string_pretty(outcome),
             Done::Cluster(outcome) => serde_json::to_string_pretty(outcome),
             Done::Memory(outcome) => serde_json::to_string_pretty(outcome),
+            Done::World(outcome) => serde_json::to_string_pretty(outcome),
         };
         Ok(json.map_err(std::io::Error::from)? + "\n")
     }
@@ -169,6 +187,7 @@ impl Done {
             Done::BurstBuffer(outcome) => (&burst::view::RECORDS, burst::view::records(outcome)),
             Done::Cluster(outcome) => (&cluster::view::RECORDS, cluster::view::records(outcome)),
             Done::Memory(outcome) => (&memory::view::RECORDS, memory::view::records(outcome)),
+            Done::World(outcome) => (&world::view::RECORDS, world::view::records(outcome)),
         }
     }
 
@@ -178,6 +197,10 @@ impl Done {
             Done::Colocation(o) => format!("{} events, {} decisions", o.events, o.decisions.len()),
             Done::Cluster(o) => format!("{} events, {} requests", o.events, o.requests),
             Done::Memory(o) => format!("{} samples, {} resizes", o.samples, o.resizes.len()),
+            Done::World(o) => {
+                let drains = o.buffers.as_ref().map_or(0, |buffers| buffers.drains.len());
+                format!("{} events, {} requests, {drains} steps drained", o.events, o.cluster.requests)
+            }
             Done::BurstBuffer(o) => {
                 format!("{} events, {} tokens, {} nodes down", o.events, o.holds.len(), o.down.len())
             }
@@ -196,6 +219,11 @@ impl Done {
             }
             Done::Cluster(o) => (o.tasks_left() > 0).then(|| format!("{} tasks", o.tasks_left())),
             Done::BurstBuffer(o) => o.unfinished.map(|u| format!("{} jobs, {} steps", u.jobs, u.steps)),
+            Done::World(o) => o.unfinished.map(|u| {
+                let gb = u.undrained_bytes as f64 * 1e-9;
+                let (tasks, steps, phases) = (u.tasks, u.steps, u.phases);
+                format!("{tasks} tasks, {steps} steps, {gb:.3} GB to drain, {phases} I/O phases")
+            }),
             Done::Memory(_) => None,
         }
     }
@@ -206,6 +234,7 @@ impl Done {
             Done::BurstBuffer(o) => o.end_s(),
             Done::Cluster(o) => o.end_s(),
             Done::Memory(o) => o.end_s,
+            Done::World(o) => o.end_s(),
         }
     }
 }

@@ -18,6 +18,7 @@
 //! | [`cluster`] | nodes that run Spark's tasks before a file system of several servers |
 //! | [`colocate`] | HPC jobs beside Big Data jobs whose waves are prefetched |
 //! | [`memory`] | a node whose tier gives way to compute |
+//! | [`world`] | all of these at once, but for the factors of `colocate` |
 //! | [`kinds`] | what commands need to know of the kinds of scenarios |
 //! | [`study`] | many runs of a scenario: policies, values of keys, seeds |
 //! | [`random`] | random systems, on which policies are compared |
@@ -59,6 +60,7 @@ pub mod run;
 pub mod scenario;
 pub mod study;
 pub mod table;
+pub mod world;
 pub use forebay_trace as trace;
 
 /// How long `bytes` take at `rate_bytes_per_s`, rounded up to whole nanoseconds; `None` if they

@@ -8,8 +8,9 @@ use serde_json::{Map, Number, Value};
 use crate::csv::csv;
 
 /// Columns of names. A job may be called `12`, and is that job, not a number.
-const TEXT_COLUMNS: [&str; 13] = [
+const TEXT_COLUMNS: [&str; 14] = [
     "policy",
+    "drain",
     "allocation",
     "access",
     "kind",

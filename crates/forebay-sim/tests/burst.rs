@@ -45,6 +45,7 @@ fn setup(nodes: u32, access: &str, jobs: Vec<JobSpec>) -> Setup {
         jobs,
         faults: Vec::new(),
         random: None,
+        drain: None,
         seed: 1,
         horizon_ns: None,
     }

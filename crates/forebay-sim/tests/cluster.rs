@@ -25,6 +25,7 @@ fn setup(policy: &str, files: u64) -> Setup {
         placement: Placement::InTurn,
         layout_known: true,
         read_ahead_bytes: MIB / 8,
+        write_bytes: MIB,
         streams: false,
         jobs: vec![JobSpec {
             name: "job".into(),
@@ -35,6 +36,7 @@ fn setup(policy: &str, files: u64) -> Setup {
             first_task_cpu_ns: None,
             servers: None,
             starts_ns: 0,
+            output_bytes: 0,
         }],
         seed: 1,
         horizon_ns: None,

@@ -98,8 +98,55 @@ rest_s = 2
 count = 3
 ";
 
+const WORLD: &str = "
+kind = 'world'
+horizon_s = 400
+[cluster]
+nodes = 2
+slots = 2
+tier_bytes = 100000000
+extent_bytes = 4000000
+page_bytes = 1000000
+[pfs]
+servers = 2
+server_bytes_per_s = 1000000
+stripe_bytes = 2000000
+write_bytes = 500000
+[[job]]
+name = 'words'
+input_bytes = 20000000
+file_bytes = 4000000
+task_cpu_s = 1
+output_bytes = 3000000
+[[hpc]]
+name = 'phases'
+compute_s = 4
+io_gb = 0.01
+phases = 3
+processes = 3
+[buffers]
+nodes = 4
+node_gb = 1
+node_gb_per_s = 0.01
+[drain]
+policy = 'yield'
+[[checkpoint]]
+name = 'step'
+count = 4
+interarrival_s = 2
+processes = 8
+nodes = 2
+step_gb = 0.02
+steps = 3
+compute_s = 5
+[[fault]]
+buffer = 1
+at_s = 10
+for_s = 20
+";
+
 /// Keys of each kind, and some that no kind has.
-const KEYS: [(&str, &[&str]); 4] = [
+const KEYS: [(&str, &[&str]); 5] = [
     (
         COLOCATION,
         &[
@@ -230,6 +277,57 @@ const KEYS: [(&str, &[&str]); 4] = [
             "process.0.starts_s",
         ],
     ),
+    (
+        WORLD,
+        &[
+            "shuffle",
+            "cluster.nodes",
+            "cluster.slots",
+            "cluster.tier_bytes",
+            "cluster.page_bytes",
+            "planner.policy",
+            "pfs.servers",
+            "pfs.server_bytes_per_s",
+            "pfs.stripe_bytes",
+            "pfs.write_bytes",
+            "job.0.input_bytes",
+            "job.0.file_bytes",
+            "job.0.task_cpu_s",
+            "job.0.output_bytes",
+            "hpc.0.compute_s",
+            "hpc.0.io_gb",
+            "hpc.0.io_s",
+            "hpc.0.phases",
+            "hpc.0.processes",
+            "hpc.0.arrivals",
+            "buffers.nodes",
+            "buffers.node_gb",
+            "buffers.node_gb_per_s",
+            "access.policy",
+            "access.lease_s",
+            "allocation.policy",
+            "failures.node_mean_s",
+            "failures.node_down_s",
+            "drain.policy",
+            "drain.gb_per_s",
+            "drain.slow_gb_per_s",
+            "drain.keeps",
+            "checkpoint.0.count",
+            "checkpoint.0.interarrival_s",
+            "checkpoint.0.processes",
+            "checkpoint.0.step_gb",
+            "checkpoint.0.nodes",
+            "checkpoint.0.client_gb_per_s",
+            "checkpoint.0.steps",
+            "checkpoint.0.compute_s",
+            "checkpoint.0.starts_s",
+            "fault.0.buffer",
+            "fault.0.node",
+            "fault.0.job",
+            "fault.0.at_s",
+            "fault.0.for_s",
+        ],
+    ),
 ];
 
 const ANY_KIND: [&str; 6] = ["seed", "horizon_s", "kind", "no_such_key", "job.0.no_such_key", "cluster"];
@@ -268,6 +366,9 @@ fn value() -> impl Strategy<Value = String> {
         "step#1",
         "memory",
         "cluster",
+        "world",
+        "at-once",
+        "yield",
     ];
     let odd = [
         "-1",

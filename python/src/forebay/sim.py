@@ -162,7 +162,7 @@ def run(
 ) -> Run:
     """Simulates once, as `forebay sim run`.
 
-    policy: a planner (`colocation`, `cluster`), `ACCESS` or `ALLOCATION/ACCESS` (`burst-buffer`), or a memory law (`memory`).
+    policy: a planner (`colocation`, `cluster`, `world`), `ACCESS` or `ALLOCATION/ACCESS` (`burst-buffer`), or a memory law (`memory`).
     seed: of all random numbers, from 0. set: values of other keys.
     trace: a file to record every event and decision in, as JSON lines.
 

@@ -119,6 +119,7 @@ fn world_of(setup: &Setup, on: Option<Vec<Vec<u32>>>) -> super::Setup {
         jobs: setup.jobs.iter().enumerate().map(job).collect(),
         faults: Vec::new(),
         random: None,
+        drain: None,
         seed: 0,
         horizon_ns: None,
     }

@@ -90,7 +90,8 @@ impl Burst<'_> {
     pub fn put_away(&mut self, now: Nanos, j: usize, queue: &mut impl Agenda<Happening>) {
         self.jobs[j].stage = Stage::Over;
         self.forget_homeless(j);
-        if !self.jobs[j].nodes.is_empty() {
+        // What it has written is drained all the same.
+        if !self.jobs[j].nodes.is_empty() && self.jobs[j].kept == 0 {
             self.give_nodes_back(now, j, queue);
             self.rehouse(now, queue);
         }
@@ -119,7 +120,10 @@ impl Burst<'_> {
                 self.renew(now, j, token, queue);
             }
         } else if self.jobs[j].stage == Stage::Due && !self.jobs[j].nodes.is_empty() {
-            self.anew(now, j, "lease", queue);
+            match self.jobs[j].wants_room {
+                true => self.ask_for_access(now, j, queue),
+                false => self.anew(now, j, "lease", queue),
+            }
         }
         if std::mem::take(&mut self.jobs[j].missed_step) {
             self.step_due(now, j, queue);
@@ -151,10 +155,13 @@ impl Burst<'_> {
         for &j in &hit {
             let job = &mut self.jobs[j];
             job.done.nodes_lost += 1;
-            job.done.steps_lost += u32::from(std::mem::take(&mut job.has_step));
+            let has_step = std::mem::take(&mut job.has_step);
             if let Stage::Holds(_, hold) = job.stage {
                 self.stop_writing(now, j, hold);
             }
+            let undrained = self.lose_steps(now, j, queue);
+            let is_kept = self.draining.is_none() && has_step;
+            self.jobs[j].done.steps_lost += undrained + u32::from(is_kept);
         }
         self.fabric.fail(node);
         self.allocator.tell(now, allocation::Event::NodeFails { node }, self.record);
@@ -185,8 +192,8 @@ impl Burst<'_> {
             }
             Stage::Away | Stage::Due | Stage::Over => {}
         }
+        self.give_nodes_back(now, j, queue);
         if stage != Stage::Over {
-            self.give_nodes_back(now, j, queue);
             self.ask_for_nodes(now, j, queue);
         }
     }
@@ -234,7 +241,9 @@ impl Burst<'_> {
 
     /// A node fails by chance, unless nobody is left to notice.
     pub fn chance_fails(&mut self, now: Nanos, node: u32, queue: &mut impl Agenda<Happening>) {
-        if let Some(random) = self.setup.random.filter(|_| self.jobs.iter().any(|j| j.stage != Stage::Over)) {
+        if let Some(random) =
+            self.setup.random.filter(|_| self.jobs.iter().any(|j| j.stage != Stage::Over || j.kept > 0))
+        {
             self.breaks(now, Broken::Node { node }, Some(random.node_down_ns), queue);
             self.draw_failure(node, random, random.node_down_ns, queue);
         }

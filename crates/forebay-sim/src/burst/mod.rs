@@ -10,21 +10,28 @@
 //! on it. What follows is what would follow there: a holder that is not heard of loses its lease, a
 //! job whose node has gone gives its token back, asks for other nodes and writes its step anew.
 
-use forebay_policy::access;
+use forebay_policy::{access, drain as drains};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::arrivals::Arrivals;
 
 pub mod batch;
+mod drain;
 mod fabric;
 mod faults;
 mod outcome;
 mod room;
+mod run;
 pub mod view;
 mod world;
 
-pub use outcome::{Death, Ended, Hold, JobOutcome, NodeOutcome, Outcome, StepOutcome, Unfinished, ranges};
-pub use world::{machines, simulate};
+pub(crate) use drain::Round;
+pub use drain::machine as drain_machine;
+pub use outcome::{
+    Death, DrainOutcome, Ended, Hold, JobOutcome, NodeOutcome, Outcome, StepOutcome, Unfinished, ranges,
+};
+pub use run::{machines, simulate};
+pub(crate) use world::{Burst, Happening};
 
 /// Renewals per lease of a holder that is well: two may be lost.
 pub const RENEWALS_PER_LEASE: u64 = 3;
@@ -98,6 +105,19 @@ pub struct RandomFailures {
     pub node_down_ns: u64,
 }
 
+/// Steps go on from the nodes to a file system.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DrainSetup {
+    /// Name of the drain policy.
+    pub policy: String,
+    /// Configuration of the machine.
+    pub config: drains::Config,
+    /// Steps for which a job has room on its nodes.
+    pub keeps: u32,
+    /// What a node reads and sends at a time.
+    pub piece_bytes: u64,
+}
+
 /// Everything that a run depends on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Setup {
@@ -119,6 +139,10 @@ pub struct Setup {
     pub faults: Vec<Fault>,
     /// What breaks at random.
     pub random: Option<RandomFailures>,
+    /// How steps are drained; `None` where there is no file system to which they could go: a step
+    /// overwrites the one before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drain: Option<DrainSetup>,
     /// Seed of all that is drawn.
     pub seed: u64,
     /// The run ends then, in ns from the start, whatever is left to do.
@@ -132,6 +156,11 @@ impl Setup {
     pub fn per_node(&self, job: usize, nodes: usize) -> (f64, f64) {
         let (spec, n) = (&self.jobs[job], nodes as f64);
         (spec.step_bytes as f64 / n, spec.client_bytes_per_s / n)
+    }
+
+    /// Bytes that a job wants on its nodes.
+    pub fn room_bytes(&self, spec: &JobSpec) -> u64 {
+        spec.step_bytes.saturating_mul(self.drain.as_ref().map_or(1, |drain| drain.keeps.into()))
     }
 
     /// Time of a step of `job` with `nodes` nodes to itself, in ns.

@@ -124,6 +124,21 @@ pub struct NodeOutcome {
     pub jobs: u32,
 }
 
+/// A step that was drained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct DrainOutcome {
+    /// Index of the job.
+    pub job: usize,
+    /// Which of its steps, from 0.
+    pub index: u32,
+    /// When it lay on its nodes, in ns.
+    pub from_ns: u64,
+    /// When all of it lay on the file system, in ns.
+    pub to_ns: u64,
+    /// Its bytes.
+    pub bytes: u64,
+}
+
 /// What the horizon cut off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Unfinished {
@@ -148,11 +163,27 @@ pub struct Outcome {
     pub peak_reserved_bytes: u64,
     /// Requests for nodes that the allocator refused.
     pub refusals: u64,
+    /// Steps that were drained.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub drains: Vec<DrainOutcome>,
+    /// Bytes that were drained, those of steps that were lost meanwhile too.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub drained_bytes: u64,
+    /// Bytes of whole steps that were lost before they were drained.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub lost_bytes: u64,
+    /// Bytes of whole steps that were not drained when the run ended.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub undrained_bytes: u64,
     /// Events handled.
     pub events: u64,
     /// What is missing, if the run ended at its horizon before all had ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unfinished: Option<Unfinished>,
+}
+
+fn is_zero(bytes: &u64) -> bool {
+    *bytes == 0
 }
 
 impl Outcome {

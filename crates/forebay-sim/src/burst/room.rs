@@ -17,7 +17,7 @@ impl Burst<'_> {
             Some(on) => on.iter().all(|&n| self.faults_on[n as usize] == 0).then(|| (on.clone(), 0)),
             None => {
                 let demand = Demand {
-                    bytes: spec.step_bytes,
+                    bytes: self.setup.room_bytes(spec),
                     nodes: spec.nodes,
                     client_bytes_per_s: spec.client_bytes_per_s,
                 };

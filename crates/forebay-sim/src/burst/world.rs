@@ -1,26 +1,27 @@
-//! The events of a run: jobs that compute, ask for access and write. Nodes are asked for in `room`;
-//! what breaks is in `faults`.
+//! Jobs that compute, ask for access and write. Nodes are asked for in `room`, what breaks is in
+//! `faults`, steps that go on in `drain`, and the events of a run in `run`.
 
 use std::collections::BTreeMap;
 
 use forebay_model::rng::Rng;
 use forebay_policy::access::{self, Access, Action, StepId, Token};
-use forebay_policy::allocation::{self, Allocator};
+use forebay_policy::allocation::Allocator;
+use forebay_policy::drain::DrainId;
 use forebay_policy::machine::Nanos;
 use serde::Serialize;
 
+use super::drain::Draining;
 use super::fabric::Fabric;
-use super::outcome::{Ended, Hold, JobOutcome, Outcome, StepOutcome, Unfinished, ranges};
+use super::outcome::{Ended, Hold, JobOutcome, Outcome, StepOutcome, ranges};
+use super::run::machines;
 use super::{Broken, JobSpec, RENEWALS_PER_LEASE, Setup};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::pump::{Pump, Record};
-use crate::queue::{Agenda, EventQueue};
-use crate::run::{Limits, Stop, World, run};
-use crate::trace::Trace;
+use crate::queue::Agenda;
 
 /// What happens by itself.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Happening {
+pub enum Happening {
     JobStarts(usize),
     StepDue(usize),
     Renew(usize, Token),
@@ -32,12 +33,16 @@ pub(super) enum Happening {
     Noticed(usize),
     /// A node fails by chance.
     Chance(u32),
+    /// The nodes of a step may read another round of it.
+    DrainGoesOn(DrainId),
+    /// So many bytes of a step that is drained lie on the file system.
+    Landed(DrainId, u64),
 }
 
 /// Notes in the trace: facts, not decisions.
 #[derive(Serialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
-pub(super) enum Note {
+pub enum Note {
     /// A step goes to the access scheduler under the id `step`.
     Asks { step: StepId, index: u32, attempt: u32 },
     /// A step is written.
@@ -60,7 +65,7 @@ pub(super) enum Note {
 
 /// What a job is about. What it waits for beside this (nodes, its turn) is in its other fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
+pub enum Stage {
     /// Computes, or has not begun.
     Away,
     /// Its step is due, and is not with the access scheduler.
@@ -73,7 +78,7 @@ pub(super) enum Stage {
     Over,
 }
 
-pub(super) struct Job {
+pub struct Job {
     pub rng: Rng,
     pub nodes: Vec<u32>,
     pub reserved_bytes: u64,
@@ -91,15 +96,21 @@ pub(super) struct Job {
     pub missed_loss: bool,
     /// Whether its last whole step lies on the nodes that it has.
     pub has_step: bool,
+    /// Steps on its nodes that are not drained yet, if steps are, and whether it waits for the room
+    /// of one.
+    pub kept: u32,
+    pub wants_room: bool,
     pub done: JobOutcome,
 }
 
-pub(super) struct Burst<'a> {
+/// The nodes, and all that happens there.
+pub struct Burst<'a> {
     pub setup: &'a Setup,
     pub record: &'a Record<'a>,
     pub access: Pump<Access>,
     pub allocator: Pump<Allocator>,
     pub fabric: Fabric,
+    pub draining: Option<Draining>,
     pub jobs: Vec<Job>,
     /// Jobs that wait for nodes, in the order in which they began to.
     pub homeless: Vec<usize>,
@@ -115,54 +126,12 @@ pub(super) struct Burst<'a> {
     pub out: Outcome,
 }
 
-/// Runs `setup` to the end and records into `trace`.
-///
-/// # Errors
-/// If a policy does not exist, never lets a step in, or the run does not come to an end.
-pub fn simulate(setup: &Setup, trace: &mut Trace) -> Result<Outcome> {
-    let record = Record::new(trace);
-    let mut world = Burst::new(setup, &record)?;
-    let mut queue = EventQueue::new();
-    for (j, spec) in setup.jobs.iter().enumerate() {
-        queue.at(Nanos(spec.starts_ns), Happening::JobStarts(j));
-    }
-    for fault in &setup.faults {
-        queue.at(Nanos(fault.at_ns), Happening::Breaks(fault.what, fault.for_ns));
-    }
-    world.draw_failures(&mut queue);
-    let stats = run(&mut world, &mut queue, Limits::of(setup.horizon_ns));
-    if let Some(why) = stats.cut() {
-        return Err(Error::Usage(why));
-    }
-    for (j, job) in world.jobs.iter_mut().enumerate().filter(|(_, job)| job.stage != Stage::Over) {
-        match job.stage {
-            _ if stats.stop == Stop::Horizon => job.done.unfinished = true,
-            Stage::Waits(_) | Stage::Holds(..) => return Err(never_let_in(setup, j, &job.done, stats.end)),
-            _ => job.done.without_nodes = true,
-        }
-    }
-    if stats.stop == Stop::Horizon {
-        world.close_holds(stats.end);
-    }
-    world.out.jobs = world.jobs.into_iter().map(|j| j.done).collect();
-    world.out.events = stats.events;
-    Ok(world.out)
-}
-
-fn never_let_in(setup: &Setup, j: usize, done: &JobOutcome, end: Nanos) -> Error {
-    Error::Usage(format!(
-        "the run ended after {:.3} s with job '{}' at step {} of {} with the access scheduler, which never let it in (allocation '{}', access '{}')",
-        end.as_secs_f64(),
-        setup.jobs[j].name,
-        done.steps.len(),
-        setup.jobs[j].steps,
-        setup.allocation,
-        setup.access
-    ))
-}
-
 impl<'a> Burst<'a> {
-    fn new(setup: &'a Setup, record: &'a Record<'a>) -> Result<Self> {
+    /// Nothing has happened.
+    ///
+    /// # Errors
+    /// If a policy does not exist.
+    pub fn new(setup: &'a Setup, record: &'a Record<'a>) -> Result<Self> {
         let (access, allocator) = machines(setup)?;
         let rng = Rng::new(setup.seed);
         let job = |(j, spec): (usize, &JobSpec)| Job {
@@ -179,6 +148,8 @@ impl<'a> Burst<'a> {
             missed_step: false,
             missed_loss: false,
             has_step: false,
+            kept: 0,
+            wants_room: false,
             done: JobOutcome {
                 name: spec.name.clone(),
                 room_ns: None,
@@ -200,6 +171,7 @@ impl<'a> Burst<'a> {
             access: Pump::new("access", access),
             allocator: Pump::new("allocation", allocator),
             fabric: Fabric::new(setup.nodes, setup.node_bytes_per_s),
+            draining: setup.drain.as_ref().map(Draining::new).transpose()?,
             jobs: setup.jobs.iter().enumerate().map(job).collect(),
             homeless: Vec::new(),
             asking: BTreeMap::new(),
@@ -214,22 +186,14 @@ impl<'a> Burst<'a> {
                 down: Vec::new(),
                 peak_reserved_bytes: 0,
                 refusals: 0,
+                drains: Vec::new(),
+                drained_bytes: 0,
+                lost_bytes: 0,
+                undrained_bytes: 0,
                 events: 0,
                 unfinished: None,
             },
         })
-    }
-
-    /// The run ends at its horizon, and tokens may be held.
-    fn close_holds(&mut self, now: Nanos) {
-        self.out.holds.iter_mut().filter(|h| h.ended == Ended::Open).for_each(|h| h.to_ns = now.0);
-        let jobs = || self.jobs.iter().zip(&self.setup.jobs).filter(|(job, _)| job.done.unfinished);
-        let steps_left = |(job, spec): (&Job, &JobSpec)| u64::from(spec.steps) - job.done.steps.len() as u64;
-        self.out.unfinished = jobs().next().is_some().then(|| Unfinished {
-            horizon_ns: now.0,
-            jobs: jobs().count(),
-            steps: jobs().map(steps_left).sum(),
-        });
     }
 
     pub fn note(&mut self, now: Nanos, job: usize, note: &Note) {
@@ -243,7 +207,7 @@ impl<'a> Burst<'a> {
         self.obey(now, actions, queue);
     }
 
-    fn obey(&mut self, now: Nanos, actions: Vec<Action>, queue: &mut impl Agenda<Happening>) {
+    pub fn obey(&mut self, now: Nanos, actions: Vec<Action>, queue: &mut impl Agenda<Happening>) {
         for action in actions {
             match action {
                 Action::Grant { token, step, share, .. } => self.granted(now, token, step, share, queue),
@@ -272,6 +236,9 @@ impl<'a> Burst<'a> {
     }
 
     pub fn ask_for_access(&mut self, now: Nanos, j: usize, queue: &mut impl Agenda<Happening>) {
+        if !self.has_room(now, j, queue) {
+            return;
+        }
         let step = self.next_step;
         self.next_step += 1;
         let job = &mut self.jobs[j];
@@ -391,7 +358,7 @@ impl<'a> Burst<'a> {
         }
     }
 
-    fn written(&mut self, now: Nanos, hold: usize, queue: &mut impl Agenda<Happening>) {
+    pub fn written(&mut self, now: Nanos, hold: usize, queue: &mut impl Agenda<Happening>) {
         let entry = &mut self.out.holds[hold];
         (entry.to_ns, entry.ended) = (now.0, Ended::Written);
         let (j, token, granted_ns) = (entry.job, entry.token, entry.from_ns);
@@ -411,6 +378,7 @@ impl<'a> Burst<'a> {
         let index = job.done.steps.len() as u32 - 1;
         let (io_ns, wait_ns) = (step.end_ns - step.due_ns, step.granted_ns - step.due_ns);
         self.note(now, j, &Note::Written { index, io_ns, wait_ns });
+        self.drain_begins(now, j, index, queue);
         self.tell_access(now, access::Event::Done { token }, queue);
         let job = &mut self.jobs[j];
         if index + 1 < spec.steps {
@@ -420,8 +388,10 @@ impl<'a> Burst<'a> {
             job.done.end_ns = Some(now.0);
             job.stage = Stage::Over;
             self.note(now, j, &Note::Ends);
-            self.give_nodes_back(now, j, queue);
-            self.rehouse(now, queue);
+            if self.jobs[j].kept == 0 {
+                self.give_nodes_back(now, j, queue);
+                self.rehouse(now, queue);
+            }
         }
     }
 
@@ -436,52 +406,6 @@ impl<'a> Burst<'a> {
         if !job.silent && matches!(job.stage, Stage::Holds(t, _) if t == token) {
             self.tell_access(now, access::Event::Renew { token }, queue);
             self.renew_later(j, token, queue);
-        }
-    }
-}
-
-/// The machines of a run, with their configuration: for the world, and for a replay.
-///
-/// # Errors
-/// If a policy does not exist.
-pub fn machines(setup: &Setup) -> Result<(Access, Allocator)> {
-    let config = access::Config { nodes: setup.nodes, ..setup.config.clone() };
-    let access = access::policy(&setup.access, &config).map_err(Error::Usage)?;
-    let allocation = allocation::policy(&setup.allocation).map_err(Error::Usage)?;
-    let allocator = Allocator::new(allocation, setup.nodes, setup.node_bytes, setup.node_bytes_per_s);
-    Ok((Access::new(access, config), allocator))
-}
-
-impl World for Burst<'_> {
-    type Event = Happening;
-
-    fn on_event(&mut self, now: Nanos, event: Happening, queue: &mut EventQueue<Happening>) {
-        match event {
-            Happening::JobStarts(j) if self.jobs[j].silent => self.jobs[j].missed_start = true,
-            Happening::JobStarts(j) => self.ask_for_nodes(now, j, queue),
-            Happening::StepDue(j) => self.step_due(now, j, queue),
-            Happening::Renew(j, token) => self.renew(now, j, token, queue),
-            Happening::AccessWakes => {
-                let actions = self.access.wake(now, self.record);
-                self.obey(now, actions, queue);
-            }
-            Happening::AllocationWakes => {
-                self.allocator.wake(now, self.record);
-            }
-            Happening::Breaks(what, for_ns) => self.breaks(now, what, for_ns, queue),
-            Happening::Mends(what) => self.mends(now, what, queue),
-            Happening::Noticed(j) => self.noticed(now, j, queue),
-            Happening::Chance(n) => self.chance_fails(now, n, queue),
-        }
-    }
-
-    fn next_completion(&self) -> Option<Nanos> {
-        self.fabric.next_end()
-    }
-
-    fn on_completion(&mut self, now: Nanos, queue: &mut EventQueue<Happening>) {
-        if let Some(hold) = self.fabric.pop_end() {
-            self.written(now, hold as usize, queue);
         }
     }
 }

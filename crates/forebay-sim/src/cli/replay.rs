@@ -19,9 +19,9 @@ use serde_json::Value;
 
 use super::{Output, ReplayArgs, say};
 use crate::error::{Error, Result};
-use crate::scenario::{BURST_BUFFER, CLUSTER, COLOCATION, MEMORY, Scenario};
+use crate::scenario::{BURST_BUFFER, CLUSTER, COLOCATION, MEMORY, Scenario, WORLD};
 use crate::trace::{LAWS, SCHEMA, STAGES, VERSION};
-use crate::{burst, cluster, colocate, memory};
+use crate::{burst, cluster, colocate, memory, world};
 
 #[derive(Deserialize)]
 struct Header {
@@ -140,9 +140,13 @@ fn scenario(kind: &str, setup: Value, lines: &Lines) -> Result<Scenario> {
             let setup: memory::Setup = serde_json::from_value(setup).map_err(not_one)?;
             Ok(Scenario::Memory(Box::new(setup)))
         }
+        WORLD => {
+            let setup: world::Setup = serde_json::from_value(setup).map_err(not_one)?;
+            Ok(Scenario::World(Box::new(setup)))
+        }
         other => {
             let known = format!(
-                "{COLOCATION}, {BURST_BUFFER}, {CLUSTER}, {MEMORY}, {STAGES} and {LAWS} can be replayed"
+                "{COLOCATION}, {BURST_BUFFER}, {CLUSTER}, {MEMORY}, {WORLD}, {STAGES} and {LAWS} can be replayed"
             );
             Err(lines.bad(format!("this is a run of kind '{other}'; {known}")))
         }
@@ -237,11 +241,23 @@ fn machines(kind: &str, setup: Value, lines: &Lines) -> Result<Vec<Box<dyn Repla
         }
         Scenario::Memory(setup) => vec![replayed(MEMORY, memory::controller(&setup)?)],
         Scenario::Cluster(setup) => vec![replayed(STAGES, Stages::new(setup.stages()))],
-        Scenario::BurstBuffer(setup) => {
-            let (access, allocator) = burst::machines(&setup)?;
-            vec![replayed("access", access), replayed("allocation", allocator)]
+        Scenario::BurstBuffer(setup) => of_buffers(&setup)?,
+        Scenario::World(setup) => {
+            let mut machines = vec![replayed(STAGES, Stages::new(setup.cluster.stages()))];
+            machines.extend(setup.buffers.as_ref().map(of_buffers).transpose()?.into_iter().flatten());
+            machines
         }
     })
+}
+
+/// The machines of burst buffers.
+fn of_buffers(setup: &burst::Setup) -> Result<Vec<Box<dyn Replay>>> {
+    let (access, allocator) = burst::machines(setup)?;
+    let mut machines = vec![replayed("access", access), replayed("allocation", allocator)];
+    if let Some(drain) = &setup.drain {
+        machines.push(replayed("drain", burst::drain_machine(drain)?));
+    }
+    Ok(machines)
 }
 
 pub fn replay(args: &ReplayArgs, out: &mut Output<'_>) -> Result<()> {

@@ -20,6 +20,7 @@ pub mod view;
 mod world;
 
 pub use world::simulate;
+pub(crate) use world::{Cluster, Happening};
 
 /// How files lie on servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,9 +52,21 @@ pub struct JobSpec {
     pub servers: Option<Vec<Vec<u32>>>,
     /// When it begins, in ns from the start.
     pub starts_ns: u64,
+    /// Bytes that its tasks write to the file system after they have computed; each in proportion
+    /// to what it read.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub output_bytes: u64,
 }
 
 impl JobSpec {
+    /// Bytes that the task writes which reads `len` bytes of a file from `offset` on.
+    fn output_of(&self, (file, offset, len): (u32, u64, u64)) -> u64 {
+        let up_to =
+            |input: u64| u128::from(self.output_bytes) * u128::from(input) / u128::from(self.input_bytes);
+        let before = u64::from(file) * self.file_bytes + offset;
+        (up_to(before + len) - up_to(before)) as u64
+    }
+
     /// Files of its input.
     pub fn files(&self) -> u32 {
         self.input_bytes.div_ceil(self.file_bytes) as u32
@@ -73,6 +86,21 @@ impl JobSpec {
         };
         (0..self.files()).flat_map(of_file).collect()
     }
+}
+
+/// What clients send at a time if the scenario does not say: four requests of a usual size.
+pub const WRITE_BYTES: u64 = 4 << 20;
+
+fn usual_write_bytes() -> u64 {
+    WRITE_BYTES
+}
+
+fn is_usual(write_bytes: &u64) -> bool {
+    *write_bytes == WRITE_BYTES
+}
+
+fn is_none(bytes: &u64) -> bool {
+    *bytes == 0
 }
 
 /// Everything that a run depends on.
@@ -106,6 +134,9 @@ pub struct Setup {
     pub layout_known: bool,
     /// A client requests so much at a time for whoever reads a file in sequence.
     pub read_ahead_bytes: u64,
+    /// A client sends so much at a time of what is written.
+    #[serde(default = "usual_write_bytes", skip_serializing_if = "is_usual")]
+    pub write_bytes: u64,
     /// Whether nodes fetch the pages of a stripe one after the other, by one descriptor.
     pub streams: bool,
     /// Jobs.
@@ -182,6 +213,9 @@ pub struct Outcome {
     pub jobs: Vec<JobOutcome>,
     /// Bytes that servers have sent.
     pub served_bytes: u64,
+    /// Bytes that tasks have written there.
+    #[serde(skip_serializing_if = "is_none")]
+    pub output_bytes: u64,
     /// What the busiest server needs to send all that the jobs read, in ns.
     pub bound_ns: u64,
     /// Requests that the machine made.

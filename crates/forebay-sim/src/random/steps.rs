@@ -147,6 +147,7 @@ impl Family {
             jobs,
             faults: Vec::new(),
             random: None,
+            drain: None,
             seed: rng.next_u64(),
             horizon_ns: None,
         }

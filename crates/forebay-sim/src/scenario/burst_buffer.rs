@@ -10,7 +10,7 @@ use super::reader::Section;
 use super::swf::{self, LogJob};
 use super::{GB, MAX_GB, MAX_S, Names, arrivals, for_ns, horizon_ns, ns};
 use crate::arrivals::Arrivals;
-use crate::burst::{Broken, Fault, JobSpec, RandomFailures, Setup};
+use crate::burst::{Broken, DrainSetup, Fault, JobSpec, RandomFailures, Setup};
 use crate::error::Result;
 
 /// More nodes than the largest machines have; each costs memory.
@@ -24,9 +24,25 @@ const DRAWS: u64 = u64::MAX - 1;
 
 /// Reads the whole file.
 pub fn read(root: &Section<'_>) -> Result<Setup> {
+    let mut names = Names::default();
+    let mut setup = buffers(root, "cluster", None)?;
+    setup.horizon_ns = horizon_ns(root)?;
+    add_jobs(root, "job", &mut setup, &mut names)?;
+    if let Some(s) = root.section("log")? {
+        for job in logged(&s, &setup)? {
+            names.add(&s, "swf", &job.name)?;
+            setup.jobs.push(job);
+        }
+    }
+    finish(root, "job", "node", &mut setup)?;
+    root.done()?;
+    Ok(setup)
+}
+
+/// The nodes, which the section `nodes` describes, and the policies that are in force there.
+pub fn buffers(root: &Section<'_>, nodes: &'static str, drain: Option<DrainSetup>) -> Result<Setup> {
     let seed = root.whole("seed", 0, i64::MAX as u64, Some(0))?;
-    let shuffle = root.flag("shuffle", false)?;
-    let cluster = root.need("cluster")?;
+    let cluster = root.need(nodes)?;
     let nodes = cluster.whole("nodes", 1, MAX_NODES, None)? as u32;
     let node_bytes = (cluster.number("node_gb", 1e-6, MAX_GB, None)? * GB).round() as u64;
     let node_bytes_per_s = cluster.number("node_gb_per_s", 1e-6, MAX_GB, None)? * GB;
@@ -44,7 +60,7 @@ pub fn read(root: &Section<'_>) -> Result<Setup> {
             name
         }
     };
-    let mut setup = Setup {
+    Ok(Setup {
         nodes,
         node_bytes,
         node_bytes_per_s,
@@ -54,34 +70,40 @@ pub fn read(root: &Section<'_>) -> Result<Setup> {
         jobs: Vec::new(),
         faults: Vec::new(),
         random: root.section("failures")?.map(|s| failures(&s)).transpose()?,
+        drain,
         seed,
-        horizon_ns: horizon_ns(root)?,
-    };
-    let mut names = Names::default();
-    // One stream of random numbers for each [[job]], none of which the run uses.
-    let rng = Rng::new(seed).fork(DRAWS);
-    for (i, s) in (0..).zip(root.list("job")?) {
-        for job in jobs(&s, &setup, rng.fork(i))? {
+        horizon_ns: None,
+    })
+}
+
+/// The jobs that the list `key` has.
+pub fn add_jobs(root: &Section<'_>, key: &'static str, setup: &mut Setup, names: &mut Names) -> Result<()> {
+    // One stream of random numbers for each entry, none of which the run uses.
+    let rng = Rng::new(setup.seed).fork(DRAWS);
+    for (i, s) in (0..).zip(root.list(key)?) {
+        for job in jobs(&s, setup, rng.fork(i))? {
             names.add(&s, "name", &job.name)?;
             setup.jobs.push(job);
         }
     }
-    if let Some(s) = root.section("log")? {
-        for job in logged(&s, &setup)? {
-            names.add(&s, "swf", &job.name)?;
-            setup.jobs.push(job);
-        }
-    }
+    Ok(())
+}
+
+/// What follows from all jobs: their order, and faults of jobs and of nodes; those name a node by
+/// the key `node`.
+pub fn finish(root: &Section<'_>, key: &str, node: &'static str, setup: &mut Setup) -> Result<()> {
+    let shuffle = root.flag("shuffle", false)?;
     if setup.jobs.len() as u64 > MAX_JOBS {
         let problem = format!("there are {} jobs and at most {MAX_JOBS} are allowed", setup.jobs.len());
-        return Err(root.error("job", problem));
+        return Err(root.error(key, problem));
     }
     if shuffle {
-        Rng::new(seed).shuffle(&mut setup.jobs);
+        Rng::new(setup.seed).shuffle(&mut setup.jobs);
     }
-    setup.faults = root.list("fault")?.iter().map(|s| fault(s, &setup)).collect::<Result<_>>()?;
-    root.done()?;
-    Ok(setup)
+    for s in root.list("fault")? {
+        setup.faults.push(fault(&s, node, setup)?);
+    }
+    Ok(())
 }
 
 fn access_policy(s: &Section<'_>, nodes: u32) -> Result<(String, access::Config)> {
@@ -282,20 +304,23 @@ fn recorded(s: &Section<'_>) -> Result<Steps> {
 /// book to be full.
 fn fits(setup: &Setup, spec: &JobSpec) -> bool {
     if let Some(on) = &spec.on {
-        return spec.step_bytes.div_ceil(on.len() as u64) <= setup.node_bytes;
+        return setup.room_bytes(spec).div_ceil(on.len() as u64) <= setup.node_bytes;
     }
     let Ok(policy) = allocation::policy(&setup.allocation) else { return false };
     let mut allocator = Allocator::new(policy, setup.nodes, setup.node_bytes, setup.node_bytes_per_s);
-    let demand =
-        Demand { bytes: spec.step_bytes, nodes: spec.nodes, client_bytes_per_s: spec.client_bytes_per_s };
+    let demand = Demand {
+        bytes: setup.room_bytes(spec),
+        nodes: spec.nodes,
+        client_bytes_per_s: spec.client_bytes_per_s,
+    };
     let mut out = Vec::new();
     allocator.handle(Nanos(0), Event::Asks { job: 0, demand }, &mut out);
     matches!(out.first(), Some(Action::Allocate { .. }))
 }
 
-fn fault(s: &Section<'_>, setup: &Setup) -> Result<Fault> {
-    let what = match (s.has("node"), s.has("job")) {
-        (true, false) => Broken::Node { node: s.whole("node", 0, u64::from(setup.nodes - 1), None)? as u32 },
+fn fault(s: &Section<'_>, node: &'static str, setup: &Setup) -> Result<Fault> {
+    let what = match (s.has(node), s.has("job")) {
+        (true, false) => Broken::Node { node: s.whole(node, 0, u64::from(setup.nodes - 1), None)? as u32 },
         (false, _) => {
             let name = s.text("job", None)?;
             let job = setup.jobs.iter().position(|j| j.name == name);
@@ -305,7 +330,7 @@ fn fault(s: &Section<'_>, setup: &Setup) -> Result<Fault> {
                     .ok_or_else(|| s.error("job", format!("no job has this name; there are {}", known())))?,
             }
         }
-        (true, true) => return Err(s.error("job", "give either node or job")),
+        (true, true) => return Err(s.error("job", format!("give either {node} or job"))),
     };
     let fault = Fault { what, at_ns: ns(s.number("at_s", 0.0, MAX_S, None)?), for_ns: for_ns(s)? };
     s.done()?;

@@ -5,7 +5,7 @@ use forebay_policy::planner;
 use super::reader::Section;
 use super::swf::{self, LogJob};
 use super::{MAX_GB, MAX_S, Names, horizon_ns, ns};
-use crate::cluster::{JobSpec, Placement, Setup};
+use crate::cluster::{JobSpec, Placement, Setup, WRITE_BYTES};
 use crate::error::Result;
 
 /// An upper bound that only catches slips of the pen.
@@ -17,6 +17,15 @@ const MAX_TASKS: u64 = 1_000_000;
 
 /// Reads the whole file.
 pub fn read(root: &Section<'_>) -> Result<Setup> {
+    let mut setup = nodes(root)?;
+    setup.horizon_ns = horizon_ns(root)?;
+    add_jobs(root, &mut setup, &mut Names::default())?;
+    root.done()?;
+    Ok(setup)
+}
+
+/// The nodes and the file system.
+pub fn nodes(root: &Section<'_>) -> Result<Setup> {
     let seed = root.whole("seed", 0, i64::MAX as u64, Some(0))?;
     let policy = match root.section("planner")? {
         None => "no-action".into(),
@@ -34,7 +43,7 @@ pub fn read(root: &Section<'_>) -> Result<Setup> {
         "random" => Placement::Random,
         _ => Placement::InTurn,
     };
-    let mut setup = Setup {
+    let setup = Setup {
         policy,
         nodes: cluster.whole("nodes", 1, 4096, None)? as u32,
         slots: cluster.whole("slots", 1, 1024, Some(1))? as u32,
@@ -49,27 +58,31 @@ pub fn read(root: &Section<'_>) -> Result<Setup> {
         placement,
         layout_known: pfs.flag("layout_known", true)?,
         read_ahead_bytes: pfs.whole("read_ahead_bytes", 4096, MAX_BYTES, Some(128 << 10))?,
+        write_bytes: pfs.whole("write_bytes", 4096, MAX_BYTES, Some(WRITE_BYTES))?,
         streams: pfs.flag("streams", false)?,
         jobs: Vec::new(),
         seed,
-        horizon_ns: horizon_ns(root)?,
+        horizon_ns: None,
     };
     cluster.done()?;
     pfs.done()?;
-    let mut names = Names::default();
+    Ok(setup)
+}
+
+/// The jobs that the file has.
+pub fn add_jobs(root: &Section<'_>, setup: &mut Setup, names: &mut Names) -> Result<()> {
     for s in root.list("job")? {
-        let job = job(&s, &setup)?;
+        let job = job(&s, setup)?;
         names.add(&s, "name", &job.name)?;
         setup.jobs.push(job);
     }
     if let Some(s) = root.section("log")? {
-        for job in logged(&s, &setup)? {
+        for job in logged(&s, setup)? {
             names.add(&s, "swf", &job.name)?;
             setup.jobs.push(job);
         }
     }
-    root.done()?;
-    Ok(setup)
+    Ok(())
 }
 
 /// The jobs of a log. Each processor runs a task that computes for as long as the job ran.
@@ -92,6 +105,7 @@ fn logged(s: &Section<'_>, setup: &Setup) -> Result<Vec<JobSpec>> {
             first_task_cpu_ns: None,
             servers: None,
             starts_ns: job.starts_ns,
+            output_bytes: 0,
         }
     };
     let jobs = log.iter().map(&mut job).collect();
@@ -116,6 +130,7 @@ fn job(s: &Section<'_>, setup: &Setup) -> Result<JobSpec> {
         first_task_cpu_ns: Some(ns(s.number("first_task_cpu_s", 0.0, MAX_S, Some(task_cpu_s))?)),
         servers: None,
         starts_ns: ns(s.number("starts_s", 0.0, MAX_S, Some(0.0))?),
+        output_bytes: s.whole("output_bytes", 0, MAX_BYTES, Some(0))?,
     };
     let least_bytes = spec.split_bytes.min(spec.file_bytes).min(setup.stripe_bytes);
     let tasks = spec.input_bytes / least_bytes;

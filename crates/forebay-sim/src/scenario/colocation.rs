@@ -93,7 +93,7 @@ struct Habit {
     arrivals: Arrivals,
 }
 
-fn hpc(s: &Section<'_>, pfs_bytes_per_s: f64, names: &mut Names) -> Result<HpcSpec> {
+pub fn hpc(s: &Section<'_>, pfs_bytes_per_s: f64, names: &mut Names) -> Result<HpcSpec> {
     let habit = match s.has("darshan") {
         true => recorded(s, pfs_bytes_per_s)?,
         false => habit(s, pfs_bytes_per_s)?,

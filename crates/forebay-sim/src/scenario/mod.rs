@@ -24,6 +24,7 @@ mod memory_of_a_node;
 pub mod profile;
 pub mod reader;
 mod swf;
+mod world;
 
 use reader::Section;
 
@@ -43,6 +44,8 @@ pub const BURST_BUFFER: &str = "burst-buffer";
 pub const CLUSTER: &str = "cluster";
 /// Name of the kind with a node whose tier gives way to compute.
 pub const MEMORY: &str = "memory";
+/// Name of the kind with all of these at once.
+pub const WORLD: &str = "world";
 
 /// A scenario that was read and checked.
 #[derive(Clone, Debug)]
@@ -55,6 +58,8 @@ pub enum Scenario {
     Cluster(Box<cluster::Setup>),
     /// A node whose tier gives way to compute.
     Memory(Box<memory::Setup>),
+    /// All of these at once.
+    World(Box<crate::world::Setup>),
 }
 
 fn ns(seconds: f64) -> u64 {
@@ -90,7 +95,7 @@ fn arrivals(s: &Section<'_>) -> Result<Arrivals> {
 
 /// Names of the jobs of a scenario. Results, faults and comparisons find a job by its name.
 #[derive(Debug, Default)]
-struct Names(BTreeSet<String>);
+pub struct Names(BTreeSet<String>);
 
 impl Names {
     /// Adds the name of a job, which the value of `key` gives.
@@ -192,8 +197,12 @@ impl File {
     /// One line that names file, key, value and what is allowed.
     pub fn scenario(&self) -> Result<Scenario> {
         let root = Section::root(&self.path, &self.table);
-        match root.choice("kind", &[COLOCATION, BURST_BUFFER, CLUSTER, MEMORY], Some(COLOCATION))?.as_str() {
+        match root
+            .choice("kind", &[COLOCATION, BURST_BUFFER, CLUSTER, MEMORY, WORLD], Some(COLOCATION))?
+            .as_str()
+        {
             CLUSTER => Ok(Scenario::Cluster(Box::new(cluster_of_nodes::read(&root)?))),
+            WORLD => Ok(Scenario::World(Box::new(world::read(&root)?))),
             MEMORY => Ok(Scenario::Memory(Box::new(memory_of_a_node::read(&root)?))),
             BURST_BUFFER => Ok(Scenario::BurstBuffer(Box::new(burst_buffer::read(&root)?))),
             _ => Ok(Scenario::Colocation(Box::new(colocation::read(&root)?))),

@@ -39,6 +39,7 @@ impl<'a> Section<'a> {
     pub fn error(&self, key: &str, allowed: impl Into<String>) -> Error {
         let value = match self.table.get(key) {
             Some(Value::Table(_)) => "a table".into(),
+            Some(Value::Array(list)) if list.iter().any(Value::is_table) => format!("{} tables", list.len()),
             Some(value) => value.to_string(),
             None => "(missing)".into(),
         };

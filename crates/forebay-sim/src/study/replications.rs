@@ -12,9 +12,9 @@ use crate::scenario::{File, Scenario};
 use crate::table::Table;
 
 /// Columns that say whose row it is; all others but the seed are measures.
-const IDENTITY: [&str; 6] = ["policy", "allocation", "access", "kind", "name", "job"];
+const IDENTITY: [&str; 7] = ["policy", "drain", "allocation", "access", "kind", "name", "job"];
 /// Those of them that are part of a setting: they differ between what is compared.
-const SETTINGS: [&str; 3] = ["policy", "allocation", "access"];
+const SETTINGS: [&str; 4] = ["policy", "drain", "allocation", "access"];
 const MEASURED: [&str; 10] = [
     "measure",
     "mean",

@@ -22,7 +22,7 @@ const BURST_BYTES: u64 = 4 << 20;
 const NO_LIMIT_BYTES_PER_S: u64 = 1 << 50;
 
 /// A page: its job, file and number.
-pub(super) type Page = (usize, u32, u64);
+pub type Page = (usize, u32, u64);
 
 /// Pages of a file that lie together on one server: the job, the file and the stripe.
 pub(super) type Stream = (usize, u32, u64);
@@ -88,8 +88,9 @@ pub(super) struct Tier {
     /// By node.
     threads: Vec<Threads>,
     requests: BTreeMap<RequestId, Request>,
-    /// Requests so far.
+    /// Requests so far, and those of which something is to come.
     pub asked: u64,
+    pub open: u64,
 }
 
 impl Tier {
@@ -158,7 +159,7 @@ impl Cluster<'_> {
     // Pages.
 
     /// A node fetches a page unless it is there or on its way; `waiter` goes on when it is there.
-    pub fn want(
+    pub(super) fn want(
         &mut self,
         now: Nanos,
         node: usize,
@@ -250,6 +251,7 @@ impl Cluster<'_> {
         };
         self.tier.requests.insert(id, request);
         self.tier.asked += 1;
+        self.tier.open += 1;
         self.feed(now, node, queue);
     }
 
@@ -270,7 +272,8 @@ impl Cluster<'_> {
 
     /// Nothing more is fetched for a request.
     pub fn released(&mut self, id: RequestId) {
-        self.tier.requests.remove(&id);
+        let was_open = self.tier.requests.remove(&id).is_some_and(|request| !request.progress.done);
+        self.tier.open -= u64::from(was_open);
     }
 
     /// A request of a node may go on at this moment. One that comes before another replaces it: of
@@ -322,6 +325,7 @@ impl Cluster<'_> {
         let Some((_, bytes)) = request.pages.front().copied() else {
             if request.under_way == 0 && !request.progress.done {
                 self.reports.push_back(request.report(id));
+                self.tier.open -= 1;
             }
             return None;
         };
@@ -356,6 +360,7 @@ impl Cluster<'_> {
             request.under_way -= 1;
             request.progress.fetched_bytes += bytes;
             let report = request.report(id);
+            self.tier.open -= u64::from(request.progress.done);
             self.reports.push_back(report);
         }
         self.feed(now, node, queue);

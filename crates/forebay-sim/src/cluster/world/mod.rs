@@ -17,7 +17,7 @@ use super::{JobOutcome, JobSpec, Outcome, Setup};
 use crate::error::{Error, Result};
 use crate::pump::{Pump, Record};
 use crate::queue::{Agenda, EventQueue};
-use crate::run::{Limits, Stop, World, run};
+use crate::run::{Limits, RunStats, Stop, World, run};
 use crate::trace::{STAGES, Trace};
 use fetch::{Page, Tier};
 use pending::Pending;
@@ -29,12 +29,14 @@ const MOUNT: &str = "pfs";
 
 /// What happens by itself.
 #[derive(Clone, Copy, Debug)]
-enum Happening {
+pub enum Happening {
     JobStarts(usize),
     /// A window has come that the task of this slot reads past the tier.
     WindowCame(usize),
     /// The task of this slot has computed what it had read.
     Computed(usize),
+    /// The servers have some of what the task of this slot writes.
+    Wrote(usize),
     /// The slot may take a task of another node by now.
     Looks(usize),
     /// A window of this page has come.
@@ -44,16 +46,19 @@ enum Happening {
     MachineWakes,
 }
 
-struct Cluster<'a> {
+/// Nodes, file system and jobs.
+pub struct Cluster<'a> {
     setup: &'a Setup,
     record: &'a Record<'a>,
     stages: Pump<Stages>,
-    pfs: Pfs<'a>,
+    pub pfs: Pfs<'a>,
     tier: Tier,
     jobs: Vec<Job>,
     slots: Vec<Slot>,
     /// What nodes report, in turn.
     reports: VecDeque<Event>,
+    /// Bytes that tasks have written.
+    output_bytes: u64,
 }
 
 fn name(node: usize) -> String {
@@ -66,31 +71,14 @@ fn name(node: usize) -> String {
 /// If the run does not come to an end.
 pub fn simulate(setup: &Setup, trace: &mut Trace) -> Result<Outcome> {
     let record = Record::new(trace);
-    let mut world = Cluster::new(setup, &record, Pump::new(STAGES, Stages::new(setup.stages())));
+    let mut world = Cluster::new(setup, &record);
     let mut queue = EventQueue::new();
-    for (j, spec) in setup.jobs.iter().enumerate() {
-        queue.at(Nanos(spec.starts_ns), Happening::JobStarts(j));
-    }
-    world.tell(Nanos(0), Event::Members { nodes: nodes(setup) }, &mut queue);
+    world.begin(&mut queue);
     let stats = run(&mut world, &mut queue, Limits::of(setup.horizon_ns));
     if let Some(why) = stats.cut() {
         return Err(Error::Usage(why));
     }
-    let is_cut = stats.stop == Stop::Horizon;
-    if let Some((job, spec)) = world.jobs.iter().zip(&setup.jobs).find(|(job, _)| job.left > 0 && !is_cut) {
-        let (at, left, name) = (stats.end.as_secs_f64(), job.left, &spec.name);
-        return Err(Error::Usage(format!(
-            "the run ended after {at:.3} s with {left} tasks of job '{name}' left"
-        )));
-    }
-    let bound_s = world.pfs.busiest_bytes() as f64 / setup.server_bytes_per_s;
-    Ok(Outcome {
-        jobs: world.jobs.into_iter().map(|job| JobOutcome { tasks_left: job.left, ..job.done }).collect(),
-        served_bytes: world.pfs.served_bytes,
-        bound_ns: (bound_s * 1e9) as u64,
-        requests: world.tier.asked,
-        events: stats.events,
-    })
+    world.finish(stats)
 }
 
 fn nodes(setup: &Setup) -> Vec<Node> {
@@ -109,7 +97,8 @@ fn inode(job: usize, file: u32) -> u64 {
 }
 
 impl<'a> Cluster<'a> {
-    fn new(setup: &'a Setup, record: &'a Record<'a>, stages: Pump<Stages>) -> Self {
+    /// Nothing runs.
+    pub fn new(setup: &'a Setup, record: &'a Record<'a>) -> Self {
         let job = |spec: &JobSpec| Job {
             splits: spec.splits(),
             pending: Pending::default(),
@@ -121,16 +110,50 @@ impl<'a> Cluster<'a> {
         Cluster {
             setup,
             record,
-            stages,
+            stages: Pump::new(STAGES, Stages::new(setup.stages())),
             pfs: Pfs::new(setup),
             tier: Tier::new(setup.nodes),
             jobs: setup.jobs.iter().map(job).collect(),
             slots: slots.map(Slot::of).collect(),
             reports: VecDeque::new(),
+            output_bytes: 0,
         }
     }
 
-    fn tell(&mut self, now: Nanos, event: Event, queue: &mut impl Agenda<Happening>) {
+    /// Schedules what happens by itself.
+    pub fn begin(&mut self, queue: &mut impl Agenda<Happening>) {
+        for (j, spec) in self.setup.jobs.iter().enumerate() {
+            queue.at(Nanos(spec.starts_ns), Happening::JobStarts(j));
+        }
+        self.tell(Nanos(0), Event::Members { nodes: nodes(self.setup) }, queue);
+    }
+
+    /// What the run amounted to.
+    ///
+    /// # Errors
+    /// If tasks are left, although the run was not cut.
+    pub fn finish(self, stats: RunStats) -> Result<Outcome> {
+        let is_cut = stats.stop == Stop::Horizon;
+        let mut jobs = self.jobs.iter().zip(&self.setup.jobs);
+        if let Some((job, spec)) = jobs.find(|(job, _)| job.left > 0 && !is_cut) {
+            let (at, left, name) = (stats.end.as_secs_f64(), job.left, &spec.name);
+            return Err(Error::Usage(format!(
+                "the run ended after {at:.3} s with {left} tasks of job '{name}' left"
+            )));
+        }
+        let bound_s = self.pfs.busiest_bytes() as f64 / self.setup.server_bytes_per_s;
+        Ok(Outcome {
+            jobs: self.jobs.into_iter().map(|job| JobOutcome { tasks_left: job.left, ..job.done }).collect(),
+            served_bytes: self.pfs.served_bytes,
+            output_bytes: self.output_bytes,
+            bound_ns: (bound_s * 1e9) as u64,
+            requests: self.tier.asked,
+            events: stats.events,
+        })
+    }
+
+    /// The machine hears of something.
+    pub fn tell(&mut self, now: Nanos, event: Event, queue: &mut impl Agenda<Happening>) {
         let actions = self.stages.tell(now, event, self.record);
         self.obey(now, actions, queue);
     }
@@ -209,14 +232,14 @@ impl<'a> Cluster<'a> {
     }
 }
 
-impl World for Cluster<'_> {
-    type Event = Happening;
-
-    fn on_event(&mut self, now: Nanos, event: Happening, queue: &mut EventQueue<Happening>) {
+impl Cluster<'_> {
+    /// Something happens.
+    pub fn on_happening(&mut self, now: Nanos, event: Happening, queue: &mut impl Agenda<Happening>) {
         match event {
             Happening::JobStarts(j) => self.job_starts(now, j, queue),
             Happening::WindowCame(slot) => self.window_came(now, slot, queue),
             Happening::Computed(slot) => self.computed(now, slot, queue),
+            Happening::Wrote(slot) => self.wrote(now, slot, queue),
             Happening::Looks(slot) => self.take_task(now, slot, queue),
             Happening::PageGrows(page) => self.page_grows(now, page, queue),
             Happening::Feeds(node) => self.feeds(now, node, queue),
@@ -228,5 +251,18 @@ impl World for Cluster<'_> {
         while let Some(report) = self.reports.pop_front() {
             self.tell(now, report, queue);
         }
+    }
+
+    /// Whether nodes fetch what the machine has requested.
+    pub fn is_prefetching(&self) -> bool {
+        self.tier.open > 0
+    }
+}
+
+impl World for Cluster<'_> {
+    type Event = Happening;
+
+    fn on_event(&mut self, now: Nanos, event: Happening, queue: &mut EventQueue<Happening>) {
+        self.on_happening(now, event, queue);
     }
 }

@@ -15,13 +15,15 @@ use forebay_policy::machine::Nanos;
 use crate::cluster::Setup;
 
 /// What servers are at.
-pub(super) struct Pfs<'a> {
+pub struct Pfs<'a> {
     setup: &'a Setup,
     /// The server of each stripe of each file of each job.
     servers_of: Vec<Vec<Vec<u32>>>,
     free_at: Vec<Nanos>,
     /// Bytes that servers were asked for.
     pub served_bytes: u64,
+    /// Bytes that servers were sent.
+    pub written_bytes: u64,
 }
 
 /// Who reads a range of a file in sequence.
@@ -49,7 +51,7 @@ impl<'a> Pfs<'a> {
     pub fn new(setup: &'a Setup) -> Self {
         let servers_of = (0..setup.jobs.len()).map(|job| setup.servers_of(job)).collect();
         let free_at = vec![Nanos(0); setup.servers as usize];
-        Pfs { setup, servers_of, free_at, served_bytes: 0 }
+        Pfs { setup, servers_of, free_at, served_bytes: 0, written_bytes: 0 }
     }
 
     /// The servers of the stripes of each file of a job.
@@ -80,9 +82,43 @@ impl<'a> Pfs<'a> {
             let stripe = at / self.setup.stripe_bytes;
             let next = (stripe + 1).saturating_mul(self.setup.stripe_bytes).min(end);
             let server = self.servers_of[job][file as usize][stripe as usize] as usize;
-            let ns = (next - at) as f64 / self.setup.server_bytes_per_s * 1e9;
-            self.free_at[server] = self.free_at[server].max(now) + ns as u64;
-            there_at = there_at.max(self.free_at[server]);
+            there_at = there_at.max(self.serve(now, server, next - at));
+            at = next;
+        }
+        there_at
+    }
+
+    /// A server is asked for, or sent, so many bytes; when it is done.
+    fn serve(&mut self, now: Nanos, server: usize, bytes: u64) -> Nanos {
+        self.free_at[server] = self.free_at[server].max(now) + self.serve_ns(bytes);
+        self.free_at[server]
+    }
+
+    /// How long a server takes for so many bytes.
+    pub fn serve_ns(&self, bytes: u64) -> u64 {
+        (bytes as f64 / self.setup.server_bytes_per_s * 1e9) as u64
+    }
+
+    /// Servers.
+    pub fn servers(&self) -> u64 {
+        self.free_at.len() as u64
+    }
+
+    /// Sends one server so many bytes; when it has them. Servers are counted in turn.
+    pub fn write_to(&mut self, now: Nanos, server: u64, bytes: u64) -> Nanos {
+        self.written_bytes += bytes;
+        self.serve(now, (server % self.servers()) as usize, bytes)
+    }
+
+    /// Sends a range of a file whose stripes lie in turn on servers from `first` on; when all of it
+    /// is there.
+    pub fn write(&mut self, now: Nanos, first: u64, range: (u64, u64)) -> Nanos {
+        let (mut at, end) = range;
+        let mut there_at = now;
+        while at < end {
+            let stripe = at / self.setup.stripe_bytes;
+            let next = (stripe + 1).saturating_mul(self.setup.stripe_bytes).min(end);
+            there_at = there_at.max(self.write_to(now, first.wrapping_add(stripe), next - at));
             at = next;
         }
         there_at

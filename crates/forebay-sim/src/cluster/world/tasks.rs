@@ -35,7 +35,21 @@ struct Running {
     cpu_ns: u64,
     /// Bytes that it computes now.
     computing: Option<u64>,
+    output: Output,
 }
+
+/// What a task writes when it has computed.
+#[derive(Clone, Copy, Debug, Default)]
+struct Output {
+    bytes: u64,
+    sent: u64,
+    /// Bytes that servers have.
+    there: u64,
+}
+
+/// As a client of a file system does, a task has the next piece of its output on its way before the
+/// last one is there.
+const PIECES_SENT_MAX: u64 = 2;
 
 /// How a task reads.
 enum Input {
@@ -103,7 +117,9 @@ impl Cluster<'_> {
         let is_first = self.slots[slot].ran.insert(j);
         let spec = &self.setup.jobs[j];
         let cpu_ns = spec.first_task_cpu_ns.filter(|_| is_first).unwrap_or(spec.task_cpu_ns);
-        let running = Running { job: j, task, since: now, input, cpu_ns, computing: None };
+        let output =
+            Output { bytes: spec.output_of(self.jobs[j].splits[task as usize]), ..Output::default() };
+        let running = Running { job: j, task, since: now, input, cpu_ns, computing: None, output };
         self.slots[slot].running = Some(running);
         self.tell_job(now, j, vec![JobUpdate::TaskStarted { stage: STAGE, task, host: name(node) }], queue);
         self.read_on(now, slot, queue);
@@ -177,10 +193,35 @@ impl Cluster<'_> {
             }
         };
         if is_done {
-            return self.task_ends(now, slot, queue);
+            return self.write_on(now, slot, queue);
         }
         self.read_on(now, slot, queue);
         self.go_on(now, slot, queue);
+    }
+
+    /// The task of a slot writes what it has computed, and ends when all of that is there. Each
+    /// task has a file of its own.
+    fn write_on(&mut self, now: Nanos, slot: usize, queue: &mut impl Agenda<Happening>) {
+        let Some(task) = self.slots[slot].running.as_mut() else { return };
+        let (output, piece_bytes) = (&mut task.output, self.setup.write_bytes);
+        if output.there == output.bytes {
+            return self.task_ends(now, slot, queue);
+        }
+        while output.sent < output.bytes && output.sent - output.there < PIECES_SENT_MAX * piece_bytes {
+            let end = (output.sent + piece_bytes).min(output.bytes);
+            let first = task.job as u64 + u64::from(task.task);
+            queue.at(self.pfs.write(now, first, (output.sent, end)), Happening::Wrote(slot));
+            output.sent = end;
+        }
+    }
+
+    /// Servers have the first piece that the task of a slot has under way.
+    pub fn wrote(&mut self, now: Nanos, slot: usize, queue: &mut impl Agenda<Happening>) {
+        let Some(task) = self.slots[slot].running.as_mut() else { return };
+        let there = (task.output.there + self.setup.write_bytes).min(task.output.sent);
+        self.output_bytes += there - task.output.there;
+        task.output.there = there;
+        self.write_on(now, slot, queue);
     }
 
     fn task_ends(&mut self, now: Nanos, slot: usize, queue: &mut impl Agenda<Happening>) {

@@ -1,0 +1,86 @@
+//! Scenarios of kind `world`: the sections of other kinds, in one file.
+
+use forebay_policy::drain;
+
+use super::reader::Section;
+use super::{GB, MAX_GB, Names, burst_buffer, cluster_of_nodes, colocation, horizon_ns};
+use crate::burst::{self, DrainSetup};
+use crate::colocate::HpcSpec;
+use crate::error::Result;
+use crate::world::Setup;
+
+/// Each sends a piece when its phase begins.
+const MAX_PROCESSES: u32 = 65_536;
+/// A run may have twice as many events.
+const MAX_PIECES: f64 = 1e8;
+/// Sums of bytes are whole numbers; those of three kinds of writers have to have room in them.
+const MAX_BYTES: f64 = 4e18;
+/// The least rate of drains, in GB/s: a byte per second.
+const LEAST_GB: f64 = 1e-9;
+
+/// Reads the whole file.
+pub fn read(root: &Section<'_>) -> Result<Setup> {
+    let seed = root.whole("seed", 0, i64::MAX as u64, Some(0))?;
+    let mut names = Names::default();
+    let mut cluster = cluster_of_nodes::nodes(root)?;
+    cluster_of_nodes::add_jobs(root, &mut cluster, &mut names)?;
+    let mut setup = Setup { cluster, buffers: None, hpc: Vec::new(), seed, horizon_ns: horizon_ns(root)? };
+    for s in root.list("hpc")? {
+        let spec = colocation::hpc(&s, setup.pfs_bytes_per_s(), &mut names)?;
+        if spec.processes > MAX_PROCESSES {
+            return Err(s.error("processes", format!("at most {MAX_PROCESSES} are allowed")));
+        }
+        setup.hpc.push(spec);
+    }
+    if root.has("buffers") {
+        let drain = root.section("drain")?.map(|s| drain(&s, &setup)).transpose()?;
+        let mut buffers = burst_buffer::buffers(root, "buffers", drain)?;
+        burst_buffer::add_jobs(root, "checkpoint", &mut buffers, &mut names)?;
+        burst_buffer::finish(root, "checkpoint", "buffer", &mut buffers)?;
+        setup.buffers = Some(buffers);
+    }
+    root.done()?;
+    bounded(root, &setup)?;
+    Ok(setup)
+}
+
+/// What is written has to be countable, and each piece of it is an event.
+fn bounded(root: &Section<'_>, setup: &Setup) -> Result<()> {
+    let of_hpc = |spec: &HpcSpec| setup.phase_bytes(spec.io_ns) as f64 * f64::from(spec.phases);
+    let of_steps = |spec: &burst::JobSpec| spec.step_bytes as f64 * f64::from(spec.steps);
+    let checkpoints = setup.buffers.iter().filter(|buffers| buffers.drain.is_some()).flat_map(|b| &b.jobs);
+    let sums = [
+        ("hpc", setup.hpc.iter().map(of_hpc).sum::<f64>()),
+        ("checkpoint", checkpoints.map(of_steps).sum()),
+        ("job", setup.cluster.jobs.iter().map(|spec| spec.output_bytes as f64).sum()),
+    ];
+    let most = MAX_BYTES.min(MAX_PIECES * setup.cluster.write_bytes as f64);
+    match sums.into_iter().find(|(_, bytes)| *bytes > most) {
+        None => Ok(()),
+        Some((key, bytes)) => Err(root.error(
+            key,
+            format!("{bytes} bytes are written there in all, and at most {most} are allowed: {MAX_PIECES} pieces (pfs.write_bytes)"),
+        )),
+    }
+}
+
+/// Without this section, steps stay where they are.
+fn drain(s: &Section<'_>, setup: &Setup) -> Result<DrainSetup> {
+    let names: Vec<&str> = drain::POLICIES.iter().map(|p| p.0).collect();
+    let policy = s.choice("policy", &names, Some("yield"))?;
+    let all_gb = setup.pfs_bytes_per_s() / GB;
+    let gb_per_s = s.number("gb_per_s", LEAST_GB, MAX_GB, Some(all_gb.clamp(LEAST_GB, MAX_GB)))?;
+    let slow_gb_per_s =
+        s.number("slow_gb_per_s", LEAST_GB, gb_per_s, Some((gb_per_s / 10.0).max(LEAST_GB)))?;
+    let drain = DrainSetup {
+        policy,
+        config: drain::Config {
+            rate_bytes_per_s: (gb_per_s * GB).round() as u64,
+            slow_bytes_per_s: (slow_gb_per_s * GB).round() as u64,
+        },
+        keeps: s.whole("keeps", 1, 1_000, Some(2))? as u32,
+        piece_bytes: setup.cluster.write_bytes,
+    };
+    s.done()?;
+    Ok(drain)
+}

@@ -1,0 +1,150 @@
+//! I/O phases of HPC jobs on the file system.
+//!
+//! Each process has one piece under way, and sends the next when that is there. Pieces go to the
+//! servers in turn. So a phase with the servers to itself takes as long as they need for its bytes,
+//! and beside others it waits in the servers' queues like everybody.
+
+use forebay_model::rng::Rng;
+use forebay_policy::drain;
+use forebay_policy::machine::Nanos;
+use forebay_policy::stage::event::{Event, HpcUpdate};
+
+use super::run::Together;
+use super::{Happening, Setup};
+use crate::colocate::{HpcOutcome, HpcSpec, PhaseOutcome};
+use crate::queue::EventQueue;
+
+/// Number of the first stream of random numbers of HPC jobs; the other parts of the world have
+/// lower ones.
+const DRAWS: u64 = 1 << 40;
+
+/// An HPC job.
+pub struct Hpc {
+    rng: Rng,
+    begun: u32,
+    phase: Option<Phase>,
+    pub done: HpcOutcome,
+}
+
+/// A phase under way.
+struct Phase {
+    outcome: PhaseOutcome,
+    bytes: u64,
+    sent: u64,
+    there: u64,
+    /// The server of the next piece, counted in turn.
+    server: u64,
+}
+
+impl Hpc {
+    /// It has not begun.
+    pub fn new(setup: &Setup, number: usize) -> Self {
+        let name = setup.hpc[number].name.clone();
+        let rng = Rng::new(setup.seed).fork(DRAWS + number as u64);
+        Hpc { rng, begun: 0, phase: None, done: HpcOutcome { name, phases: Vec::new() } }
+    }
+}
+
+impl Together<'_> {
+    /// How long a phase takes that has the servers to itself.
+    fn alone_ns(&self, spec: &HpcSpec, bytes: u64) -> u64 {
+        let piece_bytes = self.setup.cluster.write_bytes;
+        let beside = u64::from(spec.processes).min(self.cluster.pfs.servers());
+        let (pieces, rest) = (bytes / piece_bytes, bytes % piece_bytes);
+        let rounds = pieces / beside;
+        // Of the last round, a whole piece takes longest, if there is one.
+        let last_bytes = if pieces.is_multiple_of(beside) { rest } else { piece_bytes };
+        let pfs = &self.cluster.pfs;
+        rounds.saturating_mul(pfs.serve_ns(piece_bytes)).saturating_add(pfs.serve_ns(last_bytes))
+    }
+
+    fn tell_hpc(&mut self, now: Nanos, h: usize, update: HpcUpdate, queue: &mut EventQueue<Happening>) {
+        self.cluster.tell(now, Event::Hpc { hpc: h as u32, update }, queue);
+    }
+
+    fn tell_drains(&mut self, now: Nanos, event: drain::Event, queue: &mut EventQueue<Happening>) {
+        if let Some(buffers) = &mut self.buffers {
+            buffers.tell_drains(now, event, queue);
+        }
+    }
+
+    pub fn hpc_starts(&mut self, now: Nanos, h: usize, queue: &mut EventQueue<Happening>) {
+        let spec = &self.setup.hpc[h];
+        let first = spec.arrivals.first(now, spec.io_first, spec.compute_ns, &mut self.hpc[h].rng);
+        let joins = HpcUpdate::Joins {
+            io_ns: self.alone_ns(spec, self.setup.phase_bytes(spec.io_ns)),
+            compute_ns: spec.compute_ns,
+            phases: spec.phases,
+            allowance: spec.allowance,
+            weight: spec.processes,
+            first_in_ns: if spec.io_first { 0 } else { spec.compute_ns },
+        };
+        queue.at(first, Happening::PhaseBegins(h));
+        self.tell_hpc(now, h, joins, queue);
+    }
+
+    pub fn phase_begins(&mut self, now: Nanos, h: usize, queue: &mut EventQueue<Happening>) {
+        let spec = &self.setup.hpc[h];
+        let io_ns = spec.arrivals.io_ns(self.hpc[h].begun).unwrap_or(spec.io_ns);
+        let bytes = self.setup.phase_bytes(io_ns);
+        let alone_ns = self.alone_ns(spec, bytes);
+        let deadline_ns = (now + (alone_ns as f64 * (1.0 + spec.allowance)) as u64).0;
+        let outcome = PhaseOutcome { begin_ns: now.0, end_ns: now.0, alone_ns, deadline_ns };
+        // Not all jobs begin with the same server.
+        let server = h as u64;
+        self.hpc[h].begun += 1;
+        self.hpc[h].phase = Some(Phase { outcome, bytes, sent: 0, there: 0, server });
+        let update = HpcUpdate::PhaseBegins { alone_ns };
+        self.tell_hpc(now, h, update, queue);
+        self.tell_drains(now, drain::Event::PhaseBegins { hpc: h as u32 }, queue);
+        for _ in 0..spec.processes {
+            if !self.send_piece(now, h, queue) {
+                break;
+            }
+        }
+    }
+
+    /// A process sends its next piece, if there is one.
+    fn send_piece(&mut self, now: Nanos, h: usize, queue: &mut EventQueue<Happening>) -> bool {
+        let Some(phase) = &mut self.hpc[h].phase else { return false };
+        let bytes = self.setup.cluster.write_bytes.min(phase.bytes - phase.sent);
+        if bytes == 0 {
+            return false;
+        }
+        phase.sent += bytes;
+        let there_at = self.cluster.pfs.write_to(now, phase.server, bytes);
+        phase.server += 1;
+        queue.at(there_at, Happening::Piece(h));
+        true
+    }
+
+    /// A piece is there. Only the last of a phase may be shorter than others, so it does not matter
+    /// which one it is.
+    pub fn piece_there(&mut self, now: Nanos, h: usize, queue: &mut EventQueue<Happening>) {
+        let Some(phase) = &mut self.hpc[h].phase else { return };
+        let there = (phase.there + self.setup.cluster.write_bytes).min(phase.sent);
+        self.phase_bytes += there - phase.there;
+        phase.there = there;
+        if phase.there == phase.bytes {
+            self.phase_ends(now, h, queue);
+        } else {
+            self.send_piece(now, h, queue);
+        }
+    }
+
+    fn phase_ends(&mut self, now: Nanos, h: usize, queue: &mut EventQueue<Happening>) {
+        let Some(Phase { mut outcome, .. }) = self.hpc[h].phase.take() else { return };
+        outcome.end_ns = now.0;
+        self.hpc[h].done.phases.push(outcome);
+        self.note_phase(now, h, &outcome);
+        self.tell_hpc(now, h, HpcUpdate::PhaseEnds, queue);
+        self.tell_drains(now, drain::Event::PhaseEnds { hpc: h as u32 }, queue);
+        let (spec, hpc) = (&self.setup.hpc[h], &mut self.hpc[h]);
+        if hpc.begun < spec.phases {
+            let at = spec.arrivals.next(now, hpc.begun, spec.compute_ns, &mut hpc.rng);
+            queue.at(at, Happening::PhaseBegins(h));
+        } else {
+            self.tell_hpc(now, h, HpcUpdate::Leaves, queue);
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! All at once: HPC jobs that write steps to shared burst buffers, the way of these steps to a
+//! parallel file system of several servers, I/O phases of HPC jobs there, and the tasks of Big Data
+//! jobs that read and write there.
+//!
+//! This world consists of the parts that scenarios of other kinds have by themselves: the nodes and
+//! the file system of [`crate::cluster`], the burst buffers of [`crate::burst`]. They share one
+//! queue of events and one trace. What a scenario does not have makes no difference, so one with a
+//! single part gives the results of that part's kind.
+//!
+//! Two models divide bandwidth. Burst buffer nodes give all who write and read there a max-min
+//! share. Servers of the file system send and take what clients have requested, in the order in
+//! which it was requested: reads of tasks and prefetches, writes of tasks, phases of HPC jobs, and
+//! steps that are drained. A client has a bounded number of requests under way, and so gets a share
+//! that depends on them. The policy machines decide everything else.
+//!
+//! | file | what it models |
+//! | --- | --- |
+//! | `run` | a run: what happens, in which part |
+//! | `hpc` | I/O phases of HPC jobs on the file system |
+//! | `drain` | steps on their way from burst buffers to the file system |
+//! | `outcome`, `view` | what a run amounted to, and that for people |
+
+use serde::{Deserialize, Serialize};
+
+use crate::colocate::HpcSpec;
+use crate::{burst, cluster};
+
+mod drain;
+mod hpc;
+mod outcome;
+mod run;
+pub mod view;
+
+pub use outcome::{Outcome, Unfinished};
+pub use run::simulate;
+
+/// Everything that a run depends on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Setup {
+    /// Nodes with a tier, the file system, and Big Data jobs.
+    pub cluster: cluster::Setup,
+    /// Burst buffers and the jobs that write steps there.
+    pub buffers: Option<burst::Setup>,
+    /// HPC jobs with I/O phases on the file system.
+    pub hpc: Vec<HpcSpec>,
+    /// Seed of all that is drawn.
+    pub seed: u64,
+    /// The run ends then, in ns from the start, whatever is left to do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub horizon_ns: Option<u64>,
+}
+
+impl Setup {
+    /// Bandwidth of all servers together, in bytes per second.
+    pub fn pfs_bytes_per_s(&self) -> f64 {
+        self.cluster.server_bytes_per_s * f64::from(self.cluster.servers)
+    }
+
+    /// Bytes of an I/O phase that would take so long with all servers to itself.
+    pub fn phase_bytes(&self, io_ns: u64) -> u64 {
+        ((io_ns as f64 * 1e-9 * self.pfs_bytes_per_s()).round() as u64).max(1)
+    }
+
+    /// Name of the drain policy; empty if there are no burst buffers.
+    fn drain_policy(&self) -> &str {
+        let drain = self.buffers.as_ref().and_then(|buffers| buffers.drain.as_ref());
+        drain.map_or("", |drain| drain.policy.as_str())
+    }
+
+    /// Name of the access policy; empty if there are no burst buffers.
+    fn access_policy(&self) -> &str {
+        self.buffers.as_ref().map_or("", |buffers| buffers.access.as_str())
+    }
+}
+
+/// What happens by itself, by the part in which it does.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Happening {
+    Cluster(cluster::Happening),
+    Buffers(burst::Happening),
+    HpcStarts(usize),
+    PhaseBegins(usize),
+    /// Servers have a piece of the phase of this HPC job.
+    Piece(usize),
+}
+
+impl From<cluster::Happening> for Happening {
+    fn from(happening: cluster::Happening) -> Self {
+        Happening::Cluster(happening)
+    }
+}
+
+impl From<burst::Happening> for Happening {
+    fn from(happening: burst::Happening) -> Self {
+        Happening::Buffers(happening)
+    }
+}
