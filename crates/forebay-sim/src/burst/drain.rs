@@ -1,8 +1,8 @@
 //! Steps on their way from burst buffers to the parallel file system.
 //!
 //! The nodes of a step read it in rounds, a piece on each of them, and send what they have read.
-//! Reading takes bandwidth of the nodes, as writing does, but gives way to it. What happens to a piece
-//! on its way is not known here: a world that has a file system takes pieces out of
+//! Reading takes bandwidth of the nodes, as writing does, but gives way to it. What happens to a
+//! round on its way is not known here: a world that has a file system takes rounds out of
 //! [`Draining::sent`] and tells with [`Happening::Landed`] when they are there. The machine of
 //! `forebay_policy::drain` decides the pace of each step.
 
@@ -25,8 +25,8 @@ use crate::queue::Agenda;
 const ROUND: WriteId = 1 << 31;
 /// Rounds of a step that may be on their way while the next is read.
 const ROUNDS_SENT_MAX: u32 = 2;
-/// Weight of a drain on each node, where steps have the weight of their processes, or shares of 1 in
-/// all: buffers are there to take up steps, so a drain gets what these leave, and hardly more.
+/// Weight of a drain on each node, where steps have the weight of their processes, or shares of 1
+/// in all: buffers are there to take up steps, so a drain gets what these leave, and hardly more.
 const WEIGHT: f64 = 0.01;
 
 /// What the nodes of a step send together.
