@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import compute
+import judge
 import lab
 import sizes
 import sparkhome
@@ -24,30 +26,51 @@ def run(args, program, target):
     args.output.mkdir(parents=True, exist_ok=True)
     try:
         fitting = sizes.fitting(int(args.node * (1 << 30)), args.hpl)
-        need_memory(fitting.node)
         tools = stage.Tools(
             forebay=str(program), spark=sparkhome.find(target), jar=target / "forebay-spark.jar",
             workloads=target / "java/workloads/forebay-workloads.jar", data=args.output / "input", pfs_bytes_per_s=args.pfs * 1e6,
             iterations=args.iterations, iterations_without_tier=min(args.iterations, 2), burst_at_s=5 if args.quick else 60,
         )
         generate(tools, fitting)
-        for name in args.setting:
-            one(sizes.named(name), fitting, tools, args)
+        pending = [setting for setting in map(sizes.named, args.setting) if args.fresh or not measured(setting, fitting, tools, args)]
+        if pending:
+            need_memory(2 * fitting.node)
+            with compute.held(2 * fitting.node):
+                for setting in pending:
+                    one(setting, fitting, tools, args)
     except (sizes.SizesError, stage.StageError, compute.ComputeError, lab.LabError, NoMemoryController) as error:
         print(f"experiment: {error}", file=sys.stderr)
         return 1
-    results = {path.stem.removeprefix("setting-"): json.loads(path.read_text()) for path in args.output.glob("setting-*.json")}
+    return finish(args, fitting, tools)
+
+
+def finish(args, fitting, tools):
+    """Writes the report of what has been measured with these sizes; the exit code. Missed targets are results, but a quick check needs a sound run."""
+    found = {path.stem.removeprefix("setting-"): json.loads(path.read_text()) for path in args.output.glob("setting-*.json")}
+    results = {name: result for name, result in found.items() if result["conditions"] == conditions(fitting, tools)}
     import report
 
-    return report.write(results, args, fitting, tools)
+    report.write(results, args, fitting, tools)
+    broken = unsound(results["forebay"]) if args.quick else []
+    for what in broken:
+        print(f"experiment: {what}", file=sys.stderr)
+    return 1 if broken else 0
 
 
-def need_memory(node):
-    """Refuses a node for which this machine has no memory, with a quarter more for what stays outside of it."""
+def unsound(result):
+    """What did not happen in a run that has to be complete."""
+    found = [] if len(result["programs"]) == len(stage.PROGRAMS) else [f"{len(result['programs'])} of {len(stage.PROGRAMS)} programs ended"]
+    found += [] if judge.hpl_s(result) else ["HPL did not end"]
+    found += [] if len(result["reads"]) > 1 else ["the reader has read nothing"]
+    return found + ([f"the kernel ended {result['kills']} processes"] if result["kills"] else [])
+
+
+def need_memory(size):
+    """Refuses sizes for which this machine has no memory: the node, and as much for what stays outside of it."""
     line = next(line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemAvailable:"))
     available = int(line.split()[1]) << 10
-    if available < node * 5 // 4:
-        raise sizes.SizesError(f"a node of {node >> 20} MiB does not fit into the {available >> 20} MiB that this machine has available; reduce --node")
+    if available < size:
+        raise sizes.SizesError(f"the experiment needs {size // MIB} MiB, and this machine has {available // MIB} MiB available; reduce --node")
 
 
 def generate(tools, fitting):
@@ -58,7 +81,8 @@ def generate(tools, fitting):
     print(f"generating {fitting.input // MIB} MiB of points ...", flush=True)
     command = [tools.spark / "bin/spark-submit", "--master", "local[1]", "--driver-memory", "1g", "--conf", "spark.ui.enabled=false"]
     command += ["--class", "io.forebay.workloads.LearningMain", tools.workloads, "generate", f"file://{tools.data}", sizes.FILES, fitting.input]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, env={**_environment(), "SPARK_HOME": str(tools.spark)})
+    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_HOME": str(tools.spark)}
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
         raise stage.StageError(f"the input could not be generated: {' / '.join(done.stderr.strip().splitlines()[-3:])}")
     # Checksums of Hadoop's local file system, and its mark of success.
@@ -68,19 +92,18 @@ def generate(tools, fitting):
     made.write_text(json.dumps(fitting.input))
 
 
-def _environment():
-    import os
+def kept(setting, args):
+    return args.output / f"setting-{setting.name}.json"
 
-    return {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
+
+def measured(setting, fitting, tools, args):
+    """Whether the setting has been measured under the same conditions."""
+    path = kept(setting, args)
+    return path.exists() and json.loads(path.read_text())["conditions"] == conditions(fitting, tools)
 
 
 def one(setting, fitting, tools, args):
-    """Measures a setting unless that has been done with the same sizes."""
-    kept = args.output / f"setting-{setting.name}.json"
-    conditions = {**asdict(fitting), "pfs": tools.pfs_bytes_per_s, "iterations": tools.iterations, "burst_at_s": tools.burst_at_s}
-    if kept.exists() and not args.fresh and json.loads(kept.read_text())["conditions"] == conditions:
-        print(f"{setting.title}: measured before", flush=True)
-        return
+    """Measures a setting and keeps its figures and logs."""
     print(f"{setting.title} ...", flush=True)
     with contextlib.ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="forebay-experiment-", ignore_cleanup_errors=True)))
@@ -88,7 +111,12 @@ def one(setting, fitting, tools, args):
             found = stage.measure(setting, fitting, tools, place, lambda text: print(f"    {text}", flush=True))
         finally:
             keep_logs(place, args.output / "logs" / setting.name)
-    kept.write_text(json.dumps({"conditions": conditions, **found}))
+    kept(setting, args).write_text(json.dumps({"conditions": conditions(fitting, tools), **found}))
+
+
+def conditions(fitting, tools):
+    """What has to be equal for results to be compared."""
+    return {**asdict(fitting), "pfs": tools.pfs_bytes_per_s, "iterations": tools.iterations, "burst_at_s": tools.burst_at_s}
 
 
 def keep_logs(place, where):

@@ -69,19 +69,32 @@ def mean_tier(result):
 
 
 def bounds(results, pfs_bytes_per_s):
-    """What this machine and this load allow: the ratio of memory and PFS, and both speed-ups of a tier that decides without fail."""
+    """What this machine and this load allow: the ratio of memory and PFS, what a full tier then gains over half a tier, and the speed of an
+    ideal tier beside HPL, as a share of the upper bound. Reads are taken not to overlap with computing."""
     upper = results["upper"]
-    sizes = upper["sizes"]
-    rate = sizes["input"] / pass_s(upper)
-    total = seconds(upper)
-    # What HPL takes has to come again from the PFS; while HPL has it, each pass reads it there.
-    taken = sizes["large"] - sizes["safe"]
-    found = {"memory_bytes_per_s": rate, "ratio": rate / pfs_bytes_per_s, "over_safe": (1 + rate / pfs_bytes_per_s) / 2}
-    burst = hpl(results.get("forebay", {}))
-    if burst and total:
-        slowed = (burst["ended"] - burst["began"]) * (1 - 1 / found["over_safe"])
-        found["of_upper"] = total / (total + taken / pfs_bytes_per_s + slowed)
+    rate = upper["sizes"]["input"] / pass_s(upper)
+    ratio = rate / pfs_bytes_per_s
+    found = {"memory_bytes_per_s": rate, "ratio": ratio, "over_safe": (1 + ratio) / 2}
+    forebay = results.get("forebay", {})
+    if hpl(forebay) and seconds(forebay):
+        found["of_upper"] = seconds(upper) / (seconds(upper) + ideal_s(forebay, rate, pfs_bytes_per_s))
     return found
+
+
+def ideal_s(result, memory_bytes_per_s, pfs_bytes_per_s):
+    """Seconds that HPL costs the programs if the tier gives away no more than HPL needs, when it needs it: meanwhile each pass reads that from
+    the PFS, and afterwards it has to come once more."""
+    burst, size = hpl(result), result["sizes"]
+    samples = sampler.between(result["samples"], burst["began"], burst["ended"])
+    full = max(tier for _, _, tier in sampler.between(result["samples"], *window(result)))
+    room = size["target"] * size["node"]
+    lost = most = 0.0
+    for (at, used, tier), (until, _, _) in zip(samples, samples[1:]):
+        given = min(max(used - tier + full - room, 0), full)
+        slower = 1 + given / pfs_bytes_per_s / (size["input"] / memory_bytes_per_s)
+        lost += (until - at) * (1 - 1 / slower)
+        most = max(most, given)
+    return lost + most / pfs_bytes_per_s
 
 
 def rows(results, predictions, pfs_bytes_per_s):
@@ -94,10 +107,10 @@ def speed(results, limits):
     upper, forebay, small = (per_iteration(results.get(name, {})) for name in ("upper", "forebay", "small"))
     if upper and forebay:
         bound = limits.get("of_upper")
-        why = f"bound of this load {100 * bound:.0f} %: HPL holds memory, and what it took is read again" if bound else ""
+        why = f"an ideal tier: about {100 * bound:.0f} %, as what HPL takes has to be read again" if bound else ""
         yield Row("Spark ML, `forebay`: speed of the upper bound", f"{100 * upper / forebay:.1f} %", f">= {100 * SPEED_MIN:.0f} %", upper / forebay >= SPEED_MIN, why)
     if small and forebay:
-        why = f"memory is {limits['ratio']:.1f} times as fast as the PFS; half of the input in the tier: at most {limits['over_safe']:.1f} times" if limits else ""
+        why = f"memory is {limits['ratio']:.1f} times as fast as the PFS; if half of the reads miss, at most {limits['over_safe']:.1f} times" if limits else ""
         yield Row("Spark ML, `forebay`: speed of the safe static tier", f"{small / forebay:.2f} times", f">= {OVER_SAFE_MIN:g} times", small / forebay >= OVER_SAFE_MIN, why)
 
 
@@ -116,7 +129,7 @@ def beside(results):
         time = hpl_s(large)
         hurt = large["kills"] > 0 or (alone and time and time / alone - 1 > HPL_MAX)
         ended = f"HPL {time:.2f} s" if time else "HPL did not end"
-        yield Row("static large hurts", f"{large['kills']} OOM kills, {ended}, {len(large['programs'])} of 4 programs ended", "shown", bool(hurt))
+        yield Row("static large hurts", f"{large['kills']} OOM kills, {large['limit_hits']} times at the limit; {ended}, {len(large['programs'])} of 4 programs ended", "shown", bool(hurt))
 
 
 def memory(results):

@@ -173,9 +173,15 @@ class Stage:
                 return
             if self.setting.hpcc:
                 try:
-                    self.bursts.append(compute.hog(self.group, COMPUTE_CORE, self.sizes.hpl, rate * 1e9, HOLD_S))
+                    self.bursts.append(compute.hog(self.group, COMPUTE_CORE, self.hog_bytes(), rate * 1e9, HOLD_S))
                 except (compute.ComputeError, OSError) as error:
                     self.failure = str(error)
+
+    def hog_bytes(self):
+        """What leaves the tier as much as HPL does: the safe size, in all settings."""
+        use = self.group.use()
+        held = self.sizes.input // 2
+        return max(int(self.sizes.target * self.sizes.node) - (use.used - use.tmpfs) - held, held)
 
     def spark(self, name, arguments):
         """Runs spark-submit in the group; a machine that the kernel ended is a result, not an error."""
