@@ -37,14 +37,24 @@ def seconds(result):
 
 
 def per_iteration(result):
-    """The same, over the iterations that were run."""
+    """The same, over the iterations that were run: to be compared where these are as many."""
     total = seconds(result)
     return total / result["iterations"] if total else None
 
 
+def iterations_s(result, program):
+    """Time of each iteration of a program: the last of its jobs. Those before look at the input, as often whatever the iterations are."""
+    return [(end - begin) / 1e3 for begin, end in program["jobs_ms"][-result["iterations"]:]]
+
+
 def pass_s(result):
-    """Median time of one iteration, a job of Spark's, of all programs."""
-    return statistics.median((end - begin) / 1e3 for program in result["programs"] for begin, end in program["jobs_ms"][-result["iterations"]:])
+    """Median time of one iteration of all programs."""
+    return statistics.median(time for program in result["programs"] for time in iterations_s(result, program))
+
+
+def iteration_s(result):
+    """Mean time of one iteration of all programs; None if the kernel ended them before."""
+    return statistics.mean(time for program in result["programs"] for time in iterations_s(result, program)) if seconds(result) else None
 
 
 def hpl(result):

@@ -1,5 +1,7 @@
 """The figures: memory of the node over time, throughput of the reader, times of programs and of iterations."""
 
+import statistics
+
 import matplotlib
 
 matplotlib.use("Agg")
@@ -45,16 +47,15 @@ def memory(results, directory):
         result = results[name]
         start, limit = result["began"], result["sizes"]["node"]
         times = [at - start for at, _, _ in result["samples"]]
-        axis.fill_between(times, [used / GIB for _, used, _ in result["samples"]], color=USED, linewidth=0, label="in use")
-        axis.plot(times, [tier / GIB for _, _, tier in result["samples"]], color=TIER, linewidth=1.4, label="of it the tier")
+        axis.fill_between(times, [used / GIB for _, used, _ in result["samples"]], color=USED, linewidth=0)
+        axis.plot(times, [tier / GIB for _, _, tier in result["samples"]], color=TIER, linewidth=1.4)
         for burst in result["bursts"]:
             axis.axvspan(burst["began"] - start, burst["ended"] - start, color="#d95f02", alpha=0.18, linewidth=0)
         axis.axhline(limit * result["sizes"]["target"] / GIB, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)))
         axis.axhline(limit / GIB, color=INK, linewidth=0.9)
-        axis.set_title(f"{name}: memory of the node; HPL and the hog shaded", loc="left", fontsize=10)
+        axis.set_title(f"{name}: memory in use (grey), of it the tier (blue); HPL and the hog shaded", loc="left", fontsize=10)
         axis.set_ylabel("GiB")
         plain(axis)
-    axes[0].legend(loc="lower right", fontsize=8.5, frameon=False)
     axes[-1].set_xlabel("seconds", loc="right")
     return save(figure, directory, "memory")
 
@@ -87,16 +88,16 @@ def rates(reads):
 
 
 def programs(results, directory):
-    """Seconds an iteration of each program, by setting."""
+    """Mean time of an iteration of each program, by setting."""
     shown = [name for name in COLOURS if judge.seconds(results.get(name, {}))]
     figure, (axis,) = panels(1, 3.2)
     width = 0.8 / max(len(shown), 1)
     for i, name in enumerate(shown):
         result = results[name]
-        heights = [(one["ended_ms"] - one["began_ms"]) / 1e3 / result["iterations"] for one in result["programs"]]
+        heights = [statistics.mean(judge.iterations_s(result, one)) for one in result["programs"]]
         axis.bar([x + (i - (len(shown) - 1) / 2) * width for x in range(len(heights))], heights, width, color=COLOURS[name], label=name)
     axis.set_xticks(range(4), ["K-means", "logistic regression", "linear regression", "SVM"])
-    axis.set_title("Spark ML: time of a program over its iterations", loc="left", fontsize=10)
+    axis.set_title("Spark ML: mean time of an iteration", loc="left", fontsize=10)
     axis.set_ylabel("seconds")
     plain(axis)
     axis.legend(fontsize=8.5, frameon=False, ncols=4)

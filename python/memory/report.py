@@ -112,13 +112,13 @@ def targets(rows):
 
 def settings(found, results):
     lines = [
-        "| setting | K-means | logistic | linear | SVM | iterations | s an iteration, all four | PFS served | mean tier | highest use | HPL | OOM kills | limit hits | reader |",
+        "| setting | K-means | logistic | linear | SVM | iterations | mean iteration | PFS served | mean tier | highest use | HPL | OOM kills | limit hits | reader |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for name, one in found["settings"].items():
         times = [one["programs_s"].get(program) for program in ("kmeans", "logistic", "linear", "svm")]
         cells = [
-            sizes.named(name).title, *(text(time, "{:.1f} s") for time in times), str(one["iterations"]) if one["programs_s"] else "-", text(judge.per_iteration(results[name]), "{:.2f}"),
+            sizes.named(name).title, *(text(time, "{:.1f} s") for time in times), str(one["iterations"]) if one["programs_s"] else "-", text(judge.iteration_s(results[name]), "{:.2f} s"),
             text(one["pfs_bytes"], "{:.2f} GB", 1e9), text(one["mean_tier_bytes"], "{:.0f} MiB", MIB), text(one["peak_used_bytes"], "{:.0f} MiB", MIB),
             text(one["hpl_solve_s"], "{:.2f} s"), str(one["kills"]), str(one["limit_hits"]), text(one["read_bytes_per_s"], "{:.0f} MB/s", 1e6),
         ]
