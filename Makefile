@@ -104,7 +104,7 @@ bench-spark: build ## Gain and cost of waves on Spark, at several speeds of the 
 	$(PYTHON) python/demo --study $(if $(LAB),--lab $(LAB)) $(ARGS)
 
 .PHONY: experiment-memory
-experiment-memory: build ## HPL and a memory hog beside Spark ML on a node whose tier gives way, as root; about 30 minutes (ARGS=--quick: some minutes; docs/benchmarks.md)
+experiment-memory: build ## HPL and a memory hog beside Spark ML on a node whose tier gives way, as root; about 30 minutes (ARGS=--quick: two minutes; docs/benchmarks.md)
 	$(PYTHON) python/memory $(ARGS)
 
 .PHONY: chaos
