@@ -1,14 +1,19 @@
-//! How fast policies decide here: `cargo run --release -p forebay-sim --example speed`.
+//! How fast policies decide and worlds run here: `cargo run --release -p forebay-sim --example
+//! speed`, or only worlds with the argument `world`.
 //!
 //! An example and not a test, because a result of a test must not depend on the machine.
 
+use std::path::Path;
 use std::time::Instant;
 
 use forebay_model::rng::Rng;
 use forebay_policy::access::{self, Access};
 use forebay_policy::machine::{Machine, Nanos};
 use forebay_policy::planner::{self, Event, Planner};
+use forebay_sim::kinds::Done;
 use forebay_sim::reproduce::eley::system;
+use forebay_sim::scenario::File;
+use forebay_sim::trace::Trace;
 
 const NODES: u64 = 576;
 
@@ -134,10 +139,33 @@ fn access_searches(pending: u64) {
     );
 }
 
+/// Events per second in a large world, with several planners.
+fn worlds() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/large-world.toml");
+    for policy in ["naive-bb", "no-action", "eley", "forebay"] {
+        let mut file = File::read(Path::new(path)).unwrap_or_else(|e| panic!("{e}"));
+        file.set("planner.policy", policy).unwrap_or_else(|e| panic!("{e}"));
+        let scenario = file.scenario().unwrap_or_else(|e| panic!("{e}"));
+        let begin = Instant::now();
+        let done = scenario.run(&mut Trace::off()).unwrap_or_else(|e| panic!("{e}"));
+        let took_s = begin.elapsed().as_secs_f64();
+        let Done::World(world) = done else { panic!("{path} is no world") };
+        let millions = world.events as f64 * 1e-6;
+        println!(
+            "a large world, {policy}: {millions:.2} million events in {took_s:.2} s, {:.2} million a second",
+            millions / took_s
+        );
+    }
+}
+
 fn main() {
+    if std::env::args().nth(1).as_deref() == Some("world") {
+        return worlds();
+    }
     access_searches(16);
     access_searches(48);
     access_decisions("sa-sjf", 1000);
     access_decisions("forebay", 1000);
     decisions();
+    worlds();
 }

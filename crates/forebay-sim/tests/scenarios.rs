@@ -101,6 +101,19 @@ count = 3
 const WORLD: &str = "
 kind = 'world'
 horizon_s = 400
+duration_s = 20
+[node]
+memory_gb = 0.1
+[memory]
+policy = 'forebay'
+[load]
+base_gb = 0.02
+[[process]]
+name = 'burst'
+gb = 0.08
+rise_gb_per_s = 0.02
+hold_s = 1
+count = 5
 [cluster]
 nodes = 2
 slots = 2
@@ -143,6 +156,10 @@ compute_s = 5
 buffer = 1
 at_s = 10
 for_s = 20
+[[fault]]
+node = 1
+at_s = 7
+for_s = 5
 ";
 
 /// Keys of each kind, and some that no kind has.
@@ -321,6 +338,18 @@ const KEYS: [(&str, &[&str]); 5] = [
             "checkpoint.0.steps",
             "checkpoint.0.compute_s",
             "checkpoint.0.starts_s",
+            "duration_s",
+            "node.memory_gb",
+            "node.refill_gb_per_s",
+            "memory.policy",
+            "memory.max_gb",
+            "memory.block_bytes",
+            "load.base_gb",
+            "process.0.gb",
+            "process.0.count",
+            "fault.1.node",
+            "fault.1.at_s",
+            "fault.1.for_s",
             "fault.0.buffer",
             "fault.0.node",
             "fault.0.job",

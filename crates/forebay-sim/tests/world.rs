@@ -6,7 +6,7 @@ use forebay_sim::kinds::Done;
 use forebay_sim::scenario::{File, Scenario};
 use forebay_sim::trace::{SharedBuffer, Trace};
 use forebay_sim::world::{Outcome, Setup};
-use forebay_sim::{burst, cluster, world};
+use forebay_sim::{burst, cluster, memory, world};
 use proptest::prelude::*;
 
 const GB: u64 = 1_000_000_000;
@@ -204,6 +204,92 @@ fn a_trace_has_the_same_bytes_again() {
     assert!(first.len() > 10_000 && first == bytes());
 }
 
+/// A node of 16 GB whose compute takes up to 11 GB, again and again.
+const MEMORY: &str = "
+duration_s = 20
+[node]
+memory_gb = 16
+refill_gb_per_s = 1
+[memory]
+policy = 'POLICY'
+[load]
+base_gb = 4
+noise_gb = 0.05
+[[process]]
+name = 'burst'
+gb = 7
+rise_gb_per_s = 2
+hold_s = 3
+rest_s = 2
+count = 3
+jitter = 0.3
+";
+
+#[test]
+fn a_world_of_memory_is_a_node_of_kind_memory_each() {
+    for policy in ["forebay", "dynims", "static"] {
+        let memory = MEMORY.replace("POLICY", policy);
+        let outcome = run(&setup(&format!("seed = 5\n{memory}{CLUSTER}")));
+        assert_eq!(outcome.memory.len(), 3);
+        let Scenario::Memory(alone) = read(&format!("kind = 'memory'\nseed = 5\n{memory}")) else {
+            panic!("memory")
+        };
+        for (node, together) in (0..).zip(&outcome.memory) {
+            let alone = memory::Setup { seed: 5 + node, ..*alone.clone() };
+            let alone = memory::simulate(&alone, &mut Trace::off()).expect("it comes to an end");
+            assert_eq!(together, &alone, "{policy}, node {node}");
+        }
+    }
+}
+
+/// Compute takes nearly all memory of the nodes while tasks read: pages are evicted, and read again
+/// when a task comes for them.
+#[test]
+fn tiers_give_pages_back_to_compute() {
+    let memory = "
+        duration_s = 30
+        [node]
+        memory_gb = 0.4
+        [memory]
+        policy = 'forebay'
+        block_bytes = 1000000
+        [load]
+        base_gb = 0.1
+        [[process]]
+        name = 'burst'
+        gb = 0.27
+        rise_gb_per_s = 0.1
+        hold_s = 3
+        rest_s = 2
+        count = 5
+    ";
+    let planner = "[planner]\npolicy = 'no-action'\n";
+    let outcome = run(&setup(&format!("{memory}{planner}{CLUSTER}{JOBS}")));
+    assert!(outcome.memory.iter().all(|node| node.resizes.len() > 5), "{:?}", outcome.memory);
+    assert!(outcome.cluster.evicted_bytes > 0, "{:?}", outcome.cluster);
+    assert!(outcome.cluster.served_bytes >= 400_000_000);
+    assert!(outcome.cluster.served_bytes <= 400_000_000 + outcome.cluster.evicted_bytes);
+    assert_eq!(outcome.cluster.jobs.iter().map(|job| job.tasks).sum::<u32>(), 54);
+}
+
+/// A node fails at 2 s, with the two tasks that it runs, and returns at 6 s.
+#[test]
+fn tasks_of_a_failed_node_run_again() {
+    for policy in ["naive-bb", "no-action", "forebay"] {
+        let fault = "[[fault]]\nnode = 1\nat_s = 2\nfor_s = 4\n";
+        let planner = format!("[planner]\npolicy = '{policy}'\n");
+        let outcome = run(&setup(&format!("{planner}{CLUSTER}{JOBS}{fault}")));
+        let jobs = &outcome.cluster.jobs;
+        assert_eq!(jobs.iter().map(|job| job.died).sum::<u32>(), 2, "{policy}: {jobs:?}");
+        assert_eq!(jobs.iter().map(|job| job.ran.len()).sum::<usize>(), 54);
+        let on_it =
+            |&&(slot, begin, end): &&(usize, u64, u64)| slot % 3 == 1 && begin < 6 * GB && end > 2 * GB;
+        let ran: Vec<_> = jobs.iter().flat_map(|job| &job.ran).filter(on_it).collect();
+        assert!(ran.is_empty(), "{policy}: it is down: {ran:?}");
+        assert!(outcome.cluster.served_bytes > 400_000_000, "{policy}: what was lost is read again");
+    }
+}
+
 /// A scenario with parts of all sizes.
 fn any_world() -> impl Strategy<Value = String> {
     let policies = (
@@ -213,19 +299,28 @@ fn any_world() -> impl Strategy<Value = String> {
     );
     let sizes = (1u32..4, 1u32..5, 1u64..60, 0u64..30, 0u64..4000, 1u32..20);
     let steps = (1u32..5, 1u64..40, 0u64..20, 1u32..3, 0u64..40);
-    let rest = (0u64..1000, prop::option::of(1u64..60), any::<bool>());
+    let rest =
+        (0u64..1000, prop::option::of(1u64..60), any::<bool>(), prop::option::of(0u64..30), any::<bool>());
     (policies, sizes, steps, rest).prop_map(
         |((planner, drain, access), (nodes, servers, mb, output_mb, cpu_ms, processes), steps, rest)| {
             let (nodes_each, step_mb, compute_s, keeps, fault_s) = steps;
-            let (seed, horizon_s, has_fault) = rest;
+            let (seed, horizon_s, has_fault, node_fault_s, has_memory) = rest;
             let output_bytes = output_mb * 100_003;
             let horizon = horizon_s.map_or(String::new(), |s| format!("horizon_s = {s}\n"));
-            let fault = match has_fault {
+            let mut fault = match has_fault {
                 true => format!("[[fault]]\nbuffer = 1\nat_s = {fault_s}\nfor_s = 7\n"),
                 false => String::new(),
             };
+            if let Some(at_s) = node_fault_s {
+                fault += &format!("[[fault]]\nnode = 0\nat_s = {at_s}\nfor_s = 3\n");
+            }
+            let memory = match has_memory {
+                true => "duration_s = 12\n[node]\nmemory_gb = 0.1\n[memory]\npolicy = 'forebay'\n[load]\nbase_gb = 0.02\n\
+                         [[process]]\nname = 'p'\ngb = 0.08\nrise_gb_per_s = 0.02\nhold_s = 1\nrest_s = 1\ncount = 3\n",
+                false => "",
+            };
             format!(
-                "{horizon}seed = {seed}\n[planner]\npolicy = '{planner}'\n\
+                "{horizon}seed = {seed}\n{memory}[planner]\npolicy = '{planner}'\n\
                  [cluster]\nnodes = {nodes}\nslots = 2\ntier_bytes = 100000000\nextent_bytes = 4000000\npage_bytes = 1000000\n\
                  [pfs]\nservers = {servers}\nserver_bytes_per_s = 10000000\nstripe_bytes = 3000000\nwrite_bytes = 1000000\n\
                  [[job]]\nname = 'j'\ninput_bytes = {mb}000000\nfile_bytes = 9000000\ntask_cpu_s = {cpu_ms}e-3\noutput_bytes = {output_bytes}\n\
@@ -255,9 +350,16 @@ proptest! {
         let there = outcome.cluster.output_bytes + outcome.phase_bytes + buffers.drained_bytes;
         prop_assert!(outcome.written_bytes >= there);
         if setup.horizon_ns.is_none() {
-            prop_assert_eq!(outcome.written_bytes, there);
-            prop_assert_eq!(outcome.cluster.output_bytes, setup.cluster.jobs[0].output_bytes);
-            prop_assert_eq!(outcome.cluster.served_bytes, setup.cluster.jobs[0].input_bytes);
+            let (cluster, job) = (&outcome.cluster, &setup.cluster.jobs[0]);
+            prop_assert_eq!(cluster.jobs[0].ran.len() as u32, cluster.jobs[0].tasks);
+            if cluster.jobs[0].died == 0 {
+                prop_assert_eq!(outcome.written_bytes, there);
+                prop_assert_eq!(cluster.output_bytes, job.output_bytes);
+            }
+            prop_assert!(cluster.served_bytes >= job.input_bytes);
+            if setup.faults.is_empty() {
+                prop_assert!(cluster.served_bytes <= job.input_bytes + cluster.evicted_bytes);
+            }
             prop_assert_eq!((buffers.undrained_bytes, outcome.unfinished), (0, None));
             prop_assert_eq!(outcome.hpc[0].phases.len(), 3);
         }

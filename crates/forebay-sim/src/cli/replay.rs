@@ -155,7 +155,7 @@ fn scenario(kind: &str, setup: Value, lines: &Lines) -> Result<Scenario> {
 
 /// A machine that hears what was recorded, and what it decided that the record must have next.
 struct Replayed<M: Machine> {
-    who: &'static str,
+    who: String,
     machine: M,
     pending: VecDeque<String>,
     /// Line number of the event that it heard last.
@@ -164,7 +164,7 @@ struct Replayed<M: Machine> {
 
 /// A [`Replayed`] of any machine.
 trait Replay {
-    fn who(&self) -> &'static str;
+    fn who(&self) -> &str;
     /// Takes one line of its own, and returns how many actions it confirms. An error says how
     /// record and machine differ.
     fn take(&mut self, line: &Line) -> std::result::Result<u64, String>;
@@ -172,12 +172,12 @@ trait Replay {
     fn unrecorded(&self) -> Option<String>;
 }
 
-fn replayed<M: Machine + 'static>(who: &'static str, machine: M) -> Box<dyn Replay>
+fn replayed<M: Machine + 'static>(who: impl Into<String>, machine: M) -> Box<dyn Replay>
 where
     M::Event: DeserializeOwned,
     M::Action: Serialize,
 {
-    Box::new(Replayed { who, machine, pending: VecDeque::new(), cause: 0 })
+    Box::new(Replayed { who: who.into(), machine, pending: VecDeque::new(), cause: 0 })
 }
 
 impl<M: Machine> Replay for Replayed<M>
@@ -185,8 +185,8 @@ where
     M::Event: DeserializeOwned,
     M::Action: Serialize,
 {
-    fn who(&self) -> &'static str {
-        self.who
+    fn who(&self) -> &str {
+        &self.who
     }
 
     fn take(&mut self, line: &Line) -> std::result::Result<u64, String> {
@@ -245,6 +245,10 @@ fn machines(kind: &str, setup: Value, lines: &Lines) -> Result<Vec<Box<dyn Repla
         Scenario::World(setup) => {
             let mut machines = vec![replayed(STAGES, Stages::new(setup.cluster.stages()))];
             machines.extend(setup.buffers.as_ref().map(of_buffers).transpose()?.into_iter().flatten());
+            for node in 0..setup.cluster.nodes {
+                let Some(memory) = setup.memory_of(node) else { break };
+                machines.push(replayed(world::Setup::controller_name(node), memory::controller(&memory)?));
+            }
             machines
         }
     })

@@ -9,6 +9,7 @@
 //! | `world/tasks` | slots that take tasks, which read and compute |
 //! | `world/pending` | the order in which they take them |
 //! | `world/fetch` | what nodes fetch into the tier |
+//! | `world/room`, `world/faults` | tiers that change, and nodes that fail |
 //! | `world/pfs` | servers, and the read-ahead of their clients |
 //! | `view` | a run for people |
 
@@ -198,6 +199,9 @@ pub struct JobOutcome {
     pub tasks_left: u32,
     /// Tasks that ran on the node that was named for them.
     pub local: u32,
+    /// Tasks that died with their node, and had to run again.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub died: u32,
     /// When each task ran: the slot, its begin and its end, in ns.
     pub ran: Vec<(usize, u64, u64)>,
 }
@@ -216,6 +220,9 @@ pub struct Outcome {
     /// Bytes that tasks have written there.
     #[serde(skip_serializing_if = "is_none")]
     pub output_bytes: u64,
+    /// Bytes that tiers have evicted or lost.
+    #[serde(skip_serializing_if = "is_none")]
+    pub evicted_bytes: u64,
     /// What the busiest server needs to send all that the jobs read, in ns.
     pub bound_ns: u64,
     /// Requests that the machine made.

@@ -14,7 +14,8 @@ mod load;
 pub mod view;
 mod world;
 
-pub use load::{Load, Noise, Pulse};
+pub use load::{Load, Noise, Pulse, STEP_NS};
+pub(crate) use world::Node;
 pub use world::{controller, simulate};
 /// Steps from one recorded point to the next.
 pub const POINT_STEPS: usize = 20;

@@ -8,6 +8,7 @@ use super::{Outcome, POINT_STEPS, Point, Resize, Setup, clairvoyant};
 use crate::cancel;
 use crate::error::{Error, Result};
 use crate::pump::{Pump, Record};
+use crate::scenario::MEMORY;
 use crate::trace::Trace;
 
 /// The machine of a run.
@@ -28,50 +29,90 @@ pub fn simulate(setup: &Setup, trace: &mut Trace) -> Result<Outcome> {
     if cancel::current().is_cancelled() {
         return Err(Error::Usage("the run was cancelled at 0.000 s".into()));
     }
-    let compute = setup.compute();
-    let clairvoyant = clairvoyant::tier(setup, &compute);
     let record = Record::new(trace);
-    let mut node = Node {
-        setup,
-        pump: Pump::new("memory", controller(setup)?),
-        tier_bytes: setup.start_bytes as f64,
-        next_ns: 0,
-        alarmed: false,
-        outcome: Outcome { end_s: setup.duration_ns as f64 * 1e-9, ..Outcome::default() },
-    };
-    for (step, (&compute_bytes, &ideal)) in compute.iter().zip(&clairvoyant).enumerate() {
-        let now = Nanos(step as u64 * STEP_NS);
-        let used = compute_bytes + node.tier_bytes;
-        node.sample(now, used, &record);
-        node.count(used);
-        node.outcome.tier_bytes += node.tier_bytes;
-        node.outcome.clairvoyant_bytes += ideal;
-        if step.is_multiple_of(POINT_STEPS) {
-            node.outcome.points.push(Point {
-                at_s: now.as_secs_f64(),
-                compute_bytes,
-                tier_bytes: node.tier_bytes,
-                capacity_bytes: node.pump.machine().snapshot(),
-                clairvoyant_bytes: ideal,
-            });
-        }
+    let mut node = Node::new(setup.clone(), MEMORY.into())?;
+    while node.now().is_some() {
+        node.step(&record);
     }
-    let steps = compute.len().max(1) as f64;
-    node.outcome.tier_bytes /= steps;
-    node.outcome.clairvoyant_bytes /= steps;
-    Ok(node.outcome)
+    Ok(node.finish())
 }
 
-struct Node<'a> {
-    setup: &'a Setup,
+/// A node, step by step.
+pub struct Node {
+    setup: Setup,
     pump: Pump<Controller>,
+    /// At every step: memory of compute, and the clairvoyant's tier.
+    compute: Vec<f64>,
+    clairvoyant: Vec<f64>,
+    next_step: usize,
     tier_bytes: f64,
     next_ns: u64,
     alarmed: bool,
     outcome: Outcome,
 }
 
-impl Node<'_> {
+impl Node {
+    /// Before its first step. `who` is the name of its controller in the trace.
+    ///
+    /// # Errors
+    /// If no law has this name.
+    pub fn new(setup: Setup, who: String) -> Result<Self> {
+        let compute = setup.compute();
+        Ok(Node {
+            pump: Pump::new(who, controller(&setup)?),
+            clairvoyant: clairvoyant::tier(&setup, &compute),
+            compute,
+            next_step: 0,
+            tier_bytes: setup.start_bytes as f64,
+            next_ns: 0,
+            alarmed: false,
+            outcome: Outcome { end_s: setup.duration_ns as f64 * 1e-9, ..Outcome::default() },
+            setup,
+        })
+    }
+
+    /// When the next step is, if there is one.
+    pub fn now(&self) -> Option<Nanos> {
+        (self.next_step < self.compute.len()).then_some(Nanos(self.next_step as u64 * STEP_NS))
+    }
+
+    /// Capacity of the tier, and what it holds.
+    pub fn tier(&self) -> (u64, u64) {
+        (self.pump.machine().snapshot(), self.tier_bytes as u64)
+    }
+
+    /// The next step. After the last one nothing changes any more.
+    pub fn step(&mut self, record: &Record<'_>) {
+        let Some(now) = self.now() else { return };
+        let (compute_bytes, ideal) = (self.compute[self.next_step], self.clairvoyant[self.next_step]);
+        let used = compute_bytes + self.tier_bytes;
+        self.sample(now, used, record);
+        self.count(used);
+        self.outcome.tier_bytes += self.tier_bytes;
+        self.outcome.clairvoyant_bytes += ideal;
+        if self.next_step.is_multiple_of(POINT_STEPS) {
+            self.outcome.points.push(Point {
+                at_s: now.as_secs_f64(),
+                compute_bytes,
+                tier_bytes: self.tier_bytes,
+                capacity_bytes: self.pump.machine().snapshot(),
+                clairvoyant_bytes: ideal,
+            });
+        }
+        self.next_step += 1;
+    }
+
+    /// What it amounted to so far.
+    pub fn finish(self) -> Outcome {
+        let steps = self.next_step.max(1) as f64;
+        let (tier_bytes, clairvoyant_bytes) = (self.outcome.tier_bytes, self.outcome.clairvoyant_bytes);
+        Outcome {
+            tier_bytes: tier_bytes / steps,
+            clairvoyant_bytes: clairvoyant_bytes / steps,
+            ..self.outcome
+        }
+    }
+
     /// The controller looks, if it is time or use has passed the alarm, and the tier follows.
     fn sample(&mut self, now: Nanos, used: f64, record: &Record<'_>) {
         let over = used as u64 > self.setup.config.alarm_bytes();

@@ -34,7 +34,7 @@ pub fn read(root: &Section<'_>) -> Result<Setup> {
             setup.jobs.push(job);
         }
     }
-    finish(root, "job", "node", &mut setup)?;
+    finish(root, "job", "node", &root.list("fault")?, &mut setup)?;
     root.done()?;
     Ok(setup)
 }
@@ -89,9 +89,15 @@ pub fn add_jobs(root: &Section<'_>, key: &'static str, setup: &mut Setup, names:
     Ok(())
 }
 
-/// What follows from all jobs: their order, and faults of jobs and of nodes; those name a node by
-/// the key `node`.
-pub fn finish(root: &Section<'_>, key: &str, node: &'static str, setup: &mut Setup) -> Result<()> {
+/// What follows from all jobs of the list `key`: their order, and `faults` of jobs and of nodes;
+/// those name a node by the key `node`.
+pub fn finish(
+    root: &Section<'_>,
+    key: &str,
+    node: &'static str,
+    faults: &[Section<'_>],
+    setup: &mut Setup,
+) -> Result<()> {
     let shuffle = root.flag("shuffle", false)?;
     if setup.jobs.len() as u64 > MAX_JOBS {
         let problem = format!("there are {} jobs and at most {MAX_JOBS} are allowed", setup.jobs.len());
@@ -100,8 +106,8 @@ pub fn finish(root: &Section<'_>, key: &str, node: &'static str, setup: &mut Set
     if shuffle {
         Rng::new(setup.seed).shuffle(&mut setup.jobs);
     }
-    for s in root.list("fault")? {
-        setup.faults.push(fault(&s, node, setup)?);
+    for s in faults {
+        setup.faults.push(fault(s, node, setup)?);
     }
     Ok(())
 }

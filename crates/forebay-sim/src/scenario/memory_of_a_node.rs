@@ -17,6 +17,13 @@ const LEAST_GB: f64 = 1e-9;
 
 /// Reads the whole file.
 pub fn read(root: &Section<'_>) -> Result<Setup> {
+    let setup = node(root)?;
+    root.done()?;
+    Ok(setup)
+}
+
+/// The node, its law and its load.
+pub fn node(root: &Section<'_>) -> Result<Setup> {
     let seed = root.whole("seed", 0, i64::MAX as u64, Some(0))?;
     let duration_ns = ns(root.number("duration_s", 0.001, MAX_DURATION_S, None)?);
     let node = root.need("node")?;
@@ -48,7 +55,6 @@ pub fn read(root: &Section<'_>) -> Result<Setup> {
         setup.start_bytes = (law.number("start_gb", least, most, None)? * GB) as u64;
     }
     law.done()?;
-    root.done()?;
     Ok(setup)
 }
 

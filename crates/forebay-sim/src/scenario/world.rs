@@ -3,11 +3,13 @@
 use forebay_policy::drain;
 
 use super::reader::Section;
-use super::{GB, MAX_GB, Names, burst_buffer, cluster_of_nodes, colocation, horizon_ns};
+use super::{GB, MAX_GB, MAX_S, Names, for_ns, horizon_ns, ns};
+use super::{burst_buffer, cluster_of_nodes, colocation, memory_of_a_node};
 use crate::burst::{self, DrainSetup};
 use crate::colocate::HpcSpec;
 use crate::error::Result;
-use crate::world::Setup;
+use crate::memory;
+use crate::world::{NodeFault, Setup};
 
 /// Each sends a piece when its phase begins.
 const MAX_PROCESSES: u32 = 65_536;
@@ -15,6 +17,8 @@ const MAX_PROCESSES: u32 = 65_536;
 const MAX_PIECES: f64 = 1e8;
 /// Sums of bytes are whole numbers; those of three kinds of writers have to have room in them.
 const MAX_BYTES: f64 = 4e18;
+/// Every millisecond of a node's load costs memory.
+const MAX_NODES_S: f64 = 2e4;
 /// The least rate of drains, in GB/s: a byte per second.
 const LEAST_GB: f64 = 1e-9;
 
@@ -24,7 +28,16 @@ pub fn read(root: &Section<'_>) -> Result<Setup> {
     let mut names = Names::default();
     let mut cluster = cluster_of_nodes::nodes(root)?;
     cluster_of_nodes::add_jobs(root, &mut cluster, &mut names)?;
-    let mut setup = Setup { cluster, buffers: None, hpc: Vec::new(), seed, horizon_ns: horizon_ns(root)? };
+    let memory = memory(root, cluster.nodes)?;
+    let mut setup = Setup {
+        cluster,
+        buffers: None,
+        hpc: Vec::new(),
+        memory,
+        faults: Vec::new(),
+        seed,
+        horizon_ns: horizon_ns(root)?,
+    };
     for s in root.list("hpc")? {
         let spec = colocation::hpc(&s, setup.pfs_bytes_per_s(), &mut names)?;
         if spec.processes > MAX_PROCESSES {
@@ -32,16 +45,47 @@ pub fn read(root: &Section<'_>) -> Result<Setup> {
         }
         setup.hpc.push(spec);
     }
+    let (of_nodes, faults) = root.list("fault")?.into_iter().partition::<Vec<_>, _>(|s| s.has("node"));
+    setup.faults = of_nodes.iter().map(|s| node_fault(s, setup.cluster.nodes)).collect::<Result<_>>()?;
+    if let (None, Some(fault)) = (root.section("buffers")?, faults.first()) {
+        return Err(fault.error("node", "the number of a node is needed, or [buffers] for other faults"));
+    }
     if root.has("buffers") {
         let drain = root.section("drain")?.map(|s| drain(&s, &setup)).transpose()?;
         let mut buffers = burst_buffer::buffers(root, "buffers", drain)?;
         burst_buffer::add_jobs(root, "checkpoint", &mut buffers, &mut names)?;
-        burst_buffer::finish(root, "checkpoint", "buffer", &mut buffers)?;
+        burst_buffer::finish(root, "checkpoint", "buffer", &faults, &mut buffers)?;
         setup.buffers = Some(buffers);
     }
     root.done()?;
     bounded(root, &setup)?;
     Ok(setup)
+}
+
+/// Memory of each node, if the file has a node's memory.
+fn memory(root: &Section<'_>, nodes: u32) -> Result<Option<memory::Setup>> {
+    if !root.has("node") {
+        return Ok(None);
+    }
+    let memory = memory_of_a_node::node(root)?;
+    let all_s = memory.duration_ns as f64 * 1e-9 * f64::from(nodes);
+    match all_s <= MAX_NODES_S {
+        true => Ok(Some(memory)),
+        false => Err(root.error(
+            "duration_s",
+            format!("{nodes} nodes together have {all_s} s of load, and at most {MAX_NODES_S} are allowed"),
+        )),
+    }
+}
+
+fn node_fault(s: &Section<'_>, nodes: u32) -> Result<NodeFault> {
+    let fault = NodeFault {
+        node: s.whole("node", 0, u64::from(nodes - 1), None)? as u32,
+        at_ns: ns(s.number("at_s", 0.0, MAX_S, None)?),
+        for_ns: for_ns(s)?,
+    };
+    s.done()?;
+    Ok(fault)
 }
 
 /// What is written has to be countable, and each piece of it is an event.

@@ -18,21 +18,36 @@
 //! | `run` | a run: what happens, in which part |
 //! | `hpc` | I/O phases of HPC jobs on the file system |
 //! | `drain` | steps on their way from burst buffers to the file system |
+//! | `memory` | compute that takes memory from tiers |
+//! | `faults` | nodes that fail |
 //! | `outcome`, `view` | what a run amounted to, and that for people |
 
 use serde::{Deserialize, Serialize};
 
 use crate::colocate::HpcSpec;
-use crate::{burst, cluster};
+use crate::{burst, cluster, memory as laws};
 
 mod drain;
+mod faults;
 mod hpc;
+mod memory;
 mod outcome;
 mod run;
 pub mod view;
 
 pub use outcome::{Outcome, Unfinished};
 pub use run::simulate;
+
+/// A node of the cluster fails, with its tier and the tasks that it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeFault {
+    /// Which.
+    pub node: u32,
+    /// When, in ns from the start.
+    pub at_ns: u64,
+    /// For how long, in ns; `None`: for ever. It comes back empty.
+    pub for_ns: Option<u64>,
+}
 
 /// Everything that a run depends on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -43,6 +58,12 @@ pub struct Setup {
     pub buffers: Option<burst::Setup>,
     /// HPC jobs with I/O phases on the file system.
     pub hpc: Vec<HpcSpec>,
+    /// Memory of each node: law, load and tier at the start. Their seeds follow each other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<laws::Setup>,
+    /// Nodes of the cluster that fail.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub faults: Vec<NodeFault>,
     /// Seed of all that is drawn.
     pub seed: u64,
     /// The run ends then, in ns from the start, whatever is left to do.
@@ -82,6 +103,10 @@ pub(crate) enum Happening {
     PhaseBegins(usize),
     /// Servers have a piece of the phase of this HPC job.
     Piece(usize),
+    /// Memory changes on all nodes.
+    MemoryStep,
+    NodeFails(NodeFault),
+    NodeReturns(u32),
 }
 
 impl From<cluster::Happening> for Happening {

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::colocate::HpcOutcome;
-use crate::{burst, cluster};
+use crate::{burst, cluster, memory};
 
 /// What the horizon left undone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -27,6 +27,9 @@ pub struct Outcome {
     pub buffers: Option<burst::Outcome>,
     /// I/O phases.
     pub hpc: Vec<HpcOutcome>,
+    /// Memory of each node, where it changes.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub memory: Vec<memory::Outcome>,
     /// Bytes of phases that servers have.
     pub phase_bytes: u64,
     /// Bytes that servers were sent: by phases, tasks and drains.

@@ -10,6 +10,7 @@ use crate::burst::Burst;
 use crate::cluster::Cluster;
 use crate::colocate::PhaseOutcome;
 use crate::error::{Error, Result};
+use crate::memory::Node;
 use crate::pump::Record;
 use crate::queue::EventQueue;
 use crate::run::{Limits, RunStats, Stop, World, run};
@@ -26,10 +27,12 @@ enum Note {
 /// All parts.
 pub(crate) struct Together<'a> {
     pub setup: &'a Setup,
-    record: &'a Record<'a>,
+    pub record: &'a Record<'a>,
     pub cluster: Cluster<'a>,
     pub buffers: Option<Burst<'a>>,
     pub hpc: Vec<Hpc>,
+    /// Memory of the nodes, if it changes.
+    pub memory: Vec<Node>,
     /// Bytes of phases that servers have.
     pub phase_bytes: u64,
     /// What the drain machine has heard of prefetches.
@@ -60,6 +63,7 @@ impl<'a> Together<'a> {
             cluster: Cluster::new(&setup.cluster, record),
             buffers: setup.buffers.as_ref().map(|buffers| Burst::new(buffers, record)).transpose()?,
             hpc: (0..setup.hpc.len()).map(|h| Hpc::new(setup, h)).collect(),
+            memory: Self::memories(setup)?,
             phase_bytes: 0,
             has_prefetch: false,
         })
@@ -73,6 +77,8 @@ impl<'a> Together<'a> {
         for (h, spec) in self.setup.hpc.iter().enumerate() {
             queue.at(Nanos(spec.starts_ns), Happening::HpcStarts(h));
         }
+        self.begin_memory(queue);
+        self.begin_faults(queue);
     }
 
     fn finish(self, stats: RunStats) -> Result<Outcome> {
@@ -94,6 +100,7 @@ impl<'a> Together<'a> {
             cluster,
             buffers,
             hpc: self.hpc.into_iter().map(|hpc| hpc.done).collect(),
+            memory: self.memory.into_iter().map(Node::finish).collect(),
             phase_bytes: self.phase_bytes,
             written_bytes,
             end_ns: stats.end.0,
@@ -124,6 +131,9 @@ impl World for Together<'_> {
             Happening::HpcStarts(h) => self.hpc_starts(now, h, queue),
             Happening::PhaseBegins(h) => self.phase_begins(now, h, queue),
             Happening::Piece(h) => self.piece_there(now, h, queue),
+            Happening::MemoryStep => self.memory_steps(now, queue),
+            Happening::NodeFails(fault) => self.node_fails(now, fault, queue),
+            Happening::NodeReturns(node) => self.node_returns(now, node, queue),
         }
         self.watch_prefetch(now, queue);
     }

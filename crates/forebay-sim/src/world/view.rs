@@ -6,13 +6,14 @@ use crate::cluster::JobOutcome as Tasks;
 use crate::colocate::HpcOutcome;
 use crate::csv::seconds;
 use crate::figure::Figure;
+use crate::memory;
 use crate::plot::timeline::{Span, Timeline};
 use crate::report::number;
 
 const GB: f64 = 1e9;
 
 /// Names of the columns of [`rows`].
-pub const COLUMNS: [&str; 15] = [
+pub const COLUMNS: [&str; 18] = [
     "policy",
     "drain",
     "access",
@@ -26,8 +27,11 @@ pub const COLUMNS: [&str; 15] = [
     "drain_s",
     "slowdown_percent",
     "deadlines_missed",
+    "tier_percent",
+    "above_s",
     "read_gb",
     "written_gb",
+    "evicted_gb",
 ];
 /// The first of them that are measures.
 const MEASURES: usize = 6;
@@ -38,8 +42,8 @@ fn exact(value: f64) -> String {
 }
 
 /// One row per job: map time and tasks of Big Data jobs, steps of jobs that write them to burst
-/// buffers, slowdown of phases; and one of the file system. Cells that do not apply are empty, and
-/// so is the map time of a job that the horizon cut.
+/// buffers, slowdown of phases; one per node whose memory changes; and one of the file system.
+/// Cells that do not apply are empty, and so is the map time of a job that the horizon cut.
 pub fn rows(setup: &Setup, outcome: &Outcome) -> Vec<Vec<String>> {
     let row = |kind: &str, name: &str, cells: [(&str, String); 3]| {
         let head = [&setup.cluster.policy, setup.drain_policy(), setup.access_policy()];
@@ -69,12 +73,22 @@ pub fn rows(setup: &Setup, outcome: &Outcome) -> Vec<Vec<String>> {
         let (io_s, steps) = (exact(job.io_s()), job.steps.len().to_string());
         row("checkpoint", &job.name, [("io_s", io_s), ("steps", steps), ("drain_s", drain_s)])
     };
+    let node = |(n, memory): (usize, &memory::Outcome)| {
+        let (tier, above) = (format!("{:.2}", memory.tier_percent()), exact(memory.above_s));
+        row("node", &format!("node {n}"), [("tier_percent", tier), ("above_s", above), ("", String::new())])
+    };
     let mut rows: Vec<_> = outcome.cluster.jobs.iter().map(job).collect();
     rows.extend(outcome.hpc.iter().map(hpc));
     rows.extend(outcome.buffers.iter().flat_map(|buffers| buffers.jobs.iter().enumerate()).map(steps));
     let read_gb = exact(outcome.cluster.served_bytes as f64 / GB);
     let written_gb = exact(outcome.written_bytes as f64 / GB);
-    rows.push(row("pfs", "(all)", [("read_gb", read_gb), ("written_gb", written_gb), ("", String::new())]));
+    let evicted_gb = exact(outcome.cluster.evicted_bytes as f64 / GB);
+    rows.extend(outcome.memory.iter().enumerate().map(node));
+    rows.push(row(
+        "pfs",
+        "(all)",
+        [("read_gb", read_gb), ("written_gb", written_gb), ("evicted_gb", evicted_gb)],
+    ));
     rows
 }
 

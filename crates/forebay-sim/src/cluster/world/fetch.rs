@@ -12,6 +12,7 @@ use forebay_policy::stage::event::{Event, Part, Priority, Progress, RequestId};
 use forebay_policy::token_bucket::{FOREVER_NS, TokenBucket};
 
 use super::pfs::Reader;
+use super::room::Rooms;
 use super::{Cluster, Happening, name};
 use crate::cluster::Setup;
 use crate::queue::Agenda;
@@ -43,7 +44,7 @@ pub(super) enum Waiter {
 }
 
 /// A page in the tier, or on its way.
-struct Flight {
+pub(super) struct Flight {
     urgency: Urgency,
     state: State,
     waiting: Vec<Waiter>,
@@ -84,10 +85,12 @@ struct Request {
 /// The tier of all nodes.
 #[derive(Default)]
 pub(super) struct Tier {
-    flights: BTreeMap<Page, Flight>,
+    pub(super) flights: BTreeMap<Page, Flight>,
     /// By node.
     threads: Vec<Threads>,
     requests: BTreeMap<RequestId, Request>,
+    /// What tiers hold, where that changes.
+    pub rooms: Option<Rooms>,
     /// Requests so far, and those of which something is to come.
     pub asked: u64,
     pub open: u64,
@@ -126,6 +129,33 @@ impl Tier {
         })?;
         streams.extend(stream_of(setup, page));
         Some(page)
+    }
+
+    /// A node is gone. Returns who waits for pages that it was to fetch; nobody fetches those now.
+    pub fn lose(&mut self, node: usize) -> Vec<(Page, Waiter)> {
+        let gone: Vec<RequestId> =
+            self.requests.iter().filter(|(_, request)| request.node == node).map(|(id, _)| *id).collect();
+        for id in gone {
+            let was_open = self.requests.remove(&id).is_some_and(|request| !request.progress.done);
+            self.open -= u64::from(was_open);
+        }
+        if let Some(rooms) = &mut self.rooms {
+            rooms.lose(node).iter().for_each(|page| {
+                self.flights.remove(page);
+            });
+        }
+        let is_of_it = |waiter: &Waiter| matches!(waiter, Waiter::Request { node: at, .. } if *at == node);
+        self.flights.values_mut().for_each(|flight| flight.waiting.retain(|waiter| !is_of_it(waiter)));
+        let queued = std::mem::take(&mut self.threads[node]).queued;
+        let queued: BTreeSet<Page> = queued.into_values().flatten().collect();
+        let lost = self.flights.iter().filter(|(page, flight)| match &flight.state {
+            State::Queued => queued.contains(page),
+            State::Fetched { node: at, .. } => *at == node,
+            State::There => false,
+        });
+        let lost: Vec<Page> = lost.map(|(page, _)| *page).collect();
+        let flights = lost.into_iter().filter_map(|page| Some((page, self.flights.remove(&page)?)));
+        flights.flat_map(|(page, flight)| flight.waiting.into_iter().map(move |w| (page, w))).collect()
     }
 
     /// Who reads a page for a node: who has read the stream up to there, or a new one.
@@ -211,7 +241,10 @@ impl Cluster<'_> {
         }
         let reader = std::mem::take(reader);
         flight.state = State::There;
-        let waiting = std::mem::take(&mut flight.waiting);
+        let (urgency, waiting) = (flight.urgency, std::mem::take(&mut flight.waiting));
+        if let Some(rooms) = &mut self.tier.rooms {
+            rooms.came(node, page, end - page_range(self.setup, page).0, urgency, &waiting);
+        }
         let threads = &mut self.tier.threads[node];
         threads.busy -= 1;
         if let Some(stream) = stream_of(self.setup, page) {
@@ -224,6 +257,8 @@ impl Cluster<'_> {
                 Waiter::Request { id, node, bytes } => self.landed(now, id, node, bytes, queue),
             }
         }
+        // What has come was taken by those who waited for it.
+        self.evict_excess(node);
         self.fetch_some(now, node, queue);
     }
 
@@ -272,8 +307,11 @@ impl Cluster<'_> {
 
     /// Nothing more is fetched for a request.
     pub fn released(&mut self, id: RequestId) {
-        let was_open = self.tier.requests.remove(&id).is_some_and(|request| !request.progress.done);
-        self.tier.open -= u64::from(was_open);
+        let Some(request) = self.tier.requests.remove(&id) else { return };
+        self.tier.open -= u64::from(!request.progress.done);
+        if let Some(rooms) = &mut self.tier.rooms {
+            rooms.release(request.node, id);
+        }
     }
 
     /// A request of a node may go on at this moment. One that comes before another replaces it: of

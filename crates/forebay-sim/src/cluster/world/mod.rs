@@ -1,8 +1,10 @@
 //! A run: what happens, and the conversation with the stage machine.
 
+mod faults;
 mod fetch;
 mod pending;
 mod pfs;
+mod room;
 mod tasks;
 
 use std::collections::VecDeque;
@@ -22,21 +24,21 @@ use crate::trace::{STAGES, Trace};
 use fetch::{Page, Tier};
 use pending::Pending;
 use pfs::Pfs;
-use tasks::{Job, Slot};
+use tasks::{Job, Run, Slot};
 
 const STAGE: u32 = 1;
 const MOUNT: &str = "pfs";
 
-/// What happens by itself.
+/// What happens by itself. What was under way for a task that has died since is nothing.
 #[derive(Clone, Copy, Debug)]
 pub enum Happening {
     JobStarts(usize),
-    /// A window has come that the task of this slot reads past the tier.
-    WindowCame(usize),
-    /// The task of this slot has computed what it had read.
-    Computed(usize),
-    /// The servers have some of what the task of this slot writes.
-    Wrote(usize),
+    /// A window has come that this task reads past the tier.
+    WindowCame(Run),
+    /// This task has computed what it had read.
+    Computed(Run),
+    /// The servers have some of what this task writes.
+    Wrote(Run),
     /// The slot may take a task of another node by now.
     Looks(usize),
     /// A window of this page has come.
@@ -55,6 +57,8 @@ pub struct Cluster<'a> {
     tier: Tier,
     jobs: Vec<Job>,
     slots: Vec<Slot>,
+    /// How many faults keep each node down.
+    faults_on: Vec<u32>,
     /// What nodes report, in turn.
     reports: VecDeque<Event>,
     /// Bytes that tasks have written.
@@ -115,6 +119,7 @@ impl<'a> Cluster<'a> {
             tier: Tier::new(setup.nodes),
             jobs: setup.jobs.iter().map(job).collect(),
             slots: slots.map(Slot::of).collect(),
+            faults_on: vec![0; setup.nodes as usize],
             reports: VecDeque::new(),
             output_bytes: 0,
         }
@@ -141,11 +146,13 @@ impl<'a> Cluster<'a> {
                 "the run ended after {at:.3} s with {left} tasks of job '{name}' left"
             )));
         }
+        let evicted_bytes = self.evicted_bytes();
         let bound_s = self.pfs.busiest_bytes() as f64 / self.setup.server_bytes_per_s;
         Ok(Outcome {
             jobs: self.jobs.into_iter().map(|job| JobOutcome { tasks_left: job.left, ..job.done }).collect(),
             served_bytes: self.pfs.served_bytes,
             output_bytes: self.output_bytes,
+            evicted_bytes,
             bound_ns: (bound_s * 1e9) as u64,
             requests: self.tier.asked,
             events: stats.events,
@@ -195,12 +202,11 @@ impl<'a> Cluster<'a> {
             home: home.map(name).unwrap_or_default(),
         };
         let splits = self.jobs[j].splits.iter().zip(&homes).map(split).collect();
-        let host = |node: u32| (name(node as usize), self.setup.slots);
         let layout =
             |servers: &Vec<u32>| Layout { stripe_bytes: self.setup.stripe_bytes, servers: servers.clone() };
         let mut updates = vec![
             JobUpdate::Begin { name: spec.name.clone(), planner: self.setup.policy.clone() },
-            JobUpdate::Slots { slots: (0..self.setup.nodes).map(host).collect() },
+            JobUpdate::Slots { slots: self.hosts() },
             JobUpdate::Files { files: (0..spec.files()).map(file).collect() },
         ];
         if self.setup.layout_known {
@@ -215,6 +221,12 @@ impl<'a> Cluster<'a> {
         (0..self.slots.len()).for_each(|slot| self.take_task(now, slot, queue));
     }
 
+    /// Nodes that are up, and their slots.
+    fn hosts(&self) -> Vec<(String, u32)> {
+        let up = (0..self.setup.nodes as usize).filter(|node| self.is_up(*node));
+        up.map(|node| (name(node), self.setup.slots)).collect()
+    }
+
     /// The nodes that Spark's plug-in names for the tasks: of those that read past the tier none.
     fn homes(&self, j: usize) -> Vec<Option<usize>> {
         let member = |node: u32| Member {
@@ -222,7 +234,8 @@ impl<'a> Cluster<'a> {
             weight: self.setup.tier_bytes as f64,
         };
         let candidate = |node: u32| Candidate { member: member(node), runs_tasks: true };
-        let candidates: Vec<Candidate> = (0..self.setup.nodes).map(candidate).collect();
+        let up = (0..self.setup.nodes).filter(|node| self.is_up(*node as usize));
+        let candidates: Vec<Candidate> = up.map(candidate).collect();
         let mut homes = PreferredNodes::default();
         let mut home = |&(file, offset, len): &(u32, u64, u64)| {
             let extent = extent_key(MOUNT, inode(j, file), offset / self.setup.extent_bytes);
@@ -237,9 +250,10 @@ impl Cluster<'_> {
     pub fn on_happening(&mut self, now: Nanos, event: Happening, queue: &mut impl Agenda<Happening>) {
         match event {
             Happening::JobStarts(j) => self.job_starts(now, j, queue),
-            Happening::WindowCame(slot) => self.window_came(now, slot, queue),
-            Happening::Computed(slot) => self.computed(now, slot, queue),
-            Happening::Wrote(slot) => self.wrote(now, slot, queue),
+            Happening::WindowCame(run) if self.lives(run) => self.window_came(now, run.slot, queue),
+            Happening::Computed(run) if self.lives(run) => self.computed(now, run.slot, queue),
+            Happening::Wrote(run) if self.lives(run) => self.wrote(now, run.slot, queue),
+            Happening::WindowCame(_) | Happening::Computed(_) | Happening::Wrote(_) => {}
             Happening::Looks(slot) => self.take_task(now, slot, queue),
             Happening::PageGrows(page) => self.page_grows(now, page, queue),
             Happening::Feeds(node) => self.feeds(now, node, queue),

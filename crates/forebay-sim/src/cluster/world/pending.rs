@@ -33,6 +33,12 @@ impl Pending {
         self.of.get(&home)?.first().copied()
     }
 
+    /// A task that had started is to run again.
+    pub fn restart(&mut self, task: u32, home: Option<usize>) {
+        self.homes.insert(task, home);
+        self.of.entry(home).or_default().insert(task);
+    }
+
     /// A task starts. Returns its preferred node.
     pub fn start(&mut self, task: u32) -> Option<usize> {
         let home = self.homes.remove(&task)?;

@@ -25,10 +25,19 @@ pub(super) struct Job {
     pub done: JobOutcome,
 }
 
+/// A task on a slot, among all that the slot has run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    pub slot: usize,
+    number: u32,
+}
+
 /// A task that runs.
 struct Running {
     job: usize,
     task: u32,
+    /// Its preferred node.
+    home: Option<usize>,
     since: Nanos,
     input: Input,
     /// For how long it computes all of a split.
@@ -65,6 +74,8 @@ pub(super) struct Slot {
     /// Jobs that have had a task here.
     ran: BTreeSet<usize>,
     running: Option<Running>,
+    /// Tasks so far.
+    number: u32,
     /// Since when it has had no task.
     free_since: Nanos,
 }
@@ -72,7 +83,22 @@ pub(super) struct Slot {
 impl Slot {
     /// A free core of a node.
     pub fn of(node: usize) -> Self {
-        Slot { node, ran: BTreeSet::new(), running: None, free_since: Nanos(0) }
+        Slot { node, ran: BTreeSet::new(), running: None, number: 0, free_since: Nanos(0) }
+    }
+
+    /// Its node.
+    pub fn node(&self) -> usize {
+        self.node
+    }
+
+    /// Its node is gone. Returns the job, number, begin and preferred node of its task. A new
+    /// virtual machine will have to compile again.
+    pub fn dies(&mut self, now: Nanos) -> Option<(usize, u32, Nanos, Option<usize>)> {
+        self.ran.clear();
+        self.free_since = now;
+        self.number += 1;
+        let Running { job, task, since, home, .. } = self.running.take()?;
+        Some((job, task, since, home))
     }
 }
 
@@ -93,6 +119,9 @@ impl Cluster<'_> {
     /// A slot takes the first task that is to run there, or, after a while, any.
     pub fn take_task(&mut self, now: Nanos, slot: usize, queue: &mut impl Agenda<Happening>) {
         let Slot { node, running: None, free_since, .. } = self.slots[slot] else { return };
+        if !self.is_up(node) {
+            return;
+        }
         let wait_ns = self.setup.locality_wait_ns;
         let first = |of: &dyn Fn(usize, &Pending) -> Option<u32>| {
             let mut jobs = self.jobs.iter().enumerate();
@@ -119,21 +148,33 @@ impl Cluster<'_> {
         let cpu_ns = spec.first_task_cpu_ns.filter(|_| is_first).unwrap_or(spec.task_cpu_ns);
         let output =
             Output { bytes: spec.output_of(self.jobs[j].splits[task as usize]), ..Output::default() };
-        let running = Running { job: j, task, since: now, input, cpu_ns, computing: None, output };
+        let running = Running { job: j, task, home, since: now, input, cpu_ns, computing: None, output };
+        self.slots[slot].number += 1;
         self.slots[slot].running = Some(running);
         self.tell_job(now, j, vec![JobUpdate::TaskStarted { stage: STAGE, task, host: name(node) }], queue);
         self.read_on(now, slot, queue);
         self.go_on(now, slot, queue);
     }
 
+    /// The task that runs on a slot.
+    fn run_on(&self, slot: usize) -> Run {
+        Run { slot, number: self.slots[slot].number }
+    }
+
+    /// Whether a task still runs.
+    pub fn lives(&self, run: Run) -> bool {
+        self.run_on(run.slot) == run
+    }
+
     /// The task of a slot has come to the next window or page: it has what comes next requested.
     fn read_on(&mut self, now: Nanos, slot: usize, queue: &mut impl Agenda<Happening>) {
+        let run = self.run_on(slot);
         let Slot { node, running: Some(running), .. } = &mut self.slots[slot] else { return };
         let (node, job, page_bytes) = (*node, running.job, self.setup.page_bytes);
         match &mut running.input {
             Input::Past(reader) => {
                 let there_at = reader.request(now, &mut self.pfs);
-                there_at.into_iter().for_each(|at| queue.at(at, Happening::WindowCame(slot)));
+                there_at.into_iter().for_each(|at| queue.at(at, Happening::WindowCame(run)));
             }
             Input::Tier { file, at, end, ahead } => {
                 let (file, page) = (*file, *at / page_bytes);
@@ -160,6 +201,7 @@ impl Cluster<'_> {
 
     /// The task of a slot computes what has come, a window or a page at a time.
     pub fn go_on(&mut self, now: Nanos, slot: usize, queue: &mut impl Agenda<Happening>) {
+        let run = self.run_on(slot);
         let Some(task) = self.slots[slot].running.as_mut().filter(|task| task.computing.is_none()) else {
             return;
         };
@@ -173,9 +215,12 @@ impl Cluster<'_> {
             }
         };
         let Some(bytes) = bytes else { return };
+        if let (Input::Tier { file, at, .. }, Some(rooms)) = (&task.input, &mut self.tier.rooms) {
+            rooms.touch((task.job, *file, *at / page_bytes));
+        }
         task.computing = Some(bytes);
         let share = bytes as f64 / self.setup.jobs[task.job].split_bytes as f64;
-        queue.after((share * task.cpu_ns as f64) as u64, Happening::Computed(slot));
+        queue.after((share * task.cpu_ns as f64) as u64, Happening::Computed(run));
     }
 
     /// The task of a slot has computed what it read.
@@ -202,6 +247,7 @@ impl Cluster<'_> {
     /// The task of a slot writes what it has computed, and ends when all of that is there. Each
     /// task has a file of its own.
     fn write_on(&mut self, now: Nanos, slot: usize, queue: &mut impl Agenda<Happening>) {
+        let run = self.run_on(slot);
         let Some(task) = self.slots[slot].running.as_mut() else { return };
         let (output, piece_bytes) = (&mut task.output, self.setup.write_bytes);
         if output.there == output.bytes {
@@ -210,7 +256,7 @@ impl Cluster<'_> {
         while output.sent < output.bytes && output.sent - output.there < PIECES_SENT_MAX * piece_bytes {
             let end = (output.sent + piece_bytes).min(output.bytes);
             let first = task.job as u64 + u64::from(task.task);
-            queue.at(self.pfs.write(now, first, (output.sent, end)), Happening::Wrote(slot));
+            queue.at(self.pfs.write(now, first, (output.sent, end)), Happening::Wrote(run));
             output.sent = end;
         }
     }

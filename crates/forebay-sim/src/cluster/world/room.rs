@@ -1,0 +1,133 @@
+//! What tiers hold, where compute and failures change it.
+//!
+//! By itself this world gives each node a tier of one size, and pages stay. Where memory changes,
+//! each node has the eviction policy of its agent, which hears what an agent tells it: pages that
+//! come, are read, or are wanted by a request, and the capacity.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use forebay_policy::eviction::{EvictionKind, EvictionPolicy, Fill};
+use forebay_policy::machine::Nanos;
+use forebay_policy::stage::event::{Event, RequestId};
+
+use super::fetch::{Page, Urgency, Waiter};
+use super::{Cluster, Happening, name};
+use crate::queue::Agenda;
+
+/// The pages of all tiers, by the policies that order them.
+pub(super) struct Rooms {
+    policies: Vec<Box<dyn EvictionPolicy>>,
+    /// What each node's tier may hold at the moment.
+    limits: Vec<u64>,
+    /// Where a page is, and its key there.
+    places: BTreeMap<Page, (usize, u64)>,
+    pages: BTreeMap<u64, Page>,
+    next_key: u64,
+    pub evicted_bytes: u64,
+}
+
+impl Rooms {
+    /// So many empty tiers, each of which may hold so much.
+    fn new(nodes: usize, limit_bytes: u64) -> Self {
+        Rooms {
+            policies: (0..nodes).map(|_| EvictionKind::default().build(limit_bytes)).collect(),
+            limits: vec![limit_bytes; nodes],
+            places: BTreeMap::new(),
+            pages: BTreeMap::new(),
+            next_key: 0,
+            evicted_bytes: 0,
+        }
+    }
+
+    /// A page has come to a node, for some of these.
+    pub fn came(&mut self, node: usize, page: Page, bytes: u64, urgency: Urgency, waiting: &[Waiter]) {
+        let key = self.next_key;
+        self.next_key += 1;
+        self.places.insert(page, (node, key));
+        self.pages.insert(key, page);
+        let fill = if urgency == Urgency::Demand { Fill::Demand } else { Fill::Ahead };
+        let policy = &mut self.policies[node];
+        policy.insert(key, bytes as u32, fill);
+        for waiter in waiting {
+            if let Waiter::Request { id, .. } = waiter {
+                policy.plan(key, *id);
+            }
+        }
+    }
+
+    /// A task reads a page.
+    pub fn touch(&mut self, page: Page) {
+        if let Some((node, key)) = self.places.get(&page) {
+            self.policies[*node].touch(*key);
+        }
+    }
+
+    /// Nothing has to be kept for a request any more.
+    pub fn release(&mut self, node: usize, id: RequestId) {
+        self.policies[node].unplan(Some(&BTreeSet::from([id])));
+    }
+
+    /// What has to go from a node that holds more than it may.
+    pub fn excess(&mut self, node: usize) -> Vec<Page> {
+        let excess = self.policies[node].bytes().saturating_sub(self.limits[node]);
+        self.take(node, excess)
+    }
+
+    /// All that a node holds goes.
+    pub fn lose(&mut self, node: usize) -> Vec<Page> {
+        self.policies[node].unplan(None);
+        self.take(node, u64::MAX)
+    }
+
+    fn take(&mut self, node: usize, bytes: u64) -> Vec<Page> {
+        let mut victims = Vec::new();
+        if bytes > 0 {
+            self.policies[node].evict(bytes, &mut |_| true, &mut victims);
+        }
+        let mut pages = Vec::new();
+        for victim in victims {
+            self.evicted_bytes += u64::from(victim.bytes);
+            pages.extend(self.pages.remove(&victim.key));
+        }
+        pages.iter().for_each(|page| {
+            self.places.remove(page);
+        });
+        pages
+    }
+}
+
+impl Cluster<'_> {
+    /// From now on tiers change, and hold no more than they may: at first so much each.
+    pub fn limit_tiers(&mut self, bytes: u64, queue: &mut impl Agenda<Happening>) {
+        let nodes = self.setup.nodes as usize;
+        self.tier.rooms = Some(Rooms::new(nodes, bytes));
+        (0..nodes).for_each(|node| self.tell_capacity(Nanos(0), node, bytes, queue));
+    }
+
+    /// The machine hears what the tier of a node may hold.
+    pub fn tell_capacity(&mut self, now: Nanos, node: usize, bytes: u64, queue: &mut impl Agenda<Happening>) {
+        self.tell(now, Event::Capacity { node: name(node), bytes }, queue);
+    }
+
+    /// The tier of a node may hold so much from now on; what is more has to go.
+    pub fn limit_tier(&mut self, node: usize, bytes: u64) {
+        let Some(rooms) = &mut self.tier.rooms else { return };
+        if std::mem::replace(&mut rooms.limits[node], bytes) != bytes {
+            rooms.policies[node].set_capacity(bytes);
+            self.evict_excess(node);
+        }
+    }
+
+    /// What a node holds beyond its limit goes.
+    pub(super) fn evict_excess(&mut self, node: usize) {
+        let Some(rooms) = &mut self.tier.rooms else { return };
+        for page in rooms.excess(node) {
+            self.tier.flights.remove(&page);
+        }
+    }
+
+    /// Bytes that tiers have evicted or lost.
+    pub fn evicted_bytes(&self) -> u64 {
+        self.tier.rooms.as_ref().map_or(0, |rooms| rooms.evicted_bytes)
+    }
+}

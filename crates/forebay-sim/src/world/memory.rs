@@ -1,0 +1,63 @@
+//! Memory on the nodes: compute takes it, and the tier gives it back.
+//!
+//! Each node has the load, the tier and the controller of kind `memory`; the loads of nodes differ
+//! by their seeds. The tier of that kind always has something to fill with: here the pages of jobs
+//! are a part of it, and must fit. The stage machine hears each new capacity.
+
+use forebay_policy::machine::Nanos;
+
+use super::run::Together;
+use super::{Happening, Setup};
+use crate::error::Result;
+use crate::memory::{self, Node, STEP_NS};
+use crate::queue::EventQueue;
+
+impl Setup {
+    /// What kind `memory` would simulate of this node; `None` if no memory changes.
+    pub fn memory_of(&self, node: u32) -> Option<memory::Setup> {
+        let memory = self.memory.as_ref()?;
+        Some(memory::Setup { seed: memory.seed.wrapping_add(node.into()), ..memory.clone() })
+    }
+
+    /// Name of the memory controller of a node in a trace.
+    pub fn controller_name(node: u32) -> String {
+        format!("memory/{node}")
+    }
+}
+
+impl Together<'_> {
+    /// The nodes, if their memory changes.
+    ///
+    /// # Errors
+    /// If no law has this name.
+    pub fn memories(setup: &Setup) -> Result<Vec<Node>> {
+        let nodes = (0..setup.cluster.nodes).map_while(|node| Some((node, setup.memory_of(node)?)));
+        nodes.map(|(node, memory)| Node::new(memory, Setup::controller_name(node))).collect()
+    }
+
+    /// Before the first step.
+    pub fn begin_memory(&mut self, queue: &mut EventQueue<Happening>) {
+        if let Some(memory) = &self.setup.memory {
+            self.cluster.limit_tiers(memory.start_bytes, queue);
+            queue.at(Nanos(0), Happening::MemoryStep);
+        }
+    }
+
+    /// All nodes do a step.
+    pub fn memory_steps(&mut self, now: Nanos, queue: &mut EventQueue<Happening>) {
+        for (number, node) in self.memory.iter_mut().enumerate() {
+            let before = node.tier();
+            node.step(self.record);
+            let (capacity_bytes, tier_bytes) = node.tier();
+            if capacity_bytes != before.0 && self.cluster.is_up(number) {
+                self.cluster.tell_capacity(now, number, capacity_bytes, queue);
+            }
+            if tier_bytes != before.1 {
+                self.cluster.limit_tier(number, tier_bytes);
+            }
+        }
+        if self.memory.iter().any(|node| node.now().is_some()) {
+            queue.after(STEP_NS, Happening::MemoryStep);
+        }
+    }
+}
