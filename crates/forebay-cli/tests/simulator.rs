@@ -622,10 +622,14 @@ fn a_world_can_be_compared_run_and_replayed() {
     let files = ["--trace", path(&trace), "--result", path(&json), "--records", path(&records)];
     let run = [&["sim", "run", path(&scenario), "--timeline", path(&svg)][..], &files].concat();
     let out = forebay(&run).expect("it runs");
-    assert!(out.contains("7 steps drained"), "{out}");
+    assert!(out.contains("steps drained"), "{out}");
     let result: serde_json::Value =
         serde_json::from_str(&fs::read_to_string(json).expect("written")).expect("JSON");
-    assert_eq!(result["buffers"]["drained_bytes"], 720_000_000_000_u64);
+    // A node of the cluster and one of the burst buffers fail.
+    let bytes = |key: &str| result["buffers"][key].as_u64().expect("bytes");
+    assert_eq!(bytes("drained_bytes") + bytes("lost_bytes"), 720_000_000_000);
+    assert!(bytes("lost_bytes") > 0 && result["cluster"]["evicted_bytes"].as_u64() > Some(0));
+    assert_eq!(result["memory"].as_array().expect("nodes").len(), 8);
     assert_eq!(result["hpc"][0]["phases"].as_array().expect("phases").len(), 4);
     assert!(fs::read(records).expect("written").starts_with(b"PAR1"));
     assert!(fs::read_to_string(svg).expect("written").contains("climate: drains"));

@@ -2,7 +2,8 @@
 //!
 //! Each node has the load, the tier and the controller of kind `memory`; the loads of nodes differ
 //! by their seeds. The tier of that kind always has something to fill with: here the pages of jobs
-//! are a part of it, and must fit. The stage machine hears each new capacity.
+//! are a part of it, and must fit. As live, the stage machine hears of a new capacity with the next
+//! heartbeat of the node.
 
 use forebay_policy::machine::Nanos;
 
@@ -11,6 +12,9 @@ use super::{Happening, Setup};
 use crate::error::Result;
 use crate::memory::{self, Node, STEP_NS};
 use crate::queue::EventQueue;
+
+/// Nodes send their heartbeats so often, as the coordinator asks for by default.
+const HEARTBEAT_NS: u64 = 1_000_000_000;
 
 impl Setup {
     /// What kind `memory` would simulate of this node; `None` if no memory changes.
@@ -38,6 +42,7 @@ impl Together<'_> {
     /// Before the first step.
     pub fn begin_memory(&mut self, queue: &mut EventQueue<Happening>) {
         if let Some(memory) = &self.setup.memory {
+            self.told = vec![memory.start_bytes; self.memory.len()];
             self.cluster.limit_tiers(memory.start_bytes, queue);
             queue.at(Nanos(0), Happening::MemoryStep);
         }
@@ -46,14 +51,17 @@ impl Together<'_> {
     /// All nodes do a step.
     pub fn memory_steps(&mut self, now: Nanos, queue: &mut EventQueue<Happening>) {
         for (number, node) in self.memory.iter_mut().enumerate() {
-            let before = node.tier();
+            let before = node.tier().1;
             node.step(self.record);
             let (capacity_bytes, tier_bytes) = node.tier();
-            if capacity_bytes != before.0 && self.cluster.is_up(number) {
-                self.cluster.tell_capacity(now, number, capacity_bytes, queue);
-            }
-            if tier_bytes != before.1 {
+            if tier_bytes != before {
                 self.cluster.limit_tier(number, tier_bytes);
+            }
+            // Each node has its own moment.
+            let beats = (now.0 + number as u64 * STEP_NS).is_multiple_of(HEARTBEAT_NS);
+            if beats && self.told[number] != capacity_bytes && self.cluster.is_up(number) {
+                self.told[number] = capacity_bytes;
+                self.cluster.tell_capacity(now, number, capacity_bytes, queue);
             }
         }
         if self.memory.iter().any(|node| node.now().is_some()) {

@@ -33,6 +33,8 @@ pub(crate) struct Together<'a> {
     pub hpc: Vec<Hpc>,
     /// Memory of the nodes, if it changes.
     pub memory: Vec<Node>,
+    /// What the stage machine has heard of the capacity of each of their tiers.
+    pub told: Vec<u64>,
     /// Bytes of phases that servers have.
     pub phase_bytes: u64,
     /// What the drain machine has heard of prefetches.
@@ -64,6 +66,7 @@ impl<'a> Together<'a> {
             buffers: setup.buffers.as_ref().map(|buffers| Burst::new(buffers, record)).transpose()?,
             hpc: (0..setup.hpc.len()).map(|h| Hpc::new(setup, h)).collect(),
             memory: Self::memories(setup)?,
+            told: Vec::new(),
             phase_bytes: 0,
             has_prefetch: false,
         })

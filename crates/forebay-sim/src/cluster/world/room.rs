@@ -19,11 +19,21 @@ pub(super) struct Rooms {
     policies: Vec<Box<dyn EvictionPolicy>>,
     /// What each node's tier may hold at the moment.
     limits: Vec<u64>,
-    /// Where a page is, and its key there.
-    places: BTreeMap<Page, (usize, u64)>,
+    places: BTreeMap<Page, Place>,
+    /// Pages of each request that nobody has read: most requests have none when they are released,
+    /// and a policy that has to look for them looks at all pages.
+    unread: BTreeMap<RequestId, u32>,
     pages: BTreeMap<u64, Page>,
     next_key: u64,
     pub evicted_bytes: u64,
+}
+
+/// Where a page is.
+struct Place {
+    node: usize,
+    key: u64,
+    /// The request for which it is kept until it is read.
+    request: Option<RequestId>,
 }
 
 impl Rooms {
@@ -33,6 +43,7 @@ impl Rooms {
             policies: (0..nodes).map(|_| EvictionKind::default().build(limit_bytes)).collect(),
             limits: vec![limit_bytes; nodes],
             places: BTreeMap::new(),
+            unread: BTreeMap::new(),
             pages: BTreeMap::new(),
             next_key: 0,
             evicted_bytes: 0,
@@ -43,28 +54,45 @@ impl Rooms {
     pub fn came(&mut self, node: usize, page: Page, bytes: u64, urgency: Urgency, waiting: &[Waiter]) {
         let key = self.next_key;
         self.next_key += 1;
-        self.places.insert(page, (node, key));
         self.pages.insert(key, page);
         let fill = if urgency == Urgency::Demand { Fill::Demand } else { Fill::Ahead };
         let policy = &mut self.policies[node];
         policy.insert(key, bytes as u32, fill);
-        for waiter in waiting {
-            if let Waiter::Request { id, .. } = waiter {
-                policy.plan(key, *id);
-            }
+        let request = waiting.iter().find_map(|waiter| match waiter {
+            Waiter::Request { id, .. } => Some(*id),
+            Waiter::Slot(_) => None,
+        });
+        let request = request.filter(|id| policy.plan(key, *id));
+        if let Some(id) = request {
+            *self.unread.entry(id).or_default() += 1;
         }
+        self.places.insert(page, Place { node, key, request });
     }
 
     /// A task reads a page.
     pub fn touch(&mut self, page: Page) {
-        if let Some((node, key)) = self.places.get(&page) {
-            self.policies[*node].touch(*key);
+        let Some(place) = self.places.get_mut(&page) else { return };
+        self.policies[place.node].touch(place.key);
+        if let Some(id) = place.request.take() {
+            self.is_read(id);
+        }
+    }
+
+    /// A page of a request was read, or is gone.
+    fn is_read(&mut self, id: RequestId) {
+        if let Some(count) = self.unread.get_mut(&id) {
+            *count -= 1;
+            if *count == 0 {
+                self.unread.remove(&id);
+            }
         }
     }
 
     /// Nothing has to be kept for a request any more.
     pub fn release(&mut self, node: usize, id: RequestId) {
-        self.policies[node].unplan(Some(&BTreeSet::from([id])));
+        if self.unread.remove(&id).is_some() {
+            self.policies[node].unplan(Some(&BTreeSet::from([id])));
+        }
     }
 
     /// What has to go from a node that holds more than it may.
@@ -89,9 +117,11 @@ impl Rooms {
             self.evicted_bytes += u64::from(victim.bytes);
             pages.extend(self.pages.remove(&victim.key));
         }
-        pages.iter().for_each(|page| {
-            self.places.remove(page);
-        });
+        for page in &pages {
+            if let Some(id) = self.places.remove(page).and_then(|place| place.request) {
+                self.is_read(id);
+            }
+        }
         pages
     }
 }
