@@ -406,7 +406,7 @@ impl Peer {
             _ => Wanted::Ahead,
         };
         let page = peers.page_ref(&task.entry, &task.pfs, task.flight.page);
-        let before = begun.done();
+        let (before, asked_at) = (begun.done(), Instant::now());
         let answer = self.with_link(peers, &node, (number, link), &page.file.version, |link, deadline| {
             link.page(&peers.counters, &task, &page, wanted, &mut begun, deadline)
         });
@@ -423,8 +423,9 @@ impl Peer {
             }
             answer => {
                 let came = begun.done() - before;
+                let rest = task.entry.geometry().page_len(task.flight.page) - begun.done();
                 let is_coming =
-                    came > 0 && came >= task.entry.geometry().page_len(task.flight.page) - begun.done();
+                    comes_in_time((came, asked_at.elapsed()), rest, peers.pfs.page_time(task.entry.mount));
                 self.fall_back(peers, Asked { task, begun, wanted, since, is_coming }, &answer);
             }
         }
@@ -445,11 +446,11 @@ impl Peer {
         match answer {
             // A reader has come meanwhile, or nobody waits: ask again, behind what is more urgent.
             // An order waits as long as it lives: its turn comes, and the PFS is not to be read
-            // twice. Nor by a reader, if the rest comes as fast.
+            // twice. Nor by a reader, if the rest comes soon enough.
             Answer::NotYet
                 if is_coming
                     || wanted == Wanted::Plan
-                    || wanted != Wanted::Now && since.elapsed() < AHEAD_PATIENCE =>
+                    || wanted != Wanted::Now && (waits || since.elapsed() < AHEAD_PATIENCE) =>
             {
                 match self.queue.push(task.urgency, Job::Page(task, since)) {
                     Ok(()) => self.staff(peers),
@@ -606,13 +607,21 @@ impl Peer {
     }
 }
 
+/// Whether the `rest` of a page should come from its owner soon enough, if so many bytes came in so
+/// long: as soon as these, or within twice the time that a whole page takes from the PFS. To read
+/// it there as well would take about as long, from a PFS that is slow already.
+fn comes_in_time((came, took): (u64, Duration), rest: u64, page_time: Duration) -> bool {
+    let limit = took.max(2 * page_time);
+    came > 0 && took.as_nanos() * u128::from(rest) <= limit.as_nanos() * u128::from(came)
+}
+
 /// A page that was asked for, and how far it came.
 struct Asked {
     task: Task,
     begun: Begun,
     wanted: Wanted,
     since: Instant,
-    /// At least as much of it came this time as is left.
+    /// The rest should come soon enough.
     is_coming: bool,
 }
 
@@ -642,5 +651,20 @@ impl Peers {
             Job::Place(place) => place.of.fetch_here(place.page),
             Job::Check(check) => check.of.checked(&check.pages),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reader_waits_for_an_owner_that_is_about_as_fast_as_the_pfs() {
+        let (mib, s) = (1 << 20, Duration::from_secs);
+        assert!(comes_in_time((mib, s(1)), mib, s(0)), "as much as is left");
+        assert!(!comes_in_time((mib / 4, s(1)), mib, s(0)), "nobody knows the PFS to be slow");
+        assert!(comes_in_time((mib / 4, s(1)), mib, s(2)));
+        assert!(!comes_in_time((mib / 4, s(1)), mib, s(1)), "the PFS brings it in half the time");
+        assert!(!comes_in_time((0, s(1)), mib, s(60)), "nothing comes");
     }
 }

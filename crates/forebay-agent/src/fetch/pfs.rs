@@ -21,7 +21,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// First chunk of a page: small, since somebody may be waiting for the page's first bytes.
 const FIRST_CHUNK_BYTES: usize = 256 << 10;
@@ -36,6 +36,10 @@ const CHUNK_BYTES: usize = 2 << 20;
 /// Chunks of a page that only random reads want: small, so that one of them waits little behind it
 /// at its server.
 const REFILL_CHUNK_BYTES: usize = 64 << 10;
+
+/// A chunk should take no longer, where the PFS is busy: who comes to wait for the page, here or on
+/// another node, sees that it is coming.
+const CHUNK_TIME: Duration = Duration::from_millis(500);
 
 /// What fetches pages from the PFS.
 #[derive(Debug)]
@@ -55,15 +59,19 @@ struct Waiting {
     streams: Streams,
 }
 
-/// Size of the next chunk of a page, of which `done` bytes are there. Somebody may have come to
-/// wait for it since it was put on its way.
-fn chunk_bound(urgency: Urgency, is_demanded: bool, done: u64) -> usize {
-    match urgency {
-        _ if is_demanded && done == 0 => FIRST_CHUNK_BYTES,
+/// Size of the next chunk of a page, of which `done` bytes are there; `page_time` is what whole
+/// pages have taken of late. Somebody may have come to wait for it since it was put on its way, or
+/// may come while the chunk is read.
+fn chunk_bound(urgency: Urgency, is_demanded: bool, done: u64, page_time: Duration) -> usize {
+    let bound = match urgency {
+        _ if is_demanded && done == 0 => return FIRST_CHUNK_BYTES,
+        Urgency::Refill if !is_demanded => return REFILL_CHUNK_BYTES,
         _ if is_demanded => DEMAND_CHUNK_BYTES,
-        Urgency::Refill => REFILL_CHUNK_BYTES,
         _ => CHUNK_BYTES,
-    }
+    };
+    // As many times smaller as a page takes longer, by powers of two.
+    let times = page_time.as_millis() / CHUNK_TIME.as_millis();
+    (bound as u128 / (times + 1).next_power_of_two()).max(FIRST_CHUNK_BYTES as u128) as usize
 }
 
 impl Pfs {
@@ -116,6 +124,11 @@ impl Pfs {
     /// Tasks waiting or running for a mount, and the age in milliseconds of the oldest running one.
     pub fn load(&self, mount: usize) -> (u64, u64) {
         self.waiting[mount].queue.load()
+    }
+
+    /// What a whole page from the PFS has taken of late; zero before the first.
+    pub fn page_time(&self, mount: usize) -> Duration {
+        self.waiting[mount].streams.page_time()
     }
 
     /// Ends all that waits. Called at the end of the agent.
@@ -179,9 +192,12 @@ impl Pfs {
             // itself had room.
             std::mem::forget(self.cache.budget.reserve_existing(Class::Buffers, CHUNK_BYTES as u64));
         }
+        // All servers of a page that is on several are asked at the same time.
+        let is_striped = (1..CHUNK_BYTES as u64).contains(&task.entry.stripe_bytes(task.pfs.as_fd()));
         while begun.done() < page_len {
             let done = begun.done();
-            let bound = chunk_bound(task.urgency, task.flight.is_demanded(), done);
+            let page_time = if is_striped { Duration::ZERO } else { self.page_time(task.entry.mount) };
+            let bound = chunk_bound(task.urgency, task.flight.is_demanded(), done, page_time);
             // Chunks end at multiples of their size, so that every read of the PFS but the last is
             // aligned.
             let to_boundary =
@@ -258,10 +274,19 @@ mod tests {
 
     #[test]
     fn chunks_are_as_large_as_they_may_be_for_whoever_waits_by_then() {
-        assert_eq!(chunk_bound(Urgency::Demand, true, 0), FIRST_CHUNK_BYTES);
-        assert_eq!(chunk_bound(Urgency::Ahead, true, 0), FIRST_CHUNK_BYTES, "a reader has come up to it");
-        assert_eq!(chunk_bound(Urgency::Refill, true, 64 << 10), DEMAND_CHUNK_BYTES);
-        assert_eq!(chunk_bound(Urgency::Ahead, false, 0), CHUNK_BYTES);
-        assert_eq!(chunk_bound(Urgency::Refill, false, 0), REFILL_CHUNK_BYTES);
+        let bound = |urgency, is_demanded, done| chunk_bound(urgency, is_demanded, done, CHUNK_TIME / 2);
+        assert_eq!(bound(Urgency::Demand, true, 0), FIRST_CHUNK_BYTES);
+        assert_eq!(bound(Urgency::Ahead, true, 0), FIRST_CHUNK_BYTES, "a reader has come up to it");
+        assert_eq!(bound(Urgency::Refill, true, 64 << 10), DEMAND_CHUNK_BYTES);
+        assert_eq!(bound(Urgency::Ahead, false, 0), CHUNK_BYTES);
+        assert_eq!(bound(Urgency::Refill, false, 0), REFILL_CHUNK_BYTES);
+    }
+
+    #[test]
+    fn chunks_of_pages_that_take_long_are_small_enough_to_show_that_they_come() {
+        let bound = |page_ms| chunk_bound(Urgency::Plan, false, 0, Duration::from_millis(page_ms));
+        assert_eq!([0, 499, 500, 1200, 8000].map(bound).map(|b| b >> 10), [2048, 2048, 1024, 512, 256]);
+        let demanded = chunk_bound(Urgency::Demand, true, 256 << 10, Duration::from_secs(1));
+        assert_eq!(demanded, FIRST_CHUNK_BYTES);
     }
 }

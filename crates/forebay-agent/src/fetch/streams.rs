@@ -56,6 +56,11 @@ impl Streams {
         Some((u64::from(page) / pages * pages) as u32)
     }
 
+    /// What a whole page has taken of late; zero before the first.
+    pub fn page_time(&self) -> Duration {
+        Duration::from_nanos(self.page_ns.load(Relaxed))
+    }
+
     /// A whole page has been fetched in so long.
     pub fn page_took(&self, took: Duration) {
         let (now, before) = (took.as_nanos() as u64, self.page_ns.load(Relaxed));

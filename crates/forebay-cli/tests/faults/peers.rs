@@ -520,6 +520,29 @@ fn a_peer_whose_pfs_is_slow_is_not_taken_for_dead() {
     }
 }
 
+/// Reading what an owner is reading already takes the bandwidth from it.
+#[test]
+fn a_reader_leaves_a_page_that_comes_slowly_to_its_owner() {
+    let Some(slow) = SlowFs::start() else { return };
+    let (path, pages) = (slow.at("f"), 6);
+    make_file(&path, SEED, pages * 2 * MIB);
+    let setup = NodeSetup { deadline_ms: 1_200, read_ahead: 0, ..NodeSetup::new(&slow.mount()) };
+    let mut cluster = Cluster::start(2, &setup);
+    let mut members = cluster.members();
+    members[0].capacity_bytes = 0;
+    cluster.tell(0, members);
+    // A page takes longer than three quarters of the deadline.
+    slow.fault("read=delay:150ms,count=100000");
+    let client = cluster.nodes[0].client();
+    (0..pages).for_each(|page| read_piece(&client, &path, SEED, page * 2 * MIB, 2 * MIB as usize));
+    let node = &cluster.nodes[0];
+    assert!(node.counter("peer_not_yet_total") >= pages, "the owner was fast enough");
+    // Neither node knows at first how slow the PFS is.
+    let fetched = node.counter("fetched_bytes");
+    assert!(fetched <= 2 * 2 * MIB, "{fetched} bytes were read twice");
+    assert!(node.counter("pages_from_peers_total") >= pages - 2);
+}
+
 #[test]
 fn a_node_that_waits_for_the_pfs_to_open_a_file_is_not_taken_for_dead() {
     let Some(slow) = SlowFs::start() else { return };
