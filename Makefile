@@ -1,5 +1,4 @@
-# The one door to everything. Thin: each target is a command or two that can be typed by hand as
-# well.
+# All tasks of the project. Each target is one or two commands that can also be typed by hand.
 
 CARGO   ?= cargo
 PYTHON  ?= python3
@@ -39,7 +38,7 @@ test-rust: ## Tests of all crates; many start real agents
 	PROPTEST_RNG_SEED=$(SEED) $(CARGO) test --workspace --locked --no-fail-fast
 
 .PHONY: test-random
-test-random: ## The property tests of the pure crates on more inputs, others each time (CASES=1000 ROUNDS=20)
+test-random: ## The property tests of the pure crates on more inputs, different ones each time (CASES=1000 ROUNDS=20)
 	for round in $$(seq $(ROUNDS)); do \
 	    FOREBAY_HELD_OUT_SEED=$(HELD_OUT)$$round PROPTEST_CASES=$(CASES) $(CARGO) test --release --locked --lib --tests $(addprefix -p ,$(PURE)) || exit 1; \
 	done
@@ -54,7 +53,7 @@ test-python: ## Tests of the Python package
 	PYTHON=$(PYTHON) .ci/test-python
 
 .PHONY: java
-java: ## The jar for Spark and Hadoop, native library inside: target/forebay-spark.jar; and WordCount and Sort to try it with
+java: ## The jar for Spark and Hadoop with its native library: target/forebay-spark.jar; and WordCount and Sort to try it
 	$(CARGO) build --release --locked -p forebay-jni
 	java/pack-native $(BUILT)/libforebay_jni.so
 	mvn --quiet --batch-mode --file java/pom.xml -Dstyle.color=never --projects spark,workloads package
@@ -80,7 +79,7 @@ lint: ## Format and lints; changes nothing
 	.ci/comment-width
 
 .PHONY: demo
-demo: build ## The main job directly from a slow file system and through Forebay
+demo: build ## The demo: an analysis and Spark jobs, directly from a slow file system and through Forebay
 	$(PYTHON) python/demo
 
 .PHONY: lab-demo
@@ -92,7 +91,7 @@ lab: build ## A cluster with a real parallel file system on this machine, as roo
 	$(BUILT)/forebay lab up --install $(ARGS)
 
 .PHONY: lab-down
-lab-down: ## Ends the lab, and removes what a crash has left of it
+lab-down: ## Stops the lab, and removes what a crash has left behind
 	$(BUILT)/forebay lab down
 
 .PHONY: bench
@@ -104,7 +103,7 @@ bench-spark: build ## Gain and cost of waves on Spark, at several speeds of the 
 	$(PYTHON) python/demo --study $(if $(LAB),--lab $(LAB)) $(ARGS)
 
 .PHONY: experiment-memory
-experiment-memory: build ## HPL and a memory hog beside Spark ML on a node whose tier gives way, as root; about 30 minutes (ARGS=--quick: two minutes; docs/benchmarks.md)
+experiment-memory: build ## HPL and a memory hog beside Spark ML on a node whose tier shrinks for them, as root; about 30 minutes (ARGS=--quick: two minutes; docs/benchmarks.md)
 	$(PYTHON) python/memory $(ARGS)
 
 .PHONY: chaos

@@ -121,7 +121,7 @@ def _target(offset, whence, position: Callable[[], int], end: Callable[[], int])
 class ReadFile(io.BufferedIOBase):
     """A file open for reading in binary mode. Threads may share it; `read_at` and `map` leave the position alone.
 
-    It contains an `io.BufferedReader` and is none: NumPy and polars read one of those by its descriptor, past the tier.
+    It contains an `io.BufferedReader` but is not one: NumPy and polars read an `io.BufferedReader` by its descriptor, past the tier.
     """
 
     mode = "rb"
@@ -419,7 +419,7 @@ def open(
     write_mode: WriteMode = "through",
     client: Optional[Client] = None,
 ) -> Any:
-    """As the built-in `open`: modes r, w, x and a, with `+` to read and write, in text or with `b` in binary.
+    """Like the built-in `open`: modes r, w, x and a, with `+` to read and write, in text or with `b` in binary.
 
     path: `str` (surrogates for bytes that are not UTF-8), `bytes`, `os.PathLike`, or a `forebay:///` URL.
     buffering: bytes kept for lines and small reads, -1 for the default.

@@ -142,7 +142,7 @@ class ForebayFileSystem(AbstractFileSystem):
         return os.path.lexists(self._strip_protocol(path))
 
     def created(self, path):
-        """Time of the last change of contents or attributes (ctime): most PFS know no other. UTC."""
+        """Time of the last change of contents or attributes (ctime): most PFSs have no creation time. UTC."""
         return _time(self.info(path), "created")
 
     def modified(self, path):
@@ -150,7 +150,7 @@ class ForebayFileSystem(AbstractFileSystem):
         return _time(self.info(path), "mtime")
 
     def ukey(self, path):
-        """A text that changes with the file's version: inode, size, mtime and ctime in nanoseconds."""
+        """A string that changes with the file's version: inode, size, mtime and ctime in nanoseconds."""
         path = self._strip_protocol(path)
         size = self._scratch_size(path)
         if size is not None:

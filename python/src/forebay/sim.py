@@ -1,4 +1,4 @@
-"""The simulator from Python: what would a policy do to my cluster?
+"""The simulator from Python: the effect of a policy on a cluster.
 
     from forebay import sim
 
@@ -16,16 +16,16 @@ A scenario is one of
 - TOML, as a `str` with a line break;
 - a `dict` of what the file would contain. Objects with `item()` (NumPy's numbers) and `tolist()` (its arrays) are converted.
 
-Messages call a scenario that is no file `<scenario>`; files that it names are relative to the current directory.
+In messages, a scenario that is not a file is called `<scenario>`; files that it names are relative to the current directory.
 
 `set` is a dict from keys to values that replace those of the scenario. Keys are dotted, and a number is an index into a list:
-`{"hpc.0.allowance_percent": 15}`. A value is checked as if it stood in the file.
+`{"hpc.0.allowance_percent": 15}`. A value is checked like one in the file.
 
 Other Python threads run during a simulation. Ctrl-C stops it between two events, usually within a tenth of a second, with `KeyboardInterrupt`; the files of
 `trace=` and `reproduce` then remain as far as they were written.
 
 Errors have the text of the command. `SimulationError`, a `ValueError`: the scenario, a key, a policy or a log is wrong, or the run
-does not come to an end. `OSError`, such as `FileNotFoundError`: a file cannot be read or written.
+does not end. `OSError`, such as `FileNotFoundError`: a file cannot be read or written.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Figure(NamedTuple):
 
 
 class Run:
-    """A run that has ended."""
+    """A completed run."""
 
     def __init__(self, run: _SimRun):
         self._run = run
@@ -184,8 +184,8 @@ def compare(
 ) -> Table:
     """Simulates under several policies, as `forebay sim compare`.
 
-    policies: as for `run`; all of the scenario's kind by default. The first is what others are compared with.
-    seeds: from 2 to 100,000: run so many seeds, from the scenario's on. threads: for several seeds; all cores by default.
+    policies: as for `run`; all of the scenario's kind by default. The others are compared with the first.
+    seeds: number of seeds, 2 to 100,000, starting with the scenario's. threads: for several seeds; all cores by default.
     set: values of other keys.
 
     Returns the rows of `run` under each policy. With `seeds`, a row for each policy, job and measure: `mean` and its 95 % confidence
@@ -221,7 +221,7 @@ def sweep(
 
 
 def reproduce(what: str, out: AnyPath) -> dict[str, Any]:
-    """Computes a paper's tables and figures anew, as `forebay sim reproduce`; "all" takes 5 to 10 seconds.
+    """Recomputes a paper's tables and figures, as `forebay sim reproduce`; "all" takes 5 to 10 seconds.
 
     what: "eley", "io-sets", "bb", "tls", "dynims", "held-out" or "all".
     out: a directory for `report.md`, `summary.json`, the figures and their data.
