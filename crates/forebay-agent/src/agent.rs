@@ -3,19 +3,20 @@
 use crate::cache::Cache;
 use crate::cluster::Cluster;
 use crate::config::Config;
-use crate::control::{Control, Recorded};
 use crate::coordinator::connection;
 use crate::coordinator::home::Home;
 use crate::coordinator::link::Link;
 use crate::counters::{Counters, add};
 use crate::fetch::Fetch;
 use crate::fetch::ends::Ends;
+use crate::fetch::owners::Owners;
 use crate::fetch::peers::Peers;
 use crate::fetch::pfs::Pfs;
 use crate::jobs::book::JobBook;
 use crate::jobs::layouts::Layouts;
 use crate::jobs::scratch_files::Jobs;
 use crate::memory;
+use crate::memory_control::{Control, Recorded};
 use crate::mounts::MountState;
 use crate::peers::server::{self, PeerServer};
 use crate::prefetch::orders::Orders;
@@ -81,12 +82,21 @@ impl Agent {
         let ends = Arc::new(Ends::new(mounts.clone(), cache.clone(), counters.clone()));
         let pfs = Arc::new(Pfs::new(ends.clone()));
         let deadline = config.cluster.peer_deadline;
-        let peers = Peers::new(pfs.clone(), ends.clone(), cluster.clone(), security.clone(), deadline);
+        let owners = Arc::new(Owners::new(mounts.clone(), cluster.clone()));
+        let peers = Peers::new(
+            pfs.clone(),
+            ends.clone(),
+            owners.clone(),
+            cluster.clone(),
+            security.clone(),
+            deadline,
+        );
         let fetch = Arc::new(Fetch {
             mounts: mounts.clone(),
             cache: cache.clone(),
             counters: counters.clone(),
             ends,
+            owners,
             pfs,
             peers: Arc::new(peers),
         });
@@ -321,6 +331,7 @@ fn keep_house(node: &Node, peers: &PeerServer) {
         node.cache.retest_held();
         node.cache.sweep_stale();
         node.cache.settle_excess();
+        node.fetch.owners.keep_house();
         node.fetch.peers.keep_house();
         peers.keep_house();
     }

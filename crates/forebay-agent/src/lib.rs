@@ -9,28 +9,28 @@
 //! | `jobs` | what jobs of local programs report, and where their files lie |
 //! | `prefetch` | loads, and requests of the coordinator |
 //! | `fetch` | what a miss does: a page comes from the peer that owns it, or from the PFS |
-//! | `control` | the memory controller: the tier gives way to compute |
+//! | `memory_control` | the memory controller: the tier gives way to compute |
 //! | `cache` | cached versions and their pages, pins, and eviction |
 //! | `cluster` | the members, and who owns which extent |
-//! | `shares` | what one user may hold |
+//! | `user_limits` | what one user may hold |
 //! | `mounts` | the PFS mounts: which files they serve, and whether a version is settled |
 //! | `config`, `counters`, `stop`, `lock`, `units`, `memory` | what all rooms use |
 //!
 //! The table is in order: a room imports rooms below it and none above. A read that misses goes
-//! through `serve/connection`, `serve/read`, `fetch`, `cache`. What is cached, and what of it is
+//! through `serve/connection`, `serve/miss`, `fetch`, `cache`. What is cached, and what of it is
 //! evicted first, is decided by the policy crate.
 
 pub mod agent;
 pub mod cache;
 pub mod cluster;
 pub mod config;
-pub mod control;
 pub mod coordinator;
 pub mod counters;
 pub mod fetch;
 pub mod jobs;
 pub mod lock;
 pub mod memory;
+pub mod memory_control;
 pub mod mounts;
 pub mod peers;
 pub mod prefetch;

@@ -24,8 +24,8 @@ use std::path::{Path, PathBuf};
 
 /// Folders whose own file and modules name each other, and why they may.
 const ONE_WITH_THEIR_FILE: &[(&str, &str, &str)] = &[
-    ("forebay-policy", "access", TABLE),
-    ("forebay-policy", "allocation", TABLE),
+    ("forebay-policy", "burst::access", TABLE),
+    ("forebay-policy", "burst::allocation", TABLE),
     ("forebay-policy", "bandwidth", TABLE),
     ("forebay-policy", "eviction", TABLE),
     ("forebay-policy", "memory", TABLE),

@@ -350,10 +350,10 @@ fn access_and_allocation_policies_are_compared_and_swept() {
     let csv = dir.path().join("c");
     let scenario = checkpoints();
     let out = forebay(&["sim", "compare", path(&scenario), "--csv", path(&csv)]).expect("it runs");
-    for (policy, _) in forebay_policy::access::POLICIES {
+    for (policy, _) in forebay_policy::burst::access::POLICIES {
         assert!(out.contains(policy), "{policy} is missing from {out}");
     }
-    let rows = 6 * forebay_policy::access::POLICIES.len();
+    let rows = 6 * forebay_policy::burst::access::POLICIES.len();
     assert_eq!(fs::read_to_string(&csv).expect("written").lines().count(), 1 + rows);
     let out = forebay(&["sim", "compare", path(&scenario), "--policies", "full/sa-fcfs,forebay/forebay"]);
     let out = out.expect("it runs");
@@ -590,7 +590,7 @@ fn policies_are_compared_on_random_systems() {
     let csv = dir.path().join("c");
     let all: [(&str, Vec<&str>); 3] = [
         ("planners", forebay_policy::planner::POLICIES.iter().map(|p| p.0).collect()),
-        ("access", forebay_policy::access::POLICIES.iter().map(|p| p.0).collect()),
+        ("access", forebay_policy::burst::access::POLICIES.iter().map(|p| p.0).collect()),
         ("memory", forebay_policy::memory::POLICIES.iter().map(|p| p.0).collect()),
     ];
     for (what, policies) in all {

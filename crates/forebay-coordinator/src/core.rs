@@ -158,7 +158,8 @@ mod tests {
 
     #[test]
     fn heartbeats_are_answered_and_a_connection_that_was_given_up_is_only_closed() {
-        let pump = Pump::new(forebay_policy::stage::Config::default(), forebay_trace::log::Recorder::off());
+        let pump =
+            Pump::new(forebay_policy::stage::Config::default(), forebay_trace::log_files::Recorder::off());
         let mut core = Core::new(7, Nanos(0), Timing { grace_ns: 0, ..Timing::DEFAULT }, pump);
         let mut out = Vec::new();
         let join = |attempt| {

@@ -8,7 +8,7 @@ use crate::translate;
 use forebay_policy::machine::{Machine, Nanos};
 use forebay_policy::stage::event::{Action, Event, JobKey, Priority, Progress};
 use forebay_policy::stage::{Config, Stages};
-use forebay_trace::log::Recorder;
+use forebay_trace::log_files::Recorder;
 use forebay_wire::cluster::{HpcUpdate, Order, OrderProgress, ToAgent};
 use forebay_wire::{ClusterView, FileRef, JobStatus, JobUpdate};
 use std::collections::BTreeMap;
@@ -283,7 +283,7 @@ impl Pump {
 mod tests {
     use super::*;
     use forebay_pfs::FileVersion;
-    use forebay_trace::log::Files;
+    use forebay_trace::log_files::Files;
     use forebay_wire::cluster::{StageStatus, WaveStatus};
     use forebay_wire::{NodeInfo, Part, Split};
 

@@ -23,7 +23,7 @@ use crate::pump::Pump;
 use forebay_policy::machine::Nanos;
 use forebay_policy::stage::Config;
 use forebay_trace::STAGES;
-use forebay_trace::log::{FILE_BYTES_MAX, Files, Recorder};
+use forebay_trace::log_files::{FILE_BYTES_MAX, Files, Recorder};
 use forebay_wire::cluster::{ToAgent, ToCoordinator};
 use forebay_wire::framed::{self, Arrived, Framed};
 use forebay_wire::link::{Listener, Security, Stream};

@@ -7,12 +7,10 @@
 #![cfg_attr(not(test), no_std)]
 extern crate alloc;
 
-pub mod access;
-pub mod allocation;
 mod arena;
 pub mod bandwidth;
+pub mod burst;
 pub mod depth;
-pub mod drain;
 pub mod eviction;
 pub mod machine;
 pub mod memory;

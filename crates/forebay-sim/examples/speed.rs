@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use forebay_model::rng::Rng;
-use forebay_policy::access::{self, Access};
+use forebay_policy::burst::access::{self, Access};
 use forebay_policy::machine::{Machine, Nanos};
 use forebay_policy::planner::{self, Event, Planner};
 use forebay_sim::kinds::Done;

@@ -5,7 +5,8 @@ use std::fs;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
-use forebay_policy::{access, memory as laws, planner};
+use forebay_policy::burst::access;
+use forebay_policy::{memory as laws, planner};
 
 use crate::error::{Error, Result};
 use crate::figure::Figure;

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use forebay_policy::access::{self, Config};
-use forebay_policy::allocation;
+use forebay_policy::burst::access::{self, Config};
+use forebay_policy::burst::allocation;
 use forebay_sim::arrivals::Arrivals;
 use forebay_sim::burst::{
     Broken, Ended, Fault, Hold, JobSpec, Outcome, RandomFailures, Setup, Unfinished, simulate,

@@ -4,7 +4,8 @@
 //! | --- | --- |
 //! | `ends` | ends the way of a page: readers are woken, and it is counted |
 //! | `find` | finds or creates the entry of a version; says why there is none |
-//! | `peers`, `peer_link` | requests pages from the peers that own them; the PFS where that fails |
+//! | `owners` | who is asked: the peer that owns the page, or the PFS |
+//! | `peers`, `peer_link` | requests pages from peers; from the PFS where that fails |
 //! | `pfs` | the fetch threads of a mount |
 //! | `queue` | what waits for a thread, by urgency |
 //! | `streams` | pages that one server sends faster one after the other |
@@ -14,6 +15,7 @@
 
 pub mod ends;
 pub mod find;
+pub mod owners;
 pub mod peer_link;
 pub mod peers;
 pub mod pfs;
@@ -27,6 +29,7 @@ use crate::counters::Counters;
 use crate::mounts::MountState;
 use crate::user_limits::PfsFile;
 use ends::Ends;
+use owners::Owners;
 use peers::Peers;
 use pfs::Pfs;
 use std::sync::Arc;
@@ -46,6 +49,8 @@ pub struct Fetch {
     pub counters: Arc<Counters>,
     /// What ends fetches.
     pub ends: Arc<Ends>,
+    /// Who is asked for a page.
+    pub owners: Arc<Owners>,
     /// Fetches from the PFS.
     pub pfs: Arc<Pfs>,
     /// Fetches from peers.
@@ -142,7 +147,11 @@ impl Fetch {
         }
         if !flight.is_taken() {
             let (entry, flight, pfs) = (entry.clone(), flight.clone(), pfs.clone());
-            self.peers.send(Task { entry, flight, pfs, urgency });
+            let task = Task { entry, flight, pfs, urgency };
+            match self.owners.route(&task) {
+                Some(node) => self.peers.send(&node, task),
+                None => self.pfs.send(task),
+            }
         }
         true
     }

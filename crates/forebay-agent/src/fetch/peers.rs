@@ -19,13 +19,14 @@
 //! again later.
 
 use super::ends::Ends;
+use super::owners::Owners;
 use super::peer_link::{Answer, Link};
 use super::pfs::Pfs;
 use super::queue::{Popped, Queue};
 use crate::cache::Cache;
 use crate::cache::entry::{Entry, Task};
 use crate::cache::flight::{Begun, FlightError, Urgency, Watcher};
-use crate::cluster::{Cluster, Owner};
+use crate::cluster::Cluster;
 use crate::counters::{Counters, add};
 use crate::lock::lock;
 use crate::mounts::MountState;
@@ -52,12 +53,6 @@ const LINKS_PER_PEER: usize = 8;
 /// A thread without work for so long ends, and its connection with it.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// A file that a peer would not serve is not asked of it again for so long.
-const DECLINED: Duration = Duration::from_secs(5);
-
-/// Files remembered as declined; beyond that the memory starts anew.
-const DECLINED_MAX: usize = 4096;
-
 /// Read-ahead is given up when a peer has said "not yet" for so long; a reader that comes to the
 /// page asks anew.
 const AHEAD_PATIENCE: Duration = Duration::from_secs(10);
@@ -73,6 +68,7 @@ pub struct Peers {
     /// For what no peer serves.
     pfs: Arc<Pfs>,
     ends: Arc<Ends>,
+    owners: Arc<Owners>,
     mounts: Arc<[MountState]>,
     cache: Arc<Cache>,
     counters: Arc<Counters>,
@@ -81,8 +77,6 @@ pub struct Peers {
     /// A peer answers within so long, or is avoided.
     deadline: Duration,
     peers: Mutex<BTreeMap<String, Arc<Peer>>>,
-    /// Files that a peer would not serve, and until when that is believed.
-    declined: Mutex<BTreeMap<(String, FileVersion), Instant>>,
 }
 
 /// One peer: what it is to be asked for, and who asks.
@@ -164,6 +158,7 @@ impl Peers {
     pub fn new(
         pfs: Arc<Pfs>,
         ends: Arc<Ends>,
+        owners: Arc<Owners>,
         cluster: Arc<Cluster>,
         security: Security,
         deadline: Duration,
@@ -174,39 +169,27 @@ impl Peers {
             counters: ends.counters.clone(),
             pfs,
             ends,
+            owners,
             cluster,
             security,
             deadline,
             peers: Mutex::default(),
-            declined: Mutex::default(),
         }
     }
 
-    /// Puts a page on its way: to the peer that owns it, or to the PFS.
-    pub fn send(self: &Arc<Self>, task: Task) {
-        let Some(node) = self.route(&task) else { return self.pfs.send(task) };
+    /// Queues a page that `node` owns.
+    pub fn send(self: &Arc<Self>, node: &NodeInfo, task: Task) {
         let pushed = self.push_job(&node.name, task.urgency, Job::Page(task, Instant::now()));
         if let Err(Job::Page(task, _)) = pushed {
             self.pfs.refuse(&task);
         }
     }
 
-    /// The peer that `task` should be asked of; `None` for the PFS.
-    fn route(&self, task: &Task) -> Option<Arc<NodeInfo>> {
-        if task.flight.is_kept_from_peers() {
-            return None;
-        }
-        self.owner_of(&task.entry, task.flight.page)
-    }
-
-    /// The peer that owns a page and would serve it.
-    pub fn owner_of(&self, entry: &Entry, page: u32) -> Option<Arc<NodeInfo>> {
-        let (version, config) = (&entry.identity.version, &self.mounts[entry.mount].config);
-        let offset = u64::from(page) * entry.identity.page_bytes;
-        match self.cluster.owner(&config.label, config.extent_bytes, version.ino, offset) {
-            Owner::Here => None,
-            Owner::Peer(node) if self.has_declined(&node.name, version) => None,
-            Owner::Peer(node) => Some(node),
+    /// What waited for a peer goes where it belongs now.
+    fn send_anew(self: &Arc<Self>, task: Task) {
+        match self.owners.route(&task) {
+            Some(node) => self.send(&node, task),
+            None => self.pfs.send(task),
         }
     }
 
@@ -252,24 +235,8 @@ impl Peers {
         Ok(())
     }
 
-    fn has_declined(&self, peer: &str, version: &FileVersion) -> bool {
-        let declined = lock(&self.declined);
-        !declined.is_empty()
-            && declined.get(&(peer.to_owned(), *version)).is_some_and(|until| Instant::now() < *until)
-    }
-
-    fn decline(&self, peer: &str, version: &FileVersion) {
-        let mut declined = lock(&self.declined);
-        if declined.len() >= DECLINED_MAX {
-            declined.clear();
-        }
-        declined.insert((peer.to_owned(), *version), Instant::now() + DECLINED);
-    }
-
-    /// Greets peers whose back-off has ended, and forgets what is over. Called when there is time.
+    /// Greets peers whose back-off has ended. Called when there is time.
     pub fn keep_house(self: &Arc<Self>) {
-        let now = Instant::now();
-        lock(&self.declined).retain(|_, until| now < *until);
         for node in self.cluster.to_greet() {
             let (peers, name) = (self.clone(), node.name.clone());
             let body = move || match Link::connect(
@@ -384,8 +351,8 @@ impl Peer {
         since: Instant,
     ) {
         // Owner and view may have changed while the task waited.
-        let node = peers.route(&task).filter(|node| node.name == self.name);
-        let Some(node) = node else { return peers.send(task) };
+        let node = peers.owners.route(&task).filter(|node| node.name == self.name);
+        let Some(node) = node else { return peers.send_anew(task) };
         if !task.flight.take() {
             return peers.ends.refilled(&task);
         }
@@ -589,7 +556,7 @@ impl Peer {
             }
             Answer::Changed | Answer::Refused => {
                 add(&counters.peer_refusals_total, 1);
-                peers.decline(&self.name, version);
+                peers.owners.decline(&self.name, version);
             }
             Answer::NotYet => add(&counters.peer_not_yet_total, 1),
             Answer::Busy | Answer::Failed => add(&counters.peer_refusals_total, 1),

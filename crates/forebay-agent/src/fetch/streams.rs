@@ -4,7 +4,7 @@
 //! Pages of one stream are fetched one after the other as long as a page takes its time. Side by
 //! side they would come no sooner, the first of them as late as the last, and the client would drop
 //! what it has read ahead of each whenever another is requested. On a PFS so fast that latency
-//! counts they are fetched side by side. `docs/decisions/0017-rows.md` has the measurements.
+//! counts they are fetched side by side. `docs/decisions/0017-streams.md` has the measurements.
 
 use forebay_pfs::layout::MOOSEFS_CHUNK_BYTES;
 use forebay_pfs::mount::is_moosefs;
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_of_a_row_go_one_after_the_other_where_they_take_their_time() {
+    fn pages_of_a_stream_go_one_after_the_other_where_they_take_their_time() {
         let dir = tempfile::tempdir().unwrap();
         let mut streams = Streams::of(dir.path());
         let page = 2 << 20;

@@ -94,7 +94,7 @@ pub fn feed<E: Errand>(
     for (page, wanted_bytes) in pages {
         let entry = source.entry.clone();
         let is_resident = fetch.is_resident(&entry, page);
-        let owner = fetch.peers.owner_of(&entry, page);
+        let owner = fetch.owners.owner_of(&entry, page);
         let mut next = Next { entry, page, wanted_bytes, is_resident, owner, stream: None };
         next.stream = next.mount().and_then(|_| fetch.pfs.stream(&next.entry, page));
         if !errand.take_off(&next) {
@@ -109,7 +109,7 @@ fn send<E: Errand>(fetch: &Fetch, errand: &E, source: &mut Source, mut next: Nex
     let page = next.page;
     if E::WAITS_LONG {
         next.is_resident = fetch.is_resident(&next.entry, page);
-        next.owner = fetch.peers.owner_of(&next.entry, page);
+        next.owner = fetch.owners.owner_of(&next.entry, page);
     }
     if next.is_resident {
         return errand.watcher(&next).page_done(page, &Ok(0));

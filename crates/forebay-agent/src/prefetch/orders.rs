@@ -4,7 +4,7 @@
 //! An order names files by their paths, parts of them in the order in which they will be read, and
 //! a pace. A thread of its own opens one file after the other with the agent's rights
 //! ([`crate::mounts::by_path`]) and feeds pages to the mount's fetch queue, behind every reader and
-//! all read-ahead and before loads; `threads` pages at a time, but of a row (`Pfs::stream`)
+//! all read-ahead and before loads; `threads` pages at a time, but of a stream (`Pfs::stream`)
 //! one, at the order's rate, and over all orders never more than half of the mount's fetch threads,
 //! so that a reader does not even wait for a page that is being fetched. A page that another node
 //! owns is here because its task will be: it comes by way of its owner, so that the PFS serves it
@@ -97,13 +97,13 @@ struct Run {
     ahead: bool,
     bucket: TokenBucket,
     in_flight: u32,
-    /// The row of its last page, by key (`Pfs::stream`), and how many of it are under way:
+    /// The stream of its last page, by key (`Pfs::stream`), and how many of it are under way:
     /// one has to have come before the next is sent, or they would wait for each other in places
     /// that others could have.
-    row: Option<u64>,
-    in_row: u32,
-    /// The row of the page that waits.
-    next_row: Option<u64>,
+    stream: Option<u64>,
+    in_stream: u32,
+    /// The stream of the page that waits.
+    next_stream: Option<u64>,
     /// For which mount its next page waits, if for one.
     waits_for: Option<usize>,
     progress: OrderProgress,
@@ -137,9 +137,9 @@ impl Orders {
             ahead: order.ahead,
             bucket: TokenBucket::new(self.now(), limit(order.rate_bytes_per_s), BURST_BYTES),
             in_flight: 0,
-            row: None,
-            in_row: 0,
-            next_row: None,
+            stream: None,
+            in_stream: 0,
+            next_stream: None,
             waits_for: None,
             progress: OrderProgress {
                 order: id,
@@ -244,7 +244,7 @@ impl Orders {
     /// of that mount; `false` if it is not wanted any more. Pages that peers wait for go first, or
     /// two nodes with much to do would wait for each other.
     fn take_off(&self, ticket: Ticket, next: &Next) -> bool {
-        let (mount, row, bytes) = (next.mount(), next.stream, next.fetch_bytes());
+        let (mount, stream, bytes) = (next.mount(), next.stream, next.fetch_bytes());
         let mut state = lock(&self.state);
         loop {
             let busy = mount.is_some_and(|mount| {
@@ -253,19 +253,19 @@ impl Orders {
                     || state.under_way(mount) + peer >= self.most_under_way(mount)
             });
             let Some(run) = state.run_mut(ticket).filter(|_| !self.stop.is_stopping()) else { return false };
-            run.next_row = row;
-            let may_send = run.in_flight < run.threads && !run.waits_for_row();
+            run.next_stream = stream;
+            let may_send = run.in_flight < run.threads && !run.waits_for_stream();
             let wait_ns = if may_send && !busy { run.bucket.take(self.now(), bytes) } else { u64::MAX };
             let has_waited = run.waits_for.is_some();
             // Not if it is its own rate that holds it up.
             run.waits_for = mount.filter(|_| wait_ns == u64::MAX);
             if wait_ns == 0 {
                 run.in_flight += 1;
-                if row.is_some() {
-                    if run.row != row {
-                        (run.row, run.in_row) = (row, 0);
+                if stream.is_some() {
+                    if run.stream != stream {
+                        (run.stream, run.in_stream) = (stream, 0);
                     }
-                    run.in_row += 1;
+                    run.in_stream += 1;
                 }
                 if let Some(mount) = mount {
                     *state.in_flight.entry(mount).or_default() += 1;
@@ -315,8 +315,8 @@ impl Orders {
         }
         if let Some(run) = state.run_mut(page.order) {
             run.in_flight = run.in_flight.saturating_sub(1);
-            if page.row.is_some() && run.row == page.row {
-                run.in_row = run.in_row.saturating_sub(1);
+            if page.stream.is_some() && run.stream == page.stream {
+                run.in_stream = run.in_stream.saturating_sub(1);
             }
             match outcome {
                 Ok(0) => run.progress.resident_bytes += page.bytes,
@@ -356,8 +356,9 @@ impl State {
         if !self.orders.get(&id).is_some_and(|run| run.ahead) {
             return false;
         }
-        let may_go =
-            |run: &Run| run.waits_for == Some(mount) && run.in_flight < run.threads && !run.waits_for_row();
+        let may_go = |run: &Run| {
+            run.waits_for == Some(mount) && run.in_flight < run.threads && !run.waits_for_stream()
+        };
         self.orders.iter().any(|(other, run)| *other != id && may_go(run) && (*other < id || !run.ahead))
     }
 
@@ -400,8 +401,8 @@ impl Drop for Passed {
 
 impl Run {
     /// Whether the page before has to come first.
-    fn waits_for_row(&self) -> bool {
-        self.next_row.is_some() && self.next_row == self.row && self.in_row > 0
+    fn waits_for_stream(&self) -> bool {
+        self.next_stream.is_some() && self.next_stream == self.stream && self.in_stream > 0
     }
 
     fn end_if_done(&mut self, reporting: &Wake) {
@@ -430,7 +431,7 @@ struct OrderedPage {
     /// It is fetched from the PFS here, not asked of a peer.
     from_pfs: bool,
     /// See [`Run`].
-    row: Option<u64>,
+    stream: Option<u64>,
 }
 
 impl Watcher for OrderedPage {
@@ -583,7 +584,7 @@ impl Errand for Ordered<'_> {
             page: next.page,
             bytes: next.wanted_bytes,
             from_pfs: next.mount().is_some(),
-            row: next.stream,
+            stream: next.stream,
         })
     }
 
@@ -611,9 +612,9 @@ mod tests {
             ahead,
             bucket: TokenBucket::new(Nanos(0), limit(0), BURST_BYTES),
             in_flight: 0,
-            row: None,
-            in_row: 0,
-            next_row: None,
+            stream: None,
+            in_stream: 0,
+            next_stream: None,
             waits_for: Some(0),
             progress,
             fed: false,
@@ -641,13 +642,14 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_its_row_holds_nobody_up() {
-        let in_a_row = |next_row| Run { row: Some(7), in_row: 1, in_flight: 1, next_row, ..run(4, false) };
-        assert!(in_a_row(Some(7)).waits_for_row());
-        assert!(!in_a_row(Some(8)).waits_for_row() && !in_a_row(None).waits_for_row());
-        assert!(!Run { in_row: 0, ..in_a_row(Some(7)) }.waits_for_row());
+    fn who_waits_for_its_stream_holds_nobody_up() {
+        let in_a_stream =
+            |next_stream| Run { stream: Some(7), in_stream: 1, in_flight: 1, next_stream, ..run(4, false) };
+        assert!(in_a_stream(Some(7)).waits_for_stream());
+        assert!(!in_a_stream(Some(8)).waits_for_stream() && !in_a_stream(None).waits_for_stream());
+        assert!(!Run { in_stream: 0, ..in_a_stream(Some(7)) }.waits_for_stream());
         let outranked = |other| of(vec![(5, run(1, true)), (4, other)]).outranked(5, 0);
-        assert!(!outranked(in_a_row(Some(7))) && outranked(in_a_row(Some(8))));
+        assert!(!outranked(in_a_stream(Some(7))) && outranked(in_a_stream(Some(8))));
     }
 
     #[test]

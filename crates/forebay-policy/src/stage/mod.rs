@@ -26,14 +26,13 @@
 //! | `partition` | preferred nodes of tasks, and waves |
 //! | `planning` | when to partition; drives the planners |
 //! | `run` | one stage: its waves and how far their requests are |
-//! | `queues` | queues of requests by server, and their concurrency windows |
-//! | `dispatch`, `fetch` | which requests go out next, and at what pace |
+//! | `server_queues` | queues of requests by server, and their concurrency windows |
+//! | `request_order`, `fetch` | which requests go out next, and at what pace |
 //! | `members`, `nodes` | nodes that come, go or change; their numbers |
 //! | `phases` | I/O phases of HPC jobs |
 //! | `tasks` | starts and ends of tasks, stages and jobs |
 //! | `status` | the state for people |
 
-mod dispatch;
 pub mod event;
 mod fetch;
 mod job;
@@ -42,8 +41,9 @@ mod nodes;
 mod partition;
 mod phases;
 mod planning;
-mod queues;
+mod request_order;
 mod run;
+mod server_queues;
 mod status;
 mod tasks;
 #[cfg(test)]
@@ -67,8 +67,8 @@ pub use partition::SPLIT_WORK_MAX;
 use partition::{Placed, Slots};
 use phases::Hpc;
 pub use planning::DEFAULT_THREADS;
-use queues::Queues;
 use run::{QueueKey, StageRun};
+use server_queues::Queues;
 pub use status::WAVES_SHOWN_MAX;
 
 /// Percentage of the room that a tier protects for plans which the machine uses: the agent's

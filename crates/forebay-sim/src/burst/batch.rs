@@ -1,8 +1,8 @@
 //! The plain case: every job has one step to write, nothing breaks, and all hold their nodes to the
 //! end. The papers' workloads are of this kind.
 
-use forebay_policy::access;
-use forebay_policy::allocation::{self, Allocator, Demand};
+use forebay_policy::burst::access;
+use forebay_policy::burst::allocation::{self, Allocator, Demand};
 use forebay_policy::machine::{Machine, Nanos};
 
 use super::JobSpec;

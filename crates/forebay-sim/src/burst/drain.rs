@@ -4,11 +4,11 @@
 //! Reading takes bandwidth of the nodes, as writing does, but gives way to it. What happens to a
 //! round on its way is not known here: a world that has a file system takes rounds out of
 //! [`Draining::sent`] and tells with [`Happening::Landed`] when they are there. The machine of
-//! `forebay_policy::drain` decides the pace of each step.
+//! `forebay_policy::burst::drain` decides the pace of each step.
 
 use std::collections::BTreeMap;
 
-use forebay_policy::drain::{self, DrainId, Drains, Pace};
+use forebay_policy::burst::drain::{self, DrainId, Drains, Pace};
 use forebay_policy::machine::Nanos;
 use forebay_policy::token_bucket::{FOREVER_NS, TokenBucket};
 

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use forebay_policy::access::share;
+use forebay_policy::burst::access::share;
 use forebay_policy::machine::Nanos;
 
 use crate::maxmin::{FlowSpec, MaxMin};

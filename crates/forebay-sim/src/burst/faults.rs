@@ -4,8 +4,8 @@
 //! it when the lease runs out. A job that is well notices at once that a node of its own has gone.
 //! The batch system notices a death after the time of a lease.
 
-use forebay_policy::access;
-use forebay_policy::allocation;
+use forebay_policy::burst::access;
+use forebay_policy::burst::allocation;
 use forebay_policy::machine::Nanos;
 
 use super::outcome::{Death, Ended, NodeOutcome};

@@ -10,7 +10,7 @@
 //! on it. What follows is what would follow there: a holder that is not heard of loses its lease, a
 //! job whose node has gone gives its token back, asks for other nodes and writes its step anew.
 
-use forebay_policy::{access, drain as drains};
+use forebay_policy::burst::{access, drain as drains};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::arrivals::Arrivals;

@@ -1,6 +1,6 @@
 //! What a run amounted to: every step and every token with its times.
 
-use forebay_policy::access::Token;
+use forebay_policy::burst::access::Token;
 use serde::Serialize;
 
 /// One step.

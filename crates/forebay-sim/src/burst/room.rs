@@ -3,7 +3,7 @@
 //! The world keeps books of its own, against which the allocator's decisions are checked: space
 //! beyond a node's, or a node that is down, is a broken policy.
 
-use forebay_policy::allocation::{self, Demand};
+use forebay_policy::burst::allocation::{self, Demand};
 use forebay_policy::machine::Nanos;
 
 use super::world::{Burst, Happening, Stage};

@@ -1,7 +1,7 @@
 //! A run of burst buffers by themselves, and how one begins, goes on and ends as a part of a world.
 
-use forebay_policy::access::{self, Access};
-use forebay_policy::allocation::{self, Allocator};
+use forebay_policy::burst::access::{self, Access};
+use forebay_policy::burst::allocation::{self, Allocator};
 use forebay_policy::machine::Nanos;
 
 use super::drain::Draining;

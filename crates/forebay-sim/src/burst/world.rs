@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 
 use forebay_model::rng::Rng;
-use forebay_policy::access::{self, Access, Action, StepId, Token};
-use forebay_policy::allocation::Allocator;
-use forebay_policy::drain::DrainId;
+use forebay_policy::burst::access::{self, Access, Action, StepId, Token};
+use forebay_policy::burst::allocation::Allocator;
+use forebay_policy::burst::drain::DrainId;
 use forebay_policy::machine::Nanos;
 use serde::Serialize;
 

@@ -14,7 +14,7 @@
 //! and loads. A job in a closed loop computes for 0.5 to 1.5 times its mean between two steps.
 
 use forebay_model::rng::Rng;
-use forebay_policy::access;
+use forebay_policy::burst::access;
 
 use super::by_order;
 use crate::arrivals::Arrivals;

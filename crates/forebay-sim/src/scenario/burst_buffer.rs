@@ -1,8 +1,8 @@
 //! Scenarios of kind `burst-buffer`.
 
 use forebay_model::rng::Rng;
-use forebay_policy::access;
-use forebay_policy::allocation::{self, Action, Allocator, Demand, Event};
+use forebay_policy::burst::access;
+use forebay_policy::burst::allocation::{self, Action, Allocator, Demand, Event};
 use forebay_policy::machine::{Machine, Nanos};
 
 use super::darshan::{self, Moved};

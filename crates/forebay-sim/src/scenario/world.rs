@@ -1,6 +1,6 @@
 //! Scenarios of kind `world`: the sections of other kinds, in one file.
 
-use forebay_policy::drain;
+use forebay_policy::burst::drain;
 
 use super::reader::Section;
 use super::{GB, MAX_GB, MAX_S, Names, for_ns, horizon_ns, ns};

@@ -1,6 +1,6 @@
 //! Steps on their way from burst buffers to the file system.
 
-use forebay_policy::drain::Event;
+use forebay_policy::burst::drain::Event;
 use forebay_policy::machine::Nanos;
 
 use super::Happening;

@@ -5,7 +5,7 @@
 //! and beside others it waits in the servers' queues like everybody.
 
 use forebay_model::rng::Rng;
-use forebay_policy::drain;
+use forebay_policy::burst::drain;
 use forebay_policy::machine::Nanos;
 use forebay_policy::stage::event::{Event, HpcUpdate};
 

@@ -9,7 +9,7 @@ use super::part::{NodePart, State};
 use super::{StageRun, Wave};
 use crate::stage::event::{Layout, QueueId, WaveId};
 use crate::stage::nodes::NodeNumber;
-use crate::stage::queues::{Chunk, WIDE, chunks};
+use crate::stage::server_queues::{Chunk, WIDE, chunks};
 
 /// Waves after the planned one that may be begun, if memory allows: enough that every server has
 /// something to fetch.

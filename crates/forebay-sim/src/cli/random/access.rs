@@ -1,7 +1,7 @@
 //! Access policies on random workloads of shared burst buffers, against none.
 
 use clap::Args;
-use forebay_policy::access;
+use forebay_policy::burst::access;
 
 use super::super::{Output, say, table};
 use super::{Systems, TEST};

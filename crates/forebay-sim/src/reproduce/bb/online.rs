@@ -5,7 +5,7 @@
 //! (Poisson) and keep the nodes busy for about half of the time.
 
 use forebay_model::rng::Rng;
-use forebay_policy::access::Config;
+use forebay_policy::burst::access::Config;
 
 use crate::burst::batch::{Job, Outcome, Setup, lasting_leases, simulate};
 use crate::error::Result;

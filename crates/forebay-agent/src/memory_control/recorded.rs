@@ -4,7 +4,7 @@ use crate::config::MemoryConfig;
 use forebay_policy::machine::{Machine, Nanos};
 use forebay_policy::memory::node::{Action, Config, Event, NodeMemory};
 use forebay_trace::LAWS;
-use forebay_trace::log::{FILE_BYTES_MAX, Files, Recorder};
+use forebay_trace::log_files::{FILE_BYTES_MAX, Files, Recorder};
 use std::collections::BTreeMap;
 use std::io;
 

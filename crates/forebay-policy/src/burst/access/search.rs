@@ -209,7 +209,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::access::NodeSet;
+    use crate::burst::access::NodeSet;
 
     const NODES: u32 = 6;
     const TRIES: u32 = 3_000;

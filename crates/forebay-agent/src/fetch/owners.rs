@@ -1,0 +1,73 @@
+//! Who is asked for a page: the peer that owns it, or the PFS.
+
+use crate::cache::entry::{Entry, Task};
+use crate::cluster::{Cluster, Owner};
+use crate::lock::lock;
+use crate::mounts::MountState;
+use forebay_pfs::FileVersion;
+use forebay_wire::NodeInfo;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// A file that a peer would not serve is not asked of it again for so long.
+const DECLINED: Duration = Duration::from_secs(5);
+
+/// Files remembered as declined; beyond that the memory starts anew.
+const DECLINED_MAX: usize = 4096;
+
+/// Finds the owners of pages.
+#[derive(Debug)]
+pub struct Owners {
+    mounts: Arc<[MountState]>,
+    cluster: Arc<Cluster>,
+    /// Files that a peer would not serve, and until when that is believed.
+    declined: Mutex<BTreeMap<(String, FileVersion), Instant>>,
+}
+
+impl Owners {
+    /// Of the pages of files on `mounts`. No peer has declined yet.
+    pub fn new(mounts: Arc<[MountState]>, cluster: Arc<Cluster>) -> Self {
+        Owners { mounts, cluster, declined: Mutex::default() }
+    }
+
+    /// The peer that `task` should be asked of; `None` for the PFS.
+    pub fn route(&self, task: &Task) -> Option<Arc<NodeInfo>> {
+        if task.flight.is_kept_from_peers() {
+            return None;
+        }
+        self.owner_of(&task.entry, task.flight.page)
+    }
+
+    /// The peer that owns a page and would serve it.
+    pub fn owner_of(&self, entry: &Entry, page: u32) -> Option<Arc<NodeInfo>> {
+        let (version, config) = (&entry.identity.version, &self.mounts[entry.mount].config);
+        let offset = u64::from(page) * entry.identity.page_bytes;
+        match self.cluster.owner(&config.label, config.extent_bytes, version.ino, offset) {
+            Owner::Here => None,
+            Owner::Peer(node) if self.has_declined(&node.name, version) => None,
+            Owner::Peer(node) => Some(node),
+        }
+    }
+
+    fn has_declined(&self, peer: &str, version: &FileVersion) -> bool {
+        let declined = lock(&self.declined);
+        !declined.is_empty()
+            && declined.get(&(peer.to_owned(), *version)).is_some_and(|until| Instant::now() < *until)
+    }
+
+    /// The peer would not serve this version: it is not asked for it for a while.
+    pub fn decline(&self, peer: &str, version: &FileVersion) {
+        let mut declined = lock(&self.declined);
+        if declined.len() >= DECLINED_MAX {
+            declined.clear();
+        }
+        declined.insert((peer.to_owned(), *version), Instant::now() + DECLINED);
+    }
+
+    /// Forgets what is over. Called when there is time.
+    pub fn keep_house(&self) {
+        let now = Instant::now();
+        lock(&self.declined).retain(|_, until| now < *until);
+    }
+}
