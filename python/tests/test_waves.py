@@ -161,19 +161,20 @@ def studied(monkeypatch, map_s, served=1000, only=("limit",), predictor=None):
     monkeypatch.setattr(waves, "measure", measure)
     monkeypatch.setattr(waves, "cores", lambda cluster, local, workload: {"wordcount": waves.Cores(10.0, 1.2), "sort": waves.Cores(20.0, 1.2)}[workload])
     cluster = StudiedCluster()
-    outcomes = study.run_all(cluster, "local", "data", 400_000_000, 4, 120_000_000, 2, only, lambda words: None, predictor)
+    outcomes = study.run_all(cluster, "local", "data", 400_000_000, 4, 120_000_000, 2, only, 0.6, lambda words: None, predictor)
     return cluster, outcomes, asked
 
 
 def test_a_study_sets_rates_by_what_the_cores_compute(monkeypatch):
-    cluster, outcomes, asked = studied(monkeypatch, {"naive-bb": 10.0, "no-action": 6.0}, served=400_000_000)
+    cluster, outcomes, asked = studied(monkeypatch, {"naive-bb": 40.0, "no-action": 18.0}, served=400_000_000)
     # 40 and 20 MB/s of compute, three quarters of it, over four servers.
     assert cluster.rates == (pytest.approx(7.5), pytest.approx(3.75))
     assert asked[:4] == [("wordcount", mode, True) for mode in study.MODES * 2]
-    assert [one.change for one in outcomes] == [pytest.approx(-0.4)] * 2 and outcomes[0].misses() == []
+    assert [one.change for one in outcomes] == [pytest.approx(-0.55)] * 2 and outcomes[0].misses() == []
     # Its busiest server has 120 of 400 MB.
     assert [one.pfs_s for one in outcomes] == [pytest.approx(16.0), pytest.approx(32.0)] and "| 16.0 s |" in study.table(outcomes)[2]
-    assert "-40.0 %" in study.table(outcomes)[2] and study.table(outcomes)[2].endswith("| yes |")
+    # Of 24 s that this leaves to gain, 22 are.
+    assert "| -55.0 % | 92 % |" in study.table(outcomes)[2] and study.table(outcomes)[2].endswith("| yes |")
 
 
 def test_a_study_predicts_each_cold_run_from_what_it_measures_and_sets(monkeypatch, tmp_path):
@@ -217,8 +218,11 @@ def test_the_simulator_takes_every_scenario_of_the_studies(tmp_path):
 
 
 def test_a_study_says_what_is_not_as_wanted(monkeypatch):
-    outcomes = studied(monkeypatch, {"naive-bb": 10.0, "no-action": 7.0}, served=400_000_000)[1]
-    assert outcomes[0].misses() == ["map time -30.0 %, target -35 % at most"]
+    outcomes = studied(monkeypatch, {"naive-bb": 40.0, "no-action": 30.0}, served=400_000_000)[1]
+    assert outcomes[0].misses() == ["42 % of the possible gain, target 60 % at least"]
+    # Nothing can be gained where the bound is what naive-bb takes.
+    outcomes = studied(monkeypatch, {"naive-bb": 16.2, "no-action": 16.2}, served=400_000_000)[1]
+    assert outcomes[0].gained_share is None and outcomes[0].misses() == []
     outcomes = studied(monkeypatch, {"naive-bb": 10.0, "no-action": 10.4}, served=400_000_000, only=("fast",))[1]
     assert study.figures(outcomes)[1]["misses"] == ["map time +4.0 %, target +3 % at most"]
 
