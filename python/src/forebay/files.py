@@ -374,7 +374,7 @@ def open_binary(
     rename_to: Optional[str] = None,
     reopen: Optional[Callable[[], ReadFile]] = None,
 ) -> Any:
-    """Opens `path` in a binary mode; `rename_to` as of WriteFile, `reopen` opens it again in another process.
+    """Opens `path` in a binary mode; `rename_to` as for WriteFile, `reopen` opens it again in another process.
 
     ValueError: an unknown mode. OSError: the PFS's.
     """

@@ -53,8 +53,8 @@ _TYPES = {stat.S_IFDIR: "directory", stat.S_IFREG: "file", stat.S_IFLNK: "link"}
 class ForebayFileSystem(AbstractFileSystem):
     """Files of the PFS, read and written through Forebay.
 
-    socket, deadline_s, quiet: as of `forebay.Client`; if none is given, the client of the process is used.
-    read_mode, write_mode: as of `forebay.open`; both can also be given to `open` for one file.
+    socket, deadline_s, quiet: as for `forebay.Client`; if none is given, the client of the process is used.
+    read_mode, write_mode: as for `forebay.open`; both can also be given to `open` for one file.
     auto_mkdir: make missing parent directories of a file opened for writing. True by default: `fsspec.open` makes them in any
         case, and zarr and others write to keys, as in an object store, and make no directories.
 

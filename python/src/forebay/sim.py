@@ -119,7 +119,7 @@ class Run:
 
     @functools.cached_property
     def records(self) -> Table:
-        """A row for each step, wave and I/O phase, task or sample, as of `--records`. Times are seconds from the start."""
+        """A row for each step, wave and I/O phase, task or sample, as with `--records`. Times are seconds from the start."""
         return Table(self._run.records())
 
     @functools.cached_property
@@ -138,7 +138,7 @@ class Run:
         return self._run.summary()
 
     def timeline(self, window_s: Optional[tuple[float, float]] = None) -> Figure:
-        """The activity of each job over time, as of `--timeline`.
+        """The activity of each job over time, as with `--timeline`.
 
         window_s: the part of the time to draw, in seconds. ValueError: it does not begin at 0 or later, or is empty.
         """
