@@ -81,7 +81,7 @@ def read_rate(result):
 
 def page(found, rows, results, predictions, pictures):
     size, host = found["sizes"], found["machine"]
-    lines = ["# Memory that goes back: the experiment", ""]
+    lines = ["# Memory controller: the experiment", ""]
     lines += [
         f"A node of {size['node'] / MIB:.0f} MiB, as a control group on a machine of {host['memory_bytes'] / MIB:.0f} MiB with {host['cores']} cores ({host['processor']}, Linux {host['kernel']}). "
         f"HPL of order {size['hpl_n']} ({8 * size['hpl_n'] ** 2 / MIB:.0f} MiB, hpcc {host['hpcc']}). Tiers: safe {size['safe'] / MIB:.0f} MiB, large {size['large'] / MIB:.0f} MiB. "
