@@ -53,7 +53,7 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "tier.capacity",
         default: "\"25%\"",
-        reason: "The budget for everything the agent uses, the cached pages included; a size, or a share of the \
+        reason: "The budget for everything the agent uses, including the cached pages: a size, or a share of the \
                  node's memory or control group limit, whichever is smaller. A quarter leaves compute its memory.",
     },
     Key {
@@ -88,33 +88,33 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "memory.policy",
         default: "\"forebay\"",
-        reason: "The law by which the tier gives memory back when compute needs it, and takes it again, up to tier.capacity: \
+        reason: "The law by which the tier releases memory when compute needs it, and grows again, up to tier.capacity: \
                  forebay, dynims, or static, which never changes the capacity.",
     },
     Key {
         name: "memory.target",
         default: "\"95%\"",
-        reason: "Share of the memory that may be in use before the tier gives way: of the node's, and of the limit of each \
-                 control group around the agent. Clean pages of the page cache count as free.",
+        reason: "Share of the memory that may be in use before the tier shrinks: of the node's memory, and of the \
+                 limit of each control group that contains the agent. Clean pages of the page cache count as free.",
     },
     Key {
         name: "memory.min",
         default: "\"0\"",
-        reason: "The tier keeps this much even if compute runs short: a size, or a share of the node's memory or control \
-                 group limit.",
+        reason: "The tier keeps this much even if compute runs short: a size, or a share of the node's memory or \
+                 control group limit.",
     },
     Key {
         name: "memory.period_ms",
         default: "100",
-        reason: "Time between two looks at a quiet node, from 10 to 1000. While use grows the agent looks ten times as \
-                 often, and at once when the kernel reports stalls or use beyond the target.",
+        reason: "Time between two samples of memory use on a quiet node, from 10 to 1000. While use grows, the agent \
+                 samples ten times as often, and at once when the kernel reports stalls or use beyond the target.",
     },
     Key {
         name: "memory.decision_log",
         default: "\"\"",
-        reason: "Directory in which the agent records what its memory controller sees and decides, for `forebay replay`: \
-                 four files of at most 64 MiB, in a directory with the host's name, some 5 kB a second on a quiet \
-                 node. Empty, or with the policy static: no record.",
+        reason: "Directory in which the agent records what its memory controller reads and decides, for `forebay \
+                 replay`: four files of at most 64 MiB, in a directory with the host's name, about 5 kB a second on a \
+                 quiet node. Empty, or with the policy static: no record.",
     },
     Key {
         name: "cluster.coordinator",
@@ -124,7 +124,8 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "cluster.coordinator_listen",
         default: "\"\"",
-        reason: "IP:PORT where the coordinator of this process serves other agents. Empty: a cluster of one, no port is open.",
+        reason: "IP:PORT where the coordinator of this process serves other agents. Empty: a cluster of one, no port \
+                 is open.",
     },
     Key {
         name: "cluster.coordinator_buffers",
@@ -159,8 +160,8 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "cluster.tls",
         default: "\"\"",
-        reason: "Directory with ca.pem, node.pem and node.key, made by `forebay init`. Empty: plain TCP, which is allowed on \
-                 loopback addresses only, between processes of the same user.",
+        reason: "Directory with ca.pem, node.pem and node.key, made by `forebay init`. Empty: plain TCP, which is \
+                 allowed on loopback addresses only, between processes of the same user.",
     },
     Key {
         name: "cluster.peer_deadline_ms",
@@ -172,15 +173,16 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "cluster.planner",
         default: "\"no-action\"",
-        reason: "Prefetch planner for analytics jobs that name none: no-action fetches the next wave at once, naive-bb never prefetches; \
-                 full-delay, eley, eley-direct and forebay also plan around the I/O phases of HPC jobs, which no \
-                 program reports yet (docs/policies.md).",
+        reason: "Prefetch planner for analytics jobs that name none: no-action fetches the next wave at once, naive-bb \
+                 never prefetches; full-delay, eley, eley-direct and forebay also plan around the I/O phases of HPC \
+                 jobs, which no program reports yet (docs/policies.md).",
     },
     Key {
         name: "cluster.profile",
         default: "\"\"",
-        reason: "File with the measured speed of prefetches and their interference with I/O phases, for the planners of the \
-                 coordinator of this process (docs/operations.md). Empty: planners learn both from prefetches and phases.",
+        reason: "File with the measured speed of prefetches and their interference with I/O phases, for the planners \
+                 of the coordinator of this process (docs/operations.md). Empty: planners learn both from prefetches \
+                 and phases.",
     },
     Key {
         name: "cluster.decision_log",
@@ -198,15 +200,15 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "mount.require_mount",
         default: "false",
-        reason: "Refuse to start unless a file system is mounted on the root itself. Set it if the root is \
-                 the mount point of the PFS, so that the agent never serves the empty directory below. In \
-                 any case, the agent serves nothing of a mount that was there at its start and is gone.",
+        reason: "Refuse to start unless a file system is mounted on the root itself. Set it if the root is the mount \
+                 point of the PFS, so that the agent never serves the empty directory below it. In any case, the agent \
+                 stops serving a mount that was present at its start and is gone.",
     },
     Key {
         name: "mount.page_size",
         default: "\"2MiB\"",
-        reason: "Unit of caching, a power of two from 64KiB to 64MiB. 2 MiB is one huge page; smaller pages suit \
-                 small random reads and cost more of everything else.",
+        reason: "Unit of caching, a power of two from 64KiB to 64MiB. 2 MiB is one huge page; smaller pages suit small \
+                 random reads and make everything else more expensive.",
     },
     Key {
         name: "mount.extent_size",
@@ -231,9 +233,9 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "mount.random_fill_percent",
         default: "2",
-        reason: "Limit on the cost of fetching pages that small random reads keep missing, in percent of the \
-                 cost of the misses at the PFS; 0 never fetches them. The PFS serves small reads that miss, \
-                 and they may lose this share while the tier warms up.",
+        reason: "Limit on the cost of fetching pages that small random reads keep missing, in percent of the cost of \
+                 the misses at the PFS; 0 never fetches them. The PFS serves small reads that miss; they may be slower \
+                 by this share while the tier warms up.",
     },
     Key {
         name: "mount.revalidate",
@@ -251,26 +253,27 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "mount.settle_ms",
         default: "",
-        reason: "How long a file must have been left alone before it is cached, where writers cannot be excluded: on file \
-                 systems that other nodes may write (network and FUSE file systems), and where the agent gets no lease \
-                 (it is neither root nor the file's owner). Without a value: 3000, and 30000 on MooseFS, which stamps an \
-                 overwrite in place when it begins and not again. A write by another node that takes longer than this \
-                 without moving the stamps may be cached half old; `forebay doctor --pfs A --second B --long-write 256MiB` \
-                 measures that, and the limits in docs/semantics.md say what to do. 0: only the granularity counts.",
+        reason: "How long a file must have been unchanged before it is cached, where writers cannot be excluded: on \
+                 file systems that other nodes may write (network and FUSE file systems), and where the agent gets no \
+                 lease (it is neither root nor the file's owner). Without a value: 3000, and 30000 on MooseFS, which \
+                 stamps an overwrite in place only when it begins. If a write by another node takes longer than this \
+                 without moving the stamps, the agent may cache a mixture of old and new bytes; `forebay doctor --pfs \
+                 A --second B --long-write 256MiB` measures that, and the limits in docs/semantics.md say what to do. \
+                 0: only the granularity counts.",
     },
     Key {
         name: "mount.stamps",
         default: "\"measure\"",
-        reason: "measure: write a small file when the mount is first served and after each remount, and cache nothing unless the \
-                 time stamps follow. Where the agent may not write, the file system's type decides. trust: believe them \
-                 unseen. On a file system that does not move them (OrangeFS by pvfs2fuse), changed files are then read \
-                 with their old content until they are evicted.",
+        reason: "measure: write a small file when the mount is first served and after each remount, and cache nothing \
+                 unless writes move its time stamps. Where the agent may not write, the file system's type decides. \
+                 trust: rely on the time stamps without a check. On a file system that does not move them (OrangeFS by \
+                 pvfs2fuse), readers then get the old content of changed files until the files are evicted.",
     },
     Key {
         name: "mount.probe_dir",
         default: "",
-        reason: "Directory on this mount where the agent may write that small file (.forebay-probe-*, removed at once). The \
-                 mount's root unless given.",
+        reason: "Directory on this mount where the agent may write that small file (.forebay-probe-*, removed at \
+                 once). The mount's root unless given.",
     },
     Key {
         name: "mount.keep_page_cache",

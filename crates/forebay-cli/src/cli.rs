@@ -81,11 +81,11 @@ pub enum Command {
     Evict(EvictArgs),
     /// Keep files in the tier once they are there
     Pin(PathsArgs),
-    /// Unpin files, so that they can be evicted; also deleted files, by the path that ls shows
+    /// Unpin files, so that they can be evicted. For deleted files, use the path that ls shows
     Unpin(PathsArgs),
     /// Show or change the capacity of the running agent
     Capacity(CapacityArgs),
-    /// Show how the tier gives memory back to compute, and the last minutes as a chart
+    /// Show memory use, the tier's capacity, and a chart of the last minutes
     Memory,
     /// Write files to standard output, through the tier
     Cat(CatArgs),
@@ -109,7 +109,7 @@ pub enum Command {
     Sim(forebay_sim::cli::SimArgs),
     /// Compute a figure from a model
     Model(forebay_sim::cli::ModelArgs),
-    /// Repeat the decisions that a simulation or a live coordinator has recorded, and compare them
+    /// Repeat the decisions that a simulation, coordinator or agent recorded, and compare them
     Replay(forebay_sim::cli::ReplayArgs),
     /// Print completions for a shell
     Completions {

@@ -22,7 +22,7 @@ use crate::slowfs::{self, Config, Stamps, StatsLog, remote};
 pub enum LabCommand {
     /// Start a cluster with a real parallel file system, in namespaces of this machine
     Up(UpArgs),
-    /// End the cluster, and remove what a crash has left of it
+    /// Stop the cluster, and remove what a crash has left behind
     Down {
         /// Name of the lab
         #[arg(long, value_name = "LAB", env = LAB_VARIABLE, default_value = "lab")]
@@ -124,7 +124,7 @@ pub struct SlowfsArgs {
     /// [default: two stripes a server]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub write_behind: Option<u64>,
-    /// How long the kernel may trust names and attributes without asking
+    /// How long the kernel may use names and attributes without asking the file system
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = parse_duration_ns)]
     pub attr_ttl: u64,
     /// How time stamps follow changes

@@ -34,8 +34,7 @@ pub struct RunArgs {
     /// name
     #[arg(long, conflicts_with = "node")]
     pub all: bool,
-    /// Do not count it to the node's cores, for what would run elsewhere on a real cluster, such as
-    /// drivers
+    /// Run it outside the node's quota of cores, as a program that runs elsewhere on a real cluster
     #[arg(long)]
     pub free: bool,
     /// The program and its arguments

@@ -52,7 +52,7 @@ pub enum SparkCommand {
         #[arg(long)]
         install: bool,
     },
-    /// End master and workers
+    /// Stop the master and the workers
     Down {
         /// Name of the lab
         #[arg(long, value_name = "LAB", env = space::LAB_VARIABLE, default_value = "lab")]
@@ -69,7 +69,7 @@ pub struct SparkArgs {
     /// Version of pyspark
     #[arg(long, value_name = "VERSION", default_value = VERSIONS[0], value_parser = VERSIONS)]
     pub spark_version: String,
-    /// Cores of each worker: as many tasks run on a node at a time
+    /// Cores of each worker, and number of tasks that run on it at a time
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub spark_cores: usize,
     /// Memory of each worker

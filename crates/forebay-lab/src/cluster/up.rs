@@ -21,7 +21,7 @@ use crate::quantity::{Rate, parse_bytes, parse_rate};
 /// Arguments of `forebay lab up`.
 #[derive(Debug, Clone, Args)]
 pub struct UpArgs {
-    /// Name of the lab, if there shall be more than one
+    /// Name of the lab, to run more than one
     #[arg(long, value_name = "LAB", env = space::LAB_VARIABLE, default_value = "lab")]
     pub name: String,
     /// Directory for the servers' data, logs and records; it must be new, or empty and root's own
@@ -31,8 +31,8 @@ pub struct UpArgs {
     /// Which parallel file system
     #[arg(long, value_enum, default_value = "moosefs")]
     pub pfs: PfsKind,
-    /// GlusterFS: spread each file over the servers in pieces of this size, at least 4MiB; for
-    /// files that are written once
+    /// GlusterFS: spread each file over the servers in shards of this size, at least 4MiB; only
+    /// for files that are written once
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub stripe: Option<u64>,
     /// Number of storage servers
@@ -58,7 +58,7 @@ pub struct UpArgs {
     /// Unit of placement of the agents [default: Forebay's]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub extent_size: Option<u64>,
-    /// No agents: the parallel file system alone
+    /// Start the parallel file system without agents
     #[arg(long)]
     pub no_agents: bool,
     /// Start Spark as well, as `forebay lab spark up` does

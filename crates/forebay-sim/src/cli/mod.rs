@@ -40,7 +40,7 @@ pub enum SimCommand {
     Sweep(SweepArgs),
     /// Compare policies on random systems, on which none was tuned
     Random(random::RandomArgs),
-    /// Compute the papers' tables and figures anew
+    /// Recompute the papers' tables and figures
     Reproduce(ReproduceArgs),
     /// Drive the policies from a recorded trace and check that they decide the same
     Replay(ReplayArgs),
@@ -71,7 +71,7 @@ pub struct RunArgs {
     /// Record every event and decision, as JSON lines
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Draw who does what over time, as SVG; the data are written to FILE.csv
+    /// Draw the activity of each job over time, as SVG; the data are written to FILE.csv
     #[arg(long, value_name = "FILE")]
     timeline: Option<PathBuf>,
     /// Part of the time to draw, in seconds
@@ -87,7 +87,7 @@ pub struct CompareArgs {
     /// Policies to compare, as for `run --policy`; all of them by default
     #[arg(long, value_delimiter = ',')]
     policies: Vec<String>,
-    /// Run so many seeds, from the scenario's on: means with 95 % confidence intervals, and changes
+    /// Run N seeds, starting with the scenario's: means with 95 % confidence intervals, and changes
     /// against the first policy, paired by seed
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..=MAX_SEEDS))]
     seeds: Option<u64>,
@@ -110,7 +110,7 @@ pub struct SweepArgs {
     /// A key and its values, such as `hpc.0.allowance_percent=5,15,30`; repeat for a grid
     #[arg(long = "set", value_name = "KEY=V1,V2", required = true)]
     grid: Vec<String>,
-    /// Run each point with so many seeds, from the scenario's on: means with 95 % confidence
+    /// Run each point with N seeds, starting with the scenario's: means with 95 % confidence
     /// intervals, and changes against the first point, paired by seed
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..=MAX_SEEDS))]
     seeds: Option<u64>,
@@ -135,7 +135,7 @@ pub struct ReproduceArgs {
 /// Options of `replay`.
 #[derive(Args, Debug)]
 pub struct ReplayArgs {
-    /// Trace of a simulation, or a file of a coordinator's decision log
+    /// Trace of a simulation, or a file of a coordinator's or an agent's decision log
     pub trace: PathBuf,
 }
 

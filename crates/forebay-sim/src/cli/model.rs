@@ -11,11 +11,11 @@ use crate::report::number;
 /// The models that can be asked.
 #[derive(Subcommand, Debug)]
 pub enum ModelCommand {
-    /// One HPC phase and one prefetch asked for at the same moment: what each action does
+    /// Effect of each action on one HPC phase and one prefetch requested at the same moment
     Interference(InterferenceArgs),
     /// Throughput of HDFS, a parallel file system, memory, and memory over a parallel file system
     Tls(ClusterArgs),
-    /// What a MapReduce job pays for its I/O on each of them
+    /// I/O cost of a MapReduce job on each of them
     Mapreduce(MapReduceArgs),
 }
 
@@ -25,7 +25,7 @@ pub struct ClusterArgs {
     /// Compute nodes
     #[arg(long, value_name = "N")]
     nodes: f64,
-    /// What the parallel file system gives in all, in MB/s
+    /// Total bandwidth of the parallel file system, in MB/s
     #[arg(long, value_name = "MB/S")]
     pfs: f64,
     /// Share of the data in memory, 0 to 1
@@ -79,13 +79,13 @@ pub struct InterferenceArgs {
     /// Compute that hides the prefetch, in seconds
     #[arg(long, value_name = "S", default_value_t = 0.0)]
     compute: f64,
-    /// By how much the prefetch stretches the phase
+    /// Factor by which the prefetch lengthens the phase
     #[arg(long, value_name = "I")]
     i_hpc: f64,
-    /// By how much the phase stretches the prefetch
+    /// Factor by which the phase lengthens the prefetch
     #[arg(long, value_name = "I")]
     i_bd: f64,
-    /// How much longer than alone the phase may take, in percent
+    /// Deadline of the phase, in percent beyond its time alone
     #[arg(long, value_name = "PERCENT", default_value_t = 5.0)]
     qos: f64,
 }

@@ -14,7 +14,7 @@ use crate::random::steps::{Family, Kind, Made};
 pub struct AccessArgs {
     #[command(flatten)]
     systems: Systems,
-    /// When steps come
+    /// When steps arrive
     #[arg(long, value_enum, default_value = "arrivals")]
     kind: Kind,
 }

@@ -18,7 +18,7 @@ use crate::random::steps::{self, Kind};
 pub struct AllocationArgs {
     #[command(flatten)]
     systems: Systems,
-    /// When steps come
+    /// When steps arrive
     #[arg(long, value_enum, default_value = "arrivals")]
     kind: Kind,
     /// Clients fill a quarter to all of the nodes that their job requests

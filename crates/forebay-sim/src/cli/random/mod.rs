@@ -31,7 +31,7 @@ enum What {
     Access(access::AccessArgs),
     /// Allocation policies with access policies, on the same steps
     Allocation(allocation::AllocationArgs),
-    /// Memory laws, on what compute needs of a node; beside a law that knows the future
+    /// Memory laws, on random loads of a node; compared with a law that knows the future
     Memory(memory::MemoryArgs),
 }
 

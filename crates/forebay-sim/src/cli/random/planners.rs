@@ -16,7 +16,7 @@ pub struct PlannersArgs {
     /// The planner that the others are compared with
     #[arg(long, default_value = "forebay")]
     policy: String,
-    /// How much longer than alone a phase may take, in percent
+    /// Deadline of a phase, in percent beyond its time alone
     #[arg(long, default_value_t = 5.0, value_parser = percent)]
     allowance_percent: f64,
     /// How HPC phases divide the file system
