@@ -253,6 +253,10 @@ fn memory_controller(global: &Global) -> Option<Finding> {
     if places.is_empty() {
         return Some(warn(what, format!("{}: no memory to watch yet", status.policy), "see the agent's log"));
     }
+    if let Some(place) = status.places.iter().find(|place| !place.problem.is_empty()) {
+        let found = format!("cannot read the memory use of {}: {}", place.name, place.problem);
+        return Some(warn(what, found, "the tier does not grow until it can be read; repair what is named"));
+    }
     let target = f64::from(status.target_per_10000) / 100.0;
     let found = format!("{} keeps use below {target} % of: {places}", status.policy);
     if status.alarms.is_empty() {

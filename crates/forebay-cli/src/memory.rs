@@ -36,6 +36,10 @@ fn write(s: &MemoryStatus, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "          other nodes place extents here as for {}", Human(s.weight_bytes))?;
     }
     for place in &s.places {
+        if !place.problem.is_empty() {
+            writeln!(out, "in use    UNKNOWN, the tier does not grow: {}: {}", place.name, place.problem)?;
+            continue;
+        }
         let percent = place.used_bytes as f64 * 100.0 / place.total_bytes.max(1) as f64;
         writeln!(
             out,
@@ -120,6 +124,19 @@ fn changes(points: &[MemoryPoint], out: &mut dyn Write) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_wire::MemoryPlace;
+
+    #[test]
+    fn a_place_that_cannot_be_read_shows_no_number() {
+        let problem = "/proc/meminfo of node cannot be understood".to_owned();
+        let place = MemoryPlace { name: "node".into(), total_bytes: 12 << 30, used_bytes: 6 << 30, problem };
+        let status = MemoryStatus { places: vec![place], ..MemoryStatus::default() };
+        let mut text = Vec::new();
+        write(&status, &mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains("UNKNOWN") && text.contains("/proc/meminfo"), "{text}");
+        assert!(!text.contains("6.00 GiB"), "{text}");
+    }
 
     #[test]
     fn the_chart_shows_compute_below_the_tier_below_what_is_free() {

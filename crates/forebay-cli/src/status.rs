@@ -52,6 +52,9 @@ fn write(s: &Status, counters: bool, out: &mut dyn Write) -> io::Result<()> {
         Human(s.pinned_bytes)
     )?;
     writeln!(out, "clients   {} connections", s.connections)?;
+    for problem in &s.memory_problems {
+        writeln!(out, "memory    NOT WATCHED, the tier does not grow: {problem}")?;
+    }
     cluster(&s.cluster, out)?;
     peers(s, out)?;
     for mount in &s.mounts {

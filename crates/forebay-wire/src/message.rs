@@ -464,6 +464,8 @@ pub struct Status {
     pub scratch_files: u64,
     /// Open connections.
     pub connections: u64,
+    /// Memory whose use cannot be read, and why: the tier does not grow meanwhile.
+    pub memory_problems: Vec<String>,
     /// Nodes known to the coordinator, and its epoch.
     pub cluster: ClusterStatus,
     /// Named counters with units in their names.
@@ -506,6 +508,8 @@ pub struct MemoryPlace {
     pub total_bytes: u64,
     /// What is in use of it and cannot be taken back at once, the tier included.
     pub used_bytes: u64,
+    /// Why the use cannot be read now, and the numbers are those of before; empty: it can be read.
+    pub problem: String,
 }
 
 /// The node's memory at a moment.

@@ -1,8 +1,9 @@
-//! Events of the kernel that say at once when memory runs short, so that nobody has to look often:
-//! pressure stall information of the node and of control groups, and thresholds of memory use of
-//! groups of version 1.
+//! Events that say at once when memory runs short, so that nobody has to look often: pressure stall
+//! information of the node and of control groups, thresholds of memory use of groups of version 1,
+//! and what a service manager reports.
 
 use super::place::{Place, tells_thresholds};
+use super::service::Source;
 use rustix::event::epoll::EventFlags;
 use rustix::event::{EventfdFlags, eventfd};
 use std::fs::File;
@@ -15,7 +16,7 @@ use std::path::{Path, PathBuf};
 /// them it has to be a multiple of two seconds.
 const STALLS: [&str; 2] = ["some 10000 500000\0", "some 40000 2000000\0"];
 
-/// Something that the kernel reports.
+/// Something that the kernel or the service manager reports.
 #[derive(Debug)]
 pub struct Alarm {
     /// For people.
@@ -29,6 +30,8 @@ enum Kind {
     Stalls(File),
     /// Use has passed a threshold, in either direction.
     Threshold { event: OwnedFd, _usage: File },
+    /// The service manager says so.
+    Service(Source),
 }
 
 impl Alarm {
@@ -50,11 +53,28 @@ impl Alarm {
         Some(Alarm { name: format!("threshold ({})", group.directory.display()), kind })
     }
 
+    /// What a service manager has named.
+    pub fn of_service(source: Source) -> Self {
+        Alarm { name: format!("service manager ({})", source.path.display()), kind: Kind::Service(source) }
+    }
+
+    /// Makes ready for the next report; `false` if none can come any more.
+    pub fn renew(&mut self) -> bool {
+        match &mut self.kind {
+            Kind::Service(source) => source.drain(),
+            Kind::Stalls(_) | Kind::Threshold { .. } => true,
+        }
+    }
+
     /// What to wait for, and the event that each report is an edge of.
     pub fn source(&self) -> (BorrowedFd<'_>, EventFlags) {
         match &self.kind {
             Kind::Stalls(file) => (file.as_fd(), EventFlags::PRI),
             Kind::Threshold { event, .. } => (event.as_fd(), EventFlags::IN),
+            Kind::Service(source) => {
+                let (fd, is_read) = source.fd();
+                (fd, if is_read { EventFlags::IN } else { EventFlags::PRI })
+            }
         }
     }
 }

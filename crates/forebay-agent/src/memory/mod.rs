@@ -5,9 +5,12 @@
 //! | `limit` | physical memory, and the limit of the agent's control group |
 //! | `place` | what is in use on the node and in each group that has a limit |
 //! | `alarm` | events of the kernel: stalls, and thresholds of use |
+//! | `service` | events of a service manager, such as systemd |
 
 pub mod alarm;
 pub mod limit;
 pub mod place;
+mod service;
 
 pub use limit::{GroupLimit, group_limit, total_bytes, usable_bytes};
+pub use service::{Asked, asked};

@@ -4,6 +4,9 @@
 //! have to be written first, and a tmpfs and huge pages do not go at all, so they count as used.
 //! The tier is a tmpfs, and therefore part of what is used.
 //!
+//! A place whose files cannot be opened, or do not hold numbers that can be, stays a place that
+//! cannot be read: no law may take it for one with room.
+//!
 //! The files stay open and are read into the caller's buffer: a look costs some microseconds and
 //! allocates nothing.
 
@@ -38,6 +41,8 @@ enum Files {
         /// A limit of so much or more is none.
         node_bytes: u64,
     },
+    /// They cannot be opened, and why.
+    Missing(String),
 }
 
 /// What is in use in a place.
@@ -52,28 +57,40 @@ pub struct Use {
     pub shared_bytes: u64,
 }
 
-/// The node, and the groups around this process whose memory can be read. The groups need not have
-/// a limit: they may be given one.
+/// The node, and the groups around this process. The groups need not have a limit: they may be
+/// given one.
 pub fn places() -> Vec<Place> {
-    let meminfo = File::open("/proc/meminfo");
-    let node = meminfo.map(|file| Place { name: "node".into(), group: None, files: Files::Node(file) });
+    let opened = File::open("/proc/meminfo");
+    let files = opened.map_or_else(|e| Files::Missing(format!("/proc/meminfo: {e}")), Files::Node);
+    let node = Place { name: "node".into(), group: None, files };
     let of_group = |group| Place::of(group, total_bytes());
-    node.into_iter().chain(groups().into_iter().filter_map(of_group)).collect()
+    std::iter::once(node).chain(groups().into_iter().map(of_group)).collect()
 }
 
 impl Place {
-    /// A control group on a node with `node_bytes` of memory; `None` if its memory cannot be read.
-    pub fn of(group: Group, node_bytes: u64) -> Option<Self> {
-        let open = |name: &str| File::open(group.directory.join(name)).ok();
-        let usage = if group.version == 2 { "memory.current" } else { "memory.usage_in_bytes" };
-        let files = Files::Group {
-            limit: open(group.limit_file())?,
-            usage: open(usage)?,
-            stat: open("memory.stat")?,
-            high: open("memory.high").filter(|_| group.version == 2),
-            node_bytes,
+    /// A control group on a node with `node_bytes` of memory.
+    pub fn of(group: Group, node_bytes: u64) -> Self {
+        let open = |name: &str| {
+            let path = group.directory.join(name);
+            File::open(&path).map_err(|e| format!("{}: {e}", path.display()))
         };
-        Some(Place { name: group.directory.display().to_string(), group: Some(group), files })
+        let usage = if group.version == 2 { "memory.current" } else { "memory.usage_in_bytes" };
+        let files = || {
+            Ok::<_, String>(Files::Group {
+                limit: open(group.limit_file())?,
+                usage: open(usage)?,
+                stat: open("memory.stat")?,
+                high: open("memory.high").ok().filter(|_| group.version == 2),
+                node_bytes,
+            })
+        };
+        let files = files().unwrap_or_else(Files::Missing);
+        Place { name: group.directory.display().to_string(), group: Some(group), files }
+    }
+
+    /// Whether its files could not be opened.
+    pub fn is_missing(&self) -> bool {
+        matches!(self.files, Files::Missing(_))
     }
 
     /// What is in use; `None` if the place has no limit.
@@ -83,9 +100,10 @@ impl Place {
     pub fn look(&self, buffer: &mut [u8; BUFFER_BYTES]) -> Result<Option<Use>, String> {
         let failed = |what: &str| format!("{what} of {} cannot be understood", self.name);
         match &self.files {
+            Files::Missing(why) => Err(why.clone()),
             Files::Node(meminfo) => {
                 let text = read(meminfo, buffer).map_err(|e| format!("/proc/meminfo: {e}"))?;
-                of_meminfo(text).map(Some).ok_or_else(|| failed("/proc/meminfo"))
+                of_meminfo(text, total_bytes()).map(Some).ok_or_else(|| failed("/proc/meminfo"))
             }
             Files::Group { limit, high, usage, stat, node_bytes } => {
                 let number = |file, buffer: &mut _| -> Result<Option<u64>, String> {
@@ -118,7 +136,9 @@ fn read<'a>(file: &File, buffer: &'a mut [u8; BUFFER_BYTES]) -> std::io::Result<
     std::str::from_utf8(&buffer[..len]).map_err(|_| std::io::ErrorKind::InvalidData.into())
 }
 
-fn of_meminfo(text: &str) -> Option<Use> {
+/// `None` for what is no number, and for numbers that cannot be: more memory than the
+/// `physical_bytes`, or more of it available than there is.
+fn of_meminfo(text: &str, physical_bytes: u64) -> Option<Use> {
     let (mut total, mut available, mut unwritten, mut shared) = (None, None, 0, u64::MAX);
     for line in text.lines() {
         let (key, rest) = line.split_once(':')?;
@@ -131,8 +151,8 @@ fn of_meminfo(text: &str) -> Option<Use> {
             _ => {}
         }
     }
-    let (total_bytes, available) = (total.filter(|total| *total > 0)?, available?);
-    let free = available.saturating_sub(unwritten).min(total_bytes);
+    let total_bytes = total.filter(|total| (1..=physical_bytes).contains(total))?;
+    let free = available.filter(|free| *free <= total_bytes)?.saturating_sub(unwritten);
     Some(Use { total_bytes, used_bytes: total_bytes - free, shared_bytes: shared })
 }
 
@@ -168,7 +188,7 @@ mod tests {
         let text = "MemTotal: 1000 kB\nMemFree: 100 kB\nMemAvailable: 600 kB\nDirty: 50 kB\n\
                     Writeback: 10 kB\nShmem: 30 kB\n";
         let expected = Use { total_bytes: 1000 * 1024, used_bytes: 460 * 1024, shared_bytes: 30 * 1024 };
-        assert_eq!(of_meminfo(text), Some(expected));
+        assert_eq!(of_meminfo(text, 1000 * 1024), Some(expected));
         let v2 = "anon 5\nactive_file 70\ninactive_file 30\nfile_dirty 20\nfile_writeback 1\nshmem 9\n";
         assert_eq!(of_stat(v2), Some((79, 9)));
         let v1 = "active_file 1\ndirty 1\ntotal_active_file 70\ntotal_inactive_file 30\ntotal_dirty 25\ntotal_writeback 0\n";
@@ -177,14 +197,19 @@ mod tests {
 
     #[test]
     fn garbage_is_an_error_and_not_a_number() {
-        for text in ["", "MemTotal: lots kB\n", "MemTotal: 0 kB\nMemAvailable: 0 kB\n", "no colon\n", "\u{0}"]
-        {
-            assert_eq!(of_meminfo(text), None, "{text:?}");
+        for text in [
+            "",
+            "MemTotal: lots kB\n",
+            "MemTotal: 0 kB\nMemAvailable: 0 kB\n",
+            "MemTotal: 10 kB\n",
+            "MemTotal: 10 kB\nMemAvailable: 11 kB\n",
+            "MemTotal: 10 kB\nMemAvailable: 1844674407370955 kB\n",
+            "MemTotal: 11000 kB\nMemAvailable: 10000 kB\n",
+            "no colon\n",
+            "\u{0}",
+        ] {
+            assert_eq!(of_meminfo(text, 10_000 * 1024), None, "{text:?}");
         }
-        // More is available than there is.
-        let odd = "MemTotal: 10 kB\nMemAvailable: 1844674407370955 kB\nDirty: 3 kB\nWriteback: 0 kB\n";
-        let nothing = Use { total_bytes: 10 * 1024, used_bytes: 0, shared_bytes: u64::MAX };
-        assert_eq!(of_meminfo(odd), Some(nothing));
         for text in ["", "active_file many\n", "anon 5\n", "x"] {
             assert_eq!(of_stat(text), None, "{text:?}");
         }
@@ -197,7 +222,7 @@ mod tests {
         write("memory.max", "max\n");
         write("memory.current", "900\n");
         write("memory.stat", "active_file 100\ninactive_file 0\nfile_dirty 40\nfile_writeback 0\n");
-        let place = Place::of(Group { version: 2, directory: dir.path().to_owned() }, 2000).unwrap();
+        let place = Place::of(Group { version: 2, directory: dir.path().to_owned() }, 2000);
         let mut buffer = [0; BUFFER_BYTES];
         assert_eq!(place.look(&mut buffer), Ok(None));
         write("memory.max", "9223372036854771712\n");
@@ -207,6 +232,15 @@ mod tests {
         assert_eq!(place.look(&mut buffer), Ok(Some(used)));
         write("memory.current", "what\n");
         assert!(place.look(&mut buffer).unwrap_err().contains("what"));
+    }
+
+    #[test]
+    fn a_group_whose_files_cannot_be_opened_stays_a_place_that_cannot_be_read() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("memory.max"), "1000\n").unwrap();
+        let place = Place::of(Group { version: 2, directory: dir.path().to_owned() }, 2000);
+        let why = place.look(&mut [0; BUFFER_BYTES]).unwrap_err();
+        assert!(place.is_missing() && why.contains("memory.current"), "{why}");
     }
 
     #[test]

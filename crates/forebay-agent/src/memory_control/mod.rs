@@ -25,7 +25,8 @@ use crate::config::MemoryConfig;
 use crate::counters::{Counters, add};
 use crate::lock::lock;
 use crate::memory::alarm::Alarm;
-use crate::memory::place::{BUFFER_BYTES, Use, places};
+use crate::memory::place::{BUFFER_BYTES, Place, Use, places};
+use crate::memory::{self, Asked};
 use crate::stop::{Stop, Wake};
 use calls::Calls;
 use forebay_policy::machine::Nanos;
@@ -115,13 +116,20 @@ impl Control {
         }
     }
 
+    /// Why places cannot be read, for people; nothing if all can.
+    pub fn problems(&self) -> Vec<String> {
+        let seen = lock(&self.seen);
+        let problem = |place: &MemoryPlace| format!("{}: {}", place.name, place.problem);
+        seen.places.iter().filter(|place| !place.problem.is_empty()).map(problem).collect()
+    }
+
     /// The thread: until the agent ends. Without a decision log, a look that changes nothing
     /// allocates nothing.
     pub fn run(&self, stop: &Stop, mut machine: Recorded) {
         let started = Instant::now();
         let mut watched: Vec<Watched> = places().into_iter().map(Watched::new).collect();
         machine.moved(Nanos(0), names(&watched));
-        let stalls: Vec<Alarm> = watched.iter().filter_map(|w| Alarm::of_stalls(&w.place)).collect();
+        let mut stalls = stalls(&watched);
         let calls = match Calls::new(&self.wake, &stalls) {
             Ok(calls) => calls,
             Err(e) => return tracing::error!("there is no memory controller, the capacity stays: {e}"),
@@ -138,7 +146,7 @@ impl Control {
             if failed && looked.duration_since(searched) >= SEARCH {
                 // The agent may have been moved to another group, and its own may be gone.
                 let places = places();
-                if !places.iter().map(|place| &place.name).eq(watched.iter().map(|w| &w.place.name)) {
+                if are_others(&places, &watched) {
                     watched = places.into_iter().map(Watched::new).collect();
                     machine.moved(now, names(&watched));
                 }
@@ -147,6 +155,9 @@ impl Control {
             let bytes = weight.of(now, self.cache.budget.capacity_bytes(), self.max_bytes());
             self.weight_bytes.store(bytes, Ordering::Release);
             pressed = calls.wait(after, &self.wake);
+            if pressed {
+                stalls.retain_mut(Alarm::renew);
+            }
             add(&self.counters.memory_alarms_total, u64::from(pressed));
             // A threshold may be passed to and fro very often.
             std::thread::sleep(LOOK_AT_MOST.saturating_sub(looked.elapsed()));
@@ -176,15 +187,11 @@ impl Control {
         );
         let mut failed = false;
         for (number, place) in (0..).zip(watched) {
-            let seen = place.look(number, buffer).unwrap_or_else(|e| {
+            machine.hear(now, place.look(number, buffer));
+            if place.problem().is_some() {
                 failed = true;
                 add(&self.counters.memory_unreadable_total, 1);
-                if place.complains() {
-                    tracing::warn!("the memory controller cannot use {}: {e}", place.place.name);
-                }
-                Event::Unreadable { place: number }
-            });
-            machine.hear(now, seen);
+            }
         }
         machine.hear(now, Event::Decide);
         failed
@@ -230,18 +237,48 @@ impl Control {
     }
 }
 
+/// What reports that memory is short at the places, or anywhere: as the service manager wants, and
+/// else what the kernel has.
+fn stalls(watched: &[Watched]) -> Vec<Alarm> {
+    let service = memory::asked().unwrap_or_else(|e| {
+        tracing::warn!("the reports of the service manager about memory are ignored: {e}");
+        Asked::Nothing
+    });
+    let of_kernel = || watched.iter().filter_map(|w| Alarm::of_stalls(&w.place));
+    match service {
+        Asked::Off => Vec::new(),
+        Asked::Nothing => of_kernel().collect(),
+        Asked::Watch(source) => of_kernel().chain([Alarm::of_service(source)]).collect(),
+    }
+}
+
 fn names(watched: &[Watched]) -> Vec<String> {
     watched.iter().map(|watched| watched.place.name.clone()).collect()
 }
 
+/// Whether `places` are others than those watched, or can be opened only now.
+fn are_others(places: &[Place], watched: &[Watched]) -> bool {
+    let differ = |(new, old): (&Place, &Watched)| {
+        new.name != old.place.name || old.place.is_missing() && !new.is_missing()
+    };
+    places.len() != watched.len() || places.iter().zip(watched).any(differ)
+}
+
 fn note_places(seen: &mut Vec<MemoryPlace>, watched: &[Watched]) {
-    let found = || watched.iter().filter_map(Watched::seen);
-    let are_same = seen.len() == found().count() && seen.iter().zip(found()).all(|(a, b)| a.name == b.0);
-    if !are_same {
-        let place = |(name, _): (&str, Use)| MemoryPlace { name: name.to_owned(), ..MemoryPlace::default() };
+    let found = || watched.iter().filter_map(|watched| Some((watched, watched.seen()?)));
+    let is_same = |(a, b): (&MemoryPlace, (&Watched, Use))| a.name == b.0.place.name;
+    if seen.len() != found().count() || !seen.iter().zip(found()).all(is_same) {
+        let place = |(watched, _): (&Watched, Use)| MemoryPlace {
+            name: watched.place.name.clone(),
+            ..MemoryPlace::default()
+        };
         *seen = found().map(place).collect();
     }
-    for (place, (_, found)) in seen.iter_mut().zip(found()) {
+    for (place, (watched, found)) in seen.iter_mut().zip(found()) {
         (place.total_bytes, place.used_bytes) = (found.total_bytes, found.used_bytes);
+        let problem = watched.problem().unwrap_or_default();
+        if place.problem != problem {
+            problem.clone_into(&mut place.problem);
+        }
     }
 }

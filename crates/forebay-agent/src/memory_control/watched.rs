@@ -13,6 +13,8 @@ pub struct Watched {
     /// Where.
     pub place: Place,
     last: Option<Use>,
+    /// Why the last look failed, if it did.
+    problem: Option<String>,
     threshold: Option<Alarm>,
     complaints: u32,
 }
@@ -20,16 +22,26 @@ pub struct Watched {
 impl Watched {
     /// Nothing is known of `place` yet.
     pub fn new(place: Place) -> Self {
-        Watched { place, last: None, threshold: None, complaints: 0 }
+        Watched { place, last: None, problem: None, threshold: None, complaints: 0 }
     }
 
     /// Looks at the place, which has this number; returns what the controller is to hear.
-    ///
-    /// # Errors
-    /// What cannot be read or understood.
-    pub fn look(&mut self, number: u32, buffer: &mut [u8; BUFFER_BYTES]) -> Result<Event, String> {
-        self.last = self.place.look(buffer)?;
-        Ok(match self.last {
+    pub fn look(&mut self, number: u32, buffer: &mut [u8; BUFFER_BYTES]) -> Event {
+        match self.place.look(buffer) {
+            Ok(found) => (self.last, self.problem) = (found, None),
+            Err(e) => {
+                if self.complaints < COMPLAINTS_MAX {
+                    let name = &self.place.name;
+                    tracing::warn!(
+                        "cannot read the memory use of {name}: {e}; the tier does not grow meanwhile"
+                    );
+                }
+                self.complaints = self.complaints.saturating_add(1);
+                self.problem = Some(e);
+                return Event::Unreadable { place: number };
+            }
+        }
+        match self.last {
             None => {
                 // It was for the limit that is gone.
                 self.threshold = None;
@@ -38,7 +50,12 @@ impl Watched {
             Some(Use { total_bytes, used_bytes, shared_bytes }) => {
                 Event::Place { place: number, total_bytes, used_bytes, shared_bytes }
             }
-        })
+        }
+    }
+
+    /// Why the last look failed, if it did.
+    pub fn problem(&self) -> Option<&str> {
+        self.problem.as_deref()
     }
 
     /// Has the kernel watch use beyond so many bytes, in place of what it watched here. Without
@@ -55,15 +72,10 @@ impl Watched {
         self.threshold.as_ref()
     }
 
-    /// Whether a failure should be logged.
-    pub fn complains(&mut self) -> bool {
-        self.complaints += 1;
-        self.complaints <= COMPLAINTS_MAX
-    }
-
-    /// What was seen last, with the name of the place.
-    pub fn seen(&self) -> Option<(&str, Use)> {
-        Some((&self.place.name, self.last?))
+    /// What was seen last, nothing if nothing could be; `None` for a place without a limit.
+    pub fn seen(&self) -> Option<Use> {
+        let nothing = Use { total_bytes: 0, used_bytes: 0, shared_bytes: 0 };
+        self.last.or_else(|| self.problem.is_some().then_some(nothing))
     }
 }
 
@@ -80,15 +92,16 @@ mod tests {
         write("memory.current", "600000\n");
         write("memory.stat", "active_file 0\ninactive_file 100000\nshmem 300000\n");
         let group = Group { version: 2, directory: dir.path().to_owned() };
-        let mut watched = Watched::new(Place::of(group, u64::MAX).unwrap());
+        let mut watched = Watched::new(Place::of(group, u64::MAX));
         let mut buffer = [0; BUFFER_BYTES];
         let seen =
             Event::Place { place: 3, total_bytes: 1_000_000, used_bytes: 500_000, shared_bytes: 300_000 };
-        assert_eq!(watched.look(3, &mut buffer), Ok(seen));
+        assert_eq!(watched.look(3, &mut buffer), seen);
         write("memory.current", "?\n");
-        assert!(watched.look(3, &mut buffer).is_err());
-        assert!(watched.complains() && !watched.complains());
+        assert_eq!(watched.look(3, &mut buffer), Event::Unreadable { place: 3 });
+        assert!(watched.problem().unwrap().contains('?') && watched.seen().unwrap().total_bytes == 1_000_000);
         write("memory.max", "max\n");
-        assert_eq!(watched.look(3, &mut buffer), Ok(Event::Unlimited { place: 3 }));
+        assert_eq!(watched.look(3, &mut buffer), Event::Unlimited { place: 3 });
+        assert!(watched.problem().is_none() && watched.seen().is_none());
     }
 }

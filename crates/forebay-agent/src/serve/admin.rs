@@ -103,6 +103,7 @@ pub fn status(node: &Node) -> Status {
         files: totals.files,
         scratch_files: node.memory_files.files(),
         connections: node.connections.load(Ordering::Relaxed) as u64,
+        memory_problems: node.control.problems(),
         cluster: node.cluster.status(),
         counters,
         mounts: mounts.map(|(number, mount)| mount.status(node.fetch.pfs.load(number))).collect(),

@@ -20,6 +20,9 @@ const BLOCK_MIN_BYTES: u64 = 2 << 20;
 /// Longest time between two looks, whatever the laws say: a group may be given a limit.
 const LOOK_AT_LEAST_NS: u64 = 1_000_000_000;
 
+/// Part of the capacity that goes at an alarm while a place cannot be read.
+const BLIND_PARTS: u64 = 4;
+
 /// Places at most; later ones have no law.
 const PLACES_MAX: u32 = 64;
 
@@ -69,7 +72,8 @@ pub enum Event {
         /// Its number.
         place: u32,
     },
-    /// A place could not be read, or not be understood.
+    /// A place could not be read, or not be understood: the tier does not grow, and gives a quarter
+    /// of what it has if the kernel has asked for the look.
     Unreadable {
         /// Its number.
         place: u32,
@@ -125,6 +129,8 @@ struct Law {
 #[derive(Clone, Copy, Debug, Default)]
 struct Look {
     bounds: (u64, u64),
+    /// The capacity before the look, as it is and as the operator allows it.
+    held_bytes: u64,
     before_bytes: u64,
     tier_bytes: u64,
     pressed: bool,
@@ -176,9 +182,20 @@ impl NodeMemory {
         }
     }
 
+    /// A place cannot be read: the tier does not grow, and if the kernel reports that memory is
+    /// short, nobody knows by how much, so it gives a part.
+    fn blind(&mut self) {
+        let look = &mut self.look;
+        let given = if look.pressed { look.before_bytes / BLIND_PARTS } else { 0 };
+        let bytes = look.before_bytes.saturating_sub(given).max(look.bounds.0);
+        if bytes < look.capacity_bytes {
+            (look.capacity_bytes, look.by) = (bytes, None);
+        }
+    }
+
     fn decide(&mut self, out: &mut Vec<Action>) {
-        let Look { capacity_bytes, before_bytes, by, after_ns, .. } = self.look;
-        if capacity_bytes != before_bytes {
+        let Look { capacity_bytes, held_bytes, by, after_ns, .. } = self.look;
+        if capacity_bytes != held_bytes {
             let (place, why) = (by.map(|by| by.0), by.and_then(|by| by.1));
             out.push(Action::Resize { capacity_bytes, place, why });
         }
@@ -226,9 +243,11 @@ impl Machine for NodeMemory {
         match event {
             Event::Moved => self.laws.clear(),
             Event::Look { min_bytes, max_bytes, capacity_bytes, tier_bytes, pressed } => {
+                let bounds = (min_bytes.min(max_bytes), max_bytes);
                 self.look = Look {
-                    bounds: (min_bytes.min(max_bytes), max_bytes),
-                    before_bytes: capacity_bytes.min(max_bytes),
+                    bounds,
+                    held_bytes: capacity_bytes.min(max_bytes),
+                    before_bytes: capacity_bytes.clamp(bounds.0, bounds.1),
                     tier_bytes,
                     pressed,
                     capacity_bytes: max_bytes,
@@ -244,11 +263,7 @@ impl Machine for NodeMemory {
                     *law = None;
                 }
             }
-            Event::Unreadable { .. } => {
-                if self.look.before_bytes < self.look.capacity_bytes {
-                    (self.look.capacity_bytes, self.look.by) = (self.look.before_bytes, None);
-                }
-            }
+            Event::Unreadable { .. } => self.blind(),
             Event::Decide => self.decide(out),
         }
     }
@@ -345,24 +360,121 @@ mod tests {
         assert_eq!(out, vec![resize, Action::Watch { after_ns: LOOK_AT_LEAST_NS }]);
     }
 
+    #[test]
+    fn an_alarm_while_a_place_cannot_be_read_takes_a_quarter_each_time_but_not_the_least() {
+        let mut m = node("forebay");
+        let mut blind = |capacity_bytes, pressed| {
+            let look = Event::Look { min_bytes: 50, max_bytes: 400, capacity_bytes, tier_bytes: 0, pressed };
+            let events = [look, Event::Unreadable { place: 0 }, Event::Decide];
+            events.into_iter().for_each(|event| m.handle(Nanos(0), event, &mut Vec::new()));
+            m.snapshot()
+        };
+        assert_eq!(blind(200, false), 200);
+        assert_eq!(blind(200, true), 150);
+        assert_eq!(blind(60, true), 50);
+    }
+
+    /// A machine that was suspended sees hours between two looks, and one whose clock was set back
+    /// less than nothing. Neither is growth: the law answers what it sees.
+    #[test]
+    fn a_clock_that_jumps_changes_nothing_but_the_time() {
+        for jump_ms in [0, 7_200_000] {
+            let mut m = node("forebay");
+            for ms in (0..5_000).step_by(100) {
+                look(&mut m, 10_000 + ms, 400, &[(2000, 1000)]);
+            }
+            assert_eq!(m.snapshot(), 400 * MIB);
+            // While nobody looked compute took all that was left: 1900 less 1800 stay below 95 %.
+            let after_ms = if jump_ms == 0 { 9_000 } else { 15_000 + jump_ms };
+            let out = look(&mut m, after_ms, 400, &[(2000, 2000)]);
+            assert!((290..=300).contains(&(m.snapshot() / MIB)), "{out:?}");
+            assert!(matches!(out[..], [Action::Resize { why: Some(Reason::Above), .. }, _]), "{out:?}");
+            for ms in (100..2_000).step_by(100) {
+                look(&mut m, after_ms + ms, 300, &[(2000, 1000)]);
+            }
+            assert_eq!(m.snapshot(), 400 * MIB, "it is free again");
+        }
+    }
+
+    /// What a look finds at a place.
+    #[derive(Clone, Copy, Debug)]
+    enum Found {
+        Used(u64),
+        Unlimited,
+        Unreadable,
+    }
+
+    fn found() -> impl Strategy<Value = Found> {
+        prop_oneof![
+            6 => (1u64..2500).prop_map(Found::Used),
+            1 => Just(Found::Unlimited),
+            1 => Just(Found::Unreadable),
+        ]
+    }
+
+    /// A look: how long after the last one, in ms; what the operator allows, in MiB; whether the
+    /// kernel has asked for it.
+    #[derive(Clone, Copy, Debug)]
+    struct Looked {
+        after_ms: i64,
+        bounds: (u64, u64),
+        pressed: bool,
+        found: [Found; 2],
+    }
+
+    fn looked() -> impl Strategy<Value = Looked> {
+        let bounds = prop_oneof![4 => Just((20, 400)), 1 => (0u64..300, 0u64..500)];
+        let after = prop_oneof![8 => 0i64..200, 1 => -5_000i64..10_000_000];
+        (after, bounds, any::<bool>(), found(), found()).prop_map(|(after_ms, bounds, pressed, one, two)| {
+            Looked { after_ms, bounds, pressed, found: [one, two] }
+        })
+    }
+
+    /// Only the places of `numbers` are looked at.
+    fn hear(node: &mut NodeMemory, ms: i64, capacity_bytes: u64, looked: &Looked, numbers: &[u32]) -> u64 {
+        let (min, max) = looked.bounds;
+        let (min_bytes, max_bytes) = (min * MIB, max * MIB);
+        let tier_bytes = capacity_bytes;
+        let look = Event::Look { min_bytes, max_bytes, capacity_bytes, tier_bytes, pressed: looked.pressed };
+        let event = |&place: &u32| match looked.found[place as usize] {
+            Found::Unlimited => Event::Unlimited { place },
+            Found::Unreadable => Event::Unreadable { place },
+            Found::Used(used) => Event::Place {
+                place,
+                total_bytes: [2000, 1000][place as usize] * MIB,
+                used_bytes: used * MIB,
+                shared_bytes: used * MIB / 2,
+            },
+        };
+        let events = [look].into_iter().chain(numbers.iter().map(event)).chain([Event::Decide]);
+        let now = Nanos(ms.max(0) as u64 * 1_000_000);
+        events.for_each(|event| node.handle(now, event, &mut Vec::new()));
+        node.snapshot()
+    }
+
     proptest! {
-        /// Whatever is seen, the capacity stays within what the operator allows, and no law allows
-        /// the tier more than the place with the least room would alone.
+        /// Whatever is seen, and whatever the operator and the clock do: the capacity stays within
+        /// what the operator allows, does not grow while a place cannot be read, and is no more
+        /// than the place with the least room would allow alone.
         #[test]
         fn each_place_holds_the_tier_as_it_would_alone(
-            which in 0usize..3, looks in prop::collection::vec((1u64..2000, 1u64..2000), 1..20)
+            which in 0usize..3, looks in prop::collection::vec(looked(), 1..40)
         ) {
             let name = super::super::POLICIES[which].0;
             let (mut both, mut first, mut second) = (node(name), node(name), node(name));
-            let mut capacity = 400;
-            for (i, &(one, two)) in looks.iter().enumerate() {
-                let ms = 100 * i as u64;
-                look(&mut both, ms, capacity, &[(2000, one), (1000, two)]);
-                look(&mut first, ms, capacity, &[(2000, one)]);
-                look(&mut second, ms, capacity, &[(1000, two)]);
-                prop_assert_eq!(both.snapshot(), first.snapshot().min(second.snapshot()));
-                prop_assert!(both.snapshot() <= 400 * MIB);
-                capacity = both.snapshot() / MIB;
+            let (mut capacity, mut ms) = (400 * MIB, 10_000);
+            for look in &looks {
+                ms += look.after_ms;
+                let together = hear(&mut both, ms, capacity, look, &[0, 1]);
+                let one = hear(&mut first, ms, capacity, look, &[0]);
+                let two = hear(&mut second, ms, capacity, look, &[1]);
+                prop_assert_eq!(together, one.min(two));
+                let (max, min) = (look.bounds.1 * MIB, look.bounds.0.min(look.bounds.1) * MIB);
+                prop_assert!((min..=max).contains(&together), "{} in {:?}", together, look);
+                if look.found.iter().any(|found| matches!(found, Found::Unreadable)) {
+                    prop_assert!(together <= capacity.max(min), "{} > {}", together, capacity);
+                }
+                capacity = together;
             }
         }
     }

@@ -1,0 +1,107 @@
+//! The tier gives its memory to programs beside it, and takes it back: real agents and real
+//! programs in a control group whose limit they share.
+//!
+//! `common` starts them, `faults` has what goes wrong beside them, and `sources` what the kernel's
+//! files may say.
+
+#![allow(clippy::unwrap_used, reason = "all of this program is tests, helpers included")]
+
+mod common;
+mod faults;
+mod sources;
+
+#[path = "../node/mod.rs"]
+mod node;
+
+use common::{CAPACITY, FILE, Group, HOG, HOG_VARIABLE, LIMIT, PATIENCE, Tier, start_hog, wait_for};
+use forebay_client::{Client, ClientConfig};
+use std::io::Write;
+use std::process::Command;
+use std::time::Duration;
+
+/// Takes memory step by step when the test calls it as a program of its own, and keeps it until its
+/// input ends.
+#[test]
+fn hog() {
+    let Ok(bytes) = std::env::var(HOG_VARIABLE) else { return };
+    let bytes: usize = bytes.parse().unwrap();
+    let mut held = vec![0u8; bytes];
+    for step in held.chunks_mut(4 << 20) {
+        step.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    println!("full");
+    std::io::stdout().flush().unwrap();
+    let _ = std::io::stdin().read_line(&mut String::new());
+    // Nobody reads what the test program would say after this.
+    std::process::exit(i32::from(!held.iter().step_by(4096).all(|byte| *byte == 1)));
+}
+
+#[test]
+fn the_tier_gives_its_memory_to_a_program_beside_it_and_takes_it_back() {
+    let Some(group) = Group::new("forebay") else {
+        return eprintln!("left out: no memory controller can be used here");
+    };
+    let tier = Tier::start(&group, "forebay");
+    let (mut hog, is_full) = start_hog(&group, HOG);
+    assert!(is_full, "the program beside the tier was ended: {} kills", group.kills());
+    let status = tier.client.admin().memory().unwrap();
+    assert!(status.capacity_bytes < LIMIT - HOG, "{status:?}");
+    tier.read();
+    assert_eq!(group.kills(), 0);
+    let counters = tier.client.admin().status().unwrap().counters;
+    let given_back = counters.iter().find(|(name, _)| name == "given_back_bytes").unwrap().1;
+    assert!(given_back > FILE - (LIMIT - HOG), "{given_back} bytes");
+
+    drop(hog.0.stdin.take());
+    assert!(hog.0.wait().unwrap().success());
+    wait_for("the tier has its memory again", || (tier.capacity() == CAPACITY).then_some(()));
+    tier.fill();
+    let resized = tier.replay();
+    assert!(resized >= 2, "there and back: {resized}");
+}
+
+/// What the test above prevents does happen.
+#[test]
+fn beside_a_tier_that_keeps_its_memory_the_kernel_ends_a_process() {
+    let swap = std::fs::read_to_string("/proc/swaps").unwrap().lines().count() > 1;
+    let (Some(group), false) = (Group::new("static"), swap) else {
+        return eprintln!("left out: no memory controller can be used here, or there is swap space");
+    };
+    let tier = Tier::start(&group, "static");
+    let (_hog, is_full) = start_hog(&group, HOG);
+    assert!(group.kills() > 0, "all of the memory was there: {is_full}");
+    drop(tier);
+}
+
+/// A limit of a control group that is none, and plenty of memory: nothing to do.
+#[test]
+fn an_agent_that_nobody_presses_keeps_its_capacity() {
+    let dir = tempfile::tempdir().unwrap();
+    let (pfs, state) = (dir.path().join("pfs"), dir.path().join("state"));
+    std::fs::create_dir(&pfs).unwrap();
+    let mut up = Command::new(node::FOREBAY);
+    up.args(["up", "--capacity", "37MiB", "--pfs"]).arg(&pfs).arg("--state-dir").arg(&state);
+    assert!(up.env_remove("FOREBAY_SOCKET").output().unwrap().status.success());
+    let config = ClientConfig {
+        socket: Some(state.join("agent.sock")),
+        quiet: true,
+        deadline: PATIENCE,
+        ..ClientConfig::default()
+    };
+    let client = Client::new(config);
+    let seen = || client.admin().memory().unwrap();
+    wait_for("the controller has looked for a second", || (seen().points.len() > 1).then_some(()));
+    let (status, counters) = (seen(), client.admin().status().unwrap().counters);
+    let mut down = Command::new(node::FOREBAY);
+    down.arg("--socket").arg(state.join("agent.sock")).args(["down", "--drop", "--state-dir"]).arg(&state);
+    assert!(down.output().unwrap().status.success());
+    let node = &status.places[0];
+    if node.used_bytes as f64 > 0.9 * node.total_bytes as f64 {
+        return eprintln!("left out: this machine's memory is in use");
+    }
+    assert_eq!(status.capacity_bytes, 37 << 20, "{status:?}");
+    assert!(status.places.iter().all(|place| place.total_bytes <= node.total_bytes), "{status:?}");
+    let changes = counters.iter().find(|(name, _)| name == "capacity_changes_total").unwrap().1;
+    assert_eq!(changes, 0, "{status:?}");
+}
