@@ -5,7 +5,7 @@
 //! file system reads ahead by itself, pages of a stream are fetched one after the other, by one
 //! descriptor.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use forebay_policy::machine::Nanos;
 use forebay_policy::stage::event::{Event, Part, Priority, Progress, RequestId};
@@ -85,15 +85,17 @@ struct Request {
 /// The tier of all nodes.
 #[derive(Default)]
 pub(super) struct Tier {
-    pub(super) flights: BTreeMap<Page, Flight>,
+    /// Never gone through in its order.
+    pub(super) flights: HashMap<Page, Flight>,
     /// By node.
     threads: Vec<Threads>,
     requests: BTreeMap<RequestId, Request>,
     /// What tiers hold, where that changes.
     pub rooms: Option<Rooms>,
-    /// Requests so far, and those of which something is to come.
+    /// Requests so far.
     pub asked: u64,
-    pub open: u64,
+    /// Those of which something is to come, by node, in the order in which they are served.
+    open: BTreeSet<(usize, Priority, RequestId)>,
 }
 
 impl Tier {
@@ -112,6 +114,11 @@ impl Tier {
         self.flights.contains_key(&page)
     }
 
+    /// Whether nodes fetch for a request.
+    pub fn is_prefetching(&self) -> bool {
+        !self.open.is_empty()
+    }
+
     /// A node takes up the most urgent page: none of a stream that is busy, and of a stream the
     /// first.
     fn next_of(&mut self, setup: &Setup, node: usize) -> Option<Page> {
@@ -120,6 +127,9 @@ impl Tier {
         let is_queued = |page: &Page| flights.get(page).is_some_and(|f| matches!(f.state, State::Queued));
         let is_free = |page: &Page| stream_of(setup, *page).is_none_or(|stream| !streams.contains(&stream));
         let page = queued.values_mut().find_map(|pages| {
+            if !setup.streams {
+                return core::iter::from_fn(|| pages.pop_front()).find(is_queued);
+            }
             pages.retain(is_queued);
             let first = pages.iter().position(is_free)?;
             let stream = stream_of(setup, pages[first]);
@@ -133,12 +143,8 @@ impl Tier {
 
     /// A node is gone. Returns who waits for pages that it was to fetch; nobody fetches those now.
     pub fn lose(&mut self, node: usize) -> Vec<(Page, Waiter)> {
-        let gone: Vec<RequestId> =
-            self.requests.iter().filter(|(_, request)| request.node == node).map(|(id, _)| *id).collect();
-        for id in gone {
-            let was_open = self.requests.remove(&id).is_some_and(|request| !request.progress.done);
-            self.open -= u64::from(was_open);
-        }
+        self.requests.retain(|_, request| request.node != node);
+        self.open.retain(|(of, ..)| *of != node);
         if let Some(rooms) = &mut self.rooms {
             rooms.lose(node).iter().for_each(|page| {
                 self.flights.remove(page);
@@ -153,7 +159,8 @@ impl Tier {
             State::Fetched { node: at, .. } => *at == node,
             State::There => false,
         });
-        let lost: Vec<Page> = lost.map(|(page, _)| *page).collect();
+        let mut lost: Vec<Page> = lost.map(|(page, _)| *page).collect();
+        lost.sort_unstable();
         let flights = lost.into_iter().filter_map(|page| Some((page, self.flights.remove(&page)?)));
         flights.flat_map(|(page, flight)| flight.waiting.into_iter().map(move |w| (page, w))).collect()
     }
@@ -285,8 +292,8 @@ impl Cluster<'_> {
             progress: Progress::default(),
         };
         self.tier.requests.insert(id, request);
+        self.tier.open.insert((node, priority, id));
         self.tier.asked += 1;
-        self.tier.open += 1;
         self.feed(now, node, queue);
     }
 
@@ -308,7 +315,7 @@ impl Cluster<'_> {
     /// Nothing more is fetched for a request.
     pub fn released(&mut self, id: RequestId) {
         let Some(request) = self.tier.requests.remove(&id) else { return };
-        self.tier.open -= u64::from(!request.progress.done);
+        self.tier.open.remove(&(request.node, request.priority, id));
         if let Some(rooms) = &mut self.tier.rooms {
             rooms.release(request.node, id);
         }
@@ -334,10 +341,9 @@ impl Cluster<'_> {
 
     /// The requests of a node put pages on their way, as far as they may.
     pub fn feed(&mut self, now: Nanos, node: usize, queue: &mut impl Agenda<Happening>) {
-        let open = self.tier.requests.iter().filter(|(_, r)| r.node == node && !r.progress.done);
-        let mut open: Vec<(Priority, RequestId)> = open.map(|(id, r)| (r.priority, *id)).collect();
-        open.sort_unstable();
-        for (_, id) in open {
+        let of_node = (node, Priority::Planned, 0)..(node + 1, Priority::Planned, 0);
+        let open: Vec<RequestId> = self.tier.open.range(of_node).map(|(_, _, id)| *id).collect();
+        for id in open {
             while let Some((page, bytes)) = self.next_page(now, id, queue) {
                 self.tier.threads[node].for_requests += 1;
                 let waiter = Waiter::Request { id, node, bytes };
@@ -363,7 +369,7 @@ impl Cluster<'_> {
         let Some((_, bytes)) = request.pages.front().copied() else {
             if request.under_way == 0 && !request.progress.done {
                 self.reports.push_back(request.report(id));
-                self.tier.open -= 1;
+                self.tier.open.remove(&(request.node, request.priority, id));
             }
             return None;
         };
@@ -398,7 +404,9 @@ impl Cluster<'_> {
             request.under_way -= 1;
             request.progress.fetched_bytes += bytes;
             let report = request.report(id);
-            self.tier.open -= u64::from(request.progress.done);
+            if request.progress.done {
+                self.tier.open.remove(&(node, request.priority, id));
+            }
             self.reports.push_back(report);
         }
         self.feed(now, node, queue);

@@ -269,7 +269,7 @@ impl Cluster<'_> {
 
     /// Whether nodes fetch what the machine has requested.
     pub fn is_prefetching(&self) -> bool {
-        self.tier.open > 0
+        self.tier.is_prefetching()
     }
 }
 

@@ -4,7 +4,7 @@
 //! each node has the eviction policy of its agent, which hears what an agent tells it: pages that
 //! come, are read, or are wanted by a request, and the capacity.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeSet, HashMap};
 
 use forebay_policy::eviction::{EvictionKind, EvictionPolicy, Fill};
 use forebay_policy::machine::Nanos;
@@ -19,11 +19,11 @@ pub(super) struct Rooms {
     policies: Vec<Box<dyn EvictionPolicy>>,
     /// What each node's tier may hold at the moment.
     limits: Vec<u64>,
-    places: BTreeMap<Page, Place>,
+    places: HashMap<Page, Place>,
     /// Pages of each request that nobody has read: most requests have none when they are released,
     /// and a policy that has to look for them looks at all pages.
-    unread: BTreeMap<RequestId, u32>,
-    pages: BTreeMap<u64, Page>,
+    unread: HashMap<RequestId, u32>,
+    pages: HashMap<u64, Page>,
     next_key: u64,
     pub evicted_bytes: u64,
 }
@@ -42,9 +42,9 @@ impl Rooms {
         Rooms {
             policies: (0..nodes).map(|_| EvictionKind::default().build(limit_bytes)).collect(),
             limits: vec![limit_bytes; nodes],
-            places: BTreeMap::new(),
-            unread: BTreeMap::new(),
-            pages: BTreeMap::new(),
+            places: HashMap::new(),
+            unread: HashMap::new(),
+            pages: HashMap::new(),
             next_key: 0,
             evicted_bytes: 0,
         }
