@@ -167,12 +167,13 @@ impl Waiting {
 impl StageRun {
     /// Whether a wave that has come into reach is not split into chunks yet.
     pub fn has_to_split(&self) -> bool {
-        self.waves[..self.reach()].iter().any(|wave| !wave.is_split)
+        let reach = self.reach();
+        self.waves[self.split.min(reach)..reach].iter().any(|wave| !wave.is_split)
     }
 
     /// The number of waves that may be begun, if memory allows.
     fn reach(&self) -> usize {
-        let Some(planned) = self.waves.iter().rposition(Wave::is_planned) else { return 0 };
+        let Some(planned) = self.last_wanted() else { return 0 };
         let ahead = if self.works_ahead { REACH } else { 0 };
         self.waves.len().min(planned + 1 + ahead)
     }
@@ -181,7 +182,7 @@ impl StageRun {
     /// `budget` chunks are made or enough wait; `false` if the budget was not enough.
     pub fn split(&mut self, layouts: &[Layout], chunk_bytes: u64, budget: &mut usize) -> bool {
         let end = self.reach();
-        for wave in self.waves[..end].iter_mut().filter(|wave| !wave.is_split) {
+        for wave in self.waves[self.split.min(end)..end].iter_mut().filter(|wave| !wave.is_split) {
             if *budget == 0 || self.waiting.count >= WAITING_MAX {
                 return *budget > 0;
             }
@@ -208,6 +209,7 @@ impl StageRun {
                 part.split(split);
             }
         }
+        self.split = self.split.max(end);
         true
     }
 
@@ -320,14 +322,14 @@ impl StageRun {
             return wave.is_planned().then_some(usize::MAX);
         }
         if self.works_ahead && queue == WIDE {
-            return (part.active < self.wide_limit(wave, node)).then_some(WIDE_LIMIT);
+            return (part.active.len() < self.wide_limit(wave, node)).then_some(WIDE_LIMIT);
         }
         let Some(setting) = wave.setting.filter(|_| wave.is_planned()) else {
             return self.works_ahead.then_some(AHEAD_LIMIT);
         };
         let nodes = usize::from(setting.nodes);
-        let has_turn = part.active > 0 || nodes >= wave.parts.len() || {
-            let count = || wave.parts.values().filter(|part| part.active > 0).count();
+        let has_turn = !part.active.is_empty() || nodes >= wave.parts.len() || {
+            let count = || wave.parts.values().filter(|part| !part.active.is_empty()).count();
             let known = fetching.filter(|(of, _)| *of == wave.id);
             fetching.insert(known.unwrap_or_else(|| (wave.id, count()))).1 < nodes
         };
@@ -341,14 +343,14 @@ impl StageRun {
     /// nothing goes beside that.
     fn wide_limit(&self, wave: &Wave, node: &str) -> usize {
         let is_fetching = |wave: &Wave| wave.parts.get(node).is_some_and(|part| part.state != State::Ended);
-        let Some(planned) = self.waves.iter().rfind(|wave| wave.is_planned()) else { return 0 };
+        let Some(planned) = self.last_wanted().map(|place| &self.waves[place]) else { return 0 };
         let ahead = (self.waves.len() / WAVES_FOR_ONE_AHEAD).clamp(1, AHEAD_WAVES) as u64;
         let is_in_reach = wave.is_planned() || wave.id <= planned.id + ahead && self.waves[0].is_over();
         let is_beside_first = wave.id > self.waves[0].id && is_fetching(&self.waves[0]);
         if !is_in_reach || is_beside_first {
             return 0;
         }
-        let unfinished = self.waves.iter().skip_while(|wave| wave.is_finished());
+        let unfinished = self.unfinished().iter().skip_while(|wave| wave.is_finished());
         let is_later = unfinished.take_while(|earlier| earlier.id < wave.id).any(is_fetching);
         match wave.setting {
             _ if is_later => 1,
@@ -359,7 +361,8 @@ impl StageRun {
 
     /// Waves between that of `rank` and the first that has not been computed.
     pub fn distance(&self, rank: &Rank) -> u64 {
-        let first = self.waves.iter().find(|wave| !wave.is_finished()).map_or(rank.wave, |wave| wave.id);
+        let first =
+            self.unfinished().iter().find(|wave| !wave.is_finished()).map_or(rank.wave, |wave| wave.id);
         rank.wave.saturating_sub(first)
     }
 }

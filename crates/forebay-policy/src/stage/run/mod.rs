@@ -58,6 +58,12 @@ pub struct StageRun {
     last_planned: usize,
     /// Waves whose prefetch is in progress.
     fetching: Vec<WaveId>,
+    /// The waves before this place are finished: of many, few others are of interest.
+    finished: usize,
+    /// The waves before this place are split into chunks.
+    split: usize,
+    /// No prefetch has begun of the waves from this place on.
+    begun: usize,
     waiting: Waiting,
 }
 
@@ -154,7 +160,7 @@ impl Wave {
         self.parts.values_mut().for_each(|p| {
             p.state = State::Ended;
             p.asked_bytes = 0;
-            (p.chunks, p.left, p.active) = (Vec::new(), 0, 0);
+            p.forget_chunks();
         });
         orders
     }
@@ -200,8 +206,11 @@ impl StageRun {
             kept.push(wave);
         }
         self.waves = kept;
+        (self.finished, self.split) = (0, 0);
+        self.note_finished();
         self.forget_waiting_of_others();
         self.base = self.waves.len();
+        self.begun = self.base;
         (self.started, self.fetched, self.last_planned) = (0, 0, self.base);
         self.fetching = self.waves.iter().filter(|wave| !wave.is_over()).map(|wave| wave.id).collect();
         void
@@ -275,12 +284,33 @@ impl StageRun {
         self.waves.iter().flat_map(|wave| wave.tasks.values().filter_map(|task| task.home.as_deref()))
     }
 
+    /// The first wave that is not finished, and those after it.
+    fn unfinished(&self) -> &[Wave] {
+        &self.waves[self.finished..]
+    }
+
+    fn note_finished(&mut self) {
+        self.finished += self.unfinished().iter().take_while(|wave| wave.is_finished()).count();
+    }
+
+    /// The place of the last wave that the planner wants to be fetched. It has chosen no setting
+    /// for any wave after [`StageRun::last_planned`].
+    fn last_wanted(&self) -> Option<usize> {
+        let end = self.waves.len().min(self.last_planned + 1);
+        self.waves[..end].iter().rposition(Wave::is_planned)
+    }
+
+    /// The place of a wave.
+    fn place(&self, id: WaveId) -> Option<usize> {
+        self.waves.binary_search_by_key(&id, |w| w.id).ok()
+    }
+
     fn wave(&self, id: WaveId) -> Option<&Wave> {
-        self.waves.binary_search_by_key(&id, |w| w.id).ok().map(|place| &self.waves[place])
+        self.place(id).map(|place| &self.waves[place])
     }
 
     fn wave_mut(&mut self, id: WaveId) -> Option<&mut Wave> {
-        self.waves.binary_search_by_key(&id, |w| w.id).ok().map(|place| &mut self.waves[place])
+        self.place(id).map(|place| &mut self.waves[place])
     }
 
     /// The tasks of the planner's wave.
@@ -308,10 +338,12 @@ impl StageRun {
             let given_up = found.parts.values_mut().filter(|part| part.chunks.is_empty());
             given_up.for_each(|part| part.restart(part.unstarted > 0));
             found.is_split = false;
+            self.split = self.split.min(place);
         }
         if !setting.is_paused() && found.status.prefetch_began_ms.is_none() && !found.is_over() {
             found.status.prefetch_began_ms = Some(since_ms);
             self.fetching.push(found.id);
+            self.begun = self.begun.max(place + 1);
         }
         Some((found.id, was_direct))
     }
@@ -333,10 +365,12 @@ impl StageRun {
 
     /// Begins a part of the wave, perhaps before the planner has requested the wave.
     fn begin(&mut self, id: WaveId, since_ms: u64) {
-        let Some(wave) = self.wave_mut(id) else { return };
+        let Some(place) = self.place(id) else { return };
+        let wave = &mut self.waves[place];
         if wave.status.prefetch_began_ms.is_none() {
             wave.status.prefetch_began_ms = Some(since_ms);
             self.fetching.push(id);
+            self.begun = self.begun.max(place + 1);
         }
     }
 
@@ -404,10 +438,12 @@ impl StageRun {
             _ if whole_parts => usize::MAX,
             setting => usize::from(setting.nodes),
         };
-        for (node, part) in wave.parts.iter_mut().filter(|(_, part)| part.active > 0) {
+        for (node, part) in wave.parts.iter_mut().filter(|(_, part)| !part.active.is_empty()) {
             let allowed = if nodes_left > 0 { usize::from(setting.threads.max(1)) } else { 0 };
             nodes_left = nodes_left.saturating_sub(1);
-            for (place, asked) in part.in_flight().enumerate() {
+            // In the order in which tasks need them.
+            for (place, number) in part.active.iter().enumerate() {
+                let asked = &mut part.chunks[*number];
                 let pace = if place < allowed { pace } else { Pace::PAUSED };
                 if let Some(request) = asked.request.filter(|_| asked.pace != pace) {
                     let was_paused = asked.pace.threads == 0;
@@ -447,7 +483,9 @@ impl StageRun {
     /// The node has lost its requests. They must be sent again if a task still waits for them.
     pub fn part_lost(&mut self, id: WaveId, node: &str) {
         let works_ahead = self.works_ahead;
-        let Some(wave) = self.wave_mut(id) else { return };
+        let Some(place) = self.place(id) else { return };
+        self.split = self.split.min(place);
+        let wave = &mut self.waves[place];
         let is_finished = wave.is_finished();
         wave.is_split = false;
         if let Some(part) = wave.parts.get_mut(node) {
@@ -469,7 +507,9 @@ impl StageRun {
 
     /// Adds the bytes requested from nodes, by their numbers, for waves that are not over.
     pub fn add_held(&self, held: &mut [u64]) {
-        for wave in self.waves.iter().filter(|w| w.status.prefetch_began_ms.is_some() && !w.is_finished()) {
+        let begun = |wave: &&Wave| wave.status.prefetch_began_ms.is_some() && !wave.is_finished();
+        let end = self.begun.max(self.finished);
+        for wave in self.waves[self.finished..end].iter().filter(begun) {
             for part in wave.parts.values().filter(|part| !part.chunks.is_empty()) {
                 held[part.node] += part.asked_bytes.saturating_sub(part.failed_bytes);
             }
@@ -520,7 +560,9 @@ impl StageRun {
         let Some(task) = wave.tasks.get_mut(&number).filter(|t| !t.done) else { return Vec::new() };
         task.done = true;
         wave.done += 1;
-        wave.finish(since_ms)
+        let requests = wave.finish(since_ms);
+        self.note_finished();
+        requests
     }
 
     /// The wave that the job waits for, given that none of its tasks runs.

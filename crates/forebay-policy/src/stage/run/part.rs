@@ -81,8 +81,8 @@ pub(super) struct NodePart {
     /// Its chunks, and how many have not ended.
     pub chunks: Vec<Asked>,
     pub left: usize,
-    /// Chunks that the node is at.
-    pub active: usize,
+    /// The numbers of chunks that the node is at.
+    pub active: BTreeSet<usize>,
 }
 
 /// How far a part is, or a chunk of it.
@@ -119,11 +119,6 @@ impl NodePart {
         self.chunks.iter_mut().filter_map(|chunk| chunk.request.take())
     }
 
-    /// Requests that the node is at, in the order in which tasks need them.
-    pub fn in_flight(&mut self) -> impl Iterator<Item = &mut Asked> {
-        self.chunks.iter_mut().filter(|chunk| chunk.state == State::Active)
-    }
-
     /// It ends before it was done; what has not come is given up. Returns the requests to release.
     pub fn withdraw(&mut self) -> Vec<RequestId> {
         if self.state == State::Ended {
@@ -134,8 +129,13 @@ impl NodePart {
         self.asked_bytes = came;
         self.state = State::Ended;
         let requests = self.take_requests().collect();
-        (self.chunks, self.left, self.active) = (Vec::new(), 0, 0);
+        self.forget_chunks();
         requests
+    }
+
+    /// It has no chunks any more.
+    pub fn forget_chunks(&mut self) {
+        (self.chunks, self.left, self.active) = (Vec::new(), 0, BTreeSet::new());
     }
 
     /// The node has forgotten its requests: `waits` says whether anybody still waits for them.
@@ -158,7 +158,7 @@ impl NodePart {
         let Some(asked) = self.chunks.get_mut(number) else { return };
         (asked.state, asked.request, asked.pace) = (State::Active, Some(request), pace);
         self.state = State::Active;
-        self.active += 1;
+        self.active.insert(number);
         self.asked_bytes += asked.chunk.bytes;
     }
 
@@ -202,8 +202,8 @@ impl NodePart {
 
     fn end(&mut self, number: usize) {
         let Some(asked) = self.chunks.get_mut(number).filter(|p| p.state != State::Ended) else { return };
-        self.active -= usize::from(asked.state == State::Active);
         asked.state = State::Ended;
+        self.active.remove(&number);
         self.left -= 1;
         if self.left == 0 {
             self.state = State::Ended;
