@@ -627,7 +627,7 @@ fn a_world_can_be_compared_run_and_replayed() {
         serde_json::from_str(&fs::read_to_string(json).expect("written")).expect("JSON");
     // A node of the cluster and one of the burst buffers fail.
     let bytes = |key: &str| result["buffers"][key].as_u64().expect("bytes");
-    assert_eq!(bytes("drained_bytes") + bytes("lost_bytes"), 720_000_000_000);
+    assert_eq!(bytes("drained_bytes") + bytes("lost_bytes"), 180_000_000_000);
     assert!(bytes("lost_bytes") > 0 && result["cluster"]["evicted_bytes"].as_u64() > Some(0));
     assert_eq!(result["memory"].as_array().expect("nodes").len(), 8);
     assert_eq!(result["hpc"][0]["phases"].as_array().expect("phases").len(), 4);
