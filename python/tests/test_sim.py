@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import signal
 import subprocess
 import threading
@@ -12,7 +13,8 @@ from conftest import REPOSITORY, binary, need
 
 from forebay import sim
 
-SCENARIOS = sorted((REPOSITORY / "scenarios").glob("*.toml"))
+# The large world is there to take long.
+SCENARIOS = sorted(path for path in (REPOSITORY / "scenarios").glob("*.toml") if path.stem != "large-world")
 CHECKPOINTS = REPOSITORY / "scenarios/checkpoints.toml"
 ELEY = REPOSITORY / "scenarios/eley-t2-app6.toml"
 
@@ -212,6 +214,8 @@ def test_compare_and_sweep_give_the_commands_rows():
     assert table.columns[:3] == ["planner.policy", "hpc.0.allowance_percent", "policy"]
     assert sim.sweep(ELEY, grid, threads=1) == table
     assert sim.sweep(SMALL, {"seed": range(3)})["seed"] == [0, 0, 1, 1, 2, 2]
+    # A name that looks like a number is a name.
+    assert sim.sweep(SMALL, {"job.0.name": ["7", "x"], "job.0.steps": [2]})["job.0.name"] == ["7", "7", "x", "x"]
 
 
 def test_several_seeds_give_the_commands_rows():
@@ -242,11 +246,35 @@ def test_refusals_of_many_runs():
 
 def test_ctrl_c_stops_all_threads_of_a_sweep():
     main = threading.get_ident()
-    timer = threading.Timer(0.2, lambda: signal.pthread_kill(main, signal.SIGINT))
+    before = set(os.listdir("/proc/self/task"))
+
+    def interrupt():
+        # This thread, the one that watches for signals' sake, and the two that simulate.
+        while len(set(os.listdir("/proc/self/task")) - before) < 4:
+            time.sleep(0.01)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
     with pytest.raises(KeyboardInterrupt):
-        timer.start()
+        thread.start()
         sim.sweep(ENDLESS, {"seed": range(8)}, threads=2)
-    timer.join()
+    thread.join()
+
+
+def test_ctrl_c_stops_a_run_of_kind_memory(tmp_path):
+    trace = tmp_path / "trace"
+    main = threading.get_ident()
+
+    def interrupt():
+        while not trace.exists() or trace.stat().st_size == 0:
+            time.sleep(0.01)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        thread.start()
+        sim.run(REPOSITORY / "scenarios/memory-bursts.toml", set={"duration_s": 10000}, trace=trace)
+    thread.join()
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda path: path.stem)

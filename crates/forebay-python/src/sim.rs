@@ -162,7 +162,8 @@ impl SimScenario {
         table(py, &made)
     }
 
-    /// Runs it at each point of a grid, whose values are JSON.
+    /// Runs it at each point of a grid, whose values are JSON. Columns of keys have the numbers of
+    /// the values: a text does not say whether it was a number, a text or a flag.
     fn sweep<'py>(
         &self,
         py: Python<'py>,
@@ -179,7 +180,12 @@ impl SimScenario {
             Some(seeds) => study::sweep_seeds(&self.0, &axes, seeds, threads(wanted)).map(|s| s.table),
             None => study::sweep(&self.0, &axes, threads(wanted)),
         })?;
-        table(py, &made)
+        let dict = table(py, &made)?;
+        for (c, ((key, _), axis)) in grid.iter().zip(&axes).enumerate() {
+            let numbers: Vec<Option<usize>> = made.rows.iter().map(|row| axis.number_of(&row[c])).collect();
+            dict.set_item(key, numbers)?;
+        }
+        Ok(dict)
     }
 }
 

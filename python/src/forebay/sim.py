@@ -162,7 +162,8 @@ def run(
 ) -> Run:
     """Simulates once, as `forebay sim run`.
 
-    policy: a planner (`colocation`, `cluster`, `world`), `ACCESS` or `ALLOCATION/ACCESS` (`burst-buffer`), or a memory law (`memory`).
+    policy: a planner (`colocation`, `cluster`), `ACCESS` or `ALLOCATION/ACCESS` (`burst-buffer`), a memory law (`memory`), or a planner,
+        `PLANNER/DRAIN` or `PLANNER/DRAIN/ACCESS` (`world`).
     seed: of all random numbers, from 0. set: values of other keys.
     trace: a file to record every event and decision in, as JSON lines.
 
@@ -212,12 +213,17 @@ def sweep(
         fastest. At most 1,000,000 points.
     seeds, threads, set: as for `compare`.
 
-    Returns the rows of `compare`, with a column for each key of the grid before them. The rows do not depend on the number of threads.
+    Returns the rows of `compare`, with a column for each key of the grid before them, which has the grid's values. The rows do not
+    depend on the number of threads.
 
     SimulationError, OSError, KeyboardInterrupt: see the module.
     """
     axes = [(key, [_json(value) for value in ([values] if isinstance(values, str) else values)]) for key, values in grid.items()]
-    return Table(_read(scenario, set or {}).sweep(axes, seeds, threads))
+    columns = _read(scenario, set or {}).sweep(axes, seeds, threads)
+    # Columns of keys have the numbers of the values.
+    for key, values in axes:
+        columns[key] = [json.loads(values[number]) for number in columns[key]]
+    return Table(columns)
 
 
 def reproduce(what: str, out: AnyPath) -> dict[str, Any]:

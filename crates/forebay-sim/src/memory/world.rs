@@ -25,13 +25,14 @@ pub fn controller(setup: &Setup) -> Result<Controller> {
 /// # Errors
 /// If no law has this name, or the caller has cancelled it.
 pub fn simulate(setup: &Setup, trace: &mut Trace) -> Result<Outcome> {
-    // At most ten million steps follow, which take a few seconds.
-    if cancel::current().is_cancelled() {
-        return Err(Error::Usage("the run was cancelled at 0.000 s".into()));
-    }
     let record = Record::new(trace);
+    let cancel = cancel::current();
     let mut node = Node::new(setup.clone(), MEMORY.into())?;
-    while node.now().is_some() {
+    while let Some(now) = node.now() {
+        if cancel.is_cancelled() {
+            let at_s = now.as_secs_f64();
+            return Err(Error::Usage(format!("the run was cancelled at {at_s:.3} s")));
+        }
         node.step(&record);
     }
     Ok(node.finish())

@@ -14,7 +14,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 
 use super::reader::Section;
-use super::{GB, MAX_GB, MAX_S, ns};
+use super::{GB, MAX_GB, MAX_S, logs, ns};
 use crate::arrivals::Arrivals;
 use crate::error::{Error, Result};
 
@@ -67,8 +67,11 @@ impl Job {
         let path = s.beside(&s.text("darshan", None)?);
         let gap_s = s.number("gap_s", 0.0, MAX_S, Some(GAP_S))?;
         let mount = s.has("mount").then(|| s.text("mount", None)).transpose()?;
-        let file = File::open(&path).map_err(Error::io("read the log", &path))?;
-        parse(&path, BufReader::new(file), &Wanted { mount, moved, gap_s })
+        let wanted = Wanted { mount, moved, gap_s };
+        logs::job(format!("{path:?} {wanted:?}"), || {
+            let file = File::open(&path).map_err(Error::io("read the log", &path))?;
+            parse(&path, BufReader::new(file), &wanted)
+        })
     }
 
     /// Mean bytes of a phase.
@@ -99,6 +102,7 @@ impl Job {
 }
 
 /// What is read of a log.
+#[derive(Debug)]
 struct Wanted {
     /// Files on this mount point alone.
     mount: Option<String>,

@@ -20,6 +20,7 @@ mod burst_buffer;
 mod cluster_of_nodes;
 mod colocation;
 mod darshan;
+pub mod logs;
 mod memory_of_a_node;
 pub mod profile;
 pub mod reader;

@@ -10,7 +10,7 @@ use toml::Value;
 use crate::error::{Error, Result};
 use crate::kinds::{Done, policies, same_kind, set_policy};
 use crate::parallel::in_parallel;
-use crate::scenario::{self, File, Scenario};
+use crate::scenario::{self, File, Scenario, logs};
 use crate::table::Table;
 use crate::trace::Trace;
 
@@ -74,6 +74,11 @@ impl Axis {
         let label = |value: &Value| value.as_str().map_or_else(|| value.to_string(), String::from);
         let choice = |value| Choice { label: label(&value), value };
         Ok(Axis { key: key.into(), values: values.into_iter().map(choice).collect() })
+    }
+
+    /// The number of the value that tables show like this.
+    pub fn number_of(&self, label: &str) -> Option<usize> {
+        self.values.iter().position(|choice| choice.label == label)
     }
 }
 
@@ -161,7 +166,7 @@ pub fn sweep(file: &File, axes: &[Axis], threads: usize) -> Result<Table> {
     let points = points(axes)?;
     // All are checked before any is run: a slip in the last value should not cost an hour.
     let scenario = |i| file_at(file, axes, i)?.scenario();
-    let scenarios = (0..points).map(scenario).collect::<Result<Vec<_>>>()?;
+    let scenarios = logs::once(|| (0..points).map(scenario).collect::<Result<Vec<_>>>())?;
     same_kind(&scenarios)?;
     let runs = run_all(&scenarios, threads)?;
     let mut rows = Vec::new();
@@ -197,10 +202,9 @@ fn replicate(
     seeds: u64,
     threads: usize,
 ) -> Result<Replicated> {
-    let mut scenarios = Vec::new();
-    for file in files {
-        scenarios.extend(replications::seeded(file, seeds)?);
-    }
+    let seeded = |file| replications::seeded(file, seeds);
+    let scenarios = logs::once(|| files.iter().map(seeded).collect::<Result<Vec<_>>>())?;
+    let scenarios: Vec<Scenario> = scenarios.into_iter().flatten().collect();
     same_kind(&scenarios)?;
     let mut runs = run_all(&scenarios, threads)?.into_iter();
     let sample = |label| Sample { label, runs: runs.by_ref().take(seeds as usize).collect() };
