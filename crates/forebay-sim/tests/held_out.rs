@@ -27,3 +27,36 @@ fn an_allocation_is_full_where_clients_limit_nothing() {
         assert!(run(number, "striped/sa-sjf") > 1.1 * full, "workload {number} does not depend on its nodes");
     }
 }
+
+/// The bounds depend on the system alone, and no policy has a smaller sum.
+#[test]
+fn no_policy_is_below_the_bounds() {
+    use forebay_policy::burst::access;
+    use forebay_policy::planner;
+    use forebay_sim::random::bound;
+    use forebay_sim::random::clusters::{self, Made};
+    use forebay_sim::random::steps::{self, Kind};
+    for kind in [Kind::Arrivals, Kind::Closed, Kind::Batch] {
+        let family = steps::Family { seed: 5, kind };
+        for number in 0..8 {
+            let least_s = family.run(number, "none").expect("it runs").least_s;
+            for (policy, ..) in access::POLICIES {
+                let made = family.run(number, policy).expect("it runs");
+                assert!((made.least_s / least_s - 1.0).abs() < 1e-6, "{kind:?} {number} {policy}");
+                let (sum_s, alone_s) = (made.sum_s * (1.0 + 1e-6), made.alone_s * (1.0 - 1e-6));
+                assert!(sum_s >= least_s && least_s >= alone_s, "{kind:?} {number} {policy}: {made:?}");
+            }
+        }
+    }
+    let family = clusters::Family { seed: 5, allowance: 0.3, bandwidth: "fair-share".into() };
+    for number in 0..20 {
+        let least_s = bound::map_s(&family.cluster(number, "eley"));
+        for (policy, ..) in planner::POLICIES {
+            let sum_s = Made::of(&family.cluster(number, policy)).expect("it runs").sum_s();
+            assert!(
+                sum_s * (1.0 + 1e-6) >= least_s && least_s > 0.0,
+                "{number} {policy}: {sum_s}, {least_s}"
+            );
+        }
+    }
+}

@@ -11,6 +11,7 @@
 //! | [`loads`] | memory that compute needs on a node | memory laws |
 
 pub mod allocations;
+pub mod bound;
 pub mod clusters;
 pub mod loads;
 pub mod steps;

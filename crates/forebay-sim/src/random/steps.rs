@@ -16,7 +16,7 @@
 use forebay_model::rng::Rng;
 use forebay_policy::burst::access;
 
-use super::by_order;
+use super::{bound, by_order};
 use crate::arrivals::Arrivals;
 use crate::burst::batch::lasting_leases;
 use crate::burst::{JobSpec, Outcome, Setup, simulate};
@@ -158,7 +158,9 @@ impl Family {
     /// # Errors
     /// If no access policy has this name.
     pub fn run(&self, number: u64, policy: &str) -> Result<Made> {
-        Ok(Made::of(&simulate(&self.workload(number, policy), &mut Trace::off())?))
+        let setup = self.workload(number, policy);
+        let outcome = simulate(&setup, &mut Trace::off())?;
+        Ok(Made { least_s: bound::io_s(&setup, &outcome), ..Made::of(&outcome) })
     }
 }
 
@@ -177,6 +179,8 @@ pub struct Made {
     pub alone_s: f64,
     /// The longest time alone.
     pub longest_alone_s: f64,
+    /// A higher bound of the sum that no policy can be below; that of times alone if unknown.
+    pub least_s: f64,
 }
 
 impl Made {
@@ -193,6 +197,6 @@ impl Made {
             made.longest_alone_s = made.longest_alone_s.max(alone_s);
         }
         made.slowdown /= made.steps.max(1) as f64;
-        made
+        Made { least_s: made.alone_s, ..made }
     }
 }

@@ -9,7 +9,7 @@ use crate::estimate::Estimate;
 use crate::parallel::{in_parallel, threads};
 use crate::random::clusters::{self, Against, Made};
 use crate::random::steps::{self, Kind};
-use crate::random::{allocations, loads};
+use crate::random::{allocations, bound, loads};
 use crate::report::{Record, Report};
 
 /// Seed of the report.
@@ -62,8 +62,16 @@ fn planners(seed: u64) -> Result<Vec<Record>> {
     let ours = made("forebay")?;
     let mut records = Vec::new();
     for other in ["eley", "full-delay", "eley-direct"] {
-        let mut against = Against::default();
-        (0..).zip(ours.iter().zip(&made(other)?)).for_each(|(number, (a, b))| against.add(number, a, b));
+        let (mut against, theirs) = (Against::default(), made(other)?);
+        (0..).zip(ours.iter().zip(&theirs)).for_each(|(number, (a, b))| against.add(number, a, b));
+        if other == "eley" {
+            let least = (0..)
+                .zip(&theirs)
+                .map(|(number, theirs)| bound::map_s(&family.cluster(number, other)) / theirs.sum_s());
+            let least = Estimate::change_percent(&least.collect::<Vec<_>>());
+            let unit = "% map time against eley that no planner is below";
+            records.push(Record::reported("held-out/planners/bound", least.mean, unit).over(&least));
+        }
         let (id, change) = (format!("held-out/planners/{other}"), against.change_percent());
         let unit = "% map time of forebay against it";
         records.push(match other {
@@ -89,6 +97,12 @@ fn access(seed: u64) -> Result<Vec<Record>> {
         let made = |policy: &str| all(WORKLOADS, |number| family.run(number, policy));
         let (none, sjf, ours) = (made("none")?, made("sa-sjf")?, made("coflow")?);
         let unit = "% sum of I/O times against none";
+        let least: Vec<f64> = none.iter().map(|made| made.least_s / made.sum_s).collect();
+        let least = Estimate::change_percent(&least);
+        let id = format!("held-out/access/{name}/bound");
+        records.push(
+            Record::reported(id, least.mean, "% sum of I/O times that no policy is below").over(&least),
+        );
         records.push(lower(format!("held-out/access/{name}/coflow"), &change(&ours, &none), unit));
         let sjf = change(&sjf, &none);
         records.push(Record::reported(format!("held-out/access/{name}/sa-sjf"), sjf.mean, unit).over(&sjf));

@@ -6,6 +6,8 @@ use forebay_policy::planner;
 use super::super::{Output, say, table};
 use super::{Systems, TEST};
 use crate::error::Result;
+use crate::estimate::Estimate;
+use crate::random::bound;
 use crate::random::clusters::{Against, Family, Made, equal_shares_s};
 
 /// Options of `random planners`.
@@ -24,7 +26,7 @@ pub struct PlannersArgs {
     bandwidth: String,
 }
 
-const COLUMNS: [&str; 14] = [
+const COLUMNS: [&str; 16] = [
     "policy",
     "map_s",
     "change_percent",
@@ -39,6 +41,8 @@ const COLUMNS: [&str; 14] = [
     "missed_beside_fetch",
     "phases",
     "worst_stretch",
+    "bound_percent",
+    "reached_percent",
 ];
 const ROW_COLUMNS: [&str; 7] =
     ["number", "policy", "hpc_jobs", "jobs", "map_s", "deadlines_missed", "missed_beside_fetch"];
@@ -60,7 +64,8 @@ pub fn planners(args: &PlannersArgs, out: &mut Output<'_>) -> Result<()> {
     let of = |number: u64| -> Result<Cluster> {
         let policies = [&args.policy].into_iter().chain(&others);
         let made = policies.map(|policy| Made::of(&family.cluster(number, policy))).collect::<Result<_>>()?;
-        Ok(Cluster { number, made, shares_s: equal_shares_s(&family.cluster(number, &args.policy))? })
+        let cluster = family.cluster(number, &args.policy);
+        Ok(Cluster { number, made, shares_s: equal_shares_s(&cluster)?, least_s: bound::map_s(&cluster) })
     };
     let clusters = args.systems.run(of)?;
     args.systems.write(&ROW_COLUMNS, || rows(&family, &args.policy, &others, &clusters))?;
@@ -74,6 +79,8 @@ struct Cluster {
     made: Vec<Made>,
     /// Map times on equal shares.
     shares_s: Vec<f64>,
+    /// No planner has a smaller sum of map times.
+    least_s: f64,
 }
 
 /// One row for each cluster and policy.
@@ -109,12 +116,16 @@ fn summary(args: &PlannersArgs, others: &[String], clusters: &[Cluster], out: &m
         row.push(format!("{:.2}", stretches.fold(0.0, f64::max)));
         row
     };
-    let mut rows = vec![row(&args.policy, 0, vec!["-".into(); 8])];
+    let mut rows = vec![[row(&args.policy, 0, vec!["-".into(); 8]), vec!["-".into(); 2]].concat()];
     let mut worst = Vec::new();
     for (o, other) in others.iter().enumerate() {
         let mut against = Against::default();
         clusters.iter().for_each(|c| against.add(c.number, &c.made[0], &c.made[o + 1]));
-        rows.push(row(other, o + 1, cells(&against)));
+        let least = clusters.iter().map(|c| c.least_s / c.made[o + 1].sum_s());
+        let bound = Estimate::change_percent(&least.collect::<Vec<_>>()).mean;
+        let reached = 100.0 * against.change_percent().mean / bound;
+        let of_bound = vec![format!("{bound:.2}"), format!("{reached:.1}")];
+        rows.push([row(other, o + 1, cells(&against)), of_bound].concat());
         worst.extend(against.slower_for_nothing.first().and(against.worst_for_nothing).map(|(_, number)| {
             let PlannersArgs { policy, allowance_percent, bandwidth, systems } = args;
             let seed = systems.seed;
@@ -132,6 +143,10 @@ fn summary(args: &PlannersArgs, others: &[String], clusters: &[Cluster], out: &m
     say(
         out,
         &format!("{count} random clusters of seed {seed}; changes are those of {policy} against each policy"),
+    )?;
+    say(
+        out,
+        "bound_percent: no planner has a smaller sum, whatever deadlines it misses; reached_percent: the change in percent of that",
     )?;
     say(out, TEST)?;
     worst.iter().try_for_each(|line| say(out, line))

@@ -10,6 +10,7 @@ use crate::trace::Trace;
 mod arrivals;
 mod beyond;
 mod figures;
+mod left_out;
 mod sort;
 pub mod system;
 mod tables;
@@ -25,6 +26,7 @@ pub fn run(report: &mut Report) -> Result<()> {
     report.text(include_str!("intro.md"));
     let grid = Grid::new()?;
     tables::table5(report, &grid);
+    left_out::all(report)?;
     tables::interference(report, &grid);
     sort::table4(report)?;
     tables::table6(report)?;
