@@ -22,9 +22,10 @@
 //! itself: noise is not followed, and neither is an oscillation that is too short to be worth a
 //! fill ([`rhythm`]).
 //!
-//! While compute moves, and after an alarm, samples come every `fast_period_ns`, so that a burst
-//! that starts between two samples is met after milliseconds; a quiet node is looked at as rarely
-//! as before.
+//! While compute moves, samples come every `fast_period_ns`, and four times as often after an alarm
+//! and while compute grows by more than a hundredth of the memory in that time. So a burst that
+//! starts between two samples is met after milliseconds, and the room made ahead of it stays small;
+//! a quiet node is looked at as rarely as before.
 //!
 //! **Bound.** A capacity is a number of whole blocks, a growth comes at most five times a period,
 //! and each resize moves at least one block. So a run of n periods has at most 5 n + 1 growths, and
@@ -47,9 +48,12 @@ const CALM_AFTER: u32 = 30;
 const SWING: f64 = 0.01;
 /// Growths of the tier in a period, at most.
 const TAKES_PER_PERIOD: u64 = 5;
-/// After an alarm the next sample comes after this part of a fast period: a threshold that is still
-/// exceeded does not ring again.
+/// After an alarm, and while compute grows swiftly, the next sample comes after this part of a fast
+/// period: a threshold that is still exceeded does not ring again.
 const ALARMED_PARTS: u64 = 4;
+/// Growth in a fast period that is swift, as a part of the memory. To make room for twice as much
+/// would cost a small node much of its tier; denser samples need less room.
+const SWIFT: f64 = 0.01;
 /// An oscillation shorter than so many periods is not followed.
 const SHORT_PERIODS: u64 = 5;
 
@@ -76,6 +80,7 @@ struct Seen {
     /// Growth that lasts, in bytes per ns.
     growth: f64,
     grows: bool,
+    swift: bool,
     /// Whether compute is where its noise takes it.
     noisy: bool,
     after_ns: u64,
@@ -115,17 +120,19 @@ impl Forebay {
         let moves = grows || alarmed || moved > limit.max(GROWTH * memory);
         let due = self.rhythm.is_due(now, config.period_ns);
         self.fast_left = if moves || due { CALM_AFTER } else { self.fast_left.saturating_sub(1) };
+        let swift = growth * config.fast_period_ns as f64 > SWIFT * memory;
         let after_ns = match self.fast_left {
-            _ if alarmed => (config.fast_period_ns / ALARMED_PARTS).max(1),
+            _ if alarmed || swift => (config.fast_period_ns / ALARMED_PARTS).max(1),
             0 => config.period_ns,
             _ => config.fast_period_ns,
         };
-        Seen { compute, growth, grows, noisy, after_ns }
+        Seen { compute, growth, grows, swift, noisy, after_ns }
     }
 
     /// By how much compute grows until the next sample, and once more for that to take effect.
     fn ahead(&self, now: Nanos, config: &Config, seen: &Seen) -> f64 {
-        let ahead = seen.growth * 2.0 * seen.after_ns.max(config.fast_period_ns) as f64;
+        let least_ns = if seen.swift { seen.after_ns } else { config.fast_period_ns };
+        let ahead = seen.growth * 2.0 * seen.after_ns.max(least_ns) as f64;
         // A rise that is part of a known short oscillation ends where the last one did.
         match self.rhythm.top(now, short_ns(config)) {
             Some(top) if seen.compute <= top + SWING * config.memory_bytes as f64 => {

@@ -303,6 +303,34 @@ mod tests {
         assert_eq!(m.snapshot(), 38 * GB);
     }
 
+    /// A program takes 3 GB at 10 GB/s on a node of 4 GB: at no time is more in use than 2 % above
+    /// the target, and no more than a fortieth of the memory is made free for growth that then ends.
+    #[test]
+    fn forebay_keeps_what_fits_beside_a_swift_burst() {
+        const MB: u64 = 1_000_000;
+        let block_bytes = 2 * MB;
+        let config = Config { memory_bytes: 4 * GB, max_bytes: 4 * GB, block_bytes, ..Config::default() };
+        let mut m = Controller::new(policy("forebay").expect("it exists"), config, 3_600 * MB);
+        let compute = |us: u64| 200 * MB + (us.saturating_sub(1_000_000) * 10_000).min(3 * GB);
+        let (mut us, mut next, mut least) = (0, 0, u64::MAX);
+        while us < 2_000_000 {
+            let used_bytes = compute(us) + m.snapshot();
+            let alarmed = used_bytes > m.config.alarm_bytes();
+            if us >= next || alarmed && next > us + 10_000 {
+                let (sample, mut out) = (Sample { used_bytes, tier_bytes: m.snapshot() }, Vec::new());
+                let event = if us < next { Event::Pressure(sample) } else { Event::Sample(sample) };
+                m.handle(Nanos(us * 1_000), event, &mut out);
+                let Some(Action::Watch { after_ns }) = out.last() else { panic!("{out:?}") };
+                next = us + after_ns / 1_000;
+            }
+            assert!(used_bytes < 3_880 * MB, "{used_bytes} bytes at {us} us");
+            least = least.min(m.snapshot());
+            us += 100;
+        }
+        assert!((500 * MB..=600 * MB).contains(&least), "{least} of the 600 MB that fit");
+        assert!(m.snapshot() > 590 * MB, "{}", m.snapshot());
+    }
+
     proptest! {
         /// Whatever happens the capacity stays within its limits, and compute that has more never
         /// gives the tier more than is free. (It may have more than beside less compute: `forebay`
