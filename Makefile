@@ -98,6 +98,10 @@ lab-down: ## Stops the lab, and removes what a crash has left behind
 bench: build ## Every figure with its reference, in target/bench.json (ONLY=read.cached for one group, RUNS=9)
 	$(BUILT)/forebay-bench $(if $(ONLY),--only $(ONLY)) $(if $(RUNS),--runs $(RUNS))
 
+.PHONY: bench-ramps
+bench-ramps: build ## Programs that take memory at random rates beside an agent, under each law, as root (RAMPS=1000 SEED=2)
+	$(BUILT)/forebay-bench --only memory.ramps --ramps $(or $(RAMPS),200) $(if $(filter command line environment,$(origin SEED)),--seed $(SEED))
+
 .PHONY: bench-spark
 bench-spark: build ## Gain and cost of waves on Spark, at several speeds of the PFS; about 40 minutes (LAB=moosefs for the lab's cluster, ARGS="--setting fast --repeats 5")
 	$(PYTHON) python/demo --study $(if $(LAB),--lab $(LAB)) $(ARGS)

@@ -36,6 +36,15 @@ struct Args {
     /// Small sizes, to see that everything works; the figures mean little
     #[arg(long)]
     quick: bool,
+    /// Random ramps of `memory.ramps`
+    #[arg(long, default_value_t = 60)]
+    ramps: usize,
+    /// Seed of the random ramps
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Be the program that takes memory: bytes, bytes a second, and how long to keep them in ms
+    #[arg(long, hide = true)]
+    hog: Option<String>,
     /// Where the records go
     #[arg(long, default_value = "target/bench.json")]
     out: PathBuf,
@@ -43,7 +52,7 @@ struct Args {
 
 type Group = fn(&Rig) -> Result<Vec<Record>, String>;
 
-const GROUPS: [(&str, Group); 15] = [
+const GROUPS: [(&str, Group); 19] = [
     ("read.cached", read::cached),
     ("read.cold", read::cold),
     ("read.shared", read::shared),
@@ -53,6 +62,10 @@ const GROUPS: [(&str, Group); 15] = [
     ("hadoop.read", hadoop::read),
     ("write", write::write),
     ("give_back", memory::give_back),
+    ("memory.bursts", memory::bursts),
+    ("memory.ramps", memory::ramps),
+    ("memory.cost", memory::cost),
+    ("memory.reads", memory::reads),
     ("open", files::open),
     ("agent", files::agent),
     ("hit_ratio", others::hit_ratio),
@@ -74,6 +87,15 @@ fn wanted(only: &str) -> Vec<&'static str> {
 
 fn main() -> ExitCode {
     let args = Args::parse();
+    if let Some(order) = &args.hog {
+        return match memory::hog::take(order) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(e) => {
+                eprintln!("{e}");
+                ExitCode::from(1)
+            }
+        };
+    }
     let mut records = Vec::new();
     let mut failed = false;
     let wanted = wanted(&args.only);
@@ -84,7 +106,7 @@ fn main() -> ExitCode {
     }
     for (name, group) in GROUPS.iter().filter(|(name, _)| wanted.contains(name)) {
         eprintln!("{name} ...");
-        match Rig::new(args.runs, args.quick).and_then(|rig| group(&rig)) {
+        match Rig::new(args.runs, args.quick, (args.ramps, args.seed)).and_then(|rig| group(&rig)) {
             Ok(more) => {
                 more.iter().for_each(|r| eprintln!("  {}", r.line()));
                 records.extend(more);

@@ -19,6 +19,10 @@ pub struct Rig {
     pub runs: usize,
     /// Sizes are cut down.
     pub quick: bool,
+    /// Random ramps, and the seed of these.
+    pub ramps: usize,
+    /// See there.
+    pub seed: u64,
     /// Directory of everything, on disk.
     pub dir: PathBuf,
     /// The program under test.
@@ -46,12 +50,12 @@ fn failed(what: &str, e: impl std::fmt::Display) -> String {
 
 impl Rig {
     /// A fresh stand.
-    pub fn new(runs: usize, quick: bool) -> Result<Self, String> {
+    pub fn new(runs: usize, quick: bool, (ramps, seed): (usize, u64)) -> Result<Self, String> {
         let program = forebay_lab::fixture::find_program()
             .ok_or("no forebay program beside this one; build it first: cargo build --release")?;
         let dir = std::env::temp_dir().join(format!("forebay-bench-{}", std::process::id()));
         fs::create_dir_all(dir.join("pfs")).map_err(|e| failed("make a directory", e))?;
-        Ok(Rig { runs, quick, dir, program })
+        Ok(Rig { runs, quick, ramps, seed, dir, program })
     }
 
     /// `full` bytes, or a sixteenth of them for a quick look.
@@ -77,12 +81,22 @@ impl Rig {
 
     /// Starts an agent that serves `pfs`.
     pub fn agent(&self, pfs: &Path, capacity: &str) -> Result<AgentProcess, String> {
+        self.agent_by(Command::new(&self.program), "", pfs, capacity)
+    }
+
+    /// The same by `command`, which runs the program, and with `more` in its configuration.
+    pub fn agent_by(
+        &self,
+        mut command: Command,
+        more: &str,
+        pfs: &Path,
+        capacity: &str,
+    ) -> Result<AgentProcess, String> {
         let state_dir = self.dir.join("state");
         let started = Instant::now();
-        let mut command = Command::new(&self.program);
         let config = self.dir.join("agent.toml");
         // What is measured is not how long a fresh file is left alone.
-        let text = format!("[[mount]]\nlabel = \"pfs\"\nroot = {pfs:?}\nsettle_ms = 0\n");
+        let text = format!("[[mount]]\nlabel = \"pfs\"\nroot = {pfs:?}\nsettle_ms = 0\n{more}");
         fs::write(&config, text).map_err(|e| failed("write a configuration", e))?;
         command.arg("up").arg("--foreground").arg("--config").arg(config).args(["--capacity", capacity]);
         command.arg("--state-dir").arg(&state_dir).env_remove("FOREBAY_SOCKET");
@@ -132,6 +146,16 @@ impl AgentProcess {
     /// A fresh client of it.
     pub fn client(&self) -> Client {
         Client::new(ClientConfig { socket: Some(self.socket()), quiet: true, ..ClientConfig::default() })
+    }
+
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Whether it has not ended yet.
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().is_ok_and(|ended| ended.is_none())
     }
 
     /// Its socket.

@@ -304,7 +304,7 @@ mod tests {
     }
 
     /// A program takes 3 GB at 10 GB/s on a node of 4 GB: at no time is more in use than 2 % above
-    /// the target, and no more than a fortieth of the memory is made free for growth that then ends.
+    /// the target, and at most a fortieth of the memory is made free for growth that then ends.
     #[test]
     fn forebay_keeps_what_fits_beside_a_swift_burst() {
         const MB: u64 = 1_000_000;

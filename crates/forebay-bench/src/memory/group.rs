@@ -1,0 +1,154 @@
+//! A control group with a memory limit, and what is in use there over time.
+
+use super::hog::now_ns;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Between two samples.
+const STEP: Duration = Duration::from_millis(1);
+
+/// A control group of version 1 or 2; removed when it is dropped.
+pub struct Group {
+    /// Its limit in bytes.
+    pub limit_bytes: u64,
+    directory: PathBuf,
+    is_v1: bool,
+}
+
+/// What is in use in a group.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample {
+    /// When, by [`now_ns`].
+    pub at_ns: u64,
+    /// All but clean pages of files, in bytes.
+    pub used: u64,
+    /// Of that, in tmpfs: the tier.
+    pub tier: u64,
+}
+
+impl Group {
+    /// Makes one with this limit.
+    pub fn new(limit_bytes: u64) -> Result<Self, String> {
+        Group::called("agent", limit_bytes)
+    }
+
+    /// Makes one called `name` with this limit.
+    pub fn called(name: &str, limit_bytes: u64) -> Result<Self, String> {
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").map_err(|e| e.to_string())?;
+        let of = |kind: &str, needs: &str| {
+            let line = mounts.lines().find(|l| l.contains(kind) && l.ends_with(needs))?;
+            line.split(' ').nth(4).map(PathBuf::from)
+        };
+        let v1 = of(" - cgroup ", "memory");
+        let is_v1 = v1.is_some();
+        let parent = v1.or_else(|| of(" - cgroup2 ", "")).ok_or("no control groups are mounted")?;
+        let directory = parent.join(format!("forebay-bench-{name}-{}", std::process::id()));
+        std::fs::create_dir(&directory).map_err(|e| format!("cannot make {}: {e}", directory.display()))?;
+        let group = Group { limit_bytes, directory, is_v1 };
+        let limit = group.file("memory.limit_in_bytes", "memory.max");
+        std::fs::write(&limit, limit_bytes.to_string())
+            .map_err(|e| format!("cannot limit memory in {}: {e}; this needs root", limit.display()))?;
+        Ok(group)
+    }
+
+    fn file(&self, v1: &str, v2: &str) -> PathBuf {
+        self.directory.join(if self.is_v1 { v1 } else { v2 })
+    }
+
+    /// A command that runs in the group.
+    pub fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new("sh");
+        let script = format!("echo $$ > {}/cgroup.procs && exec \"$0\" \"$@\"", self.directory.display());
+        command.args(["-c", &script]).arg(program);
+        command
+    }
+
+    /// How often the kernel has killed somebody in the group.
+    pub fn kills(&self) -> u64 {
+        let file = self.file("memory.oom_control", "memory.events");
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+        line.and_then(|number| number.trim().parse().ok()).unwrap_or(0)
+    }
+
+    /// What is in use now.
+    pub fn sample(&self) -> Result<Sample, String> {
+        self.open()?.sample()
+    }
+
+    /// What is in use while `work` runs.
+    pub fn during<T>(&self, work: impl FnOnce() -> Result<T, String>) -> Result<(T, Vec<Sample>), String> {
+        let files = self.open()?;
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let sampler = scope.spawn(|| {
+                let mut samples = Vec::with_capacity(8192);
+                while !stop.load(Ordering::Relaxed) {
+                    samples.push(files.sample()?);
+                    std::thread::sleep(STEP);
+                }
+                Ok::<_, String>(samples)
+            });
+            let result = work();
+            stop.store(true, Ordering::Relaxed);
+            let samples = sampler.join().map_err(|_| "the sampler panicked".to_owned())?;
+            Ok((result?, samples?))
+        })
+    }
+
+    fn open(&self) -> Result<Files, String> {
+        let open = |path: PathBuf| File::open(&path).map_err(|e| format!("{}: {e}", path.display()));
+        Ok(Files {
+            usage: open(self.file("memory.usage_in_bytes", "memory.current"))?,
+            stat: open(self.directory.join("memory.stat"))?,
+            prefix: if self.is_v1 { "total_" } else { "" },
+        })
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while std::fs::remove_dir(&self.directory).is_err() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// Files of a group that stay open, so that a sample costs little.
+struct Files {
+    usage: File,
+    stat: File,
+    prefix: &'static str,
+}
+
+impl Files {
+    fn sample(&self) -> Result<Sample, String> {
+        let mut buffer = [0; 8192];
+        let usage: u64 = text(&self.usage, &mut buffer)?.trim().parse().map_err(|_| "no number in use")?;
+        let at_ns = now_ns();
+        let (mut clean, mut unwritten, mut tier) = (0, 0, 0);
+        for line in text(&self.stat, &mut buffer)?.lines() {
+            let Some((key, value)) = line.strip_prefix(self.prefix).and_then(|l| l.split_once(' ')) else {
+                continue;
+            };
+            let value: u64 = value.parse().unwrap_or(0);
+            match key {
+                "active_file" | "inactive_file" => clean += value,
+                "dirty" | "writeback" | "file_dirty" | "file_writeback" => unwritten += value,
+                "shmem" => tier = value,
+                _ => {}
+            }
+        }
+        Ok(Sample { at_ns, used: usage.saturating_sub(clean - unwritten.min(clean)), tier })
+    }
+}
+
+fn text<'a>(file: &File, buffer: &'a mut [u8]) -> Result<&'a str, String> {
+    let n = file.read_at(buffer, 0).map_err(|e| e.to_string())?;
+    std::str::from_utf8(&buffer[..n]).map_err(|e| e.to_string())
+}

@@ -1,0 +1,24 @@
+//! Memory that goes back: what it costs, how fast it is, and what it does to readers and to
+//! compute.
+//!
+//! | file | what it measures |
+//! | --- | --- |
+//! | `give_back` | eviction and shrinking beside bare hole punching |
+//! | `ramps` | programs that take memory beside an agent, under each law |
+//! | `reads` | the controller's processor time, and reads while the tier gives way |
+//! | `stage` | a control group with an agent in it, whose tier fills the group |
+//! | `group` | the control group, and its use over time |
+//! | `hog` | the program that takes memory |
+//! | `judge` | what samples of a ramp say |
+
+mod give_back;
+mod group;
+pub mod hog;
+mod judge;
+mod ramps;
+mod reads;
+mod stage;
+
+pub use give_back::give_back;
+pub use ramps::{bursts, ramps};
+pub use reads::{cost, reads};
