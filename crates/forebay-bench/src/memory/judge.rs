@@ -13,8 +13,8 @@ const ABOVE: f64 = TARGET + 0.02;
 pub struct Verdict {
     /// Seconds above r0 + 2 %.
     pub above_s: f64,
-    /// The longest time in seconds that a byte above the alarm waited until the tier had released
-    /// as much; 0 if none did.
+    /// The longest time in seconds that a byte above the alarm may have waited until the tier had
+    /// released as much; 0 if no sample has seen one.
     pub reaction_s: f64,
     /// Mean of the tier while the burst grew and held, and of the largest tier below r0 beside it.
     pub tier_mean: f64,
@@ -58,14 +58,15 @@ fn compute(sample: &Sample) -> f64 {
     sample.used as f64 - sample.tier as f64
 }
 
-/// The longest that a byte above `bound` waited: at each sample, how long ago compute had for the
-/// first time more than fits beside the tier of now.
+/// The longest that a byte above `bound` may have waited: at each sample, from when compute had for
+/// the first time more than fits beside the tier of then, to the next sample.
 fn reaction_s(samples: &[Sample], bound: f64) -> f64 {
     let mut longest_ns = 0;
     for (i, now) in samples.iter().enumerate().filter(|(_, s)| s.used as f64 > bound) {
         let fits = bound - now.tier as f64;
         let since = samples[..=i].iter().rev().take_while(|s| compute(s) > fits).last();
-        longest_ns = longest_ns.max(since.map_or(0, |since| now.at_ns - since.at_ns));
+        let until = samples.get(i + 1).unwrap_or(now);
+        longest_ns = longest_ns.max(since.map_or(0, |since| until.at_ns - since.at_ns));
     }
     longest_ns as f64 / 1e9
 }

@@ -111,7 +111,9 @@ impl Stage {
             let sample = self.group.sample()?;
             idle = if sample.tier > before { 0 } else { idle + 1 };
             before = sample.tier;
-            if sample.used as f64 >= FULL * self.group.limit_bytes as f64 || idle >= IDLE_PASSES {
+            if sample.used as f64 >= FULL * self.group.limit_bytes as f64
+                || idle >= IDLE_PASSES && sample.tier > MIB
+            {
                 return Ok(());
             }
             if Instant::now() > deadline {
