@@ -237,9 +237,10 @@ fn commands(text: &str) -> Vec<Vec<String>> {
             .filter(|at| *at == 0 || line[..*at].ends_with(' '))
             .map_or(line, |at| &line[..at]);
         let starts = line.match_indices("forebay ").filter(|(at, _)| {
-            // A policy is called `forebay` as well.
+            // Policies and laws are called `forebay` as well.
             let before = line[..*at].trim_end_matches("target/release/");
-            before.chars().next_back().is_none_or(|c| " '\"(`".contains(c)) && !before.ends_with("--policy ")
+            before.chars().next_back().is_none_or(|c| " '\"(`".contains(c))
+                && !["--policy ", "--setting "].iter().any(|option| before.ends_with(option))
         });
         for (at, _) in starts {
             // Inside of quotes the command ends with the quote.

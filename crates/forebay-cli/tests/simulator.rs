@@ -337,8 +337,8 @@ fn a_changed_grant_is_noticed() {
     let error = forebay(&["sim", "replay", path(&trace)]).expect_err("no such kind");
     assert!(
         error.contains(
-            "this is a run of kind 'tape'; colocation, burst-buffer, cluster, memory, stages and laws can be \
-             replayed"
+            "this is a run of kind 'tape'; colocation, burst-buffer, cluster, memory, world, stages and laws can \
+             be replayed"
         ),
         "{error}"
     );
@@ -405,7 +405,7 @@ fn bad_burst_buffer_scenarios_are_refused_in_one_line() {
     };
     assert_eq!(
         refuse("\"burst-buffer\"", "\"tape\""),
-        "kind = \"tape\": one of colocation, burst-buffer, cluster, memory is needed"
+        "kind = \"tape\": one of colocation, burst-buffer, cluster, memory, world is needed"
     );
     assert!(
         refuse("[access]", "[acess]").starts_with("acess = a table: unknown key; allowed are kind, seed")

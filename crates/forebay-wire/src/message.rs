@@ -14,7 +14,7 @@ use forebay_pfs::{FileFacts, FileVersion};
 use serde::{Deserialize, Serialize};
 
 /// Number of this protocol. Both sides must speak the same.
-pub const PROTOCOL: u32 = 6;
+pub const PROTOCOL: u32 = 7;
 
 /// First eight bytes of every connection: "forebay" and a zero.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"forebay\0");
@@ -608,12 +608,12 @@ mod tests {
             stamps: "s".into(),
         };
         let bytes = postcard::to_stdvec(&mount).unwrap();
-        assert_eq!((PROTOCOL, bytes), (6, vec![1, b'm', 1, b'/', 1, 1, 2, 3, 4, 1, 1, b's']));
+        assert_eq!((PROTOCOL, bytes), (7, vec![1, b'm', 1, b'/', 1, 1, 2, 3, 4, 1, 1, b's']));
         let status = Status { mounts: vec![mount], ..Status::default() };
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&status).unwrap().len()), (6, 34));
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&Refusal::StampsUnproved).unwrap()), (6, vec![11]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&status).unwrap().len()), (7, 35));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&Refusal::StampsUnproved).unwrap()), (7, vec![11]));
         let facts = postcard::to_stdvec(&FileVersion { ino: 1, size: 2, mtime_ns: 3, ctime_ns: 4 }).unwrap();
-        assert_eq!((PROTOCOL, facts), (6, vec![1, 2, 6, 8]));
+        assert_eq!((PROTOCOL, facts), (7, vec![1, 2, 6, 8]));
     }
 
     #[test]
