@@ -135,6 +135,13 @@ pub const KEYS: &[Key] = &[
                  longest; its agent reconnects.",
     },
     Key {
+        name: "cluster.coordinator_reports",
+        default: "\"1GiB\"",
+        reason: "Limit on the coordinator's memory for what all jobs report, in addition to any tier: a split \
+                 takes about 150 bytes. Above the limit, the coordinator no longer plans the largest job of the \
+                 user whose jobs take most; its tasks read without prefetch.",
+    },
+    Key {
         name: "cluster.listen",
         default: "\"\"",
         reason: "IP:PORT where this agent serves pages to its peers; port 0 picks a free one. Empty: the \
@@ -330,6 +337,8 @@ pub struct ClusterConfig {
     pub coordinator_listen: String,
     /// Most bytes that the coordinator of this process holds in the buffers of its connections.
     pub coordinator_buffers_bytes: u64,
+    /// Most bytes of memory that the reports of all jobs take in the coordinator of this process.
+    pub coordinator_reports_bytes: u64,
     /// `IP:PORT` where peers are served; empty for none.
     pub listen: String,
     /// Unique name of the node.
@@ -357,6 +366,7 @@ impl Default for ClusterConfig {
             coordinator: String::new(),
             coordinator_listen: String::new(),
             coordinator_buffers_bytes: 256 << 20,
+            coordinator_reports_bytes: 1 << 30,
             listen: String::new(),
             host: node.clone(),
             node,
@@ -502,6 +512,7 @@ struct RawCluster {
     coordinator: Option<String>,
     coordinator_listen: Option<String>,
     coordinator_buffers: Option<String>,
+    coordinator_reports: Option<String>,
     listen: Option<String>,
     node: Option<String>,
     host: Option<String>,
@@ -670,6 +681,9 @@ impl Config {
     }
 }
 
+/// Least memory for what jobs report: that of a hundred thousand splits.
+const REPORTS_BYTES_MIN: u64 = 16 << 20;
+
 impl ClusterConfig {
     fn take(&mut self, raw: RawCluster) -> Result<(), String> {
         let default = std::mem::take(self);
@@ -681,6 +695,10 @@ impl ClusterConfig {
             coordinator_buffers_bytes: match raw.coordinator_buffers {
                 Some(text) => parse_bytes(&text).map_err(|e| format!("cluster.coordinator_buffers: {e}"))?,
                 None => default.coordinator_buffers_bytes,
+            },
+            coordinator_reports_bytes: match raw.coordinator_reports {
+                Some(text) => parse_bytes(&text).map_err(|e| format!("cluster.coordinator_reports: {e}"))?,
+                None => default.coordinator_reports_bytes,
             },
             listen: raw.listen.unwrap_or_default(),
             host: named(raw.host).unwrap_or_else(|| node.clone()),
@@ -707,6 +725,12 @@ impl ClusterConfig {
             return Err(format!(
                 "cluster.coordinator_buffers = {} bytes is too little: two of the longest messages take {frames}",
                 self.coordinator_buffers_bytes
+            ));
+        }
+        if self.coordinator_reports_bytes < REPORTS_BYTES_MIN {
+            return Err(format!(
+                "cluster.coordinator_reports = {} bytes is too little: the least is {REPORTS_BYTES_MIN}",
+                self.coordinator_reports_bytes
             ));
         }
         if !(10..=600_000).contains(&self.peer_deadline.as_millis()) {

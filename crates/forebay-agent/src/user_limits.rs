@@ -17,6 +17,9 @@ use std::ops::Deref;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 
+/// Analytics jobs of an agent at a time.
+pub const JOBS_MAX: usize = 64;
+
 /// A resource of which users have shares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
@@ -24,6 +27,8 @@ pub enum Kind {
     Connections,
     /// Loads, each with its thread.
     Loads,
+    /// Analytics jobs.
+    Jobs,
     /// Descriptors that outlive the request they came with: of loads, fetches, memory-only files
     /// and files written through.
     Descriptors,
@@ -53,6 +58,7 @@ impl Bounds {
         let descriptors = descriptors_max();
         let (own, all) = match kind {
             Kind::Connections | Kind::Loads => (connections.div_ceil(2), connections),
+            Kind::Jobs => (JOBS_MAX as u64 / 2, JOBS_MAX as u64),
             Kind::Descriptors => (descriptors / 4, descriptors / 2),
             Kind::Fetching | Kind::Ahead => (capacity / 2, capacity),
             Kind::Held => (capacity / 2, capacity / 4 * 3),
@@ -61,6 +67,7 @@ impl Bounds {
         let (what, remedy) = match kind {
             Kind::Connections => ("connections", "close some, or raise agent.connections_max"),
             Kind::Loads => ("loads", "wait for others to end, or raise agent.connections_max"),
+            Kind::Jobs => ("analytics jobs at this node", "wait for others to end"),
             Kind::Descriptors => (
                 "open files at the agent",
                 "wait for loads and reads to end, remove memory-only files, or raise the agent's `ulimit -n`",

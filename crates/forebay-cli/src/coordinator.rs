@@ -48,6 +48,7 @@ pub fn start(config: &ClusterConfig) -> io::Result<Coordinator> {
         planner: config.planner.clone(),
         profile: profile(config).map_err(io::Error::other)?,
         buffers_bytes: config.coordinator_buffers_bytes,
+        reports_bytes: config.coordinator_reports_bytes,
         decision_log: config.decision_log.clone(),
     })
 }

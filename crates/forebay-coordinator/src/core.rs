@@ -66,7 +66,9 @@ impl Core {
             ToCoordinator::AskJobs { ask } => {
                 out.push(Effect::Send(session, ToAgent::Jobs { ask, jobs: self.pump.status() }));
             }
-            ToCoordinator::Job { job, updates } => self.pump.job_reports(now, &(node, job), updates),
+            ToCoordinator::Job { job, uid, updates } => {
+                self.pump.job_reports(now, &(node, job), uid, updates);
+            }
             ToCoordinator::Hpc { hpc, update } => self.pump.hpc_reports(now, &(node, hpc), update),
             ToCoordinator::Order(progress) => self.pump.progress(now, &node, progress),
             ToCoordinator::Join { .. } => {}
@@ -158,8 +160,11 @@ mod tests {
 
     #[test]
     fn heartbeats_are_answered_and_a_connection_that_was_given_up_is_only_closed() {
-        let pump =
-            Pump::new(forebay_policy::stage::Config::default(), forebay_trace::log_files::Recorder::off());
+        let pump = Pump::new(
+            forebay_policy::stage::Config::default(),
+            forebay_trace::log_files::Recorder::off(),
+            1 << 30,
+        );
         let mut core = Core::new(7, Nanos(0), Timing { grace_ns: 0, ..Timing::DEFAULT }, pump);
         let mut out = Vec::new();
         let join = |attempt| {

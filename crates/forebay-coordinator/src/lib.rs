@@ -5,12 +5,13 @@
 //! comes back. `server` is one thread that waits for all agents, and `buffers` what it may hold for
 //! them. Below it everything takes the time as an argument and knows no sockets: `members` is the
 //! membership, and `pump` drives the stage machine of the policy crate, which decides what is
-//! prefetched.
+//! prefetched; `reports` bounds what it keeps for that.
 
 mod buffers;
 pub mod core;
 pub mod members;
 pub mod pump;
+mod reports;
 pub mod server;
 mod translate;
 

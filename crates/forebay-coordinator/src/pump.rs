@@ -4,6 +4,7 @@
 //! Nothing is decided here. The machine knows jobs and files by number; this keeps what a number
 //! stands for: the node and program that a job belongs to, and the path and version of each file.
 
+use crate::reports::{self, Held, JOBS_MAX, Place, Reported};
 use crate::translate;
 use forebay_policy::machine::{Machine, Nanos};
 use forebay_policy::stage::event::{Action, Event, JobKey, Priority, Progress};
@@ -12,12 +13,6 @@ use forebay_trace::log_files::Recorder;
 use forebay_wire::cluster::{HpcUpdate, Order, OrderProgress, ToAgent};
 use forebay_wire::{ClusterView, FileRef, JobStatus, JobUpdate};
 use std::collections::BTreeMap;
-
-/// Limit on the memory that the reports of all jobs take: three million splits and as many files.
-const REPORTED_BYTES_MAX: u64 = 1 << 30;
-
-/// Live jobs; later ones get no prefetch.
-const JOBS_MAX: usize = 1024;
 
 /// HPC jobs at a time; planners hear nothing of later ones.
 const HPC_JOBS_MAX: usize = 1024;
@@ -39,6 +34,8 @@ pub struct Pump {
     keys: BTreeMap<Owner, JobKey>,
     jobs: BTreeMap<JobKey, Job>,
     next_key: JobKey,
+    /// Limit on the memory that the reports of all jobs take.
+    reports_bytes_max: u64,
     hpc: BTreeMap<Owner, u32>,
     next_hpc: u32,
     /// Bytes of each node's tier, as last reported to the machine.
@@ -49,42 +46,23 @@ pub struct Pump {
 /// What the machine does not know of a job.
 #[derive(Debug, Default)]
 struct Job {
+    /// The user whose program it is.
+    uid: u32,
     files: Vec<FileRef>,
     reported: Reported,
 }
 
-/// Bytes of memory that the reports of a job take, by stage, and of what belongs to none.
-#[derive(Debug, Default)]
-struct Reported {
-    by_stage: BTreeMap<Option<u32>, u64>,
-    slots_bytes: u64,
-}
-
-impl Reported {
-    fn add(&mut self, update: &JobUpdate) {
-        match update {
-            // Not kept, or kept in place of an earlier report.
-            JobUpdate::TaskEnded { .. } => {}
-            JobUpdate::Slots(_) => self.slots_bytes = update.held_bytes(),
-            JobUpdate::StageEnded { stage } => drop(self.by_stage.remove(&Some(*stage))),
-            _ => *self.by_stage.entry(update.stage()).or_insert(0) += update.held_bytes(),
-        }
-    }
-
-    fn bytes(&self) -> u64 {
-        self.slots_bytes + self.by_stage.values().sum::<u64>()
-    }
-}
-
 impl Pump {
-    /// No jobs. `recorder` has recorded `config` already.
-    pub fn new(config: Config, recorder: Recorder) -> Self {
+    /// No jobs; their reports may take `reports_bytes_max` of memory. `recorder` has recorded
+    /// `config` already.
+    pub fn new(config: Config, recorder: Recorder, reports_bytes_max: u64) -> Self {
         Pump {
             machine: Stages::new(config),
             recorder,
             keys: BTreeMap::new(),
             jobs: BTreeMap::new(),
             next_key: 1,
+            reports_bytes_max,
             hpc: BTreeMap::new(),
             next_hpc: 1,
             capacities: BTreeMap::new(),
@@ -143,13 +121,13 @@ impl Pump {
         }
     }
 
-    /// A job reports something.
-    pub fn job_reports(&mut self, now: Nanos, owner: &Owner, updates: Vec<JobUpdate>) {
+    /// A job of user `uid` reports something.
+    pub fn job_reports(&mut self, now: Nanos, owner: &Owner, uid: u32, updates: Vec<JobUpdate>) {
         // One report may end a job and begin it again.
         let mut known = Vec::new();
         for update in updates {
             let begins = matches!(update, JobUpdate::Begin { .. });
-            let Some(job) = self.key_of(owner, begins) else { break };
+            let Some(job) = self.key_of(now, owner, uid, begins) else { break };
             let Some(of_job) = self.jobs.get_mut(&job) else { break };
             of_job.reported.add(&update);
             let ends = matches!(update, JobUpdate::End);
@@ -164,35 +142,66 @@ impl Pump {
         if let Some(&job) = self.keys.get(owner).filter(|_| !known.is_empty()) {
             self.drive(now, Event::Job { job, updates: known });
         }
-        self.bound_reports(now, owner);
+        self.bound_reports(now);
     }
 
-    fn key_of(&mut self, owner: &Owner, begins: bool) -> Option<JobKey> {
+    fn key_of(&mut self, now: Nanos, owner: &Owner, uid: u32, begins: bool) -> Option<JobKey> {
         if let Some(key) = self.keys.get(owner) {
             return Some(*key);
         }
-        if !begins || self.keys.len() >= JOBS_MAX {
+        if !begins || !self.has_place_for(now, uid) {
             return None;
         }
         let key = self.next_key;
         self.next_key += 1;
         self.keys.insert(owner.clone(), key);
-        self.jobs.insert(key, Job::default());
+        self.jobs.insert(key, Job { uid, ..Job::default() });
         Some(key)
     }
 
-    /// Drops a job whose report takes the memory of all beyond the limit; its reads go on without a
-    /// plan.
-    fn bound_reports(&mut self, now: Nanos, owner: &Owner) {
-        let reported_bytes: u64 = self.jobs.values().map(|job| job.reported.bytes()).sum();
-        if reported_bytes > REPORTED_BYTES_MAX {
-            tracing::warn!(
-                node = owner.0,
-                reported_bytes,
-                "the reports of all jobs take more than {REPORTED_BYTES_MAX} bytes: one job of this node is no longer planned"
-            );
-            self.forget_job(now, owner);
+    /// Whether a further job of the user is planned; another user's job may go for it.
+    fn has_place_for(&mut self, now: Nanos, uid: u32) -> bool {
+        if self.jobs.len() < JOBS_MAX {
+            return true;
         }
+        match reports::place_for(uid, &self.held(), JOBS_MAX) {
+            Place::Free => true,
+            Place::Taken => false,
+            Place::Of(job) => {
+                self.give_up(now, job, &format!("{JOBS_MAX} jobs run, most of them of this user"));
+                true
+            }
+        }
+    }
+
+    fn held(&self) -> Vec<Held> {
+        self.jobs.iter().map(|(key, job)| (*key, job.uid, job.reported.bytes())).collect()
+    }
+
+    /// Gives up jobs until the reports of the others stay within the limit.
+    fn bound_reports(&mut self, now: Nanos) {
+        let bytes = |pump: &Pump| pump.jobs.values().map(|job| job.reported.bytes()).sum::<u64>();
+        while bytes(self) > self.reports_bytes_max
+            && let Some((job, its_bytes)) = reports::largest_of_the_largest_user(&self.held())
+        {
+            let why = format!(
+                "the reports of all jobs may take {} bytes (cluster.coordinator_reports), and those of this user take {its_bytes}",
+                self.reports_bytes_max
+            );
+            self.give_up(now, job, &why);
+        }
+    }
+
+    /// A job is no longer planned. Its tasks read as before; what it reports from now on is
+    /// dropped.
+    fn give_up(&mut self, now: Nanos, job: JobKey, why: &str) {
+        let uid = self.jobs.get(&job).map_or(0, |job| job.uid);
+        let Some(owner) = self.keys.iter().find(|(_, key)| **key == job).map(|(owner, _)| owner.clone())
+        else {
+            return;
+        };
+        tracing::warn!(node = owner.0, uid, "a job is no longer planned: {why}");
+        self.forget_job(now, &owner);
     }
 
     /// A node reports something of an HPC job.
@@ -289,6 +298,8 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
     const NOW: Nanos = Nanos(1);
+    const UID: u32 = 1000;
+    const REPORTS_BYTES_MAX: u64 = 1 << 30;
 
     fn config() -> Config {
         Config { default_planner: "no-action".into(), ..Config::default() }
@@ -310,7 +321,7 @@ mod tests {
             extent_bytes: vec![MIB],
             ..NodeInfo::default()
         };
-        let mut pump = Pump::new(config(), recorder);
+        let mut pump = Pump::new(config(), recorder, REPORTS_BYTES_MAX);
         let nodes = vec![node("a"), node("b")];
         pump.set_view(NOW, &ClusterView { nodes, ..ClusterView::default() });
         pump
@@ -359,7 +370,7 @@ mod tests {
     #[test]
     fn an_order_names_its_own_files_and_fits_a_message_however_many_they_are() {
         let mut pump = pump();
-        pump.job_reports(NOW, &owner(), job(40, 4_000));
+        pump.job_reports(NOW, &owner(), UID, job(40, 4_000));
         let messages = turn(&mut pump);
         let orders = fetches(&messages);
         assert!(!orders.is_empty());
@@ -372,7 +383,7 @@ mod tests {
     #[test]
     fn jobs_end_with_the_node_of_their_program_and_their_orders_with_them() {
         let mut pump = pump();
-        pump.job_reports(NOW, &owner(), job(40, 1));
+        pump.job_reports(NOW, &owner(), UID, job(40, 1));
         let first = turn(&mut pump);
         assert!(fetches(&first).len() >= 2);
         pump.node_went(NOW, "a");
@@ -384,7 +395,7 @@ mod tests {
         assert!(!released.is_empty() && pump.jobs.is_empty() && pump.status().is_empty());
         // It comes back and reports the same again: one job, with new orders.
         pump.node_came(NOW, "a");
-        pump.job_reports(NOW, &owner(), job(40, 1));
+        pump.job_reports(NOW, &owner(), UID, job(40, 1));
         let messages = turn(&mut pump);
         assert_eq!((fetches(&messages).len(), pump.status().len()), (fetches(&first).len(), 1));
     }
@@ -392,7 +403,7 @@ mod tests {
     #[test]
     fn what_a_node_was_to_get_before_it_came_back_is_not_sent() {
         let mut pump = pump();
-        pump.job_reports(NOW, &owner(), job(40, 1));
+        pump.job_reports(NOW, &owner(), UID, job(40, 1));
         pump.tick(NOW);
         pump.node_came(NOW, "b");
         let messages = turn(&mut pump);
@@ -407,11 +418,11 @@ mod tests {
         let mut updates = job(4, 1);
         updates.push(JobUpdate::End);
         updates.extend(job(4, 1));
-        pump.job_reports(NOW, &owner(), updates);
+        pump.job_reports(NOW, &owner(), UID, updates);
         turn(&mut pump);
         let ended: Vec<bool> = pump.status().iter().map(|job| job.ended).collect();
         assert_eq!((ended, pump.jobs.len()), (vec![true, false], 1));
-        pump.job_reports(NOW, &owner(), vec![JobUpdate::End, JobUpdate::StageReady { stage: 1 }]);
+        pump.job_reports(NOW, &owner(), UID, vec![JobUpdate::End, JobUpdate::StageReady { stage: 1 }]);
         assert!(pump.jobs.is_empty() && pump.keys.is_empty());
     }
 
@@ -446,7 +457,7 @@ mod tests {
         };
         let mut seen = files();
         for round in 0..40 {
-            pump.job_reports(NOW, &owner(), job(40, 5));
+            pump.job_reports(NOW, &owner(), UID, job(40, 5));
             let orders = fetches(&turn(&mut pump)).iter().map(|order| order.order).collect::<Vec<_>>();
             for order in orders {
                 let progress = OrderProgress {
@@ -459,7 +470,7 @@ mod tests {
                 pump.progress(NOW, if round % 2 == 0 { "a" } else { "b" }, progress);
             }
             if round % 2 == 0 {
-                pump.job_reports(NOW, &owner(), vec![JobUpdate::End]);
+                pump.job_reports(NOW, &owner(), UID, vec![JobUpdate::End]);
             }
             turn(&mut pump);
             seen.extend(files());
@@ -486,22 +497,64 @@ mod tests {
     fn a_log_that_jobs_never_leave_ends_at_its_bound_and_goes_on_later() {
         let dir = tempfile::tempdir().unwrap();
         let mut pump = pump_with(Recorder::start(dir.path(), FILES, &config()).unwrap());
-        pump.job_reports(NOW, &owner(), job(40, 1));
+        pump.job_reports(NOW, &owner(), UID, job(40, 1));
         let other = ("b".to_owned(), 1);
         for _ in 0..60 {
-            pump.job_reports(NOW, &other, job(40, 5));
+            pump.job_reports(NOW, &other, UID, job(40, 5));
             turn(&mut pump);
-            pump.job_reports(NOW, &other, vec![JobUpdate::End]);
+            pump.job_reports(NOW, &other, UID, vec![JobUpdate::End]);
             turn(&mut pump);
         }
         let count = || std::fs::read_dir(dir.path()).unwrap().count();
         assert_eq!(count(), 1);
-        pump.job_reports(NOW, &owner(), vec![JobUpdate::End]);
+        pump.job_reports(NOW, &owner(), UID, vec![JobUpdate::End]);
         turn(&mut pump);
         drop(pump);
         assert_eq!(count(), 2, "no job runs");
         let bytes = std::fs::metadata(dir.path().join("decisions-000001.log")).unwrap().len();
         assert!(bytes < 128 << 10, "{bytes}");
+    }
+
+    #[test]
+    fn reports_beyond_the_limit_cost_the_user_with_most_its_largest_job_whoever_reports_last() {
+        let mut pump = Pump::new(config(), Recorder::off(), MIB);
+        let reports = |pump: &mut Pump, number, uid, tasks| {
+            pump.job_reports(NOW, &("a".into(), number), uid, job(tasks, 1));
+        };
+        let one = {
+            reports(&mut pump, 0, UID, 400);
+            let bytes = pump.held()[0].2;
+            pump.job_reports(NOW, &("a".into(), 0), UID, vec![JobUpdate::End]);
+            bytes
+        };
+        assert!(one > MIB / 8 && one < MIB / 4, "{one}");
+        let fits = MIB / one;
+        (1..=fits).for_each(|number| reports(&mut pump, number, UID, 400));
+        assert_eq!(pump.jobs.len() as u64, fits);
+        // Another user is the last to report, and the one with most pays for it.
+        reports(&mut pump, 100, UID + 1, 400);
+        let left: Vec<(u64, u32)> = pump.keys.iter().map(|((_, n), key)| (*n, pump.jobs[key].uid)).collect();
+        assert!(left.contains(&(100, UID + 1)) && !left.contains(&(fits, UID)), "{left:?}");
+        assert_eq!(left.len() as u64, fits);
+        // What the job that went reports after that is dropped, and its end is no event.
+        pump.job_reports(NOW, &("a".into(), fits), UID, vec![JobUpdate::StageReady { stage: 1 }]);
+        pump.job_reports(NOW, &("a".into(), fits), UID, vec![JobUpdate::End]);
+        assert_eq!(pump.jobs.len() as u64, fits);
+    }
+
+    #[test]
+    fn a_user_who_has_taken_every_place_gives_one_to_the_next_user() {
+        let mut pump = pump();
+        let begin = || vec![JobUpdate::Begin { name: "app".into(), planner: String::new() }];
+        for number in 0..JOBS_MAX as u64 + 5 {
+            pump.job_reports(NOW, &("a".into(), number), UID, begin());
+        }
+        assert_eq!(pump.jobs.len(), JOBS_MAX);
+        for number in 0..3 {
+            pump.job_reports(NOW, &("b".into(), number), UID + 1, begin());
+        }
+        let of = |pump: &Pump, uid| pump.jobs.values().filter(|job| job.uid == uid).count();
+        assert_eq!((of(&pump, UID), of(&pump, UID + 1)), (JOBS_MAX - 3, 3));
     }
 
     #[test]
@@ -513,7 +566,7 @@ mod tests {
         };
         pump.capacity(NOW, "a", 0);
         pump.capacity(NOW, "b", 1 << 40);
-        pump.job_reports(NOW, &owner(), job(64, 1));
+        pump.job_reports(NOW, &owner(), UID, job(64, 1));
         let first = ordered(turn(&mut pump));
         assert!(!first.is_empty() && first.iter().all(|node| node == "b"), "{first:?}");
         // A little more is no news, and much more is.

@@ -51,6 +51,11 @@ const CONNECTIONS_MAX: usize = 16_384;
 /// A connection that has proved itself has this long to join.
 const JOIN_TIME_NS: u64 = 10_000_000_000;
 
+/// Memory that one message may take when it is decoded: more than twice what an agent puts into one
+/// (4 MiB and one update, or one packet of a program and the layouts of its files), so that only
+/// this much is taken before it is counted.
+const DECODED_BYTES_MAX: u64 = 8 * forebay_wire::frame::MAX_FRAME_BYTES as u64;
+
 /// Longest sleep: jobs and members have deadlines of their own, this is for whatever has none.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 
@@ -75,6 +80,8 @@ pub struct Options {
     pub profile: Option<crate::Profile>,
     /// Most bytes that the buffers of all connections hold together.
     pub buffers_bytes: u64,
+    /// Most bytes of memory that the reports of all jobs take together.
+    pub reports_bytes: u64,
     /// Directory of the decision log, if there is to be one.
     pub decision_log: Option<PathBuf>,
 }
@@ -246,7 +253,7 @@ fn pump(options: &Options) -> io::Result<Pump> {
             io::Error::new(e.kind(), format!("cannot record decisions in {dir} (cluster.decision_log): {e}"))
         })?,
     };
-    Ok(Pump::new(config, recorder))
+    Ok(Pump::new(config, recorder, options.reports_bytes))
 }
 
 struct Server {
@@ -381,7 +388,7 @@ impl Server {
         let now = self.turn;
         let Some(agent) = self.agents.get_mut(&session) else { return Ok(()) };
         let arrived = agent.link.receive()?;
-        while let Some(message) = agent.link.next_message::<ToCoordinator>()? {
+        while let Some(message) = agent.link.next_message_within::<ToCoordinator>(DECODED_BYTES_MAX)? {
             match &message {
                 // Its agent has given up waiting for the answer, and has another connection by now
                 // or is gone.

@@ -19,7 +19,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -71,8 +71,9 @@ struct Log {
     not_before: Option<Instant>,
     /// After the next failure.
     pause: Duration,
-    /// Hears when the thread of the current file has ended.
-    ended: Receiver<()>,
+    /// Hear when the threads that write have ended: that of the current file, and those of earlier
+    /// files that still write.
+    ended: Vec<Receiver<()>>,
 }
 
 impl Log {
@@ -99,7 +100,7 @@ impl Recorder {
         fs::create_dir_all(dir)?;
         let next = numbers(dir, files.prefix)?.into_iter().max().map_or(1, |last| last.saturating_add(1));
         let first = create(&path(dir, files.prefix, next))?;
-        let (is_over, not_before, ended) = (true, None, channel().1);
+        let (is_over, not_before, ended) = (true, None, Vec::new());
         let log = Log { files, dir: dir.to_owned(), next, is_over, not_before, pause: PAUSES[0], ended };
         let mut recorder = Recorder { log: Some(log), trace: Trace::off() };
         recorder.begin_in(Some(first), config)?;
@@ -139,7 +140,9 @@ impl Recorder {
         (log.is_over, log.not_before) = (true, Some(Instant::now() + log.pause));
         let (disk, ended) = Disk::start(log.dir.clone(), log.files.prefix, log.next, file)?;
         log.next = log.next.saturating_add(1);
-        (log.is_over, log.not_before, log.ended) = (false, None, ended);
+        (log.is_over, log.not_before) = (false, None);
+        log.ended.retain(|earlier| earlier.try_recv() == Err(TryRecvError::Empty));
+        log.ended.push(ended);
         self.trace = Trace::to(Box::new(disk), log.files.who, config);
         Ok(())
     }
@@ -199,8 +202,11 @@ impl Drop for Recorder {
         self.flush();
         self.trace = Trace::off();
         if let Some(log) = &self.log {
-            // The thread's end is told by the end of the channel.
-            let _ = log.ended.recv_timeout(LAST_WRITES);
+            let until = Instant::now() + LAST_WRITES;
+            for ended in &log.ended {
+                // A thread's end is told by the end of its channel.
+                let _ = ended.recv_timeout(until.saturating_duration_since(Instant::now()));
+            }
         }
     }
 }

@@ -11,7 +11,7 @@ use forebay_pfs::FileVersion;
 use serde::{Deserialize, Serialize};
 
 /// Number of this protocol. Both sides must speak the same.
-pub const CLUSTER_PROTOCOL: u32 = 6;
+pub const CLUSTER_PROTOCOL: u32 = 7;
 
 /// A version of the membership. Later ones of a coordinator are greater, and those of a later
 /// coordinator, if its clock was not set back.
@@ -54,8 +54,10 @@ pub struct NodeInfo {
     /// Bytes of its tier: its weight in the placement.
     pub capacity_bytes: u64,
     /// Labels of the mounts it serves.
+    #[serde(deserialize_with = "sequence")]
     pub mounts: Vec<String>,
     /// Units of placement of those mounts in bytes, in the same order; the same on every node.
+    #[serde(deserialize_with = "sequence")]
     pub extent_bytes: Vec<u64>,
 }
 
@@ -298,7 +300,10 @@ pub enum ToCoordinator {
     Job {
         /// Which.
         job: u64,
+        /// The user whose program reports it.
+        uid: u32,
         /// What.
+        #[serde(deserialize_with = "sequence")]
         updates: Vec<JobUpdate>,
     },
     /// How far an order is; also its end.

@@ -3,7 +3,7 @@
 //! Two bytes of a packet can be a split of 48 bytes in memory, so the length of a packet bounds
 //! nothing. Sequences in messages are decoded by [`sequence`], which takes the size of all its
 //! elements out of an allowance first; [`within`] sets the allowance. Without one nothing is
-//! refused: what members of the cluster send each other is bounded by its frame.
+//! refused: what an agent gets from its coordinator or a peer is bounded by its frame.
 
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
 use std::cell::Cell;

@@ -126,6 +126,25 @@ impl Framed {
         self.reader.next_message()
     }
 
+    /// As [`Framed::next_message`], if its sequences take no more than `bytes` of memory: what the
+    /// message takes is counted before it is built.
+    ///
+    /// # Errors
+    /// Garbage; it would take more.
+    pub fn next_message_within<T: DeserializeOwned>(&mut self, bytes: u64) -> io::Result<Option<T>> {
+        let (message, too_large) = crate::counted::within(bytes, || self.reader.next_message());
+        message.map_err(|e| {
+            if too_large {
+                io::Error::new(
+                    e.kind(),
+                    format!("a message that would take more than {bytes} bytes of memory"),
+                )
+            } else {
+                e
+            }
+        })
+    }
+
     /// Puts `message` on its way.
     ///
     /// # Errors
@@ -253,6 +272,24 @@ mod tests {
         assert_eq!(got, [0, 1, 2]);
         drop(a);
         assert_eq!(b.receive().unwrap(), Arrived::Closed);
+    }
+
+    #[test]
+    fn a_message_that_would_take_too_much_memory_is_refused_before_it_is_built() {
+        use crate::cluster::{JobUpdate, Split, ToCoordinator};
+        let (mut a, mut b) = pair();
+        let updates = vec![JobUpdate::Splits { stage: 1, splits: vec![Split::default(); 10_000] }];
+        let message = ToCoordinator::Job { job: 1, uid: 1000, updates };
+        for bytes in [1 << 20, 100_000] {
+            a.send(&message).unwrap();
+            a.flush().unwrap();
+            assert_eq!(b.receive().unwrap(), Arrived::All);
+            let got = b.next_message_within::<ToCoordinator>(bytes);
+            match bytes > 10_000 * size_of::<Split>() as u64 {
+                true => assert_eq!(got.unwrap().as_ref(), Some(&message)),
+                false => assert!(got.unwrap_err().to_string().contains("100000 bytes of memory")),
+            }
+        }
     }
 
     #[test]

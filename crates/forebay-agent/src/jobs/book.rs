@@ -7,14 +7,12 @@
 //! in jobs and bytes, and what it takes is counted in the agent's budget.
 
 use crate::lock::lock;
+use crate::user_limits::{JOBS_MAX, Share};
 use forebay_store::Reservation;
 use forebay_wire::cluster::ToCoordinator;
 use forebay_wire::{JobUpdate, Refusal};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
-
-/// Jobs of one agent at a time.
-const JOBS_MAX: usize = 64;
 
 /// What one job may tell, as it is in memory: a hundred thousand files of a hundred bytes, and as
 /// many splits.
@@ -87,6 +85,8 @@ pub struct Report {
     pub size: Size,
     /// Reserved for [`NEW_COPIES`] of them.
     pub room: Reservation,
+    /// Of the user's jobs, for a report that begins one.
+    pub place: Option<Share>,
 }
 
 impl Report {
@@ -151,6 +151,7 @@ struct Kept {
     /// Of those, bytes of layouts.
     layout_bytes: u64,
     room: Option<Reservation>,
+    _place: Option<Share>,
 }
 
 impl JobBook {
@@ -223,10 +224,11 @@ impl JobBook {
             checked = self.check(&jobs, job, &report.updates, report.size, bounds);
         }
         checked?;
-        let Report { updates, size, mut room } = report;
+        let Report { updates, size, mut room, place } = report;
         let message = room.split(size.bytes().min(room.bytes()));
         let kept = jobs.entry(job).or_default();
         kept.uid = bounds.uid;
+        kept._place = kept._place.take().or(place);
         match &mut kept.room {
             Some(kept) => kept.merge(room),
             none => *none = Some(room),
@@ -235,15 +237,18 @@ impl JobBook {
             kept.take(update);
         }
         kept.give_back();
-        say(ToCoordinator::Job { job, updates }, Unsent::new(&self.unsent, bounds.uid, message));
+        say(
+            ToCoordinator::Job { job, uid: bounds.uid, updates },
+            Unsent::new(&self.unsent, bounds.uid, message),
+        );
         Ok(())
     }
 
     /// The job has ended. If there was one, that is said by `say`.
     pub fn end(&self, job: u64, say: impl FnOnce(ToCoordinator)) {
         let mut jobs = lock(&self.jobs);
-        if jobs.remove(&job).is_some() {
-            say(ToCoordinator::Job { job, updates: vec![JobUpdate::End] });
+        if let Some(Kept { uid, .. }) = jobs.remove(&job) {
+            say(ToCoordinator::Job { job, uid, updates: vec![JobUpdate::End] });
         }
     }
 
@@ -253,17 +258,18 @@ impl JobBook {
         let jobs = lock(&self.jobs);
         let mut messages = Vec::new();
         for (&job, kept) in &*jobs {
+            let uid = kept.uid;
             let mut updates = Vec::new();
             let mut bytes = 0u64;
             for (update, len) in &kept.updates {
                 if bytes + len > MESSAGE_BYTES && !updates.is_empty() {
-                    messages.push(ToCoordinator::Job { job, updates: std::mem::take(&mut updates) });
+                    messages.push(ToCoordinator::Job { job, uid, updates: std::mem::take(&mut updates) });
                     bytes = 0;
                 }
                 updates.push(update.clone());
                 bytes += len;
             }
-            messages.push(ToCoordinator::Job { job, updates });
+            messages.push(ToCoordinator::Job { job, uid, updates });
         }
         say(messages);
     }
@@ -323,7 +329,7 @@ mod tests {
 
     /// Job `job` reports; the message is sent at once.
     fn tell(book: &JobBook, job: u64, updates: &[JobUpdate], room: Reservation) -> Result<(), Refusal> {
-        let report = Report { updates: updates.to_vec(), size: Size::of(updates), room };
+        let report = Report { updates: updates.to_vec(), size: Size::of(updates), room, place: None };
         book.tell(job, report, FREE, |_, unsent| drop(unsent))
     }
 
@@ -353,7 +359,10 @@ mod tests {
         assert!(tell(&book, 1, &[begin()], room(10)).is_err(), "begun twice");
         let slots = JobUpdate::Slots(vec![("a".into(), 2)]);
         tell(&book, 1, &[JobUpdate::StageEnded { stage: 0 }, slots.clone(), splits(1)], room(100)).unwrap();
-        assert_eq!(again(&book), [ToCoordinator::Job { job: 1, updates: vec![begin(), slots, splits(1)] }]);
+        assert_eq!(
+            again(&book),
+            [ToCoordinator::Job { job: 1, uid: 0, updates: vec![begin(), slots, splits(1)] }]
+        );
         assert!(budget.class_bytes(Class::Clients) <= 200, "what is not kept is not paid for");
         assert!(ends(&book, 1) && !ends(&book, 1));
         assert_eq!((again(&book), budget.class_bytes(Class::Clients)), (vec![], 0));
@@ -382,7 +391,7 @@ mod tests {
             let size = Size::of(updates);
             let room = budget.reserve_existing(Class::Clients, size.bytes() * NEW_COPIES);
             let bounds = Bounds { user_bytes, ..FREE };
-            let report = Report { updates: updates.to_vec(), size, room };
+            let report = Report { updates: updates.to_vec(), size, room, place: None };
             book.tell(job, report, bounds, |message, unsent| held.push((message, unsent)))
         };
         let size = Size::of(&[begin()]).bytes();
@@ -392,7 +401,7 @@ mod tests {
         assert!(bounded(2, &[begin()], both, &mut held).is_err(), "the first is still to be sent");
         held.clear();
         bounded(2, &[begin(), layouts], both, &mut held).unwrap();
-        assert_eq!(held[0].0, ToCoordinator::Job { job: 2, updates: vec![begin()] });
+        assert_eq!(held[0].0, ToCoordinator::Job { job: 2, uid: 0, updates: vec![begin()] });
         held.clear();
         assert_eq!(budget.class_bytes(Class::Clients), 2 * size * COPIES, "what is sent is not paid for");
     }
@@ -409,10 +418,10 @@ mod tests {
         let told = [begin(), files.clone(), layouts(1), splits(0), files, layouts(2), splits(1)];
         let book = JobBook::default();
         tell(&book, 1, &told, room(10_000)).unwrap();
-        assert_eq!(again(&book), [ToCoordinator::Job { job: 1, updates: told.to_vec() }]);
+        assert_eq!(again(&book), [ToCoordinator::Job { job: 1, uid: 0, updates: told.to_vec() }]);
         tell(&book, 1, &[JobUpdate::StageEnded { stage: 0 }], room(0)).unwrap();
         let left = [&told[..3], &told[4..]].concat();
-        assert_eq!(again(&book), [ToCoordinator::Job { job: 1, updates: left }]);
+        assert_eq!(again(&book), [ToCoordinator::Job { job: 1, uid: 0, updates: left }]);
 
         let (each, times) = (2 << 20, 10);
         assert!(4 * each as u64 * times > JOB_BYTES_MAX.max(LAYOUT_BYTES_MAX), "more than all bounds");

@@ -5,6 +5,7 @@
 
 use super::session::{Answer, Connection, Node, reply};
 use crate::jobs::book::{Bounds, NEW_COPIES, Report, Size, is_layouts};
+use crate::user_limits::Kind;
 use forebay_store::{Class, Reservation};
 use forebay_wire::{JobUpdate, Refusal, Reply};
 use std::time::Duration;
@@ -45,6 +46,12 @@ pub fn tell(
         let why = "only the agent may report layouts".into();
         return reply(Reply::Refused(Refusal::Invalid(why)));
     }
+    let begins = matches!(updates.first(), Some(JobUpdate::Begin { .. }));
+    let uid = connection.peer.uid;
+    let place = match begins.then(|| node.shares.share(Kind::Jobs, uid, 1)).transpose() {
+        Ok(place) => place,
+        Err(refusal) => return reply(Reply::Refused(refusal)),
+    };
     let mut updates = node.layouts.with_layouts(updates);
     let layouts = updates.iter().filter(|u| is_layouts(u)).map(JobUpdate::held_bytes).sum();
     // Their room is not worth a refusal.
@@ -55,7 +62,7 @@ pub fn tell(
         }
         None => updates.retain(|u| !is_layouts(u)),
     }
-    let report = Report { updates, size, room };
+    let report = Report { updates, size, room, place };
     let say = |message, unsent| node.link.say(message, Some(Box::new(unsent)));
     match node.jobs.tell(connection.id, report, bounds(connection), say) {
         Ok(()) => {

@@ -2,15 +2,15 @@
 //! runs.
 
 use crate::common::{
-    FOREBAY, Helper, MIB, PAGE, PATIENCE, SlowFs, counter, make_file, open_dir_in, plain_pfs, send_signal,
-    wait_for,
+    FOREBAY, Helper, MIB, OTHER_UID, PAGE, PATIENCE, SlowFs, counter, make_file, open_dir_in, plain_pfs,
+    send_signal, wait_for,
 };
-use crate::roles::{hear, tell};
+use crate::roles::{Raw, hear, tell};
 use forebay_client::{Client, ClientConfig, Job};
 use forebay_wire::cluster::{CLUSTER_PROTOCOL, HpcUpdate, ToAgent, ToCoordinator, WaveStatus};
 use forebay_wire::framed::{Arrived, Framed};
 use forebay_wire::link::Security;
-use forebay_wire::{Epoch, JobUpdate, NodeInfo, Part, Split, Status, frame};
+use forebay_wire::{Epoch, JobUpdate, NodeInfo, Part, Reply, Request, Split, Status, frame};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::fd::AsFd;
@@ -541,6 +541,80 @@ fn a_coordinator_whose_buffers_are_full_closes_the_slowest_connection_and_serves
     assert!(cluster.status(0).cluster.connected && client.jobs().is_ok(), "the others were served");
     assert_eq!(cluster.log("coordinator.log").matches("closing the slowest").count(), 1);
     drop(job);
+}
+
+/// A coordinator with few bytes for what jobs report, and two agents with many.
+fn cluster_of_few_reports(pfs: &Path) -> Cluster {
+    let dir = open_dir_in("/dev/shm");
+    let config = dir.path().join("coordinator.toml");
+    let text = format!(
+        "[cluster]\ncoordinator_listen = \"127.0.0.1:0\"\ncoordinator_reports = \"16MiB\"\n[[mount]]\nlabel = \"pfs\"\nroot = {pfs:?}\n",
+    );
+    std::fs::write(&config, text).unwrap();
+    let (coordinator, address) = start_coordinator_with(dir.path(), &["--config", config.to_str().unwrap()]);
+    Cluster::under(coordinator, address, dir, 2, pfs, &[512 * MIB, 512 * MIB])
+}
+
+#[test]
+fn a_users_reports_beyond_the_coordinators_limit_cost_that_user_its_plans_and_nobody_else() {
+    let pfs = plain_pfs();
+    let cluster = cluster_of_few_reports(pfs.path());
+    let start = |node: usize, uid, args: &[&str]| {
+        let socket = cluster.socket(node);
+        let args = [&[socket.to_str().unwrap()], args].concat();
+        Helper::start_as(&socket, Some(uid), "report", &args)
+    };
+    let mut early = start(0, OTHER_UID + 1, &["early", "1"]);
+    early.expect("told 1");
+    let named = |name: &str| {
+        let jobs = cluster.client(0).jobs().unwrap_or_default();
+        jobs.into_iter().filter(|job| job.name == name && !job.ended).collect::<Vec<_>>()
+    };
+    wait_for("the early job is planned", || named("early").iter().any(|job| !job.stages.is_empty()));
+    let before_kib = crate::abuse::of_process(cluster.coordinator.pid(), "VmHWM");
+    // Each job takes more than 2 MiB: these are 30 MiB at two agents, which take them all.
+    let mut bombers = [start(0, OTHER_UID, &["bomb", "7"]), start(1, OTHER_UID, &["bomb", "7"])];
+    bombers.iter_mut().for_each(|bomber| drop(bomber.expect("told 7")));
+    let given_up = || cluster.log("coordinator.log").matches("a job is no longer planned").count();
+    wait_for("the limit has been reached", || given_up() >= 7);
+    // Another user is the last to report, and takes the reports beyond the limit again.
+    let at_first = given_up();
+    let mut late = start(1, OTHER_UID + 2, &["late", "2"]);
+    late.expect("told 2");
+    wait_for("the user with most has lost more", || given_up() > at_first);
+    wait_for("the late jobs are planned", || {
+        named("late").len() == 2 && named("late").iter().all(|job| !job.stages.is_empty())
+    });
+    assert_eq!(named("early").len(), 1);
+    assert!(!named("bomb").is_empty(), "what fits of a user's jobs stays planned");
+    let log = cluster.log("coordinator.log");
+    let lines = log.lines().filter(|line| line.contains("no longer planned"));
+    let whose = format!("uid={OTHER_UID}");
+    assert!(lines.clone().all(|line| line.contains(&whose) && line.contains("coordinator_reports")), "{log}");
+    let grown_bytes = (crate::abuse::of_process(cluster.coordinator.pid(), "VmHWM") - before_kib) << 10;
+    assert!(grown_bytes < 16 * 4 * MIB, "the coordinator has grown by {grown_bytes} bytes");
+    early.finish();
+    late.finish();
+    bombers.into_iter().for_each(Helper::finish);
+    wait_for("all jobs have ended", || named("early").is_empty() && named("bomb").is_empty());
+}
+
+/// Begins `jobs` jobs called `name`, each with a stage of 20,000 splits, and keeps them.
+pub fn report(socket: &str, name: &str, jobs: usize) {
+    let raws: Vec<Raw> = (0..jobs).map(|_| Raw::connect(Path::new(socket))).collect();
+    for raw in &raws {
+        let updates = [
+            JobUpdate::Begin { name: name.into(), planner: String::new() },
+            JobUpdate::Slots(vec![("n0".into(), 2000)]),
+            JobUpdate::Splits { stage: 0, splits: vec![Split::default(); 20_000] },
+            JobUpdate::StageReady { stage: 0 },
+        ];
+        for update in updates {
+            assert_eq!(raw.ask(&Request::JobTell(vec![update]), &[]), Reply::Done);
+        }
+    }
+    tell(&format!("told {jobs}"));
+    while hear().is_some() {}
 }
 
 #[test]

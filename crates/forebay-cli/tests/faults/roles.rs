@@ -31,6 +31,7 @@ pub fn run() {
         "handles" => handles(args[0], args[1].parse().unwrap()),
         "job" => job(args[0], args[1].parse().unwrap()),
         "waves" => crate::coordinator::waves(args[0], args[1].parse().unwrap()),
+        "report" => crate::coordinator::report(args[0], args[1], args[2].parse().unwrap()),
         "agent" => crate::cluster::agent(args[0]),
         "listen" => listen(args[0]),
         "stranger" => crate::access::stranger(args[0], args[1]),

@@ -11,7 +11,7 @@ use crate::common::{
 };
 use crate::roles::{Raw, hear, tell, verify_once};
 use forebay_pfs::{FileFacts, Revalidate};
-use forebay_wire::{Refusal, Reply, Request};
+use forebay_wire::{JobUpdate, Refusal, Reply, Request};
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -245,6 +245,28 @@ fn a_user_may_have_4096_memory_only_files() {
     agent.assert_nothing_left();
 }
 
+#[test]
+fn a_user_may_have_half_of_the_jobs_of_an_agent() {
+    let pfs = plain_pfs();
+    let agent = agent_with_a_file(pfs.path());
+    let mut first = greedy(&agent, OTHER_UID, "jobs", pfs.path());
+    assert_eq!(first.amount, 32);
+    assert!(first.refusal.contains("analytics jobs at this node of one user"), "{}", first.refusal);
+    let second = greedy(&agent, OTHER_UID + 1, "jobs", pfs.path());
+    assert_eq!(second.amount, 32, "another user begins as many: {}", second.refusal);
+    // A job that ends makes place for another of its user.
+    first.helper.say("end one");
+    first.helper.expect("began another");
+    first.helper.finish();
+    second.helper.finish();
+    let mut third = greedy(&agent, OTHER_UID, "jobs", pfs.path());
+    assert_eq!(third.amount, 32, "{}", third.refusal);
+    third.helper.say("end one");
+    third.helper.expect("began another");
+    third.helper.finish();
+    agent.assert_nothing_left();
+}
+
 /// Takes of one thing until the agent refuses, tells how much it was and why no more, and keeps it.
 pub fn greed(socket: &str, what: &str, path: &str) {
     let (socket, path) = (Path::new(socket), Path::new(path));
@@ -257,6 +279,7 @@ pub fn greed(socket: &str, what: &str, path: &str) {
         "fetch-all" => fetch(socket, path, 1600, |i| (i * PAGE, 1)),
         "load" => load(socket, path),
         "files" => files(socket),
+        "jobs" => jobs(socket),
         other => panic!("nobody is greedy for {other}"),
     }
     while hear().is_some() {}
@@ -306,6 +329,24 @@ fn files(socket: &Path) {
     assert_eq!(raw.ask(&remove, &[]), Reply::Done);
     assert_eq!(create(count), None);
     tell("made another");
+    while hear().is_some() {}
+}
+
+fn jobs(socket: &Path) {
+    let begin = || JobUpdate::Begin { name: "job".into(), planner: String::new() };
+    let mut raws = Vec::new();
+    let why = loop {
+        let raw = Raw::connect(socket);
+        match refused(raw.ask(&Request::JobTell(vec![begin()]), &[])) {
+            Some(why) => break why,
+            None => raws.push(raw),
+        }
+    };
+    tell(&format!("took {} {why}", raws.len()));
+    hear();
+    assert_eq!(raws[0].ask(&Request::JobTell(vec![JobUpdate::End]), &[]), Reply::Done);
+    assert_eq!(raws[0].ask(&Request::JobTell(vec![begin()]), &[]), Reply::Done);
+    tell("began another");
     while hear().is_some() {}
 }
 
