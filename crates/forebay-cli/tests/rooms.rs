@@ -42,6 +42,7 @@ const ONE_WITH_THEIR_FILE: &[(&str, &str, &str)] = &[
     ("forebay-policy", "stage::run", MACHINE),
     ("forebay-sim", "cluster::world", WORLD),
     ("forebay-sim", "colocate::world", WORLD),
+    ("forebay-sim", "world", WORLD),
 ];
 
 const TABLE: &str = "its file defines what its modules implement, and lists them by name";

@@ -1,6 +1,6 @@
 //! A control group with a memory limit, and what is in use there over time.
 
-use super::hog::now_ns;
+use super::clock::now_ns;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,8 @@
 //! A program that takes memory at a given rate: this one, started once more with `--hog`.
 
+use super::clock::now_ns;
 use super::group::Group;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
-use rustix::time::{ClockId, clock_gettime};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -20,12 +20,6 @@ pub struct Burst {
     pub last_ns: u64,
     /// See there.
     pub end_ns: u64,
-}
-
-/// The clock that all processes share, in ns.
-pub fn now_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// Takes `bytes` in the group, keeps them for `hold`; `None` if the kernel has killed it.

@@ -9,8 +9,10 @@
 //! | `stage` | a control group with an agent in it, whose tier fills the group |
 //! | `group` | the control group, and its use over time |
 //! | `hog` | the program that takes memory |
+//! | `clock` | the clock that they share |
 //! | `judge` | what samples of a ramp say |
 
+mod clock;
 mod give_back;
 mod group;
 pub mod hog;

@@ -1,8 +1,9 @@
 //! What the memory controller costs the processor, and how long cached reads take while the tier
 //! gives way.
 
+use super::clock::now_ns;
 use super::group::Group;
-use super::hog::{self, now_ns};
+use super::hog;
 use super::judge::quantile;
 use super::stage::{Outcome, Source, Stage};
 use crate::measure::{Record, Target, in_turn, median};

@@ -3,109 +3,24 @@
 //! The nodes of a step read it in rounds, a piece on each of them, and send what they have read.
 //! Reading takes bandwidth of the nodes, as writing does, but gives way to it. What happens to a
 //! round on its way is not known here: a world that has a file system takes rounds out of
-//! [`Draining::sent`] and tells with [`Happening::Landed`] when they are there. The machine of
+//! `Draining::sent` and tells with [`Happening::Landed`] when they are there. The machine of
 //! `forebay_policy::burst::drain` decides the pace of each step.
 
-use std::collections::BTreeMap;
-
-use forebay_policy::burst::drain::{self, DrainId, Drains, Pace};
+use forebay_policy::burst::drain::{self, DrainId, Pace};
 use forebay_policy::machine::Nanos;
 use forebay_policy::token_bucket::{FOREVER_NS, TokenBucket};
 
-use super::DrainSetup;
+use super::draining::{Round, Step};
 use super::fabric::WriteId;
 use super::outcome::DrainOutcome;
 use super::world::{Burst, Happening, Stage};
-use crate::error::{Error, Result};
-use crate::pump::Pump;
 use crate::queue::Agenda;
 
-/// Marks what nodes read for drains; the rest of the number counts rounds. Writes have the numbers
-/// of holds, of which there are fewer.
-const ROUND: WriteId = 1 << 31;
 /// Rounds of a step that may be on their way while the next is read.
 const ROUNDS_SENT_MAX: u32 = 2;
 /// Weight of a drain on each node, where steps have the weight of their processes, or shares of 1
 /// in all: buffers are there to take up steps, so a drain gets what these leave, and hardly more.
 const WEIGHT: f64 = 0.01;
-
-/// What the nodes of a step send together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Round {
-    /// Names the step.
-    pub drain: DrainId,
-    /// Its nodes.
-    pub nodes: u64,
-    /// Bytes that the nodes have sent before.
-    pub from: u64,
-    /// Bytes that they send now.
-    pub bytes: u64,
-}
-
-/// A step that is drained.
-struct Step {
-    job: usize,
-    index: u32,
-    nodes: Vec<u32>,
-    begun: Nanos,
-    bytes: u64,
-    /// Bytes that were read, or are.
-    read: u64,
-    reading: Option<(WriteId, u64)>,
-    /// Rounds on their way, and their bytes.
-    sent: (u32, u64),
-    landed: u64,
-    bucket: TokenBucket,
-    goes_on_at: Option<Nanos>,
-}
-
-/// All that is drained.
-pub struct Draining {
-    setup: DrainSetup,
-    pump: Pump<Drains>,
-    steps: BTreeMap<DrainId, Step>,
-    next: DrainId,
-    rounds: BTreeMap<WriteId, DrainId>,
-    next_round: WriteId,
-    /// What is to be taken out and brought to the file system.
-    pub sent: Vec<Round>,
-}
-
-/// The machine that decides.
-///
-/// # Errors
-/// If the policy does not exist.
-pub fn machine(setup: &DrainSetup) -> Result<Drains> {
-    Ok(Drains::new(drain::policy(&setup.policy).map_err(Error::Usage)?, setup.config))
-}
-
-impl Draining {
-    /// Nothing is drained.
-    ///
-    /// # Errors
-    /// If the policy does not exist.
-    pub fn new(setup: &DrainSetup) -> Result<Self> {
-        Ok(Draining {
-            pump: Pump::new("drain", machine(setup)?),
-            setup: setup.clone(),
-            steps: BTreeMap::new(),
-            next: 1,
-            rounds: BTreeMap::new(),
-            next_round: ROUND,
-            sent: Vec::new(),
-        })
-    }
-
-    /// Whether this names what nodes read for a drain.
-    pub fn is_round(id: WriteId) -> bool {
-        id >= ROUND
-    }
-
-    /// Bytes of steps that are not on the file system.
-    pub fn left_bytes(&self) -> u64 {
-        self.steps.values().map(|step| step.bytes - step.landed).sum()
-    }
-}
 
 impl Burst<'_> {
     /// The machine hears of something.

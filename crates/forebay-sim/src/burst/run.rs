@@ -1,10 +1,8 @@
 //! A run of burst buffers by themselves, and how one begins, goes on and ends as a part of a world.
 
-use forebay_policy::burst::access::{self, Access};
-use forebay_policy::burst::allocation::{self, Allocator};
 use forebay_policy::machine::Nanos;
 
-use super::drain::Draining;
+use super::draining::Draining;
 use super::outcome::{Ended, JobOutcome, Outcome, Unfinished};
 use super::world::{Burst, Happening, Job, Stage};
 use super::{JobSpec, Setup};
@@ -40,18 +38,6 @@ fn never_let_in(setup: &Setup, j: usize, done: &JobOutcome, end: Nanos) -> Error
         setup.allocation,
         setup.access
     ))
-}
-
-/// The machines of a run, with their configuration: for the world, and for a replay.
-///
-/// # Errors
-/// If a policy does not exist.
-pub fn machines(setup: &Setup) -> Result<(Access, Allocator)> {
-    let config = access::Config { nodes: setup.nodes, ..setup.config.clone() };
-    let access = access::policy(&setup.access, &config).map_err(Error::Usage)?;
-    let allocation = allocation::policy(&setup.allocation).map_err(Error::Usage)?;
-    let allocator = Allocator::new(allocation, setup.nodes, setup.node_bytes, setup.node_bytes_per_s);
-    Ok((Access::new(access, config), allocator))
 }
 
 impl Burst<'_> {

@@ -10,10 +10,10 @@ use forebay_policy::burst::drain::DrainId;
 use forebay_policy::machine::Nanos;
 use serde::Serialize;
 
-use super::drain::Draining;
+use super::draining::Draining;
 use super::fabric::Fabric;
+use super::machines::machines;
 use super::outcome::{Ended, Hold, JobOutcome, Outcome, StepOutcome, ranges};
-use super::run::machines;
 use super::{Broken, JobSpec, RENEWALS_PER_LEASE, Setup};
 use crate::error::Result;
 use crate::pump::{Pump, Record};

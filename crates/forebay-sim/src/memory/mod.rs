@@ -17,6 +17,9 @@ mod world;
 pub use load::{Load, Noise, Pulse, STEP_NS};
 pub(crate) use world::Node;
 pub use world::{controller, simulate};
+
+/// Name of this kind of scenario.
+pub const KIND: &str = "memory";
 /// Steps from one recorded point to the next.
 pub const POINT_STEPS: usize = 20;
 

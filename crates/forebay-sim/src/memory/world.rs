@@ -8,7 +8,6 @@ use super::{Outcome, POINT_STEPS, Point, Resize, Setup, clairvoyant};
 use crate::cancel;
 use crate::error::{Error, Result};
 use crate::pump::{Pump, Record};
-use crate::scenario::MEMORY;
 use crate::trace::Trace;
 
 /// The machine of a run.
@@ -27,7 +26,7 @@ pub fn controller(setup: &Setup) -> Result<Controller> {
 pub fn simulate(setup: &Setup, trace: &mut Trace) -> Result<Outcome> {
     let record = Record::new(trace);
     let cancel = cancel::current();
-    let mut node = Node::new(setup.clone(), MEMORY.into())?;
+    let mut node = Node::new(setup.clone(), super::KIND.into())?;
     while let Some(now) = node.now() {
         if cancel.is_cancelled() {
             let at_s = now.as_secs_f64();

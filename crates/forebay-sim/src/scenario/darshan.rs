@@ -13,10 +13,13 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
+use super::logs::{self, Phase};
 use super::reader::Section;
-use super::{GB, MAX_GB, MAX_S, logs, ns};
+use super::{GB, MAX_GB, MAX_S, ns};
 use crate::arrivals::Arrivals;
 use crate::error::{Error, Result};
+
+pub use super::logs::Job;
 
 /// Each costs memory.
 const MAX_INTERVALS: usize = 10_000_000;
@@ -39,26 +42,6 @@ pub enum Moved {
     All,
     /// Written ones.
     Written,
-}
-
-/// An I/O phase of the job.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Phase {
-    /// From the job's start.
-    pub begin_s: f64,
-    /// From the job's start.
-    pub end_s: f64,
-    /// Of all processes.
-    pub bytes: f64,
-}
-
-/// What a log says of its job.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Job {
-    /// Number of processes.
-    pub processes: u32,
-    /// In their order, without overlap; at least one.
-    pub phases: Vec<Phase>,
 }
 
 impl Job {

@@ -1,11 +1,30 @@
-//! Logs that many scenarios have in common. Each point of a sweep is a scenario of its own, and to
-//! read a log takes up to a minute.
+//! What a log says of its job, read once for the many scenarios that name the log: each point of a
+//! sweep is a scenario of its own, and to read a log takes up to a minute.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use super::darshan::Job;
 use crate::error::Result;
+
+/// An I/O phase of the job.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Phase {
+    /// From the job's start.
+    pub begin_s: f64,
+    /// From the job's start.
+    pub end_s: f64,
+    /// Of all processes.
+    pub bytes: f64,
+}
+
+/// What a log says of its job.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Job {
+    /// Number of processes.
+    pub processes: u32,
+    /// In their order, without overlap; at least one.
+    pub phases: Vec<Phase>,
+}
 
 thread_local! {
     /// By the log and what is wanted of it, while this thread reads one scenario after the other.

@@ -44,7 +44,7 @@ pub const BURST_BUFFER: &str = "burst-buffer";
 /// Name of the kind with the tasks of jobs on nodes before a file system of several servers.
 pub const CLUSTER: &str = "cluster";
 /// Name of the kind with a node whose tier gives way to compute.
-pub const MEMORY: &str = "memory";
+pub const MEMORY: &str = memory::KIND;
 /// Name of the kind with all of these at once.
 pub const WORLD: &str = "world";
 

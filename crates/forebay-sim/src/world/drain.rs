@@ -4,7 +4,7 @@ use forebay_policy::burst::drain::Event;
 use forebay_policy::machine::Nanos;
 
 use super::Happening;
-use super::run::Together;
+use super::Together;
 use crate::burst::{self, Round};
 use crate::queue::EventQueue;
 

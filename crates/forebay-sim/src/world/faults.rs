@@ -3,8 +3,7 @@
 use forebay_policy::machine::Nanos;
 use serde::Serialize;
 
-use super::run::Together;
-use super::{Happening, NodeFault};
+use super::{Happening, NodeFault, Together};
 use crate::queue::EventQueue;
 
 /// A note in the trace.

@@ -9,8 +9,7 @@ use forebay_policy::burst::drain;
 use forebay_policy::machine::Nanos;
 use forebay_policy::stage::event::{Event, HpcUpdate};
 
-use super::run::Together;
-use super::{Happening, Setup};
+use super::{Happening, Setup, Together};
 use crate::colocate::{HpcOutcome, HpcSpec, PhaseOutcome};
 use crate::queue::EventQueue;
 

@@ -7,8 +7,7 @@
 
 use forebay_policy::machine::Nanos;
 
-use super::run::Together;
-use super::{Happening, Setup};
+use super::{Happening, Setup, Together};
 use crate::error::Result;
 use crate::memory::{self, Node, STEP_NS};
 use crate::queue::EventQueue;

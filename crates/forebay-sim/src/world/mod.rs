@@ -24,7 +24,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::burst::Burst;
+use crate::cluster::Cluster;
 use crate::colocate::HpcSpec;
+use crate::memory::Node;
+use crate::pump::Record;
 use crate::{burst, cluster, memory as laws};
 
 mod drain;
@@ -37,6 +41,8 @@ pub mod view;
 
 pub use outcome::{Outcome, Unfinished};
 pub use run::simulate;
+
+use hpc::Hpc;
 
 /// A node of the cluster fails, with its tier and the tasks that it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -92,6 +98,23 @@ impl Setup {
     fn access_policy(&self) -> &str {
         self.buffers.as_ref().map_or("", |buffers| buffers.access.as_str())
     }
+}
+
+/// All parts.
+pub(crate) struct Together<'a> {
+    pub setup: &'a Setup,
+    pub record: &'a Record<'a>,
+    pub cluster: Cluster<'a>,
+    pub buffers: Option<Burst<'a>>,
+    pub hpc: Vec<Hpc>,
+    /// Memory of the nodes, if it changes.
+    pub memory: Vec<Node>,
+    /// What the stage machine has heard of the capacity of each of their tiers.
+    pub told: Vec<u64>,
+    /// Bytes of phases that servers have.
+    pub phase_bytes: u64,
+    /// What the drain machine has heard of prefetches.
+    pub has_prefetch: bool,
 }
 
 /// What happens by itself, by the part in which it does.

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::hpc::Hpc;
 use super::outcome::{Outcome, Unfinished};
-use super::{Happening, Setup};
+use super::{Happening, Setup, Together};
 use crate::burst::Burst;
 use crate::cluster::Cluster;
 use crate::colocate::PhaseOutcome;
@@ -22,23 +22,6 @@ use crate::trace::Trace;
 enum Note {
     /// A phase is over.
     Phase { late: bool, slowdown: f64 },
-}
-
-/// All parts.
-pub(crate) struct Together<'a> {
-    pub setup: &'a Setup,
-    pub record: &'a Record<'a>,
-    pub cluster: Cluster<'a>,
-    pub buffers: Option<Burst<'a>>,
-    pub hpc: Vec<Hpc>,
-    /// Memory of the nodes, if it changes.
-    pub memory: Vec<Node>,
-    /// What the stage machine has heard of the capacity of each of their tiers.
-    pub told: Vec<u64>,
-    /// Bytes of phases that servers have.
-    pub phase_bytes: u64,
-    /// What the drain machine has heard of prefetches.
-    pub has_prefetch: bool,
 }
 
 /// Runs `setup` to the end and records into `trace`.

@@ -7,7 +7,7 @@
 use forebay_policy::machine::Nanos;
 use forebay_policy::stage::event::{Event, JobUpdate};
 
-use super::fetch::{Urgency, Waiter};
+use super::page::{Urgency, Waiter};
 use super::{Cluster, Happening, STAGE, name};
 use crate::queue::Agenda;
 

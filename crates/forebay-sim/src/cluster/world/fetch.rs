@@ -11,6 +11,7 @@ use forebay_policy::machine::Nanos;
 use forebay_policy::stage::event::{Event, Part, Priority, Progress, RequestId};
 use forebay_policy::token_bucket::{FOREVER_NS, TokenBucket};
 
+use super::page::{Page, Stream, Urgency, Waiter};
 use super::pfs::Reader;
 use super::room::Rooms;
 use super::{Cluster, Happening, name};
@@ -21,27 +22,6 @@ use crate::queue::Agenda;
 const BURST_BYTES: u64 = 4 << 20;
 /// Stands for no limit.
 const NO_LIMIT_BYTES_PER_S: u64 = 1 << 50;
-
-/// A page: its job, file and number.
-pub type Page = (usize, u32, u64);
-
-/// Pages of a file that lie together on one server: the job, the file and the stripe.
-pub(super) type Stream = (usize, u32, u64);
-
-/// Why a page is fetched; the more urgent goes first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Urgency {
-    Demand,
-    Ahead,
-    Plan,
-}
-
-/// What goes on when a page is there.
-#[derive(Clone, Copy)]
-pub(super) enum Waiter {
-    Slot(usize),
-    Request { id: RequestId, node: usize, bytes: u64 },
-}
 
 /// A page in the tier, or on its way.
 pub(super) struct Flight {

@@ -2,6 +2,7 @@
 
 mod faults;
 mod fetch;
+mod page;
 mod pending;
 mod pfs;
 mod room;
@@ -21,7 +22,8 @@ use crate::pump::{Pump, Record};
 use crate::queue::{Agenda, EventQueue};
 use crate::run::{Limits, RunStats, Stop, World, run};
 use crate::trace::{STAGES, Trace};
-use fetch::{Page, Tier};
+use fetch::Tier;
+use page::Page;
 use pending::Pending;
 use pfs::Pfs;
 use tasks::{Job, Run, Slot};

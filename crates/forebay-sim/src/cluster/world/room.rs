@@ -10,7 +10,7 @@ use forebay_policy::eviction::{EvictionKind, EvictionPolicy, Fill};
 use forebay_policy::machine::Nanos;
 use forebay_policy::stage::event::{Event, RequestId};
 
-use super::fetch::{Page, Urgency, Waiter};
+use super::page::{Page, Urgency, Waiter};
 use super::{Cluster, Happening, name};
 use crate::queue::Agenda;
 

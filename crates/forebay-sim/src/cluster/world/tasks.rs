@@ -6,7 +6,7 @@ use forebay_policy::machine::Nanos;
 use forebay_policy::readahead::{Readahead, ReadaheadConfig};
 use forebay_policy::stage::event::JobUpdate;
 
-use super::fetch::{Urgency, Waiter};
+use super::page::{Urgency, Waiter};
 use super::pending::Pending;
 use super::pfs::Reader;
 use super::{Cluster, Happening, STAGE, name};

@@ -1,0 +1,28 @@
+//! The policy machines of a run, with their configuration: for the world, and for a replay.
+
+use forebay_policy::burst::access::{self, Access};
+use forebay_policy::burst::allocation::{self, Allocator};
+use forebay_policy::burst::drain::{self, Drains};
+
+use super::{DrainSetup, Setup};
+use crate::error::{Error, Result};
+
+/// The access scheduler and the allocator.
+///
+/// # Errors
+/// If a policy does not exist.
+pub fn machines(setup: &Setup) -> Result<(Access, Allocator)> {
+    let config = access::Config { nodes: setup.nodes, ..setup.config.clone() };
+    let access = access::policy(&setup.access, &config).map_err(Error::Usage)?;
+    let allocation = allocation::policy(&setup.allocation).map_err(Error::Usage)?;
+    let allocator = Allocator::new(allocation, setup.nodes, setup.node_bytes, setup.node_bytes_per_s);
+    Ok((Access::new(access, config), allocator))
+}
+
+/// The machine that decides the pace of drains.
+///
+/// # Errors
+/// If the policy does not exist.
+pub fn drain_machine(setup: &DrainSetup) -> Result<Drains> {
+    Ok(Drains::new(drain::policy(&setup.policy).map_err(Error::Usage)?, setup.config))
+}
