@@ -35,7 +35,7 @@ test: test-rust test-bench test-python test-java ## All tests
 
 .PHONY: test-rust
 test-rust: ## Tests of all crates; many start real agents
-	PROPTEST_RNG_SEED=$(SEED) $(CARGO) test --workspace --locked --no-fail-fast
+	PROPTEST_RNG_SEED=$(SEED) CARGO=$(CARGO) $(PYTHON) .ci/test-rust
 
 .PHONY: test-random
 test-random: ## The property tests of the pure crates on more inputs, different ones each time (CASES=1000 ROUNDS=20)

@@ -1,8 +1,12 @@
-//! How long the coordinator's stage machine takes for a decision, at 64 nodes and 16 jobs.
+//! How long the coordinator's stage machine takes for a decision, at 64 nodes and 16 jobs, and what
+//! its decision log costs.
 //!
 //! The machine is the one that the daemons drive. Here it runs in virtual time: nodes fetch at the
 //! speed of their link, tasks run as long as they say, and an HPC job has its phases. What is
 //! measured is the processor time of each call, because every other event waits for it.
+//!
+//! The log is the one of the daemons, in files on disk. Its cost is the processor time of recording
+//! and of the thread that writes, as a share of the time in which the events would happen.
 
 use crate::measure::{Record, Target, median};
 use crate::rig::Rig;
@@ -11,6 +15,8 @@ use forebay_policy::stage::event::{
     Action, Event, File, HpcUpdate, JobUpdate, Layout, Node, Part, Progress, RequestId, Split,
 };
 use forebay_policy::stage::{Config, Stages};
+use forebay_trace::STAGES;
+use forebay_trace::log_files::{FILE_BYTES_MAX, Files, Recorder};
 use rustix::time::{ClockId, clock_gettime};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -37,7 +43,7 @@ pub fn decide(rig: &Rig) -> Result<Vec<Record>, String> {
     let mut records = Vec::new();
     for planner in ["no-action", "forebay"] {
         let runs = if rig.quick { 1 } else { rig.runs };
-        let runs: Vec<Vec<f64>> = (0..runs).map(|_| World::new(planner).play()).collect::<Result<_, _>>()?;
+        let runs: Vec<Vec<f64>> = (0..runs).map(|_| World::new(planner).timed()).collect::<Result<_, _>>()?;
         let at = |share: f64| median(runs.iter().map(|run| run[((run.len() - 1) as f64 * share) as usize]));
         let note = format!(
             "{planner}: calls of the stage machine, {NODES} nodes, {JOBS} jobs of {TASKS} tasks, {SERVERS} servers, {} calls a run",
@@ -51,8 +57,32 @@ pub fn decide(rig: &Rig) -> Result<Vec<Record>, String> {
             let id = format!("decide.{planner}.{name}");
             records.push(Record::alone(&id, at(share), "ms", target, runs.len(), &note));
         }
+        let costs: Vec<Cost> =
+            (0..runs.len()).map(|_| World::new(planner).recorded(rig, planner)).collect::<Result<_, _>>()?;
+        let percent = median(costs.iter().map(Cost::percent));
+        let note = format!(
+            "{planner}: the decision log of the same run, {:.1} MB in {:.0} s",
+            costs[0].bytes as f64 * 1e-6,
+            costs[0].world_s
+        );
+        let (id, target) = (format!("decide.{planner}.log"), Target::AtMost(1.0));
+        records.push(Record::alone(&id, percent, "% of a core", target, costs.len(), &note));
     }
     Ok(records)
+}
+
+/// What recording a run has cost.
+struct Cost {
+    processor_s: f64,
+    /// The time in which the events would happen.
+    world_s: f64,
+    bytes: u64,
+}
+
+impl Cost {
+    fn percent(&self) -> f64 {
+        self.processor_s / self.world_s * 100.0
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -75,14 +105,18 @@ struct World {
     next: BTreeMap<(u64, usize), u32>,
     done: BTreeMap<u64, BTreeSet<u32>>,
     calls_ms: Vec<f64>,
+    recorder: Recorder,
+    /// Processor time of recording, on this thread.
+    recording_s: f64,
 }
+
+const BEGINS_NS: u64 = 1_000_000_000;
 
 impl World {
     fn new(planner: &str) -> Self {
-        let config = Config { default_planner: planner.into(), ..Config::default() };
         World {
-            machine: Stages::new(config),
-            now: 1_000_000_000,
+            machine: Stages::new(config(planner)),
+            now: BEGINS_NS,
             due: BinaryHeap::new(),
             scheduled: 0,
             free_at: vec![0; NODES],
@@ -90,11 +124,46 @@ impl World {
             next: BTreeMap::new(),
             done: (0..JOBS).map(|job| (job, BTreeSet::new())).collect(),
             calls_ms: Vec::new(),
+            recorder: Recorder::off(),
+            recording_s: 0.0,
         }
     }
 
-    /// Plays all jobs to their end; the time of each call in milliseconds, ascending.
-    fn play(mut self) -> Result<Vec<f64>, String> {
+    /// The time of each call in milliseconds, ascending.
+    fn timed(mut self) -> Result<Vec<f64>, String> {
+        self.play()?;
+        self.calls_ms.sort_by(f64::total_cmp);
+        Ok(self.calls_ms)
+    }
+
+    /// Plays all jobs with a decision log as a coordinator has it.
+    fn recorded(mut self, rig: &Rig, planner: &str) -> Result<Cost, String> {
+        let dir = rig.dir.join("decisions");
+        // One file, however long: only then is all of the run recorded.
+        let files =
+            Files { who: STAGES, prefix: "decisions", bytes_long: u64::MAX, bytes_max: 64 * FILE_BYTES_MAX };
+        let started = Recorder::start(&dir, files, &config(planner));
+        self.recorder = started.map_err(|e| format!("cannot write {}: {e}", dir.display()))?;
+        let (process_s, thread_s) = (clock_seconds(ClockId::ProcessCPUTime), thread_seconds());
+        self.play()?;
+        let world_s = (self.now - BEGINS_NS) as f64 * 1e-9;
+        let (recording_s, calls) = (self.recording_s, self.calls_ms.len());
+        // Waits until all is written.
+        drop(self);
+        let process_s = clock_seconds(ClockId::ProcessCPUTime) - process_s;
+        let written_s = (process_s - (thread_seconds() - thread_s)).max(0.0);
+        let path = dir.join("decisions-000001.log");
+        let log = std::fs::read(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+        let lines = log.iter().filter(|byte| **byte == b'\n').count();
+        if lines < calls {
+            return Err(format!("the log of {calls} calls has {lines} lines: the disk is too slow"));
+        }
+        std::fs::remove_dir_all(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+        Ok(Cost { processor_s: recording_s + written_s, world_s, bytes: log.len() as u64 })
+    }
+
+    /// Plays all jobs to their end.
+    fn play(&mut self) -> Result<(), String> {
         let keeps = BTreeMap::from([("pfs".to_owned(), 64 << 20)]);
         let node =
             |n: usize| Node { name: name(n), host: name(n), capacity_bytes: 64 << 30, keeps: keeps.clone() };
@@ -123,14 +192,23 @@ impl World {
             }
             if deadline <= next {
                 self.now = deadline;
-                self.call(|machine, now, out| machine.on_deadline(now, out));
+                let cause = self.record(Recorder::deadline);
+                self.call(cause, |machine, now, out| machine.on_deadline(now, out));
+                self.record(|recorder, _| recorder.flush());
             } else if let Some(Reverse((at, _, due))) = self.due.pop() {
                 self.now = at;
                 self.happen(due);
             }
         }
-        self.calls_ms.sort_by(f64::total_cmp);
-        Ok(self.calls_ms)
+        Ok(())
+    }
+
+    /// Times what the recorder does.
+    fn record<T>(&mut self, what: impl FnOnce(&mut Recorder, Nanos) -> T) -> T {
+        let began = thread_seconds();
+        let done = what(&mut self.recorder, Nanos(self.now));
+        self.recording_s += thread_seconds() - began;
+        done
     }
 
     fn at(&mut self, ns: u64, due: Due) {
@@ -205,15 +283,17 @@ impl World {
     }
 
     fn tell(&mut self, event: Event) {
-        self.call(|machine, now, out| machine.handle(now, event, out));
+        let cause = self.record(|recorder, now| recorder.event(now, &event));
+        self.call(cause, |machine, now, out| machine.handle(now, event, out));
     }
 
     /// One call of the machine, timed; then its actions.
-    fn call(&mut self, call: impl FnOnce(&mut Stages, Nanos, &mut Vec<Action>)) {
+    fn call(&mut self, cause: u64, call: impl FnOnce(&mut Stages, Nanos, &mut Vec<Action>)) {
         let mut out = Vec::new();
         let began = thread_seconds();
         call(&mut self.machine, Nanos(self.now), &mut out);
         self.calls_ms.push((thread_seconds() - began) * 1e3);
+        self.record(|recorder, now| recorder.actions(now, cause, &out));
         for action in out {
             match action {
                 Action::Fetch { request, node, parts, .. } => {
@@ -233,9 +313,17 @@ impl World {
     }
 }
 
+fn config(planner: &str) -> Config {
+    Config { default_planner: planner.into(), ..Config::default() }
+}
+
 /// Processor time of this thread.
 fn thread_seconds() -> f64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
+    clock_seconds(ClockId::ThreadCPUTime)
+}
+
+fn clock_seconds(clock: ClockId) -> f64 {
+    let time = clock_gettime(clock);
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
 }
 

@@ -241,31 +241,46 @@ fn the_coordinator_reaches_planners_through_the_stage_machine_only() {
     }
 }
 
-/// The simulator's co-located world models flows, tasks and nodes; what to fetch, when and at what
-/// pace is the machine's, as it is live.
+/// The simulated worlds model flows, tasks and nodes; what to fetch, when and at what pace is the
+/// machine's, as it is live. What a client of the cluster or an agent decides stands in the policy
+/// crate as well, and a world may ask for it where a client or an agent does.
 #[test]
-fn the_simulated_world_reaches_planners_through_the_stage_machine_only() {
+fn the_simulated_worlds_reach_planners_through_the_stage_machine_only() {
     let packages = packages();
-    let sources = sources(&packages["forebay-sim"].directory.join("src/colocate"));
-    let world: Vec<_> = sources.iter().filter(|(path, _)| !path.ends_with("bound.rs")).collect();
-    let uses = |word: &str| {
-        let lines = world.iter().flat_map(|(_, text)| text.lines());
-        lines.filter(|line| names(without_comment(line), word)).count()
-    };
-    assert!(uses("forebay_policy::stage") > 0, "the stage machine was not found in the simulated world");
     let decides = [
         "Planner",
         "Policy",
         "Board",
         "Plan",
+        "Depth",
         "placement",
         "depth",
         "preferred_nodes",
         "eviction",
+        "server_queues",
         "WaveStarts",
     ];
-    for word in decides {
-        assert_eq!(uses(word), 0, "the simulated world uses {word}");
+    // File, word, and who decides that live.
+    let permitted = [
+        ("cluster/world/mod.rs", "placement", "a client names the owners of extents"),
+        ("cluster/world/mod.rs", "preferred_nodes", "a client chooses the preferred nodes of splits"),
+        ("cluster/world/room.rs", "eviction", "an agent chooses the pages to evict"),
+        ("cluster/world/fetch.rs", "Plan", "an agent fetches for a request: an urgency"),
+        ("cluster/world/faults.rs", "Plan", "the same"),
+        ("cluster/mod.rs", "placement", "of stripes on servers of the file system, in a setup"),
+    ];
+    for world in ["colocate", "cluster", "world"] {
+        let sources = sources(&packages["forebay-sim"].directory.join("src").join(world));
+        let sources: Vec<_> = sources.iter().filter(|(path, _)| !path.ends_with("bound.rs")).collect();
+        let machine = if world == "world" { "crate::cluster" } else { "forebay_policy::stage" };
+        assert!(sources.iter().any(|(_, text)| text.contains(machine)), "{world} does not use {machine}");
+        for (path, text) in sources {
+            for word in decides {
+                let may = permitted.iter().any(|(file, of, _)| path.ends_with(file) && *of == word);
+                let line = text.lines().find(|line| names(without_comment(line), word));
+                assert!(may || line.is_none(), "{}: {word} in {line:?}", path.display());
+            }
+        }
     }
 }
 

@@ -54,15 +54,21 @@ impl Buffers {
             return self.forget(session);
         }
         let behind = self.behind.entry(session).or_insert(Behind { session, since: now, bytes: 0 });
-        self.own_bytes = self.own_bytes - behind.bytes + bytes;
-        behind.bytes = bytes;
+        let before_bytes = std::mem::replace(&mut behind.bytes, bytes);
+        self.release(before_bytes);
+        self.own_bytes += bytes;
     }
 
     /// A connection is gone, or holds nothing.
     pub fn forget(&mut self, session: Session) {
         if let Some(behind) = self.behind.remove(&session) {
-            self.own_bytes -= behind.bytes;
+            self.release(behind.bytes);
         }
+    }
+
+    fn release(&mut self, bytes: u64) {
+        assert!(bytes <= self.own_bytes, "a connection held {bytes} bytes of {}", self.own_bytes);
+        self.own_bytes -= bytes;
     }
 
     /// A frame goes out to many.

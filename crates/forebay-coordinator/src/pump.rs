@@ -119,6 +119,12 @@ impl Pump {
             self.drive(now, Event::JobGone { job });
             self.jobs.remove(&job);
         }
+        self.assert_keys();
+    }
+
+    /// Every job has one key, by which its owner's reports find it.
+    fn assert_keys(&self) {
+        assert_eq!(self.keys.len(), self.jobs.len(), "jobs and their keys differ in number");
     }
 
     /// A job of user `uid` reports something.
@@ -142,6 +148,7 @@ impl Pump {
         if let Some(&job) = self.keys.get(owner).filter(|_| !known.is_empty()) {
             self.drive(now, Event::Job { job, updates: known });
         }
+        self.assert_keys();
         self.bound_reports(now);
     }
 

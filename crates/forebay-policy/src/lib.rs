@@ -12,6 +12,7 @@ pub mod bandwidth;
 pub mod burst;
 pub mod depth;
 pub mod eviction;
+pub mod fetch_order;
 pub mod machine;
 pub mod memory;
 pub mod miss_ledger;

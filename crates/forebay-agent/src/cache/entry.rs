@@ -4,10 +4,11 @@
 //! see: which pages are being fetched and who waits for them. A page has at most one flight, so
 //! however many ask, the PFS is read once.
 
-use super::flight::{Flight, Urgency};
+use super::flight::Flight;
 use crate::lock::lock;
 use crate::user_limits::{PfsFile, Share};
 use forebay_pfs::layout;
+use forebay_policy::fetch_order::Urgency;
 use forebay_store::copy::{CopyFile, CopyIdentity, Geometry};
 use forebay_store::ring::page_key;
 use std::io;

@@ -1,26 +1,12 @@
 //! The fetch of a page, which all share who wait for the page.
 
 use crate::lock::lock;
+use forebay_policy::fetch_order::Urgency;
 use forebay_store::copy::CopyFile;
 use forebay_store::{Reservation, Word};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
-
-/// Why pages are fetched; also the order in which waiting fetches are taken up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Urgency {
-    /// Somebody waits.
-    Demand,
-    /// Somebody will probably read on.
-    Ahead,
-    /// A job will read it.
-    Plan,
-    /// A load.
-    Load,
-    /// Small random reads would profit.
-    Refill,
-}
 
 /// Why a page is not there.
 #[derive(Clone, Debug, PartialEq, Eq)]

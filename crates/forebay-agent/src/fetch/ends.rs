@@ -4,10 +4,11 @@
 
 use crate::cache::Cache;
 use crate::cache::entry::Task;
-use crate::cache::flight::{FlightError, FlightState, Urgency};
+use crate::cache::flight::{FlightError, FlightState};
 use crate::counters::{Counters, add};
 use crate::lock::lock;
 use crate::mounts::MountState;
+use forebay_policy::fetch_order::Urgency;
 use forebay_policy::miss_ledger::MissLedger;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};

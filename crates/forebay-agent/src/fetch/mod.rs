@@ -24,11 +24,12 @@ pub mod streams;
 
 use crate::cache::Cache;
 use crate::cache::entry::{Entry, Task};
-use crate::cache::flight::{Flight, Urgency, Watched, Watcher};
+use crate::cache::flight::{Flight, Watched, Watcher};
 use crate::counters::Counters;
 use crate::mounts::MountState;
 use crate::user_limits::PfsFile;
 use ends::Ends;
+use forebay_policy::fetch_order::Urgency;
 use owners::Owners;
 use peers::Peers;
 use pfs::Pfs;

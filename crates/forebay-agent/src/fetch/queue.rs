@@ -4,8 +4,8 @@
 //! what jobs will read, and that before loads. Tasks of one stream ([`InStream`]) are taken up one
 //! after the other.
 
-use crate::cache::flight::Urgency;
 use crate::lock::lock;
+use forebay_policy::fetch_order::{self, Urgency};
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ const DEMAND_PATIENCE: Duration = Duration::from_secs(4);
 /// How often it is looked whether it does.
 const STREAM_LOOK: Duration = Duration::from_millis(500);
 
-const LANES: usize = 5;
+const LANES: usize = fetch_order::URGENCIES;
 
 /// Tasks by urgency, and how long the threads have been at theirs.
 #[derive(Debug)]
@@ -90,14 +90,10 @@ impl<T> Lanes<T> {
             running.filter(|r| r.since.elapsed() <= patience).filter_map(|r| r.stream).collect()
         };
         let (for_demand, for_others) = (busy(DEMAND_PATIENCE), busy(STREAM_PATIENCE));
+        let at = |waiting: &Waiting<T>| waiting.at.map(|at| (at.stream, at.place));
         let next = self.waiting.iter_mut().enumerate().find_map(|(lane, waiting)| {
             let busy = if lane == Urgency::Demand as usize { &for_demand } else { &for_others };
-            let is_free = |w: &Waiting<T>| w.at.is_none_or(|at| !busy.contains(&at.stream));
-            let first = waiting.iter().position(is_free)?;
-            let place = |index: &usize| waiting[*index].at.map(|at| at.place);
-            let stream = |index: &usize| waiting[*index].at.map(|at| at.stream);
-            let of_stream = (first..waiting.len()).filter(|i| stream(i) == stream(&first));
-            let next = if stream(&first).is_some() { of_stream.min_by_key(place)? } else { first };
+            let next = fetch_order::next(waiting, at, |stream| busy.contains(stream))?;
             waiting.remove(next)
         })?;
         self.running[thread] = Some(Running { since: Instant::now(), stream: next.at.map(|at| at.stream) });

@@ -14,7 +14,7 @@
 
 use super::files::OpenFiles;
 use crate::cache::entry::Entry;
-use crate::cache::flight::{Flight, FlightError, FlightState, Urgency};
+use crate::cache::flight::{Flight, FlightError, FlightState};
 use crate::cache::{Cache, Lent};
 use crate::cluster::Cluster;
 use crate::counters::{Counters, add};
@@ -25,6 +25,7 @@ use crate::mounts::admit::Admitted;
 use crate::prefetch::orders::Orders;
 use crate::stop::Stop;
 use crate::user_limits::PfsFile;
+use forebay_policy::fetch_order::Urgency;
 use forebay_store::{BLOCK_BYTES, Class, State};
 use forebay_wire::link::{Listener, Stream};
 use forebay_wire::peer::{CHECKED_MAX, PEER_PROTOCOL, PageRef, PeerReply, PeerRequest, Wanted};

@@ -5,7 +5,7 @@
 //! belong, and who hears of them.
 
 use crate::cache::entry::Entry;
-use crate::cache::flight::{FlightError, Urgency, Watcher};
+use crate::cache::flight::{FlightError, Watcher};
 use crate::fetch::Fetch;
 use crate::fetch::find::NoEntry;
 use crate::mounts::admit::Admitted;
@@ -13,6 +13,7 @@ use crate::mounts::seal::Unsettled;
 use crate::user_limits::PfsFile;
 use forebay_pfs::FileFacts;
 use forebay_pfs::lease::Opened;
+use forebay_policy::fetch_order::Urgency;
 use forebay_wire::NodeInfo;
 use std::os::fd::AsFd;
 use std::sync::Arc;

@@ -13,7 +13,7 @@
 
 use super::feeder::{Errand, Next, Source, feed, open_settled};
 use crate::cache::entry::Entry;
-use crate::cache::flight::{FlightError, Urgency, Watcher};
+use crate::cache::flight::{FlightError, Watcher};
 use crate::counters::add;
 use crate::fetch::Fetch;
 use crate::fetch::peers::{Check, Place, Placing};
@@ -22,6 +22,7 @@ use crate::mounts::admit::{NoFile, admit};
 use crate::mounts::seal::Unsettled;
 use crate::user_limits::{PfsFile, Share};
 use forebay_pfs::lease::Opened;
+use forebay_policy::fetch_order::Urgency;
 use forebay_policy::machine::Nanos;
 use forebay_policy::token_bucket::TokenBucket;
 use forebay_store::State;

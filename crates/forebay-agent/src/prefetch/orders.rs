@@ -18,7 +18,7 @@
 
 use super::feeder::{Errand, Next, Source, entry_again, feed, open_settled};
 use crate::cache::entry::Entry;
-use crate::cache::flight::{FlightError, Urgency, Watcher};
+use crate::cache::flight::{FlightError, Watcher};
 use crate::counters::add;
 use crate::fetch::Fetch;
 use crate::fetch::find::NoEntry;
@@ -27,7 +27,9 @@ use crate::mounts::by_path::{ByPath, NoPath, open_by_path};
 use crate::mounts::seal::Unsettled;
 use crate::stop::{Stop, Wake};
 use forebay_pfs::lease::Opened;
+use forebay_policy::fetch_order::{self, Urgency};
 use forebay_policy::machine::Nanos;
+use forebay_policy::stage::event::Priority;
 use forebay_policy::token_bucket::TokenBucket;
 use forebay_store::{Class, Reservation};
 use forebay_wire::FileRef;
@@ -336,7 +338,7 @@ impl Orders {
 
     /// Pages of orders that may be under way from the PFS of a mount.
     fn most_under_way(&self, mount: usize) -> usize {
-        (self.fetch.mounts[mount].config.fetch_threads / 2).max(1)
+        fetch_order::request_threads(self.fetch.mounts[mount].config.fetch_threads)
     }
 
     fn now(&self) -> Nanos {
@@ -359,7 +361,9 @@ impl State {
         let may_go = |run: &Run| {
             run.waits_for == Some(mount) && run.in_flight < run.threads && !run.waits_for_stream()
         };
-        self.orders.iter().any(|(other, run)| *other != id && may_go(run) && (*other < id || !run.ahead))
+        let rank = |ahead, id| fetch_order::rank(if ahead { Priority::Ahead } else { Priority::Planned }, id);
+        let goes_before = |other: u64, run: &Run| rank(run.ahead, other) < rank(true, id);
+        self.orders.iter().any(|(other, run)| may_go(run) && goes_before(*other, run))
     }
 
     fn under_way(&self, mount: usize) -> usize {

@@ -3,13 +3,14 @@
 use super::closer::Sent;
 use super::session::{Answer, Connection, refuse, reply};
 use crate::cache::entry::Entry;
-use crate::cache::flight::{FlightError, FlightState, Urgency};
+use crate::cache::flight::{FlightError, FlightState};
 use crate::counters::add;
 use crate::fetch::find::NoEntry;
 use crate::mounts::admit::{Admitted, admit_at, require_reader};
 use crate::user_limits::{Kind, PfsFile};
 use forebay_pfs::FileVersion;
 use forebay_pfs::lease::Opened;
+use forebay_policy::fetch_order::Urgency;
 use forebay_store::copy::CopyFile;
 use forebay_store::{BLOCK_BYTES, State};
 use forebay_wire::{PageRun, Refusal, Reply};

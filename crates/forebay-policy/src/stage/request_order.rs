@@ -106,6 +106,13 @@ impl Stages {
                 let room = &mut look.rooms[found.node];
                 room.held_bytes += bytes;
                 room.requests.begin();
+                assert!(
+                    self.config.rules.whole_parts || room.held_bytes <= room.plannable_bytes,
+                    "{} was asked to hold {} bytes of {}",
+                    found.rank.node,
+                    room.held_bytes,
+                    room.plannable_bytes
+                );
             }
             next.insert((found.soon, key));
         }
@@ -226,7 +233,7 @@ impl Stages {
         let (node, number) = (rank.node.to_string(), rank.number);
         self.queues.begin(queue, request, &node, (run.serial, rank.wave), now);
         let requested = Requested { job: key, stage, wave: rank.wave, node: node.clone(), queue, number };
-        self.requests.insert(request, requested);
+        assert!(self.requests.insert(request, requested).is_none(), "request {request} is sent twice");
         let bytes = parts.iter().map(|part| part.len).sum();
         let Pace { threads, rate_bytes_per_s, setting } = pace;
         self.out.push(Action::Fetch {

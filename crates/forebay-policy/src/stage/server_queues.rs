@@ -178,8 +178,10 @@ impl Queues {
     pub fn begin(&mut self, queue: QueueId, order: u64, node: &str, wave: StageWave, now: Nanos) {
         let Some(queue) = self.queues.get_mut(queue as usize) else { return };
         let beside = queue.counting(now) + 1;
-        queue.under_way.insert(order, UnderWay { node: node.to_owned(), wave, since: now, beside });
-        self.by_node.entry(node.to_owned()).or_default().insert(order, now);
+        let request = UnderWay { node: node.to_owned(), wave, since: now, beside };
+        let of_queue = queue.under_way.insert(order, request);
+        let of_node = self.by_node.entry(node.to_owned()).or_default().insert(order, now);
+        assert!(of_queue.is_none() && of_node.is_none(), "request {order} of {node} is counted twice");
     }
 
     /// An order of the queue is over; `fetched_bytes` is what it has brought from the PFS, if that
@@ -190,11 +192,12 @@ impl Queues {
         if let Some(bytes) = fetched_bytes {
             queue.depth.served(bytes, now.saturating_since(request.since), request.beside);
         }
-        if let Some(orders) = self.by_node.get_mut(&request.node) {
-            orders.remove(&order);
-            if orders.is_empty() {
-                self.by_node.remove(&request.node);
-            }
+        let node = &request.node;
+        let orders = self.by_node.get_mut(node);
+        let ended = orders.and_then(|orders| Some((orders.remove(&order)?, orders.is_empty())));
+        assert!(ended.is_some(), "request {order} is in a queue, but not among those of {node}");
+        if ended.is_some_and(|(_, is_last)| is_last) {
+            self.by_node.remove(node);
         }
     }
 
@@ -206,7 +209,6 @@ impl Queues {
     }
 
     /// Whether nothing is under way.
-    #[cfg(test)]
     pub fn are_idle(&self) -> bool {
         self.by_node.is_empty() && self.queues.iter().all(|queue| queue.under_way.is_empty())
     }

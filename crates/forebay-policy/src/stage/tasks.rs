@@ -142,6 +142,8 @@ impl Stages {
         }
         let ended = self.jobs.remove(&key);
         if self.jobs.is_empty() {
+            assert!(self.requests.is_empty(), "no job is left, but {} requests are", self.requests.len());
+            assert!(self.queues.are_idle(), "no job is left, but requests are counted in queues");
             self.queues.rest();
             self.numbers = Numbers::default();
         }

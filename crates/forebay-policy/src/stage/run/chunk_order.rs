@@ -200,7 +200,9 @@ impl StageRun {
                     left_bytes += need.bytes;
                 }
                 // What is beyond the bound is read without a plan.
-                part.given_up_bytes += left_bytes - split.iter().map(|chunk| chunk.bytes).sum::<u64>();
+                let split_bytes = split.iter().map(|chunk| chunk.bytes).sum::<u64>();
+                assert!(split_bytes <= left_bytes, "{left_bytes} bytes became chunks of {split_bytes}");
+                part.given_up_bytes += left_bytes - split_bytes;
                 for (number, chunk) in split.iter().enumerate() {
                     let rank = Rank::of(node, (wave.id, chunk.at, number, place));
                     self.waiting.insert(chunk.queue, rank);

@@ -188,7 +188,9 @@ impl StageRun {
                 wave.tasks.iter().filter(|(_, t)| !t.started).map(|(n, _)| *n).collect();
             for task in &left {
                 let gone = wave.tasks.remove(task);
-                wave.status.bytes -= gone.map_or(0, |t| t.bytes);
+                let gone_bytes = gone.map_or(0, |t| t.bytes);
+                assert!(gone_bytes <= wave.status.bytes, "task {task} has more bytes than its wave");
+                wave.status.bytes -= gone_bytes;
                 wave.parts.values_mut().for_each(|p| drop(p.needs.remove(task)));
             }
             // Its remaining tasks have started, and read by themselves unless requests continue.
@@ -534,6 +536,7 @@ impl StageRun {
         wave.status.compute_began_ms.get_or_insert(since_ms);
         let mut withdrawn = Vec::new();
         for part in wave.parts.values_mut().filter(|p| p.needs.contains_key(&number)) {
+            assert!(part.unstarted > 0, "task {number} starts, and all of its wave have started");
             part.unstarted -= 1;
             if part.unstarted == 0 && !self.works_ahead {
                 withdrawn.extend(part.withdraw());

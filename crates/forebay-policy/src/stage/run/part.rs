@@ -156,6 +156,11 @@ impl NodePart {
     /// The node is asked for a chunk.
     pub fn ask(&mut self, number: usize, request: RequestId, pace: Pace) {
         let Some(asked) = self.chunks.get_mut(number) else { return };
+        assert!(
+            asked.state == State::Waiting && asked.request.is_none(),
+            "chunk {number} is requested twice: as {:?} and {request}",
+            asked.request
+        );
         (asked.state, asked.request, asked.pace) = (State::Active, Some(request), pace);
         self.state = State::Active;
         self.active.insert(number);
@@ -204,6 +209,7 @@ impl NodePart {
         let Some(asked) = self.chunks.get_mut(number).filter(|p| p.state != State::Ended) else { return };
         asked.state = State::Ended;
         self.active.remove(&number);
+        assert!(self.left > self.active.len(), "chunk {number} ends, and {} were left", self.left);
         self.left -= 1;
         if self.left == 0 {
             self.state = State::Ended;

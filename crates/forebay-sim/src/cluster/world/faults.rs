@@ -4,10 +4,11 @@
 //! again, as Spark has it, and tasks of other nodes that waited for one of its pages fetch it
 //! themselves.
 
+use forebay_policy::fetch_order::Urgency;
 use forebay_policy::machine::Nanos;
 use forebay_policy::stage::event::{Event, JobUpdate};
 
-use super::page::{Urgency, Waiter};
+use super::page::Waiter;
 use super::{Cluster, Happening, STAGE, name};
 use crate::queue::Agenda;
 

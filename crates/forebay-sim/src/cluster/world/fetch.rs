@@ -1,17 +1,16 @@
 //! What nodes fetch into the tier: pages that readers miss, and what the machine requests.
 //!
-//! As in an agent, fetch threads take pages by urgency, and requests may have half of them. Of the
-//! requests of a node, those of planned waves go first, then the earliest. Where the client of the
-//! file system reads ahead by itself, pages of a stream are fetched one after the other, by one
-//! descriptor.
+//! The rules of [`forebay_policy::fetch_order`], which agents follow as well, say which page is
+//! next and how many threads requests may have. Pages of a stream are fetched by one descriptor.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
+use forebay_policy::fetch_order::{self, Urgency};
 use forebay_policy::machine::Nanos;
 use forebay_policy::stage::event::{Event, Part, Priority, Progress, RequestId};
 use forebay_policy::token_bucket::{FOREVER_NS, TokenBucket};
 
-use super::page::{Page, Stream, Urgency, Waiter};
+use super::page::{Page, Stream, Waiter};
 use super::pfs::Reader;
 use super::room::Rooms;
 use super::{Cluster, Happening, name};
@@ -75,7 +74,7 @@ pub(super) struct Tier {
     /// Requests so far.
     pub asked: u64,
     /// Those of which something is to come, by node, in the order in which they are served.
-    open: BTreeSet<(usize, Priority, RequestId)>,
+    open: BTreeSet<(usize, (Priority, RequestId))>,
 }
 
 impl Tier {
@@ -105,16 +104,13 @@ impl Tier {
         let Tier { flights, threads, .. } = self;
         let Threads { queued, streams, .. } = &mut threads[node];
         let is_queued = |page: &Page| flights.get(page).is_some_and(|f| matches!(f.state, State::Queued));
-        let is_free = |page: &Page| stream_of(setup, *page).is_none_or(|stream| !streams.contains(&stream));
+        let at = |page: &Page| stream_of(setup, *page).map(|stream| (stream, *page));
         let page = queued.values_mut().find_map(|pages| {
             if !setup.streams {
                 return core::iter::from_fn(|| pages.pop_front()).find(is_queued);
             }
             pages.retain(is_queued);
-            let first = pages.iter().position(is_free)?;
-            let stream = stream_of(setup, pages[first]);
-            let of_stream = (first..pages.len()).filter(|i| stream_of(setup, pages[*i]) == stream);
-            let next = if stream.is_some() { of_stream.min_by_key(|i| pages[*i])? } else { first };
+            let next = fetch_order::next(pages, at, |stream| streams.contains(stream))?;
             pages.remove(next)
         })?;
         streams.extend(stream_of(setup, page));
@@ -272,7 +268,7 @@ impl Cluster<'_> {
             progress: Progress::default(),
         };
         self.tier.requests.insert(id, request);
-        self.tier.open.insert((node, priority, id));
+        self.tier.open.insert((node, fetch_order::rank(priority, id)));
         self.tier.asked += 1;
         self.feed(now, node, queue);
     }
@@ -295,7 +291,7 @@ impl Cluster<'_> {
     /// Nothing more is fetched for a request.
     pub fn released(&mut self, id: RequestId) {
         let Some(request) = self.tier.requests.remove(&id) else { return };
-        self.tier.open.remove(&(request.node, request.priority, id));
+        self.tier.open.remove(&(request.node, fetch_order::rank(request.priority, id)));
         if let Some(rooms) = &mut self.tier.rooms {
             rooms.release(request.node, id);
         }
@@ -321,8 +317,9 @@ impl Cluster<'_> {
 
     /// The requests of a node put pages on their way, as far as they may.
     pub fn feed(&mut self, now: Nanos, node: usize, queue: &mut impl Agenda<Happening>) {
-        let of_node = (node, Priority::Planned, 0)..(node + 1, Priority::Planned, 0);
-        let open: Vec<RequestId> = self.tier.open.range(of_node).map(|(_, _, id)| *id).collect();
+        let first = fetch_order::rank(Priority::Planned, 0);
+        let of_node = self.tier.open.range((node, first)..(node + 1, first));
+        let open: Vec<RequestId> = of_node.map(|(_, (_, id))| *id).collect();
         for id in open {
             while let Some((page, bytes)) = self.next_page(now, id, queue) {
                 self.tier.threads[node].for_requests += 1;
@@ -339,6 +336,7 @@ impl Cluster<'_> {
         id: RequestId,
         queue: &mut impl Agenda<Happening>,
     ) -> Option<(Page, u64)> {
+        let most = fetch_order::request_threads(self.setup.fetch_threads as usize) as u32;
         let request = self.tier.requests.get_mut(&id)?;
         let flights = &self.tier.flights;
         let is_there = |page: &Page| flights.get(page).is_some_and(|f| matches!(f.state, State::There));
@@ -349,12 +347,12 @@ impl Cluster<'_> {
         let Some((_, bytes)) = request.pages.front().copied() else {
             if request.under_way == 0 && !request.progress.done {
                 self.reports.push_back(request.report(id));
-                self.tier.open.remove(&(request.node, request.priority, id));
+                self.tier.open.remove(&(request.node, fetch_order::rank(request.priority, id)));
             }
             return None;
         };
         let for_requests = self.tier.threads[request.node].for_requests;
-        if request.under_way >= request.threads || for_requests >= (self.setup.fetch_threads / 2).max(1) {
+        if request.under_way >= request.threads || for_requests >= most {
             return None;
         }
         let node = request.node;
@@ -385,7 +383,7 @@ impl Cluster<'_> {
             request.progress.fetched_bytes += bytes;
             let report = request.report(id);
             if request.progress.done {
-                self.tier.open.remove(&(node, request.priority, id));
+                self.tier.open.remove(&(node, fetch_order::rank(request.priority, id)));
             }
             self.reports.push_back(report);
         }

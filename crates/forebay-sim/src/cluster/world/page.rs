@@ -1,4 +1,4 @@
-//! A page of a file: its name, why it is fetched, and who waits for it.
+//! A page of a file: its name, and who waits for it.
 
 use forebay_policy::stage::event::RequestId;
 
@@ -7,14 +7,6 @@ pub type Page = (usize, u32, u64);
 
 /// Pages of a file that lie together on one server: the job, the file and the stripe.
 pub(super) type Stream = (usize, u32, u64);
-
-/// Why a page is fetched; the more urgent goes first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Urgency {
-    Demand,
-    Ahead,
-    Plan,
-}
 
 /// What goes on when a page is there.
 #[derive(Clone, Copy)]

@@ -7,10 +7,11 @@
 use std::collections::{BTreeSet, HashMap};
 
 use forebay_policy::eviction::{EvictionKind, EvictionPolicy, Fill};
+use forebay_policy::fetch_order::Urgency;
 use forebay_policy::machine::Nanos;
 use forebay_policy::stage::event::{Event, RequestId};
 
-use super::page::{Page, Urgency, Waiter};
+use super::page::{Page, Waiter};
 use super::{Cluster, Happening, name};
 use crate::queue::Agenda;
 

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use forebay_policy::fetch_order::Urgency;
 use forebay_policy::machine::Nanos;
 use forebay_policy::readahead::{Readahead, ReadaheadConfig};
 use forebay_policy::stage::event::JobUpdate;
 
-use super::page::{Urgency, Waiter};
+use super::page::Waiter;
 use super::pending::Pending;
 use super::pfs::Reader;
 use super::{Cluster, Happening, STAGE, name};
