@@ -1,4 +1,4 @@
-//! Placement: which node keeps an extent, and where a task runs best.
+//! Placement: which node keeps an extent.
 //!
 //! **Owners** by weighted rendezvous hashing: every node has a score for every extent, and the best
 //! score owns it. There is no table and no server to ask; all who know the epoch's nodes agree.
@@ -9,11 +9,6 @@
 //! With u the hash as a number in (0, 1), the score is -w / ln u (Schindelhauer and Schomaker,
 //! 2005): node i wins with probability w_i / W exactly. Nodes are named by a stable number, not by
 //! their place in a list.
-//!
-//! **Tasks** go where their bytes are: first where they are in memory, then where the prefetch will
-//! bring them, then near the PFS servers of their stripes.
-
-use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
 
@@ -129,43 +124,6 @@ pub fn owner_and_next<'a>(
     Some((owner, next.map(|n| n.2)))
 }
 
-/// Where a part of a task's input is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Residence {
-    /// In the memory of this node.
-    Cached(u64),
-    /// Planned to be brought to this node, which owns it.
-    Planned(u64),
-    /// On a PFS server, next to this node (the same rack, or the same machine).
-    Stripe(u64),
-}
-
-/// What a byte on a node is worth to a task that runs there, over a byte that crosses the network:
-/// memory saves the network and the PFS, a plan may come late, a near stripe saves part of the
-/// network only.
-fn worth(residence: Residence) -> (u64, f64) {
-    match residence {
-        Residence::Cached(node) => (node, 1.0),
-        Residence::Planned(node) => (node, 0.75),
-        Residence::Stripe(node) => (node, 0.25),
-    }
-}
-
-/// Nodes for a task that reads these bytes, best first, at most `count`; ties by node number. Nodes
-/// that hold less than a tenth of the best one's worth are left out: a scheduler would wait for
-/// them in vain.
-pub fn preferred(parts: &[(Residence, u64)], count: usize) -> Vec<u64> {
-    let mut by_node: alloc::collections::BTreeMap<u64, f64> = Default::default();
-    for &(residence, bytes) in parts {
-        let (node, value) = worth(residence);
-        *by_node.entry(node).or_default() += value * bytes as f64;
-    }
-    let mut ranked: Vec<(f64, u64)> = by_node.into_iter().map(|(node, value)| (value, node)).collect();
-    ranked.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
-    let least = ranked.first().map_or(0.0, |r| 0.1 * r.0);
-    ranked.iter().filter(|r| r.0 > 0.0 && r.0 >= least).take(count).map(|r| r.1).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -198,17 +156,6 @@ mod tests {
         for (share, want) in got.iter().zip([10_000.0, 20_000.0, 50_000.0, 0.0]) {
             assert!((share - want).abs() <= 710.0, "{got:?}");
         }
-    }
-
-    #[test]
-    fn tasks_go_to_memory_before_plans_before_stripes() {
-        use Residence::*;
-        let parts = [(Stripe(1), 100), (Planned(2), 100), (Cached(3), 100)];
-        assert_eq!(preferred(&parts, 8), [3, 2, 1]);
-        // Twice the bytes planned are worth more than half of them in memory.
-        assert_eq!(preferred(&[(Planned(2), 200), (Cached(3), 100)], 1), [2]);
-        assert_eq!(preferred(&[(Cached(1), 1000), (Stripe(2), 100)], 8), [1]);
-        assert!(preferred(&[], 3).is_empty());
     }
 
     proptest! {

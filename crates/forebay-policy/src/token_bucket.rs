@@ -83,13 +83,6 @@ impl TokenBucket {
         self.rate_bytes_per_s = rate_bytes_per_s;
     }
 
-    /// Changes the burst from `now` on; tokens above it are lost.
-    pub fn set_burst(&mut self, now: Nanos, burst_bytes: u64) {
-        self.settle(now);
-        self.burst_bytes = burst_bytes.max(1);
-        self.level = self.level.min(self.full());
-    }
-
     /// The rate in force.
     pub fn rate_bytes_per_s(&self) -> u64 {
         self.rate_bytes_per_s
@@ -98,13 +91,6 @@ impl TokenBucket {
     /// The burst in force.
     pub fn burst_bytes(&self) -> u64 {
         self.burst_bytes
-    }
-
-    /// Whole bytes that could be granted at `now`.
-    pub fn available_bytes(&self, now: Nanos) -> u64 {
-        let mut settled = self.clone();
-        settled.settle(now);
-        u64::try_from(settled.level / SCALE).unwrap_or(0)
     }
 
     /// The level at which inflow is lost: the burst, and what a wait for it brings in by being
@@ -144,7 +130,8 @@ mod tests {
         assert_eq!(bucket.take(Nanos(0), 50), 0);
         assert_eq!(bucket.take(Nanos(0), 25), SECOND / 4);
         assert_eq!(bucket.take(Nanos(SECOND / 4), 25), 0);
-        assert_eq!(bucket.available_bytes(Nanos(10 * SECOND)), 50);
+        assert_eq!(bucket.take(Nanos(10 * SECOND), 50), 0, "no more than the burst is kept");
+        assert_eq!(bucket.take(Nanos(10 * SECOND), 1), SECOND / 100);
     }
 
     #[test]

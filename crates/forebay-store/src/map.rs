@@ -12,7 +12,6 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 pub struct Map {
     base: NonNull<u8>,
     len: usize,
-    writable: bool,
 }
 
 // SAFETY: the mapping is plain memory that stays until drop; all access through it is by atomics or
@@ -34,7 +33,7 @@ impl Map {
         let base = unsafe { mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, fd, offset)? };
         let base =
             NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mmap returned a null address"))?;
-        Ok(Map { base, len, writable })
+        Ok(Map { base, len })
     }
 
     /// Bytes mapped.
@@ -80,11 +79,6 @@ impl Map {
         );
         // SAFETY: as in `word`.
         unsafe { &*self.base.as_ptr().add(offset).cast::<AtomicU32>() }
-    }
-
-    /// Whether stores are allowed.
-    pub fn is_writable(&self) -> bool {
-        self.writable
     }
 }
 
