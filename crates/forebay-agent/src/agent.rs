@@ -1,5 +1,6 @@
 //! Start, housekeeping and end of an agent: builds its rooms, each from those that it needs.
 
+use crate::brake::Brake;
 use crate::cache::Cache;
 use crate::cluster::Cluster;
 use crate::config::Config;
@@ -19,6 +20,8 @@ use crate::memory;
 use crate::memory_control::{Control, Recorded};
 use crate::mounts::MountState;
 use crate::peers::server::{self, PeerServer};
+use crate::phases::board::Phases;
+use crate::phases::spread::Spread;
 use crate::prefetch::orders::Orders;
 use crate::serve::closer::Closer;
 use crate::serve::connection::Clients;
@@ -80,7 +83,8 @@ impl Agent {
         let stop = Arc::new(Stop::new([wake.clone(), looking.clone()]));
         let cluster = Arc::new(Cluster::new(config.cluster.clone()));
         let ends = Arc::new(Ends::new(mounts.clone(), cache.clone(), counters.clone()));
-        let pfs = Arc::new(Pfs::new(ends.clone()));
+        let brake = Arc::new(Brake::default());
+        let pfs = Arc::new(Pfs::new(ends.clone(), brake.clone()));
         let deadline = config.cluster.peer_deadline;
         let owners = Arc::new(Owners::new(mounts.clone(), cluster.clone()));
         let peers = Peers::new(
@@ -99,6 +103,7 @@ impl Agent {
             owners,
             pfs,
             peers: Arc::new(peers),
+            brake: brake.clone(),
         });
         let min_bytes = config.memory.min.of(memory::usable_bytes());
         let control =
@@ -106,6 +111,13 @@ impl Agent {
         let control = Arc::new(control);
         let orders = Arc::new(Orders::new(fetch.clone(), stop.clone(), wake.clone()));
         let (jobs, link) = (Arc::new(JobBook::default()), Arc::new(Link::new(wake.clone())));
+        let lease = config.phases.brake_lease;
+        let spread = Arc::new(Spread::new(cluster.clone(), security.clone(), stop.clone(), lease));
+        let saying = link.clone();
+        let say = Box::new(move |message| saying.say(message, None));
+        let phases =
+            Phases::new(config.phases.board(), brake, fetch.pfs.clone(), counters.clone(), spread, say);
+        let phases = Arc::new(phases);
         let joining = connection::Node {
             config: config.cluster.clone(),
             mounts: mounts.clone(),
@@ -115,6 +127,7 @@ impl Agent {
             cluster: cluster.clone(),
             orders: orders.clone(),
             jobs: jobs.clone(),
+            phases: phases.clone(),
             link: link.clone(),
             stop: stop.clone(),
             wake,
@@ -128,6 +141,7 @@ impl Agent {
             fetch,
             cluster,
             jobs,
+            phases: phases.clone(),
             link,
             shares,
             memory_files: Jobs::default(),
@@ -153,6 +167,8 @@ impl Agent {
             let stop = node.stop.clone();
             threads.push(spawn("memory", move || control.run(&stop, machine))?);
         }
+        let board = (phases, node.stop.clone());
+        threads.push(spawn("phases", move || board.0.run(&board.1))?);
         // Last: whoever joins is asked for pages.
         threads.push(spawn("link", move || connection::run(&joining, &home))?);
         Ok(Agent { node, socket, threads })
@@ -312,7 +328,7 @@ fn serve_clients(node: &Arc<Node>) -> io::Result<PathBuf> {
 /// Listens for peers, if this node has any.
 fn serve_peers(node: &Node, orders: Arc<Orders>, security: &Security) -> io::Result<Arc<PeerServer>> {
     let (fetch, cluster, stop) = (node.fetch.clone(), node.cluster.clone(), node.stop.clone());
-    let peers = Arc::new(PeerServer::new(fetch, orders, cluster, stop));
+    let peers = Arc::new(PeerServer::new(fetch, orders, node.phases.clone(), cluster, stop));
     let address = &node.config.cluster.listen;
     if !address.is_empty() {
         let listener = security.listen(address)?;

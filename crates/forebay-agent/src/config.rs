@@ -5,12 +5,15 @@
 //! holds it against the structure.
 
 mod memory;
+mod phases;
 
 pub use memory::MemoryConfig;
+pub use phases::PhasesConfig;
 
 use crate::units::{Amount, Human, parse_bytes};
 use forebay_pfs::Revalidate;
 use forebay_policy::eviction::EvictionKind;
+use forebay_policy::stage::Division;
 use forebay_store::Backing;
 use forebay_wire::Role;
 use serde::Deserialize;
@@ -182,7 +185,7 @@ pub const KEYS: &[Key] = &[
         default: "\"no-action\"",
         reason: "Prefetch planner for analytics jobs that name none: no-action fetches the next wave at once, naive-bb \
                  never prefetches; full-delay, eley, eley-direct and forebay also plan around the I/O phases of HPC \
-                 jobs, which no program reports yet (docs/policies.md).",
+                 jobs (docs/interference.md).",
     },
     Key {
         name: "cluster.profile",
@@ -192,10 +195,29 @@ pub const KEYS: &[Key] = &[
                  and phases.",
     },
     Key {
+        name: "cluster.division",
+        default: "\"fair-share\"",
+        reason: "How the file system is divided among I/O phases that overlap, for the forecasts of the planners of the \
+                 coordinator of this process: fair-share, or set-10 (docs/policies.md). A file in cluster.profile says \
+                 it itself.",
+    },
+    Key {
         name: "cluster.decision_log",
         default: "\"\"",
         reason: "Directory in which the coordinator of this process records its events and decisions for \
                  `forebay replay`: four files of at most 64 MiB, without paths of files. Empty: no record.",
+    },
+    Key {
+        name: "phases.cut_off_factor",
+        default: "3",
+        reason: "An I/O phase of an HPC job that has not ended after so many times the time to its deadline, and moves \
+                 no bytes, is cut off: prefetches no longer wait for it. From 1 to 100.",
+    },
+    Key {
+        name: "phases.brake_lease_ms",
+        default: "1000",
+        reason: "What a node reports of its I/O phases counts on other nodes for this long; it reports three times as \
+                 often. A node that dies stops prefetches for at most this time. From 100 to 10000.",
     },
     Key {
         name: "mount.label",
@@ -324,6 +346,8 @@ pub struct Config {
     pub memory: MemoryConfig,
     /// The cluster this agent belongs to.
     pub cluster: ClusterConfig,
+    /// How I/O phases of HPC jobs are guarded.
+    pub phases: PhasesConfig,
     /// The PFS mounts; at least one.
     pub mounts: Vec<MountConfig>,
 }
@@ -355,6 +379,8 @@ pub struct ClusterConfig {
     pub planner: String,
     /// File with the system as it was measured.
     pub profile: Option<PathBuf>,
+    /// How the file system is divided among I/O phases.
+    pub division: Division,
     /// Directory of the coordinator's decision log.
     pub decision_log: Option<PathBuf>,
 }
@@ -375,6 +401,7 @@ impl Default for ClusterConfig {
             peer_deadline: Duration::from_millis(2000),
             planner: "no-action".into(),
             profile: None,
+            division: Division::default(),
             decision_log: None,
         }
     }
@@ -454,6 +481,7 @@ impl Default for Config {
             eviction: EvictionKind::default(),
             memory: MemoryConfig::default(),
             cluster: ClusterConfig::default(),
+            phases: PhasesConfig::default(),
             mounts: Vec::new(),
         }
     }
@@ -483,6 +511,8 @@ struct RawConfig {
     memory: memory::RawMemory,
     #[serde(default)]
     cluster: RawCluster,
+    #[serde(default)]
+    phases: phases::RawPhases,
     #[serde(default)]
     mount: Vec<RawMount>,
 }
@@ -521,6 +551,7 @@ struct RawCluster {
     peer_deadline_ms: Option<u64>,
     planner: Option<String>,
     profile: Option<PathBuf>,
+    division: Option<Division>,
     decision_log: Option<PathBuf>,
 }
 
@@ -566,6 +597,7 @@ impl Config {
         config.take_tier(raw.tier)?;
         config.memory.take(raw.memory)?;
         config.cluster.take(raw.cluster)?;
+        config.phases.take(raw.phases)?;
         config.mounts = raw.mount.into_iter().map(take_mount).collect::<Result<_, _>>()?;
         config.validate()?;
         Ok(config)
@@ -708,6 +740,7 @@ impl ClusterConfig {
             peer_deadline: raw.peer_deadline_ms.map_or(default.peer_deadline, Duration::from_millis),
             planner: raw.planner.unwrap_or(default.planner),
             profile: raw.profile.filter(|file| !file.as_os_str().is_empty()),
+            division: raw.division.unwrap_or_default(),
             decision_log: raw.decision_log.filter(|dir| !dir.as_os_str().is_empty()),
         };
         Ok(())

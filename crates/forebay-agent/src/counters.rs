@@ -90,6 +90,10 @@ counters! {
     memory_alarms_total,
     /// Looks at the memory that could not be understood.
     memory_unreadable_total,
+    /// Times that prefetches, loads and read-ahead were stopped for an I/O phase of an HPC job.
+    brakes_total,
+    /// I/O phases of HPC jobs that never ended and were cut off.
+    phases_cut_off_total,
 }
 
 /// Adds to a counter.

@@ -6,11 +6,13 @@
 //! | `serve` | connections of local programs, and a file for each kind of request |
 //! | `peers` | connections of other nodes, which request pages |
 //! | `coordinator` | the connection to the coordinator |
+//! | `phases` | I/O phases of HPC jobs: the board of this node, and news from and to others |
 //! | `jobs` | what jobs of local programs report, and where their files lie |
 //! | `prefetch` | loads, and requests of the coordinator |
 //! | `fetch` | what a miss does: a page comes from the peer that owns it, or from the PFS |
 //! | `memory_control` | the memory controller: the tier gives way to compute |
 //! | `cache` | cached versions and their pages, pins, and eviction |
+//! | `brake` | whether what no reader waits for may be fetched |
 //! | `cluster` | the members, and who owns which extent |
 //! | `user_limits` | what one user may hold |
 //! | `mounts` | the PFS mounts: which files they serve, and whether a version is settled |
@@ -21,6 +23,7 @@
 //! evicted first, is decided by the policy crate.
 
 pub mod agent;
+pub mod brake;
 pub mod cache;
 pub mod cluster;
 pub mod config;
@@ -33,6 +36,7 @@ pub mod memory;
 pub mod memory_control;
 pub mod mounts;
 pub mod peers;
+pub mod phases;
 pub mod prefetch;
 pub mod serve;
 pub mod stop;

@@ -59,6 +59,8 @@ extern "C" {
 typedef struct forebay_file forebay_file;
 /* A file open for writing. */
 typedef struct forebay_writer forebay_writer;
+/* An HPC job whose I/O phases prefetches must not disturb. */
+typedef struct forebay_job forebay_job;
 /* Bytes of the tier in this program's address space. */
 typedef struct forebay_mapping forebay_mapping;
 
@@ -92,6 +94,9 @@ typedef struct forebay_mapping forebay_mapping;
  * together. The tier does not keep appended bytes. Not for memory-only files.
  */
 #define FOREBAY_APPEND 2u
+
+/* Flags of forebay_job_open. The job takes part in the division of bandwidth between jobs. */
+#define FOREBAY_JOB_SHARES 1u
 
 /* The library's version, such as "0.1.0". Never NULL, never freed. */
 const char *forebay_version(void);
@@ -190,6 +195,39 @@ int forebay_remove(const char *path);
  * not. -1 without an agent (ENOENT, ECONNREFUSED, ENOTCONN), or if the agent ends or refuses.
  */
 int64_t forebay_load(const char *const *paths, size_t count, uint64_t rate_bytes_per_s);
+
+/*
+ * Opens an HPC job at this node's agent. One process speaks for the job, for instance MPI rank 0.
+ * Handles of one user with the same `name` are one job, also on different nodes. A phase of the job
+ * may take `allowance_permille` thousandths longer than without interference (50 is 5 %).
+ * `processes` is the job's weight beside other jobs. The job ends with forebay_job_close or with
+ * the process. Returns NULL on failure: EINVAL, ENOTCONN (or another error of connect(2)) without
+ * an agent, or EIO if the agent refuses. A program goes on without the job then: its I/O does not
+ * depend on it. All calls below accept a handle from several threads.
+ */
+forebay_job *forebay_job_open(const char *name, unsigned int allowance_permille, unsigned int processes,
+                              unsigned int flags);
+
+/*
+ * An I/O phase of the job begins. `bytes`: how much all processes together read or write in it; 0
+ * if unknown. `deadline_ms`: when it has to be over, from now; 0 to let Forebay derive it from the
+ * allowance and from earlier phases. Nothing is prefetched beside the first phase of a job with
+ * `deadline_ms` 0; it teaches the job's speed. -1 on failure: a phase is under way, or there is no
+ * agent.
+ */
+int forebay_phase_begin(const forebay_job *job, uint64_t bytes, uint64_t deadline_ms);
+
+/*
+ * The phase has moved `bytes` since it began. Report about every tenth of a second: a phase that
+ * falls behind stops all prefetches. Does not wait for the agent. -1 on failure.
+ */
+int forebay_phase_progress(const forebay_job *job, uint64_t bytes);
+
+/* The phase is over. -1 on failure. */
+int forebay_phase_end(const forebay_job *job);
+
+/* Closes a job, and ends its phase. NULL is allowed. Returns 0. */
+int forebay_job_close(forebay_job *job);
 
 #ifdef __cplusplus
 }

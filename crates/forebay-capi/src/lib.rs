@@ -7,11 +7,16 @@
 
 mod error;
 mod load;
+mod phase;
 mod read;
 mod write;
 
 pub use error::forebay_last_error;
 pub use load::forebay_load;
+pub use phase::{
+    ForebayJob, forebay_job_close, forebay_job_open, forebay_phase_begin, forebay_phase_end,
+    forebay_phase_progress,
+};
 pub use read::{
     ForebayFile, ForebayMapping, forebay_close, forebay_map, forebay_open, forebay_open_mode, forebay_pread,
     forebay_resident, forebay_size, forebay_unmap,

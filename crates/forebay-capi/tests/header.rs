@@ -23,6 +23,8 @@ const TYPES: &[(&str, &str)] = &[
     ("forebay_file *", "*mut ForebayFile"),
     ("const forebay_file *", "*const ForebayFile"),
     ("forebay_writer *", "*mut ForebayWriter"),
+    ("forebay_job *", "*mut ForebayJob"),
+    ("const forebay_job *", "*const ForebayJob"),
     ("forebay_mapping *", "*mut ForebayMapping"),
     ("forebay_mapping **", "*mut *mut ForebayMapping"),
 ];
@@ -122,6 +124,7 @@ const MEANINGS: &[(&str, &str, &str)] = &[
     ("FOREBAY_WRITE_MEMORY_ONLY", "write.rs", "# => WriteMode::MemoryOnly"),
     ("FOREBAY_EXCLUSIVE", "write.rs", "const EXCLUSIVE: c_uint = #;"),
     ("FOREBAY_APPEND", "write.rs", "const APPEND: c_uint = #;"),
+    ("FOREBAY_JOB_SHARES", "phase.rs", "const SHARES: c_uint = #;"),
 ];
 
 #[test]

@@ -69,8 +69,11 @@ pub enum Command {
     Down(DownArgs),
     /// Show the state of the agent
     Status(StatusArgs),
-    /// Show analytics jobs: their stages, waves and prefetches
+    /// Show analytics jobs: their stages, waves and prefetches; and HPC jobs with their I/O phases
     Jobs(JobsArgs),
+    /// Explain what was planned
+    #[command(subcommand)]
+    Plan(PlanCommand),
     /// List all cached files, or the cached part of the given files
     Ls(LsArgs),
     /// Show the cached part of a file, extent by extent
@@ -93,7 +96,7 @@ pub enum Command {
     Cp(CpArgs),
     /// Compare cached bytes with the PFS
     Verify(PathsArgs),
-    /// Run a program as a job with memory-only scratch space
+    /// Run a program as a job with memory-only scratch space; with --job, guard its I/O phases
     Run(RunArgs),
     /// Create the certificates with which the nodes of a cluster authenticate each other
     Init(InitArgs),
@@ -181,6 +184,22 @@ pub struct JobsArgs {
     /// Repeat every second until interrupted
     #[arg(long, short)]
     pub watch: bool,
+    /// Show HPC jobs only; needs no coordinator
+    #[arg(long)]
+    pub hpc: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum PlanCommand {
+    /// Show the latest plans and I/O phases: what was known, expected, chosen, why, and what came
+    Log(PlanLogArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct PlanLogArgs {
+    /// Limit on the number of plans, and of phases
+    #[arg(long, value_name = "COUNT", default_value_t = 20)]
+    pub last: u32,
 }
 
 #[derive(Debug, Args)]
@@ -323,6 +342,18 @@ pub struct CpArgs {
 
 #[derive(Debug, Args)]
 pub struct RunArgs {
+    /// Run it as the HPC job of this name: prefetches do not disturb its I/O phases
+    #[arg(long, value_name = "NAME")]
+    pub job: Option<String>,
+    /// How much longer than alone an I/O phase of the job may take
+    #[arg(long, value_name = "PERCENT", default_value = "5%", value_parser = parse_qos, requires = "job")]
+    pub qos: u32,
+    /// Processes of the job: its weight beside other jobs
+    #[arg(long, value_name = "COUNT", default_value_t = 1, requires = "job")]
+    pub processes: u32,
+    /// The job takes part in the division of bandwidth between jobs (cluster.division)
+    #[arg(long, requires = "job")]
+    pub share: bool,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     pub command: Vec<std::ffi::OsString>,
@@ -378,6 +409,16 @@ pub enum ConfigCommand {
     Reference,
 }
 
+/// A share in percent, in thousandths.
+fn parse_qos(text: &str) -> Result<u32, String> {
+    let number = text.trim().trim_end_matches('%').trim_end();
+    let percent: f64 = number.parse().map_err(|_| format!("{text:?} is no share: write it like 5%"))?;
+    if !(0.0..=10_000.0).contains(&percent) {
+        return Err(format!("{text:?} must be from 0% to 10000%"));
+    }
+    Ok((percent * 10.0).round() as u32)
+}
+
 /// Prints completions for `shell`.
 pub fn completions(shell: clap_complete::Shell) -> Outcome {
     // Into memory first: the generator panics where a write fails, as on a pipe that is closed
@@ -408,6 +449,13 @@ pub fn man(directory: Option<&Path>) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_qos_is_a_share_in_percent() {
+        assert_eq!(parse_qos("5%"), Ok(50));
+        assert_eq!(parse_qos("0.5 %"), Ok(5));
+        assert!(parse_qos("-1%").is_err() && parse_qos("much").is_err());
+    }
 
     #[test]
     fn the_command_tree_is_sound() {

@@ -1,12 +1,12 @@
 //! `jobs`: the analytics jobs that the coordinator knows, their stages and waves, and what their
-//! prefetches came to.
+//! prefetches came to; and the HPC jobs that this node's agent knows, with their I/O phases.
 
 use crate::Outcome;
 use crate::cli::{Global, JobsArgs};
 use crate::out::{no_agent, print};
 use forebay_agent::units::Human;
-use forebay_wire::JobStatus;
 use forebay_wire::cluster::{StageStatus, WaveStatus};
+use forebay_wire::{HpcStatus, JobStatus};
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -18,12 +18,17 @@ const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 pub fn jobs(global: &Global, args: &JobsArgs) -> Outcome {
     let client = global.client();
     loop {
-        let jobs = client.jobs().map_err(|e| no_agent(global, &e))?;
+        let hpc = client.hpc_jobs().map_err(|e| no_agent(global, &e))?;
+        let jobs = if args.hpc { Ok(Vec::new()) } else { client.jobs() };
+        let jobs = jobs.map_err(|e| no_agent(global, &e))?;
         if args.watch && !global.json && io::stdout().is_terminal() {
             // Home and clear: the next picture takes the place of the last.
             print!("\x1b[H\x1b[2J");
         }
-        print(global, &jobs, |out| write(&jobs, out))?;
+        match args.hpc {
+            true => print(global, &hpc, |out| write(&jobs, &hpc, out))?,
+            false => print(global, &jobs, |out| write(&jobs, &hpc, out))?,
+        }
         if !args.watch {
             return Ok(ExitCode::SUCCESS);
         }
@@ -31,8 +36,8 @@ pub fn jobs(global: &Global, args: &JobsArgs) -> Outcome {
     }
 }
 
-fn write(jobs: &[JobStatus], out: &mut dyn Write) -> io::Result<()> {
-    if jobs.is_empty() {
+fn write(jobs: &[JobStatus], hpc: &[HpcStatus], out: &mut dyn Write) -> io::Result<()> {
+    if jobs.is_empty() && hpc.is_empty() {
         return writeln!(out, "no jobs");
     }
     for job in jobs {
@@ -42,7 +47,41 @@ fn write(jobs: &[JobStatus], out: &mut dyn Write) -> io::Result<()> {
             write_stage(stage, out)?;
         }
     }
-    Ok(())
+    hpc.iter().try_for_each(|job| write_hpc(job, out))
+}
+
+fn write_hpc(job: &HpcStatus, out: &mut dyn Write) -> io::Result<()> {
+    write!(out, "HPC job {} of user {} on {}: ", job.name, job.user, job.node)?;
+    match &job.phase {
+        None => write!(out, "no I/O phase")?,
+        Some(phase) => {
+            write!(out, "in an I/O phase for {:.1} s, ", job.lasted_ms as f64 / 1e3)?;
+            match phase.bytes {
+                0 => write!(out, "{} moved", Human(phase.done_bytes))?,
+                bytes => write!(out, "{} of {} moved", Human(phase.done_bytes), Human(bytes))?,
+            }
+            match phase.slack_ns {
+                Some(slack) => write!(out, ", {:.2} s in hand", slack as f64 / 1e9)?,
+                None => write!(out, ", length unknown")?,
+            }
+            if phase.is_behind {
+                write!(out, "; prefetches stop for it")?;
+            }
+        }
+    }
+    if let Some(ms) = job.next_in_ms {
+        write!(out, ", the next is expected in {:.1} s", ms as f64 / 1e3)?;
+    }
+    if job.ended > 0 {
+        write!(out, "; {} phases: {} in time, {} late", job.ended, job.in_time, job.late)?;
+    }
+    if job.cut_off > 0 {
+        write!(out, ", {} never ended and were cut off", job.cut_off)?;
+    }
+    match job.alone_bytes_per_s {
+        0 => writeln!(out),
+        rate => writeln!(out, "; {}/s alone", Human(rate)),
+    }
 }
 
 fn write_stage(stage: &StageStatus, out: &mut dyn Write) -> io::Result<()> {

@@ -17,6 +17,7 @@ mod log;
 mod ls;
 mod memory;
 mod out;
+mod plan;
 mod run;
 mod served;
 mod status;
@@ -50,6 +51,7 @@ fn run_command(cli: Cli) -> Outcome {
         Command::Down(args) => up::down(&global, &args),
         Command::Status(args) => status::status(&global, &args),
         Command::Jobs(args) => jobs::jobs(&global, &args),
+        Command::Plan(command) => plan::plan(&global, &command),
         Command::Ls(args) => ls::ls(&global, &args),
         Command::Stat(args) => ls::stat(&global, &args),
         Command::Load(args) => load::load(&global, &args),

@@ -144,3 +144,43 @@ fn nothing_leaks_and_no_foreign_byte_is_touched() {
         run(command.arg("--errors-for-leak-kinds=definite").arg(program).arg(node.pfs()), &node.socket());
     assert_eq!(success(&out), "all checks passed\n");
 }
+
+/// Compiles the MPI example, if this machine has MPI.
+fn compile_mpi(dir: &Path) -> Option<PathBuf> {
+    let has = |program| Command::new(program).arg("--version").output().is_ok_and(|o| o.status.success());
+    if !has("mpicc") || !has("mpirun") {
+        eprintln!("left out: no mpicc or mpirun here (packages libopenmpi-dev, openmpi-bin)");
+        return None;
+    }
+    let program = dir.join("writer-mpi");
+    let link = dir.join("libforebay.so.0");
+    std::os::unix::fs::symlink(libraries().join("libforebay.so"), &link).expect("a link");
+    let mut cc = Command::new("mpicc");
+    cc.args(["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-I"]);
+    cc.arg(workspace().join("crates/forebay-capi/include")).arg(workspace().join("examples/mpi/writer.c"));
+    cc.arg(&link).arg(format!("-Wl,-rpath,{}", dir.display())).arg("-o").arg(&program);
+    let out = cc.output().expect("mpicc");
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    Some(program)
+}
+
+/// One rank speaks for the job: its phases are on the board while it lives, and teach its speed.
+#[test]
+fn an_mpi_program_reports_its_phases_by_one_rank() {
+    let node = Node::start(&[]);
+    let Some(program) = compile_mpi(node.dir()) else { return };
+    let mut mpirun = Command::new("mpirun");
+    mpirun.args(["--allow-run-as-root", "--oversubscribe", "-n", "2"]).arg(&program);
+    mpirun.arg(node.pfs().join("checkpoint")).arg("3").env("FOREBAY_SOCKET", node.socket());
+    let out = mpirun.output().expect("mpirun");
+    let errors = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{errors}\n{}", node.last_log());
+    assert!(String::from_utf8_lossy(&out.stdout).contains("3 phases written"), "{errors}");
+    assert!(!errors.contains("no I/O phases are reported"), "{errors}");
+    let log = node.client().plans(100).expect("the plan log");
+    let phases: Vec<_> = log.phases.iter().filter(|phase| phase.name == "mpi-writer").collect();
+    assert_eq!(phases.len(), 3, "{log:?}");
+    assert!(phases.iter().all(|phase| phase.bytes == 8 << 20 && phase.observed_ms.is_some()), "{phases:?}");
+    assert!(phases[0].alone_ms.is_none() && phases[2].alone_ms.is_some(), "the first teaches: {phases:?}");
+    assert!(node.client().hpc_jobs().expect("jobs").is_empty(), "it is gone with the program");
+}

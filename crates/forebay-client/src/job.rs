@@ -204,7 +204,7 @@ impl Client {
 
     /// On a connection of its own: neither delayed by an earlier failure nor, by itself, a reason
     /// to leave the agent alone.
-    fn ask_aside(&self, request: &Request) -> io::Result<Reply> {
+    pub(crate) fn ask_aside(&self, request: &Request) -> io::Result<Reply> {
         let channel = self.session.connect_to_agent()?;
         channel.send(request, &[])?;
         channel.recv_reply(Some(Instant::now() + self.session.config.deadline)).map(|answer| answer.message)

@@ -17,6 +17,7 @@
 
 pub mod admin;
 pub mod error;
+pub mod hpc;
 pub mod job;
 mod known;
 pub mod load;
@@ -32,6 +33,7 @@ pub mod write;
 
 pub use admin::Admin;
 pub use error::{errno, is_no_agent};
+pub use hpc::{HpcJob, HpcJobOptions};
 pub use job::{Job, Location};
 pub use load::{Load, LoadFailure};
 pub use map::MappedRange;

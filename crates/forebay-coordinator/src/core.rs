@@ -70,6 +70,16 @@ impl Core {
                 self.pump.job_reports(now, &(node, job), uid, updates);
             }
             ToCoordinator::Hpc { hpc, update } => self.pump.hpc_reports(now, &(node, hpc), update),
+            ToCoordinator::AskPlans { ask, most } => {
+                let log = self.pump.plans(most as usize);
+                out.push(Effect::Send(session, ToAgent::Plans { ask, log }));
+            }
+            ToCoordinator::Phases { lease_ms, phases } => {
+                // The others are told by the node itself.
+                let to = self.members.without_address(session);
+                let told = || ToAgent::Phases { node: node.clone(), lease_ms, phases: phases.clone() };
+                out.extend(to.into_iter().map(|session| Effect::Send(session, told())));
+            }
             ToCoordinator::Order(progress) => self.pump.progress(now, &node, progress),
             ToCoordinator::Join { .. } => {}
         }

@@ -312,6 +312,12 @@ impl Members {
         self.members.get(name).map(|m| m.session)
     }
 
+    /// The connections of members that serve no peers, but `except`.
+    pub fn without_address(&self, except: Session) -> Vec<Session> {
+        let others = self.members.values().filter(|m| m.session != except && m.info.address.is_empty());
+        others.map(|m| m.session).collect()
+    }
+
     /// When there is something to do next.
     pub fn next_deadline(&self) -> Option<Nanos> {
         let silent = (self.nobody_silent_before.0 < u64::MAX).then_some(self.nobody_silent_before);

@@ -4,18 +4,18 @@
 //! Nothing is decided here. The machine knows jobs and files by number; this keeps what a number
 //! stands for: the node and program that a job belongs to, and the path and version of each file.
 
+use crate::hpc::HpcJobs;
+use crate::plan_log::Log;
 use crate::reports::{self, Held, JOBS_MAX, Place, Reported};
 use crate::translate;
 use forebay_policy::machine::{Machine, Nanos};
 use forebay_policy::stage::event::{Action, Event, JobKey, Priority, Progress};
 use forebay_policy::stage::{Config, Stages};
 use forebay_trace::log_files::Recorder;
-use forebay_wire::cluster::{HpcUpdate, Order, OrderProgress, ToAgent};
-use forebay_wire::{ClusterView, FileRef, JobStatus, JobUpdate};
+use forebay_wire::cluster::{Order, OrderProgress, ToAgent};
+use forebay_wire::hpc::{PlanEntry, PlanLog};
+use forebay_wire::{ClusterView, FileRef, HpcUpdate, JobStatus, JobUpdate};
 use std::collections::BTreeMap;
-
-/// HPC jobs at a time; planners hear nothing of later ones.
-const HPC_JOBS_MAX: usize = 1024;
 
 /// See [`Pump::capacity`].
 const CAPACITY_PARTS: u64 = 32;
@@ -36,8 +36,8 @@ pub struct Pump {
     next_key: JobKey,
     /// Limit on the memory that the reports of all jobs take.
     reports_bytes_max: u64,
-    hpc: BTreeMap<Owner, u32>,
-    next_hpc: u32,
+    hpc: HpcJobs,
+    log: Log,
     /// Bytes of each node's tier, as last reported to the machine.
     capacities: BTreeMap<String, u64>,
     out: Vec<ToNode>,
@@ -48,6 +48,7 @@ pub struct Pump {
 struct Job {
     /// The user whose program it is.
     uid: u32,
+    name: String,
     files: Vec<FileRef>,
     reported: Reported,
 }
@@ -63,8 +64,8 @@ impl Pump {
             jobs: BTreeMap::new(),
             next_key: 1,
             reports_bytes_max,
-            hpc: BTreeMap::new(),
-            next_hpc: 1,
+            hpc: HpcJobs::default(),
+            log: Log::default(),
             capacities: BTreeMap::new(),
             out: Vec::new(),
         }
@@ -107,7 +108,7 @@ impl Pump {
     fn forget_jobs_of(&mut self, now: Nanos, node: &str) {
         let its: Vec<Owner> = self.keys.keys().filter(|owner| owner.0 == node).cloned().collect();
         its.iter().for_each(|owner| self.forget_job(now, owner));
-        let its: Vec<Owner> = self.hpc.keys().filter(|owner| owner.0 == node).cloned().collect();
+        let its = self.hpc.of_node(node);
         its.iter().for_each(|owner| self.hpc_reports(now, owner, HpcUpdate::Leaves));
         self.capacities.remove(node);
         // The node's next connection must not get what was meant for its last.
@@ -117,6 +118,7 @@ impl Pump {
     fn forget_job(&mut self, now: Nanos, owner: &Owner) {
         if let Some(job) = self.keys.remove(owner) {
             self.drive(now, Event::JobGone { job });
+            self.log.job_ended(job);
             self.jobs.remove(&job);
         }
         self.assert_keys();
@@ -136,11 +138,15 @@ impl Pump {
             let Some(job) = self.key_of(now, owner, uid, begins) else { break };
             let Some(of_job) = self.jobs.get_mut(&job) else { break };
             of_job.reported.add(&update);
+            if let JobUpdate::Begin { name, .. } = &update {
+                of_job.name.clone_from(name);
+            }
             let ends = matches!(update, JobUpdate::End);
             known.push(translate::job_update(update, &mut of_job.files));
             if ends {
                 let updates = std::mem::take(&mut known);
                 self.drive(now, Event::Job { job, updates });
+                self.log.job_ended(job);
                 self.keys.remove(owner);
                 self.jobs.remove(&job);
             }
@@ -213,16 +219,15 @@ impl Pump {
 
     /// A node reports something of an HPC job.
     pub fn hpc_reports(&mut self, now: Nanos, owner: &Owner, update: HpcUpdate) {
-        let joins = matches!(update, HpcUpdate::Joins { .. });
-        if joins && !self.hpc.contains_key(owner) && self.hpc.len() < HPC_JOBS_MAX {
-            self.hpc.insert(owner.clone(), self.next_hpc);
-            self.next_hpc = self.next_hpc.wrapping_add(1);
+        for (hpc, update) in self.hpc.report(owner, update) {
+            self.log.hpc(now, hpc, self.hpc.name(hpc).unwrap_or_default(), &update);
+            self.drive(now, Event::Hpc { hpc, update: translate::hpc_update(update) });
         }
-        let Some(&hpc) = self.hpc.get(owner) else { return };
-        if update == HpcUpdate::Leaves {
-            self.hpc.remove(owner);
-        }
-        self.drive(now, Event::Hpc { hpc, update: translate::hpc_update(update) });
+    }
+
+    /// The latest `most` decisions of planners, and phases.
+    pub fn plans(&self, most: usize) -> PlanLog {
+        self.log.latest(most)
     }
 
     /// An agent reports how far an order is.
@@ -233,6 +238,7 @@ impl Pump {
             failed_bytes: order.failed_bytes,
             done: order.done,
         };
+        self.log.progress(now, order.order, order.fetched_bytes);
         self.drive(now, Event::Request { request: order.order, node: node.to_owned(), progress });
     }
 
@@ -243,7 +249,7 @@ impl Pump {
             let cause = self.recorder.deadline(now);
             self.machine.on_deadline(now, &mut actions);
             self.recorder.actions(now, cause, &actions);
-            self.send(actions);
+            self.send(now, actions);
         }
         self.recorder.flush();
         if self.recorder.is_over()
@@ -264,26 +270,45 @@ impl Pump {
         let cause = self.recorder.event(now, &event);
         self.machine.handle(now, event, &mut actions);
         self.recorder.actions(now, cause, &actions);
-        self.send(actions);
+        self.send(now, actions);
     }
 
-    fn send(&mut self, actions: Vec<Action>) {
+    /// Writes a decision into the plan log.
+    fn note(&mut self, now: Nanos, action: &Action) {
+        let Action::Decided { planner, job, stage, task, decision } = action else { return };
+        let name = self.jobs.get(job).map_or_else(String::new, |job| job.name.clone());
+        let (planner, stage, task) = (planner.clone(), *stage, *task);
+        let entry = PlanEntry { planner, job: name, stage, task, ..PlanEntry::default() };
+        let hpc = &self.hpc;
+        let hpc_name = |id| hpc.name(id).unwrap_or_default().to_owned();
+        self.log.decided(now, *job, decision, entry, hpc_name);
+    }
+
+    fn send(&mut self, now: Nanos, actions: Vec<Action>) {
         for action in actions {
             tracing::debug!(?action, "decided");
             let message = match action {
                 // Tasks read what is missing by themselves in any case.
-                Action::Decided { .. } | Action::Direct { .. } => continue,
+                Action::Decided { .. } => {
+                    self.note(now, &action);
+                    continue;
+                }
+                Action::Direct { .. } => continue,
                 Action::Fetch { request, node, job, threads, rate_bytes_per_s, priority, parts, .. } => {
                     let ahead = priority == Priority::Ahead;
                     let files = self.jobs.get(&job).map_or(&[][..], |job| &job.files);
                     let (files, parts) = translate::named(files, &parts);
+                    self.log.requested(request, job);
                     let order = Order { order: request, threads, rate_bytes_per_s, ahead, files, parts };
                     (node, ToAgent::Fetch(order))
                 }
                 Action::Adjust { request: order, node, threads, rate_bytes_per_s, .. } => {
                     (node, ToAgent::Adjust { order, threads, rate_bytes_per_s })
                 }
-                Action::Release { node, requests: orders } => (node, ToAgent::Cancel { orders }),
+                Action::Release { node, requests: orders } => {
+                    self.log.released(&orders);
+                    (node, ToAgent::Cancel { orders })
+                }
             };
             self.out.push(message);
         }

@@ -78,6 +78,8 @@ pub struct Options {
     pub planner: String,
     /// The system as it was measured, if it was.
     pub profile: Option<crate::Profile>,
+    /// How the file system is divided among I/O phases, unless the profile says it.
+    pub division: crate::Division,
     /// Most bytes that the buffers of all connections hold together.
     pub buffers_bytes: u64,
     /// Most bytes of memory that the reports of all jobs take together.
@@ -245,7 +247,7 @@ pub(crate) const LOG: Files =
 
 fn pump(options: &Options) -> io::Result<Pump> {
     let (default_planner, system) = (options.planner.clone(), options.profile.clone());
-    let config = Config { default_planner, system, ..Config::default() };
+    let config = Config { default_planner, system, division: options.division, ..Config::default() };
     let recorder = match &options.decision_log {
         None => Recorder::off(),
         Some(dir) => Recorder::start(dir, LOG, &config).map_err(|e| {

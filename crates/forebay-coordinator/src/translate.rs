@@ -1,13 +1,16 @@
 //! Translates between the wire's messages and what the stage machine hears, says and shows.
 
 use forebay_policy::stage::event::{self, File, Layout, Node};
-use forebay_wire::cluster::{FileLayout, HpcUpdate, StageStatus, WaveStatus};
-use forebay_wire::{ClusterView, FileRef, JobStatus, JobUpdate, NodeInfo, Part, Split};
+use forebay_wire::cluster::{FileLayout, StageStatus, WaveStatus};
+use forebay_wire::{ClusterView, FileRef, HpcUpdate, JobStatus, JobUpdate, NodeInfo, Part, Split};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Shortest time of an HPC job that counts: shorter ones make a forecast of thousands of phases,
 /// and no prefetch fits between them.
 const SHORTEST_NS: u64 = 1_000_000;
+
+/// A phase of which nobody knows what it takes alone: ten minutes, and nothing in hand.
+const UNKNOWN_NS: u64 = 600_000_000_000;
 
 /// The members as the machine knows them.
 pub fn nodes_of(view: &ClusterView) -> Vec<Node> {
@@ -62,15 +65,27 @@ pub fn job_update(update: JobUpdate, files: &mut Vec<FileRef>) -> event::JobUpda
 /// `update` for the machine.
 pub fn hpc_update(update: HpcUpdate) -> event::HpcUpdate {
     match update {
-        HpcUpdate::Joins { io_ns, compute_ns, phases, allowance_permille, weight } => {
-            let allowance = f64::from(allowance_permille) / 1000.0;
+        HpcUpdate::Joins(job) => {
+            let allowance = f64::from(job.allowance_permille) / 1000.0;
             // Jobs report when they begin to compute.
-            let first_in_ns = compute_ns;
-            let (io_ns, compute_ns) = (io_ns.max(SHORTEST_NS), compute_ns.max(SHORTEST_NS));
+            let (first_in_ns, phases, weight) = (job.compute_ns, job.phases, job.weight);
+            let (io_ns, compute_ns) = (job.io_ns.max(SHORTEST_NS), job.compute_ns.max(SHORTEST_NS));
             event::HpcUpdate::Joins { io_ns, compute_ns, phases, allowance, weight, first_in_ns }
         }
-        HpcUpdate::PhaseBegins { alone_ns } => {
+        HpcUpdate::PhaseBegins { alone_ns: 0, deadline_ns, .. } => {
+            let lasts_ns = if deadline_ns > 0 { deadline_ns } else { UNKNOWN_NS };
+            event::HpcUpdate::PhaseBeginsUntil { alone_ns: lasts_ns, deadline_ns: lasts_ns }
+        }
+        HpcUpdate::PhaseBegins { alone_ns, deadline_ns: 0, .. } => {
             event::HpcUpdate::PhaseBegins { alone_ns: alone_ns.max(SHORTEST_NS) }
+        }
+        HpcUpdate::PhaseBegins { alone_ns, deadline_ns, .. } => {
+            event::HpcUpdate::PhaseBeginsUntil { alone_ns: alone_ns.max(SHORTEST_NS), deadline_ns }
+        }
+        HpcUpdate::PhaseLeft { left_ns } => event::HpcUpdate::PhaseLeft { left_ns },
+        HpcUpdate::Expects { in_ns, io_ns, compute_ns, phases } => {
+            let (io_ns, compute_ns) = (io_ns.max(SHORTEST_NS), compute_ns.max(SHORTEST_NS));
+            event::HpcUpdate::Expects { in_ns, io_ns, compute_ns, phases }
         }
         HpcUpdate::PhaseEnds => event::HpcUpdate::PhaseEnds,
         HpcUpdate::Leaves => event::HpcUpdate::Leaves,

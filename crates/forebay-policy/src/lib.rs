@@ -16,6 +16,7 @@ pub mod fetch_order;
 pub mod machine;
 pub mod memory;
 pub mod miss_ledger;
+pub mod phases;
 pub mod placement;
 pub mod planner;
 pub mod preferred_nodes;

@@ -25,7 +25,7 @@ use std::time::Duration;
 /// are the defaults. The client connects at its first request.
 #[pyclass(frozen, module = "forebay._core")]
 pub struct Client {
-    inner: forebay_client::Client,
+    pub(crate) inner: forebay_client::Client,
 }
 
 impl Client {

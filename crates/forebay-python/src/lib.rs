@@ -14,6 +14,7 @@ mod client;
 mod convert;
 mod error;
 mod file;
+mod hpc;
 mod load;
 mod sim;
 mod writer;
@@ -27,6 +28,8 @@ mod _core {
     use super::client::Client;
     #[pymodule_export]
     use super::file::{File, Mapping};
+    #[pymodule_export]
+    use super::hpc::HpcJob;
     #[pymodule_export]
     use super::sim::{SimRun, SimScenario, SimulationError, sim_reproduce};
     #[pymodule_export]

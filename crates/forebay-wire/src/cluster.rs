@@ -7,6 +7,7 @@
 //! by that an agent knows that the coordinator is still there.
 
 use crate::counted::{block_bytes, sequence};
+use crate::hpc::{HpcPhase, HpcUpdate, PlanLog};
 use forebay_pfs::FileVersion;
 use serde::{Deserialize, Serialize};
 
@@ -242,33 +243,6 @@ impl JobUpdate {
     }
 }
 
-/// What is reported of an HPC job whose I/O prefetches must not disturb.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum HpcUpdate {
-    /// It is there.
-    Joins {
-        /// I/O time of a phase alone, in ns.
-        io_ns: u64,
-        /// Compute time between phases, in ns; the first phase is expected after as long.
-        compute_ns: u64,
-        /// Number of phases that it will have.
-        phases: u32,
-        /// How much longer than alone a phase may take, in thousandths.
-        allowance_permille: u32,
-        /// Its weight where phases share the file system (processes).
-        weight: u32,
-    },
-    /// An I/O phase begins.
-    PhaseBegins {
-        /// Its I/O time alone, in ns.
-        alone_ns: u64,
-    },
-    /// The phase is over.
-    PhaseEnds,
-    /// The job is gone. The coordinator assumes it when the node leaves.
-    Leaves,
-}
-
 /// From an agent to the coordinator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToCoordinator {
@@ -322,6 +296,20 @@ pub enum ToCoordinator {
         hpc: u64,
         /// What.
         update: HpcUpdate,
+    },
+    /// The phases of this node, for nodes that serve no peers and hear of them in no other way.
+    Phases {
+        /// They count for so long.
+        lease_ms: u32,
+        /// All of them.
+        phases: Vec<HpcPhase>,
+    },
+    /// A program asks for the plan log. → [`ToAgent::Plans`]
+    AskPlans {
+        /// Comes back with the answer.
+        ask: u64,
+        /// Most decisions, and most phases, of the latest.
+        most: u32,
     },
 }
 
@@ -396,6 +384,22 @@ pub enum ToAgent {
     },
     /// Answer to [`ToCoordinator::Heartbeat`].
     Heard,
+    /// The phases of another node.
+    Phases {
+        /// Its name.
+        node: String,
+        /// They count for so long.
+        lease_ms: u32,
+        /// All of them.
+        phases: Vec<HpcPhase>,
+    },
+    /// Answer to [`ToCoordinator::AskPlans`].
+    Plans {
+        /// The question's.
+        ask: u64,
+        /// The log.
+        log: PlanLog,
+    },
 }
 
 /// A job as people see it.

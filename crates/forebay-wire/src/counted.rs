@@ -44,7 +44,10 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for Elements<T> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Vec<T>, A::Error> {
-        let count = elements.size_hint().ok_or_else(|| A::Error::custom("a sequence without its length"))?;
+        let Some(count) = elements.size_hint() else {
+            // Text, which is not a message.
+            return collect(elements);
+        };
         let bytes = (count as u64).saturating_mul(size_of::<T>() as u64);
         match LEFT_BYTES.get() {
             None => {}
@@ -62,6 +65,18 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for Elements<T> {
         }
         Ok(all)
     }
+}
+
+/// All elements of a sequence whose length is not known before; only where nothing is counted.
+fn collect<'de, T: Deserialize<'de>, A: SeqAccess<'de>>(mut elements: A) -> Result<Vec<T>, A::Error> {
+    if LEFT_BYTES.get().is_some() {
+        return Err(A::Error::custom("a sequence without its length"));
+    }
+    let mut all = Vec::new();
+    while let Some(element) = elements.next_element()? {
+        all.push(element);
+    }
+    Ok(all)
 }
 
 /// Bytes of memory of one block of `len` bytes: the allocator rounds up, and has a header.

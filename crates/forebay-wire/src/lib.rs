@@ -13,6 +13,7 @@ pub mod cluster;
 pub mod counted;
 pub mod frame;
 pub mod framed;
+pub mod hpc;
 pub mod link;
 pub mod message;
 mod owner;
@@ -26,4 +27,5 @@ pub use channel::{Channel, MAX_FDS, MAX_PACKET_BYTES, Received};
 pub use cluster::{
     ClusterView, Epoch, FileLayout, FileRef, JobStatus, JobUpdate, NodeInfo, Part, Role, Split,
 };
+pub use hpc::{HpcJob, HpcPhase, HpcStatus, HpcUpdate, PlanLog};
 pub use message::*;

@@ -10,11 +10,12 @@
 //! nothing else.
 
 use crate::cluster::{ClusterView, JobStatus, JobUpdate};
+use crate::hpc::{HpcJob, HpcStatus, PlanLog};
 use forebay_pfs::{FileFacts, FileVersion};
 use serde::{Deserialize, Serialize};
 
 /// Number of this protocol. Both sides must speak the same.
-pub const PROTOCOL: u32 = 7;
+pub const PROTOCOL: u32 = 8;
 
 /// First eight bytes of every connection: "forebay" and a zero.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"forebay\0");
@@ -248,6 +249,33 @@ pub enum Request {
     UnpinCopy(CopyId),
     /// How the tier gives way to compute. → [`Reply::Memory`]
     Memory,
+    /// This connection's program is, or speaks for, an HPC job, which ends with the connection. →
+    /// [`Reply::Done`] or [`Reply::Refused`]
+    HpcOpen(HpcJob),
+    /// An I/O phase of the job begins. → [`Reply::Done`] or [`Reply::Refused`]
+    HpcBegin {
+        /// Bytes that it moves; 0: unknown.
+        bytes: u64,
+        /// Time until it has to be done, in ns; 0: from what the job allows.
+        deadline_ns: u64,
+    },
+    /// So many bytes of the phase have been moved since it began. One way.
+    HpcProgress {
+        /// Bytes.
+        bytes: u64,
+    },
+    /// The phase is over. → [`Reply::Done`]
+    HpcEnd,
+    /// Memory in which the observer library counts the job's I/O. → [`Reply::Observed`] or
+    /// [`Reply::Refused`]
+    HpcObserve,
+    /// The HPC jobs that this node knows. → [`Reply::HpcJobs`]
+    HpcJobs,
+    /// What was planned, and what came of it. → [`Reply::Plans`] or [`Reply::Failed`]
+    Plans {
+        /// Most decisions, and most phases, of the latest.
+        most: u32,
+    },
 }
 
 /// What the agent answers.
@@ -344,6 +372,15 @@ pub enum Reply {
     Attached,
     /// To [`Request::Memory`].
     Memory(Box<MemoryStatus>),
+    /// To [`Request::HpcObserve`]; the packet carries the memory.
+    Observed {
+        /// Its length.
+        bytes: u64,
+    },
+    /// To [`Request::HpcJobs`].
+    HpcJobs(Vec<HpcStatus>),
+    /// To [`Request::Plans`].
+    Plans(Box<PlanLog>),
 }
 
 /// Why the agent will not do something. Never an error to the program: it reads the PFS.
@@ -608,12 +645,12 @@ mod tests {
             stamps: "s".into(),
         };
         let bytes = postcard::to_stdvec(&mount).unwrap();
-        assert_eq!((PROTOCOL, bytes), (7, vec![1, b'm', 1, b'/', 1, 1, 2, 3, 4, 1, 1, b's']));
+        assert_eq!((PROTOCOL, bytes), (8, vec![1, b'm', 1, b'/', 1, 1, 2, 3, 4, 1, 1, b's']));
         let status = Status { mounts: vec![mount], ..Status::default() };
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&status).unwrap().len()), (7, 35));
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&Refusal::StampsUnproved).unwrap()), (7, vec![11]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&status).unwrap().len()), (8, 35));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&Refusal::StampsUnproved).unwrap()), (8, vec![11]));
         let facts = postcard::to_stdvec(&FileVersion { ino: 1, size: 2, mtime_ns: 3, ctime_ns: 4 }).unwrap();
-        assert_eq!((PROTOCOL, facts), (7, vec![1, 2, 6, 8]));
+        assert_eq!((PROTOCOL, facts), (8, vec![1, 2, 6, 8]));
     }
 
     #[test]

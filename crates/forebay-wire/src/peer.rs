@@ -14,11 +14,12 @@
 //! copy was made, that the deadline is still to come. A lost peer costs nothing but time.
 
 use crate::cluster::FileRef;
+use crate::hpc::HpcPhase;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Number of this protocol.
-pub const PEER_PROTOCOL: u32 = 3;
+pub const PEER_PROTOCOL: u32 = 4;
 
 /// Pages that are asked about in one [`PeerRequest::Check`].
 pub const CHECKED_MAX: usize = 1 << 16;
@@ -64,6 +65,13 @@ pub enum PeerRequest {
         page_bytes: u64,
         /// Numbers of the pages, at most [`CHECKED_MAX`].
         pages: Vec<u32>,
+    },
+    /// The I/O phases of HPC jobs on the asking node, all of them. → [`PeerReply::Heard`]
+    Phases {
+        /// They count for so long, or until they are told again.
+        lease_ms: u32,
+        /// The phases.
+        phases: Vec<HpcPhase>,
     },
 }
 
@@ -136,6 +144,12 @@ pub enum PeerReply {
     /// The owner is there and has begun, but the page, or the rest of it, is not ready in time. It
     /// may be asked again.
     NotYet,
+    /// To [`PeerRequest::Phases`].
+    Heard {
+        /// Bytes that this node has read from the PFS since its start: if they grow, its reads go
+        /// on beside the phases.
+        fetched_bytes: u64,
+    },
 }
 
 /// A deadline as it is told to the owner, `left` before it passes at the asker: rounded up, so that

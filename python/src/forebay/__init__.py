@@ -27,13 +27,16 @@ from typing import Any, Callable, Iterable, Iterator, Optional, Union
 
 from ._core import EXTENT_BYTES, Client, File, Writer
 from .files import ReadFile, WriteFile, open
+from .hpc import HpcJob, Phase
 from .process import begin_job, default_client
 
 __all__ = [
     "EXTENT_BYTES",
     "Client",
     "File",
+    "HpcJob",
     "LoadError",
+    "Phase",
     "ReadFile",
     "WriteFile",
     "Writer",

@@ -10,6 +10,9 @@
 //! is given up like one that broke. What counts is bytes, not answers: behind a long message an
 //! answer may take its time.
 //!
+//! A coordinator that is silent for a heartbeat cannot follow the I/O phases of HPC jobs: its
+//! orders rest while there are any ([`crate::brake`]).
+//!
 //! Orders outlive the coordinator's last word by as long as it waits for this node, and no longer:
 //! without it nobody would end them. With a new connection they are void, too.
 //!
@@ -19,13 +22,14 @@
 
 use super::answers::Answers;
 use super::home::Home;
-use super::link::Link;
+use super::link::{Answer, Link};
 use crate::cluster::Cluster;
 use crate::config::ClusterConfig;
 use crate::counters::Counters;
 use crate::jobs::book::JobBook;
 use crate::memory_control::Control;
 use crate::mounts::MountState;
+use crate::phases::board::Phases;
 use crate::prefetch::orders::Orders;
 use crate::stop::{Stop, Wake};
 use forebay_store::Budget;
@@ -85,6 +89,8 @@ pub struct Node {
     pub orders: Arc<Orders>,
     /// The jobs of local clients.
     pub jobs: Arc<JobBook>,
+    /// The HPC jobs of local clients.
+    pub phases: Arc<Phases>,
     /// What others have to say.
     pub link: Arc<Link>,
     /// The agent's end.
@@ -125,6 +131,7 @@ pub fn run(node: &Node, home: &Home) {
                 }
             }
         }
+        node.phases.brake().set_coordinator_silent(lost_at.elapsed() > heartbeat);
         if lost_at.elapsed() > heartbeat * ORPHANED_HEARTBEATS {
             node.orders.drop_all();
         }
@@ -182,7 +189,13 @@ fn meet(node: &Node, home: &Home, (incarnation, attempt): (u64, u64)) -> io::Res
     };
     // It does not know them; what is still wanted is ordered anew.
     node.orders.drop_all();
-    node.jobs.tell_again(|told| node.link.begin(told));
+    node.phases.tell_again(|hpc| {
+        node.jobs.tell_again(|mut told| {
+            told.extend(hpc);
+            node.link.begin(told);
+        });
+    });
+    node.phases.brake().set_coordinator_silent(false);
     node.cluster.set_connected(true);
     let now = Instant::now();
     Ok(Meeting {
@@ -218,6 +231,7 @@ impl Meeting {
             let now = Instant::now();
             let arrived = self.link.receive()?;
             self.listen(now)?;
+            node.phases.brake().set_coordinator_silent(self.answers.silence(now) > self.heartbeat);
             while let Some(message) = self.link.next_message::<ToAgent>()? {
                 self.hear(node, message);
             }
@@ -253,7 +267,11 @@ impl Meeting {
     fn hear(&mut self, node: &Node, message: ToAgent) {
         match message {
             ToAgent::Members(view) => node.cluster.update(view),
-            ToAgent::Jobs { ask, jobs } => node.link.answer(ask, jobs),
+            ToAgent::Jobs { ask, jobs } => node.link.answer(ask, Answer::Jobs(jobs)),
+            ToAgent::Plans { ask, log } => node.link.answer(ask, Answer::Plans(log)),
+            ToAgent::Phases { node: from, lease_ms, phases } => {
+                node.phases.heard(from, Duration::from_millis(lease_ms.into()), phases);
+            }
             ToAgent::Fetch(order) => node.orders.begin(order),
             ToAgent::Adjust { order, threads, rate_bytes_per_s } => {
                 node.orders.adjust(order, threads, rate_bytes_per_s);

@@ -3,8 +3,8 @@
 
 use crate::lock::lock;
 use crate::stop::Wake;
-use forebay_wire::JobStatus;
 use forebay_wire::cluster::ToCoordinator;
+use forebay_wire::{JobStatus, PlanLog};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Debug;
 use std::io;
@@ -25,8 +25,17 @@ struct State {
     live: bool,
     outbox: VecDeque<Said>,
     /// Who waits for the answer to a question.
-    asking: BTreeMap<u64, Sender<Vec<JobStatus>>>,
+    asking: BTreeMap<u64, Sender<Answer>>,
     next_ask: u64,
+}
+
+/// What the coordinator answers to a question.
+#[derive(Debug)]
+pub enum Answer {
+    /// The jobs.
+    Jobs(Vec<JobStatus>),
+    /// The plan log.
+    Plans(PlanLog),
 }
 
 /// What is given back when a message has been sent, or is not sent: a coordinator that reads slowly
@@ -57,6 +66,24 @@ impl Link {
     /// # Errors
     /// There is no coordinator now, or it does not answer within `limit`.
     pub fn ask_jobs(&self, limit: Duration) -> io::Result<Vec<JobStatus>> {
+        match self.ask(limit, |ask| ToCoordinator::AskJobs { ask })? {
+            Answer::Jobs(jobs) => Ok(jobs),
+            Answer::Plans(_) => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+
+    /// The latest `most` decisions and phases of the coordinator's plan log.
+    ///
+    /// # Errors
+    /// As [`Link::ask_jobs`].
+    pub fn ask_plans(&self, most: u32, limit: Duration) -> io::Result<PlanLog> {
+        match self.ask(limit, |ask| ToCoordinator::AskPlans { ask, most })? {
+            Answer::Plans(log) => Ok(log),
+            Answer::Jobs(_) => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+
+    fn ask(&self, limit: Duration, question: impl FnOnce(u64) -> ToCoordinator) -> io::Result<Answer> {
         let (answer, answered) = channel();
         let ask = {
             let mut state = lock(&self.state);
@@ -66,13 +93,14 @@ impl Link {
             let ask = state.next_ask;
             state.next_ask += 1;
             state.asking.insert(ask, answer);
-            state.outbox.push_back(ToCoordinator::AskJobs { ask }.into());
+            state.outbox.push_back(question(ask).into());
             ask
         };
         self.wake.call();
-        let jobs = answered.recv_timeout(limit);
+        let answer = answered.recv_timeout(limit);
         lock(&self.state).asking.remove(&ask);
-        jobs.map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "the coordinator has not answered in time"))
+        answer
+            .map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "the coordinator has not answered in time"))
     }
 
     /// Sends a message if there is a coordinator.
@@ -105,10 +133,10 @@ impl Link {
         lock(&self.state).outbox.pop_front().map(|said| said.message)
     }
 
-    pub(super) fn answer(&self, ask: u64, jobs: Vec<JobStatus>) {
+    pub(super) fn answer(&self, ask: u64, answer: Answer) {
         if let Some(asker) = lock(&self.state).asking.remove(&ask) {
             // It may have stopped waiting.
-            let _ = asker.send(jobs);
+            let _ = asker.send(answer);
         }
     }
 }

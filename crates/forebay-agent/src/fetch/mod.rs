@@ -22,6 +22,7 @@ pub mod pfs;
 pub mod queue;
 pub mod streams;
 
+use crate::brake::Brake;
 use crate::cache::Cache;
 use crate::cache::entry::{Entry, Task};
 use crate::cache::flight::{Flight, Watched, Watcher};
@@ -56,6 +57,8 @@ pub struct Fetch {
     pub pfs: Arc<Pfs>,
     /// Fetches from peers.
     pub peers: Arc<Peers>,
+    /// Stops what no reader waits for.
+    pub brake: Arc<Brake>,
 }
 
 /// A page that is on its way.

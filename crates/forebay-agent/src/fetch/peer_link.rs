@@ -7,7 +7,7 @@ use crate::counters::{Counters, add};
 use forebay_store::BLOCK_BYTES;
 use forebay_wire::link::{Security, Stream};
 use forebay_wire::peer::{CHECKED_MAX, PEER_PROTOCOL, PageRef, PeerReply, PeerRequest, Wanted, deadline_ms};
-use forebay_wire::{FileRef, NodeInfo, frame};
+use forebay_wire::{FileRef, HpcPhase, NodeInfo, frame};
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use std::io::{self, Read};
 use std::net::TcpStream;
@@ -140,6 +140,26 @@ impl Link {
     /// No descriptors left.
     pub fn socket(&self) -> io::Result<TcpStream> {
         self.stream.socket().try_clone()
+    }
+
+    /// Tells the I/O phases of this node, which count for `lease_ms`; what the peer has read from
+    /// the PFS since its start, in bytes.
+    ///
+    /// # Errors
+    /// The connection broke, or the peer did not answer by the deadline.
+    pub fn tell_phases(
+        &mut self,
+        lease_ms: u32,
+        phases: Vec<HpcPhase>,
+        deadline: Instant,
+    ) -> io::Result<u64> {
+        self.send(&PeerRequest::Phases { lease_ms, phases }, deadline)?;
+        match self.receive(deadline)? {
+            PeerReply::Heard { fetched_bytes } => Ok(fetched_bytes),
+            other => {
+                Err(io::Error::new(io::ErrorKind::InvalidData, format!("{other:?} in answer to phases")))
+            }
+        }
     }
 
     fn send(&mut self, request: &PeerRequest, deadline: Instant) -> io::Result<()> {
@@ -309,6 +329,7 @@ fn no_page(reply: &PeerReply) -> Answer {
         PeerReply::Welcome { .. }
         | PeerReply::Piece { .. }
         | PeerReply::Brought { .. }
-        | PeerReply::Missing { .. } => Answer::Broken,
+        | PeerReply::Missing { .. }
+        | PeerReply::Heard { .. } => Answer::Broken,
     }
 }

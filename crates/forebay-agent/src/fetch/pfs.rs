@@ -8,6 +8,7 @@
 use super::ends::Ends;
 use super::queue::{InStream, Queue};
 use super::streams::Streams;
+use crate::brake::Brake;
 use crate::cache::Cache;
 use crate::cache::entry::{Entry, Task};
 use crate::cache::fill::tier_failed;
@@ -49,6 +50,7 @@ pub struct Pfs {
     cache: Arc<Cache>,
     counters: Arc<Counters>,
     ends: Arc<Ends>,
+    brake: Arc<Brake>,
     /// In the order of the mounts.
     waiting: Vec<Waiting>,
 }
@@ -77,11 +79,11 @@ fn chunk_bound(urgency: Urgency, is_demanded: bool, done: u64, page_time: Durati
 
 impl Pfs {
     /// Nothing waits yet.
-    pub fn new(ends: Arc<Ends>) -> Self {
+    pub fn new(ends: Arc<Ends>, brake: Arc<Brake>) -> Self {
         let (mounts, cache, counters) = (ends.mounts.clone(), ends.cache.clone(), ends.counters.clone());
         let waiting_of = |m: &MountState| Waiting { queue: Queue::new(), streams: Streams::of(m.root()) };
         let waiting = mounts.iter().map(waiting_of).collect();
-        Pfs { mounts, cache, counters, ends, waiting }
+        Pfs { mounts, cache, counters, ends, brake, waiting }
     }
 
     /// A fetch thread of mount `mount`: works until the queue is closed.
@@ -96,12 +98,25 @@ impl Pfs {
                     && task.flight.give_up_unwanted();
                 let outcome = match cancelled {
                     true => Err(FlightError::Cancelled),
-                    false => self.fetch_page(&task, &mut buffer),
+                    false => match self.fetch_page(&task, &mut buffer) {
+                        Ok(Some(bytes)) => Ok(bytes),
+                        // It goes on where it is when the brake is off, or when a reader comes.
+                        Ok(None) => {
+                            self.send(task);
+                            continue;
+                        }
+                        Err(e) => Err(e),
+                    },
                 };
                 self.ends.finish(&task, outcome);
             }
             self.ends.refilled(&task);
         }
+    }
+
+    /// From now on only what readers wait for is fetched, or all again.
+    pub fn hold(&self, held: bool) {
+        self.waiting.iter().for_each(|waiting| waiting.queue.hold(held));
     }
 
     /// Puts a page on its way from the PFS.
@@ -155,16 +170,21 @@ impl Pfs {
         Some(InStream { stream, place: task.flight.page })
     }
 
-    /// Brings one page into the tier. Returns the bytes read from the PFS, 0 if the page was there.
-    fn fetch_page(&self, task: &Task, buffer: &mut Vec<u8>) -> Result<u64, FlightError> {
+    /// Brings one page into the tier. Returns the bytes read from the PFS, 0 if the page was there;
+    /// `None` if the brake has stopped it, and it was handed over.
+    fn fetch_page(&self, task: &Task, buffer: &mut Vec<u8>) -> Result<Option<u64>, FlightError> {
         let begun = match task.flight.take_begun() {
             Some(begun) => Some(begun),
             None => Begun::begin(&self.cache, task)?,
         };
-        let Some(mut begun) = begun else { return Ok(0) };
+        let Some(mut begun) = begun else { return Ok(Some(0)) };
         let (before, started) = (begun.done(), Instant::now());
         match self.fill(task, &mut begun, buffer) {
-            Ok(()) => {
+            Ok(false) => {
+                task.flight.hand_over(Some(begun));
+                Ok(None)
+            }
+            Ok(true) => {
                 let is_full = begun.done() - before == task.entry.geometry().page_bytes;
                 if is_full && task.urgency != Urgency::Refill {
                     self.waiting[task.entry.mount].streams.page_took(started.elapsed());
@@ -173,7 +193,7 @@ impl Pfs {
                 let fill = if unused { Fill::Ahead } else { Fill::Demand };
                 let len = begun.done();
                 begun.land(&self.cache, task, fill);
-                Ok(len - before)
+                Ok(Some(len - before))
             }
             Err(e) => {
                 begun.abandon(&self.cache, task);
@@ -182,8 +202,9 @@ impl Pfs {
         }
     }
 
-    /// Reads what is missing of the page chunk by chunk and shows each to readers.
-    fn fill(&self, task: &Task, begun: &mut Begun, buffer: &mut Vec<u8>) -> Result<(), FlightError> {
+    /// Reads what is missing of the page chunk by chunk and shows each to readers; `false` if the
+    /// brake has stopped it.
+    fn fill(&self, task: &Task, begun: &mut Begun, buffer: &mut Vec<u8>) -> Result<bool, FlightError> {
         let geometry = task.entry.geometry();
         let page_len = geometry.page_len(task.flight.page);
         let start = u64::from(task.flight.page) * geometry.page_bytes;
@@ -198,7 +219,14 @@ impl Pfs {
         while begun.done() < page_len {
             let done = begun.done();
             let page_time = if is_striped { Duration::ZERO } else { self.page_time(task.entry.mount) };
-            let bound = chunk_bound(task.urgency, task.flight.is_demanded(), done, page_time);
+            let is_demanded = task.flight.is_demanded();
+            if self.brake.is_on() && !is_demanded {
+                return Ok(false);
+            }
+            let mut bound = chunk_bound(task.urgency, is_demanded, done, page_time);
+            if self.brake.is_gentle() && !is_demanded {
+                bound = bound.min(FIRST_CHUNK_BYTES);
+            }
             // Chunks end at multiples of their size, so that every read of the PFS but the last is
             // aligned.
             let to_boundary =
@@ -208,7 +236,7 @@ impl Pfs {
             begun.file().write_at(&buffer[..chunk], start + done).map_err(tier_failed)?;
             begun.show(task, chunk as u64);
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Reads one chunk and makes sure that it is of the entry's version.

@@ -40,6 +40,8 @@ struct Lanes<T> {
     /// Threads in [`Queue::pop_within`].
     idle: usize,
     closed: bool,
+    /// Only what readers wait for is taken up.
+    held: bool,
 }
 
 /// One of several tasks that are not to be taken up side by side.
@@ -91,7 +93,8 @@ impl<T> Lanes<T> {
         };
         let (for_demand, for_others) = (busy(DEMAND_PATIENCE), busy(STREAM_PATIENCE));
         let at = |waiting: &Waiting<T>| waiting.at.map(|at| (at.stream, at.place));
-        let next = self.waiting.iter_mut().enumerate().find_map(|(lane, waiting)| {
+        let lanes = if self.held { Urgency::Demand as usize + 1 } else { LANES };
+        let next = self.waiting.iter_mut().take(lanes).enumerate().find_map(|(lane, waiting)| {
             let busy = if lane == Urgency::Demand as usize { &for_demand } else { &for_others };
             let next = fetch_order::next(waiting, at, |stream| busy.contains(stream))?;
             waiting.remove(next)
@@ -118,7 +121,8 @@ impl<T> Default for Queue<T> {
 impl<T> Queue<T> {
     /// An empty queue.
     pub fn new() -> Self {
-        let lanes = Lanes { waiting: Default::default(), running: Vec::new(), idle: 0, closed: false };
+        let lanes =
+            Lanes { waiting: Default::default(), running: Vec::new(), idle: 0, closed: false, held: false };
         Queue { lanes: Mutex::new(lanes), ready: Condvar::new() }
     }
 
@@ -171,6 +175,12 @@ impl<T> Queue<T> {
         if lanes.len() > 0 {
             self.ready.notify_one();
         }
+    }
+
+    /// From now on only what readers wait for is taken up, or all again.
+    pub fn hold(&self, held: bool) {
+        lock(&self.lanes).held = held;
+        self.ready.notify_all();
     }
 
     /// No more tasks; returns those that were waiting.
@@ -249,6 +259,24 @@ mod tests {
         assert_eq!(queue.close().len(), AHEAD_MAX);
         assert_eq!(queue.pop(0), None);
         assert_eq!(queue.push(Urgency::Demand, 1), Err(1));
+    }
+
+    #[test]
+    fn what_nobody_waits_for_stays_while_the_queue_is_held() {
+        let queue = Queue::new();
+        for (urgency, task) in
+            [(Urgency::Ahead, 1), (Urgency::Plan, 2), (Urgency::Load, 3), (Urgency::Refill, 4)]
+        {
+            queue.push(urgency, task).unwrap();
+        }
+        queue.hold(true);
+        assert!(matches!(queue.pop_within(0, Duration::ZERO), Popped::Nothing));
+        queue.push(Urgency::Demand, 5).unwrap();
+        assert!(matches!(queue.pop_within(0, Duration::ZERO), Popped::Task(5)));
+        assert!(matches!(queue.pop_within(0, Duration::ZERO), Popped::Nothing));
+        queue.hold(false);
+        assert!(matches!(queue.pop_within(0, Duration::ZERO), Popped::Task(1)));
+        assert_eq!(queue.waiting(), 3);
     }
 
     #[test]

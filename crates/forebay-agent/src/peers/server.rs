@@ -22,6 +22,7 @@ use crate::fetch::find::NoEntry;
 use crate::fetch::{AtPeer, Fetch, Requested};
 use crate::mounts::MountState;
 use crate::mounts::admit::Admitted;
+use crate::phases::board::Phases;
 use crate::prefetch::orders::Orders;
 use crate::stop::Stop;
 use crate::user_limits::PfsFile;
@@ -77,6 +78,7 @@ const PROVING_MAX: usize = 64;
 pub struct PeerServer {
     fetch: Arc<Fetch>,
     orders: Arc<Orders>,
+    phases: Arc<Phases>,
     cluster: Arc<Cluster>,
     stop: Arc<Stop>,
     mounts: Arc<[MountState]>,
@@ -90,7 +92,13 @@ pub struct PeerServer {
 
 impl PeerServer {
     /// Nobody is connected.
-    pub fn new(fetch: Arc<Fetch>, orders: Arc<Orders>, cluster: Arc<Cluster>, stop: Arc<Stop>) -> Self {
+    pub fn new(
+        fetch: Arc<Fetch>,
+        orders: Arc<Orders>,
+        phases: Arc<Phases>,
+        cluster: Arc<Cluster>,
+        stop: Arc<Stop>,
+    ) -> Self {
         let (mounts, cache) = (fetch.mounts.clone(), fetch.cache.clone());
         PeerServer {
             files: Arc::new(OpenFiles::new(mounts.clone(), cache.clone())),
@@ -99,6 +107,7 @@ impl PeerServer {
             counters: fetch.counters.clone(),
             fetch,
             orders,
+            phases,
             cluster,
             stop,
             connections: AtomicUsize::new(0),
@@ -191,6 +200,8 @@ struct Serving<'a> {
     server: &'a Arc<PeerServer>,
     stream: Stream,
     buffer: Vec<u8>,
+    /// The node at the other end.
+    node: String,
 }
 
 /// A page found or on its way.
@@ -203,7 +214,7 @@ enum Found {
 
 impl<'a> Serving<'a> {
     fn new(server: &'a Arc<PeerServer>, stream: Stream) -> Self {
-        Serving { server, stream, buffer: Vec::new() }
+        Serving { server, stream, buffer: Vec::new(), node: String::new() }
     }
 
     fn greet(mut self) -> io::Result<Self> {
@@ -220,6 +231,7 @@ impl<'a> Serving<'a> {
         let welcome = PeerReply::Welcome { protocol: PEER_PROTOCOL, refusal: refusal.clone() };
         frame::send(&mut self.stream, &welcome)?;
         tracing::debug!(node, protocol, refusal, "a peer has connected");
+        self.node = node;
         if refusal.is_empty() { Ok(self) } else { Err(io::Error::other(refusal)) }
     }
 
@@ -261,6 +273,12 @@ impl<'a> Serving<'a> {
                 }
                 PeerRequest::Check { file, page_bytes, pages } => {
                     let reply = self.check(&file, page_bytes, &pages);
+                    frame::send(&mut self.stream, &reply)?;
+                }
+                PeerRequest::Phases { lease_ms, phases } => {
+                    let (lease, board) = (Duration::from_millis(lease_ms.into()), &self.server.phases);
+                    board.heard(self.node.clone(), lease, phases);
+                    let reply = PeerReply::Heard { fetched_bytes: board.fetched_bytes() };
                     frame::send(&mut self.stream, &reply)?;
                 }
                 // To a page that was sent from the buffer, or half of which was sent.

@@ -12,6 +12,7 @@
 //! for the file would go on for ever.
 
 use super::feeder::{Errand, Next, Source, feed, open_settled};
+use crate::brake::{Brake, LOOK};
 use crate::cache::entry::Entry;
 use crate::cache::flight::{FlightError, Watcher};
 use crate::counters::add;
@@ -64,6 +65,7 @@ pub struct LoadJob {
     pace: Option<Mutex<TokenBucket>>,
     started: Instant,
     waited_for_writers_ms: AtomicU64,
+    brake: Arc<Brake>,
 }
 
 #[derive(Debug, Default)]
@@ -92,6 +94,7 @@ impl LoadJob {
                 .then(|| Mutex::new(TokenBucket::new(Nanos(0), rate_bytes_per_s, BURST_BYTES))),
             started: Instant::now(),
             waited_for_writers_ms: AtomicU64::new(0),
+            brake: fetch.brake.clone(),
         });
         let (fetch, feeding) = (fetch.clone(), job.clone());
         std::thread::Builder::new().name("load".into()).spawn(move || {
@@ -275,6 +278,9 @@ impl LoadJob {
     /// Waits until fewer than [`PAGES_IN_FLIGHT`] are, and until `bytes` may be fetched; `false` if
     /// the load was cancelled.
     fn take_off(&self, bytes: u64) -> bool {
+        while self.brake.is_on() && !self.is_cancelled() {
+            self.pause(LOOK);
+        }
         let mut state = lock(&self.state);
         while state.pages_in_flight >= PAGES_IN_FLIGHT && !self.is_cancelled() {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);

@@ -17,6 +17,7 @@
 //! still wanted.
 
 use super::feeder::{Errand, Next, Source, entry_again, feed, open_settled};
+use crate::brake::LOOK;
 use crate::cache::entry::Entry;
 use crate::cache::flight::{FlightError, Watcher};
 use crate::counters::add;
@@ -256,7 +257,8 @@ impl Orders {
             });
             let Some(run) = state.run_mut(ticket).filter(|_| !self.stop.is_stopping()) else { return false };
             run.next_stream = stream;
-            let may_send = run.in_flight < run.threads && !run.waits_for_stream();
+            let held = self.fetch.brake.holds_orders();
+            let may_send = run.in_flight < run.threads && !run.waits_for_stream() && !held;
             let wait_ns = if may_send && !busy { run.bucket.take(self.now(), bytes) } else { u64::MAX };
             let has_waited = run.waits_for.is_some();
             // Not if it is its own rate that holds it up.
@@ -281,7 +283,8 @@ impl Orders {
             }
             // Woken when a page lands, the pace changes or the order goes; at the latest to look
             // whether the agent ends.
-            let wait = Duration::from_nanos(wait_ns).min(Duration::from_millis(500));
+            let look = if held { LOOK } else { Duration::from_millis(500) };
+            let wait = Duration::from_nanos(wait_ns).min(look);
             state = self.changed.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
@@ -292,7 +295,8 @@ impl Orders {
         let mut state = lock(&self.state);
         *state.waiting_peers.entry(mount).or_default() += 1;
         let free = loop {
-            if state.under_way(mount) < self.most_under_way(mount) {
+            let held = self.fetch.brake.is_on();
+            if !held && state.under_way(mount) < self.most_under_way(mount) {
                 *state.in_flight.entry(mount).or_default() += 1;
                 break true;
             }
@@ -300,7 +304,8 @@ impl Orders {
             if left.is_zero() {
                 break false;
             }
-            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            let wait = if held { left.min(LOOK) } else { left };
+            state = self.changed.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0;
         };
         take_one(&mut state.waiting_peers, mount);
         drop(state);

@@ -134,6 +134,7 @@ impl Clients {
             pins: Vec::new(),
             job: None,
             tells: false,
+            hpc: false,
             ends_agent: false,
         };
         let mut conversation = Conversation { connection, channel, decoding: &self.decoding, _cost: cost };

@@ -117,6 +117,11 @@ impl<'a> Ahead<'a> {
         if count == 0 {
             return None;
         }
+        // A phase of an HPC job is behind: only what a reader waits for.
+        if node.fetch.brake.is_on() {
+            add(&node.counters.ahead_refused_total, 1);
+            return None;
+        }
         match node.shares.share(Kind::Ahead, connection.peer.uid, count * page_bytes) {
             Ok(share) => Some(Ahead { runs, count: count as usize, pfs: Arc::new(kept.with(share)) }),
             Err(_) => {

@@ -8,6 +8,7 @@
 //! | `loads` | the load of a connection |
 //! | `scratch` | memory-only files |
 //! | `jobs` | what jobs report |
+//! | `phases` | what HPC jobs report of their I/O phases |
 //! | `admin` | what operators and the command line request |
 //! | `session`, `write_staging` | what a client has here while it is connected |
 //! | `closer` | closes descriptors that may hang |
@@ -19,6 +20,7 @@ pub mod jobs;
 pub mod loads;
 pub mod miss;
 pub mod open;
+pub mod phases;
 pub mod pins;
 pub mod requests;
 pub mod scratch;

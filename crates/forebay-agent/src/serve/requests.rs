@@ -2,7 +2,7 @@
 
 use super::closer::Sent;
 use super::session::{Answer, Connection, reply};
-use super::{admin, jobs, loads, miss, open, pins, scratch, write};
+use super::{admin, jobs, loads, miss, open, phases, pins, scratch, write};
 use crate::jobs::book::Size;
 use crate::mounts::admit::{Admitted, NoFile, admit_at, require_writer};
 use forebay_pfs::FileVersion;
@@ -78,6 +78,18 @@ impl Connection {
             Request::Shutdown => admin::shutdown(self),
             Request::Members => reply(Reply::Members(self.node.cluster.view().cluster.clone())),
             Request::Jobs => jobs::list(&self.node),
+            Request::HpcOpen(job) => phases::open(self, job),
+            Request::HpcBegin { bytes, deadline_ns } => phases::begin(self, bytes, deadline_ns),
+            Request::HpcProgress { bytes } => {
+                self.node.phases.progress(self.id, bytes);
+                None
+            }
+            Request::HpcEnd => phases::end(self),
+            Request::HpcObserve => {
+                reply(Reply::Refused(Refusal::Invalid("this agent does not observe programs".into())))
+            }
+            Request::HpcJobs => phases::list(&self.node),
+            Request::Plans { most } => phases::plans(&self.node, most),
             Request::JobTell(updates) => match told {
                 Some(told) => jobs::tell(self, updates, told),
                 None => reply(Reply::Refused(Refusal::NoRoom)),

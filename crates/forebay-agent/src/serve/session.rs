@@ -14,6 +14,7 @@ use crate::jobs::scratch_files::Jobs;
 use crate::lock::lock;
 use crate::memory_control::Control;
 use crate::mounts::MountState;
+use crate::phases::board::Phases;
 use crate::prefetch::load::LoadJob;
 use crate::stop::Stop;
 use crate::user_limits::{Share, Shares};
@@ -45,6 +46,8 @@ pub struct Node {
     pub cluster: Arc<Cluster>,
     /// What analytics jobs have reported.
     pub jobs: Arc<JobBook>,
+    /// I/O phases of HPC jobs.
+    pub phases: Arc<Phases>,
     /// What is said to the coordinator.
     pub link: Arc<Link>,
     /// Where files lie.
@@ -106,6 +109,8 @@ pub struct Connection {
     pub job: Option<String>,
     /// It tells of an analytics job.
     pub tells: bool,
+    /// It has opened an HPC job.
+    pub hpc: bool,
     /// The operator has asked for the agent's end; it comes after the answer.
     pub ends_agent: bool,
 }
@@ -151,6 +156,9 @@ impl Drop for Connection {
         }
         if self.tells {
             self.node.end_job(self.id);
+        }
+        if self.hpc {
+            self.node.phases.close(self.id);
         }
         // What it has used last is not lost with it: many programs are gone before the ring is
         // looked at.

@@ -482,6 +482,11 @@ impl SlowFs {
         self.process.as_ref().unwrap().stats().unwrap()
     }
 
+    /// Limits the speed of its server.
+    pub fn limit(&self, rate: &str) {
+        forebay_lab::slowfs::remote::set_rate(&self.mount(), rate).unwrap();
+    }
+
     pub fn fault(&self, spec: &str) {
         self.process.as_ref().unwrap().fault(spec).unwrap();
     }

@@ -7,10 +7,12 @@ use crate::common::{
 };
 use crate::roles::{Raw, hear, tell};
 use forebay_client::{Client, ClientConfig, Job};
-use forebay_wire::cluster::{CLUSTER_PROTOCOL, HpcUpdate, ToAgent, ToCoordinator, WaveStatus};
+use forebay_wire::cluster::{CLUSTER_PROTOCOL, ToAgent, ToCoordinator, WaveStatus};
 use forebay_wire::framed::{Arrived, Framed};
 use forebay_wire::link::Security;
-use forebay_wire::{Epoch, JobUpdate, NodeInfo, Part, Reply, Request, Split, Status, frame};
+use forebay_wire::{
+    Epoch, HpcJob, HpcUpdate, JobUpdate, NodeInfo, Part, Reply, Request, Split, Status, frame,
+};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::fd::AsFd;
@@ -205,13 +207,23 @@ fn begin(client: &Client, path: &Path, nodes: usize) -> (Job, u32) {
 
 /// As [`begin`], with a home for each task.
 fn begin_at(client: &Client, path: &Path, nodes: usize, home: impl Fn(u32) -> String) -> (Job, u32) {
+    begin_with(client, path, (0..nodes).map(|i| (format!("n{i}"), 2)).collect(), home)
+}
+
+/// As [`begin_at`], on these slots.
+fn begin_with(
+    client: &Client,
+    path: &Path,
+    slots: Vec<(String, u32)>,
+    home: impl Fn(u32) -> String,
+) -> (Job, u32) {
     let job = client.begin_job("app", "").unwrap();
     let file = client.file_ref(path).unwrap();
     let tasks = (file.version.size / EXTENT) as u32;
     let part = |t: u32| Part { file: 0, offset: u64::from(t) * EXTENT, len: EXTENT };
     let split = |t: u32| Split { parts: vec![part(t)], home: home(t) };
     job.tell(&[
-        JobUpdate::Slots((0..nodes).map(|i| (format!("n{i}"), 2)).collect()),
+        JobUpdate::Slots(slots),
         JobUpdate::Files(vec![file]),
         JobUpdate::Splits { stage: 0, splits: (0..tasks).map(split).collect() },
         JobUpdate::StageReady { stage: 0 },
@@ -451,8 +463,9 @@ fn waits_for_a_phase(planner: &str) {
     let mut hpc = Played::join(&cluster.address, "hpc");
     let mut report = |update| hpc.say(&ToCoordinator::Hpc { hpc: 1, update });
     let (io_ns, compute_ns) = (8_000_000_000, 3_600_000_000_000);
-    report(HpcUpdate::Joins { io_ns, compute_ns, phases: 9, allowance_permille: 0, weight: 1 });
-    report(HpcUpdate::PhaseBegins { alone_ns: io_ns });
+    let job = HpcJob { name: "hpc".into(), io_ns, compute_ns, phases: 9, weight: 1, ..HpcJob::default() };
+    report(HpcUpdate::Joins(job));
+    report(HpcUpdate::PhaseBegins { bytes: 0, alone_ns: io_ns, deadline_ns: 0 });
     cluster.wait_members(2);
     let (job, _) = begin(&cluster.client(0), &path, 1);
     wait_for("the first wave is fetched", || {
@@ -923,4 +936,39 @@ fn readers_go_on_when_a_node_and_then_the_coordinator_are_killed() {
     let came = counter(&cluster.status(0), "pages_from_peers_total");
     once(&cluster, &[0, 1], read_on(&cluster, &slow, &[0, 1]));
     assert!(counter(&cluster.status(0), "pages_from_peers_total") > came);
+}
+
+#[test]
+fn prefetches_of_a_coordinator_that_hangs_rest_while_a_phase_is_under_way() {
+    let Some(slow) = SlowFs::start() else { return };
+    let path = slow.at("data");
+    make_file(&path, SEED, 64 * EXTENT);
+    let cluster = Cluster::start(1, &slow.mount(), &[]);
+    let client = cluster.client(0);
+    slow.limit("4MB/s");
+    let hpc = forebay_client::HpcJobOptions {
+        io: Duration::from_secs(3600),
+        ..forebay_client::HpcJobOptions::named("sim")
+    };
+    let hpc = client.open_hpc_job(&hpc).unwrap();
+    hpc.phase_begin(EXTENT, Duration::ZERO).unwrap();
+    // `no-action` does not mind the phase, which has three minutes in hand.
+    let (job, _) = begin_with(&client, &path, vec![("n0".into(), 64)], |_| String::new());
+    let planned = || cluster.sum("fetched_bytes");
+    wait_for("the prefetch is under way", || planned() > 2 * MIB);
+    cluster.coordinator.stop();
+    let (mut last, mut since) = (planned(), Instant::now());
+    wait_for("it rests", || {
+        if planned() != last {
+            (last, since) = (planned(), Instant::now());
+        }
+        since.elapsed() > Duration::from_secs(1)
+    });
+    assert!(last < 60 * MIB, "it had come to its end before");
+    assert_eq!(cluster.sum("brakes_total"), 0, "the phase is in time");
+    // Readers do not depend on the coordinator.
+    crate::cluster::read_piece(&client, &path, SEED, 63 * EXTENT, 4096);
+    cluster.coordinator.go_on();
+    wait_for("the prefetch goes on", || planned() > last + 8 * MIB);
+    drop((job, hpc));
 }

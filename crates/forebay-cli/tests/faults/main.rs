@@ -26,6 +26,7 @@ mod names;
 mod peer_words;
 mod peers;
 mod pfs;
+mod phases;
 mod roles;
 mod room;
 mod shares;

@@ -32,6 +32,7 @@ pub fn run() {
         "job" => job(args[0], args[1].parse().unwrap()),
         "waves" => crate::coordinator::waves(args[0], args[1].parse().unwrap()),
         "report" => crate::coordinator::report(args[0], args[1], args[2].parse().unwrap()),
+        "in-phase" => crate::phases::in_phase(),
         "agent" => crate::cluster::agent(args[0]),
         "listen" => listen(args[0]),
         "stranger" => crate::access::stranger(args[0], args[1]),

@@ -57,6 +57,8 @@ struct Phase {
     left_s: f64,
     /// Time that prefetches have cost it so far, by the model.
     lost_s: f64,
+    /// By how much reports of its progress have changed `left_s`.
+    reported_s: f64,
 }
 
 /// The planner's knowledge at one moment.
@@ -327,6 +329,20 @@ impl Board {
                 self.hpc.insert(hpc, joined);
             }
             Event::PhaseBegins { hpc, alone_ns, deadline } => self.phase_begins(hpc, alone_ns, deadline),
+            Event::PhaseLeft { hpc, left_ns } => {
+                if let Some(phase) = self.hpc.get_mut(&hpc).and_then(|h| h.phase.as_mut()) {
+                    let left_s = left_ns as f64 * 1e-9;
+                    phase.reported_s += left_s - phase.left_s;
+                    phase.left_s = left_s;
+                }
+            }
+            Event::HpcExpects { hpc, io_ns, compute_ns, phases, next_in_ns } => {
+                let now = self.now;
+                if let Some(h) = self.hpc.get_mut(&hpc).filter(|h| h.phase.is_none()) {
+                    (h.io_ns, h.compute_ns, h.phases_left) = (io_ns, compute_ns, phases);
+                    h.next_at = (phases > 0).then(|| now + next_in_ns);
+                }
+            }
             Event::PhaseEnds { hpc } => self.phase_ends(hpc),
             Event::HpcLeaves { hpc } => {
                 self.hpc.remove(&hpc);
@@ -375,7 +391,14 @@ impl Board {
         if let Some(h) = self.hpc.get_mut(&hpc) {
             let alone_s = alone_ns as f64 * 1e-9;
             self.arrivals += 1;
-            h.phase = Some(Phase { arrival: self.arrivals, deadline, alone_s, left_s: alone_s, lost_s: 0.0 });
+            h.phase = Some(Phase {
+                arrival: self.arrivals,
+                deadline,
+                alone_s,
+                left_s: alone_s,
+                lost_s: 0.0,
+                reported_s: 0.0,
+            });
             h.phases_left = h.phases_left.saturating_sub(1);
             h.next_at = None;
         }
@@ -389,7 +412,8 @@ impl Board {
         // the end.
         let enough = phase.lost_s > 0.01 * phase.alone_s;
         if let (true, Some(c)) = (enough, self.excess_correction.as_mut()) {
-            let truly_lost_s = (phase.lost_s - phase.left_s).max(0.0);
+            let left_by_model_s = phase.left_s - phase.reported_s;
+            let truly_lost_s = (phase.lost_s - left_by_model_s).max(0.0);
             // Seconds lost to seconds left is what the excess I - 1 is, on the mean of the phase.
             let lasted_s = phase.alone_s + truly_lost_s;
             let modelled = phase.lost_s / (lasted_s - phase.lost_s).max(f64::MIN_POSITIVE);

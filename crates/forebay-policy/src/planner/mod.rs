@@ -80,6 +80,26 @@ pub enum Event {
         /// By when it has to be done.
         deadline: Nanos,
     },
+    /// By its progress, the phase needs so much more I/O time alone.
+    PhaseLeft {
+        /// Whose phase.
+        hpc: HpcId,
+        /// In ns.
+        left_ns: u64,
+    },
+    /// The next phases of the job are expected so, by what was observed of it.
+    HpcExpects {
+        /// Its id.
+        hpc: HpcId,
+        /// I/O time of a phase alone, in ns.
+        io_ns: u64,
+        /// Compute time between phases, in ns.
+        compute_ns: u64,
+        /// Number of phases that are expected.
+        phases: u32,
+        /// When the next begins, in ns from now.
+        next_in_ns: u64,
+    },
     /// The phase of this HPC job is over.
     PhaseEnds {
         /// Whose phase.

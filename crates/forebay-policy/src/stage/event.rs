@@ -195,6 +195,29 @@ pub enum HpcUpdate {
         /// Its I/O time alone, in ns.
         alone_ns: u64,
     },
+    /// As `PhaseBegins`, with a deadline of its own.
+    PhaseBeginsUntil {
+        /// Its I/O time alone, in ns.
+        alone_ns: u64,
+        /// Time to its deadline, in ns.
+        deadline_ns: u64,
+    },
+    /// By its progress, the phase needs so much more I/O time alone.
+    PhaseLeft {
+        /// In ns.
+        left_ns: u64,
+    },
+    /// The next phases are expected so, by what was observed.
+    Expects {
+        /// The next begins after so many ns.
+        in_ns: u64,
+        /// I/O time of a phase alone, in ns.
+        io_ns: u64,
+        /// Compute time between phases, in ns.
+        compute_ns: u64,
+        /// Number of phases that are expected.
+        phases: u32,
+    },
     /// The phase is over.
     PhaseEnds,
     /// The job is gone.

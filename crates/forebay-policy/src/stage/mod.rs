@@ -57,6 +57,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::eviction::PLANNED_SHARE_PERCENT;
 use crate::machine::{Machine, Nanos};
+pub use forebay_model::forecast::Division;
+
 /// What was measured of a system, from which planners start.
 pub use crate::planner::Config as Profile;
 use crate::planner::{self, HpcId, JobId, Planner};
@@ -89,6 +91,9 @@ pub struct Config {
     /// The system as it was measured. Without it planners start from what prefetches have reached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system: Option<planner::Config>,
+    /// How the file system is divided among phases; that of `system`, if it is measured.
+    #[serde(default, skip_serializing_if = "Division::is_default")]
+    pub division: Division,
     /// How planners' decisions become requests.
     #[serde(default, skip_serializing_if = "Rules::are_default")]
     pub rules: Rules,

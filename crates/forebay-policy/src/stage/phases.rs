@@ -21,7 +21,7 @@ pub(super) struct Hpc {
     weight: f64,
     /// When its next phase is expected.
     next_at: Nanos,
-    /// The phase under way: its time alone and its deadline.
+    /// The phase under way: its time alone, as last reported, and its deadline.
     phase: Option<(u64, Nanos)>,
 }
 
@@ -37,6 +37,18 @@ impl Hpc {
             allowance: self.allowance,
             weight: self.weight,
             first_in_ns,
+        }
+    }
+}
+
+impl Hpc {
+    fn expects(&self, now: Nanos, hpc: HpcId) -> Event {
+        Event::HpcExpects {
+            hpc,
+            io_ns: self.io_ns,
+            compute_ns: self.compute_ns,
+            phases: self.phases_left,
+            next_in_ns: self.next_at.saturating_since(now),
         }
     }
 }
@@ -68,13 +80,21 @@ impl Stages {
                 let joins = joined.joins(now, hpc);
                 self.hpc.insert(hpc, joined).is_none().then_some(joins)
             }
-            HpcUpdate::PhaseBegins { alone_ns } => {
+            HpcUpdate::PhaseBegins { alone_ns } => self.phase_begins(now, hpc, bounded(alone_ns), None),
+            HpcUpdate::PhaseBeginsUntil { alone_ns, deadline_ns } => {
+                self.phase_begins(now, hpc, bounded(alone_ns), Some(now + bounded(deadline_ns)))
+            }
+            HpcUpdate::PhaseLeft { left_ns } => {
+                let left_ns = left_ns.min(*NS.end());
+                let (of_phase, _) = self.hpc.get_mut(&hpc)?.phase.as_mut()?;
+                *of_phase = left_ns.max(1);
+                Some(Event::PhaseLeft { hpc, left_ns })
+            }
+            HpcUpdate::Expects { in_ns, io_ns, compute_ns, phases } => {
                 let job = self.hpc.get_mut(&hpc).filter(|job| job.phase.is_none())?;
-                let alone_ns = bounded(alone_ns);
-                let deadline = now + (alone_ns as f64 * (1.0 + job.allowance)) as u64;
-                job.phase = Some((alone_ns, deadline));
-                job.phases_left = job.phases_left.saturating_sub(1);
-                Some(Event::PhaseBegins { hpc, alone_ns, deadline })
+                job.next_at = now + in_ns.min(*NS.end());
+                (job.io_ns, job.compute_ns, job.phases_left) = (bounded(io_ns), bounded(compute_ns), phases);
+                Some(job.expects(now, hpc))
             }
             HpcUpdate::PhaseEnds => {
                 let job = self.hpc.get_mut(&hpc)?;
@@ -84,6 +104,20 @@ impl Stages {
             }
             HpcUpdate::Leaves => self.hpc.remove(&hpc).map(|_| Event::HpcLeaves { hpc }),
         }
+    }
+
+    fn phase_begins(
+        &mut self,
+        now: Nanos,
+        hpc: HpcId,
+        alone_ns: u64,
+        deadline: Option<Nanos>,
+    ) -> Option<Event> {
+        let job = self.hpc.get_mut(&hpc).filter(|job| job.phase.is_none())?;
+        let deadline = deadline.unwrap_or(now + (alone_ns as f64 * (1.0 + job.allowance)) as u64);
+        job.phase = Some((alone_ns, deadline));
+        job.phases_left = job.phases_left.saturating_sub(1);
+        Some(Event::PhaseBegins { hpc, alone_ns, deadline })
     }
 
     /// What a planner has to hear first of the jobs that are there.

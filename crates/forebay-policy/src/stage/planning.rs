@@ -12,7 +12,6 @@ use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use forebay_model::forecast::Division;
 use forebay_model::profile::{Curve, Profile, Separable, Setting};
 
 use super::event::{Action, JobKey, WaveId};
@@ -204,8 +203,7 @@ impl Stages {
             pfs_bytes_per_s: speed,
             ram_bytes,
             learning: SPEED_WEIGHT,
-            // No file system that is mounted lets phases take turns.
-            division: Division::default(),
+            division: self.config.division,
         }
     }
 

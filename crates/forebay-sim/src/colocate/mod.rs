@@ -157,7 +157,7 @@ impl Setup {
                 whole_parts: true,
                 tasks_wait: true,
             },
-            before: None,
+            ..stage::Config::default()
         })
     }
 }

@@ -1,0 +1,221 @@
+//! The board of this node, driven by programs, peers and the clock.
+
+use super::spread::Spread;
+use super::words;
+use crate::brake::Brake;
+use crate::counters::{Counters, add};
+use crate::fetch::pfs::Pfs;
+use crate::lock::lock;
+use crate::stop::Stop;
+use forebay_policy::machine::{Machine, Nanos};
+use forebay_policy::phases::{Action, Board, Config, Event, JobKey, Refused};
+use forebay_wire::cluster::ToCoordinator;
+use forebay_wire::{HpcJob, HpcPhase, HpcStatus};
+use std::fmt;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Longest sleep of the thread: it looks whether the agent ends.
+const SLEEP_MAX: Duration = Duration::from_millis(500);
+
+/// Sends a message to the coordinator, if there is one.
+pub type Say = Box<dyn Fn(ToCoordinator) + Send + Sync>;
+
+/// See the module.
+pub struct Phases {
+    state: Mutex<State>,
+    changed: Condvar,
+    brake: Arc<Brake>,
+    pfs: Arc<Pfs>,
+    counters: Arc<Counters>,
+    spread: Arc<Spread>,
+    say: Say,
+    started: Instant,
+}
+
+struct State {
+    board: Board,
+    /// What this agent had fetched when it was last looked at.
+    fetched_bytes: u64,
+}
+
+impl fmt::Debug for Phases {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Phases").field("brake", &self.brake).finish_non_exhaustive()
+    }
+}
+
+impl Phases {
+    /// Nothing is known yet.
+    pub fn new(
+        config: Config,
+        brake: Arc<Brake>,
+        pfs: Arc<Pfs>,
+        counters: Arc<Counters>,
+        spread: Arc<Spread>,
+        say: Say,
+    ) -> Self {
+        let state = State { board: Board::new(config), fetched_bytes: 0 };
+        Phases {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            brake,
+            pfs,
+            counters,
+            spread,
+            say,
+            started: Instant::now(),
+        }
+    }
+
+    fn now(&self) -> Nanos {
+        Nanos(self.started.elapsed().as_nanos() as u64)
+    }
+
+    /// The program of connection `key`, of user `user`, opens an HPC job.
+    ///
+    /// # Errors
+    /// What it declares is impossible, or the user has too many.
+    pub fn open(&self, key: JobKey, job: HpcJob, user: u32) -> Result<(), Refused> {
+        let declared = words::declared(job, user);
+        let mut state = lock(&self.state);
+        state.board.may_open(&declared)?;
+        self.hear_in(&mut state, Event::Opens(key, declared));
+        Ok(())
+    }
+
+    /// A phase begins.
+    ///
+    /// # Errors
+    /// No job was opened, or it is in a phase.
+    pub fn begin(&self, job: JobKey, bytes: u64, deadline_ns: u64) -> Result<(), Refused> {
+        let mut state = lock(&self.state);
+        state.board.may_begin(job)?;
+        state.fetched_bytes = self.counters.fetched_bytes.load(Ordering::Relaxed);
+        self.spread.begins();
+        self.hear_in(&mut state, Event::Begins { job, bytes, deadline_ns });
+        Ok(())
+    }
+
+    /// So many bytes of the phase have been moved.
+    pub fn progress(&self, job: JobKey, bytes: u64) {
+        self.hear_in(&mut lock(&self.state), Event::Progress { job, bytes });
+    }
+
+    /// The phase is over.
+    pub fn end(&self, job: JobKey) {
+        let mut state = lock(&self.state);
+        self.look(&mut state);
+        self.hear_in(&mut state, Event::Ends(job));
+    }
+
+    /// The program is gone.
+    pub fn close(&self, job: JobKey) {
+        self.hear_in(&mut lock(&self.state), Event::Closes(job));
+    }
+
+    /// Another node has told its phases, which count for `lease`.
+    pub fn heard(&self, node: String, lease: Duration, phases: Vec<HpcPhase>) {
+        let phases = phases.into_iter().map(words::remote).collect();
+        let lease_ns = lease.as_nanos() as u64;
+        self.hear_in(&mut lock(&self.state), Event::Heard { node, lease_ns, phases });
+    }
+
+    /// Bytes that this node has read from the PFS.
+    pub fn fetched_bytes(&self) -> u64 {
+        self.counters.fetched_bytes.load(Ordering::Relaxed)
+    }
+
+    /// The jobs for people; `here` is this node's name.
+    pub fn status(&self, here: &str) -> Vec<HpcStatus> {
+        let state = lock(&self.state);
+        state.board.snapshot().into_iter().map(|job| words::status(job, here)).collect()
+    }
+
+    /// Repeats all that a new coordinator has to know by `say`; later messages follow these.
+    pub fn tell_again(&self, say: impl FnOnce(Vec<ToCoordinator>)) {
+        let state = lock(&self.state);
+        let told = state.board.told_again(self.now()).into_iter();
+        say(told.map(|(hpc, told)| ToCoordinator::Hpc { hpc, update: words::update(told) }).collect());
+    }
+
+    /// The brake of this node.
+    pub fn brake(&self) -> &Brake {
+        &self.brake
+    }
+
+    /// The thread: does what is due until the agent ends.
+    pub fn run(&self, stop: &Stop) {
+        while !stop.is_stopping() {
+            let mut state = lock(&self.state);
+            let due = state.board.next_deadline().map(|at| at.saturating_since(self.now()));
+            let wait = due.map_or(SLEEP_MAX, |ns| Duration::from_nanos(ns).min(SLEEP_MAX));
+            if !wait.is_zero() {
+                state = self.changed.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0;
+            }
+            self.look(&mut state);
+            let now = self.now();
+            if state.board.next_deadline().is_some_and(|at| at <= now) {
+                let mut actions = Vec::new();
+                state.board.on_deadline(now, &mut actions);
+                self.carry_out(&state.board, actions);
+            }
+        }
+    }
+
+    /// What was read from the PFS beside the phases of this node.
+    fn look(&self, state: &mut State) {
+        let fetched_bytes = self.fetched_bytes();
+        let own = fetched_bytes.saturating_sub(state.fetched_bytes);
+        state.fetched_bytes = fetched_bytes;
+        let bytes = own + self.spread.take_beside_bytes();
+        if bytes > 0 {
+            self.hear_in(state, Event::Beside { bytes });
+        }
+    }
+
+    fn hear_in(&self, state: &mut State, event: Event) {
+        let mut actions = Vec::new();
+        state.board.handle(self.now(), event, &mut actions);
+        self.carry_out(&state.board, actions);
+        self.changed.notify_all();
+    }
+
+    /// Under the lock of the board: what is told is told in the order in which it was decided.
+    fn carry_out(&self, board: &Board, actions: Vec<Action>) {
+        self.brake.set_phases(board.has_phases());
+        for action in actions {
+            match action {
+                Action::Brake(on) => {
+                    self.brake.set(on);
+                    self.pfs.hold(on);
+                    add(&self.counters.brakes_total, u64::from(on));
+                    tracing::info!(on, "the brake of prefetches, for I/O phases of HPC jobs");
+                }
+                Action::Tell(hpc, told) => {
+                    (self.say)(ToCoordinator::Hpc { hpc, update: words::update(told) });
+                }
+                Action::Spread => self.spread(board),
+                Action::CutOff { name, user, lasted_ns } => {
+                    add(&self.counters.phases_cut_off_total, 1);
+                    tracing::warn!(
+                        job = name,
+                        user,
+                        lasted_s = lasted_ns / 1_000_000_000,
+                        "an I/O phase of an HPC job does not end: it counts no longer, nor does the next one unless it \
+                         ends by itself"
+                    );
+                }
+            }
+        }
+    }
+
+    fn spread(&self, board: &Board) {
+        let phases: Vec<HpcPhase> = board.own_phases().into_iter().map(words::phase).collect();
+        if self.spread.tell(phases.clone()) {
+            let lease_ms = self.spread.lease().as_millis() as u32;
+            (self.say)(ToCoordinator::Phases { lease_ms, phases });
+        }
+    }
+}

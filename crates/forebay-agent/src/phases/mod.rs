@@ -1,0 +1,15 @@
+//! The I/O phases of HPC jobs on this node's board, and what follows from them.
+//!
+//! | file | what it does |
+//! | --- | --- |
+//! | `board` | drives the machine of the policy crate with what programs and peers say |
+//! | `spread` | tells the other nodes what is on the board |
+//! | `words` | translates between the machine and the wire |
+//!
+//! The brake works from node to node, without the coordinator: a phase of this node that falls
+//! behind brakes here at once, and the peers hear of it on connections that were made when the
+//! phase began.
+
+pub mod board;
+pub mod spread;
+mod words;

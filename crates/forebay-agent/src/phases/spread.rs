@@ -1,0 +1,167 @@
+//! Tells the other nodes which phases this one has.
+//!
+//! Each peer has a thread and a connection of its own while there are phases here, so that one that
+//! hangs delays nobody else. The connection is made when the first phase begins; news of a brake is
+//! then one message. What is told counts for a lease and is told again after a third of it, so that
+//! a message that is lost costs little, and a node that dies brakes nobody for long.
+
+use crate::cluster::Cluster;
+use crate::fetch::peer_link::Link;
+use crate::lock::lock;
+use crate::stop::Stop;
+use forebay_wire::link::Security;
+use forebay_wire::{HpcPhase, NodeInfo};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Peers that are told; more would be more threads than a node should have for this.
+const PEERS_MAX: usize = 512;
+
+/// A thread that has nothing to tell for so long ends.
+const IDLE: Duration = Duration::from_secs(10);
+
+/// Longest time to connect, or for an answer.
+const ANSWER_TIME: Duration = Duration::from_secs(1);
+
+const STACK_BYTES: usize = 192 << 10;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Spread {
+    cluster: Arc<Cluster>,
+    security: Security,
+    stop: Arc<Stop>,
+    lease: Duration,
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Bytes that peers have read from the PFS while phases were under way here.
+    beside_bytes: AtomicU64,
+    /// Counts the phases that have begun here: what peers fetched before is no disturbance.
+    begun: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Of the phases.
+    generation: u64,
+    phases: Vec<HpcPhase>,
+    /// Peers that have a thread.
+    peers: BTreeSet<String>,
+}
+
+impl Spread {
+    /// Nothing is to be told yet.
+    pub fn new(cluster: Arc<Cluster>, security: Security, stop: Arc<Stop>, lease: Duration) -> Self {
+        Spread {
+            cluster,
+            security,
+            stop,
+            lease,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            beside_bytes: AtomicU64::new(0),
+            begun: AtomicU64::new(0),
+        }
+    }
+
+    /// How long what is told counts.
+    pub fn lease(&self) -> Duration {
+        self.lease
+    }
+
+    /// A phase begins here.
+    pub fn begins(&self) {
+        self.begun.fetch_add(1, Ordering::SeqCst);
+        self.beside_bytes.store(0, Ordering::SeqCst);
+    }
+
+    /// Bytes that peers have read from the PFS since this was asked last.
+    pub fn take_beside_bytes(&self) -> u64 {
+        self.beside_bytes.swap(0, Ordering::SeqCst)
+    }
+
+    /// Tells all peers. Does not wait for them. Returns whether a member can only be told by the
+    /// coordinator.
+    pub fn tell(self: &Arc<Self>, phases: Vec<HpcPhase>) -> bool {
+        let view = self.cluster.view();
+        let others = || view.cluster.nodes.iter().filter(|node| node.name != self.cluster.node());
+        {
+            let mut state = lock(&self.state);
+            state.generation += 1;
+            state.phases = phases;
+            for node in others().filter(|node| !node.address.is_empty()) {
+                if state.peers.len() < PEERS_MAX && state.peers.insert(node.name.clone()) {
+                    self.start(&mut state, node.clone());
+                }
+            }
+        }
+        self.changed.notify_all();
+        others().any(|node| node.address.is_empty())
+    }
+
+    fn start(self: &Arc<Self>, state: &mut State, node: NodeInfo) {
+        let (spread, name) = (self.clone(), node.name.clone());
+        let body = move || spread.keep_telling(&node);
+        let spawned =
+            std::thread::Builder::new().name("phases-to".into()).stack_size(STACK_BYTES).spawn(body);
+        if let Err(e) = spawned {
+            tracing::warn!(peer = name, error = %e, "no thread to report I/O phases to a peer");
+            state.peers.remove(&name);
+        }
+    }
+
+    /// The thread of a peer.
+    fn keep_telling(&self, node: &NodeInfo) {
+        let (mut link, mut told, mut fetched) = (None, 0, None);
+        while let Some((generation, phases)) = self.next(&node.name, told) {
+            told = generation;
+            let begun = self.begun.load(Ordering::SeqCst);
+            match self.tell_one(&mut link, node, phases) {
+                Ok(bytes) => {
+                    if let Some((b, before)) = fetched
+                        && b == begun
+                    {
+                        self.beside_bytes.fetch_add(bytes.saturating_sub(before), Ordering::SeqCst);
+                    }
+                    fetched = Some((begun, bytes));
+                }
+                Err(e) => {
+                    tracing::debug!(peer = node.name, error = %e, "cannot report I/O phases to a peer");
+                    (link, fetched) = (None, None);
+                }
+            }
+        }
+    }
+
+    /// Waits for news; `None` if the thread is no longer needed, and then it is no longer listed.
+    fn next(&self, name: &str, told: u64) -> Option<(u64, Vec<HpcPhase>)> {
+        let deadline = Instant::now() + IDLE;
+        let mut state = lock(&self.state);
+        while state.generation == told {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.stop.is_stopping() {
+                state.peers.remove(name);
+                return None;
+            }
+            let wait = left.min(Duration::from_millis(500));
+            state = self.changed.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        Some((state.generation, state.phases.clone()))
+    }
+
+    fn tell_one(
+        &self,
+        link: &mut Option<Link>,
+        node: &NodeInfo,
+        phases: Vec<HpcPhase>,
+    ) -> std::io::Result<u64> {
+        let deadline = Instant::now() + ANSWER_TIME;
+        let link = match link {
+            Some(link) => link,
+            none => none.insert(Link::connect(&self.security, self.cluster.node(), node, deadline)?),
+        };
+        link.tell_phases(self.lease.as_millis() as u32, phases, deadline)
+    }
+}

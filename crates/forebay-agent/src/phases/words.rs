@@ -1,0 +1,92 @@
+//! Translates between the board of the policy crate and the wire.
+
+use forebay_policy::phases::{Declared, JobStatus, RemotePhase, Told};
+use forebay_wire::{HpcJob, HpcPhase, HpcStatus, HpcUpdate};
+
+/// A job as its program declares it.
+pub fn declared(job: HpcJob, user: u32) -> Declared {
+    Declared {
+        name: job.name,
+        user,
+        allowance_permille: job.allowance_permille,
+        weight: job.weight.max(1),
+        shares: job.shares,
+        io_ns: job.io_ns,
+        compute_ns: job.compute_ns,
+        phases: job.phases,
+    }
+}
+
+fn job(declared: Declared) -> HpcJob {
+    HpcJob {
+        name: declared.name,
+        user: declared.user,
+        allowance_permille: declared.allowance_permille,
+        weight: declared.weight,
+        shares: declared.shares,
+        io_ns: declared.io_ns,
+        compute_ns: declared.compute_ns,
+        phases: declared.phases,
+    }
+}
+
+/// For the coordinator.
+pub fn update(told: Told) -> HpcUpdate {
+    match told {
+        Told::Joins(declared) => HpcUpdate::Joins(job(declared)),
+        Told::Expects { in_ns, expected } => HpcUpdate::Expects {
+            in_ns,
+            io_ns: expected.io_ns,
+            compute_ns: expected.compute_ns,
+            phases: expected.phases,
+        },
+        Told::Begins { bytes, alone_ns, deadline_ns } => {
+            HpcUpdate::PhaseBegins { bytes, alone_ns, deadline_ns }
+        }
+        Told::Left { left_ns } => HpcUpdate::PhaseLeft { left_ns },
+        Told::Ends => HpcUpdate::PhaseEnds,
+        Told::Leaves => HpcUpdate::Leaves,
+    }
+}
+
+/// A phase of this node, for other nodes.
+pub fn phase(phase: RemotePhase) -> HpcPhase {
+    HpcPhase {
+        name: phase.name,
+        user: phase.user,
+        is_behind: phase.is_behind,
+        done_bytes: phase.done,
+        bytes: phase.bytes,
+        slack_ns: phase.slack_ns,
+    }
+}
+
+/// A phase of another node, for the board.
+pub fn remote(phase: HpcPhase) -> RemotePhase {
+    RemotePhase {
+        name: phase.name,
+        user: phase.user,
+        is_behind: phase.is_behind,
+        done: phase.done_bytes,
+        bytes: phase.bytes,
+        slack_ns: phase.slack_ns,
+    }
+}
+
+/// A job for people; those of this node are at `here`.
+pub fn status(job: JobStatus, here: &str) -> HpcStatus {
+    let [ended, in_time, late, cut_off] = job.phases;
+    HpcStatus {
+        name: job.name,
+        user: job.user,
+        node: if job.node.is_empty() { here.to_owned() } else { job.node },
+        phase: job.phase.map(phase),
+        lasted_ms: job.lasted_ns / 1_000_000,
+        ended,
+        in_time,
+        late,
+        cut_off,
+        alone_bytes_per_s: job.alone_bytes_per_s,
+        next_in_ms: job.next_in_ns.map(|ns| ns / 1_000_000),
+    }
+}

@@ -1,0 +1,56 @@
+//! What programs report of HPC jobs and their I/O phases.
+
+use super::session::{Answer, Connection, Node, refuse, reply};
+use forebay_policy::phases::Refused;
+use forebay_wire::{HpcJob, Refusal, Reply};
+use std::time::Duration;
+
+/// Longest wait for the coordinator's plan log.
+const ASK_TIME: Duration = Duration::from_secs(5);
+
+fn done_or(refused: Result<(), Refused>) -> Answer {
+    match refused {
+        Ok(()) => reply(Reply::Done),
+        // The words are whole, and do not begin with "too many".
+        Err(why) => refuse(Refusal::Invalid(why.to_string())),
+    }
+}
+
+/// The connection's program is an HPC job.
+pub fn open(connection: &mut Connection, job: HpcJob) -> Answer {
+    if connection.hpc {
+        return refuse(Refusal::Invalid("an HPC job is opened once on a connection".into()));
+    }
+    let opened = connection.node.phases.open(connection.id, job, connection.peer.uid);
+    connection.hpc = opened.is_ok();
+    done_or(opened)
+}
+
+/// A phase begins.
+pub fn begin(connection: &Connection, bytes: u64, deadline_ns: u64) -> Answer {
+    done_or(connection.node.phases.begin(connection.id, bytes, deadline_ns))
+}
+
+/// The phase is over.
+pub fn end(connection: &Connection) -> Answer {
+    if !connection.hpc {
+        return done_or(Err(Refused::NoJob));
+    }
+    connection.node.phases.end(connection.id);
+    reply(Reply::Done)
+}
+
+/// The HPC jobs that this node knows.
+pub fn list(node: &Node) -> Answer {
+    reply(Reply::HpcJobs(node.phases.status(node.cluster.node())))
+}
+
+/// What the coordinator remembers of plans and phases.
+pub fn plans(node: &Node, most: u32) -> Answer {
+    match node.link.ask_plans(most, ASK_TIME) {
+        Ok(log) => reply(Reply::Plans(Box::new(log))),
+        Err(e) => {
+            reply(Reply::Failed { errno: libc::EAGAIN, message: format!("cannot request the plan log: {e}") })
+        }
+    }
+}

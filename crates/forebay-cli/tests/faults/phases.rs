@@ -1,0 +1,233 @@
+//! I/O phases of HPC jobs and the brake: real agents, real connections, a slow file system, and
+//! what happens when one of them dies or lies.
+
+use crate::cluster::{Cluster, NodeSetup, read_piece};
+use crate::common::{Agent, MIB, SlowFs, counter, plain_pfs, text, wait_for};
+use crate::roles::{hear, tell};
+use forebay_client::{Client, HpcJobOptions};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+const SEED: u64 = 9;
+
+/// An hour: what a phase has that is not to be behind by itself.
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn known(name: &str) -> HpcJobOptions {
+    HpcJobOptions { io: HOUR, allowance_permille: 1000, ..HpcJobOptions::named(name) }
+}
+
+/// Role: a program in an I/O phase of which nobody knows the length.
+pub fn in_phase() {
+    let job = Client::from_env().open_hpc_job(&HpcJobOptions::named("dies")).unwrap();
+    job.phase_begin(0, Duration::ZERO).unwrap();
+    tell("begun");
+    while hear().is_some() {}
+}
+
+/// Waits until the file system has served no read for a while, and returns the bytes it has read.
+fn wait_still(slow: &SlowFs) -> u64 {
+    let (mut last, mut since) = (slow.stats().read_bytes, Instant::now());
+    wait_for("the file system serves no reads any more", || {
+        let now = slow.stats().read_bytes;
+        if now != last {
+            (last, since) = (now, Instant::now());
+        }
+        since.elapsed() > Duration::from_millis(500)
+    });
+    last
+}
+
+/// A slow file system with a file of 64 MiB that takes some seconds to read, and two nodes before
+/// it. There is no coordinator at all.
+fn slow_cluster() -> Option<(SlowFs, Cluster, std::path::PathBuf)> {
+    let slow = SlowFs::start()?;
+    let cluster = Cluster::start(2, &NodeSetup::new(&slow.mount()));
+    let path = cluster.make_shared_file(|name| slow.at(name), SEED, 64 * MIB);
+    slow.limit("16MB/s");
+    Some((slow, cluster, path))
+}
+
+fn is_done(load: &mut forebay_client::Load) -> bool {
+    load.poll(Duration::from_millis(50)).unwrap().idle
+}
+
+#[test]
+fn a_phase_that_is_behind_stops_a_load_on_another_node_without_a_coordinator_and_readers_go_on() {
+    let Some((slow, cluster, path)) = slow_cluster() else { return };
+    let before = slow.stats().read_bytes;
+    let mut load = cluster.nodes[1].client().load(0).unwrap();
+    load.add(&path).unwrap();
+    load.flush().unwrap();
+    wait_for("the load is under way", || slow.stats().read_bytes > before + 2 * MIB);
+
+    let job = cluster.nodes[0].client().open_hpc_job(&HpcJobOptions::named("sim")).unwrap();
+    job.phase_begin(64 * MIB, Duration::ZERO).unwrap();
+    assert_eq!(cluster.nodes[0].counter("brakes_total"), 1, "here at once: nobody knows how long it takes");
+    wait_for("the other node brakes", || cluster.nodes[1].counter("brakes_total") == 1);
+    let at_brake = slow.stats().read_bytes;
+    let at_rest = wait_still(&slow);
+    // What was under way: a chunk of 256 KiB for each of four threads on two nodes, or a page.
+    assert!(at_rest - at_brake <= 8 * MIB, "{} bytes after the brake", at_rest - at_brake);
+    assert!(!is_done(&mut load) && at_rest < before + 60 * MIB, "it had ended before");
+    assert!(
+        cluster.nodes[1].client().hpc_jobs().unwrap().iter().any(|j| j.name == "sim" && j.node == "node0")
+    );
+
+    // Whoever waits for bytes gets them, and no more than these.
+    (0..2).for_each(|node| read_piece(&cluster.nodes[node].client(), &path, SEED, 63 * MIB, 4096));
+    let read = wait_still(&slow) - at_rest;
+    assert!(read > 0 && read <= 4 * MIB, "{read} bytes for two small reads");
+
+    job.phase_end().unwrap();
+    wait_for("the load goes on to its end", || is_done(&mut load));
+    assert!(load.failures().is_empty(), "{:?}", load.failures());
+    assert_eq!(cluster.sum("brakes_total"), 2);
+}
+
+#[test]
+fn a_program_that_is_killed_in_its_phase_brakes_nobody_any_more() {
+    let Some((slow, cluster, path)) = slow_cluster() else { return };
+    let socket = cluster.nodes[0].client().socket().unwrap().to_owned();
+    let mut program = crate::common::Helper::start_as(&socket, None, "in-phase", &[]);
+    program.expect("begun");
+    wait_for("the other node brakes", || cluster.nodes[1].counter("brakes_total") == 1);
+    let before = slow.stats().read_bytes;
+    let mut load = cluster.nodes[1].client().load(0).unwrap();
+    load.add(&path).unwrap();
+    load.flush().unwrap();
+    assert_eq!(wait_still(&slow), before, "a load that begins meanwhile waits");
+    assert!(!is_done(&mut load));
+    program.kill_9();
+    wait_for("the load ends", || is_done(&mut load));
+    assert!(slow.stats().read_bytes >= before + 64 * MIB);
+    assert!(cluster.nodes[0].client().hpc_jobs().unwrap().is_empty());
+}
+
+#[test]
+fn a_node_that_dies_brakes_the_others_for_its_lease_only() {
+    let Some((_slow, mut cluster, path)) = slow_cluster() else { return };
+    let job = cluster.nodes[0].client().open_hpc_job(&HpcJobOptions::named("sim")).unwrap();
+    job.phase_begin(0, Duration::ZERO).unwrap();
+    wait_for("the other node brakes", || cluster.nodes[1].counter("brakes_total") == 1);
+    let dead = cluster.nodes[0].info.name.clone();
+    cluster.nodes[0].helper.kill_9();
+    let rest = cluster.members().into_iter().filter(|node| node.name != dead).collect();
+    cluster.tell(1, rest);
+    let mut load = cluster.nodes[1].client().load(0).unwrap();
+    load.add(&path).unwrap();
+    load.flush().unwrap();
+    wait_for("the load ends", || is_done(&mut load));
+    drop(job);
+}
+
+fn status(client: &Client, name: &str) -> forebay_wire::HpcStatus {
+    client.hpc_jobs().unwrap().into_iter().find(|job| job.name == name).unwrap()
+}
+
+#[test]
+fn bytes_that_are_declared_ten_times_too_small_brake_and_too_large_do_not() {
+    let pfs = plain_pfs();
+    let agent = Agent::on(pfs.path());
+    let client = agent.client();
+    let job = client.open_hpc_job(&known("liar")).unwrap();
+    job.phase_begin(10 * MIB, Duration::ZERO).unwrap();
+    assert_eq!(agent.counter("brakes_total"), 0, "it has an hour in hand");
+    job.phase_progress(100 * MIB).unwrap();
+    wait_for("nobody knows when it ends", || agent.counter("brakes_total") == 1);
+    assert!(status(&client, "liar").phase.unwrap().is_behind);
+    // Shorter phases teach nothing.
+    std::thread::sleep(Duration::from_millis(5));
+    job.phase_end().unwrap();
+    // What it really moved, and in how long, is learnt; it was disturbed by nothing.
+    assert!(status(&client, "liar").alone_bytes_per_s > 0);
+    drop(job);
+    wait_for("it is gone", || client.hpc_jobs().unwrap().is_empty());
+
+    let job = client.open_hpc_job(&known("boaster")).unwrap();
+    job.phase_begin(1000 * MIB, Duration::ZERO).unwrap();
+    job.phase_progress(100 * MIB).unwrap();
+    job.phase_end().unwrap();
+    let seen = status(&client, "boaster");
+    assert_eq!((seen.ended, seen.in_time, seen.late), (1, 1, 0));
+    assert_eq!(agent.counter("brakes_total"), 1);
+}
+
+#[test]
+fn a_phase_that_never_ends_is_cut_off_and_named_in_the_log_and_by_jobs() {
+    let pfs = plain_pfs();
+    let agent = Agent::on(pfs.path());
+    let client = agent.client();
+    let job = client.open_hpc_job(&HpcJobOptions::named("endless")).unwrap();
+    job.phase_begin(0, Duration::from_millis(50)).unwrap();
+    wait_for("it is cut off", || agent.counter("phases_cut_off_total") == 1);
+    let log = agent.log();
+    assert!(log.contains("endless") && log.contains("does not end"), "{log}");
+    assert!(agent.counter("brakes_total") >= 1, "it was late before");
+    let out = agent.cli(&["jobs", "--hpc"]);
+    let words = text(&out.stdout);
+    assert!(words.contains("HPC job endless") && words.contains("cut off"), "{words}");
+    assert!(!words.contains("prefetches stop"), "{words}");
+}
+
+#[test]
+fn what_does_not_fit_is_refused_with_words() {
+    let pfs = plain_pfs();
+    let agent = Agent::on(pfs.path());
+    let client = agent.client();
+    let refused = |options: &HpcJobOptions| client.open_hpc_job(options).unwrap_err().to_string();
+    assert!(refused(&HpcJobOptions::named("")).contains("name"));
+    assert!(refused(&HpcJobOptions { allowance_permille: 100_001, ..known("x") }).contains("hundred times"));
+    let job = client.open_hpc_job(&known("one")).unwrap();
+    job.phase_begin(1, Duration::ZERO).unwrap();
+    assert!(job.phase_begin(1, Duration::ZERO).unwrap_err().to_string().contains("under way"));
+    let jobs: Vec<_> = (1..64).map(|_| client.open_hpc_job(&known("one")).unwrap()).collect();
+    assert!(refused(&known("one")).contains("64 HPC jobs"));
+    drop(jobs);
+    wait_for("they are gone", || client.open_hpc_job(&known("one")).is_ok());
+}
+
+#[test]
+fn two_jobs_at_once_and_a_job_on_two_connections_are_told_apart_in_the_plan_log() {
+    let pfs = plain_pfs();
+    let agent = Agent::on(pfs.path());
+    let client = agent.client();
+    let jobs: Vec<_> =
+        ["a", "a", "b"].iter().map(|name| client.open_hpc_job(&known(name)).unwrap()).collect();
+    for job in &jobs {
+        job.phase_begin(MIB, Duration::ZERO).unwrap();
+        job.phase_progress(MIB).unwrap();
+    }
+    jobs.iter().for_each(|job| job.phase_end().unwrap());
+    let phases = || client.plans(100).unwrap().phases;
+    wait_for("both phases have ended", || {
+        phases().iter().filter(|phase| phase.observed_ms.is_some()).count() == 2
+    });
+    let names: Vec<_> = phases().into_iter().map(|phase| phase.name).collect();
+    assert_eq!(names, ["a", "b"], "programs of one name are one job");
+    let out = agent.cli(&["plan", "log"]);
+    let words = text(&out.stdout);
+    assert!(words.contains("I/O phase of a") && words.contains("2 phases observed"), "{words}");
+}
+
+#[test]
+fn a_job_that_run_declares_is_there_as_long_as_its_program() {
+    let pfs = plain_pfs();
+    let agent = Agent::on(pfs.path());
+    let marker = pfs.path().join("go");
+    let line = format!(
+        "test \"$FOREBAY_JOB_NAME\" = sim && while ! test -e {}; do sleep 0.01; done",
+        quoted(&marker)
+    );
+    let mut run = agent.command(&["run", "--job", "sim", "--qos", "7.5%", "--", "sh", "-c", &line]);
+    let mut run = run.spawn().unwrap();
+    wait_for("the job is there", || agent.client().hpc_jobs().unwrap().iter().any(|job| job.name == "sim"));
+    std::fs::write(&marker, "").unwrap();
+    assert!(run.wait().unwrap().success());
+    wait_for("it is gone", || agent.client().hpc_jobs().unwrap().is_empty());
+    assert_eq!(counter(&agent.status(), "brakes_total"), 0);
+}
+
+fn quoted(path: &Path) -> String {
+    format!("'{}'", path.display())
+}

@@ -1,0 +1,166 @@
+//! HPC jobs: a program reports its I/O phases, so that prefetches for analytics jobs do not disturb
+//! them.
+//!
+//! One process speaks for the job, for instance rank 0. It opens an [`HpcJob`], and reports when a
+//! phase begins, how many bytes it has moved, and when it ends. The job lives as long as its
+//! connection, so that a program that dies leaves the board. Nothing here is on the path of the
+//! program's I/O: without an agent the calls fail, and the program goes on.
+
+use crate::session::{Client, lock, unexpected};
+use forebay_wire::{Channel, HpcStatus, PlanLog, Reply, Request};
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// What a program declares of its job. `HpcJobOptions::named` has the defaults.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HpcJobOptions {
+    /// For people; programs of one user that use the same name are one job.
+    pub name: String,
+    /// How much longer than alone a phase may take, in thousandths.
+    pub allowance_permille: u32,
+    /// Processes of the job.
+    pub processes: u32,
+    /// It takes part in the division of bandwidth between jobs.
+    pub shares: bool,
+    /// I/O time of a phase alone; zero: to be learnt.
+    pub io: Duration,
+    /// Compute time between phases; the first phase is expected after as long.
+    pub compute: Duration,
+    /// Phases that it will have; 0: unknown.
+    pub phases: u32,
+}
+
+impl HpcJobOptions {
+    /// A job of one process that allows its phases 5 % more time than they take alone, which is to
+    /// be learnt.
+    pub fn named(name: &str) -> Self {
+        HpcJobOptions {
+            name: name.to_owned(),
+            allowance_permille: 50,
+            processes: 1,
+            shares: false,
+            io: Duration::ZERO,
+            compute: Duration::ZERO,
+            phases: 0,
+        }
+    }
+}
+
+/// An HPC job; it ends when this is dropped. Threads may share it.
+#[derive(Debug)]
+pub struct HpcJob {
+    channel: Mutex<Channel>,
+    patience: Duration,
+}
+
+fn ns(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Client {
+    /// Opens an HPC job at this node's agent.
+    ///
+    /// # Errors
+    /// No agent, or it refused: what is declared is impossible, or there are too many jobs.
+    pub fn open_hpc_job(&self, options: &HpcJobOptions) -> io::Result<HpcJob> {
+        let channel = self.session.connect_to_agent()?;
+        let job = HpcJob { channel: Mutex::new(channel), patience: self.session.config.deadline };
+        job.ask(&Request::HpcOpen(forebay_wire::HpcJob {
+            name: options.name.clone(),
+            user: 0,
+            allowance_permille: options.allowance_permille,
+            weight: options.processes,
+            shares: options.shares,
+            io_ns: ns(options.io),
+            compute_ns: ns(options.compute),
+            phases: options.phases,
+        }))?;
+        Ok(job)
+    }
+
+    /// The HPC jobs that this node knows: its own, and the phases under way on others.
+    ///
+    /// # Errors
+    /// No agent.
+    pub fn hpc_jobs(&self) -> io::Result<Vec<HpcStatus>> {
+        match self.ask_aside(&Request::HpcJobs)? {
+            Reply::HpcJobs(jobs) => Ok(jobs),
+            reply => Err(unexpected(&reply)),
+        }
+    }
+
+    /// Where the agent's mounts are.
+    ///
+    /// # Errors
+    /// No agent.
+    pub fn mount_roots(&self) -> io::Result<Vec<OsString>> {
+        let mounts = self.session.mounts()?;
+        Ok(mounts.iter().map(|mount| OsString::from_vec(mount.root.clone())).collect())
+    }
+
+    /// The coordinator's latest `most` decisions and I/O phases.
+    ///
+    /// # Errors
+    /// No agent, or no coordinator that answers.
+    pub fn plans(&self, most: u32) -> io::Result<PlanLog> {
+        match self.ask_aside(&Request::Plans { most })? {
+            Reply::Plans(log) => Ok(*log),
+            reply => Err(unexpected(&reply)),
+        }
+    }
+}
+
+impl HpcJob {
+    /// An I/O phase begins, of `bytes` (0: unknown), which has to be done within `deadline` (zero:
+    /// from what the job allows and what is known of it).
+    ///
+    /// # Errors
+    /// A phase is under way; the agent is gone.
+    pub fn phase_begin(&self, bytes: u64, deadline: Duration) -> io::Result<()> {
+        self.ask(&Request::HpcBegin { bytes, deadline_ns: ns(deadline) })
+    }
+
+    /// The phase has moved `bytes` since it began. Does not wait for the agent.
+    ///
+    /// # Errors
+    /// The agent is gone.
+    pub fn phase_progress(&self, bytes: u64) -> io::Result<()> {
+        lock(&self.channel).send(&Request::HpcProgress { bytes }, &[])
+    }
+
+    /// The phase is over.
+    ///
+    /// # Errors
+    /// The agent is gone.
+    pub fn phase_end(&self) -> io::Result<()> {
+        self.ask(&Request::HpcEnd)
+    }
+
+    /// The memory in which the observer library counts the job's I/O, for the program's own use of
+    /// `forebay run`.
+    ///
+    /// # Errors
+    /// The agent cannot observe, or is gone.
+    pub fn observe(&self) -> io::Result<OwnedFd> {
+        let channel = lock(&self.channel);
+        channel.send(&Request::HpcObserve, &[])?;
+        let mut received = channel.recv::<Reply>(Some(Instant::now() + self.patience))?;
+        match (received.message, received.fds.pop()) {
+            (Reply::Observed { .. }, Some(fd)) => Ok(fd),
+            (reply, _) => Err(unexpected(&reply)),
+        }
+    }
+
+    fn ask(&self, request: &Request) -> io::Result<()> {
+        let channel = lock(&self.channel);
+        channel.send(request, &[])?;
+        match channel.recv::<Reply>(Some(Instant::now() + self.patience))?.message {
+            Reply::Done => Ok(()),
+            reply => Err(unexpected(&reply)),
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! HPC jobs over several nodes: programs of one user that declare the same name are one job, whose
+//! phase lasts from the first begin to the last end.
+
+use forebay_wire::{HpcJob, HpcUpdate};
+use std::collections::BTreeMap;
+
+/// HPC jobs at a time; planners hear nothing of later ones.
+const JOBS_MAX: usize = 1024;
+
+/// Programs of all jobs at a time.
+const MEMBERS_MAX: usize = 16_384;
+
+/// The node whose program it is, and its number there.
+pub type Owner = (String, u64);
+
+/// The jobs.
+#[derive(Debug, Default)]
+pub struct HpcJobs {
+    /// By user and name.
+    jobs: BTreeMap<(u32, String), Job>,
+    owners: BTreeMap<Owner, (u32, String)>,
+    next: u32,
+}
+
+#[derive(Debug)]
+struct Job {
+    id: u32,
+    members: BTreeMap<Owner, Member>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Member {
+    in_phase: bool,
+    left_ns: u64,
+}
+
+impl Job {
+    fn is_in_phase(&self) -> bool {
+        self.members.values().any(|member| member.in_phase)
+    }
+
+    fn left_ns(&self) -> u64 {
+        self.members.values().filter(|m| m.in_phase).map(|m| m.left_ns).max().unwrap_or(0)
+    }
+}
+
+impl HpcJobs {
+    /// The name of job `id`.
+    pub fn name(&self, id: u32) -> Option<&str> {
+        self.jobs.iter().find(|(_, job)| job.id == id).map(|((_, name), _)| name.as_str())
+    }
+
+    /// The programs of a node.
+    pub fn of_node(&self, node: &str) -> Vec<Owner> {
+        self.owners.keys().filter(|owner| owner.0 == node).cloned().collect()
+    }
+
+    /// A program reports something: what that means for its job, by the job's number.
+    pub fn report(&mut self, owner: &Owner, update: HpcUpdate) -> Vec<(u32, HpcUpdate)> {
+        if let HpcUpdate::Joins(job) = update {
+            return self.joins(owner, job);
+        }
+        let Some(key) = self.owners.get(owner) else { return Vec::new() };
+        let Some(job) = self.jobs.get_mut(key) else { return Vec::new() };
+        let (id, was_in_phase) = (job.id, job.is_in_phase());
+        let Some(member) = job.members.get_mut(owner) else { return Vec::new() };
+        let means = match update {
+            HpcUpdate::PhaseBegins { alone_ns, .. } => {
+                *member = Member { in_phase: true, left_ns: alone_ns };
+                (!was_in_phase).then_some(update)
+            }
+            HpcUpdate::PhaseLeft { left_ns } => {
+                member.left_ns = left_ns;
+                was_in_phase.then(|| HpcUpdate::PhaseLeft { left_ns: job.left_ns() })
+            }
+            HpcUpdate::PhaseEnds => {
+                member.in_phase = false;
+                (was_in_phase && !job.is_in_phase()).then_some(update)
+            }
+            HpcUpdate::Expects { .. } => (!was_in_phase).then_some(update),
+            HpcUpdate::Leaves => return self.leaves(owner),
+            HpcUpdate::Joins(_) => None,
+        };
+        means.map(|update| (id, update)).into_iter().collect()
+    }
+
+    fn joins(&mut self, owner: &Owner, job: HpcJob) -> Vec<(u32, HpcUpdate)> {
+        let key = (job.user, job.name.clone());
+        let is_new = !self.jobs.contains_key(&key);
+        let is_full = is_new && self.jobs.len() >= JOBS_MAX || self.owners.len() >= MEMBERS_MAX;
+        if is_full || self.owners.contains_key(owner) {
+            return Vec::new();
+        }
+        self.owners.insert(owner.clone(), key.clone());
+        let next = &mut self.next;
+        let of_name = self.jobs.entry(key).or_insert_with(|| {
+            *next = next.wrapping_add(1);
+            Job { id: *next, members: BTreeMap::new() }
+        });
+        of_name.members.insert(owner.clone(), Member::default());
+        if is_new { vec![(of_name.id, HpcUpdate::Joins(job))] } else { Vec::new() }
+    }
+
+    fn leaves(&mut self, owner: &Owner) -> Vec<(u32, HpcUpdate)> {
+        let Some(key) = self.owners.remove(owner) else { return Vec::new() };
+        let Some(job) = self.jobs.get_mut(&key) else { return Vec::new() };
+        let (id, was_in_phase) = (job.id, job.is_in_phase());
+        job.members.remove(owner);
+        let ends = was_in_phase && !job.is_in_phase();
+        let mut means: Vec<_> = ends.then_some((id, HpcUpdate::PhaseEnds)).into_iter().collect();
+        if job.members.is_empty() {
+            self.jobs.remove(&key);
+            means.push((id, HpcUpdate::Leaves));
+        }
+        means
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owner(node: &str) -> Owner {
+        (node.into(), 1)
+    }
+
+    fn job(name: &str, user: u32) -> HpcUpdate {
+        HpcUpdate::Joins(HpcJob { name: name.into(), user, ..HpcJob::default() })
+    }
+
+    const BEGINS: HpcUpdate = HpcUpdate::PhaseBegins { bytes: 1, alone_ns: 9, deadline_ns: 0 };
+
+    #[test]
+    fn a_phase_of_a_job_on_two_nodes_lasts_from_the_first_begin_to_the_last_end() {
+        let mut jobs = HpcJobs::default();
+        assert_eq!(jobs.report(&owner("a"), job("sim", 7)), [(1, job("sim", 7))]);
+        assert!(jobs.report(&owner("b"), job("sim", 7)).is_empty());
+        assert_eq!(jobs.report(&owner("c"), job("sim", 8)).len(), 1, "of another user");
+        assert_eq!(jobs.report(&owner("a"), BEGINS), [(1, BEGINS)]);
+        assert!(jobs.report(&owner("b"), BEGINS).is_empty());
+        let left = |left_ns| HpcUpdate::PhaseLeft { left_ns };
+        assert_eq!(jobs.report(&owner("a"), left(2)), [(1, left(9))], "the slowest counts");
+        assert!(jobs.report(&owner("a"), HpcUpdate::PhaseEnds).is_empty());
+        assert_eq!(jobs.report(&owner("b"), left(3)), [(1, left(3))]);
+        assert_eq!(jobs.report(&owner("b"), HpcUpdate::Leaves), [(1, HpcUpdate::PhaseEnds)]);
+        assert_eq!(jobs.report(&owner("a"), HpcUpdate::Leaves), [(1, HpcUpdate::Leaves)]);
+        assert!(jobs.report(&owner("a"), BEGINS).is_empty(), "it has left");
+        assert_eq!((jobs.name(1), jobs.name(2)), (None, Some("sim")));
+    }
+}

@@ -1,0 +1,545 @@
+//! The board: see the module above.
+
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use super::job::{Job, Phase};
+use super::{BYTES_MAX, Declared, Expected, JobKey, Refused};
+use crate::machine::{Machine, Nanos};
+
+/// The coordinator hears of a phase's progress this often.
+const TELL_NS: u64 = 200_000_000;
+
+/// While bytes have moved within this time, a phase is not one that never ends.
+const STILL_MOVES_NS: u64 = 2_000_000_000;
+
+/// But after so many times the time at which it would be cut off it is, whatever it reports.
+const MOVES_FACTOR: u64 = 10;
+
+/// A phase of which nobody knows what it takes is cut off after this long: 10 minutes.
+const UNKNOWN_NS: u64 = 600_000_000_000;
+
+/// HPC jobs of one user, and of all, on this node.
+const USER_JOBS_MAX: usize = 64;
+const JOBS_MAX: usize = 512;
+
+/// Nodes whose phases are kept.
+const NODES_MAX: usize = 4096;
+
+/// Phases of one other node that are kept.
+const REMOTE_PHASES_MAX: usize = 512;
+
+/// A phase beside which agents read more than one part in so many of its own bytes was disturbed:
+/// what was under way when it began is less.
+const BESIDE_PARTS: u64 = 16;
+
+/// As much, for a phase of which no bytes are known.
+const BESIDE_BYTES: u64 = 16 << 20;
+
+/// What a board is built from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Config {
+    /// A phase is cut off after so many times the time to its deadline; at least 1.
+    pub cut_off_factor: f64,
+    /// What other nodes hear of this one's phases counts for so long, in ns; it is told again after
+    /// a third of it.
+    pub lease_ns: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config { cut_off_factor: 3.0, lease_ns: 1_000_000_000 }
+    }
+}
+
+/// What the board hears.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// A program opens a job; [`Board::may_open`] was asked.
+    Opens(JobKey, Declared),
+    /// A phase begins, of so many bytes (0: unknown), to be done within so many ns (0: what the job
+    /// allows).
+    Begins {
+        /// Whose.
+        job: JobKey,
+        /// Bytes.
+        bytes: u64,
+        /// In ns from now.
+        deadline_ns: u64,
+    },
+    /// So many bytes of the phase have been moved.
+    Progress {
+        /// Whose.
+        job: JobKey,
+        /// Since the phase began.
+        bytes: u64,
+    },
+    /// The phase is over.
+    Ends(JobKey),
+    /// The program has closed the job, or died.
+    Closes(JobKey),
+    /// The next phases of a job are expected so, or nothing is expected.
+    Expects(JobKey, Option<Expected>),
+    /// Agents of the cluster have read so many more bytes from the file system.
+    Beside {
+        /// Bytes.
+        bytes: u64,
+    },
+    /// Another node says what phases it has.
+    Heard {
+        /// Its name.
+        node: String,
+        /// For how long that counts, in ns.
+        lease_ns: u64,
+        /// All of them.
+        phases: Vec<RemotePhase>,
+    },
+}
+
+/// A phase of another node, as that sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RemotePhase {
+    /// Name of the job.
+    pub name: String,
+    /// Its user.
+    pub user: u32,
+    /// Prefetches must stop.
+    pub is_behind: bool,
+    /// Bytes moved.
+    pub done: u64,
+    /// Bytes declared; 0: unknown.
+    pub bytes: u64,
+    /// Time in hand in ns, negative if it will be late; `None`: unknown.
+    pub slack_ns: Option<i64>,
+}
+
+/// What the coordinator is told of a job.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Told {
+    /// It is there.
+    Joins(Declared),
+    /// Its next phases, in ns from now.
+    Expects {
+        /// The next begins after so many ns.
+        in_ns: u64,
+        /// What is expected.
+        expected: Expected,
+    },
+    /// A phase begins.
+    Begins {
+        /// Bytes, 0 if unknown.
+        bytes: u64,
+        /// Time alone in ns; 0: unknown.
+        alone_ns: u64,
+        /// Time to the deadline in ns; 0: unknown.
+        deadline_ns: u64,
+    },
+    /// So much I/O time alone is left.
+    Left {
+        /// In ns.
+        left_ns: u64,
+    },
+    /// The phase is over.
+    Ends,
+    /// It is gone.
+    Leaves,
+}
+
+/// What the board decides.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Prefetches, loads and read-ahead on this node stop, or may go on.
+    Brake(bool),
+    /// Tell the coordinator.
+    Tell(JobKey, Told),
+    /// Tell the other nodes what is on this board.
+    Spread,
+    /// A phase never ended: it counts no longer.
+    CutOff {
+        /// Name of the job.
+        name: String,
+        /// Its user.
+        user: u32,
+        /// How long the phase has lasted, in ns.
+        lasted_ns: u64,
+    },
+}
+
+/// A job as people see it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JobStatus {
+    /// Its name.
+    pub name: String,
+    /// Its user.
+    pub user: u32,
+    /// The node that reports it; empty for this one.
+    pub node: String,
+    /// The phase under way.
+    pub phase: Option<RemotePhase>,
+    /// How long it has lasted, in ns.
+    pub lasted_ns: u64,
+    /// Phases that have ended, in time, late, and cut off.
+    pub phases: [u32; 4],
+    /// Bytes a second alone, as learnt; 0: unknown.
+    pub alone_bytes_per_s: u64,
+    /// Time to the next phase that is expected, in ns.
+    pub next_in_ns: Option<u64>,
+}
+
+struct Remote {
+    until: Nanos,
+    phases: Vec<RemotePhase>,
+}
+
+/// See the module.
+pub struct Board {
+    config: Config,
+    now: Nanos,
+    jobs: BTreeMap<JobKey, Job>,
+    remote: BTreeMap<String, Remote>,
+    is_braking: bool,
+    spread_at: Option<Nanos>,
+}
+
+impl Board {
+    /// Nothing is known yet.
+    pub fn new(config: Config) -> Self {
+        Board {
+            config,
+            now: Nanos(0),
+            jobs: BTreeMap::new(),
+            remote: BTreeMap::new(),
+            is_braking: false,
+            spread_at: None,
+        }
+    }
+
+    /// Whether a program may open this job.
+    ///
+    /// # Errors
+    /// What is declared is impossible, or there are too many jobs.
+    pub fn may_open(&self, declared: &Declared) -> Result<(), Refused> {
+        declared.check()?;
+        let of_user = self.jobs.values().filter(|job| job.declared.user == declared.user).count();
+        if of_user >= USER_JOBS_MAX {
+            return Err(Refused::TooMany(
+                "this user has 64 HPC jobs open on this node, the most there may be",
+            ));
+        }
+        if self.jobs.len() >= JOBS_MAX {
+            return Err(Refused::TooMany("512 HPC jobs are open on this node, the most there may be"));
+        }
+        Ok(())
+    }
+
+    /// Whether a phase of the job may begin.
+    ///
+    /// # Errors
+    /// There is no such job, or a phase of it is under way.
+    pub fn may_begin(&self, job: JobKey) -> Result<(), Refused> {
+        match self.jobs.get(&job) {
+            None => Err(Refused::NoJob),
+            Some(job) if job.phase.as_ref().is_some_and(|phase| !phase.is_over) => Err(Refused::InPhase),
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// Whether prefetches stop.
+    pub fn is_braking(&self) -> bool {
+        self.is_braking
+    }
+
+    /// Whether the job is in a phase that was not cut off.
+    pub fn is_in_phase(&self, job: JobKey) -> bool {
+        self.jobs.get(&job).and_then(|job| job.phase.as_ref()).is_some_and(|phase| !phase.is_over)
+    }
+
+    /// Whether any phase is under way, here or on another node.
+    pub fn has_phases(&self) -> bool {
+        self.has_own_phases() || self.remote.values().any(|r| r.until > self.now && !r.phases.is_empty())
+    }
+
+    fn has_own_phases(&self) -> bool {
+        self.live().next().is_some()
+    }
+
+    fn live(&self) -> impl Iterator<Item = (&Job, &Phase)> {
+        let with_phase = self.jobs.values().filter_map(|job| Some((job, job.phase.as_ref()?)));
+        with_phase.filter(|(_, phase)| phase.is_live())
+    }
+
+    /// The phases of this node, as others are told.
+    pub fn own_phases(&self) -> Vec<RemotePhase> {
+        self.live().map(|(job, phase)| self.seen(job, phase)).collect()
+    }
+
+    fn seen(&self, job: &Job, phase: &Phase) -> RemotePhase {
+        RemotePhase {
+            name: job.declared.name.clone(),
+            user: job.declared.user,
+            is_behind: phase.is_behind,
+            done: phase.line.done,
+            bytes: phase.line.bytes,
+            slack_ns: phase.line.slack_ns(self.now),
+        }
+    }
+
+    /// What a coordinator that knows nothing has to be told.
+    pub fn told_again(&self, now: Nanos) -> Vec<(JobKey, Told)> {
+        let mut told = Vec::new();
+        for (key, job) in &self.jobs {
+            told.push((*key, Told::Joins(job.declared.clone())));
+            told.extend(job.expected.map(|expected| (*key, expects(now, expected))));
+            let Some(phase) = job.phase.as_ref().filter(|phase| phase.is_live()) else { continue };
+            let line = &phase.line;
+            let deadline_ns = line.deadline.map_or(0, |at| at.saturating_since(now).max(1));
+            let alone_ns = line.left_ns(now).or(line.alone_ns).unwrap_or(0);
+            told.push((*key, Told::Begins { bytes: line.bytes, alone_ns, deadline_ns }));
+        }
+        told
+    }
+
+    fn opens(&mut self, key: JobKey, declared: Declared, out: &mut Vec<Action>) {
+        out.push(Action::Tell(key, Told::Joins(declared.clone())));
+        self.jobs.insert(key, Job::new(declared));
+    }
+
+    fn begins(&mut self, key: JobKey, bytes: u64, deadline_ns: u64, out: &mut Vec<Action>) {
+        if self.may_begin(key).is_err() {
+            return;
+        }
+        let is_disturbed = self.disturb(key);
+        let now = self.now;
+        let Some(job) = self.jobs.get_mut(&key) else { return };
+        let line = job.line(now, bytes, deadline_ns);
+        let counts = !job.is_doubted;
+        let is_behind = counts && line.is_behind(now, false);
+        let phase =
+            Phase { line, is_behind, counts, is_over: false, is_disturbed, beside_bytes: 0, told: now };
+        job.phase = Some(phase);
+        job.expected = None;
+        if counts {
+            let deadline_ns = line.deadline.map_or(0, |at| at.saturating_since(now));
+            let told = Told::Begins { bytes: line.bytes, alone_ns: line.alone_ns.unwrap_or(0), deadline_ns };
+            out.push(Action::Tell(key, told));
+            self.spread_at = Some(now);
+        }
+    }
+
+    /// Marks phases of other jobs than that of `key` as disturbed by it; whether there are any, on
+    /// other nodes included.
+    fn disturb(&mut self, key: JobKey) -> bool {
+        let Some(own) = self.jobs.get(&key).map(|job| job.declared.clone()) else { return false };
+        let mut others = 0;
+        for job in self.jobs.values_mut().filter(|job| !job.declared.is_same_job(own.user, &own.name)) {
+            if let Some(phase) = job.phase.as_mut() {
+                phase.is_disturbed = true;
+                others += 1;
+            }
+        }
+        let remote = self.remote.values().flat_map(|remote| &remote.phases);
+        others + remote.filter(|phase| !own.is_same_job(phase.user, &phase.name)).count() > 0
+    }
+
+    fn progress(&mut self, key: JobKey, bytes: u64, out: &mut Vec<Action>) {
+        let now = self.now;
+        let Some(job) = self.jobs.get_mut(&key) else { return };
+        let Some(phase) = job.phase.as_mut().filter(|phase| !phase.is_over) else { return };
+        job.reports = true;
+        phase.line.progress(now, bytes.min(BYTES_MAX));
+        if now.saturating_since(phase.told) < TELL_NS || !phase.counts {
+            return;
+        }
+        phase.told = now;
+        if let Some(left_ns) = phase.line.left_ns(now) {
+            out.push(Action::Tell(key, Told::Left { left_ns }));
+        }
+    }
+
+    fn ends(&mut self, key: JobKey, out: &mut Vec<Action>) {
+        let now = self.now;
+        let Some(job) = self.jobs.get_mut(&key) else { return };
+        let Some(phase) = job.phase.take() else { return };
+        job.ended += 1;
+        let line = phase.line;
+        let lasted_ns = now.saturating_since(line.began);
+        let bytes = if line.done > 0 { line.done } else { line.bytes };
+        let enough = if bytes > 0 { bytes / BESIDE_PARTS } else { BESIDE_BYTES };
+        job.alone.observe(bytes, lasted_ns, !phase.is_disturbed && phase.beside_bytes <= enough);
+        if phase.is_over {
+            return;
+        }
+        job.is_doubted = false;
+        match line.deadline {
+            Some(deadline) if now > deadline => job.late += 1,
+            _ => job.in_time += 1,
+        }
+        if phase.counts {
+            out.push(Action::Tell(key, Told::Ends));
+            self.spread_at = Some(now);
+        }
+    }
+
+    fn closes(&mut self, key: JobKey, out: &mut Vec<Action>) {
+        let Some(job) = self.jobs.remove(&key) else { return };
+        if job.phase.is_some_and(|phase| phase.is_live()) {
+            self.spread_at = Some(self.now);
+        }
+        out.push(Action::Tell(key, Told::Leaves));
+    }
+
+    fn expects(&mut self, key: JobKey, expected: Option<Expected>, out: &mut Vec<Action>) {
+        let now = self.now;
+        let Some(job) = self.jobs.get_mut(&key).filter(|job| job.phase.is_none()) else { return };
+        job.expected = expected;
+        out.extend(expected.map(|expected| Action::Tell(key, expects(now, expected))));
+    }
+
+    fn heard(&mut self, node: String, lease_ns: u64, mut phases: Vec<RemotePhase>) {
+        phases.truncate(REMOTE_PHASES_MAX);
+        for job in self.jobs.values_mut() {
+            let is_other = |phase: &RemotePhase| !job.declared.is_same_job(phase.user, &phase.name);
+            if let Some(own) = job.phase.as_mut().filter(|_| phases.iter().any(is_other)) {
+                own.is_disturbed = true;
+            }
+        }
+        if self.remote.len() >= NODES_MAX && !self.remote.contains_key(&node) {
+            return;
+        }
+        let until = self.now + lease_ns.min(10 * self.config.lease_ns);
+        self.remote.insert(node, Remote { until, phases });
+    }
+
+    /// When a phase is cut off.
+    fn cut_off_at(&self, phase: &Phase) -> Nanos {
+        let line = &phase.line;
+        let lasts_ns = line.deadline.map_or(UNKNOWN_NS, |at| at.saturating_since(line.began));
+        let most_ns = (lasts_ns as f64 * self.config.cut_off_factor.max(1.0)) as u64;
+        let moves_until = if line.done > 0 { line.reported + STILL_MOVES_NS } else { Nanos(0) };
+        (line.began + most_ns).max(moves_until).min(line.began + most_ns.saturating_mul(MOVES_FACTOR))
+    }
+
+    fn cut_off(&mut self, out: &mut Vec<Action>) {
+        let due = self.jobs.iter().filter_map(|(key, job)| {
+            let phase = job.phase.as_ref().filter(|phase| !phase.is_over)?;
+            (self.cut_off_at(phase) <= self.now).then_some(*key)
+        });
+        let due: Vec<JobKey> = due.collect();
+        for key in due {
+            let Some(job) = self.jobs.get_mut(&key) else { continue };
+            let Some(phase) = job.phase.as_mut() else { continue };
+            if phase.counts {
+                out.push(Action::Tell(key, Told::Ends));
+            }
+            phase.is_over = true;
+            phase.is_behind = false;
+            job.is_doubted = true;
+            job.cut_off += 1;
+            let lasted_ns = self.now.saturating_since(phase.line.began);
+            out.push(Action::CutOff { name: job.declared.name.clone(), user: job.declared.user, lasted_ns });
+            self.spread_at = Some(self.now);
+        }
+    }
+
+    /// Looks at every phase, and says what has changed.
+    fn settle(&mut self, out: &mut Vec<Action>) {
+        let now = self.now;
+        self.cut_off(out);
+        self.remote.retain(|_, remote| remote.until > now);
+        let mut has_changed = false;
+        for phase in self.jobs.values_mut().filter_map(|job| job.phase.as_mut()).filter(|p| p.is_live()) {
+            let is_behind = phase.line.is_behind(now, phase.is_behind);
+            has_changed |= is_behind != phase.is_behind;
+            phase.is_behind = is_behind;
+        }
+        let own = self.live().any(|(_, phase)| phase.is_behind);
+        let others = self.remote.values().flat_map(|r| &r.phases).any(|phase| phase.is_behind);
+        if self.is_braking != (own || others) {
+            self.is_braking = own || others;
+            out.push(Action::Brake(self.is_braking));
+        }
+        if has_changed || self.spread_at.is_some_and(|at| at <= now) {
+            out.push(Action::Spread);
+            self.spread_at = self.has_own_phases().then(|| now + self.config.lease_ns / 3);
+        }
+    }
+
+    fn status_of(&self, job: &Job) -> JobStatus {
+        let phase = job.phase.as_ref().filter(|phase| !phase.is_over);
+        JobStatus {
+            name: job.declared.name.clone(),
+            user: job.declared.user,
+            node: String::new(),
+            phase: phase.map(|phase| self.seen(job, phase)),
+            lasted_ns: phase.map_or(0, |phase| self.now.saturating_since(phase.line.began)),
+            phases: [job.ended, job.in_time, job.late, job.cut_off],
+            alone_bytes_per_s: job.alone.rate_bytes_per_s(),
+            next_in_ns: job.expected.map(|e| e.next_at.saturating_since(self.now)),
+        }
+    }
+}
+
+fn expects(now: Nanos, expected: Expected) -> Told {
+    Told::Expects { in_ns: expected.next_at.saturating_since(now), expected }
+}
+
+impl Machine for Board {
+    type Event = Event;
+    type Action = Action;
+    type Snapshot = Vec<JobStatus>;
+
+    fn handle(&mut self, now: Nanos, event: Event, out: &mut Vec<Action>) {
+        self.now = self.now.max(now);
+        match event {
+            Event::Opens(job, declared) => self.opens(job, declared, out),
+            Event::Begins { job, bytes, deadline_ns } => self.begins(job, bytes, deadline_ns, out),
+            Event::Progress { job, bytes } => self.progress(job, bytes, out),
+            Event::Ends(job) => self.ends(job, out),
+            Event::Closes(job) => self.closes(job, out),
+            Event::Expects(job, expected) => self.expects(job, expected, out),
+            Event::Beside { bytes } => {
+                for phase in self.jobs.values_mut().filter_map(|job| job.phase.as_mut()) {
+                    phase.beside_bytes = phase.beside_bytes.saturating_add(bytes);
+                }
+            }
+            Event::Heard { node, lease_ns, phases } => self.heard(node, lease_ns, phases),
+        }
+        self.settle(out);
+    }
+
+    fn next_deadline(&self) -> Option<Nanos> {
+        let phases = self.jobs.values().filter_map(|job| job.phase.as_ref()).filter(|p| !p.is_over);
+        let own = phases.flat_map(|phase| {
+            let behind = phase.line.behind_at(self.now).filter(|_| phase.counts && !phase.is_behind);
+            [Some(self.cut_off_at(phase)), behind].into_iter().flatten()
+        });
+        let remote = self.remote.values().map(|remote| remote.until);
+        own.chain(remote).chain(self.spread_at).min()
+    }
+
+    fn on_deadline(&mut self, now: Nanos, out: &mut Vec<Action>) {
+        self.now = self.now.max(now);
+        self.settle(out);
+    }
+
+    fn snapshot(&self) -> Vec<JobStatus> {
+        let own = self.jobs.values().map(|job| self.status_of(job));
+        let others = self.remote.iter().flat_map(|(node, remote)| {
+            remote.phases.iter().map(|phase| JobStatus {
+                name: phase.name.clone(),
+                user: phase.user,
+                node: node.clone(),
+                phase: Some(phase.clone()),
+                ..JobStatus::default()
+            })
+        });
+        own.chain(others).collect()
+    }
+}
+
+impl core::fmt::Debug for Board {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Board").field("jobs", &self.jobs.len()).field("braking", &self.is_braking).finish()
+    }
+}

@@ -1,0 +1,181 @@
+//! One HPC job of this node: what it declared, what was learnt of it, and its phase under way.
+
+use alloc::string::String;
+use core::fmt;
+
+use super::{Alone, BYTES_MAX, LONGEST_NS, Line};
+use crate::machine::Nanos;
+
+/// Longest name of a job in bytes.
+const NAME_MAX: usize = 128;
+
+/// Most that a phase may take beyond its time alone: a hundred times, in thousandths.
+const ALLOWANCE_MAX_PERMILLE: u32 = 100_000;
+
+/// Most processes of a job.
+const WEIGHT_MAX: u32 = 10_000_000;
+
+/// What a program declares of its job.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Declared {
+    /// For people; programs of one user that declare the same name are one job.
+    pub name: String,
+    /// User id.
+    pub user: u32,
+    /// How much longer than alone a phase may take, in thousandths.
+    pub allowance_permille: u32,
+    /// Its weight where phases share the file system: its processes.
+    pub weight: u32,
+    /// It takes part in the division of bandwidth between jobs.
+    pub shares: bool,
+    /// I/O time of a phase alone in ns; 0: to be learnt.
+    pub io_ns: u64,
+    /// Compute time between phases in ns; the first phase is expected after as long.
+    pub compute_ns: u64,
+    /// Phases that it will have; 0: unknown.
+    pub phases: u32,
+}
+
+/// Why a program may not do that.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// What it declares is not possible.
+    Invalid(&'static str),
+    /// This user, or all, have enough jobs.
+    TooMany(&'static str),
+    /// No job was opened on the connection.
+    NoJob,
+    /// A phase is under way.
+    InPhase,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Refused::Invalid(why) | Refused::TooMany(why) => why,
+            Refused::NoJob => "no HPC job was opened on this connection",
+            Refused::InPhase => "an I/O phase of this job is under way; end it first",
+        })
+    }
+}
+
+impl Declared {
+    /// Whether it can be believed.
+    ///
+    /// # Errors
+    /// Says what is wrong with it.
+    pub fn check(&self) -> Result<(), Refused> {
+        let fails = [
+            (self.name.is_empty() || self.name.len() > NAME_MAX, "an HPC job needs a name of 1 to 128 bytes"),
+            (self.name.chars().any(char::is_control), "the name of an HPC job has no control characters"),
+            (
+                self.allowance_permille > ALLOWANCE_MAX_PERMILLE,
+                "a phase may be allowed at most a hundred times longer",
+            ),
+            (self.weight > WEIGHT_MAX, "an HPC job has at most ten million processes"),
+            (self.io_ns.max(self.compute_ns) > LONGEST_NS, "I/O and compute times are at most 30 days"),
+        ];
+        match fails.iter().find(|(fails, _)| *fails) {
+            Some((_, why)) => Err(Refused::Invalid(why)),
+            None => Ok(()),
+        }
+    }
+
+    /// Programs of one user that declare one name are one job.
+    pub(super) fn is_same_job(&self, user: u32, name: &str) -> bool {
+        self.user == user && self.name == name
+    }
+
+    /// `alone_ns` and what the phase is allowed beyond it.
+    pub(super) fn allowed_ns(&self, alone_ns: u64) -> u64 {
+        let more = u128::from(alone_ns) * u128::from(self.allowance_permille) / 1000;
+        alone_ns.saturating_add(more.min(u128::from(LONGEST_NS)) as u64)
+    }
+
+    /// What a phase takes alone that is to be done after `deadline_ns`.
+    fn alone_of(&self, deadline_ns: u64) -> u64 {
+        (u128::from(deadline_ns) * 1000 / (1000 + u128::from(self.allowance_permille))) as u64
+    }
+}
+
+/// What is expected of the next phases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Expected {
+    /// When the next begins.
+    pub next_at: Nanos,
+    /// I/O time alone in ns.
+    pub io_ns: u64,
+    /// Compute time between phases in ns.
+    pub compute_ns: u64,
+    /// Phases that are expected.
+    pub phases: u32,
+}
+
+/// A job of this node.
+pub(super) struct Job {
+    pub declared: Declared,
+    pub alone: Alone,
+    pub phase: Option<Phase>,
+    pub expected: Option<Expected>,
+    /// It reports progress.
+    pub reports: bool,
+    /// A phase of it was cut off, and no later one has ended by itself yet.
+    pub is_doubted: bool,
+    /// Phases that have ended, and of those: in time, late, cut off.
+    pub ended: u32,
+    pub in_time: u32,
+    pub late: u32,
+    pub cut_off: u32,
+}
+
+/// A phase under way.
+pub(super) struct Phase {
+    pub line: Line,
+    pub is_behind: bool,
+    /// Other nodes and the coordinator hear of it.
+    pub counts: bool,
+    /// It was cut off; what is still reported of it changes nothing.
+    pub is_over: bool,
+    /// Another job's phase has slowed it down.
+    pub is_disturbed: bool,
+    /// Bytes that agents have read from the file system meanwhile.
+    pub beside_bytes: u64,
+    /// When its progress was last told to the coordinator.
+    pub told: Nanos,
+}
+
+impl Job {
+    pub fn new(declared: Declared) -> Self {
+        Job {
+            declared,
+            alone: Alone::default(),
+            phase: None,
+            expected: None,
+            reports: false,
+            is_doubted: false,
+            ended: 0,
+            in_time: 0,
+            late: 0,
+            cut_off: 0,
+        }
+    }
+
+    /// The line of a phase of `bytes` (0: unknown) that has `deadline_ns` (0: what the job allows).
+    pub fn line(&self, now: Nanos, bytes: u64, deadline_ns: u64) -> Line {
+        let bytes = bytes.min(BYTES_MAX);
+        let declared = Some(self.declared.io_ns).filter(|ns| *ns > 0);
+        let known = self.alone.time_ns(bytes).or(declared);
+        let given = Some(deadline_ns.min(LONGEST_NS)).filter(|ns| *ns > 0);
+        // A deadline says what the phase takes alone, if nothing else does.
+        let alone_ns = known.or(given.map(|ns| self.declared.alone_of(ns)));
+        let lasts_ns = given.or(alone_ns.map(|ns| self.declared.allowed_ns(ns)));
+        Line::new(now, bytes, alone_ns, lasts_ns.map(|ns| now + ns), self.reports)
+    }
+}
+
+impl Phase {
+    /// It is under way, and others have to heed it.
+    pub fn is_live(&self) -> bool {
+        self.counts && !self.is_over
+    }
+}

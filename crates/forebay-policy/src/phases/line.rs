@@ -1,0 +1,187 @@
+//! How far a phase should be, and how much of the time that it has in hand is left.
+//!
+//! A phase that takes `alone_ns` without interference and may take until its deadline has the
+//! difference in hand. What it has moved says what it still needs alone; the rest of the time to
+//! the deadline is its *slack*. Prefetches cost slack, and the planners spend it on purpose. The
+//! phase is *behind* once the slack is down to what the brake itself takes to work.
+
+use crate::machine::Nanos;
+
+/// Slack that is kept for the brake: the news takes up to 100 ms to reach every node. Of phases
+/// with less in hand, half.
+const KEPT_NS: u64 = 100_000_000;
+
+/// Of its bytes, a phase may have moved more than it declared by one part in so many before the
+/// declaration counts as wrong.
+const OVERRUN_PARTS: u64 = 32;
+
+/// First guess at the bytes between two reports, as a part of the phase.
+const STEP_PARTS: u64 = 20;
+
+/// A phase and its progress.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Line {
+    /// When it began.
+    pub began: Nanos,
+    /// Bytes that were declared; 0: unknown.
+    pub bytes: u64,
+    /// What it takes alone; `None`: nobody knows.
+    pub alone_ns: Option<u64>,
+    /// By when it has to be done; `None`: nobody knows.
+    pub deadline: Option<Nanos>,
+    /// Bytes moved, as last reported.
+    pub done: u64,
+    /// When that was; the begin before the first report.
+    pub reported: Nanos,
+    /// The program reports progress, here or in an earlier phase.
+    pub reports: bool,
+    /// Bytes between two reports: so much may have been moved since the last.
+    step: u64,
+}
+
+impl Line {
+    /// A phase that begins at `now`. `reports`: the job has reported progress before.
+    pub fn new(
+        now: Nanos,
+        bytes: u64,
+        alone_ns: Option<u64>,
+        deadline: Option<Nanos>,
+        reports: bool,
+    ) -> Self {
+        let step = (bytes / STEP_PARTS).max(1);
+        Line { began: now, bytes, alone_ns, deadline, done: 0, reported: now, reports, step }
+    }
+
+    /// So many bytes of the phase have been moved; fewer than before change nothing.
+    pub fn progress(&mut self, now: Nanos, bytes: u64) {
+        let more = bytes.saturating_sub(self.done);
+        if more == 0 {
+            return;
+        }
+        // The first report ends the guess.
+        self.step = if self.reports && self.done > 0 { self.step.max(more) } else { more };
+        (self.done, self.reported, self.reports) = (bytes, now, true);
+    }
+
+    /// Whether more was moved than was declared: then nobody knows when it ends.
+    pub fn is_overrun(&self) -> bool {
+        self.bytes > 0 && self.done > self.bytes.saturating_add(self.bytes / OVERRUN_PARTS)
+    }
+
+    /// I/O time alone that is left at `now`; `None` if nobody knows.
+    pub fn left_ns(&self, now: Nanos) -> Option<u64> {
+        let alone_ns = self.alone_ns?;
+        if self.is_overrun() {
+            return None;
+        }
+        if !self.reports || self.bytes == 0 {
+            return Some(alone_ns.saturating_sub(now.saturating_since(self.began)));
+        }
+        // What may have been moved since the last report, but no more than a report's worth.
+        let since = now.saturating_since(self.reported) as f64 / alone_ns as f64 * self.bytes as f64;
+        let done = self.done as f64 + since.min(self.step as f64);
+        let left = 1.0 - (done / self.bytes as f64).min(1.0);
+        Some((left * alone_ns as f64 + 0.5) as u64)
+    }
+
+    /// Time in hand at `now`, negative if the deadline will be missed; `None` if nobody knows.
+    pub fn slack_ns(&self, now: Nanos) -> Option<i64> {
+        let left_ns = self.left_ns(now)?;
+        let to_deadline = i128::from(self.deadline?.0) - i128::from(now.0);
+        let slack = to_deadline - i128::from(left_ns);
+        Some(slack.clamp(i64::MIN.into(), i64::MAX.into()) as i64)
+    }
+
+    /// Slack that is kept for the brake.
+    fn kept_ns(&self) -> i64 {
+        let (Some(alone_ns), Some(deadline)) = (self.alone_ns, self.deadline) else { return 0 };
+        let in_hand = deadline.saturating_since(self.began).saturating_sub(alone_ns);
+        (in_hand / 2).min(KEPT_NS) as i64
+    }
+
+    /// Whether prefetches must stop for it. What is unknown counts as behind: if unsure, wait. One
+    /// that was behind has caught up once it has half as much again in hand.
+    pub fn is_behind(&self, now: Nanos, was_behind: bool) -> bool {
+        let kept = self.kept_ns();
+        let needed = if was_behind { kept + kept / 2 } else { kept };
+        self.slack_ns(now).is_none_or(|slack| slack <= needed)
+    }
+
+    /// When the phase will be behind if nothing more is reported; `None` if it is by `now`, or if
+    /// nobody knows.
+    pub fn behind_at(&self, now: Nanos) -> Option<Nanos> {
+        let slack = self.slack_ns(now)?;
+        let spare = u64::try_from(slack - self.kept_ns()).ok().filter(|spare| *spare > 0)?;
+        // While it is taken to move, its slack stays as it is.
+        let moving_ns = match self.alone_ns {
+            Some(alone_ns) if self.reports && self.bytes > 0 => {
+                let step_ns = (self.step as f64 / self.bytes as f64 * alone_ns as f64 + 0.5) as u64;
+                (self.reported + step_ns).saturating_since(now)
+            }
+            Some(alone_ns) => (self.began + alone_ns).saturating_since(now),
+            None => 0,
+        };
+        Some(now + moving_ns + spare)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    /// 100 bytes in 10 s alone, with 500 ms in hand.
+    fn line(reports: bool) -> Line {
+        Line::new(Nanos(0), 100, Some(10_000 * MS), Some(Nanos(10_500 * MS)), reports)
+    }
+
+    #[test]
+    fn a_phase_on_its_line_keeps_what_it_has_in_hand() {
+        let mut line = line(true);
+        for second in 1..=10 {
+            let now = Nanos(second * 1000 * MS);
+            line.progress(now, second * 10);
+            assert_eq!(line.slack_ns(now), Some(500 * MS as i64));
+            assert!(!line.is_behind(now, false));
+        }
+    }
+
+    #[test]
+    fn a_phase_is_behind_when_its_slack_is_down_to_what_the_brake_takes() {
+        let mut line = line(true);
+        line.progress(Nanos(1000 * MS), 10);
+        line.progress(Nanos(2399 * MS), 20);
+        assert_eq!(line.slack_ns(Nanos(2399 * MS)), Some(101 * MS as i64));
+        assert!(!line.is_behind(Nanos(2399 * MS), false) && line.is_behind(Nanos(2399 * MS), true));
+        // It is taken to move as far as the last report went, and no further.
+        assert!(!line.is_behind(Nanos(3399 * MS), false));
+        assert!(line.is_behind(Nanos(3401 * MS), false));
+        assert_eq!(line.behind_at(Nanos(2399 * MS)), Some(Nanos(3400 * MS)));
+        line.progress(Nanos(4000 * MS), 45);
+        assert!(!line.is_behind(Nanos(4000 * MS), true), "it has caught up");
+    }
+
+    #[test]
+    fn without_reports_it_is_behind_when_it_lasts_longer_than_alone() {
+        let line = line(false);
+        assert!(!line.is_behind(Nanos(10_399 * MS), false) && line.is_behind(Nanos(10_400 * MS), false));
+        assert_eq!(line.behind_at(Nanos(7)), Some(Nanos(10_400 * MS)));
+    }
+
+    #[test]
+    fn what_is_unknown_or_declared_too_small_counts_as_behind() {
+        assert!(Line::new(Nanos(0), 100, None, None, true).is_behind(Nanos(1), false));
+        let mut line = line(true);
+        line.progress(Nanos(MS), 103);
+        assert!(!line.is_behind(Nanos(MS), false), "a little more is rounding");
+        line.progress(Nanos(2 * MS), 104);
+        assert!(line.is_overrun() && line.is_behind(Nanos(2 * MS), false));
+    }
+
+    #[test]
+    fn no_time_in_hand_means_no_prefetch_beside_it() {
+        let line = Line::new(Nanos(0), 100, Some(10_000 * MS), Some(Nanos(10_000 * MS)), true);
+        assert!(line.is_behind(Nanos(0), false));
+    }
+}

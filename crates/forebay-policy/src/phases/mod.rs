@@ -1,0 +1,35 @@
+//! The I/O phases of HPC jobs as the agent of their node sees them: how far each should be, whether
+//! it is behind, and whether prefetches must stop for it.
+//!
+//! [`Board`] is the machine. It hears what programs declare, how many bytes their phases have
+//! moved, and what the boards of other nodes say; it decides when this node brakes, what the
+//! coordinator is told, and which phase is cut off because it never ended. It works without the
+//! coordinator: the brake must hold when that is dead.
+//!
+//! | file | contents |
+//! | --- | --- |
+//! | `board` | the machine |
+//! | `job` | one HPC job of this node and its phase |
+//! | `line` | the line that the progress of a phase is compared with |
+//! | `alone` | what is learnt of a job's I/O without interference |
+
+mod alone;
+mod board;
+mod job;
+mod line;
+#[cfg(test)]
+mod tests;
+
+pub use alone::Alone;
+pub use board::{Action, Board, Config, Event, JobStatus, RemotePhase, Told};
+pub use job::{Declared, Expected, Refused};
+pub use line::Line;
+
+/// Names an HPC job of this node: a connection of a program.
+pub type JobKey = u64;
+
+/// Times that are reported are at most this long, 30 days: longer ones are nobody's.
+pub const LONGEST_NS: u64 = 30 * 86_400 * 1_000_000_000;
+
+/// Most bytes of a phase.
+pub const BYTES_MAX: u64 = 1 << 60;

@@ -1,0 +1,215 @@
+use super::*;
+use crate::machine::{Machine, Nanos};
+use alloc::string::ToString;
+use alloc::vec::Vec;
+
+const S: u64 = 1_000_000_000;
+const MS: u64 = 1_000_000;
+
+fn declared(name: &str, io_ns: u64) -> Declared {
+    Declared {
+        name: name.into(),
+        user: 1000,
+        allowance_permille: 50,
+        weight: 4,
+        io_ns,
+        ..Declared::default()
+    }
+}
+
+fn hear(board: &mut Board, now: u64, event: Event) -> Vec<Action> {
+    let mut out = Vec::new();
+    board.handle(Nanos(now), event, &mut out);
+    out
+}
+
+fn wake(board: &mut Board, now: u64) -> Vec<Action> {
+    let mut out = Vec::new();
+    board.on_deadline(Nanos(now), &mut out);
+    out
+}
+
+fn board(io_ns: u64) -> Board {
+    let mut board = Board::new(Config::default());
+    let out = hear(&mut board, 0, Event::Opens(1, declared("sim", io_ns)));
+    assert_eq!(out, [Action::Tell(1, Told::Joins(declared("sim", io_ns)))]);
+    board
+}
+
+fn begin(bytes: u64, deadline_ns: u64) -> Event {
+    Event::Begins { job: 1, bytes, deadline_ns }
+}
+
+#[test]
+fn a_declared_phase_is_told_and_brakes_only_while_it_is_behind() {
+    let mut board = board(10 * S);
+    let out = hear(&mut board, S, begin(100, 0));
+    let told = Told::Begins { bytes: 100, alone_ns: 10 * S, deadline_ns: 10_500 * MS };
+    assert_eq!(out, [Action::Tell(1, told), Action::Spread]);
+    assert!(board.has_phases() && !board.is_braking());
+    hear(&mut board, 2 * S, Event::Progress { job: 1, bytes: 10 });
+    hear(&mut board, 3 * S, Event::Progress { job: 1, bytes: 20 });
+    // Nothing moves any more: the machine wakes by itself when it is behind.
+    while !board.is_braking() {
+        let at = board.next_deadline().unwrap();
+        assert!(at.0 < 5 * S, "it never brakes");
+        wake(&mut board, at.0);
+    }
+    assert!(board.own_phases()[0].is_behind);
+    // It has caught up.
+    let out = hear(&mut board, 5 * S, Event::Progress { job: 1, bytes: 60 });
+    assert!(out.contains(&Action::Brake(false)) && out.contains(&Action::Spread), "{out:?}");
+    let out = hear(&mut board, 9 * S, Event::Ends(1));
+    assert!(out.contains(&Action::Tell(1, Told::Ends)) && !board.has_phases());
+    assert_eq!(board.snapshot()[0].phases, [1, 1, 0, 0]);
+}
+
+#[test]
+fn the_first_phase_of_an_unknown_job_has_the_file_system_to_itself_and_teaches_the_rate() {
+    let mut board = board(0);
+    let out = hear(&mut board, 0, begin(1000 * S, 0));
+    assert!(out.contains(&Action::Brake(true)), "{out:?}");
+    hear(&mut board, 2 * S, Event::Ends(1));
+    assert!(!board.is_braking());
+    assert_eq!(board.snapshot()[0].alone_bytes_per_s, 500 * S);
+    let out = hear(&mut board, 5 * S, begin(500 * S, 0));
+    assert_eq!(out[0], Action::Tell(1, Told::Begins { bytes: 500 * S, alone_ns: S, deadline_ns: 1050 * MS }));
+    assert!(!board.is_braking());
+}
+
+#[test]
+fn a_phase_that_never_ends_is_cut_off_named_and_doubted_until_one_ends() {
+    let mut board = board(S);
+    hear(&mut board, 0, begin(100, 2 * S));
+    wake(&mut board, 3 * S);
+    assert!(board.is_braking(), "it is late");
+    assert!(!wake(&mut board, 6 * S - 1).iter().any(|a| matches!(a, Action::CutOff { .. })));
+    let out = wake(&mut board, 6 * S);
+    let cut = Action::CutOff { name: "sim".to_string(), user: 1000, lasted_ns: 6 * S };
+    assert!(out.contains(&cut) && out.contains(&Action::Tell(1, Told::Ends)), "{out:?}");
+    assert!(out.contains(&Action::Brake(false)) && !board.has_phases());
+    // Its end comes at last: that is no news.
+    assert!(!hear(&mut board, 7 * S, Event::Ends(1)).contains(&Action::Tell(1, Told::Ends)));
+    // The next counts for nothing until it has ended by itself.
+    let out = hear(&mut board, 8 * S, begin(100, 2 * S));
+    assert!(out.is_empty() && board.may_begin(1) == Err(Refused::InPhase), "{out:?}");
+    hear(&mut board, 9 * S, Event::Ends(1));
+    assert!(!hear(&mut board, 10 * S, begin(100, 2 * S)).is_empty());
+}
+
+#[test]
+fn a_phase_that_still_moves_is_not_cut_off_at_once() {
+    let mut board = board(S);
+    hear(&mut board, 0, begin(100, S));
+    for second in 1..=20u64 {
+        hear(&mut board, second * S, Event::Progress { job: 1, bytes: second * 30 });
+    }
+    assert_eq!((board.snapshot()[0].phases[3], board.is_braking()), (0, true), "declared too small: behind");
+    for second in 21..=31u64 {
+        hear(&mut board, second * S, Event::Progress { job: 1, bytes: second * 30 });
+    }
+    assert_eq!(board.snapshot()[0].phases[3], 1, "but not for ever");
+    hear(&mut board, 32 * S, Event::Ends(1));
+    assert!(board.snapshot()[0].alone_bytes_per_s > 0, "and what it moved is learnt");
+}
+
+#[test]
+fn what_another_node_says_brakes_here_until_its_lease_ends() {
+    let mut board = board(S);
+    let phase = RemotePhase { name: "other".into(), is_behind: true, ..RemotePhase::default() };
+    let heard = |phases| Event::Heard { node: "b".into(), lease_ns: S, phases };
+    let out = hear(&mut board, 0, heard(alloc::vec![phase.clone()]));
+    assert_eq!(out, [Action::Brake(true)]);
+    hear(&mut board, S / 2, heard(alloc::vec![phase.clone()]));
+    assert_eq!(board.next_deadline(), Some(Nanos(S + S / 2)), "renewed");
+    assert_eq!(wake(&mut board, S + S / 2), [Action::Brake(false)]);
+    hear(&mut board, 2 * S, heard(alloc::vec![phase]));
+    assert_eq!(hear(&mut board, 2 * S + 1, heard(Vec::new())), [Action::Brake(false)]);
+    assert!(!board.has_phases());
+}
+
+#[test]
+fn a_program_that_dies_leaves_the_board_and_a_new_coordinator_hears_all_that_is_left() {
+    let mut board = board(10 * S);
+    hear(&mut board, 0, Event::Opens(2, declared("two", 4 * S)));
+    hear(&mut board, 0, begin(100, 0));
+    let told = board.told_again(Nanos(S));
+    assert_eq!(told.len(), 3);
+    assert_eq!(told[1], (1, Told::Begins { bytes: 100, alone_ns: 9 * S, deadline_ns: 9_500 * MS }));
+    let out = hear(&mut board, S, Event::Closes(1));
+    assert!(out.contains(&Action::Tell(1, Told::Leaves)) && out.contains(&Action::Spread));
+    assert!(!board.has_phases() && board.told_again(Nanos(S)).len() == 1);
+}
+
+#[test]
+fn what_users_may_open_is_bounded_and_refused_with_words() {
+    let mut board = Board::new(Config::default());
+    let nameless = Declared::default();
+    assert!(board.may_open(&nameless).unwrap_err().to_string().contains("name"));
+    for key in 0..64 {
+        board.may_open(&declared("sim", 0)).unwrap();
+        hear(&mut board, 0, Event::Opens(key, declared("sim", 0)));
+    }
+    assert!(board.may_open(&declared("sim", 0)).unwrap_err().to_string().contains("64 HPC jobs"));
+    board.may_open(&Declared { user: 7, ..declared("sim", 0) }).unwrap();
+    assert_eq!(board.may_begin(99), Err(Refused::NoJob));
+}
+
+#[test]
+fn what_agents_read_beside_a_phase_disturbs_it_and_its_own_job_on_other_nodes_does_not() {
+    let mut board = board(0);
+    let own = RemotePhase { name: "sim".into(), user: 1000, ..RemotePhase::default() };
+    hear(&mut board, 0, Event::Heard { node: "b".into(), lease_ns: S, phases: alloc::vec![own] });
+    hear(&mut board, 0, begin(1600, 0));
+    hear(&mut board, 1, Event::Beside { bytes: 101 });
+    hear(&mut board, S, Event::Ends(1));
+    assert_eq!(board.snapshot()[0].alone_bytes_per_s, 0, "something was read beside it");
+    hear(&mut board, S, begin(1600, 0));
+    hear(&mut board, S, Event::Beside { bytes: 100 });
+    hear(&mut board, 2 * S, Event::Ends(1));
+    assert_eq!(board.snapshot()[0].alone_bytes_per_s, 1600, "what was under way does not count");
+}
+
+#[test]
+fn two_jobs_at_once_disturb_each_other() {
+    let mut board = board(0);
+    hear(&mut board, 0, Event::Opens(2, declared("two", 0)));
+    hear(&mut board, 0, begin(100, 0));
+    hear(&mut board, 1, Event::Begins { job: 2, bytes: 100, deadline_ns: 0 });
+    hear(&mut board, S, Event::Ends(1));
+    hear(&mut board, S, Event::Ends(2));
+    assert!(
+        board.snapshot().iter().all(|job| job.alone_bytes_per_s == 0),
+        "nobody knows what they take alone"
+    );
+}
+
+proptest::proptest! {
+    /// Whatever is heard in whatever order: the brake is released once all jobs are gone and all
+    /// leases are over, and the machine never wants to be called in the past for ever.
+    #[test]
+    fn the_brake_never_stays(events in proptest::collection::vec((0u64..4, 0u8..6, 0u64..1000), 0..60)) {
+        let mut board = Board::new(Config::default());
+        let mut now = 0;
+        for (job, what, number) in events {
+            now += number * MS;
+            let event = match what {
+                0 => Event::Opens(job, declared("sim", number * MS)),
+                1 => Event::Begins { job, bytes: number, deadline_ns: 0 },
+                2 => Event::Progress { job, bytes: number },
+                3 => Event::Ends(job),
+                4 => Event::Heard { node: "n".into(), lease_ns: S, phases: alloc::vec![RemotePhase { is_behind: number % 2 == 0, ..RemotePhase::default() }] },
+                _ => Event::Closes(job),
+            };
+            hear(&mut board, now, event);
+        }
+        (0..4).for_each(|job| drop(hear(&mut board, now, Event::Closes(job))));
+        let mut calls = 0;
+        while let Some(at) = board.next_deadline() {
+            wake(&mut board, at.0.max(now));
+            calls += 1;
+            proptest::prop_assert!(calls < 100);
+        }
+        proptest::prop_assert!(!board.is_braking() && !board.has_phases());
+    }
+}

@@ -1,0 +1,205 @@
+//! HPC jobs and their I/O phases: what programs declare, what agents tell each other and the
+//! coordinator, and the log of what was planned around them.
+
+use crate::counted::sequence;
+use serde::{Deserialize, Serialize};
+
+/// An HPC job, as its program declares it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HpcJob {
+    /// For people. Programs of one user that declare the same name are one job.
+    pub name: String,
+    /// User id; the agent fills it in.
+    pub user: u32,
+    /// How much longer than alone a phase may take, in thousandths.
+    pub allowance_permille: u32,
+    /// Its weight where phases share the file system: its processes.
+    pub weight: u32,
+    /// It takes part in the division of bandwidth between jobs.
+    pub shares: bool,
+    /// I/O time of a phase alone, in ns; 0: to be learnt.
+    pub io_ns: u64,
+    /// Compute time between phases, in ns; the first phase is expected after as long.
+    pub compute_ns: u64,
+    /// Phases that it will have; 0: unknown.
+    pub phases: u32,
+}
+
+/// What an agent reports of an HPC job whose I/O prefetches must not disturb.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum HpcUpdate {
+    /// It is there.
+    Joins(HpcJob),
+    /// Its next phases are expected so.
+    Expects {
+        /// The next begins after so many ns.
+        in_ns: u64,
+        /// I/O time of a phase alone, in ns.
+        io_ns: u64,
+        /// Compute time between phases, in ns.
+        compute_ns: u64,
+        /// Number of phases that are expected.
+        phases: u32,
+    },
+    /// An I/O phase begins.
+    PhaseBegins {
+        /// Bytes, 0 if unknown.
+        bytes: u64,
+        /// Its I/O time alone, in ns; 0: unknown.
+        alone_ns: u64,
+        /// Time to its deadline, in ns; 0: unknown.
+        deadline_ns: u64,
+    },
+    /// By its progress, the phase needs so much more I/O time alone.
+    PhaseLeft {
+        /// In ns.
+        left_ns: u64,
+    },
+    /// The phase is over.
+    PhaseEnds,
+    /// The job is gone. The coordinator assumes it when the node leaves.
+    Leaves,
+}
+
+/// A phase under way, as the agent of its node sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HpcPhase {
+    /// Name of its job.
+    pub name: String,
+    /// User id of the job.
+    pub user: u32,
+    /// It is behind: all nodes stop what nobody waits for.
+    pub is_behind: bool,
+    /// Bytes moved.
+    pub done_bytes: u64,
+    /// Bytes declared; 0: unknown.
+    pub bytes: u64,
+    /// Time in hand before the deadline, in ns; negative: it will be late. `None`: unknown.
+    pub slack_ns: Option<i64>,
+}
+
+/// An HPC job as people see it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HpcStatus {
+    /// Its name.
+    pub name: String,
+    /// Its user.
+    pub user: u32,
+    /// The node that reports it.
+    pub node: String,
+    /// The phase under way.
+    pub phase: Option<HpcPhase>,
+    /// How long that has lasted, in milliseconds.
+    pub lasted_ms: u64,
+    /// Phases that have ended. Of a job of another node this is not known here, nor is the rest.
+    pub ended: u32,
+    /// Of those, in time.
+    pub in_time: u32,
+    /// Late.
+    pub late: u32,
+    /// Phases that never ended and were cut off.
+    pub cut_off: u32,
+    /// Its speed alone, as learnt; 0: unknown.
+    pub alone_bytes_per_s: u64,
+    /// Time to the next phase that is expected.
+    pub next_in_ms: Option<u64>,
+}
+
+/// What the coordinator remembers of plans and phases, the oldest first.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PlanLog {
+    /// Decisions of planners.
+    #[serde(deserialize_with = "sequence")]
+    pub plans: Vec<PlanEntry>,
+    /// I/O phases of HPC jobs.
+    #[serde(deserialize_with = "sequence")]
+    pub phases: Vec<PhaseEntry>,
+}
+
+/// A decision: what was known, what was chosen and why, and what came of it. Times are
+/// milliseconds; `at_ms` counts from the start of the coordinator.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PlanEntry {
+    /// When.
+    pub at_ms: u64,
+    /// The planner.
+    pub planner: String,
+    /// The analytics job.
+    pub job: String,
+    /// Its stage.
+    pub stage: u32,
+    /// First task of the wave.
+    pub task: u32,
+    /// What the plan does, in the papers' words.
+    pub action: String,
+    /// Its steps.
+    pub steps: Vec<PlanStep>,
+    /// The HPC jobs at that moment.
+    pub phases: Vec<PlanPhase>,
+    /// Bytes of the wave that were still to fetch.
+    pub left_bytes: u64,
+    /// Compute that hides the prefetch.
+    pub hidden_ms: u64,
+    /// When the wave is expected in the tier, from the decision.
+    pub fetched_in_ms: Option<u64>,
+    /// What the tightest phase is expected to have left before its deadline.
+    pub margin_ms: Option<i64>,
+    /// Alternatives that were compared.
+    pub candidates: u32,
+    /// Why this one.
+    pub reason: String,
+    /// Bytes that its requests have fetched.
+    pub came_bytes: u64,
+    /// When the last of them came, from the decision.
+    pub came_in_ms: Option<u64>,
+}
+
+/// A step of a plan.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PlanStep {
+    /// From the decision.
+    pub after_ms: u64,
+    /// Nodes that fetch; 0: it pauses.
+    pub nodes: u16,
+    /// Pages at a time on each.
+    pub threads: u16,
+    /// Part of the speed of these threads, in thousandths.
+    pub rate_permille: u32,
+    /// It pauses while any phase is under way.
+    pub yields: bool,
+}
+
+/// An HPC job, as a decision saw it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlanPhase {
+    /// Name of the job.
+    pub name: String,
+    /// A phase was under way.
+    pub in_phase: bool,
+    /// I/O time alone that was left, or time to the next phase.
+    pub left_ms: Option<u64>,
+    /// Time to the deadline of the phase under way.
+    pub deadline_ms: Option<i64>,
+}
+
+/// A phase: what was expected, and how long it took.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PhaseEntry {
+    /// When it began.
+    pub at_ms: u64,
+    /// Name of the job.
+    pub name: String,
+    /// Bytes declared, 0 if unknown.
+    pub bytes: u64,
+    /// I/O time alone; `None`: unknown.
+    pub alone_ms: Option<u64>,
+    /// Time to its deadline; `None`: unknown.
+    pub deadline_ms: Option<u64>,
+    /// How long it was expected to take with what was planned beside it, when that was last
+    /// planned.
+    pub estimated_ms: Option<u64>,
+    /// How long it took; `None`: it is under way, or its job is gone.
+    pub observed_ms: Option<u64>,
+    /// Bytes that prefetches moved meanwhile.
+    pub beside_bytes: u64,
+}
