@@ -240,6 +240,20 @@ pub const KEYS: &[Key] = &[
                  random reads and make everything else more expensive.",
     },
     Key {
+        name: "mount.small_page_files",
+        default: "[\"*.parquet\", \"*.parq\", \"*.orc\"]",
+        reason: "Names of columnar files, with * and ?. Programs read parts of such files, so a miss fetches what is read \
+                 in pages of mount.small_page_size, and nothing is read ahead that the reader has not earned by reading \
+                 on. An empty list treats all files alike.",
+    },
+    Key {
+        name: "mount.small_page_size",
+        default: "\"16KiB\"",
+        reason: "Unit of caching of these files, a power of two from 4KiB to the page size. Adjacent pages are one read \
+                 of the PFS. Each chunk of a column costs on average one such page more than the chunk has bytes; \
+                 smaller pages cost memory and time for each page.",
+    },
+    Key {
         name: "mount.extent_size",
         default: "\"128MiB\"",
         reason: "Unit of placement, a multiple of the page size: each extent has one owner. As large as the \
@@ -418,6 +432,10 @@ pub struct MountConfig {
     pub require_mount: bool,
     /// Unit of caching in bytes.
     pub page_bytes: u64,
+    /// Names of the files with small pages, with `*` and `?`.
+    pub small_page_files: Vec<String>,
+    /// Their unit of caching in bytes, at most `page_bytes`.
+    pub small_page_bytes: u64,
     /// Unit of placement in bytes, a multiple of `page_bytes`.
     pub extent_bytes: u64,
     /// Reads at a time.
@@ -452,6 +470,8 @@ impl MountConfig {
             root: root.to_owned(),
             require_mount: false,
             page_bytes: 2 << 20,
+            small_page_files: ["*.parquet", "*.parq", "*.orc"].map(str::to_owned).to_vec(),
+            small_page_bytes: 16 << 10,
             extent_bytes: 128 << 20,
             fetch_threads: 8,
             read_ahead_bytes: 64 << 20,
@@ -465,6 +485,42 @@ impl MountConfig {
             layout: true,
         }
     }
+
+    /// Unit of caching of the file at `path` in bytes. All members of a cluster come to the same
+    /// answer, as only the name counts: an owner refuses pages of another size.
+    pub fn page_bytes_of(&self, path: &[u8]) -> u64 {
+        // What the kernel adds to the name of a file that was removed while it is open.
+        let path = path.strip_suffix(b" (deleted)").unwrap_or(path);
+        let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
+        let is_small = self.small_page_files.iter().any(|pattern| matches(pattern.as_bytes(), name));
+        if is_small { self.small_page_bytes } else { self.page_bytes }
+    }
+}
+
+/// Whether `name` is what `pattern` stands for: `*` for any bytes, `?` for one.
+fn matches(pattern: &[u8], name: &[u8]) -> bool {
+    let (mut at, mut in_name) = (0, 0);
+    // Where the last `*` stands, and up to where in the name it reaches so far.
+    let mut star: Option<(usize, usize)> = None;
+    while in_name < name.len() {
+        match pattern.get(at) {
+            Some(b'*') => {
+                star = Some((at, in_name));
+                at += 1;
+            }
+            Some(byte) if *byte == b'?' || *byte == name[in_name] => {
+                at += 1;
+                in_name += 1;
+            }
+            _ => {
+                let Some((of, reach)) = star else { return false };
+                star = Some((of, reach + 1));
+                at = of + 1;
+                in_name = reach + 1;
+            }
+        }
+    }
+    pattern[at..].iter().all(|byte| *byte == b'*')
 }
 
 impl Default for Config {
@@ -562,6 +618,8 @@ struct RawMount {
     root: PathBuf,
     require_mount: Option<bool>,
     page_size: Option<String>,
+    small_page_files: Option<Vec<String>>,
+    small_page_size: Option<String>,
     extent_size: Option<String>,
     fetch_threads: Option<usize>,
     read_ahead: Option<String>,
@@ -826,6 +884,7 @@ fn take_mount(raw: RawMount) -> Result<MountConfig, String> {
         }
         mount.page_bytes = bytes;
     }
+    take_small_pages(&mut mount, raw.small_page_files, raw.small_page_size.as_deref())?;
     if let Some(text) = &raw.extent_size {
         mount.extent_bytes = parse_bytes(text).map_err(|e| format!("{}: {e}", at("extent_size")))?;
         if !(1 << 20..=1 << 40).contains(&mount.extent_bytes) {
@@ -875,6 +934,37 @@ fn take_mount(raw: RawMount) -> Result<MountConfig, String> {
     mount.keep_page_cache = raw.keep_page_cache.unwrap_or(mount.keep_page_cache);
     mount.layout = raw.layout.unwrap_or(mount.layout);
     Ok(mount)
+}
+
+fn take_small_pages(
+    mount: &mut MountConfig,
+    files: Option<Vec<String>>,
+    size: Option<&str>,
+) -> Result<(), String> {
+    let at = |key: &str| format!("mount {:?}: {key}", mount.label);
+    if let Some(files) = files {
+        if let Some(bad) = files.iter().find(|name| name.is_empty() || name.contains('/')) {
+            return Err(format!(
+                "{} names {bad:?}: give names of files, without directories",
+                at("small_page_files")
+            ));
+        }
+        mount.small_page_files = files;
+    }
+    let Some(text) = size else {
+        mount.small_page_bytes = mount.small_page_bytes.min(mount.page_bytes);
+        return Ok(());
+    };
+    let bytes = parse_bytes(text).map_err(|e| format!("{}: {e}", at("small_page_size")))?;
+    if !bytes.is_power_of_two() || !(4 << 10..=mount.page_bytes).contains(&bytes) {
+        let page_bytes = mount.page_bytes;
+        return Err(format!(
+            "{} = {text:?} must be a power of two from 4KiB to page_size = {page_bytes}",
+            at("small_page_size")
+        ));
+    }
+    mount.small_page_bytes = bytes;
+    Ok(())
 }
 
 /// The reference as a TOML file: every key with its reason and default, commented out.
@@ -976,6 +1066,10 @@ mod tests {
         assert!(refuse("[tier]\neviction = \"random\"").contains("tier.eviction: no eviction policy"));
         assert!(refuse("[[mount]]\nlabel=\"a\"\nroot=\"b\"").contains("must be an absolute path"));
         assert!(refuse("[[mount]]\nlabel=\"a\"\nroot=\"/b\"\npage_size=\"3MiB\"").contains("power of two"));
+        let small =
+            |more: &str| refuse(&format!("[[mount]]\nlabel=\"a\"\nroot=\"/b\"\npage_size=\"64KiB\"\n{more}"));
+        assert!(small("small_page_size=\"128KiB\"").contains("from 4KiB to page_size = 65536"));
+        assert!(small("small_page_files=[\"t/*.parquet\"]").contains("without directories"));
         let twice = "[[mount]]\nlabel=\"a\"\nroot=\"/b\"\n[[mount]]\nlabel=\"a\"\nroot=\"/c\"\n";
         assert!(refuse(twice).contains("stands twice"));
         assert!(refuse("[tier]\nbacking=\"mount\"\ndirectory=\"/x\"").contains("tier.backing"));
@@ -990,5 +1084,23 @@ mod tests {
         assert!(refuse("[memory]\ntarget=\"30%\"").contains("from 50% to 99%"));
         assert!(refuse("[memory]\nperiod_ms=1").contains("from 10 to 1000"));
         assert!(refuse("[agent]\nsocket_mode=\"rw\"").contains("octal"));
+    }
+
+    #[test]
+    fn columnar_files_have_small_pages_by_their_name_alone() {
+        let mut mount = MountConfig::new("a", Path::new("/b"));
+        let small =
+            |mount: &MountConfig, name: &str| mount.page_bytes_of(name.as_bytes()) == mount.small_page_bytes;
+        for name in ["/b/t/part-0.snappy.parquet", "x.orc", "/b/x.parquet (deleted)", ".parquet"] {
+            assert!(small(&mount, name), "{name}");
+        }
+        for name in ["/b/t.parquet/part-0.csv", "x.parquet.crc", "parquet", "", "/b/x.ORC"] {
+            assert!(!small(&mount, name), "{name}");
+        }
+        mount.small_page_files = vec!["0*_?".into()];
+        assert!(small(&mount, "/b/000000_0") && small(&mount, "0_1"));
+        assert!(!small(&mount, "000000_") && !small(&mount, "x.parquet"));
+        mount.small_page_files = vec!["**a*b".into()];
+        assert!(small(&mount, "aab") && small(&mount, "xaybzb") && !small(&mount, "xaybz"));
     }
 }

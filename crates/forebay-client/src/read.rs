@@ -37,6 +37,10 @@ const GRACE: Duration = Duration::from_millis(500);
 /// that every server of a small PFS has work from the first moment on.
 const FIRST_WINDOW_BYTES: u64 = 16 << 20;
 
+/// A reader of a file with small pages waits for so many bytes at a time: the first bytes of a page
+/// of usual size come in one read of the PFS as long.
+const FETCH_UNIT_BYTES: u64 = 256 << 10;
+
 /// Where the bytes of a read may come from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReadMode {
@@ -77,6 +81,8 @@ struct Tiered {
     proof: Proof,
     mode: ReadMode,
     page_bytes: u64,
+    /// What one fetch asks for at most, a multiple of the page.
+    unit_bytes: u64,
     pinned: bool,
     view: RwLock<Option<Arc<CopyView>>>,
     readahead: Mutex<Readahead>,
@@ -177,16 +183,16 @@ impl Client {
             Ok(opened) => opened,
             Err(e) => return Err((pfs, e)),
         };
+        let config = self.readahead_config(mount, page_bytes);
+        let unit_bytes = if config.is_columnar { page_bytes.max(FETCH_UNIT_BYTES) } else { page_bytes };
         Ok(Tiered {
-            readahead: Mutex::new(Readahead::new(
-                self.readahead_config(mount, page_bytes),
-                proof.facts.version.size,
-            )),
+            readahead: Mutex::new(Readahead::new(config, proof.facts.version.size)),
             pfs,
             past_caches: OnceLock::new(),
             proof,
             mode,
             page_bytes,
+            unit_bytes,
             pinned,
             view: RwLock::new(view.map(Arc::new)),
             last_page: AtomicU64::new(u64::MAX),
@@ -231,6 +237,7 @@ impl Client {
         {
             config.max_window_bytes = info.read_ahead_bytes;
             config.extent_bytes = info.extent_bytes;
+            config.is_columnar = page_bytes < info.page_bytes;
         }
         if let Some(most) = session.config.read_ahead_bytes {
             config.max_window_bytes = config.max_window_bytes.min(most);
@@ -595,14 +602,14 @@ impl Tiered {
         }
         self.advise(Advice::Random);
         let deadline = session.config.deadline;
-        // To the end of the page and no further: the rest of a long read is on its way, and the
-        // front can be copied.
-        let to_page_end = self.page_bytes - offset % self.page_bytes;
+        // To the end of the page and no further, or of a few small ones: the rest of a long read is
+        // on its way, and the front can be copied.
+        let to_unit_end = self.unit_bytes - offset % self.unit_bytes;
         let request = Request::Fetch {
             version: self.proof.facts.version,
             copy: self.view().filter(|_| !anew).map_or(0, |v| v.copy()),
             offset,
-            len: (len as u64).min(to_page_end),
+            len: (len as u64).min(to_unit_end),
             deadline_ms: deadline.as_millis().min(u128::from(u32::MAX)) as u32,
             ahead: advised.take_all_but((offset / self.page_bytes) as u32),
         };
@@ -622,7 +629,7 @@ impl Tiered {
             return;
         }
         let page = (offset / self.page_bytes) as u32;
-        let rent = (len as u64).clamp(LEAST_RENT_BYTES, self.page_bytes) * MISSES_TOLD;
+        let rent = (len as u64).clamp(LEAST_RENT_BYTES, self.page_bytes.max(LEAST_RENT_BYTES)) * MISSES_TOLD;
         let bytes = rent.min(u64::from(u32::MAX)) as u32;
         session.tell(&Request::Missed { version: self.proof.facts.version, page, bytes }, &[self.to_read()]);
     }

@@ -16,7 +16,7 @@
 //! error and no signal.
 
 use crate::map::Map;
-use crate::tier::Tier;
+use crate::tier::{HUGE_PAGE_BYTES, Tier};
 use crate::word::{State, Word};
 use crate::{BLOCK_BYTES, blocks_bytes};
 use forebay_pfs::FileVersion;
@@ -256,6 +256,41 @@ impl CopyFile {
         Ok(())
     }
 
+    /// Gives back what the tmpfs has allocated for absent pages beside `count` pages from `first`,
+    /// which were written: where it has huge pages, a small write may take a whole one.
+    ///
+    /// Each absent page is withdrawn before it is punched, as in an eviction, so that nobody fills
+    /// it meanwhile.
+    ///
+    /// # Errors
+    /// What `fallocate` returns; some pages stay withdrawn.
+    pub fn trim_around(&self, first: u32, count: u32) -> io::Result<()> {
+        let page_bytes = self.geometry.page_bytes;
+        if page_bytes >= HUGE_PAGE_BYTES {
+            return Ok(());
+        }
+        let pages_each = (HUGE_PAGE_BYTES / page_bytes) as u32;
+        let written = first..first + count;
+        let end = written.end.next_multiple_of(pages_each).min(self.geometry.pages() as u32);
+        let mut claimed = 0;
+        for page in first / pages_each * pages_each..end {
+            let word = self.word(page);
+            let is_ours = !written.contains(&page)
+                && word.state == State::Absent
+                && self.change(page, word, word.withdrawn(State::Leaving));
+            if is_ours {
+                claimed += 1;
+            } else if claimed > 0 {
+                self.punch(page - claimed, claimed)?;
+                claimed = 0;
+            }
+        }
+        if claimed > 0 {
+            self.punch(end - claimed, claimed)?;
+        }
+        Ok(())
+    }
+
     fn punch_bytes(&self, offset: u64, len: u64) -> io::Result<()> {
         if len == 0 {
             return Ok(());
@@ -442,6 +477,9 @@ fn read_exact_at(fd: BorrowedFd<'_>, mut buffer: &mut [u8], mut offset: u64) -> 
     Ok(())
 }
 
+/// Pages that one call copies from: 2 MiB in pages of 16 KiB.
+const RUN_PAGES: usize = 128;
+
 /// A client's end of a copy: read-only, lock-free.
 #[derive(Debug)]
 pub struct CopyView {
@@ -513,7 +551,7 @@ impl CopyView {
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut done = 0;
         while done < buffer.len() {
-            let n = self.read_in_page(&mut buffer[done..], offset + done as u64)?;
+            let n = self.read_run(&mut buffer[done..], offset + done as u64)?;
             if n == 0 {
                 break;
             }
@@ -522,19 +560,37 @@ impl CopyView {
         Ok(done)
     }
 
-    fn read_in_page(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    /// Copies from the page at `offset` and from those behind it that are resident too, with one
+    /// call: small pages would otherwise cost one each.
+    fn read_run(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let Geometry { size, page_bytes } = self.geometry;
         if offset >= size {
             return Ok(0);
         }
-        let page = (offset / page_bytes) as u32;
-        let in_page = offset % page_bytes;
-        let before = self.word(page);
-        let valid = (u64::from(before.valid_blocks) * BLOCK_BYTES).min(self.geometry.page_len(page));
-        if valid <= in_page {
+        let first = (offset / page_bytes) as u32;
+        let wanted_end = offset.saturating_add(buffer.len() as u64).min(size);
+        let mut generations = [0; RUN_PAGES];
+        let (mut pages, mut end) = (0, offset);
+        while pages < RUN_PAGES && end < wanted_end {
+            let page = first + pages as u32;
+            let word = self.word(page);
+            let start = u64::from(page) * page_bytes;
+            let page_len = self.geometry.page_len(page);
+            let valid = (u64::from(word.valid_blocks) * BLOCK_BYTES).min(page_len);
+            if start + valid <= end {
+                break;
+            }
+            generations[pages] = word.generation;
+            pages += 1;
+            end = (start + valid).min(wanted_end);
+            if valid < page_len {
+                break;
+            }
+        }
+        if pages == 0 {
             return Ok(0);
         }
-        let want = (buffer.len() as u64).min(valid - in_page) as usize;
+        let want = (end - offset) as usize;
         let got = loop {
             match rustix::io::pread(&self.file, &mut buffer[..want], offset) {
                 Err(Errno::INTR) => {}
@@ -542,7 +598,10 @@ impl CopyView {
             }
         };
         fence(Ordering::SeqCst);
-        Ok(if self.word(page).generation == before.generation { got } else { 0 })
+        let is_same = |page: &usize| self.word(first + *page as u32).generation == generations[*page];
+        let same_pages = (0..pages).take_while(is_same).count() as u64;
+        let same_end = (u64::from(first) + same_pages) * page_bytes;
+        Ok((same_end.saturating_sub(offset) as usize).min(got))
     }
 }
 
@@ -649,6 +708,34 @@ mod tests {
         assert_eq!(adopted.word(2).state, State::Absent);
         assert!(adopted.withdraw(1));
         assert_eq!(reader.read_at(&mut [0; 10], 8192).unwrap(), 0, "old readers see what the new agent does");
+    }
+
+    #[test]
+    fn trimming_around_a_page_leaves_what_others_have_written() {
+        let (_dir, tier) = Tier::for_tests();
+        let copy = CopyFile::create(&tier, &identity(5 << 20)).unwrap();
+        for page in [3, 5, 300] {
+            fill(&copy, page, page as u8);
+        }
+        let filling = copy.word(7);
+        assert!(copy.change(7, filling, Word { state: State::Filling, ..filling }));
+        let stray = [9; 8192];
+        // As a huge page would: memory of pages that nobody has filled.
+        for page in [4u64, 6, 8, 255, 256] {
+            copy.write_at(&stray, page * 8192).unwrap();
+        }
+        let before = fstat(&copy.file).unwrap().st_blocks;
+        copy.trim_around(5, 1).unwrap();
+        let after = fstat(&copy.file).unwrap().st_blocks;
+        assert_eq!((before - after) * 512, 4 * 8192, "all in the same 2 MiB, and page 256 is not");
+        assert_eq!([3, 5, 300].map(|page| copy.word(page).state), [State::Resident; 3]);
+        assert_eq!(copy.word(7).state, State::Filling);
+        assert_eq!((copy.word(4).state, copy.word(4).generation), (State::Absent, 1));
+        let mut bytes = [0; 8192];
+        for page in [3u64, 5, 300] {
+            assert_eq!(view(&tier, &copy).read_at(&mut bytes, page * 8192).unwrap(), 8192);
+            assert_eq!(bytes, [page as u8; 8192]);
+        }
     }
 
     #[test]

@@ -26,6 +26,9 @@ use std::time::{Duration, Instant};
 pub use crate::mounting::{Backing, TierOptions};
 pub use crate::state::claim as claim_state_dir;
 
+/// What a huge page of the usual machines has.
+pub(crate) const HUGE_PAGE_BYTES: u64 = 2 << 20;
+
 /// An open tier. While it lives, no other agent can open the same.
 #[derive(Debug)]
 pub struct Tier {
@@ -213,6 +216,18 @@ impl Tier {
     pub fn create_unnamed(&self) -> io::Result<OwnedFd> {
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         Ok(openat(&self.root, ".", flags, Mode::from(0o600))?)
+    }
+
+    /// Whether a page of `page_bytes` takes no more memory than that: where the tmpfs has huge
+    /// pages, some kernels fill a file by huge pages only.
+    ///
+    /// # Errors
+    /// What the tmpfs returns: it may be full.
+    pub fn holds_pages_of(&self, page_bytes: u64) -> io::Result<bool> {
+        let file = self.create_unnamed()?;
+        rustix::fs::ftruncate(&file, 2 * HUGE_PAGE_BYTES.max(page_bytes))?;
+        rustix::io::pwrite(&file, &vec![1; page_bytes as usize], HUGE_PAGE_BYTES)?;
+        Ok(rustix::fs::fstat(&file)?.st_blocks as u64 * 512 <= page_bytes)
     }
 
     /// Lets another agent have the tier, for a process about to end: a thread that hangs in the PFS

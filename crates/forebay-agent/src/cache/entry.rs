@@ -11,6 +11,7 @@ use forebay_pfs::layout;
 use forebay_policy::fetch_order::Urgency;
 use forebay_store::copy::{CopyFile, CopyIdentity, Geometry};
 use forebay_store::ring::page_key;
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -77,7 +78,8 @@ pub struct Entry {
 #[derive(Debug)]
 struct Inner {
     file: Option<Arc<CopyFile>>,
-    flights: Vec<Arc<Flight>>,
+    /// By page.
+    flights: BTreeMap<u32, Arc<Flight>>,
     /// Removed from the cache: no flight may start any more.
     removed: bool,
 }
@@ -85,7 +87,7 @@ struct Inner {
 impl Entry {
     /// An entry for an open copy.
     pub fn new(identity: CopyIdentity, mount: usize, metadata_bytes: u64, file: CopyFile) -> Self {
-        let inner = Inner { file: Some(Arc::new(file)), flights: Vec::new(), removed: false };
+        let inner = Inner { file: Some(Arc::new(file)), flights: BTreeMap::new(), removed: false };
         Entry {
             identity,
             mount,
@@ -176,22 +178,25 @@ impl Entry {
         if inner.removed {
             return None;
         }
-        if let Some(flight) = inner.flights.iter().find(|f| f.page == page) {
+        if let Some(flight) = inner.flights.get(&page) {
             return Some((flight.clone(), false));
         }
         let flight = Arc::new(Flight::new(page));
-        inner.flights.push(flight.clone());
+        inner.flights.insert(page, flight.clone());
         Some((flight, true))
     }
 
     /// Whether `page` is on its way.
     pub fn has_flight(&self, page: u32) -> bool {
-        lock(&self.inner).flights.iter().any(|f| f.page == page)
+        lock(&self.inner).flights.contains_key(&page)
     }
 
     /// The flight has ended.
     pub fn land(&self, flight: &Arc<Flight>) {
-        lock(&self.inner).flights.retain(|f| !Arc::ptr_eq(f, flight));
+        let mut inner = lock(&self.inner);
+        if inner.flights.get(&flight.page).is_some_and(|own| Arc::ptr_eq(own, flight)) {
+            inner.flights.remove(&flight.page);
+        }
     }
 
     /// Marks the entry removed if nothing is under way; tells whether it is.
@@ -212,10 +217,31 @@ pub struct Task {
     pub entry: Arc<Entry>,
     /// The page's flight.
     pub flight: Arc<Flight>,
+    /// Flights of the pages right behind it, which are one read of the PFS with it as far as nobody
+    /// has taken them for a task more urgent.
+    pub behind: Vec<Arc<Flight>>,
     /// The file on the PFS.
     pub pfs: Arc<PfsFile>,
     /// Why.
     pub urgency: Urgency,
+}
+
+impl Task {
+    /// As this task, for one of its flights alone.
+    pub fn of(&self, flight: &Arc<Flight>) -> Task {
+        Task {
+            entry: self.entry.clone(),
+            flight: flight.clone(),
+            behind: Vec::new(),
+            pfs: self.pfs.clone(),
+            urgency: self.urgency,
+        }
+    }
+
+    /// Its flights, in the order of their pages.
+    pub fn flights(&self) -> impl Iterator<Item = &Arc<Flight>> {
+        std::iter::once(&self.flight).chain(&self.behind)
+    }
 }
 
 #[cfg(test)]

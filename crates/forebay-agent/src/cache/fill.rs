@@ -27,17 +27,19 @@ impl Begun {
             return Ok(None);
         }
         let room = cache.reserve(Class::Pages, blocks_bytes(len)).ok_or(FlightError::NoRoom)?;
-        if !cache.wait_absent(&file, page) {
-            return Err(FlightError::NoRoom);
+        loop {
+            if !cache.wait_absent(&file, page) {
+                return Err(FlightError::NoRoom);
+            }
+            let absent = file.word(page);
+            let is_free = matches!(absent.state, State::Absent | State::Leaving);
+            assert!(is_free, "page {page} of copy {} has two fetchers", task.entry.copy());
+            let word = Word { state: State::Filling, valid_blocks: 0, ..absent };
+            // Fails if memory beside another page is being released at this moment.
+            if absent.state == State::Absent && file.change(page, absent, word) {
+                return Ok(Some(Begun { file, room, word, done: 0 }));
+            }
         }
-        let absent = file.word(page);
-        let word = Word { state: State::Filling, valid_blocks: 0, ..absent };
-        assert!(
-            file.change(page, absent, word),
-            "page {page} of copy {} has two fetchers",
-            task.entry.copy()
-        );
-        Ok(Some(Begun { file, room, word, done: 0 }))
     }
 
     /// The copy to write to.
@@ -68,6 +70,12 @@ impl Begun {
 
     /// All of it is there: it can be evicted from now on.
     pub fn land(self, cache: &Cache, task: &Task, fill: Fill) {
+        cache.trim(&self.file, task.flight.page, 1);
+        self.land_trimmed(cache, task, fill);
+    }
+
+    /// As [`Begun::land`], where what was written with it has been trimmed.
+    pub fn land_trimmed(self, cache: &Cache, task: &Task, fill: Fill) {
         let whole = Word { state: State::Resident, guest: fill == Fill::Guest, ..self.word };
         cache.keep_pages(self.room);
         let words = (self.word, whole);
@@ -85,6 +93,7 @@ impl Begun {
             // It takes memory that nobody will give back: it stays counted.
             cache.keep_pages(self.room);
         }
+        cache.trim(&self.file, page, 1);
     }
 }
 

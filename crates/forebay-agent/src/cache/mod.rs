@@ -59,7 +59,12 @@ pub struct Cache {
     open_files: Mutex<VecDeque<Weak<Entry>>>,
     open_files_max: usize,
     next_copy: AtomicU64,
+    /// A small page may take a huge page of the tmpfs, see [`Cache::trim`].
+    needs_trim: bool,
 }
+
+/// A page of the smallest size that is likely, to try what one takes.
+const SMALL_PAGE_BYTES: u64 = 16 << 10;
 
 #[derive(Debug)]
 struct Index {
@@ -140,6 +145,8 @@ impl Cache {
         Cache {
             pages: Mutex::new(budget.reserve_existing(Class::Pages, 0)),
             metadata: Mutex::new(budget.reserve_existing(Class::Metadata, 0)),
+            // A tmpfs that is full does not tell; then trimming is only needless.
+            needs_trim: !tier.holds_pages_of(SMALL_PAGE_BYTES).unwrap_or(false),
             tier,
             budget,
             counters,
@@ -410,6 +417,16 @@ impl Cache {
             lent_bytes: index.lent_bytes,
             guest_bytes: index.policy.guest_bytes(),
             planned_bytes: index.policy.planned_bytes(),
+        }
+    }
+
+    /// Gives back what the tmpfs has allocated beside small pages that were just written. Where it
+    /// has huge pages, it would otherwise hold many times as much as the budget says.
+    pub fn trim(&self, file: &CopyFile, first: u32, count: u32) {
+        if self.needs_trim
+            && let Err(e) = file.trim_around(first, count)
+        {
+            tracing::error!(page = first, error = %e, "cannot release memory beside a small page");
         }
     }
 

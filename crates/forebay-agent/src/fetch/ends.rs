@@ -75,9 +75,8 @@ impl Ends {
         }
     }
 
-    /// A small read of `bytes` has missed a page; whether it is to be fetched now.
-    pub fn missed(&self, mount: usize, key: u64, bytes: u64) -> bool {
-        let page_bytes = self.mounts[mount].config.page_bytes;
+    /// A small read of `bytes` has missed a page of `page_bytes`; whether it is to be fetched now.
+    pub fn missed(&self, mount: usize, key: u64, bytes: u64, page_bytes: u64) -> bool {
         lock(&self.misses[mount]).missed(key, bytes, page_bytes)
     }
 

@@ -33,8 +33,11 @@ impl Fetch {
     pub fn entry(&self, file: &Admitted, fd: BorrowedFd<'_>) -> Result<Arc<Entry>, NoEntry> {
         let mount = &self.mounts[file.mount];
         let path = || display_path(fd);
-        let made =
-            self.cache.find_or_create(file.mount, mount.label(), mount.config.page_bytes, &file.facts, path);
+        if let Some(entry) = self.cache.find(file.mount, &file.facts) {
+            return Ok(entry);
+        }
+        let page_bytes = mount.page_bytes_of(fd);
+        let made = self.cache.find_or_create(file.mount, mount.label(), page_bytes, &file.facts, path);
         made.map_err(NoEntry::Copy)
     }
 

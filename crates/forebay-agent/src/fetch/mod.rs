@@ -8,6 +8,7 @@
 //! | `peers`, `peer_link` | requests pages from peers; from the PFS where that fails |
 //! | `pfs` | the fetch threads of a mount |
 //! | `queue` | what waits for a thread, by urgency |
+//! | `run` | adjacent pages that are one read of the PFS |
 //! | `streams` | pages that one server sends faster one after the other |
 //!
 //! [`Fetch::request`] is the way in, for peers [`Fetch::request_for_peer`]. Whoever wants a page
@@ -20,12 +21,13 @@ pub mod peer_link;
 pub mod peers;
 pub mod pfs;
 pub mod queue;
+mod run;
 pub mod streams;
 
 use crate::brake::Brake;
 use crate::cache::Cache;
 use crate::cache::entry::{Entry, Task};
-use crate::cache::flight::{Flight, Watched, Watcher};
+use crate::cache::flight::{Flight, FlightError, Watched, Watcher};
 use crate::counters::Counters;
 use crate::mounts::MountState;
 use crate::user_limits::PfsFile;
@@ -34,6 +36,7 @@ use forebay_policy::fetch_order::Urgency;
 use owners::Owners;
 use peers::Peers;
 use pfs::Pfs;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -98,6 +101,14 @@ fn board(
     }
 }
 
+/// Whether a page has become more urgent, so that it has to be queued at that urgency, or is to be
+/// queued `again`.
+fn is_to_be_queued(flight: &Flight, is_new: bool, urgency: Urgency, again: bool) -> bool {
+    // A full queue ends what is fetched ahead, and must not end what others wait for.
+    let may = is_new || urgency != Urgency::Ahead;
+    may && (flight.raise(urgency) || again)
+}
+
 impl Fetch {
     /// Puts a page on its way, or joins those who wait for it; `watcher` hears of its end. `None`
     /// if the entry was removed meanwhile.
@@ -112,6 +123,60 @@ impl Fetch {
         let (flight, is_new, goes_on) = board(entry, page, watcher)?;
         let is_queued = goes_on && self.queue(entry, (&flight, is_new), pfs, urgency, false);
         Some(Requested { flight, is_new, is_queued })
+    }
+
+    /// Puts adjacent pages on their way, or joins those who wait for them; `watcher` hears of the
+    /// end of each. Small ones that come from the PFS are one read of it, as far as a read may be
+    /// long.
+    /// `None` if the entry was removed meanwhile.
+    pub fn request_run(
+        &self,
+        entry: &Arc<Entry>,
+        pages: Range<u32>,
+        pfs: &Arc<PfsFile>,
+        urgency: Urgency,
+        watcher: Option<&Arc<dyn Watcher>>,
+    ) -> Option<Vec<Arc<Flight>>> {
+        // All before the first is queued: a thread that took one at once would read it by itself.
+        let mut boarded = Vec::with_capacity(pages.len());
+        for page in pages {
+            match (board(entry, page, watcher.cloned()), watcher) {
+                (Some(flight), _) => boarded.push(flight),
+                (None, _) if boarded.is_empty() => return None,
+                // Removed within this loop: all before it had ended. Whoever asks again gets it.
+                (None, Some(watcher)) => watcher.page_done(page, &Err(FlightError::NoRoom)),
+                (None, None) => {}
+            }
+        }
+        let has_small_pages = self.has_small_pages(entry);
+        let mut run: Option<Task> = None;
+        for (flight, is_new, goes_on) in &boarded {
+            if !goes_on || !is_to_be_queued(flight, *is_new, urgency, false) || flight.is_taken() {
+                continue;
+            }
+            let task = Task {
+                entry: entry.clone(),
+                flight: flight.clone(),
+                behind: Vec::new(),
+                pfs: pfs.clone(),
+                urgency,
+            };
+            match (self.owners.route(&task), &mut run) {
+                (Some(node), _) => self.peers.send(&node, task),
+                (None, Some(run)) if has_small_pages && pfs::goes_with(run, flight) => {
+                    run.behind.push(flight.clone());
+                }
+                (None, run) => {
+                    if let Some(full) = run.replace(task) {
+                        self.pfs.send(full);
+                    }
+                }
+            }
+        }
+        if let Some(run) = run {
+            self.pfs.send(run);
+        }
+        Some(boarded.into_iter().map(|(flight, _, _)| flight).collect())
     }
 
     /// As [`Fetch::request`], for a peer: never on to a third node, whatever the view here says.
@@ -144,20 +209,23 @@ impl Fetch {
         urgency: Urgency,
         again: bool,
     ) -> bool {
-        // A full queue ends what is fetched ahead, and must not end what others wait for.
-        let may = is_new || urgency != Urgency::Ahead;
-        if !may || !flight.raise(urgency) && !again {
+        if !is_to_be_queued(flight, is_new, urgency, again) {
             return false;
         }
         if !flight.is_taken() {
             let (entry, flight, pfs) = (entry.clone(), flight.clone(), pfs.clone());
-            let task = Task { entry, flight, pfs, urgency };
+            let task = Task { entry, flight, behind: Vec::new(), pfs, urgency };
             match self.owners.route(&task) {
                 Some(node) => self.peers.send(&node, task),
                 None => self.pfs.send(task),
             }
         }
         true
+    }
+
+    /// Whether the pages of a copy are smaller than is usual on its mount.
+    pub fn has_small_pages(&self, entry: &Entry) -> bool {
+        entry.identity.page_bytes < self.mounts[entry.mount].config.page_bytes
     }
 
     /// Whether a page is in the tier, whole.

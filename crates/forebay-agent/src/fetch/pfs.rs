@@ -7,12 +7,13 @@
 
 use super::ends::Ends;
 use super::queue::{InStream, Queue};
+use super::run;
 use super::streams::Streams;
 use crate::brake::Brake;
 use crate::cache::Cache;
 use crate::cache::entry::{Entry, Task};
 use crate::cache::fill::tier_failed;
-use crate::cache::flight::{Begun, FlightError};
+use crate::cache::flight::{Begun, Flight, FlightError};
 use crate::counters::{Counters, add};
 use crate::mounts::MountState;
 use forebay_pfs::FileFacts;
@@ -35,6 +36,9 @@ const DEMAND_CHUNK_BYTES: usize = 1 << 20;
 /// the file system asks all the servers it is striped over at the same time.
 const CHUNK_BYTES: usize = 2 << 20;
 
+/// The longest read of the PFS. Reads end at its multiples.
+pub const READ_BYTES: u64 = CHUNK_BYTES as u64;
+
 /// Chunks of a page that only random reads want: small, so that one of them waits little behind it
 /// at its server.
 const REFILL_CHUNK_BYTES: usize = 64 << 10;
@@ -53,6 +57,14 @@ pub struct Pfs {
     brake: Arc<Brake>,
     /// In the order of the mounts.
     waiting: Vec<Waiting>,
+}
+
+/// Whether `flight`, of the same file as `task`, is the page behind those of `task` and may be one
+/// read with them. A read ends at a multiple of its longest, where stripes of a PFS end too.
+pub fn goes_with(task: &Task, flight: &Flight) -> bool {
+    let page_bytes = task.entry.geometry().page_bytes;
+    let next = u64::from(task.flight.page) + task.behind.len() as u64 + 1;
+    u64::from(flight.page) == next && !(next * page_bytes).is_multiple_of(CHUNK_BYTES as u64)
 }
 
 /// What waits for one mount.
@@ -90,25 +102,10 @@ impl Pfs {
     pub fn work(&self, mount: usize, thread: usize) {
         let mut buffer = Vec::new();
         while let Some(task) = self.waiting[mount].queue.pop(thread) {
-            // A flight that somebody in more of a hurry has queued again is fetched by whoever
-            // comes first.
-            if task.flight.take() {
-                let cancelled = matches!(task.urgency, Urgency::Load | Urgency::Plan)
-                    && !task.flight.is_demanded()
-                    && task.flight.give_up_unwanted();
-                let outcome = match cancelled {
-                    true => Err(FlightError::Cancelled),
-                    false => match self.fetch_page(&task, &mut buffer) {
-                        Ok(Some(bytes)) => Ok(bytes),
-                        // It goes on where it is when the brake is off, or when a reader comes.
-                        Ok(None) => {
-                            self.send(task);
-                            continue;
-                        }
-                        Err(e) => Err(e),
-                    },
-                };
-                self.ends.finish(&task, outcome);
+            if !task.behind.is_empty() {
+                self.fetch_run(&task, &mut buffer);
+            } else if !self.fetch_alone(&task, &mut buffer) {
+                continue;
             }
             self.ends.refilled(&task);
         }
@@ -117,6 +114,118 @@ impl Pfs {
     /// From now on only what readers wait for is fetched, or all again.
     pub fn hold(&self, held: bool) {
         self.waiting.iter().for_each(|waiting| waiting.queue.hold(held));
+    }
+
+    /// Fetches one page and ends its flight. One that somebody in more of a hurry has queued again
+    /// is fetched by whoever comes first. `false` if the brake has stopped it: it goes on where it
+    /// is when the brake is off, or when a reader comes.
+    fn fetch_alone(&self, task: &Task, buffer: &mut Vec<u8>) -> bool {
+        if task.flight.take() {
+            let outcome = match is_unwanted(task.urgency, &task.flight) {
+                true => Err(FlightError::Cancelled),
+                false => self.fetch_page(task, buffer),
+            };
+            return self.finish_unless_stopped(task, outcome);
+        }
+        true
+    }
+
+    /// Ends a flight, or queues it again if the brake has stopped it (`None`); whether it has
+    /// ended.
+    fn finish_unless_stopped(&self, task: &Task, outcome: Result<Option<u64>, FlightError>) -> bool {
+        match outcome {
+            Ok(Some(bytes)) => self.ends.finish(task, Ok(bytes)),
+            Ok(None) => {
+                self.send(task.clone());
+                return false;
+            }
+            Err(e) => self.ends.finish(task, Err(e)),
+        }
+        true
+    }
+
+    /// Fetches adjacent pages in as few reads as there may be, and ends their flights.
+    fn fetch_run(&self, task: &Task, buffer: &mut Vec<u8>) {
+        let page_bytes = task.entry.geometry().page_bytes;
+        let flights: Vec<_> = task.flights().cloned().collect();
+        let (mut at, mut done) = (0, 0);
+        while at < flights.len() {
+            let rest = &flights[at..];
+            let is_demanded = rest[0].is_demanded();
+            // What a reader waits for is in a task of its own.
+            if self.brake.is_on() && task.urgency != Urgency::Demand {
+                let (first, behind) = (&rest[0], rest[1..].to_vec());
+                return self.send(Task { behind, ..task.of(first) });
+            }
+            let mut bound = chunk_bound(task.urgency, is_demanded, done, self.page_time(task.entry.mount));
+            if self.brake.is_gentle() && !is_demanded {
+                bound = bound.min(FIRST_CHUNK_BYTES);
+            }
+            let pages = rest.len().min((bound as u64 / page_bytes).max(1) as usize);
+            self.fetch_together(task, &rest[..pages], buffer);
+            at += pages;
+            done += pages as u64 * page_bytes;
+        }
+    }
+
+    /// Fetches those of these pages that are not taken and not there. What is not a page at its
+    /// beginning, or fails to begin, is fetched or ended by itself.
+    fn fetch_together(&self, task: &Task, flights: &[Arc<Flight>], buffer: &mut Vec<u8>) {
+        let mut run = run::Run::default();
+        for flight in flights {
+            let alone = task.of(flight);
+            if !flight.take() {
+                continue;
+            }
+            if is_unwanted(task.urgency, flight) {
+                self.ends.finish(&alone, Err(FlightError::Cancelled));
+                continue;
+            }
+            let begun = match flight.take_begun() {
+                Some(begun) => Ok(Some(begun)),
+                None => Begun::begin(&self.cache, &alone),
+            };
+            match begun {
+                Ok(Some(begun)) if run.takes(&begun, flight.page) => run.add(alone, begun),
+                Ok(Some(begun)) => {
+                    self.fetch_begun_run(std::mem::take(&mut run), buffer);
+                    if begun.done() == 0 {
+                        run.add(alone, begun);
+                    } else {
+                        let outcome = self.fill_begun(&alone, begun, buffer);
+                        self.finish_unless_stopped(&alone, outcome);
+                    }
+                }
+                Ok(None) => self.ends.finish(&alone, Ok(0)),
+                Err(e) => self.ends.finish(&alone, Err(e)),
+            }
+        }
+        self.fetch_begun_run(run, buffer);
+    }
+
+    /// Reads the pages of a run, shows them and ends their flights.
+    fn fetch_begun_run(&self, run: run::Run, buffer: &mut Vec<u8>) {
+        let Some((task, offset, len)) = run.range() else { return };
+        self.make_buffer(buffer);
+        let buffer = &mut buffer[..len];
+        let read = self.read_chunk(task, buffer, offset);
+        let written = read.and_then(|()| run.file().write_at(buffer, offset).map_err(tier_failed));
+        run.trim(&self.cache);
+        for (task, mut begun) in run.into_pages() {
+            let page_len = task.entry.geometry().page_len(task.flight.page);
+            let outcome = match &written {
+                Ok(()) => {
+                    begun.show(&task, page_len);
+                    begun.land_trimmed(&self.cache, &task, fill_of(task.urgency));
+                    Ok(page_len)
+                }
+                Err(e) => {
+                    begun.abandon(&self.cache, &task);
+                    Err(e.clone())
+                }
+            };
+            self.ends.finish(&task, outcome);
+        }
     }
 
     /// Puts a page on its way from the PFS.
@@ -132,8 +241,8 @@ impl Pfs {
         if task.urgency == Urgency::Ahead {
             add(&self.counters.ahead_refused_total, 1);
         }
-        if task.flight.take() {
-            self.ends.finish(task, Err(FlightError::Cancelled));
+        for flight in task.flights().filter(|flight| flight.take()) {
+            self.ends.finish(&task.of(flight), Err(FlightError::Cancelled));
         }
     }
 
@@ -150,7 +259,9 @@ impl Pfs {
     /// Ends all that waits. Called at the end of the agent.
     pub fn close(&self) {
         for task in self.waiting.iter().flat_map(|waiting| waiting.queue.close()) {
-            self.ends.finish(&task, Err(FlightError::Cancelled));
+            for flight in task.flights() {
+                self.ends.finish(&task.of(flight), Err(FlightError::Cancelled));
+            }
         }
     }
 
@@ -177,7 +288,18 @@ impl Pfs {
             Some(begun) => Some(begun),
             None => Begun::begin(&self.cache, task)?,
         };
-        let Some(mut begun) = begun else { return Ok(Some(0)) };
+        let Some(begun) = begun else { return Ok(Some(0)) };
+        self.fill_begun(task, begun, buffer)
+    }
+
+    /// Brings the rest of a page that was begun. Returns the bytes read from the PFS; `None` if the
+    /// brake has stopped it.
+    fn fill_begun(
+        &self,
+        task: &Task,
+        mut begun: Begun,
+        buffer: &mut Vec<u8>,
+    ) -> Result<Option<u64>, FlightError> {
         let (before, started) = (begun.done(), Instant::now());
         match self.fill(task, &mut begun, buffer) {
             Ok(false) => {
@@ -185,14 +307,13 @@ impl Pfs {
                 Ok(None)
             }
             Ok(true) => {
-                let is_full = begun.done() - before == task.entry.geometry().page_bytes;
+                let page_bytes = self.mounts[task.entry.mount].config.page_bytes;
+                let is_full = begun.done() - before == page_bytes;
                 if is_full && task.urgency != Urgency::Refill {
                     self.waiting[task.entry.mount].streams.page_took(started.elapsed());
                 }
-                let unused = matches!(task.urgency, Urgency::Ahead | Urgency::Plan);
-                let fill = if unused { Fill::Ahead } else { Fill::Demand };
                 let len = begun.done();
-                begun.land(&self.cache, task, fill);
+                begun.land(&self.cache, task, fill_of(task.urgency));
                 Ok(Some(len - before))
             }
             Err(e) => {
@@ -208,12 +329,7 @@ impl Pfs {
         let geometry = task.entry.geometry();
         let page_len = geometry.page_len(task.flight.page);
         let start = u64::from(task.flight.page) * geometry.page_bytes;
-        if buffer.is_empty() {
-            *buffer = vec![0; CHUNK_BYTES];
-            // Kept by the thread until it ends; one chunk more cannot be refused when the page
-            // itself had room.
-            std::mem::forget(self.cache.budget.reserve_existing(Class::Buffers, CHUNK_BYTES as u64));
-        }
+        self.make_buffer(buffer);
         // All servers of a page that is on several are asked at the same time.
         let is_striped = (1..CHUNK_BYTES as u64).contains(&task.entry.stripe_bytes(task.pfs.as_fd()));
         while begun.done() < page_len {
@@ -237,6 +353,16 @@ impl Pfs {
             begun.show(task, chunk as u64);
         }
         Ok(true)
+    }
+
+    /// Makes the buffer of a fetch thread.
+    fn make_buffer(&self, buffer: &mut Vec<u8>) {
+        if buffer.is_empty() {
+            *buffer = vec![0; CHUNK_BYTES];
+            // Kept by the thread until it ends; one chunk more cannot be refused when the page
+            // itself had room.
+            std::mem::forget(self.cache.budget.reserve_existing(Class::Buffers, CHUNK_BYTES as u64));
+        }
     }
 
     /// Reads one chunk and makes sure that it is of the entry's version.
@@ -291,6 +417,17 @@ impl Pfs {
         }
         Ok(())
     }
+}
+
+/// Whether all who wanted a page have gone.
+fn is_unwanted(urgency: Urgency, flight: &Flight) -> bool {
+    matches!(urgency, Urgency::Load | Urgency::Plan) && !flight.is_demanded() && flight.give_up_unwanted()
+}
+
+/// As what the eviction policy takes a page that was fetched for this.
+fn fill_of(urgency: Urgency) -> Fill {
+    let unused = matches!(urgency, Urgency::Ahead | Urgency::Plan);
+    if unused { Fill::Ahead } else { Fill::Demand }
 }
 
 fn buffer_len(task: &Task, offset: u64) -> u64 {

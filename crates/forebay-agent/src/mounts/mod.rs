@@ -120,6 +120,14 @@ impl MountState {
         &self.root
     }
 
+    /// Unit of caching in bytes of the file that is open as `fd`.
+    pub fn page_bytes_of(&self, fd: BorrowedFd<'_>) -> u64 {
+        if self.config.small_page_files.is_empty() {
+            return self.config.page_bytes;
+        }
+        self.config.page_bytes_of(&admit::display_path(fd))
+    }
+
     /// What clients are told.
     pub fn info(&self) -> MountInfo {
         MountInfo {

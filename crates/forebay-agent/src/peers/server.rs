@@ -479,9 +479,17 @@ impl<'a> Serving<'a> {
         let Some(mount) = server.mounts.iter().position(|m| m.label() == page.file.mount) else {
             return refuse(format!("no mount is called {:?} here", page.file.mount));
         };
-        let page_bytes = server.mounts[mount].config.page_bytes;
+        let config = &server.mounts[mount].config;
+        let page_bytes = match page.file.path.is_empty() && page.page_bytes == config.small_page_bytes {
+            // The asker does not know its name.
+            true => page.page_bytes,
+            false => config.page_bytes_of(&page.file.path),
+        };
         if page.page_bytes != page_bytes {
-            return refuse(format!("pages of {:?} have {page_bytes} bytes here", page.file.mount));
+            return refuse(format!(
+                "pages of such files on {:?} have {page_bytes} bytes here",
+                page.file.mount
+            ));
         }
         if u64::from(page.page) >= page.file.version.size.div_ceil(page_bytes) {
             return refuse(format!("the file has no page {}", page.page));

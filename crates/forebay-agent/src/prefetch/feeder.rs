@@ -8,6 +8,7 @@ use crate::cache::entry::Entry;
 use crate::cache::flight::{FlightError, Watcher};
 use crate::fetch::Fetch;
 use crate::fetch::find::NoEntry;
+use crate::fetch::pfs::READ_BYTES;
 use crate::mounts::admit::Admitted;
 use crate::mounts::seal::Unsettled;
 use crate::user_limits::PfsFile;
@@ -15,6 +16,7 @@ use forebay_pfs::FileFacts;
 use forebay_pfs::lease::Opened;
 use forebay_policy::fetch_order::Urgency;
 use forebay_wire::NodeInfo;
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,30 +30,33 @@ pub struct Source {
     pub pfs: Arc<PfsFile>,
 }
 
-/// A page whose turn it is.
+/// Adjacent pages whose turn it is: one of the usual size, or as many small ones, which are one
+/// read of the PFS. All of them are in the tier, or none; all have the same owner.
 #[derive(Debug)]
 pub struct Next {
-    /// The copy that it belongs to.
+    /// The copy that they belong to.
     pub entry: Arc<Entry>,
-    /// Its number.
-    pub page: u32,
-    /// Bytes of it that are wanted.
+    /// Their numbers.
+    pub pages: Range<u32>,
+    /// Bytes of them that are wanted.
     pub wanted_bytes: u64,
-    /// It is in the tier already.
+    /// They are in the tier already.
     pub is_resident: bool,
-    /// The peer that owns it.
+    /// The peer that owns them.
     pub owner: Option<Arc<NodeInfo>>,
-    /// The stream that it is fetched in order with, if it has to be fetched from the PFS here.
+    /// The stream that they are fetched in order with, if they have to be fetched from the PFS
+    /// here.
     pub stream: Option<u64>,
 }
 
 impl Next {
-    /// Bytes that have to be fetched for it.
+    /// Bytes that have to be fetched for them.
     pub fn fetch_bytes(&self) -> u64 {
-        if self.is_resident { 0 } else { self.entry.geometry().page_len(self.page) }
+        let geometry = self.entry.geometry();
+        if self.is_resident { 0 } else { self.pages.clone().map(|page| geometry.page_len(page)).sum() }
     }
 
-    /// The mount from which it has to be fetched here.
+    /// The mount from which they have to be fetched here.
     pub fn mount(&self) -> Option<usize> {
         (self.owner.is_none() && !self.is_resident).then_some(self.entry.mount)
     }
@@ -62,18 +67,18 @@ pub trait Errand {
     /// How urgent its pages are.
     const URGENCY: Urgency;
 
-    /// Before a page takes off it may have waited so long that others have fetched or evicted it.
+    /// Before pages take off they may have waited so long that others have fetched or evicted it.
     const WAITS_LONG: bool = false;
 
-    /// Waits until the page may go; `false` if nothing is wanted any more.
+    /// Waits until the pages may go; `false` if nothing is wanted any more.
     fn take_off(&self, next: &Next) -> bool;
 
-    /// Who hears of the end of a page that has taken off.
+    /// Who hears of the end of each of the pages that have taken off.
     fn watcher(&self, next: &Next) -> Arc<dyn Watcher>;
 
-    /// Has the page fetched into the tier of its owner; `false` if it is to be fetched to this
+    /// Has a page fetched into the tier of its owner; `false` if it is to be fetched to this
     /// node.
-    fn place(&self, _owner: &NodeInfo, _next: &Next) -> bool {
+    fn place(&self, _owner: &NodeInfo, _page: u32) -> bool {
         false
     }
 
@@ -92,12 +97,18 @@ pub fn feed<E: Errand>(
     source: &mut Source,
     pages: impl Iterator<Item = (u32, u64)>,
 ) -> bool {
-    for (page, wanted_bytes) in pages {
+    let mut pages = pages.peekable();
+    while let Some((first, wanted_bytes)) = pages.next() {
         let entry = source.entry.clone();
-        let is_resident = fetch.is_resident(&entry, page);
-        let owner = fetch.owners.owner_of(&entry, page);
-        let mut next = Next { entry, page, wanted_bytes, is_resident, owner, stream: None };
-        next.stream = next.mount().and_then(|_| fetch.pfs.stream(&next.entry, page));
+        let is_resident = fetch.is_resident(&entry, first);
+        let owner = fetch.owners.owner_of(&entry, first);
+        let pages_of = first..first + 1;
+        let mut next = Next { entry, pages: pages_of, wanted_bytes, is_resident, owner, stream: None };
+        while let Some((_, wanted_bytes)) = pages.next_if(|(page, _)| goes_with(fetch, &next, *page)) {
+            next.pages.end += 1;
+            next.wanted_bytes += wanted_bytes;
+        }
+        next.stream = next.mount().and_then(|_| fetch.pfs.stream(&next.entry, first));
         if !errand.take_off(&next) {
             return false;
         }
@@ -106,30 +117,47 @@ pub fn feed<E: Errand>(
     true
 }
 
+/// Whether `page` is one read of the PFS with those of `next`.
+fn goes_with(fetch: &Fetch, next: &Next, page: u32) -> bool {
+    let geometry = next.entry.geometry();
+    let ends_read = (u64::from(page) * geometry.page_bytes).is_multiple_of(READ_BYTES);
+    page == next.pages.end
+        && !ends_read
+        && fetch.has_small_pages(&next.entry)
+        && fetch.is_resident(&next.entry, page) == next.is_resident
+        && fetch.owners.owner_of(&next.entry, page).map(|owner| owner.name.clone())
+            == next.owner.as_ref().map(|owner| owner.name.clone())
+}
+
 fn send<E: Errand>(fetch: &Fetch, errand: &E, source: &mut Source, mut next: Next) {
-    let page = next.page;
+    let first = next.pages.start;
     if E::WAITS_LONG {
-        next.is_resident = fetch.is_resident(&next.entry, page);
-        next.owner = fetch.owners.owner_of(&next.entry, page);
+        next.is_resident = next.pages.clone().all(|page| fetch.is_resident(&next.entry, page));
+        next.owner = fetch.owners.owner_of(&next.entry, first);
     }
     if next.is_resident {
-        return errand.watcher(&next).page_done(page, &Ok(0));
+        let watcher = errand.watcher(&next);
+        return next.pages.clone().for_each(|page| watcher.page_done(page, &Ok(0)));
     }
-    if let Some(owner) = &next.owner
-        && errand.place(owner, &next)
-    {
-        return;
+    if let Some(owner) = next.owner.clone() {
+        while !next.pages.is_empty() && errand.place(&owner, next.pages.start) {
+            next.pages.start += 1;
+        }
+        if next.pages.is_empty() {
+            return;
+        }
     }
     // Twice: while this waited the copy may have gone from the tier with the last of its pages.
     for _ in 0..2 {
-        let watcher = errand.watcher(&next);
-        if fetch.request(&next.entry, page, &source.pfs, E::URGENCY, Some(watcher)).is_some() {
+        let (watcher, pages) = (errand.watcher(&next), next.pages.clone());
+        if fetch.request_run(&next.entry, pages, &source.pfs, E::URGENCY, Some(&watcher)).is_some() {
             return;
         }
         let Some(entry) = errand.entry_again(source) else { break };
         (source.entry, next.entry) = (entry.clone(), entry);
     }
-    errand.watcher(&next).page_done(page, &Err(FlightError::NoRoom));
+    let watcher = errand.watcher(&next);
+    next.pages.clone().for_each(|page| watcher.page_done(page, &Err(FlightError::NoRoom)));
 }
 
 /// Opens a file by `open`, and again as long as `wait` waits for it to settle; the open file and

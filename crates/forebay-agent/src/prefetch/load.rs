@@ -18,6 +18,7 @@ use crate::cache::flight::{FlightError, Watcher};
 use crate::counters::add;
 use crate::fetch::Fetch;
 use crate::fetch::peers::{Check, Place, Placing};
+use crate::fetch::pfs::READ_BYTES;
 use crate::lock::lock;
 use crate::mounts::admit::{NoFile, admit};
 use crate::mounts::seal::Unsettled;
@@ -37,8 +38,8 @@ use std::time::{Duration, Instant};
 /// Files waiting in one load; each holds a descriptor.
 const QUEUE_MAX: usize = 512;
 
-/// Pages of one load in the fetch queue: enough for every fetch thread to find the next one
-/// waiting, unless they are of one stream.
+/// Pages of one load in the fetch queue, or as many reads of the PFS that small pages make: enough
+/// for every fetch thread to find the next one waiting, unless they are of one stream.
 const PAGES_IN_FLIGHT: u64 = 64;
 
 /// Burst of a limited load: one page's worth at least, so that a page is never split over two
@@ -275,20 +276,20 @@ impl LoadJob {
         self.changed.notify_all();
     }
 
-    /// Waits until fewer than [`PAGES_IN_FLIGHT`] are, and until `bytes` may be fetched; `false` if
-    /// the load was cancelled.
-    fn take_off(&self, bytes: u64) -> bool {
+    /// Waits until fewer than `most` pages are under way, and until `bytes` may be fetched; `false`
+    /// if the load was cancelled. So many `pages` are under way then as well.
+    fn take_off(&self, pages: u64, most: u64, bytes: u64) -> bool {
         while self.brake.is_on() && !self.is_cancelled() {
             self.pause(LOOK);
         }
         let mut state = lock(&self.state);
-        while state.pages_in_flight >= PAGES_IN_FLIGHT && !self.is_cancelled() {
+        while state.pages_in_flight >= most && !self.is_cancelled() {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         if self.is_cancelled() {
             return false;
         }
-        state.pages_in_flight += 1;
+        state.pages_in_flight += pages;
         drop(state);
         if let Some(pace) = self.pace.as_ref().filter(|_| bytes > 0) {
             let now = Nanos(self.started.elapsed().as_nanos() as u64);
@@ -408,9 +409,11 @@ impl Errand for Arc<FileLoad> {
     const WAITS_LONG: bool = true;
 
     fn take_off(&self, next: &Next) -> bool {
-        let goes = self.job.take_off(next.fetch_bytes());
+        let pages = u64::from(next.pages.end - next.pages.start);
+        let small_pages = (READ_BYTES / next.entry.geometry().page_bytes).max(1);
+        let goes = self.job.take_off(pages, PAGES_IN_FLIGHT * small_pages, next.fetch_bytes());
         if goes {
-            self.left.fetch_add(1, Ordering::AcqRel);
+            self.left.fetch_add(pages, Ordering::AcqRel);
         }
         goes
     }
@@ -420,8 +423,8 @@ impl Errand for Arc<FileLoad> {
     }
 
     /// A pinned file is wanted on this node; others are best where all nodes look for them.
-    fn place(&self, owner: &NodeInfo, next: &Next) -> bool {
-        let place = || Place { of: self.clone(), page: next.page, begun: false };
+    fn place(&self, owner: &NodeInfo, page: u32) -> bool {
+        let place = || Place { of: self.clone(), page, begun: false };
         !self.entry.pinned.load(Ordering::Relaxed) && self.fetch.peers.place(owner, place()).is_ok()
     }
 }

@@ -36,6 +36,7 @@ use forebay_store::{Class, Reservation};
 use forebay_wire::FileRef;
 use forebay_wire::cluster::{Order, OrderProgress, Part};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -314,8 +315,17 @@ impl Orders {
         free.then(|| Passed { orders: self.clone(), mount })
     }
 
-    /// A page that was under way has ended.
-    fn landed(&self, page: &OrderedPage, outcome: &Result<u64, FlightError>) {
+    /// A page of an order has landed: it is protected until it was read.
+    fn protect(&self, of: &OrderedPages, page: u32, has_landed: bool) {
+        let mut state = lock(&self.state);
+        if has_landed && state.run_mut(of.order).is_some() {
+            // Under the lock: an order that is cancelled now takes its claim back afterwards.
+            self.fetch.cache.plan(of.entry.key(page), of.order.id);
+        }
+    }
+
+    /// Pages that were under way have ended.
+    fn landed(&self, page: &OrderedPages, outcome: &Result<u64, FlightError>) {
         let mut state = lock(&self.state);
         if page.from_pfs {
             take_one(&mut state.in_flight, page.entry.mount);
@@ -329,10 +339,6 @@ impl Orders {
                 Ok(0) => run.progress.resident_bytes += page.bytes,
                 Ok(_) => run.progress.fetched_bytes += page.bytes,
                 Err(_) => run.progress.failed_bytes += page.bytes,
-            }
-            if outcome.is_ok() {
-                // Under the lock: an order that is cancelled now takes its claim back afterwards.
-                self.fetch.cache.plan(page.entry.key(page.page), page.order.id);
             }
             run.dirty = true;
             run.end_if_done(&self.reporting);
@@ -428,24 +434,48 @@ fn limit(rate_bytes_per_s: u64) -> u64 {
     if rate_bytes_per_s == 0 { 1 << 50 } else { rate_bytes_per_s }
 }
 
-/// A page under way for an order.
+/// A page under way for an order, or adjacent small ones that are one read.
 #[derive(Debug)]
-struct OrderedPage {
+struct OrderedPages {
     orders: Arc<Orders>,
     order: Ticket,
     entry: Arc<Entry>,
-    page: u32,
-    /// Of it, bytes that the order asks for.
+    pages: Range<u32>,
+    /// Of them, bytes that the order asks for.
     bytes: u64,
-    /// It is fetched from the PFS here, not asked of a peer.
+    /// They are fetched from the PFS here, not asked of a peer.
     from_pfs: bool,
     /// See [`Run`].
     stream: Option<u64>,
+    ends: Mutex<PageEnds>,
 }
 
-impl Watcher for OrderedPage {
-    fn page_done(&self, _page: u32, outcome: &Result<u64, FlightError>) {
-        self.orders.landed(self, outcome);
+/// What has become of pages of one read so far.
+#[derive(Debug, Default)]
+struct PageEnds {
+    pages: u32,
+    fetched_bytes: u64,
+    failure: Option<FlightError>,
+}
+
+impl Watcher for OrderedPages {
+    fn page_done(&self, page: u32, outcome: &Result<u64, FlightError>) {
+        let all = {
+            let mut ends = lock(&self.ends);
+            ends.pages += 1;
+            match outcome {
+                Ok(bytes) => ends.fetched_bytes += bytes,
+                Err(e) => ends.failure = Some(e.clone()),
+            }
+            if ends.pages < self.pages.end - self.pages.start {
+                // It may be read before the last of them has come.
+                drop(ends);
+                return self.orders.protect(self, page, outcome.is_ok());
+            }
+            ends.failure.take().map_or(Ok(ends.fetched_bytes), Err)
+        };
+        self.orders.protect(self, page, outcome.is_ok());
+        self.orders.landed(self, &all);
     }
 
     fn is_cancelled(&self) -> bool {
@@ -586,14 +616,15 @@ impl Errand for Ordered<'_> {
     }
 
     fn watcher(&self, next: &Next) -> Arc<dyn Watcher> {
-        Arc::new(OrderedPage {
+        Arc::new(OrderedPages {
             orders: self.feeder.orders.clone(),
             order: self.feeder.ticket,
             entry: next.entry.clone(),
-            page: next.page,
+            pages: next.pages.clone(),
             bytes: next.wanted_bytes,
             from_pfs: next.mount().is_some(),
             stream: next.stream,
+            ends: Mutex::default(),
         })
     }
 

@@ -14,12 +14,21 @@ use forebay_policy::fetch_order::Urgency;
 use forebay_store::copy::CopyFile;
 use forebay_store::{BLOCK_BYTES, State};
 use forebay_wire::{PageRun, Refusal, Reply};
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
 /// Most pages one prefetch may ask for; a window of 64 MiB in pages of 64 KiB.
-const PREFETCH_PAGES_MAX: u32 = 1024;
+const PREFETCH_PAGES_MAX: u64 = 1024;
+
+/// And most bytes, where pages are smaller.
+const PREFETCH_BYTES_MAX: u64 = 64 << 20;
+
+/// Most pages of `page_bytes` that one request may ask for.
+fn most_pages(page_bytes: u64) -> u64 {
+    PREFETCH_PAGES_MAX.max(PREFETCH_BYTES_MAX / page_bytes)
+}
 
 /// A share of the capacity, one in four, that pages fetched ahead and not yet read may take in one
 /// request.
@@ -44,7 +53,7 @@ pub struct Wanted {
 impl Wanted {
     /// Pages of its range in a file of `size` bytes.
     fn pages(&self, size: u64, page_bytes: u64) -> Result<u64, Refusal> {
-        if self.len / page_bytes >= u64::from(PREFETCH_PAGES_MAX) {
+        if self.len / page_bytes >= most_pages(page_bytes) {
             return Err(Refusal::Invalid("too much at a time".into()));
         }
         if self.offset >= size || self.len == 0 {
@@ -63,7 +72,7 @@ pub fn fetch(connection: &Connection, file: Admitted, fd: OwnedFd, wanted: &Want
         add(&node.counters.changed_total, 1);
         return reply(Reply::Changed(file.facts));
     }
-    let page_bytes = node.mounts[file.mount].config.page_bytes;
+    let page_bytes = node.mounts[file.mount].page_bytes_of(fd.as_fd());
     let under_way = wanted
         .pages(file.facts.version.size, page_bytes)
         .and_then(|pages| node.shares.share(Kind::Fetching, connection.peer.uid, pages * page_bytes));
@@ -75,7 +84,8 @@ pub fn fetch(connection: &Connection, file: Admitted, fd: OwnedFd, wanted: &Want
         Ok(kept) => kept,
         Err(refusal) => return refuse(refusal),
     };
-    let (ahead, pfs) = (Ahead::of(connection, &file, &kept, &wanted.ahead), Arc::new(kept.with(under_way)));
+    let ahead = Ahead::of(connection, page_bytes, &kept, &wanted.ahead);
+    let pfs = Arc::new(kept.with(under_way));
     // Twice: an entry can be removed between being found and being boarded.
     for _ in 0..2 {
         let entry = match entry_for(connection, &file, &pfs) {
@@ -108,12 +118,11 @@ struct Ahead<'a> {
 
 impl<'a> Ahead<'a> {
     /// `None` if there are none, or if the user has too many under way.
-    fn of(connection: &Connection, file: &Admitted, kept: &PfsFile, runs: &'a [PageRun]) -> Option<Self> {
+    fn of(connection: &Connection, page_bytes: u64, kept: &PfsFile, runs: &'a [PageRun]) -> Option<Self> {
         let node = &connection.node;
-        let page_bytes = node.mounts[file.mount].config.page_bytes;
         let room = node.cache.budget.capacity_bytes() / AHEAD_SHARE / page_bytes;
         let wanted = runs.iter().fold(0u64, |sum, run| sum.saturating_add(run.pages.into()));
-        let count = wanted.min(PREFETCH_PAGES_MAX.into()).min(room);
+        let count = wanted.min(most_pages(page_bytes)).min(room);
         if count == 0 {
             return None;
         }
@@ -136,14 +145,25 @@ impl<'a> Ahead<'a> {
         let in_file = entry.geometry().pages();
         let run = |run: &PageRun| run.first_page..run.first_page.saturating_add(run.pages);
         let pages = self.runs.iter().flat_map(run).take(self.count);
-        for page in pages.filter(|page| u64::from(*page) < in_file) {
-            if copy.word(page).state == State::Absent
-                && connection.node.fetch.request(entry, page, &self.pfs, Urgency::Ahead, None).is_none()
-            {
+        let absent = |page: &u32| u64::from(*page) < in_file && copy.word(*page).state == State::Absent;
+        for pages in adjacent(pages.filter(absent)) {
+            if connection.node.fetch.request_run(entry, pages, &self.pfs, Urgency::Ahead, None).is_none() {
                 return;
             }
         }
     }
+}
+
+/// Pages in runs of adjacent ones, in their order.
+fn adjacent(pages: impl Iterator<Item = u32>) -> Vec<Range<u32>> {
+    let mut runs: Vec<Range<u32>> = Vec::new();
+    for page in pages {
+        match runs.last_mut() {
+            Some(run) if run.end == page => run.end += 1,
+            _ => runs.push(page..page + 1),
+        }
+    }
+    runs
 }
 
 fn entry_for(connection: &Connection, file: &Admitted, pfs: &Arc<PfsFile>) -> Result<Arc<Entry>, NoEntry> {
@@ -171,20 +191,18 @@ fn bring(
     let first = (wanted.offset / geometry.page_bytes) as u32;
     let last = ((end - 1) / geometry.page_bytes) as u32;
     let Ok(file) = connection.node.cache.file(entry) else { return Outcome::Gone };
+    let needed = |page: u32| (end - u64::from(page) * geometry.page_bytes).min(geometry.page_len(page));
     let mut flights = Vec::new();
-    for page in first..=last {
-        let needed = (end - u64::from(page) * geometry.page_bytes).min(geometry.page_len(page));
-        if file.word(page).covers(needed) {
-            continue;
+    for pages in adjacent((first..=last).filter(|page| !file.word(*page).covers(needed(*page)))) {
+        match connection.node.fetch.request_run(entry, pages, pfs, Urgency::Demand, None) {
+            Some(run) => flights.extend(run.into_iter().map(|flight| (needed(flight.page), flight))),
+            None => return Outcome::Gone,
         }
-        let requested = connection.node.fetch.request(entry, page, pfs, Urgency::Demand, None);
-        let Some(requested) = requested else { return Outcome::Gone };
-        flights.push((requested.flight, needed));
     }
     if let Some(ahead) = ahead {
         ahead.request(connection, entry, &file);
     }
-    for (flight, needed) in flights {
+    for (needed, flight) in flights {
         match flight
             .wait(needed.next_multiple_of(BLOCK_BYTES).min(geometry.page_len(flight.page)), wanted.deadline)
         {
@@ -233,7 +251,8 @@ pub fn prefetch(
     let Ok(kept) = keep_file(connection, &file, fd) else {
         return add(&node.counters.ahead_refused_total, 1);
     };
-    let Some(ahead) = Ahead::of(connection, &file, &kept, runs) else { return };
+    let page_bytes = node.mounts[file.mount].page_bytes_of(kept.as_fd());
+    let Some(ahead) = Ahead::of(connection, page_bytes, &kept, runs) else { return };
     let Ok(entry) = entry_for(connection, &file, &ahead.pfs) else { return };
     let Ok(copy) = node.cache.file(&entry) else { return };
     ahead.request(connection, &entry, &copy);
@@ -249,7 +268,8 @@ pub fn missed(connection: &Connection, sent: Sent, version: &FileVersion, page: 
     // The version is part of the key's meaning, but a file that changes between two misses only
     // costs one fetch.
     let key = place.ino << 24 ^ u64::from(page);
-    if !node.fetch.ends.missed(mount, key, bytes.into()) {
+    let page_bytes = node.mounts[mount].page_bytes_of(fd.as_fd());
+    if !node.fetch.ends.missed(mount, key, bytes.into(), page_bytes) {
         return;
     }
     let admitted = admit_at(&node.mounts, fd.as_fd(), &place);
@@ -272,7 +292,7 @@ fn start_refill(
         return false;
     }
     let node = &connection.node;
-    let page_bytes = node.mounts[file.mount].config.page_bytes;
+    let page_bytes = node.mounts[file.mount].page_bytes_of(fd.as_fd());
     let Ok(share) = node.shares.share(Kind::Ahead, connection.peer.uid, page_bytes) else { return false };
     let Ok(pfs) = keep_file(connection, file, fd).map(|kept| Arc::new(kept.with(share))) else {
         return false;

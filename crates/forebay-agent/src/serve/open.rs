@@ -4,16 +4,15 @@ use super::session::{Answer, Connection, reply};
 use crate::counters::add;
 use crate::mounts::admit::Admitted;
 use forebay_wire::Reply;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
 /// Tells the client what the PFS says about the file now, and hands out the cached copy if there is
 /// one.
-pub fn open(connection: &Connection, file: Admitted, _fd: &OwnedFd) -> Answer {
+pub fn open(connection: &Connection, file: Admitted, fd: &OwnedFd) -> Answer {
     let node = &connection.node;
     let counters = &node.counters;
     add(&counters.opens_total, 1);
-    let page_bytes = node.mounts[file.mount].config.page_bytes;
     let opened = |copy, page_bytes, pinned| Reply::Opened {
         mount: file.mount as u32,
         facts: file.facts,
@@ -28,7 +27,7 @@ pub fn open(connection: &Connection, file: Admitted, _fd: &OwnedFd) -> Answer {
         Some((entry, copy))
     });
     match shared_copy {
-        None => reply(opened(0, page_bytes, false)),
+        None => reply(opened(0, node.mounts[file.mount].page_bytes_of(fd.as_fd()), false)),
         Some((entry, fd)) => {
             add(&counters.opens_cached_total, 1);
             let pinned = entry.pinned.load(Ordering::Relaxed);

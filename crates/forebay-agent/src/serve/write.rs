@@ -76,7 +76,7 @@ pub fn commit(connection: &mut Connection, file: Admitted, fd: &OwnedFd, version
         path: display_path(fd.as_fd()),
         owner_uid: facts.uid,
         version: facts.version,
-        page_bytes: stage.page_bytes,
+        page_bytes: mount.page_bytes_of(fd.as_fd()),
     };
     match stage.finish(identity, file.mount) {
         Ok(()) => reply(Reply::Done),

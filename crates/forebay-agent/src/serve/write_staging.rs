@@ -6,7 +6,7 @@ use crate::cache::held::Held;
 use crate::counters::{Counters, add};
 use crate::user_limits::{Kind, Share, Shares};
 use forebay_policy::eviction::Fill;
-use forebay_store::copy::{CopyFile, CopyIdentity};
+use forebay_store::copy::{CopyFile, CopyIdentity, Geometry};
 use forebay_store::staging::Staging;
 use forebay_store::{BLOCK_BYTES, Class, State, Word, blocks_bytes};
 use forebay_wire::Refusal;
@@ -134,7 +134,8 @@ impl Stage {
         Ok(())
     }
 
-    /// Makes a copy of what was staged.
+    /// Makes a copy of what was staged. Pages of `identity` may be smaller than those that were
+    /// staged.
     ///
     /// # Errors
     /// No room, or the tier failed.
@@ -145,14 +146,9 @@ impl Stage {
             .map_err(|_| io::Error::new(io::ErrorKind::StorageFull, "no room"))?;
         let copy = CopyFile::finish(self.file.try_clone()?, &identity)?;
         let geometry = copy.geometry();
-        let whole: Vec<u32> = (self.pages.iter())
-            .filter(|(page, len)| u64::from(**page) < geometry.pages() && geometry.page_len(**page) == **len)
-            .map(|(page, _)| *page)
-            .collect();
-        for (page, _) in self.pages.iter().filter(|(page, _)| u64::from(**page) < geometry.pages()) {
-            if whole.binary_search(page).is_err() {
-                copy.discard(*page)?;
-            }
+        let (whole, parts) = divided(&self.pages, self.page_bytes, geometry);
+        for page in parts {
+            copy.discard(page)?;
         }
         let bytes_of = |page: u32| blocks_bytes(geometry.page_len(page));
         let kept: u64 = whole.iter().map(|page| bytes_of(*page)).sum();
@@ -176,5 +172,42 @@ impl Stage {
         }
         add(&self.counters.pages_written_total, whole.len() as u64);
         Ok(())
+    }
+}
+
+/// The pages of a copy that were staged whole, and those that were in part, from the bytes that are
+/// there of each page of `staged_bytes`.
+fn divided(staged: &BTreeMap<u32, u64>, staged_bytes: u64, geometry: Geometry) -> (Vec<u32>, Vec<u32>) {
+    let pages_each = (staged_bytes / geometry.page_bytes).max(1);
+    let (mut whole, mut parts) = (Vec::new(), Vec::new());
+    for (staged_page, len) in staged {
+        let first = u64::from(*staged_page) * pages_each;
+        // What was written behind the end of the file says that its end is not what was staged.
+        let is_beyond = first * geometry.page_bytes + len > geometry.size;
+        for page in (first..first + pages_each).take_while(|page| *page < geometry.pages()) {
+            let has = len.saturating_sub((page - first) * geometry.page_bytes);
+            if has >= geometry.page_len(page as u32) && !is_beyond {
+                whole.push(page as u32);
+            } else if has > 0 {
+                parts.push(page as u32);
+            }
+        }
+    }
+    (whole, parts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn staged_pages_become_small_ones() {
+        let staged: BTreeMap<u32, u64> = [(0, 8192), (1, 5000), (3, 100)].into();
+        let small = Geometry { size: 8192 * 3 + 100, page_bytes: 4096 };
+        assert_eq!(divided(&staged, 8192, small), (vec![0, 1, 2, 6], vec![3]));
+        let same = Geometry { size: 8192 * 3 + 100, page_bytes: 8192 };
+        assert_eq!(divided(&staged, 8192, same), (vec![0, 3], vec![1]));
+        let shorter = Geometry { size: 4097, page_bytes: 8192 };
+        assert_eq!(divided(&staged, 8192, shorter), (vec![], vec![0]), "what is behind the end is not known");
     }
 }

@@ -17,6 +17,7 @@ mod access;
 mod append;
 mod changes;
 mod cluster;
+mod columnar;
 mod common;
 mod coordinator;
 mod crash;

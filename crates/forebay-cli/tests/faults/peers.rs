@@ -37,6 +37,24 @@ fn the_pfs_serves_every_byte_once_however_many_nodes_read() {
 }
 
 #[test]
+fn small_pages_of_columnar_files_come_from_their_owners() {
+    let Some(slow) = SlowFs::start() else { return };
+    let cluster = Cluster::start(2, &NodeSetup { read_ahead: 4 * MIB, ..NodeSetup::new(&slow.mount()) });
+    let path = cluster.make_shared_file(|name| slow.at(&format!("{name}.parquet")), SEED, SIZE);
+    let before = slow.stats().read_bytes;
+    cluster.read_on(&[0, 1], 2, &path, SEED);
+    assert_eq!(slow.stats().read_bytes - before, SIZE);
+    assert_eq!(cluster.sum("from_peers_bytes"), SIZE);
+    for node in &cluster.nodes {
+        assert!(
+            node.counter("pages_to_peers_total") > SIZE / PAGE,
+            "pages of {PAGE} bytes, as other files have"
+        );
+        assert_eq!(node.counter("peer_late_total") + node.counter("peer_broken_total"), 0);
+    }
+}
+
+#[test]
 fn a_page_asked_for_again_is_kept_and_others_stay_guests() {
     let pfs = plain_pfs();
     let path = pfs.path().join("f");

@@ -27,6 +27,12 @@
 //! index in between, and threads share a handle. So a handle has up to four streams, which share
 //! the bound of the window, and one that no read has continued for 32 reads is dropped.
 //!
+//! **Columnar files.** Programs read parts of them, and a run of reads ends where a chunk of a
+//! column ends. There a stream that did not begin at the start of the file has no more ahead than
+//! an eighth of what it has read ([`ReadaheadConfig::is_columnar`]), so that what is fetched for
+//! nothing is bounded by what was read; no distance between reads makes a stream; and a read of any
+//! length fills the small pages that it covers, which cost little more than the request.
+//!
 //! **Refused.** The agent may refuse (budget, brake). Then the window halves, the frontier falls
 //! back, and nothing is asked ahead until the reader has moved on by half the smaller window. What
 //! a read itself needs is always asked for.
@@ -51,7 +57,12 @@ pub struct ReadaheadConfig {
     /// Unit of placement, whole pages, which a contiguous stream does not ask beyond before its
     /// reader is there. 0: none.
     pub extent_bytes: u64,
+    /// Programs read parts of the file, see the module.
+    pub is_columnar: bool,
 }
+
+/// A stream of a columnar file has one byte ahead for so many that it has read.
+const EARNED_DIVISOR: u64 = 8;
 
 impl ReadaheadConfig {
     /// The defaults for pages of `page_bytes`: from two pages to 64 MiB, reads from 64 KiB on.
@@ -62,6 +73,7 @@ impl ReadaheadConfig {
             max_window_bytes: 64 << 20,
             stream_read_bytes: 64 << 10,
             extent_bytes: 0,
+            is_columnar: false,
         }
     }
 }
@@ -169,7 +181,15 @@ impl Readahead {
         self.count_strays(stream);
         match stream {
             Some(index) => {
-                let max_window_bytes = self.config.max_window_bytes / self.streams.len() as u64;
+                let began = self.streams[index].began;
+                // Whoever begins at the front reads all of it; the first chunk of a column does
+                // not lie there.
+                let earned_bytes = match self.config.is_columnar && began > 0 {
+                    true => (read.end - began) / EARNED_DIVISOR,
+                    false => u64::MAX,
+                };
+                let max_window_bytes =
+                    (self.config.max_window_bytes / self.streams.len() as u64).min(earned_bytes);
                 let units = Units {
                     page_bytes: u64::from(self.config.page_bytes),
                     extent_bytes: self.config.extent_bytes,
@@ -209,12 +229,13 @@ impl Readahead {
     /// Whether `read` makes a new stream, with the strays before it. Returns its index.
     fn begun_by(&mut self, read: Span) -> Option<usize> {
         let long = read.end - read.offset >= self.config.stream_read_bytes;
+        let may_stride = long && !self.config.is_columnar;
         let stride_bytes = if read.offset == 0 && long {
             0
         } else if let Some(at) = self.strays.iter().position(|stray| stray.end == read.offset) {
             self.strays.remove(at);
             0
-        } else if let Some(stride_bytes) = self.constant_stride(read).filter(|_| long) {
+        } else if let Some(stride_bytes) = self.constant_stride(read).filter(|_| may_stride) {
             self.strays.clear();
             stride_bytes
         } else {
@@ -260,7 +281,8 @@ impl Readahead {
     fn random(&self, read: Span, known: &mut dyn FnMut(u64) -> bool, ask: &mut Vec<Range<u64>>) -> Serve {
         let page_bytes = u64::from(self.config.page_bytes);
         let pages = read.offset / page_bytes..read.end.div_ceil(page_bytes);
-        let large = 2 * (read.end - read.offset) >= page_bytes.min(self.file_bytes);
+        let large =
+            self.config.is_columnar || 2 * (read.end - read.offset) >= page_bytes.min(self.file_bytes);
         if large {
             push_unknown(pages, known, ask);
         } else if !pages.clone().all(known) {
@@ -318,14 +340,14 @@ impl Stream {
                 let Some(end) = units.end_page(self.began, read).filter(|end| *end > self.frontier) else {
                     return;
                 };
-                if self.is_due(ahead_bytes, max_window_bytes) {
+                if self.is_due(ahead_bytes, page_bytes, max_window_bytes) {
                     let target = own.end + self.window_bytes / page_bytes;
                     self.ask_for(own.end..target.min(end), known, ask);
                 }
             }
             Some(reads_ahead) => {
                 let ahead_bytes = reads_ahead * (own.end - own.start) * page_bytes;
-                if self.is_due(ahead_bytes, max_window_bytes) {
+                if self.is_due(ahead_bytes, page_bytes, max_window_bytes) {
                     self.ask_for_strides(read.end - read.offset, page_bytes, file_bytes, known, ask);
                 }
             }
@@ -334,7 +356,7 @@ impl Stream {
 
     /// Whether to ask ahead now, with `ahead_bytes` already asked for and not read; if so, opens or
     /// doubles the window.
-    fn is_due(&mut self, ahead_bytes: u64, max_window_bytes: u64) -> bool {
+    fn is_due(&mut self, ahead_bytes: u64, page_bytes: u64, max_window_bytes: u64) -> bool {
         if !self.opened {
             self.opened = true;
             return true;
@@ -342,7 +364,7 @@ impl Stream {
         if ahead_bytes > self.window_bytes / 2 {
             return false;
         }
-        self.window_bytes = (2 * self.window_bytes).min(max_window_bytes);
+        self.window_bytes = (2 * self.window_bytes).max(page_bytes).min(max_window_bytes);
         true
     }
 

@@ -194,6 +194,35 @@ fn the_next_extent_is_not_asked_for_before_the_reader_is_in_it() {
     assert_eq!((all[0].start, last(&all)), (0, 3 * extent_pages + 1));
 }
 
+#[test]
+fn of_a_columnar_file_is_fetched_what_is_read_and_what_reading_on_has_earned() {
+    let page = 32 * KIB;
+    let config = ReadaheadConfig { is_columnar: true, ..ReadaheadConfig::for_page(page as u32) };
+    let columnar = || Readahead::new(config, 1 << 30);
+    // A footer, then chunks of one column: only the pages that they cover, at whatever distance.
+    let mut handle = columnar();
+    assert_eq!(read(&mut handle, (1 << 30) - 8, 8), (Serve::Tier, vec![32767..32768]));
+    for chunk in 1..9u64 {
+        let offset = chunk * 10 * MIB + 5;
+        let first = offset / page;
+        assert_eq!(read(&mut handle, offset, MIB), (Serve::Tier, vec![first..first + 33]), "chunk {chunk}");
+    }
+    // Reading on: at no moment more ahead than an eighth of what was read, and in the end some.
+    let mut handle = columnar();
+    let (start, mut asked_end) = (100 * MIB, 0);
+    for at in (start..start + 64 * MIB).step_by(MIB as usize) {
+        let (serve, ask) = read(&mut handle, at, MIB);
+        assert_eq!(serve, Serve::Tier);
+        asked_end = ask.iter().map(|pages| pages.end * page).fold(asked_end, u64::max);
+        let (has_read, ahead) = (at + MIB - start, asked_end - (at + MIB));
+        assert!(ahead <= has_read / 8 + page, "{ahead} ahead of {has_read}");
+    }
+    assert!(asked_end > start + 67 * MIB, "{asked_end}");
+    // From the front on it is read as any file.
+    let mut front = columnar();
+    assert_eq!(read(&mut front, 0, 64 * KIB).1, [0..4]);
+}
+
 fn config() -> impl Strategy<Value = ReadaheadConfig> {
     (12u32..22, 0u64..5, 0u64..40, 0u64..9).prop_map(|(page_bits, first_pages, max_pages, extent_pages)| {
         ReadaheadConfig {
@@ -202,6 +231,7 @@ fn config() -> impl Strategy<Value = ReadaheadConfig> {
             max_window_bytes: max_pages << page_bits,
             stream_read_bytes: 64 * KIB,
             extent_bytes: extent_pages << page_bits,
+            is_columnar: false,
         }
     })
 }

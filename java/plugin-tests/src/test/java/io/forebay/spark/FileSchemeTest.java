@@ -10,10 +10,15 @@ import static org.junit.Assert.assertTrue;
 
 import java.io.File;
 import java.io.IOException;
+import java.net.URI;
 import java.net.URL;
 import java.net.URLClassLoader;
+import java.util.EnumSet;
 
 import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.CreateFlag;
+import org.apache.hadoop.fs.FileAlreadyExistsException;
+import org.apache.hadoop.fs.FileContext;
 import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.LocalFileSystem;
 import org.apache.hadoop.fs.Path;
@@ -71,6 +76,29 @@ public class FileSchemeTest {
     FileScheme.fill(conf);
     assertSame(before, files());
     assertEquals(LocalFileSystem.class, files().getClass());
+  }
+
+  /** As Delta Lake commits: it renames by FileContext. */
+  @Test
+  public void whoUsesFileContextGetsForebaysToo() throws IOException {
+    Configuration conf = driver();
+    FileScheme.fill(conf);
+    File root = folder.getRoot();
+    for (String scheme : new String[] {"file", "forebay"}) {
+      FileContext context = FileContext.getFileContext(URI.create(scheme + ":///"), conf);
+      String expected = scheme.equals("file") ? "ForebayLocalFs" : "ForebayFs";
+      assertEquals(expected, context.getDefaultFileSystem().getClass().getSimpleName());
+      Path from = new Path(scheme + "://" + root + "/from-" + scheme);
+      Path to = new Path(scheme + "://" + root + "/to-" + scheme);
+      context.create(from, EnumSet.of(CreateFlag.CREATE)).close();
+      context.rename(from, to);
+      assertTrue(new File(root, "to-" + scheme).exists());
+      context.create(from, EnumSet.of(CreateFlag.CREATE)).close();
+      assertThrows("a commit that somebody else has made", FileAlreadyExistsException.class, () -> context.rename(from, to));
+    }
+    FileScheme.giveBack(conf);
+    assertEquals("LocalFs", FileContext.getFileContext(URI.create("file:///"), conf).getDefaultFileSystem().getClass().getSimpleName());
+    assertTrue("executors as well", FileScheme.settings(driver()).containsKey("fs.AbstractFileSystem.forebay.impl"));
   }
 
   @Test

@@ -20,7 +20,9 @@ import org.slf4j.LoggerFactory;
 
 import io.forebay.hadoop.ForebayConfig;
 import io.forebay.hadoop.ForebayFileSystem;
+import io.forebay.hadoop.ForebayFs;
 import io.forebay.hadoop.ForebayLocalFileSystem;
+import io.forebay.hadoop.ForebayLocalFs;
 
 /**
  * Puts Forebay's file system in the place of Hadoop's for {@code file:///}, so that paths stay as
@@ -50,6 +52,17 @@ final class FileScheme {
   private static final String FILES_CLASS = "fs.file.impl";
   private static final String FOREBAY_CLASS = "fs.forebay.impl";
 
+  /**
+   * The same for FileContext, by which Delta Lake and Spark's streaming commit. Hadoop does not
+   * find these by itself.
+   */
+  private static final String FILES_CONTEXT = "fs.AbstractFileSystem.file.impl";
+
+  private static final String FOREBAY_CONTEXT = "fs.AbstractFileSystem.forebay.impl";
+
+  /** As Hadoop's core-default.xml has it; unset would be no file system at all. */
+  private static final String HADOOPS_FILES_CONTEXT = "org.apache.hadoop.fs.local.LocalFs";
+
   /** How often somebody else may be faster than we are. Once is rare. */
   private static final int TRIES = 10;
 
@@ -58,7 +71,7 @@ final class FileScheme {
   private FileScheme() {}
 
   /**
-   * Names the class for {@code file:///}, for everything that takes its configuration from this
+   * Names the classes for {@code file:///}, for everything that takes its configuration from this
    * one, tasks among it. A class named by the user stays.
    *
    * @return whether none was named
@@ -66,6 +79,9 @@ final class FileScheme {
   static boolean takeOver(Configuration hadoop) {
     boolean unset = hadoop.get(FILES_CLASS) == null;
     hadoop.setIfUnset(FILES_CLASS, ForebayLocalFileSystem.class.getName());
+    if (unset && HADOOPS_FILES_CONTEXT.equals(hadoop.getTrimmed(FILES_CONTEXT, HADOOPS_FILES_CONTEXT))) {
+      hadoop.set(FILES_CONTEXT, ForebayLocalFs.class.getName());
+    }
     return unset;
   }
 
@@ -75,14 +91,18 @@ final class FileScheme {
    */
   static void giveBack(Configuration hadoop) {
     hadoop.unset(FILES_CLASS);
+    if (names(hadoop, FILES_CONTEXT, ForebayLocalFs.class)) {
+      hadoop.set(FILES_CONTEXT, HADOOPS_FILES_CONTEXT);
+    }
   }
 
   /**
-   * Names the class for {@code forebay:///}: Hadoop has looked for file systems before the jar of
+   * Names the classes for {@code forebay:///}: Hadoop has looked for file systems before the jar of
    * the plug-in was there, and would not find it.
    */
   static void name(Configuration hadoop) {
     hadoop.setIfUnset(FOREBAY_CLASS, ForebayFileSystem.class.getName());
+    hadoop.setIfUnset(FOREBAY_CONTEXT, ForebayFs.class.getName());
   }
 
   /**
@@ -152,6 +172,12 @@ final class FileScheme {
     // Another class is the user's own business.
     if (names(hadoop, FILES_CLASS, ForebayLocalFileSystem.class)) {
       settings.put(FILES_CLASS, ForebayLocalFileSystem.class.getName());
+    }
+    for (String context : List.of(FILES_CONTEXT, FOREBAY_CONTEXT)) {
+      String named = hadoop.getTrimmed(context, "");
+      if (named.equals(ForebayLocalFs.class.getName()) || named.equals(ForebayFs.class.getName())) {
+        settings.put(context, named);
+      }
     }
     return settings;
   }

@@ -5,6 +5,7 @@ import java.util.ArrayList;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Objects;
+import java.util.Properties;
 import java.util.Set;
 import java.util.function.Predicate;
 
@@ -81,9 +82,10 @@ final class JobListener extends SparkListener {
     List<Integer> ids = stagesOf(event);
     // Looked up here, as a short job is over before the teller comes to it.
     List<Stage> stages = ids.stream().map(this::stage).filter(Objects::nonNull).toList();
+    StageInput.Source source = source(event.properties());
     teller.put(book -> {
       book.jobStarted(event.jobId(), ids);
-      stages.forEach(stage -> read(book, stage));
+      stages.forEach(stage -> read(book, stage, source));
     });
   }
 
@@ -98,7 +100,8 @@ final class JobListener extends SparkListener {
     if (info.attemptNumber() == 0) {
       Stage stage = stage(info.stageId());
       if (stage != null) {
-        teller.put(book -> read(book, stage));
+        StageInput.Source source = source(event.properties());
+        teller.put(book -> read(book, stage, source));
       }
     }
   }
@@ -141,12 +144,18 @@ final class JobListener extends SparkListener {
     }
   }
 
-  private void read(Book book, Stage stage) {
+  /** By what the input of a job of these properties is found; its execution may end meanwhile. */
+  private StageInput.Source source(Properties properties) {
+    String execution = properties == null ? null : properties.getProperty("spark.sql.execution.id");
+    return new StageInput.Source(ours, Scan.filters(execution), context.hadoopConfiguration());
+  }
+
+  private static void read(Book book, Stage stage, StageInput.Source source) {
     if (book.knowsStage(stage.id())) {
       return;
     }
     try {
-      StageInput input = StageInput.of(stage, ours);
+      StageInput input = StageInput.of(stage, source);
       if (input != null) {
         book.stageReads(stage.id(), input);
       }

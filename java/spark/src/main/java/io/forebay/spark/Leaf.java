@@ -27,11 +27,6 @@ final class Leaf {
 
   /** Takes a range of a file. */
   interface Sink {
-    void range(String path, long offset, long length);
-  }
-
-  /** Takes a range of a file of whatever system. */
-  private interface Found {
     void range(Path path, long offset, long length);
   }
 
@@ -40,10 +35,9 @@ final class Leaf {
    * names files.
    */
   static void of(Partition partition, Predicate<URI> ours, Sink sink) throws ReflectiveOperationException {
-    Found found = (path, offset, length) -> {
-      URI uri = path.toUri();
-      if (length > 0 && ours.test(uri)) {
-        sink.range(uri.getPath(), offset, length);
+    Sink found = (path, offset, length) -> {
+      if (length > 0 && ours.test(path.toUri())) {
+        sink.range(path, offset, length);
       }
     };
     if (partition instanceof HadoopPartition old) {
@@ -55,7 +49,7 @@ final class Leaf {
     }
   }
 
-  private static void split(Object split, Found found) {
+  private static void split(Object split, Sink found) {
     if (split instanceof FileSplit file) {
       found.range(file.getPath(), file.getStart(), file.getLength());
     } else if (split instanceof org.apache.hadoop.mapreduce.lib.input.FileSplit file) {
@@ -79,7 +73,7 @@ final class Leaf {
 
   /** Apart, so that its classes are looked for only if they are there. */
   private static final class Sql {
-    static void of(Object partition, Found found) throws ReflectiveOperationException {
+    static void of(Object partition, Sink found) throws ReflectiveOperationException {
       if (partition instanceof FilePartition files) {
         for (PartitionedFile file : files.files()) {
           found.range(file.toPath(), file.start(), file.length());

@@ -13,6 +13,8 @@ import java.util.Map;
 import java.util.Set;
 import java.util.function.Predicate;
 
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.Path;
 import org.apache.spark.NarrowDependency;
 import org.apache.spark.Partition;
 import org.apache.spark.SparkEnv;
@@ -34,6 +36,9 @@ import io.forebay.core.JobUpdate.Part;
  * will choose a host: those of the first partition that has any, as in {@code
  * DAGScheduler.getPreferredLocs}. It asks nothing of the file system, and computes no partition
  * that the scheduler has not computed.
+ *
+ * <p>Of columnar files a task reads parts of its range. Which, their footers say, together with
+ * what the scan wants ({@link Scan}, {@link Footers}).
  */
 final class StageInput {
   /**
@@ -74,7 +79,7 @@ final class StageInput {
    * Null if the stage has nothing to do, or none of its tasks reads files whose paths are {@code
    * ours}.
    */
-  static StageInput of(Stage stage, Predicate<URI> ours) throws ReflectiveOperationException {
+  static StageInput of(Stage stage, Source source) throws ReflectiveOperationException {
     int[] partitions;
     if (stage instanceof ResultStage result) {
       partitions = result.partitions();
@@ -86,22 +91,81 @@ final class StageInput {
     } else {
       return null;
     }
-    return of(stage.rdd(), partitions, ours);
+    return of(stage.rdd(), partitions, source);
   }
 
-  /** Null if none of these partitions reads files whose paths are {@code ours}. */
-  static StageInput of(RDD<?> rdd, int[] partitions, Predicate<URI> ours) throws ReflectiveOperationException {
-    Walk walk = new Walk(ours);
-    List<List<Part>> splits = new ArrayList<>(partitions.length);
+  /** Null if nothing is known that these partitions read of files whose paths are ours. */
+  static StageInput of(RDD<?> rdd, int[] partitions, Source source) throws ReflectiveOperationException {
+    Walk walk = new Walk(source);
+    List<List<Piece>> pieces = new ArrayList<>(partitions.length);
     List<String> homes = new ArrayList<>(partitions.length);
-    boolean some = false;
     for (int partition : partitions) {
-      List<Part> split = walk.parts(rdd, partition);
-      some |= !split.isEmpty();
-      splits.add(split);
+      pieces.add(walk.pieces(rdd, partition));
       homes.add(walk.home);
     }
-    return some ? new StageInput(new ArrayList<>(walk.files.keySet()), partitions, splits, homes) : null;
+    Map<String, Integer> files = new LinkedHashMap<>();
+    List<List<Part>> splits = new ArrayList<>(partitions.length);
+    Columnar columnar = Columnar.of(pieces, source.hadoop());
+    boolean some = false;
+    for (List<Piece> task : pieces) {
+      List<Part> split = new ArrayList<>();
+      for (Piece piece : task) {
+        columnar.read(piece, (path, offset, length) -> {
+          String name = path.toUri().getPath();
+          split.add(new Part(files.computeIfAbsent(name, p -> files.size()), offset, length));
+        });
+      }
+      some |= !split.isEmpty();
+      splits.add(split);
+    }
+    return some ? new StageInput(new ArrayList<>(files.keySet()), partitions, splits, homes) : null;
+  }
+
+  /**
+   * By what input is found.
+   *
+   * @param ours which paths go through Forebay
+   * @param filters of the scans of the running SQL execution, as of {@link Scan#filters}
+   * @param hadoop by which footers are read
+   */
+  record Source(Predicate<URI> ours, Map<Integer, List<Object>> filters, Configuration hadoop) {}
+
+  /** A range of a file that a partition stands for; {@code scan} is null if it is of none. */
+  private record Piece(Path path, long offset, long length, Scan scan) {}
+
+  /** What tasks read of the pieces of columnar files. */
+  private record Columnar(Footers footers) {
+    static Columnar of(List<List<Piece>> tasks, Configuration hadoop) {
+      Map<Path, Scan> files = new LinkedHashMap<>();
+      Set<Path> unknown = new HashSet<>();
+      for (List<Piece> task : tasks) {
+        for (Piece piece : task) {
+          if (Footers.isColumnar(piece.path())) {
+            if (piece.scan() == null) {
+              unknown.add(piece.path());
+            }
+            files.merge(piece.path(), piece.scan() == null ? Scan.NONE : piece.scan(), Scan::with);
+          }
+        }
+      }
+      unknown.forEach(path -> files.put(path, null));
+      try {
+        return new Columnar(files.isEmpty() ? null : Footers.of(files, hadoop));
+      } catch (LinkageError e) {
+        // A program without Parquet, or with one that differs.
+        return new Columnar(null);
+      }
+    }
+
+    void read(Piece piece, Leaf.Sink sink) {
+      if (!Footers.isColumnar(piece.path())) {
+        sink.range(piece.path(), piece.offset(), piece.length());
+      } else if (footers != null) {
+        for (Footers.Range range : footers.of(piece.path(), new Footers.Range(piece.offset(), piece.length()))) {
+          sink.range(piece.path(), range.offset(), range.length());
+        }
+      }
+    }
   }
 
   /** An RDD, as far as the walk needs it. */
@@ -124,20 +188,20 @@ final class StageInput {
   private record Place(Node node, int partition) {}
 
   private static final class Walk {
-    final Map<String, Integer> files = new LinkedHashMap<>();
     /** The host that is preferred for the last partition that was followed; empty if none. */
     String home;
-    private final Predicate<URI> ours;
+    private final Source source;
     private final Map<Integer, Node> nodes = new HashMap<>();
+    private final Map<Integer, Scan> scans = new HashMap<>();
     private int steps;
 
-    Walk(Predicate<URI> ours) {
-      this.ours = ours;
+    Walk(Source source) {
+      this.source = source;
     }
 
     /** What the task that computes this partition reads, in order. */
-    List<Part> parts(RDD<?> rdd, int partition) throws ReflectiveOperationException {
-      List<Part> parts = new ArrayList<>();
+    List<Piece> pieces(RDD<?> rdd, int partition) throws ReflectiveOperationException {
+      List<Piece> pieces = new ArrayList<>();
       home = "";
       Deque<Place> open = new ArrayDeque<>();
       // A partition that is reached in two ways is read once here: the second reading finds it in
@@ -157,14 +221,22 @@ final class StageInput {
           home = preferred(node, place.partition());
         }
         if (node.parents().isEmpty()) {
-          Leaf.of(node.partitions()[place.partition()], ours, (path, offset, length) -> parts.add(part(path, offset, length)));
+          Scan scan = scan(node.rdd());
+          Leaf.of(node.partitions()[place.partition()], source.ours(), (path, offset, length) -> pieces.add(new Piece(path, offset, length, scan)));
         } else {
           List<Place> above = above(place);
           Collections.reverse(above);
           above.forEach(open::push);
         }
       }
-      return parts;
+      return pieces;
+    }
+
+    private Scan scan(RDD<?> rdd) {
+      if (!scans.containsKey(rdd.id())) {
+        scans.put(rdd.id(), Scan.of(rdd, source.filters()));
+      }
+      return scans.get(rdd.id());
     }
 
     private static String preferred(Node node, int partition) throws ReflectiveOperationException {
@@ -190,11 +262,6 @@ final class StageInput {
         nodes.put(rdd.id(), node);
       }
       return node;
-    }
-
-    private Part part(String path, long offset, long length) {
-      Integer file = files.computeIfAbsent(path, p -> files.size());
-      return new Part(file, offset, length);
     }
   }
 }

@@ -1,0 +1,58 @@
+//! Adjacent pages of one copy that are read from the PFS together.
+//!
+//! Files with small pages would otherwise cost a request of the PFS for each page. Each page keeps
+//! its own flight, its own room and its own word: only the read, the look at the version and the
+//! write to the tier are shared.
+
+use crate::cache::Cache;
+use crate::cache::entry::Task;
+use crate::cache::flight::Begun;
+use forebay_store::copy::CopyFile;
+
+/// Pages in their order, none of which has any bytes yet.
+#[derive(Debug, Default)]
+pub struct Run {
+    pages: Vec<(Task, Begun)>,
+}
+
+impl Run {
+    /// Whether `page`, so far begun, may be added.
+    pub fn takes(&self, begun: &Begun, page: u32) -> bool {
+        let follows = self.pages.last().is_none_or(|(last, _)| last.flight.page + 1 == page);
+        follows && begun.done() == 0
+    }
+
+    /// Adds a page.
+    pub fn add(&mut self, task: Task, begun: Begun) {
+        self.pages.push((task, begun));
+    }
+
+    /// Its first task, the offset of its first byte, and its length in bytes; `None` if it has no
+    /// pages.
+    pub fn range(&self) -> Option<(&Task, u64, usize)> {
+        let (first, _) = self.pages.first()?;
+        let geometry = first.entry.geometry();
+        let len: u64 = self.pages.iter().map(|(task, _)| geometry.page_len(task.flight.page)).sum();
+        Some((first, u64::from(first.flight.page) * geometry.page_bytes, len as usize))
+    }
+
+    /// The copy that its pages belong to.
+    ///
+    /// # Panics
+    /// It has no pages.
+    pub fn file(&self) -> &CopyFile {
+        self.pages[0].1.file()
+    }
+
+    /// Gives back what its write has taken beside it.
+    pub fn trim(&self, cache: &Cache) {
+        if let Some((first, begun)) = self.pages.first() {
+            cache.trim(begun.file(), first.flight.page, self.pages.len() as u32);
+        }
+    }
+
+    /// Its pages, for each to end.
+    pub fn into_pages(self) -> impl Iterator<Item = (Task, Begun)> {
+        self.pages.into_iter()
+    }
+}

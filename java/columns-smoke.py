@@ -1,0 +1,199 @@
+"""Columnar tables in Spark with the plug-in: what is read from the PFS is what the query needs, and Delta Lake commits.
+
+    python3 java/columns-smoke.py [columns] [delta]
+
+Run by java/test-spark for each version of Spark. The PFS is the slow file system of the lab, which counts the bytes it serves; the
+bytes that a query needs follow from the footers of its files: the column chunks of the row groups that Spark reads, and the footers
+themselves. Verdicts are about bytes, never about times. Needs `make java`, and root or fusermount3.
+"""
+
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pyspark
+from pyspark.sql import SparkSession, functions
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(REPOSITORY / "python/demo"))
+
+import lab  # noqa: E402
+
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")).resolve()
+BUILT = [path for path in (TARGET / "release/forebay", TARGET / "debug/forebay") if path.exists()]
+PROGRAM = os.environ.get("FOREBAY_BIN") or str(max(BUILT, key=lambda path: path.stat().st_mtime, default=TARGET / "release/forebay"))
+JAR = TARGET / "forebay-spark.jar"
+COLUMNS = 30
+PARTITIONS = 6
+ROWS = 60_000
+# Row groups of so many bytes, so that a range of a sorted key is some of them.
+ROW_GROUP_BYTES = 8 << 20
+MOST_OF_NEEDED = 1.2
+# Delta Lake for each Spark; none is published for newer ones.
+DELTA = {"3.5": "io.delta:delta-spark_2.12:3.3.2", "4.0": "io.delta:delta-spark_2.13:4.0.0"}
+
+
+def check(what, condition):
+    if not condition:
+        sys.exit(f"Spark {pyspark.__version__}: {what}: FAILED")
+    print(f"Spark {pyspark.__version__}: {what}: ok", flush=True)
+
+
+def session(socket, **settings):
+    settings = {
+        "spark.driver.extraClassPath": str(JAR),
+        "spark.plugins": "io.forebay.spark.ForebayPlugin",
+        "spark.forebay.planner": "no-action",
+        "spark.hadoop.fs.forebay.socket": str(socket),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": "1g",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.hadoop.parquet.block.size": str(ROW_GROUP_BYTES),
+        "spark.sql.files.maxPartitionBytes": str(16 << 20),
+        **settings,
+    }
+    builder = SparkSession.builder.master("local[2]").appName("forebay-columns")
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def make_table(spark, directory):
+    """A table of a sorted key and columns that do not compress, by partitions."""
+    wide = spark.range(PARTITIONS * ROWS).withColumnRenamed("id", "key").withColumn("part", functions.floor(functions.col("key") / ROWS))
+    for column in range(COLUMNS):
+        wide = wide.withColumn(f"c{column}", functions.rand(column))
+    wide.repartitionByRange(PARTITIONS, "key").sortWithinPartitions("key").write.partitionBy("part").parquet(str(directory))
+
+
+def needed_bytes(spark, directory, columns, keeps=lambda low, high: True, below=""):
+    """Bytes of these columns in the row groups whose keys `keeps`, and of footers."""
+    jvm = spark._jvm
+    total = 0
+    for file in sorted(directory.glob(f"{below}**/*.parquet")):
+        source = jvm.org.apache.parquet.hadoop.util.HadoopInputFile.fromPath(
+            jvm.org.apache.hadoop.fs.Path(f"file://{file}"), jvm.org.apache.hadoop.conf.Configuration(False)
+        )
+        reader = jvm.org.apache.parquet.hadoop.ParquetFileReader.open(source)
+        for block in reader.getFooter().getBlocks():
+            chunks = {chunk.getPath().toDotString(): chunk for chunk in block.getColumns()}
+            key = chunks["key"].getStatistics()
+            if keeps(key.genericGetMin(), key.genericGetMax()):
+                total += sum(chunks[name].getTotalSize() for name in columns)
+        reader.close()
+        size = file.stat().st_size
+        with open(file, "rb") as data:
+            data.seek(size - 8)
+            total += 8 + int.from_bytes(data.read(4), "little")
+    return total
+
+
+def query(spark, pfs, url, what, needed, frame):
+    """Runs a query cold and warm; compares its bytes and its result."""
+    expected = frame(spark.read.parquet(str(pfs.parent / "data/table"))).collect()
+    before = lab.served_bytes(pfs)
+    found = frame(spark.read.parquet(url)).collect()
+    # A prefetch that goes on behind the query counts as well.
+    time.sleep(1)
+    served = lab.served_bytes(pfs) - before
+    check(f"{what}: the result", found == expected)
+    ratio = served / needed
+    check(f"{what}: {served / 1e6:.2f} MB from the PFS where {needed / 1e6:.2f} MB are needed, {ratio:.2f} times", ratio <= MOST_OF_NEEDED)
+    before = lab.served_bytes(pfs)
+    check(f"{what}: the result again", frame(spark.read.parquet(url)).collect() == expected)
+    check(f"{what}: nothing from the PFS the second time", lab.served_bytes(pfs) == before)
+
+
+def columns(place, socket, pfs):
+    spark = session(socket)
+    try:
+        backing = place / "data"
+        needed = lambda *arguments, **more: needed_bytes(spark, backing / "table", *arguments, **more)  # noqa: E731
+        total = sum(file.stat().st_size for file in backing.glob("table/**/*.parquet"))
+        check(f"a table of {total / 1e6:.0f} MB", total > 50e6)
+        # Each query has columns of its own, as what one has fetched is there for the next.
+        run = lambda *arguments: query(spark, pfs, f"file://{pfs}/table", *arguments)  # noqa: E731
+        run("one column of 31", needed(["c7"]), lambda t: t.agg(functions.count("c7"), functions.max("c7")))
+        run(
+            "one partition and two columns",
+            needed(["c1", "c2"], below="part=3/"),
+            lambda t: t.where("part = 3").agg(functions.max("c1"), functions.min("c2")),
+        )
+        low, high = 2 * ROWS + ROWS // 4, 4 * ROWS
+        run(
+            "a range of a sorted key",
+            needed(["key", "c3", "c4", "c5"], keeps=lambda first, last: last >= low and first <= high),
+            lambda t: t.where(f"key between {low} and {high}").agg(functions.max("c3"), functions.min("c4"), functions.max("c5")),
+        )
+        before = lab.served_bytes(pfs)
+        check("a count", spark.read.parquet(f"file://{pfs}/table").count() == PARTITIONS * ROWS)
+        check("a count reads nothing but footers, which are there", lab.served_bytes(pfs) == before)
+        run("all columns", needed(["key", *(f"c{i}" for i in range(8, COLUMNS))]), lambda t: t.drop(*(f"c{i}" for i in range(8))).groupBy().max())
+    finally:
+        spark.stop()
+
+
+def delta(place, socket, pfs):
+    """Creates, appends, overwrites, updates and reads a table, through both schemes."""
+    version = ".".join(pyspark.__version__.split(".")[:2])
+    if version not in DELTA:
+        print(f"Spark {pyspark.__version__}: no Delta Lake is published for it; its commits are not tested", flush=True)
+        return
+    spark = session(
+        socket,
+        **{
+            "spark.jars.packages": DELTA[version],
+            "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+            "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        },
+    )
+    try:
+        for scheme in ("file", "forebay"):
+            url = f"{scheme}://{pfs}/delta-{scheme}"
+            spark.range(1000).write.format("delta").save(url)
+            spark.range(1000, 1500).write.format("delta").mode("append").save(url)
+            spark.sql(f"delete from delta.`{url}` where id % 2 = 1")
+            read = lambda: spark.read.format("delta").load(url)  # noqa: E731
+            check(f"Delta Lake on {scheme}://: a table, an append and a delete", read().agg(functions.sum("id")).collect()[0][0] == sum(range(0, 1500, 2)))
+            spark.range(10).write.format("delta").mode("overwrite").save(url)
+            check(f"Delta Lake on {scheme}://: an overwrite", read().count() == 10)
+            old = spark.read.format("delta").option("versionAsOf", 1).load(url)
+            check(f"Delta Lake on {scheme}://: an earlier version", old.count() == 1500)
+            commits = sorted((pfs / f"delta-{scheme}/_delta_log").glob("*.json"))
+            check(f"Delta Lake on {scheme}://: {len(commits)} commits", len(commits) == 4)
+            # Whoever commits a number that is taken is told so.
+            taken = spark._jvm.org.apache.hadoop.fs.Path(f"{scheme}://{commits[-1]}")
+            context = spark._jvm.org.apache.hadoop.fs.FileContext.getFileContext(taken.toUri(), spark._jsc.hadoopConfiguration())
+            name = context.getDefaultFileSystem().getClass().getName()
+            check(f"Delta Lake on {scheme}:// commits through {name}", name.startswith("io.forebay.hadoop."))
+    finally:
+        spark.stop()
+
+
+def main():
+    which = sys.argv[1:] or ["columns", "delta"]
+    with contextlib.ExitStack() as stack:
+        place = Path(tempfile.mkdtemp(prefix="forebay-columns-"))
+        stack.callback(shutil.rmtree, place, ignore_errors=True)
+        (place / "data").mkdir()
+        if "columns" in which:
+            maker = session(place / "none", **{"spark.plugins": ""})
+            make_table(maker, place / "data/table")
+            maker.stop()
+        pfs = stack.enter_context(lab.slow_pfs(PROGRAM, place / "data", place / "pfs", 4, "200MB/s", ["--read-ahead", "128KiB"]))
+        socket = stack.enter_context(lab.agent(PROGRAM, pfs, place / "state", 512 << 20))
+        if "columns" in which:
+            columns(place, socket, pfs)
+        if "delta" in which:
+            delta(place, socket, pfs)
+
+
+if __name__ == "__main__":
+    main()

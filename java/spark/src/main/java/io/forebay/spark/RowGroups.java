@@ -1,0 +1,124 @@
+package io.forebay.spark;
+
+import java.math.BigDecimal;
+import java.nio.charset.StandardCharsets;
+import java.time.LocalDate;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Locale;
+
+import org.apache.parquet.column.statistics.Statistics;
+import org.apache.parquet.hadoop.metadata.BlockMetaData;
+import org.apache.parquet.hadoop.metadata.ColumnChunkMetaData;
+import org.apache.parquet.io.api.Binary;
+import org.apache.parquet.schema.LogicalTypeAnnotation;
+import org.apache.parquet.schema.LogicalTypeAnnotation.DateLogicalTypeAnnotation;
+import org.apache.parquet.schema.LogicalTypeAnnotation.IntLogicalTypeAnnotation;
+import org.apache.parquet.schema.LogicalTypeAnnotation.StringLogicalTypeAnnotation;
+
+/**
+ * Which row groups of a Parquet file a scan with filters reads, by their statistics.
+ *
+ * <p>In doubt a row group is read: what is told and not read costs bytes, and what is read and not
+ * told is fetched when it is read. So only comparisons of plain integers, floating point numbers,
+ * dates and strings are looked at, and no dictionary.
+ */
+final class RowGroups {
+  /** Days since 1970; before 1900 calendars differ between writers. */
+  private static final long DATE_MIN = -25_567;
+
+  private RowGroups() {}
+
+  /** Whether rows of the group may satisfy all {@code filters}. */
+  static boolean mayMatch(BlockMetaData group, List<Object> filters) {
+    return filters.stream().allMatch(filter -> mayMatch(group, filter));
+  }
+
+  private static boolean mayMatch(BlockMetaData group, Object filter) {
+    try {
+      switch (filter.getClass().getSimpleName()) {
+        case "And" -> {
+          return mayMatch(group, Scala.call(filter, "left")) && mayMatch(group, Scala.call(filter, "right"));
+        }
+        case "Or" -> {
+          return mayMatch(group, Scala.call(filter, "left")) || mayMatch(group, Scala.call(filter, "right"));
+        }
+        case "In" -> {
+          Object[] values = (Object[]) Scala.call(filter, "values");
+          return Arrays.stream(values).anyMatch(value -> compares(group, filter, "EqualTo", value));
+        }
+        case "EqualTo", "GreaterThan", "GreaterThanOrEqual", "LessThan", "LessThanOrEqual" -> {
+          return compares(group, filter, filter.getClass().getSimpleName(), Scala.call(filter, "value"));
+        }
+        default -> {
+          return true;
+        }
+      }
+    } catch (ReflectiveOperationException | RuntimeException e) {
+      return true;
+    }
+  }
+
+  private static boolean compares(BlockMetaData group, Object filter, String how, Object value) {
+    try {
+      String column = ((String) Scala.call(filter, "attribute")).toLowerCase(Locale.ROOT);
+      for (ColumnChunkMetaData chunk : group.getColumns()) {
+        String[] path = chunk.getPath().toArray();
+        if (path.length == 1 && path[0].toLowerCase(Locale.ROOT).equals(column)) {
+          return compares(chunk, how, value);
+        }
+      }
+      return true;
+    } catch (ReflectiveOperationException e) {
+      return true;
+    }
+  }
+
+  private static boolean compares(ColumnChunkMetaData chunk, String how, Object value) {
+    Statistics<?> statistics = chunk.getStatistics();
+    if (statistics == null || !statistics.hasNonNullValue() || value == null) {
+      return true;
+    }
+    LogicalTypeAnnotation type = chunk.getPrimitiveType().getLogicalTypeAnnotation();
+    Integer toLow = compare(statistics.genericGetMin(), value, type);
+    Integer toHigh = compare(statistics.genericGetMax(), value, type);
+    if (toLow == null || toHigh == null) {
+      return true;
+    }
+    return switch (how) {
+      case "GreaterThan" -> toHigh > 0;
+      case "GreaterThanOrEqual" -> toHigh >= 0;
+      case "LessThan" -> toLow < 0;
+      case "LessThanOrEqual" -> toLow <= 0;
+      default -> toLow <= 0 && toHigh >= 0;
+    };
+  }
+
+  /** How a bound of a column's values compares to a filter's value; null if that is not known. */
+  private static Integer compare(Object bound, Object value, LogicalTypeAnnotation type) {
+    boolean plain = type == null || type instanceof IntLogicalTypeAnnotation number && number.isSigned();
+    if (bound instanceof Binary text) {
+      boolean strings = type instanceof StringLogicalTypeAnnotation && value instanceof String;
+      return strings ? Arrays.compareUnsigned(text.getBytes(), ((String) value).getBytes(StandardCharsets.UTF_8)) : null;
+    }
+    if (bound instanceof Float || bound instanceof Double) {
+      double left = ((Number) bound).doubleValue();
+      boolean known = plain && (value instanceof Float || value instanceof Double);
+      double right = known ? ((Number) value).doubleValue() : Double.NaN;
+      return Double.isNaN(left) || Double.isNaN(right) ? null : new BigDecimal(left).compareTo(new BigDecimal(right));
+    }
+    if (!(bound instanceof Integer || bound instanceof Long)) {
+      return null;
+    }
+    long left = ((Number) bound).longValue();
+    if (plain && (value instanceof Byte || value instanceof Short || value instanceof Integer || value instanceof Long)) {
+      return Long.compare(left, ((Number) value).longValue());
+    }
+    if (type instanceof DateLogicalTypeAnnotation) {
+      LocalDate date = value instanceof java.sql.Date old ? old.toLocalDate() : value instanceof LocalDate local ? local : null;
+      boolean known = date != null && left >= DATE_MIN && date.toEpochDay() >= DATE_MIN;
+      return known ? Long.compare(left, date.toEpochDay()) : null;
+    }
+    return null;
+  }
+}
