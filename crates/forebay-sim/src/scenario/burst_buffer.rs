@@ -114,7 +114,7 @@ pub fn finish(
 
 fn access_policy(s: &Section<'_>, nodes: u32) -> Result<(String, access::Config)> {
     let names: Vec<&str> = access::POLICIES.iter().map(|p| p.0).collect();
-    let policy = s.choice("policy", &names, Some("forebay"))?;
+    let policy = s.choice("policy", &names, Some("coflow"))?;
     let patience_ns = match s.has("patience_s") {
         true => ns(s.number("patience_s", 0.0, MAX_S, None)?),
         false => u64::MAX,

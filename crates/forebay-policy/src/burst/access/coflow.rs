@@ -13,9 +13,12 @@
 //! there; with several it is *least remaining bottleneck first* (Varys) that knows who is ahead
 //! (compare Sincronia's order, which the theory has a bound for).
 //!
-//! **Ageing.** Each second since a step came counts like [`AGEING`] seconds less (or the configured
-//! ageing, if that is more), which shortens the longest step at little cost. With patience, steps
-//! that are older than it go first, the oldest before all.
+//! **Ageing.** The end of a step counts less the older it is: it is divided by 1 + [`AGEING`] x^2,
+//! where x is its age in times alone of the longest step that writes. So steps that are young
+//! beside the longest one are put in order almost as if nobody aged, and the longest I/O time stays
+//! short. Where everybody waits for long, x is limited to [`OLDEST`], or the order would become
+//! that of arrival. A configured ageing also takes that many seconds off for each second of age.
+//! With patience, steps that are older than it go first, the oldest before all.
 //!
 //! **Progress** is computed, not reported: nodes do what the order says. A step that has had its
 //! time and a tenth more and is not over has said too little, or its processes hang: it goes behind
@@ -34,9 +37,11 @@ use super::{Config, Pending, Policy, Scope, Token};
 use crate::machine::Nanos;
 
 /// The first step's part of a node's bandwidth, the second's of the rest, and so on.
-pub const LEAD_SHARE: f64 = 0.9;
-/// Seconds that a second of age counts for.
-const AGEING: f64 = 0.1;
+pub const LEAD_SHARE: f64 = 0.95;
+/// What an age of the longest time alone takes off an end: a third of it, nearly.
+const AGEING: f64 = 0.3;
+/// The oldest step's age in such times, at most.
+const OLDEST: f64 = 4.0;
 /// Steps that have a place in the order.
 const MOST_RANKED: usize = 256;
 /// Steps of a node whose progress is computed; what the others get is nothing beside it.
@@ -80,11 +85,37 @@ impl Step {
         written + self.allowed_ns() + 1
     }
 
-    /// Its key behind what nodes have to write for others, in ns.
-    fn key(&self, ageing: f64, before_ns: &[f64]) -> u64 {
+    /// When it ends behind what nodes have to write for others, in ns from now.
+    fn end_ns(&self, before_ns: &[f64]) -> f64 {
         let parts = self.nodes.iter().zip(&self.left_ns).filter(|(_, left)| **left > 0.0);
-        let end_ns = parts.fold(0.0f64, |end, (&n, left)| end.max(before_ns[n as usize] + left));
-        (end_ns + ageing * self.arrived.0 as f64) as u64
+        parts.fold(0.0, |end, (&n, left)| end.max(before_ns[n as usize] + left))
+    }
+}
+
+/// What ages count for at one moment.
+struct Ages {
+    now: Nanos,
+    /// The age that takes [`AGEING`] off an end, in ns.
+    unit_ns: f64,
+    /// As configured: of each second of age.
+    off: f64,
+}
+
+impl Ages {
+    fn of(steps: &BTreeMap<Token, Step>, now: Nanos, off: f64) -> Self {
+        let age_ns = |step: &Step| now.saturating_since(step.arrived) as f64;
+        let unit_ns = |step: &Step| {
+            let io_ns = age_ns(step) + step.bottleneck_ns;
+            (step.alone_ns as f64).max(io_ns / OLDEST)
+        };
+        Ages { now, unit_ns: steps.values().map(unit_ns).fold(1.0, f64::max), off }
+    }
+
+    /// The key of a step that ends in `end_ns`: the least goes first.
+    fn key(&self, step: &Step, end_ns: f64) -> u64 {
+        let age = self.now.saturating_since(step.arrived) as f64 / self.unit_ns;
+        // The step's arrival instead of its age, so that the key is not below 0.
+        (end_ns / (1.0 + AGEING * age * age) + self.off * step.arrived.0 as f64) as u64
     }
 }
 
@@ -101,7 +132,7 @@ pub struct Coflow {
 impl Coflow {
     pub fn new(config: &Config) -> Self {
         Coflow {
-            ageing: config.ageing.max(AGEING),
+            ageing: config.ageing,
             patience_ns: config.patience_ns,
             steps: BTreeMap::new(),
             queues: vec![Vec::new(); config.nodes as usize],
@@ -136,18 +167,22 @@ impl Coflow {
             }
         }
         order.sort_by_key(|token| (self.steps[token].arrived, *token));
+        let ages = Ages::of(&self.steps, now, self.ageing);
         let room = MOST_RANKED.saturating_sub(order.len());
         if open.len() > room {
             let key = |token: &Token| {
                 let step = &self.steps[token];
-                ((step.bottleneck_ns + self.ageing * step.arrived.0 as f64) as u64, *token)
+                (ages.key(step, step.bottleneck_ns), *token)
             };
             open.select_nth_unstable_by_key(room, key);
             open.truncate(room);
         }
         let mut before_ns = vec![0.0; self.queues.len()];
         order.iter().for_each(|token| self.book(*token, &mut before_ns));
-        let key = |token: Token, before_ns: &[f64]| self.steps[&token].key(self.ageing, before_ns);
+        let key = |token: Token, before_ns: &[f64]| {
+            let step = &self.steps[&token];
+            ages.key(step, step.end_ns(before_ns))
+        };
         let mut heap: BinaryHeap<_> =
             open.into_iter().map(|token| Reverse((key(token, &before_ns), token))).collect();
         while let Some(Reverse((known, token))) = heap.pop() {

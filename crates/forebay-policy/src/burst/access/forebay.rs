@@ -7,10 +7,11 @@
 //! longest wait.
 //!
 //! The work is bounded twice. A search ends after [`ORDERS_PER_SEARCH`] orders, a few milliseconds
-//! beside steps of seconds, and what happens meanwhile makes it begin anew with what is left of
-//! them. And it is done in slices: the machine asks to be called again at once, and hears what has
-//! come in between, so that a call is short. With more than [`MOST_PLANNED`] steps waiting the
-//! order is SA-SJF: then the end of the order is too far away to plan.
+//! beside steps of seconds, or after fewer if most steps were there before, and what happens
+//! meanwhile makes it begin anew with what is left of them. And it is done in slices: the machine
+//! asks to be called again at once, and hears what has come in between, so that a call is short.
+//! With more than [`MOST_PLANNED`] steps waiting the order is SA-SJF: then the end of the order is
+//! too far away to plan.
 //!
 //! **Waiting.** Over time a step can be overtaken again and again. So SA-SJF runs beside as a
 //! [`super::shadow`] with the same arrivals, and nodes are kept free for a step as soon as it would
@@ -30,8 +31,11 @@ use crate::machine::Nanos;
 
 /// More waiting steps than these are not planned for.
 const MOST_PLANNED: usize = 48;
-/// Orders tried for one arrival. Twice as many lower the sums of W7 to W12 no further.
+/// Orders tried if all that wait have just come. Twice as many lower the sums of W7 to W12 no
+/// further.
 const ORDERS_PER_SEARCH: u32 = 1000;
+/// Orders tried at least: one step more or less changes little in the best order.
+const LEAST_ORDERS: u32 = 250;
 /// Node words looked at in one call; an order of 48 steps on 576 nodes takes some 10,000.
 const WORDS_PER_CALL: u64 = 40_000;
 /// A guest's part of the bandwidth.
@@ -66,6 +70,13 @@ impl Forebay {
     }
 }
 
+/// How many orders to try: in parts of the most, as many as there are new steps among those that
+/// wait.
+fn orders(now: Nanos, pending: &[Pending]) -> u32 {
+    let new = pending.iter().filter(|p| p.arrived == now).count() as u32;
+    (ORDERS_PER_SEARCH * new / pending.len().max(1) as u32).max(LEAST_ORDERS)
+}
+
 impl Policy for Forebay {
     fn scope(&self) -> Scope {
         Scope::Disjoint
@@ -92,7 +103,7 @@ impl Policy for Forebay {
         let mut search = match self.search.take() {
             Some(search) if !news.changed => search,
             before => {
-                let tries = before.map_or(ORDERS_PER_SEARCH, |s| s.tries_left());
+                let tries = before.map_or_else(|| orders(now, pending), |s| s.tries_left());
                 Search::new(now, holders, pending, tries)
             }
         };
