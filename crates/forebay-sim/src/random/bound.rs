@@ -3,6 +3,7 @@
 
 use forebay_policy::planner::SpeedCurve;
 
+use super::step_bound;
 use crate::burst;
 use crate::colocate::{self, HpcSpec, JobSpec};
 
@@ -43,36 +44,44 @@ fn earliest_ends_s(mut works: Vec<Work>) -> Vec<f64> {
 
 /// The least sum of ends: neither does the i-th job end before the i-th of `earliest_s`, nor before
 /// the i-th of the ends that they would have alone.
-fn least_sum_s(earliest_s: &[f64], mut alone_s: Vec<f64>) -> f64 {
+pub(super) fn least_sum_s(earliest_s: &[f64], mut alone_s: Vec<f64>) -> f64 {
     alone_s.sort_by(f64::total_cmp);
     earliest_s.iter().zip(&alone_s).map(|(a, b)| a.max(*b)).sum()
 }
 
 /// The least sum of I/O times of a workload on burst buffers, of which this is any run.
 ///
-/// Of the jobs that use a node, each is one piece of work for it, which comes with the job's first
-/// step; that jobs compute between steps is left out, except that none ends before it would alone.
-/// Jobs that do not use the node take as long as alone. The bound is that of the node for which it
-/// is greatest.
+/// The greater of two bounds: that of all nodes and all steps ([`step_bound`]), and that of the one
+/// node for which it is greatest, if each job is one piece of work for it that comes with the job's
+/// first step. With the second one, jobs that do not use the node take as long as alone.
 pub fn io_s(setup: &burst::Setup, outcome: &burst::Outcome) -> f64 {
-    // What does not depend on the policy: its work, all of its I/O, and its end if it were alone.
-    let of_job = |job: &burst::JobOutcome| {
-        let io_s: f64 = job.steps.iter().map(|step| step.alone_ns as f64 * 1e-9).sum();
-        let waits_s: f64 = job.steps.iter().map(burst::StepOutcome::io_s).sum();
-        let due_s = job.steps.first().map_or(0.0, |step| step.due_ns as f64 * 1e-9);
-        let end_s = job.steps.last().map_or(0.0, |step| step.end_ns as f64 * 1e-9);
-        (Work { from_s: due_s, takes_s: io_s }, end_s - waits_s + io_s)
-    };
-    let jobs: Vec<(Work, f64)> = outcome.jobs.iter().map(of_job).collect();
-    let waiting_s = |node: u32| {
-        let uses = |spec: &burst::JobSpec| spec.on.as_ref().is_some_and(|on| on.contains(&node));
-        let here = setup.jobs.iter().zip(&jobs).filter(|(spec, _)| uses(spec)).map(|(_, job)| *job);
-        let (works, alone_s): (Vec<Work>, Vec<f64>) = here.unzip();
+    let jobs: Vec<step_bound::Job> = outcome.jobs.iter().map(alone).collect();
+    let uses = |spec: &burst::JobSpec, node| spec.on.as_ref().is_some_and(|on| on.contains(&node));
+    let of_node = |node: u32| (0..jobs.len()).filter(|&job| uses(&setup.jobs[job], node)).collect();
+    let sets: Vec<Vec<usize>> = (0..setup.nodes).map(of_node).collect();
+    let waiting_s = |set: &Vec<usize>| {
+        let jobs = set.iter().map(|&job| &jobs[job]);
+        let works = jobs.clone().map(|job| Work { from_s: job.first_s(), takes_s: job.io_s() });
+        let alone_s: Vec<f64> = jobs.map(step_bound::Job::ends_s).collect();
         let sum_alone_s: f64 = alone_s.iter().sum();
-        least_sum_s(&earliest_ends_s(works), alone_s) - sum_alone_s
+        least_sum_s(&earliest_ends_s(works.collect()), alone_s) - sum_alone_s
     };
-    let io_s: f64 = jobs.iter().map(|(work, _)| work.takes_s).sum();
-    io_s + (0..setup.nodes).map(waiting_s).fold(0.0, f64::max)
+    let one_node_s = sets.iter().map(waiting_s).fold(0.0, f64::max);
+    let io_s: f64 = jobs.iter().map(step_bound::Job::io_s).sum();
+    io_s + one_node_s.max(step_bound::waiting_s(&jobs, &sets))
+}
+
+/// What does not depend on the policy: compute and steps, one after the other.
+fn alone(job: &burst::JobOutcome) -> step_bound::Job {
+    let seconds = |ns: u64| ns as f64 * 1e-9;
+    let (mut now_s, mut before_ns) = (0.0, 0);
+    let one = |step: &burst::StepOutcome| {
+        let due_s = now_s + seconds(step.due_ns - before_ns);
+        let takes_s = seconds(step.alone_ns);
+        (now_s, before_ns) = (due_s + takes_s, step.end_ns);
+        step_bound::Step { due_s, takes_s }
+    };
+    step_bound::Job::new(job.steps.iter().map(one).collect())
 }
 
 /// The least sum of map times in a cluster of HPC jobs and Big Data jobs.

@@ -13,7 +13,9 @@
 pub mod allocations;
 pub mod bound;
 pub mod clusters;
+pub mod deadline_bound;
 pub mod loads;
+mod step_bound;
 pub mod steps;
 
 use forebay_model::rng::Rng;

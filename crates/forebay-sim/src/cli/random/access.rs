@@ -1,4 +1,4 @@
-//! Access policies on random workloads of shared burst buffers, against none.
+//! Access policies on random workloads of shared burst buffers, against one of them.
 
 use clap::Args;
 use forebay_policy::burst::access;
@@ -17,6 +17,9 @@ pub struct AccessArgs {
     /// When steps arrive
     #[arg(long, value_enum, default_value = "arrivals")]
     kind: Kind,
+    /// The policy that the others are compared with
+    #[arg(long, default_value = "none")]
+    against: String,
 }
 
 /// Columns of [`row`].
@@ -42,21 +45,20 @@ pub const ROW_COLUMNS: [&str; 5] = ["number", "policy", "steps", "sum_s", "longe
 
 /// Sums that differ by less than this part are equal: events have whole nanoseconds.
 const EQUAL: f64 = 1e-6;
-const BASE: &str = "none";
 
 pub fn access(args: &AccessArgs, out: &mut Output<'_>) -> Result<()> {
     let family = Family { seed: args.systems.seed, kind: args.kind };
     let known: Vec<&str> = access::POLICIES.iter().map(|p| p.0).collect();
-    let names: Vec<String> = args.systems.policies(&known)?.into_iter().filter(|name| name != BASE).collect();
-    let run = |policy: &str| args.systems.run(|number| family.run(number, policy));
-    let base = run(BASE)?;
+    let policies = args.systems.policies(&known)?;
+    let names: Vec<String> = policies.into_iter().filter(|name| *name != args.against).collect();
+    let base = args.systems.run(|number| family.run_bounded(number, &args.against))?;
     let workloads = |policy: &str, made: &[Made]| {
         let row = |number, made: &Made| {
             [workload(number, policy, made), vec![format!("{:.6}", made.slowdown)]].concat()
         };
         args.systems.rows(made, row)
     };
-    let (mut rows, mut all) = (Vec::new(), workloads(BASE, &base));
+    let (mut rows, mut all) = (Vec::new(), workloads(&args.against, &base));
     let bound = Estimate::change_percent(&ratios(&least(&base), &base, |m| m.sum_s)).mean;
     let row = |name: &str, made: &[Made]| {
         let change = Estimate::change_percent(&ratios(made, &base, |m| m.sum_s)).mean;
@@ -64,7 +66,7 @@ pub fn access(args: &AccessArgs, out: &mut Output<'_>) -> Result<()> {
         [row(name, made, &base), slowdown(made, &base).to_vec(), vec![reached]].concat()
     };
     for name in &names {
-        let made = run(name)?;
+        let made = args.systems.run(|number| family.run(number, name))?;
         rows.push(row(name, &made));
         all.extend(workloads(name, &made));
     }
@@ -77,7 +79,8 @@ pub fn access(args: &AccessArgs, out: &mut Output<'_>) -> Result<()> {
         return Ok(());
     }
     let (steps, seed) = (base.iter().map(|made| made.steps).sum::<usize>(), args.systems.seed);
-    say(out, &format!("{steps} steps, seed {seed}; I/O times against '{BASE}', geometric means"))?;
+    let against = &args.against;
+    say(out, &format!("{steps} steps, seed {seed}; I/O times against '{against}', geometric means"))?;
     say(out, "bound: no policy has a smaller sum; the longest step and slowdowns are those of steps alone")?;
     say(out, "reached_percent: the change of the sum in percent of the bound's")?;
     say(out, TEST)
