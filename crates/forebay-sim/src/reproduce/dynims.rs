@@ -222,9 +222,9 @@ const NOISE_GB: f64 = 0.5;
 fn beyond(report: &mut Report) -> Result<()> {
     report.heading(3, "Beyond: the law `forebay`");
     report.text(
-        "It gives what is needed at once and ahead of growth, takes back a fifth per period, samples every 10 ms while use grows, \
-         and is woken when use passes r0 + 0.002. One deviation of compute's noise is kept free, and peaks of noise are not \
-         answered as growth. The printed law polls, as its prototype did.",
+        "It gives memory back at once and ahead of growth, and takes what is missing at once, at most five times a period. It samples \
+         every 10 ms while use moves, more often while use grows swiftly, and is woken when use passes r0 + 0.002. Half a deviation of \
+         compute's noise is kept free, and peaks of noise are not answered as growth. The printed law polls, as its prototype did.",
     );
     let (printed, ours) = (run_law("dynims", 0.5, 0.0)?, run_law("forebay", 0.5, 0.0)?);
     let (noisy_printed, noisy) = (run_law("dynims", 0.5, NOISE_GB)?, run_law("forebay", 0.5, NOISE_GB)?);

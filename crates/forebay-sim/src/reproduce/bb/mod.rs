@@ -28,7 +28,7 @@ const SEARCHED: u64 = 8;
 const SEARCH_TRIES: u32 = 20_000;
 
 /// (allocation, access) in the order of [`Means::aggregate_s`].
-const RUNS: [(&str, &str); 9] = [
+const RUNS: [(&str, &str); 10] = [
     ("striped", "none"),
     ("striped", "sys-fcfs"),
     ("striped", "sys-sjf"),
@@ -38,12 +38,14 @@ const RUNS: [(&str, &str); 9] = [
     ("forebay-placed", "forebay"),
     ("forebay", "forebay"),
     ("full", "sa-sjf"),
+    ("striped", "coflow"),
 ];
 const SA_SJF: usize = 4;
 const FOREBAY: usize = 5;
 const PLACED: usize = 6;
 const ALLOCATED: usize = 7;
 const FULL: usize = 8;
+const COFLOW: usize = 9;
 
 /// Change of the aggregate against NS in percent, from an independent simulation of the same model:
 /// SJF for W1 to W6, SA-SJF for W7 to W12.
@@ -235,7 +237,7 @@ fn beyond(report: &mut Report, means: &[Means]) -> Result<()> {
         "Aggregate I/O time, partial stripe",
         6..12,
         means,
-        &[SA_SJF, FOREBAY, PLACED, ALLOCATED, FULL],
+        &[SA_SJF, FOREBAY, COFLOW, PLACED, ALLOCATED, FULL],
     )?;
     let mut records = Vec::new();
     for (w, m) in means.iter().enumerate() {
@@ -251,6 +253,7 @@ fn beyond(report: &mut Report, means: &[Means]) -> Result<()> {
             )
             .note(format!("{} % against SA-SJF", number(m.against(FOREBAY, SA_SJF)))),
         );
+        records.push(coflow(w, m));
         let wait = m.worst_wait_s;
         records.push(Record::checked(
             id("-wait"),
@@ -284,6 +287,19 @@ fn beyond(report: &mut Report, means: &[Means]) -> Result<()> {
     }
     report.records(records);
     Ok(())
+}
+
+/// `coflow` on W(w + 1). Where all jobs use all nodes, shortest first is the optimum, which shares
+/// cannot reach.
+fn coflow(w: usize, means: &Means) -> Record {
+    let change = means.change(COFLOW);
+    let turns = if w < 6 { 2 } else { SA_SJF };
+    let id = format!("bb/w{}/coflow", w + 1);
+    let record = match w < 6 {
+        true => Record::reported(id, change, "%"),
+        false => Record::checked(id, change, "%", "not above SA-SJF, mean", change <= means.change(SA_SJF)),
+    };
+    record.note(format!("{} % against {}", number(means.against(COFLOW, turns)), RUNS[turns].1))
 }
 
 fn figure(

@@ -19,16 +19,18 @@ const STEPS: usize = 600;
 const SEEDS: u64 = 8;
 /// Mean time between arrivals.
 const GAP_S: f64 = 10.0;
+/// Others, at which nodes are busy for three quarters and for a quarter of the time.
+const OTHER_GAPS_S: [f64; 2] = [6.5, 20.0];
 /// The longest that a step takes alone.
 const LONGEST_STEP_S: f64 = 120.0;
 /// Patience of the last column.
 const PATIENCE_S: u64 = 300;
 
-fn jobs(seed: u64) -> Vec<Job> {
+fn jobs(seed: u64, gap_s: f64) -> Vec<Job> {
     let mut rng = Rng::new(seed).fork(1);
     let mut now_s = 0.0;
     let mut job = || {
-        now_s -= GAP_S * (1.0 - rng.unit()).ln();
+        now_s -= gap_s * (1.0 - rng.unit()).ln();
         let (nodes, seconds) = match rng.below(10) {
             0 => (64, LONGEST_STEP_S * (0.5 + 0.5 * rng.unit())),
             _ => (8 << rng.below(3), 1.0 + 4.0 * rng.unit()),
@@ -53,14 +55,14 @@ struct Measured {
     longest_io_s: f64,
 }
 
-fn measure(access: &str, patience_ns: u64) -> Result<Measured> {
+fn measure(access: &str, patience_ns: u64, gap_s: f64) -> Result<Measured> {
     let mut made = Measured::default();
     for seed in 0..SEEDS {
         let setup = Setup {
             nodes: NODES,
             node_bytes: 1 << 60,
             node_bytes_per_s: NODE_BYTES_PER_S,
-            jobs: jobs(seed),
+            jobs: jobs(seed, gap_s),
             allocation: "striped",
             access,
             config: Config { patience_ns, ..lasting_leases() },
@@ -99,7 +101,7 @@ pub fn all(report: &mut Report) -> Result<()> {
         ("coflow", never, "coflow"),
         ("coflow", patience_ns, "coflow with patience"),
     ] {
-        let made = measure(access, patience_ns)?;
+        let made = measure(access, patience_ns, GAP_S)?;
         let times_s = [Estimate::of(&made.io_s).mean, made.longest_wait_s, made.longest_io_s];
         rows.push([vec![name.into()], times_s.map(number).to_vec()].concat());
         results.push(made);
@@ -163,7 +165,39 @@ pub fn all(report: &mut Report) -> Result<()> {
             results[6].longest_io_s <= sjf.longest_io_s,
         ),
     ]);
+    report.text("Patience where steps arrive at other intervals:");
+    let others = OTHER_GAPS_S.into_iter().map(patience_at).collect::<Result<Vec<_>>>()?;
+    report.records(others.concat());
     Ok(())
+}
+
+/// What patience costs at another interval.
+fn patience_at(gap_s: f64) -> Result<Vec<Record>> {
+    let patience_ns = PATIENCE_S * 1_000_000_000;
+    let sjf = measure("sa-sjf", u64::MAX, gap_s)?;
+    let (ours, shared) = (measure("forebay", patience_ns, gap_s)?, measure("coflow", patience_ns, gap_s)?);
+    let against = |made: &Measured| Estimate::change_of_sums_percent(&made.io_s, &sjf.io_s);
+    let (ours, change) = (against(&ours), against(&shared));
+    let id = |what: &str| format!("bb/online/gap-{gap_s}/{what}");
+    let unit = "% mean I/O time against SA-SJF";
+    Ok(vec![
+        Record::reported(id("forebay-patience"), ours.mean, unit).over(&ours).note(verdict(&ours)),
+        Record::checked(
+            id("coflow-patience"),
+            change.mean,
+            unit,
+            "the interval is below 0",
+            change.below(0.0),
+        )
+        .over(&change),
+        Record::checked(
+            id("coflow-patience-longest"),
+            shared.longest_io_s,
+            "s, longest I/O time with patience",
+            format!("at most SA-SJF's {} s", number(sjf.longest_io_s)),
+            shared.longest_io_s <= sjf.longest_io_s,
+        ),
+    ])
 }
 
 #[cfg(test)]

@@ -29,6 +29,7 @@ pub fn run(report: &mut Report) -> Result<()> {
     left_out::all(report)?;
     tables::interference(report, &grid);
     sort::table4(report)?;
+    sort::of_2017(report)?;
     tables::table6(report)?;
     figures::all(report, &grid)?;
     beyond::all(report, &grid)?;
