@@ -38,7 +38,7 @@ test-rust: ## Tests of all crates; many start real agents
 	PROPTEST_RNG_SEED=$(SEED) CARGO=$(CARGO) $(PYTHON) .ci/test-rust
 
 .PHONY: test-random
-test-random: ## The property tests of the pure crates on more inputs, different ones each time (CASES=1000 ROUNDS=20)
+test-random: ## The property tests of the pure crates on more inputs, different ones each time (CASES=1000 ROUNDS=5)
 	for round in $$(seq $(ROUNDS)); do \
 	    FOREBAY_HELD_OUT_SEED=$(HELD_OUT)$$round PROPTEST_CASES=$(CASES) $(CARGO) test --release --locked --lib --tests $(addprefix -p ,$(PURE)) || exit 1; \
 	done

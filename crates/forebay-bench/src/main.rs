@@ -16,6 +16,7 @@ mod peer;
 mod read;
 mod rig;
 mod scale;
+mod sim;
 mod write;
 
 use clap::Parser;
@@ -52,7 +53,7 @@ struct Args {
 
 type Group = fn(&Rig) -> Result<Vec<Record>, String>;
 
-const GROUPS: [(&str, Group); 19] = [
+const GROUPS: [(&str, Group); 20] = [
     ("read.cached", read::cached),
     ("read.cold", read::cold),
     ("read.shared", read::shared),
@@ -71,6 +72,7 @@ const GROUPS: [(&str, Group); 19] = [
     ("hit_ratio", others::hit_ratio),
     ("cluster.scale", scale::scale),
     ("decide", decide::decide),
+    ("sim", sim::sim),
     ("peer", others::peers),
 ];
 

@@ -139,3 +139,49 @@ fn jobs_of_a_log_that_ran_for_no_time_are_left_out() {
         assert!(out.contains("log#1") && !out.contains("log#2"), "{out}");
     }
 }
+
+const PROFILE: &str = "
+version = 1
+[cluster]
+pfs_gb_per_s = 4
+nodes = 8
+[profile]
+bytes_gb = 50
+prefetch_s = 200
+prefetch_nodes = [[1, 8], [8, 1]]
+i_hpc = 1.3
+i_bd = 1.2
+default_threads = 1
+[planner]
+learning = 0
+";
+
+const MEASURED: &str = "
+profile = 'site.toml'
+cluster = { ram_gb = 400 }
+[[job]]
+name = 'sort'
+input_gb = 200
+wave_gb = 50
+compute_s = 20
+";
+
+/// A scenario runs with the coordinator's profile as it runs with the same sections of its own.
+#[test]
+fn a_scenario_may_name_a_profile() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let missing = run(dir.path(), MEASURED).expect_err("there is no profile");
+    assert!(missing.contains("site.toml"), "{missing}");
+    fs::write(dir.path().join("site.toml"), PROFILE).expect("written");
+    let sections = PROFILE.replace("version = 1", "").replace("[cluster]", "[cluster]\nram_gb = 400");
+    let jobs = MEASURED.split_once("[[job]]").expect("a job").1;
+    let own = run(dir.path(), &format!("{sections}[[job]]{jobs}")).expect("it runs");
+    assert_eq!(run(dir.path(), MEASURED).expect("it runs"), own);
+    let both = MEASURED.replace("ram_gb = 400", "ram_gb = 400, nodes = 8");
+    let refusal = run(dir.path(), &both).expect_err("the profile has the nodes");
+    assert!(refusal.contains("cluster.nodes = 8: unknown key"), "{refusal}");
+    fs::write(dir.path().join("site.toml"), PROFILE.replace("nodes = 8\n", "nodes = 4000\n"))
+        .expect("written");
+    let refusal = run(dir.path(), MEASURED).expect_err("too many nodes");
+    assert!(refusal.contains("at most 724 nodes"), "{refusal}");
+}

@@ -4,12 +4,26 @@
 //! A scenario that runs is changed at one to four keys. Values are right, at the edge of what is
 //! allowed, or nonsense. They are small where they are right, and there is a horizon, so that a
 //! run is short. `make test-random` runs more of them, others each time.
+//!
+//! Numbers that make sense: none is below 0 or endless, no phase and no step is faster than alone,
+//! and no byte appears or vanishes. A run that does not end within [`LIMIT`] is a failure.
 
 use std::path::Path;
+use std::sync::mpsc;
+use std::time::Duration;
 
-use forebay_sim::scenario::File;
+use forebay_sim::burst::{self, JobSpec};
+use forebay_sim::cancel::Cancel;
+use forebay_sim::colocate::PhaseOutcome;
+use forebay_sim::kinds::Done;
+use forebay_sim::scenario::{File, Scenario};
 use forebay_sim::trace::Trace;
 use proptest::prelude::*;
+
+/// Most runs take milliseconds, the longest some seconds.
+const LIMIT: Duration = Duration::from_secs(600);
+/// Of times of whole nanoseconds.
+const ROUNDING_NS: u64 = 1_000;
 
 const COLOCATION: &str = "
 horizon_s = 400
@@ -433,6 +447,55 @@ fn scenarios() -> impl Strategy<Value = (&'static str, Vec<(&'static str, String
     })
 }
 
+/// What nothing can be: faster than alone, or bytes from nowhere.
+fn check(scenario: &Scenario, done: &Done) {
+    match (scenario, done) {
+        (Scenario::Colocation(setup), Done::Colocation(outcome)) => {
+            outcome.hpc.iter().for_each(|hpc| phases(&hpc.phases));
+            for (job, spec) in outcome.jobs.iter().zip(&setup.jobs) {
+                let computed = job.waves.len() as u64 - u64::from(job.waves_left);
+                assert!(job.waves_left > 0 || job.map_ns >= computed * spec.compute_ns, "{job:?}");
+                let most = spec.wave_bytes as f64 * (1.0 + 1e-9) + 1.0;
+                assert!(job.waves.iter().all(|wave| wave.direct_bytes <= most), "{job:?}");
+            }
+        }
+        (Scenario::BurstBuffer(setup), Done::BurstBuffer(outcome)) => steps(&setup.jobs, outcome),
+        (Scenario::Cluster(setup), Done::Cluster(outcome)) => {
+            let wanted: u64 = setup.jobs.iter().map(|job| job.input_bytes).sum();
+            let served = outcome.served_bytes;
+            assert!(outcome.tasks_left() > 0 || served >= wanted, "{served} of {wanted} bytes were read");
+        }
+        (Scenario::World(_), Done::World(outcome)) => {
+            outcome.hpc.iter().for_each(|hpc| phases(&hpc.phases));
+            let drained = outcome.buffers.as_ref().map_or(0, |buffers| buffers.drained_bytes);
+            let sent = outcome.cluster.output_bytes + outcome.phase_bytes + drained;
+            assert!(outcome.written_bytes >= sent, "{} of {sent} bytes arrived", outcome.written_bytes);
+        }
+        (Scenario::Memory(_), Done::Memory(outcome)) => {
+            for point in &outcome.points {
+                assert!(point.tier_bytes <= point.capacity_bytes as f64 + 1.0, "{point:?}");
+            }
+        }
+        _ => panic!("a run of another kind"),
+    }
+}
+
+fn phases(phases: &[PhaseOutcome]) {
+    for p in phases {
+        assert!(p.end_ns + ROUNDING_NS >= p.begin_ns + p.alone_ns, "faster than alone: {p:?}");
+    }
+    assert!(phases.windows(2).all(|pair| pair[0].end_ns <= pair[1].begin_ns), "{phases:?}");
+}
+
+fn steps(jobs: &[JobSpec], outcome: &burst::Outcome) {
+    for (job, spec) in outcome.jobs.iter().zip(jobs) {
+        assert!(job.steps.len() <= spec.steps as usize, "{job:?}");
+        for step in &job.steps {
+            assert!(step.end_ns + ROUNDING_NS >= step.due_ns + step.alone_ns, "faster than alone: {step:?}");
+        }
+    }
+}
+
 /// The rows of a run, or its refusal.
 fn run(text: &str, changes: &[(&str, String)]) -> forebay_sim::error::Result<Vec<Vec<String>>> {
     let mut file = File::parse(Path::new("random.toml"), text)?;
@@ -440,8 +503,26 @@ fn run(text: &str, changes: &[(&str, String)]) -> forebay_sim::error::Result<Vec
         file.set(key, value)?;
     }
     let scenario = file.scenario()?;
-    let done = scenario.run(&mut Trace::off())?;
+    let done = in_time(|| scenario.run(&mut Trace::off()))?;
+    check(&scenario, &done);
     Ok(scenario.rows(&done))
+}
+
+/// What `work` makes, unless it takes too long.
+fn in_time<T>(work: impl FnOnce() -> T) -> T {
+    let cancel = Cancel::default();
+    let (over, waits) = mpsc::channel::<()>();
+    let limit = cancel.clone();
+    let watch = std::thread::spawn(move || {
+        if waits.recv_timeout(LIMIT) == Err(mpsc::RecvTimeoutError::Timeout) {
+            limit.cancel();
+        }
+    });
+    let made = cancel.watch(work);
+    drop(over);
+    watch.join().expect("it only waits");
+    assert!(!cancel.is_cancelled(), "it did not end within {LIMIT:?}");
+    made
 }
 
 #[test]

@@ -5,7 +5,7 @@ use forebay_policy::bandwidth;
 use forebay_policy::planner::{self, Config};
 
 use super::darshan::{self, Moved};
-use super::profile::{LEAST_FACTOR, System};
+use super::profile::{self, LEAST_FACTOR, System};
 use super::reader::Section;
 use super::{GB, MAX_GB, MAX_S, Names, arrivals, for_ns, horizon_ns, ns};
 use crate::arrivals::Arrivals;
@@ -22,16 +22,20 @@ const MAX_PROCESSES: u64 = 1_000_000_000;
 pub fn read(root: &Section<'_>) -> Result<Setup> {
     let seed = root.whole("seed", 0, i64::MAX as u64, Some(0))?;
     let cluster = root.need("cluster")?;
-    // Of a live cluster a profile may have more nodes.
-    cluster.whole("nodes", 1, NODES_MAX, None)?;
-    let system = System::read(&cluster)?;
-    let (nodes, pfs_bytes_per_s) = (system.max_nodes, system.pfs_bytes_per_s);
+    let planner = match root.is_text("profile") {
+        true => measured(root)?,
+        false => {
+            // Of a live cluster a profile may have more nodes.
+            cluster.whole("nodes", 1, NODES_MAX, None)?;
+            System::read(&cluster)?.profile(&root.need("profile")?, 1)?
+        }
+    };
+    let (nodes, pfs_bytes_per_s) = (planner.profile.max_nodes, planner.pfs_bytes_per_s);
     let ram_bytes = cluster.number("ram_gb", 1e-6, MAX_GB, None)? * GB;
     cluster.done()?;
-    let planner = system.profile(&root.need("profile")?, 1)?;
     let (policy, learning) = match root.section("planner")? {
-        None => ("forebay".into(), 0.0),
-        Some(s) => policy(&s)?,
+        None => ("forebay".into(), planner.learning),
+        Some(s) => policy(&s, planner.learning)?,
     };
     let bandwidth = match root.section("bandwidth")? {
         None => "fair-share".into(),
@@ -60,10 +64,19 @@ pub fn read(root: &Section<'_>) -> Result<Setup> {
     Ok(Setup { policy, bandwidth, planner, truth, true_direct, hpc, jobs, memory, faults, seed, horizon_ns })
 }
 
-fn policy(s: &Section<'_>) -> Result<(String, f64)> {
+/// From the profile that the scenario names: the coordinator's file.
+fn measured(root: &Section<'_>) -> Result<Config> {
+    let planner = profile::read(&root.beside(&root.text("profile", None)?))?;
+    match u64::from(planner.profile.max_nodes) <= NODES_MAX {
+        true => Ok(planner),
+        false => Err(root.error("profile", format!("a file with at most {NODES_MAX} nodes is needed"))),
+    }
+}
+
+fn policy(s: &Section<'_>, learning: f64) -> Result<(String, f64)> {
     let names: Vec<&str> = planner::POLICIES.iter().map(|p| p.0).collect();
     let policy = s.choice("policy", &names, Some("forebay"))?;
-    let learning = s.number("learning", 0.0, 1.0, Some(0.0))?;
+    let learning = s.number("learning", 0.0, 1.0, Some(learning))?;
     s.done()?;
     Ok((policy, learning))
 }

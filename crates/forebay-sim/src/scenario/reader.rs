@@ -51,6 +51,11 @@ impl<'a> Section<'a> {
         self.get(key).is_some()
     }
 
+    /// Whether `key` is a text.
+    pub fn is_text(&self, key: &'static str) -> bool {
+        self.get(key).is_some_and(Value::is_str)
+    }
+
     /// A number from `min` to `max`; `default` if it is missing, an error if there is no default.
     pub fn number(&self, key: &'static str, min: f64, max: f64, default: Option<f64>) -> Result<f64> {
         let value = match self.get(key) {
