@@ -4,11 +4,12 @@
 //!
 //! **What a phase takes away.** Let a phase of A seconds of work lose e seconds for each second of
 //! work, on average at most its allowance a. In its part of the file system's time, A (1 + e), at
-//! most A f(e) bytes are moved, where f(e) = (1 + e) v(e) and v is the best speed at that excess, of
-//! as many streams as there are jobs. Between phases it would have been F (1 + e) A. So the phase
-//! takes at least A (F - max f(e) + F e) bytes, over all mixes with a mean e of at most a. The
-//! maximum has the bound `max over e of (f(e) - (F + l) e) + l a` for any l >= 0; the least one is
-//! taken. Phases of several HPC jobs divide the time of the file system, so what they take adds up.
+//! most A f(e) bytes are moved, where f(e) = (1 + e) v(e) and v is the best speed at that excess,
+//! of as many streams as there are jobs. Between phases it would have been F (1 + e) A. So the
+//! phase takes at least A (F - max f(e) + F e) bytes, over all mixes with a mean e of at most a.
+//! The maximum has the bound `max over e of (f(e) - (F + l) e) + l a` for any l >= 0; the least one
+//! is taken. Phases of several HPC jobs divide the time of the file system, so what they take adds
+//! up.
 //!
 //! **When it has.** A phase in time ends within its allowance; a late one is held up by nothing but
 //! the work of the other HPC jobs' phases, which can have begun by then. That gives each phase a

@@ -8,8 +8,8 @@
 //! mean moments is least if the node serves whoever has the most weight for each byte of all of its
 //! steps (Goemans, 1997). So for any weights the weighted sum of ends has a bound.
 //!
-//! **All nodes.** Each job's weight of one is divided over its nodes, and a part that stands for its
-//! end alone: it ends no earlier than each of these says. Any division gives a bound, and
+//! **All nodes.** Each job's weight of one is divided over its nodes, and a part that stands for
+//! its end alone: it ends no earlier than each of these says. Any division gives a bound, and
 //! multiplicative weights look for the best: weight goes to the node that holds the job longest.
 
 use std::collections::BTreeSet;
