@@ -33,7 +33,7 @@ READY = "FOREBAY_EXPERIMENT_READY"
 def arguments():
     parser = argparse.ArgumentParser(prog="python3 python/memory", description="Laws of the memory controller beside HPL, with Spark ML and a reader.")
     names = [setting.name for setting in sizes.SETTINGS]
-    parser.add_argument("--setting", action="append", choices=names, default=[], help="measure this setting; several times for several [default: all]")
+    parser.add_argument("--setting", action="append", choices=names, default=[], help="measure this setting; several times for several [default: all with the usual gain]")
     parser.add_argument("--node", type=float, metavar="GIB", default=4.0, help="memory of the node [default: %(default)s]")
     parser.add_argument("--hpl", type=int, metavar="N", help="order of HPL's matrix; all sizes follow [default: 6000]")
     parser.add_argument("--pfs", type=float, metavar="MB/S", default=50.0, help="rate of the slow file system [default: %(default)s]")
@@ -44,7 +44,8 @@ def arguments():
     args = parser.parse_args()
     args.hpl = args.hpl or (4200 if args.quick else 6000)
     args.iterations = args.iterations or (2 if args.quick else 10)
-    args.setting = args.setting or (["forebay"] if args.quick else names)
+    usual = [setting.name for setting in sizes.SETTINGS if setting.gain == sizes.USUAL_GAIN]
+    args.setting = args.setting or (["forebay"] if args.quick else usual)
     args.output = (args.output or TARGET / ("experiment-memory-quick" if args.quick else "experiment-memory")).resolve()
     return args
 

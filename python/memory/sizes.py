@@ -53,6 +53,10 @@ def fitting(node, hpl_n, target=0.95):
     return Sizes(node, target, hpl_n, safe, large, 2 * held, heap)
 
 
+# The paper's choice.
+USUAL_GAIN = 0.5
+
+
 @dataclass(frozen=True)
 class Setting:
     """`policy` of the agent, None: no tier; `tier`: which of the sizes; `hpcc`: whether HPL runs beside; `limited`: whether the node has a limit."""
@@ -65,6 +69,8 @@ class Setting:
     limited: bool = True
     # Spark ML and the reader, or HPL alone.
     analytics: bool = True
+    # Of the law `dynims`; a setting with another gain than the paper's is measured only if named.
+    gain: float = USUAL_GAIN
 
 
 SETTINGS = (
@@ -76,6 +82,9 @@ SETTINGS = (
     Setting("large", "static, large (unsafe)", "static", "large"),
     Setting("control", "control: large tier, no limit", "static", "large", limited=False),
     Setting("none", "no tier", None, None),
+    # The paper's sweep (Figures 3-6 and 3-7): too slow, and unstable.
+    Setting("dynims-0.1", "dynims, gain 0.1", "dynims", "large", gain=0.1),
+    Setting("dynims-2.5", "dynims, gain 2.5", "dynims", "large", gain=2.5),
 )
 
 

@@ -85,7 +85,7 @@ class Stage:
         capacity = self.sizes.large if self.setting.tier == "large" else self.sizes.safe
         config.write_text(
             f'[agent]\nstate_dir = "{state}"\n[tier]\ncapacity = "{capacity}"\nlimit = "{capacity}"\n'
-            f'[memory]\npolicy = "{self.setting.policy}"\ntarget = "{100 * self.sizes.target:g}%"\n'
+            f'[memory]\npolicy = "{self.setting.policy}"\ntarget = "{100 * self.sizes.target:g}%"\ngain = {self.setting.gain}\n'
             f'[[mount]]\nlabel = "pfs"\nroot = "{self.pfs}"\n'
         )
         self.socket = state / "agent.sock"

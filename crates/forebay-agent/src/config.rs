@@ -98,7 +98,14 @@ pub const KEYS: &[Key] = &[
         name: "memory.target",
         default: "\"95%\"",
         reason: "Share of the memory that may be in use before the tier shrinks: of the node's memory, and of the \
-                 limit of each control group that contains the agent. Clean pages of the page cache count as free.",
+                 limit of each control group that contains the agent. Clean pages of the page cache count as free. \
+                 The law forebay keeps 40 MB free in any case, but at most an eighth of the memory.",
+    },
+    Key {
+        name: "memory.gain",
+        default: "0.5",
+        reason: "The part of the distance from the target that the law dynims corrects in each period, above 0 and at \
+                 most 10. It is sluggish far below 0.5, and oscillates above 2. Other laws ignore it.",
     },
     Key {
         name: "memory.min",
@@ -109,8 +116,16 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "memory.period_ms",
         default: "100",
-        reason: "Time between two samples of memory use on a quiet node, from 10 to 1000. While use grows, the agent \
-                 samples ten times as often, and at once when the kernel reports stalls or use beyond the target.",
+        reason: "Time between two samples of memory use on a quiet node, from 10 to 1000. While use grows, or little \
+                 memory is free and the kernel watches no threshold, the agent samples up to ten times as often, and at \
+                 once when the kernel reports stalls or use beyond the target.",
+    },
+    Key {
+        name: "memory.watch",
+        default: "[]",
+        reason: "Control groups whose memory limits also bind the tier, as paths below the top group, such as \
+                 \"/system.slice/foo.slice\": the tier gets at most what they leave of their limits, as if it were \
+                 inside. A group may come later and go with its job.",
     },
     Key {
         name: "memory.decision_log",
@@ -1082,7 +1097,10 @@ mod tests {
         );
         assert!(refuse("[memory]\npolicy=\"lru\"").contains("static, dynims, forebay"));
         assert!(refuse("[memory]\ntarget=\"30%\"").contains("from 50% to 99%"));
+        assert!(refuse("[memory]\ngain=0.0").contains("above 0 and at most 10"));
         assert!(refuse("[memory]\nperiod_ms=1").contains("from 10 to 1000"));
+        assert!(refuse("[memory]\nwatch=[\"a.slice\"]").contains("not the path of a control group"));
+        assert!(refuse("[memory]\nwatch=[\"/a/../b\"]").contains("not the path of a control group"));
         assert!(refuse("[agent]\nsocket_mode=\"rw\"").contains("octal"));
     }
 

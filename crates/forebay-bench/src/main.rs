@@ -21,7 +21,7 @@ mod write;
 
 use clap::Parser;
 use measure::Record;
-use rig::Rig;
+use rig::{RampArgs, Rig};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -43,6 +43,12 @@ struct Args {
     /// Seed of the random ramps
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Largest control group of the random ramps, in MiB; the smallest has 256
+    #[arg(long, default_value_t = 8192, value_parser = clap::value_parser!(u64).range(256..))]
+    group_max_mib: u64,
+    /// Run bursts and ramps under this memory law only
+    #[arg(long)]
+    law: Option<String>,
     /// Be the program that takes memory: bytes, bytes a second, and how long to keep them in ms
     #[arg(long, hide = true)]
     hog: Option<String>,
@@ -108,7 +114,13 @@ fn main() -> ExitCode {
     }
     for (name, group) in GROUPS.iter().filter(|(name, _)| wanted.contains(name)) {
         eprintln!("{name} ...");
-        match Rig::new(args.runs, args.quick, (args.ramps, args.seed)).and_then(|rig| group(&rig)) {
+        let ramps = RampArgs {
+            count: args.ramps,
+            seed: args.seed,
+            group_max_bytes: args.group_max_mib << 20,
+            law: args.law.clone(),
+        };
+        match Rig::new(args.runs, args.quick, ramps).and_then(|rig| group(&rig)) {
             Ok(more) => {
                 more.iter().for_each(|r| eprintln!("  {}", r.line()));
                 records.extend(more);

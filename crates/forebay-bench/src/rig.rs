@@ -19,14 +19,24 @@ pub struct Rig {
     pub runs: usize,
     /// Sizes are cut down.
     pub quick: bool,
-    /// Random ramps, and the seed of these.
-    pub ramps: usize,
-    /// See there.
-    pub seed: u64,
+    /// The random ramps.
+    pub ramps: RampArgs,
     /// Directory of everything, on disk.
     pub dir: PathBuf,
     /// The program under test.
     pub program: PathBuf,
+}
+
+/// Which random ramps to run.
+pub struct RampArgs {
+    /// How many.
+    pub count: usize,
+    /// Their seed.
+    pub seed: u64,
+    /// The largest control group, in bytes.
+    pub group_max_bytes: u64,
+    /// The only law, if it is to be one.
+    pub law: Option<String>,
 }
 
 /// A running agent; ended and its tier dropped when this is.
@@ -50,12 +60,12 @@ fn failed(what: &str, e: impl std::fmt::Display) -> String {
 
 impl Rig {
     /// A fresh stand.
-    pub fn new(runs: usize, quick: bool, (ramps, seed): (usize, u64)) -> Result<Self, String> {
+    pub fn new(runs: usize, quick: bool, ramps: RampArgs) -> Result<Self, String> {
         let program = forebay_lab::fixture::find_program()
             .ok_or("no forebay program beside this one; build it first: cargo build --release")?;
         let dir = std::env::temp_dir().join(format!("forebay-bench-{}", std::process::id()));
         fs::create_dir_all(dir.join("pfs")).map_err(|e| failed("make a directory", e))?;
-        Ok(Rig { runs, quick, ramps, seed, dir, program })
+        Ok(Rig { runs, quick, ramps, dir, program })
     }
 
     /// `full` bytes, or a sixteenth of them for a quick look.

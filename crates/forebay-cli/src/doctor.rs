@@ -249,7 +249,11 @@ fn memory_controller(global: &Global) -> Option<Finding> {
         return Some(warn(what, "static: the capacity never changes".into(), remedy));
     }
     let list = |names: Vec<&str>| names.join(", ");
-    let places = list(status.places.iter().map(|place| place.name.as_str()).collect());
+    let mut places = list(status.places.iter().map(|place| place.name.as_str()).collect());
+    if !status.awaited.is_empty() {
+        let awaited = list(status.awaited.iter().map(String::as_str).collect());
+        places = format!("{places}; of memory.watch are not there now: {awaited}");
+    }
     if places.is_empty() {
         return Some(warn(what, format!("{}: no memory to watch yet", status.policy), "see the agent's log"));
     }

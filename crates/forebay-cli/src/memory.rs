@@ -12,6 +12,9 @@ use std::process::ExitCode;
 const ROWS: u64 = 12;
 const COLUMNS: usize = 60;
 
+/// Parts of a place's memory in a line.
+const PARTS_IN_LINE: usize = 4;
+
 /// Changes of the capacity that are shown.
 const CHANGES_SHOWN: usize = 8;
 
@@ -47,6 +50,17 @@ fn write(s: &MemoryStatus, out: &mut dyn Write) -> io::Result<()> {
             Human(place.used_bytes),
             Human(place.total_bytes),
             place.name
+        )?;
+        let parts: Vec<String> =
+            place.parts.iter().map(|(name, bytes)| format!("{name} {}", Human(*bytes))).collect();
+        for line in parts.chunks(PARTS_IN_LINE) {
+            writeln!(out, "          {}", line.join(", "))?;
+        }
+    }
+    for name in &s.awaited {
+        writeln!(
+            out,
+            "no group  {name} (memory.watch) is not there now; the agent looks for it each second"
         )?;
     }
     for alarm in &s.alarms {
@@ -129,7 +143,13 @@ mod tests {
     #[test]
     fn a_place_that_cannot_be_read_shows_no_number() {
         let problem = "/proc/meminfo of node cannot be understood".to_owned();
-        let place = MemoryPlace { name: "node".into(), total_bytes: 12 << 30, used_bytes: 6 << 30, problem };
+        let place = MemoryPlace {
+            name: "node".into(),
+            total_bytes: 12 << 30,
+            used_bytes: 6 << 30,
+            problem,
+            parts: Vec::new(),
+        };
         let status = MemoryStatus { places: vec![place], ..MemoryStatus::default() };
         let mut text = Vec::new();
         write(&status, &mut text).unwrap();

@@ -52,6 +52,10 @@ fn write(s: &Status, counters: bool, out: &mut dyn Write) -> io::Result<()> {
         Human(s.pinned_bytes)
     )?;
     writeln!(out, "clients   {} connections", s.connections)?;
+    if !s.memory_places.is_empty() {
+        let alarms = if s.memory_alarms.is_empty() { "nothing".into() } else { s.memory_alarms.join(", ") };
+        writeln!(out, "memory    {}; the agent is woken by {alarms}", s.memory_places.join(", "))?;
+    }
     for problem in &s.memory_problems {
         writeln!(out, "memory    NOT WATCHED, the tier does not grow: {problem}")?;
     }

@@ -503,6 +503,10 @@ pub struct Status {
     pub connections: u64,
     /// Memory whose use cannot be read, and why: the tier does not grow meanwhile.
     pub memory_problems: Vec<String>,
+    /// Where the memory controller looks: the node, and control groups with a limit.
+    pub memory_places: Vec<String>,
+    /// What wakes the memory controller.
+    pub memory_alarms: Vec<String>,
     /// Nodes known to the coordinator, and its epoch.
     pub cluster: ClusterStatus,
     /// Named counters with units in their names.
@@ -532,6 +536,8 @@ pub struct MemoryStatus {
     pub places: Vec<MemoryPlace>,
     /// What the kernel reports at once.
     pub alarms: Vec<String>,
+    /// Control groups that the configuration names and that are not there.
+    pub awaited: Vec<String>,
     /// The last minutes, the oldest point first.
     pub points: Vec<MemoryPoint>,
 }
@@ -547,6 +553,8 @@ pub struct MemoryPlace {
     pub used_bytes: u64,
     /// Why the use cannot be read now, and the numbers are those of before; empty: it can be read.
     pub problem: String,
+    /// What the memory consists of, in bytes, as far as the kernel tells it apart.
+    pub parts: Vec<(String, u64)>,
 }
 
 /// The node's memory at a moment.
@@ -647,7 +655,7 @@ mod tests {
         let bytes = postcard::to_stdvec(&mount).unwrap();
         assert_eq!((PROTOCOL, bytes), (8, vec![1, b'm', 1, b'/', 1, 1, 2, 3, 4, 1, 1, b's']));
         let status = Status { mounts: vec![mount], ..Status::default() };
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&status).unwrap().len()), (8, 35));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&status).unwrap().len()), (8, 37));
         assert_eq!((PROTOCOL, postcard::to_stdvec(&Refusal::StampsUnproved).unwrap()), (8, vec![11]));
         let facts = postcard::to_stdvec(&FileVersion { ino: 1, size: 2, mtime_ns: 3, ctime_ns: 4 }).unwrap();
         assert_eq!((PROTOCOL, facts), (8, vec![1, 2, 6, 8]));

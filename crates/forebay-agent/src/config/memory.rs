@@ -13,10 +13,14 @@ pub struct MemoryConfig {
     pub policy: String,
     /// Share of the memory that may be in use.
     pub target: f64,
+    /// Gain of the law `dynims`.
+    pub gain: f64,
     /// What the tier keeps.
     pub min: Amount,
     /// Between two looks.
     pub period: Duration,
+    /// Control groups whose limits also bind the tier.
+    pub watch: Vec<String>,
     /// Directory of the decision log, if there is to be one.
     pub decision_log: Option<PathBuf>,
 }
@@ -26,8 +30,10 @@ impl Default for MemoryConfig {
         MemoryConfig {
             policy: "forebay".into(),
             target: 0.95,
+            gain: 0.5,
             min: Amount::Bytes(0),
             period: Duration::from_millis(100),
+            watch: Vec::new(),
             decision_log: None,
         }
     }
@@ -39,8 +45,10 @@ impl Default for MemoryConfig {
 pub(super) struct RawMemory {
     policy: Option<String>,
     target: Option<String>,
+    gain: Option<f64>,
     min: Option<String>,
     period_ms: Option<u64>,
+    watch: Option<Vec<String>>,
     decision_log: Option<PathBuf>,
 }
 
@@ -60,6 +68,12 @@ impl MemoryConfig {
                 _ => return Err(format!("memory.target = {text:?} must be a share from 50% to 99%")),
             };
         }
+        if let Some(gain) = raw.gain {
+            if !(gain > 0.0 && gain <= 10.0) {
+                return Err(format!("memory.gain = {gain} must be above 0 and at most 10"));
+            }
+            self.gain = gain;
+        }
         if let Some(text) = raw.min {
             self.min = Amount::parse(&text).map_err(|e| format!("memory.min: {e}"))?;
         }
@@ -69,7 +83,30 @@ impl MemoryConfig {
             }
             self.period = Duration::from_millis(ms);
         }
+        if let Some(watch) = raw.watch {
+            self.watch = groups(watch)?;
+        }
         self.decision_log = raw.decision_log.filter(|dir| !dir.as_os_str().is_empty());
         Ok(())
+    }
+}
+
+/// Control groups that are watched at most; each is read at every sample.
+const GROUPS_MAX: usize = 16;
+
+fn groups(names: Vec<String>) -> Result<Vec<String>, String> {
+    if names.len() > GROUPS_MAX {
+        return Err(format!("memory.watch has {} groups; at most {GROUPS_MAX} can be watched", names.len()));
+    }
+    let is_path = |name: &&String| {
+        let mut parts = name.strip_prefix('/').unwrap_or("").split('/');
+        !parts.any(|part| part.is_empty() || part == "." || part == "..")
+    };
+    match names.iter().find(|name| !is_path(name)) {
+        Some(name) => Err(format!(
+            "memory.watch: {name:?} is not the path of a control group below the top one, such as \
+             \"/system.slice/foo.slice\""
+        )),
+        None => Ok(names),
     }
 }

@@ -1,11 +1,15 @@
 //! Events that say at once when memory runs short, so that nobody has to look often: pressure stall
 //! information of the node and of control groups, thresholds of memory use of groups of version 1,
-//! and what a service manager reports.
+//! limits that a group of version 2 has reached, and what a service manager reports.
+//!
+//! A stall comes when memory is gone, and `memory.events` when the kernel already reclaims for the
+//! group (`high`, `max`). Only a threshold comes before.
 
-use super::place::{Place, tells_thresholds};
+use super::place::Place;
 use super::service::Source;
 use rustix::event::epoll::EventFlags;
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::inotify;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -30,6 +34,8 @@ enum Kind {
     Stalls(File),
     /// Use has passed a threshold, in either direction.
     Threshold { event: OwnedFd, _usage: File },
+    /// The kernel has written to a file: the group has reached a limit.
+    Written(OwnedFd),
     /// The service manager says so.
     Service(Source),
 }
@@ -46,9 +52,17 @@ impl Alarm {
         Some(Alarm { name: format!("stalls ({})", path.display()), kind: Kind::Stalls(file) })
     }
 
-    /// Use of `bytes` in a group; `None` if its kind of group does not report that.
+    /// Limits that a group of version 2 reaches; `None` for other places.
+    pub fn of_limits(place: &Place) -> Option<Self> {
+        let group = place.group.as_ref().filter(|group| group.version == 2)?;
+        let path = group.directory.join("memory.events");
+        let kind = written(&path).ok()?;
+        Some(Alarm { name: format!("limits ({})", path.display()), kind })
+    }
+
+    /// Use of `bytes` in a place; `None` if nothing reports that.
     pub fn of_threshold(place: &Place, bytes: u64) -> Option<Self> {
-        let group = place.group.as_ref().filter(|group| tells_thresholds(group))?;
+        let group = place.threshold.as_ref()?;
         let kind = threshold(&group.directory, bytes).ok()?;
         Some(Alarm { name: format!("threshold ({})", group.directory.display()), kind })
     }
@@ -62,6 +76,11 @@ impl Alarm {
     pub fn renew(&mut self) -> bool {
         match &mut self.kind {
             Kind::Service(source) => source.drain(),
+            Kind::Written(notify) => {
+                let mut buffer = [0; 512];
+                while rustix::io::read(&*notify, &mut buffer).is_ok_and(|len| len > 0) {}
+                true
+            }
             Kind::Stalls(_) | Kind::Threshold { .. } => true,
         }
     }
@@ -71,6 +90,7 @@ impl Alarm {
         match &self.kind {
             Kind::Stalls(file) => (file.as_fd(), EventFlags::PRI),
             Kind::Threshold { event, .. } => (event.as_fd(), EventFlags::IN),
+            Kind::Written(notify) => (notify.as_fd(), EventFlags::IN),
             Kind::Service(source) => {
                 let (fd, is_read) = source.fd();
                 (fd, if is_read { EventFlags::IN } else { EventFlags::PRI })
@@ -84,6 +104,12 @@ fn stalls_in(path: &Path, stalls: &str) -> io::Result<File> {
     let mut file = File::options().read(true).write(true).custom_flags(nonblock).open(path)?;
     file.write_all(stalls.as_bytes())?;
     Ok(file)
+}
+
+fn written(path: &Path) -> io::Result<Kind> {
+    let notify = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
+    inotify::add_watch(&notify, path, inotify::WatchFlags::MODIFY)?;
+    Ok(Kind::Written(notify))
 }
 
 fn threshold(group: &Path, bytes: u64) -> io::Result<Kind> {

@@ -45,6 +45,11 @@ impl Group {
     pub fn limit_file(&self) -> &'static str {
         if self.version == 2 { "memory.max" } else { "memory.limit_in_bytes" }
     }
+
+    /// The file that holds its use in bytes, clean pages of files included.
+    pub fn usage_file(&self) -> &'static str {
+        if self.version == 2 { "memory.current" } else { "memory.usage_in_bytes" }
+    }
 }
 
 /// The control groups of this process that may limit its memory, from its own to the outermost: a
@@ -55,19 +60,51 @@ pub fn groups() -> Vec<Group> {
     table.lines().flat_map(|line| groups_of_line(line, &mounts)).collect()
 }
 
+/// The group that is called `name`, such as `/system.slice/foo.slice`: of version 2 if that limits
+/// memory here, else of version 1. `None` if there is none now.
+pub fn named_group(name: &str) -> Option<Group> {
+    named_in(name, &std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default())
+}
+
+fn named_in(name: &str, mounts: &str) -> Option<Group> {
+    let group = |(version, root): (u8, &Path)| {
+        let group = Group { version, directory: root.join(name.trim_start_matches('/')) };
+        group.directory.join(group.limit_file()).exists().then_some(group)
+    };
+    [2, 1].into_iter().filter_map(|version| Some((version, mounted(version, mounts)?))).find_map(group)
+}
+
+/// The group of version 1 that contains all others, whose use is the node's; `None` where version 1
+/// does not control memory.
+pub fn root_group() -> Option<Group> {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let directory = mounted(1, &mounts)?.to_owned();
+    // In a container the top of what is mounted may be its own group, which lacks this file.
+    directory.join("release_agent").exists().then_some(Group { version: 1, directory })
+}
+
+/// Whether a line of /proc/self/mountinfo is of control groups of that version that have to do with
+/// memory.
+fn is_mount(line: &str, version: u8) -> bool {
+    let of_memory = || line.rsplit(' ').next().is_some_and(|o| o.split(',').any(|o| o == "memory"));
+    if version == 2 { line.contains(" - cgroup2 ") } else { line.contains(" - cgroup ") && of_memory() }
+}
+
+fn mounted(version: u8, mounts: &str) -> Option<&Path> {
+    let mount = mounts.lines().find(|line| is_mount(line, version))?;
+    mount.split(' ').nth(4).map(Path::new)
+}
+
 /// Those of one line of /proc/self/cgroup: `4:memory:/path` (v1) or `0::/path` (v2).
 fn groups_of_line(line: &str, mounts: &str) -> Vec<Group> {
     let mut parts = line.splitn(3, ':').skip(1);
     let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { return Vec::new() };
-    let (version, kind) = match controllers {
-        "" => (2, " - cgroup2 "),
-        c if c.split(',').any(|c| c == "memory") => (1, " - cgroup "),
+    let version = match controllers {
+        "" => 2,
+        c if c.split(',').any(|c| c == "memory") => 1,
         _ => return Vec::new(),
     };
-    let of_memory = |l: &&str| l.rsplit(' ').next().is_some_and(|o| o.split(',').any(|o| o == "memory"));
-    let mut mounted = mounts.lines().filter(|l| l.contains(kind));
-    let mount = mounted.find(|l| version == 2 || of_memory(l));
-    let Some(root) = mount.and_then(|l| l.split(' ').nth(4)).map(Path::new) else { return Vec::new() };
+    let Some(root) = mounted(version, mounts) else { return Vec::new() };
     let leaf = root.join(path.strip_prefix('/').unwrap_or(path));
     let group = |directory: &Path| Group { version, directory: directory.to_owned() };
     let around: Vec<Group> = leaf.ancestors().take_while(|dir| dir.starts_with(root)).map(group).collect();
@@ -102,6 +139,11 @@ mod tests {
         let v1 = format!("1 2 0:1 / {} rw - cgroup cgroup rw,memory", dir.path().display());
         assert_eq!(found("4:memory:/job/step", &v1), [(1, leaf)]);
         assert_eq!(found("5:cpu:/job", &v1), []);
+        let named = |name: &str, mounts: &str| named_in(name, mounts).map(|group| group.version);
+        assert_eq!(named("/job/step", &format!("{v1}\n{v2}")), Some(2));
+        assert_eq!(named("job/step", &v1), Some(1));
+        assert_eq!(named("/job", &v1), None, "it has no limit of version 1");
+        assert_eq!(named("/gone", &v2), None);
     }
 
     #[test]

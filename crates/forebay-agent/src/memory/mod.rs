@@ -4,11 +4,13 @@
 //! | --- | --- |
 //! | `limit` | physical memory, and the limit of the agent's control group |
 //! | `place` | what is in use on the node and in each group that has a limit |
-//! | `alarm` | events of the kernel: stalls, and thresholds of use |
+//! | `alarm` | events of the kernel: stalls, thresholds of use, limits that were reached |
+//! | `parts` | what use consists of, for people |
 //! | `service` | events of a service manager, such as systemd |
 
 pub mod alarm;
 pub mod limit;
+pub mod parts;
 pub mod place;
 mod service;
 

@@ -1,22 +1,26 @@
-//! Where memory may run short: the node itself, and each control group around the agent.
+//! Where memory may run short: the node itself, each control group around the agent, and those that
+//! the operator names.
 //!
 //! What the kernel can take back at once counts as free: clean pages of the page cache. Dirty pages
 //! have to be written first, and a tmpfs and huge pages do not go at all, so they count as used.
 //! The tier is a tmpfs, and therefore part of what is used.
 //!
 //! A place whose files cannot be opened, or do not hold numbers that can be, stays a place that
-//! cannot be read: no law may take it for one with room.
+//! cannot be read: no law may take it for one with room. A group that the operator names may come
+//! and go with its job, and sets no limit while it is gone.
 //!
 //! The files stay open and are read into the caller's buffer: a look costs some microseconds and
 //! allocates nothing.
 
-use super::limit::{Group, groups, total_bytes};
+use super::limit::{Group, groups, named_group, root_group, total_bytes};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 
 /// What the files of a place fit into.
 pub const BUFFER_BYTES: usize = 8192;
+
+/// Name of the place that is the node itself.
+pub const NODE: &str = "node";
 
 /// A place where memory may run short.
 #[derive(Debug)]
@@ -25,13 +29,17 @@ pub struct Place {
     pub name: String,
     /// The group; `None`: the node.
     pub group: Option<Group>,
+    /// The operator has named it: it comes and goes with its job.
+    pub is_named: bool,
+    /// Where the kernel watches thresholds of use for this place.
+    pub threshold: Option<Group>,
     files: Files,
 }
 
 #[derive(Debug)]
 enum Files {
-    /// /proc/meminfo.
-    Node(File),
+    /// /proc/meminfo, and the use of the group of version 1 around all others.
+    Node { meminfo: File, root: Option<File> },
     Group {
         limit: File,
         /// Where the kernel begins to slow the group down; version 2 only.
@@ -43,6 +51,8 @@ enum Files {
     },
     /// They cannot be opened, and why.
     Missing(String),
+    /// A named group that is not there.
+    Absent,
 }
 
 /// What is in use in a place.
@@ -55,16 +65,42 @@ pub struct Use {
     /// Of that, in a tmpfs: the tier has no more of it, though it may have pages that other groups
     /// answer for, or that are swapped out.
     pub shared_bytes: u64,
+    /// What a threshold of the kernel counts, and the most that can be: clean pages are among it.
+    pub counted: Option<Counted>,
+}
+
+/// Use as the kernel counts it against thresholds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counted {
+    /// Now.
+    pub bytes: u64,
+    /// At the most; nothing passes a threshold above this.
+    pub most_bytes: u64,
 }
 
 /// The node, and the groups around this process. The groups need not have a limit: they may be
-/// given one.
-pub fn places() -> Vec<Place> {
-    let opened = File::open("/proc/meminfo");
-    let files = opened.map_or_else(|e| Files::Missing(format!("/proc/meminfo: {e}")), Files::Node);
-    let node = Place { name: "node".into(), group: None, files };
+/// given one. Last come the groups that are called `named`, if they are not among those.
+pub fn places(named: &[String]) -> Vec<Place> {
     let of_group = |group| Place::of(group, total_bytes());
-    std::iter::once(node).chain(groups().into_iter().map(of_group)).collect()
+    let mut places: Vec<_> = std::iter::once(node()).chain(groups().into_iter().map(of_group)).collect();
+    for name in named {
+        let found = |group| Place { is_named: true, ..of_group(group) };
+        let place = named_group(name).map_or_else(|| Place::absent(name), found);
+        if !places.iter().any(|other| other.name == place.name) {
+            places.push(place);
+        }
+    }
+    places
+}
+
+fn node() -> Place {
+    let root = root_group();
+    let usage = root.as_ref().and_then(|group| File::open(group.directory.join(group.usage_file())).ok());
+    let files = match File::open("/proc/meminfo") {
+        Ok(meminfo) => Files::Node { meminfo, root: usage },
+        Err(e) => Files::Missing(format!("/proc/meminfo: {e}")),
+    };
+    Place { name: NODE.into(), group: None, is_named: false, threshold: root, files }
 }
 
 impl Place {
@@ -74,18 +110,34 @@ impl Place {
             let path = group.directory.join(name);
             File::open(&path).map_err(|e| format!("{}: {e}", path.display()))
         };
-        let usage = if group.version == 2 { "memory.current" } else { "memory.usage_in_bytes" };
         let files = || {
             Ok::<_, String>(Files::Group {
                 limit: open(group.limit_file())?,
-                usage: open(usage)?,
+                usage: open(group.usage_file())?,
                 stat: open("memory.stat")?,
                 high: open("memory.high").ok().filter(|_| group.version == 2),
                 node_bytes,
             })
         };
         let files = files().unwrap_or_else(Files::Missing);
-        Place { name: group.directory.display().to_string(), group: Some(group), files }
+        let threshold = Some(group.clone()).filter(tells_thresholds);
+        let name = group.directory.display().to_string();
+        Place { name, group: Some(group), is_named: false, threshold, files }
+    }
+
+    /// A group that the operator has named and that is not there.
+    pub fn absent(name: &str) -> Self {
+        Place { name: name.to_owned(), group: None, is_named: true, threshold: None, files: Files::Absent }
+    }
+
+    /// Whether its group is there no more.
+    pub fn has_ended(&self) -> bool {
+        self.group.as_ref().is_some_and(|group| !group.directory.exists())
+    }
+
+    /// Whether it is a named group that is not there.
+    pub fn is_absent(&self) -> bool {
+        matches!(self.files, Files::Absent)
     }
 
     /// Whether its files could not be opened.
@@ -101,9 +153,15 @@ impl Place {
         let failed = |what: &str| format!("{what} of {} cannot be understood", self.name);
         match &self.files {
             Files::Missing(why) => Err(why.clone()),
-            Files::Node(meminfo) => {
+            Files::Absent => Ok(None),
+            Files::Node { meminfo, root } => {
                 let text = read(meminfo, buffer).map_err(|e| format!("/proc/meminfo: {e}"))?;
-                of_meminfo(text, total_bytes()).map(Some).ok_or_else(|| failed("/proc/meminfo"))
+                let (mut found, free_bytes) =
+                    of_meminfo(text, total_bytes()).ok_or_else(|| failed("/proc/meminfo"))?;
+                let bytes = root.as_ref().and_then(|root| read(root, buffer).ok()?.trim().parse().ok());
+                found.counted =
+                    bytes.map(|bytes| Counted { bytes, most_bytes: u64::saturating_add(bytes, free_bytes) });
+                Ok(Some(found))
             }
             Files::Group { limit, high, usage, stat, node_bytes } => {
                 let number = |file, buffer: &mut _| -> Result<Option<u64>, String> {
@@ -120,15 +178,21 @@ impl Place {
                 let usage = number(usage, buffer)?.ok_or_else(|| failed("memory use"))?;
                 let text = read(stat, buffer).map_err(|e| format!("{}: {e}", self.name))?;
                 let (clean, shared_bytes) = of_stat(text).ok_or_else(|| failed("memory.stat"))?;
-                Ok(Some(Use { total_bytes, used_bytes: usage.saturating_sub(clean), shared_bytes }))
+                let counted = Counted { bytes: usage, most_bytes: total_bytes };
+                Ok(Some(Use {
+                    total_bytes,
+                    used_bytes: usage.saturating_sub(clean),
+                    shared_bytes,
+                    counted: self.threshold.is_some().then_some(counted),
+                }))
             }
         }
     }
 }
 
-/// Whether `directory` is of a group that tells when use passes a threshold.
-pub fn tells_thresholds(group: &Group) -> bool {
-    group.version == 1 && Path::new(&group.directory).join("cgroup.event_control").exists()
+/// Whether the kernel tells when use of the group passes a threshold.
+fn tells_thresholds(group: &Group) -> bool {
+    group.version == 1 && group.directory.join("cgroup.event_control").exists()
 }
 
 fn read<'a>(file: &File, buffer: &'a mut [u8; BUFFER_BYTES]) -> std::io::Result<&'a str> {
@@ -137,15 +201,17 @@ fn read<'a>(file: &File, buffer: &'a mut [u8; BUFFER_BYTES]) -> std::io::Result<
 }
 
 /// `None` for what is no number, and for numbers that cannot be: more memory than the
-/// `physical_bytes`, or more of it available than there is.
-fn of_meminfo(text: &str, physical_bytes: u64) -> Option<Use> {
+/// `physical_bytes`, or more of it available than there is. Also returns what nothing is in.
+fn of_meminfo(text: &str, physical_bytes: u64) -> Option<(Use, u64)> {
     let (mut total, mut available, mut unwritten, mut shared) = (None, None, 0, u64::MAX);
+    let mut empty = 0;
     for line in text.lines() {
         let (key, rest) = line.split_once(':')?;
         let kib = || rest.split_ascii_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024);
         match key {
             "MemTotal" => total = kib(),
             "MemAvailable" => available = kib(),
+            "MemFree" => empty = kib()?,
             "Dirty" | "Writeback" => unwritten += kib()?,
             "Shmem" => shared = kib()?,
             _ => {}
@@ -153,7 +219,8 @@ fn of_meminfo(text: &str, physical_bytes: u64) -> Option<Use> {
     }
     let total_bytes = total.filter(|total| (1..=physical_bytes).contains(total))?;
     let free = available.filter(|free| *free <= total_bytes)?.saturating_sub(unwritten);
-    Some(Use { total_bytes, used_bytes: total_bytes - free, shared_bytes: shared })
+    let found = Use { total_bytes, used_bytes: total_bytes - free, shared_bytes: shared, counted: None };
+    Some((found, empty))
 }
 
 /// Clean pages of the page cache in a group, and pages in tmpfs, in bytes. Version 1 has the sums
@@ -187,8 +254,9 @@ mod tests {
     fn clean_page_cache_is_free_and_dirty_pages_are_not() {
         let text = "MemTotal: 1000 kB\nMemFree: 100 kB\nMemAvailable: 600 kB\nDirty: 50 kB\n\
                     Writeback: 10 kB\nShmem: 30 kB\n";
-        let expected = Use { total_bytes: 1000 * 1024, used_bytes: 460 * 1024, shared_bytes: 30 * 1024 };
-        assert_eq!(of_meminfo(text, 1000 * 1024), Some(expected));
+        let expected =
+            Use { total_bytes: 1000 * 1024, used_bytes: 460 * 1024, shared_bytes: 30 * 1024, counted: None };
+        assert_eq!(of_meminfo(text, 1000 * 1024), Some((expected, 100 * 1024)));
         let v2 = "anon 5\nactive_file 70\ninactive_file 30\nfile_dirty 20\nfile_writeback 1\nshmem 9\n";
         assert_eq!(of_stat(v2), Some((79, 9)));
         let v1 = "active_file 1\ndirty 1\ntotal_active_file 70\ntotal_inactive_file 30\ntotal_dirty 25\ntotal_writeback 0\n";
@@ -228,7 +296,7 @@ mod tests {
         write("memory.max", "9223372036854771712\n");
         assert_eq!(place.look(&mut buffer), Ok(None), "what version 1 says without a limit");
         write("memory.max", "1000\n");
-        let used = Use { total_bytes: 1000, used_bytes: 840, shared_bytes: u64::MAX };
+        let used = Use { total_bytes: 1000, used_bytes: 840, shared_bytes: u64::MAX, counted: None };
         assert_eq!(place.look(&mut buffer), Ok(Some(used)));
         write("memory.current", "what\n");
         assert!(place.look(&mut buffer).unwrap_err().contains("what"));
@@ -245,7 +313,9 @@ mod tests {
 
     #[test]
     fn this_node_is_a_place() {
-        let here = places();
+        let here = places(&["/no/such/group".into()]);
+        let last = here.last().unwrap();
+        assert!(last.is_absent() && last.look(&mut [0; BUFFER_BYTES]) == Ok(None));
         let mut buffer = [0; BUFFER_BYTES];
         let found = here[0].look(&mut buffer).unwrap().unwrap();
         assert!(here[0].name == "node" && found.used_bytes < found.total_bytes);

@@ -19,14 +19,13 @@ const ALARM: u64 = 1;
 pub struct Calls(OwnedFd);
 
 impl Calls {
-    /// Waits for `wake` and `alarms`.
+    /// Waits for `wake`.
     ///
     /// # Errors
     /// Out of descriptors.
-    pub fn new(wake: &Wake, alarms: &[Alarm]) -> io::Result<Self> {
+    pub fn new(wake: &Wake) -> io::Result<Self> {
         let calls = Calls(epoll::create(CreateFlags::CLOEXEC)?);
         epoll::add(&calls.0, wake.as_fd(), EventData::new_u64(WAKE), EventFlags::IN)?;
-        alarms.iter().try_for_each(|alarm| calls.add(alarm))?;
         Ok(calls)
     }
 

@@ -9,6 +9,7 @@
 //! | file | what it does |
 //! | --- | --- |
 //! | `recorded` | the machine, and the log of what it hears and decides |
+//! | `sources` | the places, and what the kernel and a service manager report |
 //! | `watched` | one place and its threshold |
 //! | `weight` | what other nodes take as this node's size: changes of the capacity, damped |
 //! | `calls` | waits for the kernel's events |
@@ -17,6 +18,9 @@
 mod calls;
 mod history;
 mod recorded;
+mod sources;
+#[cfg(test)]
+mod tests;
 mod watched;
 mod weight;
 
@@ -24,9 +28,8 @@ use crate::cache::{Cache, Freed};
 use crate::config::MemoryConfig;
 use crate::counters::{Counters, add};
 use crate::lock::lock;
-use crate::memory::alarm::Alarm;
-use crate::memory::place::{BUFFER_BYTES, Place, Use, places};
-use crate::memory::{self, Asked};
+use crate::memory::parts::parts;
+use crate::memory::place::{BUFFER_BYTES, Use};
 use crate::stop::{Stop, Wake};
 use calls::Calls;
 use forebay_policy::machine::Nanos;
@@ -34,6 +37,7 @@ use forebay_policy::memory::node::{Action, Event};
 use forebay_wire::{MemoryPlace, MemoryStatus};
 use history::History;
 pub use recorded::Recorded;
+use sources::Sources;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -44,7 +48,7 @@ use weight::Weight;
 const SEARCH: Duration = Duration::from_secs(1);
 
 /// Shortest time between two looks, whatever the kernel reports.
-const LOOK_AT_MOST: Duration = Duration::from_millis(1);
+const LOOK_AT_MOST: Duration = Duration::from_micros(500);
 
 /// The controller; shared by its thread and those who ask or tell it something.
 #[derive(Debug)]
@@ -62,6 +66,8 @@ pub struct Control {
 #[derive(Debug, Default)]
 struct Seen {
     places: Vec<MemoryPlace>,
+    /// Named groups that are not there.
+    awaited: Vec<String>,
     alarms: Vec<String>,
     history: History,
 }
@@ -110,10 +116,17 @@ impl Control {
             capacity_bytes: self.cache.budget.capacity_bytes(),
             tier_bytes: self.cache.budget.used_bytes(),
             weight_bytes: self.weight_bytes(),
-            places: seen.places.clone(),
+            places: seen.places.iter().map(with_parts).collect(),
             alarms: seen.alarms.clone(),
+            awaited: seen.awaited.clone(),
             points: seen.history.points(),
         }
+    }
+
+    /// The names of the places, and of what wakes the controller, for people.
+    pub fn sources(&self) -> (Vec<String>, Vec<String>) {
+        let seen = lock(&self.seen);
+        (seen.places.iter().map(|place| place.name.clone()).collect(), seen.alarms.clone())
     }
 
     /// Why places cannot be read, for people; nothing if all can.
@@ -126,14 +139,14 @@ impl Control {
     /// The thread: until the agent ends. Without a decision log, a look that changes nothing
     /// allocates nothing.
     pub fn run(&self, stop: &Stop, mut machine: Recorded) {
-        let started = Instant::now();
-        let mut watched: Vec<Watched> = places().into_iter().map(Watched::new).collect();
-        machine.moved(Nanos(0), names(&watched));
-        let mut stalls = stalls(&watched);
-        let calls = match Calls::new(&self.wake, &stalls) {
+        hurry();
+        let calls = match Calls::new(&self.wake) {
             Ok(calls) => calls,
             Err(e) => return tracing::error!("there is no memory controller, the capacity stays: {e}"),
         };
+        let started = Instant::now();
+        let mut sources = Sources::new(&self.config.watch, &calls);
+        machine.moved(Nanos(0), sources.names());
         let mut buffer = Box::new([0; BUFFER_BYTES]);
         let mut weight = Weight::new(self.max_bytes());
         let (mut pressed, mut searched) = (false, started);
@@ -141,14 +154,11 @@ impl Control {
             let looked = Instant::now();
             let now = Nanos(looked.duration_since(started).as_nanos() as u64);
             let max_bytes = self.max_bytes();
-            let failed = self.look(now, (pressed, max_bytes), &mut machine, &mut watched, &mut buffer);
-            let after = self.carry_out((now, max_bytes), &machine, &mut watched, &calls, &stalls);
-            if failed && looked.duration_since(searched) >= SEARCH {
-                // The agent may have been moved to another group, and its own may be gone.
-                let places = places();
-                if are_others(&places, &watched) {
-                    watched = places.into_iter().map(Watched::new).collect();
-                    machine.moved(now, names(&watched));
+            let searches = self.look(now, (pressed, max_bytes), &mut machine, &mut sources, &mut buffer);
+            let after = self.carry_out((now, max_bytes), &machine, &mut sources, &calls);
+            if searches && looked.duration_since(searched) >= SEARCH {
+                if sources.search(&self.config.watch, &calls) {
+                    machine.moved(now, sources.names());
                 }
                 searched = looked;
             }
@@ -156,7 +166,7 @@ impl Control {
             self.weight_bytes.store(bytes, Ordering::Release);
             pressed = calls.wait(after, &self.wake);
             if pressed {
-                stalls.retain_mut(Alarm::renew);
+                sources.renew();
             }
             add(&self.counters.memory_alarms_total, u64::from(pressed));
             // A threshold may be passed to and fro very often.
@@ -164,13 +174,14 @@ impl Control {
         }
     }
 
-    /// Looks at every place, and reports to the machine. Returns whether a place could not be read.
+    /// Looks at every place, and reports to the machine. Returns whether a place could not be read,
+    /// or is not there yet.
     fn look(
         &self,
         now: Nanos,
         (pressed, max_bytes): (bool, u64),
         machine: &mut Recorded,
-        watched: &mut [Watched],
+        sources: &mut Sources,
         buffer: &mut [u8; BUFFER_BYTES],
     ) -> bool {
         let budget = &self.cache.budget;
@@ -185,16 +196,14 @@ impl Control {
                 pressed,
             },
         );
-        let mut failed = false;
-        for (number, place) in (0..).zip(watched) {
+        let mut searches = false;
+        for (number, place) in (0..).zip(&mut sources.watched) {
             machine.hear(now, place.look(number, buffer));
-            if place.problem().is_some() {
-                failed = true;
-                add(&self.counters.memory_unreadable_total, 1);
-            }
+            searches |= place.problem().is_some() || place.is_awaited();
+            add(&self.counters.memory_unreadable_total, u64::from(place.problem().is_some()));
         }
         machine.hear(now, Event::Decide);
-        failed
+        searches
     }
 
     /// Does what the machine has decided, and returns when to look again.
@@ -202,14 +211,13 @@ impl Control {
         &self,
         (now, max_bytes): (Nanos, u64),
         machine: &Recorded,
-        watched: &mut [Watched],
+        sources: &mut Sources,
         calls: &Calls,
-        stalls: &[Alarm],
     ) -> Duration {
         let (mut after, mut capacity, mut reason) = (SEARCH, self.cache.budget.capacity_bytes(), None);
         for action in machine.decided() {
             match *action {
-                Action::Threshold { place, bytes } => watched[place as usize].watch(bytes, calls),
+                Action::Threshold { place, bytes } => sources.watched[place as usize].want(bytes),
                 Action::Resize { capacity_bytes, why, .. } => {
                     (capacity, reason) = (capacity_bytes, why);
                     self.resize(max_bytes, capacity_bytes);
@@ -217,12 +225,16 @@ impl Control {
                 Action::Watch { after_ns } => after = Duration::from_nanos(after_ns),
             }
         }
+        let calm = reason.is_none();
+        sources.watched.iter_mut().for_each(|watched| watched.watch(now, calm, calls));
         let mut seen = lock(&self.seen);
-        let alarms = || stalls.iter().chain(watched.iter().filter_map(Watched::alarm));
-        if !alarms().map(|alarm| &alarm.name).eq(&seen.alarms) {
-            seen.alarms = alarms().map(|alarm| alarm.name.clone()).collect();
+        if !sources.alarms().map(|alarm| &alarm.name).eq(&seen.alarms) {
+            seen.alarms = sources.alarms().map(|alarm| alarm.name.clone()).collect();
         }
-        note_places(&mut seen.places, watched);
+        if !sources.awaited().eq(&seen.awaited) {
+            seen.awaited = sources.awaited().cloned().collect();
+        }
+        note_places(&mut seen.places, &sources.watched);
         let node = seen.places.first().map(|p| (p.used_bytes, p.total_bytes)).unwrap_or_default();
         seen.history.note(now, node, (self.cache.budget.used_bytes(), capacity), reason);
         after
@@ -237,31 +249,15 @@ impl Control {
     }
 }
 
-/// What reports that memory is short at the places, or anywhere: as the service manager wants, and
-/// else what the kernel has.
-fn stalls(watched: &[Watched]) -> Vec<Alarm> {
-    let service = memory::asked().unwrap_or_else(|e| {
-        tracing::warn!("the reports of the service manager about memory are ignored: {e}");
-        Asked::Nothing
-    });
-    let of_kernel = || watched.iter().filter_map(|w| Alarm::of_stalls(&w.place));
-    match service {
-        Asked::Off => Vec::new(),
-        Asked::Nothing => of_kernel().collect(),
-        Asked::Watch(source) => of_kernel().chain([Alarm::of_service(source)]).collect(),
-    }
+/// Who takes memory competes with this thread for the processors, and each millisecond that it
+/// waits for one may cost 10 MB. It seldom runs, and not for long. Without privileges it stays as
+/// it is.
+fn hurry() {
+    let _ = rustix::process::setpriority_process(None, -20);
 }
 
-fn names(watched: &[Watched]) -> Vec<String> {
-    watched.iter().map(|watched| watched.place.name.clone()).collect()
-}
-
-/// Whether `places` are others than those watched, or can be opened only now.
-fn are_others(places: &[Place], watched: &[Watched]) -> bool {
-    let differ = |(new, old): (&Place, &Watched)| {
-        new.name != old.place.name || old.place.is_missing() && !new.is_missing()
-    };
-    places.len() != watched.len() || places.iter().zip(watched).any(differ)
+fn with_parts(place: &MemoryPlace) -> MemoryPlace {
+    MemoryPlace { parts: parts(&place.name), ..place.clone() }
 }
 
 fn note_places(seen: &mut Vec<MemoryPlace>, watched: &[Watched]) {

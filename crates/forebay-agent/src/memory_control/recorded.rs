@@ -40,7 +40,8 @@ impl Recorded {
 
     fn with(config: &MemoryConfig, files: Files) -> io::Result<Self> {
         let period_ns = config.period.as_nanos() as u64;
-        let built_from = Config { policy: config.policy.clone(), target: config.target, period_ns };
+        let (policy, target, gain) = (config.policy.clone(), config.target, config.gain);
+        let built_from = Config { policy, target, period_ns, gain };
         let machine = NodeMemory::new(built_from.clone()).map_err(io::Error::other)?;
         let recorder = match &config.decision_log {
             None => Recorder::off(),
@@ -149,8 +150,13 @@ mod tests {
                 pressed: i % 7 == 0,
             };
             recorded.hear(now, look);
-            let place =
-                Event::Place { place: 0, total_bytes: 10 << 28, used_bytes, shared_bytes: used_bytes };
+            let place = Event::Place {
+                place: 0,
+                total_bytes: 10 << 28,
+                used_bytes,
+                shared_bytes: used_bytes,
+                alarm: forebay_policy::memory::Alarm::None,
+            };
             recorded.hear(now, place);
             recorded.hear(now, Event::Decide);
         }

@@ -87,6 +87,7 @@ pub fn status(node: &Node) -> Status {
     }
     let mounts = node.mounts.iter().enumerate();
     let resident = node.cache.budget.class_bytes(forebay_store::Class::Pages);
+    let (memory_places, memory_alarms) = node.control.sources();
     Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id(),
@@ -104,6 +105,8 @@ pub fn status(node: &Node) -> Status {
         scratch_files: node.memory_files.files(),
         connections: node.connections.load(Ordering::Relaxed) as u64,
         memory_problems: node.control.problems(),
+        memory_places,
+        memory_alarms,
         cluster: node.cluster.status(),
         counters,
         mounts: mounts.map(|(number, mount)| mount.status(node.fetch.pfs.load(number))).collect(),

@@ -13,6 +13,9 @@ const ABOVE: f64 = TARGET + 0.02;
 pub struct Verdict {
     /// Seconds above r0 + 2 %.
     pub above_s: f64,
+    /// From the last moment before compute had more than fits beside the tier below r0, until the
+    /// tier had released as much, in seconds; 0 if all fitted.
+    pub first_page_s: f64,
     /// The longest time in seconds that a byte above the alarm may have waited until the tier had
     /// released as much; 0 if no sample has seen one.
     pub reaction_s: f64,
@@ -32,7 +35,11 @@ pub fn judge(samples: &[Sample], burst: Burst, limit_bytes: u64) -> Verdict {
     let within = |s: &&Sample| (burst.first_ns..=burst.end_ns).contains(&s.at_ns);
     let samples: Vec<Sample> = samples.iter().filter(within).copied().collect();
     let Some(first) = samples.first() else { return Verdict::default() };
-    let mut verdict = Verdict { reaction_s: reaction_s(&samples, ALARM * limit), ..Verdict::default() };
+    let mut verdict = Verdict {
+        first_page_s: first_page_s(&samples, limit),
+        reaction_s: reaction_s(&samples, ALARM * limit),
+        ..Verdict::default()
+    };
     let (mut tier, mut best, mut total) = (0.0, 0.0, 0.0);
     for pair in samples.windows(2) {
         let span_s = (pair[1].at_ns - pair[0].at_ns) as f64 / 1e9;
@@ -56,6 +63,21 @@ pub fn judge(samples: &[Sample], burst: Burst, limit_bytes: u64) -> Verdict {
 
 fn compute(sample: &Sample) -> f64 {
     sample.used as f64 - sample.tier as f64
+}
+
+/// From the last sample in which all fitted below r0, to the first in which compute has more by the
+/// law's tolerance and the tier has released as much.
+fn first_page_s(samples: &[Sample], limit: f64) -> f64 {
+    let Some(over) = samples.iter().position(|s| s.used as f64 > TARGET * limit) else { return 0.0 };
+    let last = &samples[over.saturating_sub(1)];
+    let fits = ALARM * limit - last.tier as f64;
+    let is_free = |s: &&Sample| compute(s) > fits && s.used as f64 <= ALARM * limit;
+    match samples[over..].iter().find(is_free) {
+        Some(free) => (free.at_ns - last.at_ns) as f64 / 1e9,
+        // Compute has stopped within the tolerance.
+        None if samples.iter().all(|s| s.used as f64 <= ALARM * limit) => 0.0,
+        None => samples.last().map_or(0.0, |end| (end.at_ns - last.at_ns) as f64 / 1e9),
+    }
 }
 
 /// The longest that a byte above `bound` may have waited: at each sample, from when compute had for
@@ -100,6 +122,10 @@ mod tests {
             sample(5, 160, 790),
         ];
         assert_eq!(reaction_s(&samples, 952.0), 0.002);
+        // All fitted at 0 ms; as much as compute has beyond that is free at 5 ms.
+        assert_eq!(first_page_s(&samples, 1000.0), 0.005);
+        assert_eq!(first_page_s(&samples[..4], 1000.0), 0.003, "never");
+        assert_eq!(first_page_s(&samples[..1], 1000.0), 0.0, "all fits");
         let burst = Burst { first_ns: 0, last_ns: 3_000_000, end_ns: 5_000_000 };
         let verdict = judge(&samples, burst, 1000);
         assert!((verdict.above_s - 0.002).abs() < 1e-9, "{verdict:?}");

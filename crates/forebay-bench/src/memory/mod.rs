@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | `give_back` | eviction and shrinking beside bare hole punching |
 //! | `ramps` | programs that take memory beside an agent, under each law |
+//! | `nodes` | the laws of many nodes, and the coordinator that hears of them |
 //! | `reads` | the controller's processor time, and reads while the tier gives way |
 //! | `stage` | a control group with an agent in it, whose tier fills the group |
 //! | `group` | the control group, and its use over time |
@@ -17,6 +18,7 @@ mod give_back;
 mod group;
 pub mod hog;
 mod judge;
+mod nodes;
 mod ramps;
 mod reads;
 mod stage;

@@ -5,14 +5,16 @@ use super::judge::{Verdict, quantile};
 use super::stage::{Outcome, Source, Stage};
 use crate::measure::{Record, Target, median};
 use crate::rig::Rig;
+use forebay_policy::memory::{Config, policy};
 
-/// The laws; of a law's ramps in a group, one in so many is run under it.
-const LAWS: [(&str, usize); 3] = [("forebay", 1), ("dynims", 5), ("static", 5)];
+/// The laws; each has the same ramps and the same bursts.
+const LAWS: [&str; 3] = ["forebay", "dynims", "static"];
 
 /// Ramps in one group.
 const RAMPS_IN_GROUP: usize = 20;
 
 const GROUP_MIN_BYTES: f64 = 256.0 * 1024.0 * 1024.0;
+/// Of the bursts; of the ramps' groups, unless asked otherwise.
 const GROUP_MAX_BYTES: f64 = 8.0 * 1024.0 * 1024.0 * 1024.0;
 const RATE_MIN: f64 = 0.1e9;
 const RATE_MAX: f64 = 10e9;
@@ -61,20 +63,28 @@ impl Score {
 /// `--ramps` random ramps.
 pub fn ramps(rig: &Rig) -> Result<Vec<Record>, String> {
     let source = Source::new(rig)?;
-    let most = GROUP_MAX_BYTES.min(free_bytes()? * FREE);
-    let mut random = Random(rig.seed);
-    let groups = rig.ramps.div_ceil(RAMPS_IN_GROUP);
-    let mut scores = LAWS.map(|_| Score::default());
+    let most = (rig.ramps.group_max_bytes as f64).min(free_bytes()? * FREE);
+    let mut random = Random(rig.ramps.seed);
+    let groups = rig.ramps.count.div_ceil(RAMPS_IN_GROUP);
+    let laws = laws(rig)?;
+    let mut scores: Vec<Score> = laws.iter().map(|_| Score::default()).collect();
     for number in 0..groups {
-        let count = RAMPS_IN_GROUP.min(rig.ramps - number * RAMPS_IN_GROUP);
+        let count = RAMPS_IN_GROUP.min(rig.ramps.count - number * RAMPS_IN_GROUP);
         let plan = plan(&mut random, most, count);
-        for ((law, every), score) in LAWS.iter().zip(&mut scores) {
-            run(rig, &source, law, &plan, *every, score)?;
+        for (law, score) in laws.iter().zip(&mut scores) {
+            run(rig, &source, law, &plan, score)?;
         }
         let kills: Vec<_> = scores.iter().map(|score| score.kills).collect();
         eprintln!("  group {} of {groups}: {} MiB, kills {kills:?}", number + 1, plan.limit_bytes >> 20);
     }
-    Ok(LAWS.iter().zip(&scores).flat_map(|((law, _), score)| of_ramps(law, score, most)).collect())
+    Ok(laws.iter().zip(&scores).flat_map(|(law, score)| of_ramps(law, score, most)).collect())
+}
+
+/// All laws, or the one that was asked for.
+fn laws(rig: &Rig) -> Result<Vec<&'static str>, String> {
+    let found: Vec<_> =
+        LAWS.into_iter().filter(|law| rig.ramps.law.as_ref().is_none_or(|only| only == law)).collect();
+    if found.is_empty() { Err(format!("the laws are {}", LAWS.join(", "))) } else { Ok(found) }
 }
 
 /// As many bursts of 4 GB at 2 GB/s as there are runs.
@@ -87,7 +97,7 @@ pub fn bursts(rig: &Rig) -> Result<Vec<Record>, String> {
     }
     let source = Source::new(rig)?;
     let mut records = Vec::new();
-    for (law, _) in LAWS {
+    for law in laws(rig)? {
         let mut score = Score::default();
         let mut stage = Stage::new(rig, &source, law, limit_bytes)?;
         for _ in 0..rig.runs {
@@ -103,18 +113,16 @@ pub fn bursts(rig: &Rig) -> Result<Vec<Record>, String> {
     Ok(records)
 }
 
-/// Runs one ramp in `every` of the plan.
-fn run(
-    rig: &Rig,
-    source: &Source,
-    law: &str,
-    plan: &Plan,
-    every: usize,
-    score: &mut Score,
-) -> Result<(), String> {
+/// Runs the ramps of the plan.
+fn run(rig: &Rig, source: &Source, law: &str, plan: &Plan, score: &mut Score) -> Result<(), String> {
     let mut stage = Stage::new(rig, source, law, plan.limit_bytes)?;
-    for (bytes, rate) in plan.ramps.iter().step_by(every) {
+    for (bytes, rate) in &plan.ramps {
+        let kills = score.kills;
         score.add(*rate, stage.burst(*bytes, *rate)?);
+        if law == LAWS[0] && score.kills > kills {
+            let (limit, bytes, rate) = (plan.limit_bytes >> 20, bytes >> 20, rate / 1e9);
+            eprintln!("  killed: {bytes} MiB at {rate:.1} GB/s in a group of {limit} MiB");
+        }
         if !stage.agent().is_running() {
             drop(stage);
             stage = Stage::new(rig, source, law, plan.limit_bytes)?;
@@ -137,14 +145,35 @@ fn plan(random: &mut Random, most: f64, count: usize) -> Plan {
 
 const MS: f64 = 1e3;
 
-/// Median, 99th percentile and largest, in ms; the target holds for all of them.
-fn reactions(group: &str, law: &str, score: &Score, target: Target, note: &str) -> Vec<Record> {
-    let values = score.of(|v| v.reaction_s * MS);
-    let row = |(name, share)| {
-        let id = format!("{group}.{law}.reaction.{name}");
-        Record::alone(&id, quantile(&values, share), "ms", target, values.len(), note)
+/// Median, 99th percentile and largest, in ms; the target holds for all of them. From the first
+/// page of a burst that does not fit, and the longest that any such page has waited.
+fn reactions(group: &str, law: &str, score: &Score, target: Target) -> Vec<Record> {
+    let first = "from the first page that does not fit beside the tier below r0, to as much free";
+    let longest = "longest time until what exceeds r0 + 0.2 % is free";
+    let kinds = [
+        ("first_page", score.of(|v| v.first_page_s * MS), first),
+        ("reaction", score.of(|v| v.reaction_s * MS), longest),
+    ];
+    let rows = kinds.iter().flat_map(|(kind, values, note)| {
+        [("median", 0.5), ("p99", 0.99), ("max", 1.0)].map(|(name, share)| {
+            let id = format!("{group}.{law}.{kind}.{name}");
+            Record::alone(&id, quantile(values, share), "ms", target, values.len(), note)
+        })
+    });
+    rows.collect()
+}
+
+/// How long what the law `forebay` keeps free lasts at the highest rate: in the smallest group,
+/// and in one of 4 GiB. Nobody who reacts later can prevent a kill.
+fn bounds() -> Vec<Record> {
+    let row = |(name, bytes): (&str, f64)| {
+        let config = Config { memory_bytes: bytes as u64, ..Config::default() };
+        let free = policy("forebay").map_or(0.0, |law| bytes - law.target_bytes(&config));
+        let note = format!("what is kept free, {:.0} MiB, lasts so long at 10 GB/s", free / MIB);
+        let id = format!("memory.ramps.bound.{name}");
+        Record::alone(&id, free / RATE_MAX * MS, "ms", Target::Report, 1, &note)
     };
-    [("median", 0.5), ("p99", 0.99), ("max", 1.0)].map(row).into()
+    [("256m", GROUP_MIN_BYTES), ("4g", 4.0 * 1024.0 * MIB)].map(row).into()
 }
 
 fn of_ramps(law: &str, score: &Score, most: f64) -> Vec<Record> {
@@ -181,24 +210,21 @@ fn of_ramps(law: &str, score: &Score, most: f64) -> Vec<Record> {
             note,
         ),
     ];
-    records.extend(reactions(
-        "memory.ramps",
-        law,
-        score,
-        Target::Report,
-        "until what exceeds r0 + 0.2 % is free",
-    ));
+    records.extend(reactions("memory.ramps", law, score, Target::Report));
+    if is_ours {
+        records.extend(bounds());
+    }
     records
 }
 
 fn of_bursts(law: &str, score: &Score) -> Vec<Record> {
     let is_ours = law == "forebay";
     let target = |target| if is_ours { target } else { Target::Report };
-    let note = "4 GB at 2 GB/s in a group of 8 GiB; until what exceeds r0 + 0.2 % is free";
-    let mut records = reactions("memory.bursts", law, score, target(Target::AtMost(20.0)), note);
+    let mut records = reactions("memory.bursts", law, score, target(Target::AtMost(20.0)));
     let id = |name: &str| format!("memory.bursts.{law}.{name}");
     let kills = score.kills as f64;
-    records.push(Record::alone(&id("kills"), kills, "kills", target(Target::AtMost(0.0)), score.ramps, ""));
+    let note = "4 GB at 2 GB/s in a group of 8 GiB";
+    records.push(Record::alone(&id("kills"), kills, "kills", target(Target::AtMost(0.0)), score.ramps, note));
     let above = quantile(&score.of(|v| v.above_s * MS), 1.0);
     let note = "above r0 + 2 %, longest of the bursts";
     records.push(Record::alone(&id("above"), above, "ms", target(Target::AtMost(50.0)), score.ramps, note));

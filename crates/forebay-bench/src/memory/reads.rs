@@ -5,12 +5,11 @@ use super::clock::now_ns;
 use super::group::Group;
 use super::hog;
 use super::judge::quantile;
+use super::nodes::cluster;
 use super::stage::{Outcome, Source, Stage};
 use crate::measure::{Record, Target, in_turn, median};
 use crate::rig::{Rig, make_file};
 use forebay_client::{Client, ReadMode};
-use forebay_policy::machine::{Machine, Nanos};
-use forebay_policy::memory::node::{Action, Config, Event, NodeMemory};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -46,49 +45,12 @@ pub fn cost(rig: &Rig) -> Result<Vec<Record>, String> {
     let at_rest = median(quiet.into_iter());
     let note = "of a core, by the controller's thread, one sample each 100 ms";
     let growing = "of a core, while a program takes 51 MB/s, one sample each 10 ms";
-    Ok(vec![
+    let mut records = vec![
         Record::alone("memory.cost.rest", at_rest, "%", Target::AtMost(0.2), runs, note),
         Record::alone("memory.cost.growth", median(busy.into_iter()), "%", Target::Report, runs, growing),
-        cluster(if rig.quick { 100 } else { 10_000 })?,
-    ])
-}
-
-/// Share of a core that the laws of so many nodes take together, each with a program that takes
-/// 2 GB of 64 at 1 GB/s, rests for a second and begins again.
-fn cluster(nodes: u64) -> Result<Record, String> {
-    const GB: u64 = 1_000_000_000;
-    const SIMULATED_NS: u64 = 10_000_000_000;
-    let built_from = Config { policy: "forebay".into(), target: 0.95, period_ns: 100_000_000 };
-    let (mut out, mut looks) = (Vec::new(), 0u64);
-    let since_ns = now_ns();
-    for node in 0..nodes {
-        let mut machine = NodeMemory::new(built_from.clone())?;
-        let (mut at_ns, mut capacity_bytes, max_bytes) = (0, 40 * GB, 40 * GB);
-        while at_ns < SIMULATED_NS {
-            let phase_ns = (at_ns + node * 7_919_000) % 3_000_000_000;
-            let used_bytes = 22 * GB + phase_ns.min(2 * GB) + capacity_bytes;
-            let (min_bytes, tier_bytes) = (0, capacity_bytes);
-            let look = Event::Look { min_bytes, max_bytes, capacity_bytes, tier_bytes, pressed: false };
-            let (total_bytes, shared_bytes) = (64 * GB, used_bytes);
-            out.clear();
-            for event in
-                [look, Event::Place { place: 0, total_bytes, used_bytes, shared_bytes }, Event::Decide]
-            {
-                machine.handle(Nanos(at_ns), event, &mut out);
-            }
-            capacity_bytes = machine.snapshot();
-            let watch = out.iter().find_map(|action| match action {
-                Action::Watch { after_ns } => Some(*after_ns),
-                _ => None,
-            });
-            at_ns += watch.ok_or("the machine does not want to look again")?;
-            looks += 1;
-        }
-    }
-    let share = (now_ns() - since_ns) as f64 * 100.0 / SIMULATED_NS as f64;
-    let each_s = looks as f64 / nodes as f64 / (SIMULATED_NS as f64 / 1e9);
-    let note = format!("of a core, by the laws of {nodes} nodes for 10 s, {each_s:.0} samples a second each");
-    Ok(Record::alone("memory.cost.cluster", share, "%", Target::AtMost(100.0), 1, &note))
+    ];
+    records.extend(cluster(if rig.quick { 100 } else { 10_000 })?);
+    Ok(records)
 }
 
 /// The thread of the memory controller: its directory in /proc.

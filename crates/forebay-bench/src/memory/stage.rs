@@ -66,6 +66,8 @@ impl Stage {
         let path = source.path().join(format!("hole-{bytes}"));
         let hole = std::fs::File::create(&path).map_err(|e| format!("{}: {e}", path.display()))?;
         hole.set_len(bytes).map_err(|e| format!("{}: {e}", path.display()))?;
+        // Nothing is cached that somebody has open for writing.
+        drop(hole);
         let more = format!("[tier]\nlimit = \"98%\"\n[memory]\npolicy = {law:?}\n");
         let agent = rig.agent_by(group.command(&rig.program), &more, source.path(), &bytes.to_string())?;
         let stage = Stage { agent, group, path };

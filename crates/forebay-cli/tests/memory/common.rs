@@ -57,14 +57,25 @@ impl Group {
     pub fn used(&self) -> u64 {
         let usage = self.file("memory.usage_in_bytes", "memory.current");
         let usage: u64 = std::fs::read_to_string(usage).unwrap().trim().parse().unwrap();
+        usage - (self.stat("active_file") + self.stat("inactive_file")).min(usage)
+    }
+
+    /// A value of memory.stat, in bytes.
+    fn stat(&self, name: &str) -> u64 {
         let stat = std::fs::read_to_string(self.directory.join("memory.stat")).unwrap();
         let prefix = if self.is_v1 { "total_" } else { "" };
-        let value = |name: &str| -> u64 {
-            let line =
-                stat.lines().find_map(|l| l.strip_prefix(prefix)?.strip_prefix(name)?.strip_prefix(' '));
-            line.unwrap().parse().unwrap()
-        };
-        usage - (value("active_file") + value("inactive_file")).min(usage)
+        let line = stat.lines().find_map(|l| l.strip_prefix(prefix)?.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap().parse().unwrap()
+    }
+
+    /// What is in swap, in bytes.
+    #[allow(dead_code, reason = "for the test with swap, a program of its own")]
+    pub fn swapped(&self) -> u64 {
+        if self.is_v1 {
+            return self.stat("swap");
+        }
+        let text = std::fs::read_to_string(self.directory.join("memory.swap.current")).unwrap();
+        text.trim().parse().unwrap()
     }
 
     /// Sets the limit; `false` if more is in use and the kernel refuses.
@@ -146,7 +157,12 @@ impl Tier {
     }
 
     /// `up` runs the program, and lacks its arguments.
-    pub fn of(mut up: Command, policy: &str) -> Self {
+    pub fn of(up: Command, policy: &str) -> Self {
+        Tier::with(up, policy, "")
+    }
+
+    /// The same with more keys of the section `[memory]`.
+    pub fn with(mut up: Command, policy: &str, keys: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (pfs, state) = (dir.path().join("pfs"), dir.path().join("state"));
         std::fs::create_dir(&pfs).unwrap();
@@ -154,7 +170,7 @@ impl Tier {
         write_file(&file);
         let config = dir.path().join("forebay.toml");
         let decisions = dir.path().join("decisions");
-        let text = format!("[memory]\npolicy = {policy:?}\ndecision_log = {decisions:?}\n");
+        let text = format!("[memory]\npolicy = {policy:?}\ndecision_log = {decisions:?}\n{keys}\n");
         std::fs::write(&config, text).unwrap();
         up.args(["up", "--foreground", "--capacity", &CAPACITY.to_string(), "--config"]).arg(&config);
         up.env_remove("FOREBAY_CONFIG");
@@ -232,6 +248,23 @@ impl Drop for Tier {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+/// The body of a program that takes memory step by step, and keeps it until its input ends; nothing
+/// if the test's program is not started as such.
+pub fn be_hog() {
+    let Ok(bytes) = std::env::var(HOG_VARIABLE) else { return };
+    let bytes: usize = bytes.parse().unwrap();
+    let mut held = vec![0u8; bytes];
+    for step in held.chunks_mut(4 << 20) {
+        step.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    println!("full");
+    std::io::stdout().flush().unwrap();
+    let _ = std::io::stdin().read_line(&mut String::new());
+    // Nobody reads what the test program would say after this.
+    std::process::exit(i32::from(!held.iter().step_by(4096).all(|byte| *byte == 1)));
 }
 
 /// A program that takes so much memory in the group; and whether it got all of it.

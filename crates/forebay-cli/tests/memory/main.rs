@@ -1,40 +1,28 @@
 //! The tier gives its memory to programs beside it, and takes it back: real agents and real
 //! programs in a control group whose limit they share.
 //!
-//! `common` starts them, `faults` has what goes wrong beside them, and `sources` what the kernel's
-//! files may say.
+//! `common` starts them, `faults` has what goes wrong beside them, `sources` what the kernel's
+//! files may say, and `named` the control groups that the configuration names.
 
 #![allow(clippy::unwrap_used, reason = "all of this program is tests, helpers included")]
 
 mod common;
 mod faults;
+mod named;
 mod sources;
 
 #[path = "../node/mod.rs"]
 mod node;
 
-use common::{CAPACITY, FILE, Group, HOG, HOG_VARIABLE, LIMIT, PATIENCE, Tier, start_hog, wait_for};
+use common::{CAPACITY, FILE, Group, HOG, LIMIT, PATIENCE, Tier, start_hog, wait_for};
 use forebay_client::{Client, ClientConfig};
-use std::io::Write;
 use std::process::Command;
-use std::time::Duration;
 
 /// Takes memory step by step when the test calls it as a program of its own, and keeps it until its
 /// input ends.
 #[test]
 fn hog() {
-    let Ok(bytes) = std::env::var(HOG_VARIABLE) else { return };
-    let bytes: usize = bytes.parse().unwrap();
-    let mut held = vec![0u8; bytes];
-    for step in held.chunks_mut(4 << 20) {
-        step.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    println!("full");
-    std::io::stdout().flush().unwrap();
-    let _ = std::io::stdin().read_line(&mut String::new());
-    // Nobody reads what the test program would say after this.
-    std::process::exit(i32::from(!held.iter().step_by(4096).all(|byte| *byte == 1)));
+    common::be_hog();
 }
 
 #[test]

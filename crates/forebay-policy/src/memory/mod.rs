@@ -37,6 +37,17 @@ pub enum Event {
     Pressure(Sample),
 }
 
+/// How the law hears of swift growth.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Alarm {
+    /// The kernel reports when use passes the threshold, so a quiet place is sampled rarely.
+    #[default]
+    Threshold,
+    /// Nothing does, before memory is gone: only samples show growth.
+    None,
+}
+
 /// A node's memory at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sample {
@@ -95,6 +106,9 @@ pub struct Config {
     pub period_ns: u64,
     /// Period while memory use grows; only `forebay` has use for it.
     pub fast_period_ns: u64,
+    /// What reports growth between samples; only `forebay` asks.
+    #[serde(default)]
+    pub alarm: Alarm,
 }
 
 impl Default for Config {
@@ -111,6 +125,7 @@ impl Default for Config {
             max_bytes: 60_000_000_000,
             period_ns: 100_000_000,
             fast_period_ns: 10_000_000,
+            alarm: Alarm::Threshold,
         }
     }
 }
@@ -121,11 +136,15 @@ impl Config {
         self.target * self.memory_bytes as f64
     }
 
-    /// Where an unasked event is wanted: a fifth of a percent of the memory above the target.
-    /// Kernels report a threshold of memory use at once and for nothing, while a stall comes when
-    /// memory is gone.
+    /// Where an unasked event is wanted under a law that aims at r0 M.
     pub fn alarm_bytes(&self) -> u64 {
-        (self.target_bytes() + 0.002 * self.memory_bytes as f64) as u64
+        self.alarm_above(self.target_bytes())
+    }
+
+    /// A fifth of a percent of the memory above `target_bytes`. Kernels report a threshold of
+    /// memory use at once and for nothing, while a stall comes when memory is gone.
+    fn alarm_above(&self, target_bytes: f64) -> u64 {
+        (target_bytes + 0.002 * self.memory_bytes as f64) as u64
     }
 }
 
@@ -140,6 +159,11 @@ pub struct Wish {
 
 /// The part that differs between policies.
 pub trait Policy: Send {
+    /// The use that the law aims at, in bytes: r0 M, unless the law needs more room.
+    fn target_bytes(&self, config: &Config) -> f64 {
+        config.target_bytes()
+    }
+
     /// The capacity after `sample`, where it is `capacity_bytes` now.
     fn next(&mut self, now: Nanos, config: &Config, capacity_bytes: u64, sample: Sample) -> Wish;
 }
@@ -200,6 +224,16 @@ impl Controller {
         );
         assert!(config.block_bytes > 0, "blocks need a size");
         Controller { config, policy, capacity_bytes }
+    }
+
+    /// What reports growth between samples from now on.
+    pub fn hears_by(&mut self, alarm: Alarm) {
+        self.config.alarm = alarm;
+    }
+
+    /// Use above which the law wants an [`Event::Pressure`], in bytes.
+    pub fn alarm_bytes(&self) -> u64 {
+        self.config.alarm_above(self.policy.target_bytes(&self.config))
     }
 }
 

@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Config as LawConfig, Controller, Event as LawEvent, Reason, Sample, policy};
+use super::{Alarm, Config as LawConfig, Controller, Event as LawEvent, Reason, Sample, policy};
 use crate::machine::{Machine, Nanos};
 
 /// The capacity changes by whole blocks: by a thousandth of the memory, at least by a huge page.
@@ -35,6 +35,14 @@ pub struct Config {
     pub target: f64,
     /// Period of the laws.
     pub period_ns: u64,
+    /// Gain of the law `dynims`.
+    #[serde(default = "usual_gain")]
+    pub gain: f64,
+}
+
+/// Of logs that do not say it.
+fn usual_gain() -> f64 {
+    LawConfig::default().gain
 }
 
 /// Input of the controller. A look is a `Look`, what was seen at each place, and `Decide`.
@@ -66,6 +74,9 @@ pub enum Event {
         used_bytes: u64,
         /// Of that, in tmpfs: the tier has no more of it.
         shared_bytes: u64,
+        /// What reports growth there between two looks.
+        #[serde(default)]
+        alarm: Alarm,
     },
     /// A place has no limit now.
     Unlimited {
@@ -159,11 +170,12 @@ impl NodeMemory {
         if !slot.as_ref().is_some_and(fits) {
             let Ok(policy) = policy(&config.policy) else { return };
             let config = law_config(config, look.bounds, memory.total_bytes);
-            out.push(Action::Threshold { place, bytes: config.alarm_bytes() });
             let controller = Controller::new(policy, config, look.before_bytes);
+            out.push(Action::Threshold { place, bytes: controller.alarm_bytes() });
             *slot = Some(Law { controller, total_bytes: memory.total_bytes, bounds: look.bounds });
         }
         let Some(law) = slot else { return };
+        law.controller.hears_by(memory.alarm);
         let tier_bytes = look.tier_bytes.min(memory.used_bytes).min(memory.shared_bytes);
         let sample = Sample { used_bytes: memory.used_bytes, tier_bytes };
         let event = if look.pressed { LawEvent::Pressure(sample) } else { LawEvent::Sample(sample) };
@@ -208,6 +220,7 @@ struct Memory {
     total_bytes: u64,
     used_bytes: u64,
     shared_bytes: u64,
+    alarm: Alarm,
 }
 
 /// Where the law of a place is; `None` if the place is one too many.
@@ -224,6 +237,7 @@ fn law_config(config: &Config, (min_bytes, max_bytes): (u64, u64), total_bytes: 
     LawConfig {
         memory_bytes: total_bytes,
         target: config.target,
+        gain: config.gain,
         block_bytes: (total_bytes / BLOCKS / BLOCK_MIN_BYTES * BLOCK_MIN_BYTES).max(BLOCK_MIN_BYTES),
         min_bytes,
         max_bytes,
@@ -255,8 +269,8 @@ impl Machine for NodeMemory {
                     after_ns: LOOK_AT_LEAST_NS,
                 };
             }
-            Event::Place { place, total_bytes, used_bytes, shared_bytes } => {
-                self.place(now, place, Memory { total_bytes, used_bytes, shared_bytes }, out);
+            Event::Place { place, total_bytes, used_bytes, shared_bytes, alarm } => {
+                self.place(now, place, Memory { total_bytes, used_bytes, shared_bytes, alarm }, out);
             }
             Event::Unlimited { place } => {
                 if let Some(law) = self.laws.get_mut(place as usize) {
@@ -282,7 +296,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn node(policy: &str) -> NodeMemory {
-        let config = Config { policy: policy.into(), target: 0.95, period_ns: 100_000_000 };
+        let config = Config { policy: policy.into(), target: 0.95, period_ns: 100_000_000, gain: 0.5 };
         NodeMemory::new(config).expect("it exists")
     }
 
@@ -305,6 +319,7 @@ mod tests {
                 total_bytes: total * MIB,
                 used_bytes: used * MIB,
                 shared_bytes: used * MIB,
+                alarm: Alarm::Threshold,
             },
         };
         let events = [look].into_iter().chain((0..).zip(places).map(place)).chain([Event::Decide]);
@@ -444,6 +459,7 @@ mod tests {
                 total_bytes: [2000, 1000][place as usize] * MIB,
                 used_bytes: used * MIB,
                 shared_bytes: used * MIB / 2,
+                alarm: if used % 2 == 0 { Alarm::None } else { Alarm::Threshold },
             },
         };
         let events = [look].into_iter().chain(numbers.iter().map(event)).chain([Event::Decide]);

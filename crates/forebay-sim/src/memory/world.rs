@@ -115,7 +115,7 @@ impl Node {
 
     /// The controller looks, if it is time or use has passed the alarm, and the tier follows.
     fn sample(&mut self, now: Nanos, used: f64, record: &Record<'_>) {
-        let over = used as u64 > self.setup.config.alarm_bytes();
+        let over = used as u64 > self.pump.machine().alarm_bytes();
         let rings = self.setup.has_alarm && over && !self.alarmed;
         self.alarmed = over;
         if now.0 >= self.next_ns || rings {

@@ -49,6 +49,9 @@ pub fn node(root: &Section<'_>) -> Result<Setup> {
         duration_ns,
         seed,
     };
+    if !setup.has_alarm {
+        setup.config.alarm = memory::Alarm::None;
+    }
     setup.start_full();
     if law.has("start_gb") {
         let (least, most) = (setup.config.min_bytes as f64 / GB, setup.config.max_bytes as f64 / GB);
@@ -73,6 +76,7 @@ fn config(s: &Section<'_>, memory_gb: f64) -> Result<Config> {
         max_bytes: (max_gb * GB).round() as u64,
         period_ns,
         fast_period_ns: ns(s.number("fast_period_s", 0.001, period_ns as f64 * 1e-9, Some(fast_s))?),
+        alarm: memory::Alarm::Threshold,
     })
 }
 
