@@ -74,7 +74,10 @@ def run(args, program, line):
         try:
             if args.study:
                 predictor = predict.Predictor(program, args.output / "scenarios", described)
-                outcomes = study.run_all(cluster, backing, data, size, SERVERS, busiest_bytes, args.repeats, args.setting, GAIN_LAB if args.lab else GAIN_STRIPED, say, predictor)
+                wanted = {"only": args.setting, "workloads": args.workload or waves.WORKLOADS, "share_min": GAIN_LAB if args.lab else GAIN_STRIPED}
+                outcomes = study.run_all(
+                    cluster, backing, data, size, SERVERS, busiest_bytes, args.repeats, say=say, predict=predictor, keep=lambda outcomes: keep_study(args, outcomes), **wanted
+                )
                 return report_study(args, outcomes)
             runs = waves.run_all(cluster, data, size, say)
         except (lab.LabError, waves.WavesError):
@@ -183,6 +186,11 @@ def report_study(args, outcomes):
     print("cores need to compute if that is longer. Of the possible gain: share reached of what the bound leaves of naive-bb's time.")
     print("Target met: the targets of docs/benchmarks.md.")
     print("simulated: what `forebay sim run` predicts from the speeds of cores and links, and how far that is from what was measured.")
+    print(f"Figures: {keep_study(args, outcomes)}")
+
+
+def keep_study(args, outcomes):
+    """Writes the figures, so that a study that is stopped keeps those that it has; where they are."""
     path = args.output / f"study{'-' + args.lab if args.lab else ''}.json"
     path.write_text(json.dumps(study.figures(outcomes), indent=1) + "\n")
-    print(f"Figures: {path}")
+    return path

@@ -116,12 +116,12 @@ class Outcome:
         return found
 
 
-def run_all(cluster, backing, data, size, servers, busiest_bytes, repeats, only, share_min, say, predict=None):
-    """Every setting of `only` (names; empty: all) with every workload, of `size` bytes on so many servers, most of them on one. Waves should
+def run_all(cluster, backing, data, size, servers, busiest_bytes, repeats, only, share_min, say, predict=None, keep=None, workloads=tuple(waves.WORKLOADS)):
+    """Every setting of `only` (names; empty: all) with each of the workloads, of `size` bytes on so many servers, most of them on one. Waves should
     reach `share_min` of the gain that the bound permits. `predict` (a predict.Predictor) says before each what the simulator expects. Gives
-    outcomes."""
+    outcomes, and `keep` gets those that there are after each."""
     cores = {}
-    for workload in waves.WORKLOADS:
+    for workload in workloads:
         say(f"{waves.WORKLOADS[workload]} from the local disk ...")
         cores[workload] = waves.cores(cluster, backing, workload)
         say(f"    map {cores[workload].map_s:.1f} s, the first task of each node {cores[workload].first_task_s:.1f} s")
@@ -129,7 +129,8 @@ def run_all(cluster, backing, data, size, servers, busiest_bytes, repeats, only,
     for setting in SETTINGS:
         if only and setting.name not in only:
             continue
-        for workload, title in waves.WORKLOADS.items():
+        for workload in workloads:
+            title = waves.WORKLOADS[workload]
             rate = setting.speed * size / cores[workload].map_s / 1e6
             cluster.set_rate(rate / servers)
             say(f"{title}, {setting.title}: {rate:.1f} MB/s")
@@ -144,6 +145,8 @@ def run_all(cluster, backing, data, size, servers, busiest_bytes, repeats, only,
             runs = measure(cluster, inputs, size, setting, workload, repeats, say)
             pfs_s = busiest_bytes / (rate / servers) / 1e6
             outcomes.append(Outcome(setting, workload, rate, runs, pfs_s, share_min, predicted, cores[workload]))
+            if keep:
+                keep(outcomes)
     return outcomes
 
 
@@ -161,7 +164,7 @@ def measure(cluster, inputs, size, setting, workload, repeats, say):
     for _ in range(repeats):
         for mode in MODES:
             runs[mode].append(waves.measure(cluster, inputs[mode], workload, mode, cold=setting.cold))
-            say(f"    {mode}: map {runs[mode][-1].map_s:.1f} s")
+            say(f"    {mode}: map {runs[mode][-1].map_s:.1f} s, the PFS served {runs[mode][-1].served_bytes / 1e6:.0f} MB")
     everything = [run for mode in MODES for run in runs[mode]]
     if setting.cold:
         waves.check(everything, size)

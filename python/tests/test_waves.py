@@ -161,7 +161,9 @@ def studied(monkeypatch, map_s, served=1000, only=("limit",), predictor=None):
     monkeypatch.setattr(waves, "measure", measure)
     monkeypatch.setattr(waves, "cores", lambda cluster, local, workload: {"wordcount": waves.Cores(10.0, 1.2), "sort": waves.Cores(20.0, 1.2)}[workload])
     cluster = StudiedCluster()
-    outcomes = study.run_all(cluster, "local", "data", 400_000_000, 4, 120_000_000, 2, only, 0.6, lambda words: None, predictor)
+    kept = []
+    outcomes = study.run_all(cluster, "local", "data", 400_000_000, 4, 120_000_000, 2, only, 0.6, lambda words: None, predictor, lambda some: kept.append(len(some)))
+    assert kept == list(range(1, len(outcomes) + 1)), "a study that is stopped keeps what it has"
     return cluster, outcomes, asked
 
 
