@@ -12,11 +12,15 @@
 //! | `job` | one HPC job of this node and its phase |
 //! | `line` | the line that the progress of a phase is compared with |
 //! | `alone` | what is learnt of a job's I/O without interference |
+//! | `bursts` | finds the phases of a job that declares none, in the progress of its bytes |
+//! | `predict` | predicts its next phase from those |
 
 mod alone;
 mod board;
+pub mod bursts;
 mod job;
 mod line;
+pub mod predict;
 #[cfg(test)]
 mod tests;
 
