@@ -98,6 +98,17 @@ lab-down: ## Stops the lab, and removes what a crash has left behind
 bench: build ## Every figure with its reference, in target/bench.json (ONLY=read.cached for one group, RUNS=9)
 	$(BUILT)/forebay-bench $(if $(ONLY),--only $(ONLY)) $(if $(RUNS),--runs $(RUNS))
 
+.PHONY: bench-predict
+bench-predict: ## The predictor of I/O phases beside FTIO on the same traces; a minute, and PyPI the first time (ARGS="--seeds 3")
+	$(CARGO) build --release --locked -p forebay-policy --example predict
+	[ -x target/ftio/bin/python ] || { $(PYTHON) -m venv target/ftio && target/ftio/bin/pip install --quiet ftio-hpc==0.0.9 darshan==3.5.0; }
+	target/ftio/bin/python bench/predict.py $(BUILT)/examples/predict $(ARGS)
+
+.PHONY: bench-observer
+bench-observer: ## What the preloaded observer costs a writer, in paired runs, on a quiet machine (ARGS="--pairs 51")
+	$(CARGO) build --release --locked -p forebay-preload
+	$(PYTHON) bench/observer.py $(BUILT)/libforebay_preload.so $(ARGS)
+
 .PHONY: bench-ramps
 bench-ramps: build ## Programs that take memory at random rates beside an agent, under each law, as root (RAMPS=1000 SEED=2)
 	$(BUILT)/forebay-bench --only memory.ramps --ramps $(or $(RAMPS),200) $(if $(filter command line environment,$(origin SEED)),--seed $(SEED))
@@ -137,6 +148,7 @@ install: ## Program, C library, completions and man pages below PREFIX
 	install -D -m 644 crates/forebay-capi/include/forebay.h $(ROOT)/include/forebay.h
 	install -D -m 644 $(BUILT)/libforebay.a $(ROOT)/lib/libforebay.a
 	install -D -m 755 $(BUILT)/libforebay.so $(ROOT)/lib/libforebay.so.$(VERSION)
+	install -D -m 755 $(BUILT)/libforebay_preload.so $(ROOT)/lib/libforebay_preload.so
 	ln -sf libforebay.so.$(VERSION) $(ROOT)/lib/libforebay.so.$(ABI)
 	ln -sf libforebay.so.$(ABI) $(ROOT)/lib/libforebay.so
 	install -d $(ROOT)/lib/pkgconfig

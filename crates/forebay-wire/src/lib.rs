@@ -16,6 +16,7 @@ pub mod framed;
 pub mod hpc;
 pub mod link;
 pub mod message;
+pub mod observed;
 mod owner;
 pub mod peer;
 pub mod proving;

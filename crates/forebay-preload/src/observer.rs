@@ -1,0 +1,236 @@
+//! Counts what a process writes to and reads from the PFS, in the region of its job.
+//!
+//! `forebay run --job` names the region in `FOREBAY_OBSERVE` and the roots of the PFS in
+//! `FOREBAY_OBSERVE_ROOTS`. Without them, or if the region cannot be mapped, nothing is counted.
+
+use core::ffi::CStr;
+use core::ptr::null_mut;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicPtr, AtomicU32};
+
+use crate::descriptors;
+use crate::observed::{REGION_BYTES, Region, Slot};
+use crate::paths::{MAX_ROOT_BYTES, Roots};
+
+const REGION_VARIABLE: &CStr = c"FOREBAY_OBSERVE";
+const ROOTS_VARIABLE: &CStr = c"FOREBAY_OBSERVE_ROOTS";
+
+/// Reads of so many bytes or more count as calls in progress: they keep the PFS busy, and smaller
+/// ones are over before anybody looks.
+const LONG_READ_BYTES: usize = 64 << 10;
+
+static REGION: AtomicPtr<Region> = AtomicPtr::new(null_mut());
+/// This process's slot, once it has used the PFS.
+static SLOT: AtomicPtr<Slot> = AtomicPtr::new(null_mut());
+static PID: AtomicU32 = AtomicU32::new(0);
+/// Written by [`attach`] before [`REGION`], and never again.
+static mut ROOTS: Roots = Roots::NONE;
+
+/// Maps the region. The program has not begun yet.
+pub extern "C" fn attach() {
+    // SAFETY: `errno` is the calling thread's; the program finds it as it was.
+    let errno = unsafe { *libc::__errno_location() };
+    if let Some(region) = map() {
+        // SAFETY: the handler only stores to atomics.
+        unsafe { libc::pthread_atfork(None, None, Some(forked)) };
+        REGION.store(region, Release);
+    }
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+fn map() -> Option<*mut Region> {
+    // SAFETY: the names end with a zero byte; no other thread changes the environment yet.
+    let (path, roots) =
+        unsafe { (libc::getenv(REGION_VARIABLE.as_ptr()), libc::getenv(ROOTS_VARIABLE.as_ptr())) };
+    if path.is_null() || roots.is_null() {
+        return None;
+    }
+    // SAFETY: `getenv` returned a C string. No thread reads the roots before the region is stored.
+    unsafe { (*(&raw mut ROOTS)).set(CStr::from_ptr(roots).to_bytes()) };
+    let flags = libc::O_RDWR | libc::O_CLOEXEC;
+    // Past our own functions, which are not ready.
+    // SAFETY: a C string and flags; the descriptor is closed below.
+    let fd = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path, flags) } as i32;
+    if fd < 0 {
+        return None;
+    }
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping of an open file, and `stat` of the right type; a region that is shorter
+    // than it should be is not touched.
+    let region = unsafe {
+        let mut stat: libc::stat = core::mem::zeroed();
+        let is_whole = libc::fstat(fd, &mut stat) == 0 && stat.st_size >= REGION_BYTES as i64;
+        let mapped = match is_whole {
+            true => libc::mmap(null_mut(), REGION_BYTES, protection, libc::MAP_SHARED, fd, 0),
+            false => libc::MAP_FAILED,
+        };
+        libc::syscall(libc::SYS_close, fd);
+        mapped
+    };
+    if region == libc::MAP_FAILED {
+        return None;
+    }
+    let region = region.cast::<Region>();
+    // SAFETY: it is mapped for the life of the process, aligned to a page, and all its fields are
+    // atomics.
+    unsafe { &*region }.is_valid().then_some(region)
+}
+
+/// In the child of a `fork`: it has no slot yet.
+unsafe extern "C" fn forked() {
+    PID.store(0, Relaxed);
+    SLOT.store(null_mut(), Release);
+}
+
+/// The process ends. Its counts stay.
+pub extern "C" fn detach() {
+    let slot = SLOT.swap(null_mut(), Acquire);
+    // SAFETY: slots are in the region, which stays mapped.
+    if let Some(slot) = unsafe { slot.as_ref() } {
+        slot.release(PID.load(Relaxed));
+    }
+}
+
+/// Whether `fd` refers to a file of the PFS.
+#[inline]
+pub fn is_watched(fd: i32) -> bool {
+    !REGION.load(Acquire).is_null() && descriptors::is_pfs(fd, decide)
+}
+
+/// Asks the kernel for the path of `fd`.
+#[cold]
+fn decide(fd: i32) -> bool {
+    // "/proc/self/fd/", ten digits and a zero byte.
+    let mut name = *b"/proc/self/fd/\0\0\0\0\0\0\0\0\0\0\0";
+    let (mut digits, mut at, mut rest) = ([0u8; 10], 10, fd.unsigned_abs());
+    while at > 0 {
+        at -= 1;
+        digits[at] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    for (place, digit) in name.iter_mut().skip(14).zip(digits.iter().skip(at)) {
+        *place = *digit;
+    }
+    let mut path = [0u8; MAX_ROOT_BYTES + 12];
+    // SAFETY: `errno` is the calling thread's and is put back; the name ends with a zero byte, and
+    // the kernel writes no more than the buffer holds.
+    let len = unsafe {
+        let errno = *libc::__errno_location();
+        let len = libc::readlink(name.as_ptr().cast(), path.as_mut_ptr().cast(), path.len());
+        *libc::__errno_location() = errno;
+        len
+    };
+    let path = usize::try_from(len).ok().and_then(|len| path.get(..len)).unwrap_or_default();
+    // SAFETY: the roots do not change after the region was stored, which `is_watched` has seen.
+    unsafe { (*(&raw const ROOTS)).cover(path) }
+}
+
+/// The process's slot.
+#[inline]
+fn slot() -> Option<&'static Slot> {
+    let slot = SLOT.load(Acquire);
+    if slot.is_null() {
+        return claim();
+    }
+    // SAFETY: slots are in the region, which stays mapped.
+    unsafe { slot.as_ref() }
+}
+
+#[cold]
+fn claim() -> Option<&'static Slot> {
+    // SAFETY: the region stays mapped.
+    let region = unsafe { REGION.load(Acquire).as_ref() }?;
+    // SAFETY: no argument, no failure.
+    let pid = unsafe { libc::getpid() }.unsigned_abs();
+    PID.store(pid, Relaxed);
+    let slot = region.claim(pid);
+    SLOT.store(core::ptr::from_ref(slot).cast_mut(), Release);
+    Some(slot)
+}
+
+/// Now, without a system call: the kernel's clock as of its last tick.
+#[inline]
+fn now_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a place for the result.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut now) };
+    (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)
+}
+
+/// Runs a call that writes to `fd`. `written` says how many bytes its result stands for.
+#[inline]
+pub fn write<R: Copy>(fd: i32, call: impl FnOnce() -> R, written: impl FnOnce(R) -> u64) -> R {
+    match is_watched(fd).then(slot).flatten() {
+        None => call(),
+        Some(slot) => {
+            slot.begin(now_ns());
+            let result = call();
+            let bytes = written(result);
+            if bytes > 0 {
+                slot.written(bytes);
+            }
+            slot.end(now_ns());
+            result
+        }
+    }
+}
+
+/// Runs a call that reads up to `wanted` bytes from `fd`.
+#[inline]
+pub fn read<R: Copy>(fd: i32, wanted: usize, call: impl FnOnce() -> R, got: impl FnOnce(R) -> u64) -> R {
+    match is_watched(fd).then(slot).flatten() {
+        None => call(),
+        Some(slot) => {
+            let is_long = wanted >= LONG_READ_BYTES;
+            if is_long {
+                slot.begin(now_ns());
+            }
+            let result = call();
+            let bytes = got(result);
+            let now_ns = now_ns();
+            if bytes > 0 {
+                slot.read(bytes, now_ns);
+            }
+            if is_long {
+                slot.end(now_ns);
+            }
+            result
+        }
+    }
+}
+
+/// Runs a call that waits for the storage of `fd`.
+pub fn sync<R: Copy>(fd: i32, call: impl FnOnce() -> R) -> R {
+    wait(is_watched(fd), call)
+}
+
+/// Runs a call that hands buffered bytes to `fd`; of a descriptor that nobody has written to, it
+/// hands over nothing.
+pub fn flush<R: Copy>(fd: i32, call: impl FnOnce() -> R) -> R {
+    wait(descriptors::is_known_pfs(fd), call)
+}
+
+/// Runs a call that closes `fd`, which waits for the storage on some file systems. The number is
+/// forgotten first: once it is closed, another thread may get it.
+pub fn close<R: Copy>(fd: i32, call: impl FnOnce() -> R) -> R {
+    let is_known = descriptors::is_known_pfs(fd);
+    descriptors::forget(fd);
+    wait(is_known, call)
+}
+
+fn wait<R: Copy>(is_watched: bool, call: impl FnOnce() -> R) -> R {
+    match is_watched.then(slot).flatten() {
+        None => call(),
+        Some(slot) => {
+            slot.begin(now_ns());
+            let result = call();
+            slot.synced();
+            slot.end(now_ns());
+            result
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Which files are the PFS's: those whose path lies below one of its roots.
+//!
+//! The path comes from the kernel (`/proc/self/fd`), so it is absolute and free of symbolic links,
+//! whatever the program has opened, inherited or duplicated. Asking the PFS (`stat`) would be a
+//! request to a server that may hang, in a program that may have nothing to do with it.
+
+/// Longest root that is honoured, in bytes.
+pub const MAX_ROOT_BYTES: usize = 500;
+
+const MAX_ROOTS_BYTES: usize = 4096;
+
+/// The roots of the PFS, colon-separated as in the environment variable.
+pub struct Roots {
+    bytes: [u8; MAX_ROOTS_BYTES],
+    len: usize,
+}
+
+impl Roots {
+    /// No file is the PFS's.
+    pub const NONE: Roots = Roots { bytes: [0; MAX_ROOTS_BYTES], len: 0 };
+
+    /// Takes `list`, absolute paths without symbolic links, separated by colons. What does not fit
+    /// is left out.
+    pub fn set(&mut self, list: &[u8]) {
+        self.len = 0;
+        for root in list.split(|&b| b == b':') {
+            let root = root.strip_suffix(b"/").unwrap_or(root);
+            let is_usable = root.first() == Some(&b'/') && root.len() <= MAX_ROOT_BYTES;
+            let end = self.len + root.len() + 1;
+            let Some(place) = self.bytes.get_mut(self.len..end) else { return };
+            if let (true, Some((separator, name))) = (is_usable, place.split_last_mut()) {
+                name.copy_from_slice(root);
+                *separator = b':';
+                self.len = end;
+            }
+        }
+    }
+
+    /// Whether the file at `path`, of which the beginning is enough, lies below a root.
+    pub fn cover(&self, path: &[u8]) -> bool {
+        let list = self.bytes.get(..self.len).unwrap_or_default();
+        list.split(|&b| b == b':').any(|root| {
+            !root.is_empty() && path.strip_prefix(root).is_some_and(|rest| rest.first() == Some(&b'/'))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn roots(list: &str) -> Roots {
+        let mut roots = Roots::NONE;
+        roots.set(list.as_bytes());
+        roots
+    }
+
+    #[test]
+    fn files_below_a_root_are_covered_and_no_others() {
+        let roots = roots("/lustre/scratch/:/gpfs");
+        for path in ["/lustre/scratch/a", "/gpfs/x/y", "/gpfs/x (deleted)"] {
+            assert!(roots.cover(path.as_bytes()), "{path}");
+        }
+        for path in ["/lustre/scratch", "/lustre/scratch2/a", "/gpf", "/gpfs2/a", "pipe:[1]", "", "/"] {
+            assert!(!roots.cover(path.as_bytes()), "{path}");
+        }
+    }
+
+    #[test]
+    fn roots_that_make_no_sense_cover_nothing() {
+        for list in ["", ":", "::", "relative:also/this", "/"] {
+            assert!(!roots(list).cover(b"/any/file"), "{list:?}");
+        }
+        assert!(!roots(&"/x".repeat(400)).cover("/x".repeat(500).as_bytes()), "too long");
+        let many: Vec<_> = (0..2_000).map(|i| format!("/r{i}")).collect();
+        let roots = roots(&many.join(":"));
+        assert!(roots.cover(b"/r7/file") && !roots.cover(b"/r1999/file"));
+    }
+}

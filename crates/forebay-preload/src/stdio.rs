@@ -1,0 +1,227 @@
+//! Buffered I/O of the C library, which writes without calling `write` by name.
+//!
+//! So bytes count when the program hands them over: at most a buffer of the stream earlier than the
+//! PFS gets them. `fclose` and `fflush` wait for the storage as `close` and `fsync` do.
+
+use core::ffi::{c_char, c_int, c_void};
+
+use libc::{FILE, size_t, ssize_t};
+
+use crate::calls::take_place;
+use crate::descriptors;
+use crate::next::next;
+use crate::observer;
+
+/// The descriptor of a stream, or -1 if it has none.
+#[inline]
+fn descriptor(stream: *mut FILE) -> c_int {
+    if stream.is_null() {
+        return -1;
+    }
+    // SAFETY: the caller passed a stream to stdio, and `errno` is the calling thread's.
+    unsafe {
+        let errno = *libc::__errno_location();
+        let fd = libc::fileno(stream);
+        *libc::__errno_location() = errno;
+        fd
+    }
+}
+
+/// A stream that was opened: its descriptor stands for a new file.
+fn opened(stream: *mut FILE) -> *mut FILE {
+    descriptors::forget(descriptor(stream));
+    stream
+}
+
+fn stdout() -> *mut FILE {
+    unsafe extern "C" {
+        static mut stdout: *mut FILE;
+    }
+    // SAFETY: the C library's variable, which programs set before they start threads, if at all.
+    unsafe { stdout }
+}
+
+/// Bytes that a count of items stands for.
+fn items(size: size_t) -> impl FnOnce(size_t) -> u64 {
+    move |count| (size as u64).saturating_mul(count as u64)
+}
+
+/// One byte, unless the result is the end-of-file value.
+fn one(result: c_int) -> u64 {
+    u64::from(result >= 0)
+}
+
+/// Printed bytes of a result that is negative on failure.
+fn printed(result: c_int) -> u64 {
+    u64::try_from(result).unwrap_or(0)
+}
+
+/// Length of a C string, unless writing it failed.
+fn text(text: *const c_char) -> impl FnOnce(c_int) -> u64 {
+    // SAFETY: it was written as a C string by the time that this is called.
+    move |result| if result < 0 { 0 } else { unsafe { libc::strlen(text) as u64 } }
+}
+
+take_place! {
+    fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE {
+        opened(next!(fopen(path => *const c_char, mode => *const c_char) -> *mut FILE, else core::ptr::null_mut()))
+    }
+
+    fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE {
+        opened(next!(fopen64(path => *const c_char, mode => *const c_char) -> *mut FILE, else core::ptr::null_mut()))
+    }
+
+    fn freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
+        descriptors::forget(descriptor(stream));
+        opened(next!(
+            freopen(path => *const c_char, mode => *const c_char, stream => *mut FILE) -> *mut FILE,
+            else core::ptr::null_mut()
+        ))
+    }
+
+    fn freopen64(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
+        descriptors::forget(descriptor(stream));
+        opened(next!(
+            freopen64(path => *const c_char, mode => *const c_char, stream => *mut FILE) -> *mut FILE,
+            else core::ptr::null_mut()
+        ))
+    }
+
+    fn fclose(stream: *mut FILE) -> c_int {
+        observer::close(descriptor(stream), || next!(fclose(stream => *mut FILE) -> c_int, else -1))
+    }
+
+    fn fflush(stream: *mut FILE) -> c_int {
+        observer::flush(descriptor(stream), || next!(fflush(stream => *mut FILE) -> c_int, else -1))
+    }
+
+    fn fwrite(from: *const c_void, size: size_t, count: size_t, stream: *mut FILE) -> size_t {
+        let call = || next!(
+            fwrite(from => *const c_void, size => size_t, count => size_t, stream => *mut FILE) -> size_t,
+            else 0
+        );
+        observer::write(descriptor(stream), call, items(size))
+    }
+
+    fn fwrite_unlocked(from: *const c_void, size: size_t, count: size_t, stream: *mut FILE) -> size_t {
+        let call = || next!(
+            fwrite_unlocked(from => *const c_void, size => size_t, count => size_t, stream => *mut FILE) -> size_t,
+            else 0
+        );
+        observer::write(descriptor(stream), call, items(size))
+    }
+
+    fn fread(to: *mut c_void, size: size_t, count: size_t, stream: *mut FILE) -> size_t {
+        let call = || next!(
+            fread(to => *mut c_void, size => size_t, count => size_t, stream => *mut FILE) -> size_t,
+            else 0
+        );
+        observer::read(descriptor(stream), size.saturating_mul(count), call, items(size))
+    }
+
+    fn fread_unlocked(to: *mut c_void, size: size_t, count: size_t, stream: *mut FILE) -> size_t {
+        let call = || next!(
+            fread_unlocked(to => *mut c_void, size => size_t, count => size_t, stream => *mut FILE) -> size_t,
+            else 0
+        );
+        observer::read(descriptor(stream), size.saturating_mul(count), call, items(size))
+    }
+
+    fn getdelim(line: *mut *mut c_char, room: *mut size_t, end: c_int, stream: *mut FILE) -> ssize_t {
+        let call = || next!(
+            getdelim(line => *mut *mut c_char, room => *mut size_t, end => c_int, stream => *mut FILE) -> ssize_t,
+            else -1
+        );
+        observer::read(descriptor(stream), 0, call, |n| u64::try_from(n).unwrap_or(0))
+    }
+
+    fn getline(line: *mut *mut c_char, room: *mut size_t, stream: *mut FILE) -> ssize_t {
+        let call = || next!(
+            getline(line => *mut *mut c_char, room => *mut size_t, stream => *mut FILE) -> ssize_t,
+            else -1
+        );
+        observer::read(descriptor(stream), 0, call, |n| u64::try_from(n).unwrap_or(0))
+    }
+
+    fn fputs(from: *const c_char, stream: *mut FILE) -> c_int {
+        let call = || next!(fputs(from => *const c_char, stream => *mut FILE) -> c_int, else -1);
+        observer::write(descriptor(stream), call, text(from))
+    }
+
+    fn fputs_unlocked(from: *const c_char, stream: *mut FILE) -> c_int {
+        let call = || next!(fputs_unlocked(from => *const c_char, stream => *mut FILE) -> c_int, else -1);
+        observer::write(descriptor(stream), call, text(from))
+    }
+
+    fn puts(from: *const c_char) -> c_int {
+        let call = || next!(puts(from => *const c_char) -> c_int, else -1);
+        observer::write(descriptor(stdout()), call, |result| text(from)(result) + one(result))
+    }
+
+    fn fputc(byte: c_int, stream: *mut FILE) -> c_int {
+        observer::write(descriptor(stream), || next!(fputc(byte => c_int, stream => *mut FILE) -> c_int, else -1), one)
+    }
+
+    fn putc(byte: c_int, stream: *mut FILE) -> c_int {
+        observer::write(descriptor(stream), || next!(putc(byte => c_int, stream => *mut FILE) -> c_int, else -1), one)
+    }
+
+    fn putchar(byte: c_int) -> c_int {
+        observer::write(descriptor(stdout()), || next!(putchar(byte => c_int) -> c_int, else -1), one)
+    }
+
+    // A list of arguments is passed by a pointer on the processors that are built for.
+    fn vfprintf(stream: *mut FILE, format: *const c_char, arguments: *mut c_void) -> c_int {
+        // SAFETY: the caller's own arguments.
+        unsafe { forebay_preload_vfprintf(stream, format, arguments) }
+    }
+
+    fn __vfprintf_chk(stream: *mut FILE, flag: c_int, format: *const c_char, arguments: *mut c_void) -> c_int {
+        // SAFETY: the caller's own arguments.
+        unsafe { forebay_preload_vfprintf_chk(stream, flag, format, arguments) }
+    }
+
+    fn forebay_preload_vfprintf(stream: *mut FILE, format: *const c_char, arguments: *mut c_void) -> c_int {
+        let call = || next!(
+            vfprintf(stream => *mut FILE, format => *const c_char, arguments => *mut c_void) -> c_int,
+            else -1
+        );
+        observer::write(descriptor(stream), call, printed)
+    }
+
+    fn forebay_preload_vfprintf_chk(
+        stream: *mut FILE, flag: c_int, format: *const c_char, arguments: *mut c_void
+    ) -> c_int {
+        let call = || next!(
+            __vfprintf_chk(
+                stream => *mut FILE, flag => c_int, format => *const c_char, arguments => *mut c_void
+            ) -> c_int,
+            else -1
+        );
+        observer::write(descriptor(stream), call, printed)
+    }
+}
+
+/// Exports C's functions of print.c under the names of the C library.
+macro_rules! jumps {
+    ($($name:ident to $target:ident;)*) => {$(
+        unsafe extern "C" { fn $target(); }
+
+        /// Takes the place of the C library's function: the definition is in print.c.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            #[cfg(target_arch = "x86_64")]
+            core::arch::naked_asm!("jmp {}", sym $target);
+            #[cfg(target_arch = "aarch64")]
+            core::arch::naked_asm!("b {}", sym $target);
+        }
+    )*};
+}
+
+jumps! {
+    fprintf to forebay_preload_fprintf;
+    printf to forebay_preload_printf;
+    __fprintf_chk to forebay_preload_fprintf_chk;
+    __printf_chk to forebay_preload_printf_chk;
+}
