@@ -135,6 +135,13 @@ pub const KEYS: &[Key] = &[
                  quiet node. Empty, or with the policy static: no record.",
     },
     Key {
+        name: "metrics.listen",
+        default: "\"\"",
+        reason: "IP:PORT at which the agent serves metrics in the formats of OpenMetrics and Prometheus, at /metrics. \
+                 Loopback only, because metrics are not encrypted; port 0 takes a free one, which the log names. \
+                 Empty: no metrics.",
+    },
+    Key {
         name: "cluster.coordinator",
         default: "\"\"",
         reason: "HOST:PORT of the cluster's coordinator. Empty: this agent runs the coordinator in its own process.",
@@ -373,6 +380,8 @@ pub struct Config {
     pub eviction: EvictionKind,
     /// How the tier gives way to compute.
     pub memory: MemoryConfig,
+    /// Where metrics are served, if they are.
+    pub metrics_listen: Option<SocketAddr>,
     /// The cluster this agent belongs to.
     pub cluster: ClusterConfig,
     /// How I/O phases of HPC jobs are guarded.
@@ -551,6 +560,7 @@ impl Default for Config {
             huge_pages: true,
             eviction: EvictionKind::default(),
             memory: MemoryConfig::default(),
+            metrics_listen: None,
             cluster: ClusterConfig::default(),
             phases: PhasesConfig::default(),
             mounts: Vec::new(),
@@ -570,6 +580,23 @@ pub fn default_state_dir() -> PathBuf {
     }
 }
 
+/// `IP:PORT` for metrics; none if it is empty.
+fn metrics_address(text: &str) -> Result<Option<SocketAddr>, String> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let address: SocketAddr = text
+        .parse()
+        .map_err(|_| format!("metrics.listen = {text:?}: write IP:PORT, such as 127.0.0.1:9750"))?;
+    if !address.ip().is_loopback() {
+        return Err(format!(
+            "metrics.listen = {text:?} must be a loopback address, because metrics are neither encrypted nor \
+             protected by a token; let a proxy on this node serve them to others"
+        ));
+    }
+    Ok(Some(address))
+}
+
 /// The file as written; every key optional but a mount's label and root.
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
@@ -580,6 +607,8 @@ struct RawConfig {
     tier: RawTier,
     #[serde(default)]
     memory: memory::RawMemory,
+    #[serde(default)]
+    metrics: RawMetrics,
     #[serde(default)]
     cluster: RawCluster,
     #[serde(default)]
@@ -605,6 +634,12 @@ struct RawTier {
     directory: Option<PathBuf>,
     huge_pages: Option<bool>,
     eviction: Option<String>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct RawMetrics {
+    listen: Option<String>,
 }
 
 #[derive(Deserialize, Default)]
@@ -669,6 +704,7 @@ impl Config {
         config.take_agent(raw.agent)?;
         config.take_tier(raw.tier)?;
         config.memory.take(raw.memory)?;
+        config.metrics_listen = metrics_address(raw.metrics.listen.as_deref().unwrap_or_default())?;
         config.cluster.take(raw.cluster)?;
         config.phases.take(raw.phases)?;
         config.mounts = raw.mount.into_iter().map(take_mount).collect::<Result<_, _>>()?;
@@ -1051,6 +1087,7 @@ mod tests {
             ("agent", "[agent]\n"),
             ("tier", "[tier]\n"),
             ("memory", "[memory]\n"),
+            ("metrics", "[metrics]\n"),
             ("cluster", "[cluster]\n"),
             ("mount", "[[mount]]\n"),
         ] {

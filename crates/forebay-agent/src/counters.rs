@@ -9,6 +9,9 @@ macro_rules! counters {
         #[derive(Debug, Default)]
         pub struct Counters { $($(#[doc = $doc])* pub $name: AtomicU64),* }
 
+        /// Names, and what they count.
+        pub const HELP: &[(&str, &str)] = &[$((stringify!($name), concat!($($doc),*))),*];
+
         impl Counters {
             /// Names and values, in a fixed order.
             pub fn list(&self) -> Vec<(String, u64)> {

@@ -98,6 +98,8 @@ pub enum Command {
     Verify(PathsArgs),
     /// Run a program as a job with memory-only scratch space; with --job, guard its I/O phases
     Run(RunArgs),
+    /// Measure a PFS: the speed of prefetches, and how much they and HPC writers disturb each other
+    Profile(ProfileArgs),
     /// Create the certificates with which the nodes of a cluster authenticate each other
     Init(InitArgs),
     /// Check this machine for problems, and name the remedies
@@ -128,6 +130,63 @@ pub enum Command {
     /// Hold a tier's memory file system in a user namespace (started by `up` when it is not root)
     #[command(hide = true)]
     Keeper { state_dir: PathBuf, limit_bytes: u64, pages: String },
+    /// Read or write as one process of a measurement (started by `profile`)
+    #[command(hide = true)]
+    ProfileWorker(ProfileWorkerArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct ProfileArgs {
+    /// A directory on the PFS, writable, with room for --bytes and the writers' files
+    #[arg(value_name = "DIR")]
+    pub directory: PathBuf,
+    /// Nodes that prefetch, at most
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub nodes: u16,
+    /// Threads on each, at most
+    #[arg(long, value_name = "N", default_value = "8", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub threads: u16,
+    /// Bytes of a prefetch: a wave of the site's jobs, or enough for several seconds
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_bytes)]
+    pub bytes: u64,
+    /// Processes that write, as an HPC job does
+    #[arg(long, value_name = "N", default_value = "2", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub writers: u16,
+    /// Bytes that each of them writes in an I/O phase
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_bytes)]
+    pub writer_bytes: u64,
+    /// Readings of each run, at most; fewer are taken if they agree within 5 %
+    #[arg(long, value_name = "N", default_value = "7")]
+    pub runs: usize,
+    /// Words before the command line of a reader or writer, which start it on node {node}, counted
+    /// from 0: `ssh node{node}`. Without them all run on this node
+    #[arg(long, value_name = "COMMAND")]
+    pub launch: Option<String>,
+    /// Write the profile to a file, for `cluster.profile`
+    #[arg(long, short, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Write a figure of the interference factors
+    #[arg(long, value_name = "FILE.svg")]
+    pub plot: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct ProfileWorkerArgs {
+    pub kind: WorkerKind,
+    #[arg(long, default_value = "1")]
+    pub threads: u16,
+    #[arg(long, default_value = "0")]
+    pub bytes: u64,
+    /// Stop after the first pass
+    #[arg(long)]
+    pub once: bool,
+    pub files: Vec<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum WorkerKind {
+    Read,
+    Write,
 }
 
 #[derive(Debug, Args)]

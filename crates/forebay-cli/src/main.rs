@@ -16,8 +16,10 @@ mod load;
 mod log;
 mod ls;
 mod memory;
+mod metrics;
 mod out;
 mod plan;
+mod profile;
 mod run;
 mod served;
 mod status;
@@ -64,6 +66,8 @@ fn run_command(cli: Cli) -> Outcome {
         Command::Cp(args) => transfer::cp(&global, &args),
         Command::Verify(args) => verify::verify(&global, &args),
         Command::Run(args) => run::run(&global, &args),
+        Command::Profile(args) => profile::profile(&global, &args),
+        Command::ProfileWorker(args) => profile::worker(&args),
         Command::Init(args) => init::init(&global, &args),
         Command::Doctor(args) => doctor::doctor(&global, &args),
         Command::Config(ConfigCommand::Check { file }) => up::check_config(&global, &file),

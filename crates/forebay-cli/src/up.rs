@@ -229,6 +229,9 @@ fn serve(config: Config) -> Outcome {
         capacity_bytes = agent.capacity_bytes(),
         "agent is ready"
     );
+    if let Some(listen) = agent.config().metrics_listen {
+        crate::metrics::start(listen, agent.config().socket())?;
+    }
     let stop = agent.stop();
     let mut signals = signal_hook::iterator::Signals::new([libc::SIGTERM, libc::SIGINT])
         .map_err(|e| format!("cannot handle signals: {e}"))?;

@@ -10,9 +10,9 @@
 //! - `observer.rs` counts, in memory that the agent reads. `calls.rs` and `stdio.rs` have the
 //!   functions that take the C library's places.
 //!
-//! **It must not be noticed.** It changes no byte, no result and no `errno`. It runs in any program,
-//! in signal handlers, between `fork` and `exec`, and before `main`: so it takes no lock, allocates
-//! nothing, keeps no thread-local state, starts no thread, panics nowhere, and uses of `std` only
+//! **It must not be noticed.** It changes no byte, no result and no `errno`. It runs in any
+//! program, in signal handlers, between `fork` and `exec`, and before `main`: so it takes no lock,
+//! allocates nothing, keeps no thread-local state, starts no thread, panics nowhere, and uses of `std` only
 //! what `core` has. A write costs a look into a table and a few additions, and no system call. If
 //! something is missing (the variables, the region, `/proc`), it does nothing at all.
 //!

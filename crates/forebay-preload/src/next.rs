@@ -39,7 +39,7 @@ impl<F: Copy> Next<F> {
             found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
             self.found.store(found, Relaxed);
         }
-        // SAFETY: `new`'s caller promises that `F` is a pointer to this function, and it is not null.
+        // SAFETY: `new`'s caller promises that `F` is a pointer to this function; it is not null.
         (!found.is_null()).then(|| unsafe { transmute_copy(&found) })
     }
 }

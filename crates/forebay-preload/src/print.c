@@ -1,6 +1,6 @@
 /*
  * The printing functions of stdio: they take a variable number of arguments, which only C can
- * define. Each passes its arguments on to the counterpart with a va_list, in stdio.rs, which counts.
+ * define. Each passes its arguments on to the counterpart with a va_list in stdio.rs, which counts.
  *
  * The names are not the exported ones, because Rust exports from a shared library only what Rust
  * defines; stdio.rs has the exported names, which jump here.

@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     fn region() -> Box<Region> {
-        // SAFETY: all fields are atomic integers, for which zero is valid; the layout is `Region`'s.
+        // SAFETY: all fields are atomic integers, for which zero is valid; it is `Region`'s layout.
         let region = unsafe {
             Box::from_raw(std::alloc::alloc_zeroed(std::alloc::Layout::new::<Region>()).cast::<Region>())
         };

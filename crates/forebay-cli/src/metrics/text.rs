@@ -1,0 +1,238 @@
+//! The metrics of an agent as text, in OpenMetrics or in Prometheus' older format.
+//!
+//! Names are a contract: they are those of the counters behind the prefix `forebay_`, carry their
+//! units, and are never reused. The two formats differ in the names of counters' families and in
+//! the last line.
+
+use forebay_agent::counters::HELP;
+use forebay_wire::{JobStatus, MemoryStatus, Status};
+use std::fmt::Write as _;
+
+/// Which text is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    OpenMetrics,
+    /// Prometheus' text format 0.0.4.
+    Plain,
+}
+
+impl Format {
+    /// For the header `Content-Type`.
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Format::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Format::Plain => "text/plain; version=0.0.4; charset=utf-8",
+        }
+    }
+}
+
+/// Values of a status that are not counters although they stand among them, with their help.
+const GAUGES: &[(&str, &str)] = &[
+    ("guest_bytes", "Bytes of cached pages that another node owns"),
+    ("lent_bytes", "Bytes of pages that are being sent to peers"),
+    ("planned_bytes", "Bytes of cached pages that jobs will read"),
+    ("client_pinned_bytes", "Bytes of pages that programs have mapped"),
+    ("closes_waiting", "Descriptors that wait to be closed"),
+    ("held_files", "Copies that are held open"),
+    ("tmpfs_free_bytes", "Free bytes of the tier's file system"),
+    ("tmpfs_total_bytes", "Size of the tier's file system"),
+];
+
+/// Everything that an agent reports of itself and of the coordinator's jobs.
+#[derive(Debug, Default)]
+pub struct Snapshot {
+    pub status: Status,
+    pub memory: MemoryStatus,
+    /// None if the coordinator does not answer.
+    pub jobs: Option<Vec<JobStatus>>,
+}
+
+impl Snapshot {
+    /// The text.
+    pub fn text(&self, format: Format) -> String {
+        let mut page = Page { text: String::new(), format };
+        self.agent(&mut page);
+        self.memory(&mut page);
+        self.mounts(&mut page);
+        self.cluster(&mut page);
+        for (name, value) in &self.status.counters {
+            match GAUGES.iter().find(|gauge| gauge.0 == name) {
+                Some((_, help)) => page.gauge(name, help, *value as f64),
+                None => {
+                    let help = HELP.iter().find(|known| known.0 == name).map_or("", |known| known.1.trim());
+                    page.counter(name, help.trim_end_matches('.'), *value as f64);
+                }
+            }
+        }
+        if format == Format::OpenMetrics {
+            page.text += "# EOF\n";
+        }
+        page.text
+    }
+
+    fn agent(&self, page: &mut Page) {
+        let s = &self.status;
+        page.family("build_info", "gauge", "Version of the program");
+        page.sample("build_info", &[("version", &s.version)], 1.0);
+        page.gauge("uptime_seconds", "Time since the agent's start", s.uptime_ms as f64 / 1e3);
+        page.gauge("capacity_bytes", "Budget for everything the agent uses", s.capacity_bytes as f64);
+        page.family("used_bytes", "gauge", "Bytes of the budget in use");
+        for (class, bytes) in &s.used_bytes {
+            page.sample("used_bytes", &[("class", class)], *bytes as f64);
+        }
+        page.gauge("resident_bytes", "Bytes of cached pages", s.resident_bytes as f64);
+        page.gauge("pinned_bytes", "Bytes of pinned files", s.pinned_bytes as f64);
+        page.gauge("cached_files", "Cached files", s.files as f64);
+        page.gauge("memory_only_files", "Memory-only files", s.scratch_files as f64);
+        page.gauge("connections", "Open connections of programs", s.connections as f64);
+    }
+
+    fn memory(&self, page: &mut Page) {
+        let m = &self.memory;
+        let target = f64::from(m.target_per_10000) / 1e4;
+        page.gauge("memory_target_ratio", "Share of the memory that may be in use", target);
+        page.gauge("tier_bytes", "Bytes that the tier holds, buffers included", m.tier_bytes as f64);
+        page.gauge("tier_min_bytes", "The least that the tier may have", m.min_bytes as f64);
+        page.gauge("tier_max_bytes", "The most that the operator allows the tier", m.max_bytes as f64);
+        page.family("memory_total_bytes", "gauge", "Memory of the node, and limits of control groups");
+        for place in &m.places {
+            page.sample("memory_total_bytes", &[("place", &place.name)], place.total_bytes as f64);
+        }
+        page.family("memory_used_bytes", "gauge", "Memory in use that cannot be taken back at once");
+        for place in &m.places {
+            page.sample("memory_used_bytes", &[("place", &place.name)], place.used_bytes as f64);
+        }
+        let problems = self.status.memory_problems.len() as f64;
+        page.gauge("memory_problems", "Places whose memory use cannot be read now", problems);
+    }
+
+    fn mounts(&self, page: &mut Page) {
+        type Of = fn(&forebay_wire::MountStatus) -> f64;
+        let families: [(&str, &str, &str, Of); 6] = [
+            ("mount_up", "gauge", "Whether the PFS is mounted", |m| f64::from(u8::from(m.mounted))),
+            ("mount_cached", "gauge", "Whether files are cached", |m| f64::from(u8::from(m.cached))),
+            ("mount_fetched_bytes", "counter", "Bytes read from the PFS", |m| m.fetched_bytes as f64),
+            ("mount_fetch_errors", "counter", "Fetches that failed", |m| m.fetch_errors as f64),
+            ("mount_fetches_pending", "gauge", "Fetches waiting or in progress", |m| {
+                m.fetches_pending as f64
+            }),
+            ("mount_slowest_fetch_seconds", "gauge", "Age of the oldest fetch in progress", |m| {
+                m.slowest_ms as f64 / 1e3
+            }),
+        ];
+        for (name, kind, help, of) in families {
+            page.family(name, kind, help);
+            let sample = if kind == "counter" { format!("{name}_total") } else { name.to_owned() };
+            for mount in &self.status.mounts {
+                page.sample(&sample, &[("mount", &mount.label)], of(mount));
+            }
+        }
+    }
+
+    fn cluster(&self, page: &mut Page) {
+        let c = &self.status.cluster;
+        let is_connected = f64::from(u8::from(c.connected));
+        page.gauge("coordinator_connected", "Whether the coordinator answers", is_connected);
+        page.gauge("cluster_members", "Nodes that the coordinator knows", c.view.nodes.len() as f64);
+        page.gauge("peers_avoided", "Peers that are not asked for now", c.avoided.len() as f64);
+        let Some(jobs) = &self.jobs else { return };
+        let running: Vec<&JobStatus> = jobs.iter().filter(|job| !job.ended).collect();
+        page.gauge("jobs_running", "Analytics jobs that have not ended", running.len() as f64);
+        let stages = || running.iter().flat_map(|job| &job.stages);
+        let tasks = stages().map(|stage| f64::from(stage.tasks_running)).sum();
+        page.gauge("tasks_running", "Running tasks of these jobs", tasks);
+        let waves = || stages().flat_map(|stage| &stage.waves);
+        let (bytes, fetched) =
+            waves().fold((0.0, 0.0), |sum, w| (sum.0 + w.bytes as f64, sum.1 + w.fetched_bytes as f64));
+        page.gauge("waves_input_bytes", "Input of all waves of these jobs", bytes);
+        page.gauge("waves_prefetched_bytes", "Prefetched bytes of it", fetched);
+    }
+}
+
+struct Page {
+    text: String,
+    format: Format,
+}
+
+impl Page {
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        let total = if kind == "counter" && self.format == Format::Plain { "_total" } else { "" };
+        let _ = writeln!(self.text, "# TYPE forebay_{name}{total} {kind}");
+        if let (Format::OpenMetrics, Some(unit)) = (self.format, unit(name)) {
+            let _ = writeln!(self.text, "# UNIT forebay_{name} {unit}");
+        }
+        if !help.is_empty() {
+            let _ = writeln!(self.text, "# HELP forebay_{name}{total} {}", escaped(help));
+        }
+    }
+
+    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
+        let _ = write!(self.text, "forebay_{name}");
+        for (i, (label, text)) in labels.iter().enumerate() {
+            let open = if i == 0 { '{' } else { ',' };
+            let _ = write!(self.text, "{open}{label}=\"{}\"", escaped(text));
+        }
+        let close = if labels.is_empty() { "" } else { "}" };
+        let _ = writeln!(self.text, "{close} {value}");
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, value: f64) {
+        self.family(name, "gauge", help);
+        self.sample(name, &[], value);
+    }
+
+    fn counter(&mut self, name: &str, help: &str, value: f64) {
+        let family = name.strip_suffix("_total").unwrap_or(name);
+        self.family(family, "counter", help);
+        self.sample(&format!("{family}_total"), &[], value);
+    }
+}
+
+fn unit(name: &str) -> Option<&'static str> {
+    ["bytes", "seconds", "ratio"]
+        .into_iter()
+        .find(|unit| name.strip_suffix(unit).is_some_and(|before| before.ends_with('_')))
+}
+
+/// For label values and help texts.
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_wire::MountStatus;
+
+    fn snapshot() -> Snapshot {
+        let counters = vec![
+            ("opens_total".to_owned(), 3),
+            ("fetched_bytes".to_owned(), 4096),
+            ("held_files".to_owned(), 2),
+        ];
+        let mount = MountStatus { label: "a\"b\\c\nd".into(), mounted: true, ..MountStatus::default() };
+        let status = Status { counters, mounts: vec![mount], ..Status::default() };
+        Snapshot { status, ..Snapshot::default() }
+    }
+
+    #[test]
+    fn counters_end_in_total_and_gauges_do_not() {
+        let text = snapshot().text(Format::OpenMetrics);
+        assert!(text.contains("# TYPE forebay_opens counter\n"), "{text}");
+        assert!(
+            text.contains("# HELP forebay_opens Files opened through the agent\nforebay_opens_total 3\n")
+        );
+        assert!(text.contains("# UNIT forebay_fetched_bytes bytes\n"), "{text}");
+        assert!(text.contains("forebay_fetched_bytes_total 4096\n") && text.ends_with("# EOF\n"));
+        assert!(text.contains("# TYPE forebay_held_files gauge\n"));
+        let plain = snapshot().text(Format::Plain);
+        assert!(plain.contains("# TYPE forebay_opens_total counter\n"), "{plain}");
+        assert!(!plain.contains("# UNIT") && !plain.contains("EOF"));
+    }
+
+    #[test]
+    fn labels_are_escaped() {
+        let text = snapshot().text(Format::Plain);
+        assert!(text.contains(r#"forebay_mount_up{mount="a\"b\\c\nd"} 1"#), "{text}");
+    }
+}
