@@ -12,9 +12,9 @@
 //!
 //! **It must not be noticed.** It changes no byte, no result and no `errno`. It runs in any
 //! program, in signal handlers, between `fork` and `exec`, and before `main`: so it takes no lock,
-//! allocates nothing, keeps no thread-local state, starts no thread, panics nowhere, and uses of `std` only
-//! what `core` has. A write costs a look into a table and a few additions, and no system call. If
-//! something is missing (the variables, the region, `/proc`), it does nothing at all.
+//! allocates nothing, keeps no thread-local state, starts no thread, panics nowhere, and uses of
+//! `std` only what `core` has. A write costs a look into a table and a few additions, and no system
+//! call. If something is missing (the variables, the region, `/proc`), it does nothing at all.
 //!
 //! What it cannot see: programs that are statically linked, set-user-ID or started with an empty
 //! environment; system calls that do not go through the C library; shared mappings of files; the
