@@ -1,10 +1,21 @@
 //! The profile as the coordinator and the simulator read it.
 
-use super::Setting;
 use crate::cli::ProfileArgs;
+use serde::Serialize;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
+
+/// What one number of nodes and threads gives.
+#[derive(Clone, Copy, Serialize)]
+pub struct Setting {
+    pub nodes: u16,
+    pub threads: u16,
+    /// To prefetch the wave alone.
+    pub prefetch_s: f64,
+    pub i_hpc: f64,
+    pub i_bd: f64,
+}
 
 /// What was measured.
 pub struct Measured<'a> {

@@ -13,7 +13,7 @@ mod worker;
 use crate::Outcome;
 use crate::cli::{Global, ProfileArgs};
 use crate::out::print;
-use file::Measured;
+use file::{Measured, Setting};
 use forebay_agent::units::Human;
 use forebay_sim::plot::lines::Lines;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -37,17 +37,6 @@ struct Report {
     /// Runs whose readings do not agree.
     uncertain: Vec<String>,
     profile: String,
-}
-
-/// What one number of nodes and threads gives.
-#[derive(Clone, Copy, Serialize)]
-pub struct Setting {
-    pub nodes: u16,
-    pub threads: u16,
-    /// To prefetch the wave alone.
-    pub prefetch_s: f64,
-    pub i_hpc: f64,
-    pub i_bd: f64,
 }
 
 /// Measures, and writes the profile.
