@@ -3,8 +3,8 @@
  * of `bytes` each, through MPI-IO if it is compiled with it, else through pwrite.
  *
  * With a fourth argument, each write is done twice: through the C library, where a preloaded
- * library sees it, and past it, as a bare system call. Prints the median nanoseconds of each. Pairs
- * of calls that follow each other meet the same neighbours, so this holds on a busy machine as well.
+ * library sees it, and past it, as a bare system call. Prints the median nanoseconds of each.
+ * Calls that follow each other meet the same neighbours, so this holds on a busy machine as well.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>

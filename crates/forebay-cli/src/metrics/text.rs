@@ -139,11 +139,11 @@ impl Snapshot {
         let running: Vec<&JobStatus> = jobs.iter().filter(|job| !job.ended).collect();
         page.gauge("jobs_running", "Analytics jobs that have not ended", running.len() as f64);
         let stages = || running.iter().flat_map(|job| &job.stages);
-        let tasks = stages().map(|stage| f64::from(stage.tasks_running)).sum();
+        let tasks: f64 = stages().map(|stage| f64::from(stage.tasks_running)).sum();
         page.gauge("tasks_running", "Running tasks of these jobs", tasks);
         let waves = || stages().flat_map(|stage| &stage.waves);
-        let (bytes, fetched) =
-            waves().fold((0.0, 0.0), |sum, w| (sum.0 + w.bytes as f64, sum.1 + w.fetched_bytes as f64));
+        let (bytes, fetched) = waves()
+            .fold((0.0_f64, 0.0_f64), |sum, w| (sum.0 + w.bytes as f64, sum.1 + w.fetched_bytes as f64));
         page.gauge("waves_input_bytes", "Input of all waves of these jobs", bytes);
         page.gauge("waves_prefetched_bytes", "Prefetched bytes of it", fetched);
     }
