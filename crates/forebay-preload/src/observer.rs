@@ -47,7 +47,10 @@ fn map() -> Option<*mut Region> {
         return None;
     }
     // SAFETY: `getenv` returned a C string. No thread reads the roots before the region is stored.
-    unsafe { (*(&raw mut ROOTS)).set(CStr::from_ptr(roots).to_bytes()) };
+    unsafe {
+        let place = &raw mut ROOTS;
+        (*place).set(CStr::from_ptr(roots).to_bytes());
+    }
     let flags = libc::O_RDWR | libc::O_CLOEXEC;
     // Past our own functions, which are not ready.
     // SAFETY: a C string and flags; the descriptor is closed below.
@@ -126,7 +129,10 @@ fn decide(fd: i32) -> bool {
     };
     let path = usize::try_from(len).ok().and_then(|len| path.get(..len)).unwrap_or_default();
     // SAFETY: the roots do not change after the region was stored, which `is_watched` has seen.
-    unsafe { (*(&raw const ROOTS)).cover(path) }
+    unsafe {
+        let roots = &raw const ROOTS;
+        (*roots).cover(path)
+    }
 }
 
 /// The process's slot.
