@@ -2,7 +2,7 @@
 
     python3 java/columns-smoke.py [columns] [delta]
 
-Run by java/test-spark for each version of Spark. The PFS is the slow file system of the lab, which counts the bytes it serves; the
+Not part of java/test-spark yet: it has not passed as a whole. The PFS is the slow file system of the lab, which counts the bytes it serves; the
 bytes that a query needs follow from the footers of its files: the column chunks of the row groups that Spark reads, and the footers
 themselves. Verdicts are about bytes, never about times. Needs `make java`, and root or fusermount3.
 """
