@@ -16,7 +16,7 @@ mod cluster;
 mod node;
 
 use cluster::{Lab, succeeded, text, wait_for};
-use forebay_client::{Client, ClientConfig, WriteMode, errno};
+use forebay_client::{Client, ClientConfig, WriteMode, WriteOptions, errno};
 use rustix::fs::{Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 use std::fs::File;
@@ -24,6 +24,7 @@ use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const THREADS: u64 = 4;
@@ -348,6 +349,78 @@ fn moosefs_shows_at_an_open_what_forebays_writers_have_closed_on_the_other_node(
         }
     };
     std::thread::scope(|scope| scope.spawn(work).join().unwrap());
+}
+
+/// Each node opens the file, appends a record and closes it, again and again, while the other does.
+#[test]
+fn moosefs_keeps_every_record_that_two_nodes_append_at_the_same_time() {
+    const COUNT: u64 = 100;
+    const RECORD_BYTES: usize = 100;
+    let Some(lab) = Lab::possible("moosefs") else { return };
+    succeeded(&mut lab.up());
+    let stations = ["c1", "c2"].map(|node| Station::of(&lab, node));
+    let path = lab.dir.path().join("pfs/log");
+    // In its first bytes whose record it is and which one, in the last that it is whole.
+    let record = |who: u64, number: u64| {
+        let mut record = [who.to_le_bytes(), number.to_le_bytes()].concat();
+        record.resize(RECORD_BYTES - 1, b'.');
+        record.push(b'\n');
+        record
+    };
+    // Opens so far; a thread that waits for the other gives up when that has failed.
+    let opens = [AtomicU64::new(0), AtomicU64::new(0)];
+    let append = |who: u64, mode| {
+        // SAFETY: this thread's working directory and mounts are its own from here on; nothing
+        // relies on the old ones.
+        unsafe { unshare_unsafe(UnshareFlags::FS) }.unwrap();
+        stations[who as usize].enter();
+        let options = WriteOptions { mode, append: true, ..WriteOptions::default() };
+        for number in 0..COUNT {
+            let mut file = stations[who as usize].client.create_with(&path, options).unwrap();
+            // Both have the file open, and have seen the same end.
+            opens[who as usize].store(number + 1, Ordering::SeqCst);
+            wait_for("the other has it open", || opens[1 - who as usize].load(Ordering::SeqCst) > number);
+            file.write_all(&record(who, number)).unwrap();
+            file.close().unwrap();
+        }
+    };
+    std::thread::scope(|scope| {
+        // Not by both at the same time: one of them would get EEXIST there, without O_EXCL.
+        scope.spawn(|| {
+            // SAFETY: as below.
+            unsafe { unshare_unsafe(UnshareFlags::FS) }.unwrap();
+            stations[0].enter();
+            drop(File::create(&path).unwrap());
+        });
+    });
+    std::thread::scope(|scope| {
+        scope.spawn(|| append(0, WriteMode::Through));
+        scope.spawn(|| append(1, WriteMode::Bypass));
+    });
+    let read = |station: &Station, by_forebay: bool| {
+        let read = || {
+            // SAFETY: as above.
+            unsafe { unshare_unsafe(UnshareFlags::FS) }.unwrap();
+            station.enter();
+            match by_forebay {
+                true => {
+                    read_by_forebay(&station.client, &path, &mut Tally::default(), &mut Random(1)).unwrap()
+                }
+                false => std::fs::read(&path).unwrap(),
+            }
+        };
+        std::thread::scope(|scope| scope.spawn(read).join().unwrap())
+    };
+    for (station, by_forebay) in stations.iter().flat_map(|station| [(station, true), (station, false)]) {
+        let bytes = read(station, by_forebay);
+        assert_eq!(bytes.len() as u64, 2 * COUNT * RECORD_BYTES as u64, "records are lost or there twice");
+        let mut next = [0, 0];
+        for found in bytes.chunks(RECORD_BYTES) {
+            let who = u64::from_le_bytes(*found.first_chunk().unwrap());
+            assert!(who < 2 && found == record(who, next[who as usize]), "after {next:?}: {found:?}");
+            next[who as usize] += 1;
+        }
+    }
 }
 
 /// Such pages would stay there after another node's write, and plain programs would read them.

@@ -234,6 +234,59 @@ fn a_write_with_mtime_set_back_is_seen_after_and_beside_a_change_of_attributes()
     }
 }
 
+/// A client process: reads the first half of a file, then a page of the rest, and forks when the
+/// test says so; the child reads the rest.
+pub fn read_in_a_child(path: &str) {
+    let file = Client::from_env().open(path).unwrap();
+    let mut half = vec![0; (LEN / 2) as usize];
+    assert_eq!(file.read_at(&mut half, 0).unwrap(), half.len());
+    assert_content(&half, 1, 0);
+    tell("half");
+    hear();
+    let mut page = vec![0; PAGE as usize];
+    assert_eq!(file.read_at(&mut page, LEN / 2).unwrap(), page.len());
+    assert_content(&page, 1, LEN / 2);
+    tell("page");
+    hear();
+    // SAFETY: the child reads a file, which allocates, as libc allows after a fork, and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: a system call without pointers. It ends the child if it hangs.
+        unsafe { libc::alarm(60) };
+        let seen = match file.read_at(&mut half, LEN / 2) {
+            Err(e) if e.kind() == ErrorKind::StaleNetworkFileHandle => 10,
+            Ok(_) if half == content(1, LEN / 2, half.len()) => 11,
+            _ => 12,
+        };
+        // SAFETY: ends the child without what the parent has registered for its exit.
+        unsafe { libc::_exit(seen) };
+    }
+    let mut status = 0;
+    // SAFETY: the status lives on this stack.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    tell(&format!("child {}", libc::WEXITSTATUS(status)));
+    hear();
+}
+
+/// After its parent has proved the content under other attributes, a child cannot prove anything: a
+/// write that moves ctime alone looks like the change of attributes beside it.
+#[test]
+fn a_forked_child_does_not_forget_that_the_stamps_have_moved() {
+    let pfs = plain_pfs();
+    let path = pfs.path().join("f");
+    let agent = Agent::on(pfs.path());
+    make_file(&path, 1, LEN);
+    let mut reader = Helper::start(&agent, "forks", &[path.to_str().unwrap()]);
+    reader.expect("half");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    reader.say("on");
+    reader.expect("page");
+    overwrite_and_set_mtime_back(&path);
+    reader.say("fork");
+    assert_eq!(reader.expect("child"), "10", "10: ESTALE, 11: old bytes, 12: new ones");
+    reader.finish();
+}
+
 /// A handle that finds all of the file's `len` bytes in the tier.
 fn open_in_the_tier(agent: &Agent, path: &Path, len: u64) -> forebay_client::File {
     wait_for("the file to be in the tier", || {
@@ -541,5 +594,50 @@ fn a_handle_that_reads_only_the_pfs_notices_a_change_as_well() {
             false
         }
         other => is_stale(other),
+    });
+}
+
+#[test]
+fn a_mapping_is_not_handed_out_before_what_was_read_from_the_pfs_is_proved() {
+    let (pfs, agent, file) = first_page_cached();
+    assert!(file.map(0, 100).is_some(), "pages of this file cannot be mapped: no test");
+    let fresh = agent.client().open(pfs.path().join("f")).unwrap();
+    assert_content(&small_read(&fresh).unwrap(), 1, 8 * PAGE + 100);
+    overwrite(&pfs.path().join("f"), 2, LEN);
+    if let Ok(bytes) = small_read(&fresh) {
+        assert_content(&bytes, 2, 8 * PAGE + 100);
+    }
+    assert!(fresh.map(0, 100).is_none(), "old bytes of the tier after new ones of the PFS");
+    assert!(is_stale(fresh.read_at(&mut [0; 100], 0)));
+    assert_eq!(agent.counter("fetched_bytes"), PAGE, "the small read did not go to the PFS");
+}
+
+/// Two threads of one handle want bytes of the tier after a read of the PFS, and the PFS is slow to
+/// tell whether the file is still the same.
+#[test]
+fn no_thread_gets_bytes_of_the_tier_while_another_still_looks_at_the_file() {
+    let Some(pfs) = SlowFs::start() else { return };
+    make_file(&pfs.at("f"), 1, LEN);
+    let agent = Agent::on(&pfs.mount());
+    let other = agent.client().open(pfs.at("f")).unwrap();
+    assert_eq!(other.read_at(&mut vec![0; PAGE as usize], 0).unwrap(), PAGE as usize);
+    let file = agent.client().open(pfs.at("f")).unwrap();
+    assert_eq!(file.resident_bytes(), PAGE, "page 0 and no other is in the tier");
+    assert_content(&small_read(&file).unwrap(), 1, 8 * PAGE + 100);
+    pfs.fault("meta=hang");
+    std::thread::scope(|scope| {
+        let read = || file.read_at(&mut [0; 100], 0);
+        let first = scope.spawn(read);
+        wait_for("the first looks at the file", || pfs.stats().hung_now > 0 || first.is_finished());
+        assert!(!first.is_finished(), "it did not look at the file");
+        let second = scope.spawn(read);
+        let third = scope.spawn(|| file.map(0, 100).is_some());
+        let is_over = || second.is_finished() || third.is_finished();
+        wait_for("the others look at the file", || pfs.stats().hung_now > 2 || is_over());
+        assert!(!is_over(), "bytes of the tier were handed out before the look");
+        overwrite(&pfs.mount().with_file_name("backing").join("f"), 2, LEN);
+        pfs.fault("none");
+        assert!(is_stale(first.join().unwrap()) && is_stale(second.join().unwrap()));
+        assert!(!third.join().unwrap());
     });
 }

@@ -1,8 +1,8 @@
 //! The life of an agent: without root, twice, dropped; loads with a rate; jobs; two writers.
 
 use crate::common::{
-    Agent, BASE, FOREBAY, Helper, MIB, OTHER_UID, PAGE, Setup, assert_content, content, make_file, plain_pfs,
-    read_all, text, wait_for,
+    Agent, BASE, FOREBAY, Helper, MIB, OTHER_UID, PAGE, Setup, assert_content, content, make_file,
+    open_dir_in, plain_pfs, read_all, text, wait_for,
 };
 use crate::roles::verify_once;
 use forebay_client::{ReadMode, WriteMode};
@@ -80,6 +80,61 @@ fn an_agent_refuses_to_start_twice_and_leaves_the_first_alone() {
     assert_eq!(out.status.code(), Some(1));
     assert!(text(&out.stderr).contains("another agent has this tier"), "{}", text(&out.stderr));
     assert_eq!((agent.status().pid, agent.counter("tmpfs_total_bytes")), (agent.pid(), total));
+}
+
+#[test]
+fn down_of_root_names_the_agent_of_a_user_and_each_message_leads_to_its_end() {
+    let pfs = plain_pfs();
+    let programs = open_dir_in("/tmp");
+    let program = programs.path().join("forebay");
+    std::fs::copy(FOREBAY, &program).unwrap();
+    // Where the agent of a user without a runtime directory is.
+    let state = tempfile::Builder::new().prefix("forebay-").tempdir_in("/tmp").unwrap();
+    std::os::unix::fs::chown(state.path(), Some(OTHER_UID), Some(OTHER_UID)).unwrap();
+    let tier = tempfile::tempdir_in("/dev/shm").unwrap();
+    std::os::unix::fs::chown(tier.path(), Some(OTHER_UID), Some(OTHER_UID)).unwrap();
+    let socket = state.path().join("agent.sock").to_str().unwrap().to_owned();
+    let mut up = Command::new(&program);
+    std::os::unix::process::CommandExt::uid(&mut up, OTHER_UID);
+    std::os::unix::process::CommandExt::gid(&mut up, OTHER_UID);
+    let config = programs.path().join("config.toml");
+    let toml = format!(
+        "[agent]\nstate_dir = {:?}\n[tier]\ncapacity = \"64MiB\"\nbacking = \"directory\"\ndirectory = {:?}\n[[mount]]\nlabel = \"pfs\"\nroot = {:?}\n",
+        state.path(),
+        tier.path(),
+        pfs.path()
+    );
+    std::fs::write(&config, toml).unwrap();
+    up.args(["up", "--foreground", "--config"]).arg(&config);
+    up.env_remove("FOREBAY_SOCKET").current_dir("/").stdout(Stdio::null()).stderr(Stdio::null());
+    let mut agent = up.spawn().unwrap();
+    let root = |args: &[&str], trusts: bool| {
+        let mut command = Command::new(FOREBAY);
+        command.args(args).env("FOREBAY_SOCKET", "/nowhere/agent.sock").env_remove("FOREBAY_TRUST_UID");
+        if trusts {
+            command.env("FOREBAY_TRUST_UID", OTHER_UID.to_string());
+        }
+        let out = command.output().unwrap();
+        (out.status.code(), text(&out.stdout) + &text(&out.stderr))
+    };
+    wait_for("the agent answers", || {
+        assert!(agent.try_wait().unwrap().is_none(), "the agent has ended");
+        root(&["status", "--socket", &socket], true).0 == Some(0)
+    });
+    let (code, said) = root(&["down"], false);
+    assert_eq!(code, Some(1));
+    assert!(
+        said.contains("no agent at /nowhere/agent.sock") && said.contains("other agents of this machine"),
+        "{said}"
+    );
+    assert!(said.contains(&socket) && said.contains("--socket"), "{said}");
+    let (code, said) = root(&["down", "--socket", &socket], false);
+    let trust = format!("FOREBAY_TRUST_UID={OTHER_UID}");
+    assert!(code == Some(1) && said.contains("is not trusted") && said.contains(&trust), "{said}");
+    assert!(agent.try_wait().unwrap().is_none(), "it was ended although it is not trusted");
+    let (code, said) = root(&["down", "--socket", &socket], true);
+    assert!(code == Some(0) && said.contains(&format!("agent {} has ended", agent.id())), "{said}");
+    assert!(agent.wait().unwrap().success());
 }
 
 #[test]

@@ -26,6 +26,7 @@ pub fn run() {
             let (who, count) = (args[1].parse().unwrap(), args[2].parse().unwrap());
             crate::append::append_again_and_again(args[0], who, count);
         }
+        "forks" => crate::changes::read_in_a_child(args[0]),
         "elsewhere" => crate::changes::read_from_elsewhere(args[0], args[1]),
         "load" => load(args[0]),
         "handles" => handles(args[0], args[1].parse().unwrap()),
