@@ -55,6 +55,9 @@ const LARGE_BYTES: u64 = 64 << 20;
 const NODES: u32 = 2;
 const CAST: Cast = Cast { writers: 4, appenders: 4, readers: 6 };
 
+/// A run of so many seconds tells whether it has reached the goals of an hour.
+const GOALS_SECONDS: u64 = 3600;
+
 /// Runs; true if all was well.
 pub fn run(args: &RunArgs) -> io::Result<bool> {
     let seed = args.seed.unwrap_or_else(|| crate::record::now_ns() & 0xffff_ffff);
@@ -90,6 +93,9 @@ pub fn run(args: &RunArgs) -> io::Result<bool> {
         sum.long_writes,
         sum.bad
     );
+    if args.seconds >= GOALS_SECONDS {
+        sum.goals().iter().for_each(|line| println!("chaos: {line}"));
+    }
     Ok(well)
 }
 
@@ -104,6 +110,21 @@ struct Sum {
 }
 
 impl Sum {
+    /// A line for each goal of an hour. They are no part of the verdict, because a slow machine
+    /// misses them and has found nothing wrong.
+    fn goals(&self) -> Vec<String> {
+        let goals = [
+            ("kills", self.kills, 500),
+            ("verified reads", self.reads, 1_000_000),
+            ("long writes", self.long_writes, 1000),
+        ];
+        let line = |(what, done, least): (&str, u64, u64)| {
+            let verdict = if done >= least { "met" } else { "missed" };
+            format!("goal of an hour, {least} {what}: {verdict}, {done}")
+        };
+        goals.map(line).to_vec()
+    }
+
     fn add(&mut self, chaos: &Chaos) {
         self.reads += chaos.totals.verified.reads;
         self.tier_reads += chaos.totals.verified.tier_reads;
@@ -248,5 +269,19 @@ impl Chaos {
         let (seconds, pfs) = (self.seconds, self.pfs);
         println!("chaos: {verdict}; again: forebay-chaos run --pfs {pfs} --seed {seed} --seconds {seconds}");
         Ok(well)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Sum;
+
+    #[test]
+    fn each_goal_of_an_hour_is_met_or_missed() {
+        let sum = Sum { reads: 1_000_000, kills: 499, long_writes: 2000, ..Sum::default() };
+        let said = sum.goals().join("\n");
+        assert!(said.contains("500 kills: missed, 499"), "{said}");
+        assert!(said.contains("1000000 verified reads: met, 1000000"), "{said}");
+        assert!(said.contains("1000 long writes: met, 2000"), "{said}");
     }
 }
