@@ -20,6 +20,10 @@ use std::sync::{Arc, Mutex};
 /// Analytics jobs of an agent at a time.
 pub const JOBS_MAX: usize = 64;
 
+/// Questions to the coordinator at a time of ordinary users: each answer takes some MiB until it is
+/// sent.
+const LISTS_MAX: u64 = 16;
+
 /// A resource of which users have shares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
@@ -29,6 +33,10 @@ pub enum Kind {
     Loads,
     /// Analytics jobs.
     Jobs,
+    /// Questions to the coordinator.
+    Lists,
+    /// Bytes of answers that were too long for a packet.
+    Answers,
     /// Descriptors that outlive the request they came with: of loads, fetches, memory-only files
     /// and files written through.
     Descriptors,
@@ -59,6 +67,8 @@ impl Bounds {
         let (own, all) = match kind {
             Kind::Connections | Kind::Loads => (connections.div_ceil(2), connections),
             Kind::Jobs => (JOBS_MAX as u64 / 2, JOBS_MAX as u64),
+            Kind::Lists => (LISTS_MAX / 4, LISTS_MAX),
+            Kind::Answers => (capacity / 8, capacity / 4),
             Kind::Descriptors => (descriptors / 4, descriptors / 2),
             Kind::Fetching | Kind::Ahead => (capacity / 2, capacity),
             Kind::Held => (capacity / 2, capacity / 4 * 3),
@@ -68,6 +78,8 @@ impl Bounds {
             Kind::Connections => ("connections", "close some, or raise agent.connections_max"),
             Kind::Loads => ("loads", "wait for others to end, or raise agent.connections_max"),
             Kind::Jobs => ("analytics jobs at this node", "wait for others to end"),
+            Kind::Lists => ("questions to the coordinator", "wait for the answers"),
+            Kind::Answers => ("bytes of long answers", "close the connections that have got them"),
             Kind::Descriptors => (
                 "open files at the agent",
                 "wait for loads and reads to end, remove memory-only files, or raise the agent's `ulimit -n`",
@@ -84,7 +96,10 @@ impl Bounds {
             all,
             what,
             remedy,
-            is_bytes: matches!(kind, Kind::Fetching | Kind::Ahead | Kind::Held | Kind::Mapped),
+            is_bytes: matches!(
+                kind,
+                Kind::Answers | Kind::Fetching | Kind::Ahead | Kind::Held | Kind::Mapped
+            ),
         }
     }
 

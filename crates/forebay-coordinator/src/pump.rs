@@ -626,8 +626,25 @@ mod tests {
             compute_ended_ms: Some(u64::from(u32::MAX)),
         };
         let waves = vec![wave; forebay_policy::stage::WAVES_SHOWN_MAX];
-        let stages = vec![StageStatus { waves, ..StageStatus::default() }];
-        let jobs = vec![JobStatus { stages, ..JobStatus::default() }];
+        let stage = |waves| StageStatus {
+            stage: u32::MAX,
+            tasks: u32::MAX,
+            tasks_done: u32::MAX,
+            tasks_running: u32::MAX,
+            tasks_local: u32::MAX,
+            waves,
+        };
+        let mut stages = vec![stage(Vec::new()); forebay_policy::stage::STAGES_SHOWN_MAX];
+        stages[0].waves = waves;
+        // The longest names that an agent takes.
+        let job = |stages| JobStatus {
+            name: "n".repeat(1024),
+            planner: "p".repeat(1024),
+            stages,
+            ..JobStatus::default()
+        };
+        let mut jobs = vec![job(Vec::new()); JOBS_MAX + 32];
+        jobs[0].stages = stages;
 
         forebay_wire::framed::shared(&ToAgent::Jobs { ask: 1, jobs }).expect("it fits");
     }

@@ -10,7 +10,9 @@
 //! is gone.
 
 use crate::map::Map;
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::fs::{
+    FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create,
+};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -124,9 +126,38 @@ impl RingReader {
     }
 }
 
+impl Drop for RingReader {
+    fn drop(&mut self) {
+        give_back(self.fd.as_fd(), RING_BYTES as u64);
+    }
+}
+
+/// Frees the memory of a memfd that a client may keep open for as long as it likes. What it stores
+/// there after this is its own memory.
+pub(crate) fn give_back(fd: BorrowedFd<'_>, bytes: u64) {
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    // It fails only if the client has sealed the file against writes, which it cannot: `SEAL` is
+    // set.
+    let _ = fallocate(fd, flags, 0, bytes);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_ring_that_a_client_keeps_takes_no_memory_after_its_connection() {
+        let mut reader = RingReader::new(create().unwrap()).unwrap();
+        let writer = RingWriter::new(reader.fd()).unwrap();
+        let kept = std::fs::File::from(reader.fd().try_clone_to_owned().unwrap());
+        (0..RING_SLOTS).for_each(|page| writer.touch(page_key(1, page as u32)));
+        reader.drain(&mut Vec::new());
+        let blocks = || std::os::unix::fs::MetadataExt::blocks(&kept.metadata().unwrap());
+        assert!(blocks() * 512 >= RING_BYTES as u64);
+        drop(reader);
+        assert_eq!(blocks(), 0);
+        writer.touch(page_key(1, 1));
+    }
 
     #[test]
     fn touches_arrive_in_order_and_the_oldest_are_lost_first() {

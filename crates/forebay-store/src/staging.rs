@@ -6,7 +6,7 @@
 //! the page out; it is simply not cached.
 
 use crate::map::Map;
-use crate::ring::sealed_memfd;
+use crate::ring::{give_back, sealed_memfd};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -21,6 +21,8 @@ pub struct Staging {
     head: Map,
     slots: u32,
     page_bytes: u64,
+    /// The agent's end, whose drop frees the memory.
+    is_agents: bool,
 }
 
 impl Staging {
@@ -30,7 +32,9 @@ impl Staging {
     /// No memory, or no descriptors left.
     pub fn create(slots: u32, page_bytes: u64) -> io::Result<Self> {
         let file = sealed_memfd(c"forebay-staging", Self::bytes(slots, page_bytes))?;
-        Self::over(file, slots, page_bytes)
+        let mut made = Self::over(file, slots, page_bytes)?;
+        made.is_agents = true;
+        Ok(made)
     }
 
     /// Maps a buffer received from the agent.
@@ -43,7 +47,7 @@ impl Staging {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "not a staging buffer"));
         }
         let head = Map::new(file.as_fd(), 0, HEAD_BYTES as usize, true)?;
-        Ok(Staging { file, head, slots, page_bytes })
+        Ok(Staging { file, head, slots, page_bytes, is_agents: false })
     }
 
     /// Bytes of a buffer of `slots` pages.
@@ -126,6 +130,14 @@ impl Staging {
             }
         }
         Ok(())
+    }
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        if self.is_agents {
+            give_back(self.file.as_fd(), Self::bytes(self.slots, self.page_bytes));
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Packets with descriptors over a Unix socket.
 
 use crate::frame;
-use crate::message::Reply;
+use crate::message::{Refusal, Reply};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::cell::RefCell;
 use std::fs::File;
-use std::io::{self, IoSlice, IoSliceMut, Seek, SeekFrom};
+use std::io::{self, IoSlice, IoSliceMut, Seek, SeekFrom, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -222,20 +222,34 @@ impl Channel {
         Ok(received.bytes)
     }
 
-    /// Sends an answer; one that is too long for a packet goes in a file that the packet carries.
+    /// Sends an answer. One that is too long for a packet goes in a file that the packet carries:
+    /// `room` makes room for its bytes, or the answer is a refusal instead. The file is returned
+    /// with its room, and its memory is free when it is dropped, however long the peer keeps it
+    /// open.
     ///
     /// # Errors
     /// As [`Channel::send`]; no memory for the file.
-    pub fn send_reply(&self, reply: &Reply, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    pub fn send_reply<R>(
+        &self,
+        reply: &Reply,
+        fds: &[BorrowedFd<'_>],
+        room: impl FnOnce(u64) -> Result<R, Refusal>,
+    ) -> io::Result<Option<(LongAnswer, R)>> {
         match self.send(reply, fds) {
             Err(e) if e.kind() == io::ErrorKind::InvalidInput && fds.is_empty() => {
+                let frame = frame::encode(reply)?;
+                let room = match room(frame.len() as u64) {
+                    Ok(room) => room,
+                    Err(refusal) => return self.send(&Reply::Refused(refusal), &[]).map(|()| None),
+                };
                 let file = rustix::fs::memfd_create(c"forebay-answer", rustix::fs::MemfdFlags::CLOEXEC)?;
-                let mut file = File::from(file);
-                frame::send(&mut file, reply)?;
-                file.seek(SeekFrom::Start(0))?;
-                self.send(&Reply::Attached, &[file.as_fd()])
+                let mut answer = LongAnswer(File::from(file));
+                answer.0.write_all(&frame)?;
+                answer.0.seek(SeekFrom::Start(0))?;
+                self.send(&Reply::Attached, &[answer.0.as_fd()])?;
+                Ok(Some((answer, room)))
             }
-            sent => sent,
+            sent => sent.map(|()| None),
         }
     }
 
@@ -284,6 +298,17 @@ impl Channel {
     }
 }
 
+/// A file with an answer that was sent. It loses its bytes when it is dropped.
+#[derive(Debug)]
+pub struct LongAnswer(File);
+
+impl Drop for LongAnswer {
+    fn drop(&mut self) {
+        // It cannot fail for a memfd without seals; if it did, the peer would keep the memory.
+        let _ = self.0.set_len(0);
+    }
+}
+
 impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
@@ -328,7 +353,7 @@ fn garbage(what: &str) -> io::Error {
 mod tests {
     use super::*;
     use rustix::net::{bind, listen, socketpair};
-    use std::io::{Read, Write};
+    use std::io::Read;
 
     fn pair() -> (Channel, Channel) {
         let (a, b) =
@@ -391,10 +416,20 @@ mod tests {
         let (a, b) = pair();
         let long = Reply::Job("x".repeat(MAX_PACKET_BYTES * 2));
         for reply in [Reply::Done, long] {
-            a.send_reply(&reply, &[]).unwrap();
-            let got = b.recv_reply(None).unwrap();
-            assert_eq!((got.message, got.fds.len()), (reply, 0));
+            let sent = a.send_reply(&reply, &[], Ok).unwrap();
+            assert_eq!(
+                sent.is_some_and(|(_, bytes)| bytes as usize > MAX_PACKET_BYTES),
+                reply != Reply::Done
+            );
         }
+        assert!(b.recv_reply(None).unwrap().message == Reply::Done);
+        assert!(b.recv_reply(None).is_err(), "the file was dropped before it was read");
+        let long = Reply::Job("x".repeat(MAX_PACKET_BYTES * 2));
+        let _kept = a.send_reply(&long, &[], Ok).unwrap();
+        let got = b.recv_reply(None).unwrap();
+        assert_eq!((got.message, got.fds.len()), (long.clone(), 0));
+        let none = a.send_reply(&long, &[], |_| Err::<(), _>(Refusal::NoRoom)).unwrap();
+        assert!(none.is_none() && b.recv_reply(None).unwrap().message == Reply::Refused(Refusal::NoRoom));
     }
 
     #[test]

@@ -9,14 +9,16 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Debug;
 use std::io;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// What other threads use of the connection.
 #[derive(Debug)]
 pub struct Link {
     state: Mutex<State>,
     wake: Arc<Wake>,
+    /// A question has been answered or given up.
+    asked: Condvar,
 }
 
 #[derive(Debug, Default)]
@@ -58,10 +60,11 @@ impl From<ToCoordinator> for Said {
 impl Link {
     /// No connection yet. What is to be sent calls `wake`.
     pub fn new(wake: Arc<Wake>) -> Self {
-        Link { state: Mutex::default(), wake }
+        Link { state: Mutex::default(), wake, asked: Condvar::new() }
     }
 
-    /// The jobs that the coordinator knows.
+    /// The jobs that the coordinator knows. One question at a time: an answer may have several MiB,
+    /// and a coordinator that has more of them to send than its bound closes the connection.
     ///
     /// # Errors
     /// There is no coordinator now, or it does not answer within `limit`.
@@ -84,11 +87,18 @@ impl Link {
     }
 
     fn ask(&self, limit: Duration, question: impl FnOnce(u64) -> ToCoordinator) -> io::Result<Answer> {
+        let late = || io::Error::new(io::ErrorKind::TimedOut, "the coordinator has not answered in time");
+        let until = Instant::now() + limit;
         let (answer, answered) = channel();
         let ask = {
-            let mut state = lock(&self.state);
+            let busy = |state: &mut State| state.live && !state.asking.is_empty();
+            let waited = self.asked.wait_timeout_while(lock(&self.state), limit, busy);
+            let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
             if !state.live {
                 return Err(io::Error::new(io::ErrorKind::NotConnected, "the coordinator does not answer"));
+            }
+            if !state.asking.is_empty() {
+                return Err(late());
             }
             let ask = state.next_ask;
             state.next_ask += 1;
@@ -97,10 +107,10 @@ impl Link {
             ask
         };
         self.wake.call();
-        let answer = answered.recv_timeout(limit);
+        let answer = answered.recv_timeout(until.saturating_duration_since(Instant::now()));
         lock(&self.state).asking.remove(&ask);
-        answer
-            .map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "the coordinator has not answered in time"))
+        self.asked.notify_all();
+        answer.map_err(|_| late())
     }
 
     /// Sends a message if there is a coordinator.
@@ -127,6 +137,8 @@ impl Link {
         state.live = false;
         state.outbox.clear();
         state.asking.clear();
+        drop(state);
+        self.asked.notify_all();
     }
 
     pub(super) fn next_said(&self) -> Option<ToCoordinator> {

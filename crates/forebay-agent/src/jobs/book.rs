@@ -18,6 +18,9 @@ use std::sync::{Arc, Mutex};
 /// many splits.
 const JOB_BYTES_MAX: u64 = 64 << 20;
 
+/// Longest name of a job and of a planner: a list of all jobs must fit a message.
+const NAME_BYTES_MAX: usize = 1 << 10;
+
 /// Bytes of layouts that are kept of one job. Further ones are told once; a coordinator that comes
 /// later knows less.
 const LAYOUT_BYTES_MAX: u64 = 32 << 20;
@@ -182,6 +185,10 @@ impl JobBook {
         if begins == jobs.contains_key(&job) {
             return Err(Refusal::Invalid("a job begins once, and first of all".into()));
         }
+        if let Some(len) = updates.iter().map(name_len).max().filter(|len| *len > NAME_BYTES_MAX) {
+            let why = format!("the name of a job or planner has {len} bytes, and may have {NAME_BYTES_MAX}");
+            return Err(Refusal::Invalid(why));
+        }
         if begins && jobs.len() >= JOBS_MAX {
             return Err(Refusal::TooMany("analytics jobs at this node".into()));
         }
@@ -310,6 +317,14 @@ impl Kept {
     }
 }
 
+/// Bytes of the longest name in it that people are shown.
+fn name_len(update: &JobUpdate) -> usize {
+    match update {
+        JobUpdate::Begin { name, planner } => name.len().max(planner.len()),
+        _ => 0,
+    }
+}
+
 /// Whether the agent has added it.
 pub fn is_layouts(update: &JobUpdate) -> bool {
     matches!(update, JobUpdate::Layouts { .. })
@@ -377,6 +392,9 @@ mod tests {
             tell(&book, job, &[begin()], room()).unwrap();
         }
         assert!(matches!(tell(&book, 1000, &[begin()], room()), Err(Refusal::TooMany(_))));
+        let long_name = JobUpdate::Begin { name: "x".repeat(NAME_BYTES_MAX + 1), planner: String::new() };
+        assert!(ends(&book, 1));
+        assert!(matches!(tell(&book, 1001, &[long_name], room()), Err(Refusal::Invalid(_))));
         let long = JobUpdate::Splits { stage: 0, splits: vec![Split::default(); 150_000] };
         let told: Vec<_> = (0..5).map(|_| tell(&book, 0, std::slice::from_ref(&long), room())).collect();
         assert!(told[0].is_ok() && matches!(told[4], Err(Refusal::TooMany(_))));

@@ -11,10 +11,10 @@ use super::session::{Connection, Node, reply};
 use crate::counters::add;
 use crate::jobs::book::Size;
 use crate::lock::lock;
-use crate::user_limits::Kind;
+use crate::user_limits::{Kind, Share};
 use forebay_store::ring::{self, RingReader};
 use forebay_store::{Class, Reservation};
-use forebay_wire::channel::{Limits, MAX_FDS, decode};
+use forebay_wire::channel::{Limits, LongAnswer, MAX_FDS, decode};
 use forebay_wire::counted;
 use forebay_wire::{Channel, Hello, MAGIC, MAX_PACKET_BYTES, PROTOCOL, Refusal, Reply, Request, Welcome};
 use rustix::net::{SocketFlags, accept_with};
@@ -135,9 +135,11 @@ impl Clients {
             job: None,
             tells: false,
             hpc: false,
+            listing: None,
             ends_agent: false,
         };
-        let mut conversation = Conversation { connection, channel, decoding: &self.decoding, _cost: cost };
+        let decoding = &self.decoding;
+        let mut conversation = Conversation { connection, channel, decoding, long_answer: None, _cost: cost };
         let mut buffer = vec![0u8; MAX_PACKET_BYTES];
         loop {
             conversation.one_request(&mut buffer)?;
@@ -219,12 +221,20 @@ struct Conversation<'a> {
     connection: Connection,
     channel: Channel,
     decoding: &'a Mutex<()>,
+    /// The last answer, if it was too long for a packet. A client has read it when it asks again;
+    /// what it keeps open after that is empty.
+    long_answer: Option<(LongAnswer, AnswerRoom)>,
     _cost: Reservation,
 }
+
+/// What a long answer takes of its user's share, and of the budget. The operator is answered
+/// without room as well.
+type AnswerRoom = (Share, Option<Reservation>);
 
 impl Conversation<'_> {
     fn one_request(&mut self, buffer: &mut [u8]) -> io::Result<()> {
         let (len, sent) = self.receive(buffer)?;
+        self.long_answer = None;
         let answer = match self.decode(&buffer[..len])? {
             Ok((request, told)) => self.connection.answer(request, sent, told),
             Err(refusal) => reply(Reply::Refused(refusal)),
@@ -236,15 +246,25 @@ impl Conversation<'_> {
             _ => {}
         }
         let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-        let sent = self.channel.send_reply(&reply, &borrowed);
+        let sent = self.channel.send_reply(&reply, &borrowed, |bytes| self.room_for_answer(bytes));
+        self.connection.listing = None;
         if self.connection.ends_agent {
             self.connection.node.stop.stop();
         }
-        sent?;
+        self.long_answer = sent?;
         // Opens and fetches come in bursts: whoever has just been answered often asks again at
         // once.
         self.channel.spin_readable();
         Ok(())
+    }
+
+    fn room_for_answer(&self, bytes: u64) -> Result<AnswerRoom, Refusal> {
+        let (node, uid) = (&self.connection.node, self.connection.peer.uid);
+        let share = node.shares.share(Kind::Answers, uid, bytes)?;
+        match node.cache.reserve(Class::Clients, bytes) {
+            None if !node.shares.is_operator(uid) => Err(Refusal::NoRoom),
+            room => Ok((share, room)),
+        }
     }
 
     /// Takes a packet. What is not of a mount is never closed by this process:

@@ -8,7 +8,7 @@ use crate::jobs::book::{Bounds, NEW_COPIES, Report, Size, is_layouts};
 use crate::user_limits::Kind;
 use forebay_store::{Class, Reservation};
 use forebay_wire::{JobUpdate, Refusal, Reply};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longest wait for the coordinator's list of jobs.
 const ASK_TIME: Duration = Duration::from_secs(5);
@@ -77,9 +77,31 @@ fn room_for(node: &Node, size: Size) -> Option<Reservation> {
     node.cache.reserve(Class::Clients, size.bytes() * NEW_COPIES)
 }
 
+/// A place among the questions to the coordinator, which is kept until the answer has been sent. A
+/// user who asks too often at a time waits for the earlier answers.
+///
+/// # Errors
+/// They have not come in time.
+pub fn question_of(connection: &mut Connection) -> Result<(), Refusal> {
+    let until = Instant::now() + ASK_TIME;
+    loop {
+        match connection.node.shares.share(Kind::Lists, connection.peer.uid, 1) {
+            Ok(share) => {
+                connection.listing = Some(share);
+                return Ok(());
+            }
+            Err(refusal) if Instant::now() >= until => return Err(refusal),
+            Err(_) => std::thread::sleep(Duration::from_millis(2)),
+        }
+    }
+}
+
 /// The jobs that the coordinator knows.
-pub fn list(node: &Node) -> Answer {
-    match node.link.ask_jobs(ASK_TIME) {
+pub fn list(connection: &mut Connection) -> Answer {
+    if let Err(refusal) = question_of(connection) {
+        return reply(Reply::Refused(refusal));
+    }
+    match connection.node.link.ask_jobs(ASK_TIME) {
         Ok(jobs) => reply(Reply::Jobs(jobs)),
         Err(e) => {
             reply(Reply::Failed { errno: libc::EAGAIN, message: format!("cannot request the jobs: {e}") })

@@ -1,5 +1,6 @@
 //! What programs report of HPC jobs and their I/O phases.
 
+use super::jobs::question_of;
 use super::session::{Answer, Connection, Node, refuse, reply};
 use forebay_policy::phases::Refused;
 use forebay_wire::{HpcJob, Refusal, Reply};
@@ -46,8 +47,11 @@ pub fn list(node: &Node) -> Answer {
 }
 
 /// What the coordinator remembers of plans and phases.
-pub fn plans(node: &Node, most: u32) -> Answer {
-    match node.link.ask_plans(most, ASK_TIME) {
+pub fn plans(connection: &mut Connection, most: u32) -> Answer {
+    if let Err(refusal) = question_of(connection) {
+        return reply(Reply::Refused(refusal));
+    }
+    match connection.node.link.ask_plans(most, ASK_TIME) {
         Ok(log) => reply(Reply::Plans(Box::new(log))),
         Err(e) => {
             reply(Reply::Failed { errno: libc::EAGAIN, message: format!("cannot request the plan log: {e}") })

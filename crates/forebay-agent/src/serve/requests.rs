@@ -77,7 +77,6 @@ impl Connection {
             Request::Memory => reply(Reply::Memory(Box::new(self.node.control.status()))),
             Request::Shutdown => admin::shutdown(self),
             Request::Members => reply(Reply::Members(self.node.cluster.view().cluster.clone())),
-            Request::Jobs => jobs::list(&self.node),
             Request::HpcOpen(job) => phases::open(self, job),
             Request::HpcBegin { bytes, deadline_ns } => phases::begin(self, bytes, deadline_ns),
             Request::HpcProgress { bytes } => {
@@ -89,7 +88,8 @@ impl Connection {
                 reply(Reply::Refused(Refusal::Invalid("this agent does not observe programs".into())))
             }
             Request::HpcJobs => phases::list(&self.node),
-            Request::Plans { most } => phases::plans(&self.node, most),
+            Request::Plans { most } => phases::plans(self, most),
+            Request::Jobs => jobs::list(self),
             Request::JobTell(updates) => match told {
                 Some(told) => jobs::tell(self, updates, told),
                 None => reply(Reply::Refused(Refusal::NoRoom)),

@@ -111,6 +111,8 @@ pub struct Connection {
     pub tells: bool,
     /// It has opened an HPC job.
     pub hpc: bool,
+    /// A question to the coordinator whose answer has not been sent yet.
+    pub listing: Option<Share>,
     /// The operator has asked for the agent's end; it comes after the answer.
     pub ends_agent: bool,
 }

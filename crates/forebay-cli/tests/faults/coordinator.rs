@@ -3,7 +3,7 @@
 
 use crate::common::{
     FOREBAY, Helper, MIB, OTHER_UID, PAGE, PATIENCE, SlowFs, counter, make_file, open_dir_in, plain_pfs,
-    send_signal, wait_for,
+    send_signal, used, wait_for,
 };
 use crate::roles::{Raw, hear, tell};
 use forebay_client::{Client, ClientConfig, Job};
@@ -15,7 +15,7 @@ use forebay_wire::{
 };
 use std::fs::File;
 use std::io::{BufRead, BufReader};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -649,6 +649,89 @@ pub fn report(socket: &str, name: &str, jobs: usize) {
     while hear().is_some() {}
 }
 
+/// The list of jobs has some hundred KiB here: more than a packet, so it comes in a file.
+#[test]
+fn long_answers_take_a_share_of_memory_and_never_cost_the_agent_its_coordinator() {
+    let pfs = plain_pfs();
+    let capacity = 256 * MIB;
+    let cluster = Cluster::start(1, pfs.path(), &[capacity]);
+    let socket = cluster.socket(0);
+    let before = used(&cluster.status(0), "clients");
+    let mut hoarder = Helper::start_as(&socket, Some(OTHER_UID), "hoard", &[socket.to_str().unwrap()]);
+    let each: u64 = hoarder.expect("each").parse().unwrap();
+    assert!(each > 300_000, "an answer has {each} bytes only");
+    // All at once, each on a connection of its own.
+    let line = hoarder.expect("got");
+    let (count, refusal) = line.split_once(' ').unwrap();
+    let count: u64 = count.parse().unwrap();
+    assert!(count > 10 && count * each <= capacity / 8, "{count} answers of {each} bytes");
+    assert!(refusal.contains("long answers of one user"), "{refusal}");
+    assert!(used(&cluster.status(0), "clients") < before + capacity / 4);
+    let jobs = cluster.client(0).jobs().unwrap();
+    assert_eq!(jobs.len(), 1, "others are answered");
+    hoarder.say("on");
+    // One after the other on one connection, each kept open, and then without reading any.
+    assert!(hoarder.expect("kept").parse::<u64>().unwrap() <= each + 1000);
+    assert!(hoarder.expect("unread").parse::<u64>().unwrap() <= each + 1000);
+    hoarder.finish();
+    wait_for("the answers are given back", || used(&cluster.status(0), "clients") < before + MIB);
+    let log = cluster.log("log0");
+    assert!(!log.contains("lost the coordinator"), "{log}");
+}
+
+/// Reports a job of many waves, and takes the list of jobs as often as it gets it.
+pub fn hoard(socket: &str) {
+    let limit = || Some(Instant::now() + Duration::from_secs(60));
+    let ask = |raw: &Raw| raw.0.send(&Request::Jobs, &[]).unwrap();
+    let take = |raw: &Raw| raw.0.recv::<Reply>(limit()).unwrap();
+    let bytes_of = |files: &[OwnedFd]| -> u64 {
+        files.iter().map(|file| rustix::fs::fstat(file).unwrap().st_size as u64).sum()
+    };
+    let raw = Raw::connect(Path::new(socket));
+    let mut updates = vec![
+        JobUpdate::Begin { name: "waves".into(), planner: "naive-bb".into() },
+        JobUpdate::Slots(vec![("n0".into(), 1)]),
+    ];
+    updates.extend(vec![JobUpdate::Splits { stage: 0, splits: vec![Split::default(); 15_000] }; 3]);
+    updates.push(JobUpdate::StageReady { stage: 0 });
+    for update in updates {
+        assert_eq!(raw.ask(&Request::JobTell(vec![update]), &[]), Reply::Done);
+    }
+    let mut each = 0;
+    wait_for("the stage is cut into waves", || {
+        let before = std::mem::take(&mut each);
+        ask(&raw);
+        each = bytes_of(&take(&raw).fds);
+        each > 0 && each == before
+    });
+    tell(&format!("each {each}"));
+    let crowd: Vec<Raw> = (0..100).map(|_| Raw::connect(Path::new(socket))).collect();
+    crowd.iter().for_each(ask);
+    let mut got = Vec::new();
+    let mut why = String::new();
+    for raw in &crowd {
+        match take(raw) {
+            answer if answer.message == Reply::Attached => got.extend(answer.fds),
+            answer => why = format!("{:?}", answer.message),
+        }
+    }
+    tell(&format!("got {} {why}", got.len()));
+    hear();
+    drop((got, crowd));
+    let kept: Vec<OwnedFd> = (0..10)
+        .flat_map(|_| {
+            ask(&raw);
+            take(&raw).fds
+        })
+        .collect();
+    assert_eq!(kept.len(), 10);
+    tell(&format!("kept {}", bytes_of(&kept)));
+    (0..30).for_each(|_| ask(&raw));
+    let unread: Vec<OwnedFd> = (0..30).flat_map(|_| take(&raw).fds).collect();
+    tell(&format!("unread {}", bytes_of(&unread)));
+    while hear().is_some() {}
+}
+
 #[test]
 fn a_job_whose_program_is_killed_leaves_no_prefetch_behind() {
     let Some(slow) = SlowFs::start() else { return };
@@ -672,6 +755,33 @@ fn a_job_whose_program_is_killed_leaves_no_prefetch_behind() {
     let reads = slow.stats().read_bytes;
     std::thread::sleep(Duration::from_millis(1500));
     assert_eq!((cluster.sum("fetched_bytes"), slow.stats().read_bytes), (fetched, reads));
+}
+
+#[test]
+fn a_job_that_never_reads_what_it_has_announced_leaves_others_a_quarter_of_the_tier() {
+    let pfs = plain_pfs();
+    let capacity = 96 * MIB;
+    make_file(&pfs.path().join("data"), SEED, 96 * EXTENT);
+    make_file(&pfs.path().join("f"), SEED, 4 * MIB);
+    let cluster = Cluster::start(1, pfs.path(), &[capacity]);
+    let data = pfs.path().join("data");
+    let mut idle =
+        Helper::start_as(&cluster.socket(0), Some(OTHER_UID), "waves", &[data.to_str().unwrap(), "48"]);
+    idle.expect("told");
+    wait_for("the prefetch has taken what it gets", || {
+        let (before, pending) = (cluster.sum("planned_bytes"), cluster.status(0).mounts[0].fetches_pending);
+        std::thread::sleep(Duration::from_millis(300));
+        before > capacity / 4 && pending == 0 && cluster.sum("planned_bytes") == before
+    });
+    let planned = cluster.sum("planned_bytes");
+    assert!(planned <= capacity / 4 * 3, "{planned} bytes of {capacity}");
+    let client = cluster.client(0);
+    crate::cluster::read_piece(&client, &pfs.path().join("f"), SEED, 0, 4 << 20);
+    let file = client.open_with(pfs.path().join("f"), forebay_client::ReadMode::TierOnly).unwrap();
+    wait_for("another user's file is cached", || file.resident_bytes() == 4 * MIB);
+    assert_eq!(cluster.sum("planned_bytes"), planned, "the plan was given up: no test of both");
+    idle.finish();
+    wait_for("its pages may go", || cluster.sum("planned_bytes") == 0);
 }
 
 /// The body of a program with a job: tells what it will read, and lives until it is killed.

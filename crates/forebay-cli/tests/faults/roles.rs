@@ -32,6 +32,7 @@ pub fn run() {
         "handles" => handles(args[0], args[1].parse().unwrap()),
         "job" => job(args[0], args[1].parse().unwrap()),
         "waves" => crate::coordinator::waves(args[0], args[1].parse().unwrap()),
+        "hoard" => crate::coordinator::hoard(args[0]),
         "report" => crate::coordinator::report(args[0], args[1], args[2].parse().unwrap()),
         "in-phase" => crate::phases::in_phase(),
         "agent" => crate::cluster::agent(args[0]),

@@ -71,7 +71,7 @@ use phases::Hpc;
 pub use planning::DEFAULT_THREADS;
 use run::{QueueKey, StageRun};
 use server_queues::Queues;
-pub use status::WAVES_SHOWN_MAX;
+pub use status::{STAGES_SHOWN_MAX, WAVES_SHOWN_MAX};
 
 /// Percentage of the room that a tier protects for plans which the machine uses: the agent's
 /// buffers and other needs are in the same budget.
@@ -175,6 +175,8 @@ pub struct Stages {
     due: Option<Nanos>,
     /// When a slice of placing was postponed.
     unplaced_since: Option<Nanos>,
+    /// The job with which the next slice begins.
+    placing_from: JobKey,
     /// A wave may have come within reach of a node, or a slot may have become free.
     has_changed: bool,
     queues: Queues,
@@ -285,6 +287,7 @@ impl Stages {
             out: Vec::new(),
             due: None,
             unplaced_since: None,
+            placing_from: 0,
             has_changed: false,
             queues: Queues::default(),
             queues_due: None,

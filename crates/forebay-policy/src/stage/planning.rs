@@ -56,12 +56,18 @@ impl Stages {
             running.placing.first_key_value().map(|(stage, _)| (*key, *stage))
         };
         loop {
-            let Some((key, stage)) = self.jobs.iter().find_map(under_way) else {
+            let from = self.placing_from;
+            let mut turns = self.jobs.range(from..).chain(self.jobs.range(..from));
+            let Some((key, stage)) = turns.find_map(under_way) else {
                 self.unplaced_since = None;
+                self.placing_from = 0;
                 return;
             };
             if !self.place_some(key, stage, &mut work_left) {
                 self.unplaced_since = Some(now);
+                // The next slice begins with another job: one whose slots change all the time has
+                // always something to place.
+                self.placing_from = key + 1;
                 return;
             }
             let Some(running) = self.jobs.get_mut(&key) else { continue };

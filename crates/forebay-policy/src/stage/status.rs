@@ -11,11 +11,15 @@ use crate::planner;
 /// Waves that are shown, over all jobs: some 4 MB of a message that may have eight.
 pub const WAVES_SHOWN_MAX: usize = 50_000;
 
+/// Stages that are shown, over all jobs: half a MB.
+pub const STAGES_SHOWN_MAX: usize = 20_000;
+
 impl Stages {
     /// The jobs, those that have ended first.
     pub(super) fn status(&self) -> Vec<JobStatus> {
         let mut jobs: Vec<JobStatus> =
             self.ended.iter().cloned().chain(self.jobs.values().map(|r| self.status_of(r))).collect();
+        show_stages_at_most(STAGES_SHOWN_MAX, &mut jobs);
         show_at_most(WAVES_SHOWN_MAX, &mut jobs);
         jobs
     }
@@ -30,6 +34,16 @@ impl Stages {
         let mut stages: Vec<StageStatus> = running.ended.iter().cloned().chain(live).collect();
         stages.sort_by_key(|stage| stage.stage);
         JobStatus { name: running.job.name.clone(), planner: planner.clone(), slots, stages, ended: false }
+    }
+}
+
+/// Leaves the earliest stages out, so that no more than `stages` of all jobs are left. Without it
+/// one job of very many stages would make the list too long for a message, and nobody would get it.
+pub(super) fn show_stages_at_most(mut stages: usize, jobs: &mut [JobStatus]) {
+    for job in jobs.iter_mut().rev() {
+        let over = job.stages.len().saturating_sub(stages);
+        job.stages.drain(..over);
+        stages -= job.stages.len();
     }
 }
 

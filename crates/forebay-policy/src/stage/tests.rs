@@ -1,7 +1,7 @@
 //! The machine against nodes that do what they are asked for, or do not.
 
 use super::event::{File, HpcUpdate, Layout, Part, Priority, Progress, Split, WaveStatus};
-use super::status::show_at_most;
+use super::status::{show_at_most, show_stages_at_most};
 use super::tasks::ENDED_STAGES_MAX;
 use super::*;
 use crate::planner;
@@ -756,6 +756,28 @@ proptest! {
 }
 
 #[test]
+fn a_job_whose_slots_change_all_the_time_does_not_keep_others_from_being_placed() {
+    let names: Vec<String> = (0..100).map(|i| format!("n{i:03}")).collect();
+    let nodes: Vec<(&str, u64)> = names.iter().map(|n| (n.as_str(), 1 << 40)).collect();
+    let slots = |count| -> Vec<(&str, u32)> { names.iter().map(|n| (n.as_str(), count)).collect() };
+    let mut machine = World::new("no-action", &nodes).machine;
+    let mut out = Vec::new();
+    // Six slices, which begin anew with each change of the slots.
+    machine.handle(Nanos(0), Event::Job { job: 1, updates: told(11_000, &slots(1)) }, &mut out);
+    machine.handle(Nanos(0), Event::Job { job: 2, updates: told(10, &slots(1)) }, &mut out);
+    for turn in 0..6 {
+        let slots = slots(1 + turn % 2).into_iter().map(|(host, count)| (host.to_owned(), count)).collect();
+        let updates = vec![JobUpdate::Slots { slots }];
+        machine.handle(Nanos(0), Event::Job { job: 1, updates }, &mut out);
+        machine.on_deadline(Nanos(0), &mut out);
+    }
+    let waves: Vec<usize> =
+        machine.snapshot().iter().flat_map(|job| job.stages.iter().map(|s| s.waves.len())).collect();
+    assert_eq!(waves.len(), 2, "{waves:?}");
+    assert!(waves[0] == 0 && waves[1] > 0, "{waves:?}");
+}
+
+#[test]
 fn a_large_stage_is_placed_in_slices_and_cut_as_if_at_once() {
     let names: Vec<String> = (0..100).map(|i| format!("n{i:03}")).collect();
     let nodes: Vec<(&str, u64)> = names.iter().map(|n| (n.as_str(), 1 << 40)).collect();
@@ -1028,6 +1050,17 @@ fn waves_of_the_earliest_stages_are_not_shown_where_there_are_too_many() {
     show_at_most(92, &mut jobs);
     let left: Vec<usize> = jobs.iter().flat_map(|job| job.stages.iter().map(|s| s.waves.len())).collect();
     assert_eq!(left, [2, 0, 40, 50]);
+}
+
+#[test]
+fn a_status_leaves_out_the_earliest_stages_beyond_its_bound() {
+    let stage = |stage| StageStatus { stage, ..StageStatus::default() };
+    let job = |count: u32| JobStatus { stages: (0..count).map(stage).collect(), ..JobStatus::default() };
+    let mut jobs = vec![job(3), job(5), job(4)];
+    show_stages_at_most(7, &mut jobs);
+    let left: Vec<Vec<u32>> =
+        jobs.iter().map(|job| job.stages.iter().map(|stage| stage.stage).collect()).collect();
+    assert_eq!(left, [vec![], vec![2, 3, 4], vec![0, 1, 2, 3]]);
 }
 
 fn hpc(update: HpcUpdate) -> Event {
