@@ -45,7 +45,7 @@ for entry in "$repository"/*; do
     [ "$name" = target ] || ln -s "/opt-repository/$name" "$root/home/me/forebay/$name"
 done
 ln -s "/opt-program/$(basename "$program")" "$root/home/me/forebay/target/release/forebay"
-for library in libforebay.a libforebay.so; do
+for library in libforebay.a libforebay.so libforebay_preload.so; do
     ln -s "/opt-program/deps/$library" "$root/home/me/forebay/target/release/$library"
 done
 mkdir "$root/home/me/bin"
