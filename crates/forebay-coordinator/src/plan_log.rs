@@ -2,8 +2,7 @@
 //! what came of them; and the latest I/O phases, expected and observed.
 
 use forebay_policy::machine::Nanos;
-use forebay_policy::planner::{ActionKind, Decision};
-use forebay_policy::stage::event::RequestId;
+use forebay_policy::stage::event::{ActionKind, Decision, PlannedStep, RequestId};
 use forebay_wire::HpcUpdate;
 use forebay_wire::hpc::{PhaseEntry, PlanEntry, PlanLog, PlanPhase, PlanStep};
 use std::collections::{BTreeMap, VecDeque};
@@ -78,7 +77,7 @@ impl Log {
             left_ms: phase.left_s.map(|s| ms_of(s).max(0) as u64),
             deadline_ms: phase.deadline_s.map(ms_of),
         });
-        let step = |step: &forebay_policy::planner::PlannedStep| PlanStep {
+        let step = |step: &PlannedStep| PlanStep {
             after_ms: ms(step.at.saturating_since(now)),
             nodes: step.setting.nodes,
             threads: step.setting.threads,

@@ -136,7 +136,13 @@ impl Pfs {
         match outcome {
             Ok(Some(bytes)) => self.ends.finish(task, Ok(bytes)),
             Ok(None) => {
-                self.send(task.clone());
+                let mut task = task.clone();
+                // A reader that came meanwhile found the flight taken, and has not queued it.
+                if task.flight.is_demanded() && task.urgency != Urgency::Demand {
+                    self.ends.refilled(&task);
+                    task.urgency = Urgency::Demand;
+                }
+                self.send(task);
                 return false;
             }
             Err(e) => self.ends.finish(task, Err(e)),
@@ -242,7 +248,14 @@ impl Pfs {
             add(&self.counters.ahead_refused_total, 1);
         }
         for flight in task.flights().filter(|flight| flight.take()) {
-            self.ends.finish(&task.of(flight), Err(FlightError::Cancelled));
+            let alone = task.of(flight);
+            if task.urgency != Urgency::Demand && flight.is_demanded() {
+                // A reader waits for it by now, with what was filled so far.
+                flight.hand_over(flight.take_begun());
+                self.send(Task { urgency: Urgency::Demand, ..alone });
+            } else {
+                self.ends.finish(&alone, Err(FlightError::Cancelled));
+            }
         }
     }
 

@@ -461,15 +461,22 @@ fn waits_for_a_phase(planner: &str) {
     let (coordinator, address) = start_coordinator_with(dir.path(), &arguments);
     let mut cluster = Cluster::under(coordinator, address, dir, 1, pfs.path(), &[]);
     let mut hpc = Played::join(&cluster.address, "hpc");
-    let mut report = |update| hpc.say(&ToCoordinator::Hpc { hpc: 1, update });
+    let update = |update| ToCoordinator::Hpc { hpc: 1, update };
     let (io_ns, compute_ns) = (8_000_000_000, 3_600_000_000_000);
     let job = HpcJob { name: "hpc".into(), io_ns, compute_ns, phases: 9, weight: 1, ..HpcJob::default() };
-    report(HpcUpdate::Joins(job));
-    report(HpcUpdate::PhaseBegins { bytes: 0, alone_ns: io_ns, deadline_ns: 0 });
+    hpc.say(&update(HpcUpdate::Joins(job)));
+    hpc.say(&update(HpcUpdate::PhaseBegins { bytes: 0, alone_ns: io_ns, deadline_ns: 0 }));
+    // The planner `forebay` also waits for a phase that is late: without its end, for ever.
+    let ends_at = Instant::now() + Duration::from_nanos(io_ns);
+    let mut has_ended = false;
     cluster.wait_members(2);
     let (job, _) = begin(&cluster.client(0), &path, 1);
     wait_for("the first wave is fetched", || {
         hpc.beat();
+        if !has_ended && Instant::now() >= ends_at {
+            hpc.say(&update(HpcUpdate::PhaseEnds { bytes: 0 }));
+            has_ended = true;
+        }
         cluster.waves(0).first().is_some_and(|w| w.prefetch_ended_ms.is_some())
     });
     drop(job);

@@ -14,6 +14,8 @@ use serde::{Deserialize, Serialize};
 use forebay_model::profile::Setting;
 
 use crate::planner;
+/// What [`Action::Decided`] carries, for drivers that show it.
+pub use crate::planner::{ActionKind, Decision, PlannedStep};
 
 /// Names a job; the driver chooses it and never uses it twice.
 pub type JobKey = u64;
