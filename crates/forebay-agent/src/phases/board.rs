@@ -1,5 +1,6 @@
 //! The board of this node, driven by programs, peers and the clock.
 
+use super::observed::Observed;
 use super::spread::Spread;
 use super::words;
 use crate::brake::Brake;
@@ -8,16 +9,22 @@ use crate::fetch::pfs::Pfs;
 use crate::lock::lock;
 use crate::stop::Stop;
 use forebay_policy::machine::{Machine, Nanos};
-use forebay_policy::phases::{Action, Board, Config, Event, JobKey, Refused};
+use forebay_policy::phases::{Action, Board, Config, Event, JobKey, Refused, Seen};
 use forebay_wire::cluster::ToCoordinator;
 use forebay_wire::{HpcJob, HpcPhase, HpcStatus};
+use std::collections::BTreeMap;
 use std::fmt;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Longest sleep of the thread: it looks whether the agent ends.
 const SLEEP_MAX: Duration = Duration::from_millis(500);
+
+/// How often observed programs are looked at: while they are in a phase, and while not.
+const POLL: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(50));
 
 /// Sends a message to the coordinator, if there is one.
 pub type Say = Box<dyn Fn(ToCoordinator) + Send + Sync>;
@@ -36,8 +43,18 @@ pub struct Phases {
 
 struct State {
     board: Board,
+    /// Jobs whose programs are observed.
+    observed: BTreeMap<JobKey, Observed>,
     /// What this agent had fetched when it was last looked at.
     fetched_bytes: u64,
+}
+
+impl State {
+    /// How soon observed programs have to be looked at.
+    fn poll_time(&self) -> Option<Duration> {
+        let in_phase = self.observed.values().any(Observed::is_in_phase);
+        (!self.observed.is_empty()).then_some(if in_phase { POLL.0 } else { POLL.1 })
+    }
 }
 
 impl fmt::Debug for Phases {
@@ -56,7 +73,7 @@ impl Phases {
         spread: Arc<Spread>,
         say: Say,
     ) -> Self {
-        let state = State { board: Board::new(config), fetched_bytes: 0 };
+        let state = State { board: Board::new(config), observed: BTreeMap::new(), fetched_bytes: 0 };
         Phases {
             state: Mutex::new(state),
             changed: Condvar::new(),
@@ -110,9 +127,22 @@ impl Phases {
         self.hear_in(&mut state, Event::Ends(job));
     }
 
+    /// Observes the programs of a job from now on; the descriptor is for them.
+    ///
+    /// # Errors
+    /// Out of memory or descriptors.
+    pub fn observe(&self, job: JobKey) -> io::Result<OwnedFd> {
+        let (observed, fd) = Observed::new()?;
+        lock(&self.state).observed.insert(job, observed);
+        self.changed.notify_all();
+        Ok(fd)
+    }
+
     /// The program is gone.
     pub fn close(&self, job: JobKey) {
-        self.hear_in(&mut lock(&self.state), Event::Closes(job));
+        let mut state = lock(&self.state);
+        state.observed.remove(&job);
+        self.hear_in(&mut state, Event::Closes(job));
     }
 
     /// Another node has told its phases, which count for `lease`.
@@ -150,17 +180,39 @@ impl Phases {
         while !stop.is_stopping() {
             let mut state = lock(&self.state);
             let due = state.board.next_deadline().map(|at| at.saturating_since(self.now()));
-            let wait = due.map_or(SLEEP_MAX, |ns| Duration::from_nanos(ns).min(SLEEP_MAX));
+            let most = state.poll_time().unwrap_or(SLEEP_MAX);
+            let wait = due.map_or(most, |ns| Duration::from_nanos(ns).min(most));
             if !wait.is_zero() {
                 state = self.changed.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0;
             }
             self.look(&mut state);
+            self.poll(&mut state);
             let now = self.now();
             if state.board.next_deadline().is_some_and(|at| at <= now) {
                 let mut actions = Vec::new();
                 state.board.on_deadline(now, &mut actions);
                 self.carry_out(&state.board, actions);
             }
+        }
+    }
+
+    /// Looks at what the observer has counted.
+    fn poll(&self, state: &mut State) {
+        let now = self.now();
+        let mut seen = Vec::new();
+        for (job, observed) in &mut state.observed {
+            seen.extend(observed.look(now).into_iter().map(|seen| (*job, seen)));
+        }
+        for (job, seen) in seen {
+            let event = match seen {
+                Seen::Begins { at, bytes } => {
+                    self.spread.begins();
+                    Event::Begun { job, at, bytes }
+                }
+                Seen::Progress { bytes } => Event::Progress { job, bytes },
+                Seen::Ended { at } => Event::Ended(job, at),
+            };
+            self.hear_in(state, event);
         }
     }
 

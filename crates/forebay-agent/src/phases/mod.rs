@@ -3,6 +3,7 @@
 //! | file | what it does |
 //! | --- | --- |
 //! | `board` | drives the machine of the policy crate with what programs and peers say |
+//! | `observed` | reads what the observer library counts of programs |
 //! | `spread` | tells the other nodes what is on the board |
 //! | `words` | translates between the machine and the wire |
 //!
@@ -11,5 +12,6 @@
 //! phase began.
 
 pub mod board;
+mod observed;
 pub mod spread;
 mod words;

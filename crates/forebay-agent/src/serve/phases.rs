@@ -3,6 +3,7 @@
 use super::jobs::question_of;
 use super::session::{Answer, Connection, Node, refuse, reply};
 use forebay_policy::phases::Refused;
+use forebay_wire::observed::REGION_BYTES;
 use forebay_wire::{HpcJob, Refusal, Reply};
 use std::time::Duration;
 
@@ -39,6 +40,20 @@ pub fn end(connection: &Connection) -> Answer {
     }
     connection.node.phases.end(connection.id);
     reply(Reply::Done)
+}
+
+/// Memory in which the observer library counts the job's I/O.
+pub fn observe(connection: &Connection) -> Answer {
+    if !connection.hpc {
+        return done_or(Err(Refused::NoJob));
+    }
+    match connection.node.phases.observe(connection.id) {
+        Ok(fd) => Some((Reply::Observed { bytes: REGION_BYTES as u64 }, vec![fd])),
+        Err(e) => reply(Reply::Failed {
+            errno: e.raw_os_error().unwrap_or(libc::ENOMEM),
+            message: format!("cannot make memory for the observer: {e}"),
+        }),
+    }
 }
 
 /// The HPC jobs that this node knows.

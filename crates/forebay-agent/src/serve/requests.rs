@@ -84,9 +84,7 @@ impl Connection {
                 None
             }
             Request::HpcEnd => phases::end(self),
-            Request::HpcObserve => {
-                reply(Reply::Refused(Refusal::Invalid("this agent does not observe programs".into())))
-            }
+            Request::HpcObserve => phases::observe(self),
             Request::HpcJobs => phases::list(&self.node),
             Request::Plans { most } => phases::plans(self, most),
             Request::Jobs => jobs::list(self),

@@ -474,7 +474,7 @@ fn waits_for_a_phase(planner: &str) {
     wait_for("the first wave is fetched", || {
         hpc.beat();
         if !has_ended && Instant::now() >= ends_at {
-            hpc.say(&update(HpcUpdate::PhaseEnds { bytes: 0 }));
+            hpc.say(&update(HpcUpdate::PhaseEnds));
             has_ended = true;
         }
         cluster.waves(0).first().is_some_and(|w| w.prefetch_ended_ms.is_some())

@@ -230,6 +230,37 @@ fn a_job_that_run_declares_is_there_as_long_as_its_program() {
     assert_eq!(counter(&agent.status(), "brakes_total"), 0);
 }
 
+/// The observer library of this build, if it was built.
+fn observer() -> Option<std::path::PathBuf> {
+    let beside = std::env::current_exe().unwrap();
+    let dirs = beside.ancestors().skip(1).take(2);
+    let found = dirs.map(|dir| dir.join("libforebay_preload.so")).find(|path| path.exists());
+    if found.is_none() {
+        eprintln!("left out: no libforebay_preload.so beside this test");
+    }
+    found
+}
+
+#[test]
+fn bursts_of_a_program_that_nobody_changed_become_phases() {
+    let Some(library) = observer() else { return };
+    let pfs = plain_pfs();
+    let agent = Agent::on(pfs.path());
+    let line = format!(
+        "for i in 1 2 3; do dd if=/dev/zero of={}/$i bs=1M count=8 conv=fsync 2>/dev/null; sleep 2.5; done",
+        pfs.path().display()
+    );
+    let mut run = agent.command(&["run", "--job", "unchanged", "--", "sh", "-c", &line]);
+    let out = run.env("FOREBAY_PRELOAD", library).output().unwrap();
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    assert!(!text(&out.stderr).contains("not observed"), "{}", text(&out.stderr));
+    let phases = agent.client().plans(100).unwrap().phases;
+    assert_eq!(phases.len(), 3, "{phases:?}");
+    assert!(phases.iter().all(|phase| phase.name == "unchanged"), "{phases:?}");
+    let last = phases.last().unwrap();
+    assert!(last.bytes == 8 * MIB && last.alone_ms.is_some(), "the first taught what it takes: {phases:?}");
+}
+
 fn quoted(path: &Path) -> String {
     format!("'{}'", path.display())
 }

@@ -68,6 +68,15 @@ pub enum Event {
         /// In ns from now.
         deadline_ns: u64,
     },
+    /// As `Begins` without a deadline, noticed now.
+    Begun {
+        /// Whose.
+        job: JobKey,
+        /// When it began.
+        at: Nanos,
+        /// Bytes.
+        bytes: u64,
+    },
     /// So many bytes of the phase have been moved.
     Progress {
         /// Whose.
@@ -77,6 +86,8 @@ pub enum Event {
     },
     /// The phase is over.
     Ends(JobKey),
+    /// The phase was over then; it is noticed now.
+    Ended(JobKey, Nanos),
     /// The program has closed the job, or died.
     Closes(JobKey),
     /// The next phases of a job are expected so, or nothing is expected.
@@ -305,20 +316,20 @@ impl Board {
         self.jobs.insert(key, Job::new(declared));
     }
 
-    fn begins(&mut self, key: JobKey, bytes: u64, deadline_ns: u64, out: &mut Vec<Action>) {
+    fn begins(&mut self, key: JobKey, at: Nanos, (bytes, deadline_ns): (u64, u64), out: &mut Vec<Action>) {
         if self.may_begin(key).is_err() {
             return;
         }
         let is_disturbed = self.disturb(key);
         let now = self.now;
         let Some(job) = self.jobs.get_mut(&key) else { return };
-        let line = job.line(now, bytes, deadline_ns);
+        let line = job.line(at, bytes, deadline_ns);
         let counts = !job.is_doubted;
         let is_behind = counts && line.is_behind(now, false);
         let phase =
             Phase { line, is_behind, counts, is_over: false, is_disturbed, beside_bytes: 0, told: now };
         job.phase = Some(phase);
-        job.expected = None;
+        (job.expected, job.overdue_at) = (None, None);
         if counts {
             let deadline_ns = line.deadline.map_or(0, |at| at.saturating_since(now));
             let told = Told::Begins { bytes: line.bytes, alone_ns: line.alone_ns.unwrap_or(0), deadline_ns };
@@ -357,13 +368,13 @@ impl Board {
         }
     }
 
-    fn ends(&mut self, key: JobKey, out: &mut Vec<Action>) {
+    fn ends(&mut self, key: JobKey, at: Nanos, out: &mut Vec<Action>) {
         let now = self.now;
         let Some(job) = self.jobs.get_mut(&key) else { return };
         let Some(phase) = job.phase.take() else { return };
         job.ended += 1;
         let line = phase.line;
-        let lasted_ns = now.saturating_since(line.began);
+        let lasted_ns = at.saturating_since(line.began);
         let bytes = if line.done > 0 { line.done } else { line.bytes };
         let enough = if bytes > 0 { bytes / BESIDE_PARTS } else { BESIDE_BYTES };
         job.alone.observe(bytes, lasted_ns, !phase.is_disturbed && phase.beside_bytes <= enough);
@@ -372,12 +383,26 @@ impl Board {
         }
         job.is_doubted = false;
         match line.deadline {
-            Some(deadline) if now > deadline => job.late += 1,
+            Some(deadline) if at > deadline => job.late += 1,
             _ => job.in_time += 1,
         }
         if phase.counts {
             out.push(Action::Tell(key, Told::Ends));
             self.spread_at = Some(now);
+        }
+        job.expected = job.predict_after(line.began, at, bytes);
+        out.extend(job.expected.map(|expected| Action::Tell(key, expects(now, expected))));
+    }
+
+    /// Phases that were predicted and have not come are expected anew.
+    fn expect_again(&mut self, out: &mut Vec<Action>) {
+        let now = self.now;
+        for (key, job) in &mut self.jobs {
+            if job.phase.is_none() && job.overdue_at.is_some_and(|at| at <= now) {
+                let expected = job.predict_again(now);
+                job.expected = Some(expected).filter(|expected| expected.phases > 0);
+                out.push(Action::Tell(*key, expects(now, expected)));
+            }
         }
     }
 
@@ -446,6 +471,7 @@ impl Board {
     fn settle(&mut self, out: &mut Vec<Action>) {
         let now = self.now;
         self.cut_off(out);
+        self.expect_again(out);
         self.remote.retain(|_, remote| remote.until > now);
         let mut has_changed = false;
         for phase in self.jobs.values_mut().filter_map(|job| job.phase.as_mut()).filter(|p| p.is_live()) {
@@ -493,9 +519,13 @@ impl Machine for Board {
         self.now = self.now.max(now);
         match event {
             Event::Opens(job, declared) => self.opens(job, declared, out),
-            Event::Begins { job, bytes, deadline_ns } => self.begins(job, bytes, deadline_ns, out),
+            Event::Begins { job, bytes, deadline_ns } => {
+                self.begins(job, self.now, (bytes, deadline_ns), out)
+            }
+            Event::Begun { job, at, bytes } => self.begins(job, at.min(self.now), (bytes, 0), out),
             Event::Progress { job, bytes } => self.progress(job, bytes, out),
-            Event::Ends(job) => self.ends(job, out),
+            Event::Ends(job) => self.ends(job, self.now, out),
+            Event::Ended(job, at) => self.ends(job, at.min(self.now), out),
             Event::Closes(job) => self.closes(job, out),
             Event::Expects(job, expected) => self.expects(job, expected, out),
             Event::Beside { bytes } => {
@@ -515,7 +545,8 @@ impl Machine for Board {
             [Some(self.cut_off_at(phase)), behind].into_iter().flatten()
         });
         let remote = self.remote.values().map(|remote| remote.until);
-        own.chain(remote).chain(self.spread_at).min()
+        let overdue = self.jobs.values().filter(|job| job.phase.is_none()).filter_map(|job| job.overdue_at);
+        own.chain(remote).chain(overdue).chain(self.spread_at).min()
     }
 
     fn on_deadline(&mut self, now: Nanos, out: &mut Vec<Action>) {

@@ -3,6 +3,8 @@
 use alloc::string::String;
 use core::fmt;
 
+use super::bursts::Burst;
+use super::predict::{BELIEVED, Predictor};
 use super::{Alone, BYTES_MAX, LONGEST_NS, Line};
 use crate::machine::Nanos;
 
@@ -14,6 +16,12 @@ const ALLOWANCE_MAX_PERMILLE: u32 = 100_000;
 
 /// Most processes of a job.
 const WEIGHT_MAX: u32 = 10_000_000;
+
+/// Phases that are expected of a job with a rhythm.
+const PREDICTED_PHASES: u32 = 8;
+
+/// After so many phases that did not come nothing is expected any more.
+const MISSED_MAX: u8 = 3;
 
 /// What a program declares of its job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -117,6 +125,10 @@ pub(super) struct Job {
     pub alone: Alone,
     pub phase: Option<Phase>,
     pub expected: Option<Expected>,
+    predictor: Predictor,
+    /// Until when the phase that is predicted should have begun, and how many did not come.
+    pub overdue_at: Option<Nanos>,
+    missed: u8,
     /// It reports progress.
     pub reports: bool,
     /// A phase of it was cut off, and no later one has ended by itself yet.
@@ -151,6 +163,9 @@ impl Job {
             alone: Alone::default(),
             phase: None,
             expected: None,
+            predictor: Predictor::new(),
+            overdue_at: None,
+            missed: 0,
             reports: false,
             is_doubted: false,
             ended: 0,
@@ -158,6 +173,41 @@ impl Job {
             late: 0,
             cut_off: 0,
         }
+    }
+
+    /// A phase has ended: predicts the next, unless the program has declared them.
+    pub fn predict_after(&mut self, began: Nanos, ended: Nanos, bytes: u64) -> Option<Expected> {
+        self.predictor.burst(&Burst { start_ns: began.0, end_ns: ended.0, bytes });
+        self.missed = 0;
+        self.predict(ended)
+    }
+
+    /// The phase that was predicted does not come; what is expected now. Nothing, once several have
+    /// not come.
+    pub fn predict_again(&mut self, now: Nanos) -> Expected {
+        self.missed += 1;
+        let again = (self.missed < MISSED_MAX).then(|| self.predict(now)).flatten();
+        if again.is_none() {
+            self.overdue_at = None;
+        }
+        again.unwrap_or(Expected { next_at: now, io_ns: 0, compute_ns: 0, phases: 0 })
+    }
+
+    fn predict(&mut self, now: Nanos) -> Option<Expected> {
+        if self.declared.phases > 0 {
+            return None;
+        }
+        let next = self.predictor.next(now.0).filter(|next| next.confidence >= BELIEVED)?;
+        let io_ns = self.alone.time_ns(next.bytes).unwrap_or(next.length_ns);
+        // It may come as much later as it may come earlier, and a moment is left for the report.
+        let guard_ns = next.start_ns.saturating_sub(next.earliest_ns);
+        self.overdue_at = Some(Nanos(next.start_ns) + guard_ns + next.period_ns / 10);
+        Some(Expected {
+            next_at: Nanos(next.earliest_ns),
+            io_ns,
+            compute_ns: next.period_ns.saturating_sub(next.length_ns),
+            phases: PREDICTED_PHASES,
+        })
     }
 
     /// The line of a phase of `bytes` (0: unknown) that has `deadline_ns` (0: what the job allows).

@@ -14,6 +14,7 @@
 //! | `alone` | what is learnt of a job's I/O without interference |
 //! | `bursts` | finds the phases of a job that declares none, in the progress of its bytes |
 //! | `predict` | predicts its next phase from those |
+//! | `watch` | turns bursts that are observed into phases |
 
 mod alone;
 mod board;
@@ -23,11 +24,13 @@ mod line;
 pub mod predict;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 pub use alone::Alone;
 pub use board::{Action, Board, Config, Event, JobStatus, RemotePhase, Told};
 pub use job::{Declared, Expected, Refused};
 pub use line::Line;
+pub use watch::{Seen, Watch};
 
 /// Names an HPC job of this node: a connection of a program.
 pub type JobKey = u64;

@@ -184,6 +184,50 @@ fn two_jobs_at_once_disturb_each_other() {
     );
 }
 
+#[test]
+fn the_next_phase_of_a_job_with_a_rhythm_is_expected_and_given_up_when_it_does_not_come() {
+    let mut board = board(0);
+    let expected = |out: &[Action]| {
+        out.iter().find_map(|action| match action {
+            Action::Tell(1, Told::Expects { in_ns, expected }) => Some((*in_ns, expected.phases)),
+            _ => None,
+        })
+    };
+    let mut last = Vec::new();
+    for phase in 1..=10u64 {
+        hear(&mut board, phase * 100 * S, begin(1000 * S, 0));
+        last = hear(&mut board, phase * 100 * S + 10 * S, Event::Ends(1));
+        assert_eq!(expected(&last).is_some(), phase >= 4 && expected(&last).is_some(), "{phase}: {last:?}");
+    }
+    let (in_ns, phases) = expected(&last).unwrap();
+    assert!((60 * S..=90 * S).contains(&in_ns) && phases > 0, "{in_ns}");
+    // The job has ended its I/O: at last nothing is expected.
+    let mut told = Vec::new();
+    while let Some(at) = board.next_deadline() {
+        told.extend(expected(&wake(&mut board, at.0)));
+        assert!(told.len() < 10);
+    }
+    assert_eq!(told.last().map(|(_, phases)| *phases), Some(0), "{told:?}");
+}
+
+#[test]
+fn a_phase_that_is_noticed_later_counts_from_its_begin() {
+    let mut board = board(0);
+    hear(&mut board, 3 * S, Event::Begun { job: 1, at: Nanos(S), bytes: 0 });
+    hear(&mut board, 3 * S, Event::Progress { job: 1, bytes: 1000 });
+    hear(&mut board, 4 * S, Event::Ended(1, Nanos(2 * S)));
+    assert_eq!(board.snapshot()[0].alone_bytes_per_s, 1000);
+}
+
+#[test]
+fn a_phase_that_is_seen_to_have_ended_counts_to_its_end() {
+    let mut board = board(S);
+    hear(&mut board, 0, begin(1000, 0));
+    hear(&mut board, S, Event::Progress { job: 1, bytes: 1000 });
+    hear(&mut board, 3 * S, Event::Ended(1, Nanos(S)));
+    assert_eq!((board.snapshot()[0].alone_bytes_per_s, board.snapshot()[0].phases), (1000, [1, 1, 0, 0]));
+}
+
 proptest::proptest! {
     /// Whatever is heard in whatever order: the brake is released once all jobs are gone and all
     /// leases are over, and the machine never wants to be called in the past for ever.
