@@ -77,12 +77,17 @@ fn parse(text: &str, is_open: bool) -> BTreeMap<String, f64> {
 fn metrics_say_what_status_says() {
     let (node, address, _config) = node();
     std::fs::write(node.pfs().join("a"), vec![7; 300_000]).unwrap();
-    let out = std::process::Command::new(node::FOREBAY)
-        .args(["--socket", node.socket().to_str().unwrap(), "cat"])
-        .arg(node.pfs().join("a"))
-        .output()
-        .unwrap();
-    assert_eq!(out.stdout.len(), 300_000);
+    let deadline = Instant::now() + PATIENCE;
+    // A file that was written just now is not cached yet.
+    while node.client().admin().status().unwrap().resident_bytes == 0 {
+        assert!(Instant::now() < deadline, "nothing was cached");
+        let out = std::process::Command::new(node::FOREBAY)
+            .args(["--socket", node.socket().to_str().unwrap(), "cat"])
+            .arg(node.pfs().join("a"))
+            .output()
+            .unwrap();
+        assert_eq!(out.stdout.len(), 300_000);
+    }
     for (accept, is_open) in [("text/plain", false), ("application/openmetrics-text; version=1.0.0", true)] {
         let answer = ask(&address, &format!("GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: {accept}\r\n\r\n"));
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();

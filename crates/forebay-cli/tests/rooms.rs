@@ -252,6 +252,11 @@ fn read(file: &Path, directory: &Path, place: Place, modules: &mut Modules) {
         let below = directory.join(child);
         let (flat, folder) = (directory.join(format!("{child}.rs")), below.join("mod.rs"));
         let place = place.iter().chain([child]).cloned().collect();
+        // A module whose source is another crate's imports nothing of this one.
+        if !flat.exists() && !folder.exists() && text.contains("#[path") {
+            modules.insert(place, Module::default());
+            continue;
+        }
         read(if flat.exists() { &flat } else { &folder }, &below, place, modules);
     }
     modules.insert(place, module);

@@ -6,8 +6,9 @@
 use super::Fetch;
 use crate::cache::NoCopy;
 use crate::cache::entry::Entry;
-use crate::mounts::admit::{Admitted, display_path};
+use crate::mounts::admit::Admitted;
 use crate::mounts::by_path::NoPath;
+use crate::mounts::opened_path::opened_path;
 use crate::mounts::seal::{Unsettled, believe, seal};
 use forebay_pfs::lease::Opened;
 use forebay_wire::peer::PeerReply;
@@ -32,7 +33,7 @@ impl Fetch {
     /// See [`NoEntry`].
     pub fn entry(&self, file: &Admitted, fd: BorrowedFd<'_>) -> Result<Arc<Entry>, NoEntry> {
         let mount = &self.mounts[file.mount];
-        let path = || display_path(fd);
+        let path = || opened_path(fd);
         if let Some(entry) = self.cache.find(file.mount, &file.facts) {
             return Ok(entry);
         }

@@ -9,8 +9,7 @@ use forebay_pfs::{FileFacts, Revalidate};
 use forebay_wire::Refusal;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::BorrowedFd;
 
 /// Why a descriptor cannot be served.
 #[derive(Debug)]
@@ -138,18 +137,12 @@ pub fn device_without_asking(fd: BorrowedFd<'_>) -> io::Result<u64> {
     identity_without_asking(fd).map(|(dev, _)| dev)
 }
 
-/// The path under which `fd` was opened, as this agent sees it; for people, not for decisions.
-pub fn display_path(fd: BorrowedFd<'_>) -> Vec<u8> {
-    std::fs::read_link(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()))
-        .map(|path| path.as_os_str().as_bytes().to_vec())
-        .unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::MountConfig;
     use std::fs::File;
+    use std::os::fd::AsFd;
 
     #[test]
     fn what_is_admitted_lies_where_it_was_found_and_is_not_looked_up_again() {

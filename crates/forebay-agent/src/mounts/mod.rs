@@ -9,6 +9,7 @@
 
 pub mod admit;
 pub mod by_path;
+pub mod opened_path;
 pub mod seal;
 pub mod stamps;
 
@@ -125,7 +126,7 @@ impl MountState {
         if self.config.small_page_files.is_empty() {
             return self.config.page_bytes;
         }
-        self.config.page_bytes_of(&admit::display_path(fd))
+        self.config.page_bytes_of(&opened_path::opened_path(fd))
     }
 
     /// What clients are told.

@@ -8,7 +8,8 @@
 use super::session::{Answer, Connection, refuse, reply};
 use super::write_staging::{NoStage, SLOTS, Stage};
 use crate::mounts::COARSE;
-use crate::mounts::admit::{Admitted, display_path};
+use crate::mounts::admit::Admitted;
+use crate::mounts::opened_path::opened_path;
 use forebay_pfs::FileVersion;
 use forebay_store::copy::CopyIdentity;
 use forebay_store::staging::HEAD_BYTES;
@@ -73,7 +74,7 @@ pub fn commit(connection: &mut Connection, file: Admitted, fd: &OwnedFd, version
     let identity = CopyIdentity {
         copy: stage.copy,
         mount: mount.label().to_owned(),
-        path: display_path(fd.as_fd()),
+        path: opened_path(fd.as_fd()),
         owner_uid: facts.uid,
         version: facts.version,
         page_bytes: mount.page_bytes_of(fd.as_fd()),

@@ -15,6 +15,7 @@ import org.junit.Test;
 
 import io.forebay.hadoop.ForebayConfig;
 import io.forebay.hadoop.ForebayFileSystem;
+import io.forebay.hadoop.ForebayFs;
 import io.forebay.hadoop.ForebayLocalFileSystem;
 
 /** What the plug-in sets for an application, and what it leaves as the user has it. */
@@ -114,7 +115,9 @@ public class SettingsTest {
     conf.set(ForebayConfig.SOCKET, "/run/${some.where}/agent.sock");
     conf.set("fs.s3a.secret.key", "secret");
     String forebay = ForebayFileSystem.class.getName();
-    assertEquals(Map.of("fs.forebay.impl", forebay, ForebayConfig.SOCKET, "/run/${some.where}/agent.sock"), FileScheme.settings(conf));
+    Map<String, String> expected = Map.of("fs.forebay.impl", forebay, "fs.AbstractFileSystem.forebay.impl", ForebayFs.class.getName(),
+        ForebayConfig.SOCKET, "/run/${some.where}/agent.sock");
+    assertEquals(expected, FileScheme.settings(conf));
     FileScheme.takeOver(conf);
     assertEquals(ForebayLocalFileSystem.class.getName(), FileScheme.settings(conf).get("fs.file.impl"));
     conf.set("fs.permissions.umask-mode", "002");
