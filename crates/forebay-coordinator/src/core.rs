@@ -75,7 +75,7 @@ impl Core {
                 out.push(Effect::Send(session, ToAgent::Plans { ask, log }));
             }
             ToCoordinator::Phases { lease_ms, phases } => {
-                // The others are told by the node itself.
+                // The node itself notifies the others.
                 let to = self.members.without_address(session);
                 let told = || ToAgent::Phases { node: node.clone(), lease_ms, phases: phases.clone() };
                 out.extend(to.into_iter().map(|session| Effect::Send(session, told())));

@@ -9,7 +9,7 @@ use std::time::Duration;
 pub struct PhasesConfig {
     /// A phase is cut off after so many times the time to its deadline.
     pub cut_off_factor: f64,
-    /// What is told of phases counts for so long.
+    /// News of phases is valid for so long.
     pub brake_lease: Duration,
 }
 

@@ -234,7 +234,7 @@ impl Phases {
         self.changed.notify_all();
     }
 
-    /// Under the lock of the board: what is told is told in the order in which it was decided.
+    /// Under the lock of the board: news leaves in the order of the decisions.
     fn carry_out(&self, board: &Board, actions: Vec<Action>) {
         self.brake.set_phases(board.has_phases());
         for action in actions {

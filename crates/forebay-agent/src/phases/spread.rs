@@ -2,7 +2,7 @@
 //!
 //! Each peer has a thread and a connection of its own while there are phases here, so that one that
 //! hangs delays nobody else. The connection is made when the first phase begins; news of a brake is
-//! then one message. What is told counts for a lease and is told again after a third of it, so that
+//! then one message. News is valid for a lease and is sent again after a third of it, so that
 //! a message that is lost costs little, and a node that dies brakes nobody for long.
 
 use crate::cluster::Cluster;
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Peers that are told; more would be more threads than a node should have for this.
+/// Most peers that a node notifies; each takes a thread.
 const PEERS_MAX: usize = 512;
 
 /// A thread that has nothing to tell for so long ends.
@@ -66,7 +66,7 @@ impl Spread {
         }
     }
 
-    /// How long what is told counts.
+    /// How long news is valid.
     pub fn lease(&self) -> Duration {
         self.lease
     }

@@ -1,4 +1,4 @@
-//! One process of a measurement: it reads or writes until it is told to stop.
+//! One process of a measurement: it reads or writes until its parent stops it.
 //!
 //! It prints `ready`, waits for a line, works, and prints how long its first pass took; then it
 //! goes on, so that whoever it disturbs is disturbed to the end. It ends when its standard input

@@ -42,8 +42,8 @@ const BESIDE_BYTES: u64 = 16 << 20;
 pub struct Config {
     /// A phase is cut off after so many times the time to its deadline; at least 1.
     pub cut_off_factor: f64,
-    /// What other nodes hear of this one's phases counts for so long, in ns; it is told again after
-    /// a third of it.
+    /// News of this node's phases is valid on other nodes for so long, in ns; it is sent again
+    /// after a third of it.
     pub lease_ns: u64,
 }
 
