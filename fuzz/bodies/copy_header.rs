@@ -26,7 +26,7 @@ fn adopt(tier: &Tier) -> bool {
     assert_eq!(identity.copy, COPY);
     let geometry = copy.geometry();
     assert_eq!((geometry.size, geometry.page_bytes), (identity.version.size, identity.page_bytes));
-    copy.settle().expect("half-done pages can be given back");
+    copy.settle().expect("half-done pages can be released");
     let shared = copy.share(tier, COPY).expect("the copy can be shared");
     let view =
         CopyView::new(shared, COPY, geometry).expect("what the agent takes for a copy is one for a reader");
@@ -36,7 +36,7 @@ fn adopt(tier: &Tier) -> bool {
         let got = view.read_at(&mut buffer, start).expect("a copy can be read");
         assert!(got as u64 <= geometry.size - start, "a read went beyond the end");
         copy.withdraw(page);
-        copy.punch(page, 1).expect("a page can be given back");
+        copy.punch(page, 1).expect("a page can be released");
     }
     copy.set_flag(1, true);
     assert_eq!(copy.flags() & 1, 1);

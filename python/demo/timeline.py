@@ -79,7 +79,7 @@ def windows(samples, window_s, end):
 
 
 def lanes(axis, run):
-    """A lane for the prefetch, one for the tasks of each host."""
+    """A bar for the prefetch, one for the tasks of each host."""
     hosts = sorted({task["host"] for task in run.tasks})
     for i, wave in enumerate(run.waves):
         bar(axis, wave["prefetch"], len(hosts), PREFETCH[i % 2])

@@ -180,7 +180,7 @@ def test_memory_only_files_never_reach_the_pfs(agent, directory):
         client.open(path)
 
 
-def test_load_tells_progress_and_names_what_failed(agent, directory):
+def test_load_reports_progress_and_names_what_failed(agent, directory):
     paths = [agent.file(f"{directory.name}/{i}", pattern(PAGE + i)) for i in range(3)]
     seen = []
     report = forebay.load(directory, progress=seen.append)

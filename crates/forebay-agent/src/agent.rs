@@ -4,8 +4,8 @@ use crate::brake::Brake;
 use crate::cache::Cache;
 use crate::cluster::Cluster;
 use crate::config::Config;
+use crate::coordinator::address::CoordinatorAddress;
 use crate::coordinator::connection;
-use crate::coordinator::home::Home;
 use crate::coordinator::link::Link;
 use crate::counters::{Counters, add};
 use crate::fetch::Fetch;
@@ -13,7 +13,7 @@ use crate::fetch::ends::Ends;
 use crate::fetch::owners::Owners;
 use crate::fetch::peers::Peers;
 use crate::fetch::pfs::Pfs;
-use crate::jobs::book::JobBook;
+use crate::jobs::job_state::JobState;
 use crate::jobs::layouts::Layouts;
 use crate::jobs::scratch_files::Jobs;
 use crate::memory;
@@ -22,7 +22,7 @@ use crate::mounts::MountState;
 use crate::peers::server::{self, PeerServer};
 use crate::phases::board::Phases;
 use crate::phases::spread::Spread;
-use crate::prefetch::orders::Orders;
+use crate::prefetch::requests::Orders;
 use crate::serve::closer::Closer;
 use crate::serve::connection::Clients;
 use crate::serve::session::Node;
@@ -45,7 +45,7 @@ use std::time::{Duration, Instant};
 /// allocator.
 const BASE_BYTES: u64 = 16 << 20;
 
-/// How often rings are drained and overtaken versions swept. Ten times a second: a ring of 4096
+/// How often rings are drained and superseded versions swept. Ten times a second: a ring of 4096
 /// pages of 2 MiB then covers a reader of 80 GB/s.
 const HOUSEKEEPING: Duration = Duration::from_millis(100);
 
@@ -65,12 +65,17 @@ pub struct Agent {
 
 impl Agent {
     /// Starts an agent: takes the tier, adopts what is in it, listens, and joins the cluster.
-    /// `program` is this executable, for the keeper of a tier without root; `home` leads to the
-    /// coordinator; `closer` was started before any thread.
+    /// `program` is this executable, for the keeper of a tier without root; `coordinator_at` leads
+    /// to the coordinator; `closer` was started before any thread.
     ///
     /// # Errors
     /// A message for the operator: what was tried, on what, why it failed.
-    pub fn start(config: Config, program: Option<PathBuf>, home: Home, closer: Closer) -> io::Result<Self> {
+    pub fn start(
+        config: Config,
+        program: Option<PathBuf>,
+        coordinator_at: CoordinatorAddress,
+        closer: Closer,
+    ) -> io::Result<Self> {
         raise_file_limit();
         let mounts = open_mounts(&config)?;
         let security = Security::configured(config.cluster.tls.as_deref())?;
@@ -110,7 +115,7 @@ impl Agent {
             Control::new(config.memory.clone(), min_bytes, cache.clone(), counters.clone(), looking);
         let control = Arc::new(control);
         let orders = Arc::new(Orders::new(fetch.clone(), stop.clone(), wake.clone()));
-        let (jobs, link) = (Arc::new(JobBook::default()), Arc::new(Link::new(wake.clone())));
+        let (jobs, link) = (Arc::new(JobState::default()), Arc::new(Link::new(wake.clone())));
         let lease = config.phases.brake_lease;
         let spread = Arc::new(Spread::new(cluster.clone(), security.clone(), stop.clone(), lease));
         let saying = link.clone();
@@ -170,7 +175,7 @@ impl Agent {
         let board = (phases, node.stop.clone());
         threads.push(spawn("phases", move || board.0.run(&board.1))?);
         // Last: whoever joins is asked for pages.
-        threads.push(spawn("link", move || connection::run(&joining, &home))?);
+        threads.push(spawn("link", move || connection::run(&joining, &coordinator_at))?);
         Ok(Agent { node, socket, threads })
     }
 
@@ -263,7 +268,7 @@ fn adopt(cache: &Cache, mounts: &[MountState], shares: &Shares, counters: &Count
     if adopted > 0 {
         tracing::info!(
             files = adopted,
-            given_back_bytes = freed.bytes,
+            released_bytes = freed.bytes,
             "adopted the cache of an earlier agent"
         );
     }

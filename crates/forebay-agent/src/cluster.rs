@@ -4,7 +4,7 @@
 //! A view comes from the coordinator and is kept until a later one comes, so that reads go on while
 //! there is none. Owners follow from the view alone ([`forebay_policy::placement`]). A peer that
 //! did not answer in time is *avoided*: the extents it owns are looked for at the next in rank, by
-//! this agent only. That may bring a page to two nodes, never a wrong one. When its back-off ends
+//! this agent only. That may fetch a page to two nodes, never a wrong one. When its back-off ends
 //! it is greeted in the background, and asked for pages again only if it answers: no reader waits a
 //! second time for a peer that hangs.
 
@@ -52,12 +52,12 @@ pub struct Cluster {
 pub struct View {
     /// As the coordinator told it.
     pub cluster: ClusterView,
-    by_mount: BTreeMap<String, Keepers>,
+    by_mount: BTreeMap<String, Serving>,
 }
 
 /// The nodes that keep extents of one mount.
 #[derive(Debug, Default)]
-struct Keepers {
+struct Serving {
     /// In the order of `members`.
     nodes: Vec<Arc<NodeInfo>>,
     members: Vec<Member>,
@@ -74,13 +74,13 @@ struct Avoided {
 impl View {
     fn new(cluster: ClusterView) -> Self {
         let labels: BTreeSet<&String> = cluster.nodes.iter().flat_map(|n| &n.mounts).collect();
-        let keepers = |label: &String| {
-            let nodes: Vec<_> = cluster.keepers(label).into_iter().cloned().map(Arc::new).collect();
+        let serving = |label: &String| {
+            let nodes: Vec<_> = cluster.serving(label).into_iter().cloned().map(Arc::new).collect();
             let member =
                 |n: &Arc<NodeInfo>| Member { node: node_number(&n.name), weight: n.capacity_bytes as f64 };
-            Keepers { members: nodes.iter().map(member).collect(), nodes }
+            Serving { members: nodes.iter().map(member).collect(), nodes }
         };
-        let by_mount = labels.into_iter().map(|label| (label.clone(), keepers(label))).collect();
+        let by_mount = labels.into_iter().map(|label| (label.clone(), serving(label))).collect();
         View { cluster, by_mount }
     }
 }
@@ -144,9 +144,9 @@ impl Cluster {
             return Owner::Here;
         }
         let view = self.view();
-        let Some(keepers) = view.by_mount.get(mount_label) else { return Owner::Here };
+        let Some(serving) = view.by_mount.get(mount_label) else { return Owner::Here };
         let key = extent_key(mount_label, ino, offset / extent_bytes);
-        for node in owners::<RANKS>(key, &keepers.members).map(|place| &keepers.nodes[place]) {
+        for node in owners::<RANKS>(key, &serving.members).map(|place| &serving.nodes[place]) {
             if node.name == self.config.node {
                 return Owner::Here;
             }

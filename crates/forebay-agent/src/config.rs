@@ -1104,7 +1104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_mount_is_told_is_taken() {
+    fn what_a_mount_was_configured_with_is_taken() {
         let text = "[[mount]]\nlabel=\"a\"\nroot=\"/b\"\nlayout=false\nkeep_page_cache=true\n";
         let expected =
             MountConfig { layout: false, keep_page_cache: true, ..MountConfig::new("a", Path::new("/b")) };

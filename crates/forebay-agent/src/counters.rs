@@ -54,10 +54,10 @@ counters! {
     pages_to_peers_total,
     /// Bytes sent to peers.
     to_peers_bytes,
-    /// Pages brought into peers' tiers by loads of this node.
+    /// Pages fetched into peers' tiers by loads of this node.
     pages_placed_total,
-    /// Pages that were gone from the nodes they were brought to before their load ended, and were
-    /// brought again.
+    /// Pages that were gone from the nodes they were fetched to before their load ended, and were
+    /// fetched again.
     pages_replaced_total,
     /// Pages that a peer would not serve.
     peer_refusals_total,
@@ -88,7 +88,7 @@ counters! {
     /// Changes of the capacity by the memory controller.
     capacity_changes_total,
     /// Bytes that the memory controller took from the tier.
-    given_back_bytes,
+    released_bytes,
     /// Reports of the kernel that memory runs short.
     memory_alarms_total,
     /// Looks at the memory that could not be understood.

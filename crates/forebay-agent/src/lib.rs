@@ -45,5 +45,5 @@ pub mod user_limits;
 
 pub use agent::Agent;
 pub use config::{ClusterConfig, Config, MountConfig};
-pub use coordinator::home::Home;
+pub use coordinator::address::CoordinatorAddress;
 pub use serve::closer::Closer;

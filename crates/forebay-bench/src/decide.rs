@@ -221,7 +221,7 @@ impl World {
         let layout = |i: u32| Layout { stripe_bytes: 4 << 20, servers: vec![i % SERVERS] };
         let split = |i: u32| Split {
             parts: vec![Part { file: i, offset: 0, len: SPLIT_BYTES }],
-            home: String::new(),
+            preferred_node: String::new(),
         };
         let updates = vec![
             JobUpdate::Begin { name: format!("job {job}"), planner: String::new() },

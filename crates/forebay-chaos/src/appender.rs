@@ -170,7 +170,7 @@ pub fn judge(records: &[Record], plain: bool, settle_ns: u64) -> (Vec<String>, u
     }
     let (mut wrong, mut looks) = (Vec::new(), 0);
     // Each loss is reported once, where it was seen first.
-    let mut told = std::collections::BTreeSet::new();
+    let mut reported = std::collections::BTreeSet::new();
     for record in records {
         let Record::AppendSeen { begin, file, node, kind, tiered, counts, broken } = record else { continue };
         let is_recent = |at: &u64| *begin < at.saturating_add(settle_ns);
@@ -185,7 +185,8 @@ pub fn judge(records: &[Record], plain: bool, settle_ns: u64) -> (Vec<String>, u
         let seen: std::collections::BTreeSet<_> = counts.iter().map(|(a, n)| (*file, *a, *n)).collect();
         let mine = acknowledged.range((*file, 0, 0)..(*file + 1, 0, 0));
         let is_lost = |(id, at): &(&(u32, u32, u32), &u64)| **at <= *begin && !seen.contains(*id);
-        let lost: Vec<_> = mine.filter(is_lost).map(|(id, _)| *id).filter(|id| told.insert(*id)).collect();
+        let lost: Vec<_> =
+            mine.filter(is_lost).map(|(id, _)| *id).filter(|id| reported.insert(*id)).collect();
         if !lost.is_empty() {
             wrong.push(format!(
                 "{who}: {} acknowledged records are lost: {:?}",

@@ -133,7 +133,7 @@ impl Judge<'_> {
     fn judge(&self) -> Result<Verified, Fault> {
         let mut verified = Verified::default();
         let (low, high) = self.opened();
-        self.size_told(low, high)?;
+        self.size_reported(low, high)?;
         for read in &self.handle.reads {
             match &read.got {
                 Got::Error(errno) => {
@@ -194,7 +194,7 @@ impl Judge<'_> {
         sees_the_pfs(self.handle)
     }
 
-    fn size_told(&self, low: usize, high: usize) -> Result<(), Fault> {
+    fn size_reported(&self, low: usize, high: usize) -> Result<(), Fault> {
         let Ok(size) = self.handle.opened else { return Ok(()) };
         if self.sees_the_pfs() || matches!(self.handle.kind, Kind::Cat) || high > low {
             return Ok(());

@@ -14,7 +14,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Gives back memory.
+/// Releases memory.
 pub fn evict(global: &Global, args: &EvictArgs) -> Outcome {
     let client = global.client();
     let mut failed = 0;
@@ -116,7 +116,7 @@ fn is_any_below(done: &BTreeSet<PathBuf>, path: &Path) -> bool {
 /// Shows or changes the capacity.
 pub fn capacity(global: &Global, args: &CapacityArgs) -> Outcome {
     let client = global.client();
-    let given_back = match args.amount {
+    let released = match args.amount {
         Some(amount) => {
             let bytes = amount.of(memory::usable_bytes());
             Some(client.admin().set_capacity(bytes).map_err(|e| no_agent(global, &e))?)
@@ -127,14 +127,14 @@ pub fn capacity(global: &Global, args: &CapacityArgs) -> Outcome {
     let most_bytes = client.admin().memory().map_err(|e| no_agent(global, &e))?.max_bytes;
     let used: u64 = status.used_bytes.iter().map(|(_, bytes)| bytes).sum();
     let json = serde_json::json!({
-        "capacity_bytes": status.capacity_bytes, "most_bytes": most_bytes, "used_bytes": used, "given_back_bytes": given_back,
+        "capacity_bytes": status.capacity_bytes, "most_bytes": most_bytes, "used_bytes": used, "released_bytes": released,
     });
     print(global, &json, |out| {
         writeln!(out, "capacity {}, in use {}", Human(most_bytes), Human(used))?;
         if status.capacity_bytes < most_bytes {
             writeln!(out, "now      {}: programs need the memory", Human(status.capacity_bytes))?;
         }
-        match given_back {
+        match released {
             Some(bytes) if bytes > 0 => writeln!(out, "released {}", Human(bytes)),
             _ => Ok(()),
         }

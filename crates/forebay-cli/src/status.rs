@@ -120,7 +120,7 @@ fn peers(s: &Status, out: &mut dyn Write) -> io::Result<()> {
         return Ok(());
     }
     write!(out, "peers     {} received, {} sent", Human(came), Human(went))?;
-    write!(out, ", {} in remote pages here", Human(counter("guest_bytes")))?;
+    write!(out, ", {} in remote pages here", Human(counter("remote_page_bytes")))?;
     writeln!(out, ", {} refused, {failed} failed", counter("peer_refusals_total"))
 }
 

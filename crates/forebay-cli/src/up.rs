@@ -12,7 +12,7 @@ use forebay_agent::Closer;
 use forebay_agent::config::{KEYS, Key, default_state_dir};
 use forebay_agent::memory;
 use forebay_agent::units::Human;
-use forebay_agent::{Agent, ClusterConfig, Config, Home, MountConfig};
+use forebay_agent::{Agent, ClusterConfig, Config, CoordinatorAddress, MountConfig};
 use forebay_client::{Client, ClientConfig};
 use forebay_coordinator::Coordinator;
 use forebay_store::Tier;
@@ -197,13 +197,13 @@ pub fn agent(args: &AgentArgs) -> Outcome {
 }
 
 /// The way to the coordinator: to another process, or to one started here.
-fn find_home(config: &ClusterConfig) -> io::Result<(Home, Option<Coordinator>)> {
+fn find_coordinator(config: &ClusterConfig) -> io::Result<(CoordinatorAddress, Option<Coordinator>)> {
     if !config.coordinator.is_empty() {
         let security = Security::configured(config.tls.as_deref())?;
-        return Ok((Home::Remote(config.coordinator.clone(), security), None));
+        return Ok((CoordinatorAddress::Remote(config.coordinator.clone(), security), None));
     }
     let coordinator = crate::coordinator::start(config)?;
-    Ok((Home::Local(Box::new(coordinator.connector())), Some(coordinator)))
+    Ok((CoordinatorAddress::Local(Box::new(coordinator.connector())), Some(coordinator)))
 }
 
 /// Runs the agent in this process until a signal or a request ends it.
@@ -212,11 +212,11 @@ fn serve(config: Config) -> Outcome {
     start_log();
     log_limits(&config);
     let program = std::env::current_exe().ok();
-    let (home, coordinator) = find_home(&config.cluster).map_err(|e| e.to_string())?;
+    let (coordinator_at, coordinator) = find_coordinator(&config.cluster).map_err(|e| e.to_string())?;
     let state_dir = config.state_dir.clone();
     // An error means that another agent has it.
     let first = matches!(Tier::reopen(&state_dir), Ok(None));
-    let agent = Agent::start(config, program, home, closer).map_err(|e| {
+    let agent = Agent::start(config, program, coordinator_at, closer).map_err(|e| {
         if first {
             forget_tier(&state_dir);
         }
@@ -248,7 +248,7 @@ fn serve(config: Config) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Gives back the memory file system of an agent that could not start. One that was there before
+/// Releases the memory file system of an agent that could not start. One that was there before
 /// stays: it holds a cache.
 fn forget_tier(state_dir: &Path) {
     let destroyed = Tier::reopen(state_dir).and_then(|tier| tier.map_or(Ok(()), Tier::destroy));

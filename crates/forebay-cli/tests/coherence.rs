@@ -440,7 +440,7 @@ fn what_forebay_reads_of_cephfs_stays_out_of_the_kernels_page_cache() {
         let look = "fincore --bytes --noheadings --output PAGES $FOREBAY_LAB_PFS/f";
         text(&lab.run("c2", &["sh", "-c", look]))
     };
-    // Read by the client, since the file is young; and later by the agents.
+    // Read by the client, since the file is racily clean; and later by the agents.
     for from_tier in [false, true] {
         wait_for("the file to be read", || {
             assert_eq!(text(&lab.run("c2", &["sh", "-c", &cat])), written);

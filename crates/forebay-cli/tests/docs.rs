@@ -193,6 +193,85 @@ fn the_guides_use_the_words_of_the_glossary() {
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }
 
+/// Identifiers of Rust or Java, without comments and texts.
+fn identifiers(text: &str) -> impl Iterator<Item = &str> {
+    let code = text.lines().flat_map(|line| {
+        let line = line.trim_start();
+        let is_comment = line.starts_with("//") || line.starts_with('*') || line.starts_with("/*");
+        let line = if is_comment { "" } else { line };
+        // Outside of quotation marks; what stands behind `//` there is a comment.
+        let outside = line.split('"').step_by(2);
+        let mut behind = false;
+        outside.filter_map(move |part| {
+            let (code, rest) = part.split_once("//").map_or((part, None), |(code, rest)| (code, Some(rest)));
+            let shown = (!behind).then_some(code);
+            behind |= rest.is_some();
+            shown
+        })
+    });
+    let names = code.flat_map(|code| code.split(|c: char| !c.is_alphanumeric() && c != '_'));
+    names.filter(|name| !name.is_empty())
+}
+
+/// `aGuestPage`, `a_guest_page` and `A_GUEST_PAGE` are `a`, `guest` and `page`.
+fn parts(identifier: &str) -> Vec<String> {
+    let mut parts = vec![String::new()];
+    let mut before = '_';
+    for c in identifier.chars() {
+        if c == '_' || c.is_uppercase() && before.is_lowercase() {
+            parts.push(String::new());
+        }
+        if c != '_' {
+            parts.last_mut().unwrap().extend(c.to_lowercase());
+        }
+        before = c;
+    }
+    parts
+}
+
+#[test]
+fn no_identifier_has_a_word_that_the_glossary_avoids() {
+    let glossary = read("docs/glossary.md");
+    let table = glossary.split("| avoid | write | but may stand in |").nth(1).unwrap();
+    let rows = table.lines().skip(2).map_while(|line| line.strip_prefix("| "));
+    let rows: Vec<(Vec<&str>, Vec<&str>)> = rows
+        .map(|row| {
+            let cells: Vec<&str> = row.trim_end_matches(" |").split(" | ").collect();
+            (cells[0].split(", ").collect(), cells[2].split('`').skip(1).step_by(2).collect())
+        })
+        .collect();
+    assert!(rows.len() > 5, "{rows:?}");
+    let (mut wrong, mut files) = (Vec::new(), 0);
+    let mut dirs = vec![workspace().join("crates"), workspace().join("java")];
+    while let Some(dir) = dirs.pop() {
+        for entry in std::fs::read_dir(&dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() && !path.ends_with("target") {
+                dirs.push(path);
+                continue;
+            }
+            if !path.extension().is_some_and(|e| e == "rs" || e == "java") {
+                continue;
+            }
+            files += 1;
+            let name = path.strip_prefix(workspace()).unwrap().display().to_string();
+            let text = std::fs::read_to_string(&path).unwrap();
+            let used: std::collections::BTreeSet<&str> = identifiers(&text).collect();
+            for (avoided, places) in &rows {
+                if places.iter().any(|place| name.starts_with(place)) {
+                    continue;
+                }
+                let is_bad = |id: &&&str| parts(id).iter().any(|part| avoided.contains(&part.as_str()));
+                wrong.extend(used.iter().filter(is_bad).map(|id| format!("{name}: {id}")));
+            }
+        }
+    }
+    assert!(files > 300, "only {files} files were read");
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+    assert_eq!(parts("guestPages_ofOTHERS"), ["guest", "pages", "of", "others"]);
+    assert_eq!(identifiers("a(\"b\" // c\n").collect::<Vec<_>>(), ["a"]);
+}
+
 /// Words of a command line as a shell would make them, up to a redirection, a pipe or a comment.
 fn words(line: &str) -> Vec<String> {
     let (mut words, mut word, mut quote, mut begun) = (Vec::new(), String::new(), None, false);

@@ -126,7 +126,8 @@ fn the_tier_spares_the_servers(lab: &Lab) {
     };
     let cat = format!("{FOREBAY} cat $FOREBAY_LAB_PFS/f | sha256sum | cut -c 1-64");
     let straight = text(&lab.run("c1", &["sh", "-c", "sha256sum $FOREBAY_LAB_PFS/f | cut -c 1-64"]));
-    // A file so young that its time stamps may not tell its versions apart is not cached yet.
+    // A file so recently changed that its time stamps may not tell its versions apart is not cached
+    // yet.
     wait_for("the file in the tier", || {
         assert_eq!(text(&lab.run("c1", &["sh", "-c", &cat])), straight);
         fetched() >= 20 << 20

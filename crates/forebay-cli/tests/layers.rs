@@ -236,7 +236,7 @@ fn the_coordinator_reaches_planners_through_the_stage_machine_only() {
     let sources = sources(&packages["forebay-coordinator"].directory.join("src"));
     let uses = |word: &str| sources.iter().filter(|(_, text)| text.contains(word)).count();
     assert!(uses("forebay_policy::stage") > 0, "the stage machine was not found in the coordinator");
-    let decides = ["planner", "placement", "depth", "preferred_nodes", "eviction"]
+    let decides = ["planner", "placement", "concurrency_window", "preferred_nodes", "eviction"]
         .map(|m| format!("forebay_policy::{m}"));
     for word in decides {
         assert_eq!(uses(&word), 0, "the coordinator imports {word}");
@@ -254,9 +254,9 @@ fn the_simulated_worlds_reach_planners_through_the_stage_machine_only() {
         "Policy",
         "Board",
         "Plan",
-        "Depth",
+        "PrefetchDistance",
         "placement",
-        "depth",
+        "concurrency_window",
         "preferred_nodes",
         "eviction",
         "server_queues",

@@ -393,8 +393,8 @@ impl World {
             while !load.poll(Duration::from_secs(10))?.idle {}
             Ok(load.failures().to_vec())
         });
-        // A file may be refused for want of room or for its youth; the load as a whole may not
-        // fail.
+        // A file may be refused for want of room or because it is racily clean; the load as a whole
+        // may not fail.
         loaded.map(drop).map_err(|e| format!("load: {e}"))
     }
 

@@ -22,7 +22,7 @@ fn text(bytes: &[u8]) -> String {
 fn status_as_json_has_counters_by_name() {
     let node = Node::start(&[]);
     let status: Value = serde_json::from_slice(&forebay(&node, &["--json", "status"]).stdout).expect("JSON");
-    assert!(status["counters"]["guest_bytes"].is_u64(), "{status}");
+    assert!(status["counters"]["remote_page_bytes"].is_u64(), "{status}");
     assert!(status["used_bytes"].is_object() && status["cluster"]["avoided"].is_object(), "{status}");
     assert_eq!(
         status["mounts"][0]["root"].as_str().map(str::to_owned),

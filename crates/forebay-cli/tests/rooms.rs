@@ -39,7 +39,7 @@ const ONE_WITH_THEIR_FILE: &[(&str, &str, &str)] = &[
     ("forebay-sim", "reproduce::bb", STUDY),
     ("forebay-sim", "reproduce::eley", STUDY),
     ("forebay-policy", "stage", MACHINE),
-    ("forebay-policy", "stage::run", MACHINE),
+    ("forebay-policy", "stage::waves", MACHINE),
     ("forebay-sim", "cluster::world", WORLD),
     ("forebay-sim", "colocate::world", WORLD),
     ("forebay-sim", "world", WORLD),

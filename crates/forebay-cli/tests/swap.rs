@@ -14,7 +14,7 @@ use common::{CAPACITY, Group, HOG, LIMIT, MIB, Tier, end_hog, start_hog, wait_fo
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A compressed device in memory with swap space on it; given back at the end.
+/// A compressed device in memory with swap space on it; released at the end.
 struct Swap {
     number: String,
     device: PathBuf,

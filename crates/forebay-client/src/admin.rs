@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Giving back a large tier takes time; nothing else here does.
+/// Releasing a large tier takes time; nothing else here does.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Requests to an agent.
@@ -96,7 +96,7 @@ impl Admin<'_> {
         }
     }
 
-    /// Gives back one file; returns the bytes.
+    /// Releases one file; returns the bytes.
     ///
     /// # Errors
     /// No agent; the file cannot be opened; it is pinned.
@@ -104,7 +104,7 @@ impl Admin<'_> {
         Self::evicted(self.ask_with_file(&Request::EvictFile, path)?)
     }
 
-    /// Gives back all that is not pinned; returns the bytes.
+    /// Releases all that is not pinned; returns the bytes.
     ///
     /// # Errors
     /// No agent; not the operator.

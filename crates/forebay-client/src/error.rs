@@ -10,40 +10,42 @@ use std::io::{self, ErrorKind};
 
 /// An error number with words of our own; found inside an [`io::Error`] by [`errno`].
 #[derive(Debug)]
-struct Told {
+struct WithMessage {
     os: io::Error,
     message: String,
     no_agent: bool,
 }
 
-impl fmt::Display for Told {
+impl fmt::Display for WithMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
     }
 }
 
-impl std::error::Error for Told {
+impl std::error::Error for WithMessage {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         Some(&self.os)
     }
 }
 
 /// An error that reads `message` and whose number is `errno`.
-pub(crate) fn told(errno: i32, message: impl Into<String>) -> io::Error {
+pub(crate) fn with_message(errno: i32, message: impl Into<String>) -> io::Error {
     let os = io::Error::from_raw_os_error(errno);
-    io::Error::new(os.kind(), Told { os, message: message.into(), no_agent: false })
+    io::Error::new(os.kind(), WithMessage { os, message: message.into(), no_agent: false })
 }
 
-/// As [`told`], for a request that found no agent; [`is_no_agent`] recognises it.
+/// As [`with_message`], for a request that found no agent; [`is_no_agent`] recognises it.
 pub(crate) fn no_agent(errno: i32, message: impl Into<String>) -> io::Error {
     let os = io::Error::from_raw_os_error(errno);
-    io::Error::new(os.kind(), Told { os, message: message.into(), no_agent: true })
+    io::Error::new(os.kind(), WithMessage { os, message: message.into(), no_agent: true })
 }
 
 /// Whether a request failed because no agent listens, rather than because a file on the PFS is
 /// missing: both can be `ENOENT`.
 pub fn is_no_agent(e: &io::Error) -> bool {
-    e.get_ref().and_then(|inner| inner.downcast_ref::<Told>()).is_some_and(|told| told.no_agent)
+    e.get_ref()
+        .and_then(|inner| inner.downcast_ref::<WithMessage>())
+        .is_some_and(|reported| reported.no_agent)
 }
 
 /// In words, if this process or the machine may open no more files.
@@ -84,8 +86,8 @@ pub fn errno(e: &io::Error) -> i32 {
     if let Some(errno) = e.raw_os_error() {
         return errno;
     }
-    let told = e.get_ref().and_then(|inner| inner.downcast_ref::<Told>());
-    if let Some(errno) = told.and_then(|told| told.os.raw_os_error()) {
+    let reported = e.get_ref().and_then(|inner| inner.downcast_ref::<WithMessage>());
+    if let Some(errno) = reported.and_then(|reported| reported.os.raw_os_error()) {
         return errno;
     }
     KINDS.iter().find(|(kind, _)| *kind == e.kind()).map_or(libc::EIO, |(_, errno)| *errno)
@@ -99,7 +101,7 @@ mod tests {
     fn the_number_survives_the_words() {
         // ENODATA and ESTALE have no stable kind that would lead back to them.
         for number in [libc::ENODATA, libc::ESTALE, libc::EDQUOT, libc::EIO] {
-            let e = told(number, "/pfs/a: why");
+            let e = with_message(number, "/pfs/a: why");
             assert_eq!((errno(&e), e.to_string().as_str()), (number, "/pfs/a: why"));
         }
         assert_eq!(errno(&io::Error::from_raw_os_error(libc::EXDEV)), libc::EXDEV);

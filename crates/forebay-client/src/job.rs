@@ -12,7 +12,7 @@
 //! range, so that nodes get equal work ([`forebay_policy::preferred_nodes`]). Each client balances
 //! its own answers, so a program should ask through one client.
 
-use crate::error::{errno, told};
+use crate::error::{errno, with_message};
 use crate::session::{Client, lock, unexpected};
 use forebay_pfs::FileFacts;
 use forebay_policy::placement::{Member, extent_key, node_number, owner};
@@ -127,8 +127,8 @@ impl Client {
 
     /// Where tasks that read `len` bytes from `offset` of the file should run, extent by extent: at
     /// the owner, or, where that has been named more often than the next in its ranking, there. As
-    /// [`Client::locate`] otherwise. The same extent has the same home while the members are the
-    /// same.
+    /// [`Client::locate`] otherwise. The same extent has the same preferred node while the members
+    /// are the same.
     ///
     /// # Errors
     /// As [`Client::file_ref`].
@@ -139,7 +139,7 @@ impl Client {
         len: u64,
     ) -> io::Result<Vec<Location>> {
         let (file, mount) = self.named(path.as_ref())?;
-        self.homes_of(&mount, range(&file, offset, len))
+        self.preferred_nodes_of(&mount, range(&file, offset, len))
     }
 
     /// As [`Client::preferred_nodes`], for a file that has been named already.
@@ -147,14 +147,14 @@ impl Client {
     /// # Errors
     /// The mount is not served any more; no agent.
     pub fn preferred_nodes_ref(&self, file: &FileRef, offset: u64, len: u64) -> io::Result<Vec<Location>> {
-        self.homes_of(&self.mount_called(&file.mount)?, range(file, offset, len))
+        self.preferred_nodes_of(&self.mount_called(&file.mount)?, range(file, offset, len))
     }
 
     fn owners_of(&self, mount: &MountInfo, range: Range) -> io::Result<Vec<Location>> {
         self.with_view(|view| owners(view, mount, range))
     }
 
-    fn homes_of(&self, mount: &MountInfo, range: Range) -> io::Result<Vec<Location>> {
+    fn preferred_nodes_of(&self, mount: &MountInfo, range: Range) -> io::Result<Vec<Location>> {
         let mut given = lock(&self.session.preferred_nodes.0);
         let given = given.entry(mount.label.clone()).or_default();
         self.with_view(|view| preferred_nodes(view, mount, range, given))
@@ -162,24 +162,25 @@ impl Client {
 
     fn mount_called(&self, label: &str) -> io::Result<MountInfo> {
         let mounts = self.session.mounts()?;
-        mounts
-            .iter()
-            .find(|m| m.label == label)
-            .cloned()
-            .ok_or_else(|| told(libc::ENOENT, format!("no mount is labelled {label:?} at this node's agent")))
+        mounts.iter().find(|m| m.label == label).cloned().ok_or_else(|| {
+            with_message(libc::ENOENT, format!("no mount is labelled {label:?} at this node's agent"))
+        })
     }
 
     fn named(&self, path: &Path) -> io::Result<(FileRef, MountInfo)> {
-        let in_words = |e: io::Error| told(errno(&e), format!("{}: {e}", path.display()));
+        let in_words = |e: io::Error| with_message(errno(&e), format!("{}: {e}", path.display()));
         let absolute = path.canonicalize().map_err(in_words)?;
         let mount = self.session.mount_of(&absolute).ok_or_else(|| {
-            told(libc::EXDEV, format!("{}: not on a file system that the agent serves", path.display()))
+            with_message(
+                libc::EXDEV,
+                format!("{}: not on a file system that the agent serves", path.display()),
+            )
         })?;
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let fd = open(&absolute, flags, Mode::empty()).map_err(|e| in_words(e.into()))?;
         let facts = FileFacts::of(fd.as_fd(), mount.revalidate).map_err(in_words)?;
         if !facts.is_regular() {
-            return Err(told(libc::EINVAL, format!("{}: not a regular file", path.display())));
+            return Err(with_message(libc::EINVAL, format!("{}: not a regular file", path.display())));
         }
         let below = absolute.as_os_str().as_bytes()[mount.root.len()..].iter().skip_while(|b| **b == b'/');
         let file =
@@ -215,7 +216,7 @@ impl Client {
 /// there is no memory for it now.
 fn refused(reply: &Reply) -> io::Error {
     match reply {
-        Reply::Refused(Refusal::NoRoom) => told(libc::ENOMEM, Refusal::NoRoom.to_string()),
+        Reply::Refused(Refusal::NoRoom) => with_message(libc::ENOMEM, Refusal::NoRoom.to_string()),
         reply => unexpected(reply),
     }
 }
@@ -237,9 +238,9 @@ fn member(node: &NodeInfo) -> Member {
 
 /// The owner of each extent in the range.
 fn owners(view: &ClusterView, mount: &MountInfo, range: Range) -> Vec<Location> {
-    let keepers = view.keepers(&mount.label);
-    let members: Vec<Member> = keepers.iter().map(|n| member(n)).collect();
-    by_extent(mount, &keepers, range, |key, _| {
+    let serving = view.serving(&mount.label);
+    let members: Vec<Member> = serving.iter().map(|n| member(n)).collect();
+    by_extent(mount, &serving, range, |key, _| {
         let number = owner(key, &members);
         members.iter().position(|m| Some(m.node) == number)
     })
@@ -252,17 +253,17 @@ fn preferred_nodes(
     range: Range,
     given: &mut PreferredNodes,
 ) -> Vec<Location> {
-    let keepers = view.keepers(&mount.label);
+    let serving = view.serving(&mount.label);
     let candidate = |n: &&NodeInfo| Candidate { member: member(n), runs_tasks: n.role == Role::CoLocated };
-    let candidates: Vec<Candidate> = keepers.iter().map(candidate).collect();
-    by_extent(mount, &keepers, range, |key, bytes| given.choose(&candidates, key, bytes))
+    let candidates: Vec<Candidate> = serving.iter().map(candidate).collect();
+    by_extent(mount, &serving, range, |key, bytes| given.choose(&candidates, key, bytes))
 }
 
 /// The host of the node that `choose` finds for each extent, given its key and the bytes that the
 /// file has of it.
 fn by_extent(
     mount: &MountInfo,
-    keepers: &[&NodeInfo],
+    serving: &[&NodeInfo],
     range: Range,
     mut choose: impl FnMut(u64, u64) -> Option<usize>,
 ) -> Vec<Location> {
@@ -274,7 +275,7 @@ fn by_extent(
         let extent_end = (extent + 1).saturating_mul(mount.extent_bytes);
         let bytes = extent_end.min(range.size) - extent * mount.extent_bytes;
         let place = choose(extent_key(&mount.label, range.ino, extent), bytes);
-        let hosts = place.map(|place| keepers[place].host.clone()).into_iter().collect();
+        let hosts = place.map(|place| serving[place].host.clone()).into_iter().collect();
         let next = extent_end.min(end);
         found.push(Location { offset: at, len: next - at, hosts });
         at = next;
@@ -325,8 +326,8 @@ fn pieces(update: &JobUpdate) -> io::Result<Vec<JobUpdate>> {
         JobUpdate::Files(files) => chunks(files)?.into_iter().map(JobUpdate::Files).collect(),
         JobUpdate::Splits { stage, splits } => {
             let cut: Vec<Split> = splits.iter().map(cut_split).collect::<io::Result<_>>()?;
-            let told = |splits| JobUpdate::Splits { stage: *stage, splits };
-            chunks(&cut)?.into_iter().map(told).collect()
+            let reported = |splits| JobUpdate::Splits { stage: *stage, splits };
+            chunks(&cut)?.into_iter().map(reported).collect()
         }
         other => vec![other.clone()],
     })
@@ -339,7 +340,7 @@ fn cut_split(split: &Split) -> io::Result<Split> {
     while encoded_len(&parts)? > PACKET_BYTES / 2 {
         parts.truncate(parts.len() / 2);
     }
-    Ok(Split { parts, home: split.home.clone() })
+    Ok(Split { parts, preferred_node: split.preferred_node.clone() })
 }
 
 fn chunks<T: Serialize + Clone>(all: &[T]) -> io::Result<Vec<Vec<T>>> {
@@ -403,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn homes_are_even_over_all_files_and_a_dedicated_node_is_only_told_as_the_owner() {
+    fn preferred_nodes_are_even_over_all_files_and_a_dedicated_node_is_only_an_owner() {
         let mut nodes = vec![node("a", "127.0.0.1:1"), node("b", "127.0.0.1:2"), node("c", "127.0.0.1:3")];
         nodes[2].role = Role::Dedicated;
         nodes[2].capacity_bytes = 1 << 28;
@@ -412,12 +413,12 @@ mod tests {
         // Files of one extent, as they are written by a job: what is within a file cannot be evened
         // out.
         let file = |ino| Range { ino, size: 1 << 20, offset: 0, len: 1 << 20 };
-        let told: Vec<String> = (0..60)
+        let reported: Vec<String> = (0..60)
             .map(|ino| preferred_nodes(&view, &mount(), file(ino), &mut given)[0].hosts[0].clone())
             .collect();
-        let on = |host: &str| told.iter().filter(|h| *h == host).count();
-        assert!(on("a.host").abs_diff(on("b.host")) <= 1, "{told:?}");
-        for (ino, host) in (0..60).zip(&told) {
+        let on = |host: &str| reported.iter().filter(|h| *h == host).count();
+        assert!(on("a.host").abs_diff(on("b.host")) <= 1, "{reported:?}");
+        for (ino, host) in (0..60).zip(&reported) {
             let owner = owners(&view, &mount(), file(ino))[0].hosts[0].clone();
             assert_eq!(host == "c.host", owner == "c.host");
             assert_eq!(
@@ -429,7 +430,7 @@ mod tests {
         assert!(on("c.host") > 0);
         // A part of an extent is told what the whole is.
         let half = Range { len: 1 << 19, ..file(5) };
-        assert_eq!(preferred_nodes(&view, &mount(), half, &mut given)[0].hosts[0], told[5]);
+        assert_eq!(preferred_nodes(&view, &mount(), half, &mut given)[0].hosts[0], reported[5]);
     }
 
     #[test]
@@ -440,14 +441,14 @@ mod tests {
         let late = client.owners_of(&mount(), range).unwrap_err();
         assert_eq!((late.kind(), connections(&socket)), (io::ErrorKind::TimedOut, 1));
         assert_left_alone(&client);
-        for again in [client.owners_of(&mount(), range), client.homes_of(&mount(), range)] {
+        for again in [client.owners_of(&mount(), range), client.preferred_nodes_of(&mount(), range)] {
             assert_eq!(again.unwrap_err().kind(), io::ErrorKind::NotConnected);
         }
         assert_eq!(connections(&socket), 0, "it was asked again");
     }
 
     #[test]
-    fn too_much_of_a_job_and_no_memory_for_it_now_are_told_apart() {
+    fn too_much_of_a_job_and_no_memory_for_it_now_differ() {
         // The first one shows the Spark plug-in that it must not report the stage again.
         let too_much = Refusal::TooMany("files and splits in one analytics job".into());
         for (refusal, number) in [(too_much, libc::ENOSPC), (Refusal::NoRoom, libc::ENOMEM)] {
@@ -456,23 +457,26 @@ mod tests {
     }
 
     #[test]
-    fn long_lists_are_told_in_pieces_that_fit() {
+    fn long_lists_are_reported_in_messages_that_fit() {
         let version = FileVersion { ino: 1, size: 2, mtime_ns: 3, ctime_ns: 4 };
         let file = |i: u32| FileRef { mount: "pfs".into(), path: format!("part-{i}").into(), version };
         let files: Vec<_> = (0..10_000).map(file).collect();
-        let told = pieces(&JobUpdate::Files(files.clone())).unwrap();
+        let reported = pieces(&JobUpdate::Files(files.clone())).unwrap();
         let mut again = Vec::new();
-        for piece in &told {
+        for piece in &reported {
             assert!(encoded_len(piece).unwrap() <= PACKET_BYTES);
             let JobUpdate::Files(some) = piece else { panic!("{piece:?}") };
             again.extend(some.clone());
         }
-        assert!(told.len() > 2);
+        assert!(reported.len() > 2);
         assert_eq!(again, files);
 
         let parts = vec![Part { file: 9, offset: u64::MAX, len: u64::MAX }; 100_000];
-        let told =
-            pieces(&JobUpdate::Splits { stage: 1, splits: vec![Split { parts, home: "h".into() }] }).unwrap();
-        assert!(told.len() == 1 && encoded_len(&told[0]).unwrap() <= PACKET_BYTES);
+        let reported = pieces(&JobUpdate::Splits {
+            stage: 1,
+            splits: vec![Split { parts, preferred_node: "h".into() }],
+        })
+        .unwrap();
+        assert!(reported.len() == 1 && encoded_len(&reported[0]).unwrap() <= PACKET_BYTES);
     }
 }

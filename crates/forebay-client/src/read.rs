@@ -8,7 +8,7 @@
 //!
 //! `version_check` ensures that one open never returns bytes of two versions.
 
-use crate::error::{errno, out_of_files, told};
+use crate::error::{errno, out_of_files, with_message};
 use crate::session::{Client, Session, lock, unexpected};
 use crate::version_check::{Changed, Proof};
 use crate::{EXTENT_BYTES, MappedRange};
@@ -169,7 +169,7 @@ impl Client {
                 let limit = e.as_ref().and_then(out_of_files);
                 let why = limit.unwrap_or("no agent serves it, so nothing of it is in the tier");
                 let number = e.as_ref().filter(|_| limit.is_some()).map_or(libc::ENOTCONN, errno);
-                return Err(told(number, format!("{}: {why}", path.display())));
+                return Err(with_message(number, format!("{}: {why}", path.display())));
             }
             (Err((pfs, _)), _) => Source::Pfs(pfs),
         };
@@ -406,7 +406,7 @@ impl Advised {
 }
 
 /// What came of a miss.
-enum Brought {
+enum Got {
     /// Look again.
     Resident,
     /// Read the PFS.
@@ -463,19 +463,19 @@ impl Tiered {
         while done < want {
             let (at, rest) = (offset + done as u64, &mut buffer[done..]);
             // Three times: a page may be evicted again between its fetch and its copy.
-            let brought = match tries {
+            let got = match tries {
                 // The second time with the copy anew: ours may be of an earlier agent that numbered
                 // another one so.
-                0..3 => self.bring(session, path, &mut advised, (at, rest.len()), tries > 0)?,
-                _ => Brought::ReadPfs,
+                0..3 => self.fetch(session, path, &mut advised, (at, rest.len()), tries > 0)?,
+                _ => Got::ReadPfs,
             };
-            let n = match brought {
-                Brought::Resident => {
+            let n = match got {
+                Got::Resident => {
                     let copied = self.copy_resident(session, path, rest, at)?;
                     tries = if copied > 0 { 0 } else { tries + 1 };
                     copied
                 }
-                Brought::ReadPfs => {
+                Got::ReadPfs => {
                     tries = 0;
                     self.read_pfs(session, path, rest, at)?
                 }
@@ -570,35 +570,35 @@ impl Tiered {
 
     /// Gets the page at `offset` into the tier, or decides not to. `anew`: with a new descriptor of
     /// the copy. The window goes along: one request, and this page before those behind it.
-    fn bring(
+    fn fetch(
         &self,
         session: &Session,
         path: &Path,
         advised: &mut Advised,
         (offset, len): (u64, usize),
         anew: bool,
-    ) -> io::Result<Brought> {
+    ) -> io::Result<Got> {
         self.all_resident.store(false, Ordering::Relaxed);
         if self.mode == ReadMode::TierOnly {
             let why = format!("{}: the bytes at {offset} are not in the tier; load it first", path.display());
-            return Err(told(libc::ENODATA, why));
+            return Err(with_message(libc::ENODATA, why));
         }
         // It may have been resident when it was opened.
         self.proof.watch(&session.watches, self.pfs.as_fd());
         if advised.serve == Serve::Pfs {
             self.advise(Advice::Random);
             self.tell_missed(session, offset, len);
-            return Ok(Brought::ReadPfs);
+            return Ok(Got::ReadPfs);
         }
         if self.is_refused() {
             self.advise(Advice::Normal);
-            return Ok(Brought::ReadPfs);
+            return Ok(Got::ReadPfs);
         }
         if !self.proof.is_stamped_as_opened() {
             // The stamps have moved since, though the content has not: the agent fetches nothing
             // more of that version.
             self.advise(Advice::Normal);
-            return Ok(Brought::ReadPfs);
+            return Ok(Got::ReadPfs);
         }
         self.advise(Advice::Random);
         let deadline = session.config.deadline;
@@ -617,7 +617,7 @@ impl Tiered {
             Ok(answer) => self.take_answer(session, path, answer),
             Err(_) => {
                 self.advise(Advice::Normal);
-                Ok(Brought::ReadPfs)
+                Ok(Got::ReadPfs)
             }
         }
     }
@@ -639,7 +639,7 @@ impl Tiered {
         session: &Session,
         path: &Path,
         answer: forebay_wire::Received<Reply>,
-    ) -> io::Result<Brought> {
+    ) -> io::Result<Got> {
         match answer.message {
             Reply::Ready { copy, page_bytes } if page_bytes == self.page_bytes => {
                 if let Some(fd) = answer.fds.into_iter().next() {
@@ -647,28 +647,28 @@ impl Tiered {
                     let view = CopyView::new(fd, copy, geometry)?;
                     *self.view.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(view));
                 }
-                Ok(Brought::Resident)
+                Ok(Got::Resident)
             }
             Reply::Changed(_) => {
                 // The agent may know more than this node's attribute cache, and other things than
                 // this handle has proved.
                 let looked = self.proof.look(self.pfs.as_fd(), Revalidate::Force)?;
                 looked.map_err(|Changed| changed(path))?;
-                Ok(Brought::ReadPfs)
+                Ok(Got::ReadPfs)
             }
             reply @ Reply::TimedOut => {
                 session.warn_once(&format!("{}: {}", path.display(), unexpected(&reply)));
                 self.advise(Advice::Normal);
-                Ok(Brought::ReadPfs)
+                Ok(Got::ReadPfs)
             }
             Reply::Refused(_) => {
                 let until = self.proof.age_ms() + REFUSED_PAUSE_MS;
                 self.refused_until_ms.store(until, Ordering::Relaxed);
                 self.advise(Advice::Normal);
-                Ok(Brought::ReadPfs)
+                Ok(Got::ReadPfs)
             }
             // Failed: the PFS answers for itself.
-            _ => Ok(Brought::ReadPfs),
+            _ => Ok(Got::ReadPfs),
         }
     }
 
@@ -703,7 +703,7 @@ fn first_missing(pages: u64, from: u64, is_resident: impl Fn(u64) -> bool) -> Op
 
 fn changed(path: &Path) -> io::Error {
     let why = format!("{}: its content was changed while it was read; open it again", path.display());
-    told(libc::ESTALE, why)
+    with_message(libc::ESTALE, why)
 }
 
 #[cfg(test)]

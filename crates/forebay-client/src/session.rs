@@ -5,7 +5,7 @@
 //! After a failure the agent is left alone for a second, so that a program without an agent pays
 //! nothing for asking. A forked child starts with an empty pool.
 
-use crate::error::{errno, no_agent, out_of_files, told};
+use crate::error::{errno, no_agent, out_of_files, with_message};
 pub(crate) use crate::lock::lock;
 use crate::own::OwnLock;
 use forebay_store::ring::RingWriter;
@@ -287,15 +287,17 @@ impl Session {
                      of one"
                 ),
             ),
-            io::ErrorKind::PermissionDenied => told(errno(e), format!("cannot use the agent at {at}: {e}")),
-            io::ErrorKind::TimedOut => told(
+            io::ErrorKind::PermissionDenied => {
+                with_message(errno(e), format!("cannot use the agent at {at}: {e}"))
+            }
+            io::ErrorKind::TimedOut => with_message(
                 errno(e),
                 format!(
                     "the agent at {at} has not answered in time: it hangs, or its node is overloaded; look at its \
                      log, or kill it and start it again, its cache stays"
                 ),
             ),
-            _ => told(errno(e), format!("the agent at {at}: {e}")),
+            _ => with_message(errno(e), format!("the agent at {at}: {e}")),
         }
     }
 
@@ -441,15 +443,15 @@ impl Session {
 /// An answer as an error: refusals and failures in the agent's own words.
 pub(crate) fn unexpected(reply: &Reply) -> io::Error {
     match reply {
-        Reply::Refused(Refusal::NotAllowed) => told(libc::EPERM, Refusal::NotAllowed.to_string()),
+        Reply::Refused(Refusal::NotAllowed) => with_message(libc::EPERM, Refusal::NotAllowed.to_string()),
         Reply::Refused(refusal @ (Refusal::NoRoom | Refusal::TooMany(_))) => {
-            told(libc::ENOSPC, refusal.to_string())
+            with_message(libc::ENOSPC, refusal.to_string())
         }
         Reply::Refused(refusal) => io::Error::other(refusal.to_string()),
         Reply::Failed { errno, message } => {
-            told(if *errno > 0 { *errno } else { libc::EIO }, message.as_str())
+            with_message(if *errno > 0 { *errno } else { libc::EIO }, message.as_str())
         }
-        Reply::TimedOut => told(libc::ETIMEDOUT, "the agent was not ready in time"),
+        Reply::TimedOut => with_message(libc::ETIMEDOUT, "the agent was not ready in time"),
         other => io::Error::new(io::ErrorKind::InvalidData, format!("an unexpected answer: {other:?}")),
     }
 }
@@ -491,7 +493,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn an_agent_that_hangs_when_it_is_told_something_is_left_alone() {
+    fn an_agent_that_hangs_when_it_gets_a_report_is_left_alone() {
         let dir = tempfile::tempdir().unwrap();
         let (socket, client) = hung_agent(dir.path());
         let version = FileVersion { ino: 1, size: 2, mtime_ns: 3, ctime_ns: 4 };

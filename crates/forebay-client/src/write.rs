@@ -18,7 +18,7 @@
 //! from the start; a file that somebody else changes meanwhile is noticed by its time stamps and
 //! not kept.
 
-use crate::error::{errno, out_of_files, told};
+use crate::error::{errno, out_of_files, with_message};
 use crate::session::{Client, Session, unexpected};
 use forebay_pfs::{FileFacts, Revalidate};
 use forebay_store::staging::Staging;
@@ -115,7 +115,7 @@ impl Client {
         let path = path.as_ref();
         if options.append && options.mode == WriteMode::MemoryOnly {
             let why = format!("{}: memory-only files cannot be appended to", path.display());
-            return Err(told(libc::EINVAL, why));
+            return Err(with_message(libc::EINVAL, why));
         }
         let (sink, position) = match options.mode {
             WriteMode::MemoryOnly => (self.create_scratch(path, &options)?, 0),
@@ -151,7 +151,7 @@ impl Client {
         let job = session.job().map_err(|e| {
             let number = out_of_files(&e).map_or(libc::ENOTCONN, |_| errno(&e));
             let why = format!("{}: memory-only files need an agent: {e}", path.display());
-            told(number, why)
+            with_message(number, why)
         })?;
         let request = Request::ScratchCreate { job, name: scratch_name(path)?, exclusive: options.exclusive };
         let answer = session.call(&request, &[], session.config.deadline)?;
@@ -238,7 +238,7 @@ pub(crate) fn open_scratch(session: &Session, path: &Path) -> Option<(OwnedFd, u
 }
 
 fn in_words(path: &Path, e: io::Error) -> io::Error {
-    told(errno(&e), format!("{}: {e}", path.display()))
+    with_message(errno(&e), format!("{}: {e}", path.display()))
 }
 
 impl FileWriter {
@@ -269,7 +269,7 @@ impl FileWriter {
     fn send(&mut self, data: &[u8]) -> io::Result<usize> {
         if self.pid != std::process::id() {
             let path = self.path.display();
-            return Err(told(
+            return Err(with_message(
                 libc::EINVAL,
                 format!("{path}: opened by another process; open it in this one"),
             ));
@@ -316,7 +316,7 @@ impl FileWriter {
                 let why = format!(
                     "{path}: a memory-only file is written from its start to its end and has no descriptor"
                 );
-                Err(told(libc::EINVAL, why))
+                Err(with_message(libc::EINVAL, why))
             }
         }
     }
@@ -356,7 +356,7 @@ impl FileWriter {
                 }
             }
             Sink::Scratch { copy, client, .. } => {
-                // Give back the part of the last step that was not used; if it fails it goes with
+                // Release the part of the last step that was not used; if it fails it goes with
                 // the job.
                 let request = Request::ScratchReserve { copy: *copy, bytes: self.position };
                 let _ = client.session.call(&request, &[], client.session.config.deadline);

@@ -1,8 +1,8 @@
 //! What the coordinator does with what it is told, without sockets and without a clock: messages
 //! in, effects out.
 
+use crate::driver::Driver;
 use crate::members::{Joined, Members, Session, Timing};
-use crate::pump::Pump;
 use forebay_policy::machine::Nanos;
 use forebay_wire::ClusterView;
 use forebay_wire::cluster::{CLUSTER_PROTOCOL, ToAgent, ToCoordinator};
@@ -22,14 +22,14 @@ pub enum Effect {
 #[derive(Debug)]
 pub struct Core {
     members: Members,
-    pump: Pump,
+    driver: Driver,
 }
 
 impl Core {
     /// Knows nothing yet. `term` is the start in milliseconds since 1970, `now` the same moment on
-    /// the driver's clock. What jobs report goes to `pump`.
-    pub fn new(term: u64, now: Nanos, timing: Timing, pump: Pump) -> Self {
-        Core { members: Members::new(term, now, timing), pump }
+    /// the driver's clock. What jobs report goes to `driver`.
+    pub fn new(term: u64, now: Nanos, timing: Timing, driver: Driver) -> Self {
+        Core { members: Members::new(term, now, timing), driver }
     }
 
     /// An agent says something.
@@ -43,7 +43,7 @@ impl Core {
                 )),
             };
             if matches!(joined, Joined::Member { .. }) {
-                self.pump.node_came(now, &name);
+                self.driver.node_came(now, &name);
             }
             return self.joined(session, joined, out);
         }
@@ -55,32 +55,32 @@ impl Core {
         match message {
             ToCoordinator::Heartbeat { weight_bytes, capacity_bytes, resident_bytes, fetched_bytes } => {
                 self.members.heartbeat(now, session, weight_bytes, resident_bytes, fetched_bytes);
-                self.pump.capacity(now, &node, capacity_bytes);
+                self.driver.capacity(now, &node, capacity_bytes);
                 out.push(Effect::Send(session, ToAgent::Heard));
             }
             ToCoordinator::Leave => {
                 self.members.leave(session);
-                self.pump.node_went(now, &node);
+                self.driver.node_went(now, &node);
                 out.push(Effect::Close(session));
             }
             ToCoordinator::AskJobs { ask } => {
-                out.push(Effect::Send(session, ToAgent::Jobs { ask, jobs: self.pump.status() }));
+                out.push(Effect::Send(session, ToAgent::Jobs { ask, jobs: self.driver.status() }));
             }
             ToCoordinator::Job { job, uid, updates } => {
-                self.pump.job_reports(now, &(node, job), uid, updates);
+                self.driver.job_reports(now, &(node, job), uid, updates);
             }
-            ToCoordinator::Hpc { hpc, update } => self.pump.hpc_reports(now, &(node, hpc), update),
+            ToCoordinator::Hpc { hpc, update } => self.driver.hpc_reports(now, &(node, hpc), update),
             ToCoordinator::AskPlans { ask, most } => {
-                let log = self.pump.plans(most as usize);
+                let log = self.driver.plans(most as usize);
                 out.push(Effect::Send(session, ToAgent::Plans { ask, log }));
             }
             ToCoordinator::Phases { lease_ms, phases } => {
                 // The node itself notifies the others.
                 let to = self.members.without_address(session);
-                let told = || ToAgent::Phases { node: node.clone(), lease_ms, phases: phases.clone() };
-                out.extend(to.into_iter().map(|session| Effect::Send(session, told())));
+                let reported = || ToAgent::Phases { node: node.clone(), lease_ms, phases: phases.clone() };
+                out.extend(to.into_iter().map(|session| Effect::Send(session, reported())));
             }
-            ToCoordinator::Order(progress) => self.pump.progress(now, &node, progress),
+            ToCoordinator::Order(progress) => self.driver.progress(now, &node, progress),
             ToCoordinator::Join { .. } => {}
         }
     }
@@ -104,7 +104,7 @@ impl Core {
                 }
             }
             // Its agent does not listen there any more.
-            Joined::Overtaken => out.push(Effect::Close(session)),
+            Joined::Superseded => out.push(Effect::Close(session)),
             Joined::Refused(why) => {
                 tracing::warn!(session, "refused a node: {why}");
                 out.push(Effect::Send(session, welcome(why)));
@@ -117,24 +117,24 @@ impl Core {
     pub fn tick(&mut self, now: Nanos, out: &mut Vec<Effect>) {
         for (name, session) in self.members.expire(now) {
             tracing::warn!(node = name, "sends no heartbeats and is no longer a member");
-            self.pump.node_went(now, &name);
+            self.driver.node_went(now, &name);
             out.push(Effect::Close(session));
         }
         for (name, session) in self.members.outvote(now) {
             tracing::warn!(node = name, "has another mount.extent_size than most nodes, and is not a member");
-            self.pump.node_went(now, &name);
+            self.driver.node_went(now, &name);
             out.push(Effect::Close(session));
         }
         if let Some(view) = self.members.publish(now) {
             tracing::info!(epoch = %view.epoch, members = view.nodes.len(), "new view");
-            self.pump.set_view(now, &view);
+            self.driver.set_view(now, &view);
             out.push(Effect::Publish(view));
         }
         if self.members.has_published() {
             // Before, nobody knows who owns what.
-            self.pump.tick(now);
+            self.driver.tick(now);
         }
-        for (node, message) in self.pump.take_messages() {
+        for (node, message) in self.driver.take_messages() {
             if let Some(session) = self.members.session_of(&node) {
                 out.push(Effect::Send(session, message));
             }
@@ -158,8 +158,8 @@ impl Core {
 
     /// When [`Core::tick`] has something to do next.
     pub fn next_deadline(&self) -> Option<Nanos> {
-        let pump = self.pump.next_deadline().filter(|_| self.members.has_published());
-        self.members.next_deadline().into_iter().chain(pump).min()
+        let driver = self.driver.next_deadline().filter(|_| self.members.has_published());
+        self.members.next_deadline().into_iter().chain(driver).min()
     }
 }
 
@@ -170,12 +170,12 @@ mod tests {
 
     #[test]
     fn heartbeats_are_answered_and_a_connection_that_was_given_up_is_only_closed() {
-        let pump = Pump::new(
+        let driver = Driver::new(
             forebay_policy::stage::Config::default(),
             forebay_trace::log_files::Recorder::off(),
             1 << 30,
         );
-        let mut core = Core::new(7, Nanos(0), Timing { grace_ns: 0, ..Timing::DEFAULT }, pump);
+        let mut core = Core::new(7, Nanos(0), Timing { grace_ns: 0, ..Timing::DEFAULT }, driver);
         let mut out = Vec::new();
         let join = |attempt| {
             let node = NodeInfo { name: "a".into(), ..NodeInfo::default() };

@@ -4,16 +4,16 @@
 //! reading: it is off the data path and holds nothing that the agents do not tell it again when it
 //! comes back. `server` is one thread that waits for all agents, and `buffers` what it may hold for
 //! them. Below it everything takes the time as an argument and knows no sockets: `members` is the
-//! membership, and `pump` drives the stage machine of the policy crate, which decides what is
+//! membership, and `driver` drives the stage machine of the policy crate, which decides what is
 //! prefetched; `reports` bounds what it keeps for that, `hpc` makes one job of the programs of an
 //! HPC job, and `plan_log` remembers what was planned and what came of it.
 
 mod buffers;
 pub mod core;
+pub mod driver;
 mod hpc;
 pub mod members;
 mod plan_log;
-pub mod pump;
 mod reports;
 pub mod server;
 mod translate;

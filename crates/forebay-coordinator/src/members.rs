@@ -81,7 +81,7 @@ pub enum Joined {
         replaces: Option<Session>,
     },
     /// It is a member already, by a later connection of the same process.
-    Overtaken,
+    Superseded,
     /// It is not, for this reason.
     Refused(String),
 }
@@ -125,7 +125,7 @@ impl Members {
     pub fn join(&mut self, now: Nanos, session: Session, info: NodeInfo, incarnation: Incarnation) -> Joined {
         let known = self.members.get(&info.name).map(|m| m.incarnation);
         if known.is_some_and(|known| known.0 == incarnation.0 && known > incarnation) {
-            return Joined::Overtaken;
+            return Joined::Superseded;
         }
         if let Err(why) = self.may_join(&info, incarnation) {
             return Joined::Refused(why);
@@ -402,7 +402,7 @@ mod tests {
     fn of_two_connections_of_one_process_the_later_one_counts_whichever_is_read_first() {
         let mut m = Members::new(7, at(0), Timing { grace_ns: 0, ..Timing::DEFAULT });
         assert_eq!(m.join(at(0), 1, node("a"), (10, 3)), Joined::Member { replaces: None });
-        assert_eq!(m.join(at(1), 2, node("a"), (10, 2)), Joined::Overtaken);
+        assert_eq!(m.join(at(1), 2, node("a"), (10, 2)), Joined::Superseded);
         assert!(m.heartbeat(at(2), 1, 1 << 30, 0, 0), "the later one was thrown out for an earlier one");
         assert_eq!(m.join(at(3), 4, node("a"), (10, 4)), Joined::Member { replaces: Some(1) });
         assert_eq!(

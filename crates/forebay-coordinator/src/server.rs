@@ -18,8 +18,8 @@
 
 use crate::buffers::Buffers;
 use crate::core::{Core, Effect};
+use crate::driver::Driver;
 use crate::members::{Session, Timing};
-use crate::pump::Pump;
 use forebay_policy::machine::Nanos;
 use forebay_policy::stage::Config;
 use forebay_trace::STAGES;
@@ -245,7 +245,7 @@ fn prove(inner: &Arc<Inner>, listener: &Arc<Listener>, socket: TcpStream) {
 pub(crate) const LOG: Files =
     Files { who: STAGES, prefix: "decisions", bytes_long: FILE_BYTES_MAX / 4, bytes_max: FILE_BYTES_MAX };
 
-fn pump(options: &Options) -> io::Result<Pump> {
+fn driver(options: &Options) -> io::Result<Driver> {
     let (default_planner, system) = (options.planner.clone(), options.profile.clone());
     let config = Config { default_planner, system, division: options.division, ..Config::default() };
     let recorder = match &options.decision_log {
@@ -255,7 +255,7 @@ fn pump(options: &Options) -> io::Result<Pump> {
             io::Error::new(e.kind(), format!("cannot record decisions in {dir} (cluster.decision_log): {e}"))
         })?,
     };
-    Ok(Pump::new(config, recorder, options.reports_bytes))
+    Ok(Driver::new(config, recorder, options.reports_bytes))
 }
 
 struct Server {
@@ -288,7 +288,7 @@ impl Server {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &inner.wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
         let term = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64);
-        let core = Core::new(term, Nanos(0), timing, pump(options)?);
+        let core = Core::new(term, Nanos(0), timing, driver(options)?);
         Ok(Server {
             inner,
             epoll,

@@ -17,8 +17,8 @@ pub fn nodes_of(view: &ClusterView) -> Vec<Node> {
     let mounts: BTreeSet<&String> = view.nodes.iter().flat_map(|n| &n.mounts).collect();
     let mut nodes: Vec<Node> = view.nodes.iter().map(node_of).collect();
     for mount in mounts {
-        let keepers: BTreeSet<&str> = view.keepers(mount).into_iter().map(|n| n.name.as_str()).collect();
-        let others = nodes.iter_mut().filter(|n| !keepers.contains(n.name.as_str()));
+        let serving: BTreeSet<&str> = view.serving(mount).into_iter().map(|n| n.name.as_str()).collect();
+        let others = nodes.iter_mut().filter(|n| !serving.contains(n.name.as_str()));
         for node in others {
             node.keeps.remove(mount);
         }
@@ -98,7 +98,7 @@ fn file_of(file: &FileRef) -> File {
 
 fn split_of(split: Split) -> event::Split {
     let part = |p: Part| event::Part { file: p.file, offset: p.offset, len: p.len };
-    event::Split { parts: split.parts.into_iter().map(part).collect(), home: split.home }
+    event::Split { parts: split.parts.into_iter().map(part).collect(), preferred_node: split.preferred_node }
 }
 
 /// The files that `parts` name, and the parts with the files' places among these.

@@ -233,7 +233,7 @@ fn encode_locations(parts: &[Location]) -> Vec<u8> {
     answer.finish()
 }
 
-/// Gives back the memory of one file; returns the bytes.
+/// Releases the memory of one file; returns the bytes.
 ///
 /// # Safety
 /// Called by the JVM.

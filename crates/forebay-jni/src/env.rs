@@ -43,7 +43,7 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// What a native method gives back.
+/// What a native method returns.
 pub type Outcome<T> = Result<T, Failure>;
 
 /// The JVM during one native method of `class`.
@@ -242,7 +242,7 @@ impl Jni {
     }
 }
 
-/// An array lent by the JVM; given back when this is dropped, also by a panic.
+/// An array lent by the JVM; released when this is dropped, also by a panic.
 struct Lent<'a> {
     jni: &'a Jni,
     array: jbyteArray,
@@ -256,7 +256,7 @@ impl Drop for Lent<'_> {
         const KEEP: i32 = 0;
         const { assert!(KEEP != JNI_ABORT) };
         let f = self.jni.functions();
-        // SAFETY: the address was lent for this array and is given back once.
+        // SAFETY: the address was lent for this array and is released once.
         unsafe { (f.ReleasePrimitiveArrayCritical)(self.jni.env, self.array, self.address, KEEP) };
     }
 }

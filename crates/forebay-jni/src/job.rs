@@ -17,13 +17,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-static JOBS: Handles<ToldJob> = Handles::new();
+static JOBS: Handles<ReportedJob> = Handles::new();
 
 /// Files named at a time: a file system answers many opens at once much sooner than one after the
 /// other.
 const NAMING_THREADS: usize = 8;
 
-struct ToldJob {
+struct ReportedJob {
     job: Job,
     client: Arc<Client>,
     files: Mutex<Numbers>,
@@ -32,7 +32,7 @@ struct ToldJob {
 /// The coordinator's numbers of the files by Java's.
 #[derive(Default)]
 struct Numbers {
-    told: u32,
+    reported: u32,
     by_java: Vec<Option<u32>>,
 }
 
@@ -41,9 +41,9 @@ impl Numbers {
     fn add(&mut self, named: Vec<Option<FileRef>>) -> Vec<FileRef> {
         let mut files = Vec::new();
         for file in named {
-            self.by_java.push(file.as_ref().map(|_| self.told));
+            self.by_java.push(file.as_ref().map(|_| self.reported));
             if let Some(file) = file {
-                self.told += 1;
+                self.reported += 1;
                 files.push(file);
             }
         }
@@ -120,7 +120,7 @@ fn decode(
             }
             2 => JobUpdate::Splits {
                 stage: from.int()?,
-                splits: from.list(|d| Ok(Split { parts: parts(d, files)?, home: d.text()? }))?,
+                splits: from.list(|d| Ok(Split { parts: parts(d, files)?, preferred_node: d.text()? }))?,
             },
             3 => JobUpdate::StageReady { stage: from.int()? },
             4 => JobUpdate::TaskStarted { stage: from.int()?, task: from.int()?, host: from.text()? },
@@ -141,8 +141,8 @@ fn decode(
 }
 
 fn parts(from: &mut Decoder<'_>, files: &Numbers) -> Outcome<Vec<Part>> {
-    let told = from.list(|d| Ok((d.int()?, d.long()?, d.long()?)))?;
-    Ok(told
+    let reported = from.list(|d| Ok((d.int()?, d.long()?, d.long()?)))?;
+    Ok(reported
         .into_iter()
         .filter_map(|(file, offset, len)| files.of(file).map(|file| Part { file, offset, len }))
         .collect())
@@ -174,7 +174,7 @@ pub unsafe extern "system" fn Java_io_forebay_core_Native_jobBegin(
         let client = CLIENTS.get(client)?;
         let text = |array| jni.bytes(array).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
         let job = client.begin_job(&text(name)?, &text(planner)?)?;
-        Ok(JOBS.put(ToldJob { job, client, files: Mutex::default() }))
+        Ok(JOBS.put(ReportedJob { job, client, files: Mutex::default() }))
     };
     // SAFETY: what the JVM has passed.
     unsafe { Jni::run(env, class, 0, body) }
@@ -266,10 +266,12 @@ mod tests {
         files(&mut bytes, &["/pfs/d"]);
         split(&mut bytes, 4, &[(3, 7, 8)]);
         let updates = decode(&bytes, &mut numbers, name).map_err(|_| "refused").unwrap();
-        let JobUpdate::Files(told) = &updates[0] else { panic!("{updates:?}") };
-        assert_eq!(told.iter().map(|f| &f.path[..]).collect::<Vec<_>>(), [&b"/pfs/b"[..], b"/pfs/c"]);
+        let JobUpdate::Files(reported) = &updates[0] else { panic!("{updates:?}") };
+        assert_eq!(reported.iter().map(|f| &f.path[..]).collect::<Vec<_>>(), [&b"/pfs/b"[..], b"/pfs/c"]);
         let parts = |update: &JobUpdate| match update {
-            JobUpdate::Splits { stage: 4, splits } if splits[0].home == "h1" => splits[0].parts.clone(),
+            JobUpdate::Splits { stage: 4, splits } if splits[0].preferred_node == "h1" => {
+                splits[0].parts.clone()
+            }
             other => panic!("{other:?}"),
         };
         assert_eq!(parts(&updates[1]), [Part { file: 1, offset: 5, len: 6 }]);

@@ -44,7 +44,7 @@ mod tests {
         let path = Path::new("/pfs/a");
         let missing = io::Error::from_raw_os_error(libc::ENOENT);
         assert_eq!(named(path, &missing), (libc::ENOENT, "/pfs/a: No such file or directory".into()));
-        let told = io::Error::new(io::ErrorKind::TimedOut, "/pfs/a: too late");
-        assert_eq!(named(path, &told), (libc::ETIMEDOUT, "/pfs/a: too late".into()));
+        let reported = io::Error::new(io::ErrorKind::TimedOut, "/pfs/a: too late");
+        assert_eq!(named(path, &reported), (libc::ETIMEDOUT, "/pfs/a: too late".into()));
     }
 }

@@ -1,9 +1,9 @@
 //! Reads ranges of a PFS file without leaving a second copy in the page cache.
 //!
 //! The tier keeps what it fetched, so the kernel's copy would only take memory twice. Kernels since
-//! 6.14 can drop what a read itself brought in (`RWF_DONTCACHE`) on the file systems that support
-//! it; elsewhere the range is advised away after it was read. Pages that others had cached before
-//! stay with `RWF_DONTCACHE` and may go with the advice; a mount can turn either off.
+//! 6.14 can drop what a read itself has left there (`RWF_DONTCACHE`) on the file systems that
+//! support it; elsewhere the range is advised away after it was read. Pages that others had cached
+//! before stay with `RWF_DONTCACHE` and may go with the advice; a mount can turn either off.
 //!
 //! With [`PageCache::Bypass`] the descriptors are opened with `O_DIRECT` ([`reopen_direct`]): the
 //! kernel's copy is neither used nor made, and neither is that of a file system's client that sees
@@ -110,7 +110,7 @@ impl Reader {
     }
 
     /// Has the kernel ask for all of a range at once. Not where it drops by itself what a read has
-    /// brought: it would not drop what came by the announcement, and such file systems are local.
+    /// cached: it would not drop what came by the announcement, and such file systems are local.
     fn announce(&self, fd: BorrowedFd<'_>, offset: u64, len: u64) {
         let caches = match self.page_cache() {
             PageCache::Keep => true,

@@ -7,8 +7,8 @@
 //! while somebody reads it can still be read to its end.
 //!
 //! Time stamps have a granularity: two writes within it leave the same stamp.
-//! [`FileFacts::is_young`] says when a version may still change without showing it; what is fetched
-//! while a file is young is not believed by a later open.
+//! [`FileFacts::is_racily_clean`] says when a version may still change without showing it; what is
+//! fetched while a file is racily clean is not believed by a later open.
 
 use rustix::fs::{AtFlags, Statx, StatxFlags, statx};
 use serde::{Deserialize, Serialize};
@@ -131,8 +131,8 @@ impl FileFacts {
 
     /// True if the file was changed less than [`FileFacts::granularity_ns`] before `now_ns` (both
     /// by the wall clock, as time stamps are), so that another write may yet leave the very same
-    /// stamps. A stamp from the future counts as young.
-    pub fn is_young(&self, now_ns: i64, granularity_ns: i64) -> bool {
+    /// stamps. A stamp from the future counts as racily clean.
+    pub fn is_racily_clean(&self, now_ns: i64, granularity_ns: i64) -> bool {
         let newest = self.version.mtime_ns.max(self.version.ctime_ns);
         newest > now_ns.saturating_sub(self.granularity_ns(granularity_ns))
     }
@@ -176,25 +176,25 @@ mod tests {
     }
 
     #[test]
-    fn young_is_judged_by_the_newest_stamp() {
+    fn the_newest_stamp_says_whether_a_file_is_racily_clean() {
         let mut f = facts();
-        assert!(!f.is_young(1_000 + 20, 20));
-        assert!(f.is_young(1_000 + 19, 20));
+        assert!(!f.is_racily_clean(1_000 + 20, 20));
+        assert!(f.is_racily_clean(1_000 + 19, 20));
         f.version.ctime_ns = 5_000;
-        assert!(f.is_young(4_000, 20), "a stamp from the future is young");
+        assert!(f.is_racily_clean(4_000, 20), "a stamp from the future is racily clean");
     }
 
     #[test]
-    fn whole_seconds_are_young_for_two() {
+    fn stamps_of_whole_seconds_are_racy_for_two_seconds() {
         let second = 1_000_000_000;
         let mut f = facts();
         (f.version.mtime_ns, f.version.ctime_ns) = (10 * second, 10 * second);
-        assert!(f.is_young(12 * second - 1, 20) && !f.is_young(12 * second, 20));
-        assert!(f.is_young(14 * second, 5 * second), "what is configured may be more");
-        assert!(!f.is_young(10 * second, 0), "or nothing at all");
+        assert!(f.is_racily_clean(12 * second - 1, 20) && !f.is_racily_clean(12 * second, 20));
+        assert!(f.is_racily_clean(14 * second, 5 * second), "what is configured may be more");
+        assert!(!f.is_racily_clean(10 * second, 0), "or nothing at all");
         // A file whose mtime was set to a whole second on a file system that has fractions.
         f.version.ctime_ns += 1;
-        assert!(!f.is_young(10 * second + 21, 20));
+        assert!(!f.is_racily_clean(10 * second + 21, 20));
     }
 
     #[test]

@@ -10,7 +10,7 @@ extern crate alloc;
 mod arena;
 pub mod bandwidth;
 pub mod burst;
-pub mod depth;
+pub mod concurrency_window;
 pub mod eviction;
 pub mod fetch_order;
 pub mod machine;

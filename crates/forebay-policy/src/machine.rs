@@ -1,6 +1,6 @@
 //! The contract of a policy.
 //!
-//! Three drivers, one policy: a pump with the real clock in the daemons, the event queue of the
+//! Three drivers, one policy: a driver with the real clock in the daemons, the event queue of the
 //! simulator with virtual time, and a replay of a recorded trace. For all three to take the same
 //! decisions a machine knows nothing but its configuration (seed included) and the events it was
 //! given; ties are broken by sequence numbers, never by addresses or hash order.

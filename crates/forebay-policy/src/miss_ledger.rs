@@ -9,7 +9,7 @@
 //! bytes.
 //!
 //! Twice as dear is still too dear for a tier that must not slow anybody down while it warms up. So
-//! filling has a purse of its own, into which every miss pays a share of its rent and from which
+//! filling has a budget of its own, into which every miss pays a share of its rent and from which
 //! every fill is paid: misses lose no more than that share of the file system to fills, and the
 //! first fill has to be saved for.
 //!
@@ -33,7 +33,7 @@ pub struct MissLedger {
     share_percent: u32,
     /// Hundredths of bytes saved for fills; never more than the next one costs, so that a long time
     /// of misses on pages that do not pay is not followed by a burst of fills.
-    purse: u64,
+    budget: u64,
     /// A fill is under way.
     filling: bool,
 }
@@ -47,7 +47,7 @@ impl MissLedger {
             missed: List::default(),
             capacity,
             share_percent: share_percent.min(100),
-            purse: 0,
+            budget: 0,
             filling: false,
         }
     }
@@ -61,10 +61,10 @@ impl MissLedger {
             None => rent,
         };
         let price = page_bytes.saturating_mul(100);
-        self.purse = self.purse.saturating_add(rent.saturating_mul(self.share_percent.into())).min(price);
-        if paid >= page_bytes && self.purse == price && !self.filling && self.capacity > 0 {
+        self.budget = self.budget.saturating_add(rent.saturating_mul(self.share_percent.into())).min(price);
+        if paid >= page_bytes && self.budget == price && !self.filling && self.capacity > 0 {
             self.filling = true;
-            self.purse = 0;
+            self.budget = 0;
             return true;
         }
         if self.capacity > 0 {

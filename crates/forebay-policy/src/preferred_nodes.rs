@@ -147,11 +147,11 @@ mod tests {
             asked in prop::collection::vec((0u64..500, 1u64..=100), 1..400)
         ) {
             let nodes = nodes(&[1.0, 1.0]);
-            let (mut preferred, mut told) = (PreferredNodes::default(), BTreeMap::new());
+            let (mut preferred, mut reported) = (PreferredNodes::default(), BTreeMap::new());
             let mut given = [0u64; 2];
             for (extent, bytes) in asked {
                 let chosen = preferred.choose(&nodes, extent, bytes).unwrap();
-                if let Some(before) = told.insert(extent, chosen) {
+                if let Some(before) = reported.insert(extent, chosen) {
                     prop_assert_eq!(before, chosen);
                 } else {
                     given[chosen] += bytes;

@@ -28,12 +28,12 @@ pub fn run<'py>(
         .map_err(|e| tier_error(&e, "load", None, client.socket()))?;
     let mut job =
         Job { load, socket: client.socket(), added: 0, bytes: 0, latest: LoadProgress::default(), progress };
-    let mut told = started;
+    let mut reported = started;
     for path in paths.try_iter()? {
         job.add(py, path?.extract::<PathArg>()?)?;
-        if told.elapsed() >= STEP {
+        if reported.elapsed() >= STEP {
             job.step(py, Duration::ZERO)?;
-            told = Instant::now();
+            reported = Instant::now();
         }
     }
     py.detach(|| job.load.flush()).map_err(|e| tier_error(&e, "load", None, client.socket()))?;

@@ -17,7 +17,7 @@ use forebay_sim::trace::Trace;
 
 const NODES: u64 = 576;
 
-/// A planner in the middle of a phase, with waves that compute for longer than they take to bring
+/// A planner in the middle of a phase, with waves that compute for longer than they take to fetch
 /// and with waves that do not: how long a decision takes.
 fn decisions() {
     let mut setup = system::cell("forebay", 0, 1, 0.05);

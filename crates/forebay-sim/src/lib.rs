@@ -11,7 +11,7 @@
 //! | [`run`] | the loop, and the [`run::World`] that a scenario implements |
 //! | [`maxmin`] | weighted max-min sharing of flows over several resources (links, servers, client caps) |
 //! | [`pace`] | flows that slow each other down by interference factors |
-//! | [`pump`] | drives one policy machine and records what it was told and what it decided |
+//! | [`driver`] | drives one policy machine and records what it was told and what it decided |
 //! | [`trace`] | the record of a run: JSON lines with a schema version |
 //! | [`arrivals`] | when the next phase of a job begins |
 //! | [`burst`] | jobs that write their steps to shared burst buffer nodes |
@@ -41,8 +41,10 @@ pub mod cli;
 pub mod cluster;
 pub mod colocate;
 pub mod csv;
+pub mod driver;
 pub mod error;
 pub mod estimate;
+pub mod event_loop;
 pub mod figure;
 pub mod kinds;
 pub mod maxmin;
@@ -51,12 +53,10 @@ pub mod pace;
 pub mod parallel;
 pub mod parquet;
 pub mod plot;
-pub mod pump;
 pub mod queue;
 pub mod random;
 pub mod report;
 pub mod reproduce;
-pub mod run;
 pub mod scenario;
 pub mod study;
 pub mod table;

@@ -42,7 +42,7 @@ fn optimum_s(profile: &Profile, io_s: f64, allowance: f64, bytes: f64, pfs: f64)
     best_s
 }
 
-/// A job that waits for its second wave when a phase begins: `forebay` brings it as soon as the
+/// A job that waits for its second wave when a phase begins: `forebay` fetches it as soon as the
 /// best of some 200,000 plans, to within the quarter of a second of their grid (it may be sooner,
 /// since it is not bound to the grid).
 #[test]

@@ -179,7 +179,7 @@ fn a_job_without_nodes_waits_until_some_are_given_back() {
         holds(&outcome),
         [(0, 0, 5, Ended::NodeLost), (1, 0, 30, Ended::Written), (0, 30, 50, Ended::Written)]
     );
-    // If nothing is ever given back, the outcome says who was left over.
+    // If nothing is ever released, the outcome says who was left over.
     setup.faults.push(fails(1, 6, None));
     let outcome = simulate(&setup, &mut Trace::off()).expect("it runs");
     assert!(outcome.jobs.iter().all(|job| job.without_nodes && job.steps.is_empty() && job.end_ns.is_none()));
@@ -478,7 +478,7 @@ proptest! {
         prop_assert!(after.aggregate_s() <= before.aggregate_s() + 1e-6);
     }
 
-    /// With ageing a, a step of p seconds is overtaken by none that comes p / a or more after it:
+    /// With ageing a, a step of p seconds is superseded by none that comes p / a or more after it:
     /// nobody starves.
     #[test]
     fn ageing_bounds_overtaking(

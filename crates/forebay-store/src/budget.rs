@@ -96,7 +96,7 @@ impl Budget {
     }
 
     /// Holds `bytes` whether they fit or not: for what is already in use, as the copies an agent
-    /// adopts. Until enough is given back, [`Budget::excess_bytes`] is above 0 and every other
+    /// adopts. Until enough is released, [`Budget::excess_bytes`] is above 0 and every other
     /// reservation is refused.
     pub fn reserve_existing(&self, class: Class, bytes: u64) -> Reservation {
         self.limits().used_bytes += bytes;
@@ -124,7 +124,7 @@ impl Budget {
         self.limits().most_bytes
     }
 
-    /// Changes the capacity at once; what is held above it has to be given back by the holder.
+    /// Changes the capacity at once; what is held above it has to be released by the holder.
     pub fn set_capacity_bytes(&self, bytes: u64) {
         let mut limits = self.limits();
         (limits.capacity_bytes, limits.most_bytes) = (bytes, bytes);
@@ -173,7 +173,7 @@ impl Reservation {
         Reservation { budget: self.budget.clone(), class: self.class, bytes }
     }
 
-    /// Gives back `bytes` of it.
+    /// Releases `bytes` of it.
     ///
     /// # Panics
     /// It does not hold as many.

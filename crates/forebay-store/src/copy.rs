@@ -236,7 +236,7 @@ impl CopyFile {
         }
     }
 
-    /// Gives back the memory of `count` withdrawn pages from `first` and marks them absent.
+    /// Releases the memory of `count` withdrawn pages from `first` and marks them absent.
     ///
     /// # Errors
     /// What `fallocate` returns; the pages stay withdrawn.
@@ -256,7 +256,7 @@ impl CopyFile {
         Ok(())
     }
 
-    /// Gives back what the tmpfs has allocated for absent pages beside `count` pages from `first`,
+    /// Releases what the tmpfs has allocated for absent pages beside `count` pages from `first`,
     /// which were written: where it has huge pages, a small write may take a whole one.
     ///
     /// Each absent page is withdrawn before it is punched, as in an eviction, so that nobody fills
@@ -298,7 +298,7 @@ impl CopyFile {
         Ok(fallocate(&self.file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len)?)
     }
 
-    /// Drops what a dead agent left half done: pages being filled or given back become absent and
+    /// Drops what a dead agent left half done: pages being filled or released become absent and
     /// lose their memory.
     ///
     /// # Errors
@@ -336,7 +336,7 @@ impl CopyFile {
 
     /// Whether anybody holds a lock on the copy, as clients do that map pages of it. Any reader can
     /// take one, so it says something only of pages that are [`Word::mapped`]. The answer is for a
-    /// moment when no new locks are expected; the lock taken to find out is given back at once.
+    /// moment when no new locks are expected; the lock taken to find out is released at once.
     ///
     /// # Errors
     /// What `flock` returns.
@@ -348,7 +348,7 @@ impl CopyFile {
         }
     }
 
-    /// Gives back the memory of a page that was written but is not to be marked.
+    /// Releases the memory of a page that was written but is not to be marked.
     ///
     /// # Errors
     /// What `fallocate` returns.

@@ -3,7 +3,7 @@
 //! Mechanism only. `tier` finds or makes the tmpfs and the copies in it, `copy` is one cached
 //! version with its residency map, `word` is one entry of that map, `budget` counts every byte the
 //! agent uses, `ring` and `staging` are the memory that a client shares with the agent. What to
-//! fetch, keep or give back is decided elsewhere.
+//! fetch, keep or release is decided elsewhere.
 
 pub mod bounded;
 pub mod budget;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! 63            32  31     30     29        8 7      0
-//! [  generation  ][guest][mapped][ valid blocks ][ state ]
+//! [  generation  ][remote][mapped][ valid blocks ][ state ]
 //! ```
 //! *valid blocks* counts the 4 KiB blocks from the start of the page that hold the file's bytes; it
 //! only grows while the generation stands, so a page can be read from its front while its end is
@@ -10,7 +10,7 @@
 //! enough valid blocks, copies, and then sees the same generation has copied the file's bytes: the
 //! agent changes the word before it punches the page, and fills a page only under a new generation.
 //!
-//! *guest* is for the agent alone: the page came from its owner, another node. It stands here so
+//! *remote* is for the agent alone: the page came from its owner, another node. It stands here so
 //! that the agent's successor knows it. It is set on whole pages only, and in the highest bit of
 //! what once were valid blocks: a reader that does not know it sees a page with more blocks than it
 //! has, which is as good as whole.
@@ -43,7 +43,7 @@ pub struct Word {
     /// Blocks valid from the start of the page; at most 2^22 - 1 (16 GiB).
     pub valid_blocks: u32,
     /// The page belongs to another node.
-    pub guest: bool,
+    pub remote: bool,
     /// A client may map the page.
     pub mapped: bool,
     /// State of the page.
@@ -53,13 +53,13 @@ pub struct Word {
 /// Largest number of valid blocks that a word can hold.
 pub const VALID_BLOCKS_MAX: u32 = (1 << 22) - 1;
 
-const GUEST: u64 = 1 << 31;
+const REMOTE: u64 = 1 << 31;
 const MAPPED: u64 = 1 << 30;
 
 impl Word {
     /// The word of a page that never was.
     pub const ABSENT: Word =
-        Word { generation: 0, valid_blocks: 0, guest: false, mapped: false, state: State::Absent };
+        Word { generation: 0, valid_blocks: 0, remote: false, mapped: false, state: State::Absent };
 
     /// Unpacks a word. An unknown state, which only a damaged tier can hold, reads as
     /// [`State::Absent`] with nothing valid.
@@ -72,7 +72,7 @@ impl Word {
             3 => State::Leaving,
             _ => return Word { generation, ..Word::ABSENT },
         };
-        Word { generation, valid_blocks, guest: raw & GUEST != 0, mapped: raw & MAPPED != 0, state }
+        Word { generation, valid_blocks, remote: raw & REMOTE != 0, mapped: raw & MAPPED != 0, state }
     }
 
     /// Packs the word.
@@ -82,10 +82,10 @@ impl Word {
             "a page of {} blocks does not fit a word",
             self.valid_blocks
         );
-        let guest = if self.guest { GUEST } else { 0 };
+        let remote = if self.remote { REMOTE } else { 0 };
         let mapped = if self.mapped { MAPPED } else { 0 };
         u64::from(self.generation) << 32
-            | guest
+            | remote
             | mapped
             | u64::from(self.valid_blocks) << 8
             | self.state as u64
@@ -108,9 +108,9 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn packing_loses_nothing(generation: u32, guest: bool, mapped: bool, valid_blocks in 0..=VALID_BLOCKS_MAX, state in 1u8..4) {
+        fn packing_loses_nothing(generation: u32, remote: bool, mapped: bool, valid_blocks in 0..=VALID_BLOCKS_MAX, state in 1u8..4) {
             let state = [State::Filling, State::Resident, State::Leaving][usize::from(state) - 1];
-            let word = Word { generation, valid_blocks, guest, mapped, state };
+            let word = Word { generation, valid_blocks, remote, mapped, state };
             assert_eq!(Word::unpack(word.pack()), word);
         }
     }
@@ -124,8 +124,13 @@ mod tests {
 
     #[test]
     fn withdrawing_moves_the_generation_on_and_wraps() {
-        let last =
-            Word { generation: u32::MAX, valid_blocks: 5, guest: true, mapped: true, state: State::Resident };
+        let last = Word {
+            generation: u32::MAX,
+            valid_blocks: 5,
+            remote: true,
+            mapped: true,
+            state: State::Resident,
+        };
         assert_eq!(last.withdrawn(State::Leaving), Word { state: State::Leaving, ..Word::ABSENT });
     }
 }

@@ -394,7 +394,7 @@ mod tests {
             socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
         listen(&listener, 1).unwrap();
-        let (tell, told) = std::sync::mpsc::channel();
+        let (tell, reported) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             let mut waiting = Vec::new();
             let full = loop {
@@ -406,7 +406,7 @@ mod tests {
             tell.send((waiting.len(), full)).unwrap();
         });
         // Long enough for any machine.
-        let (waiting, full) = told.recv_timeout(Duration::from_secs(60)).expect("connecting ends");
+        let (waiting, full) = reported.recv_timeout(Duration::from_secs(60)).expect("connecting ends");
         assert!(waiting > 0, "none was let in while there was room");
         assert_eq!(full, io::ErrorKind::TimedOut);
     }

@@ -75,7 +75,7 @@ impl ClusterView {
     /// The nodes that keep extents of the mount labelled `mount`: those that serve it to peers. If
     /// nobody serves peers, every node that has the mount, each for its own tasks. Everybody who
     /// asks where an extent is goes by this list.
-    pub fn keepers(&self, mount: &str) -> Vec<&NodeInfo> {
+    pub fn serving(&self, mount: &str) -> Vec<&NodeInfo> {
         let has: Vec<&NodeInfo> = self.nodes.iter().filter(|n| n.mounts.iter().any(|m| m == mount)).collect();
         let serve: Vec<&NodeInfo> = has.iter().copied().filter(|n| !n.address.is_empty()).collect();
         if serve.is_empty() { has } else { serve }
@@ -112,7 +112,7 @@ pub struct Split {
     pub parts: Vec<Part>,
     /// The host that its task will be sent to, as far as the job knows; empty for the owner of most
     /// of it.
-    pub home: String,
+    pub preferred_node: String,
 }
 
 /// The layout of a file, as its PFS reports it.
@@ -211,7 +211,7 @@ impl JobUpdate {
             }
             JobUpdate::Splits { splits, .. } => {
                 let of_split = |s: &Split| {
-                    TASK_BYTES + block_bytes(size_of_val(&s.parts[..])) + block_bytes(s.home.len())
+                    TASK_BYTES + block_bytes(size_of_val(&s.parts[..])) + block_bytes(s.preferred_node.len())
                 };
                 block_bytes(size_of_val(&splits[..])) + splits.iter().map(of_split).sum::<u64>()
             }

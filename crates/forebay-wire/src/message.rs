@@ -80,7 +80,7 @@ pub enum Request {
     Mounts,
     /// A client opened a file. With the file. → [`Reply::Opened`] or [`Reply::Refused`]
     Open,
-    /// Bring `[offset, offset + len)` of the file as it was at `version`. With the file. →
+    /// Fetch `[offset, offset + len)` of the file as it was at `version`. With the file. →
     /// [`Reply::Ready`], [`Reply::Changed`], [`Reply::Refused`], [`Reply::Failed`] or
     /// [`Reply::TimedOut`]
     Fetch {
@@ -229,7 +229,7 @@ pub enum Request {
     },
     /// The agent's state and counters. → [`Reply::Status`]
     Status,
-    /// Change the tier's capacity. Operator only. → [`Reply::Evicted`] with what was given back
+    /// Change the tier's capacity. Operator only. → [`Reply::Evicted`] with what was released
     SetCapacity {
         /// New capacity in bytes.
         bytes: u64,
@@ -398,7 +398,7 @@ pub enum Refusal {
     NoRoom,
     /// The file was changed so short a time ago that another write could leave the same time
     /// stamps.
-    Young,
+    RacilyClean,
     /// Too many clients, loads or pinned pages.
     TooMany(String),
     /// For the operator (the agent's user, or root) only.
@@ -420,7 +420,7 @@ impl std::fmt::Display for Refusal {
             Refusal::NotReadable => f.write_str("the descriptor is not open for reading"),
             Refusal::NotRegular => f.write_str("not a regular file"),
             Refusal::NotOnMount => f.write_str("not on a file system this agent serves"),
-            Refusal::Young => {
+            Refusal::RacilyClean => {
                 f.write_str("changed a moment ago; it is cached once its time stamps are reliable")
             }
             Refusal::StampsUnproved => {

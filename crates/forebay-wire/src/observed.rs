@@ -12,7 +12,7 @@
 //!
 //! The agent trusts nothing in the region: a job can write any number there, and harms only what is
 //! predicted of itself. This file uses `core` alone, because the preloaded library, which must not
-//! bring dependencies into foreign programs, includes it as source.
+//! fetch dependencies into foreign programs, includes it as source.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64};

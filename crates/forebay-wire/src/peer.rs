@@ -6,7 +6,7 @@
 //! fetched, so that a reader need not wait for all of it.
 //!
 //! **Why no byte that was taken away on the way is believed.** What is sent out of the tier without
-//! a copy is not in the socket but referred to by it: memory that is given back meanwhile would
+//! a copy is not in the socket but referred to by it: memory that is released meanwhile would
 //! arrive as zeros. So the owner keeps the page in place until the asker's [`PeerRequest::Taken`],
 //! or until the asker's deadline has passed by the owner's clock; then it resets the connection
 //! first and lets go of the page after. The asker measures the same deadline from *before* it
@@ -48,9 +48,9 @@ pub enum PeerRequest {
     },
     /// The pieces have been taken, or will not be: the owner may let go of the page. One way.
     Taken,
-    /// One page of a file, to be brought into the owner's tier and not sent. →
-    /// [`PeerReply::Brought`], or any of the others but a piece
-    Bring {
+    /// One page of a file, to be fetched into the owner's tier and not sent. →
+    /// [`PeerReply::Fetched`], or any of the others but a piece
+    Fetch {
         /// The page.
         page: PageRef,
         /// Answer within so many milliseconds.
@@ -117,7 +117,7 @@ pub enum PeerReply {
         len: u64,
     },
     /// The page is in the owner's tier.
-    Brought {
+    Fetched {
         /// Bytes that the PFS was read for; 0 if it was there.
         fetched_bytes: u64,
     },
@@ -129,7 +129,7 @@ pub enum PeerReply {
     /// The file is another version here.
     Changed,
     /// The owner will not serve this file for now: no permission, no such mount, another page size,
-    /// too young. Read the PFS.
+    /// too recent to trust its time stamps. Read the PFS.
     Refused(String),
     /// The owner cannot serve this page at this moment, and has not tried: too much to do, or no
     /// room.
@@ -176,7 +176,7 @@ mod tests {
         ) {
             // The asker takes its deadline at 0 and sends a little later.
             let sent = to_send.min(allowed - 1);
-            let told_ms = deadline_ms(Duration::from_nanos(allowed - sent));
+            let reported_ms = deadline_ms(Duration::from_nanos(allowed - sent));
             let received = sent + on_the_way;
             let mut now = received;
             let mut believed = Vec::new();
@@ -188,7 +188,7 @@ mod tests {
             }
             // "Taken" is said only when all pieces were believed.
             let taken = (believed.len() == copies.len()).then_some(now + back);
-            let promised = received + u64::from(told_ms) * 1_000_000;
+            let promised = received + u64::from(reported_ms) * 1_000_000;
             let let_go = taken.map_or(promised, |taken| taken.min(promised));
             prop_assert!(believed.iter().all(|copied| *copied < let_go || *copied == let_go && taken.is_some()));
         }

@@ -64,8 +64,9 @@ impl Cache {
         let file = self.file(&entry).ok()?;
         for page in resident {
             let word = file.word(page);
-            // A guest that had been used often begins anew: in a crash nobody knows what was used.
-            let fill = if word.guest { Fill::Guest } else { Fill::Demand };
+            // A remote page that had been used often begins anew: in a crash nobody knows what was
+            // used.
+            let fill = if word.remote { Fill::Remote } else { Fill::Demand };
             self.note_resident(&entry, &file, page, (word, word), fill);
         }
         if pinned {

@@ -1,4 +1,4 @@
-//! How memory is given back.
+//! How memory is released.
 //!
 //! The order is fixed: under the lock the policy names victims and their words are withdrawn;
 //! outside of it the pages are punched and only then leave the budget.
@@ -28,7 +28,7 @@ impl Cache {
         }
     }
 
-    /// Gives back at least `want` bytes of pages and copies if there are as many that may go.
+    /// Releases at least `want` bytes of pages and copies if there are as many that may go.
     pub fn evict(&self, want: u64) -> Freed {
         let mut freed = Freed::default();
         let mut released = 0;
@@ -40,8 +40,8 @@ impl Cache {
             }
             match self.release(&victims, &mut freed) + self.drop_entries(names) {
                 0 if !stale_too => break,
-                // Overtaken copies with pages on their way cannot go yet; that must not keep others
-                // from going.
+                // Superseded copies with pages on their way cannot go yet; that must not keep
+                // others from going.
                 0 => stale_too = false,
                 round => released += round,
             }
@@ -49,7 +49,7 @@ impl Cache {
         freed
     }
 
-    /// Chooses victims and withdraws their pages from readers. Also returns overtaken entries that
+    /// Chooses victims and withdraws their pages from readers. Also returns superseded entries that
     /// are to be removed.
     fn withdraw_some(&self, want: u64, stale_too: bool) -> (Vec<Withdrawn>, Vec<Arc<Entry>>) {
         let mut index = self.index();
@@ -135,7 +135,7 @@ impl Cache {
     fn punch(&self, entry: &Arc<Entry>, first: u32, count: u32, freed: &mut Freed) -> u64 {
         let geometry = entry.geometry();
         let bytes: u64 = (first..first + count).map(|p| blocks_bytes(geometry.page_len(p))).sum();
-        // As long as these pages count nobody removes the copy; afterwards whoever gives back its
+        // As long as these pages count nobody removes the copy; afterwards whoever releases its
         // last ones does, and one whose descriptor had been closed could not be opened any more.
         let file = self.file(entry);
         let left = entry.resident_bytes.fetch_sub(bytes, Ordering::Relaxed) - bytes;
@@ -182,7 +182,7 @@ impl Cache {
         true
     }
 
-    /// Removes overtaken entries whose pages are gone; those with pages mapped or under way wait
+    /// Removes superseded entries whose pages are gone; those with pages mapped or under way wait
     /// their turn again.
     fn drop_entries(&self, entries: Vec<Arc<Entry>>) -> u64 {
         let mut released = 0;
@@ -198,7 +198,7 @@ impl Cache {
         released
     }
 
-    /// Gives back every page of one file.
+    /// Releases every page of one file.
     pub fn evict_entry(&self, entry: &Arc<Entry>) -> Freed {
         let mut freed = Freed::default();
         let mut index = self.index();
@@ -213,7 +213,7 @@ impl Cache {
         freed
     }
 
-    /// Gives back versions that were overtaken. Called when there is time.
+    /// Releases versions that were superseded. Called when there is time.
     pub fn sweep_stale(&self) {
         let entries: Vec<_> = self.index().stale.drain(..).collect();
         for entry in entries {

@@ -1,8 +1,8 @@
-//! A page on its way into the tier, whoever brings it: the PFS or a peer.
+//! A page on its way into the tier, whoever fetches it: the PFS or a peer.
 //!
 //! The order is the same for both. Memory is reserved; the page's word goes from absent to filling;
 //! bytes are written and then shown, from the page's start on; at last the page is resident and the
-//! eviction policy knows it. A page that a peer has brought half of is finished by the PFS: what is
+//! eviction policy knows it. A page that a peer has fetched half of is finished by the PFS: what is
 //! filled belongs to the flight, not to the thread.
 
 use super::entry::Task;
@@ -76,7 +76,7 @@ impl Begun {
 
     /// As [`Begun::land`], where what was written with it has been trimmed.
     pub fn land_trimmed(self, cache: &Cache, task: &Task, fill: Fill) {
-        let whole = Word { state: State::Resident, guest: fill == Fill::Guest, ..self.word };
+        let whole = Word { state: State::Resident, remote: fill == Fill::Remote, ..self.word };
         cache.keep_pages(self.room);
         let words = (self.word, whole);
         let ours = cache.note_resident(&task.entry, &self.file, task.flight.page, words, fill);
@@ -90,7 +90,7 @@ impl Begun {
         self.file.change(page, now, now.withdrawn(State::Leaving));
         if let Err(e) = self.file.punch(page, 1) {
             tracing::error!(copy = task.entry.copy(), page, error = %e, "cannot release a page that was not filled");
-            // It takes memory that nobody will give back: it stays counted.
+            // It takes memory that nobody will release: it stays counted.
             cache.keep_pages(self.room);
         }
         cache.trim(&self.file, page, 1);

@@ -1,4 +1,4 @@
-//! The index of cached versions, and how memory is found and given back.
+//! The index of cached versions, and how memory is found and released.
 //!
 //! One lock covers the index, the eviction policy and the pins; it is held for lookups and
 //! decisions, never while the PFS or the kernel moves bytes.
@@ -42,8 +42,8 @@ pub use pins::{Lent, NoPin};
 /// counter shows by file.
 pub const ENTRY_BYTES: u64 = 2048;
 
-/// Guests (pages of other nodes) may take this share of the capacity: one in four.
-const GUESTS_SHARE: u64 = 4;
+/// Remote pages (of other nodes) may take this share of the capacity: one in four.
+const REMOTE_PAGES_SHARE: u64 = 4;
 
 /// The cached versions of one tier.
 #[derive(Debug)]
@@ -71,7 +71,7 @@ struct Index {
     /// The newest version seen of each file, by mount and inode.
     newest: HashMap<(usize, u64), Arc<Entry>>,
     by_copy: BTreeMap<u64, Arc<Entry>>,
-    /// Versions that were overtaken, oldest first: they go before anything else.
+    /// Versions that were superseded, oldest first: they go before anything else.
     stale: VecDeque<Arc<Entry>>,
     policy: Box<dyn EvictionPolicy>,
     /// Adopted copies with the pages that clients of the earlier agent may still map. Their pins
@@ -108,12 +108,12 @@ pub struct Totals {
     /// Bytes on their way to peers.
     pub lent_bytes: u64,
     /// Bytes of pages that belong to other nodes.
-    pub guest_bytes: u64,
+    pub remote_page_bytes: u64,
     /// Bytes of pages that jobs will read.
     pub planned_bytes: u64,
 }
 
-/// What was given back.
+/// What was released.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Freed {
     /// Bytes of pages.
@@ -184,7 +184,7 @@ impl Cache {
     }
 
     /// The entry of the version that `facts` tell, if it is cached. A different version of the same
-    /// file that is cached is overtaken from now on.
+    /// file that is cached is superseded from now on.
     pub fn find(&self, mount: usize, facts: &FileFacts) -> Option<Arc<Entry>> {
         let mut index = self.index();
         let entry = index.newest.get(&(mount, facts.version.ino))?.clone();
@@ -196,8 +196,8 @@ impl Cache {
         None
     }
 
-    /// The entry of exactly this version, if it is cached. Nothing is overtaken: that somebody asks
-    /// for a version does not prove that it is the newest.
+    /// The entry of exactly this version, if it is cached. Nothing is superseded: that somebody
+    /// asks for a version does not prove that it is the newest.
     pub fn find_version(&self, mount: usize, version: &FileVersion) -> Option<Arc<Entry>> {
         let index = self.index();
         index.newest.get(&(mount, version.ino)).filter(|e| e.identity.version == *version).cloned()
@@ -314,7 +314,7 @@ impl Cache {
         lock(&self.pages).merge(reservation);
     }
 
-    /// Gives back what [`Cache::keep_pages`] took for pages that were not kept after all.
+    /// Releases what [`Cache::keep_pages`] took for pages that were not kept after all.
     pub fn release_pages(&self, bytes: u64) {
         lock(&self.pages).shrink(bytes);
     }
@@ -344,14 +344,14 @@ impl Cache {
         true
     }
 
-    /// Makes sure that guests take no more than their share of the capacity when `bytes` more of
-    /// them come.
-    pub fn bound_guests(&self, bytes: u64) {
-        let guests = self.index().policy.guest_bytes() + bytes;
-        let most = self.budget.capacity_bytes() / GUESTS_SHARE;
-        if guests > most {
-            // The policy gives guests back before anything else while there are so many.
-            self.evict(guests - most);
+    /// Makes sure that remote pages take no more than their share of the capacity when `bytes` more
+    /// of them come.
+    pub fn bound_remote_pages(&self, bytes: u64) {
+        let remote = self.index().policy.remote_page_bytes() + bytes;
+        let most = self.budget.capacity_bytes() / REMOTE_PAGES_SHARE;
+        if remote > most {
+            // The policy evicts remote pages before anything else while there are so many.
+            self.evict(remote - most);
         }
     }
 
@@ -374,7 +374,7 @@ impl Cache {
         }
     }
 
-    /// Sets the budget's capacity and gives back what is over it.
+    /// Sets the budget's capacity and releases what is over it.
     pub fn set_capacity(&self, bytes: u64) -> Freed {
         {
             let mut index = self.index();
@@ -415,12 +415,12 @@ impl Cache {
             pinned_bytes: index.pinned_bytes,
             client_pinned_bytes: index.client_pinned_bytes,
             lent_bytes: index.lent_bytes,
-            guest_bytes: index.policy.guest_bytes(),
+            remote_page_bytes: index.policy.remote_page_bytes(),
             planned_bytes: index.policy.planned_bytes(),
         }
     }
 
-    /// Gives back what the tmpfs has allocated beside small pages that were just written. Where it
+    /// Releases what the tmpfs has allocated beside small pages that were just written. Where it
     /// has huge pages, it would otherwise hold many times as much as the budget says.
     pub fn trim(&self, file: &CopyFile, first: u32, count: u32) {
         if self.needs_trim

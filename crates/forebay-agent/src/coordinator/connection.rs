@@ -3,7 +3,8 @@
 //!
 //! Nothing here waits for an answer, and nothing else in the agent waits for this thread: what
 //! others have to say is put into the outbox while there is a connection and told anew when there
-//! is one again. The coordinator may be in this process ([`Home::Local`]); the words are the same.
+//! is one again. The coordinator may be in this process ([`CoordinatorAddress::Local`]); the words
+//! are the same.
 //!
 //! A coordinator that hangs, or a network that swallows everything, leaves the connection as it is.
 //! So heartbeats are answered, and when nothing at all has come for several of them the connection
@@ -20,17 +21,17 @@
 //! chance so that a thousand agents do not come in step. A new coordinator waits two heartbeats
 //! before its first view, so nobody comes too late.
 
+use super::address::CoordinatorAddress;
 use super::answers::Answers;
-use super::home::Home;
 use super::link::{Answer, Link};
 use crate::cluster::Cluster;
 use crate::config::ClusterConfig;
 use crate::counters::Counters;
-use crate::jobs::book::JobBook;
+use crate::jobs::job_state::JobState;
 use crate::memory_control::Control;
 use crate::mounts::MountState;
 use crate::phases::board::Phases;
-use crate::prefetch::orders::Orders;
+use crate::prefetch::requests::Orders;
 use crate::stop::{Stop, Wake};
 use forebay_store::Budget;
 use forebay_wire::NodeInfo;
@@ -88,7 +89,7 @@ pub struct Node {
     /// What the coordinator has ordered.
     pub orders: Arc<Orders>,
     /// The jobs of local clients.
-    pub jobs: Arc<JobBook>,
+    pub jobs: Arc<JobState>,
     /// The HPC jobs of local clients.
     pub phases: Arc<Phases>,
     /// What others have to say.
@@ -100,7 +101,7 @@ pub struct Node {
 }
 
 /// The thread: stays connected until the agent ends.
-pub fn run(node: &Node, home: &Home) {
+pub fn run(node: &Node, coordinator_at: &CoordinatorAddress) {
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let incarnation = since_1970.as_nanos() as u64;
     let mut attempt = 0;
@@ -108,9 +109,9 @@ pub fn run(node: &Node, home: &Home) {
     let (mut lost_at, mut heartbeat) = (Instant::now(), Duration::from_secs(1));
     let mut complained = Vec::new();
     while !node.stop.is_stopping() {
-        match meet(node, home, (incarnation, attempt)) {
+        match meet(node, coordinator_at, (incarnation, attempt)) {
             Ok(mut meeting) => {
-                tracing::info!(coordinator = ?home, "joined the cluster");
+                tracing::info!(coordinator = ?coordinator_at, "joined the cluster");
                 back_off = BACK_OFF.0;
                 complained.clear();
                 let ended = meeting.stay(node);
@@ -119,14 +120,16 @@ pub fn run(node: &Node, home: &Home) {
                 (lost_at, heartbeat) = (meeting.answers.heard_at, meeting.heartbeat);
                 match ended {
                     Ok(()) => return,
-                    Err(e) => tracing::warn!(coordinator = ?home, error = %e, "lost the coordinator"),
+                    Err(e) => {
+                        tracing::warn!(coordinator = ?coordinator_at, error = %e, "lost the coordinator")
+                    }
                 }
             }
             Err(e) => {
                 // Each reason once: a coordinator that is away for a night must not fill the log.
                 let reason = e.to_string();
                 if complained.len() < COMPLAINTS_MAX && !complained.contains(&reason) {
-                    tracing::warn!(coordinator = ?home, error = %e, "cannot join; reads continue, and the agent tries again");
+                    tracing::warn!(coordinator = ?coordinator_at, error = %e, "cannot join; reads continue, and the agent tries again");
                     complained.push(reason);
                 }
             }
@@ -159,9 +162,13 @@ struct Meeting {
 }
 
 /// Connects and joins.
-fn meet(node: &Node, home: &Home, (incarnation, attempt): (u64, u64)) -> io::Result<Meeting> {
+fn meet(
+    node: &Node,
+    coordinator_at: &CoordinatorAddress,
+    (incarnation, attempt): (u64, u64),
+) -> io::Result<Meeting> {
     let deadline = Instant::now() + CONNECT_TIME;
-    let mut link = Framed::new(home.connect(deadline)?)?;
+    let mut link = Framed::new(coordinator_at.connect(deadline)?)?;
     let join =
         ToCoordinator::Join { protocol: CLUSTER_PROTOCOL, node: node.describe(), incarnation, attempt };
     link.send(&join)?;
@@ -190,9 +197,9 @@ fn meet(node: &Node, home: &Home, (incarnation, attempt): (u64, u64)) -> io::Res
     // It does not know them; what is still wanted is ordered anew.
     node.orders.drop_all();
     node.phases.tell_again(|hpc| {
-        node.jobs.tell_again(|mut told| {
-            told.extend(hpc);
-            node.link.begin(told);
+        node.jobs.tell_again(|mut reported| {
+            reported.extend(hpc);
+            node.link.begin(reported);
         });
     });
     node.phases.brake().set_coordinator_silent(false);

@@ -40,7 +40,7 @@ pub enum Answer {
     Plans(PlanLog),
 }
 
-/// What is given back when a message has been sent, or is not sent: a coordinator that reads slowly
+/// What is released when a message has been sent, or is not sent: a coordinator that reads slowly
 /// must not cost this agent more memory than its users may take.
 pub type Held = Box<dyn Debug + Send>;
 

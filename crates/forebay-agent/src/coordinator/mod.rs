@@ -2,12 +2,12 @@
 //!
 //! | file | what it does |
 //! | --- | --- |
-//! | `home` | where the coordinator is |
+//! | `address` | where the coordinator is |
 //! | `link` | what the rest of the agent says to it |
 //! | `connection` | the thread that stays connected |
 //! | `answers` | whether the coordinator still answers |
 
+pub mod address;
 mod answers;
 pub mod connection;
-pub mod home;
 pub mod link;

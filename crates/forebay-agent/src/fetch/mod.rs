@@ -20,9 +20,9 @@ pub mod owners;
 pub mod peer_link;
 pub mod peers;
 pub mod pfs;
-pub mod queue;
 mod run;
 pub mod streams;
+pub mod thread_queue;
 
 use crate::brake::Brake;
 use crate::cache::Cache;

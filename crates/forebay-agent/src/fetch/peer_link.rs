@@ -31,7 +31,7 @@ const BUFFER_BYTES: usize = 256 << 10;
 /// What came of asking a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The page is there; for [`Link::bring`], the bytes that the PFS was read for.
+    /// The page is there; for [`Link::fetch`], the bytes that the PFS was read for.
     Done(u64),
     /// The file is another version at the peer.
     Changed,
@@ -91,7 +91,7 @@ fn answer_of(e: &io::Error) -> Answer {
 }
 
 /// As the owner is told.
-fn told(deadline: Instant) -> u32 {
+fn remaining_ms(deadline: Instant) -> u32 {
     deadline_ms(deadline.saturating_duration_since(Instant::now()))
 }
 
@@ -182,7 +182,7 @@ impl Link {
         begun: &mut Begun,
         deadline: Instant,
     ) -> Answer {
-        let (from, deadline_ms) = (begun.done(), told(deadline));
+        let (from, deadline_ms) = (begun.done(), remaining_ms(deadline));
         let request = PeerRequest::Page { page: page.clone(), from, wanted, deadline_ms };
         if let Err(e) = self.send(&request, deadline) {
             return answer_of(&e);
@@ -278,11 +278,11 @@ impl Link {
         }
     }
 
-    /// Has the page brought into the peer's tier.
-    pub fn bring(&mut self, page: &PageRef, deadline: Instant) -> Answer {
-        let request = PeerRequest::Bring { page: page.clone(), deadline_ms: told(deadline) };
+    /// Has the page fetched into the peer's tier.
+    pub fn fetch(&mut self, page: &PageRef, deadline: Instant) -> Answer {
+        let request = PeerRequest::Fetch { page: page.clone(), deadline_ms: remaining_ms(deadline) };
         match self.send(&request, deadline).and_then(|()| self.receive(deadline)) {
-            Ok(PeerReply::Brought { fetched_bytes }) => Answer::Done(fetched_bytes),
+            Ok(PeerReply::Fetched { fetched_bytes }) => Answer::Done(fetched_bytes),
             Ok(other) => no_page(&other),
             Err(e) => answer_of(&e),
         }
@@ -309,7 +309,7 @@ impl Link {
     }
 }
 
-/// An answer that brings nothing.
+/// An answer that fetches nothing.
 fn no_page(reply: &PeerReply) -> Answer {
     match reply {
         PeerReply::Changed => Answer::Changed,
@@ -328,7 +328,7 @@ fn no_page(reply: &PeerReply) -> Answer {
         }
         PeerReply::Welcome { .. }
         | PeerReply::Piece { .. }
-        | PeerReply::Brought { .. }
+        | PeerReply::Fetched { .. }
         | PeerReply::Missing { .. }
         | PeerReply::Heard { .. } => Answer::Broken,
     }

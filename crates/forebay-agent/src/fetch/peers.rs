@@ -2,8 +2,8 @@
 //!
 //! A page that is missed here and owned by another node is received from that node's tier instead
 //! of being read from the PFS: so the PFS serves it once for the whole cluster. It stays here as a
-//! *guest* ([`forebay_policy::eviction::Guests`]). Whatever goes wrong ends in the PFS, in the same
-//! flight: the reader notices nothing but time.
+//! *remote page* ([`forebay_policy::eviction::RemotePages`]). Whatever goes wrong ends in the PFS,
+//! in the same flight: the reader notices nothing but time.
 //!
 //! **Queues and threads.** Each peer has a queue of its own and up to [`LINKS_PER_PEER`] threads,
 //! each with one connection; they start when there is work and end when there is none. So a peer
@@ -22,7 +22,7 @@ use super::ends::Ends;
 use super::owners::Owners;
 use super::peer_link::{Answer, Link};
 use super::pfs::Pfs;
-use super::queue::{Popped, Queue};
+use super::thread_queue::{Popped, Queue};
 use crate::cache::Cache;
 use crate::cache::entry::{Entry, Task};
 use crate::cache::flight::{Begun, FlightError, Watcher};
@@ -85,11 +85,11 @@ pub struct Peers {
 struct Peer {
     name: String,
     queue: Queue<Job>,
-    crew: Mutex<Crew>,
+    workers: Mutex<Workers>,
 }
 
 #[derive(Debug, Default)]
-struct Crew {
+struct Workers {
     /// Numbers of the threads.
     threads: BTreeSet<usize>,
     /// Their sockets, to be cut.
@@ -101,13 +101,13 @@ struct Crew {
 enum Job {
     /// A page, to be sent here.
     Page(Task, Instant),
-    /// A page of a load, to be brought where it belongs.
+    /// A page of a load, to be fetched where it belongs.
     Place(Place),
     /// Pages of a load that should be there by now.
     Check(Check),
 }
 
-/// A file whose pages are brought into the tiers of their owners.
+/// A file whose pages are fetched into the tiers of their owners.
 pub trait Placing: Watcher {
     /// The file's copy on this node.
     fn entry(&self) -> &Entry;
@@ -227,8 +227,8 @@ impl Peers {
         let peer = lock(&self.peers)
             .entry(node.to_owned())
             .or_insert_with(|| {
-                let (queue, crew) = (Queue::new(), Mutex::default());
-                Arc::new(Peer { name: node.to_owned(), queue, crew })
+                let (queue, workers) = (Queue::new(), Mutex::default());
+                Arc::new(Peer { name: node.to_owned(), queue, workers })
             })
             .clone();
         peer.queue.push(urgency, job)?;
@@ -274,13 +274,13 @@ impl Peers {
 impl Peer {
     /// Starts a thread if there is more to do than there are threads without work.
     fn staff(self: &Arc<Self>, peers: &Arc<Peers>) {
-        let mut crew = lock(&self.crew);
-        if !self.queue.is_short_of_threads() || crew.threads.len() >= LINKS_PER_PEER {
+        let mut workers = lock(&self.workers);
+        if !self.queue.is_short_of_threads() || workers.threads.len() >= LINKS_PER_PEER {
             return;
         }
         let cost = LINK_BYTES + peers.security.buffer_bytes();
         let room = peers.cache.reserve(Class::Clients, cost);
-        let number = (0..).find(|n| !crew.threads.contains(n)).unwrap_or_default();
+        let number = (0..).find(|n| !workers.threads.contains(n)).unwrap_or_default();
         let spawned = room.and_then(|room| {
             let (peer, peers) = (self.clone(), peers.clone());
             let builder = std::thread::Builder::new().name(format!("peer-{number}")).stack_size(STACK_BYTES);
@@ -292,11 +292,11 @@ impl Peer {
         });
         match spawned {
             Some(_) => {
-                crew.threads.insert(number);
+                workers.threads.insert(number);
             }
             // Those who are there do it all; if there are none, the PFS does.
-            None if crew.threads.is_empty() => {
-                drop(crew);
+            None if workers.threads.is_empty() => {
+                drop(workers);
                 for job in self.queue.take_all() {
                     peers.turn_away(job);
                 }
@@ -309,18 +309,18 @@ impl Peer {
         let mut link = None;
         loop {
             let popped = self.queue.pop_within(number, IDLE);
-            let mut crew = lock(&self.crew);
+            let mut workers = lock(&self.workers);
             match popped {
                 Popped::Task(job) => {
-                    drop(crew);
+                    drop(workers);
                     self.serve(peers, number, &mut link, job);
                 }
                 // Under the lock: whoever pushes now sees that this thread is gone, or this thread
                 // sees what was pushed.
                 Popped::Nothing if self.queue.waiting() > 0 => {}
                 Popped::Nothing | Popped::Closed => {
-                    crew.threads.remove(&number);
-                    crew.sockets.remove(&number);
+                    workers.threads.remove(&number);
+                    workers.sockets.remove(&number);
                     return;
                 }
             }
@@ -342,7 +342,7 @@ impl Peer {
         node.filter(|_| !peers.cluster.is_avoided(&self.name)).cloned()
     }
 
-    /// Brings one page here.
+    /// Fetches one page here.
     fn fetch(
         self: &Arc<Self>,
         peers: &Arc<Peers>,
@@ -382,7 +382,7 @@ impl Peer {
             Answer::Done(_) => {
                 add(&peers.counters.pages_from_peers_total, 1);
                 let len = begun.done();
-                begun.land(&peers.cache, &task, Fill::Guest);
+                begun.land(&peers.cache, &task, Fill::Remote);
                 peers.finish(&task, Ok(len));
             }
             Answer::Tier(e) => {
@@ -399,7 +399,7 @@ impl Peer {
         }
     }
 
-    /// The peer has not brought the page, or not all of it.
+    /// The peer has not fetched the page, or not all of it.
     fn fall_back(self: &Arc<Self>, peers: &Arc<Peers>, asked: Asked, answer: &Answer) {
         let Asked { mut task, begun, wanted, since, is_coming } = asked;
         task.flight.hand_over(Some(begun));
@@ -441,7 +441,7 @@ impl Peer {
         }
     }
 
-    /// Has one page brought where it belongs.
+    /// Has one page fetched where it belongs.
     fn place(self: &Arc<Self>, peers: &Arc<Peers>, number: usize, link: &mut Option<Link>, place: Place) {
         if place.of.is_cancelled() {
             return place.of.page_done(place.page, &Err(FlightError::Cancelled));
@@ -449,7 +449,7 @@ impl Peer {
         let Some(node) = self.node(peers) else { return place.of.fetch_here(place.page) };
         let page = peers.page_ref(place.of.entry(), place.of.pfs(), place.page);
         let link = (number, link);
-        match self.with_link(peers, &node, link, &page.file.version, |link, d| link.bring(&page, d)) {
+        match self.with_link(peers, &node, link, &page.file.version, |link, d| link.fetch(&page, d)) {
             Answer::Done(fetched_bytes) => {
                 add(&peers.counters.pages_placed_total, 1);
                 place.of.page_placed(place.page, &self.name, place.begun || fetched_bytes > 0);
@@ -503,7 +503,7 @@ impl Peer {
             };
             if matches!(answer, Answer::Broken | Answer::Late | Answer::Tier(_)) {
                 *link = None;
-                lock(&self.crew).sockets.remove(&number);
+                lock(&self.workers).sockets.remove(&number);
             }
             // A connection from before may have ended with the peer's last process: once more with
             // a new one.
@@ -523,7 +523,7 @@ impl Peer {
     ) -> io::Result<&'a mut Link> {
         if link.is_none() {
             let made = Link::connect(&peers.security, peers.cluster.node(), node, deadline)?;
-            lock(&self.crew).sockets.insert(number, made.socket()?);
+            lock(&self.workers).sockets.insert(number, made.socket()?);
             *link = Some(made);
         }
         link.as_mut().ok_or_else(|| io::ErrorKind::NotConnected.into())
@@ -568,7 +568,7 @@ impl Peer {
 
     /// Ends all connections: whoever waits on one hears of it at once.
     fn cut(&self) {
-        for socket in lock(&self.crew).sockets.values() {
+        for socket in lock(&self.workers).sockets.values() {
             // Fails if it is cut already.
             let _ = socket.shutdown(Shutdown::Both);
         }
@@ -599,7 +599,7 @@ impl Peers {
         if let Some(begun) = task.flight.take_begun() {
             return Ok(Some(begun));
         }
-        self.cache.bound_guests(task.entry.geometry().page_len(task.flight.page));
+        self.cache.bound_remote_pages(task.entry.geometry().page_len(task.flight.page));
         Begun::begin(&self.cache, task)
     }
 

@@ -6,9 +6,9 @@
 //! copy, and a reader of the page's front does not wait for its end.
 
 use super::ends::Ends;
-use super::queue::{InStream, Queue};
 use super::run;
 use super::streams::Streams;
+use super::thread_queue::{InStream, Queue};
 use crate::brake::Brake;
 use crate::cache::Cache;
 use crate::cache::entry::{Entry, Task};
@@ -294,8 +294,8 @@ impl Pfs {
         Some(InStream { stream, place: task.flight.page })
     }
 
-    /// Brings one page into the tier. Returns the bytes read from the PFS, 0 if the page was there;
-    /// `None` if the brake has stopped it, and it was handed over.
+    /// Fetches one page into the tier. Returns the bytes read from the PFS, 0 if the page was
+    /// there; `None` if the brake has stopped it, and it was handed over.
     fn fetch_page(&self, task: &Task, buffer: &mut Vec<u8>) -> Result<Option<u64>, FlightError> {
         let begun = match task.flight.take_begun() {
             Some(begun) => Some(begun),
@@ -305,8 +305,8 @@ impl Pfs {
         self.fill_begun(task, begun, buffer)
     }
 
-    /// Brings the rest of a page that was begun. Returns the bytes read from the PFS; `None` if the
-    /// brake has stopped it.
+    /// Fetches the rest of a page that was begun. Returns the bytes read from the PFS; `None` if
+    /// the brake has stopped it.
     fn fill_begun(
         &self,
         task: &Task,

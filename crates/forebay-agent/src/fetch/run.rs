@@ -44,7 +44,7 @@ impl Run {
         self.pages[0].1.file()
     }
 
-    /// Gives back what its write has taken beside it.
+    /// Releases what its write has taken beside it.
     pub fn trim(&self, cache: &Cache) {
         if let Some((first, begun)) = self.pages.first() {
             cache.trim(begun.file(), first.flight.page, self.pages.len() as u32);

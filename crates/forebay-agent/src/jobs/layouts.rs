@@ -81,8 +81,8 @@ impl Silent {
     }
 
     /// The mount was asked about so many files until `now` and has told of so many.
-    fn note(&self, mount: usize, (files, told): (usize, usize), (now, deadline): (Instant, Instant)) {
-        if now >= deadline || told == 0 && files >= SILENT_FILES {
+    fn note(&self, mount: usize, (files, reported): (usize, usize), (now, deadline): (Instant, Instant)) {
+        if now >= deadline || reported == 0 && files >= SILENT_FILES {
             lock(&self.0).insert(mount, now + SILENCE);
         }
     }
@@ -143,9 +143,9 @@ fn insert(updates: Vec<JobUpdate>, ask: impl FnOnce(&[&FileRef]) -> Vec<Option<L
     let mut out = Vec::with_capacity(2 * updates.len());
     for update in updates {
         let files = files_of(&update);
-        let told = told(files, layouts.by_ref().take(files.len()), &mut room_bytes);
+        let reported = reported(files, layouts.by_ref().take(files.len()), &mut room_bytes);
         out.push(update);
-        out.extend(told);
+        out.extend(reported);
     }
     out
 }
@@ -233,7 +233,7 @@ fn ask_by_opening(
         silent: AtomicUsize::new(0),
         speaks: AtomicBool::new(false),
     });
-    let (tell, told) = channel();
+    let (tell, reported) = channel();
     for room in rooms {
         let Some(counted) = Counted::new() else { break };
         let (asking, tell) = (asking.clone(), tell.clone());
@@ -248,7 +248,7 @@ fn ask_by_opening(
     }
     drop(tell);
     let mut lie = Vec::new();
-    while let Ok(one) = told.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+    while let Ok(one) = reported.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
         lie.push(one);
     }
     lie
@@ -300,7 +300,7 @@ impl Drop for Counted {
 
 /// What the coordinator is told of `files`, which lie as `layouts` say; nothing if it is known of
 /// none. What is told takes its room from `room_bytes`.
-fn told(
+fn reported(
     files: &[FileRef],
     layouts: impl Iterator<Item = Option<Layout>>,
     room_bytes: &mut usize,
@@ -365,7 +365,7 @@ mod tests {
     }
 
     fn tell(files: &[FileRef], layouts: &[Option<Layout>]) -> Option<(Vec<String>, Vec<FileLayout>)> {
-        match told(files, layouts.iter().cloned(), &mut { LAYOUT_BYTES })? {
+        match reported(files, layouts.iter().cloned(), &mut { LAYOUT_BYTES })? {
             JobUpdate::Layouts { servers, files } => Some((servers, files)),
             other => panic!("{other:?}"),
         }
@@ -398,15 +398,15 @@ mod tests {
             None,
             Some(layout(20, &["s1", "s3", "s2"], 4)),
         ];
-        let (servers, told) = tell(&files, &layouts).unwrap();
+        let (servers, reported) = tell(&files, &layouts).unwrap();
         let names = |file: usize| -> Vec<&str> {
-            told[file].servers.iter().map(|&number| servers[number as usize].as_str()).collect()
+            reported[file].servers.iter().map(|&number| servers[number as usize].as_str()).collect()
         };
         assert_eq!(names(0), ["pfs:s2", "pfs:s1"]);
         assert_eq!(names(1), ["home:s1"]);
-        assert_eq!(told[2], FileLayout::default());
+        assert_eq!(reported[2], FileLayout::default());
         assert_eq!(names(3), ["pfs:s3", "pfs:s2", "pfs:s1"], "the server of the first stripe comes first");
-        assert_eq!([0, 1, 3].map(|file: usize| told[file].stripe_bytes), [10, u64::MAX, 20]);
+        assert_eq!([0, 1, 3].map(|file: usize| reported[file].stripe_bytes), [10, u64::MAX, 20]);
         assert_eq!(servers.len(), 4, "each once");
     }
 
@@ -416,10 +416,10 @@ mod tests {
         let no_servers = [Some(layout(4096, &[], 0)), Some(layout(0, &["s"], 0))];
         assert_eq!(tell(&files, &no_servers), None);
         assert_eq!(tell(&files, &[Some(layout(10, &["", ""], 0)), None]), None);
-        let (servers, told) = tell(&files, &[Some(layout(10, &["", "s"], 0)), None]).unwrap();
+        let (servers, reported) = tell(&files, &[Some(layout(10, &["", "s"], 0)), None]).unwrap();
         assert_eq!(servers, ["pfs:s"]);
-        assert_eq!(told[0], FileLayout { stripe_bytes: 10, servers: vec![UNKNOWN_SERVER, 0] });
-        assert_eq!(told[1], FileLayout::default());
+        assert_eq!(reported[0], FileLayout { stripe_bytes: 10, servers: vec![UNKNOWN_SERVER, 0] });
+        assert_eq!(reported[1], FileLayout::default());
     }
 
     #[test]
@@ -427,10 +427,10 @@ mod tests {
         let many = |count: usize| Some(layout(1, &vec!["s"; count], 0));
         let files = vec![file("pfs", "a", 9); 100];
         assert_eq!(tell(&files[..1], &[many(STRIPES_MAX + 1)]), None);
-        let (servers, told) = tell(&files, &vec![many(STRIPES_MAX); 100]).unwrap();
-        let known = told.iter().filter(|layout| layout.stripe_bytes > 0).count();
-        assert_eq!((told.len(), known), (100, LAYOUT_BYTES / (STRIPES_MAX * ENTRY_BYTES)));
-        let update = JobUpdate::Layouts { servers, files: told };
+        let (servers, reported) = tell(&files, &vec![many(STRIPES_MAX); 100]).unwrap();
+        let known = reported.iter().filter(|layout| layout.stripe_bytes > 0).count();
+        assert_eq!((reported.len(), known), (100, LAYOUT_BYTES / (STRIPES_MAX * ENTRY_BYTES)));
+        let update = JobUpdate::Layouts { servers, files: reported };
         assert!(forebay_wire::frame::encode(&update).unwrap().len() < LAYOUT_BYTES + 1024);
         let long = "x".repeat(LAYOUT_BYTES);
         assert_eq!(tell(&files[..1], &[Some(layout(1, &[long.as_str()], 0))]), None, "names count, too");

@@ -2,10 +2,10 @@
 //!
 //! | file | what it does |
 //! | --- | --- |
-//! | `book` | what analytics jobs have reported, for the coordinator |
+//! | `job_state` | what analytics jobs have reported, for the coordinator |
 //! | `layouts` | where their files lie on the servers of the PFS |
 //! | `scratch_files` | memory-only files |
 
-pub mod book;
+pub mod job_state;
 pub mod layouts;
 pub mod scratch_files;

@@ -60,14 +60,14 @@ impl Jobs {
         }
     }
 
-    /// Its room is given back when its memory is free.
+    /// Its room is released when its memory is free.
     pub fn give_up(&self, uid: u32, scratch: Scratch) {
         if let Some(remains) = scratch.file.give_up().filter(|remains| !remains.are_gone()) {
             lock(&self.remains).push((uid, remains, scratch.room, scratch.descriptors));
         }
     }
 
-    /// Gives back the room of what programs have closed since.
+    /// Releases the room of what programs have closed since.
     pub fn keep_house(&self) {
         lock(&self.remains).retain(|(_, remains, ..)| !remains.are_gone());
     }
@@ -86,7 +86,7 @@ impl Jobs {
 }
 
 impl Scratch {
-    /// A writer that is done gives back what it asked for and did not use, but never what the file
+    /// A writer that is done releases what it asked for and did not use, but never what the file
     /// takes.
     pub fn give_back_beyond(&mut self, wanted: u64) {
         if self.room.bytes() > wanted && self.file.set_room(wanted - FILE_BYTES).unwrap_or(false) {

@@ -244,7 +244,7 @@ impl Control {
     fn resize(&self, max_bytes: u64, capacity_bytes: u64) {
         if let Some(freed) = self.cache.give_way(max_bytes, capacity_bytes) {
             add(&self.counters.capacity_changes_total, 1);
-            add(&self.counters.given_back_bytes, freed.bytes);
+            add(&self.counters.released_bytes, freed.bytes);
         }
     }
 }

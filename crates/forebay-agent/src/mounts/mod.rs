@@ -220,12 +220,12 @@ impl MountState {
     }
 
     /// True if the file was changed too short a time ago for its time stamps to be believed.
-    pub fn is_young(&self, facts: &FileFacts) -> bool {
-        facts.is_young(wall_clock_ns(), self.config.stamp_granularity_ns)
+    pub fn is_racily_clean(&self, facts: &FileFacts) -> bool {
+        facts.is_racily_clean(wall_clock_ns(), self.config.stamp_granularity_ns)
     }
 
-    /// How long a file is young after a change.
-    pub fn youth(&self, facts: &FileFacts) -> Duration {
+    /// How long a file is racily clean after a change.
+    pub fn racy_for(&self, facts: &FileFacts) -> Duration {
         Duration::from_nanos(facts.granularity_ns(self.config.stamp_granularity_ns).unsigned_abs())
     }
 
@@ -296,7 +296,7 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     #[test]
-    fn a_young_file_is_waited_for_as_long_as_it_stays_young() {
+    fn a_racily_clean_file_is_waited_for_as_long_as_it_stays_so() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("f");
         std::fs::write(&path, b"one").unwrap();
@@ -311,10 +311,10 @@ mod tests {
         };
         let second = Duration::from_millis(1_001);
         stamped(&mut facts, -1);
-        assert!(mount.is_young(&facts) && mount.settles_in(&facts, true).unwrap() <= second);
+        assert!(mount.is_racily_clean(&facts) && mount.settles_in(&facts, true).unwrap() <= second);
         assert!(mount.settles_in(&facts, false).unwrap() > second, "somebody may be writing");
         stamped(&mut facts, -9);
-        assert!(!mount.is_young(&facts));
+        assert!(!mount.is_racily_clean(&facts));
         assert_eq!([true, false].map(|alone| mount.settles_in(&facts, alone)), [None; 2]);
         stamped(&mut facts, 9);
         assert!(

@@ -30,7 +30,7 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unsettled {
     /// Its stamps are too recent; for so long, if it does not change again.
-    Young(Duration),
+    RacilyClean(Duration),
     /// Somebody on this node has it open for writing.
     BeingWritten,
     /// The stamps of its file system cannot be believed.
@@ -41,7 +41,7 @@ impl Unsettled {
     /// As clients hear it.
     pub fn refusal(self) -> Refusal {
         match self {
-            Unsettled::Young(_) => Refusal::Young,
+            Unsettled::RacilyClean(_) => Refusal::RacilyClean,
             Unsettled::BeingWritten => Refusal::BeingWritten,
             Unsettled::StampsUnproved => Refusal::StampsUnproved,
         }
@@ -64,7 +64,7 @@ const MEASURING: Duration = Duration::from_secs(1);
 pub fn believe(mount: &MountState) -> Result<(), Unsettled> {
     match mount.stamps.trust() {
         Trust::Believed => Ok(()),
-        Trust::Measuring => Err(Unsettled::Young(MEASURING)),
+        Trust::Measuring => Err(Unsettled::RacilyClean(MEASURING)),
         Trust::Refused => Err(Unsettled::StampsUnproved),
     }
 }
@@ -83,14 +83,14 @@ pub fn seal(
     believe(mount)?;
     // Where other nodes write, or within the clock's tick, there is no need to ask for a lease.
     if let Some(left) = mount.settles_in(facts, true) {
-        return Err(Unsettled::Young(left));
+        return Err(Unsettled::RacilyClean(left));
     }
     match writers(fd, opened) {
         Writers::None => Ok(()),
         Writers::Some => Err(Unsettled::BeingWritten),
         Writers::Unknown => match mount.settles_in(facts, false) {
             None => Ok(()),
-            Some(left) => Err(Unsettled::Young(left)),
+            Some(left) => Err(Unsettled::RacilyClean(left)),
         },
     }
 }

@@ -23,7 +23,7 @@ use crate::fetch::{AtPeer, Fetch, Requested};
 use crate::mounts::MountState;
 use crate::mounts::admit::Admitted;
 use crate::phases::board::Phases;
-use crate::prefetch::orders::Orders;
+use crate::prefetch::requests::Orders;
 use crate::stop::Stop;
 use crate::user_limits::PfsFile;
 use forebay_policy::fetch_order::Urgency;
@@ -265,10 +265,10 @@ impl<'a> Serving<'a> {
                         frame::send(&mut self.stream, &refusal)?;
                     }
                 }
-                PeerRequest::Bring { page, deadline_ms } => {
+                PeerRequest::Fetch { page, deadline_ms } => {
                     let deadline = deadline_of(deadline_ms);
                     self.stream.set_timeout(Some(left(deadline)?))?;
-                    let reply = self.bring(&page, deadline).unwrap_or_else(|reply| reply);
+                    let reply = self.fetch(&page, deadline).unwrap_or_else(|reply| reply);
                     frame::send(&mut self.stream, &reply)?;
                 }
                 PeerRequest::Check { file, page_bytes, pages } => {
@@ -441,16 +441,16 @@ impl<'a> Serving<'a> {
         Ok(true)
     }
 
-    /// Brings a page into this tier.
-    fn bring(&self, page: &PageRef, deadline: Instant) -> Result<PeerReply, PeerReply> {
+    /// Fetches a page into this tier.
+    fn fetch(&self, page: &PageRef, deadline: Instant) -> Result<PeerReply, PeerReply> {
         let until = patience(deadline).min(Instant::now() + PATIENCE_AHEAD);
         let (entry, flight, mine) = match self.find(page, Urgency::Load, until)? {
-            Found::Whole(_) => return Ok(PeerReply::Brought { fetched_bytes: 0 }),
+            Found::Whole(_) => return Ok(PeerReply::Fetched { fetched_bytes: 0 }),
             Found::Coming(entry, flight, mine) => (entry, flight, mine),
         };
         let page_len = entry.geometry().page_len(page.page);
         match flight.wait(page_len, until) {
-            FlightState::Landed => Ok(PeerReply::Brought { fetched_bytes: if mine { page_len } else { 0 } }),
+            FlightState::Landed => Ok(PeerReply::Fetched { fetched_bytes: if mine { page_len } else { 0 } }),
             FlightState::Under(_) => Err(PeerReply::NotYet),
             FlightState::Failed(e) => Err(failed(e)),
         }
@@ -517,7 +517,7 @@ impl<'a> Serving<'a> {
         for _ in 0..2 {
             let entry = self.entry(mount, page, &pfs)?;
             if let Some(found) = self.board(entry, page.page, &pfs, urgency)? {
-                // Kept until it has come, or given back at once if it has.
+                // Kept until it has come, or released at once if it has.
                 if let (Some(leave), Found::Coming(_, flight, true)) = (leave, &found) {
                     flight.watch(leave);
                 }

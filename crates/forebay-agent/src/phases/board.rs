@@ -166,8 +166,10 @@ impl Phases {
     /// Repeats all that a new coordinator has to know by `say`; later messages follow these.
     pub fn tell_again(&self, say: impl FnOnce(Vec<ToCoordinator>)) {
         let state = lock(&self.state);
-        let told = state.board.told_again(self.now()).into_iter();
-        say(told.map(|(hpc, told)| ToCoordinator::Hpc { hpc, update: words::update(told) }).collect());
+        let reported = state.board.told_again(self.now()).into_iter();
+        say(reported
+            .map(|(hpc, reported)| ToCoordinator::Hpc { hpc, update: words::update(reported) })
+            .collect());
     }
 
     /// The brake of this node.
@@ -245,8 +247,8 @@ impl Phases {
                     add(&self.counters.brakes_total, u64::from(on));
                     tracing::info!(on, "the brake of prefetches, for I/O phases of HPC jobs");
                 }
-                Action::Tell(hpc, told) => {
-                    (self.say)(ToCoordinator::Hpc { hpc, update: words::update(told) });
+                Action::Tell(hpc, reported) => {
+                    (self.say)(ToCoordinator::Hpc { hpc, update: words::update(reported) });
                 }
                 Action::Spread => self.spread(board),
                 Action::CutOff { name, user, lasted_ns } => {

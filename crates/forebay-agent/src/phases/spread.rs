@@ -114,9 +114,9 @@ impl Spread {
 
     /// The thread of a peer.
     fn keep_telling(&self, node: &NodeInfo) {
-        let (mut link, mut told, mut fetched) = (None, 0, None);
-        while let Some((generation, phases)) = self.next(&node.name, told) {
-            told = generation;
+        let (mut link, mut reported, mut fetched) = (None, 0, None);
+        while let Some((generation, phases)) = self.next(&node.name, reported) {
+            reported = generation;
             let begun = self.begun.load(Ordering::SeqCst);
             match self.tell_one(&mut link, node, phases) {
                 Ok(bytes) => {
@@ -136,10 +136,10 @@ impl Spread {
     }
 
     /// Waits for news; `None` if the thread is no longer needed, and then it is no longer listed.
-    fn next(&self, name: &str, told: u64) -> Option<(u64, Vec<HpcPhase>)> {
+    fn next(&self, name: &str, reported: u64) -> Option<(u64, Vec<HpcPhase>)> {
         let deadline = Instant::now() + IDLE;
         let mut state = lock(&self.state);
-        while state.generation == told {
+        while state.generation == reported {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() || self.stop.is_stopping() {
                 state.peers.remove(name);

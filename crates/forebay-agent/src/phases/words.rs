@@ -31,8 +31,8 @@ fn job(declared: Declared) -> HpcJob {
 }
 
 /// For the coordinator.
-pub fn update(told: Told) -> HpcUpdate {
-    match told {
+pub fn update(reported: Told) -> HpcUpdate {
+    match reported {
         Told::Joins(declared) => HpcUpdate::Joins(job(declared)),
         Told::Expects { in_ns, expected } => HpcUpdate::Expects {
             in_ns,

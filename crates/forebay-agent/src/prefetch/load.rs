@@ -1,4 +1,4 @@
-//! Loads: bringing whole files into the tier because somebody asked for it.
+//! Loads: fetching whole files into the tier because somebody asked for it.
 //!
 //! A load belongs to the connection that began it and ends with it. A thread of its own feeds pages
 //! to the fetch queue, at the asked rate and a bounded number at a time, behind every reader and
@@ -8,7 +8,7 @@
 //! Pages that belong to other nodes are seen by those. By the end of a file they may have evicted
 //! some of them, or have died; so at the end each is asked what it still has
 //! ([`crate::fetch::peers::Peers::check`]), all of them at the same time, and what is gone is
-//! brought again, to whoever owns it by then. That is done a few times: a cluster that is too small
+//! fetched again, to whoever owns it by then. That is done a few times: a cluster that is too small
 //! for the file would go on for ever.
 
 use super::feeder::{Errand, Next, Source, feed, open_settled};
@@ -46,7 +46,7 @@ const PAGES_IN_FLIGHT: u64 = 64;
 /// refills.
 const BURST_BYTES: u64 = 4 << 20;
 
-/// How often what has gone from other nodes is brought again before the file is given up.
+/// How often what has gone from other nodes is fetched again before the file is given up.
 const AGAIN_MAX: u32 = 3;
 
 /// A load waits so long for programs to close the files they write, and for files that keep
@@ -72,7 +72,7 @@ pub struct LoadJob {
 #[derive(Debug, Default)]
 struct JobState {
     waiting: VecDeque<(u64, PfsFile)>,
-    /// Files of which some pages are to be brought once more.
+    /// Files of which some pages are to be fetched once more.
     again: VecDeque<(Arc<FileLoad>, Vec<u32>)>,
     feeding: bool,
     files_under_way: u64,
@@ -149,8 +149,8 @@ impl LoadJob {
         }
     }
 
-    /// Has the feeder bring these pages again; `false` if the load was cancelled.
-    fn bring_again(&self, load: Arc<FileLoad>, pages: Vec<u32>) -> bool {
+    /// Has the feeder fetch these pages again; `false` if the load was cancelled.
+    fn fetch_again(&self, load: Arc<FileLoad>, pages: Vec<u32>) -> bool {
         let mut state = lock(&self.state);
         if self.is_cancelled() {
             return false;
@@ -230,8 +230,8 @@ impl LoadJob {
     /// Waits for a file that the load began to wait for at `started`; `false` if it may no more.
     fn wait_settled(&self, why: Unsettled, started: Instant, settling: Duration) -> bool {
         let pause = match why {
-            Unsettled::Young(_) if started.elapsed() > settling + UNSETTLED_MAX => return false,
-            Unsettled::Young(left) => left.min(settling),
+            Unsettled::RacilyClean(_) if started.elapsed() > settling + UNSETTLED_MAX => return false,
+            Unsettled::RacilyClean(left) => left.min(settling),
             Unsettled::BeingWritten => {
                 // Of all files together: there may be thousands.
                 let look_ms = WRITTEN_LOOK.as_millis() as u64;
@@ -352,7 +352,7 @@ struct Elsewhere {
     checking: bool,
     /// Those that are gone, as far as that is known.
     gone: BTreeSet<u32>,
-    /// How often such pages have been brought again.
+    /// How often such pages have been fetched again.
     again: u32,
 }
 
@@ -441,7 +441,7 @@ impl FileLoad {
         self.one_less();
     }
 
-    /// Progress is that of the file: a page that had to be brought again counts once.
+    /// Progress is that of the file: a page that had to be fetched again counts once.
     fn page_landed(&self, fetched_bytes: u64, resident_bytes: u64) {
         let first = lock(&self.elsewhere).again == 0;
         self.job.page_landed(if first { fetched_bytes } else { 0 }, if first { resident_bytes } else { 0 });
@@ -484,7 +484,7 @@ impl FileLoad {
         self.one_less();
     }
 
-    /// All nodes have said what they have: what is gone is brought again, or the file has ended.
+    /// All nodes have said what they have: what is gone is fetched again, or the file has ended.
     fn settle(&self) {
         let mut elsewhere = lock(&self.elsewhere);
         let gone = elsewhere.gone.clone();
@@ -506,7 +506,7 @@ impl FileLoad {
         add(&self.fetch.counters.pages_replaced_total, gone.len() as u64);
         let again = self.me.upgrade().is_some_and(|load| {
             load.left.store(1, Ordering::Release);
-            self.job.bring_again(load, gone.into_iter().collect())
+            self.job.fetch_again(load, gone.into_iter().collect())
         });
         if !again {
             self.end(Some(explain(&FlightError::Cancelled)));
@@ -514,7 +514,7 @@ impl FileLoad {
     }
 
     fn end(&self, failure: Option<(i32, String)>) {
-        // A load that was cancelled may have brought nothing of it.
+        // A load that was cancelled may have fetched nothing of it.
         self.fetch.cache.drop_if_empty(&self.entry);
         self.job.file_ended(self.index, failure);
     }

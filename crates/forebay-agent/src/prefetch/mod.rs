@@ -8,4 +8,4 @@
 
 pub mod feeder;
 pub mod load;
-pub mod orders;
+pub mod requests;

@@ -16,7 +16,7 @@ fn not_allowed() -> Answer {
     reply(Reply::Refused(Refusal::NotAllowed))
 }
 
-/// Gives back one file.
+/// Releases one file.
 pub fn evict_file(connection: &Connection, file: Admitted) -> Answer {
     let node = &connection.node;
     match node.cache.find(file.mount, &file.facts) {
@@ -26,7 +26,7 @@ pub fn evict_file(connection: &Connection, file: Admitted) -> Answer {
     }
 }
 
-/// Gives back all that may go.
+/// Releases all that may go.
 pub fn evict_all(connection: &Connection) -> Answer {
     let node = &connection.node;
     if !node.shares.is_operator(connection.peer.uid) {
@@ -75,7 +75,7 @@ pub fn list(connection: &Connection, after: u64) -> Answer {
 pub fn status(node: &Node) -> Status {
     let totals = node.cache.totals();
     let mut counters = node.counters.list();
-    counters.push(("guest_bytes".into(), totals.guest_bytes));
+    counters.push(("remote_page_bytes".into(), totals.remote_page_bytes));
     counters.push(("lent_bytes".into(), totals.lent_bytes));
     counters.push(("planned_bytes".into(), totals.planned_bytes));
     counters.push(("client_pinned_bytes".into(), totals.client_pinned_bytes));

@@ -6,10 +6,10 @@
 //! when it ends, however it ends.
 
 use super::closer::{Sent, USER_MAX};
-use super::jobs::room_for_told;
+use super::jobs::room_for_reported;
 use super::session::{Connection, Node, reply};
 use crate::counters::add;
-use crate::jobs::book::Size;
+use crate::jobs::job_state::Size;
 use crate::lock::lock;
 use crate::user_limits::{Kind, Share};
 use forebay_store::ring::{self, RingReader};
@@ -236,7 +236,7 @@ impl Conversation<'_> {
         let (len, sent) = self.receive(buffer)?;
         self.long_answer = None;
         let answer = match self.decode(&buffer[..len])? {
-            Ok((request, told)) => self.connection.answer(request, sent, told),
+            Ok((request, reported)) => self.connection.answer(request, sent, reported),
             Err(refusal) => reply(Reply::Refused(refusal)),
         };
         let Some((reply, fds)) = answer else { return Ok(()) };
@@ -290,10 +290,8 @@ impl Conversation<'_> {
         let allowance = packet.len().max(SMALL_PACKET_BYTES) as u64 * DECODED_SHARE;
         let (decoded, too_large) = counted::within(allowance, || decode::<Request>(packet));
         match decoded {
-            Ok(Request::JobTell(updates)) => {
-                Ok(room_for_told(&self.connection, &updates)
-                    .map(|told| (Request::JobTell(updates), Some(told))))
-            }
+            Ok(Request::JobTell(updates)) => Ok(room_for_reported(&self.connection, &updates)
+                .map(|reported| (Request::JobTell(updates), Some(reported)))),
             Ok(request) => Ok(Ok((request, None))),
             Err(_) if too_large => Ok(Err(Refusal::TooMany(format!(
                 "elements in one packet: it would take more than {allowance} bytes; report less at a time"

@@ -4,7 +4,7 @@
 //! to refuse it.
 
 use super::session::{Answer, Connection, Node, reply};
-use crate::jobs::book::{Bounds, NEW_COPIES, Report, Size, is_layouts};
+use crate::jobs::job_state::{Bounds, NEW_COPIES, Report, Size, is_layouts};
 use crate::user_limits::Kind;
 use forebay_store::{Class, Reservation};
 use forebay_wire::{JobUpdate, Refusal, Reply};
@@ -19,7 +19,10 @@ fn bounds(connection: &Connection) -> Bounds {
 }
 
 /// Reserves room for what a client's job reports, or returns why not. Called right after decoding.
-pub fn room_for_told(connection: &Connection, updates: &[JobUpdate]) -> Result<(Size, Reservation), Refusal> {
+pub fn room_for_reported(
+    connection: &Connection,
+    updates: &[JobUpdate],
+) -> Result<(Size, Reservation), Refusal> {
     let (node, size) = (&connection.node, Size::of(updates));
     if !updates.is_empty() && !updates.contains(&JobUpdate::End) {
         node.jobs.may_tell(connection.id, updates, size, bounds(connection))?;

@@ -64,7 +64,7 @@ impl Wanted {
     }
 }
 
-/// Brings a range and waits for it.
+/// Fetches a range and waits for it.
 pub fn fetch(connection: &Connection, file: Admitted, fd: OwnedFd, wanted: &Wanted) -> Answer {
     let node = &connection.node;
     add(&node.counters.fetch_requests_total, 1);
@@ -92,7 +92,7 @@ pub fn fetch(connection: &Connection, file: Admitted, fd: OwnedFd, wanted: &Want
             Ok(entry) => entry,
             Err(why) => return reply(why.reply()),
         };
-        match bring(connection, &entry, &pfs, wanted, ahead.as_ref()) {
+        match fetch_and_wait(connection, &entry, &pfs, wanted, ahead.as_ref()) {
             Outcome::Ready => return ready(connection, &entry, wanted.copy),
             Outcome::Gone => {}
             Outcome::Late => return reply(Reply::TimedOut),
@@ -179,7 +179,7 @@ enum Outcome {
 
 /// Boards the flights of every missing page first, then those ahead, then waits for each of the
 /// first: several pages come at the same time, and what is waited for before the rest.
-fn bring(
+fn fetch_and_wait(
     connection: &Connection,
     entry: &Arc<Entry>,
     pfs: &Arc<PfsFile>,

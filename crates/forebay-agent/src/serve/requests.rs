@@ -3,7 +3,7 @@
 use super::closer::Sent;
 use super::session::{Answer, Connection, reply};
 use super::{admin, jobs, loads, miss, open, phases, pins, scratch, write};
-use crate::jobs::book::Size;
+use crate::jobs::job_state::Size;
 use crate::mounts::admit::{Admitted, NoFile, admit_at, require_writer};
 use forebay_pfs::FileVersion;
 use forebay_store::Reservation;
@@ -12,12 +12,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 impl Connection {
-    /// Answers a request; for what it reports about a job, `told` is its size and the room for it.
+    /// Answers a request; for what it reports about a job, `reported` is its size and the room for
+    /// it.
     pub fn answer(
         &mut self,
         request: Request,
         mut fds: Vec<Sent>,
-        told: Option<(Size, Reservation)>,
+        reported: Option<(Size, Reservation)>,
     ) -> Answer {
         match request {
             Request::Mounts => reply(Reply::Mounts(self.node.mounts.iter().map(|m| m.info()).collect())),
@@ -88,8 +89,8 @@ impl Connection {
             Request::HpcJobs => phases::list(&self.node),
             Request::Plans { most } => phases::plans(self, most),
             Request::Jobs => jobs::list(self),
-            Request::JobTell(updates) => match told {
-                Some(told) => jobs::tell(self, updates, told),
+            Request::JobTell(updates) => match reported {
+                Some(reported) => jobs::tell(self, updates, reported),
                 None => reply(Reply::Refused(Refusal::NoRoom)),
             },
         }

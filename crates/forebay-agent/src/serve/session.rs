@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::coordinator::link::Link;
 use crate::counters::{Counters, add};
 use crate::fetch::Fetch;
-use crate::jobs::book::JobBook;
+use crate::jobs::job_state::JobState;
 use crate::jobs::layouts::Layouts;
 use crate::jobs::scratch_files::Jobs;
 use crate::lock::lock;
@@ -45,7 +45,7 @@ pub struct Node {
     /// The members.
     pub cluster: Arc<Cluster>,
     /// What analytics jobs have reported.
-    pub jobs: Arc<JobBook>,
+    pub jobs: Arc<JobState>,
     /// I/O phases of HPC jobs.
     pub phases: Arc<Phases>,
     /// What is said to the coordinator.

@@ -59,11 +59,11 @@ pub fn commit(connection: &mut Connection, file: Admitted, fd: &OwnedFd, version
         return reply(Reply::Changed(facts));
     }
     let mount = &connection.node.mounts[file.mount];
-    if mount.youth(&facts) >= COARSE && mount.is_young(&facts) {
+    if mount.racy_for(&facts) >= COARSE && mount.is_racily_clean(&facts) {
         // Whoever writes it again in the same second, here or elsewhere, leaves the same stamps.
         // The next one need not be staged.
         mount.is_coarse.store(true, Ordering::Relaxed);
-        return refuse(Refusal::Young);
+        return refuse(Refusal::RacilyClean);
     }
     if !mount.is_believed() {
         return refuse(Refusal::StampsUnproved);

@@ -166,7 +166,7 @@ impl Stage {
             let valid_blocks = geometry.page_len(*page).div_ceil(BLOCK_BYTES) as u32;
             let resident = Word { valid_blocks, state: State::Resident, ..absent };
             if !cache.note_resident(&entry, &file, *page, (absent, resident), Fill::Demand) {
-                // A reader was faster, and its fetch brings the same bytes and counts them.
+                // A reader was faster, and its fetch fetches the same bytes and counts them.
                 cache.release_pages(bytes_of(*page));
             }
         }

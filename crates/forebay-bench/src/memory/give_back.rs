@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const GIB: u64 = 1 << 30;
 
-/// Fills and gives back 4 GiB, with a reader that checks what it reads meanwhile.
+/// Fills and releases 4 GiB, with a reader that checks what it reads meanwhile.
 pub fn give_back(rig: &Rig) -> Result<Vec<Record>, String> {
     let bytes = rig.sized(4 * GIB);
     let bare = rig.bare_tmpfs()?;

@@ -28,7 +28,7 @@ impl Format {
 
 /// Values of a status that are not counters although they stand among them, with their help.
 const GAUGES: &[(&str, &str)] = &[
-    ("guest_bytes", "Bytes of cached pages that another node owns"),
+    ("remote_page_bytes", "Bytes of cached pages that another node owns"),
     ("lent_bytes", "Bytes of pages that are being sent to peers"),
     ("planned_bytes", "Bytes of cached pages that jobs will read"),
     ("client_pinned_bytes", "Bytes of pages that programs have mapped"),

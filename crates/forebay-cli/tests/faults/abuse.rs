@@ -76,7 +76,7 @@ pub fn bomb(socket: &str) {
         for stage in 0..24 {
             // Of two bytes a split, and as a program tells them.
             let empty = vec![Split::default(); 20_000];
-            let usual = vec![Split { parts: vec![part], home: String::new() }; 8_000];
+            let usual = vec![Split { parts: vec![part], preferred_node: String::new() }; 8_000];
             let updates = [empty, usual].map(|splits| JobUpdate::Splits { stage, splits });
             for update in updates.into_iter().chain([JobUpdate::StageReady { stage }]) {
                 sent += if update.held_bytes() > 1000 { 40_000 } else { 10 };
@@ -397,7 +397,7 @@ fn a_memory_only_file_cannot_outgrow_its_room_nor_its_reservation_its_memory() {
     third_user_is_served(&agent, &path, 1);
     writer.say("close");
     writer.expect("closed");
-    wait_for("the room is given back", || agent.used("scratch") == 0);
+    wait_for("the room is released", || agent.used("scratch") == 0);
     writer.finish();
 }
 

@@ -59,7 +59,7 @@ fn assert_stale(file: &forebay_client::File) {
 }
 
 fn assert_new_open_reads(agent: &Agent, path: &Path, seed: u64, len: u64) {
-    // Twice: from the PFS while the file is young, and from the tier.
+    // Twice: from the PFS while the file is racily clean, and from the tier.
     for _ in 0..2 {
         let bytes = read_all(&agent.client().open(path).unwrap()).unwrap();
         assert_eq!(bytes.len() as u64, len);

@@ -4,7 +4,7 @@
 
 use crate::common::{Helper, MIB, PAGE, assert_content, counter, make_file, open_dir_in, send_signal};
 use crate::roles::{hear, tell};
-use forebay_agent::{Agent, Config, Home};
+use forebay_agent::{Agent, Config, CoordinatorAddress};
 use forebay_client::{Client, ClientConfig};
 use forebay_wire::link::Security;
 use forebay_wire::{ClusterStatus, ClusterView, Epoch, NodeInfo, Status};
@@ -247,9 +247,9 @@ impl Node {
 /// The body of an agent's process: it takes views from its standard input, and ends with it.
 pub fn agent(config: &str) {
     // Nobody is there: the views come from the test.
-    let home = Home::Remote("127.0.0.1:1".into(), Security::Loopback);
+    let coordinator_at = CoordinatorAddress::Remote("127.0.0.1:1".into(), Security::Loopback);
     let closer = forebay_agent::Closer::absent().unwrap();
-    let agent = Agent::start(Config::load(Path::new(config)).unwrap(), None, home, closer).unwrap();
+    let agent = Agent::start(Config::load(Path::new(config)).unwrap(), None, coordinator_at, closer).unwrap();
     let cluster = agent.cluster();
     tell(&format!("address {}", cluster.address()));
     std::thread::spawn(move || {

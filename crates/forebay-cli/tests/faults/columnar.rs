@@ -62,7 +62,7 @@ fn small_pages_take_no_more_memory_than_they_have_bytes() {
     wait_for("memory beside the pages is released", || taken() <= agent.used("pages") + MIB);
     drop(file);
     agent.client().admin().evict_all().unwrap();
-    wait_for("all is given back", || taken() <= MIB);
+    wait_for("all is released", || taken() <= MIB);
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn a_read_error_within_a_run_of_small_pages_is_the_programs_error_and_passes() {
     let error = file.read_at(&mut vec![0; MIB as usize], MIB).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::EIO));
     assert!(pfs.stats().faults.read >= 2, "the agent and the program have not both met the fault");
-    wait_for("what failed is given back", || agent.used("pages") == 0);
+    wait_for("what failed is released", || agent.used("pages") == 0);
     pfs.fault("none");
     assert_content(&read_all(&file).unwrap(), 1, 0);
     drop(file);

@@ -88,7 +88,7 @@ pub fn assert_content(bytes: &[u8], seed: u64, offset: u64) {
 
 /// Waits until the file's time stamps can be believed.
 pub fn grow_old(path: &Path) {
-    wait_for("the file is no longer young", || {
+    wait_for("the file is no longer racily clean", || {
         let meta = std::fs::symlink_metadata(path).unwrap();
         let changed = Duration::new(meta.ctime() as u64, meta.ctime_nsec() as u32);
         SystemTime::now().duration_since(UNIX_EPOCH).unwrap() > changed + Duration::from_millis(40)
@@ -327,10 +327,10 @@ impl Agent {
         std::fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap().count()
     }
 
-    /// Asserts that giving back all leaves nothing of files, pages or what clients cost;
+    /// Asserts that releasing all leaves nothing of files, pages or what clients cost;
     /// connections that are on their way out are waited for.
     pub fn assert_nothing_left(&self) {
-        wait_for("all is given back", || {
+        wait_for("all is released", || {
             // Each time: a fetch that nobody waits for any more may land in between.
             self.client().admin().evict_all().unwrap();
             let s = self.status();

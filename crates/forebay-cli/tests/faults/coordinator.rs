@@ -205,9 +205,14 @@ fn begin(client: &Client, path: &Path, nodes: usize) -> (Job, u32) {
     begin_at(client, path, nodes, |_| String::new())
 }
 
-/// As [`begin`], with a home for each task.
-fn begin_at(client: &Client, path: &Path, nodes: usize, home: impl Fn(u32) -> String) -> (Job, u32) {
-    begin_with(client, path, (0..nodes).map(|i| (format!("n{i}"), 2)).collect(), home)
+/// As [`begin`], with a preferred node for each task.
+fn begin_at(
+    client: &Client,
+    path: &Path,
+    nodes: usize,
+    preferred_node: impl Fn(u32) -> String,
+) -> (Job, u32) {
+    begin_with(client, path, (0..nodes).map(|i| (format!("n{i}"), 2)).collect(), preferred_node)
 }
 
 /// As [`begin_at`], on these slots.
@@ -215,13 +220,13 @@ fn begin_with(
     client: &Client,
     path: &Path,
     slots: Vec<(String, u32)>,
-    home: impl Fn(u32) -> String,
+    preferred_node: impl Fn(u32) -> String,
 ) -> (Job, u32) {
     let job = client.begin_job("app", "").unwrap();
     let file = client.file_ref(path).unwrap();
     let tasks = (file.version.size / EXTENT) as u32;
     let part = |t: u32| Part { file: 0, offset: u64::from(t) * EXTENT, len: EXTENT };
-    let split = |t: u32| Split { parts: vec![part(t)], home: home(t) };
+    let split = |t: u32| Split { parts: vec![part(t)], preferred_node: preferred_node(t) };
     job.tell(&[
         JobUpdate::Slots(slots),
         JobUpdate::Files(vec![file]),
@@ -684,7 +689,7 @@ fn long_answers_take_a_share_of_memory_and_never_cost_the_agent_its_coordinator(
     assert!(hoarder.expect("kept").parse::<u64>().unwrap() <= each + 1000);
     assert!(hoarder.expect("unread").parse::<u64>().unwrap() <= each + 1000);
     hoarder.finish();
-    wait_for("the answers are given back", || used(&cluster.status(0), "clients") < before + MIB);
+    wait_for("the answers are released", || used(&cluster.status(0), "clients") < before + MIB);
     let log = cluster.log("log0");
     assert!(!log.contains("lost the coordinator"), "{log}");
 }
@@ -863,13 +868,14 @@ fn what_is_ordered_where_its_task_will_run_comes_by_way_of_its_owner_and_stays()
     let client = cluster.client(0);
     let owners: Vec<String> =
         client.locate(&path, 0, 48 * EXTENT).unwrap().iter().map(|l| l.hosts[0].clone()).collect();
-    let homes: Vec<String> =
+    let preferred_nodes: Vec<String> =
         client.preferred_nodes(&path, 0, 48 * EXTENT).unwrap().iter().map(|l| l.hosts[0].clone()).collect();
-    let moved = owners.iter().zip(&homes).filter(|(owner, home)| owner != home).count();
-    let on = |host: &str| homes.iter().filter(|h| *h == host).count();
-    assert!(moved > 2 && (on("n0"), on("n1")) == (24, 24), "{owners:?} {homes:?}");
+    let moved =
+        owners.iter().zip(&preferred_nodes).filter(|(owner, preferred_node)| owner != preferred_node).count();
+    let on = |host: &str| preferred_nodes.iter().filter(|h| *h == host).count();
+    assert!(moved > 2 && (on("n0"), on("n1")) == (24, 24), "{owners:?} {preferred_nodes:?}");
     let served = slow.stats().read_bytes;
-    let (job, tasks) = begin_at(&client, &path, 2, |task| homes[task as usize].clone());
+    let (job, tasks) = begin_at(&client, &path, 2, |task| preferred_nodes[task as usize].clone());
     for task in 0..tasks {
         // Those of a wave start together, when all of it is there.
         if task % 4 == 0 {
@@ -878,9 +884,9 @@ fn what_is_ordered_where_its_task_will_run_comes_by_way_of_its_owner_and_stays()
                 waves.get(task as usize / 4).is_some_and(|w| w.prefetch_ended_ms.is_some())
             });
         }
-        let node: usize = homes[task as usize][1..].parse().unwrap();
+        let node: usize = preferred_nodes[task as usize][1..].parse().unwrap();
         let before = counter(&cluster.status(node), "pages_demanded_total");
-        run_task_at(&cluster, &job, &path, task, homes[task as usize].clone());
+        run_task_at(&cluster, &job, &path, task, preferred_nodes[task as usize].clone());
         assert_eq!(counter(&cluster.status(node), "pages_demanded_total"), before, "task {task} waited");
     }
     let jobs = client.jobs().unwrap();
@@ -905,7 +911,7 @@ fn the_pages_of_planned_orders_go_first() {
     // Longer than it takes to feed a page, so that all orders always have one that waits.
     slow.fault("read=delay:40ms");
     let (job, _) = begin_at(&client, &path, 1, |_| "n0".into());
-    wait_for("the wave and what is worked ahead of it", || {
+    wait_for("the wave and what is prefetched ahead of it", || {
         cluster.waves(0).iter().filter(|w| w.prefetch_ended_ms.is_some()).count() == 4
     });
     let ended: Vec<_> = cluster.waves(0)[..4].iter().map(|w| w.prefetch_ended_ms.unwrap()).collect();
@@ -915,7 +921,7 @@ fn the_pages_of_planned_orders_go_first() {
 }
 
 #[test]
-fn where_the_pfs_tells_each_server_brings_what_is_needed_first() {
+fn with_known_layouts_each_server_sends_what_is_needed_first() {
     let Some(slow) = SlowFs::start() else { return };
     let path = slow.at("data");
     make_file(&path, SEED, 32 * EXTENT);

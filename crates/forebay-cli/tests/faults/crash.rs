@@ -132,7 +132,7 @@ fn what_a_client_maps_stays_when_the_agent_is_killed_and_the_next_one_evicts_all
     agent.restart();
     assert_eq!((agent.counter("adopted_files_total"), agent.counter("held_files")), (2, 1));
     // The other file goes, the mapped one does not: by eviction of all, of the file, by shrinking,
-    // by being overtaken.
+    // by being superseded.
     assert_eq!(agent.client().admin().evict_all().unwrap(), 2 * MIB);
     assert_eq!(agent.client().admin().evict(&path).unwrap(), 0);
     agent.client().admin().set_capacity(crate::common::BASE).unwrap();

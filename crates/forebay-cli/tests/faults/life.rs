@@ -272,7 +272,7 @@ fn a_memory_only_copy_outside_of_a_job_is_refused() {
 }
 
 #[test]
-fn a_writer_that_is_overtaken_by_another_does_not_cache_wrong_bytes() {
+fn a_writer_whose_version_is_superseded_does_not_cache_wrong_bytes() {
     let pfs = plain_pfs();
     let path = pfs.path().join("f");
     let agent = Agent::on(pfs.path());

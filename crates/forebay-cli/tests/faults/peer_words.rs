@@ -94,7 +94,7 @@ fn nonsense_of_a_peer_costs_it_its_connection_and_the_reader_nothing() {
                 0 => PeerReply::Piece { len: page.page_bytes + 1 },
                 1 => PeerReply::Piece { len: 0 },
                 2 => PeerReply::Piece { len: 4095 },
-                3 => PeerReply::Brought { fetched_bytes: 1 },
+                3 => PeerReply::Fetched { fetched_bytes: 1 },
                 4 => PeerReply::Welcome { protocol: 0, refusal: "no".into() },
                 _ => {
                     let _ = socket.write_all(&[0xff; 64]);

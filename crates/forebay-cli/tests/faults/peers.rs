@@ -55,7 +55,7 @@ fn small_pages_of_columnar_files_come_from_their_owners() {
 }
 
 #[test]
-fn a_page_asked_for_again_is_kept_and_others_stay_guests() {
+fn a_page_asked_for_again_is_kept_and_others_stay_remote() {
     let pfs = plain_pfs();
     let path = pfs.path().join("f");
     make_file(&path, SEED, SIZE);
@@ -63,10 +63,10 @@ fn a_page_asked_for_again_is_kept_and_others_stay_guests() {
     let node = &cluster.nodes[0];
     cluster.read_on(&[0], 1, &path, SEED);
     let came = node.counter("from_peers_bytes");
-    assert!(came > 0 && node.counter("guest_bytes") > 0);
+    assert!(came > 0 && node.counter("remote_page_bytes") > 0);
     // Each reader moves from page to page, which is a use of each of them.
     cluster.read_on(&[0], 2, &path, SEED);
-    wait_for("the agent has heard of the uses", || node.counter("guest_bytes") == 0);
+    wait_for("the agent has heard of the uses", || node.counter("remote_page_bytes") == 0);
     assert_eq!(node.counter("from_peers_bytes"), came, "what is here is not asked for again");
 }
 
@@ -344,19 +344,19 @@ fn a_load_that_a_node_cannot_keep_says_how_much_is_missing() {
 }
 
 #[test]
-fn guests_are_guests_again_after_a_crash() {
+fn remote_pages_are_remote_again_after_a_crash() {
     let pfs = plain_pfs();
     let path = pfs.path().join("f");
     make_file(&path, SEED, SIZE);
     let mut cluster = Cluster::start(2, &NodeSetup::new(pfs.path()));
     cluster.read_on(&[0], 1, &path, SEED);
-    let (guests, resident) =
-        (cluster.nodes[0].counter("guest_bytes"), cluster.nodes[0].status().resident_bytes);
-    assert!(guests > 0 && guests < resident, "{guests} of {resident}");
+    let (remote_bytes, resident) =
+        (cluster.nodes[0].counter("remote_page_bytes"), cluster.nodes[0].status().resident_bytes);
+    assert!(remote_bytes > 0 && remote_bytes < resident, "{remote_bytes} of {resident}");
     cluster.kill_and_restart(0);
     let node = &cluster.nodes[0];
     assert!(node.counter("adopted_files_total") > 0);
-    assert_eq!((node.counter("guest_bytes"), node.status().resident_bytes), (guests, resident));
+    assert_eq!((node.counter("remote_page_bytes"), node.status().resident_bytes), (remote_bytes, resident));
     // They go first: what is left is what is its own. And their bytes were right.
     cluster.read_on(&[0], 1, &path, SEED);
     assert_eq!(cluster.nodes[0].counter("from_peers_bytes"), 0, "what is here is not asked for again");

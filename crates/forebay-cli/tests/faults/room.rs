@@ -142,7 +142,7 @@ fn a_full_tmpfs_is_want_of_room_and_no_signal() {
     drop(client);
     assert_eq!(agent.status().pid, agent.pid());
     agent.assert_nothing_left();
-    assert!(tmpfs.free_bytes() > 3 * MIB, "memory is not given back");
+    assert!(tmpfs.free_bytes() > 3 * MIB, "memory is not released");
     // With room again it is cached again.
     let small = pfs.path().join("s1");
     verify_once(&agent.client(), &small, 1, 0);

@@ -176,7 +176,7 @@ fn a_probe_file_that_is_replaced_while_it_is_used_is_not_written() {
 }
 
 #[test]
-fn doctor_tells_what_a_second_mount_sees_of_a_long_write() {
+fn doctor_reports_what_a_second_mount_sees_of_a_long_write() {
     let Some(mut slow) = SlowFs::start() else { return };
     let mount = slow.mount();
     let look = |second: &Path| {

@@ -80,7 +80,7 @@ fn garbage_costs_its_sender_the_connection_and_nobody_anything_else() {
 }
 
 #[test]
-fn a_client_of_another_protocol_is_told_so_in_words() {
+fn a_client_of_another_protocol_gets_a_message_in_words() {
     let pfs = plain_pfs();
     let agent = Agent::on(pfs.path());
     let channel = Channel::connect(&agent.socket()).unwrap();

@@ -38,8 +38,8 @@ fn the_tier_gives_its_memory_to_a_program_beside_it_and_takes_it_back() {
     tier.read();
     assert_eq!(group.kills(), 0);
     let counters = tier.client.admin().status().unwrap().counters;
-    let given_back = counters.iter().find(|(name, _)| name == "given_back_bytes").unwrap().1;
-    assert!(given_back > FILE - (LIMIT - HOG), "{given_back} bytes");
+    let released = counters.iter().find(|(name, _)| name == "released_bytes").unwrap().1;
+    assert!(released > FILE - (LIMIT - HOG), "{released} bytes");
 
     drop(hog.0.stdin.take());
     assert!(hog.0.wait().unwrap().success());

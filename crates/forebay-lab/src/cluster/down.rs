@@ -34,7 +34,7 @@ use crate::{LabError, mountinfo};
 /// MooseFS master that still has clients waits for them longer than anyone wants to.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// How long the kernel may take to end those that were killed: their memory has to be given back.
+/// How long the kernel may take to end those that were killed: their memory has to be released.
 const KILL_PATIENCE: Duration = Duration::from_secs(20);
 
 /// Programs that serve a mount of the PFS on a node.
@@ -181,8 +181,8 @@ fn directory(lab: &str) -> PathBuf {
     if let Ok(Some(record)) = state::load(lab) {
         return record.place.dir;
     }
-    let told = processes(lab).iter().find_map(|process| variable(process.pid, DIR_VARIABLE));
-    told.map_or_else(|| plan::default_dir(lab), PathBuf::from)
+    let reported = processes(lab).iter().find_map(|process| variable(process.pid, DIR_VARIABLE));
+    reported.map_or_else(|| plan::default_dir(lab), PathBuf::from)
 }
 
 /// Aborts the FUSE connections of the nodes, so that nobody waits for a file system any more. Where

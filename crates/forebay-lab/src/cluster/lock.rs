@@ -12,7 +12,7 @@ use crate::LabError;
 /// Where the locks are, and the records of labs.
 pub const RECORDS: &str = "/run/forebay-lab";
 
-/// Whoever holds this is the only one to change the lab. Given back when dropped, or when the
+/// Whoever holds this is the only one to change the lab. Released when dropped, or when the
 /// process dies.
 #[derive(Debug)]
 pub struct Lock {

@@ -8,7 +8,7 @@
 //!
 //! ```text
 //!            c1        c2        c3        c4      head          PFS client, agent, Spark worker;
-//!             |         |         |         |       |            head: metadata server, coordinator,
+//! | | | | | head: metadata server, coordinator,
 //!             |         |         |         |       |            Spark master; links unshaped
 //!          ===+=========+=========+=========+=======+==+===      bridge in a namespace of its own
 //!             |         |         |         |          |

@@ -199,11 +199,11 @@ mod tests {
 
     #[test]
     fn each_chunk_is_where_its_first_good_copy_is() {
-        let told = servers(SAID.as_bytes(), &ASKED);
-        assert_eq!(told[0].as_deref().unwrap(), ["10.77.0.14:9422", "10.77.0.12:9422", "", ""]);
-        assert_eq!(told[1], None);
-        assert_eq!(told[2].as_deref().unwrap(), [""; 0]);
-        assert_eq!(told[3].as_deref().unwrap(), ["10.77.0.11:9422"]);
+        let reported = servers(SAID.as_bytes(), &ASKED);
+        assert_eq!(reported[0].as_deref().unwrap(), ["10.77.0.14:9422", "10.77.0.12:9422", "", ""]);
+        assert_eq!(reported[1], None);
+        assert_eq!(reported[2].as_deref().unwrap(), [""; 0]);
+        assert_eq!(reported[3].as_deref().unwrap(), ["10.77.0.11:9422"]);
         let layouts = parse(SAID.as_bytes(), &[Path::new("/mnt/mfs/big")]);
         let big = layouts[0].as_ref().unwrap();
         assert_eq!(big.server_of((64 << 20) - 1), Some("10.77.0.14:9422"));
@@ -213,8 +213,8 @@ mod tests {
 
     #[test]
     fn files_that_were_not_asked_for_are_left_out() {
-        let told = servers(SAID.as_bytes(), &["/mnt/mfs/a: b"]);
-        assert_eq!(told, [Some(vec!["10.77.0.11:9422".to_owned()])]);
+        let reported = servers(SAID.as_bytes(), &["/mnt/mfs/a: b"]);
+        assert_eq!(reported, [Some(vec!["10.77.0.11:9422".to_owned()])]);
         assert_eq!(servers(SAID.as_bytes(), &["/other"]), [None]);
     }
 
@@ -258,7 +258,8 @@ mod tests {
         for path in ["-h", "relative", "/a\nb", "/a\0b", &format!("/{}", "x".repeat(5000))] {
             assert!(!can_be_asked(Path::new(path)), "{path}");
         }
-        let told = probe_paths(&[Path::new("-h"), Path::new("x")], Instant::now() + Duration::from_secs(5));
-        assert_eq!(told, [None, None], "nothing is run for them");
+        let reported =
+            probe_paths(&[Path::new("-h"), Path::new("x")], Instant::now() + Duration::from_secs(5));
+        assert_eq!(reported, [None, None], "nothing is run for them");
     }
 }

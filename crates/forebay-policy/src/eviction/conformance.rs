@@ -16,7 +16,7 @@ enum Op {
 
 fn op() -> impl Strategy<Value = Op> {
     let key = 0u64..200;
-    let fill = prop::sample::select(&[Fill::Demand, Fill::Ahead, Fill::Guest][..]);
+    let fill = prop::sample::select(&[Fill::Demand, Fill::Ahead, Fill::Remote][..]);
     prop_oneof![
         4 => (key.clone(), 0u32..5_000, fill).prop_map(|(key, bytes, fill)| Op::Insert(key, bytes, fill)),
         4 => key.clone().prop_map(Op::Touch),

@@ -21,10 +21,10 @@
 #[cfg(test)]
 mod conformance;
 mod fifo;
-mod guests;
 mod lfu;
 mod lru;
 mod planned;
+mod remote_pages;
 mod s3fifo;
 mod sieve;
 mod sketch;
@@ -37,10 +37,10 @@ use alloc::{boxed::Box, string::String, vec::Vec};
 use core::{fmt, str::FromStr};
 
 pub use fifo::Fifo;
-pub use guests::Guests;
 pub use lfu::Lfu;
 pub use lru::Lru;
 pub use planned::Planned;
+pub use remote_pages::RemotePages;
 pub use s3fifo::S3Fifo;
 pub use sieve::Sieve;
 pub use windowed_lfu::WindowedLfu;
@@ -59,8 +59,8 @@ pub enum Fill {
     /// re-use.
     Ahead,
     /// It came from its owner, another node, for a reader here: the first to go until it is used a
-    /// second time ([`Guests`]). No policy but that wrapper ever sees it.
-    Guest,
+    /// second time ([`RemotePages`]). No policy but that wrapper ever sees it.
+    Remote,
 }
 
 /// The exact state of a policy, for tests and for looking at a live agent: named queues, next
@@ -115,12 +115,12 @@ pub trait EvictionPolicy: fmt::Debug + Send {
     /// Sum of the resident pages' sizes.
     fn bytes(&self) -> u64;
 
-    /// Sum of the sizes of guests ([`Fill::Guest`]) among them.
-    fn guest_bytes(&self) -> u64 {
+    /// Sum of the sizes of remote pages ([`Fill::Remote`]) among them.
+    fn remote_page_bytes(&self) -> u64 {
         0
     }
 
-    /// A resident page was brought by `order` and stays until its first touch, or until
+    /// A resident page was fetched by `order` and stays until its first touch, or until
     /// [`EvictionPolicy::unplan`] of that order ([`Planned`]). `false`: it is not resident, or
     /// planned pages have their share already.
     fn plan(&mut self, _key: u64, _order: u64) -> bool {
@@ -189,9 +189,10 @@ impl EvictionKind {
         }
     }
 
-    /// An empty policy of this kind for a tier of `capacity_bytes`, with room for guests and plans.
+    /// An empty policy of this kind for a tier of `capacity_bytes`, with room for remote pages and
+    /// plans.
     pub fn build(self, capacity_bytes: u64) -> Box<dyn EvictionPolicy> {
-        Box::new(Planned::new(Box::new(Guests::new(self.build_bare(capacity_bytes)))))
+        Box::new(Planned::new(Box::new(RemotePages::new(self.build_bare(capacity_bytes)))))
     }
 
     fn build_bare(self, capacity_bytes: u64) -> Box<dyn EvictionPolicy> {

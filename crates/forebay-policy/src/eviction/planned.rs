@@ -3,16 +3,16 @@
 //! A page that was prefetched and is thrown out before it is read has cost the PFS a read for
 //! nothing, and the task that comes for it reads the PFS once more. So planned pages stay out of
 //! the policy's contest until their first touch: one prefetch never pushes out what another has
-//! brought, nor does what is read meanwhile. That promise is bounded in two ways. Together they
+//! fetched, nor does what is read meanwhile. That promise is bounded in two ways. Together they
 //! take at most [`PLANNED_SHARE_PERCENT`] of the capacity; what is beyond is an ordinary page that
 //! was read ahead. And each belongs to an order, with whose end it loses the promise.
 //!
-//! Guests ([`super::Guests`]) may be planned too: a task is not always sent to the owner of what it
-//! reads. While they are, they are no guests to the bound on those; with their first use, or the
-//! order's end, they are guests again.
+//! Remote pages ([`super::RemotePages`]) may be planned too: a task is not always sent to the owner
+//! of what it reads. While they are, the bound on remote pages does not count them; with their
+//! first use, or the request's end, it does again.
 //!
-//! A wrapper around every policy, as for guests: what must not go does not depend on the order of
-//! the rest.
+//! A wrapper around every policy, as for remote pages: what must not go does not depend on the
+//! order of the rest.
 
 use super::{Dump, EvictionKind, EvictionPolicy, Fill, PLANNED_SHARE_PERCENT, Victim};
 use alloc::boxed::Box;
@@ -31,7 +31,7 @@ pub struct Planned {
 struct Page {
     bytes: u32,
     order: u64,
-    guest: bool,
+    remote: bool,
 }
 
 impl Planned {
@@ -52,7 +52,7 @@ impl Planned {
 
     /// Hands a page to the policy, as not used.
     fn hand_over(&mut self, key: u64, page: Page) {
-        let fill = if page.guest { Fill::Guest } else { Fill::Ahead };
+        let fill = if page.remote { Fill::Remote } else { Fill::Ahead };
         self.inner.insert(key, page.bytes, fill);
     }
 
@@ -77,8 +77,8 @@ impl EvictionPolicy for Planned {
 
     fn touch(&mut self, key: u64) {
         match self.take_out(key) {
-            // Its first use, for which it was brought.
-            Some(page) if page.guest => {
+            // Its first use, for which it was fetched.
+            Some(page) if page.remote => {
                 self.hand_over(key, page);
                 self.inner.touch(key);
             }
@@ -105,9 +105,9 @@ impl EvictionPolicy for Planned {
             page.order = order;
             return true;
         }
-        let guests_bytes = self.inner.guest_bytes();
+        let remote_bytes = self.inner.remote_page_bytes();
         let Some(bytes) = self.inner.remove(key) else { return false };
-        let page = Page { bytes, order, guest: self.inner.guest_bytes() < guests_bytes };
+        let page = Page { bytes, order, remote: self.inner.remote_page_bytes() < remote_bytes };
         if self.bytes + u64::from(bytes) > self.share_bytes() {
             self.hand_over(key, page);
             return false;
@@ -162,8 +162,8 @@ impl EvictionPolicy for Planned {
         self.bytes + self.inner.bytes()
     }
 
-    fn guest_bytes(&self) -> u64 {
-        self.inner.guest_bytes()
+    fn remote_page_bytes(&self) -> u64 {
+        self.inner.remote_page_bytes()
     }
 
     fn dump(&self) -> Dump {
@@ -179,7 +179,7 @@ impl EvictionPolicy for Planned {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::eviction::{Guests, Lru};
+    use crate::eviction::{Lru, RemotePages};
     use proptest::prelude::*;
 
     fn policy(capacity_bytes: u64) -> Planned {
@@ -222,23 +222,24 @@ mod tests {
     }
 
     #[test]
-    fn a_planned_guest_is_protected_until_its_use_and_a_guest_again_afterwards() {
-        let mut policy = Planned::new(Box::new(Guests::new(Box::new(Lru::new(100)))));
+    fn a_planned_remote_page_is_protected_until_its_use_only() {
+        let mut policy = Planned::new(Box::new(RemotePages::new(Box::new(Lru::new(100)))));
         policy.insert(0, 10, Fill::Demand);
-        (1..5).for_each(|key| policy.insert(key, 10, Fill::Guest));
+        (1..5).for_each(|key| policy.insert(key, 10, Fill::Remote));
         assert!(policy.plan(1, 7) && policy.plan(2, 7) && policy.plan(3, 8));
         assert_eq!(
-            (policy.guest_bytes(), policy.planned_bytes()),
+            (policy.remote_page_bytes(), policy.planned_bytes()),
             (10, 30),
-            "no guests for the bound on guests"
+            "no remote pages for the bound on them"
         );
         let mut victims = Vec::new();
         policy.evict(10, &mut |_| true, &mut victims);
-        assert_eq!(victims.pop().map(|v| v.key), Some(0), "an unread guest goes after what is ours");
-        // Read once: first to go. Its order has ended without a use: a guest that nobody has read.
+        assert_eq!(victims.pop().map(|v| v.key), Some(0), "an unread remote page goes after what is ours");
+        // Read once: first to go. Its order has ended without a use: a remote page that nobody has
+        // read.
         policy.touch(1);
         policy.unplan(Some(&BTreeSet::from([8])));
-        assert_eq!((policy.guest_bytes(), policy.planned_bytes()), (30, 10));
+        assert_eq!((policy.remote_page_bytes(), policy.planned_bytes()), (30, 10));
         assert_eq!(evict_all(&mut policy), [1, 4, 3]);
         assert!(policy.contains(2) && policy.len() == 1);
     }

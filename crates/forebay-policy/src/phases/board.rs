@@ -298,17 +298,17 @@ impl Board {
 
     /// What a coordinator that knows nothing has to be told.
     pub fn told_again(&self, now: Nanos) -> Vec<(JobKey, Told)> {
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         for (key, job) in &self.jobs {
-            told.push((*key, Told::Joins(job.declared.clone())));
-            told.extend(job.expected.map(|expected| (*key, expects(now, expected))));
+            reported.push((*key, Told::Joins(job.declared.clone())));
+            reported.extend(job.expected.map(|expected| (*key, expects(now, expected))));
             let Some(phase) = job.phase.as_ref().filter(|phase| phase.is_live()) else { continue };
             let line = &phase.line;
             let deadline_ns = line.deadline.map_or(0, |at| at.saturating_since(now).max(1));
             let alone_ns = line.left_ns(now).or(line.alone_ns).unwrap_or(0);
-            told.push((*key, Told::Begins { bytes: line.bytes, alone_ns, deadline_ns }));
+            reported.push((*key, Told::Begins { bytes: line.bytes, alone_ns, deadline_ns }));
         }
-        told
+        reported
     }
 
     fn opens(&mut self, key: JobKey, declared: Declared, out: &mut Vec<Action>) {
@@ -327,13 +327,14 @@ impl Board {
         let counts = !job.is_doubted;
         let is_behind = counts && line.is_behind(now, false);
         let phase =
-            Phase { line, is_behind, counts, is_over: false, is_disturbed, beside_bytes: 0, told: now };
+            Phase { line, is_behind, counts, is_over: false, is_disturbed, beside_bytes: 0, reported: now };
         job.phase = Some(phase);
         (job.expected, job.overdue_at) = (None, None);
         if counts {
             let deadline_ns = line.deadline.map_or(0, |at| at.saturating_since(now));
-            let told = Told::Begins { bytes: line.bytes, alone_ns: line.alone_ns.unwrap_or(0), deadline_ns };
-            out.push(Action::Tell(key, told));
+            let reported =
+                Told::Begins { bytes: line.bytes, alone_ns: line.alone_ns.unwrap_or(0), deadline_ns };
+            out.push(Action::Tell(key, reported));
             self.spread_at = Some(now);
         }
     }
@@ -359,10 +360,10 @@ impl Board {
         let Some(phase) = job.phase.as_mut().filter(|phase| !phase.is_over) else { return };
         job.reports = true;
         phase.line.progress(now, bytes.min(BYTES_MAX));
-        if now.saturating_since(phase.told) < TELL_NS || !phase.counts {
+        if now.saturating_since(phase.reported) < TELL_NS || !phase.counts {
             return;
         }
-        phase.told = now;
+        phase.reported = now;
         if let Some(left_ns) = phase.line.left_ns(now) {
             out.push(Action::Tell(key, Told::Left { left_ns }));
         }

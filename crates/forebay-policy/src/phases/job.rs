@@ -153,7 +153,7 @@ pub(super) struct Phase {
     /// Bytes that agents have read from the file system meanwhile.
     pub beside_bytes: u64,
     /// When its progress was last told to the coordinator.
-    pub told: Nanos,
+    pub reported: Nanos,
 }
 
 impl Job {

@@ -44,8 +44,8 @@ fn begin(bytes: u64, deadline_ns: u64) -> Event {
 fn a_declared_phase_is_told_and_brakes_only_while_it_is_behind() {
     let mut board = board(10 * S);
     let out = hear(&mut board, S, begin(100, 0));
-    let told = Told::Begins { bytes: 100, alone_ns: 10 * S, deadline_ns: 10_500 * MS };
-    assert_eq!(out, [Action::Tell(1, told), Action::Spread]);
+    let reported = Told::Begins { bytes: 100, alone_ns: 10 * S, deadline_ns: 10_500 * MS };
+    assert_eq!(out, [Action::Tell(1, reported), Action::Spread]);
     assert!(board.has_phases() && !board.is_braking());
     hear(&mut board, 2 * S, Event::Progress { job: 1, bytes: 10 });
     hear(&mut board, 3 * S, Event::Progress { job: 1, bytes: 20 });
@@ -133,9 +133,9 @@ fn a_program_that_dies_leaves_the_board_and_a_new_coordinator_hears_all_that_is_
     let mut board = board(10 * S);
     hear(&mut board, 0, Event::Opens(2, declared("two", 4 * S)));
     hear(&mut board, 0, begin(100, 0));
-    let told = board.told_again(Nanos(S));
-    assert_eq!(told.len(), 3);
-    assert_eq!(told[1], (1, Told::Begins { bytes: 100, alone_ns: 9 * S, deadline_ns: 9_500 * MS }));
+    let reported = board.told_again(Nanos(S));
+    assert_eq!(reported.len(), 3);
+    assert_eq!(reported[1], (1, Told::Begins { bytes: 100, alone_ns: 9 * S, deadline_ns: 9_500 * MS }));
     let out = hear(&mut board, S, Event::Closes(1));
     assert!(out.contains(&Action::Tell(1, Told::Leaves)) && out.contains(&Action::Spread));
     assert!(!board.has_phases() && board.told_again(Nanos(S)).len() == 1);
@@ -202,12 +202,12 @@ fn the_next_phase_of_a_job_with_a_rhythm_is_expected_and_given_up_when_it_does_n
     let (in_ns, phases) = expected(&last).unwrap();
     assert!((60 * S..=90 * S).contains(&in_ns) && phases > 0, "{in_ns}");
     // The job has ended its I/O: at last nothing is expected.
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     while let Some(at) = board.next_deadline() {
-        told.extend(expected(&wake(&mut board, at.0)));
-        assert!(told.len() < 10);
+        reported.extend(expected(&wake(&mut board, at.0)));
+        assert!(reported.len() < 10);
     }
-    assert_eq!(told.last().map(|(_, phases)| *phases), Some(0), "{told:?}");
+    assert_eq!(reported.last().map(|(_, phases)| *phases), Some(0), "{reported:?}");
 }
 
 #[test]

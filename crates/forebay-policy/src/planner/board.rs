@@ -13,7 +13,7 @@ use forebay_model::forecast::{Chain, Turn};
 use forebay_model::profile::{Correction, Setting, Strain};
 use forebay_model::sharing;
 
-use super::{Config, Depth, Event, HpcId, JobId};
+use super::{Config, Event, HpcId, JobId, PrefetchDistance};
 use crate::bandwidth;
 use crate::machine::Nanos;
 
@@ -24,7 +24,7 @@ pub use job::{Fetch, Job, Part};
 /// Relative errors below this are rounding, not news.
 const NOISE: f64 = 1e-6;
 
-/// The least part of a wave that is worth bringing when memory does not hold more.
+/// The least part of a wave that is worth fetching when memory does not hold more.
 pub const LEAST_PART: f64 = 0.02;
 
 /// Less is nothing.
@@ -200,13 +200,13 @@ impl Board {
         let j = self.job(job);
         let whole = j.wave_bytes as f64;
         // As with phases: what lasts longer than the model says is taken to end soon. Also what was
-        // paused with nothing left but rounding: a plan that brings less than a byte would be none,
-        // and nobody would ever say that the wave is there.
+        // paused with nothing left but rounding: a plan that fetches less than a byte would be
+        // none, and nobody would ever say that the wave is there.
         let left = j.part(wave).left_bytes;
         if left > LEAST_BYTES { left } else { (whole * 1e-3).max(2.0 * LEAST_BYTES) }
     }
 
-    /// Bytes that `job` may bring beside those in the tier now, if the other jobs keep what they
+    /// Bytes that `job` may fetch beside those in the tier now, if the other jobs keep what they
     /// are entitled to once it has its next wave.
     pub fn room_bytes(&self, job: JobId) -> f64 {
         let j = self.job(job);
@@ -218,32 +218,32 @@ impl Board {
         self.jobs.values().map(|j| j.tier_bytes() + j.coming_bytes()).sum()
     }
 
-    /// The first wave of `job` that is missing, if it may be fetched now at this depth and memory
-    /// allows.
-    pub fn next_wave(&self, job: JobId, depth: Depth) -> Option<u32> {
+    /// The first wave of `job` that is missing, if it may be fetched now at this prefetch distance
+    /// and memory allows.
+    pub fn next_wave(&self, job: JobId, prefetch_distance: PrefetchDistance) -> Option<u32> {
         let j = self.job(job);
         let wave = j.first_missing();
         if wave >= j.waves {
             return None;
         }
-        // A planner that looks after memory itself, for a job that is alone, may bring a part.
-        let by_parts = self.by_parts(depth);
+        // A planner that looks after memory itself, for a job that is alone, may fetch a part.
+        let by_parts = self.by_parts(prefetch_distance);
         let is_kept = j.fetch.is_some_and(|f| f.wave == wave) || (by_parts && j.part(wave).in_tier);
         if is_kept || self.must_be_read_directly(job, wave) {
             return Some(wave);
         }
-        let near_enough = match depth {
-            Depth::OnDemand => j.computing_until.is_none() && wave == j.started,
-            Depth::Waves(ahead) => wave < j.started + ahead,
-            Depth::Memory => true,
+        let near_enough = match prefetch_distance {
+            PrefetchDistance::OnDemand => j.computing_until.is_none() && wave == j.started,
+            PrefetchDistance::Waves(ahead) => wave < j.started + ahead,
+            PrefetchDistance::Memory => true,
         };
         let least = if by_parts { LEAST_PART * j.wave_bytes as f64 } else { f64::INFINITY };
-        let fits = depth == Depth::OnDemand || self.fits(job, wave, least);
+        let fits = prefetch_distance == PrefetchDistance::OnDemand || self.fits(job, wave, least);
         (near_enough && fits).then_some(wave)
     }
 
-    fn by_parts(&self, depth: Depth) -> bool {
-        depth == Depth::Memory && self.jobs.len() == 1
+    fn by_parts(&self, prefetch_distance: PrefetchDistance) -> bool {
+        prefetch_distance == PrefetchDistance::Memory && self.jobs.len() == 1
     }
 
     /// Whether what is missing of `wave`, but no more than `most_bytes`, fits into memory.
@@ -258,10 +258,10 @@ impl Board {
     }
 
     /// Whether memory is kept for `wave`, or there is room for what is missing of it. Of a planner
-    /// that brings parts it is taken that it has seen to it.
-    pub fn has_room(&self, job: JobId, wave: u32, depth: Depth) -> bool {
+    /// that fetches parts it is taken that it has seen to it.
+    pub fn has_room(&self, job: JobId, wave: u32, prefetch_distance: PrefetchDistance) -> bool {
         let kept = self.job(job).fetch.is_some_and(|f| f.wave == wave && !f.direct);
-        kept || self.by_parts(depth) || self.fits(job, wave, f64::INFINITY)
+        kept || self.by_parts(prefetch_distance) || self.fits(job, wave, f64::INFINITY)
     }
 
     /// Whether tasks wait for `wave`, of which a part was lost with a node, and memory has no room

@@ -20,7 +20,7 @@ use forebay_model::profile::{Setting, Strain};
 
 use super::direct::direct_is_faster;
 use super::plan::{ActionKind, Estimate, Plan, PlannedStep};
-use super::{Board, Depth, JobId, Policy};
+use super::{Board, JobId, Policy, PrefetchDistance};
 use crate::machine::Nanos;
 
 /// Phases have to end this much before their deadlines: far more than rounding, far less than
@@ -267,8 +267,8 @@ fn keep(search: &Search<'_>, candidate: Option<Candidate>, found: &mut Vec<Candi
 }
 
 impl Policy for Eley {
-    fn depth(&self) -> Depth {
-        Depth::Waves(1)
+    fn prefetch_distance(&self) -> PrefetchDistance {
+        PrefetchDistance::Waves(1)
     }
 
     /// Tasks that wait need a plan when a phase ends, and another one when the next begins.

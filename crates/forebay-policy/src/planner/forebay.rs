@@ -1,5 +1,5 @@
-//! `forebay`: searches start, nodes, threads, rate, depth and order of waves, and decides anew at
-//! every event.
+//! `forebay`: searches start, nodes, threads, rate, prefetch distance and order of waves, and
+//! decides anew at every event.
 //!
 //! Between phases the fastest setting hurts nobody. Within a phase the prefetch may *spend* what
 //! the phase has in hand: a phase with A seconds of I/O left (alone) and a deadline S seconds later
@@ -21,7 +21,7 @@
 //!    choice and is what makes a decision quick.
 //! 4. With the best courses it is played out which waves come first (the *feed*): tasks that wait
 //!    between phases read what is missing themselves, faster than any prefetch, so waves may be
-//!    left to them while those for the phase are brought.
+//!    left to them while those for the phase are fetched.
 //! 5. The winner is checked by the exact forecast over all HPC jobs, and is shortened until no
 //!    deadline is missed.
 //!
@@ -40,7 +40,7 @@ use forebay_model::profile::{Setting, Strain};
 use super::direct::direct_is_faster;
 use super::eley::MARGIN_S;
 use super::plan::{Estimate, Plan, PlannedStep};
-use super::{Board, Config, Depth, JobId, Policy};
+use super::{Board, Config, JobId, Policy, PrefetchDistance};
 use crate::machine::Nanos;
 
 mod course;
@@ -118,7 +118,7 @@ impl Forebay {
         let nothing = Course { legs: [REST; 3], lost_s: 0.0 };
         let all = [nothing].into_iter().chain(courses(self.hull(board, phases), present));
         played.extend(all.map(|c| (c.moves_bytes(present.left_s), c)));
-        // Those that bring most first: they are likely to be the best, and the others are soon seen
+        // Those that fetch most first: they are likely to be the best, and the others are soon seen
         // to be worse then. Of equals the first that is listed stays the first.
         let mut order: Vec<usize> = (0..played.len()).collect();
         order.sort_by(|&a, &b| played[b].0.total_cmp(&played[a].0));
@@ -301,11 +301,11 @@ impl Finalists {
     }
 }
 
-/// Every course that is looked at. To bring a wave by a mix of settings that costs a given amount,
+/// Every course that is looked at. To fetch a wave by a mix of settings that costs a given amount,
 /// two neighbours on the hull are best.
 fn courses<'a>(hull: &'a [Point], present: &'a Present) -> impl Iterator<Item = Course> + 'a {
     let through = hull.iter().flat_map(move |&a| hull.iter().flat_map(move |&b| present.through(a, b)));
-    // Not the pause, by which nothing comes; and a wave brought by one setting is among the pairs
+    // Not the pause, by which nothing comes; and a wave fetched by one setting is among the pairs
     // above.
     let neighbours = (2..hull.len()).flat_map(move |i| [(hull[i - 1], hull[i]), (hull[i], hull[i - 1])]);
     let until_there = neighbours.flat_map(move |(a, b)| {
@@ -315,8 +315,8 @@ fn courses<'a>(hull: &'a [Point], present: &'a Present) -> impl Iterator<Item = 
     through.chain(until_there).flatten()
 }
 
-/// What `feed` brings first: how many missing waves from `wave` on it skips, and how many bytes it
-/// brings. `None` if memory is full.
+/// What `feed` fetches first: how many missing waves from `wave` on it skips, and how many bytes it
+/// fetches. `None` if memory is full.
 fn target(board: &Board, job: JobId, wave: u32, scene: &Scene, feed: Feed) -> Option<(u32, f64)> {
     let (i, bytes) = scene.work.choose(0, feed)?;
     Some(((board.job(job).started + i as u32).saturating_sub(wave), bytes))
@@ -368,8 +368,8 @@ fn steps_of(course: &Course, now: Nanos) -> Vec<PlannedStep> {
 }
 
 impl Policy for Forebay {
-    fn depth(&self) -> Depth {
-        Depth::Memory
+    fn prefetch_distance(&self) -> PrefetchDistance {
+        PrefetchDistance::Memory
     }
 
     fn replans(&self, _board: &Board, _job: JobId) -> bool {

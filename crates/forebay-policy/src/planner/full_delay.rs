@@ -3,14 +3,14 @@
 
 use super::eley::Search;
 use super::plan::{ActionKind, Plan};
-use super::{Board, Depth, JobId, Policy};
+use super::{Board, JobId, Policy, PrefetchDistance};
 
 /// {No Action, Full Delay}.
 pub struct FullDelay;
 
 impl Policy for FullDelay {
-    fn depth(&self) -> Depth {
-        Depth::Waves(1)
+    fn prefetch_distance(&self) -> PrefetchDistance {
+        PrefetchDistance::Waves(1)
     }
 
     fn plan(&mut self, board: &Board, job: JobId, wave: u32) -> Plan {

@@ -16,7 +16,7 @@
 //! | `full-delay` | at once, or when the phase is over (Eley 2017) |
 //! | `eley` | the best of five actions by the paper's rule (Eley 2018) |
 //! | `eley-direct` | the same, and tasks that wait between phases read by themselves if that is sooner |
-//! | `forebay` | searches start, nodes, threads, rate and depth, and decides anew at every event |
+//! | `forebay` | searches start, nodes, threads, rate and prefetch distance, and decides anew at every event |
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -29,6 +29,7 @@ use serde::{Deserialize, Serialize};
 use crate::machine::Nanos;
 
 pub mod board;
+mod carry_out;
 mod direct;
 mod eley;
 mod forebay;
@@ -36,14 +37,13 @@ mod full_delay;
 mod naive_bb;
 mod no_action;
 mod plan;
-mod run;
 #[cfg(test)]
 mod tests;
 
 pub use board::Board;
+pub use carry_out::{Planner, Snapshot};
 pub use forebay::SpeedCurve;
 pub use plan::{ActionKind, Decision, Estimate, Plan, PlannedStep};
-pub use run::{Planner, Snapshot};
 
 /// Names an HPC job.
 pub type HpcId = u32;
@@ -242,7 +242,7 @@ impl DirectStrain {
 
 /// How far ahead of compute a policy fetches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Depth {
+pub enum PrefetchDistance {
     /// Only when the job waits for the wave.
     OnDemand,
     /// So many waves ahead of the one that computes.
@@ -254,17 +254,17 @@ pub enum Depth {
 /// How waves are prefetched: the part that differs between policies.
 pub trait Policy: Send {
     /// How far ahead it fetches.
-    fn depth(&self) -> Depth;
+    fn prefetch_distance(&self) -> PrefetchDistance;
 
     /// Whether this event makes it plan anew for `job`, rather than only a new wave.
     fn replans(&self, _board: &Board, _job: JobId) -> bool {
         false
     }
 
-    /// Whether nodes bring later waves as well where the wave that is fetched leaves gaps, as far
-    /// as memory goes. Only for policies that do not mind phases: no plan knows of what is brought
+    /// Whether nodes fetch later waves as well where the wave that is fetched leaves gaps, as far
+    /// as memory goes. Only for policies that do not mind phases: no plan knows of what is fetched
     /// so.
-    fn works_ahead(&self) -> bool {
+    fn opportunistic(&self) -> bool {
         false
     }
 

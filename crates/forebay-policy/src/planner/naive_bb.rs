@@ -5,7 +5,7 @@
 use alloc::vec::Vec;
 
 use super::plan::{ActionKind, Estimate, Plan};
-use super::{Board, Depth, JobId, Policy};
+use super::{Board, JobId, Policy, PrefetchDistance};
 
 /// Its name.
 pub const NAME: &str = "naive-bb";
@@ -14,8 +14,8 @@ pub const NAME: &str = "naive-bb";
 pub struct NaiveBb;
 
 impl Policy for NaiveBb {
-    fn depth(&self) -> Depth {
-        Depth::OnDemand
+    fn prefetch_distance(&self) -> PrefetchDistance {
+        PrefetchDistance::OnDemand
     }
 
     fn plan(&mut self, _board: &Board, _job: JobId, _wave: u32) -> Plan {

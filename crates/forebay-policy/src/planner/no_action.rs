@@ -3,17 +3,17 @@
 
 use super::eley::Search;
 use super::plan::{ActionKind, Plan};
-use super::{Board, Depth, JobId, Policy};
+use super::{Board, JobId, Policy, PrefetchDistance};
 
 /// Prefetching without regard.
 pub struct NoAction;
 
 impl Policy for NoAction {
-    fn depth(&self) -> Depth {
-        Depth::Waves(1)
+    fn prefetch_distance(&self) -> PrefetchDistance {
+        PrefetchDistance::Waves(1)
     }
 
-    fn works_ahead(&self) -> bool {
+    fn opportunistic(&self) -> bool {
         true
     }
 

@@ -254,7 +254,7 @@ fn forebay_divides_what_a_phase_bears_among_jobs() {
 /// A gap of 40 s, then a phase of 20 s that gives almost nothing; direct reads at 20 bytes a
 /// second, prefetches at 12.5. What tasks can read themselves before the phase is left to them, and
 /// the waves that will compute in it come first; when memory has no more room but for the next
-/// wave, nothing is brought.
+/// wave, nothing is fetched.
 #[test]
 fn forebay_stocks_waves_for_the_phase_and_leaves_the_next_to_the_tasks() {
     let mut config = config();
@@ -287,11 +287,11 @@ fn forebay_stocks_waves_for_the_phase_and_leaves_the_next_to_the_tasks() {
     assert!(matches!(&out[..], [Action::Decided(_), Action::Direct { wave: 1, .. }]), "{out:?}");
 }
 
-/// While a later wave is brought, as in the case above, a phase begins early that cannot lose
+/// While a later wave is fetched, as in the case above, a phase begins early that cannot lose
 /// anything. The plan for it is a pause of another wave than the one under way, which has to stop
 /// all the same.
 #[test]
-fn a_pause_of_one_wave_stops_what_is_brought_of_another() {
+fn a_pause_of_one_wave_stops_the_fetch_of_another() {
     let mut config = config();
     config.direct.speed_bytes_per_s = 20.0;
     let policy = policy("forebay", &config).expect("it exists");

@@ -15,7 +15,7 @@
 //!
 //! A window ends a page after the *extent* in which the reader is, until the reader has gone half a
 //! page into the next: there another node keeps the file, and tasks that divide a file among them
-//! by extents read a line of the next one and no more. Without this each brought a window of what
+//! by extents read a line of the next one and no more. Without this each fetched a window of what
 //! others would read.
 //!
 //! **Strided.** Three reads of at least 64 KiB at a constant forward distance: the pages of the

@@ -49,7 +49,7 @@ fn the_window_stops_at_its_bound() {
 
 #[test]
 fn a_reader_slower_than_the_file_system_never_waits() {
-    // In a tick the reader takes 256 KiB and the file system brings 320 KiB, in the order asked.
+    // In a tick the reader takes 256 KiB and the file system fetches 320 KiB, in the order asked.
     let mut handle = handle(1 << 30);
     let (mut arrived_bytes, mut asked_bytes, mut waits) = (0, 0, 0);
     for at in (0..1u64 << 30).step_by(256 * KIB as usize) {

@@ -71,7 +71,7 @@ pub struct Split {
     /// Its parts.
     pub parts: Vec<Part>,
     /// The host to which the scheduler will send the task; empty if the job does not know it.
-    pub home: String,
+    pub preferred_node: String,
 }
 
 /// Where a file lies.

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use super::Stages;
 use super::event::{Action, JobKey, Progress, RequestId, WaveId};
-use super::run::{Adjusted, Pace};
+use super::waves::{Adjusted, Pace};
 use crate::machine::Nanos;
 
 /// No request fetches more.

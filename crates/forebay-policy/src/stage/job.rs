@@ -214,10 +214,10 @@ mod tests {
     #[test]
     fn of_a_stage_that_was_forgotten_run_times_stay_and_late_words_are_nothing() {
         let mut job = Job::default();
-        let told = JobUpdate::Splits { stage: 3, splits: vec![Split::default(); 2] };
+        let reported = JobUpdate::Splits { stage: 3, splits: vec![Split::default(); 2] };
         let started = |task| JobUpdate::TaskStarted { stage: 3, task, host: "a".into() };
         let ended = |task| JobUpdate::TaskEnded { stage: 3, task, ok: true, run_ms: 100 };
-        job.apply(told.clone());
+        job.apply(reported.clone());
         assert_eq!(job.apply(JobUpdate::StageReady { stage: 3 }), Change::Ready(3));
         assert_eq!(job.apply(started(0)), Change::Started(3, 0));
         assert_eq!(job.apply(ended(0)), Change::Done(3, 0));
@@ -230,7 +230,7 @@ mod tests {
         }
         assert!(job.stages.is_empty());
         assert_eq!((job.task_ns(3), job.task_ns(4)), (Some(100_000_000), Some(100_000_000)));
-        job.apply(told);
+        job.apply(reported);
         assert_eq!(job.apply(JobUpdate::StageReady { stage: 3 }), Change::Ready(3), "some of it runs again");
     }
 }

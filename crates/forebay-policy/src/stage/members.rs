@@ -44,7 +44,7 @@ impl Stages {
     /// Planners hear how large the tier is now.
     pub(super) fn tell_memory(&mut self, now: Nanos) {
         let bytes = self.memory_bytes();
-        if core::mem::replace(&mut self.memory_told, bytes) == bytes {
+        if core::mem::replace(&mut self.memory_reported, bytes) == bytes {
             return;
         }
         let planners: Vec<_> = self.planners.keys().cloned().collect();

@@ -25,7 +25,7 @@
 //! | `job` | what jobs have reported |
 //! | `partition` | preferred nodes of tasks, and waves |
 //! | `planning` | when to partition; drives the planners |
-//! | `run` | one stage: its waves and how far their requests are |
+//! | `waves` | one stage: its waves and how far their requests are |
 //! | `server_queues` | queues of requests by server, and their concurrency windows |
 //! | `request_order`, `fetch` | which requests go out next, and at what pace |
 //! | `members`, `nodes` | nodes that come, go or change; their numbers |
@@ -42,12 +42,12 @@ mod partition;
 mod phases;
 mod planning;
 mod request_order;
-mod run;
 mod server_queues;
 mod status;
 mod tasks;
 #[cfg(test)]
 mod tests;
+mod waves;
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::string::String;
@@ -69,9 +69,9 @@ pub use partition::SPLIT_WORK_MAX;
 use partition::{Placed, Slots};
 use phases::Hpc;
 pub use planning::DEFAULT_THREADS;
-use run::{QueueKey, StageRun};
 use server_queues::Queues;
 pub use status::{STAGES_SHOWN_MAX, WAVES_SHOWN_MAX};
+use waves::{QueueKey, StageRun};
 
 /// Percentage of the room that a tier protects for plans which the machine uses: the agent's
 /// buffers and other needs are in the same budget.
@@ -109,7 +109,7 @@ pub struct Rules {
     /// Of the capacity of a tier, so many ten-thousandths may be planned for; 10,000 at most.
     pub plannable_per_10000: u64,
     /// Whether planners that do not mind phases fetch later waves in gaps of the planned one.
-    pub works_ahead: bool,
+    pub opportunistic: bool,
     /// Each node has one request for all of its part of a wave, at the setting of the whole wave,
     /// and its planner keeps the account of memory. Otherwise parts are split into chunks, so that
     /// servers have short queues and tiers room for every request.
@@ -122,7 +122,7 @@ pub struct Rules {
 impl Default for Rules {
     fn default() -> Self {
         let plannable_per_10000 = PLANNED_SHARE_PERCENT * PLANNED_OF_PROTECTED_PERCENT;
-        Rules { plannable_per_10000, works_ahead: true, whole_parts: false, tasks_wait: false }
+        Rules { plannable_per_10000, opportunistic: true, whole_parts: false, tasks_wait: false }
     }
 }
 
@@ -163,7 +163,7 @@ pub struct Stages {
     ended: VecDeque<JobStatus>,
     planners: BTreeMap<String, Driven>,
     /// What planners may fill, as they were told last.
-    memory_told: u64,
+    memory_reported: u64,
     hpc: BTreeMap<HpcId, Hpc>,
     config: Config,
     next_id: JobId,
@@ -272,7 +272,7 @@ impl Stages {
             jobs: BTreeMap::new(),
             ended: VecDeque::new(),
             planners: BTreeMap::new(),
-            memory_told: 0,
+            memory_reported: 0,
             hpc: BTreeMap::new(),
             config,
             next_id: 1,

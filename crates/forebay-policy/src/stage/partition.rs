@@ -43,7 +43,7 @@ pub struct Placed {
     pub needs: BTreeMap<String, Need>,
     /// Where the task is expected: its reported preferred node, or the node that owns most of it;
     /// of several, the first by name.
-    pub home: Option<String>,
+    pub preferred_node: Option<String>,
 }
 
 impl Placed {
@@ -58,12 +58,12 @@ impl Placed {
 pub struct Owners<'a> {
     view: &'a [Node],
     slots: &'a Slots,
-    by_mount: BTreeMap<&'a str, Keepers<'a>>,
+    by_mount: BTreeMap<&'a str, Serving<'a>>,
     work: u64,
 }
 
 #[derive(Debug)]
-struct Keepers<'a> {
+struct Serving<'a> {
     names: Vec<&'a str>,
     members: Vec<Member>,
     extent_bytes: u64,
@@ -94,40 +94,41 @@ impl<'a> Owners<'a> {
         let most = owned_bytes.into_iter().rev().max_by_key(|(_, bytes)| *bytes).map(|(owner, _)| owner);
         let Some(most) = most else { return Placed::default() };
         let its = pieces.iter().filter(|(owner, _)| *owner == most);
-        let home = self.told_home(files, split, most, its.map(|(_, part)| part)).unwrap_or(most);
+        let preferred_node =
+            self.reported_node(files, split, most, its.map(|(_, part)| part)).unwrap_or(most);
         let mut needs: BTreeMap<String, Need> = BTreeMap::new();
         for (owner, part) in pieces {
-            let at = if owner == most { home } else { owner };
+            let at = if owner == most { preferred_node } else { owner };
             let need = needs.entry(at.to_owned()).or_default();
             need.bytes += part.len;
             need.parts.push(part);
         }
-        Placed { needs, home: Some(home.to_owned()) }
+        Placed { needs, preferred_node: Some(preferred_node.to_owned()) }
     }
 
-    /// The node that the job has told as the home of `split`, if it can take what the node `most`
+    /// The node that the job prefers for `split`, if it can take what the node `most`
     /// owns of it.
-    fn told_home<'b>(
+    fn reported_node<'b>(
         &mut self,
         files: &'a [File],
         split: &Split,
         most: &'a str,
         mut its: impl Iterator<Item = &'b Part>,
     ) -> Option<&'a str> {
-        if split.home.is_empty() {
+        if split.preferred_node.is_empty() {
             return None;
         }
         self.work += self.view.len() as u64;
-        let on_host = |n: &&Node| n.host == split.home;
+        let on_host = |n: &&Node| n.host == split.preferred_node;
         let with_slots = |n: &&Node| self.slots.by_node.contains_key(&n.name);
         let mut there = self.view.iter().filter(on_host).filter(with_slots).map(|n| n.name.as_str());
         // Of several nodes on one host, the owner stays what it is.
-        let told = there.clone().find(|name| *name == most).or_else(|| there.next())?;
+        let reported = there.clone().find(|name| *name == most).or_else(|| there.next())?;
         its.all(|part| {
-            let keepers = files.get(part.file as usize).and_then(|file| self.keepers(&file.mount));
-            keepers.is_some_and(|keepers| keepers.names.contains(&told))
+            let serving = files.get(part.file as usize).and_then(|file| self.serving(&file.mount));
+            serving.is_some_and(|serving| serving.names.contains(&reported))
         })
-        .then_some(told)
+        .then_some(reported)
     }
 
     /// The parts of `split`, none over the end of an extent, each with the name of its owner.
@@ -137,16 +138,16 @@ impl<'a> Owners<'a> {
         let mut work = 1;
         for part in &split.parts {
             let Some(file) = files.get(part.file as usize) else { continue };
-            let Some(keepers) = self.keepers(&file.mount) else { continue };
+            let Some(serving) = self.serving(&file.mount) else { continue };
             let end = part.offset.saturating_add(part.len).min(file.bytes);
             let mut at = part.offset;
             while at < end && pieces.len() < PIECES_MAX && work < SPLIT_WORK_MAX {
-                let extent = at / keepers.extent_bytes;
-                work += keepers.members.len() as u64;
-                let next = (extent + 1).saturating_mul(keepers.extent_bytes).min(end);
-                let number = owner(extent_key(&file.mount, file.ino, extent), &keepers.members);
-                if let Some(i) = keepers.members.iter().position(|m| Some(m.node) == number) {
-                    pieces.push((keepers.names[i], Part { file: part.file, offset: at, len: next - at }));
+                let extent = at / serving.extent_bytes;
+                work += serving.members.len() as u64;
+                let next = (extent + 1).saturating_mul(serving.extent_bytes).min(end);
+                let number = owner(extent_key(&file.mount, file.ino, extent), &serving.members);
+                if let Some(i) = serving.members.iter().position(|m| Some(m.node) == number) {
+                    pieces.push((serving.names[i], Part { file: part.file, offset: at, len: next - at }));
                 }
                 at = next;
             }
@@ -155,12 +156,12 @@ impl<'a> Owners<'a> {
         pieces
     }
 
-    fn keepers(&mut self, mount: &'a str) -> Option<&Keepers<'a>> {
+    fn serving(&mut self, mount: &'a str) -> Option<&Serving<'a>> {
         let view = self.view;
-        let keepers = self.by_mount.entry(mount).or_insert_with(|| {
+        let serving = self.by_mount.entry(mount).or_insert_with(|| {
             let nodes: Vec<&Node> = view.iter().filter(|n| n.keeps.contains_key(mount)).collect();
             let extents = nodes.iter().filter_map(|n| n.keeps.get(mount).copied());
-            Keepers {
+            Serving {
                 extent_bytes: extents.min().unwrap_or(0),
                 names: nodes.iter().map(|n| n.name.as_str()).collect(),
                 members: nodes
@@ -169,7 +170,7 @@ impl<'a> Owners<'a> {
                     .collect(),
             }
         });
-        (keepers.extent_bytes > 0).then_some(keepers)
+        (serving.extent_bytes > 0).then_some(serving)
     }
 }
 
@@ -184,9 +185,9 @@ pub struct Slots {
 
 impl Slots {
     /// From what a job tells, host by host.
-    pub fn new(told: &[(String, u32)], view: &[Node]) -> Self {
+    pub fn new(reported: &[(String, u32)], view: &[Node]) -> Self {
         let mut slots = Slots::default();
-        for (host, count) in told.iter().filter(|(_, count)| *count > 0) {
+        for (host, count) in reported.iter().filter(|(_, count)| *count > 0) {
             match view.iter().find(|n| n.host == *host) {
                 Some(node) => {
                     let sum = slots.by_node.entry(node.name.clone()).or_default();
@@ -204,22 +205,24 @@ impl Slots {
     }
 }
 
-/// Cuts tasks, given in order with their homes, into waves of task numbers. No slots, no waves.
+/// Partitions tasks, given in order with their preferred nodes, into waves of task numbers. No
+/// slots, no waves.
 pub fn cut(tasks: &[(u32, Option<&str>)], slots: &Slots) -> Vec<Vec<u32>> {
     let total = slots.total();
     if total == 0 {
         return Vec::new();
     }
-    let mut at_home: BTreeMap<&str, u32> = BTreeMap::new();
+    let mut on_node: BTreeMap<&str, u32> = BTreeMap::new();
     let mut used: Vec<u64> = Vec::new();
     let mut waves: Vec<Vec<u32>> = Vec::new();
     let mut anywhere = Vec::new();
-    for &(task, home) in tasks {
-        let Some((home, size)) = home.and_then(|h| Some((h, *slots.by_node.get(h)?))) else {
+    for &(task, preferred_node) in tasks {
+        let Some((preferred_node, size)) = preferred_node.and_then(|h| Some((h, *slots.by_node.get(h)?)))
+        else {
             anywhere.push(task);
             continue;
         };
-        let before = at_home.entry(home).or_default();
+        let before = on_node.entry(preferred_node).or_default();
         put(&mut waves, &mut used, (*before / size) as usize, task);
         *before += 1;
     }
@@ -274,7 +277,10 @@ mod tests {
         let part = Part { file: 0, offset: 1 << 19, len: 20 << 20 };
         let unknown = Part { file: 9, offset: 0, len: 1 };
         let slots = slots(&["a", "b"]);
-        let split = |home: &str| Split { parts: vec![part, unknown], home: home.into() };
+        let split = |preferred_node: &str| Split {
+            parts: vec![part, unknown],
+            preferred_node: preferred_node.into(),
+        };
         let placed = Owners::new(&view, &slots).place(&files, &split(""));
         let bytes: u64 = placed.needs.values().map(|n| n.bytes).sum();
         assert_eq!(bytes, (10 << 20) - (1 << 19), "the file's end bounds the split");
@@ -282,8 +288,8 @@ mod tests {
         parts.sort_by_key(|p| p.offset);
         assert!(parts.windows(2).all(|w| w[0].offset + w[0].len == w[1].offset));
         let most = placed.needs.iter().map(|(name, n)| (n.bytes, name)).max().unwrap().0;
-        assert_eq!(placed.needs[&placed.home.unwrap()].bytes, most);
-        assert_eq!(Owners::new(&[], &slots).place(&files, &split("")).home, None);
+        assert_eq!(placed.needs[&placed.preferred_node.unwrap()].bytes, most);
+        assert_eq!(Owners::new(&[], &slots).place(&files, &split("")).preferred_node, None);
     }
 
     #[test]
@@ -291,7 +297,7 @@ mod tests {
         let (view, files) = (view(&["a", "b"]), [file(u64::MAX)]);
         let slots = slots(&["a"]);
         let part = Part { file: 0, offset: 0, len: u64::MAX };
-        let split = Split { parts: vec![part; 3], home: String::new() };
+        let split = Split { parts: vec![part; 3], preferred_node: String::new() };
         assert_eq!(Owners::new(&view, &slots).place(&files, &split).parts(), PIECES_MAX);
     }
 
@@ -303,7 +309,7 @@ mod tests {
             let names: Vec<&str> = names[..nodes as usize].iter().map(String::as_str).collect();
             let (view, files) = (view(&names), [file(nodes << 20)]);
             let part = Part { file: 0, offset: 0, len: nodes << 20 };
-            let split = Split { parts: vec![part], home: String::new() };
+            let split = Split { parts: vec![part], preferred_node: String::new() };
             let placed = Owners::new(&view, &slots(&["0"])).place(&files, &split);
             placed.needs.values().map(|need| need.bytes).sum::<u64>()
         };
@@ -312,52 +318,56 @@ mod tests {
     }
 
     #[test]
-    fn what_most_is_owned_of_by_one_node_is_brought_to_the_told_home() {
+    fn input_that_one_node_mostly_owns_is_fetched_to_the_preferred_node() {
         let (mut view, files) = (view(&["a", "b", "c"]), [file(64 << 20)]);
         let (all, two) = (slots(&["a", "b", "c"]), slots(&["a", "b"]));
         let part = |extent: u64, extents: u64| Part { file: 0, offset: extent << 20, len: extents << 20 };
-        let split = |part, home: &str| Split { parts: vec![part], home: format!("{home}.host") };
+        let split = |part, preferred_node: &str| Split {
+            parts: vec![part],
+            preferred_node: format!("{preferred_node}.host"),
+        };
         let place =
             |view: &[Node], slots: &Slots, split: &Split| Owners::new(view, slots).place(&files, split);
         for extent in 0..64 {
             let one = part(extent, 1);
-            let owner = place(&view, &all, &split(one, "nobody")).home.unwrap();
-            for told in ["a", "b", "c"] {
-                let placed = place(&view, &all, &split(one, told));
-                assert_eq!(placed.home.as_deref(), Some(told));
+            let owner = place(&view, &all, &split(one, "nobody")).preferred_node.unwrap();
+            for reported in ["a", "b", "c"] {
+                let placed = place(&view, &all, &split(one, reported));
+                assert_eq!(placed.preferred_node.as_deref(), Some(reported));
                 assert_eq!(
                     placed.needs,
-                    [(told.to_owned(), Need { parts: vec![one], bytes: 1 << 20 })].into()
+                    [(reported.to_owned(), Need { parts: vec![one], bytes: 1 << 20 })].into()
                 );
             }
             // No slots there: nobody will come for it.
-            assert_eq!(place(&view, &two, &split(one, "c")).home, Some(owner));
+            assert_eq!(place(&view, &two, &split(one, "c")).preferred_node, Some(owner));
         }
         // Of a longer one the rest stays where it is, and the parts of each are in order.
         let long = part(0, 32);
         let before = place(&view, &all, &split(long, "nobody"));
-        let most = before.home.clone().unwrap();
+        let most = before.preferred_node.clone().unwrap();
         let other = ["a", "b", "c"].into_iter().find(|n| *n != most).unwrap();
         let moved = place(&view, &all, &split(long, other));
         assert_eq!(moved.needs[other].bytes, before.needs[other].bytes + before.needs[&most].bytes);
         assert!(!moved.needs.contains_key(&most) && moved.needs.len() == 2);
         assert!(moved.needs.values().all(|n| n.parts.windows(2).all(|w| w[0].offset < w[1].offset)));
-        // A home that does not keep the mount is none.
+        // A preferred node that does not serve the mount is ignored.
         view[2].keeps = [("other".into(), 1 << 20)].into();
-        let owner = place(&view, &all, &split(part(3, 1), "nobody")).home;
-        assert_eq!(place(&view, &all, &split(part(3, 1), "c")).home, owner);
+        let owner = place(&view, &all, &split(part(3, 1), "nobody")).preferred_node;
+        assert_eq!(place(&view, &all, &split(part(3, 1), "c")).preferred_node, owner);
     }
 
     #[test]
     fn slots_are_those_of_nodes_by_their_hosts() {
-        let told = [("a.host".into(), 2), ("b.host".into(), 0), ("a.host".into(), 1), ("other".into(), 4)];
-        let slots = Slots::new(&told, &view(&["a", "b"]));
+        let reported =
+            [("a.host".into(), 2), ("b.host".into(), 0), ("a.host".into(), 1), ("other".into(), 4)];
+        let slots = Slots::new(&reported, &view(&["a", "b"]));
         assert_eq!((slots.by_node.clone(), slots.elsewhere), ([("a".to_owned(), 3)].into(), 4));
         assert_eq!(slots.total(), 7);
     }
 
     #[test]
-    fn tasks_without_a_home_take_what_is_free() {
+    fn tasks_without_a_preferred_node_take_a_free_slot() {
         let slots = Slots { by_node: [("a".into(), 2)].into(), elsewhere: 1 };
         let tasks = [(0, Some("a")), (1, None), (2, Some("a")), (3, Some("a")), (4, Some("gone")), (5, None)];
         assert_eq!(cut(&tasks, &slots), [vec![0, 1, 2], vec![3, 4, 5]]);
@@ -369,14 +379,14 @@ mod tests {
         /// more of a node's tasks than the node has slots, nor more tasks than there are slots.
         #[test]
         fn waves_hold_every_task_once_in_order_and_within_the_slots(
-            homes in prop::collection::vec(prop::option::of(0usize..5), 0..300),
+            preferred_nodes in prop::collection::vec(prop::option::of(0usize..5), 0..300),
             sizes in prop::collection::vec(0u32..9, 5), elsewhere in 0u32..4
         ) {
             let names = ["a", "b", "c", "d", "e"];
             let by_node = names.iter().zip(&sizes).filter(|(_, s)| **s > 0).map(|(n, s)| ((*n).to_owned(), *s));
             let slots = Slots { by_node: by_node.collect(), elsewhere };
             let tasks: Vec<(u32, Option<&str>)> =
-                (0..).zip(&homes).map(|(i, home)| (i, home.map(|h| names[h]))).collect();
+                (0..).zip(&preferred_nodes).map(|(i, preferred_node)| (i, preferred_node.map(|h| names[h]))).collect();
             let waves = cut(&tasks, &slots);
             if slots.total() == 0 {
                 prop_assert!(waves.is_empty());
@@ -384,18 +394,18 @@ mod tests {
             }
             let mut all: Vec<u32> = waves.concat();
             all.sort_unstable();
-            prop_assert_eq!(all, (0..homes.len() as u32).collect::<Vec<_>>());
+            prop_assert_eq!(all, (0..preferred_nodes.len() as u32).collect::<Vec<_>>());
             let mut last: BTreeMap<Option<&str>, u32> = BTreeMap::new();
             for wave in &waves {
                 prop_assert!(!wave.is_empty() && wave.len() as u64 <= slots.total());
                 let mut count: BTreeMap<&str, u32> = BTreeMap::new();
                 for task in wave {
-                    let home = tasks[*task as usize].1.filter(|h| slots.by_node.contains_key(*h));
-                    prop_assert!(last.get(&home).is_none_or(|l| l < task));
-                    last.insert(home, *task);
-                    if let Some(home) = home {
-                        *count.entry(home).or_default() += 1;
-                        prop_assert!(count[home] <= slots.by_node[home]);
+                    let preferred_node = tasks[*task as usize].1.filter(|h| slots.by_node.contains_key(*h));
+                    prop_assert!(last.get(&preferred_node).is_none_or(|l| l < task));
+                    last.insert(preferred_node, *task);
+                    if let Some(preferred_node) = preferred_node {
+                        *count.entry(preferred_node).or_default() += 1;
+                        prop_assert!(count[preferred_node] <= slots.by_node[preferred_node]);
                     }
                 }
             }

@@ -16,7 +16,7 @@ use forebay_model::profile::{Curve, Profile, Separable, Setting};
 
 use super::event::{Action, JobKey, WaveId};
 use super::partition::{Owners, Placed, Slots, cut};
-use super::run::StageRun;
+use super::waves::StageRun;
 use super::{Driven, Placing, Running, SPEED_WEIGHT, Stages};
 use crate::machine::{Machine, Nanos};
 use crate::planner::{self, Config, DirectStrain, Event, JobId, Planner};
@@ -123,10 +123,11 @@ impl Stages {
         placed.retain(|(task, _)| {
             stage.tasks.get(*task as usize).is_some_and(|task| task.started.is_none() && !task.done)
         });
-        let homes: Vec<(u32, Option<&str>)> = placed.iter().map(|(i, p)| (*i, p.home.as_deref())).collect();
-        let waves = cut(&homes, &slots);
+        let preferred_nodes: Vec<(u32, Option<&str>)> =
+            placed.iter().map(|(i, p)| (*i, p.preferred_node.as_deref())).collect();
+        let waves = cut(&preferred_nodes, &slots);
         run.add_waves(stage.tasks.len(), &waves, placed, &mut self.numbers);
-        let told = (run.planned_waves() > 0).then(|| {
+        let reported = (run.planned_waves() > 0).then(|| {
             let wave_bytes = run.largest_wave_bytes();
             let slots = slots.total().max(1) as f64;
             let learned_ns = || {
@@ -141,17 +142,17 @@ impl Stages {
         });
         let planner = running.job.planner.clone();
         self.release(now, withdrawn);
-        let Some((waves, wave_bytes, compute_ns, tier_read_ns, computing_ns)) = told else { return };
+        let Some((waves, wave_bytes, compute_ns, tier_read_ns, computing_ns)) = reported else { return };
         let (job, name) = (self.next_id, self.planner_called(now, &planner));
         self.next_id += 1;
-        let mut works_ahead = false;
+        let mut opportunistic = false;
         if let Some(driven) = self.planners.get_mut(&name) {
             driven.jobs.insert(job, (key, number));
-            works_ahead = driven.planner.works_ahead() && self.config.rules.works_ahead;
+            opportunistic = driven.planner.opportunistic() && self.config.rules.opportunistic;
         }
         if let Some(run) = self.run_mut(key, number) {
             run.planner = Some((name.clone(), job));
-            run.works_ahead = works_ahead;
+            run.opportunistic = opportunistic;
         }
         let joins = Event::JobJoins { job, waves, wave_bytes, compute_ns, tier_read_ns, computing_ns };
         self.tell(now, &name, joins);

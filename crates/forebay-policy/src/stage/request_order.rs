@@ -7,8 +7,8 @@ use alloc::vec::Vec;
 
 use super::event::{Action, JobKey, Priority, QueueId};
 use super::nodes::NodeNumber;
-use super::run::{Pace, QueueKey, Rank, StageRun, Wanted};
 use super::server_queues::{AtNode, chunk_bytes};
+use super::waves::{Pace, QueueKey, Rank, StageRun, Wanted};
 use super::{Requested, Stages};
 use crate::machine::Nanos;
 

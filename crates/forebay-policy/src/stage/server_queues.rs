@@ -6,9 +6,9 @@
 //! no server rests while another has a queue, and what a later wave needs never comes before what
 //! an earlier one waits for. `docs/decisions/0016` says what that is worth.
 //!
-//! [`Depth`] finds the concurrency window of each queue. A file that lies on several servers within
-//! a chunk, or whose layout is unknown, has the queue [`WIDE`]: it has no window, and nodes have as
-//! many of its requests as their limit allows.
+//! [`ConcurrencyWindow`] finds the concurrency window of each queue. A file that lies on several
+//! servers within a chunk, or whose layout is unknown, has the queue [`WIDE`]: it has no window,
+//! and nodes have as many of its requests as their limit allows.
 
 use alloc::borrow::ToOwned;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -18,7 +18,7 @@ use alloc::vec::Vec;
 
 use super::event::{Layout, Part, QueueId, WaveId};
 use super::partition::Need;
-use crate::depth::Depth;
+use crate::concurrency_window::ConcurrencyWindow;
 use crate::machine::Nanos;
 
 /// The queue of files that are striped finer than a chunk, or whose layout is unknown.
@@ -48,9 +48,9 @@ const STRIPE_BYTES: u64 = 4 << 20;
 /// servers come and go.
 const QUEUES_KEPT: usize = 1024;
 
-/// Beside requests of an earlier wave a queue has so many less than its depth: what seems to be the
-/// work of two or three at a time may be that of one, beside readers who are in no queue, and then
-/// what is needed later would take its share from what is waited for.
+/// Beside requests of an earlier wave a queue has so many less than its concurrency window: what
+/// seems to be the work of two or three at a time may be that of one, beside readers who are in no
+/// queue, and then what is needed later would take its share from what is waited for.
 const LATER_LESS: u32 = 2;
 
 /// A part that is smaller goes with the request before it, on whichever server it lies: many small
@@ -79,7 +79,7 @@ pub struct Queues {
 
 #[derive(Debug, Default)]
 struct Queue {
-    depth: Depth,
+    window: ConcurrencyWindow,
     /// By order.
     under_way: BTreeMap<u64, UnderWay>,
 }
@@ -153,7 +153,7 @@ impl Queues {
         }
         let hanging = of_queue.under_way.values().filter(|request| !is_fresh(request.since, now));
         let nodes: BTreeSet<&str> = hanging.map(|request| request.node.as_str()).collect();
-        nodes.len() < HANGING_MAX && of_queue.counting(now) < of_queue.depth.get()
+        nodes.len() < HANGING_MAX && of_queue.counting(now) < of_queue.window.get()
     }
 
     /// Whether a queue that is free may have a request of this wave: beside what is needed earlier
@@ -164,7 +164,7 @@ impl Queues {
             request.wave.0 == wave.0 && request.wave.1 < wave.1 && is_fresh(request.since, now)
         };
         !of_queue.under_way.values().any(is_earlier)
-            || of_queue.counting(now) + LATER_LESS < of_queue.depth.get()
+            || of_queue.counting(now) + LATER_LESS < of_queue.window.get()
     }
 
     /// The requests that the node is at, of all queues.
@@ -184,13 +184,13 @@ impl Queues {
         assert!(of_queue.is_none() && of_node.is_none(), "request {order} of {node} is counted twice");
     }
 
-    /// An order of the queue is over; `fetched_bytes` is what it has brought from the PFS, if that
+    /// An order of the queue is over; `fetched_bytes` is what it has fetched from the PFS, if that
     /// is what took its time.
     pub fn end(&mut self, queue: QueueId, order: u64, now: Nanos, fetched_bytes: Option<u64>) {
         let Some(queue) = self.queues.get_mut(queue as usize) else { return };
         let Some(request) = queue.under_way.remove(&order) else { return };
         if let Some(bytes) = fetched_bytes {
-            queue.depth.served(bytes, now.saturating_since(request.since), request.beside);
+            queue.window.served(bytes, now.saturating_since(request.since), request.beside);
         }
         let node = &request.node;
         let orders = self.by_node.get_mut(node);
@@ -225,14 +225,14 @@ fn is_fresh(since: Nanos, now: Nanos) -> bool {
     now.saturating_since(since) < PATIENCE_NS
 }
 
-/// How large chunks should be if so many queues together bring so many bytes a second: a power of
+/// How large chunks should be if so many queues together fetch so many bytes a second: a power of
 /// two.
 pub fn chunk_bytes(bytes_per_s: f64, queues: usize) -> u64 {
     let wanted = (bytes_per_s * CHUNK_S / queues.max(1) as f64) as u64;
     wanted.clamp(CHUNK_BYTES.0, CHUNK_BYTES.1).next_power_of_two()
 }
 
-/// What one node brings of one queue at a time, for one task.
+/// What one node fetches of one queue at a time, for one task.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chunk {
     /// The task that reads it.
@@ -247,7 +247,7 @@ pub struct Chunk {
     pub at: u64,
 }
 
-/// Cuts what a node brings for a task into chunks of `chunk_bytes` at most, none on more than one
+/// Cuts what a node fetches for a task into chunks of `chunk_bytes` at most, none on more than one
 /// queue. Files are cut at multiples of that, which are multiples of pages, too, and where large
 /// stripes end. What is left after `most` chunks is in none: a size that a program tells can be
 /// anything.
@@ -413,7 +413,7 @@ mod tests {
         assert!(queues.takes(a, (2, 6), Nanos(0)), "of another stage nothing is known");
         // As fast as alone, however many there are.
         let mut order = 3;
-        while queues.queues[a as usize].depth.get() < 5 {
+        while queues.queues[a as usize].window.get() < 5 {
             queues.begin(a, order, "m", (1, 5), Nanos(0));
             queues.begin(a, order + 1, "m", (1, 5), Nanos(0));
             queues.begin(a, order + 2, "m", (1, 5), Nanos(0));

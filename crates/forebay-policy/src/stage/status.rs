@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use super::event::{JobStatus, StageStatus};
 use super::job::Stage;
-use super::run::StageRun;
+use super::waves::StageRun;
 use super::{Running, Stages};
 use crate::planner;
 

@@ -27,12 +27,12 @@ fn plannable(capacity_bytes: u64) -> u64 {
 }
 
 /// A job of `tasks` tasks, each of which reads one extent of one file, wherever that is.
-fn told(tasks: u32, slots: &[(&str, u32)]) -> Vec<JobUpdate> {
-    told_at(tasks, slots, |_| "")
+fn reported(tasks: u32, slots: &[(&str, u32)]) -> Vec<JobUpdate> {
+    reported_at(tasks, slots, |_| "")
 }
 
-/// As [`told`], with a home for each task.
-fn told_at(tasks: u32, slots: &[(&str, u32)], home: fn(u32) -> &'static str) -> Vec<JobUpdate> {
+/// As [`reported`], with a preferred node for each task.
+fn reported_at(tasks: u32, slots: &[(&str, u32)], preferred_node: fn(u32) -> &'static str) -> Vec<JobUpdate> {
     let file = File { mount: "pfs".into(), ino: 5, bytes: u64::from(tasks) * MIB };
     let part = |task: u32| Part { file: 0, offset: u64::from(task) * MIB, len: MIB };
     vec![
@@ -41,18 +41,20 @@ fn told_at(tasks: u32, slots: &[(&str, u32)], home: fn(u32) -> &'static str) -> 
         JobUpdate::Files { files: vec![file] },
         JobUpdate::Splits {
             stage: 1,
-            splits: (0..tasks).map(|t| Split { parts: vec![part(t)], home: home(t).into() }).collect(),
+            splits: (0..tasks)
+                .map(|t| Split { parts: vec![part(t)], preferred_node: preferred_node(t).into() })
+                .collect(),
         },
         JobUpdate::StageReady { stage: 1 },
     ]
 }
 
-/// `told`, and where its file lies: extent by extent on one of `servers`.
-fn laid_out(mut told: Vec<JobUpdate>, servers: u32) -> Vec<JobUpdate> {
+/// `reported`, and where its file lies: extent by extent on one of `servers`.
+fn laid_out(mut reported: Vec<JobUpdate>, servers: u32) -> Vec<JobUpdate> {
     let names = (0..servers).map(|server| server.to_string()).collect();
     let layout = Layout { stripe_bytes: MIB, servers: (0..servers).collect() };
-    told.insert(3, JobUpdate::Layouts { servers: names, files: vec![layout] });
-    told
+    reported.insert(3, JobUpdate::Layouts { servers: names, files: vec![layout] });
+    reported
 }
 
 const JOB: JobKey = 9;
@@ -145,8 +147,8 @@ impl World {
         }
     }
 
-    /// The agents bring all they were told to.
-    fn bring(&mut self) {
+    /// The agents fetch all they were asked for.
+    fn fetch(&mut self) {
         let open: Vec<u64> = self.orders.iter().filter(|(_, o)| !o.2).map(|(id, _)| *id).collect();
         open.into_iter().for_each(|id| self.end(id, 0));
     }
@@ -190,15 +192,15 @@ impl World {
 #[test]
 fn the_next_wave_is_fetched_while_one_computes() {
     let mut world = World::new("full-delay", &[("a", 1 << 30)]);
-    world.tell(told(6, &[("a", 2)]));
+    world.tell(reported(6, &[("a", 2)]));
     assert_eq!(world.ordered_bytes(), 2 * MIB, "the first wave");
-    world.bring();
+    world.fetch();
     assert_eq!(world.ordered_bytes(), 2 * MIB, "no further ahead before it computes");
     world.now = world.now + SECOND;
     world.start(0, "a");
     assert_eq!(world.ordered_bytes(), 4 * MIB, "the second, as soon as the first computes");
     world.start(1, "a");
-    world.bring();
+    world.fetch();
     let waves = world.waves();
     assert_eq!(waves.len(), 3);
     assert_eq!((waves[1].fetched_bytes, waves[1].prefetch_began_ms), (2 * MIB, Some(1000)));
@@ -212,9 +214,9 @@ fn the_next_wave_is_fetched_while_one_computes() {
 
 #[test]
 fn nodes_fetch_later_waves_where_the_planned_one_leaves_them_idle() {
-    let home = |task: u32| if task.is_multiple_of(2) { "a" } else { "b" };
+    let preferred_node = |task: u32| if task.is_multiple_of(2) { "a" } else { "b" };
     let mut world = World::new("no-action", &[("a", 1 << 30), ("b", 1 << 30)]);
-    world.tell(told_at(60, &[("a", 2), ("b", 2)], home));
+    world.tell(reported_at(60, &[("a", 2), ("b", 2)], preferred_node));
     let open = |world: &World| -> Vec<(u64, bool)> {
         let open = world.orders.values().filter(|(_, _, ended)| !ended);
         let mut open: Vec<_> = open.map(|(_, o, _)| (o.parts[0].offset / MIB, o.ahead)).collect();
@@ -228,19 +230,19 @@ fn nodes_fetch_later_waves_where_the_planned_one_leaves_them_idle() {
     let of_a: Vec<u64> = world.orders.iter().filter(|(_, o)| o.0 == "a").map(|(id, _)| *id).collect();
     of_a.iter().for_each(|id| world.end(*id, 0));
     assert_eq!(open(&world), [(1, false), (3, false)]);
-    world.bring();
+    world.fetch();
     let ahead = |tasks: &[u64]| tasks.iter().map(|task| (*task, true)).collect::<Vec<_>>();
     assert_eq!(open(&world), ahead(&[4, 5, 6, 7, 8, 9, 12, 13]), "the next wave, and a little of two more");
-    (0..4).for_each(|task| world.start(task, home(task)));
-    world.bring();
+    (0..4).for_each(|task| world.start(task, preferred_node(task)));
+    world.fetch();
     assert_eq!(open(&world), ahead(&[10, 11, 14, 15, 18, 19]));
     // Three waves behind the planned one, and no more.
-    (0..9).for_each(|_| world.bring());
+    (0..9).for_each(|_| world.fetch());
     assert_eq!(world.waves().iter().filter(|w| w.prefetch_began_ms.is_some()).count(), 5);
     assert!(open(&world).is_empty());
     // What was fetched ahead counts as fetched when the planner asks for it.
     (0..4).for_each(|task| world.finish(task));
-    (4..8).for_each(|task| world.start(task, home(task)));
+    (4..8).for_each(|task| world.start(task, preferred_node(task)));
     assert!(world.waves()[1..5].iter().all(|w| w.fetched_bytes == w.bytes), "{:?}", world.waves());
 }
 
@@ -249,8 +251,8 @@ fn ahead_goes_only_what_leaves_half_of_the_room() {
     let capacity = 40 * MIB;
     let held_after_the_first = |slots: u32| {
         let mut world = World::new("no-action", &[("a", capacity)]);
-        world.tell(told(40, &[("a", slots)]));
-        world.bring();
+        world.tell(reported(40, &[("a", slots)]));
+        world.fetch();
         world.ordered_bytes()
     };
     let held = held_after_the_first(4);
@@ -260,11 +262,11 @@ fn ahead_goes_only_what_leaves_half_of_the_room() {
 }
 
 #[test]
-fn where_hands_are_few_they_bring_what_is_needed_first_whichever_server_has_it() {
+fn with_few_slots_the_chunk_needed_first_goes_first_whichever_server_has_it() {
     // The servers of the first wave are the last, and each would have something of the waves within
     // reach.
-    let told = |world: &mut World| {
-        let mut updates = laid_out(told(40, &[("a", 2)]), 8);
+    let reported = |world: &mut World| {
+        let mut updates = laid_out(reported(40, &[("a", 2)]), 8);
         for update in &mut updates {
             if let JobUpdate::Layouts { files, .. } = update {
                 files[0].servers.reverse();
@@ -273,7 +275,7 @@ fn where_hands_are_few_they_bring_what_is_needed_first_whichever_server_has_it()
         world.tell(updates);
     };
     let mut world = World::new("no-action", &[("a", 1 << 30)]);
-    told(&mut world);
+    reported(&mut world);
     let tasks = |world: &World| -> Vec<u64> {
         let mut tasks: Vec<u64> = world.orders.values().map(|(_, o, _)| o.parts[0].offset / MIB).collect();
         tasks.sort_unstable();
@@ -291,7 +293,7 @@ fn where_hands_are_few_they_bring_what_is_needed_first_whichever_server_has_it()
 #[test]
 fn what_was_cut_before_a_change_of_slots_holds_nothing_up() {
     let mut world = World::new("no-action", &[("a", 1 << 30)]);
-    world.tell(laid_out(told(4000, &[("a", 500)]), 1));
+    world.tell(laid_out(reported(4000, &[("a", 500)]), 1));
     // Again and again thousands of pieces are void.
     for slots in [501, 502, 503, 504] {
         world.tell(vec![JobUpdate::Slots { slots: vec![("a".into(), slots)] }]);
@@ -309,7 +311,7 @@ fn what_was_cut_before_a_change_of_slots_holds_nothing_up() {
 #[test]
 fn tasks_that_start_before_their_input_is_there_read_by_themselves() {
     let mut world = World::new("full-delay", &[("a", 1 << 30)]);
-    world.tell(told(4, &[("a", 2)]));
+    world.tell(reported(4, &[("a", 2)]));
     world.start(0, "a");
     let kept = world.orders.values().any(|(_, o, _)| o.parts.iter().any(|p| p.offset == MIB));
     assert!(kept, "the other task still waits for it");
@@ -322,7 +324,7 @@ fn tasks_that_start_before_their_input_is_there_read_by_themselves() {
 #[test]
 fn a_request_that_goes_on_ends_with_its_wave() {
     let mut world = World::new("no-action", &[("a", 1 << 30)]);
-    world.tell(told(6, &[("a", 2)]));
+    world.tell(reported(6, &[("a", 2)]));
     (0..2).for_each(|task| world.start(task, "a"));
     let offsets =
         |world: &World| world.orders.values().map(|(_, o, _)| o.parts[0].offset / MIB).collect::<Vec<_>>();
@@ -335,14 +337,14 @@ fn a_request_that_goes_on_ends_with_its_wave() {
 #[test]
 fn the_end_of_a_job_leaves_no_orders() {
     let mut world = World::new("full-delay", &[("a", 1 << 30), ("b", 1 << 30)]);
-    world.tell(told(64, &[("a", 4), ("b", 4)]));
+    world.tell(reported(64, &[("a", 4), ("b", 4)]));
     assert_eq!(world.orders.len(), 8);
     world.tell(vec![JobUpdate::End]);
     assert!(world.orders.is_empty());
     let status = world.machine.status();
     assert!(status[0].ended && status[0].planner == "full-delay");
     // The node of its program goes: the same, but there is nobody to show it to.
-    world.tell(told(64, &[("a", 4), ("b", 4)]));
+    world.tell(reported(64, &[("a", 4), ("b", 4)]));
     assert_eq!(world.orders.len(), 8);
     world.report(Event::JobGone { job: JOB });
     world.went("a");
@@ -354,11 +356,11 @@ fn the_end_of_a_job_leaves_no_orders() {
 fn of_stages_that_have_ended_only_what_is_shown_is_kept() {
     let nodes = [("a", 1 << 30)];
     let mut world = World::new("no-action", &nodes);
-    let mut begin = told(4, &[("a", 2)]);
+    let mut begin = reported(4, &[("a", 2)]);
     let JobUpdate::Splits { splits, .. } = begin.remove(3) else { panic!("{begin:?}") };
     begin.truncate(3);
     world.tell(begin);
-    let stage_told =
+    let stage_reported =
         |stage| vec![JobUpdate::Splits { stage, splits: splits.clone() }, JobUpdate::StageReady { stage }];
     let ran = |stage, task| {
         let started = JobUpdate::TaskStarted { stage, task, host: "a".into() };
@@ -366,8 +368,8 @@ fn of_stages_that_have_ended_only_what_is_shown_is_kept() {
     };
     let stages = 3 * ENDED_STAGES_MAX as u32;
     for stage in 0..stages {
-        world.tell(stage_told(stage));
-        world.bring();
+        world.tell(stage_reported(stage));
+        world.fetch();
         world.tell(ran(stage, 0));
         let orders: Vec<u64> = world.orders.keys().copied().collect();
         assert!(!orders.is_empty(), "stage {stage} has nothing to leave behind");
@@ -401,7 +403,7 @@ fn of_stages_that_have_ended_only_what_is_shown_is_kept() {
     }
     assert_eq!(world.machine.jobs[&JOB].job.task_ns(0), Some(SECOND));
     // Some of one has to run again: it is planned like any other, and ends with the job.
-    world.tell(stage_told(0));
+    world.tell(stage_reported(0));
     assert!(world.ordered_bytes() > 0);
     world.tell(vec![JobUpdate::End]);
     assert!(world.orders.is_empty());
@@ -412,7 +414,7 @@ fn of_stages_that_have_ended_only_what_is_shown_is_kept() {
 #[test]
 fn naive_bb_orders_nothing_and_unknown_planners_are_the_default() {
     let mut world = World::new("naive-bb", &[("a", 1 << 30)]);
-    world.tell(told(6, &[("a", 2)]));
+    world.tell(reported(6, &[("a", 2)]));
     for task in 0..6 {
         world.start(task, "a");
         world.finish(task);
@@ -425,8 +427,8 @@ fn naive_bb_orders_nothing_and_unknown_planners_are_the_default() {
 fn a_node_is_ordered_no_more_than_fits() {
     // Five extents of the wave's twenty fit the small node at most.
     let mut world = World::new("no-action", &[("a", 8 * MIB), ("b", 80 * MIB)]);
-    world.tell(told(200, &[("a", 20), ("b", 20)]));
-    (0..30).for_each(|_| world.bring());
+    world.tell(reported(200, &[("a", 20), ("b", 20)]));
+    (0..30).for_each(|_| world.fetch());
     let of = |world: &World, name: &str| -> u64 {
         let its = world.orders.values().filter(|(node, _, _)| node == name);
         its.flat_map(|(_, o, _)| &o.parts).map(|p| p.len).sum()
@@ -435,7 +437,7 @@ fn a_node_is_ordered_no_more_than_fits() {
     assert!(of(&world, "b") >= 10 * MIB);
     // Nobody has room for anything: no harm.
     let mut world = World::new("no-action", &[("a", MIB / 2)]);
-    world.tell(told(8, &[("a", 2)]));
+    world.tell(reported(8, &[("a", 2)]));
     assert!(world.orders.is_empty());
     for task in 0..8 {
         world.start(task, "a");
@@ -445,9 +447,9 @@ fn a_node_is_ordered_no_more_than_fits() {
 }
 
 #[test]
-fn who_comes_back_is_ordered_anew_and_told_jobs_do_not_double() {
+fn a_node_that_returns_gets_its_requests_anew_and_reported_jobs_do_not_double() {
     let mut world = World::new("no-action", &[("a", 1 << 30), ("b", 1 << 30)]);
-    world.tell(told(64, &[("a", 4), ("b", 4)]));
+    world.tell(reported(64, &[("a", 4), ("b", 4)]));
     let before = world.ordered_bytes();
     // Another node's connection was lost: it forgot its orders.
     world.orders.retain(|_, (node, _, _)| node != "b");
@@ -458,15 +460,15 @@ fn who_comes_back_is_ordered_anew_and_told_jobs_do_not_double() {
     world.orders.retain(|_, (node, _, _)| node != "a");
     world.report(Event::JobGone { job: JOB });
     world.came("a");
-    world.tell(told(64, &[("a", 4), ("b", 4)]));
+    world.tell(reported(64, &[("a", 4), ("b", 4)]));
     assert_eq!((world.ordered_bytes(), world.machine.status().len()), (before, 1));
 }
 
 #[test]
 fn a_change_of_members_moves_what_has_not_begun() {
     let mut world = World::new("no-action", &[("a", 1 << 30), ("b", 1 << 30)]);
-    world.tell(told(64, &[("a", 4), ("b", 4)]));
-    world.bring();
+    world.tell(reported(64, &[("a", 4), ("b", 4)]));
+    world.fetch();
     let first: Vec<u32> = (0..64)
         .filter(|t| {
             world
@@ -483,29 +485,29 @@ fn a_change_of_members_moves_what_has_not_begun() {
     let waves = world.waves();
     assert_eq!(waves.iter().map(|w| w.tasks).sum::<u32>(), 64, "{waves:?}");
     assert_eq!(waves[0].tasks, 1, "what has begun stays with what has started");
-    world.bring();
+    world.fetch();
     for task in 0..64 {
         world.start(task, "a");
         world.finish(task);
-        world.bring();
+        world.fetch();
     }
     assert!(world.waves().iter().all(|w| w.tasks == w.tasks_done));
     assert!(world.orders.is_empty(), "everything is let go when it is read");
 }
 
 #[test]
-fn told_homes_make_even_waves_and_are_where_the_orders_go() {
+fn preferred_nodes_make_even_waves_and_get_the_requests() {
     let nodes = [("a", 1 << 30), ("b", 1 << 30)];
     let mut by_owner = World::new("no-action", &nodes);
-    by_owner.tell(told(20, &[("a", 2), ("b", 2)]));
+    by_owner.tell(reported(20, &[("a", 2), ("b", 2)]));
     assert!(by_owner.waves().len() > 5, "owners are even by chance: nothing to show");
-    let home = |task: u32| if task.is_multiple_of(2) { "a" } else { "b" };
+    let preferred_node = |task: u32| if task.is_multiple_of(2) { "a" } else { "b" };
     let mut world = World::new("no-action", &nodes);
-    world.tell(told_at(20, &[("a", 2), ("b", 2)], home));
+    world.tell(reported_at(20, &[("a", 2), ("b", 2)], preferred_node));
     let waves = world.waves();
     assert!(waves.len() == 5 && waves.iter().all(|w| w.tasks == 4), "{waves:?}");
     for task in 0..20 {
-        world.bring();
+        world.fetch();
         let offset = u64::from(task) * MIB;
         let at: Vec<&str> = world
             .orders
@@ -513,8 +515,8 @@ fn told_homes_make_even_waves_and_are_where_the_orders_go() {
             .filter(|(_, o, _)| o.parts.iter().any(|p| p.offset == offset))
             .map(|(node, _, _)| node.as_str())
             .collect();
-        assert_eq!(at, [home(task)], "task {task}");
-        world.start(task, home(task));
+        assert_eq!(at, [preferred_node(task)], "task {task}");
+        world.start(task, preferred_node(task));
         world.finish(task);
     }
     assert_eq!(world.machine.status()[0].stages[0].tasks_local, 20);
@@ -522,13 +524,13 @@ fn told_homes_make_even_waves_and_are_where_the_orders_go() {
 }
 
 #[test]
-fn what_was_told_for_a_home_that_leaves_goes_to_its_owners() {
+fn what_was_planned_for_a_preferred_node_that_leaves_goes_to_its_owners() {
     let all = [("a", 1 << 30), ("b", 1 << 30), ("c", 1 << 30)];
     let mut world = World::new("full-delay", &all);
-    world.tell(told_at(48, &[("a", 2), ("b", 2), ("c", 2)], |_| "c"));
-    assert_eq!(world.waves().len(), 24, "all of it at the home of all");
+    world.tell(reported_at(48, &[("a", 2), ("b", 2), ("c", 2)], |_| "c"));
+    assert_eq!(world.waves().len(), 24, "all of it on the preferred node of all");
     assert!(world.orders.values().all(|(node, _, _)| node == "c") && world.ordered_bytes() == 2 * MIB);
-    world.bring();
+    world.fetch();
     world.start(0, "c");
     world.went("c");
     world.report(members(&all[..2]));
@@ -538,7 +540,7 @@ fn what_was_told_for_a_home_that_leaves_goes_to_its_owners() {
     assert!(waves.len() < 24 && waves.iter().map(|w| w.tasks).sum::<u32>() == 48, "{waves:?}");
     let mut nodes = BTreeSet::new();
     for task in 0..48 {
-        world.bring();
+        world.fetch();
         nodes.extend(world.orders.values().map(|(node, _, _)| node.clone()));
         world.start(task, "a");
         world.finish(task);
@@ -548,28 +550,32 @@ fn what_was_told_for_a_home_that_leaves_goes_to_its_owners() {
 }
 
 #[test]
-fn who_went_is_ordered_nothing_and_who_came_back_not_what_it_was_to_be_told_before() {
+fn a_node_that_left_gets_no_request_and_one_that_returned_none_of_before() {
     let nodes = [("a", 1 << 30), ("b", 1 << 30)];
-    let told_all =
-        || told_at(16, &[("a", 2), ("b", 2)], |task| if task.is_multiple_of(2) { "a" } else { "b" });
+    let reported_all =
+        || reported_at(16, &[("a", 2), ("b", 2)], |task| if task.is_multiple_of(2) { "a" } else { "b" });
     // It goes while one wave is fetched; the next is due before the view without it is there.
     let mut world = World::new("no-action", &nodes);
-    world.tell(told_all());
+    world.tell(reported_all());
     world.went("b");
     world.orders.retain(|_, (node, _, _)| node != "b");
-    world.bring();
+    world.fetch();
     world.start(0, "a");
     assert!(world.ordered_bytes() > 2 * MIB, "the second wave's part at the other is ordered");
     assert!(world.orders.values().all(|(node, _, _)| node == "a"), "{:?}", world.orders);
     // Its order is still to be sent when it begins anew.
     let mut world = World::new("no-action", &nodes);
-    world.job(told_all());
+    world.job(reported_all());
     world.machine.on_deadline(world.now, &mut world.out);
     world.came("b");
     world.turn();
     let of_b = world.orders.iter().filter(|(_, (node, _, _))| node == "b").map(|(id, _)| *id);
     let known = world.machine.requests.iter().filter(|(_, o)| o.node == "b").map(|(id, _)| *id);
-    assert_eq!(of_b.collect::<Vec<_>>(), known.collect::<Vec<_>>(), "no order that the pump does not know");
+    assert_eq!(
+        of_b.collect::<Vec<_>>(),
+        known.collect::<Vec<_>>(),
+        "no request that the driver does not know"
+    );
     world.tell(vec![JobUpdate::End]);
     assert!(world.orders.is_empty(), "{:?}", world.orders);
 }
@@ -578,7 +584,7 @@ fn who_went_is_ordered_nothing_and_who_came_back_not_what_it_was_to_be_told_befo
 enum Op {
     Start(u32, u8),
     Finish(u32, bool),
-    Bring(u8, bool),
+    Fetch(u8, bool),
     View(u8),
     Slots(u8, u8),
     Wait(u64),
@@ -593,7 +599,7 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         8 => (0u32..40, 0u8..3).prop_map(|(t, h)| Op::Start(t, h)),
         8 => (0u32..40, any::<bool>()).prop_map(|(t, ok)| Op::Finish(t, ok)),
-        6 => (any::<u8>(), any::<bool>()).prop_map(|(n, ok)| Op::Bring(n, ok)),
+        6 => (any::<u8>(), any::<bool>()).prop_map(|(n, ok)| Op::Fetch(n, ok)),
         1 => (1u8..8).prop_map(Op::View),
         1 => (0u8..4, 0u8..4).prop_map(|(a, b)| Op::Slots(a, b)),
         3 => (0u64..5_000).prop_map(Op::Wait),
@@ -617,22 +623,22 @@ proptest! {
     /// ends nothing is left.
     #[test]
     fn nothing_is_ordered_beyond_the_room_and_nothing_outlives_the_job(
-        ops in prop::collection::vec(op(), 0..120), planner in 0usize..5, homes in any::<bool>(), servers in 0u32..4
+        ops in prop::collection::vec(op(), 0..120), planner in 0usize..5, preferred_nodes in any::<bool>(), servers in 0u32..4
     ) {
         let names = ["a", "b", "c"];
         let all = [("a", 12 * MIB), ("b", 40 * MIB), ("c", 400 * MIB)];
         let mut world = World::new(planner::POLICIES[planner].0, &all);
-        let home = |task: u32| ["a", "b", "c", "nobody"][task as usize * 7 % 4];
-        let mut all_told = told_at(40, &[("a", 2), ("b", 2), ("c", 1)], if homes { home } else { |_| "" });
+        let preferred_node = |task: u32| ["a", "b", "c", "nobody"][task as usize * 7 % 4];
+        let mut all_reported = reported_at(40, &[("a", 2), ("b", 2), ("c", 1)], if preferred_nodes { preferred_node } else { |_| "" });
         if servers > 0 {
-            all_told = laid_out(all_told, servers);
+            all_reported = laid_out(all_reported, servers);
         }
-        world.tell(all_told.clone());
+        world.tell(all_reported.clone());
         for op in ops {
             match op {
                 Op::Start(task, host) => world.start(task, names[host as usize]),
                 Op::Finish(task, ok) => world.tell(vec![JobUpdate::TaskEnded { stage: 1, task, ok, run_ms: 700 }]),
-                Op::Bring(which, ok) => {
+                Op::Fetch(which, ok) => {
                     let open: Vec<u64> = world.orders.iter().filter(|(_, o)| !o.2).map(|(id, _)| *id).collect();
                     if !open.is_empty() {
                         world.end(open[which as usize % open.len()], if ok { 0 } else { MIB });
@@ -673,7 +679,7 @@ proptest! {
                     prop_assert!(ordered(&world, name) <= before.max(plannable(bytes)), "{name} has {bytes}");
                 }
                 Op::StageEnds => world.tell(vec![JobUpdate::StageEnded { stage: 1 }]),
-                Op::StageAgain => world.tell(all_told[all_told.len() - 2..].to_vec()),
+                Op::StageAgain => world.tell(all_reported[all_reported.len() - 2..].to_vec()),
             }
             for (name, capacity) in all {
                 let bytes = ordered(&world, name);
@@ -692,9 +698,9 @@ proptest! {
     fn every_piece_is_ordered_once_and_in_the_order_of_its_server(
         servers in 1u32..5, slots in 1u32..4, tasks in 1u32..60, choices in prop::collection::vec(any::<u8>(), 400)
     ) {
-        let home = |task: u32| if task.is_multiple_of(2) { "a" } else { "b" };
+        let preferred_node = |task: u32| if task.is_multiple_of(2) { "a" } else { "b" };
         let mut world = World::new("no-action", &[("a", 1 << 30), ("b", 1 << 30)]);
-        world.tell(laid_out(told_at(tasks, &[("a", slots), ("b", slots)], home), servers));
+        world.tell(laid_out(reported_at(tasks, &[("a", slots), ("b", slots)], preferred_node), servers));
         let mut choices = choices.into_iter().cycle();
         let mut seen: BTreeMap<u64, u64> = BTreeMap::new();
         let mut running: VecDeque<u32> = VecDeque::new();
@@ -702,7 +708,7 @@ proptest! {
         let mut done = 0;
         while done < tasks {
             while next < tasks && running.len() < 2 * slots as usize {
-                world.start(next, home(next));
+                world.start(next, preferred_node(next));
                 running.push_back(next);
                 next += 1;
             }
@@ -748,7 +754,7 @@ proptest! {
         // server nothing later came first, but what another node has hands for.
         let wave = |task: u64| task / (2 * u64::from(slots));
         for (server, node) in (0..u64::from(servers)).flat_map(|server| [(server, "a"), (server, "b")]) {
-            let is_its = |task: &&u64| **task % u64::from(servers) == server && home(**task as u32) == node;
+            let is_its = |task: &&u64| **task % u64::from(servers) == server && preferred_node(**task as u32) == node;
             let of_server: Vec<u64> = seen.values().filter(is_its).map(|task| wave(*task)).collect();
             prop_assert!(of_server.is_sorted(), "{of_server:?}");
         }
@@ -763,8 +769,8 @@ fn a_job_whose_slots_change_all_the_time_does_not_keep_others_from_being_placed(
     let mut machine = World::new("no-action", &nodes).machine;
     let mut out = Vec::new();
     // Six slices, which begin anew with each change of the slots.
-    machine.handle(Nanos(0), Event::Job { job: 1, updates: told(11_000, &slots(1)) }, &mut out);
-    machine.handle(Nanos(0), Event::Job { job: 2, updates: told(10, &slots(1)) }, &mut out);
+    machine.handle(Nanos(0), Event::Job { job: 1, updates: reported(11_000, &slots(1)) }, &mut out);
+    machine.handle(Nanos(0), Event::Job { job: 2, updates: reported(10, &slots(1)) }, &mut out);
     for turn in 0..6 {
         let slots = slots(1 + turn % 2).into_iter().map(|(host, count)| (host.to_owned(), count)).collect();
         let updates = vec![JobUpdate::Slots { slots }];
@@ -785,7 +791,7 @@ fn a_large_stage_is_placed_in_slices_and_cut_as_if_at_once() {
     // Each task looks at every member: six slices, the last one not full.
     let tasks = 11_000;
     let mut world = World::new("no-action", &nodes);
-    world.tell(told(tasks, &slots));
+    world.tell(reported(tasks, &slots));
     let mut turns = 1;
     while world.waves().is_empty() {
         assert_eq!(world.machine.next_deadline(), Some(world.now), "it must go on at once");
@@ -825,7 +831,7 @@ fn a_large_stage_is_placed_in_slices_and_cut_as_if_at_once() {
 fn what_started_tasks_wait_for_outlives_a_new_partition() {
     let one = [("a", 1 << 30)];
     let mut world = World::new("no-action", &one);
-    world.tell(told(8, &[("a", 2)]));
+    world.tell(reported(8, &[("a", 2)]));
     (0..2).for_each(|task| world.start(task, "a"));
     let first: Vec<u64> = world.orders.keys().copied().take(2).collect();
     world.tell(vec![JobUpdate::Slots { slots: vec![("a".into(), 3)] }]);
@@ -843,14 +849,14 @@ fn a_wave_that_waits_for_the_room_of_a_running_one_is_fetched_when_that_ends() {
     for planner in ["no-action", "full-delay", "eley"] {
         let mut world = World::new(planner, &[("a", 8 * MIB)]);
         assert_eq!(plannable(8 * MIB), 51 * MIB / 10);
-        world.tell(told(8, &[("a", 4)]));
-        world.bring();
+        world.tell(reported(8, &[("a", 4)]));
+        world.fetch();
         (0..4).for_each(|task| world.start(task, "a"));
         world.tell(vec![JobUpdate::Slots { slots: vec![("a".into(), 5)] }]);
-        world.bring();
+        world.fetch();
         (0..4).for_each(|task| world.finish(task));
         world.turn();
-        world.bring();
+        world.fetch();
         let fetched: u64 = world.waves().iter().map(|wave| wave.fetched_bytes).sum();
         assert_eq!(fetched, 8 * MIB, "{planner}: {:?}", world.waves());
     }
@@ -859,13 +865,13 @@ fn a_wave_that_waits_for_the_room_of_a_running_one_is_fetched_when_that_ends() {
 /// Members change while the first wave computes: the planner joins the rest anew, and hears how
 /// long that takes, and of its end.
 #[test]
-fn a_new_partition_tells_the_planner_what_computes() {
+fn a_new_partition_reports_to_the_planner_what_computes() {
     let seen = |planner: &str| {
         let mut world = World::new(planner, &[("a", 1 << 30)]);
-        let mut updates = told(8, &[("a", 4)]);
+        let mut updates = reported(8, &[("a", 4)]);
         updates.push(JobUpdate::Expected { wave_ns: 30 * SECOND, tier_read_ns: 0 });
         world.tell(updates);
-        world.bring();
+        world.fetch();
         (0..4).for_each(|task| world.start(task, "a"));
         world.now = Nanos(10 * SECOND);
         world.report(members(&[("a", 1 << 30), ("b", 1 << 30)]));
@@ -889,7 +895,7 @@ fn a_new_partition_tells_the_planner_what_computes() {
 #[test]
 fn requests_follow_the_setting_of_their_wave() {
     let mut world = World::new("full-delay", &[("a", 1 << 40), ("b", 1 << 40)]);
-    world.tell(told(64, &[("a", 16), ("b", 16)]));
+    world.tell(reported(64, &[("a", 16), ("b", 16)]));
     let per_node = |world: &World, node: &str| world.orders.values().filter(|o| o.0 == node && !o.2).count();
     assert_eq!([per_node(&world, "a"), per_node(&world, "b")], [4, 4]);
     let set = |world: &mut World, nodes: u16, threads: u16, rate: f64| {
@@ -906,7 +912,7 @@ fn requests_follow_the_setting_of_their_wave() {
     assert_eq!(paused(&world), 0, "{:?}", world.adjusted);
     set(&mut world, 0, 0, 0.0);
     assert_eq!(paused(&world), 8);
-    world.bring();
+    world.fetch();
     assert_eq!(per_node(&world, "a") + per_node(&world, "b"), 0, "nothing is given out in a pause");
 }
 
@@ -916,7 +922,7 @@ fn a_stage_that_is_being_placed_when_the_members_change_begins_anew() {
     let nodes: Vec<(&str, u64)> = names.iter().map(|n| (n.as_str(), 1 << 40)).collect();
     let slots: Vec<(&str, u32)> = names.iter().map(|n| (n.as_str(), 1)).collect();
     let mut world = World::new("no-action", &nodes);
-    world.tell(laid_out(told(11_000, &slots), 4));
+    world.tell(laid_out(reported(11_000, &slots), 4));
     assert!(world.waves().is_empty(), "it is placed in slices");
     world.report(members(&nodes[..70]));
     while world.waves().is_empty() || world.machine.next_deadline() == Some(world.now) {
@@ -924,13 +930,16 @@ fn a_stage_that_is_being_placed_when_the_members_change_begins_anew() {
     }
     let left: Vec<&str> = nodes[..70].iter().map(|n| n.0).collect();
     let run = &world.machine.jobs[&JOB].stages[&1];
-    assert!(run.homes().all(|home| left.contains(&home)), "a task is told to run where nobody is");
+    assert!(
+        run.preferred_nodes().all(|preferred_node| left.contains(&preferred_node)),
+        "a task is told to run where nobody is"
+    );
 }
 
 #[test]
 fn a_new_cut_puts_no_later_wave_beside_what_is_under_way() {
     let mut world = World::new("no-action", &[("a", 1 << 30)]);
-    world.tell(laid_out(told(8, &[("a", 2)]), 1));
+    world.tell(laid_out(reported(8, &[("a", 2)]), 1));
     (0..2).for_each(|task| world.start(task, "a"));
     world.now = world.now + SECOND;
     let first = *world.orders.keys().next().unwrap();
@@ -950,32 +959,32 @@ fn every_turn_gives_something_out_however_much_there_is_to_look_at() {
     let nodes: Vec<(&str, u64)> = names.iter().map(|n| (n.as_str(), 1 << 40)).collect();
     let slots: Vec<(&str, u32)> = names.iter().map(|n| (n.as_str(), 1)).collect();
     let mut world = World::new("no-action", &nodes);
-    world.tell(laid_out(told(400, &slots), 10));
-    let mut brought = BTreeSet::new();
+    world.tell(laid_out(reported(400, &slots), 10));
+    let mut fetched = BTreeSet::new();
     for turn in 0..4000 {
         world.now = world.now + SECOND;
         world.turn();
-        brought.extend(world.orders.values().flat_map(|o| o.1.parts.iter().map(|p| p.offset / MIB)));
-        world.bring();
+        fetched.extend(world.orders.values().flat_map(|o| o.1.parts.iter().map(|p| p.offset / MIB)));
+        world.fetch();
         // One task after the other starts and ends, so that later waves come into reach.
         if turn % 10 == 0 && turn / 10 < 400 {
             world.start(turn / 10, &names[turn as usize / 10 % 20]);
             world.finish(turn / 10);
         }
     }
-    assert!(brought.len() > 300, "only {} of 400 were brought", brought.len());
+    assert!(fetched.len() > 300, "only {} of 400 were fetched", fetched.len());
 }
 
 #[test]
-fn tasks_whose_start_is_told_with_their_stage_have_a_wave() {
+fn tasks_whose_start_is_reported_with_their_stage_have_a_wave() {
     let mut world = World::new("no-action", &[("a", 1 << 30)]);
-    let mut updates = laid_out(told(6, &[("a", 2)]), 2);
+    let mut updates = laid_out(reported(6, &[("a", 2)]), 2);
     updates.extend((0..2).map(|task| JobUpdate::TaskStarted { stage: 1, task, host: "a".into() }));
     world.tell(updates);
     assert_eq!(world.waves().iter().map(|w| w.tasks).collect::<Vec<_>>(), [2, 2, 2]);
     let first: Vec<u64> =
         world.orders.values().flat_map(|o| o.1.parts.iter().map(|p| p.offset / MIB)).collect();
-    assert_eq!(first, [0, 1], "what they wait for is brought, and nothing beside it");
+    assert_eq!(first, [0, 1], "what they wait for is fetched, and nothing beside it");
 }
 
 #[test]
@@ -983,9 +992,9 @@ fn planners_that_mind_phases_go_wave_by_wave_wherever_files_lie() {
     for servers in [0, 2] {
         let offsets = |planner| {
             let mut world = World::new(planner, &[("a", 1 << 30)]);
-            let told = told(6, &[("a", 2)]);
-            world.tell(if servers > 0 { laid_out(told, servers) } else { told });
-            world.bring();
+            let reported = reported(6, &[("a", 2)]);
+            world.tell(if servers > 0 { laid_out(reported, servers) } else { reported });
+            world.fetch();
             world.orders.values().map(|o| o.1.parts[0].offset / (2 * MIB)).max()
         };
         assert_eq!(offsets("full-delay"), Some(0), "{servers} servers");
@@ -996,7 +1005,7 @@ fn planners_that_mind_phases_go_wave_by_wave_wherever_files_lie() {
 #[test]
 fn hostile_figures_are_bounded() {
     let mut world = World::new("no-action", &[("a", 1 << 30)]);
-    let mut updates = told(6, &[("a", 2)]);
+    let mut updates = reported(6, &[("a", 2)]);
     let layout = Layout { stripe_bytes: 1, servers: vec![0; 1 << 16] };
     updates.insert(3, JobUpdate::Layouts { servers: vec!["s".into()], files: vec![layout] });
     world.tell(updates);
@@ -1024,13 +1033,13 @@ fn a_request_names_few_files_however_many_a_task_reads() {
         JobUpdate::Files { files: (0..tasks * files_each).map(file).collect() },
         JobUpdate::Splits {
             stage: 1,
-            splits: (0..tasks).map(|t| Split { parts: parts(t), home: String::new() }).collect(),
+            splits: (0..tasks).map(|t| Split { parts: parts(t), preferred_node: String::new() }).collect(),
         },
         JobUpdate::StageReady { stage: 1 },
     ]);
     for _ in 0..1000 {
         world.turn();
-        world.bring();
+        world.fetch();
     }
     assert!(world.orders.len() > 100, "{} requests", world.orders.len());
     assert!(world.orders.values().all(|(_, order, _)| order.parts.len() <= 512));
@@ -1082,7 +1091,7 @@ fn planners_that_mind_phases_wait_for_one_that_is_under_way_also_if_they_come_la
         let mut world = World::new(planner, &[("a", 1 << 30)]);
         world.report(hpc(JOINS));
         world.report(hpc(HpcUpdate::PhaseBegins { alone_ns: 20 * SECOND }));
-        world.tell(told(6, &[("a", 2)]));
+        world.tell(reported(6, &[("a", 2)]));
         assert_eq!(world.orders.is_empty(), waits, "{planner}");
         world.now = world.now + SECOND;
         world.report(hpc(HpcUpdate::PhaseEnds));
@@ -1101,7 +1110,7 @@ fn planners_that_mind_phases_wait_for_one_that_is_under_way_also_if_they_come_la
 #[test]
 fn a_wave_that_is_to_be_read_directly_is_not_fetched_any_more() {
     let mut world = World::new("full-delay", &[("a", 1 << 30)]);
-    world.tell(told(6, &[("a", 2)]));
+    world.tell(reported(6, &[("a", 2)]));
     assert_eq!(world.orders.len(), 2);
     let requests = world.machine.run_mut(JOB, 1).unwrap().read_directly(0);
     world.machine.release(world.now, requests);
@@ -1118,10 +1127,10 @@ fn a_wave_that_is_to_be_read_directly_is_not_fetched_any_more() {
 
 #[test]
 fn what_goes_with_a_node_is_reported_to_planners_as_lost() {
-    let home = |task: u32| if task.is_multiple_of(2) { "a" } else { "b" };
+    let preferred_node = |task: u32| if task.is_multiple_of(2) { "a" } else { "b" };
     let mut world = World::new("full-delay", &[("a", 1 << 30), ("b", 1 << 30)]);
-    world.tell(told_at(8, &[("a", 2), ("b", 2)], home));
-    world.bring();
+    world.tell(reported_at(8, &[("a", 2), ("b", 2)], preferred_node));
+    world.fetch();
     let run = world.machine.run_mut(JOB, 1).unwrap();
     assert_eq!(run.lose("b"), [(0, 2 * MIB)], "the first wave has not begun");
     world.machine.job_reports(world.now, JOB, vec![]);

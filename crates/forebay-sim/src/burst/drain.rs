@@ -26,7 +26,7 @@ impl Burst<'_> {
     /// The machine hears of something.
     pub fn tell_drains(&mut self, now: Nanos, event: drain::Event, queue: &mut impl Agenda<Happening>) {
         let Some(draining) = &mut self.draining else { return };
-        let paces = draining.pump.tell(now, event, self.record);
+        let paces = draining.driver.tell(now, event, self.record);
         for Pace { drain, rate_bytes_per_s } in &paces {
             if let Some(step) = draining.steps.get_mut(drain) {
                 step.bucket.set_rate(now, *rate_bytes_per_s);

@@ -9,8 +9,8 @@ use forebay_policy::token_bucket::TokenBucket;
 use super::DrainSetup;
 use super::fabric::WriteId;
 use super::machines::drain_machine;
+use crate::driver::Driver;
 use crate::error::Result;
-use crate::pump::Pump;
 
 /// Marks what nodes read for drains; the rest of the number counts rounds. Writes have the numbers
 /// of holds, of which there are fewer.
@@ -49,12 +49,12 @@ pub struct Step {
 /// All that is drained.
 pub struct Draining {
     pub setup: DrainSetup,
-    pub pump: Pump<Drains>,
+    pub driver: Driver<Drains>,
     pub steps: BTreeMap<DrainId, Step>,
     pub next: DrainId,
     pub rounds: BTreeMap<WriteId, DrainId>,
     pub next_round: WriteId,
-    /// What is to be taken out and brought to the file system.
+    /// What is to be taken out and sent to the file system.
     pub sent: Vec<Round>,
 }
 
@@ -65,7 +65,7 @@ impl Draining {
     /// If the policy does not exist.
     pub fn new(setup: &DrainSetup) -> Result<Self> {
         Ok(Draining {
-            pump: Pump::new("drain", drain_machine(setup)?),
+            driver: Driver::new("drain", drain_machine(setup)?),
             setup: setup.clone(),
             steps: BTreeMap::new(),
             next: 1,

@@ -18,21 +18,21 @@ use crate::arrivals::Arrivals;
 pub mod batch;
 mod drain;
 mod draining;
+mod events;
 mod fabric;
 mod faults;
 mod machines;
 mod outcome;
 mod room;
-mod run;
 pub mod view;
 mod world;
 
 pub(crate) use draining::Round;
+pub use events::simulate;
 pub use machines::{drain_machine, machines};
 pub use outcome::{
     Death, DrainOutcome, Ended, Hold, JobOutcome, NodeOutcome, Outcome, StepOutcome, Unfinished, ranges,
 };
-pub use run::simulate;
 pub(crate) use world::{Burst, Happening};
 
 /// Renewals per lease of a holder that is well: two may be lost.

@@ -101,7 +101,7 @@ pub struct Hold {
     pub nodes: Vec<(u32, u32)>,
     /// Granted, in ns.
     pub from_ns: u64,
-    /// Given back or revoked, in ns.
+    /// Released or revoked, in ns.
     pub to_ns: u64,
     /// Its part of the bandwidth, from when; empty if it is not regulated.
     pub shares: Vec<(u64, f64)>,

@@ -15,8 +15,8 @@ use super::fabric::Fabric;
 use super::machines::machines;
 use super::outcome::{Ended, Hold, JobOutcome, Outcome, StepOutcome, ranges};
 use super::{Broken, JobSpec, RENEWALS_PER_LEASE, Setup};
+use crate::driver::{Driver, Record};
 use crate::error::Result;
-use crate::pump::{Pump, Record};
 use crate::queue::Agenda;
 
 /// What happens by itself.
@@ -107,8 +107,8 @@ pub struct Job {
 pub struct Burst<'a> {
     pub setup: &'a Setup,
     pub record: &'a Record<'a>,
-    pub access: Pump<Access>,
-    pub allocator: Pump<Allocator>,
+    pub access: Driver<Access>,
+    pub allocator: Driver<Allocator>,
     pub fabric: Fabric,
     pub draining: Option<Draining>,
     pub jobs: Vec<Job>,
@@ -168,8 +168,8 @@ impl<'a> Burst<'a> {
         Ok(Burst {
             setup,
             record,
-            access: Pump::new("access", access),
-            allocator: Pump::new("allocation", allocator),
+            access: Driver::new("access", access),
+            allocator: Driver::new("allocation", allocator),
             fabric: Fabric::new(setup.nodes, setup.node_bytes_per_s),
             draining: setup.drain.as_ref().map(Draining::new).transpose()?,
             jobs: setup.jobs.iter().enumerate().map(job).collect(),

@@ -70,7 +70,7 @@ pub fn lower_bound_s(setup: &Setup, job: usize) -> f64 {
 
 struct Supply {
     v0: f64,
-    /// What a second of direct reads brings beyond prefetching, between phases.
+    /// What a second of direct reads fetches beyond prefetching, between phases.
     extra: f64,
     beside_one: SpeedCurve,
     phases: Option<Phases>,

@@ -153,7 +153,7 @@ impl Setup {
             system: Some(Config { division, ..self.planner.clone() }),
             rules: Rules {
                 plannable_per_10000: 10_000,
-                works_ahead: false,
+                opportunistic: false,
                 whole_parts: true,
                 tasks_wait: true,
             },

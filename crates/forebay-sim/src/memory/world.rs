@@ -6,8 +6,8 @@ use forebay_policy::memory::{Action, Controller, Event, Sample, policy};
 use super::load::STEP_NS;
 use super::{Outcome, POINT_STEPS, Point, Resize, Setup, clairvoyant};
 use crate::cancel;
+use crate::driver::{Driver, Record};
 use crate::error::{Error, Result};
-use crate::pump::{Pump, Record};
 use crate::trace::Trace;
 
 /// The machine of a run.
@@ -40,7 +40,7 @@ pub fn simulate(setup: &Setup, trace: &mut Trace) -> Result<Outcome> {
 /// A node, step by step.
 pub struct Node {
     setup: Setup,
-    pump: Pump<Controller>,
+    driver: Driver<Controller>,
     /// At every step: memory of compute, and the clairvoyant's tier.
     compute: Vec<f64>,
     clairvoyant: Vec<f64>,
@@ -59,7 +59,7 @@ impl Node {
     pub fn new(setup: Setup, who: String) -> Result<Self> {
         let compute = setup.compute();
         Ok(Node {
-            pump: Pump::new(who, controller(&setup)?),
+            driver: Driver::new(who, controller(&setup)?),
             clairvoyant: clairvoyant::tier(&setup, &compute),
             compute,
             next_step: 0,
@@ -78,7 +78,7 @@ impl Node {
 
     /// Capacity of the tier, and what it holds.
     pub fn tier(&self) -> (u64, u64) {
-        (self.pump.machine().snapshot(), self.tier_bytes as u64)
+        (self.driver.machine().snapshot(), self.tier_bytes as u64)
     }
 
     /// The next step. After the last one nothing changes any more.
@@ -95,7 +95,7 @@ impl Node {
                 at_s: now.as_secs_f64(),
                 compute_bytes,
                 tier_bytes: self.tier_bytes,
-                capacity_bytes: self.pump.machine().snapshot(),
+                capacity_bytes: self.driver.machine().snapshot(),
                 clairvoyant_bytes: ideal,
             });
         }
@@ -115,14 +115,14 @@ impl Node {
 
     /// The controller looks, if it is time or use has passed the alarm, and the tier follows.
     fn sample(&mut self, now: Nanos, used: f64, record: &Record<'_>) {
-        let over = used as u64 > self.pump.machine().alarm_bytes();
+        let over = used as u64 > self.driver.machine().alarm_bytes();
         let rings = self.setup.has_alarm && over && !self.alarmed;
         self.alarmed = over;
         if now.0 >= self.next_ns || rings {
             let sample = Sample { used_bytes: used as u64, tier_bytes: self.tier_bytes as u64 };
             let event = if rings { Event::Pressure(sample) } else { Event::Sample(sample) };
             self.outcome.samples += 1;
-            for action in self.pump.tell(now, event, record) {
+            for action in self.driver.tell(now, event, record) {
                 match action {
                     Action::Watch { after_ns } => self.next_ns = (now + after_ns).0,
                     Action::Resize { capacity_bytes, why } => {
@@ -136,7 +136,7 @@ impl Node {
 
     fn follow(&mut self) {
         let step_s = STEP_NS as f64 * 1e-9;
-        let moved = self.pump.machine().snapshot() as f64 - self.tier_bytes;
+        let moved = self.driver.machine().snapshot() as f64 - self.tier_bytes;
         let rate = if moved > 0.0 { self.setup.refill_bytes_per_s } else { self.setup.release_bytes_per_s };
         let most = rate.map_or(f64::INFINITY, |r| r * step_s);
         let moved = moved.clamp(-most, most);

@@ -40,7 +40,7 @@ impl Together<'_> {
         let number = node as usize;
         self.cluster.node_returns(now, number, queue);
         if let Some(memory) = self.memory.get(number).filter(|_| self.cluster.is_up(number)) {
-            self.told[number] = memory.tier().0;
+            self.reported[number] = memory.tier().0;
             self.cluster.tell_capacity(now, number, memory.tier().0, queue);
         }
     }

@@ -41,7 +41,7 @@ impl Together<'_> {
     /// Before the first step.
     pub fn begin_memory(&mut self, queue: &mut EventQueue<Happening>) {
         if let Some(memory) = &self.setup.memory {
-            self.told = vec![memory.start_bytes; self.memory.len()];
+            self.reported = vec![memory.start_bytes; self.memory.len()];
             self.cluster.limit_tiers(memory.start_bytes, queue);
             queue.at(Nanos(0), Happening::MemoryStep);
         }
@@ -58,8 +58,8 @@ impl Together<'_> {
             }
             // Each node has its own moment.
             let beats = (now.0 + number as u64 * STEP_NS).is_multiple_of(HEARTBEAT_NS);
-            if beats && self.told[number] != capacity_bytes && self.cluster.is_up(number) {
-                self.told[number] = capacity_bytes;
+            if beats && self.reported[number] != capacity_bytes && self.cluster.is_up(number) {
+                self.reported[number] = capacity_bytes;
                 self.cluster.tell_capacity(now, number, capacity_bytes, queue);
             }
         }

@@ -27,20 +27,20 @@ use serde::{Deserialize, Serialize};
 use crate::burst::Burst;
 use crate::cluster::Cluster;
 use crate::colocate::HpcSpec;
+use crate::driver::Record;
 use crate::memory::Node;
-use crate::pump::Record;
 use crate::{burst, cluster, memory as laws};
 
 mod drain;
+mod events;
 mod faults;
 mod hpc;
 mod memory;
 mod outcome;
-mod run;
 pub mod view;
 
+pub use events::simulate;
 pub use outcome::{Outcome, Unfinished};
-pub use run::simulate;
 
 use hpc::Hpc;
 
@@ -110,7 +110,7 @@ pub(crate) struct Together<'a> {
     /// Memory of the nodes, if it changes.
     pub memory: Vec<Node>,
     /// What the stage machine has heard of the capacity of each of their tiers.
-    pub told: Vec<u64>,
+    pub reported: Vec<u64>,
     /// Bytes of phases that servers have.
     pub phase_bytes: u64,
     /// What the drain machine has heard of prefetches.

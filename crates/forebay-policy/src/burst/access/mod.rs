@@ -34,7 +34,7 @@ mod fcfs;
 mod forebay;
 mod nodes;
 mod none;
-mod run;
+mod scheduler;
 mod search;
 mod shadow;
 mod sjf;
@@ -44,7 +44,7 @@ mod tests;
 
 pub use coflow::{LEAD_SHARE, share};
 pub use nodes::NodeSet;
-pub use run::{Access, Snapshot};
+pub use scheduler::{Access, Snapshot};
 
 /// Names a step; never used twice.
 pub type StepId = u64;

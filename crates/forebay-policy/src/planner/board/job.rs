@@ -1,7 +1,7 @@
 //! A Big Data job on the board: its waves, and how much of each is in the tier.
 //!
 //! Waves compute in ascending order but may be fetched in any: a planner may leave the next wave
-//! for the tasks to read themselves and bring a later one meanwhile. So each wave from the one in
+//! for the tasks to read themselves and fetch a later one meanwhile. So each wave from the one in
 //! compute on has its own account, kept only once something of it was fetched.
 
 use alloc::collections::BTreeMap;
@@ -74,7 +74,7 @@ impl Job {
         self.parts.values().map(|p| p.tier_bytes(self.wave_bytes)).sum()
     }
 
-    /// Bytes that the fetch under way will still bring into the tier.
+    /// Bytes that the fetch under way will still fetch into the tier.
     pub(super) fn coming_bytes(&self) -> f64 {
         let fetch = self.fetch.filter(|f| !f.direct);
         fetch.map_or(0.0, |f| self.part(f.wave).left_bytes.max(0.0))

@@ -16,7 +16,7 @@ use forebay_model::profile::{Setting, Strain};
 
 use super::super::eley::MARGIN_S;
 use super::super::plan::{ActionKind, Estimate, Plan, PlannedStep};
-use super::super::{Board, Depth, JobId};
+use super::super::{Board, JobId, PrefetchDistance};
 use super::course::SAME_S;
 use super::hull::Point;
 use super::hull::speed_at;
@@ -105,7 +105,7 @@ impl Joint {
         let world = self.world(board, &ids, settings);
         let phases = board.active_phases();
         let wants = |(&id, m): (&JobId, &Member)| {
-            board.next_wave(id, Depth::Memory).is_some() && (m.is_begun || !m.is_stocked())
+            board.next_wave(id, PrefetchDistance::Memory).is_some() && (m.is_begun || !m.is_stocked())
         };
         let wanting: Vec<bool> = ids.iter().zip(&world.members).map(wants).collect();
         let most = settings.beside.last().map_or(0.0, excess) * ids.len() as f64;

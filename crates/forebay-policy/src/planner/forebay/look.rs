@@ -5,7 +5,7 @@ use forebay_model::forecast::Chain;
 use super::super::{Board, JobId};
 use super::rollout::{Calendar, Feed, HORIZON_WAVES, Scene, Wave, Work};
 
-/// Furthest wave, counted from the next to compute, that is brought before those ahead of it.
+/// Furthest wave, counted from the next to compute, that is fetched before those ahead of it.
 const FURTHEST: usize = 16;
 
 /// The scene of `job`: prefetches move `gap_speed` bytes a second between phases, and `io_speed(c)`
@@ -76,7 +76,7 @@ fn first_missing(scene: &Scene) -> usize {
 }
 
 /// Between phases: the first missing waves are left for the tasks, up to any in sight, and those
-/// after them brought.
+/// after them fetched.
 ///
 /// Only for a job that is alone: of several, one waits while another is served, so leaving waves
 /// out helps nobody.

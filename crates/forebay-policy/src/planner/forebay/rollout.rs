@@ -4,11 +4,11 @@
 //! planner itself keeps to: in phases the prefetch moves at the pace of a course, in gaps at the
 //! fastest setting, and tasks that wait in a gap read what they lack themselves. What differs
 //! between play-outs is the course through the present phase and the *feed*: which waves the
-//! prefetch brings first.
+//! prefetch fetches first.
 //!
 //! The order matters because waiting is worth something between phases and nothing within: while
 //! tasks wait and read directly, the file system moves more than any prefetch does. A wave that is
-//! left for them there lets the prefetch bring those that will compute in the phase, when the file
+//! left for them there lets the prefetch fetch those that will compute in the phase, when the file
 //! system has little to give.
 
 use super::super::board::LEAST_PART;
@@ -24,10 +24,10 @@ const SAME_BYTES: f64 = 1.0;
 /// A play-out that takes more steps than this is given up as endless.
 const MAX_STEPS: u32 = 2_000;
 
-/// Which waves are brought first in the phase or gap under way; afterwards the first that is
+/// Which waves are fetched first in the phase or gap under way; afterwards the first that is
 /// missing.
 ///
-/// Of waves `from..to` (counted from the next to compute) all but `keep_bytes` are brought in their
+/// Of waves `from..to` (counted from the next to compute) all but `keep_bytes` are fetched in their
 /// order, the rest after everything else.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Feed {
@@ -79,13 +79,13 @@ pub(super) struct Work {
     pub(super) busy_s: f64,
     /// Bytes of the wave in compute in the tier, which are free when it is over.
     pub(super) computing_bytes: f64,
-    /// Bytes that may be brought beside those in the tier.
+    /// Bytes that may be fetched beside those in the tier.
     pub(super) room_bytes: f64,
     /// Waves in sight, from the next to compute on.
     pub(super) count: usize,
     /// So many of the last of them are judged, by the mean of their ends.
     pub(super) judged: usize,
-    /// From this wave on nothing was brought of any.
+    /// From this wave on nothing was fetched of any.
     pub(super) untouched: usize,
     pub(super) waves: [Wave; HORIZON_WAVES],
 }
@@ -119,7 +119,7 @@ impl Work {
         (self.count - i).min(self.judged) as f64
     }
 
-    fn bring(&mut self, i: usize, bytes: f64, direct: bool) {
+    fn fetch(&mut self, i: usize, bytes: f64, direct: bool) {
         self.untouched = self.untouched.max(i + 1);
         let wave = &mut self.waves[i];
         wave.left_bytes -= bytes;
@@ -131,8 +131,8 @@ impl Work {
         }
     }
 
-    /// The wave that `feed` brings next, and how many bytes of it; `next` is the first that has not
-    /// begun to compute.
+    /// The wave that `feed` fetches next, and how many bytes of it; `next` is the first that has
+    /// not begun to compute.
     #[inline]
     pub(super) fn choose(&self, next: usize, feed: Feed) -> Option<(usize, f64)> {
         let held_back = |i: usize| i >= feed.from && i < feed.to;
@@ -330,7 +330,7 @@ impl<'a> Run<'a> {
     }
 
     /// To the next change: waves that are there begin to compute, until one is missing or compute
-    /// is busy; then to the moment when a wave is brought, compute is free, or the bandwidth
+    /// is busy; then to the moment when a wave is fetched, compute is free, or the bandwidth
     /// changes. In phases to come waves are left for direct reads if `thrifty`.
     fn step(&mut self, scene: &Scene, thrifty: bool, limit_sum_s: f64) -> Step {
         let Run { supply, work, .. } = self;
@@ -376,7 +376,7 @@ impl<'a> Run<'a> {
             return Step::End(f64::INFINITY);
         }
         if let Some((i, _)) = chosen.filter(|_| speed > 0.0) {
-            work.bring(i, dt_s * speed, direct);
+            work.fetch(i, dt_s * speed, direct);
         }
         self.now_s = if busy_s <= dt_s { self.free_s } else { self.now_s + dt_s };
         if supply.spend(dt_s) { Step::Next } else { Step::Same }

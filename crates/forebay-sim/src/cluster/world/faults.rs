@@ -66,8 +66,8 @@ impl Cluster<'_> {
 
     /// The task of a slot dies with its node, and has to run again.
     fn task_dies(&mut self, now: Nanos, slot: usize, queue: &mut impl Agenda<Happening>) {
-        let Some((j, task, since, home)) = self.slots[slot].dies(now) else { return };
-        self.jobs[j].pending.restart(task, home);
+        let Some((j, task, since, preferred_node)) = self.slots[slot].dies(now) else { return };
+        self.jobs[j].pending.restart(task, preferred_node);
         self.jobs[j].done.died += 1;
         let run_ms = now.saturating_since(since) / 1_000_000;
         self.tell_job(now, j, vec![JobUpdate::TaskEnded { stage: STAGE, task, ok: false, run_ms }], queue);

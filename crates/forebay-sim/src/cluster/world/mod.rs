@@ -17,10 +17,10 @@ use forebay_policy::stage::Stages;
 use forebay_policy::stage::event::{Action, Event, File, JobUpdate, Layout, Node, Part, Split};
 
 use super::{JobOutcome, JobSpec, Outcome, Setup};
+use crate::driver::{Driver, Record};
 use crate::error::{Error, Result};
-use crate::pump::{Pump, Record};
+use crate::event_loop::{Limits, RunStats, Stop, World, run};
 use crate::queue::{Agenda, EventQueue};
-use crate::run::{Limits, RunStats, Stop, World, run};
 use crate::trace::{STAGES, Trace};
 use fetch::Tier;
 use page::Page;
@@ -54,7 +54,7 @@ pub enum Happening {
 pub struct Cluster<'a> {
     setup: &'a Setup,
     record: &'a Record<'a>,
-    stages: Pump<Stages>,
+    stages: Driver<Stages>,
     pub pfs: Pfs<'a>,
     tier: Tier,
     jobs: Vec<Job>,
@@ -116,7 +116,7 @@ impl<'a> Cluster<'a> {
         Cluster {
             setup,
             record,
-            stages: Pump::new(STAGES, Stages::new(setup.stages())),
+            stages: Driver::new(STAGES, Stages::new(setup.stages())),
             pfs: Pfs::new(setup),
             tier: Tier::new(setup.nodes),
             jobs: setup.jobs.iter().map(job).collect(),
@@ -197,13 +197,13 @@ impl<'a> Cluster<'a> {
 
     fn job_starts(&mut self, now: Nanos, j: usize, queue: &mut impl Agenda<Happening>) {
         let spec = &self.setup.jobs[j];
-        let homes = self.homes(j);
+        let preferred_nodes = self.preferred_nodes(j);
         let file = |file: u32| File { mount: MOUNT.into(), ino: inode(j, file), bytes: spec.bytes_of(file) };
-        let split = |(&(file, offset, len), home): (&(u32, u64, u64), &Option<usize>)| Split {
+        let split = |(&(file, offset, len), preferred_node): (&(u32, u64, u64), &Option<usize>)| Split {
             parts: vec![Part { file, offset, len }],
-            home: home.map(name).unwrap_or_default(),
+            preferred_node: preferred_node.map(name).unwrap_or_default(),
         };
-        let splits = self.jobs[j].splits.iter().zip(&homes).map(split).collect();
+        let splits = self.jobs[j].splits.iter().zip(&preferred_nodes).map(split).collect();
         let layout =
             |servers: &Vec<u32>| Layout { stripe_bytes: self.setup.stripe_bytes, servers: servers.clone() };
         let mut updates = vec![
@@ -218,7 +218,7 @@ impl<'a> Cluster<'a> {
         }
         updates.push(JobUpdate::Splits { stage: STAGE, splits });
         updates.push(JobUpdate::StageReady { stage: STAGE });
-        self.jobs[j].pending = Pending::new(homes);
+        self.jobs[j].pending = Pending::new(preferred_nodes);
         self.tell_job(now, j, updates, queue);
         (0..self.slots.len()).for_each(|slot| self.take_task(now, slot, queue));
     }
@@ -230,7 +230,7 @@ impl<'a> Cluster<'a> {
     }
 
     /// The nodes that Spark's plug-in names for the tasks: of those that read past the tier none.
-    fn homes(&self, j: usize) -> Vec<Option<usize>> {
+    fn preferred_nodes(&self, j: usize) -> Vec<Option<usize>> {
         let member = |node: u32| Member {
             node: node_number(&name(node as usize)),
             weight: self.setup.tier_bytes as f64,
@@ -238,12 +238,12 @@ impl<'a> Cluster<'a> {
         let candidate = |node: u32| Candidate { member: member(node), runs_tasks: true };
         let up = (0..self.setup.nodes).filter(|node| self.is_up(*node as usize));
         let candidates: Vec<Candidate> = up.map(candidate).collect();
-        let mut homes = PreferredNodes::default();
-        let mut home = |&(file, offset, len): &(u32, u64, u64)| {
+        let mut preferred_nodes = PreferredNodes::default();
+        let mut preferred_node = |&(file, offset, len): &(u32, u64, u64)| {
             let extent = extent_key(MOUNT, inode(j, file), offset / self.setup.extent_bytes);
-            (!self.setup.reads_past_tier()).then(|| homes.choose(&candidates, extent, len))?
+            (!self.setup.reads_past_tier()).then(|| preferred_nodes.choose(&candidates, extent, len))?
         };
-        self.jobs[j].splits.iter().map(&mut home).collect()
+        self.jobs[j].splits.iter().map(&mut preferred_node).collect()
     }
 }
 

@@ -7,45 +7,45 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     /// The preferred node of each.
-    homes: BTreeMap<u32, Option<usize>>,
+    preferred_nodes: BTreeMap<u32, Option<usize>>,
     /// Those of each preferred node, and those without one.
     of: BTreeMap<Option<usize>, BTreeSet<u32>>,
 }
 
 impl Pending {
     /// All tasks, with their preferred nodes.
-    pub fn new(homes: Vec<Option<usize>>) -> Self {
-        let homes: BTreeMap<u32, Option<usize>> = (0..).zip(homes).collect();
+    pub fn new(preferred_nodes: Vec<Option<usize>>) -> Self {
+        let preferred_nodes: BTreeMap<u32, Option<usize>> = (0..).zip(preferred_nodes).collect();
         let mut of: BTreeMap<Option<usize>, BTreeSet<u32>> = BTreeMap::new();
-        homes.iter().for_each(|(task, home)| {
-            of.entry(*home).or_default().insert(*task);
+        preferred_nodes.iter().for_each(|(task, preferred_node)| {
+            of.entry(*preferred_node).or_default().insert(*task);
         });
-        Pending { homes, of }
+        Pending { preferred_nodes, of }
     }
 
     /// The first of all.
     pub fn first(&self) -> Option<u32> {
-        self.homes.keys().next().copied()
+        self.preferred_nodes.keys().next().copied()
     }
 
     /// The first of those with this preferred node, or without one.
-    pub fn first_of(&self, home: Option<usize>) -> Option<u32> {
-        self.of.get(&home)?.first().copied()
+    pub fn first_of(&self, preferred_node: Option<usize>) -> Option<u32> {
+        self.of.get(&preferred_node)?.first().copied()
     }
 
     /// A task that had started is to run again.
-    pub fn restart(&mut self, task: u32, home: Option<usize>) {
-        self.homes.insert(task, home);
-        self.of.entry(home).or_default().insert(task);
+    pub fn restart(&mut self, task: u32, preferred_node: Option<usize>) {
+        self.preferred_nodes.insert(task, preferred_node);
+        self.of.entry(preferred_node).or_default().insert(task);
     }
 
     /// A task starts. Returns its preferred node.
     pub fn start(&mut self, task: u32) -> Option<usize> {
-        let home = self.homes.remove(&task)?;
-        if let Some(tasks) = self.of.get_mut(&home) {
+        let preferred_node = self.preferred_nodes.remove(&task)?;
+        if let Some(tasks) = self.of.get_mut(&preferred_node) {
             tasks.remove(&task);
         }
-        home
+        preferred_node
     }
 }
 
@@ -59,18 +59,18 @@ mod tests {
         /// As a search through all tasks in their order finds them, whatever has started before.
         #[test]
         fn the_first_is_what_a_search_finds(
-            homes in prop::collection::vec(prop::option::of(0usize..4), 0..40),
+            preferred_nodes in prop::collection::vec(prop::option::of(0usize..4), 0..40),
             starts in prop::collection::vec(any::<prop::sample::Index>(), 0..40),
         ) {
-            let mut all: BTreeMap<u32, Option<usize>> = (0..).zip(homes.iter().copied()).collect();
-            let mut pending = Pending::new(homes);
+            let mut all: BTreeMap<u32, Option<usize>> = (0..).zip(preferred_nodes.iter().copied()).collect();
+            let mut pending = Pending::new(preferred_nodes);
             for next in starts {
                 let search = |which: &dyn Fn(Option<usize>) -> bool| {
-                    all.iter().find(|(_, home)| which(**home)).map(|(task, _)| *task)
+                    all.iter().find(|(_, preferred_node)| which(**preferred_node)).map(|(task, _)| *task)
                 };
                 prop_assert_eq!(pending.first(), search(&|_| true));
-                for home in [None, Some(0), Some(1), Some(2), Some(3), Some(4)] {
-                    prop_assert_eq!(pending.first_of(home), search(&|h| h == home), "{:?}", home);
+                for preferred_node in [None, Some(0), Some(1), Some(2), Some(3), Some(4)] {
+                    prop_assert_eq!(pending.first_of(preferred_node), search(&|h| h == preferred_node), "{:?}", preferred_node);
                 }
                 let Some(task) = (!all.is_empty()).then(|| *next.get(&all.keys().copied().collect::<Vec<_>>()))
                 else { break };

@@ -38,7 +38,7 @@ struct Running {
     job: usize,
     task: u32,
     /// Its preferred node.
-    home: Option<usize>,
+    preferred_node: Option<usize>,
     since: Nanos,
     input: Input,
     /// For how long it computes all of a split.
@@ -98,8 +98,8 @@ impl Slot {
         self.ran.clear();
         self.free_since = now;
         self.number += 1;
-        let Running { job, task, since, home, .. } = self.running.take()?;
-        Some((job, task, since, home))
+        let Running { job, task, since, preferred_node, .. } = self.running.take()?;
+        Some((job, task, since, preferred_node))
     }
 }
 
@@ -141,15 +141,16 @@ impl Cluster<'_> {
             }
             return;
         };
-        let home = self.jobs[j].pending.start(task);
-        self.jobs[j].done.local += u32::from(home == Some(node));
+        let preferred_node = self.jobs[j].pending.start(task);
+        self.jobs[j].done.local += u32::from(preferred_node == Some(node));
         let input = Input::of(self.setup, j, self.jobs[j].splits[task as usize]);
         let is_first = self.slots[slot].ran.insert(j);
         let spec = &self.setup.jobs[j];
         let cpu_ns = spec.first_task_cpu_ns.filter(|_| is_first).unwrap_or(spec.task_cpu_ns);
         let output =
             Output { bytes: spec.output_of(self.jobs[j].splits[task as usize]), ..Output::default() };
-        let running = Running { job: j, task, home, since: now, input, cpu_ns, computing: None, output };
+        let running =
+            Running { job: j, task, preferred_node, since: now, input, cpu_ns, computing: None, output };
         self.slots[slot].number += 1;
         self.slots[slot].running = Some(running);
         self.tell_job(now, j, vec![JobUpdate::TaskStarted { stage: STAGE, task, host: name(node) }], queue);

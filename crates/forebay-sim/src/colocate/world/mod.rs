@@ -16,11 +16,11 @@ use serde::Serialize;
 
 use super::outcome::{DownSpan, HpcOutcome, JobOutcome, Outcome, PhaseOutcome, Unfinished, WaveOutcome};
 use super::{HpcSpec, JobSpec, NodeFault, Setup};
+use crate::driver::{Driver, Record};
 use crate::error::{Error, Result};
+use crate::event_loop::{Limits, RunStats, Stop, World, run};
 use crate::pace::Paces;
-use crate::pump::{Pump, Record};
 use crate::queue::EventQueue;
-use crate::run::{Limits, RunStats, Stop, World, run};
 use crate::trace::{STAGES, Trace};
 use tier::{Of, Tier, fetched};
 
@@ -93,8 +93,8 @@ impl Job {
 pub(super) struct Colocation<'a> {
     pub setup: &'a Setup,
     pub record: &'a Record<'a>,
-    stages: Pump<Stages>,
-    divider: Pump<Divider>,
+    stages: Driver<Stages>,
+    divider: Driver<Divider>,
     pub flows: Paces,
     pub hpc: Vec<Hpc>,
     pub jobs: Vec<Job>,
@@ -115,9 +115,9 @@ pub(super) struct Colocation<'a> {
 pub fn simulate(setup: &Setup, trace: &mut Trace) -> Result<Outcome> {
     let divider = bandwidth::policy(&setup.bandwidth).map_err(Error::Usage)?;
     let mut queue = EventQueue::new();
-    let stages = Pump::new(STAGES, Stages::new(setup.stages()?));
+    let stages = Driver::new(STAGES, Stages::new(setup.stages()?));
     let record = Record::new(trace);
-    let mut world = Colocation::new(setup, &record, stages, Pump::new("bandwidth", Divider::new(divider)));
+    let mut world = Colocation::new(setup, &record, stages, Driver::new("bandwidth", Divider::new(divider)));
     for (h, spec) in setup.hpc.iter().enumerate() {
         queue.at(Nanos(spec.starts_ns), Happening::HpcStarts(h));
     }
@@ -154,7 +154,12 @@ pub fn simulate(setup: &Setup, trace: &mut Trace) -> Result<Outcome> {
 }
 
 impl<'a> Colocation<'a> {
-    fn new(setup: &'a Setup, record: &'a Record<'a>, stages: Pump<Stages>, divider: Pump<Divider>) -> Self {
+    fn new(
+        setup: &'a Setup,
+        record: &'a Record<'a>,
+        stages: Driver<Stages>,
+        divider: Driver<Divider>,
+    ) -> Self {
         let rng = Rng::new(setup.seed);
         let hpc = |(i, spec): (usize, &HpcSpec)| Hpc {
             spec: spec.clone(),
@@ -339,7 +344,7 @@ impl<'a> Colocation<'a> {
         self.jobs[j].has_joined = true;
         let file = |wave: u32| File { mount: spec.mount(j), ino: u64::from(wave), bytes: spec.wave_bytes };
         let part = |file: u32| Part { file, offset: 0, len: spec.wave_bytes };
-        let split = |wave: u32| Split { parts: vec![part(wave)], home: String::new() };
+        let split = |wave: u32| Split { parts: vec![part(wave)], preferred_node: String::new() };
         let (wave_ns, tier_read_ns) = (spec.compute_ns + spec.tier_read_ns, spec.tier_read_ns);
         let updates = vec![
             JobUpdate::Begin { name: spec.name.clone(), planner: self.setup.policy.clone() },

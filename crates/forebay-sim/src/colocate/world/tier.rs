@@ -197,7 +197,7 @@ impl Colocation<'_> {
         (came + moved.sum::<f64>(), self.tier.unheld.values().map(|(_, bytes)| bytes).sum())
     }
 
-    /// To be called before anything is freed. A fetch may not bring more than there was memory
+    /// To be called before anything is freed. A fetch may not fetch more than there was memory
     /// since it began: it need not stop when memory shrinks. What has no request gives way to what
     /// has one.
     fn note_peak(&mut self, now: Nanos) {

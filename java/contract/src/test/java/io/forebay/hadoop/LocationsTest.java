@@ -15,7 +15,7 @@ import org.junit.Test;
 
 /** Which node is named. */
 public class LocationsTest {
-  /** A cluster whose owners are called so, and whose balanced homes are called so. */
+  /** A cluster with these names of owners and these names of balanced preferred nodes. */
   private static Contents cluster() {
     Class<?>[] contents = {Contents.class};
     return (Contents) Proxy.newProxyInstance(LocationsTest.class.getClassLoader(), contents, (proxy, method, arguments) -> switch (method.getName()) {

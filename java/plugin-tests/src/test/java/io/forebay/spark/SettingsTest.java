@@ -44,7 +44,7 @@ public class SettingsTest {
    * free.
    */
   @Test
-  public void theBaselineHasNoHomes() {
+  public void theBaselineNamesNoPreferredNodes() {
     Configuration conf = settled("naive-bb");
     assertEquals("bypass", conf.get(ForebayConfig.READ_MODE));
     assertEquals("false", conf.get(ForebayConfig.LOCALITY));
@@ -59,7 +59,7 @@ public class SettingsTest {
   }
 
   private static boolean told(String planner, String... set) {
-    return ForebayPlugin.Driver.isTold(settled(planner, set), planner);
+    return ForebayPlugin.Driver.isReported(settled(planner, set), planner);
   }
 
   @Test

@@ -71,8 +71,8 @@ public class SparkTest {
 
   private SparkSession session;
   private JavaSparkContext spark;
-  private Told told;
-  private Teller teller;
+  private Reported told;
+  private Reporter reporter;
   private String text;
   private Map<String, Long> sizes;
 
@@ -105,18 +105,18 @@ public class SparkTest {
 
   /** The same, of these paths. */
   private void listen(Predicate<URI> ours) {
-    told = new Told();
-    Told line = told;
-    teller = new Teller(new Book(1), name -> line, Teller.QUEUE_MAX);
-    teller.start();
-    teller.named("test");
-    session.sparkContext().addSparkListener(new JobListener(session.sparkContext(), teller, ours));
+    told = new Reported();
+    Reported line = told;
+    reporter = new Reporter(new JobState(1), name -> line, Reporter.QUEUE_MAX);
+    reporter.start();
+    reporter.named("test");
+    session.sparkContext().addSparkListener(new JobListener(session.sparkContext(), reporter, ours));
   }
 
   /** All that there is to tell is told after this. */
-  private Told heard() throws Exception {
+  private Reported heard() throws Exception {
     session.sparkContext().listenerBus().waitUntilEmpty();
-    teller.close();
+    reporter.close();
     return told;
   }
 
@@ -139,7 +139,7 @@ public class SparkTest {
   }
 
   /** Parts of each task cover the files, each byte once, in the order of the files and offsets. */
-  private void assertCovers(Told all) {
+  private void assertCovers(Reported all) {
     assertEquals(sizes, all.bytesByName());
     Set<String> seen = new HashSet<>();
     List<String> files = all.files();
@@ -151,7 +151,7 @@ public class SparkTest {
     List<Tuple2<String, Integer>> counts =
         words(spark.textFile(text, 8)).mapToPair(word -> new Tuple2<>(word, 1)).reduceByKey(Integer::sum, 3).collect();
     assertFalse(counts.isEmpty());
-    Told all = heard();
+    Reported all = heard();
     assertCovers(all);
     assertEquals(1, all.splits().size());
     int stage = all.splits().keySet().iterator().next();
@@ -178,7 +178,7 @@ public class SparkTest {
   @Test
   public void manyFilesOfOneTask() throws Exception {
     assertEquals(FILES, spark.wholeTextFiles(text, 1).filter(file -> slowly()).count());
-    Told all = heard();
+    Reported all = heard();
     assertCovers(all);
     assertTrue(all.everySplit().anyMatch(split -> split.size() > 1));
   }
@@ -187,7 +187,7 @@ public class SparkTest {
   public void aTaskOfACoalescedUnionReadsPartsOfBoth() throws Exception {
     JavaRDD<String> both = spark.textFile(text + "/part-0", 2).union(spark.textFile(text + "/part-1", 2)).coalesce(1).mapPartitions(all -> slowly() ? all : null);
     assertEquals(2 * LINES, both.count());
-    Told all = heard();
+    Reported all = heard();
     List<List<Part>> splits = all.everySplit().toList();
     assertEquals(1, splits.size());
     assertEquals(sizes.get("part-0") + sizes.get("part-1"), splits.get(0).stream().mapToLong(Part::length).sum());
@@ -221,7 +221,7 @@ public class SparkTest {
   }
 
   @Test
-  public void theHomeThatIsToldIsTheHostThatSparkPrefers() throws Exception {
+  public void thePreferredNodeIsTheHostThatSparkPrefers() throws Exception {
     spark.hadoopConfiguration().set("fs.file.impl", OnHosts.class.getName());
     spark.hadoopConfiguration().set("fs.file.impl.disable.cache", "true");
     JavaRDD<String> lines = spark.textFile(text, 40);
@@ -236,15 +236,15 @@ public class SparkTest {
         List<Object> all = Scala.list(locations);
         preferred.add(all.isEmpty() ? "" : ((TaskLocation) all.get(0)).host());
       }
-      assertEquals(rdd.toString(), preferred, StageInput.of(rdd, partitions, SOURCE).homes);
+      assertEquals(rdd.toString(), preferred, StageInput.of(rdd, partitions, SOURCE).preferredNodes);
       seen.addAll(preferred);
     }
     assertTrue(seen.toString(), seen.containsAll(Set.of("h0", "h1", "h2")));
     // And it is what is told.
     lines.filter(line -> line.isEmpty()).count();
-    Told all = heard();
-    List<String> homes = all.all(JobUpdate.Splits.class).stream().flatMap(some -> some.homes().stream()).toList();
-    assertEquals(StageInput.of(lines.rdd(), IntStream.range(0, lines.getNumPartitions()).toArray(), SOURCE).homes, homes);
+    Reported all = heard();
+    List<String> preferredNodes = all.all(JobUpdate.Splits.class).stream().flatMap(some -> some.preferredNodes().stream()).toList();
+    assertEquals(StageInput.of(lines.rdd(), IntStream.range(0, lines.getNumPartitions()).toArray(), SOURCE).preferredNodes, preferredNodes);
   }
 
   @Test
@@ -254,7 +254,7 @@ public class SparkTest {
     assertCovers(heard());
     listen();
     assertEquals(FILES * LINES, lines.map(String::length).count());
-    Told second = heard();
+    Reported second = heard();
     assertTrue(second.splits().isEmpty());
     assertTrue(second.all(JobUpdate.TaskStarted.class).isEmpty());
   }
@@ -263,7 +263,7 @@ public class SparkTest {
   public void aJobOfSomePartitionsTellsThose() throws Exception {
     JavaRDD<String> lines = spark.textFile(text, 8);
     lines.take(LINES + 1);
-    Told all = heard();
+    Reported all = heard();
     long bytes = all.bytesByName().values().stream().mapToLong(Long::longValue).sum();
     long total = sizes.values().stream().mapToLong(Long::longValue).sum();
     assertTrue(bytes + " of " + total, bytes > 0 && bytes < total);
@@ -343,7 +343,7 @@ public class SparkTest {
   private long told(Dataset<Row> query) throws Exception {
     listen();
     query.collectAsList();
-    Told all = heard();
+    Reported all = heard();
     Set<String> seen = new HashSet<>();
     List<String> files = all.files();
     return all.everySplit().flatMap(List::stream).filter(part -> seen.add(files.get(part.file()) + " " + part.offset())).mapToLong(Part::length).sum();
@@ -407,7 +407,7 @@ public class SparkTest {
     for (Thread thread : threads) {
       thread.join();
     }
-    Told all = heard();
+    Reported all = heard();
     assertCovers(all);
     assertEquals(FILES, all.splits().size());
     assertEquals(FILES, all.all(JobUpdate.StageEnded.class).size());
@@ -417,14 +417,14 @@ public class SparkTest {
   public void otherFileSystemsAreNotOurs() throws Exception {
     Predicate<URI> ours = FileScheme.ours(new Configuration(false), true);
     List<String> paths = new ArrayList<>();
-    Leaf.of(new org.apache.spark.rdd.HadoopPartition(0, 0,
+    InputRanges.of(new org.apache.spark.rdd.HadoopPartition(0, 0,
         new org.apache.hadoop.mapred.FileSplit(new org.apache.hadoop.fs.Path("hdfs://nn/pfs/a"), 0, 5, new String[0])), ours, (p, o, l) -> paths.add(p.toUri().getPath()));
-    Leaf.of(new org.apache.spark.rdd.HadoopPartition(0, 0,
+    InputRanges.of(new org.apache.spark.rdd.HadoopPartition(0, 0,
         new org.apache.hadoop.mapred.FileSplit(new org.apache.hadoop.fs.Path("forebay:/pfs/a b%20c"), 0, 5, new String[0])), ours, (p, o, l) -> paths.add(p.toUri().getPath()));
     assertEquals(List.of("/pfs/a b%20c"), paths);
   }
 
-  /** What is brought for files that are read past Forebay would be brought for nobody. */
+  /** What is fetched for files that are read past Forebay would be fetched for nobody. */
   @Test
   public void filesThatAreNotReadThroughForebayAreNotTold() throws Exception {
     heard();
@@ -432,7 +432,7 @@ public class SparkTest {
     listen(FileScheme.ours(conf, true));
     assertEquals(LINES, spark.textFile(text + "/part-0", 2).count());
     assertEquals(LINES, session.read().text(text + "/part-1").count());
-    Told all = heard();
+    Reported all = heard();
     assertTrue(all.splits().isEmpty());
     assertTrue(all.all(JobUpdate.TaskStarted.class).isEmpty());
   }
@@ -469,7 +469,7 @@ public class SparkTest {
     heard();
     SparkContext context = session.sparkContext();
     session.stop();
-    JobListener listener = new JobListener(context, teller, ALL);
+    JobListener listener = new JobListener(context, reporter, ALL);
     listener.onJobStart(job.get(30, TimeUnit.SECONDS));
     listener.onStageSubmitted(stage.get(30, TimeUnit.SECONDS));
   }
@@ -477,7 +477,7 @@ public class SparkTest {
   @Test
   public void aJobThatRunsIsSeenRunning() throws Exception {
     heard();
-    Book book = new Book(1);
+    JobState state = new JobState(1);
     StageInput input = StageInput.of(List.of("/pfs/a"), List.of(List.of(new Part(0, 0, 1))), List.of(""));
     CompletableFuture<SparkListenerJobStart> started = new CompletableFuture<>();
     session.sparkContext().addSparkListener(new SparkListener() {
@@ -493,17 +493,17 @@ public class SparkTest {
     thread.start();
     int job = started.get(30, TimeUnit.SECONDS).jobId();
     session.sparkContext().listenerBus().waitUntilEmpty();
-    book.jobStarted(job, List.of(7));
-    book.stageReads(7, input);
-    book.take();
-    JobListener.look(session.sparkContext(), book);
-    JobListener.look(session.sparkContext(), book);
-    assertTrue("it runs", book.take().isEmpty());
+    state.jobStarted(job, List.of(7));
+    state.stageReads(7, input);
+    state.take();
+    JobListener.look(session.sparkContext(), state);
+    JobListener.look(session.sparkContext(), state);
+    assertTrue("it runs", state.take().isEmpty());
     Files.createFile(Path.of(gate));
     thread.join();
     session.sparkContext().listenerBus().waitUntilEmpty();
-    JobListener.look(session.sparkContext(), book);
-    assertEquals(List.of(new JobUpdate.StageEnded(7)), book.take());
+    JobListener.look(session.sparkContext(), state);
+    assertEquals(List.of(new JobUpdate.StageEnded(7)), state.take());
   }
 
   private static boolean waited(String gate) throws InterruptedException {
@@ -516,7 +516,7 @@ public class SparkTest {
   @Test
   public void theExecutorIsASlot() throws Exception {
     spark.parallelize(List.of(1, 2, 3)).count();
-    Told all = heard();
+    Reported all = heard();
     assertTrue(all.splits().isEmpty());
   }
 }

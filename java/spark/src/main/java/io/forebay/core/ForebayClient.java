@@ -22,7 +22,7 @@ public final class ForebayClient implements AutoCloseable {
   public record Mount(String label, String root, long pageBytes, long extentBytes) {}
 
   /**
-   * Where a part of a file is, or will be brought: nodes by the names that schedulers know, best
+   * Where a part of a file is, or will be fetched: nodes by the names that schedulers know, best
    * first.
    */
   public record Location(long offset, long length, List<String> hosts) {}
@@ -119,7 +119,7 @@ public final class ForebayClient implements AutoCloseable {
   }
 
   /**
-   * Gives back the memory of one file; returns the bytes. Fails without an agent, or if the file is
+   * Releases the memory of one file; returns the bytes. Fails without an agent, or if the file is
    * pinned.
    */
   public long evict(String path) throws ForebayException {

@@ -52,7 +52,7 @@ public sealed interface JobUpdate {
    * What each of the tasks reads that follow those told before, in order, and the host that each
    * will be sent to; empty if that is anybody's guess.
    */
-  record Splits(int stage, List<List<Part>> splits, List<String> homes) implements JobUpdate {
+  record Splits(int stage, List<List<Part>> splits, List<String> preferredNodes) implements JobUpdate {
     @Override
     public void encode(DataOutputStream out) throws IOException {
       out.writeByte(2);
@@ -66,7 +66,7 @@ public sealed interface JobUpdate {
           out.writeLong(part.offset());
           out.writeLong(part.length());
         }
-        text(out, homes.get(i));
+        text(out, preferredNodes.get(i));
       }
     }
   }

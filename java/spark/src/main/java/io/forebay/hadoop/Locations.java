@@ -14,7 +14,7 @@ import org.apache.hadoop.fs.FileStatus;
  * <p>One location for each extent, with the name of one node: its owner, which has the bytes or
  * will be the one to fetch them. To name more would spread the tasks over nodes that have to ask
  * it. Owners are drawn by lot, so one node may have a good deal more than its share of a job. Where
- * somebody brings the input to the tasks before they run, it is better that tasks are
+ * the input is prefetched before the tasks run, it is better that tasks are
  * <em>balanced</em>: then the second in the ranking of the extent is named where the owner has been
  * named more often. Without a coordinator nothing is named, and tasks go anywhere, as on any shared
  * file system.

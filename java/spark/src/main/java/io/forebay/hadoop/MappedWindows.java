@@ -10,7 +10,7 @@ import java.util.Map;
  * Bytes without a copy for a stream that reads on and on.
  *
  * <p>To map costs a request to the agent and page faults, about what it costs to copy a hundred
- * KiB; so a window is mapped, and slices of it are lent. A window is given back when the stream has
+ * KiB; so a window is mapped, and slices of it are lent. A window is released when the stream has
  * moved on and its last slice has been returned; slices that never are go with the garbage
  * collector (see {@link Mapping}), so that a stream that is closed early cannot take memory away
  * that is still read.
@@ -93,7 +93,7 @@ final class MappedWindows {
     return true;
   }
 
-  /** Gives back the current window as soon as nothing of it is lent. */
+  /** Releases the current window as soon as nothing of it is lent. */
   synchronized void pass() {
     if (current != null) {
       current.passed = true;

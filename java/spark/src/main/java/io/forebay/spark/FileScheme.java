@@ -193,7 +193,7 @@ final class FileScheme {
   }
 
   /**
-   * Which paths go through Forebay in this application; what is brought for others nobody takes.
+   * Which paths go through Forebay in this application; what is fetched for others nobody takes.
    *
    * @param filePaths whether {@code file:///} may be Forebay's at all
    */

@@ -83,7 +83,7 @@ public final class ForebayPlugin implements SparkPlugin {
   }
 
   static final class Driver implements DriverPlugin {
-    private Teller teller;
+    private Reporter reporter;
     /**
      * Whether it was we who named the class for {@code file:///}; the user's is not ours to take
      * back.
@@ -115,9 +115,9 @@ public final class ForebayPlugin implements SparkPlugin {
         FileScheme.giveBack(hadoop);
         tookOver = false;
       }
-      if (teller != null) {
-        teller.close();
-        teller = null;
+      if (reporter != null) {
+        reporter.close();
+        reporter = null;
       }
       backToHadoops();
     }
@@ -131,25 +131,25 @@ public final class ForebayPlugin implements SparkPlugin {
       }
       settle(hadoop, planner);
       FileScheme.fill(hadoop);
-      if (!isTold(hadoop, planner)) {
+      if (!isReported(hadoop, planner)) {
         LOG.info("Forebay: with {} = {} tasks read past the tier, so nothing is prefetched for this application", ForebayConfig.READ_MODE,
             hadoop.getTrimmed(ForebayConfig.READ_MODE));
         return;
       }
-      Book book = new Book(conf.getInt("spark.task.cpus", 1));
-      AgentDial dial = new AgentDial(new ForebayConfig(hadoop).client(), planner);
-      teller = new Teller(book, dial, Teller.QUEUE_MAX, b -> JobListener.look(context, b), Teller.LOOK_MS);
-      teller.start();
+      JobState state = new JobState(conf.getInt("spark.task.cpus", 1));
+      AgentConnector connector = new AgentConnector(new ForebayConfig(hadoop).client(), planner);
+      reporter = new Reporter(state, connector, Reporter.QUEUE_MAX, b -> JobListener.look(context, b), Reporter.LOOK_MS);
+      reporter.start();
       // A queue of its own on the bus: whatever happens to this listener, Spark's own hear
       // everything.
-      context.listenerBus().addToQueue(new JobListener(context, teller, FileScheme.ours(hadoop, filePaths)), "forebay");
+      context.listenerBus().addToQueue(new JobListener(context, reporter, FileScheme.ours(hadoop, filePaths)), "forebay");
     }
 
     /**
      * Whether the coordinator is told of this application: not if the tasks pass by what is
-     * brought. The baseline is, for who looks at its progress.
+     * fetched. The baseline is, for who looks at its progress.
      */
-    static boolean isTold(Configuration hadoop, String planner) {
+    static boolean isReported(Configuration hadoop, String planner) {
       String mode = hadoop.getTrimmed(ForebayConfig.READ_MODE, "");
       return planner.equals(NAIVE) || !(mode.equals("bypass") || mode.equals("pfs"));
     }
@@ -161,18 +161,18 @@ public final class ForebayPlugin implements SparkPlugin {
     static void settle(Configuration hadoop, String planner) {
       if (planner.equals(NAIVE)) {
         hadoop.setIfUnset(ForebayConfig.READ_MODE, "bypass");
-        // Nothing is brought to a home, so homes would only change in which order files are read,
-        // and with that which servers of the PFS rest.
+        // Nothing is prefetched, so preferred nodes would only change the order in which files are
+        // read, and with that which servers of the PFS rest.
         hadoop.setIfUnset(ForebayConfig.LOCALITY, "false");
       }
-      // The coordinator is told where each task will be sent, so its input can be brought there.
+      // The coordinator learns where each task will run, so that node can fetch its input.
       hadoop.setIfUnset(ForebayConfig.LOCATIONS, "balanced");
     }
 
     @Override
     public void shutdown() {
-      if (teller != null) {
-        teller.close();
+      if (reporter != null) {
+        reporter.close();
       }
       try {
         FileScheme.leave();

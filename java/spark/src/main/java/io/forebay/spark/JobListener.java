@@ -38,13 +38,13 @@ import scala.Option;
  */
 final class JobListener extends SparkListener {
   private final SparkContext context;
-  private final Teller teller;
+  private final Reporter reporter;
   private final Predicate<URI> ours;
 
   /** A listener that tells what is read of paths that are {@code ours}. */
-  JobListener(SparkContext context, Teller teller, Predicate<URI> ours) {
+  JobListener(SparkContext context, Reporter reporter, Predicate<URI> ours) {
     this.context = context;
-    this.teller = teller;
+    this.reporter = reporter;
     this.ours = ours;
   }
 
@@ -52,29 +52,29 @@ final class JobListener extends SparkListener {
    * For the teller, now and then: the bus drops events when it has too many, and a job whose end
    * was dropped would keep its stages for ever.
    */
-  static void look(SparkContext context, Book book) {
+  static void look(SparkContext context, JobState state) {
     Set<Integer> running = new HashSet<>();
     for (int job : context.statusTracker().getActiveJobIds()) {
       running.add(job);
     }
-    book.onlyRunning(running);
+    state.onlyRunning(running);
   }
 
   @Override
   public void onApplicationStart(SparkListenerApplicationStart event) {
-    teller.named(event.appId().isDefined() ? event.appId().get() : event.appName());
+    reporter.named(event.appId().isDefined() ? event.appId().get() : event.appName());
   }
 
   @Override
   public void onExecutorAdded(SparkListenerExecutorAdded event) {
     String host = event.executorInfo().executorHost();
     int cores = event.executorInfo().totalCores();
-    teller.put(book -> book.executorAdded(event.executorId(), host, cores));
+    reporter.put(state -> state.executorAdded(event.executorId(), host, cores));
   }
 
   @Override
   public void onExecutorRemoved(SparkListenerExecutorRemoved event) {
-    teller.put(book -> book.executorRemoved(event.executorId()));
+    reporter.put(state -> state.executorRemoved(event.executorId()));
   }
 
   @Override
@@ -83,15 +83,15 @@ final class JobListener extends SparkListener {
     // Looked up here, as a short job is over before the teller comes to it.
     List<Stage> stages = ids.stream().map(this::stage).filter(Objects::nonNull).toList();
     StageInput.Source source = source(event.properties());
-    teller.put(book -> {
-      book.jobStarted(event.jobId(), ids);
-      stages.forEach(stage -> read(book, stage, source));
+    reporter.put(state -> {
+      state.jobStarted(event.jobId(), ids);
+      stages.forEach(stage -> read(state, stage, source));
     });
   }
 
   @Override
   public void onJobEnd(SparkListenerJobEnd event) {
-    teller.put(book -> book.jobEnded(event.jobId()));
+    reporter.put(state -> state.jobEnded(event.jobId()));
   }
 
   @Override
@@ -101,7 +101,7 @@ final class JobListener extends SparkListener {
       Stage stage = stage(info.stageId());
       if (stage != null) {
         StageInput.Source source = source(event.properties());
-        teller.put(book -> read(book, stage, source));
+        reporter.put(state -> read(state, stage, source));
       }
     }
   }
@@ -111,7 +111,7 @@ final class JobListener extends SparkListener {
     StageInfo info = event.stageInfo();
     // After a failure there may be another attempt; if there is none, the job ends.
     if (info.failureReason().isEmpty()) {
-      teller.put(book -> book.stageEnded(info.stageId()));
+      reporter.put(state -> state.stageEnded(info.stageId()));
     }
   }
 
@@ -120,7 +120,7 @@ final class JobListener extends SparkListener {
     int stage = event.stageId();
     int partition = event.taskInfo().partitionId();
     String host = event.taskInfo().host();
-    teller.put(book -> book.taskStarted(stage, partition, host));
+    reporter.put(state -> state.taskStarted(stage, partition, host));
   }
 
   @Override
@@ -129,7 +129,7 @@ final class JobListener extends SparkListener {
     int partition = event.taskInfo().partitionId();
     boolean ok = event.reason() == Success$.MODULE$;
     long runMs = event.taskInfo().duration();
-    teller.put(book -> book.taskEnded(stage, partition, ok, runMs));
+    reporter.put(state -> state.taskEnded(stage, partition, ok, runMs));
   }
 
   private static List<Integer> stagesOf(SparkListenerJobStart event) {
@@ -150,14 +150,14 @@ final class JobListener extends SparkListener {
     return new StageInput.Source(ours, Scan.filters(execution), context.hadoopConfiguration());
   }
 
-  private static void read(Book book, Stage stage, StageInput.Source source) {
-    if (book.knowsStage(stage.id())) {
+  private static void read(JobState state, Stage stage, StageInput.Source source) {
+    if (state.knowsStage(stage.id())) {
       return;
     }
     try {
       StageInput input = StageInput.of(stage, source);
       if (input != null) {
-        book.stageReads(stage.id(), input);
+        state.stageReads(stage.id(), input);
       }
     } catch (ReflectiveOperationException e) {
       throw unknownSpark(e);

@@ -31,9 +31,9 @@ import io.forebay.core.JobUpdate.Part;
  *
  * <p>Spark's events do not say it, but the driver knows: a stage has an RDD, a task computes one
  * partition of it, and narrow dependencies lead from there to the partitions that stand for a range
- * of a file ({@link Leaf}). The walk stops at shuffles, which end a stage, and at partitions that
- * are cached: those are not read again. On its way it meets the locations by which the scheduler
- * will choose a host: those of the first partition that has any, as in {@code
+ * of a file ({@link InputRanges}). The walk stops at shuffles, which end a stage, and at partitions
+ * that are cached: those are not read again. On its way it meets the locations by which the
+ * scheduler will choose a host: those of the first partition that has any, as in {@code
  * DAGScheduler.getPreferredLocs}. It asks nothing of the file system, and computes no partition
  * that the scheduler has not computed.
  *
@@ -57,22 +57,22 @@ final class StageInput {
   final List<List<Part>> splits;
 
   /** The host that the scheduler prefers for each of them; empty if none. */
-  final List<String> homes;
+  final List<String> preferredNodes;
 
-  private StageInput(List<String> files, int[] partitions, List<List<Part>> splits, List<String> homes) {
+  private StageInput(List<String> files, int[] partitions, List<List<Part>> splits, List<String> preferredNodes) {
     this.files = files;
     this.partitions = partitions;
     this.splits = splits;
-    this.homes = homes;
+    this.preferredNodes = preferredNodes;
   }
 
   /** For tests of what is told. */
-  static StageInput of(List<String> files, List<List<Part>> splits, List<String> homes) {
+  static StageInput of(List<String> files, List<List<Part>> splits, List<String> preferredNodes) {
     int[] partitions = new int[splits.size()];
     for (int i = 0; i < partitions.length; i++) {
       partitions[i] = i;
     }
-    return new StageInput(files, partitions, splits, homes);
+    return new StageInput(files, partitions, splits, preferredNodes);
   }
 
   /**
@@ -98,10 +98,10 @@ final class StageInput {
   static StageInput of(RDD<?> rdd, int[] partitions, Source source) throws ReflectiveOperationException {
     Walk walk = new Walk(source);
     List<List<Piece>> pieces = new ArrayList<>(partitions.length);
-    List<String> homes = new ArrayList<>(partitions.length);
+    List<String> preferredNodes = new ArrayList<>(partitions.length);
     for (int partition : partitions) {
       pieces.add(walk.pieces(rdd, partition));
-      homes.add(walk.home);
+      preferredNodes.add(walk.preferredNode);
     }
     Map<String, Integer> files = new LinkedHashMap<>();
     List<List<Part>> splits = new ArrayList<>(partitions.length);
@@ -118,7 +118,7 @@ final class StageInput {
       some |= !split.isEmpty();
       splits.add(split);
     }
-    return some ? new StageInput(new ArrayList<>(files.keySet()), partitions, splits, homes) : null;
+    return some ? new StageInput(new ArrayList<>(files.keySet()), partitions, splits, preferredNodes) : null;
   }
 
   /**
@@ -157,7 +157,7 @@ final class StageInput {
       }
     }
 
-    void read(Piece piece, Leaf.Sink sink) {
+    void read(Piece piece, InputRanges.Sink sink) {
       if (!Footers.isColumnar(piece.path())) {
         sink.range(piece.path(), piece.offset(), piece.length());
       } else if (footers != null) {
@@ -189,7 +189,7 @@ final class StageInput {
 
   private static final class Walk {
     /** The host that is preferred for the last partition that was followed; empty if none. */
-    String home;
+    String preferredNode;
     private final Source source;
     private final Map<Integer, Node> nodes = new HashMap<>();
     private final Map<Integer, Scan> scans = new HashMap<>();
@@ -202,7 +202,7 @@ final class StageInput {
     /** What the task that computes this partition reads, in order. */
     List<Piece> pieces(RDD<?> rdd, int partition) throws ReflectiveOperationException {
       List<Piece> pieces = new ArrayList<>();
-      home = "";
+      preferredNode = "";
       Deque<Place> open = new ArrayDeque<>();
       // A partition that is reached in two ways is read once here: the second reading finds it in
       // the tier.
@@ -217,12 +217,12 @@ final class StageInput {
         if (!seen.add((long) node.rdd().id() << 32 | place.partition()) || node.isCached(place.partition())) {
           continue;
         }
-        if (home.isEmpty()) {
-          home = preferred(node, place.partition());
+        if (preferredNode.isEmpty()) {
+          preferredNode = preferred(node, place.partition());
         }
         if (node.parents().isEmpty()) {
           Scan scan = scan(node.rdd());
-          Leaf.of(node.partitions()[place.partition()], source.ours(), (path, offset, length) -> pieces.add(new Piece(path, offset, length, scan)));
+          InputRanges.of(node.partitions()[place.partition()], source.ours(), (path, offset, length) -> pieces.add(new Piece(path, offset, length, scan)));
         } else {
           List<Place> above = above(place);
           Collections.reverse(above);

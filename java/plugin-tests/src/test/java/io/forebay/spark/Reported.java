@@ -10,7 +10,7 @@ import io.forebay.core.JobUpdate;
 import io.forebay.core.JobUpdate.Part;
 
 /** An agent that only listens. */
-final class Told implements Teller.Line {
+final class Reported implements Reporter.Connection {
   private final List<JobUpdate> updates = new ArrayList<>();
   volatile boolean closed;
 

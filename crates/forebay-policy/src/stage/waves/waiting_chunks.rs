@@ -174,7 +174,7 @@ impl StageRun {
     /// The number of waves that may be begun, if memory allows.
     fn reach(&self) -> usize {
         let Some(planned) = self.last_wanted() else { return 0 };
-        let ahead = if self.works_ahead { REACH } else { 0 };
+        let ahead = if self.opportunistic { REACH } else { 0 };
         self.waves.len().min(planned + 1 + ahead)
     }
 
@@ -300,7 +300,7 @@ impl StageRun {
         // No task of a wave that has not begun is over, and this is asked of very many chunks.
         if wave.started > 0 || wave.done > 0 {
             let task = wave.tasks.get(&asked.chunk.task);
-            if task.is_none_or(|task| task.done || task.started && !self.works_ahead) {
+            if task.is_none_or(|task| task.done || task.started && !self.opportunistic) {
                 return Offer::Over;
             }
         }
@@ -323,11 +323,11 @@ impl StageRun {
         if self.rules.whole_parts {
             return wave.is_planned().then_some(usize::MAX);
         }
-        if self.works_ahead && queue == WIDE {
+        if self.opportunistic && queue == WIDE {
             return (part.active.len() < self.wide_limit(wave, node)).then_some(WIDE_LIMIT);
         }
         let Some(setting) = wave.setting.filter(|_| wave.is_planned()) else {
-            return self.works_ahead.then_some(AHEAD_LIMIT);
+            return self.opportunistic.then_some(AHEAD_LIMIT);
         };
         let nodes = usize::from(setting.nodes);
         let has_turn = !part.active.is_empty() || nodes >= wave.parts.len() || {

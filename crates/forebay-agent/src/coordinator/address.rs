@@ -13,31 +13,31 @@ const UNACKNOWLEDGED_MS: u32 = 5000;
 pub type Connect = dyn Fn() -> io::Result<Stream> + Send + Sync;
 
 /// Where the coordinator is.
-pub enum Home {
+pub enum CoordinatorAddress {
     /// In this process.
     Local(Box<Connect>),
     /// At `HOST:PORT`.
     Remote(String, Security),
 }
 
-impl fmt::Debug for Home {
+impl fmt::Debug for CoordinatorAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Home::Local(_) => "Local",
-            Home::Remote(address, _) => address,
+            CoordinatorAddress::Local(_) => "Local",
+            CoordinatorAddress::Remote(address, _) => address,
         })
     }
 }
 
-impl Home {
+impl CoordinatorAddress {
     /// Connects.
     ///
     /// # Errors
     /// It is not there.
     pub(super) fn connect(&self, deadline: Instant) -> io::Result<Stream> {
         match self {
-            Home::Local(connect) => connect(),
-            Home::Remote(address, security) => {
+            CoordinatorAddress::Local(connect) => connect(),
+            CoordinatorAddress::Remote(address, security) => {
                 let stream = security.connect(address, deadline)?;
                 rustix::net::sockopt::set_tcp_user_timeout(stream.socket(), UNACKNOWLEDGED_MS)?;
                 Ok(stream)

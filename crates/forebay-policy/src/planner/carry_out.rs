@@ -55,17 +55,17 @@ impl Planner {
         &self.board
     }
 
-    /// See [`Policy::works_ahead`].
-    pub fn works_ahead(&self) -> bool {
-        self.policy.works_ahead()
+    /// See [`Policy::opportunistic`].
+    pub fn opportunistic(&self) -> bool {
+        self.policy.opportunistic()
     }
 
     fn plan_where_needed(&mut self, out: &mut Vec<Action>) {
         let ids: Vec<JobId> = self.board.jobs().map(|(id, _)| id).collect();
         self.policy.begin(&self.board);
         for job in ids {
-            let Some(wave) = self.board.next_wave(job, self.policy.depth()) else {
-                // Memory has no room for the next wave. What is brought of a later one has no plan
+            let Some(wave) = self.board.next_wave(job, self.policy.prefetch_distance()) else {
+                // Memory has no room for the next wave. What is fetched of a later one has no plan
                 // any more that knows of the phases, so it stops.
                 if stop(&mut self.board, job, self.decisions, out) {
                     self.running.remove(&job);
@@ -136,7 +136,7 @@ impl Planner {
                 // A fetch that has not begun needs no announcement that it is paused; one of
                 // another wave that it follows does, or it would go on through the pause.
                 stop(&mut self.board, job, decision, out);
-            } else if self.board.has_room(job, wave, self.policy.depth()) {
+            } else if self.board.has_room(job, wave, self.policy.prefetch_distance()) {
                 if self.board.job(job).fetch.is_some_and(|f| f.direct && f.wave != wave) {
                     // Direct reads of another wave would go on unplanned beside this fetch.
                     stop(&mut self.board, job, decision, out);

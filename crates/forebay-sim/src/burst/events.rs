@@ -6,10 +6,10 @@ use super::draining::Draining;
 use super::outcome::{Ended, JobOutcome, Outcome, Unfinished};
 use super::world::{Burst, Happening, Job, Stage};
 use super::{JobSpec, Setup};
+use crate::driver::Record;
 use crate::error::{Error, Result};
-use crate::pump::Record;
+use crate::event_loop::{Limits, RunStats, Stop, World, run};
 use crate::queue::{Agenda, EventQueue};
-use crate::run::{Limits, RunStats, Stop, World, run};
 use crate::trace::Trace;
 
 /// Runs `setup` to the end and records into `trace`.

@@ -17,13 +17,13 @@ import org.apache.spark.sql.execution.datasources.PartitionedFile;
  * The partitions that stand for ranges of files: of Hadoop's two input format interfaces, of SQL's
  * file scans, and of SQL's data sources V2.
  */
-final class Leaf {
+final class InputRanges {
   /** Whether SQL is there at all: a program may bring Spark's core alone. */
   private static final boolean SQL = sqlIsThere();
 
   private static final String SOURCE_V2 = "org.apache.spark.sql.execution.datasources.v2.DataSourceRDDPartition";
 
-  private Leaf() {}
+  private InputRanges() {}
 
   /** Takes a range of a file. */
   interface Sink {
@@ -64,7 +64,7 @@ final class Leaf {
 
   private static boolean sqlIsThere() {
     try {
-      Class.forName("org.apache.spark.sql.execution.datasources.FilePartition", false, Leaf.class.getClassLoader());
+      Class.forName("org.apache.spark.sql.execution.datasources.FilePartition", false, InputRanges.class.getClassLoader());
       return true;
     } catch (ClassNotFoundException | LinkageError e) {
       return false;

@@ -1,4 +1,4 @@
-//! Orders of the coordinator: bringing what a wave will read into this node's tier, and keeping it
+//! Orders of the coordinator: fetching what a wave will read into this node's tier, and keeping it
 //! there.
 //!
 //! An order names files by their paths, parts of them in the order in which they will be read, and
@@ -47,9 +47,9 @@ const ORDERS_MAX: usize = 256;
 /// Burst of a limited order: a page is never split over two refills.
 const BURST_BYTES: u64 = 4 << 20;
 
-/// How often a young file is looked at again before it is given up; each time after its stamps
-/// could have been believed.
-const YOUNG_LOOKS: usize = 3;
+/// How often a racily clean file is looked at again before it is given up; each time after its
+/// stamps could have been believed.
+const RACY_LOOKS: usize = 3;
 
 /// What a file and a part of an order take, roughly.
 const FILE_BYTES: u64 = 256;
@@ -116,7 +116,7 @@ struct Run {
     /// There is something to tell.
     dirty: bool,
     /// Its end has been told.
-    told: bool,
+    reported: bool,
     /// What its files and parts take, until it is fed.
     room: Option<Reservation>,
 }
@@ -154,7 +154,7 @@ impl Orders {
             },
             fed: false,
             dirty: false,
-            told: false,
+            reported: false,
             room,
         };
         let (accepted, ticket) = {
@@ -207,7 +207,7 @@ impl Orders {
 
     /// Whether any order has something left to tell.
     pub fn are_busy(&self) -> bool {
-        lock(&self.state).orders.values().any(|run| !run.told)
+        lock(&self.state).orders.values().any(|run| !run.reported)
     }
 
     /// What is to be told of orders now: those that have ended, and with `all` those that have
@@ -218,7 +218,7 @@ impl Orders {
         moved
             .map(|run| {
                 run.dirty = false;
-                run.told = run.progress.done;
+                run.reported = run.progress.done;
                 run.progress
             })
             .collect()
@@ -557,10 +557,10 @@ impl Feeder {
         let open = || open_by_path(&fetch.mounts, file).map(|ByPath { fd, file }| (fd, file));
         let mut looks = 0;
         let wait = |why, settling| {
-            let Unsettled::Young(left) = why else { return false };
+            let Unsettled::RacilyClean(left) = why else { return false };
             looks += 1;
             // From the future: clocks differ, and waiting might not end.
-            let may_wait = looks < YOUNG_LOOKS && left <= settling;
+            let may_wait = looks < RACY_LOOKS && left <= settling;
             if may_wait {
                 self.pause(left);
             }
@@ -581,7 +581,7 @@ impl Feeder {
         }
     }
 
-    /// Bytes of the order that could not be brought.
+    /// Bytes of the order that could not be fetched.
     fn failed_bytes(&self) -> u64 {
         lock(&self.orders.state).run_mut(self.ticket).map_or(u64::MAX, |run| run.progress.failed_bytes)
     }
@@ -659,7 +659,7 @@ mod tests {
             progress,
             fed: false,
             dirty: false,
-            told: false,
+            reported: false,
             room: None,
         }
     }
@@ -669,7 +669,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_brought_ahead_waits_for_what_is_needed_before() {
+    fn what_is_fetched_ahead_waits_for_what_is_needed_before() {
         let outranked = |other: (u64, Run)| of(vec![(5, run(1, true)), other]).outranked(5, 0);
         assert!(outranked((4, run(1, true))), "given before");
         assert!(!outranked((6, run(1, true))));

@@ -7,8 +7,8 @@ use alloc::vec::Vec;
 use crate::stage::event::{Progress, QueueId, RequestId};
 use crate::stage::nodes::NodeNumber;
 use crate::stage::partition::Need;
-use crate::stage::run::Pace;
 use crate::stage::server_queues::Chunk;
+use crate::stage::waves::Pace;
 
 /// The parts of a wave, by node in the order of their names.
 #[derive(Debug, Default)]

@@ -15,15 +15,15 @@ import io.forebay.core.ForebayException;
 import io.forebay.core.JobUpdate;
 
 /**
- * The thread that tells: everything that may take time, or fail, happens on it, and on nothing of
+ * The thread that reports: everything that may take time, or fail, happens on it, and on nothing of
  * Spark's.
  *
  * <p>What the listener hears goes into a bounded queue and is done here in that order; updates are
- * told together, at most {@value #BATCH_MS} ms after the first of them. A full queue drops what
+ * reported together, at most {@value #BATCH_MS} ms after the first of them. A full queue drops what
  * comes; an agent that is gone is tried again, and told all of it again; a stage that names more
  * than an agent keeps is left out. Each is said once.
  */
-final class Teller implements AutoCloseable {
+final class Reporter implements AutoCloseable {
   /** Half of what a task of the shortest useful length takes, and far less than a wave. */
   static final long BATCH_MS = 50;
 
@@ -45,22 +45,22 @@ final class Teller implements AutoCloseable {
   private static final Logger LOG = LoggerFactory.getLogger("io.forebay.spark");
 
   /** The way to the agent. */
-  interface Line extends AutoCloseable {
+  interface Connection extends AutoCloseable {
     void tell(List<JobUpdate> updates) throws IOException;
 
     @Override
     void close();
   }
 
-  /** Makes a line: begins the job. */
-  interface Dial {
-    Line begin(String name) throws IOException;
+  /** Connects: begins the job. */
+  interface Connector {
+    Connection begin(String name) throws IOException;
   }
 
-  private final Book book;
-  private final Dial dial;
-  private final BlockingQueue<Consumer<Book>> queue;
-  private final Consumer<Book> look;
+  private final JobState state;
+  private final Connector connector;
+  private final BlockingQueue<Consumer<JobState>> queue;
+  private final Consumer<JobState> look;
   private final long lookMs;
   private final Thread thread;
   private volatile boolean closing;
@@ -69,25 +69,25 @@ final class Teller implements AutoCloseable {
   private volatile String name;
   private boolean failureSaid;
   private boolean leftOutSaid;
-  private Line line;
+  private Connection connection;
   private long retryMs = RETRY_MIN_MS;
   private long retryAtNanos = System.nanoTime();
   private long lookedAtNanos = System.nanoTime();
 
-  Teller(Book book, Dial dial, int queueMax) {
-    this(book, dial, queueMax, b -> { }, LOOK_MS);
+  Reporter(JobState state, Connector connector, int queueMax) {
+    this(state, connector, queueMax, b -> { }, LOOK_MS);
   }
 
   /**
    * With a look that is taken on this thread every {@code lookMs}, whether or not there are events.
    */
-  Teller(Book book, Dial dial, int queueMax, Consumer<Book> look, long lookMs) {
-    this.book = book;
-    this.dial = dial;
+  Reporter(JobState state, Connector connector, int queueMax, Consumer<JobState> look, long lookMs) {
+    this.state = state;
+    this.connector = connector;
     this.look = look;
     this.lookMs = lookMs;
     queue = new ArrayBlockingQueue<>(queueMax);
-    thread = new Thread(this::run, "forebay-teller");
+    thread = new Thread(this::run, "forebay-reporter");
     thread.setDaemon(true);
   }
 
@@ -99,11 +99,11 @@ final class Teller implements AutoCloseable {
   void named(String applicationId) {
     name = applicationId;
     // Wakes it, so that the first stage finds the way open.
-    put(book -> {});
+    put(state -> {});
   }
 
   /** Has something done on this thread; never waits. */
-  void put(Consumer<Book> event) {
+  void put(Consumer<JobState> event) {
     if (ended) {
       // Nobody would take it, and it may hold a whole lineage.
       return;
@@ -163,7 +163,7 @@ final class Teller implements AutoCloseable {
   /** Waits for an event, and then for others that come soon after. */
   private void gather() throws InterruptedException {
     // Wakes also without an event, since the agent may be there again.
-    Consumer<Book> event = queue.poll(RETRY_MIN_MS, TimeUnit.MILLISECONDS);
+    Consumer<JobState> event = queue.poll(RETRY_MIN_MS, TimeUnit.MILLISECONDS);
     if (event == null) {
       return;
     }
@@ -178,9 +178,9 @@ final class Teller implements AutoCloseable {
     }
   }
 
-  private void enter(Consumer<Book> event) {
+  private void enter(Consumer<JobState> event) {
     try {
-      event.accept(book);
+      event.accept(state);
     } catch (Exception | LinkageError | StackOverflowError e) {
       // Not only RuntimeException: Scala throws what it likes without a word, and a lineage may be
       // deep.
@@ -197,13 +197,13 @@ final class Teller implements AutoCloseable {
     if (name == null) {
       return;
     }
-    if (line == null) {
+    if (connection == null) {
       if (System.nanoTime() - retryAtNanos >= 0) {
         begin();
       }
       return;
     }
-    List<JobUpdate> updates = book.take();
+    List<JobUpdate> updates = state.take();
     if (!updates.isEmpty()) {
       tell(updates);
     }
@@ -211,22 +211,22 @@ final class Teller implements AutoCloseable {
 
   /** Tells all that is so, stage by stage, to learn of a refusal whose it is. */
   private void begin() {
-    int stage = Book.NO_STAGE;
+    int stage = JobState.NO_STAGE;
     try {
-      line = dial.begin(name);
-      for (Map.Entry<Integer, List<JobUpdate>> some : book.again().entrySet()) {
+      connection = connector.begin(name);
+      for (Map.Entry<Integer, List<JobUpdate>> some : state.again().entrySet()) {
         stage = some.getKey();
-        line.tell(some.getValue());
+        connection.tell(some.getValue());
       }
       // Not before: to tell opens every file, and an agent that answers may still refuse all of it.
       retryMs = RETRY_MIN_MS;
     } catch (IOException | RuntimeException | LinkageError e) {
-      if (stage != Book.NO_STAGE && isTooMuch(e)) {
+      if (stage != JobState.NO_STAGE && isTooMuch(e)) {
         leaveOut(stage, e);
         // One stage less is told the next time, so this comes to an end.
         retryMs = RETRY_MIN_MS;
       } else {
-        failed(line == null ? "there is no agent to tell" : "the agent does not listen", e);
+        failed(connection == null ? "there is no agent to tell" : "the agent does not listen", e);
       }
       // Also after a refusal: the agent has a part of the stage, and its numbers of files are not
       // ours any more.
@@ -237,7 +237,7 @@ final class Teller implements AutoCloseable {
 
   private void tell(List<JobUpdate> updates) {
     try {
-      line.tell(updates);
+      connection.tell(updates);
     } catch (IOException | RuntimeException | LinkageError e) {
       if (isTooMuch(e)) {
         // There, files count until the job ends. It begins again without those of ended stages;
@@ -256,7 +256,7 @@ final class Teller implements AutoCloseable {
   }
 
   private void leaveOut(int stage, Throwable why) {
-    book.leaveOut(stage);
+    state.leaveOut(stage);
     if (!leftOutSaid) {
       leftOutSaid = true;
       LOG.warn("Forebay: the agent has no room for the report of stage {}; this stage, and others like it, run without prefetch: {}",
@@ -270,12 +270,12 @@ final class Teller implements AutoCloseable {
     retryAtNanos = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(retryMs);
     retryMs = Math.min(2 * retryMs, RETRY_MAX_MS);
     // Told again from the book when there is somebody; not kept twice meanwhile.
-    book.take();
+    state.take();
   }
 
   private void hangUp() {
-    Line old = line;
-    line = null;
+    Connection old = connection;
+    connection = null;
     if (old != null) {
       try {
         old.close();

@@ -3,7 +3,7 @@
 //! The coordinator remembers nothing over its death, so each agent keeps the jobs of its own
 //! clients, as long as their connections live, and tells them from the beginning whenever it has
 //! joined (again). What is told twice changes nothing there. Kept is only what a coordinator that
-//! has just come needs: of stages that have ended nothing, of slots the last. The book is bounded
+//! has just come needs: of stages that have ended nothing, of slots the last. The state is bounded
 //! in jobs and bytes, and what it takes is counted in the agent's budget.
 
 use crate::lock::lock;
@@ -44,7 +44,7 @@ const MESSAGE_BYTES: u64 = 4 << 20;
 
 /// The jobs of local clients, by connection.
 #[derive(Debug, Default)]
-pub struct JobBook {
+pub struct JobState {
     jobs: Mutex<BTreeMap<u64, Kept>>,
     unsent: UnsentBytes,
 }
@@ -157,7 +157,7 @@ struct Kept {
     _place: Option<Share>,
 }
 
-impl JobBook {
+impl JobState {
     /// Whether job `job` may report `updates`, of which one copy takes `size`: looked at before
     /// room is made for them.
     ///
@@ -216,7 +216,7 @@ impl JobBook {
     /// layouts are what there is no room for, it goes without them.
     ///
     /// # Errors
-    /// As [`JobBook::may_tell`].
+    /// As [`JobState::may_tell`].
     pub fn tell(
         &self,
         job: u64,
@@ -343,20 +343,20 @@ mod tests {
     }
 
     /// Job `job` reports; the message is sent at once.
-    fn tell(book: &JobBook, job: u64, updates: &[JobUpdate], room: Reservation) -> Result<(), Refusal> {
+    fn tell(state: &JobState, job: u64, updates: &[JobUpdate], room: Reservation) -> Result<(), Refusal> {
         let report = Report { updates: updates.to_vec(), size: Size::of(updates), room, place: None };
-        book.tell(job, report, FREE, |_, unsent| drop(unsent))
+        state.tell(job, report, FREE, |_, unsent| drop(unsent))
     }
 
-    fn again(book: &JobBook) -> Vec<ToCoordinator> {
+    fn again(state: &JobState) -> Vec<ToCoordinator> {
         let mut all = Vec::new();
-        book.tell_again(|messages| all = messages);
+        state.tell_again(|messages| all = messages);
         all
     }
 
-    fn ends(book: &JobBook, job: u64) -> bool {
+    fn ends(state: &JobState, job: u64) -> bool {
         let mut ended = false;
-        book.end(job, |_| ended = true);
+        state.end(job, |_| ended = true);
         ended
     }
 
@@ -365,52 +365,52 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_again_is_what_a_new_coordinator_needs() {
+    fn what_is_reported_again_is_what_a_new_coordinator_needs() {
         let budget = Budget::new(1 << 20);
         let room = |bytes| budget.reserve_existing(Class::Clients, bytes);
-        let book = JobBook::default();
-        assert!(tell(&book, 1, &[splits(0)], room(100)).is_err(), "not begun");
-        tell(&book, 1, &[begin(), JobUpdate::Slots(vec![("a".into(), 1)]), splits(0)], room(100)).unwrap();
-        assert!(tell(&book, 1, &[begin()], room(10)).is_err(), "begun twice");
+        let state = JobState::default();
+        assert!(tell(&state, 1, &[splits(0)], room(100)).is_err(), "not begun");
+        tell(&state, 1, &[begin(), JobUpdate::Slots(vec![("a".into(), 1)]), splits(0)], room(100)).unwrap();
+        assert!(tell(&state, 1, &[begin()], room(10)).is_err(), "begun twice");
         let slots = JobUpdate::Slots(vec![("a".into(), 2)]);
-        tell(&book, 1, &[JobUpdate::StageEnded { stage: 0 }, slots.clone(), splits(1)], room(100)).unwrap();
+        tell(&state, 1, &[JobUpdate::StageEnded { stage: 0 }, slots.clone(), splits(1)], room(100)).unwrap();
         assert_eq!(
-            again(&book),
+            again(&state),
             [ToCoordinator::Job { job: 1, uid: 0, updates: vec![begin(), slots, splits(1)] }]
         );
         assert!(budget.class_bytes(Class::Clients) <= 200, "what is not kept is not paid for");
-        assert!(ends(&book, 1) && !ends(&book, 1));
-        assert_eq!((again(&book), budget.class_bytes(Class::Clients)), (vec![], 0));
+        assert!(ends(&state, 1) && !ends(&state, 1));
+        assert_eq!((again(&state), budget.class_bytes(Class::Clients)), (vec![], 0));
     }
 
     #[test]
     fn the_book_is_bounded() {
         let budget = Budget::new(1 << 30);
         let room = || budget.reserve_existing(Class::Clients, 0);
-        let book = JobBook::default();
+        let state = JobState::default();
         for job in 0..JOBS_MAX as u64 {
-            tell(&book, job, &[begin()], room()).unwrap();
+            tell(&state, job, &[begin()], room()).unwrap();
         }
-        assert!(matches!(tell(&book, 1000, &[begin()], room()), Err(Refusal::TooMany(_))));
+        assert!(matches!(tell(&state, 1000, &[begin()], room()), Err(Refusal::TooMany(_))));
         let long_name = JobUpdate::Begin { name: "x".repeat(NAME_BYTES_MAX + 1), planner: String::new() };
-        assert!(ends(&book, 1));
-        assert!(matches!(tell(&book, 1001, &[long_name], room()), Err(Refusal::Invalid(_))));
+        assert!(ends(&state, 1));
+        assert!(matches!(tell(&state, 1001, &[long_name], room()), Err(Refusal::Invalid(_))));
         let long = JobUpdate::Splits { stage: 0, splits: vec![Split::default(); 150_000] };
-        let told: Vec<_> = (0..5).map(|_| tell(&book, 0, std::slice::from_ref(&long), room())).collect();
-        assert!(told[0].is_ok() && matches!(told[4], Err(Refusal::TooMany(_))));
+        let reported: Vec<_> = (0..5).map(|_| tell(&state, 0, std::slice::from_ref(&long), room())).collect();
+        assert!(reported[0].is_ok() && matches!(reported[4], Err(Refusal::TooMany(_))));
     }
 
     #[test]
     fn what_waits_to_be_sent_counts_for_its_user_and_layouts_go_before_a_job_is_refused() {
         let budget = Budget::new(1 << 30);
-        let book = JobBook::default();
+        let state = JobState::default();
         let layouts = JobUpdate::Layouts { servers: vec!["pfs:s".into()], files: Vec::new() };
         let bounded = |job, updates: &[JobUpdate], user_bytes, held: &mut Vec<_>| {
             let size = Size::of(updates);
             let room = budget.reserve_existing(Class::Clients, size.bytes() * NEW_COPIES);
             let bounds = Bounds { user_bytes, ..FREE };
             let report = Report { updates: updates.to_vec(), size, room, place: None };
-            book.tell(job, report, bounds, |message, unsent| held.push((message, unsent)))
+            state.tell(job, report, bounds, |message, unsent| held.push((message, unsent)))
         };
         let size = Size::of(&[begin()]).bytes();
         let mut held = Vec::new();
@@ -433,21 +433,21 @@ mod tests {
             servers: vec!["pfs:s".into()],
             files: vec![FileLayout { stripe_bytes: 1, servers: vec![0; stripes] }],
         };
-        let told = [begin(), files.clone(), layouts(1), splits(0), files, layouts(2), splits(1)];
-        let book = JobBook::default();
-        tell(&book, 1, &told, room(10_000)).unwrap();
-        assert_eq!(again(&book), [ToCoordinator::Job { job: 1, uid: 0, updates: told.to_vec() }]);
-        tell(&book, 1, &[JobUpdate::StageEnded { stage: 0 }], room(0)).unwrap();
-        let left = [&told[..3], &told[4..]].concat();
-        assert_eq!(again(&book), [ToCoordinator::Job { job: 1, uid: 0, updates: left }]);
+        let reported = [begin(), files.clone(), layouts(1), splits(0), files, layouts(2), splits(1)];
+        let state = JobState::default();
+        tell(&state, 1, &reported, room(10_000)).unwrap();
+        assert_eq!(again(&state), [ToCoordinator::Job { job: 1, uid: 0, updates: reported.to_vec() }]);
+        tell(&state, 1, &[JobUpdate::StageEnded { stage: 0 }], room(0)).unwrap();
+        let left = [&reported[..3], &reported[4..]].concat();
+        assert_eq!(again(&state), [ToCoordinator::Job { job: 1, uid: 0, updates: left }]);
 
         let (each, times) = (2 << 20, 10);
         assert!(4 * each as u64 * times > JOB_BYTES_MAX.max(LAYOUT_BYTES_MAX), "more than all bounds");
         for _ in 0..times {
-            tell(&book, 1, &[layouts(each)], room(COPIES * 5 * each as u64)).unwrap();
+            tell(&state, 1, &[layouts(each)], room(COPIES * 5 * each as u64)).unwrap();
         }
-        tell(&book, 1, &[splits(2)], room(10_000)).unwrap();
-        let jobs = lock(&book.jobs);
+        tell(&state, 1, &[splits(2)], room(10_000)).unwrap();
+        let jobs = lock(&state.jobs);
         let kept = &jobs[&1];
         assert!(kept.layout_bytes > LAYOUT_BYTES_MAX / 2 && kept.layout_bytes <= LAYOUT_BYTES_MAX);
         assert_eq!(kept.bytes, kept.updates.iter().map(|(_, len)| *len).sum::<u64>());

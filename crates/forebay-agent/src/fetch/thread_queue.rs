@@ -1,6 +1,6 @@
 //! Tasks that wait for a thread, by urgency.
 //!
-//! A queue has one lane per urgency: a waiting reader goes before read-ahead, read-ahead before
+//! A queue has one class per urgency: a waiting reader goes before read-ahead, read-ahead before
 //! what jobs will read, and that before loads. Tasks of one stream ([`InStream`]) are taken up one
 //! after the other.
 
@@ -23,18 +23,18 @@ const DEMAND_PATIENCE: Duration = Duration::from_secs(4);
 /// How often it is looked whether it does.
 const STREAM_LOOK: Duration = Duration::from_millis(500);
 
-const LANES: usize = fetch_order::URGENCIES;
+const CLASSES: usize = fetch_order::URGENCIES;
 
 /// Tasks by urgency, and how long the threads have been at theirs.
 #[derive(Debug)]
 pub struct Queue<T> {
-    lanes: Mutex<Lanes<T>>,
+    classes: Mutex<Classes<T>>,
     ready: Condvar,
 }
 
 #[derive(Debug)]
-struct Lanes<T> {
-    waiting: [VecDeque<Waiting<T>>; LANES],
+struct Classes<T> {
+    waiting: [VecDeque<Waiting<T>>; CLASSES],
     /// The task each busy thread is at.
     running: Vec<Option<Running>>,
     /// Threads in [`Queue::pop_within`].
@@ -76,7 +76,7 @@ pub enum Popped<T> {
     Closed,
 }
 
-impl<T> Lanes<T> {
+impl<T> Classes<T> {
     /// The thread is at no task.
     fn rest(&mut self, thread: usize) {
         if self.running.len() <= thread {
@@ -93,9 +93,9 @@ impl<T> Lanes<T> {
         };
         let (for_demand, for_others) = (busy(DEMAND_PATIENCE), busy(STREAM_PATIENCE));
         let at = |waiting: &Waiting<T>| waiting.at.map(|at| (at.stream, at.place));
-        let lanes = if self.held { Urgency::Demand as usize + 1 } else { LANES };
-        let next = self.waiting.iter_mut().take(lanes).enumerate().find_map(|(lane, waiting)| {
-            let busy = if lane == Urgency::Demand as usize { &for_demand } else { &for_others };
+        let classes = if self.held { Urgency::Demand as usize + 1 } else { CLASSES };
+        let next = self.waiting.iter_mut().take(classes).enumerate().find_map(|(class, waiting)| {
+            let busy = if class == Urgency::Demand as usize { &for_demand } else { &for_others };
             let next = fetch_order::next(waiting, at, |stream| busy.contains(stream))?;
             waiting.remove(next)
         })?;
@@ -108,7 +108,7 @@ impl<T> Lanes<T> {
     }
 
     fn drain(&mut self) -> Vec<T> {
-        self.waiting.iter_mut().flat_map(|lane| lane.drain(..)).map(|w| w.task).collect()
+        self.waiting.iter_mut().flat_map(|class| class.drain(..)).map(|w| w.task).collect()
     }
 }
 
@@ -121,12 +121,12 @@ impl<T> Default for Queue<T> {
 impl<T> Queue<T> {
     /// An empty queue.
     pub fn new() -> Self {
-        let lanes =
-            Lanes { waiting: Default::default(), running: Vec::new(), idle: 0, closed: false, held: false };
-        Queue { lanes: Mutex::new(lanes), ready: Condvar::new() }
+        let classes =
+            Classes { waiting: Default::default(), running: Vec::new(), idle: 0, closed: false, held: false };
+        Queue { classes: Mutex::new(classes), ready: Condvar::new() }
     }
 
-    /// Adds a task; hands it back if its lane is full or the queue is closed.
+    /// Adds a task; hands it back if its class is full or the queue is closed.
     pub fn push(&self, urgency: Urgency, task: T) -> Result<(), T> {
         self.push_in(None, urgency, task)
     }
@@ -134,15 +134,15 @@ impl<T> Queue<T> {
     /// As [`Queue::push`]. Of the tasks of one stream the next is taken up when the one before has
     /// ended: the most urgent, and of those the first by its place.
     pub fn push_in(&self, at: Option<InStream>, urgency: Urgency, task: T) -> Result<(), T> {
-        let mut lanes = lock(&self.lanes);
-        let lane = &mut lanes.waiting[urgency as usize];
-        if urgency == Urgency::Ahead && lane.len() >= AHEAD_MAX {
+        let mut classes = lock(&self.classes);
+        let class = &mut classes.waiting[urgency as usize];
+        if urgency == Urgency::Ahead && class.len() >= AHEAD_MAX {
             return Err(task);
         }
-        if lanes.closed {
+        if classes.closed {
             return Err(task);
         }
-        lanes.waiting[urgency as usize].push_back(Waiting { task, at });
+        classes.waiting[urgency as usize].push_back(Waiting { task, at });
         self.ready.notify_one();
         Ok(())
     }
@@ -150,94 +150,94 @@ impl<T> Queue<T> {
     /// The most urgent task, waiting for one; `None` once the queue is closed. `thread` is the
     /// caller's number.
     pub fn pop(&self, thread: usize) -> Option<T> {
-        let mut lanes = lock(&self.lanes);
-        lanes.rest(thread);
+        let mut classes = lock(&self.classes);
+        classes.rest(thread);
         loop {
-            if lanes.closed {
+            if classes.closed {
                 return None;
             }
-            if let Some(task) = lanes.begin(thread) {
-                self.wake_next(&lanes);
+            if let Some(task) = classes.begin(thread) {
+                self.wake_next(&classes);
                 return Some(task);
             }
-            if lanes.len() == 0 {
-                lanes = self.ready.wait(lanes).unwrap_or_else(PoisonError::into_inner);
+            if classes.len() == 0 {
+                classes = self.ready.wait(classes).unwrap_or_else(PoisonError::into_inner);
             } else {
-                let look = self.ready.wait_timeout(lanes, STREAM_LOOK);
-                lanes = look.unwrap_or_else(PoisonError::into_inner).0;
+                let look = self.ready.wait_timeout(classes, STREAM_LOOK);
+                classes = look.unwrap_or_else(PoisonError::into_inner).0;
             }
         }
     }
 
     /// A thread that has ended a task may have taken up one of another stream: what waits for the
     /// first is for others.
-    fn wake_next(&self, lanes: &Lanes<T>) {
-        if lanes.len() > 0 {
+    fn wake_next(&self, classes: &Classes<T>) {
+        if classes.len() > 0 {
             self.ready.notify_one();
         }
     }
 
     /// From now on only what readers wait for is taken up, or all again.
     pub fn hold(&self, held: bool) {
-        lock(&self.lanes).held = held;
+        lock(&self.classes).held = held;
         self.ready.notify_all();
     }
 
     /// No more tasks; returns those that were waiting.
     pub fn close(&self) -> Vec<T> {
-        let mut lanes = lock(&self.lanes);
-        lanes.closed = true;
+        let mut classes = lock(&self.classes);
+        classes.closed = true;
         self.ready.notify_all();
-        lanes.drain()
+        classes.drain()
     }
 
     /// As [`Queue::pop`], but waits no longer than `limit`.
     pub fn pop_within(&self, thread: usize, limit: Duration) -> Popped<T> {
         let deadline = Instant::now() + limit;
-        let mut lanes = lock(&self.lanes);
-        lanes.rest(thread);
-        lanes.idle += 1;
+        let mut classes = lock(&self.classes);
+        classes.rest(thread);
+        classes.idle += 1;
         let popped = loop {
-            if lanes.closed {
+            if classes.closed {
                 break Popped::Closed;
             }
-            if let Some(task) = lanes.begin(thread) {
-                self.wake_next(&lanes);
+            if let Some(task) = classes.begin(thread) {
+                self.wake_next(&classes);
                 break Popped::Task(task);
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break Popped::Nothing;
             }
-            lanes = self.ready.wait_timeout(lanes, left).unwrap_or_else(PoisonError::into_inner).0;
+            classes = self.ready.wait_timeout(classes, left).unwrap_or_else(PoisonError::into_inner).0;
         };
-        lanes.idle -= 1;
+        classes.idle -= 1;
         popped
     }
 
     /// Whether more tasks wait than there are threads in [`Queue::pop_within`]. One that has a task
     /// is not among them, from the moment on in which it took it.
     pub fn is_short_of_threads(&self) -> bool {
-        let lanes = lock(&self.lanes);
-        lanes.len() > lanes.idle
+        let classes = lock(&self.classes);
+        classes.len() > classes.idle
     }
 
     /// Takes out all that wait.
     pub fn take_all(&self) -> Vec<T> {
-        lock(&self.lanes).drain()
+        lock(&self.classes).drain()
     }
 
     /// Tasks waiting.
     pub fn waiting(&self) -> usize {
-        lock(&self.lanes).len()
+        lock(&self.classes).len()
     }
 
     /// Tasks waiting or running, and the age in milliseconds of the oldest running one.
     pub fn load(&self) -> (u64, u64) {
-        let lanes = lock(&self.lanes);
-        let running = lanes.running.iter().flatten();
+        let classes = lock(&self.classes);
+        let running = classes.running.iter().flatten();
         let oldest = running.clone().map(|r| r.since.elapsed()).max().unwrap_or_default();
-        ((lanes.len() + running.count()) as u64, oldest.as_millis() as u64)
+        ((classes.len() + running.count()) as u64, oldest.as_millis() as u64)
     }
 }
 
@@ -311,7 +311,7 @@ mod tests {
         let queue = Queue::new();
         let at = |place| Some(InStream { stream: 7, place });
         let age = |thread: usize, by: Duration| {
-            lock(&queue.lanes).running[thread].as_mut().unwrap().since -= by + Duration::from_millis(1);
+            lock(&queue.classes).running[thread].as_mut().unwrap().since -= by + Duration::from_millis(1);
         };
         queue.push_in(at(0), Urgency::Plan, 0).unwrap();
         assert_eq!(queue.pop(0), Some(0));
@@ -338,7 +338,7 @@ mod tests {
         assert_eq!(queue.take_all(), [2]);
         std::thread::scope(|threads| {
             let waits = threads.spawn(|| queue.pop_within(0, Duration::from_secs(60)));
-            while lock(&queue.lanes).idle == 0 {
+            while lock(&queue.classes).idle == 0 {
                 std::thread::yield_now();
             }
             queue.push(Urgency::Load, 3).unwrap();

@@ -16,7 +16,7 @@
 pub const PROBE_EVERY: u32 = 32;
 
 /// Most requests at a time.
-pub const DEPTH_MAX: u32 = 64;
+pub const WINDOW_MAX: u32 = 64;
 
 /// Bounds of the queue that a server should have, in requests.
 const QUEUE: (f64, f64) = (0.5, 1.5);
@@ -26,8 +26,8 @@ const STALE: f64 = 8.0;
 
 /// The depth of one server.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Depth {
-    depth: u32,
+pub struct ConcurrencyWindow {
+    window: u32,
     /// Nanoseconds per byte of a request alone.
     alone: Option<f64>,
     /// Sum and number of what was seen at the depth as it is.
@@ -37,16 +37,16 @@ pub struct Depth {
     until_probe: u32,
 }
 
-impl Default for Depth {
+impl Default for ConcurrencyWindow {
     fn default() -> Self {
-        Depth { depth: 1, alone: None, sum: 0.0, seen: 0, until_probe: PROBE_EVERY }
+        ConcurrencyWindow { window: 1, alone: None, sum: 0.0, seen: 0, until_probe: PROBE_EVERY }
     }
 }
 
-impl Depth {
+impl ConcurrencyWindow {
     /// Requests that the server may have now, at least 1.
     pub fn get(&self) -> u32 {
-        if self.alone.is_none() { 1 } else { self.depth }
+        if self.alone.is_none() { 1 } else { self.window }
     }
 
     /// A request of `bytes` has come after `ns`. `beside` were in service when it was sent, itself
@@ -59,8 +59,8 @@ impl Depth {
         let Some(alone) = self.alone else {
             if beside <= 1 {
                 self.alone = Some(per_byte);
-                self.depth = self.depth.max(2);
-                self.until_probe = PROBE_EVERY * self.depth;
+                self.window = self.window.max(2);
+                self.until_probe = PROBE_EVERY * self.window;
                 (self.sum, self.seen) = (0.0, 0);
             }
             return;
@@ -71,27 +71,27 @@ impl Depth {
             return;
         }
         // One that had room beside it says nothing of a full server.
-        if beside < self.depth {
+        if beside < self.window {
             return;
         }
         self.sum += per_byte;
         self.seen += 1;
-        if self.seen < self.depth {
+        if self.seen < self.window {
             return;
         }
         let mean = self.sum / f64::from(self.seen);
         (self.sum, self.seen) = (0.0, 0);
-        if mean > alone * f64::from(self.depth) * STALE {
+        if mean > alone * f64::from(self.window) * STALE {
             // No queue of this length makes it so slow: the one alone came from elsewhere, or the
             // server has become slow since.
             self.alone = None;
             return;
         }
-        let queue = f64::from(self.depth) * (1.0 - (alone / mean).min(1.0));
+        let queue = f64::from(self.window) * (1.0 - (alone / mean).min(1.0));
         if queue < QUEUE.0 {
-            self.depth = (self.depth + 1).min(DEPTH_MAX);
+            self.window = (self.window + 1).min(WINDOW_MAX);
         } else if queue > QUEUE.1 {
-            self.depth = (self.depth - 1).max(1);
+            self.window = (self.window - 1).max(1);
         }
     }
 }
@@ -106,62 +106,62 @@ mod tests {
 
     /// Feeds requests to a server that works on `at_once` of them, each alone `alone_ns`, evenly
     /// shared beyond that, for so many requests; gives the depths it had.
-    fn depths(depth: &mut Depth, at_once: u32, alone_ns: u64, requests: u32) -> Vec<u32> {
+    fn windows(window: &mut ConcurrencyWindow, at_once: u32, alone_ns: u64, requests: u32) -> Vec<u32> {
         // When each in service began, and how many were beside it. All take as long as there are
         // now: so they end in turn.
         let mut in_service: VecDeque<u32> = VecDeque::new();
         let mut had = Vec::new();
         for _ in 0..requests {
-            while (in_service.len() as u32) < depth.get() {
+            while (in_service.len() as u32) < window.get() {
                 in_service.push_back(in_service.len() as u32 + 1);
             }
             let load = in_service.len() as u32;
             let beside = in_service.pop_front().expect("at least one");
             let ns = alone_ns * u64::from(load.max(at_once)) / u64::from(at_once);
-            depth.served(BYTES, ns, beside);
-            had.push(depth.get());
+            window.served(BYTES, ns, beside);
+            had.push(window.get());
         }
         had
     }
 
     #[test]
     fn a_server_that_works_on_one_at_a_time_gets_two() {
-        let mut depth = Depth::default();
-        assert_eq!(depth.get(), 1, "the first is alone");
-        let had = depths(&mut depth, 1, 50_000_000, 60);
+        let mut window = ConcurrencyWindow::default();
+        assert_eq!(window.get(), 1, "the first is alone");
+        let had = windows(&mut window, 1, 50_000_000, 60);
         assert!(had[4..].iter().all(|d| *d == 2), "{had:?}");
     }
 
     #[test]
     fn one_that_has_become_slow_does_not_seem_to_have_a_queue_for_ever() {
-        let mut depth = Depth::default();
-        depths(&mut depth, 8, 50_000_000, 300);
-        depths(&mut depth, 8, 500_000_000, 20 * PROBE_EVERY);
-        let had = depths(&mut depth, 8, 500_000_000, PROBE_EVERY);
+        let mut window = ConcurrencyWindow::default();
+        windows(&mut window, 8, 50_000_000, 300);
+        windows(&mut window, 8, 500_000_000, 20 * PROBE_EVERY);
+        let had = windows(&mut window, 8, 500_000_000, PROBE_EVERY);
         assert!(had.iter().filter(|d| **d >= 8).count() * 2 > had.len(), "{had:?}");
     }
 
     #[test]
     fn one_alone_that_came_out_of_memory_is_soon_forgotten() {
-        let mut depth = Depth::default();
-        depth.served(BYTES, 1_000, 1);
-        let had = depths(&mut depth, 8, 50_000_000, 80);
+        let mut window = ConcurrencyWindow::default();
+        window.served(BYTES, 1_000, 1);
+        let had = windows(&mut window, 8, 50_000_000, 80);
         assert!(had.iter().any(|d| *d >= 8), "{had:?}");
     }
 
     #[test]
     fn nothing_is_learnt_from_nothing() {
-        let mut depth = Depth::default();
-        depth.served(0, 5, 1);
-        depth.served(5, 0, 1);
-        assert_eq!(depth, Depth::default());
+        let mut window = ConcurrencyWindow::default();
+        window.served(0, 5, 1);
+        window.served(5, 0, 1);
+        assert_eq!(window, ConcurrencyWindow::default());
     }
 
     proptest! {
         #[test]
         fn a_server_is_kept_busy_with_a_short_queue(at_once in 1u32..24, alone_ms in 1u64..1000) {
-            let mut depth = Depth::default();
-            let had = depths(&mut depth, at_once, alone_ms * 1_000_000, 1500);
+            let mut window = ConcurrencyWindow::default();
+            let had = windows(&mut window, at_once, alone_ms * 1_000_000, 1500);
             let busy: Vec<u32> = had[1000..].iter().copied().filter(|d| *d > 1).collect();
             prop_assert!(busy.len() > 400, "{} of 500 while one is sent alone", 500 - busy.len());
             let short = busy.iter().filter(|d| **d >= at_once && **d <= at_once + 3).count();
@@ -169,11 +169,11 @@ mod tests {
         }
 
         #[test]
-        fn whatever_is_seen_the_depth_stays_in_bounds(seen in proptest::collection::vec((any::<u64>(), any::<u64>(), 0u32..100), 1..500)) {
-            let mut depth = Depth::default();
+        fn whatever_is_measured_the_window_stays_in_bounds(seen in proptest::collection::vec((any::<u64>(), any::<u64>(), 0u32..100), 1..500)) {
+            let mut window = ConcurrencyWindow::default();
             for (bytes, ns, beside) in seen {
-                depth.served(bytes, ns, beside);
-                prop_assert!((1..=DEPTH_MAX).contains(&depth.get()));
+                window.served(bytes, ns, beside);
+                prop_assert!((1..=WINDOW_MAX).contains(&window.get()));
             }
         }
     }

@@ -20,7 +20,7 @@ import io.forebay.core.JobUpdate;
 import io.forebay.core.JobUpdate.Part;
 
 /** The thread between Spark and the agent, with agents that come, go and hang. */
-public class TellerTest {
+public class ReporterTest {
   private static final long PATIENCE_S = 30;
 
   private static StageInput input() {
@@ -29,20 +29,20 @@ public class TellerTest {
 
   @Test
   public void allIsToldInOrderAndTheLineClosed() throws InterruptedException {
-    Told told = new Told();
+    Reported told = new Reported();
     CountDownLatch begun = new CountDownLatch(1);
-    Teller teller = new Teller(new Book(1), name -> {
+    Reporter reporter = new Reporter(new JobState(1), name -> {
       assertEquals("app-1", name);
       begun.countDown();
       return told;
     }, 100);
-    teller.start();
-    teller.named("app-1");
+    reporter.start();
+    reporter.named("app-1");
     assertTrue(begun.await(PATIENCE_S, TimeUnit.SECONDS));
-    teller.put(book -> book.stageReads(0, input()));
-    teller.put(book -> book.taskStarted(0, 0, "h"));
-    teller.put(book -> book.stageEnded(0));
-    teller.close();
+    reporter.put(state -> state.stageReads(0, input()));
+    reporter.put(state -> state.taskStarted(0, 0, "h"));
+    reporter.put(state -> state.stageEnded(0));
+    reporter.close();
     List<JobUpdate> all = told.all();
     assertEquals(new JobUpdate.StageEnded(0), all.get(all.size() - 1));
     assertEquals(List.of(new JobUpdate.TaskStarted(0, 0, "h")), told.all(JobUpdate.TaskStarted.class));
@@ -53,19 +53,19 @@ public class TellerTest {
   public void anAgentThatComesLaterIsToldEverything() throws InterruptedException {
     AtomicInteger dials = new AtomicInteger();
     CountDownLatch reached = new CountDownLatch(1);
-    Told told = new Told();
-    Teller teller = new Teller(new Book(1), name -> {
+    Reported told = new Reported();
+    Reporter reporter = new Reporter(new JobState(1), name -> {
       if (dials.incrementAndGet() < 3) {
         throw new IOException("nobody there");
       }
       reached.countDown();
       return told;
     }, 100);
-    teller.start();
-    teller.named("app-1");
-    teller.put(book -> book.stageReads(0, input()));
+    reporter.start();
+    reporter.named("app-1");
+    reporter.put(state -> state.stageReads(0, input()));
     assertTrue(reached.await(PATIENCE_S, TimeUnit.SECONDS));
-    teller.close();
+    reporter.close();
     assertEquals(List.of(new JobUpdate.StageReady(0)), told.all(JobUpdate.StageReady.class));
   }
 
@@ -73,10 +73,10 @@ public class TellerTest {
   public void anAgentThatDiesIsFollowedByAnotherWhichHearsAllOfIt() throws InterruptedException {
     AtomicInteger dials = new AtomicInteger();
     CountDownLatch again = new CountDownLatch(1);
-    Told second = new Told();
-    Teller teller = new Teller(new Book(1), name -> {
+    Reported second = new Reported();
+    Reporter reporter = new Reporter(new JobState(1), name -> {
       if (dials.incrementAndGet() == 1) {
-        return new Teller.Line() {
+        return new Reporter.Connection() {
           @Override
           public void tell(List<JobUpdate> updates) throws IOException {
             throw new IOException("connection reset");
@@ -89,12 +89,12 @@ public class TellerTest {
       again.countDown();
       return second;
     }, 100);
-    teller.start();
-    teller.named("app-1");
-    teller.put(book -> book.stageReads(0, input()));
+    reporter.start();
+    reporter.named("app-1");
+    reporter.put(state -> state.stageReads(0, input()));
     assertTrue(again.await(PATIENCE_S, TimeUnit.SECONDS));
-    teller.put(book -> book.taskStarted(0, 0, "h"));
-    teller.close();
+    reporter.put(state -> state.taskStarted(0, 0, "h"));
+    reporter.close();
     assertEquals(1, second.all(JobUpdate.StageReady.class).size());
     assertEquals(1, second.all(JobUpdate.TaskStarted.class).size());
   }
@@ -103,10 +103,10 @@ public class TellerTest {
   public void anAgentThatAnswersAndDoesNotListenIsTriedLessOften() throws InterruptedException {
     List<Long> dialledAtNanos = new CopyOnWriteArrayList<>();
     CountDownLatch dials = new CountDownLatch(3);
-    Teller teller = new Teller(new Book(1), name -> {
+    Reporter reporter = new Reporter(new JobState(1), name -> {
       dialledAtNanos.add(System.nanoTime());
       dials.countDown();
-      return new Teller.Line() {
+      return new Reporter.Connection() {
         @Override
         public void tell(List<JobUpdate> updates) throws IOException {
           throw new IOException("not now");
@@ -116,10 +116,10 @@ public class TellerTest {
         public void close() {}
       };
     }, 100);
-    teller.start();
-    teller.named("app-1");
+    reporter.start();
+    reporter.named("app-1");
     assertTrue(dials.await(PATIENCE_S, TimeUnit.SECONDS));
-    teller.close();
+    reporter.close();
     long pauseMs = TimeUnit.NANOSECONDS.toMillis(dialledAtNanos.get(2) - dialledAtNanos.get(1));
     assertTrue("twice the first pause, not " + pauseMs + " ms", pauseMs >= 1000);
   }
@@ -128,12 +128,12 @@ public class TellerTest {
   public void stagesThatTheAgentHasNoRoomForAreLeftOutAndTheOthersTold() throws InterruptedException {
     List<JobUpdate> tooLarge = List.of(new JobUpdate.StageReady(1), new JobUpdate.StageReady(3));
     AtomicInteger refused = new AtomicInteger();
-    Semaphore toldTheLast = new Semaphore(0);
-    List<Told> lines = new CopyOnWriteArrayList<>();
-    Teller teller = new Teller(new Book(1), name -> {
-      Told told = new Told();
+    Semaphore reportedTheLast = new Semaphore(0);
+    List<Reported> lines = new CopyOnWriteArrayList<>();
+    Reporter reporter = new Reporter(new JobState(1), name -> {
+      Reported told = new Reported();
       lines.add(told);
-      return new Teller.Line() {
+      return new Reporter.Connection() {
         @Override
         public void tell(List<JobUpdate> updates) throws IOException {
           if (updates.stream().anyMatch(tooLarge::contains)) {
@@ -142,7 +142,7 @@ public class TellerTest {
           }
           told.tell(updates);
           if (updates.contains(new JobUpdate.StageReady(2))) {
-            toldTheLast.release();
+            reportedTheLast.release();
           }
         }
 
@@ -153,37 +153,37 @@ public class TellerTest {
       };
     }, 100);
     // One event, so that all of it is there when the job begins.
-    teller.put(book -> {
+    reporter.put(state -> {
       for (int stage = 0; stage < 3; stage++) {
-        book.stageReads(stage, input());
+        state.stageReads(stage, input());
       }
     });
-    teller.named("app-1");
-    teller.start();
-    assertTrue(toldTheLast.tryAcquire(PATIENCE_S, TimeUnit.SECONDS));
+    reporter.named("app-1");
+    reporter.start();
+    assertTrue(reportedTheLast.tryAcquire(PATIENCE_S, TimeUnit.SECONDS));
     assertEquals("one refusal is enough", 1, refused.get());
     // One that comes later: it might be that what has ended is in its way, so it is tried once
     // more.
-    teller.put(book -> book.stageReads(3, input()));
-    assertTrue(toldTheLast.tryAcquire(2, PATIENCE_S, TimeUnit.SECONDS));
+    reporter.put(state -> state.stageReads(3, input()));
+    assertTrue(reportedTheLast.tryAcquire(2, PATIENCE_S, TimeUnit.SECONDS));
     for (int i = 0; i < 4; i++) {
       int stage = i;
-      teller.put(book -> book.taskStarted(stage, 0, "h"));
+      reporter.put(state -> state.taskStarted(stage, 0, "h"));
     }
-    teller.close();
+    reporter.close();
     assertEquals(3, refused.get());
     assertEquals(4, lines.size());
-    Told last = lines.get(3);
+    Reported last = lines.get(3);
     assertEquals(List.of(new JobUpdate.StageReady(0), new JobUpdate.StageReady(2)), last.all(JobUpdate.StageReady.class));
     assertEquals(List.of(new JobUpdate.TaskStarted(0, 0, "h"), new JobUpdate.TaskStarted(2, 0, "h")), last.all(JobUpdate.TaskStarted.class));
-    assertTrue(lines.stream().allMatch(line -> line.closed));
+    assertTrue(lines.stream().allMatch(connection -> connection.closed));
   }
 
   @Test
   public void aFullQueueNeverBlocksAndAHungAgentDoesNotHoldUpTheEnd() throws InterruptedException {
     CountDownLatch hung = new CountDownLatch(1);
     CountDownLatch inside = new CountDownLatch(1);
-    Teller teller = new Teller(new Book(1), name -> {
+    Reporter reporter = new Reporter(new JobState(1), name -> {
       inside.countDown();
       try {
         hung.await();
@@ -192,32 +192,32 @@ public class TellerTest {
       }
       throw new IOException("at last");
     }, 4);
-    teller.start();
-    teller.named("app-1");
+    reporter.start();
+    reporter.named("app-1");
     assertTrue(inside.await(PATIENCE_S, TimeUnit.SECONDS));
     // Would never return if it waited for room.
     for (int i = 0; i < 1000; i++) {
-      teller.put(book -> {});
+      reporter.put(state -> {});
     }
     // As would this.
-    teller.close();
+    reporter.close();
     hung.countDown();
   }
 
   @Test
   public void anEventThatFailsDoesNotEndTheThread() {
-    Told told = new Told();
-    Teller teller = new Teller(new Book(1), name -> told, 100);
-    teller.start();
-    teller.named("app-1");
-    teller.put(book -> {
+    Reported told = new Reported();
+    Reporter reporter = new Reporter(new JobState(1), name -> told, 100);
+    reporter.start();
+    reporter.named("app-1");
+    reporter.put(state -> {
       throw new IllegalStateException("strange");
     });
-    teller.put(book -> {
-      throw TellerTest.<RuntimeException>undeclared(new TimeoutException("as Scala does"));
+    reporter.put(state -> {
+      throw ReporterTest.<RuntimeException>undeclared(new TimeoutException("as Scala does"));
     });
-    teller.put(book -> book.stageReads(0, input()));
-    teller.close();
+    reporter.put(state -> state.stageReads(0, input()));
+    reporter.close();
     assertEquals(1, told.all(JobUpdate.StageReady.class).size());
   }
 
@@ -234,13 +234,13 @@ public class TellerTest {
   public void aLineThatThrowsWhatNobodyExpectsIsFollowedByAnother() throws InterruptedException {
     AtomicInteger dials = new AtomicInteger();
     CountDownLatch again = new CountDownLatch(1);
-    Told second = new Told();
-    Teller teller = new Teller(new Book(1), name -> {
+    Reported second = new Reported();
+    Reporter reporter = new Reporter(new JobState(1), name -> {
       if (dials.incrementAndGet() == 1) {
-        return new Teller.Line() {
+        return new Reporter.Connection() {
           @Override
           public void tell(List<JobUpdate> updates) {
-            throw TellerTest.<RuntimeException>undeclared(new TimeoutException("as Scala does"));
+            throw ReporterTest.<RuntimeException>undeclared(new TimeoutException("as Scala does"));
           }
 
           @Override
@@ -252,11 +252,11 @@ public class TellerTest {
       again.countDown();
       return second;
     }, 100);
-    teller.start();
-    teller.named("app-1");
-    teller.put(book -> book.stageReads(0, input()));
+    reporter.start();
+    reporter.named("app-1");
+    reporter.put(state -> state.stageReads(0, input()));
     assertTrue(again.await(PATIENCE_S, TimeUnit.SECONDS));
-    teller.close();
+    reporter.close();
     assertEquals(1, second.all(JobUpdate.StageReady.class).size());
     assertTrue(second.closed);
   }
@@ -265,9 +265,9 @@ public class TellerTest {
   public void anInterruptEndsTheThreadAndItsLine() throws InterruptedException {
     CountDownLatch begun = new CountDownLatch(1);
     CountDownLatch closed = new CountDownLatch(1);
-    Teller teller = new Teller(new Book(1), name -> {
+    Reporter reporter = new Reporter(new JobState(1), name -> {
       begun.countDown();
-      return new Teller.Line() {
+      return new Reporter.Connection() {
         @Override
         public void tell(List<JobUpdate> updates) {}
 
@@ -277,21 +277,21 @@ public class TellerTest {
         }
       };
     }, 100);
-    teller.start();
-    teller.named("app-1");
+    reporter.start();
+    reporter.named("app-1");
     assertTrue(begun.await(PATIENCE_S, TimeUnit.SECONDS));
-    teller.put(book -> {
-      throw TellerTest.<RuntimeException>undeclared(new InterruptedException());
+    reporter.put(state -> {
+      throw ReporterTest.<RuntimeException>undeclared(new InterruptedException());
     });
     assertTrue(closed.await(PATIENCE_S, TimeUnit.SECONDS));
-    teller.put(book -> {});
-    teller.close();
+    reporter.put(state -> {});
+    reporter.close();
   }
 
   @Test
   public void aLookIsTakenAlsoWithoutEvents() throws InterruptedException {
     CountDownLatch ended = new CountDownLatch(1);
-    Teller teller = new Teller(new Book(1), name -> new Teller.Line() {
+    Reporter reporter = new Reporter(new JobState(1), name -> new Reporter.Connection() {
       @Override
       public void tell(List<JobUpdate> updates) {
         if (updates.contains(new JobUpdate.StageEnded(0))) {
@@ -301,14 +301,14 @@ public class TellerTest {
 
       @Override
       public void close() {}
-    }, 100, book -> book.onlyRunning(Set.of()), 1);
-    teller.start();
-    teller.named("app-1");
-    teller.put(book -> {
-      book.jobStarted(0, List.of(0));
-      book.stageReads(0, input());
+    }, 100, state -> state.onlyRunning(Set.of()), 1);
+    reporter.start();
+    reporter.named("app-1");
+    reporter.put(state -> {
+      state.jobStarted(0, List.of(0));
+      state.stageReads(0, input());
     });
     assertTrue(ended.await(PATIENCE_S, TimeUnit.SECONDS));
-    teller.close();
+    reporter.close();
   }
 }

@@ -12,14 +12,14 @@ import io.forebay.core.JobUpdate;
 import io.forebay.core.JobUpdate.Part;
 
 /**
- * What is so in the application, and what the coordinator has to be told of it. No threads, no
- * clock, no calls to anybody: {@link Teller} feeds it and carries away its {@link #take updates}.
+ * The state of the application, and what the coordinator has to learn of it. No threads, no
+ * clock, no calls to anybody: {@link Reporter} feeds it and carries away its {@link #take updates}.
  *
  * <p>It remembers all of the stages that have not ended, so that an agent that was restarted can be
  * told again ({@link #again}). A stage that has ended is forgotten; if Spark runs some of its tasks
  * again because their output was lost, those read their input without a plan.
  */
-final class Book {
+final class JobState {
   /** What is so of no stage: the slots. Spark counts its stages from 0. */
   static final int NO_STAGE = -1;
 
@@ -33,7 +33,7 @@ final class Book {
   /** Those of {@link #jobs} that were there at the last look at what runs. */
   private Set<Integer> jobsLookedAt = Set.of();
   private List<JobUpdate> updates = new ArrayList<>();
-  private int filesTold;
+  private int filesReported;
 
   private record Executor(String host, int slots) {}
 
@@ -64,7 +64,7 @@ final class Book {
     }
   }
 
-  Book(int coresPerTask) {
+  JobState(int coresPerTask) {
     this.coresPerTask = Math.max(coresPerTask, 1);
   }
 
@@ -81,7 +81,7 @@ final class Book {
    */
   Map<Integer, List<JobUpdate>> again() {
     updates = new ArrayList<>();
-    filesTold = 0;
+    filesReported = 0;
     Map<Integer, List<JobUpdate>> again = new LinkedHashMap<>();
     tellSlots();
     again.put(NO_STAGE, take());
@@ -179,13 +179,13 @@ final class Book {
   }
 
   private void tellInput(int stage, StageInput input) {
-    int base = filesTold;
+    int base = filesReported;
     updates.add(new JobUpdate.Files(input.files));
-    filesTold += input.files.size();
+    filesReported += input.files.size();
     for (int from = 0; from < input.splits.size(); from += SPLITS_PER_UPDATE) {
       int to = Math.min(from + SPLITS_PER_UPDATE, input.splits.size());
       List<List<Part>> some = input.splits.subList(from, to).stream().map(split -> rebased(split, base)).toList();
-      updates.add(new JobUpdate.Splits(stage, some, input.homes.subList(from, to)));
+      updates.add(new JobUpdate.Splits(stage, some, input.preferredNodes.subList(from, to)));
     }
     updates.add(new JobUpdate.StageReady(stage));
   }

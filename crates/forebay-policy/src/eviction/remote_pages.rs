@@ -1,13 +1,14 @@
-//! Guests: pages that belong to another node of the cluster and are here because somebody here has
+//! Remote pages: they belong to another node of the cluster and are here because a program here has
 //! read them.
 //!
-//! Losing a guest costs a transfer from its owner's memory, losing a page of one's own a read of
-//! the PFS. So guests are the first to go, whatever the policy says about the rest, and they never
-//! take part in its contest. A guest that is used a second time is no guest any more: it enters the
-//! policy as any page does (a hot page may well be in the memory of every node that reads it).
+//! Losing a remote page costs a transfer from its owner's memory, losing a page of one's own a read
+//! of the PFS. So remote pages are the first to go, whatever the policy says about the rest, and
+//! they never take part in its contest. A remote page that is used a second time counts as an own
+//! page: it enters the policy as any page does (a hot page may well be in the memory of every node
+//! that reads it).
 //!
-//! Guests that nobody has read yet are the read-ahead of a reader at work; to throw them out for
-//! each new page would bring them twice. So up to [`UNREAD_DIVISOR`]th of the capacity they go last
+//! Remote pages that nobody has read yet are the read-ahead of a reader at work; to evict them for
+//! each new page would fetch them twice. So up to [`UNREAD_DIVISOR`]th of the capacity they go last
 //! instead of first.
 //!
 //! One wrapper around every policy, rather than a case in each: what "first" means does not depend
@@ -17,13 +18,13 @@ use super::{Dump, EvictionKind, EvictionPolicy, Fill, Victim};
 use crate::arena::{Arena, List};
 use alloc::{boxed::Box, vec::Vec};
 
-/// Guests not yet read may hold this part of the capacity, an eighth, before they are the first to
-/// go.
+/// Remote pages not yet read may hold this part of the capacity, an eighth, before they are the
+/// first to go.
 const UNREAD_DIVISOR: u64 = 8;
 
-/// A policy and the guests beside it.
+/// A policy and the remote pages beside it.
 #[derive(Debug)]
-pub struct Guests {
+pub struct RemotePages {
     inner: Box<dyn EvictionPolicy>,
     /// `true`: read once.
     arena: Arena<bool>,
@@ -33,10 +34,10 @@ pub struct Guests {
     read: List,
 }
 
-impl Guests {
-    /// No guests yet.
+impl RemotePages {
+    /// No remote pages yet.
     pub fn new(inner: Box<dyn EvictionPolicy>) -> Self {
-        Guests { inner, arena: Arena::default(), unread: List::default(), read: List::default() }
+        RemotePages { inner, arena: Arena::default(), unread: List::default(), read: List::default() }
     }
 
     fn take_out(&mut self, slot: u32) -> u32 {
@@ -45,17 +46,17 @@ impl Guests {
         self.arena.discard(slot)
     }
 
-    /// A guest becomes an ordinary page.
+    /// A remote page becomes an ordinary page.
     fn settle(&mut self, slot: u32) {
         let key = self.arena.at(slot).key;
         let bytes = self.take_out(slot);
         self.inner.insert(key, bytes, Fill::Demand);
     }
 
-    /// Evicts guests from the front of one list until `want_bytes` are covered or no more than
-    /// `keep_bytes` are left. One that is refused is in use here: it settles, so that no later call
-    /// meets it again.
-    fn evict_guests(
+    /// Evicts remote pages from the front of one list until `want_bytes` are covered or no more
+    /// than `keep_bytes` are left. One that is refused is in use here: it settles, so that no later
+    /// call meets it again.
+    fn evict_remote_pages(
         &mut self,
         read: bool,
         (want_bytes, keep_bytes): (u64, u64),
@@ -81,7 +82,7 @@ impl Guests {
     }
 }
 
-impl EvictionPolicy for Guests {
+impl EvictionPolicy for RemotePages {
     fn kind(&self) -> EvictionKind {
         self.inner.kind()
     }
@@ -92,8 +93,8 @@ impl EvictionPolicy for Guests {
             list.resize(&mut self.arena, slot, bytes);
             return self.touch(key);
         }
-        if fill != Fill::Guest || self.inner.contains(key) {
-            let fill = if fill == Fill::Guest { Fill::Demand } else { fill };
+        if fill != Fill::Remote || self.inner.contains(key) {
+            let fill = if fill == Fill::Remote { Fill::Demand } else { fill };
             return self.inner.insert(key, bytes, fill);
         }
         let slot = self.arena.add(key, bytes, false);
@@ -126,14 +127,14 @@ impl EvictionPolicy for Guests {
         victims: &mut Vec<Victim>,
     ) -> u64 {
         let unread_bytes = self.inner.capacity_bytes() / UNREAD_DIVISOR;
-        let mut freed_bytes = self.evict_guests(true, (want_bytes, 0), may_evict, victims);
+        let mut freed_bytes = self.evict_remote_pages(true, (want_bytes, 0), may_evict, victims);
         let left = want_bytes.saturating_sub(freed_bytes);
-        freed_bytes += self.evict_guests(false, (left, unread_bytes), may_evict, victims);
+        freed_bytes += self.evict_remote_pages(false, (left, unread_bytes), may_evict, victims);
         if freed_bytes < want_bytes {
             freed_bytes += self.inner.evict(want_bytes - freed_bytes, may_evict, victims);
         }
         let left = want_bytes.saturating_sub(freed_bytes);
-        freed_bytes + self.evict_guests(false, (left, 0), may_evict, victims)
+        freed_bytes + self.evict_remote_pages(false, (left, 0), may_evict, victims)
     }
 
     fn set_capacity(&mut self, capacity_bytes: u64) {
@@ -153,10 +154,10 @@ impl EvictionPolicy for Guests {
     }
 
     fn bytes(&self) -> u64 {
-        self.guest_bytes() + self.inner.bytes()
+        self.remote_page_bytes() + self.inner.bytes()
     }
 
-    fn guest_bytes(&self) -> u64 {
+    fn remote_page_bytes(&self) -> u64 {
         self.read.bytes() + self.unread.bytes()
     }
 
@@ -164,8 +165,8 @@ impl EvictionPolicy for Guests {
         let mut dump = self.inner.dump();
         // Most tiers have none; then the dump is the policy's own.
         if self.arena.len() > 0 {
-            dump.queues.insert(0, ("guests unread".into(), self.unread.keys(&self.arena)));
-            dump.queues.insert(0, ("guests read".into(), self.read.keys(&self.arena)));
+            dump.queues.insert(0, ("remote pages unread".into(), self.unread.keys(&self.arena)));
+            dump.queues.insert(0, ("remote pages read".into(), self.read.keys(&self.arena)));
         }
         dump
     }
@@ -177,8 +178,8 @@ mod tests {
     use crate::eviction::Fifo;
     use alloc::{boxed::Box, vec};
 
-    fn policy(capacity_bytes: u64) -> Guests {
-        Guests::new(Box::new(Fifo::new(capacity_bytes)))
+    fn policy(capacity_bytes: u64) -> RemotePages {
+        RemotePages::new(Box::new(Fifo::new(capacity_bytes)))
     }
 
     fn keys(victims: &[Victim]) -> Vec<u64> {
@@ -186,12 +187,12 @@ mod tests {
     }
 
     #[test]
-    fn guests_go_first_and_a_second_use_makes_them_ordinary() {
+    fn remote_pages_go_first_and_a_second_use_makes_them_ordinary() {
         let mut policy = policy(800);
         (0..3).for_each(|key| policy.insert(key, 10, Fill::Demand));
-        (10..14).for_each(|key| policy.insert(key, 10, Fill::Guest));
+        (10..14).for_each(|key| policy.insert(key, 10, Fill::Remote));
         [10, 11, 12, 11].into_iter().for_each(|key| policy.touch(key));
-        assert_eq!((policy.guest_bytes(), policy.bytes()), (30, 70));
+        assert_eq!((policy.remote_page_bytes(), policy.bytes()), (30, 70));
         let mut victims = Vec::new();
         assert_eq!(policy.evict(30, &mut |_| true, &mut victims), 30);
         // The two that were read once, then the policy's own oldest; the one not yet read stays.
@@ -202,10 +203,10 @@ mod tests {
     }
 
     #[test]
-    fn guests_that_nobody_reads_do_not_push_out_what_is_ours_for_long() {
+    fn unread_remote_pages_do_not_evict_own_pages_for_long() {
         let mut policy = policy(800);
         (0..3).for_each(|key| policy.insert(key, 10, Fill::Demand));
-        (10..30).for_each(|key| policy.insert(key, 10, Fill::Guest));
+        (10..30).for_each(|key| policy.insert(key, 10, Fill::Remote));
         let mut victims = Vec::new();
         // An eighth of the capacity is 100 bytes: ten of the twenty go before anything of ours.
         policy.evict(110, &mut |_| true, &mut victims);
@@ -213,13 +214,13 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_guest_settles() {
+    fn a_refused_remote_page_settles() {
         let mut policy = policy(800);
-        [1, 2].into_iter().for_each(|key| policy.insert(key, 10, Fill::Guest));
+        [1, 2].into_iter().for_each(|key| policy.insert(key, 10, Fill::Remote));
         [1, 2].into_iter().for_each(|key| policy.touch(key));
         let mut victims = Vec::new();
         assert_eq!(policy.evict(20, &mut |key| key != 1, &mut victims), 10);
-        assert_eq!((keys(&victims), policy.guest_bytes(), policy.bytes()), (vec![2], 0, 10));
+        assert_eq!((keys(&victims), policy.remote_page_bytes(), policy.bytes()), (vec![2], 0, 10));
         assert_eq!(policy.remove(1), Some(10));
     }
 }

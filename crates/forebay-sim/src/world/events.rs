@@ -9,11 +9,11 @@ use super::{Happening, Setup, Together};
 use crate::burst::Burst;
 use crate::cluster::Cluster;
 use crate::colocate::PhaseOutcome;
+use crate::driver::Record;
 use crate::error::{Error, Result};
+use crate::event_loop::{Limits, RunStats, Stop, World, run};
 use crate::memory::Node;
-use crate::pump::Record;
 use crate::queue::EventQueue;
-use crate::run::{Limits, RunStats, Stop, World, run};
 use crate::trace::Trace;
 
 /// A note in the trace.
@@ -49,7 +49,7 @@ impl<'a> Together<'a> {
             buffers: setup.buffers.as_ref().map(|buffers| Burst::new(buffers, record)).transpose()?,
             hpc: (0..setup.hpc.len()).map(|h| Hpc::new(setup, h)).collect(),
             memory: Self::memories(setup)?,
-            told: Vec::new(),
+            reported: Vec::new(),
             phase_bytes: 0,
             has_prefetch: false,
         })

@@ -9,10 +9,10 @@
 //! A node's part of a wave is split into chunks when the wave comes into reach ([`chunk_order`]).
 //! Each chunk becomes a request of its own. The part is over when all its chunks are.
 
-mod chunk_order;
 mod part;
+mod waiting_chunks;
 
-pub use chunk_order::{QueueKey, Rank, Wanted};
+pub use waiting_chunks::{QueueKey, Rank, Wanted};
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};
@@ -26,8 +26,8 @@ use super::event::{Part, Progress, QueueId, RequestId, WaveId, WaveStatus};
 use super::nodes::Numbers;
 use super::partition::Placed;
 use crate::planner::JobId;
-use chunk_order::Waiting;
 use part::{NodePart, Parts, State};
+use waiting_chunks::Waiting;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -40,7 +40,7 @@ pub struct StageRun {
     pub planner: Option<(String, JobId)>,
     /// Nodes also fetch waves after the planned one, and requests continue when their tasks have
     /// started.
-    pub works_ahead: bool,
+    pub opportunistic: bool,
     /// Tasks that were started on their preferred node, which fetches most of their input.
     pub local: u32,
     /// In the order of their ids.
@@ -83,12 +83,12 @@ struct Wave {
     /// Its requests were given up for that.
     is_withdrawn: bool,
     /// The planner was told that it is fetched.
-    is_told: bool,
+    is_reported: bool,
 }
 
 #[derive(Debug, Default)]
 struct WaveTask {
-    home: Option<String>,
+    preferred_node: Option<String>,
     bytes: u64,
     started: bool,
     done: bool,
@@ -197,7 +197,7 @@ impl StageRun {
             for part in wave.parts.values_mut() {
                 part.unstarted = 0;
                 part.forget_tasks(&left);
-                if !self.works_ahead || part.needs.is_empty() {
+                if !self.opportunistic || part.needs.is_empty() {
                     void.extend(part.withdraw());
                 }
             }
@@ -241,7 +241,7 @@ impl StageRun {
                 let Some(found) = by_task.get_mut(task as usize).and_then(Option::take) else { continue };
                 let bytes = found.needs.values().map(|n| n.bytes).sum();
                 wave.status.bytes += bytes;
-                let of_wave = WaveTask { home: found.home, bytes, ..WaveTask::default() };
+                let of_wave = WaveTask { preferred_node: found.preferred_node, bytes, ..WaveTask::default() };
                 wave.tasks.insert(task, of_wave);
                 for (node, need) in found.needs {
                     let (name, number) = numbers.of(&node);
@@ -282,8 +282,10 @@ impl StageRun {
 
     /// Where its tasks are to run.
     #[cfg(test)]
-    pub fn homes(&self) -> impl Iterator<Item = &str> {
-        self.waves.iter().flat_map(|wave| wave.tasks.values().filter_map(|task| task.home.as_deref()))
+    pub fn preferred_nodes(&self) -> impl Iterator<Item = &str> {
+        self.waves
+            .iter()
+            .flat_map(|wave| wave.tasks.values().filter_map(|task| task.preferred_node.as_deref()))
     }
 
     /// The first wave that is not finished, and those after it.
@@ -354,7 +356,7 @@ impl StageRun {
     /// not begun to compute.
     pub fn pause_others(&mut self, id: WaveId) -> Vec<WaveId> {
         let first = self.base + self.started as usize;
-        let end = if self.works_ahead { first } else { self.waves.len().min(self.last_planned + 1) };
+        let end = if self.opportunistic { first } else { self.waves.len().min(self.last_planned + 1) };
         let waves = self.waves.get_mut(first..end).into_iter().flatten();
         let others = waves.filter(|wave| wave.id != id && wave.is_planned());
         others
@@ -396,7 +398,7 @@ impl StageRun {
             .filter_map(|(place, wave)| {
                 let part = wave.parts.get(node)?;
                 let bytes = part.fetched_bytes + part.resident_bytes;
-                wave.is_told &= bytes == 0;
+                wave.is_reported &= bytes == 0;
                 (bytes > 0).then_some(((place - base) as u32, bytes))
             })
             .collect();
@@ -428,7 +430,8 @@ impl StageRun {
     /// Requests of the wave whose pace has changed with its setting, with their nodes and new
     /// paces. If a node has more requests than the new setting allows, the last ones pause.
     pub fn adjust(&mut self, id: WaveId, speed_bytes_per_s: f64) -> Vec<Adjusted> {
-        let Some(setting) = self.wave(id).and_then(|wave| wave.setting).filter(|_| !self.works_ahead) else {
+        let Some(setting) = self.wave(id).and_then(|wave| wave.setting).filter(|_| !self.opportunistic)
+        else {
             return Vec::new();
         };
         let pace = self.wave(id).map_or(Pace::PAUSED, |wave| self.pace(wave, speed_bytes_per_s));
@@ -484,14 +487,14 @@ impl StageRun {
 
     /// The node has lost its requests. They must be sent again if a task still waits for them.
     pub fn part_lost(&mut self, id: WaveId, node: &str) {
-        let works_ahead = self.works_ahead;
+        let opportunistic = self.opportunistic;
         let Some(place) = self.place(id) else { return };
         self.split = self.split.min(place);
         let wave = &mut self.waves[place];
         let is_finished = wave.is_finished();
         wave.is_split = false;
         if let Some(part) = wave.parts.get_mut(node) {
-            part.restart(part.unstarted > 0 || works_ahead && !is_finished);
+            part.restart(part.unstarted > 0 || opportunistic && !is_finished);
         }
     }
 
@@ -531,14 +534,14 @@ impl StageRun {
         let wave = &mut self.waves[wave];
         let Some(task) = wave.tasks.get_mut(&number).filter(|t| !t.started) else { return Vec::new() };
         task.started = true;
-        self.local += u32::from(task.home.is_some() && task.home.as_deref() == node);
+        self.local += u32::from(task.preferred_node.is_some() && task.preferred_node.as_deref() == node);
         wave.started += 1;
         wave.status.compute_began_ms.get_or_insert(since_ms);
         let mut withdrawn = Vec::new();
         for part in wave.parts.values_mut().filter(|p| p.needs.contains_key(&number)) {
             assert!(part.unstarted > 0, "task {number} starts, and all of its wave have started");
             part.unstarted -= 1;
-            if part.unstarted == 0 && !self.works_ahead {
+            if part.unstarted == 0 && !self.opportunistic {
                 withdrawn.extend(part.withdraw());
             }
         }
@@ -572,7 +575,7 @@ impl StageRun {
     pub fn wanted(&self) -> Option<u32> {
         let last = (self.base + self.started as usize).checked_sub(1)?;
         let wave = self.waves.get(last + 1)?;
-        (self.waves[last].is_finished() && !wave.is_told).then_some(self.started)
+        (self.waves[last].is_finished() && !wave.is_reported).then_some(self.started)
     }
 
     /// Of what the wave's tasks read, the share that is in tiers.
@@ -608,10 +611,10 @@ impl StageRun {
     pub fn next_fetched(&mut self, since_ms: u64) -> Option<u32> {
         self.note_ends(since_ms);
         let first = self.base + self.fetched as usize;
-        let end = if self.works_ahead { first } else { self.last_planned } + 1;
+        let end = if self.opportunistic { first } else { self.last_planned } + 1;
         let is_next = |(place, wave): &(usize, &Wave)| {
             let is_due = *place == first || wave.setting.is_some();
-            is_due && !wave.is_told && wave.is_fetched()
+            is_due && !wave.is_reported && wave.is_fetched()
         };
         let mut waves = self.waves.iter().enumerate().take(end.max(first + 1)).skip(first);
         let (place, _) = waves.find(is_next)?;
@@ -628,8 +631,8 @@ impl StageRun {
     }
 
     fn tell(&mut self, place: usize) -> Option<u32> {
-        self.waves.get_mut(place)?.is_told = true;
-        while self.waves.get(self.base + self.fetched as usize).is_some_and(|wave| wave.is_told) {
+        self.waves.get_mut(place)?.is_reported = true;
+        while self.waves.get(self.base + self.fetched as usize).is_some_and(|wave| wave.is_reported) {
             self.fetched += 1;
         }
         Some((place - self.base) as u32)

@@ -17,7 +17,7 @@ use forebay_wire::hpc::{PlanEntry, PlanLog};
 use forebay_wire::{ClusterView, FileRef, HpcUpdate, JobStatus, JobUpdate};
 use std::collections::BTreeMap;
 
-/// See [`Pump::capacity`].
+/// See [`Driver::capacity`].
 const CAPACITY_PARTS: u64 = 32;
 
 /// A message to the agent of a node.
@@ -28,7 +28,7 @@ pub type Owner = (String, u64);
 
 /// See the module.
 #[derive(Debug)]
-pub struct Pump {
+pub struct Driver {
     machine: Stages,
     recorder: Recorder,
     keys: BTreeMap<Owner, JobKey>,
@@ -53,11 +53,11 @@ struct Job {
     reported: Reported,
 }
 
-impl Pump {
+impl Driver {
     /// No jobs; their reports may take `reports_bytes_max` of memory. `recorder` has recorded
     /// `config` already.
     pub fn new(config: Config, recorder: Recorder, reports_bytes_max: u64) -> Self {
-        Pump {
+        Driver {
             machine: Stages::new(config),
             recorder,
             keys: BTreeMap::new(),
@@ -97,8 +97,8 @@ impl Pump {
     /// The tier of a node has so many bytes. The machine hears of changes that matter to plans: by
     /// more than one part in [`CAPACITY_PARTS`].
     pub fn capacity(&mut self, now: Nanos, node: &str, bytes: u64) {
-        let told = self.capacities.get(node).copied();
-        if told.is_some_and(|told| told.abs_diff(bytes) <= told / CAPACITY_PARTS) {
+        let reported = self.capacities.get(node).copied();
+        if reported.is_some_and(|reported| reported.abs_diff(bytes) <= reported / CAPACITY_PARTS) {
             return;
         }
         self.capacities.insert(node.to_owned(), bytes);
@@ -193,7 +193,7 @@ impl Pump {
 
     /// Gives up jobs until the reports of the others stay within the limit.
     fn bound_reports(&mut self, now: Nanos) {
-        let bytes = |pump: &Pump| pump.jobs.values().map(|job| job.reported.bytes()).sum::<u64>();
+        let bytes = |driver: &Driver| driver.jobs.values().map(|job| job.reported.bytes()).sum::<u64>();
         while bytes(self) > self.reports_bytes_max
             && let Some((job, its_bytes)) = reports::largest_of_the_largest_user(&self.held())
         {
@@ -260,7 +260,7 @@ impl Pump {
         }
     }
 
-    /// When [`Pump::tick`] has something to do next.
+    /// When [`Driver::tick`] has something to do next.
     pub fn next_deadline(&self) -> Option<Nanos> {
         self.machine.next_deadline()
     }
@@ -337,13 +337,13 @@ mod tests {
         Config { default_planner: "no-action".into(), ..Config::default() }
     }
 
-    fn pump() -> Pump {
-        pump_with(Recorder::off())
+    fn driver() -> Driver {
+        driver_with(Recorder::off())
     }
 
     const FILES: Files = Files { bytes_long: 16 << 10, bytes_max: 64 << 10, ..crate::server::LOG };
 
-    fn pump_with(recorder: Recorder) -> Pump {
+    fn driver_with(recorder: Recorder) -> Driver {
         let node = |name: &str| NodeInfo {
             name: name.into(),
             host: name.into(),
@@ -353,10 +353,10 @@ mod tests {
             extent_bytes: vec![MIB],
             ..NodeInfo::default()
         };
-        let mut pump = Pump::new(config(), recorder, REPORTS_BYTES_MAX);
+        let mut driver = Driver::new(config(), recorder, REPORTS_BYTES_MAX);
         let nodes = vec![node("a"), node("b")];
-        pump.set_view(NOW, &ClusterView { nodes, ..ClusterView::default() });
-        pump
+        driver.set_view(NOW, &ClusterView { nodes, ..ClusterView::default() });
+        driver
     }
 
     fn owner() -> Owner {
@@ -372,7 +372,7 @@ mod tests {
         let part = |file| Part { file, offset: 0, len: 4096 };
         let split = |task: u32| {
             let parts = (task * files_each..(task + 1) * files_each).map(part).collect();
-            Split { parts, home: String::new() }
+            Split { parts, preferred_node: String::new() }
         };
         vec![
             JobUpdate::Begin { name: "app".into(), planner: String::new() },
@@ -383,10 +383,10 @@ mod tests {
         ]
     }
 
-    fn turn(pump: &mut Pump) -> Vec<ToNode> {
+    fn turn(driver: &mut Driver) -> Vec<ToNode> {
         // A large stage is placed in slices, one per deadline.
-        (0..20).for_each(|_| pump.tick(NOW));
-        pump.take_messages()
+        (0..20).for_each(|_| driver.tick(NOW));
+        driver.take_messages()
     }
 
     fn fetches(messages: &[ToNode]) -> Vec<&Order> {
@@ -401,9 +401,9 @@ mod tests {
 
     #[test]
     fn an_order_names_its_own_files_and_fits_a_message_however_many_they_are() {
-        let mut pump = pump();
-        pump.job_reports(NOW, &owner(), UID, job(40, 4_000));
-        let messages = turn(&mut pump);
+        let mut driver = driver();
+        driver.job_reports(NOW, &owner(), UID, job(40, 4_000));
+        let messages = turn(&mut driver);
         let orders = fetches(&messages);
         assert!(!orders.is_empty());
         for order in orders {
@@ -414,31 +414,31 @@ mod tests {
 
     #[test]
     fn jobs_end_with_the_node_of_their_program_and_their_orders_with_them() {
-        let mut pump = pump();
-        pump.job_reports(NOW, &owner(), UID, job(40, 1));
-        let first = turn(&mut pump);
+        let mut driver = driver();
+        driver.job_reports(NOW, &owner(), UID, job(40, 1));
+        let first = turn(&mut driver);
         assert!(fetches(&first).len() >= 2);
-        pump.node_went(NOW, "a");
-        let released = pump.take_messages();
+        driver.node_went(NOW, "a");
+        let released = driver.take_messages();
         assert!(
             released.iter().all(|(to, m)| to == "b" && matches!(m, ToAgent::Cancel { .. })),
             "{released:?}"
         );
-        assert!(!released.is_empty() && pump.jobs.is_empty() && pump.status().is_empty());
+        assert!(!released.is_empty() && driver.jobs.is_empty() && driver.status().is_empty());
         // It comes back and reports the same again: one job, with new orders.
-        pump.node_came(NOW, "a");
-        pump.job_reports(NOW, &owner(), UID, job(40, 1));
-        let messages = turn(&mut pump);
-        assert_eq!((fetches(&messages).len(), pump.status().len()), (fetches(&first).len(), 1));
+        driver.node_came(NOW, "a");
+        driver.job_reports(NOW, &owner(), UID, job(40, 1));
+        let messages = turn(&mut driver);
+        assert_eq!((fetches(&messages).len(), driver.status().len()), (fetches(&first).len(), 1));
     }
 
     #[test]
     fn what_a_node_was_to_get_before_it_came_back_is_not_sent() {
-        let mut pump = pump();
-        pump.job_reports(NOW, &owner(), UID, job(40, 1));
-        pump.tick(NOW);
-        pump.node_came(NOW, "b");
-        let messages = turn(&mut pump);
+        let mut driver = driver();
+        driver.job_reports(NOW, &owner(), UID, job(40, 1));
+        driver.tick(NOW);
+        driver.node_came(NOW, "b");
+        let messages = turn(&mut driver);
         let to =
             |node| messages.iter().filter(|(to, m)| to == node && matches!(m, ToAgent::Fetch(_))).count();
         assert_eq!((to("a"), to("b")), (4, 4), "{messages:?}");
@@ -446,16 +446,16 @@ mod tests {
 
     #[test]
     fn a_job_that_ends_is_forgotten_and_may_begin_again_in_the_same_report() {
-        let mut pump = pump();
+        let mut driver = driver();
         let mut updates = job(4, 1);
         updates.push(JobUpdate::End);
         updates.extend(job(4, 1));
-        pump.job_reports(NOW, &owner(), UID, updates);
-        turn(&mut pump);
-        let ended: Vec<bool> = pump.status().iter().map(|job| job.ended).collect();
-        assert_eq!((ended, pump.jobs.len()), (vec![true, false], 1));
-        pump.job_reports(NOW, &owner(), UID, vec![JobUpdate::End, JobUpdate::StageReady { stage: 1 }]);
-        assert!(pump.jobs.is_empty() && pump.keys.is_empty());
+        driver.job_reports(NOW, &owner(), UID, updates);
+        turn(&mut driver);
+        let ended: Vec<bool> = driver.status().iter().map(|job| job.ended).collect();
+        assert_eq!((ended, driver.jobs.len()), (vec![true, false], 1));
+        driver.job_reports(NOW, &owner(), UID, vec![JobUpdate::End, JobUpdate::StageReady { stage: 1 }]);
+        assert!(driver.jobs.is_empty() && driver.keys.is_empty());
     }
 
     /// Drives a fresh machine from a file of the log; returns the number of its actions, and that
@@ -482,15 +482,15 @@ mod tests {
     #[test]
     fn each_file_of_a_long_log_replays_by_itself_and_the_oldest_go() {
         let dir = tempfile::tempdir().unwrap();
-        let mut pump = pump_with(Recorder::start(dir.path(), FILES, &config()).unwrap());
+        let mut driver = driver_with(Recorder::start(dir.path(), FILES, &config()).unwrap());
         let files = || {
             let names = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path());
             names.collect::<std::collections::BTreeSet<_>>()
         };
         let mut seen = files();
         for round in 0..40 {
-            pump.job_reports(NOW, &owner(), UID, job(40, 5));
-            let orders = fetches(&turn(&mut pump)).iter().map(|order| order.order).collect::<Vec<_>>();
+            driver.job_reports(NOW, &owner(), UID, job(40, 5));
+            let orders = fetches(&turn(&mut driver)).iter().map(|order| order.order).collect::<Vec<_>>();
             for order in orders {
                 let progress = OrderProgress {
                     order,
@@ -499,16 +499,16 @@ mod tests {
                     failed_bytes: 0,
                     done: true,
                 };
-                pump.progress(NOW, if round % 2 == 0 { "a" } else { "b" }, progress);
+                driver.progress(NOW, if round % 2 == 0 { "a" } else { "b" }, progress);
             }
             if round % 2 == 0 {
-                pump.job_reports(NOW, &owner(), UID, vec![JobUpdate::End]);
+                driver.job_reports(NOW, &owner(), UID, vec![JobUpdate::End]);
             }
-            turn(&mut pump);
+            turn(&mut driver);
             seen.extend(files());
         }
-        let shown = pump.status().len();
-        drop(pump);
+        let shown = driver.status().len();
+        drop(driver);
         assert!(seen.len() > 5 && shown > 20, "{} files, {shown} jobs are shown", seen.len());
         assert_eq!(files().len(), 4, "{:?}", files());
         // The thread that writes the last one has it all by now or soon.
@@ -528,20 +528,20 @@ mod tests {
     #[test]
     fn a_log_that_jobs_never_leave_ends_at_its_bound_and_goes_on_later() {
         let dir = tempfile::tempdir().unwrap();
-        let mut pump = pump_with(Recorder::start(dir.path(), FILES, &config()).unwrap());
-        pump.job_reports(NOW, &owner(), UID, job(40, 1));
+        let mut driver = driver_with(Recorder::start(dir.path(), FILES, &config()).unwrap());
+        driver.job_reports(NOW, &owner(), UID, job(40, 1));
         let other = ("b".to_owned(), 1);
         for _ in 0..60 {
-            pump.job_reports(NOW, &other, UID, job(40, 5));
-            turn(&mut pump);
-            pump.job_reports(NOW, &other, UID, vec![JobUpdate::End]);
-            turn(&mut pump);
+            driver.job_reports(NOW, &other, UID, job(40, 5));
+            turn(&mut driver);
+            driver.job_reports(NOW, &other, UID, vec![JobUpdate::End]);
+            turn(&mut driver);
         }
         let count = || std::fs::read_dir(dir.path()).unwrap().count();
         assert_eq!(count(), 1);
-        pump.job_reports(NOW, &owner(), UID, vec![JobUpdate::End]);
-        turn(&mut pump);
-        drop(pump);
+        driver.job_reports(NOW, &owner(), UID, vec![JobUpdate::End]);
+        turn(&mut driver);
+        drop(driver);
         assert_eq!(count(), 2, "no job runs");
         let bytes = std::fs::metadata(dir.path().join("decisions-000001.log")).unwrap().len();
         assert!(bytes < 128 << 10, "{bytes}");
@@ -549,66 +549,67 @@ mod tests {
 
     #[test]
     fn reports_beyond_the_limit_cost_the_user_with_most_its_largest_job_whoever_reports_last() {
-        let mut pump = Pump::new(config(), Recorder::off(), MIB);
-        let reports = |pump: &mut Pump, number, uid, tasks| {
-            pump.job_reports(NOW, &("a".into(), number), uid, job(tasks, 1));
+        let mut driver = Driver::new(config(), Recorder::off(), MIB);
+        let reports = |driver: &mut Driver, number, uid, tasks| {
+            driver.job_reports(NOW, &("a".into(), number), uid, job(tasks, 1));
         };
         let one = {
-            reports(&mut pump, 0, UID, 400);
-            let bytes = pump.held()[0].2;
-            pump.job_reports(NOW, &("a".into(), 0), UID, vec![JobUpdate::End]);
+            reports(&mut driver, 0, UID, 400);
+            let bytes = driver.held()[0].2;
+            driver.job_reports(NOW, &("a".into(), 0), UID, vec![JobUpdate::End]);
             bytes
         };
         assert!(one > MIB / 8 && one < MIB / 4, "{one}");
         let fits = MIB / one;
-        (1..=fits).for_each(|number| reports(&mut pump, number, UID, 400));
-        assert_eq!(pump.jobs.len() as u64, fits);
+        (1..=fits).for_each(|number| reports(&mut driver, number, UID, 400));
+        assert_eq!(driver.jobs.len() as u64, fits);
         // Another user is the last to report, and the one with most pays for it.
-        reports(&mut pump, 100, UID + 1, 400);
-        let left: Vec<(u64, u32)> = pump.keys.iter().map(|((_, n), key)| (*n, pump.jobs[key].uid)).collect();
+        reports(&mut driver, 100, UID + 1, 400);
+        let left: Vec<(u64, u32)> =
+            driver.keys.iter().map(|((_, n), key)| (*n, driver.jobs[key].uid)).collect();
         assert!(left.contains(&(100, UID + 1)) && !left.contains(&(fits, UID)), "{left:?}");
         assert_eq!(left.len() as u64, fits);
         // What the job that went reports after that is dropped, and its end is no event.
-        pump.job_reports(NOW, &("a".into(), fits), UID, vec![JobUpdate::StageReady { stage: 1 }]);
-        pump.job_reports(NOW, &("a".into(), fits), UID, vec![JobUpdate::End]);
-        assert_eq!(pump.jobs.len() as u64, fits);
+        driver.job_reports(NOW, &("a".into(), fits), UID, vec![JobUpdate::StageReady { stage: 1 }]);
+        driver.job_reports(NOW, &("a".into(), fits), UID, vec![JobUpdate::End]);
+        assert_eq!(driver.jobs.len() as u64, fits);
     }
 
     #[test]
     fn a_user_who_has_taken_every_place_gives_one_to_the_next_user() {
-        let mut pump = pump();
+        let mut driver = driver();
         let begin = || vec![JobUpdate::Begin { name: "app".into(), planner: String::new() }];
         for number in 0..JOBS_MAX as u64 + 5 {
-            pump.job_reports(NOW, &("a".into(), number), UID, begin());
+            driver.job_reports(NOW, &("a".into(), number), UID, begin());
         }
-        assert_eq!(pump.jobs.len(), JOBS_MAX);
+        assert_eq!(driver.jobs.len(), JOBS_MAX);
         for number in 0..3 {
-            pump.job_reports(NOW, &("b".into(), number), UID + 1, begin());
+            driver.job_reports(NOW, &("b".into(), number), UID + 1, begin());
         }
-        let of = |pump: &Pump, uid| pump.jobs.values().filter(|job| job.uid == uid).count();
-        assert_eq!((of(&pump, UID), of(&pump, UID + 1)), (JOBS_MAX - 3, 3));
+        let of = |driver: &Driver, uid| driver.jobs.values().filter(|job| job.uid == uid).count();
+        assert_eq!((of(&driver, UID), of(&driver, UID + 1)), (JOBS_MAX - 3, 3));
     }
 
     #[test]
     fn plans_follow_the_memory_that_a_node_has_now() {
-        let mut pump = pump();
+        let mut driver = driver();
         let ordered = |messages: Vec<ToNode>| -> Vec<String> {
             let fetches = messages.into_iter().filter(|(_, message)| matches!(message, ToAgent::Fetch(_)));
             fetches.map(|(node, _)| node).collect()
         };
-        pump.capacity(NOW, "a", 0);
-        pump.capacity(NOW, "b", 1 << 40);
-        pump.job_reports(NOW, &owner(), UID, job(64, 1));
-        let first = ordered(turn(&mut pump));
+        driver.capacity(NOW, "a", 0);
+        driver.capacity(NOW, "b", 1 << 40);
+        driver.job_reports(NOW, &owner(), UID, job(64, 1));
+        let first = ordered(turn(&mut driver));
         assert!(!first.is_empty() && first.iter().all(|node| node == "b"), "{first:?}");
         // A little more is no news, and much more is.
-        pump.capacity(NOW, "b", (1 << 40) + 1);
-        assert_eq!(pump.capacities["b"], 1 << 40);
-        pump.capacity(NOW, "a", 1 << 40);
-        assert!(ordered(turn(&mut pump)).contains(&"a".to_string()));
+        driver.capacity(NOW, "b", (1 << 40) + 1);
+        assert_eq!(driver.capacities["b"], 1 << 40);
+        driver.capacity(NOW, "a", 1 << 40);
+        assert!(ordered(turn(&mut driver)).contains(&"a".to_string()));
         // A node that comes back has its weight until it says more.
-        pump.node_came(NOW, "a");
-        assert!(!pump.capacities.contains_key("a"));
+        driver.node_came(NOW, "a");
+        assert!(!driver.capacities.contains_key("a"));
     }
 
     #[test]

@@ -9,17 +9,17 @@ import io.forebay.core.ForebayJob;
 import io.forebay.core.JobUpdate;
 
 /** The way to the agent of the driver's node, by the native client core. */
-final class AgentDial implements Teller.Dial {
+final class AgentConnector implements Reporter.Connector {
   private final ClientOptions options;
   private final String planner;
 
-  AgentDial(ClientOptions options, String planner) {
+  AgentConnector(ClientOptions options, String planner) {
     this.options = options;
     this.planner = planner;
   }
 
   @Override
-  public Teller.Line begin(String name) throws IOException {
+  public Reporter.Connection begin(String name) throws IOException {
     ForebayClient client = new ForebayClient(options);
     try {
       return new AgentLine(client, client.beginJob(name, planner));
@@ -30,7 +30,7 @@ final class AgentDial implements Teller.Dial {
     }
   }
 
-  private record AgentLine(ForebayClient client, ForebayJob job) implements Teller.Line {
+  private record AgentLine(ForebayClient client, ForebayJob job) implements Reporter.Connection {
     @Override
     public void tell(List<JobUpdate> updates) throws IOException {
       job.tell(updates);

@@ -1,7 +1,7 @@
 //! Drives one policy machine with virtual time and records both sides of the conversation.
 //!
-//! The daemons have the same pump with the real clock. Nothing in between may decide: a pump hands
-//! events in, actions out, and wakes the machine when it asked for it.
+//! The daemons have the same driver with the real clock. Nothing in between may decide: a driver
+//! hands events in, actions out, and wakes the machine when it asked for it.
 
 use std::cell::RefCell;
 
@@ -32,20 +32,20 @@ impl<'a> Record<'a> {
 }
 
 /// A machine, its name in the trace, and the wake-up that is under way for it.
-pub struct Pump<M: Machine> {
+pub struct Driver<M: Machine> {
     who: String,
     machine: M,
     armed: Option<Nanos>,
 }
 
-impl<M: Machine> Pump<M>
+impl<M: Machine> Driver<M>
 where
     M::Event: Serialize,
     M::Action: Serialize,
 {
     /// `who` names the machine in the trace, such as `planner/0`.
     pub fn new(who: impl Into<String>, machine: M) -> Self {
-        Pump { who: who.into(), machine, armed: None }
+        Driver { who: who.into(), machine, armed: None }
     }
 
     /// Tells the machine `event` and returns what it decides.
@@ -71,7 +71,7 @@ where
     }
 
     /// Schedules `event` for the machine's deadline unless one is under way early enough. To be
-    /// called after each `tell` and `wake`; the world answers `event` with [`Pump::wake`].
+    /// called after each `tell` and `wake`; the world answers `event` with [`Driver::wake`].
     pub fn arm<E>(&mut self, queue: &mut impl Agenda<E>, event: E) {
         // A deadline at the end of the clock never comes: no time that is added up is later.
         if let Some(at) = self.machine.next_deadline().filter(|at| at.0 != u64::MAX) {
@@ -125,18 +125,18 @@ mod tests {
 
     #[test]
     fn an_earlier_deadline_is_armed_and_the_stale_wake_up_does_nothing() {
-        let (mut pump, mut queue, mut trace) =
-            (Pump::new("d", Doubler::default()), EventQueue::new(), Trace::off());
+        let (mut driver, mut queue, mut trace) =
+            (Driver::new("d", Doubler::default()), EventQueue::new(), Trace::off());
         let record = Record::new(&mut trace);
-        assert_eq!(pump.tell(Nanos(0), 9, &record), [18]);
-        pump.arm(&mut queue, ());
-        assert_eq!(pump.tell(Nanos(0), 4, &record), [8]);
-        pump.arm(&mut queue, ());
-        pump.arm(&mut queue, ());
+        assert_eq!(driver.tell(Nanos(0), 9, &record), [18]);
+        driver.arm(&mut queue, ());
+        assert_eq!(driver.tell(Nanos(0), 4, &record), [8]);
+        driver.arm(&mut queue, ());
+        driver.arm(&mut queue, ());
         let mut woken = Vec::new();
         while let Some((now, ())) = queue.pop() {
-            woken.push((now.0, pump.wake(now, &record)));
-            pump.arm(&mut queue, ());
+            woken.push((now.0, driver.wake(now, &record)));
+            driver.arm(&mut queue, ());
         }
         assert_eq!(woken, [(4, vec![0]), (9, vec![])]);
     }

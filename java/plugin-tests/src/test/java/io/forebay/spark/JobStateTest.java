@@ -1,0 +1,193 @@
+package io.forebay.spark;
+
+import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertFalse;
+import static org.junit.Assert.assertTrue;
+
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+
+import org.junit.Test;
+
+import io.forebay.core.JobUpdate;
+import io.forebay.core.JobUpdate.Part;
+
+/** What is told, exactly. */
+public class JobStateTest {
+  private static final List<List<Part>> TWO = List.of(List.of(new Part(0, 0, 10)), List.of(new Part(0, 10, 5), new Part(1, 0, 5)));
+
+  private static final List<String> PREFERRED_NODES = List.of("h1", "");
+
+  private static StageInput input() {
+    return StageInput.of(List.of("/pfs/a", "/pfs/b"), TWO, PREFERRED_NODES);
+  }
+
+  @Test
+  public void slotsAreOfAllExecutorsOfAHost() {
+    JobState state = new JobState(2);
+    state.executorAdded("0", "h1", 4);
+    state.executorAdded("1", "h1", 2);
+    state.executorAdded("2", "h2", 5);
+    state.take();
+    state.executorRemoved("0");
+    state.executorRemoved("unknown");
+    assertEquals(List.of(new JobUpdate.Slots(Map.of("h1", 1, "h2", 2))), state.take());
+  }
+
+  @Test
+  public void filesAreNumberedOverTheWholeJob() {
+    JobState state = new JobState(1);
+    state.stageReads(3, input());
+    assertEquals(
+        List.of(new JobUpdate.Files(List.of("/pfs/a", "/pfs/b")), new JobUpdate.Splits(3, TWO, PREFERRED_NODES), new JobUpdate.StageReady(3)), state.take());
+    state.stageReads(4, input());
+    JobUpdate.Splits second = (JobUpdate.Splits) state.take().get(1);
+    assertEquals(List.of(new Part(2, 10, 5), new Part(3, 0, 5)), second.splits().get(1));
+  }
+
+  @Test
+  public void longStagesAreToldInPieces() {
+    JobState state = new JobState(1);
+    List<List<Part>> many = new ArrayList<>();
+    List<String> preferredNodes = new ArrayList<>();
+    for (int i = 0; i < 3000; i++) {
+      many.add(List.of(new Part(0, i, 1)));
+      preferredNodes.add("h" + i);
+    }
+    state.stageReads(0, StageInput.of(List.of("/pfs/a"), many, preferredNodes));
+    List<List<Part>> told = new ArrayList<>();
+    List<String> reportedNodes = new ArrayList<>();
+    List<JobUpdate> updates = state.take();
+    for (JobUpdate update : updates) {
+      if (update instanceof JobUpdate.Splits some) {
+        told.addAll(some.splits());
+        reportedNodes.addAll(some.preferredNodes());
+      }
+    }
+    assertEquals(many, told);
+    assertEquals(preferredNodes, reportedNodes);
+    assertEquals(5, updates.size());
+  }
+
+  @Test
+  public void aTaskWithTwoAttemptsStartsAndEndsOnce() {
+    JobState state = new JobState(1);
+    state.stageReads(0, input());
+    state.take();
+    state.taskStarted(0, 1, "h1");
+    state.taskStarted(0, 1, "h2");
+    state.taskEnded(0, 1, true, 7);
+    state.taskEnded(0, 1, false, 9);
+    state.taskStarted(0, 1, "h1");
+    assertEquals(List.of(new JobUpdate.TaskStarted(0, 1, "h1"), new JobUpdate.TaskEnded(0, 1, true, 7)), state.take());
+  }
+
+  @Test
+  public void aFailedTaskMayRunAgain() {
+    JobState state = new JobState(1);
+    state.stageReads(0, input());
+    state.take();
+    state.taskStarted(0, 0, "h1");
+    state.taskEnded(0, 0, false, 3);
+    state.taskStarted(0, 0, "h2");
+    state.taskEnded(0, 0, true, 4);
+    assertEquals(
+        List.of(new JobUpdate.TaskStarted(0, 0, "h1"), new JobUpdate.TaskEnded(0, 0, false, 3), new JobUpdate.TaskStarted(0, 0, "h2"),
+            new JobUpdate.TaskEnded(0, 0, true, 4)),
+        state.take());
+  }
+
+  @Test
+  public void whatIsNotOfAStageThatReadsIsNotTold() {
+    JobState state = new JobState(1);
+    state.stageReads(0, input());
+    state.take();
+    state.taskStarted(9, 0, "h1");
+    state.taskStarted(0, 77, "h1");
+    state.taskEnded(9, 0, true, 1);
+    state.stageEnded(9);
+    state.stageEnded(0);
+    state.taskStarted(0, 0, "h1");
+    assertEquals(List.of(new JobUpdate.StageEnded(0)), state.take());
+  }
+
+  @Test
+  public void aJobEndsTheStagesThatNoOtherShares() {
+    JobState state = new JobState(1);
+    state.jobStarted(1, List.of(0, 1));
+    state.jobStarted(2, List.of(1, 2));
+    for (int stage = 0; stage < 3; stage++) {
+      state.stageReads(stage, input());
+    }
+    state.take();
+    state.jobEnded(1);
+    assertEquals(List.of(new JobUpdate.StageEnded(0)), state.take());
+    state.jobEnded(2);
+    assertEquals(List.of(new JobUpdate.StageEnded(1), new JobUpdate.StageEnded(2)), state.take());
+  }
+
+  @Test
+  public void aJobWhoseEndWasNotHeardEndsAtTheSecondLook() {
+    JobState state = new JobState(1);
+    state.jobStarted(1, List.of(0));
+    state.jobStarted(2, List.of(1));
+    state.stageReads(0, input());
+    state.stageReads(1, input());
+    state.take();
+    state.onlyRunning(Set.of());
+    assertTrue("they may have begun just now", state.take().isEmpty());
+    state.jobStarted(3, List.of(2));
+    state.stageReads(2, input());
+    state.take();
+    state.onlyRunning(Set.of(2));
+    assertEquals(List.of(new JobUpdate.StageEnded(0)), state.take());
+    state.jobEnded(2);
+    assertEquals(List.of(new JobUpdate.StageEnded(1)), state.take());
+    state.onlyRunning(Set.of(3));
+    assertTrue(state.knowsStage(2));
+    state.onlyRunning(Set.of());
+    assertEquals(List.of(new JobUpdate.StageEnded(2)), state.take());
+  }
+
+  @Test
+  public void anAgentThatKnowsNothingIsToldWhatIsSo() {
+    JobState state = new JobState(1);
+    state.executorAdded("0", "h1", 1);
+    state.stageReads(5, input());
+    state.stageEnded(5);
+    state.stageReads(6, input());
+    state.taskStarted(6, 0, "h1");
+    state.taskEnded(6, 0, true, 2);
+    state.taskStarted(6, 1, "h2");
+    Map<Integer, List<JobUpdate>> again = state.again();
+    assertEquals("slots first", List.of(JobState.NO_STAGE, 6), List.copyOf(again.keySet()));
+    assertEquals(List.of(new JobUpdate.Slots(Map.of("h1", 1))), again.get(JobState.NO_STAGE));
+    assertEquals(
+        List.of(new JobUpdate.Files(List.of("/pfs/a", "/pfs/b")), new JobUpdate.Splits(6, TWO, PREFERRED_NODES), new JobUpdate.StageReady(6),
+            new JobUpdate.TaskStarted(6, 0, "h1"), new JobUpdate.TaskEnded(6, 0, true, 2), new JobUpdate.TaskStarted(6, 1, "h2")),
+        again.get(6));
+    assertTrue(state.take().isEmpty());
+    state.stageReads(7, input());
+    assertEquals("numbers follow those told to this agent", 2, ((JobUpdate.Splits) state.take().get(1)).splits().get(0).get(0).file());
+  }
+
+  @Test
+  public void aStageThatIsLeftOutIsKnownAndNotToldAgain() {
+    JobState state = new JobState(1);
+    state.stageReads(5, input());
+    state.taskStarted(5, 0, "h1");
+    state.stageReads(6, input());
+    state.leaveOut(5);
+    Map<Integer, List<JobUpdate>> again = state.again();
+    assertEquals(List.of(JobState.NO_STAGE, 6), List.copyOf(again.keySet()));
+    assertEquals("files are counted from the first that is told", new JobUpdate.Splits(6, TWO, PREFERRED_NODES), again.get(6).get(1));
+    assertTrue("it is not looked up once more", state.knowsStage(5));
+    state.taskEnded(5, 0, true, 1);
+    state.taskStarted(5, 1, "h1");
+    assertTrue(state.take().isEmpty());
+    state.stageEnded(5);
+    assertFalse(state.knowsStage(5));
+  }
+}
