@@ -189,9 +189,10 @@ pub fn judge(records: &[Record], plain: bool, settle_ns: u64) -> (Vec<String>, u
             mine.filter(is_lost).map(|(id, _)| *id).filter(|id| reported.insert(*id)).collect();
         if !lost.is_empty() {
             wrong.push(format!(
-                "{who}: {} acknowledged records are lost: {:?}",
+                "{who}: {} acknowledged records are lost: {:?}; {}",
                 lost.len(),
-                &lost[..lost.len().min(5)]
+                &lost[..lost.len().min(5)],
+                seen_later(records, lost[0], *begin)
             ));
         }
         if let Some(never) = seen.iter().find(|id| !begun.contains_key(id)) {
@@ -199,6 +200,30 @@ pub fn judge(records: &[Record], plain: bool, settle_ns: u64) -> (Vec<String>, u
         }
     }
     (wrong, looks)
+}
+
+/// How the reads that began after `begin` saw this record: it tells a stale read from a record that
+/// is not on the servers.
+fn seen_later(records: &[Record], id: (u32, u32, u32), begin: u64) -> String {
+    let mut looks = std::collections::BTreeMap::<(u32, bool), (u32, u32)>::new();
+    for record in records {
+        let Record::AppendSeen { begin: at, file, node, tiered, counts, .. } = record else { continue };
+        if *file == id.0 && *at > begin {
+            let (with, without) = looks.entry((*node, *tiered)).or_default();
+            *if counts.contains(&(id.1, id.2)) { with } else { without } += 1;
+        }
+    }
+    let each: Vec<_> = looks
+        .iter()
+        .map(|((node, tiered), (with, without))| {
+            let way = if *tiered { "with an agent" } else { "without" };
+            format!("{with} of {} on node {node} {way}", with + without)
+        })
+        .collect();
+    match each.is_empty() {
+        true => "nobody read the file later".into(),
+        false => format!("later reads that have the first of them: {}", each.join(", ")),
+    }
 }
 
 #[cfg(test)]
@@ -234,6 +259,8 @@ mod tests {
         assert_eq!(faults(look(6, &[])), 1);
         assert_eq!(faults(look(6, &[(1, 1)])), 0);
         assert_eq!(faults(look(6, &[(1, 1), (1, 2)])), 1);
+        let (later, _) = judge(&[begun.clone(), done.clone(), look(6, &[]), look(7, &[(1, 1)])], true, 0);
+        assert!(later[0].ends_with("have the first of them: 1 of 1 on node 0 without"), "{later:?}");
         // Where clients have caches of their own.
         let tiered = |begin| {
             let Record::AppendSeen { file, node, kind, counts, broken, .. } = look(begin, &[]) else {
