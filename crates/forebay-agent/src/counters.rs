@@ -87,6 +87,12 @@ counters! {
     adopted_files_total,
     /// Changes of the capacity by the memory controller.
     capacity_changes_total,
+    /// Of those, because more memory was in use than there should be.
+    capacity_changes_above_total,
+    /// Of those, because memory was free.
+    capacity_changes_below_total,
+    /// Of those, because more would have been in use before the next look.
+    capacity_changes_growth_total,
     /// Bytes that the memory controller took from the tier.
     released_bytes,
     /// Reports of the kernel that memory runs short.

@@ -97,6 +97,13 @@ fn metrics_say_what_status_says() {
         let samples = parse(body, is_open);
         let status = node.client().admin().status().unwrap();
         assert_eq!(samples["forebay_capacity_bytes"], status.capacity_bytes as f64);
+        let memory = node.client().admin().memory().unwrap();
+        assert_eq!(samples["forebay_tier_max_bytes"], memory.max_bytes as f64);
+        assert_eq!(samples["forebay_memory_target_ratio"], 0.95);
+        assert!((300_000.0..=64e6 * 1.05).contains(&samples["forebay_tier_bytes"]), "{samples:?}");
+        let of_node = |what: &str| samples[&format!("forebay_memory_{what}_bytes{{place=\"node\"}}")];
+        assert!(of_node("used") > 0.0 && of_node("used") < of_node("total"), "{samples:?}");
+        assert_eq!(of_node("total"), memory.places[0].total_bytes as f64);
         assert_eq!(samples["forebay_mount_up{mount=\"pfs\"}"], 1.0);
         assert_eq!(samples["forebay_coordinator_connected"], 1.0);
         assert_eq!(samples["forebay_cluster_members"], 1.0);

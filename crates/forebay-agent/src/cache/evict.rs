@@ -1,7 +1,7 @@
 //! How memory is released.
 //!
-//! The order is fixed: under the lock the policy names victims and their words are withdrawn;
-//! outside of it the pages are punched and only then leave the budget.
+//! The order of the steps is fixed: under the lock the policy names victims and their words are
+//! withdrawn; outside of it the pages are punched and only then leave the budget.
 
 use super::entry::Entry;
 use super::{Cache, Freed, Index};
@@ -20,11 +20,20 @@ const VICTIMS_PER_ROUND: u64 = 256;
 type Withdrawn = (Arc<Entry>, u32);
 
 impl Cache {
-    /// Evicts until the budget holds no more than its capacity, or nothing more can go.
+    /// Evicts until the budget holds no more than its capacity, or nothing more can go: planned
+    /// pages after all others, those that will be read last before those that will be read first.
     pub fn settle_excess(&self) -> Freed {
-        match self.budget.excess_bytes() {
-            0 => Freed::default(),
-            excess => self.evict(excess),
+        let mut freed = Freed::default();
+        loop {
+            match self.budget.excess_bytes() {
+                0 => return freed,
+                excess => freed.add(self.evict(excess)),
+            }
+            let excess = self.budget.excess_bytes();
+            // Ends: each round has fewer planned pages.
+            if excess == 0 || self.index().policy.unplan_latest(excess) == 0 {
+                return freed;
+            }
         }
     }
 

@@ -122,6 +122,13 @@ pub struct Freed {
     pub pages: u64,
 }
 
+impl Freed {
+    fn add(&mut self, more: Freed) {
+        self.bytes += more.bytes;
+        self.pages += more.pages;
+    }
+}
+
 impl Cache {
     /// An empty cache over `tier`. Keeps at most `open_files_max` copies open.
     pub fn new(

@@ -33,6 +33,7 @@ use crate::memory::place::{BUFFER_BYTES, Use};
 use crate::stop::{Stop, Wake};
 use calls::Calls;
 use forebay_policy::machine::Nanos;
+use forebay_policy::memory::Reason;
 use forebay_policy::memory::node::{Action, Event};
 use forebay_wire::{MemoryPlace, MemoryStatus};
 use history::History;
@@ -220,7 +221,7 @@ impl Control {
                 Action::Threshold { place, bytes } => sources.watched[place as usize].want(bytes),
                 Action::Resize { capacity_bytes, why, .. } => {
                     (capacity, reason) = (capacity_bytes, why);
-                    self.resize(max_bytes, capacity_bytes);
+                    self.resize(max_bytes, capacity_bytes, why);
                 }
                 Action::Watch { after_ns } => after = Duration::from_nanos(after_ns),
             }
@@ -241,9 +242,15 @@ impl Control {
     }
 
     /// Unless the operator has set another maximum since the look began.
-    fn resize(&self, max_bytes: u64, capacity_bytes: u64) {
+    fn resize(&self, max_bytes: u64, capacity_bytes: u64, why: Option<Reason>) {
         if let Some(freed) = self.cache.give_way(max_bytes, capacity_bytes) {
             add(&self.counters.capacity_changes_total, 1);
+            let of_reason = why.map(|why| match why {
+                Reason::Above => &self.counters.capacity_changes_above_total,
+                Reason::Below => &self.counters.capacity_changes_below_total,
+                Reason::Growth => &self.counters.capacity_changes_growth_total,
+            });
+            of_reason.into_iter().for_each(|counter| add(counter, 1));
             add(&self.counters.released_bytes, freed.bytes);
         }
     }

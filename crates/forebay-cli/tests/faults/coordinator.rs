@@ -72,7 +72,7 @@ impl Drop for Process {
 }
 
 /// A coordinator and agents on one PFS.
-struct Cluster {
+pub struct Cluster {
     /// More of the agents' mount.
     mount: &'static str,
     dir: TempDir,
@@ -83,7 +83,7 @@ struct Cluster {
 }
 
 impl Cluster {
-    fn start(agents: usize, pfs: &Path, capacities: &[u64]) -> Self {
+    pub fn start(agents: usize, pfs: &Path, capacities: &[u64]) -> Self {
         let dir = open_dir_in("/dev/shm");
         let (coordinator, address) = start_coordinator(dir.path(), "127.0.0.1:0");
         Self::under(coordinator, address, dir, agents, pfs, capacities)
@@ -147,7 +147,7 @@ impl Cluster {
         self.dir.path().join(format!("state{number}/agent.sock"))
     }
 
-    fn client(&self, number: usize) -> Client {
+    pub fn client(&self, number: usize) -> Client {
         let socket = Some(self.socket(number));
         Client::new(ClientConfig {
             socket,
@@ -157,7 +157,7 @@ impl Cluster {
         })
     }
 
-    fn status(&self, number: usize) -> Status {
+    pub fn status(&self, number: usize) -> Status {
         self.client(number).admin().status().unwrap()
     }
 
@@ -216,7 +216,7 @@ fn begin_at(
 }
 
 /// As [`begin_at`], on these slots.
-fn begin_with(
+pub fn begin_with(
     client: &Client,
     path: &Path,
     slots: Vec<(String, u32)>,

@@ -21,6 +21,7 @@ mod columnar;
 mod common;
 mod coordinator;
 mod crash;
+mod giving_way;
 mod leaks;
 mod life;
 mod names;

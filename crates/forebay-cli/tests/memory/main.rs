@@ -45,6 +45,11 @@ fn the_tier_gives_its_memory_to_a_program_beside_it_and_takes_it_back() {
     assert!(hog.0.wait().unwrap().success());
     wait_for("the tier has its memory again", || (tier.capacity() == CAPACITY).then_some(()));
     tier.fill();
+    let [above, below, growth] =
+        ["above", "below", "growth"].map(|why| tier.counter(&format!("capacity_changes_{why}_total")));
+    let all = tier.counter("capacity_changes_total");
+    assert!(above + growth > 0 && below > 0, "{above}, {below}, {growth} of {all} changes");
+    assert!(above + below + growth <= all, "{above}, {below}, {growth} of {all} changes");
     let resized = tier.replay();
     assert!(resized >= 2, "there and back: {resized}");
 }

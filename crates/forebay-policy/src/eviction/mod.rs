@@ -12,6 +12,8 @@
 //! - pages that must stay (pinned, dirty, being read or filled) are refused by the closure. A
 //!   refused page is treated as if it had just been used, without being counted, so that a tier
 //!   full of pins is walked once per round and not from the start by every call;
+//! - if that is not enough and the tier has to become smaller, it asks
+//!   [`EvictionPolicy::unplan_latest`] for planned pages, and evicts again;
 //! - `touch` comes late, in batches, sampled, and for keys that are gone by then. Policies must do
 //!   well with that, and nothing breaks without it;
 //! - keys are opaque. A file's new version has new keys; the memory of evicted pages is by key.
@@ -129,6 +131,12 @@ pub trait EvictionPolicy: fmt::Debug + Send {
 
     /// Pages of `orders`, or of all orders, may go again.
     fn unplan(&mut self, _orders: Option<&BTreeSet<u64>>) {}
+
+    /// Planned pages of at least `bytes` in all, the latest first, may go again: nothing else can
+    /// go, and the tier is too small. Returns their bytes; fewer if there are no more.
+    fn unplan_latest(&mut self, _bytes: u64) -> u64 {
+        0
+    }
 
     /// Sum of the sizes of planned pages.
     fn planned_bytes(&self) -> u64 {

@@ -7,6 +7,9 @@
 //! take at most [`PLANNED_SHARE_PERCENT`] of the capacity; what is beyond is an ordinary page that
 //! was read ahead. And each belongs to an order, with whose end it loses the promise.
 //!
+//! A tier that has to become smaller breaks the promise when nothing else is left to go, for the
+//! pages that will be read last ([`EvictionPolicy::unplan_latest`]).
+//!
 //! Remote pages ([`super::RemotePages`]) may be planned too: a task is not always sent to the owner
 //! of what it reads. While they are, the bound on remote pages does not count them; with their
 //! first use, or the request's end, it does again.
@@ -123,27 +126,32 @@ impl EvictionPolicy for Planned {
         self.let_go(keys);
     }
 
-    fn planned_bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    fn set_capacity(&mut self, capacity_bytes: u64) {
-        self.inner.set_capacity(capacity_bytes);
-        let mut over = self.bytes.saturating_sub(self.share_bytes());
-        // A controller may call this a hundred times a second.
-        if over == 0 {
-            return;
+    fn unplan_latest(&mut self, bytes: u64) -> u64 {
+        // A controller may set the capacity a hundred times a second.
+        if bytes == 0 || self.pages.is_empty() {
+            return 0;
         }
         let mut keys = Vec::new();
         // The latest orders are those that are read last.
         let mut latest: Vec<_> =
             self.pages.iter().map(|(key, page)| (page.order, *key, page.bytes)).collect();
         latest.sort_unstable();
-        while let Some((_, key, bytes)) = latest.pop().filter(|_| over > 0) {
-            over = over.saturating_sub(u64::from(bytes));
+        let mut found = 0;
+        while let Some((_, key, bytes)) = latest.pop().filter(|_| found < bytes) {
+            found += u64::from(bytes);
             keys.push(key);
         }
         self.let_go(keys);
+        found
+    }
+
+    fn planned_bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn set_capacity(&mut self, capacity_bytes: u64) {
+        self.inner.set_capacity(capacity_bytes);
+        self.unplan_latest(self.bytes.saturating_sub(self.share_bytes()));
     }
 
     fn capacity_bytes(&self) -> u64 {
@@ -181,6 +189,12 @@ mod tests {
     use super::*;
     use crate::eviction::{Lru, RemotePages};
     use proptest::prelude::*;
+
+    impl Planned {
+        fn is_planned(&self, key: u64) -> bool {
+            self.pages.contains_key(&key)
+        }
+    }
 
     fn policy(capacity_bytes: u64) -> Planned {
         Planned::new(Box::new(Lru::new(capacity_bytes)))
@@ -222,6 +236,19 @@ mod tests {
     }
 
     #[test]
+    fn the_latest_planned_pages_go_when_nothing_else_is_left() {
+        let mut policy = policy(100);
+        (0..5).for_each(|key| policy.insert(key, 10, Fill::Ahead));
+        // Page 0 is read last, and nobody plans page 4.
+        [(0, 9), (1, 7), (2, 8), (3, 8)].iter().for_each(|(key, order)| assert!(policy.plan(*key, *order)));
+        assert_eq!((evict_all(&mut policy), policy.planned_bytes()), (vec![4], 40));
+        assert_eq!((policy.unplan_latest(0), policy.planned_bytes()), (0, 40));
+        assert_eq!((policy.unplan_latest(11), evict_all(&mut policy)), (20, vec![0, 3]));
+        assert_eq!((policy.unplan_latest(u64::MAX), policy.planned_bytes()), (20, 0));
+        assert_eq!((evict_all(&mut policy).len(), policy.unplan_latest(1)), (2, 0));
+    }
+
+    #[test]
     fn a_planned_remote_page_is_protected_until_its_use_only() {
         let mut policy = Planned::new(Box::new(RemotePages::new(Box::new(Lru::new(100)))));
         policy.insert(0, 10, Fill::Demand);
@@ -245,6 +272,43 @@ mod tests {
     }
 
     proptest! {
+        /// A tier that gives way as the agent does is within its capacity, or only what is refused
+        /// is left; and no planned page goes while a later one stays that may go.
+        #[test]
+        fn a_smaller_tier_keeps_what_is_read_first(
+            pages in prop::collection::vec((0u8..4, 0u64..5, 0u8..4), 1..40),
+            steps in prop::collection::vec(0u64..4500, 1..5),
+        ) {
+            let mut policy = Planned::new(Box::new(RemotePages::new(Box::new(Lru::new(4000)))));
+            let mut orders = BTreeMap::new();
+            let mut pinned = BTreeSet::new();
+            for (key, (kind, order, pin)) in (0..).zip(pages) {
+                policy.insert(key, 100, if kind == 3 { Fill::Remote } else { Fill::Ahead });
+                if kind > 0 && policy.plan(key, order) {
+                    orders.insert(key, order);
+                }
+                if pin == 0 {
+                    pinned.insert(key);
+                }
+            }
+            for capacity in steps {
+                policy.set_capacity(capacity);
+                let (mut victims, mut left) = (Vec::new(), policy.bytes().saturating_sub(capacity));
+                loop {
+                    left -= policy.evict(left, &mut |key| !pinned.contains(&key), &mut victims).min(left);
+                    if left == 0 || policy.unplan_latest(left) == 0 {
+                        break;
+                    }
+                }
+                let may_go = |key: &u64| policy.contains(*key) && !pinned.contains(key);
+                let stay: Vec<u64> = (0..40).filter(may_go).collect();
+                prop_assert!(policy.bytes() <= capacity || stay.is_empty());
+                let gone = victims.iter().filter_map(|victim| orders.get(&victim.key)).min();
+                let kept = stay.iter().filter(|key| policy.is_planned(**key)).filter_map(|key| orders.get(key));
+                prop_assert!(gone.is_none_or(|gone| kept.max().is_none_or(|kept| kept <= gone)));
+            }
+        }
+
         /// Whatever is done, the books balance, the share is kept, and no planned page is ever a
         /// victim.
         #[test]

@@ -98,8 +98,16 @@ impl Rooms {
 
     /// What has to go from a node that holds more than it may.
     pub fn excess(&mut self, node: usize) -> Vec<Page> {
-        let excess = self.policies[node].bytes().saturating_sub(self.limits[node]);
-        self.take(node, excess)
+        let mut pages = Vec::new();
+        loop {
+            let excess = self.policies[node].bytes().saturating_sub(self.limits[node]);
+            pages.extend(self.take(node, excess));
+            let excess = self.policies[node].bytes().saturating_sub(self.limits[node]);
+            // As agents do: planned pages go last, the latest first.
+            if excess == 0 || self.policies[node].unplan_latest(excess) == 0 {
+                return pages;
+            }
+        }
     }
 
     /// All that a node holds goes.

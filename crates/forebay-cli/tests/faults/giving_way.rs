@@ -1,0 +1,105 @@
+//! The order in which a tier gives way when its capacity shrinks, on a node of a small cluster.
+
+use crate::cluster::read_piece;
+use crate::common::{MIB, make_file, plain_pfs, wait_for};
+use crate::coordinator::{Cluster, begin_with};
+use forebay_client::ReadMode;
+use std::path::Path;
+
+const SEED: u64 = 11;
+
+const PINNED: u64 = 4 * MIB;
+const OTHER: u64 = 12 * MIB;
+const PLANNED: u64 = 16 * MIB;
+
+/// Records of files and buffers of connections come and go beside the pages.
+const SLACK: u64 = 2 * MIB;
+
+/// Node 0 of a cluster, the only one whose tier shrinks.
+struct Stand(Cluster);
+
+impl Stand {
+    fn counter(&self, name: &str) -> u64 {
+        let counters = self.0.client(0).admin().status().unwrap().counters;
+        counters.iter().find(|(found, _)| found == name).unwrap().1
+    }
+
+    fn tier_bytes(&self) -> u64 {
+        self.0.client(0).admin().memory().unwrap().tier_bytes
+    }
+
+    /// What the node has of a file, in bytes.
+    fn resident(&self, path: &Path) -> u64 {
+        let file = self.0.client(0).open_with(path, ReadMode::TierOnly);
+        file.map_or(0, |file| file.resident_bytes())
+    }
+
+    /// Whether the node has these bytes; a planned page that is read is planned no longer.
+    fn has(&self, path: &Path, mib: u64) -> bool {
+        let file = self.0.client(0).open_with(path, ReadMode::TierOnly).unwrap();
+        file.read_at(&mut vec![0; MIB as usize], mib * MIB).is_ok()
+    }
+
+    /// The tier has to hold so much less than it holds.
+    fn give(&self, bytes: u64) {
+        let capacity = self.tier_bytes() - bytes;
+        self.0.client(0).admin().set_capacity(capacity).unwrap();
+        let held = self.tier_bytes();
+        assert!(held <= capacity, "{held} bytes in a tier of {capacity}");
+    }
+}
+
+#[test]
+fn remote_pages_go_first_then_unplanned_then_the_latest_planned_and_pinned_stay() {
+    let pfs = plain_pfs();
+    let [pinned, other, data] = ["pinned", "other", "data"].map(|name| pfs.path().join(name));
+    make_file(&pinned, SEED, PINNED);
+    make_file(&other, SEED, OTHER);
+    make_file(&data, SEED, PLANNED);
+    let stand = Stand(Cluster::start(2, pfs.path(), &[128 * MIB, 128 * MIB]));
+    wait_for("both know both", || (0..2).all(|i| stand.0.status(i).cluster.view.nodes.len() == 2));
+    let client = stand.0.client(0);
+    client.admin().pin(&pinned, true).unwrap();
+    wait_for("the pinned file is in the tier", || {
+        read_piece(&client, &pinned, SEED, 0, PINNED as usize);
+        stand.resident(&pinned) == PINNED
+    });
+    // What is remote of the pinned file counts as an own page after its second use.
+    wait_for("its pages are the node's own", || {
+        read_piece(&client, &pinned, SEED, 0, PINNED as usize);
+        stand.counter("remote_page_bytes") == 0
+    });
+    read_piece(&client, &other, SEED, 0, OTHER as usize);
+    wait_for("another file is in the tier", || stand.resident(&other) == OTHER);
+    let remote = stand.counter("remote_page_bytes");
+    assert!(remote > SLACK && remote + SLACK < OTHER, "{remote} of {OTHER} bytes are the other node's");
+
+    // Two waves of eight tasks: so many are fetched ahead of their tasks.
+    let (job, tasks) = begin_with(&client, &data, vec![("n0".into(), 8)], |_| "n0".into());
+    wait_for("all of the stage is prefetched", || stand.counter("planned_bytes") == PLANNED);
+    assert_eq!((u64::from(tasks) * MIB, stand.counter("remote_page_bytes")), (PLANNED, remote));
+
+    stand.give(remote - SLACK / 2);
+    assert!(stand.counter("remote_page_bytes") <= SLACK, "remote pages did not go first");
+    let own = stand.resident(&other);
+    assert!(own + SLACK >= OTHER - remote, "{own} of {} bytes that are its own", OTHER - remote);
+    assert_eq!(stand.counter("planned_bytes"), PLANNED);
+
+    stand.give(own);
+    assert_eq!((stand.resident(&other), stand.counter("planned_bytes")), (0, PLANNED));
+
+    stand.give(PLANNED / 2);
+    let left = stand.counter("planned_bytes");
+    assert!((PLANNED / 2 - SLACK..=PLANNED / 2).contains(&left), "{left} bytes are still planned");
+    let here: Vec<u64> = (0..PLANNED / MIB).filter(|mib| stand.has(&data, *mib)).collect();
+    let last = PLANNED / MIB - 1;
+    assert!(here.contains(&0) && !here.contains(&last), "{here:?} stay of what is read in this order");
+
+    // Less than what cannot go: nothing else stays.
+    client.admin().set_capacity(0).unwrap();
+    assert_eq!((stand.counter("planned_bytes"), stand.resident(&data)), (0, 0));
+    assert_eq!(stand.resident(&pinned), PINNED);
+    read_piece(&client, &pinned, SEED, 0, PINNED as usize);
+    read_piece(&client, &data, SEED, 0, PLANNED as usize);
+    drop(job);
+}
