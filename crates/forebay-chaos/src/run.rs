@@ -76,13 +76,16 @@ pub fn run(args: &RunArgs) -> io::Result<bool> {
     let shares: u64 = possible.iter().map(|p| share(*p)).sum();
     let (mut well, mut sum) = (true, Sum::default());
     for pfs in possible {
-        let report = args.out.join(format!("{pfs}-seed-{seed}.txt"));
         let seconds = (args.seconds * share(pfs) / shares).max(1);
-        let mut chaos = Chaos::new(args.clone(), pfs, seconds, seed, File::create(&report)?)?;
-        chaos.say(&format!("chaos: seed {seed}, {seconds} s on {pfs}; report in {}", report.display()))?;
-        chaos.rounds()?;
-        sum.add(&chaos);
-        well &= chaos.finish()?;
+        for (seed, seconds) in parts(pfs, seed, seconds) {
+            let report = args.out.join(format!("{pfs}-seed-{seed}.txt"));
+            let mut chaos = Chaos::new(args.clone(), pfs, seconds, seed, File::create(&report)?)?;
+            chaos
+                .say(&format!("chaos: seed {seed}, {seconds} s on {pfs}; report in {}", report.display()))?;
+            chaos.rounds()?;
+            sum.add(&chaos);
+            well &= chaos.finish()?;
+        }
     }
     println!(
         "chaos: {}; {} reads verified, {} of the tier, {} kills, {} long writes, {} violations",
@@ -97,6 +100,14 @@ pub fn run(args: &RunArgs) -> io::Result<bool> {
         sum.goals().iter().for_each(|line| println!("chaos: {line}"));
     }
     Ok(well)
+}
+
+/// The seed and the seconds of each part of a file system's time: a file system that keeps deleted
+/// data until its storage is full begins anew in time.
+fn parts(pfs: Pfs, seed: u64, seconds: u64) -> Vec<(u64, u64)> {
+    let count = seconds.div_ceil(pfs.longest_seconds());
+    let end = |part: u64| seconds * part / count;
+    (0..count).map(|part| (seed + part, end(part + 1) - end(part))).collect()
 }
 
 /// Over all file systems.
@@ -274,7 +285,15 @@ impl Chaos {
 
 #[cfg(test)]
 mod tests {
-    use super::Sum;
+    use super::{Sum, parts};
+    use crate::place::Pfs;
+
+    #[test]
+    fn a_long_run_on_cephfs_is_divided() {
+        assert_eq!(parts(Pfs::Ext4, 7, 3600), [(7, 3600)]);
+        assert_eq!(parts(Pfs::Cephfs, 7, 500), [(7, 500)]);
+        assert_eq!(parts(Pfs::Cephfs, 7, 1201), [(7, 400), (8, 400), (9, 401)]);
+    }
 
     #[test]
     fn each_goal_of_an_hour_is_met_or_missed() {
