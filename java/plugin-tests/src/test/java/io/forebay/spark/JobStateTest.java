@@ -78,8 +78,8 @@ public class JobStateTest {
     state.take();
     state.taskStarted(0, 1, "h1");
     state.taskStarted(0, 1, "h2");
-    state.taskEnded(0, 1, true, 7);
-    state.taskEnded(0, 1, false, 9);
+    state.taskEnded(0, 1, true, 7, 0);
+    state.taskEnded(0, 1, false, 9, 0);
     state.taskStarted(0, 1, "h1");
     assertEquals(List.of(new JobUpdate.TaskStarted(0, 1, "h1"), new JobUpdate.TaskEnded(0, 1, true, 7)), state.take());
   }
@@ -90,9 +90,9 @@ public class JobStateTest {
     state.stageReads(0, input());
     state.take();
     state.taskStarted(0, 0, "h1");
-    state.taskEnded(0, 0, false, 3);
+    state.taskEnded(0, 0, false, 3, 0);
     state.taskStarted(0, 0, "h2");
-    state.taskEnded(0, 0, true, 4);
+    state.taskEnded(0, 0, true, 4, 0);
     assertEquals(
         List.of(new JobUpdate.TaskStarted(0, 0, "h1"), new JobUpdate.TaskEnded(0, 0, false, 3), new JobUpdate.TaskStarted(0, 0, "h2"),
             new JobUpdate.TaskEnded(0, 0, true, 4)),
@@ -106,7 +106,7 @@ public class JobStateTest {
     state.take();
     state.taskStarted(9, 0, "h1");
     state.taskStarted(0, 77, "h1");
-    state.taskEnded(9, 0, true, 1);
+    state.taskEnded(9, 0, true, 1, 0);
     state.stageEnded(9);
     state.stageEnded(0);
     state.taskStarted(0, 0, "h1");
@@ -159,7 +159,7 @@ public class JobStateTest {
     state.stageEnded(5);
     state.stageReads(6, input());
     state.taskStarted(6, 0, "h1");
-    state.taskEnded(6, 0, true, 2);
+    state.taskEnded(6, 0, true, 2, 0);
     state.taskStarted(6, 1, "h2");
     Map<Integer, List<JobUpdate>> again = state.again();
     assertEquals("slots first", List.of(JobState.NO_STAGE, 6), List.copyOf(again.keySet()));
@@ -184,10 +184,104 @@ public class JobStateTest {
     assertEquals(List.of(JobState.NO_STAGE, 6), List.copyOf(again.keySet()));
     assertEquals("files are counted from the first that is told", new JobUpdate.Splits(6, TWO, PREFERRED_NODES), again.get(6).get(1));
     assertTrue("it is not looked up once more", state.knowsStage(5));
-    state.taskEnded(5, 0, true, 1);
+    state.taskEnded(5, 0, true, 1, 0);
     state.taskStarted(5, 1, "h1");
     assertTrue(state.take().isEmpty());
     state.stageEnded(5);
     assertFalse(state.knowsStage(5));
+  }
+
+  private static final int MIB = 1 << 20;
+
+  /** A stage of ten tasks of 2 MiB each. */
+  private static StageInput large(String scan) {
+    List<List<Part>> splits = new ArrayList<>();
+    List<String> nodes = new ArrayList<>();
+    for (int i = 0; i < 10; i++) {
+      splits.add(List.of(new Part(0, 2L * i * MIB, MIB), new Part(0, (2L * i + 1) * MIB, MIB)));
+      nodes.add("");
+    }
+    return StageInput.of(scan, List.of("/pfs/a"), splits, nodes);
+  }
+
+  private static void runs(JobState state, int stage, int task, long readBytes) {
+    state.taskStarted(stage, task, "h1");
+    state.taskEnded(stage, task, true, 1, readBytes);
+  }
+
+  private static List<Class<?>> kinds(List<JobUpdate> updates) {
+    List<Class<?>> kinds = new ArrayList<>();
+    updates.forEach(update -> kinds.add(update.getClass()));
+    return kinds;
+  }
+
+  @Test
+  public void aStageThatReadsLittleOfItsReportGoesOnWithoutPlan() {
+    JobState state = new JobState(1);
+    state.stageReads(0, large("t"));
+    state.take();
+    runs(state, 0, 0, 100);
+    assertFalse("too early to judge", state.take().contains(new JobUpdate.StageEnded(0)));
+    runs(state, 0, 1, 100);
+    assertTrue(state.take().contains(new JobUpdate.StageEnded(0)));
+    assertTrue(state.takeNotes().get(0).isNews());
+    runs(state, 0, 2, 100);
+    assertEquals(List.of(), state.take());
+    assertEquals("not told again either", Set.of(JobState.NO_STAGE), state.again().keySet());
+    state.take();
+    state.stageEnded(0);
+    assertEquals(new ScanHistory.Counts(4 * MIB, 4 * MIB - 200, 0), state.counts());
+  }
+
+  @Test
+  public void aScanWhoseReportsAreNotReadIsLeftOutAndTriedAgain() {
+    JobState state = new JobState(1);
+    state.stageReads(0, large("t"));
+    runs(state, 0, 0, 100);
+    runs(state, 0, 1, 100);
+    state.stageEnded(0);
+    state.take();
+    state.stageReads(1, large("t"));
+    assertEquals("as the last one was not read", List.of(), state.take());
+    state.stageReads(2, large("other"));
+    assertEquals(List.of(JobUpdate.Files.class, JobUpdate.Splits.class, JobUpdate.StageReady.class), kinds(state.take()));
+    state.stageReads(3, large("t"));
+    assertEquals("another try", List.of(JobUpdate.Files.class, JobUpdate.Splits.class, JobUpdate.StageReady.class), kinds(state.take()));
+  }
+
+  @Test
+  public void aStageThatReadsWhatWasReportedAndMoreIsCountedAndStays() {
+    JobState state = new JobState(1);
+    state.stageReads(0, large("t"));
+    for (int task = 0; task < 10; task++) {
+      runs(state, 0, task, 2 * MIB + 5);
+    }
+    assertFalse(state.take().contains(new JobUpdate.StageEnded(0)));
+    state.stageEnded(0);
+    assertEquals(new ScanHistory.Counts(20 * MIB, 0, 50), state.counts());
+    state.stageReads(1, large("t"));
+    assertEquals(List.of(JobUpdate.StageEnded.class, JobUpdate.Files.class, JobUpdate.Splits.class, JobUpdate.StageReady.class), kinds(state.take()));
+  }
+
+  @Test
+  public void aTaskOfWhichNobodyKnowsWhatItReadIsNotCounted() {
+    JobState state = new JobState(1);
+    state.stageReads(0, large("t"));
+    for (int task = 0; task < 10; task++) {
+      runs(state, 0, task, 0);
+    }
+    state.stageEnded(0);
+    assertEquals(ScanHistory.Counts.NONE, state.counts());
+  }
+
+  @Test
+  public void scansThatWereNotMetForLongAreForgotten() {
+    ScanHistory history = new ScanHistory();
+    ScanHistory.Counts unread = new ScanHistory.Counts(8 * MIB, 8 * MIB, 0);
+    for (int i = 0; i <= ScanHistory.SCANS_MAX; i++) {
+      history.add("t" + i, unread);
+    }
+    assertFalse(history.leavesOut("t0"));
+    assertTrue(history.leavesOut("t1"));
   }
 }

@@ -260,10 +260,30 @@ final class ForebayInputStream extends FSInputStream
     }
   }
 
-  /** Reads what takes no waiting; -1 otherwise. */
+  /** Reads what takes no waiting; -1 otherwise. Not counted. */
   int readResident(long offset, ByteBuffer target) throws IOException {
     checkOpen();
-    return counted(reader.readResident(offset, target));
+    return reader.readResident(offset, target);
+  }
+
+  /** As {@link #readFully(long, ByteBuffer)}, and not counted. */
+  void readFullyUncounted(long offset, ByteBuffer target) throws IOException {
+    checkOpen();
+    int length = target.remaining();
+    int n;
+    try {
+      n = length > 0 ? reader.read(offset, target) : 0;
+    } catch (IOException e) {
+      throw Errors.translate(e, path);
+    }
+    if (n < length) {
+      throw Errors.endOfFile(path, offset + length);
+    }
+  }
+
+  /** Counts a read for the calling thread, as Hadoop's statistics are by thread. */
+  void count(int bytes) {
+    counted(bytes);
   }
 
   /**

@@ -77,6 +77,8 @@ final class VectoredRead {
       setData(ranges.get(i), all.get(i).data());
     }
     for (Range range : all) {
+      // Here, and not on the pool's threads: Spark asks what its task's thread has read.
+      stream.count(range.length());
       start(stream, range, allocate);
     }
   }
@@ -125,7 +127,7 @@ final class VectoredRead {
   private static void finish(ForebayInputStream stream, Range range, ByteBuffer target) {
     int start = target.position();
     try {
-      stream.readFully(range.offset(), target);
+      stream.readFullyUncounted(range.offset(), target);
       range.data().complete(target.position(start));
     } catch (IOException | RuntimeException | Error e) {
       range.data().completeExceptionally(e);

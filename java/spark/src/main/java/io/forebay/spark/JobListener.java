@@ -11,6 +11,7 @@ import java.util.function.Predicate;
 
 import org.apache.spark.SparkContext;
 import org.apache.spark.Success$;
+import org.apache.spark.executor.TaskMetrics;
 import org.apache.spark.scheduler.DAGScheduler;
 import org.apache.spark.scheduler.SparkListener;
 import org.apache.spark.scheduler.SparkListenerApplicationStart;
@@ -129,7 +130,10 @@ final class JobListener extends SparkListener {
     int partition = event.taskInfo().partitionId();
     boolean ok = event.reason() == Success$.MODULE$;
     long runMs = event.taskInfo().duration();
-    reporter.put(state -> state.taskEnded(stage, partition, ok, runMs));
+    // A task that failed may have none.
+    TaskMetrics metrics = event.taskMetrics();
+    long readBytes = metrics == null ? 0 : metrics.inputMetrics().bytesRead();
+    reporter.put(state -> state.taskEnded(stage, partition, ok, runMs, readBytes));
   }
 
   private static List<Integer> stagesOf(SparkListenerJobStart event) {

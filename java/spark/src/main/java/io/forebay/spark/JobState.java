@@ -23,6 +23,9 @@ final class JobState {
   /** What is so of no stage: the slots. Spark counts its stages from 0. */
   static final int NO_STAGE = -1;
 
+  /** Notes that are kept until somebody takes them. */
+  private static final int NOTES_MAX = 256;
+
   /** Splits in one update: the first are told while the others are still being written down. */
   private static final int SPLITS_PER_UPDATE = 1024;
 
@@ -32,10 +35,16 @@ final class JobState {
   private final Map<Integer, List<Integer>> jobs = new HashMap<>();
   /** Those of {@link #jobs} that were there at the last look at what runs. */
   private Set<Integer> jobsLookedAt = Set.of();
+  private final ScanHistory history = new ScanHistory();
+  private ScanHistory.Counts all = ScanHistory.Counts.NONE;
   private List<JobUpdate> updates = new ArrayList<>();
+  private List<Note> notes = new ArrayList<>();
   private int filesReported;
 
   private record Executor(String host, int slots) {}
+
+  /** Something of a stage for the log; {@code isNews} if it changes what is prefetched. */
+  record Note(String text, boolean isNews) {}
 
   /**
    * A task: how many of its attempts run, where the first of them was started, and whether one has
@@ -55,9 +64,14 @@ final class JobState {
     final Map<Integer, Integer> numbers = new HashMap<>();
     /** Those that were started, by their numbers. */
     final Map<Integer, Task> tasks = new TreeMap<>();
+    /** As of {@link ScanHistory}. */
+    final String scan;
+    ScanHistory.Counts counts = ScanHistory.Counts.NONE;
+    int counted;
 
     StageEntry(StageInput input) {
       this.input = input;
+      scan = input.scan;
       for (int i = 0; i < input.partitions.length; i++) {
         numbers.put(input.partitions[i], i);
       }
@@ -66,6 +80,24 @@ final class JobState {
 
   JobState(int coresPerTask) {
     this.coresPerTask = Math.max(coresPerTask, 1);
+  }
+
+  /** What there is for the log, once. */
+  List<Note> takeNotes() {
+    List<Note> taken = notes;
+    notes = new ArrayList<>();
+    return taken;
+  }
+
+  /** Of all stages that have ended, what was reported and what was read. */
+  ScanHistory.Counts counts() {
+    return all;
+  }
+
+  private void note(String text, boolean isNews) {
+    if (notes.size() < NOTES_MAX) {
+      notes.add(new Note(text, isNews));
+    }
   }
 
   /** What is to be told, once. */
@@ -172,9 +204,14 @@ final class JobState {
     return stages.containsKey(stage);
   }
 
-  /** What the tasks of a stage read; said once. */
+  /** What the tasks of a stage read; said once. Not told if such scans mostly do not read it. */
   void stageReads(int stage, StageInput input) {
     stages.put(stage, new StageEntry(input));
+    if (history.leavesOut(input.scan)) {
+      leaveOut(stage);
+      note("stage " + stage + " runs without prefetch: scans like it read less than half of what was reported of them", true);
+      return;
+    }
     tellInput(stage, input);
   }
 
@@ -211,9 +248,9 @@ final class JobState {
 
   /**
    * An attempt at a task is over. The task has ended with the first that ends well, or the last
-   * that runs.
+   * that runs. {@code readBytes} is what it has read, 0 if that is not known.
    */
-  void taskEnded(int stage, int partition, boolean ok, long runMs) {
+  void taskEnded(int stage, int partition, boolean ok, long runMs, long readBytes) {
     StageEntry entry = stages.get(stage);
     Integer number = entry == null ? null : entry.numbers.get(partition);
     Task task = number == null ? null : entry.tasks.get(number);
@@ -225,12 +262,40 @@ final class JobState {
       task.done = ok;
       task.runMs = runMs;
       updates.add(new JobUpdate.TaskEnded(stage, number, ok, runMs));
+      if (ok && readBytes > 0) {
+        count(stage, entry, number, readBytes);
+      }
     }
   }
 
-  void stageEnded(int stage) {
-    if (stages.remove(stage) != null) {
+  /** A task has read its input: what of it was reported? */
+  private void count(int stage, StageEntry entry, int number, long readBytes) {
+    long reported = entry.input.splits.get(number).stream().mapToLong(Part::length).sum();
+    entry.counts = entry.counts.with(reported, readBytes);
+    entry.counted++;
+    if (entry.counts.isMostlyUnread()) {
+      // The later waves would be as little read.
       updates.add(new JobUpdate.StageEnded(stage));
+      leaveOut(stage);
+      note("stage " + stage + " goes on without prefetch: " + inWords(entry), true);
+    }
+  }
+
+  private static String inWords(StageEntry entry) {
+    ScanHistory.Counts counts = entry.counts;
+    return counts.reported() + " bytes were reported of " + entry.counted + " tasks, of which " + counts.unread() + " were not read, and "
+        + counts.beside() + " were read beside them";
+  }
+
+  void stageEnded(int stage) {
+    StageEntry entry = stages.remove(stage);
+    if (entry != null) {
+      updates.add(new JobUpdate.StageEnded(stage));
+      history.add(entry.scan, entry.counts);
+      all = all.plus(entry.counts);
+      if (entry.counted > 0) {
+        note("stage " + stage + ": " + inWords(entry), false);
+      }
     }
   }
 }

@@ -137,6 +137,12 @@ final class Reporter implements AutoCloseable {
     } finally {
       ended = true;
       queue.clear();
+      log();
+      ScanHistory.Counts counts = state.counts();
+      if (counts.reported() > 0) {
+        LOG.info("Forebay: of {} bytes that were reported, tasks have not read {}; they have read {} bytes beside them", counts.reported(),
+            counts.unread(), counts.beside());
+      }
       hangUp();
     }
   }
@@ -149,6 +155,7 @@ final class Reporter implements AutoCloseable {
         lookedAtNanos = System.nanoTime();
         enter(look);
       }
+      log();
       flush();
     } catch (InterruptedException e) {
       throw e;
@@ -157,6 +164,16 @@ final class Reporter implements AutoCloseable {
       // How much of it has been told is not known: all again.
       hangUp();
       retryLater();
+    }
+  }
+
+  private void log() {
+    for (JobState.Note note : state.takeNotes()) {
+      if (note.isNews()) {
+        LOG.info("Forebay: {}", note.text());
+      } else {
+        LOG.debug("Forebay: {}", note.text());
+      }
     }
   }
 

@@ -11,6 +11,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.TreeSet;
 import java.util.function.Predicate;
 
 import org.apache.hadoop.conf.Configuration;
@@ -47,6 +48,9 @@ final class StageInput {
    */
   static final int STEPS_MAX = 4_000_000;
 
+  /** Tables of one stage by which it is known again. */
+  private static final int SCANS_MAX = 16;
+
   /** Paths, by their numbers. */
   final List<String> files;
 
@@ -59,7 +63,14 @@ final class StageInput {
   /** The host that the scheduler prefers for each of them; empty if none. */
   final List<String> preferredNodes;
 
-  private StageInput(List<String> files, int[] partitions, List<List<Part>> splits, List<String> preferredNodes) {
+  /**
+   * Names the scans of the stage: the tables and the columns, not the files or values. Empty if it
+   * has none that may come again.
+   */
+  final String scan;
+
+  private StageInput(String scan, List<String> files, int[] partitions, List<List<Part>> splits, List<String> preferredNodes) {
+    this.scan = scan;
     this.files = files;
     this.partitions = partitions;
     this.splits = splits;
@@ -68,11 +79,16 @@ final class StageInput {
 
   /** For tests of what is told. */
   static StageInput of(List<String> files, List<List<Part>> splits, List<String> preferredNodes) {
+    return of("", files, splits, preferredNodes);
+  }
+
+  /** The same, with a name of its scans. */
+  static StageInput of(String scan, List<String> files, List<List<Part>> splits, List<String> preferredNodes) {
     int[] partitions = new int[splits.size()];
     for (int i = 0; i < partitions.length; i++) {
       partitions[i] = i;
     }
-    return new StageInput(files, partitions, splits, preferredNodes);
+    return new StageInput(scan, files, partitions, splits, preferredNodes);
   }
 
   /**
@@ -118,7 +134,25 @@ final class StageInput {
       some |= !split.isEmpty();
       splits.add(split);
     }
-    return some ? new StageInput(new ArrayList<>(files.keySet()), partitions, splits, preferredNodes) : null;
+    return some ? new StageInput(scan(pieces), new ArrayList<>(files.keySet()), partitions, splits, preferredNodes) : null;
+  }
+
+  private static String scan(List<List<Piece>> tasks) {
+    Set<String> scans = new TreeSet<>();
+    for (List<Piece> task : tasks) {
+      for (Piece piece : task) {
+        Path table = piece.path().getParent();
+        // Partitions of one table.
+        while (table != null && table.getParent() != null && table.getName().indexOf('=') > 0) {
+          table = table.getParent();
+        }
+        scans.add(table + " " + (piece.scan() == null ? "" : new TreeSet<>(piece.scan().columns())));
+        if (scans.size() > SCANS_MAX) {
+          return "";
+        }
+      }
+    }
+    return String.join("\n", scans);
   }
 
   /**
