@@ -109,9 +109,9 @@ def kmeans_sizes(found, directory):
     """Time of K-means by the size of the input, from kmeans-sizes.json."""
     figure, (axis,) = panels(1, 3.2)
     for name, times in found.items():
-        points = sorted((one["input"] / MIB, one["seconds"] / one["iterations"]) for one in times.values() if one["seconds"])
+        points = sorted((one["input"] / MIB, one["seconds"]) for one in times.values() if one["seconds"])
         axis.plot([size for size, _ in points], [time for _, time in points], "o-", markersize=4, linewidth=1.4, color=COLOURS.get(name, INK), label=name)
-    axis.set_title("K-means with the hog beside it: time for each iteration, by size of the input", loc="left", fontsize=10)
+    axis.set_title("K-means with the hog beside it, by size of the input", loc="left", fontsize=10)
     axis.set_ylabel("seconds")
     axis.set_xlabel("MiB", loc="right")
     axis.set_ylim(bottom=0)

@@ -135,9 +135,9 @@ def kmeans(sized):
     lines = ["| setting | " + " | ".join(f"{size / MIB:.0f} MiB" for size in inputs) + " |", "| --- |" + " ---: |" * len(inputs)]
     for name, times in sized.items():
         by_size = {one["input"]: one for one in times.values()}
-        cells = [text(by_size[size]["seconds"], "{:.2f} s", by_size[size]["iterations"]) if size in by_size else "-" for size in inputs]
+        cells = [text(by_size[size]["seconds"], "{:.1f} s") if size in by_size else "-" for size in inputs]
         lines.append(f"| {sizes.named(name).title} | " + " | ".join(cells) + " |")
-    return [*lines, "", "For each iteration, what a program does before its first one included."]
+    return lines
 
 
 def simulated(results, predictions):
