@@ -19,7 +19,8 @@ import stage
 from group import NoMemoryController
 
 MIB = 1 << 20
-# Of the input: K-means over so many of its files, with so many iterations. Half of the files fit into the safe tier.
+# Of the input: K-means over so many of its files, with so many iterations. Half of the files fit
+# into the safe tier.
 KMEANS_FILES = (4, 6, 8)
 KMEANS_ITERATIONS = 4
 

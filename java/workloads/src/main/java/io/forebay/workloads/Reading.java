@@ -15,8 +15,9 @@ import org.apache.spark.SparkConf;
 import org.apache.spark.deploy.SparkHadoopUtil;
 
 /**
- * Reads all files of a directory again and again, one after the other, 1 MiB at a time. With a skip, every other pass begins after
- * one skip, so that passes of equal skips and requests together read everything.
+ * Reads all files of a directory again and again, one after the other, 1 MiB at a time. With a
+ * skip, every other pass begins after one skip, so that passes of equal skips and requests
+ * together read everything.
  */
 final class Reading {
   private static final int REQUEST_BYTES = 1 << 20;
