@@ -117,6 +117,10 @@ bench-ramps: build ## Programs that take memory at random rates beside an agent,
 bench-spark: build ## Gain and cost of waves on Spark, at several speeds of the PFS; about 40 minutes (LAB=moosefs for the lab's cluster, ARGS="--setting fast --repeats 5")
 	$(PYTHON) python/demo --study $(if $(LAB),--lab $(LAB)) $(ARGS)
 
+.PHONY: bench-tpch
+bench-tpch: build java ## TPC-H on Spark, alone and with Forebay: bytes from the PFS of 22 queries; about 10 minutes, and PyPI the first time (ARGS="--scale 3 --times", ARGS=--quick: one minute)
+	$(PYTHON) python/tpch $(ARGS)
+
 .PHONY: experiment-memory
 experiment-memory: build ## HPL and a memory hog beside Spark ML on a node whose tier shrinks for them, as root; about 30 minutes (ARGS=--quick: two minutes; docs/benchmarks.md)
 	$(PYTHON) python/memory $(ARGS)

@@ -26,10 +26,7 @@ public final class LearningMain {
 
   public static void main(String[] arguments) throws IOException {
     switch (arguments[0]) {
-      case "read" -> {
-        int skip = arguments.length > 4 ? Integer.parseInt(arguments[4]) : 0;
-        Reading.run(arguments[1], Double.parseDouble(arguments[2]), Path.of(arguments[3]), skip);
-      }
+      case "read" -> Reading.run(arguments[1], Double.parseDouble(arguments[2]), Path.of(arguments[3]));
       case "generate" -> {
         try (JavaSparkContext context = new JavaSparkContext(new SparkConf().setAppName("generate"))) {
           Learning.generate(context, arguments[1], Integer.parseInt(arguments[2]), Long.parseLong(arguments[3]));

@@ -1,0 +1,117 @@
+"""TPC-H on Spark over a slow PFS: alone, with the tier, and with the tier and waves; bytes from the PFS of each query, cold and again.
+
+    python3 python/tpch [--scale 1] [--quick] [--queries 1,6] [--modes alone,no-action] [--times]
+
+The tables are Parquet, of the generator `tpchgen-cli` from PyPI. It leaves `tpch.json`, `tpch.md` and `tpch.svg` in `target/tpch`. Bytes do
+not depend on how busy the machine is; seconds do, and are in the table only with --times.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+REPOSITORY = HERE.parents[1]
+sys.path[:0] = [str(HERE), str(REPOSITORY / "python/demo")]
+
+import bench  # noqa: E402
+import lab  # noqa: E402
+import queries  # noqa: E402
+import report  # noqa: E402
+import sparkhome  # noqa: E402
+
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")).resolve()
+GENERATOR = "tpchgen-cli==4.0.0"
+# The smoke test: two scans of one table, a join with a broadcast, and a subquery.
+QUICK = (1, 6, 14, 22)
+
+
+def numbers(text):
+    chosen = [int(part) for part in text.split(",")]
+    unknown = [number for number in chosen if number not in queries.QUERIES]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"there are queries 1 to {len(queries.QUERIES)}, not {unknown}")
+    return chosen
+
+
+def modes(text):
+    chosen = text.split(",")
+    unknown = [mode for mode in chosen if mode not in bench.MODES]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"modes are {', '.join(bench.MODES)}, not {unknown}")
+    return chosen
+
+
+def arguments():
+    parser = argparse.ArgumentParser(prog="python3 python/tpch", description="TPC-H on Spark: bytes from the PFS, alone and with Forebay.")
+    parser.add_argument("--scale", type=float, help="scale factor; 1 is about 350 MB of Parquet [default: 1]")
+    parser.add_argument("--queries", type=numbers, metavar="N,N", help="queries to run [default: all]")
+    parser.add_argument("--modes", type=modes, metavar="MODE,MODE", default=list(bench.MODES), help=f"of {', '.join(bench.MODES)} [default: all]")
+    parser.add_argument("--parts", type=int, default=4, help="files of each large table [default: %(default)s]")
+    parser.add_argument("--spark", default=sparkhome.VERSION, metavar="VERSION", help="of PyPI's pyspark [default: %(default)s]")
+    parser.add_argument("--cores", type=int, default=2, help="cores of Spark [default: %(default)s]")
+    parser.add_argument("--rate", type=float, default=800, metavar="MB/S", help="of the PFS, all servers together [default: %(default)s]")
+    parser.add_argument("--read-ahead", default="128KiB", metavar="SIZE", help="the kernel's read-ahead on the PFS [default: %(default)s]")
+    parser.add_argument("--driver-memory", default="2g", help="of Spark [default: %(default)s]")
+    parser.add_argument("--log-level", default="ERROR", help="of Spark's log, which is beside the figures [default: %(default)s]")
+    parser.add_argument("--times", action="store_true", help="put seconds into the table: on a quiet machine")
+    parser.add_argument("--quick", action="store_true", help=f"scale factor 0.05, queries {', '.join(map(str, QUICK))}, no plot; fails if a target is missed")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="directory of the results [default: target/tpch]")
+    args = parser.parse_args()
+    args.scale = args.scale or (0.05 if args.quick else 1)
+    args.queries = args.queries or (list(QUICK) if args.quick else list(queries.QUERIES))
+    args.directory = (args.output or TARGET / ("tpch-quick" if args.quick else "tpch")).resolve()
+    return args
+
+
+def pip(args, what):
+    subprocess.run([args.python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", what], check=True)
+
+
+def prepare(args):
+    """Finds or builds the program, the jar, Spark and the generator; makes the tables."""
+    sparkhome.need(TARGET, args.spark)
+    place = TARGET / f"spark-{args.spark}/bin"
+    args.python, generator = place / "python", place / "tpchgen-cli"
+    if not generator.exists():
+        pip(args, GENERATOR)
+    built = [path for path in (TARGET / "release/forebay", TARGET / "debug/forebay") if path.exists()]
+    args.program = os.environ.get("FOREBAY_BIN") or max(built, key=lambda path: path.stat().st_mtime, default=TARGET / "release/forebay")
+    args.jar = TARGET / "forebay-spark.jar"
+    missing = [str(path) for path in (args.program, args.jar) if not Path(path).exists()]
+    if missing:
+        raise bench.BenchError(f"not built: {', '.join(missing)}; `make build java` builds them")
+    args.tables = TARGET / f"tpch-data/{args.scale:g}-{args.parts}"
+    print(f"tables of scale factor {args.scale:g} ...", flush=True)
+    bench.generate(generator, args.tables, args.scale, args.parts)
+    args.capacity_bytes = max(512 << 20, int(args.scale * (1 << 30)))
+    args.directory.mkdir(parents=True, exist_ok=True)
+    args.output = args.directory / "runs.jsonl"
+
+
+def main():
+    args = arguments()
+    try:
+        prepare(args)
+        outcomes = bench.run_all(args, lambda line: print(line, flush=True))
+    except (bench.BenchError, lab.LabError, sparkhome.SparkMissing) as error:
+        sys.exit(f"tpch: {error}")
+    figures = report.summary(outcomes)
+    lines = report.table(outcomes, args.times)
+    said = report.verdict(figures)
+    (args.directory / "tpch.md").write_text("\n".join([*lines, "", *said]) + "\n")
+    whole = {"scale": args.scale, "spark": args.spark, "parts": args.parts, "read_ahead": args.read_ahead, "rate_mb_per_s": args.rate, "summary": figures, "outcomes": outcomes}
+    (args.directory / "tpch.json").write_text(json.dumps(whole, indent=1) + "\n")
+    print("\n".join(["", *lines, "", *said]))
+    if args.quick:
+        missed = figures.get("no-action", {})
+        sys.exit(f"tpch: a target is missed: {missed}" if missed.get("cold_beyond_target") or missed.get("second_not_zero") else None)
+    pip(args, "matplotlib")
+    subprocess.run([args.python, HERE / "report.py", args.directory / "tpch.json", args.directory / "tpch.svg"], check=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""Runs the modes and checks that they agree; says what each query took of the PFS."""
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import lab
+import queries
+
+HERE = Path(__file__).resolve().parent
+SERVERS = 4
+# Settings of Spark by mode; `{jar}` and `{socket}` are put in.
+PLUGIN = {
+    "spark.driver.extraClassPath": "{jar}",
+    "spark.plugins": "io.forebay.spark.ForebayPlugin",
+    "spark.hadoop.fs.forebay.socket": "{socket}",
+}
+MODES = {
+    "alone": {},
+    # That planner reads past the tier unless it is told otherwise.
+    "tier": {**PLUGIN, "spark.forebay.planner": "naive-bb", "spark.hadoop.fs.forebay.read.mode": "cached"},
+    "no-action": {**PLUGIN, "spark.forebay.planner": "no-action"},
+}
+TITLES = {"alone": "Spark alone", "tier": "the tier without a plan", "no-action": "the tier with waves (`no-action`)"}
+# What one mode may take before it is given up, for a query at scale factor 1.
+QUERY_S = 300
+
+
+class BenchError(Exception):
+    """It cannot go on; the message says why."""
+
+
+def generate(generator, tables, scale, parts):
+    """The tables below `tables`, a directory each: `parts` files of the two large ones, one of the others."""
+    done = tables / "complete"
+    if done.exists():
+        return
+    shutil.rmtree(tables, ignore_errors=True)
+    tables.mkdir(parents=True)
+    many = [table for table in queries.TABLES if table not in ("nation", "region")]
+    for names, count in ((many, parts), (["nation", "region"], 1)):
+        command = [generator, "parquet", "--quiet", "-s", str(scale), "--output-dir", tables, "--tables", ",".join(names), "--parts", str(count)]
+        ended = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
+        if ended.returncode:
+            raise BenchError(f"tpchgen-cli failed: {ended.stderr.strip()}")
+    done.touch()
+
+
+def run_all(config, say):
+    """Outcomes by mode and query; `config` as of `__main__`."""
+    if config.output.exists():
+        config.output.unlink()
+    for mode in config.modes:
+        say(f"{TITLES[mode]} ...")
+        # A file system and an agent of its own for each: nothing is left of the mode before.
+        with stage(config) as (pfs, socket):
+            run_mode(config, mode, pfs, socket)
+    outcomes = [json.loads(line) for line in config.output.read_text().splitlines()]
+    check(outcomes, config)
+    return outcomes
+
+
+@contextlib.contextmanager
+def stage(config):
+    with contextlib.ExitStack() as stack:
+        place = Path(tempfile.mkdtemp(prefix="forebay-tpch-"))
+        stack.callback(shutil.rmtree, place, ignore_errors=True)
+        options = ["--read-ahead", config.read_ahead]
+        rate = f"{config.rate / SERVERS:.1f}MB/s"
+        pfs = stack.enter_context(lab.slow_pfs(config.program, config.tables, place / "pfs", SERVERS, rate, options))
+        yield pfs, stack.enter_context(lab.agent(config.program, pfs, place / "state", config.capacity_bytes))
+
+
+def run_mode(config, mode, pfs, socket):
+    task = {
+        "mode": mode,
+        "master": f"local[{config.cores}]",
+        "driver_memory": config.driver_memory,
+        "settings": {key: value.format(jar=config.jar, socket=socket) for key, value in MODES[mode].items()},
+        "pfs": str(pfs),
+        "tables": str(pfs),
+        "scale": config.scale,
+        "queries": list(config.queries),
+        "evict": [str(config.program), "evict", "--all", "--socket", str(socket)] if MODES[mode] else [],
+        "output": str(config.output),
+        "log_level": config.log_level,
+    }
+    environment = {**os.environ, "PYSPARK_PYTHON": str(config.python), "SPARK_LOCAL_IP": "127.0.0.1"}
+    log = config.output.with_suffix(f".{mode}.log")
+    with open(log, "w") as errors:
+        worker = subprocess.Popen([str(config.python), str(HERE / "worker.py")], stdin=subprocess.PIPE, stderr=errors, text=True, env=environment)
+        try:
+            worker.communicate(json.dumps(task), timeout=QUERY_S * len(config.queries))
+        except subprocess.TimeoutExpired:
+            worker.kill()
+            raise BenchError(f"{TITLES[mode]} has not ended; its log is {log}") from None
+    if worker.returncode:
+        raise BenchError(f"{TITLES[mode]} failed; its log is {log}")
+
+
+def check(outcomes, config):
+    """Every query ran in every mode, cold and again, and found the same."""
+    found = {}
+    for outcome in outcomes:
+        for one in outcome["runs"]:
+            found.setdefault(outcome["query"], {})[(outcome["mode"], one["run"])] = one["result"]
+    for number in config.queries:
+        results = found.get(number, {})
+        if len(results) != 2 * len(config.modes):
+            raise BenchError(f"Q{number} ran {len(results)} times, {2 * len(config.modes)} were expected")
+        if len(set(results.values())) != 1:
+            raise BenchError(f"Q{number}: the results differ: {results}")

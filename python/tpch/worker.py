@@ -1,0 +1,115 @@
+"""Runs queries in one Spark session, by the Python that has Spark; `bench.py` starts one for each mode.
+
+It reads what to do as one JSON object from standard input and writes a JSON object a query to the file that it names. Each query runs twice:
+cold, with nothing in the tier and the kernel's copy of the files dropped, and then again.
+"""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "demo")]
+
+import lab  # noqa: E402
+import queries  # noqa: E402
+
+# A prefetch may go on behind the query; the PFS is quiet when nothing was served for so long.
+QUIET_S = 0.3
+QUIET_MAX_S = 20
+
+
+def session(task):
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": task["driver_memory"],
+        "spark.sql.shuffle.partitions": "4",
+        **task["settings"],
+    }
+    builder = SparkSession.builder.master(task["master"]).appName(f"tpch-{task['mode']}")
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel(task.get("log_level", "ERROR"))
+    return spark
+
+
+def quiet_bytes(pfs):
+    """Bytes that the PFS has served, once it serves nothing more."""
+    until = time.monotonic() + QUIET_MAX_S
+    served = lab.served_bytes(pfs)
+    while time.monotonic() < until:
+        time.sleep(QUIET_S)
+        now = lab.served_bytes(pfs)
+        if now == served:
+            break
+        served = now
+    return served
+
+
+def digest(rows):
+    """Names a result. Floating point sums depend on the order of the tasks in their last digits."""
+    def cell(value):
+        return f"{value:.6e}" if isinstance(value, float) else str(value)
+
+    lines = "\n".join("|".join(map(cell, row)) for row in rows)
+    return f"{len(rows)} rows {hashlib.sha256(lines.encode()).hexdigest()[:16]}"
+
+
+def asked_bytes(spark):
+    """Bytes that Hadoop's file systems of this process have handed out: in local mode these are all that Spark reads."""
+    system = spark._jvm.org.apache.hadoop.fs.FileSystem
+    return sum(statistics.getBytesRead() for statistics in system.getAllStatistics())
+
+
+def run(spark, task, number):
+    pfs = Path(task["pfs"])
+    outcome = {"query": number, "mode": task["mode"], "runs": []}
+    for name in ("cold", "second"):
+        if name == "cold":
+            forget(task)
+        before, asked, began = quiet_bytes(pfs), asked_bytes(spark), time.monotonic()
+        # Tables anew, as each query is an application of its own would have them.
+        for table in queries.TABLES:
+            spark.read.parquet(f"file://{task['tables']}/{table}").createOrReplaceTempView(table)
+        rows = spark.sql(queries.text(number, task["scale"])).collect()
+        seconds = time.monotonic() - began
+        served = quiet_bytes(pfs) - before
+        outcome["runs"].append(
+            {"run": name, "seconds": seconds, "served_bytes": served, "asked_bytes": asked_bytes(spark) - asked, "result": digest(rows)}
+        )
+    return outcome
+
+
+def forget(task):
+    """Nothing of the tables is in memory after it."""
+    if task["evict"]:
+        done = subprocess.run(task["evict"], capture_output=True, text=True, timeout=60, check=False)
+        if done.returncode:
+            sys.exit(f"tpch: the tier cannot be emptied: {done.stderr.strip()}")
+    lab.forget_page_cache(path for path in Path(task["tables"]).glob("*/*") if path.is_file())
+
+
+def main():
+    task = json.load(sys.stdin)
+    spark = session(task)
+    with open(task["output"], "a") as output:
+        for number in task["queries"]:
+            outcome = run(spark, task, number)
+            output.write(json.dumps(outcome) + "\n")
+            output.flush()
+            runs = ", ".join(f"{one['run']} {one['served_bytes'] / 1e6:.1f} MB {one['seconds']:.1f} s" for one in outcome["runs"])
+            print(f"    Q{number}: {runs}", flush=True)
+    spark.stop()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
