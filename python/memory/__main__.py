@@ -39,6 +39,7 @@ def arguments():
     parser.add_argument("--pfs", type=float, metavar="MB/S", default=50.0, help="rate of the slow file system [default: %(default)s]")
     parser.add_argument("--iterations", type=int, metavar="N", help="iterations of each program [default: 10]")
     parser.add_argument("--quick", action="store_true", help="the setting forebay with little data and 2 iterations; fails unless all of it ran")
+    parser.add_argument("--kmeans-sizes", action="store_true", help="also K-means over inputs of several sizes, in those of the settings that have a limit and programs")
     parser.add_argument("--fresh", action="store_true", help="measure again what has been measured")
     parser.add_argument("--output", type=Path, metavar="DIR", help="directory of the results [default: target/experiment-memory]")
     args = parser.parse_args()

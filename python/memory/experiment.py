@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import compute
@@ -19,6 +19,10 @@ import stage
 from group import NoMemoryController
 
 MIB = 1 << 20
+# Of the input: K-means over so many of its files, with so many iterations. Half of the files fit
+# into the safe tier.
+KMEANS_FILES = (4, 6, 8)
+KMEANS_ITERATIONS = 4
 
 
 def run(args, program, target):
@@ -38,6 +42,10 @@ def run(args, program, target):
             with compute.held(2 * fitting.node):
                 for setting in pending:
                     one(setting, fitting, tools, args)
+        if args.kmeans_sizes:
+            need_memory(2 * fitting.node)
+            with compute.held(2 * fitting.node):
+                kmeans_sizes(list(map(sizes.named, args.setting)), fitting, tools, args)
     except (sizes.SizesError, stage.StageError, compute.ComputeError, lab.LabError, NoMemoryController) as error:
         print(f"experiment: {error}", file=sys.stderr)
         return 1
@@ -50,7 +58,10 @@ def finish(args, fitting, tools):
     results = {name: result for name, result in found.items() if result["conditions"] == conditions(fitting, tools)}
     import report
 
-    report.write(results, args, fitting, tools)
+    path = args.output / "kmeans-sizes.json"
+    sized = json.loads(path.read_text()) if path.exists() else {}
+    sized = sized["settings"] if sized.get("conditions") == conditions(fitting, tools) else {}
+    report.write(results, sized, args, fitting, tools)
     broken = unsound(results["forebay"]) if args.quick else []
     for what in broken:
         print(f"experiment: {what}", file=sys.stderr)
@@ -90,6 +101,33 @@ def generate(tools, fitting):
         if path.name.startswith((".", "_")):
             path.unlink()
     made.write_text(json.dumps(fitting.input))
+
+
+def kmeans_sizes(settings, fitting, tools, args):
+    """K-means in each setting over parts of the input, the whole last; kept after each, so that a run can be resumed."""
+    path = args.output / "kmeans-sizes.json"
+    wanted = conditions(fitting, tools)
+    found = json.loads(path.read_text()) if path.exists() and not args.fresh else {}
+    found = found if found.get("conditions") == wanted else {"conditions": wanted, "settings": {}}
+    for setting in (setting for setting in settings if setting.analytics and setting.limited):
+        times = found["settings"].setdefault(setting.name, {})
+        for files in (count for count in KMEANS_FILES if str(count) not in times):
+            data = part_of(tools.data, files, args.output / f"input-{files}")
+            size = sum(file.stat().st_size for file in data.iterdir())
+            print(f"{setting.title}: K-means over {size // MIB} MiB ...", flush=True)
+            with tempfile.TemporaryDirectory(prefix="forebay-experiment-", ignore_cleanup_errors=True) as place:
+                one = stage.measure_kmeans(setting, fitting, replace(tools, data=data, iterations=KMEANS_ITERATIONS, iterations_without_tier=1), Path(place))
+            times[str(files)] = {"input": size, **one}
+            path.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def part_of(data, files, where):
+    """A directory with the first of the files."""
+    shutil.rmtree(where, ignore_errors=True)
+    where.mkdir(parents=True)
+    for file in sorted(file for file in data.iterdir() if file.name.startswith("part-"))[:files]:
+        os.link(file, where / file.name)
+    return where
 
 
 def kept(setting, args):

@@ -13,6 +13,7 @@ INK, MUTED, GRID = "#1f2933", "#66717d", "#e3e7eb"
 COLOURS = {"upper": "#66717d", "forebay": "#1f77b4", "dynims": "#2a9d5c", "small": "#d95f02", "large": "#b3261e", "control": "#a58ac4", "none": "#c9a227"}
 USED, TIER = "#c3cbd4", "#1f77b4"
 GIB = 1 << 30
+MIB = 1 << 20
 WINDOW_S = 1.0
 
 
@@ -60,21 +61,21 @@ def memory(results, directory):
     return save(figure, directory, "memory")
 
 
-def reader(results, directory):
-    """Throughput of the sequential reader over time."""
+def reader(results, directory, kind="reads", title="Sequential reader, the hog beside it", name="reader"):
+    """Throughput of a reader over time."""
     figure, (axis,) = panels(1, 3.2)
-    for name, colour in COLOURS.items():
-        reads = results.get(name, {}).get("reads", [])
+    for setting, colour in COLOURS.items():
+        reads = results.get(setting, {}).get(kind, [])
         if len(reads) > 1:
             points = rates(reads)
-            axis.plot([at - reads[0][0] for at, _ in points], [rate / 1e6 for _, rate in points], color=colour, linewidth=1.4, label=name)
+            axis.plot([at - reads[0][0] for at, _ in points], [rate / 1e6 for _, rate in points], color=colour, linewidth=1.4, label=setting)
     axis.set_yscale("log")
-    axis.set_title("Sequential reader, the hog beside it", loc="left", fontsize=10)
+    axis.set_title(title, loc="left", fontsize=10)
     axis.set_ylabel("MB/s")
     axis.set_xlabel("seconds", loc="right")
     plain(axis)
     axis.legend(fontsize=8.5, frameon=False, ncols=4)
-    return save(figure, directory, "reader")
+    return save(figure, directory, name)
 
 
 def rates(reads):
@@ -104,6 +105,21 @@ def programs(results, directory):
     return save(figure, directory, "programs")
 
 
+def kmeans_sizes(found, directory):
+    """Time of K-means by the size of the input, from kmeans-sizes.json."""
+    figure, (axis,) = panels(1, 3.2)
+    for name, times in found.items():
+        points = sorted((one["input"] / MIB, one["seconds"]) for one in times.values() if one["seconds"])
+        axis.plot([size for size, _ in points], [time for _, time in points], "o-", markersize=4, linewidth=1.4, color=COLOURS.get(name, INK), label=name)
+    axis.set_title("K-means with the hog beside it, by size of the input", loc="left", fontsize=10)
+    axis.set_ylabel("seconds")
+    axis.set_xlabel("MiB", loc="right")
+    axis.set_ylim(bottom=0)
+    plain(axis)
+    axis.legend(fontsize=8.5, frameon=False, ncols=4)
+    return save(figure, directory, "kmeans-sizes")
+
+
 def iterations(results, directory):
     """Time of each pass over the input, over time."""
     figure, (axis,) = panels(1, 3.2)
@@ -121,14 +137,19 @@ def iterations(results, directory):
     return save(figure, directory, "iterations")
 
 
-def draw(results, directory):
-    """File names by caption."""
+def draw(results, sizes, directory):
+    """File names by caption; `sizes`: K-means over several sizes, by setting."""
     found = {}
     if any(name in results for name in ("forebay", "dynims", "small", "large")):
         found["Memory of the node (the paper's figures 3-6 and 3-13)"] = memory(results, directory)
     if any(results[name].get("reads") for name in results):
         found["Sequential reader (figure 3-7)"] = reader(results, directory)
+    if any(results[name].get("skips") for name in results):
+        title = "Reader that skips as much as it reads, the hog beside it"
+        found["Reader that skips (figure 3-8)"] = reader(results, directory, "skips", title, "skipping")
     if any(judge.seconds(results[name]) for name in results):
         found["Time of programs (figure 3-9)"] = programs(results, directory)
         found["Time of iterations (figure 3-11)"] = iterations(results, directory)
+    if sizes:
+        found["K-means by size of the input (figure 3-10)"] = kmeans_sizes(sizes, directory)
     return found

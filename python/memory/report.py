@@ -14,13 +14,13 @@ import sizes
 MIB = 1 << 20
 
 
-def write(results, args, fitting, tools):
+def write(results, sized, args, fitting, tools):
     """Writes both files and prints the table."""
     order = [setting.name for setting in sizes.SETTINGS]
     results = {name: results[name] for name in order if name in results}
     predictions = simulate.predict(tools.forebay, results, args.output / "simulated", tools.pfs_bytes_per_s)
     rows = judge.rows(results, predictions, tools.pfs_bytes_per_s)
-    pictures = plots.draw(results, args.output)
+    pictures = plots.draw(results, sized, args.output)
     limits = judge.bounds(results, tools.pfs_bytes_per_s) if judge.seconds(results.get("upper", {})) else {}
     found = {
         "machine": machine(),
@@ -30,9 +30,10 @@ def write(results, args, fitting, tools):
         "targets": [vars(row) for row in rows],
         "settings": {name: figures(result) for name, result in results.items()},
         "simulated": predictions,
+        "kmeans_sizes": sized,
     }
     (args.output / "memory.json").write_text(json.dumps(found, indent=1) + "\n")
-    lines = page(found, rows, results, predictions, pictures)
+    lines = page(found, rows, results, predictions, pictures, sized)
     (args.output / "memory.md").write_text("\n".join(lines) + "\n")
     print("\n".join(targets(rows)))
     print(f"\nreport: {args.output / 'memory.md'}")
@@ -63,7 +64,8 @@ def figures(result):
         "above_s": result["samples_exact"]["above_s"],
         "above_longest_s": result["samples_exact"]["above_longest_s"],
         "pfs_bytes": judge.served_bytes(result) if has_programs else None,
-        "read_bytes_per_s": read_rate(result),
+        "read_bytes_per_s": read_rate(result["reads"]),
+        "skip_bytes_per_s": read_rate(result.get("skips", [])),
         "resizes": resizes(result),
     }
 
@@ -74,12 +76,11 @@ def resizes(result):
     return memory and sum(1 for point in memory["points"] if point["reason"])
 
 
-def read_rate(result):
-    reads = result["reads"]
+def read_rate(reads):
     return (reads[-1][1] - reads[0][1]) / (reads[-1][0] - reads[0][0]) if len(reads) > 1 else None
 
 
-def page(found, rows, results, predictions, pictures):
+def page(found, rows, results, predictions, pictures, sized):
     size, host = found["sizes"], found["machine"]
     lines = ["# Memory controller: the experiment", ""]
     lines += [
@@ -97,6 +98,8 @@ def page(found, rows, results, predictions, pictures):
             "",
         ]
     lines += ["## Targets", "", *targets(rows), "", "## Settings", "", *settings(found, results), ""]
+    if sized:
+        lines += ["## K-means by size of the input", "", *kmeans(sized), ""]
     if predictions:
         lines += ["## Simulated", "", *simulated(results, predictions), ""]
     for caption, name in pictures.items():
@@ -112,8 +115,8 @@ def targets(rows):
 
 def settings(found, results):
     lines = [
-        "| setting | K-means | logistic | linear | SVM | iterations | mean iteration | PFS served | mean tier | highest use | HPL | OOM kills | limit hits | reader |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| setting | K-means | logistic | linear | SVM | iterations | mean iteration | PFS served | mean tier | highest use | HPL | OOM kills | limit hits | reader | skipping reader |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for name, one in found["settings"].items():
         times = [one["programs_s"].get(program) for program in ("kmeans", "logistic", "linear", "svm")]
@@ -121,8 +124,19 @@ def settings(found, results):
             sizes.named(name).title, *(text(time, "{:.1f} s") for time in times), str(one["iterations"]) if one["programs_s"] else "-", text(judge.iteration_s(results[name]), "{:.2f} s"),
             text(one["pfs_bytes"], "{:.2f} GB", 1e9), text(one["mean_tier_bytes"], "{:.0f} MiB", MIB), text(one["peak_used_bytes"], "{:.0f} MiB", MIB),
             text(one["hpl_solve_s"], "{:.2f} s"), str(one["kills"]), str(one["limit_hits"]), text(one["read_bytes_per_s"], "{:.0f} MB/s", 1e6),
+            text(one["skip_bytes_per_s"], "{:.0f} MB/s", 1e6),
         ]
         lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def kmeans(sized):
+    inputs = sorted({one["input"] for times in sized.values() for one in times.values()})
+    lines = ["| setting | " + " | ".join(f"{size / MIB:.0f} MiB" for size in inputs) + " |", "| --- |" + " ---: |" * len(inputs)]
+    for name, times in sized.items():
+        by_size = {one["input"]: one for one in times.values()}
+        cells = [text(by_size[size]["seconds"], "{:.1f} s") if size in by_size else "-" for size in inputs]
+        lines.append(f"| {sizes.named(name).title} | " + " | ".join(cells) + " |")
     return lines
 
 

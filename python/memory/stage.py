@@ -24,6 +24,12 @@ SERVERS = 4
 RAMPS = ((4.0, 0.1), (14.0, 1.0), (24.0, 10.0))
 HOLD_S = 2.0
 READ_S = 34.0
+# The reader that skips as much as it reads, as the paper's random reader does.
+SKIP_BYTES = 1 << 20
+SKIP_RAMPS, SKIP_S = ((4.0, 1.0),), 12.0
+# Beside K-means with inputs of several sizes: the hog comes again and again.
+SIZES_RAMPS = tuple((12.0 + 16 * i, 1.0) for i in range(40))
+SIZES_HOLD_S = 6.0
 LOAD_S = 300
 ANALYTICS_S = 1800
 # What is kept of the samples in the results.
@@ -154,26 +160,38 @@ class Stage:
         with self.hpl_beside() as thread:
             thread.join()
 
-    def read(self):
-        """The sequential reader with the hog beside it; its samples, (seconds since 1970, bytes so far)."""
-        report = self.place / "reading.json"
+    def read(self, name="reading", seconds=READ_S, ramps=RAMPS, skip=0):
+        """A reader with the hog beside it; its samples, (seconds since 1970, bytes so far)."""
+        report = self.place / f"{name}.json"
+        with self.hogs_beside(ramps, HOLD_S):
+            self.spark(name, ["read", f"file://{self.pfs}", str(seconds), str(report), str(skip)])
+        return [(ms / 1000, read) for ms, read in json.loads(report.read_text())] if report.exists() else []
+
+    def kmeans(self):
+        """K-means alone with the hog beside it, again and again; as `learn`."""
+        report = self.place / "learning.json"
+        with self.hogs_beside(SIZES_RAMPS, SIZES_HOLD_S):
+            self.spark("learning", ["run", f"file://{self.pfs}", str(self.iterations), str(report), "kmeans"])
+        return json.loads(report.read_text()) if report.exists() else []
+
+    @contextlib.contextmanager
+    def hogs_beside(self, ramps, hold_s):
         stop = threading.Event()
-        thread = threading.Thread(target=self.hogs, args=(stop, time.monotonic()))
+        thread = threading.Thread(target=self.hogs, args=(stop, time.monotonic(), ramps, hold_s))
         thread.start()
         try:
-            self.spark("reading", ["read", f"file://{self.pfs}", str(READ_S), str(report)])
+            yield
         finally:
             stop.set()
             thread.join()
-        return [(ms / 1000, read) for ms, read in json.loads(report.read_text())] if report.exists() else []
 
-    def hogs(self, stop, start):
-        for at, rate in RAMPS:
+    def hogs(self, stop, start, ramps, hold_s):
+        for at, rate in ramps:
             if stop.wait(max(start + at - time.monotonic(), 0)):
                 return
             if self.setting.hpcc:
                 try:
-                    self.bursts.append(compute.hog(self.group, COMPUTE_CORE, self.hog_bytes(), rate * 1e9, HOLD_S))
+                    self.bursts.append(compute.hog(self.group, COMPUTE_CORE, self.hog_bytes(), rate * 1e9, hold_s))
                 except (compute.ComputeError, OSError) as error:
                     self.failure = str(error)
 
@@ -207,7 +225,7 @@ def measure(setting, sizes, tools, place, say):
     """Runs a setting; its figures, ready to be written as JSON."""
     began = time.time()
     with Stage(setting, sizes, tools, place, say) as stage:
-        programs, reads = [], []
+        programs, reads, skips = [], [], []
         if setting.analytics:
             stage.load()
             say("Spark ML ...")
@@ -216,6 +234,7 @@ def measure(setting, sizes, tools, place, say):
             memory = stage.forebay("--json", "memory") if stage.socket else None
             say("sequential reader ...")
             reads = stage.read()
+            skips = stage.read("skipping", SKIP_S, SKIP_RAMPS, SKIP_BYTES)
         else:
             stage.hpl_alone()
             learned, memory = time.time(), None
@@ -229,6 +248,7 @@ def measure(setting, sizes, tools, place, say):
             "iterations": stage.iterations,
             "programs": programs,
             "reads": reads,
+            "skips": skips,
             "bursts": [asdict(burst) for burst in stage.bursts],
             "kills": stage.group.kills(),
             "limit_hits": stage.group.limit_hits(),
@@ -238,6 +258,17 @@ def measure(setting, sizes, tools, place, say):
             "samples": thinned(stage.sampler.samples, KEPT_STEP_S, 1),
             "served": stage.sampler.served,
         }
+
+
+def measure_kmeans(setting, sizes, tools, place):
+    """Seconds that K-means takes over the input of `tools`, and how often the hog came; None for a time: the kernel ended it."""
+    with Stage(setting, sizes, tools, place, lambda text: None) as stage:
+        stage.load()
+        found = stage.kmeans()
+        if stage.failure and not stage.group.kills():
+            raise StageError(stage.failure)
+        seconds = (found[0]["ended_ms"] - found[0]["began_ms"]) / 1e3 if found else None
+        return {"seconds": seconds, "iterations": stage.iterations, "bursts": len(stage.bursts), "kills": stage.group.kills()}
 
 
 def exact(stage, learned):

@@ -95,7 +95,7 @@ def result(name, pass_s, hpl_s, kills=0, tier=560 * MIB):
     burst = {"name": "HPL", "began": 1010.0, "ended": 1020.0, "solve_s": hpl_s, "bytes_per_s": None}
     return {
         "setting": name, "sizes": dataclasses.asdict(size), "began": 990.0, "learned": at, "iterations": 10, "programs": programs,
-        "reads": [[2000.0, 0], [2001.0, 5 * 10**8], [2002.5, 10**9]], "bursts": [] if name == "upper" else [burst],
+        "reads": [[2000.0, 0], [2001.0, 5 * 10**8], [2002.5, 10**9]], "skips": [[3000.0, 0], [3002.0, 10**9]], "bursts": [] if name == "upper" else [burst],
         "kills": kills, "limit_hits": 0, "failure": None, "memory": None,
         "samples_exact": {"above_s": {"target": 1.0, "target_2": 0.03}, "above_longest_s": {"target": 0.2, "target_2": 0.03}, "peak_used": base + tier, "mean_tier": tier},
         "samples": samples, "served": [[1000.0, 0], [1010.0, 10**9]],
@@ -160,14 +160,28 @@ def test_the_simulator_runs_the_measured_load(tmp_path):
     assert (tmp_path / "forebay.toml").read_text().startswith('kind = "memory"')
 
 
+def test_a_part_of_the_input_is_its_first_files(tmp_path):
+    data, part = tmp_path / "input", tmp_path / "part"
+    data.mkdir()
+    for name in ("part-00002", "part-00000", "part-00001", "other"):
+        (data / name).write_text(name)
+    for count in (1, 2):
+        found = experiment.part_of(data, count, part)
+        assert sorted(path.name for path in found.iterdir()) == ["part-00000", "part-00001"][:count]
+    assert (part / "part-00001").read_text() == "part-00001"
+
+
 def test_the_report_has_every_figure_and_plot(tmp_path, capsys):
     tools = argparse.Namespace(forebay=binary(), pfs_bytes_per_s=50e6)
     args = argparse.Namespace(output=tmp_path)
-    report.write(results(), args, sizes.fitting(4 * GIB, 7000), tools)
+    one = {"iterations": 10, "bursts": 2, "kills": 0}
+    sized = {"forebay": {"2": {"input": 100 * MIB, "seconds": 10.0, **one}, "4": {"input": 200 * MIB, "seconds": None, **one}}}
+    report.write(results(), sized, args, sizes.fitting(4 * GIB, 7000), tools)
     said = json.loads((tmp_path / "memory.json").read_text())
     assert said["settings"]["large"]["kills"] == 1 and said["settings"]["upper"]["hpl_solve_s"] is None
     page = (tmp_path / "memory.md").read_text()
     assert "| static, large (unsafe) | 20.0 s | - | - | - |" in page
-    for name in ("memory", "reader", "programs", "iterations"):
+    assert "| forebay | 10.0 s | - |" in page and "| 500 MB/s |\n| static, small" in page
+    for name in ("memory", "reader", "skipping", "programs", "iterations", "kmeans-sizes"):
         assert (tmp_path / f"{name}.svg").stat().st_size > 1000
     assert "| what | measured | target | met |" in capsys.readouterr().out

@@ -26,7 +26,10 @@ public final class LearningMain {
 
   public static void main(String[] arguments) throws IOException {
     switch (arguments[0]) {
-      case "read" -> Reading.run(arguments[1], Double.parseDouble(arguments[2]), Path.of(arguments[3]));
+      case "read" -> {
+        int skip = arguments.length > 4 ? Integer.parseInt(arguments[4]) : 0;
+        Reading.run(arguments[1], Double.parseDouble(arguments[2]), Path.of(arguments[3]), skip);
+      }
       case "generate" -> {
         try (JavaSparkContext context = new JavaSparkContext(new SparkConf().setAppName("generate"))) {
           Learning.generate(context, arguments[1], Integer.parseInt(arguments[2]), Long.parseLong(arguments[3]));
