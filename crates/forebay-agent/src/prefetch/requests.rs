@@ -35,6 +35,7 @@ use forebay_policy::token_bucket::TokenBucket;
 use forebay_store::{Class, Reservation};
 use forebay_wire::FileRef;
 use forebay_wire::cluster::{Order, OrderProgress, Part};
+use rustix::fs::{Advice, fadvise};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -547,6 +548,11 @@ impl Feeder {
                 return None;
             }
         };
+        if self.orders.fetch.has_small_pages(&entry) {
+            // Parts of the file are ordered, and the kernel's read-ahead would fetch what is
+            // between them. Advice: no harm if it is not taken.
+            let _ = fadvise(&opened, 0, None, Advice::Random);
+        }
         let source = Source { entry, pfs: Arc::new(opened.into()) };
         Some(File { feeder: self, number, source, failed_before: self.failed_bytes() })
     }
