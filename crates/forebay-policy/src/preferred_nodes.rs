@@ -185,9 +185,9 @@ mod tests {
             }
             for (got, weight) in given(&found, count).iter().zip(&weights) {
                 let want = each as f64 * weight;
-                // A binomial of one choice has deviations of 7 and 10 here; two choices stay within
-                // a few.
-                prop_assert!((*got as f64 - want).abs() <= 8.0 * weight, "{got} of {want}");
+                // A binomial of one choice has a standard deviation of 7 and 10 here, so its
+                // extremes are beyond 20; two choices stay within a quarter.
+                prop_assert!((*got as f64 - want).abs() <= 12.0 * weight, "{got} of {want}");
             }
         }
     }
