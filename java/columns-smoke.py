@@ -2,8 +2,10 @@
 
     python3 java/columns-smoke.py [columns] [delta]
 
-The PFS is the slow file system of the lab, which counts the bytes it serves; the bytes that a query needs follow from the footers of its files:
-the column chunks of the row groups that Spark reads, and the footers themselves. ROW_GROUP_MIB=128 has one row group a file. Verdicts are about bytes, never about times. Needs `make java`, and root or fusermount3.
+The PFS is the slow file system of the lab, which counts the bytes it serves. The bytes that a query
+needs follow from the footers of its files: the column chunks of the row groups that Spark reads,
+and the footers themselves. With ROW_GROUP_MIB=128, each file has one row group. Verdicts are about
+bytes, never about times. Needs `make java`, and root or fusermount3.
 """
 
 import contextlib

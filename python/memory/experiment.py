@@ -104,7 +104,10 @@ def generate(tools, fitting):
 
 
 def kmeans_sizes(settings, fitting, tools, args):
-    """K-means in each setting over parts of the input, the whole last; kept after each, so that a run can be resumed."""
+    """K-means in each setting over parts of the input, the whole last.
+
+    The figures are written after each part, so that a run can be resumed.
+    """
     path = args.output / "kmeans-sizes.json"
     wanted = conditions(fitting, tools)
     found = json.loads(path.read_text()) if path.exists() and not args.fresh else {}

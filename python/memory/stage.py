@@ -261,7 +261,10 @@ def measure(setting, sizes, tools, place, say):
 
 
 def measure_kmeans(setting, sizes, tools, place):
-    """Seconds that K-means takes over the input of `tools`, and how often the hog came; None for a time: the kernel ended it."""
+    """Seconds that K-means takes over the input of `tools`, and how often the hog came.
+
+    The seconds are None if the kernel ended the program.
+    """
     with Stage(setting, sizes, tools, place, lambda text: None) as stage:
         stage.load()
         found = stage.kmeans()

@@ -1,9 +1,11 @@
-"""TPC-H on Spark over a slow PFS: alone, with the tier, and with the tier and waves; bytes from the PFS of each query, cold and again.
+"""TPC-H on Spark over a slow PFS: Spark alone, with the tier, and with the tier and waves.
 
     python3 python/tpch [--scale 1] [--quick] [--queries 1,6] [--modes alone,no-action] [--times]
 
-The tables are Parquet, of the generator `tpchgen-cli` from PyPI. It leaves `tpch.json`, `tpch.md` and `tpch.svg` in `target/tpch`. Bytes do
-not depend on how busy the machine is; seconds do, and are in the table only with --times.
+It compares results and the bytes from the PFS of each query, cold and in a second run. The tables
+are Parquet from the generator `tpchgen-cli` (PyPI). It leaves `tpch.json`, `tpch.md` and `tpch.svg`
+in `target/tpch`. Bytes do not depend on the load of the machine. Seconds do, and are in the table
+only with --times.
 """
 
 import argparse

@@ -21,7 +21,7 @@ PLUGIN = {
 }
 MODES = {
     "alone": {},
-    # That planner reads past the tier unless it is told otherwise.
+    # By default, tasks bypass the tier with this planner.
     "tier": {**PLUGIN, "spark.forebay.planner": "naive-bb", "spark.hadoop.fs.forebay.read.mode": "cached"},
     "no-action": {**PLUGIN, "spark.forebay.planner": "no-action"},
 }
@@ -35,7 +35,10 @@ class BenchError(Exception):
 
 
 def generate(generator, tables, scale, parts):
-    """The tables below `tables`, a directory each: `parts` files of the two large ones, one of the others."""
+    """The tables below `tables`, a directory each.
+
+    Nation and region have one file each, the others `parts` files.
+    """
     done = tables / "complete"
     if done.exists():
         return

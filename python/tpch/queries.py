@@ -1,4 +1,4 @@
-"""The 22 queries of TPC-H, with the parameters by which an implementation is validated, in Spark's SQL.
+"""The 22 queries of TPC-H in the SQL of Spark, with the parameters of the validation runs.
 
 Query 15 has its view as a common table expression, as a session of its own would have to drop it.
 """

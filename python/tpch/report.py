@@ -24,7 +24,7 @@ def by_query(outcomes):
 
 
 def ratio(runs, mode, name="cold"):
-    """Bytes of a mode from the PFS over those of Spark alone, both cold; None without Spark alone."""
+    """Cold bytes of a mode from the PFS over those of Spark alone; None without Spark alone."""
     if "alone" not in runs or mode not in runs:
         return None
     return runs[mode][name]["served_bytes"] / max(runs["alone"]["cold"]["served_bytes"], 1)

@@ -1,6 +1,7 @@
-"""Runs queries in one Spark session, by the Python that has Spark; `bench.py` starts one for each mode.
+"""Runs queries in one Spark session; `bench.py` starts one worker for each mode.
 
-It reads what to do as one JSON object from standard input and writes a JSON object a query to the file that it names. Each query runs twice:
+It runs under the Python that has Spark. It reads one JSON object with its task from standard input,
+and writes one JSON object for each query to the file that the task names. Each query runs twice:
 cold, with nothing in the tier and the kernel's copy of the files dropped, and then again.
 """
 
@@ -64,7 +65,10 @@ def digest(rows):
 
 
 def asked_bytes(spark):
-    """Bytes that Hadoop's file systems of this process have handed out: in local mode these are all that Spark reads."""
+    """Bytes that Hadoop's file systems of this process have returned.
+
+    In local mode these are all that Spark reads.
+    """
     system = spark._jvm.org.apache.hadoop.fs.FileSystem
     return sum(statistics.getBytesRead() for statistics in system.getAllStatistics())
 

@@ -83,8 +83,8 @@ impl Pfs {
         }
     }
 
-    /// For how long a run on one instance may last. CephFS deletes in the background: beside this
-    /// load its storage in the lab was full after 670 s, and then every call waits for ever.
+    /// How long a run may use the same servers. CephFS deletes in the background: under this load
+    /// its storage in the lab was full after 670 s, and from then on every call hung.
     pub fn longest_seconds(self) -> u64 {
         match self {
             Pfs::Cephfs => 500,

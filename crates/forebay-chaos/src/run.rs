@@ -102,12 +102,12 @@ pub fn run(args: &RunArgs) -> io::Result<bool> {
     Ok(well)
 }
 
-/// The seed and the seconds of each part of a file system's time: a file system that keeps deleted
-/// data until its storage is full begins anew in time.
+/// The seed and the seconds of each part of a file system's time. Each part has servers of its own,
+/// since some file systems keep deleted data until their storage is full.
 fn parts(pfs: Pfs, seed: u64, seconds: u64) -> Vec<(u64, u64)> {
     let count = seconds.div_ceil(pfs.longest_seconds());
     let end = |part: u64| seconds * part / count;
-    (0..count).map(|part| (seed + part, end(part + 1) - end(part))).collect()
+    (0..count).map(|part| (seed.wrapping_add(part), end(part + 1) - end(part))).collect()
 }
 
 /// Over all file systems.

@@ -15,8 +15,8 @@ const PLANNED: u64 = 16 * MIB;
 /// Records of files and buffers of connections come and go beside the pages.
 const SLACK: u64 = 2 * MIB;
 
-/// More than an eighth of what the tier may hold then: so much of remote pages that are not known
-/// to be read goes last, and what is read is told late and by samples.
+/// More than an eighth of the tier's capacity then. Up to an eighth, remote pages go last until the
+/// policy knows that they were read, and it learns of reads late and by samples.
 const UNREAD: u64 = 8 * MIB;
 
 /// Node 0 of a cluster, the only one whose tier shrinks.
@@ -48,7 +48,7 @@ impl Stand {
     fn give(&self, bytes: u64) {
         let capacity = self.tier_bytes() - bytes;
         self.0.client(0).admin().set_capacity(capacity).unwrap();
-        // A buffer may be taken between the two, and is given back.
+        // A connection may take a buffer between the two calls, and gives it back.
         wait_for("the tier holds no more than it may", || self.tier_bytes() <= capacity);
     }
 }
@@ -79,7 +79,7 @@ fn remote_pages_go_first_then_unplanned_then_the_latest_planned_and_pinned_stay(
     let (job, tasks) = begin_with(&client, &data, vec![("n0".into(), 8)], |_| "n0".into());
     wait_for("all of the stage is prefetched", || stand.counter("planned_bytes") == PLANNED);
     assert_eq!(u64::from(tasks) * MIB, PLANNED);
-    // A page whose second read is told only now is the node's own from now on.
+    // When the policy learns of its second read, a remote page becomes one of the node's own.
     let remote = stand.counter("remote_page_bytes");
     assert!(
         remote > UNREAD + SLACK && remote + SLACK < OTHER,

@@ -136,7 +136,7 @@ final class JobState {
   }
 
   /**
-   * The agent has no room for this stage: until it ends it is known, and not told {@link #again}.
+   * This stage gets no prefetch: until it ends it is known, and not told {@link #again}.
    */
   void leaveOut(int stage) {
     StageEntry entry = stages.get(stage);
@@ -204,7 +204,10 @@ final class JobState {
     return stages.containsKey(stage);
   }
 
-  /** What the tasks of a stage read; said once. Not told if such scans mostly do not read it. */
+  /**
+   * What the tasks of a stage will read, once. It is not reported if scans like it mostly did not
+   * read theirs.
+   */
   void stageReads(int stage, StageInput input) {
     stages.put(stage, new StageEntry(input));
     if (history.leavesOut(input.scan)) {
@@ -268,7 +271,7 @@ final class JobState {
     }
   }
 
-  /** A task has read its input: what of it was reported? */
+  /** Compares what a task has read with what was reported of it. */
   private void count(int stage, StageEntry entry, int number, long readBytes) {
     long reported = entry.input.splits.get(number).stream().mapToLong(Part::length).sum();
     entry.counts = entry.counts.with(reported, readBytes);
