@@ -96,7 +96,7 @@ pub enum Command {
     Cp(CpArgs),
     /// Compare cached bytes with the PFS
     Verify(PathsArgs),
-    /// Run a program as a job with memory-only scratch space; with --job, guard its I/O phases
+    /// Run a program whose reads come from the tier, as a job; with --job, guard its I/O phases
     Run(RunArgs),
     /// Measure a PFS: the speed of prefetches, and how much they and HPC writers disturb each other
     Profile(ProfileArgs),
@@ -413,6 +413,12 @@ pub struct RunArgs {
     /// The job takes part in the division of bandwidth between jobs (cluster.division)
     #[arg(long, requires = "job")]
     pub share: bool,
+    /// Print at the end what the program's reads got from the tier
+    #[arg(long, conflicts_with = "no_intercept")]
+    pub report: bool,
+    /// Leave the program's own reads to the file system
+    #[arg(long)]
+    pub no_intercept: bool,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     pub command: Vec<std::ffi::OsString>,

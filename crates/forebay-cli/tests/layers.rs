@@ -49,8 +49,8 @@ const LAYERS: &[(&str, May)] = &[
     ("forebay-python", May::Import(&["forebay-client", "forebay-pfs", "forebay-wire", "forebay-sim"])),
     ("forebay-jni", May::Import(BINDING)),
     ("forebay-fuse", May::Import(BINDING)),
-    // Loaded into foreign programs: alone. It includes one source file of `forebay-wire`.
-    ("forebay-preload", May::Import(&[])),
+    // Loaded into foreign programs.
+    ("forebay-preload", May::Import(BINDING)),
     // The one program, and what measures it.
     ("forebay-cli", May::ImportAll),
     ("forebay-bench", May::ImportAll),

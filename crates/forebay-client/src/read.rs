@@ -9,6 +9,7 @@
 //! `version_check` ensures that one open never returns bytes of two versions.
 
 use crate::error::{errno, out_of_files, with_message};
+use crate::place::Place;
 use crate::session::{Client, Session, lock, unexpected};
 use crate::version_check::{Changed, Proof};
 use crate::{EXTENT_BYTES, MappedRange};
@@ -53,6 +54,17 @@ pub enum ReadMode {
     PfsOnly,
 }
 
+/// What a read came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Served {
+    /// Bytes read.
+    pub bytes: usize,
+    /// Those of them that the program read from the PFS itself.
+    pub pfs_bytes: usize,
+    /// Times that it waited for the agent to fetch.
+    pub fetches: u32,
+}
+
 /// A file open for reading. Threads may share it.
 #[derive(Debug)]
 pub struct File {
@@ -74,6 +86,7 @@ enum Source {
 #[derive(Debug)]
 struct Tiered {
     pfs: OwnedFd,
+    place: Place,
     /// The same file opened past all caches, where the agent asks for that; unset until the PFS
     /// has to be read.
     past_caches: OnceLock<Option<OwnedFd>>,
@@ -176,6 +189,17 @@ impl Client {
         Ok(File { client: self.clone(), path: path.to_owned(), source })
     }
 
+    /// Reads a regular file that is open already, cached. `path` is what messages call it. The
+    /// handle uses the descriptor at offsets of its own and never moves its position; where the
+    /// agent reads past the page cache, it sets `O_DIRECT` on the open file.
+    ///
+    /// # Errors
+    /// The descriptor, if no agent serves the file.
+    pub fn open_descriptor(&self, pfs: OwnedFd, path: &Path) -> Result<File, OwnedFd> {
+        let tiered = self.show(pfs, ReadMode::Cached).map_err(|(pfs, _)| pfs)?;
+        Ok(File { client: self.clone(), path: path.to_owned(), source: Source::Tiered(Box::new(tiered)) })
+    }
+
     /// Shows the descriptor to the agent; gives it back if no agent takes it, with the error if one
     /// could not be asked.
     fn show(&self, pfs: OwnedFd, mode: ReadMode) -> Result<Tiered, (OwnedFd, Option<io::Error>)> {
@@ -188,6 +212,7 @@ impl Client {
         Ok(Tiered {
             readahead: Mutex::new(Readahead::new(config, proof.facts.version.size)),
             pfs,
+            place: self.session.config.place,
             past_caches: OnceLock::new(),
             proof,
             mode,
@@ -319,6 +344,35 @@ impl File {
         }
     }
 
+    /// [`File::read_at`], and where the bytes came from.
+    ///
+    /// # Errors
+    /// As [`File::read_at`].
+    pub fn read_counted(&self, buffer: &mut [u8], offset: u64) -> io::Result<Served> {
+        match &self.source {
+            Source::Tiered(t) => t.read_counted(&self.client.session, &self.path, buffer, offset),
+            Source::Pfs(_) => {
+                self.read_at(buffer, offset).map(|n| Served { bytes: n, pfs_bytes: n, fetches: 0 })
+            }
+            Source::Scratch { .. } => {
+                self.read_at(buffer, offset).map(|n| Served { bytes: n, ..Served::default() })
+            }
+        }
+    }
+
+    /// Whether the file still has the content that was opened, as its attributes say now. A read of
+    /// resident bytes does not look; a program that reads a file for long, and wants to see what
+    /// others write to it, does now and then.
+    ///
+    /// # Errors
+    /// What the PFS returns.
+    pub fn is_current(&self) -> io::Result<bool> {
+        match &self.source {
+            Source::Tiered(t) => Ok(t.proof.look(t.pfs.as_fd(), Revalidate::AsStat)?.is_ok()),
+            Source::Pfs(_) | Source::Scratch { .. } => Ok(true),
+        }
+    }
+
     /// [`File::read_at`], but only if nothing has to be asked or waited for: the bytes are resident
     /// and the file's version is beyond doubt. `None` otherwise; the caller goes on with
     /// [`File::read_at`].
@@ -425,7 +479,7 @@ impl Tiered {
         let opened = self.past_caches.get().or_else(|| {
             let is_direct = fcntl_getfl(&self.pfs).is_ok_and(|flags| flags.contains(OFlags::DIRECT));
             let opened = match is_direct.then(|| reopen_direct(self.pfs.as_fd())) {
-                Some(Ok(fd)) => Some(fd),
+                Some(Ok(fd)) => Some((self.place)(fd)),
                 // Out of descriptors or memory: the next read may have more luck.
                 Some(Err(e)) if !matches!(e.raw_os_error(), Some(libc::EACCES | libc::EPERM)) => return None,
                 Some(Err(_)) | None => None,
@@ -436,9 +490,19 @@ impl Tiered {
     }
 
     fn read_at(&self, session: &Session, path: &Path, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.read_counted(session, path, buffer, offset).map(|served| served.bytes)
+    }
+
+    fn read_counted(
+        &self,
+        session: &Session,
+        path: &Path,
+        buffer: &mut [u8],
+        offset: u64,
+    ) -> io::Result<Served> {
         let size = self.proof.facts.version.size;
         if offset >= size || buffer.is_empty() {
-            return Ok(0);
+            return Ok(Served::default());
         }
         if self.proof.has_failed() {
             return Err(changed(path));
@@ -446,8 +510,9 @@ impl Tiered {
         let want = (buffer.len() as u64).min(size - offset) as usize;
         let buffer = &mut buffer[..want];
         let mut done = self.copy_resident(session, path, buffer, offset)?;
+        let mut served = Served { bytes: want, ..Served::default() };
         if done == want && self.all_resident.load(Ordering::Relaxed) {
-            return Ok(want);
+            return Ok(served);
         }
         let mut advised = match self.mode {
             // Whoever reads the tier only wants to change nothing: nothing is fetched ahead of this
@@ -457,7 +522,7 @@ impl Tiered {
         };
         if done == want {
             self.prefetch(session, advised.pages);
-            return Ok(want);
+            return Ok(served);
         }
         let mut tries = 0;
         while done < want {
@@ -471,18 +536,21 @@ impl Tiered {
             };
             let n = match got {
                 Got::Resident => {
+                    served.fetches += 1;
                     let copied = self.copy_resident(session, path, rest, at)?;
                     tries = if copied > 0 { 0 } else { tries + 1 };
                     copied
                 }
                 Got::ReadPfs => {
                     tries = 0;
-                    self.read_pfs(session, path, rest, at)?
+                    let n = self.read_pfs(session, path, rest, at)?;
+                    served.pfs_bytes += n;
+                    n
                 }
             };
             done += n;
         }
-        Ok(done)
+        Ok(served)
     }
 
     /// Only once a read before it has found everything resident and has seen to the version, so

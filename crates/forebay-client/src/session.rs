@@ -8,6 +8,7 @@
 use crate::error::{errno, no_agent, out_of_files, with_message};
 pub(crate) use crate::lock::lock;
 use crate::own::OwnLock;
+use crate::place::Place;
 use forebay_store::ring::RingWriter;
 use forebay_wire::{Channel, Hello, MAGIC, MountInfo, PROTOCOL, Received, Refusal, Reply, Request, Welcome};
 use std::ffi::OsStr;
@@ -43,6 +44,8 @@ pub struct ClientConfig {
     pub read_ahead_bytes: Option<u64>,
     /// Say nothing on stderr.
     pub quiet: bool,
+    /// What every descriptor that the client keeps passes through.
+    pub place: Place,
 }
 
 impl Default for ClientConfig {
@@ -53,6 +56,7 @@ impl Default for ClientConfig {
             trusted_uids: Vec::new(),
             read_ahead_bytes: None,
             quiet: false,
+            place: std::convert::identity,
         }
     }
 }
@@ -112,6 +116,12 @@ impl Client {
         self.session.mounts().map(|m| m.to_vec()).unwrap_or_default()
     }
 
+    /// False while the agent is left alone after a failure, or if there is none to be asked: what is
+    /// opened now is read from the PFS.
+    pub fn may_ask(&self) -> bool {
+        self.session.may_ask()
+    }
+
     /// The agent's socket.
     pub fn socket(&self) -> Option<&Path> {
         self.session.config.socket.as_deref()
@@ -150,6 +160,7 @@ const SOCKET_PATH_MAX: usize = 107;
 
 impl Session {
     fn new(config: ClientConfig) -> Self {
+        let watches = Arc::new(crate::watch::Watches::new(config.place));
         Session {
             config,
             pool: OwnLock::default(),
@@ -161,7 +172,7 @@ impl Session {
             job: Mutex::new(None),
             view: crate::known::KnownView::default(),
             preferred_nodes: crate::known::GivenPreferred::default(),
-            watches: Arc::default(),
+            watches,
         }
     }
 
@@ -236,7 +247,7 @@ impl Session {
     pub(crate) fn connect(&self, want_ring: bool) -> io::Result<Channel> {
         let socket = self.config.socket.as_deref().ok_or(io::ErrorKind::NotFound)?;
         let deadline = Instant::now() + self.config.deadline;
-        let channel = Channel::connect_within(socket, self.config.deadline)?;
+        let channel = Channel::connect_within(socket, self.config.deadline)?.moved(self.config.place);
         let (agent, own) = (channel.peer()?.uid, rustix::process::geteuid().as_raw());
         if agent != 0 && agent != own && !self.config.trusted_uids.contains(&agent) {
             return Err(io::Error::new(
@@ -360,8 +371,9 @@ impl Session {
                 }
             };
             match channel.send(request, fds).and_then(|()| channel.recv::<Reply>(Some(deadline))) {
-                Ok(answer) => {
+                Ok(mut answer) => {
                     self.put_back(channel);
+                    answer.fds = answer.fds.into_iter().map(self.config.place).collect();
                     return Ok(answer);
                 }
                 Err(e) if e.kind() == io::ErrorKind::TimedOut => return Err(e),

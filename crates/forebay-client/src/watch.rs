@@ -11,6 +11,7 @@
 //! instance of its own for the files that it opens itself.
 
 use crate::own::OwnLock;
+use crate::place::Place;
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -46,8 +47,17 @@ impl Events {
 }
 
 /// The watches of a process.
-#[derive(Debug, Default)]
-pub(crate) struct Watches(OwnLock<Option<Instance>>);
+#[derive(Debug)]
+pub(crate) struct Watches {
+    instance: OwnLock<Option<Instance>>,
+    place: Place,
+}
+
+impl Default for Watches {
+    fn default() -> Self {
+        Self::new(std::convert::identity)
+    }
+}
 
 #[derive(Debug)]
 struct Instance {
@@ -77,6 +87,11 @@ pub(crate) struct Watch {
 }
 
 impl Watches {
+    /// Those of a process, whose descriptor passes through `place`.
+    pub fn new(place: Place) -> Self {
+        Watches { instance: OwnLock::default(), place }
+    }
+
     /// Watches an open file; `None` if the kernel allows no more watches, or there is no `/proc`.
     pub fn watch(self: &Arc<Self>, file: BorrowedFd<'_>) -> Option<Watch> {
         let pid = std::process::id();
@@ -88,24 +103,24 @@ impl Watches {
             // Without the lock: on NFS the kernel asks the server, and one that hangs must not hold
             // up other files.
             let wd = inotify::add_watch(&*inotify, &path, wanted).ok()?;
-            let at_open = self.0.lock().as_mut()?.add(wd, removed)?;
+            let at_open = self.instance.lock().as_mut()?.add(wd, removed)?;
             Some(Watch { all: self.clone(), wd, pid, at_open })
         })
     }
 
     /// The instance of this process, and how many watches were removed from it.
     fn instance(&self) -> Option<(Arc<OwnedFd>, u64)> {
-        let mut instance = self.0.lock();
+        let mut instance = self.instance.lock();
         if instance.is_none() {
-            *instance = Some(Instance::new().ok()?);
+            *instance = Some(Instance::new(self.place).ok()?);
         }
         instance.as_ref().map(|i| (i.inotify.clone(), i.removed))
     }
 }
 
 impl Instance {
-    fn new() -> rustix::io::Result<Self> {
-        let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
+    fn new(place: Place) -> rustix::io::Result<Self> {
+        let inotify = place(inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?);
         Ok(Instance { inotify: Arc::new(inotify), files: HashMap::new(), removed: 0 })
     }
 
@@ -182,7 +197,7 @@ impl Watch {
         if self.pid != std::process::id() {
             return None;
         }
-        let mut instance = self.all.0.lock();
+        let mut instance = self.all.instance.lock();
         let instance = instance.as_mut()?;
         instance.drain();
         instance.files.get(&self.wd).and_then(|watched| watched.events)
@@ -194,7 +209,7 @@ impl Drop for Watch {
         if self.pid != std::process::id() {
             return;
         }
-        if let Some(instance) = self.all.0.lock().as_mut() {
+        if let Some(instance) = self.all.instance.lock().as_mut() {
             instance.remove(self.wd);
         }
     }
@@ -232,7 +247,7 @@ mod tests {
         let after = first.events().unwrap();
         assert!(after.touched_since(&touched), "the watch went with another handle of the file");
         drop(first);
-        assert!(all.0.lock().as_ref().unwrap().files.is_empty());
+        assert!(all.instance.lock().as_ref().unwrap().files.is_empty());
     }
 
     #[test]
@@ -244,7 +259,7 @@ mod tests {
         let first = all.watch(file.as_fd()).unwrap();
         let (wd, removed) = (first.wd, all.instance().unwrap().1);
         drop(first);
-        assert_eq!(all.0.lock().as_mut().unwrap().add(wd, removed), None);
+        assert_eq!(all.instance.lock().as_mut().unwrap().add(wd, removed), None);
         let again = all.watch(file.as_fd()).unwrap();
         std::fs::write(&path, b"two").unwrap();
         assert!(again.events().unwrap().wrote_since(&again.at_open));

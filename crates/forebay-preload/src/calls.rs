@@ -9,9 +9,9 @@ use core::ffi::{c_char, c_int, c_long, c_uint, c_void};
 
 use libc::{iovec, mode_t, off_t, size_t, ssize_t};
 
-use crate::descriptors;
 use crate::next::next;
-use crate::observer;
+use crate::tier::{self, At};
+use crate::{descriptors, inside, observer, own_files};
 
 /// Bytes of a result that is negative on failure.
 #[inline]
@@ -21,9 +21,30 @@ fn count(result: ssize_t) -> u64 {
 
 /// A number that a call has handed out stands for a new file.
 #[inline]
-fn opened(fd: c_int) -> c_int {
+fn opened(fd: c_int, may_write: bool) -> c_int {
     descriptors::forget(fd);
+    tier::opened(fd, may_write);
     fd
+}
+
+/// Whether a call that gave `result` has found no free descriptor, and may find one now.
+#[inline]
+pub fn may_try_again(is_failed: bool) -> bool {
+    // SAFETY: `errno` is the calling thread's.
+    is_failed && unsafe { *libc::__errno_location() } == libc::EMFILE && tier::make_room()
+}
+
+/// Whether a file that is opened with these flags may be written.
+#[inline]
+fn writes(flags: c_int) -> bool {
+    flags & libc::O_ACCMODE != libc::O_RDONLY
+}
+
+/// Refuses a descriptor that is this library's.
+fn refused(errno: c_int) -> c_int {
+    // SAFETY: `errno` is the calling thread's.
+    unsafe { *libc::__errno_location() = errno };
+    -1
 }
 
 /// Defines functions under the C library's names.
@@ -40,57 +61,77 @@ macro_rules! take_place {
 }
 pub(crate) use take_place;
 
-/// Functions that hand out a descriptor.
+/// Functions that hand out a descriptor, and whether the file behind it may be written.
 macro_rules! opens {
-    ($(fn $name:ident($($arg:ident: $type:ty),*);)*) => { take_place! {$(
+    ($(fn $name:ident($($arg:ident: $type:ty),*), $may_write:expr;)*) => { take_place! {$(
         fn $name($($arg: $type),*) -> c_int {
-            opened(next!($name($($arg => $type),*) -> c_int, else -1))
+            let call = || next!($name($($arg => $type),*) -> c_int, else -1);
+            let fd = call();
+            opened(if may_try_again(fd < 0) { call() } else { fd }, $may_write)
         }
     )*} };
 }
 
 opens! {
-    fn open(path: *const c_char, flags: c_int, mode: mode_t);
-    fn open64(path: *const c_char, flags: c_int, mode: mode_t);
-    fn openat(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t);
-    fn openat64(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t);
-    fn __open_2(path: *const c_char, flags: c_int);
-    fn __open64_2(path: *const c_char, flags: c_int);
-    fn __openat_2(dir: c_int, path: *const c_char, flags: c_int);
-    fn __openat64_2(dir: c_int, path: *const c_char, flags: c_int);
-    fn creat(path: *const c_char, mode: mode_t);
-    fn creat64(path: *const c_char, mode: mode_t);
-    fn mkstemp(template: *mut c_char);
-    fn mkstemp64(template: *mut c_char);
-    fn mkostemp(template: *mut c_char, flags: c_int);
-    fn mkostemp64(template: *mut c_char, flags: c_int);
-    fn dup(fd: c_int);
+    fn open(path: *const c_char, flags: c_int, mode: mode_t), writes(flags);
+    fn open64(path: *const c_char, flags: c_int, mode: mode_t), writes(flags);
+    fn openat(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t), writes(flags);
+    fn openat64(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t), writes(flags);
+    fn __open_2(path: *const c_char, flags: c_int), writes(flags);
+    fn __open64_2(path: *const c_char, flags: c_int), writes(flags);
+    fn __openat_2(dir: c_int, path: *const c_char, flags: c_int), writes(flags);
+    fn __openat64_2(dir: c_int, path: *const c_char, flags: c_int), writes(flags);
+    fn creat(path: *const c_char, mode: mode_t), true;
+    fn creat64(path: *const c_char, mode: mode_t), true;
+    fn mkstemp(template: *mut c_char), true;
+    fn mkstemp64(template: *mut c_char), true;
+    fn mkostemp(template: *mut c_char, flags: c_int), true;
+    fn mkostemp64(template: *mut c_char, flags: c_int), true;
     // Those of other files are named so that a number closed unseen does not stay the PFS's.
-    fn socket(domain: c_int, kind: c_int, protocol: c_int);
-    fn memfd_create(name: *const c_char, flags: c_uint);
+    fn socket(domain: c_int, kind: c_int, protocol: c_int), false;
+    fn memfd_create(name: *const c_char, flags: c_uint), false;
 }
 
 take_place! {
+    fn dup(fd: c_int) -> c_int {
+        let call = || next!(dup(fd => c_int) -> c_int, else -1);
+        let result = call();
+        duplicated(fd, if may_try_again(result < 0) { call() } else { result })
+    }
+
     fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
         let result = next!(fcntl(fd => c_int, command => c_int, argument => *mut c_void) -> c_int, else -1);
-        duplicated(command, result)
+        if is_duplicating(command) { duplicated(fd, result) } else { result }
     }
 
     fn fcntl64(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
         let result = next!(fcntl64(fd => c_int, command => c_int, argument => *mut c_void) -> c_int, else -1);
-        duplicated(command, result)
+        if is_duplicating(command) { duplicated(fd, result) } else { result }
     }
 
     fn dup2(from: c_int, to: c_int) -> c_int {
+        if own_files::is_own(to) {
+            return refused(libc::EBUSY);
+        }
         let result = next!(dup2(from => c_int, to => c_int) -> c_int, else -1);
-        if from == to { result } else { opened(result) }
+        if from == to { result } else { duplicated(from, result) }
     }
 
     fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
-        opened(next!(dup3(from => c_int, to => c_int, flags => c_int) -> c_int, else -1))
+        if own_files::is_own(to) {
+            return refused(libc::EBUSY);
+        }
+        duplicated(from, next!(dup3(from => c_int, to => c_int, flags => c_int) -> c_int, else -1))
     }
 
     fn close(fd: c_int) -> c_int {
+        if own_files::is_own(fd) {
+            if !inside::is_inside() {
+                return refused(libc::EBADF);
+            }
+            own_files::unmark(fd);
+        }
+        tier::closed(fd);
         observer::close(fd, || next!(close(fd => c_int) -> c_int, else -1))
     }
 
@@ -98,18 +139,56 @@ take_place! {
         const CLOSE_ON_EXEC_ONLY: c_int = 4;
         if flags & CLOSE_ON_EXEC_ONLY == 0 {
             descriptors::forget_range(first, last);
+            tier::closed_range(first, last);
         }
-        next!(close_range(first => c_uint, last => c_uint, flags => c_int) -> c_int, else -1)
+        let mut from = first;
+        while let Some(own) = own_files::next_own(from).filter(|own| *own <= last) {
+            let call = |end| next!(
+                close_range(from => c_uint, end => c_uint, flags => c_int) -> c_int, else -1
+            );
+            if own > from && call(own - 1) != 0 {
+                return -1;
+            }
+            if own == last {
+                return 0;
+            }
+            from = own + 1;
+        }
+        next!(close_range(from => c_uint, last => c_uint, flags => c_int) -> c_int, else -1)
     }
 
     fn closefrom(first: c_int) -> () {
-        descriptors::forget_range(first.max(0).unsigned_abs(), c_uint::MAX);
-        next!(closefrom(first => c_int) -> (), else ())
+        let from = first.max(0).unsigned_abs();
+        descriptors::forget_range(from, c_uint::MAX);
+        tier::closed_range(from, c_uint::MAX);
+        if own_files::next_own(from).is_none() {
+            return next!(closefrom(first => c_int) -> (), else ());
+        }
+        // SAFETY: no pointers.
+        unsafe { close_range(from, c_uint::MAX, 0) };
+    }
+
+    fn lseek(fd: c_int, offset: off_t, whence: c_int) -> off_t {
+        let position = next!(lseek(fd => c_int, offset => off_t, whence => c_int) -> off_t, else -1);
+        tier::sought(fd, position);
+        position
+    }
+
+    fn lseek64(fd: c_int, offset: off_t, whence: c_int) -> off_t {
+        let position = next!(lseek64(fd => c_int, offset => off_t, whence => c_int) -> off_t, else -1);
+        tier::sought(fd, position);
+        position
     }
 }
 
-fn duplicated(command: c_int, result: c_int) -> c_int {
-    if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) { opened(result) } else { result }
+fn is_duplicating(command: c_int) -> bool {
+    matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC)
+}
+
+fn duplicated(from: c_int, to: c_int) -> c_int {
+    descriptors::forget(to);
+    tier::duplicated(from, to);
+    to
 }
 
 /// Functions that write to `fd` and return how many bytes.
@@ -132,29 +211,52 @@ writes! {
     fn pwritev64v2(fd: c_int, parts: *const iovec, len: c_int, offset: off_t, flags: c_int);
 }
 
-/// Functions that read from `fd`; `wanted` says how many bytes at most.
+/// Functions that read from `fd`: how many bytes at most, and how the tier serves it, which has
+/// `kernel` do what it cannot. Only what the kernel reads is observed.
 macro_rules! reads {
-    ($(fn $name:ident($fd:ident: c_int $(, $arg:ident: $type:ty)*), $wanted:expr;)*) => { take_place! {$(
-        fn $name($fd: c_int $(, $arg: $type)*) -> ssize_t {
-            let call = || next!($name($fd => c_int $(, $arg => $type)*) -> ssize_t, else -1);
-            observer::read($fd, $wanted, call, count)
-        }
-    )*} };
+    ($(fn $name:ident($fd:ident: c_int $(, $arg:ident: $type:ty)*), $wanted:expr, $kernel:ident => $serve:expr;)*) => {
+        take_place! {$(
+            fn $name($fd: c_int $(, $arg: $type)*) -> ssize_t {
+                let call = || next!($name($fd => c_int $(, $arg => $type)*) -> ssize_t, else -1);
+                let $kernel = || observer::read($fd, $wanted, call, count);
+                // SAFETY: the program's own memory for this call, and nothing here is to be dropped.
+                unsafe { $serve }
+            }
+        )*}
+    };
+}
+
+/// Where a call with an offset reads that may mean the position.
+fn at(offset: off_t) -> At {
+    if offset == -1 { At::Position } else { At::Offset(offset) }
 }
 
 reads! {
-    fn read(fd: c_int, buffer: *mut c_void, bytes: size_t), bytes;
-    fn pread(fd: c_int, buffer: *mut c_void, bytes: size_t, offset: off_t), bytes;
-    fn pread64(fd: c_int, buffer: *mut c_void, bytes: size_t, offset: off_t), bytes;
-    // The lengths are in the caller's memory, which a wrong caller may not have: not looked at.
-    fn readv(fd: c_int, parts: *const iovec, len: c_int), usize::MAX;
-    fn preadv(fd: c_int, parts: *const iovec, len: c_int, offset: off_t), usize::MAX;
-    fn preadv64(fd: c_int, parts: *const iovec, len: c_int, offset: off_t), usize::MAX;
-    fn preadv2(fd: c_int, parts: *const iovec, len: c_int, offset: off_t, flags: c_int), usize::MAX;
-    fn preadv64v2(fd: c_int, parts: *const iovec, len: c_int, offset: off_t, flags: c_int), usize::MAX;
-    fn __read_chk(fd: c_int, buffer: *mut c_void, bytes: size_t, room: size_t), bytes;
-    fn __pread_chk(fd: c_int, buffer: *mut c_void, bytes: size_t, offset: off_t, room: size_t), bytes;
-    fn __pread64_chk(fd: c_int, buffer: *mut c_void, bytes: size_t, offset: off_t, room: size_t), bytes;
+    fn read(fd: c_int, buffer: *mut c_void, bytes: size_t), bytes,
+        kernel => tier::read_one(fd, buffer, bytes, At::Position, kernel);
+    fn pread(fd: c_int, buffer: *mut c_void, bytes: size_t, offset: off_t), bytes,
+        kernel => tier::read_one(fd, buffer, bytes, At::Offset(offset), kernel);
+    fn pread64(fd: c_int, buffer: *mut c_void, bytes: size_t, offset: off_t), bytes,
+        kernel => tier::read_one(fd, buffer, bytes, At::Offset(offset), kernel);
+    // The lengths are in the caller's memory, which a wrong caller may not have: the observer does
+    // not look at them.
+    fn readv(fd: c_int, parts: *const iovec, len: c_int), usize::MAX,
+        kernel => tier::read_list(fd, (parts, len), At::Position, kernel);
+    fn preadv(fd: c_int, parts: *const iovec, len: c_int, offset: off_t), usize::MAX,
+        kernel => tier::read_list(fd, (parts, len), At::Offset(offset), kernel);
+    fn preadv64(fd: c_int, parts: *const iovec, len: c_int, offset: off_t), usize::MAX,
+        kernel => tier::read_list(fd, (parts, len), At::Offset(offset), kernel);
+    fn preadv2(fd: c_int, parts: *const iovec, len: c_int, offset: off_t, flags: c_int), usize::MAX,
+        kernel => if flags == 0 { tier::read_list(fd, (parts, len), at(offset), kernel) } else { kernel() };
+    fn preadv64v2(fd: c_int, parts: *const iovec, len: c_int, offset: off_t, flags: c_int), usize::MAX,
+        kernel => if flags == 0 { tier::read_list(fd, (parts, len), at(offset), kernel) } else { kernel() };
+    // The C library ends a program that has less room than it reads.
+    fn __read_chk(fd: c_int, buffer: *mut c_void, bytes: size_t, room: size_t), bytes,
+        kernel => if bytes <= room { tier::read_one(fd, buffer, bytes, At::Position, kernel) } else { kernel() };
+    fn __pread_chk(fd: c_int, buffer: *mut c_void, bytes: size_t, offset: off_t, room: size_t), bytes,
+        kernel => if bytes <= room { tier::read_one(fd, buffer, bytes, At::Offset(offset), kernel) } else { kernel() };
+    fn __pread64_chk(fd: c_int, buffer: *mut c_void, bytes: size_t, offset: off_t, room: size_t), bytes,
+        kernel => if bytes <= room { tier::read_one(fd, buffer, bytes, At::Offset(offset), kernel) } else { kernel() };
 }
 
 /// Functions that move bytes from one file to another within the kernel.

@@ -1,47 +1,59 @@
 //! The library that is preloaded into programs nobody can change: `libforebay_preload.so`.
 //!
-//! It takes the place of the C library's I/O functions, calls the next definition of each, and
-//! observes what passes through. Three concerns have a file each, and other uses of preloading join
-//! as further files:
+//! It takes the place of the C library's I/O functions and calls the next definition of each. It
+//! has two parts with a switch each, a variable of the environment; without them it does nothing.
 //!
-//! - `next.rs` finds the functions that stand behind ours (`dlsym(RTLD_NEXT)`).
-//! - `paths.rs` decides which files are the PFS's, and `descriptors.rs` remembers it of each open
-//!   descriptor.
-//! - `observer.rs` counts, in memory that the agent reads. `calls.rs` and `stdio.rs` have the
-//!   functions that take the C library's places.
+//! - The *observer* counts what passes through, in memory that the agent reads (`observer.rs`,
+//!   `descriptors.rs`).
+//! - The *interception* serves reads from the tier (`tier.rs`, by the client core). `handles.rs` has
+//!   the handle of each descriptor, `position.rs` their positions, `own_files.rs` this library's own
+//!   descriptors, and `inside.rs` with `heap.rs` what makes it safe to run the client core in a
+//!   foreign process.
+//!
+//! Common to both: `next.rs` finds the functions that stand behind ours (`dlsym(RTLD_NEXT)`),
+//! `paths.rs` decides which files are the PFS's, and `calls.rs` and `stdio.rs` have the functions
+//! that take the C library's places.
 //!
 //! **It must not be noticed.** It changes no byte, no result and no `errno`. It runs in any
-//! program, in signal handlers, between `fork` and `exec`, and before `main`: so it takes no lock,
-//! allocates nothing, keeps no thread-local state, starts no thread, panics nowhere, and uses of
-//! `std` only what `core` has. A write costs a look into a table and a few additions, and no system
-//! call. If something is missing (the variables, the region, `/proc`), it does nothing at all.
+//! program, in signal handlers, between `fork` and `exec`, and before `main`. So the observer takes
+//! no lock, allocates nothing, and uses of `std` only what `core` has; a write costs a look into a
+//! table and a few additions, and no system call. The interception has memory of its own, enters
+//! its code once for each thread, and leaves to the kernel what comes while it is entered, what
+//! fails, and everything in a child that was forked at the wrong moment. Neither starts a thread.
+//! If something is missing (the variables, the region, the agent, `/proc`), nothing happens.
 //!
 //! What it cannot see: programs that are statically linked, set-user-ID or started with an empty
-//! environment; system calls that do not go through the C library; shared mappings of files; the
-//! `putc_unlocked` that compilers expand in place.
+//! environment; system calls that do not go through the C library; mappings of files; reads of
+//! stdio, which are the C library's own; the `putc_unlocked` that compilers expand in place.
 
 // What it takes the place of is not for tests of its own parts.
 #[cfg(not(test))]
 mod calls;
 mod descriptors;
+mod handles;
+mod heap;
+#[cfg(not(test))]
+mod inside;
 #[cfg(not(test))]
 mod next;
 #[cfg(not(test))]
 mod observer;
+#[cfg(not(test))]
+mod own_files;
 mod paths;
+mod position;
+#[cfg(not(test))]
+mod shared;
 #[cfg(not(test))]
 mod stdio;
-
-/// The source of `forebay_wire::observed` itself, because this library has no dependencies.
-#[path = "../../forebay-wire/src/observed.rs"]
-#[allow(dead_code, reason = "a half of it is the agent's")]
-mod observed;
+#[cfg(not(test))]
+mod tier;
 
 /// Runs when the library is loaded, before `main`.
 #[cfg(not(test))]
 #[used]
 #[unsafe(link_section = ".init_array")]
-static LOADED: extern "C" fn() = observer::attach;
+static LOADED: [extern "C" fn(); 2] = [observer::attach, tier::attach];
 
 /// Runs when the process ends in order.
 #[cfg(not(test))]

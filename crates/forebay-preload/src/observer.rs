@@ -8,9 +8,10 @@ use core::ptr::null_mut;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicPtr, AtomicU32};
 
-use crate::descriptors;
-use crate::observed::{REGION_BYTES, Region, Slot};
-use crate::paths::{MAX_ROOT_BYTES, Roots};
+use forebay_wire::observed::{REGION_BYTES, Region, Slot};
+
+use crate::paths::{self, MAX_ROOT_BYTES, Roots};
+use crate::{descriptors, shared};
 
 const REGION_VARIABLE: &CStr = c"FOREBAY_OBSERVE";
 const ROOTS_VARIABLE: &CStr = c"FOREBAY_OBSERVE_ROOTS";
@@ -51,30 +52,8 @@ fn map() -> Option<*mut Region> {
         let place = &raw mut ROOTS;
         (*place).set(CStr::from_ptr(roots).to_bytes());
     }
-    let flags = libc::O_RDWR | libc::O_CLOEXEC;
-    // Past our own functions, which are not ready.
-    // SAFETY: a C string and flags; the descriptor is closed below.
-    let fd = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path, flags) } as i32;
-    if fd < 0 {
-        return None;
-    }
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping of an open file, and `stat` of the right type; a region that is shorter
-    // than it should be is not touched.
-    let region = unsafe {
-        let mut stat: libc::stat = core::mem::zeroed();
-        let is_whole = libc::fstat(fd, &mut stat) == 0 && stat.st_size >= REGION_BYTES as i64;
-        let mapped = match is_whole {
-            true => libc::mmap(null_mut(), REGION_BYTES, protection, libc::MAP_SHARED, fd, 0),
-            false => libc::MAP_FAILED,
-        };
-        libc::syscall(libc::SYS_close, fd);
-        mapped
-    };
-    if region == libc::MAP_FAILED {
-        return None;
-    }
-    let region = region.cast::<Region>();
+    // SAFETY: a C string.
+    let region = unsafe { shared::map(path, REGION_BYTES) }?.cast::<Region>();
     // SAFETY: it is mapped for the life of the process, aligned to a page, and all its fields are
     // atomics.
     unsafe { &*region }.is_valid().then_some(region)
@@ -104,30 +83,8 @@ pub fn is_watched(fd: i32) -> bool {
 /// Asks the kernel for the path of `fd`.
 #[cold]
 fn decide(fd: i32) -> bool {
-    // "/proc/self/fd/", ten digits and a zero byte.
-    let mut name = *b"/proc/self/fd/\0\0\0\0\0\0\0\0\0\0\0";
-    let (mut digits, mut at, mut rest) = ([0u8; 10], 10, fd.unsigned_abs());
-    while at > 0 {
-        at -= 1;
-        digits[at] = b'0' + (rest % 10) as u8;
-        rest /= 10;
-        if rest == 0 {
-            break;
-        }
-    }
-    for (place, digit) in name.iter_mut().skip(14).zip(digits.iter().skip(at)) {
-        *place = *digit;
-    }
-    let mut path = [0u8; MAX_ROOT_BYTES + 12];
-    // SAFETY: `errno` is the calling thread's and is put back; the name ends with a zero byte, and
-    // the kernel writes no more than the buffer holds.
-    let len = unsafe {
-        let errno = *libc::__errno_location();
-        let len = libc::readlink(name.as_ptr().cast(), path.as_mut_ptr().cast(), path.len());
-        *libc::__errno_location() = errno;
-        len
-    };
-    let path = usize::try_from(len).ok().and_then(|len| path.get(..len)).unwrap_or_default();
+    let mut room = [0u8; MAX_ROOT_BYTES + 12];
+    let path = paths::of_descriptor(fd, &mut room);
     // SAFETY: the roots do not change after the region was stored, which `is_watched` has seen.
     unsafe {
         let roots = &raw const ROOTS;

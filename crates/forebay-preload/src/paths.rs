@@ -45,6 +45,35 @@ impl Roots {
     }
 }
 
+/// The path of `fd`, or the beginning of it; of what is no file, a name without a slash before it.
+/// Empty if the kernel does not say.
+#[cfg(not(test))]
+pub fn of_descriptor(fd: i32, room: &mut [u8]) -> &[u8] {
+    // "/proc/self/fd/", ten digits and a zero byte.
+    let mut name = *b"/proc/self/fd/\0\0\0\0\0\0\0\0\0\0\0";
+    let (mut digits, mut at, mut rest) = ([0u8; 10], 10, fd.unsigned_abs());
+    while at > 0 {
+        at -= 1;
+        digits[at] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    for (place, digit) in name.iter_mut().skip(14).zip(digits.iter().skip(at)) {
+        *place = *digit;
+    }
+    // SAFETY: `errno` is the calling thread's and is put back; the name ends with a zero byte, and
+    // the kernel writes no more than there is room.
+    let len = unsafe {
+        let errno = *libc::__errno_location();
+        let len = libc::readlink(name.as_ptr().cast(), room.as_mut_ptr().cast(), room.len());
+        *libc::__errno_location() = errno;
+        len
+    };
+    usize::try_from(len).ok().and_then(|len| room.get(..len)).unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

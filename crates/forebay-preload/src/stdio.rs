@@ -7,10 +7,9 @@ use core::ffi::{c_char, c_int, c_void};
 
 use libc::{FILE, size_t, ssize_t};
 
-use crate::calls::take_place;
-use crate::descriptors;
+use crate::calls::{may_try_again, take_place};
 use crate::next::next;
-use crate::observer;
+use crate::{descriptors, observer, tier};
 
 /// The descriptor of a stream, or -1 if it has none.
 #[inline]
@@ -27,10 +26,22 @@ fn descriptor(stream: *mut FILE) -> c_int {
     }
 }
 
-/// A stream that was opened: its descriptor stands for a new file.
-fn opened(stream: *mut FILE) -> *mut FILE {
-    descriptors::forget(descriptor(stream));
+/// A stream that was opened: its descriptor stands for a new file. Its reads are the C library's
+/// own and do not come here.
+fn opened(stream: *mut FILE, mode: *const c_char) -> *mut FILE {
+    let fd = descriptor(stream);
+    descriptors::forget(fd);
+    // SAFETY: the caller passed a C string to stdio.
+    let may_write = unsafe { *mode.cast::<u8>() != b'r' || !libc::strchr(mode, c_int::from(b'+')).is_null() };
+    tier::opened(fd, may_write);
     stream
+}
+
+/// A stream that is closed: its number stands for no file.
+fn closed(stream: *mut FILE) -> c_int {
+    let fd = descriptor(stream);
+    tier::closed(fd);
+    fd
 }
 
 fn stdout() -> *mut FILE {
@@ -64,31 +75,41 @@ fn text(text: *const c_char) -> impl FnOnce(c_int) -> u64 {
 
 take_place! {
     fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE {
-        opened(next!(fopen(path => *const c_char, mode => *const c_char) -> *mut FILE, else core::ptr::null_mut()))
+        let call = || next!(
+            fopen(path => *const c_char, mode => *const c_char) -> *mut FILE, else core::ptr::null_mut()
+        );
+        let stream = call();
+        opened(if may_try_again(stream.is_null()) { call() } else { stream }, mode)
     }
 
     fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE {
-        opened(next!(fopen64(path => *const c_char, mode => *const c_char) -> *mut FILE, else core::ptr::null_mut()))
+        let call = || next!(
+            fopen64(path => *const c_char, mode => *const c_char) -> *mut FILE, else core::ptr::null_mut()
+        );
+        let stream = call();
+        opened(if may_try_again(stream.is_null()) { call() } else { stream }, mode)
     }
 
     fn freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
-        descriptors::forget(descriptor(stream));
-        opened(next!(
+        descriptors::forget(closed(stream));
+        let stream = next!(
             freopen(path => *const c_char, mode => *const c_char, stream => *mut FILE) -> *mut FILE,
             else core::ptr::null_mut()
-        ))
+        );
+        opened(stream, mode)
     }
 
     fn freopen64(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
-        descriptors::forget(descriptor(stream));
-        opened(next!(
+        descriptors::forget(closed(stream));
+        let stream = next!(
             freopen64(path => *const c_char, mode => *const c_char, stream => *mut FILE) -> *mut FILE,
             else core::ptr::null_mut()
-        ))
+        );
+        opened(stream, mode)
     }
 
     fn fclose(stream: *mut FILE) -> c_int {
-        observer::close(descriptor(stream), || next!(fclose(stream => *mut FILE) -> c_int, else -1))
+        observer::close(closed(stream), || next!(fclose(stream => *mut FILE) -> c_int, else -1))
     }
 
     fn fflush(stream: *mut FILE) -> c_int {

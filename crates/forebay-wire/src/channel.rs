@@ -52,6 +52,12 @@ impl Channel {
         Channel { socket }
     }
 
+    /// The same connection by the descriptor that `place` makes of its own.
+    #[must_use]
+    pub fn moved(self, place: impl FnOnce(OwnedFd) -> OwnedFd) -> Self {
+        Channel { socket: place(self.socket) }
+    }
+
     /// Connects to the agent's socket at `path`. Waits without bound if as many wait there already
     /// as may; see [`Channel::connect_within`].
     ///

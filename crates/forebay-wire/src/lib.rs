@@ -14,6 +14,7 @@ pub mod counted;
 pub mod frame;
 pub mod framed;
 pub mod hpc;
+pub mod intercepted;
 pub mod link;
 pub mod message;
 pub mod observed;

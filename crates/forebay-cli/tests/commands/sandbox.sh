@@ -61,7 +61,9 @@ pivot_root . old
 umount --lazy /old
 rmdir /old
 
+# The program is a link to where the tests were built; the library is not beside that.
 exec env -i PATH="/home/me/bin:$PATH" HOME=/home/me USER=root LC_ALL=C.UTF-8 TERM=dumb \
+    FOREBAY_PRELOAD=/home/me/forebay/target/release/libforebay_preload.so \
     /bin/bash --noprofile --norc -c '
         cd ~/forebay
         # A command fails with any part of its pipe.

@@ -22,6 +22,7 @@ mod common;
 mod coordinator;
 mod crash;
 mod giving_way;
+mod intercept;
 mod leaks;
 mod life;
 mod names;

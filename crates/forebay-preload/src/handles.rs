@@ -1,0 +1,332 @@
+//! The handle that serves the reads of each descriptor.
+//!
+//! An entry is one word: the handle's address and a count that each change of the number's meaning
+//! moves on, so that a handle that was made for a file which is closed meanwhile finds no place.
+//! A reader announces itself in the entry before it looks at the address; a handle that was taken
+//! out is freed once an entry has no readers. Nobody waits for anybody.
+
+use core::ops::Deref;
+use core::ptr::null_mut;
+use core::sync::atomic::AtomicPtr;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
+use core::sync::atomic::{AtomicU32, AtomicU64};
+
+/// Descriptors from this number on are left to the kernel.
+pub const MAX_DESCRIPTORS: usize = 1 << 16;
+
+/// The address's part of an entry's word. Addresses of programs have 47 bits, or 48.
+const ADDRESS: u64 = (1 << 48) - 1;
+/// An address that no handle has: the descriptor is left to the kernel.
+const FOREIGN: u64 = 1;
+
+/// One descriptor number.
+struct Entry {
+    word: AtomicU64,
+    readers: AtomicU32,
+    /// The program has opened it for writing.
+    is_writable: AtomicU32,
+}
+
+impl Entry {
+    const fn new() -> Self {
+        Entry { word: AtomicU64::new(0), readers: AtomicU32::new(0), is_writable: AtomicU32::new(0) }
+    }
+}
+
+/// Handles of descriptors.
+pub struct Handles<T> {
+    entries: [Entry; MAX_DESCRIPTORS],
+    retired: AtomicPtr<Node<T>>,
+    /// Handles in entries.
+    count: AtomicU32,
+    /// Above every number of which anything was ever known.
+    end: AtomicU32,
+}
+
+struct Node<T> {
+    fd: usize,
+    value: T,
+    next: *mut Node<T>,
+}
+
+/// A handle that is not freed as long as this lives.
+pub struct Pinned<'a, T> {
+    entry: &'a Entry,
+    node: &'a Node<T>,
+}
+
+/// What is known of a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Known {
+    /// It is to be looked at. With the word, which [`Handles::put`] compares.
+    No(u64),
+    /// It is left to the kernel.
+    Foreign,
+    /// It has a handle.
+    Served,
+}
+
+impl<T> Deref for Pinned<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.node.value
+    }
+}
+
+impl<T> Drop for Pinned<'_, T> {
+    fn drop(&mut self) {
+        self.entry.readers.fetch_sub(1, SeqCst);
+    }
+}
+
+fn index(fd: i32) -> Option<usize> {
+    usize::try_from(fd).ok().filter(|fd| *fd < MAX_DESCRIPTORS)
+}
+
+impl<T> Handles<T> {
+    /// Nothing is known of any descriptor.
+    pub const fn new() -> Self {
+        Handles {
+            entries: [const { Entry::new() }; MAX_DESCRIPTORS],
+            retired: AtomicPtr::new(null_mut()),
+            count: AtomicU32::new(0),
+            end: AtomicU32::new(0),
+        }
+    }
+
+    /// What is known of `fd`.
+    #[inline]
+    pub fn known(&self, fd: i32) -> Known {
+        let Some(at) = index(fd) else { return Known::Foreign };
+        let word = self.entries[at].word.load(Acquire);
+        match word & ADDRESS {
+            0 => Known::No(word),
+            FOREIGN => Known::Foreign,
+            _ => Known::Served,
+        }
+    }
+
+    /// How many descriptors have handles.
+    #[inline]
+    pub fn count(&self) -> u32 {
+        self.count.load(Relaxed)
+    }
+
+    /// The handle of `fd`.
+    pub fn pin(&self, fd: i32) -> Option<Pinned<'_, T>> {
+        let entry = &self.entries[index(fd)?];
+        entry.readers.fetch_add(1, SeqCst);
+        let address = entry.word.load(SeqCst) & ADDRESS;
+        if address <= FOREIGN {
+            entry.readers.fetch_sub(1, SeqCst);
+            return None;
+        }
+        // SAFETY: the entry has a reader since before it was loaded, so `free_retired` leaves it.
+        Some(Pinned { entry, node: unsafe { &*(address as *const Node<T>) } })
+    }
+
+    /// Gives `fd` a handle, unless its meaning has changed since it was [`Known::No`] with `seen`.
+    pub fn put(&self, fd: i32, seen: u64, value: T) {
+        let Some(at) = index(fd) else { return };
+        let node = Box::into_raw(Box::new(Node { fd: at, value, next: null_mut() }));
+        let word = (seen & !ADDRESS) | node as u64;
+        if node as u64 & !ADDRESS != 0
+            || self.entries[at].word.compare_exchange(seen, word, SeqCst, Relaxed).is_err()
+        {
+            // SAFETY: made above, and nobody has seen it.
+            drop(unsafe { Box::from_raw(node) });
+            return;
+        }
+        self.count.fetch_add(1, Relaxed);
+        self.end.fetch_max(at as u32 + 1, Relaxed);
+    }
+
+    /// Leaves `fd` to the kernel, unless its meaning has changed since.
+    pub fn put_foreign(&self, fd: i32, seen: u64) {
+        if let Some(at) = index(fd) {
+            let word = (seen & !ADDRESS) | FOREIGN;
+            self.end.fetch_max(at as u32 + 1, Relaxed);
+            let _others_know_more = self.entries[at].word.compare_exchange(seen, word, SeqCst, Relaxed);
+        }
+    }
+
+    /// Takes the handle of `fd` out. The number stands for another file from now on, or, if it
+    /// `is_foreign`, for the same, left to the kernel.
+    #[inline]
+    pub fn forget(&self, fd: i32, is_foreign: bool) {
+        let Some(at) = index(fd) else { return };
+        let entry = &self.entries[at];
+        let mut word = entry.word.load(Relaxed);
+        loop {
+            let next = (word & !ADDRESS).wrapping_add(ADDRESS + 1) | if is_foreign { FOREIGN } else { 0 };
+            match entry.word.compare_exchange_weak(word, next, SeqCst, Relaxed) {
+                Ok(_) => break,
+                Err(now) => word = now,
+            }
+        }
+        if !is_foreign {
+            entry.is_writable.store(0, Relaxed);
+        }
+        if word & ADDRESS > FOREIGN {
+            self.count.fetch_sub(1, Relaxed);
+            // SAFETY: it is out of its entry, and in no list yet: only this thread may link it.
+            unsafe { self.retire((word & ADDRESS) as *mut Node<T>) };
+        }
+    }
+
+    /// # Safety
+    /// `node` is in no entry and no list.
+    unsafe fn retire(&self, node: *mut Node<T>) {
+        let mut head = self.retired.load(Relaxed);
+        loop {
+            // SAFETY: the caller's promise; readers do not look at `next`.
+            unsafe { (&raw mut (*node).next).write(head) };
+            match self.retired.compare_exchange_weak(head, node, AcqRel, Relaxed) {
+                Ok(_) => return,
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    /// Frees handles that were taken out and have no readers.
+    pub fn free_retired(&self) {
+        if self.retired.load(Relaxed).is_null() {
+            return;
+        }
+        let mut node = self.retired.swap(null_mut(), AcqRel);
+        while !node.is_null() {
+            // SAFETY: the list is this thread's alone since the swap.
+            let (next, at) = unsafe { ((*node).next, (*node).fd) };
+            if self.entries[at].readers.load(SeqCst) == 0 {
+                // SAFETY: who loads the address announces itself before; nobody has, and the entry
+                // does not hold it any more.
+                drop(unsafe { Box::from_raw(node) });
+            } else {
+                // SAFETY: taken from the list above.
+                unsafe { self.retire(node) };
+            }
+            node = next;
+        }
+    }
+
+    /// Notes that the program has `fd` open for writing.
+    pub fn note_writable(&self, fd: i32) {
+        if let Some(at) = index(fd) {
+            self.entries[at].is_writable.store(1, Relaxed);
+            self.end.fetch_max(at as u32 + 1, Relaxed);
+        }
+    }
+
+    /// Whether the program has opened `fd` for writing.
+    pub fn is_writable(&self, fd: i32) -> bool {
+        index(fd).is_some_and(|at| self.entries[at].is_writable.load(Relaxed) != 0)
+    }
+
+    /// Nothing is known of this number or any above it.
+    pub fn end(&self) -> i32 {
+        self.end.load(Relaxed) as i32
+    }
+
+    /// Descriptors that the program has opened for writing.
+    pub fn writable(&self) -> impl Iterator<Item = i32> {
+        (0..self.end()).filter(|fd| self.is_writable(*fd))
+    }
+
+    /// Descriptors with handles.
+    pub fn served(&self) -> impl Iterator<Item = i32> {
+        (0..self.end()).filter(|fd| self.known(*fd) == Known::Served)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
+
+    fn seen<T>(handles: &Handles<T>, fd: i32) -> u64 {
+        match handles.known(fd) {
+            Known::No(word) => word,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    static PLAIN: Handles<Arc<u32>> = Handles::new();
+
+    #[test]
+    fn a_handle_lives_until_its_last_reader_has_gone() {
+        let value = Arc::new(7);
+        PLAIN.put(5, seen(&PLAIN, 5), value.clone());
+        assert_eq!((PLAIN.known(5), PLAIN.count()), (Known::Served, 1));
+        let pinned = PLAIN.pin(5).unwrap();
+        PLAIN.forget(5, false);
+        PLAIN.free_retired();
+        assert_eq!((**pinned, Arc::strong_count(&value)), (7, 2));
+        assert!(PLAIN.pin(5).is_none());
+        drop(pinned);
+        PLAIN.free_retired();
+        assert_eq!((PLAIN.count(), Arc::strong_count(&value)), (0, 1));
+    }
+
+    static REUSED: Handles<u32> = Handles::new();
+
+    #[test]
+    fn a_handle_of_a_number_that_was_closed_meanwhile_finds_no_place() {
+        let before = seen(&REUSED, 9);
+        REUSED.forget(9, false);
+        REUSED.put(9, before, 1);
+        REUSED.put_foreign(9, before);
+        assert!(matches!(REUSED.known(9), Known::No(_)));
+        REUSED.put_foreign(9, seen(&REUSED, 9));
+        assert_eq!(REUSED.known(9), Known::Foreign);
+        REUSED.forget(9, false);
+        REUSED.put(9, seen(&REUSED, 9), 2);
+        assert_eq!((REUSED.pin(9).map(|p| *p), REUSED.served().collect::<Vec<_>>()), (Some(2), vec![9]));
+        REUSED.forget(9, true);
+        assert_eq!(REUSED.known(9), Known::Foreign);
+    }
+
+    static WRITABLE: Handles<u32> = Handles::new();
+
+    #[test]
+    fn numbers_out_of_range_are_the_kernels_and_closing_ends_writing() {
+        for fd in [-1, i32::MIN, MAX_DESCRIPTORS as i32, i32::MAX] {
+            assert_eq!(WRITABLE.known(fd), Known::Foreign);
+            assert!(WRITABLE.pin(fd).is_none());
+            WRITABLE.forget(fd, false);
+            WRITABLE.note_writable(fd);
+        }
+        WRITABLE.note_writable(3);
+        assert_eq!(WRITABLE.writable().collect::<Vec<_>>(), [3]);
+        WRITABLE.forget(3, false);
+        assert_eq!(WRITABLE.writable().count(), 0);
+    }
+
+    static SHARED: Handles<Box<u64>> = Handles::new();
+
+    #[test]
+    fn readers_and_closers_do_not_see_freed_handles() {
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    let mut found = 0_u64;
+                    while !is_over.load(SeqCst) || found == 0 {
+                        if let Some(pinned) = SHARED.pin(1) {
+                            assert_eq!(**pinned, 0x5eed);
+                            found += 1;
+                        }
+                    }
+                });
+            }
+            for _ in 0..20_000 {
+                SHARED.put(1, seen(&SHARED, 1), Box::new(0x5eed));
+                std::thread::yield_now();
+                SHARED.forget(1, false);
+                SHARED.free_retired();
+            }
+            SHARED.put(1, seen(&SHARED, 1), Box::new(0x5eed));
+            is_over.store(true, SeqCst);
+        });
+    }
+}

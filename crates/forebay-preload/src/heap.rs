@@ -1,0 +1,231 @@
+//! Memory of this library, apart from the program's.
+//!
+//! A signal handler may read a file while the thread that it interrupts is inside `malloc`; so
+//! reads must not use `malloc`. Blocks have sizes that are powers of two and are kept in lists when
+//! they are freed; blocks over 32 KiB are mappings of their own. The lock is held for some
+//! instructions only, and never by a thread whose signal handler could want it: see `inside`.
+
+#[cfg(not(test))]
+use core::alloc::GlobalAlloc;
+use core::alloc::Layout;
+use core::cell::UnsafeCell;
+use core::ptr::null_mut;
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+/// Blocks have 16 bytes shifted by the number of their class.
+const CLASSES: usize = 12;
+const LEAST_BYTES: usize = 16;
+const CHUNK_BYTES: usize = 256 << 10;
+const PAGE_BYTES: usize = 4096;
+
+/// Tries before a thread that waits for the lock sleeps, and for how long.
+const SPINS: u32 = 100;
+static SLEEP: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 10_000 };
+
+struct Lists {
+    free: [*mut u8; CLASSES],
+    /// Beginning and end of what is left of the newest chunk.
+    chunk: (usize, usize),
+}
+
+/// An allocator; zeroed memory is a valid one.
+pub struct Heap {
+    is_locked: AtomicBool,
+    lists: UnsafeCell<Lists>,
+}
+
+// SAFETY: the lists are touched under the lock only.
+unsafe impl Sync for Heap {}
+
+/// Frees the lock of a heap.
+struct Locked<'a>(&'a Heap);
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        self.0.is_locked.store(false, Release);
+    }
+}
+
+fn class(layout: Layout) -> Option<usize> {
+    let bytes = layout.size().max(layout.align()).max(LEAST_BYTES);
+    let class =
+        bytes.checked_next_power_of_two()?.trailing_zeros() as usize - LEAST_BYTES.trailing_zeros() as usize;
+    (class < CLASSES).then_some(class)
+}
+
+fn mapped_bytes(layout: Layout) -> Option<usize> {
+    (layout.align() <= PAGE_BYTES).then(|| layout.size().checked_next_multiple_of(PAGE_BYTES)).flatten()
+}
+
+fn map(bytes: usize) -> *mut u8 {
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a new mapping at a place of the kernel's choice. As a bare system call, because `mmap`
+    // may be another preloaded library's.
+    let at = unsafe { libc::syscall(libc::SYS_mmap, 0, bytes, protection, flags, -1, 0) };
+    if at == -1 { null_mut() } else { at as *mut u8 }
+}
+
+impl Heap {
+    /// An empty heap.
+    pub const fn new() -> Self {
+        let lists = Lists { free: [null_mut(); CLASSES], chunk: (0, 0) };
+        Heap { is_locked: AtomicBool::new(false), lists: UnsafeCell::new(lists) }
+    }
+
+    /// Whether a thread holds the lock; in a forked child, for ever.
+    pub fn is_locked(&self) -> bool {
+        self.is_locked.load(Relaxed)
+    }
+
+    fn lock(&self) -> Locked<'_> {
+        let mut tries = 0;
+        while self.is_locked.swap(true, Acquire) {
+            tries += 1;
+            if tries > SPINS {
+                // SAFETY: a bare system call, which no other thread's cancellation ends.
+                unsafe { libc::syscall(libc::SYS_nanosleep, &raw const SLEEP, 0) };
+            }
+        }
+        Locked(self)
+    }
+
+    /// A block of `class`, or null if there is no memory.
+    pub fn take(&self, layout: Layout) -> *mut u8 {
+        let Some(class) = class(layout) else { return mapped_bytes(layout).map_or(null_mut(), map) };
+        let bytes = LEAST_BYTES << class;
+        let _locked = self.lock();
+        // SAFETY: under the lock; blocks in a list are free, hold the next one's address, and lie in
+        // chunks that are never unmapped.
+        unsafe {
+            let lists = &mut *self.lists.get();
+            let first = lists.free[class];
+            if !first.is_null() {
+                lists.free[class] = first.cast::<*mut u8>().read();
+                return first;
+            }
+            let at = lists.chunk.0.next_multiple_of(bytes);
+            if at + bytes <= lists.chunk.1 {
+                lists.chunk.0 = at + bytes;
+                return at as *mut u8;
+            }
+            // What is left of the old chunk is lost: less than a block of the class.
+            let chunk = map(CHUNK_BYTES);
+            if chunk.is_null() {
+                return chunk;
+            }
+            let start = (chunk as usize).next_multiple_of(bytes);
+            lists.chunk = (start + bytes, chunk as usize + CHUNK_BYTES);
+            start as *mut u8
+        }
+    }
+
+    /// # Safety
+    /// `block` came from [`Heap::take`] with the same layout and is not used any more.
+    pub unsafe fn give_back(&self, block: *mut u8, layout: Layout) {
+        let Some(class) = class(layout) else {
+            // SAFETY: a mapping of that length, by the caller's promise.
+            unsafe { libc::syscall(libc::SYS_munmap, block, mapped_bytes(layout).unwrap_or(0)) };
+            return;
+        };
+        let _locked = self.lock();
+        // SAFETY: under the lock; the block is free and has room for an address.
+        unsafe {
+            let lists = &mut *self.lists.get();
+            block.cast::<*mut u8>().write(lists.free[class]);
+            lists.free[class] = block;
+        }
+    }
+}
+
+/// The heap of all Rust code in this library.
+#[cfg(not(test))]
+pub struct Own;
+
+/// Where [`Own`] takes from.
+#[cfg(not(test))]
+pub static HEAP: Heap = Heap::new();
+
+// SAFETY: blocks are as large and aligned as asked for, and nobody has a block twice.
+#[cfg(not(test))]
+unsafe impl GlobalAlloc for Own {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let _inside = crate::inside::stay();
+        HEAP.take(layout)
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        let _inside = crate::inside::stay();
+        // SAFETY: the caller's promise is the same.
+        unsafe { HEAP.give_back(block, layout) };
+    }
+}
+
+#[cfg(not(test))]
+#[global_allocator]
+static OWN: Own = Own;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_aligned_do_not_overlap_and_are_used_again() {
+        let heap = Heap::new();
+        let layouts =
+            [(1, 1), (16, 8), (17, 1), (24, 64), (4096, 4096), (32 << 10, 8), (40 << 10, 16), (1 << 20, 8)];
+        let mut taken = Vec::new();
+        for round in 0..40_u8 {
+            for (size, align) in layouts {
+                let layout = Layout::from_size_align(size, align).unwrap();
+                let block = heap.take(layout);
+                assert!(!block.is_null() && (block as usize).is_multiple_of(align));
+                // SAFETY: the block has that size.
+                unsafe { block.write_bytes(round, size) };
+                taken.push((block, layout, round));
+            }
+        }
+        for (block, layout, round) in &taken {
+            // SAFETY: the block has that size and was written.
+            let bytes = unsafe { std::slice::from_raw_parts(*block, layout.size()) };
+            assert!(bytes.iter().all(|byte| byte == round), "{layout:?}");
+        }
+        let small: Vec<_> = taken.iter().filter(|(_, layout, _)| layout.size() == 17).collect();
+        for (block, layout, _) in &small {
+            // SAFETY: taken above, once.
+            unsafe { heap.give_back(*block, *layout) };
+        }
+        let again = heap.take(small[0].1);
+        assert!(small.iter().any(|(block, ..)| *block == again));
+        assert!(!heap.is_locked());
+    }
+
+    #[test]
+    fn what_is_larger_than_memory_is_null() {
+        let heap = Heap::new();
+        assert!(heap.take(Layout::from_size_align(1 << 60, 8).unwrap()).is_null());
+        assert!(heap.take(Layout::from_size_align(8, 1 << 20).unwrap()).is_null(), "no such alignment");
+    }
+
+    #[test]
+    fn threads_share_it() {
+        let heap = Heap::new();
+        std::thread::scope(|scope| {
+            for thread in 0..4_u8 {
+                let heap = &heap;
+                scope.spawn(move || {
+                    for round in 0..20_000_usize {
+                        let layout = Layout::from_size_align(1 << (round % 10), 1).unwrap();
+                        let block = heap.take(layout);
+                        // SAFETY: the block has that size, and is given back once.
+                        unsafe {
+                            block.write_bytes(thread, layout.size());
+                            assert_eq!(block.add(layout.size() - 1).read(), thread);
+                            heap.give_back(block, layout);
+                        }
+                    }
+                });
+            }
+        });
+    }
+}

@@ -1,0 +1,199 @@
+//! Which threads are inside this library's own code.
+//!
+//! The client core takes locks and memory, which a preloaded library must not do unprepared. Three
+//! rules make it possible:
+//!
+//! - *A thread is inside once.* What it calls from there, and what a signal handler calls that
+//!   interrupts it there, goes to the kernel. So no lock is waited for that the same thread holds.
+//! - *Nobody is inside while the process forks.* Threads that come then go to the kernel; the fork
+//!   waits, not for long, for those that are inside. A child whose parent was not empty by then, and
+//!   a child of a bare `clone`, leaves everything to the kernel.
+//! - *A thread is not cancelled inside*, but before it enters.
+
+use core::ffi::{c_int, c_void};
+use core::ptr::null_mut;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use core::sync::atomic::{AtomicPtr, AtomicU32};
+
+use crate::heap::HEAP;
+
+const PAGE_BYTES: usize = 4096;
+
+/// A fork waits this often for this long until nobody is inside: 20 ms together.
+const FORK_WAITS: u32 = 200;
+static FORK_WAIT: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 100_000 };
+
+/// Threads inside.
+static THREADS: AtomicU32 = AtomicU32::new(0);
+/// Threads that are forking.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+/// The process whose table of descriptors is known, in a page that the kernel clears in each child
+/// which has memory of its own. Null: the tier is off.
+static OWNER: AtomicPtr<AtomicU32> = AtomicPtr::new(null_mut());
+
+unsafe extern "C" {
+    /// This thread's depth (thread.c).
+    fn forebay_preload_depth() -> *mut c_int;
+    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
+}
+unsafe extern "C-unwind" {
+    fn pthread_testcancel();
+}
+const PTHREAD_CANCEL_DISABLE: c_int = 1;
+
+/// A thread is inside until this is dropped.
+pub struct Inside {
+    cancel: c_int,
+}
+
+/// As [`Inside`], for a piece of work that takes no descriptor into account and may be within one.
+pub struct Stay {
+    is_outermost: bool,
+}
+
+fn depth() -> *mut c_int {
+    // SAFETY: it returns the address of a variable of this thread.
+    unsafe { forebay_preload_depth() }
+}
+
+/// Whether this thread is inside.
+#[inline]
+pub fn is_inside() -> bool {
+    // SAFETY: this thread's variable.
+    unsafe { *depth() != 0 }
+}
+
+/// Whether the tier is on in this process.
+#[inline]
+pub fn is_on() -> bool {
+    // SAFETY: the page stays mapped.
+    unsafe { OWNER.load(Acquire).as_ref() }.is_some_and(|owner| owner.load(Relaxed) != 0)
+}
+
+/// Whether this process owns the table of descriptors. The child of a `vfork` has its parent's
+/// memory and descriptors of its own.
+pub fn is_owner() -> bool {
+    // SAFETY: the page stays mapped; `getpid` has no arguments.
+    unsafe {
+        OWNER.load(Acquire).as_ref().is_some_and(|owner| owner.load(Relaxed) == libc::getpid().unsigned_abs())
+    }
+}
+
+/// Number of this process, if the tier is on.
+pub fn process() -> u32 {
+    // SAFETY: the page stays mapped.
+    unsafe { OWNER.load(Acquire).as_ref() }.map_or(0, |owner| owner.load(Relaxed))
+}
+
+/// Turns the tier on in this process, if its children can be told from it.
+pub fn turn_on() {
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a new mapping, which stays; the handlers below touch atomics only.
+    unsafe {
+        let page = libc::mmap(null_mut(), PAGE_BYTES, protection, flags, -1, 0);
+        if page == libc::MAP_FAILED
+            || libc::madvise(page, PAGE_BYTES, libc::MADV_WIPEONFORK) != 0
+            || libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child)) != 0
+        {
+            return;
+        }
+        let owner = page.cast::<AtomicU32>();
+        (*owner).store(libc::getpid().unsigned_abs(), Relaxed);
+        OWNER.store(owner, Release);
+    }
+}
+
+/// Turns the tier off for the rest of this process.
+pub fn turn_off() {
+    OWNER.store(null_mut(), Release);
+}
+
+/// Ends the thread if another has cancelled it, as the C library's reads do. Called before entering.
+#[inline]
+pub unsafe fn cancellation_point() {
+    // SAFETY: it may unwind this thread, and the caller has nothing to drop.
+    unsafe { pthread_testcancel() };
+}
+
+/// Enters; `None` if the kernel has to do it.
+pub fn enter() -> Option<Inside> {
+    if is_inside() {
+        return None;
+    }
+    // The depth first: a signal handler that comes between leaves it to the kernel.
+    // SAFETY: this thread's variable.
+    unsafe { *depth() = 1 };
+    THREADS.fetch_add(1, SeqCst);
+    if FORKS.load(SeqCst) != 0 || !is_on() {
+        leave();
+        return None;
+    }
+    let mut cancel = 0;
+    // SAFETY: a place for the old state.
+    unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &mut cancel) };
+    Some(Inside { cancel })
+}
+
+/// Is inside for a moment, also if the tier is off: for the allocator, which the end of a thread
+/// uses as well.
+pub fn stay() -> Stay {
+    let is_outermost = !is_inside();
+    if is_outermost {
+        // SAFETY: this thread's variable.
+        unsafe { *depth() = 1 };
+        THREADS.fetch_add(1, SeqCst);
+    }
+    Stay { is_outermost }
+}
+
+fn leave() {
+    THREADS.fetch_sub(1, SeqCst);
+    // SAFETY: this thread's variable.
+    unsafe { *depth() = 0 };
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        let mut old = 0;
+        // SAFETY: a place for the old state, which is known.
+        unsafe { pthread_setcancelstate(self.cancel, &mut old) };
+        leave();
+    }
+}
+
+impl Drop for Stay {
+    fn drop(&mut self) {
+        if self.is_outermost {
+            leave();
+        }
+    }
+}
+
+unsafe extern "C" fn before_fork() {
+    FORKS.fetch_add(1, SeqCst);
+    for _ in 0..FORK_WAITS {
+        if THREADS.load(SeqCst) == 0 {
+            return;
+        }
+        // SAFETY: a bare system call, which no other thread's cancellation ends.
+        unsafe { libc::syscall(libc::SYS_nanosleep, &raw const FORK_WAIT, null_mut::<c_void>()) };
+    }
+}
+
+unsafe extern "C" fn after_fork() {
+    FORKS.fetch_sub(1, SeqCst);
+}
+
+/// The child has one thread. Its page was cleared, so everything was left to the kernel so far.
+unsafe extern "C" fn in_child() {
+    FORKS.store(0, SeqCst);
+    let is_empty = THREADS.swap(0, SeqCst) == 0 && !HEAP.is_locked();
+    // SAFETY: the page stays mapped; `getpid` has no arguments.
+    unsafe {
+        if let Some(owner) = OWNER.load(Acquire).as_ref()
+            && is_empty
+        {
+            owner.store(libc::getpid().unsigned_abs(), Release);
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! This library's own descriptors in the program's table.
+//!
+//! They are at high numbers, because programs rely on getting the lowest free one, and a program
+//! that closes all numbers in a loop does not close these. They take a quarter of what the process
+//! may open at most.
+
+use core::ffi::c_int;
+use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering::Relaxed;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// The kernel's table grows up to the highest number: not higher than needed.
+const HIGHEST_FIRST: u64 = 4096;
+
+/// For each file a duplicate and the copy's file, and one more where the agent reads past caches.
+const OF_A_FILE: u32 = 3;
+/// Connections, and the watches of files.
+const OF_A_PROCESS: u32 = 8;
+
+/// The first number for them.
+static FIRST: AtomicU32 = AtomicU32::new(u32::MAX);
+/// How many files may be served.
+static MOST_FILES: AtomicU32 = AtomicU32::new(0);
+
+/// Marks of numbers that are this library's.
+const WORDS: usize = crate::handles::MAX_DESCRIPTORS / 32;
+static MARKS: [AtomicU32; WORDS] = [const { AtomicU32::new(0) }; WORDS];
+
+fn mark(fd: c_int) -> Option<(&'static AtomicU32, u32)> {
+    let at = usize::try_from(fd).ok()?;
+    Some((MARKS.get(at / 32)?, 1 << (at % 32)))
+}
+
+/// Whether `fd` is this library's.
+#[inline]
+pub fn is_own(fd: c_int) -> bool {
+    fd as u32 >= FIRST.load(Relaxed) && mark(fd).is_some_and(|(word, bit)| word.load(Relaxed) & bit != 0)
+}
+
+/// The first of this library's numbers from `fd` on.
+pub fn next_own(fd: u32) -> Option<u32> {
+    let from = fd.max(FIRST.load(Relaxed)) as usize;
+    let words = MARKS.iter().enumerate().skip(from / 32);
+    words
+        .filter(|(_, word)| word.load(Relaxed) != 0)
+        .find_map(|(at, word)| {
+            let bits = word.load(Relaxed);
+            (0..32).map(|bit| at * 32 + bit).find(|fd| *fd >= from && bits & (1 << (fd % 32)) != 0)
+        })
+        .map(|fd| fd as u32)
+}
+
+/// This library closes `fd`.
+pub fn unmark(fd: c_int) {
+    if let Some((word, bit)) = mark(fd) {
+        word.fetch_and(!bit, Relaxed);
+    }
+}
+
+/// Finds the numbers for this process.
+pub fn measure() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a place for the limits.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+    let quarter = (limit.rlim_cur / 4).min(u64::from(u32::MAX) / 8);
+    let first = (limit.rlim_cur - limit.rlim_cur / 4).min(HIGHEST_FIRST);
+    FIRST.store(first as u32, Relaxed);
+    MOST_FILES.store((quarter as u32).saturating_sub(OF_A_PROCESS) / OF_A_FILE, Relaxed);
+}
+
+/// Whether no further file may be served beside `served` ones.
+pub fn are_too_many(served: u32) -> bool {
+    served >= MOST_FILES.load(Relaxed)
+}
+
+/// A duplicate of `fd` at a number of its own.
+pub fn duplicate(fd: c_int) -> Option<OwnedFd> {
+    let first = FIRST.load(Relaxed) as c_int;
+    // SAFETY: no pointers.
+    let own = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, first) };
+    if own < 0 {
+        return None;
+    }
+    // SAFETY: the kernel has just handed it out.
+    let own = unsafe { OwnedFd::from_raw_fd(own) };
+    let (word, bit) = mark(own.as_raw_fd())?;
+    word.fetch_or(bit, Relaxed);
+    Some(own)
+}
+
+/// The same open file at a number of its own, or where it is if there is no room.
+pub fn place(fd: OwnedFd) -> OwnedFd {
+    duplicate(fd.as_raw_fd()).unwrap_or(fd)
+}
+
+/// What the kernel says of `fd`.
+pub fn stat(fd: c_int) -> Option<libc::stat> {
+    // SAFETY: zeroes are a valid value, and a place for the result.
+    unsafe {
+        let mut stat: libc::stat = core::mem::zeroed();
+        (libc::fstat(fd, &mut stat) == 0).then_some(stat)
+    }
+}
+
+/// Length of a regular file.
+pub fn regular_size(fd: c_int) -> Option<u64> {
+    let stat = stat(fd).filter(|stat| stat.st_mode & libc::S_IFMT == libc::S_IFREG)?;
+    u64::try_from(stat.st_size).ok()
+}
