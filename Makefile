@@ -104,6 +104,11 @@ bench-predict: ## The predictor of I/O phases beside FTIO on the same traces; a 
 	[ -x target/ftio/bin/python ] || { $(PYTHON) -m venv target/ftio && target/ftio/bin/pip install --quiet ftio-hpc==0.0.9 darshan==3.5.0; }
 	target/ftio/bin/python bench/predict.py $(BUILT)/examples/predict $(ARGS)
 
+.PHONY: bench-intercept
+bench-intercept: ## What a cached read costs through forebay run, beside a read of a tmpfs
+	$(CARGO) build --release --locked -p forebay-cli -p forebay-preload
+	$(PYTHON) bench/intercept.py $(BUILT)/forebay $(ARGS)
+
 .PHONY: bench-observer
 bench-observer: ## What the preloaded observer costs a writer, in paired runs, on a quiet machine (ARGS="--pairs 51")
 	$(CARGO) build --release --locked -p forebay-preload

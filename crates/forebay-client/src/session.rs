@@ -116,8 +116,8 @@ impl Client {
         self.session.mounts().map(|m| m.to_vec()).unwrap_or_default()
     }
 
-    /// False while the agent is left alone after a failure, or if there is none to be asked: what is
-    /// opened now is read from the PFS.
+    /// False while the agent is left alone after a failure, or if there is none to be asked: what
+    /// is opened now is read from the PFS.
     pub fn may_ask(&self) -> bool {
         self.session.may_ask()
     }

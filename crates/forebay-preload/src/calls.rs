@@ -219,7 +219,7 @@ macro_rules! reads {
             fn $name($fd: c_int $(, $arg: $type)*) -> ssize_t {
                 let call = || next!($name($fd => c_int $(, $arg => $type)*) -> ssize_t, else -1);
                 let $kernel = || observer::read($fd, $wanted, call, count);
-                // SAFETY: the program's own memory for this call, and nothing here is to be dropped.
+                // SAFETY: the program's own memory for this call; nothing here has a destructor.
                 unsafe { $serve }
             }
         )*}

@@ -60,8 +60,8 @@ fn mapped_bytes(layout: Layout) -> Option<usize> {
 
 fn map(bytes: usize) -> *mut u8 {
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: a new mapping at a place of the kernel's choice. As a bare system call, because `mmap`
-    // may be another preloaded library's.
+    // SAFETY: a new mapping at a place of the kernel's choice. As a bare system call, because
+    // `mmap` may be another preloaded library's.
     let at = unsafe { libc::syscall(libc::SYS_mmap, 0, bytes, protection, flags, -1, 0) };
     if at == -1 { null_mut() } else { at as *mut u8 }
 }
@@ -95,8 +95,8 @@ impl Heap {
         let Some(class) = class(layout) else { return mapped_bytes(layout).map_or(null_mut(), map) };
         let bytes = LEAST_BYTES << class;
         let _locked = self.lock();
-        // SAFETY: under the lock; blocks in a list are free, hold the next one's address, and lie in
-        // chunks that are never unmapped.
+        // SAFETY: under the lock; blocks in a list are free, hold the next one's address, and lie
+        // in chunks that are never unmapped.
         unsafe {
             let lists = &mut *self.lists.get();
             let first = lists.free[class];

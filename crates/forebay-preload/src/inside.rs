@@ -6,8 +6,8 @@
 //! - *A thread is inside once.* What it calls from there, and what a signal handler calls that
 //!   interrupts it there, goes to the kernel. So no lock is waited for that the same thread holds.
 //! - *Nobody is inside while the process forks.* Threads that come then go to the kernel; the fork
-//!   waits, not for long, for those that are inside. A child whose parent was not empty by then, and
-//!   a child of a bare `clone`, leaves everything to the kernel.
+//!   waits, not for long, for those that are inside. If one still is, the child, as a child of a
+//!   bare `clone`, leaves everything to the kernel.
 //! - *A thread is not cancelled inside*, but before it enters.
 
 use core::ffi::{c_int, c_void};
@@ -108,7 +108,10 @@ pub fn turn_off() {
     OWNER.store(null_mut(), Release);
 }
 
-/// Ends the thread if another has cancelled it, as the C library's reads do. Called before entering.
+/// Ends the thread if another has cancelled it, as the C library's reads do.
+///
+/// # Safety
+/// The thread has not entered, and its callers up to the program have nothing to drop.
 #[inline]
 pub unsafe fn cancellation_point() {
     // SAFETY: it may unwind this thread, and the caller has nothing to drop.

@@ -417,7 +417,7 @@ unsafe fn kernel_pread(fd: c_int, parts: &[iovec], range: Range) -> i64 {
 
 /// `fd` stands for a new file, which the program may write if it `may_write`.
 pub fn opened(fd: c_int, may_write: bool) {
-    if fd < 0 || !inside::is_on() || inside::is_inside() {
+    if fd < 0 || !inside::is_on() {
         return;
     }
     if own_files::is_own(fd) {
@@ -453,7 +453,7 @@ pub fn duplicated(from: c_int, to: c_int) {
 /// The number `fd` stands for no file any more.
 #[inline]
 pub fn closed(fd: c_int) {
-    if !inside::is_on() || inside::is_inside() {
+    if !inside::is_on() {
         return;
     }
     // The child of a `vfork` closes numbers of its own in its parent's memory.
@@ -491,8 +491,8 @@ pub fn sought(fd: c_int, position: off_t) {
     }
 }
 
-/// A call has found no free descriptor: frees this library's, if it has any. True if the call may be
-/// tried again.
+/// A call has found no free descriptor: frees this library's, if it has any. True if the call may
+/// be tried again.
 pub fn make_room() -> bool {
     if !inside::is_on() || HANDLES.count() == 0 || !inside::is_owner() {
         return false;

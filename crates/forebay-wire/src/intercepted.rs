@@ -125,8 +125,8 @@ impl Report {
         is_enough.then(|| self.miss_bytes as f64 / (self.miss_ns as f64 / 1e9))
     }
 
-    /// Seconds that the hits would have taken longer at `rate_bytes_per_s`; negative if the tier was
-    /// the slower one.
+    /// Seconds that the hits would have taken longer at `rate_bytes_per_s`; negative if the tier
+    /// was the slower one.
     pub fn saved_s(&self, rate_bytes_per_s: f64) -> f64 {
         self.hit_bytes as f64 / rate_bytes_per_s - self.hit_ns as f64 / 1e9
     }
