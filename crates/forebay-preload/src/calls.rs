@@ -83,13 +83,25 @@ opens! {
     fn __openat64_2(dir: c_int, path: *const c_char, flags: c_int), writes(flags);
     fn creat(path: *const c_char, mode: mode_t), true;
     fn creat64(path: *const c_char, mode: mode_t), true;
-    fn mkstemp(template: *mut c_char), true;
-    fn mkstemp64(template: *mut c_char), true;
-    fn mkostemp(template: *mut c_char, flags: c_int), true;
-    fn mkostemp64(template: *mut c_char, flags: c_int), true;
     // Those of other files are named so that a number closed unseen does not stay the PFS's.
     fn socket(domain: c_int, kind: c_int, protocol: c_int), false;
     fn memfd_create(name: *const c_char, flags: c_uint), false;
+}
+
+/// Functions that make a file to write, and its name: a failed call has used the template up.
+macro_rules! makes {
+    ($(fn $name:ident($($arg:ident: $type:ty),*);)*) => { take_place! {$(
+        fn $name($($arg: $type),*) -> c_int {
+            opened(next!($name($($arg => $type),*) -> c_int, else -1), true)
+        }
+    )*} };
+}
+
+makes! {
+    fn mkstemp(template: *mut c_char);
+    fn mkstemp64(template: *mut c_char);
+    fn mkostemp(template: *mut c_char, flags: c_int);
+    fn mkostemp64(template: *mut c_char, flags: c_int);
 }
 
 take_place! {
