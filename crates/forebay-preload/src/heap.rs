@@ -5,8 +5,6 @@
 //! they are freed; blocks over 32 KiB are mappings of their own. The lock is held for some
 //! instructions only, and never by a thread whose signal handler could want it: see `inside`.
 
-#[cfg(not(test))]
-use core::alloc::GlobalAlloc;
 use core::alloc::Layout;
 use core::cell::UnsafeCell;
 use core::ptr::null_mut;
@@ -138,32 +136,9 @@ impl Heap {
     }
 }
 
-/// The heap of all Rust code in this library.
-#[cfg(not(test))]
-pub struct Own;
-
-/// Where [`Own`] takes from.
+/// Where all Rust code in this library takes its memory from.
 #[cfg(not(test))]
 pub static HEAP: Heap = Heap::new();
-
-// SAFETY: blocks are as large and aligned as asked for, and nobody has a block twice.
-#[cfg(not(test))]
-unsafe impl GlobalAlloc for Own {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let _inside = crate::inside::stay();
-        HEAP.take(layout)
-    }
-
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        let _inside = crate::inside::stay();
-        // SAFETY: the caller's promise is the same.
-        unsafe { HEAP.give_back(block, layout) };
-    }
-}
-
-#[cfg(not(test))]
-#[global_allocator]
-static OWN: Own = Own;
 
 #[cfg(test)]
 mod tests {

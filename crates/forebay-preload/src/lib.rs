@@ -28,6 +28,8 @@
 
 // What it takes the place of is not for tests of its own parts.
 #[cfg(not(test))]
+mod allocator;
+#[cfg(not(test))]
 mod calls;
 mod descriptors;
 mod handles;
