@@ -15,7 +15,7 @@ use forebay_wire::intercepted::{REGION_BYTES, Region, Report};
 use std::ffi::OsString;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 /// File name of the library.
@@ -203,7 +203,7 @@ impl Preload {
     fn load_into(&self, command: &mut Command) {
         let mut preload = OsString::from(&self.library);
         let others = std::env::var_os("LD_PRELOAD").unwrap_or_default();
-        let is_loaded = std::env::split_paths(&others).any(|path| path == Path::new(&self.library));
+        let is_loaded = std::env::split_paths(&others).any(|path| path == self.library);
         if !others.is_empty() && !is_loaded {
             preload.push(":");
             preload.push(&others);

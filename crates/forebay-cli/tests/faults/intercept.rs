@@ -1,7 +1,7 @@
 //! Programs that nobody has changed, run by `forebay run`: their reads come from the tier, and they
 //! cannot tell.
 
-use crate::common::{Agent, MIB, Setup, SlowFs, content, make_file, open_dir_in, plain_pfs, text, wait_for};
+use crate::common::{Agent, MIB, Setup, SlowFs, content, make_file, open_dir_in, plain_pfs, text};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
