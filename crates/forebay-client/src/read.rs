@@ -366,9 +366,9 @@ impl File {
     ///
     /// # Errors
     /// What the PFS returns.
-    pub fn is_current(&self) -> io::Result<bool> {
+    pub fn is_current(&self, how: Revalidate) -> io::Result<bool> {
         match &self.source {
-            Source::Tiered(t) => Ok(t.proof.look(t.pfs.as_fd(), Revalidate::AsStat)?.is_ok()),
+            Source::Tiered(t) => Ok(t.proof.look(t.pfs.as_fd(), how)?.is_ok()),
             Source::Pfs(_) | Source::Scratch { .. } => Ok(true),
         }
     }

@@ -17,7 +17,7 @@ unsafe impl GlobalAlloc for Own {
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         let _inside = inside::stay();
         // SAFETY: the caller's promise is the same.
-        unsafe { HEAP.give_back(block, layout) };
+        unsafe { HEAP.release(block, layout) };
     }
 }
 

@@ -1,4 +1,5 @@
-//! The system calls of the C library that open, close, duplicate, write, read and synchronize.
+//! The system calls of the C library that open, close, duplicate, write, read and synchronize
+//! files. `control.rs` has those that only change what the library may do.
 //!
 //! Each function has the C library's name and type, and its unwinding ABI: a thread that is
 //! cancelled inside leaves through ours. `open` and `fcntl` have a variable number of arguments in
@@ -34,10 +35,10 @@ pub fn may_try_again(is_failed: bool) -> bool {
     is_failed && unsafe { *libc::__errno_location() } == libc::EMFILE && tier::make_room()
 }
 
-/// Whether a file that is opened with these flags may be written.
+/// Whether a file that is opened with these flags may be written, or is changed by that.
 #[inline]
 fn writes(flags: c_int) -> bool {
-    flags & libc::O_ACCMODE != libc::O_RDONLY
+    flags & (libc::O_ACCMODE | libc::O_TRUNC) != libc::O_RDONLY
 }
 
 /// Refuses a descriptor that is this library's.
@@ -83,6 +84,7 @@ opens! {
     fn __openat64_2(dir: c_int, path: *const c_char, flags: c_int), writes(flags);
     fn creat(path: *const c_char, mode: mode_t), true;
     fn creat64(path: *const c_char, mode: mode_t), true;
+    fn shm_open(name: *const c_char, flags: c_int, mode: mode_t), writes(flags);
     // Those of other files are named so that a number closed unseen does not stay the PFS's.
     fn socket(domain: c_int, kind: c_int, protocol: c_int), false;
     fn memfd_create(name: *const c_char, flags: c_uint), false;
@@ -112,17 +114,19 @@ take_place! {
     }
 
     fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
+        before_lock(command);
         let result = next!(fcntl(fd => c_int, command => c_int, argument => *mut c_void) -> c_int, else -1);
-        if is_duplicating(command) { duplicated(fd, result) } else { result }
+        after_fcntl(fd, command, result)
     }
 
     fn fcntl64(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
+        before_lock(command);
         let result = next!(fcntl64(fd => c_int, command => c_int, argument => *mut c_void) -> c_int, else -1);
-        if is_duplicating(command) { duplicated(fd, result) } else { result }
+        after_fcntl(fd, command, result)
     }
 
     fn dup2(from: c_int, to: c_int) -> c_int {
-        if own_files::is_own(to) {
+        if is_taken(to) {
             return refused(libc::EBUSY);
         }
         let result = next!(dup2(from => c_int, to => c_int) -> c_int, else -1);
@@ -130,7 +134,7 @@ take_place! {
     }
 
     fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
-        if own_files::is_own(to) {
+        if is_taken(to) {
             return refused(libc::EBUSY);
         }
         duplicated(from, next!(dup3(from => c_int, to => c_int, flags => c_int) -> c_int, else -1))
@@ -177,7 +181,12 @@ take_place! {
             return next!(closefrom(first => c_int) -> (), else ());
         }
         // SAFETY: no pointers.
-        unsafe { close_range(from, c_uint::MAX, 0) };
+        if unsafe { close_range(from, c_uint::MAX, 0) } != 0 {
+            // A kernel before 5.9.
+            own_files::others(from).for_each(|fd| {
+                next!(close(fd => c_int) -> c_int, else -1);
+            });
+        }
     }
 
     fn lseek(fd: c_int, offset: off_t, whence: c_int) -> off_t {
@@ -193,8 +202,30 @@ take_place! {
     }
 }
 
-fn is_duplicating(command: c_int) -> bool {
-    matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC)
+/// Whether the number `to` is this library's, and cannot be freed.
+fn is_taken(to: c_int) -> bool {
+    if own_files::is_own(to) {
+        tier::make_room();
+    }
+    own_files::is_own(to)
+}
+
+/// Before the lock is there, because from then on no descriptor of the file may be closed.
+#[inline]
+fn before_lock(command: c_int) {
+    if matches!(command, libc::F_SETLK | libc::F_SETLKW) {
+        tier::locks();
+    }
+}
+
+#[inline]
+fn after_fcntl(fd: c_int, command: c_int, result: c_int) -> c_int {
+    match command {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => return duplicated(fd, result),
+        libc::F_SETLK | libc::F_SETLKW | libc::F_OFD_SETLK | libc::F_OFD_SETLKW => tier::synchronized(),
+        _ => {}
+    }
+    result
 }
 
 fn duplicated(from: c_int, to: c_int) -> c_int {

@@ -4,6 +4,10 @@
 //! moves on, so that a handle that was made for a file which is closed meanwhile finds no place.
 //! A reader announces itself in the entry before it looks at the address; a handle that was taken
 //! out is freed once an entry has no readers. Nobody waits for anybody.
+//!
+//! A handle of a descriptor that is left to the kernel from some moment on stays in its entry until
+//! the program closes the number. It holds a duplicate, and whoever closes any descriptor of a file
+//! ends the process's POSIX locks on it: the library must not, at a moment of its own choice.
 
 use core::ops::Deref;
 use core::ptr::null_mut;
@@ -16,8 +20,9 @@ pub const MAX_DESCRIPTORS: usize = 1 << 16;
 
 /// The address's part of an entry's word. Addresses of programs have 47 bits, or 48.
 const ADDRESS: u64 = (1 << 48) - 1;
-/// An address that no handle has: the descriptor is left to the kernel.
+/// The descriptor is left to the kernel. No address has this bit, so a handle may be there as well.
 const FOREIGN: u64 = 1;
+const _: () = assert!(align_of::<Node<u8>>() > FOREIGN as usize);
 
 /// One descriptor number.
 struct Entry {
@@ -101,12 +106,18 @@ impl<T> Handles<T> {
         let word = self.entries[at].word.load(Acquire);
         match word & ADDRESS {
             0 => Known::No(word),
-            FOREIGN => Known::Foreign,
+            address if address & FOREIGN != 0 => Known::Foreign,
             _ => Known::Served,
         }
     }
 
-    /// How many descriptors have handles.
+    /// Whether `fd` has a handle, served or not.
+    #[inline]
+    pub fn has_handle(&self, fd: i32) -> bool {
+        index(fd).is_some_and(|at| self.entries[at].word.load(Acquire) & ADDRESS & !FOREIGN != 0)
+    }
+
+    /// How many descriptors have handles, served or not.
     #[inline]
     pub fn count(&self) -> u32 {
         self.count.load(Relaxed)
@@ -117,7 +128,7 @@ impl<T> Handles<T> {
         let entry = &self.entries[index(fd)?];
         entry.readers.fetch_add(1, SeqCst);
         let address = entry.word.load(SeqCst) & ADDRESS;
-        if address <= FOREIGN {
+        if address == 0 || address & FOREIGN != 0 {
             entry.readers.fetch_sub(1, SeqCst);
             return None;
         }
@@ -126,10 +137,11 @@ impl<T> Handles<T> {
     }
 
     /// Gives `fd` a handle, unless its meaning has changed since it was [`Known::No`] with `seen`.
-    pub fn put(&self, fd: i32, seen: u64, value: T) {
+    /// If it `is_foreign`, the handle is only kept.
+    pub fn put(&self, fd: i32, seen: u64, value: T, is_foreign: bool) {
         let Some(at) = index(fd) else { return };
         let node = Box::into_raw(Box::new(Node { fd: at, value, next: null_mut() }));
-        let word = (seen & !ADDRESS) | node as u64;
+        let word = (seen & !ADDRESS) | node as u64 | if is_foreign { FOREIGN } else { 0 };
         if node as u64 & !ADDRESS != 0
             || self.entries[at].word.compare_exchange(seen, word, SeqCst, Relaxed).is_err()
         {
@@ -167,11 +179,20 @@ impl<T> Handles<T> {
         if !is_foreign {
             entry.is_writable.store(0, Relaxed);
         }
-        if word & ADDRESS > FOREIGN {
+        let address = word & ADDRESS & !FOREIGN;
+        if address != 0 {
             self.count.fetch_sub(1, Relaxed);
             // SAFETY: it is out of its entry, and in no list yet: only this thread may link it.
-            unsafe { self.retire((word & ADDRESS) as *mut Node<T>) };
+            unsafe { self.retire(address as *mut Node<T>) };
         }
+    }
+
+    /// Leaves `fd`, which has a handle, to the kernel; the handle stays until [`Handles::forget`].
+    pub fn leave(&self, fd: i32) {
+        let Some(at) = index(fd) else { return };
+        let is_served = |word: u64| word & ADDRESS != 0 && word & FOREIGN == 0;
+        let leave = |word: u64| is_served(word).then_some(word | FOREIGN);
+        let _is_left_already = self.entries[at].word.fetch_update(SeqCst, Relaxed, leave);
     }
 
     /// # Safety
@@ -256,7 +277,7 @@ mod tests {
     #[test]
     fn a_handle_lives_until_its_last_reader_has_gone() {
         let value = Arc::new(7);
-        PLAIN.put(5, seen(&PLAIN, 5), value.clone());
+        PLAIN.put(5, seen(&PLAIN, 5), value.clone(), false);
         assert_eq!((PLAIN.known(5), PLAIN.count()), (Known::Served, 1));
         let pinned = PLAIN.pin(5).unwrap();
         PLAIN.forget(5, false);
@@ -274,16 +295,42 @@ mod tests {
     fn a_handle_of_a_number_that_was_closed_meanwhile_finds_no_place() {
         let before = seen(&REUSED, 9);
         REUSED.forget(9, false);
-        REUSED.put(9, before, 1);
+        REUSED.put(9, before, 1, false);
         REUSED.put_foreign(9, before);
         assert!(matches!(REUSED.known(9), Known::No(_)));
         REUSED.put_foreign(9, seen(&REUSED, 9));
         assert_eq!(REUSED.known(9), Known::Foreign);
         REUSED.forget(9, false);
-        REUSED.put(9, seen(&REUSED, 9), 2);
+        REUSED.put(9, seen(&REUSED, 9), 2, false);
         assert_eq!((REUSED.pin(9).map(|p| *p), REUSED.served().collect::<Vec<_>>()), (Some(2), vec![9]));
         REUSED.forget(9, true);
         assert_eq!(REUSED.known(9), Known::Foreign);
+    }
+
+    static LEFT: Handles<Arc<u32>> = Handles::new();
+
+    #[test]
+    fn a_handle_that_is_left_to_the_kernel_lives_until_the_number_is_closed() {
+        let (served, kept) = (Arc::new(1), Arc::new(2));
+        LEFT.put(3, seen(&LEFT, 3), served.clone(), false);
+        LEFT.put(4, seen(&LEFT, 4), kept.clone(), true);
+        let pinned = LEFT.pin(3).unwrap();
+        LEFT.leave(3);
+        LEFT.leave(3);
+        drop(pinned);
+        LEFT.leave(5);
+        assert!(matches!(LEFT.known(5), Known::No(_)));
+        assert!(LEFT.has_handle(3) && LEFT.has_handle(4) && !LEFT.has_handle(5));
+        for (fd, value) in [(3, &served), (4, &kept)] {
+            LEFT.free_retired();
+            assert_eq!((LEFT.known(fd), LEFT.pin(fd).is_none()), (Known::Foreign, true));
+            assert_eq!((LEFT.count(), Arc::strong_count(value)), (if fd == 3 { 2 } else { 1 }, 2));
+            LEFT.forget(fd, false);
+            LEFT.free_retired();
+            assert_eq!(Arc::strong_count(value), 1);
+            assert!(matches!(LEFT.known(fd), Known::No(_)));
+        }
+        assert_eq!(LEFT.count(), 0);
     }
 
     static WRITABLE: Handles<u32> = Handles::new();
@@ -320,12 +367,12 @@ mod tests {
                 });
             }
             for _ in 0..20_000 {
-                SHARED.put(1, seen(&SHARED, 1), Box::new(0x5eed));
+                SHARED.put(1, seen(&SHARED, 1), Box::new(0x5eed), false);
                 std::thread::yield_now();
                 SHARED.forget(1, false);
                 SHARED.free_retired();
             }
-            SHARED.put(1, seen(&SHARED, 1), Box::new(0x5eed));
+            SHARED.put(1, seen(&SHARED, 1), Box::new(0x5eed), false);
             is_over.store(true, SeqCst);
         });
     }

@@ -120,7 +120,7 @@ impl Heap {
 
     /// # Safety
     /// `block` came from [`Heap::take`] with the same layout and is not used any more.
-    pub unsafe fn give_back(&self, block: *mut u8, layout: Layout) {
+    pub unsafe fn release(&self, block: *mut u8, layout: Layout) {
         let Some(class) = class(layout) else {
             // SAFETY: a mapping of that length, by the caller's promise.
             unsafe { libc::syscall(libc::SYS_munmap, block, mapped_bytes(layout).unwrap_or(0)) };
@@ -168,7 +168,7 @@ mod tests {
         let small: Vec<_> = taken.iter().filter(|(_, layout, _)| layout.size() == 17).collect();
         for (block, layout, _) in &small {
             // SAFETY: taken above, once.
-            unsafe { heap.give_back(*block, *layout) };
+            unsafe { heap.release(*block, *layout) };
         }
         let again = heap.take(small[0].1);
         assert!(small.iter().any(|(block, ..)| *block == again));
@@ -192,11 +192,11 @@ mod tests {
                     for round in 0..20_000_usize {
                         let layout = Layout::from_size_align(1 << (round % 10), 1).unwrap();
                         let block = heap.take(layout);
-                        // SAFETY: the block has that size, and is given back once.
+                        // SAFETY: the block has that size, and is released once.
                         unsafe {
                             block.write_bytes(thread, layout.size());
                             assert_eq!(block.add(layout.size() - 1).read(), thread);
-                            heap.give_back(block, layout);
+                            heap.release(block, layout);
                         }
                     }
                 });

@@ -9,6 +9,9 @@
 //!   waits, not for long, for those that are inside. If one still is, the child, as a child of a
 //!   bare `clone`, leaves everything to the kernel.
 //! - *A thread is not cancelled inside*, but before it enters.
+//!
+//! A signal handler that leaves by `longjmp` leaves a thread inside for ever, with what it has
+//! locked: the tier is off then.
 
 use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
@@ -108,6 +111,15 @@ pub fn turn_off() {
     OWNER.store(null_mut(), Release);
 }
 
+/// The thread jumps to an earlier place of the program: if it leaves this library's code so, what
+/// it holds there stays held.
+#[inline]
+pub fn jumps() {
+    if is_inside() {
+        turn_off();
+    }
+}
+
 /// Ends the thread if another has cancelled it, as the C library's reads do.
 ///
 /// # Safety
@@ -123,18 +135,15 @@ pub fn enter() -> Option<Inside> {
     if is_inside() {
         return None;
     }
+    let mut cancel = 0;
+    // SAFETY: a place for the old state.
+    unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &mut cancel) };
     // The depth first: a signal handler that comes between leaves it to the kernel.
     // SAFETY: this thread's variable.
     unsafe { *depth() = 1 };
     THREADS.fetch_add(1, SeqCst);
-    if FORKS.load(SeqCst) != 0 || !is_on() {
-        leave();
-        return None;
-    }
-    let mut cancel = 0;
-    // SAFETY: a place for the old state.
-    unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &mut cancel) };
-    Some(Inside { cancel })
+    let inside = Inside { cancel };
+    (FORKS.load(SeqCst) == 0 && is_on()).then_some(inside)
 }
 
 /// Is inside for a moment, also if the tier is off: for the allocator, which the end of a thread
@@ -157,10 +166,10 @@ fn leave() {
 
 impl Drop for Inside {
     fn drop(&mut self) {
+        leave();
         let mut old = 0;
         // SAFETY: a place for the old state, which is known.
         unsafe { pthread_setcancelstate(self.cancel, &mut old) };
-        leave();
     }
 }
 
@@ -174,7 +183,10 @@ impl Drop for Stay {
 
 unsafe extern "C" fn before_fork() {
     FORKS.fetch_add(1, SeqCst);
-    for _ in 0..FORK_WAITS {
+    // Of this thread's own code, which a signal handler has interrupted, there is no end to wait
+    // for.
+    let waits = if is_on() && !is_inside() { FORK_WAITS } else { 0 };
+    for _ in 0..waits {
         if THREADS.load(SeqCst) == 0 {
             return;
         }

@@ -11,8 +11,8 @@
 //!   core in a foreign process.
 //!
 //! Common to both: `next.rs` finds the functions that stand behind ours (`dlsym(RTLD_NEXT)`),
-//! `paths.rs` decides which files are the PFS's, and `calls.rs` and `stdio.rs` have the functions
-//! that take the C library's places.
+//! `paths.rs` decides which files are the PFS's, and `calls.rs`, `control.rs` and `stdio.rs` have
+//! the functions that take the C library's places.
 //!
 //! **It must not be noticed.** It changes no byte, no result and no `errno`. It runs in any
 //! program, in signal handlers, between `fork` and `exec`, and before `main`. So the observer takes
@@ -31,6 +31,8 @@
 mod allocator;
 #[cfg(not(test))]
 mod calls;
+#[cfg(not(test))]
+mod control;
 mod descriptors;
 mod handles;
 mod heap;

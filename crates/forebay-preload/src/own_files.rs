@@ -50,6 +50,12 @@ pub fn next_own(fd: u32) -> Option<u32> {
         .map(|fd| fd as u32)
 }
 
+/// Numbers from `first` on that are not this library's, as far as any may be open.
+pub fn others(first: u32) -> impl Iterator<Item = c_int> {
+    let end = crate::handles::MAX_DESCRIPTORS as c_int;
+    (c_int::try_from(first).unwrap_or(end)..end).filter(|fd| !is_own(*fd))
+}
+
 /// This library closes `fd`.
 pub fn unmark(fd: c_int) {
     if let Some((word, bit)) = mark(fd) {

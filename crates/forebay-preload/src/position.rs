@@ -47,7 +47,7 @@ pub fn take(file: &mut impl Seek, size: u64, guess: u64, want: u64) -> Option<Ra
     let end = u64::try_from(file.seek(i64::try_from(len).ok()?)).ok()?;
     let offset = end.checked_sub(len)?;
     let fits = len.min(size.saturating_sub(offset));
-    give_back(file, len - fits);
+    move_back(file, len - fits);
     (fits > 0).then(|| whole(file, size, Range { offset, len: fits }, want))
 }
 
@@ -64,13 +64,13 @@ fn whole(file: &mut impl Seek, size: u64, range: Range, want: u64) -> Range {
         return Range { len: range.len + more, ..range };
     }
     if moved >= 0 {
-        give_back(file, more);
+        move_back(file, more);
     }
     range
 }
 
 /// Moves the position back by bytes that were taken and not read.
-pub fn give_back(file: &mut impl Seek, bytes: u64) {
+pub fn move_back(file: &mut impl Seek, bytes: u64) {
     if bytes > 0 {
         file.seek(-i64::try_from(bytes).unwrap_or(0));
     }
@@ -130,11 +130,11 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_read_is_given_back() {
+    fn the_position_moves_back_by_what_was_not_read() {
         let mut file = at(60);
-        give_back(&mut file, 25);
+        move_back(&mut file, 25);
         assert_eq!(file.position, 35);
-        give_back(&mut file, 0);
+        move_back(&mut file, 0);
         assert_eq!((file.position, file.calls), (35, 1));
     }
 }

@@ -38,7 +38,7 @@ fn opened(stream: *mut FILE, mode: *const c_char) -> *mut FILE {
 }
 
 /// A stream that is closed: its number stands for no file.
-fn closed(stream: *mut FILE) -> c_int {
+pub fn closed(stream: *mut FILE) -> c_int {
     let fd = descriptor(stream);
     tier::closed(fd);
     fd
@@ -88,6 +88,14 @@ take_place! {
         );
         let stream = call();
         opened(if may_try_again(stream.is_null()) { call() } else { stream }, mode)
+    }
+
+    fn tmpfile() -> *mut FILE {
+        opened(next!(tmpfile() -> *mut FILE, else core::ptr::null_mut()), c"w+".as_ptr())
+    }
+
+    fn tmpfile64() -> *mut FILE {
+        opened(next!(tmpfile64() -> *mut FILE, else core::ptr::null_mut()), c"w+".as_ptr())
     }
 
     fn freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {

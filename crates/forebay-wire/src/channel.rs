@@ -10,12 +10,12 @@ use rustix::net::{
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut, Seek, SeekFrom, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// Largest packet either side sends. Well below the default socket buffer (208 KiB), which bounds a
@@ -44,6 +44,29 @@ pub struct Received<T> {
     pub message: T,
     /// Its descriptors, in the order they were sent.
     pub fds: Vec<OwnedFd>,
+}
+
+/// A buffer for one packet. One is kept for the next user, because clearing 64 KiB for every answer
+/// would cost more than the answer; users at the same time make their own. It is not a thread's
+/// own, because the first use of a variable that a thread's end destroys allocates in the C
+/// library, which a client in a signal handler must not. Nobody waits for the lock.
+struct PacketBuffer(Vec<u8>);
+
+static SPARE_BUFFER: Mutex<Option<Vec<u8>>> = Mutex::new(None);
+
+impl PacketBuffer {
+    fn take() -> Self {
+        let spare = SPARE_BUFFER.try_lock().ok().and_then(|mut spare| spare.take());
+        PacketBuffer(spare.unwrap_or_else(|| vec![0; MAX_PACKET_BYTES]))
+    }
+}
+
+impl Drop for PacketBuffer {
+    fn drop(&mut self) {
+        if let Ok(mut spare) = SPARE_BUFFER.try_lock() {
+            *spare = Some(std::mem::take(&mut self.0));
+        }
+    }
 }
 
 impl Channel {
@@ -169,16 +192,11 @@ impl Channel {
     /// garbage or too large. `EMFILE`, `ENFILE`: this process or the machine may open no more
     /// files, so the packet's descriptors are lost.
     pub fn recv<T: DeserializeOwned>(&self, deadline: Option<Instant>) -> io::Result<Received<T>> {
-        thread_local! {
-            // Clearing 64 KiB for every answer would cost more than the answer.
-            static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0u8; MAX_PACKET_BYTES]);
-        }
-        BUFFER.with_borrow_mut(|buffer| {
-            let mut fds = Vec::new();
-            let len = self.recv_packet(buffer, Limits { deadline, fds: MAX_FDS }, &mut fds)?;
-            let message = postcard::from_bytes(&buffer[..len]).map_err(invalid)?;
-            Ok(Received { message, fds })
-        })
+        let mut buffer = PacketBuffer::take();
+        let mut fds = Vec::new();
+        let len = self.recv_packet(&mut buffer.0, Limits { deadline, fds: MAX_FDS }, &mut fds)?;
+        let message = postcard::from_bytes(&buffer.0[..len]).map_err(invalid)?;
+        Ok(Received { message, fds })
     }
 
     /// As [`Channel::recv`], into buffers the caller keeps, and without decoding. What came in

@@ -1,16 +1,24 @@
 /*
  * Reads a file whose bytes are known, in every way that a program can, and ends with 0 if all were
  * right: intercept FILE. In signal handlers, beside malloc, in threads that are cancelled, after
- * fork, vfork and dup, and by lists of buffers.
+ * fork, vfork and dup, by lists of buffers, under locks, and where system calls are forbidden.
+ * intercept FILE locks: only what concerns locks. intercept FILE jumps: reads that signal handlers
+ * leave by a jump.
  */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -156,9 +164,156 @@ static void threads_cancelled_and_forked_over(void)
 	}
 }
 
+/* Whether a child finds the file locked by this process. */
+static int is_locked(void)
+{
+	int status, child = fork();
+	if (child == 0) {
+		struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET };
+		int fd = open(path, O_RDONLY);
+		_exit(fcntl(fd, F_GETLK, &lock) == 0 && lock.l_type == F_RDLCK && lock.l_pid == getppid());
+	}
+	CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status));
+	return WEXITSTATUS(status);
+}
+
+/* POSIX locks end when any descriptor of the file is closed: only the program may do that. */
+static void locks(void)
+{
+	unsigned char a[100];
+	struct flock lock = { .l_type = F_RDLCK, .l_whence = SEEK_SET };
+	int fd = open(path, O_RDONLY), other;
+	CHECK(fcntl(fd, F_SETLK, &lock) == 0 && is_locked());
+	CHECK(read(fd, a, 100) == 100 && right(a, 0, 100) && is_locked());
+	/* Read for the first time by another descriptor, and left to the kernel because of a third. */
+	CHECK((other = dup(fd)) > 0 && pread(other, a, 100, 5000) == 100 && is_locked());
+	int writer = open(path, O_RDWR);
+	CHECK(writer > 0 && pread(fd, a, 100, 6000) == 100 && right(a, 6000, 100) && is_locked());
+	int more = open(path, O_RDONLY);
+	CHECK(pread(more, a, 100, 7000) == 100 && right(a, 7000, 100) && is_locked());
+	close(more);
+	CHECK(!is_locked());
+	close(writer), close(other);
+	CHECK(pread(fd, a, 100, 8000) == 100 && right(a, 8000, 100));
+	close(fd);
+	/* Those of an open file end when its last descriptor is closed. */
+	for (int i = 0; i < 50; i++) {
+		fd = open(path, O_RDONLY);
+		CHECK(flock(fd, LOCK_EX | LOCK_NB) == 0 && read(fd, a, 100) == 100 && right(a, 0, 100));
+		close(fd);
+	}
+}
+
+/* Descriptors that are not the program's. */
+static void foreign_numbers(void)
+{
+	unsigned char a[100];
+	struct rlimit limit;
+	int fd = open(path, O_RDONLY);
+	CHECK(read(fd, a, 100) == 100 && getrlimit(RLIMIT_NOFILE, &limit) == 0);
+	long first = (long)(limit.rlim_cur - limit.rlim_cur / 4);
+	for (int n = first < 4096 ? (int)first : 4096; n < 10000 && n < (long)limit.rlim_cur; n++) {
+		if (fcntl(n, F_GETFD) < 0)
+			continue;
+		CHECK(close(n) == -1 && errno == EBADF);
+		int got = dup2(fd, n);
+		CHECK(got == n || (got == -1 && errno == EBUSY));
+		CHECK(got == -1 || (pread(n, a, 100, 900) == 100 && right(a, 900, 100) && close(n) == 0));
+	}
+	CHECK(read(fd, a, 100) == 100 && right(a, 100, 100));
+	close(fd);
+}
+
+/* In a process that may only read, write and end. */
+static void forbidden(void)
+{
+	int status, child = fork();
+	if (child == 0) {
+		unsigned char a[100], b[100];
+		int fd = open(path, O_RDONLY);
+		if (read(fd, a, 100) != 100 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT) != 0)
+			syscall(SYS_exit, 2);
+		syscall(SYS_exit, !(read(fd, b, 100) == 100 && right(a, 0, 100) && right(b, 100, 100)));
+	}
+	CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+static sigjmp_buf before;
+static volatile sig_atomic_t jumps, over;
+
+static void jump(int number)
+{
+	(void)number;
+	jumps++;
+	siglongjmp(before, 1);
+}
+
+static void *reads_until_over(void *nothing)
+{
+	(void)nothing;
+	unsigned char bytes[3000];
+	int fd = open(path, O_RDONLY);
+	for (long at = 0; !over; at = (at + 4099) % 900000)
+		CHECK(pread(fd, bytes, sizeof bytes, at) == (ssize_t)sizeof bytes && right(bytes, at, sizeof bytes));
+	close(fd);
+	return NULL;
+}
+
+/* A thread that leaves its reads by jumps out of signal handlers; others and children go on. */
+static void jumps_out_of_handlers(void)
+{
+	static unsigned char bytes[70000];
+	struct sigaction action = { .sa_handler = jump };
+	struct itimerval often = { { 0, 500 }, { 0, 500 } }, never = { { 0, 0 }, { 0, 0 } };
+	int fd = open(path, O_RDONLY), status;
+	pthread_t thread;
+	sigset_t alarm_only;
+	sigemptyset(&alarm_only), sigaddset(&alarm_only, SIGALRM);
+	pthread_sigmask(SIG_BLOCK, &alarm_only, NULL);
+	CHECK(pthread_create(&thread, NULL, reads_until_over, NULL) == 0);
+	pthread_sigmask(SIG_UNBLOCK, &alarm_only, NULL);
+	sigaction(SIGALRM, &action, NULL);
+	if (sigsetjmp(before, 1) == 0)
+		setitimer(ITIMER_REAL, &often, NULL);
+	while (jumps < 300) {
+		ssize_t got = pread(fd, bytes, sizeof bytes, 1000);
+		if (got != (ssize_t)sizeof bytes || !right(bytes, 1000, sizeof bytes))
+			_exit(3);
+	}
+	setitimer(ITIMER_REAL, &never, NULL);
+	over = 1;
+	CHECK(pthread_join(thread, NULL) == 0);
+	int child = fork();
+	if (child == 0)
+		_exit(!(pread(fd, bytes, 100, 777) == 100 && right(bytes, 777, 100)));
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+}
+
+/* A handler with a small stack of its own, which is the first to read. */
+static void small_stacks(void)
+{
+	static char memory[16 << 10];
+	stack_t stack = { .ss_sp = memory, .ss_size = sizeof memory }, none = { .ss_flags = SS_DISABLE };
+	struct sigaction action = { .sa_handler = on_signal, .sa_flags = SA_ONSTACK };
+	sigaction(SIGUSR1, &action, NULL);
+	CHECK(sigaltstack(&stack, NULL) == 0);
+	for (int i = 0; i < 100; i++)
+		raise(SIGUSR1);
+	CHECK(!wrong && sigaltstack(&none, NULL) == 0);
+}
+
 int main(int argc, char **argv)
 {
 	path = argc > 1 ? argv[1] : "";
+	if (argc > 2) {
+		strcmp(argv[2], "locks") == 0 ? locks() : jumps_out_of_handlers();
+		puts("right");
+		return 0;
+	}
+	locks();
+	foreign_numbers();
+	forbidden();
+	small_stacks();
 	lists_and_positions();
 	children();
 	signals_and_malloc();

@@ -258,7 +258,70 @@ fn signal_handlers_cancelled_threads_forks_and_closing_loops() {
         // file system; the rest does not.
         let read = rig.slow.stats().read_bytes - before;
         assert!(read < 16 * MIB, "{read} bytes: {report:?}");
+        let jumps = [program.to_str().unwrap(), data.to_str().unwrap(), "jumps"];
+        let out = command(&rig.agent, rig.scratch.path(), &jumps).output().unwrap();
+        assert!(text(&out.stdout) == "right\n", "{:?} {}", out.status, text(&out.stderr));
     }
+    // Without an agent nothing is served, and the locks are kept as well.
+    let program = rig.scratch.path().join("torture");
+    let Rig { slow, mut agent, scratch: _scratch } = rig;
+    agent.kill_9();
+    let mut orphan = Command::new(program);
+    orphan.arg(&data).arg("locks");
+    orphan
+        .env("LD_PRELOAD", library())
+        .env("FOREBAY_SOCKET", agent.socket())
+        .env("FOREBAY_INTERCEPT_ROOTS", slow.mount());
+    let out = orphan.output().unwrap();
+    assert!(text(&out.stdout) == "right\n", "{:?} {}", out.status, text(&out.stderr));
+}
+
+/// A lock, and the end of a child, promise that what was written before is seen.
+#[test]
+fn what_was_written_before_a_lock_or_the_end_of_a_child_is_read_at_once() {
+    if !has("python3") {
+        return;
+    }
+    let Some(rig) = Rig::new() else { return };
+    for i in 0..8 {
+        make_file(&rig.slow.at(&format!("f{i}")), SEED, MIB);
+    }
+    rig.load();
+    let script = r#"
+import fcntl, os, subprocess
+def served(name):
+    fd = os.open(name, os.O_RDONLY)
+    os.pread(fd, 100, 5000)
+    return fd
+write = "printf child | dd of=$0 bs=1 seek=5000 conv=notrunc status=none"
+for i, run in enumerate([
+    lambda name: subprocess.run(["sh", "-c", write, name], check=True),
+    lambda name: os.system(write.replace("$0", name)),
+    lambda name: os.waitpid(os.posix_spawnp("sh", ["sh", "-c", write, name], os.environ), 0),
+    lambda name: os.popen(write.replace("$0", name)).close(),
+]):
+    fd = served(f"f{i}")
+    run(f"f{i}")
+    assert os.pread(fd, 5, 5000) == b"child", i
+fds = [served(f"f{i}") for i in range(4, 8)]
+print("open"); input()
+for i, fd in enumerate(fds):
+    [lambda: fcntl.flock(fd, fcntl.LOCK_SH), lambda: fcntl.lockf(fd, fcntl.LOCK_SH),
+     lambda: fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB),
+     lambda: fcntl.lockf(fd, fcntl.LOCK_SH | fcntl.LOCK_NB, 1, 5000)][i]()
+    assert os.pread(fd, 5, 5000) == b"other", i
+print("seen")
+"#;
+    let mut program = Stepwise::start(&rig.agent, &rig.slow.mount(), script);
+    program.expect("open");
+    for i in 4..8 {
+        let writer = std::fs::File::options().write(true).open(rig.slow.at(&format!("f{i}"))).unwrap();
+        writer.write_all_at(b"other", 5000).unwrap();
+    }
+    program.go_on();
+    program.expect("seen");
+    let report = program.end();
+    assert!(report.hits >= 8, "{report:?}");
 }
 
 #[test]
