@@ -74,3 +74,45 @@ def test_a_generator_that_fails_ends_the_benchmark_and_leaves_no_tables(tmp_path
     with pytest.raises(tpch.BenchError, match="no room"):
         tpch.generate(failing, tmp_path / "tables", 1, 4)
     assert not (tmp_path / "tables/complete").exists()
+
+
+LOG = """WARN before anything
+tpch: Q1 cold
+DEBUG spark: Forebay: stage 0: 1000 bytes were reported of 2 tasks, of which 100 were not read, and 7 were read beside them
+DEBUG spark: Forebay: stage 1: 1000 bytes were reported of 2 tasks, of which 0 were not read, and 1 were read beside them
+INFO spark: Forebay: the columns of a scan are not known (file:/a); such files are read without a plan, and only what is read is fetched
+DEBUG spark: Forebay: 3 files of a stage are read without a plan: the columns of a scan are not known
+DEBUG spark: Forebay: 1 files of a stage are read without a plan: the columns of a scan are not known
+INFO spark: Forebay: stage 3 goes on without prefetch: 9 bytes were reported of 1 tasks, of which 9 were not read, and 0 were read beside them
+tpch: Q1 second
+DEBUG spark: Forebay: stage 2: 50 bytes were reported of 1 tasks, of which 0 were not read, and 0 were read beside them
+"""
+
+
+def test_what_was_reported_and_not_read_is_found_in_the_log_by_query():
+    runs = outcome(1, "no-action", 10)
+    for one in runs["runs"]:
+        one["pages"] = {"planned": 3, "demanded": 1}
+    tpch.add_reports([runs], LOG)
+    cold, second = runs["runs"]
+    assert (cold["reported_bytes"], cold["unread_bytes"], cold["beside_bytes"]) == (2000, 100, 8)
+    assert list(cold["fallbacks"].values()) == [4, 1] and "files: the columns of a scan are not known" in cold["fallbacks"]
+    assert (second["reported_bytes"], second["fallbacks"]) == (50, {})
+    outcomes = [outcome(1, "alone", 10), runs]
+    figures = tpch_report.summary(outcomes)["no-action"]
+    assert (figures["unread_share_median"], figures["prefetched_share"], figures["unread_beyond_target"]) == (0.05, 0.75, [])
+    said = "\n".join(tpch_report.verdict({"no-action": figures}))
+    assert "5.0 % of the reported bytes" in said and "75 % of the pages" in said and "4 files: the columns" in said
+    head, _, row = tpch_report.table(outcomes, times=False)
+    assert row.endswith("| 0.00 | 5.0 % | 75.0 % | 5 |") and "alone: reported" not in head
+
+
+def test_a_query_that_leaves_much_of_its_report_unread_is_named():
+    runs = [outcome(number, "no-action", 10) for number in (1, 2, 3)]
+    for unread, of in zip((0, 10, 300), runs):
+        of["runs"][0].update(reported_bytes=1000, unread_bytes=unread, fallbacks={}, pages={"planned": 0, "demanded": 0})
+    figures = tpch_report.summary(runs)["no-action"]
+    assert (figures["unread_share_median"], figures["unread_beyond_target"]) == (0.01, [3])
+    said = tpch_report.verdict({"no-action": figures})
+    assert any(line.endswith("more than the target in Q3") for line in said) and said[-1] == "no-action: nothing was read without a plan"
+    assert "| 1.0 % | - | 0 |" in tpch_report.table(runs, times=False)[3]

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -26,6 +27,11 @@ MODES = {
     "no-action": {**PLUGIN, "spark.forebay.planner": "no-action"},
 }
 TITLES = {"alone": "Spark alone", "tier": "the tier without a plan", "no-action": "the tier with waves (`no-action`)"}
+# As the plug-in logs it: the counts of a stage, columnar files without a plan, and stages whose
+# report ends or never begins.
+COUNTS = re.compile(r"Forebay: stage \d+: (\d+) bytes were reported of \d+ tasks, of which (\d+) were not read, and (\d+) were read beside them")
+FILES_WITHOUT_PLAN = re.compile(r"Forebay: (\d+) files of a stage are read without a plan: (.*)")
+STAGE_WITHOUT_PLAN = re.compile(r"Forebay: (?:stage \d+ (?:runs|goes on) without prefetch|no room for stage|the agent has no room for the report of stage)")
 # What one mode may take before it is given up, for a query at scale factor 1.
 QUERY_S = 300
 
@@ -63,6 +69,8 @@ def run_all(config, say):
         with stage(config) as (pfs, socket):
             run_mode(config, mode, pfs, socket)
     outcomes = [json.loads(line) for line in config.output.read_text().splitlines()]
+    for mode in config.modes:
+        add_reports([outcome for outcome in outcomes if outcome["mode"] == mode], log_of(config, mode).read_text(errors="replace"))
     check(outcomes, config)
     return outcomes
 
@@ -89,11 +97,12 @@ def run_mode(config, mode, pfs, socket):
         "scale": config.scale,
         "queries": list(config.queries),
         "evict": [str(config.program), "evict", "--all", "--socket", str(socket)] if MODES[mode] else [],
+        "status": [str(config.program), "status", "--json", "--socket", str(socket)] if MODES[mode] else [],
         "output": str(config.output),
         "log_level": config.log_level,
     }
     environment = {**os.environ, "PYSPARK_PYTHON": str(config.python), "SPARK_LOCAL_IP": "127.0.0.1"}
-    log = config.output.with_suffix(f".{mode}.log")
+    log = log_of(config, mode)
     with open(log, "w") as errors:
         worker = subprocess.Popen([str(config.python), str(HERE / "worker.py")], stdin=subprocess.PIPE, stderr=errors, text=True, env=environment)
         try:
@@ -103,6 +112,35 @@ def run_mode(config, mode, pfs, socket):
             raise BenchError(f"{TITLES[mode]} has not ended; its log is {log}") from None
     if worker.returncode:
         raise BenchError(f"{TITLES[mode]} failed; its log is {log}")
+
+
+def log_of(config, mode):
+    return config.output.with_suffix(f".{mode}.log")
+
+
+def add_reports(outcomes, log):
+    """Adds to the runs of one mode what the plug-in logged of their stages.
+
+    These are the bytes that it reported, those of them that no task read, and those that tasks read
+    beside them; and each fallback: files and stages that were read without a plan, by the reason.
+    """
+    runs = {f"Q{outcome['query']} {one['run']}": one for outcome in outcomes for one in outcome["runs"]}
+    run = None
+    for line in log.splitlines():
+        if line.startswith("tpch: "):
+            run = runs[line.removeprefix("tpch: ")]
+            run.update(reported_bytes=0, unread_bytes=0, beside_bytes=0, fallbacks={})
+        elif run is None:
+            continue
+        elif found := COUNTS.search(line):
+            for key, count in zip(("reported_bytes", "unread_bytes", "beside_bytes"), found.groups()):
+                run[key] += int(count)
+        elif found := FILES_WITHOUT_PLAN.search(line):
+            count, why = int(found[1]), f"files: {found[2].strip()}"
+            run["fallbacks"][why] = run["fallbacks"].get(why, 0) + count
+        elif STAGE_WITHOUT_PLAN.search(line):
+            why = "stages: most of the report was not read, or there was no room for it"
+            run["fallbacks"][why] = run["fallbacks"].get(why, 0) + 1
 
 
 def check(outcomes, config):

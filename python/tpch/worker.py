@@ -38,7 +38,10 @@ def session(task):
     for key, value in settings.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel(task.get("log_level", "ERROR"))
+    spark.sparkContext.setLogLevel(task["log_level"])
+    log = spark._jvm.org.apache.logging.log4j
+    # What was reported of each stage, and what of that was read, is in the log.
+    log.core.config.Configurator.setLevel("io.forebay.spark", log.Level.DEBUG)
     return spark
 
 
@@ -73,12 +76,24 @@ def asked_bytes(spark):
     return sum(statistics.getBytesRead() for statistics in system.getAllStatistics())
 
 
+def fetched_pages(task):
+    """Pages that the agent has fetched so far, by why."""
+    if not task["status"]:
+        return {}
+    done = subprocess.run(task["status"], capture_output=True, text=True, timeout=60, check=True)
+    counters = dict(json.loads(done.stdout)["counters"])
+    return {kind: counters[f"pages_{kind}_total"] for kind in ("planned", "demanded", "ahead")}
+
+
 def run(spark, task, number):
     pfs = Path(task["pfs"])
     outcome = {"query": number, "mode": task["mode"], "runs": []}
     for name in ("cold", "second"):
         if name == "cold":
             forget(task)
+        # `bench.py` finds the lines of this run by it.
+        print(f"tpch: Q{number} {name}", file=sys.stderr, flush=True)
+        pages = fetched_pages(task)
         before, asked, began = quiet_bytes(pfs), asked_bytes(spark), time.monotonic()
         # Tables anew, as each query is an application of its own would have them.
         for table in queries.TABLES:
@@ -86,8 +101,9 @@ def run(spark, task, number):
         rows = spark.sql(queries.text(number, task["scale"])).collect()
         seconds = time.monotonic() - began
         served = quiet_bytes(pfs) - before
+        pages = {kind: count - pages[kind] for kind, count in fetched_pages(task).items()}
         outcome["runs"].append(
-            {"run": name, "seconds": seconds, "served_bytes": served, "asked_bytes": asked_bytes(spark) - asked, "result": digest(rows)}
+            {"run": name, "seconds": seconds, "served_bytes": served, "asked_bytes": asked_bytes(spark) - asked, "pages": pages, "result": digest(rows)}
         )
     return outcome
 

@@ -1005,6 +1005,37 @@ fn a_file_that_changes_between_planning_and_reading_is_not_fetched() {
     crate::cluster::read_piece(&client, &path, SEED + 1, 0, MIB as usize);
 }
 
+#[test]
+fn of_a_columnar_file_a_prefetch_takes_what_was_reported_and_no_read_ahead() {
+    const CHUNK: u64 = 64 << 10;
+    let Some(slow) = SlowFs::start() else { return };
+    let path = slow.at("t.parquet");
+    make_file(&path, SEED, 24 * MIB);
+    let cluster = Cluster::start(1, &slow.mount(), &[]);
+    let client = cluster.client(0);
+    let before = slow.stats().read_bytes;
+    let job = client.begin_job("app", "no-action").unwrap();
+    let file = client.file_ref(&path).unwrap();
+    let part = |n: u64| Part { file: 0, offset: n * 4 * MIB + MIB, len: CHUNK };
+    job.tell(&[
+        JobUpdate::Slots(vec![("n0".into(), 1)]),
+        JobUpdate::Files(vec![file]),
+        JobUpdate::Splits {
+            stage: 0,
+            splits: vec![Split { parts: (0..6).map(part).collect(), ..Split::default() }],
+        },
+        JobUpdate::StageReady { stage: 0 },
+    ])
+    .unwrap();
+    wait_for("all of it is fetched", || {
+        cluster.waves(0).first().is_some_and(|w| w.fetched_bytes == 6 * CHUNK)
+    });
+    assert_eq!(slow.stats().read_bytes - before, 6 * CHUNK);
+    let last = part(5);
+    crate::cluster::read_piece(&client, &path, SEED, last.offset, CHUNK as usize);
+    assert_eq!(slow.stats().read_bytes - before, 6 * CHUNK, "what was fetched is there");
+}
+
 /// Reads the file on these nodes at the same time, two readers each, who check every byte; returns
 /// what the PFS served.
 fn read_on(cluster: &Cluster, slow: &SlowFs, nodes: &[usize]) -> u64 {

@@ -35,7 +35,8 @@ import org.slf4j.LoggerFactory;
  *
  * <p>The footers of a stage's files are read at once, in parallel and through the tier, where tasks
  * find them again. Where the ranges cannot be told nothing is: tasks then fetch what they read, and
- * a whole split would be many times as much. Each reason for that is said once in the log.
+ * a whole split would be many times as much. The log has each reason once, and at level {@code
+ * DEBUG} the number of files of each stage.
  */
 final class Footers {
   /** Files of one stage whose footers are read; the driver's memory is bounded by it. */
@@ -68,6 +69,9 @@ final class Footers {
 
   private final Map<Path, Footer> footers = new HashMap<>();
 
+  /** Files that are read without a plan, by the reason. The threads that read footers add to it. */
+  private final Map<String, Integer> withoutPlan = new ConcurrentHashMap<>();
+
   private Footers() {}
 
   /** Whether programs read parts of such a file: its splits are not what tasks read then. */
@@ -83,9 +87,20 @@ final class Footers {
       return footers;
     }
     if (files.size() > FILES_MAX) {
-      say("a stage reads " + files.size() + " columnar files, and the footers of at most " + FILES_MAX + " are read");
-      return footers;
+      footers.leaveOut("a stage reads more columnar files than " + FILES_MAX, files.size(), null);
+    } else {
+      footers.read(files, hadoop);
     }
+    footers.withoutPlan.forEach((why, count) -> LOG.debug("Forebay: {} files of a stage are read without a plan: {}", count, why));
+    return footers;
+  }
+
+  /** How many files are read without a plan, by the reason. */
+  Map<String, Integer> withoutPlan() {
+    return withoutPlan;
+  }
+
+  private void read(Map<Path, Scan> files, Configuration hadoop) {
     ExecutorService pool = Executors.newFixedThreadPool(Math.min(THREADS, files.size()), task -> {
       Thread thread = new Thread(task, "forebay-footers");
       thread.setDaemon(true);
@@ -98,37 +113,36 @@ final class Footers {
         if (why == null) {
           reading.put(path, pool.submit(() -> read(path, scan, hadoop)));
         } else {
-          say(why);
+          leaveOut(why, 1, path);
         }
       });
       long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(DEADLINE_S);
       for (Map.Entry<Path, Future<Footer>> entry : reading.entrySet()) {
         Footer footer = await(entry.getKey(), entry.getValue(), deadline);
         if (footer != null) {
-          footers.footers.put(entry.getKey(), footer);
+          footers.put(entry.getKey(), footer);
         }
       }
     } finally {
       pool.shutdownNow();
     }
-    return footers;
   }
 
-  private static Footer await(Path path, Future<Footer> reading, long deadline) {
+  private Footer await(Path path, Future<Footer> reading, long deadline) {
     try {
       return reading.get(Math.max(0, deadline - System.nanoTime()), TimeUnit.NANOSECONDS);
     } catch (InterruptedException e) {
       Thread.currentThread().interrupt();
     } catch (ExecutionException e) {
       // Whatever is wrong with the file, the task that reads it says so.
-      say("the footer of a file cannot be read, " + e.getCause().getClass().getSimpleName(), path);
+      leaveOut("the footer of a file cannot be read, " + e.getCause().getClass().getSimpleName(), 1, path);
     } catch (java.util.concurrent.TimeoutException | CancellationException e) {
-      say("footers are not read within " + DEADLINE_S + " s");
+      leaveOut("footers are not read within " + DEADLINE_S + " s", 1, path);
     }
     return null;
   }
 
-  private static Footer read(Path path, Scan scan, Configuration hadoop) throws IOException {
+  private Footer read(Path path, Scan scan, Configuration hadoop) throws IOException {
     Range own = footer(path, hadoop);
     if (own == null) {
       return null;
@@ -152,7 +166,7 @@ final class Footers {
   }
 
   /** Where the footer of a file is; null if it is not to be parsed here. */
-  private static Range footer(Path path, Configuration hadoop) throws IOException {
+  private Range footer(Path path, Configuration hadoop) throws IOException {
     FileSystem fs = path.getFileSystem(hadoop);
     FileStatus status = fs.getFileStatus(path);
     if (status.getLen() < TAIL_BYTES) {
@@ -163,7 +177,7 @@ final class Footers {
       in.readFully(status.getLen() - TAIL_BYTES, tail);
     }
     if (tail[4] != 'P' || tail[5] != 'A' || tail[6] != 'R' || tail[7] != '1') {
-      say("a file is encrypted, or not of Parquet", path);
+      leaveOut("a file is encrypted, or not of Parquet", 1, path);
       return null;
     }
     long bytes = 0;
@@ -171,7 +185,7 @@ final class Footers {
       bytes = bytes << 8 | tail[i] & 0xff;
     }
     if (bytes > FOOTER_BYTES_MAX || bytes > status.getLen() - TAIL_BYTES) {
-      say("a footer of " + bytes + " bytes is left to the tasks", path);
+      leaveOut("a footer has more than " + FOOTER_BYTES_MAX + " bytes, or more than its file", 1, path);
       return null;
     }
     return new Range(status.getLen() - TAIL_BYTES - bytes, bytes + TAIL_BYTES);
@@ -210,15 +224,12 @@ final class Footers {
     return merged(read);
   }
 
-  private static void say(String why, Path path) {
+  /** These files, {@code path} among them if it is not null, are read without a plan. */
+  private void leaveOut(String why, int files, Path path) {
+    withoutPlan.merge(why, files, Integer::sum);
     if (SAID.add(why)) {
-      LOG.info("Forebay: {} ({}); such files are read without a plan, and only what is read is fetched", why, path);
-    }
-  }
-
-  private static void say(String why) {
-    if (SAID.add(why)) {
-      LOG.info("Forebay: {}; such files are read without a plan, and only what is read is fetched", why);
+      String which = path == null ? "" : " (" + path + ")";
+      LOG.info("Forebay: {}{}; such files are read without a plan, and only what is read is fetched", why, which);
     }
   }
 }
