@@ -339,6 +339,47 @@ public class SparkTest {
     assertEquals("beside a file without footer", all, told(session.read().schema("Key long, a double, b string").parquet(path)));
   }
 
+  /** The query is planned; then a file of the table is a shorter one with its columns elsewhere. */
+  @Test
+  public void aFileThatIsReplacedAfterPlanningIsReportedAsItIsThen() throws Exception {
+    heard();
+    String path = table();
+    Dataset<Row> query = session.read().parquet(path).select("Key", "b");
+    assertEquals(60_000, query.count());
+    Path replaced;
+    try (var files = Files.list(Path.of(path))) {
+      replaced = files.filter(f -> f.getFileName().toString().endsWith(".parquet")).sorted().findFirst().orElseThrow();
+    }
+    long before = Files.size(replaced);
+    String other = folder.getRoot().getPath() + "/other";
+    session.range(100_000, 100_500, 1, 1).selectExpr("cast(id as string) as b", "id as Key").write().parquet(other);
+    try (var files = Files.list(Path.of(other))) {
+      Path file = files.filter(f -> f.getFileName().toString().endsWith(".parquet")).findFirst().orElseThrow();
+      Files.move(file, replaced, java.nio.file.StandardCopyOption.REPLACE_EXISTING);
+    }
+    // Hadoop's sums are those of the file before.
+    Files.deleteIfExists(replaced.resolveSibling("." + replaced.getFileName() + ".crc"));
+    assertTrue(Files.size(replaced) < before);
+    listen();
+    List<Row> rows = query.collectAsList();
+    assertEquals(500, rows.stream().filter(row -> row.getLong(0) >= 100_000).count());
+    assertTrue(rows.size() + " rows", rows.size() > 500 && rows.size() < 60_000);
+    Reported all = heard();
+    List<String> files = all.files();
+    int number = files.indexOf(replaced.toString());
+    List<Part> parts = all.everySplit().flatMap(List::stream).filter(part -> part.file() == number).toList();
+    assertTrue("it is reported", !parts.isEmpty());
+    assertTrue(parts.toString(), parts.stream().allMatch(part -> part.offset() + part.length() <= sizeOf(replaced)));
+  }
+
+  private static long sizeOf(Path file) {
+    try {
+      return Files.size(file);
+    } catch (IOException e) {
+      throw new java.io.UncheckedIOException(e);
+    }
+  }
+
   /** Bytes that are told of a query. Each split of a file has the footer; here it counts once. */
   private long told(Dataset<Row> query) throws Exception {
     listen();

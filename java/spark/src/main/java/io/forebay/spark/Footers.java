@@ -155,7 +155,7 @@ final class Footers {
         if (read) {
           for (ColumnChunkMetaData chunk : block.getColumns()) {
             if (scan.columns().contains(chunk.getPath().toArray()[0].toLowerCase(Locale.ROOT))) {
-              chunks.add(new Range(chunk.getStartingPos(), chunk.getTotalSize()));
+              chunks.add(before(own.offset(), chunk.getStartingPos(), chunk.getTotalSize()));
             }
           }
         }
@@ -163,6 +163,14 @@ final class Footers {
       }
       return new Footer(own, groups);
     }
+  }
+
+  /** A chunk, which lies before the footer, whatever the footer says. */
+  private static Range before(long footer, long offset, long length) throws IOException {
+    if (offset < 0 || length < 0 || length > footer - offset) {
+      throw new IOException("a footer names " + length + " bytes at " + offset + ", and begins at " + footer);
+    }
+    return new Range(offset, length);
   }
 
   /** Where the footer of a file is; null if it is not to be parsed here. */
