@@ -46,6 +46,8 @@ counters! {
     ahead_refused_total,
     /// Bytes read from the PFS.
     fetched_bytes,
+    /// Requests for pages sent to peers. Adjacent small pages are one request.
+    peer_requests_total,
     /// Pages received from peers that own them.
     pages_from_peers_total,
     /// Bytes received from peers.

@@ -3,7 +3,8 @@
 //! A connection carries one request at a time. A page comes in pieces: each is announced by
 //! [`PeerReply::Piece`] and follows as raw bytes. A page that is whole in the owner's tier is one
 //! piece, sent straight out of the tier; one that the owner is still fetching comes as it is
-//! fetched, so that a reader need not wait for all of it.
+//! fetched, so that a reader need not wait for all of it. Small pages are requested together, and
+//! those that the owner has come as one piece.
 //!
 //! **Why no byte that was taken away on the way is believed.** What is sent out of the tier without
 //! a copy is not in the socket but referred to by it: memory that is released meanwhile would
@@ -19,10 +20,13 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Number of this protocol.
-pub const PEER_PROTOCOL: u32 = 4;
+pub const PEER_PROTOCOL: u32 = 5;
 
 /// Pages that are asked about in one [`PeerRequest::Check`].
 pub const CHECKED_MAX: usize = 1 << 16;
+
+/// Most bytes of the pages of one [`PeerRequest::Pages`].
+pub const RUN_BYTES_MAX: u64 = 2 << 20;
 
 /// From the asking agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -46,7 +50,19 @@ pub enum PeerRequest {
         /// The asker believes nothing that is complete only after so many milliseconds.
         deadline_ms: u32,
     },
-    /// The pieces have been taken, or will not be: the owner may let go of the page. One way.
+    /// Adjacent pages of a file, sent here. → one [`PeerReply::Piece`] with one or more of them,
+    /// whole, from the first on, or any of the others. The asker requests again what is missing.
+    Pages {
+        /// The first of them.
+        first: PageRef,
+        /// How many: of at most [`RUN_BYTES_MAX`] together.
+        count: u32,
+        /// Who wants them.
+        wanted: Wanted,
+        /// As of [`PeerRequest::Page`].
+        deadline_ms: u32,
+    },
+    /// The pieces have been taken, or will not be: the owner may let go of the pages. One way.
     Taken,
     /// One page of a file, to be fetched into the owner's tier and not sent. →
     /// [`PeerReply::Fetched`], or any of the others but a piece

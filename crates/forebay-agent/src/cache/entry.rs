@@ -217,8 +217,8 @@ pub struct Task {
     pub entry: Arc<Entry>,
     /// The page's flight.
     pub flight: Arc<Flight>,
-    /// Flights of the pages right behind it, which are one read of the PFS with it as far as nobody
-    /// has taken them for a task more urgent.
+    /// Flights of the pages right behind it, which are one read of the PFS with it, or one request
+    /// to a peer, as far as nobody has taken them for a task more urgent.
     pub behind: Vec<Arc<Flight>>,
     /// The file on the PFS.
     pub pfs: Arc<PfsFile>,

@@ -6,9 +6,10 @@
 //! | `find` | finds or creates the entry of a version; says why there is none |
 //! | `owners` | who is asked: the peer that owns the page, or the PFS |
 //! | `peers`, `peer_link` | requests pages from peers; from the PFS where that fails |
+//! | `peer_run` | requests adjacent small pages from a peer, as one |
 //! | `pfs` | the fetch threads of a mount |
 //! | `queue` | what waits for a thread, by urgency |
-//! | `run` | adjacent pages that are one read of the PFS |
+//! | `run` | adjacent pages that are one read of the PFS, or one request to a peer |
 //! | `streams` | pages that one server sends faster one after the other |
 //!
 //! [`Fetch::request`] is the way in, for peers [`Fetch::request_for_peer`]. Whoever wants a page
@@ -18,6 +19,7 @@ pub mod ends;
 pub mod find;
 pub mod owners;
 pub mod peer_link;
+mod peer_run;
 pub mod peers;
 pub mod pfs;
 mod run;
@@ -33,6 +35,7 @@ use crate::mounts::MountState;
 use crate::user_limits::PfsFile;
 use ends::Ends;
 use forebay_policy::fetch_order::Urgency;
+use forebay_wire::NodeInfo;
 use owners::Owners;
 use peers::Peers;
 use pfs::Pfs;
@@ -126,8 +129,8 @@ impl Fetch {
     }
 
     /// Puts adjacent pages on their way, or joins those who wait for them; `watcher` hears of the
-    /// end of each. Small ones that come from the PFS are one read of it, as far as a read may be
-    /// long.
+    /// end of each. Small ones are one read of the PFS, or one request to the peer that owns them,
+    /// as far as a read may be long.
     /// `None` if the entry was removed meanwhile.
     pub fn request_run(
         &self,
@@ -148,35 +151,52 @@ impl Fetch {
                 (None, None) => {}
             }
         }
+        let queued = boarded.iter().filter(|(flight, is_new, goes_on)| {
+            *goes_on && is_to_be_queued(flight, *is_new, urgency, false) && !flight.is_taken()
+        });
+        self.send_together(entry, queued.map(|(flight, _, _)| flight.clone()), pfs, urgency);
+        Some(boarded.into_iter().map(|(flight, _, _)| flight).collect())
+    }
+
+    /// Sends pages where they come from; adjacent small ones of one origin as one task.
+    fn send_together(
+        &self,
+        entry: &Arc<Entry>,
+        flights: impl Iterator<Item = Arc<Flight>>,
+        pfs: &Arc<PfsFile>,
+        urgency: Urgency,
+    ) {
         let has_small_pages = self.has_small_pages(entry);
-        let mut run: Option<Task> = None;
-        for (flight, is_new, goes_on) in &boarded {
-            if !goes_on || !is_to_be_queued(flight, *is_new, urgency, false) || flight.is_taken() {
-                continue;
-            }
-            let task = Task {
-                entry: entry.clone(),
-                flight: flight.clone(),
-                behind: Vec::new(),
-                pfs: pfs.clone(),
-                urgency,
-            };
-            match (self.owners.route(&task), &mut run) {
-                (Some(node), _) => self.peers.send(&node, task),
-                (None, Some(run)) if has_small_pages && pfs::goes_with(run, flight) => {
-                    run.behind.push(flight.clone());
+        let mut run: Option<(Option<Arc<NodeInfo>>, Task)> = None;
+        for flight in flights {
+            let (entry, pfs) = (entry.clone(), pfs.clone());
+            let task = Task { entry, flight, behind: Vec::new(), pfs, urgency };
+            let node = self.owners.route(&task);
+            match &mut run {
+                Some((of, run))
+                    if has_small_pages
+                        && of.as_ref().map(|n| &n.name) == node.as_ref().map(|n| &n.name)
+                        && pfs::goes_with(run, &task.flight) =>
+                {
+                    run.behind.push(task.flight);
                 }
-                (None, run) => {
-                    if let Some(full) = run.replace(task) {
-                        self.pfs.send(full);
+                run => {
+                    if let Some((node, full)) = run.replace((node, task)) {
+                        self.send(node, full);
                     }
                 }
             }
         }
-        if let Some(run) = run {
-            self.pfs.send(run);
+        if let Some((node, run)) = run {
+            self.send(node, run);
         }
-        Some(boarded.into_iter().map(|(flight, _, _)| flight).collect())
+    }
+
+    fn send(&self, node: Option<Arc<NodeInfo>>, task: Task) {
+        match node {
+            Some(node) => self.peers.send(&node, task),
+            None => self.pfs.send(task),
+        }
     }
 
     /// As [`Fetch::request`], for a peer: never on to a third node, whatever the view here says.
@@ -199,6 +219,41 @@ impl Fetch {
         Ok(Some(Requested { flight, is_new, is_queued }))
     }
 
+    /// As [`Fetch::request_run`], for a peer, of small pages in their order. It ends before a page
+    /// that waits for another peer. `watcher` hears of the end of those that were not on their way.
+    pub fn request_run_for_peer(
+        &self,
+        entry: &Arc<Entry>,
+        pages: &[u32],
+        pfs: &Arc<PfsFile>,
+        urgency: Urgency,
+        watcher: Option<&Arc<dyn Watcher>>,
+    ) -> Option<Vec<Arc<Flight>>> {
+        let (mut flights, mut queued) = (Vec::new(), Vec::new());
+        for page in pages {
+            let Some((flight, is_new)) = entry.board(*page) else {
+                // Removed within this loop: all before it had ended.
+                if flights.is_empty() {
+                    return None;
+                }
+                break;
+            };
+            if flight.is_at_peer() {
+                break;
+            }
+            let waits_for_peer = flight.keep_from_peers() && !is_new;
+            if is_to_be_queued(&flight, is_new, urgency, waits_for_peer) && !flight.is_taken() {
+                queued.push(flight.clone());
+            }
+            if let (true, Some(watcher)) = (is_new, watcher) {
+                flight.watch(watcher.clone());
+            }
+            flights.push(flight);
+        }
+        self.send_together(entry, queued.into_iter(), pfs, urgency);
+        Some(flights)
+    }
+
     /// Queues a page that has become more urgent, or if `again`. Behind what it waited for before
     /// it still waits: the second of the two tasks finds it taken. Whether it was to be queued.
     fn queue(
@@ -215,10 +270,7 @@ impl Fetch {
         if !flight.is_taken() {
             let (entry, flight, pfs) = (entry.clone(), flight.clone(), pfs.clone());
             let task = Task { entry, flight, behind: Vec::new(), pfs, urgency };
-            match self.owners.route(&task) {
-                Some(node) => self.peers.send(&node, task),
-                None => self.pfs.send(task),
-            }
+            self.send(self.owners.route(&task), task);
         }
         true
     }

@@ -5,12 +5,14 @@ use crate::cache::fill::tier_failed;
 use crate::cache::flight::{Begun, FlightError};
 use crate::counters::{Counters, add};
 use forebay_store::BLOCK_BYTES;
+use forebay_store::copy::CopyFile;
 use forebay_wire::link::{Security, Stream};
 use forebay_wire::peer::{CHECKED_MAX, PEER_PROTOCOL, PageRef, PeerReply, PeerRequest, Wanted, deadline_ms};
 use forebay_wire::{FileRef, HpcPhase, NodeInfo, frame};
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use std::io::{self, Read};
 use std::net::TcpStream;
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -31,7 +33,8 @@ const BUFFER_BYTES: usize = 256 << 10;
 /// What came of asking a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The page is there; for [`Link::fetch`], the bytes that the PFS was read for.
+    /// The page is there; for [`Link::fetch`], the bytes that the PFS was read for, and for
+    /// [`Link::pages`], those that came.
     Done(u64),
     /// The file is another version at the peer.
     Changed,
@@ -203,13 +206,53 @@ impl Link {
             }
             add(&counters.from_peers_bytes, len);
         }
-        match self.send(&PeerRequest::Taken, deadline) {
-            Ok(()) => Answer::Done(0),
-            // All of it is here and shown: only the connection is of no more use.
-            Err(_) => {
-                let _ = self.stream.socket().shutdown(std::net::Shutdown::Both);
-                Answer::Done(0)
+        self.taken(deadline);
+        Answer::Done(0)
+    }
+
+    /// Asks for adjacent pages, the first of which begins at the range's first byte in `file`, and
+    /// moves those that come there. The bytes are those of whole pages, and none of them has been
+    /// shown. `deadline` was taken before anything was asked, and has not passed.
+    pub fn pages(
+        &mut self,
+        (counters, first): (&Counters, &PageRef),
+        wanted: Wanted,
+        file: &CopyFile,
+        range: Range<u64>,
+        deadline: Instant,
+    ) -> Answer {
+        let (page_bytes, most) = (first.page_bytes, range.end - range.start);
+        let count = most.div_ceil(page_bytes) as u32;
+        let deadline_ms = remaining_ms(deadline);
+        let request = PeerRequest::Pages { first: first.clone(), count, wanted, deadline_ms };
+        let len = match self.send(&request, deadline).and_then(|()| self.receive(deadline)) {
+            Ok(PeerReply::Piece { len }) => len,
+            Ok(other) => return no_page(&other),
+            Err(e) => return answer_of(&e),
+        };
+        if len == 0 || len > most || !(len == most || len.is_multiple_of(page_bytes)) {
+            return Answer::Broken;
+        }
+        let mut moved = 0;
+        while moved < len {
+            match self.move_some(file, range.start + moved, len - moved, deadline) {
+                Ok(more) => moved += more,
+                Err(answer) => return answer,
             }
+        }
+        // The proof: these bytes were copied before the owner may have let go of them.
+        if Instant::now() >= deadline {
+            return Answer::Late;
+        }
+        add(&counters.from_peers_bytes, len);
+        self.taken(deadline);
+        Answer::Done(len)
+    }
+
+    /// Says that all of it is here: if that fails, only the connection is of no more use.
+    fn taken(&mut self, deadline: Instant) {
+        if self.send(&PeerRequest::Taken, deadline).is_err() {
+            let _ = self.stream.socket().shutdown(std::net::Shutdown::Both);
         }
     }
 
@@ -227,7 +270,7 @@ impl Link {
         let start = u64::from(task.flight.page) * geometry.page_bytes;
         let (mut left, mut unseen) = (len, 0);
         while left > 0 {
-            let moved = self.move_some(begun, start + begun.done() + unseen, left, deadline)?;
+            let moved = self.move_some(begun.file(), start + begun.done() + unseen, left, deadline)?;
             left -= moved;
             unseen += moved;
             let enough = if begun.done() == 0 { FIRST_SHOWN_BYTES } else { SHOWN_BYTES };
@@ -248,7 +291,13 @@ impl Link {
 
     /// Moves what has arrived, up to `len` bytes, into the copy at `offset`; waits for the first of
     /// it.
-    fn move_some(&mut self, begun: &Begun, offset: u64, len: u64, deadline: Instant) -> Result<u64, Answer> {
+    fn move_some(
+        &mut self,
+        file: &CopyFile,
+        offset: u64,
+        len: u64,
+        deadline: Instant,
+    ) -> Result<u64, Answer> {
         let lost = |e: io::Error| answer_of(&e);
         let tier = |e: io::Error| Answer::Tier(tier_failed(e));
         let time = left(deadline).map_err(lost)?;
@@ -257,7 +306,7 @@ impl Link {
             Way::Buffer(buffer) => {
                 let want = len.min(buffer.len() as u64) as usize;
                 let got = self.stream.read(&mut buffer[..want]).map_err(lost)?;
-                begun.file().write_at(&buffer[..got], offset).map_err(tier)?;
+                file.write_at(&buffer[..got], offset).map_err(tier)?;
                 if got == 0 { Err(Answer::Broken) } else { Ok(got as u64) }
             }
             Way::Pipe(read, write) => {
@@ -266,8 +315,7 @@ impl Link {
                 let got = got.map_err(|e| lost(e.into()))? as u64;
                 let mut moved = 0;
                 while moved < got {
-                    let n =
-                        begun.file().splice_from(read.as_fd(), offset + moved, got - moved).map_err(tier)?;
+                    let n = file.splice_from(read.as_fd(), offset + moved, got - moved).map_err(tier)?;
                     if n == 0 {
                         return Err(Answer::Broken);
                     }

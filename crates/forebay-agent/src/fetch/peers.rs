@@ -67,12 +67,12 @@ const STACK_BYTES: usize = 256 << 10;
 #[derive(Debug)]
 pub struct Peers {
     /// For what no peer serves.
-    pfs: Arc<Pfs>,
-    ends: Arc<Ends>,
-    owners: Arc<Owners>,
+    pub(super) pfs: Arc<Pfs>,
+    pub(super) ends: Arc<Ends>,
+    pub(super) owners: Arc<Owners>,
     mounts: Arc<[MountState]>,
-    cache: Arc<Cache>,
-    counters: Arc<Counters>,
+    pub(super) cache: Arc<Cache>,
+    pub(super) counters: Arc<Counters>,
     cluster: Arc<Cluster>,
     security: Security,
     /// A peer answers within so long, or is avoided.
@@ -82,8 +82,8 @@ pub struct Peers {
 
 /// One peer: what it is to be asked for, and who asks.
 #[derive(Debug)]
-struct Peer {
-    name: String,
+pub(super) struct Peer {
+    pub(super) name: String,
     queue: Queue<Job>,
     workers: Mutex<Workers>,
 }
@@ -99,7 +99,7 @@ struct Workers {
 /// What a peer is asked for.
 #[derive(Debug)]
 enum Job {
-    /// A page, to be sent here.
+    /// A page and those behind it, to be sent here.
     Page(Task, Instant),
     /// A page of a load, to be fetched where it belongs.
     Place(Place),
@@ -178,7 +178,7 @@ impl Peers {
         }
     }
 
-    /// Queues a page that `node` owns.
+    /// Queues a page that `node` owns, and those behind it.
     pub fn send(self: &Arc<Self>, node: &NodeInfo, task: Task) {
         let pushed = self.push_job(&node.name, task.urgency, Job::Page(task, Instant::now()));
         if let Err(Job::Page(task, _)) = pushed {
@@ -187,14 +187,14 @@ impl Peers {
     }
 
     /// What waited for a peer goes where it belongs now.
-    fn send_anew(self: &Arc<Self>, task: Task) {
+    pub(super) fn send_anew(self: &Arc<Self>, task: Task) {
         match self.owners.route(&task) {
             Some(node) => self.send(&node, task),
             None => self.pfs.send(task),
         }
     }
 
-    fn page_ref(&self, entry: &Entry, pfs: &OwnedFd, page: u32) -> PageRef {
+    pub(super) fn page_ref(&self, entry: &Entry, pfs: &OwnedFd, page: u32) -> PageRef {
         let mount = &self.mounts[entry.mount];
         let file = FileRef {
             mount: mount.label().to_owned(),
@@ -260,10 +260,10 @@ impl Peers {
     pub fn close(&self) {
         for peer in lock(&self.peers).values() {
             for job in peer.queue.close() {
-                if let Job::Page(task, _) = job
-                    && task.flight.take()
-                {
-                    self.ends.finish(&task, Err(FlightError::Cancelled));
+                if let Job::Page(task, _) = job {
+                    for flight in task.flights().filter(|flight| flight.take()) {
+                        self.ends.finish(&task.of(flight), Err(FlightError::Cancelled));
+                    }
                 }
             }
             peer.cut();
@@ -329,7 +329,10 @@ impl Peer {
 
     fn serve(self: &Arc<Self>, peers: &Arc<Peers>, number: usize, link: &mut Option<Link>, job: Job) {
         match job {
-            Job::Page(task, since) => self.fetch(peers, number, link, task, since),
+            Job::Page(task, since) if task.behind.is_empty() => {
+                self.fetch(peers, number, link, task, since);
+            }
+            Job::Page(task, since) => self.fetch_run(peers, (number, link), &task, since),
             Job::Place(place) => self.place(peers, number, link, place),
             Job::Check(check) => self.check(peers, number, link, check),
         }
@@ -367,12 +370,8 @@ impl Peer {
             Err(e) => return peers.finish(&task, Err(e)),
         };
         task.flight.ask_peer();
-        let wanted = match task.urgency {
-            _ if task.flight.is_demanded() => Wanted::Now,
-            Urgency::Refill => Wanted::Refill,
-            Urgency::Plan => Wanted::Plan,
-            _ => Wanted::Ahead,
-        };
+        let wanted = wanted(task.urgency, task.flight.is_demanded());
+        add(&peers.counters.peer_requests_total, 1);
         let page = peers.page_ref(&task.entry, &task.pfs, task.flight.page);
         let (before, asked_at) = (begun.done(), Instant::now());
         let answer = self.with_link(peers, &node, (number, link), &page.file.version, |link, deadline| {
@@ -394,50 +393,20 @@ impl Peer {
                 let rest = task.entry.geometry().page_len(task.flight.page) - begun.done();
                 let is_coming =
                     comes_in_time((came, asked_at.elapsed()), rest, peers.pfs.page_time(task.entry.mount));
-                self.fall_back(peers, Asked { task, begun, wanted, since, is_coming }, &answer);
+                match peers.onward(Asked { task, begun, wanted, since, is_coming }, &answer) {
+                    Onward::Again(task) => self.ask_again(peers, task, since),
+                    Onward::Pfs(task) => peers.pfs.send(task),
+                    Onward::Ended => {}
+                }
             }
         }
     }
 
-    /// The peer has not fetched the page, or not all of it.
-    fn fall_back(self: &Arc<Self>, peers: &Arc<Peers>, asked: Asked, answer: &Answer) {
-        let Asked { mut task, begun, wanted, since, is_coming } = asked;
-        task.flight.hand_over(Some(begun));
-        let waits = wanted == Wanted::Now || task.flight.is_demanded();
-        let nobody_waits = !waits
-            && matches!(task.urgency, Urgency::Ahead | Urgency::Refill)
-            && lock(&task.flight.watchers).is_empty();
-        if waits && task.urgency != Urgency::Demand {
-            peers.ends.refilled(&task);
-            task.urgency = Urgency::Demand;
-        }
-        match answer {
-            // A reader has come meanwhile, or nobody waits: ask again, behind what is more urgent.
-            // An order waits as long as it lives: its turn comes, and the PFS is not to be read
-            // twice. Nor by a reader, if the rest comes soon enough.
-            Answer::NotYet
-                if is_coming
-                    || wanted == Wanted::Plan
-                    || wanted != Wanted::Now && (waits || since.elapsed() < AHEAD_PATIENCE) =>
-            {
-                match self.queue.push(task.urgency, Job::Page(task, since)) {
-                    Ok(()) => self.staff(peers),
-                    Err(job) => peers.turn_away(job),
-                }
-            }
-            // Whoever comes to the page asks for it. The PFS is not to be read twice for what may
-            // never be read.
-            Answer::NotYet | Answer::Busy if nobody_waits => {
-                if task.flight.take() {
-                    peers.finish(&task, Err(FlightError::Cancelled));
-                } else {
-                    peers.ends.refilled(&task);
-                }
-            }
-            _ => {
-                task.flight.keep_from_peers();
-                peers.pfs.send(task);
-            }
+    /// Queues it again, behind what is more urgent.
+    pub(super) fn ask_again(self: &Arc<Self>, peers: &Arc<Peers>, task: Task, since: Instant) {
+        match self.queue.push(task.urgency, Job::Page(task, since)) {
+            Ok(()) => self.staff(peers),
+            Err(job) => peers.turn_away(job),
         }
     }
 
@@ -483,7 +452,7 @@ impl Peer {
 
     /// Asks over this thread's connection, made if need be, and draws the conclusions about the
     /// peer.
-    fn with_link(
+    pub(super) fn with_link(
         &self,
         peers: &Arc<Peers>,
         node: &NodeInfo,
@@ -584,18 +553,38 @@ fn comes_in_time((came, took): (u64, Duration), rest: u64, page_time: Duration) 
 }
 
 /// A page that was asked for, and how far it came.
-struct Asked {
-    task: Task,
-    begun: Begun,
-    wanted: Wanted,
-    since: Instant,
+pub(super) struct Asked {
+    pub(super) task: Task,
+    pub(super) begun: Begun,
+    pub(super) wanted: Wanted,
+    pub(super) since: Instant,
     /// The rest should come soon enough.
-    is_coming: bool,
+    pub(super) is_coming: bool,
+}
+
+/// Where a page goes that a peer was asked for in vain.
+pub(super) enum Onward {
+    /// To the peer again.
+    Again(Task),
+    /// To the PFS.
+    Pfs(Task),
+    /// Nowhere: it has ended.
+    Ended,
+}
+
+/// Why a page is wanted, as the peer is told.
+pub(super) fn wanted(urgency: Urgency, is_demanded: bool) -> Wanted {
+    match urgency {
+        _ if is_demanded => Wanted::Now,
+        Urgency::Refill => Wanted::Refill,
+        Urgency::Plan => Wanted::Plan,
+        _ => Wanted::Ahead,
+    }
 }
 
 impl Peers {
     /// Takes up what is there of the page, or makes room for it.
-    fn begin(&self, task: &Task) -> Result<Option<Begun>, FlightError> {
+    pub(super) fn begin(&self, task: &Task) -> Result<Option<Begun>, FlightError> {
         if let Some(begun) = task.flight.take_begun() {
             return Ok(Some(begun));
         }
@@ -603,8 +592,48 @@ impl Peers {
         Begun::begin(&self.cache, task)
     }
 
+    /// The peer has not fetched the page, or not all of it: where it goes now.
+    pub(super) fn onward(&self, asked: Asked, answer: &Answer) -> Onward {
+        let Asked { mut task, begun, wanted, since, is_coming } = asked;
+        task.flight.hand_over(Some(begun));
+        let waits = wanted == Wanted::Now || task.flight.is_demanded();
+        let nobody_waits = !waits
+            && matches!(task.urgency, Urgency::Ahead | Urgency::Refill)
+            && lock(&task.flight.watchers).is_empty();
+        if waits && task.urgency != Urgency::Demand {
+            self.ends.refilled(&task);
+            task.urgency = Urgency::Demand;
+        }
+        match answer {
+            // A reader has come meanwhile, or nobody waits: ask again, behind what is more urgent.
+            // An order waits as long as it lives: its turn comes, and the PFS is not to be read
+            // twice. Nor by a reader, if the rest comes soon enough.
+            Answer::NotYet
+                if is_coming
+                    || wanted == Wanted::Plan
+                    || wanted != Wanted::Now && (waits || since.elapsed() < AHEAD_PATIENCE) =>
+            {
+                Onward::Again(task)
+            }
+            // Whoever comes to the page asks for it. The PFS is not to be read twice for what may
+            // never be read.
+            Answer::NotYet | Answer::Busy if nobody_waits => {
+                if task.flight.take() {
+                    self.finish(&task, Err(FlightError::Cancelled));
+                } else {
+                    self.ends.refilled(&task);
+                }
+                Onward::Ended
+            }
+            _ => {
+                task.flight.keep_from_peers();
+                Onward::Pfs(task)
+            }
+        }
+    }
+
     /// Ends a flight that no queue of the mount will see again.
-    fn finish(&self, task: &Task, outcome: Result<u64, FlightError>) {
+    pub(super) fn finish(&self, task: &Task, outcome: Result<u64, FlightError>) {
         self.ends.finish(task, outcome);
         self.ends.refilled(task);
     }
@@ -613,7 +642,9 @@ impl Peers {
     fn turn_away(&self, job: Job) {
         match job {
             Job::Page(task, _) => {
-                task.flight.keep_from_peers();
+                task.flights().for_each(|flight| {
+                    flight.keep_from_peers();
+                });
                 self.pfs.send(task);
             }
             Job::Place(place) => place.of.fetch_here(place.page),

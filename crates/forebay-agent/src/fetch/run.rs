@@ -1,4 +1,4 @@
-//! Adjacent pages of one copy that are read from the PFS together.
+//! Adjacent pages of one copy that are read from the PFS, or requested from a peer, together.
 //!
 //! Files with small pages would otherwise cost a request of the PFS for each page. Each page keeps
 //! its own flight, its own room and its own word: only the read, the look at the version and the
@@ -42,6 +42,11 @@ impl Run {
     /// It has no pages.
     pub fn file(&self) -> &CopyFile {
         self.pages[0].1.file()
+    }
+
+    /// Whether a reader waits for one of them.
+    pub fn is_demanded(&self) -> bool {
+        self.pages.iter().any(|(task, _)| task.flight.is_demanded())
     }
 
     /// Releases what its write has taken beside it.

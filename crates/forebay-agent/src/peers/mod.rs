@@ -3,9 +3,11 @@
 //! | file | what it does |
 //! | --- | --- |
 //! | `server` | connections of peers, and their requests |
+//! | `run` | adjacent small pages that are one request |
 //! | `files` | files open for them |
 //!
 //! The other side, which requests pages from peers, is part of [`crate::fetch`].
 
 pub mod files;
+mod run;
 pub mod server;

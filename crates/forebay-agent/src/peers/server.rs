@@ -27,6 +27,7 @@ use crate::prefetch::requests::Orders;
 use crate::stop::Stop;
 use crate::user_limits::PfsFile;
 use forebay_policy::fetch_order::Urgency;
+use forebay_store::copy::CopyFile;
 use forebay_store::{BLOCK_BYTES, Class, State};
 use forebay_wire::link::{Listener, Stream};
 use forebay_wire::peer::{CHECKED_MAX, PEER_PROTOCOL, PageRef, PeerReply, PeerRequest, Wanted};
@@ -34,6 +35,7 @@ use forebay_wire::proving::{Place, Proving};
 use forebay_wire::{FileRef, Refusal, frame};
 use std::io;
 use std::net::TcpStream;
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -55,7 +57,7 @@ const IDLE: Duration = Duration::from_secs(60);
 const CONNECTION_BYTES: u64 = (64 << 10) + BUFFER_BYTES as u64;
 
 /// Bytes that are sent from the buffer at a time.
-const BUFFER_BYTES: usize = 64 << 10;
+pub(super) const BUFFER_BYTES: usize = 64 << 10;
 
 const STACK_BYTES: usize = 256 << 10;
 
@@ -67,7 +69,7 @@ const DEADLINE_MAX: Duration = Duration::from_secs(600);
 const PATIENCE: (u32, u32) = (3, 4);
 
 /// Who does not wait for the page is told so soon, and can then ask for what is more urgent.
-const PATIENCE_AHEAD: Duration = Duration::from_millis(20);
+pub(super) const PATIENCE_AHEAD: Duration = Duration::from_millis(20);
 
 /// Connections proving themselves at a time. They are among all connections, and strangers cannot
 /// take more.
@@ -76,18 +78,18 @@ const PROVING_MAX: usize = 64;
 /// What serves peers.
 #[derive(Debug)]
 pub struct PeerServer {
-    fetch: Arc<Fetch>,
-    orders: Arc<Orders>,
+    pub(super) fetch: Arc<Fetch>,
+    pub(super) orders: Arc<Orders>,
     phases: Arc<Phases>,
     cluster: Arc<Cluster>,
     stop: Arc<Stop>,
     mounts: Arc<[MountState]>,
-    cache: Arc<Cache>,
-    counters: Arc<Counters>,
+    pub(super) cache: Arc<Cache>,
+    pub(super) counters: Arc<Counters>,
     connections: AtomicUsize,
     proving: Proving,
     /// Files open for them.
-    files: Arc<OpenFiles>,
+    pub(super) files: Arc<OpenFiles>,
 }
 
 impl PeerServer {
@@ -196,8 +198,8 @@ fn start(server: &Arc<PeerServer>, listener: &Arc<Listener>, socket: TcpStream) 
 }
 
 /// One connection.
-struct Serving<'a> {
-    server: &'a Arc<PeerServer>,
+pub(super) struct Serving<'a> {
+    pub(super) server: &'a Arc<PeerServer>,
     stream: Stream,
     buffer: Vec<u8>,
     /// The node at the other end.
@@ -265,6 +267,13 @@ impl<'a> Serving<'a> {
                         frame::send(&mut self.stream, &refusal)?;
                     }
                 }
+                PeerRequest::Pages { first, count, wanted, deadline_ms } => {
+                    let deadline = deadline_of(deadline_ms);
+                    self.stream.set_timeout(Some(left(deadline)?))?;
+                    if let Err(refusal) = self.pages(&first, count, wanted, deadline)? {
+                        frame::send(&mut self.stream, &refusal)?;
+                    }
+                }
                 PeerRequest::Fetch { page, deadline_ms } => {
                     let deadline = deadline_of(deadline_ms);
                     self.stream.set_timeout(Some(left(deadline)?))?;
@@ -296,16 +305,7 @@ impl<'a> Serving<'a> {
         wanted: Wanted,
         deadline: Instant,
     ) -> io::Result<Result<(), PeerReply>> {
-        let patience = match wanted {
-            Wanted::Now => patience(deadline),
-            _ => patience(deadline).min(Instant::now() + PATIENCE_AHEAD),
-        };
-        let urgency = match wanted {
-            Wanted::Now => Urgency::Demand,
-            Wanted::Ahead => Urgency::Ahead,
-            Wanted::Plan => Urgency::Plan,
-            Wanted::Refill => Urgency::Refill,
-        };
+        let (urgency, patience) = hurry(wanted, deadline);
         let (entry, flight) = match self.find(page, urgency, patience) {
             Err(refusal) => return Ok(Err(refusal)),
             Ok(Found::Whole(entry)) => (entry, None),
@@ -329,8 +329,9 @@ impl<'a> Serving<'a> {
         if from < page_len {
             let sent = match self.server.cache.lend(&entry, page.page) {
                 Some(lent) if self.stream.plain().is_some() => {
-                    let server = self.server;
-                    return self.send_lent(server, lent, &entry, page.page, from, deadline).map(Ok);
+                    let start = u64::from(page.page) * entry.geometry().page_bytes;
+                    let bytes = start + from..start + page_len;
+                    return self.send_lent(self.server, vec![lent], bytes, deadline).map(Ok);
                 }
                 _ => self.send_valid(&entry, page.page, &mut from, page_len)?,
             };
@@ -342,28 +343,24 @@ impl<'a> Serving<'a> {
         Ok(Ok(()))
     }
 
-    /// Sends what is left of a whole page straight out of the tier, and keeps it there until the
-    /// asker has it.
-    fn send_lent(
+    /// Sends bytes of adjacent pages straight out of the tier, and keeps the pages there until the
+    /// asker has them.
+    ///
+    /// # Panics
+    /// There are no pages.
+    pub(super) fn send_lent(
         &mut self,
         server: &PeerServer,
-        lent: Lent<'_>,
-        entry: &Entry,
-        page: u32,
-        from: u64,
+        lent: Vec<Lent<'_>>,
+        bytes: Range<u64>,
         deadline: Instant,
     ) -> io::Result<()> {
-        let geometry = entry.geometry();
-        let sent = self.send_and_wait(
-            &lent,
-            geometry.page_len(page) - from,
-            u64::from(page) * geometry.page_bytes + from,
-            deadline,
-        );
+        let len = bytes.end - bytes.start;
+        let sent = self.send_and_wait(&lent[0].file, len, bytes.start, deadline);
         match &sent {
             Ok(()) => {
-                add(&server.counters.pages_to_peers_total, 1);
-                add(&server.counters.to_peers_bytes, geometry.page_len(page) - from);
+                add(&server.counters.pages_to_peers_total, lent.len() as u64);
+                add(&server.counters.to_peers_bytes, len);
             }
             // Before the page is let go of: what is still queued here must not be sent any more.
             Err(_) => reset(&self.stream),
@@ -372,13 +369,15 @@ impl<'a> Serving<'a> {
         sent
     }
 
-    fn send_and_wait(&mut self, lent: &Lent<'_>, len: u64, offset: u64, deadline: Instant) -> io::Result<()> {
+    fn send_and_wait(&mut self, file: &CopyFile, len: u64, offset: u64, deadline: Instant) -> io::Result<()> {
         frame::send(&mut self.stream, &PeerReply::Piece { len })?;
         let mut done = 0;
         while done < len {
             self.stream.set_timeout(Some(left(deadline)?))?;
-            let socket = self.stream.plain().ok_or(io::ErrorKind::Unsupported)?;
-            let sent = lent.file.send_to(socket, offset + done, len - done)?;
+            let sent = match self.stream.plain() {
+                Some(socket) => file.send_to(socket, offset + done, len - done)?,
+                None => self.send_copied(file, offset + done, len - done)?,
+            };
             if sent == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
@@ -392,6 +391,15 @@ impl<'a> Serving<'a> {
                 format!("{other:?} before the page was taken"),
             )),
         }
+    }
+
+    /// Sends up to `len` bytes of pages that stay, from the buffer; how many.
+    fn send_copied(&mut self, file: &CopyFile, offset: u64, len: u64) -> io::Result<u64> {
+        self.buffer.resize(BUFFER_BYTES, 0);
+        let bytes = &mut self.buffer[..len.min(BUFFER_BYTES as u64) as usize];
+        file.read_unproved(bytes, offset)?;
+        io::Write::write_all(&mut self.stream, bytes)?;
+        Ok(bytes.len() as u64)
     }
 
     /// Sends a page as it is fetched, until it is whole; the inner error is why it does not go on.
@@ -418,7 +426,13 @@ impl<'a> Serving<'a> {
 
     /// Sends the bytes up to `valid` of a page from the buffer; `false` if they went away
     /// meanwhile.
-    fn send_valid(&mut self, entry: &Arc<Entry>, page: u32, from: &mut u64, valid: u64) -> io::Result<bool> {
+    pub(super) fn send_valid(
+        &mut self,
+        entry: &Arc<Entry>,
+        page: u32,
+        from: &mut u64,
+        valid: u64,
+    ) -> io::Result<bool> {
         let Ok(file) = self.server.cache.file(entry) else { return Ok(false) };
         self.buffer.resize(BUFFER_BYTES, 0);
         let start = u64::from(page) * entry.geometry().page_bytes;
@@ -472,8 +486,8 @@ impl<'a> Serving<'a> {
         PeerReply::Missing { pages: pages.iter().copied().filter(|page| !is_here(*page)).collect() }
     }
 
-    /// Finds the page or puts it on its way; waits until `until` for its file to be opened.
-    fn find(&self, page: &PageRef, urgency: Urgency, until: Instant) -> Result<Found, PeerReply> {
+    /// The mount of a page and of those up to `last` of its file, if they may be served.
+    pub(super) fn mount_of(&self, page: &PageRef, last: u32) -> Result<usize, PeerReply> {
         let server = self.server;
         let refuse = |why: String| Err(PeerReply::Refused(why));
         let Some(mount) = server.mounts.iter().position(|m| m.label() == page.file.mount) else {
@@ -491,12 +505,19 @@ impl<'a> Serving<'a> {
                 page.file.mount
             ));
         }
-        if u64::from(page.page) >= page.file.version.size.div_ceil(page_bytes) {
-            return refuse(format!("the file has no page {}", page.page));
+        if u64::from(last) >= page.file.version.size.div_ceil(page_bytes) {
+            return refuse(format!("the file has no page {last}"));
         }
         if !server.mounts[mount].is_believed() {
             return refuse(Refusal::StampsUnproved.to_string());
         }
+        Ok(mount)
+    }
+
+    /// Finds the page or puts it on its way; waits until `until` for its file to be opened.
+    fn find(&self, page: &PageRef, urgency: Urgency, until: Instant) -> Result<Found, PeerReply> {
+        let (server, page_bytes) = (self.server, page.page_bytes);
+        let mount = self.mount_of(page, page.page)?;
         let known = server.cache.find_version(mount, &page.file.version);
         let known = known.filter(|e| e.identity.page_bytes == page_bytes);
         let on_its_way = known.as_ref().is_some_and(|e| e.has_flight(page.page));
@@ -527,7 +548,12 @@ impl<'a> Serving<'a> {
         Err(PeerReply::Busy("the copy is being removed".into()))
     }
 
-    fn entry(&self, mount: usize, page: &PageRef, pfs: &Arc<PfsFile>) -> Result<Arc<Entry>, PeerReply> {
+    pub(super) fn entry(
+        &self,
+        mount: usize,
+        page: &PageRef,
+        pfs: &Arc<PfsFile>,
+    ) -> Result<Arc<Entry>, PeerReply> {
         let server = self.server;
         // `OpenFiles` has sealed the version.
         if let Some(entry) = server.cache.find_version(mount, &page.file.version) {
@@ -564,12 +590,23 @@ impl<'a> Serving<'a> {
     }
 }
 
-fn failed(e: FlightError) -> PeerReply {
+pub(super) fn failed(e: FlightError) -> PeerReply {
     match e {
         FlightError::Changed => PeerReply::Changed,
         FlightError::NoRoom => PeerReply::Busy("no room in the tier".into()),
         FlightError::Pfs { errno, message } => PeerReply::Failed { errno, message },
         FlightError::Cancelled => PeerReply::Busy("too much to fetch".into()),
+    }
+}
+
+/// How urgent a page is here, and when its asker is told that it is not there yet.
+pub(super) fn hurry(wanted: Wanted, deadline: Instant) -> (Urgency, Instant) {
+    let soon = patience(deadline).min(Instant::now() + PATIENCE_AHEAD);
+    match wanted {
+        Wanted::Now => (Urgency::Demand, patience(deadline)),
+        Wanted::Ahead => (Urgency::Ahead, soon),
+        Wanted::Plan => (Urgency::Plan, soon),
+        Wanted::Refill => (Urgency::Refill, soon),
     }
 }
 

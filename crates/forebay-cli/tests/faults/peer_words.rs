@@ -18,6 +18,9 @@ const SEED: u64 = 301;
 const SIZE: u64 = 4 * EXTENT;
 const DEADLINE_MS: u64 = 600;
 
+/// `mount.small_page_size`.
+const SMALL: u64 = 16 << 10;
+
 /// A node that owns everything, played by `serve`: it gets each connection after the greeting.
 fn played_owner(cluster: &mut Cluster, serve: impl Fn(TcpStream) + Send + Sync + 'static) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -224,4 +227,162 @@ fn an_owner_says_what_it_does_not_have() {
     assert_eq!(answer(with(&|f| f.path = b"gone".to_vec())), PeerReply::Changed);
     assert_eq!(answer(with(&|f| f.version.mtime_ns -= 1)), PeerReply::Changed);
     assert_eq!(cluster.nodes[0].status().files, 0, "something was cached for it");
+}
+
+fn small_page_of(path: &Path, page: u32) -> PageRef {
+    let mut page = page_of(path, page);
+    (page.file.path, page.page_bytes) = (b"f.parquet".to_vec(), SMALL);
+    page
+}
+
+fn ask_for_run(socket: &mut TcpStream, first: PageRef, count: u32, deadline_ms: u32) -> PeerReply {
+    let request = PeerRequest::Pages { first, count, wanted: Wanted::Now, deadline_ms };
+    frame::send(socket, &request).unwrap();
+    frame::receive::<PeerReply>(socket).unwrap()
+}
+
+/// Takes what was announced, which begins at `page`; its length.
+fn take(socket: &mut TcpStream, page: u32, reply: &PeerReply) -> u64 {
+    let PeerReply::Piece { len } = reply else { panic!("{reply:?}") };
+    let mut bytes = vec![0; *len as usize];
+    socket.read_exact(&mut bytes).unwrap();
+    assert_content(&bytes, SEED, u64::from(page) * SMALL);
+    *len
+}
+
+#[test]
+fn adjacent_small_pages_are_one_answer_and_lent_until_they_are_taken() {
+    let pfs = plain_pfs();
+    let path = pfs.path().join("f.parquet");
+    make_file(&path, SEED, SIZE + 100);
+    let cluster = one_node(pfs.path());
+    let client = cluster.nodes[0].client();
+    crate::cluster::read_piece(&client, &path, SEED, 3 * SMALL, 8 * SMALL as usize);
+    let mut socket = as_peer(&cluster);
+    let reply = ask_for_run(&mut socket, small_page_of(&path, 3), 8, 30_000);
+    assert_eq!(lent(&client), 8 * SMALL);
+    assert_eq!(take(&mut socket, 3, &reply), 8 * SMALL);
+    frame::send(&mut socket, &PeerRequest::Taken).unwrap();
+    wait_for("they are let go", || lent(&client) == 0);
+
+    // Those that are not there are fetched; what comes first is sent. The last page is shorter.
+    let last = (SIZE / SMALL) as u32;
+    for (first, count, bytes) in [(100, 128, 128 * SMALL), (last - 1, 2, SMALL + 100)] {
+        let (mut page, mut came) = (first, 0);
+        while came < bytes {
+            let reply = ask_for_run(&mut socket, small_page_of(&path, page), count - (page - first), 30_000);
+            came += take(&mut socket, page, &reply);
+            frame::send(&mut socket, &PeerRequest::Taken).unwrap();
+            page = first + (came / SMALL) as u32;
+        }
+        assert_eq!(came, bytes);
+    }
+    wait_for("all are let go", || lent(&client) == 0);
+
+    for (first, count) in [(0, 0), (0, 129), (last, 2), (u32::MAX, 2)] {
+        let reply = ask_for_run(&mut socket, small_page_of(&path, first), count, 30_000);
+        assert!(matches!(reply, PeerReply::Refused(_)), "{count} pages from {first}: {reply:?}");
+    }
+
+    // Pages that are never taken.
+    let reply = ask_for_run(&mut socket, small_page_of(&path, 3), 8, 300);
+    assert_eq!(reply, PeerReply::Piece { len: 8 * SMALL });
+    wait_for("their deadline has passed", || lent(&client) == 0);
+    let end = socket.read_to_end(&mut Vec::new()).unwrap_err();
+    assert_eq!(end.kind(), std::io::ErrorKind::ConnectionReset);
+}
+
+/// What a played owner answers to a request for adjacent pages: at most three of them.
+fn some_of(socket: &mut TcpStream, first: &PageRef, count: u32) -> std::io::Result<()> {
+    let len = u64::from(count.min(3)) * SMALL;
+    frame::send(socket, &PeerReply::Piece { len })?;
+    socket.write_all(&crate::common::content(SEED, u64::from(first.page) * SMALL, len as usize))
+}
+
+#[test]
+fn an_owner_that_sends_some_of_the_pages_is_asked_for_the_rest() {
+    let pfs = plain_pfs();
+    let path = pfs.path().join("f.parquet");
+    make_file(&path, SEED, SIZE);
+    let mut cluster = one_node(pfs.path());
+    played_owner(&mut cluster, |mut socket| {
+        loop {
+            let sent = match frame::receive(&mut socket) {
+                Ok(PeerRequest::Pages { first, count, .. }) => some_of(&mut socket, &first, count),
+                Ok(PeerRequest::Page { page, from: 0, .. }) => some_of(&mut socket, &page, 1),
+                Ok(PeerRequest::Taken) => Ok(()),
+                _ => return,
+            };
+            if sent.is_err() {
+                return;
+            }
+        }
+    });
+    crate::cluster::read_piece(&cluster.nodes[0].client(), &path, SEED, 0, MIB as usize);
+    let node = &cluster.nodes[0];
+    let pages = node.counter("pages_from_peers_total");
+    assert!(pages >= MIB / SMALL, "{pages} pages");
+    assert!(node.counter("peer_requests_total") >= pages.div_ceil(3));
+    assert_eq!((node.counter("fetched_bytes"), node.counter("pages_failed_total")), (0, 0));
+}
+
+#[test]
+fn nonsense_in_answer_to_adjacent_pages_costs_the_reader_nothing() {
+    let pfs = plain_pfs();
+    let path = pfs.path().join("f.parquet");
+    make_file(&path, SEED, SIZE);
+    static TALKS: AtomicU64 = AtomicU64::new(0);
+    for nonsense in 0..5 {
+        let mut cluster = one_node(pfs.path());
+        let before = TALKS.load(Ordering::Relaxed);
+        played_owner(&mut cluster, move |mut socket| {
+            let Ok(PeerRequest::Pages { count, .. }) = frame::receive(&mut socket) else { return };
+            TALKS.fetch_add(1, Ordering::Relaxed);
+            let reply = match nonsense {
+                0 => PeerReply::Piece { len: (u64::from(count) + 1) * SMALL },
+                1 => PeerReply::Piece { len: 0 },
+                2 => PeerReply::Piece { len: SMALL + 4096 },
+                3 => PeerReply::Fetched { fetched_bytes: 1 },
+                // And then it is gone.
+                _ => PeerReply::Piece { len: SMALL },
+            };
+            let _ = frame::send(&mut socket, &reply);
+            let _ = socket.write_all(&[0x55; 8192]);
+        });
+        cluster.read_on(&[0], 2, &path, SEED);
+        assert!(TALKS.load(Ordering::Relaxed) > before, "nobody has listened to {nonsense}");
+        let node = &cluster.nodes[0];
+        assert!(node.counter("peer_broken_total") + node.counter("peer_late_total") > 0);
+        assert_eq!((node.counter("pages_from_peers_total"), node.counter("pages_failed_total")), (0, 0));
+    }
+}
+
+#[test]
+fn adjacent_pages_that_come_after_the_deadline_are_not_believed() {
+    let pfs = plain_pfs();
+    let path = pfs.path().join("f.parquet");
+    make_file(&path, SEED, SIZE);
+    let mut cluster = one_node(pfs.path());
+    static LIES: AtomicU64 = AtomicU64::new(0);
+    played_owner(&mut cluster, |mut socket| {
+        while let Ok(PeerRequest::Pages { first, count, .. }) = frame::receive(&mut socket) {
+            let received = Instant::now();
+            let len = u64::from(count) * SMALL;
+            // The first page in time, and right; then, as if the others had been evicted, zeros.
+            let _ = frame::send(&mut socket, &PeerReply::Piece { len });
+            let start = u64::from(first.page) * SMALL;
+            let _ = socket.write_all(&crate::common::content(SEED, start, SMALL as usize));
+            std::thread::sleep(
+                (received + Duration::from_millis(DEADLINE_MS)).duration_since(Instant::now()),
+            );
+            LIES.fetch_add(1, Ordering::Relaxed);
+            let _ = socket.write_all(&vec![0; (len - SMALL) as usize]);
+        }
+    });
+    cluster.read_on(&[0], 3, &path, SEED);
+    wait_for("the owner has lied", || LIES.load(Ordering::Relaxed) > 0);
+    let node = &cluster.nodes[0];
+    assert!(node.counter("peer_late_total") > 0);
+    assert_eq!(node.counter("pages_from_peers_total"), 0);
+    cluster.read_on(&[0], 1, &path, SEED);
 }

@@ -45,6 +45,9 @@ fn small_pages_of_columnar_files_come_from_their_owners() {
     cluster.read_on(&[0, 1], 2, &path, SEED);
     assert_eq!(slow.stats().read_bytes - before, SIZE);
     assert_eq!(cluster.sum("from_peers_bytes"), SIZE);
+    let (pages, requests) = (cluster.sum("pages_from_peers_total"), cluster.sum("peer_requests_total"));
+    println!("{pages} small pages of {} KiB in {requests} requests", SIZE >> 10);
+    assert!(requests * 4 <= pages, "{requests} requests for {pages} adjacent pages");
     for node in &cluster.nodes {
         assert!(
             node.counter("pages_to_peers_total") > SIZE / PAGE,

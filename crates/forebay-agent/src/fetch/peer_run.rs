@@ -1,0 +1,136 @@
+//! Adjacent small pages that a peer owns, requested as one.
+//!
+//! A request for each would cost a message for every few kilobytes, and the owner would read the
+//! PFS as often. The owner answers with those that it has, from the first on; the rest is requested
+//! again, or read from the PFS, as with a page by itself. Each page keeps its own flight and its
+//! own room.
+
+use super::peer_link::{Answer, Link};
+use super::peers::{Asked, Onward, Peer, Peers, wanted};
+use super::pfs::goes_with;
+use super::run::Run;
+use crate::cache::entry::Task;
+use crate::cache::flight::FlightError;
+use crate::counters::add;
+use forebay_policy::eviction::Fill;
+use forebay_policy::fetch_order::Urgency;
+use forebay_wire::NodeInfo;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Pages of one file in their order, as few tasks as there may be.
+fn joined(pages: Vec<Task>) -> Vec<Task> {
+    let mut runs: Vec<Task> = Vec::new();
+    for page in pages {
+        match runs.last_mut() {
+            Some(run) if run.urgency == page.urgency && goes_with(run, &page.flight) => {
+                run.behind.push(page.flight);
+            }
+            _ => runs.push(page),
+        }
+    }
+    runs
+}
+
+impl Peer {
+    /// Fetches the pages of a task here.
+    pub(super) fn fetch_run(
+        self: &Arc<Self>,
+        peers: &Arc<Peers>,
+        (number, link): (usize, &mut Option<Link>),
+        task: &Task,
+        since: Instant,
+    ) {
+        // Owner and view may have changed while the task waited. Peers may have asked for some.
+        let all = task.flights().map(|flight| task.of(flight));
+        let (elsewhere, here): (Vec<_>, Vec<_>) = all.partition(|page| page.flight.is_kept_from_peers());
+        joined(elsewhere).into_iter().for_each(|run| peers.pfs.send(run));
+        let owner = peers.owners.owner_of(&task.entry, task.flight.page);
+        let Some(node) = owner.filter(|node| node.name == self.name) else {
+            return joined(here).into_iter().for_each(|run| peers.send_anew(run));
+        };
+        let mut run = Run::default();
+        for page in here {
+            if !page.flight.take() {
+                peers.ends.refilled(&page);
+                continue;
+            }
+            let ordered = page.urgency == Urgency::Plan && !page.flight.is_demanded();
+            if ordered && page.flight.give_up_unwanted() {
+                peers.finish(&page, Err(FlightError::Cancelled));
+                continue;
+            }
+            match peers.begin(&page) {
+                // By itself, as only the rest of it is missing.
+                Ok(Some(begun)) if begun.done() > 0 => {
+                    page.flight.hand_over(Some(begun));
+                    self.ask_again(peers, page, since);
+                }
+                Ok(Some(begun)) => {
+                    if !run.takes(&begun, page.flight.page) {
+                        self.ask_for_run(peers, (number, &mut *link), &node, std::mem::take(&mut run), since);
+                    }
+                    page.flight.ask_peer();
+                    run.add(page, begun);
+                }
+                Ok(None) => peers.finish(&page, Ok(0)),
+                Err(e) => peers.finish(&page, Err(e)),
+            }
+        }
+        self.ask_for_run(peers, (number, link), &node, run, since);
+    }
+
+    /// Requests pages, shows those that come and ends their flights; the others go on.
+    fn ask_for_run(
+        self: &Arc<Self>,
+        peers: &Arc<Peers>,
+        (number, link): (usize, &mut Option<Link>),
+        node: &NodeInfo,
+        run: Run,
+        since: Instant,
+    ) {
+        let Some((first, offset, len)) = run.range() else { return };
+        let wanted = wanted(first.urgency, run.is_demanded());
+        let page = peers.page_ref(&first.entry, &first.pfs, first.flight.page);
+        let range = offset..offset + len as u64;
+        add(&peers.counters.peer_requests_total, 1);
+        let answer = self.with_link(peers, node, (number, link), &page.file.version, |link, deadline| {
+            link.pages((&peers.counters, &page), wanted, run.file(), range.clone(), deadline)
+        });
+        run.trim(&peers.cache);
+        let mut came = if let Answer::Done(bytes) = answer { bytes } else { 0 };
+        // The owner has some: the others are asked for again.
+        let (is_coming, answer) = if came > 0 { (true, Answer::NotYet) } else { (false, answer) };
+        let mut missing = Vec::new();
+        for (task, mut begun) in run.into_pages() {
+            let page_len = task.entry.geometry().page_len(task.flight.page);
+            if came >= page_len {
+                came -= page_len;
+                add(&peers.counters.pages_from_peers_total, 1);
+                begun.show(&task, page_len);
+                begun.land_trimmed(&peers.cache, &task, Fill::Remote);
+                peers.finish(&task, Ok(page_len));
+            } else if let Answer::Tier(e) = &answer {
+                begun.abandon(&peers.cache, &task);
+                peers.finish(&task, Err(e.clone()));
+            } else {
+                missing.push(Asked { task, begun, wanted, since, is_coming });
+            }
+        }
+        self.send_on(peers, missing, &answer, since);
+    }
+
+    /// Pages that did not come go on together.
+    fn send_on(self: &Arc<Self>, peers: &Arc<Peers>, missing: Vec<Asked>, answer: &Answer, since: Instant) {
+        let (mut again, mut from_pfs) = (Vec::new(), Vec::new());
+        for asked in missing {
+            match peers.onward(asked, answer) {
+                Onward::Again(task) => again.push(task),
+                Onward::Pfs(task) => from_pfs.push(task),
+                Onward::Ended => {}
+            }
+        }
+        joined(again).into_iter().for_each(|run| self.ask_again(peers, run, since));
+        joined(from_pfs).into_iter().for_each(|run| peers.pfs.send(run));
+    }
+}
