@@ -147,7 +147,9 @@ fn pages_go_between_nodes_over_tls_and_nobody_joins_under_anothers_name() {
     assert!(init.status().unwrap().success());
     fs::create_dir(at.join("pfs")).unwrap();
     let bytes: Vec<u8> = (0..FILE_BYTES).map(|i| (i % 251) as u8).collect();
-    fs::write(at.join("pfs/file"), &bytes).unwrap();
+    for name in ["pfs/file", "pfs/file.parquet"] {
+        fs::write(at.join(name), &bytes).unwrap();
+    }
 
     let (_coordinator, address) = start_coordinator(at);
     let one = Agent::start(at, "n1", "n1", &address);
@@ -156,10 +158,15 @@ fn pages_go_between_nodes_over_tls_and_nobody_joins_under_anothers_name() {
         wait_for("two members", agent, || agent.members() == 2);
     }
     // Each has half of the extents, and what the other has is asked of it.
-    let mut cat = forebay(&["cat"]);
-    cat.arg(at.join("pfs/file")).arg("--socket").arg(one.socket()).stdout(Stdio::piped());
-    assert!(cat.output().unwrap().stdout == bytes, "other bytes than those of the PFS");
-    wait_for("pages from the other node", &one, || one.counter("from_peers_bytes") > 0);
+    for name in ["pfs/file", "pfs/file.parquet"] {
+        let before = one.counter("from_peers_bytes");
+        let mut cat = forebay(&["cat"]);
+        cat.arg(at.join(name)).arg("--socket").arg(one.socket()).stdout(Stdio::piped());
+        assert!(cat.output().unwrap().stdout == bytes, "{name}: other bytes than those of the PFS");
+        wait_for("pages from the other node", &one, || one.counter("from_peers_bytes") > before);
+    }
+    // Small pages come together.
+    assert!(one.counter("peer_requests_total") < one.counter("pages_from_peers_total"));
     assert_eq!(one.counter("peer_broken_total") + one.counter("peer_late_total"), 0, "{}", one.log());
 
     a_certificate_without_membership_gets_nothing(at, &one);
