@@ -21,10 +21,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-const SEED: u64 = 5;
+pub const SEED: u64 = 5;
 
 /// Tasks of a job here read one extent each.
-const EXTENT: u64 = MIB;
+pub const EXTENT: u64 = MIB;
 
 /// A process that is killed with the test.
 pub struct Process(Child);
@@ -143,7 +143,7 @@ impl Cluster {
         Process(child)
     }
 
-    fn socket(&self, number: usize) -> PathBuf {
+    pub fn socket(&self, number: usize) -> PathBuf {
         self.dir.path().join(format!("state{number}/agent.sock"))
     }
 
@@ -165,7 +165,7 @@ impl Cluster {
         std::fs::read_to_string(self.dir.path().join(name)).unwrap_or_default()
     }
 
-    fn epoch(&self, number: usize) -> Epoch {
+    pub fn epoch(&self, number: usize) -> Epoch {
         self.status(number).cluster.view.epoch
     }
 
@@ -201,7 +201,7 @@ fn start_coordinator_with(dir: &Path, arguments: &[&str]) -> (Process, String) {
 }
 
 /// Begins a job with one stage whose tasks read `path` extent by extent, on nodes of two slots.
-fn begin(client: &Client, path: &Path, nodes: usize) -> (Job, u32) {
+pub fn begin(client: &Client, path: &Path, nodes: usize) -> (Job, u32) {
     begin_at(client, path, nodes, |_| String::new())
 }
 
@@ -238,7 +238,7 @@ pub fn begin_with(
 }
 
 /// Runs a task where its input is: reads it and checks every byte.
-fn run_task(cluster: &Cluster, job: &Job, path: &Path, task: u32) {
+pub fn run_task(cluster: &Cluster, job: &Job, path: &Path, task: u32) {
     let host = cluster.client(0).locate(path, u64::from(task) * EXTENT, 1).unwrap()[0].hosts[0].clone();
     run_task_at(cluster, job, path, task, host);
 }

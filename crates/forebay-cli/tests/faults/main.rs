@@ -16,6 +16,7 @@ mod abuse;
 mod access;
 mod append;
 mod changes;
+mod churn;
 mod cluster;
 mod columnar;
 mod common;

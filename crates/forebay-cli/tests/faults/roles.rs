@@ -39,6 +39,7 @@ pub fn run() {
         "listen" => listen(args[0]),
         "stranger" => crate::access::stranger(args[0], args[1]),
         "unwelcome" => crate::access::unwelcome(args[0]),
+        "churn" => crate::churn::churn(args[0], args[1]),
         "bomb" => crate::abuse::bomb(args[0]),
         "end-stages" => crate::abuse::end_stages(args[0]),
         "crowd" => crate::abuse::crowd(args[0]),

@@ -201,6 +201,13 @@ struct Running {
     ended: VecDeque<StageStatus>,
 }
 
+impl Running {
+    /// Whether a stage waits to be partitioned for the first time.
+    fn has_new_stage(&self) -> bool {
+        self.to_cut.iter().any(|stage| !self.stages.contains_key(stage))
+    }
+}
+
 /// Progress of placing a stage's tasks.
 #[derive(Default)]
 struct Placing {
@@ -333,10 +340,12 @@ impl Stages {
                 self.jobs.entry(key).or_insert_with(|| Running { job: job(), ..Running::default() });
             }
             let begins = may_cut && matches!(update, JobUpdate::TaskStarted { .. });
-            if begins && self.jobs.get(&key).is_some_and(|running| !running.to_cut.is_empty()) {
+            if begins && self.jobs.get(&key).is_some_and(Running::has_new_stage) {
                 may_cut = false;
                 // The events of one report happened one after the other. So the first tasks have a
-                // wave as well, although they started before the stage was partitioned.
+                // wave as well, although they started before the stage was partitioned. A stage
+                // that has waves waits for the deadline: a job whose slots change with each report
+                // would take all the time of the machine.
                 self.cut_some(now);
             }
             let Some(running) = self.jobs.get_mut(&key) else { return };

@@ -784,6 +784,24 @@ fn a_job_whose_slots_change_all_the_time_does_not_keep_others_from_being_placed(
 }
 
 #[test]
+fn reports_of_changed_slots_and_started_tasks_do_not_partition_a_stage_each_time() {
+    let mut world = World::new("no-action", &[("n0", 1 << 40), ("n1", 1 << 40)]);
+    world.tell(reported(100, &[("n0", 1), ("n1", 1)]));
+    world.turn();
+    let waves = |world: &World| world.waves().len();
+    let before = waves(&world);
+    assert!(before > 1);
+    for task in 0..10 {
+        let slots = vec![("n0".to_owned(), 2 + task % 2), ("n1".to_owned(), 2)];
+        world.job(vec![JobUpdate::Slots { slots }]);
+        world.job(vec![JobUpdate::TaskStarted { stage: 1, task, host: "n0".into() }]);
+        assert_eq!(waves(&world), before, "partitioned within a report");
+    }
+    world.turn();
+    assert!(waves(&world) < before, "and not at the deadline");
+}
+
+#[test]
 fn a_large_stage_is_placed_in_slices_and_cut_as_if_at_once() {
     let names: Vec<String> = (0..100).map(|i| format!("n{i:03}")).collect();
     let nodes: Vec<(&str, u64)> = names.iter().map(|n| (n.as_str(), 1 << 40)).collect();
