@@ -1,6 +1,7 @@
 //! The board of this node, driven by programs, peers and the clock.
 
 use super::observed::Observed;
+use super::pace::{Pace, Seldom};
 use super::spread::Spread;
 use super::words;
 use crate::brake::Brake;
@@ -38,6 +39,9 @@ pub struct Phases {
     counters: Arc<Counters>,
     spread: Arc<Spread>,
     say: Say,
+    pace: Pace,
+    /// Of the brake, and of phases that are cut off.
+    logged: [Seldom; 2],
     started: Instant,
 }
 
@@ -82,12 +86,20 @@ impl Phases {
             counters,
             spread,
             say,
+            pace: Pace::default(),
+            logged: Default::default(),
             started: Instant::now(),
         }
     }
 
     fn now(&self) -> Nanos {
         Nanos(self.started.elapsed().as_nanos() as u64)
+    }
+
+    /// A program of `user` is about to make so many changes to the board; how long it has to wait
+    /// before.
+    pub fn wait_of(&self, user: u32, changes: u64) -> Duration {
+        self.pace.wait(self.now(), user, changes)
     }
 
     /// The program of connection `key`, of user `user`, opens an HPC job.
@@ -245,7 +257,12 @@ impl Phases {
                     self.brake.set(on);
                     self.pfs.hold(on);
                     add(&self.counters.brakes_total, u64::from(on));
-                    tracing::info!(on, "the brake of prefetches, for I/O phases of HPC jobs");
+                    let words = "the brake of prefetches, for I/O phases of HPC jobs";
+                    if self.logged[0].is_due(self.now()) {
+                        tracing::info!(on, "{words}; more changes within ten seconds are not logged");
+                    } else {
+                        tracing::debug!(on, "{words}");
+                    }
                 }
                 Action::Tell(hpc, reported) => {
                     (self.say)(ToCoordinator::Hpc { hpc, update: words::update(reported) });
@@ -253,13 +270,18 @@ impl Phases {
                 Action::Spread => self.spread(board),
                 Action::CutOff { name, user, lasted_ns } => {
                     add(&self.counters.phases_cut_off_total, 1);
-                    tracing::warn!(
-                        job = name,
-                        user,
-                        lasted_s = lasted_ns / 1_000_000_000,
-                        "an I/O phase of an HPC job does not end: it counts no longer, nor does the next one unless it \
-                         ends by itself"
-                    );
+                    let lasted_s = lasted_ns / 1_000_000_000;
+                    if self.logged[1].is_due(self.now()) {
+                        tracing::warn!(
+                            job = name,
+                            user,
+                            lasted_s,
+                            "an I/O phase of an HPC job does not end: it counts no longer, nor do later ones until one \
+                             ends by itself; more of them within ten seconds are not logged"
+                        );
+                    } else {
+                        tracing::debug!(job = name, user, lasted_s, "an I/O phase is cut off");
+                    }
                 }
             }
         }

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `board` | drives the machine of the policy crate with what programs and peers say |
 //! | `observed` | reads what the observer library counts of programs |
+//! | `pace` | how often a user may change the board |
 //! | `spread` | tells the other nodes what is on the board |
 //! | `words` | translates between the machine and the wire |
 //!
@@ -13,5 +14,6 @@
 
 pub mod board;
 mod observed;
+mod pace;
 pub mod spread;
 mod words;

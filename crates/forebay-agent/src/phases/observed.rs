@@ -11,7 +11,6 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::ptr::NonNull;
 
 /// Polls after which slots of dead programs are looked for.
@@ -68,7 +67,7 @@ impl Observed {
     pub fn look(&mut self, now: Nanos) -> Vec<Seen> {
         self.polls = self.polls.wrapping_add(1);
         if self.polls.is_multiple_of(RELEASE_EVERY) {
-            self.map.region().release(|pid| Path::new("/proc").join(pid.to_string()).exists());
+            self.map.region().release(is_alive);
         }
         let progress = self.map.region().progress();
         self.most_bytes = self.most_bytes.max(progress.written_bytes.saturating_add(progress.read_bytes));
@@ -79,6 +78,15 @@ impl Observed {
     pub fn is_in_phase(&self) -> bool {
         self.watch.is_in_phase()
     }
+}
+
+/// Whether the process can still make progress: one that was killed has its number until its parent
+/// asks for its exit code, which may be never.
+fn is_alive(pid: u32) -> bool {
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
+    // The name before may contain anything, brackets included.
+    let state = stat.rsplit(") ").next().and_then(|rest| rest.chars().next());
+    !matches!(state, Some('Z' | 'X'))
 }
 
 #[cfg(test)]

@@ -3,7 +3,8 @@
 //! Each peer has a thread and a connection of its own while there are phases here, so that one that
 //! hangs delays nobody else. The connection is made when the first phase begins; news of a brake is
 //! then one message. News is valid for a lease and is sent again after a third of it, so that
-//! a message that is lost costs little, and a node that dies brakes nobody for long.
+//! a message that is lost costs little, and a node that dies brakes nobody for long. Where a peer is
+//! follows from the view at that moment: it may have been started again at another port.
 
 use crate::cluster::Cluster;
 use crate::fetch::peer_link::Link;
@@ -49,6 +50,8 @@ struct State {
     phases: Vec<HpcPhase>,
     /// Peers that have a thread.
     peers: BTreeSet<String>,
+    /// The log has said that there are more peers than threads.
+    has_warned: bool,
 }
 
 impl Spread {
@@ -93,17 +96,27 @@ impl Spread {
             state.phases = phases;
             for node in others().filter(|node| !node.address.is_empty()) {
                 if state.peers.len() < PEERS_MAX && state.peers.insert(node.name.clone()) {
-                    self.start(&mut state, node.clone());
+                    self.start(&mut state, node.name.clone());
                 }
+            }
+            let is_left_out =
+                |node: &&NodeInfo| !node.address.is_empty() && !state.peers.contains(&node.name);
+            let left_out = others().filter(is_left_out).count();
+            if left_out > 0 && !std::mem::replace(&mut state.has_warned, true) {
+                tracing::warn!(
+                    left_out,
+                    "a node notifies at most {PEERS_MAX} peers of its I/O phases: prefetches on the others do not stop for \
+                     the phases of this node"
+                );
             }
         }
         self.changed.notify_all();
         others().any(|node| node.address.is_empty())
     }
 
-    fn start(self: &Arc<Self>, state: &mut State, node: NodeInfo) {
-        let (spread, name) = (self.clone(), node.name.clone());
-        let body = move || spread.keep_telling(&node);
+    fn start(self: &Arc<Self>, state: &mut State, name: String) {
+        let (spread, peer) = (self.clone(), name.clone());
+        let body = move || spread.keep_telling(&peer);
         let spawned =
             std::thread::Builder::new().name("phases-to".into()).stack_size(STACK_BYTES).spawn(body);
         if let Err(e) = spawned {
@@ -113,11 +126,16 @@ impl Spread {
     }
 
     /// The thread of a peer.
-    fn keep_telling(&self, node: &NodeInfo) {
+    fn keep_telling(&self, name: &str) {
         let (mut link, mut reported, mut fetched) = (None, 0, None);
-        while let Some((generation, phases)) = self.next(&node.name, reported) {
+        while let Some((generation, phases)) = self.next(name, reported) {
             reported = generation;
             let begun = self.begun.load(Ordering::SeqCst);
+            let view = self.cluster.view();
+            let Some(node) = view.cluster.nodes.iter().find(|node| node.name == name) else {
+                (link, fetched) = (None, None);
+                continue;
+            };
             match self.tell_one(&mut link, node, phases) {
                 Ok(bytes) => {
                     if let Some((b, before)) = fetched

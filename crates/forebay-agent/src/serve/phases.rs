@@ -18,11 +18,23 @@ fn done_or(refused: Result<(), Refused>) -> Answer {
     }
 }
 
+/// What opening a job is counted as: its end is a change as well.
+const OPEN_CHANGES: u64 = 2;
+
+/// Waits until the user of the connection may make so many changes to the board.
+fn wait_for_turn(connection: &Connection, changes: u64) {
+    let wait = connection.node.phases.wait_of(connection.peer.uid, changes);
+    if !wait.is_zero() {
+        connection.node.stop.wait(wait);
+    }
+}
+
 /// The connection's program is an HPC job.
 pub fn open(connection: &mut Connection, job: HpcJob) -> Answer {
     if connection.hpc {
         return refuse(Refusal::Invalid("an HPC job is opened once on a connection".into()));
     }
+    wait_for_turn(connection, OPEN_CHANGES);
     let opened = connection.node.phases.open(connection.id, job, connection.peer.uid);
     connection.hpc = opened.is_ok();
     done_or(opened)
@@ -30,6 +42,7 @@ pub fn open(connection: &mut Connection, job: HpcJob) -> Answer {
 
 /// A phase begins.
 pub fn begin(connection: &Connection, bytes: u64, deadline_ns: u64) -> Answer {
+    wait_for_turn(connection, 1);
     done_or(connection.node.phases.begin(connection.id, bytes, deadline_ns))
 }
 
@@ -38,6 +51,7 @@ pub fn end(connection: &Connection) -> Answer {
     if !connection.hpc {
         return done_or(Err(Refused::NoJob));
     }
+    wait_for_turn(connection, 1);
     connection.node.phases.end(connection.id);
     reply(Reply::Done)
 }

@@ -121,6 +121,21 @@ fn a_node_that_dies_brakes_the_others_for_its_lease_only() {
     drop(job);
 }
 
+#[test]
+fn a_node_that_is_started_again_at_another_port_during_a_phase_is_told_of_it() {
+    let pfs = plain_pfs();
+    let mut cluster = Cluster::start(2, &NodeSetup::new(pfs.path()));
+    let job = cluster.nodes[0].client().open_hpc_job(&HpcJobOptions::named("sim")).unwrap();
+    job.phase_begin(0, Duration::ZERO).unwrap();
+    wait_for("the other node brakes", || cluster.nodes[1].counter("brakes_total") == 1);
+    let before = cluster.nodes[1].info.address.clone();
+    cluster.kill_and_restart(1);
+    assert_ne!(cluster.nodes[1].info.address, before, "the same port");
+    wait_for("it brakes again", || cluster.nodes[1].counter("brakes_total") == 1);
+    job.phase_end().unwrap();
+    wait_for("and hears of the end", || cluster.nodes[1].client().hpc_jobs().unwrap().is_empty());
+}
+
 fn status(client: &Client, name: &str) -> forebay_wire::HpcStatus {
     client.hpc_jobs().unwrap().into_iter().find(|job| job.name == name).unwrap()
 }
@@ -168,6 +183,52 @@ fn a_phase_that_never_ends_is_cut_off_and_named_in_the_log_and_by_jobs() {
     let words = text(&out.stdout);
     assert!(words.contains("HPC job endless") && words.contains("cut off"), "{words}");
     assert!(!words.contains("prefetches stop"), "{words}");
+}
+
+/// A change is a message to the coordinator, and each phase of a new job sets and releases the
+/// brake. A new connection each time, which must not count anew.
+#[test]
+fn a_program_that_begins_and_ends_phases_in_a_loop_is_slowed_down_and_does_not_fill_the_log() {
+    let pfs = plain_pfs();
+    let agent = Agent::on(pfs.path());
+    let client = agent.client();
+    let (begun, phases) = (Instant::now(), 250);
+    for _ in 0..phases {
+        let job = client.open_hpc_job(&HpcJobOptions::named("loops")).unwrap();
+        job.phase_begin(0, Duration::ZERO).unwrap();
+        job.phase_end().unwrap();
+    }
+    // Four changes each; 256 at once, and 200 in each second.
+    let took = begun.elapsed();
+    assert!(took >= Duration::from_secs(3), "{phases} phases in {took:?}");
+    assert!(agent.counter("brakes_total") >= phases, "the brake was not set by each");
+    let lines = agent.log().matches("the brake of prefetches").count();
+    let most = took.as_secs() as usize / 10 + 2;
+    assert!((1..=most).contains(&lines), "{lines} lines of the log in {took:?}");
+    assert_eq!(client.plans(1).unwrap().phases.len(), 1, "the coordinator does not follow");
+}
+
+#[test]
+fn a_program_that_declares_a_phase_and_goes_away_without_its_end_does_not_brake_again() {
+    let pfs = plain_pfs();
+    let agent = Agent::on(pfs.path());
+    let client = agent.client();
+    let begin = || {
+        let job = client.open_hpc_job(&HpcJobOptions::named("again")).unwrap();
+        job.phase_begin(0, Duration::ZERO).unwrap();
+        job
+    };
+    let job = begin();
+    assert_eq!(agent.counter("brakes_total"), 1);
+    drop(job);
+    wait_for("it is gone", || client.hpc_jobs().unwrap().is_empty());
+    let job = begin();
+    assert_eq!(agent.counter("brakes_total"), 1, "a new connection is believed");
+    job.phase_end().unwrap();
+    // One has ended by itself: a further one that takes longer than is known brakes again.
+    job.phase_begin(MIB, Duration::ZERO).unwrap();
+    job.phase_progress(10 * MIB).unwrap();
+    wait_for("it is believed again", || agent.counter("brakes_total") == 2);
 }
 
 #[test]
@@ -259,6 +320,38 @@ fn bursts_of_a_program_that_nobody_changed_become_phases() {
     assert!(phases.iter().all(|phase| phase.name == "unchanged"), "{phases:?}");
     let last = phases.last().unwrap();
     assert!(last.bytes == 8 * MIB && last.alone_ms.is_some(), "the first taught what it takes: {phases:?}");
+}
+
+#[test]
+fn a_program_that_is_killed_within_a_write_and_is_never_waited_for_does_not_keep_its_phase() {
+    let (Some(library), Some(slow)) = (observer(), SlowFs::start()) else { return };
+    let agent = Agent::on(&slow.mount());
+    slow.fault("write=hang,path=held");
+    let (done, held, pid) = (slow.at("done"), slow.at("held"), agent.state_dir().join("pid"));
+    let line = format!(
+        "dd if=/dev/zero of={} bs=1M count=8 conv=fsync 2>/dev/null; \
+         dd if=/dev/zero of={} bs=1M count=8 2>/dev/null & echo $! > {}; exec sleep 1000",
+        quoted(&done),
+        quoted(&held),
+        quoted(&pid)
+    );
+    let mut run = agent.command(&["run", "--job", "killed", "--", "sh", "-c", &line]);
+    let mut run = run.env("FOREBAY_PRELOAD", library).spawn().unwrap();
+    let phase = || status(&agent.client(), "killed").phase;
+    wait_for("its write hangs", || slow.stats().hung_now > 0);
+    // Longer than a phase lasts without a call in progress.
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(phase().is_some_and(|phase| phase.done_bytes >= 8 * MIB), "the write does not keep the phase");
+    let pid: u32 = std::fs::read_to_string(&pid).unwrap().trim().parse().unwrap();
+    crate::common::send_signal(pid, libc::SIGKILL);
+    slow.fault("none");
+    let stat = || std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    wait_for("it is dead and nobody waits for it", || stat().contains(") Z "));
+    wait_for("its phase ends", || phase().is_none());
+    assert!(stat().contains(") Z "), "its parent has waited for it");
+    assert_eq!(agent.counter("phases_cut_off_total"), 0);
+    run.kill().unwrap();
+    run.wait().unwrap();
 }
 
 fn quoted(path: &Path) -> String {

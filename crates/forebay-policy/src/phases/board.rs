@@ -4,6 +4,7 @@ use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use super::doubt::Doubts;
 use super::job::{Job, Phase};
 use super::{BYTES_MAX, Declared, Expected, JobKey, Refused};
 use crate::machine::{Machine, Nanos};
@@ -209,6 +210,7 @@ pub struct Board {
     now: Nanos,
     jobs: BTreeMap<JobKey, Job>,
     remote: BTreeMap<String, Remote>,
+    doubts: Doubts,
     is_braking: bool,
     spread_at: Option<Nanos>,
 }
@@ -221,6 +223,7 @@ impl Board {
             now: Nanos(0),
             jobs: BTreeMap::new(),
             remote: BTreeMap::new(),
+            doubts: Doubts::default(),
             is_braking: false,
             spread_at: None,
         }
@@ -316,18 +319,33 @@ impl Board {
         self.jobs.insert(key, Job::new(declared));
     }
 
-    fn begins(&mut self, key: JobKey, at: Nanos, (bytes, deadline_ns): (u64, u64), out: &mut Vec<Action>) {
+    /// `deadline_ns` is `None` for a phase that was observed and not declared.
+    fn begins(
+        &mut self,
+        key: JobKey,
+        at: Nanos,
+        (bytes, deadline_ns): (u64, Option<u64>),
+        out: &mut Vec<Action>,
+    ) {
         if self.may_begin(key).is_err() {
             return;
         }
         let is_disturbed = self.disturb(key);
         let now = self.now;
         let Some(job) = self.jobs.get_mut(&key) else { return };
-        let line = job.line(at, bytes, deadline_ns);
-        let counts = !job.is_doubted;
+        let line = job.line(at, bytes, deadline_ns.unwrap_or(0));
+        let counts = !self.doubts.holds(job.declared.user, &job.declared.name);
         let is_behind = counts && line.is_behind(now, false);
-        let phase =
-            Phase { line, is_behind, counts, is_over: false, is_disturbed, beside_bytes: 0, reported: now };
+        let phase = Phase {
+            line,
+            is_behind,
+            counts,
+            is_declared: deadline_ns.is_some(),
+            is_over: false,
+            is_disturbed,
+            beside_bytes: 0,
+            reported: now,
+        };
         job.phase = Some(phase);
         (job.expected, job.overdue_at) = (None, None);
         if counts {
@@ -382,7 +400,7 @@ impl Board {
         if phase.is_over {
             return;
         }
-        job.is_doubted = false;
+        self.doubts.forget(job.declared.user, &job.declared.name);
         match line.deadline {
             Some(deadline) if at > deadline => job.late += 1,
             _ => job.in_time += 1,
@@ -409,8 +427,11 @@ impl Board {
 
     fn closes(&mut self, key: JobKey, out: &mut Vec<Action>) {
         let Some(job) = self.jobs.remove(&key) else { return };
-        if job.phase.is_some_and(|phase| phase.is_live()) {
+        if let Some(phase) = job.phase.filter(Phase::is_live) {
             self.spread_at = Some(self.now);
+            if phase.is_declared && phase.is_behind {
+                self.doubts.add(job.declared.user, &job.declared.name);
+            }
         }
         out.push(Action::Tell(key, Told::Leaves));
     }
@@ -460,7 +481,7 @@ impl Board {
             }
             phase.is_over = true;
             phase.is_behind = false;
-            job.is_doubted = true;
+            self.doubts.add(job.declared.user, &job.declared.name);
             job.cut_off += 1;
             let lasted_ns = self.now.saturating_since(phase.line.began);
             out.push(Action::CutOff { name: job.declared.name.clone(), user: job.declared.user, lasted_ns });
@@ -521,9 +542,9 @@ impl Machine for Board {
         match event {
             Event::Opens(job, declared) => self.opens(job, declared, out),
             Event::Begins { job, bytes, deadline_ns } => {
-                self.begins(job, self.now, (bytes, deadline_ns), out)
+                self.begins(job, self.now, (bytes, Some(deadline_ns)), out)
             }
-            Event::Begun { job, at, bytes } => self.begins(job, at.min(self.now), (bytes, 0), out),
+            Event::Begun { job, at, bytes } => self.begins(job, at.min(self.now), (bytes, None), out),
             Event::Progress { job, bytes } => self.progress(job, bytes, out),
             Event::Ends(job) => self.ends(job, self.now, out),
             Event::Ended(job, at) => self.ends(job, at.min(self.now), out),

@@ -131,8 +131,6 @@ pub(super) struct Job {
     missed: u8,
     /// It reports progress.
     pub reports: bool,
-    /// A phase of it was cut off, and no later one has ended by itself yet.
-    pub is_doubted: bool,
     /// Phases that have ended, and of those: in time, late, cut off.
     pub ended: u32,
     pub in_time: u32,
@@ -146,6 +144,8 @@ pub(super) struct Phase {
     pub is_behind: bool,
     /// Other nodes and the coordinator hear of it.
     pub counts: bool,
+    /// The program has declared it; it was not observed.
+    pub is_declared: bool,
     /// It was cut off; what is still reported of it changes nothing.
     pub is_over: bool,
     /// Another job's phase has slowed it down.
@@ -167,7 +167,6 @@ impl Job {
             overdue_at: None,
             missed: 0,
             reports: false,
-            is_doubted: false,
             ended: 0,
             in_time: 0,
             late: 0,

@@ -9,6 +9,7 @@
 //! | file | contents |
 //! | --- | --- |
 //! | `board` | the machine |
+//! | `doubt` | jobs whose declared phases are not believed |
 //! | `job` | one HPC job of this node and its phase |
 //! | `line` | the line that the progress of a phase is compared with |
 //! | `alone` | what is learnt of a job's I/O without interference |
@@ -19,6 +20,7 @@
 mod alone;
 mod board;
 pub mod bursts;
+mod doubt;
 mod job;
 mod line;
 pub mod predict;

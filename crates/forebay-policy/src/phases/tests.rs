@@ -98,6 +98,41 @@ fn a_phase_that_never_ends_is_cut_off_named_and_doubted_until_one_ends() {
 }
 
 #[test]
+fn doubt_outlives_the_connection_of_the_job() {
+    let reopen = |board: &mut Board, now, key| {
+        hear(board, now, Event::Closes(key));
+        hear(board, now, Event::Opens(key + 1, declared("sim", 0)));
+        hear(board, now, Event::Begins { job: key + 1, bytes: 0, deadline_ns: 0 })
+    };
+    // One was cut off.
+    let mut board = board(S);
+    hear(&mut board, 0, begin(100, 2 * S));
+    assert!(wake(&mut board, 6 * S).iter().any(|a| matches!(a, Action::CutOff { .. })));
+    assert!(reopen(&mut board, 7 * S, 1).is_empty() && !board.is_braking());
+    hear(&mut board, 7 * S, Event::Opens(9, Declared { user: 7, ..declared("sim", 0) }));
+    hear(&mut board, 7 * S, Event::Begins { job: 9, bytes: 0, deadline_ns: 0 });
+    assert!(board.is_braking(), "another user's job of the same name is believed");
+    hear(&mut board, 8 * S, Event::Closes(9));
+    // That ends by itself, the next is believed, and not again after it went away.
+    hear(&mut board, 9 * S, Event::Ends(2));
+    reopen(&mut board, 10 * S, 2);
+    assert!(board.is_braking());
+    assert!(!reopen(&mut board, 11 * S, 3).contains(&Action::Spread) && !board.is_braking());
+}
+
+#[test]
+fn a_program_that_ends_in_an_observed_phase_or_one_that_is_in_time_is_believed_again() {
+    for event in [Event::Begun { job: 1, at: Nanos(0), bytes: 0 }, begin(100, 0)] {
+        let mut board = board(if matches!(event, Event::Begun { .. }) { 0 } else { 10 * S });
+        hear(&mut board, 0, event);
+        hear(&mut board, S, Event::Closes(1));
+        hear(&mut board, S, Event::Opens(1, declared("sim", 0)));
+        hear(&mut board, S, begin(0, 0));
+        assert!(board.is_braking());
+    }
+}
+
+#[test]
 fn a_phase_that_still_moves_is_not_cut_off_at_once() {
     let mut board = board(S);
     hear(&mut board, 0, begin(100, S));
