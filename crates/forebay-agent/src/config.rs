@@ -15,6 +15,7 @@ use forebay_pfs::Revalidate;
 use forebay_policy::eviction::EvictionKind;
 use forebay_policy::stage::Division;
 use forebay_store::Backing;
+use forebay_store::ring::PAGES_MAX;
 use forebay_wire::Role;
 use serde::Deserialize;
 use std::net::SocketAddr;
@@ -510,9 +511,13 @@ impl MountConfig {
         }
     }
 
-    /// Unit of caching of the file at `path` in bytes. All members of a cluster come to the same
-    /// answer, as only the name counts: an owner refuses pages of another size.
-    pub fn page_bytes_of(&self, path: &[u8]) -> u64 {
+    /// Unit of caching of the file at `path`, of `size` bytes, in bytes. All members of a cluster
+    /// come to the same answer, as only these count: an owner refuses pages of another size.
+    pub fn page_bytes_of(&self, path: &[u8], size: u64) -> u64 {
+        // A copy cannot number more small pages than this.
+        if size.div_ceil(self.small_page_bytes) >= PAGES_MAX {
+            return self.page_bytes;
+        }
         // What the kernel adds to the name of a file that was removed while it is open.
         let path = path.strip_suffix(b" (deleted)").unwrap_or(path);
         let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
@@ -1144,14 +1149,17 @@ mod tests {
     #[test]
     fn columnar_files_have_small_pages_by_their_name_alone() {
         let mut mount = MountConfig::new("a", Path::new("/b"));
-        let small =
-            |mount: &MountConfig, name: &str| mount.page_bytes_of(name.as_bytes()) == mount.small_page_bytes;
+        let small = |mount: &MountConfig, name: &str| {
+            mount.page_bytes_of(name.as_bytes(), 1 << 20) == mount.small_page_bytes
+        };
         for name in ["/b/t/part-0.snappy.parquet", "x.orc", "/b/x.parquet (deleted)", ".parquet"] {
             assert!(small(&mount, name), "{name}");
         }
         for name in ["/b/t.parquet/part-0.csv", "x.parquet.crc", "parquet", "", "/b/x.ORC"] {
             assert!(!small(&mount, name), "{name}");
         }
+        let bytes_of = |size| mount.page_bytes_of(b"x.parquet", size);
+        assert_eq!([bytes_of((256 << 30) - (16 << 10)), bytes_of(256 << 30)], [16 << 10, 2 << 20]);
         mount.small_page_files = vec!["0*_?".into()];
         assert!(small(&mount, "/b/000000_0") && small(&mount, "0_1"));
         assert!(!small(&mount, "000000_") && !small(&mount, "x.parquet"));

@@ -292,10 +292,7 @@ impl CopyFile {
     }
 
     fn punch_bytes(&self, offset: u64, len: u64) -> io::Result<()> {
-        if len == 0 {
-            return Ok(());
-        }
-        Ok(fallocate(&self.file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len)?)
+        release_bytes(self.file.as_fd(), offset, len)
     }
 
     /// Drops what a dead agent left half done: pages being filled or released become absent and
@@ -445,6 +442,17 @@ fn decode_header(header: &[u8; HEADER_BYTES as usize]) -> io::Result<(CopyIdenti
 
 fn damaged(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("not a whole copy: {why}"))
+}
+
+/// Releases the memory of `len` bytes of a file of the tier from `offset` on.
+///
+/// # Errors
+/// What `fallocate` returns.
+pub fn release_bytes(file: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<()> {
+    if len == 0 {
+        return Ok(());
+    }
+    Ok(fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len)?)
 }
 
 pub(crate) fn write_all_at(fd: BorrowedFd<'_>, mut data: &[u8], mut offset: u64) -> io::Result<()> {

@@ -27,7 +27,7 @@ pub use crate::mounting::{Backing, TierOptions};
 pub use crate::state::claim as claim_state_dir;
 
 /// What a huge page of the usual machines has.
-pub(crate) const HUGE_PAGE_BYTES: u64 = 2 << 20;
+pub const HUGE_PAGE_BYTES: u64 = 2 << 20;
 
 /// An open tier. While it lives, no other agent can open the same.
 #[derive(Debug)]

@@ -10,11 +10,39 @@ use crate::lock::lock;
 use forebay_policy::eviction::{Fill, Victim};
 use forebay_store::blocks_bytes;
 use forebay_store::ring::split_key;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Victims withdrawn under one hold of the lock; with 2 MiB pages, half a gigabyte.
 const VICTIMS_PER_ROUND: u64 = 256;
+
+/// Pages of a copy that are walked under one hold of the lock: a copy may have 16 million.
+const PAGES_PER_ROUND: u32 = 16_384;
+
+/// A superseded version whose pages are evicted.
+#[derive(Debug)]
+pub(super) struct Stale {
+    entry: Arc<Entry>,
+    /// The first page that has not been looked at.
+    next: u32,
+}
+
+impl Stale {
+    pub(super) fn new(entry: Arc<Entry>) -> Self {
+        Stale { entry, next: 0 }
+    }
+}
+
+/// What is to go after one hold of the lock.
+#[derive(Default)]
+struct Chosen {
+    victims: Vec<Withdrawn>,
+    /// Superseded entries that are to be removed.
+    names: Vec<Arc<Entry>>,
+    /// A superseded copy has pages that were not looked at.
+    has_more: bool,
+}
 
 /// A page that readers do not see any more.
 type Withdrawn = (Arc<Entry>, u32);
@@ -42,12 +70,15 @@ impl Cache {
         let mut freed = Freed::default();
         let mut released = 0;
         let mut stale_too = true;
+        let mut waiting = Vec::new();
         while released < want {
-            let (victims, names) = self.withdraw_some(want - released, stale_too);
-            if victims.is_empty() && names.is_empty() {
+            let Chosen { victims, names, has_more } =
+                self.withdraw_some(want - released, stale_too, &mut waiting);
+            if victims.is_empty() && names.is_empty() && !has_more {
                 break;
             }
             match self.release(&victims, &mut freed) + self.drop_entries(names) {
+                0 if has_more => {}
                 0 if !stale_too => break,
                 // Superseded copies with pages on their way cannot go yet; that must not keep
                 // others from going.
@@ -55,36 +86,46 @@ impl Cache {
                 round => released += round,
             }
         }
+        if !waiting.is_empty() {
+            self.index().stale.extend(waiting);
+        }
         freed
     }
 
-    /// Chooses victims and withdraws their pages from readers. Also returns superseded entries that
-    /// are to be removed.
-    fn withdraw_some(&self, want: u64, stale_too: bool) -> (Vec<Withdrawn>, Vec<Arc<Entry>>) {
+    /// Chooses victims and withdraws their pages from readers. Superseded versions of which clients
+    /// map a part are `waiting` from now on: each is walked once in an eviction.
+    fn withdraw_some(&self, want: u64, stale_too: bool, waiting: &mut Vec<Stale>) -> Chosen {
         let mut index = self.index();
-        let mut victims = Vec::new();
-        let mut names = Vec::new();
-        let mut waiting = Vec::new();
-        let mut covered = 0;
-        while stale_too && covered < want && (victims.len() as u64) < VICTIMS_PER_ROUND {
-            let Some(entry) = index.stale.pop_front() else { break };
-            let pages = self.withdraw_all(&entry, &index);
-            let bytes: u64 = pages.iter().map(|page| blocks_bytes(entry.geometry().page_len(*page))).sum();
+        let mut chosen = Chosen::default();
+        let (mut covered, mut pages_left) = (0, PAGES_PER_ROUND);
+        while stale_too && covered < want && (chosen.victims.len() as u64) < VICTIMS_PER_ROUND {
+            let Some(mut stale) = index.stale.pop_front() else { break };
+            let (entry, first) = (stale.entry.clone(), stale.next);
+            let geometry = entry.geometry();
+            let resident_bytes = entry.resident_bytes.load(Ordering::Relaxed);
+            let end = first.saturating_add(pages_left).min(geometry.pages() as u32);
+            let pages = self.withdraw_in(&entry, &mut index, first..end);
+            let bytes: u64 = pages.iter().map(|page| blocks_bytes(geometry.page_len(*page))).sum();
             covered += bytes;
-            victims.extend(pages.into_iter().map(|page| (entry.clone(), page)));
-            if entry.resident_bytes.load(Ordering::Relaxed) > bytes {
-                // Clients map the rest.
-                waiting.push(entry);
-            } else {
+            chosen.victims.extend(pages.into_iter().map(|page| (entry.clone(), page)));
+            pages_left -= end - first;
+            if resident_bytes <= bytes {
                 covered += entry.metadata_bytes;
-                names.push(entry);
+                chosen.names.push(entry);
+            } else if end < geometry.pages() as u32 {
+                stale.next = end;
+                index.stale.push_front(stale);
+                chosen.has_more = true;
+                break;
+            } else {
+                // Clients map the rest.
+                waiting.push(Stale::new(entry));
             }
         }
-        index.stale.extend(waiting);
-        if covered < want {
-            self.withdraw_by_policy(&mut index, want - covered, &mut victims);
+        if covered < want && !chosen.has_more {
+            self.withdraw_by_policy(&mut index, want - covered, &mut chosen.victims);
         }
-        (victims, names)
+        chosen
     }
 
     fn withdraw_by_policy(&self, index: &mut Index, want: u64, victims: &mut Vec<(Arc<Entry>, u32)>) {
@@ -113,12 +154,19 @@ impl Cache {
         }
     }
 
-    /// Withdraws every page of `entry` that nobody has mapped; the policy forgets them.
-    fn withdraw_all(&self, entry: &Arc<Entry>, index: &Index) -> Vec<u32> {
+    /// Withdraws those of `pages` of `entry` that nobody has mapped; the policy forgets them.
+    fn withdraw_in(&self, entry: &Arc<Entry>, index: &mut Index, pages: Range<u32>) -> Vec<u32> {
         let Ok(file) = self.file(entry) else { return Vec::new() };
-        (0..entry.geometry().pages() as u32)
-            .filter(|page| !index.page_pins.contains_key(&entry.key(*page)) && file.withdraw(*page))
-            .collect()
+        let Index { policy, page_pins, .. } = index;
+        let withdrawn = pages.filter(|page| {
+            let key = entry.key(*page);
+            let goes = !page_pins.contains_key(&key) && file.withdraw(*page);
+            if goes {
+                policy.remove(key);
+            }
+            goes
+        });
+        withdrawn.collect()
     }
 
     /// Punches withdrawn pages, and removes copies that have none left. Returns the bytes that left
@@ -200,7 +248,7 @@ impl Cache {
                 continue;
             }
             match self.drop_if_empty(&entry) {
-                0 => self.index().stale.push_back(entry),
+                0 => self.index().stale.push_back(Stale::new(entry)),
                 bytes => released += bytes,
             }
         }
@@ -210,24 +258,111 @@ impl Cache {
     /// Releases every page of one file.
     pub fn evict_entry(&self, entry: &Arc<Entry>) -> Freed {
         let mut freed = Freed::default();
-        let mut index = self.index();
-        let victims: Vec<_> =
-            self.withdraw_all(entry, &index).into_iter().map(|page| (entry.clone(), page)).collect();
-        for (entry, page) in &victims {
-            index.policy.remove(entry.key(*page));
+        let (mut first, pages) = (0, entry.geometry().pages() as u32);
+        // The lock is free between steps; a page that comes behind them stays, as one that comes
+        // after all of this would.
+        while first < pages && entry.resident_bytes.load(Ordering::Relaxed) > 0 {
+            let end = first.saturating_add(PAGES_PER_ROUND).min(pages);
+            let withdrawn = self.withdraw_in(entry, &mut self.index(), first..end);
+            let victims: Vec<_> = withdrawn.into_iter().map(|page| (entry.clone(), page)).collect();
+            self.release(&victims, &mut freed);
+            first = end;
         }
-        drop(index);
-        self.release(&victims, &mut freed);
         self.drop_if_empty(entry);
         freed
     }
 
     /// Releases versions that were superseded. Called when there is time.
     pub fn sweep_stale(&self) {
-        let entries: Vec<_> = self.index().stale.drain(..).collect();
-        for entry in entries {
+        let superseded: Vec<_> = self.index().stale.drain(..).collect();
+        for Stale { entry, .. } in superseded {
             self.evict_entry(&entry);
             self.drop_entries(vec![entry]);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_pfs::FileVersion;
+    use forebay_policy::eviction::EvictionKind;
+    use forebay_store::copy::{CopyFile, CopyIdentity};
+    use forebay_store::tier::{Backing, TierOptions};
+    use forebay_store::{Budget, Class, State, Tier, Word};
+
+    const PAGE: u64 = 16 << 10;
+
+    fn cache_in(dir: &std::path::Path) -> Cache {
+        let tier = Tier::open(&TierOptions {
+            state_dir: dir.join("state"),
+            backing: Backing::Directory,
+            directory: Some(dir.join("tier")),
+            limit_bytes: u64::MAX,
+            huge_pages: false,
+            program: None,
+        });
+        Cache::new(tier.unwrap(), Budget::new(1 << 30), EvictionKind::default(), 100, Arc::default())
+    }
+
+    /// A version of the file 7, of so many pages, of which these are resident.
+    fn enter(cache: &Cache, pages: u64, resident: &[u32]) -> Arc<Entry> {
+        let copy = cache.next_copy();
+        let identity = CopyIdentity {
+            copy,
+            mount: "pfs".into(),
+            path: b"f".to_vec(),
+            owner_uid: 0,
+            version: FileVersion { ino: 7, size: pages * PAGE, mtime_ns: copy as i64, ctime_ns: 0 },
+            page_bytes: PAGE,
+        };
+        let metadata = cache.reserve_metadata(&identity).unwrap();
+        let file = CopyFile::create(&cache.tier, &identity).unwrap();
+        let entry = cache.insert_entry(identity, 0, metadata, file);
+        let file = cache.file(&entry).unwrap();
+        for page in resident {
+            cache.keep_pages(cache.reserve(Class::Pages, PAGE).unwrap());
+            let whole = Word { state: State::Resident, valid_blocks: 4, ..Word::ABSENT };
+            assert!(cache.note_resident(&entry, &file, *page, (Word::ABSENT, whole), Fill::Demand));
+        }
+        entry
+    }
+
+    #[test]
+    fn a_superseded_copy_of_very_many_pages_is_walked_in_steps() {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let cache = cache_in(dir.path());
+        let pages = 10 * PAGES_PER_ROUND;
+        let old = enter(&cache, u64::from(pages), &[0, 5 * PAGES_PER_ROUND, pages - 1]);
+        enter(&cache, 1, &[0]);
+        assert!(old.stale.load(Ordering::Relaxed));
+        assert_eq!(cache.index().policy.len(), 4, "pages were walked while the index was locked");
+        let (mut waiting, mut freed) = (Vec::new(), Freed::default());
+        let step = cache.withdraw_some(1 << 20, true, &mut waiting);
+        assert!(step.has_more && step.victims.len() == 1, "{}", step.victims.len());
+        assert_eq!(cache.index().stale.front().unwrap().next, PAGES_PER_ROUND);
+        cache.release(&step.victims, &mut freed);
+        // The two others go before the page of the newer version.
+        assert_eq!(cache.evict(2 * PAGE), Freed { bytes: 2 * PAGE, pages: 2 });
+        assert_eq!(cache.index().policy.len(), 1);
+        assert_eq!(cache.totals().files, 1);
+    }
+
+    #[test]
+    fn the_sweep_walks_all_of_a_superseded_copy_but_what_is_mapped() {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let cache = cache_in(dir.path());
+        let pages = 3 * PAGES_PER_ROUND;
+        let old = enter(&cache, u64::from(pages), &[0, 1, pages - 1]);
+        let key = old.key(1);
+        cache.index().page_pins.insert(key, 1);
+        enter(&cache, 1, &[0]);
+        cache.sweep_stale();
+        assert_eq!(old.resident_bytes.load(Ordering::Relaxed), PAGE);
+        assert_eq!(cache.evict(64 << 20).pages, 1, "of the newer version");
+        assert_eq!(old.resident_bytes.load(Ordering::Relaxed), PAGE);
+        cache.index().page_pins.remove(&key);
+        cache.sweep_stale();
+        assert_eq!((cache.totals().files, cache.index().policy.len()), (0, 0));
     }
 }

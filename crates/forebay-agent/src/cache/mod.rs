@@ -17,12 +17,13 @@ use crate::lock::lock;
 use entry::Entry;
 use forebay_pfs::{FileFacts, FileVersion};
 use forebay_policy::eviction::{EvictionKind, EvictionPolicy, Fill};
-use forebay_store::copy::{CopyFile, CopyIdentity, Geometry};
+use forebay_store::copy::{CopyFile, CopyIdentity, Geometry, release_bytes};
 use forebay_store::ring::PAGES_MAX;
 use forebay_store::{Budget, Class, Reservation, State, Tier, Word, blocks_bytes};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io;
-use std::ops::Bound;
+use std::ops::{Bound, Range};
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
@@ -71,8 +72,9 @@ struct Index {
     /// The newest version seen of each file, by mount and inode.
     newest: HashMap<(usize, u64), Arc<Entry>>,
     by_copy: BTreeMap<u64, Arc<Entry>>,
-    /// Versions that were superseded, oldest first: they go before anything else.
-    stale: VecDeque<Arc<Entry>>,
+    /// Versions that were superseded, oldest first: they go before anything else. The policy knows
+    /// their pages until they are walked.
+    stale: VecDeque<evict::Stale>,
     policy: Box<dyn EvictionPolicy>,
     /// Adopted copies with the pages that clients of the earlier agent may still map. Their pins
     /// died with that agent; the lock on the copy's file has not. The pages are pinned and count as
@@ -437,6 +439,16 @@ impl Cache {
         }
     }
 
+    /// As [`Cache::trim`], of a file that is no copy yet: `bytes` of it hold nothing.
+    pub fn trim_unfinished(&self, file: BorrowedFd<'_>, bytes: Range<u64>) {
+        if self.needs_trim
+            && !bytes.is_empty()
+            && let Err(e) = release_bytes(file, bytes.start, bytes.end - bytes.start)
+        {
+            tracing::error!(error = %e, "cannot release memory beside a staged page");
+        }
+    }
+
     /// Waits for readers of a page's old content to be told: a withdrawn page that is asked for
     /// again has to be punched first. Bounded; returns whether the page is free.
     pub fn wait_absent(&self, file: &CopyFile, page: u32) -> bool {
@@ -455,14 +467,11 @@ impl Index {
         if entry.stale.swap(true, Ordering::Relaxed) {
             return;
         }
-        for page in 0..entry.geometry().pages() as u32 {
-            self.policy.remove(entry.key(page));
-        }
         if entry.pinned.swap(false, Ordering::Relaxed) {
             self.pinned_bytes -= entry.geometry().size;
             entry.forget_pin();
         }
-        self.stale.push_back(entry);
+        self.stale.push_back(evict::Stale::new(entry));
     }
 }
 

@@ -37,7 +37,7 @@ impl Fetch {
         if let Some(entry) = self.cache.find(file.mount, &file.facts) {
             return Ok(entry);
         }
-        let page_bytes = mount.page_bytes_of(fd);
+        let page_bytes = mount.page_bytes_of(fd, file.facts.version.size);
         let made = self.cache.find_or_create(file.mount, mount.label(), page_bytes, &file.facts, path);
         made.map_err(NoEntry::Copy)
     }

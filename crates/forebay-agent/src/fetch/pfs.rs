@@ -155,6 +155,7 @@ impl Pfs {
         let page_bytes = task.entry.geometry().page_bytes;
         let flights: Vec<_> = task.flights().cloned().collect();
         let (mut at, mut done) = (0, 0);
+        let (started, mut read_bytes) = (Instant::now(), 0);
         while at < flights.len() {
             let rest = &flights[at..];
             let is_demanded = rest[0].is_demanded();
@@ -168,16 +169,24 @@ impl Pfs {
                 bound = bound.min(FIRST_CHUNK_BYTES);
             }
             let pages = rest.len().min((bound as u64 / page_bytes).max(1) as usize);
-            self.fetch_together(task, &rest[..pages], buffer);
+            read_bytes += self.fetch_together(task, &rest[..pages], buffer);
             at += pages;
             done += pages as u64 * page_bytes;
+        }
+        if task.urgency != Urgency::Refill {
+            let usual_bytes = self.mounts[task.entry.mount].config.page_bytes;
+            if let Some(took) = page_time_of(usual_bytes, read_bytes, started.elapsed()) {
+                self.waiting[task.entry.mount].streams.page_took(took);
+            }
         }
     }
 
     /// Fetches those of these pages that are not taken and not there. What is not a page at its
-    /// beginning, or fails to begin, is fetched or ended by itself.
-    fn fetch_together(&self, task: &Task, flights: &[Arc<Flight>], buffer: &mut Vec<u8>) {
+    /// beginning, or fails to begin, is fetched or ended by itself. Returns the bytes that were read
+    /// together.
+    fn fetch_together(&self, task: &Task, flights: &[Arc<Flight>], buffer: &mut Vec<u8>) -> u64 {
         let mut run = run::Run::default();
+        let mut read_bytes = 0;
         for flight in flights {
             let alone = task.of(flight);
             if !flight.take() {
@@ -194,7 +203,7 @@ impl Pfs {
             match begun {
                 Ok(Some(begun)) if run.takes(&begun, flight.page) => run.add(alone, begun),
                 Ok(Some(begun)) => {
-                    self.fetch_begun_run(std::mem::take(&mut run), buffer);
+                    read_bytes += self.fetch_begun_run(std::mem::take(&mut run), buffer);
                     if begun.done() == 0 {
                         run.add(alone, begun);
                     } else {
@@ -206,16 +215,23 @@ impl Pfs {
                 Err(e) => self.ends.finish(&alone, Err(e)),
             }
         }
-        self.fetch_begun_run(run, buffer);
+        read_bytes + self.fetch_begun_run(run, buffer)
     }
 
-    /// Reads the pages of a run, shows them and ends their flights.
-    fn fetch_begun_run(&self, run: run::Run, buffer: &mut Vec<u8>) {
-        let Some((task, offset, len)) = run.range() else { return };
+    /// Reads the pages of a run, shows them and ends their flights; returns the bytes that were
+    /// read. If the read fails, it reads them once more, each by itself: a page that cannot be read
+    /// must not take its neighbours along.
+    fn fetch_begun_run(&self, run: run::Run, buffer: &mut Vec<u8>) -> u64 {
+        let Some((task, offset, len)) = run.range() else { return 0 };
         self.make_buffer(buffer);
-        let buffer = &mut buffer[..len];
-        let read = self.read_chunk(task, buffer, offset);
-        let written = read.and_then(|()| run.file().write_at(buffer, offset).map_err(tier_failed));
+        let read = self.read_chunk(task, &mut buffer[..len], offset);
+        if matches!(read, Err(FlightError::Pfs { .. })) && run.is_of_several() {
+            let alone =
+                run.into_pages().map(|(task, begun)| self.fetch_begun_run(run::Run::of(task, begun), buffer));
+            return alone.sum();
+        }
+        let read_bytes = if read.is_ok() { len as u64 } else { 0 };
+        let written = read.and_then(|()| run.file().write_at(&buffer[..len], offset).map_err(tier_failed));
         run.trim(&self.cache);
         for (task, mut begun) in run.into_pages() {
             let page_len = task.entry.geometry().page_len(task.flight.page);
@@ -232,6 +248,7 @@ impl Pfs {
             };
             self.ends.finish(&task, outcome);
         }
+        read_bytes
     }
 
     /// Puts a page on its way from the PFS.
@@ -432,6 +449,12 @@ impl Pfs {
     }
 }
 
+/// What a page of `page_bytes` takes, if `read_bytes` took so long; `None` if they are too few to
+/// tell.
+fn page_time_of(page_bytes: u64, read_bytes: u64, took: Duration) -> Option<Duration> {
+    (read_bytes * 2 >= page_bytes).then(|| took.mul_f64(page_bytes as f64 / read_bytes as f64))
+}
+
 /// Whether all who wanted a page have gone.
 fn is_unwanted(urgency: Urgency, flight: &Flight) -> bool {
     matches!(urgency, Urgency::Load | Urgency::Plan) && !flight.is_demanded() && flight.give_up_unwanted()
@@ -459,6 +482,13 @@ mod tests {
         assert_eq!(bound(Urgency::Refill, true, 64 << 10), DEMAND_CHUNK_BYTES);
         assert_eq!(bound(Urgency::Ahead, false, 0), CHUNK_BYTES);
         assert_eq!(bound(Urgency::Refill, false, 0), REFILL_CHUNK_BYTES);
+    }
+
+    #[test]
+    fn a_long_run_tells_what_a_page_takes() {
+        let time_of = |read_bytes| page_time_of(2 << 20, read_bytes, Duration::from_millis(300));
+        assert_eq!([0, (1 << 20) - 1].map(time_of), [None; 2]);
+        assert_eq!([1 << 20, 2 << 20].map(time_of), [600, 300].map(|ms| Some(Duration::from_millis(ms))));
     }
 
     #[test]

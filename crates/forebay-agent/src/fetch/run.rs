@@ -16,6 +16,11 @@ pub struct Run {
 }
 
 impl Run {
+    /// Of one page.
+    pub fn of(task: Task, begun: Begun) -> Self {
+        Run { pages: vec![(task, begun)] }
+    }
+
     /// Whether `page`, so far begun, may be added.
     pub fn takes(&self, begun: &Begun, page: u32) -> bool {
         let follows = self.pages.last().is_none_or(|(last, _)| last.flight.page + 1 == page);
@@ -54,6 +59,11 @@ impl Run {
         if let Some((first, begun)) = self.pages.first() {
             cache.trim(begun.file(), first.flight.page, self.pages.len() as u32);
         }
+    }
+
+    /// Whether a failure of its read may be one page's alone.
+    pub fn is_of_several(&self) -> bool {
+        self.pages.len() > 1
     }
 
     /// Its pages, for each to end.

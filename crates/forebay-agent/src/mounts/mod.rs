@@ -121,12 +121,12 @@ impl MountState {
         &self.root
     }
 
-    /// Unit of caching in bytes of the file that is open as `fd`.
-    pub fn page_bytes_of(&self, fd: BorrowedFd<'_>) -> u64 {
+    /// Unit of caching in bytes of the file of `size` bytes that is open as `fd`.
+    pub fn page_bytes_of(&self, fd: BorrowedFd<'_>, size: u64) -> u64 {
         if self.config.small_page_files.is_empty() {
             return self.config.page_bytes;
         }
-        self.config.page_bytes_of(&opened_path::opened_path(fd))
+        self.config.page_bytes_of(&opened_path::opened_path(fd), size)
     }
 
     /// What clients are told.

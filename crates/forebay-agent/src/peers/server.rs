@@ -497,7 +497,7 @@ impl<'a> Serving<'a> {
         let page_bytes = match page.file.path.is_empty() && page.page_bytes == config.small_page_bytes {
             // The asker does not know its name.
             true => page.page_bytes,
-            false => config.page_bytes_of(&page.file.path),
+            false => config.page_bytes_of(&page.file.path, page.file.version.size),
         };
         if page.page_bytes != page_bytes {
             return refuse(format!(

@@ -38,8 +38,8 @@ pub struct Next {
     pub entry: Arc<Entry>,
     /// Their numbers.
     pub pages: Range<u32>,
-    /// Bytes of them that are wanted.
-    pub wanted_bytes: u64,
+    /// Bytes of each that are wanted.
+    pub wanted_bytes: Vec<u64>,
     /// They are in the tier already.
     pub is_resident: bool,
     /// The peer that owns them.
@@ -103,10 +103,11 @@ pub fn feed<E: Errand>(
         let is_resident = fetch.is_resident(&entry, first);
         let owner = fetch.owners.owner_of(&entry, first);
         let pages_of = first..first + 1;
+        let wanted_bytes = vec![wanted_bytes];
         let mut next = Next { entry, pages: pages_of, wanted_bytes, is_resident, owner, stream: None };
         while let Some((_, wanted_bytes)) = pages.next_if(|(page, _)| goes_with(fetch, &next, *page)) {
             next.pages.end += 1;
-            next.wanted_bytes += wanted_bytes;
+            next.wanted_bytes.push(wanted_bytes);
         }
         next.stream = next.mount().and_then(|_| fetch.pfs.stream(&next.entry, first));
         if !errand.take_off(&next) {

@@ -326,7 +326,7 @@ impl Orders {
     }
 
     /// Pages that were under way have ended.
-    fn landed(&self, page: &OrderedPages, outcome: &Result<u64, FlightError>) {
+    fn landed(&self, page: &OrderedPages, ends: PageEnds) {
         let mut state = lock(&self.state);
         if page.from_pfs {
             take_one(&mut state.in_flight, page.entry.mount);
@@ -336,11 +336,9 @@ impl Orders {
             if page.stream.is_some() && run.stream == page.stream {
                 run.in_stream = run.in_stream.saturating_sub(1);
             }
-            match outcome {
-                Ok(0) => run.progress.resident_bytes += page.bytes,
-                Ok(_) => run.progress.fetched_bytes += page.bytes,
-                Err(_) => run.progress.failed_bytes += page.bytes,
-            }
+            run.progress.resident_bytes += ends.resident_bytes;
+            run.progress.fetched_bytes += ends.fetched_bytes;
+            run.progress.failed_bytes += ends.failed_bytes;
             run.dirty = true;
             run.end_if_done(&self.reporting);
         }
@@ -442,8 +440,8 @@ struct OrderedPages {
     order: Ticket,
     entry: Arc<Entry>,
     pages: Range<u32>,
-    /// Of them, bytes that the order asks for.
-    bytes: u64,
+    /// Of each, bytes that the order asks for.
+    bytes: Vec<u64>,
     /// They are fetched from the PFS here, not asked of a peer.
     from_pfs: bool,
     /// See [`Run`].
@@ -451,32 +449,42 @@ struct OrderedPages {
     ends: Mutex<PageEnds>,
 }
 
-/// What has become of pages of one read so far.
-#[derive(Debug, Default)]
+/// What has become of pages of one read so far, and of the bytes that were asked for of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct PageEnds {
     pages: u32,
+    resident_bytes: u64,
     fetched_bytes: u64,
-    failure: Option<FlightError>,
+    failed_bytes: u64,
+}
+
+impl PageEnds {
+    /// A page of which `bytes` were asked for has ended.
+    fn add(&mut self, bytes: u64, outcome: &Result<u64, FlightError>) {
+        self.pages += 1;
+        *match outcome {
+            Ok(0) => &mut self.resident_bytes,
+            Ok(_) => &mut self.fetched_bytes,
+            Err(_) => &mut self.failed_bytes,
+        } += bytes;
+    }
 }
 
 impl Watcher for OrderedPages {
     fn page_done(&self, page: u32, outcome: &Result<u64, FlightError>) {
         let all = {
             let mut ends = lock(&self.ends);
-            ends.pages += 1;
-            match outcome {
-                Ok(bytes) => ends.fetched_bytes += bytes,
-                Err(e) => ends.failure = Some(e.clone()),
-            }
+            let number = page.checked_sub(self.pages.start).map_or(usize::MAX, |number| number as usize);
+            ends.add(self.bytes.get(number).copied().unwrap_or(0), outcome);
             if ends.pages < self.pages.end - self.pages.start {
                 // It may be read before the last of them has come.
                 drop(ends);
                 return self.orders.protect(self, page, outcome.is_ok());
             }
-            ends.failure.take().map_or(Ok(ends.fetched_bytes), Err)
+            *ends
         };
         self.orders.protect(self, page, outcome.is_ok());
-        self.orders.landed(self, &all);
+        self.orders.landed(self, all);
     }
 
     fn is_cancelled(&self) -> bool {
@@ -627,7 +635,7 @@ impl Errand for Ordered<'_> {
             order: self.feeder.ticket,
             entry: next.entry.clone(),
             pages: next.pages.clone(),
-            bytes: next.wanted_bytes,
+            bytes: next.wanted_bytes.clone(),
             from_pfs: next.mount().is_some(),
             stream: next.stream,
             ends: Mutex::default(),
@@ -685,6 +693,16 @@ mod tests {
         assert!(!outranked((4, Run { waits_for: Some(1), ..run(4, false) })), "to another mount");
         assert!(!outranked((4, Run { in_flight: 4, ..run(4, false) })), "or may not");
         assert!(!of(vec![(5, run(1, false)), (4, run(4, false))]).outranked(5, 0), "planned ones share");
+    }
+
+    #[test]
+    fn each_page_of_a_run_counts_as_it_has_ended() {
+        let mut ends = PageEnds::default();
+        ends.add(10, &Ok(16));
+        ends.add(16, &Ok(0));
+        ends.add(7, &Err(FlightError::NoRoom));
+        let (resident_bytes, fetched_bytes, failed_bytes) = (16, 10, 7);
+        assert_eq!(ends, PageEnds { pages: 3, resident_bytes, fetched_bytes, failed_bytes });
     }
 
     #[test]

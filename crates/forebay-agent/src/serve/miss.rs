@@ -72,7 +72,7 @@ pub fn fetch(connection: &Connection, file: Admitted, fd: OwnedFd, wanted: &Want
         add(&node.counters.changed_total, 1);
         return reply(Reply::Changed(file.facts));
     }
-    let page_bytes = node.mounts[file.mount].page_bytes_of(fd.as_fd());
+    let page_bytes = node.mounts[file.mount].page_bytes_of(fd.as_fd(), file.facts.version.size);
     let under_way = wanted
         .pages(file.facts.version.size, page_bytes)
         .and_then(|pages| node.shares.share(Kind::Fetching, connection.peer.uid, pages * page_bytes));
@@ -251,7 +251,7 @@ pub fn prefetch(
     let Ok(kept) = keep_file(connection, &file, fd) else {
         return add(&node.counters.ahead_refused_total, 1);
     };
-    let page_bytes = node.mounts[file.mount].page_bytes_of(kept.as_fd());
+    let page_bytes = node.mounts[file.mount].page_bytes_of(kept.as_fd(), version.size);
     let Some(ahead) = Ahead::of(connection, page_bytes, &kept, runs) else { return };
     let Ok(entry) = entry_for(connection, &file, &ahead.pfs) else { return };
     let Ok(copy) = node.cache.file(&entry) else { return };
@@ -268,7 +268,7 @@ pub fn missed(connection: &Connection, sent: Sent, version: &FileVersion, page: 
     // The version is part of the key's meaning, but a file that changes between two misses only
     // costs one fetch.
     let key = place.ino << 24 ^ u64::from(page);
-    let page_bytes = node.mounts[mount].page_bytes_of(fd.as_fd());
+    let page_bytes = node.mounts[mount].page_bytes_of(fd.as_fd(), version.size);
     if !node.fetch.ends.missed(mount, key, bytes.into(), page_bytes) {
         return;
     }
@@ -292,7 +292,7 @@ fn start_refill(
         return false;
     }
     let node = &connection.node;
-    let page_bytes = node.mounts[file.mount].page_bytes_of(fd.as_fd());
+    let page_bytes = node.mounts[file.mount].page_bytes_of(fd.as_fd(), file.facts.version.size);
     let Ok(share) = node.shares.share(Kind::Ahead, connection.peer.uid, page_bytes) else { return false };
     let Ok(pfs) = keep_file(connection, file, fd).map(|kept| Arc::new(kept.with(share))) else {
         return false;

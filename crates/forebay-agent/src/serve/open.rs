@@ -27,7 +27,11 @@ pub fn open(connection: &Connection, file: Admitted, fd: &OwnedFd) -> Answer {
         Some((entry, copy))
     });
     match shared_copy {
-        None => reply(opened(0, node.mounts[file.mount].page_bytes_of(fd.as_fd()), false)),
+        None => reply(opened(
+            0,
+            node.mounts[file.mount].page_bytes_of(fd.as_fd(), file.facts.version.size),
+            false,
+        )),
         Some((entry, fd)) => {
             add(&counters.opens_cached_total, 1);
             let pinned = entry.pinned.load(Ordering::Relaxed);

@@ -77,7 +77,7 @@ pub fn commit(connection: &mut Connection, file: Admitted, fd: &OwnedFd, version
         path: opened_path(fd.as_fd()),
         owner_uid: facts.uid,
         version: facts.version,
-        page_bytes: mount.page_bytes_of(fd.as_fd()),
+        page_bytes: mount.page_bytes_of(fd.as_fd(), facts.version.size),
     };
     match stage.finish(identity, file.mount) {
         Ok(()) => reply(Reply::Done),

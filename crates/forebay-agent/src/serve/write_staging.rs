@@ -8,6 +8,7 @@ use crate::user_limits::{Kind, Share, Shares};
 use forebay_policy::eviction::Fill;
 use forebay_store::copy::{CopyFile, CopyIdentity, Geometry};
 use forebay_store::staging::Staging;
+use forebay_store::tier::HUGE_PAGE_BYTES;
 use forebay_store::{BLOCK_BYTES, Class, State, Word, blocks_bytes};
 use forebay_wire::Refusal;
 use std::collections::BTreeMap;
@@ -131,7 +132,25 @@ impl Stage {
         }
         self.buffer.store(slot, len, self.file.as_fd(), u64::from(page) * self.page_bytes)?;
         self.pages.insert(page, len);
+        self.trim(page);
         Ok(())
+    }
+
+    /// Releases what the tmpfs has allocated beside what is staged in the same huge page: it would
+    /// not be counted.
+    fn trim(&self, page: u32) {
+        let pages_each = (HUGE_PAGE_BYTES / self.page_bytes).max(1);
+        let first = u64::from(page) / pages_each * pages_each;
+        let mut free_from = first * self.page_bytes;
+        let end = (first + pages_each) * self.page_bytes;
+        for (page, len) in
+            self.pages.range(first as u32..).take_while(|(page, _)| u64::from(**page) < first + pages_each)
+        {
+            let start = u64::from(*page) * self.page_bytes;
+            self.cache.trim_unfinished(self.file.as_fd(), free_from..start);
+            free_from = start + blocks_bytes(*len);
+        }
+        self.cache.trim_unfinished(self.file.as_fd(), free_from..end);
     }
 
     /// Makes a copy of what was staged. Pages of `identity` may be smaller than those that were

@@ -1,7 +1,8 @@
 //! Columnar files: a miss fetches what is read, and adjacent small pages are one read of the PFS.
 
 use crate::common::{
-    Agent, MIB, Setup, SlowFs, assert_content, content, make_file, read_all, text, wait_for,
+    Agent, MIB, Setup, SlowFs, assert_content, content, grow_old, make_file, plain_pfs, read_all, text,
+    wait_for,
 };
 use forebay_client::WriteMode;
 use std::io::Write;
@@ -120,4 +121,61 @@ fn a_read_error_within_a_run_of_small_pages_is_the_programs_error_and_passes() {
     assert_content(&read_all(&file).unwrap(), 1, 0);
     drop(file);
     agent.assert_nothing_left();
+}
+
+#[test]
+fn a_columnar_file_too_large_for_small_pages_is_cached_in_pages_of_the_usual_size() {
+    let pfs = plain_pfs();
+    let (path, size) = (pfs.path().join("huge.parquet"), 300 << 30);
+    let file = std::fs::File::create(&path).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &content(1, 0, 4 << 20), 0).unwrap();
+    file.set_len(size).unwrap();
+    drop(file);
+    grow_old(&path);
+    let agent = agent_on(pfs.path());
+    let file = agent.client().open(&path).unwrap();
+    for offset in (0..4 * MIB).step_by(64 << 10) {
+        let mut bytes = vec![0; 64 << 10];
+        assert_eq!(file.read_at(&mut bytes, offset).unwrap(), bytes.len());
+        assert_content(&bytes, 1, offset);
+    }
+    let are_cached = |bytes: u64| bytes >= 4 * MIB && bytes.is_multiple_of(2 * MIB);
+    wait_for("whole pages are cached", || are_cached(agent.used("pages")));
+}
+
+#[test]
+fn a_read_error_within_a_run_of_small_pages_fails_the_pages_that_cannot_be_read_and_no_others() {
+    let Some(pfs) = SlowFs::start() else { return };
+    let path = pfs.at("t.parquet");
+    make_file(&path, 1, 2 * MIB);
+    let agent = agent_on(&pfs.mount());
+    // The kernel divides the read of the run into two or more, and the next ones are of a page.
+    pfs.fault("read=EIO,count=5");
+    let loaded = agent.cli(&["load", path.to_str().unwrap()]);
+    assert!(!loaded.status.success(), "no page has failed");
+    assert_eq!(pfs.stats().faults.read, 5);
+    let failed = agent.counter("pages_failed_total");
+    assert!((1..=4).contains(&failed), "{failed} pages have failed");
+    wait_for("all others are kept", || agent.used("pages") == 2 * MIB - failed * SMALL);
+    assert_content(&read_all(&agent.client().open(&path).unwrap()).unwrap(), 1, 0);
+}
+
+#[test]
+fn what_a_page_takes_is_learnt_from_runs_of_small_pages() {
+    let Some(pfs) = SlowFs::start() else { return };
+    let [first, second] = ["first.parquet", "second.parquet"].map(|name| pfs.at(name));
+    make_file(&first, 1, 2 * MIB);
+    make_file(&second, 2, 2 * MIB);
+    let agent = agent_on(&pfs.mount());
+    let load = |path: &Path| {
+        let before = pfs.stats().reads;
+        let loaded = agent.cli(&["load", path.to_str().unwrap()]);
+        assert!(loaded.status.success(), "{}", text(&loaded.stderr));
+        pfs.stats().reads - before
+    };
+    pfs.limit("1MB/s");
+    let reads = load(&first);
+    // A page takes two seconds, so that chunks are an eighth of one.
+    let slower = load(&second);
+    assert!(slower >= 8 && slower > reads, "{reads} reads, then {slower}");
 }

@@ -7,7 +7,9 @@ use crate::common::{
     Agent, MIB, OTHER_UID, Setup, SlowFs, assert_content, content, grow_old, make_file, plain_pfs, read_all,
     text, wait_for,
 };
+use crate::roles::Raw;
 use forebay_lab::slowfs::Stamps;
+use forebay_wire::{Reply, Request};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -276,4 +278,28 @@ fn a_pfs_that_is_mounted_after_the_agent_started_is_not_taken_for_a_local_disk()
     agent.client().open(&path).unwrap();
     wait_for("its stamps are measured", || agent.status().mounts[0].cached);
     assert_not_kept(&agent, &path);
+}
+
+/// Written from the end of the file on, each page is within the file, and the kernel may take a huge
+/// page for it.
+#[test]
+fn parts_of_pages_that_are_staged_take_no_more_memory_than_is_counted() {
+    let pfs = plain_pfs();
+    let agent = Agent::start(Setup { page: 2 * MIB, backing: "mount", ..Setup::new(pfs.path()) });
+    let taken = || {
+        let stat = rustix::fs::statvfs(agent.state_dir().join("tier")).unwrap();
+        (stat.f_blocks - stat.f_bfree) * stat.f_frsize
+    };
+    let raw = Raw::connect(&agent.socket());
+    let Reply::Staging { .. } = raw.ask(&Request::StageBegin, &[]) else { panic!("no buffer") };
+    let (before, pages) = (agent.used("pages"), 24);
+    for page in (0..pages).rev() {
+        raw.0.send(&Request::StagePage { slot: 0, page, len: 4096 }, &[]).unwrap();
+    }
+    assert!(matches!(raw.ask(&Request::Mounts, &[]), Reply::Mounts(_)), "all of them are taken in");
+    let counted = agent.used("pages") - before;
+    assert_eq!(counted, u64::from(pages) * 4096);
+    assert!(taken() <= counted + MIB, "{} bytes are taken, and {counted} counted", taken());
+    drop(raw);
+    wait_for("all is released", || taken() <= MIB);
 }
