@@ -182,8 +182,8 @@ impl Pfs {
     }
 
     /// Fetches those of these pages that are not taken and not there. What is not a page at its
-    /// beginning, or fails to begin, is fetched or ended by itself. Returns the bytes that were read
-    /// together.
+    /// beginning, or fails to begin, is fetched or ended by itself. Returns the bytes that were
+    /// read together.
     fn fetch_together(&self, task: &Task, flights: &[Arc<Flight>], buffer: &mut Vec<u8>) -> u64 {
         let mut run = run::Run::default();
         let mut read_bytes = 0;

@@ -3,8 +3,8 @@
 //! Each peer has a thread and a connection of its own while there are phases here, so that one that
 //! hangs delays nobody else. The connection is made when the first phase begins; news of a brake is
 //! then one message. News is valid for a lease and is sent again after a third of it, so that
-//! a message that is lost costs little, and a node that dies brakes nobody for long. Where a peer is
-//! follows from the view at that moment: it may have been started again at another port.
+//! a message that is lost costs little, and a node that dies brakes nobody for long. Where a peer
+//! is follows from the view at that moment: it may have been started again at another port.
 
 use crate::cluster::Cluster;
 use crate::fetch::peer_link::Link;

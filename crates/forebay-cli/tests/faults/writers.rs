@@ -280,8 +280,8 @@ fn a_pfs_that_is_mounted_after_the_agent_started_is_not_taken_for_a_local_disk()
     assert_not_kept(&agent, &path);
 }
 
-/// Written from the end of the file on, each page is within the file, and the kernel may take a huge
-/// page for it.
+/// Written from the end of the file on, each page is within the file, and the kernel may take a
+/// huge page for it.
 #[test]
 fn parts_of_pages_that_are_staged_take_no_more_memory_than_is_counted() {
     let pfs = plain_pfs();
