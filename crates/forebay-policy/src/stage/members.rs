@@ -1,7 +1,6 @@
 //! Members that come, go, or change.
 
 use alloc::borrow::ToOwned;
-use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::event::{Node, RequestId};
@@ -13,8 +12,7 @@ impl Stages {
     /// The members are these from now on. Everything that has not begun is partitioned again.
     pub(super) fn set_members(&mut self, now: Nanos, nodes: Vec<Node>) {
         self.nodes = nodes;
-        let nodes = &self.nodes;
-        self.capacities.retain(|name, _| nodes.iter().any(|node| node.name == *name));
+        self.tiers.set_members(&self.nodes);
         self.gone.clear();
         self.tell_memory(now);
         for running in self.jobs.values_mut() {
@@ -29,16 +27,10 @@ impl Stages {
 
     /// The tier of a node has another size now. What it was asked for stays; what comes next has to
     /// fit.
-    pub(super) fn capacity(&mut self, now: Nanos, node: String, bytes: u64) {
-        self.capacities.insert(node, bytes);
+    pub(super) fn capacity(&mut self, now: Nanos, node: &str, bytes: u64) {
+        self.tiers.report(node, bytes);
         self.has_changed = true;
         self.tell_memory(now);
-    }
-
-    /// What `node` may be asked to hold at a time.
-    pub(super) fn plannable_bytes(&self, node: &Node) -> u64 {
-        let capacity_bytes = self.capacities.get(&node.name).copied().unwrap_or(node.capacity_bytes);
-        self.config.rules.plannable_bytes(capacity_bytes)
     }
 
     /// Planners hear how large the tier is now.
@@ -56,8 +48,7 @@ impl Stages {
     /// What planners may fill: all tiers. If they keep the account of memory it is without what is
     /// held for waves that no planner knows any more; otherwise requests wait for room anyway.
     pub(super) fn memory_bytes(&self) -> u64 {
-        let there = self.nodes.iter().filter(|node| !self.gone.contains(&node.name));
-        let all: u64 = there.map(|node| self.plannable_bytes(node)).sum();
+        let all = self.tiers.sum_bytes();
         if !self.config.rules.whole_parts {
             return all;
         }
@@ -83,7 +74,7 @@ impl Stages {
     /// A node has joined (again): it has none of its requests.
     pub(super) fn node_came(&mut self, now: Nanos, node: &str) {
         self.gone.remove(node);
-        self.capacities.remove(node);
+        self.tiers.came(node, self.nodes.iter().find(|member| member.name == node));
         for lost in self.lose_requests(now, node) {
             if let Some(run) = self.run_mut(lost.job, lost.stage) {
                 run.part_lost(lost.wave, node);
@@ -95,7 +86,7 @@ impl Stages {
     /// A node has gone: nothing comes of its requests.
     pub(super) fn node_went(&mut self, now: Nanos, node: &str) {
         self.gone.insert(node.to_owned());
-        self.capacities.remove(node);
+        self.tiers.went(node);
         for lost in self.lose_requests(now, node) {
             if let Some(run) = self.run_mut(lost.job, lost.stage) {
                 run.part_ended(lost.wave, node);

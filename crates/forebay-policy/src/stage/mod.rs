@@ -47,6 +47,7 @@ mod status;
 mod tasks;
 #[cfg(test)]
 mod tests;
+mod tiers;
 mod waves;
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -71,6 +72,7 @@ use phases::Hpc;
 pub use planning::DEFAULT_THREADS;
 use server_queues::Queues;
 pub use status::{STAGES_SHOWN_MAX, WAVES_SHOWN_MAX};
+use tiers::Tiers;
 use waves::{QueueKey, StageRun};
 
 /// Percentage of the room that a tier protects for plans which the machine uses: the agent's
@@ -156,8 +158,7 @@ pub struct Stages {
     nodes: Vec<Node>,
     /// Those of these nodes that have left since.
     gone: BTreeSet<String>,
-    /// What tiers hold, where it was reported.
-    capacities: BTreeMap<String, u64>,
+    tiers: Tiers,
     numbers: Numbers,
     jobs: BTreeMap<JobKey, Running>,
     ended: VecDeque<JobStatus>,
@@ -272,9 +273,9 @@ impl Stages {
             None => (Vec::new(), BTreeMap::new(), 1, None),
         };
         Stages {
+            tiers: Tiers::new(config.rules, &nodes, capacities),
             nodes,
             gone: BTreeSet::new(),
-            capacities,
             numbers: Numbers::default(),
             jobs: BTreeMap::new(),
             ended: VecDeque::new(),
@@ -313,7 +314,7 @@ impl Stages {
         }
         let before = Before {
             nodes: core::mem::take(&mut self.nodes),
-            capacities: core::mem::take(&mut self.capacities),
+            capacities: self.tiers.take_reported(),
             next_request: self.next_request,
             speed_bytes_per_s: self.speed.is_known.then_some(self.speed.bytes_per_s),
         };
@@ -386,7 +387,7 @@ impl Machine for Stages {
             Event::Members { nodes } => self.set_members(now, nodes),
             Event::NodeCame { node } => self.node_came(now, &node),
             Event::NodeWent { node } => self.node_went(now, &node),
-            Event::Capacity { node, bytes } => self.capacity(now, node, bytes),
+            Event::Capacity { node, bytes } => self.capacity(now, &node, bytes),
             Event::Job { job, updates } => self.job_reports(now, job, updates),
             Event::JobGone { job } => self.end_job(now, job, false),
             Event::Hpc { hpc, update } => self.hpc(now, hpc, update),

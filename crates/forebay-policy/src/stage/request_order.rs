@@ -1,7 +1,7 @@
 //! Decides which requests to send next: while a queue with waiting chunks is free, the chunk that
 //! is needed soonest.
 
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeSet;
 use alloc::string::ToString;
 use alloc::vec::Vec;
 
@@ -178,11 +178,8 @@ impl Stages {
 
     /// What each node may be asked for; nothing if it has left.
     fn rooms(&self, now: Nanos) -> Vec<Room> {
-        let there = self.nodes.iter().filter(|node| !self.gone.contains(&node.name));
-        let plannable: BTreeMap<&str, u64> =
-            there.map(|node| (node.name.as_str(), self.plannable_bytes(node))).collect();
         let mut rooms = self.numbers.table(|name| Room {
-            plannable_bytes: plannable.get(name).copied().unwrap_or(0),
+            plannable_bytes: self.tiers.plannable_bytes(name),
             held_bytes: 0,
             requests: self.queues.at_node(name, now),
         });

@@ -1,0 +1,135 @@
+//! Sizes of the members' tiers and their sum, which a heartbeat changes without a look at all.
+
+use alloc::borrow::ToOwned;
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+
+use super::Rules;
+use super::event::Node;
+
+/// What the tiers hold, and what of it may be planned with.
+pub(super) struct Tiers {
+    rules: Rules,
+    /// What tiers hold, where it was reported.
+    reported: BTreeMap<String, u64>,
+    /// Plannable bytes of each member that is there.
+    plannable: BTreeMap<String, u64>,
+    sum_bytes: u64,
+}
+
+impl Tiers {
+    /// The tiers of `nodes`, some of which have `reported` their size already.
+    pub fn new(rules: Rules, nodes: &[Node], reported: BTreeMap<String, u64>) -> Self {
+        let plannable = BTreeMap::new();
+        let mut tiers = Tiers { rules, reported, plannable, sum_bytes: 0 };
+        tiers.set_members(nodes);
+        tiers
+    }
+
+    /// The members are these, and all are there.
+    pub fn set_members(&mut self, nodes: &[Node]) {
+        let reported = core::mem::take(&mut self.reported);
+        (self.plannable, self.sum_bytes) = (BTreeMap::new(), 0);
+        for node in nodes {
+            let bytes = reported.get(&node.name).copied();
+            if let Some(bytes) = bytes {
+                self.reported.insert(node.name.clone(), bytes);
+            }
+            self.count(&node.name, bytes.unwrap_or(node.capacity_bytes));
+        }
+    }
+
+    /// A tier holds `bytes`.
+    pub fn report(&mut self, node: &str, bytes: u64) {
+        self.reported.insert(node.to_owned(), bytes);
+        if self.plannable.contains_key(node) {
+            self.count(node, bytes);
+        }
+    }
+
+    /// A node has joined (again). `member` if it was one of the members before.
+    pub fn came(&mut self, name: &str, member: Option<&Node>) {
+        self.reported.remove(name);
+        if let Some(member) = member {
+            self.count(name, member.capacity_bytes);
+        }
+    }
+
+    /// A node has gone.
+    pub fn went(&mut self, name: &str) {
+        self.reported.remove(name);
+        self.sum_bytes -= self.plannable.remove(name).unwrap_or(0);
+    }
+
+    fn count(&mut self, name: &str, capacity_bytes: u64) {
+        let bytes = self.rules.plannable_bytes(capacity_bytes);
+        let before = self.plannable.insert(name.to_owned(), bytes).unwrap_or(0);
+        self.sum_bytes = self.sum_bytes - before + bytes;
+    }
+
+    /// What the node may be asked to hold at a time; 0 if it has gone.
+    pub fn plannable_bytes(&self, name: &str) -> u64 {
+        self.plannable.get(name).copied().unwrap_or(0)
+    }
+
+    /// What all that are there may be asked to hold.
+    pub fn sum_bytes(&self) -> u64 {
+        self.sum_bytes
+    }
+
+    /// Moves the reported sizes out, for a machine that goes on with them.
+    pub fn take_reported(&mut self) -> BTreeMap<String, u64> {
+        core::mem::take(&mut self.reported)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::{format, vec::Vec};
+    use proptest::prelude::*;
+
+    fn node(number: u8, capacity_bytes: u64) -> Node {
+        Node { name: format!("node{number}"), capacity_bytes, ..Node::default() }
+    }
+
+    proptest! {
+        /// Whatever happens in whatever order, the sum is that of the members that are there, each
+        /// with its last report since it came.
+        #[test]
+        fn the_sum_is_that_of_the_members_that_are_there(
+            steps in prop::collection::vec((0..4_u8, 0..6_u8, 0..1_u64 << 40), 0..60),
+        ) {
+            let nodes: Vec<Node> = (0..4).map(|number| node(number, 1 << 30)).collect();
+            let mut tiers = Tiers::new(Rules::default(), &nodes, BTreeMap::new());
+            let mut model: BTreeMap<String, (bool, Option<u64>)> = BTreeMap::new();
+            for (kind, number, bytes) in steps {
+                let name = format!("node{number}");
+                let of_name = model.entry(name.clone()).or_insert((true, None));
+                match kind {
+                    0 => { tiers.report(&name, bytes); of_name.1 = Some(bytes); }
+                    1 => {
+                        tiers.came(&name, nodes.iter().find(|n| n.name == name));
+                        *of_name = (true, None);
+                    }
+                    2 => { tiers.went(&name); *of_name = (false, None); }
+                    _ => {
+                        tiers.set_members(&nodes);
+                        let is_member = |name: &String| nodes.iter().any(|n| n.name == *name);
+                        model.retain(|name, _| is_member(name));
+                        model.values_mut().for_each(|(is_there, _)| *is_there = true);
+                    }
+                }
+                let of = |n: &Node| {
+                    let (is_there, told) = model.get(&n.name).copied().unwrap_or((true, None));
+                    let bytes = told.unwrap_or(n.capacity_bytes);
+                    if is_there { Rules::default().plannable_bytes(bytes) } else { 0 }
+                };
+                prop_assert_eq!(tiers.sum_bytes(), nodes.iter().map(of).sum::<u64>());
+                for n in &nodes {
+                    prop_assert_eq!(tiers.plannable_bytes(&n.name), of(n));
+                }
+            }
+        }
+    }
+}
