@@ -19,8 +19,8 @@ use forebay_policy::placement::{Member, extent_key, node_number, owner};
 use forebay_policy::preferred_nodes::{Candidate, PreferredNodes};
 use forebay_wire::frame;
 use forebay_wire::{
-    Channel, ClusterView, FileRef, JobStatus, JobUpdate, MAX_PACKET_BYTES, MountInfo, NodeInfo, Refusal,
-    Reply, Request, Role, Split,
+    Channel, ClusterView, FileRef, JobStatus, JobUpdate, MAX_PACKET_BYTES, MountInfo, NodeInfo, Overview,
+    Refusal, Reply, Request, Role, Split,
 };
 use rustix::fs::{Mode, OFlags, open};
 use serde::Serialize;
@@ -85,6 +85,17 @@ impl Client {
     pub fn jobs(&self) -> io::Result<Vec<JobStatus>> {
         match self.ask_aside(&Request::Jobs)? {
             Reply::Jobs(jobs) => Ok(jobs),
+            reply => Err(unexpected(&reply)),
+        }
+    }
+
+    /// The nodes that the coordinator knows, and what they hold.
+    ///
+    /// # Errors
+    /// No agent, or no coordinator that answers.
+    pub fn overview(&self) -> io::Result<Overview> {
+        match self.ask_aside(&Request::Overview)? {
+            Reply::Overview(overview) => Ok(*overview),
             reply => Err(unexpected(&reply)),
         }
     }

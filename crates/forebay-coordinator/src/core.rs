@@ -3,9 +3,11 @@
 
 use crate::driver::Driver;
 use crate::members::{Joined, Members, Session, Timing};
+use crate::report::{Report, Since, Totals};
+use crate::samples::Samples;
 use forebay_policy::machine::Nanos;
-use forebay_wire::ClusterView;
 use forebay_wire::cluster::{CLUSTER_PROTOCOL, ToAgent, ToCoordinator};
+use forebay_wire::{ClusterView, NodeStatus, Overview};
 
 /// What the server is to do.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,13 +25,16 @@ pub enum Effect {
 pub struct Core {
     members: Members,
     driver: Driver,
+    samples: Samples,
+    expired: u64,
 }
 
 impl Core {
     /// Knows nothing yet. `term` is the start in milliseconds since 1970, `now` the same moment on
     /// the driver's clock. What jobs report goes to `driver`.
     pub fn new(term: u64, now: Nanos, timing: Timing, driver: Driver) -> Self {
-        Core { members: Members::new(term, now, timing), driver }
+        let (members, samples) = (Members::new(term, now, timing), Samples::default());
+        Core { members, driver, samples, expired: 0 }
     }
 
     /// An agent says something.
@@ -74,6 +79,10 @@ impl Core {
                 let log = self.driver.plans(most as usize);
                 out.push(Effect::Send(session, ToAgent::Plans { ask, log }));
             }
+            ToCoordinator::AskOverview { ask } => {
+                let overview = self.overview(now);
+                out.push(Effect::Send(session, ToAgent::Overview { ask, overview }));
+            }
             ToCoordinator::Phases { lease_ms, phases } => {
                 // The node itself notifies the others.
                 let to = self.members.without_address(session);
@@ -117,6 +126,7 @@ impl Core {
     pub fn tick(&mut self, now: Nanos, out: &mut Vec<Effect>) {
         for (name, session) in self.members.expire(now) {
             tracing::warn!(node = name, "sends no heartbeats and is no longer a member");
+            self.expired += 1;
             self.driver.node_went(now, &name);
             out.push(Effect::Close(session));
         }
@@ -134,11 +144,59 @@ impl Core {
             // Before, nobody knows who owns what.
             self.driver.tick(now);
         }
+        let (driver, members) = (&self.driver, self.members.members());
+        let fetched = driver.log().counts().prefetched_bytes;
+        if let Some(sample) = self.samples.take(now, members, |node| driver.capacity_of(node), fetched) {
+            self.driver.record(now, &sample);
+        }
         for (node, message) in self.driver.take_messages() {
             if let Some(session) = self.members.session_of(&node) {
                 out.push(Effect::Send(session, message));
             }
         }
+    }
+
+    /// The nodes now.
+    fn overview(&self, now: Nanos) -> Overview {
+        let node = |member: &crate::members::Member| {
+            let name = &member.info.name;
+            NodeStatus {
+                name: name.clone(),
+                role: member.info.role,
+                capacity_bytes: self.driver.capacity_of(name).unwrap_or(member.info.capacity_bytes),
+                resident_bytes: member.resident_bytes,
+                fetched_bytes: member.fetched_bytes,
+                requests: self.driver.log().pending(name) as u32,
+                silent_ms: now.saturating_since(member.heard) / 1_000_000,
+            }
+        };
+        let nodes: Vec<NodeStatus> = self.members.members().map(node).collect();
+        Overview {
+            now_ms: now.0 / 1_000_000,
+            epoch: self.members.epoch(),
+            requests: nodes.iter().map(|node| node.requests).sum(),
+            nodes,
+            sample: self.samples.latest(),
+        }
+    }
+
+    /// What has changed since `since`. The server adds what it alone knows.
+    pub fn report(&self, now: Nanos, since: Since) -> Report {
+        let log = self.driver.log();
+        let (plans, phases) = log.since(since.revision);
+        let overview = self.overview(now);
+        let totals = Totals {
+            uptime_ns: now.0,
+            views: overview.epoch.number,
+            expired: self.expired,
+            reports_bytes: self.driver.reports_bytes(),
+            hpc_jobs: self.driver.hpc().counts(),
+            counts: log.counts().clone(),
+            ..Totals::default()
+        };
+        let samples = self.samples.since(since.sample_ms);
+        let (revision, jobs) = (log.revision(), self.driver.status());
+        Report { revision, overview, jobs, plans, phases, samples, totals }
     }
 
     /// The coordinator itself did not run for `ns`.

@@ -5,6 +5,7 @@
 //! stands for: the node and program that a job belongs to, and the path and version of each file.
 
 use crate::hpc::HpcJobs;
+use crate::note::{HpcNote, Note};
 use crate::plan_log::Log;
 use crate::reports::{self, Held, JOBS_MAX, Place, Reported};
 use crate::translate;
@@ -14,7 +15,7 @@ use forebay_policy::stage::{Config, Stages};
 use forebay_trace::log_files::Recorder;
 use forebay_wire::cluster::{Order, OrderProgress, ToAgent};
 use forebay_wire::hpc::{PlanEntry, PlanLog};
-use forebay_wire::{ClusterView, FileRef, HpcUpdate, JobStatus, JobUpdate};
+use forebay_wire::{ClusterView, FileRef, HpcUpdate, JobStatus, JobUpdate, Sample};
 use std::collections::BTreeMap;
 
 /// See [`Driver::capacity`].
@@ -40,6 +41,8 @@ pub struct Driver {
     log: Log,
     /// Bytes of each node's tier, as last reported to the machine.
     capacities: BTreeMap<String, u64>,
+    /// The sample recorded last.
+    recorded: Sample,
     out: Vec<ToNode>,
 }
 
@@ -67,6 +70,7 @@ impl Driver {
             hpc: HpcJobs::default(),
             log: Log::default(),
             capacities: BTreeMap::new(),
+            recorded: Sample::default(),
             out: Vec::new(),
         }
     }
@@ -111,6 +115,7 @@ impl Driver {
         let its = self.hpc.of_node(node);
         its.iter().for_each(|owner| self.hpc_reports(now, owner, HpcUpdate::Leaves));
         self.capacities.remove(node);
+        self.log.forget_requests(node);
         // The node's next connection must not get what was meant for its last.
         self.out.retain(|(to, _)| to != node);
     }
@@ -220,8 +225,43 @@ impl Driver {
     /// A node reports something of an HPC job.
     pub fn hpc_reports(&mut self, now: Nanos, owner: &Owner, update: HpcUpdate) {
         for (hpc, update) in self.hpc.report(owner, update) {
-            self.log.hpc(now, hpc, self.hpc.name(hpc).unwrap_or_default(), &update);
+            let name = self.hpc.name(hpc).unwrap_or_default();
+            self.log.hpc(now, hpc, name, &update);
+            if self.recorder.is_on() {
+                let note = HpcNote { hpc, name: name.to_owned(), update: update.clone() };
+                self.recorder.note(now, &Note::Hpc(note));
+            }
             self.drive(now, Event::Hpc { hpc, update: translate::hpc_update(update) });
+        }
+    }
+
+    /// The plan log.
+    pub fn log(&self) -> &Log {
+        &self.log
+    }
+
+    /// The HPC jobs.
+    pub fn hpc(&self) -> &HpcJobs {
+        &self.hpc
+    }
+
+    /// Bytes of memory that the reports of all jobs take.
+    pub fn reports_bytes(&self) -> u64 {
+        self.jobs.values().map(|job| job.reported.bytes()).sum()
+    }
+
+    /// Bytes of a node's tier, as last reported to the machine.
+    pub fn capacity_of(&self, node: &str) -> Option<u64> {
+        self.capacities.get(node).copied()
+    }
+
+    /// Writes what all members hold into the decision log, if that has changed: for people who look
+    /// at a recorded run.
+    pub fn record(&mut self, now: Nanos, sample: &Sample) {
+        let is_same = Sample { at_ms: sample.at_ms, ..self.recorded } == *sample;
+        if self.recorder.is_on() && !is_same {
+            self.recorder.note(now, &Note::Sample(*sample));
+            self.recorded = *sample;
         }
     }
 
@@ -238,7 +278,7 @@ impl Driver {
             failed_bytes: order.failed_bytes,
             done: order.done,
         };
-        self.log.progress(now, order.order, order.fetched_bytes);
+        self.log.progress(now, node, order.order, order.fetched_bytes, order.done);
         self.drive(now, Event::Request { request: order.order, node: node.to_owned(), progress });
     }
 
@@ -298,7 +338,7 @@ impl Driver {
                     let ahead = priority == Priority::Ahead;
                     let files = self.jobs.get(&job).map_or(&[][..], |job| &job.files);
                     let (files, parts) = translate::named(files, &parts);
-                    self.log.requested(request, job);
+                    self.log.requested(request, job, &node);
                     let order = Order { order: request, threads, rate_bytes_per_s, ahead, files, parts };
                     (node, ToAgent::Fetch(order))
                 }
@@ -306,7 +346,7 @@ impl Driver {
                     (node, ToAgent::Adjust { order, threads, rate_bytes_per_s })
                 }
                 Action::Release { node, requests: orders } => {
-                    self.log.released(&orders);
+                    self.log.released(&node, &orders);
                     (node, ToAgent::Cancel { orders })
                 }
             };

@@ -50,6 +50,11 @@ impl HpcJobs {
         self.jobs.iter().find(|(_, job)| job.id == id).map(|((_, name), _)| name.as_str())
     }
 
+    /// Jobs, and those of them whose phase is under way.
+    pub fn counts(&self) -> (usize, usize) {
+        (self.jobs.len(), self.jobs.values().filter(|job| job.is_in_phase()).count())
+    }
+
     /// The programs of a node.
     pub fn of_node(&self, node: &str) -> Vec<Owner> {
         self.owners.keys().filter(|owner| owner.0 == node).cloned().collect()

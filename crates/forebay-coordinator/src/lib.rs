@@ -6,18 +6,26 @@
 //! them. Below it everything takes the time as an argument and knows no sockets: `members` is the
 //! membership, and `driver` drives the stage machine of the policy crate, which decides what is
 //! prefetched; `reports` bounds what it keeps for that, `hpc` makes one job of the programs of an
-//! HPC job, and `plan_log` remembers what was planned and what came of it.
+//! HPC job, and `plan_log` remembers what was planned and what came of it. `report` is what it says
+//! of itself, with the curves of `samples`; `recorded` makes the same of a decision log, in which
+//! `note` has what machines do not hear.
 
 mod buffers;
 pub mod core;
 pub mod driver;
 mod hpc;
 pub mod members;
-mod plan_log;
+mod note;
+pub mod plan_log;
+pub mod recorded;
+pub mod report;
 mod reports;
+mod samples;
 pub mod server;
 mod translate;
 
 /// The system as it was measured.
 pub use forebay_policy::stage::{Division, Profile};
-pub use server::{Coordinator, Options};
+/// What planners may decide.
+pub use plan_log::ACTIONS;
+pub use server::{Coordinator, Options, Reports};

@@ -297,6 +297,11 @@ impl Members {
         ClusterView { epoch: self.epoch, nodes: self.members.values().map(|m| m.info.clone()).collect() }
     }
 
+    /// The epoch last published.
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
     /// The members by name.
     pub fn members(&self) -> impl Iterator<Item = &Member> {
         self.members.values()

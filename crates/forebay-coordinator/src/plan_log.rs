@@ -7,6 +7,9 @@ use forebay_wire::HpcUpdate;
 use forebay_wire::hpc::{PhaseEntry, PlanEntry, PlanLog, PlanPhase, PlanStep};
 use std::collections::{BTreeMap, VecDeque};
 
+/// An entry and its number: the same in all answers.
+pub type Numbered<T> = (u64, T);
+
 /// Decisions that are kept, and phases: about a megabyte together.
 const KEPT: usize = 1024;
 
@@ -14,19 +17,83 @@ const KEPT: usize = 1024;
 const PARTS_MAX: usize = 16;
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Log {
-    plans: VecDeque<PlanEntry>,
-    /// Number of the first that is kept.
-    first_plan: u64,
-    phases: VecDeque<PhaseEntry>,
-    first_phase: u64,
+    plans: Entries<PlanEntry>,
+    phases: Entries<PhaseEntry>,
+    /// Counts changes of entries.
+    revision: u64,
+    counts: Counts,
     /// The latest decision for each analytics job.
     latest: BTreeMap<u64, u64>,
-    /// The decision that each request follows from, and the bytes it has fetched.
-    requests: BTreeMap<RequestId, (u64, u64)>,
+    /// By node; those that have ended as well, until the machine releases them.
+    requests: BTreeMap<String, BTreeMap<RequestId, Requested>>,
     /// Phases under way, by job.
     under_way: BTreeMap<u32, u64>,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Log::keeping(KEPT)
+    }
+}
+
+/// A request that went out.
+#[derive(Debug)]
+struct Requested {
+    /// The decision that it follows from.
+    plan: u64,
+    fetched_bytes: u64,
+    /// It has ended.
+    done: bool,
+}
+
+/// Sums since the start.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Decisions by action.
+    pub decisions: BTreeMap<&'static str, u64>,
+    /// Requests that went out.
+    pub requests: u64,
+    /// Bytes that requests have fetched.
+    pub prefetched_bytes: u64,
+    /// Phases that have ended in time, late, and without a known deadline.
+    pub phases_ended: [u64; 3],
+}
+
+/// The latest entries, each with its number and the revision in which it changed.
+#[derive(Debug)]
+struct Entries<T> {
+    kept: VecDeque<(u64, T)>,
+    /// Number of the first that is kept.
+    first: u64,
+    most: usize,
+}
+
+impl<T: Clone> Entries<T> {
+    /// Its number.
+    fn push(&mut self, revision: u64, entry: T) -> u64 {
+        self.kept.push_back((revision, entry));
+        if self.kept.len() > self.most {
+            self.kept.pop_front();
+            self.first += 1;
+        }
+        self.first + self.kept.len() as u64 - 1
+    }
+
+    fn get_mut(&mut self, number: u64) -> Option<&mut (u64, T)> {
+        self.kept.get_mut(usize::try_from(number.checked_sub(self.first)?).ok()?)
+    }
+
+    fn latest(&self, most: usize) -> Vec<T> {
+        self.kept.iter().skip(self.kept.len().saturating_sub(most)).map(|(_, entry)| entry.clone()).collect()
+    }
+
+    fn since(&self, revision: u64) -> Vec<Numbered<T>> {
+        let numbered = (self.first..).zip(&self.kept);
+        let changed = numbered.filter(|(_, (changed, _))| *changed > revision);
+        changed.map(|(number, (_, entry))| (number, entry.clone())).collect()
+    }
 }
 
 fn ms(ns: u64) -> u64 {
@@ -40,6 +107,10 @@ fn ms_of(seconds: f64) -> i64 {
 fn known_ms(ns: u64) -> Option<u64> {
     (ns > 0).then(|| ms(ns))
 }
+
+/// What [`Counts::decisions`] may name.
+pub const ACTIONS: [&str; 8] =
+    ["no action", "full delay", "partial delay", "scale up", "scale down", "direct", "search", "wait"];
 
 fn action(kind: ActionKind) -> &'static str {
     match kind {
@@ -55,11 +126,43 @@ fn action(kind: ActionKind) -> &'static str {
 }
 
 impl Log {
+    /// Keeps the latest `most` of each.
+    pub fn keeping(most: usize) -> Self {
+        Log {
+            plans: Entries { kept: VecDeque::new(), first: 0, most },
+            phases: Entries { kept: VecDeque::new(), first: 0, most },
+            revision: 0,
+            counts: Counts::default(),
+            latest: BTreeMap::new(),
+            requests: BTreeMap::new(),
+            under_way: BTreeMap::new(),
+        }
+    }
+
     /// The latest `most` of each.
     pub fn latest(&self, most: usize) -> PlanLog {
-        let plans = self.plans.iter().skip(self.plans.len().saturating_sub(most));
-        let phases = self.phases.iter().skip(self.phases.len().saturating_sub(most));
-        PlanLog { plans: plans.cloned().collect(), phases: phases.cloned().collect() }
+        PlanLog { plans: self.plans.latest(most), phases: self.phases.latest(most) }
+    }
+
+    /// What has changed since revision `revision`; 0: everything that is kept.
+    pub fn since(&self, revision: u64) -> (Vec<Numbered<PlanEntry>>, Vec<Numbered<PhaseEntry>>) {
+        (self.plans.since(revision), self.phases.since(revision))
+    }
+
+    /// Counts changes of entries.
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// Sums since the start.
+    pub fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// Requests that `node` has and has not ended.
+    pub fn pending(&self, node: &str) -> usize {
+        let of_node = self.requests.get(node);
+        of_node.map_or(0, |of_node| of_node.values().filter(|request| !request.done).count())
     }
 
     /// A planner has decided for analytics job `job`; `entry` has the names.
@@ -98,12 +201,9 @@ impl Log {
             ..entry
         };
         self.estimate(now, decision);
-        self.plans.push_back(entry);
-        self.latest.insert(job, self.first_plan + self.plans.len() as u64 - 1);
-        if self.plans.len() > KEPT {
-            self.plans.pop_front();
-            self.first_plan += 1;
-        }
+        *self.counts.decisions.entry(action(decision.kind)).or_default() += 1;
+        self.revision += 1;
+        self.latest.insert(job, self.plans.push(self.revision, entry));
     }
 
     /// A plan beside a phase says by how much the tightest one will meet its deadline. If only one
@@ -121,36 +221,58 @@ impl Log {
         }
     }
 
+    /// To change it.
     fn phase(&mut self, number: u64) -> Option<&mut PhaseEntry> {
-        self.phases.get_mut(usize::try_from(number.checked_sub(self.first_phase)?).ok()?)
+        self.revision += 1;
+        let (revision, entry) = self.phases.get_mut(number)?;
+        *revision = self.revision;
+        Some(entry)
     }
 
-    /// A request goes out for analytics job `job`.
-    pub fn requested(&mut self, request: RequestId, job: u64) {
-        if let Some(plan) = self.latest.get(&job) {
-            self.requests.insert(request, (*plan, 0));
-        }
+    /// A request goes out to `node` for analytics job `job`.
+    pub fn requested(&mut self, request: RequestId, job: u64, node: &str) {
+        self.counts.requests += 1;
+        // A job without a plan has a number that no plan has.
+        let plan = self.latest.get(&job).copied().unwrap_or(u64::MAX);
+        let of_node = self.requests.entry(node.to_owned()).or_default();
+        of_node.insert(request, Requested { plan, fetched_bytes: 0, done: false });
     }
 
-    /// Requests are over.
-    pub fn released(&mut self, requests: &[RequestId]) {
+    /// Requests of `node` are over.
+    pub fn released(&mut self, node: &str, requests: &[RequestId]) {
+        let Some(of_node) = self.requests.get_mut(node) else { return };
         for request in requests {
-            self.requests.remove(request);
+            of_node.remove(request);
+        }
+        if of_node.is_empty() {
+            self.requests.remove(node);
         }
     }
 
-    /// A request has fetched so many bytes in all.
-    pub fn progress(&mut self, now: Nanos, request: RequestId, fetched_bytes: u64) {
-        let Some((plan, before)) = self.requests.get_mut(&request) else { return };
-        let more = fetched_bytes.saturating_sub(*before);
-        *before = (*before).max(fetched_bytes);
+    /// A node has joined, perhaps again, or has gone: it has no requests.
+    pub fn forget_requests(&mut self, node: &str) {
+        self.requests.remove(node);
+    }
+
+    /// A request of `node` has fetched so many bytes in all, and has ended if it is `done`.
+    pub fn progress(&mut self, now: Nanos, node: &str, request: RequestId, fetched_bytes: u64, done: bool) {
+        let requested = self.requests.get_mut(node).and_then(|of_node| of_node.get_mut(&request));
+        let Some(requested) = requested else { return };
+        let more = fetched_bytes.saturating_sub(requested.fetched_bytes);
+        requested.fetched_bytes = requested.fetched_bytes.max(fetched_bytes);
+        requested.done |= done;
+        let plan = requested.plan;
         if more == 0 {
             return;
         }
-        let index = plan.checked_sub(self.first_plan).and_then(|i| usize::try_from(i).ok());
-        if let Some(entry) = index.and_then(|index| self.plans.get_mut(index)) {
+        self.counts.prefetched_bytes += more;
+        self.revision += 1;
+        if let Some((revision, entry)) = self.plans.get_mut(plan) {
+            *revision = self.revision;
             entry.came_bytes += more;
-            entry.came_in_ms = Some(ms(now.0).saturating_sub(entry.at_ms));
+            let in_ms = ms(now.0).saturating_sub(entry.at_ms);
+            entry.came_in_ms = Some(in_ms);
+            entry.began_in_ms.get_or_insert(in_ms);
         }
         let under_way: Vec<u64> = self.under_way.values().copied().collect();
         for number in under_way {
@@ -169,7 +291,8 @@ impl Log {
     pub fn hpc(&mut self, now: Nanos, hpc: u32, name: &str, update: &HpcUpdate) {
         match update {
             HpcUpdate::PhaseBegins { bytes, alone_ns, deadline_ns } => {
-                self.phases.push_back(PhaseEntry {
+                self.revision += 1;
+                let entry = PhaseEntry {
                     at_ms: ms(now.0),
                     name: name.to_owned(),
                     bytes: *bytes,
@@ -179,18 +302,25 @@ impl Log {
                     estimated_ms: known_ms(*alone_ns),
                     observed_ms: None,
                     beside_bytes: 0,
-                });
-                self.under_way.insert(hpc, self.first_phase + self.phases.len() as u64 - 1);
-                if self.phases.len() > KEPT {
-                    self.phases.pop_front();
-                    self.first_phase += 1;
+                    left_ms: None,
+                };
+                self.under_way.insert(hpc, self.phases.push(self.revision, entry));
+            }
+            HpcUpdate::PhaseLeft { left_ns } => {
+                if let Some(number) = self.under_way.get(&hpc).copied()
+                    && let Some(phase) = self.phase(number)
+                {
+                    phase.left_ms = Some(ms(*left_ns));
                 }
             }
             HpcUpdate::PhaseEnds => {
                 if let Some(number) = self.under_way.remove(&hpc)
                     && let Some(phase) = self.phase(number)
                 {
-                    phase.observed_ms = Some(ms(now.0).saturating_sub(phase.at_ms));
+                    let observed_ms = ms(now.0).saturating_sub(phase.at_ms);
+                    phase.observed_ms = Some(observed_ms);
+                    let kind = phase.deadline_ms.map_or(2, |deadline| usize::from(observed_ms > deadline));
+                    self.counts.phases_ended[kind] += 1;
                 }
             }
             HpcUpdate::Leaves => drop(self.under_way.remove(&hpc)),

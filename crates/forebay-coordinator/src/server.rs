@@ -20,6 +20,7 @@ use crate::buffers::Buffers;
 use crate::core::{Core, Effect};
 use crate::driver::Driver;
 use crate::members::{Session, Timing};
+use crate::report::{Report, Since};
 use forebay_policy::machine::Nanos;
 use forebay_policy::stage::Config;
 use forebay_trace::STAGES;
@@ -35,6 +36,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -61,6 +63,9 @@ const SLEEP_MAX: Duration = Duration::from_secs(1);
 
 /// A pause of the loop longer than this is told to the core: nobody could be heard meanwhile.
 const STALL_NS: u64 = 1_500_000_000;
+
+/// Questions of this process that may wait at a time.
+const QUESTIONS_MAX: usize = 64;
 
 /// The token of the wake-up call among those of connections, which count from 1.
 const WAKE: u64 = 0;
@@ -100,6 +105,8 @@ pub struct Coordinator {
 struct Inner {
     /// Connections that have proved themselves and are to be served.
     arrived: Mutex<Vec<Stream>>,
+    /// Questions of this process.
+    asked: Mutex<Vec<(Since, SyncSender<Report>)>>,
     wake: OwnedFd,
     stopping: AtomicBool,
     proving: Proving,
@@ -128,6 +135,7 @@ impl Coordinator {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let inner = Arc::new(Inner {
             arrived: Mutex::default(),
+            asked: Mutex::default(),
             wake,
             stopping: AtomicBool::new(false),
             proving: Proving::new(PROVERS_MAX),
@@ -159,6 +167,11 @@ impl Coordinator {
         }
     }
 
+    /// A way for this process to ask what the coordinator does.
+    pub fn reports(&self) -> Reports {
+        Reports { inner: self.inner.clone() }
+    }
+
     /// Ends it. Agents keep the last view and look for the next coordinator.
     pub fn stop(mut self) {
         self.inner.stopping.store(true, Ordering::Release);
@@ -172,6 +185,35 @@ impl Coordinator {
         {
             tracing::error!("the coordinator's thread has panicked");
         }
+    }
+}
+
+/// Asks a coordinator of this process what it does.
+#[derive(Clone, Debug)]
+pub struct Reports {
+    inner: Arc<Inner>,
+}
+
+impl Reports {
+    /// What has changed since `since`.
+    ///
+    /// # Errors
+    /// The coordinator has ended, has too many questions, or does not answer within `limit`.
+    pub fn ask(&self, since: Since, limit: Duration) -> io::Result<Report> {
+        let (answer, answered) = sync_channel(1);
+        {
+            let mut asked = self.inner.asked.lock().unwrap_or_else(PoisonError::into_inner);
+            if asked.len() >= QUESTIONS_MAX || self.inner.stopping.load(Ordering::Acquire) {
+                return Err(io::Error::new(
+                    io::ErrorKind::WouldBlock,
+                    "the coordinator takes no question now",
+                ));
+            }
+            asked.push((since, answer));
+        }
+        self.inner.wake();
+        let late = |_| io::Error::new(io::ErrorKind::TimedOut, "the coordinator has not answered in time");
+        answered.recv_timeout(limit).map_err(late)
     }
 }
 
@@ -272,6 +314,10 @@ struct Server {
     /// The time of this turn of the loop.
     turn: Nanos,
     buffers: Buffers,
+    /// Time that the loop did not wait, in nanoseconds.
+    busy_ns: u64,
+    /// Connections that were closed because the buffers were full.
+    buffers_closed: u64,
 }
 
 struct Agent {
@@ -300,6 +346,8 @@ impl Server {
             looked_at: Nanos(0),
             turn: Nanos(0),
             buffers: Buffers::new(options.buffers_bytes),
+            busy_ns: 0,
+            buffers_closed: 0,
         })
     }
 
@@ -333,8 +381,27 @@ impl Server {
             self.core.tick(self.turn, &mut effects);
             self.carry_out(&mut effects);
             self.drop_strangers();
+            self.answer();
+            self.busy_ns += self.now().saturating_since(self.turn);
         }
         self.say_nothing_more();
+    }
+
+    /// Answers the questions of this process.
+    fn answer(&mut self) {
+        let asked = std::mem::take(&mut *self.inner.asked.lock().unwrap_or_else(PoisonError::into_inner));
+        for (since, answer) in asked {
+            let began = self.now();
+            let mut report = self.core.report(began, since);
+            report.totals.cost_ns = self.now().saturating_since(began);
+            let totals = &mut report.totals;
+            totals.busy_ns = self.busy_ns;
+            (totals.connections, totals.buffers_bytes) = (self.agents.len(), self.buffers.total_bytes());
+            (totals.buffers_bytes_max, totals.buffers_closed) =
+                (self.buffers.most_bytes(), self.buffers_closed);
+            // Whoever asked may have given up waiting.
+            let _ = answer.try_send(report);
+        }
     }
 
     /// What is on its way when the coordinator ends goes out as far as sockets take it.
@@ -514,6 +581,7 @@ impl Server {
                 self.turn.saturating_since(slowest.since) / 1_000_000,
                 slowest.bytes
             );
+            self.buffers_closed += 1;
             self.drop_agent(slowest.session, "the buffers were full");
             // Also if there was no such agent any more: what is not there holds nothing.
             self.buffers.forget(slowest.session);

@@ -124,6 +124,7 @@ pub fn job_status(job: event::JobStatus) -> JobStatus {
         slots: job.slots,
         stages: job.stages.into_iter().map(stage_status).collect(),
         ended: job.ended,
+        began_ms: job.began.0 / 1_000_000,
     }
 }
 

@@ -12,7 +12,7 @@ use forebay_pfs::FileVersion;
 use serde::{Deserialize, Serialize};
 
 /// Number of this protocol. Both sides must speak the same.
-pub const CLUSTER_PROTOCOL: u32 = 7;
+pub const CLUSTER_PROTOCOL: u32 = 8;
 
 /// A version of the membership. Later ones of a coordinator are greater, and those of a later
 /// coordinator, if its clock was not set back.
@@ -311,6 +311,11 @@ pub enum ToCoordinator {
         /// Most decisions, and most phases, of the latest.
         most: u32,
     },
+    /// A program asks for the nodes. → [`ToAgent::Overview`]
+    AskOverview {
+        /// Comes back with the answer.
+        ask: u64,
+    },
 }
 
 /// How far an order is.
@@ -400,6 +405,63 @@ pub enum ToAgent {
         /// The log.
         log: PlanLog,
     },
+    /// Answer to [`ToCoordinator::AskOverview`].
+    Overview {
+        /// The question's.
+        ask: u64,
+        /// The nodes and their sums.
+        overview: Overview,
+    },
+}
+
+/// The cluster at a moment, as people see it. Times are milliseconds since the coordinator's start.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Overview {
+    /// The moment.
+    pub now_ms: u64,
+    /// Version of the membership.
+    pub epoch: Epoch,
+    /// The members, by name.
+    #[serde(deserialize_with = "sequence")]
+    pub nodes: Vec<NodeStatus>,
+    /// Prefetch requests that agents have and have not ended.
+    pub requests: u32,
+    /// The latest second that was added up.
+    pub sample: Sample,
+}
+
+/// A member as people see it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeStatus {
+    /// Its name.
+    pub name: String,
+    /// What it is for.
+    pub role: Role,
+    /// Bytes of its tier now.
+    pub capacity_bytes: u64,
+    /// Bytes of cached pages.
+    pub resident_bytes: u64,
+    /// Bytes read from the PFS since the agent's start.
+    pub fetched_bytes: u64,
+    /// Prefetch requests that it has and has not ended.
+    pub requests: u32,
+    /// Time since it was last heard.
+    pub silent_ms: u64,
+}
+
+/// What all members hold and moved, added up once a second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sample {
+    /// When, in milliseconds since the coordinator's start.
+    pub at_ms: u64,
+    /// Bytes of all tiers.
+    pub capacity_bytes: u64,
+    /// Bytes of cached pages.
+    pub resident_bytes: u64,
+    /// Read from the PFS in this second, in bytes per second, by whatever reason.
+    pub fetched_bytes_per_s: u64,
+    /// Of that, by prefetch requests.
+    pub prefetched_bytes_per_s: u64,
 }
 
 /// A job as people see it.
@@ -415,6 +477,8 @@ pub struct JobStatus {
     pub stages: Vec<StageStatus>,
     /// It has ended.
     pub ended: bool,
+    /// When it began, in milliseconds since the coordinator's start.
+    pub began_ms: u64,
 }
 
 /// A stage as people see it.

@@ -152,6 +152,8 @@ pub struct PlanEntry {
     pub came_bytes: u64,
     /// When the last of them came, from the decision.
     pub came_in_ms: Option<u64>,
+    /// When the first of them came, from the decision.
+    pub began_in_ms: Option<u64>,
 }
 
 /// A step of a plan.
@@ -202,4 +204,6 @@ pub struct PhaseEntry {
     pub observed_ms: Option<u64>,
     /// Bytes that prefetches moved meanwhile.
     pub beside_bytes: u64,
+    /// I/O time alone that is left, by the latest report of progress; `None`: none was made.
+    pub left_ms: Option<u64>,
 }

@@ -27,7 +27,8 @@ mod tls_stream;
 
 pub use channel::{Channel, MAX_FDS, MAX_PACKET_BYTES, Received};
 pub use cluster::{
-    ClusterView, Epoch, FileLayout, FileRef, JobStatus, JobUpdate, NodeInfo, Part, Role, Split,
+    ClusterView, Epoch, FileLayout, FileRef, JobStatus, JobUpdate, NodeInfo, NodeStatus, Overview, Part,
+    Role, Sample, Split,
 };
 pub use hpc::{HpcJob, HpcPhase, HpcStatus, HpcUpdate, PlanLog};
 pub use message::*;

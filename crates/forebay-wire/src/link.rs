@@ -7,7 +7,7 @@
 //! name: [`Stream::peer_name`].
 
 use crate::owner;
-use crate::tls::{Facts, Identity};
+use crate::tls::{Facts, Identity, PublicIdentity};
 use crate::tls_stream::TlsStream;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, ServerConnection};
@@ -169,6 +169,22 @@ impl Security {
         );
         Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
     }
+}
+
+/// Serves a connection of a browser, or of whatever collects metrics: over TLS if there is a
+/// certificate to show. Who the other end is has to be found out above.
+///
+/// # Errors
+/// The other end speaks no TLS 1.3, or does not continue by `deadline`.
+pub fn serve_anyone(
+    socket: TcpStream,
+    identity: Option<&PublicIdentity>,
+    deadline: Instant,
+) -> io::Result<Stream> {
+    socket.set_nodelay(true)?;
+    let Some(identity) = identity else { return Ok(Stream::Plain(socket)) };
+    let session = ServerConnection::new(identity.config()).map_err(|e| crate::tls::in_words(&e))?;
+    TlsStream::establish_with_anyone(socket, session.into(), deadline).map(Stream::Tls)
 }
 
 impl Listener {

@@ -9,13 +9,13 @@
 //! the PFS file, open for reading, and the agent takes the identity from that descriptor and from
 //! nothing else.
 
-use crate::cluster::{ClusterView, JobStatus, JobUpdate};
+use crate::cluster::{ClusterView, JobStatus, JobUpdate, Overview};
 use crate::hpc::{HpcJob, HpcStatus, PlanLog};
 use forebay_pfs::{FileFacts, FileVersion};
 use serde::{Deserialize, Serialize};
 
 /// Number of this protocol. Both sides must speak the same.
-pub const PROTOCOL: u32 = 8;
+pub const PROTOCOL: u32 = 9;
 
 /// First eight bytes of every connection: "forebay" and a zero.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"forebay\0");
@@ -276,6 +276,9 @@ pub enum Request {
         /// Most decisions, and most phases, of the latest.
         most: u32,
     },
+    /// The nodes that the coordinator knows, and what they hold. → [`Reply::Overview`] or
+    /// [`Reply::Failed`]
+    Overview,
 }
 
 /// What the agent answers.
@@ -381,6 +384,8 @@ pub enum Reply {
     HpcJobs(Vec<HpcStatus>),
     /// To [`Request::Plans`].
     Plans(Box<PlanLog>),
+    /// To [`Request::Overview`].
+    Overview(Box<Overview>),
 }
 
 /// Why the agent will not do something. Never an error to the program: it reads the PFS.
@@ -653,12 +658,13 @@ mod tests {
             stamps: "s".into(),
         };
         let bytes = postcard::to_stdvec(&mount).unwrap();
-        assert_eq!((PROTOCOL, bytes), (8, vec![1, b'm', 1, b'/', 1, 1, 2, 3, 4, 1, 1, b's']));
+        assert_eq!((PROTOCOL, bytes), (9, vec![1, b'm', 1, b'/', 1, 1, 2, 3, 4, 1, 1, b's']));
         let status = Status { mounts: vec![mount], ..Status::default() };
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&status).unwrap().len()), (8, 37));
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&Refusal::StampsUnproved).unwrap()), (8, vec![11]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&status).unwrap().len()), (9, 37));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&Refusal::StampsUnproved).unwrap()), (9, vec![11]));
         let facts = postcard::to_stdvec(&FileVersion { ino: 1, size: 2, mtime_ns: 3, ctime_ns: 4 }).unwrap();
-        assert_eq!((PROTOCOL, facts), (8, vec![1, 2, 6, 8]));
+        assert_eq!((PROTOCOL, facts), (9, vec![1, 2, 6, 8]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&Overview::default()).unwrap()), (9, vec![0; 10]));
     }
 
     #[test]

@@ -295,6 +295,52 @@ fn configure(
     Ok((client, server))
 }
 
+/// A certificate that is shown to browsers and to whatever collects metrics, which show none.
+pub struct PublicIdentity {
+    directory: PathBuf,
+    config: Mutex<Arc<ServerConfig>>,
+}
+
+impl std::fmt::Debug for PublicIdentity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PublicIdentity").field("directory", &self.directory).finish_non_exhaustive()
+    }
+}
+
+impl PublicIdentity {
+    /// Reads [`CERTIFICATE_FILE`] and [`KEY_FILE`] of `directory`.
+    ///
+    /// # Errors
+    /// Names the file, what is wrong with it and what to do.
+    pub fn load(directory: &Path) -> io::Result<Self> {
+        let config = Mutex::new(public_config(directory)?);
+        Ok(PublicIdentity { directory: directory.to_owned(), config })
+    }
+
+    /// What is in the files now, or was when they were last of use. Connections are few: the files
+    /// are read for each.
+    pub(crate) fn config(&self) -> Arc<ServerConfig> {
+        let mut config = self.config.lock().unwrap_or_else(PoisonError::into_inner);
+        match public_config(&self.directory) {
+            Ok(now) => *config = now,
+            Err(e) => tracing::warn!("the certificate last read stays in use: {e}"),
+        }
+        config.clone()
+    }
+}
+
+fn public_config(directory: &Path) -> io::Result<Arc<ServerConfig>> {
+    let key_path = directory.join(KEY_FILE);
+    let chain = read_certificates(&directory.join(CERTIFICATE_FILE))?;
+    let key = read_key(&key_path)?;
+    let config = ServerConfig::builder_with_provider(Arc::new(provider()))
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, key));
+    let mut config = config.map_err(|e| wrong(&key_path, &format!("cannot be used with node.pem: {e}")))?;
+    config.send_tls13_tickets = 0;
+    Ok(Arc::new(config))
+}
+
 /// Believes whoever the cluster's CA vouches for, whatever the name under which it was reached.
 #[derive(Debug)]
 struct AnyMember {

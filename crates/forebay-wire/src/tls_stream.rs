@@ -45,17 +45,7 @@ pub struct TlsStream {
 impl TlsStream {
     /// Shakes hands over `socket`, at the latest at `deadline`.
     pub(crate) fn establish(socket: TcpStream, session: Connection, deadline: Instant) -> io::Result<Self> {
-        let mut stream = TlsStream {
-            socket,
-            session: Box::new(session),
-            peer: String::new(),
-            received: vec![0; RECEIVE_BYTES_MIN],
-            start: 0,
-            end: 0,
-            nonblocking: AtomicBool::new(false),
-            limit_ns: AtomicU64::new(0),
-        };
-        stream.session.set_buffer_limit(Some(SEND_BYTES_MAX));
+        let mut stream = TlsStream::new(socket, session);
         stream.shake_hands(deadline).map_err(|e| match e.kind() {
             ErrorKind::WouldBlock => io::Error::new(ErrorKind::TimedOut, "the other end did not continue in time"),
             ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset => io::Error::new(
@@ -69,13 +59,35 @@ impl TlsStream {
         Ok(stream)
     }
 
+    /// As [`TlsStream::establish`], with another end that does not say who it is: a browser, or
+    /// whatever collects metrics.
+    pub(crate) fn establish_with_anyone(
+        socket: TcpStream,
+        session: Connection,
+        deadline: Instant,
+    ) -> io::Result<Self> {
+        let mut stream = TlsStream::new(socket, session);
+        stream.agree_on_keys(deadline)?;
+        Ok(stream)
+    }
+
+    fn new(socket: TcpStream, session: Connection) -> Self {
+        let mut stream = TlsStream {
+            socket,
+            session: Box::new(session),
+            peer: String::new(),
+            received: vec![0; RECEIVE_BYTES_MIN],
+            start: 0,
+            end: 0,
+            nonblocking: AtomicBool::new(false),
+            limit_ns: AtomicU64::new(0),
+        };
+        stream.session.set_buffer_limit(Some(SEND_BYTES_MAX));
+        stream
+    }
+
     fn shake_hands(&mut self, deadline: Instant) -> io::Result<()> {
-        while self.session.is_handshaking() || self.session.wants_write() {
-            self.push(Some(deadline))?;
-            if self.session.is_handshaking() {
-                self.pull(Some(deadline))?;
-            }
-        }
+        self.agree_on_keys(deadline)?;
         let certificates = self.session.peer_certificates().unwrap_or_default();
         self.peer = crate::tls::node_name(certificates)?;
         match *self.session {
@@ -85,6 +97,16 @@ impl TlsStream {
             }
             Connection::Client(_) => self.await_acceptance(deadline),
         }
+    }
+
+    fn agree_on_keys(&mut self, deadline: Instant) -> io::Result<()> {
+        while self.session.is_handshaking() || self.session.wants_write() {
+            self.push(Some(deadline))?;
+            if self.session.is_handshaking() {
+                self.pull(Some(deadline))?;
+            }
+        }
+        Ok(())
     }
 
     fn await_acceptance(&mut self, deadline: Instant) -> io::Result<()> {

@@ -276,6 +276,7 @@ impl Meeting {
             ToAgent::Members(view) => node.cluster.update(view),
             ToAgent::Jobs { ask, jobs } => node.link.answer(ask, Answer::Jobs(jobs)),
             ToAgent::Plans { ask, log } => node.link.answer(ask, Answer::Plans(log)),
+            ToAgent::Overview { ask, overview } => node.link.answer(ask, Answer::Overview(overview)),
             ToAgent::Phases { node: from, lease_ms, phases } => {
                 node.phases.heard(from, Duration::from_millis(lease_ms.into()), phases);
             }

@@ -4,7 +4,7 @@
 use crate::lock::lock;
 use crate::stop::Wake;
 use forebay_wire::cluster::ToCoordinator;
-use forebay_wire::{JobStatus, PlanLog};
+use forebay_wire::{JobStatus, Overview, PlanLog};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Debug;
 use std::io;
@@ -38,6 +38,8 @@ pub enum Answer {
     Jobs(Vec<JobStatus>),
     /// The plan log.
     Plans(PlanLog),
+    /// The nodes.
+    Overview(Overview),
 }
 
 /// What is released when a message has been sent, or is not sent: a coordinator that reads slowly
@@ -71,7 +73,7 @@ impl Link {
     pub fn ask_jobs(&self, limit: Duration) -> io::Result<Vec<JobStatus>> {
         match self.ask(limit, |ask| ToCoordinator::AskJobs { ask })? {
             Answer::Jobs(jobs) => Ok(jobs),
-            Answer::Plans(_) => Err(io::ErrorKind::InvalidData.into()),
+            _ => Err(io::ErrorKind::InvalidData.into()),
         }
     }
 
@@ -82,7 +84,18 @@ impl Link {
     pub fn ask_plans(&self, most: u32, limit: Duration) -> io::Result<PlanLog> {
         match self.ask(limit, |ask| ToCoordinator::AskPlans { ask, most })? {
             Answer::Plans(log) => Ok(log),
-            Answer::Jobs(_) => Err(io::ErrorKind::InvalidData.into()),
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+
+    /// The nodes that the coordinator knows.
+    ///
+    /// # Errors
+    /// As [`Link::ask_jobs`].
+    pub fn ask_overview(&self, limit: Duration) -> io::Result<Overview> {
+        match self.ask(limit, |ask| ToCoordinator::AskOverview { ask })? {
+            Answer::Overview(overview) => Ok(overview),
+            _ => Err(io::ErrorKind::InvalidData.into()),
         }
     }
 

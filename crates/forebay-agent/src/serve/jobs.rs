@@ -111,3 +111,16 @@ pub fn list(connection: &mut Connection) -> Answer {
         }
     }
 }
+
+/// The nodes that the coordinator knows.
+pub fn overview(connection: &mut Connection) -> Answer {
+    if let Err(refusal) = question_of(connection) {
+        return reply(Reply::Refused(refusal));
+    }
+    match connection.node.link.ask_overview(ASK_TIME) {
+        Ok(overview) => reply(Reply::Overview(Box::new(overview))),
+        Err(e) => {
+            reply(Reply::Failed { errno: libc::EAGAIN, message: format!("cannot request the nodes: {e}") })
+        }
+    }
+}

@@ -88,6 +88,7 @@ impl Connection {
             Request::HpcObserve => phases::observe(self),
             Request::HpcJobs => phases::list(&self.node),
             Request::Plans { most } => phases::plans(self, most),
+            Request::Overview => jobs::overview(self),
             Request::Jobs => jobs::list(self),
             Request::JobTell(updates) => match reported {
                 Some(reported) => jobs::tell(self, updates, reported),

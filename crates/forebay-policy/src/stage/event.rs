@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use forebay_model::profile::Setting;
 
+use crate::machine::Nanos;
 use crate::planner;
 /// What [`Action::Decided`] carries, for drivers that show it.
 pub use crate::planner::{ActionKind, Decision, PlannedStep};
@@ -378,6 +379,8 @@ pub struct JobStatus {
     pub stages: Vec<StageStatus>,
     /// It has ended.
     pub ended: bool,
+    /// When it began.
+    pub began: Nanos,
 }
 
 /// A stage as people see it.
