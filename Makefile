@@ -77,6 +77,11 @@ lint: ## Format and lints; changes nothing
 	rustfmt --check --edition 2024 --config-path . fuzz/bodies/*.rs fuzz/fuzz_targets/*.rs
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	.ci/comment-width
+	packaging/console/build --check
+
+.PHONY: console
+console: ## The compiled page of the web console, from its TypeScript (npm; the compiler comes the first time)
+	packaging/console/build
 
 .PHONY: demo
 demo: build ## The demo: an analysis and Spark jobs, directly from a slow file system and through Forebay

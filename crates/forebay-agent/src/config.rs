@@ -6,9 +6,11 @@
 
 mod memory;
 mod phases;
+mod web;
 
 pub use memory::MemoryConfig;
 pub use phases::PhasesConfig;
+pub use web::WebConfig;
 
 use crate::units::{Amount, Human, parse_bytes};
 use forebay_pfs::Revalidate;
@@ -138,9 +140,38 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "metrics.listen",
         default: "\"\"",
-        reason: "IP:PORT at which the agent serves metrics in the formats of OpenMetrics and Prometheus, at /metrics. \
-                 Loopback only, because metrics are not encrypted; port 0 takes a free one, which the log names. \
-                 Empty: no metrics.",
+        reason: "IP:PORT at which this process serves metrics in the formats of OpenMetrics and Prometheus, at /metrics: \
+                 those of its agent, of its coordinator, or of both. An address that is not on loopback needs metrics.tls, \
+                 metrics.token_file or both; port 0 takes a free one, which the log names. Empty: no metrics.",
+    },
+    Key {
+        name: "metrics.tls",
+        default: "\"\"",
+        reason: "Directory with node.pem and node.key, such as that of cluster.tls: metrics are served over TLS 1.3. \
+                 Clients show no certificate. Empty: plain HTTP.",
+    },
+    Key {
+        name: "metrics.token_file",
+        default: "\"\"",
+        reason: "File with a token of at least 16 characters, readable by its owner only: requests need the header \
+                 `Authorization: Bearer TOKEN`. Empty: anybody who reaches the port may read the metrics.",
+    },
+    Key {
+        name: "console.listen",
+        default: "\"\"",
+        reason: "IP:PORT at which the coordinator of this process serves the web console; `forebay up --console` sets it too. \
+                 An address that is not on loopback needs console.tls and console.token_file. Empty: no console.",
+    },
+    Key {
+        name: "console.tls",
+        default: "\"\"",
+        reason: "Directory with node.pem and node.key, as metrics.tls.",
+    },
+    Key {
+        name: "console.token_file",
+        default: "\"\"",
+        reason: "File with a token, as metrics.token_file. Open the console as https://HOST:PORT/#token=TOKEN. Empty: every \
+                 user of this machine may read the console.",
     },
     Key {
         name: "cluster.coordinator",
@@ -382,7 +413,9 @@ pub struct Config {
     /// How the tier gives way to compute.
     pub memory: MemoryConfig,
     /// Where metrics are served, if they are.
-    pub metrics_listen: Option<SocketAddr>,
+    pub metrics: WebConfig,
+    /// Where the console is served, if it is.
+    pub console: WebConfig,
     /// The cluster this agent belongs to.
     pub cluster: ClusterConfig,
     /// How I/O phases of HPC jobs are guarded.
@@ -565,7 +598,8 @@ impl Default for Config {
             huge_pages: true,
             eviction: EvictionKind::default(),
             memory: MemoryConfig::default(),
-            metrics_listen: None,
+            metrics: WebConfig::default(),
+            console: WebConfig::default(),
             cluster: ClusterConfig::default(),
             phases: PhasesConfig::default(),
             mounts: Vec::new(),
@@ -585,23 +619,6 @@ pub fn default_state_dir() -> PathBuf {
     }
 }
 
-/// `IP:PORT` for metrics; none if it is empty.
-fn metrics_address(text: &str) -> Result<Option<SocketAddr>, String> {
-    if text.is_empty() {
-        return Ok(None);
-    }
-    let address: SocketAddr = text
-        .parse()
-        .map_err(|_| format!("metrics.listen = {text:?}: write IP:PORT, such as 127.0.0.1:9750"))?;
-    if !address.ip().is_loopback() {
-        return Err(format!(
-            "metrics.listen = {text:?} must be a loopback address, because metrics are neither encrypted nor \
-             protected by a token; let a proxy on this node serve them to others"
-        ));
-    }
-    Ok(Some(address))
-}
-
 /// The file as written; every key optional but a mount's label and root.
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
@@ -613,7 +630,9 @@ struct RawConfig {
     #[serde(default)]
     memory: memory::RawMemory,
     #[serde(default)]
-    metrics: RawMetrics,
+    metrics: web::RawWeb,
+    #[serde(default)]
+    console: web::RawWeb,
     #[serde(default)]
     cluster: RawCluster,
     #[serde(default)]
@@ -639,12 +658,6 @@ struct RawTier {
     directory: Option<PathBuf>,
     huge_pages: Option<bool>,
     eviction: Option<String>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields)]
-struct RawMetrics {
-    listen: Option<String>,
 }
 
 #[derive(Deserialize, Default)]
@@ -709,7 +722,8 @@ impl Config {
         config.take_agent(raw.agent)?;
         config.take_tier(raw.tier)?;
         config.memory.take(raw.memory)?;
-        config.metrics_listen = metrics_address(raw.metrics.listen.as_deref().unwrap_or_default())?;
+        config.metrics.take("metrics", raw.metrics)?;
+        config.console.take("console", raw.console)?;
         config.cluster.take(raw.cluster)?;
         config.phases.take(raw.phases)?;
         config.mounts = raw.mount.into_iter().map(take_mount).collect::<Result<_, _>>()?;
@@ -768,6 +782,11 @@ impl Config {
             ));
         }
         self.cluster.validate()?;
+        if self.console.listen.is_some() && !self.cluster.coordinator.is_empty() {
+            return Err("console.listen is for the process of the coordinator, and cluster.coordinator names another: serve the \
+                        console there"
+                .into());
+        }
         for (i, mount) in self.mounts.iter().enumerate() {
             if !mount.extent_bytes.is_multiple_of(mount.page_bytes) {
                 return Err(format!(
@@ -1093,6 +1112,7 @@ mod tests {
             ("tier", "[tier]\n"),
             ("memory", "[memory]\n"),
             ("metrics", "[metrics]\n"),
+            ("console", "[console]\n"),
             ("cluster", "[cluster]\n"),
             ("mount", "[[mount]]\n"),
         ] {
@@ -1132,6 +1152,15 @@ mod tests {
         assert!(refuse("[tier]\nbacking=\"mount\"\ndirectory=\"/x\"").contains("tier.backing"));
         assert!(refuse("[cluster]\nlisten=\"10.0.0.1:7\"").contains("needs cluster.tls"));
         assert!(refuse("[cluster]\nlisten=\"here\"").contains("IP:PORT"));
+        assert!(refuse("[metrics]\nlisten=\"here\"").contains("metrics.listen = \"here\": write IP:PORT"));
+        assert!(
+            refuse("[metrics]\nlisten=\"10.0.0.1:9\"")
+                .contains("needs metrics.tls, metrics.token_file or both")
+        );
+        assert!(Config::parse("[metrics]\nlisten=\"10.0.0.1:9\"\ntoken_file=\"/t\"").is_ok());
+        let half = "[console]\nlisten=\"10.0.0.1:9\"\ntls=\"/t\"";
+        assert!(refuse(half).contains("needs console.tls and console.token_file"));
+        assert!(Config::parse(&format!("{half}\ntoken_file=\"/t\"")).is_ok());
         assert!(refuse("[cluster]\nplanner=\"magic\"").contains("no-action"));
         assert!(
             refuse("[[mount]]\nlabel=\"a\"\nroot=\"/b\"\nextent_size=\"3MiB\"")

@@ -71,6 +71,8 @@ pub enum Command {
     Status(StatusArgs),
     /// Show analytics jobs: their stages, waves and prefetches; and HPC jobs with their I/O phases
     Jobs(JobsArgs),
+    /// Show nodes, jobs, I/O phases and the latest decisions on one page, again every second
+    Top(TopArgs),
     /// Explain what was planned
     #[command(subcommand)]
     Plan(PlanCommand),
@@ -212,6 +214,10 @@ pub struct UpArgs {
     /// Directory of socket, lock and mount point
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
+    /// Serve the web console of the coordinator in this process; port 0 picks a free one, which the
+    /// log names
+    #[arg(long, value_name = "IP:PORT")]
+    pub console: Option<String>,
     /// Stay in the foreground instead of returning once the agent is ready
     #[arg(long)]
     pub foreground: bool,
@@ -229,13 +235,17 @@ pub struct AgentArgs {
 
 #[derive(Debug, Args)]
 pub struct CoordinatorArgs {
-    /// Configuration file; the coordinator uses its table [cluster] [env: FOREBAY_CONFIG]
+    /// Configuration file; the coordinator uses its tables [cluster], [metrics] and [console]
+    /// [env: FOREBAY_CONFIG]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Address to listen on, instead of cluster.coordinator_listen; port 0 picks a free port and
     /// prints it
     #[arg(long, value_name = "IP:PORT")]
     pub listen: Option<String>,
+    /// Serve the web console, instead of at console.listen
+    #[arg(long, value_name = "IP:PORT")]
+    pub console: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -246,6 +256,16 @@ pub struct JobsArgs {
     /// Show HPC jobs only; needs no coordinator
     #[arg(long)]
     pub hpc: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct TopArgs {
+    /// Show one page, with everything on it, and end; so does --json
+    #[arg(long)]
+    pub once: bool,
+    /// Time between two pages, in milliseconds
+    #[arg(long = "interval", value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(100..=3_600_000))]
+    pub interval_ms: u64,
 }
 
 #[derive(Debug, Subcommand)]

@@ -2,24 +2,31 @@
 
 use crate::Outcome;
 use crate::cli::{CoordinatorArgs, Global};
+use crate::console::Console;
+use crate::metrics::Metrics;
 use crate::out::print;
+use crate::web;
 use forebay_agent::{ClusterConfig, Config};
 use forebay_coordinator::members::Timing;
 use forebay_coordinator::{Coordinator, Options, Profile};
 use forebay_wire::link::Security;
 use std::io;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Runs the coordinator until a signal ends it.
 pub fn coordinator(global: &Global, args: &CoordinatorArgs) -> Outcome {
     let mut config = match &args.config {
-        Some(path) => Config::load(path)?.cluster,
-        None => ClusterConfig::default(),
+        Some(path) => Config::load(path)?,
+        None => Config::default(),
     };
     if let Some(listen) = &args.listen {
-        config.coordinator_listen = listen.clone();
+        config.cluster.coordinator_listen = listen.clone();
     }
-    if config.coordinator_listen.is_empty() {
+    if let Some(listen) = &args.console {
+        config.console.listen_on("console", listen)?;
+    }
+    if config.cluster.coordinator_listen.is_empty() {
         return Err(
             "the coordinator has no address: give --listen IP:PORT, or cluster.coordinator_listen".into()
         );
@@ -27,7 +34,8 @@ pub fn coordinator(global: &Global, args: &CoordinatorArgs) -> Outcome {
     crate::log::start_log();
     let mut signals = signal_hook::iterator::Signals::new([libc::SIGTERM, libc::SIGINT])
         .map_err(|e| format!("cannot handle signals: {e}"))?;
-    let coordinator = start(&config).map_err(|e| e.to_string())?;
+    let coordinator = start(&config.cluster).map_err(|e| e.to_string())?;
+    serve_web(&config, None, Some(&coordinator))?;
     if let Some(address) = coordinator.address() {
         let json = serde_json::json!({ "coordinator": address });
         print(global, &json, |out| writeln!(out, "coordinator listens on {address}"))?;
@@ -36,6 +44,21 @@ pub fn coordinator(global: &Global, args: &CoordinatorArgs) -> Outcome {
     coordinator.stop();
     tracing::info!("coordinator has ended");
     Ok(ExitCode::SUCCESS)
+}
+
+/// Serves the metrics and the console of this process, as far as they are configured: of the agent
+/// behind `socket`, and of the coordinator.
+pub fn serve_web(
+    config: &Config,
+    socket: Option<PathBuf>,
+    coordinator: Option<&Coordinator>,
+) -> Result<(), String> {
+    let reports = || coordinator.map(Coordinator::reports);
+    web::start(&config.metrics, Metrics::new(socket, reports()))?;
+    if let Some(reports) = reports() {
+        web::start(&config.console, Console::new(reports, config.cluster.decision_log.clone()))?;
+    }
+    Ok(())
 }
 
 /// Starts a coordinator in this process; without an address for this process alone.

@@ -5,6 +5,7 @@
 //! line is wrong.
 
 mod cli;
+mod console;
 mod coordinator;
 mod doctor;
 mod evict;
@@ -23,9 +24,11 @@ mod profile;
 mod run;
 mod served;
 mod status;
+mod top;
 mod transfer;
 mod up;
 mod verify;
+mod web;
 
 use cli::{Cli, Command, ConfigCommand};
 use std::process::ExitCode;
@@ -53,6 +56,7 @@ fn run_command(cli: Cli) -> Outcome {
         Command::Down(args) => up::down(&global, &args),
         Command::Status(args) => status::status(&global, &args),
         Command::Jobs(args) => jobs::jobs(&global, &args),
+        Command::Top(args) => top::top(&global, &args),
         Command::Plan(command) => plan::plan(&global, &command),
         Command::Ls(args) => ls::ls(&global, &args),
         Command::Stat(args) => ls::stat(&global, &args),

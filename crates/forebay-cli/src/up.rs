@@ -100,6 +100,15 @@ fn configure(global: &Global, args: &UpArgs) -> Result<Config, String> {
         Some("directory") => forebay_store::Backing::Directory,
         Some(other) => return Err(format!("--backing {other}: write auto, mount, namespace or directory")),
     };
+    if let Some(listen) = &args.console {
+        if !config.cluster.coordinator.is_empty() {
+            return Err(format!(
+                "--console: the console is served by the coordinator, which is {} (cluster.coordinator)",
+                config.cluster.coordinator
+            ));
+        }
+        config.console.listen_on("console", listen)?;
+    }
     config.validate()?;
     Ok(config)
 }
@@ -229,9 +238,8 @@ fn serve(config: Config) -> Outcome {
         capacity_bytes = agent.capacity_bytes(),
         "agent is ready"
     );
-    if let Some(listen) = agent.config().metrics_listen {
-        crate::metrics::start(listen, agent.config().socket())?;
-    }
+    let socket = agent.config().socket();
+    crate::coordinator::serve_web(agent.config(), Some(socket), coordinator.as_ref())?;
     let stop = agent.stop();
     let mut signals = signal_hook::iterator::Signals::new([libc::SIGTERM, libc::SIGINT])
         .map_err(|e| format!("cannot handle signals: {e}"))?;

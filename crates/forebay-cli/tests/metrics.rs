@@ -1,14 +1,18 @@
-//! The metrics of a running agent can be scraped and parsed, in both formats, and say what
-//! `forebay status` says. Wrong requests are answered or dropped, and the port goes on serving.
+//! The metrics of an agent and of a coordinator can be scraped and parsed, in both formats, and say
+//! what `forebay status` says and what happened. Wrong requests are answered or dropped, and
+//! the port goes on serving. With a certificate and a token it serves nobody who has not both. The
+//! alert rules and the dashboard name no metric that does not exist.
 
 #![allow(clippy::unwrap_used, reason = "what is unwrapped is what the test asserts")]
 
 mod node;
 
 use node::Node;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -19,22 +23,45 @@ fn node() -> (Node, String, tempfile::TempDir) {
     let config = directory.path().join("config.toml");
     std::fs::write(&config, "[metrics]\nlisten = \"127.0.0.1:0\"\n[tier]\ncapacity = \"64MiB\"\n").unwrap();
     let node = Node::start(&["--config", config.to_str().unwrap()]);
+    let address = address_in(|| node.log());
+    (node, address, directory)
+}
+
+/// The address in the line of a log that says that metrics are served.
+fn address_in(log: impl Fn() -> String) -> String {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let log = node.log();
+        let log = log();
         let line = log.lines().find(|line| line.contains("metrics are served"));
         if let Some(address) = line.and_then(|line| line.split("127.0.0.1:").nth(1)) {
             let port: String = address.chars().take_while(char::is_ascii_digit).collect();
-            return (node, format!("127.0.0.1:{port}"), directory);
+            return format!("127.0.0.1:{port}");
         }
         assert!(Instant::now() < deadline, "{log}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
+/// The samples now.
+fn samples(address: &str) -> BTreeMap<String, f64> {
+    let answer = ask(address, "GET /metrics HTTP/1.1\r\n\r\n");
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200 OK"), "{head}");
+    parse(body, false)
+}
+
+fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < deadline, "waited in vain for: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 fn ask(address: &str, request: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let request = request.replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
@@ -130,4 +157,175 @@ fn wrong_requests_do_no_harm() {
     assert!(ask(&address, "GET /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200"));
     let head = ask(&address, "HEAD /metrics HTTP/1.1\r\n\r\n");
     assert!(head.starts_with("HTTP/1.1 200") && head.ends_with("\r\n\r\n"), "{head}");
+}
+
+#[test]
+fn the_coordinator_counts_members_phases_and_its_own_work() {
+    let (node, address, _config) = node();
+    let client = node.client();
+    let of = |name: &str| samples(&address)[&format!("forebay_coordinator_{name}")];
+    wait_for("the node is a member", || of("members") == 1.0);
+    assert!(of("views_total") >= 1.0 && of("connections") == 1.0);
+    assert!(of("uptime_seconds") > of("busy_seconds_total") && of("busy_seconds_total") > 0.0);
+    wait_for("its tier is known", || of("tiers_bytes") >= 64e6);
+    assert_eq!(of("hpc_jobs{state=\"phase\"}") + of("hpc_jobs{state=\"compute\"}"), 0.0);
+    let options = forebay_client::HpcJobOptions::named("climate");
+    let job = client.open_hpc_job(&options).unwrap();
+    wait_for("the job is known", || of("hpc_jobs{state=\"compute\"}") == 1.0);
+    for (deadline, result) in [(Duration::from_secs(3600), "in_time"), (Duration::from_millis(1), "late")] {
+        let ended = format!("phases_ended_total{{result=\"{result}\"}}");
+        assert_eq!(of(&ended), 0.0);
+        job.phase_begin(1 << 20, deadline).unwrap();
+        if result == "in_time" {
+            wait_for("the phase is known", || of("hpc_jobs{state=\"phase\"}") == 1.0);
+            assert_eq!(of("hpc_jobs{state=\"compute\"}"), 0.0);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+        // The late one may have been cut off by now.
+        let _ = job.phase_end();
+        wait_for("the phase has ended", || of(&ended) == 1.0);
+    }
+    drop(job);
+    wait_for("the job is gone", || of("hpc_jobs{state=\"compute\"}") == 0.0);
+    assert_eq!(of("requests_pending"), 0.0);
+    assert_eq!(of("decisions_total{action=\"no_action\"}"), 0.0);
+}
+
+/// Names that begin like those of metrics.
+fn named_in(text: &str) -> BTreeSet<String> {
+    let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let starts = text.match_indices("forebay_").map(|(at, _)| at);
+    let starts = starts.filter(|at| !text[..*at].ends_with(is_of_name));
+    starts.map(|at| text[at..].chars().take_while(|c| is_of_name(*c)).collect()).collect()
+}
+
+#[test]
+fn alert_rules_and_dashboard_name_metrics_that_exist() {
+    let (_node, address, _config) = node();
+    let body = ask(&address, "GET /metrics HTTP/1.1\r\n\r\n");
+    // A family without samples now is declared all the same.
+    let declared: BTreeSet<&str> =
+        body.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
+    let files = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/metrics");
+    for (file, least) in [("alerts.yml", 10), ("dashboard.json", 25)] {
+        let text = std::fs::read_to_string(format!("{files}/{file}")).unwrap();
+        let named = named_in(&text);
+        assert!(named.len() >= least, "{file} names only {named:?}");
+        for name in named {
+            assert!(declared.contains(name.as_str()), "{file} names {name}, which no process has");
+        }
+    }
+}
+
+/// A process that ends with the test.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Errors only if it has ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What a Python client that trusts `ca` sees: the status and the body, or that it was refused.
+fn over_tls(address: &str, ca: &Path, token: &str) -> String {
+    const CLIENT: &str = "
+import http.client, socket, ssl, sys
+host, port = sys.argv[1].split(':')
+context = ssl.create_default_context(cafile=sys.argv[2])
+raw = socket.create_connection((host, int(port)), timeout=60)
+connection = http.client.HTTPConnection(host, int(port), timeout=60)
+connection.sock = context.wrap_socket(raw, server_hostname='n1')
+for path in ['/metrics', '/metrics']:
+    connection.request('GET', path, headers={'Authorization': 'Bearer ' + sys.argv[3]} if sys.argv[3] else {})
+    answer = connection.getresponse()
+    print(answer.status, answer.read().decode())
+";
+    let mut python = Command::new("python3");
+    let out = python.args(["-c", CLIENT, address]).arg(ca).arg(token).output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    String::from_utf8(out.stdout).unwrap()
+}
+
+#[test]
+fn a_coordinator_of_its_own_serves_over_tls_to_who_has_the_token() {
+    let dir = tempfile::tempdir().unwrap();
+    let certificates = dir.path().join("certificates");
+    let made =
+        Command::new(node::FOREBAY).arg("init").arg(&certificates).args(["--node", "n1=127.0.0.1"]).output();
+    assert!(made.unwrap().status.success());
+    let token = "0123456789abcdef0123456789abcdef";
+    let token_file = dir.path().join("token");
+    std::fs::write(&token_file, format!("{token}\n")).unwrap();
+    std::fs::set_permissions(&token_file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let found = node_files(&certificates);
+    let config = dir.path().join("config.toml");
+    let text = format!(
+        "[metrics]\nlisten = \"127.0.0.1:0\"\ntls = {found:?}\ntoken_file = {token_file:?}\n[cluster]\n\
+         coordinator_listen = \"127.0.0.1:0\"\n"
+    );
+    std::fs::write(&config, text).unwrap();
+    let log = dir.path().join("log");
+    let out = std::fs::File::create(&log).unwrap();
+    let mut command = Command::new(node::FOREBAY);
+    command
+        .args(["coordinator", "--config"])
+        .arg(&config)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(out);
+    let _coordinator = Process(command.spawn().unwrap());
+    let address = address_in(|| std::fs::read_to_string(&log).unwrap_or_default());
+    let ca = found.join("ca.pem");
+    let answer = over_tls(&address, &ca, token);
+    // Two requests on one connection.
+    assert_eq!(answer.matches("200 # TYPE forebay_build_info gauge").count(), 2, "{answer}");
+    assert!(answer.contains("forebay_coordinator_members 0"), "{answer}");
+    assert!(!answer.contains("forebay_capacity_bytes"), "no agent is here: {answer}");
+    for wrong in ["", "0123456789abcdef0123456789abcdee", "0123456789abcdef"] {
+        let answer = over_tls(&address, &ca, wrong);
+        assert!(answer.starts_with("401 ") && !answer.contains("forebay_"), "{answer}");
+    }
+    // Whoever speaks no TLS gets nothing, and the port goes on serving.
+    let mut plain = TcpStream::connect(&address).unwrap();
+    plain
+        .write_all(format!("GET /metrics HTTP/1.1\r\nAuthorization: Bearer {token}\r\n\r\n").as_bytes())
+        .unwrap();
+    let mut got = Vec::new();
+    let _ = plain.read_to_end(&mut got);
+    assert!(!String::from_utf8_lossy(&got).contains("forebay_"), "{got:?}");
+    assert!(over_tls(&address, &ca, token).starts_with("200 "));
+}
+
+/// The directory that `forebay init` made for the one node.
+fn node_files(certificates: &Path) -> PathBuf {
+    let mut below = vec![certificates.to_owned()];
+    while let Some(dir) = below.pop() {
+        if dir.join("node.key").exists() {
+            return dir;
+        }
+        let entries = std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path());
+        below.extend(entries.filter(|path| path.is_dir()));
+    }
+    panic!("forebay init made no node.key");
+}
+
+#[test]
+fn a_port_that_others_reach_is_refused_in_plain_words() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("config.toml");
+    let refused = |text: &str| {
+        std::fs::write(&config, text).unwrap();
+        let out = Command::new(node::FOREBAY).args(["config", "check"]).arg(&config).output().unwrap();
+        assert!(!out.status.success());
+        String::from_utf8(out.stderr).unwrap()
+    };
+    let words = refused("[metrics]\nlisten = \"0.0.0.0:9750\"\n");
+    assert!(words.contains("needs metrics.tls, metrics.token_file or both"), "{words}");
+    let words = refused("[console]\nlisten = \"[::]:9751\"\n");
+    assert!(words.contains("needs console.tls and console.token_file"), "{words}");
+    let out = Command::new(node::FOREBAY).args(["up", "--console", "0.0.0.0:9751", "--pfs", "/tmp"]).output();
+    let words = String::from_utf8(out.unwrap().stderr).unwrap();
+    assert!(words.contains("needs console.tls and console.token_file"), "{words}");
 }

@@ -1,30 +1,8 @@
-//! The metrics of an agent as text, in OpenMetrics or in Prometheus' older format.
-//!
-//! Names are a contract: they are those of the counters behind the prefix `forebay_`, carry their
-//! units, and are never reused. The two formats differ in the names of counters' families and in
-//! the last line.
+//! The metrics of an agent: of its status, its memory, its mounts, and the coordinator's jobs.
 
+use super::page::Page;
 use forebay_agent::counters::HELP;
 use forebay_wire::{JobStatus, MemoryStatus, Status};
-use std::fmt::Write as _;
-
-/// Which text is wanted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
-    OpenMetrics,
-    /// Prometheus' text format 0.0.4.
-    Plain,
-}
-
-impl Format {
-    /// For the header `Content-Type`.
-    pub fn content_type(self) -> &'static str {
-        match self {
-            Format::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
-            Format::Plain => "text/plain; version=0.0.4; charset=utf-8",
-        }
-    }
-}
 
 /// Values of a status that are not counters although they stand among them, with their help.
 const GAUGES: &[(&str, &str)] = &[
@@ -48,13 +26,12 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// The text.
-    pub fn text(&self, format: Format) -> String {
-        let mut page = Page { text: String::new(), format };
-        self.agent(&mut page);
-        self.memory(&mut page);
-        self.mounts(&mut page);
-        self.cluster(&mut page);
+    /// Writes them.
+    pub fn write(&self, page: &mut Page) {
+        self.agent(page);
+        self.memory(page);
+        self.mounts(page);
+        self.cluster(page);
         for (name, value) in &self.status.counters {
             match GAUGES.iter().find(|gauge| gauge.0 == name) {
                 Some((_, help)) => page.gauge(name, help, *value as f64),
@@ -64,16 +41,10 @@ impl Snapshot {
                 }
             }
         }
-        if format == Format::OpenMetrics {
-            page.text += "# EOF\n";
-        }
-        page.text
     }
 
     fn agent(&self, page: &mut Page) {
         let s = &self.status;
-        page.family("build_info", "gauge", "Version of the program");
-        page.sample("build_info", &[("version", &s.version)], 1.0);
         page.gauge("uptime_seconds", "Time since the agent's start", s.uptime_ms as f64 / 1e3);
         page.gauge("capacity_bytes", "Budget for everything the agent uses", s.capacity_bytes as f64);
         page.family("used_bytes", "gauge", "Bytes of the budget in use");
@@ -149,58 +120,9 @@ impl Snapshot {
     }
 }
 
-struct Page {
-    text: String,
-    format: Format,
-}
-
-impl Page {
-    fn family(&mut self, name: &str, kind: &str, help: &str) {
-        let total = if kind == "counter" && self.format == Format::Plain { "_total" } else { "" };
-        let _ = writeln!(self.text, "# TYPE forebay_{name}{total} {kind}");
-        if let (Format::OpenMetrics, Some(unit)) = (self.format, unit(name)) {
-            let _ = writeln!(self.text, "# UNIT forebay_{name} {unit}");
-        }
-        if !help.is_empty() {
-            let _ = writeln!(self.text, "# HELP forebay_{name}{total} {}", escaped(help));
-        }
-    }
-
-    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
-        let _ = write!(self.text, "forebay_{name}");
-        for (i, (label, text)) in labels.iter().enumerate() {
-            let open = if i == 0 { '{' } else { ',' };
-            let _ = write!(self.text, "{open}{label}=\"{}\"", escaped(text));
-        }
-        let close = if labels.is_empty() { "" } else { "}" };
-        let _ = writeln!(self.text, "{close} {value}");
-    }
-
-    fn gauge(&mut self, name: &str, help: &str, value: f64) {
-        self.family(name, "gauge", help);
-        self.sample(name, &[], value);
-    }
-
-    fn counter(&mut self, name: &str, help: &str, value: f64) {
-        let family = name.strip_suffix("_total").unwrap_or(name);
-        self.family(family, "counter", help);
-        self.sample(&format!("{family}_total"), &[], value);
-    }
-}
-
-fn unit(name: &str) -> Option<&'static str> {
-    ["bytes", "seconds", "ratio"]
-        .into_iter()
-        .find(|unit| name.strip_suffix(unit).is_some_and(|before| before.ends_with('_')))
-}
-
-/// For label values and help texts.
-fn escaped(text: &str) -> String {
-    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::page::Format;
     use super::*;
     use forebay_wire::MountStatus;
 
@@ -215,9 +137,15 @@ mod tests {
         Snapshot { status, ..Snapshot::default() }
     }
 
+    fn page(format: Format) -> String {
+        let mut page = Page::new(format);
+        snapshot().write(&mut page);
+        page.end()
+    }
+
     #[test]
     fn counters_end_in_total_and_gauges_do_not() {
-        let text = snapshot().text(Format::OpenMetrics);
+        let text = page(Format::OpenMetrics);
         assert!(text.contains("# TYPE forebay_opens counter\n"), "{text}");
         assert!(
             text.contains("# HELP forebay_opens Files opened through the agent\nforebay_opens_total 3\n")
@@ -225,14 +153,14 @@ mod tests {
         assert!(text.contains("# UNIT forebay_fetched_bytes bytes\n"), "{text}");
         assert!(text.contains("forebay_fetched_bytes_total 4096\n") && text.ends_with("# EOF\n"));
         assert!(text.contains("# TYPE forebay_held_files gauge\n"));
-        let plain = snapshot().text(Format::Plain);
+        let plain = page(Format::Plain);
         assert!(plain.contains("# TYPE forebay_opens_total counter\n"), "{plain}");
         assert!(!plain.contains("# UNIT") && !plain.contains("EOF"));
     }
 
     #[test]
     fn labels_are_escaped() {
-        let text = snapshot().text(Format::Plain);
+        let text = page(Format::Plain);
         assert!(text.contains(r#"forebay_mount_up{mount="a\"b\\c\nd"} 1"#), "{text}");
     }
 }

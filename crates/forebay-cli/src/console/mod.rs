@@ -1,0 +1,145 @@
+//! The web console: a page with one timeline of a coordinator, live or from a decision log.
+//!
+//! The page is part of the program and asks nobody else for anything. It polls what has changed
+//! since its last question; a page that is slow asks less often. What all pages together cost is
+//! bounded: after a report that took so long, nobody is answered for [`REST`] times as long.
+//!
+//! | path | what |
+//! | --- | --- |
+//! | `/`, `/console.js`, `/console.css` | the page |
+//! | `/api/live?revision=N&sample=MS` | a [`Report`](forebay_coordinator::report::Report) |
+//! | `/api/recorded` | the files of the decision log |
+//! | `/api/recorded/NAME` | a report of one of them, with all of its past |
+
+use crate::web::{Request, Response, Service};
+use forebay_coordinator::report::Since;
+use forebay_coordinator::{Reports, recorded};
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+const PAGE: &str = include_str!("page/index.html");
+const STYLE: &str = include_str!("page/console.css");
+/// What the compiler makes of `console.ts`.
+const SCRIPT: &str = include_str!("page/console.js");
+
+const JSON: &str = "application/json";
+
+/// Longest wait for the coordinator, and for a turn.
+const ASK_TIME: Duration = Duration::from_secs(5);
+
+/// Reports may take one part in so many of a processor core.
+const REST: u32 = 20;
+
+/// The console of a coordinator.
+pub struct Console {
+    reports: Reports,
+    /// Directory of the decision log.
+    log: Option<PathBuf>,
+    /// Nobody is answered before.
+    turn: Mutex<Instant>,
+    /// The recorded run that was read last.
+    recorded: Mutex<Option<Run>>,
+}
+
+/// A recorded run: a file of a length, and the answer.
+struct Run {
+    name: String,
+    bytes: u64,
+    body: Arc<Vec<u8>>,
+}
+
+impl Console {
+    /// Of the coordinator that `reports` asks; `log` is the directory of its decision log.
+    pub fn new(reports: Reports, log: Option<PathBuf>) -> Self {
+        Console { reports, log, turn: Mutex::new(Instant::now()), recorded: Mutex::default() }
+    }
+
+    fn live(&self, since: Since) -> io::Result<Vec<u8>> {
+        let mut turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let rest = turn.saturating_duration_since(Instant::now());
+        if rest > ASK_TIME {
+            return Err(io::Error::new(io::ErrorKind::WouldBlock, "too many pages are open"));
+        }
+        std::thread::sleep(rest);
+        let report = self.reports.ask(since, ASK_TIME)?;
+        let began = Instant::now();
+        let body = serde_json::to_vec(&report).map_err(io::Error::from)?;
+        *turn = Instant::now() + (Duration::from_nanos(report.totals.cost_ns) + began.elapsed()) * REST;
+        Ok(body)
+    }
+
+    /// Names and lengths of the files of the decision log, the latest first.
+    fn files(&self) -> io::Result<Vec<(String, u64)>> {
+        let Some(dir) = &self.log else { return Ok(Vec::new()) };
+        let mut files = Vec::new();
+        for entry in std::fs::read_dir(dir)? {
+            let entry = entry?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name.starts_with("decisions") && entry.file_type()?.is_file() {
+                let metadata = entry.metadata()?;
+                files.push((metadata.modified()?, name, metadata.len()));
+            }
+        }
+        files.sort_by(|a, b| b.cmp(a));
+        Ok(files.into_iter().map(|(_, name, bytes)| (name, bytes)).collect())
+    }
+
+    fn file(&self, name: &str) -> io::Result<Arc<Vec<u8>>> {
+        let missing =
+            || io::Error::new(io::ErrorKind::NotFound, format!("no recorded run is called {name:?}"));
+        // One of the files that are listed, and nothing else.
+        let (name, bytes) = self.files()?.into_iter().find(|(known, _)| known == name).ok_or_else(missing)?;
+        let path = self.log.as_ref().ok_or_else(missing)?.join(&name);
+        // One at a time: reading a long one takes a core for some seconds.
+        let mut recorded = self.recorded.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = recorded.as_ref().filter(|run| run.name == name && run.bytes == bytes);
+        if let Some(run) = known {
+            return Ok(run.body.clone());
+        }
+        let failed = |e: io::Error| io::Error::new(e.kind(), format!("cannot show {}: {e}", path.display()));
+        let report = recorded::read(&path).map_err(failed)?;
+        let body = Arc::new(serde_json::to_vec(&report).map_err(io::Error::from)?);
+        *recorded = Some(Run { name, bytes, body: body.clone() });
+        Ok(body)
+    }
+
+    fn list(&self) -> io::Result<Vec<u8>> {
+        let file = |(name, bytes)| serde_json::json!({ "name": name, "bytes": bytes });
+        let files: Vec<_> = self.files()?.into_iter().map(file).collect();
+        serde_json::to_vec(&files).map_err(io::Error::from)
+    }
+}
+
+impl Service for Console {
+    const TABLE: &'static str = "console";
+    const CHECKS_HOST: bool = true;
+
+    /// The page itself has no secrets, and a browser asks for it without a token.
+    fn needs_token(&self, path: &str) -> bool {
+        path.starts_with("/api/")
+    }
+
+    fn answer(&self, request: &Request) -> Response {
+        let json = |body: io::Result<Vec<u8>>| match body {
+            Ok(body) => Response::ok(JSON, body),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Response::text("404 Not Found", e.to_string()),
+            Err(e) => Response::text("503 Service Unavailable", e.to_string()),
+        };
+        match request.path.as_str() {
+            "/" => Response::ok("text/html; charset=utf-8", PAGE),
+            "/console.js" => Response::ok("text/javascript; charset=utf-8", SCRIPT),
+            "/console.css" => Response::ok("text/css; charset=utf-8", STYLE),
+            "/api/live" => json(self.live(Since {
+                revision: request.number("revision").unwrap_or(0),
+                sample_ms: request.number("sample"),
+            })),
+            "/api/recorded" => json(self.list()),
+            path => match path.strip_prefix("/api/recorded/") {
+                Some(name) => json(self.file(name).map(|body| body.to_vec())),
+                None => Response::text("404 Not Found", "the console is at /"),
+            },
+        }
+    }
+}
