@@ -6,6 +6,7 @@
 //! table is printed and written to `target/bench.json` as a list of {id, value, unit, reference,
 //! ratio, target, met, runs, command}; ids never change.
 
+mod console;
 mod decide;
 mod files;
 mod hadoop;
@@ -59,7 +60,7 @@ struct Args {
 
 type Group = fn(&Rig) -> Result<Vec<Record>, String>;
 
-const GROUPS: [(&str, Group); 20] = [
+const GROUPS: [(&str, Group); 21] = [
     ("read.cached", read::cached),
     ("read.cold", read::cold),
     ("read.shared", read::shared),
@@ -77,6 +78,7 @@ const GROUPS: [(&str, Group); 20] = [
     ("agent", files::agent),
     ("hit_ratio", others::hit_ratio),
     ("cluster.scale", scale::scale),
+    ("cluster.console", console::console),
     ("decide", decide::decide),
     ("sim", sim::sim),
     ("peer", others::peers),

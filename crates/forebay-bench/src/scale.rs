@@ -43,7 +43,7 @@ const EXTENTS: u64 = 100_000;
 /// One group: CPU, join, leave, extents moved.
 pub fn scale(rig: &Rig) -> Result<Vec<Record>, String> {
     let count = if rig.quick { AGENTS / 10 } else { AGENTS };
-    let mut coordinator = Coordinator::start(rig)?;
+    let mut coordinator = Coordinator::start(rig, &[], Stdio::null())?;
     let mut swarm = Swarm::default();
     swarm.join_all(&coordinator.address, count)?;
     swarm.until("all have joined", |s| s.all_know(count))?;
@@ -102,16 +102,16 @@ fn moved_share(before: &ClusterView, after: &ClusterView) -> f64 {
 }
 
 /// A coordinator's process.
-struct Coordinator {
+pub(crate) struct Coordinator {
     child: Child,
-    address: String,
+    pub(crate) address: String,
 }
 
 impl Coordinator {
-    fn start(rig: &Rig) -> Result<Self, String> {
+    pub(crate) fn start(rig: &Rig, more: &[&str], log: Stdio) -> Result<Self, String> {
         let mut command = Command::new(&rig.program);
-        command.args(["coordinator", "--listen", "127.0.0.1:0"]).env_remove("FOREBAY_CONFIG");
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        command.args(["coordinator", "--listen", "127.0.0.1:0"]).args(more).env_remove("FOREBAY_CONFIG");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
         let mut child = command.spawn().map_err(|e| format!("cannot start a coordinator: {e}"))?;
         let mut line = String::new();
         if let Some(out) = child.stdout.take() {
@@ -127,7 +127,7 @@ impl Coordinator {
     }
 
     /// Processor time it has used, user and system.
-    fn cpu_seconds(&self) -> Result<f64, String> {
+    pub(crate) fn cpu_seconds(&self) -> Result<f64, String> {
         let path = format!("/proc/{}/stat", self.child.id());
         let stat = std::fs::read_to_string(&path).map_err(|e| format!("{path}: {e}"))?;
         let after_name = stat.rsplit(')').next().unwrap_or_default();
@@ -139,7 +139,7 @@ impl Coordinator {
         Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
     }
 
-    fn end(&mut self) -> Result<(), String> {
+    pub(crate) fn end(&mut self) -> Result<(), String> {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).map_err(|e| e.to_string())?;
         let status = self.child.wait().map_err(|e| e.to_string())?;
@@ -156,7 +156,7 @@ impl Drop for Coordinator {
 
 /// The simulated agents.
 #[derive(Default)]
-struct Swarm {
+pub(crate) struct Swarm {
     agents: Vec<Simulated>,
     last_turn: Option<Instant>,
 }
@@ -172,7 +172,7 @@ struct Simulated {
 impl Swarm {
     /// Many join at about the same time, as when a cluster starts; those who have joined beat while
     /// the others come.
-    fn join_all(&mut self, address: &str, count: usize) -> Result<(), String> {
+    pub(crate) fn join_all(&mut self, address: &str, count: usize) -> Result<(), String> {
         let (send, joined) = channel();
         std::thread::scope(|scope| {
             for first in 0..JOINERS {
@@ -204,6 +204,13 @@ impl Swarm {
         self.turn()
     }
 
+    /// The agent with this number says something.
+    pub(crate) fn say(&mut self, number: usize, message: &ToCoordinator) -> Result<(), String> {
+        let agent = self.agents.get_mut(number).ok_or("no such agent")?;
+        agent.link.send(message).map_err(|e| e.to_string())?;
+        agent.link.flush().map(drop).map_err(|e| e.to_string())
+    }
+
     /// The last one goes.
     fn leave(&mut self) -> Result<(), String> {
         let mut last = self.agents.pop().ok_or("nobody is there")?;
@@ -213,7 +220,7 @@ impl Swarm {
     }
 
     /// Everybody takes what has come, and beats if it is time to.
-    fn turn(&mut self) -> Result<(), String> {
+    pub(crate) fn turn(&mut self) -> Result<(), String> {
         let now = Instant::now();
         self.last_turn = Some(now);
         for agent in &mut self.agents {
@@ -226,7 +233,7 @@ impl Swarm {
         Ok(())
     }
 
-    fn until(&mut self, what: &str, done: impl Fn(&Swarm) -> bool) -> Result<(), String> {
+    pub(crate) fn until(&mut self, what: &str, done: impl Fn(&Swarm) -> bool) -> Result<(), String> {
         let deadline = Instant::now() + PATIENCE;
         while !done(self) {
             if Instant::now() > deadline {
@@ -238,7 +245,7 @@ impl Swarm {
         Ok(())
     }
 
-    fn all_know(&self, count: usize) -> bool {
+    pub(crate) fn all_know(&self, count: usize) -> bool {
         self.agents.iter().all(|a| a.view.nodes.len() == count)
     }
 
