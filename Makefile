@@ -80,7 +80,7 @@ lint: ## Format and lints; changes nothing
 	packaging/console/build --check
 
 .PHONY: console
-console: ## The compiled page of the web console, from its TypeScript (npm; the compiler comes the first time)
+console: ## The compiled page of the web console, from its TypeScript (node-typescript)
 	packaging/console/build
 
 .PHONY: demo

@@ -137,7 +137,7 @@ function bytes(value) {
     return `${at === 0 || value >= 100 ? value.toFixed(0) : value.toFixed(1)} ${units[at]}`;
 }
 function seconds(ms) {
-    return `${(ms / 1000).toFixed(Math.abs(ms) < 100_000 ? 1 : 0)} s`;
+    return `${(ms / 1000).toFixed(Math.abs(ms) < 100000 ? 1 : 0)} s`;
 }
 function view() {
     const model = recorded ?? live;
@@ -250,7 +250,7 @@ class Timeline {
     }
     axis(v) {
         const span = Math.max(1, v.now - v.from);
-        const steps = [100, 200, 500, 1000, 2000, 5000, 10_000, 30_000, 60_000, 300_000, 600_000, 3_600_000];
+        const steps = [100, 200, 500, 1000, 2000, 5000, 10000, 30000, 60000, 300000, 600000, 3600000];
         const step = steps.find((s) => span / s <= 12) ?? Math.ceil(span / 12);
         this.context.fillStyle = this.text;
         for (let time = Math.ceil(v.from / step) * step; time <= v.now; time += step) {
