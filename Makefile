@@ -52,6 +52,11 @@ test-bench: ## Tests of the benchmarks' own code
 test-python: ## Tests of the Python package
 	PYTHON=$(PYTHON) .ci/test-python
 
+.PHONY: test-preload
+test-preload: ## The test suites of Python, GNU tar and coreutils without and with forebay run; apt downloads 10 MB the first time (ARGS="--only python")
+	$(CARGO) build --locked -p forebay-cli -p forebay-preload
+	$(PYTHON) crates/forebay-preload/test-suites $(or $(CARGO_TARGET_DIR),target)/debug/forebay $(ARGS)
+
 .PHONY: java
 java: ## The jar for Spark and Hadoop with its native library: target/forebay-spark.jar; and WordCount and Sort to try it
 	$(CARGO) build --release --locked -p forebay-jni

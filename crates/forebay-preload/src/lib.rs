@@ -5,10 +5,10 @@
 //!
 //! - The *observer* counts what passes through, in memory that the agent reads (`observer.rs`,
 //!   `descriptors.rs`).
-//! - The *interception* serves reads from the tier (`tier.rs`, by the client core). `handles.rs`
-//!   has the handle of each descriptor, `position.rs` their positions, `own_files.rs` this
-//!   library's own descriptors, and `inside.rs` with `heap.rs` what makes it safe to run the client
-//!   core in a foreign process.
+//! - The *interception* serves reads from the tier (`tier.rs`, by the client core in `served.rs`).
+//!   `handles.rs` has the table of descriptors, `position.rs` their positions, `own_files.rs` this
+//!   library's own descriptors, `report.rs` what is counted, and `inside.rs` with `heap.rs` what
+//!   makes it safe to run the client core in a foreign process.
 //!
 //! Common to both: `next.rs` finds the functions that stand behind ours (`dlsym(RTLD_NEXT)`),
 //! `paths.rs` decides which files are the PFS's, and `calls.rs`, `control.rs` and `stdio.rs` have
@@ -46,6 +46,10 @@ mod observer;
 mod own_files;
 mod paths;
 mod position;
+#[cfg(not(test))]
+mod report;
+#[cfg(not(test))]
+mod served;
 #[cfg(not(test))]
 mod shared;
 #[cfg(not(test))]

@@ -113,3 +113,8 @@ pub fn regular_size(fd: c_int) -> Option<u64> {
     let stat = stat(fd).filter(|stat| stat.st_mode & libc::S_IFMT == libc::S_IFREG)?;
     u64::try_from(stat.st_size).ok()
 }
+
+/// Device and inode.
+pub fn identity(fd: c_int) -> Option<(u64, u64)> {
+    stat(fd).map(|stat| (stat.st_dev, stat.st_ino))
+}

@@ -10,27 +10,22 @@
 //! well. The handle is the client core's, on a duplicate of the descriptor.
 
 use core::ffi::{CStr, c_int, c_void};
-use core::ptr::null_mut;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64};
+use core::sync::atomic::{AtomicBool, AtomicI32};
 use std::ffi::OsStr;
-use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
 
-use forebay_client::{Client, ClientConfig, File, Served};
-use forebay_pfs::Revalidate;
-use forebay_wire::intercepted::{REGION_BYTES, Region, Slot};
+use forebay_client::{Client, ClientConfig};
 use libc::{iovec, off_t, ssize_t};
 
 use crate::handles::{Handles, Known};
 use crate::inside::{self, Inside};
 use crate::paths::{self, Roots};
-use crate::position::{self, OfDescriptor, Range};
-use crate::{own_files, shared};
+use crate::served::{self, Handle};
+use crate::{own_files, report};
 
 const ROOTS_VARIABLE: &CStr = c"FOREBAY_INTERCEPT_ROOTS";
 const REPORT_VARIABLE: &CStr = c"FOREBAY_REPORT";
@@ -43,49 +38,15 @@ const MOST_BYTES: u64 = 0x7fff_f000;
 /// The kernel takes no longer list of buffers.
 const MOST_PARTS: usize = 1024;
 
-/// What other processes write to a file is seen after so long at the latest, or after so many times
-/// what a look at the file's attributes has cost: looking takes a hundredth of the time at most.
-const LOOK_INTERVAL: Duration = Duration::from_millis(50);
-const LOOK_SHARE: u32 = 100;
-
 static HANDLES: Handles<Handle> = Handles::new();
 static CLIENT: OnceLock<Client> = OnceLock::new();
 /// Written by [`attach`] before the tier is turned on, and never again.
 static mut ROOTS: Roots = Roots::NONE;
-static REPORT: AtomicPtr<Region> = AtomicPtr::new(null_mut());
-/// Times at which the process has learnt that others may have written: see [`synchronized`].
-static SYNCHRONIZED: AtomicU64 = AtomicU64::new(0);
 /// The process has locked a file by `fcntl`, and would lose the lock if any descriptor of the file
 /// were closed.
 static HAS_LOCKS: AtomicBool = AtomicBool::new(false);
-/// The agent reads past the page cache, and sets `O_DIRECT` on what it is shown.
-static IS_DIRECT: AtomicBool = AtomicBool::new(false);
 /// Whether system calls were filtered when the program began (`PR_GET_SECCOMP`).
 static FILTERS: AtomicI32 = AtomicI32::new(0);
-
-/// Serves the reads of a descriptor.
-struct Handle {
-    /// `None`: it only keeps what must not be closed.
-    file: Option<File>,
-    #[allow(dead_code, reason = "held until the program closes its own descriptor: see HAS_LOCKS")]
-    kept: Vec<Kept>,
-    identity: (u64, u64),
-    size: u64,
-    /// Where the position was last.
-    position: AtomicU64,
-    opened: Instant,
-    /// The next look at the file's attributes, in nanoseconds since it was opened.
-    look_at_ns: AtomicU64,
-    /// [`SYNCHRONIZED`] at the last look.
-    synchronized: AtomicU64,
-}
-
-/// What has a descriptor of a file.
-#[allow(dead_code, reason = "held until the program closes its own descriptor")]
-enum Kept {
-    Descriptor(OwnedFd),
-    Opened(File),
-}
 
 /// Where to read.
 #[derive(Clone, Copy)]
@@ -110,11 +71,8 @@ pub extern "C" fn attach() {
     unsafe {
         let place = &raw mut ROOTS;
         (*place).set(CStr::from_ptr(roots).to_bytes());
-        if !report.is_null()
-            && let Some(region) = shared::map(report, REGION_BYTES)
-            && (*region.cast::<Region>()).is_valid()
-        {
-            REPORT.store(region.cast(), Release);
+        if !report.is_null() {
+            report::attach(report);
         }
     }
     let config = catch_unwind(|| {
@@ -129,7 +87,7 @@ pub extern "C" fn attach() {
         own_files::measure();
         FILTERS.store(filters(), Relaxed);
         inside::turn_on();
-        count(|slot| &slot.processes);
+        report::count(|slot| &slot.processes);
     }
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };
@@ -139,19 +97,6 @@ pub extern "C" fn attach() {
 fn filters() -> c_int {
     // SAFETY: no pointers.
     unsafe { libc::syscall(libc::SYS_prctl, libc::PR_GET_SECCOMP, 0, 0, 0, 0) as c_int }
-}
-
-/// Counts one more in the report, if there is one.
-fn count(sum: impl FnOnce(&Slot) -> &AtomicU64) {
-    if let Some(slot) = slot() {
-        sum(slot).fetch_add(1, Relaxed);
-    }
-}
-
-/// This process's part of the report, if there is one.
-fn slot() -> Option<&'static Slot> {
-    // SAFETY: the region stays mapped, and all its fields are atomics.
-    unsafe { REPORT.load(Acquire).as_ref() }.map(|region| region.slot(inside::process()))
 }
 
 /// Reads into `parts`, or has `kernel` do it.
@@ -224,7 +169,7 @@ unsafe fn serve(fd: c_int, parts: &[iovec], at: At) -> Option<ssize_t> {
             adopt(fd, seen);
         }
         let handle = HANDLES.pin(fd)?;
-        if !handle.is_fresh(fd) {
+        if handle.has_failed() || !handle.is_fresh(fd) {
             leave(fd);
             return None;
         }
@@ -233,9 +178,12 @@ unsafe fn serve(fd: c_int, parts: &[iovec], at: At) -> Option<ssize_t> {
         let bytes = unsafe {
             match at {
                 At::Position => handle.read_on(fd, parts, want),
-                At::Offset(offset) => handle.read_there(fd, parts, u64::try_from(offset).ok()?, want),
+                At::Offset(offset) => handle.read_there(parts, u64::try_from(offset).ok()?, want),
             }
         };
+        if handle.has_failed() {
+            leave(fd);
+        }
         ssize_t::try_from(bytes?).ok()
     })
 }
@@ -288,13 +236,13 @@ fn adopt(fd: c_int, seen: u64) {
         return inside::turn_off();
     }
     let handle = open(fd, Path::new(OsStr::from_bytes(path)));
-    if handle.as_ref().is_some_and(|handle| handle.file.is_some()) {
-        count(|slot| &slot.files);
+    if handle.as_ref().is_some_and(Handle::is_served) {
+        report::count(|slot| &slot.files);
     } else {
-        count(|slot| &slot.left_files);
+        report::count(|slot| &slot.left_files);
     }
     match handle {
-        Some(handle) if handle.file.is_some() => HANDLES.put(fd, seen, handle, false),
+        Some(handle) if handle.is_served() => HANDLES.put(fd, seen, handle, false),
         Some(handle) if HAS_LOCKS.load(Acquire) => HANDLES.put(fd, seen, handle, true),
         _ => HANDLES.put_foreign(fd, seen),
     }
@@ -309,193 +257,24 @@ fn is_on_signal_stack() -> bool {
     }
 }
 
-/// A handle of a descriptor below a mount, if its reads may be served; without a file, if no agent
-/// serves it.
+/// A handle of a descriptor below a mount, if its reads may be served.
 fn open(fd: c_int, path: &Path) -> Option<Handle> {
     let client = CLIENT.get().filter(|client| client.may_ask())?;
     if !is_for_reading(fd) || own_files::are_too_many(HANDLES.count()) {
         return None;
     }
     let size = own_files::regular_size(fd)?;
-    let identity = identity(fd)?;
-    if size == 0 || HANDLES.writable().any(|other| self::identity(other) == Some(identity)) {
+    let identity = own_files::identity(fd)?;
+    if size == 0 || HANDLES.writable().any(|other| own_files::identity(other) == Some(identity)) {
         return None;
     }
-    // What others write from now on is in the version that is opened, or found by a look.
-    let synchronized = AtomicU64::new(SYNCHRONIZED.load(Acquire));
-    let mut kept = Vec::new();
-    let file = register(client, fd, path, &mut kept);
-    Some(Handle {
-        size: file.as_ref().and_then(|file| file.size().ok()).unwrap_or(0),
-        file,
-        kept,
-        identity,
-        position: AtomicU64::new(0),
-        opened: Instant::now(),
-        look_at_ns: AtomicU64::new(LOOK_INTERVAL.as_nanos() as u64),
-        synchronized,
-    })
-}
-
-/// Registers a duplicate with the agent. Where the agent reads past the page cache, it sets
-/// `O_DIRECT` on the open file, which the program must not notice: there the file is opened anew.
-fn register(client: &Client, fd: c_int, path: &Path, kept: &mut Vec<Kept>) -> Option<File> {
-    if !IS_DIRECT.load(Relaxed) {
-        let file = open_descriptor(client, own_files::duplicate(fd)?, path, kept)?;
-        // SAFETY: no pointers.
-        let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
-        if flags & libc::O_DIRECT == 0 {
-            return Some(file);
-        }
-        IS_DIRECT.store(true, Relaxed);
-        kept.push(Kept::Opened(file));
-        // SAFETY: no pointers.
-        unsafe { libc::fcntl(fd, libc::F_SETFL, flags & !libc::O_DIRECT) };
-    }
-    let anew = std::fs::File::open(format!("/proc/self/fd/{fd}")).ok()?;
-    open_descriptor(client, own_files::place(anew.into()), path, kept)
-}
-
-fn open_descriptor(client: &Client, fd: OwnedFd, path: &Path, kept: &mut Vec<Kept>) -> Option<File> {
-    client.open_descriptor(fd, path).map_err(|fd| kept.push(Kept::Descriptor(fd))).ok()
+    Some(Handle::open(client, fd, path, identity))
 }
 
 fn is_for_reading(fd: c_int) -> bool {
     // SAFETY: no pointers.
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
     flags >= 0 && flags & (libc::O_ACCMODE | libc::O_DIRECT | libc::O_PATH) == libc::O_RDONLY
-}
-
-/// Device and inode.
-fn identity(fd: c_int) -> Option<(u64, u64)> {
-    own_files::stat(fd).map(|stat| (stat.st_dev, stat.st_ino))
-}
-
-impl Handle {
-    /// Whether `fd` has the file of this handle with its old content, as far as it is time to look.
-    fn is_fresh(&self, fd: c_int) -> bool {
-        let synchronized = SYNCHRONIZED.load(Acquire);
-        let is_asked_for = self.synchronized.load(Relaxed) != synchronized;
-        let age = self.opened.elapsed();
-        if !is_asked_for && (age.as_nanos() as u64) < self.look_at_ns.load(Relaxed) {
-            return true;
-        }
-        let how = if is_asked_for { Revalidate::Force } else { Revalidate::AsStat };
-        let is_current = identity(fd) == Some(self.identity)
-            && self.file.as_ref().is_some_and(|file| file.is_current(how).unwrap_or(false));
-        let now = self.opened.elapsed();
-        let next = now + LOOK_INTERVAL.max((now - age) * LOOK_SHARE);
-        self.look_at_ns.store(next.as_nanos() as u64, Relaxed);
-        self.synchronized.store(synchronized, Relaxed);
-        is_current
-    }
-
-    /// Reads at the position.
-    ///
-    /// # Safety
-    /// As [`read`].
-    unsafe fn read_on(&self, fd: c_int, parts: &[iovec], want: u64) -> Option<u64> {
-        let guess = self.position.load(Relaxed);
-        let mut file = OfDescriptor(fd);
-        let Some(range) = position::take(&mut file, self.size, guess, want) else {
-            self.position.store(self.size, Relaxed);
-            return None;
-        };
-        // SAFETY: the caller's promises.
-        let read = match unsafe { self.copy(parts, range) } {
-            Ok(bytes) => bytes,
-            Err(()) => {
-                leave(fd);
-                // The range is this read's, so the kernel reads there.
-                // SAFETY: the caller's memory, which the kernel checks.
-                let bytes = unsafe { kernel_pread(fd, parts, range) };
-                u64::try_from(bytes).unwrap_or(0)
-            }
-        };
-        position::move_back(&mut file, range.len - read);
-        self.position.store(range.offset + read, Relaxed);
-        // Nothing at all: the kernel says why.
-        (read > 0).then_some(read)
-    }
-
-    /// Reads at `offset`.
-    ///
-    /// # Safety
-    /// As [`read`].
-    unsafe fn read_there(&self, fd: c_int, parts: &[iovec], offset: u64, want: u64) -> Option<u64> {
-        let len = self.size.checked_sub(offset).filter(|left| *left > 0)?.min(want);
-        // SAFETY: the caller's promises.
-        match unsafe { self.copy(parts, Range { offset, len }) } {
-            Ok(bytes) => Some(bytes),
-            Err(()) => {
-                leave(fd);
-                None
-            }
-        }
-    }
-
-    /// Copies a range into the parts, all of it.
-    ///
-    /// # Safety
-    /// As [`read`].
-    unsafe fn copy(&self, parts: &[iovec], range: Range) -> Result<u64, ()> {
-        let file = self.file.as_ref().ok_or(())?;
-        let is_reported = !REPORT.load(Relaxed).is_null();
-        let started = is_reported.then(Instant::now);
-        let (mut done, mut total) = (0, Served::default());
-        for part in parts {
-            let len = (part.iov_len as u64).min(range.len - done) as usize;
-            if len == 0 {
-                continue;
-            }
-            // SAFETY: the caller's memory for this call, by its promise; bytes of any value are
-            // valid ones.
-            let buffer = unsafe { std::slice::from_raw_parts_mut(part.iov_base.cast::<u8>(), len) };
-            let served = file.read_counted(buffer, range.offset + done);
-            let Ok(served) = served.map_err(|_| count(|slot| &slot.failures)) else {
-                return Err(());
-            };
-            done += served.bytes as u64;
-            total.pfs_bytes += served.pfs_bytes;
-            total.fetches += served.fetches;
-            if served.bytes < len {
-                return Err(());
-            }
-        }
-        if let Some(started) = started {
-            note(done, &total, started.elapsed().as_nanos() as u64);
-        }
-        Ok(done)
-    }
-}
-
-/// Counts a read that was served.
-fn note(bytes: u64, served: &Served, ns: u64) {
-    let Some(slot) = slot() else { return };
-    slot.reads.fetch_add(1, Relaxed);
-    let is_hit = served.pfs_bytes == 0 && served.fetches == 0;
-    let (of_bytes, of_ns) = match is_hit {
-        true => (&slot.hit_bytes, &slot.hit_ns),
-        false => (&slot.miss_bytes, &slot.miss_ns),
-    };
-    slot.hits.fetch_add(u64::from(is_hit), Relaxed);
-    of_bytes.fetch_add(bytes, Relaxed);
-    of_ns.fetch_add(ns, Relaxed);
-}
-
-/// # Safety
-/// As [`read`].
-#[cold]
-unsafe fn kernel_pread(fd: c_int, parts: &[iovec], range: Range) -> i64 {
-    let mut left = range.len as usize;
-    let shorten = |part: &iovec| {
-        let iov_len = part.iov_len.min(left);
-        left -= iov_len;
-        iovec { iov_base: part.iov_base, iov_len }
-    };
-    let list: Vec<iovec> = parts.iter().map(shorten).collect();
-    // SAFETY: a list of that length of the caller's memory, which the kernel checks.
-    unsafe { libc::syscall(libc::SYS_preadv, fd, list.as_ptr(), list.len(), range.offset, 0) }
 }
 
 /// `fd` stands for a new file, which the program may write if it `may_write`.
@@ -518,8 +297,8 @@ pub fn opened(fd: c_int, may_write: bool) {
     // The program has the file open for reading as well, perhaps: it sees what it writes.
     if let Some(inside) = inside::enter() {
         guarded(&inside, || {
-            let file = identity(fd)?;
-            HANDLES.served().filter(|other| identity(*other) == Some(file)).for_each(leave);
+            let file = own_files::identity(fd)?;
+            HANDLES.served().filter(|other| own_files::identity(*other) == Some(file)).for_each(leave);
             Some(())
         });
     }
@@ -564,7 +343,7 @@ pub fn sought(fd: c_int, position: off_t) {
         && !inside::is_inside()
         && let Some(handle) = HANDLES.pin(fd)
     {
-        handle.position.store(position.unsigned_abs(), Relaxed);
+        handle.moved_to(position.unsigned_abs());
     }
 }
 
@@ -594,7 +373,7 @@ pub fn locks() {
 #[inline]
 pub fn synchronized() {
     if HANDLES.count() > 0 {
-        SYNCHRONIZED.fetch_add(1, Release);
+        served::synchronized();
     }
 }
 

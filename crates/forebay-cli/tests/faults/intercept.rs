@@ -493,6 +493,67 @@ os.write(2, b"%d\n" % len(fds))
     assert!(report(&got).files > 0);
 }
 
+/// Nothing was loaded before: the first epoch reads each byte from the file system once.
+#[test]
+fn later_epochs_of_a_data_loader_read_nothing_from_the_file_system() {
+    if !has("python3") {
+        return;
+    }
+    let Some(rig) = Rig::new() else { return };
+    let samples = rig.slow.at("samples");
+    std::fs::create_dir(&samples).unwrap();
+    let sizes: Vec<u64> = (0..60).map(|i| 20_000 + i * 1_777 % 90_000).collect();
+    for (i, size) in sizes.iter().enumerate() {
+        std::fs::write(samples.join(format!("{i:03}")), content(i as u64, 0, *size as usize)).unwrap();
+    }
+    crate::common::grow_old(&samples.join("059"));
+    let all: u64 = sizes.iter().sum();
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/loader/epochs.py");
+    // Worker processes start with what their parent has open, or anew.
+    for (start, expected) in [("fork", all), ("spawn", 0)] {
+        let program = ["python3", example.to_str().unwrap(), "samples", "--epochs", "3", "--start", start];
+        let before = rig.slow.stats().read_bytes;
+        let out = command(&rig.agent, &rig.slow.mount(), &program).output().unwrap();
+        assert!(out.status.success(), "{}", text(&out.stderr));
+        let said = text(&out.stdout);
+        let epochs: Vec<_> = said.lines().filter_map(|l| l.split_once(": ")?.1.rsplit_once(", ")).collect();
+        assert!(epochs.len() == 3 && epochs.iter().all(|epoch| epoch.0 == epochs[0].0), "{said}");
+        assert!(epochs[0].0.starts_with(&format!("60 samples, {all} bytes")), "{said}");
+        // So the second and the third epoch have read nothing of it.
+        let report = report(&out);
+        assert_eq!(rig.slow.stats().read_bytes - before, expected, "{report:?}");
+        assert!(report.files >= 180 && report.left == 0, "{report:?}");
+    }
+}
+
+/// Both of Open MPI's layers of MPI-IO, as they are.
+#[test]
+fn mpi_io_reads_through_the_tier() {
+    if !has("mpicc") || !has("mpirun") {
+        return;
+    }
+    let Some(rig) = Rig::new() else { return };
+    let data = rig.slow.at("data");
+    std::fs::write(&data, known_bytes(4 * MIB)).unwrap();
+    crate::common::grow_old(&data);
+    rig.load();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/faults/mpi_read.c");
+    let built = plain(rig.scratch.path(), &format!("mpicc -O2 -o mpi_read {}", source.display()));
+    assert!(built.status.success(), "{}", text(&built.stderr));
+    let program = rig.scratch.path().join("mpi_read");
+    let (program, data) = (program.to_str().unwrap(), data.to_str().unwrap());
+    for layer in ["ompio", "romio321"] {
+        let start = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "3", "--mca", "io", layer];
+        let before = rig.slow.stats().read_bytes;
+        let program = [start.as_slice(), &[program, data]].concat();
+        let out = command(&rig.agent, rig.scratch.path(), &program).output().unwrap();
+        assert!(out.status.success() && text(&out.stdout) == "right\n", "{layer}: {}", text(&out.stderr));
+        let report = report(&out);
+        assert!(report.hits > 10 && report.hits == report.reads && report.left == 0, "{layer}: {report:?}");
+        assert_eq!(rig.slow.stats().read_bytes - before, 0, "{layer}: {report:?}");
+    }
+}
+
 /// Of files, mappings and processes, with their files below the mount.
 #[test]
 fn pythons_own_tests_pass() {

@@ -1,0 +1,229 @@
+//! The handle of one descriptor: the client core's, on a duplicate, and when to look at the file.
+
+use core::ffi::c_int;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicBool, AtomicU64};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use forebay_client::{Client, File, Served};
+use forebay_pfs::Revalidate;
+use libc::iovec;
+
+use crate::position::{self, OfDescriptor, Range};
+use crate::{own_files, report};
+
+/// What other processes write to a file is seen after so long at the latest, or after so many times
+/// what a look at the file's attributes has cost: looking takes a hundredth of the time at most.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+const LOOK_SHARE: u32 = 100;
+
+/// Times at which the process has learnt that others may have written: see `tier::synchronized`.
+static SYNCHRONIZED: AtomicU64 = AtomicU64::new(0);
+/// The agent reads past the page cache, and sets `O_DIRECT` on what it is shown.
+static IS_DIRECT: AtomicBool = AtomicBool::new(false);
+
+/// Serves the reads of a descriptor.
+pub struct Handle {
+    /// `None`: it only keeps what must not be closed.
+    file: Option<File>,
+    #[allow(dead_code, reason = "held until the program closes its own descriptor: see handles.rs")]
+    kept: Vec<Kept>,
+    identity: (u64, u64),
+    size: u64,
+    /// Where the position was last.
+    position: AtomicU64,
+    has_failed: AtomicBool,
+    opened: Instant,
+    /// The next look at the file's attributes, in nanoseconds since it was opened.
+    look_at_ns: AtomicU64,
+    /// [`SYNCHRONIZED`] at the last look.
+    synchronized: AtomicU64,
+}
+
+/// What has a descriptor of a file.
+#[allow(dead_code, reason = "held until the program closes its own descriptor")]
+enum Kept {
+    Descriptor(OwnedFd),
+    Opened(File),
+}
+
+/// The program has learnt that others may have written: the next read of each file looks at it.
+pub fn synchronized() {
+    SYNCHRONIZED.fetch_add(1, Release);
+}
+
+impl Handle {
+    /// Opens `fd`, the file at `path`, through an agent. If none serves it, the handle is only for
+    /// keeping.
+    pub fn open(client: &Client, fd: c_int, path: &Path, identity: (u64, u64)) -> Self {
+        // What others write from now on is in the version that is opened, or found by a look.
+        let synchronized = AtomicU64::new(SYNCHRONIZED.load(Acquire));
+        let mut kept = Vec::new();
+        let file = register(client, fd, path, &mut kept);
+        Handle {
+            size: file.as_ref().and_then(|file| file.size().ok()).unwrap_or(0),
+            file,
+            kept,
+            identity,
+            position: AtomicU64::new(0),
+            has_failed: AtomicBool::new(false),
+            opened: Instant::now(),
+            look_at_ns: AtomicU64::new(LOOK_INTERVAL.as_nanos() as u64),
+            synchronized,
+        }
+    }
+
+    /// Whether an agent serves the file.
+    pub fn is_served(&self) -> bool {
+        self.file.is_some()
+    }
+
+    /// Whether a read has failed here and was left to the kernel: the file is not served any more.
+    pub fn has_failed(&self) -> bool {
+        self.has_failed.load(Relaxed)
+    }
+
+    /// The program has moved the position.
+    pub fn moved_to(&self, position: u64) {
+        self.position.store(position, Relaxed);
+    }
+
+    /// Whether `fd` has the file of this handle with its old content, as far as it is time to look.
+    pub fn is_fresh(&self, fd: c_int) -> bool {
+        let synchronized = SYNCHRONIZED.load(Acquire);
+        let is_asked_for = self.synchronized.load(Relaxed) != synchronized;
+        let age = self.opened.elapsed();
+        if !is_asked_for && (age.as_nanos() as u64) < self.look_at_ns.load(Relaxed) {
+            return true;
+        }
+        let how = if is_asked_for { Revalidate::Force } else { Revalidate::AsStat };
+        let is_current = own_files::identity(fd) == Some(self.identity)
+            && self.file.as_ref().is_some_and(|file| file.is_current(how).unwrap_or(false));
+        let now = self.opened.elapsed();
+        let next = now + LOOK_INTERVAL.max((now - age) * LOOK_SHARE);
+        self.look_at_ns.store(next.as_nanos() as u64, Relaxed);
+        self.synchronized.store(synchronized, Relaxed);
+        is_current
+    }
+
+    /// Reads at the position.
+    ///
+    /// # Safety
+    /// As of `tier::read`.
+    pub unsafe fn read_on(&self, fd: c_int, parts: &[iovec], want: u64) -> Option<u64> {
+        let guess = self.position.load(Relaxed);
+        let mut file = OfDescriptor(fd);
+        let Some(range) = position::take(&mut file, self.size, guess, want) else {
+            self.position.store(self.size, Relaxed);
+            return None;
+        };
+        // SAFETY: the caller's promises.
+        let read = match unsafe { self.copy(parts, range) } {
+            Ok(bytes) => bytes,
+            Err(()) => {
+                // The range is this read's, so the kernel reads there.
+                // SAFETY: the caller's memory, which the kernel checks.
+                let bytes = unsafe { kernel_pread(fd, parts, range) };
+                u64::try_from(bytes).unwrap_or(0)
+            }
+        };
+        position::move_back(&mut file, range.len - read);
+        self.position.store(range.offset + read, Relaxed);
+        // Nothing at all: the kernel says why.
+        (read > 0).then_some(read)
+    }
+
+    /// Reads at `offset`.
+    ///
+    /// # Safety
+    /// As of `tier::read`.
+    pub unsafe fn read_there(&self, parts: &[iovec], offset: u64, want: u64) -> Option<u64> {
+        let len = self.size.checked_sub(offset).filter(|left| *left > 0)?.min(want);
+        // SAFETY: the caller's promises.
+        unsafe { self.copy(parts, Range { offset, len }) }.ok()
+    }
+
+    /// Copies a range into the parts, all of it; otherwise the handle has failed.
+    ///
+    /// # Safety
+    /// As of `tier::read`.
+    unsafe fn copy(&self, parts: &[iovec], range: Range) -> Result<u64, ()> {
+        // SAFETY: the caller's promises.
+        let copied = unsafe { self.try_copy(parts, range) };
+        if copied.is_err() {
+            self.has_failed.store(true, Relaxed);
+        }
+        copied
+    }
+
+    /// # Safety
+    /// As of `tier::read`.
+    unsafe fn try_copy(&self, parts: &[iovec], range: Range) -> Result<u64, ()> {
+        let file = self.file.as_ref().ok_or(())?;
+        let started = report::is_wanted().then(Instant::now);
+        let (mut done, mut total) = (0, Served::default());
+        for part in parts {
+            let len = (part.iov_len as u64).min(range.len - done) as usize;
+            if len == 0 {
+                continue;
+            }
+            // SAFETY: the caller's memory for this call, by its promise; bytes of any value are
+            // valid ones.
+            let buffer = unsafe { std::slice::from_raw_parts_mut(part.iov_base.cast::<u8>(), len) };
+            let served = file.read_counted(buffer, range.offset + done);
+            let Ok(served) = served.map_err(|_| report::count(|slot| &slot.failures)) else {
+                return Err(());
+            };
+            done += served.bytes as u64;
+            total.pfs_bytes += served.pfs_bytes;
+            total.fetches += served.fetches;
+            if served.bytes < len {
+                return Err(());
+            }
+        }
+        if let Some(started) = started {
+            report::note(done, &total, started.elapsed().as_nanos() as u64);
+        }
+        Ok(done)
+    }
+}
+
+/// Registers a duplicate with the agent. Where the agent reads past the page cache, it sets
+/// `O_DIRECT` on the open file, which the program must not notice: there the file is opened anew.
+fn register(client: &Client, fd: c_int, path: &Path, kept: &mut Vec<Kept>) -> Option<File> {
+    if !IS_DIRECT.load(Relaxed) {
+        let file = open_descriptor(client, own_files::duplicate(fd)?, path, kept);
+        // SAFETY: no pointers.
+        let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+        if flags & libc::O_DIRECT == 0 {
+            return file;
+        }
+        IS_DIRECT.store(true, Relaxed);
+        kept.extend(file.map(Kept::Opened));
+        // SAFETY: no pointers.
+        unsafe { libc::fcntl(fd, libc::F_SETFL, flags & !libc::O_DIRECT) };
+    }
+    let anew = std::fs::File::open(format!("/proc/self/fd/{fd}")).ok()?;
+    open_descriptor(client, own_files::place(anew.into()), path, kept)
+}
+
+fn open_descriptor(client: &Client, fd: OwnedFd, path: &Path, kept: &mut Vec<Kept>) -> Option<File> {
+    client.open_descriptor(fd, path).map_err(|fd| kept.push(Kept::Descriptor(fd))).ok()
+}
+
+/// # Safety
+/// As of `tier::read`.
+#[cold]
+unsafe fn kernel_pread(fd: c_int, parts: &[iovec], range: Range) -> i64 {
+    let mut left = range.len as usize;
+    let shorten = |part: &iovec| {
+        let iov_len = part.iov_len.min(left);
+        left -= iov_len;
+        iovec { iov_base: part.iov_base, iov_len }
+    };
+    let list: Vec<iovec> = parts.iter().map(shorten).collect();
+    // SAFETY: a list of that length of the caller's memory, which the kernel checks.
+    unsafe { libc::syscall(libc::SYS_preadv, fd, list.as_ptr(), list.len(), range.offset, 0) }
+}
