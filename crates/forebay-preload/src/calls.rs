@@ -222,7 +222,7 @@ fn before_lock(command: c_int) {
 fn after_fcntl(fd: c_int, command: c_int, result: c_int) -> c_int {
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => return duplicated(fd, result),
-        libc::F_SETLK | libc::F_SETLKW | libc::F_OFD_SETLK | libc::F_OFD_SETLKW => tier::synchronized(),
+        libc::F_SETLK | libc::F_SETLKW | libc::F_OFD_SETLK | libc::F_OFD_SETLKW => tier::locked(),
         _ => {}
     }
     result

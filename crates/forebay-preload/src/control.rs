@@ -1,47 +1,55 @@
 //! Functions after which the library serves reads otherwise, or not at all: those that lock files,
-//! wait for children, change files by path, leave signal handlers, and forbid system calls.
+//! hear from other processes, change files by path, leave signal handlers, and forbid system calls.
 
 use core::ffi::{c_char, c_int, c_ulong, c_void};
 
-use libc::{FILE, id_t, idtype_t, off_t, pid_t, rusage, siginfo_t};
+use libc::{FILE, id_t, idtype_t, off_t, pid_t, rusage, siginfo_t, sigset_t, size_t, ssize_t, timespec};
 
 use crate::calls::take_place;
 use crate::next::next;
 use crate::{inside, observer, stdio, tier};
 
-/// Functions after which the program expects to see what others have written before.
+/// Functions after which the program expects to see what others have written before: those that
+/// lock files, and those that hear from other processes.
 macro_rules! synchronizes {
-    ($($(#[$first:ident])? fn $name:ident($($arg:ident: $type:ty),*) -> $ret:ty;)*) => { take_place! {$(
+    ($($after:ident: $(#[$first:ident])? fn $name:ident($($arg:ident: $type:ty),*) -> $ret:ty;)*) => { take_place! {$(
         fn $name($($arg: $type),*) -> $ret {
             $( tier::$first(); )?
             let result = next!($name($($arg => $type),*) -> $ret, else -1);
-            tier::synchronized();
+            tier::$after();
             result
         }
     )*} };
 }
 
 synchronizes! {
-    fn flock(fd: c_int, operation: c_int) -> c_int;
-    #[locks]
-    fn lockf(fd: c_int, command: c_int, bytes: off_t) -> c_int;
-    #[locks]
-    fn lockf64(fd: c_int, command: c_int, bytes: off_t) -> c_int;
-    fn wait(status: *mut c_int) -> pid_t;
-    fn waitpid(child: pid_t, status: *mut c_int, options: c_int) -> pid_t;
-    fn wait3(status: *mut c_int, options: c_int, usage: *mut rusage) -> pid_t;
-    fn wait4(child: pid_t, status: *mut c_int, options: c_int, usage: *mut rusage) -> pid_t;
-    fn waitid(kind: idtype_t, child: id_t, info: *mut siginfo_t, options: c_int) -> c_int;
-    fn system(command: *const c_char) -> c_int;
-    fn truncate(path: *const c_char, bytes: off_t) -> c_int;
-    fn truncate64(path: *const c_char, bytes: off_t) -> c_int;
+    locked: fn flock(fd: c_int, operation: c_int) -> c_int;
+    locked: #[locks] fn lockf(fd: c_int, command: c_int, bytes: off_t) -> c_int;
+    locked: #[locks] fn lockf64(fd: c_int, command: c_int, bytes: off_t) -> c_int;
+    heard: fn wait(status: *mut c_int) -> pid_t;
+    heard: fn waitpid(child: pid_t, status: *mut c_int, options: c_int) -> pid_t;
+    heard: fn wait3(status: *mut c_int, options: c_int, usage: *mut rusage) -> pid_t;
+    heard: fn wait4(child: pid_t, status: *mut c_int, options: c_int, usage: *mut rusage) -> pid_t;
+    heard: fn waitid(kind: idtype_t, child: id_t, info: *mut siginfo_t, options: c_int) -> c_int;
+    heard: fn system(command: *const c_char) -> c_int;
+    heard: fn pause() -> c_int;
+    heard: fn sigsuspend(mask: *const sigset_t) -> c_int;
+    heard: fn sigwait(set: *const sigset_t, number: *mut c_int) -> c_int;
+    heard: fn sigwaitinfo(set: *const sigset_t, info: *mut siginfo_t) -> c_int;
+    heard: fn sigtimedwait(set: *const sigset_t, info: *mut siginfo_t, time: *const timespec) -> c_int;
+    heard: fn recv(fd: c_int, buffer: *mut c_void, bytes: size_t, flags: c_int) -> ssize_t;
+    heard: fn recvfrom(fd: c_int, buffer: *mut c_void, bytes: size_t, flags: c_int, from: *mut c_void, room: *mut c_void) -> ssize_t;
+    heard: fn recvmsg(fd: c_int, message: *mut c_void, flags: c_int) -> ssize_t;
+    // What the process does itself, past its own descriptors.
+    heard: fn truncate(path: *const c_char, bytes: off_t) -> c_int;
+    heard: fn truncate64(path: *const c_char, bytes: off_t) -> c_int;
 }
 
 take_place! {
     fn pclose(stream: *mut FILE) -> c_int {
         stdio::closed(stream);
         let result = next!(pclose(stream => *mut FILE) -> c_int, else -1);
-        tier::synchronized();
+        tier::heard();
         result
     }
 

@@ -22,7 +22,10 @@ pub const MAX_DESCRIPTORS: usize = 1 << 16;
 const ADDRESS: u64 = (1 << 48) - 1;
 /// The descriptor is left to the kernel. No address has this bit, so a handle may be there as well.
 const FOREIGN: u64 = 1;
-const _: () = assert!(align_of::<Node<u8>>() > FOREIGN as usize);
+/// With [`FOREIGN`]: no file, but what other processes send through.
+const CHANNEL: u64 = 2;
+const FLAGS: u64 = FOREIGN | CHANNEL;
+const _: () = assert!(align_of::<Node<u8>>() > FLAGS as usize);
 
 /// One descriptor number.
 struct Entry {
@@ -67,6 +70,8 @@ pub enum Known {
     No(u64),
     /// It is left to the kernel.
     Foreign,
+    /// It is left to the kernel, and is a pipe, a socket or the like.
+    Channel,
     /// It has a handle.
     Served,
 }
@@ -106,6 +111,7 @@ impl<T> Handles<T> {
         let word = self.entries[at].word.load(Acquire);
         match word & ADDRESS {
             0 => Known::No(word),
+            address if address & CHANNEL != 0 => Known::Channel,
             address if address & FOREIGN != 0 => Known::Foreign,
             _ => Known::Served,
         }
@@ -114,7 +120,7 @@ impl<T> Handles<T> {
     /// Whether `fd` has a handle, served or not.
     #[inline]
     pub fn has_handle(&self, fd: i32) -> bool {
-        index(fd).is_some_and(|at| self.entries[at].word.load(Acquire) & ADDRESS & !FOREIGN != 0)
+        index(fd).is_some_and(|at| self.entries[at].word.load(Acquire) & ADDRESS & !FLAGS != 0)
     }
 
     /// How many descriptors have handles, served or not.
@@ -154,9 +160,9 @@ impl<T> Handles<T> {
     }
 
     /// Leaves `fd` to the kernel, unless its meaning has changed since.
-    pub fn put_foreign(&self, fd: i32, seen: u64) {
+    pub fn put_foreign(&self, fd: i32, seen: u64, is_channel: bool) {
         if let Some(at) = index(fd) {
-            let word = (seen & !ADDRESS) | FOREIGN;
+            let word = (seen & !ADDRESS) | FOREIGN | if is_channel { CHANNEL } else { 0 };
             self.end.fetch_max(at as u32 + 1, Relaxed);
             let _others_know_more = self.entries[at].word.compare_exchange(seen, word, SeqCst, Relaxed);
         }
@@ -179,7 +185,7 @@ impl<T> Handles<T> {
         if !is_foreign {
             entry.is_writable.store(0, Relaxed);
         }
-        let address = word & ADDRESS & !FOREIGN;
+        let address = word & ADDRESS & !FLAGS;
         if address != 0 {
             self.count.fetch_sub(1, Relaxed);
             // SAFETY: it is out of its entry, and in no list yet: only this thread may link it.
@@ -296,9 +302,12 @@ mod tests {
         let before = seen(&REUSED, 9);
         REUSED.forget(9, false);
         REUSED.put(9, before, 1, false);
-        REUSED.put_foreign(9, before);
+        REUSED.put_foreign(9, before, false);
         assert!(matches!(REUSED.known(9), Known::No(_)));
-        REUSED.put_foreign(9, seen(&REUSED, 9));
+        REUSED.put_foreign(9, seen(&REUSED, 9), true);
+        assert_eq!((REUSED.known(9), REUSED.has_handle(9)), (Known::Channel, false));
+        REUSED.forget(9, false);
+        REUSED.put_foreign(9, seen(&REUSED, 9), false);
         assert_eq!(REUSED.known(9), Known::Foreign);
         REUSED.forget(9, false);
         REUSED.put(9, seen(&REUSED, 9), 2, false);

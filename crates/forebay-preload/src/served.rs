@@ -19,8 +19,10 @@ use crate::{own_files, report};
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 const LOOK_SHARE: u32 = 100;
 
-/// Times at which the process has learnt that others may have written: see `tier::synchronized`.
-static SYNCHRONIZED: AtomicU64 = AtomicU64::new(0);
+/// Times at which the process has locked a file, and may see what others wrote before.
+static LOCKED: AtomicU64 = AtomicU64::new(0);
+/// Times at which it has heard from another process, which may have written before.
+static HEARD: AtomicU64 = AtomicU64::new(0);
 /// The agent reads past the page cache, and sets `O_DIRECT` on what it is shown.
 static IS_DIRECT: AtomicBool = AtomicBool::new(false);
 
@@ -38,8 +40,9 @@ pub struct Handle {
     opened: Instant,
     /// The next look at the file's attributes, in nanoseconds since it was opened.
     look_at_ns: AtomicU64,
-    /// [`SYNCHRONIZED`] at the last look.
-    synchronized: AtomicU64,
+    /// [`LOCKED`] and [`HEARD`] at the last look.
+    locked: AtomicU64,
+    heard: AtomicU64,
 }
 
 /// What has a descriptor of a file.
@@ -49,9 +52,15 @@ enum Kept {
     Opened(File),
 }
 
-/// The program has learnt that others may have written: the next read of each file looks at it.
-pub fn synchronized() {
-    SYNCHRONIZED.fetch_add(1, Release);
+/// The process has locked a file: the next read of each file asks the servers whether it has
+/// changed.
+pub fn locked() {
+    LOCKED.fetch_add(1, Release);
+}
+
+/// The process has heard from another one: the next read of each file looks at its attributes.
+pub fn heard() {
+    HEARD.fetch_add(1, Release);
 }
 
 impl Handle {
@@ -59,7 +68,8 @@ impl Handle {
     /// keeping.
     pub fn open(client: &Client, fd: c_int, path: &Path, identity: (u64, u64)) -> Self {
         // What others write from now on is in the version that is opened, or found by a look.
-        let synchronized = AtomicU64::new(SYNCHRONIZED.load(Acquire));
+        let locked = AtomicU64::new(LOCKED.load(Acquire));
+        let heard = AtomicU64::new(HEARD.load(Acquire));
         let mut kept = Vec::new();
         let file = register(client, fd, path, &mut kept);
         Handle {
@@ -71,7 +81,8 @@ impl Handle {
             has_failed: AtomicBool::new(false),
             opened: Instant::now(),
             look_at_ns: AtomicU64::new(LOOK_INTERVAL.as_nanos() as u64),
-            synchronized,
+            locked,
+            heard,
         }
     }
 
@@ -92,19 +103,21 @@ impl Handle {
 
     /// Whether `fd` has the file of this handle with its old content, as far as it is time to look.
     pub fn is_fresh(&self, fd: c_int) -> bool {
-        let synchronized = SYNCHRONIZED.load(Acquire);
-        let is_asked_for = self.synchronized.load(Relaxed) != synchronized;
+        let (locked, heard) = (LOCKED.load(Acquire), HEARD.load(Acquire));
+        let has_locked = self.locked.load(Relaxed) != locked;
+        let is_due = has_locked || self.heard.load(Relaxed) != heard;
         let age = self.opened.elapsed();
-        if !is_asked_for && (age.as_nanos() as u64) < self.look_at_ns.load(Relaxed) {
+        if !is_due && (age.as_nanos() as u64) < self.look_at_ns.load(Relaxed) {
             return true;
         }
-        let how = if is_asked_for { Revalidate::Force } else { Revalidate::AsStat };
+        let how = if has_locked { Revalidate::Force } else { Revalidate::AsStat };
         let is_current = own_files::identity(fd) == Some(self.identity)
             && self.file.as_ref().is_some_and(|file| file.is_current(how).unwrap_or(false));
         let now = self.opened.elapsed();
         let next = now + LOOK_INTERVAL.max((now - age) * LOOK_SHARE);
         self.look_at_ns.store(next.as_nanos() as u64, Relaxed);
-        self.synchronized.store(synchronized, Relaxed);
+        self.locked.store(locked, Relaxed);
+        self.heard.store(heard, Relaxed);
         is_current
     }
 

@@ -145,7 +145,9 @@ take_place! {
             fread(to => *mut c_void, size => size_t, count => size_t, stream => *mut FILE) -> size_t,
             else 0
         );
-        observer::read(descriptor(stream), size.saturating_mul(count), call, items(size))
+        let got = observer::read(descriptor(stream), size.saturating_mul(count), call, items(size));
+        tier::heard();
+        got
     }
 
     fn fread_unlocked(to: *mut c_void, size: size_t, count: size_t, stream: *mut FILE) -> size_t {
@@ -153,7 +155,18 @@ take_place! {
             fread_unlocked(to => *mut c_void, size => size_t, count => size_t, stream => *mut FILE) -> size_t,
             else 0
         );
-        observer::read(descriptor(stream), size.saturating_mul(count), call, items(size))
+        let got = observer::read(descriptor(stream), size.saturating_mul(count), call, items(size));
+        tier::heard();
+        got
+    }
+
+    fn fgets(line: *mut c_char, room: c_int, stream: *mut FILE) -> *mut c_char {
+        let got = next!(
+            fgets(line => *mut c_char, room => c_int, stream => *mut FILE) -> *mut c_char,
+            else core::ptr::null_mut()
+        );
+        tier::heard();
+        got
     }
 
     fn getdelim(line: *mut *mut c_char, room: *mut size_t, end: c_int, stream: *mut FILE) -> ssize_t {
@@ -161,7 +174,9 @@ take_place! {
             getdelim(line => *mut *mut c_char, room => *mut size_t, end => c_int, stream => *mut FILE) -> ssize_t,
             else -1
         );
-        observer::read(descriptor(stream), 0, call, |n| u64::try_from(n).unwrap_or(0))
+        let got = observer::read(descriptor(stream), 0, call, |n| u64::try_from(n).unwrap_or(0));
+        tier::heard();
+        got
     }
 
     fn getline(line: *mut *mut c_char, room: *mut size_t, stream: *mut FILE) -> ssize_t {
@@ -169,7 +184,9 @@ take_place! {
             getline(line => *mut *mut c_char, room => *mut size_t, stream => *mut FILE) -> ssize_t,
             else -1
         );
-        observer::read(descriptor(stream), 0, call, |n| u64::try_from(n).unwrap_or(0))
+        let got = observer::read(descriptor(stream), 0, call, |n| u64::try_from(n).unwrap_or(0));
+        tier::heard();
+        got
     }
 
     fn fputs(from: *const c_char, stream: *mut FILE) -> c_int {

@@ -109,11 +109,17 @@ pub unsafe fn read(fd: c_int, parts: &[iovec], at: At, kernel: impl FnOnce() -> 
     if !inside::is_on() || HANDLES.known(fd) == Known::Foreign || inside::is_inside() {
         return kernel();
     }
-    // SAFETY: the caller's promises.
-    match unsafe { serve(fd, parts, at) } {
-        Some(bytes) => bytes,
-        None => kernel(),
+    if HANDLES.known(fd) != Known::Channel
+        // SAFETY: the caller's promises.
+        && let Some(bytes) = unsafe { serve(fd, parts, at) }
+    {
+        return bytes;
     }
+    let got = kernel();
+    if got > 0 && HANDLES.known(fd) == Known::Channel {
+        heard();
+    }
+    got
 }
 
 /// As [`read`], into one buffer.
@@ -229,7 +235,7 @@ fn adopt(fd: c_int, seen: u64) {
         (*roots).cover(path)
     };
     if !is_covered || path.len() == PATH_BYTES {
-        return HANDLES.put_foreign(fd, seen);
+        return HANDLES.put_foreign(fd, seen, own_files::regular_size(fd).is_none());
     }
     if filters() != FILTERS.load(Relaxed) {
         // The program has forbidden itself calls that it does not make.
@@ -244,7 +250,7 @@ fn adopt(fd: c_int, seen: u64) {
     match handle {
         Some(handle) if handle.is_served() => HANDLES.put(fd, seen, handle, false),
         Some(handle) if HAS_LOCKS.load(Acquire) => HANDLES.put(fd, seen, handle, true),
-        _ => HANDLES.put_foreign(fd, seen),
+        _ => HANDLES.put_foreign(fd, seen, own_files::regular_size(fd).is_none()),
     }
 }
 
@@ -368,12 +374,19 @@ pub fn locks() {
     HAS_LOCKS.store(true, Release);
 }
 
-/// The program has learnt that others may have written, and expects to see it: it has got a lock,
-/// or a child has ended. The next read of each file looks at it.
+/// The process has got a lock, and expects to see what others have written before.
 #[inline]
-pub fn synchronized() {
+pub fn locked() {
     if HANDLES.count() > 0 {
-        served::synchronized();
+        served::locked();
+    }
+}
+
+/// The process has heard from another one, which expects that it sees what it has written before.
+#[inline]
+pub fn heard() {
+    if HANDLES.count() > 0 {
+        served::heard();
     }
 }
 

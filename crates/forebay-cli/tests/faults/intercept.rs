@@ -276,19 +276,19 @@ fn signal_handlers_cancelled_threads_forks_and_closing_loops() {
     assert!(text(&out.stdout) == "right\n", "{:?} {}", out.status, text(&out.stderr));
 }
 
-/// A lock, and the end of a child, promise that what was written before is seen.
+/// A lock, the end of a child, and a message promise that what was written before is seen.
 #[test]
-fn what_was_written_before_a_lock_or_the_end_of_a_child_is_read_at_once() {
+fn what_was_written_before_a_lock_or_a_message_is_read_at_once() {
     if !has("python3") {
         return;
     }
     let Some(rig) = Rig::new() else { return };
-    for i in 0..8 {
+    for i in 0..11 {
         make_file(&rig.slow.at(&format!("f{i}")), SEED, MIB);
     }
     rig.load();
     let script = r#"
-import fcntl, os, subprocess
+import fcntl, os, signal, socket, subprocess
 def served(name):
     fd = os.open(name, os.O_RDONLY)
     os.pread(fd, 100, 5000)
@@ -303,6 +303,18 @@ for i, run in enumerate([
     fd = served(f"f{i}")
     run(f"f{i}")
     assert os.pread(fd, 5, 5000) == b"child", i
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+ours, theirs = socket.socketpair()
+for name, tell, hear in [
+    ("f8", "echo", lambda child: os.read(child.stdout.fileno(), 1)),
+    ("f9", "kill -USR1 $PPID", lambda child: signal.sigwait({signal.SIGUSR1})),
+    ("f10", "echo >&0", lambda child: ours.recv(1)),
+]:
+    fd = served(name)
+    child = subprocess.Popen(["sh", "-c", f"{write}; {tell}; exec sleep 600", name], stdin=theirs, stdout=subprocess.PIPE)
+    hear(child)
+    assert os.pread(fd, 5, 5000) == b"child", name
+    child.kill()
 fds = [served(f"f{i}") for i in range(4, 8)]
 print("open"); input()
 for i, fd in enumerate(fds):
@@ -321,7 +333,7 @@ print("seen")
     program.go_on();
     program.expect("seen");
     let report = program.end();
-    assert!(report.hits >= 8, "{report:?}");
+    assert!(report.hits >= 11, "{report:?}");
 }
 
 #[test]
