@@ -336,6 +336,36 @@ print("seen")
     assert!(report.hits >= 11, "{report:?}");
 }
 
+/// Each of thousands of random calls, by the library and by a bare system call on a descriptor of
+/// its own: results, errno, bytes and positions.
+#[test]
+fn random_calls_give_what_bare_system_calls_give() {
+    if !has("cc") {
+        return;
+    }
+    let pfs = plain_pfs();
+    let agent = Agent::on(pfs.path());
+    let scratch = open_dir_in("/dev/shm");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/faults/intercept_random.c");
+    let built = plain(scratch.path(), &format!("cc -w -O1 -o random {}", source.display()));
+    assert!(built.status.success(), "{}", text(&built.stderr));
+    let program = scratch.path().join("random");
+    for seed in 1..=3 {
+        // The second one ends with a hole, and the third one is written.
+        make_file(&pfs.path().join("a"), SEED, 300_000);
+        make_file(&pfs.path().join("b"), SEED + 1, 100_000);
+        let b = std::fs::File::options().write(true).open(pfs.path().join("b")).unwrap();
+        b.set_len(250_000).unwrap();
+        make_file(&pfs.path().join("c"), SEED + 2, 280_000);
+        let seed = seed.to_string();
+        let arguments = [program.to_str().unwrap(), &seed, "5000", "a", "b", "c"];
+        let out = command(&agent, pfs.path(), &arguments).output().unwrap();
+        assert!(text(&out.stdout) == "5000 steps\n", "{:?} {}", out.status, text(&out.stderr));
+        let report = report(&out);
+        assert!(report.hits > 500 && report.files > 300 && report.left > 30, "{report:?}");
+    }
+}
+
 #[test]
 fn a_static_program_is_not_affected() {
     if !has("cc") {
