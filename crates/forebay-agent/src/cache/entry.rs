@@ -244,6 +244,20 @@ impl Task {
     }
 }
 
+/// A superseded version whose pages are evicted.
+#[derive(Debug)]
+pub(super) struct Stale {
+    pub(super) entry: Arc<Entry>,
+    /// The first page that has not been looked at.
+    pub(super) next: u32,
+}
+
+impl Stale {
+    pub(super) fn new(entry: Arc<Entry>) -> Self {
+        Stale { entry, next: 0 }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,7 +3,7 @@
 //! The order of the steps is fixed: under the lock the policy names victims and their words are
 //! withdrawn; outside of it the pages are punched and only then leave the budget.
 
-use super::entry::Entry;
+use super::entry::{Entry, Stale};
 use super::{Cache, Freed, Index};
 use crate::counters::add;
 use crate::lock::lock;
@@ -19,20 +19,6 @@ const VICTIMS_PER_ROUND: u64 = 256;
 
 /// Pages of a copy that are walked under one hold of the lock: a copy may have 16 million.
 const PAGES_PER_ROUND: u32 = 16_384;
-
-/// A superseded version whose pages are evicted.
-#[derive(Debug)]
-pub(super) struct Stale {
-    entry: Arc<Entry>,
-    /// The first page that has not been looked at.
-    next: u32,
-}
-
-impl Stale {
-    pub(super) fn new(entry: Arc<Entry>) -> Self {
-        Stale { entry, next: 0 }
-    }
-}
 
 /// What is to go after one hold of the lock.
 #[derive(Default)]

@@ -14,7 +14,7 @@
 
 use crate::counters::Counters;
 use crate::lock::lock;
-use entry::Entry;
+use entry::{Entry, Stale};
 use forebay_pfs::{FileFacts, FileVersion};
 use forebay_policy::eviction::{EvictionKind, EvictionPolicy, Fill};
 use forebay_store::copy::{CopyFile, CopyIdentity, Geometry, release_bytes};
@@ -74,7 +74,7 @@ struct Index {
     by_copy: BTreeMap<u64, Arc<Entry>>,
     /// Versions that were superseded, oldest first: they go before anything else. The policy knows
     /// their pages until they are walked.
-    stale: VecDeque<evict::Stale>,
+    stale: VecDeque<Stale>,
     policy: Box<dyn EvictionPolicy>,
     /// Adopted copies with the pages that clients of the earlier agent may still map. Their pins
     /// died with that agent; the lock on the copy's file has not. The pages are pinned and count as
@@ -471,7 +471,7 @@ impl Index {
             self.pinned_bytes -= entry.geometry().size;
             entry.forget_pin();
         }
-        self.stale.push_back(evict::Stale::new(entry));
+        self.stale.push_back(Stale::new(entry));
     }
 }
 
