@@ -308,6 +308,14 @@ pub const KEYS: &[Key] = &[
                  smaller pages cost memory and time for each page.",
     },
     Key {
+        name: "mount.merge_gap",
+        default: "\"auto\"",
+        reason: "Parts of such a file that tasks will read, with at most so many bytes between them, are prefetched by \
+                 one read of the PFS, and the bytes between them too: up to 2MiB. `auto` estimates it from the reads of \
+                 the mount: the bytes that take as long as a read does beside its bytes, at most 128 KiB. 0 fetches \
+                 nothing that is not reported.",
+    },
+    Key {
         name: "mount.extent_size",
         default: "\"128MiB\"",
         reason: "Unit of placement, a multiple of the page size: each extent has one owner. As large as the \
@@ -494,6 +502,8 @@ pub struct MountConfig {
     pub small_page_files: Vec<String>,
     /// Their unit of caching in bytes, at most `page_bytes`.
     pub small_page_bytes: u64,
+    /// Gap over which parts of such files are one read; measured if it is `None`.
+    pub merge_gap_bytes: Option<u64>,
     /// Unit of placement in bytes, a multiple of `page_bytes`.
     pub extent_bytes: u64,
     /// Reads at a time.
@@ -530,6 +540,7 @@ impl MountConfig {
             page_bytes: 2 << 20,
             small_page_files: ["*.parquet", "*.parq", "*.orc"].map(str::to_owned).to_vec(),
             small_page_bytes: 16 << 10,
+            merge_gap_bytes: None,
             extent_bytes: 128 << 20,
             fetch_threads: 8,
             read_ahead_bytes: 64 << 20,
@@ -688,6 +699,7 @@ struct RawMount {
     page_size: Option<String>,
     small_page_files: Option<Vec<String>>,
     small_page_size: Option<String>,
+    merge_gap: Option<String>,
     extent_size: Option<String>,
     fetch_threads: Option<usize>,
     read_ahead: Option<String>,
@@ -972,6 +984,13 @@ fn take_mount(raw: RawMount) -> Result<MountConfig, String> {
         }
         mount.fetch_threads = threads;
     }
+    if let Some(text) = raw.merge_gap.as_deref().filter(|text| *text != "auto") {
+        let bytes = parse_bytes(text).map_err(|e| format!("{}: {e}", at("merge_gap")))?;
+        if bytes > MERGE_GAP_MAX {
+            return Err(format!("{} = {text:?} must be \"auto\", or at most 2MiB", at("merge_gap")));
+        }
+        mount.merge_gap_bytes = Some(bytes);
+    }
     if let Some(text) = &raw.read_ahead {
         mount.read_ahead_bytes = parse_bytes(text).map_err(|e| format!("{}: {e}", at("read_ahead")))?;
     }
@@ -1010,6 +1029,9 @@ fn take_mount(raw: RawMount) -> Result<MountConfig, String> {
     mount.layout = raw.layout.unwrap_or(mount.layout);
     Ok(mount)
 }
+
+/// A longer read of the PFS is two.
+const MERGE_GAP_MAX: u64 = 2 << 20;
 
 fn take_small_pages(
     mount: &mut MountConfig,
@@ -1130,9 +1152,14 @@ mod tests {
 
     #[test]
     fn what_a_mount_was_configured_with_is_taken() {
-        let text = "[[mount]]\nlabel=\"a\"\nroot=\"/b\"\nlayout=false\nkeep_page_cache=true\n";
-        let expected =
-            MountConfig { layout: false, keep_page_cache: true, ..MountConfig::new("a", Path::new("/b")) };
+        let text =
+            "[[mount]]\nlabel=\"a\"\nroot=\"/b\"\nlayout=false\nkeep_page_cache=true\nmerge_gap=\"64KiB\"\n";
+        let expected = MountConfig {
+            layout: false,
+            keep_page_cache: true,
+            merge_gap_bytes: Some(64 << 10),
+            ..MountConfig::new("a", Path::new("/b"))
+        };
         assert_eq!(Config::parse(text).unwrap().mounts, [expected]);
     }
 
@@ -1146,6 +1173,8 @@ mod tests {
         let small =
             |more: &str| refuse(&format!("[[mount]]\nlabel=\"a\"\nroot=\"/b\"\npage_size=\"64KiB\"\n{more}"));
         assert!(small("small_page_size=\"128KiB\"").contains("from 4KiB to page_size = 65536"));
+        assert!(small("merge_gap=\"3MiB\"").contains("at most 2MiB"));
+        assert!(small("merge_gap=\"far\"").contains("is not a size"));
         assert!(small("small_page_files=[\"t/*.parquet\"]").contains("without directories"));
         let twice = "[[mount]]\nlabel=\"a\"\nroot=\"/b\"\n[[mount]]\nlabel=\"a\"\nroot=\"/c\"\n";
         assert!(refuse(twice).contains("stands twice"));

@@ -15,6 +15,7 @@ pub mod eviction;
 pub mod fetch_order;
 pub mod machine;
 pub mod memory;
+pub mod merge_gap;
 pub mod miss_ledger;
 pub mod phases;
 pub mod placement;

@@ -15,15 +15,17 @@ use crate::cache::entry::{Entry, Task};
 use crate::cache::fill::tier_failed;
 use crate::cache::flight::{Begun, Flight, FlightError};
 use crate::counters::{Counters, add};
+use crate::lock::lock;
 use crate::mounts::MountState;
 use forebay_pfs::FileFacts;
 use forebay_policy::eviction::Fill;
 use forebay_policy::fetch_order::Urgency;
+use forebay_policy::merge_gap::ReadCost;
 use forebay_store::Class;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// First chunk of a page: small, since somebody may be waiting for the page's first bytes.
@@ -72,6 +74,7 @@ pub fn goes_with(task: &Task, flight: &Flight) -> bool {
 struct Waiting {
     queue: Queue<Task>,
     streams: Streams,
+    cost: Mutex<ReadCost>,
 }
 
 /// Size of the next chunk of a page, of which `done` bytes are there; `page_time` is what whole
@@ -93,7 +96,11 @@ impl Pfs {
     /// Nothing waits yet.
     pub fn new(ends: Arc<Ends>, brake: Arc<Brake>) -> Self {
         let (mounts, cache, counters) = (ends.mounts.clone(), ends.cache.clone(), ends.counters.clone());
-        let waiting_of = |m: &MountState| Waiting { queue: Queue::new(), streams: Streams::of(m.root()) };
+        let waiting_of = |m: &MountState| Waiting {
+            queue: Queue::new(),
+            streams: Streams::of(m.root()),
+            cost: Mutex::default(),
+        };
         let waiting = mounts.iter().map(waiting_of).collect();
         Pfs { mounts, cache, counters, ends, brake, waiting }
     }
@@ -286,6 +293,12 @@ impl Pfs {
         self.waiting[mount].streams.page_time()
     }
 
+    /// The gap between two parts of a file over which one read is cheaper than two, in bytes.
+    pub fn merge_gap_bytes(&self, mount: usize) -> u64 {
+        let measured = || lock(&self.waiting[mount].cost).gap_bytes();
+        self.mounts[mount].config.merge_gap_bytes.unwrap_or_else(measured)
+    }
+
     /// Ends all that waits. Called at the end of the agent.
     pub fn close(&self) {
         for task in self.waiting.iter().flat_map(|waiting| waiting.queue.close()) {
@@ -437,8 +450,13 @@ impl Pfs {
         let want = buffer.len();
         // Small files are not worth a request of their own.
         let stripe_bytes = if want > FIRST_CHUNK_BYTES { task.entry.stripe_bytes(pfs.as_fd()) } else { 0 };
+        let began = Instant::now();
         let read = mount.reader.read_full_at(pfs.as_fd(), buffer, offset, stripe_bytes);
         let got = read.map_err(|e| failed("read", e))?;
+        // One that is divided among servers says little about one that is not.
+        if stripe_bytes == 0 {
+            lock(&self.waiting[task.entry.mount].cost).observe(got as u64, began.elapsed().as_nanos() as u64);
+        }
         mount.fetched_bytes.fetch_add(got as u64, Ordering::Relaxed);
         add(&self.counters.fetched_bytes, got as u64);
         let facts = FileFacts::of(pfs.as_fd(), mount.config.revalidate).map_err(|e| failed("look at", e))?;

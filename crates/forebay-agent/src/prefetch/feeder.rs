@@ -89,8 +89,9 @@ pub trait Errand {
     }
 }
 
-/// Feeds these pages of `source`, each with the bytes that are wanted of it. `false` if the errand
-/// is not wanted any more.
+/// Feeds these pages of `source`, each with the bytes that are wanted of it. A page without any is
+/// fetched only within a read of pages on both sides of it. `false` if the errand is not wanted any
+/// more.
 pub fn feed<E: Errand>(
     fetch: &Fetch,
     errand: &E,
@@ -99,6 +100,9 @@ pub fn feed<E: Errand>(
 ) -> bool {
     let mut pages = pages.peekable();
     while let Some((first, wanted_bytes)) = pages.next() {
+        if wanted_bytes == 0 {
+            continue;
+        }
         let entry = source.entry.clone();
         let is_resident = fetch.is_resident(&entry, first);
         let owner = fetch.owners.owner_of(&entry, first);
@@ -108,6 +112,10 @@ pub fn feed<E: Errand>(
         while let Some((_, wanted_bytes)) = pages.next_if(|(page, _)| goes_with(fetch, &next, *page)) {
             next.pages.end += 1;
             next.wanted_bytes.push(wanted_bytes);
+        }
+        while next.wanted_bytes.last() == Some(&0) {
+            next.wanted_bytes.pop();
+            next.pages.end -= 1;
         }
         next.stream = next.mount().and_then(|_| fetch.pfs.stream(&next.entry, first));
         if !errand.take_off(&next) {

@@ -30,6 +30,7 @@ use crate::stop::{Stop, Wake};
 use forebay_pfs::lease::Opened;
 use forebay_policy::fetch_order::{self, Urgency};
 use forebay_policy::machine::Nanos;
+use forebay_policy::merge_gap::{self, goes_on};
 use forebay_policy::stage::event::Priority;
 use forebay_policy::token_bucket::TokenBucket;
 use forebay_store::{Class, Reservation};
@@ -511,7 +512,8 @@ impl Feeder {
     fn feed(&self, order: &Order) {
         let mut open: Option<File<'_>> = None;
         let mut bad: Option<u32> = None;
-        for part in &order.parts {
+        let mut parts = &order.parts[..];
+        while let Some(part) = parts.first() {
             if !self.orders.is_live(self.ticket) {
                 break;
             }
@@ -522,10 +524,18 @@ impl Feeder {
                     None => bad = Some(part.file),
                 }
             }
-            match &mut open {
-                Some(file) if file.number == part.file => file.feed(part),
-                _ => self.orders.note(self.ticket, |p| p.failed_bytes += part.len),
-            }
+            let count = match &mut open {
+                Some(file) if file.number == part.file => {
+                    let count = file.one_read(parts);
+                    file.feed(&parts[..count]);
+                    count
+                }
+                _ => {
+                    self.orders.note(self.ticket, |p| p.failed_bytes += part.len);
+                    1
+                }
+            };
+            parts = &parts[count..];
         }
         self.close(open);
         self.orders.end_feeding(self.ticket);
@@ -602,15 +612,28 @@ impl Feeder {
 }
 
 impl File<'_> {
-    fn feed(&mut self, part: &Part) {
+    /// How many of `parts`, the first of which is of this file, are better read together, with what
+    /// lies between them.
+    fn one_read(&self, parts: &[Part]) -> usize {
+        let fetch = &self.feeder.orders.fetch;
+        let entry = &self.source.entry;
+        if !fetch.has_small_pages(entry) {
+            return 1;
+        }
+        let gap_bytes = fetch.pfs.merge_gap_bytes(entry.mount);
+        let follows = |two: &&[Part]| {
+            let end = two[0].offset.saturating_add(two[0].len);
+            two[1].file == self.number && goes_on(end, two[1].offset, gap_bytes)
+        };
+        1 + parts.windows(2).take_while(follows).count()
+    }
+
+    fn feed(&mut self, parts: &[Part]) {
         let geometry = self.source.entry.geometry();
-        let end = part.offset.saturating_add(part.len).min(geometry.size);
-        let first = part.offset / geometry.page_bytes;
+        let ranges = parts.iter().map(|part| (part.offset, part.len));
         // Pages of a copy fit 32 bits, or it would not have been made.
-        let pages = (first..end.div_ceil(geometry.page_bytes)).map(|page| {
-            let from = part.offset.max(page * geometry.page_bytes);
-            (page as u32, ((page + 1) * geometry.page_bytes).min(end) - from)
-        });
+        let pages = merge_gap::pages(ranges, geometry.page_bytes, geometry.size)
+            .map(|(page, wanted_bytes)| (page as u32, wanted_bytes));
         let errand = Ordered { feeder: self.feeder, failed_before: self.failed_before };
         feed(&self.feeder.orders.fetch, &errand, &mut self.source, pages);
     }

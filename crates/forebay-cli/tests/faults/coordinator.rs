@@ -91,11 +91,15 @@ impl Cluster {
 
     /// One agent that is not told on which servers files lie.
     fn start_untold(pfs: &Path) -> Self {
+        Self::start_one(pfs, "layout = false\n")
+    }
+
+    /// One agent with these lines in the configuration of its mount.
+    fn start_one(pfs: &Path, mount: &'static str) -> Self {
         let dir = open_dir_in("/dev/shm");
         let (coordinator, address) = start_coordinator(dir.path(), "127.0.0.1:0");
         let pfs = pfs.to_owned();
-        let mut cluster =
-            Cluster { mount: "layout = false\n", dir, pfs, address, coordinator, agents: Vec::new() };
+        let mut cluster = Cluster { mount, dir, pfs, address, coordinator, agents: Vec::new() };
         cluster.agents.push(cluster.start_agent(0, 128 * MIB));
         cluster.wait_members(1);
         cluster
@@ -1034,6 +1038,56 @@ fn of_a_columnar_file_a_prefetch_takes_what_was_reported_and_no_read_ahead() {
     let last = part(5);
     crate::cluster::read_piece(&client, &path, SEED, last.offset, CHUNK as usize);
     assert_eq!(slow.stats().read_bytes - before, 6 * CHUNK, "what was fetched is there");
+}
+
+#[test]
+fn parts_of_a_columnar_file_with_a_short_gap_between_them_are_one_read() {
+    const CHUNK: u64 = 32 << 10;
+    let Some(slow) = SlowFs::start() else { return };
+    let (path, there) = (slow.at("t.parquet"), slow.at("there.parquet"));
+    make_file(&path, SEED, 8 * MIB);
+    make_file(&there, SEED, 8 * MIB);
+    // Three parts with gaps of one chunk, which are one read, and one part far behind them.
+    let parts = [0, 2, 4, 64].map(|n| Part { file: 0, offset: MIB + n * CHUNK, len: CHUNK });
+    for (mount, gap_chunks, most_reads) in [("merge_gap = \"32KiB\"\n", 2, 2), ("merge_gap = \"0\"\n", 0, 4)]
+    {
+        let cluster = Cluster::start_one(&slow.mount(), mount);
+        let client = cluster.client(0);
+        let tell = |path: &Path| {
+            let job = client.begin_job("app", "no-action").unwrap();
+            let splits = vec![Split { parts: parts.to_vec(), ..Split::default() }];
+            job.tell(&[
+                JobUpdate::Slots(vec![("n0".into(), 1)]),
+                JobUpdate::Files(vec![client.file_ref(path).unwrap()]),
+                JobUpdate::Splits { stage: 0, splits },
+                JobUpdate::StageReady { stage: 0 },
+            ])
+            .unwrap();
+            job
+        };
+        let before = slow.stats();
+        let job = tell(&path);
+        wait_for("all of it is fetched", || {
+            cluster.waves(0).first().is_some_and(|w| w.fetched_bytes == 4 * CHUNK)
+        });
+        let after = slow.stats();
+        assert_eq!(after.read_bytes - before.read_bytes, (4 + gap_chunks) * CHUNK, "{mount}");
+        assert_eq!(after.reads - before.reads, most_reads, "{mount}");
+        for part in parts {
+            crate::cluster::read_piece(&client, &path, SEED, part.offset, CHUNK as usize);
+        }
+        assert_eq!(slow.stats().read_bytes, after.read_bytes, "what was fetched is there");
+        drop(job);
+
+        // What lies between parts that are there is not fetched.
+        for part in parts {
+            crate::cluster::read_piece(&client, &there, SEED, part.offset, CHUNK as usize);
+        }
+        let before = slow.stats().read_bytes;
+        let _job = tell(&there);
+        wait_for("all of it is there", || cluster.waves(0).iter().any(|w| w.resident_bytes == 4 * CHUNK));
+        assert_eq!(slow.stats().read_bytes, before, "{mount}");
+    }
 }
 
 /// Reads the file on these nodes at the same time, two readers each, who check every byte; returns
