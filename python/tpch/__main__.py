@@ -4,8 +4,9 @@
 
 It compares results and the bytes from the PFS of each query, cold and in a second run, and shows
 what the plug-in reported of each and tasks did not read. The tables are Parquet from the generator
-`tpchgen-cli` (PyPI). It leaves `tpch.json`, `tpch.md` and `tpch.svg` in `target/tpch`. Bytes do not
-depend on the load of the machine. Seconds do, and are in the table only with --times.
+`tpchgen-cli` (PyPI). It leaves `tpch.json`, `tpch.md` and `tpch.svg` in `target/tpch`. Bytes hardly
+depend on the load of the machine: only the gap over which waves merge reads is measured. Seconds
+do, and are in the table only with --times.
 """
 
 import argparse
