@@ -113,9 +113,9 @@ fn run(swarm: &mut Swarm, time: Duration) -> Result<(), String> {
 }
 
 fn cores(coordinator: &Coordinator, swarm: &mut Swarm, time: Duration) -> Result<f64, String> {
-    let (started, before) = (Instant::now(), coordinator.cpu_seconds()?);
+    let (started, before) = (Instant::now(), coordinator.exact_cpu_seconds()?);
     run(swarm, time)?;
-    Ok((coordinator.cpu_seconds()? - before) / started.elapsed().as_secs_f64())
+    Ok((coordinator.exact_cpu_seconds()? - before) / started.elapsed().as_secs_f64())
 }
 
 struct Polled {
@@ -132,16 +132,17 @@ fn poll(address: &str, stop: &AtomicBool) -> Result<Polled, String> {
     stream.set_nodelay(true).map_err(failed)?;
     let mut reader = BufReader::new(stream.try_clone().map_err(failed)?);
     let (started, mut polled) = (Instant::now(), Polled { updates: 0, bytes: 0, seconds: 0.0 });
-    let mut query = "revision=0".to_owned();
+    let (mut query, mut sample) = ("revision=0".to_owned(), String::new());
     while !stop.load(Ordering::Acquire) {
         let asked = Instant::now();
         let request = format!("GET /api/live?{query} HTTP/1.1\r\nHost: {address}\r\n\r\n");
         (&stream).write_all(request.as_bytes()).map_err(failed)?;
         let body = answer(&mut reader).map_err(failed)?;
         let report: serde_json::Value = serde_json::from_slice(&body).map_err(|e| e.to_string())?;
-        if let Some(sample) = report["samples"].as_array().and_then(|samples| samples.last()) {
-            query = format!("revision={}&sample={}", report["revision"], sample["at_ms"]);
+        if let Some(latest) = report["samples"].as_array().and_then(|samples| samples.last()) {
+            sample = format!("&sample={}", latest["at_ms"]);
         }
+        query = format!("revision={}{sample}", report["revision"]);
         polled.updates += 1;
         polled.bytes += body.len() as u64;
         std::thread::sleep(POLL.saturating_sub(asked.elapsed()));
