@@ -137,13 +137,13 @@ fn in_words(report: &Report) -> String {
     match report.miss_rate_bytes_per_s() {
         Some(rate) => {
             text += &format!(
-                "\nforebay run: about {:.2} s saved: reads that missed got {}/s",
+                "\nforebay run: about {:.2} s saved: bytes from the file system came at {}/s",
                 report.saved_s(rate),
                 Human(rate as u64)
             )
         }
         None => {
-            text += "\nforebay run: no estimate of the time saved: less than 1 MiB was read that was not in the tier"
+            text += "\nforebay run: no estimate of the time saved: less than 1 MiB came from the file system"
         }
     }
     text

@@ -63,6 +63,9 @@ pub struct Served {
     pub pfs_bytes: usize,
     /// Times that it waited for the agent to fetch.
     pub fetches: u32,
+    /// Bytes that came with these fetches, as many as one read of the PFS has, whatever the program
+    /// wanted of them.
+    pub fetched_bytes: u64,
 }
 
 /// A file open for reading. Threads may share it.
@@ -352,7 +355,7 @@ impl File {
         match &self.source {
             Source::Tiered(t) => t.read_counted(&self.client.session, &self.path, buffer, offset),
             Source::Pfs(_) => {
-                self.read_at(buffer, offset).map(|n| Served { bytes: n, pfs_bytes: n, fetches: 0 })
+                self.read_at(buffer, offset).map(|n| Served { bytes: n, pfs_bytes: n, ..Served::default() })
             }
             Source::Scratch { .. } => {
                 self.read_at(buffer, offset).map(|n| Served { bytes: n, ..Served::default() })
@@ -537,6 +540,8 @@ impl Tiered {
             let n = match got {
                 Got::Resident => {
                     served.fetches += 1;
+                    let unit_bytes = self.unit_bytes.min(FETCH_UNIT_BYTES);
+                    served.fetched_bytes += (unit_bytes - at % unit_bytes).min(size - at);
                     let copied = self.copy_resident(session, path, rest, at)?;
                     tries = if copied > 0 { 0 } else { tries + 1 };
                     copied

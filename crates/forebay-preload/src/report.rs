@@ -55,6 +55,7 @@ pub fn note(bytes: u64, served: &Served, ns: u64) {
         true => (&slot.hit_bytes, &slot.hit_ns),
         false => (&slot.miss_bytes, &slot.miss_ns),
     };
+    slot.come_bytes.fetch_add(served.fetched_bytes + served.pfs_bytes as u64, Relaxed);
     slot.hits.fetch_add(u64::from(is_hit), Relaxed);
     of_bytes.fetch_add(bytes, Relaxed);
     of_ns.fetch_add(ns, Relaxed);

@@ -192,6 +192,7 @@ impl Handle {
             done += served.bytes as u64;
             total.pfs_bytes += served.pfs_bytes;
             total.fetches += served.fetches;
+            total.fetched_bytes += served.fetched_bytes;
             if served.bytes < len {
                 return Err(());
             }

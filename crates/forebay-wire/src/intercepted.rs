@@ -12,7 +12,7 @@ pub const REGION_BYTES: usize = size_of::<Region>();
 
 const SLOTS: usize = 64;
 const MAGIC: u64 = u64::from_ne_bytes(*b"FBREPORT");
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// The region. Any content is a valid one.
 #[derive(Debug)]
@@ -45,6 +45,8 @@ pub struct Slot {
     pub miss_bytes: AtomicU64,
     /// Nanoseconds of these.
     pub miss_ns: AtomicU64,
+    /// Bytes that came from the PFS in that time, with those that the program did not want yet.
+    pub come_bytes: AtomicU64,
     /// Reads that failed here and were left to the kernel.
     pub failures: AtomicU64,
 }
@@ -71,10 +73,12 @@ pub struct Report {
     /// See [`Slot`].
     pub miss_ns: u64,
     /// See [`Slot`].
+    pub come_bytes: u64,
+    /// See [`Slot`].
     pub failures: u64,
 }
 
-/// So many bytes must have been missed before their rate says anything.
+/// So many bytes must have come before their rate says anything.
 const LEAST_MISSED_BYTES: u64 = 1 << 20;
 
 impl Region {
@@ -108,6 +112,7 @@ impl Region {
                 (&mut sum.hit_ns, &slot.hit_ns),
                 (&mut sum.miss_bytes, &slot.miss_bytes),
                 (&mut sum.miss_ns, &slot.miss_ns),
+                (&mut sum.come_bytes, &slot.come_bytes),
                 (&mut sum.failures, &slot.failures),
             ];
             for (total, part) in fields {
@@ -119,10 +124,11 @@ impl Region {
 }
 
 impl Report {
-    /// Rate in bytes a second at which reads that missed got their bytes; `None` if too few did.
+    /// Rate in bytes a second at which bytes came from the PFS while reads waited; `None` if too
+    /// few did. Small reads wait once for many bytes, as they do for the kernel's read-ahead.
     pub fn miss_rate_bytes_per_s(&self) -> Option<f64> {
-        let is_enough = self.miss_bytes >= LEAST_MISSED_BYTES && self.miss_ns > 0;
-        is_enough.then(|| self.miss_bytes as f64 / (self.miss_ns as f64 / 1e9))
+        let is_enough = self.come_bytes >= LEAST_MISSED_BYTES && self.miss_ns > 0;
+        is_enough.then(|| self.come_bytes as f64 / (self.miss_ns as f64 / 1e9))
     }
 
     /// Seconds that the hits would have taken longer at `rate_bytes_per_s`; negative if the tier
@@ -148,6 +154,7 @@ mod tests {
                 hit_ns: AtomicU64::new(0),
                 miss_bytes: AtomicU64::new(0),
                 miss_ns: AtomicU64::new(0),
+                come_bytes: AtomicU64::new(0),
                 failures: AtomicU64::new(0),
             }
         }; SLOTS];
@@ -171,7 +178,9 @@ mod tests {
     fn what_is_saved_is_estimated_from_misses_only_where_there_were_some() {
         let mut report = Report { hit_bytes: 400 << 20, hit_ns: 500_000_000, ..Report::default() };
         assert_eq!(report.miss_rate_bytes_per_s(), None);
-        (report.miss_bytes, report.miss_ns) = (100 << 20, 1_000_000_000);
+        (report.miss_bytes, report.miss_ns) = (1 << 20, 1_000_000_000);
+        assert_eq!(report.miss_rate_bytes_per_s(), None);
+        report.come_bytes = 100 << 20;
         let rate = report.miss_rate_bytes_per_s().unwrap();
         assert!((rate - f64::from(100 << 20)).abs() < 1.0);
         assert!((report.saved_s(rate) - 3.5).abs() < 1e-6);
