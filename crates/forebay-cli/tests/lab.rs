@@ -414,6 +414,99 @@ fn a_node_has_its_cores_and_no_more() {
     lab.assert_nothing_left();
 }
 
+/// Both directions of a shared link wait in one token bucket: all bytes pass it, and together they
+/// take at least the time that its rate allows. A slower machine only adds to that time.
+#[test]
+fn reads_beside_a_write_share_a_link_and_writers_are_nodes_of_their_own() {
+    const FILE_BYTES: u64 = 8 << 20;
+    const RATE_BYTES_PER_S: u64 = 4_000_000;
+    // What may leave at once, and the messages of programs that have started already.
+    const SLACK_BYTES: f64 = (512 << 10) as f64;
+    let Some(lab) = Lab::possible("moosefs") else { return };
+    let mut up = lab.forebay(&["up", "--servers", "1", "--nodes", "2", "--writers", "1", "--shared-links"]);
+    up.args(["--rate", "40MB/s", "--store", "1GiB", "--capacity", "64MiB", "--dir"]).arg(lab.dir.path());
+    let groups = groups_can_be_made();
+    if groups {
+        up.args(["--writer-cpus", "0.5", "--server-cpus", "0.8"]);
+    }
+    succeeded(&mut up);
+    a_writer_is_a_client_with_cores_of_its_own(&lab, groups);
+    assert_eq!(shared_rate(&lab), Some(40_000_000));
+    let write = |name: &str| {
+        format!("head -c {FILE_BYTES} /dev/urandom > $FOREBAY_LAB_PFS/{name} && sync $FOREBAY_LAB_PFS/{name}")
+    };
+    assert!(lab.run("c1", &["sh", "-c", &write("f")]).status.success());
+    succeeded(&mut lab.forebay(&["links", "4MB/s"]));
+    assert_eq!(shared_rate(&lab), Some(RATE_BYTES_PER_S));
+    let start = Instant::now();
+    succeeded(&mut lab.forebay(&["mark"]));
+    let passed_before = bytes_through_the_bucket(&lab);
+    let both = [("w1", write("g")), ("c2", "cat $FOREBAY_LAB_PFS/f > /dev/null".to_owned())];
+    let programs = both.map(|(node, line)| {
+        lab.forebay(&["run"]).args(["--node", node, "--", "sh", "-c", &line]).spawn().unwrap()
+    });
+    for mut program in programs {
+        assert!(program.wait().unwrap().success());
+    }
+    let passed = bytes_through_the_bucket(&lab) - passed_before;
+    let status = lab.status();
+    let elapsed_s = start.elapsed().as_secs_f64();
+    let counted = |name: &str| status[name].as_u64().unwrap();
+    let (sent, received) = (counted("servers_sent_bytes"), counted("servers_received_bytes"));
+    assert!(sent >= FILE_BYTES && received >= FILE_BYTES, "sent {sent}, received {received}");
+    assert!(passed >= 2 * FILE_BYTES, "{passed} bytes passed the bucket, {sent} sent, {received} received");
+    let most = RATE_BYTES_PER_S as f64 * elapsed_s * 1.05 + SLACK_BYTES;
+    assert!((sent + received) as f64 <= most, "{sent} and {received} bytes in {elapsed_s} s");
+    succeeded(&mut lab.forebay(&["links", "unlimited"]));
+    assert_eq!(shared_rate(&lab), None);
+    assert_eq!(lab.status()["shared_links"], true);
+    succeeded(&mut lab.forebay(&["down"]));
+    lab.assert_nothing_left();
+}
+
+fn a_writer_is_a_client_with_cores_of_its_own(lab: &Lab, groups: bool) {
+    let status = lab.status();
+    let writer = status["nodes"].as_array().unwrap().iter().find(|n| n["name"] == "w1").unwrap();
+    assert_eq!((&writer["role"], &writer["mounted"]), (&"writer".into(), &true.into()), "{writer}");
+    assert!(lab.run("w1", &[FOREBAY, "status"]).status.success(), "the writer's agent does not answer");
+    let everywhere = succeeded(lab.forebay(&["run"]).args(["--all", "--", "true"]));
+    assert!(!everywhere.contains("w1"), "{everywhere}");
+    if groups {
+        assert_eq!((&status["writer_cpus"], &status["server_cpus"]), (&0.5.into(), &0.8.into()));
+        for node in ["w1", "pfs-s1"] {
+            let group = format!("/forebay-{}/{node}", lab.name);
+            let out = lab.run(node, &["cat", "/proc/self/cgroup"]);
+            assert!(text(&out).contains(&group), "{out:?}");
+        }
+    }
+}
+
+/// The rate of the only server's link as `status` tells it; each direction has none of its own.
+fn shared_rate(lab: &Lab) -> Option<u64> {
+    let status = lab.status();
+    let server = status["nodes"].as_array().unwrap().iter().find(|n| n["role"] == "server").unwrap();
+    let rates = &server["rates"];
+    assert!(rates["send_bytes_per_s"].is_null() && rates["receive_bytes_per_s"].is_null(), "{rates}");
+    rates["both_bytes_per_s"].as_u64()
+}
+
+/// What the kernel has let through the bucket of the only server's link.
+fn bytes_through_the_bucket(lab: &Lab) -> u64 {
+    let mut tc = Command::new("tc");
+    tc.args([
+        "-n",
+        &format!("forebay-{}-switch", lab.name),
+        "-s",
+        "-j",
+        "qdisc",
+        "show",
+        "dev",
+        "ifb-pfs-s1",
+    ]);
+    let queues: Value = serde_json::from_str(&succeeded(&mut tc)).unwrap();
+    queues.as_array().unwrap().iter().find(|queue| queue["kind"] == "tbf").unwrap()["bytes"].as_u64().unwrap()
+}
+
 #[test]
 fn a_directory_with_something_in_it_is_refused_and_left_alone() {
     let Some(lab) = Lab::possible("moosefs") else { return };
@@ -433,6 +526,7 @@ fn what_a_lab_cannot_be_is_refused_before_anything_is_made() {
         (&["up", "--dir", "relative"], "absolute"),
         (&["up", "--rate", "0MB/s"], "zero"),
         (&["up", "--cpus", "0"], "number of cores"),
+        (&["up", "--writers", "33"], "at most 32"),
         (&["up", "--store", "100MiB"], "each needs at least"),
         (&["down", "--name", "../x"], "cannot be named"),
         (&["status", "--name", "nosuchlab"], "no lab `nosuchlab` is up"),

@@ -1,5 +1,5 @@
-//! Forebay on the nodes: a coordinator on the head and an agent on each compute node, which know
-//! each other by certificates. All that the lab knows of Forebay is here.
+//! Forebay on the nodes: a coordinator on the head and an agent on each client of the PFS, which
+//! know each other by certificates. All that the lab knows of Forebay is here.
 //!
 //! The lab knows Forebay as its users do, by command line and configuration file.
 
@@ -30,11 +30,15 @@ const COORDINATOR: &str = "coordinator";
 /// that others wait for as well.
 const FETCH_THREADS: usize = 16;
 
+/// Most memory of a writer's agent, which is there for the phases of HPC jobs: hardly any extents
+/// shall lie on it.
+const WRITER_CAPACITY_BYTES: u64 = 64 << 20;
+
 const COORDINATOR_PORT: u16 = 7850;
 const PEER_PORT: u16 = 7851;
 
-/// Starts the coordinator and an agent on each compute node, and waits until each of them knows
-/// all.
+/// Starts the coordinator and an agent on each client of the PFS, and waits until each of them
+/// knows all.
 ///
 /// # Errors
 /// What did not come up.
@@ -43,7 +47,7 @@ pub fn start(lab: &mut Raising) -> Result<(), LabError> {
     make_certificates(&lab.record, &agents)?;
     let config = write(&lab.record, HEAD, &coordinator_configuration(&lab.record)?)?;
     lab.start(HEAD, COORDINATOR, forebay(&agents, &["coordinator", "--config"], &config))?;
-    let nodes = lab.names(Role::Compute);
+    let nodes = lab.clients();
     for node in &nodes {
         let text = agent_configuration(&lab.record, lab.record.node(node)?, &agents)?;
         let config = write(&lab.record, node, &text)?;
@@ -108,14 +112,18 @@ fn coordinator_configuration(record: &Record) -> Result<String, LabError> {
 fn agent_configuration(record: &Record, node: &Node, agents: &AgentsRecord) -> Result<String, LabError> {
     let place = &record.place;
     let name = &node.name;
+    let (capacity_bytes, role) = match node.role {
+        Role::Writer => (agents.capacity_bytes.min(WRITER_CAPACITY_BYTES), "dedicated"),
+        _ => (agents.capacity_bytes, "co-located"),
+    };
     let mut text = format!(
         "[agent]\nstate_dir = \"{}\"\n\n[tier]\ncapacity = \"{}\"\n\n",
         place.own().join("agent").display(),
-        agents.capacity_bytes
+        capacity_bytes
     );
     text += &format!(
         "[cluster]\ncoordinator = \"{}:{COORDINATOR_PORT}\"\nlisten = \"{}:{PEER_PORT}\"\nnode = \"{name}\"\nhost = \"{name}\"\n\
-         tls = \"{}\"\n\n",
+         role = \"{role}\"\ntls = \"{}\"\n\n",
         record.node(HEAD)?.address,
         node.address,
         authority(record).join(name).display()

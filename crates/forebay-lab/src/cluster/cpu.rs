@@ -1,4 +1,4 @@
-//! Cores of the compute nodes: each is a control group with a quota, so that a node has what a
+//! Cores of the nodes: each is a control group with a quota, so that a node has what a
 //! machine of its own would have.
 //!
 //! Without that, four nodes on a machine of two cores have more cores together than there are:
@@ -89,11 +89,11 @@ fn group_of(lab: &str) -> Option<PathBuf> {
     }
 }
 
-/// Makes a group for each of `nodes`, of `millis` thousandths of a core.
+/// Makes a group for a node, of `millis` thousandths of a core.
 ///
 /// # Errors
 /// That there is no `cpu` controller, or that it cannot be used here.
-pub fn make<'a>(lab: &str, nodes: impl Iterator<Item = &'a str>, millis: u32) -> Result<(), LabError> {
+pub fn make(lab: &str, node: &str, millis: u32) -> Result<(), LabError> {
     let Some(hierarchy) = hierarchy() else {
         return Err(LabError::new(
             "no control groups with a cpu controller are mounted; `--cpus unlimited` does without",
@@ -111,17 +111,14 @@ pub fn make<'a>(lab: &str, nodes: impl Iterator<Item = &'a str>, millis: u32) ->
     if let Hierarchy::V2(_) = hierarchy {
         fs::write(root.join("cgroup.subtree_control"), "+cpu").map_err(failed)?;
     }
-    for node in nodes {
-        let group = root.join(node);
-        fs::create_dir_all(&group).map_err(failed)?;
-        match hierarchy {
-            Hierarchy::V1(_) => fs::write(group.join("cpu.cfs_period_us"), PERIOD_US.to_string())
-                .and_then(|()| fs::write(group.join("cpu.cfs_quota_us"), quota.to_string())),
-            Hierarchy::V2(_) => fs::write(group.join("cpu.max"), format!("{quota} {PERIOD_US}")),
-        }
-        .map_err(failed)?;
+    let group = root.join(node);
+    fs::create_dir_all(&group).map_err(failed)?;
+    match hierarchy {
+        Hierarchy::V1(_) => fs::write(group.join("cpu.cfs_period_us"), PERIOD_US.to_string())
+            .and_then(|()| fs::write(group.join("cpu.cfs_quota_us"), quota.to_string())),
+        Hierarchy::V2(_) => fs::write(group.join("cpu.max"), format!("{quota} {PERIOD_US}")),
     }
-    Ok(())
+    .map_err(failed)
 }
 
 /// The door to a node's group: who writes `0` into it is inside.

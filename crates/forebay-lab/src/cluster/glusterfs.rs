@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn every_server_is_part_of_the_clients_volume() {
-        let text = client_volume(&nodes(0, 2, 1).unwrap(), None);
+        let text = client_volume(&nodes(0, 2, 1, 0).unwrap(), None);
         assert!(text.contains("option remote-host 10.77.0.12\n"), "{text}");
         assert!(text.contains("type cluster/distribute\n  subvolumes pfs-s1 pfs-s2\nend-volume\n"), "{text}");
         assert_eq!(text.matches("end-volume").count(), 2 + 4);
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn shards_stand_between_the_servers_and_the_times() {
-        let text = client_volume(&nodes(0, 2, 1).unwrap(), Some(8 << 20));
+        let text = client_volume(&nodes(0, 2, 1, 0).unwrap(), Some(8 << 20));
         assert!(
             text.contains(
                 "type features/shard\n  option shard-block-size 8388608\n  subvolumes distribute\n"

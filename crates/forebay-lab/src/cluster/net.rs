@@ -5,6 +5,11 @@
 //! sends, the bridge's end what it receives. Frames of 9000 bytes, as storage networks have them:
 //! less work for two cores, and 99 % of the rate is payload.
 //!
+//! A *shared* link has one budget for both directions, so that what a server sends slows down what
+//! it receives, as a store does that all requests of a server wait for. The bridge's end then hands
+//! all frames of both directions to a device of its own, an `ifb`, whose one token bucket both wait
+//! in. That device is in the bridge's namespace and goes with it.
+//!
 //! What passed a link is counted by the bridge's end, so one look into one namespace tells all, and
 //! a server that has died does not take its figures with it.
 
@@ -24,6 +29,18 @@ const MTU_BYTES: u32 = 9000;
 /// What may leave at once. A frame may hold 64 KiB before it is cut up, and the kernel's timer
 /// needs some slack.
 const BURST_BYTES: u64 = 256 << 10;
+
+/// Beginning of the names of the devices that shape shared links.
+const SHARED: &str = "ifb-";
+
+/// How the servers' links are limited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limit {
+    /// Bandwidth in bytes a second; `None`: not limited.
+    pub rate_bytes_per_s: Option<u64>,
+    /// Whether both directions share it; else each direction has it for itself.
+    pub shared: bool,
+}
 
 /// What went over a node's link, in bytes, headers included.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,13 +68,16 @@ pub struct Rates {
     pub send_bytes_per_s: Option<u64>,
     /// What it may receive.
     pub receive_bytes_per_s: Option<u64>,
+    /// What it may send and receive together, if the link is shared.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub both_bytes_per_s: Option<u64>,
 }
 
 /// Makes namespaces, bridge and links, and shapes the servers' links.
 ///
 /// # Errors
 /// What `ip` or `tc` said.
-pub fn make(place: &Place, subnet: u8, nodes: &[Node], rate: Option<u64>) -> Result<(), LabError> {
+pub fn make(place: &Place, subnet: u8, nodes: &[Node], limit: Limit) -> Result<(), LabError> {
     let mut names = format!("netns add {}\n", place.namespace(SWITCH));
     for node in nodes {
         names += &format!("netns add {}\n", place.namespace(&node.name));
@@ -69,11 +89,14 @@ pub fn make(place: &Place, subnet: u8, nodes: &[Node], rate: Option<u64>) -> Res
         let namespace = place.namespace(&node.name);
         let own = format!("addr add {}/24 dev eth0\nlink set eth0 up\nlink set lo up\n", node.address);
         batch("ip", Some(&namespace), &own)?;
-        if let (Role::Server, Some(rate)) = (node.role, rate) {
+        if let (Role::Server, Some(rate), false) = (node.role, limit.rate_bytes_per_s, limit.shared) {
             batch("tc", Some(&namespace), &shape("eth0", rate))?;
         }
     }
-    Ok(())
+    if limit.shared {
+        share_links(place, nodes)?;
+    }
+    shape_switch(place, nodes, limit)
 }
 
 fn make_switch(place: &Place, nodes: &[Node]) -> Result<(), LabError> {
@@ -100,30 +123,63 @@ fn connect_host(place: &Place, subnet: u8) -> Result<(), LabError> {
     batch("ip", Some(&switch), "link set host master br0 up\n")
 }
 
-/// Shapes the bridge's ends of the servers' links.
-///
-/// # Errors
-/// What `tc` said.
-pub fn shape_switch(place: &Place, nodes: &[Node], rate_bytes_per_s: u64) -> Result<(), LabError> {
+/// Leads both directions of each server's link through one device.
+fn share_links(place: &Place, nodes: &[Node]) -> Result<(), LabError> {
+    let (mut devices, mut ways) = (String::new(), String::new());
+    for Node { name, .. } in nodes.iter().filter(|node| node.role == Role::Server) {
+        let device = shared_device(name);
+        devices += &format!(
+            "link add {device} mtu {MTU_BYTES} type ifb\nlink set {device} addrgenmode none\nlink set {device} up\n"
+        );
+        ways += &format!("qdisc add dev {name} clsact\n");
+        for direction in ["ingress", "egress"] {
+            // This matches everything; the kernel may lack `matchall`.
+            ways += &format!(
+                "filter add dev {name} {direction} protocol all u32 match u32 0 0 \
+                 action mirred egress redirect dev {device}\n"
+            );
+        }
+    }
+    let switch = place.namespace(SWITCH);
+    batch("ip", Some(&switch), &devices)?;
+    batch("tc", Some(&switch), &ways)
+}
+
+fn shared_device(server: &str) -> String {
+    format!("{SHARED}{server}")
+}
+
+/// The bridge's device with the token bucket of a server's link.
+fn device_at_switch(server: &str, shared: bool) -> String {
+    if shared { shared_device(server) } else { server.to_owned() }
+}
+
+fn shape_switch(place: &Place, nodes: &[Node], limit: Limit) -> Result<(), LabError> {
+    let Some(rate) = limit.rate_bytes_per_s else { return Ok(()) };
     let servers = nodes.iter().filter(|node| node.role == Role::Server);
-    let lines: String = servers.map(|server| shape(&server.name, rate_bytes_per_s)).collect();
+    let lines: String =
+        servers.map(|server| shape(&device_at_switch(&server.name, limit.shared), rate)).collect();
     batch("tc", Some(&place.namespace(SWITCH)), &lines)
 }
 
-/// Changes the rate of the servers' links, both ways; `None`: no limit.
+/// Changes the rate of the servers' links, both ways. Whether they are shared stays as it was made.
 ///
 /// # Errors
 /// What `tc` said.
-pub fn reshape(place: &Place, nodes: &[Node], rate_bytes_per_s: Option<u64>) -> Result<(), LabError> {
+pub fn reshape(place: &Place, nodes: &[Node], limit: Limit) -> Result<(), LabError> {
     let shaped = rates(place, nodes)?;
-    let line = |device: &str, limited: bool| match rate_bytes_per_s {
+    let line = |device: &str, limited: bool| match limit.rate_bytes_per_s {
         Some(rate) => shape(device, rate),
         None if limited => format!("qdisc del dev {device} root\n"),
         None => String::new(),
     };
     let mut at_switch = String::new();
     for (name, rates) in &shaped {
-        at_switch += &line(name, rates.receive_bytes_per_s.is_some());
+        let limited = rates.receive_bytes_per_s.or(rates.both_bytes_per_s).is_some();
+        at_switch += &line(&device_at_switch(name, limit.shared), limited);
+        if limit.shared {
+            continue;
+        }
         let own = line("eth0", rates.send_bytes_per_s.is_some());
         batch("tc", Some(&place.namespace(name)), &own)?;
     }
@@ -158,7 +214,8 @@ fn parse_traffic(text: &str) -> BTreeMap<String, Traffic> {
         let traffic = Traffic { sent_bytes: *counters.first()?, received_bytes: *counters.get(8)? };
         Some((name.trim().to_owned(), traffic))
     };
-    text.lines().filter_map(line).filter(|(name, _)| name != "lo" && name != "br0").collect()
+    let is_link = |name: &str| name != "lo" && name != "br0" && !name.starts_with(SHARED);
+    text.lines().filter_map(line).filter(|(name, _)| is_link(name)).collect()
 }
 
 /// The rates of the servers' links as the kernel has them now, by name of the server.
@@ -173,6 +230,7 @@ pub fn rates(place: &Place, nodes: &[Node]) -> Result<BTreeMap<String, Rates>, L
         let rate = Rates {
             send_bytes_per_s: send.get("eth0").copied(),
             receive_bytes_per_s: receive.get(&server.name).copied(),
+            both_bytes_per_s: receive.get(&shared_device(&server.name)).copied(),
         };
         rates.insert(server.name.clone(), rate);
     }
@@ -262,6 +320,7 @@ mod tests {
     fn counters_are_the_nodes_view() {
         let text = "Inter-|   Receive                  |  Transmit\n face |bytes    packets errs drop\n\
                     \x20   lo:     7 1 0 0 0 0 0 0 7 1 0 0 0 0 0 0\n\
+                    ifb-pfs-s1: 9 1 0 0 0 0 0 0 9 1 0 0 0 0 0 0\n\
                     pfs-s1: 1000 10 0 0 0 0 0 0 20 2 0 0 0 0 0 0\n";
         let traffic = parse_traffic(text);
         assert_eq!(traffic.len(), 1);

@@ -36,7 +36,7 @@ impl PfsKind {
         match role {
             Role::Server => true,
             Role::Head => self == Self::Cephfs,
-            Role::Compute => false,
+            Role::Compute | Role::Writer => false,
         }
     }
 
@@ -67,8 +67,8 @@ pub fn check_stripe(kind: PfsKind, stripe_bytes: Option<u64>) -> Result<(), LabE
     }
 }
 
-/// Starts the servers, mounts the file system on all compute nodes, and sees that it can be
-/// written.
+/// Starts the servers, mounts the file system on all compute nodes and writers, and sees
+/// that it can be written.
 ///
 /// # Errors
 /// What did not come up, with the last words of its log.
@@ -78,7 +78,7 @@ pub fn raise(lab: &mut Raising) -> Result<(), LabError> {
         PfsKind::Glusterfs => glusterfs::start_servers(lab)?,
         PfsKind::Cephfs => cephfs::start_servers(lab)?,
     }
-    let clients = lab.names(Role::Compute);
+    let clients = lab.clients();
     for client in &clients {
         let command = match lab.record.pfs {
             PfsKind::Moosefs => moosefs::mount(&lab.record),

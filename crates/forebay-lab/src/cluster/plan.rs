@@ -25,6 +25,9 @@ pub const SERVERS_MAX: usize = 32;
 /// Most compute nodes: more than one machine will stand anyway.
 pub const COMPUTE_MAX: usize = 64;
 
+/// Most writers: their addresses follow those of the compute nodes.
+pub const WRITERS_MAX: usize = 32;
+
 /// What a node is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -33,8 +36,17 @@ pub enum Role {
     Head,
     /// A storage server of the file system, behind a shaped link.
     Server,
-    /// A client of the file system, with an agent.
+    /// A client of the file system, with an agent and a Spark worker.
     Compute,
+    /// A client of the file system, with an agent but without Spark: for HPC jobs beside it.
+    Writer,
+}
+
+impl Role {
+    /// Whether nodes of this role mount the file system and have an agent.
+    pub fn is_client(self) -> bool {
+        matches!(self, Self::Compute | Self::Writer)
+    }
 }
 
 /// One machine of the cluster.
@@ -173,25 +185,29 @@ pub fn check_name(name: &str) -> Result<(), LabError> {
     Err(LabError::new(format!("a lab cannot be named `{name}`: take one to ten of a-z and 0-9")))
 }
 
-/// All nodes of a lab: head, servers, compute nodes.
+/// All nodes of a lab: head, servers, compute nodes, writers.
 ///
 /// # Errors
 /// Numbers of nodes that are not to be had.
-pub fn nodes(subnet: u8, servers: usize, compute: usize) -> Result<Vec<Node>, LabError> {
+pub fn nodes(subnet: u8, servers: usize, compute: usize, writers: usize) -> Result<Vec<Node>, LabError> {
     for (what, count, most) in [("--servers", servers, SERVERS_MAX), ("--nodes", compute, COMPUTE_MAX)] {
         if !(1..=most).contains(&count) {
             return Err(LabError::new(format!("{what} {count}: a lab has from 1 to {most}")));
         }
     }
+    if writers > WRITERS_MAX {
+        return Err(LabError::new(format!("--writers {writers}: a lab has at most {WRITERS_MAX}")));
+    }
     let node = |name: String, role, last: usize| Node {
         name,
         role,
-        // Below 256: 100 and COMPUTE_MAX are.
+        // Below 256: 100 + COMPUTE_MAX + WRITERS_MAX is.
         address: Ipv4Addr::new(10, 77, subnet, last as u8),
     };
     let mut nodes = vec![node(HEAD.to_owned(), Role::Head, 2)];
     nodes.extend((1..=servers).map(|i| node(format!("pfs-s{i}"), Role::Server, 10 + i)));
     nodes.extend((1..=compute).map(|i| node(format!("c{i}"), Role::Compute, 100 + i)));
+    nodes.extend((1..=writers).map(|i| node(format!("w{i}"), Role::Writer, 100 + COMPUTE_MAX + i)));
     Ok(nodes)
 }
 
@@ -236,14 +252,15 @@ mod tests {
 
     #[test]
     fn every_node_has_an_address_and_a_name_of_its_own() {
-        let nodes = nodes(7, SERVERS_MAX, COMPUTE_MAX).unwrap();
-        assert_eq!(nodes.len(), 1 + SERVERS_MAX + COMPUTE_MAX);
+        let nodes = nodes(7, SERVERS_MAX, COMPUTE_MAX, WRITERS_MAX).unwrap();
+        assert_eq!(nodes.len(), 1 + SERVERS_MAX + COMPUTE_MAX + WRITERS_MAX);
         for (i, node) in nodes.iter().enumerate() {
             assert_ne!(node.address, host_address(7));
             assert!(nodes[..i].iter().all(|n| n.address != node.address && n.name != node.name));
         }
         let hosts = hosts(7, &nodes);
         assert!(hosts.contains("10.77.7.101 c1\n") && hosts.contains("10.77.7.11 pfs-s1\n"), "{hosts}");
-        assert!(super::nodes(0, 0, 1).is_err() && super::nodes(0, 1, COMPUTE_MAX + 1).is_err());
+        assert!(super::nodes(0, 0, 1, 0).is_err() && super::nodes(0, 1, COMPUTE_MAX + 1, 0).is_err());
+        assert!(super::nodes(0, 1, 1, WRITERS_MAX + 1).is_err());
     }
 }

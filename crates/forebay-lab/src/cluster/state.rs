@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::cpu;
 use super::kind::PfsKind;
 use super::lock::{self, Lock, RECORDS};
-use super::net::Traffic;
+use super::net::{Limit, Traffic};
 use super::plan::{self, Node, Place, Role};
 use super::process::ProcessId;
 use crate::LabError;
@@ -75,10 +75,19 @@ pub struct Record {
     /// Storage of each server.
     #[serde(default)]
     pub store_bytes: u64,
-    /// Bandwidth of each server's link, each way; `None`: not limited.
+    /// Bandwidth of each server's link, each way unless it is shared; `None`: not limited.
     pub rate_bytes_per_s: Option<u64>,
+    /// Whether both directions of a server's link share the bandwidth.
+    #[serde(default)]
+    pub shared_links: bool,
     /// Thousandths of a core that each compute node has; `None`: not limited.
     pub cpu_millis: Option<u32>,
+    /// The same of each writer.
+    #[serde(default)]
+    pub writer_cpu_millis: Option<u32>,
+    /// The same of each server.
+    #[serde(default)]
+    pub server_cpu_millis: Option<u32>,
     /// The machines.
     pub nodes: Vec<Node>,
     /// Who holds their namespaces, by name of the node.
@@ -123,12 +132,27 @@ impl Record {
         })
     }
 
+    /// How the servers' links are limited.
+    pub fn limit(&self) -> Limit {
+        Limit { rate_bytes_per_s: self.rate_bytes_per_s, shared: self.shared_links }
+    }
+
+    /// Thousandths of a core that nodes of a role have; `None`: not limited.
+    pub fn millis_of(&self, role: Role) -> Option<u32> {
+        match role {
+            Role::Compute => self.cpu_millis,
+            Role::Writer => self.writer_cpu_millis,
+            Role::Server => self.server_cpu_millis,
+            Role::Head => None,
+        }
+    }
+
     /// The door to the control group of a node, see [`cpu`]; `None` if its cores are not limited.
     ///
     /// # Errors
     /// That there is no such node, or its group is gone.
     pub fn cpu_door(&self, node: &str) -> Result<Option<File>, LabError> {
-        let limited = self.cpu_millis.is_some() && self.node(node)?.role == Role::Compute;
+        let limited = self.millis_of(self.node(node)?.role).is_some();
         limited.then(|| cpu::door(&self.place.name, node)).transpose()
     }
 

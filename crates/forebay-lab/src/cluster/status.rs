@@ -44,6 +44,14 @@ pub struct Status {
     pub nodes: Vec<NodeStatus>,
     /// Cores of each compute node; `None`: as many as the machine has.
     pub cpus: Option<f64>,
+    /// The same of each writer; only if there are any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub writer_cpus: Option<f64>,
+    /// The same of each server.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub server_cpus: Option<f64>,
+    /// Whether both directions of a server's link share its bandwidth.
+    pub shared_links: bool,
     /// What the servers have sent, together, since the mark.
     pub servers_sent_bytes: u64,
     /// What the servers have received, together, since the mark.
@@ -108,7 +116,9 @@ pub fn look(record: &Record) -> Result<Status, LabError> {
             rates: rates.get(&node.name).copied(),
             since_mark: total.since(mark),
             total,
-            mounted: (node.role == Role::Compute)
+            mounted: node
+                .role
+                .is_client()
                 .then(|| holder.is_ok_and(|holder| space::inside(holder, mounted).unwrap_or(false))),
             services: services(record, &node.name),
         });
@@ -116,6 +126,10 @@ pub fn look(record: &Record) -> Result<Status, LabError> {
     let sum = |bytes: fn(&Traffic) -> u64| {
         let servers = nodes.iter().filter(|node| node.role == Role::Server);
         servers.map(|node| bytes(&node.since_mark)).sum()
+    };
+    let cores = |role| {
+        let there = record.nodes.iter().any(|node| node.role == role);
+        record.millis_of(role).filter(|_| there).map(|millis| f64::from(millis) / 1e3)
     };
     Ok(Status {
         lab: place.name.clone(),
@@ -125,7 +139,10 @@ pub fn look(record: &Record) -> Result<Status, LabError> {
         mount: place.pfs(),
         host_address: host_address(record.subnet),
         spark_master: record.spark.as_ref().map(|spark| spark.master.clone()),
-        cpus: record.cpu_millis.map(|millis| f64::from(millis) / 1e3),
+        cpus: cores(Role::Compute),
+        writer_cpus: cores(Role::Writer),
+        server_cpus: cores(Role::Server),
+        shared_links: record.shared_links,
         servers_sent_bytes: sum(|traffic| traffic.sent_bytes),
         servers_received_bytes: sum(|traffic| traffic.received_bytes),
         other_processes: others(record),
@@ -188,8 +205,8 @@ pub fn set_rate(lab: &str, bytes_per_s: Option<u64>) -> Result<(), LabError> {
     super::root::need_root("links")?;
     let _lock = lock::lab(lab)?;
     let mut record = Record::of_running(lab)?;
-    net::reshape(&record.place, &record.nodes, bytes_per_s)?;
     record.rate_bytes_per_s = bytes_per_s;
+    net::reshape(&record.place, &record.nodes, record.limit())?;
     record.save()
 }
 
@@ -260,6 +277,15 @@ fn write(out: &mut impl Write, status: &Status) -> io::Result<()> {
     if let Some(cpus) = status.cpus {
         writeln!(out, "cores of each compute node: {cpus}")?;
     }
+    if let Some(cpus) = status.writer_cpus {
+        writeln!(out, "cores of each writer: {cpus}")?;
+    }
+    if let Some(cpus) = status.server_cpus {
+        writeln!(out, "cores of each server: {cpus}")?;
+    }
+    if status.shared_links {
+        writeln!(out, "both directions of a server's link share its bandwidth")?;
+    }
     if let Some(master) = &status.spark_master {
         writeln!(out, "spark {master}")?;
     }
@@ -299,6 +325,9 @@ fn show_rates(rates: &Rates) -> String {
     let show = |rate: Option<u64>| {
         rate.map_or_else(|| "unlimited".to_owned(), |rate| format!("{}/s", show_bytes(rate)))
     };
+    if rates.both_bytes_per_s.is_some() {
+        return format!("{} both", show(rates.both_bytes_per_s));
+    }
     let (send, receive) = (show(rates.send_bytes_per_s), show(rates.receive_bytes_per_s));
     if send == receive { send } else { format!("{send}, {receive}") }
 }

@@ -9,7 +9,7 @@ use clap::Args;
 use super::cpu::{self, Cpus};
 use super::kind::PfsKind;
 use super::pfs;
-use super::plan::{self, Place, Role};
+use super::plan::{self, Place};
 use super::process::ProcessId;
 use super::service::Raising;
 use super::spark::{self, SparkArgs};
@@ -41,6 +41,10 @@ pub struct UpArgs {
     /// Number of compute nodes
     #[arg(long, value_name = "N", default_value_t = 4)]
     pub nodes: usize,
+    /// Number of nodes for HPC jobs: each has a client of the file system and an agent, but no
+    /// Spark worker
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub writers: usize,
     /// Storage of all servers together, in memory as it is used [default: 8GiB, at most a third of
     /// the machine's memory]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
@@ -48,10 +52,19 @@ pub struct UpArgs {
     /// Bandwidth of each server's link, each way
     #[arg(long, value_name = "RATE", default_value = "80MB/s", value_parser = parse_rate)]
     pub rate: Rate,
+    /// Let both directions of a server's link share its bandwidth, so that reads slow down writes
+    #[arg(long)]
+    pub shared_links: bool,
     /// Cores of each compute node, such as 0.5, or unlimited [default: unlimited if the machine has
     /// enough for all, else an even share of four fifths of its cores]
     #[arg(long, value_name = "N", value_parser = cpu::parse_cpus)]
     pub cpus: Option<Cpus>,
+    /// Cores of each of --writers [default: as --cpus]
+    #[arg(long, value_name = "N", value_parser = cpu::parse_cpus)]
+    pub writer_cpus: Option<Cpus>,
+    /// Cores of each storage server [default: unlimited]
+    #[arg(long, value_name = "N", value_parser = cpu::parse_cpus)]
+    pub server_cpus: Option<Cpus>,
     /// Memory of each agent
     #[arg(long, value_name = "SIZE", default_value = "512MiB", value_parser = parse_bytes)]
     pub capacity: u64,
@@ -92,7 +105,7 @@ pub fn up(args: &UpArgs, json: bool) -> Result<(), LabError> {
     let _lock = lock::lab(&args.name)?;
     clear_remains(&place)?;
     let record = Record {
-        nodes: plan::nodes(0, args.servers, args.nodes)?,
+        nodes: plan::nodes(0, args.servers, args.nodes, args.writers)?,
         place,
         ready: false,
         subnet: 0,
@@ -100,7 +113,10 @@ pub fn up(args: &UpArgs, json: bool) -> Result<(), LabError> {
         stripe_bytes: args.stripe,
         store_bytes,
         rate_bytes_per_s: args.rate.bytes_per_s,
+        shared_links: args.shared_links,
         cpu_millis: args.cpu_millis(),
+        writer_cpu_millis: args.writer_cpus.map_or_else(|| args.cpu_millis(), millis),
+        server_cpu_millis: args.server_cpus.and_then(millis),
         holders: Default::default(),
         services: Vec::new(),
         agents: args.agents()?,
@@ -109,7 +125,7 @@ pub fn up(args: &UpArgs, json: bool) -> Result<(), LabError> {
     };
     let name = record.place.name.clone();
     directory::claim(&record.place)?;
-    if let Err(why) = raise(record, spark, args.cpus.is_some()) {
+    if let Err(why) = raise(record, spark, args.cores_asked()) {
         let cleared = down::clear(&name).and_then(|report| report.complete());
         return Err(match cleared {
             Ok(()) => why,
@@ -119,16 +135,28 @@ pub fn up(args: &UpArgs, json: bool) -> Result<(), LabError> {
     status::print(&name, json)
 }
 
+/// Thousandths of a core; `None`: not limited.
+fn millis(cpus: Cpus) -> Option<u32> {
+    match cpus {
+        Cpus::Of(cores) => Some((cores * 1e3) as u32),
+        Cpus::Unlimited => None,
+    }
+}
+
 impl UpArgs {
     fn cpu_millis(&self) -> Option<u32> {
-        match self.cpus {
-            Some(Cpus::Of(cores)) => Some((cores * 1e3) as u32),
-            Some(Cpus::Unlimited) => None,
-            None => {
+        self.cpus.map_or_else(
+            || {
                 let cores = std::thread::available_parallelism().map_or(1, usize::from);
-                cpu::even_share(cores, self.nodes, self.spark_args.spark_cores)
-            }
-        }
+                cpu::even_share(cores, self.nodes + self.writers, self.spark_args.spark_cores)
+            },
+            millis,
+        )
+    }
+
+    /// Whether the user has asked for limits of cores.
+    fn cores_asked(&self) -> bool {
+        [self.cpus, self.writer_cpus, self.server_cpus].iter().any(Option::is_some)
     }
 
     fn agents(&self) -> Result<Option<AgentsRecord>, LabError> {
@@ -192,22 +220,18 @@ fn connect(record: &mut Record) -> Result<(), LabError> {
         node.address = [a, b, subnet, d].into();
     }
     record.save()?;
-    net::make(&record.place, subnet, &record.nodes, record.rate_bytes_per_s)?;
-    match record.rate_bytes_per_s {
-        Some(rate) => net::shape_switch(&record.place, &record.nodes, rate),
-        None => Ok(()),
-    }
+    net::make(&record.place, subnet, &record.nodes, record.limit())
 }
 
-/// Gives each compute node its cores. Where that cannot be done, and nobody has asked for it, the
-/// lab comes up without and says so.
+/// Gives each node whose cores are limited a group. Where that cannot be done, and nobody has asked
+/// for it, the lab comes up without and says so.
 fn limit_cores(record: &mut Record, asked: bool) -> Result<(), LabError> {
-    let Some(millis) = record.cpu_millis else { return Ok(()) };
-    let compute = record.nodes.iter().filter(|node| node.role == Role::Compute);
-    match cpu::make(&record.place.name, compute.map(|node| node.name.as_str()), millis) {
+    let limited = record.nodes.iter().filter_map(|node| Some((node, record.millis_of(node.role)?)));
+    let made = limited.map(|(node, millis)| cpu::make(&record.place.name, &node.name, millis));
+    match made.collect::<Result<(), _>>() {
         Err(why) if !asked => {
             eprintln!("compute nodes have no cores of their own: {why}");
-            record.cpu_millis = None;
+            (record.cpu_millis, record.writer_cpu_millis) = (None, None);
             Ok(())
         }
         made => made,
