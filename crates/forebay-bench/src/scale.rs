@@ -126,22 +126,9 @@ impl Coordinator {
         }
     }
 
-    /// Processor time it has used, user and system.
+    /// Processor time that its threads have used, by the scheduler's own count: it contains short
+    /// pieces of work between two ticks of the clock.
     pub(crate) fn cpu_seconds(&self) -> Result<f64, String> {
-        let path = format!("/proc/{}/stat", self.child.id());
-        let stat = std::fs::read_to_string(&path).map_err(|e| format!("{path}: {e}"))?;
-        let after_name = stat.rsplit(')').next().unwrap_or_default();
-        let fields: Vec<u64> = after_name.split_whitespace().filter_map(|f| f.parse().ok()).collect();
-        // Without pid, name and state, which is no number: utime and stime are the eleventh and
-        // twelfth.
-        let ticks = fields.get(10).zip(fields.get(11)).map(|(u, s)| u + s);
-        let ticks = ticks.ok_or_else(|| format!("{path}: not as expected"))?;
-        Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
-    }
-
-    /// The same by the scheduler's own count, of the threads that it has now: short pieces of work
-    /// between two ticks of the clock are all in it.
-    pub(crate) fn exact_cpu_seconds(&self) -> Result<f64, String> {
         let path = format!("/proc/{}/task", self.child.id());
         let failed = |e: std::io::Error| format!("{path}: {e}");
         let mut ns = 0;
