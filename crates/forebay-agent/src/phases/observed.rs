@@ -13,6 +13,9 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 
+/// Fields of `/proc/PID/stat` between the state and the number of threads.
+const THREADS_AFTER_STATE: usize = 16;
+
 /// Polls after which slots of dead programs are looked for.
 const RELEASE_EVERY: u32 = 20;
 
@@ -80,18 +83,50 @@ impl Observed {
     }
 }
 
-/// Whether the process can still make progress: one that was killed has its number until its parent
-/// asks for its exit code, which may be never.
+/// Whether the process can still make progress. What cannot be found out counts as alive: a slot
+/// that is freed too late costs a phase its end, one that is freed too early loses counts.
 fn is_alive(pid: u32) -> bool {
-    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
-    // The name before may contain anything, brackets included.
-    let state = stat.rsplit(") ").next().and_then(|rest| rest.chars().next());
-    !matches!(state, Some('Z' | 'X'))
+    match std::fs::read(format!("/proc/{pid}/stat")) {
+        Ok(stat) => !has_ended(&stat),
+        Err(e) => !matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)),
+    }
+}
+
+/// Whether all threads of a process have ended. One that was killed keeps its number until its
+/// parent asks for its exit code, which may be never; but a first thread that has ended looks the
+/// same while others go on.
+fn has_ended(stat: &[u8]) -> bool {
+    // The name before the last bracket may contain any bytes.
+    let Some(end) = stat.iter().rposition(|byte| *byte == b')') else { return false };
+    let fields = String::from_utf8_lossy(&stat[end + 1..]);
+    let mut fields = fields.split_whitespace();
+    match fields.next() {
+        Some("Z") => fields.nth(THREADS_AFTER_STATE).is_none_or(|threads| matches!(threads, "0" | "1")),
+        Some(state) => state == "X",
+        None => false,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_has_ended_when_its_last_thread_has_whatever_its_name() {
+        let stat = |name: &[u8], state: &str, threads: u32| {
+            let rest = format!(") {state} 1 2 3 0 -1 4227084 67 0 0 0 0 0 0 0 20 0 {threads} 0 99");
+            has_ended(&[b"7 (", name, rest.as_bytes()].concat())
+        };
+        for name in [&b"dd"[..], b"a) Z 1", b"\xc3", b""] {
+            assert!(stat(name, "Z", 1) && stat(name, "X", 1), "{name:?}");
+            assert!(!stat(name, "Z", 2) && !stat(name, "S", 1) && !stat(name, "D", 9), "{name:?}");
+        }
+        assert!(!has_ended(b"") && !has_ended(b"7 (dd)"));
+        assert!(is_alive(std::process::id()));
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        assert!(!is_alive(child.id()));
+    }
 
     #[test]
     fn what_is_counted_there_becomes_a_phase_and_the_memory_cannot_shrink() {

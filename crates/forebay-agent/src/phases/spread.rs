@@ -133,8 +133,10 @@ impl Spread {
             let begun = self.begun.load(Ordering::SeqCst);
             let view = self.cluster.view();
             let Some(node) = view.cluster.nodes.iter().find(|node| node.name == name) else {
-                (link, fetched) = (None, None);
-                continue;
+                // It has left: this thread would take a place of others as long as there are
+                // phases. If the peer comes back, `tell` starts another one.
+                lock(&self.state).peers.remove(name);
+                return;
             };
             match self.tell_one(&mut link, node, phases) {
                 Ok(bytes) => {

@@ -14,7 +14,8 @@ pub(super) struct Tiers {
     reported: BTreeMap<String, u64>,
     /// Plannable bytes of each member that is there.
     plannable: BTreeMap<String, u64>,
-    sum_bytes: u64,
+    /// Of `plannable`. Members report what they like, so the sum may be more than 64 bits hold.
+    sum_bytes: u128,
 }
 
 impl Tiers {
@@ -58,13 +59,13 @@ impl Tiers {
     /// A node has gone.
     pub fn went(&mut self, name: &str) {
         self.reported.remove(name);
-        self.sum_bytes -= self.plannable.remove(name).unwrap_or(0);
+        self.sum_bytes -= u128::from(self.plannable.remove(name).unwrap_or(0));
     }
 
     fn count(&mut self, name: &str, capacity_bytes: u64) {
         let bytes = self.rules.plannable_bytes(capacity_bytes);
         let before = self.plannable.insert(name.to_owned(), bytes).unwrap_or(0);
-        self.sum_bytes = self.sum_bytes - before + bytes;
+        self.sum_bytes = self.sum_bytes - u128::from(before) + u128::from(bytes);
     }
 
     /// What the node may be asked to hold at a time; 0 if it has gone.
@@ -74,7 +75,7 @@ impl Tiers {
 
     /// What all that are there may be asked to hold.
     pub fn sum_bytes(&self) -> u64 {
-        self.sum_bytes
+        u64::try_from(self.sum_bytes).unwrap_or(u64::MAX)
     }
 
     /// Moves the reported sizes out, for a machine that goes on with them.
@@ -91,6 +92,17 @@ mod tests {
 
     fn node(number: u8, capacity_bytes: u64) -> Node {
         Node { name: format!("node{number}"), capacity_bytes, ..Node::default() }
+    }
+
+    #[test]
+    fn sizes_that_no_machine_has_are_summed_without_overflow() {
+        let nodes = [node(0, u64::MAX), node(1, u64::MAX)];
+        let mut tiers =
+            Tiers::new(Rules { plannable_per_10000: 10_000, ..Rules::default() }, &nodes, BTreeMap::new());
+        assert_eq!(tiers.sum_bytes(), u64::MAX);
+        tiers.went("node0");
+        tiers.report("node1", 7);
+        assert_eq!(tiers.sum_bytes(), 7);
     }
 
     proptest! {
