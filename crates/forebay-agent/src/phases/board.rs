@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -40,8 +40,10 @@ pub struct Phases {
     spread: Arc<Spread>,
     say: Say,
     pace: Pace,
-    /// Of the brake, and of phases that are cut off.
+    /// Of a brake that is set, and of phases that are cut off.
     logged: [Seldom; 2],
+    /// The log says that the brake is set.
+    is_brake_logged: AtomicBool,
     started: Instant,
 }
 
@@ -88,6 +90,7 @@ impl Phases {
             say,
             pace: Pace::default(),
             logged: Default::default(),
+            is_brake_logged: AtomicBool::new(false),
             started: Instant::now(),
         }
     }
@@ -258,7 +261,13 @@ impl Phases {
                     self.pfs.hold(on);
                     add(&self.counters.brakes_total, u64::from(on));
                     let words = "the brake of prefetches, for I/O phases of HPC jobs";
-                    if self.logged[0].is_due(self.now()) {
+                    // The last line must not say that it is set when it is not.
+                    let is_due = match on {
+                        true => self.logged[0].is_due(self.now()),
+                        false => self.is_brake_logged.load(Ordering::Relaxed),
+                    };
+                    self.is_brake_logged.store(is_due && on, Ordering::Relaxed);
+                    if is_due {
                         tracing::info!(on, "{words}; more changes within ten seconds are not logged");
                     } else {
                         tracing::debug!(on, "{words}");
