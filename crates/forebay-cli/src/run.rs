@@ -1,10 +1,10 @@
 //! `run`: runs a program as a job, with memory-only scratch space that disappears at its end. The
-//! program's own reads of the mounts are served from the tier; with `--job` it is an HPC job as
-//! well, whose I/O phases prefetches must not disturb.
+//! tier serves the program's own reads of the mounts. With `--job` the program is also an HPC job,
+//! whose I/O phases prefetches must not disturb.
 //!
-//! One library is loaded into the program for both. It serves reads, and it counts I/O in memory
-//! that the agent reads. Without the library the program runs all the same: it reads the PFS
-//! itself, and reports phases itself or not at all.
+//! One preloaded library does both: it serves reads, and it counts I/O in memory that the agent
+//! reads. Without the library the program still runs: it reads the PFS itself, and reports phases
+//! itself or not at all.
 
 use crate::Outcome;
 use crate::cli::{Global, RunArgs};
@@ -21,7 +21,7 @@ use std::process::{Command, ExitCode};
 /// File name of the library.
 const LIBRARY: &str = "libforebay_preload.so";
 
-/// What a program is given that runs with the library.
+/// What a program needs to run with the library.
 struct Preload {
     library: PathBuf,
     /// The roots of the mounts, separated by colons.
@@ -62,7 +62,7 @@ pub fn run(global: &Global, args: &RunArgs) -> Outcome {
     Ok(ExitCode::from(code.clamp(0, 255) as u8))
 }
 
-/// Has the program's reads served from the tier, and counted if a report is wanted.
+/// Makes the library serve the program's reads, and count them if a report is wanted.
 fn intercept(
     args: &RunArgs,
     preload: &Result<Preload, String>,
@@ -84,12 +84,12 @@ fn intercept(
     if !args.report {
         return Ok(None);
     }
-    let memory = ReportMemory::new().map_err(|e| format!("cannot make the memory of the report: {e}"))?;
+    let memory = ReportMemory::new().map_err(|e| format!("cannot create the memory of the report: {e}"))?;
     command.env("FOREBAY_REPORT", path_of(&memory.file));
     Ok(Some(memory))
 }
 
-/// Where the program's children find a file of this process, as long as this process lives.
+/// The path by which the program's children open a file of this process while it lives.
 fn path_of(file: &OwnedFd) -> String {
     format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd())
 }
@@ -121,7 +121,7 @@ impl ReportMemory {
     }
 }
 
-/// What the tier was worth to the program.
+/// What the program gained from the tier.
 fn in_words(report: &Report) -> String {
     let Report { processes, files, reads, hits, .. } = *report;
     let percent = if reads > 0 { hits as f64 * 100.0 / reads as f64 } else { 0.0 };
@@ -199,7 +199,7 @@ impl Preload {
         Ok(Preload { library, roots })
     }
 
-    /// Has the library loaded before those that are loaded anyway.
+    /// Preloads the library before those that the user preloads.
     fn load_into(&self, command: &mut Command) {
         let mut preload = OsString::from(&self.library);
         let others = std::env::var_os("LD_PRELOAD").unwrap_or_default();

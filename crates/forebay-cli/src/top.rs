@@ -2,7 +2,7 @@
 //! decisions with their reasons.
 //!
 //! It asks the agent, as any program does, and the agent asks the coordinator. The page is plain
-//! text that takes the place of the last one; what does not fit is counted in a line.
+//! text that replaces the previous one; one line counts the rows that do not fit.
 
 use crate::Outcome;
 use crate::cli::{Global, TopArgs};
@@ -19,10 +19,10 @@ use std::time::Duration;
 /// Decisions, and phases, of which the page shows the latest.
 const LOG_ENTRIES: u32 = 64;
 
-/// A page for a terminal that does not say how large it is, and for `--once`.
+/// Size of the page for a terminal that does not report its size, and for `--once`.
 const USUAL: Size = Size { rows: 50, columns: 120 };
 
-/// A node that has said nothing for so long may be gone: two heartbeats.
+/// A node that has been silent for this long, two heartbeats, may be gone.
 const SILENT_MS: u64 = 2000;
 
 #[derive(Clone, Copy)]
@@ -40,7 +40,7 @@ struct Picture {
     log: PlanLog,
 }
 
-/// Shows the page, again and again unless it is asked for once.
+/// Shows the page, and refreshes it unless `--once` is given.
 pub fn top(global: &Global, args: &TopArgs) -> Outcome {
     let client = global.client();
     let is_live = !args.once && !global.json && io::stdout().is_terminal();
@@ -50,7 +50,7 @@ pub fn top(global: &Global, args: &TopArgs) -> Outcome {
         let text = render(&picture, size);
         print(global, &picture, |out| {
             if is_live {
-                // Home and clear: the next picture takes the place of the last.
+                // Home and clear: the next page replaces the previous one.
                 write!(out, "\x1b[H\x1b[2J")?;
             }
             out.write_all(text.as_bytes())
@@ -80,7 +80,7 @@ fn terminal() -> Size {
 /// The page. Nodes get half of the rows at most, and the other parts share what is left.
 fn render(picture: &Picture, size: Size) -> String {
     let mut lines = head(&picture.overview);
-    // One is left for the cursor.
+    // One row is left for the cursor.
     let room = size.rows.saturating_sub(lines.len() + 1);
     let nodes = nodes(&picture.overview.nodes);
     let phases = phases(picture);

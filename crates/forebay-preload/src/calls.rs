@@ -3,8 +3,8 @@
 //!
 //! Each function has the C library's name and type, and its unwinding ABI: a thread that is
 //! cancelled inside leaves through ours. `open` and `fcntl` have a variable number of arguments in
-//! C; on the processors that are built for, a third argument that was not passed is only garbage
-//! that nobody looks at.
+//! C; on the supported processors, a third argument that was not passed is only garbage that
+//! nobody reads.
 
 use core::ffi::{c_char, c_int, c_long, c_uint, c_void};
 
@@ -85,12 +85,12 @@ opens! {
     fn creat(path: *const c_char, mode: mode_t), true;
     fn creat64(path: *const c_char, mode: mode_t), true;
     fn shm_open(name: *const c_char, flags: c_int, mode: mode_t), writes(flags);
-    // Those of other files are named so that a number closed unseen does not stay the PFS's.
+    // Those of other files are listed so that a number closed unseen does not keep its handle.
     fn socket(domain: c_int, kind: c_int, protocol: c_int), false;
     fn memfd_create(name: *const c_char, flags: c_uint), false;
 }
 
-/// Functions that make a file to write, and its name: a failed call has used the template up.
+/// Functions that create a file to write, and its name: a failed call has used up the template.
 macro_rules! makes {
     ($(fn $name:ident($($arg:ident: $type:ty),*);)*) => { take_place! {$(
         fn $name($($arg: $type),*) -> c_int {
@@ -254,8 +254,8 @@ writes! {
     fn pwritev64v2(fd: c_int, parts: *const iovec, len: c_int, offset: off_t, flags: c_int);
 }
 
-/// Functions that read from `fd`: how many bytes at most, and how the tier serves it, which has
-/// `kernel` do what it cannot. Only what the kernel reads is observed.
+/// Functions that read from `fd`: how many bytes at most, and how the tier serves them, which
+/// leaves to `kernel` what it cannot serve. Only what the kernel reads is observed.
 macro_rules! reads {
     ($(fn $name:ident($fd:ident: c_int $(, $arg:ident: $type:ty)*), $wanted:expr, $kernel:ident => $serve:expr;)*) => {
         take_place! {$(
@@ -281,8 +281,8 @@ reads! {
         kernel => tier::read_one(fd, buffer, bytes, At::Offset(offset), kernel);
     fn pread64(fd: c_int, buffer: *mut c_void, bytes: size_t, offset: off_t), bytes,
         kernel => tier::read_one(fd, buffer, bytes, At::Offset(offset), kernel);
-    // The lengths are in the caller's memory, which a wrong caller may not have: the observer does
-    // not look at them.
+    // The lengths are in the caller's memory, which may be invalid: the observer does not read
+    // them.
     fn readv(fd: c_int, parts: *const iovec, len: c_int), usize::MAX,
         kernel => tier::read_list(fd, (parts, len), At::Position, kernel);
     fn preadv(fd: c_int, parts: *const iovec, len: c_int, offset: off_t), usize::MAX,
@@ -293,7 +293,7 @@ reads! {
         kernel => if flags == 0 { tier::read_list(fd, (parts, len), at(offset), kernel) } else { kernel() };
     fn preadv64v2(fd: c_int, parts: *const iovec, len: c_int, offset: off_t, flags: c_int), usize::MAX,
         kernel => if flags == 0 { tier::read_list(fd, (parts, len), at(offset), kernel) } else { kernel() };
-    // The C library ends a program that has less room than it reads.
+    // The C library ends a program whose buffer is smaller than the read.
     fn __read_chk(fd: c_int, buffer: *mut c_void, bytes: size_t, room: size_t), bytes,
         kernel => if bytes <= room { tier::read_one(fd, buffer, bytes, At::Position, kernel) } else { kernel() };
     fn __pread_chk(fd: c_int, buffer: *mut c_void, bytes: size_t, offset: off_t, room: size_t), bytes,

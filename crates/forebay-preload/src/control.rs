@@ -1,5 +1,6 @@
-//! Functions after which the library serves reads otherwise, or not at all: those that lock files,
-//! hear from other processes, change files by path, leave signal handlers, and forbid system calls.
+//! Functions after which the library serves reads differently, or not at all: those that lock
+//! files, receive messages from other processes, change files by path, leave signal handlers, and
+//! forbid system calls.
 
 use core::ffi::{c_char, c_int, c_ulong, c_void};
 
@@ -10,7 +11,7 @@ use crate::next::next;
 use crate::{inside, observer, stdio, tier};
 
 /// Functions after which the program expects to see what others have written before: those that
-/// lock files, and those that hear from other processes.
+/// lock files, and those that receive messages from other processes.
 macro_rules! synchronizes {
     ($($after:ident: $(#[$first:ident])? fn $name:ident($($arg:ident: $type:ty),*) -> $ret:ty;)*) => { take_place! {$(
         fn $name($($arg: $type),*) -> $ret {
@@ -40,7 +41,7 @@ synchronizes! {
     heard: fn recv(fd: c_int, buffer: *mut c_void, bytes: size_t, flags: c_int) -> ssize_t;
     heard: fn recvfrom(fd: c_int, buffer: *mut c_void, bytes: size_t, flags: c_int, from: *mut c_void, room: *mut c_void) -> ssize_t;
     heard: fn recvmsg(fd: c_int, message: *mut c_void, flags: c_int) -> ssize_t;
-    // What the process does itself, past its own descriptors.
+    // Changes that the process makes itself, but not through a descriptor.
     heard: fn truncate(path: *const c_char, bytes: off_t) -> c_int;
     heard: fn truncate64(path: *const c_char, bytes: off_t) -> c_int;
 }

@@ -1,13 +1,13 @@
 //! The handle that serves the reads of each descriptor.
 //!
-//! An entry is one word: the handle's address and a count that each change of the number's meaning
-//! moves on, so that a handle that was made for a file which is closed meanwhile finds no place.
-//! A reader announces itself in the entry before it looks at the address; a handle that was taken
-//! out is freed once an entry has no readers. Nobody waits for anybody.
+//! An entry is one word: the handle's address, and a count that increases whenever the descriptor
+//! gets another meaning, so a handle made for a file that was closed meanwhile is not stored.
+//! A reader registers in the entry before it loads the address; a handle that was taken out is
+//! freed once its entry has no readers. No thread waits for another.
 //!
-//! A handle of a descriptor that is left to the kernel from some moment on stays in its entry until
-//! the program closes the number. It holds a duplicate, and whoever closes any descriptor of a file
-//! ends the process's POSIX locks on it: the library must not, at a moment of its own choice.
+//! If a descriptor with a handle is left to the kernel, the handle stays in its entry until the
+//! program closes the number. The handle holds a duplicate, and a process that closes any
+//! descriptor of a file loses its POSIX locks on it, so the library must not choose the moment.
 
 use core::ops::Deref;
 use core::ptr::null_mut;
@@ -22,7 +22,7 @@ pub const MAX_DESCRIPTORS: usize = 1 << 16;
 const ADDRESS: u64 = (1 << 48) - 1;
 /// The descriptor is left to the kernel. No address has this bit, so a handle may be there as well.
 const FOREIGN: u64 = 1;
-/// With [`FOREIGN`]: no file, but what other processes send through.
+/// With [`FOREIGN`]: not a file, but a channel through which other processes send.
 const CHANNEL: u64 = 2;
 const FLAGS: u64 = FOREIGN | CHANNEL;
 const _: () = assert!(align_of::<Node<u8>>() > FLAGS as usize);
@@ -47,7 +47,7 @@ pub struct Handles<T> {
     retired: AtomicPtr<Node<T>>,
     /// Handles in entries.
     count: AtomicU32,
-    /// Above every number of which anything was ever known.
+    /// Higher than every number that ever had an entry in use.
     end: AtomicU32,
 }
 
@@ -57,7 +57,7 @@ struct Node<T> {
     next: *mut Node<T>,
 }
 
-/// A handle that is not freed as long as this lives.
+/// A handle that is not freed while this value lives.
 pub struct Pinned<'a, T> {
     entry: &'a Entry,
     node: &'a Node<T>,
@@ -66,7 +66,7 @@ pub struct Pinned<'a, T> {
 /// What is known of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Known {
-    /// It is to be looked at. With the word, which [`Handles::put`] compares.
+    /// It is still to be examined. Has the word, which [`Handles::put`] compares.
     No(u64),
     /// It is left to the kernel.
     Foreign,

@@ -2,8 +2,8 @@
 //!
 //! A signal handler may read a file while the thread that it interrupts is inside `malloc`; so
 //! reads must not use `malloc`. Blocks have sizes that are powers of two and are kept in lists when
-//! they are freed; blocks over 32 KiB are mappings of their own. The lock is held for some
-//! instructions only, and never by a thread whose signal handler could want it: see `inside`.
+//! they are freed; blocks over 32 KiB are mappings of their own. The lock is held for a few
+//! instructions only, and never by a thread whose signal handler could need it: see `inside`.
 
 use core::alloc::Layout;
 use core::cell::UnsafeCell;
@@ -107,7 +107,7 @@ impl Heap {
                 lists.chunk.0 = at + bytes;
                 return at as *mut u8;
             }
-            // What is left of the old chunk is lost: less than a block of the class.
+            // The rest of the old chunk is lost: it is smaller than a block of the class.
             let chunk = map(CHUNK_BYTES);
             if chunk.is_null() {
                 return chunk;

@@ -1,17 +1,17 @@
 //! Which threads are inside this library's own code.
 //!
-//! The client core takes locks and memory, which a preloaded library must not do unprepared. Three
-//! rules make it possible:
+//! The client core takes locks and allocates memory. Three rules make this safe in a preloaded
+//! library:
 //!
-//! - *A thread is inside once.* What it calls from there, and what a signal handler calls that
-//!   interrupts it there, goes to the kernel. So no lock is waited for that the same thread holds.
-//! - *Nobody is inside while the process forks.* Threads that come then go to the kernel; the fork
-//!   waits, not for long, for those that are inside. If one still is, the child, as a child of a
-//!   bare `clone`, leaves everything to the kernel.
+//! - *A thread is inside once.* Calls that it makes there, and calls of a signal handler that
+//!   interrupts it there, go to the kernel. So a thread never waits for a lock that it holds.
+//! - *No thread is inside while the process forks.* Calls of other threads go to the kernel; the
+//!   fork waits briefly for threads that are inside. If one remains, the child leaves everything to
+//!   the kernel, like a child of a bare `clone`.
 //! - *A thread is not cancelled inside*, but before it enters.
 //!
-//! A signal handler that leaves by `longjmp` leaves a thread inside for ever, with what it has
-//! locked: the tier is off then.
+//! A signal handler that leaves by `longjmp` leaves its thread inside for ever, with the locks that
+//! it holds: the tier is then switched off.
 
 use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
@@ -22,7 +22,7 @@ use crate::heap::HEAP;
 
 const PAGE_BYTES: usize = 4096;
 
-/// A fork waits this often for this long until nobody is inside: 20 ms together.
+/// A fork waits this many times, for this long each, until no thread is inside: 20 ms in all.
 const FORK_WAITS: u32 = 200;
 static FORK_WAIT: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 100_000 };
 
@@ -82,13 +82,13 @@ pub fn is_owner() -> bool {
     }
 }
 
-/// Number of this process, if the tier is on.
+/// ID of this process, if the tier is on.
 pub fn process() -> u32 {
     // SAFETY: the page stays mapped.
     unsafe { OWNER.load(Acquire).as_ref() }.map_or(0, |owner| owner.load(Relaxed))
 }
 
-/// Turns the tier on in this process, if its children can be told from it.
+/// Turns the tier on in this process, if its children can be recognized.
 pub fn turn_on() {
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: a new mapping, which stays; the handlers below touch atomics only.
@@ -111,8 +111,8 @@ pub fn turn_off() {
     OWNER.store(null_mut(), Release);
 }
 
-/// The thread jumps to an earlier place of the program: if it leaves this library's code so, what
-/// it holds there stays held.
+/// The thread jumps to an earlier place in the program. If it leaves this library's code by that,
+/// the locks that it holds there are never released.
 #[inline]
 pub fn jumps() {
     if is_inside() {
@@ -130,7 +130,7 @@ pub unsafe fn cancellation_point() {
     unsafe { pthread_testcancel() };
 }
 
-/// Enters; `None` if the kernel has to do it.
+/// Enters; `None` if the kernel has to serve the call.
 pub fn enter() -> Option<Inside> {
     if is_inside() {
         return None;
@@ -138,7 +138,7 @@ pub fn enter() -> Option<Inside> {
     let mut cancel = 0;
     // SAFETY: a place for the old state.
     unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &mut cancel) };
-    // The depth first: a signal handler that comes between leaves it to the kernel.
+    // The depth first: a signal handler that runs in between leaves its calls to the kernel.
     // SAFETY: this thread's variable.
     unsafe { *depth() = 1 };
     THREADS.fetch_add(1, SeqCst);
@@ -183,8 +183,7 @@ impl Drop for Stay {
 
 unsafe extern "C" fn before_fork() {
     FORKS.fetch_add(1, SeqCst);
-    // Of this thread's own code, which a signal handler has interrupted, there is no end to wait
-    // for.
+    // A signal handler may fork while its own thread is inside: waiting for that would not end.
     let waits = if is_on() && !is_inside() { FORK_WAITS } else { 0 };
     for _ in 0..waits {
         if THREADS.load(SeqCst) == 0 {

@@ -1,7 +1,7 @@
-//! The library that is preloaded into programs nobody can change: `libforebay_preload.so`.
+//! The library that is preloaded into unchanged programs: `libforebay_preload.so`.
 //!
-//! It takes the place of the C library's I/O functions and calls the next definition of each. It
-//! has two parts with a switch each, a variable of the environment; without them it does nothing.
+//! It replaces the C library's I/O functions and calls the next definition of each. An environment
+//! variable switches on each of its two parts; without these variables it does nothing.
 //!
 //! - The *observer* counts what passes through, in memory that the agent reads (`observer.rs`,
 //!   `descriptors.rs`).
@@ -10,16 +10,16 @@
 //!   library's own descriptors, `report.rs` what is counted, and `inside.rs` with `heap.rs` what
 //!   makes it safe to run the client core in a foreign process.
 //!
-//! Common to both: `next.rs` finds the functions that stand behind ours (`dlsym(RTLD_NEXT)`),
+//! Common to both: `next.rs` finds the functions that ours replace (`dlsym(RTLD_NEXT)`),
 //! `paths.rs` decides which files are the PFS's, and `calls.rs`, `control.rs` and `stdio.rs` have
-//! the functions that take the C library's places.
+//! the replacement functions.
 //!
 //! **It must not be noticed.** It changes no byte, no result and no `errno`. It runs in any
 //! program, in signal handlers, between `fork` and `exec`, and before `main`. So the observer takes
-//! no lock, allocates nothing, and uses of `std` only what `core` has; a write costs a look into a
-//! table and a few additions, and no system call. The interception has memory of its own, enters
-//! its code once for each thread, and leaves to the kernel what comes while it is entered, what
-//! fails, and everything in a child that was forked at the wrong moment. Neither starts a thread.
+//! no lock, allocates nothing, and uses only the part of `std` that is in `core`; a write costs a
+//! table lookup and a few additions, but no system call. The interception has its own memory, and a
+//! thread enters it once. It leaves to the kernel all calls from inside, calls that fail, and all
+//! calls in a child that was forked at the wrong moment. Neither part starts a thread.
 //! If something is missing (the variables, the region, the agent, `/proc`), nothing happens.
 //!
 //! What it cannot see: programs that are statically linked, set-user-ID or started with an empty

@@ -74,7 +74,7 @@ pub extern "C" fn detach() {
     }
 }
 
-/// The program forbids itself system calls from now on: nothing more is counted.
+/// The program forbids itself system calls from now on: the observer counts nothing more.
 pub fn restricted() {
     detach();
     REGION.store(null_mut(), Release);

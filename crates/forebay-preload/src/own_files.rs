@@ -1,23 +1,23 @@
 //! This library's own descriptors in the program's table.
 //!
-//! They are at high numbers, because programs rely on getting the lowest free one, and a program
-//! that closes all numbers in a loop does not close these. They take a quarter of what the process
-//! may open at most.
+//! They have high numbers, because programs rely on getting the lowest free one. A program that
+//! closes all numbers in a loop does not close these. They take at most a quarter of the number of
+//! descriptors that the process may open.
 
 use core::ffi::c_int;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// The kernel's table grows up to the highest number: not higher than needed.
+/// The kernel's table grows up to the highest number in use: start no higher than needed.
 const HIGHEST_FIRST: u64 = 4096;
 
-/// For each file a duplicate and the copy's file, and one more where the agent reads past caches.
+/// For each file: a duplicate, the copy's file, and one more where the agent bypasses caches.
 const OF_A_FILE: u32 = 3;
 /// Connections, and the watches of files.
 const OF_A_PROCESS: u32 = 8;
 
-/// The first number for them.
+/// The first number for the library's descriptors.
 static FIRST: AtomicU32 = AtomicU32::new(u32::MAX);
 /// How many files may be served.
 static MOST_FILES: AtomicU32 = AtomicU32::new(0);
@@ -99,7 +99,7 @@ pub fn place(fd: OwnedFd) -> OwnedFd {
     duplicate(fd.as_raw_fd()).unwrap_or(fd)
 }
 
-/// What the kernel says of `fd`.
+/// What `fstat` returns for `fd`.
 pub fn stat(fd: c_int) -> Option<libc::stat> {
     // SAFETY: zeroes are a valid value, and a place for the result.
     unsafe {

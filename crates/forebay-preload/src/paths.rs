@@ -45,8 +45,8 @@ impl Roots {
     }
 }
 
-/// The path of `fd`, or the beginning of it; of what is no file, a name without a slash before it.
-/// Empty if the kernel does not say.
+/// The path of `fd`, or the beginning of it. What is not a file has a name without a leading slash.
+/// Empty if the kernel does not report it.
 #[cfg(not(test))]
 pub fn of_descriptor(fd: i32, room: &mut [u8]) -> &[u8] {
     // "/proc/self/fd/", ten digits and a zero byte.

@@ -1,9 +1,9 @@
 //! Where a read takes place: a file's position stays in the kernel, which shares it with duplicated
 //! descriptors, other processes, and calls that this library does not see.
 //!
-//! A read first moves the position on, by one `lseek`, and so owns the range that it passed: two
-//! readers of one open file get different bytes, as from the kernel. The handle remembers where it
-//! was last, to stop at the end of the file without a second call.
+//! A read first advances the position by one `lseek`, and so owns the range that it passed: two
+//! readers of one open file get different bytes, as from the kernel. The handle remembers the last
+//! position, to stop at the end of the file without a second call.
 
 #[cfg(not(test))]
 use core::ffi::c_int;
@@ -30,14 +30,14 @@ pub struct OfDescriptor(pub c_int);
 #[cfg(not(test))]
 impl Seek for OfDescriptor {
     fn seek(&mut self, bytes: i64) -> i64 {
-        // A bare system call: what the program's `lseek` is replaced by does not matter here.
+        // A bare system call, because the program's `lseek` may be replaced.
         // SAFETY: no pointers.
         unsafe { libc::syscall(libc::SYS_lseek, self.0, bytes, libc::SEEK_CUR) }
     }
 }
 
 /// Takes up to `want` bytes from the position of a file of `size` bytes, which is at `guess` if
-/// nobody else has moved it. `None`: it is at the end or behind it, where it stays.
+/// nobody else has moved it. `None`: it is at the end or beyond it, where it stays.
 pub fn take(file: &mut impl Seek, size: u64, guess: u64, want: u64) -> Option<Range> {
     let mut at = guess;
     if at >= size {
@@ -51,7 +51,7 @@ pub fn take(file: &mut impl Seek, size: u64, guess: u64, want: u64) -> Option<Ra
     (fits > 0).then(|| whole(file, size, Range { offset, len: fits }, want))
 }
 
-/// A guess too far ahead takes too little, and a short read looks like the end of the file: takes
+/// With a guess too far ahead the read is short, which looks like the end of the file. This takes
 /// the rest as well, unless somebody has moved the position meanwhile.
 fn whole(file: &mut impl Seek, size: u64, range: Range, want: u64) -> Range {
     let end = range.offset + range.len;

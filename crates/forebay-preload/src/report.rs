@@ -1,4 +1,4 @@
-//! What the tier was worth to this process, in memory that `forebay run --report` reads.
+//! What this process gained from the tier, in memory that `forebay run --report` reads.
 
 use core::ffi::c_char;
 use core::ptr::null_mut;
@@ -27,7 +27,7 @@ pub unsafe fn attach(path: *const c_char) {
     }
 }
 
-/// Whether anybody reads what is counted.
+/// Whether `forebay run` wants a report.
 #[inline]
 pub fn is_wanted() -> bool {
     !REPORT.load(Relaxed).is_null()

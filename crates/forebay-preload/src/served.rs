@@ -1,4 +1,4 @@
-//! The handle of one descriptor: the client core's, on a duplicate, and when to look at the file.
+//! The handle of one descriptor: the client core's, on a duplicate, and when to check the file.
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -14,16 +14,16 @@ use libc::iovec;
 use crate::position::{self, OfDescriptor, Range};
 use crate::{own_files, report};
 
-/// What other processes write to a file is seen after so long at the latest, or after so many times
-/// what a look at the file's attributes has cost: looking takes a hundredth of the time at most.
+/// A read sees what other processes write after this time at the latest, or after this many times
+/// the duration of an attribute check if longer: checks take at most a hundredth of the time.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 const LOOK_SHARE: u32 = 100;
 
-/// Times at which the process has locked a file, and may see what others wrote before.
+/// How often the process has locked a file: it must then see what others wrote before.
 static LOCKED: AtomicU64 = AtomicU64::new(0);
-/// Times at which it has heard from another process, which may have written before.
+/// How often it has received a message from another process, which may have written before.
 static HEARD: AtomicU64 = AtomicU64::new(0);
-/// The agent reads past the page cache, and sets `O_DIRECT` on what it is shown.
+/// The agent bypasses the page cache, and sets `O_DIRECT` on files that are registered.
 static IS_DIRECT: AtomicBool = AtomicBool::new(false);
 
 /// Serves the reads of a descriptor.
@@ -38,14 +38,14 @@ pub struct Handle {
     position: AtomicU64,
     has_failed: AtomicBool,
     opened: Instant,
-    /// The next look at the file's attributes, in nanoseconds since it was opened.
+    /// The next check of the file's attributes, in nanoseconds since it was opened.
     look_at_ns: AtomicU64,
-    /// [`LOCKED`] and [`HEARD`] at the last look.
+    /// [`LOCKED`] and [`HEARD`] at the last check.
     locked: AtomicU64,
     heard: AtomicU64,
 }
 
-/// What has a descriptor of a file.
+/// What holds a descriptor of a file.
 #[allow(dead_code, reason = "held until the program closes its own descriptor")]
 enum Kept {
     Descriptor(OwnedFd),
@@ -58,16 +58,16 @@ pub fn locked() {
     LOCKED.fetch_add(1, Release);
 }
 
-/// The process has heard from another one: the next read of each file looks at its attributes.
+/// The process has received a message: the next read of each file checks its attributes.
 pub fn heard() {
     HEARD.fetch_add(1, Release);
 }
 
 impl Handle {
-    /// Opens `fd`, the file at `path`, through an agent. If none serves it, the handle is only for
-    /// keeping.
+    /// Opens `fd`, the file at `path`, through an agent. If none serves it, the handle only keeps
+    /// descriptors open.
     pub fn open(client: &Client, fd: c_int, path: &Path, identity: (u64, u64)) -> Self {
-        // What others write from now on is in the version that is opened, or found by a look.
+        // Later writes of others are in the version that is opened, or a check finds them.
         let locked = AtomicU64::new(LOCKED.load(Acquire));
         let heard = AtomicU64::new(HEARD.load(Acquire));
         let mut kept = Vec::new();
@@ -101,7 +101,7 @@ impl Handle {
         self.position.store(position, Relaxed);
     }
 
-    /// Whether `fd` has the file of this handle with its old content, as far as it is time to look.
+    /// Whether `fd` still has this handle's file with its old content; checks only when due.
     pub fn is_fresh(&self, fd: c_int) -> bool {
         let (locked, heard) = (LOCKED.load(Acquire), HEARD.load(Acquire));
         let has_locked = self.locked.load(Relaxed) != locked;

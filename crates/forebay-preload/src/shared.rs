@@ -1,4 +1,4 @@
-//! Memory that this process shares with the program that has started it.
+//! Memory that this process shares with the program that started it.
 
 use core::ffi::{c_char, c_void};
 use core::ptr::null_mut;

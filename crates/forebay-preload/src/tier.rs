@@ -1,13 +1,13 @@
 //! Serves reads of files of the PFS from the tier, to programs that know nothing of it.
 //!
 //! `FOREBAY_INTERCEPT_ROOTS` switches it on and names the mounts. The program's own descriptor is a
-//! real one of the PFS, with the file's real position, so whatever is not served here just works:
-//! the kernel does it. So nothing here may fail; what cannot be served goes on to the kernel.
+//! real one of the PFS, with the file's real position, so the kernel can handle every call. So
+//! nothing here may fail: what cannot be served goes to the kernel.
 //!
-//! A descriptor is looked at when it is first read, as the observer does: opening costs nothing,
-//! and inherited and duplicated descriptors need no rule of their own. Served are regular files
-//! below a mount that are open for reading only, and that this process has not open for writing as
-//! well. The handle is the client core's, on a duplicate of the descriptor.
+//! A descriptor is examined when it is first read, as the observer does: opening costs nothing,
+//! and inherited and duplicated descriptors need no rules of their own. The tier serves regular
+//! files below a mount that are open for reading only and that this process does not also have
+//! open for writing. The handle is the client core's, on a duplicate of the descriptor.
 
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -33,9 +33,9 @@ const REPORT_VARIABLE: &CStr = c"FOREBAY_REPORT";
 /// Longest path of a file that is served.
 const PATH_BYTES: usize = 4096;
 
-/// The kernel reads no more at a time.
+/// The kernel reads at most this many bytes at a time.
 const MOST_BYTES: u64 = 0x7fff_f000;
-/// The kernel takes no longer list of buffers.
+/// The kernel accepts at most this many buffers in a list.
 const MOST_PARTS: usize = 1024;
 
 static HANDLES: Handles<Handle> = Handles::new();
@@ -51,9 +51,9 @@ static FILTERS: AtomicI32 = AtomicI32::new(0);
 /// Where to read.
 #[derive(Clone, Copy)]
 pub enum At {
-    /// At the position, which moves on.
+    /// At the position, which advances.
     Position,
-    /// There.
+    /// At this offset.
     Offset(off_t),
 }
 
@@ -76,7 +76,7 @@ pub extern "C" fn attach() {
         }
     }
     let config = catch_unwind(|| {
-        // What a panic has to say would be among the program's own words.
+        // A panic's message would appear in the program's own output.
         std::panic::set_hook(Box::new(|_| {}));
         ClientConfig { quiet: true, place: own_files::place, ..ClientConfig::from_env() }
     });
@@ -221,7 +221,7 @@ fn leave(fd: c_int) {
     unsafe { libc::posix_fadvise(fd, 0, 0, libc::POSIX_FADV_NORMAL) };
 }
 
-/// Looks at a descriptor that is read for the first time.
+/// Examines a descriptor that is read for the first time.
 #[cold]
 fn adopt(fd: c_int, seen: u64) {
     if !inside::is_owner() || is_on_signal_stack() {
@@ -238,7 +238,7 @@ fn adopt(fd: c_int, seen: u64) {
         return HANDLES.put_foreign(fd, seen, own_files::regular_size(fd).is_none());
     }
     if filters() != FILTERS.load(Relaxed) {
-        // The program has forbidden itself calls that it does not make.
+        // The program has forbidden system calls that the library would make.
         return inside::turn_off();
     }
     let handle = open(fd, Path::new(OsStr::from_bytes(path)));
@@ -289,7 +289,7 @@ pub fn opened(fd: c_int, may_write: bool) {
         return;
     }
     if own_files::is_own(fd) {
-        // It was closed past this library, and the program has got the number.
+        // It was closed unseen by this library, and the program has got the number.
         own_files::unmark(fd);
     }
     closed(fd);
@@ -368,7 +368,7 @@ pub fn make_room() -> bool {
     .is_some()
 }
 
-/// The process takes a lock of the kind that goes with any descriptor of the file.
+/// The process takes a lock of the kind that ends when any descriptor of the file is closed.
 #[inline]
 pub fn locks() {
     HAS_LOCKS.store(true, Release);
@@ -382,7 +382,7 @@ pub fn locked() {
     }
 }
 
-/// The process has heard from another one, which expects that it sees what it has written before.
+/// The process has received a message from another one, whose earlier writes it must now see.
 #[inline]
 pub fn heard() {
     if HANDLES.count() > 0 {
@@ -390,7 +390,7 @@ pub fn heard() {
     }
 }
 
-/// The program forbids itself system calls from now on, perhaps such as it does not make.
+/// The program forbids system calls from now on, perhaps some that only the library makes.
 pub fn restricted() {
     inside::turn_off();
 }

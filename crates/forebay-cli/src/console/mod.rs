@@ -1,8 +1,8 @@
 //! The web console: a page with one timeline of a coordinator, live or from a decision log.
 //!
-//! The page is part of the program and asks nobody else for anything. It polls what has changed
-//! since its last question; a page that is slow asks less often. What all pages together cost is
-//! bounded: after a report that took so long, nobody is answered for [`REST`] times as long.
+//! The page is part of the program and loads nothing from other servers. It polls what has changed
+//! since its last request; a slow page polls less often. The cost of all pages together is bounded:
+//! after each report, no request is answered for [`REST`] times as long as the report took.
 //!
 //! | path | what |
 //! | --- | --- |
@@ -21,15 +21,15 @@ use std::time::{Duration, Instant};
 
 const PAGE: &str = include_str!("page/index.html");
 const STYLE: &str = include_str!("page/console.css");
-/// What the compiler makes of `console.ts`.
+/// The compiler's output for `console.ts`.
 const SCRIPT: &str = include_str!("page/console.js");
 
 const JSON: &str = "application/json";
 
-/// Longest wait for the coordinator, and for a turn.
+/// Longest wait for the coordinator, and for the next permitted report.
 const ASK_TIME: Duration = Duration::from_secs(5);
 
-/// Reports may take one part in so many of a processor core.
+/// Reports take at most one part in this many of a processor core.
 const REST: u32 = 20;
 
 /// The console of a coordinator.
@@ -37,13 +37,13 @@ pub struct Console {
     reports: Reports,
     /// Directory of the decision log.
     log: Option<PathBuf>,
-    /// Nobody is answered before.
+    /// No live report is made before this time.
     turn: Mutex<Instant>,
     /// The recorded run that was read last.
     recorded: Mutex<Option<Run>>,
 }
 
-/// A recorded run: a file of a length, and the answer.
+/// A recorded run: its file's name and length, and the answer.
 struct Run {
     name: String,
     bytes: u64,
@@ -51,7 +51,7 @@ struct Run {
 }
 
 impl Console {
-    /// Of the coordinator that `reports` asks; `log` is the directory of its decision log.
+    /// A console of the coordinator behind `reports`; `log` is the directory of its decision log.
     pub fn new(reports: Reports, log: Option<PathBuf>) -> Self {
         Console { reports, log, turn: Mutex::new(Instant::now()), recorded: Mutex::default() }
     }
@@ -89,7 +89,7 @@ impl Console {
     fn file(&self, name: &str) -> io::Result<Arc<Vec<u8>>> {
         let missing =
             || io::Error::new(io::ErrorKind::NotFound, format!("no recorded run is called {name:?}"));
-        // One of the files that are listed, and nothing else.
+        // Only a listed file: a name from a request must not lead elsewhere.
         let (name, bytes) = self.files()?.into_iter().find(|(known, _)| known == name).ok_or_else(missing)?;
         let path = self.log.as_ref().ok_or_else(missing)?.join(&name);
         // One at a time: reading a long one takes a core for some seconds.

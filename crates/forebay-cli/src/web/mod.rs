@@ -1,7 +1,7 @@
 //! A small HTTP server for metrics and the console: plain or over TLS, with or without a token.
 //!
 //! Each connection has a thread, a bounded number of them: a scrape comes every few seconds and a
-//! page asks ten times a second, and neither port may become a way to load a node. When all places
+//! page asks ten times a second, and neither port may become a way to load a node. When all slots
 //! are taken, a new connection displaces the oldest one of the address that has most. Every wait
 //! has a deadline, and every request a bounded size.
 
@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Connections at a time.
 const CONNECTIONS_MAX: usize = 32;
 
-/// A connection ends after so many requests, so that a renewed certificate comes into use.
+/// A connection ends after this many requests, so that a renewed certificate comes into use.
 const REQUESTS_MAX: usize = 10_000;
 
 /// The shortest token that is accepted.
@@ -96,7 +96,7 @@ pub fn start<S: Service>(config: &WebConfig, service: S) -> Result<Option<Socket
 
 fn read_token(path: &Path) -> Result<String, String> {
     let text = read_secret(path).map_err(|e| e.to_string())?;
-    let token = String::from_utf8(text).map_err(|_| format!("{}: not a text", path.display()))?;
+    let token = String::from_utf8(text).map_err(|_| format!("{}: not UTF-8 text", path.display()))?;
     let token = token.trim().to_owned();
     if token.len() < TOKEN_CHARS_MIN || token.contains(|c: char| !c.is_ascii_graphic()) {
         return Err(format!(
@@ -119,7 +119,7 @@ fn accept<S: Service>(server: &Arc<Server<S>>, listener: &TcpListener) {
                 continue;
             }
         };
-        // Those whose place was taken end by themselves, at once.
+        // Displaced connections end by themselves, at once.
         while server.open.load(Ordering::Acquire) >= 2 * CONNECTIONS_MAX {
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -164,7 +164,7 @@ impl<S: Service> Server<S> {
             Some(token) if self.service.needs_token(&request.path) && !has(token) => {
                 return Response::text(
                     "401 Unauthorized",
-                    "the header Authorization has not the right token",
+                    "the header Authorization does not have the right token",
                 );
             }
             Some(_) => {}
@@ -177,7 +177,7 @@ impl<S: Service> Server<S> {
     }
 }
 
-/// Compares all bytes, so that the time tells nothing.
+/// Compares all bytes, so that the time taken reveals nothing.
 fn is_same(given: &str, token: &str) -> bool {
     let differs = given.bytes().zip(token.bytes()).fold(0, |differs, (a, b)| differs | (a ^ b));
     given.len() == token.len() && differs == 0

@@ -16,7 +16,7 @@ pub struct Request {
     pub path: String,
     /// What follows the question mark.
     pub query: String,
-    /// The header `Accept`, in small letters.
+    /// The header `Accept`, in lower case.
     pub accept: String,
     /// The token of the header `Authorization`.
     pub bearer: Option<String>,
@@ -27,7 +27,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// The next one; `None` if the other end has closed. `unread` has what came behind the last.
+    /// The next request; `None` if the peer has closed. `unread` holds bytes after the last one.
     pub fn read(stream: &mut Stream, unread: &mut Vec<u8>, patience: Duration) -> io::Result<Option<Self>> {
         let deadline = Instant::now() + patience;
         let mut part = [0; 2048];
@@ -77,7 +77,7 @@ impl Request {
                 _ => {}
             }
         }
-        // Nobody reads it, so nothing can follow it.
+        // Nobody reads the body, so no request can follow it.
         request.keep_alive &= !has_body;
         request
     }
@@ -88,7 +88,7 @@ impl Request {
         pairs.find(|(key, _)| *key == name).and_then(|(_, value)| value.parse().ok())
     }
 
-    /// The host is an IP address or `localhost`, or not named.
+    /// Whether the host is an IP address or `localhost`, or is not named.
     pub fn is_for_an_address(&self) -> bool {
         let host = match self.host.strip_prefix('[') {
             Some(rest) => rest.split(']').next().unwrap_or_default(),

@@ -1,5 +1,5 @@
 //! Forebay on the nodes: a coordinator on the head and an agent on each client of the PFS, which
-//! know each other by certificates. All that the lab knows of Forebay is here.
+//! authenticate each other by certificates. All that the lab knows about Forebay is here.
 //!
 //! The lab knows Forebay as its users do, by command line and configuration file.
 
@@ -30,15 +30,15 @@ const COORDINATOR: &str = "coordinator";
 /// that others wait for as well.
 const FETCH_THREADS: usize = 16;
 
-/// Most memory of a writer's agent, which is there for the phases of HPC jobs: hardly any extents
-/// shall lie on it.
+/// Capacity of a writer's agent, which serves the phases of HPC jobs: it should own hardly any
+/// extents.
 const WRITER_CAPACITY_BYTES: u64 = 64 << 20;
 
 const COORDINATOR_PORT: u16 = 7850;
 const PEER_PORT: u16 = 7851;
 
-/// Starts the coordinator and an agent on each client of the PFS, and waits until each of them
-/// knows all.
+/// Starts the coordinator and an agent on each client of the PFS, and waits until each agent
+/// knows all members.
 ///
 /// # Errors
 /// What did not come up.

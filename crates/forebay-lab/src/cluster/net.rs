@@ -5,10 +5,10 @@
 //! sends, the bridge's end what it receives. Frames of 9000 bytes, as storage networks have them:
 //! less work for two cores, and 99 % of the rate is payload.
 //!
-//! A *shared* link has one budget for both directions, so that what a server sends slows down what
-//! it receives, as a store does that all requests of a server wait for. The bridge's end then hands
-//! all frames of both directions to a device of its own, an `ifb`, whose one token bucket both wait
-//! in. That device is in the bridge's namespace and goes with it.
+//! A *shared* link has one bandwidth for both directions, so that what a server sends slows down
+//! what it receives, like storage for which all requests of a server wait. The bridge's end then
+//! passes the frames of both directions to one `ifb` device, and both wait in its token bucket.
+//! That device is in the bridge's namespace and disappears with it.
 //!
 //! What passed a link is counted by the bridge's end, so one look into one namespace tells all, and
 //! a server that has died does not take its figures with it.
@@ -30,7 +30,7 @@ const MTU_BYTES: u32 = 9000;
 /// needs some slack.
 const BURST_BYTES: u64 = 256 << 10;
 
-/// Beginning of the names of the devices that shape shared links.
+/// Prefix of the names of the devices that shape shared links.
 const SHARED: &str = "ifb-";
 
 /// How the servers' links are limited.
@@ -38,7 +38,7 @@ const SHARED: &str = "ifb-";
 pub struct Limit {
     /// Bandwidth in bytes a second; `None`: not limited.
     pub rate_bytes_per_s: Option<u64>,
-    /// Whether both directions share it; else each direction has it for itself.
+    /// Whether both directions share it; otherwise each direction has this bandwidth.
     pub shared: bool,
 }
 
@@ -123,7 +123,7 @@ fn connect_host(place: &Place, subnet: u8) -> Result<(), LabError> {
     batch("ip", Some(&switch), "link set host master br0 up\n")
 }
 
-/// Leads both directions of each server's link through one device.
+/// Sends both directions of each server's link through one device.
 fn share_links(place: &Place, nodes: &[Node]) -> Result<(), LabError> {
     let (mut devices, mut ways) = (String::new(), String::new());
     for Node { name, .. } in nodes.iter().filter(|node| node.role == Role::Server) {

@@ -223,8 +223,8 @@ fn connect(record: &mut Record) -> Result<(), LabError> {
     net::make(&record.place, subnet, &record.nodes, record.limit())
 }
 
-/// Gives each node whose cores are limited a group. Where that cannot be done, and nobody has asked
-/// for it, the lab comes up without and says so.
+/// Creates a group for each node whose cores are limited. If that fails and the user has not asked
+/// for limits, the lab starts without them and prints a message.
 fn limit_cores(record: &mut Record, asked: bool) -> Result<(), LabError> {
     let limited = record.nodes.iter().filter_map(|node| Some((node, record.millis_of(node.role)?)));
     let made = limited.map(|(node, millis)| cpu::make(&record.place.name, &node.name, millis));

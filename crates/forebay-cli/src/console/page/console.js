@@ -1,19 +1,19 @@
 "use strict";
-// The console's page: polls what has changed at the coordinator, and draws it; or shows a recorded
-// run up to the time of the slider. `console.js` is what tsc makes of this file (`make console`).
+// The console's page: polls the coordinator for changes and draws them, or shows a recorded
+// run up to the time of the slider. tsc compiles this file to `console.js` (`make console`).
 //
 // Times are milliseconds since the coordinator's start. Everything is drawn from one model, so that
-// a recorded run looks as it looked when it was live.
-/** Time between two questions. */
+// a recorded run looks as it did live.
+/** Milliseconds between two requests. */
 const POLL_MS = 100;
-/** The same while nobody looks, and after a failure. */
+/** The same while the page is hidden, and after a failure. */
 const SLOW_POLL_MS = 1000;
 /** Decisions, phases and seconds that a live page keeps: as many as the coordinator. */
 const KEPT = 1024;
 const SAMPLES_KEPT = 3600;
-/** Rows of a table of decisions. */
+/** Most rows of the tables of phases, jobs and decisions. */
 const DECISIONS_SHOWN = 60;
-/** Jobs that have rows of their own in the timeline. */
+/** Most jobs with rows of their own in the timeline. */
 const LANES_MAX = 24;
 const ACTIONS = {
     'no action': '#4c78a8',
@@ -53,13 +53,13 @@ function empty() {
 }
 let live = empty();
 let recorded = null;
-/** The end of what is shown of a recorded run. */
+/** The time up to which a recorded run is shown. */
 let replayAt = 0;
 let playing = false;
 function merge(model, report) {
     const { overview } = report;
     if (overview.epoch.term !== model.term) {
-        // Another coordinator: its clock and its numbers are others.
+        // Another coordinator: its clock and its numbers differ.
         model = { ...empty(), term: overview.epoch.term };
     }
     model.now = overview.now_ms;
@@ -111,7 +111,7 @@ async function poll() {
             const term = live.term;
             live = merge(live, report);
             if (term !== 0 && term !== live.term) {
-                // What it answered belongs to the past of another one; ask it for everything.
+                // The answer continues another coordinator's past: request everything.
                 live = { ...empty(), term: live.term };
             }
             forget(live);
@@ -146,7 +146,7 @@ function view() {
     const first = recorded === null ? 0 : start(model);
     return { model, now, from: span === 0 ? first : Math.max(first, now - span) };
 }
-/** The time of the first thing that a run has. */
+/** The time of a run's first event. */
 function start(model) {
     const times = [model.samples[0]?.at_ms, ...model.jobs.map((job) => job.began_ms)];
     for (const entries of [model.plans, model.phases]) {
@@ -353,7 +353,7 @@ function drawJob(v, job, plans) {
     }
     timeline.next(JOB_ROW);
 }
-/** Replaces rows whose text has changed. A heading that begins with a sign for numbers is right. */
+/** Replaces rows whose text has changed. A heading that begins with `#` is right-aligned. */
 function fill(id, head, rows) {
     const table = element(id);
     const isNumber = head.map((title) => title.startsWith('#'));
@@ -420,7 +420,7 @@ function jobRow(job, now) {
     const waves = job.stages.flatMap((stage) => stage.waves);
     const total = (of) => waves.reduce((all, wave) => all + of(wave), 0);
     const ended = job.ended && jobEnd(job) <= now;
-    // Of a recorded run, only the ends of waves are known.
+    // A recorded run has only the ends of waves.
     const over = (wave) => wave.compute_ended_ms !== null && job.began_ms + wave.compute_ended_ms <= now;
     const done = recorded === null ? sum((stage) => stage.tasks_done) : total((wave) => (over(wave) ? wave.tasks : 0));
     return [
@@ -432,7 +432,7 @@ function jobRow(job, now) {
 function nodes(model) {
     const isLive = recorded === null;
     fill('nodes', ['Node', 'Role', '#Tier', '#Cached', '#From PFS', '#Requests', 'State'], model.nodes.map((node) => !isLive ? [
-        // Of a recorded run, no more is known of single nodes.
+        // A recorded run has no more about single nodes.
         node.name, '-', bytes(node.capacity_bytes), '-', '-', '-', '-',
     ] : [
         node.name, node.role, bytes(node.capacity_bytes), bytes(node.resident_bytes), bytes(node.fetched_bytes), String(node.requests),
@@ -450,7 +450,7 @@ function show() {
     const v = view();
     draw(v);
     sums(v);
-    // Rows are read by people: five times a second are enough, and cost less than the drawing.
+    // People read rows: five updates a second are enough, and cost less than the drawing.
     const now = performance.now();
     if (now >= tablesDue || recorded !== null) {
         tablesDue = now + 200;
@@ -548,7 +548,7 @@ async function begin() {
         await files();
     }
     catch {
-        // The poll says why.
+        // The next poll reports why.
     }
     const name = hash.get('run');
     if (name !== null) {

@@ -1,8 +1,8 @@
-// The console's page: polls what has changed at the coordinator, and draws it; or shows a recorded
-// run up to the time of the slider. `console.js` is what tsc makes of this file (`make console`).
+// The console's page: polls the coordinator for changes and draws them, or shows a recorded
+// run up to the time of the slider. tsc compiles this file to `console.js` (`make console`).
 //
 // Times are milliseconds since the coordinator's start. Everything is drawn from one model, so that
-// a recorded run looks as it looked when it was live.
+// a recorded run looks as it did live.
 
 interface NodeStatus {
   name: string;
@@ -104,16 +104,16 @@ interface Model {
   requests: number;
 }
 
-/** Time between two questions. */
+/** Milliseconds between two requests. */
 const POLL_MS = 100;
-/** The same while nobody looks, and after a failure. */
+/** The same while the page is hidden, and after a failure. */
 const SLOW_POLL_MS = 1000;
 /** Decisions, phases and seconds that a live page keeps: as many as the coordinator. */
 const KEPT = 1024;
 const SAMPLES_KEPT = 3600;
-/** Rows of a table of decisions. */
+/** Most rows of the tables of phases, jobs and decisions. */
 const DECISIONS_SHOWN = 60;
-/** Jobs that have rows of their own in the timeline. */
+/** Most jobs with rows of their own in the timeline. */
 const LANES_MAX = 24;
 
 const ACTIONS: Record<string, string> = {
@@ -159,14 +159,14 @@ function empty(): Model {
 
 let live = empty();
 let recorded: Model | null = null;
-/** The end of what is shown of a recorded run. */
+/** The time up to which a recorded run is shown. */
 let replayAt = 0;
 let playing = false;
 
 function merge(model: Model, report: Report): Model {
   const { overview } = report;
   if (overview.epoch.term !== model.term) {
-    // Another coordinator: its clock and its numbers are others.
+    // Another coordinator: its clock and its numbers differ.
     model = { ...empty(), term: overview.epoch.term };
   }
   model.now = overview.now_ms;
@@ -223,7 +223,7 @@ async function poll(): Promise<void> {
       const term = live.term;
       live = merge(live, report);
       if (term !== 0 && term !== live.term) {
-        // What it answered belongs to the past of another one; ask it for everything.
+        // The answer continues another coordinator's past: request everything.
         live = { ...empty(), term: live.term };
       }
       forget(live);
@@ -268,7 +268,7 @@ function view(): View {
   return { model, now, from: span === 0 ? first : Math.max(first, now - span) };
 }
 
-/** The time of the first thing that a run has. */
+/** The time of a run's first event. */
 function start(model: Model): number {
   const times = [model.samples[0]?.at_ms, ...model.jobs.map((job) => job.began_ms)];
   for (const entries of [model.plans, model.phases]) {
@@ -494,7 +494,7 @@ interface Cell {
   late?: boolean;
 }
 
-/** Replaces rows whose text has changed. A heading that begins with a sign for numbers is right. */
+/** Replaces rows whose text has changed. A heading that begins with `#` is right-aligned. */
 function fill(id: string, head: string[], rows: (string | Cell)[][]): void {
   const table = element<HTMLTableElement>(id);
   const isNumber = head.map((title) => title.startsWith('#'));
@@ -564,7 +564,7 @@ function jobRow(job: Job, now: number): string[] {
   const waves = job.stages.flatMap((stage) => stage.waves);
   const total = (of: (wave: Wave) => number) => waves.reduce((all, wave) => all + of(wave), 0);
   const ended = job.ended && jobEnd(job) <= now;
-  // Of a recorded run, only the ends of waves are known.
+  // A recorded run has only the ends of waves.
   const over = (wave: Wave) => wave.compute_ended_ms !== null && job.began_ms + wave.compute_ended_ms <= now;
   const done = recorded === null ? sum((stage) => stage.tasks_done) : total((wave) => (over(wave) ? wave.tasks : 0));
   return [
@@ -577,7 +577,7 @@ function jobRow(job: Job, now: number): string[] {
 function nodes(model: Model): void {
   const isLive = recorded === null;
   fill('nodes', ['Node', 'Role', '#Tier', '#Cached', '#From PFS', '#Requests', 'State'], model.nodes.map((node) => !isLive ? [
-    // Of a recorded run, no more is known of single nodes.
+    // A recorded run has no more about single nodes.
     node.name, '-', bytes(node.capacity_bytes), '-', '-', '-', '-',
   ] : [
     node.name, node.role, bytes(node.capacity_bytes), bytes(node.resident_bytes), bytes(node.fetched_bytes), String(node.requests),
@@ -598,7 +598,7 @@ function show(): void {
   const v = view();
   draw(v);
   sums(v);
-  // Rows are read by people: five times a second are enough, and cost less than the drawing.
+  // People read rows: five updates a second are enough, and cost less than the drawing.
   const now = performance.now();
   if (now >= tablesDue || recorded !== null) {
     tablesDue = now + 200;
@@ -701,7 +701,7 @@ async function begin(): Promise<void> {
   try {
     await files();
   } catch {
-    // The poll says why.
+    // The next poll reports why.
   }
   const name = hash.get('run');
   if (name !== null) {
