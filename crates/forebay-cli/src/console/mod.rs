@@ -1,8 +1,8 @@
 //! The web console: a page with one timeline of a coordinator, live or from a decision log.
 //!
 //! The page is part of the program and loads nothing from other servers. It polls what has changed
-//! since its last request; a slow page polls less often. The cost of all pages together is bounded:
-//! after each report, no request is answered for [`REST`] times as long as the report took.
+//! since its last request; a slow page polls less often. The cost of all live pages together is
+//! bounded: after a live report, the next one waits for [`REST`] times as long as the report took.
 //!
 //! | path | what |
 //! | --- | --- |
@@ -29,7 +29,7 @@ const JSON: &str = "application/json";
 /// Longest wait for the coordinator, and for the next permitted report.
 const ASK_TIME: Duration = Duration::from_secs(5);
 
-/// Reports take at most one part in this many of a processor core.
+/// Live reports take at most one part in this many of a processor core.
 const REST: u32 = 20;
 
 /// The console of a coordinator.
