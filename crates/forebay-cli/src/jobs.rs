@@ -3,7 +3,7 @@
 
 use crate::Outcome;
 use crate::cli::{Global, JobsArgs};
-use crate::out::{no_agent, print};
+use crate::out::{name, no_agent, print};
 use forebay_agent::units::Human;
 use forebay_wire::cluster::{StageStatus, WaveStatus};
 use forebay_wire::{HpcStatus, JobStatus};
@@ -42,7 +42,8 @@ fn write(jobs: &[JobStatus], hpc: &[HpcStatus], out: &mut dyn Write) -> io::Resu
     }
     for job in jobs {
         let state = if job.ended { ", ended" } else { "" };
-        writeln!(out, "{}: {} slots, planner {}{state}", job.name, job.slots, job.planner)?;
+        let (title, planner) = (name(job.name.as_bytes()), name(job.planner.as_bytes()));
+        writeln!(out, "{title}: {} slots, planner {planner}{state}", job.slots)?;
         for stage in &job.stages {
             write_stage(stage, out)?;
         }
@@ -51,7 +52,13 @@ fn write(jobs: &[JobStatus], hpc: &[HpcStatus], out: &mut dyn Write) -> io::Resu
 }
 
 fn write_hpc(job: &HpcStatus, out: &mut dyn Write) -> io::Result<()> {
-    write!(out, "HPC job {} of user {} on {}: ", job.name, job.user, job.node)?;
+    write!(
+        out,
+        "HPC job {} of user {} on {}: ",
+        name(job.name.as_bytes()),
+        job.user,
+        name(job.node.as_bytes())
+    )?;
     match &job.phase {
         None => write!(out, "no I/O phase")?,
         Some(phase) => {

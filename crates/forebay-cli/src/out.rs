@@ -65,6 +65,12 @@ pub fn with_path(path: &Path, e: impl std::fmt::Display) -> String {
     if text.starts_with(&path) { text } else { format!("{path}: {text}") }
 }
 
+/// Characters that do more than stand in their place: they move the cursor, end a line, or change
+/// the direction of what follows.
+pub fn is_hostile(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
 /// Bytes of a name as text; what is not UTF-8 or would break a line is escaped.
 pub fn name(bytes: &[u8]) -> String {
     let mut out = String::new();
@@ -72,7 +78,7 @@ pub fn name(bytes: &[u8]) -> String {
         for c in chunk.valid().chars() {
             match c {
                 '\\' => out.push_str("\\\\"),
-                c if c.is_control() => out.extend(c.escape_default()),
+                c if is_hostile(c) => out.extend(c.escape_default()),
                 c => out.push(c),
             }
         }
@@ -89,5 +95,6 @@ mod tests {
     fn names_stay_on_one_line_and_lose_nothing() {
         assert_eq!(super::name(b"plain/\xc3\xa4"), "plain/\u{e4}");
         assert_eq!(super::name(b"a\nb\xff\\"), "a\\nb\\xff\\\\");
+        assert_eq!(super::name("\x1b[2J\u{202e}".as_bytes()), "\\u{1b}[2J\\u{202e}");
     }
 }

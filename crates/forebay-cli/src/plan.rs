@@ -2,7 +2,7 @@
 
 use crate::Outcome;
 use crate::cli::{Global, PlanCommand, PlanLogArgs};
-use crate::out::{no_agent, print};
+use crate::out::{name, no_agent, print};
 use forebay_agent::units::Human;
 use forebay_wire::PlanLog;
 use forebay_wire::hpc::{PhaseEntry, PlanEntry, PlanPhase, PlanStep};
@@ -54,7 +54,7 @@ fn write_plan(plan: &PlanEntry, out: &mut dyn Write) -> io::Result<()> {
         plan.planner,
         plan.task,
         plan.stage,
-        plan.job,
+        name(plan.job.as_bytes()),
         plan.action
     )?;
     writeln!(
@@ -87,9 +87,12 @@ fn known(phase: &PlanPhase) -> String {
     match phase.in_phase {
         true => {
             let deadline = phase.deadline_ms.unwrap_or(0) as f64 / 1e3;
-            format!("; {} needs {left} of I/O alone, deadline in {deadline:.2} s", phase.name)
+            format!(
+                "; {} needs {left} of I/O alone, deadline in {deadline:.2} s",
+                name(phase.name.as_bytes())
+            )
         }
-        false => format!("; next phase of {} in {left}", phase.name),
+        false => format!("; next phase of {} in {left}", name(phase.name.as_bytes())),
     }
 }
 
@@ -120,7 +123,7 @@ fn write_phase(phase: &PhaseEntry, out: &mut dyn Write) -> io::Result<()> {
         out,
         "{}: I/O phase of {} ({}): alone {}, deadline {}, estimated {}; {came}; {} prefetched meanwhile",
         seconds(phase.at_ms),
-        phase.name,
+        name(phase.name.as_bytes()),
         Human(phase.bytes),
         known(phase.alone_ms),
         known(phase.deadline_ms),

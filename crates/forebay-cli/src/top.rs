@@ -6,7 +6,7 @@
 
 use crate::Outcome;
 use crate::cli::{Global, TopArgs};
-use crate::out::{no_agent, print};
+use crate::out::{is_hostile, no_agent, print};
 use forebay_agent::units::Human;
 use forebay_client::Client;
 use forebay_wire::hpc::{PhaseEntry, PlanEntry};
@@ -161,7 +161,7 @@ fn nodes(nodes: &[NodeStatus]) -> Vec<String> {
 }
 
 fn shortened(name: &str, most: usize) -> String {
-    let plain: String = name.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+    let plain: String = name.chars().map(|c| if is_hostile(c) { '?' } else { c }).collect();
     if plain.chars().count() <= most { plain } else { plain.chars().take(most - 1).chain(['~']).collect() }
 }
 
