@@ -16,7 +16,7 @@ use forebay_trace::{SCHEMA, STAGES, VERSION};
 use forebay_wire::hpc::PlanEntry;
 use forebay_wire::{JobStatus, NodeStatus, Overview, Sample};
 use serde::Deserialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
@@ -62,7 +62,7 @@ struct Run {
     names: BTreeMap<JobKey, String>,
     hpc: BTreeMap<u32, String>,
     ended: Vec<JobStatus>,
-    samples: Vec<Sample>,
+    samples: VecDeque<Sample>,
     /// Tiers of the members.
     nodes: BTreeMap<String, u64>,
     now: Nanos,
@@ -90,7 +90,7 @@ pub fn read(path: &Path) -> io::Result<Report> {
         names: BTreeMap::new(),
         hpc: BTreeMap::new(),
         ended: Vec::new(),
-        samples: Vec::new(),
+        samples: VecDeque::new(),
         nodes: BTreeMap::new(),
         now: Nanos(0),
     };
@@ -135,9 +135,9 @@ impl Run {
                 self.hpc.insert(note.hpc, note.name);
             }
             Some(Note::Sample(sample)) => {
-                self.samples.push(sample);
+                self.samples.push_back(sample);
                 if self.samples.len() > SAMPLES_KEPT {
-                    self.samples.remove(0);
+                    self.samples.pop_front();
                 }
             }
             None => {}
@@ -217,7 +217,7 @@ impl Run {
     fn report(mut self) -> Report {
         self.keep_ended();
         let (plans, phases) = self.log.since(0);
-        let sample = self.samples.last().copied().unwrap_or_default();
+        let sample = self.samples.back().copied().unwrap_or_default();
         let node = |(name, capacity_bytes)| NodeStatus { name, capacity_bytes, ..NodeStatus::default() };
         let nodes = self.nodes.into_iter().map(node).collect();
         let overview = Overview { now_ms: self.now.0 / 1_000_000, sample, nodes, ..Overview::default() };
@@ -227,7 +227,7 @@ impl Run {
             jobs: self.ended,
             plans,
             phases,
-            samples: self.samples,
+            samples: self.samples.into(),
             ..Report::default()
         }
     }

@@ -16,7 +16,7 @@ use forebay_coordinator::report::Since;
 use forebay_coordinator::{Reports, recorded};
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 const PAGE: &str = include_str!("page/index.html");
@@ -39,8 +39,33 @@ pub struct Console {
     log: Option<PathBuf>,
     /// No live report is made before this time.
     turn: Mutex<Instant>,
-    /// The recorded run that was read last.
-    recorded: Mutex<Option<Run>>,
+    /// The recorded run that was read last, and when another may be read.
+    recorded: Mutex<(Option<Run>, Instant)>,
+}
+
+/// Longest wait for a turn at a recorded run: reading one takes a core for some seconds.
+const TURN_TIME: Duration = Duration::from_secs(2);
+
+/// After a recorded run was read, no other is read for so many times as long.
+const RECORDED_REST: u32 = 4;
+
+/// The lock, if it is free before `time` is over: who waits holds a connection and a thread.
+fn turn_within<T>(lock: &Mutex<T>, time: Duration) -> io::Result<MutexGuard<'_, T>> {
+    let deadline = Instant::now() + time;
+    loop {
+        match lock.try_lock() {
+            Ok(guard) => return Ok(guard),
+            Err(TryLockError::Poisoned(guard)) => return Ok(guard.into_inner()),
+            Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Err(TryLockError::WouldBlock) => return Err(too_many()),
+        }
+    }
+}
+
+fn too_many() -> io::Error {
+    io::Error::new(io::ErrorKind::WouldBlock, "too many pages are open; ask again in a minute")
 }
 
 /// A recorded run: its file's name and length, and the answer.
@@ -53,14 +78,19 @@ struct Run {
 impl Console {
     /// A console of the coordinator behind `reports`; `log` is the directory of its decision log.
     pub fn new(reports: Reports, log: Option<PathBuf>) -> Self {
-        Console { reports, log, turn: Mutex::new(Instant::now()), recorded: Mutex::default() }
+        Console {
+            reports,
+            log,
+            turn: Mutex::new(Instant::now()),
+            recorded: Mutex::new((None, Instant::now())),
+        }
     }
 
     fn live(&self, since: Since) -> io::Result<Vec<u8>> {
-        let mut turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut turn = turn_within(&self.turn, ASK_TIME)?;
         let rest = turn.saturating_duration_since(Instant::now());
         if rest > ASK_TIME {
-            return Err(io::Error::new(io::ErrorKind::WouldBlock, "too many pages are open"));
+            return Err(too_many());
         }
         std::thread::sleep(rest);
         let report = self.reports.ask(since, ASK_TIME)?;
@@ -93,15 +123,20 @@ impl Console {
         let (name, bytes) = self.files()?.into_iter().find(|(known, _)| known == name).ok_or_else(missing)?;
         let path = self.log.as_ref().ok_or_else(missing)?.join(&name);
         // One at a time: reading a long one takes a core for some seconds.
-        let mut recorded = self.recorded.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = recorded.as_ref().filter(|run| run.name == name && run.bytes == bytes);
+        let mut recorded = turn_within(&self.recorded, TURN_TIME)?;
+        let known = recorded.0.as_ref().filter(|run| run.name == name && run.bytes == bytes);
         if let Some(run) = known {
             return Ok(run.body.clone());
         }
+        let began = Instant::now();
+        if began < recorded.1 {
+            return Err(too_many());
+        }
         let failed = |e: io::Error| io::Error::new(e.kind(), format!("cannot show {}: {e}", path.display()));
-        let report = recorded::read(&path).map_err(failed)?;
-        let body = Arc::new(serde_json::to_vec(&report).map_err(io::Error::from)?);
-        *recorded = Some(Run { name, bytes, body: body.clone() });
+        let report = recorded::read(&path).map_err(failed);
+        recorded.1 = Instant::now() + began.elapsed() * RECORDED_REST;
+        let body = Arc::new(serde_json::to_vec(&report?).map_err(io::Error::from)?);
+        recorded.0 = Some(Run { name, bytes, body: body.clone() });
         Ok(body)
     }
 
@@ -122,8 +157,8 @@ impl Service for Console {
     }
 
     fn answer(&self, request: &Request) -> Response {
-        let json = |body: io::Result<Vec<u8>>| match body {
-            Ok(body) => Response::ok(JSON, body),
+        let json = |body: io::Result<Arc<Vec<u8>>>| match body {
+            Ok(body) => Response { status: "200 OK", kind: JSON, body },
             Err(e) if e.kind() == io::ErrorKind::NotFound => Response::text("404 Not Found", e.to_string()),
             Err(e) => Response::text("503 Service Unavailable", e.to_string()),
         };
@@ -131,13 +166,16 @@ impl Service for Console {
             "/" => Response::ok("text/html; charset=utf-8", PAGE),
             "/console.js" => Response::ok("text/javascript; charset=utf-8", SCRIPT),
             "/console.css" => Response::ok("text/css; charset=utf-8", STYLE),
-            "/api/live" => json(self.live(Since {
-                revision: request.number("revision").unwrap_or(0),
-                sample_ms: request.number("sample"),
-            })),
-            "/api/recorded" => json(self.list()),
+            "/api/live" => json(
+                self.live(Since {
+                    revision: request.number("revision").unwrap_or(0),
+                    sample_ms: request.number("sample"),
+                })
+                .map(Arc::new),
+            ),
+            "/api/recorded" => json(self.list().map(Arc::new)),
             path => match path.strip_prefix("/api/recorded/") {
-                Some(name) => json(self.file(name).map(|body| body.to_vec())),
+                Some(name) => json(self.file(name)),
                 None => Response::text("404 Not Found", "the console is at /"),
             },
         }

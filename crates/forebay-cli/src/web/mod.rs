@@ -23,6 +23,12 @@ use std::time::{Duration, Instant};
 /// Longest wait for a handshake, for the next request, and for an answer to be taken.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// Longest time for an answer to be taken as a whole: who takes it byte by byte holds a place.
+const ANSWER_TIME: Duration = Duration::from_secs(60);
+
+/// An answer is sent in parts of so many bytes, with a look at the clock between them.
+const PART_BYTES: usize = 64 << 10;
+
 /// Connections at a time.
 const CONNECTIONS_MAX: usize = 32;
 
@@ -38,16 +44,21 @@ pub struct Response {
     pub status: &'static str,
     /// For the header `Content-Type`.
     pub kind: &'static str,
-    pub body: Vec<u8>,
+    /// Shared: many may take a long one at the same time, and slowly.
+    pub body: Arc<Vec<u8>>,
 }
 
 impl Response {
     pub fn ok(kind: &'static str, body: impl Into<Vec<u8>>) -> Self {
-        Response { status: "200 OK", kind, body: body.into() }
+        Response { status: "200 OK", kind, body: Arc::new(body.into()) }
     }
 
     pub fn text(status: &'static str, text: impl Into<String>) -> Self {
-        Response { status, kind: "text/plain; charset=utf-8", body: (text.into() + "\n").into_bytes() }
+        Response {
+            status,
+            kind: "text/plain; charset=utf-8",
+            body: Arc::new((text.into() + "\n").into_bytes()),
+        }
     }
 }
 
@@ -168,6 +179,9 @@ impl<S: Service> Server<S> {
                 );
             }
             Some(_) => {}
+            None if S::CHECKS_HOST && request.is_cross_site => {
+                return Response::text("403 Forbidden", "a page of another site has asked");
+            }
             None if S::CHECKS_HOST && !request.is_for_an_address() => {
                 return Response::text("403 Forbidden", "use an IP address or localhost as the host");
             }
@@ -187,18 +201,22 @@ fn send(stream: &mut Stream, request: &Request, response: &Response) -> io::Resu
     let Response { status, kind, body } = response;
     let connection = if request.keep_alive { "keep-alive" } else { "close" };
     let challenge = if status.starts_with("401") { "WWW-Authenticate: Bearer\r\n" } else { "" };
-    let mut out = format!(
+    let head = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: {connection}\r\n\
          Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\n\
          Content-Security-Policy: default-src 'self'; frame-ancestors 'none'\r\n{challenge}\r\n",
         body.len()
-    )
-    .into_bytes();
-    if request.method != "HEAD" {
-        out.extend_from_slice(body);
+    );
+    let body: &[u8] = if request.method == "HEAD" { &[] } else { body };
+    let deadline = Instant::now() + ANSWER_TIME;
+    for part in std::iter::once(head.as_bytes()).chain(body.chunks(PART_BYTES)) {
+        let left = deadline.saturating_duration_since(Instant::now()).min(PATIENCE);
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_timeout(Some(left))?;
+        stream.write_all(part)?;
     }
-    stream.set_timeout(Some(PATIENCE))?;
-    stream.write_all(&out)?;
     stream.flush()
 }
 

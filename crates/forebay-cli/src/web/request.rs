@@ -22,6 +22,9 @@ pub struct Request {
     pub bearer: Option<String>,
     /// The header `Host`.
     pub host: String,
+    /// A browser says that a page of another site asks (`Sec-Fetch-Site`): it cannot read the
+    /// answer, but it could have the server work.
+    pub is_cross_site: bool,
     /// Another request may follow on the connection.
     pub keep_alive: bool,
 }
@@ -65,6 +68,10 @@ impl Request {
             match name.to_ascii_lowercase().as_str() {
                 "accept" => request.accept = value.to_ascii_lowercase(),
                 "host" => value.clone_into(&mut request.host),
+                "sec-fetch-site" => {
+                    request.is_cross_site =
+                        ["cross-site", "same-site"].contains(&value) && request.path.starts_with("/api/");
+                }
                 "connection" => request.keep_alive &= !value.eq_ignore_ascii_case("close"),
                 "content-length" => has_body |= value != "0",
                 "transfer-encoding" => has_body = true,
