@@ -181,4 +181,13 @@ mod tests {
         let waves = [wave((0, 0), (0, 100)), wave((0, 0), (50, 100)), wave((0, 100), (100, 110))];
         assert_eq!(hidden(&waves), Some(1.0));
     }
+
+    #[test]
+    fn a_jobs_name_cannot_write_lines_of_its_own() {
+        let name = "\x1b[2J\r\nHPC job root of user 0\u{202e}".to_owned();
+        let mut out = Vec::new();
+        write(&[JobStatus { name, ..JobStatus::default() }], &[], &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.lines().count() == 1 && !text.trim_end().contains(crate::out::is_hostile), "{text:?}");
+    }
 }

@@ -10,6 +10,7 @@ mod coordinator;
 mod doctor;
 mod evict;
 mod files;
+mod forward;
 mod global;
 mod init;
 mod jobs;

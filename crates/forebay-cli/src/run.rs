@@ -51,10 +51,8 @@ pub fn run(global: &Global, args: &RunArgs) -> Outcome {
         Some(name) => Some(as_hpc_job(global, &client, name, args, &preload, &mut command)?),
         None => None,
     };
-    // Ctrl-C goes to the program too; this process stays to hold the job until it has ended.
-    let ignored = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
-    signal_hook::flag::register(libc::SIGINT, ignored).map_err(|e| format!("cannot handle signals: {e}"))?;
-    let status = command.status().map_err(|e| format!("{}: {e}", program.to_string_lossy()))?;
+    let status =
+        crate::forward::run(&mut command).map_err(|e| format!("{}: {e}", program.to_string_lossy()))?;
     if let Some(report) = report {
         eprintln!("{}", in_words(&report.region().report()));
     }

@@ -381,6 +381,28 @@ fn a_static_program_is_not_affected() {
     assert_eq!((report.processes, report.reads), (0, 0), "{report:?}");
 }
 
+#[test]
+fn what_forebay_run_is_sent_the_program_gets_and_what_it_ignores_the_program_ignores() {
+    let pfs = plain_pfs();
+    let agent = Agent::on(pfs.path());
+    let waits = "trap 'echo told; exit 7' TERM; echo ready; while :; do sleep 0.05; done";
+    let mut run = command(&agent, pfs.path(), &["sh", "-c", waits]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(run.stdout.take().unwrap()).lines();
+    assert_eq!(said.next().unwrap().unwrap(), "ready");
+    crate::common::send_signal(run.id(), libc::SIGTERM);
+    assert_eq!(said.next().unwrap().unwrap(), "told");
+    assert_eq!(run.wait().unwrap().code(), Some(7));
+    // As `nohup` and a script's `&` do it.
+    let ignoring =
+        "trap '' HUP INT; exec \"$0\" run -- sh -c 'kill -HUP $$; kill -INT $$; grep SigIgn /proc/$$/status'";
+    let mut shell = Command::new("sh");
+    let out = shell.args(["-c", ignoring]).arg(crate::common::FOREBAY);
+    let out = out.env("FOREBAY_SOCKET", agent.socket()).output().unwrap();
+    let mask = text(&out.stdout);
+    let mask = u64::from_str_radix(mask.trim().trim_start_matches("SigIgn:").trim(), 16);
+    assert_eq!(mask.map(|mask| mask & 3), Ok(3), "{}", text(&out.stderr));
+}
+
 /// A program that says where it is and waits to be told to go on.
 struct Stepwise {
     child: Child,

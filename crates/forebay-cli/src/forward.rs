@@ -1,0 +1,54 @@
+//! A program that this process runs, and the signals on their way to it.
+
+use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use signal_hook::iterator::Signals;
+use std::io;
+use std::process::{Command, ExitStatus};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// Signals of supervisors and schedulers, which know this process only.
+const FORWARDED: [(i32, Signal); 4] = [
+    (libc::SIGTERM, Signal::TERM),
+    (libc::SIGHUP, Signal::HUP),
+    (libc::SIGUSR1, Signal::USR1),
+    (libc::SIGUSR2, Signal::USR2),
+];
+
+/// Signals of a terminal, which the program gets from it as well.
+const OF_TERMINAL: [i32; 2] = [libc::SIGINT, libc::SIGQUIT];
+
+/// Runs the program to its end. This process stays until then, and hands on what it is sent. What it
+/// ignores (`nohup`, a script's `&`) the program ignores too.
+pub fn run(command: &mut Command) -> io::Result<ExitStatus> {
+    let ignored = ignored()?;
+    let is_taken = |signal: &i32| ignored >> (signal - 1) & 1 == 0;
+    for signal in OF_TERMINAL.into_iter().filter(|signal| is_taken(signal)) {
+        signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)))?;
+    }
+    let mut signals = Signals::new(FORWARDED.iter().map(|(number, _)| *number).filter(|n| is_taken(n)))?;
+    let mut child = command.spawn()?;
+    // By descriptor: the number may belong to another process once the program has ended.
+    let pid = rustix::process::Pid::from_child(&child);
+    let program = pidfd_open(pid, PidfdFlags::empty())?;
+    let handle = signals.handle();
+    let forwarding = std::thread::spawn(move || {
+        for got in signals.forever() {
+            let known = FORWARDED.iter().find(|(number, _)| *number == got);
+            // An error says that the program has ended.
+            let _ = known.map(|(_, signal)| pidfd_send_signal(&program, *signal));
+        }
+    });
+    let status = child.wait();
+    handle.close();
+    let _ = forwarding.join();
+    status
+}
+
+/// The signals that this process was started to ignore, a bit each.
+fn ignored() -> io::Result<u64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.ok_or_else(|| io::Error::other("/proc/self/status has no SigIgn"))
+}
