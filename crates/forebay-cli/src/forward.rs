@@ -18,8 +18,8 @@ const FORWARDED: [(i32, Signal); 4] = [
 /// Signals of a terminal, which the program gets from it as well.
 const OF_TERMINAL: [i32; 2] = [libc::SIGINT, libc::SIGQUIT];
 
-/// Runs the program to its end. This process stays until then, and hands on what it is sent. What it
-/// ignores (`nohup`, a script's `&`) the program ignores too.
+/// Runs the program to its end. This process stays until then, and hands on what it is sent. The
+/// program also ignores what this process ignores (`nohup`, `&` in a script).
 pub fn run(command: &mut Command) -> io::Result<ExitStatus> {
     let ignored = ignored()?;
     let is_taken = |signal: &i32| ignored >> (signal - 1) & 1 == 0;

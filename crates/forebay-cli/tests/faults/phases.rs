@@ -260,10 +260,11 @@ fn two_jobs_at_once_and_a_job_on_two_connections_are_told_apart_in_the_plan_log(
         job.phase_begin(MIB, Duration::ZERO).unwrap();
         job.phase_progress(MIB).unwrap();
     }
+    let phases = || client.plans(100).unwrap().phases;
+    wait_for("both phases have begun", || phases().len() == 2);
     // A phase of no time at all has no error of its estimate.
     std::thread::sleep(Duration::from_millis(5));
     jobs.iter().for_each(|job| job.phase_end().unwrap());
-    let phases = || client.plans(100).unwrap().phases;
     wait_for("both phases have ended", || {
         phases().iter().filter(|phase| phase.observed_ms.is_some()).count() == 2
     });
