@@ -384,6 +384,11 @@ fn the_page_asks_nobody_else_and_no_other_site_can_read_it() {
     }
     let (head, _) = coordinator.get("/api/live", "Host: evil.example\r\n");
     assert!(head.starts_with("HTTP/1.1 403"), "{head}");
+    // Nor can it have the coordinator work.
+    let (head, _) = coordinator.get("/api/live", "Host: 127.0.0.1:1\r\nSec-Fetch-Site: cross-site\r\n");
+    assert!(head.starts_with("HTTP/1.1 403"), "{head}");
+    let (head, _) = coordinator.get("/api/live", "Host: 127.0.0.1:1\r\nSec-Fetch-Site: same-origin\r\n");
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
     let (head, _) = coordinator.get("/api/none", "");
     assert!(head.starts_with("HTTP/1.1 404"), "{head}");
 }

@@ -57,7 +57,7 @@ pub enum PeerRequest {
         first: PageRef,
         /// How many: of at most [`RUN_BYTES_MAX`] together.
         count: u32,
-        /// Who wants them.
+        /// The reason for the request.
         wanted: Wanted,
         /// As of [`PeerRequest::Page`].
         deadline_ms: u32,

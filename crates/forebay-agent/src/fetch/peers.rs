@@ -572,7 +572,7 @@ pub(super) enum Onward {
     Ended,
 }
 
-/// Why a page is wanted, as the peer is told.
+/// The reason that a request to a peer gives for a page.
 pub(super) fn wanted(urgency: Urgency, is_demanded: bool) -> Wanted {
     match urgency {
         _ if is_demanded => Wanted::Now,

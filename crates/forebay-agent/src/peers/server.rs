@@ -599,7 +599,7 @@ pub(super) fn failed(e: FlightError) -> PeerReply {
     }
 }
 
-/// How urgent a page is here, and when its asker is told that it is not there yet.
+/// The urgency of a fetch for an asker, and the time of the answer that the page is not there yet.
 pub(super) fn hurry(wanted: Wanted, deadline: Instant) -> (Urgency, Instant) {
     let soon = patience(deadline).min(Instant::now() + PATIENCE_AHEAD);
     match wanted {

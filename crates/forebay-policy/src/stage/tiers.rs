@@ -7,7 +7,7 @@ use alloc::string::String;
 use super::Rules;
 use super::event::Node;
 
-/// What the tiers hold, and what of it may be planned with.
+/// The sizes of tiers, and the part of each that plans may use.
 pub(super) struct Tiers {
     rules: Rules,
     /// What tiers hold, where it was reported.
