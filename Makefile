@@ -133,7 +133,7 @@ bench-spark: build ## Gain and cost of waves on Spark, at several speeds of the 
 	$(PYTHON) python/demo --study $(if $(LAB),--lab $(LAB)) $(ARGS)
 
 .PHONY: bench-tpch
-bench-tpch: build java ## TPC-H on Spark, alone and with Forebay: bytes from the PFS of 22 queries; about 10 minutes, and PyPI the first time (ARGS="--scale 3 --times", ARGS=--quick: one minute)
+bench-tpch: build java ## TPC-H on Spark, alone and with Forebay: bytes from the PFS of 22 queries; about 10 minutes, and PyPI the first time (ARGS="--format orc", ARGS="--scale 3 --times", ARGS=--faults, ARGS=--quick: one minute)
 	$(PYTHON) python/tpch $(ARGS)
 
 .PHONY: experiment-memory

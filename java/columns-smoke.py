@@ -1,11 +1,12 @@
 """Columnar tables in Spark with the plug-in: what is read from the PFS is what the query needs, and Delta Lake commits.
 
-    python3 java/columns-smoke.py [columns] [delta]
+    python3 java/columns-smoke.py [columns] [delta] [giant]
 
 The PFS is the slow file system of the lab, which counts the bytes it serves. The bytes that a query
 needs follow from the footers of its files: the column chunks of the row groups that Spark reads,
-and the footers themselves. With ROW_GROUP_MIB=128, each file has one row group. Verdicts are about
-bytes, never about times. Needs `make java`, and root or fusermount3.
+and the footers themselves. With ROW_GROUP_MIB=128, each file has one row group. `giant` reads a
+column chunk of GIANT_MIB (64) that is twice as large as the tier. Verdicts are about bytes, never
+about times. Needs `make java`, and root or fusermount3.
 """
 
 import contextlib
@@ -34,6 +35,7 @@ ROWS = 60_000
 # Row groups of so many bytes, so that a range of a sorted key is some of them.
 ROW_GROUP_BYTES = int(os.environ.get("ROW_GROUP_MIB", "8")) << 20
 MOST_OF_NEEDED = 1.2
+GIANT_BYTES = int(os.environ.get("GIANT_MIB", "64")) << 20
 # Delta Lake for each Spark; none is published for newer ones.
 DELTA = {"3.5": "io.delta:delta-spark_2.12:3.3.2", "4.0": "io.delta:delta-spark_2.13:4.0.0"}
 
@@ -74,7 +76,7 @@ def make_table(spark, directory):
     wide.repartitionByRange(PARTITIONS, "key").sortWithinPartitions("key").write.partitionBy("part").parquet(str(directory))
 
 
-def needed_bytes(spark, directory, columns, keeps=lambda low, high: True, below=""):
+def needed_bytes(spark, directory, columns, keeps=lambda low, high: True, below="", key="key"):
     """Bytes of these columns in the row groups whose keys `keeps`, and of footers."""
     jvm = spark._jvm
     total = 0
@@ -85,8 +87,8 @@ def needed_bytes(spark, directory, columns, keeps=lambda low, high: True, below=
         reader = jvm.org.apache.parquet.hadoop.ParquetFileReader.open(source)
         for block in reader.getFooter().getBlocks():
             chunks = {chunk.getPath().toDotString(): chunk for chunk in block.getColumns()}
-            key = chunks["key"].getStatistics()
-            if keeps(key.genericGetMin(), key.genericGetMax()):
+            statistics = chunks[key].getStatistics()
+            if keeps(statistics.genericGetMin(), statistics.genericGetMax()):
                 total += sum(chunks[name].getTotalSize() for name in columns)
         reader.close()
         size = file.stat().st_size
@@ -178,8 +180,35 @@ def delta(place, socket, pfs):
         spark.stop()
 
 
+def giant(place):
+    """One column chunk that is larger than the tier: read once and rightly, and again."""
+    maker = session(place / "none", **{"spark.plugins": ""})
+    frame = maker.range(0, GIANT_BYTES // 8, 1, 1).selectExpr("rand(7) as v", "id")
+    frame.write.option("parquet.block.size", str(4 * GIANT_BYTES)).parquet(str(place / "giant/table"))
+    (file,) = (place / "giant/table").glob("*.parquet")
+    expected = frame.agg(functions.max("v"), functions.sum("v")).collect()
+    needed = needed_bytes(maker, place / "giant/table", ["v"], key="v")
+    maker.stop()
+    check(f"a column chunk of {needed / 1e6:.0f} MB in a file of {file.stat().st_size / 1e6:.0f} MB", needed > 0.9 * GIANT_BYTES)
+    with contextlib.ExitStack() as stack:
+        pfs = stack.enter_context(lab.slow_pfs(PROGRAM, place / "giant", place / "giant-pfs", 4, "200MB/s", ["--read-ahead", "128KiB"]))
+        socket = stack.enter_context(lab.agent(PROGRAM, pfs, place / "giant-state", GIANT_BYTES // 2))
+        spark = session(socket)
+        try:
+            for again in ("", " again"):
+                before = lab.served_bytes(pfs)
+                found = spark.read.parquet(f"file://{pfs}/table").agg(functions.max("v"), functions.sum("v")).collect()
+                time.sleep(1)
+                served = lab.served_bytes(pfs) - before
+                check(f"a chunk twice as large as the tier{again}: the result", found == expected)
+                ratio = served / needed
+                check(f"a chunk twice as large as the tier{again}: {ratio:.2f} times its bytes from the PFS", ratio <= MOST_OF_NEEDED)
+        finally:
+            spark.stop()
+
+
 def main():
-    which = sys.argv[1:] or ["columns", "delta"]
+    which = sys.argv[1:] or ["columns", "delta", "giant"]
     with contextlib.ExitStack() as stack:
         place = Path(tempfile.mkdtemp(prefix="forebay-columns-"))
         stack.callback(shutil.rmtree, place, ignore_errors=True)
@@ -194,6 +223,8 @@ def main():
             columns(place, socket, pfs)
         if "delta" in which:
             delta(place, socket, pfs)
+        if "giant" in which:
+            giant(place)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,16 @@
 """TPC-H on Spark over a slow PFS: Spark alone, with the tier, and with the tier and waves.
 
-    python3 python/tpch [--scale 1] [--quick] [--queries 1,6] [--modes alone,no-action] [--times]
+    python3 python/tpch [--scale 1] [--format orc] [--quick] [--queries 1,6] [--modes alone,no-action] [--times]
+
+    python3 python/tpch --faults [--format orc]
 
 It compares results and the bytes from the PFS of each query, cold and in a second run, and shows
 what the plug-in reported of each and tasks did not read. The tables are Parquet from the generator
-`tpchgen-cli` (PyPI). It leaves `tpch.json`, `tpch.md` and `tpch.svg` in `target/tpch`. Bytes hardly
-depend on the load of the machine: only the gap over which waves merge reads is measured. Seconds
-do, and are in the table only with --times.
+`tpchgen-cli` (PyPI), or ORC, which Spark makes of these once. It leaves `tpch.json`, `tpch.md` and
+`tpch.svg` in `target/tpch` (`target/tpch-orc`). Bytes hardly depend on the load of the machine:
+only the gap over which waves merge reads is measured. Seconds do, and are in the table only with
+--times. With --faults it kills an agent, an executor and the coordinator in the middle of five
+queries instead, on two nodes, and compares the results with those of undisturbed runs.
 """
 
 import argparse
@@ -21,6 +25,7 @@ REPOSITORY = HERE.parents[1]
 sys.path[:0] = [str(HERE), str(REPOSITORY / "python/demo")]
 
 import bench  # noqa: E402
+import faults  # noqa: E402
 import lab  # noqa: E402
 import queries  # noqa: E402
 import report  # noqa: E402
@@ -51,22 +56,26 @@ def modes(text):
 def arguments():
     parser = argparse.ArgumentParser(prog="python3 python/tpch", description="TPC-H on Spark: bytes from the PFS, alone and with Forebay.")
     parser.add_argument("--scale", type=float, help="scale factor; 1 is about 350 MB of Parquet [default: 1]")
+    parser.add_argument("--format", choices=bench.FORMATS, default=bench.FORMATS[0], help="of the tables [default: %(default)s]")
     parser.add_argument("--queries", type=numbers, metavar="N,N", help="queries to run [default: all]")
     parser.add_argument("--modes", type=modes, metavar="MODE,MODE", default=list(bench.MODES), help=f"of {', '.join(bench.MODES)} [default: all]")
     parser.add_argument("--parts", type=int, default=4, help="files of each large table [default: %(default)s]")
     parser.add_argument("--spark", default=sparkhome.VERSION, metavar="VERSION", help="of PyPI's pyspark [default: %(default)s]")
     parser.add_argument("--cores", type=int, default=2, help="cores of Spark [default: %(default)s]")
-    parser.add_argument("--rate", type=float, default=800, metavar="MB/S", help="of the PFS, all servers together [default: %(default)s]")
+    parser.add_argument("--rate", type=float, metavar="MB/S", help="of the PFS, all servers together [default: 800]")
     parser.add_argument("--read-ahead", default="128KiB", metavar="SIZE", help="the kernel's read-ahead on the PFS [default: %(default)s]")
     parser.add_argument("--driver-memory", default="2g", help="of Spark [default: %(default)s]")
     parser.add_argument("--log-level", default="ERROR", help="of Spark's log, which is beside the figures [default: %(default)s]")
     parser.add_argument("--times", action="store_true", help="put seconds into the table: on a quiet machine")
     parser.add_argument("--quick", action="store_true", help=f"scale factor 0.05, queries {', '.join(map(str, QUICK))}; fails if a target is missed")
+    parser.add_argument("--faults", action="store_true", help=f"kill things in the middle of queries {', '.join(map(str, faults.QUERIES))}, at scale factor 0.05 and 2 MB/s")
     parser.add_argument("--output", type=Path, metavar="DIR", help="directory of the results [default: target/tpch]")
     args = parser.parse_args()
-    args.scale = args.scale or (0.05 if args.quick else 1)
-    args.queries = args.queries or (list(QUICK) if args.quick else list(queries.QUERIES))
-    args.directory = (args.output or TARGET / ("tpch-quick" if args.quick else "tpch")).resolve()
+    args.scale = args.scale or (0.05 if args.quick or args.faults else 1)
+    args.rate = args.rate or (2 if args.faults else 800)
+    args.queries = args.queries or list(faults.QUERIES if args.faults else QUICK if args.quick else queries.QUERIES)
+    name = "tpch" + ("" if args.format == bench.FORMATS[0] else f"-{args.format}") + ("-faults" if args.faults else "-quick" if args.quick else "")
+    args.directory = (args.output or TARGET / name).resolve()
     return args
 
 
@@ -83,6 +92,7 @@ def prepare(args):
         pip(args, GENERATOR)
     built = [path for path in (TARGET / "release/forebay", TARGET / "debug/forebay") if path.exists()]
     args.program = os.environ.get("FOREBAY_BIN") or max(built, key=lambda path: path.stat().st_mtime, default=TARGET / "release/forebay")
+    args.target = TARGET
     args.jar = TARGET / "forebay-spark.jar"
     missing = [str(path) for path in (args.program, args.jar) if not Path(path).exists()]
     if missing:
@@ -90,6 +100,9 @@ def prepare(args):
     args.tables = TARGET / f"tpch-data/{args.scale:g}-{args.parts}"
     print(f"tables of scale factor {args.scale:g} ...", flush=True)
     bench.generate(generator, args.tables, args.scale, args.parts)
+    if args.format != bench.FORMATS[0]:
+        generated, args.tables = args.tables, args.tables.with_name(f"{args.tables.name}-{args.format}")
+        bench.convert(args, generated)
     args.capacity_bytes = max(512 << 20, int(args.scale * (1 << 30)))
     args.directory.mkdir(parents=True, exist_ok=True)
     args.output = args.directory / "runs.jsonl"
@@ -99,6 +112,11 @@ def main():
     args = arguments()
     try:
         prepare(args)
+        if args.faults:
+            outcomes = faults.run_all(args, lambda line: print(line, flush=True))
+            (args.directory / "faults.json").write_text(json.dumps(outcomes, indent=1) + "\n")
+            print(f"{len(outcomes)} faults in {len(args.queries)} queries; every result is right")
+            return
         outcomes = bench.run_all(args, lambda line: print(line, flush=True))
     except (bench.BenchError, lab.LabError, sparkhome.SparkMissing) as error:
         sys.exit(f"tpch: {error}")
@@ -106,7 +124,7 @@ def main():
     lines = report.table(outcomes, args.times)
     said = report.verdict(figures)
     (args.directory / "tpch.md").write_text("\n".join([*lines, "", *said]) + "\n")
-    whole = {"scale": args.scale, "spark": args.spark, "parts": args.parts, "read_ahead": args.read_ahead, "rate_mb_per_s": args.rate, "summary": figures, "outcomes": outcomes}
+    whole = {"scale": args.scale, "spark": args.spark, "format": args.format, "parts": args.parts, "read_ahead": args.read_ahead, "rate_mb_per_s": args.rate, "summary": figures, "outcomes": outcomes}
     (args.directory / "tpch.json").write_text(json.dumps(whole, indent=1) + "\n")
     print("\n".join(["", *lines, "", *said]))
     pip(args, "matplotlib")

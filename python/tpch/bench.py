@@ -14,6 +14,8 @@ import queries
 
 HERE = Path(__file__).resolve().parent
 SERVERS = 4
+# Of the tables; the generator writes the first.
+FORMATS = ("parquet", "orc")
 # Settings of Spark by mode; `{jar}` and `{socket}` are put in.
 PLUGIN = {
     "spark.driver.extraClassPath": "{jar}",
@@ -59,6 +61,20 @@ def generate(generator, tables, scale, parts):
     done.touch()
 
 
+def convert(config, generated):
+    """The tables below `config.tables` in its format, made of the `generated` ones."""
+    done = config.tables / "complete"
+    if done.exists():
+        return
+    shutil.rmtree(config.tables, ignore_errors=True)
+    command = [config.python, HERE / "convert.py", generated, config.tables, config.format, config.driver_memory]
+    environment = {**os.environ, "PYSPARK_PYTHON": str(config.python), "SPARK_LOCAL_IP": "127.0.0.1"}
+    ended = subprocess.run([str(part) for part in command], capture_output=True, text=True, env=environment, check=False)
+    if ended.returncode:
+        raise BenchError(f"Spark cannot write the tables as {config.format}: {ended.stderr.strip()[-2000:]}")
+    done.touch()
+
+
 def run_all(config, say):
     """Outcomes by mode and query; `config` as of `__main__`."""
     if config.output.exists():
@@ -95,6 +111,7 @@ def run_mode(config, mode, pfs, socket):
         "pfs": str(pfs),
         "tables": str(pfs),
         "scale": config.scale,
+        "format": config.format,
         "queries": list(config.queries),
         "evict": [str(config.program), "evict", "--all", "--socket", str(socket)] if MODES[mode] else [],
         "status": [str(config.program), "status", "--json", "--socket", str(socket)] if MODES[mode] else [],

@@ -95,9 +95,7 @@ def run(spark, task, number):
         print(f"tpch: Q{number} {name}", file=sys.stderr, flush=True)
         pages = fetched_pages(task)
         before, asked, began = quiet_bytes(pfs), asked_bytes(spark), time.monotonic()
-        # Tables anew, as each query is an application of its own would have them.
-        for table in queries.TABLES:
-            spark.read.parquet(f"file://{task['tables']}/{table}").createOrReplaceTempView(table)
+        register(spark, task)
         rows = spark.sql(queries.text(number, task["scale"])).collect()
         seconds = time.monotonic() - began
         served = quiet_bytes(pfs) - before
@@ -106,6 +104,12 @@ def run(spark, task, number):
             {"run": name, "seconds": seconds, "served_bytes": served, "asked_bytes": asked_bytes(spark) - asked, "pages": pages, "result": digest(rows)}
         )
     return outcome
+
+
+def register(spark, task):
+    """The tables anew, as a query that is an application of its own would have them."""
+    for table in queries.TABLES:
+        spark.read.format(task["format"]).load(f"file://{task['tables']}/{table}").createOrReplaceTempView(table)
 
 
 def forget(task):

@@ -1,7 +1,7 @@
 package io.forebay.spark;
 
-import java.io.EOFException;
 import java.io.IOException;
+import java.io.InterruptedIOException;
 import java.util.ArrayList;
 import java.util.Comparator;
 import java.util.HashMap;
@@ -15,23 +15,18 @@ import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
+import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
 
 import org.apache.hadoop.conf.Configuration;
-import org.apache.hadoop.fs.FSDataInputStream;
-import org.apache.hadoop.fs.FileStatus;
-import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
-import org.apache.parquet.hadoop.ParquetFileReader;
-import org.apache.parquet.hadoop.metadata.BlockMetaData;
-import org.apache.parquet.hadoop.metadata.ColumnChunkMetaData;
-import org.apache.parquet.hadoop.util.HadoopInputFile;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * What tasks read of Parquet files: the chunks of their columns in the row groups of their splits,
- * and the footers.
+ * What tasks read of files of Parquet and ORC: the footers, and the columns of their scan in the
+ * row groups or stripes of their splits ({@link ParquetLayout}, {@link OrcLayout}).
  *
  * <p>The footers of a stage's files are read at once, in parallel and through the tier, where tasks
  * find them again. Where the ranges cannot be told nothing is: tasks then fetch what they read, and
@@ -48,8 +43,8 @@ final class Footers {
   private static final int THREADS = 8;
   private static final long DEADLINE_S = 30;
 
-  /** Length and magic number at the end of a file. */
-  private static final int TAIL_BYTES = 8;
+  /** Parts of files that one stage has; the driver's memory is bounded by it. */
+  static final int RANGES_MAX = 1 << 20;
 
   private static final Logger LOG = LoggerFactory.getLogger("io.forebay.spark");
   private static final Set<String> SAID = ConcurrentHashMap.newKeySet();
@@ -61,13 +56,33 @@ final class Footers {
     }
   }
 
-  /** One file, as far as its scan needs it. */
-  private record Footer(Range own, List<Group> groups) {}
+  /** One file, as far as its scan needs it: the footer, which every task reads, and the groups. */
+  record Layout(Range own, List<Group> groups) {}
 
-  /** A row group: its middle, by which it belongs to a split, and what is read of it. */
-  private record Group(long middle, List<Range> chunks) {}
+  /**
+   * A row group of Parquet, or a stripe of ORC.
+   *
+   * @param at it belongs to the split that holds this byte
+   * @param read what a task reads of it
+   */
+  record Group(long at, List<Range> read) {}
 
-  private final Map<Path, Footer> footers = new HashMap<>();
+  /** A file is read without a plan; the message says why, and is the same for all such files. */
+  static final class Unplanned extends IOException {
+    private static final long serialVersionUID = 1;
+
+    Unplanned(String why) {
+      super(why);
+    }
+  }
+
+  private final Map<Path, Layout> layouts = new HashMap<>();
+
+  /** Bytes of footers that may be parsed at the same time. */
+  private final Semaphore parsing = new Semaphore(FOOTER_BYTES_MAX);
+
+  /** Of all files so far. */
+  private final AtomicInteger ranges = new AtomicInteger();
 
   /** Files that are read without a plan, by the reason. The threads that read footers add to it. */
   private final Map<String, Integer> withoutPlan = new ConcurrentHashMap<>();
@@ -89,7 +104,9 @@ final class Footers {
     if (files.size() > FILES_MAX) {
       footers.leaveOut("a stage reads more columnar files than " + FILES_MAX, files.size(), null);
     } else {
+      long beganNs = System.nanoTime();
       footers.read(files, hadoop);
+      LOG.debug("Forebay: the footers of {} files of a stage took {} ms", files.size(), TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - beganNs));
     }
     footers.withoutPlan.forEach((why, count) -> LOG.debug("Forebay: {} files of a stage are read without a plan: {}", count, why));
     return footers;
@@ -107,20 +124,13 @@ final class Footers {
       return thread;
     });
     try {
-      Map<Path, Future<Footer>> reading = new HashMap<>();
-      files.forEach((path, scan) -> {
-        String why = scan == null ? "the columns of a scan are not known" : path.getName().toLowerCase(Locale.ROOT).endsWith(".orc") ? "ORC's stripes are not looked at" : null;
-        if (why == null) {
-          reading.put(path, pool.submit(() -> read(path, scan, hadoop)));
-        } else {
-          leaveOut(why, 1, path);
-        }
-      });
+      Map<Path, Future<Layout>> reading = new HashMap<>();
+      files.forEach((path, scan) -> reading.put(path, pool.submit(() -> read(path, scan, hadoop))));
       long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(DEADLINE_S);
-      for (Map.Entry<Path, Future<Footer>> entry : reading.entrySet()) {
-        Footer footer = await(entry.getKey(), entry.getValue(), deadline);
-        if (footer != null) {
-          footers.put(entry.getKey(), footer);
+      for (Map.Entry<Path, Future<Layout>> entry : reading.entrySet()) {
+        Layout layout = await(entry.getKey(), entry.getValue(), deadline);
+        if (layout != null) {
+          layouts.put(entry.getKey(), layout);
         }
       }
     } finally {
@@ -128,75 +138,69 @@ final class Footers {
     }
   }
 
-  private Footer await(Path path, Future<Footer> reading, long deadline) {
+  private Layout await(Path path, Future<Layout> reading, long deadline) {
     try {
       return reading.get(Math.max(0, deadline - System.nanoTime()), TimeUnit.NANOSECONDS);
     } catch (InterruptedException e) {
       Thread.currentThread().interrupt();
     } catch (ExecutionException e) {
       // Whatever is wrong with the file, the task that reads it says so.
-      leaveOut("the footer of a file cannot be read, " + e.getCause().getClass().getSimpleName(), 1, path);
+      Throwable why = e.getCause();
+      leaveOut(why instanceof Unplanned ? why.getMessage() : "the footer of a file cannot be read, " + why.getClass().getSimpleName(), 1, path);
     } catch (java.util.concurrent.TimeoutException | CancellationException e) {
       leaveOut("footers are not read within " + DEADLINE_S + " s", 1, path);
     }
     return null;
   }
 
-  private Footer read(Path path, Scan scan, Configuration hadoop) throws IOException {
-    Range own = footer(path, hadoop);
-    if (own == null) {
-      return null;
+  private Layout read(Path path, Scan scan, Configuration hadoop) throws IOException {
+    if (scan == null) {
+      throw new Unplanned("the columns of a scan are not known");
     }
-    try (ParquetFileReader reader = ParquetFileReader.open(HadoopInputFile.fromPath(path, hadoop))) {
-      List<Group> groups = new ArrayList<>();
-      for (BlockMetaData block : reader.getFooter().getBlocks()) {
-        boolean read = RowGroups.mayMatch(block, scan.filters());
-        List<Range> chunks = new ArrayList<>();
-        if (read) {
-          for (ColumnChunkMetaData chunk : block.getColumns()) {
-            if (scan.columns().contains(chunk.getPath().toArray()[0].toLowerCase(Locale.ROOT))) {
-              chunks.add(before(own.offset(), chunk.getStartingPos(), chunk.getTotalSize()));
-            }
-          }
-        }
-        groups.add(new Group(block.getStartingPos() + block.getCompressedSize() / 2, merged(chunks)));
-      }
-      return new Footer(own, groups);
+    boolean orc = path.getName().toLowerCase(Locale.ROOT).endsWith(".orc");
+    Layout layout = orc ? OrcLayout.read(path, scan, hadoop, this) : ParquetLayout.read(path, scan, hadoop, this);
+    int count = layout.groups().stream().mapToInt(group -> group.read().size()).sum();
+    if (ranges.addAndGet(count) > RANGES_MAX) {
+      throw new Unplanned("a stage reads more parts of columnar files than " + RANGES_MAX);
+    }
+    return layout;
+  }
+
+  /** Parses a footer of so many bytes, when those that are being parsed leave room for it. */
+  <T> T parsed(long bytes, Parser<T> parser) throws IOException {
+    int permits = (int) Math.min(bytes, FOOTER_BYTES_MAX);
+    try {
+      parsing.acquire(permits);
+    } catch (InterruptedException e) {
+      Thread.currentThread().interrupt();
+      throw new InterruptedIOException("the time for footers is over");
+    }
+    try {
+      return parser.parse();
+    } finally {
+      parsing.release(permits);
     }
   }
 
-  /** A chunk, which lies before the footer, whatever the footer says. */
-  private static Range before(long footer, long offset, long length) throws IOException {
-    if (offset < 0 || length < 0 || length > footer - offset) {
-      throw new IOException("a footer names " + length + " bytes at " + offset + ", and begins at " + footer);
+  /** By which a footer is parsed. */
+  interface Parser<T> {
+    T parse() throws IOException;
+  }
+
+  /** A length that a file names of its own parts, if these are to be read here. */
+  static int bounded(long bytes, long most) throws Unplanned {
+    if (bytes < 0 || bytes > FOOTER_BYTES_MAX || bytes > most) {
+      throw new Unplanned("a footer has more than " + FOOTER_BYTES_MAX + " bytes, or more than its file");
+    }
+    return (int) bytes;
+  }
+
+  /** A range that a footer names, if it lies before {@code end}. */
+  static Range before(long end, long offset, long length) throws IOException {
+    if (offset < 0 || length < 0 || offset > end || length > end - offset) {
+      throw new IOException("a footer names " + length + " bytes at " + offset + ", and " + end + " are the end of its data");
     }
     return new Range(offset, length);
-  }
-
-  /** Where the footer of a file is; null if it is not to be parsed here. */
-  private Range footer(Path path, Configuration hadoop) throws IOException {
-    FileSystem fs = path.getFileSystem(hadoop);
-    FileStatus status = fs.getFileStatus(path);
-    if (status.getLen() < TAIL_BYTES) {
-      throw new EOFException(path + " has " + status.getLen() + " bytes");
-    }
-    byte[] tail = new byte[TAIL_BYTES];
-    try (FSDataInputStream in = fs.open(path)) {
-      in.readFully(status.getLen() - TAIL_BYTES, tail);
-    }
-    if (tail[4] != 'P' || tail[5] != 'A' || tail[6] != 'R' || tail[7] != '1') {
-      leaveOut("a file is encrypted, or not of Parquet", 1, path);
-      return null;
-    }
-    long bytes = 0;
-    for (int i = 3; i >= 0; i--) {
-      bytes = bytes << 8 | tail[i] & 0xff;
-    }
-    if (bytes > FOOTER_BYTES_MAX || bytes > status.getLen() - TAIL_BYTES) {
-      leaveOut("a footer has more than " + FOOTER_BYTES_MAX + " bytes, or more than its file", 1, path);
-      return null;
-    }
-    return new Range(status.getLen() - TAIL_BYTES - bytes, bytes + TAIL_BYTES);
   }
 
   /** In the order of the file, those that touch as one. */
@@ -213,22 +217,21 @@ final class Footers {
     return merged;
   }
 
-  /**
-   * What a task reads whose split of the file is {@code split}: nothing if that is not known. A row
-   * group belongs to the split that holds its middle, as Spark has it.
-   */
+  /** What a task reads whose split of the file is {@code split}: nothing if that is not known. */
   List<Range> of(Path path, Range split) {
-    Footer footer = footers.get(path);
-    if (footer == null) {
+    Layout layout = layouts.get(path);
+    if (layout == null) {
       return List.of();
     }
     List<Range> read = new ArrayList<>();
-    for (Group group : footer.groups()) {
-      if (group.middle() >= split.offset() && group.middle() < split.end()) {
-        read.addAll(group.chunks());
+    for (Group group : layout.groups()) {
+      if (group.at() >= split.offset() && group.at() < split.end()) {
+        read.addAll(group.read());
       }
     }
-    read.add(footer.own());
+    if (layout.own().length() > 0) {
+      read.add(layout.own());
+    }
     return merged(read);
   }
 

@@ -46,6 +46,16 @@ final class Scala {
     return list;
   }
 
+  /** These as a Seq of either Scala. */
+  static scala.collection.immutable.List<Object> seq(List<Object> elements) {
+    @SuppressWarnings("unchecked") // An empty list has elements of any type.
+    scala.collection.immutable.List<Object> list = (scala.collection.immutable.List<Object>) (Object) scala.collection.immutable.Nil$.MODULE$;
+    for (int i = elements.size() - 1; i >= 0; i--) {
+      list = new scala.collection.immutable.$colon$colon<>(elements.get(i), list);
+    }
+    return list;
+  }
+
   private static Object unwrap(java.lang.reflect.Method method, Object target, Object... arguments) throws ReflectiveOperationException {
     try {
       // A public method of a class that is not public itself, as Scala's collections are.

@@ -5,14 +5,11 @@ import java.util.ArrayDeque;
 import java.util.Arrays;
 import java.util.Deque;
 import java.util.HashMap;
-import java.util.HashSet;
 import java.util.List;
-import java.util.Locale;
 import java.util.Map;
-import java.util.Set;
-import java.util.stream.Collectors;
 
 import org.apache.spark.rdd.RDD;
+import org.apache.spark.sql.types.StructType;
 
 /**
  * What a scan of SQL reads of its files: the columns, and the filters by which it leaves row groups
@@ -23,28 +20,22 @@ import org.apache.spark.rdd.RDD;
  * running SQL execution; a scan is found there by the RDD that it has made. Only what has been
  * computed is looked at: to compute a lazy value here could wait for a broadcast.
  *
- * @param columns names of columns at the root of the schema, in lower case: whether case matters is
- *     a setting, and a column more costs little
+ * @param columns that it reads
  * @param filters of {@code org.apache.spark.sql.sources}, all of which hold
  */
-record Scan(Set<String> columns, List<Object> filters) {
+record Scan(Columns columns, List<Object> filters) {
   private static final String SCAN_V1 = "org.apache.spark.sql.execution.datasources.FileScanRDD";
   private static final String SCAN_V2 = "org.apache.spark.sql.execution.datasources.v2.DataSourceRDD";
 
   /** Reads nothing. */
-  static final Scan NONE = new Scan(Set.of(), List.of());
+  static final Scan NONE = new Scan(Columns.NONE, List.of());
 
   /** Nodes of a plan that are looked at. */
   private static final int NODES_MAX = 100_000;
 
   /** What either of two scans of one file reads. */
   Scan with(Scan other) {
-    if (equals(other)) {
-      return this;
-    }
-    Set<String> both = new HashSet<>(columns);
-    both.addAll(other.columns);
-    return new Scan(both, List.of());
+    return equals(other) ? this : new Scan(columns.with(other.columns), List.of());
   }
 
   /**
@@ -56,7 +47,7 @@ record Scan(Set<String> columns, List<Object> filters) {
     try {
       switch (rdd.getClass().getName()) {
         case SCAN_V1 -> {
-          return new Scan(names(Scala.call(rdd, "readSchema")), filtersV1.getOrDefault(rdd.id(), List.of()));
+          return new Scan(columns(Scala.call(rdd, "readSchema")), filtersV1.getOrDefault(rdd.id(), List.of()));
         }
         case SCAN_V2 -> {
           Object factory = field(rdd, "partitionReaderFactory");
@@ -64,7 +55,7 @@ record Scan(Set<String> columns, List<Object> filters) {
             return null;
           }
           List<Object> filters = Scala.has(factory, "filters") ? Arrays.asList((Object[]) Scala.call(factory, "filters")) : List.of();
-          return new Scan(names(Scala.call(factory, "readDataSchema")), filters);
+          return new Scan(columns(Scala.call(factory, "readDataSchema")), filters);
         }
         default -> {
           return null;
@@ -75,8 +66,8 @@ record Scan(Set<String> columns, List<Object> filters) {
     }
   }
 
-  private static Set<String> names(Object schema) throws ReflectiveOperationException {
-    return Arrays.stream((String[]) Scala.call(schema, "fieldNames")).map(name -> name.toLowerCase(Locale.ROOT)).collect(Collectors.toSet());
+  private static Columns columns(Object schema) {
+    return Columns.of((StructType) schema);
   }
 
   /**

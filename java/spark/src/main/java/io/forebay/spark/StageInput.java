@@ -146,7 +146,7 @@ final class StageInput {
         while (table != null && table.getParent() != null && table.getName().indexOf('=') > 0) {
           table = table.getParent();
         }
-        scans.add(table + " " + (piece.scan() == null ? "" : new TreeSet<>(piece.scan().columns())));
+        scans.add(table + " " + (piece.scan() == null ? "" : piece.scan().columns()));
         if (scans.size() > SCANS_MAX) {
           return "";
         }

@@ -1,0 +1,68 @@
+package io.forebay.spark;
+
+import java.io.ByteArrayInputStream;
+import java.io.IOException;
+import java.util.ArrayList;
+import java.util.List;
+
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.Path;
+import org.apache.parquet.format.converter.ParquetMetadataConverter;
+import org.apache.parquet.hadoop.metadata.BlockMetaData;
+import org.apache.parquet.hadoop.metadata.ColumnChunkMetaData;
+import org.apache.parquet.hadoop.metadata.ParquetMetadata;
+
+import io.forebay.spark.Footers.Group;
+import io.forebay.spark.Footers.Layout;
+import io.forebay.spark.Footers.Range;
+
+/** Where a scan finds its columns in a file of Parquet: the chunks of each row group. */
+final class ParquetLayout {
+  /** Length of the footer, and magic number, at the end of a file. */
+  private static final int END_BYTES = 8;
+
+  private static final int MAGIC_BYTES = 4;
+
+  private ParquetLayout() {}
+
+  static Layout read(Path path, Scan scan, Configuration hadoop, Footers footers) throws IOException {
+    try (Tail tail = Tail.open(path, hadoop)) {
+      int footerBytes = footerBytes(tail);
+      Range own = new Range(tail.fileBytes() - END_BYTES - footerBytes, (long) footerBytes + END_BYTES);
+      return footers.parsed(own.length(), () -> {
+        byte[] bytes = tail.last((int) own.length());
+        ParquetMetadata metadata = new ParquetMetadataConverter().readParquetMetadata(new ByteArrayInputStream(bytes, 0, footerBytes), ParquetMetadataConverter.NO_FILTER);
+        List<Group> groups = new ArrayList<>();
+        for (BlockMetaData block : metadata.getBlocks()) {
+          groups.add(group(block, scan, own));
+        }
+        return new Layout(own, groups);
+      });
+    }
+  }
+
+  private static int footerBytes(Tail tail) throws IOException {
+    byte[] end = tail.last(END_BYTES);
+    if (end[MAGIC_BYTES] != 'P' || end[MAGIC_BYTES + 1] != 'A' || end[MAGIC_BYTES + 2] != 'R' || end[MAGIC_BYTES + 3] != '1') {
+      throw new Footers.Unplanned("a file is encrypted, or not of Parquet");
+    }
+    long bytes = 0;
+    for (int i = MAGIC_BYTES - 1; i >= 0; i--) {
+      bytes = bytes << 8 | end[i] & 0xff;
+    }
+    return Footers.bounded(bytes, tail.fileBytes() - END_BYTES);
+  }
+
+  /** A row group belongs to the split that holds its middle, as Spark has it. */
+  private static Group group(BlockMetaData block, Scan scan, Range own) throws IOException {
+    List<Range> chunks = new ArrayList<>();
+    if (RowGroups.mayMatch(block, scan.filters())) {
+      for (ColumnChunkMetaData chunk : block.getColumns()) {
+        if (scan.columns().read(chunk.getPath().toArray())) {
+          chunks.add(Footers.before(own.offset(), chunk.getStartingPos(), chunk.getTotalSize()));
+        }
+      }
+    }
+    return new Group(block.getStartingPos() + block.getCompressedSize() / 2, Footers.merged(chunks));
+  }
+}
