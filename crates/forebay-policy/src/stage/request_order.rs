@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 use super::event::{Action, JobKey, Priority, QueueId};
 use super::nodes::NodeNumber;
-use super::server_queues::{AtNode, chunk_bytes};
+use super::server_queues::{AtNode, WIDE, chunk_bytes};
 use super::waves::{Pace, QueueKey, Rank, StageRun, Wanted};
 use super::{Requested, Stages};
 use crate::machine::Nanos;
@@ -15,6 +15,10 @@ use crate::machine::Nanos;
 /// The part of a node's room that must be free of other requests before chunks of waves after the
 /// planned one are requested.
 const AHEAD_ROOM: u64 = 2;
+
+/// The part of a node's room in which chunks of a stage are requested whose tasks run after those
+/// of another stage that is still being fetched.
+const BEHIND_ROOM: u64 = 4;
 
 /// Chunks made per deadline: some 20 ms.
 const SPLIT_CHUNKS: usize = 20_000;
@@ -54,10 +58,27 @@ struct Room {
     requests: AtNode,
 }
 
+/// What comes before a stage: stages of the same job with smaller numbers, while none of its own
+/// tasks runs. An engine starts the tasks of the stage that it has submitted first, as long as
+/// there are any.
+#[derive(Clone, Copy, Default)]
+struct Before {
+    /// Their waves that have not been computed.
+    waves: u64,
+    /// Something of them is not fetched.
+    is_fetching: bool,
+    /// The first wave of one of them is not fetched: nothing computes until it is.
+    is_first_open: bool,
+}
+
 impl Room {
     /// Whether it has a slot and room for one more request.
-    fn has_room(&self, wanted: Wanted) -> bool {
-        let share = if wanted.is_planned { 1 } else { AHEAD_ROOM };
+    fn has_room(&self, wanted: Wanted, before: Before) -> bool {
+        let share = match wanted.is_planned {
+            _ if before.is_fetching => BEHIND_ROOM,
+            true => 1,
+            false => AHEAD_ROOM,
+        };
         let is_left = self.held_bytes + wanted.bytes <= self.plannable_bytes / share;
         is_left && self.requests.has_slot(wanted.limit)
     }
@@ -66,6 +87,8 @@ impl Room {
 /// What one deadline has examined.
 struct Look {
     stages: Vec<(JobKey, u32)>,
+    /// By the place of the stage.
+    before: Vec<Before>,
     /// By the number of the node.
     rooms: Vec<Room>,
     looked_at: usize,
@@ -86,7 +109,8 @@ impl Stages {
             return;
         }
         let is_all_split = self.split_some(&stages);
-        let mut look = Look { stages, rooms: self.rooms(now), looked_at: 0 };
+        let before = self.before(&stages);
+        let mut look = Look { stages, before, rooms: self.rooms(now), looked_at: 0 };
         let (mut next, mut is_enough) = self.look(now, &mut look);
         // As much again for sending: however many queues there are, each deadline sends something.
         let enough = look.looked_at + LOOKS_MAX;
@@ -102,7 +126,8 @@ impl Stages {
             let Some(found) = self.soonest(now, &key, &mut look) else { continue };
             if found.soon <= soon {
                 let (job, number) = look.stages[found.stage];
-                let bytes = self.ask(now, job, number, queue, &found.rank);
+                let is_next = !look.before[found.stage].is_fetching;
+                let bytes = self.ask(now, job, number, queue, &found.rank, is_next);
                 let room = &mut look.rooms[found.node];
                 room.held_bytes += bytes;
                 room.requests.begin();
@@ -205,10 +230,15 @@ impl Stages {
         for (stage, (key, number)) in look.stages.iter().enumerate() {
             let Some(run) = self.jobs.get_mut(key).and_then(|r| r.stages.get_mut(number)) else { continue };
             look.looked_at += run.nodes_waiting(queue);
+            let before = look.before[stage];
+            if queue.0 == WIDE && before.is_first_open {
+                // Nobody knows on which server it is: perhaps on that of the first wave.
+                continue;
+            }
             // A planner of whole parts keeps the account of memory, by what has come.
-            let may = |node: NodeNumber, wanted| whole_parts || rooms[node].has_room(wanted);
+            let may = |node: NodeNumber, wanted| whole_parts || rooms[node].has_room(wanted, before);
             let Some((rank, node)) = run.next_chunk(queue, may) else { continue };
-            let soon = (run.distance(&rank), rank.at);
+            let soon = (before.waves + run.distance(&rank), rank.at);
             let is_sooner = best.as_ref().is_none_or(|best| soon < best.soon);
             if is_sooner && self.queues.takes(queue.0, (run.serial, rank.wave), now) {
                 best = Some(Soonest { soon, stage, node, rank });
@@ -217,15 +247,44 @@ impl Stages {
         best
     }
 
-    /// Asks a node for a chunk; returns its bytes.
-    fn ask(&mut self, now: Nanos, key: JobKey, stage: u32, queue: QueueId, rank: &Rank) -> u64 {
+    /// What comes before each of these stages, which are in the order of their jobs and numbers.
+    fn before(&self, stages: &[(JobKey, u32)]) -> Vec<Before> {
+        let mut sum = (None, Before::default());
+        let before = stages.iter().map(|(key, number)| {
+            if sum.0 != Some(*key) {
+                sum = (Some(*key), Before::default());
+            }
+            let run = self.jobs.get(key).and_then(|running| running.stages.get(number));
+            // Planners of whole parts have an order of their own.
+            let Some(run) = run.filter(|_| !self.config.rules.whole_parts) else { return Before::default() };
+            let found = if run.has_begun() { Before::default() } else { sum.1 };
+            sum.1.waves += run.waves_left();
+            sum.1.is_fetching |= run.has_to_fetch();
+            sum.1.is_first_open |= run.is_first_open();
+            found
+        });
+        before.collect()
+    }
+
+    /// Asks a node for a chunk, of a stage whose tasks are the next to run or not; returns its
+    /// bytes.
+    fn ask(
+        &mut self,
+        now: Nanos,
+        key: JobKey,
+        stage: u32,
+        queue: QueueId,
+        rank: &Rank,
+        is_next: bool,
+    ) -> u64 {
         let speed = self.speed.bytes_per_s;
         let Some(running) = self.jobs.get_mut(&key) else { return 0 };
         let since_ms = now.saturating_since(running.job.began) / 1_000_000;
         let Some(run) = running.stages.get_mut(&stage) else { return 0 };
         let request = self.next_request;
         self.next_request += 1;
-        let priority = if run.is_planned(rank.wave) { Priority::Planned } else { Priority::Ahead };
+        let is_planned = is_next && run.is_planned(rank.wave);
+        let priority = if is_planned { Priority::Planned } else { Priority::Ahead };
         let (parts, pace) = run.ask(queue, rank, request, since_ms, speed);
         let (node, number) = (rank.node.to_string(), rank.number);
         self.queues.begin(queue, request, &node, (run.serial, rank.wave), now);

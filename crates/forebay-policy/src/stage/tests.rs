@@ -261,6 +261,106 @@ fn ahead_goes_only_what_leaves_half_of_the_room() {
     assert_eq!(held_after_the_first(8), 8 * MIB);
 }
 
+/// A job of stages that are all known: task `n` of stage `s` reads extent `n` of file `s - 1`.
+fn stages_of(tasks: &[u32], slots: u32) -> Vec<JobUpdate> {
+    let file =
+        |&tasks: &u32| File { mount: "pfs".into(), ino: 5 + u64::from(tasks), bytes: u64::from(tasks) * MIB };
+    let mut updates = vec![
+        JobUpdate::Begin { name: "app".into(), planner: String::new() },
+        JobUpdate::Slots { slots: vec![("a".into(), slots)] },
+        JobUpdate::Files { files: tasks.iter().map(file).collect() },
+    ];
+    for (file, &tasks) in tasks.iter().enumerate() {
+        let part = |task: u32| Part { file: file as u32, offset: u64::from(task) * MIB, len: MIB };
+        let split = |task| Split { parts: vec![part(task)], preferred_node: String::new() };
+        let stage = file as u32 + 1;
+        updates.push(JobUpdate::Splits { stage, splits: (0..tasks).map(split).collect() });
+        updates.push(JobUpdate::StageReady { stage });
+    }
+    updates
+}
+
+impl World {
+    /// Of each file, the extents that are requested, in their order.
+    fn ordered(&self, file: u32) -> Vec<u64> {
+        let parts = self.orders.values().flat_map(|(_, order, _)| &order.parts);
+        let mut extents: Vec<u64> = parts.filter(|p| p.file == file).map(|p| p.offset / MIB).collect();
+        extents.sort_unstable();
+        extents
+    }
+
+    fn run_all(&mut self, stage: u32, tasks: core::ops::Range<u32>) {
+        for task in tasks.clone() {
+            self.tell(vec![JobUpdate::TaskStarted { stage, task, host: "a".into() }]);
+        }
+        for task in tasks {
+            self.tell(vec![JobUpdate::TaskEnded { stage, task, ok: true, run_ms: 1000 }]);
+        }
+    }
+}
+
+/// As of a join without broadcast: both sides are known, and Spark runs the first side first.
+#[test]
+fn stages_of_a_job_are_fetched_in_the_order_in_which_their_tasks_run() {
+    let mut world = World::new("no-action", &[("a", 1 << 30)]);
+    world.tell(stages_of(&[8, 8], 2));
+    assert_eq!(
+        (world.ordered(0), world.ordered(1)),
+        (vec![0, 1], vec![]),
+        "the first wave has the file system"
+    );
+    world.fetch();
+    assert!(world.ordered(0).len() > 2, "{:?}", world.ordered(0));
+    for _ in 0..8 {
+        world.fetch();
+    }
+    let of_first = world.ordered(0);
+    // Nothing computes: the reach of the first stage ends, and the second has what is left.
+    assert!(of_first.len() >= 4, "{of_first:?}");
+    assert_eq!(world.ordered(1)[..2], [0, 1], "the second stage does not wait for the tasks of the first");
+    // All of the first stage: its tasks do not run sooner for it, but none of them waits.
+    for wave in 0..4 {
+        world.run_all(1, 2 * wave..2 * wave + 2);
+        world.fetch();
+    }
+    world.run_all(2, 0..2);
+    world.fetch();
+    assert!(world.ordered(1).contains(&3), "{:?}", world.ordered(1));
+}
+
+#[test]
+fn a_stage_that_waits_for_others_leaves_them_the_room_of_the_node() {
+    // Room for 20 extents or so; either stage would fill it.
+    let capacity = 40 * MIB;
+    let mut world = World::new("no-action", &[("a", capacity)]);
+    world.tell(laid_out(stages_of(&[40, 40], 4), 2));
+    for _ in 0..20 {
+        world.fetch();
+    }
+    let (first, second) = (world.ordered(0).len() as u64, world.ordered(1).len() as u64);
+    assert!(
+        first >= 4 && first * MIB > plannable(capacity) / 4,
+        "{first} of the first, {second} of the second"
+    );
+    assert!(
+        (first + second) * MIB <= plannable(capacity) / 2,
+        "{first} of the first, {second} of the second"
+    );
+    // When a scheduler runs both at a time, both are fetched wave by wave: none starves.
+    world.tell(vec![JobUpdate::TaskStarted { stage: 2, task: 0, host: "a".into() }]);
+    world.tell(vec![JobUpdate::TaskStarted { stage: 1, task: 0, host: "a".into() }]);
+    for _ in 0..20 {
+        world.fetch();
+    }
+    for extent in 0..8 {
+        assert!(
+            world.ordered(1).contains(&extent) && world.ordered(0).contains(&extent),
+            "{extent} of {:?}",
+            world.ordered(1)
+        );
+    }
+}
+
 #[test]
 fn with_few_slots_the_chunk_needed_first_goes_first_whichever_server_has_it() {
     // The servers of the first wave are the last, and each would have something of the waves within

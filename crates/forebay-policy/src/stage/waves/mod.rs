@@ -273,6 +273,26 @@ impl StageRun {
         wave.status.compute_began_ms
     }
 
+    /// Whether one of its tasks has started.
+    pub fn has_begun(&self) -> bool {
+        self.base + self.started as usize > 0
+    }
+
+    /// Waves that are not computed.
+    pub fn waves_left(&self) -> u64 {
+        self.unfinished().len() as u64
+    }
+
+    /// Whether a wave is not fetched.
+    pub fn has_to_fetch(&self) -> bool {
+        self.begun < self.waves.len() || !self.fetching.is_empty()
+    }
+
+    /// Whether its first wave has neither begun to compute nor been fetched.
+    pub fn is_first_open(&self) -> bool {
+        !self.has_begun() && self.waves.first().is_some_and(|wave| !wave.is_over())
+    }
+
     /// Bytes of the largest of them.
     pub fn largest_wave_bytes(&self) -> u64 {
         self.waves[self.base..].iter().map(|w| w.status.bytes).max().unwrap_or(0)
