@@ -4,6 +4,11 @@
 //! difference in hand. What it has moved says what it still needs alone; the rest of the time to
 //! the deadline is its *slack*. Prefetches cost slack, and the planners spend it on purpose. The
 //! phase is *behind* once the slack is down to what the brake itself takes to work.
+//!
+//! Clients of parallel file systems buffer what is written, so a program may have written all of
+//! its bytes long before they are on the servers. Progress that is faster than the phase is alone
+//! is not believed: nobody sees then what is left, as of a phase without any reports. Such a phase
+//! is taken to be on time for as long as it takes alone, and to be behind afterwards.
 
 use crate::machine::Nanos;
 
@@ -14,6 +19,10 @@ const KEPT_NS: u64 = 100_000_000;
 /// Of its bytes, a phase may have moved more than it declared by one part in so many before the
 /// declaration counts as wrong.
 const OVERRUN_PARTS: u64 = 32;
+
+/// Reports may be ahead of the time alone by one part in so many of it before they are taken for
+/// reports of buffered bytes: that time is only an estimate.
+const AHEAD_PARTS: u64 = 8;
 
 /// First guess at the bytes between two reports, as a part of the phase.
 const STEP_PARTS: u64 = 20;
@@ -37,6 +46,8 @@ pub struct Line {
     pub reports: bool,
     /// Bytes between two reports: so much may have been moved since the last.
     step: u64,
+    /// Reports were faster than the phase is alone.
+    is_buffered: bool,
 }
 
 impl Line {
@@ -49,7 +60,17 @@ impl Line {
         reports: bool,
     ) -> Self {
         let step = (bytes / STEP_PARTS).max(1);
-        Line { began: now, bytes, alone_ns, deadline, done: 0, reported: now, reports, step }
+        Line {
+            began: now,
+            bytes,
+            alone_ns,
+            deadline,
+            done: 0,
+            reported: now,
+            reports,
+            step,
+            is_buffered: false,
+        }
     }
 
     /// So many bytes of the phase have been moved; fewer than before change nothing.
@@ -61,6 +82,20 @@ impl Line {
         // The first report ends the guess.
         self.step = if self.reports && self.done > 0 { self.step.max(more) } else { more };
         (self.done, self.reported, self.reports) = (bytes, now, true);
+        self.is_buffered |= self.is_ahead(now);
+    }
+
+    /// Whether the last report is one of bytes that cannot be on the servers yet.
+    fn is_ahead(&self, now: Nanos) -> bool {
+        let Some(alone_ns) = self.alone_ns.filter(|_| self.bytes > 0) else { return false };
+        let elapsed_ns = now.saturating_since(self.began).saturating_add(alone_ns / AHEAD_PARTS);
+        u128::from(self.done.min(self.bytes)) * u128::from(alone_ns)
+            > u128::from(elapsed_ns) * u128::from(self.bytes)
+    }
+
+    /// Whether reports say what is left.
+    fn is_seen(&self) -> bool {
+        self.reports && self.bytes > 0 && !self.is_buffered
     }
 
     /// Whether more was moved than was declared: then nobody knows when it ends.
@@ -74,8 +109,8 @@ impl Line {
         if self.is_overrun() {
             return None;
         }
-        if !self.reports || self.bytes == 0 {
-            return Some(alone_ns.saturating_sub(now.saturating_since(self.began)));
+        if !self.is_seen() {
+            return alone_ns.checked_sub(now.saturating_since(self.began)).filter(|left_ns| *left_ns > 0);
         }
         // What may have been moved since the last report, but no more than a report's worth.
         let since = now.saturating_since(self.reported) as f64 / alone_ns as f64 * self.bytes as f64;
@@ -110,18 +145,14 @@ impl Line {
     /// When the phase will be behind if nothing more is reported; `None` if it is by `now`, or if
     /// nobody knows.
     pub fn behind_at(&self, now: Nanos) -> Option<Nanos> {
-        let slack = self.slack_ns(now)?;
+        let (slack, alone_ns) = (self.slack_ns(now)?, self.alone_ns?);
         let spare = u64::try_from(slack - self.kept_ns()).ok().filter(|spare| *spare > 0)?;
+        if !self.is_seen() {
+            return Some(self.began + alone_ns);
+        }
         // While it is taken to move, its slack stays as it is.
-        let moving_ns = match self.alone_ns {
-            Some(alone_ns) if self.reports && self.bytes > 0 => {
-                let step_ns = (self.step as f64 / self.bytes as f64 * alone_ns as f64 + 0.5) as u64;
-                (self.reported + step_ns).saturating_since(now)
-            }
-            Some(alone_ns) => (self.began + alone_ns).saturating_since(now),
-            None => 0,
-        };
-        Some(now + moving_ns + spare)
+        let step_ns = (self.step as f64 / self.bytes as f64 * alone_ns as f64 + 0.5) as u64;
+        Some(now + (self.reported + step_ns).saturating_since(now) + spare)
     }
 }
 
@@ -165,8 +196,28 @@ mod tests {
     #[test]
     fn without_reports_it_is_behind_when_it_lasts_longer_than_alone() {
         let line = line(false);
-        assert!(!line.is_behind(Nanos(10_399 * MS), false) && line.is_behind(Nanos(10_400 * MS), false));
-        assert_eq!(line.behind_at(Nanos(7)), Some(Nanos(10_400 * MS)));
+        assert!(!line.is_behind(Nanos(9_999 * MS), false) && line.is_behind(Nanos(10_000 * MS), false));
+        assert_eq!(line.behind_at(Nanos(7)), Some(Nanos(10_000 * MS)));
+    }
+
+    #[test]
+    fn bytes_that_a_client_buffers_are_not_on_the_servers() {
+        let mut line = line(true);
+        // All is written at once, and a sync waits for it.
+        line.progress(Nanos(100 * MS), 100);
+        assert_eq!(line.left_ns(Nanos(4000 * MS)), Some(6000 * MS));
+        assert!(!line.is_behind(Nanos(9_999 * MS), false));
+        assert_eq!(line.behind_at(Nanos(4000 * MS)), Some(Nanos(10_000 * MS)));
+        assert!(line.is_behind(Nanos(10_000 * MS), false), "nobody knows what is left");
+    }
+
+    #[test]
+    fn a_phase_that_is_somewhat_faster_than_alone_is_believed() {
+        let mut line = line(true);
+        line.progress(Nanos(4000 * MS), 50);
+        assert_eq!(line.left_ns(Nanos(4000 * MS)), Some(5000 * MS));
+        line.progress(Nanos(5000 * MS), 70);
+        assert_eq!(line.left_ns(Nanos(5000 * MS)), Some(5000 * MS), "not any more");
     }
 
     #[test]
