@@ -13,7 +13,7 @@ mod node;
 use cluster::{Lab, entries, succeeded, text, wait_for};
 use node::FOREBAY;
 use serde_json::Value;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -425,12 +425,14 @@ fn reads_beside_a_write_share_a_link_and_writers_are_nodes_of_their_own() {
     let Some(lab) = Lab::possible("moosefs") else { return };
     let mut up = lab.forebay(&["up", "--servers", "1", "--nodes", "2", "--writers", "1", "--shared-links"]);
     up.args(["--rate", "40MB/s", "--store", "1GiB", "--capacity", "64MiB", "--dir"]).arg(lab.dir.path());
-    let groups = groups_can_be_made();
+    let (place, groups) = (tempfile::tempdir().unwrap(), groups_can_be_made());
     if groups {
         up.args(["--writer-cpus", "0.5", "--server-cpus", "0.8"]);
     }
+    up.arg("--profile").arg(profile_in(place.path()));
     succeeded(&mut up);
     a_writer_is_a_client_with_cores_of_its_own(&lab, groups);
+    the_coordinator_has_the_profile(&lab);
     assert_eq!(shared_rate(&lab), Some(40_000_000));
     let write = |name: &str| {
         format!("head -c {FILE_BYTES} /dev/urandom > $FOREBAY_LAB_PFS/{name} && sync $FOREBAY_LAB_PFS/{name}")
@@ -462,6 +464,22 @@ fn reads_beside_a_write_share_a_link_and_writers_are_nodes_of_their_own() {
     assert_eq!(lab.status()["shared_links"], true);
     succeeded(&mut lab.forebay(&["down"]));
     lab.assert_nothing_left();
+}
+
+/// A profile whose prefetch takes a time that no default has.
+fn profile_in(place: &Path) -> PathBuf {
+    let path = place.join("profile.toml");
+    let text = "version = 1\n[cluster]\npfs_gb_per_s = 0.04\nnodes = 2\n[profile]\nbytes_gb = 0.1\n\
+                prefetch_s = 7.125\ni_hpc = 1.5\ni_bd = 1.25\n";
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+fn the_coordinator_has_the_profile(lab: &Lab) {
+    let log = lab.dir.path().join("nodes/head/decisions/decisions-000001.log");
+    wait_for("the decision log has its first line", || {
+        std::fs::read_to_string(&log).is_ok_and(|text| text.contains("7.125"))
+    });
 }
 
 fn a_writer_is_a_client_with_cores_of_its_own(lab: &Lab, groups: bool) {

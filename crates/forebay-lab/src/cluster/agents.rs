@@ -45,7 +45,7 @@ const PEER_PORT: u16 = 7851;
 pub fn start(lab: &mut Raising) -> Result<(), LabError> {
     let Some(agents) = lab.record.agents.clone() else { return Ok(()) };
     make_certificates(&lab.record, &agents)?;
-    let config = write(&lab.record, HEAD, &coordinator_configuration(&lab.record)?)?;
+    let config = write(&lab.record, HEAD, &coordinator_configuration(&lab.record, &agents)?)?;
     lab.start(HEAD, COORDINATOR, forebay(&agents, &["coordinator", "--config"], &config))?;
     let nodes = lab.clients();
     for node in &nodes {
@@ -100,13 +100,17 @@ fn write(record: &Record, node: &str, text: &str) -> Result<PathBuf, LabError> {
     Ok(record.place.own().join("forebay.toml"))
 }
 
-fn coordinator_configuration(record: &Record) -> Result<String, LabError> {
-    Ok(format!(
+fn coordinator_configuration(record: &Record, agents: &AgentsRecord) -> Result<String, LabError> {
+    let mut text = format!(
         "[cluster]\ncoordinator_listen = \"{}:{COORDINATOR_PORT}\"\nnode = \"{HEAD}\"\ntls = \"{}\"\ndecision_log = \"{}\"\n",
         record.node(HEAD)?.address,
         authority(record).join(HEAD).display(),
         record.place.own().join("decisions").display()
-    ))
+    );
+    if let Some(profile) = &agents.profile {
+        text += &format!("profile = \"{}\"\n", profile.display());
+    }
+    Ok(text)
 }
 
 fn agent_configuration(record: &Record, node: &Node, agents: &AgentsRecord) -> Result<String, LabError> {

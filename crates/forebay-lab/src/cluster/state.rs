@@ -40,6 +40,9 @@ pub struct AgentsRecord {
     pub capacity_bytes: u64,
     /// Unit of placement; `None`: Forebay's default.
     pub extent_bytes: Option<u64>,
+    /// The coordinator's profile of the file system.
+    #[serde(default)]
+    pub profile: Option<PathBuf>,
 }
 
 /// Spark of a lab.

@@ -71,6 +71,10 @@ pub struct UpArgs {
     /// Unit of placement of the agents [default: Forebay's]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub extent_size: Option<u64>,
+    /// File with a measured profile of the file system for the coordinator's planners, as
+    /// `forebay profile` writes it
+    #[arg(long, value_name = "FILE")]
+    pub profile: Option<PathBuf>,
     /// Start the parallel file system without agents
     #[arg(long)]
     pub no_agents: bool,
@@ -163,8 +167,13 @@ impl UpArgs {
         if self.no_agents {
             return Ok(None);
         }
+        // The coordinator runs in another directory.
+        let absolute = |path: &PathBuf| {
+            std::fs::canonicalize(path).map_err(|e| LabError::io(format!("--profile {}", path.display()), e))
+        };
+        let profile = self.profile.as_ref().map(absolute).transpose()?;
         let (capacity_bytes, extent_bytes) = (self.capacity, self.extent_size);
-        Ok(Some(AgentsRecord { program: program()?, capacity_bytes, extent_bytes }))
+        Ok(Some(AgentsRecord { program: program()?, capacity_bytes, extent_bytes, profile }))
     }
 }
 
