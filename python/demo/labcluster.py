@@ -44,6 +44,8 @@ print(json.dumps({"files": files, "shards": [one.name for one in own(os.path.joi
 
 
 class Cluster:
+    name = NAME
+    with_spark = True
     sample_s = SAMPLE_S
     # As in loopback.Cluster.
     warm = None
@@ -68,7 +70,8 @@ class Cluster:
     def __enter__(self):
         try:
             self.stack.callback(self.lab, "down")
-            self.lab("up", *self.options, "--spark", "--spark-venv", str(self.venv), "--install", check=True)
+            spark = ["--spark", "--spark-venv", str(self.venv)] if self.with_spark else []
+            self.lab("up", *self.options, *spark, "--install", check=True)
             status = self.status()
             self.mount = Path(status["mount"])
             self.decisions = Path(status["dir"]) / "nodes/head/decisions"
@@ -81,7 +84,7 @@ class Cluster:
         self.stack.close()
 
     def lab(self, command, *arguments, check=False):
-        environment = {**os.environ, "FOREBAY_LAB": NAME}
+        environment = {**os.environ, "FOREBAY_LAB": self.name}
         done = subprocess.run(
             [self.program, "--json", "lab", command, *arguments], env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=UP_S, check=False
         )

@@ -1,0 +1,153 @@
+"""Analytics beside an HPC job on one parallel file system, measured: an MPI program that writes checkpoints, and a Spark job whose input is
+prefetched under each planner, in the lab, whose links have one budget for both directions.
+
+    python3 python/eley [--quick] [--setting NAME ...] [--repeats N] [--pfs moosefs|glusterfs] [--workload wordcount|sort]
+
+It needs root, Java 17, Maven, and Debian's packages openmpi-bin and libopenmpi-dev; the lab installs its own. It leaves `eley.json`, `eley.md`
+and plots in `target/experiment-eley`. Each run that has been measured stays there, in a file of its own, and is not measured again with the same
+sizes, so that an experiment can be resumed; --fresh forgets them.
+"""
+
+import argparse
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import venv
+from dataclasses import fields, replace
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+REPOSITORY = HERE.parents[1]
+sys.path.insert(0, str(REPOSITORY / "python/demo"))
+
+import sizes  # noqa: E402
+import sparkhome  # noqa: E402
+
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target"))
+VENV = TARGET / "venv"
+REQUIREMENTS = REPOSITORY / "python/requirements-demo.txt"
+READY = "FOREBAY_EXPERIMENT_READY"
+PROGRAMS = {"mpicc": "libopenmpi-dev", "mpirun": "openmpi-bin"}
+
+
+def arguments():
+    usual = sizes.Sizes()
+    parser = argparse.ArgumentParser(prog="python3 python/eley", description="Spark beside an MPI job under each planner, in the lab.")
+    names = [setting.name for setting in sizes.SETTINGS]
+    parser.add_argument("--setting", action="append", choices=names, default=[], help=f"measure this setting; several times for several [default: {', '.join(sizes.usual())}]")
+    parser.add_argument("--repeats", type=int, metavar="N", help="runs of each setting, in interleaved order [default: 3]")
+    parser.add_argument("--pfs", choices=["moosefs", "glusterfs"], default=usual.pfs, help="the parallel file system [default: %(default)s]")
+    parser.add_argument("--workload", choices=["wordcount", "sort"], default=usual.workload, help="the Spark job [default: %(default)s]")
+    parser.add_argument("--api", choices=["posix", "mpiio", "collective"], default=usual.api, help="how the writer writes [default: %(default)s]")
+    parser.add_argument("--observed", action="store_true", help="the writer reports nothing itself: `forebay run --job` observes it")
+    parser.add_argument("--quick", action="store_true", help="four settings with little data, once each; fails unless all of it happened")
+    parser.add_argument("--fresh", action="store_true", help="measure again what has been measured")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="directory of the results [default: target/experiment-eley]")
+    for field, what in (("rate", "MB/s of each server"), ("waves", "waves of the input"), ("compute_s", "seconds between two phases"), ("ranks", "ranks of the writer"),
+                        ("rank_bytes", "bytes of a rank and a phase"), ("sync_transfers", "transfers of 1 MiB after which a rank syncs; 0: at the end of a phase")):
+        kind = type(getattr(usual, field))
+        parser.add_argument(f"--{field.replace('_', '-')}", type=kind, metavar="N", help=f"{what} [default: {getattr(usual, field) or 'measured'}]")
+    args = parser.parse_args()
+    args.setting = args.setting or (["alone", "naive-bb", "no-action", "forebay"] if args.quick else sizes.usual())
+    args.repeats = args.repeats or (1 if args.quick else 3)
+    args.output = (args.output or TARGET / ("experiment-eley-quick" if args.quick else "experiment-eley")).resolve()
+    return args
+
+
+def chosen(args):
+    """The sizes."""
+    size = replace(sizes.Sizes(), **(sizes.QUICK if args.quick else {}))
+    given = {field.name: getattr(args, field.name) for field in fields(size) if getattr(args, field.name, None) is not None}
+    return replace(size, **given)
+
+
+def prepare():
+    """Builds what is not there yet. Returns the program `forebay` and the Python to go on with."""
+    missing = [package for program, package in PROGRAMS.items() if not shutil.which(program)]
+    if missing:
+        raise SystemExit(f"experiment: Open MPI is not installed: apt-get install --no-install-recommends {' '.join(sorted(missing))}")
+    if os.geteuid() != 0:
+        raise SystemExit("experiment: the lab needs root")
+    program = os.environ.get("FOREBAY_BIN")
+    if not program:
+        step("building the program", ["cargo", "build", "--release", "--locked", "-p", "forebay-cli", "-p", "forebay-capi", "-p", "forebay-preload"])
+        program = TARGET / "release/forebay"
+    python = VENV / "bin/python"
+    if not python.exists():
+        venv.create(VENV, with_pip=True)
+    step("installing numpy and matplotlib", [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", str(REQUIREMENTS)])
+    sparkhome.need(TARGET.resolve())
+    if os.environ.get("FOREBAY_BIN"):
+        jar_beside(Path(program))
+    else:
+        step("building the jar", ["make", "java"])
+    return program, python
+
+
+def jar_beside(program):
+    """The jar with the native library beside a program of somebody's choice, such as that of the tests: `make java` takes a release."""
+    library = program.parent / "libforebay_jni.so"
+    if not library.exists():
+        raise SystemExit(f"experiment: no {library.name} beside {program}: cargo build -p forebay-jni")
+    step("packing the native library", ["java/pack-native", str(library)])
+    step("building the jar", ["mvn", "--quiet", "--batch-mode", "--file", "java/pom.xml", "-Dstyle.color=never", "--projects", "spark,workloads", "package"])
+    shutil.copy(TARGET / "java/spark/forebay-spark.jar", TARGET / "forebay-spark.jar")
+
+
+def build_writer(program):
+    """The MPI program, linked with the C library beside `program`."""
+    place = TARGET.resolve() / "eley"
+    place.mkdir(parents=True, exist_ok=True)
+    library = next((path for path in (program.parent / "libforebay.so", program.parent / "deps/libforebay.so") if path.exists()), None)
+    if library is None:
+        raise SystemExit(f"experiment: no libforebay.so beside {program}: cargo build -p forebay-capi")
+    # The name that the loader looks for, as `make install` makes it.
+    link = place / "libforebay.so.0"
+    link.unlink(missing_ok=True)
+    link.symlink_to(library)
+    flags = ["-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", f"-I{REPOSITORY / 'crates/forebay-capi/include'}"]
+    step("compiling the writer", ["mpicc", *flags, "-o", str(place / "writer"), str(HERE / "writer.c"), str(link), f"-Wl,-rpath,{place}"])
+    return place / "writer"
+
+
+def step(what, command):
+    print(f"{what} ...", flush=True)
+    try:
+        subprocess.run(command, cwd=REPOSITORY, check=True)
+    except FileNotFoundError:
+        raise SystemExit(f"experiment: {command[0]} is not installed; it is needed for {what}") from None
+    except subprocess.CalledProcessError as error:
+        raise SystemExit(f"experiment: {what} failed with exit code {error.returncode}; its output is above") from None
+
+
+def main():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    args = arguments()
+    if os.environ.get(READY) != "1":
+        try:
+            program, python = prepare()
+        except sparkhome.SparkMissing as error:
+            raise SystemExit(f"experiment: {error}") from None
+        os.execve(python, [str(python), *sys.argv], {**os.environ, READY: "1", "FOREBAY_BIN": str(program)})
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    import experiment
+    import loopback
+    import stage
+
+    program, target, size = Path(os.environ["FOREBAY_BIN"]), TARGET.resolve(), chosen(args)
+    jars = loopback.Jars(str(target / "forebay-spark.jar"), str(target / "java/workloads/forebay-workloads.jar"))
+    inputs = args.output / f"text-{size.waves}-{size.extent_bytes >> 20}"
+    tools = stage.Tools(
+        forebay=str(program), spark_venv=target / f"spark-{sparkhome.VERSION}", jars=jars, writer=build_writer(program), data=inputs / "input/text", warm=inputs / "warm/text"
+    )
+    try:
+        return experiment.run(args, tools, size)
+    except KeyboardInterrupt:
+        print("experiment: stopped; what has been measured stays", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())
