@@ -172,6 +172,7 @@ install: ## Program, C library, completions and man pages below PREFIX
 	install -D -m 644 $(BUILT)/libforebay.a $(ROOT)/lib/libforebay.a
 	install -D -m 755 $(BUILT)/libforebay.so $(ROOT)/lib/libforebay.so.$(VERSION)
 	install -D -m 755 $(BUILT)/libforebay_preload.so $(ROOT)/lib/libforebay_preload.so
+	install -D -m 755 packaging/mount.fuse.forebay $(ROOT)/sbin/mount.fuse.forebay
 	ln -sf libforebay.so.$(VERSION) $(ROOT)/lib/libforebay.so.$(ABI)
 	ln -sf libforebay.so.$(ABI) $(ROOT)/lib/libforebay.so
 	install -d $(ROOT)/lib/pkgconfig

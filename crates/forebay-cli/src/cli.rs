@@ -100,6 +100,10 @@ pub enum Command {
     Verify(PathsArgs),
     /// Run a program whose reads come from the tier, as a job; with --job, guard its I/O phases
     Run(RunArgs),
+    /// Mount a PFS at a second place; reads of files come from the tier
+    Mount(MountArgs),
+    /// Unmount what mount has mounted
+    Umount(UmountArgs),
     /// Measure a PFS: the speed of prefetches, and how much they and HPC writers disturb each other
     Profile(ProfileArgs),
     /// Create the certificates with which the nodes of a cluster authenticate each other
@@ -439,9 +443,60 @@ pub struct RunArgs {
     /// Leave the program's own reads to the file system
     #[arg(long)]
     pub no_intercept: bool,
+    /// Mount over each PFS, for this program alone, instead of loading the library into it
+    #[arg(long, conflicts_with_all = ["report", "no_intercept"])]
+    pub mount: bool,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     pub command: Vec<std::ffi::OsString>,
+}
+
+#[derive(Debug, Args)]
+pub struct MountArgs {
+    /// Directory of the PFS, as the agent knows it, or one below
+    #[arg(value_name = "PFS")]
+    pub pfs: PathBuf,
+    /// An existing directory outside of it, or the same one
+    #[arg(value_name = "MOUNTPOINT")]
+    pub mountpoint: PathBuf,
+    /// ro; suid and dev (root only); attr_timeout=SECONDS
+    #[arg(short = 'o', value_name = "OPTIONS")]
+    pub options: Vec<String>,
+    /// How long the kernel may remember names and attributes: changes by other nodes show so much
+    /// later
+    #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = crate::mount::seconds_of)]
+    pub attr_timeout: std::time::Duration,
+    /// Only this user may use the mount, also if that is root
+    #[arg(long)]
+    pub private: bool,
+    /// Do not go into the background
+    #[arg(long)]
+    pub foreground: bool,
+    /// Check the options only (for mount(8))
+    #[arg(short = 'f', hide = true)]
+    pub fake: bool,
+    /// Accepted for mount(8)
+    #[arg(short = 's', hide = true)]
+    pub sloppy: bool,
+    /// Accepted for mount(8)
+    #[arg(short = 'n', hide = true)]
+    pub no_mtab: bool,
+    /// Accepted for mount(8)
+    #[arg(short = 'v', hide = true)]
+    pub verbose: bool,
+    /// Accepted for mount(8)
+    #[arg(short = 't', hide = true)]
+    pub fs_type: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct UmountArgs {
+    /// Where it is mounted
+    #[arg(value_name = "MOUNTPOINT")]
+    pub mountpoint: PathBuf,
+    /// Detach it now, and end it when nobody uses it any more
+    #[arg(long)]
+    pub lazy: bool,
 }
 
 #[derive(Debug, Args)]

@@ -19,10 +19,15 @@ pub struct Global {
 impl Global {
     /// A client for this command.
     pub fn client(&self) -> Client {
+        Client::new(self.client_config())
+    }
+
+    /// Where the agent is, and whether it is believed.
+    pub fn client_config(&self) -> ClientConfig {
         let mut config = ClientConfig::from_env();
         if let Some(socket) = &self.socket {
             config.socket = (socket != Path::new("none")).then(|| socket.clone());
         }
-        Client::new(config)
+        config
     }
 }

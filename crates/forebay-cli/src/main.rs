@@ -19,6 +19,7 @@ mod log;
 mod ls;
 mod memory;
 mod metrics;
+mod mount;
 mod out;
 mod plan;
 mod profile;
@@ -71,6 +72,8 @@ fn run_command(cli: Cli) -> Outcome {
         Command::Cp(args) => transfer::cp(&global, &args),
         Command::Verify(args) => verify::verify(&global, &args),
         Command::Run(args) => run::run(&global, &args),
+        Command::Mount(args) => mount::mount(&global, &args),
+        Command::Umount(args) => mount::umount(&args),
         Command::Profile(args) => profile::profile(&global, &args),
         Command::ProfileWorker(args) => profile::worker(&args),
         Command::Init(args) => init::init(&global, &args),

@@ -30,6 +30,10 @@ struct Preload {
 
 /// Runs the program; its exit code is this program's.
 pub fn run(global: &Global, args: &RunArgs) -> Outcome {
+    if args.mount {
+        let roots = global.client().mount_roots().map_err(|e| no_agent(global, &e))?;
+        crate::mount::mount_privately(global, &roots)?;
+    }
     let client = global.client();
     let token = client.begin_scratch_job().map_err(|e| no_agent(global, &e))?;
     let (program, rest) = args.command.split_first().ok_or("no program to run")?;
@@ -38,7 +42,7 @@ pub fn run(global: &Global, args: &RunArgs) -> Outcome {
     if let Some(socket) = client.socket() {
         command.env("FOREBAY_SOCKET", socket);
     }
-    let preload = match !args.no_intercept || args.job.is_some() {
+    let preload = match intercepts(args) || args.job.is_some() {
         true => Preload::find(&client),
         false => Err(String::new()),
     };
@@ -60,13 +64,17 @@ pub fn run(global: &Global, args: &RunArgs) -> Outcome {
     Ok(ExitCode::from(code.clamp(0, 255) as u8))
 }
 
+fn intercepts(args: &RunArgs) -> bool {
+    !args.no_intercept && !args.mount
+}
+
 /// Makes the library serve the program's reads, and count them if a report is wanted.
 fn intercept(
     args: &RunArgs,
     preload: &Result<Preload, String>,
     command: &mut Command,
 ) -> Result<Option<ReportMemory>, String> {
-    if args.no_intercept {
+    if !intercepts(args) {
         command.env_remove("FOREBAY_INTERCEPT_ROOTS");
         return Ok(None);
     }

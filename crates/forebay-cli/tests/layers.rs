@@ -48,7 +48,7 @@ const LAYERS: &[(&str, May)] = &[
     ("forebay-capi", May::Import(BINDING)),
     ("forebay-python", May::Import(&["forebay-client", "forebay-pfs", "forebay-wire", "forebay-sim"])),
     ("forebay-jni", May::Import(BINDING)),
-    ("forebay-fuse", May::Import(BINDING)),
+    ("forebay-mount", May::Import(BINDING)),
     // Loaded into foreign programs.
     ("forebay-preload", May::Import(BINDING)),
     // The one program, and what measures it.

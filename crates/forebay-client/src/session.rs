@@ -116,6 +116,11 @@ impl Client {
         self.session.mounts().map(|m| m.to_vec()).unwrap_or_default()
     }
 
+    /// Whether the agent serves the PFS that `path` (absolute) is on.
+    pub fn serves(&self, path: &Path) -> bool {
+        self.session.mount_of(path).is_some()
+    }
+
     /// False while the agent is left alone after a failure, or if there is none to be asked: what
     /// is opened now is read from the PFS.
     pub fn may_ask(&self) -> bool {

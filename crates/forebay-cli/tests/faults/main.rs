@@ -26,6 +26,7 @@ mod giving_way;
 mod intercept;
 mod leaks;
 mod life;
+mod mount;
 mod names;
 mod peer_words;
 mod peers;

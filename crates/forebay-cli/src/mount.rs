@@ -1,0 +1,197 @@
+//! `mount` and `umount`: the PFS at a second place, with the tier in the read path; and
+//! `run --mount`: over the PFS's own path, for one program only.
+//!
+//! `mount` returns when the mount can be used. It starts this program again in the foreground, in a
+//! session of its own, and waits for its first line; what keeps it from starting is printed here.
+
+use crate::Outcome;
+use crate::cli::{Global, MountArgs, UmountArgs};
+use forebay_client::Client;
+use forebay_mount::{Mounted, Options};
+use rustix::mount::{MountPropagationFlags, mount_change};
+use rustix::thread::UnshareFlags;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{Read, Seek, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{ExitCode, Stdio};
+use std::time::Duration;
+
+/// Options that `mount(8)` passes on and that mean nothing here.
+const IGNORED: [&str; 14] = [
+    "rw",
+    "defaults",
+    "auto",
+    "noauto",
+    "user",
+    "nouser",
+    "users",
+    "exec",
+    "async",
+    "nosuid",
+    "nodev",
+    "_netdev",
+    "nofail",
+    "allow_other",
+];
+
+/// Mounts a PFS.
+pub fn mount(global: &Global, args: &MountArgs) -> Outcome {
+    let options = options_of(args)?;
+    if args.fake {
+        return Ok(ExitCode::SUCCESS);
+    }
+    if args.foreground { serve(global, args, &options) } else { start(args) }
+}
+
+fn options_of(args: &MountArgs) -> Result<Options, String> {
+    let mut options = Options { private: args.private, valid_for: args.attr_timeout, ..Options::default() };
+    for option in args.options.iter().flat_map(|list| list.split(',')).filter(|o| !o.is_empty()) {
+        match option.split_once('=').unwrap_or((option, "")) {
+            ("ro", "") => options.read_only = true,
+            ("suid" | "dev", "") => options.suid_dev = true,
+            ("attr_timeout", seconds) => options.valid_for = seconds_of(seconds)?,
+            (name, _) if IGNORED.contains(&name) || name.starts_with("x-") || name.starts_with("comment") => {
+            }
+            _ => {
+                return Err(format!(
+                    "-o {option}: unknown; known are ro, suid, dev and attr_timeout=SECONDS"
+                ));
+            }
+        }
+    }
+    Ok(options)
+}
+
+/// Reads a time in seconds.
+pub fn seconds_of(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().filter(|s| (0.0..=3600.0).contains(s));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| format!("`{text}`: write seconds, from 0 to 3600"))
+}
+
+fn start(args: &MountArgs) -> Outcome {
+    let failed = |e: std::io::Error| format!("cannot start the mount of {}: {e}", args.pfs.display());
+    let memory = rustix::fs::memfd_create("forebay-mount", rustix::fs::MemfdFlags::CLOEXEC);
+    let mut messages = File::from(memory.map_err(|e| failed(e.into()))?);
+    let mut command = std::process::Command::new(std::env::current_exe().map_err(failed)?);
+    command.args(std::env::args_os().skip(1)).arg("--foreground");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(messages.try_clone().map_err(failed)?);
+    // SAFETY: setsid is async-signal-safe and touches no memory of the parent.
+    unsafe {
+        command.pre_exec(|| rustix::process::setsid().map(drop).map_err(Into::into));
+    }
+    let mut child = command.spawn().map_err(failed)?;
+    let mut first = [0];
+    let is_ready = child.stdout.take().is_some_and(|mut out| out.read(&mut first).is_ok_and(|n| n == 1));
+    if is_ready {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let _ended = child.wait();
+    let mut text = String::new();
+    let _shown_below = messages.rewind().and_then(|()| messages.read_to_string(&mut text));
+    let why = text.trim().trim_start_matches("forebay: ");
+    Err(if why.is_empty() { "the mount has ended before it was ready".into() } else { why.to_owned() })
+}
+
+fn serve(global: &Global, args: &MountArgs, options: &Options) -> Outcome {
+    let (pfs, at) = (&args.pfs, &args.mountpoint);
+    let mounted = Mounted::new(pfs, at, options, quiet_client(global))
+        .map_err(|e| format!("cannot mount {} at {}: {e}", pfs.display(), at.display()))?;
+    // It would keep a directory of the program that mounts busy.
+    let _ = std::env::set_current_dir("/");
+    unmount_at_signals(mounted.at().to_owned())?;
+    // The starter may be gone.
+    let _ = writeln!(std::io::stdout(), "mounted {} at {}", pfs.display(), mounted.at().display());
+    mounted.serve().map_err(|e| format!("the mount at {} has ended: {e}", mounted.at().display()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Programs that use the mount have nobody to whom it could say something.
+fn quiet_client(global: &Global) -> Client {
+    let mut config = global.client_config();
+    config.quiet = true;
+    // The mount works in another directory.
+    config.socket = config.socket.map(|socket| std::path::absolute(&socket).unwrap_or(socket));
+    Client::new(config)
+}
+
+/// The first signal unmounts: now, or when the last program that uses the mount has ended. The
+/// second ends this process.
+fn unmount_at_signals(at: PathBuf) -> Result<(), String> {
+    let signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP]);
+    let mut signals = signals.map_err(|e| format!("cannot wait for signals: {e}"))?;
+    let wait = move || {
+        let mut is_first = true;
+        for _signal in signals.forever() {
+            if !is_first {
+                std::process::exit(1);
+            }
+            is_first = false;
+            if forebay_mount::unmount(&at, false).is_err() {
+                // It may be gone already.
+                let _ = forebay_mount::unmount(&at, true);
+            }
+        }
+    };
+    let thread = std::thread::Builder::new().name("end".into()).spawn(wait);
+    thread.map(drop).map_err(|e| format!("cannot wait for signals: {e}"))
+}
+
+/// Unmounts.
+pub fn umount(args: &UmountArgs) -> Outcome {
+    let at = &args.mountpoint;
+    let is_dead = rustix::fs::stat(at).err() == Some(rustix::io::Errno::NOTCONN);
+    match forebay_mount::unmount(at, args.lazy || is_dead) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(e) if e.raw_os_error() == Some(libc::EBUSY) => Err(format!(
+            "cannot unmount {}: a program has a file open or its current directory there; `forebay umount --lazy` \
+             detaches it now and ends it when nobody uses it any more",
+            at.display()
+        )),
+        Err(e) => Err(format!("cannot unmount {}: {e}", at.display())),
+    }
+}
+
+/// Mounts each PFS of the agent over its own path, for this process and its children only, and
+/// serves them until this process ends. No thread may have been started yet.
+pub fn mount_privately(global: &Global, roots: &[OsString]) -> Result<(), String> {
+    let here = std::env::current_dir();
+    let client = quiet_client(global);
+    enter_namespaces().map_err(|e| {
+        format!("--mount: cannot make a mount namespace: {e}; the system may forbid user namespaces")
+    })?;
+    for root in roots {
+        let root = Path::new(root);
+        let mounted = Mounted::new(root, root, &Options::default(), client.clone())
+            .map_err(|e| format!("--mount: cannot mount over {}: {e}", root.display()))?;
+        let serve = move || {
+            // The mount ends with this process, which ends with the program.
+            let _ = mounted.serve();
+        };
+        let thread = std::thread::Builder::new().name("mount".into()).spawn(serve);
+        thread.map_err(|e| format!("--mount: {e}"))?;
+    }
+    if let Ok(here) = here {
+        // By its name it is below the mount, if it is on the PFS.
+        std::env::set_current_dir(&here).map_err(|e| format!("--mount: {}: {e}", here.display()))?;
+    }
+    Ok(())
+}
+
+fn enter_namespaces() -> std::io::Result<()> {
+    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let is_root = rustix::process::geteuid().is_root();
+    let flags = if is_root { UnshareFlags::NEWNS } else { UnshareFlags::NEWNS | UnshareFlags::NEWUSER };
+    // SAFETY: descriptors stay shared.
+    unsafe { rustix::thread::unshare_unsafe(flags) }?;
+    if !is_root {
+        std::fs::write("/proc/self/setgroups", "deny")?;
+        std::fs::write("/proc/self/uid_map", format!("{uid} {uid} 1"))?;
+        std::fs::write("/proc/self/gid_map", format!("{gid} {gid} 1"))?;
+    }
+    // Mounts of the host still appear here, but none of here appears there.
+    mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?;
+    Ok(())
+}

@@ -1,0 +1,666 @@
+"""What programs do to a directory, and what they get for it: run on the PFS and on a mount of it,
+and the two transcripts must be the same. Started by mount.rs: mount.py CASE DIRECTORY."""
+
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import signal
+import stat
+import struct
+import sys
+import time
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+CASES = {}
+
+
+def case(function):
+    CASES[function.__name__] = function
+    return function
+
+
+def say(*words):
+    print(*words, flush=True)
+
+
+def tried(name, call, *arguments, **named):
+    """Prints what a call comes to, errors by name."""
+    try:
+        result = call(*arguments, **named)
+        say(name, "->", result)
+        return result
+    except OSError as error:
+        say(name, "->", errno.errorcode.get(error.errno, error.errno))
+        return None
+
+
+def done(name, call, *arguments, **named):
+    """As tried, for calls whose result is a number of no meaning."""
+    try:
+        result = call(*arguments, **named)
+        say(name, "-> done")
+        return result
+    except OSError as error:
+        say(name, "->", errno.errorcode.get(error.errno, error.errno))
+        return None
+
+
+def c(name, *arguments):
+    result = getattr(LIBC, name)(*arguments)
+    if result < 0:
+        raise OSError(ctypes.get_errno(), name)
+    return result
+
+
+def write(path, data, mode=0o644):
+    with open(path, "wb") as file:
+        file.write(data)
+    os.chmod(path, mode)
+
+
+def read(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def facts(path):
+    """What stat says that does not depend on the time and the place."""
+    s = os.lstat(path)
+    return stat.filemode(s.st_mode), s.st_nlink, s.st_uid, s.st_gid, s.st_size if stat.S_ISREG(s.st_mode) else "-"
+
+
+def as_user(uid, gid, groups, work):
+    """Runs work in a child with this user, and waits for it."""
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.setgroups(groups)
+            os.setgid(gid)
+            os.setuid(uid)
+            work()
+            code = 0
+        finally:
+            sys.stdout.flush()
+            os._exit(code)
+    say("exit", os.waitpid(child, 0)[1])
+
+
+@case
+def names():
+    os.mkdir("d", 0o751)
+    write("d/a", b"one")
+    say(facts("d"), facts("d/a"))
+    os.link("d/a", "d/b")
+    os.symlink("a", "d/s")
+    os.mkfifo("d/p", 0o620)
+    say(facts("d/a"), facts("d/s"), os.readlink("d/s"), facts("d/p"), read("d/s"))
+    say(sorted(os.listdir("d")), os.path.samefile("d/a", "d/b"))
+    tried("mkdir again", os.mkdir, "d")
+    tried("rmdir of a full one", os.rmdir, "d")
+    tried("unlink of a directory", os.unlink, "d")
+    tried("rmdir of a file", os.rmdir, "d/a")
+    tried("nothing", os.stat, "d/nothing")
+    tried("below a file", os.stat, "d/a/x")
+    tried("a long name", os.stat, "x" * 300)
+    tried("exclusive", os.open, "d/a", os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+    tried("through a loop", lambda: (os.symlink("loop", "loop"), os.stat("loop")))
+    os.rename("d/a", "d/c")
+    say(sorted(os.listdir("d")), read("d/c"), facts("d/b"))
+    os.mkdir("e")
+    write("e/a", b"two")
+    at = -100
+
+    def rename2(old, new, flags):
+        return c("renameat2", at, old.encode(), at, new.encode(), flags)
+
+    tried("noreplace", rename2, "e/a", "d/c", 1)
+    tried("exchange", rename2, "e/a", "d/c", 2)
+    say(read("e/a"), read("d/c"))
+    tried("exchange of directories", rename2, "d", "e", 2)
+    say(sorted(os.listdir("d")), sorted(os.listdir("e")))
+    tried("into itself", os.rename, "e", "e/f")
+    tried("over a full directory", os.rename, "d", "e")
+    os.rename("d/a", "e/b")
+    say(read("e/b"), facts("e/c"))
+    os.unlink("e/b")
+    say(sorted(os.listdir("e")))
+
+
+@case
+def removed_while_used():
+    write("f", b"still here")
+    fd = os.open("f", os.O_RDWR)
+    os.unlink("f")
+    say(os.fstat(fd).st_nlink, os.pread(fd, 100, 0), os.pwrite(fd, b"STILL", 0), os.pread(fd, 100, 0))
+    tried("by name", os.stat, "f")
+    os.ftruncate(fd, 3)
+    os.fchmod(fd, 0o600)
+    say(os.fstat(fd).st_size, oct(os.fstat(fd).st_mode))
+    tried("reopened", lambda: os.pread(os.open(f"/proc/self/fd/{fd}", os.O_RDONLY), 10, 0))
+    os.close(fd)
+    by_name = None
+    write("g", b"by name only")
+    by_name = os.open("g", os.O_PATH)
+    os.unlink("g")
+    say(os.stat(by_name).st_nlink, os.stat(by_name).st_size)
+    os.close(by_name)
+    write("h", b"old")
+    write("i", b"new")
+    fd = os.open("h", os.O_RDONLY)
+    os.rename("i", "h")
+    say(os.pread(fd, 10, 0), read("h"), os.fstat(fd).st_nlink)
+    os.mkdir("gone")
+    here = os.getcwd()
+    os.chdir("gone")
+    os.rmdir("../gone")
+    tried("stat of the current directory", lambda: os.stat(".").st_nlink)
+    tried("create in it", os.open, "x", os.O_CREAT | os.O_WRONLY)
+    tried("list it", os.listdir, ".")
+    os.chdir(here)
+    os.mkdir("a")
+    os.mkdir("a/b")
+    os.chdir("a/b")
+    os.rename(f"{here}/a", f"{here}/z")
+    write("c", b"after the rename")
+    os.chdir(here)
+    say(read("z/b/c"))
+
+
+@case
+def attributes():
+    write("f", b"x" * 100)
+    os.chmod("f", 0o4755)
+    say(facts("f"))
+    os.chown("f", 61001, 61002)
+    say(facts("f"))
+    os.utime("f", ns=(1_000_000_007, 2_000_000_009))
+    s = os.stat("f")
+    say(s.st_atime_ns, s.st_mtime_ns)
+    os.truncate("f", 10)
+    say(facts("f"), os.stat("f").st_mtime_ns != 2_000_000_009)
+    os.symlink("f", "s")
+    os.utime("s", ns=(5_000_000_000, 6_000_000_000), follow_symlinks=False)
+    say(os.lstat("s").st_mtime_ns, os.stat("s").st_mtime_ns != 6_000_000_000)
+    os.chown("s", 61001, 61001, follow_symlinks=False)
+    say(facts("s")[1:4])
+    old = os.umask(0o027)
+    os.close(os.open("u", os.O_CREAT | os.O_WRONLY, 0o666))
+    os.mkdir("ud", 0o777)
+    os.umask(old)
+    say(facts("u"), facts("ud"))
+    os.mkdir("sg")
+    os.chown("sg", 0, 61002)
+    os.chmod("sg", 0o2775)
+    write("sg/f", b"")
+    os.mkdir("sg/d")
+    say(facts("sg/f"), facts("sg/d"))
+    say(os.statvfs("f").f_namemax, os.statvfs("f").f_bsize == os.statvfs(".").f_bsize)
+    done("a device", os.mknod, "dev", stat.S_IFCHR | 0o600, os.makedev(1, 3))
+    if os.path.exists("dev"):
+        say(os.major(os.stat("dev").st_rdev), os.minor(os.stat("dev").st_rdev))
+    done("a large device", os.mknod, "dev2", stat.S_IFBLK | 0o600, os.makedev(259, 1000))
+    if os.path.exists("dev2"):
+        say(os.major(os.stat("dev2").st_rdev), os.minor(os.stat("dev2").st_rdev))
+
+
+@case
+def extended_attributes():
+    write("f", b"x")
+    tried("get none", os.getxattr, "f", "user.a")
+    tried("set", os.setxattr, "f", "user.a", b"value")
+    tried("get", os.getxattr, "f", "user.a")
+    tried("create again", os.setxattr, "f", "user.a", b"v", os.XATTR_CREATE)
+    tried("replace", os.setxattr, "f", "user.a", b"w" * 1000, os.XATTR_REPLACE)
+    tried("replace none", os.setxattr, "f", "user.b", b"w", os.XATTR_REPLACE)
+    say(len(os.getxattr("f", "user.a")), sorted(n for n in os.listxattr("f") if n.startswith("user.")))
+    tried("remove", os.removexattr, "f", "user.a")
+    tried("remove again", os.removexattr, "f", "user.a")
+    tried("trusted", os.setxattr, "f", "trusted.a", b"secret")
+    os.chmod("f", 0o644)
+    write("g", b"x", 0o600)
+    done("set", os.setxattr, "g", "user.a", b"private")
+
+    def other():
+        tried("get trusted", os.getxattr, "f", "trusted.a")
+        tried("list", lambda: sorted(n for n in os.listxattr("f") if not n.startswith("security")))
+        tried("set of another's", os.setxattr, "f", "user.c", b"v")
+        tried("get of an unreadable file", os.getxattr, "g", "user.a")
+
+    as_user(61001, 61001, [], other)
+
+
+def acl(*entries):
+    """An ACL in the kernel's form: (tag, permissions, id)."""
+    return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+
+
+@case
+def acls():
+    none = 0xFFFFFFFF
+    list_ = acl((1, 6, none), (2, 4, 61001), (4, 0, none), (16, 4, none), (32, 0, none))
+    write("f", b"for one user", 0o600)
+    os.mkdir("d")
+    tried("set", os.setxattr, "f", "system.posix_acl_access", list_)
+    tried("get", os.getxattr, "f", "system.posix_acl_access")
+    say(facts("f"))
+    tried("set a default", os.setxattr, "d", "system.posix_acl_default", list_)
+    old = os.umask(0o077)
+    os.close(os.open("d/f", os.O_CREAT | os.O_WRONLY, 0o666))
+    os.umask(old)
+    say(facts("d/f"))
+    tried("inherited", os.getxattr, "d/f", "system.posix_acl_access")
+    as_user(61001, 61001, [], lambda: tried("may", read, "f"))
+    as_user(61002, 61002, [], lambda: tried("may not", read, "f"))
+
+
+@case
+def rights():
+    os.mkdir("private", 0o700)
+    write("private/f", b"secret", 0o644)
+    write("own", b"own", 0o600)
+    os.chown("own", 61001, 61001)
+    write("grouped", b"grouped", 0o640)
+    os.chown("grouped", 0, 61005)
+    write("not_for_group", b"not for the group", 0o604)
+    os.chown("not_for_group", 0, 61005)
+    write("program", b"#!/bin/sh\n", 0o744)
+    os.mkdir("open", 0o777)
+    os.chmod("open", 0o777)
+    os.mkdir("sticky")
+    os.chmod("sticky", 0o1777)
+    write("sticky/f", b"root's", 0o666)
+    write("setuid", b"x", 0o6777)
+    os.chown("setuid", 61001, 61001)
+    os.chmod("setuid", 0o6777)
+    write("given", b"x", 0o644)
+    os.chown("given", 61001, 61001)
+
+    def everything():
+        tried("a private directory", os.stat, "private/f")
+        tried("listing it", os.listdir, "private")
+        tried("own", read, "own")
+        tried("grouped", read, "grouped")
+        tried("not for the group", read, "not_for_group")
+        tried("write", write, "grouped", b"")
+        tried("truncate", os.truncate, "grouped", 0)
+        tried("access x", os.access, "program", os.X_OK)
+        tried("access r", os.access, "grouped", os.R_OK)
+        done("execute", lambda: os.posix_spawn("./program", ["program"], {}))
+        tried("create", os.open, "new", os.O_CREAT | os.O_WRONLY)
+        done("create where all may", lambda: os.close(os.open(f"open/{os.getuid()}-{len(os.getgroups())}", os.O_CREAT | os.O_WRONLY, 0o666)))
+        tried("its facts", lambda: facts(f"open/{os.getuid()}-{len(os.getgroups())}"))
+        tried("unlink another's of a sticky one", os.unlink, "sticky/f")
+        tried("rename it", os.rename, "sticky/f", "sticky/g")
+        tried("chmod of another's", os.chmod, "grouped", 0o666)
+        tried("chown", os.chown, "given", 61002, -1)
+        tried("chgrp to an own group", os.chown, "given", -1, 61005)
+        tried("chgrp to another", os.chown, "given", -1, 61009)
+        tried("utime of another's", os.utime, "grouped", ns=(1, 1))
+        tried("utime now of a writable one", os.utime, "sticky/f")
+        tried("link of another's", os.link, "grouped", "open/linked")
+        tried("a device", os.mknod, "open/dev", stat.S_IFCHR | 0o600, os.makedev(1, 3))
+        with open("setuid", "r+b") as file:
+            file.write(b"y")
+        say("after a write", facts("setuid"))
+
+    as_user(61001, 61001, [], everything)
+    os.chmod("setuid", 0o6777)
+    as_user(61001, 61001, [61005], everything)
+    as_user(61002, 61002, [61005, 61009], everything)
+    as_user(61003, 61003, [], everything)
+
+    def drops():
+        # The same user and group, but other supplementary groups from now on.
+        tried("as a member", read, "grouped")
+        os.setgroups([])
+        os.seteuid(61001)
+        tried("no member any more", read, "grouped")
+        os.seteuid(0)
+        os.setgroups([61005])
+        os.seteuid(61001)
+        tried("a member again", read, "grouped")
+
+    os.setegid(61001)
+    os.setgroups([61005])
+    os.seteuid(61001)
+    tried("as a member", read, "grouped")
+    os.seteuid(0)
+    drops()
+    os.seteuid(0)
+    os.setegid(0)
+
+
+@case
+def below_what_is_closed():
+    """A current directory below one that the user may not enter."""
+    os.mkdir("closed", 0o700)
+    os.mkdir("closed/inner", 0o777)
+    os.chmod("closed/inner", 0o777)
+    here = os.getcwd()
+    os.chdir("closed/inner")
+
+    def inside():
+        write("f", b"inside")
+        tried("read", read, "f")
+        tried("mkdir", os.mkdir, "d")
+        tried("list", lambda: sorted(os.listdir(".")))
+        tried("above", os.stat, "../inner")
+        tried("by the whole path", os.stat, f"{here}/closed/inner")
+
+    as_user(61001, 61001, [], inside)
+    os.chdir(here)
+    say(facts("closed/inner/f"))
+
+
+@case
+def content():
+    fd = os.open("f", os.O_CREAT | os.O_RDWR, 0o644)
+    data = bytes(range(256)) * 5000
+    say(os.pwrite(fd, data, 3), os.pread(fd, 10, 0), os.fstat(fd).st_size)
+    say(os.lseek(fd, 0, os.SEEK_END), os.lseek(fd, 5_000_000, os.SEEK_SET), os.write(fd, b"far"))
+    say(os.lseek(fd, 0, os.SEEK_HOLE) > 0, os.lseek(fd, 0, os.SEEK_DATA), os.fstat(fd).st_size)
+    tried("punch", c, "fallocate", fd, 3, ctypes.c_long(4096), ctypes.c_long(8192))
+    say(os.pread(fd, 4, 4094), os.pread(fd, 4, 12286), os.fstat(fd).st_size)
+    tried("reserve", c, "fallocate", fd, 0, ctypes.c_long(0), ctypes.c_long(6_000_000))
+    say(os.fstat(fd).st_size)
+    tried("keep the size", c, "fallocate", fd, 1, ctypes.c_long(0), ctypes.c_long(7_000_000))
+    say(os.fstat(fd).st_size)
+    tried("an unknown mode", c, "fallocate", fd, 0x4000, ctypes.c_long(0), ctypes.c_long(1))
+    os.fsync(fd)
+    os.fdatasync(fd)
+    os.ftruncate(fd, 100)
+    say(os.pread(fd, 1000, 90), os.fstat(fd).st_size)
+    os.ftruncate(fd, 200)
+    say(os.pread(fd, 1000, 98))
+    os.close(fd)
+    os.close(os.open("f", os.O_WRONLY | os.O_TRUNC))
+    say(os.stat("f").st_size, read("f"))
+    tried("write to a reader", os.write, os.open("f", os.O_RDONLY), b"x")
+    tried("read of a writer", os.read, os.open("f", os.O_WRONLY), 1)
+    write("src", data)
+    fd, to = os.open("src", os.O_RDONLY), os.open("dst", os.O_CREAT | os.O_WRONLY)
+    say(os.copy_file_range(fd, to, len(data)) > 0)
+    os.close(to)
+    say(read("dst") == data[: os.stat("dst").st_size], os.stat("dst").st_size > 0)
+    say(os.sendfile(os.open("dst2", os.O_CREAT | os.O_WRONLY), fd, 0, 1000), read("dst2") == data[:1000])
+    vectors = [bytearray(10), bytearray(20)]
+    say(os.preadv(fd, vectors, 5), bytes(vectors[1]) == data[15:35])
+    directory = os.open(".", os.O_RDONLY)
+    os.fsync(directory)
+    tried("read a directory", os.read, directory, 10)
+    tried("write a directory", os.open, ".", os.O_WRONLY)
+    os.sync()
+
+
+@case
+def appending():
+    """Several processes and open files append, and nothing is lost or cut."""
+    fds = [os.open("log", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644) for _ in range(2)]
+    children = []
+    for who in range(4):
+        child = os.fork()
+        if child == 0:
+            own = os.open("log", os.O_WRONLY | os.O_APPEND)
+            for i in range(100):
+                os.write(own if i % 2 else fds[who % 2], b"%d%d" % (who, i % 10) * 20 + b"\n")
+            os._exit(0)
+        children.append(child)
+    for child in children:
+        os.waitpid(child, 0)
+    lines = read("log").split(b"\n")
+    say(len(lines), {len(line) for line in lines}, sorted({line[:1] for line in lines}))
+    fd = os.open("late", os.O_CREAT | os.O_RDWR, 0o644)
+    os.write(fd, b"start")
+    fcntl.fcntl(fd, fcntl.F_SETFL, os.O_APPEND)
+    os.lseek(fd, 0, os.SEEK_SET)
+    os.write(fd, b"-end")
+    say(read("late"))
+    fcntl.fcntl(fd, fcntl.F_SETFL, 0)
+    os.pwrite(fd, b"S", 0)
+    say(read("late"))
+
+
+@case
+def mappings():
+    write("f", bytes(10_000))
+    fd = os.open("f", os.O_RDWR)
+    shared = mmap.mmap(fd, 10_000)
+    shared[5_000:5_005] = b"store"
+    say(os.pread(fd, 5, 5_000), read("f")[5_000:5_005])
+    os.pwrite(fd, b"write", 6_000)
+    say(shared[6_000:6_005])
+    other = mmap.mmap(os.open("f", os.O_RDWR), 10_000)
+    shared[7_000:7_005] = b"other"
+    say(other[7_000:7_005])
+    shared.flush()
+    say(read("f")[7_000:7_005])
+    private = mmap.mmap(fd, 10_000, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    private[0:4] = b"mine"
+    say(private[0:4], read("f")[0:4], private[5_000:5_005])
+    readable = mmap.mmap(os.open("f", os.O_RDONLY), 10_000, prot=mmap.PROT_READ)
+    say(readable[5_000:5_005], readable[7_000:7_005])
+    only = os.open("f", os.O_RDONLY)
+    tried("shared and writable of a reader", mmap.mmap, only, 10_000)
+    shared.close()
+    os.close(fd)
+    say(read("f")[5_000:5_005])
+    write("prog", read("/bin/true"), 0o755)
+    say(os.waitstatus_to_exitcode(os.waitpid(os.posix_spawn("./prog", ["prog"], {}), 0)[1]))
+
+
+@case
+def direct():
+    fd = os.open("f", os.O_CREAT | os.O_RDWR | os.O_DIRECT, 0o644)
+    page = mmap.mmap(-1, 8192)
+    page[:8192] = b"d" * 8192
+    say(os.pwritev(fd, [page], 0), os.fstat(fd).st_size)
+    page[:8192] = bytes(8192)
+    say(os.preadv(fd, [page], 0), page[:4], page[8188:8192])
+    with open("f", "r+b") as file:
+        file.seek(4096)
+        file.write(b"buffered")
+    say(os.preadv(fd, [page], 0), page[4096:4104])
+
+
+@case
+def without_a_name():
+    fd = os.open(".", os.O_TMPFILE | os.O_RDWR, 0o640)
+    say(os.write(fd, b"no name"), os.fstat(fd).st_nlink, os.pread(fd, 100, 0), oct(os.fstat(fd).st_mode))
+    say(os.listdir("."))
+    at, follow = -100, 0x400
+    tried("link", c, "linkat", at, f"/proc/self/fd/{fd}".encode(), at, b"named", follow)
+    say(facts("named"), read("named"))
+    fd = os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_EXCL, 0o600)
+    tried("link of an exclusive one", c, "linkat", at, f"/proc/self/fd/{fd}".encode(), at, b"other", follow)
+
+
+@case
+def listing():
+    os.mkdir("d")
+    for i in range(3000):
+        os.close(os.open(f"d/{i:05}-{'n' * (i % 40)}", os.O_CREAT | os.O_WRONLY))
+    listed = [entry.name for entry in os.scandir("d")]
+    say(len(listed), len(set(listed)), all(entry.is_file() for entry in os.scandir("d")))
+    for name in listed[::2]:
+        os.unlink(f"d/{name}")
+    say(len(os.listdir("d")))
+    fd = os.open("d", os.O_RDONLY)
+    say(len(os.listdir(fd)), len(os.listdir(fd)))
+    with os.scandir("d") as entries:
+        first = next(entries).name
+        for name in os.listdir("d"):
+            os.unlink(f"d/{name}")
+        rest = [entry.name for entry in entries]
+    say(first not in rest, len(rest) < 1500, os.listdir("d"))
+    os.rmdir("d")
+
+
+def posix(kind, start, length):
+    return struct.pack("hhlli", kind, os.SEEK_SET, start, length, 0)
+
+
+def until_free(lock):
+    """A mount releases what belongs to an open file a moment after its close."""
+    deadline = time.monotonic() + 60
+    with open("f", "r+b") as file:
+        while time.monotonic() < deadline:
+            try:
+                return lock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                time.sleep(0.002)
+    raise TimeoutError("the lock is still held")
+
+
+@case
+def locks():
+    """Locks of this process hold against another; see `taken` for the other side."""
+    write("f", b"x" * 100)
+    fd = os.open("f", os.O_RDWR)
+    other = sys.argv[3]
+    theirs = os.path.join(other, "f")
+
+    def seen(what):
+        child = os.fork()
+        if child == 0:
+            for name, path in (("here", "f"), ("there", theirs)):
+                out = os.open(path, os.O_RDWR)
+                words = []
+                for start in (0, 50):
+                    try:
+                        fcntl.lockf(out, fcntl.LOCK_EX | fcntl.LOCK_NB, 10, start)
+                        words.append("free")
+                        fcntl.lockf(out, fcntl.LOCK_UN, 10, start)
+                    except OSError as error:
+                        words.append(errno.errorcode[error.errno])
+                try:
+                    fcntl.flock(out, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    words.append("free")
+                    fcntl.flock(out, fcntl.LOCK_UN)
+                except OSError as error:
+                    words.append(errno.errorcode[error.errno])
+                say(what, name, words)
+                os.close(out)
+            os._exit(0)
+        os.waitpid(child, 0)
+
+    seen("nothing")
+    fcntl.lockf(fd, fcntl.LOCK_EX, 20, 0)
+    seen("the first 20")
+    fcntl.lockf(fd, fcntl.LOCK_UN, 5, 0)
+    fcntl.lockf(fd, fcntl.LOCK_SH, 20, 50)
+    seen("5 to 20 and 50 to 70")
+    os.close(os.open("f", os.O_RDONLY))
+    seen("after any descriptor was closed")
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    seen("the whole")
+    copy = os.dup(fd)
+    os.close(fd)
+    seen("the whole by a duplicate")
+    os.close(copy)
+    until_free(fcntl.flock)
+    seen("closed")
+    fd = os.open("f", os.O_RDWR)
+    ofd_set = 37
+    tried("an open file's", fcntl.fcntl, fd, ofd_set, posix(fcntl.F_WRLCK, 0, 10))
+    os.close(os.open("f", os.O_RDONLY))
+    seen("an open file's")
+    os.close(fd)
+    until_free(fcntl.lockf)
+    seen("an open file's, closed")
+    fd = os.open("f", os.O_RDONLY)
+    tried("exclusive of a reader", fcntl.lockf, fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    tried("shared of a reader", fcntl.lockf, fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+
+
+@case
+def waits():
+    """A call that waits for a lock gets it, or ends by a signal."""
+    write("f", b"x")
+    fd = os.open("f", os.O_RDWR)
+    fcntl.lockf(fd, fcntl.LOCK_EX)
+    ready, tell = os.pipe()
+
+    def wait(path):
+        child = os.fork()
+        if child == 0:
+            def alarm(*_):
+                raise InterruptedError(errno.EINTR, "alarm")
+
+            signal.signal(signal.SIGALRM, alarm)
+            out = os.open(path, os.O_RDWR)
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
+            tried("interrupted", fcntl.lockf, out, fcntl.LOCK_EX)
+            tried("interrupted flock", lambda: "not held")
+            os.write(tell, b"r")
+            tried("waits", fcntl.lockf, out, fcntl.LOCK_EX)
+            os._exit(0)
+        return child
+
+    child = wait("f")
+    os.read(ready, 1)
+    time.sleep(0.1)
+    fcntl.lockf(fd, fcntl.LOCK_UN)
+    say(os.waitpid(child, 0)[1])
+    killed = os.fork()
+    fcntl.lockf(fd, fcntl.LOCK_EX) if killed else None
+    if killed == 0:
+        os.write(tell, b"r")
+        time.sleep(0.2)
+        fcntl.lockf(os.open("f", os.O_RDWR), fcntl.LOCK_EX)
+        os._exit(0)
+    os.read(ready, 1)
+    time.sleep(0.5)
+    os.kill(killed, signal.SIGKILL)
+    say(os.waitpid(killed, 0)[1])
+
+
+@case
+def two_open_files():
+    """A reader that is open sees what a writer writes, at once."""
+    write("f", b"old" * 100_000)
+    readers = [os.open("f", os.O_RDONLY) for _ in range(3)]
+    say(os.pread(readers[0], 3, 0), os.pread(readers[1], 3, 200_000 * 1))
+    writer = os.open("f", os.O_RDWR)
+    os.pwrite(writer, b"new", 0)
+    say([os.pread(fd, 3, 0) for fd in readers])
+    os.ftruncate(writer, 10)
+    say([os.pread(fd, 100, 0) for fd in readers], [os.fstat(fd).st_size for fd in readers])
+    os.close(writer)
+    late = os.open("f", os.O_RDONLY)
+    os.truncate("f", 4)
+    say(os.pread(late, 100, 0), [os.pread(fd, 100, 0) for fd in readers])
+    with open("f", "ab") as file:
+        file.write(b"more")
+    say(os.pread(late, 100, 0), [os.fstat(fd).st_size for fd in readers])
+
+
+@case
+def flags_of_files():
+    write("f", b"x")
+    fd = os.open("f", os.O_RDONLY)
+    get, set_ = 0x80086601, 0x40086602
+
+    def flags():
+        room = bytearray(8)
+        fcntl.ioctl(fd, get, room)
+        return hex(struct.unpack("i", room[:4])[0] & 0x30)
+
+    tried("none", flags)
+    tried("append only", lambda: fcntl.ioctl(fd, set_, struct.pack("l", 0x20)) and None)
+    tried("now", flags)
+    tried("overwrite", os.open, "f", os.O_WRONLY)
+    tried("append", lambda: os.write(os.open("f", os.O_WRONLY | os.O_APPEND), b"y"))
+    tried("unlink", os.unlink, "f")
+    tried("nothing", lambda: fcntl.ioctl(fd, set_, struct.pack("l", 0)) and None)
+    tried("unlink", os.unlink, "f")
+    tried("an unknown request", fcntl.ioctl, fd, 0x5413, bytes(8))
+
+
+if __name__ == "__main__":
+    os.chdir(sys.argv[2])
+    os.umask(0o022)
+    CASES[sys.argv[1]]()

@@ -1,0 +1,493 @@
+//! `forebay mount`: programs see on a mount what they see on the PFS, reads come from the tier, and
+//! nobody is stuck, whoever dies.
+//!
+//! Most tests run a case of `mount.py` on the PFS and on a mount of it, and compare what it prints.
+
+use crate::common::{
+    Agent, FOREBAY, MIB, OTHER_UID, Setup, SlowFs, assert_content, content, make_file, open_dir_in,
+    plain_pfs, send_signal, text, wait_for,
+};
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use tempfile::TempDir;
+
+/// True if the user wants no tests that mount.
+fn skips() -> bool {
+    std::env::var_os("FOREBAY_SKIP_FUSE").is_some_and(|value| value == "1")
+}
+
+/// A mount, and its process. Dropping it unmounts.
+struct Mount {
+    at: PathBuf,
+    _dir: TempDir,
+}
+
+impl Mount {
+    fn new(pfs: &Path, socket: &str, options: &[&str]) -> Self {
+        let dir = open_dir_in("/tmp");
+        let at = dir.path().join("mnt");
+        std::fs::create_dir(&at).unwrap();
+        let mount = Mount { at, _dir: dir };
+        let out = mount.again(pfs, socket, options);
+        assert!(out.status.success(), "{}", text(&out.stderr));
+        mount
+    }
+
+    /// Mounts at the same place.
+    fn again(&self, pfs: &Path, socket: &str, options: &[&str]) -> Output {
+        let mut command = Command::new(FOREBAY);
+        command.arg("mount").args(options).arg(pfs).arg(&self.at).env("FOREBAY_SOCKET", socket);
+        command.env_remove("FOREBAY_CONFIG").output().unwrap()
+    }
+
+    /// Of the processes that serve mounts, the one of this.
+    fn pid(&self) -> u32 {
+        let is_it = |pid: &u32| {
+            let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let words: Vec<_> = line.split(|b| *b == 0).collect();
+            words.contains(&&b"--foreground"[..])
+                && words.contains(&self.at.as_os_str().as_encoded_bytes())
+                && std::fs::read_to_string(format!("/proc/{pid}/stat"))
+                    .is_ok_and(|stat| !stat.contains(") Z "))
+        };
+        let pids = std::fs::read_dir("/proc").unwrap().flatten();
+        let pid = pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).find(is_it);
+        pid.expect("the mount has a process")
+    }
+
+    fn is_mounted(&self) -> bool {
+        is_mounted(&self.at)
+    }
+}
+
+fn is_mounted(at: &Path) -> bool {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    table.lines().any(|line| line.split(' ').nth(4) == at.to_str())
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        while self.is_mounted() {
+            let out = Command::new(FOREBAY).args(["umount", "--lazy"]).arg(&self.at).output().unwrap();
+            assert!(out.status.success() || std::thread::panicking(), "{}", text(&out.stderr));
+        }
+    }
+}
+
+/// Runs a case of `mount.py` in a new directory of `root`; `there` is another way to the directory.
+fn transcript(case: &str, root: &Path, there: &Path) -> String {
+    let name = format!("case-{case}");
+    std::fs::create_dir(root.join(&name)).unwrap();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/faults/mount.py");
+    let mut command = Command::new("python3");
+    command.arg(script).arg(case).arg(root.join(&name)).arg(there.join(&name));
+    let out = command.env("PYTHONDONTWRITEBYTECODE", "1").stdin(Stdio::null()).output().unwrap();
+    assert!(
+        out.status.success(),
+        "{case} on {}: {}\n{}",
+        root.display(),
+        text(&out.stdout),
+        text(&out.stderr)
+    );
+    assert!(out.stdout.len() > 20, "{case} has done nothing");
+    text(&out.stdout)
+}
+
+/// The case prints the same on a plain directory and on mounts: without an agent, where it is the
+/// PFS's, and with one.
+#[track_caller]
+fn same(case: &str) {
+    if skips() {
+        return;
+    }
+    let plain = plain_pfs();
+    let expected = transcript(case, plain.path(), plain.path());
+    for with_agent in [false, true] {
+        let pfs = plain_pfs();
+        let agent = with_agent.then(|| Agent::on(pfs.path()));
+        let socket = agent.as_ref().map_or("none".into(), |agent| agent.socket().display().to_string());
+        let mount = Mount::new(pfs.path(), &socket, &[]);
+        let got = transcript(case, &mount.at, pfs.path());
+        assert!(got == expected, "{case}, agent {with_agent}: {}", difference(&expected, &got));
+    }
+}
+
+fn difference(expected: &str, got: &str) -> String {
+    let pairs = expected.lines().zip(got.lines());
+    let lines = pairs
+        .filter(|(a, b)| a != b)
+        .take(10)
+        .map(|(a, b)| format!("\n  on the PFS: {a}\n  here:       {b}"));
+    lines.collect::<String>()
+}
+
+#[test]
+fn names_are_made_renamed_and_removed_as_on_the_pfs() {
+    same("names");
+}
+
+#[test]
+fn a_file_without_a_name_is_used_on() {
+    same("removed_while_used");
+}
+
+#[test]
+fn attributes_are_those_of_the_pfs() {
+    same("attributes");
+}
+
+#[test]
+fn extended_attributes_are_those_of_the_pfs() {
+    same("extended_attributes");
+}
+
+#[test]
+fn acls_are_those_of_the_pfs() {
+    same("acls");
+}
+
+#[test]
+fn each_user_has_the_rights_that_the_pfs_gives() {
+    same("rights");
+}
+
+#[test]
+fn a_current_directory_below_a_closed_one_can_be_used() {
+    same("below_what_is_closed");
+}
+
+#[test]
+fn contents_are_read_and_written_as_on_the_pfs() {
+    same("content");
+}
+
+#[test]
+fn appenders_lose_nothing() {
+    same("appending");
+}
+
+#[test]
+fn mappings_and_programs_work() {
+    same("mappings");
+}
+
+#[test]
+fn direct_io_works() {
+    same("direct");
+}
+
+#[test]
+fn files_without_names_are_made() {
+    same("without_a_name");
+}
+
+#[test]
+fn large_directories_are_listed() {
+    same("listing");
+}
+
+#[test]
+fn locks_hold_against_programs_on_the_pfs() {
+    same("locks");
+}
+
+#[test]
+fn a_call_that_waits_for_a_lock_ends_by_a_signal() {
+    same("waits");
+}
+
+#[test]
+fn readers_that_are_open_see_what_is_written_through_the_mount() {
+    same("two_open_files");
+}
+
+#[test]
+fn flags_of_files_are_those_of_the_pfs() {
+    same("flags_of_files");
+}
+
+/// A PFS that counts what it is asked for, an agent, and a mount.
+struct Rig {
+    slow: SlowFs,
+    agent: Agent,
+    mount: Mount,
+}
+
+impl Rig {
+    fn new() -> Option<Self> {
+        let slow = SlowFs::start()?;
+        let agent = Agent::start(Setup { page: 256 << 10, ..Setup::new(&slow.mount()) });
+        let mount = Mount::new(&slow.mount(), agent.socket().to_str().unwrap(), &[]);
+        Some(Rig { slow, agent, mount })
+    }
+
+    fn load(&self) {
+        let out = self.agent.cli(&["load", self.slow.mount().to_str().unwrap()]);
+        assert!(out.status.success(), "{}", text(&out.stderr));
+    }
+}
+
+#[test]
+fn what_is_in_the_tier_is_read_from_there() {
+    let Some(rig) = Rig::new() else { return };
+    make_file(&rig.slow.at("f"), 1, 4 * MIB);
+    rig.load();
+    let before = rig.slow.stats().read_bytes;
+    assert_content(&std::fs::read(rig.mount.at.join("f")).unwrap(), 1, 0);
+    let file = File::open(rig.mount.at.join("f")).unwrap();
+    let mut part = vec![0; 10_000];
+    file.read_exact_at(&mut part, 1_234_567).unwrap();
+    assert_content(&part, 1, 1_234_567);
+    assert_eq!(rig.slow.stats().read_bytes, before, "bytes came from the PFS");
+}
+
+#[test]
+fn what_is_not_in_the_tier_is_fetched_once() {
+    let Some(rig) = Rig::new() else { return };
+    make_file(&rig.slow.at("f"), 2, 4 * MIB);
+    let before = rig.slow.stats().read_bytes;
+    for _ in 0..3 {
+        assert_content(&std::fs::read(rig.mount.at.join("f")).unwrap(), 2, 0);
+    }
+    let read = rig.slow.stats().read_bytes - before;
+    assert!((4 * MIB..5 * MIB).contains(&read), "the PFS has served {read} bytes");
+}
+
+#[test]
+fn an_open_after_a_close_on_the_pfs_sees_the_change() {
+    let Some(rig) = Rig::new() else { return };
+    let (there, here) = (rig.slow.at("f"), rig.mount.at.join("f"));
+    for seed in 0..50 {
+        std::fs::write(&there, content(seed, 0, 100_000 + seed as usize)).unwrap();
+        let got = std::fs::read(&here).unwrap();
+        assert_eq!(got.len(), 100_000 + seed as usize);
+        assert_content(&got, seed, 0);
+        if seed % 10 == 0 {
+            rig.load();
+        }
+    }
+}
+
+#[test]
+fn an_open_reader_sees_a_change_on_the_pfs_soon() {
+    let Some(rig) = Rig::new() else { return };
+    let (there, here) = (rig.slow.at("f"), rig.mount.at.join("f"));
+    make_file(&there, 1, MIB);
+    rig.load();
+    let file = File::open(&here).unwrap();
+    let mut bytes = vec![0; 1000];
+    file.read_exact_at(&mut bytes, 5000).unwrap();
+    assert_content(&bytes, 1, 5000);
+    let writer = File::options().write(true).open(&there).unwrap();
+    writer.write_all_at(&content(2, 0, MIB as usize), 0).unwrap();
+    drop(writer);
+    wait_for("the reader sees the new bytes", || {
+        file.read_exact_at(&mut bytes, 5000).unwrap();
+        bytes == content(2, 5000, 1000)
+    });
+}
+
+#[test]
+fn readers_of_a_mount_go_on_when_the_agent_is_killed() {
+    let Some(mut rig) = Rig::new() else { return };
+    make_file(&rig.slow.at("f"), 3, 4 * MIB);
+    make_file(&rig.slow.at("g"), 4, MIB);
+    rig.load();
+    let mut file = File::open(rig.mount.at.join("f")).unwrap();
+    let mut half = vec![0; 2 << 20];
+    file.read_exact(&mut half).unwrap();
+    rig.agent.kill_9();
+    let mut rest = Vec::new();
+    file.read_to_end(&mut rest).unwrap();
+    assert_content(&rest, 3, 2 * MIB);
+    assert_content(&std::fs::read(rig.mount.at.join("g")).unwrap(), 4, 0);
+    std::fs::write(rig.mount.at.join("h"), b"written without an agent").unwrap();
+    rig.agent.restart();
+    wait_for("the mount uses the new agent", || {
+        let before = rig.agent.counter("opens_cached_total");
+        assert_content(&std::fs::read(rig.mount.at.join("g")).unwrap(), 4, 0);
+        rig.agent.counter("opens_cached_total") > before
+    });
+}
+
+#[test]
+fn a_program_that_is_killed_while_the_pfs_hangs_dies() {
+    let Some(rig) = Rig::new() else { return };
+    make_file(&rig.slow.at("f"), 5, MIB);
+    make_file(&rig.slow.at("g"), 6, MIB);
+    rig.slow.fault("all=hang,path=f");
+    for command in [&["cat"][..], &["stat"], &["dd", "of=/dev/null", "if=f"], &["mv", "-T", "--", "f"]] {
+        let mut program = Command::new(command[0]);
+        program.args(&command[1..]).current_dir(&rig.mount.at).stdout(Stdio::null());
+        if command[0] != "dd" {
+            program.arg("f");
+        }
+        let mut child = program.spawn().unwrap();
+        wait_for("the program hangs", || {
+            rig.slow.stats().hung_now > 0 || child.try_wait().unwrap().is_some()
+        });
+        // Others are served meanwhile.
+        assert_content(&std::fs::read(rig.mount.at.join("g")).unwrap(), 6, 0);
+        child.kill().unwrap();
+        wait_for("the program is gone", || child.try_wait().unwrap().is_some());
+    }
+    rig.slow.fault("none");
+    wait_for("the file can be read again", || {
+        std::fs::read(rig.mount.at.join("f")).is_ok_and(|b| b == content(5, 0, MIB as usize))
+    });
+}
+
+#[test]
+fn a_mount_whose_process_is_killed_can_be_replaced() {
+    if skips() {
+        return;
+    }
+    let pfs = plain_pfs();
+    std::fs::write(pfs.path().join("f"), b"content").unwrap();
+    let mount = Mount::new(pfs.path(), "none", &[]);
+    let open = File::open(mount.at.join("f")).unwrap();
+    send_signal(mount.pid(), libc::SIGKILL);
+    wait_for("the mount is dead", || {
+        std::fs::metadata(&mount.at).is_err_and(|e| e.raw_os_error() == Some(libc::ENOTCONN))
+    });
+    let out = mount.again(pfs.path(), "none", &[]);
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    assert_eq!(std::fs::read(mount.at.join("f")).unwrap(), b"content");
+    let mut byte = [0];
+    // The old file is passed to the PFS by the kernel, or it has lost its server.
+    let old = open.read_at(&mut byte, 0);
+    assert!(old.as_ref().is_ok_and(|n| *n == 1) || old.is_err(), "{old:?}");
+    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let count = table.lines().filter(|line| line.split(' ').nth(4) == mount.at.to_str()).count();
+    assert_eq!(count, 1, "the dead mount is still there");
+}
+
+#[test]
+fn a_signal_unmounts_and_so_does_umount() {
+    if skips() {
+        return;
+    }
+    let pfs = plain_pfs();
+    let mount = Mount::new(pfs.path(), "none", &[]);
+    let pid = mount.pid();
+    send_signal(pid, libc::SIGTERM);
+    wait_for("it is unmounted", || !mount.is_mounted());
+    wait_for("its process has ended", || !Path::new(&format!("/proc/{pid}")).exists());
+    assert!(mount.again(pfs.path(), "none", &["-o", "ro"]).status.success());
+    let refused = std::fs::write(mount.at.join("f"), b"x").unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
+    let pid = mount.pid();
+    std::fs::write(pfs.path().join("f"), b"x").unwrap();
+    let open = File::open(mount.at.join("f")).unwrap();
+    let umount =
+        |options: &[&str]| Command::new(FOREBAY).arg("umount").args(options).arg(&mount.at).output().unwrap();
+    let busy = umount(&[]);
+    assert!(!busy.status.success() && text(&busy.stderr).contains("--lazy"), "{}", text(&busy.stderr));
+    assert!(umount(&["--lazy"]).status.success());
+    assert!(!mount.is_mounted());
+    assert_eq!(open.read_at(&mut [0; 10], 0).unwrap(), 1, "what is open can be used");
+    drop(open);
+    wait_for("its process has ended", || !Path::new(&format!("/proc/{pid}")).exists());
+}
+
+#[test]
+fn many_mounts_leave_nothing() {
+    if skips() {
+        return;
+    }
+    let pfs = plain_pfs();
+    std::fs::write(pfs.path().join("f"), b"x").unwrap();
+    let count = std::env::var("FOREBAY_TEST_MOUNTS").map_or(20, |count| count.parse().unwrap());
+    let dir = open_dir_in("/tmp");
+    let at = dir.path().join("mnt");
+    std::fs::create_dir(&at).unwrap();
+    let run = |command: &str, paths: &[&Path]| {
+        let out =
+            Command::new(FOREBAY).arg(command).args(paths).env("FOREBAY_SOCKET", "none").output().unwrap();
+        assert!(out.status.success(), "{}", text(&out.stderr));
+    };
+    let connections = || std::fs::read_to_string("/proc/self/mountinfo").unwrap().lines().count();
+    let before = connections();
+    for _ in 0..count {
+        run("mount", &[pfs.path(), &at]);
+        assert_eq!(std::fs::read(at.join("f")).unwrap(), b"x");
+        run("umount", &[&at]);
+    }
+    assert_eq!(connections(), before);
+    wait_for("no process of them is left", || {
+        let lines = std::fs::read_dir("/proc").unwrap().flatten();
+        let mut lines = lines.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
+        !lines.any(|line| line.split(|b| *b == 0).any(|word| word == at.as_os_str().as_encoded_bytes()))
+    });
+}
+
+#[test]
+fn a_limit_of_open_files_is_the_programs_error() {
+    if skips() {
+        return;
+    }
+    let pfs = plain_pfs();
+    std::fs::write(pfs.path().join("f"), b"x").unwrap();
+    let mount = Mount::new(pfs.path(), "none", &[]);
+    let pid = rustix::process::Pid::from_raw(mount.pid() as i32);
+    let few = rustix::process::Rlimit { current: Some(64), maximum: Some(64) };
+    rustix::process::prlimit(pid, rustix::process::Resource::Nofile, few).unwrap();
+    let mut open = Vec::new();
+    let refused = loop {
+        match File::open(mount.at.join("f")) {
+            Ok(file) => open.push(file),
+            Err(e) => break e,
+        }
+        assert!(open.len() < 1000, "the limit is not met");
+    };
+    assert_eq!(refused.raw_os_error(), Some(libc::EMFILE));
+    assert!(open.len() > 10);
+    drop(open);
+    wait_for("files can be opened again", || std::fs::read(mount.at.join("f")).is_ok());
+}
+
+#[test]
+fn a_program_run_with_a_mount_of_its_own_is_the_only_one_that_sees_it() {
+    let Some(slow) = SlowFs::start() else { return };
+    let agent = Agent::start(Setup { page: 256 << 10, ..Setup::new(&slow.mount()) });
+    make_file(&slow.at("f"), 7, MIB);
+    let out = agent.cli(&["load", slow.mount().to_str().unwrap()]);
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    let before = slow.stats().read_bytes;
+    let script =
+        "stat -f -c %T . && grep -c fuse.forebay /proc/self/mountinfo && cksum < f && echo new > g && exit 7";
+    let mut command = agent.command(&["run", "--mount", "--", "sh", "-c", script]);
+    let out = command.current_dir(slow.mount()).output().unwrap();
+    assert_eq!(out.status.code(), Some(7), "{}", text(&out.stderr));
+    assert_eq!(slow.stats().read_bytes, before, "bytes came from the PFS");
+    let plain = Command::new("cksum").stdin(File::open(slow.at("f")).unwrap()).output().unwrap();
+    let (words, sum) = (text(&out.stdout), text(&plain.stdout));
+    assert!(words.contains("\n1\n") && words.contains(sum.trim()), "{words} and {sum}");
+    assert_eq!(std::fs::read(slow.at("g")).unwrap(), b"new\n");
+    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(!table.contains(&format!("{} ", slow.mount().display())) || !table.contains("fuse.forebay"));
+}
+
+#[test]
+fn a_users_mount_serves_that_user_only() {
+    if skips() {
+        return;
+    }
+    let pfs = plain_pfs();
+    std::fs::write(pfs.path().join("f"), b"x").unwrap();
+    let mount = Mount::new(pfs.path(), "none", &["--private"]);
+    assert_eq!(std::fs::read(mount.at.join("f")).unwrap(), b"x");
+    let mut other = Command::new("cat");
+    std::os::unix::process::CommandExt::uid(&mut other, OTHER_UID);
+    let out = other.arg(mount.at.join("f")).output().unwrap();
+    assert!(
+        !out.status.success() && text(&out.stderr).contains("Permission denied"),
+        "{}",
+        text(&out.stderr)
+    );
+    let mode = std::fs::metadata(pfs.path().join("f")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o004, 0o004, "the PFS would have let it");
+}

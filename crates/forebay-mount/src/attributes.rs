@@ -1,0 +1,181 @@
+//! Attributes, extended attributes and the state of the whole file system.
+
+use crate::abi::{
+    FATTR_ATIME, FATTR_ATIME_NOW, FATTR_FH, FATTR_GID, FATTR_MODE, FATTR_MTIME, FATTR_MTIME_NOW, FATTR_SIZE,
+    FATTR_UID, GETATTR_FH, GetattrIn, GetxattrIn, GetxattrOut, SetattrIn, SetxattrIn, StatfsOut,
+};
+use crate::fs::{Done, Effect, Fs, Located, Out, last_error, self_path, stat};
+use crate::request::Request;
+use rustix::fs::{AtFlags, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::io::Errno;
+use std::ffi::CString;
+use std::os::fd::{AsFd, BorrowedFd};
+
+/// Longest value of an extended attribute (the kernel's XATTR_SIZE_MAX).
+const XATTR_BYTES: u32 = 64 << 10;
+
+impl Fs {
+    /// GETATTR.
+    ///
+    /// # Errors
+    /// What the PFS returns; so for all operations.
+    pub fn getattr(&self, request: &mut Request<'_>, out: &mut Out) -> Done {
+        let arg: GetattrIn = request.arg()?;
+        let stat = match arg.flags & GETATTR_FH {
+            0 => {
+                self.callers.act_as_caller(&request.header);
+                stat(self.locate(request.header.nodeid)?.as_fd())?
+            }
+            _ => stat(self.handle(arg.fh)?.as_fd())?,
+        };
+        self.put_attributes(&stat, out);
+        Ok(Effect::Nothing)
+    }
+
+    /// SETATTR: mode, owner, length and times.
+    ///
+    /// # Errors
+    /// As for all operations.
+    pub fn setattr(&self, request: &mut Request<'_>, out: &mut Out) -> Done {
+        let arg: SetattrIn = request.arg()?;
+        let node = request.header.nodeid;
+        self.callers.act_as_caller(&request.header);
+        let file = match arg.valid & FATTR_FH {
+            0 => self.locate(node)?,
+            _ => Located::Open(self.handle(arg.fh)?),
+        };
+        if arg.valid & FATTR_MODE != 0 {
+            rustix::fs::chmod(self_path(file.as_fd()), Mode::from_raw_mode(arg.mode & 0o7777))?;
+        }
+        if arg.valid & (FATTR_UID | FATTR_GID) != 0 {
+            let uid = (arg.valid & FATTR_UID != 0).then(|| Uid::from_raw(arg.uid));
+            let gid = (arg.valid & FATTR_GID != 0).then(|| Gid::from_raw(arg.gid));
+            rustix::fs::chownat(file.as_fd(), c"", uid, gid, AtFlags::EMPTY_PATH)?;
+        }
+        if arg.valid & FATTR_SIZE != 0 {
+            // Readers see what the PFS has from now on.
+            self.nodes.handles_of_file(node).iter().for_each(|handle| handle.served.leave());
+            set_size(&file, arg.size)?;
+        }
+        set_times(file.as_fd(), &arg)?;
+        self.put_attributes(&stat(file.as_fd())?, out);
+        Ok(Effect::Nothing)
+    }
+
+    /// STATFS.
+    ///
+    /// # Errors
+    /// As for all operations.
+    pub fn statfs(&self, request: &mut Request<'_>, out: &mut Out) -> Done {
+        self.callers.act_as_caller(&request.header);
+        let stat = rustix::fs::fstatvfs(self.locate(request.header.nodeid)?.as_fd())?;
+        out.put(&StatfsOut {
+            blocks: stat.f_blocks,
+            bfree: stat.f_bfree,
+            bavail: stat.f_bavail,
+            files: stat.f_files,
+            ffree: stat.f_ffree,
+            bsize: stat.f_bsize as u32,
+            namelen: stat.f_namemax as u32,
+            frsize: stat.f_frsize as u32,
+            ..StatfsOut::default()
+        });
+        Ok(Effect::Nothing)
+    }
+
+    /// SETXATTR.
+    ///
+    /// # Errors
+    /// As for all operations.
+    pub fn setxattr(&self, request: &mut Request<'_>) -> Done {
+        let arg: SetxattrIn = request.arg()?;
+        let name = request.name()?;
+        let value = request.bytes(arg.size)?;
+        self.callers.act_as_caller(&request.header);
+        let file = self.locate(request.header.nodeid)?;
+        let flags = XattrFlags::from_bits_retain(arg.flags as u32);
+        rustix::fs::setxattr(self_path(file.as_fd()), name, value, flags)?;
+        Ok(Effect::Nothing)
+    }
+
+    /// GETXATTR: a value, or its length.
+    ///
+    /// # Errors
+    /// As for all operations.
+    pub fn getxattr(&self, request: &mut Request<'_>, out: &mut Out) -> Done {
+        let arg: GetxattrIn = request.arg()?;
+        let name = request.name()?;
+        self.callers.act_as_caller(&request.header);
+        let file = self.locate(request.header.nodeid)?;
+        let path = self_path(file.as_fd());
+        put_counted(out, arg.size, |room| rustix::fs::getxattr(&path, name, room))
+    }
+
+    /// LISTXATTR: the names, or their length.
+    ///
+    /// # Errors
+    /// As for all operations.
+    pub fn listxattr(&self, request: &mut Request<'_>, out: &mut Out) -> Done {
+        let arg: GetxattrIn = request.arg()?;
+        self.callers.act_as_caller(&request.header);
+        let file = self.locate(request.header.nodeid)?;
+        let path = self_path(file.as_fd());
+        put_counted(out, arg.size, |room| rustix::fs::listxattr(&path, room))
+    }
+
+    /// REMOVEXATTR.
+    ///
+    /// # Errors
+    /// As for all operations.
+    pub fn removexattr(&self, request: &mut Request<'_>) -> Done {
+        let name = request.name()?;
+        self.callers.act_as_caller(&request.header);
+        let file = self.locate(request.header.nodeid)?;
+        rustix::fs::removexattr(self_path(file.as_fd()), name)?;
+        Ok(Effect::Nothing)
+    }
+}
+
+/// Answers with at most `size` bytes, or, if that is 0, with their number.
+fn put_counted(out: &mut Out, size: u32, get: impl Fn(&mut [u8]) -> Result<usize, Errno>) -> Done {
+    if size == 0 {
+        let size = get(&mut [])? as u32;
+        out.put(&GetxattrOut { size, padding: 0 });
+        return Ok(Effect::Nothing);
+    }
+    out.bytes.resize(size.min(XATTR_BYTES) as usize, 0);
+    let n = get(&mut out.bytes)?;
+    out.bytes.truncate(n);
+    Ok(Effect::Nothing)
+}
+
+fn set_size(file: &Located, size: u64) -> Result<(), Errno> {
+    match file {
+        Located::Open(handle) if handle.is_writable() => rustix::fs::ftruncate(handle.as_fd(), size),
+        file => {
+            let path = CString::new(self_path(file.as_fd())).map_err(|_| Errno::INVAL)?;
+            let size = libc::off_t::try_from(size).map_err(|_| Errno::FBIG)?;
+            // SAFETY: a C string.
+            if unsafe { libc::truncate(path.as_ptr(), size) } == 0 { Ok(()) } else { Err(last_error()) }
+        }
+    }
+}
+
+fn set_times(file: BorrowedFd<'_>, arg: &SetattrIn) -> Result<(), Errno> {
+    if arg.valid & (FATTR_ATIME | FATTR_MTIME) == 0 {
+        return Ok(());
+    }
+    let time = |is_set: u32, is_now: u32, seconds: i64, nanoseconds: u32| Timespec {
+        tv_sec: seconds,
+        tv_nsec: match (arg.valid & is_set, arg.valid & is_now) {
+            (0, _) => rustix::fs::UTIME_OMIT,
+            (_, 0) => i64::from(nanoseconds),
+            _ => rustix::fs::UTIME_NOW,
+        },
+    };
+    let times = Timestamps {
+        last_access: time(FATTR_ATIME, FATTR_ATIME_NOW, arg.atime, arg.atimensec),
+        last_modification: time(FATTR_MTIME, FATTR_MTIME_NOW, arg.mtime, arg.mtimensec),
+    };
+    rustix::fs::utimensat(file, c"", &times, AtFlags::EMPTY_PATH)
+}

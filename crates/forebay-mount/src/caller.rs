@@ -1,0 +1,349 @@
+//! Acting as the caller: the PFS itself decides what a program may do.
+//!
+//! A thread of this process takes over the caller's user, groups and capabilities before it calls
+//! the PFS. The request names user and group; the supplementary groups and the capabilities are
+//! read from `/proc`, for each request, because a program may change them at any moment. The
+//! caller waits for its answer meanwhile and cannot change them then. What a request does not
+//! prove is not granted: a process in a user namespace of its own has no capabilities here.
+//!
+//! A process that is not root serves its own user alone, and acts as itself.
+
+use crate::abi::InHeader;
+use rustix::fs::{AtFlags, Mode, OFlags};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Files of `/proc` that are kept open.
+const STATUS_MAX: usize = 128;
+
+const CAP_SYS_ADMIN: u64 = 1 << 21;
+const CAP_FSETID: u64 = 1 << 4;
+
+/// Whose rights a call has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// User and group for the file system.
+    pub uid: u32,
+    /// Group for the file system.
+    pub gid: u32,
+    groups: Vec<u32>,
+    capabilities: u64,
+}
+
+impl Identity {
+    /// Whether calls of these two are judged alike when they write.
+    pub fn writes_like(&self, other: &Identity) -> bool {
+        self.uid == other.uid && self.capabilities == other.capabilities
+    }
+
+    /// With the right to register a backing file, which only this process has.
+    pub fn to_register_backing(&self) -> Identity {
+        Identity { capabilities: self.capabilities | CAP_SYS_ADMIN, ..self.clone() }
+    }
+}
+
+thread_local! {
+    /// Whom this thread acts as; `None` until it acts as somebody.
+    static ACTING: RefCell<Option<Identity>> = const { RefCell::new(None) };
+    /// The umask of this thread, if it is not the process's.
+    static UMASK: RefCell<Option<u32>> = const { RefCell::new(None) };
+}
+
+/// Callers, and this process itself.
+#[derive(Debug)]
+pub struct Callers {
+    /// This process; `None` if it cannot act as others.
+    daemon: Option<Identity>,
+    user_namespace: u64,
+    statuses: Mutex<HashMap<u32, Arc<OwnedFd>>>,
+}
+
+/// What `/proc` says of a thread.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Status {
+    fsuid: u32,
+    groups: Vec<u32>,
+    effective: u64,
+    permitted: u64,
+}
+
+impl Callers {
+    /// Of this process. `may_switch`: it is root and serves all users.
+    pub fn new(may_switch: bool) -> Self {
+        let status = rustix::fs::open("/proc/self/status", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+        let own = status.ok().and_then(|fd| read_status(&fd)).unwrap_or_default();
+        let daemon = may_switch.then(|| Identity {
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+            groups: own.groups,
+            capabilities: own.permitted,
+        });
+        Callers {
+            daemon,
+            user_namespace: user_namespace_of("/proc/self/ns/user").unwrap_or(0),
+            statuses: Mutex::default(),
+        }
+    }
+
+    /// Whether calls are made in the name of others.
+    pub fn switches(&self) -> bool {
+        self.daemon.is_some()
+    }
+
+    /// Acts as this process from now on, in this thread.
+    pub fn act_as_daemon(&self) {
+        if let Some(daemon) = &self.daemon {
+            act_as(daemon);
+        }
+    }
+
+    /// Acts as the caller from now on, in this thread.
+    pub fn act_as_caller(&self, header: &InHeader) {
+        if self.daemon.is_some() {
+            act_as(&self.identity(header, false));
+        }
+    }
+
+    /// As [`Callers::act_as_caller`], for `access`, which asks about the real user.
+    pub fn act_as_real_caller(&self, header: &InHeader) {
+        if self.daemon.is_some() {
+            act_as(&self.identity(header, true));
+        }
+    }
+
+    /// Acts as the writer of data. Pages that the kernel writes later name no user.
+    pub fn act_as_writer(&self, header: &InHeader, from_cache: bool, kill_suidgid: bool) {
+        let Some(daemon) = &self.daemon else { return };
+        let mut writer = match header.uid {
+            _ if from_cache => daemon.clone(),
+            0 => daemon.clone(),
+            uid => Identity { uid, gid: header.gid, groups: Vec::new(), capabilities: 0 },
+        };
+        if kill_suidgid {
+            writer.capabilities &= !CAP_FSETID;
+        }
+        act_as(&writer);
+    }
+
+    /// Whom this thread acts as now.
+    pub fn acting(&self) -> Option<Identity> {
+        ACTING.with_borrow(Clone::clone).or_else(|| self.daemon.clone())
+    }
+
+    /// Acts as `identity` from now on.
+    pub fn act_as(&self, identity: &Identity) {
+        if self.daemon.is_some() {
+            act_as(identity);
+        }
+    }
+
+    fn identity(&self, header: &InHeader, is_real: bool) -> Identity {
+        let InHeader { uid, gid, pid, .. } = *header;
+        let nobody = Identity { uid, gid, groups: Vec::new(), capabilities: 0 };
+        let Some(status) = self.status(pid) else { return nobody };
+        let mine = self.daemon.as_ref().map_or(0, |daemon| daemon.capabilities);
+        let groups = status.groups;
+        let capabilities = match (uid, is_real) {
+            (0, true) => status.permitted,
+            (_, true) => 0,
+            // The kernel acts for another one than the thread: overlayfs as its mounter, a server
+            // of files.
+            (0, false) if status.fsuid != 0 => return Identity { capabilities: mine, ..nobody },
+            (_, false) if status.fsuid != uid => 0,
+            (_, false) => status.effective,
+        };
+        let is_trusted = capabilities == 0
+            || user_namespace_of(&format!("/proc/{pid}/ns/user")) == Some(self.user_namespace);
+        Identity { uid, gid, groups, capabilities: if is_trusted { capabilities & mine } else { 0 } }
+    }
+
+    fn status(&self, pid: u32) -> Option<Status> {
+        if pid == 0 {
+            return None;
+        }
+        // `/proc` may be closed to the user as whom this thread acted last.
+        self.act_as_daemon();
+        let mut statuses = self.statuses.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(fd) = statuses.get(&pid).cloned() {
+            drop(statuses);
+            // The descriptor stands for that very thread, even if its number is used again.
+            if let Some(status) = read_status(&fd) {
+                return Some(status);
+            }
+            statuses = self.statuses.lock().unwrap_or_else(PoisonError::into_inner);
+            statuses.remove(&pid);
+        }
+        if statuses.len() >= STATUS_MAX {
+            statuses.clear();
+        }
+        let path = format!("/proc/{pid}/status");
+        let fd = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        let status = read_status(&fd)?;
+        statuses.insert(pid, Arc::new(fd));
+        Some(status)
+    }
+}
+
+/// Whether the thread `pid` is about to die, or is gone: nobody waits for its request.
+pub fn is_dying(pid: u32) -> bool {
+    if pid == 0 {
+        // Of another namespace: nothing is known of it.
+        return false;
+    }
+    let Ok(text) = std::fs::read_to_string(format!("/proc/{pid}/status")) else { return true };
+    let kill = 1_u64 << (libc::SIGKILL - 1);
+    let pends = |name: &str| {
+        field(&text, name)
+            .and_then(|hex| u64::from_str_radix(hex, 16).ok())
+            .is_some_and(|set| set & kill != 0)
+    };
+    pends("\nSigPnd:")
+        || pends("\nShdPnd:")
+        || field(&text, "\nState:").is_some_and(|s| s.starts_with(['Z', 'X']))
+}
+
+fn user_namespace_of(path: &str) -> Option<u64> {
+    rustix::fs::statat(rustix::fs::CWD, path, AtFlags::empty()).ok().map(|stat| stat.st_ino)
+}
+
+fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    let at = text.find(name)? + name.len();
+    Some(text[at..].split('\n').next().unwrap_or("").trim())
+}
+
+fn read_status(fd: &OwnedFd) -> Option<Status> {
+    let mut room = [0; 4096];
+    let n = rustix::io::pread(fd, &mut room[..], 0).ok()?;
+    if n < room.len() {
+        return parse_status(&room[..n]);
+    }
+    // Thousands of groups.
+    let mut room = vec![0; 1 << 20];
+    let n = rustix::io::pread(fd, &mut room[..], 0).ok()?;
+    parse_status(&room[..n])
+}
+
+fn parse_status(bytes: &[u8]) -> Option<Status> {
+    let text = std::str::from_utf8(bytes).ok()?;
+    let hex = |name| u64::from_str_radix(field(text, name)?, 16).ok();
+    Some(Status {
+        fsuid: field(text, "\nUid:")?.split_whitespace().nth(3)?.parse().ok()?,
+        groups: field(text, "\nGroups:")?.split_whitespace().filter_map(|g| g.parse().ok()).collect(),
+        effective: hex("\nCapEff:")?,
+        permitted: hex("\nCapPrm:")?,
+    })
+}
+
+/// The three raw calls change this thread alone; those of the C library change all threads.
+fn act_as(identity: &Identity) {
+    ACTING.with_borrow_mut(|acting| {
+        if acting.as_ref() == Some(identity) {
+            return;
+        }
+        let is_other = acting
+            .as_ref()
+            .is_none_or(|a| (a.uid, a.gid, &a.groups) != (identity.uid, identity.gid, &identity.groups));
+        if is_other {
+            set_effective(u64::MAX);
+            // SAFETY: the list has as many elements; the other calls take no pointers.
+            let done = unsafe {
+                let groups =
+                    libc::syscall(libc::SYS_setgroups, identity.groups.len(), identity.groups.as_ptr());
+                libc::syscall(libc::SYS_setfsgid, identity.gid);
+                libc::syscall(libc::SYS_setfsuid, identity.uid);
+                // The call returns the old value; asking with an impossible one tells whether it is
+                // set.
+                groups == 0
+                    && libc::syscall(libc::SYS_setfsuid, -1_i32) == libc::c_long::from(identity.uid)
+                    && libc::syscall(libc::SYS_setfsgid, -1_i32) == libc::c_long::from(identity.gid)
+            };
+            give_up_unless(done, "the user and groups of a caller");
+        }
+        set_effective(identity.capabilities);
+        *acting = Some(identity.clone());
+    });
+}
+
+/// A thread that does not get the caller's identity would act with other rights.
+fn give_up_unless(done: bool, what: &str) {
+    if !done {
+        let _ = writeln!(std::io::stderr(), "forebay mount: cannot take over {what}; the mount ends");
+        std::process::abort();
+    }
+}
+
+/// Makes those of this thread's permitted capabilities effective that are in `wanted`.
+fn set_effective(wanted: u64) {
+    #[repr(C)]
+    struct Header {
+        version: u32,
+        pid: i32,
+    }
+    #[repr(C)]
+    #[derive(Clone, Copy, Default)]
+    struct Data {
+        effective: u32,
+        permitted: u32,
+        inheritable: u32,
+    }
+    let header = Header { version: 0x2008_0522, pid: 0 };
+    let mut data = [Data::default(); 2];
+    // SAFETY: the header of version 3 goes with two elements.
+    let done = unsafe {
+        libc::syscall(libc::SYS_capget, &raw const header, data.as_mut_ptr()) == 0 && {
+            for (part, data) in data.iter_mut().enumerate() {
+                data.effective = (wanted >> (32 * part)) as u32 & data.permitted;
+            }
+            libc::syscall(libc::SYS_capset, &raw const header, data.as_ptr()) == 0
+        }
+    };
+    give_up_unless(done, "the capabilities of a caller");
+}
+
+/// Gives up the capabilities that a user namespace of its own gives to a process: the PFS shall
+/// treat it as the user that it is.
+pub fn drop_capabilities() {
+    set_effective(0);
+}
+
+/// Gives this thread a umask, a working directory and a root of its own.
+///
+/// # Errors
+/// What `unshare` returns.
+pub fn own_umask() -> std::io::Result<()> {
+    // SAFETY: no pointers; the files of this process stay shared.
+    let done = unsafe { libc::unshare(libc::CLONE_FS) };
+    if done == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+}
+
+/// Creates files with the caller's umask from now on; the PFS applies it, or not where a directory
+/// has a default ACL.
+pub fn use_umask(umask: u32) {
+    UMASK.with_borrow_mut(|current| {
+        if current.replace(umask) != Some(umask) {
+            rustix::process::umask(Mode::from_raw_mode(umask));
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_status_of_this_thread_is_read() {
+        let fd = rustix::fs::open("/proc/self/status", OFlags::RDONLY, Mode::empty()).unwrap();
+        let status = read_status(&fd).unwrap();
+        assert_eq!(status.fsuid, rustix::process::geteuid().as_raw());
+        assert_eq!(status.effective & status.permitted, status.effective);
+        assert!(!is_dying(std::process::id()));
+    }
+
+    #[test]
+    fn a_process_that_is_gone_is_dying() {
+        assert!(is_dying(u32::MAX));
+    }
+}

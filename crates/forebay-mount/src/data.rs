@@ -1,0 +1,208 @@
+//! The content of open files.
+
+use crate::abi::{
+    CopyFileRangeIn, FSYNC_FDATASYNC, FallocateIn, FsyncIn, IoctlIn, IoctlOut, LseekIn, LseekOut, ReadIn,
+    WRITE_CACHE, WRITE_KILL_SUIDGID, WriteIn, WriteOut,
+};
+use crate::fs::{Done, Effect, Fs, Out, last_error, number_of};
+use crate::handles::Handle;
+use crate::request::Request;
+use crate::served::read_pfs;
+use rustix::fs::{FallocateFlags, OFlags};
+use rustix::io::Errno;
+use std::os::fd::{AsFd, AsRawFd};
+
+/// One request copies at most this much, so that it ends.
+const COPY_BYTES: u64 = 128 << 20;
+
+/// `RWF_NOAPPEND`, which is newer than the C library's header.
+const RWF_NOAPPEND: i32 = 0x20;
+
+/// The attributes of files that `lsattr` and `chattr` show and change: two forms of each.
+const GET_FLAGS: u32 = 0x8008_6601;
+const SET_FLAGS: u32 = 0x4008_6602;
+const GET_XATTR: u32 = 0x801c_581f;
+const SET_XATTR: u32 = 0x401c_5820;
+
+impl Fs {
+    /// READ.
+    ///
+    /// # Errors
+    /// What the PFS returns; so for all operations.
+    pub fn read(&self, request: &mut Request<'_>, out: &mut Out) -> Done {
+        let arg: ReadIn = request.arg()?;
+        let handle = self.handle(arg.fh)?;
+        self.callers.act_as_daemon();
+        let buffer = out.data(arg.size);
+        let n = match handle.served.read(&self.client, handle.as_fd(), buffer, arg.offset) {
+            Some(n) => n,
+            None => read_through(&handle, buffer, arg.offset)?,
+        };
+        out.has_data(n);
+        Ok(Effect::Nothing)
+    }
+
+    /// WRITE.
+    ///
+    /// # Errors
+    /// As for all operations.
+    pub fn write(&self, request: &mut Request<'_>, out: &mut Out) -> Done {
+        let arg: WriteIn = request.arg()?;
+        let data = request.bytes(arg.size)?;
+        let handle = self.handle(arg.fh)?;
+        let (from_cache, kill) =
+            (arg.write_flags & WRITE_CACHE != 0, arg.write_flags & WRITE_KILL_SUIDGID != 0);
+        self.callers.act_as_writer(&request.header, from_cache, kill);
+        let mut done = 0;
+        while done < data.len() {
+            match write_once(&handle, &data[done..], arg.offset + done as u64, arg.flags) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(_) if done > 0 => break,
+                Err(e) => return Err(e),
+            }
+        }
+        out.put(&WriteOut { size: done as u32, padding: 0 });
+        Ok(Effect::Nothing)
+    }
+
+    /// FSYNC and FSYNCDIR.
+    ///
+    /// # Errors
+    /// As for all operations.
+    pub fn fsync(&self, request: &mut Request<'_>) -> Done {
+        let arg: FsyncIn = request.arg()?;
+        let handle = self.handle(arg.fh)?;
+        self.callers.act_as_daemon();
+        match arg.fsync_flags & FSYNC_FDATASYNC {
+            0 => rustix::fs::fsync(handle.as_fd())?,
+            _ => rustix::fs::fdatasync(handle.as_fd())?,
+        }
+        Ok(Effect::Nothing)
+    }
+
+    /// SYNCFS.
+    ///
+    /// # Errors
+    /// As for all operations.
+    pub fn syncfs(&self) -> Done {
+        self.callers.act_as_daemon();
+        let root = rustix::fs::openat(
+            &self.root,
+            c".",
+            OFlags::RDONLY | OFlags::CLOEXEC,
+            rustix::fs::Mode::empty(),
+        )?;
+        rustix::fs::syncfs(root)?;
+        Ok(Effect::Nothing)
+    }
+
+    /// FALLOCATE: reserves, punches and shifts.
+    ///
+    /// # Errors
+    /// As for all operations.
+    pub fn fallocate(&self, request: &mut Request<'_>) -> Done {
+        let arg: FallocateIn = request.arg()?;
+        let handle = self.handle(arg.fh)?;
+        self.callers.act_as_caller(&request.header);
+        let flags = FallocateFlags::from_bits_retain(arg.mode as u32);
+        rustix::fs::fallocate(handle.as_fd(), flags, arg.offset, arg.length)?;
+        Ok(Effect::Nothing)
+    }
+
+    /// LSEEK: holes and data.
+    ///
+    /// # Errors
+    /// As for all operations.
+    pub fn lseek(&self, request: &mut Request<'_>, out: &mut Out) -> Done {
+        let arg: LseekIn = request.arg()?;
+        let handle = self.handle(arg.fh)?;
+        // SAFETY: no pointers. Nobody uses the position of this descriptor.
+        let offset = unsafe { libc::lseek(handle.as_fd().as_raw_fd(), arg.offset, arg.whence) };
+        if offset < 0 {
+            return Err(last_error());
+        }
+        out.put(&LseekOut { offset });
+        Ok(Effect::Nothing)
+    }
+
+    /// COPY_FILE_RANGE: the PFS copies, perhaps without moving bytes.
+    ///
+    /// # Errors
+    /// As for all operations.
+    pub fn copy_file_range(&self, request: &mut Request<'_>, out: &mut Out) -> Done {
+        let arg: CopyFileRangeIn = request.arg()?;
+        let (from, to) = (self.handle(arg.fh_in)?, self.handle(arg.fh_out)?);
+        self.callers.act_as_writer(&request.header, false, true);
+        let (mut off_in, mut off_out) = (arg.off_in, arg.off_out);
+        let len = arg.len.min(COPY_BYTES) as usize;
+        let n = rustix::fs::copy_file_range(
+            from.as_fd(),
+            Some(&mut off_in),
+            to.as_fd(),
+            Some(&mut off_out),
+            len,
+        )?;
+        out.put(&WriteOut { size: n as u32, padding: 0 });
+        Ok(Effect::Nothing)
+    }
+
+    /// IOCTL: the flags of files, and nothing else.
+    ///
+    /// # Errors
+    /// `ENOTTY` for others.
+    pub fn ioctl(&self, request: &mut Request<'_>, out: &mut Out) -> Done {
+        let arg: IoctlIn = request.arg()?;
+        let bytes = request.bytes(arg.in_size)?;
+        let handle = self.handle(arg.fh)?;
+        let len = match arg.cmd {
+            GET_FLAGS | SET_FLAGS => size_of::<libc::c_int>(),
+            GET_XATTR | SET_XATTR => 28,
+            _ => return Err(Errno::NOTTY),
+        };
+        let gets = matches!(arg.cmd, GET_FLAGS | GET_XATTR);
+        let mut value = [0_u64; 4];
+        // SAFETY: four words, as bytes.
+        let room = unsafe { std::slice::from_raw_parts_mut(value.as_mut_ptr().cast::<u8>(), 32) };
+        let given = bytes.len().min(room.len());
+        room[..given].copy_from_slice(&bytes[..given]);
+        self.callers.act_as_caller(&request.header);
+        // SAFETY: these requests read or write at most 28 bytes.
+        if unsafe { libc::ioctl(handle.as_fd().as_raw_fd(), arg.cmd as libc::Ioctl, room.as_mut_ptr()) } < 0 {
+            return Err(last_error());
+        }
+        out.put(&IoctlOut::default());
+        if gets {
+            out.bytes.extend_from_slice(&room[..len]);
+        }
+        Ok(Effect::Nothing)
+    }
+}
+
+/// Reads the PFS's own file.
+fn read_through(handle: &Handle, buffer: &mut [u8], offset: u64) -> Result<usize, Errno> {
+    match read_pfs(handle.as_fd(), buffer, offset) {
+        // The agent has set `O_DIRECT` on a file that it has read past the page cache.
+        Err(e) if e.raw_os_error() == Some(libc::EINVAL) && handle.flags & libc::O_DIRECT == 0 => {
+            let flags = rustix::fs::fcntl_getfl(handle.as_fd())?;
+            rustix::fs::fcntl_setfl(handle.as_fd(), flags - OFlags::DIRECT)?;
+            read_pfs(handle.as_fd(), buffer, offset).map_err(|e| number_of(&e))
+        }
+        result => result.map_err(|e| number_of(&e)),
+    }
+}
+
+/// Writes as the program's flags say now: they may have been changed since the file was opened.
+fn write_once(handle: &Handle, data: &[u8], offset: u64, flags: i32) -> Result<usize, Errno> {
+    let (appends, opened_to) = (flags & libc::O_APPEND != 0, handle.flags & libc::O_APPEND != 0);
+    let how = match (appends, opened_to) {
+        (true, false) => libc::RWF_APPEND,
+        (false, true) => RWF_NOAPPEND,
+        _ => return rustix::io::pwrite(handle.as_fd(), data, offset),
+    };
+    let part = libc::iovec { iov_base: data.as_ptr().cast_mut().cast(), iov_len: data.len() };
+    let fd = handle.as_fd().as_raw_fd();
+    // SAFETY: one buffer, which is only read.
+    let n = unsafe { libc::pwritev2(fd, &raw const part, 1, offset as libc::off_t, how) };
+    if n < 0 { Err(last_error()) } else { Ok(n as usize) }
+}

@@ -1,0 +1,307 @@
+//! The file system: what all its operations use.
+//!
+//! Each operation finds the file's directory on the PFS, takes over the caller's rights, and makes
+//! the same call there. So the PFS decides, and its errors are the program's.
+
+use crate::abi::{Attr, AttrOut, EntryOut, Plain, bytes_of};
+use crate::caller::Callers;
+use crate::device::{Buffer, DATA_BYTES, Device};
+use crate::handles::{Handle, Handles};
+use crate::locks::Locks;
+use crate::nodes::{FileId, Nodes, Whereabouts};
+use forebay_client::Client;
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Statx, StatxAttributes, StatxFlags};
+use rustix::io::Errno;
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+/// What the operations use.
+#[derive(Debug)]
+pub struct Fs {
+    /// The root of the PFS.
+    pub root: Arc<OwnedFd>,
+    /// Its path.
+    pub path: PathBuf,
+    /// The connection to the kernel.
+    pub device: Arc<Device>,
+    /// What the kernel knows.
+    pub nodes: Nodes,
+    /// What is open.
+    pub handles: Handles,
+    /// In whose name calls are made.
+    pub callers: Callers,
+    /// Locks of programs.
+    pub locks: Locks,
+    /// The tier.
+    pub client: Client,
+    /// How long the kernel may remember names and attributes.
+    pub valid_for: Duration,
+    /// The kernel passes reads and writes on to files.
+    pub passes: AtomicBool,
+}
+
+/// A file that was found, in one of several ways.
+#[derive(Debug)]
+pub enum Located {
+    /// By a descriptor that others hold as well.
+    Shared(Arc<OwnedFd>),
+    /// It is open.
+    Open(Arc<Handle>),
+    /// By name.
+    Named(OwnedFd),
+}
+
+impl AsFd for Located {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Located::Shared(fd) => fd.as_fd(),
+            Located::Open(handle) => handle.as_fd(),
+            Located::Named(fd) => fd.as_fd(),
+        }
+    }
+}
+
+/// What has to be undone if nobody takes the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Nothing.
+    Nothing,
+    /// The kernel has learned of a node.
+    LookedUp(u64),
+    /// A file was opened.
+    Opened(u64),
+    /// Both.
+    Created(u64, u64),
+}
+
+/// What an operation comes to.
+pub type Done = Result<Effect, Errno>;
+
+/// An answer in the making.
+#[derive(Debug)]
+pub struct Out {
+    /// Its bytes, unless they are in `data`.
+    pub bytes: Vec<u8>,
+    data: Buffer,
+    data_bytes: Option<usize>,
+}
+
+impl Out {
+    /// An empty one.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn new() -> io::Result<Self> {
+        Ok(Out { bytes: Vec::new(), data: Buffer::new(DATA_BYTES)?, data_bytes: None })
+    }
+
+    /// Forgets the last answer.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.data_bytes = None;
+    }
+
+    /// Appends a value.
+    pub fn put<T: Plain>(&mut self, value: &T) {
+        self.bytes.extend_from_slice(bytes_of(value));
+    }
+
+    /// Room for the bytes of a file.
+    pub fn data(&mut self, bytes: u32) -> &mut [u8] {
+        &mut self.data.bytes()[..(bytes as usize).min(DATA_BYTES)]
+    }
+
+    /// So many of them are the answer.
+    pub fn has_data(&mut self, bytes: usize) {
+        self.data_bytes = Some(bytes);
+    }
+
+    /// The answer.
+    pub fn answer(&mut self) -> &[u8] {
+        match self.data_bytes {
+            Some(n) => &self.data.bytes()[..n],
+            None => &self.bytes,
+        }
+    }
+}
+
+/// Longest part of a path that is resolved at once; the kernel's limit is 4096.
+const PATH_BYTES: usize = 4000;
+
+/// The object itself, without any right to its content.
+const BY_NAME: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+impl Fs {
+    /// Finds the file of a node.
+    ///
+    /// # Errors
+    /// `ESTALE`: it is not where it was. The kernel then looks names up again.
+    pub fn locate(&self, node: u64) -> Result<Located, Errno> {
+        match self.nodes.find(node).ok_or(Errno::STALE)? {
+            Whereabouts::Root => Ok(Located::Shared(self.root.clone())),
+            Whereabouts::Open(handle) => Ok(Located::Open(handle)),
+            Whereabouts::Orphan(fd) => Ok(Located::Shared(fd)),
+            Whereabouts::Path(path, file) => self.by_path(&path, file).map(Located::Named),
+        }
+    }
+
+    /// With the caller's rights first, since the PFS may grant this process none. The caller may
+    /// have none for the directories above, and still have a directory below as its current one,
+    /// or mounted in a container; the kernel has come here by names that the caller may use.
+    fn by_path(&self, path: &[u8], file: FileId) -> Result<OwnedFd, Errno> {
+        let found = match self.walk(path) {
+            Err(Errno::ACCESS) if self.callers.switches() => {
+                let caller = self.callers.acting();
+                self.callers.act_as_daemon();
+                let found = self.walk(path);
+                if let Some(caller) = caller {
+                    self.callers.act_as(&caller);
+                }
+                found
+            }
+            found => found,
+        };
+        let fd = found.map_err(|e| match e {
+            Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV | Errno::ACCESS => Errno::STALE,
+            e => e,
+        })?;
+        if FileId::of(&stat(fd.as_fd())?) == file { Ok(fd) } else { Err(Errno::STALE) }
+    }
+
+    /// Never through symbolic links, and never into what is mounted below: that may be this mount.
+    fn walk(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
+        let beneath = ResolveFlags::BENEATH
+            | ResolveFlags::NO_SYMLINKS
+            | ResolveFlags::NO_MAGICLINKS
+            | ResolveFlags::NO_XDEV;
+        let open = |at: BorrowedFd<'_>, part: &[u8]| loop {
+            match rustix::fs::openat2(at, part, BY_NAME, Mode::empty(), beneath) {
+                // A rename somewhere while the kernel resolved the path.
+                Err(Errno::AGAIN) => {}
+                result => return result,
+            }
+        };
+        let mut rest = path;
+        let mut at: Option<OwnedFd> = None;
+        while rest.len() > PATH_BYTES {
+            let cut = rest[..PATH_BYTES].iter().rposition(|b| *b == b'/').ok_or(Errno::NAMETOOLONG)?;
+            at = Some(open(at.as_ref().map_or(self.root.as_fd(), AsFd::as_fd), &rest[..cut])?);
+            rest = &rest[cut + 1..];
+        }
+        open(at.as_ref().map_or(self.root.as_fd(), AsFd::as_fd), rest)
+    }
+
+    /// The attributes of a name in a directory.
+    ///
+    /// # Errors
+    /// What the PFS returns. `EXDEV`: another file system is mounted there.
+    pub fn stat_name(&self, dir: BorrowedFd<'_>, name: &CStr) -> Result<Statx, Errno> {
+        let stat = rustix::fs::statx(
+            dir,
+            name,
+            AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT,
+            StatxFlags::BASIC_STATS,
+        )?;
+        let is_mount = stat.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT)
+            && stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
+        if is_mount { Err(Errno::XDEV) } else { Ok(stat) }
+    }
+
+    /// Answers with the node of `name`, which the kernel learns of.
+    ///
+    /// # Errors
+    /// What the PFS returns.
+    pub fn enter(&self, parent: u64, dir: BorrowedFd<'_>, name: &CStr, out: &mut Out) -> Done {
+        let stat = self.stat_name(dir, name)?;
+        let node = self.nodes.looked_up(parent, name.to_bytes(), FileId::of(&stat));
+        out.put(&self.entry(node, &stat));
+        Ok(Effect::LookedUp(node))
+    }
+
+    /// A node and its attributes.
+    pub fn entry(&self, node: u64, stat: &Statx) -> EntryOut {
+        let (seconds, nanoseconds) = (self.valid_for.as_secs(), self.valid_for.subsec_nanos());
+        EntryOut {
+            nodeid: node,
+            generation: 0,
+            entry_valid: seconds,
+            attr_valid: seconds,
+            entry_valid_nsec: nanoseconds,
+            attr_valid_nsec: nanoseconds,
+            attr: attributes(stat),
+        }
+    }
+
+    /// Answers with attributes.
+    pub fn put_attributes(&self, stat: &Statx, out: &mut Out) {
+        out.put(&AttrOut {
+            attr_valid: self.valid_for.as_secs(),
+            attr_valid_nsec: self.valid_for.subsec_nanos(),
+            dummy: 0,
+            attr: attributes(stat),
+        });
+    }
+
+    /// An open file by the kernel's number.
+    ///
+    /// # Errors
+    /// `EBADF`: it is not open.
+    pub fn handle(&self, number: u64) -> Result<Arc<Handle>, Errno> {
+        self.handles.get(number).ok_or(Errno::BADF)
+    }
+}
+
+/// The attributes of what is open.
+///
+/// # Errors
+/// What the PFS returns.
+pub fn stat(fd: BorrowedFd<'_>) -> Result<Statx, Errno> {
+    rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)
+}
+
+/// A path to the open object, for calls that take paths only.
+pub fn self_path(fd: BorrowedFd<'_>) -> String {
+    format!("/proc/self/fd/{}", fd.as_raw_fd())
+}
+
+fn attributes(stat: &Statx) -> Attr {
+    Attr {
+        ino: stat.stx_ino,
+        size: stat.stx_size,
+        blocks: stat.stx_blocks,
+        atime: stat.stx_atime.tv_sec,
+        mtime: stat.stx_mtime.tv_sec,
+        ctime: stat.stx_ctime.tv_sec,
+        atimensec: stat.stx_atime.tv_nsec,
+        mtimensec: stat.stx_mtime.tv_nsec,
+        ctimensec: stat.stx_ctime.tv_nsec,
+        mode: u32::from(stat.stx_mode),
+        nlink: stat.stx_nlink,
+        uid: stat.stx_uid,
+        gid: stat.stx_gid,
+        // The kernel's form of a device number in 32 bits.
+        rdev: device_number(stat.stx_rdev_major, stat.stx_rdev_minor),
+        blksize: stat.stx_blksize,
+        flags: 0,
+    }
+}
+
+/// A device's number in the 32 bits of the protocol.
+fn device_number(major: u32, minor: u32) -> u32 {
+    (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)
+}
+
+/// The error of the last system call of the C library.
+pub fn last_error() -> Errno {
+    Errno::from_raw_os_error(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
+}
+
+/// The number of an error.
+pub fn number_of(e: &io::Error) -> Errno {
+    Errno::from_raw_os_error(e.raw_os_error().unwrap_or(libc::EIO))
+}

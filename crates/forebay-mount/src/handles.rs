@@ -1,0 +1,92 @@
+//! Files and directories that programs have open.
+
+use crate::directory::Stream;
+use crate::served::Served;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+/// An open file or directory.
+#[derive(Debug)]
+pub struct Handle {
+    /// Of which node.
+    pub node: u64,
+    /// The flags with which the program has opened it.
+    pub flags: i32,
+    fd: OwnedFd,
+    /// Whether the tier serves its reads.
+    pub served: Served,
+    /// Where the listing of a directory is.
+    pub stream: Option<Box<Mutex<Stream>>>,
+}
+
+impl Handle {
+    /// Of a file that is open on the PFS.
+    pub fn file(node: u64, flags: i32, fd: OwnedFd, served: Served) -> Arc<Self> {
+        Arc::new(Handle { node, flags, fd, served, stream: None })
+    }
+
+    /// Of a directory that is open on the PFS.
+    pub fn directory(node: u64, fd: OwnedFd) -> Arc<Self> {
+        let stream = Some(Box::new(Mutex::new(Stream::default())));
+        Arc::new(Handle { node, flags: libc::O_RDONLY, fd, served: Served::never(), stream })
+    }
+
+    /// The descriptor of a file that is open nowhere else.
+    pub fn into_fd(handle: Arc<Self>) -> Option<OwnedFd> {
+        Arc::into_inner(handle).map(|handle| handle.fd)
+    }
+
+    /// Whether programs may write through it.
+    pub fn is_writable(&self) -> bool {
+        self.flags & libc::O_ACCMODE != libc::O_RDONLY
+    }
+}
+
+impl AsFd for Handle {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// The open files by the number that the kernel uses.
+#[derive(Debug, Default)]
+pub struct Handles(RwLock<Slots>);
+
+#[derive(Debug, Default)]
+struct Slots {
+    slots: Vec<Option<Arc<Handle>>>,
+    free: Vec<u32>,
+}
+
+impl Handles {
+    /// Gives a number to an open file.
+    pub fn add(&self, handle: Arc<Handle>) -> u64 {
+        let mut slots = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        match slots.free.pop() {
+            Some(free) => {
+                slots.slots[free as usize] = Some(handle);
+                u64::from(free)
+            }
+            None => {
+                slots.slots.push(Some(handle));
+                slots.slots.len() as u64 - 1
+            }
+        }
+    }
+
+    /// The open file of this number.
+    pub fn get(&self, number: u64) -> Option<Arc<Handle>> {
+        let slots = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        slots.slots.get(usize::try_from(number).ok()?)?.clone()
+    }
+
+    /// Takes the number back.
+    pub fn remove(&self, number: u64) -> Option<Arc<Handle>> {
+        let mut slots = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let handle = slots.slots.get_mut(usize::try_from(number).ok()?)?.take();
+        if handle.is_some() {
+            slots.free.push(number as u32);
+        }
+        handle
+    }
+}

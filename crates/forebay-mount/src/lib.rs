@@ -1,0 +1,158 @@
+//! A second view of a PFS, at another place, whose reads come from the tier.
+//!
+//! The file system speaks the kernel's FUSE protocol by itself (`abi`, `device`). It passes names,
+//! attributes, locks and writes through to the PFS, with the caller's rights (`caller`), so that a
+//! program sees what it would see on the PFS. Files that are open for reading are read by the
+//! client core (`served`). Files that are open for writing are the PFS's own: on root's mounts the
+//! kernel itself passes reads and writes to them (`opening`).
+//!
+//! The crate `fuser` is not used, because it can neither answer a call whose program is killed
+//! while the PFS hangs, nor wait for locks, nor create files without names.
+
+mod abi;
+mod attributes;
+mod caller;
+mod data;
+mod device;
+mod directories;
+mod directory;
+mod fs;
+mod handles;
+mod in_flight;
+mod locks;
+mod mounting;
+mod names;
+mod nodes;
+mod opening;
+mod operations;
+mod request;
+mod serve;
+mod served;
+
+pub use mounting::{FS_TYPE, unmount};
+
+use crate::caller::Callers;
+use crate::device::{Buffer, Device, REQUEST_BYTES};
+use crate::fs::Fs;
+use crate::mounting::How;
+use forebay_client::Client;
+use rustix::fs::{Mode, OFlags};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+/// How a PFS is mounted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// How long the kernel may remember names and attributes without asking; zero: not at all.
+    pub valid_for: Duration,
+    /// Nothing can be changed through the mount.
+    pub read_only: bool,
+    /// Set-user-ID programs and devices work (root's mounts only).
+    pub suid_dev: bool,
+    /// Only the user of this process may use the mount, also if that is root.
+    pub private: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { valid_for: Duration::ZERO, read_only: false, suid_dev: false, private: false }
+    }
+}
+
+/// A mounted file system that is not served yet.
+#[derive(Debug)]
+pub struct Mounted {
+    fs: Arc<Fs>,
+    at: PathBuf,
+}
+
+impl Mounted {
+    /// Mounts the directory `pfs` at `at`, which may be the same directory.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn new(pfs: &Path, at: &Path, options: &Options, client: Client) -> io::Result<Self> {
+        mounting::detach_dead(at)?;
+        let (pfs, at) = (pfs.canonicalize()?, at.canonicalize()?);
+        if at != pfs && at.starts_with(&pfs) {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("{} is inside of {}: the mount would contain itself", at.display(), pfs.display()),
+            ));
+        }
+        raise_open_files();
+        // Before anything is mounted over it.
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open(&pfs, flags, Mode::empty())?;
+        let is_for_all = rustix::process::geteuid().is_root() && !options.private;
+        let how = How {
+            for_all: is_for_all,
+            read_only: options.read_only,
+            suid_dev: options.suid_dev,
+            // What the kernel remembers it must check as well: this process is not asked then.
+            kernel_checks: !options.valid_for.is_zero(),
+        };
+        let device = Arc::new(Device::new(mounting::mount(&pfs, &at, how)?));
+        let fs = Arc::new(Fs {
+            root: Arc::new(root),
+            path: pfs,
+            device,
+            nodes: Default::default(),
+            handles: Default::default(),
+            callers: Callers::new(is_for_all),
+            locks: Default::default(),
+            client,
+            valid_for: options.valid_for,
+            passes: AtomicBool::new(false),
+        });
+        let mounted = Mounted { fs, at };
+        mounted.begin().inspect_err(|_| {
+            // The first error is the one to report.
+            let _ = unmount(&mounted.at, true);
+        })?;
+        Ok(mounted)
+    }
+
+    fn begin(&self) -> io::Result<()> {
+        let mut buffer = Buffer::new(REQUEST_BYTES)?;
+        match self.fs.device.receive(buffer.request())? {
+            Some(bytes) => self.fs.begin(bytes),
+            None => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
+    /// Where it is mounted.
+    pub fn at(&self) -> &Path {
+        &self.at
+    }
+
+    /// Serves it until it is unmounted.
+    ///
+    /// # Errors
+    /// No threads or no memory.
+    pub fn serve(&self) -> io::Result<()> {
+        if !rustix::process::geteuid().is_root() {
+            caller::drop_capabilities();
+        }
+        serve::serve(self.fs.clone())
+    }
+}
+
+/// Each open file of a program is one of this process.
+fn raise_open_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let most = std::fs::read_to_string("/proc/sys/fs/nr_open").ok().and_then(|text| text.trim().parse().ok());
+    if let Some(most) = most.filter(|most| limit.maximum.is_some_and(|maximum| maximum < *most)) {
+        // Only root may.
+        let all = Rlimit { current: Some(most), maximum: Some(most) };
+        if setrlimit(Resource::Nofile, all).is_ok() {
+            return;
+        }
+    }
+    // A limit that stays costs open files, and nothing else.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+}

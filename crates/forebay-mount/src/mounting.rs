@@ -1,0 +1,160 @@
+//! Mounting and unmounting.
+//!
+//! Root mounts by itself; other users mount through `fusermount3`, which belongs to root. A mount
+//! whose process has died answers `ENOTCONN` to everything; it is detached before a new one.
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
+use std::ffi::{CString, OsString};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// What the kernel calls the file system.
+pub const FS_TYPE: &str = "fuse.forebay";
+
+/// How to mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct How {
+    /// All users may use the mount, each with its own rights.
+    pub for_all: bool,
+    /// Nothing can be changed through the mount.
+    pub read_only: bool,
+    /// Set-user-ID programs and devices work.
+    pub suid_dev: bool,
+    /// The kernel checks modes and owners as well.
+    pub kernel_checks: bool,
+}
+
+/// Mounts; the descriptor is the connection to the kernel.
+///
+/// # Errors
+/// What the kernel or `fusermount3` says.
+pub fn mount(source: &Path, at: &Path, how: How) -> io::Result<OwnedFd> {
+    match mount_directly(source, at, how) {
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied && !is_root() => {
+            mount_by_helper(source, at, how)
+        }
+        result => result,
+    }
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+fn mount_directly(source: &Path, at: &Path, how: How) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    let device = rustix::fs::open("/dev/fuse", flags, Mode::empty())
+        .map_err(|e| io::Error::new(io::Error::from(e).kind(), format!("cannot open /dev/fuse: {e}")))?;
+    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let mut options = format!("fd={},rootmode=40000,user_id={uid},group_id={gid}", device.as_raw_fd());
+    if how.for_all {
+        options += ",allow_other";
+    }
+    if how.kernel_checks {
+        options += ",default_permissions";
+    }
+    let mut flags = MountFlags::empty();
+    if !how.suid_dev {
+        flags |= MountFlags::NOSUID | MountFlags::NODEV;
+    }
+    if how.read_only {
+        flags |= MountFlags::RDONLY;
+    }
+    let options = CString::new(options)?;
+    rustix::mount::mount(source, at, FS_TYPE, flags, options.as_c_str())?;
+    Ok(device)
+}
+
+fn mount_by_helper(source: &Path, at: &Path, how: How) -> io::Result<OwnedFd> {
+    let (ours, theirs) = UnixStream::pair()?;
+    let mut options = OsString::from("subtype=forebay,fsname=");
+    // A comma or a backslash would end the option.
+    let name: Vec<u8> = source
+        .as_os_str()
+        .as_bytes()
+        .iter()
+        .flat_map(|b| match b {
+            b',' | b'\\' => vec![b'\\', *b],
+            b => vec![*b],
+        })
+        .collect();
+    options.push(std::ffi::OsStr::from_bytes(&name));
+    options.push(if how.read_only { ",nosuid,nodev,ro" } else { ",nosuid,nodev" });
+    if how.kernel_checks {
+        options.push(",default_permissions");
+    }
+    // The helper gets the socket by its number.
+    rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty())?;
+    let output = Command::new("fusermount3")
+        .arg("-o")
+        .arg(options)
+        .arg("--")
+        .arg(at)
+        .env("_FUSE_COMMFD", theirs.as_raw_fd().to_string())
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|e| {
+            io::Error::new(e.kind(), format!("cannot run fusermount3 ({e}); install fuse3, or mount as root"))
+        })?;
+    drop(theirs);
+    if !output.status.success() {
+        return Err(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
+    }
+    receive_descriptor(&ours)
+}
+
+fn receive_descriptor(socket: &UnixStream) -> io::Result<OwnedFd> {
+    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+    let mut room = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut room);
+    let mut byte = [0];
+    let mut parts = [io::IoSliceMut::new(&mut byte)];
+    recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(mut fds) = message
+            && let Some(fd) = fds.next()
+        {
+            return Ok(fd);
+        }
+    }
+    Err(io::Error::other("fusermount3 has sent no descriptor"))
+}
+
+/// Detaches mounts at `at` whose processes have died.
+///
+/// # Errors
+/// What the kernel or `fusermount3` says.
+pub fn detach_dead(at: &Path) -> io::Result<()> {
+    while rustix::fs::stat(at).err() == Some(Errno::NOTCONN) {
+        unmount(at, true)?;
+    }
+    Ok(())
+}
+
+/// Unmounts; `lazily` detaches the mount now, and it ends when nobody uses it any more.
+///
+/// # Errors
+/// `EBUSY`: a program has a file open, or its current directory there. `EINVAL`: nothing is
+/// mounted there.
+pub fn unmount(at: &Path, lazily: bool) -> io::Result<()> {
+    let flags = if lazily { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+    match rustix::mount::unmount(at, flags | UnmountFlags::NOFOLLOW) {
+        Err(Errno::PERM) if !is_root() => unmount_by_helper(at, lazily),
+        result => result.map_err(Into::into),
+    }
+}
+
+fn unmount_by_helper(at: &Path, lazily: bool) -> io::Result<()> {
+    let how = if lazily { "-uz" } else { "-u" };
+    let output = Command::new("fusermount3").arg(how).arg("--").arg(at).output()?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned())),
+    }
+}

@@ -1,0 +1,259 @@
+//! Opening and closing files, and who serves their reads and writes meanwhile.
+//!
+//! | opened for | by root's mount | by a user's mount |
+//! | --- | --- | --- |
+//! | reading, and the agent serves the PFS | requests: tier, then PFS | the same |
+//! | writing, or no agent | the kernel passes them to the PFS's file | requests: PFS |
+//!
+//! All open files of one node must be served alike. Where they would not be, the open is answered
+//! by `ESTALE`: the kernel looks the name up again, and gets another node for the file.
+
+use crate::abi::{
+    CreateIn, FMODE_EXEC, FOPEN_DIRECT_IO, FOPEN_PARALLEL_DIRECT_WRITES, FOPEN_PASSTHROUGH, FlushIn, OpenIn,
+    OpenOut, RELEASE_FLOCK_UNLOCK, ReleaseIn,
+};
+use crate::caller::use_umask;
+use crate::fs::{Done, Effect, Fs, Out, self_path, stat};
+use crate::handles::Handle;
+use crate::nodes::{FileId, Io};
+use crate::request::Request;
+use crate::served::Served;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Flags of an open that are the PFS's business.
+const FLAGS_OF_PFS: i32 = libc::O_ACCMODE
+    | libc::O_APPEND
+    | libc::O_DIRECT
+    | libc::O_SYNC
+    | libc::O_DSYNC
+    | libc::O_NOATIME
+    | libc::O_TRUNC
+    | libc::O_NONBLOCK;
+
+/// How often an open tries to be served as others that come and go.
+const TRIES: usize = 16;
+
+fn flags_of(flags: i32) -> OFlags {
+    OFlags::from_bits_retain((flags & FLAGS_OF_PFS) as u32) | OFlags::CLOEXEC | OFlags::NOCTTY
+}
+
+impl Fs {
+    /// OPEN.
+    ///
+    /// # Errors
+    /// What the PFS returns; so for all operations.
+    pub fn open(&self, request: &mut Request<'_>, out: &mut Out) -> Done {
+        let arg: OpenIn = request.arg()?;
+        let node = request.header.nodeid;
+        self.callers.act_as_caller(&request.header);
+        let file = self.locate(node)?;
+        if arg.flags & FMODE_EXEC != 0 {
+            self.may(file.as_fd(), libc::X_OK)?;
+        }
+        // Whoever truncates or writes conflicts with what the tier passes; find out before.
+        if self.is_served_otherwise(node, arg.flags) {
+            self.nodes.supersede(node);
+            return Err(Errno::STALE);
+        }
+        let fd = rustix::fs::open(self_path(file.as_fd()), flags_of(arg.flags), Mode::empty())?;
+        drop(file);
+        let number = self.serve(node, arg.flags, fd, out)?;
+        Ok(Effect::Opened(number))
+    }
+
+    /// CREATE: makes a file and opens it; or opens one that others have made meanwhile.
+    ///
+    /// # Errors
+    /// As for all operations.
+    pub fn create(&self, request: &mut Request<'_>, out: &mut Out) -> Done {
+        let arg: CreateIn = request.arg()?;
+        let name = request.name()?;
+        let parent = request.header.nodeid;
+        self.callers.act_as_caller(&request.header);
+        let dir = self.locate(parent)?;
+        use_umask(arg.umask);
+        let exclusive = OFlags::from_bits_retain((arg.flags & libc::O_EXCL) as u32);
+        let flags = flags_of(arg.flags) | OFlags::CREATE | OFlags::NOFOLLOW | exclusive;
+        let mode = Mode::from_raw_mode(arg.mode & 0o7777);
+        let fd = rustix::fs::openat(dir.as_fd(), name, flags, mode)?;
+        let stat = stat(fd.as_fd())?;
+        let node = self.nodes.looked_up(parent, name.to_bytes(), FileId::of(&stat));
+        self.created(node, arg.flags, fd, &stat, out)
+    }
+
+    /// TMPFILE: makes a file without a name and opens it.
+    ///
+    /// # Errors
+    /// As for all operations.
+    pub fn tmpfile(&self, request: &mut Request<'_>, out: &mut Out) -> Done {
+        let arg: CreateIn = request.arg()?;
+        let parent = request.header.nodeid;
+        self.callers.act_as_caller(&request.header);
+        let dir = self.locate(parent)?;
+        use_umask(arg.umask);
+        let exclusive = OFlags::from_bits_retain((arg.flags & libc::O_EXCL) as u32);
+        let mode = Mode::from_raw_mode(arg.mode & 0o7777);
+        let flags = flags_of(arg.flags & !libc::O_TRUNC) | OFlags::TMPFILE | exclusive;
+        let fd = rustix::fs::openat(dir.as_fd(), c".", flags, mode)?;
+        let stat = stat(fd.as_fd())?;
+        let node = self.nodes.looked_up(parent, b"", FileId::of(&stat));
+        // Without a name it is reached by a descriptor, also after it is closed.
+        let path = self_path(fd.as_fd());
+        if let Ok(by_name) = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
+            self.nodes.unnamed(FileId::of(&stat), by_name);
+        }
+        self.created(node, arg.flags, fd, &stat, out)
+    }
+
+    fn created(&self, node: u64, flags: i32, fd: OwnedFd, stat: &rustix::fs::Statx, out: &mut Out) -> Done {
+        out.put(&self.entry(node, stat));
+        match self.serve(node, flags, fd, out) {
+            Ok(number) => Ok(Effect::Created(node, number)),
+            Err(e) => {
+                self.nodes.forget(node, 1);
+                Err(e)
+            }
+        }
+    }
+
+    /// Whether the open files of the node are served in a way that does not fit an open with these
+    /// flags.
+    fn is_served_otherwise(&self, node: u64, flags: i32) -> bool {
+        match self.nodes.io(node) {
+            Some(Io::Requests) => self.wants_pass(flags),
+            Some(Io::Passed(_, who)) => !self.callers.acting().is_some_and(|caller| who.writes_like(&caller)),
+            Some(Io::Closed) | None => false,
+        }
+    }
+
+    /// Whether the kernel shall pass reads and writes to the PFS's own file.
+    fn wants_pass(&self, flags: i32) -> bool {
+        self.passes.load(Ordering::Relaxed) && !self.may_be_served(flags)
+    }
+
+    fn may_be_served(&self, flags: i32) -> bool {
+        flags & (libc::O_ACCMODE | libc::O_DIRECT) == libc::O_RDONLY && self.is_covered()
+    }
+
+    /// Whether an agent serves the PFS.
+    fn is_covered(&self) -> bool {
+        self.client.may_ask() && self.client.serves(&self.path)
+    }
+
+    /// Answers an open: who serves the file's reads and writes.
+    fn serve(&self, node: u64, flags: i32, mut fd: OwnedFd, out: &mut Out) -> Result<u64, Errno> {
+        for _ in 0..TRIES {
+            let (io, is_new) = self.choose(node, flags, fd.as_fd());
+            let is_served = io == Io::Requests && self.may_be_served(flags);
+            let served = if is_served { Served::perhaps() } else { Served::never() };
+            let handle = Handle::file(node, flags, fd, served);
+            if self.nodes.opened(node, &handle, &io, is_new) {
+                self.part_readers_and_writers(node, &handle);
+                let (open_flags, backing_id) = match &io {
+                    Io::Passed(id, _) => (FOPEN_PASSTHROUGH, *id),
+                    _ => (FOPEN_DIRECT_IO | FOPEN_PARALLEL_DIRECT_WRITES, 0),
+                };
+                let number = self.handles.add(handle);
+                out.put(&OpenOut { fh: number, open_flags, backing_id });
+                return Ok(number);
+            }
+            if let (Io::Passed(id, _), true) = (&io, is_new) {
+                self.device.close_backing(*id);
+            }
+            if matches!((self.nodes.io(node), &io), (Some(Io::Requests), Io::Passed(..))) {
+                self.nodes.supersede(node);
+                return Err(Errno::STALE);
+            }
+            fd = Handle::into_fd(handle).ok_or(Errno::STALE)?;
+        }
+        Err(Errno::STALE)
+    }
+
+    /// Readers see at once what is written through this mount: a file that somebody writes is not
+    /// read from the tier. Each open looks at the others after it is noted, so of two at the same
+    /// time at least one sees the other.
+    fn part_readers_and_writers(&self, node: u64, handle: &Handle) {
+        let others = self.nodes.handles_of_file(node);
+        if handle.is_writable() {
+            others.iter().for_each(|other| other.served.leave());
+        } else if others.iter().any(|other| other.is_writable()) {
+            handle.served.leave();
+        }
+    }
+
+    /// How the open file is to be served, and whether that is a new backing file.
+    fn choose(&self, node: u64, flags: i32, fd: std::os::fd::BorrowedFd<'_>) -> (Io, bool) {
+        if let Some(io @ Io::Passed(..)) = self.nodes.io(node) {
+            return (io, false);
+        }
+        if !self.wants_pass(flags) {
+            return (Io::Requests, false);
+        }
+        let Some(caller) = self.callers.acting() else { return (Io::Requests, false) };
+        // The backing file is used in the name of who registers it.
+        self.callers.act_as(&caller.to_register_backing());
+        let backing = self.device.open_backing(fd);
+        self.callers.act_as(&caller);
+        match backing {
+            Ok(id) => (Io::Passed(id, caller), true),
+            Err(_) => (Io::Requests, false),
+        }
+    }
+
+    /// FLUSH: a descriptor of the file is closed, with the process's locks.
+    ///
+    /// # Errors
+    /// As for all operations.
+    pub fn flush(&self, request: &mut Request<'_>) -> Done {
+        let arg: FlushIn = request.arg()?;
+        let handle = self.handle(arg.fh)?;
+        if !self.locks.are_none()
+            && let Some(file) = self.nodes.file(handle.node)
+        {
+            self.locks.drop_owner(file, arg.lock_owner);
+        }
+        if handle.is_writable() {
+            self.callers.act_as_daemon();
+            let copy = rustix::io::dup(handle.as_fd())?;
+            close(copy)?;
+        }
+        Ok(Effect::Nothing)
+    }
+
+    /// RELEASE: the file is closed.
+    ///
+    /// # Errors
+    /// As for all operations.
+    pub fn release(&self, request: &mut Request<'_>) -> Done {
+        let arg: ReleaseIn = request.arg()?;
+        let handle = self.handle(arg.fh)?;
+        if arg.release_flags & RELEASE_FLOCK_UNLOCK != 0 {
+            // The descriptor is closed below, but another thread may still use it.
+            let _ = rustix::fs::flock(handle.as_fd(), rustix::fs::FlockOperation::Unlock);
+        }
+        self.close_handle(arg.fh, &handle);
+        Ok(Effect::Nothing)
+    }
+
+    /// Forgets an open file.
+    pub fn close_handle(&self, number: u64, handle: &Arc<Handle>) {
+        self.callers.act_as_daemon();
+        self.locks.drop_handle(handle);
+        if self.handles.remove(number).is_some()
+            && let Some(backing) = self.nodes.closed(handle.node, handle)
+        {
+            self.device.close_backing(backing);
+        }
+    }
+}
+
+/// Closes a descriptor and tells what the PFS says to that: it may write what was held back.
+fn close(fd: OwnedFd) -> Result<(), Errno> {
+    use std::os::fd::IntoRawFd;
+    // SAFETY: the descriptor is owned and not used again.
+    if unsafe { libc::close(fd.into_raw_fd()) } == 0 { Ok(()) } else { Err(crate::fs::last_error()) }
+}

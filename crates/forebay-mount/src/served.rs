@@ -1,0 +1,159 @@
+//! Which open files the tier serves, and for how long.
+//!
+//! A file that is open for reading only is shown to the agent when it is first read, as the
+//! preloaded library does. From then on the client core reads it: from the tier, or from the PFS.
+//! The reader stays with the PFS itself from the moment on when the file is opened for writing
+//! through this mount, when its content was changed, or when a lock says that it may have been:
+//! programs do not expect `ESTALE`.
+
+use forebay_client::{Client, File};
+use forebay_pfs::Revalidate;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+/// How old the last look at a file's attributes may be when its reads are served.
+const FRESH: Duration = Duration::from_millis(50);
+
+/// The tier's part of an open file.
+#[derive(Debug)]
+pub struct Served {
+    state: RwLock<State>,
+    /// Never again.
+    left: AtomicBool,
+    /// The next read looks at the file, past this node's caches.
+    doubt: AtomicBool,
+    /// Of the last look, in milliseconds of the clock of this process.
+    looked_ms: AtomicU64,
+}
+
+#[derive(Debug)]
+enum State {
+    /// It was not read yet.
+    Unread,
+    /// By the client core.
+    By(Arc<File>),
+    /// By the PFS alone.
+    Pfs,
+}
+
+impl Served {
+    /// Of a file that may be served.
+    pub fn perhaps() -> Self {
+        Served {
+            state: RwLock::new(State::Unread),
+            left: AtomicBool::new(false),
+            doubt: AtomicBool::new(false),
+            looked_ms: AtomicU64::new(0),
+        }
+    }
+
+    /// Of a file that is not.
+    pub fn never() -> Self {
+        Served { state: RwLock::new(State::Pfs), left: AtomicBool::new(true), ..Served::perhaps() }
+    }
+
+    /// Leaves the file to the PFS from the next read on.
+    pub fn leave(&self) {
+        self.left.store(true, Ordering::Release);
+    }
+
+    /// Others may have changed the file before now, and the program expects to see it.
+    pub fn doubt(&self) {
+        self.doubt.store(true, Ordering::Release);
+    }
+
+    /// Reads at `offset`; `None` if the PFS has to be read.
+    pub fn read(&self, client: &Client, fd: BorrowedFd<'_>, buffer: &mut [u8], offset: u64) -> Option<usize> {
+        if self.left.load(Ordering::Acquire) {
+            self.drop_file();
+            return None;
+        }
+        let file = self.file(client, fd)?;
+        if !self.is_fresh(&file) {
+            self.leave();
+            self.drop_file();
+            return None;
+        }
+        match file.read_at(buffer, offset) {
+            Ok(n) => Some(n),
+            Err(_) => {
+                // Changed, or an error that the PFS itself shall report.
+                self.leave();
+                self.drop_file();
+                None
+            }
+        }
+    }
+
+    fn file(&self, client: &Client, fd: BorrowedFd<'_>) -> Option<Arc<File>> {
+        match &*self.state.read().unwrap_or_else(PoisonError::into_inner) {
+            State::By(file) => return Some(file.clone()),
+            State::Pfs => return None,
+            State::Unread => {}
+        }
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        if let State::By(file) = &*state {
+            return Some(file.clone());
+        }
+        *state = match open(client, fd) {
+            Some(file) => State::By(Arc::new(file)),
+            None => State::Pfs,
+        };
+        self.looked_ms.store(now_ms(), Ordering::Relaxed);
+        match &*state {
+            State::By(file) => Some(file.clone()),
+            _ => None,
+        }
+    }
+
+    fn is_fresh(&self, file: &File) -> bool {
+        let doubts = self.doubt.swap(false, Ordering::AcqRel);
+        let now = now_ms();
+        if !doubts && now.saturating_sub(self.looked_ms.load(Ordering::Relaxed)) < FRESH.as_millis() as u64 {
+            return true;
+        }
+        self.looked_ms.store(now, Ordering::Relaxed);
+        let how = if doubts { Revalidate::Force } else { Revalidate::AsStat };
+        file.is_current(how).unwrap_or(false)
+    }
+
+    fn drop_file(&self) {
+        let is_held = matches!(&*self.state.read().unwrap_or_else(PoisonError::into_inner), State::By(_));
+        if is_held {
+            *self.state.write().unwrap_or_else(PoisonError::into_inner) = State::Pfs;
+        }
+    }
+}
+
+fn open(client: &Client, fd: BorrowedFd<'_>) -> Option<File> {
+    let own = fd.try_clone_to_owned().ok()?;
+    client.open_descriptor(own, Path::new("")).ok()
+}
+
+fn now_ms() -> u64 {
+    use std::sync::OnceLock;
+    static START: OnceLock<Instant> = OnceLock::new();
+    START.get_or_init(Instant::now).elapsed().as_millis() as u64
+}
+
+/// Reads the PFS until the buffer is full or the file ends.
+///
+/// # Errors
+/// What the PFS returns, if it returns no bytes.
+pub fn read_pfs(fd: BorrowedFd<'_>, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut done = 0;
+    while done < buffer.len() {
+        match rustix::io::pread(fd, &mut buffer[done..], offset + done as u64) {
+            Ok(0) => break,
+            Ok(n) => done += n,
+            Err(rustix::io::Errno::INTR) if done == 0 => return Err(rustix::io::Errno::INTR.into()),
+            Err(_) if done > 0 => break,
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(done)
+}
