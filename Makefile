@@ -119,6 +119,11 @@ bench-intercept: ## What a cached read costs through forebay run, beside a read 
 	$(CARGO) build --release --locked -p forebay-cli -p forebay-preload
 	$(PYTHON) bench/intercept.py $(BUILT)/forebay $(ARGS)
 
+.PHONY: bench-mount
+bench-mount: ## What reads, writes and names cost through a mount, beside tmpfs and the kernel's passthrough, as root (ARGS="--runs 15")
+	$(CARGO) build --release --locked -p forebay-cli
+	$(PYTHON) bench/mount.py $(BUILT)/forebay $(ARGS)
+
 .PHONY: bench-observer
 bench-observer: ## What the preloaded observer costs a writer, in paired runs, on a quiet machine (ARGS="--pairs 51")
 	$(CARGO) build --release --locked -p forebay-preload

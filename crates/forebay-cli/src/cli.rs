@@ -451,6 +451,14 @@ pub struct RunArgs {
     pub command: Vec<std::ffi::OsString>,
 }
 
+/// Reads a time in seconds.
+pub fn parse_seconds(text: &str) -> Result<std::time::Duration, String> {
+    let seconds = text.parse::<f64>().ok().filter(|s| (0.0..=3600.0).contains(s));
+    seconds
+        .map(std::time::Duration::from_secs_f64)
+        .ok_or_else(|| format!("`{text}`: write seconds, from 0 to 3600"))
+}
+
 #[derive(Debug, Args)]
 pub struct MountArgs {
     /// Directory of the PFS, as the agent knows it, or one below
@@ -464,7 +472,7 @@ pub struct MountArgs {
     pub options: Vec<String>,
     /// How long the kernel may remember names and attributes: changes by other nodes show so much
     /// later
-    #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = crate::mount::seconds_of)]
+    #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = parse_seconds)]
     pub attr_timeout: std::time::Duration,
     /// Only this user may use the mount, also if that is root
     #[arg(long)]

@@ -5,7 +5,7 @@
 //! session of its own, and waits for its first line; what keeps it from starting is printed here.
 
 use crate::Outcome;
-use crate::cli::{Global, MountArgs, UmountArgs};
+use crate::cli::{Global, MountArgs, UmountArgs, parse_seconds};
 use forebay_client::Client;
 use forebay_mount::{Mounted, Options};
 use rustix::mount::{MountPropagationFlags, mount_change};
@@ -17,7 +17,6 @@ use std::io::{Read, Seek, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
-use std::time::Duration;
 
 /// Options that `mount(8)` passes on and that mean nothing here.
 const IGNORED: [&str; 14] = [
@@ -52,7 +51,7 @@ fn options_of(args: &MountArgs) -> Result<Options, String> {
         match option.split_once('=').unwrap_or((option, "")) {
             ("ro", "") => options.read_only = true,
             ("suid" | "dev", "") => options.suid_dev = true,
-            ("attr_timeout", seconds) => options.valid_for = seconds_of(seconds)?,
+            ("attr_timeout", seconds) => options.valid_for = parse_seconds(seconds)?,
             (name, _) if IGNORED.contains(&name) || name.starts_with("x-") || name.starts_with("comment") => {
             }
             _ => {
@@ -63,12 +62,6 @@ fn options_of(args: &MountArgs) -> Result<Options, String> {
         }
     }
     Ok(options)
-}
-
-/// Reads a time in seconds.
-pub fn seconds_of(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse::<f64>().ok().filter(|s| (0.0..=3600.0).contains(s));
-    seconds.map(Duration::from_secs_f64).ok_or_else(|| format!("`{text}`: write seconds, from 0 to 3600"))
 }
 
 fn start(args: &MountArgs) -> Outcome {

@@ -7,7 +7,7 @@ use crate::abi::{Attr, AttrOut, EntryOut, Plain, bytes_of};
 use crate::caller::Callers;
 use crate::device::{Buffer, DATA_BYTES, Device};
 use crate::handles::{Handle, Handles};
-use crate::locks::Locks;
+use crate::lock_table::Locks;
 use crate::nodes::{FileId, Nodes, Whereabouts};
 use forebay_client::Client;
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Statx, StatxAttributes, StatxFlags};

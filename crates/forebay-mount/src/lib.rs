@@ -19,6 +19,7 @@ mod directory;
 mod fs;
 mod handles;
 mod in_flight;
+mod lock_table;
 mod locks;
 mod mounting;
 mod names;

@@ -7,85 +7,14 @@
 //! owner is to close its descriptor.
 
 use crate::abi::{LK_FLOCK, LkIn, LkOut};
-use crate::fs::{Done, Effect, Fs, Out, last_error, self_path};
+use crate::fs::{Done, Effect, Fs, Out, last_error};
 use crate::handles::Handle;
 use crate::nodes::FileId;
 use crate::request::Request;
-use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::fs::FlockOperation;
 use rustix::io::Errno;
-use std::collections::HashMap;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// Locks of ranges.
-#[derive(Debug, Default)]
-pub struct Locks(Mutex<HashMap<(FileId, u64), Owned>>);
-
-/// The locks of one owner on one file.
-#[derive(Debug)]
-struct Owned {
-    fd: Arc<OwnedFd>,
-    /// The process that has taken the last one.
-    pid: u32,
-    /// The open file through which it did.
-    handle: usize,
-}
-
-impl Locks {
-    fn lock(&self) -> MutexGuard<'_, HashMap<(FileId, u64), Owned>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether there are none.
-    pub fn are_none(&self) -> bool {
-        self.lock().is_empty()
-    }
-
-    /// Releases the locks of an owner on a file.
-    pub fn drop_owner(&self, file: FileId, owner: u64) {
-        let owned = self.lock().remove(&(file, owner));
-        drop(owned);
-    }
-
-    /// Releases what was locked through an open file by the file itself, not by a process: that
-    /// has released its locks before.
-    pub fn drop_handle(&self, handle: &Arc<Handle>) {
-        let mut locks = self.lock();
-        if !locks.is_empty() {
-            let address = Arc::as_ptr(handle) as usize;
-            locks.retain(|_, owned| owned.handle != address);
-        }
-    }
-
-    /// The descriptor of an owner, made if there is none.
-    fn of_owner(&self, key: (FileId, u64), handle: &Arc<Handle>, pid: u32) -> Result<Arc<OwnedFd>, Errno> {
-        let mut locks = self.lock();
-        let address = Arc::as_ptr(handle) as usize;
-        if let Some(owned) = locks.get_mut(&key) {
-            (owned.pid, owned.handle) = (pid, address);
-            return Ok(owned.fd.clone());
-        }
-        let path = self_path(handle.as_fd());
-        // The kernel has checked that the program's own descriptor suffices for the lock.
-        let open = |flags| rustix::fs::open(&path, flags | OFlags::CLOEXEC, Mode::empty());
-        let fd =
-            Arc::new(open(OFlags::RDWR).or_else(|_| open(OFlags::RDONLY)).or_else(|_| open(OFlags::WRONLY))?);
-        locks.insert(key, Owned { fd: fd.clone(), pid, handle: address });
-        Ok(fd)
-    }
-
-    fn known(&self, key: (FileId, u64)) -> Option<Arc<OwnedFd>> {
-        self.lock().get(&key).map(|owned| owned.fd.clone())
-    }
-
-    /// The process of the only other owner, if there is one.
-    fn other(&self, key: (FileId, u64)) -> Option<u32> {
-        let locks = self.lock();
-        let mut others = locks.iter().filter(|((file, owner), _)| *file == key.0 && *owner != key.1);
-        let pid = others.next()?.1.pid;
-        others.next().is_none().then_some(pid)
-    }
-}
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
 
 fn flock_of(arg: &LkIn) -> libc::flock {
     let len = match arg.lk.end {

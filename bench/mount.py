@@ -1,0 +1,166 @@
+"""Measures a mount beside what it could be: reads, writes and names.
+
+Each pair runs in turns in one process, so the ratio holds on a busy machine as well. Needs root.
+
+- read: a cached file through the mount, beside the kernel's own passthrough (a mount without an
+  agent of a tmpfs: the kernel passes reads to the file), and beside the tmpfs.
+- write, cold read: through the mount, beside the PFS itself.
+- names: beside the directory itself, and, with --reference, beside another passthrough file system
+  that is mounted over the directory REFERENCE_DIR, such as libfuse's passthrough_hp.
+"""
+
+import argparse
+import os
+import pathlib
+import statistics
+import subprocess
+import tempfile
+import time
+
+FILE_BYTES = 256 << 20
+NAMES = 2000
+
+
+def main():
+    """Prints a row for each pair."""
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("forebay", type=pathlib.Path, help="the program")
+    arguments.add_argument("--runs", type=int, default=9)
+    arguments.add_argument(
+        "--reference", type=pathlib.Path, help="a directory below another passthrough file system"
+    )
+    options = arguments.parse_args()
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="forebay-mount-") as name:
+        measure(options, pathlib.Path(name))
+
+
+def measure(options, directory):
+    """Mounts everything, and runs the pairs."""
+    forebay = options.forebay.resolve()
+    socket = directory / "agent" / "agent.sock"
+    with_agent = dict(os.environ, FOREBAY_SOCKET=str(socket))
+    without = dict(os.environ, FOREBAY_SOCKET="none")
+    pfs, mounted, passed = (directory / name for name in ("pfs", "mounted", "passed"))
+    for place in (pfs, mounted, passed):
+        place.mkdir()
+
+    def run(*command, env=with_agent):
+        subprocess.run([forebay, *command], env=env, check=True, stdout=subprocess.DEVNULL)
+
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={FILE_BYTES * 4}", "pfs", pfs], check=True)
+    try:
+        block = os.urandom(1 << 20)
+        with (pfs / "data").open("wb") as file:
+            for at in range(FILE_BYTES >> 20):
+                file.write(at.to_bytes(8, "little") + block[8:])
+        run("up", "--pfs", str(pfs), "--state-dir", str(socket.parent), "--capacity", "700MiB")
+        run("mount", str(pfs), str(mounted))
+        run("mount", str(pfs), str(passed), env=without)
+        run("load", str(pfs / "data"))
+        pairs(options, (pfs, mounted, passed), lambda: run("evict", "--all"))
+    finally:
+        for place in (mounted, passed, pfs):
+            subprocess.run(["umount", "--lazy", place], check=False)
+        subprocess.run([forebay, "down", "--drop", "--state-dir", socket.parent], env=with_agent, check=False,
+                       stdout=subprocess.DEVNULL)
+
+
+def pairs(options, places, evict):
+    """All pairs."""
+    pfs, mounted, passed = places
+    print(f"| case | here | reference | median ratio of {options.runs} runs | lowest | highest |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for size, name in ((1 << 20, "1 MiB"), (4 << 10, "4 KiB")):
+        here = lambda: read(mounted / "data", size)
+        row(options, f"cached read, {name}, to kernel passthrough", here, lambda: read(passed / "data", size))
+        row(options, f"cached read, {name}, to tmpfs", here, lambda: read(pfs / "data", size))
+    row(options, "write, 1 MiB, to the PFS", lambda: write(mounted / "new"), lambda: write(pfs / "new"))
+    row(options, "cold read, 1 MiB, to the PFS", lambda: (evict(), read(mounted / "data", 1 << 20))[1],
+        lambda: read(pfs / "data", 1 << 20))
+    references = [("the directory", pfs)]
+    if options.reference:
+        references.append(("the reference", options.reference))
+    for what, place in references:
+        for name, work in (("create", create), ("stat", stat), ("readdir", readdir), ("unlink", unlink)):
+            row(options, f"{name}, to {what}", lambda: names(mounted, work), lambda: names(place, work))
+
+
+def row(options, name, here, reference):
+    """Runs both in turns and prints a row. The values are rates: bytes or names in a second."""
+    values = [(here(), reference()) for _ in range(options.runs)]
+    ratios = sorted(a / b for a, b in values)
+    a, b = (statistics.median(column) for column in zip(*values))
+    unit = (lambda v: f"{v / 1e9:.2f} GB/s") if a > 1e7 else (lambda v: f"{v:,.0f}/s")
+    middle = statistics.median(ratios)
+    print(f"| {name} | {unit(a)} | {unit(b)} | {middle:.2f} | {ratios[0]:.2f} | {ratios[-1]:.2f} |", flush=True)
+
+
+def read(path, size):
+    """Bytes in a second of a sequential read; small reads cover the first 16 MiB."""
+    total = FILE_BYTES if size >= 1 << 20 else 16 << 20
+    buffer = memoryview(bytearray(size))
+    fd = os.open(path, os.O_RDONLY)
+    os.preadv(fd, [buffer], 0)
+    begun = time.perf_counter()
+    for at in range(0, total, size):
+        os.preadv(fd, [buffer], at)
+    took = time.perf_counter() - begun
+    os.close(fd)
+    return total / took
+
+
+def write(path):
+    """Bytes in a second of a sequential write of a new file."""
+    data = bytes(1 << 20)
+    begun = time.perf_counter()
+    fd = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
+    for _ in range(64):
+        os.write(fd, data)
+    os.close(fd)
+    took = time.perf_counter() - begun
+    os.unlink(path)
+    return (64 << 20) / took
+
+
+def names(place, work):
+    """Names in a second of one kind of work, in a new directory."""
+    directory = place / "names"
+    directory.mkdir()
+    paths = [str(directory / f"{i:06}") for i in range(NAMES)]
+    if work is not create:
+        create(directory, paths)
+    begun = time.perf_counter()
+    work(directory, paths)
+    took = time.perf_counter() - begun
+    if work is not unlink:
+        unlink(directory, paths)
+    directory.rmdir()
+    return NAMES / took
+
+
+def create(_, paths):
+    """Creates and closes a file for each name."""
+    for path in paths:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+
+
+def stat(_, paths):
+    """Attributes of each name."""
+    for path in paths:
+        os.stat(path)
+
+
+def readdir(directory, _):
+    """Lists the directory."""
+    for _ in range(10):
+        os.listdir(directory)
+
+
+def unlink(_, paths):
+    """Removes each name."""
+    for path in paths:
+        os.unlink(path)
+
+
+if __name__ == "__main__":
+    main()
