@@ -42,7 +42,7 @@ def arguments():
     parser.add_argument("--workload", choices=["wordcount", "sort"], default=usual.workload, help="the Spark job [default: %(default)s]")
     parser.add_argument("--api", choices=["posix", "mpiio", "collective"], default=usual.api, help="how the writer writes [default: %(default)s]")
     parser.add_argument("--observed", action="store_true", help="the writer reports nothing itself: `forebay run --job` observes it")
-    parser.add_argument("--quick", action="store_true", help="four settings with little data, once each; fails unless all of it happened")
+    parser.add_argument("--quick", action="store_true", help="three settings with little data, once each; fails unless all of it happened")
     parser.add_argument("--fresh", action="store_true", help="measure again what has been measured")
     parser.add_argument("--output", type=Path, metavar="DIR", help="directory of the results [default: target/experiment-eley]")
     for field, what in (("rate", "MB/s of each server"), ("waves", "waves of the input"), ("compute_s", "seconds between two phases"), ("ranks", "ranks of the writer"),
@@ -50,7 +50,7 @@ def arguments():
         kind = type(getattr(usual, field))
         parser.add_argument(f"--{field.replace('_', '-')}", type=kind, metavar="N", help=f"{what} [default: {getattr(usual, field) or 'measured'}]")
     args = parser.parse_args()
-    args.setting = args.setting or (["alone", "naive-bb", "no-action", "forebay"] if args.quick else sizes.usual())
+    args.setting = args.setting or (["alone", "naive-bb", "forebay"] if args.quick else sizes.usual())
     args.repeats = args.repeats or (1 if args.quick else 3)
     args.output = (args.output or TARGET / ("experiment-eley-quick" if args.quick else "experiment-eley")).resolve()
     return args
