@@ -133,6 +133,32 @@ public class FootersTest {
     assertEquals(Map.of(), footers.withoutPlan());
   }
 
+  /** Iceberg renames columns without a change to the files, which number them. */
+  @Test
+  public void aColumnIsFoundByItsNumberIfFileAndScanHaveOne() throws IOException {
+    Path path = write("numbered.parquet", MessageTypeParser.parseMessageType("message t { required int64 a = 7; required binary b = 8; }"), null);
+    List<Footers.Range> byName = footers(path).of(path, ALL);
+    Scan renamed = new Scan(Columns.named(Set.of("b", "new")), Set.of(7), List.of());
+    assertEquals(byName, Footers.of(Map.of(path, renamed), HADOOP).of(path, ALL));
+    // Files that do not number theirs are read by name.
+    Scan known = new Scan(Columns.named(Set.of("a")), Set.of(99), List.of());
+    assertEquals(footers(good).of(good, ALL), Footers.of(Map.of(good, known), HADOOP).of(good, ALL));
+    // Another scan reads it by name: nothing is missed.
+    assertTrue(renamed.with(SCAN).reads(new String[] {"A"}, 7));
+    assertEquals(Set.of(7, 99), renamed.with(known).ids());
+  }
+
+  @Test
+  public void ofALimitTheRowGroupsAreKnownThatHaveTheRows() {
+    Footers footers = footers(good);
+    Footers.Read all = footers.of(good, ALL, Long.MAX_VALUE);
+    assertEquals(ROWS, all.rows());
+    Footers.Read some = footers.of(good, ALL, 1);
+    assertTrue(some.toString(), some.rows() >= 1 && some.rows() < ROWS);
+    assertEquals("its chunk and the footer", 2, some.ranges().size());
+    assertEquals(all.ranges().get(all.ranges().size() - 1), some.ranges().get(1));
+  }
+
   @Test
   public void wrongFootersAreLeftToTheTasks() throws IOException {
     assertLeftOut("EOFException", raw("short.parquet", "PAR1".getBytes(StandardCharsets.UTF_8)));

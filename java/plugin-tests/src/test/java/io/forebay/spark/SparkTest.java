@@ -537,10 +537,10 @@ public class SparkTest {
   public void otherFileSystemsAreNotOurs() throws Exception {
     Predicate<URI> ours = FileScheme.ours(new Configuration(false), true);
     List<String> paths = new ArrayList<>();
-    InputRanges.of(new org.apache.spark.rdd.HadoopPartition(0, 0,
-        new org.apache.hadoop.mapred.FileSplit(new org.apache.hadoop.fs.Path("hdfs://nn/pfs/a"), 0, 5, new String[0])), ours, (p, o, l) -> paths.add(p.toUri().getPath()));
-    InputRanges.of(new org.apache.spark.rdd.HadoopPartition(0, 0,
-        new org.apache.hadoop.mapred.FileSplit(new org.apache.hadoop.fs.Path("forebay:/pfs/a b%20c"), 0, 5, new String[0])), ours, (p, o, l) -> paths.add(p.toUri().getPath()));
+    for (String path : List.of("hdfs://nn/pfs/a", "forebay:/pfs/a b%20c")) {
+      new InputRanges(ours).of(new org.apache.spark.rdd.HadoopPartition(0, 0,
+          new org.apache.hadoop.mapred.FileSplit(new org.apache.hadoop.fs.Path(path), 0, 5, new String[0])), (p, o, l, own) -> paths.add(p.toUri().getPath()));
+    }
     assertEquals(List.of("/pfs/a b%20c"), paths);
   }
 

@@ -63,9 +63,13 @@ final class Footers {
    * A row group of Parquet, or a stripe of ORC.
    *
    * @param at it belongs to the split that holds this byte
+   * @param rows that are read of it
    * @param read what a task reads of it
    */
-  record Group(long at, List<Range> read) {}
+  record Group(long at, long rows, List<Range> read) {}
+
+  /** What is read of a split: ranges, and rows. */
+  record Read(List<Range> ranges, long rows) {}
 
   /** A file is read without a plan; the message says why, and is the same for all such files. */
   static final class Unplanned extends IOException {
@@ -219,20 +223,27 @@ final class Footers {
 
   /** What a task reads whose split of the file is {@code split}: nothing if that is not known. */
   List<Range> of(Path path, Range split) {
+    return of(path, split, Long.MAX_VALUE).ranges();
+  }
+
+  /** The same, if the task takes no more than so many rows. */
+  Read of(Path path, Range split, long rowsMax) {
     Layout layout = layouts.get(path);
     if (layout == null) {
-      return List.of();
+      return new Read(List.of(), 0);
     }
     List<Range> read = new ArrayList<>();
+    long rows = 0;
     for (Group group : layout.groups()) {
-      if (group.at() >= split.offset() && group.at() < split.end()) {
+      if (group.at() >= split.offset() && group.at() < split.end() && rows < rowsMax) {
         read.addAll(group.read());
+        rows += group.rows();
       }
     }
     if (layout.own().length() > 0) {
       read.add(layout.own());
     }
-    return merged(read);
+    return new Read(merged(read), rows);
   }
 
   /** These files, {@code path} among them if it is not null, are read without a plan. */

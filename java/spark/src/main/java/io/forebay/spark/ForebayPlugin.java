@@ -38,6 +38,8 @@ public final class ForebayPlugin implements SparkPlugin {
    */
   static final String NAIVE = "naive-bb";
 
+  private static final String ICEBERG_LOCALITY = "spark.sql.iceberg.locality.enabled";
+
   /** Name of the driver among Spark's executors. */
   private static final String DRIVER = "driver";
 
@@ -130,6 +132,7 @@ public final class ForebayPlugin implements SparkPlugin {
         tookOver = FileScheme.takeOver(hadoop);
       }
       settle(hadoop, planner);
+      locateIceberg(conf, hadoop);
       FileScheme.fill(hadoop);
       if (!isReported(hadoop, planner)) {
         LOG.info("Forebay: with {} = {} tasks read past the tier, so nothing is prefetched for this application", ForebayConfig.READ_MODE,
@@ -167,6 +170,13 @@ public final class ForebayPlugin implements SparkPlugin {
       }
       // The coordinator learns where each task will run, so that node can fetch its input.
       hadoop.setIfUnset(ForebayConfig.LOCATIONS, "balanced");
+    }
+
+    /** Iceberg asks for locations on HDFS alone, unless it is told to. */
+    static void locateIceberg(SparkConf conf, Configuration hadoop) {
+      if (hadoop.getBoolean(ForebayConfig.LOCALITY, true)) {
+        conf.setIfMissing(ICEBERG_LOCALITY, "true");
+      }
     }
 
     @Override

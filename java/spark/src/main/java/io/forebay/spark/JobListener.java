@@ -151,7 +151,7 @@ final class JobListener extends SparkListener {
   /** By what the input of a job of these properties is found; its execution may end meanwhile. */
   private StageInput.Source source(Properties properties) {
     String execution = properties == null ? null : properties.getProperty("spark.sql.execution.id");
-    return new StageInput.Source(ours, Scan.filters(execution), context.hadoopConfiguration());
+    return new StageInput.Source(ours, Scan.planned(execution), context.hadoopConfiguration());
   }
 
   private static void read(JobState state, Stage stage, StageInput.Source source) {

@@ -76,7 +76,7 @@ final class OrcLayout {
       Reader.Options options = options(reader, scan);
       List<Group> groups = new ArrayList<>();
       for (StripeInformation stripe : reader.getStripes()) {
-        groups.add(new Group(stripe.getOffset(), stripe(reader, options, stripe, source, tail.fileBytes())));
+        groups.add(new Group(stripe.getOffset(), stripe.getNumberOfRows(), stripe(reader, options, stripe, source, tail.fileBytes())));
       }
       return groups;
     }

@@ -11,6 +11,8 @@ import org.apache.parquet.format.converter.ParquetMetadataConverter;
 import org.apache.parquet.hadoop.metadata.BlockMetaData;
 import org.apache.parquet.hadoop.metadata.ColumnChunkMetaData;
 import org.apache.parquet.hadoop.metadata.ParquetMetadata;
+import org.apache.parquet.schema.MessageType;
+import org.apache.parquet.schema.Type;
 
 import io.forebay.spark.Footers.Group;
 import io.forebay.spark.Footers.Layout;
@@ -32,9 +34,10 @@ final class ParquetLayout {
       return footers.parsed(own.length(), () -> {
         byte[] bytes = tail.last((int) own.length());
         ParquetMetadata metadata = new ParquetMetadataConverter().readParquetMetadata(new ByteArrayInputStream(bytes, 0, footerBytes), ParquetMetadataConverter.NO_FILTER);
+        MessageType schema = metadata.getFileMetaData().getSchema();
         List<Group> groups = new ArrayList<>();
         for (BlockMetaData block : metadata.getBlocks()) {
-          groups.add(group(block, scan, own));
+          groups.add(group(block, schema, scan, own));
         }
         return new Layout(own, groups);
       });
@@ -54,15 +57,18 @@ final class ParquetLayout {
   }
 
   /** A row group belongs to the split that holds its middle, as Spark has it. */
-  private static Group group(BlockMetaData block, Scan scan, Range own) throws IOException {
+  private static Group group(BlockMetaData block, MessageType schema, Scan scan, Range own) throws IOException {
     List<Range> chunks = new ArrayList<>();
-    if (RowGroups.mayMatch(block, scan.filters())) {
+    boolean mayMatch = RowGroups.mayMatch(block, scan.filters());
+    if (mayMatch) {
       for (ColumnChunkMetaData chunk : block.getColumns()) {
-        if (scan.columns().read(chunk.getPath().toArray())) {
+        String[] path = chunk.getPath().toArray();
+        Type.ID id = schema.getType(path[0]).getId();
+        if (scan.reads(path, id == null ? null : id.intValue())) {
           chunks.add(Footers.before(own.offset(), chunk.getStartingPos(), chunk.getTotalSize()));
         }
       }
     }
-    return new Group(block.getStartingPos() + block.getCompressedSize() / 2, Footers.merged(chunks));
+    return new Group(block.getStartingPos() + block.getCompressedSize() / 2, mayMatch ? block.getRowCount() : 0, Footers.merged(chunks));
   }
 }

@@ -115,7 +115,9 @@ final class RowGroups {
       return Long.compare(left, ((Number) value).longValue());
     }
     if (type instanceof DateLogicalTypeAnnotation) {
-      LocalDate date = value instanceof java.sql.Date old ? old.toLocalDate() : value instanceof LocalDate local ? local : null;
+      // Iceberg's are days.
+      LocalDate date = value instanceof java.sql.Date old ? old.toLocalDate()
+          : value instanceof LocalDate local ? local : value instanceof Integer days ? LocalDate.ofEpochDay(days) : null;
       boolean known = date != null && left >= DATE_MIN && date.toEpochDay() >= DATE_MIN;
       return known ? Long.compare(left, date.toEpochDay()) : null;
     }

@@ -23,10 +23,10 @@ final class Scala {
     return unwrap(target.getClass().getMethod(method, type), target, argument);
   }
 
-  /** Whether there is such a method without parameters. */
-  static boolean has(Object target, String method) {
+  /** Whether there is such a method, of parameters of these types. */
+  static boolean has(Object target, String method, Class<?>... types) {
     try {
-      target.getClass().getMethod(method);
+      target.getClass().getMethod(method, types);
       return true;
     } catch (NoSuchMethodException e) {
       return false;

@@ -5,8 +5,10 @@ import java.util.ArrayDeque;
 import java.util.Arrays;
 import java.util.Deque;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 
 import org.apache.spark.rdd.RDD;
 import org.apache.spark.sql.types.StructType;
@@ -21,11 +23,21 @@ import org.apache.spark.sql.types.StructType;
  * computed is looked at: to compute a lazy value here could wait for a broadcast.
  *
  * @param columns that it reads
+ * @param ids numbers of the columns at the root, for files that number theirs, as Iceberg's do;
+ *     empty if columns are known by their names
  * @param filters of {@code org.apache.spark.sql.sources}, all of which hold
  */
-record Scan(Columns columns, List<Object> filters) {
+record Scan(Columns columns, Set<Integer> ids, List<Object> filters) {
   private static final String SCAN_V1 = "org.apache.spark.sql.execution.datasources.FileScanRDD";
   private static final String SCAN_V2 = "org.apache.spark.sql.execution.datasources.v2.DataSourceRDD";
+
+  private static final Set<String> SCANS = Set.of("FileSourceScanExec", "BatchScanExec");
+
+  private static final Set<String> LIMITS = Set.of("CollectLimitExec", "LocalLimitExec", "GlobalLimitExec");
+
+  /** Nodes that take as many rows as they give. */
+  private static final Set<String> ROW_BY_ROW =
+      Set.of("ProjectExec", "ColumnarToRowExec", "WholeStageCodegenExec", "InputAdapter", "AdaptiveSparkPlanExec");
 
   /** Reads nothing. */
   static final Scan NONE = new Scan(Columns.NONE, List.of());
@@ -33,21 +45,48 @@ record Scan(Columns columns, List<Object> filters) {
   /** Nodes of a plan that are looked at. */
   private static final int NODES_MAX = 100_000;
 
+  /**
+   * What the physical plan says of a scan.
+   *
+   * @param filters that a scan V1 pushes down
+   * @param rowsMax a task reads no row group after so many rows
+   */
+  record Planned(List<Object> filters, long rowsMax) {}
+
+  /** A scan by names. */
+  Scan(Columns columns, List<Object> filters) {
+    this(columns, Set.of(), filters);
+  }
+
   /** What either of two scans of one file reads. */
   Scan with(Scan other) {
-    return equals(other) ? this : new Scan(columns.with(other.columns), List.of());
+    if (equals(other)) {
+      return this;
+    }
+    Set<Integer> both = new HashSet<>();
+    if (!ids.isEmpty() && !other.ids.isEmpty()) {
+      both.addAll(ids);
+      both.addAll(other.ids);
+    }
+    return new Scan(columns.with(other.columns), both, List.of());
+  }
+
+  /** Whether it reads a column of Parquet: its path, and the number of its root if that has one. */
+  boolean reads(String[] path, Integer id) {
+    return id == null || ids.isEmpty() ? columns.read(path) : ids.contains(id);
   }
 
   /**
    * The scan that makes this RDD; null if it is none, or one whose columns are not known.
    *
-   * @param filtersV1 of the running execution, as of {@link #filters}
+   * @param planned of the running execution, as of {@link #planned}
    */
-  static Scan of(RDD<?> rdd, Map<Integer, List<Object>> filtersV1) {
+  static Scan of(RDD<?> rdd, Map<Integer, Planned> planned) {
     try {
       switch (rdd.getClass().getName()) {
         case SCAN_V1 -> {
-          return new Scan(columns(Scala.call(rdd, "readSchema")), filtersV1.getOrDefault(rdd.id(), List.of()));
+          Planned plan = planned.get(rdd.id());
+          return new Scan(columns(Scala.call(rdd, "readSchema")), plan == null ? List.of() : plan.filters());
         }
         case SCAN_V2 -> {
           Object factory = field(rdd, "partitionReaderFactory");
@@ -71,11 +110,11 @@ record Scan(Columns columns, List<Object> filters) {
   }
 
   /**
-   * The filters that the scans of an SQL execution push down, by the number of the RDD; empty if it
-   * is not running here, or its plan is of a kind that is not known.
+   * The scans of an SQL execution, by the number of the RDD; empty if it is not running here, or
+   * its plan is of a kind that is not known.
    */
-  static Map<Integer, List<Object>> filters(String executionId) {
-    Map<Integer, List<Object>> found = new HashMap<>();
+  static Map<Integer, Planned> planned(String executionId) {
+    Map<Integer, Planned> found = new HashMap<>();
     if (executionId == null) {
       return found;
     }
@@ -92,28 +131,43 @@ record Scan(Columns columns, List<Object> filters) {
     return found;
   }
 
-  private static void collect(Object root, Map<Integer, List<Object>> found) throws ReflectiveOperationException {
-    Deque<Object> open = new ArrayDeque<>();
-    open.push(root);
+  /** A node of a plan, and the most rows that those above it take of a partition of it. */
+  private record Below(Object plan, long rowsMax) {}
+
+  private static void collect(Object root, Map<Integer, Planned> found) throws ReflectiveOperationException {
+    Deque<Below> open = new ArrayDeque<>();
+    open.push(new Below(root, Long.MAX_VALUE));
     for (int nodes = 0; !open.isEmpty() && nodes < NODES_MAX; nodes++) {
-      Object plan = open.pop();
+      Below node = open.pop();
+      Object plan = node.plan();
       String name = plan.getClass().getSimpleName();
-      if (name.equals("FileSourceScanExec")) {
-        if (field(plan, "inputRDD") instanceof RDD<?> rdd) {
-          found.put(rdd.id(), Scala.list(Scala.call(plan, "pushedDownFilters")));
-        }
-      } else if (name.equals("AdaptiveSparkPlanExec")) {
-        open.push(Scala.call(plan, "executedPlan"));
-      } else if (name.endsWith("QueryStageExec")) {
-        open.push(Scala.call(plan, "plan"));
+      if (SCANS.contains(name) && field(plan, "inputRDD") instanceof RDD<?> rdd) {
+        boolean ofFiles = name.equals("FileSourceScanExec");
+        List<Object> filters = ofFiles ? Scala.list(Scala.call(plan, "pushedDownFilters")) : List.of();
+        found.put(rdd.id(), new Planned(filters, node.rowsMax()));
       }
-      Scala.list(Scala.call(plan, "children")).forEach(open::push);
-      Scala.list(Scala.call(plan, "subqueries")).forEach(open::push);
+      long rows = rowsMax(plan, name, node.rowsMax());
+      if (name.equals("AdaptiveSparkPlanExec")) {
+        open.push(new Below(Scala.call(plan, "executedPlan"), rows));
+      } else if (name.endsWith("QueryStageExec")) {
+        open.push(new Below(Scala.call(plan, "plan"), rows));
+      }
+      Scala.list(Scala.call(plan, "children")).forEach(child -> open.push(new Below(child, rows)));
+      Scala.list(Scala.call(plan, "subqueries")).forEach(query -> open.push(new Below(query, Long.MAX_VALUE)));
     }
   }
 
+  /** The most rows that a node takes of a partition of what is below it. */
+  private static long rowsMax(Object plan, String name, long ofIt) throws ReflectiveOperationException {
+    if (LIMITS.contains(name)) {
+      int limit = (Integer) Scala.call(plan, "limit");
+      return limit < 0 ? ofIt : Math.min(ofIt, limit);
+    }
+    return ROW_BY_ROW.contains(name) ? ofIt : Long.MAX_VALUE;
+  }
+
   /** The value of a field as it is; null if it has not been computed. */
-  private static Object field(Object target, String name) throws ReflectiveOperationException {
+  static Object field(Object target, String name) throws ReflectiveOperationException {
     for (Class<?> type = target.getClass(); type != null; type = type.getSuperclass()) {
       for (Field field : type.getDeclaredFields()) {
         // Scala adds the name of the class to some.

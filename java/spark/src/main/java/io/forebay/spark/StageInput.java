@@ -12,6 +12,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.TreeSet;
+import java.util.function.Consumer;
 import java.util.function.Predicate;
 
 import org.apache.hadoop.conf.Configuration;
@@ -125,10 +126,14 @@ final class StageInput {
     boolean some = false;
     for (List<Piece> task : pieces) {
       List<Part> split = new ArrayList<>();
+      long rows = 0;
       for (Piece piece : task) {
-        columnar.read(piece, (path, offset, length) -> {
-          String name = path.toUri().getPath();
-          split.add(new Part(files.computeIfAbsent(name, p -> files.size()), offset, length));
+        if (rows >= piece.rowsMax()) {
+          continue;
+        }
+        rows += columnar.read(piece, piece.rowsMax() - rows, range -> {
+          String name = piece.path().toUri().getPath();
+          split.add(new Part(files.computeIfAbsent(name, p -> files.size()), range.offset(), range.length()));
         });
       }
       some |= !split.isEmpty();
@@ -159,13 +164,16 @@ final class StageInput {
    * By what input is found.
    *
    * @param ours which paths go through Forebay
-   * @param filters of the scans of the running SQL execution, as of {@link Scan#filters}
+   * @param planned scans of the running SQL execution, as of {@link Scan#planned}
    * @param hadoop by which footers are read
    */
-  record Source(Predicate<URI> ours, Map<Integer, List<Object>> filters, Configuration hadoop) {}
+  record Source(Predicate<URI> ours, Map<Integer, Scan.Planned> planned, Configuration hadoop) {}
 
-  /** A range of a file that a partition stands for; {@code scan} is null if it is of none. */
-  private record Piece(Path path, long offset, long length, Scan scan) {}
+  /**
+   * A range of a file that a partition stands for; {@code scan} is null if it is of none. A task
+   * reads no row group after {@code rowsMax} rows.
+   */
+  private record Piece(Path path, long offset, long length, Scan scan, long rowsMax) {}
 
   /** What tasks read of the pieces of columnar files. */
   private record Columnar(Footers footers) {
@@ -191,14 +199,19 @@ final class StageInput {
       }
     }
 
-    void read(Piece piece, InputRanges.Sink sink) {
+    /** Hands over what is read of a piece for so many rows; returns the rows, if it knows them. */
+    long read(Piece piece, long rowsMax, Consumer<Footers.Range> sink) {
+      Footers.Range all = new Footers.Range(piece.offset(), piece.length());
       if (!Footers.isColumnar(piece.path())) {
-        sink.range(piece.path(), piece.offset(), piece.length());
-      } else if (footers != null) {
-        for (Footers.Range range : footers.of(piece.path(), new Footers.Range(piece.offset(), piece.length()))) {
-          sink.range(piece.path(), range.offset(), range.length());
-        }
+        sink.accept(all);
+        return 0;
       }
+      if (footers == null) {
+        return 0;
+      }
+      Footers.Read read = footers.of(piece.path(), all, rowsMax);
+      read.ranges().forEach(sink);
+      return read.rows();
     }
   }
 
@@ -227,10 +240,12 @@ final class StageInput {
     private final Source source;
     private final Map<Integer, Node> nodes = new HashMap<>();
     private final Map<Integer, Scan> scans = new HashMap<>();
+    private final InputRanges ranges;
     private int steps;
 
     Walk(Source source) {
       this.source = source;
+      ranges = new InputRanges(source.ours());
     }
 
     /** What the task that computes this partition reads, in order. */
@@ -256,7 +271,10 @@ final class StageInput {
         }
         if (node.parents().isEmpty()) {
           Scan scan = scan(node.rdd());
-          InputRanges.of(node.partitions()[place.partition()], source.ours(), (path, offset, length) -> pieces.add(new Piece(path, offset, length, scan)));
+          Partition of = node.partitions()[place.partition()];
+          Scan.Planned plan = source.planned().get(node.rdd().id());
+          long rowsMax = plan == null ? Long.MAX_VALUE : plan.rowsMax();
+          ranges.of(of, (path, offset, length, own) -> pieces.add(new Piece(path, offset, length, own == null ? scan : own, rowsMax)));
         } else {
           List<Place> above = above(place);
           Collections.reverse(above);
@@ -268,7 +286,7 @@ final class StageInput {
 
     private Scan scan(RDD<?> rdd) {
       if (!scans.containsKey(rdd.id())) {
-        scans.put(rdd.id(), Scan.of(rdd, source.filters()));
+        scans.put(rdd.id(), Scan.of(rdd, source.planned()));
       }
       return scans.get(rdd.id());
     }
