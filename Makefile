@@ -52,10 +52,22 @@ test-bench: ## Tests of the benchmarks' own code
 test-python: ## Tests of the Python package
 	PYTHON=$(PYTHON) .ci/test-python
 
-.PHONY: test-preload
-test-preload: ## The test suites of Python, GNU tar and coreutils without and with forebay run; apt downloads 10 MB the first time (ARGS="--only python")
+.PHONY: test-posix
+test-posix: ## File system tests of others, on a PFS and the same through Forebay: pjdfstest, fsx, stress-ng, fio, SQLite, PostgreSQL ...; fetches what is missing (LAB=moosefs, OPS=10000000, ARGS="--only fsx --kill-agent"; docs/programs.md)
 	$(CARGO) build --locked -p forebay-cli -p forebay-preload
-	$(PYTHON) crates/forebay-preload/test-suites $(or $(CARGO_TARGET_DIR),target)/debug/forebay $(ARGS)
+	$(PYTHON) python/posix $(or $(CARGO_TARGET_DIR),target)/debug/forebay $(if $(LAB),--lab $(LAB)) $(if $(OPS),--ops $(OPS)) $(ARGS)
+
+.PHONY: test-preload
+test-preload: ## Of these, the test suites of Python, GNU tar and coreutils, without and with forebay run; half an hour
+	$(MAKE) test-posix ARGS="--only python,tar,coreutils --ways run $(ARGS)"
+
+.PHONY: wheel
+wheel: ## The Python wheel with the program and its library, in target/wheels
+	$(PYTHON) packaging/wheel/build
+
+.PHONY: test-wheel
+test-wheel: wheel ## The wheel in an environment of its own, with h5py, netCDF4, ADIOS2, zarr, DuckDB, polars and others by path; PyPI the first time (600 MB)
+	PYTHON=$(PYTHON) packaging/wheel/test
 
 .PHONY: java
 java: ## The jar for Spark and Hadoop with its native library: target/forebay-spark.jar; and WordCount and Sort to try it

@@ -1,15 +1,20 @@
-"""Measures a cached read through `forebay run` beside the same read of a file on a tmpfs.
+"""Measures what `forebay run` costs: cached reads, the start of a program, and other programs.
 
-One program reads both files in turns, so the ratio holds on a busy machine as well. Root mounts a
-tmpfs with huge pages for the twin, as the tier has; others use /dev/shm, whose pages are small.
+Reads: one program reads a file through the tier and the same file on a tmpfs in turns, so the ratio
+holds on a busy machine as well. Root mounts a tmpfs with huge pages for the twin, as the tier has;
+others use /dev/shm, whose pages are small. Starts, and programs that touch no file of the PFS: pairs
+of runs with the library and without it, in random order; these need a quiet machine.
 """
 
 import argparse
 import os
 import pathlib
+import random
 import statistics
 import subprocess
+import sys
 import tempfile
+import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 CASES = [
@@ -20,6 +25,13 @@ CASES = [
     ("read on, 1 MiB", 1 << 20, 2_000, ["position"]),
 ]
 FILE_BYTES = 256 << 20
+# Programs that touch no file of the PFS; {} is a directory outside of it.
+OTHERS = [
+    ("gzip of 24 MB of text", ["gzip", "-c", "{}/text"]),
+    ("sort of 24 MB of text", ["sort", "-o", "{}/sorted", "{}/text"]),
+    ("tar of 2,000 files", ["tar", "-cf", "{}/tar", "{}/tree"]),
+    ("Python: hashes of 2,000 files", [sys.executable, "-c", "import hashlib, pathlib, sys\nfor _ in range(5):\n for path in pathlib.Path(sys.argv[1]).iterdir(): hashlib.sha256(path.read_bytes())", "{}/tree"]),
+]
 
 
 def main():
@@ -27,7 +39,8 @@ def main():
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("forebay", type=pathlib.Path, help="the program; the library is beside it")
     arguments.add_argument("--library", type=pathlib.Path, help="the library, if it is elsewhere")
-    arguments.add_argument("--runs", type=int, default=9)
+    arguments.add_argument("--runs", type=int, default=9, help="of each case of reads [default: %(default)s]")
+    arguments.add_argument("--pairs", type=int, default=51, help="of runs of other programs; ten times as many starts [default: %(default)s]")
     options = arguments.parse_args()
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="forebay-intercept-") as name:
         directory = pathlib.Path(name)
@@ -70,6 +83,10 @@ def compare(options, started, paths):
         print("| --- | --- | --- | --- | --- | --- |")
         for case in CASES:
             row(case, options.runs, [forebay, "run", "--", program, pfs / "data", twin], environment)
+        library = options.library or forebay.parent / "libforebay_preload.so"
+        loaded = {**environment, "LD_PRELOAD": str(library.resolve()), "FOREBAY_INTERCEPT_ROOTS": str(pfs)}
+        starts(options.pairs * 10, [forebay, "run", "--"], (loaded, environment))
+        others(options.pairs, (loaded, environment), pfs.parent / "outside")
     finally:
         subprocess.run([forebay, "down", "--drop"], env=environment, check=False, stdout=subprocess.DEVNULL)
 
@@ -86,6 +103,68 @@ def row(case, runs, command, environment):
     served, bare = (statistics.median(column) / 1e3 for column in zip(*pairs))
     middle = statistics.median(ratios)
     print(f"| {name} | {served:.2f} us | {bare:.2f} us | {middle:.2f} | {ratios[0]:.2f} | {ratios[-1]:.2f} |")
+
+
+def starts(pairs, run, environments):
+    """Prints what the start and the end of a program take longer with the library, and by `forebay run`."""
+    loaded, bare = environments
+    print(f"\n| start of `true`, {pairs} pairs | without | median difference | middle half | processor time |")
+    print("| --- | --- | --- | --- | --- |")
+    for name, command, environment in (("the library", [], loaded), ("forebay run", run, bare)):
+        times = paired(pairs, ([*command, "true"], environment), (["true"], bare))
+        low, middle, high = (value * 1e3 for value in quarters([with_[0] - without[0] for with_, without in times]))
+        cpu = quarters([with_[1] - without[1] for with_, without in times])[1]
+        without = statistics.median(without[0] for _, without in times)
+        print(f"| {name} | {without * 1e3:.2f} ms | {middle:+.2f} ms | {low:+.2f} to {high:+.2f} ms | {cpu * 1e3:+.2f} ms |")
+
+
+def others(pairs, environments, directory):
+    """Prints what programs that touch no file of the PFS take longer with the library."""
+    loaded, bare = environments
+    (directory / "tree").mkdir(parents=True)
+    numbers = random.Random(1)
+    (directory / "text").write_text("".join(f"{numbers.random()} a line of text\n" for _ in range(700_000)))
+    for number in range(2000):
+        (directory / "tree" / str(number)).write_bytes(numbers.randbytes(8000))
+    print(f"\n| program, {pairs} pairs | without | median difference | middle half | fastest runs | processor time |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for name, words in OTHERS:
+        command = [word.replace("{}", str(directory)) for word in words]
+        times = paired(pairs, (command, loaded), (command, bare))
+        low, middle, high = quarters([with_[0] / without[0] - 1 for with_, without in times])
+        cpu = quarters([with_[1] / without[1] - 1 for with_, without in times])[1]
+        fastest = min(with_[0] for with_, _ in times) / min(without[0] for _, without in times) - 1
+        without = statistics.median(without[0] for _, without in times)
+        print(f"| {name} | {without * 1e3:.0f} ms | {middle:+.2%} | {low:+.2%} to {high:+.2%} | {fastest:+.2%} | {cpu:+.2%} |")
+
+
+def paired(pairs, first, second):
+    """The times of each pair of runs, in random order."""
+    times = []
+    for _ in range(pairs):
+        order = [0, 1]
+        random.shuffle(order)
+        took = {which: time_of(*(first, second)[which]) for which in order}
+        times.append((took[0], took[1]))
+    return times
+
+
+def time_of(command, environment):
+    """Seconds that a program runs, and those of processor time, which other programs disturb less."""
+    null = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
+    words = [str(word) for word in command]
+    began = time.perf_counter()
+    child = os.posix_spawnp(words[0], words, environment, file_actions=null)
+    _, status, usage = os.wait4(child, 0)
+    took = time.perf_counter() - began
+    if status != 0:
+        sys.exit(f"intercept: {' '.join(words)} failed")
+    return took, usage.ru_utime + usage.ru_stime
+
+
+def quarters(values):
+    """The lower quartile, the median and the upper quartile."""
+    return statistics.quantiles(values, n=4, method="inclusive")
 
 
 if __name__ == "__main__":
