@@ -46,9 +46,14 @@ impl Brake {
         self.coordinator_silent.store(silent, Ordering::SeqCst);
     }
 
+    /// Whether the coordinator is silent.
+    pub fn is_coordinator_silent(&self) -> bool {
+        self.coordinator_silent.load(Ordering::SeqCst)
+    }
+
     /// Whether the coordinator's prefetch requests stop: also if it cannot follow the phases.
     pub fn holds_orders(&self) -> bool {
-        self.is_on() || self.is_gentle() && self.coordinator_silent.load(Ordering::SeqCst)
+        self.is_on() || self.is_gentle() && self.is_coordinator_silent()
     }
 }
 

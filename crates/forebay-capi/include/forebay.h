@@ -95,7 +95,7 @@ typedef struct forebay_mapping forebay_mapping;
  */
 #define FOREBAY_APPEND 2u
 
-/* Flags of forebay_job_open. The job takes part in the division of bandwidth between jobs. */
+/* Flags of forebay_job_open. Phases of the job take turns with those of others that share. */
 #define FOREBAY_JOB_SHARES 1u
 
 /* The library's version, such as "0.1.0". Never NULL, never freed. */
@@ -212,8 +212,9 @@ forebay_job *forebay_job_open(const char *name, unsigned int allowance_permille,
  * An I/O phase of the job begins. `bytes`: how much all processes together read or write in it; 0
  * if unknown. `deadline_ms`: when it has to be over, from now; 0 to let Forebay derive it from the
  * allowance and from earlier phases. Nothing is prefetched beside the first phase of a job with
- * `deadline_ms` 0; it teaches the job's speed. -1 on failure: a phase is under way, or there is no
- * agent.
+ * `deadline_ms` 0; it teaches the job's speed. If the job shares, this waits for its turn, but for
+ * no longer than a minute, and not without a coordinator. -1 on failure: a phase is under way, or
+ * there is no agent.
  */
 int forebay_phase_begin(const forebay_job *job, uint64_t bytes, uint64_t deadline_ms);
 

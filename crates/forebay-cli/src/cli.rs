@@ -434,9 +434,13 @@ pub struct RunArgs {
     /// Processes of the job: its weight beside other jobs
     #[arg(long, value_name = "COUNT", default_value_t = 1, requires = "job")]
     pub processes: u32,
-    /// The job takes part in the division of bandwidth between jobs (cluster.division)
+    /// I/O phases that its program declares take turns with those of other jobs that share, if
+    /// cluster.division is set-10
     #[arg(long, requires = "job")]
     pub share: bool,
+    /// What an earlier run did, from its Darshan log: the output of darshan-dxt-parser
+    #[arg(long, value_name = "LOG", requires = "job")]
+    pub darshan: Option<PathBuf>,
     /// Print at the end what the program's reads got from the tier
     #[arg(long, conflicts_with = "no_intercept")]
     pub report: bool,

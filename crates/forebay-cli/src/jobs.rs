@@ -60,7 +60,10 @@ fn write_hpc(job: &HpcStatus, out: &mut dyn Write) -> io::Result<()> {
         name(job.node.as_bytes())
     )?;
     match &job.phase {
-        None => write!(out, "no I/O phase")?,
+        None => match job.waits_ms {
+            Some(ms) => write!(out, "has waited {:.1} s for its turn", ms as f64 / 1e3)?,
+            None => write!(out, "no I/O phase")?,
+        },
         Some(phase) => {
             write!(out, "in an I/O phase for {:.1} s, ", job.lasted_ms as f64 / 1e3)?;
             match phase.bytes {

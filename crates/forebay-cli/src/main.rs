@@ -7,6 +7,7 @@
 mod cli;
 mod console;
 mod coordinator;
+mod darshan;
 mod doctor;
 mod evict;
 mod files;

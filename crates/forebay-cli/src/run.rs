@@ -8,6 +8,8 @@
 
 use crate::Outcome;
 use crate::cli::{Global, RunArgs};
+use crate::darshan;
+use crate::forward::Failed;
 use crate::out::no_agent;
 use forebay_agent::units::Human;
 use forebay_client::{Client, HpcJob, HpcJobOptions};
@@ -55,8 +57,14 @@ pub fn run(global: &Global, args: &RunArgs) -> Outcome {
         Some(name) => Some(as_hpc_job(global, &client, name, args, &preload, &mut command)?),
         None => None,
     };
-    let status =
-        crate::forward::run(&mut command).map_err(|e| format!("{}: {e}", program.to_string_lossy()))?;
+    let status = match crate::forward::run(&mut command) {
+        Ok(status) => status,
+        Err(Failed::ToStart(e)) => {
+            eprintln!("forebay: {}: {e}", program.to_string_lossy());
+            return Ok(ExitCode::from(code_of(&e)));
+        }
+        Err(Failed::Otherwise(e)) => return Err(format!("{}: {e}", program.to_string_lossy())),
+    };
     if let Some(report) = report {
         eprintln!("{}", in_words(&report.region().report()));
     }
@@ -66,6 +74,14 @@ pub fn run(global: &Global, args: &RunArgs) -> Outcome {
 
 fn intercepts(args: &RunArgs) -> bool {
     !args.no_intercept && !args.mount
+}
+
+/// The exit code for a program that did not start, as shells, `env` and `nohup` give it.
+fn code_of(error: &std::io::Error) -> u8 {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => 127,
+        _ => 126,
+    }
 }
 
 /// Makes the library serve the program's reads, and count them if a report is wanted.
@@ -164,7 +180,11 @@ fn as_hpc_job(
     preload: &Result<Preload, String>,
     command: &mut Command,
 ) -> Result<(HpcJob, Option<OwnedFd>), String> {
+    let earlier = args.darshan.as_deref().map(darshan::earlier).transpose()?;
+    let (io, earlier) = earlier.map_or_else(Default::default, |run| (run.io, run.phases));
     let options = HpcJobOptions {
+        io,
+        earlier,
         allowance_permille: args.qos,
         processes: args.processes,
         shares: args.share,
@@ -197,6 +217,14 @@ impl Preload {
         ))?;
         let mut roots = OsString::new();
         for root in client.mount_roots().map_err(|e| e.to_string())? {
+            if root.as_encoded_bytes().contains(&b':') {
+                let root = root.to_string_lossy();
+                eprintln!(
+                    "forebay run: files below {root} are left to the file system: the library takes a list of roots \
+                     that colons separate; mount the PFS on a path without a colon"
+                );
+                continue;
+            }
             if !roots.is_empty() {
                 roots.push(":");
             }

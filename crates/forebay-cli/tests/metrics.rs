@@ -116,7 +116,8 @@ fn metrics_say_what_status_says() {
         assert_eq!(out.stdout.len(), 300_000);
     }
     for (accept, is_open) in [("text/plain", false), ("application/openmetrics-text; version=1.0.0", true)] {
-        let answer = ask(&address, &format!("GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: {accept}\r\n\r\n"));
+        let answer =
+            ask(&address, &format!("GET /metrics HTTP/1.1\r\nHost: localhost:1\r\nAccept: {accept}\r\n\r\n"));
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
         assert!(head.starts_with("HTTP/1.1 200 OK"), "{head}");
         assert!(head.contains(accept), "{head}");
@@ -149,6 +150,8 @@ fn wrong_requests_do_no_harm() {
     let (_node, address, _config) = node();
     assert!(ask(&address, "GET /other HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404"));
     assert!(ask(&address, "POST /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405"));
+    let page = ask(&address, "GET /metrics HTTP/1.1\r\nHost: evil.example\r\n\r\n");
+    assert!(page.starts_with("HTTP/1.1 403"), "a page of another site, whose name leads here: {page}");
     // Nobody reads so much of a request; the connection is closed.
     let mut stream = TcpStream::connect(&address).unwrap();
     let _ = (0..64).try_for_each(|_| stream.write_all(&[b'x'; 1024]));

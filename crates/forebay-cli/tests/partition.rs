@@ -7,7 +7,7 @@
 
 #![allow(clippy::unwrap_used, reason = "what is unwrapped is what the test asserts")]
 
-use forebay_client::{Client, ClientConfig};
+use forebay_client::{Client, ClientConfig, HpcJobOptions};
 use forebay_wire::Status;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -316,4 +316,36 @@ fn agents_that_lose_the_coordinator_serve_each_other_and_join_it_again() {
         agent.is_connected() && agent.status().is_some_and(|s| s.cluster.view.nodes.len() == 2)
     });
     cluster.read_by_way_of_each_other();
+}
+
+#[test]
+fn a_phase_brakes_the_other_node_while_the_coordinator_is_cut_off_and_is_known_to_it_afterwards() {
+    let Some(cluster) = Cluster::start() else { return };
+    cluster.wait_for("both have joined", Agent::is_connected);
+    cluster.net.port(&["head", "down"]);
+    cluster.wait_for("the coordinator is missed", |agent| !agent.is_connected());
+    let (a, b) = (cluster.a.client(), cluster.b.client());
+    let writer = a.open_hpc_job(&HpcJobOptions::named("sim")).unwrap();
+    // Of an unknown length: nothing is fetched beside it.
+    writer.phase_begin(0, Duration::ZERO).unwrap();
+    cluster.wait_for("both brake", |agent| agent.counter("brakes_total") == 1);
+    let before = cluster.agents().map(|agent| agent.counter("fetched_bytes"));
+    let mut load = b.load(0).unwrap();
+    load.add(&cluster.file()).unwrap();
+    load.flush().unwrap();
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(!load.poll(Duration::ZERO).unwrap().idle, "the load has ended beside the phase");
+    assert_eq!(cluster.agents().map(|agent| agent.counter("fetched_bytes")), before);
+    assert!(a.plans(10).is_err(), "the coordinator has answered");
+
+    cluster.net.port(&["head", "up"]);
+    cluster.wait_for("both are back", Agent::is_connected);
+    let phases = || a.plans(10).map(|log| log.phases).unwrap_or_default();
+    cluster.wait_for("the coordinator knows of it", |_| phases().iter().any(|phase| phase.name == "sim"));
+    writer.phase_end().unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    while !load.poll(Duration::from_millis(50)).unwrap().idle {
+        assert!(Instant::now() < deadline, "the load does not go on");
+    }
+    assert!(load.failures().is_empty(), "{:?}", load.failures());
 }

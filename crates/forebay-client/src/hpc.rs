@@ -7,7 +7,7 @@
 //! program's I/O: without an agent the calls fail, and the program goes on.
 
 use crate::session::{Client, lock, unexpected};
-use forebay_wire::{Channel, HpcStatus, PlanLog, Reply, Request};
+use forebay_wire::{Channel, EarlierPhase, HpcStatus, PlanLog, Reply, Request};
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -32,6 +32,9 @@ pub struct HpcJobOptions {
     pub compute: Duration,
     /// Phases that it will have; 0: unknown.
     pub phases: u32,
+    /// Phases of an earlier run, in their order, 24 at most. What they teach of the job's speed
+    /// counts until this run teaches more, and its rhythm counts from the first phase on.
+    pub earlier: Vec<EarlierPhase>,
 }
 
 impl HpcJobOptions {
@@ -46,6 +49,7 @@ impl HpcJobOptions {
             io: Duration::ZERO,
             compute: Duration::ZERO,
             phases: 0,
+            earlier: Vec::new(),
         }
     }
 }
@@ -78,6 +82,7 @@ impl Client {
             io_ns: ns(options.io),
             compute_ns: ns(options.compute),
             phases: options.phases,
+            earlier: options.earlier.clone(),
         }))?;
         Ok(job)
     }
@@ -116,12 +121,19 @@ impl Client {
 
 impl HpcJob {
     /// An I/O phase begins, of `bytes` (0: unknown), which has to be done within `deadline` (zero:
-    /// from what the job allows and what is known of it).
+    /// from what the job allows and what is known of it). If the job shares, this waits for its
+    /// turn, but for no longer than a minute, and not without a coordinator.
     ///
     /// # Errors
     /// A phase is under way; the agent is gone.
     pub fn phase_begin(&self, bytes: u64, deadline: Duration) -> io::Result<()> {
-        self.ask(&Request::HpcBegin { bytes, deadline_ns: ns(deadline) })
+        loop {
+            match self.answer(&Request::HpcBegin { bytes, deadline_ns: ns(deadline) })? {
+                Reply::Waits => {}
+                Reply::Done => return Ok(()),
+                reply => return Err(unexpected(&reply)),
+            }
+        }
     }
 
     /// The phase has moved `bytes` since it began. Does not wait for the agent.
@@ -155,10 +167,17 @@ impl HpcJob {
         }
     }
 
-    fn ask(&self, request: &Request) -> io::Result<()> {
+    /// An answer may come half a second later than that of other requests: an agent waits for the
+    /// job's turn.
+    fn answer(&self, request: &Request) -> io::Result<Reply> {
         let channel = lock(&self.channel);
         channel.send(request, &[])?;
-        match channel.recv::<Reply>(Some(Instant::now() + self.patience))?.message {
+        let patience = self.patience + Duration::from_millis(500);
+        Ok(channel.recv::<Reply>(Some(Instant::now() + patience))?.message)
+    }
+
+    fn ask(&self, request: &Request) -> io::Result<()> {
+        match self.answer(request)? {
             Reply::Done => Ok(()),
             reply => Err(unexpected(&reply)),
         }

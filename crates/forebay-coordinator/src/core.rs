@@ -75,6 +75,7 @@ impl Core {
                 self.driver.job_reports(now, &(node, job), uid, updates);
             }
             ToCoordinator::Hpc { hpc, update } => self.driver.hpc_reports(now, &(node, hpc), update),
+            ToCoordinator::AskTurn { hpc } => self.driver.asks_turn(now, &(node, hpc)),
             ToCoordinator::AskPlans { ask, most } => {
                 let log = self.driver.plans(most as usize);
                 out.push(Effect::Send(session, ToAgent::Plans { ask, log }));

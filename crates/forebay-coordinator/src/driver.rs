@@ -9,6 +9,7 @@ use crate::note::{HpcNote, Note};
 use crate::plan_log::Log;
 use crate::reports::{self, Held, JOBS_MAX, Place, Reported};
 use crate::translate;
+use crate::turns::Turns;
 use forebay_policy::machine::{Machine, Nanos};
 use forebay_policy::stage::event::{Action, Event, JobKey, Priority, Progress};
 use forebay_policy::stage::{Config, Stages};
@@ -38,6 +39,7 @@ pub struct Driver {
     /// Limit on the memory that the reports of all jobs take.
     reports_bytes_max: u64,
     hpc: HpcJobs,
+    turns: Turns,
     log: Log,
     /// Bytes of each node's tier, as last reported to the machine.
     capacities: BTreeMap<String, u64>,
@@ -61,6 +63,7 @@ impl Driver {
     /// `config` already.
     pub fn new(config: Config, recorder: Recorder, reports_bytes_max: u64) -> Self {
         Driver {
+            turns: Turns::new(config.division),
             machine: Stages::new(config),
             recorder,
             keys: BTreeMap::new(),
@@ -224,6 +227,12 @@ impl Driver {
 
     /// A node reports something of an HPC job.
     pub fn hpc_reports(&mut self, now: Nanos, owner: &Owner, update: HpcUpdate) {
+        let moves_turns = !matches!(update, HpcUpdate::PhaseLeft { .. } | HpcUpdate::Expects { .. });
+        let joins = match &update {
+            HpcUpdate::Joins(job) => Some((job.weight, translate::period_ns(job))),
+            _ => None,
+        };
+        let before = self.hpc.of(owner);
         for (hpc, update) in self.hpc.report(owner, update) {
             let name = self.hpc.name(hpc).unwrap_or_default();
             self.log.hpc(now, hpc, name, &update);
@@ -233,6 +242,30 @@ impl Driver {
             }
             self.drive(now, Event::Hpc { hpc, update: translate::hpc_update(update) });
         }
+        if let Some((id, true)) = self.hpc.of(owner).or(before).filter(|_| moves_turns) {
+            if let Some((processes, period_ns)) = joins {
+                self.turns.joins(id, processes, period_ns);
+            }
+            let let_in = match self.hpc.is_in_phase(id) {
+                Some(in_phase) => self.turns.changed(now, id, owner, in_phase),
+                None => self.turns.leaves(now, id),
+            };
+            self.let_in(let_in);
+        }
+    }
+
+    /// A program asks whether its job may begin a phase.
+    pub fn asks_turn(&mut self, now: Nanos, owner: &Owner) {
+        let let_in = match self.hpc.of(owner) {
+            Some((id, true)) => self.turns.asks(now, id, owner),
+            // One too many to be known here.
+            _ => vec![owner.clone()],
+        };
+        self.let_in(let_in);
+    }
+
+    fn let_in(&mut self, owners: Vec<Owner>) {
+        self.out.extend(owners.into_iter().map(|(node, hpc)| (node, ToAgent::Turn { hpc })));
     }
 
     /// The plan log.

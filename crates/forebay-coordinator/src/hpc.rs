@@ -25,6 +25,8 @@ pub struct HpcJobs {
 #[derive(Debug)]
 struct Job {
     id: u32,
+    /// A program of it takes part in the division of bandwidth.
+    shares: bool,
     members: BTreeMap<Owner, Member>,
 }
 
@@ -48,6 +50,17 @@ impl HpcJobs {
     /// The name of job `id`.
     pub fn name(&self, id: u32) -> Option<&str> {
         self.jobs.iter().find(|(_, job)| job.id == id).map(|((_, name), _)| name.as_str())
+    }
+
+    /// The job of a program, and whether it shares.
+    pub fn of(&self, owner: &Owner) -> Option<(u32, bool)> {
+        let job = self.jobs.get(self.owners.get(owner)?)?;
+        Some((job.id, job.shares))
+    }
+
+    /// Whether job `id` is in a phase; `None` if there is no such job.
+    pub fn is_in_phase(&self, id: u32) -> Option<bool> {
+        self.jobs.values().find(|job| job.id == id).map(Job::is_in_phase)
     }
 
     /// Jobs, and those of them whose phase is under way.
@@ -100,8 +113,9 @@ impl HpcJobs {
         let next = &mut self.next;
         let of_name = self.jobs.entry(key).or_insert_with(|| {
             *next = next.wrapping_add(1);
-            Job { id: *next, members: BTreeMap::new() }
+            Job { id: *next, shares: false, members: BTreeMap::new() }
         });
+        of_name.shares |= job.shares;
         of_name.members.insert(owner.clone(), Member::default());
         if is_new { vec![(of_name.id, HpcUpdate::Joins(job))] } else { Vec::new() }
     }

@@ -23,6 +23,7 @@ mod reports;
 mod samples;
 pub mod server;
 mod translate;
+mod turns;
 
 /// The system as it was measured.
 pub use forebay_policy::stage::{Division, Profile};

@@ -2,7 +2,7 @@
 
 use forebay_policy::stage::event::{self, File, Layout, Node};
 use forebay_wire::cluster::{FileLayout, StageStatus, WaveStatus};
-use forebay_wire::{ClusterView, FileRef, HpcUpdate, JobStatus, JobUpdate, NodeInfo, Part, Split};
+use forebay_wire::{ClusterView, FileRef, HpcJob, HpcUpdate, JobStatus, JobUpdate, NodeInfo, Part, Split};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Shortest time of an HPC job that counts: shorter ones make a forecast of thousands of phases,
@@ -60,6 +60,11 @@ pub fn job_update(update: JobUpdate, files: &mut Vec<FileRef>) -> event::JobUpda
         JobUpdate::StageEnded { stage } => event::JobUpdate::StageEnded { stage },
         JobUpdate::End => event::JobUpdate::End,
     }
+}
+
+/// Time from phase to phase, as declared; 0 if it was not.
+pub fn period_ns(job: &HpcJob) -> u64 {
+    if job.compute_ns > 0 { job.io_ns.saturating_add(job.compute_ns) } else { 0 }
 }
 
 /// `update` for the machine.

@@ -37,9 +37,10 @@ impl HpcJob {
 #[pymethods]
 impl HpcJob {
     /// Opens the job `name` at this node's agent. `qos`: how much longer than alone a phase may
-    /// take, 0.05 for 5 %. `processes`: its weight beside other jobs. `share`: it takes part in the
-    /// division of bandwidth between jobs. `io_s`, `compute_s` and `phases`: what is known of its
-    /// phases, 0 if nothing. OSError: no agent, or the agent refuses.
+    /// take, 0.05 for 5 %. `processes`: its weight beside other jobs. `share`: its phases take
+    /// turns with those of other jobs that share, so that their begin may wait for up to a minute.
+    /// `io_s`, `compute_s` and `phases`: what is known of its phases, 0 if nothing. OSError: no
+    /// agent, or the agent refuses.
     #[new]
     #[pyo3(signature = (client, name, *, qos = 0.05, processes = 1, share = false, io_s = 0.0, compute_s = 0.0, phases = 0))]
     #[expect(clippy::too_many_arguments, reason = "named arguments of Python")]
@@ -65,6 +66,7 @@ impl HpcJob {
             io: seconds("io_s", io_s)?,
             compute: seconds("compute_s", compute_s)?,
             phases,
+            earlier: Vec::new(),
         };
         let opened = py.detach(|| client.inner.open_hpc_job(&options));
         let inner = opened.map_err(|e| tier_error(&e, "open an HPC job", None, client.inner.socket()))?;

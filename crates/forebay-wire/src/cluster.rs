@@ -12,7 +12,7 @@ use forebay_pfs::FileVersion;
 use serde::{Deserialize, Serialize};
 
 /// Number of this protocol. Both sides must speak the same.
-pub const CLUSTER_PROTOCOL: u32 = 8;
+pub const CLUSTER_PROTOCOL: u32 = 9;
 
 /// A version of the membership. Later ones of a coordinator are greater, and those of a later
 /// coordinator, if its clock was not set back.
@@ -316,6 +316,11 @@ pub enum ToCoordinator {
         /// Comes back with the answer.
         ask: u64,
     },
+    /// A local HPC job that shares is about to begin an I/O phase. → [`ToAgent::Turn`], once it may
+    AskTurn {
+        /// Which.
+        hpc: u64,
+    },
 }
 
 /// How far an order is.
@@ -411,6 +416,11 @@ pub enum ToAgent {
         ask: u64,
         /// The nodes and their sums.
         overview: Overview,
+    },
+    /// Answer to [`ToCoordinator::AskTurn`]: the phase may begin.
+    Turn {
+        /// The job.
+        hpc: u64,
     },
 }
 

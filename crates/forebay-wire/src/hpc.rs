@@ -23,6 +23,20 @@ pub struct HpcJob {
     pub compute_ns: u64,
     /// Phases that it will have; 0: unknown.
     pub phases: u32,
+    /// Phases of an earlier run, in their order.
+    #[serde(deserialize_with = "sequence")]
+    pub earlier: Vec<EarlierPhase>,
+}
+
+/// A phase of an earlier run. Times count from any moment, the same one for all of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EarlierPhase {
+    /// First byte, in ns.
+    pub start_ns: u64,
+    /// Last byte, in ns.
+    pub end_ns: u64,
+    /// Bytes.
+    pub bytes: u64,
 }
 
 /// What an agent reports of an HPC job whose I/O prefetches must not disturb.
@@ -99,10 +113,14 @@ pub struct HpcStatus {
     pub late: u32,
     /// Phases that never ended and were cut off.
     pub cut_off: u32,
+    /// I/O time of a phase alone, as declared; `None`: to be learnt.
+    pub io_ms: Option<u64>,
     /// Its speed alone, as learnt; 0: unknown.
     pub alone_bytes_per_s: u64,
     /// Time to the next phase that is expected.
     pub next_in_ms: Option<u64>,
+    /// How long its program has waited for its turn to begin a phase; `None`: it does not.
+    pub waits_ms: Option<u64>,
 }
 
 /// What the coordinator remembers of plans and phases, the oldest first.

@@ -30,5 +30,5 @@ pub use cluster::{
     ClusterView, Epoch, FileLayout, FileRef, JobStatus, JobUpdate, NodeInfo, NodeStatus, Overview, Part,
     Role, Sample, Split,
 };
-pub use hpc::{HpcJob, HpcPhase, HpcStatus, HpcUpdate, PlanLog};
+pub use hpc::{EarlierPhase, HpcJob, HpcPhase, HpcStatus, HpcUpdate, PlanLog};
 pub use message::*;

@@ -15,7 +15,7 @@ use forebay_pfs::{FileFacts, FileVersion};
 use serde::{Deserialize, Serialize};
 
 /// Number of this protocol. Both sides must speak the same.
-pub const PROTOCOL: u32 = 9;
+pub const PROTOCOL: u32 = 10;
 
 /// First eight bytes of every connection: "forebay" and a zero.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"forebay\0");
@@ -252,7 +252,7 @@ pub enum Request {
     /// This connection's program is, or speaks for, an HPC job, which ends with the connection. →
     /// [`Reply::Done`] or [`Reply::Refused`]
     HpcOpen(HpcJob),
-    /// An I/O phase of the job begins. → [`Reply::Done`] or [`Reply::Refused`]
+    /// An I/O phase of the job begins. → [`Reply::Done`], [`Reply::Waits`] or [`Reply::Refused`]
     HpcBegin {
         /// Bytes that it moves; 0: unknown.
         bytes: u64,
@@ -386,6 +386,8 @@ pub enum Reply {
     Plans(Box<PlanLog>),
     /// To [`Request::Overview`].
     Overview(Box<Overview>),
+    /// To [`Request::HpcBegin`] of a job that shares: it is not its turn yet. Ask again.
+    Waits,
 }
 
 /// Why the agent will not do something. Never an error to the program: it reads the PFS.
@@ -658,13 +660,15 @@ mod tests {
             stamps: "s".into(),
         };
         let bytes = postcard::to_stdvec(&mount).unwrap();
-        assert_eq!((PROTOCOL, bytes), (9, vec![1, b'm', 1, b'/', 1, 1, 2, 3, 4, 1, 1, b's']));
+        assert_eq!((PROTOCOL, bytes), (10, vec![1, b'm', 1, b'/', 1, 1, 2, 3, 4, 1, 1, b's']));
         let status = Status { mounts: vec![mount], ..Status::default() };
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&status).unwrap().len()), (9, 37));
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&Refusal::StampsUnproved).unwrap()), (9, vec![11]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&status).unwrap().len()), (10, 37));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&Refusal::StampsUnproved).unwrap()), (10, vec![11]));
         let facts = postcard::to_stdvec(&FileVersion { ino: 1, size: 2, mtime_ns: 3, ctime_ns: 4 }).unwrap();
-        assert_eq!((PROTOCOL, facts), (9, vec![1, 2, 6, 8]));
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&Overview::default()).unwrap()), (9, vec![0; 10]));
+        assert_eq!((PROTOCOL, facts), (10, vec![1, 2, 6, 8]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&Overview::default()).unwrap()), (10, vec![0; 10]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&HpcJob::default()).unwrap()), (10, vec![0; 9]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&HpcStatus::default()).unwrap()), (10, vec![0; 13]));
     }
 
     #[test]

@@ -25,8 +25,8 @@ class Phase:
 class HpcJob:
     """An HPC job; one process speaks for it, for instance MPI rank 0. Programs of one user with the same `name` are one job.
 
-    `qos`: how much longer than alone a phase may take, 0.05 for 5 %. `processes`: its weight beside other jobs. `share`: it takes
-    part in the division of bandwidth between jobs. `io`, `compute` (seconds) and `phases` describe its phases, if they are known.
+    `qos`: how much longer than alone a phase may take, 0.05 for 5 %. `processes`: its weight beside other jobs. `share`: its
+    phases take turns with those of other jobs that share, so that their begin may wait for up to a minute. `io`, `compute` (seconds) and `phases` describe its phases, if they are known.
     OSError: no agent, or the agent refuses.
 
         with forebay.HpcJob("simulation", qos=0.05, processes=comm.size) as job:

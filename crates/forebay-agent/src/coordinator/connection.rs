@@ -116,6 +116,7 @@ pub fn run(node: &Node, coordinator_at: &CoordinatorAddress) {
                 complained.clear();
                 let ended = meeting.stay(node);
                 node.link.end();
+                node.phases.coordinator_lost();
                 node.cluster.set_connected(false);
                 (lost_at, heartbeat) = (meeting.answers.heard_at, meeting.heartbeat);
                 match ended {
@@ -280,6 +281,7 @@ impl Meeting {
             ToAgent::Phases { node: from, lease_ms, phases } => {
                 node.phases.heard(from, Duration::from_millis(lease_ms.into()), phases);
             }
+            ToAgent::Turn { hpc } => node.phases.turn(hpc),
             ToAgent::Fetch(order) => node.orders.begin(order),
             ToAgent::Adjust { order, threads, rate_bytes_per_s } => {
                 node.orders.adjust(order, threads, rate_bytes_per_s);

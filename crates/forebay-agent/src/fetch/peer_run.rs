@@ -90,19 +90,21 @@ impl Peer {
         since: Instant,
     ) {
         let Some((first, offset, len)) = run.range() else { return };
-        let wanted = wanted(first.urgency, run.is_demanded());
+        let reason = wanted(first.urgency, run.is_demanded());
+        // One page that a reader waits for is in a hurry, and those around it are not.
+        let of_pages = run.each(|task| wanted(task.urgency, task.flight.is_demanded()));
         let page = peers.page_ref(&first.entry, &first.pfs, first.flight.page);
         let range = offset..offset + len as u64;
-        add(&peers.counters.peer_requests_total, 1);
         let answer = self.with_link(peers, node, (number, link), &page.file.version, |link, deadline| {
-            link.pages((&peers.counters, &page), wanted, run.file(), range.clone(), deadline)
+            add(&peers.counters.peer_requests_total, 1);
+            link.pages((&peers.counters, &page), reason, run.file(), range.clone(), deadline)
         });
         run.trim(&peers.cache);
         let mut came = if let Answer::Done(bytes) = answer { bytes } else { 0 };
         // The owner has some: the others are asked for again.
         let (is_coming, answer) = if came > 0 { (true, Answer::NotYet) } else { (false, answer) };
         let mut missing = Vec::new();
-        for (task, mut begun) in run.into_pages() {
+        for ((task, mut begun), wanted) in run.into_pages().zip(of_pages) {
             let page_len = task.entry.geometry().page_len(task.flight.page);
             if came >= page_len {
                 came -= page_len;

@@ -371,10 +371,10 @@ impl Peer {
         };
         task.flight.ask_peer();
         let wanted = wanted(task.urgency, task.flight.is_demanded());
-        add(&peers.counters.peer_requests_total, 1);
         let page = peers.page_ref(&task.entry, &task.pfs, task.flight.page);
         let (before, asked_at) = (begun.done(), Instant::now());
         let answer = self.with_link(peers, &node, (number, link), &page.file.version, |link, deadline| {
+            add(&peers.counters.peer_requests_total, 1);
             link.page(&peers.counters, &task, &page, wanted, &mut begun, deadline)
         });
         match answer {

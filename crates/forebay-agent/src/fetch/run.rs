@@ -54,6 +54,11 @@ impl Run {
         self.pages.iter().any(|(task, _)| task.flight.is_demanded())
     }
 
+    /// Something of each page, in their order.
+    pub fn each<T>(&self, of: impl Fn(&Task) -> T) -> Vec<T> {
+        self.pages.iter().map(|(task, _)| of(task)).collect()
+    }
+
     /// Releases what its write has taken beside it.
     pub fn trim(&self, cache: &Cache) {
         if let Some((first, begun)) = self.pages.first() {

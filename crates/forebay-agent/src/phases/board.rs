@@ -3,6 +3,7 @@
 use super::observed::Observed;
 use super::pace::{Pace, Seldom};
 use super::spread::Spread;
+use super::turns::{Asked, Turns};
 use super::words;
 use crate::brake::Brake;
 use crate::counters::{Counters, add};
@@ -10,15 +11,15 @@ use crate::fetch::pfs::Pfs;
 use crate::lock::lock;
 use crate::stop::Stop;
 use forebay_policy::machine::{Machine, Nanos};
-use forebay_policy::phases::{Action, Board, Config, Event, JobKey, Refused, Seen};
+use forebay_policy::phases::{Action, Board, Config, Event, JobKey, JobStatus, Refused, Seen};
 use forebay_wire::cluster::ToCoordinator;
-use forebay_wire::{HpcJob, HpcPhase, HpcStatus};
+use forebay_wire::{HpcJob, HpcPhase, HpcStatus, HpcUpdate};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Longest sleep of the thread: it looks whether the agent ends.
@@ -26,6 +27,9 @@ const SLEEP_MAX: Duration = Duration::from_millis(500);
 
 /// How often observed programs are looked at: while they are in a phase, and while not.
 const POLL: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(50));
+
+/// Longest that a program waits for its turn before it has to ask again.
+const TURN_WAIT: Duration = Duration::from_millis(500);
 
 /// Sends a message to the coordinator, if there is one.
 pub type Say = Box<dyn Fn(ToCoordinator) + Send + Sync>;
@@ -51,6 +55,7 @@ struct State {
     board: Board,
     /// Jobs whose programs are observed.
     observed: BTreeMap<JobKey, Observed>,
+    turns: Turns,
     /// What this agent had fetched when it was last looked at.
     fetched_bytes: u64,
 }
@@ -79,7 +84,12 @@ impl Phases {
         spread: Arc<Spread>,
         say: Say,
     ) -> Self {
-        let state = State { board: Board::new(config), observed: BTreeMap::new(), fetched_bytes: 0 };
+        let state = State {
+            board: Board::new(config),
+            observed: BTreeMap::new(),
+            turns: Turns::default(),
+            fetched_bytes: 0,
+        };
         Phases {
             state: Mutex::new(state),
             changed: Condvar::new(),
@@ -117,17 +127,64 @@ impl Phases {
         Ok(())
     }
 
-    /// A phase begins.
+    /// A phase begins. `false`: it does not yet, since it is not the job's turn; the program asks
+    /// again.
     ///
     /// # Errors
     /// No job was opened, or it is in a phase.
-    pub fn begin(&self, job: JobKey, bytes: u64, deadline_ns: u64) -> Result<(), Refused> {
+    pub fn begin(&self, job: JobKey, bytes: u64, deadline_ns: u64) -> Result<bool, Refused> {
         let mut state = lock(&self.state);
         state.board.may_begin(job)?;
+        if state.board.shares(job) {
+            let (waited, may_begin) = self.wait_for_turn(state, job);
+            state = waited;
+            if !may_begin {
+                return Ok(false);
+            }
+            state.board.may_begin(job)?;
+        }
         state.fetched_bytes = self.counters.fetched_bytes.load(Ordering::Relaxed);
         self.spread.begins();
         self.hear_in(&mut state, Event::Begins { job, bytes, deadline_ns });
-        Ok(())
+        Ok(true)
+    }
+
+    /// Waits a moment for the turn of a job.
+    fn wait_for_turn<'a>(
+        &self,
+        mut state: MutexGuard<'a, State>,
+        job: JobKey,
+    ) -> (MutexGuard<'a, State>, bool) {
+        let until = Instant::now() + TURN_WAIT;
+        loop {
+            match state.turns.ask(self.now(), job, self.brake.is_coordinator_silent()) {
+                Asked::Begin => return (state, true),
+                Asked::Wait { is_new } if is_new => (self.say)(ToCoordinator::AskTurn { hpc: job }),
+                Asked::Wait { .. } => {}
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return (state, false);
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// The coordinator lets a job begin its phase.
+    pub fn turn(&self, job: JobKey) {
+        lock(&self.state).turns.turn(job);
+        self.changed.notify_all();
+    }
+
+    /// There is no coordinator any more: nobody waits for it.
+    pub fn coordinator_lost(&self) {
+        lock(&self.state).turns.set_connected(false);
+        self.changed.notify_all();
+    }
+
+    /// The coordinator hears that a program no longer waits for its turn.
+    fn gives_up(&self, hpc: JobKey) {
+        (self.say)(ToCoordinator::Hpc { hpc, update: HpcUpdate::PhaseEnds });
     }
 
     /// So many bytes of the phase have been moved.
@@ -138,6 +195,9 @@ impl Phases {
     /// The phase is over.
     pub fn end(&self, job: JobKey) {
         let mut state = lock(&self.state);
+        if state.turns.give_up(job) {
+            self.gives_up(job);
+        }
         self.look(&mut state);
         self.hear_in(&mut state, Event::Ends(job));
     }
@@ -157,6 +217,7 @@ impl Phases {
     pub fn close(&self, job: JobKey) {
         let mut state = lock(&self.state);
         state.observed.remove(&job);
+        state.turns.give_up(job);
         self.hear_in(&mut state, Event::Closes(job));
     }
 
@@ -175,12 +236,17 @@ impl Phases {
     /// The jobs for people; `here` is this node's name.
     pub fn status(&self, here: &str) -> Vec<HpcStatus> {
         let state = lock(&self.state);
-        state.board.snapshot().into_iter().map(|job| words::status(job, here)).collect()
+        let status = |job: JobStatus| {
+            let waits_ns = state.turns.waits_ns(self.now(), job.key);
+            words::status(job, here, waits_ns)
+        };
+        state.board.snapshot().into_iter().map(status).collect()
     }
 
     /// Repeats all that a new coordinator has to know by `say`; later messages follow these.
     pub fn tell_again(&self, say: impl FnOnce(Vec<ToCoordinator>)) {
-        let state = lock(&self.state);
+        let mut state = lock(&self.state);
+        state.turns.set_connected(true);
         let reported = state.board.told_again(self.now()).into_iter();
         say(reported
             .map(|(hpc, reported)| ToCoordinator::Hpc { hpc, update: words::update(reported) })
@@ -205,6 +271,7 @@ impl Phases {
             self.look(&mut state);
             self.poll(&mut state);
             let now = self.now();
+            state.turns.expire(now).into_iter().for_each(|job| self.gives_up(job));
             if state.board.next_deadline().is_some_and(|at| at <= now) {
                 let mut actions = Vec::new();
                 state.board.on_deadline(now, &mut actions);

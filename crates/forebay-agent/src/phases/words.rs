@@ -1,11 +1,14 @@
 //! Translates between the board of the policy crate and the wire.
 
+use forebay_policy::phases::bursts::Burst;
 use forebay_policy::phases::{Declared, JobStatus, RemotePhase, Told};
-use forebay_wire::{HpcJob, HpcPhase, HpcStatus, HpcUpdate};
+use forebay_wire::{EarlierPhase, HpcJob, HpcPhase, HpcStatus, HpcUpdate};
 
 /// A job as its program declares it.
 pub fn declared(job: HpcJob, user: u32) -> Declared {
+    let burst = |p: &EarlierPhase| Burst { start_ns: p.start_ns, end_ns: p.end_ns, bytes: p.bytes };
     Declared {
+        earlier: job.earlier.iter().map(burst).collect(),
         name: job.name,
         user,
         allowance_permille: job.allowance_permille,
@@ -27,6 +30,8 @@ fn job(declared: Declared) -> HpcJob {
         io_ns: declared.io_ns,
         compute_ns: declared.compute_ns,
         phases: declared.phases,
+        // What is learnt of them the coordinator hears with the phases.
+        earlier: Vec::new(),
     }
 }
 
@@ -73,8 +78,9 @@ pub fn remote(phase: HpcPhase) -> RemotePhase {
     }
 }
 
-/// A job for people; those of this node are at `here`.
-pub fn status(job: JobStatus, here: &str) -> HpcStatus {
+/// A job for people; those of this node are at `here`. One that waits for its turn has waited for
+/// `waits_ns`.
+pub fn status(job: JobStatus, here: &str, waits_ns: Option<u64>) -> HpcStatus {
     let [ended, in_time, late, cut_off] = job.phases;
     HpcStatus {
         name: job.name,
@@ -86,7 +92,9 @@ pub fn status(job: JobStatus, here: &str) -> HpcStatus {
         in_time,
         late,
         cut_off,
+        io_ms: (job.io_ns > 0).then_some(job.io_ns / 1_000_000),
         alone_bytes_per_s: job.alone_bytes_per_s,
         next_in_ms: job.next_in_ns.map(|ns| ns / 1_000_000),
+        waits_ms: waits_ns.map(|ns| ns / 1_000_000),
     }
 }

@@ -43,7 +43,10 @@ pub fn open(connection: &mut Connection, job: HpcJob) -> Answer {
 /// A phase begins.
 pub fn begin(connection: &Connection, bytes: u64, deadline_ns: u64) -> Answer {
     wait_for_turn(connection, 1);
-    done_or(connection.node.phases.begin(connection.id, bytes, deadline_ns))
+    match connection.node.phases.begin(connection.id, bytes, deadline_ns) {
+        Ok(false) => reply(Reply::Waits),
+        begun => done_or(begun.map(|_| ())),
+    }
 }
 
 /// The phase is over.

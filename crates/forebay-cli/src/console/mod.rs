@@ -149,7 +149,6 @@ impl Console {
 
 impl Service for Console {
     const TABLE: &'static str = "console";
-    const CHECKS_HOST: bool = true;
 
     /// The page itself has no secrets, and a browser asks for it without a token.
     fn needs_token(&self, path: &str) -> bool {

@@ -55,8 +55,6 @@ impl Metrics {
 
 impl Service for Metrics {
     const TABLE: &'static str = "metrics";
-    /// No browser is needed for metrics, and scrapers use names of hosts.
-    const CHECKS_HOST: bool = false;
 
     fn needs_token(&self, _path: &str) -> bool {
         true

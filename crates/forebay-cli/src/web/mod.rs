@@ -66,9 +66,6 @@ impl Response {
 pub trait Service: Send + Sync + 'static {
     /// Its table in the configuration.
     const TABLE: &'static str;
-    /// Without a token, the host must be an address: a page of another site, whose name leads to
-    /// this machine, must not read what is served.
-    const CHECKS_HOST: bool;
     fn needs_token(&self, path: &str) -> bool;
     fn answer(&self, request: &Request) -> Response;
 }
@@ -179,10 +176,12 @@ impl<S: Service> Server<S> {
                 );
             }
             Some(_) => {}
-            None if S::CHECKS_HOST && request.is_cross_site => {
+            None if request.is_cross_site => {
                 return Response::text("403 Forbidden", "a page of another site has asked");
             }
-            None if S::CHECKS_HOST && !request.is_for_an_address() => {
+            // A page of another site, whose name leads to this machine, must not read what is
+            // served. A certificate does not have that name.
+            None if self.identity.is_none() && !request.is_for_an_address() => {
                 return Response::text("403 Forbidden", "use an IP address or localhost as the host");
             }
             None => {}

@@ -80,6 +80,8 @@ pub struct Cluster {
     address: String,
     coordinator: Process,
     agents: Vec<Process>,
+    /// Environment of the agents.
+    env: Vec<(String, PathBuf)>,
 }
 
 impl Cluster {
@@ -99,10 +101,61 @@ impl Cluster {
         let dir = open_dir_in("/dev/shm");
         let (coordinator, address) = start_coordinator(dir.path(), "127.0.0.1:0");
         let pfs = pfs.to_owned();
-        let mut cluster = Cluster { mount, dir, pfs, address, coordinator, agents: Vec::new() };
+        let mut cluster =
+            Cluster { mount, dir, pfs, address, coordinator, agents: Vec::new(), env: Vec::new() };
         cluster.agents.push(cluster.start_agent(0, 128 * MIB));
         cluster.wait_members(1);
         cluster
+    }
+
+    /// Agents under a coordinator with these lines in the table `[cluster]` of its configuration,
+    /// and a decision log.
+    pub fn start_with(agents: usize, pfs: &Path, lines: &str) -> Self {
+        let dir = open_dir_in("/dev/shm");
+        let (config, log) = (dir.path().join("coordinator.toml"), dir.path().join("decisions"));
+        std::fs::write(&config, format!("[cluster]\n{lines}decision_log = {log:?}\n")).unwrap();
+        let arguments = ["--listen", "127.0.0.1:0", "--config", config.to_str().unwrap()];
+        let (coordinator, address) = start_coordinator_with(dir.path(), &arguments);
+        Self::under(coordinator, address, dir, agents, pfs, &[])
+    }
+
+    /// Ends the coordinator. Returns what it has decided, which a replay decides again.
+    pub fn end_and_replay(&mut self) -> String {
+        self.coordinator.end();
+        let file = self.dir.path().join("decisions/decisions-000001.log");
+        assert!(replay(&file).unwrap()["same"] == true);
+        std::fs::read_to_string(file).unwrap()
+    }
+
+    /// Kills an agent, and starts it with more in its environment.
+    pub fn start_again(&mut self, number: usize, env: Vec<(String, PathBuf)>) {
+        self.agents[number].kill_9();
+        self.env = env;
+        self.agents[number] = self.start_agent(number, 128 * MIB);
+        self.env = Vec::new();
+    }
+
+    /// The command line, pointed at a node's agent.
+    pub fn command(&self, number: usize, args: &[&str]) -> Command {
+        let mut command = Command::new(FOREBAY);
+        command.args(args).env("FOREBAY_SOCKET", self.socket(number));
+        command
+    }
+
+    pub fn cli(&self, number: usize, args: &[&str]) -> std::process::Output {
+        self.command(number, args).output().unwrap()
+    }
+
+    pub fn stop_coordinator(&self) {
+        self.coordinator.stop();
+    }
+
+    pub fn let_coordinator_go_on(&self) {
+        self.coordinator.go_on();
+    }
+
+    pub fn kill_coordinator(&mut self) {
+        self.coordinator.kill_9();
     }
 
     fn under(
@@ -114,7 +167,8 @@ impl Cluster {
         capacities: &[u64],
     ) -> Self {
         let pfs = pfs.to_owned();
-        let mut cluster = Cluster { mount: "", dir, pfs, address, coordinator, agents: Vec::new() };
+        let mut cluster =
+            Cluster { mount: "", dir, pfs, address, coordinator, agents: Vec::new(), env: Vec::new() };
         for i in 0..agents {
             let agent = cluster.start_agent(i, *capacities.get(i).unwrap_or(&(128 * MIB)));
             cluster.agents.push(agent);
@@ -140,6 +194,7 @@ impl Cluster {
         let log = File::options().create(true).append(true).open(at("log")).unwrap();
         let mut command = Command::new(FOREBAY);
         command.args(["agent", "--config"]).arg(at("config")).stdin(Stdio::null()).stdout(Stdio::null());
+        command.envs(self.env.iter().map(|(key, value)| (key, value)));
         let child = command.stderr(log).env_remove("FOREBAY_SOCKET").spawn().unwrap();
         wait_for("the agent answers", || {
             self.client(number).admin().status().is_ok_and(|s| s.pid == child.id())
@@ -174,12 +229,17 @@ impl Cluster {
     }
 
     /// Waits until node 0 knows of so many members.
-    fn wait_members(&self, count: usize) {
+    pub fn wait_members(&self, count: usize) {
         wait_for(&format!("there are {count} members"), || self.status(0).cluster.view.nodes.len() == count);
     }
 
-    fn sum(&self, name: &str) -> u64 {
+    pub fn sum(&self, name: &str) -> u64 {
         (0..self.agents.len()).map(|i| counter(&self.status(i), name)).sum()
+    }
+
+    /// Whether all of a wave of node 0's job has come.
+    pub fn wave_is_fetched(&self, wave: usize) -> bool {
+        self.waves(0).get(wave).is_some_and(|w| w.fetched_bytes + w.resident_bytes >= w.bytes)
     }
 
     fn waves(&self, number: usize) -> Vec<WaveStatus> {

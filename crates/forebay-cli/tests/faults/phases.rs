@@ -293,6 +293,75 @@ fn a_job_that_run_declares_is_there_as_long_as_its_program() {
     assert_eq!(counter(&agent.status(), "brakes_total"), 0);
 }
 
+/// A sample in `scenarios/`.
+fn scenario(name: &str) -> String {
+    format!("{}/../../scenarios/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
+#[test]
+fn what_a_darshan_log_records_is_known_before_the_first_phase() {
+    let pfs = plain_pfs();
+    let agent = Agent::on(pfs.path());
+    let marker = pfs.path().join("go");
+    let line = format!("while ! test -e {}; do sleep 0.01; done", quoted(&marker));
+    let log = scenario("recorded-job.dxt.txt");
+    let mut run = agent.command(&["run", "--job", "climate", "--darshan", &log, "--", "sh", "-c", &line]);
+    let mut run = run.spawn().unwrap();
+    wait_for("the job is there", || {
+        agent.client().hpc_jobs().unwrap().iter().any(|job| job.name == "climate")
+    });
+    let out = agent.cli(&["--json", "jobs", "--hpc"]);
+    let jobs: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    let job = &jobs[0];
+    assert_eq!((&job["ended"], &job["phase"]), (&0.into(), &serde_json::Value::Null), "{job}");
+    // It reads 16 GB in 4.7 s, and writes twice 32 GB in 8.5 s and once 48 GB in 12.5 s.
+    assert_eq!(job["io_ms"], 8_490, "{job}");
+    assert_eq!(job["alone_bytes_per_s"].as_u64().unwrap() / 10_000_000, 376, "{job}");
+    let words = text(&agent.cli(&["jobs", "--hpc"]).stdout);
+    assert!(words.contains("/s alone"), "{words}");
+    std::fs::write(&marker, "").unwrap();
+    assert!(run.wait().unwrap().success());
+}
+
+#[test]
+fn a_log_that_does_not_say_when_bytes_moved_is_refused_and_the_program_does_not_run() {
+    let pfs = plain_pfs();
+    let agent = Agent::on(pfs.path());
+    let marker = pfs.path().join("ran");
+    let empty = pfs.path().join("empty");
+    std::fs::write(&empty, "hello\n").unwrap();
+    let refused = |log: &str| {
+        let command = ["run", "--job", "x", "--darshan", log, "--", "touch", marker.to_str().unwrap()];
+        let out = agent.cli(&command);
+        assert_eq!(out.status.code(), Some(1));
+        text(&out.stderr)
+    };
+    let counters = refused(&scenario("recorded-steps.txt"));
+    assert!(
+        counters.contains("recorded-steps.txt") && counters.contains("DXT_ENABLE_IO_TRACE=1"),
+        "{counters}"
+    );
+    let other = refused(empty.to_str().unwrap());
+    assert!(other.contains("empty:1:") && other.contains("darshan-dxt-parser"), "{other}");
+    assert!(refused("/does/not/exist").contains("/does/not/exist"));
+    assert!(!marker.exists(), "the program ran");
+}
+
+#[test]
+fn a_program_that_cannot_be_started_ends_run_as_it_ends_a_shell() {
+    let pfs = plain_pfs();
+    let agent = Agent::on(pfs.path());
+    let file = pfs.path().join("not-executable");
+    std::fs::write(&file, "").unwrap();
+    for (program, code) in
+        [("/no/such/program", 127), ("no-such-program", 127), (file.to_str().unwrap(), 126)]
+    {
+        let out = agent.cli(&["run", "--", program]);
+        assert_eq!(out.status.code(), Some(code), "{program}: {}", text(&out.stderr));
+        assert!(text(&out.stderr).contains(program), "{}", text(&out.stderr));
+    }
+}
+
 /// The observer library of this build, if it was built.
 fn observer() -> Option<std::path::PathBuf> {
     let beside = std::env::current_exe().unwrap();

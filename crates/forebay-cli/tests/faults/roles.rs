@@ -35,6 +35,7 @@ pub fn run() {
         "hoard" => crate::coordinator::hoard(args[0]),
         "report" => crate::coordinator::report(args[0], args[1], args[2].parse().unwrap()),
         "in-phase" => crate::phases::in_phase(),
+        "takes-turns" => crate::turns::takes_turns(args[0], args[1]),
         "agent" => crate::cluster::agent(args[0]),
         "listen" => listen(args[0]),
         "stranger" => crate::access::stranger(args[0], args[1]),

@@ -181,6 +181,8 @@ pub enum Action {
 /// A job as people see it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobStatus {
+    /// Its number on this node; 0 for one of another node.
+    pub key: JobKey,
     /// Its name.
     pub name: String,
     /// Its user.
@@ -193,6 +195,8 @@ pub struct JobStatus {
     pub lasted_ns: u64,
     /// Phases that have ended, in time, late, and cut off.
     pub phases: [u32; 4],
+    /// I/O time of a phase alone, as declared, in ns; 0: to be learnt.
+    pub io_ns: u64,
     /// Bytes a second alone, as learnt; 0: unknown.
     pub alone_bytes_per_s: u64,
     /// Time to the next phase that is expected, in ns.
@@ -257,6 +261,14 @@ impl Board {
             Some(job) if job.phase.as_ref().is_some_and(|phase| !phase.is_over) => Err(Refused::InPhase),
             Some(_) => Ok(()),
         }
+    }
+
+    /// Whether phases of the job take turns with those of others: one of its programs on this node
+    /// asks for that, and its phases count.
+    pub fn shares(&self, job: JobKey) -> bool {
+        let Some(own) = self.jobs.get(&job).map(|job| &job.declared) else { return false };
+        let asks = |job: &Job| job.declared.shares && job.declared.is_same_job(own.user, &own.name);
+        self.jobs.values().any(asks) && !self.doubts.holds(own.user, &own.name)
     }
 
     /// Whether prefetches stop.
@@ -513,15 +525,17 @@ impl Board {
         }
     }
 
-    fn status_of(&self, job: &Job) -> JobStatus {
+    fn status_of(&self, key: JobKey, job: &Job) -> JobStatus {
         let phase = job.phase.as_ref().filter(|phase| !phase.is_over);
         JobStatus {
+            key,
             name: job.declared.name.clone(),
             user: job.declared.user,
             node: String::new(),
             phase: phase.map(|phase| self.seen(job, phase)),
             lasted_ns: phase.map_or(0, |phase| self.now.saturating_since(phase.line.began)),
             phases: [job.ended, job.in_time, job.late, job.cut_off],
+            io_ns: job.declared.io_ns,
             alone_bytes_per_s: job.alone.rate_bytes_per_s(),
             next_in_ns: job.expected.map(|e| e.next_at.saturating_since(self.now)),
         }
@@ -577,7 +591,7 @@ impl Machine for Board {
     }
 
     fn snapshot(&self) -> Vec<JobStatus> {
-        let own = self.jobs.values().map(|job| self.status_of(job));
+        let own = self.jobs.iter().map(|(key, job)| self.status_of(*key, job));
         let others = self.remote.iter().flat_map(|(node, remote)| {
             remote.phases.iter().map(|phase| JobStatus {
                 name: phase.name.clone(),

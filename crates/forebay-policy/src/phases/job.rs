@@ -1,10 +1,11 @@
 //! One HPC job of this node: what it declared, what was learnt of it, and its phase under way.
 
 use alloc::string::String;
+use alloc::vec::Vec;
 use core::fmt;
 
 use super::bursts::Burst;
-use super::predict::{BELIEVED, Predictor};
+use super::predict::{BELIEVED, Predictor, WINDOW};
 use super::{Alone, BYTES_MAX, LONGEST_NS, Line};
 use crate::machine::Nanos;
 
@@ -19,6 +20,13 @@ const WEIGHT_MAX: u32 = 10_000_000;
 
 /// Phases that are expected of a job with a rhythm.
 const PREDICTED_PHASES: u32 = 8;
+
+/// Phases of an earlier run that count; the predictor remembers no more.
+pub const EARLIER_MAX: usize = WINDOW;
+
+/// Added to times for the predictor, so that phases of an earlier run have a place before the first
+/// one of this run.
+const CLOCK_NS: u64 = 2 * LONGEST_NS;
 
 /// After so many phases that did not come nothing is expected any more.
 const MISSED_MAX: u8 = 3;
@@ -42,6 +50,8 @@ pub struct Declared {
     pub compute_ns: u64,
     /// Phases that it will have; 0: unknown.
     pub phases: u32,
+    /// Phases of an earlier run, in their order; their times are relative to each other only.
+    pub earlier: Vec<Burst>,
 }
 
 /// Why a program may not do that.
@@ -82,6 +92,12 @@ impl Declared {
             ),
             (self.weight > WEIGHT_MAX, "an HPC job has at most ten million processes"),
             (self.io_ns.max(self.compute_ns) > LONGEST_NS, "I/O and compute times are at most 30 days"),
+            (self.earlier.len() > EARLIER_MAX, "an HPC job has at most 24 phases of an earlier run"),
+            (
+                !self.earlier.iter().all(|b| b.start_ns <= b.end_ns && b.end_ns <= LONGEST_NS)
+                    || !self.earlier.windows(2).all(|pair| pair[0].end_ns <= pair[1].start_ns),
+                "phases of an earlier run follow each other, within 30 days",
+            ),
         ];
         match fails.iter().find(|(fails, _)| *fails) {
             Some((_, why)) => Err(Refused::Invalid(why)),
@@ -126,6 +142,8 @@ pub(super) struct Job {
     pub phase: Option<Phase>,
     pub expected: Option<Expected>,
     predictor: Predictor,
+    /// The predictor knows an earlier run, and no phase of this one.
+    resumes: bool,
     /// Until when the phase that is predicted should have begun, and how many did not come.
     pub overdue_at: Option<Nanos>,
     missed: u8,
@@ -158,12 +176,17 @@ pub(super) struct Phase {
 
 impl Job {
     pub fn new(declared: Declared) -> Self {
+        let mut alone = Alone::default();
+        if let Some(usual) = usual(&declared.earlier) {
+            alone.observe(usual.bytes.min(BYTES_MAX), usual.length_ns(), true);
+        }
         Job {
+            alone,
+            predictor: Predictor::from_bursts(&declared.earlier),
+            resumes: !declared.earlier.is_empty(),
             declared,
-            alone: Alone::default(),
             phase: None,
             expected: None,
-            predictor: Predictor::new(),
             overdue_at: None,
             missed: 0,
             reports: false,
@@ -176,7 +199,11 @@ impl Job {
 
     /// A phase has ended: predicts the next, unless the program has declared them.
     pub fn predict_after(&mut self, began: Nanos, ended: Nanos, bytes: u64) -> Option<Expected> {
-        self.predictor.burst(&Burst { start_ns: began.0, end_ns: ended.0, bytes });
+        let burst = Burst { start_ns: began.0 + CLOCK_NS, end_ns: ended.0 + CLOCK_NS, bytes };
+        if core::mem::take(&mut self.resumes) {
+            self.predictor.resume(burst.start_ns);
+        }
+        self.predictor.burst(&burst);
         self.missed = 0;
         self.predict(ended)
     }
@@ -196,13 +223,14 @@ impl Job {
         if self.declared.phases > 0 {
             return None;
         }
-        let next = self.predictor.next(now.0).filter(|next| next.confidence >= BELIEVED)?;
+        let next = self.predictor.next(now.0 + CLOCK_NS).filter(|next| next.confidence >= BELIEVED)?;
+        let (start_ns, earliest_ns) = (next.start_ns - CLOCK_NS, next.earliest_ns - CLOCK_NS);
         let io_ns = self.alone.time_ns(next.bytes).unwrap_or(next.length_ns);
         // It may come as much later as it may come earlier, and a moment is left for the report.
-        let guard_ns = next.start_ns.saturating_sub(next.earliest_ns);
-        self.overdue_at = Some(Nanos(next.start_ns) + guard_ns + next.period_ns / 10);
+        let guard_ns = start_ns.saturating_sub(earliest_ns);
+        self.overdue_at = Some(Nanos(start_ns) + guard_ns + next.period_ns / 10);
         Some(Expected {
-            next_at: Nanos(next.earliest_ns),
+            next_at: Nanos(earliest_ns),
             io_ns,
             compute_ns: next.period_ns.saturating_sub(next.length_ns),
             phases: PREDICTED_PHASES,
@@ -220,6 +248,14 @@ impl Job {
         let lasts_ns = given.or(alone_ns.map(|ns| self.declared.allowed_ns(ns)));
         Line::new(now, bytes, alone_ns, lasts_ns.map(|ns| now + ns), self.reports)
     }
+}
+
+/// The phase of median speed: a disturbed one is too slow, and one that a cache took is too fast.
+fn usual(earlier: &[Burst]) -> Option<Burst> {
+    let mut phases: Vec<Burst> = earlier.iter().copied().filter(|b| b.length_ns() > 0).collect();
+    let rate = |burst: &Burst| burst.bytes as f64 / burst.length_ns() as f64;
+    phases.sort_by(|a, b| rate(a).total_cmp(&rate(b)));
+    phases.get(phases.len() / 2).copied()
 }
 
 impl Phase {

@@ -16,7 +16,7 @@ use super::bursts::Burst;
 use serde::{Deserialize, Serialize};
 
 /// Bursts that are remembered.
-const WINDOW: usize = 24;
+pub(super) const WINDOW: usize = 24;
 
 /// Intervals that are needed before anything is predicted.
 pub const PERIODS_NEEDED: usize = 3;
@@ -82,6 +82,22 @@ impl Predictor {
         let mut predictor = Self::new();
         bursts.iter().for_each(|burst| predictor.burst(burst));
         predictor
+    }
+
+    /// The phases so far are those of an earlier run; the first phase of a new one begins at
+    /// `start_ns`, later than they lasted. It continues their rhythm. Without a rhythm they are
+    /// forgotten.
+    pub fn resume(&mut self, start_ns: u64) {
+        let (Some(model), Some(last)) = (self.model, self.window[..self.len].last().copied()) else {
+            *self = Self::new();
+            return;
+        };
+        let ends_ns = start_ns.saturating_sub(model.period_ns as u64);
+        for burst in &mut self.window[..self.len] {
+            let moved = |at: u64| (at + ends_ns).saturating_sub(last.start_ns);
+            *burst =
+                Burst { start_ns: moved(burst.start_ns), end_ns: moved(burst.end_ns), bytes: burst.bytes };
+        }
     }
 
     /// Takes in the next burst. One that begins before an earlier one restarts the clock: what is

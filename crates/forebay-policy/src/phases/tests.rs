@@ -245,6 +245,38 @@ fn the_next_phase_of_a_job_with_a_rhythm_is_expected_and_given_up_when_it_does_n
     assert_eq!(reported.last().map(|(_, phases)| *phases), Some(0), "{reported:?}");
 }
 
+/// A job that ran ten minutes with a phase of a second every ten seconds, and begins again when the
+/// agent has run for less than that.
+#[test]
+fn an_earlier_run_says_what_the_first_phase_takes_and_when_the_second_comes() {
+    let phase = |i: u64, speed| super::bursts::Burst {
+        start_ns: i * 10 * S,
+        end_ns: i * 10 * S + S / speed,
+        bytes: 500 * S,
+    };
+    // One of them was slow, and a cache took one.
+    let earlier: Vec<_> = (40..60).map(|i| phase(i, if i == 50 { 7 } else { 1 })).collect();
+    let mut board = Board::new(Config::default());
+    let declared = Declared { earlier, ..declared("sim", 0) };
+    board.may_open(&declared).unwrap();
+    hear(&mut board, 3 * S, Event::Opens(1, declared.clone()));
+    assert_eq!(board.snapshot()[0].alone_bytes_per_s, 500 * S);
+    let out = hear(&mut board, 5 * S, begin(1000 * S, 0));
+    assert_eq!(
+        out[0],
+        Action::Tell(1, Told::Begins { bytes: 1000 * S, alone_ns: 2 * S, deadline_ns: 2100 * MS })
+    );
+    assert!(!board.is_braking(), "its time is known");
+    hear(&mut board, 7 * S, Event::Ends(1));
+    let next_in_ns = board.snapshot()[0].next_in_ns.expect("the rhythm is known");
+    assert!((7 * S..=8 * S).contains(&next_in_ns), "{next_in_ns}");
+
+    let many = Declared { earlier: (0..25).map(|i| phase(i, 1)).collect(), ..declared.clone() };
+    assert!(board.may_open(&many).unwrap_err().to_string().contains("24 phases"));
+    let mixed = Declared { earlier: [2, 1].map(|i| phase(i, 1)).into(), ..declared };
+    assert!(board.may_open(&mixed).unwrap_err().to_string().contains("follow each other"));
+}
+
 #[test]
 fn a_phase_that_is_noticed_later_counts_from_its_begin() {
     let mut board = board(0);

@@ -9,7 +9,7 @@ use super::bursts::Bursts;
 use crate::machine::Nanos;
 
 /// Less is not worth a phase: configuration files, logs.
-const LEAST_BYTES: u64 = 1 << 20;
+pub const LEAST_BYTES: u64 = 1 << 20;
 
 /// What happens to the phase of the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

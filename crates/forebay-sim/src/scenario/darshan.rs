@@ -93,11 +93,15 @@ struct Wanted {
     gap_s: f64,
 }
 
+/// A time in which bytes were read or written; times count from the start of the job.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Interval {
-    begin_s: f64,
-    end_s: f64,
-    bytes: f64,
+pub struct Interval {
+    /// First byte.
+    pub begin_s: f64,
+    /// Last byte.
+    pub end_s: f64,
+    /// Bytes.
+    pub bytes: f64,
 }
 
 /// What a record, or the totals of a module, say of reads and writes.
@@ -130,7 +134,45 @@ struct Reader<'a> {
 
 type Line<T> = std::result::Result<T, String>;
 
+/// Every read and write of the log at `path`, in the order of their begins: those of POSIX, or of
+/// MPI-IO if there are none.
+///
+/// # Errors
+/// It is no such log, or it has only counters, which do not say when within a file's life its bytes
+/// moved.
+pub fn segments(path: &Path) -> Result<Vec<Interval>> {
+    let file = File::open(path).map_err(Error::io("read the log", path))?;
+    let wanted = Wanted { mount: None, moved: Moved::All, gap_s: GAP_S };
+    let reader = read(path, BufReader::new(file), &wanted)?;
+    let mut segments = reader.modules.into_iter().map(|module| module.segments).find(|s| !s.is_empty());
+    let Some(segments) = &mut segments else {
+        let why = "it lists no reads and writes: run the job with DXT_ENABLE_IO_TRACE=1, and give the output of \
+                   darshan-dxt-parser";
+        return Err(Error::Trace { file: path.into(), line: 1, problem: why.into() });
+    };
+    segments.sort_by(|a, b| a.begin_s.total_cmp(&b.begin_s));
+    Ok(std::mem::take(segments))
+}
+
 fn parse(path: &Path, text: impl BufRead, wanted: &Wanted) -> Result<Job> {
+    let problem = |line: usize, problem| Error::Trace { file: path.into(), line, problem };
+    let reader = read(path, text, wanted)?;
+    let processes = reader.processes;
+    let intervals = reader.intervals().map_err(|(line, why)| problem(line, why))?;
+    let phases = phases(intervals, wanted.gap_s);
+    match phases.len() {
+        0 => Err(problem(1, wanted.nothing())),
+        n if n > MAX_PHASES => {
+            let why =
+                format!("it has {n} phases and at most {MAX_PHASES} are allowed: a longer gap_s is needed");
+            Err(problem(1, why))
+        }
+        _ => Ok(Job { processes, phases }),
+    }
+}
+
+/// All lines of a log.
+fn read<'a>(path: &Path, text: impl BufRead, wanted: &'a Wanted) -> Result<Reader<'a>> {
     let problem = |line: usize, problem| Error::Trace { file: path.into(), line, problem };
     let modules = <[Module; 2]>::default();
     let mut reader = Reader { wanted, version_known: false, processes: 1, is_wanted: true, modules };
@@ -145,18 +187,7 @@ fn parse(path: &Path, text: impl BufRead, wanted: &Wanted) -> Result<Job> {
             "it has no line '# darshan log version': give the output of darshan-parser or darshan-dxt-parser";
         return Err(problem(1, why.into()));
     }
-    let processes = reader.processes;
-    let intervals = reader.intervals().map_err(|(line, why)| problem(line, why))?;
-    let phases = phases(intervals, wanted.gap_s);
-    match phases.len() {
-        0 => Err(problem(1, wanted.nothing())),
-        n if n > MAX_PHASES => {
-            let why =
-                format!("it has {n} phases and at most {MAX_PHASES} are allowed: a longer gap_s is needed");
-            Err(problem(1, why))
-        }
-        _ => Ok(Job { processes, phases }),
-    }
+    Ok(reader)
 }
 
 impl Wanted {

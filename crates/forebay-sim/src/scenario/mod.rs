@@ -19,7 +19,7 @@ use crate::{burst, cluster, colocate, memory};
 mod burst_buffer;
 mod cluster_of_nodes;
 mod colocation;
-mod darshan;
+pub mod darshan;
 pub mod logs;
 mod memory_of_a_node;
 pub mod profile;

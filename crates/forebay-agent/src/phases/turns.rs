@@ -1,0 +1,129 @@
+//! Programs of this node that wait for their turn to begin an I/O phase.
+//!
+//! The coordinator says whose turn it is. Waiting has limits that do not depend on it: a program
+//! begins at once if the coordinator cannot be reached or is silent, and after [`WAIT_MAX`] in any
+//! case. One that does not ask again has given up.
+
+use forebay_policy::machine::Nanos;
+use forebay_policy::phases::JobKey;
+use std::collections::BTreeMap;
+
+/// No program waits for longer, in ns.
+pub const WAIT_MAX_NS: u64 = 60_000_000_000;
+
+/// A program that waits asks again at least this often, or it has given up.
+const ASKS_NS: u64 = 3_000_000_000;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Turns {
+    waiting: BTreeMap<JobKey, Waiting>,
+    is_connected: bool,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    since: Nanos,
+    asked: Nanos,
+    may_begin: bool,
+}
+
+/// What a program that asks is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// It may begin.
+    Begin,
+    /// It is not its turn yet. `is_new`: the coordinator has to be asked.
+    Wait {
+        /// It asks for the first time.
+        is_new: bool,
+    },
+}
+
+impl Turns {
+    /// There is a coordinator, or none: then nobody waits.
+    pub fn set_connected(&mut self, is_connected: bool) {
+        self.is_connected = is_connected;
+        self.waiting.values_mut().filter(|_| !is_connected).for_each(|waiting| waiting.may_begin = true);
+    }
+
+    /// A program asks, perhaps again. `is_silent`: the coordinator does not answer.
+    pub fn ask(&mut self, now: Nanos, job: JobKey, is_silent: bool) -> Asked {
+        let is_new = !self.waiting.contains_key(&job);
+        if is_new && (is_silent || !self.is_connected) {
+            return Asked::Begin;
+        }
+        let waiting = self.waiting.entry(job).or_insert(Waiting { since: now, asked: now, may_begin: false });
+        waiting.asked = now;
+        if is_silent || waiting.may_begin || now.saturating_since(waiting.since) >= WAIT_MAX_NS {
+            self.waiting.remove(&job);
+            return Asked::Begin;
+        }
+        Asked::Wait { is_new }
+    }
+
+    /// The coordinator lets a program begin.
+    pub fn turn(&mut self, job: JobKey) {
+        if let Some(waiting) = self.waiting.get_mut(&job) {
+            waiting.may_begin = true;
+        }
+    }
+
+    /// A program no longer waits; whether it did.
+    pub fn give_up(&mut self, job: JobKey) -> bool {
+        self.waiting.remove(&job).is_some()
+    }
+
+    /// Programs that have given up without a word.
+    pub fn expire(&mut self, now: Nanos) -> Vec<JobKey> {
+        let is_over = |waiting: &Waiting| now.saturating_since(waiting.asked) >= ASKS_NS;
+        let over: Vec<JobKey> =
+            self.waiting.iter().filter(|(_, w)| is_over(w)).map(|(key, _)| *key).collect();
+        self.waiting.retain(|_, waiting| !is_over(waiting));
+        over
+    }
+
+    /// How long a program has waited, in ns.
+    pub fn waits_ns(&self, now: Nanos, job: JobKey) -> Option<u64> {
+        self.waiting.get(&job).map(|waiting| now.saturating_since(waiting.since))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: u64 = 1_000_000_000;
+
+    #[test]
+    fn a_program_waits_for_its_turn_and_never_without_a_coordinator_or_for_longer_than_the_limit() {
+        let mut turns = Turns::default();
+        assert_eq!(turns.ask(Nanos(0), 1, false), Asked::Begin, "nobody could say whose turn it is");
+        turns.set_connected(true);
+        assert_eq!(turns.ask(Nanos(0), 1, true), Asked::Begin);
+        assert_eq!(turns.ask(Nanos(0), 1, false), Asked::Wait { is_new: true });
+        assert_eq!(turns.ask(Nanos(S), 1, false), Asked::Wait { is_new: false });
+        assert_eq!((turns.waits_ns(Nanos(S), 1), turns.waits_ns(Nanos(S), 2)), (Some(S), None));
+        turns.turn(1);
+        assert_eq!(turns.ask(Nanos(2 * S), 1, false), Asked::Begin);
+
+        assert_eq!(turns.ask(Nanos(0), 2, false), Asked::Wait { is_new: true });
+        assert_eq!(turns.ask(Nanos(1), 2, true), Asked::Begin, "it has fallen silent");
+        assert_eq!(turns.ask(Nanos(0), 3, false), Asked::Wait { is_new: true });
+        assert_eq!(turns.ask(Nanos(WAIT_MAX_NS), 3, false), Asked::Begin);
+        assert_eq!(turns.ask(Nanos(0), 4, false), Asked::Wait { is_new: true });
+        turns.set_connected(false);
+        assert_eq!(turns.ask(Nanos(1), 4, false), Asked::Begin);
+    }
+
+    #[test]
+    fn who_does_not_ask_again_has_given_up() {
+        let mut turns = Turns::default();
+        turns.set_connected(true);
+        turns.ask(Nanos(0), 1, false);
+        turns.ask(Nanos(0), 2, false);
+        turns.ask(Nanos(S), 2, false);
+        assert_eq!(turns.expire(Nanos(ASKS_NS)), [1]);
+        assert!(turns.give_up(2) && !turns.give_up(2) && !turns.give_up(1));
+    }
+}
