@@ -237,11 +237,6 @@ impl Cluster {
         (0..self.agents.len()).map(|i| counter(&self.status(i), name)).sum()
     }
 
-    /// Whether all of a wave of node 0's job has come.
-    pub fn wave_is_fetched(&self, wave: usize) -> bool {
-        self.waves(0).get(wave).is_some_and(|w| w.fetched_bytes + w.resident_bytes >= w.bytes)
-    }
-
     fn waves(&self, number: usize) -> Vec<WaveStatus> {
         let jobs = self.client(number).jobs().unwrap_or_default();
         jobs.last().and_then(|j| j.stages.first()).map(|s| s.waves.clone()).unwrap_or_default()
