@@ -11,6 +11,16 @@ RECORD = {
 
 
 class Report(unittest.TestCase):
+    def test_a_figure_that_was_not_measured_keeps_its_row(self):
+        page = report.with_table("<!-- figures -->\n<!-- /figures -->\n", [RECORD, {**RECORD, "id": "b.c"}])
+        skipped = {**RECORD, "runs": 0, "value": 0, "note": "not installed"}
+        self.assertEqual(report.with_table(page, [skipped]), page)
+        self.assertIn("| 9 |", report.with_table(page, [{**RECORD, "runs": 9}]))
+
+    def test_figures_of_memory_are_in_another_table(self):
+        page = report.with_table("<!-- figures -->\n<!-- /figures -->\n", [{**RECORD, "id": "memory.reads.giving"}])
+        self.assertNotIn("memory", page)
+
     def test_the_table_replaces_what_stood_between_the_markers(self):
         text = report.with_table("# T\n<!-- figures -->\nold\n<!-- /figures -->\nend\n", [RECORD])
         self.assertNotIn("old", text)
