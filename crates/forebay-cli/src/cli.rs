@@ -100,9 +100,9 @@ pub enum Command {
     Verify(PathsArgs),
     /// Run a program whose reads come from the tier, as a job; with --job, guard its I/O phases
     Run(RunArgs),
-    /// Mount a PFS at a second place; reads of files come from the tier
+    /// Mount a PFS at a second mount point; files are read from the tier
     Mount(MountArgs),
-    /// Unmount what mount has mounted
+    /// Unmount a PFS that forebay mount has mounted
     Umount(UmountArgs),
     /// Measure a PFS: the speed of prefetches, and how much they and HPC writers disturb each other
     Profile(ProfileArgs),
@@ -438,7 +438,7 @@ pub struct RunArgs {
     /// cluster.division is set-10
     #[arg(long, requires = "job")]
     pub share: bool,
-    /// What an earlier run did, from its Darshan log: the output of darshan-dxt-parser
+    /// Import the I/O phases of an earlier run: the output of darshan-dxt-parser for its log
     #[arg(long, value_name = "LOG", requires = "job")]
     pub darshan: Option<PathBuf>,
     /// Print at the end what the program's reads got from the tier
@@ -465,23 +465,23 @@ pub fn parse_seconds(text: &str) -> Result<std::time::Duration, String> {
 
 #[derive(Debug, Args)]
 pub struct MountArgs {
-    /// Directory of the PFS, as the agent knows it, or one below
+    /// Root of the PFS as the agent serves it, or a directory below it
     #[arg(value_name = "PFS")]
     pub pfs: PathBuf,
-    /// An existing directory outside of it, or the same one
+    /// An existing directory outside of PFS, or PFS itself
     #[arg(value_name = "MOUNTPOINT")]
     pub mountpoint: PathBuf,
     /// ro; suid and dev (root only); attr_timeout=SECONDS
     #[arg(short = 'o', value_name = "OPTIONS")]
     pub options: Vec<String>,
-    /// How long the kernel may remember names and attributes: changes by other nodes show so much
-    /// later
+    /// How long the kernel may cache names and attributes; changes by other nodes become visible up
+    /// to this much later
     #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = parse_seconds)]
     pub attr_timeout: std::time::Duration,
-    /// Only this user may use the mount, also if that is root
+    /// Only this user may use the mount, even if it is root
     #[arg(long)]
     pub private: bool,
-    /// Do not go into the background
+    /// Stay in the foreground
     #[arg(long)]
     pub foreground: bool,
     /// Check the options only (for mount(8))
@@ -503,10 +503,10 @@ pub struct MountArgs {
 
 #[derive(Debug, Args)]
 pub struct UmountArgs {
-    /// Where it is mounted
+    /// Where the PFS is mounted
     #[arg(value_name = "MOUNTPOINT")]
     pub mountpoint: PathBuf,
-    /// Detach it now, and end it when nobody uses it any more
+    /// Detach the mount now; it ends when no program uses it any more
     #[arg(long)]
     pub lazy: bool,
 }
